@@ -1,0 +1,70 @@
+"""Element types: a frozen row each, with its NumPy counterpart and its width in bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+
+Category = Literal["float", "int", "uint", "bool"]
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """An element type. `name` is its spelling in IR text; `bits` its storage width (bool is 8)."""
+
+    name: str
+    category: Category
+    bits: int
+    numpy: np.dtype[Any]
+
+    @property
+    def bytes(self) -> int:
+        """Storage of one element in bytes."""
+        return self.bits // 8
+
+    @property
+    def is_float(self) -> bool:
+        return self.category == "float"
+
+    @property
+    def is_int(self) -> bool:
+        """Signed or unsigned integer (not bool)."""
+        return self.category in ("int", "uint")
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def _row(name: str, category: Category, bits: int, numpy: Any) -> DType:
+    return DType(name, category, bits, np.dtype(numpy))
+
+
+f64 = _row("f64", "float", 64, np.float64)
+f32 = _row("f32", "float", 32, np.float32)
+f16 = _row("f16", "float", 16, np.float16)
+bf16 = _row("bf16", "float", 16, ml_dtypes.bfloat16)
+i64 = _row("i64", "int", 64, np.int64)
+i32 = _row("i32", "int", 32, np.int32)
+i16 = _row("i16", "int", 16, np.int16)
+i8 = _row("i8", "int", 8, np.int8)
+u64 = _row("u64", "uint", 64, np.uint64)
+u32 = _row("u32", "uint", 32, np.uint32)
+u16 = _row("u16", "uint", 16, np.uint16)
+u8 = _row("u8", "uint", 8, np.uint8)
+bool_ = _row("bool", "bool", 8, np.bool_)
+
+DTYPES: dict[str, DType] = {
+    d.name: d for d in (f64, f32, f16, bf16, i64, i32, i16, i8, u64, u32, u16, u8, bool_)
+}
+_BY_NUMPY = {d.numpy: d for d in DTYPES.values()}
+
+
+def from_numpy(dtype: Any) -> DType:
+    """The DType of a NumPy dtype; KeyError when there is none."""
+    return _BY_NUMPY[np.dtype(dtype)]

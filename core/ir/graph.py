@@ -1,0 +1,222 @@
+"""Module, graphs, nodes, values: the dataflow floor of the IR. Immutable; passes build new ones."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from smelt.core.dim import Dim
+from smelt.core.dtype import DType
+from smelt.core.ir.kernel import Kernel
+
+Ref: TypeAlias = str
+"""A use of a tensor: '%name' (a value of the graph or of one around it) or '@name' (a weight)."""
+
+Attr: TypeAlias = "None | bool | int | float | str | Dim | DType | tuple[Attr, ...]"
+"""Attribute values. Sizes and positions are Dims (also when constant); modes are str."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """dtype and shape; every extent is a Dim."""
+
+    dtype: DType
+    shape: tuple[Dim, ...]
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One tensor of a graph. name: unique in the module's graph, with its '%'. origin: the ONNX name
+    it came from; it survives every rewrite, so that errors and bisects speak the user's names."""
+
+    name: Ref
+    type: TensorType
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One step of a graph.
+
+    op: a row of the op table, or one of the structural ops
+        call_kernel  attrs kernel: str, dims: tuple of Dim (arguments of the kernel's dims, in order)
+        call_library attrs library: str, dims: tuple of Dim
+        fused        regions: one graph whose nodes become a single kernel
+        check        attrs left: Dim, relation: '==' | '<=' | 'divides', right: Dim, text: str
+        bind         one input (integer tensor), attrs symbol: str, index: int (flat), low, high: Dim
+                     binds a fresh symbol to an element, at run time
+        if, loop     control flow with regions
+    inputs: refs; '' stands for an absent optional input.
+    """
+
+    op: str
+    inputs: tuple[Ref, ...]
+    outputs: tuple[Value, ...]
+    attrs: Mapping[str, Attr] = field(default_factory=lambda: MappingProxyType({}))
+    regions: tuple[Graph, ...] = ()
+    origin: str = ""
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """The attribute, or `default`."""
+        return self.attrs.get(name, default)
+
+    @property
+    def output(self) -> Value:
+        """The only output."""
+        assert len(self.outputs) == 1, self
+        return self.outputs[0]
+
+    def with_(self, **changes: Any) -> Node:
+        """A copy with some fields replaced."""
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Nodes in an order that respects uses. inputs: parameters. outputs: refs of what it returns.
+    output_names: the ONNX names of the outputs (main graph)."""
+
+    name: str
+    inputs: tuple[Value, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Ref, ...]
+    output_names: tuple[str, ...] = ()
+
+    def values(self) -> dict[Ref, Value]:
+        """Every value that this graph itself defines, by ref (regions excluded)."""
+        found = {v.name: v for v in self.inputs}
+        for node in self.nodes:
+            for v in node.outputs:
+                found[v.name] = v
+        return found
+
+    def walk(self) -> Iterator[Node]:
+        """All nodes, regions included, outer before inner."""
+        for node in self.nodes:
+            yield node
+            for region in node.regions:
+                yield from region.walk()
+
+    def with_(self, **changes: Any) -> Graph:
+        """A copy with some fields replaced."""
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A named size with its inclusive range (high None: unbounded) and divisor; `origin` says who
+    declared it ('input x axis 2', '--dim', 'nonzero')."""
+
+    name: str
+    low: int = 0
+    high: int | None = None
+    divisor: int = 1
+    origin: str = ""
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A constant tensor by reference: an array in memory, or a span of a file that is mapped on use.
+
+    shape: ints. Equality is by dtype, shape and content hash, so that text round-trips.
+    """
+
+    name: Ref
+    dtype: DType
+    shape: tuple[int, ...]
+    data: np.ndarray[Any, Any] | None = field(default=None, compare=False, repr=False)
+    path: Path | None = field(default=None, compare=False)
+    offset: int = field(default=0, compare=False)
+    known_digest: str = field(default="", compare=False)
+    origin: str = field(default="", compare=False)
+
+    @property
+    def bytes(self) -> int:
+        """Size of the data in bytes."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.bytes
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """The elements, read-only; mapped from the file when they are external."""
+        if self.data is not None:
+            return self.data
+        assert self.path is not None, f"weight {self.name} has no data"
+        if self.bytes == 0:
+            return np.zeros(self.shape, self.dtype.numpy)
+        return np.memmap(
+            self.path, dtype=self.dtype.numpy, mode="r", offset=self.offset, shape=self.shape or (1,)
+        ).reshape(self.shape)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the elements' bytes (hex): the identity of the content."""
+        if self.known_digest:
+            return self.known_digest
+        return hashlib.sha256(np.ascontiguousarray(self.array()).view(np.uint8).data).hexdigest()
+
+    @property
+    def type(self) -> TensorType:
+        from smelt.core.dim import to_dim
+
+        return TensorType(self.dtype, tuple(to_dim(n) for n in self.shape))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Weight):
+            return NotImplemented
+        mine = (self.name, self.dtype, self.shape)
+        return mine == (other.name, other.dtype, other.shape) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.dtype, self.shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """An external function that `call_library` may name: symbol, the files to look for it in, and the
+    adapter that knows its argument order."""
+
+    name: str
+    files: tuple[str, ...]
+    adapter: str
+
+
+def _empty() -> Mapping[str, Any]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Module:
+    """Graphs, kernels, library declarations and weights, side by side at every stage."""
+
+    name: str
+    symbols: tuple[Symbol, ...] = ()
+    weights: Mapping[Ref, Weight] = field(default_factory=_empty)
+    graphs: Mapping[str, Graph] = field(default_factory=_empty)
+    kernels: Mapping[str, Kernel] = field(default_factory=_empty)
+    libraries: Mapping[str, Library] = field(default_factory=_empty)
+
+    @property
+    def main(self) -> Graph:
+        """The entry graph."""
+        return self.graphs["main"]
+
+    def with_(self, **changes: Any) -> Module:
+        """A copy with some fields replaced."""
+        return replace(self, **changes)
+
+    def with_main(self, graph: Graph) -> Module:
+        """A copy with another entry graph."""
+        return replace(self, graphs={**self.graphs, "main": graph})

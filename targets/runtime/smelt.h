@@ -1,0 +1,79 @@
+/* smelt.h: the C ABI of a compiled model. Tensors in and out are DLPack DLTensor; every function returns a status. */
+#ifndef SMELT_H
+#define SMELT_H
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- DLPack (the subset that a caller needs; layout equal to dlpack.h v1) ---- */
+#ifndef DLPACK_DLPACK_H_
+typedef struct { int32_t device_type; int32_t device_id; } DLDevice; /* kDLCPU = 1 */
+typedef struct { uint8_t code; uint8_t bits; uint16_t lanes; } DLDataType; /* 0 int 1 uint 2 float 4 bfloat 6 bool */
+typedef struct {
+  void *data;
+  DLDevice device;
+  int32_t ndim;
+  DLDataType dtype;
+  int64_t *shape;
+  int64_t *strides; /* NULL: compact row-major */
+  uint64_t byte_offset;
+} DLTensor;
+#endif
+
+typedef enum {
+  SMELT_OK = 0,
+  SMELT_INVALID = 1,     /* bad argument or broken bundle */
+  SMELT_UNSUPPORTED = 2,
+  SMELT_SHAPE = 3,       /* input count, dtype, rank, dim, or a run-time check */
+  SMELT_DEVICE = 4,      /* driver, out of memory */
+  SMELT_INFRA = 5,       /* file missing, mmap failed */
+  SMELT_INTERNAL = 6
+} smelt_status;
+
+typedef struct smelt_session smelt_session;
+
+typedef struct {
+  int32_t struct_size;   /* sizeof(smelt_options): lets the struct grow */
+  int32_t threads;       /* 0: the bundle's default, 1: the caller only */
+} smelt_options;
+
+smelt_status smelt_open(const char *bundle_dir, const smelt_options *options, smelt_session **out);
+/* Inputs in the model's order (smelt_input_name). An output whose data is NULL gets session-owned memory and shape, valid
+ * until the next smelt_run or smelt_close; one whose data is not NULL must have the right shape and is written in place. */
+smelt_status smelt_run(smelt_session *s, const DLTensor *inputs, size_t n_inputs, DLTensor *outputs, size_t n_outputs);
+void smelt_close(smelt_session *s);
+const char *smelt_error(const smelt_session *s); /* of the last failed call; s NULL: of this thread's last smelt_open */
+
+size_t smelt_input_count(const smelt_session *s);
+size_t smelt_output_count(const smelt_session *s);
+const char *smelt_input_name(const smelt_session *s, size_t i);
+const char *smelt_output_name(const smelt_session *s, size_t i);
+DLDataType smelt_input_type(const smelt_session *s, size_t i);
+DLDataType smelt_output_type(const smelt_session *s, size_t i);
+int32_t smelt_input_rank(const smelt_session *s, size_t i);
+int32_t smelt_output_rank(const smelt_session *s, size_t i);
+
+typedef struct {
+  uint64_t arena_bytes;      /* what the current shapes need: the manifest's formula, evaluated */
+  uint64_t arena_capacity;   /* high-water mark that the session holds */
+  uint64_t output_capacity;  /* session-owned output memory */
+  uint64_t weights_bytes;
+  uint64_t allocations;      /* how many times the session asked the system for memory */
+  uint64_t runs;
+} smelt_memory;
+smelt_status smelt_memory_stats(const smelt_session *s, smelt_memory *out);
+smelt_status smelt_trim(smelt_session *s); /* give unused arena back */
+/* Per-kernel totals, when enabled: nanoseconds and launches by kernel id. names live as long as the library. */
+smelt_status smelt_profile(smelt_session *s, int32_t enable);
+size_t smelt_kernel_count(const smelt_session *s);
+smelt_status smelt_kernel_stats(const smelt_session *s, size_t i, const char **name, uint64_t *ns, uint64_t *launches);
+/* With fine time-slices per frame for real-time callers: ask a running session to stop; smelt_run returns SMELT_DEVICE. */
+void smelt_cancel(smelt_session *s);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

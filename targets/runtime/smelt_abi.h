@@ -1,0 +1,78 @@
+/* smelt_abi.h: what generated code and the runtime promise each other (the device ABI, floor 0). Not for users. */
+#ifndef SMELT_ABI_H
+#define SMELT_ABI_H
+#include "smelt.h"
+
+#define SMELT_ABI_VERSION 1
+
+typedef struct smelt_rt smelt_rt; /* the runtime's side of one session */
+
+/* An address in generated code is an int64: a pointer on the CPU; (space << 56 | byte offset) on a device with its own
+ * memory. Generated code only ever adds byte offsets to it. */
+typedef int64_t smelt_addr;
+
+/* One parallel region of a kernel. args: the buffers' addresses, then the kernel's dims, all int64.
+ * Runs groups lo..hi-1 of its outermost (flattened) group space. */
+typedef void (*smelt_kernel_fn)(const int64_t *args, int64_t lo, int64_t hi);
+
+typedef struct {
+  const char *name;
+  smelt_kernel_fn fn;      /* CPU; NULL on other units */
+  int32_t unit;            /* 0 CPU, 1 OpenCL */
+  int32_t n_buffers;
+  int32_t n_dims;
+  int32_t lane_count;      /* work-items of a group (OpenCL), 1 on the CPU */
+  int32_t grain;           /* least groups that are worth a claim by a thread */
+  int32_t reserved;
+} smelt_kernel_desc;
+
+typedef struct {
+  const char *name;
+  DLDataType dtype;
+  int32_t rank;
+} smelt_tensor_desc;
+
+/* A run-time check: `text` has the whole message with {got} and {want} in it. */
+typedef struct {
+  int32_t status;          /* smelt_status */
+  int32_t reserved;
+  const char *text;
+} smelt_check_desc;
+
+typedef struct smelt_model_desc {
+  uint32_t abi_version;
+  uint32_t n_inputs, n_outputs, n_kernels, n_checks, n_arenas;
+  uint32_t n_state;        /* int64 slots of host state: symbols, sizes, offsets */
+  int32_t default_threads; /* 0: as many as the machine has */
+  const char *name;
+  const smelt_tensor_desc *inputs, *outputs;
+  const smelt_kernel_desc *kernels;
+  const smelt_check_desc *checks;
+  uint64_t weights_bytes;          /* length of weights.bin; 0: none */
+  uint8_t weights_sha256[32];
+  const char *device_source;       /* OpenCL C, or NULL */
+  /* Bind symbols from the input shapes, check them, compute sizes and offsets into state. Pure: no launch.
+   * Returns 0, or a status after smelt_rt_fail. state[0] = bytes of arena 0. Called when an input shape changed. */
+  int32_t (*plan)(smelt_rt *rt, const int64_t *const *shapes, int64_t *state);
+  /* Launch everything. arena = address of arena 0. */
+  int32_t (*run)(smelt_rt *rt, int64_t *state, const smelt_addr *inputs, smelt_addr weights, smelt_addr arena);
+} smelt_model_desc;
+
+extern const smelt_model_desc smelt_model; /* exported by the generated object */
+
+/* ---- what generated code calls; each is defined in the runtime ---- */
+/* Launch kernel `id` over `groups` groups (0: nothing to do). Returns 0 or a status. */
+int32_t smelt_rt_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t groups);
+/* A check failed: format its text. Returns the check's status, to be returned by the caller. */
+int32_t smelt_rt_fail(smelt_rt *rt, int32_t check, int64_t got, int64_t want);
+/* A further arena, whose size is only known in the middle of a run. 0 on failure. */
+smelt_addr smelt_rt_reserve(smelt_rt *rt, int32_t arena, int64_t bytes);
+/* Where output i of this shape is to be written (the caller's memory or the session's). 0 on failure. */
+smelt_addr smelt_rt_output(smelt_rt *rt, int32_t i, const int64_t *shape);
+/* One integer element read back by the host; width 1, 2, 4 or 8 bytes, is_signed 0 or 1. Waits for the device. */
+int64_t smelt_rt_read(smelt_rt *rt, smelt_addr at, int32_t width, int32_t is_signed);
+/* Copy between two addresses of the model's unit. */
+int32_t smelt_rt_copy(smelt_rt *rt, smelt_addr to, smelt_addr from, int64_t bytes);
+/* An external library function was chosen for a node (library call): args as for a kernel. */
+int32_t smelt_rt_library(smelt_rt *rt, int32_t id, const int64_t *args);
+#endif
