@@ -1,0 +1,424 @@
+"""Expressions and statements in, rewritten ones out: mapping, substitution, renaming, free symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import replace
+from typing import TypeAlias, cast
+
+from smelt.core.dim import Dim, DimLike, sym
+from smelt.core.ir.kernel import (
+    Axis,
+    Block,
+    Bound,
+    Buffer,
+    Call,
+    Const,
+    Expr,
+    Index,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Reduce,
+    Stmt,
+    Store,
+    Tiles,
+    walk,
+    walk_expr,
+)
+
+Body: TypeAlias = tuple[Stmt, ...]
+DimFn: TypeAlias = Callable[[Dim], Dim]
+
+
+# ---------------------------------------------------------------- expressions
+
+
+def with_children(e: Expr, children: tuple[Expr, ...]) -> Expr:
+    """e with other direct sub-expressions, in the order of `kernel.children`."""
+    if isinstance(e, Call):
+        return e if children == e.args else Call(e.fn, children, e.dtype)
+    if isinstance(e, Reduce):
+        return Reduce(e.kind, e.axes, children[0], e.dtype, e.last)
+    if isinstance(e, Let):
+        return Let(e.var, children[0], e.low, e.high, children[1])
+    if isinstance(e, Load) and e.otherwise is not None:
+        return Load(e.buffer, e.index, e.dtype, e.guard, children[0])
+    assert not children, e
+    return e
+
+
+def map_expr(e: Expr, fn: Callable[[Expr], Expr]) -> Expr:
+    """fn applied bottom-up to every sub-expression and then to the rebuilt whole."""
+    if isinstance(e, Call):
+        return fn(Call(e.fn, tuple([map_expr(a, fn) for a in e.args]), e.dtype))
+    if isinstance(e, Reduce):
+        return fn(Reduce(e.kind, e.axes, map_expr(e.body, fn), e.dtype, e.last))
+    if isinstance(e, Let):
+        return fn(Let(e.var, map_expr(e.value, fn), e.low, e.high, map_expr(e.body, fn)))
+    if isinstance(e, Load) and e.otherwise is not None:
+        return fn(Load(e.buffer, e.index, e.dtype, e.guard, map_expr(e.otherwise, fn)))
+    return fn(e)
+
+
+def map_expr_dims(e: Expr, fn: DimFn) -> Expr:
+    """fn applied to every Dim of an expression: indices, guards, axis extents, clamps."""
+    if isinstance(e, Index):
+        return Index(fn(e.dim), e.dtype)
+    if isinstance(e, Load):
+        other = None if e.otherwise is None else map_expr_dims(e.otherwise, fn)
+        return Load(e.buffer, _dims(e.index, fn), e.dtype, map_guard(e.guard, fn), other)
+    if isinstance(e, Call):
+        return Call(e.fn, tuple([map_expr_dims(a, fn) for a in e.args]), e.dtype)
+    if isinstance(e, Reduce):
+        axes = tuple([Axis(a.var, fn(a.extent)) for a in e.axes])
+        return Reduce(e.kind, axes, map_expr_dims(e.body, fn), e.dtype, e.last)
+    if isinstance(e, Let):
+        value, body = map_expr_dims(e.value, fn), map_expr_dims(e.body, fn)
+        return Let(e.var, value, fn(e.low), fn(e.high), body)
+    return e
+
+
+def replace_loads(e: Expr, fn: Callable[[Load], Expr | None]) -> Expr:
+    """Every load for which fn gives an expression is replaced by it; fn sees a load whose `otherwise`
+    is rewritten already, and what it returns is not visited again."""
+
+    def visit(x: Expr) -> Expr:
+        if not isinstance(x, Load):
+            return x
+        found = fn(x)
+        return x if found is None else found
+
+    return map_expr(e, visit)
+
+
+def substitute_expr(e: Expr, mapping: Mapping[str, DimLike]) -> Expr:
+    """Symbols of every Dim in e replaced. Variables that e itself binds shadow the mapping. The caller
+    sees to it that no replacement mentions a variable bound inside e (see `freshen`); asserted."""
+    if not mapping:
+        return e
+    if isinstance(e, Index):
+        return Index(e.dim.substitute(mapping), e.dtype)
+    if isinstance(e, Load):
+        other = None if e.otherwise is None else substitute_expr(e.otherwise, mapping)
+        index = tuple([d.substitute(mapping) for d in e.index])
+        return Load(e.buffer, index, e.dtype, substitute_guard(e.guard, mapping), other)
+    if isinstance(e, Call):
+        return Call(e.fn, tuple([substitute_expr(a, mapping) for a in e.args]), e.dtype)
+    if isinstance(e, Reduce):
+        # An axis' extent is outside the scope of the axes.
+        axes = tuple([Axis(a.var, a.extent.substitute(mapping)) for a in e.axes])
+        inner = _shadow(mapping, (a.var for a in e.axes))
+        return Reduce(e.kind, axes, substitute_expr(e.body, inner), e.dtype, e.last)
+    if isinstance(e, Let):
+        low, high = e.low.substitute(mapping), e.high.substitute(mapping)
+        body = substitute_expr(e.body, _shadow(mapping, (e.var,)))
+        return Let(e.var, substitute_expr(e.value, mapping), low, high, body)
+    return e
+
+
+def substitute_guard(guard: tuple[Bound, ...], mapping: Mapping[str, DimLike]) -> tuple[Bound, ...]:
+    """Symbols in bounds replaced."""
+    return map_guard(guard, lambda d: d.substitute(mapping)) if mapping else guard
+
+
+def map_guard(guard: tuple[Bound, ...], fn: DimFn) -> tuple[Bound, ...]:
+    """fn applied to the three Dims of every bound."""
+    return tuple([Bound(fn(b.low), fn(b.index), fn(b.high)) for b in guard])
+
+
+def _dims(dims: Iterable[Dim], fn: DimFn) -> tuple[Dim, ...]:
+    return tuple([fn(d) for d in dims])
+
+
+def _shadow(mapping: Mapping[str, DimLike], bound: Iterable[str]) -> Mapping[str, DimLike]:
+    """mapping without the names bound here; asserts that nothing would be captured."""
+    names = set(bound)
+    if names & mapping.keys():
+        mapping = {k: v for k, v in mapping.items() if k not in names}
+    for v in mapping.values():
+        assert not isinstance(v, Dim) or not (v.symbols & names), f"{v} captured by {sorted(names)}"
+    return mapping
+
+
+# ---------------------------------------------------------------- statements
+
+
+def with_body(s: Stmt, body: Body) -> Stmt:
+    """A loop, tiles or block with another body."""
+    assert not isinstance(s, Store)
+    return replace(s, body=body)
+
+
+def map_stmts(body: Body, fn: Callable[[Stmt], Stmt | Body]) -> Body:
+    """fn applied bottom-up to every statement; a tuple is spliced in its place (empty: removed)."""
+    out: list[Stmt] = []
+    for s in body:
+        done = fn(s if isinstance(s, Store) else with_body(s, map_stmts(s.body, fn)))
+        out.extend(done) if isinstance(done, tuple) else out.append(done)
+    return tuple(out)
+
+
+def map_stmt_exprs(s: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
+    """fn applied to each whole expression (stored values, values of lets) of s and its body."""
+    if isinstance(s, Store):
+        return replace(s, value=fn(s.value))
+    body = tuple([map_stmt_exprs(c, fn) for c in s.body])
+    if isinstance(s, Block):
+        let = tuple([(v, fn(x), low, high) for v, x, low, high in s.let])
+        return replace(s, body=body, let=let)
+    return with_body(s, body)
+
+
+def map_buffer_dims(b: Buffer, fn: DimFn) -> Buffer:
+    """fn applied to the extents of a buffer."""
+    return Buffer(b.name, b.dtype, _dims(b.shape, fn), b.space)
+
+
+def map_stmt_dims(s: Stmt, fn: DimFn) -> Stmt:
+    """fn applied to every Dim of a statement: indices, guards, extents, buffer shapes."""
+    if isinstance(s, Store):
+        index, guard = _dims(s.index, fn), map_guard(s.guard, fn)
+        return Store(s.buffer, index, map_expr_dims(s.value, fn), s.accumulate, guard)
+    body = tuple([map_stmt_dims(c, fn) for c in s.body])
+    buffers = tuple([map_buffer_dims(b, fn) for b in s.buffers])
+    if isinstance(s, Block):
+        let = tuple([(v, map_expr_dims(x, fn), fn(lo), fn(hi)) for v, x, lo, hi in s.let])
+        return Block(body, buffers, let, map_guard(s.guard, fn))
+    return replace(s, extent=fn(s.extent), body=body, buffers=buffers)
+
+
+def substitute_stmt(s: Stmt, mapping: Mapping[str, DimLike]) -> Stmt:
+    """Symbols replaced in indices, guards, extents and buffer shapes of s. Shadowing and capture as in
+    `substitute_expr`."""
+    if not mapping:
+        return s
+    if isinstance(s, Store):
+        index = tuple([d.substitute(mapping) for d in s.index])
+        value, guard = substitute_expr(s.value, mapping), substitute_guard(s.guard, mapping)
+        return Store(s.buffer, index, value, s.accumulate, guard)
+    if isinstance(s, Block):
+        return _substitute_block(s, mapping)
+    extent = s.extent.substitute(mapping)
+    inner = _shadow(mapping, bound_here(s))
+    buffers = tuple([map_buffer_dims(b, lambda d: d.substitute(inner)) for b in s.buffers])
+    return replace(s, extent=extent, body=substitute_body(s.body, inner), buffers=buffers)
+
+
+def _substitute_block(s: Block, mapping: Mapping[str, DimLike]) -> Block:
+    let: list[tuple[str, Expr, Dim, Dim]] = []
+    inner = mapping
+    for var, value, low, high in s.let:  # each let sees those before it
+        bounds = (low.substitute(inner), high.substitute(inner))
+        let.append((var, substitute_expr(value, inner), *bounds))
+        inner = _shadow(inner, (var,))
+    buffers = tuple([map_buffer_dims(b, lambda d: d.substitute(inner)) for b in s.buffers])
+    guard = substitute_guard(s.guard, inner)
+    return Block(substitute_body(s.body, inner), buffers, tuple(let), guard)
+
+
+def substitute_body(body: Body, mapping: Mapping[str, DimLike]) -> Body:
+    """`substitute_stmt` for each statement."""
+    return tuple([substitute_stmt(s, mapping) for s in body]) if mapping else body
+
+
+# ---------------------------------------------------------------- names
+
+
+def bound_here(s: Stmt) -> tuple[str, ...]:
+    """Variables that the statement itself binds for its body."""
+    if isinstance(s, Loop):
+        return (s.var,)
+    if isinstance(s, Tiles):
+        return (s.start, s.rows)
+    if isinstance(s, Block):
+        return tuple(v for v, *_ in s.let)
+    return ()
+
+
+def bound_symbols(x: Expr | Stmt | Body) -> frozenset[str]:
+    """Every variable bound anywhere inside: loops, tiles, lets, reduction axes."""
+    if isinstance(x, tuple):
+        return frozenset().union(*(bound_symbols(s) for s in x))
+    if isinstance(x, Store):
+        return bound_symbols(x.value)
+    if isinstance(x, Loop | Tiles | Block):
+        lets = [bound_symbols(e) for _, e, *_ in x.let] if isinstance(x, Block) else []
+        return frozenset(bound_here(x)).union(bound_symbols(x.body), *lets)
+    found: set[str] = set()
+    for e in walk_expr(x):
+        if isinstance(e, Reduce):
+            found.update(a.var for a in e.axes)
+        elif isinstance(e, Let):
+            found.add(e.var)
+    return frozenset(found)
+
+
+def free_symbols(x: Expr | Stmt | Body | Kernel) -> frozenset[str]:
+    """Symbols used but not bound inside. A well-formed kernel has none (its dims are bound)."""
+    if isinstance(x, Kernel):
+        used = set(free_symbols(x.body))
+        for b in x.buffers().values():
+            used |= _of(b.shape)
+        return frozenset(used - {d.name for d in x.dims})
+    if isinstance(x, tuple):
+        return frozenset().union(*(free_symbols(s) for s in x))
+    if isinstance(x, Store | Loop | Tiles | Block):
+        return frozenset(_free_stmt(x))
+    return frozenset(_free_expr(x))
+
+
+def _of(dims: Iterable[Dim]) -> set[str]:
+    return set().union(*(d.symbols for d in dims))
+
+
+def _of_guard(guard: tuple[Bound, ...]) -> set[str]:
+    return _of(d for b in guard for d in (b.low, b.index, b.high))
+
+
+def _free_expr(e: Expr) -> set[str]:
+    if isinstance(e, Const):
+        return set()
+    if isinstance(e, Index):
+        return set(e.dim.symbols)
+    if isinstance(e, Load):
+        other = set() if e.otherwise is None else _free_expr(e.otherwise)
+        return _of(e.index) | _of_guard(e.guard) | other
+    if isinstance(e, Call):
+        return set().union(*(_free_expr(a) for a in e.args))
+    if isinstance(e, Reduce):
+        return (_free_expr(e.body) - {a.var for a in e.axes}) | _of(a.extent for a in e.axes)
+    return _free_expr(e.value) | _of((e.low, e.high)) | (_free_expr(e.body) - {e.var})
+
+
+def _free_stmt(s: Stmt) -> set[str]:
+    if isinstance(s, Store):
+        return _of(s.index) | _of_guard(s.guard) | _free_expr(s.value)
+    inner = set(free_symbols(s.body)) | _of(d for b in s.buffers for d in b.shape)
+    if isinstance(s, Block):
+        inner |= _of_guard(s.guard)
+        for var, value, low, high in reversed(s.let):
+            inner = (inner - {var}) | _free_expr(value) | _of((low, high))
+        return inner
+    return (inner - set(bound_here(s))) | s.extent.symbols
+
+
+def rename_buffers_expr(e: Expr, names: Mapping[str, str]) -> Expr:
+    """Buffers of loads renamed."""
+
+    def visit(x: Expr) -> Expr:
+        if isinstance(x, Load) and x.buffer in names:
+            return replace(x, buffer=names[x.buffer])
+        return x
+
+    return map_expr(e, visit)
+
+
+def rename_buffers_stmt(s: Stmt, names: Mapping[str, str]) -> Stmt:
+    """Buffers renamed in loads, stores and local declarations."""
+    if isinstance(s, Store):
+        value = rename_buffers_expr(s.value, names)
+        return replace(s, buffer=names.get(s.buffer, s.buffer), value=value)
+    body = tuple([rename_buffers_stmt(c, names) for c in s.body])
+    buffers = tuple([_rename_buffer(b, names) for b in s.buffers])
+    if isinstance(s, Block):
+        let = tuple([(v, rename_buffers_expr(x, names), lo, hi) for v, x, lo, hi in s.let])
+        return replace(s, body=body, buffers=buffers, let=let)
+    return replace(s, body=body, buffers=buffers)
+
+
+def _rename_buffer(b: Buffer, names: Mapping[str, str]) -> Buffer:
+    return replace(b, name=names[b.name]) if b.name in names else b
+
+
+def rename_buffers(k: Kernel, names: Mapping[str, str]) -> Kernel:
+    """Buffers of a kernel renamed everywhere: parameters, scratch, local buffers, accesses."""
+    return k.with_(
+        inputs=tuple(_rename_buffer(b, names) for b in k.inputs),
+        outputs=tuple(_rename_buffer(b, names) for b in k.outputs),
+        scratch=tuple(_rename_buffer(b, names) for b in k.scratch),
+        body=tuple(rename_buffers_stmt(s, names) for s in k.body),
+    )
+
+
+def rename_vars_expr(e: Expr, names: Mapping[str, str]) -> Expr:
+    """Variables renamed both where they are bound and where they are used."""
+    mapping = {a: sym(b) for a, b in names.items()}
+
+    def visit(x: Expr) -> Expr:
+        if isinstance(x, Reduce):
+            axes = tuple(replace(a, var=names.get(a.var, a.var)) for a in x.axes)
+            return replace(x, axes=axes)
+        return replace(x, var=names.get(x.var, x.var)) if isinstance(x, Let) else x
+
+    return map_expr(map_expr_dims(e, lambda d: d.substitute(mapping)), visit)
+
+
+def rename_vars(s: Stmt, names: Mapping[str, str]) -> Stmt:
+    """Variables of a statement renamed both where they are bound and where they are used."""
+    mapping = {a: sym(b) for a, b in names.items()}
+
+    def visit(x: Stmt) -> Stmt:
+        if isinstance(x, Loop):
+            return replace(x, var=names.get(x.var, x.var))
+        if isinstance(x, Tiles):
+            return replace(
+                x, start=names.get(x.start, x.start), rows=names.get(x.rows, x.rows)
+            )
+        if isinstance(x, Block):
+            return replace(x, let=tuple((names.get(v, v), e, lo, hi) for v, e, lo, hi in x.let))
+        return x
+
+    s = map_stmt_dims(s, lambda d: d.substitute(mapping))
+    s = map_stmt_exprs(s, lambda e: rename_vars_expr(e, names))
+    (done,) = cast("tuple[Stmt]", map_stmts((s,), visit))
+    return done
+
+
+def fresh_name(base: str, taken: Container[str]) -> str:
+    """base, or base1, base2, ...: the first that is not taken. Digits at base's end are dropped first
+    when it is taken (k1 becomes k2, not k11)."""
+    if base not in taken:
+        return base
+    stem = base.rstrip("0123456789") or base
+    n = 1
+    while f"{stem}{n}" in taken:
+        n += 1
+    return f"{stem}{n}"
+
+
+def _renaming(bound: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
+    used, names = set(taken), {}
+    bound = sorted(bound)
+    used.update(bound)
+    occupied = set(taken)
+    for v in bound:
+        if v in occupied:
+            names[v] = fresh_name(v, used)
+            used.add(names[v])
+    return names
+
+
+def freshen_expr(e: Expr, taken: Iterable[str]) -> Expr:
+    """e with every variable it binds renamed away from `taken` (alpha-equivalent)."""
+    names = _renaming(bound_symbols(e), taken)
+    return rename_vars_expr(e, names) if names else e
+
+
+def freshen(s: Stmt, taken: Iterable[str]) -> Stmt:
+    """s with every variable it binds renamed away from `taken` (alpha-equivalent)."""
+    names = _renaming(bound_symbols(s), taken)
+    return rename_vars(s, names) if names else s
+
+
+def local_buffers(body: Body) -> tuple[Buffer, ...]:
+    """Buffers declared by the statements of a body, outer first."""
+    return tuple(b for s in walk(body) if not isinstance(s, Store) for b in s.buffers)
+
+
+def all_names(k: Kernel) -> frozenset[str]:
+    """Every name that a kernel uses: dims, variables, buffers."""
+    dims = {d.name for d in k.dims}
+    buffers = {*k.buffers(), *(b.name for b in local_buffers(k.body))}
+    return frozenset(dims | buffers | bound_symbols(k.body))
