@@ -1,0 +1,206 @@
+/* runner.c: the program on the device. `smelt_run --serve` speaks frames on stdin and stdout; `smelt_run BUNDLE` is for people.
+ *
+ * Two builds: SMELT_STATIC has the model linked in and takes only the weights from the bundle; the other one opens
+ * <bundle>/libmodel.so. It needs no libc header, and of libc only what runner_sys.h declares. */
+#include "runner_supervisor.h"
+
+static const char USAGE[] =
+    "usage: smelt_run BUNDLE_DIR [--info] [--shape NAME:1x3x224x224]... [--repeat N] [--threads N] [--zero]\n"
+    "       smelt_run --serve [--sysfs DIR]\n"
+    "Runs the model on random inputs (the same ones every time) and prints times in microseconds.\n"
+    "Dims that no --shape gives are 1.\n";
+
+typedef struct {
+  const char *bundle, *sysfs;
+  const char *shapes[64];
+  size_t n_shapes;
+  uint64_t repeat;
+  int32_t threads;
+  int info, serve, zero;
+} command;
+
+static uint64_t to_number(const char *s) {
+  uint64_t value = 0;
+  for (; *s >= '0' && *s <= '9'; s++) value = value * 10 + (uint64_t)(*s - '0');
+  return value;
+}
+
+static int parse(command *c, int argc, char **argv) {
+  *c = (command){.sysfs = "/sys", .repeat = 10};
+  for (int i = 1; i < argc; i++) {
+    const char *a = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
+    if (!strcmp(a, "--serve")) c->serve = 1;
+    else if (!strcmp(a, "--info")) c->info = 1;
+    else if (!strcmp(a, "--zero")) c->zero = 1;
+    else if (a[0] != '-' && !c->bundle) c->bundle = a;
+    else if (a[0] != '-' || !value) return -1;
+    else if (i++, !strcmp(a, "--sysfs")) c->sysfs = value;
+    else if (!strcmp(a, "--repeat")) c->repeat = to_number(value);
+    else if (!strcmp(a, "--threads")) c->threads = (int32_t)to_number(value);
+    else if (!strcmp(a, "--shape") && c->n_shapes < 64) c->shapes[c->n_shapes++] = value;
+    else return -1;
+  }
+  return c->serve || c->bundle ? 0 : -1;
+}
+
+static int show(int fd, buffer *b) {
+  int failed = write_all(fd, b->at + b->pos, b->len - b->pos);
+  b->pos = b->len = 0;
+  return failed;
+}
+
+static int complain(buffer *b, const char *status) {
+  put_format(b, " (%s)\n", status);
+  show(2, b);
+  return 1;
+}
+
+static void put_dims(buffer *b, const DLTensor *t) {
+  static const char *const kinds[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
+  put_format(b, "%s%u[", t->dtype.code < 7 ? kinds[t->dtype.code] : "type", U(t->dtype.bits));
+  for (int32_t d = 0; d < t->ndim; d++) put_format(b, "%s%i", d ? ", " : "", I(t->shape[d]));
+  put(b, "]");
+}
+
+static void put_info(worker *w, buffer *b) {
+  for (size_t i = 0; i < w->n_inputs + w->n_outputs; i++) {
+    int is_input = i < w->n_inputs;
+    size_t k = is_input ? i : i - w->n_inputs;
+    DLDataType t = is_input ? w->api.input_type(w->session, k) : w->api.output_type(w->session, k);
+    DLTensor shown = {.dtype = t};
+    put_format(b, "%s %s: ", is_input ? "input " : "output", is_input ? w->api.input_name(w->session, k) : w->api.output_name(w->session, k));
+    put_dims(b, &shown);
+    b->len -= 2;
+    put_format(b, " of rank %i\n", I(is_input ? w->api.input_rank(w->session, k) : w->api.output_rank(w->session, k)));
+  }
+}
+
+/* The dims behind "NAME:" of the --shape that names this input; 1 everywhere without one; -1 if the text does not fit. */
+static int shape_for(const command *c, const char *name, int32_t rank, int64_t *dims) {
+  size_t n = strlen(name);
+  for (int32_t d = 0; d < rank; d++) dims[d] = 1;
+  for (size_t i = 0; i < c->n_shapes; i++) {
+    const char *text = c->shapes[i];
+    if (strlen(text) <= n || memcmp(text, name, n) || text[n] != ':') continue;
+    int32_t d = 0;
+    for (const char *p = text + n + 1; *p; d++) {
+      if (*p < '0' || *p > '9' || d >= rank) return -1;
+      dims[d] = (int64_t)to_number(p);
+      while (*p >= '0' && *p <= '9') p++;
+      if (*p == 'x' || *p == ',') p++;
+    }
+    return d == rank ? 0 : -1;
+  }
+  return 0;
+}
+
+/* Floats in [0, 1), bools 0 or 1, integers 0 or 1 (an index that is valid for any dim above 1). */
+static void fill(const DLTensor *t, uint64_t bytes, uint32_t *seed) {
+  uint8_t *at = t->data;
+  int floats = t->dtype.code == 2 && t->dtype.bits == 32;
+  size_t width = t->dtype.bits >= 8 ? t->dtype.bits / 8u : 1;
+  if (t->dtype.code == 2 && !floats) return; /* other floats stay zero */
+  for (uint64_t i = 0; i + width <= bytes; i += width) {
+    *seed = *seed * 1664525u + 1013904223u;
+    float value = (float)(*seed >> 8) / 16777216.0f;
+    if (floats) memcpy(at + i, &value, 4);
+    else at[i] = (uint8_t)(*seed >> 31); /* little endian: the rest of the element stays zero */
+  }
+}
+
+static int prepare_inputs(worker *w, const command *c, buffer *b) {
+  uint32_t seed = 1;
+  for (size_t i = 0; i < w->n_inputs; i++) {
+    slot *s = &w->inputs[i];
+    int32_t rank = w->api.input_rank(w->session, i);
+    const char *name = w->api.input_name(w->session, i);
+    if (rank < 0 || rank > RANK_MAX || shape_for(c, name, rank, s->dims)) {
+      put_format(b, "input '%s' has rank %i; its --shape does not fit", name, I(rank));
+      return complain(b, "shape");
+    }
+    s->tensor = (DLTensor){NULL, {1, 0}, rank, w->api.input_type(w->session, i), s->dims, NULL, 0};
+    uint64_t bytes = tensor_bytes(s->tensor.dtype, s->dims, (size_t)rank);
+    if (bytes == UINT64_MAX || slot_reserve(s, bytes)) {
+      put_format(b, "no memory for input '%s'", name);
+      return complain(b, "device");
+    }
+    s->tensor.data = s->memory;
+    if (!c->zero) fill(&s->tensor, bytes, &seed);
+  }
+  return 0;
+}
+
+static void sort_times(uint64_t *ns, size_t n) { /* heap sort: no recursion, no libc */
+  for (size_t i = n / 2, end = n; end > 1;) {
+    if (i) i--;
+    else {
+      uint64_t last = ns[--end];
+      ns[end] = ns[0];
+      ns[0] = last;
+    }
+    for (size_t at = i, child; (child = 2 * at + 1) < end; at = child) {
+      if (child + 1 < end && ns[child + 1] > ns[child]) child++;
+      if (ns[at] >= ns[child]) break;
+      uint64_t swap = ns[at];
+      ns[at] = ns[child];
+      ns[child] = swap;
+    }
+  }
+}
+
+static int run_and_time(worker *w, const command *c, buffer *b) {
+  uint64_t first, *ns = sys_map((c->repeat + 1) * 8);
+  smelt_status s = run_once(w, &first);
+  for (uint64_t i = 0; ns && s == SMELT_OK && i < c->repeat; i++) s = run_once(w, &ns[i]);
+  if (!ns || s != SMELT_OK) {
+    put_format(b, "%s", ns ? w->api.error(w->session) : "no memory for the times");
+    return complain(b, status_name(s));
+  }
+  for (size_t i = 0; i < w->n_outputs; i++) {
+    const DLTensor *t = &w->outputs[i];
+    uint64_t bytes = tensor_bytes(t->dtype, t->shape, (size_t)t->ndim);
+    put_format(b, "output %s: ", w->api.output_name(w->session, i));
+    put_dims(b, t);
+    put_format(b, " crc32 %x\n", U(crc32_of(0, (const uint8_t *)t->data + t->byte_offset, bytes)));
+  }
+  put_format(b, "first %u us", first / 1000);
+  if (c->repeat) {
+    sort_times(ns, c->repeat);
+    put_format(b, ", then %u runs: min %u us, median %u us, max %u us", c->repeat, ns[0] / 1000, ns[c->repeat / 2] / 1000,
+               ns[c->repeat - 1] / 1000);
+  }
+  put(b, "\nmemory ");
+  put_memory(w, b);
+  put(b, "\n");
+  return show(1, b);
+}
+
+static int for_people(const command *c) {
+  static worker w;
+  smelt_options options = {.struct_size = sizeof options, .threads = c->threads};
+  buffer b = {0};
+  if (model_load(&w.api, c->bundle, &b)) return complain(&b, "invalid");
+  uint64_t start = sys_now();
+  smelt_status s = w.api.open(c->bundle, &options, &w.session);
+  if (s != SMELT_OK) {
+    put_format(&b, "%s", w.api.error(NULL));
+    return complain(&b, status_name(s));
+  }
+  if (worker_slots(&w)) return complain(&b, "device");
+  put_info(&w, &b);
+  put_format(&b, "opened in %u us\n", (sys_now() - start) / 1000);
+  show(1, &b);
+  int failed = c->info ? 0 : prepare_inputs(&w, c, &b) || run_and_time(&w, c, &b);
+  w.api.close(w.session);
+  return failed;
+}
+
+int main(int argc, char **argv) {
+  command c;
+  crc_start();
+  if (parse(&c, argc, argv)) {
+    write_all(2, USAGE, sizeof USAGE - 1);
+    return EXIT_USAGE;
+  }
+  return c.serve ? serve(c.sysfs) : for_people(&c);
+}

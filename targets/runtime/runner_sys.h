@@ -1,0 +1,187 @@
+/* runner_sys.h: the Linux system calls that the runner needs, without libc headers; each returns -errno on failure.
+ *
+ * Raw calls keep the runner the same program on glibc, musl, bionic and with no libc at all: only fork, dlopen, dlsym,
+ * dlerror and the mem/str functions declared below come from outside. Structs are the kernel's own. */
+#ifndef RUNNER_SYS_H
+#define RUNNER_SYS_H
+#include <stddef.h>
+#include <stdint.h>
+
+int fork(void); /* libc's, not a raw clone: it keeps the thread state right for the pool that the model starts later */
+void *memcpy(void *to, const void *from, size_t n);
+void *memmove(void *to, const void *from, size_t n);
+void *memset(void *at, int value, size_t n);
+int memcmp(const void *a, const void *b, size_t n);
+size_t strlen(const char *s);
+int strcmp(const char *a, const char *b);
+#ifndef SMELT_STATIC
+void *dlopen(const char *path, int flags);
+void *dlsym(void *library, const char *name);
+char *dlerror(void);
+#if defined(__ANDROID__) && !defined(__LP64__)
+#define RUNNER_RTLD_NOW 0 /* 32-bit bionic numbers the flags in its own way: there 2 is RTLD_GLOBAL */
+#else
+#define RUNNER_RTLD_NOW 2
+#endif
+#endif
+
+#if defined(__x86_64__)
+#define RUNNER_ARCH "x86_64"
+enum { NR_read = 0, NR_write = 1, NR_close = 3, NR_mmap = 9, NR_munmap = 11, NR_rt_sigaction = 13, NR_getpid = 39,
+       NR_wait4 = 61, NR_kill = 62, NR_uname = 63, NR_fcntl = 72, NR_getrusage = 98, NR_setpgid = 109, NR_getppid = 110,
+       NR_sigaltstack = 131, NR_prctl = 157, NR_sched_getaffinity = 204, NR_clock_gettime = 228, NR_exit_group = 231,
+       NR_openat = 257, NR_ppoll = 271, NR_dup3 = 292, NR_pipe2 = 293, NR_prlimit64 = 302, NR_readlinkat = 267 };
+#elif defined(__aarch64__) || defined(__riscv)
+#ifdef __riscv
+#define RUNNER_ARCH "riscv64"
+#else
+#define RUNNER_ARCH "aarch64"
+#endif
+enum { NR_dup3 = 24, NR_fcntl = 25, NR_openat = 56, NR_close = 57, NR_pipe2 = 59, NR_read = 63, NR_write = 64,
+       NR_ppoll = 73, NR_readlinkat = 78, NR_exit_group = 94, NR_clock_gettime = 113, NR_sched_getaffinity = 123,
+       NR_kill = 129, NR_sigaltstack = 132, NR_rt_sigaction = 134, NR_setpgid = 154, NR_uname = 160,
+       NR_getrusage = 165, NR_prctl = 167, NR_getpid = 172, NR_getppid = 173, NR_munmap = 215, NR_mmap = 222,
+       NR_wait4 = 260, NR_prlimit64 = 261 };
+#elif defined(__arm__)
+#define RUNNER_ARCH "armv7"
+enum { NR_read = 3, NR_write = 4, NR_close = 6, NR_getpid = 20, NR_kill = 37, NR_setpgid = 57, NR_getppid = 64,
+       NR_getrusage = 77, NR_munmap = 91, NR_wait4 = 114, NR_uname = 122, NR_prctl = 172, NR_rt_sigaction = 174,
+       NR_sigaltstack = 186, NR_mmap = 192 /* mmap2 */, NR_fcntl = 221 /* fcntl64 */, NR_sched_getaffinity = 242,
+       NR_exit_group = 248, NR_clock_gettime = 263, NR_openat = 322, NR_readlinkat = 332, NR_ppoll = 336,
+       NR_dup3 = 358, NR_pipe2 = 359, NR_prlimit64 = 369 };
+#else
+#error "runner_sys.h has no system call numbers for this architecture; add a row"
+#endif
+
+static long sys(long number, long a, long b, long c, long d, long e, long f) {
+#if defined(__x86_64__)
+  long result;
+  register long r10 __asm__("r10") = d;
+  register long r8 __asm__("r8") = e;
+  register long r9 __asm__("r9") = f;
+  __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                   : "rcx", "r11", "memory");
+  return result;
+#elif defined(__aarch64__)
+  register long x8 __asm__("x8") = number;
+  register long x0 __asm__("x0") = a;
+  register long x1 __asm__("x1") = b;
+  register long x2 __asm__("x2") = c;
+  register long x3 __asm__("x3") = d;
+  register long x4 __asm__("x4") = e;
+  register long x5 __asm__("x5") = f;
+  __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
+  return x0;
+#elif defined(__riscv)
+  register long a7 __asm__("a7") = number;
+  register long a0 __asm__("a0") = a;
+  register long a1 __asm__("a1") = b;
+  register long a2 __asm__("a2") = c;
+  register long a3 __asm__("a3") = d;
+  register long a4 __asm__("a4") = e;
+  register long a5 __asm__("a5") = f;
+  __asm__ volatile("ecall" : "+r"(a0) : "r"(a7), "r"(a1), "r"(a2), "r"(a3), "r"(a4), "r"(a5) : "memory");
+  return a0;
+#else
+  register long r0 __asm__("r0") = a;
+  register long r1 __asm__("r1") = b;
+  register long r2 __asm__("r2") = c;
+  register long r3 __asm__("r3") = d;
+  register long r4 __asm__("r4") = e;
+  register long r5 __asm__("r5") = f;
+  /* r7 may be the frame pointer (Thumb), so it is saved by hand instead of being named as a register */
+  __asm__ volatile("push {r7}\n\tmov r7, %[n]\n\tsvc 0\n\tpop {r7}"
+                   : "+r"(r0) : [n] "r"(number), "r"(r1), "r"(r2), "r"(r3), "r"(r4), "r"(r5) : "memory");
+  return r0;
+#endif
+}
+
+enum { SYS_EINTR = 4, SYS_EAGAIN = 11, SYS_ENOENT = 2, SYS_AT_FDCWD = -100 };
+enum { SYS_O_RDONLY = 0, SYS_O_RDWR = 2, SYS_O_NONBLOCK = 04000, SYS_O_CLOEXEC = 02000000 };
+enum { SYS_POLLIN = 1, SYS_POLLOUT = 4, SYS_POLLERR = 8, SYS_POLLHUP = 16, SYS_POLLNVAL = 32 };
+enum { SYS_SIGILL = 4, SYS_SIGABRT = 6, SYS_SIGBUS = 7, SYS_SIGFPE = 8, SYS_SIGKILL = 9, SYS_SIGSEGV = 11, SYS_SIGPIPE = 13 };
+enum { SYS_RLIMIT_CORE = 4, SYS_RLIMIT_AS = 9, SYS_WNOHANG = 1, SYS_CLOCK_RAW = 4 };
+
+typedef struct { int fd; short events, revents; } sys_pollfd;
+typedef struct { long seconds, nanoseconds; } sys_timespec;
+typedef struct { char system[65], node[65], release[65], version[65], machine[65], domain[65]; } sys_utsname;
+
+static long sys_read(int fd, void *to, size_t n) { return sys(NR_read, fd, (long)to, (long)n, 0, 0, 0); }
+static long sys_write(int fd, const void *from, size_t n) { return sys(NR_write, fd, (long)from, (long)n, 0, 0, 0); }
+static void sys_close(int fd) { sys(NR_close, fd, 0, 0, 0, 0, 0); }
+static int sys_open(const char *path, int flags) {
+  return (int)sys(NR_openat, SYS_AT_FDCWD, (long)path, flags | SYS_O_CLOEXEC, 0, 0, 0);
+}
+static int sys_pipe(int ends[2]) { return (int)sys(NR_pipe2, (long)ends, SYS_O_CLOEXEC, 0, 0, 0, 0); }
+static int sys_dup_to(int from, int to) { return (int)sys(NR_dup3, from, to, 0, 0, 0, 0); }
+static void sys_nonblocking(int fd) {
+  long flags = sys(NR_fcntl, fd, 3, 0, 0, 0, 0);
+  if (flags >= 0) sys(NR_fcntl, fd, 4, flags | SYS_O_NONBLOCK, 0, 0, 0);
+}
+static int sys_poll(sys_pollfd *fds, size_t n, int64_t wait_ns) {
+  sys_timespec wait = {(long)(wait_ns / 1000000000), (long)(wait_ns % 1000000000)};
+  return (int)sys(NR_ppoll, (long)fds, (long)n, wait_ns < 0 ? 0 : (long)&wait, 0, 8, 0);
+}
+static int sys_wait(int pid, int *status, int flags) { return (int)sys(NR_wait4, pid, (long)status, flags, 0, 0, 0); }
+static void sys_kill(int pid, int number) { sys(NR_kill, pid, number, 0, 0, 0, 0); }
+static int sys_getpid(void) { return (int)sys(NR_getpid, 0, 0, 0, 0, 0, 0); }
+static int sys_getppid(void) { return (int)sys(NR_getppid, 0, 0, 0, 0, 0, 0); }
+static void sys_setpgid(int pid, int group) { sys(NR_setpgid, pid, group, 0, 0, 0, 0); }
+static void sys_prctl(int what, long value) { sys(NR_prctl, what, value, 0, 0, 0, 0); }
+static void sys_limit(int what, uint64_t limit) {
+  uint64_t both[2] = {limit, limit};
+  sys(NR_prlimit64, 0, what, (long)both, 0, 0, 0);
+}
+__attribute__((noreturn)) static void sys_exit(int code) {
+  for (;;) sys(NR_exit_group, code, 0, 0, 0, 0, 0);
+}
+static uint64_t sys_now(void) { /* CLOCK_MONOTONIC_RAW, ns: never slewed by NTP */
+  sys_timespec t = {0, 0};
+  sys(NR_clock_gettime, SYS_CLOCK_RAW, (long)&t, 0, 0, 0, 0);
+  return (uint64_t)t.seconds * 1000000000u + (uint64_t)t.nanoseconds;
+}
+static void *sys_map(size_t bytes) { /* zeroed private memory, NULL when there is none */
+  long at = sys(NR_mmap, 0, (long)bytes, 3, 0x22, -1, 0);
+  return at < 0 && at > -4096 ? NULL : (void *)at;
+}
+static void sys_unmap(void *at, size_t bytes) { sys(NR_munmap, (long)at, (long)bytes, 0, 0, 0, 0); }
+
+/* ---- fatal signals of the model ---- */
+typedef struct {
+  void (*handler)(int, void *, void *);
+  unsigned long flags;
+#ifndef __riscv
+  void (*restorer)(void);
+#endif
+  uint64_t mask;
+} sys_action;
+
+#if defined(__x86_64__)
+void runner_restore(void);
+__asm__(".text\n.globl runner_restore\n.hidden runner_restore\n.type runner_restore,@function\n"
+        "runner_restore:\n\tmov $15, %eax\n\tsyscall\n.size runner_restore,.-runner_restore\n");
+#endif
+
+static void sys_on_signal(int number, void (*handler)(int, void *, void *), unsigned long flags) {
+  sys_action action;
+  memset(&action, 0, sizeof action);
+  action.handler = handler;
+  action.flags = flags;
+#if defined(__x86_64__) /* the one architecture whose kernel has no return stub of its own */
+  action.flags |= 0x04000000;
+  action.restorer = runner_restore;
+#endif
+  sys(NR_rt_sigaction, number, (long)&action, 0, 8, 0, 0);
+}
+
+/* Where the interrupted code was: offset of the saved pc in the kernel's ucontext. */
+#if defined(__x86_64__)
+enum { SYS_UCONTEXT_PC = 40 + 16 * 8 }; /* uc_mcontext.gregs[REG_RIP] */
+#elif defined(__aarch64__)
+enum { SYS_UCONTEXT_PC = 176 + 8 + 31 * 8 + 8 };
+#elif defined(__riscv)
+enum { SYS_UCONTEXT_PC = 176 };
+#else
+enum { SYS_UCONTEXT_PC = 20 + 3 * 4 + 15 * 4 };
+#endif
+#endif

@@ -1,0 +1,556 @@
+/* runner_worker.h: requests of the supervisor -> calls of the model; the only process of the runner that runs model code.
+ *
+ * It reads frames from one pipe and writes frames to another; whatever the model does to it (a crash, a hang, exit) is the
+ * supervisor's to notice. */
+#ifndef RUNNER_WORKER_H
+#define RUNNER_WORKER_H
+#include "runner_facts.h"
+#include "smelt.h"
+
+#define MODEL_API(X)                                                                                                     \
+  X(open) X(run) X(close) X(error) X(input_count) X(output_count) X(input_name) X(output_name) X(input_type)             \
+  X(output_type) X(input_rank) X(output_rank) X(memory_stats) X(profile) X(kernel_count) X(kernel_stats)
+
+typedef struct {
+#define X(name) __typeof__(&smelt_##name) name;
+  MODEL_API(X)
+#undef X
+} model_api;
+
+#define STATUS_COUNT 7
+static const char *const STATUS_NAMES[STATUS_COUNT] = {"ok", "invalid", "unsupported", "shape", "device", "infra", "internal"};
+static const char *status_name(smelt_status s) { return (unsigned)s < STATUS_COUNT ? STATUS_NAMES[s] : "internal"; }
+
+/* Fill api from the linked model or from <bundle>/libmodel.so; 0, or -1 with a text in why. */
+static int model_load(model_api *api, const char *bundle, buffer *why) {
+#ifdef SMELT_STATIC
+  (void)bundle;
+  (void)why;
+#define X(name) api->name = smelt_##name;
+  MODEL_API(X)
+#undef X
+  return 0;
+#else
+  static const struct { const char *name; size_t at; } symbols[] = {
+#define X(name) {"smelt_" #name, offsetof(model_api, name)},
+      MODEL_API(X)
+#undef X
+  };
+  buffer path = {0};
+  put_format(&path, "%s/libmodel.so", bundle);
+  put_n(&path, "", 1);
+  void *library = dlopen((const char *)path.at, RUNNER_RTLD_NOW);
+  if (!library) {
+    put_format(why, "the model's library cannot be loaded: %s", dlerror());
+    return -1;
+  }
+  for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
+    void *found = dlsym(library, symbols[i].name);
+    if (!found) {
+      put_format(why, "'%s' has no symbol %s; build the bundle again", (const char *)path.at, symbols[i].name);
+      return -1;
+    }
+    memcpy((char *)api + symbols[i].at, &found, sizeof found);
+  }
+  return 0;
+#endif
+}
+
+enum { RANK_MAX = 64, TENSOR_LIMIT = 4096 };
+
+typedef struct {
+  DLTensor tensor;
+  int64_t dims[RANK_MAX];
+  void *memory;
+  size_t capacity;
+  int set;
+} slot;
+
+typedef struct {
+  int in, out; /* pipes from and to the supervisor */
+  const char *sysfs;
+  frame request;
+  buffer payload, reply, text;
+  model_api api;
+  smelt_session *session;
+  slot *inputs;
+  DLTensor *arguments, *outputs;
+  size_t n_inputs, n_outputs;
+  int ran;                /* outputs are valid */
+  uint64_t sent;          /* payload bytes of this request's OUT and DATA frames, and their checksum */
+  uint32_t sent_crc;
+} worker;
+
+/* ---- replies ---- */
+static void reply_send(worker *w, uint8_t type, const void *payload, size_t len) {
+  w->reply.pos = w->reply.len = 0;
+  if (frame_add(&w->reply, type, w->request.job, w->request.fence, payload, len) ||
+      write_all(w->out, w->reply.at, w->reply.len))
+    sys_exit(0); /* the supervisor is gone or there is no memory left: nobody to tell */
+}
+static void reply_text(worker *w, uint8_t type) { reply_send(w, type, w->text.at, w->text.len); }
+static void stage(worker *w, const char *name) { reply_send(w, FRAME_STAGE, name, strlen(name)); }
+static buffer *fresh(worker *w) {
+  w->text.pos = w->text.len = 0;
+  return &w->text;
+}
+
+static void finish(worker *w, const char *status, const char *text) {
+  buffer *b = fresh(w);
+  end_text(b, status, w->request.type, text, w->sent, w->sent_crc);
+  reply_text(w, FRAME_END);
+}
+
+/* END from the text that was just put; the text is copied because the same buffer takes the JSON. */
+static void finish_with(worker *w, const char *status) {
+  static char copy[2048];
+  size_t n = w->text.len < sizeof copy - 1 ? w->text.len : sizeof copy - 1;
+  memcpy(copy, w->text.at, n);
+  copy[n] = 0;
+  finish(w, status, copy);
+}
+
+static void finish_model(worker *w, smelt_status s) {
+  put_format(fresh(w), "%s", w->api.error(w->session));
+  finish_with(w, status_name(s));
+}
+
+/* ---- LOAD ---- */
+static void put_type(buffer *b, const char *name, DLDataType t, int32_t rank) {
+  put_format(b, "{\"name\":%q,\"code\":%u,\"bits\":%u,\"lanes\":%u,\"rank\":%i}", name, U(t.code), U(t.bits), U(t.lanes), I(rank));
+}
+
+static void put_memory(worker *w, buffer *b) {
+  smelt_memory m;
+  long usage[18];
+  memset(&m, 0, sizeof m);
+  memset(usage, 0, sizeof usage);
+  w->api.memory_stats(w->session, &m);
+  sys(NR_getrusage, 0, (long)usage, 0, 0, 0, 0);
+  put_format(b, "{\"arena_bytes\":%u,\"arena_capacity\":%u,\"output_capacity\":%u,\"weights_bytes\":%u,\"allocations\":%u,\"runs\":%u",
+             m.arena_bytes, m.arena_capacity, m.output_capacity, m.weights_bytes, m.allocations, m.runs);
+  put_format(b, ",\"resident_peak_kb\":%u,\"major_faults\":%u,\"preemptions\":%u}", U(usage[4]), U(usage[9]), U(usage[17]));
+}
+
+static void put_model(worker *w, buffer *b, uint64_t load_ns) {
+  put_format(b, "{\"kind\":\"model\",\"load_ns\":%u,\"inputs\":[", load_ns);
+  for (size_t i = 0; i < w->n_inputs; i++) {
+    put(b, i ? "," : "");
+    put_type(b, w->api.input_name(w->session, i), w->api.input_type(w->session, i), w->api.input_rank(w->session, i));
+  }
+  put(b, "],\"outputs\":[");
+  for (size_t i = 0; i < w->n_outputs; i++) {
+    put(b, i ? "," : "");
+    put_type(b, w->api.output_name(w->session, i), w->api.output_type(w->session, i), w->api.output_rank(w->session, i));
+  }
+  put(b, "],\"memory\":");
+  put_memory(w, b);
+  put(b, "}");
+}
+
+static int worker_slots(worker *w) {
+  w->n_inputs = w->api.input_count(w->session);
+  w->n_outputs = w->api.output_count(w->session);
+  if (w->n_inputs > TENSOR_LIMIT || w->n_outputs > TENSOR_LIMIT) return -1;
+  w->inputs = sys_map((w->n_inputs + 1) * sizeof(slot));
+  w->arguments = sys_map((w->n_inputs + 1) * sizeof(DLTensor));
+  w->outputs = sys_map((w->n_outputs + 1) * sizeof(DLTensor));
+  return w->inputs && w->arguments && w->outputs ? 0 : -1;
+}
+
+static void on_load(worker *w) {
+  load_request r;
+  if (w->payload.len <= sizeof r) return finish(w, "protocol", "a LOAD frame is shorter than its fixed part");
+  memcpy(&r, w->payload.at, sizeof r);
+  buffer_add(&w->payload, "", 1);
+  smelt_options options = {.struct_size = sizeof options, .threads = (int32_t)r.threads, .verify = r.verify != 0};
+  const char *bundle = (const char *)w->payload.at + sizeof r;
+  if (r.memory_bytes) sys_limit(SYS_RLIMIT_AS, r.memory_bytes);
+  stage(w, "load: library");
+  uint64_t start = sys_now();
+  if (model_load(&w->api, bundle, fresh(w))) return finish_with(w, "invalid");
+  stage(w, "load: open");
+  smelt_status s = w->api.open(bundle, &options, &w->session);
+  uint64_t load_ns = sys_now() - start;
+  if (s != SMELT_OK || !w->session) {
+    w->session = NULL;
+    return finish_model(w, s == SMELT_OK ? SMELT_INTERNAL : s);
+  }
+  if (worker_slots(w)) return finish(w, "device", "no memory for the model's tensor table");
+  put_model(w, fresh(w), load_ns);
+  reply_text(w, FRAME_STATS);
+  finish(w, "ok", "");
+}
+
+/* ---- SETIN ---- */
+typedef struct { uint32_t deadline_ms, index; DLDataType type; uint32_t rank; uint64_t bytes; } tensor_head; /* then dims */
+
+/* Bytes of a compact tensor; UINT64_MAX when a dim is negative or the product leaves 63 bits. */
+static uint64_t tensor_bytes(DLDataType t, const int64_t *dims, size_t rank) {
+  uint64_t count = 1, bits;
+  int zero = 0;
+  for (size_t i = 0; i < rank; i++) {
+    if (dims[i] < 0) return UINT64_MAX;
+    zero |= dims[i] == 0;
+    if (!zero && __builtin_mul_overflow(count, (uint64_t)dims[i], &count)) return UINT64_MAX;
+  }
+  if (zero) return 0;
+  if (__builtin_mul_overflow(count, (uint64_t)t.bits * (t.lanes ? t.lanes : 1), &bits) || bits >> 63) return UINT64_MAX;
+  return (bits + 7) / 8;
+}
+
+static int slot_reserve(slot *s, uint64_t bytes) {
+  size_t want = bytes < 4096 ? 4096 : (size_t)bytes;
+  if (want < bytes) return -1;
+  if (want <= s->capacity) return 0;
+  void *memory = sys_map(want);
+  if (!memory) return -1;
+  if (s->memory) sys_unmap(s->memory, s->capacity);
+  s->memory = memory;
+  s->capacity = want;
+  return 0;
+}
+
+/* Read one DATA frame into the slot at `at`; its length, or -1 when the stream is not what was announced. */
+static int64_t receive_chunk(worker *w, slot *s, uint64_t at, uint64_t bytes) {
+  uint8_t header[FRAME_HEADER];
+  uint64_t offset;
+  uint32_t crc;
+  frame f;
+  if (read_all(w->in, header, sizeof header) <= 0) sys_exit(0);
+  if (header_read(header, &f) || f.type != FRAME_DATA || f.len < 8 || f.len - 8 > bytes - at) return -1;
+  if (read_all(w->in, &offset, 8) <= 0) sys_exit(0);
+  if (offset != at) return -1;
+  if (f.len > 8 && read_all(w->in, (uint8_t *)s->memory + at, f.len - 8) <= 0) sys_exit(0);
+  if (read_all(w->in, &crc, 4) <= 0) sys_exit(0);
+  return (int64_t)f.len - 8;
+}
+
+static void on_set_input(worker *w) {
+  tensor_head head;
+  if (w->payload.len < sizeof head) return finish(w, "protocol", "a SETIN frame is shorter than its fixed part");
+  memcpy(&head, w->payload.at, sizeof head);
+  if (head.rank > RANK_MAX || w->payload.len != sizeof head + 8 * (size_t)head.rank)
+    return finish(w, "protocol", "a SETIN frame's length does not fit its rank");
+  if (!w->session) return finish(w, "protocol", "no model is loaded");
+  if (head.index >= w->n_inputs) {
+    put_format(fresh(w), "input %u does not exist; the model has %u", U(head.index), U(w->n_inputs));
+    return finish_with(w, "shape");
+  }
+  slot *s = &w->inputs[head.index];
+  int64_t dims[RANK_MAX];
+  memcpy(dims, w->payload.at + sizeof head, 8 * (size_t)head.rank);
+  if (tensor_bytes(head.type, dims, head.rank) != head.bytes)
+    return finish(w, "shape", "an input's byte count does not fit its dims and type");
+  s->set = 0;
+  if (slot_reserve(s, head.bytes)) {
+    put_format(fresh(w), "no memory for input %u of %u bytes", U(head.index), head.bytes);
+    return finish_with(w, "device");
+  }
+  for (uint64_t at = 0; at < head.bytes;) {
+    int64_t n = receive_chunk(w, s, at, head.bytes);
+    if (n <= 0) { /* what follows in the pipe cannot be told apart any more */
+      finish(w, "protocol", "DATA frames do not follow each other as announced by SETIN");
+      sys_exit(0);
+    }
+    at += (uint64_t)n;
+  }
+  memcpy(s->dims, dims, sizeof dims);
+  s->tensor = (DLTensor){s->memory, {1, 0}, (int32_t)head.rank, head.type, s->dims, NULL, 0};
+  s->set = 1;
+  finish(w, "ok", "");
+}
+
+/* ---- RUN ---- */
+static smelt_status run_once(worker *w, uint64_t *ns) {
+  for (size_t i = 0; i < w->n_inputs; i++) w->arguments[i] = w->inputs[i].tensor;
+  for (size_t i = 0; i < w->n_outputs; i++) {
+    memset(&w->outputs[i], 0, sizeof(DLTensor));
+    w->outputs[i].device.device_type = 1;
+    w->outputs[i].dtype = w->api.output_type(w->session, i);
+  }
+  uint64_t start = sys_now();
+  smelt_status s = w->api.run(w->session, w->arguments, w->n_inputs, w->outputs, w->n_outputs);
+  *ns = sys_now() - start;
+  return s;
+}
+
+enum { SAMPLES_MAX = 1 << 18, INNER_MAX = 1 << 20 };
+
+/* memory[0] is room for the head, the n samples follow it. */
+static void send_samples(worker *w, uint64_t *memory, size_t n, uint32_t inner, uint32_t kind) {
+  uint32_t head[2] = {inner, kind};
+  memcpy(memory, head, 8);
+  reply_send(w, FRAME_SAMPLES, memory, 8 + 8 * n);
+}
+
+/* The last three runs are within 5 % of each other. */
+static int settled(const uint64_t *ns, size_t n) {
+  if (n < 3) return 0;
+  uint64_t lo = ns[n - 1], hi = ns[n - 1];
+  for (size_t i = n - 3; i < n; i++) {
+    lo = ns[i] < lo ? ns[i] : lo;
+    hi = ns[i] > hi ? ns[i] : hi;
+  }
+  return hi - lo <= lo / 20;
+}
+
+/* Warm up as the request says; *stable tells whether the end was reached by settling. Returns the number of runs in *n. */
+static smelt_status warm_up(worker *w, const run_request *r, uint64_t *ns, size_t *n, int *stable) {
+  uint64_t start = sys_now();
+  for (*n = 0, *stable = 0; *n < SAMPLES_MAX;) {
+    uint64_t spent = sys_now() - start;
+    if (*n >= r->warmup_runs && spent >= r->warmup_min_ns) {
+      *stable = settled(ns, *n) || !r->warmup_runs;
+      if (*stable || spent >= r->warmup_max_ns) break;
+    }
+    if (*n && spent >= r->warmup_max_ns) break;
+    smelt_status s = run_once(w, &ns[*n]);
+    if (s != SMELT_OK) return s;
+    ++*n;
+  }
+  return SMELT_OK;
+}
+
+static smelt_status measure(worker *w, const run_request *r, uint32_t inner, uint64_t *ns, size_t *n) {
+  uint64_t start = sys_now();
+  for (*n = 0; *n < SAMPLES_MAX; ++*n) {
+    uint64_t spent = sys_now() - start, one;
+    if ((*n >= r->samples && spent >= r->min_ns) || (*n && spent >= r->max_ns)) break;
+    ns[*n] = 0;
+    for (uint32_t i = 0; i < inner; i++) {
+      smelt_status s = run_once(w, &one);
+      if (s != SMELT_OK) return s;
+      ns[*n] += one;
+    }
+  }
+  return SMELT_OK;
+}
+
+static void put_outputs(worker *w, buffer *b) {
+  put(b, "[");
+  for (size_t i = 0; i < w->n_outputs; i++) {
+    const DLTensor *t = &w->outputs[i];
+    put(b, i ? ",{\"dims\":[" : "{\"dims\":[");
+    for (int32_t d = 0; d < t->ndim; d++) put_format(b, "%s%i", d ? "," : "", I(t->shape[d]));
+    put(b, "]}");
+  }
+  put(b, "]");
+}
+
+static void send_profile(worker *w) {
+  buffer *b = fresh(w);
+  put(b, "{\"kind\":\"profile\",\"kernels\":[");
+  for (size_t i = 0; i < w->api.kernel_count(w->session); i++) {
+    const char *name = "";
+    uint64_t ns = 0, launches = 0;
+    if (w->api.kernel_stats(w->session, i, &name, &ns, &launches) != SMELT_OK) continue;
+    put_format(b, "%s{\"name\":%q,\"ns\":%u,\"launches\":%u}", i ? "," : "", name, ns, launches);
+  }
+  put(b, "]}");
+  reply_text(w, FRAME_STATS);
+}
+
+static void on_run(worker *w) {
+  run_request r;
+  uint64_t first = 0, typical;
+  size_t warm = 0, n = 0;
+  int stable = 1;
+  uint32_t inner = 1;
+  if (w->payload.len != sizeof r) return finish(w, "protocol", "a RUN frame does not have its fixed length");
+  memcpy(&r, w->payload.at, sizeof r);
+  if (!w->session) return finish(w, "protocol", "no model is loaded");
+  for (size_t i = 0; i < w->n_inputs; i++)
+    if (!w->inputs[i].set) {
+      put_format(fresh(w), "input %u '%s' was not set", U(i), w->api.input_name(w->session, i));
+      return finish_with(w, "shape");
+    }
+  uint64_t *memory = r.samples ? sys_map((SAMPLES_MAX + 2) * sizeof *memory) : NULL;
+  if (r.samples && !memory) return finish(w, "device", "no memory for the list of samples");
+  buffer before = {0};
+  put_condition(&before, w->sysfs);
+  put_n(&before, "", 1);
+  w->ran = 0;
+  stage(w, "run: first");
+  smelt_status s = run_once(w, &first);
+  if (s == SMELT_OK && r.samples) {
+    stage(w, "run: warm-up");
+    s = warm_up(w, &r, memory + 1, &warm, &stable);
+    if (s == SMELT_OK) {
+      send_samples(w, memory, warm, 1, 1);
+      typical = warm ? memory[warm] : first;
+      if (typical < r.sample_ns) inner = (uint32_t)(r.sample_ns / (typical ? typical : 1) + 1);
+      if (inner > INNER_MAX) inner = INNER_MAX;
+      if (r.profile) w->api.profile(w->session, 1);
+      stage(w, "run: timed");
+      s = measure(w, &r, inner, memory + 1, &n);
+    }
+  } else if (s == SMELT_OK && r.profile) { /* a profile without timing: one more run, so that the first one's costs stay out */
+    w->api.profile(w->session, 1);
+    s = run_once(w, &typical);
+  }
+  if (s == SMELT_OK && r.samples) send_samples(w, memory, n, inner, 0);
+  if (memory) sys_unmap(memory, (SAMPLES_MAX + 2) * sizeof *memory);
+  if (s != SMELT_OK) {
+    w->api.profile(w->session, 0);
+    sys_unmap(before.at, before.cap);
+    return finish_model(w, s);
+  }
+  w->ran = 1;
+  buffer *b = fresh(w);
+  put_format(b, "{\"kind\":\"run\",\"first_ns\":%u,\"inner\":%u,\"samples\":%u,\"warmup_runs\":%u,\"warmup_stable\":%s,\"outputs\":", first,
+             U(inner), U(n), U(warm), stable ? "true" : "false");
+  put_outputs(w, b);
+  put(b, ",\"memory\":");
+  put_memory(w, b);
+  put_format(b, ",\"before\":%s,\"after\":", (const char *)before.at);
+  put_condition(b, w->sysfs);
+  put(b, "}");
+  reply_text(w, FRAME_STATS);
+  sys_unmap(before.at, before.cap);
+  if (r.profile) send_profile(w);
+  if (r.profile) w->api.profile(w->session, 0);
+  finish(w, "ok", "");
+}
+
+/* ---- GETOUT ---- */
+static void send_data(worker *w, const uint8_t *from, uint64_t bytes) {
+  static uint8_t chunk[8 + FRAME_CHUNK];
+  for (uint64_t at = 0; at < bytes;) {
+    size_t n = bytes - at < FRAME_CHUNK ? (size_t)(bytes - at) : FRAME_CHUNK;
+    memcpy(chunk, &at, 8);
+    memcpy(chunk + 8, from + at, n);
+    w->sent_crc = crc32_of(w->sent_crc, chunk + 8, n);
+    w->sent += n;
+    reply_send(w, FRAME_DATA, chunk, 8 + n);
+    at += n;
+  }
+}
+
+static void on_get_output(worker *w) {
+  uint32_t index, zero = 0;
+  if (w->payload.len != 8) return finish(w, "protocol", "a GETOUT frame does not have its fixed length");
+  memcpy(&index, w->payload.at + 4, 4);
+  if (!w->session || !w->ran) return finish(w, "protocol", "no run has succeeded, so there is no output");
+  if (index >= w->n_outputs) {
+    put_format(fresh(w), "output %u does not exist; the model has %u", U(index), U(w->n_outputs));
+    return finish_with(w, "shape");
+  }
+  const DLTensor *t = &w->outputs[index];
+  uint64_t bytes = t->ndim < 0 || t->ndim > RANK_MAX || (t->ndim && !t->shape)
+                       ? UINT64_MAX : tensor_bytes(t->dtype, t->shape, (size_t)t->ndim);
+  if (bytes == UINT64_MAX || t->strides || (bytes && !t->data)) {
+    put_format(fresh(w), "output %u is not a compact tensor with memory; the model's library is wrong", U(index));
+    return finish_with(w, "internal");
+  }
+  uint32_t rank = (uint32_t)t->ndim;
+  buffer *b = fresh(w);
+  buffer_add(b, &index, 4);
+  buffer_add(b, &t->dtype, 4);
+  buffer_add(b, &rank, 4);
+  buffer_add(b, &zero, 4);
+  buffer_add(b, &bytes, 8);
+  buffer_add(b, t->shape, 8 * (size_t)rank);
+  reply_text(w, FRAME_OUT);
+  send_data(w, (const uint8_t *)t->data + t->byte_offset, bytes);
+  finish(w, "ok", "");
+}
+
+/* ---- fatal signals: tell the supervisor where, then die of the same signal ---- */
+typedef struct { int32_t number, code; uint64_t address, pc, offset; char object[104]; } crash_record;
+static int crash_pipe = -1;
+
+/* Which mapped file holds pc, by /proc/self/maps; reads in pieces, allocates nothing. */
+static void find_object(crash_record *r) {
+  static char text[8192];
+  int fd = sys_open("/proc/self/maps", SYS_O_RDONLY);
+  size_t have = 0;
+  uint64_t first_start = 0;
+  char last_name[sizeof r->object] = "";
+  for (;;) {
+    long n = fd < 0 ? 0 : sys_read(fd, text + have, sizeof text - 1 - have);
+    if (n <= 0) break;
+    have += (size_t)n;
+    text[have] = 0;
+    char *line = text, *p;
+    for (;;) {
+      char *end = line;
+      while (*end && *end != '\n') end++;
+      if (!*end) break;
+      uint64_t bounds[2] = {0, 0};
+      p = line;
+      for (int i = 0; i < 2; i++, p++)
+        for (; (*p >= '0' && *p <= '9') || (*p >= 'a' && *p <= 'f'); p++)
+          bounds[i] = bounds[i] * 16 + (uint64_t)(*p <= '9' ? *p - '0' : *p - 'a' + 10);
+      char *name = end;
+      while (name > p && name[-1] != '/' && name[-1] != ' ') name--;
+      size_t length = (size_t)(end - name) < sizeof last_name - 1 ? (size_t)(end - name) : sizeof last_name - 1;
+      if (!length || length != strlen(last_name) || memcmp(name, last_name, length)) first_start = bounds[0];
+      memcpy(last_name, name, length);
+      last_name[length] = 0;
+      if (r->pc >= bounds[0] && r->pc < bounds[1]) {
+        memcpy(r->object, last_name, sizeof last_name);
+        r->offset = r->pc - first_start;
+        sys_close(fd);
+        return;
+      }
+      line = end + 1;
+    }
+    have = (size_t)(text + have - line);
+    memmove(text, line, have);
+    if (have == sizeof text - 1) break;
+  }
+  if (fd >= 0) sys_close(fd);
+}
+
+static void on_fatal(int number, void *info, void *context) {
+  static crash_record r;
+  unsigned long address, pc;
+  r.number = number;
+  memcpy(&r.code, (char *)info + 8, 4);
+  memcpy(&address, (char *)info + (sizeof(long) == 8 ? 16 : 12), sizeof address);
+  memcpy(&pc, (char *)context + SYS_UCONTEXT_PC, sizeof pc);
+  r.address = number == SYS_SIGABRT ? 0 : address;
+  r.pc = pc;
+  find_object(&r);
+  write_all(crash_pipe, &r, sizeof r);
+  /* SA_RESETHAND: the instruction (or abort) runs again and now kills the process with the true signal */
+}
+
+static void catch_fatal(void) {
+  static const int numbers[] = {SYS_SIGSEGV, SYS_SIGBUS, SYS_SIGILL, SYS_SIGFPE, SYS_SIGABRT};
+  struct { void *at; int flags; size_t size; } stack = {sys_map(65536), 0, 65536}; /* a stack overflow needs its own */
+  if (stack.at) sys(NR_sigaltstack, (long)&stack, 0, 0, 0, 0, 0);
+  for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+    sys_on_signal(numbers[i], on_fatal, 0x80000000u | 0x08000000u | 4u); /* RESETHAND | ONSTACK | SIGINFO */
+}
+
+static void (*const REQUESTS[FRAME_KINDS])(worker *) = {
+    [FRAME_LOAD] = on_load, [FRAME_SETIN] = on_set_input, [FRAME_RUN] = on_run, [FRAME_GETOUT] = on_get_output};
+
+/* The worker's life: one request after the other until the supervisor closes the pipe. Does not return. */
+__attribute__((noreturn)) static void worker_main(int in, int out, int crash, const char *sysfs) {
+  static worker w;
+  uint8_t header[FRAME_HEADER];
+  uint32_t crc;
+  w.in = in;
+  w.out = out;
+  w.sysfs = sysfs;
+  crash_pipe = crash;
+  sys_limit(SYS_RLIMIT_CORE, 0);
+  catch_fatal();
+  while (read_all(in, header, sizeof header) > 0 && !header_read(header, &w.request)) {
+    w.payload.pos = w.payload.len = w.sent = w.sent_crc = 0;
+    if (buffer_reserve(&w.payload, (size_t)w.request.len + 1)) break;
+    if (w.request.len && read_all(in, w.payload.at, w.request.len) <= 0) break;
+    w.payload.len = w.request.len;
+    if (read_all(in, &crc, 4) <= 0) break;
+    void (*handle)(worker *) = REQUESTS[w.request.type];
+    if (handle) handle(&w);
+    else if (w.request.type != FRAME_DATA) /* DATA here is what is left of a SETIN that was refused */
+      finish(&w, "protocol", "the worker has no such request");
+  }
+  if (w.session) w.api.close(w.session);
+  sys_exit(0);
+}
+#endif
