@@ -1,0 +1,56 @@
+"""Symbolic integers: canonical expressions, what is known about their symbols, and proofs about them.
+
+    expr.py    Dim: polynomials over symbols, floor divisions, minima and maxima
+    present.py Dim -> terms and text; finds the `x % c` that a canonical form spells as x - c*(x//c)
+    parse.py   text -> Dim
+    facts.py   Facts: ranges, divisors, bounds and equalities; simplify and prove
+    solve.py   the lower bounds that proofs rest on
+"""
+
+from __future__ import annotations
+
+from smelt.core.dim.expr import (
+    Atom,
+    Dim,
+    DimLike,
+    FloorDiv,
+    Max,
+    Min,
+    Mod,
+    Symbol,
+    align_up,
+    ceildiv,
+    dmax,
+    dmin,
+    product,
+    sym,
+    to_dim,
+)
+from smelt.core.dim.facts import NO, UNKNOWN, YES, Facts, Range, Truth
+from smelt.core.dim.parse import dim_from_param, parse_dim
+
+__all__ = [
+    "NO",
+    "UNKNOWN",
+    "YES",
+    "Atom",
+    "Dim",
+    "DimLike",
+    "Facts",
+    "FloorDiv",
+    "Max",
+    "Min",
+    "Mod",
+    "Range",
+    "Symbol",
+    "Truth",
+    "align_up",
+    "ceildiv",
+    "dim_from_param",
+    "dmax",
+    "dmin",
+    "parse_dim",
+    "product",
+    "sym",
+    "to_dim",
+]

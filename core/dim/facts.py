@@ -1,0 +1,329 @@
+"""What is known about symbols -> bounds, simpler forms and proofs of Dims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import cached_property
+from math import lcm
+from typing import Final, TypeAlias
+
+from smelt.core.dim.expr import (
+    ONE,
+    ZERO,
+    Dim,
+    DimLike,
+    FloorDiv,
+    Symbol,
+    atom_dim,
+    common_factor,
+    divide_terms,
+    make,
+    product,
+    sole_atom,
+    sym,
+    to_dim,
+)
+from smelt.core.dim.solve import Solver
+
+Range: TypeAlias = tuple[int | None, int | None]  # inclusive low, high; None is unbounded
+
+SIZE: Final[Range] = (0, None)  # what a symbol is when nothing else is said
+
+
+class Truth(Enum):
+    """The answer of a proof: YES for all values the facts allow, NO for none of them, or UNKNOWN."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+
+    def __bool__(self) -> bool:
+        raise TypeError("a Truth is not a bool; write `is YES`, so that UNKNOWN takes the safe path")
+
+
+YES: Final = Truth.YES
+NO: Final = Truth.NO
+UNKNOWN: Final = Truth.UNKNOWN
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Knowledge about symbols; every with_... gives a new Facts that knows more.
+
+    ranges:   name -> inclusive constant range; a symbol without one is a size, 0 or more
+    divisors: name -> d, name % d == 0
+    uppers:   name -> Dims it never exceeds;  lowers: name -> Dims it never goes below
+    equal:    name -> the Dim it was found to equal; such a name occurs nowhere else in the facts
+    zeros:    Dims that are 0 (equalities that could not be solved for a symbol);  nonneg: Dims that are >= 0
+    Facts that contradict each other allow no values at all, so that every proof may succeed.
+    """
+
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+    divisors: Mapping[str, int] = field(default_factory=dict)
+    uppers: Mapping[str, tuple[Dim, ...]] = field(default_factory=dict)
+    lowers: Mapping[str, tuple[Dim, ...]] = field(default_factory=dict)
+    equal: Mapping[str, Dim] = field(default_factory=dict)
+    zeros: tuple[Dim, ...] = ()
+    nonneg: tuple[Dim, ...] = ()
+
+    def __hash__(self) -> int:
+        maps = (self.ranges, self.divisors, self.uppers, self.lowers, self.equal)
+        return hash((*(frozenset(m.items()) for m in maps), self.zeros, self.nonneg))
+
+    # -- learning
+
+    def with_range(self, name: str, lo: int | None, hi: int | None) -> Facts:
+        """lo <= name <= hi, None for unbounded. A first range replaces the 0..* of sizes, later ones narrow it."""
+        if name in self.equal:
+            facts = self if lo is None else self.with_le(lo, sym(name))
+            return facts if hi is None else facts.with_le(sym(name), hi)
+        if name in self.ranges:
+            lo, hi = _meet(self.ranges[name], (lo, hi))
+        return replace(self, ranges={**self.ranges, name: (lo, hi)})
+
+    def with_divisor(self, name: str, d: int) -> Facts:
+        """name % d == 0, for d > 0; several divisors add up to their least common multiple."""
+        assert d > 0, f"divisor {d} of {name}"
+        if name in self.equal:
+            whole = self.equal[name]
+            atom = sole_atom(whole)
+            return self.with_divisor(atom.name, d) if isinstance(atom, Symbol) else self.with_equal(whole % d, 0)
+        return replace(self, divisors={**self.divisors, name: lcm(d, self.divisors.get(name, 1))})
+
+    def with_upper(self, name: str, hi: DimLike) -> Facts:
+        """name <= hi; hi may mention other symbols (the last index of a loop with a symbolic extent)."""
+        bound = self.substitute(hi)
+        if bound.is_const or name in self.equal or name in bound.symbols:
+            return self.with_le(sym(name), bound)
+        return replace(self, uppers={**self.uppers, name: _add(self.uppers.get(name, ()), bound)})
+
+    def with_lower(self, name: str, lo: DimLike) -> Facts:
+        """name >= lo; lo may mention other symbols."""
+        bound = self.substitute(lo)
+        if bound.is_const or name in self.equal or name in bound.symbols:
+            return self.with_le(bound, sym(name))
+        return replace(self, lowers={**self.lowers, name: _add(self.lowers.get(name, ()), bound)})
+
+    def with_index(self, name: str, extent: DimLike) -> Facts:
+        """0 <= name < extent: the variable of a loop."""
+        return self.with_range(name, 0, None).with_upper(name, to_dim(extent) - 1)
+
+    def with_le(self, a: DimLike, b: DimLike) -> Facts:
+        """a <= b, for any two Dims."""
+        rest = self.substitute(to_dim(b) - a)
+        terms = rest.sorted_items()
+        k = terms[-1][1] if terms and not terms[-1][0] else 0
+        if len(terms) == 1 + bool(k) and terms[0][0]:
+            (mono, c) = terms[0]
+            atom, power = mono[0]
+            if isinstance(atom, Symbol) and power == 1 and len(mono) == 1:  # c*name + k >= 0
+                low, high = (-(k // c), None) if c > 0 else (None, k // -c)
+                given = self.ranges.get(atom.name, SIZE)
+                return replace(self, ranges={**self.ranges, atom.name: _meet(given, (low, high))})
+        return self if rest.is_const and rest.const >= 0 else replace(self, nonneg=_add(self.nonneg, rest))
+
+    def with_equal(self, a: DimLike, b: DimLike) -> Facts:
+        """a == b, learned. One symbol is solved for and replaced from then on: a's own name if a is a plain
+        symbol, else b's, else the last by name; what cannot be solved is kept for proofs. Raises ValueError
+        when prove_eq(a, b) is NO: ask first.
+        """
+        left, right = self.substitute(a), self.substitute(b)
+        rest = self._reduced(left - right)
+        if rest == 0:
+            return self
+        if self.prove_eq(left, right) is NO:
+            raise ValueError(f"{a} == {b} contradicts what is known")
+        first = [x.name for x in map(sole_atom, (left, right)) if isinstance(x, Symbol)]
+        for name in (*first, *sorted(rest.symbols, reverse=True)):
+            split = rest.linear(name)
+            if split is None or split[0].const_or_none is None or split[0] == 0:
+                continue
+            c, others = split[0].const, split[1]
+            value = -others if c == 1 else others // -c
+            if abs(c) == 1 or self.prove_divisible(others, abs(c)) is YES:
+                return self._solved(name, value)
+        return replace(self, zeros=_add(self.zeros, rest))
+
+    def _reduced(self, rest: Dim) -> Dim:
+        """rest == 0 with common factors that cannot be 0 divided out."""
+        number, mono = common_factor(rest)
+        if not number:
+            return rest
+        mono = tuple((x, n) for x, n in mono if self._solver.span(x)[0] > 0)
+        return divide_terms(rest, number, mono)
+
+    def _solved(self, name: str, value: Dim) -> Facts:
+        """Replace `name` by `value` everywhere; what was known of the name becomes knowledge of the value."""
+        swap = {name: value}
+
+        def out(bounds: Mapping[str, tuple[Dim, ...]]) -> dict[str, tuple[Dim, ...]]:
+            return {n: tuple(x.substitute(swap) for x in xs) for n, xs in bounds.items() if n != name}
+
+        facts = Facts(
+            {n: r for n, r in self.ranges.items() if n != name},
+            {n: d for n, d in self.divisors.items() if n != name},
+            out(self.uppers),
+            out(self.lowers),
+            {**{n: x.substitute(swap) for n, x in self.equal.items()}, name: value},
+            tuple(x.substitute(swap) for x in self.zeros),
+            tuple(x.substitute(swap) for x in self.nonneg),
+        )
+        low, high = self.ranges.get(name, SIZE)
+        atom = sole_atom(value)
+        if isinstance(atom, Symbol):  # the looser of two ranges goes, 0..* included
+            given = _meet((low, high), self.ranges.get(atom.name, SIZE))
+            facts = replace(facts, ranges={**facts.ranges, atom.name: given})
+        else:
+            facts = facts if low is None else facts.with_le(low, value)
+            facts = facts if high is None else facts.with_le(value, high)
+        for bound in self.uppers.get(name, ()):
+            facts = facts.with_le(value, bound)
+        for bound in self.lowers.get(name, ()):
+            facts = facts.with_le(bound, value)
+        return facts.with_divisor(name, self.divisors[name]) if name in self.divisors else facts
+
+    # -- asking
+
+    def substitute(self, dim: DimLike) -> Dim:
+        """dim with the symbols replaced that equalities were solved for."""
+        return to_dim(dim).substitute(self.equal)
+
+    def bounds(self, dim: DimLike) -> Range:
+        """An inclusive constant range that holds dim, as tight as is found; (None, None) when nothing is known."""
+        inside = self._inside(dim)
+        low, high = self._solver.low(inside), self._solver.high(inside)
+        return (low if isinstance(low, int) else None), (high if isinstance(high, int) else None)
+
+    def simplify(self, dim: DimLike) -> Dim:
+        """An equal Dim, with equalities applied and the min, max, // and % gone that the facts decide."""
+        return self._outside(self._solver.simplify(self._inside(dim)))
+
+    def prove_eq(self, a: DimLike, b: DimLike) -> Truth:
+        """a == b?"""
+        rest = self._inside(to_dim(a) - b)
+        if rest == 0:
+            return YES
+        rest = _halves(self._solver.simplify(rest))
+        constant = rest.const_or_none
+        if constant is not None:
+            return YES if constant == 0 else NO
+        k = rest.sorted_items()[-1][1] if not rest.sorted_items()[-1][0] else 0
+        if k % common_factor(rest - k)[0]:  # as 2*n + 1 == 0
+            return NO
+        low_zero, high_zero = self._solver.low(rest, 1), self._solver.high(rest, -1)
+        if low_zero > 0 or high_zero < 0:
+            return NO
+        return YES if low_zero == 0 == high_zero else UNKNOWN
+
+    def prove_le(self, a: DimLike, b: DimLike) -> Truth:
+        """a <= b?"""
+        rest = self._inside(to_dim(b) - a)
+        for attempt in (rest, _halves(self._solver.simplify(rest))):
+            if self._solver.low(attempt, 0) >= 0:
+                return YES
+            if self._solver.high(attempt, -1) < 0:
+                return NO
+            if attempt is not rest:
+                break
+        return UNKNOWN
+
+    def prove_lt(self, a: DimLike, b: DimLike) -> Truth:
+        """a < b?"""
+        return self.prove_le(to_dim(a) + 1, b)
+
+    def prove_divisible(self, a: DimLike, d: DimLike) -> Truth:
+        """a % d == 0? d == 0 divides nothing."""
+        divisor = self._inside(d)
+        if divisor == 0:
+            return NO
+        rest = _halves(self._solver.simplify(self._inside(a) % divisor))
+        constant = rest.const_or_none
+        if constant is not None:
+            return YES if constant == 0 else NO
+        if any(divisor == z or -divisor == z for z in self.zeros):
+            return UNKNOWN
+        return NO if self._solver.low(rest, 1) > 0 or self._solver.high(rest, -1) < 0 else UNKNOWN
+
+    # -- the solver's own symbols: a name with divisor d is d times a hidden symbol
+
+    @cached_property
+    def _hidden(self) -> dict[str, tuple[str, int]]:
+        return {name: (f"\0{d} {name}", d) for name, d in self.divisors.items() if d > 1}
+
+    @cached_property
+    def _swap(self) -> dict[str, Dim]:
+        multiples = {name: sym(hidden) * d for name, (hidden, d) in self._hidden.items()}
+        return {**multiples, **{n: x.substitute(multiples) for n, x in self.equal.items()}}
+
+    @cached_property
+    def _solver(self) -> Solver:
+        ranges = {n: r for n, r in self.ranges.items() if n not in self._hidden}
+        uppers = {n: tuple(map(self._inside, xs)) for n, xs in self.uppers.items()}
+        lowers = {n: tuple(map(self._inside, xs)) for n, xs in self.lowers.items()}
+        for name, (hidden, d) in self._hidden.items():
+            low, high = self.ranges.get(name, SIZE)
+            ranges[hidden] = (None if low is None else -(-low // d)), (None if high is None else high // d)
+            uppers[hidden] = tuple(x // d for x in uppers.pop(name, ()))
+            lowers[hidden] = tuple((x + d - 1) // d for x in lowers.pop(name, ()))
+        inside = (tuple(map(self._inside, xs)) for xs in (self.zeros, self.nonneg))
+        return Solver(ranges, uppers, lowers, *inside)
+
+    def _inside(self, dim: DimLike) -> Dim:
+        return to_dim(dim).substitute(self._swap)
+
+    def _outside(self, dim: Dim) -> Dim:
+        """The hidden symbols undone: d*h --> name where d divides, h --> name//d where not."""
+        if not any(hidden in dim.symbols for hidden, _ in self._hidden.values()):
+            return dim
+        whole = {sym(hidden): (name, d) for name, (hidden, d) in self._hidden.items()}
+        total = ZERO
+        for mono, k in dim.sorted_items():
+            factors: list[Dim] = []
+            for atom, power in mono:
+                name, d = whole.get(atom_dim(atom), ("", 1))
+                for _ in range(power):
+                    if name and k % d == 0:
+                        k //= d
+                        factors.append(sym(name))
+                    elif name:
+                        factors.append(sym(name) // d)
+                    else:
+                        factors.append(_rebuild_outside(self, atom_dim(atom)))
+            total = total + product(factors) * k
+        return total
+
+
+def _rebuild_outside(facts: Facts, dim: Dim) -> Dim:
+    from smelt.core.dim.expr import rebuild
+
+    atom = sole_atom(dim)
+    assert atom is not None
+    return rebuild(atom, facts._outside)
+
+
+def _halves(dim: Dim) -> Dim:
+    """(x + 1)//2 --> x - x//2 at the top, so that the two halves of a number add up to it."""
+    total = dim
+    for mono, k in dim.sorted_items():
+        for atom, power in mono:
+            if power == 1 and isinstance(atom, FloorDiv) and atom.b == 2 and atom.a._poly.get((), 0) == 1:
+                x = atom.a - 1
+                others = make({tuple(f for f in mono if f[0] is not atom): k})
+                total = total - make({mono: k}) + others * (x - x // 2)
+                break
+    return total
+
+
+def _meet(a: Range, b: Range) -> Range:
+    lows = [x for x in (a[0], b[0]) if x is not None]
+    highs = [x for x in (a[1], b[1]) if x is not None]
+    return (max(lows) if lows else None), (min(highs) if highs else None)
+
+
+def _add(known: tuple[Dim, ...], new: Dim) -> tuple[Dim, ...]:
+    return known if new in known else (*known, new)
+
+
+assert ONE == 1

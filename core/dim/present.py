@@ -1,0 +1,143 @@
+"""Dim -> terms and text: the canonical polynomial with its remainders found again, in one stated order."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from smelt.core.dim.expr import (
+    Atom,
+    Dim,
+    FloorDiv,
+    Max,
+    Min,
+    Mod,
+    Mono,
+    Poly,
+    Symbol,
+    Term,
+    make,
+    mod_atom,
+    mono_div,
+    mono_key,
+    mono_mul,
+    to_dim,
+)
+
+PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+# names that the parser takes for functions; as symbols they are quoted
+FUNCTIONS: Final = ("min", "max", "floor", "ceil", "ceiling", "mod", "Min", "Max", "Mod", "FloorDiv", "CeilDiv")
+ESCAPES: Final = {"\\": "\\\\", "`": "\\`", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def present(dim: Dim) -> tuple[Term, ...]:
+    """The terms of dim in printing order, with x - c*(x//c) written as x % c where all of it is there."""
+    poly = dict(dim.sorted_items())
+    if any(isinstance(a, FloorDiv) for m in poly for a, _ in m):
+        while (shorter := _find_remainder(poly)) is not None:
+            poly = shorter
+        return tuple((poly[m], m) for m in sorted(poly, key=mono_key))
+    return tuple((k, m) for m, k in dim.sorted_items())
+
+
+def _find_remainder(poly: Poly) -> Poly | None:
+    """poly with one more Mod in it, or None when there is none to find."""
+    for mono in sorted(poly, key=mono_key):
+        for atom, power in mono:
+            if power != 1 or not isinstance(atom, FloorDiv):
+                continue
+            others = mono_div(mono, ((atom, 1),))
+            assert others is not None
+            for factor, y, divisor in _readings(atom, others, poly[mono]):
+                # factor * (y % divisor), spelt with //; it is there when each of its terms is
+                spelt = dict((make(factor) * (y - divisor * (y // divisor))).sorted_items())
+                if mono in spelt and all(_covers(poly.get(m, 0), k) for m, k in spelt.items() if m):
+                    return _replace(poly, spelt, factor, mod_atom(y, divisor))
+    return None
+
+
+def _readings(atom: FloorDiv, others: Mono, coef: int) -> list[tuple[Poly, Dim, Dim]]:
+    """Ways (factor, y, d) to read coef*others*atom as the -factor*d*(y//d) of a factor*(y % d)."""
+    c = atom.b.const_or_none
+    if c is None:
+        lead, k = atom.b.sorted_items()[0]
+        left = mono_div(others, lead)
+        return [] if left is None or coef % k else [({left: -coef // k}, atom.a, atom.b)]
+    # x//c is also (x//(c/d))//d for every d that divides c
+    both = math.gcd(c, coef)
+    divisors = [both // i for i in range(1, math.isqrt(both) + 1) if both % i == 0]
+    divisors = sorted({*divisors, *(both // d for d in divisors)}, reverse=True)
+    return [({others: -coef // d}, atom.a // (c // d), to_dim(d)) for d in divisors if d > 1]
+
+
+def _covers(have: int, want: int) -> bool:
+    return have * want > 0 and abs(have) >= abs(want)
+
+
+def _replace(poly: Poly, spelt: Poly, factor: Poly, atom: Atom) -> Poly:
+    result = dict(poly)
+    added = {mono_mul(m, ((atom, 1),)): k for m, k in factor.items()}
+    for change, sign in ((spelt, -1), (added, 1)):
+        for m, k in change.items():
+            result[m] = result.get(m, 0) + sign * k
+    return {m: k for m, k in result.items() if k}
+
+
+# -- text
+
+
+def text(terms: tuple[Term, ...]) -> str:
+    """`4*batch*seq + (h + 1)//2 - n % 3`; parse_dim reads it back."""
+    if not terms:
+        return "0"
+    out = _term(*terms[0], leading=True)
+    for k, mono in terms[1:]:
+        out += f" {'-' if k < 0 else '+'} {_term(abs(k), mono, leading=False)}"
+    return out
+
+
+def _term(k: int, mono: Mono, leading: bool) -> str:
+    if not mono:
+        return str(k)
+    # alone, `a//b` needs no brackets, but -a//b would be (-a)//b
+    alone = len(mono) == 1 and mono[0][1] == 1 and (k == 1 or (k == -1 and not leading))
+    factors = [_factor(atom, alone) for atom, power in mono for _ in range(power)]
+    sign = "-" if k == -1 else "" if k == 1 else f"{k}*"
+    return sign + "*".join(factors)
+
+
+def _factor(atom: Atom, alone: bool) -> str:
+    body = ATOM_TEXT[atom.__class__](atom)
+    return body if alone or not isinstance(atom, FloorDiv | Mod) else f"({body})"
+
+
+def _operand(dim: Dim) -> str:
+    terms = dim.terms()
+    bare = not terms or (
+        len(terms) == 1
+        and terms[0][0] > 0
+        and (not terms[0][1] or (terms[0][0] == 1 and _is_bare(terms[0][1])))
+    )
+    return str(dim) if bare else f"({dim})"
+
+
+def _is_bare(mono: Mono) -> bool:
+    return len(mono) == 1 and mono[0][1] == 1 and not isinstance(mono[0][0], FloorDiv | Mod)
+
+
+def _name(name: str) -> str:
+    if PLAIN.fullmatch(name) and name not in FUNCTIONS:
+        return name
+    escaped = (ESCAPES.get(c, c) if c.isprintable() or c in ESCAPES else f"\\u{ord(c):06x}" for c in name)
+    return "`" + "".join(escaped) + "`"
+
+
+ATOM_TEXT: Final[Mapping[type, Callable[[Any], str]]] = {
+    Symbol: lambda atom: _name(atom.name),
+    FloorDiv: lambda atom: f"{_operand(atom.a)}//{_operand(atom.b)}",
+    Mod: lambda atom: f"{_operand(atom.a)} % {_operand(atom.b)}",
+    Min: lambda atom: f"min({', '.join(map(str, atom.args))})",
+    Max: lambda atom: f"max({', '.join(map(str, atom.args))})",
+}

@@ -1,0 +1,397 @@
+"""Ranges, symbolic bounds and equalities -> lower bounds and simpler forms of Dims; the engine behind Facts.
+
+A lower bound of q is found by replacing q, step by step, with something that is never larger and has fewer
+unknowns, until plain interval arithmetic decides:
+
+    symbol   A*v + B  with A >= 0  -->  A*low(v) + B; with A <= 0  -->  A*high(v) + B  (bounds may be Dims)
+    x//c     c*q with c*(x//c) in x-c+1 .. x; the rounding of c*q back to integers recovers what that loses
+    min      A*min(x, y) + B  -->  the smaller of A*x + B and A*y + B, or, for A <= 0, either one
+    facts    q - k*n for a known n >= 0 (k > 0) and q + k*z for a known z == 0
+
+Every step is sound by itself, so running out of steps makes an answer weaker, never wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Final, TypeAlias
+
+from smelt.core.dim.expr import (
+    ONE,
+    ZERO,
+    Atom,
+    Dim,
+    FloorDiv,
+    Max,
+    Min,
+    Mono,
+    Poly,
+    Symbol,
+    atom_dim,
+    common_factor,
+    divide_poly,
+    divide_terms,
+    dmax,
+    dmin,
+    make,
+    mono_div,
+    product,
+    rebuild,
+    to_dim,
+)
+
+INF: Final = math.inf
+Num: TypeAlias = int | float  # an int, or an infinity for "no bound"; never any other float
+Span: TypeAlias = tuple[Num, Num]
+Goal: TypeAlias = tuple[int, tuple[Dim, ...]]  # (s, goals): s*q >= the smallest of the goals
+
+STEPS: Final = 400  # relaxations tried for one question
+DEPTH: Final = 20
+MEMO: Final = 20_000  # entries before a solver forgets
+
+
+class Solver:
+    """Lower bounds under fixed knowledge; symbols without a range are >= 0.
+
+    ranges: name -> (low, high) inclusive, None for unbounded. uppers, lowers: name -> Dims that bound it.
+    zeros: Dims known to be 0. nonneg: Dims known to be >= 0.
+    """
+
+    def __init__(
+        self,
+        ranges: Mapping[str, tuple[int | None, int | None]],
+        uppers: Mapping[str, tuple[Dim, ...]],
+        lowers: Mapping[str, tuple[Dim, ...]],
+        zeros: tuple[Dim, ...],
+        nonneg: tuple[Dim, ...],
+    ) -> None:
+        self.ranges, self.uppers, self.lowers = ranges, uppers, lowers
+        self.zeros, self.nonneg = zeros, nonneg
+        self._memo: dict[Dim, tuple[Num, bool]] = {}
+        self._spans: dict[Atom, Span] = {}
+        self._simple: dict[Dim, Dim] = {}
+        self._active: set[Dim] = set()
+        self._busy: set[Atom] = set()
+        self._depth = 0
+        self._steps = 0
+
+    # -- lower bounds
+
+    def low(self, p: Dim, want: Num = INF) -> Num:
+        """A lower bound of p; the search stops early at one that is >= want. -inf when none is found."""
+        constant = p.const_or_none
+        if constant is not None:
+            return constant
+        # p == g*q + k, so that multiples and shifts of one q share what is found
+        k = p._poly.get((), 0)
+        g, _ = common_factor(q := p - k)
+        if g > 1:
+            q = divide_terms(q, g, ())
+        if self._depth:
+            return g * self._low(q, _ceil(want - k, g)) + k
+        self._steps = STEPS
+        if len(self._memo) > MEMO:
+            self._memo.clear()
+            self._spans.clear()
+        found = self._low(q, _ceil(want - k, g))
+        if want == INF or found < _ceil(want - k, g):
+            self._memo[q] = (found, True)  # asking again will not help
+        return g * found + k
+
+    def high(self, p: Dim, want: Num = -INF) -> Num:
+        """An upper bound of p; the search stops early at one that is <= want."""
+        return -self.low(-p, -want)
+
+    def _low(self, q: Dim, want: Num) -> Num:
+        best, done = self._memo.get(q) or (self._interval(q), False)
+        if done or best >= want or q in self._active or self._depth >= DEPTH:
+            return best
+        self._active.add(q)
+        self._depth += 1
+        try:
+            best = max(best, self._factored(q, want))
+            for scale, goals in self._relaxations(q, want) if best < want else ():
+                self._steps -= 1
+                enough = scale * (want - 1) + 1  # rounding to an integer does the rest
+                found = INF
+                for goal in goals:
+                    found = min(found, self.low(goal, enough))
+                    if found == -INF:
+                        break
+                best = max(best, _ceil(found, scale))
+                if best >= want or self._steps <= 0:
+                    break
+        finally:
+            self._depth -= 1
+            self._active.discard(q)
+        self._memo[q] = (best, self._steps > 0 and best < want)
+        return best
+
+    def _factored(self, q: Dim, want: Num) -> Num:
+        """q == m*r with a monomial m >= 0: from the bounds of the two."""
+        _, mono = common_factor(q)
+        if not mono or len(q._poly) < 2:
+            return -INF
+        low, high = self._mono_span(mono)
+        if low < 0:
+            return -INF
+        rest = self.low(divide_terms(q, 1, mono), 0 if want <= 0 else INF)
+        return _times(low if rest >= 0 else high, rest)
+
+    # -- intervals
+
+    def _interval(self, q: Dim) -> Num:
+        total: Num = 0
+        for mono, k in q._poly.items():
+            low, high = self._mono_span(mono)
+            part = _times(k, low if k > 0 else high)
+            if part == -INF:
+                return part
+            total += part
+        return total
+
+    def _mono_span(self, mono: Mono) -> Span:
+        low: Num = 1
+        high: Num = 1
+        for atom, power in mono:
+            a, b = self.span(atom)
+            for _ in range(power):
+                corners = (_times(low, a), _times(low, b), _times(high, a), _times(high, b))
+                low, high = min(corners), max(corners)
+            if power % 2 == 0 and a < 0 and len(mono) == 1:
+                low = max(low, 0)
+        return low, high
+
+    def span(self, atom: Atom) -> Span:
+        """The interval of an atom."""
+        found = self._spans.get(atom)
+        if found is not None:
+            return found
+        if atom in self._busy:  # bounds that bound each other
+            return self._given(atom.name) if isinstance(atom, Symbol) else (-INF, INF)
+        self._busy.add(atom)
+        try:
+            if isinstance(atom, Symbol):
+                low, high = self._given(atom.name)
+                low = max(low, *(self._interval(x) for x in self.lowers.get(atom.name, ())), -INF)
+                high = min(high, *(-self._interval(-x) for x in self.uppers.get(atom.name, ())), INF)
+                found = low, high
+            elif isinstance(atom, FloorDiv):
+                found = self._quotient_span(atom)
+            else:
+                assert isinstance(atom, Min | Max)
+                lows = [self.low(x) for x in atom.args]
+                highs = [self.high(x) for x in atom.args]
+                pick = min if isinstance(atom, Min) else max
+                found = pick(lows), pick(highs)
+        finally:
+            self._busy.discard(atom)
+        if not self._busy:
+            self._spans[atom] = found
+        return found
+
+    def _given(self, name: str) -> Span:
+        low, high = self.ranges.get(name, (0, None))
+        return (-INF if low is None else low), (INF if high is None else high)
+
+    def _quotient_span(self, atom: FloorDiv) -> Span:
+        b_low, b_high = (self.low(atom.b), self.high(atom.b))
+        if b_low < 0:
+            return -INF, INF
+        b_low = max(b_low, 1)  # a divisor that is not negative is at least 1
+        low, high = self.low(atom.a), self.high(atom.a)
+        return _floor(low, b_low if low < 0 else b_high), _floor(high, b_high if high < 0 else b_low)
+
+    # -- relaxations
+
+    def _relaxations(self, q: Dim, want: Num) -> Iterator[Goal]:
+        atoms = {atom: None for mono, _ in q.sorted_items() for atom, _ in mono}
+        for atom in sorted(atoms, key=self._priority):
+            parts = _split(q, atom)
+            if isinstance(atom, Symbol):
+                yield from self._relax_symbol(atom, parts)
+            elif len(parts) > (0 in parts) + 1 or 1 not in parts:
+                continue  # a power of an atom
+            elif isinstance(atom, FloorDiv):
+                yield from self._relax_quotient(atom, parts[1], parts.get(0, ZERO), want)
+            elif isinstance(atom, Min | Max):
+                yield from self._relax_extreme(atom, parts[1], parts.get(0, ZERO))
+        yield from self._use_facts(q)
+
+    def _priority(self, atom: Atom) -> int:
+        if isinstance(atom, Symbol):
+            return 2 if atom.name in self.uppers or atom.name in self.lowers else 3
+        return 1 if isinstance(atom, FloorDiv) else 0
+
+    def _sign(self, parts: list[Dim]) -> int:
+        """1 when all parts are >= 0, -1 when all are <= 0, else 0."""
+        if all(self.low(x, 0) >= 0 for x in parts):
+            return 1
+        return -1 if all(self.high(x, 0) <= 0 for x in parts) else 0
+
+    def _relax_symbol(self, atom: Symbol, parts: Mapping[int, Dim]) -> Iterator[Goal]:
+        rest = parts.get(0, ZERO)
+        coefs = {n: x for n, x in parts.items() if n}
+        linear = coefs.keys() == {1}
+        low, high = self.span(atom)
+        if not linear and low < 0:
+            return
+        downs = [to_dim(low)] if isinstance(low, int) else []
+        ups = [to_dim(high)] if isinstance(high, int) else []
+        if linear:
+            downs = [*self.lowers.get(atom.name, ()), *downs]
+        ups = [*self.uppers.get(atom.name, ()), *ups]
+        sign = self._sign(list(coefs.values()))
+
+        def at(value: Dim) -> Dim:
+            return sum((x * product([value] * n) for n, x in coefs.items()), rest)
+
+        if sign:
+            yield from ((1, (at(value),)) for value in (downs if sign > 0 else ups))
+        elif linear:  # linear in v: smallest at one of the ends
+            yield from ((1, (at(a), at(b))) for a in downs for b in ups)
+
+    def _relax_quotient(self, atom: FloorDiv, coef: Dim, rest: Dim, want: Num) -> Iterator[Goal]:
+        x, d = atom.a, atom.b
+        sign = self._sign([coef])
+        if not sign or self.low(d, 0) < 0:
+            return
+        bound = x - d + 1 if sign > 0 else x  # of d*(x//d)
+        c = d.const_or_none
+        if c is not None:
+            yield c, (coef * bound + rest * c,)
+        else:
+            times, left = divide_poly(coef, d)
+            if left == 0:
+                yield 1, (times * bound + rest,)
+            elif isinstance(want, int):
+                # q >= want follows from d*(q - want) > -d, since d >= 1
+                goal = coef * bound + (rest - want + 1) * d - 1
+                if self.low(goal, 0) >= 0:
+                    yield 1, (to_dim(want),)
+            if sign < 0 and self.low(x, 0) >= 0:  # x//d <= x
+                yield 1, (coef * x + rest,)
+        low, high = self.span(atom)
+        end = low if sign > 0 else high
+        if isinstance(end, int):
+            yield 1, (coef * end + rest,)
+
+    def _relax_extreme(self, atom: Min | Max, coef: Dim, rest: Dim) -> Iterator[Goal]:
+        sign = self._sign([coef])
+        goals = tuple(coef * x + rest for x in atom.args)
+        if sign and (sign > 0) == isinstance(atom, Min):
+            yield 1, goals
+        elif sign:
+            yield from ((1, (goal,)) for goal in goals)
+
+    def _use_facts(self, q: Dim) -> Iterator[Goal]:
+        for fact, exact in [*((z, True) for z in self.zeros), *((n, False) for n in self.nonneg)]:
+            for mono, n in fact.sorted_items():
+                k = q._poly.get(mono, 0)
+                if mono and k and (exact or k * n > 0):
+                    g = math.gcd(k, n)
+                    scale = abs(n) // g
+                    yield scale, (q * scale - fact * (k * scale // n),)
+
+    # -- simpler forms
+
+    def simplify(self, p: Dim) -> Dim:
+        """An equal Dim with the divisions, minima and maxima gone that the bounds decide."""
+        if all(isinstance(a, Symbol) for m in p._poly for a, _ in m):
+            return p
+        found = self._simple.get(p)
+        if found is None:
+            found = p
+            for _ in range(4):
+                before = found
+                found = _map_atoms(found, lambda a: rebuild(a, self.simplify))
+                found = _map_atoms(found, self._narrow)
+                if found is before:
+                    break
+            if len(self._simple) > MEMO:
+                self._simple.clear()
+            self._simple[p] = found
+        return found
+
+    def _narrow(self, atom: Atom) -> Dim:
+        if isinstance(atom, FloorDiv):
+            return self._narrow_quotient(atom)
+        if not isinstance(atom, Min | Max):
+            return atom_dim(atom)
+        sign = 1 if isinstance(atom, Min) else -1
+        kept = list(atom.args)
+        for x in atom.args:
+            if any(y is not x and self.low((x - y) * sign, 0) >= 0 for y in kept):
+                kept.remove(x)
+        return (dmin if sign > 0 else dmax)(*kept)
+
+    def _narrow_quotient(self, atom: FloorDiv) -> Dim:
+        a, b = atom.a, atom.b
+        low, high = self._quotient_span(atom)
+        if low == high:
+            return to_dim(int(low))
+        c = b.const_or_none
+        if c is None:
+            if self.low(b, 0) < 0:
+                return atom_dim(atom)
+            for times in (0, -1):  # times*b <= a < (times+1)*b
+                if self.low(a - b * times, 0) >= 0 and self.low(b * (times + 1) - a, 1) >= 1:
+                    return to_dim(times)
+        # (g*r + s)//(g*b)  -->  r//b  for 0 <= s < g
+        tried: set[tuple[int, Mono]] = set()
+        for mono, k in a.sorted_items():
+            g = common_factor(make({mono: k}), b)
+            if not mono or g == (1, ()) or g in tried:
+                continue
+            tried.add(g)
+            number, factor = g
+            rest = {m: j for m, j in a._poly.items() if j % number or mono_div(m, factor) is None}
+            step, small = make({factor: number}), make(rest)
+            times = _floor(self.low(small), number) if not factor else 0
+            if not isinstance(times, int) or self.low(small, times * number) < times * number:
+                continue
+            if self.high(small - step * times - step, -1) <= -1:
+                return (a - small + step * times) // b
+        return atom_dim(atom)
+
+
+def _split(q: Dim, atom: Atom) -> dict[int, Dim]:
+    """Power of the atom -> what it is multiplied with."""
+    parts: dict[int, Poly] = {}
+    for mono, k in q._poly.items():
+        power = next((n for a, n in mono if a is atom), 0)
+        others = tuple(x for x in mono if x[0] is not atom) if power else mono
+        parts.setdefault(power, {})[others] = k
+    return {power: make(parts[power]) for power in sorted(parts)}
+
+
+def _map_atoms(p: Dim, change: object) -> Dim:
+    total = ZERO
+    for mono, k in p.sorted_items():
+        part = ONE * k
+        for atom, power in mono:
+            value = atom_dim(atom) if isinstance(atom, Symbol) else change(atom)  # type: ignore[operator]
+            for _ in range(power):
+                part = part * value
+        total = total + part
+    return total
+
+
+def _times(a: Num, b: Num) -> Num:
+    if a == 0 or b == 0:
+        return 0
+    if isinstance(a, int) and isinstance(b, int):
+        return a * b
+    return INF if (a > 0) == (b > 0) else -INF
+
+
+def _ceil(a: Num, b: int) -> Num:
+    return -(-a // b) if isinstance(a, int) else a
+
+
+def _floor(a: Num, b: Num) -> Num:
+    """a // b for b >= 1."""
+    if not isinstance(a, int):
+        return a
+    return a // b if isinstance(b, int) else (0 if a >= 0 else -1)
