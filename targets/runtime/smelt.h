@@ -38,14 +38,20 @@ typedef struct smelt_session smelt_session;
 typedef struct {
   int32_t struct_size;   /* sizeof(smelt_options): lets the struct grow */
   int32_t threads;       /* 0: the bundle's default, 1: the caller only */
+  int32_t verify;        /* 1: also check the hash of weights.bin (reads all of it) */
 } smelt_options;
 
+/* bundle_dir NULL: the directory that this library was loaded from. */
 smelt_status smelt_open(const char *bundle_dir, const smelt_options *options, smelt_session **out);
-/* Inputs in the model's order (smelt_input_name). An output whose data is NULL gets session-owned memory and shape, valid
- * until the next smelt_run or smelt_close; one whose data is not NULL must have the right shape and is written in place. */
+/* One run at a time on a session; threads that want to run at once open a session each.
+ * Inputs in the model's order (smelt_input_name). An output whose data is NULL gets session-owned memory and shape, valid
+ * until the next smelt_run or smelt_close; one whose data is not NULL must have the right shape and is written in place.
+ * Tensors are compact and in host memory; data of an empty tensor may be NULL. After a failure outputs are as they were,
+ * but for caller-owned data, and the session stays usable. */
 smelt_status smelt_run(smelt_session *s, const DLTensor *inputs, size_t n_inputs, DLTensor *outputs, size_t n_outputs);
 void smelt_close(smelt_session *s);
-const char *smelt_error(const smelt_session *s); /* of the last failed call; s NULL: of this thread's last smelt_open */
+const char *smelt_error(const smelt_session *s); /* of the last failed call; s NULL: of this thread's last smelt_open,
+                                                  * and of a call that was refused because the session was running */
 
 size_t smelt_input_count(const smelt_session *s);
 size_t smelt_output_count(const smelt_session *s);
@@ -61,16 +67,17 @@ typedef struct {
   uint64_t arena_capacity;   /* high-water mark that the session holds */
   uint64_t output_capacity;  /* session-owned output memory */
   uint64_t weights_bytes;
-  uint64_t allocations;      /* how many times the session asked the system for memory */
+  uint64_t allocations;      /* how many times the session asked the system (or the device) for memory */
   uint64_t runs;
 } smelt_memory;
 smelt_status smelt_memory_stats(const smelt_session *s, smelt_memory *out);
-smelt_status smelt_trim(smelt_session *s); /* give unused arena back */
-/* Per-kernel totals, when enabled: nanoseconds and launches by kernel id. names live as long as the library. */
+smelt_status smelt_trim(smelt_session *s); /* give the arenas back; outputs stay valid, the next run asks for memory anew */
+/* Per-kernel totals since the last smelt_profile(s, 1): nanoseconds and launches by kernel id. names live as long as the
+ * library. On a device every launch is then waited for, so the sum is more than a run without profile takes. */
 smelt_status smelt_profile(smelt_session *s, int32_t enable);
 size_t smelt_kernel_count(const smelt_session *s);
 smelt_status smelt_kernel_stats(const smelt_session *s, size_t i, const char **name, uint64_t *ns, uint64_t *launches);
-/* With fine time-slices per frame for real-time callers: ask a running session to stop; smelt_run returns SMELT_DEVICE. */
+/* From any thread: ask a running session to stop before its next kernel; that smelt_run returns SMELT_DEVICE. */
 void smelt_cancel(smelt_session *s);
 
 #ifdef __cplusplus

@@ -3,13 +3,18 @@
 #define SMELT_ABI_H
 #include "smelt.h"
 
-#define SMELT_ABI_VERSION 1
+#define SMELT_ABI_VERSION 1           /* a model without library calls may say 1 for good */
+#define SMELT_ABI_VERSION_LIBRARIES 2 /* smelt_model_desc ends with the library table */
 
 typedef struct smelt_rt smelt_rt; /* the runtime's side of one session */
 
 /* An address in generated code is an int64: a pointer on the CPU; (space << 56 | byte offset) on a device with its own
- * memory. Generated code only ever adds byte offsets to it. */
+ * memory. Generated code only ever adds byte offsets to it. Weights, arenas and session-owned outputs start on 64 bytes at
+ * least; an input or a caller's output is aligned to its element (the runtime copies one that is not). */
 typedef int64_t smelt_addr;
+
+/* An OpenCL kernel's parameters, in order: for each buffer `__global uchar *base, ulong offset`, for each dim `long`,
+ * then `long groups`. It is launched over one dimension of groups * lane_count work-items, lane_count in a group. */
 
 /* One parallel region of a kernel. args: the buffers' addresses, then the kernel's dims, all int64.
  * Runs groups lo..hi-1 of its outermost (flattened) group space. */
@@ -39,6 +44,15 @@ typedef struct {
   const char *text;
 } smelt_check_desc;
 
+/* A function of a library that the device may have. Loaded at its first call, never before. */
+enum { SMELT_LIBRARY_SGEMM = 1 }; /* args: a, b, c, m, n, k: f32 c[m, n] = a[m, k] * b[k, n], all row-major and compact */
+typedef struct {
+  const char *files;       /* file names to try, ';' between them */
+  const char *symbol;
+  int32_t adapter;         /* SMELT_LIBRARY_*: how args become the function's arguments */
+  int32_t reserved;
+} smelt_library_desc;
+
 typedef struct smelt_model_desc {
   uint32_t abi_version;
   uint32_t n_inputs, n_outputs, n_kernels, n_checks, n_arenas;
@@ -56,6 +70,9 @@ typedef struct smelt_model_desc {
   int32_t (*plan)(smelt_rt *rt, const int64_t *const *shapes, int64_t *state);
   /* Launch everything. arena = address of arena 0. */
   int32_t (*run)(smelt_rt *rt, int64_t *state, const smelt_addr *inputs, smelt_addr weights, smelt_addr arena);
+  /* Only if abi_version >= SMELT_ABI_VERSION_LIBRARIES. */
+  const smelt_library_desc *libraries;
+  uint32_t n_libraries;
 } smelt_model_desc;
 
 extern const smelt_model_desc smelt_model; /* exported by the generated object */
@@ -65,7 +82,7 @@ extern const smelt_model_desc smelt_model; /* exported by the generated object *
 int32_t smelt_rt_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t groups);
 /* A check failed: format its text. Returns the check's status, to be returned by the caller. */
 int32_t smelt_rt_fail(smelt_rt *rt, int32_t check, int64_t got, int64_t want);
-/* A further arena, whose size is only known in the middle of a run. 0 on failure. */
+/* A further arena (1 ..), whose size is only known in the middle of a run. 0 on failure. What it held is lost when it grows. */
 smelt_addr smelt_rt_reserve(smelt_rt *rt, int32_t arena, int64_t bytes);
 /* Where output i of this shape is to be written (the caller's memory or the session's). 0 on failure. */
 smelt_addr smelt_rt_output(smelt_rt *rt, int32_t i, const int64_t *shape);

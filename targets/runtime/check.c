@@ -1,0 +1,172 @@
+/* check.c: caller's tensors against the model's description in, bound inputs and outputs or an error text out. */
+#include "rt.h"
+
+int32_t rt_error(smelt_rt *rt, int32_t status, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  vsnprintf(rt->error, sizeof rt->error, format, args);
+  va_end(args);
+  return status;
+}
+
+/* ---- errors without a session: a small table by thread id, since thread-local storage needs help from libc on bionic ---- */
+enum { SLOTS = 16 };
+static struct {
+  int thread;
+  char text[RT_ERROR_BYTES];
+} slots[SLOTS];
+static atomic_flag slots_lock = ATOMIC_FLAG_INIT;
+static unsigned next_slot;
+
+static void lock_slots(void) {
+  while (atomic_flag_test_and_set_explicit(&slots_lock, memory_order_acquire)) sm_pause();
+}
+static void unlock_slots(void) { atomic_flag_clear_explicit(&slots_lock, memory_order_release); }
+
+static int find_slot(int thread) {
+  for (int i = 0; i < SLOTS; i++)
+    if (slots[i].thread == thread) return i;
+  return -1;
+}
+
+void rt_thread_error(const char *text) {
+  int thread = sm_gettid();
+  lock_slots();
+  int i = find_slot(thread);
+  if (i < 0) i = (int)(next_slot++ % SLOTS); /* the oldest text gives way */
+  slots[i].thread = thread;
+  snprintf(slots[i].text, sizeof slots[i].text, "%s", text);
+  unlock_slots();
+}
+
+const char *rt_thread_error_text(void) {
+  lock_slots();
+  int i = find_slot(sm_gettid());
+  unlock_slots();
+  return i < 0 ? "" : slots[i].text;
+}
+
+/* ---- generated code reports a failed run-time check ---- */
+static size_t append(char *to, size_t at, const char *from, size_t n) {
+  if (n > RT_ERROR_BYTES - 1 - at) n = RT_ERROR_BYTES - 1 - at;
+  memcpy(to + at, from, n);
+  return at + n;
+}
+
+int32_t smelt_rt_fail(smelt_rt *rt, int32_t check, int64_t got, int64_t want) {
+  if (check < 0 || (uint32_t)check >= rt->model->n_checks)
+    return rt_error(rt, SMELT_INTERNAL, "model '%s' failed check %d, which it does not have; compile it again", rt->model->name,
+                    (int)check);
+  const smelt_check_desc *desc = &rt->model->checks[check];
+  char number[2][24];
+  int length[2] = {snprintf(number[0], sizeof number[0], "%lld", (long long)got),
+                   snprintf(number[1], sizeof number[1], "%lld", (long long)want)};
+  size_t at = 0;
+  for (const char *p = desc->text; *p;) {
+    int got_here = strncmp(p, "{got}", 5) == 0, want_here = strncmp(p, "{want}", 6) == 0;
+    if (got_here || want_here) {
+      at = append(rt->error, at, number[want_here], (size_t)length[want_here]);
+      p += got_here ? 5 : 6;
+    } else {
+      at = append(rt->error, at, p++, 1);
+    }
+  }
+  rt->error[at] = 0;
+  return desc->status != SMELT_OK ? desc->status : SMELT_INTERNAL;
+}
+
+/* ---- tensors ---- */
+int rt_tensor_bytes(DLDataType type, int32_t rank, const int64_t *shape, uint64_t *bytes) {
+  int empty = 0;
+  for (int32_t i = 0; i < rank; i++) {
+    if (shape[i] < 0) return 0;
+    empty |= shape[i] == 0;
+  }
+  int64_t n = empty ? 0 : (int64_t)type.bits * type.lanes;
+  for (int32_t i = 0; i < rank; i++)
+    if (!empty && __builtin_mul_overflow(n, shape[i], &n)) return 0;
+  if (n > INT64_MAX - 7) return 0;
+  uint64_t total = ((uint64_t)n + 7) / 8;
+  if (total > SIZE_MAX / 2) return 0; /* 32-bit: no object is larger */
+  *bytes = total;
+  return 1;
+}
+
+static int is_compact(const DLTensor *t) {
+  if (!t->strides) return 1;
+  int64_t expected = 1;
+  for (int32_t i = 0; i < t->ndim; i++)
+    if (t->shape[i] == 0) return 1;
+  for (int32_t i = t->ndim - 1; i >= 0; i--) {
+    if (t->shape[i] != 1 && t->strides[i] != expected) return 0;
+    expected *= t->shape[i];
+  }
+  return 1;
+}
+
+static const char *type_class(uint8_t code) {
+  static const char *const names[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
+  return code < sizeof names / sizeof *names ? names[code] : "type";
+}
+
+/* What holds for an input as for an output that the caller owns. */
+static int32_t check_tensor(smelt_rt *rt, const char *role, const smelt_tensor_desc *want, const DLTensor *t, uint64_t *bytes) {
+  if (t->dtype.code != want->dtype.code || t->dtype.bits != want->dtype.bits || t->dtype.lanes != want->dtype.lanes)
+    return rt_error(rt, SMELT_SHAPE, "%s '%s': your tensor is %s%d, the model wants %s%d; convert it first", role, want->name,
+                    type_class(t->dtype.code), t->dtype.bits, type_class(want->dtype.code), want->dtype.bits);
+  if (t->ndim != want->rank)
+    return rt_error(rt, SMELT_SHAPE, "%s '%s': your tensor has %d dims, the model wants %d", role, want->name, (int)t->ndim,
+                    (int)want->rank);
+  if (t->ndim > 0 && !t->shape)
+    return rt_error(rt, SMELT_INVALID, "%s '%s': shape is NULL, wanted %d dims", role, want->name, (int)want->rank);
+  for (int32_t i = 0; i < t->ndim; i++)
+    if (t->shape[i] < 0)
+      return rt_error(rt, SMELT_SHAPE, "%s '%s' axis %d: got %lld, a size cannot be negative", role, want->name, (int)i,
+                      (long long)t->shape[i]);
+  if (!rt_tensor_bytes(t->dtype, t->ndim, t->shape, bytes))
+    return rt_error(rt, SMELT_SHAPE, "%s '%s': its dims multiply to more bytes than this device can address", role, want->name);
+  if (t->device.device_type != 1)
+    return rt_error(rt, SMELT_INVALID, "%s '%s': got DLPack device type %d, wanted 1 (host memory); copy it to the host first", role,
+                    want->name, (int)t->device.device_type);
+  if (!is_compact(t))
+    return rt_error(rt, SMELT_INVALID, "%s '%s': its strides are not those of a compact row-major tensor; copy it to a contiguous one",
+                    role, want->name);
+  if (!t->data && *bytes)
+    return rt_error(rt, SMELT_INVALID, "%s '%s': data is NULL, wanted %llu bytes", role, want->name, (unsigned long long)*bytes);
+  return SMELT_OK;
+}
+
+static int32_t check_count(smelt_rt *rt, const char *role, size_t got, uint32_t want, const void *tensors) {
+  if (got != want)
+    return rt_error(rt, SMELT_SHAPE, "got %llu %ss, model '%s' has %u; pass them all, in the model's order", (unsigned long long)got,
+                    role, rt->model->name, (unsigned)want);
+  if (want && !tensors) return rt_error(rt, SMELT_INVALID, "the array of %ss is NULL, wanted %u tensors", role, (unsigned)want);
+  return SMELT_OK;
+}
+
+int32_t rt_bind_inputs(smelt_rt *rt, const DLTensor *inputs, size_t n) {
+  int32_t status = check_count(rt, "input", n, rt->model->n_inputs, inputs);
+  if (status) return status;
+  int64_t *dims = rt->shapes;
+  for (uint32_t i = 0; i < rt->model->n_inputs; i++) {
+    const DLTensor *t = &inputs[i];
+    status = check_tensor(rt, "input", &rt->model->inputs[i], t, &rt->input_bytes[i]);
+    if (status) return status;
+    if (t->ndim) memcpy(dims, t->shape, (size_t)t->ndim * sizeof *dims);
+    rt->shape_of[i] = dims;
+    dims += t->ndim;
+    rt->input_host[i] = t->data ? (const char *)t->data + t->byte_offset : NULL;
+  }
+  return SMELT_OK;
+}
+
+int32_t rt_bind_outputs(smelt_rt *rt, const DLTensor *outputs, size_t n) {
+  int32_t status = check_count(rt, "output", n, rt->model->n_outputs, outputs);
+  for (uint32_t i = 0; !status && i < rt->model->n_outputs; i++) {
+    rt_output *out = &rt->outputs[i];
+    out->caller = outputs[i].data ? &outputs[i] : NULL;
+    out->at = 0;
+    if (out->caller) status = check_tensor(rt, "output", &rt->model->outputs[i], out->caller, &out->bytes);
+  }
+  return status;
+}

@@ -1,0 +1,118 @@
+/* launch.c: a kernel or library id with its arguments in, the work done (or queued on the device) out. */
+#include "rt.h"
+
+/* ---- kernels ---- */
+static int32_t launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t groups) {
+  const smelt_kernel_desc *kernel = &rt->model->kernels[id];
+  if (kernel->unit != 0) return rt_device_launch(rt, id, args, groups);
+  if (!rt->device) {
+    rt_pool_run(&rt->pool, kernel->fn, args, groups, kernel->grain);
+    return SMELT_OK;
+  }
+  int32_t status = rt_device_map(rt, args, kernel->n_buffers, kernel->n_dims);
+  if (status) return status;
+  rt_pool_run(&rt->pool, kernel->fn, rt->mapped_args, groups, kernel->grain);
+  return rt_device_unmap(rt);
+}
+
+int32_t smelt_rt_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t groups) {
+  if (id < 0 || (uint32_t)id >= rt->model->n_kernels)
+    return rt_error(rt, SMELT_INTERNAL, "model '%s' launches kernel %d of %u; compile it again", rt->model->name, (int)id,
+                    (unsigned)rt->model->n_kernels);
+  if (atomic_load_explicit(&rt->cancel, memory_order_relaxed))
+    return rt_error(rt, SMELT_DEVICE, "cancelled by smelt_cancel before kernel '%s'", rt->model->kernels[id].name);
+  if (rt->lost) return rt->lost;
+  if (groups <= 0) return SMELT_OK;
+  if (!rt->profiling) return launch(rt, id, args, groups);
+  uint64_t begin = sm_now();
+  int32_t status = launch(rt, id, args, groups);
+  if (rt->device) rt_device_drain(rt);
+  rt->kernel_ns[id] += sm_now() - begin;
+  rt->kernel_launches[id]++;
+  return status;
+}
+
+/* ---- memory as generated code sees it ---- */
+int64_t smelt_rt_read(smelt_rt *rt, smelt_addr at, int32_t width, int32_t is_signed) {
+  uint64_t bits = 0; /* little-endian: the low bytes come first */
+  if (rt->device) {
+    rt->lost = rt_device_read(rt, at, &bits, (uint64_t)width);
+    if (rt->lost) return 0;
+  } else {
+    memcpy(&bits, (const void *)(intptr_t)at, (size_t)width);
+  }
+  int unused = 64 - 8 * width;
+  return is_signed ? (int64_t)(bits << unused) >> unused : (int64_t)bits;
+}
+
+int32_t smelt_rt_copy(smelt_rt *rt, smelt_addr to, smelt_addr from, int64_t bytes) {
+  if (bytes <= 0 || to == from) return SMELT_OK;
+  if (rt->device) return rt_device_copy(rt, to, from, (uint64_t)bytes);
+  memmove((void *)(intptr_t)to, (const void *)(intptr_t)from, (size_t)bytes);
+  return SMELT_OK;
+}
+
+/* ---- libraries ---- */
+typedef void (*sgemm_fn)(int, int, int, int, int, int, float, const float *, int, const float *, int, float, float *, int);
+
+static int32_t call_sgemm(smelt_rt *rt, const smelt_library_desc *library, void *fn, const int64_t *args) {
+  enum { ROW_MAJOR = 101, NO_TRANSPOSE = 111 }; /* cblas.h */
+  const float *a = (const float *)(intptr_t)args[0], *b = (const float *)(intptr_t)args[1];
+  float *c = (float *)(intptr_t)args[2];
+  int64_t m = args[3], n = args[4], k = args[5];
+  if (m <= 0 || n <= 0) return SMELT_OK;
+  if (m > INT32_MAX || n > INT32_MAX || k > INT32_MAX)
+    return rt_error(rt, SMELT_UNSUPPORTED, "library '%s': %lld x %lld x %lld, its sizes are 32 bit", library->symbol, (long long)m,
+                    (long long)n, (long long)k);
+  if (k <= 0) {
+    memset(c, 0, (size_t)m * (size_t)n * sizeof *c); /* an empty sum; BLAS wants leading dims of 1 at least */
+    return SMELT_OK;
+  }
+  sgemm_fn sgemm;
+  memcpy(&sgemm, &fn, sizeof sgemm); /* ISO C has no cast between object and function pointers */
+  sgemm(ROW_MAJOR, NO_TRANSPOSE, NO_TRANSPOSE, (int)m, (int)n, (int)k, 1.0f, a, (int)k, b, (int)n, 0.0f, c, (int)n);
+  return SMELT_OK;
+}
+
+typedef struct {
+  int32_t n_buffers, n_dims;
+  int32_t (*call)(smelt_rt *, const smelt_library_desc *, void *, const int64_t *);
+} adapter;
+static const adapter adapters[] = {[SMELT_LIBRARY_SGEMM] = {3, 3, call_sgemm}};
+
+/* The library stays loaded until the process ends: BLAS libraries own threads, and unloading those is not safe. */
+static int32_t load_library(smelt_rt *rt, const smelt_library_desc *library, void **fn) {
+  const char *why = "no file name given";
+  for (const char *name = library->files; *name;) {
+    const char *end = strchr(name, ';');
+    size_t length = end ? (size_t)(end - name) : strlen(name);
+    char file[256];
+    snprintf(file, sizeof file, "%.*s", (int)length, name);
+    void *handle = dlopen(file, SM_RTLD_NOW);
+    if (handle && (*fn = dlsym(handle, library->symbol))) return SMELT_OK;
+    const char *text = dlerror();
+    why = text ? text : "no reason given";
+    name += length + (end != NULL);
+  }
+  return rt_error(rt, SMELT_DEVICE, "library function '%s' was not found in any of '%s' (%s); install one of them or compile without libraries",
+                  library->symbol, library->files, why);
+}
+
+int32_t smelt_rt_library(smelt_rt *rt, int32_t id, const int64_t *args) {
+  if (id < 0 || (uint32_t)id >= rt->n_libraries)
+    return rt_error(rt, SMELT_INTERNAL, "model '%s' calls library function %d of %u; compile it again", rt->model->name, (int)id,
+                    (unsigned)rt->n_libraries);
+  const smelt_library_desc *library = &rt->model->libraries[id];
+  if (library->adapter <= 0 || (size_t)library->adapter >= sizeof adapters / sizeof *adapters)
+    return rt_error(rt, SMELT_UNSUPPORTED, "library function '%s' wants adapter %d, this runtime has %d; compile the model again", library->symbol,
+                    (int)library->adapter, (int)(sizeof adapters / sizeof *adapters) - 1);
+  const adapter *how = &adapters[library->adapter];
+  int32_t status = rt->library_fn[id] ? SMELT_OK : load_library(rt, library, &rt->library_fn[id]);
+  if (status) return status;
+  if (!rt->device) return how->call(rt, library, rt->library_fn[id], args);
+  status = rt_device_map(rt, args, how->n_buffers, how->n_dims);
+  if (status) return status;
+  status = how->call(rt, library, rt->library_fn[id], rt->mapped_args);
+  int32_t unmapped = rt_device_unmap(rt);
+  return status ? status : unmapped;
+}

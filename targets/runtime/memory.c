@@ -1,0 +1,156 @@
+/* memory.c: sizes in, arenas and output memory out; everything grows to its high-water mark and no further. */
+#include "rt.h"
+
+/* Tests replace the system by an allocator that can say no and that AddressSanitizer watches. */
+#ifdef SMELT_TEST_ALLOC
+void *smelt_test_map(size_t bytes);
+void smelt_test_unmap(void *at, size_t bytes);
+#define MAP(bytes) smelt_test_map(bytes)
+#define UNMAP(at, bytes) smelt_test_unmap(at, bytes)
+#else
+#define MAP(bytes) sm_mmap(bytes, SM_PROT_READ | SM_PROT_WRITE, SM_MAP_PRIVATE | SM_MAP_ANONYMOUS, -1)
+#define UNMAP(at, bytes) sm_munmap(at, bytes)
+#endif
+
+enum { PAGE = 4096 /* a unit of size only: mmap aligns to the system's own page */ };
+/* From here on huge pages pay: fewer faults at the first run and fewer TLB misses after. */
+enum { HUGE_FROM = 4 << 20 };
+
+void rt_block_free(rt_block *block) {
+  if (block->data) UNMAP(block->data, (size_t)block->capacity);
+  block->data = NULL;
+  block->capacity = 0;
+}
+
+int rt_block_grow(smelt_rt *rt, rt_block *block, uint64_t bytes) {
+  if (block->data && bytes <= block->capacity) return 1;
+  if (bytes > SIZE_MAX / 2) return 0;
+  uint64_t rounded = (bytes + PAGE - 1) / PAGE * PAGE;
+  if (!rounded) rounded = PAGE;
+  rt_block_free(block); /* before, not after: the peak is then the new size alone */
+  block->data = MAP((size_t)rounded);
+  if (!block->data) return 0;
+  block->capacity = rounded;
+  rt->allocations++;
+#ifndef SMELT_TEST_ALLOC
+  if (rounded >= HUGE_FROM) sm_madvise(block->data, (size_t)rounded, SM_MADV_HUGEPAGE);
+#endif
+  return 1;
+}
+
+static int32_t out_of_memory(smelt_rt *rt, const char *what, const char *name, int64_t bytes) {
+  return rt_error(rt, SMELT_DEVICE, "%s%s: %lld bytes wanted, the system has no more memory; use smaller shapes or close other sessions",
+                  what, name, (long long)bytes);
+}
+
+smelt_addr smelt_rt_reserve(smelt_rt *rt, int32_t arena, int64_t bytes) {
+  if (arena < 0 || (uint32_t)arena >= rt->model->n_arenas || bytes < 0) {
+    rt_error(rt, SMELT_INTERNAL, "model '%s' wants %lld bytes for arena %d of %u; compile it again", rt->model->name, (long long)bytes,
+             (int)arena, (unsigned)rt->model->n_arenas);
+    return 0;
+  }
+  if (rt->device) return rt_device_arena(rt, (uint32_t)arena, (uint64_t)bytes);
+  if (!rt_block_grow(rt, &rt->arenas[arena], (uint64_t)bytes)) {
+    out_of_memory(rt, "working memory of model ", rt->model->name, bytes);
+    return 0;
+  }
+  return (smelt_addr)(intptr_t)rt->arenas[arena].data;
+}
+
+static uintptr_t element_align(DLDataType type) {
+  uintptr_t bytes = type.bits / 8u;
+  return bytes == 2 || bytes == 4 || bytes == 8 ? bytes : 1;
+}
+
+static int misaligned(const void *at, DLDataType type) { return ((uintptr_t)at & (element_align(type) - 1)) != 0; }
+
+int32_t rt_stage_inputs(smelt_rt *rt) {
+  for (uint32_t i = 0; i < rt->model->n_inputs; i++) {
+    const void *host = rt->input_host[i];
+    if (misaligned(host, rt->model->inputs[i].dtype) && rt->input_bytes[i]) {
+      if (!rt_block_grow(rt, &rt->input_staging[i], rt->input_bytes[i]))
+        return out_of_memory(rt, "aligned copy of input ", rt->model->inputs[i].name, (int64_t)rt->input_bytes[i]);
+      host = memcpy(rt->input_staging[i].data, host, (size_t)rt->input_bytes[i]);
+    }
+    rt->input_at[i] = (smelt_addr)(intptr_t)host;
+  }
+  return SMELT_OK;
+}
+
+/* The caller's tensor has the shape that the model computed? */
+static int same_shape(smelt_rt *rt, uint32_t i, const int64_t *shape) {
+  const smelt_tensor_desc *desc = &rt->model->outputs[i];
+  const DLTensor *caller = rt->outputs[i].caller;
+  for (int32_t axis = 0; axis < desc->rank; axis++) {
+    if (caller->shape[axis] == shape[axis]) continue;
+    rt_error(rt, SMELT_SHAPE, "output '%s' axis %d: your tensor has %lld, the model computes %lld; pass data NULL to let the session own it",
+             desc->name, (int)axis, (long long)caller->shape[axis], (long long)shape[axis]);
+    return 0;
+  }
+  return 1;
+}
+
+smelt_addr smelt_rt_output(smelt_rt *rt, int32_t i, const int64_t *shape) {
+  uint64_t bytes = 0;
+  if (i < 0 || (uint32_t)i >= rt->model->n_outputs ||
+      !rt_tensor_bytes(rt->model->outputs[i].dtype, rt->model->outputs[i].rank, shape, &bytes)) {
+    rt_error(rt, SMELT_INTERNAL, "model '%s' wants output %d of an impossible shape; compile it again", rt->model->name, (int)i);
+    return 0;
+  }
+  const smelt_tensor_desc *desc = &rt->model->outputs[i];
+  rt_output *out = &rt->outputs[i];
+  if (out->caller && !same_shape(rt, (uint32_t)i, shape)) return 0;
+  if (desc->rank) memcpy(out->shape, shape, (size_t)desc->rank * sizeof *shape);
+  out->bytes = bytes;
+  out->host = out->caller ? (char *)out->caller->data + out->caller->byte_offset : NULL;
+  int owned = !out->host || (!rt->device && misaligned(out->host, desc->dtype));
+  if (owned && !rt_block_grow(rt, &out->block, bytes)) {
+    out_of_memory(rt, "output ", desc->name, (int64_t)bytes);
+    return 0;
+  }
+  if (!out->host) out->host = out->block.data;
+  out->at = rt->device ? rt_device_output(rt, (uint32_t)i, bytes) : (smelt_addr)(intptr_t)(owned ? out->block.data : out->host);
+  return out->at;
+}
+
+int32_t rt_finish_outputs(smelt_rt *rt, DLTensor *outputs) {
+  for (uint32_t i = 0; i < rt->model->n_outputs; i++)
+    if (!rt->outputs[i].at)
+      return rt_error(rt, SMELT_INTERNAL, "model '%s' ended without output '%s'; compile it again", rt->model->name,
+                      rt->model->outputs[i].name);
+  for (uint32_t i = 0; i < rt->model->n_outputs; i++) {
+    rt_output *out = &rt->outputs[i];
+    const smelt_tensor_desc *desc = &rt->model->outputs[i];
+    if (out->caller) { /* misaligned: it was computed beside, or the device has downloaded it already */
+      if (!rt->device && out->at != (smelt_addr)(intptr_t)out->host) memcpy(out->host, out->block.data, (size_t)out->bytes);
+      continue;
+    }
+    outputs[i] = (DLTensor){.data = out->host, .device = {1, 0}, .ndim = desc->rank, .dtype = desc->dtype, .shape = out->shape};
+  }
+  return SMELT_OK;
+}
+
+smelt_status smelt_memory_stats(const smelt_session *s, smelt_memory *out) {
+  if (!s || !out) return SMELT_INVALID;
+  const smelt_rt *rt = (const smelt_rt *)s;
+  *out = (smelt_memory){.weights_bytes = rt->model->weights_bytes, .allocations = rt->allocations, .runs = rt->runs};
+  if (rt->planned && rt->model->n_arenas) out->arena_bytes = (uint64_t)rt->state[0];
+  for (uint32_t i = 0; i < rt->model->n_arenas; i++) out->arena_capacity += rt->arenas[i].capacity;
+  if (rt->device) out->arena_capacity += rt_device_arena_capacity(rt);
+  for (uint32_t i = 0; i < rt->model->n_outputs; i++) out->output_capacity += rt->outputs[i].block.capacity;
+  return SMELT_OK;
+}
+
+smelt_status smelt_trim(smelt_session *s) {
+  smelt_rt *rt = (smelt_rt *)s;
+  if (!rt) return SMELT_INVALID;
+  if (atomic_exchange(&rt->busy, 1)) {
+    rt_thread_error("smelt_trim: the session is running in another thread; trim it between runs");
+    return SMELT_INVALID;
+  }
+  for (uint32_t i = 0; i < rt->model->n_arenas; i++) rt_block_free(&rt->arenas[i]);
+  for (uint32_t i = 0; i < rt->model->n_inputs; i++) rt_block_free(&rt->input_staging[i]);
+  if (rt->device) rt_device_trim(rt);
+  atomic_store(&rt->busy, 0);
+  return SMELT_OK;
+}

@@ -1,0 +1,123 @@
+/* rt.h: what the runtime's own files share: one session's state and the functions that cross files. Private. */
+#ifndef SMELT_RT_H
+#define SMELT_RT_H
+#include <stdatomic.h>
+
+#include "smelt_abi.h"
+#include "smelt_libc.h"
+
+enum { RT_ERROR_BYTES = 1024, RT_MAX_THREADS = 128, RT_MAX_RANK = 64 };
+
+/* Memory that only grows: capacity is the high-water mark. */
+typedef struct {
+  void *data;
+  uint64_t capacity;
+} rt_block;
+
+/* ---- pool: one parallel region at a time, claimed in chunks ---- */
+typedef struct {
+  /* what is claimed from: chunks nobody has taken yet, and chunks not finished yet (caller sleeps on it) */
+  _Alignas(64) _Atomic uint32_t unclaimed;
+  _Alignas(64) _Atomic uint32_t unfinished;
+  _Atomic uint32_t caller_sleeps;
+  /* workers sleep on `wake` */
+  _Alignas(64) _Atomic uint32_t wake;
+  _Atomic uint32_t sleepers;
+  _Atomic uint32_t quit;
+  /* the region; written only while no chunk is unfinished */
+  _Alignas(64) smelt_kernel_fn fn;
+  const int64_t *args;
+  int64_t groups, chunk;
+  uint32_t n_chunks;
+  int32_t threads;   /* wanted, caller included */
+  int32_t started;   /* workers that run */
+  int32_t tried;     /* starting them was tried */
+  int32_t pid;       /* of the process that started them */
+  uint64_t spin_ns;
+  sm_thread workers[RT_MAX_THREADS];
+} rt_pool;
+
+typedef struct {
+  const DLTensor *caller; /* NULL: session-owned */
+  rt_block block;         /* session-owned bytes, or staging for a caller's misaligned tensor */
+  int64_t *shape;         /* rank slots */
+  void *host;             /* where the bytes of this run end up on the host */
+  uint64_t bytes;
+  smelt_addr at;          /* what generated code writes to; 0: not asked for yet */
+} rt_output;
+
+typedef struct rt_device rt_device;
+
+struct smelt_rt {
+  const smelt_model_desc *model;
+  void *memory; /* the block this struct lies in */
+  int64_t *state;
+  int64_t *shapes, *planned_shapes; /* all inputs' dims, one after the other */
+  const int64_t **shape_of;         /* per input, into shapes */
+  smelt_addr *input_at;
+  uint64_t *input_bytes;
+  const void **input_host;
+  rt_block *input_staging;
+  rt_block *arenas;
+  rt_output *outputs;
+  uint64_t *kernel_ns, *kernel_launches;
+  void **library_fn;
+  int64_t *mapped_args; /* a CPU kernel's args in a device session */
+  uint32_t n_shapes, n_libraries;
+  int32_t planned, profiling;
+  int32_t lost; /* status of a device failure that its caller could not return; ends the run at the next launch */
+  _Atomic int32_t busy, cancel;
+  uint64_t allocations, runs;
+  const uint8_t *weights;
+  rt_device *device; /* NULL: a CPU model */
+  rt_pool pool;
+  char error[RT_ERROR_BYTES];
+};
+
+/* ---- check.c ---- */
+/* Write the session's error text; returns status. No allocation. */
+int32_t rt_error(smelt_rt *rt, int32_t status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* The same for a thread that has no session (or may not write to it). */
+void rt_thread_error(const char *text);
+const char *rt_thread_error_text(void);
+/* Bytes of a compact tensor; 0 and *bytes untouched when a dim is negative or the product overflows. */
+int rt_tensor_bytes(DLDataType type, int32_t rank, const int64_t *shape, uint64_t *bytes);
+/* Check the caller's tensors against the model and bind them: shapes, shape_of, input_at/bytes/host, outputs[].caller. */
+int32_t rt_bind_inputs(smelt_rt *rt, const DLTensor *inputs, size_t n);
+int32_t rt_bind_outputs(smelt_rt *rt, const DLTensor *outputs, size_t n);
+
+/* ---- memory.c ---- */
+/* Make a block hold `bytes` (64-byte aligned at least); its contents are lost when it grows. 0 when the system refuses. */
+int rt_block_grow(smelt_rt *rt, rt_block *block, uint64_t bytes);
+void rt_block_free(rt_block *block);
+int32_t rt_stage_inputs(smelt_rt *rt);
+int32_t rt_finish_outputs(smelt_rt *rt, DLTensor *outputs);
+
+/* ---- weights.c ---- */
+int32_t rt_weights_open(smelt_rt *rt, const char *bundle_dir, int verify);
+void rt_weights_close(smelt_rt *rt);
+
+/* ---- pool.c ---- */
+void rt_pool_init(rt_pool *pool, int32_t threads);
+void rt_pool_run(rt_pool *pool, smelt_kernel_fn fn, const int64_t *args, int64_t groups, int32_t grain);
+void rt_pool_after_fork(rt_pool *pool); /* in a child the workers are gone: forget them */
+void rt_pool_close(rt_pool *pool);
+
+/* ---- device_cl.c; every function may be called only when rt->device is set, but for open ---- */
+int32_t rt_device_open(smelt_rt *rt);
+void rt_device_close(smelt_rt *rt);
+int32_t rt_device_begin(smelt_rt *rt);  /* upload inputs */
+int32_t rt_device_finish(smelt_rt *rt); /* download outputs, wait for everything */
+void rt_device_drain(smelt_rt *rt);     /* wait for everything, after a failure */
+int32_t rt_device_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t groups);
+smelt_addr rt_device_arena(smelt_rt *rt, uint32_t arena, uint64_t bytes);
+smelt_addr rt_device_output(smelt_rt *rt, uint32_t output, uint64_t bytes);
+smelt_addr rt_device_weights(const smelt_rt *rt);
+uint64_t rt_device_arena_capacity(const smelt_rt *rt);
+void rt_device_trim(smelt_rt *rt);
+int32_t rt_device_read(smelt_rt *rt, smelt_addr at, void *to, uint64_t bytes);
+int32_t rt_device_copy(smelt_rt *rt, smelt_addr to, smelt_addr from, uint64_t bytes);
+/* Host pointers for n_buffers addresses, then the dims unchanged, into rt->mapped_args; unmap gives them back. */
+int32_t rt_device_map(smelt_rt *rt, const int64_t *args, int32_t n_buffers, int32_t n_dims);
+int32_t rt_device_unmap(smelt_rt *rt);
+#endif

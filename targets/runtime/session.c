@@ -1,0 +1,201 @@
+/* session.c: a bundle directory in, a session that runs the model linked beside it out: the public functions of smelt.h. */
+#include "rt.h"
+
+/* ---- one block of memory holds the session and all its tables ---- */
+static void *carve(char *base, size_t *at, size_t count, size_t each) {
+  void *here = base ? base + *at : NULL;
+  *at += (count * each + 15) / 16 * 16;
+  return here;
+}
+
+/* With base NULL: only the size. */
+static size_t lay_out(smelt_rt *rt, const smelt_model_desc *m, char *base) {
+  size_t at = (sizeof *rt + 63) / 64 * 64, n_shapes = 0, n_args = 8, n_libraries = 0;
+  for (uint32_t i = 0; i < m->n_inputs; i++) n_shapes += (size_t)m->inputs[i].rank;
+  for (uint32_t i = 0; i < m->n_kernels; i++) {
+    size_t n = (size_t)m->kernels[i].n_buffers + (size_t)m->kernels[i].n_dims;
+    if (n > n_args) n_args = n;
+  }
+  if (m->abi_version >= SMELT_ABI_VERSION_LIBRARIES) n_libraries = m->n_libraries;
+  rt->n_shapes = (uint32_t)n_shapes, rt->n_libraries = (uint32_t)n_libraries;
+  rt->state = carve(base, &at, m->n_state ? m->n_state : 1, sizeof *rt->state);
+  rt->shapes = carve(base, &at, n_shapes, sizeof *rt->shapes);
+  rt->planned_shapes = carve(base, &at, n_shapes, sizeof *rt->planned_shapes);
+  rt->shape_of = carve(base, &at, m->n_inputs, sizeof *rt->shape_of);
+  rt->input_at = carve(base, &at, m->n_inputs, sizeof *rt->input_at);
+  rt->input_bytes = carve(base, &at, m->n_inputs, sizeof *rt->input_bytes);
+  rt->input_host = carve(base, &at, m->n_inputs, sizeof *rt->input_host);
+  rt->input_staging = carve(base, &at, m->n_inputs, sizeof *rt->input_staging);
+  rt->arenas = carve(base, &at, m->n_arenas, sizeof *rt->arenas);
+  rt->outputs = carve(base, &at, m->n_outputs, sizeof *rt->outputs);
+  rt->kernel_ns = carve(base, &at, m->n_kernels, sizeof *rt->kernel_ns);
+  rt->kernel_launches = carve(base, &at, m->n_kernels, sizeof *rt->kernel_launches);
+  rt->library_fn = carve(base, &at, n_libraries, sizeof *rt->library_fn);
+  rt->mapped_args = carve(base, &at, n_args, sizeof *rt->mapped_args);
+  for (uint32_t i = 0; i < m->n_outputs; i++) {
+    int64_t *shape = carve(base, &at, (size_t)m->outputs[i].rank, sizeof *shape);
+    if (base) rt->outputs[i].shape = shape;
+  }
+  return at;
+}
+
+static smelt_rt *create(const smelt_model_desc *model) {
+  smelt_rt sizes = {0};
+  size_t bytes = lay_out(&sizes, model, NULL);
+  char *memory = calloc(1, bytes + 64); /* + 64: the pool's words want a cache line each */
+  if (!memory) return NULL;
+  smelt_rt *rt = (smelt_rt *)(((uintptr_t)memory + 63) & ~(uintptr_t)63);
+  rt->memory = memory;
+  rt->model = model;
+  lay_out(rt, model, (char *)rt);
+  return rt;
+}
+
+static int32_t open_in(smelt_rt *rt, const char *bundle_dir, const smelt_options *options) {
+  int verify = options && options->struct_size >= (int32_t)(offsetof(smelt_options, verify) + sizeof(int32_t)) && options->verify;
+  int32_t status = rt_weights_open(rt, bundle_dir, verify);
+  if (!status && rt->model->device_source) status = rt_device_open(rt);
+  return status;
+}
+
+static smelt_status refuse(smelt_status status, const char *text) {
+  rt_thread_error(text);
+  return status;
+}
+
+smelt_status smelt_open(const char *bundle_dir, const smelt_options *options, smelt_session **out) {
+  if (!out) return refuse(SMELT_INVALID, "smelt_open: out is NULL, wanted where to put the session");
+  *out = NULL;
+  int32_t threads = smelt_model.default_threads;
+  if (options) {
+    if (options->struct_size < (int32_t)(offsetof(smelt_options, threads) + sizeof(int32_t)))
+      return refuse(SMELT_INVALID, "smelt_open: options->struct_size is too small; set it to sizeof(smelt_options)");
+    if (options->threads < 0) return refuse(SMELT_INVALID, "smelt_open: options->threads is negative, wanted 0 (the default) or a count");
+    if (options->threads) threads = options->threads;
+  }
+  if (smelt_model.abi_version < SMELT_ABI_VERSION || smelt_model.abi_version > SMELT_ABI_VERSION_LIBRARIES)
+    return refuse(SMELT_INVALID, "smelt_open: the model object and the runtime beside it speak different versions; compile the model again");
+  smelt_rt *rt = create(&smelt_model);
+  if (!rt) return refuse(SMELT_DEVICE, "smelt_open: the system has no memory for a session; close others");
+  rt_pool_init(&rt->pool, threads);
+  int32_t status = open_in(rt, bundle_dir, options);
+  if (status) {
+    rt_thread_error(rt->error);
+    smelt_close((smelt_session *)rt);
+    return (smelt_status)status;
+  }
+  *out = (smelt_session *)rt;
+  return SMELT_OK;
+}
+
+void smelt_close(smelt_session *s) {
+  smelt_rt *rt = (smelt_rt *)s;
+  if (!rt) return;
+  rt_pool_close(&rt->pool);
+  if (rt->device) rt_device_close(rt);
+  for (uint32_t i = 0; i < rt->model->n_arenas; i++) rt_block_free(&rt->arenas[i]);
+  for (uint32_t i = 0; i < rt->model->n_inputs; i++) rt_block_free(&rt->input_staging[i]);
+  for (uint32_t i = 0; i < rt->model->n_outputs; i++) rt_block_free(&rt->outputs[i].block);
+  rt_weights_close(rt);
+  free(rt->memory);
+}
+
+const char *smelt_error(const smelt_session *s) { return s ? ((const smelt_rt *)s)->error : rt_thread_error_text(); }
+
+/* ---- a run ---- */
+/* Sizes and checks for these input shapes; nothing to do when they are those of the last run that passed. */
+static int32_t plan(smelt_rt *rt) {
+  size_t bytes = rt->n_shapes * sizeof *rt->shapes;
+  if (rt->planned && (!bytes || memcmp(rt->shapes, rt->planned_shapes, bytes) == 0)) return SMELT_OK;
+  rt->planned = 0;
+  int32_t status = rt->model->plan((smelt_rt *)rt, rt->shape_of, rt->state);
+  if (status) return status;
+  if (bytes) memcpy(rt->planned_shapes, rt->shapes, bytes);
+  rt->planned = 1;
+  return SMELT_OK;
+}
+
+static int32_t execute(smelt_rt *rt) {
+  smelt_addr arena = 0, weights = rt->device ? rt_device_weights(rt) : (smelt_addr)(intptr_t)rt->weights;
+  int32_t status = rt->device ? rt_device_begin(rt) : rt_stage_inputs(rt);
+  if (status) return status;
+  if (rt->model->n_arenas && !(arena = smelt_rt_reserve(rt, 0, rt->state[0]))) return SMELT_DEVICE;
+  status = rt->model->run(rt, rt->state, rt->input_at, weights, arena);
+  return status ? status : rt->lost;
+}
+
+static int32_t run(smelt_rt *rt, const DLTensor *inputs, size_t n_inputs, DLTensor *outputs, size_t n_outputs) {
+  int32_t status = rt_bind_inputs(rt, inputs, n_inputs);
+  if (!status) status = rt_bind_outputs(rt, outputs, n_outputs);
+  if (!status) status = plan(rt);
+  if (status) return status;
+  status = execute(rt);
+  if (rt->device && !status) status = rt_device_finish(rt);
+  if (rt->device && status) rt_device_drain(rt); /* the caller's memory must not be in use when we return */
+  return status ? status : rt_finish_outputs(rt, outputs);
+}
+
+smelt_status smelt_run(smelt_session *s, const DLTensor *inputs, size_t n_inputs, DLTensor *outputs, size_t n_outputs) {
+  smelt_rt *rt = (smelt_rt *)s;
+  if (!rt) return refuse(SMELT_INVALID, "smelt_run: the session is NULL; open one first");
+  if (atomic_exchange(&rt->busy, 1))
+    return refuse(SMELT_INVALID, "smelt_run: the session is running in another thread; open a session for each thread");
+  rt_pool_after_fork(&rt->pool);
+  atomic_store(&rt->cancel, 0);
+  rt->error[0] = 0;
+  rt->lost = 0;
+  int32_t status = run(rt, inputs, n_inputs, outputs, n_outputs);
+  if (status < SMELT_OK || status > SMELT_INTERNAL)
+    status = rt_error(rt, SMELT_INTERNAL, "model '%s' returned status %d, which does not exist; compile it again", rt->model->name, (int)status);
+  if (status && !rt->error[0])
+    rt_error(rt, status, "model '%s' failed with status %d and gave no reason; compile it again", rt->model->name, (int)status);
+  if (!status) rt->runs++;
+  atomic_store(&rt->busy, 0);
+  return (smelt_status)status;
+}
+
+void smelt_cancel(smelt_session *s) {
+  if (s) atomic_store(&((smelt_rt *)s)->cancel, 1);
+}
+
+/* ---- what the model is ---- */
+static const smelt_tensor_desc *input(const smelt_session *s, size_t i) {
+  const smelt_model_desc *m = s ? ((const smelt_rt *)s)->model : &smelt_model;
+  return i < m->n_inputs ? &m->inputs[i] : NULL;
+}
+static const smelt_tensor_desc *output(const smelt_session *s, size_t i) {
+  const smelt_model_desc *m = s ? ((const smelt_rt *)s)->model : &smelt_model;
+  return i < m->n_outputs ? &m->outputs[i] : NULL;
+}
+static const char *name_of(const smelt_tensor_desc *t) { return t ? t->name : NULL; }
+static DLDataType type_of(const smelt_tensor_desc *t) { return t ? t->dtype : (DLDataType){0, 0, 0}; }
+static int32_t rank_of(const smelt_tensor_desc *t) { return t ? t->rank : -1; }
+
+size_t smelt_input_count(const smelt_session *s) { return s ? ((const smelt_rt *)s)->model->n_inputs : smelt_model.n_inputs; }
+size_t smelt_output_count(const smelt_session *s) { return s ? ((const smelt_rt *)s)->model->n_outputs : smelt_model.n_outputs; }
+const char *smelt_input_name(const smelt_session *s, size_t i) { return name_of(input(s, i)); }
+const char *smelt_output_name(const smelt_session *s, size_t i) { return name_of(output(s, i)); }
+DLDataType smelt_input_type(const smelt_session *s, size_t i) { return type_of(input(s, i)); }
+DLDataType smelt_output_type(const smelt_session *s, size_t i) { return type_of(output(s, i)); }
+int32_t smelt_input_rank(const smelt_session *s, size_t i) { return rank_of(input(s, i)); }
+int32_t smelt_output_rank(const smelt_session *s, size_t i) { return rank_of(output(s, i)); }
+
+/* ---- profile ---- */
+smelt_status smelt_profile(smelt_session *s, int32_t enable) {
+  smelt_rt *rt = (smelt_rt *)s;
+  if (!rt) return refuse(SMELT_INVALID, "smelt_profile: the session is NULL; open one first");
+  rt->profiling = enable != 0;
+  for (uint32_t i = 0; enable && i < rt->model->n_kernels; i++) rt->kernel_ns[i] = rt->kernel_launches[i] = 0;
+  return SMELT_OK;
+}
+
+size_t smelt_kernel_count(const smelt_session *s) { return s ? ((const smelt_rt *)s)->model->n_kernels : smelt_model.n_kernels; }
+
+smelt_status smelt_kernel_stats(const smelt_session *s, size_t i, const char **name, uint64_t *ns, uint64_t *launches) {
+  const smelt_rt *rt = (const smelt_rt *)s;
+  if (!rt || i >= rt->model->n_kernels) return SMELT_INVALID;
+  if (name) *name = rt->model->kernels[i].name;
+  if (ns) *ns = rt->kernel_ns[i];
+  if (launches) *launches = rt->kernel_launches[i];
+  return SMELT_OK;
+}
