@@ -1,0 +1,23 @@
+"""The op table: every core op by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from smelt.core.ops import (
+    elementwise,
+    generate,
+    indexing,
+    linear,
+    movement,
+    norm,
+    reduce,
+    resize,
+    window,
+)
+from smelt.core.ops.table import Op
+
+_ROOMS = (elementwise, reduce, linear, norm, window, movement, indexing, resize, generate)
+
+OPS: Mapping[str, Op] = MappingProxyType({op.name: op for room in _ROOMS for op in room.ROWS})

@@ -77,13 +77,15 @@ InferRule: TypeAlias = Callable[[Infer, Sequence[Arg | None], Attrs], tuple[Tens
 ComputeRule: TypeAlias = Callable[..., Expr]
 """(trace, out_index, attrs, out_type, *operands) -> Expr: the element of output 0 at out_index. Absent
 optional inputs are None. Multi-output ops give a tuple of rules."""
-NestRule: TypeAlias = Callable[
-    [Trace, Attrs, Sequence[Buffer | None], Sequence[Buffer]], "Nest"
-]
+NestRule: TypeAlias = Callable[[Trace, Attrs, Sequence[Buffer | None], Sequence[Buffer]], "Nest"]
 """(trace, attrs, input buffers, output buffers) -> Nest: ops that are no function of the index alone
 (cumsum, sort, nonzero); index variables come from trace.fresh."""
-ValueRule: TypeAlias = Callable[[Infer, Sequence[Arg | None], Attrs], "tuple[ShapeValue | None, ...]"]
-RefRule: TypeAlias = Callable[[Sequence[Array | None], Attrs, Sequence[TensorType]], Sequence[Array]]
+ValueRule: TypeAlias = Callable[
+    [Infer, Sequence[Arg | None], Attrs], "tuple[ShapeValue | None, ...]"
+]
+RefRule: TypeAlias = Callable[
+    [Sequence[Array | None], Attrs, Sequence[TensorType]], Sequence[Array]
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,22 @@ class Op:
 
 
 __all__ = [
-    "Arg", "Array", "Attrs", "Builder", "Case", "ComputeRule", "DimIndex", "ExpandRule", "Infer",
-    "InferRule", "Nest", "NestRule", "Op", "Operand", "RefRule", "ShapeValue", "Trace", "ValueRule",
+    "Arg",
+    "Array",
+    "Attrs",
+    "Builder",
+    "Case",
+    "ComputeRule",
+    "DimIndex",
+    "ExpandRule",
+    "Infer",
+    "InferRule",
+    "Nest",
+    "NestRule",
+    "Op",
+    "Operand",
+    "RefRule",
+    "ShapeValue",
+    "Trace",
+    "ValueRule",
 ]

@@ -81,7 +81,10 @@ class Operand:
         before: type rules make broadcasts of symbolic extents explicit.)"""
         tail = tuple(i[len(i) - self.rank :])
         return self.at(
-            tuple(to_dim(0) if s.const_or_none == 1 else d for s, d in zip(self.shape, tail, strict=True))
+            tuple(
+                to_dim(0) if s.const_or_none == 1 else d
+                for s, d in zip(self.shape, tail, strict=True)
+            )
         )
 
     def guarded(self, i: DimIndex, bounds: tuple[Bound, ...], otherwise: Expr) -> Expr:
@@ -158,7 +161,9 @@ class Trace:
         axes = tuple(Axis(str(v), to_dim(n)) for v, n in zip(variables, extents, strict=True))
         return Reduce(kind, axes, e, dtype or e.dtype, last)
 
-    def sum(self, extents: Sequence[DimLike], body: Callable[..., Expr], dtype: DType | None = None) -> Reduce:
+    def sum(
+        self, extents: Sequence[DimLike], body: Callable[..., Expr], dtype: DType | None = None
+    ) -> Reduce:
         """The sum over variables of these extents of body(*variables)."""
         return self.reduce("sum", extents, body, dtype)
 

@@ -1,0 +1,385 @@
+"""Type inference: types, ranges and equalities of sizes in, output types and run-time checks out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from smelt.core.diag import SmeltError
+from smelt.core.dim import (
+    Dim,
+    Facts,
+    FloorDiv,
+    Range,
+    Truth,
+    ceildiv,
+    sym,
+    to_dim,
+)
+from smelt.core.dim import (
+    Symbol as SymbolAtom,
+)
+from smelt.core.ir.graph import Module, Symbol, TensorType
+from smelt.core.ops.table import Arg, Attrs, Op
+
+Relation = Literal["==", "<=", "divides"]
+ONE = to_dim(1)
+ZERO = to_dim(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A relation that could not be proved; it becomes a `check` node in front of the node that needs it."""
+
+    left: Dim
+    relation: Relation
+    right: Dim
+    text: str
+
+
+class Engine:
+    """What is known about the sizes of one module; implements the `Infer` protocol of the op table.
+
+    Knowledge comes in three strengths. *Solved* symbols (an equality that every run must meet, solved for a
+    symbol of the inputs) vanish from all types: binding the inputs checks them. *Ranges* of input symbols
+    shrink when an unconditional node needs it: binding checks them as well. Anything else becomes a `Check`
+    and is known only below it. Inside a region that may not run (`conditional`), only checks are recorded.
+
+    learn: False for passes, which re-infer types that were inferred before and must change nothing.
+    """
+
+    def __init__(self, symbols: Iterable[Symbol] = (), learn: bool = True) -> None:
+        self.facts = Facts()
+        self._symbols: dict[str, Symbol] = {}
+        self._free: dict[
+            str, int
+        ] = {}  # symbols that inputs bind, by rank: a higher one goes first
+        self._solved: dict[str, Dim] = {}
+        self._uppers: dict[str, Dim] = {}
+        self._equal: list[tuple[Dim, Dim]] = []
+        self._pending: list[Check] = []
+        self._memo: dict[Dim, Dim] = {}
+        self._where = ""
+        self._op = ""
+        self._conditional = 0
+        self._learn = learn
+        for s in symbols:
+            self.declare(s)
+
+    @staticmethod
+    def of(module: Module) -> Engine:
+        """An engine that knows a module's symbols and learns nothing: for passes."""
+        return Engine(module.symbols, learn=False)
+
+    # ------------------------------------------------------------ symbols
+
+    def declare(self, symbol: Symbol, *, from_input: bool = False, generated: bool = False) -> Dim:
+        """Make a symbol known. from_input: binding the inputs gives it its value, so that an equality may
+        solve it. generated: its name was made up, so it is the first to go."""
+        self._symbols[symbol.name] = symbol
+        if from_input:
+            self._free[symbol.name] = len(self._free) + (1_000_000 if generated else 0)
+        self._know_range(symbol)
+        return sym(symbol.name)
+
+    def symbols(self) -> tuple[Symbol, ...]:
+        """Every symbol that is left, in the order of declaration, with what was learned of its range."""
+        return tuple(s for s in self._symbols.values() if s.name not in self._solved)
+
+    def unique(self, base: str) -> str:
+        """A symbol name that is not taken."""
+        base = re.sub(r"[^A-Za-z0-9_]+", "_", base).strip("_") or "n"
+        if base[0].isdigit():
+            base = f"n{base}"
+        if base not in self._symbols:
+            return base
+        n = 1
+        while f"{base}_{n}" in self._symbols:
+            n += 1
+        return f"{base}_{n}"
+
+    def fresh(self, base: str, low: int = 0, high: Dim | None = None) -> Dim:
+        """A new symbol, low <= symbol <= high, that the current node binds at run time."""
+        high = None if high is None else self.simplify(high)
+        limit = None if high is None else self.facts.bounds(high)[1]
+        s = Symbol(self.unique(base), low, limit, 1, self._where)
+        d = self.declare(s)
+        if high is not None and not high.is_const:
+            self._uppers[s.name] = high
+            self.facts = self.facts.with_upper(s.name, high)
+        return d
+
+    def _know_range(self, s: Symbol) -> None:
+        self.facts = self.facts.with_range(s.name, s.low, s.high)
+        if s.divisor != 1:
+            self.facts = self.facts.with_divisor(s.name, s.divisor)
+        self._memo.clear()
+
+    # ------------------------------------------------------------ where we are
+
+    def at(self, node: str, op: str = "") -> None:
+        """Later messages and checks speak of this node."""
+        self._where, self._op = node, op
+
+    @contextmanager
+    def conditional(self) -> Iterator[None]:
+        """A region that may not run: what it needs is checked inside and forgotten behind it."""
+        facts, equal = self.facts, list(self._equal)
+        self._conditional += 1
+        try:
+            yield
+        finally:
+            self._conditional -= 1
+            self.facts, self._equal = facts, equal
+            for s in self._symbols.values():  # symbols of the region stay declared
+                if s.name not in self._solved:
+                    self._know_range(s)
+            self._memo.clear()
+
+    def take_checks(self) -> tuple[Check, ...]:
+        """The checks recorded since the last call."""
+        found, self._pending = tuple(self._pending), []
+        return found
+
+    # ------------------------------------------------------------ the protocol
+
+    def simplify(self, d: Dim) -> Dim:
+        """d under everything known so far."""
+        if d.is_const:
+            return d
+        found = self._memo.get(d)
+        if found is None:
+            found = self.facts.simplify(self._resolve(d))
+            if len(self._memo) > 20_000:
+                self._memo.clear()
+            self._memo[d] = found
+        return found
+
+    def simplify_type(self, t: TensorType) -> TensorType:
+        """t with its extents simplified."""
+        return TensorType(t.dtype, tuple(self.simplify(d) for d in t.shape))
+
+    def same(self, what: str, a: Dim, b: Dim) -> Dim:
+        """a and b must be equal; the one to use from here on."""
+        a, b = self.simplify(a), self.simplify(b)
+        if a == b:
+            return a
+        truth = self.facts.prove_eq(a, b)
+        if truth is Truth.NO:
+            raise self.fail(f"{what}: found {a} and {b}, which differ")
+        if truth is Truth.YES:
+            return self._simpler(a, b)
+        if self._unify(what, a, b):
+            return self.simplify(a)
+        self._record(what, a, "==", b)
+        self._equal.append((a, b))
+        self.facts = self.facts.with_equal(a, b)
+        self._memo.clear()
+        return self._simpler(a, b)
+
+    def at_most(self, what: str, a: Dim, b: Dim) -> None:
+        """a <= b must hold."""
+        a, b = self.simplify(a), self.simplify(b)
+        truth = self.facts.prove_le(a, b)
+        if truth is Truth.NO:
+            raise self.fail(f"{what}: {a} is more than {b}")
+        if truth is Truth.UNKNOWN and not self._shrink(what, b - a):
+            self._record(what, a, "<=", b)
+
+    def divides(self, what: str, divisor: Dim, d: Dim) -> None:
+        """divisor must divide d."""
+        divisor, d = self.simplify(divisor), self.simplify(d)
+        truth = self.facts.prove_divisible(d, divisor)
+        if truth is Truth.NO:
+            raise self.fail(f"{what}: {d} is no multiple of {divisor}")
+        if truth is Truth.UNKNOWN and not self._multiple(divisor, d):
+            self._record(what, divisor, "divides", d)
+
+    def broadcast(self, *shapes: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        """NumPy's broadcast. Where neither extent is the constant 1 they are taken to be equal, and what
+        cannot be proved of that is checked at run time."""
+        rank = max((len(s) for s in shapes), default=0)
+        result = [ONE] * rank
+        for s in shapes:
+            for axis, d in enumerate(s, rank - len(s)):
+                d = self.simplify(d)
+                if d == ONE or d == result[axis]:
+                    continue
+                if result[axis] == ONE:
+                    result[axis] = d
+                else:
+                    result[axis] = self.same(
+                        f"axis {axis} of the broadcast result", result[axis], d
+                    )
+        return tuple(result)
+
+    def fail(self, message: str, hint: str | None = None) -> SmeltError:
+        """SmeltError(kind='invalid') about the current node."""
+        return SmeltError(self._about(message), kind="invalid", node=self._where or None, hint=hint)
+
+    def unsupported(self, message: str, try_: str | None = None) -> SmeltError:
+        """SmeltError(kind='unsupported') about the current node."""
+        hint = f"try {try_}" if try_ else None
+        return SmeltError(
+            self._about(message), kind="unsupported", node=self._where or None, hint=hint
+        )
+
+    # ------------------------------------------------------------ questions of importers and passes
+
+    def prove_eq(self, a: Dim, b: Dim) -> Truth:
+        """Whether a == b, by what is known."""
+        return self.facts.prove_eq(self.simplify(a), self.simplify(b))
+
+    def prove_le(self, a: Dim, b: Dim) -> Truth:
+        """Whether a <= b, by what is known."""
+        return self.facts.prove_le(self.simplify(a), self.simplify(b))
+
+    def bounds(self, d: Dim) -> Range:
+        """The range of d."""
+        return self.facts.bounds(self.simplify(d))
+
+    def settled(self, d: Dim) -> Dim:
+        """d with the solved symbols replaced: what holds everywhere in the module, above checks too."""
+        return self._resolve(d)
+
+    # ------------------------------------------------------------ learning
+
+    def _about(self, message: str) -> str:
+        return f"{self._op}: {message}" if self._op else message
+
+    def _record(self, what: str, a: Dim, relation: Relation, b: Dim) -> None:
+        node = f"node '{self._where}' ({self._op}): " if self._where else ""
+        wish = {
+            "==": "{} must equal {}",
+            "<=": "{} must be at most {}",
+            "divides": "{} must divide {}",
+        }
+        self._pending.append(Check(a, relation, b, f"{node}{what}: {wish[relation].format(a, b)}"))
+
+    def _resolve(self, d: Dim) -> Dim:
+        if not self._solved or self._solved.keys().isdisjoint(d.symbols):
+            return d
+        return d.substitute(self._solved)
+
+    def _bound_by_inputs(self, d: Dim) -> bool:
+        return all(s in self._free for s in d.symbols)
+
+    def _simpler(self, a: Dim, b: Dim) -> Dim:
+        """The one that later types should use: bound earlier, then shorter."""
+        return min(a, b, key=lambda d: (not self._bound_by_inputs(d), len(d.symbols), len(str(d))))
+
+    def _unify(self, what: str, a: Dim, b: Dim) -> bool:
+        """Solve a == b for a symbol that the inputs bind.
+
+        # s + rest == 0   -->  s := -rest      (and the other way round)
+        # c*s + k == 0    -->  s := -k // c    k constant
+        """
+        if not self._learn or self._conditional:
+            return False
+        diff = a - b
+        if not self._bound_by_inputs(diff):
+            return False
+        for name in sorted(diff.symbols, key=lambda s: -self._free[s]):
+            found = diff.linear(name)
+            if found is None or not found[0].is_const:
+                continue
+            coefficient, rest = found[0].const, found[1]
+            if coefficient in (1, -1):
+                self._solve(what, name, rest * -coefficient)
+                return True
+            if rest.is_const and rest.const % coefficient == 0:
+                self._solve(what, name, to_dim(-rest.const // coefficient))
+                return True
+        return False
+
+    def _solve(self, what: str, name: str, value: Dim) -> None:
+        """name := value everywhere; its range and divisor become demands on the value."""
+        one = {name: value}
+        self._solved = {k: v.substitute(one) for k, v in self._solved.items()} | one
+        self._equal = [(a.substitute(one), b.substitute(one)) for a, b in self._equal]
+        self._uppers = {k: v.substitute(one) for k, v in self._uppers.items() if k != name}
+        gone = self._symbols[name]
+        self._rebuild()
+        self.at_most(f"{what}: size {name}", to_dim(gone.low), value)
+        if gone.high is not None:
+            self.at_most(f"{what}: size {name}", value, to_dim(gone.high))
+        if gone.divisor != 1:
+            self.divides(f"{what}: size {name}", to_dim(gone.divisor), value)
+
+    def _rebuild(self) -> None:
+        self.facts = Facts()
+        for s in self.symbols():
+            self._know_range(s)
+        for name, high in self._uppers.items():
+            self.facts = self.facts.with_upper(name, high)
+        for a, b in self._equal:
+            if a != b:
+                self.facts = self.facts.with_equal(a, b)
+        self._memo.clear()
+
+    def _shrink(self, what: str, d: Dim) -> bool:
+        """Make d >= 0 a range of an input symbol when that says the same.
+
+        # c*s + k >= 0           -->  s >= ceil(-k / c)      c > 0
+        # c*s + k >= 0           -->  s <= floor(k / -c)     c < 0
+        # c*(e // n) + k >= 0    -->  e - n*ceil(-k / c) >= 0    c, n > 0
+        """
+        if not self._learn or self._conditional:
+            return False
+        rest, atoms = 0, []
+        for coefficient, factors in d.terms():
+            if not factors:
+                rest = coefficient
+            else:
+                atoms.append((coefficient, factors))
+        if len(atoms) != 1 or len(atoms[0][1]) != 1 or atoms[0][1][0][1] != 1:
+            return False
+        coefficient, atom = atoms[0][0], atoms[0][1][0][0]
+        if isinstance(atom, SymbolAtom):
+            return self._narrow(what, atom.name, coefficient, rest)
+        if isinstance(atom, FloorDiv) and atom.b.is_const and atom.b.const > 0 and coefficient > 0:
+            return self._shrink(
+                what, atom.a - atom.b.const * ceildiv(to_dim(-rest), coefficient).const
+            )
+        return False
+
+    def _narrow(self, what: str, name: str, coefficient: int, rest: int) -> bool:
+        if name not in self._free:
+            return False
+        s = self._symbols[name]
+        if coefficient > 0:
+            s = replace(s, low=max(s.low, -(rest // coefficient)))
+        else:
+            limit = rest // -coefficient
+            s = replace(s, high=limit if s.high is None else min(s.high, limit))
+        if s.high is not None and s.low > s.high:
+            raise self.fail(
+                f"{what}: no value of {name} is left: it must be at least {s.low} and at most {s.high}"
+            )
+        self._symbols[name] = s
+        self._know_range(s)
+        return True
+
+    def _multiple(self, divisor: Dim, d: Dim) -> bool:
+        """Make `divisor divides s` a divisor of an input symbol s."""
+        if not self._learn or self._conditional or not divisor.is_const:
+            return False
+        for s in d.symbols:
+            if d == sym(s) and s in self._free and divisor.const % self._symbols[s].divisor == 0:
+                self._symbols[s] = replace(self._symbols[s], divisor=divisor.const)
+                self._know_range(self._symbols[s])
+                return True
+        return False
+
+
+def infer_node(
+    op: Op, args: Sequence[Arg | None], attrs: Attrs, engine: Engine
+) -> tuple[TensorType, ...]:
+    """The output types of one node. Checks that it needs stay in the engine (`take_checks`).
+
+    Raises SmeltError when the inputs cannot fit.
+    """
+    return tuple(engine.simplify_type(t) for t in op.infer(engine, args, attrs))

@@ -1,0 +1,369 @@
+"""Resize: nearest, linear and cubic along any axes; each output position reads a few weighted taps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from smelt.core.dim import Dim, dmax, dmin, to_dim
+from smelt.core.dtype import f32, i64
+from smelt.core.ir.graph import TensorType
+from smelt.core.ir.kernel import Expr
+from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op
+from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const, index, select
+from smelt.core.ops.window import dims
+
+ZERO = to_dim(0)
+TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
+
+
+def _infer(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    x = args[0]
+    assert x is not None
+    shape = dims(attrs, "shape")
+    if len(shape) != x.rank:
+        raise c.fail(f"{len(shape)} output extents for rank {x.rank}")
+    if attrs["mode"] not in TAPS:
+        raise c.fail(f"mode '{attrs['mode']}' is none of {', '.join(TAPS)}")
+    if attrs["antialias"]:
+        raise c.unsupported("Resize with antialias")
+    return (TensorType(x.dtype, shape),)
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """One resized axis: input and output extents, its scale as given (or None), its region."""
+
+    n: Dim
+    out: Dim
+    scale: float | None
+    roi: tuple[float, float]
+
+
+def _scales(attrs: Attrs, rank: int) -> tuple[float | None, ...]:
+    scales = attrs.get("scales") or (None,) * rank
+    assert isinstance(scales, tuple)
+    return tuple(None if s is None else float(s) for s in scales)  # type: ignore[arg-type]
+
+
+def _axes(attrs: Attrs, shape: tuple[Dim, ...], out: tuple[Dim, ...]) -> list[_Axis | None]:
+    """A row per axis that changes; None for one that stays as it is."""
+    rank = len(shape)
+    roi = attrs.get("roi") or (*(0.0,) * rank, *(1.0,) * rank)
+    assert isinstance(roi, tuple)
+    rows: list[_Axis | None] = []
+    for a, s in enumerate(_scales(attrs, rank)):
+        region = (float(roi[a]), float(roi[rank + a]))  # type: ignore[arg-type]
+        cropped = attrs["coordinate_mode"] == "tf_crop_and_resize" and region != (0.0, 1.0)
+        same = shape[a] == out[a] and s in (None, 1.0) and not cropped
+        rows.append(None if same else _Axis(shape[a], out[a], s, region))
+    return rows
+
+
+# ---------------------------------------------------------------- coordinates
+
+
+def _f(v: float) -> Expr:
+    return const(v, f32)
+
+
+def _inverse_scale(x: _Axis) -> Expr:
+    """Input positions per output position."""
+    if x.scale is not None:
+        return _f(1.0 / x.scale)
+    return call("div", index(x.n, f32), index(x.out, f32))
+
+
+def _half_pixel(o: Dim, x: _Axis) -> Expr:
+    return call("sub", call("mul", call("add", index(o, f32), _f(0.5)), _inverse_scale(x)), _f(0.5))
+
+
+def _asymmetric(o: Dim, x: _Axis) -> Expr:
+    return call("mul", index(o, f32), _inverse_scale(x))
+
+
+def _align_corners(o: Dim, x: _Axis) -> Expr:
+    step = call("div", index(x.n - 1, f32), index(dmax(x.out - 1, 1), f32))
+    return call("mul", index(o, f32), step)
+
+
+def _pytorch_half_pixel(o: Dim, x: _Axis) -> Expr:
+    return select(call("gt", index(x.out, i64), const(1, i64)), _half_pixel(o, x), _f(0.0))
+
+
+def _half_pixel_symmetric(o: Dim, x: _Axis) -> Expr:
+    # centre the output grid when the scale does not divide evenly
+    scale = _f(x.scale) if x.scale is not None else call("div", index(x.out, f32), index(x.n, f32))
+    adjust = call("div", index(x.out, f32), call("mul", scale, index(x.n, f32)))
+    offset = call("mul", call("mul", index(x.n, f32), _f(0.5)), call("sub", _f(1.0), adjust))
+    return call("add", offset, _half_pixel(o, x))
+
+
+def _tf_crop(o: Dim, x: _Axis) -> Expr:
+    start, end = x.roi
+    last = index(x.n - 1, f32)
+    step = call("div", call("mul", _f(end - start), last), index(dmax(x.out - 1, 1), f32))
+    many = call("add", call("mul", _f(start), last), call("mul", index(o, f32), step))
+    one = call("mul", _f(0.5 * (start + end)), last)
+    return select(call("gt", index(x.out, i64), const(1, i64)), many, one)
+
+
+COORDINATES: dict[str, Callable[[Dim, _Axis], Expr]] = {
+    "half_pixel": _half_pixel,
+    "asymmetric": _asymmetric,
+    "align_corners": _align_corners,
+    "pytorch_half_pixel": _pytorch_half_pixel,
+    "half_pixel_symmetric": _half_pixel_symmetric,
+    "tf_crop_and_resize": _tf_crop,
+}
+
+NEAREST: dict[str, Callable[[Expr], Expr]] = {
+    "floor": lambda p: call("floor", p),
+    "ceil": lambda p: call("ceil", p),
+    "round_prefer_floor": lambda p: call("ceil", call("sub", p, _f(0.5))),
+    "round_prefer_ceil": lambda p: call("floor", call("add", p, _f(0.5))),
+}
+
+
+def _exact_nearest(o: Dim, x: _Axis, attrs: Attrs) -> Dim | None:
+    """o // s for an integer upscale s, where the float formula gives just that.
+
+    # asymmetric + floor:              floor(o / s)
+    # half_pixel + round_prefer_floor: ceil((o + 0.5) / s - 1) = floor(o / s)
+    """
+    if x.scale is None or x.scale != int(x.scale) or x.scale < 1:
+        return None
+    if (attrs["coordinate_mode"], attrs["nearest_mode"]) in (
+        ("asymmetric", "floor"),
+        ("half_pixel", "round_prefer_floor"),
+    ):
+        return o // int(x.scale)
+    return None
+
+
+def _weights(mode: str, frac: Expr, a: float) -> list[Expr]:
+    one = _f(1.0)
+    if mode == "linear":
+        return [call("sub", one, frac), frac]
+
+    def near(t: Expr) -> Expr:
+        # ((a + 2) t - (a + 3)) t^2 + 1 for |t| <= 1
+        inner = call("sub", call("mul", _f(a + 2), t), _f(a + 3))
+        return call("add", call("mul", call("mul", inner, t), t), one)
+
+    def far(t: Expr) -> Expr:
+        # ((a t - 5a) t + 8a) t - 4a for 1 < |t| < 2
+        y = call("sub", call("mul", _f(a), t), _f(5 * a))
+        y = call("add", call("mul", y, t), _f(8 * a))
+        return call("sub", call("mul", y, t), _f(4 * a))
+
+    rest = call("sub", one, frac)
+    return [far(call("add", one, frac)), near(frac), near(rest), far(call("add", one, rest))]
+
+
+Chosen = tuple[tuple[Dim, Expr | None], ...]
+
+
+def _resize(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) -> Expr:
+    """Per changed axis: position -> base tap and weights; the product of weights over all taps."""
+    rows = _axes(attrs, x.shape, out.shape)
+    mode = str(attrs["mode"])
+    outside: list[Expr] = []
+
+    def axis(a: int, at: tuple[Dim, ...], weight: Expr | None) -> Expr:
+        if a == x.rank:
+            e = x[at]
+            return e if weight is None else call("mul", cast(e, f32), weight)
+        row = rows[a]
+        if row is None:
+            return axis(a + 1, (*at, i[a]), weight)
+        if mode == "nearest" and (exact := _exact_nearest(i[a], row, attrs)) is not None:
+            return axis(a + 1, (*at, dmin(exact, row.n - 1)), weight)
+        p = COORDINATES[str(attrs["coordinate_mode"])](i[a], row)
+        if attrs["coordinate_mode"] == "tf_crop_and_resize":
+            outside.append(call("or", call("lt", p, _f(0.0)), call("gt", p, index(row.n - 1, f32))))
+        if mode == "nearest":
+            chosen = cast(NEAREST[str(attrs["nearest_mode"])](p), i64)
+            return t.let(chosen, 0, row.n - 1, lambda g: axis(a + 1, (*at, g), weight))
+        return t.let(
+            cast(call("floor", p), i64), -2, row.n + 1, lambda g: taps(a, at, weight, row, p, g)
+        )
+
+    def taps(a: int, at: tuple[Dim, ...], weight: Expr | None, row: _Axis, p: Expr, g: Dim) -> Expr:
+        frac = call("sub", p, call("floor", p))
+        ws = _weights(mode, frac, float(attrs.get("cubic_coeff") or -0.75))  # type: ignore[arg-type]
+        first = 0 if mode == "linear" else -1
+        if attrs["exclude_outside"]:
+            ws = _renormalised(ws, [g + first + n for n in range(len(ws))], row.n)
+        total: Expr | None = None
+        for n, w in enumerate(ws):
+            position = dmax(dmin(g + first + n, row.n - 1), 0)
+            e = axis(a + 1, (*at, position), w if weight is None else call("mul", weight, w))
+            total = e if total is None else call("add", total, e)
+        assert total is not None
+        return total
+
+    y = cast(axis(0, (), None), out.dtype)
+    for condition in outside:
+        y = select(condition, const(float(attrs["extrapolation"]), out.dtype), y)  # type: ignore[arg-type]
+    return y
+
+
+def _renormalised(ws: list[Expr], at: list[Dim], n: Dim) -> list[Expr]:
+    """Weights of taps outside become 0, the rest sum to 1."""
+    kept = []
+    for w, p in zip(ws, at, strict=True):
+        ok = call("and", call("ge", index(p), const(0, i64)), call("lt", index(p), index(n)))
+        kept.append(select(ok, w, _f(0.0)))
+    total: Expr = kept[0]
+    for w in kept[1:]:
+        total = call("add", total, w)
+    return [call("div", w, total) for w in kept]
+
+
+# ---------------------------------------------------------------- reference
+
+
+def _np_position(
+    o: Array, n: int, out: int, scale: float | None, roi: tuple[float, float], mode: str
+) -> Array:
+    inverse = np.float32(1.0 / scale) if scale is not None else np.float32(n) / np.float32(out)
+    o = o.astype(np.float32)
+    half = np.float32(0.5)
+    centre = (o + half) * inverse - half
+    if mode == "half_pixel" or (mode == "pytorch_half_pixel" and out > 1):
+        return centre
+    if mode == "pytorch_half_pixel":
+        return np.zeros_like(o)
+    if mode == "asymmetric":
+        return o * inverse
+    if mode == "align_corners":
+        return o * (np.float32(n - 1) / np.float32(max(out - 1, 1)))
+    if mode == "half_pixel_symmetric":
+        s = np.float32(scale if scale is not None else out / n)
+        return np.float32(n) * half * (1 - np.float32(out) / (s * np.float32(n))) + centre
+    start, end = roi
+    if out == 1:
+        return np.full_like(o, 0.5 * (start + end) * (n - 1))
+    return start * (n - 1) + o * ((end - start) * (n - 1) / (out - 1))
+
+
+def _np_matrix(
+    n: int, row: tuple[int, float | None, tuple[float, float]], attrs: Attrs
+) -> tuple[Any, Any]:
+    """[out, n] interpolation matrix of one axis, and which outputs lie outside the input."""
+    out, scale, roi = row
+    p = _np_position(np.arange(out), n, out, scale, roi, str(attrs["coordinate_mode"]))
+    matrix = np.zeros((out, n))
+    mode, a = str(attrs["mode"]), float(attrs.get("cubic_coeff") or -0.75)  # type: ignore[arg-type]
+    if mode == "nearest":
+        round_ = {
+            "floor": np.floor,
+            "ceil": np.ceil,
+            "round_prefer_floor": lambda v: np.ceil(v - np.float32(0.5)),
+            "round_prefer_ceil": lambda v: np.floor(v + np.float32(0.5)),
+        }[str(attrs["nearest_mode"])]
+        matrix[np.arange(out), np.clip(round_(p).astype(int), 0, n - 1)] = 1
+        return matrix, (p < 0) | (p > n - 1)
+    for o in range(out):
+        base = math.floor(p[o])
+        f = float(p[o] - base)
+        near = [((a + 2) * v - (a + 3)) * v * v + 1 for v in (f, 1 - f)]
+        far = [((a * v - 5 * a) * v + 8 * a) * v - 4 * a for v in (1 + f, 2 - f)]
+        ws = [1 - f, f] if mode == "linear" else [far[0], near[0], near[1], far[1]]
+        at = [base + k - (mode == "cubic") for k in range(len(ws))]
+        if attrs["exclude_outside"]:
+            ws = [w if 0 <= q < n else 0.0 for w, q in zip(ws, at, strict=True)]
+            ws = [w / sum(ws) for w in ws]
+        for w, q in zip(ws, at, strict=True):
+            matrix[o, min(max(q, 0), n - 1)] += w
+    return matrix, (p < 0) | (p > n - 1)
+
+
+def _ref(
+    arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
+) -> Sequence[Array]:
+    x = arrays[0]
+    assert x is not None
+    y = x if x.dtype.kind in "iu" and attrs["mode"] == "nearest" else x.astype(np.float64)
+    rows = _axes(attrs, tuple(to_dim(n) for n in x.shape), types[0].shape)
+    outside: list[tuple[int, Any]] = []
+    for a, row in enumerate(rows):
+        if row is None:
+            continue
+        matrix, out = _np_matrix(x.shape[a], (row.out.const, row.scale, row.roi), attrs)
+        moved = np.tensordot(matrix, np.moveaxis(y, a, 0), axes=(1, 0))
+        y = np.moveaxis(moved, 0, a)
+        outside.append((a, out))
+    if attrs["coordinate_mode"] == "tf_crop_and_resize":
+        for a, out in outside:
+            np.moveaxis(y, a, 0)[out] = float(attrs["extrapolation"])  # type: ignore[arg-type]
+    return (np.ascontiguousarray(y).astype(types[0].dtype.numpy),)
+
+
+def _attrs(shape: tuple[int, ...], scales: tuple[float, ...] | None, **changes: object) -> Attrs:
+    base: dict[str, Any] = {
+        "shape": tuple(to_dim(n) for n in shape),
+        "scales": scales,
+        "mode": "nearest",
+        "coordinate_mode": "half_pixel",
+        "nearest_mode": "round_prefer_floor",
+        "cubic_coeff": -0.75,
+        "exclude_outside": False,
+        "extrapolation": 0.0,
+        "antialias": False,
+        "roi": None,
+    }
+    return {**base, **changes}
+
+
+ROWS: tuple[Op, ...] = (
+    Op(
+        "resize",
+        "x",
+        _infer,
+        _ref,
+        (
+            Case(
+                ("f32[2, 3, 4, 5]",),
+                attrs=_attrs(
+                    (2, 3, 8, 10),
+                    (1.0, 1.0, 2.0, 2.0),
+                    coordinate_mode="asymmetric",
+                    nearest_mode="floor",
+                ),
+            ),
+            Case(("f32[2, 3, 4, 5]",), attrs=_attrs((2, 3, 7, 3), None)),
+            *(
+                Case(
+                    ("f32[1, 2, 4, 5]",),
+                    attrs=_attrs((1, 2, 8, 9), None, mode="linear", coordinate_mode=m),
+                )
+                for m in COORDINATES
+                if m != "tf_crop_and_resize"
+            ),
+            Case(
+                ("f32[1, 2, 6, 5]",),
+                attrs=_attrs((1, 2, 4, 9), None, mode="cubic", exclude_outside=True),
+            ),
+            Case(
+                ("f32[1, 1, 5, 5]",),
+                attrs=_attrs(
+                    (1, 1, 3, 3),
+                    None,
+                    mode="linear",
+                    coordinate_mode="tf_crop_and_resize",
+                    roi=(0.0, 0.0, 0.4, 0.6, 1.0, 1.0, 1.2, 1.7),
+                    extrapolation=10.0,
+                ),
+            ),
+        ),
+        compute=_resize,
+    ),
+)
+
+__all__ = ["ROWS", "ZERO"]
