@@ -1,23 +1,19 @@
 """Symbolic integers: canonical expressions, what is known about their symbols, and proofs about them.
 
-    expr.py    Dim: polynomials over symbols, floor divisions, minima and maxima
-    present.py Dim -> terms and text; finds the `x % c` that a canonical form spells as x - c*(x//c)
-    parse.py   text -> Dim
-    facts.py   Facts: ranges, divisors, bounds and equalities; simplify and prove
-    solve.py   the lower bounds that proofs rest on
+atoms.py   symbols, divisions, minima and maxima, and products of them
+expr.py    Dim: polynomials over atoms, and the rules that make them canonical
+present.py Dim -> terms and text; finds the `x % c` that a canonical form spells as x - c*(x//c)
+parse.py   text -> Dim
+facts.py   Facts: ranges, divisors, bounds and equalities; simplify and prove
+solve.py   the lower bounds that proofs rest on
 """
 
 from __future__ import annotations
 
+from smelt.core.dim.atoms import Atom, FloorDiv, Max, Min, Mod, Symbol
 from smelt.core.dim.expr import (
-    Atom,
     Dim,
     DimLike,
-    FloorDiv,
-    Max,
-    Min,
-    Mod,
-    Symbol,
     align_up,
     ceildiv,
     dmax,

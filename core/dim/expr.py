@@ -13,75 +13,40 @@ from __future__ import annotations
 
 import math
 import operator
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, Protocol, TypeAlias, final
+from typing import Any, Final, Protocol, TypeAlias, final, runtime_checkable
 from weakref import WeakValueDictionary
 
-CACHE: Final = 1 << 15  # entries of each memo; a module of 7,000 nodes needs about 5,000
+from smelt.core.dim.atoms import (
+    CACHE,
+    LOCK,
+    Atom,
+    FloorDiv,
+    Max,
+    Min,
+    Mod,
+    Mono,
+    Poly,
+    Symbol,
+    Term,
+    atom_symbols,
+    intern_atom,
+    mono_div,
+    mono_gcd,
+    mono_key,
+    mono_mul,
+)
 
 
+@runtime_checkable
 class SupportsIndex(Protocol):
     """An int of any make, NumPy's included."""
 
     def __index__(self) -> int: ...
 
 
-# -- atoms: one object per meaning, so identity is equality; take them from Dim.terms(), never build them
-
-
-@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
-class Symbol:
-    """A named unknown integer."""
-
-    name: str
-    key: tuple[int, str]
-
-
-@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
-class FloorDiv:
-    """a // b, rounded towards minus infinity."""
-
-    a: Dim
-    b: Dim
-    key: tuple[int, str]
-
-
-@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
-class Mod:
-    """a % b with the sign of b; occurs only in what terms() gives out."""
-
-    a: Dim
-    b: Dim
-    key: tuple[int, str]
-
-
-@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
-class Min:
-    """The smallest of two or more args."""
-
-    args: tuple[Dim, ...]
-    key: tuple[int, str]
-
-
-@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
-class Max:
-    """The largest of two or more args."""
-
-    args: tuple[Dim, ...]
-    key: tuple[int, str]
-
-
-Atom: TypeAlias = Symbol | FloorDiv | Mod | Min | Max
-Mono: TypeAlias = tuple[tuple[Atom, int], ...]  # product of atom ** power, sorted by atom.key; () is 1
-Poly: TypeAlias = dict[Mono, int]  # no zero coefficients
-Term: TypeAlias = tuple[int, Mono]
-
 _dims: WeakValueDictionary[frozenset[tuple[Mono, int]], Dim] = WeakValueDictionary()
-_atoms: WeakValueDictionary[tuple[object, ...], Atom] = WeakValueDictionary()
-_lock = threading.Lock()  # taken only to add to the two tables
 
 
 @final
@@ -128,7 +93,7 @@ class Dim:
         """The names of all symbols, those inside divisions and minima included."""
         found = self._symbols
         if found is None:
-            found = frozenset(n for m in self._poly for a, _ in m for n in _atom_symbols(a))
+            found = frozenset(n for m in self._poly for a, _ in m for n in atom_symbols(a))
             self._symbols = found
         return found
 
@@ -137,7 +102,7 @@ class Dim:
         found = self._sorted
         if found is None:
             items = self._poly.items()
-            found = tuple(sorted(items, key=_item_key) if len(items) > 1 else items)
+            found = tuple(sorted(items, key=item_key) if len(items) > 1 else items)
             self._sorted = found
         return found
 
@@ -164,7 +129,7 @@ class Dim:
                     if power != 1:
                         return None
                     found = True
-                elif name in _atom_symbols(atom):
+                elif name in atom_symbols(atom):
                     return None
                 else:
                     others.append((atom, power))
@@ -284,15 +249,20 @@ class Dim:
             return True
         if other.__class__ is Dim:
             return False  # equal Dims are one object
-        if hasattr(other, "__index__"):
-            return self.const_or_none == operator.index(other)
+        if isinstance(other, SupportsIndex):
+            try:
+                return self.const_or_none == operator.index(other)
+            except TypeError:  # a NumPy array
+                pass
         return NotImplemented
 
     def __hash__(self) -> int:
         return self._hash
 
     def __bool__(self) -> bool:
-        raise TypeError(f"a Dim has no truth value ({self}); compare with == or ask Facts.prove_...")
+        raise TypeError(
+            f"a Dim has no truth value ({self}); compare with == or ask Facts.prove_..."
+        )
 
     def __str__(self) -> str:
         found = self._text
@@ -330,7 +300,7 @@ def make(poly: Poly) -> Dim:
     dim._poly = poly
     dim._sorted = dim._symbols = dim._terms = dim._text = None
     dim._hash = hash(poly.get((), 0)) if not poly or (len(poly) == 1 and () in poly) else hash(key)
-    with _lock:
+    with LOCK:
         return _dims.setdefault(key, dim)
 
 
@@ -348,13 +318,13 @@ ONE: Final = _constant(1)
 
 def to_dim(x: DimLike | SupportsIndex) -> Dim:
     """x itself, or the constant x (any int, NumPy's included); raises TypeError for anything else."""
-    return x if isinstance(x, Dim) else _constant(operator.index(x))
+    return x if isinstance(x, Dim) else _constant(int(operator.index(x)))
 
 
 @lru_cache(CACHE)
 def sym(name: str) -> Dim:
     """The symbol of that name; any string will do (odd ones print in backquotes)."""
-    return atom_dim(_intern(Symbol, (name,)))
+    return atom_dim(intern_atom(Symbol, name))
 
 
 def product(xs: Iterable[DimLike]) -> Dim:
@@ -378,47 +348,17 @@ def align_up(a: DimLike, b: DimLike) -> Dim:
 
 def dmin(*xs: DimLike) -> Dim:
     """The smallest of one or more."""
-    return _extreme(Min, tuple(map(to_dim, xs)))
+    return _extreme(True, tuple(map(to_dim, xs)))
 
 
 def dmax(*xs: DimLike) -> Dim:
     """The largest of one or more."""
-    return _extreme(Max, tuple(map(to_dim, xs)))
+    return _extreme(False, tuple(map(to_dim, xs)))
 
 
 def atom_dim(atom: Atom) -> Dim:
     """The Dim that is just this atom."""
     return make({((atom, 1),): 1})
-
-
-_RANK: Final = {Symbol: 0, FloorDiv: 1, Mod: 2, Min: 3, Max: 4}
-
-
-def _intern(kind: type[Atom], parts: tuple[object, ...]) -> Atom:
-    """The one atom of this class and these fields."""
-    key = (kind, *parts)
-    found = _atoms.get(key)
-    if found is None:
-        from smelt.core.dim.present import ATOM_TEXT
-
-        bare = kind(*parts, (0, ""))  # type: ignore[arg-type]
-        atom = kind(*parts, (_RANK[kind], ATOM_TEXT[kind](bare)))  # type: ignore[arg-type]
-        with _lock:
-            found = _atoms.setdefault(key, atom)
-    return found
-
-
-def mod_atom(a: Dim, b: Dim) -> Atom:
-    """a % b as an atom; only for what terms() gives out."""
-    return _intern(Mod, (a, b))
-
-
-def _atom_symbols(atom: Atom) -> frozenset[str]:
-    if isinstance(atom, Symbol):
-        return frozenset((atom.name,))
-    if isinstance(atom, Min | Max):
-        return frozenset().union(*(x.symbols for x in atom.args))
-    return atom.a.symbols | atom.b.symbols
 
 
 _EVALUATE: Final[Mapping[type, Callable[[Any, Mapping[str, int]], int]]] = {
@@ -430,53 +370,12 @@ _EVALUATE: Final[Mapping[type, Callable[[Any, Mapping[str, int]], int]]] = {
 }
 
 
-# -- monomials and polynomials
+# -- polynomials
 
 
-def _atom_key(item: tuple[Atom, int]) -> tuple[int, str]:
-    return item[0].key
-
-
-def mono_key(mono: Mono) -> tuple[object, ...]:
-    """Sort key: graded lexicographic, highest degree first; the constant comes last."""
-    return (-sum(n for _, n in mono), tuple((a.key, -n) for a, n in mono))
-
-
-def _item_key(item: tuple[Mono, int]) -> tuple[object, ...]:
+def item_key(item: tuple[Mono, int]) -> tuple[object, ...]:
+    """Sort key of a term: see mono_key."""
     return mono_key(item[0])
-
-
-@lru_cache(CACHE)
-def mono_mul(m: Mono, n: Mono) -> Mono:
-    """The product of two monomials."""
-    powers = dict(m)
-    for atom, power in n:
-        powers[atom] = powers.get(atom, 0) + power
-    return tuple(sorted(powers.items(), key=_atom_key))
-
-
-def mono_div(m: Mono, n: Mono) -> Mono | None:
-    """m / n when n divides m."""
-    if not n:
-        return m
-    powers = dict(m)
-    for atom, power in n:
-        left = powers.get(atom, 0) - power
-        if left < 0:
-            return None
-        if left:
-            powers[atom] = left
-        else:
-            del powers[atom]
-    return tuple(powers.items())
-
-
-def mono_gcd(m: Mono, n: Mono) -> Mono:
-    """The largest monomial that divides both."""
-    if not m or not n:
-        return ()
-    other = dict(n)
-    return tuple((a, min(p, other[a])) for a, p in m if a in other)
 
 
 def common_factor(*dims: Dim) -> tuple[int, Mono]:
@@ -558,7 +457,7 @@ def _floordiv(a: Dim, b: Dim) -> Dim:
         merged = _merge_nested(r, b)
         if merged is not None:
             return q + merged
-    return q + atom_dim(_intern(FloorDiv, (r, b)))
+    return q + atom_dim(intern_atom(FloorDiv, r, b))
 
 
 def _div_int(a: Dim, c: int) -> Dim:
@@ -593,8 +492,10 @@ def _div_int(a: Dim, c: int) -> Dim:
         bound = c - 1 - rest.get((), 0)
         if bound:
             y[()] = bound
-        return make(quotient) + make(dict.fromkeys((m for m in rest if m), 1)) - _div_int(make(y), c)
-    return make(quotient) + atom_dim(_intern(FloorDiv, (r, to_dim(c))))
+        return (
+            make(quotient) + make(dict.fromkeys((m for m in rest if m), 1)) - _div_int(make(y), c)
+        )
+    return make(quotient) + atom_dim(intern_atom(FloorDiv, r, to_dim(c)))
 
 
 def _merge_nested(a: Dim, b: Dim) -> Dim | None:
@@ -628,18 +529,17 @@ def _merge_nested(a: Dim, b: Dim) -> Dim | None:
 
 
 @lru_cache(CACHE)
-def _extreme(kind: type[Min] | type[Max], xs: tuple[Dim, ...]) -> Dim:
+def _extreme(smallest: bool, xs: tuple[Dim, ...]) -> Dim:
     assert xs, "a minimum or maximum of nothing"
-    other: type[Min] | type[Max] = Max if kind is Min else Min
-    pick = min if kind is Min else max
+    pick = min if smallest else max
     # min(x, x + 1)  -->  x: of args that differ by a constant one stays
     best: dict[Dim, int] = {}
-    for x in (y for x in xs for y in _flat(kind, x)):
+    for x in (part for whole in xs for part in _flat(smallest, whole)):
         k = x._poly.get((), 0)
         moving = x - k
         best[moving] = pick(best[moving], k) if moving in best else k
     args = [moving + k for moving, k in best.items()]
-    args = [x for x in args if not _absorbed(other, x, args)]
+    args = [x for x in args if not _absorbed(smallest, x, args)]
     if len(args) == 1:
         return args[0]
     # min(a + b, a + c)  -->  a + min(b, c);   min(4*a, 8)  -->  4*min(a, 2)
@@ -650,12 +550,12 @@ def _extreme(kind: type[Min] | type[Max], xs: tuple[Dim, ...]) -> Dim:
         args = [divide_terms(x, number, ()) for x in args]
     # min(-a, -b)  -->  -max(a, b)
     if all(k < 0 for x in args for k in x._poly.values()):
-        return shift - number * _extreme(other, tuple(-x for x in args))
+        return shift - number * _extreme(not smallest, tuple(-x for x in args))
     args.sort(key=lambda x: (x.is_const, str(x)))
-    return shift + number * atom_dim(_intern(kind, (tuple(args),)))
+    return shift + number * atom_dim(intern_atom(Min if smallest else Max, tuple(args)))
 
 
-def _flat(kind: type[Min] | type[Max], x: Dim) -> Iterator[Dim]:
+def _flat(smallest: bool, x: Dim) -> Iterator[Dim]:
     """The args that x stands for: min(a, b) + e inside a min is a + e and b + e."""
     nested = [
         (mono, k)
@@ -666,18 +566,20 @@ def _flat(kind: type[Min] | type[Max], x: Dim) -> Iterator[Dim]:
         mono, k = nested[0]
         atom = mono[0][0]
         assert isinstance(atom, Min | Max)
-        if isinstance(atom, kind) == (k > 0):
+        if (isinstance(atom, Min) == smallest) == (k > 0):
             rest = x - make({mono: k})
             for arg in atom.args:
-                yield from _flat(kind, k * arg + rest)
+                yield from _flat(smallest, k * arg + rest)
             return
     yield x
 
 
-def _absorbed(other: type[Min] | type[Max], x: Dim, args: list[Dim]) -> bool:
+def _absorbed(smallest: bool, x: Dim, args: list[Dim]) -> bool:
     """True for max(a, ..) beside a in a min (and the other way round): it never decides."""
     atom = sole_atom(x)
-    return isinstance(atom, other) and any(y in atom.args for y in args if y is not x)
+    if not isinstance(atom, Max if smallest else Min):
+        return False
+    return any(y in atom.args for y in args if y is not x)
 
 
 def _common_part(args: list[Dim]) -> Dim:
@@ -710,7 +612,7 @@ def _substitute(dim: Dim, chosen: tuple[tuple[str, Dim], ...]) -> Dim:
     total = ZERO
     kept: Poly = {}
     for mono, k in dim._poly.items():
-        if not any(n in mapping for a, _ in mono for n in _atom_symbols(a)):
+        if not any(n in mapping for a, _ in mono for n in atom_symbols(a)):
             kept[mono] = k
             continue
         part = to_dim(k)
@@ -734,6 +636,6 @@ def rebuild(atom: Atom, change: Callable[[Dim], Dim]) -> Dim:
     if isinstance(atom, Symbol):
         return atom_dim(atom)
     if isinstance(atom, Min | Max):
-        return _extreme(atom.__class__, tuple(map(change, atom.args)))
+        return _extreme(isinstance(atom, Min), tuple(map(change, atom.args)))
     a, b = change(atom.a), change(atom.b)
     return a // b if isinstance(atom, FloorDiv) else a % b

@@ -9,18 +9,17 @@ from functools import cached_property
 from math import lcm
 from typing import Final, TypeAlias
 
+from smelt.core.dim.atoms import FloorDiv, Symbol
 from smelt.core.dim.expr import (
-    ONE,
     ZERO,
     Dim,
     DimLike,
-    FloorDiv,
-    Symbol,
     atom_dim,
     common_factor,
     divide_terms,
     make,
     product,
+    rebuild,
     sole_atom,
     sym,
     to_dim,
@@ -40,7 +39,9 @@ class Truth(Enum):
     UNKNOWN = "unknown"
 
     def __bool__(self) -> bool:
-        raise TypeError("a Truth is not a bool; write `is YES`, so that UNKNOWN takes the safe path")
+        raise TypeError(
+            "a Truth is not a bool; write `is YES`, so that UNKNOWN takes the safe path"
+        )
 
 
 YES: Final = Truth.YES
@@ -89,7 +90,11 @@ class Facts:
         if name in self.equal:
             whole = self.equal[name]
             atom = sole_atom(whole)
-            return self.with_divisor(atom.name, d) if isinstance(atom, Symbol) else self.with_equal(whole % d, 0)
+            return (
+                self.with_divisor(atom.name, d)
+                if isinstance(atom, Symbol)
+                else self.with_equal(whole % d, 0)
+            )
         return replace(self, divisors={**self.divisors, name: lcm(d, self.divisors.get(name, 1))})
 
     def with_upper(self, name: str, hi: DimLike) -> Facts:
@@ -122,7 +127,11 @@ class Facts:
                 low, high = (-(k // c), None) if c > 0 else (None, k // -c)
                 given = self.ranges.get(atom.name, SIZE)
                 return replace(self, ranges={**self.ranges, atom.name: _meet(given, (low, high))})
-        return self if rest.is_const and rest.const >= 0 else replace(self, nonneg=_add(self.nonneg, rest))
+        return (
+            self
+            if rest.is_const and rest.const >= 0
+            else replace(self, nonneg=_add(self.nonneg, rest))
+        )
 
     def with_equal(self, a: DimLike, b: DimLike) -> Facts:
         """a == b, learned. One symbol is solved for and replaced from then on: a's own name if a is a plain
@@ -159,7 +168,9 @@ class Facts:
         swap = {name: value}
 
         def out(bounds: Mapping[str, tuple[Dim, ...]]) -> dict[str, tuple[Dim, ...]]:
-            return {n: tuple(x.substitute(swap) for x in xs) for n, xs in bounds.items() if n != name}
+            return {
+                n: tuple(x.substitute(swap) for x in xs) for n, xs in bounds.items() if n != name
+            }
 
         facts = Facts(
             {n: r for n, r in self.ranges.items() if n != name},
@@ -264,7 +275,10 @@ class Facts:
         lowers = {n: tuple(map(self._inside, xs)) for n, xs in self.lowers.items()}
         for name, (hidden, d) in self._hidden.items():
             low, high = self.ranges.get(name, SIZE)
-            ranges[hidden] = (None if low is None else -(-low // d)), (None if high is None else high // d)
+            ranges[hidden] = (
+                (None if low is None else -(-low // d)),
+                (None if high is None else high // d),
+            )
             uppers[hidden] = tuple(x // d for x in uppers.pop(name, ()))
             lowers[hidden] = tuple((x + d - 1) // d for x in lowers.pop(name, ()))
         inside = (tuple(map(self._inside, xs)) for xs in (self.zeros, self.nonneg))
@@ -290,17 +304,9 @@ class Facts:
                     elif name:
                         factors.append(sym(name) // d)
                     else:
-                        factors.append(_rebuild_outside(self, atom_dim(atom)))
+                        factors.append(rebuild(atom, self._outside))
             total = total + product(factors) * k
         return total
-
-
-def _rebuild_outside(facts: Facts, dim: Dim) -> Dim:
-    from smelt.core.dim.expr import rebuild
-
-    atom = sole_atom(dim)
-    assert atom is not None
-    return rebuild(atom, facts._outside)
 
 
 def _halves(dim: Dim) -> Dim:
@@ -308,7 +314,12 @@ def _halves(dim: Dim) -> Dim:
     total = dim
     for mono, k in dim.sorted_items():
         for atom, power in mono:
-            if power == 1 and isinstance(atom, FloorDiv) and atom.b == 2 and atom.a._poly.get((), 0) == 1:
+            if (
+                power == 1
+                and isinstance(atom, FloorDiv)
+                and atom.b == 2
+                and atom.a._poly.get((), 0) == 1
+            ):
                 x = atom.a - 1
                 others = make({tuple(f for f in mono if f[0] is not atom): k})
                 total = total - make({mono: k}) + others * (x - x // 2)
@@ -324,6 +335,3 @@ def _meet(a: Range, b: Range) -> Range:
 
 def _add(known: tuple[Dim, ...], new: Dim) -> tuple[Dim, ...]:
     return known if new in known else (*known, new)
-
-
-assert ONE == 1

@@ -1,11 +1,11 @@
 """Text -> Dim: what str(Dim) prints, and the arithmetic that exporters write into dimension names.
 
-    expr    = term {('+' | '-') term}
-    term    = unary {('*' | '//' | '/' | '%') unary}         left to right; '/' floors, but see fraction
-    unary   = {'-' | '+'} power
-    power   = primary ['**' integer]
-    primary = integer | name | `quoted name` | function '(' expr {',' expr} ')' | '(' expr ')'
-    fraction: directly inside floor() and ceil(), '/' is exact until the function rounds it
+expr    = term {('+' | '-') term}
+term    = unary {('*' | '//' | '/' | '%') unary}         left to right; '/' floors, but see fraction
+unary   = {'-' | '+'} power
+power   = primary ['**' integer]
+primary = integer | name | `quoted name` | function '(' expr {',' expr} ')' | '(' expr ')'
+fraction: directly inside floor() and ceil(), '/' is exact until the function rounds it
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_TEXT:
-            raise ValueError(f"a dimension expression of {len(text)} characters; at most {MAX_TEXT}")
+            raise ValueError(
+                f"a dimension expression of {len(text)} characters; at most {MAX_TEXT}"
+            )
         self.text = text
         self.at = 0
         self.depth = 0
@@ -82,7 +84,9 @@ class _Parser:
             return
         match = _TOKEN.match(self.text, self.at)
         if match is None or match.lastgroup is None:
-            raise ValueError(f"cannot read dimension expression {self.text!r} at character {self.at}")
+            raise ValueError(
+                f"cannot read dimension expression {self.text!r} at character {self.at}"
+            )
         self.kind, self.value, self.at = match.lastgroup, match[match.lastgroup], match.end()
 
     def error(self, wanted: str) -> ValueError:
@@ -209,8 +213,17 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 Pair: TypeAlias = Callable[[Dim, Dim], Dim]
-_ROUNDING: Final[Mapping[str, Pair]] = {"floor": _nonzero_div, "ceil": _nonzero_ceil, "ceiling": _nonzero_ceil}
-_MANY: Final[Mapping[str, Callable[..., Dim]]] = {"min": dmin, "Min": dmin, "max": dmax, "Max": dmax}
+_ROUNDING: Final[Mapping[str, Pair]] = {
+    "floor": _nonzero_div,
+    "ceil": _nonzero_ceil,
+    "ceiling": _nonzero_ceil,
+}
+_MANY: Final[Mapping[str, Callable[..., Dim]]] = {
+    "min": dmin,
+    "Min": dmin,
+    "max": dmax,
+    "Max": dmax,
+}
 _PAIR: Final[Mapping[str, Pair]] = {
     "mod": _nonzero_mod,
     "Mod": _nonzero_mod,

@@ -7,9 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from smelt.core.dim.expr import (
+from smelt.core.dim.atoms import (
     Atom,
-    Dim,
     FloorDiv,
     Max,
     Min,
@@ -18,17 +17,18 @@ from smelt.core.dim.expr import (
     Poly,
     Symbol,
     Term,
-    make,
-    mod_atom,
+    intern_atom,
     mono_div,
     mono_key,
     mono_mul,
-    to_dim,
 )
+from smelt.core.dim.expr import Dim, make, to_dim
 
 PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 # names that the parser takes for functions; as symbols they are quoted
-FUNCTIONS: Final = ("min", "max", "floor", "ceil", "ceiling", "mod", "Min", "Max", "Mod", "FloorDiv", "CeilDiv")
+FUNCTIONS: Final = frozenset(
+    ("min", "max", "floor", "ceil", "ceiling", "mod", "Min", "Max", "Mod", "FloorDiv", "CeilDiv")
+)
 ESCAPES: Final = {"\\": "\\\\", "`": "\\`", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -54,7 +54,7 @@ def _find_remainder(poly: Poly) -> Poly | None:
                 # factor * (y % divisor), spelt with //; it is there when each of its terms is
                 spelt = dict((make(factor) * (y - divisor * (y // divisor))).sorted_items())
                 if mono in spelt and all(_covers(poly.get(m, 0), k) for m, k in spelt.items() if m):
-                    return _replace(poly, spelt, factor, mod_atom(y, divisor))
+                    return _replace(poly, spelt, factor, intern_atom(Mod, y, divisor))
     return None
 
 
@@ -130,7 +130,9 @@ def _is_bare(mono: Mono) -> bool:
 def _name(name: str) -> str:
     if PLAIN.fullmatch(name) and name not in FUNCTIONS:
         return name
-    escaped = (ESCAPES.get(c, c) if c.isprintable() or c in ESCAPES else f"\\u{ord(c):06x}" for c in name)
+    escaped = (
+        ESCAPES.get(c, c) if c.isprintable() or c in ESCAPES else f"\\u{ord(c):06x}" for c in name
+    )
     return "`" + "".join(escaped) + "`"
 
 

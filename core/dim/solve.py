@@ -14,20 +14,14 @@ Every step is sound by itself, so running out of steps makes an answer weaker, n
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeAlias
 
+from smelt.core.dim.atoms import Atom, FloorDiv, Max, Min, Mono, Poly, Symbol, mono_div
 from smelt.core.dim.expr import (
     ONE,
     ZERO,
-    Atom,
     Dim,
-    FloorDiv,
-    Max,
-    Min,
-    Mono,
-    Poly,
-    Symbol,
     atom_dim,
     common_factor,
     divide_poly,
@@ -35,7 +29,6 @@ from smelt.core.dim.expr import (
     dmax,
     dmin,
     make,
-    mono_div,
     product,
     rebuild,
     to_dim,
@@ -175,7 +168,9 @@ class Solver:
             if isinstance(atom, Symbol):
                 low, high = self._given(atom.name)
                 low = max(low, *(self._interval(x) for x in self.lowers.get(atom.name, ())), -INF)
-                high = min(high, *(-self._interval(-x) for x in self.uppers.get(atom.name, ())), INF)
+                high = min(
+                    high, *(-self._interval(-x) for x in self.uppers.get(atom.name, ())), INF
+                )
                 found = low, high
             elif isinstance(atom, FloorDiv):
                 found = self._quotient_span(atom)
@@ -201,7 +196,9 @@ class Solver:
             return -INF, INF
         b_low = max(b_low, 1)  # a divisor that is not negative is at least 1
         low, high = self.low(atom.a), self.high(atom.a)
-        return _floor(low, b_low if low < 0 else b_high), _floor(high, b_high if high < 0 else b_low)
+        return _floor(low, b_low if low < 0 else b_high), _floor(
+            high, b_high if high < 0 else b_low
+        )
 
     # -- relaxations
 
@@ -335,9 +332,9 @@ class Solver:
         if c is None:
             if self.low(b, 0) < 0:
                 return atom_dim(atom)
-            for times in (0, -1):  # times*b <= a < (times+1)*b
-                if self.low(a - b * times, 0) >= 0 and self.low(b * (times + 1) - a, 1) >= 1:
-                    return to_dim(times)
+            for j in (0, -1):  # j*b <= a < (j+1)*b
+                if self.low(a - b * j, 0) >= 0 and self.low(b * (j + 1) - a, 1) >= 1:
+                    return to_dim(j)
         # (g*r + s)//(g*b)  -->  r//b  for 0 <= s < g
         tried: set[tuple[int, Mono]] = set()
         for mono, k in a.sorted_items():
@@ -348,7 +345,7 @@ class Solver:
             number, factor = g
             rest = {m: j for m, j in a._poly.items() if j % number or mono_div(m, factor) is None}
             step, small = make({factor: number}), make(rest)
-            times = _floor(self.low(small), number) if not factor else 0
+            times: Num = _floor(self.low(small), number) if not factor else 0
             if not isinstance(times, int) or self.low(small, times * number) < times * number:
                 continue
             if self.high(small - step * times - step, -1) <= -1:
@@ -366,12 +363,12 @@ def _split(q: Dim, atom: Atom) -> dict[int, Dim]:
     return {power: make(parts[power]) for power in sorted(parts)}
 
 
-def _map_atoms(p: Dim, change: object) -> Dim:
+def _map_atoms(p: Dim, change: Callable[[Atom], Dim]) -> Dim:
     total = ZERO
     for mono, k in p.sorted_items():
         part = ONE * k
         for atom, power in mono:
-            value = atom_dim(atom) if isinstance(atom, Symbol) else change(atom)  # type: ignore[operator]
+            value = atom_dim(atom) if isinstance(atom, Symbol) else change(atom)
             for _ in range(power):
                 part = part * value
         total = total + part
