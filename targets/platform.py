@@ -1,0 +1,330 @@
+"""Target text ("arm64", "x86_64-linux:znver5+opencl") in, TargetSpec (row, cpu, devices) out."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import os
+import platform as _python_platform
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from smelt.core.diag import SmeltError
+
+Libc = Literal["glibc", "bionic"]
+
+
+@dataclass(frozen=True, slots=True)
+class Emulator:
+    """A qemu user-mode program.
+
+    baseline: its -cpu for the platform's default cpu. known: LLVM cpu names that it has under the
+    same name; any other cpu runs on `widest`, which has every instruction.
+    """
+
+    binary: str
+    baseline: str
+    widest: str = "max"
+    known: tuple[str, ...] = ()
+
+    def command(self, cpu: str, default_cpu: str) -> tuple[str, ...]:
+        """The words to put before a program that was compiled for cpu."""
+        model = cpu if cpu in self.known else self.baseline if cpu == default_cpu else self.widest
+        return (self.binary, "-cpu", model)
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """One operating system on one architecture: everything that differs between two of them.
+
+    triple, abi: what LLVM is told (abi is its `abiname`, "" for the default). features: LLVM
+    features that belong to default_cpu. zig, zig_flags: the C compiler's target. static_zig: the
+    target whose libc goes into a static program, None where programs are dynamic. page: the largest
+    page that the files must load with, in bytes. machine: e_machine of the ELF header. loader: the
+    dynamic linker. shim: the platform whose runner can load this platform's library where this
+    platform's own libc is missing.
+    """
+
+    name: str
+    arch: str
+    triple: str
+    default_cpu: str
+    features: str
+    bits: int
+    libc: Libc
+    loader: str
+    page: int
+    machine: int
+    zig: str
+    zig_flags: tuple[str, ...] = ()
+    static_zig: str | None = None
+    abi: str = ""
+    emulator: Emulator | None = None
+    shim: str | None = None
+
+
+_QEMU_ARM64 = Emulator(
+    "qemu-aarch64-static",
+    baseline="cortex-a53",
+    known=(
+        "cortex-a35",
+        "cortex-a53",
+        "cortex-a57",
+        "cortex-a72",
+        "cortex-a76",
+        "neoverse-n1",
+        "a64fx",
+    ),
+)
+_QEMU_ARM = Emulator(
+    "qemu-arm-static",
+    baseline="cortex-a7",
+    known=("cortex-a7", "cortex-a8", "cortex-a9", "cortex-a15"),
+)
+_ARMV7_FLAGS = ("-mcpu=cortex_a7",)
+
+_ROWS = (
+    Platform(
+        name="x86_64-linux",
+        arch="x86_64",
+        triple="x86_64-unknown-linux-gnu",
+        default_cpu="x86-64-v3",  # Haswell and Zen: AVX2, FMA, F16C
+        features="",
+        bits=64,
+        libc="glibc",
+        loader="/lib64/ld-linux-x86-64.so.2",
+        page=4096,
+        machine=62,
+        zig="x86_64-linux-gnu",
+        zig_flags=("-mcpu=x86_64",),
+        static_zig="x86_64-linux-musl",
+        emulator=Emulator("qemu-x86_64-static", baseline="max"),
+    ),
+    Platform(
+        name="aarch64-linux",
+        arch="aarch64",
+        triple="aarch64-unknown-linux-gnu",
+        default_cpu="cortex-a53",  # plain Armv8-A: every 64-bit board runs it, no dot product
+        features="",
+        bits=64,
+        libc="glibc",
+        loader="/lib/ld-linux-aarch64.so.1",
+        page=65536,
+        machine=183,
+        zig="aarch64-linux-gnu",
+        zig_flags=("-mcpu=generic", "-mno-outline-atomics"),
+        static_zig="aarch64-linux-musl",
+        emulator=_QEMU_ARM64,
+    ),
+    Platform(
+        name="armv7-linux",
+        arch="arm",
+        triple="armv7-unknown-linux-gnueabihf",
+        default_cpu="cortex-a7",
+        features="+neon,+vfp4",
+        bits=32,
+        libc="glibc",
+        loader="/lib/ld-linux-armhf.so.3",
+        page=65536,
+        machine=40,
+        zig="arm-linux-gnueabihf",
+        zig_flags=_ARMV7_FLAGS,
+        static_zig="arm-linux-musleabihf",
+        emulator=_QEMU_ARM,
+    ),
+    Platform(
+        name="riscv64-linux",
+        arch="riscv64",
+        triple="riscv64-unknown-linux-gnu",
+        default_cpu="generic-rv64",
+        features="+m,+a,+f,+d,+c",  # rv64gc; boards with vectors are chosen by cpu (spacemit-x60)
+        bits=64,
+        libc="glibc",
+        loader="/lib/ld-linux-riscv64-lp64d.so.1",
+        page=4096,
+        machine=243,
+        zig="riscv64-linux-gnu",
+        static_zig="riscv64-linux-musl",
+        abi="lp64d",
+        emulator=Emulator(
+            "qemu-riscv64-static", baseline="rv64", widest="rv64,v=true,vlen=256,vext_spec=v1.0"
+        ),
+    ),
+    Platform(
+        name="aarch64-android",
+        arch="aarch64",
+        triple="aarch64-linux-android26",
+        default_cpu="cortex-a53",
+        features="",
+        bits=64,
+        libc="bionic",
+        loader="/system/bin/linker64",
+        page=16384,  # Android 15 and later run with 16 KiB pages
+        machine=183,
+        zig="aarch64-linux-android",
+        zig_flags=("-mcpu=generic", "-mno-outline-atomics"),
+        emulator=_QEMU_ARM64,
+        shim="aarch64-linux",
+    ),
+    Platform(
+        name="armv7-android",
+        arch="arm",
+        triple="armv7-linux-androideabi26",
+        default_cpu="cortex-a7",
+        features="+neon,+vfp4",
+        bits=32,
+        libc="bionic",
+        loader="/system/bin/linker",
+        page=16384,
+        machine=40,
+        zig="arm-linux-androideabi",
+        # softfp: floats travel in core registers, which is Android's ABI, the FPU computes them
+        zig_flags=(*_ARMV7_FLAGS, "-mfloat-abi=softfp"),
+        emulator=_QEMU_ARM,
+    ),
+)
+PLATFORMS: Mapping[str, Platform] = MappingProxyType({row.name: row for row in _ROWS})
+
+# Short names -> (platform, cpu); cpu None: the row's own.
+ALIASES: Mapping[str, tuple[str, str | None]] = MappingProxyType(
+    {
+        "x86": ("x86_64-linux", None),
+        "arm64": ("aarch64-linux", None),
+        "armv7": ("armv7-linux", None),
+        "riscv64": ("riscv64-linux", None),
+        "android": ("aarch64-android", None),
+    }
+)
+DEVICES = ("opencl",)
+
+# What this machine calls its processor -> arch of a row.
+_MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64",
+             "armv7l": "arm", "armv8l": "arm", "riscv64": "riscv64"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSpec:
+    """A platform, the cpu and LLVM features to compile for, and devices ("opencl") beside it."""
+
+    platform: Platform
+    cpu: str
+    features: str = ""
+    devices: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """The text that parse_target reads back (of `host`: without its exact features)."""
+        cpu = "" if self.cpu == self.platform.default_cpu else f":{self.cpu}"
+        return self.platform.name + cpu + "".join(f"+{d}" for d in self.devices)
+
+    def emulator_command(self) -> tuple[str, ...] | None:
+        """Words that run this target's programs on another machine; None when the row has none."""
+        emulator = self.platform.emulator
+        return emulator.command(self.cpu, self.platform.default_cpu) if emulator else None
+
+    @property
+    def runs_here(self) -> bool:
+        """This machine executes the target's machine code without an emulator."""
+        return self.platform.name == host_platform_name()
+
+
+def host_platform_name() -> str | None:
+    """The row that this machine is, or None."""
+    arch = _MACHINES.get(_python_platform.machine().lower())
+    system = "android" if hasattr(sys, "getandroidapilevel") else sys.platform
+    return next((p.name for p in _ROWS if p.arch == arch and p.name.endswith(f"-{system}")), None)
+
+
+def parse_target(text: str) -> TargetSpec:
+    """'<platform or alias or host>[:cpu][+device...]' -> TargetSpec.
+
+    Raises SmeltError(kind='unsupported') for a platform, cpu or device that does not exist, listing
+    those that do.
+    """
+    match = re.fullmatch(r"([\w.-]+)(?::([\w.-]+))?((?:\+[\w:.-]+)*)", text.strip())
+    if match is None:
+        raise _unknown(f"target {text!r} is not of the form platform[:cpu][+device]")
+    name, cpu, rest = match.groups()
+    devices = tuple(sorted(set(rest.split("+")[1:])))
+    for device in devices:
+        if device not in DEVICES:
+            raise _unknown(
+                f"target {text!r}: there is no device {device!r}, only {', '.join(DEVICES)}"
+            )
+    if name == "host":
+        return _host(cpu, devices)
+    platform_name, alias_cpu = ALIASES.get(name, (name, None))
+    row = PLATFORMS.get(platform_name)
+    if row is None:
+        raise _unknown(f"target {text!r}: there is no platform {name!r}")
+    return _spec(row, cpu or alias_cpu, devices)
+
+
+def _unknown(message: str) -> SmeltError:
+    names = ", ".join((*ALIASES, "host", *PLATFORMS))
+    return SmeltError(message, kind="unsupported", hint=f"targets: {names}")
+
+
+def _spec(row: Platform, cpu: str | None, devices: tuple[str, ...]) -> TargetSpec:
+    if cpu is None or cpu == row.default_cpu:
+        return TargetSpec(row, row.default_cpu, row.features, devices)
+    known = cpu_names(row.arch)
+    if known and cpu not in known:  # LLVM would only warn, and compile for something else
+        near = difflib.get_close_matches(cpu, known, 6, 0.4) or sorted(known)
+        raise SmeltError(
+            f"platform {row.name!r} has no cpu {cpu!r}",
+            kind="unsupported",
+            hint=f"cpus: {', '.join(near)}, ... (LLVM's names)",
+        )
+    return TargetSpec(row, cpu, "", devices)
+
+
+def _host(cpu: str | None, devices: tuple[str, ...]) -> TargetSpec:
+    name = host_platform_name()
+    if name is None:
+        machine = f"{sys.platform} on {_python_platform.machine()}"
+        raise _unknown(f"target 'host': this machine ({machine}) is no platform of smelt")
+    if cpu is not None:
+        return _spec(PLATFORMS[name], cpu, devices)
+    import llvmlite.binding as llvm
+
+    features = llvm.get_host_cpu_features().flatten()
+    return TargetSpec(PLATFORMS[name], llvm.get_host_cpu_name(), features, devices)
+
+
+# ---- cpu names: LLVM has no query for them, but the C compiler that we ship has its tables ----
+
+_CPU_TABLES = {"x86_64": "x86", "aarch64": "aarch64", "arm": "arm", "riscv64": "riscv"}
+# What a cpu's features must hold to be usable: a 32-bit x86 name makes LLVM end the process.
+_CPU_NEEDS = {"x86_64": r'\.@"64bit"', "riscv64": r'\.@"64bit"', "arm": r"\.v[789](_\d)?a,"}
+
+
+def zig_directory() -> Path:
+    """Where the ziglang package lies. Raises SmeltError(kind='infra') when it is not installed."""
+    found = importlib.util.find_spec("ziglang")
+    if found is None or not found.submodule_search_locations:
+        raise SmeltError(
+            "the C compiler is missing: no package 'ziglang'",
+            kind="infra",
+            hint="pip install ziglang",
+        )
+    return Path(os.fspath(found.submodule_search_locations[0]))
+
+
+@cache
+def cpu_names(arch: str) -> frozenset[str]:
+    """LLVM's cpu names for an arch; empty (nothing is refused) where the tables are missing."""
+    try:
+        table = zig_directory() / "lib" / "std" / "Target" / f"{_CPU_TABLES[arch]}.zig"
+        text = table.read_text(encoding="utf-8")
+    except (OSError, SmeltError):
+        return frozenset()
+    blocks = text.partition("pub const cpu = struct")[2].split("CpuModel = ")
+    need = _CPU_NEEDS.get(arch, "")
+    names = (re.search(r'\.llvm_name = "([^"]+)"', b) for b in blocks if re.search(need, b))
+    return frozenset(match.group(1) for match in names if match)
