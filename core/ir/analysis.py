@@ -85,13 +85,12 @@ def enter(facts: Facts, binder: Binder) -> Facts:
 
 def _below(facts: Facts, var: str, extent: Dim) -> Facts:
     n = extent.const_or_none
-    if n is not None:
-        return facts.with_range(var, 0, n - 1)
-    return facts.with_range(var, 0, None).with_upper(var, extent - 1)
+    return facts.with_range(var, 0, n - 1) if n is not None else facts.with_index(var, extent)
 
 
 def _clamped(facts: Facts, var: str, low: Dim, high: Dim) -> Facts:
-    facts = facts.with_range(var, facts.bounds(low)[0], high.const_or_none)
+    facts = facts.with_range(var, low.const_or_none, high.const_or_none)
+    facts = facts if low.is_const else facts.with_lower(var, low)
     return facts if high.is_const else facts.with_upper(var, high)
 
 

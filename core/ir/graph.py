@@ -157,7 +157,11 @@ class Weight:
         if self.bytes == 0:
             return np.zeros(self.shape, self.dtype.numpy)
         return np.memmap(
-            self.path, dtype=self.dtype.numpy, mode="r", offset=self.offset, shape=self.shape or (1,)
+            self.path,
+            dtype=self.dtype.numpy,
+            mode="r",
+            offset=self.offset,
+            shape=self.shape or (1,),
         ).reshape(self.shape)
 
     @cached_property

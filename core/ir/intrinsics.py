@@ -98,8 +98,12 @@ _TABLE: tuple[Intrinsic, ...] = (
     *(
         Intrinsic(name, 1, "same", getattr(np, np_name))
         for name, np_name in (
-            ("asin", "arcsin"), ("acos", "arccos"), ("atan", "arctan"),
-            ("asinh", "arcsinh"), ("acosh", "arccosh"), ("atanh", "arctanh"),
+            ("asin", "arcsin"),
+            ("acos", "arccos"),
+            ("atan", "arctan"),
+            ("asinh", "arcsinh"),
+            ("acosh", "arccosh"),
+            ("atanh", "arctanh"),
         )
     ),
     Intrinsic("erf", 1, "same", _erf),

@@ -1,0 +1,261 @@
+"""Sibling statements in, dependence edges out: which pairs touch the same element in different instances.
+
+A barrier is never written in the IR; it follows from these edges (ir.md section 3). Two instances of a
+parallel node are kept apart by index expressions: `separated` proves that equal elements mean equal
+parallel variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from smelt.core.dim import YES, Dim, Facts, sym, to_dim
+from smelt.core.ir.analysis import Access, Binder, accesses, enter
+from smelt.core.ir.kernel import Buffer, Let, Level, Loop, Stmt, Store, Tiles
+from smelt.core.ir.rewrite import Body, bound_here, bound_symbols, freshen
+
+PARALLEL: tuple[Level, ...] = ("unit", "group", "lane", "vector")
+Parallel: TypeAlias = Loop | Tiles
+EdgeKind = Literal["one_to_one", "all_to_all"]
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Statement `later` needs what `earlier` did to `buffers` (indices into one body). one_to_one: only
+    ever in the same parallel instance. all_to_all: a barrier, the end of a parallel region, a split."""
+
+    earlier: int
+    later: int
+    kind: EdgeKind
+    buffers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A parallel node seen from two sides: the names of its variable in either statement, and, when it
+    is made of tiles, the names of their sizes."""
+
+    left: str
+    right: str
+    left_rows: str = ""
+    right_rows: str = ""
+
+
+def parallel_chain(s: Stmt, level: Level | None = None) -> tuple[Parallel, ...]:
+    """The directly nested parallel nodes at the top of s, all of one level (of the first one's)."""
+    chain: list[Parallel] = []
+    while isinstance(s, Loop | Tiles) and s.level in PARALLEL:
+        if s.level != (level or s.level):
+            break
+        level = s.level
+        chain.append(s)
+        if len(s.body) != 1:
+            break
+        s = s.body[0]
+    return tuple(chain)
+
+
+def sibling_edges(body: Body, facts: Facts, shapes: Mapping[str, Buffer]) -> tuple[Edge, ...]:
+    """The edges between the statements of a body, in order. shapes: every buffer by name. facts: what
+    holds outside of the body."""
+    found = []
+    for later in range(len(body)):
+        for earlier in range(later):
+            edge = _edge(body[earlier], body[later], facts, shapes)
+            if edge is not None:
+                found.append(Edge(earlier, later, *edge))
+    return tuple(found)
+
+
+def carried_edges(s: Stmt, facts: Facts, shapes: Mapping[str, Buffer]) -> tuple[Edge, ...]:
+    """Edges from one iteration of a serial loop to the next: `earlier` in iteration k, `later` (which
+    may stand before it, or be it) in iteration k + 1. Buffers declared by the loop live in one iteration
+    and carry nothing."""
+    if not isinstance(s, Loop) or s.level not in ("serial", "unroll"):
+        return ()
+    inner = enter(facts, s)
+    own = frozenset(b.name for b in s.buffers if b.space != "register")
+    found = []
+    for earlier in range(len(s.body)):
+        for later in range(earlier + 1):
+            # The next iteration sees another value of the loop's variable.
+            other = freshen(Loop("serial", s.var, s.extent, (s.body[later],)), bound_symbols(s))
+            assert isinstance(other, Loop)
+            joint = enter(inner, other)
+            edge = _edge(s.body[earlier], other.body[0], joint, shapes, own)
+            if edge is not None:
+                found.append(Edge(earlier, later, *edge))
+    return tuple(found)
+
+
+def _edge(
+    a: Stmt,
+    b: Stmt,
+    facts: Facts,
+    shapes: Mapping[str, Buffer],
+    private: frozenset[str] = frozenset(),
+) -> tuple[EdgeKind, tuple[str, ...]] | None:
+    b = freshen(b, bound_symbols(a))
+    conflicts = list(_conflicts(a, b, private))
+    if not conflicts:
+        return None
+    names = tuple(sorted({x.buffer for x, _ in conflicts}))
+    pairs = match_parallel(parallel_chain(a), parallel_chain(b))
+    if pairs is None:
+        return ("all_to_all", names)
+    if all(separated(x, y, pairs, facts, shapes) for x, y in conflicts):
+        return ("one_to_one", names)
+    return ("all_to_all", names)
+
+
+def _conflicts(a: Stmt, b: Stmt, private: frozenset[str]) -> Iterator[tuple[Access, Access]]:
+    later = [y for y in accesses(b) if y.buffer not in private]
+    for x in accesses(a):
+        for y in later:
+            if x.buffer == y.buffer and (x.is_store or y.is_store):
+                yield x, y
+
+
+def match_parallel(a: Sequence[Parallel], b: Sequence[Parallel]) -> tuple[Pair, ...] | None:
+    """The parallel nodes of two siblings side by side; None when they do not run over the same space."""
+    if len(a) != len(b):
+        return None
+    pairs = []
+    for x, y in zip(a, b, strict=True):
+        if x.level != y.level or x.extent != y.extent:
+            return None
+        if isinstance(x, Loop) and isinstance(y, Loop):
+            pairs.append(Pair(x.var, y.var))
+        elif isinstance(x, Tiles) and isinstance(y, Tiles):
+            if (x.sizes, x.mode) != (y.sizes, y.mode):
+                return None
+            pairs.append(Pair(x.start, y.start, x.rows, y.rows))
+        else:
+            return None
+    return tuple(pairs)
+
+
+# ---------------------------------------------------------------- separation
+
+
+def _variables(binders: Sequence[Binder]) -> set[str]:
+    """Everything that the binders bind."""
+    found: set[str] = set()
+    for b in binders:
+        if isinstance(b, tuple):
+            found |= {a.var for a in b}
+        elif isinstance(b, Let):
+            found.add(b.var)
+        else:
+            found |= set(bound_here(b))
+    return found
+
+
+def separated(
+    a: Access, b: Access, pairs: Sequence[Pair], facts: Facts, shapes: Mapping[str, Buffer]
+) -> bool:
+    """Whether it is proved that a and b touch one element only when every pair has equal values.
+
+    The variables of a and b must be named apart. For each pair some group of neighbouring axes, read as
+    one row-major number, must be  c*v + rest  on both sides with the same c >= 1, where the two rests
+    differ by less than c (by less than c*rows for tiles).
+    """
+    if not pairs:
+        return True
+    buffer = shapes.get(a.buffer)
+    if buffer is None or len(a.index) != len(b.index):
+        return False
+    joint = b.facts(a.facts(facts))
+    private = _variables(a.binders) | _variables(b.binders)
+    left, right = _groups(a.index, buffer.shape), _groups(b.index, buffer.shape)
+    todo, same = list(pairs), dict[str, Dim]()
+    while todo:
+        done = next((p for p in todo if _determined(p, left, right, joint, same, private)), None)
+        if done is None:
+            return False
+        todo.remove(done)
+        same[done.right] = sym(done.left)
+        private -= {done.left, done.left_rows}
+        if done.left_rows:
+            same[done.right_rows] = sym(done.left_rows)
+    return True
+
+
+def _groups(index: Sequence[Dim], shape: Sequence[Dim]) -> list[Dim]:
+    """Each run of neighbouring axes as one row-major number; equal elements have equal numbers."""
+    found = []
+    for first in range(len(index)):
+        total = to_dim(0)
+        for axis in range(first, len(index)):
+            total = total * shape[axis] + index[axis]
+            found.append(total)
+    return found
+
+
+def _determined(
+    p: Pair,
+    left: Sequence[Dim],
+    right: Sequence[Dim],
+    facts: Facts,
+    same: Mapping[str, Dim],
+    private: set[str],
+) -> bool:
+    return any(
+        _apart(p, x, y.substitute(same), facts, private)
+        for x, y in zip(left, right, strict=True)
+        if p.left in x.symbols
+    )
+
+
+def _apart(p: Pair, x: Dim, y: Dim, facts: Facts, private: set[str]) -> bool:
+    a, b = x.linear(p.left), y.linear(p.right)
+    if a is None or b is None or a[0] != b[0] or a[0].symbols & private:
+        return False
+    c, rest_a, rest_b = a[0], a[1], b[1]
+    if facts.prove_le(1, c) is not YES:
+        return False
+    if not p.left_rows:
+        gap = rest_a - rest_b
+        return facts.prove_lt(gap, c) is YES and facts.prove_lt(-gap, c) is YES
+    # Tiles: start + r with 0 <= r < rows, after what both sides share.
+    shared = _shared_part(rest_a, private)
+    span_a, span_b = rest_a - shared, rest_b - shared
+    return (
+        facts.prove_le(0, span_a) is YES
+        and facts.prove_le(0, span_b) is YES
+        and facts.prove_lt(span_a, c * sym(p.left_rows)) is YES
+        and facts.prove_lt(span_b, c * sym(p.right_rows)) is YES
+    )
+
+
+def _shared_part(d: Dim, private: set[str]) -> Dim:
+    """The terms of d that mention no private variable."""
+    return d.substitute(dict.fromkeys(sorted(d.symbols & private), 0))
+
+
+def disjoint_writes(s: Parallel, facts: Facts, shapes: Mapping[str, Buffer]) -> tuple[str, ...]:
+    """Buffers that different instances of a parallel node (with those nested directly in it) may both
+    write, or one write and another read, without proof that they never meet. Buffers declared inside
+    belong to one instance; vector instances that accumulate into one element are a declared reduction."""
+    twin = freshen(s, bound_symbols(s))
+    chain = parallel_chain(s)
+    pairs = match_parallel(chain, parallel_chain(twin))
+    assert pairs is not None
+    inside = frozenset(b.name for b in _declared(s))
+    found: set[str] = set()
+    for x, y in _conflicts(s, twin, inside):
+        if s.level == "vector" and x.accumulate and y.accumulate:
+            continue
+        if x.is_store and x.buffer not in found and not separated(x, y, pairs, facts, shapes):
+            found.add(x.buffer)
+    return tuple(sorted(found))
+
+
+def _declared(s: Stmt) -> Iterator[Buffer]:
+    if isinstance(s, Store):
+        return
+    yield from s.buffers
+    for c in s.body:
+        yield from _declared(c)
