@@ -452,8 +452,14 @@ def _floordiv(a: Dim, b: Dim) -> Dim:
     r, b = divide_terms(r, number, mono), divide_terms(b, number, mono)
     if mono or number > 1:
         return q + _floordiv(r, b)
-    # (x//y + e)//b  -->  (x + e*y)//(y*b)
     if all(k > 0 for k in b._poly.values()):
+        # (g*r + k)//(g*b)  -->  (r + k//g)//b
+        k = r._poly.get((), 0)
+        number, _ = common_factor(r - k, b)
+        if number > 1:
+            r = divide_terms(r - k, number, ()) + k // number
+            return q + _floordiv(r, divide_terms(b, number, ()))
+        # (x//y + e)//b  -->  (x + e*y)//(y*b)
         merged = _merge_nested(r, b)
         if merged is not None:
             return q + merged

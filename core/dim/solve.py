@@ -59,7 +59,8 @@ class Solver:
         zeros: tuple[Dim, ...],
         nonneg: tuple[Dim, ...],
     ) -> None:
-        self.ranges, self.uppers, self.lowers = ranges, uppers, lowers
+        self.ranges = ranges
+        self.uppers, self.lowers = _bounds_from(nonneg, uppers, lowers)
         self.zeros, self.nonneg = zeros, nonneg
         self._memo: dict[Dim, tuple[Num, bool]] = {}
         self._spans: dict[Atom, Span] = {}
@@ -351,6 +352,21 @@ class Solver:
             if self.high(small - step * times - step, -1) <= -1:
                 return (a - small + step * times) // b
         return atom_dim(atom)
+
+
+def _bounds_from(
+    nonneg: tuple[Dim, ...], uppers: Mapping[str, tuple[Dim, ...]], lowers: Mapping[str, tuple[Dim, ...]]
+) -> tuple[dict[str, tuple[Dim, ...]], dict[str, tuple[Dim, ...]]]:
+    """The given bounds and those that follow from n >= 0 for a symbol whose coefficient in n is 1 or -1."""
+    above, below = dict(uppers), dict(lowers)
+    for fact in nonneg:
+        for name in sorted(fact.symbols):
+            split = fact.linear(name)
+            if split is None or split[0].const_or_none not in (1, -1):
+                continue
+            side, bound = (below, -split[1]) if split[0] == 1 else (above, split[1])
+            side[name] = (*side.get(name, ()), bound)
+    return above, below
 
 
 def _split(q: Dim, atom: Atom) -> dict[int, Dim]:
