@@ -1,0 +1,459 @@
+"""Graph -> Graph: one spelling for what can be spelt many ways; identities vanish, constants go right."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from smelt.core.dim import YES, Dim, to_dim
+from smelt.core.dtype import DType
+from smelt.core.ir.graph import Node, Ref
+from smelt.core.passes.constants import COMMUTATIVE, dims_of, ints_of, is_one, splat, whole
+from smelt.core.passes.editor import Editor
+from smelt.core.passes.rules import Rule, rule, rule_pass
+
+ZERO, ONE = to_dim(0), to_dim(1)
+
+
+# ---------------------------------------------------------------- views and transposes
+
+
+@rule("reshape")
+def _reshape_reshape(g: Editor, n: Node) -> Ref | None:
+    # reshape(reshape(x))  -->  reshape(x)
+    inner = g.made_by(n.inputs[0], "reshape")
+    return None if inner is None else g.emit("reshape", inner.inputs, n.attrs)
+
+
+@rule("reshape")
+def _reshape_same(g: Editor, n: Node) -> Ref | None:
+    # reshape(x) to x's own shape  -->  x
+    return n.inputs[0] if whole(g, n.inputs[0], n) else None
+
+
+@rule("transpose")
+def _transpose_transpose(g: Editor, n: Node) -> Ref | None:
+    # transpose(transpose(x, p), q)  -->  transpose(x, p then q)
+    inner = g.made_by(n.inputs[0], "transpose")
+    if inner is None:
+        return None
+    p, q = ints_of(inner.attrs["perm"]), ints_of(n.attrs["perm"])
+    return g.emit("transpose", inner.inputs, {"perm": tuple(p[a] for a in q)})
+
+
+@rule("transpose")
+def _transpose_view(g: Editor, n: Node) -> Ref | None:
+    # transpose(x) that keeps the order of the axes longer than 1  -->  reshape(x), or x
+    perm, shape = ints_of(n.attrs["perm"]), g.shape(n.inputs[0])
+    long = [a for a in perm if not is_one(shape[a])]
+    if long != sorted(long):
+        return None
+    if list(perm) == sorted(perm):
+        return n.inputs[0]
+    return g.emit("reshape", n.inputs, {"shape": n.output.type.shape})
+
+
+@rule("transpose")
+def _transpose_of_unit_reshape(g: Editor, n: Node) -> Ref | None:
+    # transpose(reshape(transpose(x))), reshape only adds or drops axes of 1  -->  reshape(transpose(x))
+    view = g.made_by(n.inputs[0], "reshape")
+    if view is None:
+        return None
+    inner = g.made_by(view.inputs[0], "transpose")
+    if inner is None:
+        return None
+    a, b = g.shape(view.inputs[0]), g.shape(n.inputs[0])
+    long_a = [x for x, d in enumerate(a) if not is_one(d)]
+    long_b = [x for x, d in enumerate(b) if not is_one(d)]
+    if [a[x] for x in long_a] != [b[x] for x in long_b]:
+        return None
+    back = dict(zip(long_b, long_a, strict=True))
+    moved = [back[x] for x in ints_of(n.attrs["perm"]) if x in back]
+    rest = [x for x in range(len(a)) if x not in moved]
+    first = ints_of(inner.attrs["perm"])
+    perm = tuple(first[x] for x in (*rest, *moved))
+    y = g.emit("transpose", inner.inputs, {"perm": perm})
+    return g.emit("reshape", (y,), {"shape": n.output.type.shape})
+
+
+@rule("broadcast_to")
+def _broadcast_same(g: Editor, n: Node) -> Ref | None:
+    # broadcast_to(x, x's shape)  -->  x;  broadcast_to(broadcast_to(x))  -->  broadcast_to(x)
+    if whole(g, n.inputs[0], n):
+        return n.inputs[0]
+    inner = g.made_by(n.inputs[0], "broadcast_to")
+    return None if inner is None else g.emit("broadcast_to", inner.inputs, n.attrs)
+
+
+@rule("broadcast_to")
+def _broadcast_ones(g: Editor, n: Node) -> Ref | None:
+    # broadcast_to(x) that only puts axes of 1 in front  -->  reshape(x)
+    shape, target = g.shape(n.inputs[0]), n.output.type.shape
+    extra = len(target) - len(shape)
+    if target[extra:] == shape and all(is_one(d) for d in target[:extra]):
+        return g.emit("reshape", n.inputs, {"shape": target})
+    return None
+
+
+# ---------------------------------------------------------------- data movement that moves nothing
+
+
+@rule("concat")
+def _concat_simple(g: Editor, n: Node) -> Ref | None:
+    # concat(x)  -->  x;  concat(a, empty, b)  -->  concat(a, b)
+    axis = int(n.attr("axis"))
+    if len(n.inputs) == 1:
+        return n.inputs[0]
+    kept = tuple(r for r in n.inputs if g.shape(r)[axis].const_or_none != 0)
+    if len(kept) == len(n.inputs) or not kept:
+        return None
+    return g.emit("concat", kept, n.attrs) if len(kept) > 1 else kept[0]
+
+
+@rule("concat")
+def _concat_concat(g: Editor, n: Node) -> Ref | None:
+    # concat(concat(a, b), c) on one axis, the inner one used once  -->  concat(a, b, c)
+    def parts(r: Ref) -> tuple[Ref, ...]:
+        m = g.made_by(r, "concat")
+        once = g.uses(r) == 1 and n.inputs.count(r) == 1
+        return m.inputs if m is not None and once and m.attrs["axis"] == n.attrs["axis"] else (r,)
+
+    flat = tuple(s for r in n.inputs for s in parts(r))
+    return g.emit("concat", flat, n.attrs) if flat != n.inputs else None
+
+
+@rule("slice")
+def _slice_whole(g: Editor, n: Node) -> Ref | None:
+    # slice(x) of everything  -->  x
+    if any(s != 1 for s in ints_of(n.attrs["steps"])):
+        return None
+    return n.inputs[0] if whole(g, n.inputs[0], n) and all(d == ZERO for d in dims_of(n.attrs["starts"])) else None
+
+
+@rule("slice")
+def _slice_slice(g: Editor, n: Node) -> Ref | None:
+    # slice(slice(x, a), b), steps 1  -->  slice(x, a + b)
+    inner = g.made_by(n.inputs[0], "slice")
+    if inner is None or any(s != 1 for m in (n, inner) for s in ints_of(m.attrs["steps"])):
+        return None
+    base = dims_of(inner.attrs["starts"])
+    starts = tuple(a + b for a, b in zip(base, dims_of(n.attrs["starts"]), strict=True))
+    ends = tuple(a + b for a, b in zip(base, dims_of(n.attrs["ends"]), strict=True))
+    return g.emit("slice", inner.inputs, {**n.attrs, "starts": starts, "ends": ends})
+
+
+@rule("slice")
+def _slice_concat(g: Editor, n: Node) -> Ref | None:
+    # slice(concat(a, b, c)) that is exactly b  -->  b
+    joined = g.made_by(n.inputs[0], "concat")
+    if joined is None or any(s != 1 for s in ints_of(n.attrs["steps"])):
+        return None
+    axis, shape = int(joined.attr("axis")), g.shape(n.inputs[0])
+    starts, ends = dims_of(n.attrs["starts"]), dims_of(n.attrs["ends"])
+    others = [a for a in range(len(shape)) if a != axis]
+    if any(starts[a] != ZERO or ends[a] != shape[a] for a in others):
+        return None
+    at = ZERO
+    for part in joined.inputs:
+        end = at + g.shape(part)[axis]
+        if starts[axis] == at and ends[axis] == end and whole(g, part, n):
+            return part
+        at = end
+    return None
+
+
+@rule("pad")
+def _pad_nothing(g: Editor, n: Node) -> Ref | None:
+    # pad(x) by 0 everywhere  -->  x
+    pads = (*dims_of(n.attrs["before"]), *dims_of(n.attrs["after"]))
+    return n.inputs[0] if all(d == ZERO for d in pads) else None
+
+
+@rule("tile")
+def _tile_once(g: Editor, n: Node) -> Ref | None:
+    # tile(x) once along every axis  -->  x
+    once = all(d == ONE for d in dims_of(n.attrs["repeats"]))
+    return n.inputs[0] if once and whole(g, n.inputs[0], n) else None
+
+
+@rule("gather")
+def _gather_constant(g: Editor, n: Node) -> Ref | None:
+    # gather(x, constant i)  -->  reshape(slice(x, i));  gather(x, [i, i+1, ..])  -->  slice(x)
+    index = g.array(n.inputs[1])
+    if index is None or index.ndim > 1 or index.size == 0 or index.size > 4096:
+        return None
+    x, axis = n.inputs[0], int(n.attr("axis"))
+    extent, flat = g.shape(x)[axis], index.reshape(-1).astype(np.int64)
+    first = int(flat[0])
+    if (flat != first + np.arange(flat.size)).any() or (first < 0 <= int(flat[-1])):
+        return None
+    start = extent + first if first < 0 else to_dim(first)
+    known = extent.is_const and 0 <= start.const and start.const + flat.size <= extent.const
+    if not known and g.engine.facts.prove_le(start + flat.size, extent) is not YES:
+        return None
+    if not known and g.engine.facts.prove_le(0, start) is not YES:
+        return None
+    return _take(g, n, x, axis, start, start + flat.size)
+
+
+def _take(g: Editor, n: Node, x: Ref, axis: int, start: Dim, end: Dim) -> Ref:
+    shape = g.shape(x)
+    starts = tuple(start if a == axis else ZERO for a in range(len(shape)))
+    ends = tuple(end if a == axis else d for a, d in enumerate(shape))
+    part = g.emit("slice", (x,), {"starts": starts, "ends": ends, "steps": (1,) * len(shape)})
+    if g.shape(part) == n.output.type.shape:
+        return part
+    return g.emit("reshape", (part,), {"shape": n.output.type.shape})
+
+
+# ---------------------------------------------------------------- casts
+
+# types whose every value the other type can hold
+_EXACT: dict[str, frozenset[str]] = {
+    "bool": frozenset("u8 u16 u32 u64 i8 i16 i32 i64 f16 bf16 f32 f64".split()),
+    "u8": frozenset("u16 u32 u64 i16 i32 i64 f16 bf16 f32 f64".split()),
+    "i8": frozenset("i16 i32 i64 f16 bf16 f32 f64".split()),
+    "u16": frozenset("u32 u64 i32 i64 f32 f64".split()),
+    "i16": frozenset("i32 i64 f32 f64".split()),
+    "u32": frozenset("u64 i64 f64".split()),
+    "i32": frozenset("i64 f64".split()),
+    "f16": frozenset("f32 f64".split()),
+    "bf16": frozenset("f32 f64".split()),
+    "f32": frozenset(["f64"]),
+}
+
+
+@rule("cast")
+def _cast_same(g: Editor, n: Node) -> Ref | None:
+    # cast(x) to x's own type  -->  x
+    return n.inputs[0] if g.type_of(n.inputs[0]).dtype == n.attrs["to"] else None
+
+
+@rule("cast")
+def _cast_cast(g: Editor, n: Node) -> Ref | None:
+    # cast(cast(x, wider), t)  -->  cast(x, t)
+    inner = g.made_by(n.inputs[0], "cast")
+    if inner is None:
+        return None
+    middle = inner.attrs["to"]
+    assert isinstance(middle, DType)
+    if middle.name not in _EXACT.get(g.type_of(inner.inputs[0]).dtype.name, ()):
+        return None
+    return g.emit("cast", inner.inputs, n.attrs)
+
+
+@rule("cast")
+def _cast_from_dims(g: Editor, n: Node) -> Ref | None:
+    # cast(from_dims)  -->  from_dims of the other type
+    made = g.made_by(n.inputs[0], "from_dims")
+    to = n.attrs["to"]
+    if made is None or not isinstance(to, DType) or not (to.is_int or to.is_float):
+        return None
+    return g.emit("from_dims", (), {**made.attrs, "dtype": to})
+
+
+# ---------------------------------------------------------------- arithmetic
+
+
+@rule(*sorted(COMMUTATIVE))
+def _constants_right(g: Editor, n: Node) -> Ref | None:
+    # c + x  -->  x + c
+    a, b = n.inputs
+    return g.emit(n.op, (b, a), n.attrs) if g.is_weight(a) and not g.is_weight(b) else None
+
+
+@rule("less", "less_equal", "greater", "greater_equal")
+def _comparisons_right(g: Editor, n: Node) -> Ref | None:
+    # c < x  -->  x > c
+    a, b = n.inputs
+    if not g.is_weight(a) or g.is_weight(b):
+        return None
+    turned = n.op.replace("less", "#").replace("greater", "less").replace("#", "greater")
+    return g.emit(turned, (b, a), n.attrs)
+
+
+_NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "div": 1, "pow": 1}
+
+
+@rule(*_NEUTRAL)
+def _neutral(g: Editor, n: Node) -> Ref | None:
+    # x + 0, x - 0, x * 1, x / 1, x ** 1  -->  x
+    c = splat(g, n.inputs[1])
+    if c is None or c != _NEUTRAL[n.op]:
+        return None
+    return n.inputs[0] if whole(g, n.inputs[0], n) else None
+
+
+@rule("sub")
+def _sub_constant(g: Editor, n: Node) -> Ref | None:
+    # x - c  -->  x + (-c)
+    x, c = n.inputs
+    array = g.array(c)
+    if array is None or g.is_weight(x) or array.nbytes > 1 << 20:
+        return None
+    with np.errstate(all="ignore"):
+        return g.emit("add", (x, g.constant(np.negative(array))))
+
+
+@rule("div")
+def _div_power_of_two(g: Editor, n: Node) -> Ref | None:
+    # x / c  -->  x * (1 / c)  where 1 / c is exact: c a power of two
+    x, c = n.inputs
+    array = g.array(c)
+    if array is None or g.is_weight(x) or array.dtype.kind != "f" or array.size > 4096:
+        return None
+    mantissa, exponent = np.frexp(np.abs(array))
+    if not bool(np.all((mantissa == 0.5) & (np.abs(exponent) < 14))):
+        return None
+    return g.emit("mul", (x, g.constant(np.reciprocal(array))))
+
+
+@rule("add", "mul")
+def _constant_chain(g: Editor, n: Node) -> Ref | None:
+    # (x + c) + d  -->  x + (c + d);  (x * c) * d  -->  x * (c * d)
+    inner = g.made_by(n.inputs[0], n.op)
+    if inner is None or g.uses(n.inputs[0]) > 1:
+        return None
+    c, d = g.array(inner.inputs[1]), g.array(n.inputs[1])
+    if c is None or d is None or g.is_weight(inner.inputs[0]):
+        return None
+    if max(c.size, d.size) > 1 << 16:
+        return None
+    both = np.asarray((np.add if n.op == "add" else np.multiply)(c, d), c.dtype)
+    if both.size > max(c.size, d.size):
+        return None
+    return g.emit(n.op, (inner.inputs[0], g.constant(both)))
+
+
+@rule("pow")
+def _pow_small(g: Editor, n: Node) -> Ref | None:
+    # x ** 2  -->  x * x;  x ** 0.5  -->  sqrt(x);  x ** -1  -->  reciprocal(x)
+    x, c = n.inputs[0], splat(g, n.inputs[1])
+    if c is None or g.shape(x) != n.output.type.shape:
+        return None
+    if c == 2:
+        return g.emit("mul", (x, x))
+    if g.type_of(x).dtype.is_float and c in (0.5, -1):
+        return g.emit("sqrt" if c == 0.5 else "reciprocal", (x,))
+    return None
+
+
+@rule("neg", "not", "bit_not")
+def _twice(g: Editor, n: Node) -> Ref | None:
+    # -(-x)  -->  x;  not not x  -->  x
+    inner = g.made_by(n.inputs[0], n.op)
+    return None if inner is None else inner.inputs[0]
+
+
+@rule("relu", "abs", "floor", "ceil", "round", "sign")
+def _idempotent(g: Editor, n: Node) -> Ref | None:
+    # relu(relu(x))  -->  relu(x)
+    return n.inputs[0] if g.made_by(n.inputs[0], n.op) is not None else None
+
+
+@rule("max")
+def _max_zero(g: Editor, n: Node) -> Ref | None:
+    # max(x, 0)  -->  relu(x)
+    zero = splat(g, n.inputs[1])
+    return g.emit("relu", n.inputs[:1]) if zero == 0 and whole(g, n.inputs[0], n) else None
+
+
+@rule("clip")
+def _clip_open(g: Editor, n: Node) -> Ref | None:
+    # clip(x, -inf, inf)  -->  x;  clip(x, 0, inf)  -->  relu(x)
+    low = splat(g, n.inputs[1]) if len(n.inputs) > 1 and n.inputs[1] else -math.inf
+    high = splat(g, n.inputs[2]) if len(n.inputs) > 2 and n.inputs[2] else math.inf
+    if high != math.inf or low is None:
+        return None
+    if low == -math.inf:
+        return n.inputs[0]
+    return g.emit("relu", n.inputs[:1]) if low == 0 else None
+
+
+@rule("where")
+def _where_constant(g: Editor, n: Node) -> Ref | None:
+    # where(true, a, b)  -->  a;  where(false, a, b)  -->  b
+    c = splat(g, n.inputs[0])
+    if c is None:
+        return None
+    chosen = n.inputs[1] if c else n.inputs[2]
+    return chosen if whole(g, chosen, n) else None
+
+
+# operands of elementwise ops that NumPy broadcasting would broadcast anyway
+_BROADCASTING = (
+    "add", "sub", "mul", "div", "min", "max", "equal", "less", "less_equal", "greater",
+    "greater_equal", "and", "or", "where",
+)
+
+
+@rule(*_BROADCASTING)
+def _implicit_broadcast(g: Editor, n: Node) -> Ref | None:
+    # add(broadcast_to(x), y)  -->  add(x, y)  where y has the full shape already
+    for k, r in enumerate(n.inputs):
+        wide = g.made_by(r, "broadcast_to")
+        if wide is None:
+            continue
+        x = wide.inputs[0]
+        shape, target = g.shape(x), g.shape(r)
+        plain = all(is_one(a) or a == b for a, b in zip(shape, target[len(target) - len(shape) :], strict=True))
+        if plain and any(j != k and g.shape(s) == n.output.type.shape for j, s in enumerate(n.inputs)):
+            inputs = tuple(x if j == k else s for j, s in enumerate(n.inputs))
+            return g.emit(n.op, inputs, n.attrs)
+    return None
+
+
+# ---------------------------------------------------------------- reductions over nothing
+
+_IDENTITY_REDUCE = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod")
+
+
+@rule(*_IDENTITY_REDUCE)
+def _reduce_units(g: Editor, n: Node) -> Ref | None:
+    # reduce(x) over axes of extent 1  -->  reshape(x)
+    shape = g.shape(n.inputs[0])
+    if not all(is_one(shape[a]) for a in ints_of(n.attrs["axes"])):
+        return None
+    if whole(g, n.inputs[0], n):
+        return n.inputs[0]
+    return g.emit("reshape", n.inputs, {"shape": n.output.type.shape})
+
+
+@rule("conv", "average_pool")
+def _pad_into_window(g: Editor, n: Node) -> Ref | None:
+    # conv(pad(x, 0))  -->  conv(x) with larger pads
+    pad = g.made_by(n.inputs[0], "pad")
+    if pad is None or pad.attrs["mode"] != "constant":
+        return None
+    if n.op == "average_pool" and not n.attrs.get("count_include_pad", False):
+        return None
+    if n.op == "average_pool" and n.attrs.get("ceil_mode", False):
+        return None
+    if len(pad.inputs) > 1 and pad.inputs[1] and splat(g, pad.inputs[1]) != 0:
+        return None
+    before, after = dims_of(pad.attrs["before"]), dims_of(pad.attrs["after"])
+    fixed = (0, len(before) - 1) if n.attrs.get("channels_last", False) else (0, 1)
+    if any(before[a] != ZERO or after[a] != ZERO for a in fixed):
+        return None
+    spatial = [a for a in range(len(before)) if a not in fixed]
+    if any(g.engine.facts.prove_le(0, d) is not YES for a in spatial for d in (before[a], after[a])):
+        return None
+    begin = tuple(d + before[a] for d, a in zip(dims_of(n.attrs["pads_begin"]), spatial, strict=True))
+    end = tuple(d + after[a] for d, a in zip(dims_of(n.attrs["pads_end"]), spatial, strict=True))
+    attrs = {**n.attrs, "pads_begin": begin, "pads_end": end}
+    if g.infer(n.op, (pad.inputs[0], *n.inputs[1:]), attrs) != (n.output.type,):
+        return None
+    return g.emit(n.op, (pad.inputs[0], *n.inputs[1:]), attrs)
+
+
+RULES: tuple[Rule, ...] = (
+    _reshape_reshape, _reshape_same, _transpose_transpose, _transpose_view, _transpose_of_unit_reshape,
+    _broadcast_same, _broadcast_ones, _concat_simple, _concat_concat, _slice_whole, _slice_slice,
+    _slice_concat, _pad_nothing, _tile_once, _gather_constant, _cast_same, _cast_cast, _cast_from_dims,
+    _constants_right, _comparisons_right, _neutral, _sub_constant, _div_power_of_two, _constant_chain,
+    _pow_small, _twice, _idempotent, _max_zero, _clip_open, _where_constant, _implicit_broadcast,
+    _reduce_units, _pad_into_window,
+)
+
+canonical = rule_pass(RULES)

@@ -1,0 +1,414 @@
+"""A graph while a pass changes it: definitions, uses, new nodes and weights; a new Graph comes out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from smelt.core.dim import Dim
+from smelt.core.dtype import from_numpy
+from smelt.core.ir.graph import Attr, Graph, Module, Node, Ref, TensorType, Value, Weight
+from smelt.core.ops import OPS
+from smelt.core.ops.infer import Engine, infer_node
+from smelt.core.ops.table import Arg
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Attrs: TypeAlias = Mapping[str, Attr]
+
+STRUCTURAL = frozenset({"call_kernel", "call_library", "fused", "check", "bind", "if", "loop"})
+EFFECTS = frozenset({"check", "bind"})
+
+
+class Workshop:
+    """What the editors of one module share: its weights, its names, its inference engine."""
+
+    def __init__(self, module: Module) -> None:
+        self.weights: dict[Ref, Weight] = dict(module.weights)
+        self.engine = Engine.of(module)
+        self._taken = set(module.weights)
+        for graph in module.graphs.values():
+            self._taken.update(_names(graph))
+        self._counts: dict[str, int] = {}
+
+    def name(self, base: str) -> str:
+        """base, or base_1, base_2, ...: the first that no value or weight has."""
+        if base not in self._taken:
+            self._taken.add(base)
+            return base
+        while True:
+            self._counts[base] = n = self._counts.get(base, 0) + 1
+            if (found := f"{base}_{n}") not in self._taken:
+                self._taken.add(found)
+                return found
+
+    def constant(self, array: Array, name: str = "c", origin: str = "") -> Ref:
+        """A new weight that holds the array."""
+        data = np.ascontiguousarray(array).reshape(array.shape)
+        data.flags.writeable = False
+        w = Weight(self.name(f"@{name}"), from_numpy(data.dtype), data.shape, data, origin=origin)
+        self.weights[w.name] = w
+        return w.name
+
+
+class Editor:
+    """One graph under edit. New nodes go in front of the node at the cursor; `graph()` puts everything
+    into an order that respects uses and drops what nothing needs."""
+
+    def __init__(self, shop: Workshop, graph: Graph, outer: Mapping[Ref, TensorType]) -> None:
+        self.shop = shop
+        self.engine = shop.engine
+        self._graph = graph
+        self._types: dict[Ref, TensorType] = dict(outer)
+        self._types.update((v.name, v.type) for v in graph.inputs)
+        self.nodes: dict[int, Node] = {}
+        self._place: dict[int, tuple[int, int]] = {}
+        self._maker: dict[Ref, int] = {}
+        self._users: dict[Ref, dict[int, None]] = {}
+        self.outputs: list[Ref] = list(graph.outputs)
+        self._count = 0
+        self._cursor = (0, 0)
+        self._fresh: list[int] = []
+        self._origin = ""
+        for position, node in enumerate(graph.nodes):
+            self._add(node, (position, 1 << 60))
+        self._binder = self._binders(graph, outer)
+
+    def _binders(self, graph: Graph, outer: Mapping[Ref, TensorType]) -> dict[str, int]:
+        """Symbols that a node of this graph gives a value at run time: those that no input has."""
+        known = {s for t in outer.values() for s in _type_symbols(t)}
+        known.update(s for v in graph.inputs for s in _type_symbols(v.type))
+        found: dict[str, int] = {}
+        for key, node in self.nodes.items():
+            symbols = [s for v in node.outputs for s in _type_symbols(v.type)]
+            if node.op == "bind":
+                symbols.append(str(node.attr("symbol")))
+            for s in symbols:
+                if s not in known:
+                    found.setdefault(s, key)
+        return found
+
+    # ------------------------------------------------------------ asking
+
+    def type_of(self, ref: Ref) -> TensorType:
+        """The type of a value or weight."""
+        found = self._types.get(ref)
+        return self.shop.weights[ref].type if found is None else found
+
+    def shape(self, ref: Ref) -> tuple[Dim, ...]:
+        """The shape of a value or weight."""
+        return self.type_of(ref).shape
+
+    def maker(self, ref: Ref) -> Node | None:
+        """The node of this graph that makes the value; None for inputs, weights, outer values, ''."""
+        key = self._maker.get(ref)
+        return None if key is None else self.nodes[key]
+
+    def made_by(self, ref: Ref, *ops: str) -> Node | None:
+        """The node that makes the value when it is one of these ops."""
+        node = self.maker(ref)
+        return node if node is not None and node.op in ops else None
+
+    def key(self, ref: Ref) -> int:
+        """The key of the node that makes the value."""
+        return self._maker[ref]
+
+    def users(self, ref: Ref) -> list[Node]:
+        """The nodes that use the value, regions included, each once."""
+        return [self.nodes[k] for k in self._users.get(ref, ())]
+
+    def user_keys(self, ref: Ref) -> list[int]:
+        """The keys of the nodes that use the value."""
+        return list(self._users.get(ref, ()))
+
+    def uses(self, ref: Ref) -> int:
+        """How many nodes and graph outputs use the value."""
+        return len(self._users.get(ref, ())) + self.outputs.count(ref)
+
+    def is_weight(self, ref: Ref) -> bool:
+        """Whether the ref is a constant tensor."""
+        return ref.startswith("@")
+
+    def array(self, ref: Ref) -> Array | None:
+        """The elements of a weight; None for values."""
+        return self.shop.weights[ref].array() if ref.startswith("@") else None
+
+    def scalar(self, ref: Ref) -> float | int | bool | None:
+        """The element of a weight that has exactly one; None for everything else."""
+        if not ref.startswith("@") or math.prod(self.shop.weights[ref].shape) != 1:
+            return None
+        value: float | int | bool = self.shop.weights[ref].array().reshape(()).item()
+        return value
+
+    # ------------------------------------------------------------ changing
+
+    def emit(
+        self, op: str, inputs: Sequence[Ref], attrs: Attrs | None = None, origin: str = ""
+    ) -> Ref:
+        """A node with one output in front of the cursor; its type is inferred."""
+        (ref,) = self.emit_all(op, inputs, attrs, origin)
+        return ref
+
+    def emit_all(
+        self, op: str, inputs: Sequence[Ref], attrs: Attrs | None = None, origin: str = ""
+    ) -> tuple[Ref, ...]:
+        """As emit, for any number of outputs."""
+        given = MappingProxyType(dict(attrs or {}))
+        types = self.infer(op, inputs, given)
+        values = tuple(Value(self.shop.name(f"%{op}"), t) for t in types)
+        self.add(Node(op, tuple(inputs), values, given, origin=origin or self._origin))
+        return tuple(v.name for v in values)
+
+    def infer(self, op: str, inputs: Sequence[Ref], attrs: Attrs) -> tuple[TensorType, ...]:
+        """The output types that an op would have on these inputs."""
+        args = [Arg(self.type_of(r)) if r else None for r in inputs]
+        self.engine.at(self._origin, op)
+        return infer_node(OPS[op], args, attrs, self.engine)
+
+    def constant(self, array: Array, name: str = "c", origin: str = "") -> Ref:
+        """A new weight that holds the array."""
+        return self.shop.constant(array, name, origin)
+
+    def like(self, value: float | int, ref: Ref) -> Ref:
+        """A scalar weight of ref's type."""
+        return self.constant(np.asarray(value, self.type_of(ref).dtype.numpy))
+
+    def add(self, node: Node) -> int:
+        """A finished node in front of the cursor; its key."""
+        self._count += 1
+        key = self._add(node, (self._cursor[0], self._count))
+        self._fresh.append(key)
+        return key
+
+    def at(self, key: int) -> None:
+        """Move the cursor to a node: new nodes take its origin unless they bring one."""
+        self._cursor = self._place[key]
+        self._origin = self.nodes[key].origin
+
+    def take_fresh(self) -> list[int]:
+        """The nodes added since the last call."""
+        found, self._fresh = self._fresh, []
+        return [k for k in found if k in self.nodes]
+
+    def set_inputs(self, key: int, inputs: Sequence[Ref]) -> None:
+        """Other inputs for a node; types must stay as they are."""
+        self._unlink(key)
+        self.nodes[key] = self.nodes[key].with_(inputs=tuple(inputs))
+        self._link(key)
+
+    def set_node(self, key: int, node: Node) -> None:
+        """Another node in its place, with the same outputs."""
+        self._unlink(key)
+        self.nodes[key] = node
+        self._link(key)
+
+    def replace(self, old: Ref, new: Ref) -> list[int]:
+        """new wherever old was used; the keys of the users that changed. What made new takes old's
+        ONNX name when it has none."""
+        if old == new:
+            return []
+        a, b = self.type_of(old), self.type_of(new)
+        assert a.dtype == b.dtype and a.rank == b.rank, f"{old}: {a} replaced by {new}: {b}"
+        changed = self.user_keys(old)
+        for key in changed:
+            self._unlink(key)
+            self.nodes[key] = renamed(self.nodes[key], {old: new})
+            self._link(key)
+        self.outputs = [new if r == old else r for r in self.outputs]
+        self._inherit(old, new)
+        return changed
+
+    def remove(self, key: int) -> None:
+        """Drop a node that nothing uses."""
+        self._unlink(key)
+        for v in self.nodes.pop(key).outputs:
+            del self._maker[v.name]
+
+    def _inherit(self, old: Ref, new: Ref) -> None:
+        source, target = self.maker(old), self._maker.get(new)
+        if source is None or target is None:
+            return
+        origin = next(v.origin for v in source.outputs if v.name == old)
+        node = self.nodes[target]
+        outputs = tuple(
+            replace(v, origin=origin) if v.name == new and not v.origin else v for v in node.outputs
+        )
+        if outputs != node.outputs:
+            self.nodes[target] = node.with_(outputs=outputs)
+
+    def _add(self, node: Node, place: tuple[int, int]) -> int:
+        key = len(self._place)
+        self.nodes[key], self._place[key] = node, place
+        for v in node.outputs:
+            self._maker[v.name] = key
+            self._types[v.name] = v.type
+        self._link(key)
+        return key
+
+    def _link(self, key: int) -> None:
+        for ref in used_refs(self.nodes[key]):
+            self._users.setdefault(ref, {})[key] = None
+
+    def _unlink(self, key: int) -> None:
+        for ref in used_refs(self.nodes[key]):
+            self._users.get(ref, {}).pop(key, None)
+
+    # ------------------------------------------------------------ the result
+
+    def keys(self) -> list[int]:
+        """All nodes, in their places."""
+        return sorted(self.nodes, key=lambda k: (self._place[k], k))
+
+    def graph(self) -> Graph:
+        """The new graph: used nodes and nodes with effects, uses after definitions."""
+        order: list[int] = []
+        seen: set[int] = set()
+        live = self._live()
+        for root in self.keys():
+            if root in live:
+                self._visit(root, seen, order)
+        nodes = tuple(self.nodes[k] for k in order)
+        return self._graph.with_(nodes=nodes, outputs=tuple(self.outputs))
+
+    def _live(self) -> set[int]:
+        todo = [self._maker[r] for r in self.outputs if r in self._maker]
+        todo += [k for k, n in self.nodes.items() if n.op in EFFECTS or not _pure(n)]
+        live: set[int] = set()
+        while todo:
+            key = todo.pop()
+            if key not in live:
+                live.add(key)
+                todo += self._needs(key)
+        return live
+
+    def _needs(self, key: int) -> Iterator[int]:
+        """The nodes that must run before this one: makers of what it uses, binders of its symbols."""
+        node = self.nodes[key]
+        yield from (self._maker[r] for r in used_refs(node) if r in self._maker)
+        if self._binder:
+            for s in sorted(_symbols(node)):
+                other = self._binder.get(s, key)
+                if other != key and other in self.nodes:
+                    yield other
+
+    def _visit(self, root: int, seen: set[int], order: list[int]) -> None:
+        """Depth first without recursion: graphs are thousands of nodes deep."""
+        stack: list[tuple[int, Iterator[int]]] = []
+        if root in seen:
+            return
+        seen.add(root)
+        stack.append((root, self._needs(root)))
+        while stack:
+            key, rest = stack[-1]
+            for other in rest:
+                if other not in seen:
+                    seen.add(other)
+                    stack.append((other, self._needs(other)))
+                    break
+            else:
+                stack.pop()
+                order.append(key)
+
+
+# ---------------------------------------------------------------- nodes
+
+
+def used_refs(node: Node) -> list[Ref]:
+    """The refs a node uses, each once: its inputs, and what its regions take from outside."""
+    found = dict.fromkeys(r for r in node.inputs if r)
+    for region in node.regions:
+        found.update(dict.fromkeys(captured(region)))
+    return list(found)
+
+
+def captured(graph: Graph) -> list[Ref]:
+    """The refs that a region uses but does not define, weights included."""
+    inside = {v.name for v in graph.inputs}
+    found: dict[Ref, None] = {}
+    for node in graph.nodes:
+        found.update(dict.fromkeys(r for r in used_refs(node) if r not in inside))
+        inside.update(v.name for v in node.outputs)
+    found.update(dict.fromkeys(r for r in graph.outputs if r not in inside))
+    return list(found)
+
+
+def renamed(node: Node, names: Mapping[Ref, Ref]) -> Node:
+    """The node with refs replaced in its inputs and inside its regions."""
+    inputs = tuple(names.get(r, r) for r in node.inputs)
+    regions = tuple(renamed_graph(g, names) for g in node.regions)
+    return node.with_(inputs=inputs, regions=regions)
+
+
+def renamed_graph(graph: Graph, names: Mapping[Ref, Ref]) -> Graph:
+    """The region with refs from outside replaced."""
+    nodes = tuple(renamed(n, names) for n in graph.nodes)
+    return graph.with_(nodes=nodes, outputs=tuple(names.get(r, r) for r in graph.outputs))
+
+
+def _pure(node: Node) -> bool:
+    return node.op in STRUCTURAL or node.op not in OPS or OPS[node.op].pure
+
+
+def _type_symbols(t: TensorType) -> Iterator[str]:
+    for d in t.shape:
+        if not d.is_const:
+            yield from d.symbols
+
+
+def _attr_symbols(value: Attr) -> Iterator[str]:
+    if isinstance(value, Dim):
+        yield from value.symbols
+    elif isinstance(value, tuple):
+        for v in value:
+            yield from _attr_symbols(v)
+
+
+def _symbols(node: Node) -> set[str]:
+    """Symbols that the node's types and attributes speak of."""
+    found = {s for v in node.outputs for s in _type_symbols(v.type)}
+    for value in node.attrs.values():
+        found.update(_attr_symbols(value))
+    return found
+
+
+def _names(graph: Graph) -> Iterable[str]:
+    yield from (v.name for v in graph.inputs)
+    for node in graph.nodes:
+        yield from (v.name for v in node.outputs)
+        for region in node.regions:
+            yield from _names(region)
+
+
+# ---------------------------------------------------------------- whole modules
+
+EditFn: TypeAlias = Callable[[Editor], None]
+
+
+def edit_module(module: Module, change: EditFn, *, fused: bool = False) -> Module:
+    """The module after `change` ran on every graph and on the regions of its control flow (inner ones
+    first), without the weights that nothing uses any more. fused: regions of fused nodes as well."""
+    shop = Workshop(module)
+    graphs = {
+        name: _edit(shop, graph, {}, change, fused) for name, graph in module.graphs.items()
+    }
+    used = {r for g in graphs.values() for r in captured(g)}
+    weights = {name: w for name, w in shop.weights.items() if name in used}
+    return module.with_(graphs=graphs, weights=MappingProxyType(weights))
+
+
+def _edit(
+    shop: Workshop, graph: Graph, outer: Mapping[Ref, TensorType], change: EditFn, fused: bool
+) -> Graph:
+    editor = Editor(shop, graph, outer)
+    for key in list(editor.nodes):
+        node = editor.nodes[key]
+        if node.regions and (fused or node.op != "fused"):
+            types = editor._types
+            regions = tuple(_edit(shop, r, types, change, fused) for r in node.regions)
+            editor.set_node(key, node.with_(regions=regions))
+    change(editor)
+    return editor.graph()

@@ -1,0 +1,74 @@
+"""Graph -> Graph: nodes whose inputs are all constants become constants, up to a limit of bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from smelt.core.ir.graph import Module, Node, TensorType
+from smelt.core.ops import OPS
+from smelt.core.passes.constants import elements
+from smelt.core.passes.context import Context
+from smelt.core.passes.editor import STRUCTURAL, Array, Attrs, Editor, edit_module
+
+# what grows beyond this many times its inputs stays an op: a broadcast constant costs less to make
+# than to read
+GROWTH = 2
+SMALL = 4096
+
+
+def fold(module: Module, ctx: Context) -> Module:
+    """The module with every node computed by its reference whose inputs are weights, as long as the result
+    has at most ctx.options.fold_limit bytes and is small or not much larger than its inputs."""
+    return edit_module(module, lambda editor: _fold(editor, ctx.options.fold_limit))
+
+
+def _fold(editor: Editor, limit: int) -> None:
+    for key in editor.keys():
+        node = editor.nodes[key]
+        if not _constant(editor, node, limit):
+            continue
+        arrays = [editor.array(r) if r else None for r in node.inputs]
+        editor.at(key)
+        for v, data in zip(node.outputs, evaluate(node, arrays), strict=True):
+            name = v.name.removeprefix("%")
+            editor.replace(v.name, editor.constant(data, name, origin=v.origin))
+
+
+def _constant(editor: Editor, node: Node, limit: int) -> bool:
+    if node.op in STRUCTURAL or node.op not in OPS or not OPS[node.op].pure:
+        return False
+    if not all(editor.is_weight(r) for r in node.inputs if r) or not _settled(tuple(node.attrs.values())):
+        return False
+    given = sum(editor.shop.weights[r].bytes for r in node.inputs if r)
+    made = 0
+    for v in node.outputs:
+        n = elements(v.type.shape)
+        if not n.is_const:
+            return False
+        made += n.const * v.type.dtype.bytes
+    return made <= limit and (made <= SMALL or made <= GROWTH * given)
+
+
+def _settled(value: object) -> bool:
+    """Whether an attribute holds no symbol."""
+    if isinstance(value, tuple):
+        return all(_settled(v) for v in value)
+    symbols = getattr(value, "symbols", None)
+    return not symbols
+
+
+def evaluate(node: Node, arrays: list[Array | None]) -> list[Array]:
+    """The node's outputs by the op's reference, each of its declared type."""
+    types: list[TensorType] = [v.type for v in node.outputs]
+    with np.errstate(all="ignore"):
+        found = OPS[node.op].ref(arrays, _plain(node.attrs), types)
+    made = []
+    for t, a in zip(types, found, strict=True):
+        shape = tuple(d.const for d in t.shape)
+        data = np.ascontiguousarray(np.asarray(a, t.dtype.numpy)).reshape(shape)
+        made.append(data.copy() if not data.flags.owndata else data)
+    return made
+
+
+def _plain(attrs: Attrs) -> Attrs:
+    return dict(attrs)

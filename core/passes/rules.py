@@ -1,0 +1,111 @@
+"""Rule lists over a graph: each rule is a named rewrite of one node; a worklist runs them to a fixpoint."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from smelt.core.ir.graph import Module, Node, Ref
+from smelt.core.passes.context import Context
+from smelt.core.passes.editor import Editor, edit_module
+
+Rewrite: TypeAlias = Callable[[Editor, Node], "Ref | tuple[Ref, ...] | None"]
+"""(editor, node) -> what takes the place of the node's outputs, or None for no change. It may emit
+nodes; when it answers None it must not have emitted any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rewrite: tried on nodes of these ops. Directional: the right side is never worse."""
+
+    name: str
+    ops: tuple[str, ...]
+    apply: Rewrite
+
+
+def rule(*ops: str) -> Callable[[Rewrite], Rule]:
+    """Make a Rule of a function; it takes the function's name."""
+
+    def make(fn: Rewrite) -> Rule:
+        return Rule(fn.__name__.strip("_"), ops, fn)
+
+    return make
+
+
+def run_rules(editor: Editor, rules: Sequence[Rule]) -> int:
+    """Apply rules until none fits; how many times one did. Nodes are visited in order, then those that a
+    change has touched."""
+    table: dict[str, list[Rule]] = {}
+    for r in rules:
+        for op in r.ops:
+            table.setdefault(op, []).append(r)
+    work = deque(editor.keys())
+    queued = set(work)
+    applied, limit = 0, 60 * len(queued) + 10_000
+    while work:
+        key = work.popleft()
+        queued.discard(key)
+        node = editor.nodes.get(key)
+        if node is None:
+            continue
+        if _dead(editor, node):
+            # what it used may have one user less now, and rules look at that
+            touched = [editor.key(r) for r in node.inputs if editor.maker(r) is not None]
+            editor.remove(key)
+            _queue(work, queued, touched)
+            continue
+        touched = _try(editor, key, table.get(node.op, ()))
+        if touched:
+            applied += 1
+            assert applied < limit, f"rules do not come to rest: {[r.name for r in rules]}"
+            _queue(work, queued, touched)
+    return applied
+
+
+def _queue(work: deque[int], queued: set[int], keys: Sequence[int]) -> None:
+    for k in keys:
+        if k not in queued:
+            queued.add(k)
+            work.append(k)
+
+
+def _dead(editor: Editor, node: Node) -> bool:
+    if node.op in ("check", "bind") or not node.outputs:
+        return False
+    return all(editor.uses(v.name) == 0 for v in node.outputs)
+
+
+def _try(editor: Editor, key: int, rules: Sequence[Rule]) -> list[int]:
+    """The nodes to look at again after the first rule that fits; empty when none does."""
+    node = editor.nodes[key]
+    for r in rules:
+        editor.at(key)
+        found = r.apply(editor, node)
+        if found is None:
+            continue
+        refs = (found,) if isinstance(found, str) else found
+        assert len(refs) == len(node.outputs), f"rule {r.name} on {node.op}"
+        touched = editor.take_fresh()
+        for v, new in zip(node.outputs, refs, strict=True):
+            touched += editor.replace(v.name, new)
+            if editor.maker(new) is not None:
+                touched.append(editor.key(new))
+        touched.append(key)
+        return list(dict.fromkeys(touched))
+    assert not editor.take_fresh(), f"a rule on {node.op} emitted nodes and then gave up"
+    return []
+
+
+def rule_pass(rules: Sequence[Rule]) -> Callable[[Module, Context], Module]:
+    """A pass that runs a rule list on every graph."""
+
+    def run(module: Module, ctx: Context) -> Module:
+        return edit_module(module, lambda editor: void(run_rules(editor, rules)))
+
+    return run
+
+
+def void(_: object) -> None:
+    """Drop a result."""
