@@ -1,0 +1,213 @@
+"""The host program: what runs on the host between inputs and outputs, as data. Printed by `inspect`.
+
+Two phases. `plan` binds symbols from input shapes, checks them and evaluates every Dim that the launches
+need into numbered slots; it runs only when a shape changed. `run` launches kernels with those slots;
+sizes that only a kernel finds out (`ReadSymbol`) start a new stage, whose slots are evaluated there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from smelt.core.dim import Dim
+from smelt.core.dtype import DType
+
+Base = Literal["arena", "input", "output", "weights"]
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A place: base (and its number: arena, input or output index) plus a byte offset."""
+
+    base: Base
+    number: int
+    offset: Dim
+
+    def __str__(self) -> str:
+        name = self.base if self.base == "weights" else f"{self.base}{self.number}"
+        return f"{name} + {self.offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An input or output of the model: its ONNX name, type and symbolic shape."""
+
+    name: str
+    dtype: DType
+    shape: tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckText:
+    """A run-time check's message; {got} and {want} are filled in. kind as SmeltError's."""
+
+    text: str
+    kind: str = "shape"
+
+
+# ---------------------------------------------------------------- steps
+
+
+@dataclass(frozen=True, slots=True)
+class BindInput:
+    """symbol = (extent of the input's axis - rest) / factor; check that it divides exactly."""
+
+    symbol: str
+    input: int
+    axis: int
+    factor: int
+    rest: Dim
+    check: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckInput:
+    """The extent of an input's axis must equal `want`."""
+
+    input: int
+    axis: int
+    want: Dim
+    check: int
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """left relation right must hold; relation 'divides': left divides right."""
+
+    left: Dim
+    relation: Literal["==", "<=", "divides"]
+    right: Dim
+    check: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Slot `slot` of the host state becomes the value of `dim`."""
+
+    slot: int
+    dim: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Arena `arena` (1 and up) gets the bytes in slot `slot`."""
+
+    arena: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenOutput:
+    """Tell the runtime output `output`'s shape; from here on its address is known."""
+
+    output: int
+    shape: tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Run entry `entry` of the kernel table. buffers then dims are its arguments; groups how many."""
+
+    entry: int
+    buffers: tuple[Address, ...]
+    dims: tuple[Dim, ...]
+    groups: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class CallLibrary:
+    """Call an external function by its number in the library table."""
+
+    library: int
+    buffers: tuple[Address, ...]
+    dims: tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSymbol:
+    """symbol = an integer element in memory, clamped into low..high (high None: unbounded)."""
+
+    symbol: str
+    at: Address
+    dtype: DType
+    low: Dim
+    high: Dim | None
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Copy bytes (an output that is an input, a weight, or another output)."""
+
+    to: Address
+    source: Address
+    bytes: Dim
+
+
+Step: TypeAlias = (
+    BindInput
+    | CheckInput
+    | Check
+    | Evaluate
+    | Reserve
+    | OpenOutput
+    | Launch
+    | CallLibrary
+    | ReadSymbol
+    | Copy
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row of the kernel table: one top-level statement of a kernel."""
+
+    kernel: str
+    statement: int
+
+    @property
+    def name(self) -> str:
+        """The function's name in generated code: the kernel's, numbered from the second statement on."""
+        return self.kernel if self.statement == 0 else f"{self.kernel}.{self.statement}"
+
+
+@dataclass(frozen=True, slots=True)
+class WeightPlace:
+    """Where a weight lies in weights.bin."""
+
+    ref: str
+    offset: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a value of the main graph lives and when: for `inspect` and for the overlap check."""
+
+    value: str
+    arena: int
+    offset: Dim
+    bytes: Dim
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostProgram:
+    """Everything the host code needs. slots: how many int64 of state, slot 0 is arena 0's bytes.
+    peak: bytes of each arena as a formula."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    checks: tuple[CheckText, ...]
+    entries: tuple[Entry, ...]
+    libraries: tuple[str, ...]
+    plan: tuple[Step, ...]
+    run: tuple[Step, ...]
+    slots: int
+    symbol_slots: tuple[tuple[str, int], ...]
+    dim_slots: tuple[tuple[Dim, int], ...]
+    peak: tuple[Dim, ...]
+    weights: tuple[WeightPlace, ...]
+    weights_bytes: int
+    placements: tuple[Placement, ...] = ()
