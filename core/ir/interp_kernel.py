@@ -1,0 +1,502 @@
+"""Kernel, dims and input arrays in, output arrays out: the exact oracle for primitives and emitters.
+
+Statements run one after the other, every level as a plain loop, with the accumulator types of the tree:
+a sum adds its terms in order in its own dtype. Loops around a single store run as NumPy arrays where
+that cannot change the meaning (no instance reads what another writes, elements written once), which is
+decided per statement. Nothing wraps: an access outside its buffer is an internal error that names buffer,
+index and extent. Fresh buffers are poisoned, so that reading before writing shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from smelt.core.diag import SmeltError
+from smelt.core.dim import Dim, FloorDiv, Max, Min, Mod, Symbol
+from smelt.core.dtype import DType
+from smelt.core.ir.intrinsics import INTRINSICS
+from smelt.core.ir.kernel import (
+    Block,
+    Bound,
+    Buffer,
+    Call,
+    Const,
+    Expr,
+    Index,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Reduce,
+    Stmt,
+    Store,
+    Tiles,
+    walk_expr,
+)
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Env: TypeAlias = Mapping[str, Any]
+"""Symbol -> int, or an int64 array over the loops that run at once."""
+
+LIMIT = 1 << 20  # elements evaluated at once: a few arrays of this size stay in cache
+
+
+# ---------------------------------------------------------------- scalars and index expressions
+
+
+@lru_cache(maxsize=8192)
+def dim_function(d: Dim) -> Callable[[Env], Any]:
+    """d as a function of an environment of ints or int64 arrays; floors as Dim.evaluate does."""
+    if d.const_or_none is not None:
+        value = d.const
+        return lambda env: value
+    terms = [_term_function(coef, factors) for coef, factors in d.terms()]
+    if len(terms) == 1:
+        return terms[0]
+
+    def total(env: Env) -> Any:
+        result = terms[0](env)
+        for t in terms[1:]:
+            result = result + t(env)
+        return result
+
+    return total
+
+
+def _term_function(coef: int, factors: Sequence[tuple[Any, int]]) -> Callable[[Env], Any]:
+    atoms = [(_atom_function(a), power) for a, power in factors]
+    if coef == 1 and len(atoms) == 1 and atoms[0][1] == 1:
+        return atoms[0][0]
+
+    def value(env: Env) -> Any:
+        result: Any = coef
+        for f, power in atoms:
+            result = result * f(env) ** power
+        return result
+
+    return value
+
+
+def _atom_function(a: Any) -> Callable[[Env], Any]:
+    if isinstance(a, Symbol):
+        name = a.name
+        return lambda env: env[name]
+    if isinstance(a, FloorDiv):
+        x, y = dim_function(a.a), dim_function(a.b)
+        return lambda env: x(env) // y(env)
+    if isinstance(a, Mod):
+        x, y = dim_function(a.a), dim_function(a.b)
+        return lambda env: x(env) % y(env)
+    assert isinstance(a, Min | Max)
+    parts = [dim_function(p) for p in a.args]
+    pick: Any = np.minimum if isinstance(a, Min) else np.maximum
+
+    def value(env: Env) -> Any:
+        result = parts[0](env)
+        for p in parts[1:]:
+            result = pick(result, p(env))
+        return result
+
+    return value
+
+
+def cast_array(x: Array, to: DType) -> Array:
+    """Conversion by the IR's rules: float to int truncates towards 0, saturates, and takes NaN to 0; to
+    bool is != 0; int to int wraps."""
+    x = np.asarray(x)
+    if x.dtype == to.numpy:
+        return x
+    is_float = x.dtype.kind in "fV"  # bf16 is a void-like extension type
+    if to.category == "bool":
+        return np.not_equal(x, np.zeros((), x.dtype))
+    if is_float and to.is_int:
+        info = np.iinfo(to.numpy)
+        wide = np.trunc(x.astype(np.float64))
+        inside = (wide > float(info.min)) & (wide < float(info.max))
+        exact = np.where(inside, wide, 0).astype(to.numpy)
+        high, low = to.numpy.type(info.max), to.numpy.type(info.min)
+        ends = np.where(wide >= float(info.max), high, np.where(wide <= float(info.min), low, 0))
+        return np.asarray(np.where(inside, exact, ends.astype(to.numpy)), to.numpy)
+    return np.asarray(x.astype(to.numpy))
+
+
+def identity(kind: str, dtype: DType) -> Any:
+    """What an empty reduction gives."""
+    if kind in ("sum", "any"):
+        return dtype.numpy.type(0)
+    if kind in ("prod", "all"):
+        return dtype.numpy.type(1)
+    if dtype.is_float:
+        return dtype.numpy.type(-np.inf if kind == "max" else np.inf)
+    if dtype.category == "bool":
+        return np.bool_(kind == "min")
+    info = np.iinfo(dtype.numpy)
+    return dtype.numpy.type(info.min if kind == "max" else info.max)
+
+
+_STEP: Mapping[str, Any] = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+    "any": np.logical_or,
+    "all": np.logical_and,
+}
+
+
+def tile_sizes(extent: int, sizes: Sequence[int], mode: str) -> list[int]:
+    """The sizes of the tiles that cover 0 .. extent-1, in order (see kernel.Tiles)."""
+    if extent <= 0:
+        return []
+    if mode == "balanced":
+        n = -(-extent // sizes[0])
+        base, extra = divmod(extent, n)
+        return [base + 1] * extra + [base] * (n - extra)
+    found = []
+    for s in sizes:
+        found += [s] * (extent // s)
+        extent %= s
+    assert extent == 0, f"sizes {sizes} do not end in 1"
+    return found
+
+
+# ---------------------------------------------------------------- evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class _Nest:
+    """Loops around one store. first: where the suffix starts that may run as arrays. careful: elements
+    must be distinct for that."""
+
+    loops: tuple[Loop, ...]
+    store: Store
+    first: int
+    careful: bool
+
+
+class _Run:
+    """One run of a kernel: buffers by name."""
+
+    def __init__(self, kernel: Kernel, env: dict[str, int]) -> None:
+        self.kernel = kernel
+        self.env = env
+        self.buffers: dict[str, Array] = {}
+        self.nests: dict[int, _Nest | None] = {}
+
+    def fresh(self, b: Buffer, env: Env) -> Array:
+        shape = tuple(int(dim_function(d)(env)) for d in b.shape)
+        return poison(shape, b.dtype)
+
+    # -- statements
+
+    def run(self, body: tuple[Stmt, ...], env: Env) -> None:
+        for s in body:
+            if isinstance(s, Store):
+                self.store(s, env, ())
+            elif isinstance(s, Loop):
+                self.loop(s, env)
+            elif isinstance(s, Tiles):
+                self.tiles(s, env)
+            else:
+                self.block(s, env)
+
+    def scoped(self, s: Loop | Tiles | Block, env: Env) -> None:
+        """The body of s with its buffers, which vanish afterwards."""
+        hidden = {b.name: self.buffers.get(b.name) for b in s.buffers}
+        for b in s.buffers:
+            self.buffers[b.name] = self.fresh(b, env)
+        self.run(s.body, env)
+        for name, old in hidden.items():
+            if old is None:
+                del self.buffers[name]
+            else:
+                self.buffers[name] = old
+
+    def loop(self, s: Loop, env: Env) -> None:
+        if id(s) not in self.nests:
+            self.nests[id(s)] = _nest_of(s)
+        nest = self.nests[id(s)]
+        if nest is not None:
+            self.nest(nest, 0, env)
+            return
+        for n in range(int(dim_function(s.extent)(env))):
+            self.scoped(s, {**env, s.var: n})
+
+    def tiles(self, s: Tiles, env: Env) -> None:
+        start = 0
+        for rows in tile_sizes(int(dim_function(s.extent)(env)), s.sizes, s.mode):
+            assert rows in s.sizes, f"tile of {rows} rows is not in {s.sizes}"
+            self.scoped(s, {**env, s.start: start, s.rows: rows})
+            start += rows
+
+    def block(self, s: Block, env: Env) -> None:
+        inner = dict(env)
+        for var, value, low, high in s.let:
+            inner[var] = int(self.clamped(value, low, high, inner, True))
+        if all(_holds(b, inner) for b in s.guard):
+            self.scoped(s, inner)
+
+    def nest(self, n: _Nest, depth: int, env: Env) -> None:
+        """Loops from `depth` on: one by one until the rest may run as arrays of at most LIMIT."""
+        rest = n.loops[depth:]
+        if depth >= n.first:
+            extents = [int(dim_function(x.extent)(env)) for x in rest]
+            if any(e <= 0 for e in extents):
+                return
+            if len(rest) <= 1 or prod(extents) <= LIMIT:
+                rank = len(rest)
+                at_once = dict(env)
+                for k, (x, e) in enumerate(zip(rest, extents, strict=True)):
+                    shape = [1] * rank
+                    shape[k] = e
+                    at_once[x.var] = np.arange(e, dtype=np.int64).reshape(shape)
+                if not n.careful or self.distinct(n.store, at_once, tuple(extents)):
+                    self.store(n.store, at_once, tuple(extents))
+                    return
+        if not rest:
+            self.store(n.store, env, ())
+            return
+        for i in range(int(dim_function(rest[0].extent)(env))):
+            self.nest(n, depth + 1, {**env, rest[0].var: i})
+
+    def distinct(self, s: Store, env: Env, shape: tuple[int, ...]) -> bool:
+        flat: Any = 0
+        for d, extent in zip(s.index, self.buffers[s.buffer].shape, strict=True):
+            flat = flat * max(extent, 1) + dim_function(d)(env)
+        flat = np.broadcast_to(flat, shape).ravel()
+        return len(np.unique(flat)) == len(flat)
+
+    def store(self, s: Store, env: Env, shape: tuple[int, ...]) -> None:
+        live = _mask(s.guard, env, True)
+        if not np.any(live):
+            return
+        value = self.eval(s.value, env, live) if s.accumulate != "fma" else None
+        index = self.index(s.buffer, s.index, env, live)
+        if shape:
+            keep = np.broadcast_to(live, shape)
+            index = tuple(np.broadcast_to(i, shape)[keep] for i in index)
+        target = self.buffers[s.buffer]
+        if s.accumulate is not None:
+            old = target[index] if index else target[()]
+            value = self.accumulated(s, old, value, env, live, shape)
+        elif shape:
+            value = np.broadcast_to(np.asarray(value), shape)[keep]
+        assert value is not None
+        if value.dtype != target.dtype:
+            raise _broken(self, f"stores {value.dtype} into {s.buffer} of {target.dtype}")
+        target[index if index else ()] = value if index or shape == () else value[-1]
+
+    def accumulated(
+        self, s: Store, old: Array, value: Array | None, env: Env, live: Any, shape: tuple[int, ...]
+    ) -> Array:
+        def select(v: Array) -> Array:
+            return np.broadcast_to(v, shape)[np.broadcast_to(live, shape)] if shape else v
+
+        if s.accumulate == "fma":
+            assert isinstance(s.value, Call) and s.value.fn == "mul", "fma wants a product"
+            a, b = (select(self.eval(x, env, live)) for x in s.value.args)
+            return np.asarray(INTRINSICS["fma"].meaning(a, b, old))
+        assert value is not None and s.accumulate is not None
+        return np.asarray(INTRINSICS[s.accumulate].meaning(old, select(value)))
+
+    # -- expressions
+
+    def eval(self, e: Expr, env: Env, live: Any) -> Array:
+        if isinstance(e, Load):
+            return self.load(e, env, live)
+        if isinstance(e, Call):
+            args = [self.eval(a, env, live) for a in e.args]
+            if e.fn == "cast":
+                return cast_array(args[0], e.dtype)
+            if e.fn == "bitcast":
+                return np.ascontiguousarray(args[0]).reshape(np.shape(args[0])).view(e.dtype.numpy)
+            result = np.asarray(INTRINSICS[e.fn].meaning(*args))
+            return result if result.dtype == e.dtype.numpy else result.astype(e.dtype.numpy)
+        if isinstance(e, Const):
+            return np.asarray(e.value, e.dtype.numpy)
+        if isinstance(e, Index):
+            return np.asarray(dim_function(e.dim)(env)).astype(e.dtype.numpy)
+        if isinstance(e, Let):
+            value = self.clamped(e.value, e.low, e.high, env, live)
+            return self.eval(e.body, {**env, e.var: value}, live)
+        return self.reduce(e, env, live)
+
+    def clamped(self, value: Expr, low: Dim, high: Dim, env: Env, live: Any) -> Any:
+        v = self.eval(value, env, live).astype(np.int64)
+        return np.minimum(np.maximum(v, dim_function(low)(env)), dim_function(high)(env))
+
+    def index(self, name: str, dims: tuple[Dim, ...], env: Env, live: Any) -> tuple[Any, ...]:
+        """The index where live (0 elsewhere); an internal error when it leaves the buffer."""
+        shape = self.buffers[name].shape
+        if len(dims) != len(shape):
+            raise _broken(self, f"{len(dims)} indices for {name} of rank {len(shape)}")
+        found = []
+        everywhere = live is True or bool(np.all(live))
+        for axis, (d, extent) in enumerate(zip(dims, shape, strict=True)):
+            i = np.asarray(dim_function(d)(env), np.int64)
+            if not everywhere:
+                i = np.where(live, i, 0)
+            bad = (i < 0) | (i >= extent)
+            if not everywhere:
+                bad = bad & live
+            if np.any(bad):
+                value = np.broadcast_to(i, np.shape(bad))[bad].flat[0]
+                raise _broken(
+                    self, f"{name}[{', '.join(map(str, dims))}]: index {value} of axis {axis} "
+                    f"is outside 0 .. {extent - 1} (extent {extent})"
+                )
+            found.append(i)
+        return tuple(found)
+
+    def load(self, e: Load, env: Env, live: Any) -> Array:
+        data = self.buffers[e.buffer]
+        if data.dtype != e.dtype.numpy:
+            raise _broken(self, f"loads {e.dtype} from {e.buffer} of {data.dtype}")
+        inside = _mask(e.guard, env, live)
+        if inside is True or np.all(inside):
+            return np.asarray(data[self.index(e.buffer, e.index, env, inside)])
+        zero = np.zeros((), e.dtype.numpy)
+        other = zero if e.otherwise is None else self.eval(e.otherwise, env, live)
+        if not np.any(inside):
+            return np.broadcast_to(other, np.broadcast_shapes(np.shape(inside), other.shape))
+        found = data[self.index(e.buffer, e.index, env, inside)]
+        return np.asarray(np.where(inside, found, other))
+
+    def reduce(self, e: Reduce, env: Env, live: Any) -> Array:
+        extents = [int(dim_function(a.extent)(env)) for a in e.axes]
+        total = prod(extents)
+        if total <= 0 or any(n < 0 for n in extents):
+            if e.kind in ("argmax", "argmin"):
+                raise _broken(self, f"{e.kind} over nothing")
+            return np.asarray(identity(e.kind, e.dtype))
+        outer = {k: v[..., None] if isinstance(v, np.ndarray) and v.ndim else v for k, v in env.items()}
+        inner_live = live[..., None] if isinstance(live, np.ndarray) and live.ndim else live
+        width = prod(np.broadcast_shapes(*(np.shape(v) for v in outer.values() if np.ndim(v)), (1,)))
+        step = total if e.kind in ("argmax", "argmin") else max(1, LIMIT // max(1, width))
+        carried: Array | None = None
+        for at in range(0, total, step):
+            values = self.terms(e, outer, inner_live, extents, at, min(step, total - at))
+            if e.kind in ("argmax", "argmin"):
+                return _position(e, values)
+            if carried is not None:
+                shape = (*values.shape[:-1], 1)
+                first = np.broadcast_to(carried[..., None], shape)
+                values = np.concatenate([first, values], axis=-1)
+            carried = np.asarray(_STEP[e.kind].accumulate(values, axis=-1)[..., -1])
+        assert carried is not None
+        # A sum starts at 0: the only term it changes is -0.0.
+        result = carried + e.dtype.numpy.type(0) if e.kind == "sum" else carried
+        return np.asarray(result).astype(e.dtype.numpy, copy=False)
+
+    def terms(
+        self, e: Reduce, outer: Env, live: Any, extents: Sequence[int], at: int, count: int
+    ) -> Array:
+        """Terms at .. at+count-1 of a reduction, in row-major order of its axes, along a last axis."""
+        flat = np.arange(at, at + count, dtype=np.int64)
+        env = dict(outer)
+        stride = 1
+        for a, n in zip(reversed(e.axes), reversed(extents), strict=True):
+            env[a.var] = (flat // stride) % n
+            stride *= n
+        values = self.eval(e.body, env, live)
+        if e.kind not in ("argmax", "argmin"):
+            values = cast_array(values, e.dtype)
+        shape = np.broadcast_shapes(
+            (1,), *((*np.shape(v)[:-1], 1) for v in outer.values() if np.ndim(v)), values.shape
+        )
+        return np.broadcast_to(values, (*shape[:-1], count))
+
+
+def _position(e: Reduce, values: Array) -> Array:
+    """First (or last) position of the extreme; where a NaN counts as extreme is not specified."""
+    if values.dtype.kind == "V":
+        values = values.astype(np.float32)
+    pick = np.argmax if e.kind == "argmax" else np.argmin
+    n = values.shape[-1]
+    found = n - 1 - pick(values[..., ::-1], axis=-1) if e.last else pick(values, axis=-1)
+    return np.asarray(found).astype(e.dtype.numpy)
+
+
+def _mask(guard: tuple[Bound, ...], env: Env, live: Any) -> Any:
+    result = live
+    for b in guard:
+        low, i, high = (dim_function(d)(env) for d in (b.low, b.index, b.high))
+        result = np.logical_and(result, np.logical_and(low <= i, i < high))
+    return result
+
+
+def _holds(b: Bound, env: Env) -> bool:
+    return bool(_mask((b,), env, True))
+
+
+def _nest_of(s: Loop) -> _Nest | None:
+    """The nest that starts at s, when it is loops around one store without buffers."""
+    loops: list[Loop] = []
+    inner: Stmt = s
+    while isinstance(inner, Loop) and len(inner.body) == 1 and not inner.buffers:
+        loops.append(inner)
+        inner = inner.body[0]
+    if not isinstance(inner, Store):
+        return None
+    # Variables that extents depend on, or that pick the element not at all, run one by one.
+    ragged = {v for x in loops for v in x.extent.symbols}
+    own = False
+    for e in walk_expr(inner.value):
+        if isinstance(e, Reduce):
+            ragged.update(v for a in e.axes for v in a.extent.symbols)
+        elif isinstance(e, Load) and e.buffer == inner.buffer:
+            own = True
+            if e.index != inner.index:
+                return _Nest(tuple(loops), inner, len(loops), False)
+    if any(isinstance(e, Let) and e.var in ragged for e in walk_expr(inner.value)):
+        return _Nest(tuple(loops), inner, len(loops), False)
+    picked = {v for d in inner.index for v in d.symbols}
+    first = len(loops)
+    while first and loops[first - 1].var in picked and loops[first - 1].var not in ragged:
+        first -= 1
+    return _Nest(tuple(loops), inner, first, own or inner.accumulate is not None)
+
+
+def _broken(run: _Run, message: str) -> SmeltError:
+    return SmeltError(f"kernel '{run.kernel.name}': {message}", kind="internal")
+
+
+def poison(shape: tuple[int, ...], dtype: DType) -> Array:
+    """A buffer nobody wrote yet: NaN, or a pattern that is unlikely by chance."""
+    if dtype.is_float:
+        return np.full(shape, np.nan, dtype.numpy)
+    if dtype.category == "bool":
+        return np.ones(shape, np.bool_)
+    raw = np.full((prod(shape) * dtype.bytes,), 0x5A, np.uint8)
+    return raw.view(dtype.numpy).reshape(shape)
+
+
+def run_kernel(
+    kernel: Kernel, dims: Mapping[str, int] | Sequence[int], inputs: Sequence[Array]
+) -> tuple[Array, ...]:
+    """The outputs of a kernel. dims: values of its dims, by name or in order; inputs: arrays whose dtypes
+    and shapes fit its input buffers. Raises SmeltError(kind='internal') for an access outside a buffer
+    and for arrays that do not fit."""
+    names = [d.name for d in kernel.dims]
+    env = dict(dims) if isinstance(dims, Mapping) else dict(zip(names, dims, strict=True))
+    run = _Run(kernel, {n: int(env[n]) for n in names})
+    if len(inputs) != len(kernel.inputs):
+        raise _broken(run, f"{len(inputs)} inputs, expected {len(kernel.inputs)}")
+    for b, x in zip(kernel.inputs, inputs, strict=True):
+        x = np.asarray(x)
+        shape = tuple(int(dim_function(d)(run.env)) for d in b.shape)
+        if x.dtype != b.dtype.numpy or x.shape != shape:
+            found, wanted = f"{x.dtype}{list(x.shape)}", f"{b.dtype}{list(shape)}"
+            raise _broken(run, f"input {b.name} is {found}, expected {wanted}")
+        run.buffers[b.name] = x
+    for b in (*kernel.outputs, *kernel.scratch):
+        run.buffers[b.name] = run.fresh(b, run.env)
+    with np.errstate(all="ignore"):
+        run.run(kernel.body, run.env)
+    return tuple(run.buffers[b.name] for b in kernel.outputs)
