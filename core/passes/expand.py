@@ -1,0 +1,19 @@
+"""Graph -> Graph: ops that the table defines by other ops are replaced by those."""
+
+from __future__ import annotations
+
+from smelt.core.ir.graph import Node, Ref
+from smelt.core.ops import OPS
+from smelt.core.passes.editor import Editor
+from smelt.core.passes.rules import Rule, rule_pass
+
+
+def _expand(g: Editor, n: Node) -> tuple[Ref, ...] | None:
+    # batch_norm(x, ...)  -->  the ops of its row's expansion
+    made = OPS[n.op].expand
+    return None if made is None else made(g, n.inputs, n.attrs)
+
+
+_EXPANDING = tuple(name for name, op in OPS.items() if op.expand is not None)
+
+expand = rule_pass((Rule("expand", _EXPANDING, _expand),))
