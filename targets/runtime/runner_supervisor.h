@@ -20,6 +20,7 @@ typedef struct {
   reader host, child;
   buffer out, to_child; /* queues */
   int pid;              /* of the worker; 0: none */
+  int ended, end_status; /* it has ended and was waited for */
   int in, answers, log, crash; /* the supervisor's ends of the worker's pipes, -1 when closed */
   uint8_t busy;         /* the request that the worker is at; 0: none */
   uint64_t job, fence, highest_fence, deadline, last_heard, idle_ns, memory_limit, logged, page_size;
@@ -75,6 +76,7 @@ static void child_start(supervisor *s, int ends[4][2], int parent) {
   if (sys_getppid() != parent) sys_exit(0);
   sys_setpgid(0, 0);
   sys_on_signal(SYS_SIGPIPE, NULL, 0);
+  sys_on_signal(SYS_SIGCHLD, NULL, 0);
   if (null >= 0) sys_dup_to(null, 0);
   sys_dup_to(ends[2][1], 1); /* what the model prints becomes LOG; stdout carries frames only */
   sys_dup_to(ends[2][1], 2);
@@ -92,6 +94,7 @@ static int worker_start(supervisor *s) {
   if (pid == 0) child_start(s, ends, self);
   sys_setpgid(pid, pid); /* here too: whoever comes first */
   s->pid = pid;
+  s->ended = 0;
   s->in = ends[0][1];
   s->answers = ends[1][0];
   s->log = ends[2][0];
@@ -99,7 +102,11 @@ static int worker_start(supervisor *s) {
   sys_close(ends[0][0]);
   for (int i = 1; i < 4; i++) sys_close(ends[i][1]);
   sys_nonblocking(s->in);
-  for (const int *fd = &s->answers; fd <= &s->crash; fd++) sys_nonblocking(*fd);
+  sys_nonblocking(s->answers);
+  sys_nonblocking(s->log);
+  sys_nonblocking(s->crash);
+  sys_widen(s->in);
+  sys_widen(s->answers);
   s->child = (reader){s->child.bytes, {0}, NULL};
   s->child.bytes.pos = s->child.bytes.len = s->to_child.pos = s->to_child.len = 0;
   s->stage[0] = 0;
@@ -129,29 +136,29 @@ static void pump_log(supervisor *s) {
   }
 }
 
-static int wait_for(int pid, int *status, int limit_ms) {
-  for (int i = 0; i < limit_ms; i += 2) {
-    if (sys_wait(pid, status, SYS_WNOHANG) != 0) return 1;
-    sys_poll(NULL, 0, 2 * I(MILLI));
-  }
-  return 0;
+/* Has the worker ended? Remembers its wait status. */
+static int worker_ended(supervisor *s) {
+  if (s->pid && !s->ended && sys_wait(s->pid, &s->end_status, SYS_WNOHANG) != 0) s->ended = 1;
+  return s->ended;
 }
 
-/* Kill the worker's whole group and wait for it; its wait status. Nothing of it is left afterwards. */
+static void wait_for_worker(supervisor *s, int limit_ms) {
+  for (int i = 0; i < limit_ms && !worker_ended(s); i += 2) sys_poll(NULL, 0, 2 * I(MILLI));
+}
+
+/* Kill the worker's whole group and wait for it; its wait status. force 0: its pipe is closed or it has ended, so its own
+ * status tells more than our kill. One that hangs in the kernel is left behind. */
 static int worker_reap(supervisor *s, int force) {
-  int status = 0, ended = 0;
+  s->end_status = s->ended ? s->end_status : 0;
   if (!s->pid) return 0;
-  if (!force) /* its pipe is closed, so it is about to end by itself: its own status tells more than our kill */
-    ended = wait_for(s->pid, &status, 500);
+  if (!force) wait_for_worker(s, 500);
   sys_kill(-s->pid, SYS_SIGKILL); /* what it may have forked, too */
-  if (!ended) {
-    sys_kill(s->pid, SYS_SIGKILL);
-    wait_for(s->pid, &status, 5000); /* one that hangs in the kernel is left behind */
-  }
+  if (!s->ended) sys_kill(s->pid, SYS_SIGKILL);
+  wait_for_worker(s, 5000);
   s->pid = 0;
   close_end(&s->in);
   close_end(&s->answers);
-  return status;
+  return s->end_status;
 }
 
 static void worker_drop(supervisor *s) {
@@ -313,15 +320,17 @@ static void pump_host(supervisor *s) {
   }
 }
 
-static void pump_child(supervisor *s) {
+/* 1 when nothing more can be read from the worker now. */
+static int pump_child(supervisor *s) {
   while (s->pid && s->out.len - s->out.pos < QUEUE_FULL) {
     int got = reader_step(&s->child, s->answers, 0);
-    if (got == 0) return;
-    if (got == -1) return worker_lost(s, "crash", "", 0);
-    if (got == -2) return worker_lost(s, "crash", s->child.broken, 1);
-    on_child_frame(s);
+    if (got == 0) return 1;
+    if (got == -1) worker_lost(s, "crash", "", 0);
+    else if (got == -2) worker_lost(s, "crash", s->child.broken, 1);
+    else on_child_frame(s);
     s->child.bytes.len = 0;
   }
+  return 0;
 }
 
 /* Write what the pipe takes; -1 when its reader is gone. */
@@ -350,6 +359,8 @@ static uint64_t resident_bytes(const supervisor *s) {
 }
 
 static void watch(supervisor *s, uint64_t now) {
+  /* a process that the model forked may hold the pipes open, so the worker's end is not always an end of file */
+  if (worker_ended(s) && pump_child(s)) worker_lost(s, "crash", "", 0);
   if (s->busy && now >= s->deadline) return worker_lost(s, "timeout", "the deadline has passed", 1);
   if (s->pid && s->memory_limit && resident_bytes(s) > s->memory_limit)
     return worker_lost(s, "crash", "the model used more memory than its limit", 1);
@@ -361,7 +372,14 @@ static void watch(supervisor *s, uint64_t now) {
 static int64_t nap(const supervisor *s, uint64_t now) { /* ns until `watch` has something to do */
   uint64_t until = s->busy && s->deadline != NEVER ? s->deadline : s->last_heard + s->idle_ns + MILLI;
   if (s->pid && s->memory_limit && until > now + 50 * MILLI) until = now + 50 * MILLI;
+  if (s->pid && until > now + 250 * MILLI) until = now + 250 * MILLI; /* SIGCHLD may come just before the sleep */
   return until > now ? I(until - now) : 0;
+}
+
+static void on_child_signal(int number, void *info, void *context) { /* its only effect is to end the poll */
+  (void)number;
+  (void)info;
+  (void)context;
 }
 
 /* Serve the protocol on fds 0 and 1 until QUIT, end of stdin, a broken stream or the idle time; the exit code. */
@@ -374,6 +392,7 @@ static int serve(const char *sysfs) {
   s->last_heard = sys_now();
   s->page_size = auxiliary(6);
   sys_on_signal(SYS_SIGPIPE, (void (*)(int, void *, void *))1 /* SIG_IGN */, 0);
+  sys_on_signal(SYS_SIGCHLD, on_child_signal, 4 /* SA_SIGINFO */);
   sys_nonblocking(0);
   sys_nonblocking(1);
   while (!s->done || s->out.pos < s->out.len) {

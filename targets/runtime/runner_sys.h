@@ -99,7 +99,8 @@ static long sys(long number, long a, long b, long c, long d, long e, long f) {
 enum { SYS_EINTR = 4, SYS_EAGAIN = 11, SYS_ENOENT = 2, SYS_AT_FDCWD = -100 };
 enum { SYS_O_RDONLY = 0, SYS_O_RDWR = 2, SYS_O_NONBLOCK = 04000, SYS_O_CLOEXEC = 02000000 };
 enum { SYS_POLLIN = 1, SYS_POLLOUT = 4, SYS_POLLERR = 8, SYS_POLLHUP = 16, SYS_POLLNVAL = 32 };
-enum { SYS_SIGILL = 4, SYS_SIGABRT = 6, SYS_SIGBUS = 7, SYS_SIGFPE = 8, SYS_SIGKILL = 9, SYS_SIGSEGV = 11, SYS_SIGPIPE = 13 };
+enum { SYS_SIGILL = 4, SYS_SIGABRT = 6, SYS_SIGBUS = 7, SYS_SIGFPE = 8, SYS_SIGKILL = 9, SYS_SIGSEGV = 11, SYS_SIGPIPE = 13,
+       SYS_SIGCHLD = 17 };
 enum { SYS_RLIMIT_CORE = 4, SYS_RLIMIT_AS = 9, SYS_WNOHANG = 1, SYS_CLOCK_RAW = 4 };
 
 typedef struct { int fd; short events, revents; } sys_pollfd;
@@ -118,6 +119,7 @@ static void sys_nonblocking(int fd) {
   long flags = sys(NR_fcntl, fd, 3, 0, 0, 0, 0);
   if (flags >= 0) sys(NR_fcntl, fd, 4, flags | SYS_O_NONBLOCK, 0, 0, 0);
 }
+static void sys_widen(int fd) { sys(NR_fcntl, fd, 1031 /* F_SETPIPE_SZ */, 1 << 20, 0, 0, 0); } /* refused: no harm */
 static int sys_poll(sys_pollfd *fds, size_t n, int64_t wait_ns) {
   sys_timespec wait = {(long)(wait_ns / 1000000000), (long)(wait_ns % 1000000000)};
   return (int)sys(NR_ppoll, (long)fds, (long)n, wait_ns < 0 ? 0 : (long)&wait, 0, 8, 0);

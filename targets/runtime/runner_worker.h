@@ -262,15 +262,19 @@ static void on_set_input(worker *w) {
 }
 
 /* ---- RUN ---- */
-static smelt_status run_once(worker *w, uint64_t *ns) {
+static smelt_status call_model(worker *w) {
   for (size_t i = 0; i < w->n_inputs; i++) w->arguments[i] = w->inputs[i].tensor;
   for (size_t i = 0; i < w->n_outputs; i++) {
     memset(&w->outputs[i], 0, sizeof(DLTensor));
     w->outputs[i].device.device_type = 1;
     w->outputs[i].dtype = w->api.output_type(w->session, i);
   }
+  return w->api.run(w->session, w->arguments, w->n_inputs, w->outputs, w->n_outputs);
+}
+
+static smelt_status run_once(worker *w, uint64_t *ns) {
   uint64_t start = sys_now();
-  smelt_status s = w->api.run(w->session, w->arguments, w->n_inputs, w->outputs, w->n_outputs);
+  smelt_status s = call_model(w);
   *ns = sys_now() - start;
   return s;
 }
@@ -312,17 +316,34 @@ static smelt_status warm_up(worker *w, const run_request *r, uint64_t *ns, size_
   return SMELT_OK;
 }
 
+/* How many runs one sample needs to last sample_ns; grown by trial, since the time of one short run is mostly the clock's. */
+static smelt_status choose_inner(worker *w, const run_request *r, uint64_t one_ns, uint32_t *inner) {
+  uint64_t want = one_ns < r->sample_ns ? r->sample_ns / (one_ns ? one_ns : 1) + 1 : 1;
+  for (int attempt = 0; attempt < 4; attempt++) {
+    *inner = want < INNER_MAX ? (uint32_t)want : INNER_MAX;
+    if (*inner == 1) return SMELT_OK;
+    uint64_t begin = sys_now();
+    for (uint32_t i = 0; i < *inner; i++) {
+      smelt_status s = call_model(w);
+      if (s != SMELT_OK) return s;
+    }
+    uint64_t took = sys_now() - begin;
+    if (took >= r->sample_ns || *inner == INNER_MAX) return SMELT_OK;
+    want = want * r->sample_ns / (took ? took : 1) + want / 10 + 1;
+  }
+  return SMELT_OK;
+}
+
 static smelt_status measure(worker *w, const run_request *r, uint32_t inner, uint64_t *ns, size_t *n) {
   uint64_t start = sys_now();
   for (*n = 0; *n < SAMPLES_MAX; ++*n) {
-    uint64_t spent = sys_now() - start, one;
+    uint64_t begin = sys_now(), spent = begin - start;
     if ((*n >= r->samples && spent >= r->min_ns) || (*n && spent >= r->max_ns)) break;
-    ns[*n] = 0;
-    for (uint32_t i = 0; i < inner; i++) {
-      smelt_status s = run_once(w, &one);
+    for (uint32_t i = 0; i < inner; i++) { /* the clock is read once a sample: a system call is long for a tiny model */
+      smelt_status s = call_model(w);
       if (s != SMELT_OK) return s;
-      ns[*n] += one;
     }
+    ns[*n] = sys_now() - begin;
   }
   return SMELT_OK;
 }
@@ -378,9 +399,9 @@ static void on_run(worker *w) {
     s = warm_up(w, &r, memory + 1, &warm, &stable);
     if (s == SMELT_OK) {
       send_samples(w, memory, warm, 1, 1);
-      typical = warm ? memory[warm] : first;
-      if (typical < r.sample_ns) inner = (uint32_t)(r.sample_ns / (typical ? typical : 1) + 1);
-      if (inner > INNER_MAX) inner = INNER_MAX;
+      s = choose_inner(w, &r, warm ? memory[warm] : first, &inner);
+    }
+    if (s == SMELT_OK) {
       if (r.profile) w->api.profile(w->session, 1);
       stage(w, "run: timed");
       s = measure(w, &r, inner, memory + 1, &n);

@@ -1,0 +1,70 @@
+"""Limits per step -> deadlines: every wait of the farm ends at one of these."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from smelt.core.diag import SmeltError
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long each step may take, in seconds.
+
+    upload_floor: bytes per second that a link must reach; a transfer of n bytes may take `upload` + n / upload_floor.
+    idle: a runner that hears nothing from its host for so long ends itself.
+    grace: what the host waits longer than the device's own deadline before it calls the link dead.
+    """
+
+    connect: float = 15.0
+    command: float = 20.0
+    upload: float = 20.0
+    upload_floor: float = 128 * 1024.0
+    load: float = 120.0
+    run: float = 300.0
+    output: float = 60.0
+    close: float = 5.0
+    idle: float = 900.0
+    grace: float = 5.0
+    total: float = 3600.0
+
+    def scaled(self, factor: float) -> Limits:
+        """The same limits for a device that is `factor` times slower (emulation)."""
+        return replace(
+            self, load=self.load * factor, run=self.run * factor, output=self.output * factor
+        )
+
+
+def infra(what: str, *, hint: str | None = None) -> SmeltError:
+    """The link, the disk or the board failed: never a statement about the model."""
+    return SmeltError(what, kind="infra", hint=hint)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Limits plus the moment they began to count; `deadline` never passes the total."""
+
+    limits: Limits = Limits()
+    clock: Callable[[], float] = time.monotonic
+    start: float = field(default=-1.0)
+
+    def __post_init__(self) -> None:
+        if self.start < 0:
+            object.__setattr__(self, "start", self.clock())
+
+    def deadline(self, seconds: float, size: int = 0) -> float:
+        """The moment (of `clock`) at which a step of `seconds` that moves `size` bytes must be over."""
+        limit = seconds + size / self.limits.upload_floor
+        return min(self.clock() + limit, self.start + self.limits.total)
+
+    def left(self, deadline: float, step: str) -> float:
+        """Seconds until deadline, always positive; SmeltError(kind='infra') naming the step when there are none."""
+        left = deadline - self.clock()
+        if left <= 0:
+            raise infra(
+                f"{step} took longer than its limit",
+                hint="check the link to the device, or raise the limit",
+            )
+        return left

@@ -1,0 +1,157 @@
+"""A byte stream to a program on the device, each transfer with a deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Protocol
+
+from smelt.devicefarm.budget import infra
+
+STDERR_TAIL = 8192
+READ_SIZE = 1 << 20
+F_SETPIPE_SZ = 1031
+
+
+class Channel(Protocol):
+    """Deadlines are moments of time.monotonic(); a missed one is SmeltError(kind='infra')."""
+
+    def send(self, data: bytes, deadline: float) -> None:
+        """Write all of data; SmeltError(kind='infra') when the other side is gone."""
+
+    def receive(self, deadline: float) -> bytes:
+        """At least one byte, or b"" at the end of the stream."""
+
+    def stderr_tail(self) -> str:
+        """The last 8 KiB of what the program wrote to stderr."""
+
+    def close(self) -> None:
+        """End the program and free everything within the closing limit; never raises."""
+
+
+class Tail:
+    """The last bytes of a stream that a thread drains, so that its writer never blocks."""
+
+    def __init__(self, limit: int = STDERR_TAIL) -> None:
+        self._limit = limit
+        self._bytes = b""
+        self._lock = threading.Lock()
+
+    def add(self, data: bytes) -> None:
+        """Append, forgetting what is too old."""
+        with self._lock:
+            self._bytes = (self._bytes + data)[-self._limit :]
+
+    def text(self) -> str:
+        """What is kept, as text."""
+        with self._lock:
+            return self._bytes.decode("utf-8", "replace")
+
+    def drain(self, stream: IO[bytes]) -> None:
+        """Read the stream to its end (the body of a thread)."""
+        try:
+            while data := os.read(stream.fileno(), 4096):
+                self.add(data)
+        except (OSError, ValueError):
+            return
+
+
+class PipeChannel:
+    """A child process's stdin and stdout."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        close_limit: float = 5.0,
+    ) -> None:
+        self._close_limit = close_limit
+        try:
+            self.process = subprocess.Popen(
+                list(argv),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=dict(env) if env is not None else None,
+                cwd=cwd,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise infra(
+                f"'{argv[0]}' cannot be started: {error.strerror}",
+                hint="is it there, executable, and built for this machine?",
+            ) from error
+        stdin, stdout, stderr = self.process.stdin, self.process.stdout, self.process.stderr
+        assert stdin and stdout and stderr
+        self._stdin, self._stdout = stdin.fileno(), stdout.fileno()
+        os.set_blocking(self._stdin, False)
+        os.set_blocking(self._stdout, False)
+        for fd in (self._stdin, self._stdout):
+            with contextlib.suppress(OSError):  # the system's limit may be lower
+                fcntl.fcntl(fd, F_SETPIPE_SZ, 1 << 20)
+        self._tail = Tail()
+        self._drain = threading.Thread(target=self._tail.drain, args=(stderr,), daemon=True)
+        self._drain.start()
+
+    def send(self, data: bytes, deadline: float) -> None:
+        view = memoryview(data)
+        while view:
+            self._wait(self._stdin, select.POLLOUT, deadline, "sending to the runner")
+            try:
+                view = view[os.write(self._stdin, view) :]
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise infra(f"the runner does not read any more: {error.strerror}") from error
+
+    def receive(self, deadline: float) -> bytes:
+        while True:
+            self._wait(self._stdout, select.POLLIN, deadline, "waiting for the runner")
+            try:
+                return os.read(self._stdout, READ_SIZE)
+            except BlockingIOError:
+                continue
+
+    def stderr_tail(self) -> str:
+        return self._tail.text()
+
+    def close(self) -> None:
+        """Close stdin (the runner ends by itself then), wait a little, kill what is left of its session."""
+        process = self.process
+        for stream in (process.stdin, process.stdout):
+            try:
+                if stream:
+                    stream.close()
+            except OSError:
+                pass
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(self._close_limit)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        try:
+            process.wait(self._close_limit)
+        except subprocess.TimeoutExpired:
+            return
+        self._drain.join(0.5)
+        if process.stderr and not self._drain.is_alive():
+            process.stderr.close()
+
+    def _wait(self, fd: int, events: int, deadline: float, step: str) -> None:
+        poll = select.poll()
+        poll.register(fd, events)
+        left = deadline - time.monotonic()
+        if left <= 0 or not poll.poll(left * 1000):
+            raise infra(
+                f"{step} took longer than its limit",
+                hint="the runner or the emulator hangs; see the devices' doctor",
+            )

@@ -1,0 +1,96 @@
+"""A transport -> findings about the device's health, each with what to do about it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from smelt.core.diag import SmeltError
+from smelt.devicefarm.budget import Budget
+from smelt.devicefarm.client import RunnerClient
+from smelt.devicefarm.report import BUSY_LOAD, HOT, DeviceFacts
+from smelt.devicefarm.transport import Transport
+
+ECHO = "smelt-doctor"
+LEAST_FREE = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check: ok True, False, or None for 'could not be told'."""
+
+    check: str
+    ok: bool | None
+    detail: str
+
+
+def examine(
+    transport: Transport, *, bundle: Path | None = None, budget: Budget | None = None
+) -> tuple[Finding, ...]:
+    """Echo, free space and, with a bundle, the runner's own facts; never raises SmeltError."""
+    budget = budget or Budget()
+    checks: list[tuple[str, Callable[[], list[Finding]]]] = [
+        ("echo", lambda: [_echo(transport, budget)]),
+        ("disk", lambda: [_disk(transport, budget)]),
+    ]
+    if bundle is not None:
+        chosen = bundle
+        checks.append(("runner", lambda: _runner(transport, chosen, budget)))
+    found: list[Finding] = []
+    for name, check in checks:
+        try:
+            found += check()
+        except SmeltError as error:
+            found.append(Finding(name, False, str(error)))
+            if name == "echo":
+                break  # a device that does not answer fails everything else in the same way
+    return tuple(found)
+
+
+def healthy(findings: tuple[Finding, ...]) -> bool:
+    """No check has failed."""
+    return all(f.ok is not False for f in findings)
+
+
+def _echo(transport: Transport, budget: Budget) -> Finding:
+    start = time.monotonic()
+    done = transport.execute(["echo", ECHO], budget)
+    took = (time.monotonic() - start) * 1000
+    if done.out.strip() != ECHO:
+        return Finding("echo", False, f"'echo {ECHO}' answered {done.out.strip()[:80]!r}")
+    return Finding("echo", True, f"answered in {took:.0f} ms")
+
+
+def _disk(transport: Transport, budget: Budget) -> Finding:
+    free = transport.free_bytes(budget)
+    if free is None:
+        return Finding("disk", None, "the device does not say how much space is free")
+    return Finding("disk", free >= LEAST_FREE, f"{free >> 20} MiB free")
+
+
+def _runner(transport: Transport, bundle: Path, budget: Budget) -> list[Finding]:
+    remote = transport.deploy(bundle, budget)
+    client = RunnerClient(
+        transport.open_runner(remote, budget), device=transport.name, budget=budget
+    )
+    try:
+        facts = client.hello()
+    finally:
+        client.close()
+    detail = (
+        f"{facts.arch}, {facts.cores} cores, {facts.memory_kb >> 10} MiB, kernel {facts.kernel}, "
+        f"{facts.cpu or facts.board or 'unnamed cpu'}"
+    )
+    return [Finding("runner", True, detail), *_condition(facts)]
+
+
+def _condition(facts: DeviceFacts) -> list[Finding]:
+    c = facts.condition
+    heat = Finding("temperature", None, "no thermal zone") if c.temperature is None else Finding(
+        "temperature", c.temperature <= HOT, f"{c.temperature:.0f} degrees C"
+    )  # fmt: skip
+    load = Finding("load", c.load <= BUSY_LOAD * facts.cores, f"{c.load} on {facts.cores} cores")
+    governor = Finding("governor", None, c.governor or "not shown by this device")
+    return [heat, load, governor]

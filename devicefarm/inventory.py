@@ -1,0 +1,256 @@
+"""devices.toml <-> Device rows, and a Device -> its Transport; a few devices need no file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from smelt.core.diag import SmeltError
+from smelt.devicefarm.local import LocalTransport
+from smelt.devicefarm.qemu_user import (
+    BIONIC_VARIABLE,
+    SHIM_RUNNER,
+    android_emulated,
+    qemu_user,
+)
+from smelt.devicefarm.ssh import DEFAULT_ROOT, SshAddress, SshTransport
+from smelt.devicefarm.transport import Transport
+
+SCHEMA_VERSION = 1
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One row of the inventory. platform: a target's name, such as 'aarch64-linux'; root: where bundles go on it."""
+
+    name: str
+    transport: str
+    platform: str
+    host: str = ""
+    port: int = 22
+    user: str = ""
+    host_key: str = ""
+    key_file: str = ""
+    root: str = ""
+    emulator: str = ""
+    cpu: str = ""
+    sysroot: str = ""
+    tags: tuple[str, ...] = ()
+
+
+BUILTIN = (
+    Device("local", "local", "host", tags=("builtin",)),
+    Device(
+        "qemu-arm64", "qemu-user", "aarch64-linux", emulator="qemu-aarch64",
+        cpu="max", tags=("builtin", "emulated"),
+    ),
+    Device(
+        "qemu-armv7", "qemu-user", "armv7-linux", emulator="qemu-arm",
+        cpu="max", tags=("builtin", "emulated"),
+    ),
+    Device(
+        "qemu-riscv64", "qemu-user", "riscv64-linux", emulator="qemu-riscv64",
+        cpu="rv64,v=true,vlen=128,vext_spec=v1.0", tags=("builtin", "emulated"),
+    ),
+    Device("android-emulated", "android", "aarch64-android", tags=("builtin", "emulated")),
+)  # fmt: skip
+
+# the device that a platform is tried on when nobody names one
+DEFAULT_DEVICE = {d.platform: d.name for d in BUILTIN}
+
+
+def inventory_path() -> Path:
+    """$SMELT_DEVICES, or devices.toml in the user's configuration directory."""
+    named = os.environ.get("SMELT_DEVICES")
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(base) / "smelt" / "devices.toml"
+
+
+def cache_path() -> Path:
+    """Where the farm may keep small files on this machine."""
+    return Path(os.environ.get("SMELT_CACHE") or Path.home() / ".cache" / "smelt")
+
+
+def read_inventory(path: Path | None = None) -> dict[str, Device]:
+    """name -> Device of the file, over the built-in ones; SmeltError(kind='invalid') naming what is wrong with it."""
+    path = path or inventory_path()
+    devices = {d.name: d for d in BUILTIN}
+    if not path.exists():
+        return devices
+    try:
+        data = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SmeltError(f"'{path}' cannot be read: {error}", kind="invalid") from error
+    if data.get("schema_version") != SCHEMA_VERSION:
+        raise SmeltError(
+            f"'{path}' has schema_version {data.get('schema_version')!r}, wanted {SCHEMA_VERSION}",
+            kind="invalid",
+        )
+    rows = data.get("device", {})
+    if not isinstance(rows, dict):
+        raise SmeltError(f"'{path}': [device.NAME] tables are wanted", kind="invalid")
+    for name, row in rows.items():
+        devices[name] = _parse_row(path, name, row)
+    return devices
+
+
+def write_inventory(devices: Mapping[str, Device], path: Path | None = None) -> Path:
+    """Write every device that is not built in (or differs from its built-in form), atomically; the path."""
+    path = path or inventory_path()
+    own = [d for _, d in sorted(devices.items()) if d not in BUILTIN]
+    text = "".join((f"schema_version = {SCHEMA_VERSION}\n", *(_row_text(d) for d in own)))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(f".{os.getpid()}")
+    temporary.write_text(text, "utf-8")
+    temporary.replace(path)
+    return path
+
+
+def find_device(name: str, path: Path | None = None) -> Device:
+    """The device of that name; SmeltError(kind='infra', status 'no device') listing what exists."""
+    devices = read_inventory(path)
+    if name not in devices:
+        raise NoDevice(f"no device is called '{name}'; there are {', '.join(sorted(devices))}")
+    return devices[name]
+
+
+class NoDevice(SmeltError):
+    """There is no such device: exit code 4."""
+
+    def __init__(self, message: str) -> None:
+        self.status = "no device"
+        super().__init__(message, kind="infra", hint="smelt devices list shows them all")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (NoDevice, (self.message,))
+
+
+def open_transport(
+    device: Device, *, bundle: Path | None = None, shim_runner: Path | None = None
+) -> Transport:
+    """The transport of a device. bundle and shim_runner: where to find the runner that the Android shim needs."""
+    make = TRANSPORTS.get(device.transport)
+    if make is None:
+        raise SmeltError(
+            f"device '{device.name}' has transport '{device.transport}'; there are "
+            + ", ".join(sorted(TRANSPORTS)),
+            kind="invalid",
+        )
+    beside = bundle / SHIM_RUNNER if bundle is not None else None
+    return make(device, shim_runner or beside)
+
+
+def describe(device: Device) -> str:
+    """One line for people: where it is and what it stands for."""
+    return DESCRIPTIONS.get(device.transport, lambda d: d.transport)(device)
+
+
+def _store(device: Device) -> Path | None:
+    return Path(device.root) if device.root else None
+
+
+def _local(device: Device, shim: Path | None) -> Transport:
+    return LocalTransport(name=device.name, store=_store(device))
+
+
+def _qemu_user(device: Device, shim: Path | None) -> Transport:
+    return qemu_user(
+        device.name,
+        device.emulator,
+        cpu=device.cpu or None,
+        sysroot=Path(device.sysroot) if device.sysroot else None,
+        store=_store(device),
+    )
+
+
+def _android(device: Device, shim: Path | None) -> Transport:
+    return android_emulated(cache_path(), shim_runner=shim, store=_store(device))
+
+
+def _ssh(device: Device, shim: Path | None) -> Transport:
+    missing = [f for f in ("host", "user", "host_key", "key_file") if not getattr(device, f)]
+    if missing:
+        raise SmeltError(
+            f"device '{device.name}' lacks {', '.join(missing)}",
+            kind="invalid",
+            hint="ssh devices are reached by a key file, and only if their host key is pinned",
+        )
+    address = SshAddress(
+        device.host,
+        device.port,
+        device.user,
+        device.host_key,
+        Path(device.key_file).expanduser(),
+    )
+    return SshTransport(device.name, address, root=device.root or DEFAULT_ROOT)
+
+
+TRANSPORTS: dict[str, Callable[[Device, Path | None], Transport]] = {
+    "local": _local,
+    "qemu-user": _qemu_user,
+    "android": _android,
+    "ssh": _ssh,
+}
+
+DESCRIPTIONS: dict[str, Callable[[Device], str]] = {
+    "local": lambda d: "this machine",
+    "qemu-user": lambda d: f"{d.emulator} on this machine (emulated)",
+    "android": lambda d: (
+        "real bionic under qemu-aarch64 (emulated)"
+        if os.environ.get(BIONIC_VARIABLE)
+        else f"glibc standing in for bionic under qemu-aarch64 (emulated; set ${BIONIC_VARIABLE} for bionic)"
+    ),
+    "ssh": lambda d: f"{d.user}@{d.host}:{d.port}",
+}
+
+
+def _parse_row(path: Path, name: str, row: Any) -> Device:
+    where = f"'{path}', device '{name}'"
+    if not NAME.fullmatch(name):
+        raise SmeltError(f"{where}: names are lower-case letters, digits and ._-", kind="invalid")
+    known = {f.name: f for f in fields(Device) if f.name != "name"}
+    if not isinstance(row, dict):
+        raise SmeltError(f"{where}: a table is wanted", kind="invalid")
+    unknown = sorted(set(row) - set(known))
+    if unknown:
+        raise SmeltError(
+            f"{where}: unknown {', '.join(unknown)}; known are {', '.join(known)}", kind="invalid"
+        )
+    for key in ("transport", "platform"):
+        if key not in row:
+            raise SmeltError(f"{where}: {key} is missing", kind="invalid")
+    values: dict[str, Any] = {}
+    for key, value in row.items():
+        if key == "tags":
+            good = isinstance(value, list) and all(isinstance(t, str) for t in value)
+            values[key] = tuple(value) if good else ()
+        elif key == "port":
+            good = isinstance(value, int) and 0 < value < 65536
+            values[key] = value
+        else:
+            good = isinstance(value, str)
+            values[key] = value
+        if not good:
+            raise SmeltError(f"{where}: {key} cannot be {value!r}", kind="invalid")
+    return Device(name, **values)
+
+
+def _row_text(device: Device) -> str:
+    lines = [f"\n[device.{json.dumps(device.name)}]"]
+    for f in fields(Device):
+        value = getattr(device, f.name)
+        if f.name == "name" or value == f.default:
+            continue
+        # JSON strings without non-ASCII escapes are TOML basic strings, except for DEL
+        shown = json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
+        lines.append(f"{f.name} = {shown.replace(chr(127), chr(92) + 'u007f')}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,281 @@
+"""Raw samples of run times -> statistics and doubts; pure functions, no clock.
+
+Times are nanoseconds per run. Nothing is dropped: outliers are counted, drift and noise make a result `unstable`
+(inconclusive, exit code 5), and times of emulated devices are `invalid` as device speed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+CONFIDENCE = 0.99
+OUTLIER_MADS = 3.5 * 1.4826  # MAD * 1.4826 estimates the standard deviation of normal data
+DRIFT_LIMIT = 0.03  # of the first third's median
+TREND_LIMIT = 0.01  # a significant trend below this share is real but too small to matter
+TREND_P = 0.01
+NOISE_LIMIT = 0.05  # half width of the median's interval, as a share of the median
+P99_SAMPLES = 1000
+TREND_BLOCKS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """How a run is measured on the device; samples = 0 runs once and times nothing further.
+
+    Warm-up lasts at least `warmup_runs` runs and `warmup_min` s and ends when the last three runs agree within 5 %, or at
+    `warmup_max` s. Then at least `samples` samples and `min_time` s are taken, each over so many runs that it lasts
+    `sample_time` s, but never longer than `max_time` s.
+    """
+
+    warmup_runs: int = 3
+    warmup_min: float = 0.5
+    warmup_max: float = 10.0
+    samples: int = 50
+    min_time: float = 1.0
+    max_time: float = 150.0
+    sample_time: float = 0.001
+    profile: bool = False
+
+
+ONCE = RunPlan(samples=0)
+QUICK = RunPlan(warmup_min=0.1, warmup_max=2.0, samples=10, min_time=0.2, max_time=10.0)
+STEADY = RunPlan()
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A confidence interval, both ends included."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Statistics of one run's samples, in ns per run. p99 is None below 1000 samples, ci below 8.
+
+    unstable: why the figures are inconclusive. invalid: why they must not be published as the device's speed.
+    """
+
+    n: int
+    min: float
+    median: float
+    mean: float
+    p90: float
+    p99: float | None
+    iqr: float
+    mad: float
+    ci: Interval | None
+    outliers: int
+    drift: float
+    trend_p: float
+    unstable: tuple[str, ...] = ()
+    invalid: tuple[str, ...] = ()
+
+    @property
+    def publishable(self) -> bool:
+        """The figures are stable and valid."""
+        return not self.unstable and not self.invalid
+
+
+def quantile(sorted_samples: Sequence[float], q: float) -> float:
+    """The q-quantile with linear interpolation between order statistics; needs sorted, non-empty samples."""
+    assert sorted_samples and 0.0 <= q <= 1.0
+    at = q * (len(sorted_samples) - 1)
+    low = math.floor(at)
+    high = min(low + 1, len(sorted_samples) - 1)
+    a, b = sorted_samples[low], sorted_samples[high]
+    # clamped: a + (b - a) * t can leave [a, b] by rounding
+    return min(max(a + (b - a) * (at - low), a), b)
+
+
+def median(samples: Sequence[float]) -> float:
+    """The median of non-empty samples in any order."""
+    return quantile(sorted(samples), 0.5)
+
+
+def mad(samples: Sequence[float]) -> float:
+    """Median absolute deviation from the median."""
+    middle = median(samples)
+    return median([abs(x - middle) for x in samples])
+
+
+def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
+    """Interval of the median by order statistics: no assumption about the distribution, coverage >= confidence.
+
+    [x(k+1), x(n-k)] with the greatest k for which P(Binomial(n, 1/2) <= k) <= (1 - confidence) / 2. None when n is too
+    small for any k.
+    """
+    n = len(samples)
+    tail = (1.0 - confidence) / 2.0
+    k = _binomial_rank(n, tail)
+    if k < 0:
+        return None
+    ordered = sorted(samples)
+    return Interval(ordered[k], ordered[n - 1 - k])
+
+
+def _binomial_rank(n: int, tail: float) -> int:
+    """The greatest k with P(Binomial(n, 1/2) <= k) <= tail; -1 when there is none."""
+    if n > 4000:  # the normal approximation errs by less than one rank here; one rank is given away to stay safe
+        deviation = _normal_quantile(1.0 - tail) * math.sqrt(n) / 2.0
+        return math.floor(n / 2.0 - deviation - 1.5)
+    term, total, k = 1, 0, -1
+    limit = tail * 2.0**n if n < 1000 else int(tail * 2**52) * (1 << (n - 52))
+    for i in range(n + 1):
+        total += term
+        if total > limit:
+            break
+        k = i
+        term = term * (n - i) // (i + 1)
+    return k
+
+
+def _normal_quantile(p: float) -> float:
+    low, high = -10.0, 10.0
+    for _ in range(80):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if _normal_cdf(middle) < p else (low, middle)
+    return low
+
+
+def _normal_cdf(x: float) -> float:
+    return 0.5 * math.erfc(-x / math.sqrt(2.0))
+
+
+def outlier_count(samples: Sequence[float]) -> int:
+    """Samples further than 3.5 scaled MADs from the median."""
+    middle, spread = median(samples), mad(samples)
+    return sum(abs(x - middle) > OUTLIER_MADS * spread for x in samples)
+
+
+def drift(samples: Sequence[float]) -> float:
+    """(median of the last third - median of the first third) / the latter; 0 below 6 samples, in the order taken."""
+    third = len(samples) // 3
+    if third < 2:
+        return 0.0
+    first, last = median(samples[:third]), median(samples[-third:])
+    return (last - first) / first if first > 0 else 0.0
+
+
+def mann_kendall_p(samples: Sequence[float]) -> float:
+    """Two-sided p of the Mann-Kendall trend test (normal approximation, ties corrected); 1 below 8 samples.
+
+    Long series are first cut into 200 blocks, each replaced by its median: the test assumes independent samples, and
+    neighbours in time are not.
+    """
+    n = len(samples)
+    if n > TREND_BLOCKS:
+        bounds = [n * i // TREND_BLOCKS for i in range(TREND_BLOCKS + 1)]
+        samples = [median(samples[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+        n = TREND_BLOCKS
+    if n < 8:
+        return 1.0
+    score = sum(
+        (samples[j] > samples[i]) - (samples[j] < samples[i])
+        for i in range(n)
+        for j in range(i + 1, n)
+    )
+    ties: dict[float, int] = {}
+    for x in samples:
+        ties[x] = ties.get(x, 0) + 1
+    variance = (
+        n * (n - 1) * (2 * n + 5) - sum(t * (t - 1) * (2 * t + 5) for t in ties.values())
+    ) / 18.0
+    if variance <= 0 or score == 0:
+        return 1.0
+    z = (abs(score) - 1) / math.sqrt(variance)
+    return min(1.0, 2.0 * (1.0 - _normal_cdf(z)))
+
+
+def summarize(samples: Sequence[float], *, invalid: Sequence[str] = ()) -> Timing:
+    """All statistics of the samples (ns per run, in the order taken, not empty), with the reasons for doubt."""
+    assert samples
+    ordered = sorted(samples)
+    middle = quantile(ordered, 0.5)
+    ci = median_interval(samples)
+    moved, p = drift(samples), mann_kendall_p(samples)
+    return Timing(
+        n=len(ordered),
+        min=ordered[0],
+        median=middle,
+        mean=math.fsum(ordered) / len(ordered),
+        p90=quantile(ordered, 0.9),
+        p99=quantile(ordered, 0.99) if len(ordered) >= P99_SAMPLES else None,
+        iqr=quantile(ordered, 0.75) - quantile(ordered, 0.25),
+        mad=mad(samples),
+        ci=ci,
+        outliers=outlier_count(samples),
+        drift=moved,
+        trend_p=p,
+        unstable=_doubts(middle, ci, moved, p),
+        invalid=tuple(invalid),
+    )
+
+
+def _doubts(middle: float, ci: Interval | None, moved: float, p: float) -> tuple[str, ...]:
+    """Why the figures are inconclusive, in words."""
+    doubts = []
+    if abs(moved) > DRIFT_LIMIT:
+        doubts.append(f"the last third is {moved:+.1%} against the first")
+    elif p < TREND_P and abs(moved) > TREND_LIMIT:
+        doubts.append(f"a trend of {moved:+.1%} (Mann-Kendall p {p:.1e})")
+    if ci is None:
+        doubts.append("fewer than 8 samples")
+    elif middle > 0 and (ci.high - ci.low) / 2 > NOISE_LIMIT * middle:
+        doubts.append(f"the median's 99 % interval is +-{(ci.high - ci.low) / 2 / middle:.1%} wide")
+    return tuple(doubts)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two sets of launches: ratio = new / base (below 1 is faster), its interval, and the Mann-Whitney p."""
+
+    ratio: float
+    ci: Interval | None
+    p: float
+
+    def regression(self, limit: float = 1.03) -> bool | None:
+        """True: slower by more than `limit` for certain; False: for certain not; None: inconclusive."""
+        if self.ci is None or self.ci.low <= limit < self.ci.high:
+            return None
+        return self.ci.low > limit
+
+
+def compare(base: Sequence[float], new: Sequence[float]) -> Comparison:
+    """Compare medians of process launches, taken interleaved in one lease.
+
+    Between-launch noise is not within-launch noise, so a launch counts as one number. The ratio is the Hodges-Lehmann
+    estimate (median of all pairwise ratios); its interval follows from the rank-sum distribution, exact for small sets.
+    """
+    assert base and new and min(base) > 0
+    ratios = sorted(b / a for a, b in product(base, new))
+    m, n = len(base), len(new)
+    counts = _rank_sum_counts(m, n)
+    total = sum(counts)
+    cumulative, rank = 0, -1
+    for u, count in enumerate(counts):
+        cumulative += count
+        if cumulative > total * (1.0 - CONFIDENCE) / 2.0:
+            break
+        rank = u
+    ci = Interval(ratios[rank], ratios[-1 - rank]) if rank >= 0 else None
+    wins = sum((b > a) + 0.5 * (b == a) for a, b in product(base, new))
+    extreme = min(wins, m * n - wins)
+    p = min(1.0, 2.0 * sum(counts[: math.floor(extreme) + 1]) / total)
+    return Comparison(quantile(ratios, 0.5), ci, p)
+
+
+def _rank_sum_counts(m: int, n: int) -> list[int]:
+    """How many orderings of m and n items give each Mann-Whitney U in 0..m*n: coefficients of the Gaussian binomial."""
+    assert m * n <= 10_000, "rank counts are exact and meant for tens of launches"
+    counts = [1] + [0] * (m * n)
+    for i in range(1, m + 1):  # times (1 - x^(n+i)) / (1 - x^i)
+        for u in range(m * n, n + i - 1, -1):
+            counts[u] -= counts[u - n - i]
+        for u in range(i, m * n + 1):
+            counts[u] += counts[u - i]
+    return counts

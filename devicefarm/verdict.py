@@ -1,0 +1,103 @@
+"""What happened on the device -> one verdict and the command line's exit code."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from smelt.core.diag import SmeltError
+from smelt.devicefarm.measure import Timing
+
+
+class Verdict(Enum):
+    """How a job ended. INFRA is never a failure of the model, and a failure of the model never INFRA."""
+
+    PASS = "pass"
+    MISMATCH = "mismatch"
+    CRASH = "crash"
+    TIMEOUT = "timeout"
+    UNSTABLE = "unstable"
+    INFRA = "infra"
+    INVALID = "invalid"
+    UNSUPPORTED = "unsupported"
+    NO_DEVICE = "no device"
+    CANCELLED = "cancelled"
+    INTERNAL = "internal"
+
+    @property
+    def exit_code(self) -> int:
+        """The command line's exit code for this verdict."""
+        return EXIT_CODES[self]
+
+
+EXIT_CODES = {
+    Verdict.PASS: 0,
+    Verdict.MISMATCH: 1,
+    Verdict.CRASH: 1,
+    Verdict.TIMEOUT: 1,
+    Verdict.UNSUPPORTED: 3,
+    Verdict.NO_DEVICE: 4,
+    Verdict.UNSTABLE: 5,
+    Verdict.INVALID: 5,  # times that were taken while throttled, too hot, ...
+    Verdict.INFRA: 6,
+    Verdict.INTERNAL: 70,
+    Verdict.CANCELLED: 130,
+}
+
+# by the status of the runner's END frame; a refused shape or model is the job's own failure
+BY_STATUS = {
+    "ok": Verdict.PASS,
+    "invalid": Verdict.UNSUPPORTED,
+    "unsupported": Verdict.UNSUPPORTED,
+    "shape": Verdict.MISMATCH,
+    "device": Verdict.CRASH,
+    "infra": Verdict.INFRA,
+    "internal": Verdict.INTERNAL,
+    "crash": Verdict.CRASH,
+    "timeout": Verdict.TIMEOUT,
+    "cancelled": Verdict.CANCELLED,
+    "protocol": Verdict.INFRA,
+    "stale": Verdict.INFRA,
+    "no device": Verdict.NO_DEVICE,
+}
+
+BY_KIND = {
+    "invalid": Verdict.UNSUPPORTED,
+    "unsupported": Verdict.UNSUPPORTED,
+    "shape": Verdict.MISMATCH,
+    "device": Verdict.CRASH,
+    "infra": Verdict.INFRA,
+    "internal": Verdict.INTERNAL,
+}
+
+
+def verdict_of_error(error: SmeltError) -> Verdict:
+    """The verdict of a job that ended with this error; the runner's own status wins over the error's kind."""
+    status = getattr(error, "status", None)
+    return BY_STATUS[status] if status in BY_STATUS else BY_KIND[error.kind]
+
+
+def verdict_of_timing(timing: Timing) -> Verdict:
+    """PASS for times that may be used; INVALID and UNSTABLE ones are inconclusive, not wrong."""
+    if timing.invalid:
+        return Verdict.INVALID
+    return Verdict.UNSTABLE if timing.unstable else Verdict.PASS
+
+
+def worst(verdicts: list[Verdict]) -> Verdict:
+    """The one verdict of several: real failures first, then what kept us from knowing, then doubts about time."""
+    return min(verdicts, key=SEVERITY.index, default=Verdict.PASS)
+
+
+SEVERITY = (
+    Verdict.CANCELLED,
+    Verdict.INTERNAL,
+    Verdict.CRASH,
+    Verdict.TIMEOUT,
+    Verdict.MISMATCH,
+    Verdict.UNSUPPORTED,
+    Verdict.INFRA,
+    Verdict.NO_DEVICE,
+    Verdict.INVALID,
+    Verdict.UNSTABLE,
+    Verdict.PASS,
+)
