@@ -114,7 +114,7 @@ def cast_array(x: Array, to: DType) -> Array:
         return x
     is_float = x.dtype.kind in "fV"  # bf16 is a void-like extension type
     if to.category == "bool":
-        return np.not_equal(x, np.zeros((), x.dtype))
+        return np.asarray(np.not_equal(x, np.zeros((), x.dtype)))
     if is_float and to.is_int:
         info = np.iinfo(to.numpy)
         wide = np.trunc(x.astype(np.float64))

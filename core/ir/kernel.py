@@ -109,6 +109,11 @@ class Let:
     high: Dim
     body: Expr
 
+    @property
+    def dtype(self) -> DType:
+        """The body's."""
+        return self.body.dtype
+
 
 Expr: TypeAlias = Const | Index | Load | Call | Reduce | Let
 

@@ -1,0 +1,698 @@
+"""IR text in, module, kernel or expression out; every error names line, column, found and wanted."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, TypeVar, cast, get_args
+
+import numpy as np
+
+from smelt.core.diag import SmeltError
+from smelt.core.dim import Dim, parse_dim
+from smelt.core.dtype import DTYPES, DType
+from smelt.core.ir.graph import Attr, Graph, Library, Module, Node, Ref, Symbol, TensorType, Value, Weight
+from smelt.core.ir.kernel import (
+    Axis,
+    Block,
+    Bound,
+    Buffer,
+    Call,
+    Const,
+    DimParam,
+    Expr,
+    Index,
+    Kernel,
+    Let,
+    Level,
+    Load,
+    Loop,
+    Reduce,
+    ReduceKind,
+    Space,
+    Stmt,
+    Store,
+    Tiles,
+)
+from smelt.core.ir.text_print import INFIX, elements, usual_dtype
+
+T = TypeVar("T")
+
+_TOKEN: Final = re.compile(
+    r"""[ \t\r\n]+ | \#[^\n]*                                # skipped
+      | (?P<t> [A-Za-z_][A-Za-z0-9_.]*
+      | [%@](?:[A-Za-z0-9_./$-]+|"(?:[^"\\]|\\.)*")
+      | "(?:[^"\\]|\\.)*"
+      | `(?:[^`\\]|\\.)*`
+      | \d+(?:\.\d+(?:e[+-]?\d+)?|e[+-]?\d+)?(?![\w])
+      | -> | \.\. | <= | // | \*\* | [-+*/%(){}\[\]<>=,:;] )""",
+    re.VERBOSE,
+)
+_LEVELS: Final = frozenset(get_args(Level))
+_SPACES: Final = frozenset(get_args(Space))
+_KINDS: Final = frozenset(get_args(ReduceKind)) | {"argmax_last", "argmin_last"}
+_ENDS: Final = frozenset({",", ")", "]", "}", "{", "..", "<", "<=", ":", "="})
+_WORDS: Final[Mapping[str, float | bool]] = {
+    "true": True, "false": False, "inf": float("inf"), "nan": float("nan")
+}
+_INFIX: Final = {symbol: (fn, level) for fn, (symbol, level) in INFIX.items()}
+_EMPTY: Final[Mapping[str, Attr]] = MappingProxyType({})
+
+
+class Parser:
+    """Recursive descent over the tokens of one text. weights: arrays or weights by name or digest, for
+    data that the text names by digest only."""
+
+    def __init__(self, text: str, weights: Mapping[str, Weight] | None = None) -> None:
+        self.text = text
+        self.tokens: list[str] = []
+        self.starts: list[int] = []
+        at = 0
+        match = _TOKEN.match
+        while at < len(text):
+            m = match(text, at)
+            if m is None:
+                raise _error(text, at, f"cannot read {text[at : at + 12]!r}")
+            if m.lastgroup:
+                self.tokens.append(m["t"])
+                self.starts.append(at)
+            at = m.end()
+        self.starts.append(len(text))
+        self.tokens += ["", "", ""]
+        self.starts += [len(text)] * 3
+        self.at = 0
+        self.weights = weights or {}
+        self.dims: dict[str, Dim] = {}
+        self.scope: dict[str, DType] = {}
+
+    # -- tokens
+
+    @property
+    def token(self) -> str:
+        return self.tokens[self.at]
+
+    def fail(self, wanted: str) -> SmeltError:
+        found = f"'{self.token}'" if self.token else "the end"
+        return _error(self.text, self.starts[self.at], f"found {found}, wanted {wanted}")
+
+    def take(self, token: str) -> bool:
+        """Steps past the token if it is the next one."""
+        if self.tokens[self.at] != token:
+            return False
+        self.at += 1
+        return True
+
+    def expect(self, token: str) -> None:
+        if self.tokens[self.at] != token:
+            raise self.fail(f"'{token}'")
+        self.at += 1
+
+    def next(self) -> str:
+        self.at += 1
+        return self.tokens[self.at - 1]
+
+    def one_of(self, words: frozenset[str] | Mapping[str, Any], wanted: str) -> str:
+        if self.token not in words:
+            raise self.fail(wanted)
+        return self.next()
+
+    def listed(self, close: str, item: Callable[[], T]) -> tuple[T, ...]:
+        """item {',' item} [','] close, or close alone."""
+        found: list[T] = []
+        while not self.take(close):
+            found.append(item())
+            if not self.take(","):
+                self.expect(close)
+                break
+        return tuple(found)
+
+    def string(self) -> str:
+        if not self.token.startswith('"'):
+            raise self.fail("a string")
+        return self._unquote(self.next())
+
+    def _unquote(self, literal: str) -> str:
+        try:
+            return str(json.loads(literal, strict=False))
+        except ValueError:
+            self.at -= 1
+            raise self.fail("a string with valid escapes") from None
+
+    def name(self) -> str:
+        """A plain or backquoted name."""
+        t = self.token
+        if t.startswith("`"):
+            (found,) = parse_dim(self.next()).symbols
+            return found
+        if not (t[:1].isalpha() or t[:1] == "_"):
+            raise self.fail("a name")
+        return self.next()
+
+    def word(self) -> str:
+        """A plain identifier: an op, an attribute, a keyword."""
+        if not (self.token[:1].isalpha() or self.token[:1] == "_"):
+            raise self.fail("a word")
+        return self.next()
+
+    def ref(self, sigils: str = "%@") -> Ref:
+        t = self.token
+        if t[:1] not in ("%", "@") or t[0] not in sigils or len(t) < 2:
+            raise self.fail(" or ".join(f"a {s}name" for s in sigils))
+        self.at += 1
+        return t if t[1] != '"' else t[0] + self._unquote(t[1:])
+
+    def integer(self) -> int:
+        sign = -1 if self.take("-") else 1
+        if not self.token.isdigit():
+            raise self.fail("an integer")
+        return sign * int(self.next())
+
+    def optional_string(self, word: str) -> str:
+        """The string after a word, or '' when the word is not there."""
+        return self.string() if self.take(word) else ""
+
+    def dtype(self) -> DType:
+        return DTYPES[self.one_of(DTYPES, "an element type")]
+
+    # -- dims
+
+    def dim(self) -> Dim:
+        """An index expression, up to a comma, a closing bracket or another delimiter."""
+        t = self.tokens[self.at]
+        if self.tokens[self.at + 1] in _ENDS and t not in _ENDS:
+            # one token, by far the commonest
+            found = self.dims.get(t)
+            if found is None:
+                found = self.dims[t] = self._dim(t)
+            self.at += 1
+            return found
+        first = self.at
+        depth = 0
+        while self.token and (depth or self.token not in _ENDS):
+            depth += {"(": 1, ")": -1}.get(self.token, 0)
+            self.at += 1
+        last = self.starts[self.at]
+        if self.at == first:
+            raise self.fail("an index expression")
+        text = self.text[self.starts[first] : last].rstrip()
+        found = self.dims.get(text)
+        if found is None:
+            end, self.at = self.at, first
+            found = self.dims[text] = self._dim(text)
+            self.at = end
+        return found
+
+    def _dim(self, text: str) -> Dim:
+        try:
+            return parse_dim(re.sub(r"#[^\n]*", "", text) if "#" in text and "`" not in text else text)
+        except (ValueError, ZeroDivisionError) as e:
+            raise _error(self.text, self.starts[self.at], str(e)) from None
+
+    def shape(self) -> tuple[Dim, ...]:
+        self.expect("[")
+        return self.listed("]", self.dim)
+
+    def type(self) -> TensorType:
+        return TensorType(self.dtype(), self.shape())
+
+    def range(self) -> tuple[int, int | None, int]:
+        """'in' low '..' (high | '*') ['%' divisor]"""
+        self.expect("in")
+        low = self.integer()
+        self.expect("..")
+        high = None if self.take("*") else self.integer()
+        return low, high, self.integer() if self.take("%") else 1
+
+    # -- attributes
+
+    def number(self) -> bool | int | float:
+        sign = -1 if self.take("-") else 1
+        t = self.token
+        if t in _WORDS:
+            self.at += 1
+            value = _WORDS[t]
+            return value if isinstance(value, bool) and sign > 0 else sign * value
+        if not t[:1].isdigit():
+            raise self.fail("a number")
+        self.at += 1
+        return sign * int(t) if t.isdigit() else sign * float(t)
+
+    def attr(self) -> Attr:
+        t = self.token
+        if t[:1] == '"':
+            return self.string()
+        if self.take("none"):
+            return None
+        if self.take("dim"):
+            return self.dim()
+        if self.take(":"):
+            return self.dtype()
+        if t == "[":
+            return self.shape()
+        if self.take("("):
+            return self.listed(")", self.attr)
+        return self.number()
+
+    def attrs(self) -> Mapping[str, Attr]:
+        if not self.take("{"):
+            return _EMPTY
+
+        def item() -> tuple[str, Attr]:
+            key = self.word()
+            self.expect("=")
+            return key, self.attr()
+
+        return MappingProxyType(dict(self.listed("}", item)))
+
+    # -- module
+
+    def module(self) -> Module:
+        self.expect("module")
+        name = self.string()
+        self.expect("{")
+        rows: dict[str, list[Any]] = {k: [] for k in ("sym", "weight", "library", "kernel", "graph")}
+        readers: dict[str, Callable[[], Any]] = {
+            "sym": self.symbol, "weight": self.weight, "library": self.library,
+            "kernel": self.kernel, "graph": self.graph,
+        }
+        while not self.take("}"):
+            if self.token not in readers:
+                raise self.fail("sym, weight, library, kernel, graph or '}'")
+            what = self.token
+            rows[what].append(readers[what]())
+        self.end()
+        return Module(
+            name,
+            tuple(rows["sym"]),
+            MappingProxyType({w.name: w for w in rows["weight"]}),
+            MappingProxyType({g.name: g for g in rows["graph"]}),
+            MappingProxyType({k.name: k for k in rows["kernel"]}),
+            MappingProxyType({x.name: x for x in rows["library"]}),
+        )
+
+    def end(self) -> None:
+        if self.token:
+            raise self.fail("the end")
+
+    def symbol(self) -> Symbol:
+        self.expect("sym")
+        name = self.name()
+        low, high, divisor = self.range()
+        return Symbol(name, low, high, divisor, self.optional_string("from"))
+
+    def library(self) -> Library:
+        self.expect("library")
+        name = self.string()
+        self.expect("adapter")
+        adapter = self.string()
+        self.expect("files")
+        files = []
+        while not self.take(";"):
+            files.append(self.string())
+        return Library(name, tuple(files), adapter)
+
+    def weight(self) -> Weight:
+        self.expect("weight")
+        name = self.ref("@")
+        self.expect(":")
+        dtype = self.dtype()
+        self.expect("[")
+        shape = self.listed("]", self.integer)
+        self.expect("=")
+        if self.take("sha256"):
+            digest = self.string()
+            origin = self.optional_string("from")
+            known = self.weights.get(name) or self.weights.get(digest)
+            if known is not None and known.digest == digest:
+                place = (known.data, known.path, known.offset, digest)
+                return Weight(name, dtype, shape, *place, origin=origin or known.origin)
+            return Weight(name, dtype, shape, known_digest=digest, origin=origin)
+        data = self.bytes_(dtype) if self.take("bytes") else self.elements_(dtype)
+        if data.size != int(np.prod(shape, dtype=np.int64)):
+            raise self.fail(f"the {int(np.prod(shape, dtype=np.int64))} elements of {name}")
+        data = data.reshape(shape)
+        data.flags.writeable = False
+        return Weight(name, dtype, shape, data, origin=self.optional_string("from"))
+
+    def bytes_(self, dtype: DType) -> np.ndarray[Any, Any]:
+        try:
+            return np.frombuffer(bytes.fromhex(self.string()), dtype.numpy).copy()
+        except ValueError:
+            self.at -= 1
+            raise self.fail("whole elements in hexadecimal") from None
+
+    def elements_(self, dtype: DType) -> np.ndarray[Any, Any]:
+        self.expect("[")
+
+        def element() -> str:
+            sign = "-" if self.take("-") else ""
+            if not (self.token[:1].isdigit() or self.token in _WORDS):
+                raise self.fail("an element")
+            return sign + self.next()
+
+        first = self.at
+        try:
+            return elements(self.listed("]", element), dtype)
+        except (ValueError, OverflowError):
+            self.at = first
+            raise self.fail(f"elements of {dtype}") from None
+
+    # -- graphs
+
+    def value(self) -> Value:
+        name = self.ref("%")
+        self.expect(":")
+        return Value(name, self.type(), self.optional_string("from"))
+
+    def graph(self, word: str = "graph") -> Graph:
+        self.expect(word)
+        name = self.ref("@")[1:]
+        self.expect("(")
+        inputs = self.listed(")", self.value)
+        self.expect("->")
+        self.expect("(")
+        outputs = self.listed(")", self.output)
+        self.expect("{")
+        nodes = []
+        while not self.take("}"):
+            nodes.append(self.node())
+        names = tuple(n for _, n in outputs if n is not None)
+        if names and len(names) != len(outputs):
+            raise self.fail("'as' and a name for all outputs or for none")
+        return Graph(name, inputs, tuple(nodes), tuple(r for r, _ in outputs), names)
+
+    def output(self) -> tuple[Ref, str | None]:
+        ref = self.ref()
+        return ref, self.string() if self.take("as") else None
+
+    def argument(self) -> Ref:
+        return "" if self.take("_") else self.ref()
+
+    def node(self) -> Node:
+        names: list[Ref] = []
+        if self.token[:1] == "%":
+            names.append(self.ref("%"))
+            while self.take(","):
+                names.append(self.ref("%"))
+            self.expect("=")
+        op = self.word()
+        self.expect("(")
+        inputs = self.listed(")", self.argument)
+        attrs = self.attrs()
+        outputs: list[Value] = []
+        if names:
+            self.expect(":")
+            for n, name in enumerate(names):
+                if n:
+                    self.expect(",")
+                outputs.append(Value(name, self.type(), self.optional_string("from")))
+        origin = self.optional_string("at")
+        regions = []
+        while self.token == "region" and self.tokens[self.at + 1][:1] == "@":
+            regions.append(self.graph("region"))
+        return Node(op, inputs, tuple(outputs), attrs, tuple(regions), origin)
+
+    # -- kernels
+
+    def kernel(self) -> Kernel:
+        self.expect("kernel")
+        name = self.ref("@")[1:]
+        self.expect("(")
+        params = self.listed(")", self.param)
+        dims = tuple(p for p in params if isinstance(p, DimParam))
+        inputs = tuple(p for p in params if isinstance(p, Buffer))
+        if params != (*dims, *inputs):
+            raise self.fail("dims before buffers")
+        self.expect("->")
+        self.expect("(")
+        outputs = self.listed(")", self.buffer)
+        notes = self.notes()
+        self.scope = {b.name: b.dtype for b in (*inputs, *outputs, *notes.get("scratch", ()))}
+        self.expect("{")
+        body = self.body()
+        return Kernel(name, dims, inputs, outputs, body, **notes)
+
+    def notes(self) -> dict[str, Any]:
+        """What stands between a kernel's signature and its body, in any order."""
+        found: dict[str, Any] = {}
+        readers: dict[str, Callable[[], Any]] = {
+            "scratch": lambda: self._list(lambda: self.buffer("scratch")),
+            "origin": self.string,
+            "flags": lambda: frozenset(self._list(self.string)),
+            "schedule": self.string,
+        }
+        while self.token in readers:
+            word = self.next()
+            found[word] = readers[word]()
+        return found
+
+    def _list(self, item: Callable[[], T]) -> tuple[T, ...]:
+        self.expect("(")
+        return self.listed(")", item)
+
+    def param(self) -> DimParam | Buffer:
+        if self.tokens[self.at + 2] == "dim":
+            name = self.name()
+            self.expect(":")
+            self.expect("dim")
+            return DimParam(name, *self.range())
+        return self.buffer()
+
+    def buffer(self, usual: Space = "global") -> Buffer:
+        name = self.name()
+        self.expect(":")
+        space = cast(Space, self.next()) if self.token in _SPACES else usual
+        t = self.type()
+        return Buffer(name, t.dtype, t.shape, space)
+
+    def body(self) -> tuple[Stmt, ...]:
+        found: list[Stmt] = []
+        while not self.take("}"):
+            found.append(self.stmt())
+        return tuple(found)
+
+    def stmt(self) -> Stmt:
+        after = self.tokens[self.at + 1]
+        if after == "[":
+            return self.store()
+        if self.take("tiles"):
+            return self.tiles()
+        if self.take("block"):
+            return self.block()
+        level = cast(Level, self.one_of(_LEVELS, "a statement or '}'"))
+        var = self.name()
+        self.expect("in")
+        extent = self.dim()
+        return Loop(level, var, extent, *self.scoped())
+
+    def scoped(self) -> tuple[tuple[Stmt, ...], tuple[Buffer, ...]]:
+        """'{' buffers statements '}' -> statements, buffers"""
+        self.expect("{")
+        outer = self.scope
+        buffers: list[Buffer] = []
+        while self.token in _SPACES and self.tokens[self.at + 2] == ":":
+            space = cast(Space, self.next())
+            buffers.append(self.buffer(space))
+        self.scope = {**outer, **{b.name: b.dtype for b in buffers}}
+        body = self.body()
+        self.scope = outer
+        return body, tuple(buffers)
+
+    def tiles(self) -> Tiles:
+        level = cast(Level, self.one_of(_LEVELS, "a level"))
+        self.expect("(")
+        start = self.name()
+        self.expect(",")
+        rows = self.name()
+        self.expect(")")
+        self.expect("in")
+        extent = self.dim()
+        self.expect(":")
+        mode = self.one_of(frozenset({"balanced", "greedy"}), "balanced or greedy")
+        sizes = tuple(x for run in self._list(self.sizes) for x in run)
+        body, buffers = self.scoped()
+        return Tiles(level, start, rows, extent, sizes, cast(Any, mode), body, buffers)
+
+    def sizes(self) -> tuple[int, ...]:
+        """12, or 12 .. 9 for 12, 11, 10, 9"""
+        first = self.integer()
+        return tuple(range(first, self.integer() - 1, -1)) if self.take("..") else (first,)
+
+    def block(self) -> Block:
+        def binding() -> tuple[str, Expr, Dim, Dim]:
+            name = self.name()
+            self.expect("=")
+            value = self.expr()
+            return name, value, *self.clamp()
+
+        lets = self._list(binding) if self.take("let") else ()
+        guard = self.guard() if self.take("if") else ()
+        body, buffers = self.scoped()
+        return Block(body, buffers, lets, guard)
+
+    def clamp(self) -> tuple[Dim, Dim]:
+        """'in' low '..' high"""
+        self.expect("in")
+        low = self.dim()
+        self.expect("..")
+        return low, self.dim()
+
+    def guard(self) -> tuple[Bound, ...]:
+        return self._list(self.bound)
+
+    def bound(self) -> Bound:
+        low = self.dim()
+        self.expect("<=")
+        index = self.dim()
+        self.expect("<")
+        return Bound(low, index, self.dim())
+
+    def store(self) -> Store:
+        buffer = self.name()
+        index = self.shape()
+        accumulate = None if self.token == "=" else self.word()
+        self.expect("=")
+        value = self.expr()
+        guard = self.guard() if self.take("if") else ()
+        return Store(buffer, index, value, accumulate, guard)
+
+    # -- expressions
+
+    def expr(self, level: int = 1) -> Expr:
+        """Infix operators of at least this precedence, left to right."""
+        left = self.primary()
+        while self.token in _INFIX and _INFIX[self.token][1] >= level:
+            fn, own = _INFIX[self.next()]
+            right = self.expr(own + 1)
+            left = Call(fn, (left, right), left.dtype)
+        return left
+
+    def primary(self) -> Expr:
+        t, after = self.token, self.tokens[self.at + 1]
+        if t == "(":
+            return self.parenthesis()
+        if t == "[":
+            (dim,) = self.exactly_one(self.shape(), "one index expression")
+            self.expect(":")
+            return Index(dim, self.dtype())
+        if t == "-" or t[:1].isdigit() or (t in _WORDS and after == ":"):
+            value = self.number()
+            self.expect(":")
+            return Const(value, self.dtype())
+        if after == "[":
+            return self.load()
+        if t == "let":
+            return self.let()
+        return self.call()
+
+    def exactly_one(self, items: tuple[T, ...], wanted: str) -> tuple[T]:
+        if len(items) != 1:
+            raise self.fail(wanted)
+        return (items[0],)
+
+    def parenthesis(self) -> Expr:
+        self.expect("(")
+        e = self.expr()
+        if self.token == "if":
+            if not isinstance(e, Load):
+                raise self.fail("')'; only a load takes a guard")
+            self.at += 1
+            guard = self.guard()
+            other = self.expr() if self.take("else") else None
+            e = Load(e.buffer, e.index, e.dtype, guard, other)
+        self.expect(")")
+        return e
+
+    def load(self) -> Load:
+        first = self.at
+        buffer = self.name()
+        index = self.shape()
+        if self.take(":"):
+            return Load(buffer, index, self.dtype())
+        if buffer not in self.scope:
+            self.at = first
+            raise self.fail("a declared buffer, or a dtype after the index")
+        return Load(buffer, index, self.scope[buffer])
+
+    def let(self) -> Let:
+        self.expect("let")
+        var = self.name()
+        self.expect("=")
+        value = self.expr()
+        low, high = self.clamp()
+        self.expect("{")
+        body = self.expr()
+        self.expect("}")
+        return Let(var, value, low, high, body)
+
+    def call(self) -> Expr:
+        first = self.at
+        fn = self.word()
+        dtype = self.dtype() if self.take(":") else None
+        if self.token != "(" and fn in _KINDS:
+            return self.reduce(fn, dtype)
+        self.expect("(")
+        args = self.listed(")", self.expr)
+        dtype = dtype or usual_dtype(fn, args)
+        if dtype is None:
+            self.at = first
+            raise self.fail(f"a dtype, as in {fn}:f32(..), or a known intrinsic")
+        return Call(fn, args, dtype)
+
+    def reduce(self, word: str, dtype: DType | None) -> Reduce:
+        kind = cast(ReduceKind, word.removesuffix("_last"))
+
+        def axis() -> Axis:
+            var = self.name()
+            self.expect("in")
+            return Axis(var, self.dim())
+
+        first = self.at
+        axes = self.listed("{", axis)
+        body = self.expr()
+        self.expect("}")
+        if dtype is None and kind in ("argmax", "argmin"):
+            self.at = first
+            raise self.fail(f"a dtype, as in {word}:i64")
+        return Reduce(kind, axes, body, dtype or body.dtype, word != kind)
+
+
+def _error(text: str, at: int, message: str) -> SmeltError:
+    line = text.count("\n", 0, at) + 1
+    column = at - (text.rfind("\n", 0, at) + 1) + 1
+    return SmeltError(f"line {line}, column {column}: {message}", kind="invalid")
+
+
+def parse_module(text: str, weights: Mapping[str, Weight] | None = None) -> Module:
+    """The module that print_module printed, or a person wrote. weights: by name or digest, for data that
+    the text refers to. Raises SmeltError(kind='invalid') with line and column."""
+    return Parser(text, weights).module()
+
+
+def parse_kernel(text: str) -> Kernel:
+    """One kernel."""
+    p = Parser(text)
+    found = p.kernel()
+    p.end()
+    return found
+
+
+def parse_expr(text: str, scope: Mapping[str, DType] | None = None) -> Expr:
+    """One expression; scope: dtypes of the buffers that it loads from."""
+    p = Parser(text)
+    p.scope = dict(scope or {})
+    found = p.expr()
+    p.end()
+    return found
+
+
+def parse_stmt(text: str, scope: Mapping[str, DType] | None = None) -> Stmt:
+    """One statement; scope: dtypes of the buffers that it loads from."""
+    p = Parser(text)
+    p.scope = dict(scope or {})
+    found = p.stmt()
+    p.end()
+    return found
+
