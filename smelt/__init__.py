@@ -1,1 +1,37 @@
-"""The front door: what a user imports."""
+"""The front door: what a user imports. Everything is loaded on first use."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from smelt import onnx_backend as backend
+    from smelt.core.bundle import Bundle
+    from smelt.core.diag import SmeltError
+    from smelt.driver import compile
+    from smelt.session import Session, load
+
+__version__ = "0.1.0"
+__all__ = ["Bundle", "Session", "SmeltError", "__version__", "backend", "compile", "load"]
+
+_HOMES = {
+    "compile": ("smelt.driver", "compile"),
+    "load": ("smelt.session", "load"),
+    "Session": ("smelt.session", "Session"),
+    "Bundle": ("smelt.core.bundle", "Bundle"),
+    "SmeltError": ("smelt.core.diag", "SmeltError"),
+    "backend": ("smelt.onnx_backend", ""),
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'smelt' has no attribute '{name}'")
+    module = import_module(home[0])
+    return getattr(module, home[1]) if home[1] else module
+
+
+def __dir__() -> list[str]:
+    return __all__

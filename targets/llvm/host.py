@@ -1,0 +1,436 @@
+"""HostProgram in, LLVM IR text out: the functions `plan` and `run`, and the descriptor `smelt_model`.
+
+Everything follows targets/runtime/smelt_abi.h; the struct layouts below are its, field by field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from smelt.core.dim import Dim, Facts
+from smelt.core.dtype import DType
+from smelt.core.ir.graph import Library, Module
+from smelt.core.plan.program import (
+    Address,
+    BindInput,
+    CallLibrary,
+    Check,
+    CheckInput,
+    Copy,
+    Evaluate,
+    HostProgram,
+    Launch,
+    OpenOutput,
+    ReadSymbol,
+    Reserve,
+    Step,
+    Tensor,
+)
+from smelt.targets.llvm.builder import Builder, Value
+from smelt.targets.llvm.index import Env, Indexer
+
+ABI_VERSION = 2
+"""SMELT_ABI_VERSION: the descriptor has libraries."""
+
+_STATUS = {"invalid": 1, "unsupported": 2, "shape": 3, "device": 4, "infra": 5, "internal": 6}
+_DLPACK = {"int": 0, "uint": 1, "float": 2, "bool": 6}
+_BFLOAT = 4
+_ADAPTERS = {"sgemm": 1}
+
+_TENSOR = "{ ptr, { i8, i8, i16 }, i32 }"
+_KERNEL = "{ ptr, ptr, i32, i32, i32, i32, i32, i32 }"
+_CHECK = "{ i32, i32, ptr }"
+_LIBRARY = "{ ptr, ptr, i32, i32 }"
+_MODEL = "{ i32, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr, ptr, ptr, i64, [32 x i8], ptr, ptr, ptr, ptr, i32 }"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """How an entry of the kernel table runs. unit: 0 CPU, 1 OpenCL. lanes: work-items of a group."""
+
+    unit: int = 0
+    lanes: int = 1
+    grain: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class HostOptions:
+    """What the descriptor says besides the program."""
+
+    name: str
+    default_threads: int = 0
+    weights_sha256: bytes = bytes(32)
+    device_source: str | None = None
+
+
+def host_text(
+    program: HostProgram,
+    module: Module,
+    rows: Mapping[str, KernelRow],
+    options: HostOptions,
+    declared: dict[str, str],
+) -> str:
+    """The host code of a module. rows: by kernel name. `declared` collects declarations."""
+    facts = module_facts(module)
+    parts = [
+        _function("plan", "ptr %rt, ptr %shapes, ptr %state", _Plan(program, facts, declared)),
+        _function(
+            "run",
+            "ptr %rt, ptr %state, ptr %inputs, i64 %weights, i64 %arena",
+            _Run(program, facts, declared),
+        ),
+        *_descriptor(program, module, rows, options),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def module_facts(module: Module) -> Facts:
+    """Ranges of the module's symbols."""
+    facts = Facts()
+    for s in module.symbols:
+        facts = facts.with_range(s.name, s.low, s.high)
+    return facts
+
+
+# ---------------------------------------------------------------- functions
+
+
+def _function(name: str, parameters: str, emitter: _Host) -> str:
+    return f"define internal i32 @smelt_{name}.steps({parameters}) nounwind {{\n{emitter.body()}\n}}"
+
+
+class _Host:
+    """Shared by both functions: values of Dims, calls, early returns."""
+
+    def __init__(self, program: HostProgram, facts: Facts, declared: dict[str, str]) -> None:
+        self.program = program
+        self.facts = facts
+        self.b = Builder(declared)
+        self.ix = Indexer(self.b, "i64")
+        self.env: Env = {}
+
+    def steps(self) -> Sequence[Step]:
+        raise NotImplementedError
+
+    def step(self, step: Step) -> None:
+        raise NotImplementedError
+
+    def body(self) -> str:
+        for s in self.steps():
+            self.step(s)
+        return self.b.text("ret i32 0")
+
+    def symbol(self, name: str, value: Value) -> None:
+        """Make the value known under the symbol's name, with its range."""
+        low, high = self.facts.bounds(_sym(name))
+        value.low, value.high = low, high
+        self.env[name] = value
+
+    def value(self, d: Dim) -> Value:
+        return self.ix.value(d, self.env)
+
+    def argument(self, name: str, elem: str) -> Value:
+        return Value(f"%{name}", elem, 0, self.b.root)
+
+    def element(self, base: Value, n: int, elem: str) -> Value:
+        """base[n] of 8-byte (i64) or pointer-sized (ptr) elements, loaded now."""
+        at = self.b.pure(f"getelementptr {elem}, ptr {base.text}, i64 {n}", "ptr", 0, base)
+        return self.b.here(f"load {elem}, ptr {at.text}", elem, 0)
+
+    def store(self, base: Value, n: int, value: Value) -> None:
+        at = self.b.pure(f"getelementptr i64, ptr {base.text}, i64 {n}", "ptr", 0, base)
+        self.b.effect(f"store i64 {value.text}, ptr {at.text}")
+
+    def call(self, name: str, result: str, *args: Value) -> Value:
+        self.b.declare(name, result, [a.type for a in args], "nounwind")
+        return self.b.here(f"call {result} @{name}({', '.join(a.typed for a in args)})", result, 0)
+
+    def leave_if(self, bad: Value, status: Value) -> None:
+        """Return `status` where the condition holds."""
+        fail, go_on = self.b.block("leave"), self.b.block("next")
+        self.b.effect(f"br i1 {bad.text}, label %{fail.label}, label %{go_on.label}")
+        fail.lines.append(f"ret {status.typed}")
+        self.b.root.block = go_on
+
+    def leave_if_failed(self, status: Value) -> None:
+        self.leave_if(self.compare("ne", status, self.b.int(0, "i32")), status)
+
+    def fail_if(self, bad: Value, check: int, got: Value, want: Value) -> None:
+        """Report a check that does not hold and return its status."""
+        fail, go_on = self.b.block("fail"), self.b.block("next")
+        self.b.effect(f"br i1 {bad.text}, label %{fail.label}, label %{go_on.label}")
+        self.b.declare("smelt_rt_fail", "i32", ["ptr", "i32", "i64", "i64"], "nounwind")
+        status = self.b.name()
+        fail.lines.append(
+            f"{status} = call i32 @smelt_rt_fail(ptr %rt, i32 {check}, {got.typed}, {want.typed})"
+        )
+        fail.lines.append(f"ret i32 {status}")
+        self.b.root.block = go_on
+
+    def compare(self, how: str, a: Value, b: Value) -> Value:
+        return self.b.here(f"icmp {how} {a.typed}, {b.text}", "i1", 0)
+
+    def check(self, s: Check) -> None:
+        left, right = self.value(s.left), self.value(s.right)
+        if s.relation == "divides":
+            safe = self.b.intrinsic("smax", "i64", 0, left, self.b.int(1))
+            rest = self.b.here(f"srem i64 {right.text}, {safe.text}", "i64", 0)
+            bad = self.compare("ne", rest, self.b.int(0))
+        else:
+            bad = self.compare({"==": "ne", "<=": "sgt"}[s.relation], left, right)
+        self.fail_if(bad, s.check, left, right)
+
+
+class _Plan(_Host):
+    """Bind symbols from shapes, check, evaluate slots."""
+
+    def steps(self) -> Sequence[Step]:
+        return self.program.plan
+
+    def body(self) -> str:
+        self.state, self.shapes = self.argument("state", "ptr"), self.argument("shapes", "ptr")
+        return super().body()
+
+    def extent(self, n: int, axis: int) -> Value:
+        return self.element(self.element(self.shapes, n, "ptr"), axis, "i64")
+
+    def step(self, step: Step) -> None:
+        match step:
+            case BindInput():
+                self.bind(step)
+            case CheckInput(n, axis, want, check):
+                got, expected = self.extent(n, axis), self.value(want)
+                self.fail_if(self.compare("ne", got, expected), check, got, expected)
+            case Check():
+                self.check(step)
+            case Evaluate(slot, dim):
+                self.store(self.state, slot, self.value(dim))
+            case _:
+                raise AssertionError(f"{step} in the plan phase")
+
+    def bind(self, s: BindInput) -> None:
+        got = self.extent(s.input, s.axis)
+        whole = self.ix.as_value(self.ix.sub(got, self.ix.number(s.rest, self.env)))
+        value = whole
+        if s.factor != 1:
+            value = self.b.here(f"sdiv i64 {whole.text}, {s.factor}", "i64", 0)
+            back = self.ix.as_value(self.ix.mul(value, s.factor))
+            self.fail_if(self.compare("ne", back, whole), s.check, got, got)
+        # a fresh value: the bounds given to a symbol hold only after its checks
+        self.symbol(s.symbol, Value(value.text, "i64", 0, value.scope))
+        self.env[s.symbol].low = 0  # type: ignore[union-attr]
+        negative = self.compare("slt", value, self.b.int(0))
+        self.fail_if(negative, s.check, got, got)
+        self.store(self.state, dict(self.program.symbol_slots)[s.symbol], value)
+
+
+class _Run(_Host):
+    """Launch everything with the slots that plan filled."""
+
+    def steps(self) -> Sequence[Step]:
+        return self.program.run
+
+    def body(self) -> str:
+        self.state = self.argument("state", "ptr")
+        self.inputs = self.argument("inputs", "ptr")
+        self.bases: dict[tuple[str, int], Value] = {
+            ("weights", 0): self.argument("weights", "i64"),
+            ("arena", 0): self.argument("arena", "i64"),
+        }
+        self.slots = dict(self.program.dim_slots)
+        self.symbols = dict(self.program.symbol_slots)
+        self.loaded: dict[int, Value] = {}
+        widest = max([1, *(len(_arguments(s)) for s in self.program.run)])
+        self.b.allocas.append(f"%args = alloca [{widest} x i64], align 16")
+        self.args = self.argument("args", "ptr")
+        self.late = {s.symbol for s in self.program.run if isinstance(s, ReadSymbol)}
+        for name, slot in self.symbols.items():
+            if name not in self.late:
+                self.symbol(name, self.slot(slot))
+        return super().body()
+
+    def slot(self, n: int) -> Value:
+        if n not in self.loaded:
+            self.loaded[n] = self.element(self.state, n, "i64")
+        return self.loaded[n]
+
+    def value(self, d: Dim) -> Value:
+        if not d.is_const and d in self.slots and not d.symbols & self.late:
+            return self.slot(self.slots[d])
+        return super().value(d)
+
+    def address(self, a: Address) -> Value:
+        key = (a.base, a.number)
+        if key not in self.bases:
+            assert a.base == "input", a
+            self.bases[key] = self.element(self.inputs, a.number, "i64")
+        base = self.bases[key]
+        if a.offset.const_or_none == 0:
+            return base
+        return self.b.here(f"add i64 {base.text}, {self.value(a.offset).text}", "i64", 0)
+
+    def fill(self, values: Sequence[Value]) -> None:
+        for n, v in enumerate(values):
+            self.store(self.args, n, v)
+
+    def step(self, step: Step) -> None:
+        rt, b = self.argument("rt", "ptr"), self.b
+        match step:
+            case Launch(entry, buffers, dims, groups):
+                self.fill([*map(self.address, buffers), *map(self.value, dims)])
+                count = self.value(groups)
+                self.leave_if_failed(
+                    self.call("smelt_rt_launch", "i32", rt, b.int(entry, "i32"), self.args, count)
+                )
+            case CallLibrary(library, buffers, dims):
+                self.fill([*map(self.address, buffers), *map(self.value, dims)])
+                self.leave_if_failed(
+                    self.call("smelt_rt_library", "i32", rt, b.int(library, "i32"), self.args)
+                )
+            case OpenOutput(n, shape):
+                self.fill([self.value(d) for d in shape])
+                self.bases["output", n] = self.opened(
+                    self.call("smelt_rt_output", "i64", rt, b.int(n, "i32"), self.args)
+                )
+            case Reserve(arena, slot):
+                size = self.slot(slot)
+                self.bases["arena", arena] = self.opened(
+                    self.call("smelt_rt_reserve", "i64", rt, b.int(arena, "i32"), size)
+                )
+            case Evaluate(slot, dim):
+                value = self.value(dim)
+                self.store(self.state, slot, value)
+                self.loaded[slot] = value
+            case ReadSymbol():
+                self.read(step)
+            case Copy(to, source, size):
+                places = self.address(to), self.address(source)
+                self.leave_if_failed(self.call("smelt_rt_copy", "i32", rt, *places, self.value(size)))
+            case Check():
+                self.check(step)
+            case _:
+                raise AssertionError(f"{step} in the run phase")
+
+    def opened(self, address: Value) -> Value:
+        """An address from the runtime; 0 means it failed and has said why."""
+        # -1: the runtime keeps the status of the failure and returns that one to the caller
+        self.leave_if(self.compare("eq", address, self.b.int(0)), self.b.int(-1, "i32"))
+        return address
+
+    def read(self, s: ReadSymbol) -> None:
+        b = self.b
+        width, signed = b.int(s.dtype.bytes, "i32"), b.int(int(s.dtype.category == "int"), "i32")
+        value = self.call(
+            "smelt_rt_read", "i64", self.argument("rt", "ptr"), self.address(s.at), width, signed
+        )
+        value = b.intrinsic("smax", "i64", 0, value, self.value(s.low))
+        if s.high is not None:
+            value = b.intrinsic("smin", "i64", 0, value, self.value(s.high))
+        self.symbol(s.symbol, value)
+        self.store(self.state, self.symbols[s.symbol], value)
+
+
+def _arguments(step: Step) -> Sequence[object]:
+    match step:
+        case Launch(_, buffers, dims, _) | CallLibrary(_, buffers, dims):
+            return [*buffers, *dims]
+        case OpenOutput(_, shape):
+            return shape
+        case _:
+            return ()
+
+
+def _sym(name: str) -> Dim:
+    from smelt.core.dim import sym
+
+    return sym(name)
+
+
+# ---------------------------------------------------------------- the descriptor
+
+
+class _Texts:
+    """C strings as private constants, each once."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, str] = {}
+
+    def ref(self, text: str | None) -> str:
+        if text is None:
+            return "ptr null"
+        return "ptr " + self.names.setdefault(text, f"@smelt_text.{len(self.names)}")
+
+    def lines(self) -> list[str]:
+        made = []
+        for text, name in self.names.items():
+            raw = text.encode() + b"\0"
+            data = "".join(chr(c) if 32 <= c < 127 and c not in b'"\\' else f"\\{c:02X}" for c in raw)
+            made.append(f'{name} = private unnamed_addr constant [{len(raw)} x i8] c"{data}"')
+        return made
+
+
+def _dlpack(d: DType) -> str:
+    code = _BFLOAT if d.name == "bf16" else _DLPACK[d.category]
+    return f"{{ i8, i8, i16 }} {{ i8 {code}, i8 {d.bits}, i16 1 }}"
+
+
+def _table(name: str, row: str, rows: Sequence[str]) -> tuple[str, str]:
+    """(definition, pointer to it) of a constant array; an empty one is null."""
+    if not rows:
+        return "", "ptr null"
+    body = ", ".join(f"{row} {{ {r} }}" for r in rows)
+    return f"@smelt_{name} = internal constant [{len(rows)} x {row}] [ {body} ]", f"ptr @smelt_{name}"
+
+
+def _descriptor(
+    program: HostProgram, module: Module, rows: Mapping[str, KernelRow], options: HostOptions
+) -> list[str]:
+    texts = _Texts()
+
+    def tensors(name: str, items: Sequence[Tensor]) -> tuple[str, str]:
+        return _table(
+            name, _TENSOR, [f"{texts.ref(t.name)}, {_dlpack(t.dtype)}, i32 {len(t.shape)}" for t in items]
+        )
+
+    kernels = []
+    for e in program.entries:
+        k, row = module.kernels[e.kernel], rows[e.kernel]
+        fn = f'ptr @"{e.name}"' if row.unit == 0 else "ptr null"
+        buffers = len(k.inputs) + len(k.outputs) + len(k.scratch)
+        kernels.append(
+            f"{texts.ref(e.name)}, {fn}, i32 {row.unit}, i32 {buffers}, i32 {len(k.dims)}, "
+            f"i32 {row.lanes}, i32 {row.grain}, i32 0"
+        )
+    checks = [f"i32 {_STATUS[c.kind]}, i32 0, {texts.ref(c.text)}" for c in program.checks]
+    libraries = [_library(module.libraries[name], texts) for name in program.libraries]
+    tables = {
+        "inputs": tensors("inputs", program.inputs),
+        "outputs": tensors("outputs", program.outputs),
+        "kernels": _table("kernels", _KERNEL, kernels),
+        "checks": _table("checks", _CHECK, checks),
+        "libraries": _table("libraries", _LIBRARY, libraries),
+    }
+    digest = ", ".join(f"i8 {c}" for c in options.weights_sha256)
+    counts = (
+        ABI_VERSION,
+        len(program.inputs),
+        len(program.outputs),
+        len(kernels),
+        len(checks),
+        len(program.peak),
+        program.slots,
+        options.default_threads,
+    )
+    pointers = ", ".join(tables[n][1] for n in ("inputs", "outputs", "kernels", "checks"))
+    model = (
+        f"@smelt_model = constant {_MODEL} {{ {', '.join(f'i32 {c}' for c in counts)}, {texts.ref(options.name)}, "
+        f"{pointers}, i64 {program.weights_bytes}, [32 x i8] [{digest}], {texts.ref(options.device_source)}, "
+        f"ptr @smelt_plan.steps, ptr @smelt_run.steps, {tables['libraries'][1]}, i32 {len(libraries)} }}"
+    )
+    return ["\n".join(texts.lines()), *(t for t, _ in tables.values() if t), model]
+
+
+def _library(library: Library, texts: _Texts) -> str:
+    files, adapter = ";".join(library.files), _ADAPTERS[library.adapter]
+    return f"{texts.ref(files)}, {texts.ref(library.name)}, i32 {adapter}, i32 0"
