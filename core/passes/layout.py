@@ -1,0 +1,114 @@
+"""Graph -> Graph: convolutions work on channels-last tensors; transposes sink until they cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from smelt.core.ir.graph import Module, Node, Ref
+from smelt.core.passes.canonical import RULES as CANONICAL
+from smelt.core.passes.constants import elements, ints_of, is_one
+from smelt.core.passes.context import Context
+from smelt.core.passes.editor import Editor, edit_module
+from smelt.core.passes.rules import Rule, rule, run_rules, void
+from smelt.core.passes.sink import Perm, inverse, sink_rules
+from smelt.core.passes.traits import nominal
+
+CONVOLUTIONS = ("conv", "conv_transpose")
+TIDY = tuple(
+    r for r in CANONICAL
+    if r.name in {"reshape_reshape", "reshape_same", "transpose_transpose", "transpose_view",
+                  "transpose_of_unit_reshape"}
+)
+
+
+def layout(module: Module, ctx: Context) -> Module:
+    """The module with channels last around convolutions, on machines that have vectors.
+
+    After it every conv and conv_transpose has channels_last=True. Sinking is kept for a graph only when
+    fewer bytes are transposed with it than without."""
+    if ctx.machine.vector_bits == 0 and ctx.machine.max_lanes == 1:
+        return module
+    turned = edit_module(module, lambda g: void(run_rules(g, (_channels_last, *TIDY))))
+    sunk = edit_module(turned, lambda g: void(run_rules(g, (*TIDY, *sink_rules()))))
+    return sunk if transposed_bytes(sunk) <= transposed_bytes(turned) else turned
+
+
+def to_last(rank: int) -> Perm:
+    """[N, C, *S] -> [N, *S, C]"""
+    return (0, *range(2, rank), 1)
+
+
+def to_first(rank: int) -> Perm:
+    """[N, *S, C] -> [N, C, *S]"""
+    return (0, rank - 1, *range(1, rank - 1))
+
+
+# a convolution's weight in its channels-last form, by op: [M, C/g, *K] -> [*K, C/g, M], and for
+# transposed ones [C, M/g, *K] -> [*K, C, M/g]
+_WEIGHT = {
+    "conv": lambda rank: (*range(2, rank), 1, 0),
+    "conv_transpose": lambda rank: (*range(2, rank), 0, 1),
+}
+
+
+@rule(*CONVOLUTIONS)
+def _channels_last(g: Editor, n: Node) -> Ref | None:
+    # conv(x, w)  -->  to_first(conv(to_last(x), w'), channels_last)
+    if n.attrs.get("channels_last", False):
+        return None
+    rank = n.output.type.rank
+    x = g.emit("transpose", n.inputs[:1], {"perm": to_last(rank)})
+    w = relaid(g, n.inputs[1], _WEIGHT[n.op](rank))
+    y = g.emit(n.op, (x, w, *n.inputs[2:]), {**n.attrs, "channels_last": True})
+    return g.emit("transpose", (y,), {"perm": to_first(rank)})
+
+
+def relaid(g: Editor, ref: Ref, perm: Perm) -> Ref:
+    """The tensor transposed: a weight at compile time, a value by a node."""
+    array = g.array(ref)
+    if array is None:
+        return g.emit("transpose", (ref,), {"perm": perm})
+    w = g.shop.weights[ref]
+    return g.constant(np.ascontiguousarray(np.transpose(array, perm)), ref[1:], w.origin)
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A transpose that stays: its value and its bytes at nominal sizes."""
+
+    ref: Ref
+    bytes: int
+
+
+def leftovers(module: Module) -> tuple[Leftover, ...]:
+    """The transposes of a module that really move elements."""
+    from smelt.core.ops.infer import Engine
+
+    facts = Engine.of(module).facts
+    found = []
+    for graph in module.graphs.values():
+        for node in graph.walk():
+            if node.op == "transpose" and moves(node):
+                t = node.output.type
+                found.append(Leftover(node.output.name, nominal(facts, elements(t.shape)) * t.dtype.bytes))
+    return tuple(found)
+
+
+def transposed_bytes(module: Module) -> int:
+    """How many bytes all transposes write, at nominal sizes."""
+    return sum(x.bytes for x in leftovers(module))
+
+
+def moves(node: Node) -> bool:
+    """Whether a transpose changes the order of axes longer than 1."""
+    perm, out = ints_of(node.attrs["perm"]), node.output.type.shape
+    back = inverse(perm)
+    long = [a for a in range(len(perm)) if not is_one(out[back[a]])]
+    order = [back[a] for a in long]
+    return order != sorted(order)
+
+
+RULES: Sequence[Rule] = (_channels_last,)
