@@ -1,0 +1,271 @@
+"""The whole story in one function: an ONNX model in, a bundle on disk out.
+
+`compile` runs `compile_here` in a child process, so that neither a hostile model nor a compiler bug can
+take the caller down.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from smelt.core.bundle import WEIGHTS, Bundle, Staging, hash_file, read_bundle, write_weights
+from smelt.core.diag import Problem, SmeltError
+from smelt.core.dim import Facts
+from smelt.core.ir.graph import Module
+from smelt.core.ir.text import print_module
+from smelt.core.machine import Machine
+from smelt.core.passes.context import Context, Options
+from smelt.core.passes.manager import run_pipeline
+from smelt.core.passes.pack_weights import pack_weights
+from smelt.core.passes.pipeline import PIPELINE
+from smelt.core.plan.build import make_plan
+from smelt.core.plan.program import HostProgram
+from smelt.core.schedule import schedule_module
+from smelt.importer import import_model
+from smelt.manifest import build_manifest
+from smelt.model_header import model_header
+from smelt.targets.platform import TargetSpec, parse_target
+from smelt.targets.registry import target_for
+from smelt.targets.toolchain import build_library, build_runner, build_static, runtime_dir
+
+DimWish: TypeAlias = "int | tuple[int, int | None]"
+Progress: TypeAlias = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to compile and how: the arguments of `compile`, checked and in one value."""
+
+    source: str
+    target: str = "host"
+    dims: Mapping[str, DimWish] = field(default_factory=dict)
+    threads: int | None = None
+    opt: int = 3
+    output: str = "out"
+    fp16: bool = False
+    static: bool = False
+    libraries: bool = False
+    name: str = ""
+    outputs: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        """The request as text for the child."""
+        return json.dumps({**self.__dict__, "dims": dict(self.dims)})
+
+    @staticmethod
+    def from_json(text: str) -> Request:
+        """The inverse of to_json."""
+        raw = json.loads(text)
+        raw["dims"] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw["dims"].items()}
+        raw["outputs"] = tuple(raw["outputs"])
+        return Request(**raw)
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A model on its way: the scheduled module, its host program, and whom it is for."""
+
+    module: Module
+    program: HostProgram
+    machine: Machine
+    spec: TargetSpec
+
+
+# ---------------------------------------------------------------- in this process
+
+
+def lower(request: Request, progress: Progress = lambda stage: None) -> Lowered:
+    """Import, optimise, schedule and plan; no code yet."""
+    spec = parse_target(request.target)
+    target = target_for(spec)
+    progress("import")
+    module = import_model(request.source, dict(request.dims), outputs=request.outputs)
+    options = Options(level=request.opt, fp16=request.fp16, libraries=request.libraries)
+    context = Context(machine=target.machine(spec), options=options).from_environment()
+    progress("optimise")
+    module = run_pipeline(module, PIPELINE, context)
+    progress("schedule")
+    module = schedule_module(module, context.machine)
+    module = pack_weights(module, context)
+    if context.dump is not None:
+        (context.dump / "99-scheduled.smelt").write_text(print_module(module), "utf-8")
+    progress("plan")
+    return Lowered(module, make_plan(module, facts_of(module)), context.machine, spec)
+
+
+def facts_of(module: Module) -> Facts:
+    """What the module's symbols are known to be."""
+    facts = Facts()
+    for s in module.symbols:
+        facts = facts.with_range(s.name, s.low, s.high)
+        if s.divisor > 1:
+            facts = facts.with_divisor(s.name, s.divisor)
+    return facts
+
+
+def compile_here(request: Request, progress: Progress = lambda stage: None) -> Bundle:
+    """Compile in this process. Raises SmeltError."""
+    lowered = lower(request, progress)
+    with Staging(request.output) as stage:
+        return _write(request, lowered, stage, progress)
+
+
+def _write(request: Request, lowered: Lowered, stage: Staging, progress: Progress) -> Bundle:
+    from smelt import __version__
+
+    module, program, spec = lowered.module, lowered.program, lowered.spec
+    digest = ""
+    if program.weights:
+        progress("weights")
+        rows = ((w.offset, module.weights[w.ref].array()) for w in program.weights)
+        digest = write_weights(stage.path / WEIGHTS, rows, program.weights_bytes)
+    progress("code")
+    name = request.name or Path(request.source).stem
+    artifact = target_for(spec).emit(
+        module,
+        program,
+        spec,
+        name=name,
+        threads=request.threads or 0,
+        weights_sha256=bytes.fromhex(digest) if digest else bytes(32),
+    )
+    progress("link")
+    build_library(spec, artifact.object, stage.path)
+    build_runner(spec, artifact.object, stage.path)
+    if request.static:
+        build_static(spec, artifact.object, stage.path)
+    shutil.copyfile(runtime_dir() / "smelt.h", stage.path / "smelt.h")
+    (stage.path / "model.h").write_text(model_header(name, program), "utf-8")
+    _dump(artifact.dumps)
+    compiler = {
+        "smelt": __version__,
+        "target": str(spec),
+        "platform": spec.platform.name,
+        "cpu": spec.cpu,
+        "devices": list(spec.devices),
+        "machine": lowered.machine.name,
+        "options": {"opt": request.opt, "fp16": request.fp16, "threads": request.threads or 0},
+    }
+    model = {"name": name, "sha256": hash_file(Path(request.source))}
+    manifest = build_manifest(module, program, model=model, compiler=compiler)
+    manifest["weights"]["sha256"] = digest
+    return stage.commit(manifest)
+
+
+def _dump(dumps: tuple[tuple[str, str | bytes], ...]) -> None:
+    folder = os.environ.get("SMELT_DUMP")
+    for stage_name, content in dumps if folder else ():
+        data = content.encode() if isinstance(content, str) else content
+        (Path(str(folder)) / stage_name).write_bytes(data)
+
+
+# ---------------------------------------------------------------- in a child process
+
+
+def compile(
+    model: Any,
+    target: str = "host",
+    dims: Mapping[str, DimWish] | None = None,
+    threads: int | None = None,
+    opt: int = 3,
+    output: str | os.PathLike[str] = "out",
+    fp16: bool = False,
+    *,
+    static: bool = False,
+    libraries: bool = False,
+    outputs: tuple[str, ...] = (),
+    progress: Progress | None = None,
+) -> Bundle:
+    """Compile a model into a bundle directory and return it.
+
+    model: path, bytes or onnx.ModelProto. dims: fix (4) or bound ((1, 512)) symbolic dims by name.
+    outputs: ONNX names of values to return besides the model's own outputs.
+    Raises SmeltError; its `problems` list every unsupported node. The child may crash, the caller not.
+    """
+    if not 0 <= opt <= 3:
+        raise SmeltError(f"opt is {opt}, expected 0..3")
+    if threads is not None and threads < 1:
+        raise SmeltError(f"threads is {threads}, expected 1 or more")
+    with tempfile.TemporaryDirectory(prefix="smelt-") as scratch:
+        source, name = _as_file(model, Path(scratch))
+        request = Request(
+            source=source, target=target, dims=dict(dims or {}), threads=threads, opt=opt,
+            output=str(Path(output).absolute()), fp16=fp16, static=static, libraries=libraries,
+            name=name, outputs=tuple(outputs),
+        )  # fmt: skip
+        _run_child(request, Path(scratch), progress)
+    return read_bundle(output)
+
+
+def _as_file(model: Any, scratch: Path) -> tuple[str, str]:
+    """(path, name) of the model; bytes and protos are written to a file first."""
+    if isinstance(model, str | os.PathLike):
+        path = Path(model)
+        if not path.is_file():
+            raise SmeltError(f"no model file '{path}'", hint="check the path")
+        return str(path.absolute()), path.stem
+    data = model if isinstance(model, bytes) else model.SerializeToString()
+    path = scratch / "model.onnx"
+    path.write_bytes(data)
+    return str(path), "model"
+
+
+def _run_child(request: Request, scratch: Path, progress: Progress | None) -> None:
+    result = scratch / "result.json"
+    command = [sys.executable, "-m", "smelt.compile_child", str(result)]
+    child = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert child.stdin and child.stdout and child.stderr
+    try:
+        with child.stdin as pipe:
+            pipe.write(request.to_json())
+        for line in child.stdout:
+            if progress is not None:
+                progress(line.strip())
+        said = child.stderr.read()
+        status = child.wait()
+    except BaseException:
+        child.kill()
+        child.wait()
+        raise
+    _report(result, status, said, request)
+
+
+def _report(result: Path, status: int, said: str, request: Request) -> None:
+    """Raise what the child found; a child that died without a word is an internal error."""
+    if result.is_file():
+        found = json.loads(result.read_text("utf-8"))
+        if found["ok"]:
+            return
+        problems = tuple(Problem(**p) for p in found["problems"])
+        raise SmeltError(
+            found["message"], kind=found["kind"], node=found["node"], hint=found["hint"], problems=problems
+        )
+    _clean_up(Path(request.output))
+    how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+    tail = "\n".join(said.strip().splitlines()[-12:])
+    raise SmeltError(
+        f"the compiler {how} while compiling '{request.source}'" + (f":\n{tail}" if tail else ""),
+        kind="internal",
+        hint="this is a bug of smelt; report it with the model, or with SMELT_DEBUG=1's output",
+    )
+
+
+def _clean_up(out: Path) -> None:
+    """Remove what a dead child left beside the bundle."""
+    for left in out.parent.glob(f".{out.name}.part-*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+__all__ = ["Lowered", "Request", "compile", "compile_here", "facts_of", "lower"]

@@ -1,0 +1,91 @@
+"""A planned module -> the manifest's fields: what users, `inspect` and the farm read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from smelt.core.dim import Dim
+from smelt.core.ir.graph import Module
+from smelt.core.plan.arena import ALIGNMENT
+from smelt.core.plan.program import HostProgram, Launch, ReadSymbol, Tensor
+
+
+def build_manifest(
+    module: Module, program: HostProgram, *, model: Mapping[str, Any], compiler: Mapping[str, Any]
+) -> dict[str, Any]:
+    """model: name and sha256 of the source. compiler: smelt's version, target, machine, options."""
+    late = {s.symbol for s in program.run if isinstance(s, ReadSymbol)}
+    return {
+        **compiler,
+        "model": dict(model),
+        "inputs": [_tensor(t, late) for t in program.inputs],
+        "outputs": [_tensor(t, late) for t in program.outputs],
+        "symbols": [
+            {"name": s.name, "low": s.low, "high": s.high, "divisor": s.divisor, "origin": s.origin}
+            for s in module.symbols
+        ],
+        "checks": [{"text": c.text, "kind": c.kind} for c in program.checks],
+        "kernels": _kernels(module, program),
+        "variants": [],
+        "memory": {"alignment": ALIGNMENT, "arenas": [str(d) for d in program.peak]},
+        "weights": {
+            "bytes": program.weights_bytes,
+            "tensors": [
+                {
+                    "name": module.weights[w.ref].origin or w.ref[1:],
+                    "dtype": module.weights[w.ref].dtype.name,
+                    "shape": list(module.weights[w.ref].shape),
+                    "offset": w.offset,
+                    "bytes": w.bytes,
+                }
+                for w in program.weights
+            ],
+        },
+        "values": _values(module, program),
+    }
+
+
+def _tensor(t: Tensor, late: set[str]) -> dict[str, Any]:
+    shape = [_extent(d) for d in t.shape]
+    symbols = {s for d in t.shape for s in d.symbols}
+    return {"name": t.name, "dtype": t.dtype.name, "shape": shape, "late": bool(symbols & late)}
+
+
+def _extent(d: Dim) -> int | str:
+    """Numbers as numbers, everything else as text that parses back."""
+    return d.const if d.is_const else str(d)
+
+
+def _kernels(module: Module, program: HostProgram) -> list[dict[str, Any]]:
+    """Each kernel once, in the order of first launch, with how often the host launches it."""
+    launches: dict[str, int] = {}
+    for s in program.run:
+        if isinstance(s, Launch):
+            e = program.entries[s.entry]
+            launches[e.kernel] = launches.get(e.kernel, 0) + (e.statement == 0)
+    return [
+        {
+            "name": name,
+            "origin": module.kernels[name].origin,
+            "schedule": module.kernels[name].schedule,
+            "launches": count,
+            "statements": len(module.kernels[name].body),
+        }
+        for name, count in launches.items()
+    ]
+
+
+def _values(module: Module, program: HostProgram) -> list[dict[str, Any]]:
+    """Where each stored value lives, under its ONNX name."""
+    values = module.main.values()
+    return [
+        {
+            "name": (values[p.value].origin if p.value in values else "") or p.value,
+            "arena": p.arena,
+            "offset": str(p.offset),
+            "bytes": str(p.bytes),
+            "live": [p.first, p.last],
+        }
+        for p in program.placements
+    ]
