@@ -108,9 +108,7 @@ def elementwise(
     """A row from a formula over scalar expressions; formula and ref take the operands, then attrs by
     keyword when the op has any."""
 
-    def compute(
-        t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, *operands: Operand | None
-    ) -> Expr:
+    def compute(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, *operands: Operand | None) -> Expr:
         return formula(*(None if o is None else o.broadcast(i) for o in operands), **attrs)
 
     def reference(
@@ -343,9 +341,7 @@ def _unary(
     cases: tuple[Case, ...] = UNARY_CASES,
     tolerance: float = 1.0,
 ) -> Op:
-    return elementwise(
-        name, formula, ref, inputs="x", infer=infer, cases=cases, tolerance=tolerance
-    )
+    return elementwise(name, formula, ref, inputs="x", infer=infer, cases=cases, tolerance=tolerance)
 
 
 UNARY: tuple[Op, ...] = (

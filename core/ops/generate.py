@@ -46,9 +46,7 @@ def _ref_from_dims(
     return (np.array(values, types[0].dtype.numpy).reshape(shape),)
 
 
-def _given_value(
-    c: Infer, args: Sequence[Arg | None], attrs: Attrs
-) -> tuple[ShapeValue | None, ...]:
+def _given_value(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[ShapeValue | None, ...]:
     return (dims(attrs, "values"),)
 
 
@@ -58,9 +56,7 @@ def _iota(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType) -> Expr:
     return index(start + i[0] * step, _dtype(attrs))
 
 
-def _ref_iota(
-    arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
-) -> Sequence[Array]:
+def _ref_iota(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     start, step = (d.const for d in dims({"d": (attrs["start"], attrs["step"])}, "d"))
     n = types[0].shape[0].const
     return ((start + np.arange(n, dtype=np.int64) * step).astype(types[0].dtype.numpy),)
@@ -74,9 +70,7 @@ def _infer_cumsum(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[T
     return (x.type,)
 
 
-def _cumsum(
-    t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]
-) -> Nest:
+def _cumsum(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Nest:
     """y[k] = y[k-1] + x[k] (exclusive: x[k-1]), from the other end when reverse."""
     (x,), (y,), axis = inputs, outputs, attrs["axis"]
     assert x is not None and isinstance(axis, int)
@@ -104,9 +98,7 @@ def _cumsum(
     return Nest(body)
 
 
-def _ref_cumsum(
-    arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
-) -> Sequence[Array]:
+def _ref_cumsum(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     x, axis = arrays[0], attrs["axis"]
     assert x is not None and isinstance(axis, int)
     v = np.flip(x, axis) if attrs["reverse"] else x

@@ -50,17 +50,13 @@ def _gather(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand, id
     return t.let(wrapped(idx[at], n), 0, n - 1, lambda g: x[(*before, g, *after)])
 
 
-def _ref_gather(
-    arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
-) -> Sequence[Array]:
+def _ref_gather(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     x, idx = arrays
     assert x is not None and idx is not None
     return (np.take(x, idx.astype(np.int64), axis=_axis(attrs)),)
 
 
-def _gather_value(
-    c: Infer, args: Sequence[Arg | None], attrs: Attrs
-) -> tuple[tuple[Dim, ...] | None, ...]:
+def _gather_value(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[tuple[Dim, ...] | None, ...]:
     x, idx = args
     if x is None or idx is None or x.value is None or idx.value is None or x.rank != 1:
         return (None,)
@@ -73,9 +69,7 @@ def _gather_value(
     return (tuple(x.value[v.const] for v in idx.value),)
 
 
-def _infer_gather_elements(
-    c: Infer, args: Sequence[Arg | None], attrs: Attrs
-) -> tuple[TensorType, ...]:
+def _infer_gather_elements(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
     x, idx = args
     assert x and idx
     _want_int(c, idx)
@@ -84,9 +78,7 @@ def _infer_gather_elements(
     return (TensorType(x.dtype, idx.shape),)
 
 
-def _gather_elements(
-    t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand, idx: Operand
-) -> Expr:
+def _gather_elements(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand, idx: Operand) -> Expr:
     axis = _axis(attrs)
     n = x.shape[axis]
     return t.let(wrapped(idx[i], n), 0, n - 1, lambda g: x[(*i[:axis], g, *i[axis + 1 :])])
@@ -117,9 +109,7 @@ def _infer_gather_nd(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tupl
     return (TensorType(x.dtype, (*idx.shape[:-1], *x.shape[batch + depth.const :])),)
 
 
-def _gather_nd(
-    t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand, idx: Operand
-) -> Expr:
+def _gather_nd(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand, idx: Operand) -> Expr:
     batch, depth = int(attrs["batch_dims"]), idx.shape[-1].const  # type: ignore[arg-type]
     lead, rest = i[: idx.rank - 1], i[idx.rank - 1 :]
 
@@ -127,9 +117,7 @@ def _gather_nd(
         if d == depth:
             return x[(*i[:batch], *found, *rest)]
         n = x.shape[batch + d]
-        return t.let(
-            wrapped(idx[(*lead, to_dim(d))], n), 0, n - 1, lambda g: bind(d + 1, (*found, g))
-        )
+        return t.let(wrapped(idx[(*lead, to_dim(d))], n), 0, n - 1, lambda g: bind(d + 1, (*found, g)))
 
     return bind(0, ())
 
@@ -228,9 +216,7 @@ def _combine(y: Array, at: tuple[int, ...], value: object, reduction: str) -> No
     y[at] = functions[reduction](y[at], value)
 
 
-def _scatter_nd(
-    t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]
-) -> Nest:
+def _scatter_nd(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Nest:
     x, idx, updates = inputs
     assert x and idx and updates
     (y,) = outputs
@@ -304,9 +290,7 @@ def _infer_one_hot(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[
     return (TensorType(values.dtype, (*idx.shape[:axis], d, *idx.shape[axis:])),)
 
 
-def _one_hot(
-    t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, idx: Operand, values: Operand
-) -> Expr:
+def _one_hot(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, idx: Operand, values: Operand) -> Expr:
     """values[1] where the (wrapped) index is the position along axis, else values[0]."""
     axis = _axis(attrs)
     at = wrapped(idx[(*i[:axis], *i[axis + 1 :])], out.shape[axis])

@@ -28,6 +28,8 @@ from smelt.core.ops.table import Arg, Attrs, Op
 Relation = Literal["==", "<=", "divides"]
 ONE = to_dim(1)
 ZERO = to_dim(0)
+LIMIT = to_dim(2**31 - 1)
+"""The largest size that a run-time integer may have where nothing else bounds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,7 @@ class Engine:
     def __init__(self, symbols: Iterable[Symbol] = (), learn: bool = True) -> None:
         self.facts = Facts()
         self._symbols: dict[str, Symbol] = {}
-        self._free: dict[
-            str, int
-        ] = {}  # symbols that inputs bind, by rank: a higher one goes first
+        self._free: dict[str, int] = {}  # symbols that inputs bind, by rank: a higher one goes first
         self._solved: dict[str, Dim] = {}
         self._uppers: dict[str, Dim] = {}
         self._equal: list[tuple[Dim, Dim]] = []
@@ -139,6 +139,11 @@ class Engine:
                     self._know_range(s)
             self._memo.clear()
 
+    @property
+    def node(self) -> str:
+        """The node that messages speak of."""
+        return self._where
+
     def take_checks(self) -> tuple[Check, ...]:
         """The checks recorded since the last call."""
         found, self._pending = tuple(self._pending), []
@@ -211,9 +216,7 @@ class Engine:
                 if result[axis] == ONE:
                     result[axis] = d
                 else:
-                    result[axis] = self.same(
-                        f"axis {axis} of the broadcast result", result[axis], d
-                    )
+                    result[axis] = self.same(f"axis {axis} of the broadcast result", result[axis], d)
         return tuple(result)
 
     def fail(self, message: str, hint: str | None = None) -> SmeltError:
@@ -223,9 +226,7 @@ class Engine:
     def unsupported(self, message: str, try_: str | None = None) -> SmeltError:
         """SmeltError(kind='unsupported') about the current node."""
         hint = f"try {try_}" if try_ else None
-        return SmeltError(
-            self._about(message), kind="unsupported", node=self._where or None, hint=hint
-        )
+        return SmeltError(self._about(message), kind="unsupported", node=self._where or None, hint=hint)
 
     # ------------------------------------------------------------ questions of importers and passes
 
@@ -341,9 +342,7 @@ class Engine:
         if isinstance(atom, SymbolAtom):
             return self._narrow(what, atom.name, coefficient, rest)
         if isinstance(atom, FloorDiv) and atom.b.is_const and atom.b.const > 0 and coefficient > 0:
-            return self._shrink(
-                what, atom.a - atom.b.const * ceildiv(to_dim(-rest), coefficient).const
-            )
+            return self._shrink(what, atom.a - atom.b.const * ceildiv(to_dim(-rest), coefficient).const)
         return False
 
     def _narrow(self, what: str, name: str, coefficient: int, rest: int) -> bool:
@@ -375,9 +374,7 @@ class Engine:
         return False
 
 
-def infer_node(
-    op: Op, args: Sequence[Arg | None], attrs: Attrs, engine: Engine
-) -> tuple[TensorType, ...]:
+def infer_node(op: Op, args: Sequence[Arg | None], attrs: Attrs, engine: Engine) -> tuple[TensorType, ...]:
     """The output types of one node. Checks that it needs stay in the engine (`take_checks`).
 
     Raises SmeltError when the inputs cannot fit.

@@ -60,9 +60,7 @@ def matmul(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, a: Operand, b: 
     return cast(total, out.dtype)
 
 
-def _ref(
-    arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
-) -> Sequence[Array]:
+def _ref(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     a, b = arrays
     assert a is not None and b is not None
     wide = np.float64 if a.dtype.kind == "f" else a.dtype

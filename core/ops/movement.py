@@ -75,9 +75,7 @@ def _reshape(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) -
     return x[reshape_index(x.shape, out.shape, i)]
 
 
-def _first_value(
-    c: Infer, args: Sequence[Arg | None], attrs: Attrs
-) -> tuple[ShapeValue | None, ...]:
+def _first_value(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[ShapeValue | None, ...]:
     """The elements stay in order."""
     return (args[0].value if args[0] is not None else None,)
 
@@ -101,9 +99,7 @@ def _transpose(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand)
     return x[tuple(at)]
 
 
-def _infer_broadcast_to(
-    c: Infer, args: Sequence[Arg | None], attrs: Attrs
-) -> tuple[TensorType, ...]:
+def _infer_broadcast_to(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
     x = args[0]
     assert x is not None
     shape = dims(attrs, "shape")
@@ -164,24 +160,16 @@ def _concat(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, *parts: Operan
     for start, extent, p in reversed(spans):
         at = i[axis] - start
         e = p[(*i[:axis], at, *i[axis + 1 :])]
-        y = (
-            e
-            if len(parts) == 1
-            else guard_expr(e, (Bound(ZERO, at, extent),), y or const(0, p.dtype))
-        )
+        y = e if len(parts) == 1 else guard_expr(e, (Bound(ZERO, at, extent),), y or const(0, p.dtype))
     assert y is not None
     return y
 
 
-def _ref_concat(
-    arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
-) -> Sequence[Array]:
+def _ref_concat(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     return (np.concatenate([a for a in arrays if a is not None], axis=_axis(attrs)),)
 
 
-def _concat_value(
-    c: Infer, args: Sequence[Arg | None], attrs: Attrs
-) -> tuple[ShapeValue | None, ...]:
+def _concat_value(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[ShapeValue | None, ...]:
     values: list[Dim] = []
     for a in args:
         if a is None or a.value is None or a.rank != 1:
@@ -210,9 +198,7 @@ def _slice(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) -> 
     return x[tuple(k * step + start for k, start, step in zip(i, starts, steps, strict=True))]
 
 
-def _ref_slice(
-    arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
-) -> Sequence[Array]:
+def _ref_slice(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     x = arrays[0]
     assert x is not None
     spans = []
@@ -220,12 +206,10 @@ def _ref_slice(
         evaluated(attrs, "starts"), evaluated(attrs, "ends"), ints(attrs, "steps"), strict=True
     ):
         spans.append(slice(start, None if step < 0 and end < 0 else end, step))
-    return (np.ascontiguousarray(x[tuple(spans)]),)
+    return (np.array(x[tuple(spans)], order="C"),)
 
 
-def _slice_value(
-    c: Infer, args: Sequence[Arg | None], attrs: Attrs
-) -> tuple[ShapeValue | None, ...]:
+def _slice_value(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[ShapeValue | None, ...]:
     x = args[0]
     if x is None or x.value is None or x.rank != 1:
         return (None,)
@@ -284,9 +268,7 @@ def _pad(
     return x.guarded(at, bounds, fill)
 
 
-def _ref_pad(
-    arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
-) -> Sequence[Array]:
+def _ref_pad(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     x, value = (*arrays, None)[:2]
     assert x is not None
     pads = list(zip(evaluated(attrs, "before"), evaluated(attrs, "after"), strict=True))
@@ -305,11 +287,7 @@ def _infer_tile(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Ten
     repeats = dims(attrs, "repeats")
     if len(repeats) != x.rank:
         raise c.fail(f"{len(repeats)} repeats for rank {x.rank}")
-    return (
-        TensorType(
-            x.dtype, tuple(c.simplify(d * r) for d, r in zip(x.shape, repeats, strict=True))
-        ),
-    )
+    return (TensorType(x.dtype, tuple(c.simplify(d * r) for d, r in zip(x.shape, repeats, strict=True))),)
 
 
 def _tile(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) -> Expr:
@@ -342,9 +320,7 @@ def _trilu(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) -> 
     return select(inside((bound,)), x[i], const(0, x.dtype))
 
 
-def _ref_trilu(
-    arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
-) -> Sequence[Array]:
+def _ref_trilu(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     x, (k,) = arrays[0], evaluated({"k": (attrs["k"],)}, "k")
     assert x is not None
     return (np.triu(x, k) if attrs["upper"] else np.tril(x, k),)
@@ -370,9 +346,7 @@ ROWS: tuple[Op, ...] = (
         "transpose",
         "x",
         _infer_transpose,
-        lambda arrays, attrs, types: (
-            np.ascontiguousarray(np.transpose(arrays[0], ints(attrs, "perm"))),
-        ),  # type: ignore[arg-type]
+        lambda arrays, attrs, types: (np.array(np.transpose(arrays[0], ints(attrs, "perm")), order="C"),),  # type: ignore[arg-type]
         (
             Case(("f32[N, 3, M, 2]",), attrs={"perm": (0, 2, 3, 1)}),
             Case(("f32[N, M]",), attrs={"perm": (1, 0)}),
@@ -385,9 +359,7 @@ ROWS: tuple[Op, ...] = (
         "broadcast_to",
         "x",
         _infer_broadcast_to,
-        lambda arrays, attrs, types: (
-            np.array(np.broadcast_to(arrays[0], evaluated(attrs, "shape"))),
-        ),  # type: ignore[arg-type]
+        lambda arrays, attrs, types: (np.array(np.broadcast_to(arrays[0], evaluated(attrs, "shape"))),),  # type: ignore[arg-type]
         (
             Case(("f32[1, 3, 1]",), attrs={"shape": (to_dim(2), to_dim(4), to_dim(3), to_dim(5))}),
             Case(("f32[]",), attrs={"shape": (to_dim(7),)}),

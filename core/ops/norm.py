@@ -92,9 +92,7 @@ def _rms_norm(
     return y if scale is None else call("mul", y, scale.broadcast(i))
 
 
-def _ref_layer(
-    arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
-) -> Sequence[Array]:
+def _ref_layer(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     x = arrays[0]
     assert x is not None
     axes = tuple(range(_axis(attrs), x.ndim))
@@ -104,9 +102,7 @@ def _ref_layer(
     return (_affine(y, arrays[1:]).astype(x.dtype),)
 
 
-def _ref_rms(
-    arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
-) -> Sequence[Array]:
+def _ref_rms(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     x = arrays[0]
     assert x is not None
     axes = tuple(range(_axis(attrs), x.ndim))
@@ -190,9 +186,7 @@ def _infer_channels(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple
     return (t,)
 
 
-def _ref_batch(
-    arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
-) -> Sequence[Array]:
+def _ref_batch(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     x, scale, bias, mean, variance = (np.asarray(a) for a in arrays)
     shape = (-1, *(1,) * (x.ndim - 2))
     factor = scale / np.sqrt(variance + _number(attrs, "epsilon"))
@@ -214,9 +208,7 @@ def _ref_group(groups: int | None) -> object:
     return reference
 
 
-def _ref_lp(
-    arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
-) -> Sequence[Array]:
+def _ref_lp(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     x = arrays[0]
     assert x is not None
     size = np.linalg.norm(x, ord=_number(attrs, "p"), axis=_axis(attrs), keepdims=True)
@@ -243,9 +235,7 @@ def _lrn(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) -> Ex
     return call("div", x[i], call("pow", base, const(_number(attrs, "beta"), x.dtype)))
 
 
-def _ref_lrn(
-    arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
-) -> Sequence[Array]:
+def _ref_lrn(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     x = arrays[0]
     assert x is not None
     size = int(_number(attrs, "size"))

@@ -37,9 +37,7 @@ def infer_reduce(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Te
     return (TensorType(x.dtype, shape),)
 
 
-def full_index(
-    i: DimIndex, ks: Sequence[Dim], axes: Sequence[int], rank: int, keep: bool
-) -> DimIndex:
+def full_index(i: DimIndex, ks: Sequence[Dim], axes: Sequence[int], rank: int, keep: bool) -> DimIndex:
     """The input index: reduction variables at `axes`, output variables elsewhere."""
     outer = iter(d for a, d in enumerate(i) if not (keep and a in axes))
     inner = dict(zip(axes, ks, strict=True))
@@ -65,9 +63,7 @@ def reduction(
         extents = [x.shape[a] for a in axes]
         if not axes:
             return after(before(x[i]), ONE)
-        total = t.reduce(
-            kind, extents, lambda *ks: before(x[full_index(i, ks, axes, x.rank, keep)])
-        )
+        total = t.reduce(kind, extents, lambda *ks: before(x[full_index(i, ks, axes, x.rank, keep)]))
         return after(total, product(extents))
 
     def reference(
@@ -78,17 +74,13 @@ def reduction(
         return (np.asarray(y).astype(types[0].dtype.numpy),)
 
     rows = cases or (
-        Case(
-            ("f32[N, 3, M]",), attrs={"axes": (2,), "keepdims": True}, zero=kind in ("sum", "prod")
-        ),
+        Case(("f32[N, 3, M]",), attrs={"axes": (2,), "keepdims": True}, zero=kind in ("sum", "prod")),
         Case(
             ("f32[N, 3, M]",),
             attrs={"axes": (0, 1), "keepdims": False},
             zero=kind in ("sum", "prod"),
         ),
-        Case(
-            ("f32[N, M]",), attrs={"axes": (0, 1), "keepdims": False}, zero=kind in ("sum", "prod")
-        ),
+        Case(("f32[N, M]",), attrs={"axes": (0, 1), "keepdims": False}, zero=kind in ("sum", "prod")),
         Case(("f32[N]",), attrs={"axes": (), "keepdims": True}, zero=False),
     )
     return Op(name, "x", infer_reduce, reference, rows, compute=compute)
@@ -212,9 +204,7 @@ def _log_softmax(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operan
 
 def _hardmax(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) -> Expr:
     axis = int(attrs["axis"])  # type: ignore[arg-type]
-    first = t.reduce(
-        "argmax", [x.shape[axis]], lambda k: x[(*i[:axis], k, *i[axis + 1 :])], dtype=i64
-    )
+    first = t.reduce("argmax", [x.shape[axis]], lambda k: x[(*i[:axis], k, *i[axis + 1 :])], dtype=i64)
     return call_select(call("eq", first, index(i[axis])), const(1, x.dtype), const(0, x.dtype))
 
 
@@ -263,9 +253,7 @@ ROWS: tuple[Op, ...] = (
     reduction("reduce_max", "max", np.max, cases=_INT_ROWS),
     reduction("reduce_min", "min", np.min, cases=_INT_ROWS),
     reduction("reduce_mean", "sum", _mean_ref, after=_mean, cases=_INT_ROWS),
-    reduction(
-        "reduce_l1", "sum", lambda x, **k: np.sum(np.abs(x), **k), before=lambda e: call("abs", e)
-    ),
+    reduction("reduce_l1", "sum", lambda x, **k: np.sum(np.abs(x), **k), before=lambda e: call("abs", e)),
     reduction(
         "reduce_l2",
         "sum",

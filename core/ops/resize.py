@@ -189,9 +189,7 @@ def _resize(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) ->
         if mode == "nearest":
             chosen = cast(NEAREST[str(attrs["nearest_mode"])](p), i64)
             return t.let(chosen, 0, row.n - 1, lambda g: axis(a + 1, (*at, g), weight))
-        return t.let(
-            cast(call("floor", p), i64), -2, row.n + 1, lambda g: taps(a, at, weight, row, p, g)
-        )
+        return t.let(cast(call("floor", p), i64), -2, row.n + 1, lambda g: taps(a, at, weight, row, p, g))
 
     def taps(a: int, at: tuple[Dim, ...], weight: Expr | None, row: _Axis, p: Expr, g: Dim) -> Expr:
         frac = call("sub", p, call("floor", p))
@@ -252,9 +250,7 @@ def _np_position(
     return start * (n - 1) + o * ((end - start) * (n - 1) / (out - 1))
 
 
-def _np_matrix(
-    n: int, row: tuple[int, float | None, tuple[float, float]], attrs: Attrs
-) -> tuple[Any, Any]:
+def _np_matrix(n: int, row: tuple[int, float | None, tuple[float, float]], attrs: Attrs) -> tuple[Any, Any]:
     """[out, n] interpolation matrix of one axis, and which outputs lie outside the input."""
     out, scale, roi = row
     p = _np_position(np.arange(out), n, out, scale, roi, str(attrs["coordinate_mode"]))
@@ -284,9 +280,7 @@ def _np_matrix(
     return matrix, (p < 0) | (p > n - 1)
 
 
-def _ref(
-    arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
-) -> Sequence[Array]:
+def _ref(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     x = arrays[0]
     assert x is not None
     y = x if x.dtype.kind in "iu" and attrs["mode"] == "nearest" else x.astype(np.float64)

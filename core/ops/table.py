@@ -80,12 +80,8 @@ optional inputs are None. Multi-output ops give a tuple of rules."""
 NestRule: TypeAlias = Callable[[Trace, Attrs, Sequence[Buffer | None], Sequence[Buffer]], "Nest"]
 """(trace, attrs, input buffers, output buffers) -> Nest: ops that are no function of the index alone
 (cumsum, sort, nonzero); index variables come from trace.fresh."""
-ValueRule: TypeAlias = Callable[
-    [Infer, Sequence[Arg | None], Attrs], "tuple[ShapeValue | None, ...]"
-]
-RefRule: TypeAlias = Callable[
-    [Sequence[Array | None], Attrs, Sequence[TensorType]], Sequence[Array]
-]
+ValueRule: TypeAlias = Callable[[Infer, Sequence[Arg | None], Attrs], "tuple[ShapeValue | None, ...]"]
+RefRule: TypeAlias = Callable[[Sequence[Array | None], Attrs, Sequence[TensorType]], Sequence[Array]]
 
 
 @dataclass(frozen=True, slots=True)

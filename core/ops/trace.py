@@ -81,10 +81,7 @@ class Operand:
         before: type rules make broadcasts of symbolic extents explicit.)"""
         tail = tuple(i[len(i) - self.rank :])
         return self.at(
-            tuple(
-                to_dim(0) if s.const_or_none == 1 else d
-                for s, d in zip(self.shape, tail, strict=True)
-            )
+            tuple(to_dim(0) if s.const_or_none == 1 else d for s, d in zip(self.shape, tail, strict=True))
         )
 
     def guarded(self, i: DimIndex, bounds: tuple[Bound, ...], otherwise: Expr) -> Expr:

@@ -84,9 +84,7 @@ def infer_conv(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Tens
     x, w = args[:2]
     assert x and w
     if x.rank < 3 or w.rank != x.rank:
-        raise c.fail(
-            f"input of rank {x.rank} and weight of rank {w.rank}; both want the same, 3 or more"
-        )
+        raise c.fail(f"input of rank {x.rank} and weight of rank {w.rank}; both want the same, 3 or more")
     if x.dtype != w.dtype:
         raise c.fail(f"input is {x.dtype}, weight is {w.dtype}")
     n, channels, spatial = split_shape(x.shape, last(attrs))
@@ -184,9 +182,7 @@ def _window_view(
     return v[(slice(None), slice(None), *take, *taps)]
 
 
-def _ref_conv(
-    arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
-) -> Sequence[Array]:
+def _ref_conv(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     x, w, *rest = _channels_first(arrays, attrs, lambda r: [r - 1, r - 2, *range(r - 2)])
     assert x is not None and w is not None
     group, spatial = int(attrs["group"]), x.ndim - 2  # type: ignore[arg-type]
@@ -215,25 +211,19 @@ def _ref_conv(
 # ---------------------------------------------------------------- transposed convolution
 
 
-def _transposed_parts(
-    shape: tuple[Dim, ...], channels_last: bool
-) -> tuple[Dim, Dim, tuple[Dim, ...]]:
+def _transposed_parts(shape: tuple[Dim, ...], channels_last: bool) -> tuple[Dim, Dim, tuple[Dim, ...]]:
     """(channels C, outputs per group, kernel)."""
     if channels_last:
         return shape[-2], shape[-1], shape[:-2]
     return shape[0], shape[1], shape[2:]
 
 
-def infer_conv_transpose(
-    c: Infer, args: Sequence[Arg | None], attrs: Attrs
-) -> tuple[TensorType, ...]:
+def infer_conv_transpose(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
     """[N, C, *S] * [C, M/group, *K] -> [N, M, *O], O = (S-1)*stride + dilation*(K-1) + 1 + extra - pads."""
     x, w = args[:2]
     assert x and w
     if x.rank < 3 or w.rank != x.rank:
-        raise c.fail(
-            f"input of rank {x.rank} and weight of rank {w.rank}; both want the same, 3 or more"
-        )
+        raise c.fail(f"input of rank {x.rank} and weight of rank {w.rank}; both want the same, 3 or more")
     n, channels, spatial = split_shape(x.shape, last(attrs))
     wc, per_group, kernel = _transposed_parts(w.shape, last(attrs))
     c.same("channels", channels, wc)
@@ -271,9 +261,7 @@ def conv_transpose(
     zero = const(0, x.dtype)
     strides, dilations = ints(attrs, "strides"), ints(attrs, "dilations")
     begin = dims(attrs, "pads_begin")
-    extents = [
-        ceildiv(k, s) if d == 1 else k for k, s, d in zip(kernel, strides, dilations, strict=True)
-    ]
+    extents = [ceildiv(k, s) if d == 1 else k for k, s, d in zip(kernel, strides, dilations, strict=True)]
 
     def tap(a: int, j: Dim) -> tuple[Dim, Dim, tuple[Bound, ...]]:
         p = o[a] + begin[a]
@@ -318,9 +306,7 @@ def _ref_conv_transpose(
     wg = w.reshape(group, channels // group, *w.shape[1:]).astype(np.float64)
     o = "abcd"[:spatial]
     for taps in np.ndindex(*w.shape[2:]):
-        part = np.einsum(
-            f"ngi{o},gim->ngm{o}", xg, wg[(slice(None), slice(None), slice(None), *taps)]
-        )
+        part = np.einsum(f"ngi{o},gim->ngm{o}", xg, wg[(slice(None), slice(None), slice(None), *taps)])
         place = tuple(
             slice(k * d, k * d + (s - 1) * st + 1, st)
             for k, d, s, st in zip(taps, dilations, x.shape[2:], strides, strict=True)
@@ -343,9 +329,7 @@ def infer_pool(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Tens
     assert x is not None
     n, channels, spatial = split_shape(x.shape, last(attrs))
     if len(spatial) != len(ints(attrs, "kernel")):
-        raise c.fail(
-            f"kernel has {len(ints(attrs, 'kernel'))} axes, input has {len(spatial)} spatial ones"
-        )
+        raise c.fail(f"kernel has {len(ints(attrs, 'kernel'))} axes, input has {len(spatial)} spatial ones")
     out = [c.simplify(pool_extent(n_a, a, attrs)) for a, n_a in enumerate(spatial)]
     return (TensorType(x.dtype, join_shape(n, channels, out, last(attrs))),)
 
@@ -416,11 +400,7 @@ def _window_count(i: DimIndex, attrs: Attrs, x: Operand) -> Dim:
             low, high = -begin, n + end
         else:
             low, high = ZERO, n
-        if (
-            begin.const_or_none == 0
-            and end.const_or_none == 0
-            and not attrs.get("ceil_mode", False)
-        ):
+        if begin.const_or_none == 0 and end.const_or_none == 0 and not attrs.get("ceil_mode", False):
             counts.append(to_dim(k))
             continue
         first = ceildiv(dmax(low - start, 0), d)
@@ -460,9 +440,7 @@ def _ref_pool(kind: str) -> Callable[..., Sequence[Array]]:
         k, s, d = (ints(attrs, name) for name in ("kernel", "strides", "dilations"))
         begin = [v.const for v in dims(attrs, "pads_begin")]
         end = [v.const for v in dims(attrs, "pads_end")]
-        reach = [
-            (o - 1) * st + dl * (kk - 1) + 1 for o, st, dl, kk in zip(outs, s, d, k, strict=True)
-        ]
+        reach = [(o - 1) * st + dl * (kk - 1) + 1 for o, st, dl, kk in zip(outs, s, d, k, strict=True)]
         extra = [max(r - n - b, 0) for r, n, b in zip(reach, x.shape[2:], begin, strict=True)]
         axes = tuple(range(-len(k), 0))
         fill = {"max": -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min}.get(kind, 0)
@@ -477,9 +455,7 @@ def _ref_pool(kind: str) -> Callable[..., Sequence[Array]]:
         else:
             ones = np.ones((1, 1, *x.shape[2:]))
             if attrs.get("count_include_pad", False):
-                ones = np.pad(
-                    ones, [(0, 0), (0, 0), *zip(begin, end, strict=True)], constant_values=1
-                )
+                ones = np.pad(ones, [(0, 0), (0, 0), *zip(begin, end, strict=True)], constant_values=1)
                 left, right = [0] * len(k), [max(e - b, 0) for e, b in zip(extra, end, strict=True)]
             else:
                 left, right = begin, extra
@@ -537,9 +513,7 @@ _POOL_CASES = (
     Case(("f32[N, 3, M, 9]",), attrs=_pool_attrs(2, 3, stride=2, pad=1), zero=False),
     Case(("f32[N, 9, M, 20]",), attrs=_pool_attrs(2, 2, stride=2, cl=True), zero=False),
     Case(("f32[N, 2, 11]",), attrs=_pool_attrs(1, 3, stride=2, ceil_mode=True), zero=False),
-    Case(
-        ("f32[1, 2, 5, 6, 7]",), attrs=_pool_attrs(3, 2, pad=1, count_include_pad=True), zero=False
-    ),
+    Case(("f32[1, 2, 5, 6, 7]",), attrs=_pool_attrs(3, 2, pad=1, count_include_pad=True), zero=False),
 )
 
 ROWS: tuple[Op, ...] = (
@@ -588,9 +562,7 @@ ROWS: tuple[Op, ...] = (
             ),
             Case(
                 ("f32[N, 4, 6]", "f32[4, 3, 3]", "-"),
-                attrs=_conv_attrs(
-                    1, dilation=2, stride=3, pad=1, group=2, output_padding=(to_dim(1),)
-                ),
+                attrs=_conv_attrs(1, dilation=2, stride=3, pad=1, group=2, output_padding=(to_dim(1),)),
                 zero=False,
             ),
         ),
