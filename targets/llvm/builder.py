@@ -1,4 +1,4 @@
-"""Instructions in, LLVM IR text out: SSA with value numbering, and each value placed in the outermost scope it can live in.
+"""Instructions in, LLVM IR text out: SSA with value numbering, each value in the outermost scope it can live in.
 
 A scope is the function's entry, the body of a loop or the arm of a branch. A pure instruction is put into
 the deepest scope of its operands, whose block stays open until the inner scope ends; so whatever is

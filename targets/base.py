@@ -1,0 +1,36 @@
+"""What a target is: a planned Module in, an Artifact (object code, device source, dumps) out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from smelt.core.ir.graph import Module
+from smelt.core.machine import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """What a target makes of a module.
+
+    object: a relocatable object for the platform. device_source: text that a driver compiles at run
+    time, or None. dumps: (stage name, text or bytes) in the order of the stages, for people.
+    """
+
+    object: bytes
+    device_source: str | None = None
+    dumps: tuple[tuple[str, str | bytes], ...] = ()
+
+
+class Target(Protocol):
+    """One folder under targets/."""
+
+    name: str
+
+    def machine(self, spec: Any) -> Machine:
+        """What schedules may know about the unit that spec (a platform and a cpu) names."""
+        ...
+
+    def emit(self, module: Module, spec: Any) -> Artifact:
+        """Code for a planned module. Raises SmeltError(kind='unsupported') naming the kernel."""
+        ...

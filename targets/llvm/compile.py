@@ -1,0 +1,56 @@
+"""LLVM IR text in, object code out, for any processor that machines.py has a row for."""
+
+from __future__ import annotations
+
+import functools
+
+import llvmlite.binding as llvm
+
+from smelt.core.diag import SmeltError
+from smelt.targets.llvm.machines import Cpu
+
+
+@functools.cache
+def _start() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    llvm.initialize_native_asmparser()
+
+
+def target_machine(cpu: Cpu, opt: int = 2) -> llvm.TargetMachine:
+    """LLVM's code generator for the processor. Position independent: the default code model aborts the
+    process when an address is out of range."""
+    _start()
+    more = {"abiname": cpu.abi} if cpu.abi else {}
+    target = llvm.Target.from_triple(cpu.triple)
+    return target.create_target_machine(
+        cpu=cpu.cpu, features=cpu.features, opt=opt, reloc="pic", codemodel="default", **more
+    )
+
+
+def parse(text: str, name: str = "") -> llvm.ModuleRef:
+    """The verified module. Raises SmeltError (internal) with LLVM's complaint."""
+    _start()
+    try:
+        module = llvm.parse_assembly(text)
+        module.verify()
+    except RuntimeError as e:
+        what = f"kernel '{name}': " if name else ""
+        raise SmeltError(f"{what}the generated code is not valid: {e}", kind="internal") from e
+    return module
+
+
+def compile_object(text: str, cpu: Cpu, opt: int = 2, name: str = "") -> bytes:
+    """A relocatable object. The text is structured so that no IR pass pays (see builder.py)."""
+    machine = target_machine(cpu, opt)
+    module = parse(text, name)
+    module.data_layout = str(machine.target_data)
+    return bytes(machine.emit_object(module))
+
+
+def compile_assembly(text: str, cpu: Cpu, opt: int = 2) -> str:
+    """The same as assembly text, for people and tests."""
+    machine = target_machine(cpu, opt)
+    module = parse(text)
+    module.data_layout = str(machine.target_data)
+    return str(machine.emit_assembly(module))

@@ -1,0 +1,582 @@
+"""Kernel expressions in, SSA values out: loads with guards, intrinsics, reductions, data-dependent indices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from smelt.core.dim import Dim, to_dim
+from smelt.core.dtype import DType, bool_
+from smelt.core.ir.kernel import (
+    Axis,
+    Bound,
+    Buffer,
+    Call,
+    Const,
+    Expr,
+    Index,
+    Let,
+    Load,
+    Reduce,
+)
+from smelt.targets.llvm.builder import Builder, Value
+from smelt.targets.llvm.index import Env, Indexer, Lanes, varies
+from smelt.targets.llvm.machines import Cpu
+from smelt.targets.llvm.registers import Registers, pieces, reduces_over
+from smelt.targets.llvm.scalar import Scalars, compute_elem, highest, lowest, storage_elem
+
+ZERO_PAGE = 65536  # bytes; in .bss, so it costs nothing in the file
+REDUCE_FN = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
+
+
+@dataclass
+class Memory:
+    """A buffer behind a pointer. read_only: nothing in this function writes to it."""
+
+    buffer: Buffer
+    pointer: Value
+    read_only: bool
+
+
+class Exprs:
+    """Evaluates expressions in the current environment of one function.
+
+    env: what index variables are bound to. lanes: how many elements of a vector loop are computed
+    together (0 outside of vector loops).
+    """
+
+    def __init__(self, b: Builder, cpu: Cpu) -> None:
+        self.b = b
+        self.cpu = cpu
+        self.s = Scalars(b, cpu)
+        self.index = Indexer(b, f"i{cpu.index_bits}")
+        self.wide = self.index if cpu.index_bits == 64 else Indexer(b, "i64")
+        self.env: Env = {}
+        self.lanes = 0
+        self.memory: dict[str, Memory] = {}
+        self.registers: dict[str, Registers] = {}
+        self.epochs: dict[str, int] = {}
+        self._flat: dict[tuple[str, tuple[Dim, ...]], Dim] = {}
+        self._memo: dict[int, Value] = {}
+
+    # -- environment
+
+    @contextmanager
+    def bind(self, names: Env, lanes: int | None = None) -> Iterator[None]:
+        """More variables, for a while; values computed before are not reused under them."""
+        old_env, old_lanes, old_memo = self.env, self.lanes, self._memo
+        self.env = {**old_env, **names}
+        self.lanes = old_lanes if lanes is None else lanes
+        self._memo = {}
+        yield
+        self.env, self.lanes, self._memo = old_env, old_lanes, old_memo
+
+    def start_statement(self) -> None:
+        """Forget the values of expressions: registers and memory may have changed."""
+        self._memo = {}
+
+    def by_lane(self, e: Expr) -> Value:
+        """The expression computed for each lane apart."""
+        parts = []
+        for i in range(self.lanes):
+            with self.bind(self.index.lane(self.env, i), 0):
+                parts.append(self.value(e))
+        return self.b.vector(parts)
+
+    # -- expressions
+
+    def value(self, e: Expr) -> Value:
+        """The expression as a scalar, or a vector when it differs between lanes."""
+        found = self._memo.get(id(e))
+        if found is None:
+            found = self._memo[id(e)] = self._value(e)
+        return found
+
+    def _value(self, e: Expr) -> Value:
+        if isinstance(e, Call):
+            return self._call(e)
+        if isinstance(e, Load):
+            return self._load(e)
+        if isinstance(e, Const):
+            return self.b.const(e.value, compute_elem(e.dtype))
+        if isinstance(e, Index):
+            return self._index(e)
+        if isinstance(e, Reduce):
+            return self._reduce(e)
+        return self._let(e)
+
+    def _call(self, e: Call) -> Value:
+        if e.fn == "select":
+            c, a, b = (self.value(x) for x in e.args)
+            return self.s.select(c, a, b)
+        args = tuple(self.value(x) for x in e.args)
+        kind = dtype_of(e.args[0])
+        if e.fn == "cast":
+            return self.s.cast(args[0], kind, e.dtype)
+        if e.fn == "bitcast":
+            return self._bitcast(args[0], kind, e.dtype)
+        lanes = max(a.lanes for a in args)
+        args = tuple(self.b.splat(a, lanes) for a in args)
+        return self.s.emit(e.fn, e.dtype, args, kind)
+
+    def _bitcast(self, v: Value, source: DType, target: DType) -> Value:
+        return self.from_storage(self.to_storage(v, source), target)
+
+    def _index(self, e: Index) -> Value:
+        indexer = self.index if e.dtype.bits <= self.cpu.index_bits and e.dtype.is_int else self.wide
+        if self.lanes and varies(e.dim, self.env):
+            v = indexer.vector(e.dim, self.env, self.lanes)
+        else:
+            v = indexer.value(e.dim, self.env)
+        if v.const is not None:
+            return self.b.const(v.const, compute_elem(e.dtype), v.lanes)
+        width = int(v.elem[1:])
+        if e.dtype.is_float:
+            return self.s.convert("sitofp", v, compute_elem(e.dtype))
+        if e.dtype.bits == width:
+            return v
+        return self.s.convert("trunc" if e.dtype.bits < width else "sext", v, f"i{e.dtype.bits}")
+
+    def let_value(self, value: Expr, low: Dim, high: Dim) -> Value:
+        """An integer as an index, clamped into low .. high (inclusive)."""
+        v, kind = self.value(value), dtype_of(value)
+        elem = self.index.elem
+        width = int(elem[1:])
+        if kind.bits > width:
+            # clamp before narrowing, lest a wild index wraps into range
+            v = self._clamp(v, self._wide_bound(low, v), self._wide_bound(high, v))
+            return self._bounded(self.s.convert("trunc", v, elem), low, high)
+        if kind.bits < width:
+            v = self.s.convert("sext" if kind.category == "int" else "zext", v, elem)
+        first = self._bound_value(low, self.index)
+        last = self._bound_value(high, self.index)
+        return self._bounded(self._clamp(v, first, last), low, high)
+
+    def _bounded(self, v: Value, low: Dim, high: Dim) -> Value:
+        v.low = low.const_or_none if v.low is None else v.low
+        v.high = high.const_or_none if v.high is None else v.high
+        return v
+
+    def _wide_bound(self, d: Dim, like: Value) -> Value:
+        return self._bound_value(d, self.wide)
+
+    def _bound_value(self, d: Dim, indexer: Indexer) -> Value:
+        if self.lanes and varies(d, self.env):
+            return indexer.vector(d, self.env, self.lanes)
+        return indexer.value(d, self.env)
+
+    def _clamp(self, v: Value, low: Value, high: Value) -> Value:
+        v, high = self.s.same(v, high)
+        v = self.b.intrinsic("smin", v.elem, v.lanes, v, high)
+        v, low = self.s.same(v, low)
+        return self.b.intrinsic("smax", v.elem, v.lanes, v, low)
+
+    def _let(self, e: Let) -> Value:
+        with self.bind({e.var: self.let_value(e.value, e.low, e.high)}):
+            return self.value(e.body)
+
+    # -- storage types
+
+    def from_storage(self, v: Value, dtype: DType) -> Value:
+        """An element as memory holds it, as a value to compute with."""
+        if dtype == bool_:
+            return self.s.compare("icmp ne", v, self.s.like(v, 0))
+        if dtype.is_float and dtype.bits == 16:
+            return self.s.widen(v, dtype)
+        if dtype.is_float and v.elem[0] == "i":
+            return self.s.from_bits(v)
+        return v
+
+    def to_storage(self, v: Value, dtype: DType) -> Value:
+        """A value as memory holds it."""
+        if dtype == bool_:
+            return self.b.int(int(v.const), "i8", v.lanes) if v.const is not None else (
+                self.s.convert("zext", v, "i8")
+            )
+        if dtype.is_float and dtype.bits == 16:
+            return self.s.narrow(v, dtype)
+        return v
+
+    # -- guards
+
+    def condition(self, guard: Sequence[Bound]) -> Value:
+        """The conjunction of bounds: true, a scalar i1, or a vector of i1."""
+        out = self.b.int(1, "i1")
+        for bound in guard:
+            out = self.s.both(out, self._inside(bound))
+        return out
+
+    def _inside(self, bound: Bound) -> Value:
+        if self.lanes and any(varies(d, self.env) for d in (bound.low, bound.index, bound.high)):
+            return self._inside_lanes(bound)
+        low = self.index.number(bound.low, self.env)
+        at = self.index.number(bound.index, self.env)
+        high = self.index.number(bound.high, self.env)
+        if isinstance(at, int) and isinstance(low, int) and isinstance(high, int):
+            return self.b.int(int(low <= at < high), "i1")
+        v = self.index.as_value(at)
+        top = self.index.as_value(high)
+        above_zero = v.low is not None and v.low >= 0
+        if low == 0 and not above_zero and top.low is not None and top.low >= 0:
+            return self.s.compare("icmp ult", v, top)  # negative numbers are huge unsigned ones
+        below = self.s.compare("icmp slt", v, top)
+        if isinstance(low, int) and v.low is not None and v.low >= low:
+            return below
+        return self.s.both(self.s.compare("icmp sge", v, self.index.as_value(low)), below)
+
+    def _inside_lanes(self, bound: Bound) -> Value:
+        """One condition for each lane; 32-bit lane numbers are compared when the index is base + lane."""
+        step, base = self.index.affine(bound.index, self.env)
+        ends = (bound.low, bound.high)
+        if step != 1 or base is None or any(varies(d, self.env) for d in ends):
+            at, low, high = (self._bound_value(d, self.index) for d in
+                             (bound.index, bound.low, bound.high))
+            over = self.s.compare("icmp sge", at, low)
+            return self.s.both(over, self.s.compare("icmp slt", at, high))
+        first, last = (self._lane_limit(d, base) for d in ends)
+        numbers = self._lane_numbers()
+        under = self.s.compare("icmp slt", numbers, last)
+        if first.const == 0:
+            return under
+        return self.s.both(self.s.compare("icmp sge", numbers, first), under)
+
+    def _lane_limit(self, d: Dim, base: int | Value) -> Value:
+        """d - base clamped to 0 .. lanes, as i32."""
+        n = self.index.sub(self.index.number(d, self.env), base)
+        n = self.index.pick("smax", self.index.pick("smin", n, self.lanes), 0)
+        v = self.index.as_value(n)
+        if v.const is not None:
+            return self.b.int(int(v.const), "i32")
+        return v if v.elem == "i32" else self.s.convert("trunc", v, "i32")
+
+    def _lane_numbers(self) -> Value:
+        text = ", ".join(f"i32 {i}" for i in range(self.lanes))
+        return Value(f"<{text}>", "i32", self.lanes, self.b.root)
+
+    # -- memory
+
+    def flat(self, buffer: Buffer, index: tuple[Dim, ...]) -> Dim:
+        """Row-major element offset."""
+        key = (buffer.name, index)
+        found = self._flat.get(key)
+        if found is None:
+            found = to_dim(0)
+            for i, n in zip(index, buffer.shape, strict=True):
+                found = found * n + i
+            self._flat[key] = found
+        return found
+
+    def pointer(self, m: Memory, index: tuple[Dim, ...]) -> Value:
+        """The address of the (first lane's) element."""
+        split = self.index.split(self.flat(m.buffer, index), self.env)
+        assert split is not None, f"{m.buffer.name}{list(map(str, index))} is not affine in its lanes"
+        _, const, parts = split
+        width = m.buffer.dtype.bytes
+        return self.at(self._advance(m.pointer, parts, width), const * width)
+
+    def _advance(self, pointer: Value, parts: Sequence[tuple[int, Value]], width: int) -> Value:
+        """pointer + the sum, one step for each scope, outer first: inner loops add only what they vary."""
+        by_depth: dict[int, list[tuple[int, Value]]] = {}
+        for coef, v in parts:
+            by_depth.setdefault(v.scope.depth, []).append((coef * width, v))
+        for depth in sorted(by_depth):
+            offset = self.index.as_value(self.index.total(0, by_depth[depth]))
+            pointer = self._plus(pointer, offset)
+        return pointer
+
+    def _plus(self, pointer: Value, offset: Value) -> Value:
+        rhs = f"getelementptr i8, ptr {pointer.text}, {offset.typed}"
+        return self.b.pure(rhs, "ptr", 0, pointer, offset)
+
+    def at(self, pointer: Value, const: int) -> Value:
+        """pointer + const bytes."""
+        return self._plus(pointer, self.b.int(const, self.index.elem)) if const else pointer
+
+    def _load(self, e: Load) -> Value:
+        if e.buffer in self.registers:
+            return self._load_register(e)
+        m = self.memory[e.buffer]
+        dims = (*e.index, *(d for g in e.guard for d in (g.low, g.index, g.high)))
+        if not self.lanes or not any(varies(d, self.env) for d in dims):
+            return self._load_one(m, e, 0)
+        split = self.index.split(self.flat(m.buffer, e.index), self.env)
+        if split is not None and split[0] == 1:
+            return self._load_one(m, e, self.lanes)
+        if split is not None and split[0] == 0 and not e.guard:
+            return self._load_one(m, e, 0)
+        return self.by_lane(e)
+
+    def _load_one(self, m: Memory, e: Load, lanes: int) -> Value:
+        """An element, or contiguous ones; where the guard does not hold, `otherwise`."""
+        inside = self.condition(e.guard)
+        other = None if e.otherwise is None else self.value(e.otherwise)
+        zero = other is None or (other.const == 0 and str(other.const) != "-0.0")
+        if inside.const is not None:
+            if inside.const:
+                return self._read(m, self.pointer(m, e.index), lanes)
+            return self._otherwise(e, lanes, other)
+        if inside.lanes:
+            return self._read_masked(m, self.pointer(m, e.index), inside, other)
+        value = self._read(m, self._select_pointer(m, e, inside, lanes), lanes)
+        if zero:
+            return value
+        assert other is not None
+        return self.s.select(inside, value, other)
+
+    def _otherwise(self, e: Load, lanes: int, other: Value | None) -> Value:
+        if other is None:
+            return self.b.const(0, compute_elem(e.dtype), lanes)
+        return other
+
+    def _select_pointer(self, m: Memory, e: Load, inside: Value, lanes: int) -> Value:
+        """inside ? &buffer[index] : zeros. The choice is made outside of the loops that the guard does
+        not mention, when what they add to the address stays inside the zero page."""
+        width = m.buffer.dtype.bytes
+        split = self.index.split(self.flat(m.buffer, e.index), self.env)
+        assert split is not None, e
+        const = split[1] * width
+        inner = [(c * width, v) for c, v in split[2] if v.scope.depth > inside.scope.depth]
+        outer = [(c, v) for c, v in split[2] if v.scope.depth <= inside.scope.depth]
+        reach = max(lanes, 1) * width
+        for coef, v in inner:
+            known = coef > 0 and v.low is not None and v.low >= 0 and v.high is not None
+            reach += coef * v.high if known and v.high is not None else ZERO_PAGE
+        if reach > ZERO_PAGE:
+            return self._choose(inside, self.pointer(m, e.index))
+        base = self.at(self._advance(m.pointer, outer, width), const)
+        return self._advance(self._choose(inside, base), inner, 1)
+
+    def _choose(self, inside: Value, pointer: Value) -> Value:
+        self.b.declared.setdefault(
+            "smelt.zeros",
+            f"@smelt.zeros = internal global [{ZERO_PAGE} x i8] zeroinitializer, align 64",
+        )
+        zeros = Value("@smelt.zeros", "ptr", 0, self.b.root)
+        rhs = f"select {inside.typed}, {pointer.typed}, {zeros.typed}"
+        return self.b.pure(rhs, "ptr", 0, inside, pointer)
+
+    def _read(self, m: Memory, pointer: Value, lanes: int) -> Value:
+        """Load; from read-only memory it is hoisted out of loops that run at least once."""
+        from smelt.targets.llvm.builder import type_text
+
+        dtype = m.buffer.dtype
+        elem = storage_elem(dtype)
+        epoch = 0 if m.read_only else self.epochs.get(m.buffer.name, 0)
+        note = ", !invariant.load !0" if m.read_only else ""
+        rhs = f"load {type_text(elem, lanes)}, ptr {pointer.text}, align {dtype.bytes}{note}"
+        key = f"{rhs} #{epoch}"
+        scope = self.b.scope
+        while m.read_only and scope.certain and scope.depth > pointer.scope.depth:
+            assert scope.parent is not None
+            scope = scope.parent
+        found, look = None, self.b.scope
+        while found is None:
+            found = look.cache.get(key)
+            if look.parent is None:
+                break
+            look = look.parent
+        if found is None:
+            found = self.b.at(scope, rhs, elem, lanes, key)
+        return self.from_storage(found, dtype)
+
+    def _read_masked(
+        self, m: Memory, pointer: Value, mask: Value, other: Value | None
+    ) -> Value:
+        elem = storage_elem(m.buffer.dtype)
+        zero = self.b.const(0, elem, self.lanes)
+        v = self.masked_load(pointer, mask, zero, m.buffer.dtype.bytes)
+        v = self.from_storage(v, m.buffer.dtype)
+        if other is None:
+            return v
+        return self.s.select(mask, v, other)
+
+    def masked_load(self, pointer: Value, mask: Value, other: Value, align: int) -> Value:
+        """Lanes where the mask holds; `other` elsewhere, without touching memory there."""
+        from smelt.targets.llvm.builder import type_text
+
+        kind = type_text(other.elem, other.lanes)
+        name = f"llvm.masked.load.v{other.lanes}{_short(other.elem)}.p0"
+        self.b.declare(name, kind, ["ptr", mask.type, kind], "nounwind memory(argmem: read)")
+        args = f"ptr align {align} {pointer.text}, {mask.typed}, {other.typed}"
+        return self.b.here(f"call {kind} @{name}({args})", other.elem, other.lanes)
+
+    def _load_register(self, e: Load) -> Value:
+        r = self.registers[e.buffer]
+        inside = self.condition(e.guard)
+        if inside.const == 0:
+            return self._otherwise(e, 0, None if e.otherwise is None else self.value(e.otherwise))
+        index: list[int] = []
+        lanes = 0
+        for axis, d in enumerate(e.index):
+            step, base = self.index.affine(d, self.env)
+            if step is None or not isinstance(base, int) or (step and axis < len(e.index) - 1):
+                return self.by_lane(e)
+            if step not in (0, 1):
+                return self.by_lane(e)
+            lanes = self.lanes if step else 0
+            index.append(base)
+        v = r.read(self.b, index, lanes)
+        if inside.const is not None:
+            return v
+        other = self._otherwise(e, 0, None if e.otherwise is None else self.value(e.otherwise))
+        return self.s.select(inside, v, other)
+
+    # -- reductions
+
+    def _reduce(self, e: Reduce) -> Value:
+        if e.kind in ("argmax", "argmin"):
+            return self._arg_extreme(e)
+        if reduces_over(e, self.registers):
+            return self._reduce_registers(e)
+        fn = REDUCE_FN[e.kind]
+        first = self.b.const(self.neutral(e.kind, e.dtype), compute_elem(e.dtype))
+        if self.lanes and self._body_varies(e):
+            first = self.b.splat(first, self.lanes)
+
+        def step(carried: list[Value]) -> list[Value]:
+            if fn == "add" and isinstance(e.body, Call) and e.body.fn == "mul" and (
+                e.body.dtype == e.dtype and e.dtype.is_float
+            ):
+                x, y = (self.value(a) for a in e.body.args)
+                return [self.s.fma(x, y, carried[0])]
+            return [self.combine(fn, e.dtype, carried[0], self.value(e.body))]
+
+        return self._over(e.axes, [first], step)[0]
+
+    def combine(self, fn: str, dtype: DType, acc: Value, v: Value) -> Value:
+        acc, v = self.s.same(acc, v)
+        return self.s.emit(fn, dtype, (acc, v), dtype)
+
+    def neutral(self, kind: str, dtype: DType) -> int | float:
+        """What a reduction of nothing gives."""
+        if kind == "max":
+            return lowest(dtype) if dtype != bool_ else 0
+        if kind == "min":
+            return highest(dtype)
+        return {"sum": 0, "prod": 1, "any": 0, "all": 1}[kind]
+
+    def _over(
+        self, axes: Sequence[Axis], carried: list[Value], step: object
+    ) -> list[Value]:
+        """Nested serial loops over the axes; step(carried) -> carried in the innermost."""
+        if not axes:
+            return step(carried)  # type: ignore[operator,no-any-return]
+        axis = axes[0]
+        assert not varies(axis.extent, self.env), f"extent of {axis.var} differs between lanes"
+        count = self.index.value(axis.extent, self.env)
+        nonzero = count.low is not None and count.low > 0
+
+        def body(i: Value, inner: list[Value]) -> list[Value]:
+            with self.bind({axis.var: int(i.const) if i.const is not None else i}):
+                return self._over(axes[1:], inner, step)
+
+        return self.b.loop(count, carried, body, nonzero)
+
+    def _body_varies(self, e: Reduce) -> bool:
+        """Whether the reduction has to be done for each lane: some index inside differs between lanes."""
+        moving = {n for n, v in self.env.items() if isinstance(v, Lanes) or (
+            isinstance(v, Value) and v.lanes
+        )}
+        from smelt.core.ir.rewrite import free_symbols
+
+        return bool(free_symbols(e) & moving)
+
+    def _arg_extreme(self, e: Reduce) -> Value:
+        """The position of the first (or last) extreme; NaN counts as the extreme, as in NumPy."""
+        (axis,) = e.axes
+        kind = dtype_of(e.body)
+        lanes = self.lanes if self.lanes and self._body_varies(e) else 0
+        most = e.kind == "argmax"
+        start = (lowest(kind) if most else highest(kind)) if kind != bool_ else int(not most)
+        best = self.b.const(start, compute_elem(kind), lanes)
+        place = self.b.const(0, compute_elem(e.dtype), lanes)
+        beats = ("ge" if e.last else "gt") if most else ("le" if e.last else "lt")
+
+        def step(carried: list[Value]) -> list[Value]:
+            old, where = carried
+            (v,) = (self.b.splat(self.value(e.body), lanes),)
+            better = self.s.emit(beats, bool_, (v, old), kind)
+            if kind.is_float:
+                is_nan = self.s.compare("fcmp uno", v, v)
+                was_nan = self.s.compare("fcmp uno", old, old)
+                if e.last:
+                    better = self.s.binary("or", better, is_nan)
+                else:
+                    yes = self.b.int(1, "i1", lanes)
+                    new = self.s.binary("and", is_nan, self.s.binary("xor", was_nan, yes))
+                    better = self.s.binary("or", better, new)
+            here = self._index(Index(_symbol(axis.var), e.dtype))
+            return [
+                self.s.select(better, v, old),
+                self.s.select(better, self.b.splat(here, lanes), where),
+            ]
+
+        return self._over(e.axes, [best, place], step)[1]
+
+    def _reduce_registers(self, e: Reduce) -> Value:
+        """A reduction over registers is expanded: pieces of the last axis side by side, then the lanes of
+        the sum in a fixed tree."""
+        fn = REDUCE_FN[e.kind]
+        acc: list[Value] = []
+        last = e.axes[-1]
+        extents = [self.index.number(a.extent, self.env) for a in e.axes]
+        assert all(isinstance(n, int) for n in extents), f"{e.axes}: registers need constant extents"
+        sizes = [n for n in extents if isinstance(n, int)]
+        wide = 1 if self.lanes else max(1, self.cpu.machine.lanes(max(e.dtype.bits, 8)))
+        for lead in _positions(sizes[:-1]):
+            bound: Env = {a.var: i for a, i in zip(e.axes, lead, strict=False)}
+            for start, width in pieces(sizes[-1], wide):
+                self._accumulate_piece(e, fn, acc, bound, last.var, start, width)
+        if not acc:
+            return self.b.const(self.neutral(e.kind, e.dtype), compute_elem(e.dtype))
+        total = self.across(fn, e.dtype, acc[0])
+        for v in acc[1:]:
+            total = self.combine(fn, e.dtype, total, self.across(fn, e.dtype, v))
+        return total
+
+    def _accumulate_piece(
+        self, e: Reduce, fn: str, acc: list[Value], bound: Env, var: str, start: int, width: int
+    ) -> None:
+        place: Env = {**bound, var: Lanes(start, width) if width else start}
+        with self.bind(place, width or None):
+            v = self.value(e.body)
+        v = self.b.splat(v, width) if width else v
+        for i, other in enumerate(acc):
+            if other.lanes == v.lanes:
+                acc[i] = self.combine(fn, e.dtype, other, v)
+                return
+        acc.append(v)
+
+    def across(self, fn: str, dtype: DType, v: Value) -> Value:
+        """The lanes of a vector (a power of two) combined pairwise, halves first."""
+        if self.lanes:
+            return v
+        lanes = v.lanes
+        while lanes > 1:
+            half = lanes // 2
+            low = self.b.shuffle(v, None, range(half))
+            high = self.b.shuffle(v, None, range(half, lanes))
+            v, lanes = self.combine(fn, dtype, low, high), half
+        return self.b.lane(v, 0) if v.lanes else v
+
+
+def dtype_of(e: Expr) -> DType:
+    """The type of an expression's value."""
+    return dtype_of(e.body) if isinstance(e, Let) else e.dtype
+
+
+def _symbol(name: str) -> Dim:
+    from smelt.core.dim import sym
+
+    return sym(name)
+
+
+def _short(elem: str) -> str:
+    return {"float": "f32", "double": "f64", "half": "f16"}.get(elem, elem)
+
+
+def _positions(sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    from itertools import product
+
+    return product(*(range(n) for n in sizes))

@@ -1,0 +1,332 @@
+"""Dims in, integer values out: index arithmetic with its constants folded and its invariants hoisted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from smelt.core.dim import Atom, Dim, FloorDiv, Min, Mod, Symbol
+from smelt.targets.llvm.builder import Builder, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """A vector variable while lanes start .. start+count-1 of its loop are computed together."""
+
+    start: int
+    count: int
+
+
+Binding: TypeAlias = "int | Value | Lanes"
+Env: TypeAlias = "dict[str, Binding]"
+Number: TypeAlias = "int | Value"
+Part: TypeAlias = "tuple[int, Value]"
+
+
+def varies(dim: Dim, env: Env) -> bool:
+    """Whether the lanes of the current vector see different values."""
+    for name in dim.symbols:
+        b = env[name]
+        if b.__class__ is Lanes or (b.__class__ is Value and b.lanes):  # type: ignore[union-attr]
+            return True
+    return False
+
+
+class Indexer:
+    """Evaluates Dims to values of the index type (i64, or i32 where addresses have 32 bits)."""
+
+    def __init__(self, builder: Builder, elem: str) -> None:
+        self.b = builder
+        self.elem = elem
+
+    # -- uniform values
+
+    def value(self, dim: Dim, env: Env) -> Value:
+        """The dim as a scalar; no symbol of it may differ between lanes."""
+        number = self.number(dim, env)
+        return self.b.int(number, self.elem) if isinstance(number, int) else number
+
+    def number(self, dim: Dim, env: Env) -> Number:
+        """The dim as an int when the environment makes it one, else as a scalar."""
+        const, parts = self.parts(dim, env)
+        return self.total(const, parts)
+
+    def parts(self, dim: Dim, env: Env) -> tuple[int, list[Part]]:
+        """(constant, [(coefficient, value)]) whose sum is the dim."""
+        const, parts = 0, []
+        for coef, mono in dim.terms():
+            values: list[Value] = []
+            for atom, power in mono:
+                n = self.atom(atom, env)
+                if isinstance(n, int):
+                    coef *= n**power
+                else:
+                    values.extend([n] * power)
+            if coef == 0:
+                continue
+            if values:
+                parts.append((coef, self.product(values)))
+            else:
+                const += coef
+        return const, parts
+
+    def total(self, const: int, parts: Iterable[Part]) -> Number:
+        """The sum, outer scopes' parts first, so that they stay invariant inside."""
+        acc: Number | None = None
+        for coef, v in sorted(parts, key=lambda p: p[1].scope.depth):
+            if acc is None:
+                acc = self.mul(v, coef)
+            elif coef < 0:
+                acc = self.sub(acc, self.mul(v, -coef))
+            else:
+                acc = self.add(acc, self.mul(v, coef))
+        if acc is None:
+            return const
+        return self.add(acc, const) if const else acc
+
+    def product(self, values: list[Value]) -> Value:
+        acc: Number = 1
+        for v in sorted(values, key=lambda v: v.scope.depth):
+            acc = self.mul(acc, v)
+        assert isinstance(acc, Value)
+        return acc
+
+    def atom(self, atom: Atom, env: Env) -> Number:
+        if isinstance(atom, Symbol):
+            bound = env[atom.name]
+            assert not isinstance(bound, Lanes), f"{atom.name} differs between lanes"
+            return bound if isinstance(bound, int) else self._width(bound)
+        if isinstance(atom, FloorDiv):
+            return self.floordiv(self.number(atom.a, env), self.number(atom.b, env))
+        if isinstance(atom, Mod):
+            return self.mod(self.number(atom.a, env), self.number(atom.b, env))
+        fn = "smin" if isinstance(atom, Min) else "smax"
+        acc = self.number(atom.args[0], env)
+        for arg in atom.args[1:]:
+            acc = self.pick(fn, acc, self.number(arg, env))
+        return acc
+
+    def _width(self, v: Value) -> Value:
+        if v.elem == self.elem:
+            return v
+        fn = "sext" if self.elem == "i64" else "trunc"
+        made = self.b.pure(f"{fn} {v.typed} to {self.elem}", self.elem, 0, v)
+        made.low, made.high = v.low, v.high
+        return made
+
+    # -- arithmetic with bounds
+
+    def as_value(self, n: Number) -> Value:
+        return self.b.int(n, self.elem) if isinstance(n, int) else n
+
+    def _op(self, op: str, a: Number, b: Number, low: int | None, high: int | None) -> Value:
+        x, y = self.as_value(a), self.as_value(b)
+        made = self.b.pure(f"{op} {x.typed}, {y.text}", self.elem, 0, x, y)
+        made.low, made.high = low, high
+        return made
+
+    def add(self, a: Number, b: Number) -> Number:
+        if isinstance(a, int) and isinstance(b, int):
+            return a + b
+        if b == 0:
+            return a
+        if a == 0:
+            return b
+        (al, ah), (bl, bh) = bounds(a), bounds(b)
+        low = None if al is None or bl is None else al + bl
+        high = None if ah is None or bh is None else ah + bh
+        return self._op("add nsw", a, b, low, high)
+
+    def sub(self, a: Number, b: Number) -> Number:
+        if isinstance(a, int) and isinstance(b, int):
+            return a - b
+        if b == 0:
+            return a
+        (al, ah), (bl, bh) = bounds(a), bounds(b)
+        low = None if al is None or bh is None else al - bh
+        high = None if ah is None or bl is None else ah - bl
+        return self._op("sub nsw", a, b, low, high)
+
+    def mul(self, a: Number, b: Number) -> Number:
+        if isinstance(a, int) and isinstance(b, int):
+            return a * b
+        if isinstance(a, int):
+            a, b = b, a
+        if isinstance(b, int):
+            if b == 0:
+                return 0
+            if b == 1:
+                return a
+        (al, ah), (bl, bh) = bounds(a), bounds(b)
+        low = high = None
+        if al is not None and bl is not None and al >= 0 and bl >= 0:
+            low = al * bl
+            high = None if ah is None or bh is None else ah * bh
+        return self._op("mul nsw", a, b, low, high)
+
+    def floordiv(self, a: Number, b: Number) -> Number:
+        """a // b rounded down. A divisor that is not constant counts as at least 1: it is a size."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a // b
+        if b == 1:
+            return a
+        (al, ah), safe = bounds(a), self._divisor(b)
+        if isinstance(b, int) and b > 0 and b & (b - 1) == 0:
+            shift = "lshr" if al is not None and al >= 0 else "ashr"
+            low = None if al is None else al // b
+            return self._op(shift, a, b.bit_length() - 1, low, None if ah is None else ah // b)
+        if al is not None and al >= 0 and not (isinstance(b, int) and b < 0):
+            return self._op("udiv", a, safe, 0, ah)
+        quotient = self._op("sdiv", a, safe, None, None)
+        rest = self.sub(a, self.mul(quotient, safe))
+        return self._op("sub", quotient, self._wrong_sign(rest, safe), None, None)
+
+    def mod(self, a: Number, b: Number) -> Number:
+        """a % b with the sign of b."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a % b
+        if b == 1:
+            return 0
+        (al, _), safe = bounds(a), self._divisor(b)
+        if isinstance(b, int) and b > 0 and b & (b - 1) == 0:
+            return self._op("and", a, b - 1, 0, b - 1)
+        if al is not None and al >= 0 and not (isinstance(b, int) and b < 0):
+            high = b - 1 if isinstance(b, int) else None
+            return self._op("urem", a, safe, 0, high)
+        rest = self._op("srem", a, safe, None, None)
+        fix = self.mul(self._wrong_sign(rest, safe), safe)
+        high = b - 1 if isinstance(b, int) and b > 0 else None
+        made = self._op("add", rest, fix, None if isinstance(b, int) and b < 0 else 0, high)
+        return made
+
+    def _divisor(self, b: Number) -> Number:
+        # A size of zero must not trap: divisions are hoisted out of the loops that would not run.
+        return b if isinstance(b, int) else self.pick("smax", b, 1)
+
+    def _wrong_sign(self, rest: Number, divisor: Number) -> Value:
+        """1 where a remainder is not zero and its sign differs from the divisor's, else 0."""
+        r, d = self.as_value(rest), self.as_value(divisor)
+        zero = f"icmp ne {r.typed}, 0"
+        some = self.b.pure(zero, "i1", 0, r)
+        mixed = self._op("xor", r, d, None, None)
+        below = self.b.pure(f"icmp slt {mixed.typed}, 0", "i1", 0, mixed)
+        both = self.b.pure(f"and {some.typed}, {below.text}", "i1", 0, some, below)
+        made = self.b.pure(f"zext {both.typed} to {self.elem}", self.elem, 0, both)
+        made.low, made.high = 0, 1
+        return made
+
+    def pick(self, fn: str, a: Number, b: Number) -> Number:
+        """smin or smax of two."""
+        if isinstance(a, int) and isinstance(b, int):
+            return min(a, b) if fn == "smin" else max(a, b)
+        (al, ah), (bl, bh) = bounds(a), bounds(b)
+        if fn == "smax":
+            if al is not None and bh is not None and al >= bh:
+                return a
+            if bl is not None and ah is not None and bl >= ah:
+                return b
+            low = max((x for x in (al, bl) if x is not None), default=None)
+            high = None if ah is None or bh is None else max(ah, bh)
+        else:
+            if ah is not None and bl is not None and ah <= bl:
+                return a
+            if bh is not None and al is not None and bh <= al:
+                return b
+            low = None if al is None or bl is None else min(al, bl)
+            high = min((x for x in (ah, bh) if x is not None), default=None)
+        x, y = self.as_value(a), self.as_value(b)
+        made = self.b.intrinsic(fn, self.elem, 0, x, y)
+        made.low, made.high = low, high
+        return made
+
+    # -- lanes
+
+    def vector(self, dim: Dim, env: Env, lanes: int) -> Value:
+        """The dim for each lane: base + step*lane where it is affine, else lane by lane."""
+        step, base = self.affine(dim, env)
+        if step is not None and base is not None:
+            first = self.as_value(base)
+            if step == 0:
+                return self.b.splat(first, lanes)
+            offsets = ", ".join(f"{self.elem} {step * i}" for i in range(lanes))
+            start = self.b.splat(first, lanes)
+            rhs = f"add nsw {start.typed}, <{offsets}>"
+            return self.b.pure(rhs, self.elem, lanes, start)
+        return self.b.vector([self.value(dim, self.lane(env, i)) for i in range(lanes)])
+
+    def affine(self, dim: Dim, env: Env) -> tuple[int | None, Number | None]:
+        """(step, base) with dim == base + step*lane for constant step; (None, None) when it is not."""
+        split = self.split(dim, env)
+        if split is None:
+            return None, None
+        step, const, parts = split
+        return step, self.total(const, parts)
+
+    def split(self, dim: Dim, env: Env) -> tuple[int, int, list[Part]] | None:
+        """(step, constant, parts) with dim == constant + sum(parts) + step*lane; None when not affine."""
+        step, const = 0, 0
+        parts: list[Part] = []
+        for coef, mono in dim.terms():
+            values: list[Value] = []
+            moving: Lanes | None = None
+            for atom, power in mono:
+                if isinstance(atom, Symbol):
+                    bound = env[atom.name]
+                    if isinstance(bound, Lanes):
+                        if moving is not None or power != 1:
+                            return None
+                        moving = bound
+                        continue
+                    if isinstance(bound, Value) and bound.lanes:
+                        return None
+                elif any(_atom_varies(d, env) for d in _operands(atom)):
+                    return None
+                n = self.atom(atom, env)
+                if isinstance(n, int):
+                    coef *= n**power
+                else:
+                    values.extend([n] * power)
+            if moving is not None:
+                if values:
+                    return None
+                step += coef
+                const += coef * moving.start
+            elif coef and values:
+                parts.append((coef, self.product(values)))
+            else:
+                const += coef
+        return step, const, parts
+
+    def lane(self, env: Env, i: int) -> Env:
+        """The environment that lane i sees."""
+        out: Env = {}
+        for name, bound in env.items():
+            if isinstance(bound, Lanes):
+                out[name] = bound.start + i
+            elif isinstance(bound, Value) and bound.lanes:
+                out[name] = self._lane_value(bound, i)
+            else:
+                out[name] = bound
+        return out
+
+    def _lane_value(self, v: Value, i: int) -> Value:
+        made = self.b.lane(v, i)
+        if made.low is None:
+            made.low, made.high = v.low, v.high
+        return made
+
+
+def bounds(n: Number) -> tuple[int | None, int | None]:
+    """Inclusive bounds; None where unknown."""
+    return (n, n) if isinstance(n, int) else (n.low, n.high)
+
+
+def _operands(atom: Atom) -> tuple[Dim, ...]:
+    if isinstance(atom, FloorDiv | Mod):
+        return (atom.a, atom.b)
+    return () if isinstance(atom, Symbol) else atom.args
+
+
+def _atom_varies(dim: Dim, env: Env) -> bool:
+    return varies(dim, env)

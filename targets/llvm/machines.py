@@ -1,0 +1,125 @@
+"""Triple, cpu and features in; what the emitter and the schedules may know about that processor out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from smelt.core.diag import SmeltError
+from smelt.core.machine import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """One processor as the emitter sees it.
+
+    machine: what schedules see. index_bits: width of addresses. half: f16 <-> f32 are instructions.
+    propagating: llvm.maximum and llvm.minimum are one instruction. rounding: floor, round etc. are.
+    features: LLVM's feature string. abi: LLVM's ABI name, where one must be given.
+    """
+
+    triple: str
+    cpu: str
+    machine: Machine
+    features: str = ""
+    index_bits: int = 64
+    half: bool = True
+    propagating: bool = False
+    rounding: bool = True
+    abi: str = ""
+
+    @property
+    def fma(self) -> bool:
+        return self.machine.fma
+
+
+def _simd(name: str, bits: int, registers: int, **more: object) -> Machine:
+    return replace(Machine(name, bits, registers), **more)  # type: ignore[arg-type]
+
+
+_AVX512 = _simd("avx512", 512, 32, masked=True, cache_bytes=(32 * 1024, 1024 * 1024))
+_AVX2 = _simd("avx2", 256, 16, masked=True)
+_SSE4 = _simd("sse4.2", 128, 16, fma=False)
+_NEON64 = _simd("neon", 128, 32)
+_NEON32 = _simd("neon32", 128, 16)
+_RISCV = _simd("rv64", 0, 32)
+_RVV = _simd("rv64v", 128, 32)
+
+# x86-64 cpus by LLVM's name, widest first; a name that is not listed is decided by its features.
+_X86_512 = ("x86-64-v4", "znver4", "znver5", "skylake-avx512", "icelake-server", "sapphirerapids")
+_X86_256 = ("x86-64-v3", "haswell", "znver1", "znver2", "znver3", "alderlake", "broadwell", "skylake")
+
+
+def cpu_for(triple: str, cpu: str, features: str | Mapping[str, bool] = "") -> Cpu:
+    """The row for an LLVM triple, cpu name and features (a string, or names with truth values).
+
+    Raises SmeltError(kind='unsupported') for an architecture that has no row.
+    """
+    flags = _flags(features)
+    text = ",".join(("+" if on else "-") + name for name, on in sorted(flags.items()))
+    arch = triple.split("-")[0]
+    row = _ROWS.get(arch)
+    if row is None:
+        known = ", ".join(sorted(_ROWS))
+        raise SmeltError(f"no code generator for '{arch}'; there is {known}", kind="unsupported")
+    return row(triple, cpu, text, flags)
+
+
+def machine_for(triple: str, cpu: str, features: str | Mapping[str, bool] = "") -> Machine:
+    """What schedules may know about that processor; raises as `cpu_for`."""
+    return cpu_for(triple, cpu, features).machine
+
+
+def _flags(features: str | Mapping[str, bool]) -> dict[str, bool]:
+    if not isinstance(features, str):
+        return dict(features)
+    return {f[1:]: f[0] == "+" for f in features.split(",") if f}
+
+
+def _x86(triple: str, cpu: str, text: str, flags: dict[str, bool]) -> Cpu:
+    wide = flags.get("avx512f", cpu in _X86_512) and flags.get("avx512vl", cpu in _X86_512)
+    middle = flags.get("avx2", cpu in _X86_256 or wide) and flags.get("fma", True)
+    if wide:
+        return Cpu(triple, cpu, _AVX512, text)
+    if middle:
+        return Cpu(triple, cpu, _AVX2, text, half=flags.get("f16c", True))
+    return Cpu(triple, cpu, _SSE4, text, half=False, rounding=cpu != "x86-64")
+
+
+def _aarch64(triple: str, cpu: str, text: str, flags: dict[str, bool]) -> Cpu:
+    return Cpu(triple, cpu, _NEON64, text, propagating=True)
+
+
+def _armv7(triple: str, cpu: str, text: str, flags: dict[str, bool]) -> Cpu:
+    # vfp4 brings fused multiply-add and conversions of halves; without it fma would be libm calls.
+    fused = flags.get("vfp4", cpu in ("cortex-a7", "cortex-a15", "cortex-a17"))
+    machine = replace(_NEON32, fma=fused) if flags.get("neon", True) else replace(
+        _NEON32, vector_bits=0, fma=fused
+    )
+    return Cpu(triple, cpu, machine, text, index_bits=32, half=False, rounding=False)
+
+
+def _riscv64(triple: str, cpu: str, text: str, flags: dict[str, bool]) -> Cpu:
+    machine = _RVV if flags.get("v") else _RISCV
+    return Cpu(triple, cpu, machine, text, half=False, rounding=False, abi="lp64d")
+
+
+_ROWS = {
+    "x86_64": _x86,
+    "aarch64": _aarch64,
+    "arm64": _aarch64,
+    "armv7": _armv7,
+    "armv7a": _armv7,
+    "arm": _armv7,
+    "thumbv7": _armv7,
+    "riscv64": _riscv64,
+}
+
+
+def host() -> Cpu:
+    """The processor that this process runs on."""
+    import llvmlite.binding as llvm
+
+    # LLVM names features of its newest tables; those that are off say nothing that a cpu name does not.
+    on = {name: True for name, there in llvm.get_host_cpu_features().items() if there}
+    return cpu_for(llvm.get_process_triple(), llvm.get_host_cpu_name(), on)

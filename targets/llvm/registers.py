@@ -1,0 +1,246 @@
+"""Register buffers as SSA values: which qualify, how rows are cut into vectors, reading and writing cells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+from smelt.core.dim import Dim
+from smelt.core.ir.kernel import (
+    Block,
+    Buffer,
+    Expr,
+    Let,
+    Load,
+    Loop,
+    Reduce,
+    Stmt,
+    Store,
+    Tiles,
+    children,
+)
+from smelt.targets.llvm.builder import Builder, Value
+from smelt.targets.llvm.index import Env
+
+
+@dataclass
+class Registers:
+    """One register buffer. cuts: (start, width) of the pieces of a row, width 0 for scalars. cells: the
+    current value of each piece by (leading indices, start); absent ones have not been written."""
+
+    buffer: Buffer
+    elem: str
+    shape: tuple[int, ...]
+    cuts: tuple[tuple[int, int], ...]
+    cells: dict[tuple[tuple[int, ...], int], Value] = field(default_factory=dict)
+
+    def every(self) -> Iterator[tuple[tuple[int, ...], int]]:
+        """Every cell, in order."""
+        for lead in product(*(range(n) for n in self.shape[:-1])):
+            for start, _ in self.cuts:
+                yield lead, start
+
+    def get(self, b: Builder, key: tuple[tuple[int, ...], int]) -> Value:
+        """A cell's value; poison when nothing was written."""
+        found = self.cells.get(key)
+        return b.poison(self.elem, dict(self.cuts)[key[1]]) if found is None else found
+
+    def read(self, b: Builder, index: Sequence[int], lanes: int) -> Value:
+        """The element at index, or `lanes` elements from there on along the last axis."""
+        lead, at = self._place(index)
+        width = dict(self.cuts).get(at)
+        if width == lanes:
+            return self.get(b, (lead, at))
+        parts = [self._element(b, lead, at + i) for i in range(max(lanes, 1))]
+        return b.vector(parts) if lanes else parts[0]
+
+    def write(self, b: Builder, index: Sequence[int], value: Value) -> None:
+        """Replace the element, or the elements from there on, by value."""
+        lead, at = self._place(index)
+        if dict(self.cuts).get(at) == value.lanes:
+            self.cells[lead, at] = value
+            return
+        for i in range(max(value.lanes, 1)):
+            start, width = self._piece(at + i)
+            part = b.lane(value, i)
+            if width:
+                part = b.with_lane(self.get(b, (lead, start)), part, at + i - start)
+            self.cells[lead, start] = part
+
+    def _place(self, index: Sequence[int]) -> tuple[tuple[int, ...], int]:
+        for i, n in zip(index, self.shape, strict=True):
+            assert 0 <= i < n, f"{self.buffer.name}{list(index)} is outside {list(self.shape)}"
+        return tuple(index[:-1]), (index[-1] if index else 0)
+
+    def _piece(self, at: int) -> tuple[int, int]:
+        return next((s, w) for s, w in self.cuts if s <= at < s + max(w, 1))
+
+    def _element(self, b: Builder, lead: tuple[int, ...], at: int) -> Value:
+        start, width = self._piece(at)
+        cell = self.get(b, (lead, start))
+        return b.lane(cell, at - start) if width else cell
+
+
+def pieces(extent: int, lanes: int) -> list[tuple[int, int]]:
+    """Cut a vector loop into (start, width): widths are powers of two, at most `lanes`; 0 is a scalar."""
+    out, at = [], 0
+    while at < extent:
+        width = min(lanes, 1 << ((extent - at).bit_length() - 1))
+        out.append((at, width if width > 1 else 0))
+        at += width
+    return out
+
+
+# ---------------------------------------------------------------- which buffers qualify
+
+
+@dataclass
+class _Uses:
+    """What a scan finds: can the buffer be registers, and the widths of vector accesses to its rows."""
+
+    fits: bool = True
+    widths: set[tuple[int, int]] = field(default_factory=set)  # (extent, lanes) of vector loops
+    unknown: bool = False
+
+
+def plan_registers(
+    buffers: Sequence[Buffer], body: Sequence[Stmt], env: Env, elems: dict[str, str], lanes_of: object
+) -> dict[str, Registers | None]:
+    """For each buffer its (empty) registers, or None when some index of it is not constant once loops
+    are expanded; then it must live in memory. lanes_of(loop) gives the lanes of a vector loop."""
+    uses = {b.name: _Uses() for b in buffers}
+    scan = _Scan(uses, lanes_of)
+    fixed = {name for name, bound in env.items() if isinstance(bound, int)}
+    numbers = {name: bound for name, bound in env.items() if isinstance(bound, int)}
+    for s in body:
+        scan.stmt(s, fixed, {}, numbers)
+    out: dict[str, Registers | None] = {}
+    for b in buffers:
+        shape = [_number(d, numbers) for d in b.shape]
+        use = uses[b.name]
+        if not use.fits or any(n is None for n in shape):
+            out[b.name] = None
+            continue
+        known = tuple(n for n in shape if n is not None)
+        out[b.name] = Registers(b, elems[b.name], known, _cuts(known, use))
+    return out
+
+
+def _number(d: Dim, numbers: dict[str, int]) -> int | None:
+    if d.is_const:
+        return d.const
+    return d.evaluate(numbers) if d.symbols <= numbers.keys() else None
+
+
+def _cuts(shape: tuple[int, ...], use: _Uses) -> tuple[tuple[int, int], ...]:
+    row = shape[-1] if shape else 1
+    if use.unknown or not use.widths:
+        return tuple((i, 0) for i in range(row))
+    if len(use.widths) == 1:
+        extent, lanes = next(iter(use.widths))
+        if row % extent == 0:
+            one = pieces(extent, lanes)
+            return tuple((o + s, w) for o in range(0, row, extent) for s, w in one)
+    # loops of several widths share the row: cut it so that each access is a whole number of pieces
+    parts = [w for e, n in use.widths for _, w in pieces(e, n)]
+    step = math.gcd(row, *(max(w, 1) for w in parts))
+    return tuple((i, step if step > 1 else 0) for i in range(0, row, step))
+
+
+class _Scan:
+    """Walks statements; fixed: variables that are constants when the code is expanded."""
+
+    def __init__(self, uses: dict[str, _Uses], lanes_of: object) -> None:
+        self.uses = uses
+        self.lanes_of = lanes_of
+
+    def stmt(
+        self, s: Stmt, fixed: set[str], vectors: dict[str, tuple[int, int]], numbers: dict[str, int]
+    ) -> None:
+        if isinstance(s, Store):
+            self.expr(s.value, fixed, vectors, numbers)
+            self.access(s.buffer, s.index, fixed, vectors)
+            return
+        if isinstance(s, Block):
+            for _, value, _, _ in s.let:
+                self.expr(value, fixed, vectors, numbers)
+        elif isinstance(s, Tiles):
+            fixed = fixed | {s.rows}
+            if s.level == "unroll":
+                fixed = fixed | {s.start}
+        else:
+            fixed, vectors = self.loop(s, fixed, vectors, numbers)
+        for child in s.body:
+            self.stmt(child, fixed, vectors, numbers)
+
+    def loop(
+        self, s: Loop, fixed: set[str], vectors: dict[str, tuple[int, int]], numbers: dict[str, int]
+    ) -> tuple[set[str], dict[str, tuple[int, int]]]:
+        if s.level == "vector":
+            extent = _number(s.extent, numbers)
+            lanes = self.lanes_of(s)  # type: ignore[operator]
+            return fixed, {**vectors, s.var: (extent or -1, lanes)}
+        if s.level == "unroll" or _number(s.extent, numbers) == 1:
+            return fixed | {s.var}, vectors
+        return fixed, vectors
+
+    def expr(
+        self, e: Expr, fixed: set[str], vectors: dict[str, tuple[int, int]], numbers: dict[str, int]
+    ) -> None:
+        if isinstance(e, Load):
+            self.access(e.buffer, e.index, fixed, vectors)
+        if isinstance(e, Reduce) and self._reduces_registers(e):
+            for axis in e.axes:
+                if _number(axis.extent, numbers) is not None or axis.extent.symbols <= fixed:
+                    fixed = fixed | {axis.var}
+        if isinstance(e, Let):
+            self.expr(e.value, fixed, vectors, numbers)
+            self.expr(e.body, fixed, vectors, numbers)
+            return
+        for c in children(e):
+            self.expr(c, fixed, vectors, numbers)
+
+    def _reduces_registers(self, e: Reduce) -> bool:
+        return reduces_over(e, self.uses.keys())
+
+    def access(
+        self,
+        buffer: str,
+        index: tuple[Dim, ...],
+        fixed: set[str],
+        vectors: dict[str, tuple[int, int]],
+    ) -> None:
+        use = self.uses.get(buffer)
+        if use is None:
+            return
+        for axis, d in enumerate(index):
+            for name in d.symbols:
+                if name in fixed:
+                    continue
+                if name not in vectors:
+                    use.fits = False
+                elif axis == len(index) - 1:
+                    self._width(use, d, name, vectors[name])
+
+    def _width(self, use: _Uses, d: Dim, name: str, vector: tuple[int, int]) -> None:
+        split = d.linear(name)
+        if split is None or split[0] != 1:
+            return
+        if vector[0] < 0:
+            use.unknown = True
+        else:
+            use.widths.add(vector)
+
+
+def reduces_over(e: Reduce, buffers: object) -> bool:
+    """Whether a reduction's variables index one of these (register) buffers."""
+    names = {a.var for a in e.axes}
+
+    def visit(x: Expr) -> bool:
+        if isinstance(x, Load) and x.buffer in buffers:  # type: ignore[operator]
+            return any(d.symbols & names for d in x.index)
+        return any(visit(c) for c in children(x))
+
+    return visit(e.body)
