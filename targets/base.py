@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from smelt.core.ir.graph import Module
 from smelt.core.machine import Machine
+from smelt.core.plan.program import HostProgram
+from smelt.targets.platform import TargetSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +16,7 @@ class Artifact:
     """What a target makes of a module.
 
     object: a relocatable object for the platform. device_source: text that a driver compiles at run
-    time, or None. dumps: (stage name, text or bytes) in the order of the stages, for people.
+    time, or None. dumps: (file name, text or bytes) in the order of the stages, for people.
     """
 
     object: bytes
@@ -25,12 +27,24 @@ class Artifact:
 class Target(Protocol):
     """One folder under targets/."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The key in the registry."""
+        ...
 
-    def machine(self, spec: Any) -> Machine:
+    def machine(self, spec: TargetSpec) -> Machine:
         """What schedules may know about the unit that spec (a platform and a cpu) names."""
         ...
 
-    def emit(self, module: Module, spec: Any) -> Artifact:
+    def emit(
+        self,
+        module: Module,
+        program: HostProgram,
+        spec: TargetSpec,
+        *,
+        name: str,
+        threads: int,
+        weights_sha256: bytes,
+    ) -> Artifact:
         """Code for a planned module. Raises SmeltError(kind='unsupported') naming the kernel."""
         ...
