@@ -1,4 +1,4 @@
-"""Instructions in, LLVM IR text out: SSA with value numbering, each value in the outermost scope it can live in.
+"""Instructions in, LLVM IR text out: SSA with value numbering, each value in the outermost scope possible.
 
 A scope is the function's entry, the body of a loop or the arm of a branch. A pure instruction is put into
 the deepest scope of its operands, whose block stays open until the inner scope ends; so whatever is
@@ -119,14 +119,14 @@ class Builder:
         self._names += 1
         return f"%v{self._names}"
 
-    def int(self, value: int, elem: str = "i64", lanes: int = 0) -> Value:
+    def integer(self, value: int, elem: str = "i64", lanes: int = 0) -> Value:
         """An integer constant (of every lane)."""
         text = ("true" if value else "false") if elem == "i1" else str(value)
         if lanes:
             text = f"splat ({elem} {text})"
         return Value(text, elem, lanes, self.root, value, value, value)
 
-    def float(self, value: float, elem: str = "float", lanes: int = 0) -> Value:
+    def real(self, value: float, elem: str = "float", lanes: int = 0) -> Value:
         """A float constant (of every lane)."""
         text = float_text(value, elem)
         if lanes:
@@ -136,8 +136,8 @@ class Builder:
     def const(self, value: int | float, elem: str, lanes: int = 0) -> Value:
         """A constant of either kind."""
         if elem in FLOAT_ELEMS:
-            return self.float(value, elem, lanes)
-        return self.int(int(value), elem, lanes)
+            return self.real(value, elem, lanes)
+        return self.integer(int(value), elem, lanes)
 
     def poison(self, elem: str, lanes: int) -> Value:
         return Value("poison", elem, lanes, self.root)
@@ -258,7 +258,7 @@ class Builder:
         if count.const == 0:
             return carried
         if count.const == 1:
-            return body(self.int(0, count.elem), carried)
+            return body(self.integer(0, count.elem), carried)
         outer, pre, header = self.scope, self.scope.block, self.block("loop")
         skip = None if nonzero else self.pure(f"icmp sgt {count.typed}, 0", "i1", 0, count)
         inner = Scope(outer, header, nonzero)

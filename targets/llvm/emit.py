@@ -301,7 +301,7 @@ class _Function(Exprs):
         if _divides(self.facts, t.extent, t.sizes[0]):
             self._sized(t, start, t.sizes[0], inside)
             return
-        full = self.s.compare("icmp sge", left, self.b.int(t.sizes[0], ix.elem))
+        full = self.s.compare("icmp sge", left, self.b.integer(t.sizes[0], ix.elem))
         left.low, left.high = 0, None
         self._branch(
             full,
@@ -324,7 +324,7 @@ class _Function(Exprs):
         for size in sizes:
             count = ix.floordiv(left, size)
             if isinstance(count, Value) and most is not None and most // size <= 1:
-                some = self.s.compare("icmp sge", ix.as_value(left), self.b.int(size, ix.elem))
+                some = self.s.compare("icmp sge", ix.as_value(left), self.b.integer(size, ix.elem))
                 if most // size == 1:
                     self._branch(some, self._arm(t, start, size, inside), lambda: None, t.body)
             elif most is None or most // size > 0:
@@ -608,7 +608,7 @@ class _Function(Exprs):
         elif condition.lanes:
             self._store_memory(s, condition)
         else:
-            yes = self.b.int(1, "i1")
+            yes = self.b.integer(1, "i1")
             self._branch(condition, lambda: self._store_memory(s, yes), lambda: None, (s,))
 
     def _store_memory(self, s: Store, mask: Value) -> None:
@@ -616,7 +616,7 @@ class _Function(Exprs):
         moving = self.lanes and any(varies(d, self.env) for d in s.index)
         if not moving:
             value = self._uniform(s, mask)
-            self._write(s, m, value, mask if not mask.lanes else self.b.int(1, "i1"))
+            self._write(s, m, value, mask if not mask.lanes else self.b.integer(1, "i1"))
             return
         split = self.index.split(self.flat(m.buffer, s.index), self.env)
         if split is not None and split[0] == 1:
@@ -630,7 +630,7 @@ class _Function(Exprs):
             with self.bind(self.index.lane(self.env, i), 0):
                 self._branch(
                     lane_mask,
-                    lambda part=part: self._write(s, m, part, self.b.int(1, "i1")),  # type: ignore[misc]
+                    lambda part=part: self._write(s, m, part, self.b.integer(1, "i1")),  # type: ignore[misc]
                     lambda: None,
                     (s,),
                 )
@@ -714,7 +714,7 @@ class _Function(Exprs):
         uniform = self.lanes and not lanes
         value = self._uniform(s, condition) if uniform else None
         if uniform and condition.lanes:
-            condition = self.b.int(1, "i1")
+            condition = self.b.integer(1, "i1")
         old = r.read(self.b, index, lanes) if s.accumulate or condition.const is None else None
         if s.accumulate:
             assert old is not None

@@ -1,4 +1,4 @@
-"""Kernel expressions in, SSA values out: loads with guards, intrinsics, reductions, data-dependent indices."""
+"""Kernel expressions in, SSA values out: loads and guards, intrinsics, reductions, data-dependent indices."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ class Exprs:
     def to_storage(self, v: Value, dtype: DType) -> Value:
         """A value as memory holds it."""
         if dtype == bool_:
-            return self.b.int(int(v.const), "i8", v.lanes) if v.const is not None else (
+            return self.b.integer(int(v.const), "i8", v.lanes) if v.const is not None else (
                 self.s.convert("zext", v, "i8")
             )
         if dtype.is_float and dtype.bits == 16:
@@ -202,7 +202,7 @@ class Exprs:
 
     def condition(self, guard: Sequence[Bound]) -> Value:
         """The conjunction of bounds: true, a scalar i1, or a vector of i1."""
-        out = self.b.int(1, "i1")
+        out = self.b.integer(1, "i1")
         for bound in guard:
             out = self.s.both(out, self._inside(bound))
         return out
@@ -214,7 +214,7 @@ class Exprs:
         at = self.index.number(bound.index, self.env)
         high = self.index.number(bound.high, self.env)
         if isinstance(at, int) and isinstance(low, int) and isinstance(high, int):
-            return self.b.int(int(low <= at < high), "i1")
+            return self.b.integer(int(low <= at < high), "i1")
         v = self.index.as_value(at)
         top = self.index.as_value(high)
         above_zero = v.low is not None and v.low >= 0
@@ -247,7 +247,7 @@ class Exprs:
         n = self.index.pick("smax", self.index.pick("smin", n, self.lanes), 0)
         v = self.index.as_value(n)
         if v.const is not None:
-            return self.b.int(int(v.const), "i32")
+            return self.b.integer(int(v.const), "i32")
         return v if v.elem == "i32" else self.s.convert("trunc", v, "i32")
 
     def _lane_numbers(self) -> Value:
@@ -291,7 +291,7 @@ class Exprs:
 
     def at(self, pointer: Value, const: int) -> Value:
         """pointer + const bytes."""
-        return self._plus(pointer, self.b.int(const, self.index.elem)) if const else pointer
+        return self._plus(pointer, self.b.integer(const, self.index.elem)) if const else pointer
 
     def _load(self, e: Load) -> Value:
         if e.buffer in self.registers:
@@ -503,7 +503,7 @@ class Exprs:
                 if e.last:
                     better = self.s.binary("or", better, is_nan)
                 else:
-                    yes = self.b.int(1, "i1", lanes)
+                    yes = self.b.integer(1, "i1", lanes)
                     new = self.s.binary("and", is_nan, self.s.binary("xor", was_nan, yes))
                     better = self.s.binary("or", better, new)
             here = self._index(Index(_symbol(axis.var), e.dtype))

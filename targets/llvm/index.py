@@ -28,7 +28,7 @@ def varies(dim: Dim, env: Env) -> bool:
     """Whether the lanes of the current vector see different values."""
     for name in dim.symbols:
         b = env[name]
-        if b.__class__ is Lanes or (b.__class__ is Value and b.lanes):  # type: ignore[union-attr]
+        if b.__class__ is Lanes or (b.__class__ is Value and b.lanes):
             return True
     return False
 
@@ -45,7 +45,7 @@ class Indexer:
     def value(self, dim: Dim, env: Env) -> Value:
         """The dim as a scalar; no symbol of it may differ between lanes."""
         number = self.number(dim, env)
-        return self.b.int(number, self.elem) if isinstance(number, int) else number
+        return self.b.integer(number, self.elem) if isinstance(number, int) else number
 
     def number(self, dim: Dim, env: Env) -> Number:
         """The dim as an int when the environment makes it one, else as a scalar."""
@@ -118,7 +118,7 @@ class Indexer:
     # -- arithmetic with bounds
 
     def as_value(self, n: Number) -> Value:
-        return self.b.int(n, self.elem) if isinstance(n, int) else n
+        return self.b.integer(n, self.elem) if isinstance(n, int) else n
 
     def _op(self, op: str, a: Number, b: Number, low: int | None, high: int | None) -> Value:
         x, y = self.as_value(a), self.as_value(b)

@@ -62,7 +62,7 @@ def _at_least(s: Scalars, x: Value, low: float) -> Value:
 def exp_parts(s: Scalars, x: Value) -> tuple[Value, Value]:
     """(p, n) with exp(x) = p * 2^n; n as an integer vector, 0.7 < p < 1.42; |x| < 2^20."""
     shifted = s.fma(x, s.like(x, LOG2E), s.like(x, ROUND))
-    n = s.binary("sub", s.bits(shifted), s.b.int(0x4B400000, "i32", x.lanes))
+    n = s.binary("sub", s.bits(shifted), s.b.integer(0x4B400000, "i32", x.lanes))
     whole = s.sub(shifted, s.like(x, ROUND))
     return _exp_reduced(s, x, whole), n
 
@@ -103,8 +103,8 @@ def _power_of_two(s: Scalars, n: Value) -> Value:
 
 def _scalef(s: Scalars, p: Value, n: Value) -> Value:
     """p * 2^n in one instruction of AVX-512."""
-    every = s.b.int(-1, "i16")
-    rounding = s.b.int(4, "i32")  # the current mode
+    every = s.b.integer(-1, "i16")
+    rounding = s.b.integer(4, "i32")  # the current mode
     name = "llvm.x86.avx512.mask.scalef.ps.512"
     kinds = [p.type, p.type, p.type, "i16", "i32 immarg"]
     s.b.declare(name, p.type, kinds, "nounwind memory(none)")

@@ -266,7 +266,7 @@ class Scalars:
     def narrow(self, v: Value, target: DType) -> Value:
         """A float as the 16 bits of f16 or bf16, rounded half to even."""
         if v.const is not None and v.const == 0.0 and str(v.const)[0] != "-":
-            return self.b.int(0, "i16", v.lanes)
+            return self.b.integer(0, "i16", v.lanes)
         if target == bf16:
             return self._to_bf16(v)
         if self.cpu.half:
