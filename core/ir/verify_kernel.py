@@ -1,0 +1,387 @@
+"""A kernel in; nothing, or the first broken invariant with the IR around it. The rules head verify.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Literal, NoReturn
+
+from smelt.core.diag import SmeltError
+from smelt.core.dim import NO, YES, Dim, Facts, Truth, product, to_dim
+from smelt.core.dtype import DType, bool_
+from smelt.core.ir.analysis import Access, accesses, enter, kernel_buffers, kernel_facts
+from smelt.core.ir.edges import PARALLEL, disjoint_writes
+from smelt.core.ir.intrinsics import INTRINSICS
+from smelt.core.ir.kernel import (
+    Block,
+    Bound,
+    Buffer,
+    Call,
+    Const,
+    Expr,
+    Index,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Reduce,
+    Stmt,
+    Store,
+    Tiles,
+)
+from smelt.core.ir.text_print import print_expr, print_stmt
+from smelt.core.machine import Machine
+
+Stage = Literal["graph", "lowered", "scheduled"]
+CONTEXT = 16  # lines of IR in a message
+
+ACCUMULATE = ("add", "mul", "max", "min", "fma")
+ARG_KINDS = ("argmax", "argmin")
+BOOL_KINDS = ("any", "all")
+MIXED = {"select": 1, "shl": 1, "shr": 1}
+"""Intrinsics whose arguments need not all have one type -> how many leading ones are apart."""
+LEVEL_ORDER = {"unit": 0, "group": 1, "lane": 2, "vector": 3}
+STATIC_LEVELS = ("unroll", "vector", "lane")
+"""Levels whose variables are constants (or lanes) once an emitter has expanded the tree."""
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """What is visible at a point of the tree. levels: level of each bound loop variable; 'rows' for a
+    tile's size, 'let', 'axis' and 'dim' for the others."""
+
+    kernel: Kernel
+    stage: Stage
+    strict: bool
+    machine: Machine | None
+    facts: Facts
+    buffers: Mapping[str, Buffer]
+    levels: Mapping[str, str]
+    path: tuple[str, ...] = ()
+    where: Stmt | None = field(default=None, compare=False)
+
+    def fail(self, rule: str, message: str, at: Stmt | Expr | None = None) -> NoReturn:
+        at = at or self.where
+        scope = {b.name: b.dtype for b in self.buffers.values()}
+        text = ""
+        if isinstance(at, Store | Loop | Tiles | Block):
+            text = print_stmt(at, scope)
+        elif at is not None:
+            text = print_expr(at, scope)
+        lines = text.splitlines()
+        if len(lines) > CONTEXT:
+            lines = [*lines[:CONTEXT], "..."]
+        shown = "".join(f"\n  | {x}" for x in lines)
+        raise SmeltError(f"kernel '{self.kernel.name}' breaks {rule}: {message}{shown}", kind="internal")
+
+    def bind(self, names: Iterable[tuple[str, str]]) -> _Scope:
+        levels = dict(self.levels)
+        for name, level in names:
+            if name in levels:
+                self.fail("K1 (names)", f"variable '{name}' is bound again inside its own scope")
+            levels[name] = level
+        return replace(self, levels=levels)
+
+    def declare(self, buffers: Sequence[Buffer]) -> _Scope:
+        found = dict(self.buffers)
+        for b in buffers:
+            if b.name in found:
+                self.fail("K1 (names)", f"buffer '{b.name}' is declared twice")
+            self.symbols(b.shape)
+            found[b.name] = b
+        return replace(self, buffers=found)
+
+    def symbols(self, dims: Iterable[Dim], at: Stmt | Expr | None = None) -> None:
+        for d in dims:
+            for name in sorted(d.symbols - self.levels.keys()):
+                self.fail("K2 (symbols)", f"'{name}' is not bound here, in {d}", at)
+
+
+def verify_kernel(
+    kernel: Kernel,
+    stage: Stage = "lowered",
+    strict: bool = False,
+    machine: Machine | None = None,
+) -> None:
+    """Raises SmeltError(kind='internal') for the first broken rule K1..K9 (see verify.py)."""
+    base = _Scope(kernel, stage, strict, machine, kernel_facts(kernel), {}, {})
+    for d in kernel.dims:
+        if d.divisor < 1 or d.low < 0 or (d.high is not None and d.high < d.low):
+            base.fail("K2 (symbols)", f"dim '{d.name}' has an impossible range")
+    scope = base.bind((d.name, "dim") for d in kernel.dims)
+    scope = scope.declare((*kernel.inputs, *kernel.outputs, *kernel.scratch))
+    for b in scope.buffers.values():
+        if b.space not in ("global", "scratch"):
+            scope.fail("K3 (buffers)", f"parameter '{b.name}' is {b.space}")
+    for s in kernel.body:
+        _stmt(s, scope)
+    _accesses(kernel, scope)
+    _parallel(kernel.body, scope, kernel_buffers(kernel))
+
+
+# ---------------------------------------------------------------- statements
+
+
+def _stmt(s: Stmt, scope: _Scope) -> None:
+    scope = replace(scope, where=s)
+    if isinstance(s, Store):
+        _store(s, scope)
+        return
+    inner = _enter(s, scope)
+    for b in s.buffers:
+        _local(b, s, inner)
+    inner = inner.declare(s.buffers)
+    if isinstance(s, Block):
+        _guard(s.guard, inner)
+    for c in s.body:
+        _stmt(c, inner)
+
+
+def _enter(s: Loop | Tiles | Block, scope: _Scope) -> _Scope:
+    """The scope of the body, after a check of what stands at its head."""
+    if isinstance(s, Block):
+        for var, value, low, high in s.let:
+            _integer(value, scope)
+            scope.symbols((low, high))
+            scope = scope.bind(((var, "let"),))
+        return replace(scope, facts=enter(scope.facts, s))
+    scope.symbols((s.extent,))
+    _nesting(s, scope)
+    path = (*scope.path, s.level)
+    if isinstance(s, Loop):
+        if s.level == "vector" and scope.stage == "scheduled" and not _is_static(s.extent, scope):
+            scope.fail("K5 (static)", f"a vector loop's extent {s.extent} is not constant")
+        names: list[tuple[str, str]] = [(s.var, s.level)]
+    else:
+        _tiles(s, scope)
+        names = [(s.start, s.level), (s.rows, "rows")]
+    return replace(scope.bind(names), facts=enter(scope.facts, s), path=path)
+
+
+def _nesting(s: Loop | Tiles, scope: _Scope) -> None:
+    above = [x for x in scope.path if x in LEVEL_ORDER]
+    if s.level in LEVEL_ORDER and above and LEVEL_ORDER[s.level] < LEVEL_ORDER[above[-1]]:
+        scope.fail("K8 (levels)", f"a {s.level} node inside a {above[-1]} node")
+    if s.level == "group" and any(x not in ("unit", "group") for x in scope.path):
+        scope.fail("K8 (levels)", f"a group node inside a {scope.path[-1]} node")
+
+
+def _tiles(s: Tiles, scope: _Scope) -> None:
+    n = s.sizes
+    if not n or n[-1] != 1 or any(a <= b for a, b in pairwise(n)):
+        scope.fail("K8 (levels)", f"tile sizes {n} are not descending to 1")
+    if s.mode == "balanced" and n != tuple(range(n[0], 0, -1)):
+        scope.fail("K8 (levels)", f"balanced tiles want every size from {n[0]} to 1, found {n}")
+
+
+def _is_static(d: Dim, scope: _Scope) -> bool:
+    return all(scope.levels.get(x) in ("rows", "unroll") for x in d.symbols)
+
+
+def _local(b: Buffer, s: Stmt, scope: _Scope) -> None:
+    if b.space == "register" and not all(_is_static(d, scope) for d in b.shape):
+        scope.fail("K5 (static)", f"register '{b.name}' has an extent that is not constant")
+    if b.space == "shared" and scope.machine is not None:
+        high = scope.facts.bounds(product(b.shape) * b.dtype.bytes)[1]
+        if high is None or high > scope.machine.shared_bytes:
+            have = f"{scope.machine.name} has {scope.machine.shared_bytes}"
+            scope.fail("K5 (static)", f"shared '{b.name}' needs {high} bytes, {have}")
+
+
+def _store(s: Store, scope: _Scope) -> None:
+    b = scope.buffers.get(s.buffer)
+    if b is None:
+        scope.fail("K3 (buffers)", f"'{s.buffer}' is not declared here")
+    if s.buffer in {x.name for x in scope.kernel.inputs}:
+        scope.fail("K3 (buffers)", f"stores to input '{s.buffer}'")
+    _index(b, s.index, scope)
+    _guard(s.guard, scope)
+    found = _expr(s.value, scope)
+    if found != b.dtype:
+        scope.fail("K4 (types)", f"stores {found} into '{b.name}' of {b.dtype}")
+    if s.accumulate is not None and s.accumulate not in ACCUMULATE:
+        scope.fail("K4 (types)", f"cannot accumulate by '{s.accumulate}'")
+    if s.accumulate == "fma" and not (isinstance(s.value, Call) and s.value.fn == "mul"):
+        scope.fail("K4 (types)", "fma accumulates a product only")
+
+
+def _index(b: Buffer, index: Sequence[Dim], scope: _Scope) -> None:
+    if len(index) != len(b.shape):
+        scope.fail("K3 (buffers)", f"{len(index)} indices for '{b.name}' of rank {len(b.shape)}")
+    scope.symbols(index)
+    if b.space == "register" and scope.stage == "scheduled":
+        allowed = (*STATIC_LEVELS, "rows", "axis")
+        for d in index:
+            for x in sorted(d.symbols):
+                if scope.levels.get(x) not in allowed:
+                    level = scope.levels.get(x)
+                    scope.fail("K5 (static)", f"register '{b.name}' is indexed by {level} variable '{x}'")
+
+
+def _guard(guard: Sequence[Bound], scope: _Scope) -> None:
+    scope.symbols(d for b in guard for d in (b.low, b.index, b.high))
+
+
+# ---------------------------------------------------------------- expressions
+
+
+def _integer(e: Expr, scope: _Scope) -> None:
+    found = _expr(e, scope)
+    if not found.is_int:
+        scope.fail("K4 (types)", f"binds an index to a value of {found}", e)
+
+
+def _expr(e: Expr, scope: _Scope) -> DType:
+    """The type of an expression, checked all the way down."""
+    if isinstance(e, Const):
+        if e.dtype.is_int and isinstance(e.value, float) and not e.value.is_integer():
+            scope.fail("K4 (types)", f"constant {e.value} of {e.dtype}", e)
+        return e.dtype
+    if isinstance(e, Index):
+        scope.symbols((e.dim,), e)
+        return e.dtype
+    if isinstance(e, Load):
+        return _load(e, scope)
+    if isinstance(e, Let):
+        _integer(e.value, scope)
+        scope.symbols((e.low, e.high), e)
+        inner = replace(scope.bind(((e.var, "let"),)), facts=enter(scope.facts, e))
+        return _expr(e.body, inner)
+    if isinstance(e, Reduce):
+        return _reduce(e, scope)
+    return _call(e, scope)
+
+
+def _load(e: Load, scope: _Scope) -> DType:
+    b = scope.buffers.get(e.buffer)
+    if b is None:
+        scope.fail("K3 (buffers)", f"'{e.buffer}' is not declared here", e)
+    if b.dtype != e.dtype:
+        scope.fail("K4 (types)", f"loads {e.dtype} from '{b.name}' of {b.dtype}", e)
+    _index(b, e.index, scope)
+    _guard(e.guard, scope)
+    if e.otherwise is not None:
+        other = _expr(e.otherwise, scope)
+        if other != e.dtype:
+            scope.fail("K4 (types)", f"a load of {e.dtype} is {other} where its guard fails", e)
+    return e.dtype
+
+
+def _reduce(e: Reduce, scope: _Scope) -> DType:
+    scope.symbols((a.extent for a in e.axes), e)
+    inner = replace(scope.bind((a.var, "axis") for a in e.axes), facts=enter(scope.facts, e.axes))
+    found = _expr(e.body, inner)
+    if e.kind in ARG_KINDS:
+        if len(e.axes) != 1 or not e.dtype.is_int:
+            scope.fail("K4 (types)", f"{e.kind} wants one axis and an integer result", e)
+    elif e.kind in BOOL_KINDS and found != bool_:
+        scope.fail("K4 (types)", f"{e.kind} over {found}", e)
+    elif found.category != e.dtype.category:
+        scope.fail("K4 (types)", f"{e.kind} of {found} in an accumulator of {e.dtype}", e)
+    return e.dtype
+
+
+def _call(e: Call, scope: _Scope) -> DType:
+    rule = INTRINSICS.get(e.fn)
+    if rule is None:
+        scope.fail("K4 (types)", f"'{e.fn}' is no intrinsic", e)
+    if len(e.args) != rule.arity:
+        scope.fail("K4 (types)", f"{e.fn} takes {rule.arity} arguments, found {len(e.args)}", e)
+    types = [_expr(a, scope) for a in e.args]
+    alike = types[MIXED.get(e.fn, 0) :]
+    if len(set(alike)) > 1:
+        scope.fail("K4 (types)", f"{e.fn} of {' and '.join(map(str, types))}", e)
+    if e.fn == "select" and types[0] != bool_:
+        scope.fail("K4 (types)", f"select by a condition of {types[0]}", e)
+    wanted = {"same": types[0], "bool": bool_, "explicit": e.dtype}[rule.result]
+    if e.fn == "select":
+        wanted = types[1]
+    if e.fn == "bitcast" and e.dtype.bits != types[0].bits:
+        scope.fail("K4 (types)", f"bitcast from {types[0]} to {e.dtype}", e)
+    if e.dtype != wanted:
+        scope.fail("K4 (types)", f"{e.fn} gives {wanted}, says {e.dtype}", e)
+    return e.dtype
+
+
+# ---------------------------------------------------------------- bounds and races
+
+
+def _accesses(kernel: Kernel, scope: _Scope) -> None:
+    buffers = kernel_buffers(kernel)
+    for s in kernel.body:
+        for a in accesses(s):
+            _bounded(a, buffers[a.buffer], replace(scope, where=s))
+
+
+def _bounded(a: Access, b: Buffer, scope: _Scope) -> None:
+    bad = out_of_bounds(a, b, scope.facts)
+    if bad is None:
+        return
+    axis, truth = bad
+    if truth is NO or scope.strict:
+        what = "is outside" if truth is NO else "is not proved inside"
+        place = f"{a.buffer}[{', '.join(map(str, a.index))}]"
+        scope.fail("K6 (bounds)", f"{place}: axis {axis} {what} 0 .. {b.shape[axis]} - 1")
+
+
+def out_of_bounds(a: Access, b: Buffer, facts: Facts) -> tuple[int, Truth] | None:
+    """The first axis of an access that is not proved inside its buffer, and whether it is UNKNOWN or NO
+    (never inside, though the access happens). None when every axis is proved. facts: what holds outside
+    of all the access's binders."""
+    inner = a.facts(facts)
+    guarded: Facts | None = None
+    worst: tuple[int, Truth] | None = None
+    for axis, (d, extent) in enumerate(zip(a.index, b.shape, strict=True)):
+        truth = _inside(inner, d, extent)
+        if truth is not YES and a.guard:
+            if any(_inside_bound(inner, g) is NO for g in a.guard):
+                return None  # never happens
+            guarded = guarded or _assume(inner, a.guard)
+            truth = _inside(guarded, d, extent)
+        if truth is NO and not _may_run(a, facts):
+            return None
+        if truth is not YES and (worst is None or truth is NO):
+            worst = (axis, truth)
+    return worst
+
+
+def _inside(facts: Facts, d: Dim, extent: Dim) -> Truth:
+    low, high = facts.prove_le(0, d), facts.prove_lt(d, extent)
+    return NO if NO in (low, high) else YES if low is YES and high is YES else Truth.UNKNOWN
+
+
+def _inside_bound(facts: Facts, g: Bound) -> Truth:
+    return _inside(facts, g.index - g.low, g.high - g.low)
+
+
+def _assume(facts: Facts, guard: Sequence[Bound]) -> Facts:
+    for g in guard:
+        facts = facts.with_le(g.low, g.index).with_le(g.index + 1, g.high)
+    return facts
+
+
+def _may_run(a: Access, facts: Facts) -> bool:
+    """False when some loop around the access is proved empty."""
+    for b in a.binders:
+        extents: list[Dim] = []
+        if isinstance(b, tuple):
+            extents = [x.extent for x in b]
+        elif isinstance(b, Loop | Tiles):
+            extents = [b.extent]
+        if any(facts.prove_le(x, to_dim(0)) is YES for x in extents):
+            return False
+        facts = enter(facts, b)
+    return True
+
+
+def _parallel(body: Sequence[Stmt], scope: _Scope, buffers: Mapping[str, Buffer]) -> None:
+    for s in body:
+        if isinstance(s, Store):
+            continue
+        if isinstance(s, Loop | Tiles) and s.level in PARALLEL:
+            shared = disjoint_writes(s, scope.facts, buffers)
+            if shared:
+                message = f"instances of the {s.level} node may write the same element of '{shared[0]}'"
+                scope.fail("K7 (races)", message, s)
+        _parallel(s.body, replace(scope, facts=enter(scope.facts, s)), buffers)
