@@ -47,7 +47,7 @@ class Jitted:
     ) -> list[np.ndarray[Any, Any]]:
         """Outputs for these inputs, which must have the kernel's dtypes and shapes."""
         dims = dims or {}
-        inputs = [np.ascontiguousarray(a) for a in inputs]
+        inputs = [np.asarray(a, order="C") for a in inputs]
         for a, b in zip(inputs, self.kernel.inputs, strict=True):
             shape = tuple(d.evaluate(dims) for d in b.shape)
             assert a.shape == shape and a.dtype == b.dtype.numpy, (b.name, a.shape, a.dtype, shape)
