@@ -154,7 +154,7 @@ class _Host:
         self.b.root.block = go_on
 
     def leave_if_failed(self, status: Value) -> None:
-        self.leave_if(self.compare("ne", status, self.b.int(0, "i32")), status)
+        self.leave_if(self.compare("ne", status, self.b.integer(0, "i32")), status)
 
     def fail_if(self, bad: Value, check: int, got: Value, want: Value) -> None:
         """Report a check that does not hold and return its status."""
@@ -174,9 +174,9 @@ class _Host:
     def check(self, s: Check) -> None:
         left, right = self.value(s.left), self.value(s.right)
         if s.relation == "divides":
-            safe = self.b.intrinsic("smax", "i64", 0, left, self.b.int(1))
+            safe = self.b.intrinsic("smax", "i64", 0, left, self.b.integer(1))
             rest = self.b.here(f"srem i64 {right.text}, {safe.text}", "i64", 0)
-            bad = self.compare("ne", rest, self.b.int(0))
+            bad = self.compare("ne", rest, self.b.integer(0))
         else:
             bad = self.compare({"==": "ne", "<=": "sgt"}[s.relation], left, right)
         self.fail_if(bad, s.check, left, right)
@@ -220,7 +220,7 @@ class _Plan(_Host):
         # a fresh value: the bounds given to a symbol hold only after its checks
         self.symbol(s.symbol, Value(value.text, "i64", 0, value.scope))
         self.env[s.symbol].low = 0  # type: ignore[union-attr]
-        negative = self.compare("slt", value, self.b.int(0))
+        negative = self.compare("slt", value, self.b.integer(0))
         self.fail_if(negative, s.check, got, got)
         self.store(self.state, dict(self.program.symbol_slots)[s.symbol], value)
 
@@ -281,22 +281,22 @@ class _Run(_Host):
                 self.fill([*map(self.address, buffers), *map(self.value, dims)])
                 count = self.value(groups)
                 self.leave_if_failed(
-                    self.call("smelt_rt_launch", "i32", rt, b.int(entry, "i32"), self.args, count)
+                    self.call("smelt_rt_launch", "i32", rt, b.integer(entry, "i32"), self.args, count)
                 )
             case CallLibrary(library, buffers, dims):
                 self.fill([*map(self.address, buffers), *map(self.value, dims)])
                 self.leave_if_failed(
-                    self.call("smelt_rt_library", "i32", rt, b.int(library, "i32"), self.args)
+                    self.call("smelt_rt_library", "i32", rt, b.integer(library, "i32"), self.args)
                 )
             case OpenOutput(n, shape):
                 self.fill([self.value(d) for d in shape])
                 self.bases["output", n] = self.opened(
-                    self.call("smelt_rt_output", "i64", rt, b.int(n, "i32"), self.args)
+                    self.call("smelt_rt_output", "i64", rt, b.integer(n, "i32"), self.args)
                 )
             case Reserve(arena, slot):
                 size = self.slot(slot)
                 self.bases["arena", arena] = self.opened(
-                    self.call("smelt_rt_reserve", "i64", rt, b.int(arena, "i32"), size)
+                    self.call("smelt_rt_reserve", "i64", rt, b.integer(arena, "i32"), size)
                 )
             case Evaluate(slot, dim):
                 value = self.value(dim)
@@ -315,12 +315,12 @@ class _Run(_Host):
     def opened(self, address: Value) -> Value:
         """An address from the runtime; 0 means it failed and has said why."""
         # -1: the runtime keeps the status of the failure and returns that one to the caller
-        self.leave_if(self.compare("eq", address, self.b.int(0)), self.b.int(-1, "i32"))
+        self.leave_if(self.compare("eq", address, self.b.integer(0)), self.b.integer(-1, "i32"))
         return address
 
     def read(self, s: ReadSymbol) -> None:
         b = self.b
-        width, signed = b.int(s.dtype.bytes, "i32"), b.int(int(s.dtype.category == "int"), "i32")
+        width, signed = b.integer(s.dtype.bytes, "i32"), b.integer(int(s.dtype.category == "int"), "i32")
         value = self.call(
             "smelt_rt_read", "i64", self.argument("rt", "ptr"), self.address(s.at), width, signed
         )
