@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from smelt.core.diag import SmeltError
 from smelt.core.dim import Dim, Facts, ceildiv, to_dim
 from smelt.core.ir.graph import Graph, Module, Node, Ref, TensorType
-from smelt.core.ir.kernel import Block, Kernel, Loop, Stmt, Tiles
+from smelt.core.ir.kernel import Kernel, Loop, Stmt, Tiles
 from smelt.core.plan.arena import ALIGNMENT, Arena, place, sample_points
 from smelt.core.plan.lifetime import Storage, Storages, bytes_of, is_view, storages
 from smelt.core.plan.program import (
