@@ -1,1 +1,7 @@
+"""ONNX file -> core Module: the only code that knows protobuf or the name of an ONNX opset."""
 
+from __future__ import annotations
+
+from smelt.importer.model import check_model, import_model
+
+__all__ = ["check_model", "import_model"]

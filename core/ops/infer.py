@@ -9,19 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import (
-    Dim,
-    Facts,
-    FloorDiv,
-    Range,
-    Truth,
-    ceildiv,
-    sym,
-    to_dim,
-)
-from smelt.core.dim import (
-    Symbol as SymbolAtom,
-)
+from smelt.core.dim import Atom, Dim, Facts, FloorDiv, Max, Min, Range, Truth, sym, to_dim
+from smelt.core.dim import Symbol as SymbolAtom
 from smelt.core.ir.graph import Module, Symbol, TensorType
 from smelt.core.ops.table import Arg, Attrs, Op
 
@@ -62,6 +51,8 @@ class Engine:
         self._equal: list[tuple[Dim, Dim]] = []
         self._pending: list[Check] = []
         self._memo: dict[Dim, Dim] = {}
+        self._final: Facts | None = None
+        self._settled: dict[Dim, Dim] = {}
         self._where = ""
         self._op = ""
         self._conditional = 0
@@ -117,6 +108,8 @@ class Engine:
         if s.divisor != 1:
             self.facts = self.facts.with_divisor(s.name, s.divisor)
         self._memo.clear()
+        self._final = None
+        self._settled.clear()
 
     # ------------------------------------------------------------ where we are
 
@@ -143,6 +136,11 @@ class Engine:
     def node(self) -> str:
         """The node that messages speak of."""
         return self._where
+
+    @property
+    def op(self) -> str:
+        """The operator of that node."""
+        return self._op
 
     def take_checks(self) -> tuple[Check, ...]:
         """The checks recorded since the last call."""
@@ -177,7 +175,7 @@ class Engine:
             raise self.fail(f"{what}: found {a} and {b}, which differ")
         if truth is Truth.YES:
             return self._simpler(a, b)
-        if self._unify(what, a, b):
+        if self._unify(what, a, b) or self._order(what, a, b) or self._pinned(what, a, b):
             return self.simplify(a)
         self._record(what, a, "==", b)
         self._equal.append((a, b))
@@ -243,8 +241,17 @@ class Engine:
         return self.facts.bounds(self.simplify(d))
 
     def settled(self, d: Dim) -> Dim:
-        """d with the solved symbols replaced: what holds everywhere in the module, above checks too."""
-        return self._resolve(d)
+        """d under what holds everywhere in the module, above checks too: solved symbols and ranges."""
+        if self._final is None:
+            self._final = Facts()
+            for s in self.symbols():
+                self._final = self._final.with_range(s.name, s.low, s.high)
+                if s.divisor != 1:
+                    self._final = self._final.with_divisor(s.name, s.divisor)
+        found = self._settled.get(d)
+        if found is None:
+            found = self._settled[d] = self._final.simplify(self._resolve(d))
+        return found
 
     # ------------------------------------------------------------ learning
 
@@ -296,6 +303,41 @@ class Engine:
                 return True
         return False
 
+    def _order(self, what: str, a: Dim, b: Dim) -> bool:
+        """Read an equality with an extreme as an order.
+
+        # s == min(s, k)  -->  s <= k
+        # s == max(s, k)  -->  k <= s
+        """
+        if not self._learn or self._conditional:
+            return False
+        for whole, part in ((a, b), (b, a)):
+            atom = _sole_atom(whole)
+            if isinstance(atom, Min | Max) and part in atom.args:
+                for other in atom.args:
+                    if other != part:
+                        low, high = (part, other) if isinstance(atom, Min) else (other, part)
+                        self.at_most(what, low, high)
+                return True
+        return False
+
+    def _pinned(self, what: str, a: Dim, b: Dim) -> bool:
+        """e // n == k pins e to a range: k*n <= e <= k*n + n - 1."""
+        if not self._learn or self._conditional or not (a.is_const or b.is_const):
+            return False
+        atom = _sole_atom(b if a.is_const else a)
+        if not isinstance(atom, FloorDiv) or not self._shrinkable(atom):
+            return False
+        return self._shrink(what, a - b) and self._shrink(what, b - a)
+
+    def _shrinkable(self, atom: FloorDiv) -> bool:
+        inner = _lone_atom(atom.a)
+        if not atom.b.is_const or atom.b.const <= 0 or inner is None:
+            return False
+        if isinstance(inner, FloorDiv):
+            return self._shrinkable(inner)
+        return isinstance(inner, SymbolAtom) and inner.name in self._free
+
     def _solve(self, what: str, name: str, value: Dim) -> None:
         """name := value everywhere; its range and divisor become demands on the value."""
         one = {name: value}
@@ -326,24 +368,23 @@ class Engine:
 
         # c*s + k >= 0           -->  s >= ceil(-k / c)      c > 0
         # c*s + k >= 0           -->  s <= floor(k / -c)     c < 0
-        # c*(e // n) + k >= 0    -->  e - n*ceil(-k / c) >= 0    c, n > 0
+        # c*(e // n) + k >= 0    -->  e + n*floor(k / c) >= 0              c, n > 0
+        # c*(e // n) + k >= 0    -->  n*floor(k / -c) + n - 1 - e >= 0     c < 0 < n
         """
         if not self._learn or self._conditional:
             return False
-        rest, atoms = 0, []
-        for coefficient, factors in d.terms():
-            if not factors:
-                rest = coefficient
-            else:
-                atoms.append((coefficient, factors))
-        if len(atoms) != 1 or len(atoms[0][1]) != 1 or atoms[0][1][0][1] != 1:
+        found = _affine(d)
+        if found is None:
             return False
-        coefficient, atom = atoms[0][0], atoms[0][1][0][0]
+        coefficient, atom, rest = found
         if isinstance(atom, SymbolAtom):
             return self._narrow(what, atom.name, coefficient, rest)
-        if isinstance(atom, FloorDiv) and atom.b.is_const and atom.b.const > 0 and coefficient > 0:
-            return self._shrink(what, atom.a - atom.b.const * ceildiv(to_dim(-rest), coefficient).const)
-        return False
+        if not isinstance(atom, FloorDiv) or not atom.b.is_const or atom.b.const <= 0:
+            return False
+        n = atom.b.const
+        if coefficient > 0:
+            return self._shrink(what, atom.a + n * (rest // coefficient))
+        return self._shrink(what, n * (rest // -coefficient) + n - 1 - atom.a)
 
     def _narrow(self, what: str, name: str, coefficient: int, rest: int) -> bool:
         if name not in self._free:
@@ -372,6 +413,31 @@ class Engine:
                 self._know_range(self._symbols[s])
                 return True
         return False
+
+
+def _affine(d: Dim) -> tuple[int, Atom, int] | None:
+    """(c, atom, k) when d == c*atom + k; None when it is anything else."""
+    rest, found = 0, None
+    for coefficient, factors in d.terms():
+        if not factors:
+            rest = coefficient
+        elif found is None and len(factors) == 1 and factors[0][1] == 1:
+            found = (coefficient, factors[0][0])
+        else:
+            return None
+    return None if found is None else (found[0], found[1], rest)
+
+
+def _sole_atom(d: Dim) -> Atom | None:
+    """The atom that d is."""
+    found = _affine(d)
+    return found[1] if found is not None and found[0] == 1 and found[2] == 0 else None
+
+
+def _lone_atom(d: Dim) -> Atom | None:
+    """The only atom that d depends on, when it does so affinely."""
+    found = _affine(d)
+    return None if found is None else found[1]
 
 
 def infer_node(op: Op, args: Sequence[Arg | None], attrs: Attrs, engine: Engine) -> tuple[TensorType, ...]:

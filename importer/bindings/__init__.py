@@ -1,0 +1,38 @@
+"""The table of ONNX ops: name and opset in, the row that translates it out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from smelt.importer.bindings import (
+    control,
+    conv,
+    elementwise,
+    linear,
+    move,
+    norm,
+    quant,
+    reduce,
+    resize,
+    shape,
+)
+from smelt.importer.call import OnnxOp
+
+_FILES = (elementwise, reduce, shape, move, linear, conv, norm, resize, quant, control)
+
+
+def _collected() -> dict[tuple[str, str], tuple[OnnxOp, ...]]:
+    table: dict[tuple[str, str], list[OnnxOp]] = {}
+    for file in _FILES:
+        for row in file.ROWS:
+            table.setdefault((row.domain, row.name), []).append(row)
+    return {key: tuple(sorted(rows, key=lambda r: -r.since)) for key, rows in table.items()}
+
+
+BINDINGS: Mapping[tuple[str, str], tuple[OnnxOp, ...]] = MappingProxyType(_collected())
+
+
+def find(domain: str, name: str, opset: int) -> OnnxOp | None:
+    """The row in force at that opset; None when there is none."""
+    return next((r for r in BINDINGS.get((domain, name), ()) if r.since <= opset), None)

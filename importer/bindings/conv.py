@@ -1,0 +1,200 @@
+"""Bindings of convolutions and pools: auto_pad, output_shape and defaults become explicit pads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from smelt.core.dim import Dim, ceildiv, dmax, to_dim
+from smelt.core.dtype import i32
+from smelt.core.ir.graph import Ref
+from smelt.importer.call import Build, Call, OnnxOp
+
+ZERO = to_dim(0)
+AUTO = ("NOTSET", "", "SAME_UPPER", "SAME_LOWER", "VALID")
+
+
+def _spatial(c: Call) -> int:
+    rank = c.type(0).rank
+    if rank < 3:
+        raise c.fail(f"input has rank {rank}, wanted [batch, channels, *spatial]")
+    return rank - 2
+
+
+def _list(c: Call, name: str, n: int, default: int) -> tuple[int, ...]:
+    """An int list with one entry per spatial axis, each at least 1."""
+    values = c.ints(name, (default,) * n)
+    if len(values) != n:
+        raise c.fail(f"{name} has {len(values)} entries for {n} spatial axes")
+    if any(v < 1 for v in values):
+        raise c.fail(f"{name} {list(values)} has an entry below 1")
+    return values
+
+
+def _pads(
+    c: Call, kernel: Sequence[Dim], strides: Sequence[int], dilations: Sequence[int], check: bool = True
+) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
+    """Pads before and after each spatial axis, with auto_pad resolved."""
+    n = len(strides)
+    auto = c.text("auto_pad", "NOTSET")
+    if auto not in AUTO:
+        raise c.fail(f"auto_pad '{auto}' is none of {', '.join(a for a in AUTO if a)}")
+    spatial = c.shape(0)[2:]
+    reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
+    if auto.startswith("SAME"):
+        sides = [
+            _same_pads(c, x, r, s, auto == "SAME_UPPER")
+            for x, r, s in zip(spatial, reach, strides, strict=True)
+        ]
+        return tuple(b for b, _ in sides), tuple(a for _, a in sides)
+    pads = c.ints("pads", (0,) * (2 * n)) if auto != "VALID" else (0,) * (2 * n)
+    if len(pads) != 2 * n:
+        raise c.fail(f"pads has {len(pads)} entries for {n} spatial axes, wanted {2 * n}")
+    if check:
+        for a in range(n):
+            room = reach[a] - pads[a] - pads[a + n]
+            c.engine.at_most(f"spatial axis {a} is smaller than the window", room, spatial[a])
+    return tuple(to_dim(p) for p in pads[:n]), tuple(to_dim(p) for p in pads[n:])
+
+
+def _same_pads(c: Call, extent: Dim, reach: Dim, stride: int, upper: bool) -> tuple[Dim, Dim]:
+    """Pads that make the output ceil(extent / stride); the odd one goes behind (UPPER) or in front."""
+    needed = (ceildiv(extent, to_dim(stride)) - 1) * stride + reach - extent
+    total = c.engine.simplify(dmax(needed, 0))
+    half = c.engine.simplify(total // 2)
+    rest = c.engine.simplify(total - half)
+    return (half, rest) if upper else (rest, half)
+
+
+def _common(c: Call, weight: int | None = None) -> dict[str, Any]:
+    n = _spatial(c)
+    strides, dilations = _list(c, "strides", n, 1), _list(c, "dilations", n, 1)
+    if weight is None:
+        kernel = tuple(to_dim(k) for k in _list(c, "kernel_shape", n, 0))
+    else:
+        if c.type(weight).rank != n + 2:
+            raise c.fail(f"input has rank {n + 2}, weight has rank {c.type(weight).rank}")
+        kernel = c.shape(weight)[2:]
+        if c.given("kernel_shape"):
+            for a, k in enumerate(_list(c, "kernel_shape", n, 0)):
+                c.engine.same(f"kernel_shape {a} and the weight", kernel[a], to_dim(k))
+    begin, end = _pads(c, kernel, strides, dilations)
+    return {
+        "strides": strides,
+        "dilations": dilations,
+        "pads_begin": begin,
+        "pads_end": end,
+        "channels_last": False,
+        "kernel": tuple(k.const if k.is_const else 0 for k in kernel),
+    }
+
+
+def _conv(c: Call) -> Ref:
+    attrs = _common(c, weight=1)
+    attrs.pop("kernel")
+    group = c.integer("group", 1)
+    if group < 1:
+        raise c.fail(f"group is {group}, wanted at least 1")
+    return c.emit("conv", c.x(0), c.x(1), c.optional(2), group=group, **attrs)
+
+
+def _conv_integer(c: Call) -> Ref:
+    attrs = _common(c, weight=1)
+    attrs.pop("kernel")
+    x, w = c.cast(c.x(0), i32), c.cast(c.x(1), i32)
+    if c.has(2):
+        x = c.emit("sub", x, c.builder.reshape(c.cast(c.x(2), i32), ()))
+    if c.has(3):
+        zero = c.cast(c.x(3), i32)
+        per_channel = c.type(3).rank == 1 and c.shape(3)[0].const_or_none != 1
+        shape: tuple[Dim | int, ...] = (c.shape(1)[0], *(1,) * (c.type(1).rank - 1)) if per_channel else ()
+        w = c.emit("sub", w, c.builder.reshape(zero, shape))
+    return c.emit("conv", x, w, group=c.integer("group", 1), **attrs)
+
+
+def _conv_transpose(c: Call) -> Ref:
+    n = _spatial(c)
+    if c.type(1).rank != n + 2:
+        raise c.fail(f"input has rank {n + 2}, weight has rank {c.type(1).rank}")
+    strides, dilations = _list(c, "strides", n, 1), _list(c, "dilations", n, 1)
+    extra = c.ints("output_padding", (0,) * n)
+    if len(extra) != n:
+        raise c.fail(f"output_padding has {len(extra)} entries for {n} spatial axes")
+    kernel, spatial = c.shape(1)[2:], c.shape(0)[2:]
+    auto = c.text("auto_pad", "NOTSET")
+    if c.given("output_shape") or auto.startswith("SAME"):
+        wanted: Sequence[Dim] = [d * s for d, s in zip(spatial, strides, strict=True)]
+        if c.given("output_shape"):
+            wanted = [to_dim(v) for v in c.ints("output_shape")[-n:]]
+        full = [
+            s * (x - 1) + e + d * (k - 1) + 1
+            for x, s, e, d, k in zip(spatial, strides, extra, dilations, kernel, strict=True)
+        ]
+        sides = []
+        for f, w in zip(full, wanted, strict=True):
+            total = c.engine.simplify(dmax(f - w, 0))
+            half = c.engine.simplify(total // 2)
+            rest = c.engine.simplify(total - half)
+            sides.append((half, rest) if auto == "SAME_UPPER" else (rest, half))
+        begin, end = tuple(b for b, _ in sides), tuple(a for _, a in sides)
+    else:
+        begin, end = _pads(c, kernel, strides, dilations, check=False)
+    return c.emit(
+        "conv_transpose",
+        c.x(0),
+        c.x(1),
+        c.optional(2),
+        strides=strides,
+        dilations=dilations,
+        pads_begin=begin,
+        pads_end=end,
+        output_padding=tuple(extra),
+        group=c.integer("group", 1),
+        channels_last=False,
+    )
+
+
+def _pool(op: str) -> Build:
+    def build(c: Call) -> tuple[Ref, ...]:
+        attrs = _common(c) | {"ceil_mode": bool(c.integer("ceil_mode", 0))}
+        if op == "average_pool":
+            attrs["count_include_pad"] = bool(c.integer("count_include_pad", 0))
+        if op == "lp_pool":
+            attrs["p"] = c.integer("p", 2)
+        y = c.emit(op, c.x(), **attrs)
+        if not c.wants(1):
+            return (y,)
+        order = {"column_major": bool(c.integer("storage_order", 0))}
+        return (y, c.emit("max_pool_indices", c.x(), **attrs, **order))
+
+    return build
+
+
+def _global(op: str) -> Build:
+    def build(c: Call) -> Ref:
+        axes = tuple(range(2, _spatial(c) + 2))
+        return c.emit(op, c.x(), axes=axes, keepdims=True)
+
+    return build
+
+
+def _global_lp(c: Call) -> Ref:
+    p, x, axes = c.integer("p", 2), c.x(), tuple(range(2, _spatial(c) + 2))
+    if p in (1, 2):
+        return c.emit(f"reduce_l{p}", x, axes=axes, keepdims=True)
+    powers = c.emit("pow", c.emit("abs", x), c.scalar(p, x))
+    total = c.emit("reduce_sum", powers, axes=axes, keepdims=True)
+    return c.emit("pow", total, c.scalar(1 / p, x))
+
+
+ROWS: tuple[OnnxOp, ...] = (
+    OnnxOp("Conv", 1, _conv),
+    OnnxOp("ConvInteger", 10, _conv_integer),
+    OnnxOp("ConvTranspose", 1, _conv_transpose),
+    OnnxOp("MaxPool", 1, _pool("max_pool")),
+    OnnxOp("AveragePool", 7, _pool("average_pool")),
+    OnnxOp("LpPool", 2, _pool("lp_pool")),
+    OnnxOp("GlobalAveragePool", 1, _global("reduce_mean")),
+    OnnxOp("GlobalMaxPool", 1, _global("reduce_max")),
+    OnnxOp("GlobalLpPool", 2, _global_lp),
+)

@@ -1,0 +1,226 @@
+"""Bindings of the elementwise ONNX ops: mostly data, a row per op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from smelt.core.dtype import bool_, i32
+from smelt.core.ir.graph import Ref
+from smelt.importer.call import Build, Call, OnnxOp
+from smelt.importer.weights import dtype_of
+
+
+def same(op: str, arity: int, **defaults: float | str) -> Build:
+    """The core op on the first `arity` inputs, with attributes of the same names."""
+
+    def build(c: Call) -> Ref:
+        attrs: dict[str, float | str] = {
+            k: c.text(k, d) if isinstance(d, str) else c.number(k, d) for k, d in defaults.items()
+        }
+        return c.emit(op, *(c.x(i) for i in range(arity)), **attrs)
+
+    return build
+
+
+# ONNX name, core op, first opset, attributes with their defaults
+UNARY: tuple[tuple[str, str, int, dict[str, float | str]], ...] = (
+    *(
+        (name, name.lower(), since, {})
+        for name, since in (
+            ("Abs", 6),
+            ("Acos", 7),
+            ("Acosh", 9),
+            ("Asin", 7),
+            ("Asinh", 9),
+            ("Atan", 7),
+            ("Atanh", 9),
+            ("Ceil", 6),
+            ("Cos", 7),
+            ("Cosh", 9),
+            ("Erf", 9),
+            ("Exp", 6),
+            ("Floor", 6),
+            ("Log", 6),
+            ("Mish", 18),
+            ("Neg", 6),
+            ("Not", 1),
+            ("Reciprocal", 6),
+            ("Relu", 6),
+            ("Round", 11),
+            ("Sigmoid", 6),
+            ("Sign", 9),
+            ("Sin", 7),
+            ("Sinh", 9),
+            ("Softplus", 1),
+            ("Softsign", 1),
+            ("Sqrt", 6),
+            ("Tan", 7),
+            ("Tanh", 6),
+        )
+    ),
+    ("BitwiseNot", "bit_not", 18, {}),
+    ("HardSwish", "hard_swish", 14, {}),
+    ("IsNaN", "isnan", 9, {}),
+    ("LeakyRelu", "leaky_relu", 6, {"alpha": 0.01}),
+    ("Elu", "elu", 6, {"alpha": 1.0}),
+    ("Celu", "celu", 12, {"alpha": 1.0}),
+    ("Selu", "selu", 6, {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}),
+    ("HardSigmoid", "hard_sigmoid", 6, {"alpha": 0.2, "beta": 0.5}),
+    ("ThresholdedRelu", "thresholded_relu", 10, {"alpha": 1.0}),
+    ("Gelu", "gelu", 20, {"approximate": "none"}),
+)
+
+BINARY: tuple[tuple[str, str, int], ...] = (
+    ("Add", "add", 7),
+    ("Sub", "sub", 7),
+    ("Mul", "mul", 7),
+    ("Div", "div", 7),
+    ("Pow", "pow", 7),
+    ("And", "and", 7),
+    ("Or", "or", 7),
+    ("Xor", "xor", 7),
+    ("Equal", "equal", 7),
+    ("Less", "less", 7),
+    ("Greater", "greater", 7),
+    ("LessOrEqual", "less_equal", 12),
+    ("GreaterOrEqual", "greater_equal", 12),
+    ("BitwiseAnd", "bit_and", 18),
+    ("BitwiseOr", "bit_or", 18),
+    ("BitwiseXor", "bit_xor", 18),
+)
+
+
+def _chain(op: str) -> Build:
+    """a op b op c ...: the variadic ops."""
+
+    def build(c: Call) -> Ref:
+        y = c.x(0)
+        for i in range(1, len(c.inputs)):
+            y = c.emit(op, y, c.x(i))
+        return y
+
+    return build
+
+
+def _mean(c: Call) -> Ref:
+    total = _chain("add")(c)
+    assert isinstance(total, str)
+    return c.emit("div", total, c.scalar(len(c.inputs), total))
+
+
+def _is_inf(c: Call) -> Ref:
+    return c.emit(
+        "isinf",
+        c.x(),
+        detect_positive=bool(c.integer("detect_positive", 1)),
+        detect_negative=bool(c.integer("detect_negative", 1)),
+    )
+
+
+def _mod(c: Call) -> Ref:
+    return c.emit("fmod" if c.integer("fmod", 0) else "mod", c.x(0), c.x(1))
+
+
+def _bit_shift(c: Call) -> Ref:
+    ops = {"LEFT": "shift_left", "RIGHT": "shift_right"}
+    direction = c.text("direction")
+    if direction not in ops:
+        raise c.fail(f"direction '{direction}' is neither LEFT nor RIGHT")
+    return c.emit(ops[direction], c.x(0), c.x(1))
+
+
+def _prelu(c: Call) -> Ref:
+    x, slope = c.x(0), c.x(1)
+    rank, shape = c.type(0).rank, c.shape(1)
+    if len(shape) == 1 and rank > 1 and shape[0].const_or_none != 1 and c.shape(0)[-1] != shape[0]:
+        # a plain list of slopes is one per channel in files of old exporters
+        slope = c.builder.reshape(slope, (shape[0], *(1,) * (rank - 2)))
+    return c.emit("prelu", x, slope)
+
+
+def _clip6(c: Call) -> Ref:
+    x = c.x()
+    bounds = [c.scalar(c.number(n), x) if c.given(n) else "" for n in ("min", "max")]
+    return c.emit("clip", x, *bounds) if any(bounds) else x
+
+
+def _clip11(c: Call) -> Ref:
+    bounds = [c.builder.reshape(c.x(i), ()) if c.has(i) else "" for i in (1, 2)]
+    return c.emit("clip", c.x(), *bounds) if any(bounds) else c.x()
+
+
+def _cast(c: Call) -> Ref:
+    return c.cast(c.x(), dtype_of(c.integer("to"), "attribute 'to'", c.engine.node))
+
+
+def _cast_like(c: Call) -> Ref:
+    return c.cast(c.x(0), c.type(1).dtype)
+
+
+def _dropout(c: Call) -> tuple[Ref, ...]:
+    """The input: what Dropout is outside of training."""
+    if c.has(2):
+        mode = c.builder.constant_of(c.x(2))
+        if mode is None or mode.reshape(-1)[:1].any():
+            raise c.unsupported("training_mode is not the constant false", try_="exporting in eval mode")
+    mask = c.builder.broadcast_to(c.builder.constant(np.array(True)), c.shape()) if c.wants(1) else ""
+    return (c.x(), mask)
+
+
+def _identity(c: Call) -> Ref:
+    return c.x()
+
+
+def _swish(c: Call) -> Ref:
+    x, alpha = c.x(), c.number("alpha", 1.0)
+    inner = x if alpha == 1.0 else c.emit("mul", x, c.scalar(alpha, x))
+    return c.emit("silu", x) if alpha == 1.0 else c.emit("mul", x, c.emit("sigmoid", inner))
+
+
+def _logical(op: str) -> Callable[[Call], Ref]:
+    """Comparisons of bools go through integers."""
+
+    def build(c: Call) -> Ref:
+        a, b = c.x(0), c.x(1)
+        if c.type(0).dtype == bool_ and c.type(1).dtype == bool_:
+            return (
+                c.emit("not", c.emit("xor", a, b))
+                if op == "equal"
+                else c.emit(op, c.cast(a, i32), c.cast(b, i32))
+            )
+        return c.emit(op, a, b)
+
+    return build
+
+
+def _shrink(c: Call) -> Ref:
+    """x - bias where x > lambd, x + bias where x < -lambd, else 0."""
+    x, bias, lambd = c.x(), c.number("bias", 0.0), c.number("lambd", 0.5)
+    low = c.emit(
+        "where", c.emit("less", x, c.scalar(-lambd, x)), c.emit("add", x, c.scalar(bias, x)), c.scalar(0, x)
+    )
+    return c.emit("where", c.emit("greater", x, c.scalar(lambd, x)), c.emit("sub", x, c.scalar(bias, x)), low)
+
+
+ROWS: tuple[OnnxOp, ...] = (
+    *(OnnxOp(name, since, same(op, 1, **attrs)) for name, op, since, attrs in UNARY),
+    *(OnnxOp(name, since, same(op, 2)) for name, op, since in BINARY if op not in ("equal",)),
+    OnnxOp("Equal", 7, _logical("equal")),
+    *(OnnxOp(name, 6, _chain(op)) for name, op in (("Min", "min"), ("Max", "max"), ("Sum", "add"))),
+    OnnxOp("Mean", 6, _mean),
+    OnnxOp("IsInf", 10, _is_inf),
+    OnnxOp("Mod", 10, _mod),
+    OnnxOp("BitShift", 11, _bit_shift),
+    OnnxOp("PRelu", 7, _prelu),
+    OnnxOp("Clip", 6, _clip6),
+    OnnxOp("Clip", 11, _clip11),
+    OnnxOp("Where", 9, same("where", 3)),
+    OnnxOp("Cast", 6, _cast),
+    OnnxOp("CastLike", 15, _cast_like),
+    OnnxOp("Dropout", 7, _dropout),
+    OnnxOp("Identity", 1, _identity),
+    OnnxOp("Swish", 24, _swish),
+    OnnxOp("Shrink", 9, _shrink),
+)

@@ -1,0 +1,162 @@
+"""Bindings of products: MatMul, Gemm, Einsum and their integer forms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from smelt.core.dim import Dim, product, to_dim
+from smelt.core.dtype import i32
+from smelt.core.ir.graph import Ref
+from smelt.importer.call import Call, OnnxOp
+
+ONE = to_dim(1)
+
+
+def _matmul(c: Call) -> Ref:
+    return c.emit("matmul", c.x(0), c.x(1))
+
+
+def _gemm(c: Call) -> Ref:
+    """alpha * A' @ B' + beta * C."""
+    for i in (0, 1):
+        if c.type(i).rank != 2:
+            raise c.fail(f"input {i} has rank {c.type(i).rank}, wanted 2")
+    a = c.builder.transpose(c.x(0), (1, 0)) if c.integer("transA", 0) else c.x(0)
+    b = c.builder.transpose(c.x(1), (1, 0)) if c.integer("transB", 0) else c.x(1)
+    alpha, beta = c.number("alpha", 1.0), c.number("beta", 1.0)
+    y = c.emit("matmul", a, b)
+    if alpha != 1.0:
+        y = c.emit("mul", y, c.scalar(alpha, y))
+    if not c.has(2) or beta == 0.0:
+        return y
+    bias = c.x(2) if beta == 1.0 else c.emit("mul", c.x(2), c.scalar(beta, c.x(2)))
+    return c.emit("add", y, bias)
+
+
+def _matmul_integer(c: Call) -> Ref:
+    """(A - a_zero) @ (B - b_zero) in i32; a's zero may be one per row, b's one per column."""
+    a, b = c.cast(c.x(0), i32), c.cast(c.x(1), i32)
+    if c.has(2):
+        zero = c.cast(c.x(2), i32)
+        if c.type(2).rank == 1:
+            zero = c.builder.reshape(zero, (*c.shape(2), 1))
+        a = c.emit("sub", a, zero)
+    if c.has(3):
+        b = c.emit("sub", b, c.cast(c.x(3), i32))
+    return c.emit("matmul", a, b)
+
+
+# ---------------------------------------------------------------- einsum
+
+
+def _einsum(c: Call) -> Ref:
+    """Operands are multiplied from the left: transposes, reductions and one batched matmul per step."""
+    terms, out = _equation(c)
+    ref, labels = _own(c, c.x(0), terms[0], [*terms[1:], out])
+    for i in range(1, len(terms)):
+        later = [*terms[i + 1 :], out]
+        right, right_labels = _own(c, c.x(i), terms[i], [labels, *later])
+        keep = {x for t in later for x in t}
+        ref, labels = _reduced(c, ref, labels, keep | set(right_labels))
+        ref, labels = _pair(c, ref, labels, right, right_labels, keep)
+    ref, labels = _reduced(c, ref, labels, set(out))
+    return c.builder.transpose(ref, [labels.index(x) for x in out])
+
+
+def _equation(c: Call) -> tuple[list[list[str]], list[str]]:
+    """Labels per operand and of the output; an ellipsis becomes the labels '0', '1', ... of its axes."""
+    text = c.text("equation").replace(" ", "")
+    left, arrow, right = text.partition("->")
+    parts = left.split(",")
+    if len(parts) != len(c.inputs):
+        raise c.fail(f"equation '{text}' has {len(parts)} operands, the node has {len(c.inputs)}")
+    free = [c.type(i).rank - len(p.replace("...", "")) for i, p in enumerate(parts)]
+    dots = max((f for f, p in zip(free, parts, strict=True) if "..." in p), default=0)
+    terms = []
+    for i, p in enumerate(parts):
+        own = free[i] if "..." in p else 0
+        labels = _labels(c, p, [str(d) for d in range(dots - own, dots)])
+        if len(labels) != c.type(i).rank:
+            raise c.fail(
+                f"operand {i} of '{text}' has {len(labels)} labels, the input has rank {c.type(i).rank}"
+            )
+        terms.append(labels)
+    if arrow:
+        return terms, _labels(c, right, [str(d) for d in range(dots)])
+    every = [x for t in terms for x in t]
+    once = sorted(x for x in set(every) if every.count(x) == 1 and not x.isdigit())
+    return terms, [*(str(d) for d in range(dots)), *once]
+
+
+def _labels(c: Call, text: str, dots: Sequence[str]) -> list[str]:
+    head, ellipsis, tail = text.partition("...")
+    if not all(x.isascii() and x.isalpha() for x in head + tail):
+        raise c.fail(f"'{text}' in the equation is not made of letters")
+    return [*head, *(dots if ellipsis else ()), *tail]
+
+
+def _own(c: Call, ref: Ref, labels: list[str], others: Sequence[Sequence[str]]) -> tuple[Ref, list[str]]:
+    """An operand with its private labels summed away."""
+    if len(set(labels)) != len(labels):
+        raise c.unsupported("a diagonal (a label twice in one operand)")
+    return _reduced(c, ref, labels, {x for t in others for x in t})
+
+
+def _reduced(c: Call, ref: Ref, labels: list[str], keep: set[str]) -> tuple[Ref, list[str]]:
+    axes = tuple(a for a, x in enumerate(labels) if x not in keep)
+    if not axes:
+        return ref, labels
+    return c.emit("reduce_sum", ref, axes=axes, keepdims=False), [x for x in labels if x in keep]
+
+
+def _pair(
+    c: Call, a: Ref, a_labels: list[str], b: Ref, b_labels: list[str], keep: set[str]
+) -> tuple[Ref, list[str]]:
+    """One product: labels shared and kept are batch, shared and dropped are contracted."""
+    shared = [x for x in a_labels if x in b_labels]
+    batch = [x for x in shared if x in keep]
+    inner = [x for x in shared if x not in keep]
+    rows = [x for x in a_labels if x not in shared]
+    columns = [x for x in b_labels if x not in shared]
+    sizes = _sizes(c, a, a_labels) | _sizes(c, b, b_labels)
+    for x in shared:
+        da, db = _sizes(c, a, a_labels)[x], _sizes(c, b, b_labels)[x]
+        if ONE in (da, db) and da != db:  # only an ellipsis may broadcast
+            sizes[x] = db if da == ONE else da
+            if x in inner:
+                raise c.unsupported("a contracted label that broadcasts")
+            continue
+        sizes[x] = c.engine.same(f"label '{x}'", da, db)
+    left = _arranged(c, a, a_labels, batch, rows, inner)
+    right = _arranged(c, b, b_labels, batch, inner, columns)
+    y = c.emit("matmul", left, right)
+    labels = [*batch, *rows, *columns]
+    return c.builder.reshape(y, [sizes[x] for x in labels]), labels
+
+
+def _sizes(c: Call, ref: Ref, labels: Sequence[str]) -> dict[str, Dim]:
+    return dict(zip(labels, c.builder.type_of(ref).shape, strict=True))
+
+
+def _arranged(
+    c: Call,
+    ref: Ref,
+    labels: Sequence[str],
+    batch: Sequence[str],
+    rows: Sequence[str],
+    columns: Sequence[str],
+) -> Ref:
+    """[*batch, product of rows, product of columns]."""
+    order = [*batch, *rows, *columns]
+    sizes = _sizes(c, ref, labels)
+    y = c.builder.transpose(ref, [labels.index(x) for x in order])
+    shape = [*(sizes[x] for x in batch), product(sizes[x] for x in rows), product(sizes[x] for x in columns)]
+    return c.builder.reshape(y, shape)
+
+
+ROWS: tuple[OnnxOp, ...] = (
+    OnnxOp("MatMul", 1, _matmul),
+    OnnxOp("Gemm", 7, _gemm),
+    OnnxOp("MatMulInteger", 10, _matmul_integer),
+    OnnxOp("Einsum", 12, _einsum),
+)

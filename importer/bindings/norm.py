@@ -1,0 +1,138 @@
+"""Bindings of normalisations."""
+
+from __future__ import annotations
+
+from smelt.core.dim import to_dim
+from smelt.core.dtype import DType, bf16, f16, f32
+from smelt.core.ir.graph import Ref
+from smelt.importer.call import Build, Call, OnnxOp
+
+
+def _batch_norm(c: Call) -> Ref:
+    if c.integer("training_mode", 0) or any(c.wants(k) for k in range(1, 5)):
+        raise c.unsupported("training mode", try_="exporting in eval mode")
+    if not c.integer("spatial", 1):
+        raise c.unsupported("spatial=0")
+    dtype = c.type(0).dtype
+    parts = [c.cast(c.x(i), dtype) for i in range(1, 5)]
+    return c.emit("batch_norm", c.x(0), *parts, epsilon=c.number("epsilon", 1e-5))
+
+
+def _instance_norm(c: Call) -> Ref:
+    return c.emit("instance_norm", c.x(0), c.x(1), c.x(2), epsilon=c.number("epsilon", 1e-5))
+
+
+def _group_norm(per_group: bool) -> Build:
+    def build(c: Call) -> Ref:
+        groups, channels = c.integer("num_groups"), c.shape(0)[1]
+        if groups < 1:
+            raise c.fail(f"num_groups is {groups}, wanted at least 1")
+        c.engine.divides("num_groups", to_dim(groups), channels)
+        scale, bias = c.x(1), c.x(2)
+        if per_group:  # opset 18 has one scale per group
+            each = channels // groups
+            scale, bias = (
+                c.builder.reshape(
+                    c.builder.broadcast_to(c.builder.reshape(p, (groups, 1)), (groups, each)), (channels,)
+                )
+                for p in (scale, bias)
+            )
+        return c.emit("group_norm", c.x(0), scale, bias, groups=groups, epsilon=c.number("epsilon", 1e-5))
+
+    return build
+
+
+def _wide(c: Call) -> DType:
+    """The type that statistics are computed in (stash_type)."""
+    dtype = c.type(0).dtype
+    return f32 if dtype in (f16, bf16) and c.integer("stash_type", 1) == 1 else dtype
+
+
+def _layer_norm(c: Call) -> tuple[Ref, ...]:
+    rank = c.type(0).rank
+    axis, epsilon = c.axis(c.integer("axis", -1), rank), c.number("epsilon", 1e-5)
+    dtype, wide = c.type(0).dtype, _wide(c)
+    x = c.cast(c.x(0), wide)
+    scale, bias = (_full(c, c.optional(i), axis, wide) for i in (1, 2))
+    outputs = [c.cast(c.emit("layer_norm", x, scale, bias, axis=axis, epsilon=epsilon), dtype)]
+    if c.wants(1) or c.wants(2):
+        axes = tuple(range(axis, rank))
+        mean = c.emit("reduce_mean", x, axes=axes, keepdims=True)
+        away = c.emit("sub", x, mean)
+        variance = c.emit("reduce_mean", c.emit("mul", away, away), axes=axes, keepdims=True)
+        deviation = c.emit("sqrt", c.emit("add", variance, c.scalar(epsilon, variance)))
+        outputs += [mean, c.emit("reciprocal", deviation)]
+    return tuple(outputs)
+
+
+def _full(c: Call, ref: Ref, axis: int, dtype: DType) -> Ref:
+    """A scale or bias over exactly the normalised axes (the file may leave some to broadcasting)."""
+    if not ref:
+        return ""
+    wanted = c.shape(0)[axis:]
+    ref = c.cast(ref, dtype)
+    shape = c.builder.type_of(ref).shape
+    if len(shape) > len(wanted) and all(d.const_or_none == 1 for d in shape[: len(shape) - len(wanted)]):
+        shape = shape[len(shape) - len(wanted) :]
+        ref = c.builder.reshape(ref, shape)
+    if len(shape) == len(wanted) and not any(d.const_or_none == 1 for d in shape):
+        return ref
+    return c.builder.broadcast_to(ref, wanted)
+
+
+def _rms_norm(c: Call) -> Ref:
+    axis = c.axis(c.integer("axis", -1), c.type(0).rank)
+    dtype, wide = c.type(0).dtype, _wide(c)
+    y = c.emit("rms_norm", c.cast(c.x(0), wide), axis=axis, epsilon=c.number("epsilon", 1e-5))
+    return c.emit("mul", c.cast(y, dtype), c.x(1)) if wide != dtype else c.emit("mul", y, c.x(1))
+
+
+def _rms_norm_fused(c: Call) -> Ref:
+    axis = c.axis(c.integer("axis", -1), c.type(0).rank)
+    if c.type(0).dtype != _wide(c) or not c.has(1):
+        return _rms_norm(c)
+    return c.emit(
+        "rms_norm",
+        c.x(0),
+        _full(c, c.x(1), axis, c.type(0).dtype),
+        axis=axis,
+        epsilon=c.number("epsilon", 1e-5),
+    )
+
+
+def _lp_norm(c: Call) -> Ref:
+    return c.emit("lp_norm", c.x(), axis=c.axis(c.integer("axis", -1), c.type().rank), p=c.integer("p", 2))
+
+
+def _lrn(c: Call) -> Ref:
+    return c.emit(
+        "lrn",
+        c.x(),
+        size=c.integer("size"),
+        alpha=c.number("alpha", 1e-4),
+        beta=c.number("beta", 0.75),
+        bias=c.number("bias", 1.0),
+    )
+
+
+def _mean_variance(c: Call) -> Ref:
+    """(x - mean) / (sqrt(variance) + 1e-9) over axes; the 1e-9 is in the operator's own definition."""
+    x = c.x()
+    axes = c.axes(c.ints("axes", (0, 2, 3)), c.type().rank)
+    away = c.emit("sub", x, c.emit("reduce_mean", x, axes=axes, keepdims=True))
+    variance = c.emit("reduce_mean", c.emit("mul", away, away), axes=axes, keepdims=True)
+    deviation = c.emit("sqrt", variance)
+    return c.emit("div", away, c.emit("add", deviation, c.scalar(1e-9, x)))
+
+
+ROWS: tuple[OnnxOp, ...] = (
+    OnnxOp("BatchNormalization", 7, _batch_norm),
+    OnnxOp("InstanceNormalization", 6, _instance_norm),
+    OnnxOp("GroupNormalization", 18, _group_norm(True)),
+    OnnxOp("GroupNormalization", 21, _group_norm(False)),
+    OnnxOp("LayerNormalization", 17, _layer_norm),
+    OnnxOp("RMSNormalization", 23, _rms_norm_fused),
+    OnnxOp("LpNormalization", 1, _lp_norm),
+    OnnxOp("LRN", 1, _lrn),
+    OnnxOp("MeanVarianceNormalization", 9, _mean_variance),
+)

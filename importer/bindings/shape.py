@@ -1,0 +1,231 @@
+"""Bindings of ops about shapes: Shape, Reshape, Expand, Range and the like become sizes in attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from smelt.core.dim import Dim, Truth, ceildiv, dmax, product, to_dim
+from smelt.core.dtype import bool_, f64, i64
+from smelt.core.ir.graph import Ref
+from smelt.importer.call import Call, OnnxOp
+from smelt.importer.known import Ratio
+from smelt.importer.weights import array_of, dense, dtype_of
+
+ONE, ZERO = to_dim(1), to_dim(0)
+
+
+def _constant(c: Call) -> Ref:
+    """A tensor in one of the attribute's eight forms."""
+    name, a = next(iter(c.attributes.items()), ("", None))
+    what = f"attribute '{name}'"
+    if name == "value" and a is not None:
+        return c.builder.constant(array_of(a.t, what))
+    if name == "sparse_value" and a is not None:
+        return c.builder.constant(array_of(dense(a.sparse_tensor, what), what))
+    if name in ("value_int", "value_ints"):
+        return c.builder.constant(np.array(c.ints(name) if name.endswith("s") else c.integer(name), np.int64))
+    if name in ("value_float", "value_floats"):
+        return c.builder.constant(
+            np.array(c.floats(name) if name.endswith("s") else c.number(name), np.float32)
+        )
+    if name.startswith("value_string"):
+        raise c.unsupported("a constant of strings")
+    raise c.fail("it has no value attribute")
+
+
+def _shape(c: Call) -> Ref:
+    shape = c.shape()
+    rank = len(shape)
+    start, end = c.integer("start", 0), c.integer("end", rank)
+    start, end = (max(0, min(rank, v + rank if v < 0 else v)) for v in (start, end))
+    dims = shape[start : max(start, end)]
+    return c.builder.from_dims(dims, [len(dims)])
+
+
+def _size(c: Call) -> Ref:
+    return c.builder.from_dims([c.engine.simplify(product(c.shape()))], [])
+
+
+def _reshape(c: Call) -> Ref:
+    """0 copies the input's dim (unless allowzero), -1 takes what is left."""
+    x, shape = c.x(0), c.shape(0)
+    wanted = c.builder.dims_of(c.x(1), "the shape of a Reshape")
+    copies = not c.integer("allowzero", 0)
+    target: list[Dim] = []
+    copied: set[int] = set()
+    slot = None
+    for i, d in enumerate(wanted):
+        if d == ZERO and copies:
+            if i >= len(shape):
+                raise c.fail(f"shape {_text(wanted)} copies axis {i}, the input has rank {len(shape)}")
+            copied.add(i)
+            target.append(shape[i])
+        elif d.const_or_none == -1:
+            if slot is not None:
+                raise c.fail(f"shape {_text(wanted)} has two -1")
+            slot = i
+            target.append(ONE)
+        elif d.is_const and d.const < 0:
+            raise c.fail(f"shape {_text(wanted)} has the negative size {d}")
+        else:
+            target.append(d)
+    if slot is not None:
+        target[slot] = _rest(c, shape, target, copied)
+    return c.builder.reshape(x, target)
+
+
+def _rest(c: Call, shape: Sequence[Dim], target: Sequence[Dim], copied: set[int]) -> Dim:
+    """What -1 stands for: the input's elements over the other sizes; copied axes cancel, 0 or not."""
+    total = product(d for i, d in enumerate(shape) if i not in copied)
+    others = product(d for i, d in enumerate(target) if i not in copied)
+    total, others = c.engine.simplify(total), c.engine.simplify(others)
+    if others == ZERO:
+        return ZERO
+    if total == others:
+        return ONE
+    if others.is_const and total.is_const and total.const % others.const:
+        raise c.fail(f"{total} elements do not fit shape {_text(target)} with -1 at one place")
+    if others != ONE and (total // others) * others != total:
+        c.engine.divides("the sizes beside -1", others, total)
+    return c.engine.simplify(total // others)
+
+
+def _text(dims: Sequence[Dim]) -> str:
+    return f"[{', '.join(map(str, dims))}]"
+
+
+def _flatten(c: Call) -> Ref:
+    shape = c.shape()
+    axis = c.integer("axis", 1)
+    axis = len(shape) if axis == len(shape) else c.axis(axis, max(len(shape), 1))
+    return c.builder.reshape(c.x(), (product(shape[:axis]), product(shape[axis:])))
+
+
+def _squeeze(c: Call) -> Ref:
+    shape = c.shape()
+    wanted = c.ints_in("axes", 1)
+    if wanted is None:
+        maybe = [d for d in shape if not d.is_const and c.engine.prove_le(to_dim(2), d) is not Truth.YES]
+        if maybe:
+            name = min(maybe[0].symbols)
+            raise c.unsupported(
+                f"without axes, whether {maybe[0]} of {_text(shape)} is 1 decides the rank",
+                try_=f"naming the axes, or fixing or bounding the size (dims={{'{name}': ...}})",
+            )
+        axes = tuple(a for a, d in enumerate(shape) if d == ONE)
+    else:
+        axes = c.axes(wanted, len(shape))
+    for a in axes:
+        c.engine.same(f"squeezed axis {a}", shape[a], ONE)
+    return c.builder.reshape(c.x(), [d for a, d in enumerate(c.shape()) if a not in axes])
+
+
+def _unsqueeze(c: Call) -> Ref:
+    shape = list(c.shape())
+    wanted = c.ints_in("axes", 1)
+    if wanted is None:
+        raise c.fail("its axes are missing")
+    for a in c.axes(wanted, len(shape) + len(wanted)):
+        shape.insert(a, ONE)
+    return c.builder.reshape(c.x(), shape)
+
+
+def _expand(c: Call) -> Ref:
+    """The broadcast of the input with a shape: either side may be 1 on an axis."""
+    shape = list(c.shape(0))
+    target = list(c.builder.dims_of(c.x(1), "the shape of an Expand"))
+    rank = max(len(shape), len(target))
+    shape = [ONE] * (rank - len(shape)) + shape
+    target = [ONE] * (rank - len(target)) + target
+    return c.builder.broadcast_to(
+        c.x(0), [_wider(c, a, d, t) for a, (d, t) in enumerate(zip(shape, target, strict=True))]
+    )
+
+
+def _wider(c: Call, axis: int, d: Dim, t: Dim) -> Dim:
+    if d in (t, ONE):
+        return t
+    if t == ONE or c.engine.prove_eq(d, t) is Truth.YES:
+        return d
+    if d.is_const and t.is_const:
+        raise c.fail(f"axis {axis} has {d} elements and cannot expand to {t}")
+    for side in (d, t):
+        if c.engine.prove_le(to_dim(2), side) is Truth.YES:  # the other is 1 or the same
+            return side
+    return c.engine.simplify(dmax(d, t))
+
+
+def _constant_of_shape(c: Call) -> Ref:
+    value = (
+        array_of(c.attributes["value"].t, "attribute 'value'")
+        if c.given("value")
+        else np.zeros(1, np.float32)
+    )
+    if value.size != 1:
+        raise c.fail(f"attribute 'value' has {value.size} elements, wanted 1")
+    dims = c.builder.dims_of(c.x(), "the shape of a ConstantOfShape")
+    return c.builder.broadcast_to(c.builder.constant(value.reshape(())), dims)
+
+
+def _range(c: Call) -> Ref:
+    """start, start + delta, ... before limit."""
+    parts = [c.builder.known_of(c.x(i)) for i in range(3)]
+    elements = [None if p is None or p.size != 1 else p.reshape(-1)[0] for p in parts]
+    dtype = c.type(0).dtype
+    fractions = [Ratio(e) if isinstance(e, Dim) else e for e in elements]
+    start, limit, delta = fractions
+    if isinstance(start, Ratio) and isinstance(limit, Ratio) and isinstance(delta, Ratio) and delta.const:
+        num = (limit.num * start.den - start.num * limit.den) * delta.den
+        den = limit.den * start.den * delta.num
+        count = ceildiv(num, den) if delta.const > 0 else ceildiv(-num, -den)
+        n = c.engine.simplify(dmax(count, 0))
+        if start.den == ONE and delta.den == ONE:
+            return c.emit("iota", shape=(n,), start=start.num, step=delta.num, dtype=dtype)
+    else:
+        n = _range_count(c)
+    steps = c.emit("iota", shape=(n,), start=ZERO, step=ONE, dtype=dtype)
+    first, step = (c.builder.reshape(c.x(i), ()) for i in (0, 2))
+    return c.emit("add", c.emit("mul", steps, step), first)
+
+
+def _range_count(c: Call) -> Dim:
+    """The length of a Range whose ends are computed at run time: max(0, ceil((limit - start) / delta))."""
+    b = c.builder
+    start, limit, delta = (c.cast(b.reshape(c.x(i), ()), f64) for i in range(3))
+    steps = c.emit("ceil", c.emit("div", c.emit("sub", limit, start), delta))
+    count = c.cast(c.emit("max", steps, c.scalar(0, steps)), i64)
+    return b.bind(count, 0, "range_length")
+
+
+def _eye_like(c: Call) -> Ref:
+    shape = c.shape()
+    if len(shape) != 2:
+        raise c.fail(f"input has rank {len(shape)}, wanted 2")
+    dtype = dtype_of(c.integer("dtype"), "attribute 'dtype'") if c.given("dtype") else c.type().dtype
+    rows = c.emit("iota", shape=(shape[0],), start=to_dim(c.integer("k", 0)), step=ONE, dtype=i64)
+    columns = c.emit("iota", shape=(shape[1],), start=ZERO, step=ONE, dtype=i64)
+    hit = c.emit("equal", c.builder.reshape(rows, (shape[0], 1)), c.builder.reshape(columns, (1, shape[1])))
+    return hit if dtype == bool_ else c.cast(hit, dtype)
+
+
+def _tile(c: Call) -> Ref:
+    repeats = c.builder.dims_of(c.x(1), "the repeats of a Tile")
+    return c.emit("tile", c.x(0), repeats=repeats)
+
+
+ROWS: tuple[OnnxOp, ...] = (
+    OnnxOp("Constant", 1, _constant),
+    OnnxOp("Shape", 1, _shape),
+    OnnxOp("Size", 1, _size),
+    OnnxOp("Reshape", 5, _reshape),
+    OnnxOp("Flatten", 1, _flatten),
+    OnnxOp("Squeeze", 1, _squeeze),
+    OnnxOp("Unsqueeze", 1, _unsqueeze),
+    OnnxOp("Expand", 8, _expand),
+    OnnxOp("ConstantOfShape", 9, _constant_of_shape),
+    OnnxOp("Range", 11, _range),
+    OnnxOp("EyeLike", 9, _eye_like),
+    OnnxOp("Tile", 6, _tile),
+)

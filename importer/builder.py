@@ -1,0 +1,368 @@
+"""Emission of core ops: refs and attributes in; typed nodes, checks, folded constants and known sizes out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+
+from smelt.core.dim import Dim, Truth, to_dim
+from smelt.core.dtype import DType, from_numpy, i32, i64
+from smelt.core.ir.graph import Attr, Graph, Node, Ref, TensorType, Value, Weight
+from smelt.core.ops import OPS
+from smelt.core.ops.infer import LIMIT, Engine, infer_node
+from smelt.core.ops.table import Arg, Array, Attrs
+from smelt.importer import known as kn
+from smelt.importer.known import Known
+
+FOLD_LIMIT = 4096
+"""Elements: constants up to this size are folded here, because shapes may hang on them; the fold pass does
+the large ones."""
+
+
+@dataclass
+class Store:
+    """What all graphs of one module share: names, weights, knowledge. Lives while one model is imported."""
+
+    engine: Engine
+    weights: dict[Ref, Weight] = field(default_factory=dict)
+    types: dict[Ref, TensorType] = field(default_factory=dict)
+    known: dict[Ref, Known] = field(default_factory=dict)
+    origins: dict[Ref, str] = field(default_factory=dict)
+    same: dict[tuple[str, tuple[int, ...], bytes], Ref] = field(default_factory=dict)
+    values: int = 0
+
+    def new_value(self) -> Ref:
+        """The next value name."""
+        self.values += 1
+        return f"%v{self.values}"
+
+    def weight_ref(self, name: str) -> Ref:
+        """A free weight name that resembles the ONNX name."""
+        base = re.sub(r"[^A-Za-z0-9_.]+", "_", name).strip("_.") or "w"
+        base = f"@w{base}" if base[0].isdigit() else f"@{base}"
+        ref, n = base, 1
+        while ref in self.weights:
+            ref, n = f"{base}_{n}", n + 1
+        return ref
+
+    def add_weight(self, w: Weight) -> Ref:
+        """Make a weight known."""
+        self.weights[w.name] = w
+        self.types[w.name] = w.type
+        self.origins[w.name] = w.origin
+        return w.name
+
+    def constant(self, array: Array, name: str = "const") -> Ref:
+        """A weight that holds the array; equal small arrays share one."""
+        array = np.ascontiguousarray(array).reshape(np.shape(array))
+        key = (array.dtype.str, array.shape, array.tobytes()) if array.size <= FOLD_LIMIT else None
+        if key is not None and key in self.same:
+            return self.same[key]
+        array.flags.writeable = False
+        ref = self.add_weight(Weight(self.weight_ref(name), from_numpy(array.dtype), array.shape, data=array))
+        if key is not None:
+            self.same[key] = ref
+        return ref
+
+
+class GraphBuilder:
+    """Builds one graph or region. Implements the `Builder` protocol of the op table.
+
+    Values whose elements are all known as sizes are not computed: they have a ref, and become a weight or a
+    `from_dims` node only where a node really reads them.
+    """
+
+    def __init__(self, store: Store, parent: GraphBuilder | None = None) -> None:
+        self.store = store
+        self.engine = store.engine
+        self.parent = parent
+        self.names: dict[str, Ref] = {}
+        self.nodes: list[Node] = []
+        self.inputs: list[Value] = []
+        self._virtual: set[Ref] = set() if parent is None else parent._virtual
+        self._real: dict[Ref, Ref] = {}
+
+    # ------------------------------------------------------------ names
+
+    def lookup(self, name: str) -> Ref | None:
+        """The ref of an ONNX name, here or in a graph around; None when it was refused before."""
+        b: GraphBuilder | None = self
+        while b is not None:
+            if name in b.names:
+                return b.names[name]
+            b = b.parent
+        return None
+
+    def add_input(self, ref: Ref, t: TensorType, origin: str) -> Ref:
+        """A parameter of the graph."""
+        self.inputs.append(Value(ref, t, origin))
+        self.store.types[ref] = t
+        self.store.origins[ref] = origin
+        return ref
+
+    # ------------------------------------------------------------ what is known of a ref
+
+    def type_of(self, ref: Ref) -> TensorType:
+        """The type of a ref, under everything known so far."""
+        return self.engine.simplify_type(self.store.types[ref])
+
+    def known_of(self, ref: Ref) -> Known | None:
+        """The elements of a ref where they are known; an array of Nones when it is small but unknown."""
+        found = self.store.known.get(ref)
+        if found is None:
+            w = self.store.weights.get(ref)
+            if (
+                w is None
+                or w.type.rank > 8
+                or w.bytes > kn.LIMIT * w.dtype.bytes
+                or (w.dtype.bits == 16 and w.dtype.is_float)
+            ):
+                return None if w is not None else kn.unknown(self.type_of(ref))
+            found = self.store.known[ref] = kn.from_array(w.array())
+        return found
+
+    def constant_of(self, ref: Ref) -> Array | None:
+        """The array of a ref that is a constant; None when it is not one."""
+        if ref in self.store.weights:
+            return self.store.weights[ref].array()
+        found = self.store.known.get(ref)
+        return None if found is None else kn.to_array(found, self.store.types[ref].dtype)
+
+    def arg(self, ref: Ref) -> Arg | None:
+        """What a type rule sees of a ref."""
+        if not ref:
+            return None
+        found = self.store.known.get(ref)
+        t = self.type_of(ref)
+        value = None
+        if found is not None and t.rank <= 1 and all(isinstance(e, Dim) for e in found.reshape(-1)):
+            value = tuple(found.reshape(-1))
+        return Arg(t, value)
+
+    # ------------------------------------------------------------ emission
+
+    def constant(self, array: Array) -> Ref:
+        """A weight holding the array."""
+        return self.store.constant(np.asarray(array))
+
+    def scalar(self, value: float | int | bool, like: Ref) -> Ref:
+        """A rank-0 constant of the type of `like`."""
+        return self.constant(np.array(value, self.type_of(like).dtype.numpy))
+
+    def emit(self, op: str, inputs: Sequence[Ref], attrs: Attrs | None = None) -> Ref:
+        """One op with one output; its ref."""
+        (ref,) = self.emit_many(op, inputs, attrs)
+        return ref
+
+    def emit_many(self, op: str, inputs: Sequence[Ref], attrs: Attrs | None = None) -> tuple[Ref, ...]:
+        """One op; the refs of its outputs. Folds it when all inputs are small constants."""
+        row = OPS.get(op)
+        if row is None:
+            raise self.engine.unsupported(f"op '{op}' is not in the op table")
+        clean: dict[str, Attr] = {} if attrs is None else dict(attrs)
+        inputs = _trimmed(inputs)
+        types = infer_node(row, [self.arg(r) for r in inputs], clean, self.engine)
+        self.flush_checks()
+        arrays = self._foldable(inputs, types)
+        if arrays is not None and row.pure and op not in ("from_dims",):
+            with np.errstate(all="ignore"):
+                results = row.ref(arrays, clean, types)
+            return tuple(self.constant(np.asarray(r)) for r in results)
+        found = None
+        if len(types) == 1:
+            found = kn.carry(self.engine, op, [self.known_of(r) for r in inputs if r], clean, types[0])
+            if found is not None and not types[0].dtype.is_float and kn.complete(found):
+                return (self.sized(found, types[0]),)
+        refs = self.append(op, inputs, clean, types)
+        if found is not None:
+            self.store.known[refs[0]] = found
+        return refs
+
+    def append(
+        self,
+        op: str,
+        inputs: Sequence[Ref],
+        attrs: Mapping[str, Attr],
+        types: Sequence[TensorType],
+        regions: tuple[Graph, ...] = (),
+    ) -> tuple[Ref, ...]:
+        """A node whose types are given."""
+        outputs = tuple(Value(self.store.new_value(), t) for t in types)
+        for v in outputs:
+            self.store.types[v.name] = v.type
+        real = tuple(self.real(r) for r in inputs)
+        self.nodes.append(Node(op, real, outputs, MappingProxyType(dict(attrs)), regions, self.engine_node()))
+        return tuple(v.name for v in outputs)
+
+    def engine_node(self) -> str:
+        """The ONNX node being translated: origin of what is emitted."""
+        return self.engine.node
+
+    def flush_checks(self) -> None:
+        """Put the checks that the engine recorded in front of what comes next."""
+        for c in self.engine.take_checks():
+            attrs: dict[str, Attr] = {
+                "left": c.left,
+                "relation": c.relation,
+                "right": c.right,
+                "text": c.text,
+            }
+            self.nodes.append(Node("check", (), (), MappingProxyType(attrs), (), self.engine_node()))
+
+    def sized(self, found: Known, t: TensorType) -> Ref:
+        """A value whose elements are known; nothing is computed until a node reads it."""
+        array = kn.to_array(found, t.dtype)
+        if array is not None:
+            return self.constant(array)
+        ref = self.store.new_value()
+        self.store.types[ref] = t
+        self.store.known[ref] = found
+        self._virtual.add(ref)
+        return ref
+
+    def from_dims(self, values: Sequence[Dim], shape: Sequence[int]) -> Ref:
+        """An i64 tensor of sizes."""
+        t = TensorType(i64, tuple(to_dim(n) for n in shape))
+        return self.sized(kn.full(shape, list(values)), t)
+
+    def real(self, ref: Ref) -> Ref:
+        """A ref that a node may read: known sizes become a `from_dims` node here."""
+        if ref not in self._virtual:
+            return ref
+        b: GraphBuilder | None = self
+        while b is not None:
+            if ref in b._real:
+                return b._real[ref]
+            b = b.parent
+        self._real[ref] = made = self._materialise(self.store.known[ref], self.store.types[ref])
+        self.store.origins[made] = self.store.origins.get(ref, "")
+        return made
+
+    def _materialise(self, found: Known, t: TensorType) -> Ref:
+        assert t.dtype in (i64, i32), t
+        flat = found.reshape(-1)
+        values: list[Dim] = [e for e in flat if isinstance(e, Dim)]
+        assert len(values) == flat.size
+        shape = (to_dim(len(values)),) if t.rank else ()
+        attrs: dict[str, Attr] = {"values": tuple(values), "shape": shape, "dtype": t.dtype}
+        (ref,) = self.append("from_dims", (), attrs, [TensorType(t.dtype, shape)])
+        if t.rank > 1:
+            (ref,) = self.append("reshape", (ref,), {"shape": t.shape}, [t])
+        return ref
+
+    def _foldable(self, inputs: Sequence[Ref], types: Sequence[TensorType]) -> list[Array | None] | None:
+        total = 0
+        for r in inputs:
+            if not r:
+                continue
+            w = self.store.weights.get(r)
+            if w is None:
+                return None
+            total += w.bytes // w.dtype.bytes
+        for t in types:
+            if not all(d.is_const for d in t.shape):
+                return None
+            total += int(np.prod([d.const for d in t.shape], dtype=np.int64))
+        if not inputs or total > FOLD_LIMIT:
+            return None
+        return [self.store.weights[r].array() if r else None for r in inputs]
+
+    # ------------------------------------------------------------ values as sizes
+
+    def dims_of(self, ref: Ref, what: str, low: int = 0, high: Dim | None = None) -> tuple[Dim, ...]:
+        """The elements of an integer tensor as sizes. One that is only known at run time is bound there, to a
+        fresh symbol in low..high; a value outside is refused when the model runs."""
+        t = self.type_of(ref)
+        if not t.dtype.is_int:
+            raise self.engine.fail(f"{what} has element type {t.dtype}, wanted an integer type")
+        if t.rank > 1 or not all(d.is_const for d in t.shape):
+            raise self.engine.unsupported(
+                f"{what} has shape [{', '.join(map(str, t.shape))}], whose length is not static"
+            )
+        w = self.store.weights.get(ref)
+        found = kn.from_array(w.array()) if w is not None else self.known_of(ref)
+        count = t.shape[0].const if t.rank else 1
+        elements = [None] * count if found is None else list(found.reshape(-1))
+        return tuple(
+            self.engine.simplify(e) if isinstance(e, Dim) else self.bind(ref, i, what, low, high)
+            for i, e in enumerate(elements)
+        )
+
+    def bind(self, ref: Ref, index: int, what: str, low: int = 0, high: Dim | None = None) -> Dim:
+        """A fresh symbol for one element (flat index) of a run-time integer tensor."""
+        base = re.sub(r"\W+", "_", what.split("'")[0]).strip("_") or "n"
+        d = self.engine.fresh(base, low, high)
+        top = LIMIT if high is None else self.engine.simplify(high)
+        attrs: dict[str, Attr] = {
+            "symbol": str(next(iter(d.symbols))),
+            "index": index,
+            "low": to_dim(low),
+            "high": top,
+        }
+        self.append("bind", (ref,), attrs, ())
+        found = self.store.known.get(ref)
+        if found is None:
+            found = kn.unknown(self.type_of(ref))
+        if found is not None:
+            fresh = found.copy()
+            fresh.reshape(-1)[index] = d
+            self.store.known[ref] = fresh
+        return d
+
+    def ints_of(self, ref: Ref, what: str) -> tuple[int, ...]:
+        """The elements of an integer tensor that must be constants (axes). Unsupported when they are not."""
+        t = self.type_of(ref)
+        array = self.constant_of(ref)
+        if array is None:
+            raise self.engine.unsupported(f"{what} is computed at run time", try_="a constant")
+        if not t.dtype.is_int:
+            raise self.engine.fail(f"{what} has element type {t.dtype}, wanted an integer type")
+        return tuple(int(v) for v in array.reshape(-1))
+
+    # ------------------------------------------------------------ shorthands of bindings
+
+    def reshape(self, x: Ref, shape: Sequence[Dim | int]) -> Ref:
+        """x with another shape of as many elements."""
+        dims = tuple(self.engine.simplify(to_dim(d)) for d in shape)
+        return x if dims == self.type_of(x).shape else self.emit("reshape", [x], {"shape": dims})
+
+    def transpose(self, x: Ref, perm: Sequence[int]) -> Ref:
+        """x with its axes in another order."""
+        perm = tuple(int(p) for p in perm)
+        return x if perm == tuple(range(len(perm))) else self.emit("transpose", [x], {"perm": perm})
+
+    def cast(self, x: Ref, dtype: DType) -> Ref:
+        """x as another element type."""
+        return x if self.type_of(x).dtype == dtype else self.emit("cast", [x], {"to": dtype})
+
+    def broadcast_to(self, x: Ref, shape: Sequence[Dim | int]) -> Ref:
+        """x repeated to a larger shape."""
+        dims = tuple(self.engine.simplify(to_dim(d)) for d in shape)
+        return x if dims == self.type_of(x).shape else self.emit("broadcast_to", [x], {"shape": dims})
+
+    def slice_axis(self, x: Ref, axis: int, start: Dim | int, end: Dim | int, step: int = 1) -> Ref:
+        """x[start:end:step] along one axis; 0 <= start <= end <= extent for a positive step."""
+        shape = self.type_of(x).shape
+        start, end = self.engine.simplify(to_dim(start)), self.engine.simplify(to_dim(end))
+        if step == 1 and start == to_dim(0) and end == shape[axis]:
+            return x
+        starts, ends, steps = [to_dim(0)] * len(shape), list(shape), [1] * len(shape)
+        starts[axis], ends[axis], steps[axis] = start, end, step
+        return self.emit("slice", [x], {"starts": tuple(starts), "ends": tuple(ends), "steps": tuple(steps)})
+
+    def compare_dims(self, a: Dim, b: Dim) -> bool | None:
+        """Whether a == b; None when it is not known."""
+        t = self.engine.prove_eq(a, b)
+        return None if t is Truth.UNKNOWN else t is Truth.YES
+
+
+def _trimmed(inputs: Sequence[Ref]) -> tuple[Ref, ...]:
+    """Without absent inputs at the end."""
+    n = len(inputs)
+    while n and not inputs[n - 1]:
+        n -= 1
+    return tuple(inputs[:n])

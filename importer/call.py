@@ -1,0 +1,168 @@
+"""What the binding of an ONNX op sees: inputs as refs, attributes by type, and the builder to emit with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
+
+import onnx
+from onnx import AttributeProto
+
+from smelt.core.diag import SmeltError
+from smelt.core.dim import Dim
+from smelt.core.dtype import DType
+from smelt.core.ir.graph import Ref, TensorType
+from smelt.core.ops.infer import Engine
+from smelt.core.ops.table import Attrs
+from smelt.importer.builder import GraphBuilder
+
+T = TypeVar("T")
+
+Results: TypeAlias = "Ref | Sequence[Ref]"
+Build: TypeAlias = "Callable[[Call], Results]"
+
+
+@dataclass(frozen=True)
+class OnnxOp:
+    """One row: from opset `since` on (up to the row with the next one) `build` translates the op `name`."""
+
+    name: str
+    since: int
+    build: Build
+    domain: str = ""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One node of the file, being translated.
+
+    attributes: with references to a function's attributes resolved. translate: for subgraphs (If, Loop).
+    """
+
+    node: onnx.NodeProto
+    opset: int
+    builder: GraphBuilder
+    inputs: tuple[Ref, ...]
+    attributes: Mapping[str, AttributeProto]
+    outputs: tuple[str, ...]
+    translate: Any = field(repr=False)
+
+    @property
+    def engine(self) -> Engine:
+        """What is known about sizes."""
+        return self.builder.engine
+
+    # ------------------------------------------------------------ inputs
+
+    def has(self, i: int) -> bool:
+        """Whether optional input i is there."""
+        return i < len(self.inputs) and bool(self.inputs[i])
+
+    def x(self, i: int = 0) -> Ref:
+        """Input i; an error when it is absent."""
+        if not self.has(i):
+            raise self.fail(f"input {i} is missing")
+        return self.inputs[i]
+
+    def optional(self, i: int) -> Ref:
+        """Input i, or ''."""
+        return self.inputs[i] if self.has(i) else ""
+
+    def type(self, i: int = 0) -> TensorType:
+        """The type of input i."""
+        return self.builder.type_of(self.x(i))
+
+    def shape(self, i: int = 0) -> tuple[Dim, ...]:
+        """The shape of input i."""
+        return self.type(i).shape
+
+    def wants(self, k: int) -> bool:
+        """Whether output k is asked for."""
+        return k < len(self.outputs) and bool(self.outputs[k])
+
+    # ------------------------------------------------------------ attributes
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """An int attribute."""
+        return int(self._get(name, AttributeProto.INT, lambda a: a.i, default))
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """A float attribute."""
+        return float(self._get(name, AttributeProto.FLOAT, lambda a: a.f, default))
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """A string attribute."""
+        return str(self._get(name, AttributeProto.STRING, lambda a: a.s.decode(), default))
+
+    def ints(self, name: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
+        """An int-list attribute."""
+        found = self._get(name, AttributeProto.INTS, lambda a: tuple(a.ints), default)
+        return tuple(int(v) for v in found)
+
+    def floats(self, name: str, default: Sequence[float] | None = None) -> tuple[float, ...]:
+        """A float-list attribute."""
+        found = self._get(name, AttributeProto.FLOATS, lambda a: tuple(a.floats), default)
+        return tuple(float(v) for v in found)
+
+    def given(self, name: str) -> bool:
+        """Whether the attribute is there."""
+        return name in self.attributes
+
+    def _get(self, name: str, kind: int, read: Callable[[AttributeProto], T], default: T | None) -> T:
+        a = self.attributes.get(name)
+        if a is None:
+            if default is None:
+                raise self.fail(f"attribute '{name}' is missing")
+            return default
+        if a.type != kind:
+            names = {v: k for k, v in AttributeProto.AttributeType.items()}
+            raise self.fail(f"attribute '{name}' is {names.get(a.type, a.type)}, wanted {names[kind]}")
+        return read(a)
+
+    def axis(self, value: int, rank: int, name: str = "axis") -> int:
+        """An axis counted from the front; an error when it does not fit."""
+        if not -rank <= value < rank:
+            raise self.fail(f"{name} {value} does not fit rank {rank}")
+        return value + rank if value < 0 else value
+
+    def axes(self, values: Sequence[int], rank: int) -> tuple[int, ...]:
+        """Axes counted from the front, sorted; an error for duplicates."""
+        found = sorted(self.axis(v, rank, "axes") for v in values)
+        if len(set(found)) != len(found):
+            raise self.fail(f"axes {list(values)} name an axis twice")
+        return tuple(found)
+
+    def ints_in(self, name: str, i: int) -> tuple[int, ...] | None:
+        """A list that is an attribute in old opsets and input i in new ones; None when it is absent."""
+        if self.given(name):
+            return self.ints(name)
+        return self.builder.ints_of(self.x(i), name) if self.has(i) else None
+
+    # ------------------------------------------------------------ emission
+
+    def emit(self, op: str, *inputs: Ref, **attrs: Any) -> Ref:
+        """One core op."""
+        return self.builder.emit(op, inputs, attrs)
+
+    def emit_many(self, op: str, inputs: Sequence[Ref], attrs: Attrs) -> tuple[Ref, ...]:
+        """One core op with several outputs."""
+        return self.builder.emit_many(op, inputs, attrs)
+
+    def scalar(self, value: Any, like: Ref) -> Ref:
+        """A rank-0 constant of the type of `like`."""
+        return self.builder.scalar(value, like)
+
+    def cast(self, x: Ref, dtype: DType) -> Ref:
+        """x as another element type."""
+        return self.builder.cast(x, dtype)
+
+    # ------------------------------------------------------------ refusals
+
+    def fail(self, message: str, hint: str | None = None) -> SmeltError:
+        """The model is wrong here."""
+        return self.engine.fail(message, hint)
+
+    def unsupported(self, message: str, try_: str | None = None) -> SmeltError:
+        """smelt cannot do this."""
+        return self.engine.unsupported(message, try_)

@@ -1,0 +1,223 @@
+"""A translated graph in; a Module out: equalities applied to all types, dead nodes gone, shapes checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import onnx
+
+from smelt.core.diag import SmeltError, invalid
+from smelt.core.dim import Dim, dim_from_param, sym
+from smelt.core.ir.graph import Graph, Module, Node, Ref, Symbol, TensorType, Value
+from smelt.core.ops.infer import Engine
+from smelt.importer.builder import GraphBuilder, Store
+from smelt.importer.symbols import dim_text
+from smelt.importer.translate import REFUSED
+from smelt.importer.weights import DTYPE_OF
+
+KEPT = frozenset({"check", "bind"})
+"""Nodes that stay although nothing reads them."""
+
+
+def finish(name: str, b: GraphBuilder, outputs: Sequence[Ref], output_names: Sequence[str]) -> Module:
+    """The module of a main graph."""
+    refs = tuple(b.real(r) for r in outputs)
+    b.flush_checks()
+    settle = _Settle(b.store)
+    nodes = settle.nodes(_alive(b.nodes, set(refs)))
+    graph = Graph("main", tuple(settle.value(v) for v in b.inputs), nodes, refs, tuple(output_names))
+    weights = _used(graph, b.store)
+    return Module(
+        name, _symbols(graph, b.engine), MappingProxyType(weights), MappingProxyType({"main": graph})
+    )
+
+
+class _Settle:
+    """Rewrites every Dim of a graph by what was learned until the end."""
+
+    def __init__(self, store: Store) -> None:
+        self._engine = store.engine
+        self._origins = store.origins
+
+    def value(self, v: Value) -> Value:
+        """A value with its final type and its ONNX name."""
+        shape = tuple(self._engine.settled(d) for d in v.type.shape)
+        return Value(v.name, TensorType(v.type.dtype, shape), self._origins.get(v.name, v.origin))
+
+    def nodes(self, nodes: Iterable[Node]) -> tuple[Node, ...]:
+        """The nodes of a graph; checks that have become true, or that were made before, go."""
+        result = []
+        seen: set[tuple[object, ...]] = set()
+        for n in nodes:
+            attrs = {k: self._attr(v) for k, v in n.attrs.items()}
+            if n.op == "check":
+                key = (attrs["left"], attrs["relation"], attrs["right"])
+                if key in seen or self._holds(*key):
+                    continue
+                seen.add(key)
+            outputs = tuple(self.value(v) for v in n.outputs)
+            outputs = tuple(
+                v if v.origin or not n.origin else Value(v.name, v.type, f"{n.origin}.{n.op}")
+                for v in outputs
+            )
+            regions = tuple(
+                g.with_(
+                    inputs=tuple(self.value(v) for v in g.inputs),
+                    nodes=self.nodes(_alive(g.nodes, set(g.outputs))),
+                )
+                for g in n.regions
+            )
+            result.append(Node(n.op, n.inputs, outputs, MappingProxyType(attrs), regions, n.origin))
+        return tuple(result)
+
+    def _attr(self, v: Any) -> Any:
+        if isinstance(v, Dim):
+            return self._engine.settled(v)
+        return tuple(self._attr(e) for e in v) if isinstance(v, tuple) else v
+
+    def _holds(self, left: Any, relation: Any, right: Any) -> bool:
+        return bool(relation in ("==", "<=") and left == right)
+
+
+def _alive(nodes: Sequence[Node], used: set[Ref]) -> list[Node]:
+    """The nodes whose results are needed, in order."""
+    result = []
+    for n in reversed(nodes):
+        if n.op in KEPT or any(v.name in used for v in n.outputs):
+            used.update(n.inputs)
+            for g in n.regions:
+                used.update(r for m in g.walk() for r in m.inputs)
+                used.update(g.outputs)
+                used.update(r for m in g.walk() for h in m.regions for r in h.outputs)
+            result.append(n)
+    return result[::-1]
+
+
+def _used(graph: Graph, store: Store) -> dict[Ref, Any]:
+    names = set(graph.outputs)
+    for n in graph.walk():
+        names.update(n.inputs)
+        for g in n.regions:
+            names.update(g.outputs)
+    return {ref: w for ref, w in store.weights.items() if ref in names}
+
+
+def _symbols(graph: Graph, engine: Engine) -> tuple[Symbol, ...]:
+    """The symbols that occur, in the order of declaration."""
+    found: set[str] = set()
+
+    def note(v: Any) -> None:
+        if isinstance(v, Dim):
+            found.update(v.symbols)
+        elif isinstance(v, tuple):
+            for e in v:
+                note(e)
+
+    for v in graph.inputs:
+        note(v.type.shape)
+    for n in graph.walk():
+        for a in n.attrs.values():
+            note(a)
+        if n.op == "bind":
+            found.add(str(n.attrs["symbol"]))
+        for v in (*n.outputs, *(i for g in n.regions for i in g.inputs)):
+            note(v.type.shape)
+    return tuple(s for s in engine.symbols() if s.name in found)
+
+
+# ---------------------------------------------------------------- declared shapes
+
+
+def check_declared(b: GraphBuilder, g: onnx.GraphProto) -> list[SmeltError]:
+    """Contradictions between what the file says of its values and what was inferred: another element type,
+    another rank, another constant extent."""
+    problems = []
+    for kind, infos in (("output", g.output), ("value", g.value_info)):
+        for v in infos:
+            ref = b.names.get(v.name)
+            if not ref or ref == REFUSED or not v.type.HasField("tensor_type"):
+                continue
+            found = _contradiction(b, ref, v.type.tensor_type)
+            if found is not None:
+                problems.append(
+                    invalid(
+                        f"{kind} '{v.name}' {found}",
+                        hint="the file's shapes are stale; remove its value_info or export it again",
+                    )
+                )
+    return problems
+
+
+def _contradiction(b: GraphBuilder, ref: Ref, t: onnx.TypeProto.Tensor) -> str | None:
+    own = b.type_of(ref)
+    declared = DTYPE_OF.get(t.elem_type)
+    if declared is not None and declared != own.dtype:
+        return f"is declared as {declared}, its node makes {own.dtype}"
+    if not t.HasField("shape"):
+        return None
+    dims = [dim_text(d) for d in t.shape.dim]
+    if len(dims) != own.rank:
+        return f"is declared with rank {len(dims)}, its node makes {own}"
+    for axis, (text, d) in enumerate(zip(dims, own.shape, strict=True)):
+        if isinstance(text, int) and d.is_const and d.const != text:
+            return f"is declared with {text} elements on axis {axis}, its node makes {own}"
+    return None
+
+
+def renamed(module: Module, outputs: Sequence[onnx.ValueInfoProto]) -> Module:
+    """A size that only a run decides takes the name that the file gives it, where that name is free."""
+    names: dict[str, Dim] = {}
+    taken = {s.name for s in module.symbols}
+    generated = {s.name for s in module.symbols if not s.origin.startswith("input ")}
+    types = {v.name: v.type for v in module.main.values().values()}
+    for ref, v in zip(module.main.outputs, outputs, strict=False):
+        own = types.get(ref)
+        dims = [dim_text(d) for d in v.type.tensor_type.shape.dim]
+        if own is None or len(dims) != own.rank:
+            continue
+        for text, d in zip(dims, own.shape, strict=True):
+            if not isinstance(text, str) or not text:
+                continue
+            wanted = dim_from_param(text)
+            plain = next((s for s in wanted.symbols if wanted == sym(s)), None)
+            old = next((s for s in d.symbols if d == sym(s)), None)
+            if plain and old in generated and old not in names and plain not in taken:
+                names[old] = sym(plain)
+                taken.add(plain)
+    return _renamed(module, names) if names else module
+
+
+def _renamed(module: Module, names: Mapping[str, Dim]) -> Module:
+    def of(v: Any) -> Any:
+        if isinstance(v, Dim):
+            return v.substitute(names)
+        if isinstance(v, tuple):
+            return tuple(of(e) for e in v)
+        return v
+
+    def value(v: Value) -> Value:
+        return Value(v.name, TensorType(v.type.dtype, of(v.type.shape)), v.origin)
+
+    def node(n: Node) -> Node:
+        attrs = {k: of(v) for k, v in n.attrs.items()}
+        if n.op == "bind" and n.attrs["symbol"] in names:
+            attrs["symbol"] = str(next(iter(names[str(n.attrs["symbol"])].symbols)))
+        regions = tuple(graph(g) for g in n.regions)
+        return Node(
+            n.op, n.inputs, tuple(value(v) for v in n.outputs), MappingProxyType(attrs), regions, n.origin
+        )
+
+    def graph(g: Graph) -> Graph:
+        return g.with_(inputs=tuple(value(v) for v in g.inputs), nodes=tuple(node(n) for n in g.nodes))
+
+    symbols = tuple(
+        Symbol(next(iter(names[s.name].symbols)), s.low, s.high, s.divisor, s.origin)
+        if s.name in names
+        else s
+        for s in module.symbols
+    )
+    return module.with_(
+        symbols=symbols, graphs=MappingProxyType({k: graph(g) for k, g in module.graphs.items()})
+    )

@@ -1,0 +1,107 @@
+"""An ONNX model in; a Module of core ops out, or every problem that keeps it from being one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from smelt.core.diag import Problem, SmeltError, invalid, merge
+from smelt.core.ir.graph import Module, Ref
+from smelt.core.ops.infer import Engine
+from smelt.importer.builder import GraphBuilder, Store
+from smelt.importer.finish import check_declared, finish, renamed
+from smelt.importer.load import Loaded, Source, guard, load, opsets
+from smelt.importer.symbols import Dims, declare_inputs
+from smelt.importer.translate import Scope, Translator
+
+
+def import_model(source: Source, dims: Dims | None = None, outputs: Sequence[str] = ()) -> Module:
+    """Read an ONNX model: a path, bytes, or a ModelProto.
+
+    dims: fixes or bounds symbols by name: {"batch": 1, "seq": (1, 512)}; an unnamed dim of an input is called
+    'input:axis'. outputs: ONNX names of values to return behind the model's own outputs. The Module's graph 'main' holds core ops only; every value has a dtype and a shape of Dims;
+    weights are mapped from external files on use.
+
+    Raises SmeltError: 'invalid' when no runtime could accept the file, 'unsupported' with all the nodes that
+    smelt cannot translate.
+    """
+    module, problems = _imported(source, dims, outputs)
+    if problems:
+        raise merge(tuple(problems))
+    assert module is not None
+    return module
+
+
+def check_model(source: Source, dims: Dims | None = None) -> list[Problem]:
+    """Every problem that import_model would raise; an empty list when there is none."""
+    try:
+        return _imported(source, dims, ())[1]
+    except SmeltError as e:
+        return list(e.problems)
+
+
+def _imported(
+    source: Source, dims: Dims | None, outputs: Sequence[str]
+) -> tuple[Module | None, list[Problem]]:
+    try:
+        return _translated(load(source), dims, outputs)
+    except (UnicodeDecodeError, RecursionError) as e:
+        known = guard(e)
+        assert known is not None
+        raise known from e
+
+
+def _translated(
+    loaded: Loaded, dims: Dims | None, extra: Sequence[str]
+) -> tuple[Module | None, list[Problem]]:
+    model, g = loaded.model, loaded.model.graph
+    constants = {t.name for t in g.initializer} | {s.values.name for s in g.sparse_initializer}
+    inputs = [v for v in g.input if v.name not in constants]  # before IR 4 initialisers were inputs as well
+    _named_once([v.name for v in inputs], "graph input")
+    if not g.output:
+        raise invalid("the graph has no outputs", hint="export the model again")
+    engine = Engine()
+    b = GraphBuilder(Store(engine))
+    for name, t in declare_inputs(engine, inputs, dims).items():
+        b.names[name] = b.add_input(_input_ref(b, name), t, name)
+    translator = Translator(model, loaded.folder)
+    refs = translator.graph(b, g, Scope(opsets(model.opset_import)), [v.name for v in inputs])
+    if not translator.problems:
+        for e in check_declared(b, g):
+            translator.report(e)
+    if translator.problems:
+        return None, list(translator.problems.values())
+    refs += [_extra(b, name) for name in extra]
+    names = [*(o.name for o in g.output), *extra]
+    module = finish(_module_name(loaded.name), b, refs, names)
+    return renamed(module, g.output), []
+
+
+def _extra(b: GraphBuilder, name: str) -> Ref:
+    """The ref of a value that the caller asks for by its ONNX name."""
+    ref = b.names.get(name)
+    if not ref:
+        raise invalid(f"no value of the main graph is called '{name}'", hint="pass names of node outputs")
+    return ref
+
+
+def _named_once(names: list[str], what: str) -> None:
+    for n in names:
+        if not n:
+            raise invalid(f"a {what} has no name")
+        if names.count(n) > 1:
+            raise invalid(f"{what} '{n}' is declared twice")
+
+
+def _input_ref(b: GraphBuilder, name: str) -> str:
+    base = re.sub(r"[^A-Za-z0-9_.]+", "_", name).strip("_.") or "x"
+    # %v1, %v2, ... are the names of computed values
+    base = f"%x{base}" if base[0].isdigit() or re.fullmatch(r"v\d+", base) else f"%{base}"
+    ref, n = base, 1
+    while ref in b.store.types:
+        ref, n = f"{base}_{n}", n + 1
+    return ref
+
+
+def _module_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_") or "model"

@@ -1,0 +1,188 @@
+"""Declared inputs and the user's `dims` in; symbols with ranges and the types of the inputs out."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import onnx
+
+from smelt.core.diag import invalid, unsupported
+from smelt.core.dim import Dim, dim_from_param, sym, to_dim
+from smelt.core.ir.graph import Symbol, TensorType
+from smelt.core.ops.infer import Engine
+from smelt.importer.weights import dtype_of
+
+Dims: TypeAlias = "Mapping[str, int | tuple[int, int | None]]"
+"""Symbol name (or 'input:axis') -> a fixed size, or its (low, high) range; high None: unbounded."""
+
+ANONYMOUS = frozenset({"", "?", "-1", "None", "none", "unk", "*"})
+"""Spellings of 'some size' that exporters write; two of them are two sizes."""
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """One symbolic dim of an input: where it is and what it was called ('' when unnamed)."""
+
+    input: str
+    axis: int
+    param: str
+
+
+def declare_inputs(
+    engine: Engine, inputs: Sequence[onnx.ValueInfoProto], dims: Dims | None
+) -> dict[str, TensorType]:
+    """The types of the graph's inputs; their symbols are declared in the engine, with the user's ranges.
+
+    Unnamed dims get a symbol each, named after the input ('x_0'). Raises SmeltError(kind='invalid') for
+    unknown names and impossible ranges in `dims`.
+    """
+    raw: dict[str, tuple[int, list[int | str]]] = {}
+    for v in inputs:
+        raw[v.name] = declared(v)
+    named = _plain_names(raw)
+    shapes: dict[str, list[Dim]] = {}
+    origins: dict[str, tuple[str, bool]] = {}  # symbol -> (origin, generated)
+    taken = set(named)
+    for name, (_, axes) in raw.items():
+        shapes[name] = [
+            to_dim(d) if isinstance(d, int) else _symbolic(_Slot(name, a, d), named, taken, origins)
+            for a, d in enumerate(axes)
+        ]
+    fixed, ranges = _wishes(dims or {}, shapes, origins)
+    for s, (origin, generated) in origins.items():
+        if s not in fixed:
+            low, high = ranges.get(s, (0, None))
+            engine.declare(Symbol(s, low, high, 1, origin), from_input=True, generated=generated)
+    return {
+        name: TensorType(dtype_of(raw[name][0], f"input '{name}'"), tuple(d.substitute(fixed) for d in shape))
+        for name, shape in shapes.items()
+    }
+
+
+def declared(v: onnx.ValueInfoProto) -> tuple[int, list[int | str]]:
+    """Element type and dims of an input: an int, or a name ('' when there is none)."""
+    kind = v.type.WhichOneof("value")
+    if kind is None:
+        raise invalid(f"input '{v.name}' has no type", hint="its export is incomplete; export it again")
+    if kind != "tensor_type":
+        raise unsupported(f"input '{v.name}' is a {kind.removesuffix('_type')}, not a tensor")
+    t = v.type.tensor_type
+    if not t.HasField("shape"):
+        raise unsupported(
+            f"input '{v.name}' has no rank", try_="declaring its shape with one name per dynamic axis"
+        )
+    return t.elem_type, [dim_text(d) for d in t.shape.dim]
+
+
+def dim_text(d: onnx.TensorShapeProto.Dimension) -> int | str:
+    """A declared dim: its size, its name, or '' when neither says anything."""
+    if d.WhichOneof("value") == "dim_value" and d.dim_value >= 0:
+        return int(d.dim_value)
+    return "" if d.dim_param.strip() in ANONYMOUS else str(d.dim_param)
+
+
+def _plain_names(raw: Mapping[str, tuple[int, list[int | str]]]) -> set[str]:
+    """The symbols that stand alone as the dim of some input, so that binding it gives their value."""
+    found = set()
+    for _, axes in raw.values():
+        for d in axes:
+            if isinstance(d, str) and d:
+                dim = dim_from_param(d)
+                found |= {s for s in dim.symbols if dim == sym(s)}
+    return found
+
+
+def _symbolic(slot: _Slot, named: set[str], taken: set[str], origins: dict[str, tuple[str, bool]]) -> Dim:
+    where = f"input {slot.input} axis {slot.axis}"
+    if slot.param:
+        dim = dim_from_param(slot.param)
+        if not dim.symbols <= named:  # 2*batch, and batch is nowhere alone: a size of its own
+            dim = sym(slot.param)
+        for s in sorted(dim.symbols):
+            taken.add(s)
+            origins.setdefault(s, (where, False))
+        return dim
+    base = f"{_identifier(slot.input)}_{slot.axis}"
+    name, n = base, 1
+    while name in taken:
+        name, n = f"{base}_{n}", n + 1
+    taken.add(name)
+    origins[name] = (where, True)
+    return sym(name)
+
+
+def _identifier(text: str) -> str:
+    clean = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in text)
+    return clean if clean and not clean[0].isdigit() else f"x{clean}"
+
+
+def _wishes(
+    dims: Dims, shapes: Mapping[str, Sequence[Dim]], origins: Mapping[str, tuple[str, bool]]
+) -> tuple[dict[str, int], dict[str, tuple[int, int | None]]]:
+    """The user's fixed sizes and ranges by symbol."""
+    fixed: dict[str, int] = {}
+    ranges: dict[str, tuple[int, int | None]] = {}
+    for key, wish in dims.items():
+        name, static = _find(key, shapes, origins)
+        low, high = _range(key, wish)
+        if name is None:
+            assert static is not None
+            if not (low <= static and (high is None or static <= high)):
+                raise invalid(f"dims: '{key}' is always {static} in this model, found {_show(low, high)}")
+            continue
+        before = (fixed[name], fixed[name]) if name in fixed else ranges.get(name, (low, high))
+        if before != (low, high):
+            raise invalid(
+                f"dims: '{key}' names symbol '{name}', which has the range {_show(*before)} already"
+            )
+        if low == high:
+            fixed[name] = low
+        else:
+            ranges[name] = (low, high)
+    return fixed, ranges
+
+
+def _show(low: int, high: int | None) -> str:
+    return str(low) if low == high else f"{low}..{'*' if high is None else high}"
+
+
+def _find(
+    key: str, shapes: Mapping[str, Sequence[Dim]], origins: Mapping[str, tuple[str, bool]]
+) -> tuple[str | None, int | None]:
+    """(symbol, None), or (None, size) for an axis that is static."""
+    if key in origins:
+        return key, None
+    head, _, tail = str(key).rpartition(":")
+    if head in shapes and tail.isdigit() and int(tail) < len(shapes[head]):
+        d = shapes[head][int(tail)]
+        if d.is_const:
+            return None, d.const
+        alone = [s for s in d.symbols if d == sym(s)]
+        if alone:
+            return alone[0], None
+        raise invalid(f"dims: '{key}' is {d}", hint=f"set one of {', '.join(sorted(d.symbols))}")
+    known = (
+        ", ".join(f"'{s}' ({origin})" for s, (origin, _) in origins.items())
+        or "none: all its dims are static"
+    )
+    raise invalid(f"dims: no symbol is called '{key}'", hint=f"the model's symbols are {known}")
+
+
+def _range(key: str, wish: object) -> tuple[int, int | None]:
+    pair = wish if isinstance(wish, (tuple, list)) else (wish, wish)
+    try:
+        low = operator.index(pair[0])
+        high = None if pair[1] is None and len(pair) == 2 else operator.index(pair[1])
+        if len(pair) != 2 or isinstance(wish, bool):
+            raise TypeError
+    except (TypeError, IndexError):
+        raise invalid(f"dims: '{key}' is {wish!r}, wanted a size or a pair (low, high)") from None
+    if low < 0 or (high is not None and high < max(low, 1)):
+        raise invalid(
+            f"dims: '{key}' is {wish!r}, wanted 0 <= low <= high with high at least 1",
+            hint=f"for example dims={{'{key}': (1, 512)}}",
+        )
+    return low, high

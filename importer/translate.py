@@ -1,0 +1,318 @@
+"""ONNX nodes in, core ops out: picks bindings, inlines functions, enters subgraphs, collects problems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
+
+from smelt.core.diag import Problem, SmeltError, invalid
+from smelt.core.ir.graph import Ref, TensorType
+from smelt.importer import bindings
+from smelt.importer.builder import GraphBuilder
+from smelt.importer.call import Call
+from smelt.importer.load import guard, label, opsets, ordered
+from smelt.importer.weights import ONNX_OF, dense, weight_of
+
+REFUSED: Ref = "!"
+"""Stands for a value whose node was refused: what reads it is skipped without another message."""
+
+MAX_DEPTH = 64
+"""Functions inside functions; deeper ones are taken for a recursion."""
+
+
+class Refused(Exception):
+    """A subgraph holds a refused node, which has been reported already."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Where nodes stand: the opsets in force, the attributes of the function around, a prefix for names."""
+
+    opsets: Mapping[str, int]
+    attributes: Mapping[str, AttributeProto] = field(default_factory=dict)
+    prefix: str = ""
+    depth: int = 0
+
+
+class Translator:
+    """Translates the nodes of one model; problems pile up until the end, so that all are reported."""
+
+    def __init__(self, model: onnx.ModelProto, folder: Path | None) -> None:
+        self.folder = folder
+        self.problems: dict[tuple[str | None, str], Problem] = {}
+        self.functions = {
+            ("" if f.domain == "ai.onnx" else f.domain, f.name, f.overload): f for f in model.functions
+        }
+
+    # ------------------------------------------------------------ graphs
+
+    def graph(self, b: GraphBuilder, g: GraphProto, scope: Scope, given: Iterable[str] = ()) -> list[Ref]:
+        """Translate a graph's initialisers and nodes into b; the refs of its outputs."""
+        tensors = [
+            *g.initializer,
+            *(dense(s, f"initializer '{s.values.name}'") for s in g.sparse_initializer),
+        ]
+        seen: set[str] = set()
+        for t in tensors:
+            if t.name in seen:
+                raise invalid(f"initializer '{t.name}' is defined twice")
+            seen.add(t.name)
+            try:
+                b.names[t.name] = b.store.add_weight(weight_of(t, b.store.weight_ref(t.name), self.folder))
+            except SmeltError as e:
+                self.report(e)
+                b.names[t.name] = REFUSED
+        outer = _Visible(b)
+        for n in ordered(g.node, [*given, *seen], outer):
+            self.node(b, n, scope)
+        refs = []
+        for o in g.output:
+            ref = b.lookup(o.name)
+            if ref is None:
+                raise invalid(
+                    f"graph output '{o.name}' is not defined: no node, input or initializer has this name",
+                    hint="export the model again",
+                )
+            refs.append(ref)
+        return refs
+
+    def report(self, e: SmeltError) -> None:
+        """Keep the problems of a refused node."""
+        for p in e.problems:
+            self.problems.setdefault((p.node, p.message), p)
+
+    # ------------------------------------------------------------ nodes
+
+    def node(self, b: GraphBuilder, n: NodeProto, scope: Scope) -> None:
+        """Translate one node; on a refusal its outputs become REFUSED."""
+        name = scope.prefix + label(n)
+        b.engine.at(name, n.op_type)
+        results: Sequence[Ref]
+        try:
+            results = self._results(b, n, scope)
+        except Refused:
+            results = [REFUSED] * len(n.output)
+        except SmeltError as e:
+            self.report(e)
+            results = [REFUSED] * len(n.output)
+        except Exception as e:
+            known = guard(e)
+            if known is not None:
+                raise known from e
+            raise SmeltError(
+                f"{n.op_type}: internal error: {type(e).__name__}: {e}",
+                kind="internal",
+                node=name,
+                hint="this is a bug of smelt; please report it with the model",
+            ) from e
+        b.engine.take_checks()
+        for o, ref in zip(n.output, [*results, *[REFUSED] * len(n.output)], strict=False):
+            if o:
+                b.names[o] = ref or REFUSED
+                if ref and ref != REFUSED:
+                    b.store.origins.setdefault(ref, scope.prefix + o)
+
+    def _results(self, b: GraphBuilder, n: NodeProto, scope: Scope) -> Sequence[Ref]:
+        domain = "" if n.domain == "ai.onnx" else n.domain
+        local = self.functions.get((domain, n.op_type, n.overload))
+        version = scope.opsets.get(domain)
+        if local is None and version is None:
+            raise invalid(
+                f"{n.op_type}: the model imports no operator set for domain '{domain or 'ai.onnx'}'",
+                node=scope.prefix + label(n),
+            )
+        row = None if local is not None else bindings.find(domain, n.op_type, version or 0)
+        refs = [b.lookup(i) if i else "" for i in n.input]
+        waiting = any(r == REFUSED or r is None for r in refs)
+        if row is not None:
+            if waiting:
+                raise Refused
+            results = row.build(self._call(b, n, scope, version or 0, [r or "" for r in refs]))
+            b.flush_checks()
+            return [results] if isinstance(results, str) else results
+        body = local or self._standard_body(
+            b, n, domain, version or 0, [r or "" for r in refs], scope, waiting
+        )
+        if body is None:
+            raise b.engine.unsupported(self._no_binding(domain, version or 0, n.op_type))
+        if waiting:
+            raise Refused
+        return self._inline(b, n, body, scope, [r or "" for r in refs], _defaults(n, domain, version, local))
+
+    @staticmethod
+    def _no_binding(domain: str, version: int, op: str) -> str:
+        where = f"opset {version}" if not domain else f"domain '{domain}', version {version}"
+        try:
+            if not domain:
+                onnx.defs.get_schema(op, version, "")
+            return f"operator ({where}) is not supported"
+        except onnx.defs.SchemaError:
+            return f"no such operator in {where}"
+
+    def _call(self, b: GraphBuilder, n: NodeProto, scope: Scope, version: int, refs: Sequence[Ref]) -> Call:
+        return Call(n, version, b, tuple(refs), _given(n, scope), tuple(n.output), Subgraphs(self, b, scope))
+
+    # ------------------------------------------------------------ functions
+
+    def _standard_body(
+        self,
+        b: GraphBuilder,
+        n: NodeProto,
+        domain: str,
+        version: int,
+        refs: Sequence[Ref],
+        scope: Scope,
+        waiting: bool,
+    ) -> FunctionProto | None:
+        """ONNX's own definition of a composite op, when it has one."""
+        try:
+            schema: Any = onnx.defs.get_schema(n.op_type, version, domain)  # its stubs lack the functions
+        except onnx.defs.SchemaError:
+            return None
+        if schema.has_function:
+            found = FunctionProto()
+            found.ParseFromString(schema.function_body.SerializeToString())
+            return found
+        if not schema.has_context_dependent_function:
+            return None
+        if waiting:
+            raise Refused
+        types = [_type_proto(b.type_of(r)) if r else onnx.TypeProto() for r in refs]
+        node = NodeProto(op_type=n.op_type, domain=n.domain, input=n.input, output=n.output)
+        for name, a in _given(n, scope).items():
+            node.attribute.add().CopyFrom(a)
+            node.attribute[-1].name = name
+        try:
+            body = schema.get_context_dependent_function_with_opset_version(
+                version, node.SerializeToString(), [t.SerializeToString() for t in types]
+            )
+        except (RuntimeError, ValueError):  # no body for these types
+            return None
+        found = FunctionProto()
+        found.ParseFromString(body)
+        return found if found.node else None
+
+    def _inline(
+        self,
+        b: GraphBuilder,
+        n: NodeProto,
+        f: FunctionProto,
+        scope: Scope,
+        refs: Sequence[Ref],
+        defaults: Mapping[str, AttributeProto],
+    ) -> list[Ref]:
+        if scope.depth >= MAX_DEPTH:
+            raise invalid(
+                f"function '{f.name}' calls itself, or functions are nested too deeply", node=label(n)
+            )
+        if len(n.input) > len(f.input):
+            raise invalid(
+                f"{n.op_type}: {len(n.input)} inputs for a function of {len(f.input)}", node=label(n)
+            )
+        given = {**defaults, **_given(n, scope)}
+        inner = Scope(
+            {**scope.opsets, **opsets(f.opset_import)}, given, f"{scope.prefix}{label(n)}/", scope.depth + 1
+        )
+        names = dict(zip(f.input, [*refs, *[""] * len(f.input)], strict=False))
+        with _names(b, names):
+            for m in ordered(f.node, list(f.input)):
+                self.node(b, m, inner)
+            results = [b.names.get(o, REFUSED) for o in f.output]
+        b.engine.at(scope.prefix + label(n), n.op_type)
+        return results
+
+
+def _given(n: NodeProto, scope: Scope) -> dict[str, AttributeProto]:
+    """A node's attributes, with references to those of the function around it resolved."""
+    found: dict[str, AttributeProto] = {}
+    for a in n.attribute:
+        source = scope.attributes.get(a.ref_attr_name) if a.ref_attr_name else a
+        if source is not None:  # one that the caller left out is absent
+            found[a.name] = source
+    return found
+
+
+def _defaults(
+    n: NodeProto, domain: str, version: int | None, local: FunctionProto | None
+) -> dict[str, AttributeProto]:
+    """The values of a function's attributes that the node may leave out."""
+    if local is not None:
+        return {a.name: a for a in local.attribute_proto}
+    schema = onnx.defs.get_schema(n.op_type, version or 1, domain)
+    found = {k: a.default_value for k, a in schema.attributes.items()}
+    return {k: a for k, a in found.items() if a.type != AttributeProto.UNDEFINED}
+
+
+def _type_proto(t: TensorType) -> onnx.TypeProto:
+    shape = [d.const if d.is_const else str(d) for d in t.shape]
+    return onnx.helper.make_tensor_type_proto(ONNX_OF[t.dtype], shape)
+
+
+@contextmanager
+def _names(b: GraphBuilder, names: dict[str, Ref]) -> Iterator[None]:
+    """A scope of its own for names, in the same graph."""
+    saved, b.names = b.names, names
+    try:
+        yield
+    finally:
+        b.names = saved
+
+
+class _Visible(Mapping[str, Ref]):
+    """The names that a graph sees around it."""
+
+    def __init__(self, b: GraphBuilder) -> None:
+        self._b = b
+
+    def __getitem__(self, name: str) -> Ref:
+        ref = self._b.lookup(name)
+        if ref is None:
+            raise KeyError(name)
+        return ref
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._b.names)
+
+    def __len__(self) -> int:
+        return len(self._b.names)
+
+
+@dataclass(frozen=True)
+class Subgraphs:
+    """What a binding may do with the graphs in its attributes."""
+
+    translator: Translator
+    builder: GraphBuilder
+    scope: Scope
+
+    def inline(self, g: GraphProto) -> list[Ref]:
+        """The graph's nodes as part of the graph around; the refs of its outputs."""
+        b = self.builder
+        with _names(b, dict(b.names)):
+            where, op = b.engine.node, b.engine.op
+            refs = self.translator.graph(b, g, self.scope)
+            b.engine.at(where, op)
+        if REFUSED in refs:
+            raise Refused
+        return refs
+
+    def region(self, g: GraphProto, parameters: Sequence[TensorType]) -> tuple[GraphBuilder, list[Ref]]:
+        """The graph as a region of its own, with parameters of these types."""
+        outer = self.builder
+        b = GraphBuilder(outer.store, outer)
+        if len(g.input) != len(parameters):
+            raise outer.engine.fail(f"the subgraph has {len(g.input)} inputs, wanted {len(parameters)}")
+        for v, t in zip(g.input, parameters, strict=True):
+            b.names[v.name] = b.add_input(b.store.new_value(), t, v.name)
+        where, op = b.engine.node, b.engine.op
+        refs = self.translator.graph(b, g, self.scope, [v.name for v in g.input])
+        b.engine.at(where, op)
+        if REFUSED in refs:
+            raise Refused
+        return b, refs

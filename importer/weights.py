@@ -1,0 +1,173 @@
+"""A TensorProto in; a Weight out that holds the array or the span of the external file, after checks."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from smelt.core.diag import invalid, unsupported
+from smelt.core.dtype import DType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from smelt.core.ir.graph import Ref, Weight
+
+DTYPE_OF: dict[int, DType] = {
+    TensorProto.FLOAT: f32,
+    TensorProto.DOUBLE: f64,
+    TensorProto.FLOAT16: f16,
+    TensorProto.BFLOAT16: bf16,
+    TensorProto.INT64: i64,
+    TensorProto.INT32: i32,
+    TensorProto.INT16: i16,
+    TensorProto.INT8: i8,
+    TensorProto.UINT64: u64,
+    TensorProto.UINT32: u32,
+    TensorProto.UINT16: u16,
+    TensorProto.UINT8: u8,
+    TensorProto.BOOL: bool_,
+}
+ONNX_OF: dict[DType, int] = {d: n for n, d in DTYPE_OF.items()}
+
+# The typed field that holds elements outside raw_data, and the type its bits have there.
+FIELD_OF: dict[int, tuple[str, Any]] = {
+    TensorProto.FLOAT: ("float_data", np.float32),
+    TensorProto.DOUBLE: ("double_data", np.float64),
+    TensorProto.FLOAT16: ("int32_data", np.uint16),
+    TensorProto.BFLOAT16: ("int32_data", np.uint16),
+    TensorProto.INT64: ("int64_data", np.int64),
+    TensorProto.INT32: ("int32_data", np.int32),
+    TensorProto.INT16: ("int32_data", np.int16),
+    TensorProto.INT8: ("int32_data", np.int8),
+    TensorProto.UINT64: ("uint64_data", np.uint64),
+    TensorProto.UINT32: ("uint64_data", np.uint32),
+    TensorProto.UINT16: ("int32_data", np.uint16),
+    TensorProto.UINT8: ("int32_data", np.uint8),
+    TensorProto.BOOL: ("int32_data", np.bool_),
+}
+
+
+def dtype_of(elem_type: int, what: str, node: str | None = None) -> DType:
+    """The element type of an ONNX enum value; refuses strings, complex numbers, 8- and 4-bit floats."""
+    if elem_type in DTYPE_OF:
+        return DTYPE_OF[elem_type]
+    names = {v: k for k, v in TensorProto.DataType.items()}
+    if elem_type in names and elem_type != TensorProto.UNDEFINED:
+        raise unsupported(f"{what} has element type {names[elem_type].lower()}", node=node)
+    raise invalid(f"{what} has no valid element type (found {elem_type})", node=node)
+
+
+def weight_of(t: TensorProto, ref: Ref, folder: Path | None, what: str | None = None) -> Weight:
+    """The tensor as a Weight named `ref`. External data is checked, and mapped on use, never read here.
+
+    Raises SmeltError(kind='invalid') when shape, type and data do not agree, or when the external file is
+    missing, too short, or outside `folder`.
+    """
+    what = what or f"initializer '{t.name}'"
+    dtype = dtype_of(t.data_type, what)
+    shape = tuple(t.dims)
+    if any(d < 0 for d in shape):
+        raise invalid(f"{what} has a negative dimension in its shape {list(shape)}")
+    wanted = math.prod(shape) * dtype.bytes
+    if t.data_location == TensorProto.EXTERNAL:
+        path, offset = _external(t, folder, wanted, what)
+        return Weight(ref, dtype, shape, path=path, offset=offset, origin=t.name)
+    return Weight(ref, dtype, shape, data=_elements(t, dtype, shape, wanted, what), origin=t.name)
+
+
+def array_of(t: TensorProto, what: str) -> np.ndarray[Any, Any]:
+    """The elements of a small tensor inside the file (attributes)."""
+    return weight_of(t, "@", None, what).array()
+
+
+def _elements(
+    t: TensorProto, dtype: DType, shape: tuple[int, ...], wanted: int, what: str
+) -> np.ndarray[Any, Any]:
+    if t.HasField("raw_data"):
+        raw = t.raw_data
+        if len(raw) != wanted:
+            raise invalid(f"{what} holds {len(raw)} bytes, its shape {list(shape)} of {dtype} wants {wanted}")
+        array = np.frombuffer(
+            raw, dtype.numpy.newbyteorder("<") if dtype.bits > 8 and dtype != bf16 else dtype.numpy
+        )
+    else:
+        field, bits = FIELD_OF[t.data_type]
+        values = getattr(t, field)
+        if len(values) != math.prod(shape):
+            raise invalid(
+                f"{what} holds {len(values)} elements, its shape {list(shape)} wants {math.prod(shape)}"
+            )
+        wide = np.array(values, dtype=np.int64) if field == "int32_data" else np.array(values, dtype=bits)
+        array = wide.astype(bits)
+        if dtype in (f16, bf16):
+            array = array.view(dtype.numpy)
+    array = array.reshape(shape)
+    array.flags.writeable = False
+    return array
+
+
+def _external(t: TensorProto, folder: Path | None, wanted: int, what: str) -> tuple[Path, int]:
+    entries = {e.key: e.value for e in t.external_data}
+    location = entries.get("location", "")
+    if not location:
+        raise invalid(f"{what} is external but names no file")
+    if folder is None:
+        raise invalid(
+            f"{what} is in the external file '{location}', but the model came as bytes",
+            hint="pass the path of the .onnx file",
+        )
+    path = _inside(folder, location, what)
+    offset = _number(entries, "offset", 0, what)
+    length = _number(entries, "length", wanted, what)
+    size = path.stat().st_size
+    if length != wanted:
+        raise invalid(f"{what} has {length} bytes in '{location}', its type wants {wanted}")
+    if offset + length > size:
+        raise invalid(
+            f"{what} ends at byte {offset + length} of '{location}', which has {size}",
+            hint="check that the external file is complete",
+        )
+    return path, offset
+
+
+def _inside(folder: Path, location: str, what: str) -> Path:
+    """The file, when it is really inside the model's folder: an untrusted model must not read others."""
+    base = folder.resolve()
+    if "\0" in location or Path(location).is_absolute() or "\\" in location:
+        raise invalid(f"{what} names the external file {location!r}, wanted a path relative to the model")
+    path = (base / location).resolve()
+    if not path.is_relative_to(base):
+        raise invalid(f"{what} names the external file '{location}', which is outside the model's folder")
+    if not path.is_file():
+        raise invalid(
+            f"{what} is in the external file '{location}', which does not exist",
+            hint="put it next to the .onnx file",
+        )
+    return path
+
+
+def _number(entries: dict[str, str], key: str, default: int, what: str) -> int:
+    text = entries.get(key, "")
+    if not text:
+        return default
+    if not text.isascii() or not text.isdigit():
+        raise invalid(f"{what} has external {key} {text!r}, wanted a non-negative number")
+    return int(text)
+
+
+def dense(t: onnx.SparseTensorProto, what: str) -> TensorProto:
+    """A sparse initialiser as a dense tensor. Raises SmeltError when its indices do not fit."""
+    shape = tuple(t.dims)
+    total = math.prod(shape)
+    if total > 2**28:
+        raise unsupported(f"{what} is sparse with {total} elements", try_="a dense initializer")
+    values, where = array_of(t.values, what), array_of(t.indices, what).astype(np.int64)
+    flat = np.zeros(total, values.dtype)
+    if where.ndim == 2 and where.shape == (values.size, len(shape)):
+        where = where @ np.array([math.prod(shape[a + 1 :]) for a in range(len(shape))], np.int64)
+    if where.shape != (values.size,) or (where.size and not (where.min() >= 0 and where.max() < total)):
+        raise invalid(f"{what} has indices outside its shape {list(shape)}")
+    flat[where] = values.reshape(-1)
+    return onnx.numpy_helper.from_array(flat.reshape(shape), t.values.name)
