@@ -1,0 +1,1 @@
+"""Graph passes: Module -> Module, in the order of pipeline.PIPELINE."""

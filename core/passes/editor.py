@@ -117,6 +117,14 @@ class Editor:
         """The key of the node that makes the value."""
         return self._maker[ref]
 
+    def place(self, key: int) -> tuple[int, int]:
+        """Where a node stands: comparable, earlier is less."""
+        return self._place[key]
+
+    def refs_of(self, key: int) -> list[Ref]:
+        """The refs that a node uses, regions included."""
+        return used_refs(self.nodes[key])
+
     def users(self, ref: Ref) -> list[Node]:
         """The nodes that use the value, regions included, each once."""
         return [self.nodes[k] for k in self._users.get(ref, ())]
@@ -372,6 +380,9 @@ def _symbols(node: Node) -> set[str]:
     found = {s for v in node.outputs for s in _type_symbols(v.type)}
     for value in node.attrs.values():
         found.update(_attr_symbols(value))
+    for region in node.regions:
+        for inner in region.nodes:
+            found |= _symbols(inner)
     return found
 
 

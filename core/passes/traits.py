@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from smelt.core.dim import Dim, Facts, Symbol, sym, to_dim
@@ -29,7 +29,8 @@ class Read:
     order. last: and the last axis stays the last. once: no element is read by two output elements.
     linear: every index is a sum of variables times constants. shifted: an index is a variable plus a
     constant, the last axis in its place (a slice). guarded: reads are guarded. depends: an index depends on
-    data. reduced: a reduction variable takes part. missing: some output axis takes no part (a broadcast).
+    data. reduced: some load is inside a reduction. missing: some output axis takes no part (a broadcast).
+    rows: every index is one variable, or 0 where the extent is 1. window: an index mixes variables.
     """
 
     loads: int
@@ -43,6 +44,8 @@ class Read:
     depends: bool = False
     reduced: bool = False
     missing: bool = False
+    rows: bool = False
+    window: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,22 +124,30 @@ def trace_node(node: Node, inputs: Sequence[TensorType | None], index: tuple[Dim
 
 def _trait(node: Node, inputs: Sequence[TensorType | None]) -> Trait:
     shape = node.output.type.shape
-    index = out_index(shape)
-    e = trace_node(node, inputs, index)
-    loads: dict[str, list[tuple[Load, tuple[Axis, ...], frozenset[str]]]] = {}
-    for load, axes, lets in _loads(e, (), frozenset()):
-        loads.setdefault(load.buffer, []).append((load, axes, lets))
-    variables = {f"i{a}": d for a, d in enumerate(shape) if d.const_or_none != 1}
-    reads = tuple(
-        None if t is None or f"x{k}" not in loads else _read(t, loads[f"x{k}"], variables)
-        for k, t in enumerate(inputs)
-    )
+    e = trace_node(node, inputs, out_index(shape))
+    types = {f"x{k}": t for k, t in enumerate(inputs) if t is not None}
+    found = expr_reads(e, shape, types)
+    reads = tuple(found.get(f"x{k}") for k in range(len(inputs)))
+    return expr_trait(e, reads)
+
+
+def expr_trait(e: Expr, reads: tuple[Read | None, ...]) -> Trait:
+    """The trait of an element expression whose operands are read like this."""
     cost, size = expr_cost(e), expr_size(e)
     found = [x for x in _walk(e) if isinstance(x, Reduce)]
     return Trait(
         reads, cost, size, bool(found), any(_is_contraction(r) for r in found),
         cost == 0 and not found,
     )
+
+
+def expr_reads(e: Expr, shape: Sequence[Dim], types: Mapping[str, TensorType]) -> dict[str, Read]:
+    """How each buffer is read by the element of a tensor of that shape at i0, i1, ..."""
+    loads: dict[str, list[tuple[Load, tuple[Axis, ...], frozenset[str]]]] = {}
+    for load, axes, lets in _loads(e, (), frozenset()):
+        loads.setdefault(load.buffer, []).append((load, axes, lets))
+    variables = {f"i{a}": d for a, d in enumerate(shape) if d.const_or_none != 1}
+    return {name: _read(types[name], found, variables) for name, found in loads.items()}
 
 
 def _walk(e: Expr) -> Iterator[Expr]:
@@ -179,7 +190,8 @@ def _read(
         bijective=single and every("bijective"), ordered=single and every("ordered"),
         last=single and every("last"), once=single and every("once"), linear=every("linear"),
         shifted=single and every("shifted"), guarded=any_of("guarded"), depends=any_of("depends"),
-        reduced=any_of("reduced"), missing=any_of("missing"),
+        reduced=any_of("reduced"), missing=any_of("missing"), rows=every("rows"),
+        window=any_of("window"),
     )
 
 
@@ -190,7 +202,7 @@ def _place(
     scope = {**variables, **{a.var: a.extent for a in axes}}
     used = {s for d in load.index for s in d.symbols}
     depends, guarded = bool(used & lets), bool(load.guard)
-    reduced = any(a.var in used for a in axes)
+    reduced = bool(axes)
     linear = not depends and all(_linear(d, scope) for d in load.index)
     own = [_variable(d, scope) for d in load.index]
     names = [v for v, _ in own if v is not None]
@@ -212,6 +224,8 @@ def _place(
         1, bijective=bijective, ordered=bijective and order == sorted(order), last=last,
         once=injective, linear=linear, shifted=injective and not guarded and order == sorted(order),
         guarded=guarded, depends=depends, reduced=reduced, missing=missing,
+        rows=rest_zero and exact and units and not guarded,
+        window=any(len(d.symbols & scope.keys()) > 1 for d in load.index),
     )
 
 

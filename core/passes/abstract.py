@@ -1,0 +1,176 @@
+"""Kernels in the sizes they see: every distinct extent becomes one dim, named in order of appearance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import gcd
+
+from smelt.core.dim import (
+    NO,
+    YES,
+    Dim,
+    Facts,
+    FloorDiv,
+    Max,
+    Min,
+    Mod,
+    Symbol,
+    dmax,
+    dmin,
+    product,
+    sym,
+    to_dim,
+)
+from smelt.core.ir.kernel import DimParam
+
+Factors = tuple[tuple[object, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """A size of the kernel: `name` stands for `size`, and so its monomial `factors` for `value`."""
+
+    name: str
+    size: Dim
+    factors: Factors
+    value: Dim
+
+
+def equations(sizes: Iterable[Dim]) -> tuple[Equation, ...]:
+    """One equation per distinct size that is no constant.
+
+    # (h - 1)//2 + 1 becomes d0, and with it (h - 1)//2 becomes d0 - 1 everywhere
+    """
+    found: list[Equation] = []
+    for size in sizes:
+        if size.is_const or any(e.size == size for e in found):
+            continue
+        name = f"d{len(found)}"
+        pivot = _pivot(size)
+        if pivot is None:
+            found.append(Equation(name, size, (), sym(name)))
+            continue
+        coefficient, factors = pivot
+        rest = size - _monomial(factors) * coefficient
+        found.append(Equation(name, size, factors, (sym(name) - rest) * coefficient))
+    return tuple(found)
+
+
+def _pivot(size: Dim) -> tuple[int, Factors] | None:
+    """The term to solve for: the one of most factors among those with coefficient 1 or -1."""
+    best: tuple[int, Factors] | None = None
+    for coefficient, factors in size.terms():
+        if factors and coefficient in (1, -1) and (best is None or len(factors) > len(best[1])):
+            best = coefficient, factors
+    return best
+
+
+def _monomial(factors: Factors) -> Dim:
+    return product(_atom(atom) for atom, power in factors for _ in range(power))
+
+
+def _atom(atom: object) -> Dim:
+    if isinstance(atom, Symbol):
+        return sym(atom.name)
+    if isinstance(atom, FloorDiv):
+        return atom.a // atom.b
+    if isinstance(atom, Mod):
+        return atom.a % atom.b
+    assert isinstance(atom, Min | Max)
+    return (dmin if isinstance(atom, Min) else dmax)(*atom.args)
+
+
+class Abstraction:
+    """Rewrites Dims of a kernel to its own dims; what no equation covers stays, as symbols."""
+
+    def __init__(self, found: Sequence[Equation]) -> None:
+        self.equations = tuple(found)
+        self._exact = {e.size: sym(e.name) for e in found}
+        self._memo: dict[Dim, Dim] = {}
+
+    def __call__(self, d: Dim) -> Dim:
+        if d.is_const:
+            return d
+        if d not in self._memo:
+            self._memo[d] = self._rewrite(d)
+        return self._memo[d]
+
+    def _rewrite(self, d: Dim) -> Dim:
+        exact = self._exact.get(d)
+        if exact is not None:
+            return exact
+        total = to_dim(0)
+        for coefficient, factors in d.terms():
+            total = total + self._term(factors) * coefficient
+        return total
+
+    def _term(self, factors: Factors) -> Dim:
+        left = dict(factors)
+        found = to_dim(1)
+        for e in self.equations:
+            # values of equations may speak of raw symbols, and then of each other: only one replaces
+            if e.factors and all(left.get(atom, 0) >= power for atom, power in e.factors):
+                for atom, power in e.factors:
+                    left[atom] -= power
+                found = found * self._settle(e)
+        for atom, power in left.items():
+            if power:
+                found = found * product([self._inside(atom)] * power)
+        return found
+
+    def _settle(self, e: Equation) -> Dim:
+        rest = e.value - sym(e.name) if e.size != _monomial(e.factors) else to_dim(0)
+        if rest.is_const:
+            return e.value
+        # other terms of the size may be covered by earlier equations
+        others = Abstraction([x for x in self.equations if x is not e])
+        return others(e.value)
+
+    def _inside(self, atom: object) -> Dim:
+        exact = self._exact.get(_atom(atom))
+        if exact is not None:
+            return exact
+        if isinstance(atom, FloorDiv):
+            return self(atom.a) // self(atom.b)
+        if isinstance(atom, Mod):
+            return self(atom.a) % self(atom.b)
+        if isinstance(atom, Min | Max):
+            return (dmin if isinstance(atom, Min) else dmax)(*(self(x) for x in atom.args))
+        return _atom(atom)
+
+
+def parameter(name: str, size: Dim, facts: Facts) -> DimParam:
+    """The dim argument for a size, with the range and divisor that are known of it."""
+    low, high = facts.bounds(size)
+    divisor = 0
+    for coefficient, factors in size.terms():
+        divisor = gcd(divisor, coefficient * _divisor(factors, facts))
+    return DimParam(name, max(low or 0, 0), high, max(divisor, 1))
+
+
+def _divisor(factors: Factors, facts: Facts) -> int:
+    known = 1
+    for atom, power in factors:
+        if isinstance(atom, Symbol):
+            known *= facts.divisors.get(atom.name, 1) ** power
+    return known
+
+
+def union(a: DimParam, b: DimParam) -> DimParam:
+    """The parameter that admits what either admits."""
+    high = None if a.high is None or b.high is None else max(a.high, b.high)
+    return DimParam(a.name, min(a.low, b.low), high, gcd(a.divisor, b.divisor))
+
+
+def in_bounds(accesses: Iterable[tuple[tuple[Dim, ...], tuple[Dim, ...], Facts]]) -> bool:
+    """Whether every (index, shape, facts in scope) is proved to stay inside."""
+    return all(
+        facts.prove_le(0, d) is YES and facts.prove_lt(d, n) is YES
+        for index, shape, facts in accesses
+        for d, n in zip(index, shape, strict=True)
+    )
+
+
+Rewriter = Callable[[Dim], Dim]
+__all__ = ["NO", "Abstraction", "Equation", "equations", "in_bounds", "parameter", "union"]

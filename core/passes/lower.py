@@ -1,0 +1,313 @@
+"""Graph -> Graph: ops and fused nodes become calls of naive kernels; equal kernels are one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from smelt.core.diag import unsupported
+from smelt.core.dim import Dim, Facts, sym
+from smelt.core.ir.analysis import enter, kernel_facts
+from smelt.core.ir.graph import Graph, Module, Node, Ref, TensorType
+from smelt.core.ir.kernel import (
+    Axis,
+    Buffer,
+    DimParam,
+    Expr,
+    Index,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Reduce,
+    Stmt,
+    Store,
+    children,
+)
+from smelt.core.ir.rewrite import free_symbols, map_stmt_dims
+from smelt.core.ops import OPS
+from smelt.core.ops.trace import Trace, cast
+from smelt.core.passes.abstract import Abstraction, equations, in_bounds, parameter, union
+from smelt.core.passes.collapse import NestForm, collapse, drop_units, read_buffers, renumber
+from smelt.core.passes.compose import Composer, Simplifier, indexed, inline_scalars
+from smelt.core.passes.context import Context
+from smelt.core.passes.editor import STRUCTURAL, Editor, edit_module
+from smelt.core.passes.traits import out_index
+
+KEEP = (STRUCTURAL - {"fused"}) | {"reshape"}
+NAME_OPS = 5  # ops that a kernel's name spells out
+
+
+def lower(module: Module, ctx: Context) -> Module:
+    """The module whose graphs hold only views, calls, checks, bindings and control flow.
+
+    Each remaining op becomes a naive kernel: a nest of serial loops over the output with one store for
+    each output. Extents are the kernel's dims; leading axes that are only iterated together are one dim.
+    Raises SmeltError(kind='unsupported') for an op without a formula."""
+    room = _Room(dict(module.kernels))
+    lowered = edit_module(module, lambda editor: _lower(editor, room))
+    return lowered.with_(kernels=MappingProxyType(room.kernels))
+
+
+class _Room:
+    """The kernels made so far, by structure and by name."""
+
+    def __init__(self, kernels: dict[str, Kernel]) -> None:
+        self.kernels = kernels
+        self._names: dict[Kernel, str] = {}
+
+    def name_of(self, kernel: Kernel) -> str:
+        """The name under which an equal kernel stands; a new one gets its own."""
+        key = kernel.with_(name="", origin="", dims=tuple(DimParam(d.name) for d in kernel.dims))
+        found = self._names.get(key)
+        if found is not None:
+            known = self.kernels[found]
+            dims = tuple(union(a, b) for a, b in zip(known.dims, kernel.dims, strict=True))
+            self.kernels[found] = known.with_(dims=dims)
+            return found
+        name, n = kernel.name, 1
+        while name in self.kernels:
+            n += 1
+            name = f"{kernel.name}_{n}"
+        self._names[key] = name
+        self.kernels[name] = kernel.with_(name=name)
+        return name
+
+
+def _lower(editor: Editor, room: _Room) -> None:
+    for key in editor.keys():
+        node = editor.nodes[key]
+        if node.op in KEEP:
+            continue
+        kernel, inputs, dims = _kernel(editor, node)
+        attrs = {"kernel": room.name_of(kernel), "dims": dims}
+        editor.set_node(
+            key, Node("call_kernel", inputs, node.outputs, MappingProxyType(attrs), origin=node.origin)
+        )
+
+
+def _kernel(editor: Editor, node: Node) -> tuple[Kernel, tuple[Ref, ...], tuple[Dim, ...]]:
+    """The naive kernel of a node, the refs that it reads, and what its dims are here."""
+    nodes: Sequence[Node] = node.regions[0].nodes if node.op == "fused" else (node,)
+    for n in nodes:
+        if n.op not in OPS:
+            raise unsupported(f"op '{n.op}' has no formula", node=n.origin or None)
+    facts = editor.engine.facts
+    if len(nodes) == 1 and OPS[nodes[0].op].nest is not None:
+        body, buffers, refs = _nest(editor, nodes[0])
+    else:
+        body, buffers, refs = _formula(editor, node, nodes)
+    inputs, outputs, scratch = buffers
+    body, inputs, outputs, scratch, dims, params = _in_own_dims(body, inputs, outputs, scratch, facts)
+    ops = [n.op for n in nodes if n.op != "reshape"] or ["reshape"]
+    origins = dict.fromkeys(n.origin for n in nodes if n.origin)
+    kernel = Kernel(
+        "_".join(ops[:NAME_OPS]) + ("_etc" if len(ops) > NAME_OPS else ""),
+        params, inputs, outputs, body, scratch, origin=", ".join(origins)
+    )
+    return kernel, refs, dims
+
+
+Buffers = tuple[tuple[Buffer, ...], tuple[Buffer, ...], tuple[Buffer, ...]]
+
+
+def _nest(editor: Editor, node: Node) -> tuple[tuple[Stmt, ...], Buffers, tuple[Ref, ...]]:
+    """An op whose row writes its own statements."""
+    rule = OPS[node.op].nest
+    assert rule is not None
+    refs = tuple(dict.fromkeys(r for r in node.inputs if r))
+    buffers = {r: _buffer(f"x{k}", editor.type_of(r)) for k, r in enumerate(refs)}
+    outputs = tuple(
+        _buffer("y" if len(node.outputs) == 1 else f"y{k}", v.type) for k, v in enumerate(node.outputs)
+    )
+    made = rule(Trace(), node.attrs, [buffers.get(r) for r in node.inputs], outputs)
+    return made.body, (tuple(buffers.values()), outputs, made.scratch), refs
+
+
+def _buffer(name: str, t: TensorType) -> Buffer:
+    return Buffer(name, t.dtype, t.shape)
+
+
+def _formula(
+    editor: Editor, node: Node, nodes: Sequence[Node]
+) -> tuple[tuple[Stmt, ...], Buffers, tuple[Ref, ...]]:
+    """Composed compute rules: one nest for each output."""
+    region: Graph | None = node.regions[0] if node.op == "fused" else None
+    types: dict[Ref, TensorType] = {}
+    outside: dict[Ref, Ref] = {}
+    if region is not None:
+        types = {v.name: v.type for v in region.inputs}
+        outside = dict(zip((v.name for v in region.inputs), node.inputs, strict=True))
+    types |= {v.name: v.type for n in nodes for v in n.outputs}
+    inline = inline_scalars(editor.shop.weights)
+
+    def type_of(ref: Ref) -> TensorType:
+        return types[ref] if ref in types else editor.type_of(ref)
+
+    made = {v.name for n in nodes for v in n.outputs}
+    reads = dict.fromkeys(r for n in nodes for r in n.inputs if r and r not in made and inline(r) is None)
+    names = {r: f"x{k}" for k, r in enumerate(reads)}
+    composer = Composer(nodes, type_of, inline)
+    results = region.outputs if region is not None else tuple(v.name for v in node.outputs)
+    nests = []
+    for k, (ref, v) in enumerate(zip(results, node.outputs, strict=True)):
+        shape, index = v.type.shape, out_index(v.type.shape)
+        e = Simplifier().expr(composer.at(ref, index), indexed(editor.engine.facts, shape))
+        e = _renamed(cast(e, v.type.dtype), names)
+        variables = tuple((str(d), n) for d, n in zip(index, shape, strict=True) if d != 0)
+        output = _buffer("y" if len(results) == 1 else f"y{k}", v.type)
+        inputs = tuple(_buffer(names[r], type_of(r)) for r in reads)
+        nests.append(NestForm(variables, output, index, e, inputs))
+    if len(nests) == 1:
+        nests = [renumber(collapse(drop_units(nests[0])))]
+    used = {b for n in nests for b in read_buffers(n.value)}
+    inputs = tuple(b for b in nests[0].inputs if b.name in used)
+    refs = tuple(outside.get(r, r) for r in reads if names[r] in used)
+    body = tuple(_loops(n) for n in nests)
+    return body, (inputs, tuple(n.output for n in nests), ()), refs
+
+
+def _renamed(e: Expr, names: dict[Ref, str]) -> Expr:
+    from smelt.core.ir.rewrite import rename_buffers_expr
+
+    return rename_buffers_expr(e, names)
+
+
+def _loops(nest: NestForm) -> Stmt:
+    """The store inside its serial loops."""
+    body: Stmt = Store(nest.output.name, nest.index, nest.value)
+    for v, n in reversed(nest.variables):
+        body = Loop("serial", v, n, (body,))
+    return body
+
+
+# ---------------------------------------------------------------- dims
+
+Lowered = tuple[
+    tuple[Stmt, ...], tuple[Buffer, ...], tuple[Buffer, ...], tuple[Buffer, ...],
+    tuple[Dim, ...], tuple[DimParam, ...],
+]
+
+
+def _in_own_dims(
+    body: tuple[Stmt, ...], inputs: tuple[Buffer, ...], outputs: tuple[Buffer, ...],
+    scratch: tuple[Buffer, ...], facts: Facts,
+) -> Lowered:
+    """The kernel in dims of its own. First every extent is a dim by itself, which lets layers of
+    different sizes share the kernel; when that loses what keeps the accesses inside, the module's symbols
+    become the dims."""
+    sizes = [n for b in (*outputs, *inputs, *scratch) for n in b.shape]
+    sizes += [n for s in body for n in _extents(s)]
+    first = _rewritten(body, inputs, outputs, scratch, facts, sizes)
+    if _proved(first):
+        return first
+    symbols = sorted({s for n in sizes for s in n.symbols} | _left_over(body))
+    second = _rewritten(body, inputs, outputs, scratch, facts, [sym(s) for s in symbols])
+    return second if _proved(second) else first
+
+
+def _left_over(body: tuple[Stmt, ...]) -> set[str]:
+    return set(free_symbols(body))
+
+
+def _rewritten(
+    body: tuple[Stmt, ...], inputs: tuple[Buffer, ...], outputs: tuple[Buffer, ...],
+    scratch: tuple[Buffer, ...], facts: Facts, sizes: Sequence[Dim],
+) -> Lowered:
+    abstraction = Abstraction(equations(sizes))
+    body = tuple(map_stmt_dims(s, abstraction) for s in body)
+
+    def own(buffers: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
+        return tuple(replace(b, shape=tuple(abstraction(n) for n in b.shape)) for b in buffers)
+
+    inputs, outputs, scratch = own(inputs), own(outputs), own(scratch)
+    speaks = {s for b in (*inputs, *outputs, *scratch) for n in b.shape for s in n.symbols}
+    speaks |= set(free_symbols(body))
+    given = {e.name: e.size for e in abstraction.equations}
+    names = [e.name for e in abstraction.equations if e.name in speaks]
+    names += sorted(speaks - given.keys())
+    dims = tuple(given.get(s, sym(s)) for s in names)
+    renumbered = {s: f"d{k}" for k, s in enumerate(names)}
+    if any(a != b for a, b in renumbered.items()):
+        for step in ({a: f"~{b}" for a, b in renumbered.items()}, {f"~{b}": b for b in renumbered.values()}):
+            mapping = {a: sym(b) for a, b in step.items()}
+
+            def change(d: Dim, mapping: dict[str, Dim] = mapping) -> Dim:
+                return d.substitute(mapping)
+
+            body = tuple(map_stmt_dims(s, change) for s in body)
+            inputs, outputs, scratch = (
+                tuple(replace(b, shape=tuple(change(n) for n in b.shape)) for b in buffers)
+                for buffers in (inputs, outputs, scratch)
+            )
+    params = tuple(parameter(f"d{k}", d, facts) for k, d in enumerate(dims))
+    return body, inputs, outputs, scratch, dims, params
+
+
+def _extents(s: Stmt) -> Iterator[Dim]:
+    """Extents of loops and reductions that are sizes: without variables."""
+    if isinstance(s, Store):
+        yield from _axis_extents(s.value)
+        return
+    if isinstance(s, Loop):
+        yield s.extent
+    for c in s.body:
+        yield from _extents(c)
+
+
+def _axis_extents(e: Expr) -> Iterator[Dim]:
+    if isinstance(e, Reduce):
+        for a in e.axes:
+            yield a.extent
+    for c in children(e):
+        yield from _axis_extents(c)
+
+
+def _proved(made: Lowered) -> bool:
+    """Whether every access of the kernel is proved to stay inside, or has a guard."""
+    body, inputs, outputs, scratch, _, params = made
+    if not params:
+        return True
+    shapes = {b.name: b.shape for b in (*inputs, *outputs, *scratch)}
+    facts = kernel_facts(Kernel("", tuple(DimParam(p.name) for p in params), (), (), ()))
+    for s in body:
+        if not in_bounds((i, shapes[b], f) for b, i, f in _accesses(s, facts)):
+            return False
+    return True
+
+
+Accesses = Iterator[tuple[str, tuple[Dim, ...], Facts]]
+
+
+def _accesses(s: Stmt, facts: Facts) -> Accesses:
+    if isinstance(s, Store):
+        if not s.guard:
+            yield s.buffer, s.index, facts
+        yield from _loads(s.value, facts)
+        return
+    if isinstance(s, Loop):
+        facts = enter(facts, s)
+    for c in s.body:
+        yield from _accesses(c, facts)
+
+
+def _loads(e: Expr, facts: Facts) -> Accesses:
+    if isinstance(e, Load):
+        if e.guard:
+            for b in e.guard:
+                facts = facts.with_le(b.low, b.index).with_le(b.index + 1, b.high)
+        yield e.buffer, e.index, facts
+        if e.otherwise is not None:
+            yield from _loads(e.otherwise, facts)
+    elif isinstance(e, Reduce):
+        yield from _loads(e.body, enter(facts, e.axes))
+    elif isinstance(e, Let):
+        yield from _loads(e.value, facts)
+        yield from _loads(e.body, enter(facts, e))
+    elif not isinstance(e, Index):
+        for c in children(e):
+            yield from _loads(c, facts)
+
+
+__all__ = ["Axis", "lower"]

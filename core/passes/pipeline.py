@@ -1,0 +1,38 @@
+"""The order of the passes, and why it is this one."""
+
+from __future__ import annotations
+
+from smelt.core.ir.graph import Module
+from smelt.core.passes.canonical import canonical
+from smelt.core.passes.context import Context
+from smelt.core.passes.cse import cse
+from smelt.core.passes.dce import dce
+from smelt.core.passes.expand import expand
+from smelt.core.passes.fold import fold
+from smelt.core.passes.fuse import fuse
+from smelt.core.passes.layout import layout
+from smelt.core.passes.lower import lower
+from smelt.core.passes.manager import Pass, run_pipeline
+from smelt.core.passes.patterns import patterns
+
+PIPELINE: tuple[Pass, ...] = (
+    Pass("dce", dce),  # exporters leave much behind; nothing later should look at it
+    Pass("fold", fold),  # before canonical: rules look at constants
+    Pass("canonical", canonical),  # before patterns: they rely on constants on the right, no x - c
+    Pass("cse", cse),  # before patterns: exporters compute x - mean(x) twice
+    Pass("patterns", patterns),
+    Pass("expand", expand, level=0),  # after patterns: they see whole norms; before layout: it sees parts
+    Pass("fold", fold),  # patterns and expansions leave constants to compute
+    Pass("canonical", canonical),
+    Pass("layout", layout),  # before fuse: it decides what is read in which order
+    Pass("canonical", canonical),  # layout leaves views behind
+    Pass("cse", cse),  # layout makes the same transpose for every user
+    Pass("dce", dce),
+    Pass("fuse", fuse),
+    Pass("lower", lower, level=0),
+)
+
+
+def run(module: Module, ctx: Context) -> Module:
+    """The module after the whole pipeline."""
+    return run_pipeline(module, PIPELINE, ctx)
