@@ -1,0 +1,86 @@
+"""Draft: a kernel under a strategy's hands, with the steps taken so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from smelt.core.ir.kernel import Kernel, Stmt
+from smelt.core.ir.rewrite import fresh_name, local_buffers
+from smelt.core.machine import Machine
+from smelt.core.schedule.schedule import Arg, Schedule, Step, apply_step
+from smelt.core.schedule.tree import ScheduleError, chain, find, names_of, var_of
+from smelt.core.schedule.view import View, view
+
+
+class Draft:
+    """Applies steps and records them. constants: names of inputs whose values are known when compiling."""
+
+    def __init__(self, kernel: Kernel, machine: Machine, constants: frozenset[str] = frozenset()) -> None:
+        self.kernel = kernel
+        self.machine = machine
+        self.constants = constants
+        self.steps: list[Step] = []
+
+    @property
+    def schedule(self) -> Schedule:
+        """What was done so far."""
+        return Schedule(tuple(self.steps))
+
+    def do(self, name: str, *args: Arg) -> None:
+        """One step; ScheduleError when the primitive refuses."""
+        step = Step(name, args)
+        self.kernel = apply_step(self.kernel, step)
+        self.steps.append(step)
+
+    def attempt(self, name: str, *args: Arg) -> bool:
+        """One step if it is legal."""
+        try:
+            self.do(name, *args)
+        except ScheduleError:
+            return False
+        return True
+
+    @contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """On a refusal inside, everything done inside is taken back and the refusal goes on."""
+        kernel, count = self.kernel, len(self.steps)
+        try:
+            yield
+        except ScheduleError:
+            self.kernel = kernel
+            del self.steps[count:]
+            raise
+
+    def fresh(self, base: str) -> str:
+        """A name that nothing in the kernel has."""
+        return fresh_name(base, names_of(self.kernel))
+
+    def root(self, var: str) -> Stmt:
+        """The top-level statement that holds the loop var."""
+        found = find(self.kernel, var)
+        assert found is not None, var
+        path, node = found
+        return path[0] if path else node
+
+    def view(self, var: str) -> View:
+        """The nest that holds the loop var; ScheduleError when it is no plain nest."""
+        seen = view(self.kernel, self.root(var))
+        if seen is None:
+            raise ScheduleError("view", f"the nest of '{var}' is no plain one")
+        return seen
+
+    def stage_reduce(self, var: str) -> list[str]:
+        """`stage_reduce var`; the registers it made, in the order in which they are filled."""
+        before = {b.name for b in local_buffers(self.kernel.body)}
+        self.do("stage_reduce", var, "acc")
+        return [b.name for b in local_buffers(self.kernel.body) if b.name not in before]
+
+    def order(self, *names: str) -> None:
+        """The perfectly nested loops `names` in this order, unless they are already."""
+        if len(names) < 2:
+            return
+        nodes, _ = chain(self.root(names[0]))
+        now = [var_of(n) for n in nodes if var_of(n) in names]
+        if now != list(names):
+            self.do("order", names)

@@ -1,0 +1,169 @@
+"""Primitives on operands: Kernel -> Kernel. Packing of constant operands, staging of others into scratch,
+data-dependent indices bound once per row. Each shows its rewrite and refuses what it cannot prove."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from smelt.core.dim import Facts, sym, to_dim
+from smelt.core.ir.analysis import kernel_facts
+from smelt.core.ir.kernel import (
+    Block,
+    Bound,
+    Buffer,
+    Expr,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Stmt,
+    Store,
+    walk_expr,
+)
+from smelt.core.ir.rewrite import Body, fresh_name, map_expr
+from smelt.core.schedule.pack import Packed, PackSpec, parse_spec
+from smelt.core.schedule.tree import (
+    Node,
+    ScheduleError,
+    chain,
+    edit,
+    map_accesses,
+    names_of,
+    rebuild,
+    stores,
+    tidy,
+    used_in,
+    var_of,
+)
+
+
+def pack(kernel: Kernel, buffer: str, layout: str) -> Kernel:
+    """x: f32[k, n]; .. x[k, j]  -->  x: f32[n/32, k, 32]; .. x[j // 32, k, j % 32]     for (1/32, 0, 1%32)
+
+    Only for inputs that are constants: the kernel's flags record the layout, and the operand is packed
+    once, when the model is compiled, with zeros behind the end of a split axis.
+    """
+    what = f"pack {buffer}"
+    spec = _spec(what, layout)
+    number = next((i for i, b in enumerate(kernel.inputs) if b.name == buffer), None)
+    if number is None or len(kernel.inputs[number].shape) != spec.rank:
+        raise ScheduleError(what, f"no input of rank {spec.rank} has that name")
+    if any(f.startswith(f"pack {number} ") for f in kernel.flags):
+        raise ScheduleError(what, "it is packed already")
+    old = kernel.inputs[number]
+    packed = Buffer(old.name, old.dtype, spec.shape(old.shape), old.space)
+    inputs = (*kernel.inputs[:number], packed, *kernel.inputs[number + 1 :])
+    body = _redirect(kernel.body, buffer, buffer, spec)
+    flags = kernel.flags | {str(Packed(number, spec))}
+    facts = kernel_facts(kernel)
+    return kernel.with_(inputs=inputs, body=tidy(body, facts), flags=flags)
+
+
+def stage(kernel: Kernel, buffer: str, layout: str, name: str) -> Kernel:
+    """s(x[k, j])
+      -->  scratch p: f32[n/32, k, 32]; for a, b, c { p[a, b, c] = x[b, a*32+c] else 0 };
+           s(p[j // 32, k, j % 32])
+
+    A copy in the packed layout, made at run time before everything else; zeros behind the end.
+    """
+    what = f"stage {buffer}"
+    spec = _spec(what, layout)
+    source = kernel.buffers().get(buffer)
+    if source is None or source in kernel.outputs or len(source.shape) != spec.rank:
+        raise ScheduleError(what, f"no readable buffer of rank {spec.rank} has that name")
+    if any(s.buffer == buffer for s in stores(kernel.body)):
+        raise ScheduleError(what, "it is written by the kernel")
+    taken = names_of(kernel)
+    if name in taken:
+        raise ScheduleError(what, f"name '{name}' is taken")
+    copy = Buffer(name, source.dtype, spec.shape(source.shape), "scratch")
+    names = [fresh_name(f"{name}.{i}", taken) for i in range(len(spec.dims))]
+    position = tuple(sym(v) for v in names)
+    at = spec.source_index(position)
+    guard = tuple(
+        Bound(to_dim(0), at[a], n)
+        for a, n in enumerate(source.shape)
+        if spec.factor(a) > 1
+    )
+    value = Load(buffer, at, source.dtype, guard)
+    loops = [Loop("serial", v, n, ()) for v, n in zip(names, copy.shape, strict=True)]
+    fill = rebuild(loops, (Store(name, position, value),))
+    facts = kernel_facts(kernel)
+    body = _redirect(kernel.body, buffer, name, spec)
+    return kernel.with_(
+        body=(*tidy(fill, facts), *tidy(body, facts)), scratch=(*kernel.scratch, copy)
+    )
+
+
+def _spec(what: str, layout: str) -> PackSpec:
+    try:
+        return parse_spec(layout)
+    except ValueError as e:
+        raise ScheduleError(what, str(e)) from e
+
+
+def _redirect(body: Body, old: str, new: str, spec: PackSpec) -> Body:
+    """Loads of old[i] become loads of new[spec.index(i)]."""
+
+    def load(e: Load, _: Facts) -> Expr:
+        return replace(e, buffer=new, index=spec.index(e.index)) if e.buffer == old else e
+
+    return map_accesses(body, Facts(), load, lambda s, _: s)
+
+
+def bind_let(kernel: Kernel, var: str) -> Kernel:
+    """<v> { for j { y[j] = let g = ix[v] in x[g, j] } }
+      -->  <v> { let g = ix[v] { for j { y[j] = x[g, j] } } }
+
+    Data-dependent indices that the loops inside v only repeat are read once.
+    """
+    what = f"bind_let {var}"
+
+    def rewrite(node: Node, facts: Facts) -> Stmt:
+        found: list[tuple[str, Expr]] = []
+        body = tuple(_lift(s, found) for s in node.body)
+        if not found:
+            raise ScheduleError(what, "no data-dependent index is invariant")
+        let = tuple((v, e.value, e.low, e.high) for v, e in found if isinstance(e, Let))
+        return replace(node, body=(Block(body, (), let),))
+
+    return edit(kernel, var, rewrite, what)
+
+
+def _lift(s: Stmt, found: list[tuple[str, Expr]]) -> Stmt:
+    """s without the lets that depend on none of its loops; they are added to found."""
+    nodes, leaf = chain(s)
+    if not all(isinstance(x, Store) for x in leaf) or not nodes:
+        return s
+    inner = frozenset(var_of(n) for n in nodes)
+
+    def visit(e: Expr) -> Expr:
+        if not isinstance(e, Let):
+            return e
+        used = used_in(e.value) | e.low.symbols | e.high.symbols
+        bound = _bound_around(leaf, e)
+        if used & (inner | bound):
+            return e
+        if all(v != e.var for v, _ in found):
+            found.append((e.var, e))
+        return e.body
+
+    done = tuple(
+        replace(x, value=map_expr(x.value, visit)) for x in leaf if isinstance(x, Store)
+    )
+    return rebuild(nodes, done)[0]
+
+
+def _bound_around(leaf: Body, e: Let) -> frozenset[str]:
+    """Variables that the values of these stores bind themselves (other than e's own)."""
+    from smelt.core.ir.rewrite import bound_symbols
+
+    return frozenset(bound_symbols(leaf)) - {e.var}
+
+
+def has_lets(body: Body) -> bool:
+    """Whether any value below binds a data-dependent index."""
+    return any(isinstance(e, Let) for s in stores(body) for e in walk_expr(s.value))
+
+
+__all__ = ["bind_let", "has_lets", "pack", "stage"]

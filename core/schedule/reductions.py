@@ -1,0 +1,520 @@
+"""Primitives on reductions: Kernel -> Kernel. Reduce expressions become register accumulators and serial
+loops, row-invariant values become earlier stages. Each shows its rewrite and refuses what it cannot prove."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from smelt.core.dim import Dim, Facts, ceildiv, sym, to_dim
+from smelt.core.dtype import DType
+from smelt.core.ir.analysis import enter
+from smelt.core.ir.kernel import (
+    Axis,
+    Block,
+    Bound,
+    Buffer,
+    Call,
+    Const,
+    Expr,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Reduce,
+    Stmt,
+    Store,
+    Tiles,
+    children,
+    walk_expr,
+)
+from smelt.core.ir.rewrite import (
+    Body,
+    fresh_name,
+    map_expr,
+    rename_vars_expr,
+    substitute_expr,
+    with_children,
+)
+from smelt.core.schedule.tree import (
+    Node,
+    ScheduleError,
+    chain,
+    declare,
+    edit,
+    guard_body,
+    map_loads,
+    names_of,
+    rebuild,
+    tidy,
+    used_in,
+    var_of,
+    within,
+)
+
+UPDATE: Mapping[str, str] = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+"""Reduction kind -> the accumulating intrinsic; other kinds stay expressions."""
+
+
+def identity(kind: str, dtype: DType) -> Const:
+    """The start value of an accumulator."""
+    if kind in ("sum", "prod"):
+        one = kind == "prod"
+        return Const(float(one) if dtype.is_float else int(one), dtype)
+    if dtype.is_float:
+        return Const(float("-inf") if kind == "max" else float("inf"), dtype)
+    if dtype.category == "bool":
+        return Const(kind == "min", dtype)
+    info = np.iinfo(dtype.numpy)
+    return Const(int(info.min if kind == "max" else info.max), dtype)
+
+
+def alpha(e: Expr) -> Expr:
+    """e with its bound variables named by position, so that equal meanings compare equal."""
+    names: dict[str, str] = {}
+    for x in walk_expr(e):
+        bound = [a.var for a in x.axes] if isinstance(x, Reduce) else []
+        bound += [x.var] if isinstance(x, Let) else []
+        for v in bound:
+            names.setdefault(v, f"$.{len(names)}")
+    return rename_vars_expr(e, names) if names else e
+
+
+# ---------------------------------------------------------------- stages
+
+
+Pick = Callable[[Expr, "frozenset[str]", Sequence[Node]], bool]
+"""(expression, variables bound inside the value around it, loops around the store) -> stage it?"""
+
+
+class _Stager:
+    """Moves picked sub-expressions of the stores under one loop into register stages before them."""
+
+    def __init__(self, base: str, taken: set[str], pick: Pick) -> None:
+        self.base, self.taken, self.pick = base, taken, pick
+        self.buffers: list[Buffer] = []
+        self.known: dict[tuple[Expr, tuple[str, ...]], Load] = {}
+
+    def body(self, body: Body) -> Body:
+        out: list[Stmt] = []
+        for s in body:
+            nodes, leaf = chain(s)
+            if not all(isinstance(x, Store) for x in leaf):
+                out.append(s)
+                continue
+            stages: list[Stmt] = []
+            done = []
+            for x in leaf:
+                assert isinstance(x, Store)
+                done.append(replace(x, value=self.value(x.value, frozenset(), nodes, stages)))
+            out += [*stages, *rebuild(nodes, tuple(done))]
+        return tuple(out)
+
+    def value(self, e: Expr, bound: frozenset[str], nodes: Sequence[Node], stages: list[Stmt]) -> Expr:
+        inner = bound
+        if isinstance(e, Reduce):
+            inner = bound | {a.var for a in e.axes}
+        elif isinstance(e, Let):
+            inner = bound | {e.var}
+        if not isinstance(e, Reduce) and self.pick(e, bound, nodes):
+            return self.stage(e, nodes, stages)
+        parts = tuple(self.value(c, inner, nodes, stages) for c in children(e))
+        done = with_children(e, parts) if parts else e
+        if isinstance(done, Reduce) and self.pick(done, bound, nodes):
+            return self.stage(done, nodes, stages)
+        return done
+
+    def stage(self, e: Expr, nodes: Sequence[Node], stages: list[Stmt]) -> Expr:
+        free = used_in(e)
+        around = [n for n in nodes if var_of(n) in free]
+        key = (alpha(e), tuple(var_of(n) for n in around))
+        if key not in self.known:
+            name = fresh_name(self.base, self.taken)
+            self.taken.add(name)
+            self.buffers.append(Buffer(name, e.dtype, tuple(n.extent for n in around), "register"))
+            index = tuple(sym(var_of(n)) for n in around)
+            self.known[key] = Load(name, index, e.dtype)
+            stages += rebuild(around, (Store(name, index, e),))
+        return self.known[key]
+
+
+def _static(nodes: Sequence[Node]) -> bool:
+    """True when registers over these loops have static extents (rows of a tile count)."""
+    return all(isinstance(n, Loop) and (n.extent.is_const or _is_symbol(n.extent)) for n in nodes)
+
+
+def _is_symbol(d: Dim) -> bool:
+    return len(d.symbols) == 1 and d == sym(next(iter(d.symbols)))
+
+
+def stage_reduce(kernel: Kernel, var: str, base: str = "acc") -> Kernel:
+    """Reductions become registers that are filled before they are used:
+
+    <v> { for i { for j { y[i, j] = f(sum k { e(i, k) }, j) } } }
+      -->  <v> { register acc[i]; for i { acc[i] = sum k { e(i, k) } };
+                 for i { for j { y[i, j] = f(acc[i], j) } } }
+
+    A register has the loops inside v that its reduction depends on; equal reductions share one.
+    Reductions over loops without static extent stay where they are.
+    """
+    what = f"stage_reduce {var}"
+
+    def pick(e: Expr, bound: frozenset[str], nodes: Sequence[Node]) -> bool:
+        free = used_in(e)
+        around = [n for n in nodes if var_of(n) in free]
+        return isinstance(e, Reduce) and not (free & bound) and _static(around)
+
+    return _with_stages(kernel, var, base, pick, what)
+
+
+_CHEAP = frozenset(("cast", "select", "add", "sub", "mul", "neg", "min", "max"))
+
+
+def hoist(kernel: Kernel, var: str, base: str = "inv") -> Kernel:
+    """Costly values that the inner loops only repeat are computed once per iteration of v:
+
+    <v> { for j { y[j] = x[j] * rsqrt(acc) } }
+      -->  <v> { register inv; inv = rsqrt(acc); for j { y[j] = x[j] * inv } }
+
+    Division by such a value becomes multiplication by its reciprocal when it is a float (one rounding
+    more). Values inside a reduction count with the reduction's axes as inner loops.
+    """
+    what = f"hoist {var}"
+
+    def pick(e: Expr, bound: frozenset[str], nodes: Sequence[Node]) -> bool:
+        if not isinstance(e, Call):
+            return False
+        free = used_in(e)
+        around = [n for n in nodes if var_of(n) in free]
+        repeated = bool(bound) or len(around) < len(nodes)
+        costly = any(isinstance(x, Call) and x.fn not in _CHEAP for x in walk_expr(e))
+        reduces = any(isinstance(x, Reduce) for x in walk_expr(e))
+        return repeated and costly and not reduces and not (free & bound) and _static(around)
+
+    def invariant(e: Expr, bound: frozenset[str], nodes: Sequence[Node]) -> bool:
+        around = [n for n in nodes if var_of(n) in used_in(e)]
+        plain = not isinstance(e, Const) and not any(isinstance(x, Reduce) for x in walk_expr(e))
+        return plain and (bool(bound) or len(around) < len(nodes)) and not (used_in(e) & bound)
+
+    def rewrite(node: Node, facts: Facts) -> Stmt:
+        body = tuple(_reciprocals(s, invariant) for s in node.body)
+        stager = _Stager(base, names_of(kernel), pick)
+        body = stager.body(body)
+        return declare(replace(node, body=body), tuple(stager.buffers))
+
+    return edit(kernel, var, rewrite, what)
+
+
+def _reciprocals(s: Stmt, invariant: Pick) -> Stmt:
+    """x / inv  -->  x * (1 / inv) for float inv that the inner loops repeat."""
+    nodes, leaf = chain(s)
+    if not all(isinstance(x, Store) for x in leaf):
+        return s
+
+    def visit(e: Expr, bound: frozenset[str]) -> Expr:
+        inner = bound | {a.var for a in e.axes} if isinstance(e, Reduce) else bound
+        inner = inner | {e.var} if isinstance(e, Let) else inner
+        parts = tuple(visit(c, inner) for c in children(e))
+        e = with_children(e, parts) if parts else e
+        if not (isinstance(e, Call) and e.fn == "div" and e.dtype.is_float):
+            return e
+        top, bottom = e.args
+        if invariant(e, bound, nodes) or not invariant(bottom, bound, nodes):
+            return e
+        one = Call("div", (Const(1.0, e.dtype), bottom), e.dtype)
+        return Call("mul", (top, one), e.dtype)
+
+    done = tuple(replace(x, value=visit(x.value, frozenset())) for x in leaf if isinstance(x, Store))
+    return rebuild(nodes, done)[0] if nodes else done[0]
+
+
+def _with_stages(kernel: Kernel, var: str, base: str, pick: Pick, what: str) -> Kernel:
+    def rewrite(node: Node, facts: Facts) -> Stmt:
+        stager = _Stager(base, names_of(kernel), pick)
+        body = stager.body(node.body)
+        return declare(replace(node, body=body), tuple(stager.buffers))
+
+    return edit(kernel, var, rewrite, what)
+
+
+# ---------------------------------------------------------------- accumulators
+
+
+def _edit_stage(
+    kernel: Kernel, name: str, fn: Callable[[tuple[Node, ...], Store, Reduce, Facts], Body], what: str
+) -> Kernel:
+    """fn(loops, store, reduction, facts outside the loops) in the place of `loops { name[..] = Reduce }`."""
+    from smelt.core.ir.analysis import kernel_facts
+
+    hits = 0
+
+    def visit(body: Body, facts: Facts) -> Body:
+        nonlocal hits
+        out: list[Stmt] = []
+        for s in body:
+            nodes, leaf = chain(s)
+            store = leaf[0] if len(leaf) == 1 else None
+            if (
+                isinstance(store, Store)
+                and store.buffer == name
+                and store.accumulate is None
+                and isinstance(store.value, Reduce)
+            ):
+                hits += 1
+                out += fn(nodes, store, store.value, facts)
+            elif isinstance(s, Store):
+                out.append(s)
+            else:
+                out.append(replace(s, body=visit(s.body, enter(facts, s))))
+        return tuple(out)
+
+    done = kernel.with_(body=visit(kernel.body, kernel_facts(kernel)))
+    if not hits:
+        raise ScheduleError(what, f"no register '{name}' is filled by a reduction")
+    return done
+
+
+def _update(store: Store, e: Reduce, what: str) -> tuple[str, Expr]:
+    """The accumulating intrinsic and the value it takes."""
+    if e.kind not in UPDATE:
+        raise ScheduleError(what, f"'{e.kind}' has no accumulating form")
+    value = e.body if e.body.dtype == e.dtype else Call("cast", (e.body,), e.dtype)
+    product = isinstance(value, Call) and value.fn == "mul" and e.dtype.is_float
+    return ("fma" if e.kind == "sum" and product else UPDATE[e.kind]), value
+
+
+def accumulate(kernel: Kernel, name: str, axes: tuple[str, ...] = ()) -> Kernel:
+    """for i { acc[i] = sum k { e(i, k) } }
+      -->  for i { acc[i] = 0 }; for k { for i { acc[i] += e(i, k) } }
+
+    axes: the order of the new serial loops (default: as in the reduction).
+    """
+    what = f"accumulate {name}"
+
+    def rewrite(nodes: tuple[Node, ...], store: Store, e: Reduce, facts: Facts) -> Body:
+        fn, value = _update(store, e, what)
+        by_name = {a.var: a for a in e.axes}
+        order = axes or tuple(by_name)
+        if sorted(order) != sorted(by_name):
+            raise ScheduleError(what, f"axes {order} are not {tuple(by_name)}")
+        start = rebuild(nodes, (replace(store, value=identity(e.kind, e.dtype)),))
+        body = rebuild(nodes, (replace(store, value=value, accumulate=fn),))
+        loops = [Loop("serial", v, by_name[v].extent, ()) for v in order]
+        return (*start, *rebuild(loops, body))
+
+    return _edit_stage(kernel, name, rewrite, what)
+
+
+def widen(kernel: Kernel, name: str, var: str, width: int) -> Kernel:
+    """The loop v of an accumulator's stage runs further, over padding that nobody stores:
+
+    register acc[5]; for v in 5 { acc[v] = e }  -->  register acc[8]; for v in 8 { acc[v] = e }
+
+    Every load must be proved to stay inside its buffer.
+    """
+    what = f"widen {name} {var} {width}"
+    shapes = {b.name: b.shape for b in kernel.buffers().values()}
+    axis: list[int] = []
+
+    def inside(e: Load, facts: Facts) -> Expr:
+        if e.buffer in shapes and not e.guard and not within(e.index, shapes[e.buffer], facts):
+            raise ScheduleError(what, f"{e.buffer}[{', '.join(map(str, e.index))}] may leave its buffer")
+        return e
+
+    def rewrite(nodes: tuple[Node, ...], store: Store, e: Reduce, facts: Facts) -> Body:
+        axis.append(store.index.index(sym(var)))
+        done = [replace(n, extent=to_dim(width)) if var_of(n) == var else n for n in nodes]
+        for n in done:
+            facts = enter(facts, n)
+        map_loads(e, facts, inside)
+        return rebuild(done, (store,))
+
+    kernel = _edit_stage(kernel, name, rewrite, what)
+
+    def buffers(s: Stmt) -> Stmt:
+        if isinstance(s, Store):
+            return s
+        mine = tuple(
+            replace(b, shape=tuple(to_dim(width) if a == axis[0] else n for a, n in enumerate(b.shape)))
+            if b.name == name
+            else b
+            for b in s.buffers
+        )
+        return replace(s, buffers=mine, body=tuple(map(buffers, s.body)))
+
+    return kernel.with_(body=tuple(map(buffers, kernel.body)))
+
+
+# ---------------------------------------------------------------- vectors along the reduced axis
+
+
+def strip_reduce(kernel: Kernel, name: str, lanes: int, wide: int, masked: bool) -> Kernel:
+    """A reduction into a scalar runs over its last axis in vectors (W = wide*lanes) and ends across them:
+
+    acc = sum k in n { e(k) }  -->  register p[W]; vector l in W { p[l] = 0 };
+                                    for k.o in n // W { vector l in W { p[l] += e(k.o*W + l) } };
+                                    tails as in `strip`; acc = sum l in W { p[l] }
+    """
+    what = f"strip_reduce {name}"
+    taken = names_of(kernel)
+    partial = fresh_name(f"{name}.p", taken)
+
+    def rewrite(nodes: tuple[Node, ...], store: Store, e: Reduce, facts: Facts) -> Body:
+        fn, value = _update(store, e, what)
+        inner = facts
+        for n in nodes:
+            inner = enter(inner, n)
+        inner = enter(inner, e.axes[:-1])
+        lane = fresh_name(f"{e.axes[-1].var}.l", taken)
+        strips = _ReduceStrips(kernel, partial, e.axes[-1], lane, fn, value, inner)
+        width, pieces = strips.pieces(lanes, wide, masked)
+        buffer = Buffer(partial, e.dtype, (to_dim(width),), "register")
+        index = (sym(lane),)
+        start = Store(partial, index, identity(e.kind, e.dtype))
+        loops = [Loop("serial", a.var, a.extent, ()) for a in e.axes[:-1]]
+        axis = (Axis(lane, to_dim(width)),)
+        end = replace(store, value=Reduce(e.kind, axis, Load(partial, index, e.dtype), e.dtype))
+        body = (Loop("vector", lane, to_dim(width), (start,)), *rebuild(loops, pieces), end)
+        return rebuild(nodes, (Block(body, (buffer,)),))
+
+    return _edit_stage(kernel, name, rewrite, what)
+
+
+class _ReduceStrips:
+    """The loops that fold one axis into a register vector."""
+
+    def __init__(
+        self, kernel: Kernel, partial: str, axis: Axis, lane: str, fn: str, value: Expr, facts: Facts
+    ) -> None:
+        self.kernel, self.partial, self.axis, self.lane = kernel, partial, axis, lane
+        self.fn, self.value, self.facts = fn, value, facts
+
+    def vector(self, base: Dim, width: Dim, facts: Facts, guarded: bool = False) -> Loop:
+        at = base + sym(self.lane)
+        value = substitute_expr(self.value, {self.axis.var: at})
+        update: Stmt = Store(self.partial, (sym(self.lane),), value, self.fn)
+        inside = facts.with_index(self.lane, width)
+        (update,) = tidy((update,), inside)
+        if guarded:
+            bound = Bound(to_dim(0), at, self.axis.extent)
+            (update,) = guard_body(self.kernel, (update,), inside, bound)
+            assert isinstance(update, Store)
+            update = replace(update, guard=(bound,))
+        return Loop("vector", self.lane, width, (update,))
+
+    def pieces(self, lanes: int, wide: int, masked: bool) -> tuple[int, Body]:
+        """(width of the register, loops)"""
+        n = self.axis.extent.const_or_none
+        var, w = self.axis.var, wide * lanes
+        o = f"{var}.o"
+        if n is not None:
+            if n < w:
+                w = max(n // lanes * lanes, min(n, lanes), 1)
+            out: list[Stmt] = []
+            done = n // w * w
+            if n // w > 1:
+                facts = self.facts.with_index(o, n // w)
+                piece = self.vector(sym(o) * w, to_dim(w), facts)
+                out.append(Loop("serial", o, to_dim(n // w), (piece,)))
+            elif done:
+                out.append(self.vector(to_dim(0), to_dim(w), self.facts))
+            for width in ((n - done) // lanes * lanes, (n - done) % lanes):
+                if width:
+                    out.append(self.vector(to_dim(done), to_dim(width), self.facts))
+                    done += width
+            return w, tuple(out)
+        extent = self.axis.extent
+        if masked:
+            facts = self.facts.with_index(o, extent // w)
+            main = Loop("serial", o, extent // w, (self.vector(sym(o) * w, to_dim(w), facts),))
+            p, rest = f"{var}.p", ceildiv(extent % w, lanes)
+            facts = self.facts.with_index(p, rest)
+            base = extent // w * w + sym(p) * lanes
+            tail = self.vector(base, to_dim(lanes), facts, guarded=True)
+            return w, (main, Loop("serial", p, rest, (tail,)))
+        sizes = tuple(sorted({w, lanes, 1}, reverse=True))
+        tiles = Tiles("serial", o, f"{var}.r", extent, sizes, "greedy", ())
+        piece = self.vector(sym(o), sym(tiles.rows), enter(self.facts, tiles))
+        return w, (replace(tiles, body=(piece,)),)
+
+
+# ---------------------------------------------------------------- values kept in the output
+
+
+def keep(kernel: Kernel, name: str, buffer: str) -> Kernel:
+    """A value that a reduction and a later store both compute is stored first and read twice:
+
+    acc = sum k { e(k) }; for j { y[j] = f(e(j), acc) }
+      -->  for j { y[j] = e(j) }; acc = sum k { y[k] }; for j { y[j] = f(y[j], acc) }
+
+    Needs one store to y, of e's type, and no other read of y.
+    """
+    what = f"keep {name} {buffer}"
+    hits = 0
+
+    def visit(body: Body) -> Body:
+        nonlocal hits
+        at = [(i, s, *chain(s)) for i, s in enumerate(body)]
+        stage = [x for x in at if _fills(x[3], name)]
+        final = [x for x in at if _writes(x[3], buffer)]
+        if stage and final and final[0][0] > stage[0][0]:
+            hits += 1
+            return _keep(body, stage[0], final[0], what)
+        return tuple(s if isinstance(s, Store) else replace(s, body=visit(s.body)) for s in body)
+
+    for s in kernel.body:
+        for e in _values(s):
+            if any(isinstance(x, Load) and x.buffer == buffer for x in walk_expr(e)):
+                raise ScheduleError(what, f"'{buffer}' is read already")
+    done = kernel.with_(body=visit(kernel.body))
+    if hits != 1:
+        raise ScheduleError(what, "no stage and store to share a value")
+    return done
+
+
+def _values(s: Stmt) -> list[Expr]:
+    if isinstance(s, Store):
+        return [s.value]
+    return [e for c in s.body for e in _values(c)]
+
+
+def _fills(leaf: Body, name: str) -> bool:
+    s = leaf[0] if len(leaf) == 1 else None
+    return isinstance(s, Store) and s.buffer == name and isinstance(s.value, Reduce)
+
+
+def _writes(leaf: Body, buffer: str) -> bool:
+    return len(leaf) == 1 and isinstance(leaf[0], Store) and leaf[0].buffer == buffer
+
+
+_Part = tuple[int, Stmt, tuple[Node, ...], Body]
+
+
+def _keep(body: Body, stage: _Part, final: _Part, what: str) -> Body:
+    i, _, stage_nodes, (fill,) = stage
+    j, _, final_nodes, (last,) = final
+    assert isinstance(fill, Store) and isinstance(fill.value, Reduce) and isinstance(last, Store)
+    extra = [n for n in final_nodes if var_of(n) not in {var_of(m) for m in stage_nodes}]
+    e = fill.value
+    if len(extra) != 1 or len(e.axes) != 1 or last.guard or last.accumulate:
+        raise ScheduleError(what, "the store does not run over the reduced axis alone")
+    var, axis = var_of(extra[0]), e.axes[0]
+    if extra[0].extent != axis.extent or e.body.dtype != last.value.dtype:
+        raise ScheduleError(what, "extents or types differ")
+    value = substitute_expr(e.body, {axis.var: sym(var)})
+    found = [x for x in walk_expr(last.value) if x == value]
+    if not found:
+        raise ScheduleError(what, "the store does not compute the reduced value")
+    here = Load(last.buffer, last.index, value.dtype)
+    there = substitute_expr(here, {var: sym(axis.var)})
+    first = rebuild(final_nodes, (replace(last, value=value),))
+    reduce = rebuild(stage_nodes, (replace(fill, value=replace(e, body=there)),))
+    rest = map_expr(last.value, lambda x: here if x == value else x)
+    store = rebuild(final_nodes, (replace(last, value=rest),))
+    return (*body[:i], *first, *reduce, *body[i + 1 : j], *store, *body[j + 1 :])
+
+
+__all__ = ["accumulate", "alpha", "hoist", "identity", "keep", "stage_reduce", "strip_reduce", "widen"]
+

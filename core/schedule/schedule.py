@@ -1,0 +1,142 @@
+"""Schedule: steps as data. Prints, parses and replays on a kernel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from smelt.core.dim import Dim, parse_dim, to_dim
+from smelt.core.ir.kernel import Kernel
+from smelt.core.schedule import loops, memory, reductions
+from smelt.core.schedule.tree import ScheduleError
+
+Arg: TypeAlias = "str | int | bool | Dim | tuple[int, ...] | tuple[str, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One primitive and its arguments, in the order of its signature after the kernel."""
+
+    name: str
+    args: tuple[Arg, ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join((self.name, *map(_print, self.args)))
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Steps, applied in order. `str` and `parse` are inverses."""
+
+    steps: tuple[Step, ...] = ()
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.steps))
+
+    def __add__(self, other: Schedule) -> Schedule:
+        return Schedule((*self.steps, *other.steps))
+
+
+# name -> (primitive, kinds of its arguments)
+# kinds: v a name, i an int, b a flag, s sizes, o names up to the end, d a Dim, l a pack layout
+PRIMITIVES: Mapping[str, tuple[Callable[..., Kernel], str]] = {
+    "normalise": (loops.normalise, ""),
+    "split": (loops.split, "vivvb"),
+    "chunk": (loops.chunk, "viv"),
+    "tile": (loops.tile, "vsvvvv"),
+    "order": (loops.order, "o"),
+    "peel": (loops.peel, "vdv"),
+    "bind": (loops.bind, "vv"),
+    "unroll": (loops.unroll, "v"),
+    "collapse": (loops.collapse, "vvv"),
+    "strip": (loops.strip, "viib"),
+    "stage_reduce": (reductions.stage_reduce, "vv"),
+    "hoist": (reductions.hoist, "vv"),
+    "accumulate": (reductions.accumulate, "vo"),
+    "widen": (reductions.widen, "vvi"),
+    "strip_reduce": (reductions.strip_reduce, "viib"),
+    "keep": (reductions.keep, "vv"),
+    "pack": (memory.pack, "vl"),
+    "stage": (memory.stage, "vlv"),
+    "bind_let": (memory.bind_let, "v"),
+}
+
+
+def apply(kernel: Kernel, schedule: Schedule) -> Kernel:
+    """The kernel after all steps; Kernel.schedule holds their text, appended to what was there."""
+    for step in schedule.steps:
+        kernel = apply_step(kernel, step)
+    return kernel
+
+
+def apply_step(kernel: Kernel, step: Step) -> Kernel:
+    """One step. Raises ScheduleError when it is unknown or not provably legal."""
+    if step.name not in PRIMITIVES:
+        raise ScheduleError(step.name, "there is no such primitive")
+    done = PRIMITIVES[step.name][0](kernel, *step.args)
+    text = f"{kernel.schedule}; {step}" if kernel.schedule else str(step)
+    return done.with_(schedule=text)
+
+
+def _print(arg: Arg) -> str:
+    if isinstance(arg, bool):
+        return "yes" if arg else "no"
+    if isinstance(arg, tuple):
+        items = list(map(str, arg))
+        return f"[{' '.join(items)}]"
+    if isinstance(arg, Dim):
+        return str(arg) if arg.is_const else f"{{{arg}}}"
+    return str(arg)
+
+
+_TOKEN = re.compile(r"\s*(?:\{([^}]*)\}|\[([^\]]*)\]|(\([^)]*\))|([^\s;\[\]{}()]+))")
+
+
+def _tokens(text: str) -> list[str]:
+    found, at = [], 0
+    while at < len(text.rstrip()):
+        m = _TOKEN.match(text, at)
+        if m is None:
+            raise ScheduleError(text.strip(), f"cannot read {text[at:].strip()!r}")
+        found.append(m.group(0).strip())
+        at = m.end()
+    return found
+
+
+def _strip(token: str) -> str:
+    return token[1:-1] if token[:1] in "[{" else token
+
+
+_READ: Mapping[str, Callable[[str], Any]] = {
+    "v": str,
+    "i": int,
+    "b": lambda t: {"yes": True, "no": False}[t],
+    "s": lambda t: tuple(int(x) for x in _strip(t).split()),
+    "o": lambda t: tuple(_strip(t).split()),
+    "d": lambda t: to_dim(parse_dim(_strip(t))),
+    "l": str,
+}
+
+
+def parse(text: str) -> Schedule:
+    """The inverse of str(schedule); ScheduleError names the step that cannot be read."""
+    steps = []
+    for part in filter(str.strip, _split_steps(text)):
+        name, *tokens = _tokens(part)
+        if name not in PRIMITIVES:
+            raise ScheduleError(part.strip(), "there is no such primitive")
+        kinds = PRIMITIVES[name][1]
+        if len(tokens) != len(kinds):
+            raise ScheduleError(part.strip(), f"has {len(tokens)} arguments, expected {len(kinds)}")
+        try:
+            args = tuple(_READ[k](t) for k, t in zip(kinds, tokens, strict=True))
+        except (ValueError, KeyError) as e:
+            raise ScheduleError(part.strip(), f"cannot read an argument ({e})") from e
+        steps.append(Step(name, args))
+    return Schedule(tuple(steps))
+
+
+def _split_steps(text: str) -> list[str]:
+    return text.replace("\n", ";").split(";")

@@ -1,0 +1,57 @@
+"""Kernel and Machine in, Schedule out: a table of strategies, tried in order for every top-level nest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from smelt.core.ir.kernel import Kernel, Loop, Store
+from smelt.core.machine import Machine
+from smelt.core.schedule.draft import Draft
+from smelt.core.schedule.schedule import Schedule
+from smelt.core.schedule.strategies.contraction import contraction
+from smelt.core.schedule.strategies.elementwise import elementwise
+from smelt.core.schedule.strategies.fallback import outer_groups
+from smelt.core.schedule.strategies.lanes import lanes
+from smelt.core.schedule.strategies.reduction import columns, rows
+from smelt.core.schedule.tree import ScheduleError, chain
+
+Strategy: TypeAlias = Callable[[Draft, str], None]
+
+# A strategy refuses (ScheduleError) nests that are not its kind; its steps are then taken back.
+# Order: contraction before columns, whose trees would also fit a matrix product; rows before columns,
+# because a row kernel's reductions follow no contiguous loop.
+VECTORS: tuple[Strategy, ...] = (elementwise, contraction, rows, columns, outer_groups)
+LANES: tuple[Strategy, ...] = (lanes, outer_groups)
+
+
+def choose(kernel: Kernel, machine: Machine, constants: frozenset[str] = frozenset()) -> Schedule:
+    """The schedule of a naive kernel for a machine. constants: inputs known when compiling."""
+    return draft(kernel, machine, constants).schedule
+
+
+def draft(kernel: Kernel, machine: Machine, constants: frozenset[str] = frozenset()) -> Draft:
+    """As `choose`, with the scheduled kernel."""
+    d = Draft(kernel.with_(schedule=""), machine, constants)
+    d.do("normalise")
+    for root in _roots(d.kernel):
+        for strategy in LANES if machine.max_lanes > 1 else VECTORS:
+            try:
+                with d.all_or_nothing():
+                    strategy(d, root)
+                break
+            except ScheduleError:
+                continue
+    return d
+
+
+def _roots(kernel: Kernel) -> tuple[str, ...]:
+    """The outermost loop of every top-level nest of serial loops."""
+    found = []
+    for s in kernel.body:
+        if isinstance(s, Store):
+            continue
+        nodes, _ = chain(s)
+        if nodes and isinstance(nodes[0], Loop) and nodes[0].level == "serial":
+            found.append(nodes[0].var)
+    return tuple(found)

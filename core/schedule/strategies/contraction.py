@@ -1,0 +1,351 @@
+"""Contractions (matrix products, convolutions): register tiles of rows x columns over packed panels.
+
+The schedule is the same for a matrix product and a convolution on channels-last data: rows are output
+positions, columns output channels, the reduction runs over taps and channels. For every panel of columns
+{ for every tile of rows { accumulate in registers; epilogue; store } }.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from smelt.core.dim import YES, Dim
+from smelt.core.ir.analysis import kernel_facts
+from smelt.core.ir.kernel import Load, walk_expr
+from smelt.core.machine import Machine
+from smelt.core.schedule.draft import Draft
+from smelt.core.schedule.pack import PackDim, PackSpec
+from smelt.core.schedule.tree import ScheduleError, chain, expressions, find, var_of
+from smelt.core.schedule.view import Roles, View, roles
+
+MAX_ROWS = 16
+"""Bodies of a row tile are emitted once per height; more rows than this gain nothing."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A register tile: rows x (vectors * lanes) columns."""
+
+    rows: int
+    vectors: int
+    lanes: int
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.lanes
+
+
+def register_shapes(machine: Machine, lanes: int, accumulators: int, pointers: bool) -> tuple[Shape, ...]:
+    """The tiles that fit the register file: rows*vectors accumulators, a vector of B each, one of A.
+
+    pointers: every row has an address of its own (padding, strides unknown when compiling), so that
+    more than 8 rows would spill addresses on a machine with 16 integer registers.
+    """
+    registers = max(machine.vector_registers, 16)
+    # two spare of 32: 31 live ones spill under some of LLVM's scheduling models
+    live = registers - 3 if registers >= 32 else registers - 1
+    found = []
+    for vectors in (1, 2, 4, 8):
+        rows = (live - 1 - vectors) // (vectors * accumulators)
+        rows = min(rows, 8 if pointers else MAX_ROWS)
+        rows -= rows % 2 if rows > 4 else 0
+        if rows >= 1:
+            found.append(Shape(rows, vectors, lanes))
+    return tuple(found)
+
+
+def choose_shape(
+    shapes: tuple[Shape, ...], columns: int | None, rows: int | None, panel_bytes: int, cache: int
+) -> Shape:
+    """The tile with the least estimated time per output. columns, rows: extents when constant.
+    panel_bytes: of one column of B (0: unknown); panels that overflow `cache` are read from further out."""
+
+    def efficiency(height: int, vectors: int) -> float:
+        fma, loads = height * vectors, height + vectors
+        return fma / max(fma, loads, 8)  # 8: latency 4 times 2 pipes
+
+    def time(s: Shape) -> float:
+        heights = _heights(s.rows, rows)
+        height = heights[0]
+        spill = 1.3 if panel_bytes * s.columns > cache else 1.0
+        if columns is None:
+            return spill / efficiency(height, s.vectors)
+        full, rest = divmod(columns, s.columns)
+        cost = full * s.vectors / efficiency(height, s.vectors) * spill
+        tail = power(ceil(rest / s.lanes)) if rest else 0
+        if rest:
+            cost += tail / efficiency(height, tail) + 0.5 * s.vectors  # and a second loop nest
+        return cost
+
+    # of equals, the one nearest to square in registers: 12x32 on AVX-512, 6x16 on AVX2
+    return min(shapes, key=lambda s: (round(time(s), 6), abs(s.vectors - 2)))
+
+
+def power(n: int) -> int:
+    """The smallest power of two >= n."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def _heights(most: int, rows: int | None) -> tuple[int, bool]:
+    """(rows of a tile, whether tiles of that height cover the rows exactly)."""
+    if rows is None:
+        return most, False
+    if rows <= most:
+        return max(rows, 1), True
+    exact = [h for h in range(most, 0, -1) if rows % h == 0]
+    if exact[0] * 3 >= most * 2:
+        return exact[0], True
+    return most, False
+
+
+def contraction(d: Draft, root: str) -> None:
+    """Register tiles for a nest that `roles` understands; refuses others."""
+    v = d.view(root)
+    r = roles(v)
+    if r is None:
+        raise ScheduleError("contraction", "no row and column roles")
+    if v.extent(r.column) == 0:
+        raise ScheduleError("contraction", "nothing to compute")
+    v, r = _collapsed(d, v, r)
+    lanes = d.machine.lanes(v.bits)
+    rows = None if r.row is None else v.extent(r.row).const_or_none
+    rows = 1 if r.row is None else rows
+    shapes = register_shapes(d.machine, lanes, len(v.reduces()), _needs_pointers(v, r))
+    panel = _panel_bytes(r)
+    columns = v.extent(r.column).const_or_none
+    if rows is None or rows > 2:
+        shapes = tuple(s for s in shapes if s.vectors <= 4) or shapes
+    shape = choose_shape(shapes, columns, rows, panel, d.machine.cache_bytes[1] // 2)
+    padded = _layout(d, v, r, shape, rows)
+    if columns is None:
+        _dynamic_columns(d, r, shape, padded)
+    else:
+        _constant_columns(d, r, shape, columns, padded)
+
+
+def _collapsed(d: Draft, v: View, r: Roles) -> tuple[View, Roles]:
+    """Row loops joined into one while their accesses allow (pixels of a 1x1 convolution)."""
+    while r.row is not None and r.outer:
+        i = v.vars.index(r.row)
+        outer = v.vars[i - 1] if i else ""
+        name = d.fresh(f"{outer}_{r.row}")
+        if outer not in r.outer or not d.attempt("collapse", outer, r.row, name):
+            break
+        v = d.view(name)
+        again = roles(v)
+        assert again is not None
+        r = again
+    return v, r
+
+
+def _needs_pointers(v: View, r: Roles) -> bool:
+    """Whether the addresses of A's rows are not one base plus constants."""
+    for a in r.a:
+        step = None if r.row is None else v.stride(a, r.row)
+        if a.guard or (r.row is not None and (step is None or not step.is_const)):
+            return True
+    return False
+
+
+def _panel_bytes(r: Roles) -> int:
+    """Bytes of B that one column reads; 0 when unknown."""
+    total = r.reduce.dtype.bytes
+    for a in r.reduce.axes:
+        if not a.extent.is_const:
+            return 0
+        total *= a.extent.const
+    return total
+
+
+# ---------------------------------------------------------------- the right operand
+
+
+FAR = 4096
+"""Bytes between reduction steps of B from which reading it in place loses to packing it: one page, so
+that every step misses the TLB and the prefetcher."""
+
+
+def _layout(d: Draft, v: View, r: Roles, shape: Shape, rows: int | None) -> bool:
+    """Bring B into panels when that pays; True when B then has zeros behind its last column."""
+    b = r.b
+    loads = [x for e in expressions(d.kernel.body) for x in walk_expr(e) if isinstance(x, Load)]
+    same = all(x.index == b.index for x in loads if x.buffer == b.buffer)
+    axes = [i for i, x in enumerate(b.index) if r.column in x.symbols]
+    panels = same and len(axes) == 1 and not b.guard and _fits_panels(d, b.index[axes[0]], r, shape)
+    if panels and b.buffer in d.constants:
+        d.do("pack", b.buffer, str(_panel_spec(b, r, axes[0], shape.columns)))
+        return True
+    few = rows is not None and rows < 8
+    if v.stride(b, r.column) == 1:
+        symbolic = not v.extent(r.column).is_const and not d.machine.masked
+        if few or not (symbolic or _is_far(v, r)):
+            return False
+    elif rows == 1:
+        raise ScheduleError("contraction", "a vector times a matrix along its rows: dot products do better")
+    if not panels:
+        return False
+    name = d.fresh(f"{b.buffer}.panels")
+    d.do("stage", b.buffer, str(_panel_spec(b, r, axes[0], shape.columns)), name)
+    _schedule_copy(d, name)
+    return True
+
+
+def _fits_panels(d: Draft, index: Dim, r: Roles, shape: Shape) -> bool:
+    """Whether the axis is the column plus whole panels."""
+    found = index.linear(r.column)
+    if found is None or found[0] != 1:
+        return False
+    return kernel_facts(d.kernel).prove_divisible(found[1], shape.columns) is YES
+
+
+def _panel_spec(b: Load, r: Roles, axis: int, columns: int) -> PackSpec:
+    """Axes of batch loops, panel, axes of the reduction in its order, column within the panel."""
+    depth = {a.var: i for i, a in enumerate(r.reduce.axes)}
+
+    def rank(a: int) -> tuple[int, int]:
+        found = [depth[s] for s in b.index[a].symbols if s in depth]
+        return (1, max(found)) if found else (0, a)
+
+    others = sorted((a for a in range(len(b.index)) if a != axis), key=rank)
+    batch = [PackDim(a) for a in others if rank(a)[0] == 0]
+    inner = [PackDim(a) for a in others if rank(a)[0] == 1]
+    panel, lane = PackDim(axis, "outer", columns), PackDim(axis, "inner", columns)
+    return PackSpec((*batch, panel, *inner, lane))
+
+
+def _is_far(v: View, r: Roles) -> bool:
+    """Whether steps of the innermost reduction axis jump a page or more in B."""
+    step = v.stride(r.b, r.reduce.axes[-1].var) if r.reduce.axes else None
+    return step is not None and step.is_const and step.const * r.b.dtype.bytes >= FAR
+
+
+def _schedule_copy(d: Draft, name: str) -> None:
+    """Panels are filled in parallel, a row of each at a time."""
+    scratch = d.kernel.buffers()[name]
+    names = [f"{name}.{i}" for i in range(len(scratch.shape))]
+    kept = [n for n in names if find(d.kernel, n) is not None]
+    for n in kept[:-2]:
+        d.do("bind", n, "group")
+    if len(kept) == len(names):
+        d.do("bind", names[-1], "vector")
+
+
+# ---------------------------------------------------------------- panels and tiles
+
+
+def _constant_columns(d: Draft, r: Roles, shape: Shape, columns: int, padded: bool) -> None:
+    """Whole panels, then what is left in a narrower one (padded) or in whole vectors and a rest."""
+    c, rest = r.column, columns % shape.columns
+    suffix = ""
+    if columns - rest and rest:
+        _outermost(d, c)
+        d.do("peel", c, columns - rest, ".t")
+        suffix = ".t"
+    if columns - rest:
+        _panel(d, r, "", c, shape, shape.columns, 0)
+    if not rest:
+        return
+    if padded:
+        width = min(power(ceil(rest / shape.lanes)) * shape.lanes, shape.columns)
+        _panel(d, r, suffix, c + suffix, shape, rest, width)
+        return
+    for width in _pieces(rest, shape.lanes):
+        if width < rest:
+            _outermost(d, c + suffix)
+            d.do("peel", c + suffix, width, ".t")
+        _panel(d, r, suffix, c + suffix, shape, width, 0)
+        rest -= width
+        suffix += ".t"
+
+
+def _pieces(n: int, lanes: int) -> list[int]:
+    """n as powers of two of whole vectors, and the rest: 44 of 16 lanes are 32 and 12."""
+    found = []
+    whole = n // lanes
+    while whole:
+        width = 1 << (whole.bit_length() - 1)
+        found.append(width * lanes)
+        whole -= width
+    return found + ([n % lanes] if n % lanes else [])
+
+
+def _outermost(d: Draft, var: str) -> None:
+    names = list(d.view(var).vars)
+    d.order(var, *(n for n in names if n != var))
+
+
+def _panel(
+    d: Draft, r: Roles, suffix: str, column: str, shape: Shape, width: int, padded_width: int
+) -> None:
+    """One nest whose columns are a multiple of width: split them and tile."""
+    d.do("split", column, width, f"{column}.o", f"{column}.i", False)
+    _tile(d, r, suffix, f"{column}.o", f"{column}.i", shape, padded_width if padded_width > width else 0)
+
+
+def _dynamic_columns(d: Draft, r: Roles, shape: Shape, padded: bool) -> None:
+    """Panels that are whole are not masked; the last one, if cut, is a nest of its own."""
+    c, n = r.column, d.view(r.column).extent(r.column)
+    o, i = f"{c}.o", f"{c}.i"
+    d.do("split", c, shape.columns, o, i, True)
+    _outermost_of_split(d, o)
+    whole = n // shape.columns
+    exact = kernel_facts(d.kernel).prove_divisible(n, shape.columns) is YES
+    if not exact and d.attempt("peel", o, whole, ".t"):
+        _tile(d, r, ".t", f"{o}.t", f"{i}.t", shape, 0)
+    _tile(d, r, "", o, i, shape, 0)
+
+
+def _outermost_of_split(d: Draft, o: str) -> None:
+    nodes, _ = chain(d.root(o))
+    names = [var_of(n) for n in nodes]
+    d.order(o, *(n for n in names if n != o))
+
+
+def _tile(d: Draft, r: Roles, suffix: str, outer: str, inner: str, shape: Shape, padded_width: int) -> None:
+    """Rows in register tiles, groups over panels and tiles, accumulators in registers."""
+    batch, outers = [x + suffix for x in r.batch], [x + suffix for x in r.outer]
+    row = None if r.row is None else r.row + suffix
+    row_outer, row_inner = _split_rows(d, row, shape)
+    groups = [*batch, outer, *outers, *row_outer]
+    d.order(*groups, *row_inner, inner)
+    for g in groups:
+        d.do("bind", g, "group")
+    for name in d.stage_reduce(groups[-1]):
+        if padded_width:
+            d.do("widen", name, inner, padded_width)
+        d.do("accumulate", name, ())
+    for x in row_inner:
+        d.do("unroll", x)
+    d.do("bind", inner, "vector")
+    _unroll_short(d, r, suffix)
+
+
+def _split_rows(d: Draft, row: str | None, shape: Shape) -> tuple[list[str], list[str]]:
+    """(loops over tiles, loop within a tile)"""
+    if row is None:
+        return [], []
+    found = find(d.kernel, row)
+    assert found is not None
+    extent = found[1].extent
+    height, exact = _heights(shape.rows, extent.const_or_none)
+    if exact and extent == height:
+        return [], [row]
+    names = (f"{row}.o", f"{row}.i")
+    if exact:
+        d.do("split", row, height, *names, False)
+    elif height == 1:
+        return [row], []
+    else:
+        d.do("tile", row, tuple(range(height, 0, -1)), "balanced", names[0], f"{row}.r", names[1])
+    return [names[0]], [names[1]]
+
+
+def _unroll_short(d: Draft, r: Roles, suffix: str) -> None:
+    """The innermost reduction axis of a few steps (3 input channels) is written out."""
+    last = r.reduce.axes[-1] if r.reduce.axes else None
+    if last is not None and last.extent.is_const and last.extent.const <= 4:
+        d.attempt("unroll", last.var + suffix)
+
+
+__all__ = ["choose_shape", "contraction", "register_shapes"]

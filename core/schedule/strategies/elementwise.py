@@ -1,0 +1,112 @@
+"""Nests without reductions (elementwise, broadcasts, data movement): flat loops in chunks of vectors."""
+
+from __future__ import annotations
+
+from smelt.core.dim import YES, Dim
+from smelt.core.ir.analysis import kernel_facts
+from smelt.core.ir.kernel import Load, walk_expr
+from smelt.core.schedule.draft import Draft
+from smelt.core.schedule.tree import ScheduleError
+from smelt.core.schedule.view import View
+
+CHUNK_BYTES = 16 * 1024
+"""Written per group: enough to pay for claiming it, few enough that cores share short tensors."""
+HEAVY_CHUNK_BYTES = 4 * 1024
+MAX_PARTS = 8
+"""Nests that peeling at boundaries (concat, pad) may make of one."""
+
+
+def elementwise(d: Draft, root: str) -> None:
+    """Collapse what accesses allow, cut at boundaries of guards, chunk into groups, vectors inside."""
+    v = d.view(root)
+    if v.all_reduces():
+        raise ScheduleError("elementwise", "there are reductions")
+    for part in _cut(d, root):
+        _one(d, part)
+
+
+def _one(d: Draft, root: str) -> None:
+    v = collapse_all(d, d.view(root))
+    inner = v.vars[-1]
+    lanes = d.machine.lanes(v.bits)
+    size = min(d.kernel.buffers()[s.buffer].dtype.bytes for s in v.stores)
+    budget = max((HEAVY_CHUNK_BYTES if v.is_heavy else CHUNK_BYTES) // size, 4 * lanes)
+    n = v.extent(inner).const_or_none
+    groups = list(v.vars[:-1])
+    if n is None or n > budget:
+        d.do("chunk", inner, _chunk(n, budget), f"{inner}.g")
+        groups.append(f"{inner}.g")
+    elif groups and n * 2 <= budget:
+        rows = max(budget // max(n, 1), 1)
+        d.do("chunk", groups[-1], rows, f"{groups[-1]}.g")
+        groups[-1] += ".g"
+    for g in groups:
+        d.do("bind", g, "group")
+    if v.has_lets and len(v.vars) > 1:
+        d.attempt("bind_let", v.vars[-2])
+    d.do("strip", inner, lanes, 2 if v.is_heavy else 4, d.machine.masked)
+
+
+def _chunk(n: int | None, budget: int) -> int:
+    """A divisor of n near the budget, so that no chunk is cut; the budget when there is none."""
+    if n is None:
+        return budget
+    return next((c for c in range(budget, budget // 2, -1) if n % c == 0), budget)
+
+
+def collapse_all(d: Draft, v: View) -> View:
+    """Every pair of neighbouring loops that accesses allow, joined, from the inside out."""
+    at = len(v.vars) - 2
+    while at >= 0:
+        a, b = v.vars[at], v.vars[at + 1]
+        if d.attempt("collapse", a, b, name := d.fresh(f"{a}_{b}" if len(a) < 12 else "flat")):
+            v = d.view(name)
+        at -= 1
+        at = min(at, len(v.vars) - 2)
+    return v
+
+
+# ---------------------------------------------------------------- boundaries
+
+
+def _cut(d: Draft, root: str) -> list[str]:
+    """Peel loops where a guard's truth changes (concat, slices of pads); the roots of the parts."""
+    parts = [root]
+    done: list[str] = []
+    while parts:
+        part = parts.pop(0)
+        found = None if len(parts) + len(done) + 1 >= MAX_PARTS else _boundary(d, d.view(part))
+        if found is None:
+            done.append(part)
+            continue
+        var, at = found
+        names = d.view(part).vars
+        with d.all_or_nothing():
+            d.order(var, *(n for n in names if n != var))
+            d.do("peel", var, at, ".b")
+        for s in (".b", ""):
+            back = [n + s for n in names]
+            d.order(*back)
+            parts.insert(0, back[0])
+    return done
+
+
+def _boundary(d: Draft, v: View) -> tuple[str, Dim] | None:
+    """(loop, position) where a bound of some load starts or stops to hold, strictly inside the loop."""
+    facts = kernel_facts(d.kernel)
+    for s in v.stores:
+        for e in walk_expr(s.value):
+            for b in e.guard if isinstance(e, Load) else ():
+                for loop in v.loops:
+                    found = b.index.linear(loop.var)
+                    if found is None or found[0] != 1:
+                        continue
+                    for edge in (b.low - found[1], b.high - found[1]):
+                        inside = (
+                            not (edge.symbols & set(v.vars))
+                            and facts.prove_lt(0, edge) is YES
+                            and facts.prove_lt(edge, loop.extent) is YES
+                        )
+                        if inside:
+                            return loop.var, edge
+    return None

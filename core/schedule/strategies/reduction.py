@@ -1,0 +1,257 @@
+"""Reductions: along the contiguous axis (rows in registers, then across the vector), or along another
+one (vectors of kept elements: pooling, depthwise convolution, softmax over channels)."""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+from smelt.core.dim import YES, Dim
+from smelt.core.ir.analysis import kernel_facts
+from smelt.core.ir.kernel import Call, Load, Reduce, Store, walk, walk_expr
+from smelt.core.schedule.draft import Draft
+from smelt.core.schedule.strategies.contraction import power
+from smelt.core.schedule.tree import ScheduleError, chain, find, used_in, var_of
+from smelt.core.schedule.view import HEAVY, View
+
+UNROLL_TAPS = 9
+"""Window positions that are written out; beyond that a loop over them costs nothing."""
+
+
+# ---------------------------------------------------------------- rows
+
+
+def rows(d: Draft, root: str) -> None:
+    """Softmax, layer norm, sums along the last axis: one row after the other, in vectors along it.
+
+    Loops that the reductions follow are outer, the others run inside a row; a nest without others (a
+    plain sum along an axis) gives one scalar per row.
+    """
+    v = _collapsed(d, d.view(root))
+    outer, inner = _sides(v)
+    if not _along(v, inner):
+        raise ScheduleError("rows", "the reduced axis is not contiguous")
+    if not outer:
+        raise ScheduleError("rows", "there is no loop to stage at")
+    if len(inner) > 1:
+        raise ScheduleError("rows", "several loops inside a row that do not collapse")
+    d.order(*outer, *inner)
+    lanes = d.machine.lanes(v.bits)
+    anchor, groups = outer[-1], list(outer)
+    _group_rows(d, v, groups, inner)
+    names = d.stage_reduce(anchor)
+    _keep_heavy(d, v, names)
+    d.attempt("hoist", anchor, "inv")
+    heavy = v.is_heavy
+    for name in names:
+        d.attempt("strip_reduce", name, lanes, 2 if heavy else 4, d.machine.masked)
+    for x in inner:
+        d.do("strip", x, lanes, 2 if heavy else 4, d.machine.masked)
+
+
+def _sides(v: View) -> tuple[list[str], list[str]]:
+    """(loops that some reduction follows, loops that none does)"""
+    followed = frozenset[str]().union(*(used_in(r) for r in v.all_reduces()))
+    return [x for x in v.vars if x in followed], [x for x in v.vars if x not in followed]
+
+
+def _along(v: View, inner: list[str]) -> bool:
+    """Whether every reduction steps by one element along its last axis in some load, and stores follow
+    the inner loop in the same way."""
+    for r in v.all_reduces():
+        loads = [x for x in walk_expr(r.body) if isinstance(x, Load)]
+        if r.axes and loads and not any(v.stride(x, r.axes[-1].var) == 1 for x in loads):
+            return False
+    return not inner or all(v.stride(s, inner[-1]) == 1 for s in v.stores)
+
+
+def _collapsed(d: Draft, v: View) -> View:
+    """Neighbouring loops and neighbouring axes joined where accesses allow."""
+    for r in v.all_reduces():
+        axes = [a.var for a in r.axes]
+        while len(axes) > 1:
+            b, a = axes.pop(), axes.pop()
+            name = d.fresh(f"{a}_{b}")
+            if not d.attempt("collapse", a, b, name):
+                break
+            axes.append(name)
+    v = d.view(v.vars[0])
+    outer, inner = _sides(v)
+    for side in (inner, outer):
+        at = len(side) - 2
+        while at >= 0:
+            a, b = side[at], side[at + 1]
+            name = d.fresh(f"{a}_{b}" if len(a) < 12 else "flat")
+            if d.attempt("collapse", a, b, name):
+                side[at : at + 2] = [name]
+                v = d.view(name)
+            at -= 1
+    return v
+
+
+def _group_rows(d: Draft, v: View, groups: list[str], inner: list[str]) -> None:
+    """Rows become groups, several at a time when they are short."""
+    work = [v.extent(x).const_or_none for x in inner]
+    work += [prod_or_none([a.extent for a in r.axes]) for r in v.all_reduces()]
+    size = max((n for n in work if n is not None), default=None)
+    if size is not None and None not in work and size <= 512:
+        d.do("chunk", groups[-1], max(1, 2048 // max(size, 16)), f"{groups[-1]}.g")
+        groups[-1] += ".g"
+    for g in groups:
+        d.do("bind", g, "group")
+
+
+def prod_or_none(extents: list[Dim]) -> int | None:
+    """The product of constant extents."""
+    known = [n.const_or_none for n in extents]
+    return None if None in known else prod(n for n in known if n is not None)
+
+
+def _keep_heavy(d: Draft, v: View, names: list[str]) -> None:
+    """exp of a softmax is computed once: kept in the output between the sum and the division."""
+    if len(v.stores) != 1:
+        return
+    for r, name in _fills(d, names):
+        if any(isinstance(x, Call) and x.fn in HEAVY for x in walk_expr(r.body)):
+            d.attempt("keep", name, v.stores[0].buffer)
+
+
+def _fills(d: Draft, names: list[str]) -> list[tuple[Reduce, str]]:
+    found = []
+    for s in walk(d.kernel.body):
+        if isinstance(s, Store) and s.buffer in names and isinstance(s.value, Reduce):
+            found.append((s.value, s.buffer))
+    return found
+
+
+# ---------------------------------------------------------------- kept axis
+
+
+def columns(d: Draft, root: str) -> None:
+    """Reductions whose neighbours in memory are neighbours in the output: vectors of kept elements,
+    tiles of a second loop when windows overlap, serial loops over what is reduced."""
+    v = d.view(root)
+    column = v.contiguous_store()
+    outer, inner = _sides(v)
+    if column is None or column not in outer or not v.all_reduces():
+        raise ScheduleError("columns", "no kept contiguous axis")
+    if v.extent(column) == 0:
+        raise ScheduleError("columns", "nothing to compute")
+    lanes = d.machine.lanes(v.bits)
+    n = v.extent(column).const_or_none
+    row = _window_row(v, column, inner)
+    wide = _wide(n, lanes, row is not None, len(v.all_reduces()))
+    for width, suffix in _cut(d, column, n, wide * lanes, lanes):
+        _columns(d, v, column, row, inner, width, suffix)
+
+
+def _window_row(v: View, column: str, inner: list[str]) -> str | None:
+    """The innermost other loop that a reduction over a window follows (its loads overlap)."""
+    if inner or not all(len(r.axes) >= 1 and _is_window(v, r) for r in v.all_reduces()):
+        return None
+    followed = [x for x in v.vars if x != column and all(x in used_in(r) for r in v.all_reduces())]
+    return followed[-1] if followed and v.extent(followed[-1]).const_or_none != 1 else None
+
+
+def _is_window(v: View, r: Reduce) -> bool:
+    """Some index adds a loop and a reduced variable."""
+    names = {a.var for a in r.axes}
+    return any(
+        (i.symbols & names) and (i.symbols & set(v.vars))
+        for x in walk_expr(r.body)
+        if isinstance(x, Load)
+        for i in x.index
+    )
+
+
+def _wide(n: int | None, lanes: int, tiled: bool, accumulators: int) -> int:
+    """Vectors per step: enough independent sums to hide the latency, within the registers."""
+    most = 2 if tiled or accumulators > 1 else 4
+    return most if n is None else max(1, min(most, power(ceil(n / lanes) + 1) // 2))
+
+
+def _cut(d: Draft, column: str, n: int | None, width: int, lanes: int) -> list[tuple[int, str]]:
+    """Split the column loop into whole panels and narrower rests; (width, suffix of names) of each.
+    Leaves loops column.o and column.i (with the suffix)."""
+    if n is None:
+        extent = d.view(column).extent(column)
+        d.do("split", column, width, *_names(column, ""), True)
+        _first(d, f"{column}.o")
+        whole = kernel_facts(d.kernel).prove_divisible(extent, width) is YES
+        if not whole and d.attempt("peel", f"{column}.o", extent // width, ".t"):
+            return [(width, ".t"), (width, "")]
+        return [(width, "")]
+    found, suffix, rest = [], "", n
+    for size in _widths(n, width, lanes):
+        part = column + suffix
+        whole_n = rest // size * size
+        if whole_n < rest:
+            _first(d, part)
+            d.do("peel", part, whole_n, ".t")
+        found.append((size, suffix))
+        d.do("split", part, size, *_names(column, suffix), False)
+        rest -= whole_n
+        suffix += ".t"
+    return found
+
+
+def _names(column: str, suffix: str) -> tuple[str, str]:
+    return f"{column}.o{suffix}", f"{column}.i{suffix}"
+
+
+def _widths(n: int, width: int, lanes: int) -> list[int]:
+    """Widths that cover n: 144 in steps of 64 of 16 lanes is 64 (twice) and 16."""
+    found = []
+    for size in (width, n % width // lanes * lanes, n % width % lanes):
+        if size and n >= size:
+            found.append(size)
+    return found
+
+
+def _first(d: Draft, var: str) -> None:
+    nodes, _ = chain(d.root(var))
+    names = [var_of(n) for n in nodes]
+    d.order(var, *(n for n in names if n != var))
+
+
+def _columns(
+    d: Draft, v: View, column: str, row: str | None, inner: list[str], width: int, suffix: str
+) -> None:
+    """One nest over whole panels."""
+    o, i = _names(column, suffix)
+    outer = [x + suffix for x in v.vars if x not in (column, row) and x not in inner]
+    mine = [x + suffix for x in inner]
+    row_outer, row_inner = _tile_rows(d, None if row is None else row + suffix)
+    groups = [*outer, *row_outer, o]
+    d.order(*groups, *mine, *row_inner, i)
+    for g in groups:
+        d.do("bind", g, "group")
+    names = d.stage_reduce(groups[-1])
+    _keep_heavy(d, v, names)
+    d.attempt("hoist", groups[-1], "inv")
+    for name in names:
+        d.attempt("accumulate", name, ())
+    for x in row_inner:
+        d.do("unroll", x)
+    d.do("bind", i, "vector")
+    for r in v.all_reduces():
+        taps = prod_or_none([a.extent for a in r.axes])
+        if row is not None and taps is not None and taps <= UNROLL_TAPS:
+            for a in r.axes:
+                d.attempt("unroll", a.var + suffix)
+
+
+def _tile_rows(d: Draft, row: str | None) -> tuple[list[str], list[str]]:
+    if row is None:
+        return [], []
+    found = find(d.kernel, row)
+    assert found is not None
+    n = found[1].extent.const_or_none
+    exact = [h for h in (4, 5, 3, 2) if n is not None and n % h == 0]
+    if n is not None and n <= 5:
+        return [], [row]
+    o, i = f"{row}.o", f"{row}.i"
+    if exact:
+        d.do("split", row, exact[0], o, i, False)
+    else:
+        d.do("tile", row, (4, 3, 2, 1), "balanced", o, f"{row}.r", i)
+    return [o], [i]

@@ -1,0 +1,372 @@
+"""Loops of a kernel by the name of their variable: find, edit with facts in scope, guard, simplify."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TypeAlias
+
+from smelt.core.diag import SmeltError
+from smelt.core.dim import YES, Dim, Facts, Symbol, sym, to_dim
+from smelt.core.ir.analysis import enter, kernel_facts
+from smelt.core.ir.kernel import (
+    Axis,
+    Block,
+    Bound,
+    Buffer,
+    Call,
+    Const,
+    Expr,
+    Index,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Reduce,
+    Stmt,
+    Store,
+    Tiles,
+    walk,
+    walk_expr,
+)
+from smelt.core.ir.rewrite import Body, bound_symbols, free_symbols, local_buffers
+
+Node: TypeAlias = Loop | Tiles
+
+
+class ScheduleError(SmeltError):
+    """A primitive that refuses: what it was asked, and why that is not provably legal."""
+
+    def __init__(self, primitive: str, reason: str) -> None:
+        super().__init__(f"{primitive}: {reason}", kind="internal")
+
+
+def var_of(node: Node) -> str:
+    """The name a schedule calls a loop by: its variable, or the start of its tiles."""
+    return node.var if isinstance(node, Loop) else node.start
+
+
+def edit(kernel: Kernel, var: str, fn: Callable[[Node, Facts], Stmt | Body], what: str) -> Kernel:
+    """Every loop named var replaced by fn(loop, facts outside it). Refuses when there is none."""
+    hits = 0
+
+    def visit(s: Stmt, facts: Facts) -> Body:
+        nonlocal hits
+        if isinstance(s, Store):
+            return (s,)
+        if not isinstance(s, Block) and var_of(s) == var:
+            hits += 1
+            done = fn(s, facts)
+            return done if isinstance(done, tuple) else (done,)
+        if var not in bound_symbols(s):
+            return (s,)
+        inner = enter(facts, s)
+        return (replace(s, body=tuple(x for c in s.body for x in visit(c, inner))),)
+
+    facts = kernel_facts(kernel)
+    body = tuple(x for s in kernel.body for x in visit(s, facts))
+    if not hits:
+        raise ScheduleError(what, f"there is no loop '{var}'")
+    return kernel.with_(body=body)
+
+
+def find(kernel: Kernel, var: str) -> tuple[tuple[Stmt, ...], Node] | None:
+    """(statements around it, outermost first; the loop) for the first loop of that name."""
+
+    def visit(s: Stmt, path: tuple[Stmt, ...]) -> tuple[tuple[Stmt, ...], Node] | None:
+        if isinstance(s, Store):
+            return None
+        if not isinstance(s, Block) and var_of(s) == var:
+            return path, s
+        for c in s.body:
+            found = visit(c, (*path, s))
+            if found is not None:
+                return found
+        return None
+
+    for s in kernel.body:
+        found = visit(s, ())
+        if found is not None:
+            return found
+    return None
+
+
+def chain(s: Stmt) -> tuple[tuple[Node, ...], Body]:
+    """The perfectly nested loops from s inward, and the body of the innermost."""
+    nodes: list[Node] = []
+    body: Body = (s,)
+    while len(body) == 1 and isinstance(body[0], Loop | Tiles):
+        nodes.append(body[0])
+        body = body[0].body
+    return tuple(nodes), body
+
+
+def rebuild(nodes: Iterable[Node], body: Body) -> Body:
+    """The loops around another body, outermost first."""
+    for node in reversed(tuple(nodes)):
+        body = (replace(node, body=body),)
+    return body
+
+
+def stores(body: Body) -> tuple[Store, ...]:
+    """Every store below."""
+    return tuple(s for s in walk(body) if isinstance(s, Store))
+
+
+def store_loads(s: Store) -> tuple[Load, ...]:
+    """Every load in the value of a store."""
+    return tuple(e for e in walk_expr(s.value) if isinstance(e, Load))
+
+
+def expressions(body: Body) -> tuple[Expr, ...]:
+    """Every whole expression below: stored values and values of lets."""
+    found: list[Expr] = []
+    for s in walk(body):
+        if isinstance(s, Store):
+            found.append(s.value)
+        elif isinstance(s, Block):
+            found += [x for _, x, *_ in s.let]
+    return tuple(found)
+
+
+def names_of(kernel: Kernel) -> set[str]:
+    """Every name a new variable or buffer must differ from."""
+    names = {d.name for d in kernel.dims} | set(kernel.buffers()) | set(bound_symbols(kernel.body))
+    return names | {b.name for b in local_buffers(kernel.body)}
+
+
+# ---------------------------------------------------------------- loads and stores with facts
+
+
+LoadFn: TypeAlias = Callable[[Load, Facts], Expr]
+StoreFn: TypeAlias = Callable[[Store, Facts], Stmt]
+
+
+def map_loads(e: Expr, facts: Facts, fn: LoadFn) -> Expr:
+    """fn(load, facts in scope) in the place of every load of e."""
+    if isinstance(e, Load):
+        other = None if e.otherwise is None else map_loads(e.otherwise, facts, fn)
+        return fn(e if other is e.otherwise else replace(e, otherwise=other), facts)
+    if isinstance(e, Call):
+        return Call(e.fn, tuple([map_loads(a, facts, fn) for a in e.args]), e.dtype)
+    if isinstance(e, Reduce):
+        return replace(e, body=map_loads(e.body, enter(facts, e.axes), fn))
+    if isinstance(e, Let):
+        inner = map_loads(e.body, enter(facts, e), fn)
+        return replace(e, value=map_loads(e.value, facts, fn), body=inner)
+    return e
+
+
+def map_accesses(body: Body, facts: Facts, load: LoadFn, store: StoreFn) -> Body:
+    """load and store applied to every access below, with the facts in scope there."""
+    out: list[Stmt] = []
+    for s in body:
+        if isinstance(s, Store):
+            out.append(store(replace(s, value=map_loads(s.value, facts, load)), facts))
+            continue
+        inner = enter(facts, s)
+        done = replace(s, body=map_accesses(s.body, inner, load, store))
+        if isinstance(done, Block):
+            done = replace(
+                done, let=tuple((v, map_loads(x, facts, load), lo, hi) for v, x, lo, hi in done.let)
+            )
+        out.append(done)
+    return tuple(out)
+
+
+def within(index: tuple[Dim, ...], shape: tuple[Dim, ...], facts: Facts) -> bool:
+    """True when every index is proved to be inside its extent."""
+    return all(
+        facts.prove_le(0, i) is YES and facts.prove_lt(i, n) is YES
+        for i, n in zip(index, shape, strict=True)
+    )
+
+
+def guard_body(kernel: Kernel, body: Body, facts: Facts, bound: Bound) -> Body:
+    """body with the bound added to every store to memory, and to every load that depends on the
+    bound's index and is not proved to stay inside its buffer without it."""
+    shapes = {b.name: b.shape for b in kernel.buffers().values()}
+    names = bound.index.symbols
+
+    def load(e: Load, inner: Facts) -> Expr:
+        depends = any(d.symbols & names for d in e.index)
+        if e.buffer not in shapes or not depends or within(e.index, shapes[e.buffer], inner):
+            return e
+        return replace(e, guard=(*e.guard, bound))
+
+    def store(s: Store, _: Facts) -> Stmt:
+        return s if s.buffer not in shapes else replace(s, guard=(*s.guard, bound))
+
+    return map_accesses(body, facts, load, store)
+
+
+# ---------------------------------------------------------------- simplification
+
+
+def _plain(d: Dim) -> bool:
+    return all(isinstance(a, Symbol) for _, mono in d.terms() for a, _ in mono)
+
+
+def simplify_dim(d: Dim, facts: Facts) -> Dim:
+    """d with what the facts decide about its divisions, minima and maxima."""
+    return d if d.is_const or _plain(d) else facts.simplify(d)
+
+
+def _guard(guard: tuple[Bound, ...], facts: Facts) -> tuple[Bound, ...] | None:
+    """The bounds that are not proved, each once, simplified; None when one never holds."""
+    kept: list[Bound] = []
+    for b in guard:
+        b = Bound(*(simplify_dim(d, facts) for d in (b.low, b.index, b.high)))
+        if facts.prove_lt(b.index, b.low) is YES or facts.prove_le(b.high, b.index) is YES:
+            return None
+        sure = facts.prove_le(b.low, b.index) is YES and facts.prove_lt(b.index, b.high) is YES
+        if not sure and b not in kept:
+            kept.append(b)
+    return tuple(kept)
+
+
+def _decided(e: Call, facts: Facts) -> Expr:
+    """Comparisons of indices that the facts decide, and what follows from them.
+
+    le(i, j) -> true or false;  and(true, x) -> x;  select(true, x, y) -> x
+    """
+    if e.fn in ("le", "lt") and isinstance(e.args[0], Index) and isinstance(e.args[1], Index):
+        a, b = e.args[0].dim, e.args[1].dim
+        yes, no = (a, b), (b, a)
+        if e.fn == "le":
+            holds, fails = facts.prove_le(*yes), facts.prove_lt(*no)
+        else:
+            holds, fails = facts.prove_lt(*yes), facts.prove_le(*no)
+        if YES in (holds, fails):
+            return Const(holds is YES, e.dtype)
+    if e.fn == "and":
+        for x, y in (e.args, e.args[::-1]):
+            if isinstance(x, Const) and x.value is True:
+                return y
+            if isinstance(x, Const) and x.value is False:
+                return x
+    if e.fn == "select" and isinstance(e.args[0], Const):
+        return e.args[1] if e.args[0].value else e.args[2]
+    return e
+
+
+def tidy_expr(e: Expr, facts: Facts) -> Expr:
+    """Index expressions simplified, guards that always hold dropped."""
+    if isinstance(e, Load):
+        guard = _guard(e.guard, facts)
+        if guard is None:
+            zero = Const(0.0 if e.dtype.is_float else e.dtype.category != "bool" and 0, e.dtype)
+            return zero if e.otherwise is None else tidy_expr(e.otherwise, facts)
+        other = None if e.otherwise is None or not guard else tidy_expr(e.otherwise, facts)
+        index = tuple([simplify_dim(d, facts) for d in e.index])
+        return Load(e.buffer, index, e.dtype, guard, other)
+    if isinstance(e, Index):
+        return Index(simplify_dim(e.dim, facts), e.dtype)
+    if isinstance(e, Call):
+        return _decided(Call(e.fn, tuple([tidy_expr(a, facts) for a in e.args]), e.dtype), facts)
+    if isinstance(e, Reduce):
+        axes = tuple(Axis(a.var, simplify_dim(a.extent, facts)) for a in e.axes)
+        return replace(e, axes=axes, body=tidy_expr(e.body, enter(facts, axes)))
+    if isinstance(e, Let):
+        low, high = simplify_dim(e.low, facts), simplify_dim(e.high, facts)
+        done = Let(e.var, tidy_expr(e.value, facts), low, high, e.body)
+        return replace(done, body=tidy_expr(e.body, enter(facts, done)))
+    return e
+
+
+def tidy(body: Body, facts: Facts) -> Body:
+    """tidy_expr everywhere, and extents simplified."""
+    out: list[Stmt] = []
+    for s in body:
+        if isinstance(s, Store):
+            index = tuple([simplify_dim(d, facts) for d in s.index])
+            guard = _guard(s.guard, facts)
+            if guard is not None:
+                out.append(Store(s.buffer, index, tidy_expr(s.value, facts), s.accumulate, guard))
+        elif isinstance(s, Block):
+            let = tuple((v, tidy_expr(x, facts), lo, hi) for v, x, lo, hi in s.let)
+            inner = enter(facts, s)
+            guard = _guard(s.guard, inner)
+            if guard is not None:
+                out.append(Block(tidy(s.body, inner), s.buffers, let, guard))
+        else:
+            done = replace(s, extent=simplify_dim(s.extent, facts))
+            out.append(replace(done, body=tidy(s.body, enter(facts, done))))
+    return tuple(out)
+
+
+# ---------------------------------------------------------------- legality
+
+
+def span(d: Dim, inner: dict[str, Dim]) -> Dim | None:
+    """max - min of d while the inner variables (name -> extent) run; None when d is not linear in them."""
+    total = to_dim(0)
+    for name in sorted(d.symbols & inner.keys()):
+        found = d.linear(name)
+        if found is None or not found[0].is_const:
+            return None
+        total = total + abs(found[0].const) * (inner[name] - 1)
+    return total
+
+
+def _inner_extents(body: Body) -> dict[str, Dim]:
+    found: dict[str, Dim] = {}
+    for s in walk(body):
+        if isinstance(s, Loop):
+            found[s.var] = s.extent
+        elif isinstance(s, Tiles):
+            found[s.start] = s.extent
+    return found
+
+
+def distinct_axes(node: Node, index: tuple[Dim, ...], facts: Facts) -> tuple[int, ...]:
+    """The axes along which different iterations of node touch disjoint positions, whatever the loops
+    inside it do."""
+    inner = _inner_extents(node.body)
+    var = var_of(node)
+    step = to_dim(1) if isinstance(node, Loop) else sym(node.rows)
+    found = []
+    facts = enter(facts, node)
+    for axis, d in enumerate(index):
+        if var not in d.symbols:
+            continue
+        linear = d.linear(var)
+        if linear is None or not linear[0].is_const:
+            continue
+        reach = span(linear[1], inner)
+        if reach is not None and facts.prove_lt(reach, abs(linear[0].const) * step) is YES:
+            found.append(axis)
+    return tuple(found)
+
+
+def is_parallel(node: Node, facts: Facts) -> bool:
+    """True when the iterations of node are proved independent: each writes its own elements, and what
+    one writes no other reads. Buffers declared inside are private."""
+    private = {b.name for b in (*node.buffers, *local_buffers(node.body))}
+    written: dict[str, set[tuple[int, Dim]]] = {}
+    for s in stores(node.body):
+        if s.buffer in private:
+            continue
+        own = {(a, s.index[a]) for a in distinct_axes(node, s.index, facts)}
+        if s.buffer in written:
+            # two stores are apart when they share an axis on which both have the same index
+            own &= written[s.buffer]
+        if not own:
+            return False
+        written[s.buffer] = own
+    for e in expressions(node.body):
+        for x in walk_expr(e):
+            mine = written.get(x.buffer) if isinstance(x, Load) else None
+            if mine is not None and isinstance(x, Load) and not (mine & set(enumerate(x.index))):
+                return False
+    return True
+
+
+def used_in(s: Stmt | Expr | Body) -> frozenset[str]:
+    """Symbols used but not bound inside."""
+    return free_symbols(s)
+
+
+def declare(node: Node, buffers: tuple[Buffer, ...]) -> Node:
+    """node with further buffers of its own."""
+    return replace(node, buffers=(*node.buffers, *buffers))

@@ -1,0 +1,165 @@
+"""One loop nest of a kernel, as strategies see it: loops, stores, reductions, strides of accesses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from smelt.core.dim import Dim, to_dim
+from smelt.core.ir.analysis import strip_casts
+from smelt.core.ir.kernel import Call, Expr, Kernel, Let, Load, Loop, Reduce, Stmt, Store, children, walk_expr
+from smelt.core.schedule.tree import chain, used_in
+
+HEAVY = frozenset(
+    ("exp", "log", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "asinh",
+     "acosh", "atanh", "erf", "pow")
+)
+
+
+@dataclass(frozen=True)
+class View:
+    """A perfect nest of serial loops around stores. loops: (variable, extent), outermost first."""
+
+    kernel: Kernel
+    loops: tuple[Loop, ...]
+    stores: tuple[Store, ...]
+
+    @property
+    def vars(self) -> tuple[str, ...]:
+        return tuple(n.var for n in self.loops)
+
+    def extent(self, var: str) -> Dim:
+        """Extent of a loop of the nest."""
+        return next(n.extent for n in self.loops if n.var == var)
+
+    def reduces(self) -> tuple[Reduce, ...]:
+        """The outermost reductions of the stored values, each once."""
+        found: list[Reduce] = []
+
+        def visit(e: Expr) -> None:
+            if isinstance(e, Reduce):
+                if e not in found:
+                    found.append(e)
+                return
+            for c in children(e):
+                visit(c)
+
+        for s in self.stores:
+            visit(s.value)
+        return tuple(found)
+
+    def all_reduces(self) -> tuple[Reduce, ...]:
+        """Every reduction, nested ones too."""
+        return tuple(x for s in self.stores for x in walk_expr(s.value) if isinstance(x, Reduce))
+
+    def follows(self, e: Expr) -> frozenset[str]:
+        """Which loops an expression depends on."""
+        return used_in(e) & frozenset(self.vars)
+
+    def stride(self, access: Load | Store, var: str) -> Dim | None:
+        """Elements between neighbours in var, row-major; None when it is no constant step."""
+        shape = self.kernel.buffers()[access.buffer].shape
+        return flat_stride(shape, access.index, var)
+
+    def contiguous_store(self) -> str | None:
+        """The loop along which every store steps by one element; None when there is none."""
+        for var in reversed(self.vars):
+            if all(self.stride(s, var) == 1 for s in self.stores):
+                return var
+        return None
+
+    @property
+    def bits(self) -> int:
+        """Width of the widest type that vectors of this nest compute in."""
+        found = [self.kernel.buffers()[s.buffer].dtype.bits for s in self.stores]
+        found += [x.dtype.bits for s in self.stores for x in walk_expr(s.value) if isinstance(x, Reduce)]
+        return max([b for b in found if b <= 32] or [64])
+
+    @property
+    def is_heavy(self) -> bool:
+        """Whether an element costs a transcendental function."""
+        return any(isinstance(x, Call) and x.fn in HEAVY for s in self.stores for x in walk_expr(s.value))
+
+    @property
+    def has_lets(self) -> bool:
+        return any(isinstance(x, Let) for s in self.stores for x in walk_expr(s.value))
+
+
+def flat_stride(shape: Sequence[Dim], index: Sequence[Dim], var: str) -> Dim | None:
+    """The coefficient of var in the row-major position, or None."""
+    flat, scale = to_dim(0), to_dim(1)
+    for n, i in zip(reversed(shape), reversed(index), strict=True):
+        flat = flat + i * scale
+        scale = scale * n
+    found = flat.linear(var)
+    return None if found is None else found[0]
+
+
+def view(kernel: Kernel, s: Stmt) -> View | None:
+    """The statement as a View, or None when it is not a plain naive nest."""
+    nodes, leaf = chain(s)
+    loops = tuple(n for n in nodes if isinstance(n, Loop) and n.level == "serial" and not n.buffers)
+    plain = tuple(x for x in leaf if isinstance(x, Store) and x.accumulate is None and not x.guard)
+    if not nodes or len(loops) != len(nodes) or len(plain) != len(leaf) or not leaf:
+        return None
+    written = {x.buffer for x in plain}
+    reads = {x.buffer for t in plain for x in walk_expr(t.value) if isinstance(x, Load)}
+    return None if written & reads else View(kernel, loops, plain)
+
+
+@dataclass(frozen=True)
+class Roles:
+    """A sum of products seen as a matrix product: rows x reduction times reduction x column.
+
+    row: the innermost loop that only the left factor follows (None: a vector times a matrix).
+    outer: the other loops that only the left factor follows. batch: loops of both or of neither.
+    column: the loop that only the right factor follows and stores step along. a, b: the factors' loads.
+    """
+
+    column: str
+    row: str | None
+    outer: tuple[str, ...]
+    batch: tuple[str, ...]
+    a: tuple[Load, ...]
+    b: Load
+    reduce: Reduce
+
+
+def roles(v: View) -> Roles | None:
+    """The roles of a nest whose only reductions are sums of products that agree on them, or None."""
+    found = [_roles(v, r) for r in v.reduces()]
+    first = found[0] if found else None
+    if first is None or any(f is None for f in found) or len(v.all_reduces()) != len(found):
+        return None
+    same = all(f is not None and (f.column, f.row) == (first.column, first.row) for f in found)
+    return first if same else None
+
+
+def _roles(v: View, r: Reduce) -> Roles | None:
+    body = strip_casts(r.body)
+    if r.kind != "sum" or not isinstance(body, Call) or body.fn != "mul":
+        return None
+    column = v.contiguous_store()
+    if column is None:
+        return None
+    a, b = body.args
+    if column in v.follows(a):
+        a, b = b, a
+    right = strip_casts(b)
+    if column not in v.follows(b) or column in v.follows(a) or not isinstance(right, Load):
+        return None
+    only = [x for x in v.vars if x in v.follows(a) and x not in v.follows(b)]
+    row = _row(v, only)
+    outer = tuple(x for x in only if x != row)
+    batch = tuple(x for x in v.vars if x not in only and x != column)
+    loads = tuple(x for x in walk_expr(a) if isinstance(x, Load))
+    return Roles(column, row, outer, batch, loads, right, r)
+
+
+def _row(v: View, only: list[str]) -> str | None:
+    """The innermost loop of the left factor, or one further out when that one is tiny."""
+    for var in reversed(only):
+        n = v.extent(var).const_or_none
+        if n is None or n >= 4:
+            return var
+    return only[-1] if only else None
