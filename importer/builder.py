@@ -85,6 +85,7 @@ class GraphBuilder:
         self.inputs: list[Value] = []
         self._virtual: set[Ref] = set() if parent is None else parent._virtual
         self._real: dict[Ref, Ref] = {}
+        self._bound: dict[Ref, Known] = {}  # elements bound at run time, here: a region's end with it
 
     # ------------------------------------------------------------ names
 
@@ -112,7 +113,9 @@ class GraphBuilder:
 
     def known_of(self, ref: Ref) -> Known | None:
         """The elements of a ref where they are known; an array of Nones when it is small but unknown."""
-        found = self.store.known.get(ref)
+        found = self._bound_here(ref)
+        if found is None:
+            found = self.store.known.get(ref)
         if found is None:
             w = self.store.weights.get(ref)
             if (
@@ -124,6 +127,14 @@ class GraphBuilder:
                 return None if w is not None else kn.unknown(self.type_of(ref))
             found = self.store.known[ref] = kn.from_array(w.array())
         return found
+
+    def _bound_here(self, ref: Ref) -> Known | None:
+        b: GraphBuilder | None = self
+        while b is not None:
+            if ref in b._bound:
+                return b._bound[ref]
+            b = b.parent
+        return None
 
     def constant_of(self, ref: Ref) -> Array | None:
         """The array of a ref that is a constant; None when it is not one."""
@@ -304,13 +315,10 @@ class GraphBuilder:
             "high": top,
         }
         self.append("bind", (ref,), attrs, ())
-        found = self.store.known.get(ref)
-        if found is None:
-            found = kn.unknown(self.type_of(ref))
+        found = self.known_of(ref)
         if found is not None:
-            fresh = found.copy()
-            fresh.reshape(-1)[index] = d
-            self.store.known[ref] = fresh
+            self._bound[ref] = found.copy()
+            self._bound[ref].reshape(-1)[index] = d
         return d
 
     def ints_of(self, ref: Ref, what: str) -> tuple[int, ...]:

@@ -19,8 +19,9 @@ def import_model(source: Source, dims: Dims | None = None, outputs: Sequence[str
     """Read an ONNX model: a path, bytes, or a ModelProto.
 
     dims: fixes or bounds symbols by name: {"batch": 1, "seq": (1, 512)}; an unnamed dim of an input is called
-    'input:axis'. outputs: ONNX names of values to return behind the model's own outputs. The Module's graph 'main' holds core ops only; every value has a dtype and a shape of Dims;
-    weights are mapped from external files on use.
+    'input:axis'. outputs: ONNX names of values to return behind the model's own outputs. The Module's graph
+    'main' holds core ops only; every value has a dtype and a shape of Dims; weights are mapped from external
+    files on use.
 
     Raises SmeltError: 'invalid' when no runtime could accept the file, 'unsupported' with all the nodes that
     smelt cannot translate.
