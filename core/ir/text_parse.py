@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -55,7 +56,7 @@ _SPACES: Final = frozenset(get_args(Space))
 _KINDS: Final = frozenset(get_args(ReduceKind)) | {"argmax_last", "argmin_last"}
 _ENDS: Final = frozenset({",", ")", "]", "}", "{", "..", "<", "<=", ":", "="})
 _WORDS: Final[Mapping[str, float | bool]] = {
-    "true": True, "false": False, "inf": float("inf"), "nan": float("nan")
+    "true": True, "false": False, "inf": math.inf, "nan": math.nan
 }
 _INFIX: Final = {symbol: (fn, level) for fn, (symbol, level) in INFIX.items()}
 _EMPTY: Final[Mapping[str, Attr]] = MappingProxyType({})
@@ -233,7 +234,7 @@ class Parser:
         if t in _WORDS:
             self.at += 1
             value = _WORDS[t]
-            return value if isinstance(value, bool) and sign > 0 else sign * value
+            return value if sign > 0 else -value  # the NaN stays the same object: it equals itself then
         if not t[:1].isdigit():
             raise self.fail("a number")
         self.at += 1
