@@ -60,9 +60,7 @@ class Max:
 
 
 Atom: TypeAlias = Symbol | FloorDiv | Mod | Min | Max
-Mono: TypeAlias = tuple[
-    tuple[Atom, int], ...
-]  # product of atom ** power, sorted by atom.key; () is 1
+Mono: TypeAlias = tuple[tuple[Atom, int], ...]  # product of atom ** power, sorted by atom.key; () is 1
 Poly: TypeAlias = dict[Mono, int]  # no zero coefficients
 Term: TypeAlias = tuple[int, Mono]
 

@@ -15,7 +15,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, Final, Protocol, TypeAlias, final, runtime_checkable
+from typing import Any, Final, Protocol, TypeAlias, final
 from weakref import WeakValueDictionary
 
 from smelt.core.dim.atoms import (
@@ -39,7 +39,6 @@ from smelt.core.dim.atoms import (
 )
 
 
-@runtime_checkable
 class SupportsIndex(Protocol):
     """An int of any make, NumPy's included."""
 
@@ -51,7 +50,7 @@ _dims: WeakValueDictionary[frozenset[tuple[Mono, int]], Dim] = WeakValueDictiona
 
 @final
 class Dim:
-    """An immutable symbolic integer; `==` and hash agree with int for constants. See the module's docstring."""
+    """An immutable symbolic integer; `==` and hash agree with int for constants."""
 
     __slots__ = ("__weakref__", "_hash", "_poly", "_sorted", "_symbols", "_terms", "_text")
     __array_ufunc__ = None  # NumPy scalars on the left leave the operation to us
@@ -139,7 +138,7 @@ class Dim:
     # -- arithmetic
 
     def __add__(self, other: DimLike) -> Dim:
-        if other.__class__ is not Dim:
+        if not isinstance(other, Dim):
             if not hasattr(other, "__index__"):
                 return NotImplemented
             other = to_dim(other)
@@ -166,7 +165,7 @@ class Dim:
         return self
 
     def __sub__(self, other: DimLike) -> Dim:
-        if other.__class__ is not Dim:
+        if not isinstance(other, Dim):
             if not hasattr(other, "__index__"):
                 return NotImplemented
             other = to_dim(other)
@@ -185,7 +184,7 @@ class Dim:
         return to_dim(other) - self if hasattr(other, "__index__") else NotImplemented
 
     def __mul__(self, other: DimLike) -> Dim:
-        if other.__class__ is not Dim:
+        if not isinstance(other, Dim):
             if not hasattr(other, "__index__"):
                 return NotImplemented
             other = to_dim(other)
@@ -203,7 +202,7 @@ class Dim:
     __rmul__ = __mul__
 
     def __floordiv__(self, other: DimLike) -> Dim:
-        if other.__class__ is not Dim and not hasattr(other, "__index__"):
+        if not isinstance(other, Dim) and not hasattr(other, "__index__"):
             return NotImplemented
         return _floordiv(self, to_dim(other))
 
@@ -211,7 +210,7 @@ class Dim:
         return _floordiv(to_dim(other), self) if hasattr(other, "__index__") else NotImplemented
 
     def __mod__(self, other: DimLike) -> Dim:
-        if other.__class__ is not Dim and not hasattr(other, "__index__"):
+        if not isinstance(other, Dim) and not hasattr(other, "__index__"):
             return NotImplemented
         other = to_dim(other)
         return self - _floordiv(self, other) * other
@@ -249,20 +248,18 @@ class Dim:
             return True
         if other.__class__ is Dim:
             return False  # equal Dims are one object
-        if isinstance(other, SupportsIndex):
-            try:
-                return self.const_or_none == operator.index(other)
-            except TypeError:  # a NumPy array
-                pass
-        return NotImplemented
+        if isinstance(other, int):
+            return self.const_or_none == other
+        try:
+            return self.const_or_none == operator.index(other)  # type: ignore[arg-type]
+        except TypeError:
+            return NotImplemented
 
     def __hash__(self) -> int:
         return self._hash
 
     def __bool__(self) -> bool:
-        raise TypeError(
-            f"a Dim has no truth value ({self}); compare with == or ask Facts.prove_..."
-        )
+        raise TypeError(f"a Dim has no truth value ({self}); compare with == or ask Facts.prove_...")
 
     def __str__(self) -> str:
         found = self._text
@@ -402,7 +399,7 @@ def divide_terms(dim: Dim, number: int, mono: Mono) -> Dim:
 
 
 def divide_poly(a: Dim, b: Dim) -> tuple[Dim, Dim]:
-    """(q, r) with a == q*b + r; no term of r is a multiple of b's leading term (coefficients in [0, lead))."""
+    """(q, r) with a == q*b + r, and no term of r a multiple of b's leading term."""
     lead, k_lead = b.sorted_items()[0]
     if k_lead < 0:
         q, r = divide_poly(a, -b)
@@ -498,9 +495,7 @@ def _div_int(a: Dim, c: int) -> Dim:
         bound = c - 1 - rest.get((), 0)
         if bound:
             y[()] = bound
-        return (
-            make(quotient) + make(dict.fromkeys((m for m in rest if m), 1)) - _div_int(make(y), c)
-        )
+        return make(quotient) + make(dict.fromkeys((m for m in rest if m), 1)) - _div_int(make(y), c)
     return make(quotient) + atom_dim(intern_atom(FloorDiv, r, to_dim(c)))
 
 
@@ -523,10 +518,12 @@ def _merge_nested(a: Dim, b: Dim) -> Dim | None:
     if len(found) != 1:
         return None
     atom, sign, k = found[0]
-    e = a - k * atom_dim(atom)
+    e, extra = a - k * atom_dim(atom), ZERO
+    if c:  # multiples of c leave the division
+        extra = ((k - sign) // c) * atom_dim(atom) + make({m: j // c for m, j in e._poly.items() if j // c})
+        e = make({m: j % c for m, j in e._poly.items() if j % c})
     if not atom.b.is_const and not e.is_const:
         return None
-    extra = ((k - sign) // c) * atom_dim(atom) if c else ZERO
     top = atom.a if sign > 0 else atom.b - 1 - atom.a
     return extra + _floordiv(top + e * atom.b, atom.b * b)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from math import lcm
+from math import gcd, lcm
 from typing import Final, TypeAlias
 
 from smelt.core.dim.atoms import FloorDiv, Symbol
@@ -14,7 +14,6 @@ from smelt.core.dim.expr import (
     ZERO,
     Dim,
     DimLike,
-    atom_dim,
     common_factor,
     divide_terms,
     make,
@@ -24,7 +23,7 @@ from smelt.core.dim.expr import (
     sym,
     to_dim,
 )
-from smelt.core.dim.solve import Solver
+from smelt.core.dim.solve import FEW, Solver
 
 Range: TypeAlias = tuple[int | None, int | None]  # inclusive low, high; None is unbounded
 
@@ -39,9 +38,7 @@ class Truth(Enum):
     UNKNOWN = "unknown"
 
     def __bool__(self) -> bool:
-        raise TypeError(
-            "a Truth is not a bool; write `is YES`, so that UNKNOWN takes the safe path"
-        )
+        raise TypeError("a Truth is not a bool; write `is YES`, so that UNKNOWN takes the safe path")
 
 
 YES: Final = Truth.YES
@@ -58,7 +55,8 @@ class Facts:
     uppers:   name -> Dims it never exceeds;  lowers: name -> Dims it never goes below
     equal:    name -> the Dim it was found to equal; such a name occurs nowhere else in the facts
     zeros:    Dims that are 0 (equalities that could not be solved for a symbol);  nonneg: Dims that are >= 0
-    Facts that contradict each other allow no values at all, so that every proof may succeed.
+    Facts that contradict each other allow no values at all, so that every proof may succeed. Proofs fill
+    memos inside, so one Facts serves one thread at a time.
     """
 
     ranges: Mapping[str, Range] = field(default_factory=dict)
@@ -73,10 +71,17 @@ class Facts:
         maps = (self.ranges, self.divisors, self.uppers, self.lowers, self.equal)
         return hash((*(frozenset(m.items()) for m in maps), self.zeros, self.nonneg))
 
+    def __reduce__(self) -> tuple[object, ...]:
+        maps = (self.ranges, self.divisors, self.uppers, self.lowers, self.equal)
+        return Facts, (*maps, self.zeros, self.nonneg)  # without what was worked out so far
+
     # -- learning
 
     def with_range(self, name: str, lo: int | None, hi: int | None) -> Facts:
-        """lo <= name <= hi, None for unbounded. A first range replaces the 0..* of sizes, later ones narrow it."""
+        """lo <= name <= hi, None for unbounded.
+
+        A first range replaces the 0..* of sizes, later ones narrow it.
+        """
         if name in self.equal:
             facts = self if lo is None else self.with_le(lo, sym(name))
             return facts if hi is None else facts.with_le(sym(name), hi)
@@ -91,9 +96,7 @@ class Facts:
             whole = self.equal[name]
             atom = sole_atom(whole)
             return (
-                self.with_divisor(atom.name, d)
-                if isinstance(atom, Symbol)
-                else self.with_equal(whole % d, 0)
+                self.with_divisor(atom.name, d) if isinstance(atom, Symbol) else self.with_equal(whole % d, 0)
             )
         return replace(self, divisors={**self.divisors, name: lcm(d, self.divisors.get(name, 1))})
 
@@ -127,11 +130,7 @@ class Facts:
                 low, high = (-(k // c), None) if c > 0 else (None, k // -c)
                 given = self.ranges.get(atom.name, SIZE)
                 return replace(self, ranges={**self.ranges, atom.name: _meet(given, (low, high))})
-        return (
-            self
-            if rest.is_const and rest.const >= 0
-            else replace(self, nonneg=_add(self.nonneg, rest))
-        )
+        return self if rest.is_const and rest.const >= 0 else replace(self, nonneg=_add(self.nonneg, rest))
 
     def with_equal(self, a: DimLike, b: DimLike) -> Facts:
         """a == b, learned. One symbol is solved for and replaced from then on: a's own name if a is a plain
@@ -168,9 +167,7 @@ class Facts:
         swap = {name: value}
 
         def out(bounds: Mapping[str, tuple[Dim, ...]]) -> dict[str, tuple[Dim, ...]]:
-            return {
-                n: tuple(x.substitute(swap) for x in xs) for n, xs in bounds.items() if n != name
-            }
+            return {n: tuple(x.substitute(swap) for x in xs) for n, xs in bounds.items() if n != name}
 
         facts = Facts(
             {n: r for n, r in self.ranges.items() if n != name},
@@ -202,7 +199,7 @@ class Facts:
         return to_dim(dim).substitute(self.equal)
 
     def bounds(self, dim: DimLike) -> Range:
-        """An inclusive constant range that holds dim, as tight as is found; (None, None) when nothing is known."""
+        """An inclusive constant range that holds dim, as tight as is found; None where there is none."""
         inside = self._inside(dim)
         low, high = self._solver.low(inside), self._solver.high(inside)
         return (low if isinstance(low, int) else None), (high if isinstance(high, int) else None)
@@ -223,7 +220,7 @@ class Facts:
         k = rest.sorted_items()[-1][1] if not rest.sorted_items()[-1][0] else 0
         if k % common_factor(rest - k)[0]:  # as 2*n + 1 == 0
             return NO
-        low_zero, high_zero = self._solver.low(rest, 1), self._solver.high(rest, -1)
+        low_zero, high_zero = self._solver.low(rest, 1, FEW), self._solver.high(rest, -1, FEW)
         if low_zero > 0 or high_zero < 0:
             return NO
         return YES if low_zero == 0 == high_zero else UNKNOWN
@@ -231,14 +228,12 @@ class Facts:
     def prove_le(self, a: DimLike, b: DimLike) -> Truth:
         """a <= b?"""
         rest = self._inside(to_dim(b) - a)
-        for attempt in (rest, _halves(self._solver.simplify(rest))):
-            if self._solver.low(attempt, 0) >= 0:
-                return YES
-            if self._solver.high(attempt, -1) < 0:
-                return NO
-            if attempt is not rest:
-                break
-        return UNKNOWN
+        if self._solver.low(rest, 0) >= 0:
+            return YES
+        simple = _halves(self._solver.simplify(rest))
+        if simple is not rest and self._solver.low(simple, 0) >= 0:
+            return YES
+        return NO if self._solver.high(simple, -1, FEW) < 0 else UNKNOWN
 
     def prove_lt(self, a: DimLike, b: DimLike) -> Truth:
         """a < b?"""
@@ -255,7 +250,7 @@ class Facts:
             return YES if constant == 0 else NO
         if any(divisor == z or -divisor == z for z in self.zeros):
             return UNKNOWN
-        return NO if self._solver.low(rest, 1) > 0 or self._solver.high(rest, -1) < 0 else UNKNOWN
+        return NO if self._solver.low(rest, 1, FEW) > 0 or self._solver.high(rest, -1, FEW) < 0 else UNKNOWN
 
     # -- the solver's own symbols: a name with divisor d is d times a hidden symbol
 
@@ -288,23 +283,22 @@ class Facts:
         return to_dim(dim).substitute(self._swap)
 
     def _outside(self, dim: Dim) -> Dim:
-        """The hidden symbols undone: d*h --> name where d divides, h --> name//d where not."""
+        """The hidden symbols undone: with name == 8*h, 8*h --> name, 2*h --> name//4."""
         if not any(hidden in dim.symbols for hidden, _ in self._hidden.values()):
             return dim
-        whole = {sym(hidden): (name, d) for name, (hidden, d) in self._hidden.items()}
+        names = {hidden: (name, d) for name, (hidden, d) in self._hidden.items()}
         total = ZERO
         for mono, k in dim.sorted_items():
             factors: list[Dim] = []
             for atom, power in mono:
-                name, d = whole.get(atom_dim(atom), ("", 1))
+                if not isinstance(atom, Symbol) or atom.name not in names:
+                    factors += [rebuild(atom, self._outside)] * power
+                    continue
+                name, d = names[atom.name]
                 for _ in range(power):
-                    if name and k % d == 0:
-                        k //= d
-                        factors.append(sym(name))
-                    elif name:
-                        factors.append(sym(name) // d)
-                    else:
-                        factors.append(rebuild(atom, self._outside))
+                    g = d if k % d == 0 else gcd(k, d) if len(mono) == 1 == power else 1
+                    k //= g
+                    factors.append(sym(name) // (d // g))
             total = total + product(factors) * k
         return total
 
@@ -314,12 +308,7 @@ def _halves(dim: Dim) -> Dim:
     total = dim
     for mono, k in dim.sorted_items():
         for atom, power in mono:
-            if (
-                power == 1
-                and isinstance(atom, FloorDiv)
-                and atom.b == 2
-                and atom.a._poly.get((), 0) == 1
-            ):
+            if power == 1 and isinstance(atom, FloorDiv) and atom.b == 2 and atom.a._poly.get((), 0) == 1:
                 x = atom.a - 1
                 others = make({tuple(f for f in mono if f[0] is not atom): k})
                 total = total - make({mono: k}) + others * (x - x // 2)

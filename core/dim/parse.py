@@ -35,7 +35,7 @@ Token: TypeAlias = tuple[str, str]  # kind, text
 
 
 def parse_dim(text: str) -> Dim:
-    """The Dim that `text` spells; ValueError when it spells none (or divides by zero, or is absurdly large)."""
+    """The Dim that `text` spells; ValueError when it spells none, divides by zero or is absurdly large."""
     parser = _Parser(text)
     value = parser.expr(exact=False)
     if parser.kind != "end":
@@ -69,9 +69,7 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_TEXT:
-            raise ValueError(
-                f"a dimension expression of {len(text)} characters; at most {MAX_TEXT}"
-            )
+            raise ValueError(f"a dimension expression of {len(text)} characters; at most {MAX_TEXT}")
         self.text = text
         self.at = 0
         self.depth = 0
@@ -84,9 +82,7 @@ class _Parser:
             return
         match = _TOKEN.match(self.text, self.at)
         if match is None or match.lastgroup is None:
-            raise ValueError(
-                f"cannot read dimension expression {self.text!r} at character {self.at}"
-            )
+            raise ValueError(f"cannot read dimension expression {self.text!r} at character {self.at}")
         self.kind, self.value, self.at = match.lastgroup, match[match.lastgroup], match.end()
 
     def error(self, wanted: str) -> ValueError:

@@ -130,9 +130,7 @@ def _is_bare(mono: Mono) -> bool:
 def _name(name: str) -> str:
     if PLAIN.fullmatch(name) and name not in FUNCTIONS:
         return name
-    escaped = (
-        ESCAPES.get(c, c) if c.isprintable() or c in ESCAPES else f"\\u{ord(c):06x}" for c in name
-    )
+    escaped = (ESCAPES.get(c, c) if c.isprintable() or c in ESCAPES else f"\\u{ord(c):06x}" for c in name)
     return "`" + "".join(escaped) + "`"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sympy
+import sympy  # type: ignore[import-untyped]
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,9 +67,9 @@ def _divisor() -> st.SearchStrategy[Pair]:
         size = product(map(sym, names)) * k + extra
         return size, lambda env: k * int(np.prod([env[x] for x in names], dtype=int)) + extra
 
-    sizes = st.tuples(
-        st.integers(1, 4), st.sampled_from(["n", "m", "nm", "nn"]), st.integers(0, 2)
-    ).map(build)
+    sizes = st.tuples(st.integers(1, 4), st.sampled_from(["n", "m", "nm", "nn"]), st.integers(0, 2)).map(
+        build
+    )
     numbers = st.integers(-9, 9).filter(bool).map(lambda k: (to_dim(k), lambda env: k))
     return numbers | sizes
 
@@ -159,8 +159,7 @@ def test_terms_mean_the_dim(x: Dim, env: Env) -> None:
 
     def whole(dim: Dim) -> int:
         return sum(
-            k * int(np.prod([value(t) ** p for t, p in mono], dtype=object))
-            for k, mono in dim.terms()
+            k * int(np.prod([value(t) ** p for t, p in mono], dtype=object)) for k, mono in dim.terms()
         )
 
     assert whole(x) == x.evaluate(env)
@@ -189,8 +188,8 @@ def test_polynomials_agree_with_sympy() -> None:
     rng = random.Random(7)
     names = sympy.symbols("n m a")
     for _ in range(60):
-        ours, theirs = to_dim(rng.randint(-3, 3)), sympy.Integer(0)
-        theirs += ours.const
+        ours = to_dim(rng.randint(-3, 3))
+        theirs = sympy.Integer(ours.const)
         for _ in range(4):
             i, k, op = rng.randrange(3), rng.randint(-4, 4), rng.choice("+*-")
             mine, yours = sym(str(names[i])) + k, names[i] + k
@@ -199,18 +198,13 @@ def test_polynomials_agree_with_sympy() -> None:
         poly = sympy.Poly(sympy.expand(theirs), *names)
         want = {k: int(v) for k, v in poly.terms() if v}
         got = {
-            tuple(
-                dict((t.name, p) for t, p in mono if isinstance(t, Symbol)).get(str(s), 0)
-                for s in names
-            ): k
+            tuple({t.name: p for t, p in mono if isinstance(t, Symbol)}.get(str(s), 0) for s in names): k
             for k, mono in ours.terms()
         }
         assert got == want
 
 
-@given(
-    st.integers(-9, 9), st.integers(-9, 9), st.integers(-9, 9), st.integers(1, 9), st.integers(1, 9)
-)
+@given(st.integers(-9, 9), st.integers(-9, 9), st.integers(-9, 9), st.integers(1, 9), st.integers(1, 9))
 def test_nested_divisions_merge(i: int, j: int, k: int, d: int, e: int) -> None:
     x = i * a + j * b + k
     assert (x // d) // e is x // (d * e)
@@ -321,8 +315,8 @@ def test_parse(text: str, want: Dim) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "a b", "2a", "a +", "(a", "a)", "f(a)", "a//0", "a % (b - b)", "1.5*a", "a**b", "a**99", "min()",
-     "?", "`a", "floor(a, b)", "Mod(a)", "ceil(a/0)", "(" * 500 + "a" + ")" * 500, "a" * 20000,
+    ["", " ", "a b", "2a", "a +", "(a", "a)", "f(a)", "a//0", "a % (b - b)", "1.5*a", "a**b", "a**99",
+     "min()", "?", "`a", "floor(a, b)", "Mod(a)", "ceil(a/0)", "(" * 500 + "a" + ")" * 500, "a" * 20000,
      "*".join(["(a + b + c + n + m + h + w)"] * 12)],
     ids=lambda text: text[:20],
 )  # fmt: skip
@@ -366,12 +360,14 @@ def test_dim_from_blank_param() -> None:
 
 def test_plays_with_ints() -> None:
     assert n + 1 == 1 + n and 2 * n == n * 2 and 5 - n == -(n - 5)
-    assert np.int64(3) + n is n + 3 and np.int32(2) * n is 2 * n and n // np.int64(2) is n // 2
-    assert np.int64(7) // to_dim(2) == 3 and 7 % to_dim(4) == 3 and 12 // n is to_dim(12) // n
-    assert to_dim(3) == 3 and to_dim(3) == np.int64(3) and hash(to_dim(3)) == hash(3)
+    two: Any = np.int64(2)  # its annotations know no Dim
+    assert two + n is n + 2 and two * n is 2 * n and n // two is n // 2 and two - n is 2 - n
+    assert two // to_dim(2) == 1 and two % to_dim(2) == 0 and to_dim(2) == two
+    assert 7 % to_dim(4) == 3 and 12 // n is to_dim(12) // n
+    assert to_dim(3) == 3 and hash(to_dim(3)) == hash(3)
     assert {3: "x"}[to_dim(3)] == "x"  # type: ignore[index]
     assert to_dim(True) == 1 and str(to_dim(True)) == "1"
-    assert n != 3 and n != "n" and not n == 1.5
+    assert n != 3 and n != "n" and n != 1.5
     assert to_dim(5).const == 5 and n.const_or_none is None and not n.is_const
     assert (n - n).const == 0 and to_dim(0).is_const
     big = 10**40
@@ -389,9 +385,12 @@ def test_refuses_what_has_no_meaning() -> None:
         n + 1.5  # type: ignore[operator]
     with pytest.raises(TypeError):
         Dim()
-    for divide in (lambda: n // 0, lambda: n % 0, lambda: 3 // (n - n)):
-        with pytest.raises(ZeroDivisionError):
-            divide()
+    with pytest.raises(ZeroDivisionError):
+        n // 0
+    with pytest.raises(ZeroDivisionError):
+        n % 0
+    with pytest.raises(ZeroDivisionError):
+        3 // (n - n)
     with pytest.raises(AssertionError):
         _ = n.const
     with pytest.raises(KeyError, match="m"):
@@ -403,7 +402,7 @@ def test_symbols_and_linear() -> None:
     assert x.symbols == {"batch", "seq", "h", "a", "b", "w"}
     assert x.linear("batch") == (4 * seq, x - 4 * batch * seq)
     assert x.linear("h") is None and (n * n).linear("n") is None
-    assert x.linear("zz") == (0, x)
+    assert x.linear("zz") == (to_dim(0), x)
 
 
 def test_same_text_under_any_hash_seed_and_order() -> None:
@@ -446,11 +445,10 @@ def test_speed_smoke() -> None:
     total = to_dim(0)
     for i in range(20_000):
         total = total + (batch * seq + i) - batch * (seq - 1)
-    assert total.linear("seq") == (0, total)
-    i, o = sym("i"), sym("o")
-    for size in range(500):
-        facts = Facts().with_index("i", 4).with_index("o", (m + size) // 4)
-        assert facts.prove_lt(4 * o + i, m + size) is YES
+    assert total.linear("seq") == (to_dim(0), total)
+    for more in range(500):
+        facts = Facts().with_index("i", 4).with_index("o", (m + more) // 4)
+        assert facts.prove_lt(4 * sym("o") + sym("i"), m + more) is YES
 
 
 # -- facts
@@ -498,7 +496,11 @@ def test_divisors() -> None:
     assert f.prove_divisible(n, 4) is YES and f.prove_divisible(3 * n + 4, 4) is YES
     assert f.prove_divisible(n + 2, 8) is NO and f.prove_divisible(n, 16) is UNKNOWN
     assert f.simplify((n + 7) // 8) is n // 8 and f.simplify((n // 8) * 8) is n
-    assert f.simplify(n % 4 + n % 16) is n % 16
+    assert f.simplify(n % 4 + n % 16) is n % 16 and f.simplify(n // 2) is n // 2
+    assert pickle.loads(pickle.dumps(f)) == f
+    g = f.with_divisor("m", 32)
+    assert g.simplify(n // 8 * m) is n // 8 * m
+    assert g.simplify((n * m // 64 + 1) // 2 * n) is 2 * n * (m // 32) * (n // 8)
     assert f.prove_le(1, n) is UNKNOWN and f.with_range("n", 1, None).prove_le(8, n) is YES
     assert f.prove_eq((n // 4) * 4, n) is YES and f.prove_eq(n, 12) is NO
     assert f.prove_divisible(n * m, m) is YES and f.prove_divisible(m, 0) is NO
@@ -545,8 +547,8 @@ GEMM = Facts().with_index("i", m).with_index("k", 384).with_index("j", 32).with_
 PROOFS: list[tuple[str, Callable[[], Truth], Truth, Truth]] = [
     ("tile inside", lambda: TILES.prove_lt(o_ * 4 + i_, m), YES, YES),
     ("tile divides back", lambda: TILES.prove_eq((o_ * 4 + i_) // 4, o_), YES, YES),
-    ("ceil tile clamped", lambda: Facts().with_index("o", ceildiv(m, 4)).with_upper("i", dmin(4, m - 4 * o_) - 1)
-        .prove_lt(o_ * 4 + i_, m), YES, YES),
+    ("ceil tile clamped", lambda: Facts().with_index("o", ceildiv(m, 4))
+        .with_upper("i", dmin(4, m - 4 * o_) - 1).prove_lt(o_ * 4 + i_, m), YES, YES),
     ("ceil tile start", lambda: Facts().with_index("o", ceildiv(m, 4)).prove_lt(o_ * 4, m), YES, YES),
     ("ceil tile not inside", lambda: Facts().with_index("o", ceildiv(m, 4)).with_index("i", 4)
         .prove_lt(o_ * 4 + i_, m), UNKNOWN, UNKNOWN),
@@ -557,7 +559,8 @@ PROOFS: list[tuple[str, Callable[[], Truth], Truth, Truth]] = [
         .prove_lt(i_ * n + k_, h + 2 * a), YES, YES),
     ("gemm row", lambda: GEMM.prove_lt(i_ * 384 + k_, m * 384), YES, YES),
     ("gemm packed", lambda: GEMM.prove_lt((o_ * 384 + k_) * 32 + j_, 48 * 384 * 32), YES, YES),
-    ("flat index", lambda: Facts().with_index("i", n).with_index("j", m).prove_lt(i_ * m + j_, n * m), YES, YES),
+    ("flat index", lambda: Facts().with_index("i", n).with_index("j", m)
+        .prove_lt(i_ * m + j_, n * m), YES, YES),
     ("flat index rank 4", lambda: Facts().with_index("i", n).with_index("j", m).with_index("k", h)
         .with_index("o", w).prove_lt(((i_ * m + j_) * h + k_) * w + o_, n * m * h * w), YES, YES),
     ("delinearised", lambda: Facts().with_index("i", n * m).prove_lt(i_ // m, n), YES, YES),
@@ -591,13 +594,20 @@ PROOFS: list[tuple[str, Callable[[], Truth], Truth, Truth]] = [
     ("tile of tiles", lambda: Facts().with_index("o", m // 16).with_index("i", 4).with_index("j", 4)
         .prove_lt(o_ * 16 + i_ * 4 + j_, m), YES, YES),
     ("divided index", lambda: Facts().with_index("i", 8 * n).prove_lt(i_ // 8, n), YES, YES),
+    ("packed panels", lambda: Facts().with_index("j", h).with_index("k", 384)
+        .prove_lt((j_ // 32 * 384 + k_) * 32 + j_ % 32, ceildiv(h, 32) * 384 * 32), YES, YES),
+    ("conv padded flat", lambda: Facts().with_index("i", (h - 1) // 2 + 1).with_index("j", (w - 1) // 2 + 1)
+        .with_index("k", 3).with_index("o", 3).with_index("a", n)
+        .prove_lt((a * (h + 2) + 2 * i_ + k_) * (w + 2) + 2 * j_ + o_, n * (h + 2) * (w + 2)), YES, YES),
+    ("rows of a tile", lambda: Facts().with_range("a", 1, 13).with_le(o_ + a, m).with_index("i", a)
+        .prove_lt(o_ + i_, m), YES, YES),
+    ("collapsed batch", lambda: Facts().with_index("i", batch * seq)
+        .prove_lt(i_ // seq * seq + i_ % seq, batch * seq), YES, YES),
     ("slice", lambda: Facts().with_upper("a", n).with_index("i", n - a).prove_lt(a + i_, n), YES, YES),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("ask", "now", "wish"), [row[1:] for row in PROOFS], ids=[row[0] for row in PROOFS]
-)
+@pytest.mark.parametrize(("ask", "now", "wish"), [row[1:] for row in PROOFS], ids=[row[0] for row in PROOFS])
 def test_proofs(ask: Callable[[], Truth], now: Truth, wish: Truth) -> None:
     assert ask() is now
     assert now in (wish, UNKNOWN)
@@ -655,9 +665,7 @@ def test_proofs_are_sound_with_ranges(
     st.sampled_from(["upper", "lower", "le", "equal", "divisor"]),
     st.integers(1, 4),
 )
-def test_proofs_are_sound_with_learned_facts(
-    x: Dim, y: Dim, p: Dim, q: Dim, kind: str, d: int
-) -> None:
+def test_proofs_are_sound_with_learned_facts(x: Dim, y: Dim, p: Dim, q: Dim, kind: str, d: int) -> None:
     ranges = {"a": (-3, 4), "b": (-2, 3), "n": (1, 4), "m": (1, 3)}
     facts = Facts(ranges)
     learn: dict[str, tuple[Callable[[], Facts], Callable[[Env], bool]]] = {
@@ -688,11 +696,7 @@ LOOPS = st.lists(
     st.sampled_from([n * m, m, 2 * m, m // 2 * 4, n + m]),
 )
 def test_proofs_are_sound_in_loops(extents: list[Dim], stride: int, shift: int, size: Dim) -> None:
-    facts = (
-        Facts({"n": (1, None), "m": (1, None)})
-        .with_index("i", extents[0])
-        .with_index("j", extents[1])
-    )
+    facts = Facts({"n": (1, None), "m": (1, None)}).with_index("i", extents[0]).with_index("j", extents[1])
     envs = [
         {"n": nv, "m": mv, "i": iv, "j": jv}
         for nv in range(1, 4)
