@@ -1,4 +1,4 @@
-"""Every row of the op table, compiled from its naive tree and from a vector tree, agrees with its reference."""
+"""Every row of the op table, compiled from a naive and from a vector tree, agrees with its reference."""
 
 from __future__ import annotations
 
