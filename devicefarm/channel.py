@@ -121,30 +121,31 @@ class PipeChannel:
                 return os.read(self._stdout, READ_SIZE)
             except BlockingIOError:
                 continue
+            except OSError as error:
+                raise infra(f"the runner cannot be read any more: {error.strerror}") from error
 
     def stderr_tail(self) -> str:
         return self._tail.text()
 
     def close(self) -> None:
-        """Close stdin (the runner ends by itself then), wait a little, kill what is left of its session."""
+        """Close stdin (the runner ends by itself then), wait a little, kill its session.
+
+        stdout is closed last: a thread that still reads it sees the end of the stream, not a number reused by another file.
+        """
         process = self.process
-        for stream in (process.stdin, process.stdout):
-            try:
-                if stream:
-                    stream.close()
-            except OSError:
-                pass
+        with contextlib.suppress(OSError):
+            if process.stdin:
+                process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(self._close_limit)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(self._close_limit)
-        except subprocess.TimeoutExpired:
-            return
         self._drain.join(0.5)
-        if process.stderr and not self._drain.is_alive():
-            process.stderr.close()
+        for stream, free in ((process.stdout, True), (process.stderr, not self._drain.is_alive())):
+            if stream and free:
+                stream.close()
 
     def _wait(self, fd: int, events: int, deadline: float, step: str) -> None:
         poll = select.poll()

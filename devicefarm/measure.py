@@ -14,7 +14,7 @@ from itertools import product
 CONFIDENCE = 0.99
 OUTLIER_MADS = 3.5 * 1.4826  # MAD * 1.4826 estimates the standard deviation of normal data
 DRIFT_LIMIT = 0.03  # of the first third's median
-TREND_LIMIT = 0.01  # a significant trend below this share is real but too small to matter
+TREND_LIMIT = 0.02  # a significant trend below this share is real but too small to matter
 TREND_P = 0.01
 NOISE_LIMIT = 0.05  # half width of the median's interval, as a share of the median
 P99_SAMPLES = 1000

@@ -75,6 +75,7 @@ class DeviceFacts:
     features: tuple[str, ...]
     condition: Condition
     runner: str
+    pid: int
 
     @property
     def fingerprint(self) -> tuple[object, ...]:
@@ -277,7 +278,7 @@ def parse_facts(r: Mapping[str, Any]) -> DeviceFacts:
     words = {k: text(r, k) for k in ("arch", "libc", "kernel", "machine", "cpu", "board", "boot_id")}
     sizes = {
         k: number(r, k)
-        for k in ("pointer_bits", "page_size", "cores", "memory_kb", "available_kb")
+        for k in ("pointer_bits", "page_size", "cores", "memory_kb", "available_kb", "pid")
     }
     return DeviceFacts(
         **words,

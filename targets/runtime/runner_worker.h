@@ -21,6 +21,21 @@ typedef struct {
 static const char *const STATUS_NAMES[STATUS_COUNT] = {"ok", "invalid", "unsupported", "shape", "device", "infra", "internal"};
 static const char *status_name(smelt_status s) { return (unsigned)s < STATUS_COUNT ? STATUS_NAMES[s] : "internal"; }
 
+/* The library's file name when libmodel.so is a link to it (a store keeps files under their hashes): a crash then still
+ * names libmodel.so. */
+static char library_alias[104];
+
+#ifndef SMELT_STATIC
+static void remember_alias(const char *path) {
+  char target[256];
+  long n = sys(NR_readlinkat, SYS_AT_FDCWD, (long)path, (long)target, sizeof target, 0, 0), start = n;
+  while (start > 0 && target[start - 1] != '/') start--;
+  if (n <= 0 || n - start >= (long)sizeof library_alias) return;
+  memcpy(library_alias, target + start, (size_t)(n - start));
+  library_alias[n - start] = 0;
+}
+#endif
+
 /* Fill api from the linked model or from <bundle>/libmodel.so; 0, or -1 with a text in why. */
 static int model_load(model_api *api, const char *bundle, buffer *why) {
 #ifdef SMELT_STATIC
@@ -39,6 +54,7 @@ static int model_load(model_api *api, const char *bundle, buffer *why) {
   buffer path = {0};
   put_format(&path, "%s/libmodel.so", bundle);
   put_n(&path, "", 1);
+  remember_alias((const char *)path.at);
   void *library = dlopen((const char *)path.at, RUNNER_RTLD_NOW);
   if (!library) {
     put_format(why, "the model's library cannot be loaded: %s", dlerror());
@@ -510,7 +526,8 @@ static void find_object(crash_record *r) {
       memcpy(last_name, name, length);
       last_name[length] = 0;
       if (r->pc >= bounds[0] && r->pc < bounds[1]) {
-        memcpy(r->object, last_name, sizeof last_name);
+        if (library_alias[0] && !strcmp(last_name, library_alias)) memcpy(r->object, "libmodel.so", 12);
+        else memcpy(r->object, last_name, sizeof last_name);
         r->offset = r->pc - first_start;
         sys_close(fd);
         return;

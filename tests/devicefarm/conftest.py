@@ -1,0 +1,33 @@
+"""Bundles and counterparts, built once per test run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import rig  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def native_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return rig.build_native(tmp_path_factory.mktemp("native") / "bundle")
+
+
+@pytest.fixture(scope="session")
+def static_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return rig.build_native(tmp_path_factory.mktemp("static") / "bundle", static=True)
+
+
+@pytest.fixture(scope="session")
+def arm64_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return rig.build_arm64(tmp_path_factory.mktemp("arm64") / "bundle")
+
+
+@pytest.fixture(scope="session")
+def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rig.Sshd]:
+    with rig.start_sshd(tmp_path_factory.mktemp("sshd")) as server:
+        yield server

@@ -1,0 +1,129 @@
+/* fake_model.c: a hand-written model behind smelt.h that misbehaves as its input `mode` says.
+ *
+ *   inputs   x: f32[n, m], mode: i32[]        outputs   y: f32[n, m] = 2 x, count: i64[] = n m
+ * It includes no libc header, so that any compiler can build it for any platform. */
+#include "smelt.h"
+
+void *malloc(size_t);
+void *realloc(void *, size_t);
+void free(void *);
+void *memset(void *, int, size_t);
+int printf(const char *, ...);
+int fflush(void *);
+void abort(void);
+void exit(int);
+int fork(void);
+long write(int, const void *, size_t);
+int usleep(unsigned);
+size_t strlen(const char *);
+
+enum { FINE, SEGFAULT, ABORT, SPIN, PRINT, EAT, LEAVE, REFUSE, FLOOD, NAP, OVERFLOW, GRANDCHILD, SCRIBBLE, BAD_OUTPUT };
+
+struct smelt_session {
+  float *y;
+  int64_t dims[2], count;
+  size_t capacity;
+  smelt_memory memory;
+  int profile;
+  uint64_t launches;
+  const char *error;
+};
+static const char *open_error = "";
+char *volatile eaten;
+
+smelt_status smelt_open(const char *bundle_dir, const smelt_options *options, smelt_session **out) {
+  size_t n = strlen(bundle_dir);
+  (void)options;
+  if (n >= 7 && bundle_dir[n - 7] == 'r' && bundle_dir[n - 1] == 'd') { /* ".../refused" */
+    open_error = "weights.bin is missing from the bundle";
+    return SMELT_INFRA;
+  }
+  *out = malloc(sizeof **out);
+  memset(*out, 0, sizeof **out);
+  (*out)->error = "";
+  return SMELT_OK;
+}
+void smelt_close(smelt_session *s) { free(s->y); free(s); }
+const char *smelt_error(const smelt_session *s) { return s ? s->error : open_error; }
+size_t smelt_input_count(const smelt_session *s) { (void)s; return 2; }
+size_t smelt_output_count(const smelt_session *s) { (void)s; return 2; }
+const char *smelt_input_name(const smelt_session *s, size_t i) { (void)s; return i ? "mode" : "x\"\n"; }
+const char *smelt_output_name(const smelt_session *s, size_t i) { (void)s; return i ? "count" : "y"; }
+DLDataType smelt_input_type(const smelt_session *s, size_t i) { (void)s; return i ? (DLDataType){0, 32, 1} : (DLDataType){2, 32, 1}; }
+DLDataType smelt_output_type(const smelt_session *s, size_t i) { (void)s; return i ? (DLDataType){0, 64, 1} : (DLDataType){2, 32, 1}; }
+int32_t smelt_input_rank(const smelt_session *s, size_t i) { (void)s; return i ? 0 : 2; }
+int32_t smelt_output_rank(const smelt_session *s, size_t i) { (void)s; return i ? 0 : 2; }
+smelt_status smelt_memory_stats(const smelt_session *s, smelt_memory *out) { *out = s->memory; return SMELT_OK; }
+smelt_status smelt_trim(smelt_session *s) { (void)s; return SMELT_OK; }
+smelt_status smelt_profile(smelt_session *s, int32_t enable) { s->profile = enable; if (enable) s->launches = 0; return SMELT_OK; }
+size_t smelt_kernel_count(const smelt_session *s) { (void)s; return 1; }
+smelt_status smelt_kernel_stats(const smelt_session *s, size_t i, const char **name, uint64_t *ns, uint64_t *launches) {
+  (void)i;
+  *name = "double_it";
+  *ns = 10 * s->launches;
+  *launches = s->launches;
+  return SMELT_OK;
+}
+void smelt_cancel(smelt_session *s) { (void)s; }
+
+static int deep(volatile int *p) {
+  volatile char frame[4096];
+  frame[0] = (char)*p;
+  volatile int next = *p + 1;
+  return deep(&next) + frame[0];
+}
+
+static smelt_status misbehave(smelt_session *s, int mode) {
+  volatile int zero = 0;
+  switch (mode) {
+    case SEGFAULT: *(volatile int *)(uintptr_t)(0x40 + zero) = 1; break;
+    case ABORT: abort();
+    case SPIN: for (;;) zero++; break;
+    case PRINT: printf("hello from the model\n"); fflush(NULL); write(2, "and from stderr\n", 16); break;
+    case EAT: for (size_t i = 0; i < 4096; i++) { /* up to 4 GiB, touched */
+        char *p = malloc(1 << 20);
+        if (!p) { s->error = "no memory for the arena"; return SMELT_DEVICE; }
+        memset(p, 1, 1 << 20);
+        eaten = p; /* or the compiler leaves both calls out */
+        usleep(200);
+      }
+      break;
+    case LEAVE: exit(7);
+    case REFUSE: s->error = "input 'x' axis 1: expected 4, got 5"; return SMELT_SHAPE;
+    case FLOOD: for (int i = 0; i < 200000; i++) printf("line %d of a model that talks too much\n", i); fflush(NULL); break;
+    case NAP: usleep(500); break;
+    case OVERFLOW: zero = deep(&zero); break;
+    case GRANDCHILD: if (fork() == 0) for (;;) usleep(100000); exit(3);
+    case SCRIBBLE: for (int fd = 3; fd < 16; fd++) write(fd, "garbage garbage garbage garbage garbage garbage", 47); break;
+    default: break;
+  }
+  return SMELT_OK;
+}
+
+smelt_status smelt_run(smelt_session *s, const DLTensor *inputs, size_t n_inputs, DLTensor *outputs, size_t n_outputs) {
+  if (n_inputs != 2 || n_outputs != 2 || inputs[0].ndim != 2 || inputs[1].ndim != 0) {
+    s->error = "wrong number or rank of inputs";
+    return SMELT_SHAPE;
+  }
+  int mode = *(const int32_t *)inputs[1].data;
+  smelt_status status = misbehave(s, mode);
+  if (status != SMELT_OK) return status;
+  const float *x = (const float *)inputs[0].data;
+  size_t n = (size_t)(inputs[0].shape[0] * inputs[0].shape[1]);
+  if (n * 4 > s->capacity) {
+    s->y = realloc(s->y, n * 4);
+    s->capacity = n * 4;
+    s->memory.allocations++;
+  }
+  for (size_t i = 0; i < n; i++) s->y[i] = 2 * x[i];
+  s->count = (int64_t)n;
+  s->dims[0] = inputs[0].shape[0];
+  s->dims[1] = mode == BAD_OUTPUT ? -5 : inputs[0].shape[1];
+  s->memory.arena_bytes = n * 4;
+  s->memory.output_capacity = s->capacity;
+  s->memory.runs++;
+  s->launches++;
+  outputs[0] = (DLTensor){s->y, {1, 0}, 2, {2, 32, 1}, s->dims, NULL, 0};
+  outputs[1] = (DLTensor){&s->count, {1, 0}, 0, {0, 64, 1}, NULL, NULL, 0};
+  return SMELT_OK;
+}

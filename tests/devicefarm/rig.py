@@ -1,0 +1,171 @@
+"""Builds the fake model's bundles and starts the counterparts (sshd, emulators) that farm tests run against."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from smelt.devicefarm.ssh import SshAddress
+
+HERE = Path(__file__).parent
+RUNTIME = HERE.parents[1] / "targets" / "runtime"
+SYSROOT = Path("/usr/aarch64-linux-gnu")
+
+
+def run(argv: list[str], cwd: Path | None = None, env: dict[str, str] | None = None) -> None:
+    """Run a build command; the test fails with its stderr."""
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=cwd, env=env, check=False)
+    assert done.returncode == 0, f"{argv}: {done.stderr}"
+
+
+def need(condition: object, what: str) -> None:
+    """Skip with a message that says what to install."""
+    if not condition:
+        pytest.skip(what)
+
+
+def build_native(out: Path, *, static: bool = False) -> Path:
+    """A bundle for this machine: gcc's dynamic runner and libmodel.so, or one static program."""
+    need(shutil.which("gcc"), "needs a C compiler: apt-get install gcc libc6-dev")
+    out.mkdir(parents=True, exist_ok=True)
+    cc = ["gcc", "-std=c11", "-O1", "-g0", "-Wall", "-Wextra", "-Werror", f"-I{RUNTIME}"]
+    model, runner = str(HERE / "fake_model.c"), str(RUNTIME / "runner.c")
+    quiet = ["-Wno-unused-result", "-Wno-builtin-declaration-mismatch", "-Wno-infinite-recursion"]
+    if static:
+        both = ["-DSMELT_STATIC", runner, model]
+        run([*cc, *quiet, "-static", *both, "-o", str(out / "smelt_run")])
+        return out
+    run([*cc, *quiet, "-shared", "-fPIC", model, "-o", str(out / "libmodel.so")])
+    run([*cc, runner, "-o", str(out / "smelt_run")])
+    return out
+
+
+def zig() -> list[str]:
+    """The zig compiler of the ziglang package."""
+    return [sys.executable, "-m", "ziglang"]
+
+
+def build_arm64(out: Path, *, target: str = "aarch64-linux-gnu", library_names: str = "glibc") -> Path:
+    """An aarch64 bundle that runs under qemu-aarch64 with Debian's cross glibc as sysroot.
+
+    library_names 'android': libmodel.so asks for libc.so and libdl.so by bionic's names, as an Android build does.
+    """
+    lib = SYSROOT / "lib"
+    need((lib / "libc.so.6").exists(), "needs an arm64 libc: apt-get install libc6-dev-arm64-cross")
+    out.mkdir(parents=True, exist_ok=True)
+    cache = out.parent / "zig-cache"
+    env = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": str(cache), "ZIG_LOCAL_CACHE_DIR": str(cache)}
+    flags = ["-c", "-O1", "-std=c11", "-fPIC", "-fno-sanitize=all", "-fno-stack-protector", f"-I{RUNTIME}"]
+
+    def compile_to(source: Path, triple: str) -> str:
+        made = out.parent / f"{source.stem}.{triple}.o"
+        run([*zig(), "cc", "-target", triple, *flags, str(source), "-o", str(made)], env=env)
+        return str(made)
+
+    runner = compile_to(RUNTIME / "runner.c", "aarch64-linux-gnu")
+    model = compile_to(HERE / "fake_model.c", target)
+    libc = [str(lib / "libc.so.6"), str(lib / "ld-linux-aarch64.so.1")]
+    start = [str(lib / "Scrt1.o"), str(lib / "crti.o")]
+    link = [*zig(), "ld.lld", "-z", "noexecstack"]
+    run([*link, "-pie", "-dynamic-linker", "/lib/ld-linux-aarch64.so.1", "-o", str(out / "smelt_run"),
+         *start, runner, *libc, str(lib / "crtn.o")])  # fmt: skip
+    (out / "smelt_run").chmod(0o755)
+    needed = libc if library_names == "glibc" else [android_stub(out.parent)]
+    run([*link, "-shared", "-soname", "libmodel.so", "-o", str(out / "libmodel.so"), model, *needed])
+    return out
+
+
+def android_stub(folder: Path) -> str:
+    """A stub libc.so whose only use is its soname and unversioned symbols, as the NDK's stubs."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    names = "malloc realloc free memset printf fflush abort exit fork write usleep strlen".split()
+    text = 'target triple="aarch64-linux-android"\n' + "\n".join(
+        f"define void @{n}() nounwind {{ ret void }}" for n in names
+    )
+    machine = llvm.Target.from_triple("aarch64-linux-android").create_target_machine(reloc="pic")
+    stubs = folder / "stubs"
+    stubs.mkdir(exist_ok=True)
+    (stubs / "libc.o").write_bytes(machine.emit_object(llvm.parse_assembly(text)))
+    run([*zig(), "ld.lld", "-shared", "-soname", "libc.so", "-o", str(stubs / "libc.so"), str(stubs / "libc.o")])
+    return str(stubs / "libc.so")
+
+
+@dataclass(frozen=True)
+class Sshd:
+    """A real sshd on loopback with its own configuration and keys."""
+
+    address: SshAddress
+    home: Path
+    pid: int
+
+
+SSHD_CONFIG = """\
+Port {port}
+ListenAddress 127.0.0.1
+HostKey {home}/host_key
+PidFile none
+AuthorizedKeysFile {home}/authorized_keys
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin yes
+LogLevel ERROR
+Subsystem sftp internal-sftp
+"""
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        return int(s.getsockname()[1])
+
+
+def make_key(path: Path) -> str:
+    """An ed25519 key pair at path; its public half."""
+    run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)])
+    return path.with_suffix(".pub").read_text().strip()
+
+
+@contextmanager
+def start_sshd(home: Path) -> Iterator[Sshd]:
+    """sshd in the foreground as this user, ended with its children when the block ends."""
+    program = shutil.which("sshd") or "/usr/sbin/sshd"
+    need(Path(program).exists() and shutil.which("ssh-keygen"), "needs sshd: apt-get install openssh-server")
+    home.mkdir(parents=True, exist_ok=True)
+    if os.getuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)  # sshd as root wants its separation directory
+    host_key = make_key(home / "host_key")
+    (home / "authorized_keys").write_text(make_key(home / "user_key") + "\n")
+    port = free_port()
+    (home / "config").write_text(SSHD_CONFIG.format(port=port, home=home))
+    server = subprocess.Popen(
+        [program, "-D", "-e", "-f", str(home / "config")],
+        stderr=(home / "log").open("wb"), start_new_session=True,
+    )  # fmt: skip
+    try:
+        for _ in range(100):
+            if server.poll() is not None:
+                pytest.skip(f"sshd does not start here: {(home / 'log').read_text()[-300:]}")
+            with socket.socket() as s:
+                if s.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.05)
+        address = SshAddress("127.0.0.1", port, getpass.getuser(), host_key, home / "user_key")
+        yield Sshd(address, home, server.pid)
+    finally:
+        server.kill()
+        server.wait()

@@ -1,0 +1,610 @@
+"""One suite for every transport: what must hold whatever lies between the host and the runner."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rig
+from smelt.core.diag import SmeltError
+from smelt.devicefarm.budget import Budget, Limits
+from smelt.devicefarm.channel import PipeChannel
+from smelt.devicefarm.client import RunnerClient, open_session
+from smelt.devicefarm.doctor import examine, healthy
+from smelt.devicefarm.frames import Decoder, Frame, FrameType, encode
+from smelt.devicefarm.local import LocalTransport
+from smelt.devicefarm.measure import QUICK, RunPlan
+from smelt.devicefarm.qemu_user import android_emulated, qemu_user
+from smelt.devicefarm.report import RunnerError
+from smelt.devicefarm.ssh import SshAddress, SshTransport
+from smelt.devicefarm.transport import Transport
+from smelt.devicefarm.verdict import Verdict, verdict_of_error
+
+FINE, SEGFAULT, ABORT, SPIN, PRINT, EAT, LEAVE, REFUSE, FLOOD, NAP, OVERFLOW, GRANDCHILD, SCRIBBLE, BAD = range(14)
+LIMITS = Limits(connect=20, load=20, run=20, output=20, grace=5, total=120)
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A transport and a bundle that it can run."""
+
+    transport: Transport
+    bundle: Path
+    arch: str
+
+
+def _local(request: pytest.FixtureRequest, tmp: Path) -> Place:
+    return Place(LocalTransport(), request.getfixturevalue("native_bundle"), os.uname().machine)
+
+
+def _local_store(request: pytest.FixtureRequest, tmp: Path) -> Place:
+    transport = LocalTransport("stored", store=tmp / "store")
+    return Place(transport, request.getfixturevalue("native_bundle"), os.uname().machine)
+
+
+def _static(request: pytest.FixtureRequest, tmp: Path) -> Place:
+    return Place(LocalTransport("static"), request.getfixturevalue("static_bundle"), os.uname().machine)
+
+
+def _qemu(request: pytest.FixtureRequest, tmp: Path) -> Place:
+    rig.need(shutil.which("qemu-aarch64-static"), "needs qemu: apt-get install qemu-user-static")
+    bundle = request.getfixturevalue("arm64_bundle")
+    transport = qemu_user("emulated", "qemu-aarch64", sysroot=rig.SYSROOT, store=tmp / "store")
+    return Place(transport, bundle, "aarch64")
+
+
+def _ssh(request: pytest.FixtureRequest, tmp: Path) -> Place:
+    address = request.getfixturevalue("sshd").address
+    transport = SshTransport("board", address, root=str(tmp / "root"))
+    return Place(transport, request.getfixturevalue("native_bundle"), os.uname().machine)
+
+
+PLACES = {"local": _local, "store": _local_store, "static": _static, "qemu-user": _qemu, "ssh": _ssh}
+
+
+@pytest.fixture(params=list(PLACES))
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    made = PLACES[request.param](request, tmp_path)
+    yield made
+    made.transport.close()
+
+
+@pytest.fixture
+def client(place: Place) -> Iterator[RunnerClient]:
+    with open_session(place.transport, place.bundle, budget=Budget(LIMITS)) as opened:
+        yield opened
+
+
+def mode(number: int) -> np.ndarray:
+    return np.int32(number)
+
+
+def reload(client: RunnerClient, place: Place) -> None:
+    client.load(place.transport.deploy(place.bundle, client.budget))
+    assert np.array_equal(client.run([X, mode(FINE)]).outputs["y"], 2 * X)
+
+
+def children(pid: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+            except OSError:
+                continue
+            if int(fields[1]) == pid and fields[0] != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+def gone(pid: int, limit: float = 5.0) -> bool:
+    end = time.monotonic() + limit
+    while time.monotonic() < end:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_hello_and_doctor(place: Place) -> None:
+    findings = examine(place.transport, bundle=place.bundle, budget=Budget(LIMITS))
+    named = {f.check: f for f in findings}
+    assert named["echo"].ok
+    assert named["runner"].ok
+    assert place.arch in named["runner"].detail
+    assert "emulated" not in named
+    assert healthy(findings) == all(f.ok is not False for f in findings)
+
+
+def test_facts_and_signature(client: RunnerClient, place: Place) -> None:
+    assert client.facts is not None and client.model is not None
+    assert client.facts.arch == place.arch
+    assert client.facts.page_size in (4096, 16384, 65536)
+    assert client.facts.pid > 1
+    assert [t.name for t in client.model.inputs] == ['x"\n', "mode"]  # quotes and newlines survive
+    assert [(str(t.dtype), t.rank) for t in client.model.outputs] == [("f32", 2), ("i64", 0)]
+
+
+def test_changing_shapes_in_one_session(client: RunnerClient) -> None:
+    for shape in ((1, 1), (3, 5), (0, 7), (64, 33), (2, 0), (1, 1)):
+        x = np.random.default_rng(1).random(shape, np.float32)
+        report = client.run({'x"\n': x, "mode": mode(FINE)})
+        assert report.outputs["y"].shape == shape
+        assert np.array_equal(report.outputs["y"], 2 * x)
+        assert report.outputs["count"].shape == ()
+        assert report.outputs["count"] == x.size
+    assert report.memory.runs == 6
+    assert report.samples_ns == () and report.timing is None
+
+
+def test_strided_inputs(client: RunnerClient) -> None:
+    x = np.arange(24, dtype=np.float32).reshape(4, 6).T[::-1, ::2]
+    assert np.array_equal(client.run([x, mode(FINE)]).outputs["y"], 2 * x)
+
+
+def test_large_tensors(client: RunnerClient) -> None:
+    x = np.random.default_rng(2).random((1000, 10_000), np.float32)  # 40 MB each way
+    start = time.monotonic()
+    assert np.array_equal(client.run([x, mode(FINE)]).outputs["y"], 2 * x)
+    assert time.monotonic() - start < 30
+
+
+def test_timed_run(client: RunnerClient, place: Place) -> None:
+    plan = RunPlan(warmup_runs=3, warmup_min=0.01, warmup_max=0.5, samples=20, min_time=0.01, max_time=5, profile=True)
+    report = client.run([X, mode(NAP)], plan)
+    assert len(report.samples_ns) >= 20
+    assert len(report.warmup_ns) >= 3
+    assert min(report.samples_ns) > 400_000  # the model sleeps half a millisecond
+    assert report.inner >= 2
+    assert report.first_ns > 400_000
+    assert [k.name for k in report.profile] == ["double_it"]
+    assert report.profile[0].launches == report.inner * len(report.samples_ns)
+    timing = report.timing
+    assert timing is not None
+    assert place.transport.emulated == any("emulated" in why for why in timing.invalid)
+    assert not (place.transport.emulated and timing.publishable)
+
+
+@pytest.mark.parametrize(
+    ("kind", "signal_number", "exit_code"),
+    [(SEGFAULT, 11, 0), (ABORT, 6, 0), (LEAVE, 0, 7), (OVERFLOW, 11, 0), (GRANDCHILD, 0, 3)],
+)
+def test_crash_is_told_and_survived(
+    client: RunnerClient, place: Place, kind: int, signal_number: int, exit_code: int
+) -> None:
+    start = time.monotonic()
+    with pytest.raises(RunnerError) as caught:
+        client.run([X, mode(kind)])
+    assert time.monotonic() - start < 5
+    crash = caught.value.crash
+    assert crash is not None
+    assert (crash.signal, crash.exit_code, crash.stage) == (signal_number, exit_code, "run: first")
+    assert verdict_of_error(caught.value) is Verdict.CRASH
+    if kind == SEGFAULT:
+        assert crash.address == 0x40
+        assert crash.object in ("libmodel.so", "smelt_run")
+        assert crash.offset > 0
+    with pytest.raises(RunnerError, match="no model is loaded"):
+        client.run()
+    reload(client, place)
+
+
+def test_scribbling_over_the_protocol_is_contained(client: RunnerClient, place: Place) -> None:
+    with pytest.raises(RunnerError) as caught:
+        client.run([X, mode(SCRIBBLE)])
+    assert caught.value.status == "crash"
+    reload(client, place)
+
+
+def test_hang_meets_the_deadline_on_the_device(place: Place) -> None:
+    budget = Budget(replace(LIMITS, run=0.5))
+    with open_session(place.transport, place.bundle, budget=budget) as client:
+        start = time.monotonic()
+        with pytest.raises(RunnerError) as caught:
+            client.run([X, mode(SPIN)])
+        assert 0.4 < time.monotonic() - start < 4
+        assert caught.value.status == "timeout"
+        assert verdict_of_error(caught.value) is Verdict.TIMEOUT
+        reload(client, place)
+
+
+def test_prints_become_log(client: RunnerClient) -> None:
+    report = client.run([X, mode(PRINT)])
+    assert "hello from the model" in report.log
+    assert "and from stderr" in report.log
+    assert np.array_equal(report.outputs["y"], 2 * X)
+
+
+def test_flood_of_prints_is_bounded(client: RunnerClient) -> None:
+    report = client.run([X, mode(FLOOD)])  # 8 MB
+    assert 0 < len(report.log) <= 1 << 20
+    assert np.array_equal(report.outputs["y"], 2 * X)
+
+
+def test_memory_limit(place: Place) -> None:
+    limit = 1 << 30 if place.transport.emulated else 256 << 20
+    with open_session(place.transport, place.bundle, budget=Budget(LIMITS), memory_limit=limit) as client:
+        assert np.array_equal(client.run([X, mode(FINE)]).outputs["y"], 2 * X)
+        with pytest.raises(RunnerError) as caught:
+            client.run([X, mode(EAT)])
+        assert "memory" in str(caught.value)
+        assert verdict_of_error(caught.value) is Verdict.CRASH
+        reload(client, place)
+
+
+def test_refusal_leaves_the_session_usable(client: RunnerClient) -> None:
+    with pytest.raises(RunnerError, match="axis 1: expected 4, got 5") as caught:
+        client.run([X, mode(REFUSE)])
+    assert (caught.value.status, caught.value.kind) == ("shape", "shape")
+    assert np.array_equal(client.run([X, mode(FINE)]).outputs["y"], 2 * X)
+
+
+def test_wrong_inputs_are_named(client: RunnerClient) -> None:
+    with pytest.raises(SmeltError, match="the model has 2 inputs, got 1"):
+        client.run([X])
+    with pytest.raises(SmeltError, match="inputs are"):
+        client.run({"y": X})
+    with pytest.raises(SmeltError, match="NumPy type"):
+        client.set_input(0, np.array(["text"]))
+    with pytest.raises(RunnerError, match="input 7 does not exist"):
+        client.set_input(7, np.zeros(3_000_000, np.float32))  # several DATA frames are in the link already
+    with pytest.raises(RunnerError, match="was not set"):
+        client.run()
+    with pytest.raises(RunnerError, match="no run has succeeded"):
+        client.get_output(0)
+    assert np.array_equal(client.run([X, mode(FINE)]).outputs["y"], 2 * X)
+
+
+def test_output_that_contradicts_itself(client: RunnerClient) -> None:
+    with pytest.raises(RunnerError, match="not a compact tensor"):
+        client.run([X, mode(BAD)])
+
+
+def test_broken_bundle(client: RunnerClient) -> None:
+    with pytest.raises(RunnerError) as caught:
+        client.load("/nowhere/refused")
+    assert caught.value.status in ("invalid", "infra")
+    assert "libmodel.so" in str(caught.value) or "weights.bin is missing" in str(caught.value)
+    with pytest.raises(RunnerError, match="no model is loaded"):
+        client.run()
+
+
+def test_killed_runner_is_an_infra_error_and_leaves_nothing(client: RunnerClient) -> None:
+    assert client.facts is not None
+    pid = client.facts.pid
+    (worker,) = children(pid)
+    timer = threading.Timer(0.3, os.kill, (pid, signal.SIGKILL))
+    timer.start()
+    start = time.monotonic()
+    with pytest.raises(SmeltError) as caught:
+        client.run([X, mode(SPIN)])
+    assert time.monotonic() - start < 5
+    assert caught.value.kind == "infra"
+    assert verdict_of_error(caught.value) is Verdict.INFRA
+    assert gone(worker)
+    with pytest.raises(SmeltError, match="cannot be used any more"):
+        client.run()
+
+
+def test_closing_in_the_middle_of_a_run_leaves_nothing(place: Place) -> None:
+    with open_session(place.transport, place.bundle, budget=Budget(LIMITS)) as client:
+        assert client.facts is not None
+        pid = client.facts.pid
+        (worker,) = children(pid)
+        threading.Thread(target=lambda: pytest.raises(SmeltError, client.run, [X, mode(SPIN)]), daemon=True).start()
+        time.sleep(0.3)
+        client._channel.close()
+    assert gone(pid)
+    assert gone(worker)
+
+
+def test_stopped_runner_meets_the_hosts_deadline(place: Place) -> None:
+    budget = Budget(replace(LIMITS, run=0.3, grace=0.5, close=0.5))
+    with open_session(place.transport, place.bundle, budget=budget) as client:
+        assert client.facts is not None
+        os.kill(client.facts.pid, signal.SIGSTOP)
+        start = time.monotonic()
+        try:
+            with pytest.raises(SmeltError, match="longer than its limit") as caught:
+                client.run(plan=QUICK)
+            assert caught.value.kind == "infra"
+            client.close()
+            assert time.monotonic() - start < 5
+        finally:
+            if not gone(client.facts.pid, 0.1):
+                os.kill(client.facts.pid, signal.SIGCONT)
+
+
+def test_old_lease_is_refused(client: RunnerClient) -> None:
+    client.fence = 7
+    client.run([X, mode(FINE)])
+    client.fence = 6
+    with pytest.raises(RunnerError, match="newer lease") as caught:
+        client.run([X, mode(FINE)])
+    assert caught.value.status == "stale"
+
+
+def test_cancel_ends_a_run(client: RunnerClient, place: Place) -> None:
+    job = client._job + 3  # two inputs come first
+    channel = client._channel
+
+    def cancel() -> None:
+        channel.send(encode(Frame(FrameType.CANCEL, b"\0" * 8, job)), time.monotonic() + 5)
+
+    threading.Timer(0.3, cancel).start()
+    with pytest.raises(RunnerError) as caught:
+        client.run([X, mode(SPIN)])
+    assert caught.value.status == "cancelled"
+    assert verdict_of_error(caught.value).exit_code == 130
+    reload(client, place)
+
+
+def test_reset_frees_the_worker(client: RunnerClient, place: Place) -> None:
+    assert client.facts is not None
+    client.reset()
+    assert children(client.facts.pid) == []
+    reload(client, place)
+
+
+# ---- broken streams, straight at the runner ----
+
+HELLO = encode(Frame(FrameType.HELLO, b"\0" * 8, 1))
+
+
+def corrupt(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :]
+
+
+def oversized() -> bytes:
+    import struct
+    import zlib
+
+    head = struct.pack("<IBBHQQI", 0x544C4D53, 1, 1, 0, 1, 0, 1 << 30)
+    return head + struct.pack("<I", zlib.crc32(head))
+
+
+@pytest.mark.parametrize(
+    ("stream", "text"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: board\r\n\r\n\r\n", "no frame magic"),
+        (corrupt(HELLO, 9), "header checksum"),
+        (corrupt(HELLO, 34), "payload checksum"),
+        (corrupt(HELLO, len(HELLO) - 1), "payload checksum"),
+        (oversized(), "longer than 16 MiB"),
+        (encode(Frame(FrameType.END, b"", 1)), "not a request"),
+        (encode(Frame(FrameType.RUN, b"\0" * 56, 1)), "no model is loaded"),
+    ],
+)
+def test_broken_stream_is_answered(place: Place, stream: bytes, text: str) -> None:
+    budget = Budget(LIMITS)
+    channel = place.transport.open_runner(place.transport.deploy(place.bundle, budget), budget)
+    try:
+        end = time.monotonic() + 10
+        channel.send(stream, end)
+        decoder = Decoder()
+        frames: list[Frame] = []
+        while not frames:
+            data = channel.receive(end)
+            assert data, "the runner ended without an answer"
+            frames += decoder.feed(data)
+        assert frames[0].type is FrameType.END
+        assert text in frames[0].payload.decode()
+    finally:
+        channel.close()
+
+
+def test_truncated_stream_ends_the_runner(native_bundle: Path) -> None:
+    channel = PipeChannel([str(native_bundle / "smelt_run"), "--serve"])
+    channel.send(HELLO[:20], time.monotonic() + 5)
+    assert channel.process.stdin is not None
+    channel.process.stdin.close()
+    assert channel.process.wait(5) == 0
+    channel.close()
+
+
+def test_idle_runner_ends_itself(native_bundle: Path) -> None:
+    channel = PipeChannel([str(native_bundle / "smelt_run"), "--serve"])
+    client = RunnerClient(channel, budget=Budget(replace(LIMITS, idle=0.3)))
+    client.hello()
+    assert channel.process.wait(5) == 0
+    client.close()
+
+
+@pytest.mark.parametrize("text", [b"Welcome to board 7!\n", b"\x00" * 64, b"SML"])
+def test_something_that_is_no_runner(text: bytes, tmp_path: Path) -> None:
+    script = tmp_path / "smelt_run"
+    (tmp_path / "text").write_bytes(text)
+    script.write_text(f"#!/bin/sh\ncat '{tmp_path}/text'; cat >/dev/null; exit 0\n")
+    script.chmod(0o755)
+    client = RunnerClient(PipeChannel([str(script)]), budget=Budget(replace(LIMITS, connect=1.0)))
+    start = time.monotonic()
+    with pytest.raises(SmeltError) as caught:
+        client.hello()
+    assert caught.value.kind == "infra"
+    assert time.monotonic() - start < 4
+    client.close()
+
+
+def test_runner_that_cannot_start(tmp_path: Path) -> None:
+    (tmp_path / "smelt_run").write_bytes(b"\x7fELF of another world")
+    (tmp_path / "smelt_run").chmod(0o755)
+    with pytest.raises(SmeltError) as caught, open_session(LocalTransport(), tmp_path):
+        pass
+    assert caught.value.kind == "infra"
+    (tmp_path / "smelt_run").unlink()
+    with pytest.raises(SmeltError, match="no runner"), open_session(LocalTransport(), tmp_path):
+        pass
+
+
+# ---- Android ----
+
+
+def test_android_library_on_the_glibc_shim(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.need(shutil.which("qemu-aarch64-static"), "needs qemu: apt-get install qemu-user-static")
+    monkeypatch.delenv("SMELT_BIONIC_ROOT", raising=False)
+    home = tmp_path_factory.mktemp("android")
+    bundle = rig.build_arm64(home / "bundle", target="aarch64-linux-android", library_names="android")
+    shim_runner = home / "smelt_run.shim"
+    shutil.move(bundle / "smelt_run", shim_runner)
+    transport = android_emulated(home / "cache", shim_runner=shim_runner)
+    assert transport.emulated
+    assert "no bionic" in transport.name
+    with open_session(transport, bundle, budget=Budget(LIMITS)) as client:
+        assert np.array_equal(client.run([X, mode(FINE)]).outputs["y"], 2 * X)
+        with pytest.raises(RunnerError, match="signal 11"):
+            client.run([X, mode(SEGFAULT)])
+
+
+# ---- ssh only ----
+
+
+def test_wrong_host_key(sshd: rig.Sshd, native_bundle: Path, tmp_path: Path) -> None:
+    other = rig.make_key(tmp_path / "other")
+    transport = SshTransport("board", replace(sshd.address, host_key=other))
+    with pytest.raises(SmeltError, match="another host key") as caught:
+        transport.deploy(native_bundle, Budget(LIMITS))
+    assert caught.value.kind == "infra"
+    findings = examine(transport, budget=Budget(LIMITS))
+    assert not healthy(findings)
+    assert "host key" in findings[0].detail
+
+
+def test_unknown_user_key(sshd: rig.Sshd, native_bundle: Path, tmp_path: Path) -> None:
+    rig.make_key(tmp_path / "stranger")
+    transport = SshTransport("board", replace(sshd.address, key_file=tmp_path / "stranger"))
+    with pytest.raises(SmeltError, match="refused the connection"):
+        transport.deploy(native_bundle, Budget(LIMITS))
+
+
+def test_unreadable_host_key(sshd: rig.Sshd, native_bundle: Path) -> None:
+    transport = SshTransport("board", replace(sshd.address, host_key="ssh-ed25519 AAAAnonsense"))
+    with pytest.raises(SmeltError, match="cannot be read"):
+        transport.deploy(native_bundle, Budget(LIMITS))
+
+
+def test_nobody_listens(tmp_path: Path, native_bundle: Path) -> None:
+    address = SshAddress("127.0.0.1", rig.free_port(), "root", rig.make_key(tmp_path / "key"), tmp_path / "key")
+    with pytest.raises(SmeltError, match="cannot be reached"):
+        SshTransport("board", address).deploy(native_bundle, Budget(LIMITS))
+
+
+def test_silent_server_meets_the_deadline(tmp_path: Path, native_bundle: Path) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        key = rig.make_key(tmp_path / "key")
+        address = SshAddress("127.0.0.1", server.getsockname()[1], "root", key, tmp_path / "key")
+        start = time.monotonic()
+        with pytest.raises(SmeltError):
+            SshTransport("board", address).deploy(native_bundle, Budget(replace(LIMITS, connect=1.0)))
+        assert time.monotonic() - start < 8
+
+
+def test_remote_arguments_are_not_shell_text(sshd: rig.Sshd) -> None:
+    transport = SshTransport("board", sshd.address)
+    done = transport.execute(["echo", "$HOME; rm -rf *", "'"], Budget(LIMITS))
+    assert done.out == "$HOME; rm -rf * '\n"
+    assert transport.execute(["false"], Budget(LIMITS)).code == 1
+    transport.close()
+
+
+# ---- deploying ----
+
+
+@pytest.mark.parametrize("kind", ["store", "ssh"])
+def test_deploy_is_by_content(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    place = PLACES[kind](request, tmp_path)
+    budget = Budget(LIMITS)
+    first = place.transport.deploy(place.bundle, budget)
+    stored = sorted(p for p in tmp_path.rglob("*") if p.parent.parent.name == "cas")
+    assert len(stored) == 2
+    ages = [p.stat().st_mtime_ns for p in stored]
+    copy = tmp_path / "another name"
+    shutil.copytree(place.bundle, copy)
+    assert place.transport.deploy(copy, budget) == first
+    assert [p.stat().st_mtime_ns for p in stored] == ages
+    (copy / "weights.bin").write_bytes(b"w" * 100_000)
+    second = place.transport.deploy(copy, budget)
+    assert second != first
+    assert (Path(second) / "weights.bin").read_bytes() == b"w" * 100_000
+    assert not list(tmp_path.rglob("tmp/*"))
+    place.transport.close()
+
+
+def test_odd_bundles_are_refused(native_bundle: Path, tmp_path: Path) -> None:
+    transport = LocalTransport(store=tmp_path / "store")
+    odd = tmp_path / "odd"
+    with pytest.raises(SmeltError, match="not a directory"):
+        transport.deploy(odd, Budget())
+    odd.mkdir()
+    with pytest.raises(SmeltError, match="is empty"):
+        transport.deploy(odd, Budget())
+    (odd / "libmodel.so").symlink_to("/etc/passwd")
+    with pytest.raises(SmeltError, match="not a plain file"):
+        transport.deploy(odd, Budget())
+    (odd / "libmodel.so").unlink()
+    (odd / "a b;c").write_text("")
+    with pytest.raises(SmeltError, match="name that is not deployed"):
+        transport.deploy(odd, Budget())
+
+
+FULL_DISK = """
+import sys
+from pathlib import Path
+from smelt.core.diag import SmeltError
+from smelt.devicefarm.budget import Budget
+from smelt.devicefarm.local import LocalTransport
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+try:
+    LocalTransport(store=Path(sys.argv[2])).deploy(Path(sys.argv[1]), Budget())
+except SmeltError as error:
+    print(error.kind, error)
+"""
+
+
+def test_full_disk_is_infra_and_leaves_no_half_file(native_bundle: Path, tmp_path: Path) -> None:
+    import subprocess
+
+    bundle = tmp_path / "bundle"
+    shutil.copytree(native_bundle, bundle)
+    (bundle / "weights.bin").write_bytes(bytes(4 << 20))
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(bundle), str(tmp_path / "store")],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.startswith("infra writing 'tmp/")
+    assert not list((tmp_path / "store").rglob("tmp/*"))
+    assert not list((tmp_path / "store").rglob("bundles/*"))
+
+
+def test_full_disk_over_ssh(tmp_path: Path, native_bundle: Path) -> None:
+    rig.need(shutil.which("prlimit"), "needs prlimit: apt-get install util-linux")
+    bundle = tmp_path / "bundle"
+    shutil.copytree(native_bundle, bundle)
+    (bundle / "weights.bin").write_bytes(bytes(4 << 20))
+    with rig.start_sshd(tmp_path / "sshd") as server:
+        import subprocess
+
+        subprocess.run(["prlimit", f"--pid={server.pid}", f"--fsize={1 << 20}"], check=True)
+        transport = SshTransport("full", server.address, root=str(tmp_path / "root"))
+        start = time.monotonic()
+        with pytest.raises(SmeltError) as caught:
+            transport.deploy(bundle, Budget(LIMITS))
+        assert caught.value.kind == "infra"
+        assert time.monotonic() - start < 40
+        transport.close()
+    assert not list((tmp_path / "root").rglob("bundles/*"))

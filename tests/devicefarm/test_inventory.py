@@ -1,0 +1,100 @@
+"""devices.toml: what is written is read back, and what is wrong is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from smelt.core.diag import SmeltError
+from smelt.devicefarm.inventory import (
+    BUILTIN,
+    DEFAULT_DEVICE,
+    Device,
+    describe,
+    find_device,
+    open_transport,
+    read_inventory,
+    write_inventory,
+)
+from smelt.devicefarm.verdict import Verdict, verdict_of_error
+
+TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+DEVICES = st.builds(
+    Device,
+    name=st.from_regex(r"[a-z0-9][a-z0-9._-]{0,10}", fullmatch=True),
+    transport=st.sampled_from(["ssh", "local"]),
+    platform=st.just("aarch64-linux"),
+    host=TEXT,
+    port=st.integers(1, 65535),
+    key_file=TEXT,
+    tags=st.lists(TEXT, max_size=3).map(tuple),
+)
+
+
+@given(st.lists(DEVICES, max_size=4, unique_by=lambda d: d.name))
+def test_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, devices: list[Device]) -> None:
+    path = tmp_path_factory.mktemp("inventory") / "devices.toml"
+    write_inventory({d.name: d for d in devices}, path)
+    assert read_inventory(path) == {d.name: d for d in BUILTIN} | {d.name: d for d in devices}
+
+
+def test_built_in_devices_need_no_file(tmp_path: Path) -> None:
+    devices = read_inventory(tmp_path / "none.toml")
+    assert {"local", "qemu-arm64", "qemu-armv7", "android-emulated"} <= set(devices)
+    assert DEFAULT_DEVICE["aarch64-android"] == "android-emulated"
+    assert "this machine" in describe(devices["local"])
+    assert all("emulated" in describe(d) for d in devices.values() if d.name != "local")
+
+
+def test_android_says_which_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = find_device("android-emulated")
+    monkeypatch.delenv("SMELT_BIONIC_ROOT", raising=False)
+    assert "glibc" in describe(device)
+    monkeypatch.setenv("SMELT_BIONIC_ROOT", "/nowhere")
+    assert "real bionic" in describe(device)
+    with pytest.raises(SmeltError, match="linker64"):
+        open_transport(device)
+
+
+def test_no_such_device(tmp_path: Path) -> None:
+    with pytest.raises(SmeltError, match="no device is called 'pixel'; there are android-emulated") as caught:
+        find_device("pixel", tmp_path / "none.toml")
+    assert verdict_of_error(caught.value) is Verdict.NO_DEVICE
+    assert Verdict.NO_DEVICE.exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("schema_version = 2\n", "schema_version 2, wanted 1"),
+        ("", "schema_version None"),
+        ("schema_version = [", "cannot be read"),
+        ("schema_version = 1\ndevice = 3\n", "tables are wanted"),
+        ("schema_version = 1\n[device.Bad]\ntransport='ssh'\nplatform='x'\n", "lower-case"),
+        ("schema_version = 1\n[device.a]\ntransport='ssh'\n", "platform is missing"),
+        ("schema_version = 1\n[device.a]\ntransport='ssh'\nplatform='x'\nport=0\n", "port cannot be 0"),
+        ("schema_version = 1\n[device.a]\ntransport='ssh'\nplatform='x'\ntags='y'\n", "tags cannot be"),
+        ("schema_version = 1\n[device.a]\ntransport='ssh'\nplatform='x'\nhots='y'\n", "unknown hots"),
+    ],
+)
+def test_broken_files_are_named(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "devices.toml"
+    path.write_text(text)
+    with pytest.raises(SmeltError, match=message) as caught:
+        read_inventory(path)
+    assert caught.value.kind == "invalid"
+
+
+def test_ssh_needs_a_pinned_key() -> None:
+    device = Device("board", "ssh", "aarch64-linux", host="h", user="u", key_file="k")
+    with pytest.raises(SmeltError, match="lacks host_key"):
+        open_transport(device)
+    assert open_transport(replace(device, host_key="ssh-ed25519 AAAA")).name == "board"
+
+
+def test_unknown_transport() -> None:
+    with pytest.raises(SmeltError, match="there are android, local"):
+        open_transport(Device("x", "carrier-pigeon", "aarch64-linux"))

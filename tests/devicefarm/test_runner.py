@@ -1,0 +1,218 @@
+"""The runner by itself: its command line, a fake sysfs, other C compilers' targets, and a sanitized build under fuzz."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rig
+from smelt.core.diag import SmeltError
+from smelt.devicefarm.budget import Budget, Limits
+from smelt.devicefarm.channel import PipeChannel
+from smelt.devicefarm.client import LOAD_HEAD, PAIR, RUN_BODY, SETIN_HEAD, RunnerClient
+from smelt.devicefarm.frames import CHUNK, Frame, FrameType, encode
+from smelt.devicefarm.measure import QUICK
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def shell(*argv: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(a) for a in argv], capture_output=True, text=True, timeout=20, check=False)
+
+
+@pytest.mark.parametrize("kind", ["native_bundle", "static_bundle"])
+def test_command_line(kind: str, request: pytest.FixtureRequest) -> None:
+    bundle = request.getfixturevalue(kind)
+    info = shell(bundle / "smelt_run", bundle, "--info")
+    assert info.returncode == 0
+    assert "input  mode: int32 of rank 0" in info.stdout
+    assert "output y: float32 of rank 2" in info.stdout
+    done = shell(bundle / "smelt_run", bundle, "--shape", 'x"\n:3x5', "--repeat", "7", "--zero")
+    assert done.returncode == 0, done.stderr
+    assert "output y: float32[3, 5] crc32 " in done.stdout
+    assert "then 7 runs: min " in done.stdout
+    again = shell(bundle / "smelt_run", bundle, "--shape", 'x"\n:3x5', "--repeat", "0", "--zero")
+    assert "runs:" not in again.stdout
+
+
+def test_command_line_errors(native_bundle: Path, tmp_path: Path) -> None:
+    runner = native_bundle / "smelt_run"
+    assert shell(runner).returncode == 2
+    assert "usage" in shell(runner, native_bundle, "--frobnicate").stderr
+    wrong = shell(runner, native_bundle, "--shape", 'x"\n:3x5x7')
+    assert wrong.returncode == 1
+    assert "its --shape does not fit (shape)" in wrong.stderr
+    missing = shell(runner, tmp_path)
+    assert missing.returncode == 1
+    assert "libmodel.so" in missing.stderr
+
+
+def fake_sysfs(root: Path, temperature: int, limit_khz: int) -> None:
+    for path, value in {
+        "class/thermal/thermal_zone0/temp": 41_000,
+        "class/thermal/thermal_zone3/temp": temperature,
+        "devices/system/cpu/cpu0/cpufreq/scaling_cur_freq": 1_500_000,
+        "devices/system/cpu/cpu0/cpufreq/scaling_max_freq": limit_khz,
+    }.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(f"{value}\n")
+    (root / "devices/system/cpu/cpu0/cpufreq/scaling_governor").write_text("schedutil\n")
+
+
+def test_throttling_makes_times_invalid(native_bundle: Path, tmp_path: Path) -> None:
+    fake_sysfs(tmp_path, 63_500, 1_800_000)
+    channel = PipeChannel([str(native_bundle / "smelt_run"), "--serve", "--sysfs", str(tmp_path)])
+    client = RunnerClient(channel, budget=Budget(Limits(total=60)))
+    try:
+        facts = client.hello()
+        c = facts.condition
+        assert (c.temperature, c.frequency_khz, c.frequency_limit_khz) == (63.5, 1_500_000, 1_800_000)
+        assert c.governor == "schedutil"
+        client.load(str(native_bundle))
+        calm = client.run([X, np.int32(9)], QUICK)
+        assert not any("throttled" in why or "hot" in why for why in calm.invalid)
+
+        import threading
+
+        threading.Timer(0.15, fake_sysfs, (tmp_path, 97_000, 600_000)).start()
+        hot = client.run([X, np.int32(9)], QUICK)
+        assert any("throttled: the frequency limit fell from 1800000 to 600000" in w for w in hot.invalid)
+        assert any("too hot: 97" in w for w in hot.invalid)
+        assert hot.timing is not None and not hot.timing.publishable
+    finally:
+        client.close()
+
+
+TRIPLES = [
+    "x86_64-linux-musl", "aarch64-linux-musl", "arm-linux-musleabihf", "riscv64-linux-musl",
+    "aarch64-linux-android", "arm-linux-androideabi",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("triple", TRIPLES)
+def test_compiles_for_every_platform_without_libc_headers(triple: str, tmp_path: Path) -> None:
+    cache = str(tmp_path / "cache")
+    env = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
+    for static in ([], ["-DSMELT_STATIC"]):
+        rig.run(
+            [*rig.zig(), "cc", "-target", triple, "-c", "-O1", "-std=c11", "-fPIC", "-Wall", "-Wextra", "-Werror",
+             "-fno-sanitize=all", "-fno-stack-protector", *static, str(rig.RUNTIME / "runner.c"),
+             "-o", str(tmp_path / "runner.o")],
+            env=env,
+        )  # fmt: skip
+
+
+# ---- a sanitized build under mutated requests ----
+
+
+def valid_session(bundle: Path) -> list[bytes]:
+    """Frames of a whole good session."""
+
+    def frame(kind: FrameType, body: bytes, job: int) -> bytes:
+        return encode(Frame(kind, body, job))
+
+    load = LOAD_HEAD.pack(3000, 1, 0, 0, 0) + str(bundle).encode()
+    x = SETIN_HEAD.pack(3000, 0, 2, 32, 1, 2, 24) + np.array([2, 3], np.int64).tobytes()
+    mode = SETIN_HEAD.pack(3000, 1, 0, 32, 1, 0, 4)
+    plan = RUN_BODY.pack(3000, 1, 1, 5, 0, 10**7, 0, 10**8, 10**5)
+    return [
+        frame(FrameType.HELLO, PAIR.pack(0, 2000), 1),
+        frame(FrameType.LOAD, load, 2),
+        frame(FrameType.SETIN, x, 3),
+        frame(FrameType.DATA, bytes(8) + X.tobytes(), 3),
+        frame(FrameType.SETIN, mode, 4),
+        frame(FrameType.DATA, bytes(8) + bytes(4), 4),
+        frame(FrameType.RUN, plan, 5),
+        frame(FrameType.GETOUT, PAIR.pack(3000, 0), 6),
+        frame(FrameType.QUIT, PAIR.pack(0, 0), 7),
+    ]
+
+
+def mutated(frames: list[bytes], rng: random.Random) -> list[bytes]:
+    """One change: of a payload with a right checksum (so that it gets deep), of raw bytes, or of the order."""
+    frames = list(frames)
+    at = rng.randrange(len(frames))
+    how = rng.randrange(4)
+    if how == 0:
+        payload = bytearray(frames[at][32:-4])
+        if payload:
+            payload[rng.randrange(len(payload))] = rng.choice([0, 1, 0x7F, 0x80, 0xFF])
+            kind = FrameType(frames[at][5])
+            # the job number stays, so that the answer counts
+            frames[at] = encode(Frame(kind, bytes(payload), int.from_bytes(frames[at][8:16], "little")))
+    elif how == 1:
+        payload = frames[at][32:-4]
+        cut = payload[: rng.randrange(len(payload) + 1)] if rng.random() < 0.7 else payload + bytes(rng.randrange(99))
+        frames[at] = encode(Frame(FrameType(frames[at][5]), cut, int.from_bytes(frames[at][8:16], "little")))
+    elif how == 2:
+        raw = bytearray(frames[at])
+        raw[rng.randrange(len(raw))] ^= 1 << rng.randrange(8)
+        frames[at] = bytes(raw)
+    else:
+        frames.insert(at, frames[rng.randrange(len(frames))])
+    return frames
+
+
+@pytest.fixture(scope="module")
+def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rig.need(shutil.which("gcc"), "needs a C compiler: apt-get install gcc libc6-dev")
+    out = tmp_path_factory.mktemp("sanitized")
+    flags = ["gcc", "-std=c11", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
+             "-Wno-builtin-declaration-mismatch", f"-I{rig.RUNTIME}"]  # fmt: skip
+    rig.run([*flags, str(rig.RUNTIME / "runner.c"), "-o", str(out / "smelt_run")])
+    rig.run([*flags, "-w", "-shared", "-fPIC", str(rig.HERE / "fake_model.c"), "-o", str(out / "libmodel.so")])
+    return out
+
+
+def converse(runner: Path, frames: list[bytes]) -> tuple[int, str]:
+    """Send frame by frame, each once the last request was answered or 0.3 s have gone; the exit code and stderr."""
+    channel = PipeChannel([str(runner), "--serve"], close_limit=3.0)
+    try:
+        for data in frames:
+            channel.send(data, time.monotonic() + 5)
+            if data[5] != FrameType.SETIN:
+                try:
+                    while b'"status"' not in channel.receive(time.monotonic() + 0.3):
+                        pass
+                except SmeltError:
+                    pass
+    except SmeltError:
+        pass  # the runner has left: its exit code tells whether it meant to
+    assert channel.process.stdin is not None
+    channel.process.stdin.close()
+    try:
+        code = channel.process.wait(5)
+    finally:
+        channel.close()
+    return code, channel.stderr_tail()
+
+
+def test_sanitized_runner_survives_mutated_requests(sanitized: Path) -> None:
+    good = valid_session(sanitized)
+    code, stderr = converse(sanitized / "smelt_run", good)
+    assert (code, stderr) == (0, "")
+    seed = 20
+    rng = random.Random(seed)
+    for case in range(60):
+        code, stderr = converse(sanitized / "smelt_run", mutated(good, rng))
+        assert code in (0, 3), f"seed {seed} case {case}: {code} {stderr}"
+        assert "Sanitizer" not in stderr and "runtime error" not in stderr, f"seed {seed} case {case}: {stderr}"
+
+
+def test_sanitized_runner_passes_a_large_tensor(sanitized: Path) -> None:
+    client = RunnerClient(PipeChannel([str(sanitized / "smelt_run"), "--serve"]), budget=Budget())
+    try:
+        client.load(str(sanitized))
+        x = np.random.default_rng(3).random((1024, 1024), np.float32)
+        assert x.nbytes > CHUNK
+        report = client.run([x, np.int32(0)], QUICK)
+        assert np.array_equal(report.outputs["y"], 2 * x)
+        assert "Sanitizer" not in report.log and "runtime error" not in report.log
+    finally:
+        client.close()
