@@ -124,7 +124,9 @@ class Exprs:
         return self.from_storage(self.to_storage(v, source), target)
 
     def _index(self, e: Index) -> Value:
-        indexer = self.index if e.dtype.bits <= self.cpu.index_bits and e.dtype.is_int else self.wide
+        # a float is made of an index as wide as addresses: 64-bit conversions are calls where those are 32
+        narrow = e.dtype.is_float or e.dtype.bits <= self.cpu.index_bits
+        indexer = self.index if narrow else self.wide
         if self.lanes and varies(e.dim, self.env):
             v = indexer.vector(e.dim, self.env, self.lanes)
         else:

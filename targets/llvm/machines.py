@@ -48,6 +48,7 @@ _RVV = _simd("rv64v", 128, 32)
 # x86-64 cpus by LLVM's name, widest first; a name that is not listed is decided by its features.
 _X86_512 = ("x86-64-v4", "znver4", "znver5", "skylake-avx512", "icelake-server", "sapphirerapids")
 _X86_256 = ("x86-64-v3", "haswell", "znver1", "znver2", "znver3", "alderlake", "broadwell", "skylake")
+_RISCV_V = ("spacemit-x60", "sifive-x280", "sifive-p670", "tt-ascalon-d8")
 
 
 def cpu_for(triple: str, cpu: str, features: str | Mapping[str, bool] = "") -> Cpu:
@@ -100,7 +101,7 @@ def _armv7(triple: str, cpu: str, text: str, flags: dict[str, bool]) -> Cpu:
 
 
 def _riscv64(triple: str, cpu: str, text: str, flags: dict[str, bool]) -> Cpu:
-    machine = _RVV if flags.get("v") else _RISCV
+    machine = _RVV if flags.get("v", cpu in _RISCV_V) else _RISCV
     return Cpu(triple, cpu, machine, text, half=False, rounding=False, abi="lp64d")
 
 
