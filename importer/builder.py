@@ -324,7 +324,7 @@ class GraphBuilder:
     def ints_of(self, ref: Ref, what: str) -> tuple[int, ...]:
         """The elements of an integer tensor that must be constants (axes). Unsupported when they are not."""
         t = self.type_of(ref)
-        array = self.constant_of(ref)
+        array = np.zeros(0) if any(d == to_dim(0) for d in t.shape) else self.constant_of(ref)
         if array is None:
             raise self.engine.unsupported(f"{what} is computed at run time", try_="a constant")
         if not t.dtype.is_int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -302,17 +302,22 @@ class Subgraphs:
             raise Refused
         return refs
 
-    def region(self, g: GraphProto, parameters: Sequence[TensorType]) -> tuple[GraphBuilder, list[Ref]]:
-        """The graph as a region of its own, with parameters of these types."""
-        outer = self.builder
-        b = GraphBuilder(outer.store, outer)
-        if len(g.input) != len(parameters):
-            raise outer.engine.fail(f"the subgraph has {len(g.input)} inputs, wanted {len(parameters)}")
-        for v, t in zip(g.input, parameters, strict=True):
-            b.names[v.name] = b.add_input(b.store.new_value(), t, v.name)
+    def region(
+        self, g: GraphProto, head: Callable[[GraphBuilder], Sequence[Ref]]
+    ) -> tuple[GraphBuilder, list[Ref]]:
+        """The graph as a region of its own; `head` makes the refs that its inputs stand for."""
+        b = GraphBuilder(self.builder.store, self.builder)
+        return b, self.body(b, g, head(b))
+
+    def body(self, b: GraphBuilder, g: GraphProto, inputs: Sequence[Ref]) -> list[Ref]:
+        """The graph's nodes in a builder, its inputs standing for these refs; the refs of its outputs."""
+        if len(g.input) != len(inputs):
+            raise b.engine.fail(f"the subgraph has {len(g.input)} inputs, wanted {len(inputs)}")
+        names = dict(b.names) | {v.name: r for v, r in zip(g.input, inputs, strict=True)}
         where, op = b.engine.node, b.engine.op
-        refs = self.translator.graph(b, g, self.scope, [v.name for v in g.input])
+        with _names(b, names):
+            refs = self.translator.graph(b, g, self.scope, [v.name for v in g.input])
         b.engine.at(where, op)
         if REFUSED in refs:
             raise Refused
-        return b, refs
+        return refs

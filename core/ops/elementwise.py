@@ -169,13 +169,13 @@ def _np_gelu(x: Array, approximate: str = "none") -> Any:
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
-def _clip(x: Expr, low: Expr | None, high: Expr | None) -> Expr:
+def _clip(x: Expr, low: Expr | None = None, high: Expr | None = None) -> Expr:
     # max then min: where low > high the result is high, as ONNX defines it
     y = x if low is None else call("max", x, low)
     return y if high is None else call("min", y, high)
 
 
-def _np_clip(x: Array, low: Array | None, high: Array | None) -> Any:
+def _np_clip(x: Array, low: Array | None = None, high: Array | None = None) -> Any:
     y = x if low is None else np.maximum(x, low)
     return y if high is None else np.minimum(y, high)
 

@@ -13,13 +13,14 @@ from smelt.importer.bindings import (
     move,
     norm,
     quant,
+    recurrent,
     reduce,
     resize,
     shape,
 )
 from smelt.importer.call import OnnxOp
 
-_FILES = (elementwise, reduce, shape, move, linear, conv, norm, resize, quant, control)
+_FILES = (elementwise, reduce, shape, move, linear, conv, norm, resize, quant, control, recurrent)
 
 
 def _collected() -> dict[tuple[str, str], tuple[OnnxOp, ...]]:

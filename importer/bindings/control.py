@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
-from smelt.core.dim import Dim, Truth
+from smelt.core.dim import Dim, Truth, to_dim
 from smelt.core.dtype import bool_, i64
 from smelt.core.ir.graph import Attr, Graph, Ref, TensorType
 from smelt.importer import known as kn
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, OnnxOp
 
+ONE = to_dim(1)
 ROUNDS = 8
 """Attempts at the shapes that a loop carries; each makes at least one more extent dynamic."""
 
@@ -24,13 +26,13 @@ def _flag(c: Call, ref: Ref) -> bool | None:
     return e if isinstance(e, bool) else None
 
 
-def _subgraph(c: Call, name: str) -> object:
+def _subgraph(c: Call, name: str) -> Any:
     if name not in c.attributes:
         raise c.fail(f"attribute '{name}' is missing")
     return c.attributes[name].g
 
 
-def _closed(b: GraphBuilder, name: str, refs: Sequence[Ref]) -> Graph:
+def closed(b: GraphBuilder, name: str, refs: Sequence[Ref]) -> Graph:
     """A finished region."""
     outputs = tuple(b.real(r) for r in refs)
     return Graph(name, tuple(b.inputs), tuple(b.nodes), outputs)
@@ -50,15 +52,16 @@ def _if(c: Call) -> Sequence[Ref]:
     built = []
     for name in ("then_branch", "else_branch"):
         with c.engine.conditional():
-            b, refs = c.translate.region(_subgraph(c, name), ())
-            types = [b.type_of(r) for r in refs]
-            graph = _closed(b, name.removesuffix("_branch"), refs)
-        built.append((graph, refs, types, _inner_symbols(b)))
-    (then, then_refs, then_types, then_own), (other, other_refs, other_types, other_own) = built
-    if len(then_refs) != len(other_refs) or len(then_refs) != len(c.outputs):
-        raise c.fail(
-            f"the branches have {len(then_refs)} and {len(other_refs)} outputs, the node has {len(c.outputs)}"
-        )
+            b, refs = c.translate.region(_subgraph(c, name), lambda b: [])
+            if len(refs) != len(c.outputs):
+                raise c.fail(f"{name} has {len(refs)} outputs, the node has {len(c.outputs)}")
+            built.append((name, b, refs))
+            if len(built) == 2:
+                _same_ranks(built[0][1], built[0][2], b, refs)
+    done = [(closed(b, name.removesuffix("_branch"), refs), refs, b) for name, b, refs in built]
+    (then, then_refs, then_b), (other, other_refs, other_b) = done
+    then_types, other_types = ([b.type_of(r) for r in refs] for _, refs, b in done)
+    then_own, other_own = _inner_symbols(then_b), _inner_symbols(other_b)
     types = [
         _joined(c, k, a, b, then_own | other_own)
         for k, (a, b) in enumerate(zip(then_types, other_types, strict=True))
@@ -67,6 +70,15 @@ def _if(c: Call) -> Sequence[Ref]:
     for ref, a, b in zip(refs, then_refs, other_refs, strict=True):
         _join_known(c, ref, c.builder.store.known.get(a), c.builder.store.known.get(b))
     return refs
+
+
+def _same_ranks(a: GraphBuilder, a_refs: list[Ref], b: GraphBuilder, b_refs: list[Ref]) -> None:
+    """One element is one element: where the branches give it different ranks, both get the higher one."""
+    for k, (x, y) in enumerate(zip(a_refs, b_refs, strict=True)):
+        tx, ty = a.type_of(x), b.type_of(y)
+        if tx.rank != ty.rank and all(d == ONE for d in (*tx.shape, *ty.shape)):
+            rank = max(tx.rank, ty.rank)
+            a_refs[k], b_refs[k] = a.reshape(x, (1,) * rank), b.reshape(y, (1,) * rank)
 
 
 def _inner_symbols(b: GraphBuilder) -> frozenset[str]:
@@ -119,15 +131,20 @@ def _loop(c: Call) -> Sequence[Ref]:
     head = [TensorType(i64, ()), TensorType(bool_, ())]
     for _ in range(ROUNDS):
         with c.engine.conditional():
-            region, refs = c.translate.region(g, [*head, *types])
+            region, refs = c.translate.region(g, lambda b, now=(*head, *types): _parameters(b, g, now))
+            if len(refs) < 1 + len(carried):
+                raise c.fail(
+                    f"the body has {len(refs)} outputs, wanted a condition and {len(carried)} carried values"
+                )
+            stays = refs[0] == region.inputs[1].name
+            flag = _flag(c, refs[0])
+            for k, t in enumerate(types, 1):
+                own = region.type_of(refs[k])
+                if own.rank != t.rank and all(d == ONE for d in (*own.shape, *t.shape)):
+                    refs[k] = region.reshape(refs[k], t.shape)
+            refs[0] = region.reshape(refs[0], ())
             outs = [region.type_of(r) for r in refs]
-            flag = _flag(c, refs[0]) if refs else None
-            stays = bool(refs) and refs[0] == region.inputs[1].name
-            graph = _closed(region, "body", refs)
-        if len(refs) < 1 + len(carried):
-            raise c.fail(
-                f"the body has {len(refs)} outputs, wanted a condition and {len(carried)} carried values"
-            )
+            graph = closed(region, "body", refs)
         wider = [
             _widened(c, k, t, o, _inner_symbols(region))
             for k, (t, o) in enumerate(zip(types, outs[1:], strict=False))
@@ -150,8 +167,15 @@ def _loop(c: Call) -> Sequence[Ref]:
     always = (not condition or _flag(c, condition) is True) and (flag is True or stays)
     count = _trips(c, trip, always)
     scans = [_scanned(c, k, t, count, _inner_symbols(region)) for k, t in enumerate(outs[1 + len(carried) :])]
-    attrs: dict[str, Attr] = {"carried": len(carried), "count": count, "counted": always}
+    attrs: dict[str, Attr] = {"carried": len(carried)}
     return b.append("loop", (trip, condition, *carried), attrs, [*final, *scans], (graph,))
+
+
+def _parameters(b: GraphBuilder, g: Any, types: Sequence[TensorType]) -> list[Ref]:
+    """Region inputs of these types, for the inputs of an ONNX graph."""
+    if len(g.input) != len(types):
+        raise b.engine.fail(f"the body has {len(g.input)} inputs, wanted {len(types)}")
+    return [b.add_input(b.store.new_value(), t, v.name) for v, t in zip(g.input, types, strict=True)]
 
 
 def _trips(c: Call, trip: Ref, always: bool) -> Dim:
@@ -189,7 +213,101 @@ def _scanned(c: Call, k: int, t: TensorType, count: Dim, own: frozenset[str]) ->
     return TensorType(t.dtype, (count, *t.shape))
 
 
+# ---------------------------------------------------------------- scan
+
+
+Step: TypeAlias = "Callable[[GraphBuilder, Dim | Ref, list[Ref]], tuple[list[Ref], list[Ref]]]"
+"""(builder, round, states) -> (new states of the same types, what the round adds to the stacks)."""
+
+UNROLLED = 4
+"""Rounds: a loop that is known to be this short is written out."""
+
+
+def counted(c: Call, count: Dim, states: Sequence[Ref], step: Step) -> tuple[list[Ref], list[Ref]]:
+    """Run `step` `count` times; the last states and the stacks, each with the rounds as a new first axis."""
+    b, now = c.builder, list(states)
+    if count.is_const and 1 <= count.const <= UNROLLED:
+        rows: list[list[Ref]] = []
+        for i in range(count.const):
+            now, added = step(b, to_dim(i), now)
+            rows.append([b.reshape(r, (1, *b.type_of(r).shape)) for r in added])
+        stacks = [list(s) for s in zip(*rows, strict=True)]
+        return now, [s[0] if len(s) == 1 else b.emit("concat", s, {"axis": 0}) for s in stacks]
+    with c.engine.conditional():
+        region = GraphBuilder(b.store, b)
+        k = region.add_input(b.store.new_value(), TensorType(i64, ()), "")
+        going = region.add_input(b.store.new_value(), TensorType(bool_, ()), "")
+        inner = [region.add_input(b.store.new_value(), b.type_of(s), "") for s in states]
+        after, added = step(region, k, inner)
+        for i, (s, t) in enumerate(zip(states, after, strict=True)):
+            if b.type_of(s) != region.type_of(t):
+                raise c.unsupported(
+                    f"state {i} is {b.type_of(s)} before and {region.type_of(t)} behind the body"
+                )
+        own = _inner_symbols(region)
+        types = [_scanned(c, i, region.type_of(r), count, own) for i, r in enumerate(added)]
+        graph = closed(region, "body", [going, *after, *added])
+    trip = b.from_dims([count], [])
+    found = b.append(
+        "loop",
+        (trip, "", *states),
+        {"carried": len(states)},
+        [*(b.type_of(s) for s in states), *types],
+        (graph,),
+    )
+    return list(found[: len(states)]), list(found[len(states) :])
+
+
+def at(b: GraphBuilder, x: Ref, k: Dim | Ref, axis: int = 0) -> Ref:
+    """x[k] along an axis that goes; k is a number or an i64 scalar."""
+    if isinstance(k, str):
+        return b.emit("gather", [x, k], {"axis": axis})
+    shape = b.type_of(x).shape
+    return b.reshape(b.slice_axis(x, axis, k, k + 1), (*shape[:axis], *shape[axis + 1 :]))
+
+
+def backwards(b: GraphBuilder, k: Dim | Ref, count: Dim) -> Dim | Ref:
+    """count - 1 - k."""
+    if isinstance(k, Dim):
+        return count - 1 - k
+    return b.emit("sub", [b.from_dims([count - 1], []), k])
+
+
+def _scan(c: Call) -> Sequence[Ref]:
+    """Loop over an axis of some inputs: (states, slices) -> (states, what is stacked)."""
+    g, m = _subgraph(c, "body"), c.integer("num_scan_inputs")
+    n = len(c.inputs) - m
+    outs = len(c.outputs) - n
+    if m < 1 or n < 0 or len(g.input) != n + m or len(g.output) != len(c.outputs):
+        raise c.fail(f"num_scan_inputs {m} does not fit {len(c.inputs)} inputs and the body")
+    scans = [c.x(n + i) for i in range(m)]
+    axes = [c.axis(a, c.type(n + i).rank) for i, a in enumerate(c.ints("scan_input_axes", (0,) * m))]
+    count = c.shape(n)[axes[0]]
+    for i in range(1, m):
+        count = c.engine.same(f"length of scan input {i}", count, c.shape(n + i)[axes[i]])
+    flip = c.ints("scan_input_directions", (0,) * m)
+
+    def step(b: GraphBuilder, k: Dim | Ref, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
+        slices = [at(b, x, backwards(b, k, count) if flip[i] else k, axes[i]) for i, x in enumerate(scans)]
+        refs = c.translate.body(b, g, [*states, *slices])
+        return refs[:n], refs[n:]
+
+    states, stacks = counted(c, count, [c.x(i) for i in range(n)], step)
+    out_axes, out_flip = (
+        c.ints("scan_output_axes", (0,) * outs),
+        c.ints("scan_output_directions", (0,) * outs),
+    )
+    for i, ref in enumerate(stacks):
+        if out_flip[i]:
+            ref = c.builder.slice_axis(ref, 0, count - 1, -1, -1)
+        rank = c.builder.type_of(ref).rank
+        to = c.axis(out_axes[i], rank)
+        stacks[i] = c.builder.transpose(ref, [*range(1, to + 1), 0, *range(to + 1, rank)])
+    return [*states, *stacks]
+
+
 ROWS: tuple[OnnxOp, ...] = (
     OnnxOp("If", 1, _if),
     OnnxOp("Loop", 1, _loop),
+    OnnxOp("Scan", 9, _scan),
 )

@@ -90,17 +90,20 @@ def _common(c: Call, weight: int | None = None) -> dict[str, Any]:
 
 
 def _conv(c: Call) -> Ref:
-    attrs = _common(c, weight=1)
+    return conv_of(c, c.x(0), c.x(1), c.optional(2))
+
+
+def conv_of(c: Call, x: Ref, w: Ref, bias: Ref = "", weight: int = 1) -> Ref:
+    """The node's convolution on tensors made from its inputs; input `weight` has the weight's shape."""
+    attrs = _common(c, weight)
     attrs.pop("kernel")
     group = c.integer("group", 1)
     if group < 1:
         raise c.fail(f"group is {group}, wanted at least 1")
-    return c.emit("conv", c.x(0), c.x(1), c.optional(2), group=group, **attrs)
+    return c.emit("conv", x, w, bias, group=group, **attrs)
 
 
 def _conv_integer(c: Call) -> Ref:
-    attrs = _common(c, weight=1)
-    attrs.pop("kernel")
     x, w = c.cast(c.x(0), i32), c.cast(c.x(1), i32)
     if c.has(2):
         x = c.emit("sub", x, c.builder.reshape(c.cast(c.x(2), i32), ()))
@@ -109,7 +112,7 @@ def _conv_integer(c: Call) -> Ref:
         per_channel = c.type(3).rank == 1 and c.shape(3)[0].const_or_none != 1
         shape: tuple[Dim | int, ...] = (c.shape(1)[0], *(1,) * (c.type(1).rank - 1)) if per_channel else ()
         w = c.emit("sub", w, c.builder.reshape(zero, shape))
-    return c.emit("conv", x, w, group=c.integer("group", 1), **attrs)
+    return conv_of(c, x, w)
 
 
 def _conv_transpose(c: Call) -> Ref:
@@ -131,11 +134,16 @@ def _conv_transpose(c: Call) -> Ref:
             for x, s, e, d, k in zip(spatial, strides, extra, dilations, kernel, strict=True)
         ]
         sides = []
-        for f, w in zip(full, wanted, strict=True):
-            total = c.engine.simplify(dmax(f - w, 0))
+        grown = list(extra)
+        for a, (f, w) in enumerate(zip(full, wanted, strict=True)):
+            total = c.engine.simplify(f - w)
+            if total.is_const and total.const < 0:  # the output is larger than all windows: padded behind
+                grown[a], total = grown[a] - total.const, ZERO
+            c.engine.at_most(f"output_shape of axis {a}", ZERO, total)
             half = c.engine.simplify(total // 2)
             rest = c.engine.simplify(total - half)
             sides.append((half, rest) if auto == "SAME_UPPER" else (rest, half))
+        extra = tuple(grown)
         begin, end = tuple(b for b, _ in sides), tuple(a for _, a in sides)
     else:
         begin, end = _pads(c, kernel, strides, dilations, check=False)

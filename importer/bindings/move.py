@@ -272,14 +272,20 @@ def _one_hot(c: Call) -> Ref:
 
 
 def _cum_sum(c: Call) -> Ref:
-    (axis,) = c.builder.ints_of(c.x(1), "axis") or (0,)
-    return c.emit(
-        "cumsum",
-        c.x(0),
-        axis=c.axis(axis, c.type(0).rank),
-        exclusive=bool(c.integer("exclusive", 0)),
-        reverse=bool(c.integer("reverse", 0)),
+    flags = {"exclusive": bool(c.integer("exclusive", 0)), "reverse": bool(c.integer("reverse", 0))}
+    x, rank = c.x(0), c.type(0).rank
+    array = c.builder.constant_of(c.x(1))
+    if array is not None:
+        return c.emit("cumsum", x, axis=c.axis(int(array.reshape(-1)[0]), rank), **flags)
+    # an axis that is only known at run time: every total, and the right one is picked
+    axis = c.cast(c.builder.reshape(c.x(1), ()), i64)
+    axis = c.emit(
+        "where", c.emit("less", axis, c.scalar(0, axis)), c.emit("add", axis, c.scalar(rank, axis)), axis
     )
+    y = c.emit("cumsum", x, axis=0, **flags)
+    for a in range(1, rank):
+        y = c.emit("where", c.emit("equal", axis, c.scalar(a, axis)), c.emit("cumsum", x, axis=a, **flags), y)
+    return y
 
 
 def _trilu(c: Call) -> Ref:
@@ -361,8 +367,11 @@ def _space_to_depth(c: Call) -> Ref:
         raise c.fail(f"blocksize is {s}, wanted at least 1")
     for d in (h, w):
         c.engine.divides("blocksize", to_dim(s), d)
+    mode = c.text("mode", "DCR")
+    if mode not in ("DCR", "CRD"):
+        raise c.fail(f"mode '{mode}' is neither DCR nor CRD")
     split = c.builder.reshape(c.x(), (n, channels, h // s, s, w // s, s))
-    y = c.builder.transpose(split, (0, 3, 5, 1, 2, 4))
+    y = c.builder.transpose(split, (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4))
     return c.builder.reshape(y, (n, channels * (s * s), h // s, w // s))
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from smelt.core.dim import Dim, ceildiv, to_dim
 from smelt.core.dtype import DType, f32, i32, u8
 from smelt.core.ir.graph import Ref
+from smelt.importer.bindings.conv import conv_of
 from smelt.importer.call import Call, OnnxOp
 from smelt.importer.weights import dtype_of
 
@@ -66,7 +67,49 @@ def _quantize(c: Call) -> Ref:
     return c.cast(c.emit("clip", y, low, high), to)
 
 
+def _scaled(c: Call, i: int, axis_length: int | None = None) -> Ref:
+    """Input i with its scale i + 1 and zero point i + 2, as floats."""
+    b = c.builder
+    x, scale, zero = c.x(i), c.x(i + 1), c.x(i + 2)
+    to = b.type_of(scale).dtype
+    rank = b.type_of(x).rank
+
+    def spread(ref: Ref) -> Ref:
+        if b.type_of(ref).rank != 1 or axis_length is None or b.type_of(ref).shape[0].const_or_none == 1:
+            return b.reshape(ref, ()) if all(d.const_or_none == 1 for d in b.type_of(ref).shape) else ref
+        return b.reshape(ref, (*b.type_of(ref).shape, *(1,) * (rank - 1)))
+
+    wide = c.emit("sub", b.cast(x, i32), spread(b.cast(zero, i32)))
+    return c.emit("mul", b.cast(wide, to), spread(scale))
+
+
+def _requantized(c: Call, y: Ref, i: int) -> Ref:
+    """y as scale i and zero point i + 1 say."""
+    b = c.builder
+    to = b.type_of(c.x(i + 1)).dtype
+    scale = b.cast(c.x(i), b.type_of(y).dtype)
+    q = c.emit("round", c.emit("div", y, scale))
+    q = c.emit("add", q, b.cast(c.x(i + 1), b.type_of(y).dtype))
+    info = np.iinfo(to.numpy)
+    return b.cast(c.emit("clip", q, c.scalar(info.min, q), c.scalar(info.max, q)), to)
+
+
+def _q_linear_matmul(c: Call) -> Ref:
+    return _requantized(c, c.emit("matmul", _scaled(c, 0), _scaled(c, 3)), 6)
+
+
+def _q_linear_conv(c: Call) -> Ref:
+    x, w = _scaled(c, 0), _scaled(c, 3, 0)
+    bias = ""
+    if c.has(8):  # its scale is the product of the others
+        scale = c.emit("mul", c.x(1), c.x(4))
+        bias = c.emit("mul", c.cast(c.x(8), c.builder.type_of(scale).dtype), scale)
+    return _requantized(c, conv_of(c, x, w, bias, weight=3), 6)
+
+
 ROWS: tuple[OnnxOp, ...] = (
     OnnxOp("DequantizeLinear", 10, _dequantize),
     OnnxOp("QuantizeLinear", 10, _quantize),
+    OnnxOp("QLinearMatMul", 10, _q_linear_matmul),
+    OnnxOp("QLinearConv", 10, _q_linear_conv),
 )

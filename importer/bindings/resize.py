@@ -14,6 +14,7 @@ from smelt.importer import known as kn
 from smelt.importer.call import Call, OnnxOp
 from smelt.importer.known import Element, Ratio
 
+ZERO = to_dim(0)
 MODES = {
     "nearest": "nearest",
     "linear": "linear",
@@ -73,18 +74,23 @@ def _by_scales(
             continue
         if ratio.const is not None and ratio.const <= 0:
             raise c.fail(f"scale {float(ratio.const)} of axis {axis} is not positive")
-        shape[axis] = c.engine.simplify(shape[axis] * ratio.num // ratio.den)
+        before, shape[axis] = shape[axis], c.engine.simplify(shape[axis] * ratio.num // ratio.den)
         scales[axis] = None if ratio.const is None else float(ratio.const)
+        if ratio.const is None and c.engine.simplify(shape[axis] * ratio.den - before * ratio.num) != ZERO:
+            raise c.unsupported(f"scale ({ratio.num})/({ratio.den}) does not make a whole number of elements")
     return shape, scales
 
 
 def _run_time(c: Call, ref: Ref, k: int, extent: Dim) -> Dim:
-    """floor(extent * scale) of a scale that is only known when the model runs."""
+    """extent * scale of a scale that is only known when the model runs; a product that is not whole is
+    refused there, because coordinates then need the scale itself."""
     b = c.builder
     scale = b.reshape(b.slice_axis(ref, 0, k, k + 1), ())
     size = b.cast(b.from_dims([extent], []), f32)
-    product = c.emit("floor", c.emit("mul", b.cast(scale, f32), size))
-    return b.bind(b.cast(product, i64), 0, "resized")
+    product = c.emit("mul", b.cast(scale, f32), size)
+    whole = c.emit("floor", product)
+    b.bind(b.cast(c.emit("ceil", c.emit("sub", product, whole)), i64), 0, "part_of_an_element", 0, ZERO)
+    return b.bind(b.cast(whole, i64), 0, "resized")
 
 
 def _scales_in(c: Call, i: int) -> tuple[list[Element], Ref]:

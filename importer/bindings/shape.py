@@ -51,8 +51,8 @@ def _size(c: Call) -> Ref:
 def _reshape(c: Call) -> Ref:
     """0 copies the input's dim (unless allowzero), -1 takes what is left."""
     x, shape = c.x(0), c.shape(0)
-    wanted = c.builder.dims_of(c.x(1), "the shape of a Reshape")
     copies = not c.integer("allowzero", 0)
+    wanted = c.builder.dims_of(_resolved(c, copies), "the shape of a Reshape")
     target: list[Dim] = []
     copied: set[int] = set()
     slot = None
@@ -74,6 +74,24 @@ def _reshape(c: Call) -> Ref:
     if slot is not None:
         target[slot] = _rest(c, shape, target, copied)
     return c.builder.reshape(x, target)
+
+
+def _resolved(c: Call, copies: bool) -> Ref:
+    """The shape input; where elements are only known at run time, 0 and -1 are replaced there."""
+    ref, shape = c.cast(c.x(1), i64), c.shape(0)
+    found = c.builder.known_of(ref)
+    if found is None or found.ndim != 1 or all(isinstance(e, Dim) for e in found):
+        return ref
+    n = found.size
+    if copies:
+        own = [*shape, *[ZERO] * n][:n]
+        zero = c.emit("equal", ref, c.scalar(0, ref))
+        ref = c.emit("where", zero, c.builder.from_dims(own, [n]), ref)
+    open_ = c.emit("equal", ref, c.scalar(-1, ref))
+    others = c.emit("reduce_prod", c.emit("where", open_, c.scalar(1, ref), ref), axes=(0,), keepdims=False)
+    total = c.builder.from_dims([c.engine.simplify(product(shape))], [])
+    rest = c.emit("div", total, c.emit("max", others, c.scalar(1, others)))
+    return c.emit("where", open_, rest, ref)
 
 
 def _rest(c: Call, shape: Sequence[Dim], target: Sequence[Dim], copied: set[int]) -> Dim:
