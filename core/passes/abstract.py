@@ -22,7 +22,7 @@ from smelt.core.dim import (
     sym,
     to_dim,
 )
-from smelt.core.ir.kernel import DimParam
+from smelt.core.ir.kernel import Bound, DimParam
 
 Factors = tuple[tuple[object, int], ...]
 
@@ -37,8 +37,8 @@ class Equation:
     value: Dim
 
 
-def equations(sizes: Iterable[Dim]) -> tuple[Equation, ...]:
-    """One equation per distinct size that is no constant.
+def equations(sizes: Iterable[Dim], facts: Facts) -> tuple[Equation, ...]:
+    """One equation per distinct size that is no constant; sizes known to be equal share a name.
 
     # (h - 1)//2 + 1 becomes d0, and with it (h - 1)//2 becomes d0 - 1 everywhere
     """
@@ -46,7 +46,8 @@ def equations(sizes: Iterable[Dim]) -> tuple[Equation, ...]:
     for size in sizes:
         if size.is_const or any(e.size == size for e in found):
             continue
-        name = f"d{len(found)}"
+        same = next((e.name for e in found if facts.prove_eq(e.size, size) is YES), None)
+        name = same or f"d{len({e.name for e in found})}"
         pivot = _pivot(size)
         if pivot is None:
             found.append(Equation(name, size, (), sym(name)))
@@ -163,13 +164,33 @@ def union(a: DimParam, b: DimParam) -> DimParam:
     return DimParam(a.name, min(a.low, b.low), high, gcd(a.divisor, b.divisor))
 
 
-def in_bounds(accesses: Iterable[tuple[tuple[Dim, ...], tuple[Dim, ...], Facts]]) -> bool:
-    """Whether every (index, shape, facts in scope) is proved to stay inside."""
+Place = tuple[tuple[Dim, ...], tuple[Dim, ...], tuple[Bound, ...], Facts]
+"""An index, the shape it goes into, its guard, and what holds where it stands."""
+
+
+def in_bounds(places: Iterable[Place]) -> bool:
+    """Whether every access is proved to stay inside."""
     return all(
-        facts.prove_le(0, d) is YES and facts.prove_lt(d, n) is YES
-        for index, shape, facts in accesses
+        _inside(d, n, guard, facts)
+        for index, shape, guard, facts in places
         for d, n in zip(index, shape, strict=True)
     )
+
+
+def _inside(d: Dim, n: Dim, guard: tuple[Bound, ...], facts: Facts) -> bool:
+    if d.is_const and n.is_const:
+        return 0 <= d.const < n.const
+    # most are a loop's variable over the whole axis, or exactly what the guard says
+    if any(b.index == d and b.high == n and b.low.const_or_none == 0 for b in guard):
+        return True
+    if len(d.symbols) == 1:
+        (v,) = d.symbols
+        low = facts.ranges.get(v, (None, None))[0]
+        if d == sym(v) and low is not None and low >= 0 and any(u == n - 1 for u in facts.uppers.get(v, ())):
+            return True
+    for b in guard:
+        facts = facts.with_le(b.low, b.index).with_le(b.index + 1, b.high)
+    return facts.prove_le(0, d) is YES and facts.prove_lt(d, n) is YES
 
 
 Rewriter = Callable[[Dim], Dim]

@@ -9,7 +9,7 @@ import numpy as np
 from smelt.core.dim import YES, Dim, to_dim
 from smelt.core.dtype import DType
 from smelt.core.ir.graph import Node, Ref
-from smelt.core.passes.constants import COMMUTATIVE, dims_of, ints_of, is_one, splat, whole
+from smelt.core.passes.constants import COMMUTATIVE, ELEMENTWISE, dims_of, ints_of, is_one, splat, whole
 from smelt.core.passes.editor import Editor
 from smelt.core.passes.rules import Rule, rule, rule_pass
 
@@ -121,6 +121,30 @@ def _concat_concat(g: Editor, n: Node) -> Ref | None:
 
     flat = tuple(s for r in n.inputs for s in parts(r))
     return g.emit("concat", flat, n.attrs) if flat != n.inputs else None
+
+
+@rule("concat")
+def _concat_slices(g: Editor, n: Node) -> Ref | None:
+    # concat(slice(x, a..b), slice(x, b..c), y)  -->  concat(slice(x, a..c), y)
+    axis = int(n.attr("axis"))
+    for k, (a, b) in enumerate(zip(n.inputs, n.inputs[1:], strict=False)):
+        first, second = g.made_by(a, "slice"), g.made_by(b, "slice")
+        if first is None or second is None or first.inputs != second.inputs:
+            continue
+        mine = [dims_of(first.attrs[name]) for name in ("starts", "ends")]
+        theirs = [dims_of(second.attrs[name]) for name in ("starts", "ends")]
+        if first.attrs["steps"] != second.attrs["steps"] or ints_of(first.attrs["steps"])[axis] != 1:
+            continue
+        same = all(
+            x[d] == y[d] for x, y in zip(mine, theirs, strict=True) for d in range(len(x)) if d != axis
+        )
+        if not same or mine[1][axis] != theirs[0][axis]:
+            continue
+        ends = tuple(theirs[1][d] if d == axis else e for d, e in enumerate(mine[1]))
+        joined = g.emit("slice", first.inputs, {**first.attrs, "ends": ends})
+        rest = (*n.inputs[:k], joined, *n.inputs[k + 2 :])
+        return g.emit("concat", rest, n.attrs) if len(rest) > 1 else joined
+    return None
 
 
 @rule("slice")
@@ -404,6 +428,26 @@ def _implicit_broadcast(g: Editor, n: Node) -> Ref | None:
     return None
 
 
+@rule(*ELEMENTWISE)
+def _views_last(g: Editor, n: Node) -> Ref | None:
+    # f(view(x), scalars)  -->  view(f(x, scalars)), view a reshape, transpose or broadcast used once
+    moved = [r for r in n.inputs if r and not _scalar_constant(g, r)]
+    if len(set(moved)) != 1 or len(n.outputs) != 1:
+        return None
+    view = g.made_by(moved[0], "reshape", "transpose", "broadcast_to")
+    if view is None or g.uses(moved[0]) != 1 or g.shape(moved[0]) != n.output.type.shape:
+        return None
+    inputs = tuple(view.inputs[0] if r == moved[0] else r for r in n.inputs)
+    if any(len(g.shape(r)) > len(g.shape(view.inputs[0])) for r in inputs if r):
+        return None
+    y = g.emit(n.op, inputs, n.attrs)
+    return g.emit(view.op, (y,), view.attrs)
+
+
+def _scalar_constant(g: Editor, ref: Ref) -> bool:
+    return g.is_weight(ref) and all(is_one(d) for d in g.shape(ref))
+
+
 # ---------------------------------------------------------------- reductions over nothing
 
 _IDENTITY_REDUCE = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod")
@@ -449,11 +493,11 @@ def _pad_into_window(g: Editor, n: Node) -> Ref | None:
 
 RULES: tuple[Rule, ...] = (
     _reshape_reshape, _reshape_same, _transpose_transpose, _transpose_view, _transpose_of_unit_reshape,
-    _broadcast_same, _broadcast_ones, _concat_simple, _concat_concat, _slice_whole, _slice_slice,
+    _broadcast_same, _broadcast_ones, _concat_simple, _concat_concat, _concat_slices, _slice_whole, _slice_slice,
     _slice_concat, _pad_nothing, _tile_once, _gather_constant, _cast_same, _cast_cast, _cast_from_dims,
     _constants_right, _comparisons_right, _neutral, _sub_constant, _div_power_of_two, _constant_chain,
     _pow_small, _twice, _idempotent, _max_zero, _clip_open, _where_constant, _implicit_broadcast,
-    _reduce_units, _pad_into_window,
+    _views_last, _reduce_units, _pad_into_window,
 )
 
 canonical = rule_pass(RULES)

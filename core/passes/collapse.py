@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from smelt.core.dim import Dim, sym
 from smelt.core.ir.kernel import Axis, Buffer, Call, Expr, Index, Let, Load, Reduce, children
-from smelt.core.ir.rewrite import map_expr, rename_vars_expr
+from smelt.core.ir.rewrite import map_expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,31 +203,6 @@ def _apply(
         variables, buffer(nest.output), drop(nest.output.name, nest.index, False),
         map_expr(nest.value, visit), tuple(buffer(b) for b in nest.inputs),
     )
-
-
-def renumber(nest: NestForm) -> NestForm:
-    """Variables named by their order: loops i0, i1, ..., reductions k0, k1, ..., lets g0, g1, ..."""
-    names = {v: f"i{n}" for n, (v, _) in enumerate(nest.variables)}
-    counts = {"k": 0, "g": 0}
-    for e in _walk(nest.value):
-        mine = [a.var for a in e.axes] if isinstance(e, Reduce) else [e.var] if isinstance(e, Let) else []
-        letter = "k" if isinstance(e, Reduce) else "g"
-        for v in mine:
-            if v not in names:
-                names[v] = f"{letter}{counts[letter]}"
-                counts[letter] += 1
-    changed = {a: b for a, b in names.items() if a != b}
-    if not changed:
-        return nest
-    # by way of names that nothing has, so that i1 -> i0 cannot meet an i0
-    for step in ({a: f"~{b}" for a, b in changed.items()}, {f"~{b}": b for b in changed.values()}):
-        mapping = {a: sym(b) for a, b in step.items()}
-        nest = NestForm(
-            tuple((step.get(v, v), d) for v, d in nest.variables), nest.output,
-            tuple(d.substitute(mapping) for d in nest.index), rename_vars_expr(nest.value, step),
-            nest.inputs,
-        )
-    return nest
 
 
 def read_buffers(e: Expr) -> set[str]:

@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from smelt.core.dim import Dim, Facts, Symbol
+from smelt.core.dim.expr import atom_dim
 from smelt.core.ir.analysis import enter
 from smelt.core.ir.graph import Node, Ref, TensorType, Weight
 from smelt.core.ir.kernel import Axis, Bound, Call, Const, Expr, Index, Let, Load, Reduce
 from smelt.core.ops import OPS
 from smelt.core.ops.trace import Operand, Trace
+from smelt.core.passes.traits import MARK, variable
 
 TypeOf = Callable[[Ref], TensorType]
 
@@ -28,7 +30,7 @@ class Composer:
         self._makers = {v.name: (n, k) for n in nodes for k, v in enumerate(n.outputs)}
         self._type_of = type_of
         self._inline = inline
-        self._trace = Trace()
+        self._trace = Trace(MARK)
         self._memo: dict[tuple[Ref, tuple[Dim, ...]], Expr] = {}
 
     def at(self, ref: Ref, index: tuple[Dim, ...]) -> Expr:
@@ -72,26 +74,46 @@ def inline_scalars(weights: Mapping[Ref, Weight]) -> Callable[[Ref], Const | Non
 
 
 def is_plain(d: Dim) -> bool:
-    """Whether a Dim has no division, remainder, minimum or maximum in it."""
-    return all(isinstance(atom, Symbol) for _, factors in d.terms() for atom, _ in factors)
+    """Whether no variable stands inside a division, remainder, minimum or maximum."""
+    return all(
+        isinstance(atom, Symbol) or not any(s.startswith(MARK) for s in atom_dim(atom).symbols)
+        for _, factors in d.terms()
+        for atom, _ in factors
+    )
 
 
 class Simplifier:
-    """Index expressions with what the ranges of the variables decide; one per kernel, memoised."""
+    """Index expressions with what the ranges of the variables decide; memoised, so share it."""
 
-    def __init__(self) -> None:
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
         self._memo: dict[tuple[int, Dim], Dim] = {}
-        self._kept: list[Facts] = []
+        self._scopes: dict[tuple[int, object], Facts] = {}
+        self._plain: dict[Dim, bool] = {}
+
+    def element(self, e: Expr, shape: Sequence[Dim]) -> Expr:
+        """e, the element of a tensor of that shape at `out_index`."""
+        key = (0, tuple(shape))
+        if key not in self._scopes:
+            self._scopes[key] = indexed(self._facts, shape)
+        return self.expr(e, self._scopes[key])
 
     def dim(self, d: Dim, facts: Facts) -> Dim:
         """d, simplified."""
-        if is_plain(d):
+        if d not in self._plain:
+            self._plain[d] = is_plain(d)
+        if self._plain[d]:
             return d
         key = (id(facts), d)
         if key not in self._memo:
-            self._kept.append(facts)  # keeps the id alive
             self._memo[key] = facts.simplify(d)
         return self._memo[key]
+
+    def _enter(self, facts: Facts, binder: Let | tuple[Axis, ...]) -> Facts:
+        key = (id(facts), binder if isinstance(binder, tuple) else (binder.var, binder.low, binder.high))
+        if key not in self._scopes:
+            self._scopes[key] = enter(facts, binder)
+        return self._scopes[key]
 
     def expr(self, e: Expr, facts: Facts) -> Expr:
         """e with every index expression simplified where it stands."""
@@ -103,9 +125,9 @@ class Simplifier:
             return Call(e.fn, tuple(self.expr(a, facts) for a in e.args), e.dtype)
         if isinstance(e, Reduce):
             axes = tuple(Axis(a.var, self.dim(a.extent, facts)) for a in e.axes)
-            return Reduce(e.kind, axes, self.expr(e.body, enter(facts, axes)), e.dtype, e.last)
+            return Reduce(e.kind, axes, self.expr(e.body, self._enter(facts, axes)), e.dtype, e.last)
         if isinstance(e, Let):
-            body = self.expr(e.body, enter(facts, e))
+            body = self.expr(e.body, self._enter(facts, e))
             low, high = self.dim(e.low, facts), self.dim(e.high, facts)
             return Let(e.var, self.expr(e.value, facts), low, high, body)
         return Index(self.dim(e.dim, facts), e.dtype) if isinstance(e, Index) else e
@@ -118,8 +140,8 @@ class Simplifier:
 
 
 def indexed(facts: Facts, shape: Sequence[Dim]) -> Facts:
-    """facts with the output variables i0, i1, ... inside their extents."""
+    """facts with the output variables inside their extents."""
     for a, d in enumerate(shape):
         if d.const_or_none != 1:
-            facts = facts.with_index(f"i{a}", d)
+            facts = facts.with_index(variable(a), d)
     return facts

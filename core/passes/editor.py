@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from smelt.core.dim import Dim
+from smelt.core.dim import UNKNOWN, Dim
 from smelt.core.dtype import from_numpy
 from smelt.core.ir.graph import Attr, Graph, Module, Node, Ref, TensorType, Value, Weight
 from smelt.core.ops import OPS
@@ -30,10 +30,22 @@ class Workshop:
     def __init__(self, module: Module) -> None:
         self.weights: dict[Ref, Weight] = dict(module.weights)
         self.engine = Engine.of(module)
+        self._learn(module)
         self._taken = set(module.weights)
         for graph in module.graphs.values():
             self._taken.update(_names(graph))
         self._counts: dict[str, int] = {}
+
+    def _learn(self, module: Module) -> None:
+        """Equalities that run-time checks of the entry graph make sure of: a node behind a check may lean
+        on it, and passes move nodes towards their users only."""
+        for node in module.main.nodes if "main" in module.graphs else ():
+            left, right = node.attrs.get("left"), node.attrs.get("right")
+            if node.op != "check" or node.attrs.get("relation") != "==":
+                continue
+            assert isinstance(left, Dim) and isinstance(right, Dim)
+            if self.engine.facts.prove_eq(left, right) is UNKNOWN:
+                self.engine.facts = self.engine.facts.with_equal(left, right)
 
     def name(self, base: str) -> str:
         """base, or base_1, base_2, ...: the first that no value or weight has."""

@@ -21,7 +21,7 @@ from smelt.core.dim import Facts
 from smelt.core.ir.graph import Graph, Module, Node, Ref, TensorType, Value
 from smelt.core.ir.kernel import Const
 from smelt.core.ops import OPS
-from smelt.core.passes.compose import Composer, Simplifier, indexed, inline_scalars
+from smelt.core.passes.compose import Composer, Simplifier, inline_scalars
 from smelt.core.passes.constants import elements
 from smelt.core.passes.context import Context, Options
 from smelt.core.passes.editor import STRUCTURAL, Editor, edit_module, renamed
@@ -65,6 +65,7 @@ class _Fusion:
         self.groups: dict[int, Group] = {}
         self.apart: set[Ref] = set()  # values that are stored anyway: nobody recomputes them
         self._inline = inline_scalars(editor.shop.weights)
+        self._simplifier = Simplifier(editor.engine.facts)
         self._scalars: dict[Ref, Const | None] = {}
 
     def run(self) -> None:
@@ -103,9 +104,9 @@ class _Fusion:
         nodes = [self.g.nodes[k] for k in keys]
         last = nodes[-1].output
         e = Composer(nodes, self.g.type_of, self.scalar).at(last.name, out_index(last.type.shape))
-        e = Simplifier().expr(e, indexed(self._facts(), last.type.shape))
+        e = self._simplifier.element(e, last.type.shape)
         outside = {r: self.g.type_of(r) for n in nodes for r in n.inputs if r}
-        reads = expr_reads(e, last.type.shape, outside)
+        reads = expr_reads(e, last.type.shape, outside, self._facts())
         return Group(tuple(keys), expr_trait(e, tuple(reads.values())), MappingProxyType(reads))
 
     def _grow(self, key: int) -> Group:
@@ -156,7 +157,14 @@ class _Fusion:
             return None
         if group.trait.contraction and read.reduced and not self._still_product(bigger, producer):
             return None
-        return bigger
+        return None if self._divides(bigger, producer) else bigger
+
+    def _divides(self, bigger: Group, producer: Group) -> bool:
+        """Whether a view inside would cost a division per element: a view outside is free."""
+        if not any(self._is_view(self.g.nodes[k]) for k in producer.nodes):
+            return False
+        mine = (bigger.outside[r] for r in producer.outside if r in bigger.outside)
+        return not all(r.linear or r.depends for r in mine)
 
     def _order(self, key: int) -> tuple[int, int]:
         return self.g.place(key)

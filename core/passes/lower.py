@@ -12,6 +12,8 @@ from smelt.core.ir.analysis import enter, kernel_facts
 from smelt.core.ir.graph import Graph, Module, Node, Ref, TensorType
 from smelt.core.ir.kernel import (
     Axis,
+    Block,
+    Bound,
     Buffer,
     DimParam,
     Expr,
@@ -23,17 +25,18 @@ from smelt.core.ir.kernel import (
     Reduce,
     Stmt,
     Store,
+    Tiles,
     children,
 )
-from smelt.core.ir.rewrite import free_symbols, map_stmt_dims
+from smelt.core.ir.rewrite import bound_here, free_symbols, map_stmt_dims, rename_vars
 from smelt.core.ops import OPS
 from smelt.core.ops.trace import Trace, cast
 from smelt.core.passes.abstract import Abstraction, equations, in_bounds, parameter, union
-from smelt.core.passes.collapse import NestForm, collapse, drop_units, read_buffers, renumber
-from smelt.core.passes.compose import Composer, Simplifier, indexed, inline_scalars
+from smelt.core.passes.collapse import NestForm, collapse, drop_units, read_buffers
+from smelt.core.passes.compose import Composer, Simplifier, inline_scalars
 from smelt.core.passes.context import Context
 from smelt.core.passes.editor import STRUCTURAL, Editor, edit_module
-from smelt.core.passes.traits import out_index
+from smelt.core.passes.traits import MARK, out_index, variable
 
 KEEP = (STRUCTURAL - {"fused"}) | {"reshape"}
 NAME_OPS = 5  # ops that a kernel's name spells out
@@ -76,18 +79,21 @@ class _Room:
 
 
 def _lower(editor: Editor, room: _Room) -> None:
+    simplifier = Simplifier(editor.engine.facts)
     for key in editor.keys():
         node = editor.nodes[key]
         if node.op in KEEP:
             continue
-        kernel, inputs, dims = _kernel(editor, node)
+        kernel, inputs, dims = _kernel(editor, node, simplifier)
         attrs = {"kernel": room.name_of(kernel), "dims": dims}
         editor.set_node(
             key, Node("call_kernel", inputs, node.outputs, MappingProxyType(attrs), origin=node.origin)
         )
 
 
-def _kernel(editor: Editor, node: Node) -> tuple[Kernel, tuple[Ref, ...], tuple[Dim, ...]]:
+def _kernel(
+    editor: Editor, node: Node, simplifier: Simplifier
+) -> tuple[Kernel, tuple[Ref, ...], tuple[Dim, ...]]:
     """The naive kernel of a node, the refs that it reads, and what its dims are here."""
     nodes: Sequence[Node] = node.regions[0].nodes if node.op == "fused" else (node,)
     for n in nodes:
@@ -97,9 +103,10 @@ def _kernel(editor: Editor, node: Node) -> tuple[Kernel, tuple[Ref, ...], tuple[
     if len(nodes) == 1 and OPS[nodes[0].op].nest is not None:
         body, buffers, refs = _nest(editor, nodes[0])
     else:
-        body, buffers, refs = _formula(editor, node, nodes)
+        body, buffers, refs = _formula(editor, node, nodes, simplifier)
     inputs, outputs, scratch = buffers
     body, inputs, outputs, scratch, dims, params = _in_own_dims(body, inputs, outputs, scratch, facts)
+    body = tuple(_renumbered(s) for s in body)
     ops = [n.op for n in nodes if n.op != "reshape"] or ["reshape"]
     origins = dict.fromkeys(n.origin for n in nodes if n.origin)
     kernel = Kernel(
@@ -121,7 +128,7 @@ def _nest(editor: Editor, node: Node) -> tuple[tuple[Stmt, ...], Buffers, tuple[
     outputs = tuple(
         _buffer("y" if len(node.outputs) == 1 else f"y{k}", v.type) for k, v in enumerate(node.outputs)
     )
-    made = rule(Trace(), node.attrs, [buffers.get(r) for r in node.inputs], outputs)
+    made = rule(Trace(MARK), node.attrs, [buffers.get(r) for r in node.inputs], outputs)
     return made.body, (tuple(buffers.values()), outputs, made.scratch), refs
 
 
@@ -130,7 +137,7 @@ def _buffer(name: str, t: TensorType) -> Buffer:
 
 
 def _formula(
-    editor: Editor, node: Node, nodes: Sequence[Node]
+    editor: Editor, node: Node, nodes: Sequence[Node], simplifier: Simplifier
 ) -> tuple[tuple[Stmt, ...], Buffers, tuple[Ref, ...]]:
     """Composed compute rules: one nest for each output."""
     region: Graph | None = node.regions[0] if node.op == "fused" else None
@@ -153,14 +160,14 @@ def _formula(
     nests = []
     for k, (ref, v) in enumerate(zip(results, node.outputs, strict=True)):
         shape, index = v.type.shape, out_index(v.type.shape)
-        e = Simplifier().expr(composer.at(ref, index), indexed(editor.engine.facts, shape))
+        e = simplifier.element(composer.at(ref, index), shape)
         e = _renamed(cast(e, v.type.dtype), names)
-        variables = tuple((str(d), n) for d, n in zip(index, shape, strict=True) if d != 0)
+        variables = tuple((variable(a), n) for a, n in enumerate(shape) if n.const_or_none != 1)
         output = _buffer("y" if len(results) == 1 else f"y{k}", v.type)
         inputs = tuple(_buffer(names[r], type_of(r)) for r in reads)
         nests.append(NestForm(variables, output, index, e, inputs))
     if len(nests) == 1:
-        nests = [renumber(collapse(drop_units(nests[0])))]
+        nests = [collapse(drop_units(nests[0]))]
     used = {b for n in nests for b in read_buffers(n.value)}
     inputs = tuple(b for b in nests[0].inputs if b.name in used)
     refs = tuple(outside.get(r, r) for r in reads if names[r] in used)
@@ -180,6 +187,40 @@ def _loops(nest: NestForm) -> Stmt:
     for v, n in reversed(nest.variables):
         body = Loop("serial", v, n, (body,))
     return body
+
+
+def _renumbered(s: Stmt) -> Stmt:
+    """Variables named by their order: loops i0, i1, ..., reductions k0, k1, ..., lets g0, g1, ..."""
+    names: dict[str, str] = {}
+    counts = dict.fromkeys("ikg", 0)
+    for letter, v in _bound(s):
+        if v not in names:
+            names[v] = f"{letter}{counts[letter]}"
+            counts[letter] += 1
+    return rename_vars(s, names)
+
+
+def _bound(s: Stmt) -> Iterator[tuple[str, str]]:
+    if isinstance(s, Loop | Tiles):
+        yield from (("i", v) for v in bound_here(s))
+    if isinstance(s, Store):
+        yield from _bound_in(s.value)
+        return
+    if isinstance(s, Block):
+        for v, e, _, _ in s.let:
+            yield "g", v
+            yield from _bound_in(e)
+    for c in s.body:
+        yield from _bound(c)
+
+
+def _bound_in(e: Expr) -> Iterator[tuple[str, str]]:
+    if isinstance(e, Reduce):
+        yield from (("k", a.var) for a in e.axes)
+    elif isinstance(e, Let):
+        yield "g", e.var
+    for c in children(e):
+        yield from _bound_in(c)
 
 
 # ---------------------------------------------------------------- dims
@@ -215,7 +256,7 @@ def _rewritten(
     body: tuple[Stmt, ...], inputs: tuple[Buffer, ...], outputs: tuple[Buffer, ...],
     scratch: tuple[Buffer, ...], facts: Facts, sizes: Sequence[Dim],
 ) -> Lowered:
-    abstraction = Abstraction(equations(sizes))
+    abstraction = Abstraction(equations(sizes, facts))
     body = tuple(map_stmt_dims(s, abstraction) for s in body)
 
     def own(buffers: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
@@ -224,8 +265,8 @@ def _rewritten(
     inputs, outputs, scratch = own(inputs), own(outputs), own(scratch)
     speaks = {s for b in (*inputs, *outputs, *scratch) for n in b.shape for s in n.symbols}
     speaks |= set(free_symbols(body))
-    given = {e.name: e.size for e in abstraction.equations}
-    names = [e.name for e in abstraction.equations if e.name in speaks]
+    given = {e.name: e.size for e in reversed(abstraction.equations)}
+    names = list(dict.fromkeys(e.name for e in abstraction.equations if e.name in speaks))
     names += sorted(speaks - given.keys())
     dims = tuple(given.get(s, sym(s)) for s in names)
     renumbered = {s: f"d{k}" for k, s in enumerate(names)}
@@ -272,18 +313,17 @@ def _proved(made: Lowered) -> bool:
     shapes = {b.name: b.shape for b in (*inputs, *outputs, *scratch)}
     facts = kernel_facts(Kernel("", tuple(DimParam(p.name) for p in params), (), (), ()))
     for s in body:
-        if not in_bounds((i, shapes[b], f) for b, i, f in _accesses(s, facts)):
+        if not in_bounds((i, shapes[b], g, f) for b, i, g, f in _accesses(s, facts)):
             return False
     return True
 
 
-Accesses = Iterator[tuple[str, tuple[Dim, ...], Facts]]
+Accesses = Iterator[tuple[str, tuple[Dim, ...], tuple[Bound, ...], Facts]]
 
 
 def _accesses(s: Stmt, facts: Facts) -> Accesses:
     if isinstance(s, Store):
-        if not s.guard:
-            yield s.buffer, s.index, facts
+        yield s.buffer, s.index, s.guard, facts
         yield from _loads(s.value, facts)
         return
     if isinstance(s, Loop):
@@ -294,10 +334,7 @@ def _accesses(s: Stmt, facts: Facts) -> Accesses:
 
 def _loads(e: Expr, facts: Facts) -> Accesses:
     if isinstance(e, Load):
-        if e.guard:
-            for b in e.guard:
-                facts = facts.with_le(b.low, b.index).with_le(b.index + 1, b.high)
-        yield e.buffer, e.index, facts
+        yield e.buffer, e.index, e.guard, facts
         if e.otherwise is not None:
             yield from _loads(e.otherwise, facts)
     elif isinstance(e, Reduce):

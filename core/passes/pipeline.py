@@ -14,6 +14,7 @@ from smelt.core.passes.layout import layout
 from smelt.core.passes.lower import lower
 from smelt.core.passes.manager import Pass, run_pipeline
 from smelt.core.passes.patterns import patterns
+from smelt.core.passes.views import views
 
 PIPELINE: tuple[Pass, ...] = (
     Pass("dce", dce),  # exporters leave much behind; nothing later should look at it
@@ -25,7 +26,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("fold", fold),  # patterns and expansions leave constants to compute
     Pass("canonical", canonical),
     Pass("layout", layout),  # before fuse: it decides what is read in which order
-    Pass("canonical", canonical),  # layout leaves views behind
+    Pass("views", views),  # after layout, which makes views; before fuse, which they would stop
     Pass("cse", cse),  # layout makes the same transpose for every user
     Pass("dce", dce),
     Pass("fuse", fuse),

@@ -51,10 +51,7 @@ def run_rules(editor: Editor, rules: Sequence[Rule]) -> int:
         if node is None:
             continue
         if _dead(editor, node):
-            # what it used may have one user less now, and rules look at that
-            touched = [editor.key(r) for r in node.inputs if editor.maker(r) is not None]
-            editor.remove(key)
-            _queue(work, queued, touched)
+            _queue(work, queued, _remove(editor, key))
             continue
         touched = _try(editor, key, table.get(node.op, ()))
         if touched:
@@ -69,6 +66,14 @@ def _queue(work: deque[int], queued: set[int], keys: Sequence[int]) -> None:
         if k not in queued:
             queued.add(k)
             work.append(k)
+
+
+def _remove(editor: Editor, key: int) -> list[int]:
+    """Drop a node; the keys of those around it: what it used has one user less, and rules look at that."""
+    node = editor.nodes[key]
+    editor.remove(key)
+    values = [r for r in dict.fromkeys(node.inputs) if r and editor.maker(r) is not None]
+    return [k for r in values for k in (editor.key(r), *editor.user_keys(r))]
 
 
 def _dead(editor: Editor, node: Node) -> bool:
@@ -92,8 +97,8 @@ def _try(editor: Editor, key: int, rules: Sequence[Rule]) -> list[int]:
             touched += editor.replace(v.name, new)
             if editor.maker(new) is not None:
                 touched.append(editor.key(new))
-        touched.append(key)
-        return list(dict.fromkeys(touched))
+        touched += _remove(editor, key) if _dead(editor, node) else [key]
+        return [k for k in dict.fromkeys(touched) if k in editor.nodes] or [key]
     assert not editor.take_fresh(), f"a rule on {node.op} emitted nodes and then gave up"
     return []
 

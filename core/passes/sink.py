@@ -97,7 +97,7 @@ class _Sinking:
 
     def __init__(self) -> None:
         self._pinned: set[Ref] = set()
-        self._tracer = Tracer()
+        self._tracer: Tracer | None = None
 
     def _source(self, g: Editor, ref: Ref) -> tuple[Ref, Perm] | None:
         """(x, p) where ref is transpose(x, p) and may sink."""
@@ -190,6 +190,8 @@ class _Sinking:
         if len(n.outputs) != 1 or all(self._source(g, r) is None for r in n.inputs if r):
             return None
         types = [g.type_of(r) if r else None for r in n.inputs]
+        if self._tracer is None:
+            self._tracer = Tracer(g.engine.facts)
         if not self._tracer.trait(n, types).elementwise:
             return None
         p = self._common(g, n.inputs, n.output.type.rank)

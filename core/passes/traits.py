@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from smelt.core.dim import Dim, Facts, Symbol, sym, to_dim
+from smelt.core.dim import YES, Dim, Facts, Symbol, sym, to_dim
 from smelt.core.ir.graph import Attr, Node, TensorType
 from smelt.core.ir.kernel import Axis, Call, Expr, Let, Load, Reduce, children
 from smelt.core.ops import OPS
@@ -17,6 +17,7 @@ COSTS = {
     "sinh": 16, "cosh": 16, "asin": 25, "acos": 25, "atan": 25, "asinh": 30, "acosh": 30, "atanh": 30,
     "div": 4, "sqrt": 5, "mod": 10, "fmod": 12,
 }
+MARK = "__"  # variables of loops and reductions start with it until a kernel is finished
 FREE = frozenset({"cast", "bitcast"})
 
 
@@ -78,15 +79,22 @@ OPAQUE = Trait((), 0, 0, False, False, False, known=False)
 
 
 def out_index(shape: Sequence[Dim]) -> tuple[Dim, ...]:
-    """The output variables: i0, i1, ... and 0 for axes of extent 1."""
-    return tuple(to_dim(0) if d.const_or_none == 1 else sym(f"i{a}") for a, d in enumerate(shape))
+    """The output variables, one per axis, and 0 for axes of extent 1."""
+    return tuple(to_dim(0) if d.const_or_none == 1 else sym(variable(a)) for a, d in enumerate(shape))
+
+
+def variable(axis: int) -> str:
+    """The name of the output variable of an axis while nodes are composed. No dim of a model starts with
+    the mark, so nothing is captured."""
+    return f"{MARK}i{axis}"
 
 
 class Tracer:
     """Traits of nodes, computed once for each (op, attributes, types)."""
 
-    def __init__(self) -> None:
+    def __init__(self, facts: Facts) -> None:
         self._found: dict[Hashable, Trait] = {}
+        self._facts = facts
 
     def trait(self, node: Node, inputs: Sequence[TensorType | None]) -> Trait:
         """The trait of a node with inputs of these types."""
@@ -95,7 +103,7 @@ class Tracer:
             return OPAQUE
         key = (node.op, attrs_key(node), tuple(inputs), node.output.type)
         if key not in self._found:
-            self._found[key] = _trait(node, inputs)
+            self._found[key] = _trait(node, inputs, self._facts)
         return self._found[key]
 
 
@@ -119,14 +127,14 @@ def trace_node(node: Node, inputs: Sequence[TensorType | None], index: tuple[Dim
         return Operand(t.dtype, t.shape, lambda i: Load(f"x{k}", i, t.dtype))
 
     operands = [None if t is None else operand(k, t) for k, t in enumerate(inputs)]
-    return rule(Trace(), index, node.attrs, node.output.type, *operands)
+    return rule(Trace(MARK), index, node.attrs, node.output.type, *operands)
 
 
-def _trait(node: Node, inputs: Sequence[TensorType | None]) -> Trait:
+def _trait(node: Node, inputs: Sequence[TensorType | None], facts: Facts) -> Trait:
     shape = node.output.type.shape
     e = trace_node(node, inputs, out_index(shape))
     types = {f"x{k}": t for k, t in enumerate(inputs) if t is not None}
-    found = expr_reads(e, shape, types)
+    found = expr_reads(e, shape, types, facts)
     reads = tuple(found.get(f"x{k}") for k in range(len(inputs)))
     return expr_trait(e, reads)
 
@@ -141,13 +149,15 @@ def expr_trait(e: Expr, reads: tuple[Read | None, ...]) -> Trait:
     )
 
 
-def expr_reads(e: Expr, shape: Sequence[Dim], types: Mapping[str, TensorType]) -> dict[str, Read]:
-    """How each buffer is read by the element of a tensor of that shape at i0, i1, ..."""
+def expr_reads(
+    e: Expr, shape: Sequence[Dim], types: Mapping[str, TensorType], facts: Facts
+) -> dict[str, Read]:
+    """How each buffer is read by the element of a tensor of that shape at `out_index`."""
     loads: dict[str, list[tuple[Load, tuple[Axis, ...], frozenset[str]]]] = {}
     for load, axes, lets in _loads(e, (), frozenset()):
         loads.setdefault(load.buffer, []).append((load, axes, lets))
-    variables = {f"i{a}": d for a, d in enumerate(shape) if d.const_or_none != 1}
-    return {name: _read(types[name], found, variables) for name, found in loads.items()}
+    variables = {variable(a): d for a, d in enumerate(shape) if d.const_or_none != 1}
+    return {name: _read(types[name], found, variables, facts) for name, found in loads.items()}
 
 
 def _walk(e: Expr) -> Iterator[Expr]:
@@ -173,11 +183,12 @@ def _loads(
 
 
 def _read(
-    t: TensorType, loads: list[tuple[Load, tuple[Axis, ...], frozenset[str]]], variables: dict[str, Dim]
+    t: TensorType, loads: list[tuple[Load, tuple[Axis, ...], frozenset[str]]],
+    variables: dict[str, Dim], facts: Facts,
 ) -> Read:
     places = {(load.index, axes) for load, axes, _ in loads}
     single = len(places) == 1
-    per_load = [_place(t, load, axes, lets, variables) for load, axes, lets in loads]
+    per_load = [_place(t, load, axes, lets, variables, facts) for load, axes, lets in loads]
 
     def every(name: str) -> bool:
         return all(getattr(p, name) for p in per_load)
@@ -196,7 +207,8 @@ def _read(
 
 
 def _place(
-    t: TensorType, load: Load, axes: tuple[Axis, ...], lets: frozenset[str], variables: dict[str, Dim]
+    t: TensorType, load: Load, axes: tuple[Axis, ...], lets: frozenset[str],
+    variables: dict[str, Dim], facts: Facts,
 ) -> Read:
     """The reading of one load."""
     scope = {**variables, **{a.var: a.extent for a in axes}}
@@ -212,14 +224,14 @@ def _place(
     missing = bool(variables.keys() - used)
     injective = shifts and distinct and not depends and not (scope.keys() - set(names))
     exact = all(
-        v is None or (off == to_dim(0) and scope[v] == t.shape[a])
+        v is None or (off == to_dim(0) and equal(facts, scope[v], t.shape[a]))
         for a, (v, off) in enumerate(own)
     )
     units = all(v is not None or t.shape[a].const_or_none == 1 for a, (v, _) in enumerate(own))
     bijective = injective and rest_zero and exact and units and not guarded and not axes
-    order = [int(v[1:]) for v in names if v in variables]
+    order = [_axis(v) for v in names if v in variables]
     long = [a for a, d in enumerate(t.shape) if d.const_or_none != 1]
-    last = bijective and (not long or own[long[-1]][0] == max(variables, key=lambda v: int(v[1:])))
+    last = bijective and (not long or own[long[-1]][0] == max(variables, key=_axis))
     return Read(
         1, bijective=bijective, ordered=bijective and order == sorted(order), last=last,
         once=injective, linear=linear, shifted=injective and not guarded and order == sorted(order),
@@ -227,6 +239,15 @@ def _place(
         rows=rest_zero and exact and units and not guarded,
         window=any(len(d.symbols & scope.keys()) > 1 for d in load.index),
     )
+
+
+def _axis(name: str) -> int:
+    return int(name[len(MARK) + 1 :])
+
+
+def equal(facts: Facts, a: Dim, b: Dim) -> bool:
+    """Whether two sizes are known to be equal."""
+    return a == b or (not (a.is_const and b.is_const) and facts.prove_eq(a, b) is YES)
 
 
 def _variable(d: Dim, scope: dict[str, Dim]) -> tuple[str | None, Dim]:
