@@ -330,15 +330,13 @@ def out_of_bounds(a: Access, b: Buffer, facts: Facts) -> tuple[int, Truth] | Non
     (never inside, though the access happens). None when every axis is proved. facts: what holds outside
     of all the access's binders."""
     inner = a.facts(facts)
-    guarded: Facts | None = None
     worst: tuple[int, Truth] | None = None
     for axis, (d, extent) in enumerate(zip(a.index, b.shape, strict=True)):
         truth = _inside(inner, d, extent)
         if truth is not YES and a.guard:
             if any(_inside_bound(inner, g) is NO for g in a.guard):
                 return None  # never happens
-            guarded = guarded or _assume(inner, a.guard)
-            truth = _inside(guarded, d, extent)
+            truth = _inside_guarded(inner, d, extent, a.guard)
         if truth is NO and not _may_run(a, facts):
             return None
         if truth is not YES and (worst is None or truth is NO):
@@ -347,8 +345,25 @@ def out_of_bounds(a: Access, b: Buffer, facts: Facts) -> tuple[int, Truth] | Non
 
 
 def _inside(facts: Facts, d: Dim, extent: Dim) -> Truth:
-    low, high = facts.prove_le(0, d), facts.prove_lt(d, extent)
-    return NO if NO in (low, high) else YES if low is YES and high is YES else Truth.UNKNOWN
+    return _both(facts.prove_le(0, d), facts.prove_lt(d, extent))
+
+
+def _both(a: Truth, b: Truth) -> Truth:
+    return NO if NO in (a, b) else YES if a is YES and b is YES else Truth.UNKNOWN
+
+
+def _inside_guarded(facts: Facts, d: Dim, extent: Dim, guard: Sequence[Bound]) -> Truth:
+    """0 <= d < extent where the guard holds: either half by a bound on d itself, up to an offset, or by
+    the solver, which learns the bounds as inequalities."""
+    known = _assume(facts, guard)
+    low, high = known.prove_le(0, d), known.prove_lt(d, extent)
+    for g in guard:
+        offset = d - g.index
+        if low is not YES and known.prove_le(0, g.low + offset) is YES:
+            low = YES
+        if high is not YES and known.prove_le(g.high + offset, extent) is YES:
+            high = YES
+    return _both(low, high)
 
 
 def _inside_bound(facts: Facts, g: Bound) -> Truth:
