@@ -70,6 +70,7 @@ struct rt_device {
   cl_handle *kernels; /* per kernel id; NULL for a CPU kernel */
   uint32_t first_arena, first_input, first_output, n_spaces;
   cl_space spaces[MAX_SPACES];
+  int pid; /* of the process that opened it: drivers do not survive a fork, and calls in a child may wait for ever */
   char name[96];
 };
 
@@ -211,6 +212,7 @@ int32_t rt_device_open(smelt_rt *rt) {
   rt_device *d = calloc(1, sizeof *d + m->n_kernels * sizeof *d->kernels);
   if (!d) return rt_error(rt, SMELT_DEVICE, "smelt_open: the system has no memory for a device session; close others");
   rt->device = d;
+  d->pid = sm_getpid();
   d->kernels = (cl_handle *)(d + 1);
   d->first_arena = WEIGHTS_SPACE + 1;
   d->first_input = d->first_arena + m->n_arenas;
@@ -229,7 +231,7 @@ static void release_space(rt_device *d, cl_space *space) {
   *space = (cl_space){0};
 }
 
-void rt_device_close(smelt_rt *rt) {
+static void release_all(smelt_rt *rt) {
   rt_device *d = rt->device;
   if (d->queue) d->cl.clFinish(d->queue);
   for (uint32_t i = 0; i < d->n_spaces; i++) release_space(d, &d->spaces[i]);
@@ -238,6 +240,11 @@ void rt_device_close(smelt_rt *rt) {
   if (d->program) d->cl.clReleaseProgram(d->program);
   if (d->queue) d->cl.clReleaseCommandQueue(d->queue);
   if (d->context) d->cl.clReleaseContext(d->context);
+}
+
+void rt_device_close(smelt_rt *rt) {
+  rt_device *d = rt->device;
+  if (d->pid == sm_getpid()) release_all(rt);
   free(d);
   rt->device = NULL;
 }
@@ -278,7 +285,14 @@ uint64_t rt_device_arena_capacity(const smelt_rt *rt) {
 
 void rt_device_trim(smelt_rt *rt) {
   rt_device *d = rt->device;
+  if (d->pid != sm_getpid()) return;
   for (uint32_t i = d->first_arena; i < d->n_spaces; i++) release_space(d, &d->spaces[i]);
+}
+
+int32_t rt_device_check(smelt_rt *rt) {
+  if (rt->device->pid == sm_getpid()) return SMELT_OK;
+  return rt_error(rt, SMELT_DEVICE, "OpenCL device '%s': the session was opened before a fork, which drivers do not survive; open it in the child",
+                  rt->device->name);
 }
 
 int32_t rt_device_begin(smelt_rt *rt) {

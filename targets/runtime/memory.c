@@ -43,17 +43,21 @@ static int32_t out_of_memory(smelt_rt *rt, const char *what, const char *name, i
                   what, name, (long long)bytes);
 }
 
+static smelt_addr lose(smelt_rt *rt, int32_t status) {
+  rt->lost = status;
+  return 0;
+}
+
 smelt_addr smelt_rt_reserve(smelt_rt *rt, int32_t arena, int64_t bytes) {
-  if (arena < 0 || (uint32_t)arena >= rt->model->n_arenas || bytes < 0) {
-    rt_error(rt, SMELT_INTERNAL, "model '%s' wants %lld bytes for arena %d of %u; compile it again", rt->model->name, (long long)bytes,
-             (int)arena, (unsigned)rt->model->n_arenas);
-    return 0;
+  if (arena < 0 || (uint32_t)arena >= rt->model->n_arenas || bytes < 0)
+    return lose(rt, rt_error(rt, SMELT_INTERNAL, "model '%s' wants %lld bytes for arena %d of %u; compile it again", rt->model->name, (long long)bytes,
+             (int)arena, (unsigned)rt->model->n_arenas));
+  if (rt->device) {
+    smelt_addr at = rt_device_arena(rt, (uint32_t)arena, (uint64_t)bytes);
+    return at ? at : lose(rt, SMELT_DEVICE);
   }
-  if (rt->device) return rt_device_arena(rt, (uint32_t)arena, (uint64_t)bytes);
-  if (!rt_block_grow(rt, &rt->arenas[arena], (uint64_t)bytes)) {
-    out_of_memory(rt, "working memory of model ", rt->model->name, bytes);
-    return 0;
-  }
+  if (!rt_block_grow(rt, &rt->arenas[arena], (uint64_t)bytes))
+    return lose(rt, out_of_memory(rt, "working memory of model ", rt->model->name, bytes));
   return (smelt_addr)(intptr_t)rt->arenas[arena].data;
 }
 
@@ -93,24 +97,19 @@ static int same_shape(smelt_rt *rt, uint32_t i, const int64_t *shape) {
 smelt_addr smelt_rt_output(smelt_rt *rt, int32_t i, const int64_t *shape) {
   uint64_t bytes = 0;
   if (i < 0 || (uint32_t)i >= rt->model->n_outputs ||
-      !rt_tensor_bytes(rt->model->outputs[i].dtype, rt->model->outputs[i].rank, shape, &bytes)) {
-    rt_error(rt, SMELT_INTERNAL, "model '%s' wants output %d of an impossible shape; compile it again", rt->model->name, (int)i);
-    return 0;
-  }
+      !rt_tensor_bytes(rt->model->outputs[i].dtype, rt->model->outputs[i].rank, shape, &bytes))
+    return lose(rt, rt_error(rt, SMELT_INTERNAL, "model '%s' wants output %d of an impossible shape; compile it again", rt->model->name, (int)i));
   const smelt_tensor_desc *desc = &rt->model->outputs[i];
   rt_output *out = &rt->outputs[i];
-  if (out->caller && !same_shape(rt, (uint32_t)i, shape)) return 0;
+  if (out->caller && !same_shape(rt, (uint32_t)i, shape)) return lose(rt, SMELT_SHAPE);
   if (desc->rank) memcpy(out->shape, shape, (size_t)desc->rank * sizeof *shape);
   out->bytes = bytes;
   out->host = out->caller ? (char *)out->caller->data + out->caller->byte_offset : NULL;
   int owned = !out->host || (!rt->device && misaligned(out->host, desc->dtype));
-  if (owned && !rt_block_grow(rt, &out->block, bytes)) {
-    out_of_memory(rt, "output ", desc->name, (int64_t)bytes);
-    return 0;
-  }
+  if (owned && !rt_block_grow(rt, &out->block, bytes)) return lose(rt, out_of_memory(rt, "output ", desc->name, (int64_t)bytes));
   if (!out->host) out->host = out->block.data;
   out->at = rt->device ? rt_device_output(rt, (uint32_t)i, bytes) : (smelt_addr)(intptr_t)(owned ? out->block.data : out->host);
-  return out->at;
+  return out->at ? out->at : lose(rt, SMELT_DEVICE);
 }
 
 int32_t rt_finish_outputs(smelt_rt *rt, DLTensor *outputs) {

@@ -65,7 +65,7 @@ struct smelt_rt {
   int64_t *mapped_args; /* a CPU kernel's args in a device session */
   uint32_t n_shapes, n_libraries;
   int32_t planned, profiling;
-  int32_t lost; /* status of a device failure that its caller could not return; ends the run at the next launch */
+  int32_t lost; /* status of a failure that was told to generated code as an address 0; it outranks what that returns */
   _Atomic int32_t busy, cancel;
   uint64_t allocations, runs;
   const uint8_t *weights;
@@ -106,6 +106,7 @@ void rt_pool_close(rt_pool *pool);
 /* ---- device_cl.c; every function may be called only when rt->device is set, but for open ---- */
 int32_t rt_device_open(smelt_rt *rt);
 void rt_device_close(smelt_rt *rt);
+int32_t rt_device_check(smelt_rt *rt);  /* can this process use it? */
 int32_t rt_device_begin(smelt_rt *rt);  /* upload inputs */
 int32_t rt_device_finish(smelt_rt *rt); /* download outputs, wait for everything */
 void rt_device_drain(smelt_rt *rt);     /* wait for everything, after a failure */

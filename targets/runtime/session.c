@@ -119,13 +119,14 @@ static int32_t execute(smelt_rt *rt) {
   smelt_addr arena = 0, weights = rt->device ? rt_device_weights(rt) : (smelt_addr)(intptr_t)rt->weights;
   int32_t status = rt->device ? rt_device_begin(rt) : rt_stage_inputs(rt);
   if (status) return status;
-  if (rt->model->n_arenas && !(arena = smelt_rt_reserve(rt, 0, rt->state[0]))) return SMELT_DEVICE;
+  if (rt->model->n_arenas && !(arena = smelt_rt_reserve(rt, 0, rt->state[0]))) return rt->lost;
   status = rt->model->run(rt, rt->state, rt->input_at, weights, arena);
-  return status ? status : rt->lost;
+  return rt->lost ? rt->lost : status;
 }
 
 static int32_t run(smelt_rt *rt, const DLTensor *inputs, size_t n_inputs, DLTensor *outputs, size_t n_outputs) {
-  int32_t status = rt_bind_inputs(rt, inputs, n_inputs);
+  int32_t status = rt->device ? rt_device_check(rt) : SMELT_OK;
+  if (!status) status = rt_bind_inputs(rt, inputs, n_inputs);
   if (!status) status = rt_bind_outputs(rt, outputs, n_outputs);
   if (!status) status = plan(rt);
   if (status) return status;

@@ -77,7 +77,8 @@ typedef struct smelt_model_desc {
 
 extern const smelt_model_desc smelt_model; /* exported by the generated object */
 
-/* ---- what generated code calls; each is defined in the runtime ---- */
+/* ---- what generated code calls; each is defined in the runtime. After an address 0 return any status: the runtime knows
+ * the right one. A launch after a failure does nothing but return it. ---- */
 /* Launch kernel `id` over `groups` groups (0: nothing to do). Returns 0 or a status. */
 int32_t smelt_rt_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t groups);
 /* A check failed: format its text. Returns the check's status, to be returned by the caller. */

@@ -1,0 +1,415 @@
+"""A model's object code in, what a platform loads or runs out: libmodel.so, libmodel.a, smelt_run.
+
+Needs only the wheels llvmlite and ziglang: no compiler, sysroot or NDK of the system. What does not depend on
+the model (the compiled C runtime, stand-ins for libc, zig's own libc for static programs) is made once and
+kept in $SMELT_CACHE, by default ~/.cache/smelt. Output depends on the inputs alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from smelt.core.diag import SmeltError
+from smelt.targets.elf import Elf, read_elf, rename_definitions
+from smelt.targets.platform import PLATFORMS, Platform, TargetSpec, parse_target, zig_directory
+from smelt.targets.stubs import libraries, stub_ir
+
+__all__ = [
+    "EXPORTS",
+    "PLATFORMS",
+    "build_library",
+    "build_runner",
+    "build_shim_runner",
+    "build_static",
+    "check_elf",
+    "link_library",
+    "parse_target",
+    "prepare",
+    "runtime_dir",
+]
+
+_RUNTIME = ("check", "device_cl", "launch", "memory", "pool", "session", "weights")
+# What libmodel.so shows: smelt.h's functions and the model's description; all else stays inside.
+EXPORTS = (
+    "smelt_cancel",
+    "smelt_close",
+    "smelt_error",
+    "smelt_input_count",
+    "smelt_input_name",
+    "smelt_input_rank",
+    "smelt_input_type",
+    "smelt_kernel_count",
+    "smelt_kernel_stats",
+    "smelt_memory_stats",
+    "smelt_model",
+    "smelt_open",
+    "smelt_output_count",
+    "smelt_output_name",
+    "smelt_output_rank",
+    "smelt_output_type",
+    "smelt_profile",
+    "smelt_run",
+    "smelt_trim",
+)
+_C_FLAGS = (
+    "-std=c11",
+    "-O2",
+    "-g0",
+    "-fPIC",
+    "-fno-sanitize=all",
+    "-fno-stack-protector",
+    "-fno-unwind-tables",
+    "-fno-asynchronous-unwind-tables",
+    "-ffunction-sections",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+)
+_LINK_FLAGS = (
+    "-z", "now",
+    "-z", "relro",
+    "-z", "noexecstack",
+    "-z", "defs",
+    "--hash-style=both",
+    "--eh-frame-hdr",
+    "--build-id=sha1",
+    "--no-rosegment",
+    "--gc-sections",
+    "--as-needed",
+)  # fmt: skip
+# Variables that would let the caller's surroundings into the output.
+_UNWANTED = ("CPATH", "C_INCLUDE_PATH", "LIBRARY_PATH", "LD_LIBRARY_PATH", "SOURCE_DATE_EPOCH")
+
+
+def runtime_dir() -> Path:
+    """Where the C sources and headers of the device runtime lie (smelt.h among them)."""
+    return Path(__file__).resolve().parent / "runtime"
+
+
+# ---- running zig ----
+
+
+def _cache_dir() -> Path:
+    chosen = os.environ.get("SMELT_CACHE")
+    if chosen:
+        return Path(chosen).absolute()
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base).absolute() / "smelt"
+
+
+def _zig(words: Sequence[str | Path], cwd: Path) -> None:
+    """Run zig. Raises SmeltError(kind='internal') with the tool's own words when it fails."""
+    # the binary itself: `python -m ziglang` starts a second Python first
+    binary = zig_directory() / ("zig.exe" if os.name == "nt" else "zig")
+    kept = str(_cache_dir() / "zig")
+    env = {k: v for k, v in os.environ.items() if k not in _UNWANTED}
+    env |= {"ZIG_GLOBAL_CACHE_DIR": kept, "ZIG_LOCAL_CACHE_DIR": kept, "LC_ALL": "C"}
+    command = [str(binary), *map(str, words)]
+    try:
+        done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, stdin=subprocess.DEVNULL)
+    except OSError as error:
+        raise SmeltError(
+            f"{binary}: cannot be run: {error}", kind="infra", hint="reinstall ziglang"
+        ) from error
+    if done.returncode == 0:
+        return
+    text = done.stderr.decode("utf-8", "replace")
+    missing = sorted(set(re.findall(r"undefined symbol: (\S+)", text)))
+    if missing:
+        raise _UndefinedSymbols(tuple(missing))
+    raise SmeltError(f"zig {words[0]} failed ({done.returncode}): {text[-2000:]}", kind="internal")
+
+
+class _UndefinedSymbols(SmeltError):
+    """A link that lacks names. names: those, sorted."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        super().__init__(
+            f"the model's code calls functions that no library of the platform has: {', '.join(names)}",
+            kind="internal",
+        )
+        self.names = names
+
+
+# ---- made once, kept ----
+
+
+def _package_version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _kept(kind: str, key: Sequence[object], build: Callable[[Path], None]) -> Path:
+    """The folder that build filled for this key; built in a folder beside it, then renamed, so that
+    a second process sees all of it or nothing."""
+    text = json.dumps([kind, *key, _package_version("ziglang"), _package_version("llvmlite")])
+    folder = _cache_dir() / kind / hashlib.sha256(text.encode()).hexdigest()[:32]
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    making = Path(tempfile.mkdtemp(prefix=".making-", dir=folder.parent))
+    try:
+        build(making)
+        making.chmod(0o755)
+        try:
+            making.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+    return folder
+
+
+def _hash_of_files(files: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        data = file.read_bytes()
+        digest.update(f"{file.name}\0{len(data)}\0".encode())
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def _objects(
+    platform: Platform, names: Sequence[str], defines: Sequence[str] = (), source: Path | None = None
+) -> list[Path]:
+    """Compiled C files of a source folder (the runtime's own unless given), in the order of names."""
+    source = source or runtime_dir()
+    sources = sorted((*source.glob("*.c"), *source.glob("*.h"), *runtime_dir().glob("*.h")))
+    flags = (*_C_FLAGS, *defines, "-target", platform.zig, *platform.zig_flags)
+
+    def compile_one(folder: Path, name: str) -> None:
+        words = ["cc", "-c", *flags, f"-I{runtime_dir()}", f"{name}.c", "-o", str(folder / f"{name}.o")]
+        _zig(words, cwd=source)
+
+    def build(folder: Path) -> None:
+        with ThreadPoolExecutor(max_workers=4) as pool:
+            list(pool.map(lambda name: compile_one(folder, name), names))
+
+    folder = _kept("runtime", (platform.name, flags, list(names), _hash_of_files(sources)), build)
+    return [folder / f"{name}.o" for name in names]
+
+
+def _stubs(platform: Platform) -> list[Path]:
+    """Stand-ins for the platform's libc libraries, to be linked against and never to be loaded."""
+    rows = libraries(platform)
+
+    def build(folder: Path) -> None:
+        import llvmlite.binding as llvm
+
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+        target = llvm.Target.from_triple(platform.triple)
+        machine = target.create_target_machine(
+            cpu=platform.default_cpu, features=platform.features, reloc="pic", abiname=platform.abi
+        )
+        for soname, names in rows.items():
+            module = llvm.parse_assembly(stub_ir(platform, names))
+            (folder / f"{soname}.o").write_bytes(machine.emit_object(module))
+            words = ("ld.lld", "-shared", "-soname", soname, "-o", soname, f"{soname}.o")
+            _zig((*words, "-z", f"max-page-size={platform.page}"), cwd=folder)
+
+    folder = _kept("stubs", (platform.name, platform.triple, sorted(rows.items())), build)
+    return [folder / soname for soname in rows]
+
+
+def _builtins(platform: Platform) -> Path:
+    """What LLVM calls where the processor has no instruction (64-bit division on 32-bit Arm, half
+    floats): zig's compiler-rt, without its copies of what libc has, since libc's are faster."""
+    rows = libraries(platform)
+    taken = frozenset(name for names in rows.values() for name in names)
+
+    def build(folder: Path) -> None:
+        words = ["build-obj", "-target", platform.zig, "-O", "ReleaseFast", "-fPIC", "-fstrip"]
+        cpu = [flag for flag in platform.zig_flags if flag.startswith("-mcpu=")]
+        words += [*cpu, "-ffunction-sections", "--name", "builtins", "-femit-bin=builtins.o"]
+        _zig((*words, zig_directory() / "lib" / "compiler_rt.zig"), cwd=folder)
+        made = folder / "builtins.o"
+        made.write_bytes(rename_definitions(made.read_bytes(), taken))
+
+    folder = _kept("builtins", (platform.name, platform.zig_flags, sorted(taken)), build)
+    return folder / "builtins.o"
+
+
+def prepare(spec: TargetSpec) -> None:
+    """Make everything that is kept for a target, so that no later call waits for it. The first time
+    a static program's libc is built, which takes most of a minute."""
+    _objects(spec.platform, _RUNTIME)
+    _stubs(spec.platform)
+    if spec.platform.bits == 32:
+        _builtins(spec.platform)
+    if _is_static(spec):
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "main.c").write_text("int main(void) { return 0; }\n", encoding="utf-8")
+            words = ("cc", "-target", spec.platform.static_zig, "-static", "main.c", "-o", "main")
+            _zig([str(word) for word in words], cwd=Path(folder))
+
+
+# ---- linking ----
+
+
+def _link(platform: Platform, objects: Sequence[bytes | Path], out: Path, flags: Sequence[str]) -> None:
+    """ld.lld over objects and the platform's libc, and over the builtins if names are missing without."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    stubs = _stubs(platform)
+    with tempfile.TemporaryDirectory(prefix="smelt-link-") as folder_name:
+        folder = Path(folder_name)
+        (folder / "exports.map").write_text(
+            f"{{ global: {' '.join(f'{name};' for name in EXPORTS)} local: *; }};\n", encoding="utf-8"
+        )
+        inputs = [_place(folder, i, item) for i, item in enumerate(objects)]
+        words = ["ld.lld", *_LINK_FLAGS, "-z", f"max-page-size={platform.page}", *flags, "-o", "out"]
+        words += [*inputs, *map(str, stubs)]
+        try:
+            _zig(words, cwd=folder)
+        except _UndefinedSymbols:
+            lazily = ["--start-lib", str(_builtins(platform)), "--end-lib"]
+            _zig([*words, *lazily], cwd=folder)
+        _deliver(folder / "out", out)
+
+
+def _place(folder: Path, i: int, item: bytes | Path) -> str:
+    if isinstance(item, Path):
+        return str(item)
+    (folder / f"{i}.o").write_bytes(item)
+    return f"{i}.o"
+
+
+def _deliver(made: Path, out: Path) -> None:
+    """Move a finished file to its place in one step: a reader never sees half of it."""
+    beside = out.with_name(f".{out.name}.{os.getpid()}")
+    shutil.copyfile(made, beside)
+    beside.chmod(0o755)
+    beside.replace(out)
+
+
+def link_library(platform: Platform, objects: Sequence[bytes | Path], out: Path) -> Path:
+    """A shared library of objects for a platform; it exports EXPORTS and needs libc and libm alone.
+
+    Raises SmeltError(kind='internal') naming every function that nothing provides.
+    """
+    flags = ("-shared", "-soname", out.name, "-Bsymbolic", "--version-script=exports.map")
+    _link(platform, objects, out, flags)
+    return out
+
+
+def build_library(spec: TargetSpec, model_object: bytes, out_dir: Path) -> Path:
+    """out_dir/libmodel.so: the model and the runtime."""
+    objects: list[bytes | Path] = [model_object, *_objects(spec.platform, _RUNTIME)]
+    return link_library(spec.platform, objects, out_dir / "libmodel.so")
+
+
+def build_static(spec: TargetSpec, model_object: bytes, out_dir: Path) -> tuple[Path, Path]:
+    """out_dir/model.o and out_dir/libmodel.a, for programs that link the model in.
+
+    libmodel.a holds the model too; link it with libc, libm, libdl and libpthread.
+    """
+    out_dir.mkdir(parents=True, exist_ok=True)
+    model, archive = out_dir / "model.o", out_dir / "libmodel.a"
+    model.write_bytes(model_object)
+    with tempfile.TemporaryDirectory(prefix="smelt-link-") as folder_name:
+        folder = Path(folder_name)
+        (folder / "model.o").write_bytes(model_object)
+        members = ["model.o"]
+        for path in _objects(spec.platform, _RUNTIME):
+            shutil.copyfile(path, folder / f"smelt_{path.name}")
+            members.append(f"smelt_{path.name}")
+        _zig(["ar", "rcsD", "out", *members], cwd=folder)  # D: no times, no owners
+        _deliver(folder / "out", archive)
+    archive.chmod(0o644)
+    return model, archive
+
+
+def _is_static(spec: TargetSpec) -> bool:
+    """A static program cannot load drivers, so a target with devices gets a dynamic one."""
+    return spec.platform.static_zig is not None and not spec.devices
+
+
+def build_runner(spec: TargetSpec, model_object: bytes, out_dir: Path, *, source: Path | None = None) -> Path:
+    """out_dir/smelt_run. Without devices on Linux: a static program that holds the model and runs on any
+    kernel. Else: a dynamic one that opens libmodel.so beside it. source: another runner.c."""
+    out = out_dir / "smelt_run"
+    if _is_static(spec):
+        return _link_static(spec.platform, model_object, out, source)
+    return _link_dynamic(spec.platform, out, source)
+
+
+def build_shim_runner(spec: TargetSpec, out: Path, *, source: Path | None = None) -> Path:
+    """A dynamic runner for the platform that stands in for this one (Android's library under glibc).
+
+    Raises SmeltError(kind='unsupported') when nothing stands in for it.
+    """
+    if spec.platform.shim is None:
+        raise SmeltError(f"platform '{spec.platform.name}' has no stand-in", kind="unsupported")
+    return _link_dynamic(PLATFORMS[spec.platform.shim], out, source)
+
+
+def _runner_object(platform: Platform, source: Path | None, defines: Sequence[str]) -> Path:
+    folder, name = (source.resolve().parent, source.stem) if source else (None, "runner")
+    return _objects(platform, (name,), defines, folder)[0]
+
+
+def _link_dynamic(platform: Platform, out: Path, source: Path | None) -> Path:
+    objects = [*_objects(platform, ("crt",)), _runner_object(platform, source, ())]
+    _link(platform, objects, out, ("-pie", "-dynamic-linker", platform.loader))
+    return out
+
+
+def _link_static(platform: Platform, model_object: bytes, out: Path, source: Path | None) -> Path:
+    assert platform.static_zig is not None
+    out.parent.mkdir(parents=True, exist_ok=True)
+    runner = _runner_object(platform, source, ("-DSMELT_STATIC",))
+    with tempfile.TemporaryDirectory(prefix="smelt-link-") as folder_name:
+        folder = Path(folder_name)
+        # one fixed set of relative names, for zig's cache and for equal output everywhere
+        inputs = [runner, *_objects(platform, _RUNTIME)]
+        names = ["model.o"]
+        (folder / "model.o").write_bytes(model_object)
+        for path in inputs:
+            shutil.copyfile(path, folder / path.name)
+            names.append(path.name)
+        words = ["cc", "-target", platform.static_zig, *platform.zig_flags, "-static", "-s", "-O2"]
+        _zig([*words, *names, "-o", "out"], cwd=folder)
+        _deliver(folder / "out", out)
+    return out
+
+
+# ---- looking at what was made ----
+
+
+def check_elf(path: Path, platform: Platform) -> Elf:
+    """Read a library or program and hold it against its platform.
+
+    Raises SmeltError(kind='internal') listing all that is wrong: another machine, libraries other
+    than libc's, too small an alignment for the platform's pages, an executable stack, text
+    relocations, symbol versions, another dynamic linker.
+    """
+    elf = read_elf(path.read_bytes())
+    allowed = libraries(platform)
+    findings = {
+        f"machine {elf.machine}, wanted {platform.machine}": elf.machine != platform.machine,
+        f"{elf.bits} bit, wanted {platform.bits}": elf.bits != platform.bits,
+        f"needs {', '.join(elf.needed)}, allowed {', '.join(allowed)}": set(elf.needed) - set(allowed),
+        f"segments aligned to {elf.page}, wanted {platform.page}": elf.needed and elf.page < platform.page,
+        "an executable stack": elf.executable_stack,
+        "text relocations": elf.text_relocations,
+        "symbol versions": elf.versioned,
+        f"dynamic linker {elf.interpreter}, wanted {platform.loader}": elf.interpreter
+        and elf.interpreter != platform.loader,
+    }
+    wrong = [text for text, found in findings.items() if found]
+    if wrong:
+        raise SmeltError(f"{path.name} for {platform.name}: {'; '.join(wrong)}", kind="internal")
+    return elf
