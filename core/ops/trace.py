@@ -120,7 +120,8 @@ def inside(bounds: tuple[Bound, ...]) -> Expr:
 def guard_loads(e: Expr, bounds: tuple[Bound, ...]) -> Expr:
     """e with the bounds added to each of its loads, so that no element outside is read."""
     if isinstance(e, Load):
-        return Load(e.buffer, e.index, e.dtype, (*e.guard, *bounds), e.otherwise)
+        other = None if e.otherwise is None else guard_loads(e.otherwise, bounds)
+        return Load(e.buffer, e.index, e.dtype, (*e.guard, *bounds), other)
     if isinstance(e, Call):
         return Call(e.fn, tuple(guard_loads(a, bounds) for a in e.args), e.dtype)
     if isinstance(e, Reduce):
