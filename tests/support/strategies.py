@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
@@ -287,7 +288,8 @@ class _Maker:
         kinds = ["load", "const", "padded", "strided"]
         if depth:
             kinds += ["add", "mul", "max", "sub", "reduce", "select", "gather"]
-        return cast(Expr, getattr(self, self.draw(st.sampled_from(kinds)))(scope, depth))
+        build = cast(Callable[..., Expr], getattr(self, self.draw(st.sampled_from(kinds))))
+        return build(scope, depth)
 
     def buffer(self, shape: tuple[Dim, ...], dtype: DType | None = None) -> Buffer:
         b = Buffer(f"x{len(self.inputs)}", dtype or self.dtype, shape)

@@ -7,10 +7,10 @@ import strategies as gen
 from hypothesis import given, settings
 from ir_samples import gemm, gpu_gemm, matmul
 
-from smelt.core.dim import sym, to_dim
+from smelt.core.dim import Dim, sym, to_dim
 from smelt.core.dtype import f32, i64
 from smelt.core.ir.interp_kernel import run_kernel
-from smelt.core.ir.kernel import Call, Const, Expr, Load, Store
+from smelt.core.ir.kernel import Buffer, Call, Const, Expr, Load, Stmt, Store
 from smelt.core.ir.rewrite import (
     all_names,
     bound_symbols,
@@ -102,7 +102,7 @@ def test_loads_are_replaced_inside_out() -> None:
 def test_statements_are_spliced() -> None:
     s = parse_stmt("serial i in n { y[i] = x[i] w[i] = x[i] }", {**SCOPE})
 
-    def twice(s: gen.Stmt) -> gen.Stmt | tuple[gen.Stmt, ...]:
+    def twice(s: Stmt) -> Stmt | tuple[Stmt, ...]:
         if not isinstance(s, Store):
             return s
         return (s, s) if s.buffer == "y" else ()
@@ -128,7 +128,7 @@ def test_maps_that_change_nothing_change_nothing(e: Expr) -> None:
 
 @given(gen.stmts())
 @settings(max_examples=60, deadline=None)
-def test_statement_maps_that_change_nothing_change_nothing(s: gen.Stmt) -> None:
+def test_statement_maps_that_change_nothing_change_nothing(s: Stmt) -> None:
     assert map_stmt_dims(s, lambda d: d) == s
     assert map_stmt_exprs(s, lambda e: e) == s
     assert map_stmts((s,), lambda x: x) == (s,)
@@ -151,11 +151,11 @@ def test_renaming_keeps_the_meaning(s: gen.Sample) -> None:
 def test_substituting_dims_keeps_the_meaning(s: gen.Sample) -> None:
     k = s.kernel
 
-    def fixed(shape: tuple[gen.Dim, ...]) -> tuple[gen.Dim, ...]:
+    def fixed(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
         return tuple(d.substitute(s.dims) for d in shape)
 
-    def buffers(xs: tuple[gen.Buffer, ...]) -> tuple[gen.Buffer, ...]:
-        return tuple(gen.Buffer(b.name, b.dtype, fixed(b.shape), b.space) for b in xs)
+    def buffers(xs: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
+        return tuple(Buffer(b.name, b.dtype, fixed(b.shape), b.space) for b in xs)
 
     body = tuple(substitute_stmt(x, s.dims) for x in k.body)
     assert not free_symbols(body)

@@ -13,9 +13,9 @@ from ir_samples import dyn_ffn, gemm, gpu_gemm, matmul
 
 from smelt.core.diag import SmeltError
 from smelt.core.dim import sym, to_dim
-from smelt.core.dtype import DTYPES, f32
+from smelt.core.dtype import DTYPES, DType, f32
 from smelt.core.ir.graph import Graph, Module, Node, TensorType, Value, Weight
-from smelt.core.ir.kernel import Kernel, Stmt
+from smelt.core.ir.kernel import Expr, Kernel, Stmt
 from smelt.core.ir.text import (
     parse_expr,
     parse_kernel,
@@ -27,12 +27,10 @@ from smelt.core.ir.text import (
     print_stmt,
 )
 
-SCOPE: dict[str, object] = {}
-
 
 @given(gen.exprs())
 @settings(max_examples=150, deadline=None)
-def test_expressions_round_trip(e: gen.Expr) -> None:
+def test_expressions_round_trip(e: Expr) -> None:
     text = print_expr(e)
     assert parse_expr(text) == e
     assert print_expr(parse_expr(text)) == text
@@ -77,8 +75,8 @@ def test_module_text(golden: Callable[[str, str], None]) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
-def test_weight_elements_round_trip(dtype: gen.DType) -> None:
-    values = [0, 1, 3, 100]
+def test_weight_elements_round_trip(dtype: DType) -> None:
+    values: list[float] = [0, 1, 3, 100]
     if dtype.is_float:
         values += [0.1, -0.0, float("inf"), float("-inf"), float("nan"), 1e-7, 65504.0]
     w = Weight("@w", dtype, (len(values),), np.array(values).astype(dtype.numpy))
