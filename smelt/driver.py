@@ -26,11 +26,12 @@ from smelt.core.ir.text import print_module
 from smelt.core.machine import Machine
 from smelt.core.passes.context import Context, Options
 from smelt.core.passes.manager import run_pipeline
-from smelt.core.passes.pack_weights import pack_weights
+
 from smelt.core.passes.pipeline import PIPELINE
 from smelt.core.plan.build import make_plan
 from smelt.core.plan.program import HostProgram
 from smelt.core.schedule import schedule_module
+from smelt.core.schedule.weights import pack_weights
 from smelt.importer import import_model
 from smelt.manifest import build_manifest
 from smelt.model_header import model_header
@@ -96,7 +97,7 @@ def lower(request: Request, progress: Progress = lambda stage: None) -> Lowered:
     module = run_pipeline(module, PIPELINE, context)
     progress("schedule")
     module = schedule_module(module, context.machine)
-    module = pack_weights(module, context)
+    module = pack_weights(module)
     if context.dump is not None:
         (context.dump / "99-scheduled.smelt").write_text(print_module(module), "utf-8")
     progress("plan")

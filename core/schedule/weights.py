@@ -1,0 +1,64 @@
+"""Module -> Module: every weight laid out as the kernels that read it asked for, each layout once."""
+
+from __future__ import annotations
+
+from smelt.core.dtype import DType
+from smelt.core.ir.graph import Graph, Module, Node, Ref, Weight
+from smelt.core.ir.kernel import Kernel
+from smelt.core.schedule.pack import Packed, PackSpec, apply_numpy, packed_inputs
+
+
+def pack_weights(module: Module) -> Module:
+    """Apply the pack records that scheduling left in the kernels' flags to the weights at their calls.
+
+    Weights are equal when their content is: layers that share one share its packed copy too. The records
+    are taken out of the flags, so that packing twice changes nothing.
+    """
+    wanted = {name: packed_inputs(k.flags) for name, k in module.kernels.items()}
+    weights = dict(module.weights)
+    made: dict[tuple[Ref, str], Ref] = {}
+
+    def packed(ref: Ref, spec: PackSpec) -> Ref:
+        key = (ref, str(spec))
+        if key not in made:
+            name = f"{ref}.packed{sum(r == ref for r, _ in made)}"
+            weights[name] = _packed(module.weights[ref], spec, name)
+            made[key] = name
+        return made[key]
+
+    def rewrite(node: Node) -> Node:
+        regions = tuple(graph(r) for r in node.regions)
+        inputs = list(node.inputs)
+        for p in wanted.get(str(node.attr("kernel")), ()) if node.op == "call_kernel" else ():
+            place = _place(node, p)
+            inputs[place] = packed(inputs[place], p.spec)
+        return node.with_(inputs=tuple(inputs), regions=regions)
+
+    def graph(g: Graph) -> Graph:
+        return g.with_(nodes=tuple(rewrite(n) for n in g.nodes))
+
+    graphs = {name: graph(g) for name, g in module.graphs.items()}
+    used = {r for g in graphs.values() for n in g.walk() for r in n.inputs}
+    used |= {r for g in graphs.values() for n in g.walk() for reg in n.regions for r in reg.outputs}
+    used |= {r for g in graphs.values() for r in g.outputs}
+    return module.with_(
+        graphs=graphs,
+        kernels={name: _clean(k) for name, k in module.kernels.items()},
+        weights={ref: w for ref, w in weights.items() if ref in used},
+    )
+
+
+def _place(node: Node, p: Packed) -> int:
+    """The position among the node's inputs of the kernel's input p.input (absent inputs do not count)."""
+    return [n for n, ref in enumerate(node.inputs) if ref][p.input]
+
+
+def _clean(kernel: Kernel) -> Kernel:
+    return kernel.with_(flags=frozenset(f for f in kernel.flags if not f.startswith("pack ")))
+
+
+def _packed(w: Weight, spec: PackSpec, name: Ref) -> Weight:
+    array = w.array()
+    dtype: DType = w.dtype
+    result = apply_numpy(spec, array.reshape(w.shape))
+    return Weight(name, dtype, result.shape, data=result, origin=w.origin)
