@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from smelt.core.dim import Dim, sym
-from smelt.core.ir.kernel import Axis, Buffer, Call, Expr, Index, Let, Load, Reduce, children
-from smelt.core.ir.rewrite import map_expr
+from smelt.core.ir.kernel import Axis, Buffer, Call, Const, Expr, Index, Let, Load, Reduce, children
+from smelt.core.ir.rewrite import map_expr, substitute_expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,26 @@ def drop_units(nest: NestForm) -> NestForm:
         nest.variables, buffer(nest.output), index, map_expr(nest.value, visit),
         tuple(buffer(b) for b in nest.inputs),
     )
+
+
+def drop_unit_axes(e: Expr) -> Expr:
+    """sum a in 1, b in n { f(a, b) }  -->  sum b in n { f(0, b) }, and a reduction over nothing is its body"""
+
+    def visit(x: Expr) -> Expr:
+        if not isinstance(x, Reduce):
+            return x
+        ones = [a.var for a in x.axes if a.extent.const_or_none == 1]
+        if not ones:
+            return x
+        if x.kind in ("argmax", "argmin"):
+            return Const(0, x.dtype)
+        body = substitute_expr(x.body, dict.fromkeys(ones, 0))
+        axes = tuple(a for a in x.axes if a.var not in ones)
+        if axes:
+            return Reduce(x.kind, axes, body, x.dtype, x.last)
+        return body if body.dtype == x.dtype else Call("cast", (body,), x.dtype)
+
+    return map_expr(e, visit)
 
 
 Pair = tuple[str, str]

@@ -13,6 +13,7 @@ from smelt.core.ir.graph import Node, Ref, TensorType, Weight
 from smelt.core.ir.kernel import Axis, Bound, Call, Const, Expr, Index, Let, Load, Reduce
 from smelt.core.ops import OPS
 from smelt.core.ops.trace import Operand, Trace
+from smelt.core.passes.collapse import drop_unit_axes
 from smelt.core.passes.traits import MARK, variable
 
 TypeOf = Callable[[Ref], TensorType]
@@ -96,7 +97,7 @@ class Simplifier:
         key = (0, tuple(shape))
         if key not in self._scopes:
             self._scopes[key] = indexed(self._facts, shape)
-        return self.expr(e, self._scopes[key])
+        return self.expr(drop_unit_axes(e), self._scopes[key])
 
     def dim(self, d: Dim, facts: Facts) -> Dim:
         """d, simplified."""

@@ -189,6 +189,8 @@ class _Fusion:
                 return True
             cheap = made.cost <= CHEAP and not any(r.depends for r in producer.outside.values())
             return cheap if read.rows else made.plain and producer.linear
+        if read.guarded and any(r.guarded for r in producer.outside.values()):
+            return False  # conditions inside conditions: two copies of whole rows are cheaper
         if read.bijective or read.once:
             return True
         return made.plain
