@@ -1,7 +1,7 @@
 """Small tensors whose elements are known as sizes: how each core op carries them, exactly.
 
 A `Known` is an object array of the tensor's shape. Its elements are Dims (integers), Ratios (floats that are
-exact fractions of sizes, such as a Resize scale), bools, or None where an element is not known.
+exact fractions of sizes, such as a Resize scale), bools, undecided Equalities, or None: nothing is known.
 """
 
 from __future__ import annotations
@@ -43,7 +43,15 @@ class Ratio:
         return None
 
 
-Element: TypeAlias = "Dim | Ratio | bool | None"
+@dataclass(frozen=True, slots=True)
+class Equality:
+    """A bool that is a == b, where that is not decided."""
+
+    a: Dim
+    b: Dim
+
+
+Element: TypeAlias = "Dim | Ratio | Equality | bool | None"
 Known: TypeAlias = "np.ndarray[Any, np.dtype[np.object_]]"
 Rule: TypeAlias = "Callable[[Engine, Sequence[Known], Attrs, TensorType], Known | None]"
 
@@ -86,7 +94,7 @@ def to_array(known: Known, dtype: DType) -> Array | None:
 
 def complete(known: Known) -> bool:
     """Whether no element is unknown."""
-    return all(e is not None for e in known.reshape(-1))
+    return all(isinstance(e, Dim | Ratio | bool) for e in known.reshape(-1))
 
 
 def unknown(t: TensorType) -> Known | None:
@@ -242,6 +250,13 @@ def _ge(c: Engine, a: Dim, b: Dim) -> bool | None:
     return _decide(c.prove_le(b, a))
 
 
+def _equal(c: Engine, a: Element, b: Element) -> Element:
+    found = _compare(_eq)(c, a, b)
+    if found is None and isinstance(a, Dim) and isinstance(b, Dim):
+        return Equality(a, b)
+    return found
+
+
 def _and(c: Engine, a: Element, b: Element) -> Element:
     if a is False or b is False:
         return False
@@ -255,7 +270,7 @@ def _or(c: Engine, a: Element, b: Element) -> Element:
 
 
 def _where(c: Engine, condition: Element, a: Element, b: Element) -> Element:
-    if condition is None:
+    if not isinstance(condition, bool):
         return a if a == b else None
     return a if condition is True else b
 
@@ -281,7 +296,7 @@ TWO: dict[str, Two] = {
     "pow": _arith(_pow_int, lambda c, a, b: None),
     "min": _min,
     "max": _max,
-    "equal": _compare(_eq),
+    "equal": _equal,
     "not_equal": _compare(_negate(_eq)),
     "less_equal": _compare(_le),
     "greater_equal": _compare(_ge),
@@ -331,8 +346,8 @@ def cast(c: Engine, x: Element, to: DType) -> Element:
     """ONNX's Cast of one element; None where the value is not known after it."""
     if isinstance(x, bool):
         return x if to == bool_ else to_dim(int(x)) if to.is_int else Ratio(to_dim(int(x)))
-    if x is None:
-        return None
+    if x is None or isinstance(x, Equality):
+        return x if to == bool_ else None
     if to == bool_:
         return _compare(_negate(_eq))(c, x, ZERO)
     if to.is_float:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from smelt.core.diag import Problem, SmeltError, invalid, merge
 from smelt.core.ir.graph import Module, Ref
 from smelt.core.ops.infer import Engine
+from smelt.core.ops.table import Array
 from smelt.importer.builder import GraphBuilder, Store
 from smelt.importer.finish import check_declared, finish, renamed
 from smelt.importer.load import Loaded, Source, guard, load, opsets
@@ -15,37 +18,46 @@ from smelt.importer.symbols import Dims, declare_inputs
 from smelt.importer.translate import Scope, Translator
 
 
-def import_model(source: Source, dims: Dims | None = None, outputs: Sequence[str] = ()) -> Module:
+def import_model(
+    source: Source,
+    dims: Dims | None = None,
+    outputs: Sequence[str] = (),
+    constants: Mapping[str, Array] | None = None,
+) -> Module:
     """Read an ONNX model: a path, bytes, or a ModelProto.
 
     dims: fixes or bounds symbols by name: {"batch": 1, "seq": (1, 512)}; an unnamed dim of an input is called
-    'input:axis'. outputs: ONNX names of values to return behind the model's own outputs. The Module's graph
-    'main' holds core ops only; every value has a dtype and a shape of Dims; weights are mapped from external
-    files on use.
+    'input:axis'. outputs: ONNX names of values to return behind the model's own outputs. constants: inputs
+    that always have these values (axes, scales); they are inputs no more.
+
+    The Module's graph 'main' holds core ops only; every value has a dtype and a shape of Dims; weights are
+    mapped from external files on use.
 
     Raises SmeltError: 'invalid' when no runtime could accept the file, 'unsupported' with all the nodes that
     smelt cannot translate.
     """
-    module, problems = _imported(source, dims, outputs)
+    module, problems = _imported(source, dims, outputs, constants or {})
     if problems:
         raise merge(tuple(problems))
     assert module is not None
     return module
 
 
-def check_model(source: Source, dims: Dims | None = None) -> list[Problem]:
+def check_model(
+    source: Source, dims: Dims | None = None, constants: Mapping[str, Array] | None = None
+) -> list[Problem]:
     """Every problem that import_model would raise; an empty list when there is none."""
     try:
-        return _imported(source, dims, ())[1]
+        return _imported(source, dims, (), constants or {})[1]
     except SmeltError as e:
         return list(e.problems)
 
 
 def _imported(
-    source: Source, dims: Dims | None, outputs: Sequence[str]
+    source: Source, dims: Dims | None, outputs: Sequence[str], given: Mapping[str, Array]
 ) -> tuple[Module | None, list[Problem]]:
     try:
-        return _translated(load(source), dims, outputs)
+        return _translated(load(source), dims, outputs, given)
     except (UnicodeDecodeError, RecursionError) as e:
         known = guard(e)
         assert known is not None
@@ -53,7 +65,7 @@ def _imported(
 
 
 def _translated(
-    loaded: Loaded, dims: Dims | None, extra: Sequence[str]
+    loaded: Loaded, dims: Dims | None, extra: Sequence[str], given: Mapping[str, Array]
 ) -> tuple[Module | None, list[Problem]]:
     model, g = loaded.model, loaded.model.graph
     constants = {t.name for t in g.initializer} | {s.values.name for s in g.sparse_initializer}
@@ -63,7 +75,12 @@ def _translated(
         raise invalid("the graph has no outputs", hint="export the model again")
     engine = Engine()
     b = GraphBuilder(Store(engine))
-    for name, t in declare_inputs(engine, inputs, dims).items():
+    for name in sorted(given.keys() - {v.name for v in inputs}):
+        raise invalid(f"constants: no input is called '{name}'")
+    for name, array in given.items():
+        b.names[name] = b.constant(np.asarray(array))
+    free = [v for v in inputs if v.name not in given]
+    for name, t in declare_inputs(engine, free, dims).items():
         b.names[name] = b.add_input(_input_ref(b, name), t, name)
     translator = Translator(model, loaded.folder)
     refs = translator.graph(b, g, Scope(opsets(model.opset_import)), [v.name for v in inputs])

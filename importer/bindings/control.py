@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from smelt.core.dim import Dim, Truth, to_dim
 from smelt.core.dtype import bool_, i64
 from smelt.core.ir.graph import Attr, Graph, Ref, TensorType
@@ -49,7 +51,7 @@ def _if(c: Call) -> Sequence[Ref]:
         refs: list[Ref] = c.translate.inline(_subgraph(c, "then_branch" if known else "else_branch"))
         return refs
     condition = c.builder.reshape(c.x(), ())
-    built = []
+    built: list[tuple[str, GraphBuilder, list[Ref]]] = []
     for name in ("then_branch", "else_branch"):
         with c.engine.conditional():
             b, refs = c.translate.region(_subgraph(c, name), lambda b: [])
@@ -58,6 +60,10 @@ def _if(c: Call) -> Sequence[Ref]:
             built.append((name, b, refs))
             if len(built) == 2:
                 _same_ranks(built[0][1], built[0][2], b, refs)
+    if any(
+        x.type_of(r).rank != y.type_of(s).rank for (_, x, rs), (_, y, ss) in [built] for r, s in zip(rs, ss)
+    ):
+        return _assumed(c)
     done = [(closed(b, name.removesuffix("_branch"), refs), refs, b) for name, b, refs in built]
     (then, then_refs, then_b), (other, other_refs, other_b) = done
     then_types, other_types = ([b.type_of(r) for r in refs] for _, refs, b in done)
@@ -69,6 +75,22 @@ def _if(c: Call) -> Sequence[Ref]:
     refs = list(c.builder.append("if", (condition,), {}, types, (then, other)))
     for ref, a, b in zip(refs, then_refs, other_refs, strict=True):
         _join_known(c, ref, c.builder.store.known.get(a), c.builder.store.known.get(b))
+    return refs
+
+
+def _assumed(c: Call) -> Sequence[Ref]:
+    """The branches give different ranks. A condition `size == number` is what exporters make of squeezing an
+    axis: it is taken to hold, which is checked when the model runs."""
+    found = c.builder.known_of(c.x())
+    e = None if found is None else found.reshape(-1)[0]
+    if not isinstance(e, kn.Equality):
+        raise c.unsupported(
+            "the branches have outputs of different rank",
+            try_="fixing the sizes that the condition asks for (dims=)",
+        )
+    c.engine.same("the branch that is taken decides a rank, so its condition", e.a, e.b)
+    c.builder.flush_checks()
+    refs: list[Ref] = c.translate.inline(_subgraph(c, "then_branch"))
     return refs
 
 
@@ -97,11 +119,6 @@ def _joined(c: Call, k: int, a: TensorType, b: TensorType, own: frozenset[str]) 
     """The type of output k of an If: an extent on which the branches differ becomes a fresh symbol."""
     if a.dtype != b.dtype:
         raise c.fail(f"output {k} is {a.dtype} in one branch and {b.dtype} in the other")
-    if a.rank != b.rank:
-        raise c.unsupported(
-            f"output {k} has rank {a.rank} in one branch and {b.rank} in the other",
-            try_="fixing the size that the condition asks for (dims=)",
-        )
     shape = []
     for d, e in zip(a.shape, b.shape, strict=True):
         same = c.engine.prove_eq(d, e) is Truth.YES and own.isdisjoint(d.symbols)
@@ -142,6 +159,13 @@ def _loop(c: Call) -> Sequence[Ref]:
                 own = region.type_of(refs[k])
                 if own.rank != t.rank and all(d == ONE for d in (*own.shape, *t.shape)):
                     refs[k] = region.reshape(refs[k], t.shape)
+            undefined = _undefined(region, refs, types)
+            if undefined:
+                for k in undefined:
+                    types[k] = region.type_of(refs[1 + k])
+                    carried[k] = _zeros(c, types[k], _inner_symbols(region))
+                    entry[k] = types[k]
+                continue
             refs[0] = region.reshape(refs[0], ())
             outs = [region.type_of(r) for r in refs]
             graph = closed(region, "body", refs)
@@ -169,6 +193,30 @@ def _loop(c: Call) -> Sequence[Ref]:
     scans = [_scanned(c, k, t, count, _inner_symbols(region)) for k, t in enumerate(outs[1 + len(carried) :])]
     attrs: dict[str, Attr] = {"carried": len(carried)}
     return b.append("loop", (trip, condition, *carried), attrs, [*final, *scans], (graph,))
+
+
+def _undefined(region: GraphBuilder, refs: Sequence[Ref], types: Sequence[TensorType]) -> list[int]:
+    """Carried values that the body never reads and gives another type: variables first set inside the loop,
+    for which exporters carry a dummy."""
+    read = {
+        r
+        for n in region.nodes
+        for r in (*n.inputs, *(i for g in n.regions for m in g.walk() for i in m.inputs))
+    }
+    read |= {r for n in region.nodes for g in n.regions for r in g.outputs} | set(refs)
+    mine = [v.name for v in region.inputs[2:]]
+    return [
+        k
+        for k, (name, t) in enumerate(zip(mine, types, strict=True))
+        if name not in read
+        and (t.dtype, t.rank) != (region.type_of(refs[1 + k]).dtype, region.type_of(refs[1 + k]).rank)
+    ]
+
+
+def _zeros(c: Call, t: TensorType, own: frozenset[str]) -> Ref:
+    if any(not own.isdisjoint(d.symbols) for d in t.shape):
+        raise c.unsupported(f"a carried value that is undefined before the loop and {t} inside")
+    return c.builder.broadcast_to(c.builder.constant(np.zeros((), t.dtype.numpy)), t.shape)
 
 
 def _parameters(b: GraphBuilder, g: Any, types: Sequence[TensorType]) -> list[Ref]:

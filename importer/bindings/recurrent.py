@@ -129,7 +129,7 @@ def _gru(layer: _Layer) -> tuple[Ref, Cell]:
 
 
 def _lstm(layer: _Layer) -> tuple[Ref, Cell]:
-    """Gates i, o, f, c:  C' = f * C + i * g(c),  H' = o * h(C'); peepholes add p * C to i, f and p * C' to o."""
+    """Gates i, o, f, c: C = f*C + i*g(c), H = o*h(C); peepholes add p*C to i and f, p times the new C to o."""
     b0, coupled = layer.c.builder, bool(layer.c.integer("input_forget", 0))
     turned = b0.transpose(layer.r, (1, 0))
 
