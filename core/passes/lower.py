@@ -84,11 +84,29 @@ def _lower(editor: Editor, room: _Room) -> None:
         node = editor.nodes[key]
         if node.op in KEEP:
             continue
-        kernel, inputs, dims = _kernel(editor, node, simplifier)
+        kernel, refs, dims = _kernel(editor, node, simplifier)
+        inputs = tuple(
+            _as_kernel_sees(editor, r, b) for r, b in zip(refs, kernel.inputs, strict=True)
+        )
         attrs = {"kernel": room.name_of(kernel), "dims": dims}
         editor.set_node(
             key, Node("call_kernel", inputs, node.outputs, MappingProxyType(attrs), origin=node.origin)
         )
+
+
+def _as_kernel_sees(editor: Editor, ref: Ref, buffer: Buffer) -> Ref:
+    """A weight under the shape that the kernel gives it ([1, 1, 32, 64] as [32, 64]), so that packing can
+    go by the kernel's axes. The elements are shared."""
+    w = editor.shop.weights.get(ref)
+    if w is None or not all(d.is_const for d in buffer.shape):
+        return ref
+    shape = tuple(d.const for d in buffer.shape)
+    if shape == w.shape:
+        return ref
+    name = f"{ref}.{'x'.join(map(str, shape)) or '0d'}"
+    data = None if w.data is None else w.data.reshape(shape)
+    editor.shop.weights[name] = replace(w, name=name, shape=shape, data=data)
+    return name
 
 
 def _kernel(
