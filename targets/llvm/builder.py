@@ -189,10 +189,17 @@ class Builder:
 
     def call(self, name: str, elem: str, lanes: int, *args: Value) -> Value:
         """A pure call; the function is declared from its argument types."""
+        return self.pure(self._call_text(name, elem, lanes, args), elem, lanes, *args)
+
+    def call_here(self, name: str, elem: str, lanes: int, *args: Value) -> Value:
+        """The same, but made in the current scope."""
+        rhs = self._call_text(name, elem, lanes, args)
+        return self.here(rhs, elem, lanes, rhs)
+
+    def _call_text(self, name: str, elem: str, lanes: int, args: Sequence[Value]) -> str:
         kind = type_text(elem, lanes)
         self.declare(name, kind, [a.type for a in args], "nounwind memory(none)")
-        rhs = f"call {kind} @{name}({', '.join(a.typed for a in args)})"
-        return self.pure(rhs, elem, lanes, *args)
+        return f"call {kind} @{name}({', '.join(a.typed for a in args)})"
 
     def declare(self, name: str, result: str, args: Sequence[str], attributes: str) -> None:
         self.declared.setdefault(name, f"declare {result} @{name}({', '.join(args)}) {attributes}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from smelt.targets.llvm.builder import Value
+from smelt.targets.llvm.builder import Value, float_text
 from smelt.targets.llvm.scalar import Scalars
 
 LOG2E = 1.4426950408889634
@@ -24,16 +24,31 @@ _LOG = (
     0.3333331645, -0.2500081062, 0.2000229508, -0.1662449837,
     0.1418096125, -0.1312911361, 0.1288347095, -0.0786087364,
 )  # fmt: skip
-# tanh(x) = x + x^3 * sum(x^2), |x| <= 0.625: 4.5e-9 relative
-_TANH = (-0.3333328068, 0.1333138347, -0.0537340045, 0.02061813325, -0.005679315887)
-# erf(x) = x * sum(x^2), |x| <= 1: 1.2e-9
-_ERF = (
-    1.128379107, -0.3761262596, 0.1128360033, -0.02685444802,
-    0.005189542193, -0.0008020895184, 7.889285189e-05,
-)  # fmt: skip
-# erfc(t) = exp(-t * sum(t)), 1 <= t <= 4.05: 2.6e-9
-_ERFC = (
-    1.128486276, 0.6358116865, 0.1051405817, -0.0228132233, 0.003191300901, -0.0002111450303,
+# tanh(x) = x * sum(x^2) / sum(x^2), |x| <= 9: 2.9e-7 relative in floats
+_TANH_P = (1.0, 0.1368088722, 0.00386954681, 2.803207462e-05, 3.064427645e-08, -1.224745132e-11)
+_TANH_Q = (1.0, 0.4701421857, 0.02725029923, 0.0003940781171, 1.289087322e-06)
+# erf(x) = x * sum(x^2) / sum(x^2), |x| <= 3.9: 3.2e-7 in floats
+_ERF_P = (1.128379107, 0.1896494776, 0.05266584828, 0.003737627529, 0.0002850501915, 2.066652996e-06)
+_ERF_Q = (1.0, 0.5014052391, 0.1138118431, 0.01491282322, 0.001157210558, 3.827127875e-05)
+# erf(i/4 + u) = sum of row[i] * u^n over the rows, 0 <= u <= 1/4: 6e-9, relative 4e-8 below 1/4
+_ERF_ROWS = (
+    (0, 0.276326388, 0.520499885, 0.711155653, 0.842700779, 0.92290014, 0.966105163, 0.986671686,
+     0.995322287, 0.998537302, 0.999593019, 0.999899387, 0.999977887, 0.999995708, 0.999999285, 0.999999881),
+    (1.12837911, 1.06001246, 0.87878114, 0.642930686, 0.415107995, 0.236521885, 0.118930794, 0.0527751446,
+     0.0206669271, 0.00714221271, 0.00217820611, 0.000586237176, 0.000139236989, 2.91837787e-05,
+     5.39799703e-06, 8.81102949e-07),
+    (6.95516064e-06, -0.264924794, -0.439323574, -0.482178956, -0.415130645, -0.295686811, -0.178419337,
+     -0.0923636109, -0.0413314067, -0.0160652548, -0.00544201909, -0.00161035277, -0.000416989351,
+     -9.46115179e-05, -1.88287831e-05, -3.28936039e-06),
+    (-0.376331359, -0.310502708, -0.147638604, 0.0264294762, 0.13874723, 0.168140709, 0.13916944,
+     0.0902910903, 0.0481826589, 0.0216398779, 0.00828604959, 0.00272692763, 0.00077550736,
+     0.000191315441, 4.10575958e-05, 7.68158679e-06),
+    (0.00201812922, 0.137098417, 0.192357183, 0.153801873, 0.0664746314, -0.0108273206, -0.0479268283,
+     -0.0492311791, -0.0341759697, -0.0184315685, -0.0081163412, -0.00298964209, -0.000934038369,
+     -0.0002497065, -5.7468711e-05, -1.14353952e-05),
+    (0.105959758, 0.0453048944, -0.0269813295, -0.0666377991, -0.0610239096, -0.0306492317, -0.00232717837,
+     0.0113088842, 0.0124369506, 0.00836101267, 0.00423905021, 0.00172976882, 0.000585306378,
+     0.000166982092, 4.05841965e-05, 8.46234161e-06),
 )  # fmt: skip
 # sin(r) = r + r^3 * sum(r^2), cos(r) = 1 - r^2/2 + r^4 * sum(r^2), |r| <= pi/4
 _SIN = (-0.1666665524, 0.008332174271, -0.0001951680752)  # 3.6e-9 relative
@@ -75,20 +90,13 @@ def _exp_reduced(s: Scalars, x: Value, whole: Value) -> Value:
     return s.add(tail, s.like(x, 1.0))
 
 
-def exp_bounded(s: Scalars, x: Value) -> Value:
-    """exp(x) for |x| <= 80, where no scaling can overflow or lose bits."""
-    p, n = exp_parts(s, x)
-    raised = s.binary("add", s.bits(p), s.binary("shl", n, s.like(n, 23)))
-    return s.from_bits(raised)
-
-
 def exp(s: Scalars, x: Value) -> Value:
     """exp for all floats: 1 ulp, subnormal results included."""
     if x.elem != "float":
         return libm("exp")(s, x)
     # beyond these the result is infinite, or below half of the least subnormal
     x = _at_least(s, _at_most(s, x, 89.0), -104.0)
-    if s.cpu.machine.vector_bits == 512 and x.lanes == 16:
+    if _wide(s, x):
         whole = s.unary("roundeven", s.mul(x, s.like(x, LOG2E)))
         return _scalef(s, _exp_reduced(s, x, whole), whole)
     p, n = exp_parts(s, x)
@@ -138,30 +146,56 @@ def log(s: Scalars, x: Value) -> Value:
     return s.select(s.compare("fcmp uno", x, x), x, result)
 
 
+def _wide(s: Scalars, x: Value) -> bool:
+    """Whether x fills a register of AVX-512, which can look 16 floats up in another register."""
+    return s.cpu.machine.vector_bits == 512 and x.lanes == 16
+
+
+def _odd_ratio(s: Scalars, x: Value, high: float, p: Sequence[float], q: Sequence[float]) -> Value:
+    """x * p(x^2) / q(x^2) for an odd function that is 1 from `high` on."""
+    t = _at_least(s, _at_most(s, x, high), -high)
+    z = s.mul(t, t)
+    ratio = s.binary("fdiv", s.mul(t, polynomial(s, z, p)), polynomial(s, z, q))
+    return _at_least(s, _at_most(s, ratio, 1.0), -1.0)
+
+
 def tanh(s: Scalars, x: Value) -> Value:
-    """tanh: relative error 2e-7, a polynomial near zero."""
+    """tanh: relative error 3e-7."""
     if x.elem != "float":
         return libm("tanh")(s, x)
-    size = s.unary("fabs", x)
-    capped = _at_most(s, size, 10.0)
-    e = exp_bounded(s, s.add(capped, capped))
-    one = s.like(x, 1.0)
-    large = s.sub(one, s.binary("fdiv", s.like(x, 2.0), s.add(e, one)))
-    z = s.mul(x, x)
-    small = s.fma(s.mul(size, z), polynomial(s, z, _TANH), size)
-    return s.copysign(s.select(s.compare("fcmp olt", size, s.like(x, 0.625)), small, large), x)
+    return _odd_ratio(s, x, 9.0, _TANH_P, _TANH_Q)
 
 
 def erf(s: Scalars, x: Value) -> Value:
-    """The error function: absolute error 6e-8, relative 2e-7 near zero."""
+    """The error function: absolute error 3.2e-7, or 6e-8 from tables on AVX-512."""
     if x.elem != "float":
         return libm("erf")(s, x)
+    return _erf_rows(s, x) if _wide(s, x) else _odd_ratio(s, x, 3.9, _ERF_P, _ERF_Q)
+
+
+def _erf_rows(s: Scalars, x: Value) -> Value:
+    """One polynomial for each quarter of 0..4; its coefficients are picked by register permutes."""
     size = s.unary("fabs", x)
-    t = _at_most(s, size, 4.05)
-    exponent = s.mul(s.binary("fsub", s.like(x, 0.0), t), polynomial(s, t, _ERFC))
-    large = s.sub(s.like(x, 1.0), exp_bounded(s, exponent))
-    small = s.mul(t, polynomial(s, s.mul(t, t), _ERF))
-    return s.copysign(s.select(s.compare("fcmp olt", size, s.like(x, 1.0)), small, large), x)
+    t = _at_most(s, size, 3.9999998)
+    # floats from 2^21 on are a quarter apart: adding it leaves the number of the quarter in the low bits.
+    # 16 quarters more keep the sum above 2^21 when 1/8 is taken off, which makes rounding flooring
+    far = 2.0**21 + 4.0
+    shifted = s.add(s.sub(t, s.like(t, 0.125)), s.like(t, far))
+    u = s.sub(t, s.sub(shifted, s.like(t, far)))
+    which = s.bits(shifted)
+    acc = _pick(s, _ERF_ROWS[-1], which)
+    for row in reversed(_ERF_ROWS[:-1]):
+        acc = s.fma(acc, u, _pick(s, row, which))
+    return s.copysign(acc, x)
+
+
+def _pick(s: Scalars, row: Sequence[float], which: Value) -> Value:
+    """row[which % 16] for each lane."""
+    name = "llvm.x86.avx512.permvar.sf.512"
+    text = ", ".join(f"float {float_text(c, 'float')}" for c in row)
+    table = Value(f"<{text}>", "float", 16, s.b.root)
+    s.b.declare(name, "<16 x float>", ["<16 x float>", "<16 x i32>"], "nounwind memory(none)")
+    return s.b.pure(f"call <16 x float> @{name}({table.typed}, {which.typed})", "float", 16, which)
 
 
 def _sincos(s: Scalars, x: Value, quarter: int, name: str) -> Value:
@@ -189,7 +223,7 @@ def _sincos(s: Scalars, x: Value, quarter: int, name: str) -> Value:
     large = s.compare("fcmp uge", s.unary("fabs", x), s.like(x, 2.0**27))
     return s.b.branch(
         any_lane(s, large),
-        lambda: [s.select(large, libm(name)(s, x), reduced)],
+        lambda: [s.select(large, libm(name, here=True)(s, x), reduced)],
         lambda: [reduced],
     )[0]
 
@@ -211,16 +245,18 @@ def cos(s: Scalars, x: Value) -> Value:
     return _sincos(s, x, 1, "cos")
 
 
-def libm(name: str) -> Callable[..., Value]:
-    """The function of libm, called for each lane (NAMEf for float)."""
+def libm(name: str, here: bool = False) -> Callable[..., Value]:
+    """The function of libm, called for each lane (NAMEf for float). here: called in the current scope,
+    which may be an arm that seldom runs, instead of as far out as possible."""
 
     def emit(s: Scalars, *args: Value) -> Value:
         args = s.same(*args)
         elem, lanes = args[0].elem, args[0].lanes
         full = name + ("f" if elem == "float" else "")
+        call = s.b.call_here if here else s.b.call
         if not lanes:
-            return s.b.call(full, elem, 0, *args)
-        parts = [s.b.call(full, elem, 0, *(s.b.lane(a, i) for a in args)) for i in range(lanes)]
+            return call(full, elem, 0, *args)
+        parts = [call(full, elem, 0, *(s.b.lane(a, i) for a in args)) for i in range(lanes)]
         return s.b.vector(parts)
 
     return emit

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import platform
-
-import llvmlite.binding as llvm
 import pytest
 from kernel_data import compare, inputs
+from native_cpus import CPUS
 from scheduled_trees import TREES
 
 from smelt.core.ir.interp_kernel import run_kernel
 from smelt.core.ir.text import parse_kernel
 from smelt.targets.llvm.jit import jit
-from smelt.targets.llvm.machines import Cpu, cpu_for, host
-
-
-def cpus() -> list[Cpu]:
-    """The host, and the narrower instruction sets that it can run as well."""
-    found = [host()]
-    if platform.machine() == "x86_64":
-        has = llvm.get_host_cpu_features()
-        names = ["x86-64", "x86-64-v2", *(["x86-64-v3"] if has.get("avx2") else [])]
-        names += ["x86-64-v4"] if has.get("avx512vl") else []
-        found += [cpu_for("x86_64-unknown-linux-gnu", n) for n in names]
-    return found
-
-
-CPUS = cpus()
+from smelt.targets.llvm.machines import Cpu
 
 
 @pytest.mark.parametrize("cpu", CPUS, ids=[c.cpu for c in CPUS])
