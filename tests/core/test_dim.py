@@ -656,7 +656,7 @@ def test_proofs_are_sound_with_ranges(
     _check(Facts(ranges), _envs(ranges), x, y)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     DIMS,
     DIMS,
@@ -688,7 +688,7 @@ LOOPS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     LOOPS,
     st.integers(1, 4),
