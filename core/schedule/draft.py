@@ -76,6 +76,28 @@ class Draft:
         self.do("stage_reduce", var, "acc")
         return [b.name for b in local_buffers(self.kernel.body) if b.name not in before]
 
+    def enclose(self, var: str) -> str:
+        """A loop of one iteration around the nest of var; its name."""
+        name = self.fresh("one")
+        self.do("enclose", self.kernel.body.index(self.root(var)), name)
+        return name
+
+    def split_phases(self, root: str) -> str:
+        """Loops that indices divide by a constant, split by it, so that the division goes: channels of
+        a grouped convolution into (group, channel), outputs of a transposed one into (step, phase).
+        The root of the nest afterwards."""
+        v = self.view(root)
+        for loop in v.loops:
+            divisors = v.divisors(loop.var)
+            if len(divisors) == 1 and loop.extent != divisors[0]:
+                self.attempt("split", loop.var, divisors[0], f"{loop.var}.q", f"{loop.var}.p", False)
+        top = self.kernel.body
+        for s in top:
+            nodes, _ = chain(s)
+            if nodes and var_of(nodes[0]) in (root, f"{root}.q"):
+                return var_of(nodes[0])
+        return root
+
     def order(self, *names: str) -> None:
         """The perfectly nested loops `names` in this order, unless they are already."""
         if len(names) < 2:

@@ -77,6 +77,17 @@ def normalise(kernel: Kernel) -> Kernel:
     return kernel.with_(body=tuple(out))
 
 
+def enclose(kernel: Kernel, number: int, name: str) -> Kernel:
+    """s  -->  for name in 1 { s }, for the top-level statement of that number: a node to stage at."""
+    what = f"enclose {number} {name}"
+    _new(kernel, what, name)
+    if not 0 <= number < len(kernel.body):
+        raise ScheduleError(what, f"there are {len(kernel.body)} statements")
+    body = list(kernel.body)
+    body[number] = Loop("serial", name, to_dim(1), (body[number],))
+    return kernel.with_(body=tuple(body))
+
+
 def _drop_unit_loop(s: Stmt) -> Stmt | Body:
     if isinstance(s, Loop) and s.level == "serial" and not s.buffers and s.extent == 1:
         return substitute_body(s.body, {s.var: 0})
@@ -321,7 +332,7 @@ class _Strips:
         body = tidy(substitute_body(self.loop.body, {v: at}), inside)
         if guarded:
             bound = Bound(to_dim(0), at, self.loop.extent)
-            body = guard_body(self.kernel, body, inside, bound)
+            body = guard_body(self.kernel, body, inside, bound, tail=True)
         return Loop("vector", v, width, body)
 
     def main(self, o: str, count: Dim, width: int) -> Loop:
@@ -554,6 +565,6 @@ def _reshape(kernel: Kernel, merges: Mapping[str, int]) -> Kernel:
 
 
 __all__ = [
-    "bind", "chunk", "collapse", "normalise", "order", "peel", "split", "strip", "tile",
+    "bind", "chunk", "collapse", "enclose", "normalise", "order", "peel", "split", "strip", "tile",
     "unroll",
 ]

@@ -202,6 +202,8 @@ def hoist(kernel: Kernel, var: str, base: str = "inv") -> Kernel:
         body = tuple(_reciprocals(s, invariant) for s in node.body)
         stager = _Stager(base, names_of(kernel), pick)
         body = stager.body(body)
+        if not stager.buffers:
+            raise ScheduleError(what, "nothing costly is repeated")
         return declare(replace(node, body=body), tuple(stager.buffers))
 
     return edit(kernel, var, rewrite, what)
@@ -234,6 +236,8 @@ def _with_stages(kernel: Kernel, var: str, base: str, pick: Pick, what: str) -> 
     def rewrite(node: Node, facts: Facts) -> Stmt:
         stager = _Stager(base, names_of(kernel), pick)
         body = stager.body(node.body)
+        if not stager.buffers:
+            raise ScheduleError(what, "there is no reduction to stage")
         return declare(replace(node, body=body), tuple(stager.buffers))
 
     return edit(kernel, var, rewrite, what)
@@ -399,7 +403,7 @@ class _ReduceStrips:
         (update,) = tidy((update,), inside)
         if guarded:
             bound = Bound(to_dim(0), at, self.axis.extent)
-            (update,) = guard_body(self.kernel, (update,), inside, bound)
+            (update,) = guard_body(self.kernel, (update,), inside, bound, tail=True)
             assert isinstance(update, Store)
             update = replace(update, guard=(bound,))
         return Loop("vector", self.lane, width, (update,))

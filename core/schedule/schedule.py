@@ -43,6 +43,7 @@ class Schedule:
 # kinds: v a name, i an int, b a flag, s sizes, o names up to the end, d a Dim, l a pack layout
 PRIMITIVES: Mapping[str, tuple[Callable[..., Kernel], str]] = {
     "normalise": (loops.normalise, ""),
+    "enclose": (loops.enclose, "iv"),
     "split": (loops.split, "vivvb"),
     "chunk": (loops.chunk, "viv"),
     "tile": (loops.tile, "vsvvvv"),

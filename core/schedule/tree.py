@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from math import gcd
 from typing import TypeAlias
 
 from smelt.core.diag import SmeltError
@@ -182,15 +183,17 @@ def within(index: tuple[Dim, ...], shape: tuple[Dim, ...], facts: Facts) -> bool
     )
 
 
-def guard_body(kernel: Kernel, body: Body, facts: Facts, bound: Bound) -> Body:
+def guard_body(kernel: Kernel, body: Body, facts: Facts, bound: Bound, tail: bool = False) -> Body:
     """body with the bound added to every store to memory, and to every load that depends on the
-    bound's index and is not proved to stay inside its buffer without it."""
+    bound's index and is not proved to stay inside its buffer without it (tail: none is)."""
     shapes = {b.name: b.shape for b in kernel.buffers().values()}
     names = bound.index.symbols
 
     def load(e: Load, inner: Facts) -> Expr:
         depends = any(d.symbols & names for d in e.index)
-        if e.buffer not in shapes or not depends or within(e.index, shapes[e.buffer], inner):
+        if e.buffer not in shapes or not depends:
+            return e
+        if not tail and within(e.index, shapes[e.buffer], inner):
             return e
         return replace(e, guard=(*e.guard, bound))
 
@@ -298,15 +301,16 @@ def tidy(body: Body, facts: Facts) -> Body:
 # ---------------------------------------------------------------- legality
 
 
-def span(d: Dim, inner: dict[str, Dim]) -> Dim | None:
-    """max - min of d while the inner variables (name -> extent) run; None when d is not linear in them."""
-    total = to_dim(0)
+def _reaches(d: Dim, inner: dict[str, Dim]) -> dict[str, tuple[int, Dim]] | None:
+    """Inner variable -> (its coefficient in d, what it adds at most); None when d is not linear in them."""
+    found: dict[str, tuple[int, Dim]] = {}
     for name in sorted(d.symbols & inner.keys()):
-        found = d.linear(name)
-        if found is None or not found[0].is_const:
+        linear = d.linear(name)
+        if linear is None or not linear[0].is_const:
             return None
-        total = total + abs(found[0].const) * (inner[name] - 1)
-    return total
+        step = abs(linear[0].const)
+        found[name] = (step, step * (inner[name] - 1))
+    return found
 
 
 def _inner_extents(body: Body) -> dict[str, Dim]:
@@ -321,27 +325,46 @@ def _inner_extents(body: Body) -> dict[str, Dim]:
 
 def distinct_axes(node: Node, index: tuple[Dim, ...], facts: Facts) -> tuple[int, ...]:
     """The axes along which different iterations of node touch disjoint positions, whatever the loops
-    inside it do."""
+    inside it do: c*v + fine + coarse, where fine stays below c, and coarse moves in multiples of more
+    than c*v + fine ever reaches."""
     inner = _inner_extents(node.body)
     var = var_of(node)
-    step = to_dim(1) if isinstance(node, Loop) else sym(node.rows)
+    rows = to_dim(1) if isinstance(node, Loop) else sym(node.rows)
+    inside = enter(facts, node)
     found = []
-    facts = enter(facts, node)
     for axis, d in enumerate(index):
-        if var not in d.symbols:
-            continue
-        linear = d.linear(var)
+        linear = d.linear(var) if var in d.symbols else None
         if linear is None or not linear[0].is_const:
             continue
-        reach = span(linear[1], inner)
-        if reach is not None and facts.prove_lt(reach, abs(linear[0].const) * step) is YES:
+        reaches = _reaches(linear[1], inner)
+        if reaches is not None and _apart(abs(linear[0].const), rows, node.extent, reaches, inside):
             found.append(axis)
     return tuple(found)
+
+
+def _apart(step: int, rows: Dim, extent: Dim, reaches: dict[str, tuple[int, Dim]], facts: Facts) -> bool:
+    fine = to_dim(0)
+    for _, reach in reaches.values():
+        fine = fine + reach
+    if facts.prove_lt(fine, step * rows) is YES:
+        return True
+    # with a coarse part: only those that move by more than the rest can reach
+    coarse = [c for c, _ in reaches.values() if c > step]
+    fine = to_dim(0)
+    for c, reach in reaches.values():
+        fine = fine + (reach if c <= step else 0)
+    period = gcd(*coarse) if coarse else 0
+    return (
+        facts.prove_lt(fine, step * rows) is YES
+        and facts.prove_lt(step * (extent - 1) + fine, period) is YES
+    )
 
 
 def is_parallel(node: Node, facts: Facts) -> bool:
     """True when the iterations of node are proved independent: each writes its own elements, and what
     one writes no other reads. Buffers declared inside are private."""
+    if node.extent == 1 or node.extent == 0:
+        return True
     private = {b.name for b in (*node.buffers, *local_buffers(node.body))}
     written: dict[str, set[tuple[int, Dim]]] = {}
     for s in stores(node.body):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from smelt.core.dim import Dim, to_dim
+from smelt.core.dim import Dim, FloorDiv, Max, Min, Mod, to_dim
 from smelt.core.ir.analysis import strip_casts
 from smelt.core.ir.kernel import Call, Expr, Kernel, Let, Load, Loop, Reduce, Stmt, Store, children, walk_expr
 from smelt.core.schedule.tree import chain, used_in
@@ -68,6 +68,16 @@ class View:
                 return var
         return None
 
+    def divisors(self, var: str) -> tuple[int, ...]:
+        """The constants that indices and guards divide var (plus something) by."""
+        found: set[int] = set()
+        for s in self.stores:
+            for x in walk_expr(s.value):
+                if isinstance(x, Load):
+                    dims = (*x.index, *(d for b in x.guard for d in (b.low, b.index, b.high)))
+                    found |= {n for d in dims for n in _divisors(d, var)}
+        return tuple(sorted(found))
+
     @property
     def bits(self) -> int:
         """Width of the widest type that vectors of this nest compute in."""
@@ -83,6 +93,20 @@ class View:
     @property
     def has_lets(self) -> bool:
         return any(isinstance(x, Let) for s in self.stores for x in walk_expr(s.value))
+
+
+def _divisors(d: Dim, var: str) -> set[int]:
+    found: set[int] = set()
+    for _, mono in d.terms():
+        for atom, _ in mono:
+            if isinstance(atom, FloorDiv | Mod):
+                linear, by = atom.a.linear(var), atom.b.const_or_none
+                if linear is not None and linear[0] == 1 and by is not None:
+                    found.add(by)
+                found |= _divisors(atom.a, var)
+            elif isinstance(atom, Min | Max):
+                found |= {n for x in atom.args for n in _divisors(x, var)}
+    return found
 
 
 def flat_stride(shape: Sequence[Dim], index: Sequence[Dim], var: str) -> Dim | None:

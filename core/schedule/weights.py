@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from smelt.core.dtype import DType
 from smelt.core.ir.graph import Graph, Module, Node, Ref, Weight
 from smelt.core.ir.kernel import Kernel
 from smelt.core.schedule.pack import Packed, PackSpec, apply_numpy, packed_inputs
 
 
-def pack_weights(module: Module) -> Module:
+def pack_weights(module: Module, naive: Module) -> Module:
     """Apply the pack records that scheduling left in the kernels' flags to the weights at their calls.
 
+    naive: the module before scheduling, whose kernels say what shape each spec's source has (a weight
+    may have more axes of extent 1 than the kernel's view of it).
     Weights are equal when their content is: layers that share one share its packed copy too. The records
     are taken out of the flags, so that packing twice changes nothing.
     """
@@ -18,11 +19,11 @@ def pack_weights(module: Module) -> Module:
     weights = dict(module.weights)
     made: dict[tuple[Ref, str], Ref] = {}
 
-    def packed(ref: Ref, spec: PackSpec) -> Ref:
-        key = (ref, str(spec))
+    def packed(ref: Ref, spec: PackSpec, source: tuple[int, ...]) -> Ref:
+        key = (ref, f"{spec} of {source}")
         if key not in made:
             name = f"{ref}.packed{sum(r == ref for r, _ in made)}"
-            weights[name] = _packed(module.weights[ref], spec, name)
+            weights[name] = _packed(module.weights[ref], spec, source, name)
             made[key] = name
         return made[key]
 
@@ -31,7 +32,8 @@ def pack_weights(module: Module) -> Module:
         inputs = list(node.inputs)
         for p in wanted.get(str(node.attr("kernel")), ()) if node.op == "call_kernel" else ():
             place = _place(node, p)
-            inputs[place] = packed(inputs[place], p.spec)
+            source = naive.kernels[str(node.attr("kernel"))].inputs[p.input].shape
+            inputs[place] = packed(inputs[place], p.spec, tuple(d.const for d in source))
         return node.with_(inputs=tuple(inputs), regions=regions)
 
     def graph(g: Graph) -> Graph:
@@ -57,8 +59,6 @@ def _clean(kernel: Kernel) -> Kernel:
     return kernel.with_(flags=frozenset(f for f in kernel.flags if not f.startswith("pack ")))
 
 
-def _packed(w: Weight, spec: PackSpec, name: Ref) -> Weight:
-    array = w.array()
-    dtype: DType = w.dtype
-    result = apply_numpy(spec, array.reshape(w.shape))
-    return Weight(name, dtype, result.shape, data=result, origin=w.origin)
+def _packed(w: Weight, spec: PackSpec, source: tuple[int, ...], name: Ref) -> Weight:
+    result = apply_numpy(spec, w.array().reshape(source))
+    return Weight(name, w.dtype, result.shape, data=result, origin=w.origin)

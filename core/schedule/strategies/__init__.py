@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from smelt.core.ir.kernel import Kernel, Loop, Store
+from smelt.core.ir.kernel import Kernel, Loop, Reduce, Store, walk_expr
 from smelt.core.machine import Machine
 from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.schedule import Schedule
@@ -34,6 +34,9 @@ def draft(kernel: Kernel, machine: Machine, constants: frozenset[str] = frozense
     """As `choose`, with the scheduled kernel."""
     d = Draft(kernel.with_(schedule=""), machine, constants)
     d.do("normalise")
+    for number, s in enumerate(d.kernel.body):
+        if isinstance(s, Store) and any(isinstance(x, Reduce) for x in walk_expr(s.value)):
+            d.do("enclose", number, d.fresh("one"))
     for root in _roots(d.kernel):
         for strategy in LANES if machine.max_lanes > 1 else VECTORS:
             try:

@@ -101,7 +101,7 @@ def _heights(most: int, rows: int | None) -> tuple[int, bool]:
 
 def contraction(d: Draft, root: str) -> None:
     """Register tiles for a nest that `roles` understands; refuses others."""
-    v = d.view(root)
+    v = d.view(d.split_phases(root))
     r = roles(v)
     if r is None:
         raise ScheduleError("contraction", "no row and column roles")

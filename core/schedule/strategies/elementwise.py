@@ -104,8 +104,9 @@ def _boundary(d: Draft, v: View) -> tuple[str, Dim] | None:
                     for edge in (b.low - found[1], b.high - found[1]):
                         inside = (
                             not (edge.symbols & set(v.vars))
-                            and facts.prove_lt(0, edge) is YES
-                            and facts.prove_lt(edge, loop.extent) is YES
+                            and edge not in (0, loop.extent)
+                            and facts.prove_le(0, edge) is YES
+                            and facts.prove_le(edge, loop.extent) is YES
                         )
                         if inside:
                             return loop.var, edge

@@ -28,10 +28,13 @@ def rows(d: Draft, root: str) -> None:
     """
     v = _collapsed(d, d.view(root))
     outer, inner = _sides(v)
-    if not _along(v, inner):
+    single = [x for x in inner if v.extent(x) == 1]
+    inner = [x for x in inner if x not in single]
+    outer = single + outer
+    if not v.all_reduces() or not _along(v, inner):
         raise ScheduleError("rows", "the reduced axis is not contiguous")
-    if not outer:
-        raise ScheduleError("rows", "there is no loop to stage at")
+    if not outer:  # one row
+        outer = [d.enclose(v.vars[0])]
     if len(inner) > 1:
         raise ScheduleError("rows", "several loops inside a row that do not collapse")
     d.order(*outer, *inner)
@@ -129,7 +132,7 @@ def _fills(d: Draft, names: list[str]) -> list[tuple[Reduce, str]]:
 def columns(d: Draft, root: str) -> None:
     """Reductions whose neighbours in memory are neighbours in the output: vectors of kept elements,
     tiles of a second loop when windows overlap, serial loops over what is reduced."""
-    v = d.view(root)
+    v = d.view(d.split_phases(root))
     column = v.contiguous_store()
     outer, inner = _sides(v)
     if column is None or column not in outer or not v.all_reduces():
