@@ -162,7 +162,11 @@ class GraphBuilder:
 
     def scalar(self, value: float | int | bool, like: Ref) -> Ref:
         """A rank-0 constant of the type of `like`."""
-        return self.constant(np.array(value, self.type_of(like).dtype.numpy))
+        dtype = self.type_of(like).dtype
+        try:
+            return self.constant(np.array(value, dtype.numpy))
+        except (OverflowError, ValueError):
+            raise self.engine.fail(f"{value} does not fit {dtype}") from None
 
     def emit(self, op: str, inputs: Sequence[Ref], attrs: Attrs | None = None) -> Ref:
         """One op with one output; its ref."""
@@ -294,9 +298,11 @@ class GraphBuilder:
             raise self.engine.unsupported(
                 f"{what} has shape [{', '.join(map(str, t.shape))}], whose length is not static"
             )
+        count = t.shape[0].const if t.rank else 1
+        if count > FOLD_LIMIT:
+            raise self.engine.unsupported(f"{what} has {count} elements")
         w = self.store.weights.get(ref)
         found = kn.from_array(w.array()) if w is not None else self.known_of(ref)
-        count = t.shape[0].const if t.rank else 1
         elements = [None] * count if found is None else list(found.reshape(-1))
         return tuple(
             self.engine.simplify(e) if isinstance(e, Dim) else self.bind(ref, i, what, low, high)
@@ -350,6 +356,8 @@ class GraphBuilder:
     def broadcast_to(self, x: Ref, shape: Sequence[Dim | int]) -> Ref:
         """x repeated to a larger shape."""
         dims = tuple(self.engine.simplify(to_dim(d)) for d in shape)
+        if any(d.is_const and d.const < 0 for d in dims):
+            raise self.engine.fail(f"a shape of {', '.join(map(str, dims))} has a negative size")
         return x if dims == self.type_of(x).shape else self.emit("broadcast_to", [x], {"shape": dims})
 
     def slice_axis(self, x: Ref, axis: int, start: Dim | int, end: Dim | int, step: int = 1) -> Ref:

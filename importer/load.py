@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 
 from smelt.core.diag import SmeltError, invalid, unsupported
 
@@ -104,6 +104,21 @@ def _parse(data: bytes, what: str) -> onnx.ModelProto:
     return model
 
 
+def _texts(message: Message, depth: int = 0) -> None:
+    """SmeltError when a text field is not UTF-8: the parser hands it over as bytes."""
+    for field, value in message.ListFields():
+        if field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
+            continue
+        for v in (value,) if isinstance(value, str | bytes | Message) else value:
+            if field.type == field.TYPE_MESSAGE:
+                _texts(v, depth + 1)
+            elif not isinstance(v, str):
+                raise invalid(
+                    f"field '{field.name}' holds {bytes(v)[:20]!r}, which is not UTF-8",
+                    hint="the file is damaged",
+                )
+
+
 def opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
     """Domain -> version; '' is the standard one, also when it is spelt 'ai.onnx'."""
     return {"" if o.domain == "ai.onnx" else o.domain: o.version for o in imports}
@@ -111,6 +126,7 @@ def opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
 
 def _sound(loaded: Loaded) -> Loaded:
     model = loaded.model
+    _texts(model)
     found = opsets(model.opset_import)
     if not found and model.graph.node:
         raise invalid("the model imports no operator set", hint="its export is incomplete; export it again")

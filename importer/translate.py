@@ -135,7 +135,11 @@ class Translator:
                 raise Refused
             results = row.build(self._call(b, n, scope, version or 0, [r or "" for r in refs]))
             b.flush_checks()
-            return [results] if isinstance(results, str) else results
+            found = [results] if isinstance(results, str) else list(results)
+            for k, o in enumerate(n.output):
+                if o and (k >= len(found) or not found[k]):
+                    raise b.engine.fail(f"output {k} ('{o}') is not one that the operator makes here")
+            return found
         body = local or self._standard_body(
             b, n, domain, version or 0, [r or "" for r in refs], scope, waiting
         )

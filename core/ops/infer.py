@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import gcd, lcm
 from typing import Literal
 
 from smelt.core.diag import SmeltError
@@ -407,12 +408,17 @@ class Engine:
         """Make `divisor divides s` a divisor of an input symbol s."""
         if not self._learn or self._conditional or not divisor.is_const:
             return False
-        for s in d.symbols:
-            if d == sym(s) and s in self._free and divisor.const % self._symbols[s].divisor == 0:
-                self._symbols[s] = replace(self._symbols[s], divisor=divisor.const)
-                self._know_range(self._symbols[s])
-                return True
-        return False
+        found = _affine(d)
+        if found is None or not isinstance(found[1], SymbolAtom) or found[2] != 0 or divisor.const <= 0:
+            return False
+        s = self._symbols[found[1].name]
+        if s.name not in self._free:
+            return False
+        # k divides c*s exactly when k / gcd(k, c) divides s
+        needed = divisor.const // gcd(divisor.const, found[0])
+        self._symbols[s.name] = replace(s, divisor=lcm(s.divisor, needed))
+        self._know_range(self._symbols[s.name])
+        return True
 
 
 def _affine(d: Dim) -> tuple[int, Atom, int] | None:

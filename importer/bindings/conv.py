@@ -98,6 +98,8 @@ def conv_of(c: Call, x: Ref, w: Ref, bias: Ref = "", weight: int = 1) -> Ref:
     attrs = _common(c, weight)
     attrs.pop("kernel")
     group = c.integer("group", 1)
+    if bias and c.builder.type_of(bias).rank != 1:
+        raise c.fail(f"the bias has rank {c.builder.type_of(bias).rank}, wanted 1")
     if group < 1:
         raise c.fail(f"group is {group}, wanted at least 1")
     return c.emit("conv", x, w, bias, group=group, **attrs)

@@ -49,6 +49,8 @@ def _slice10(c: Call) -> Ref:
 
 
 def _length(c: Call, i: int) -> int:
+    if c.type(i).rank > 1:
+        raise c.fail(f"input {i} has rank {c.type(i).rank}, wanted 1")
     (d,) = c.shape(i) or (ONE,)
     if not d.is_const:
         raise c.unsupported(f"input {i} has {d} elements, a number that is not static")
@@ -210,6 +212,11 @@ def _gather(c: Call) -> Ref:
     """A gather; one element or a run of them is a slice."""
     x, shape = c.x(0), c.shape(0)
     axis = c.axis(c.integer("axis", 0), len(shape))
+    at = c.builder.constant_of(c.x(1))
+    if at is not None and at.size and shape[axis].is_const:
+        n = shape[axis].const
+        if at.min() < -n or at.max() >= n:
+            raise c.fail(f"indices from {at.min()} to {at.max()} do not fit axis {axis} of {n} elements")
     run = _run(c, shape[axis])
     if run is None:
         return c.emit("gather", x, c.x(1), axis=axis)
@@ -300,7 +307,7 @@ def _trilu(c: Call) -> Ref:
 
 def _top_k(c: Call) -> tuple[Ref, ...]:
     axis = c.axis(c.integer("axis", -1), c.type().rank)
-    k = to_dim(c.integer("k")) if c.given("k") else c.builder.dims_of(c.x(1), "k")[0]
+    k = to_dim(c.integer("k")) if c.given("k") else c.builder.dims_of(c.builder.reshape(c.x(1), ()), "k")[0]
     c.engine.at_most("k", k, c.shape()[axis])
     attrs: dict[str, Attr] = {
         "k": k,

@@ -24,6 +24,8 @@ def _instance_norm(c: Call) -> Ref:
 
 def _group_norm(per_group: bool) -> Build:
     def build(c: Call) -> Ref:
+        if c.type(0).rank < 3:
+            raise c.fail(f"input has rank {c.type(0).rank}, wanted [batch, channels, *spatial]")
         groups, channels = c.integer("num_groups"), c.shape(0)[1]
         if groups < 1:
             raise c.fail(f"num_groups is {groups}, wanted at least 1")

@@ -21,6 +21,8 @@ def _spread(c: Call, ref: Ref) -> Ref:
     axis = c.axis(c.integer("axis", 1), len(shape))
     block = c.integer("block_size", 0)
     if block:
+        if len(own) != len(shape) or block < 1:
+            raise c.fail(f"scale has rank {len(own)}, the input {len(shape)}, and block_size is {block}")
         return _blocks(c, ref, axis, block)
     if len(own) != 1:
         raise c.fail(f"scale has rank {len(own)} and there is no block_size")
@@ -62,6 +64,8 @@ def _quantize(c: Call) -> Ref:
     y = c.emit("round", c.emit("div", x, _spread(c, c.cast(scale, f32))))
     if c.has(2):
         y = c.emit("add", y, _spread(c, c.cast(c.x(2), f32)))
+    if not to.is_int:
+        raise c.fail(f"cannot quantize to {to}")
     info = np.iinfo(to.numpy)
     low, high = c.scalar(info.min, y), c.scalar(info.max, y)
     return c.cast(c.emit("clip", y, low, high), to)
@@ -87,6 +91,8 @@ def _requantized(c: Call, y: Ref, i: int) -> Ref:
     """y as scale i and zero point i + 1 say."""
     b = c.builder
     to = b.type_of(c.x(i + 1)).dtype
+    if not to.is_int:
+        raise c.fail(f"cannot quantize to {to}")
     scale = b.cast(c.x(i), b.type_of(y).dtype)
     q = c.emit("round", c.emit("div", y, scale))
     q = c.emit("add", q, b.cast(c.x(i + 1), b.type_of(y).dtype))

@@ -129,7 +129,7 @@ def _gru(layer: _Layer) -> tuple[Ref, Cell]:
 
 
 def _lstm(layer: _Layer) -> tuple[Ref, Cell]:
-    """Gates i, o, f, c: C = f*C + i*g(c), H = o*h(C); peepholes add p*C to i and f, p times the new C to o."""
+    """Gates i, o, f, c: C = f*C + i*g(c), H = o*h(C); peepholes add p*C to i and f, p*(new C) to o."""
     b0, coupled = layer.c.builder, bool(layer.c.integer("input_forget", 0))
     turned = b0.transpose(layer.r, (1, 0))
 
@@ -185,6 +185,11 @@ def _recurrent(kind: _Kind) -> Callable[[Call], Sequence[Ref]]:
         flips = DIRECTIONS[direction]
         if c.type(0).rank != 3:
             raise c.fail(f"input has rank {c.type(0).rank}, wanted 3")
+        for i, rank in ((1, 3), (2, 3), (3, 2), (4, 1), (5, 3), (6, 3), (7, 2)):
+            if c.has(i) and c.type(i).rank != rank:
+                raise c.fail(f"input {i} has rank {c.type(i).rank}, wanted {rank}")
+        for i in (1, 2):
+            c.engine.same(f"directions of input {i}", c.shape(i)[0], to_dim(len(flips)))
         x = b.transpose(c.x(0), (1, 0, 2)) if batched else c.x(0)
         time, batch, _ = b.type_of(x).shape
         found = []

@@ -96,7 +96,7 @@ def _run_time(c: Call, ref: Ref, k: int, extent: Dim) -> Dim:
 def _scales_in(c: Call, i: int) -> tuple[list[Element], Ref]:
     ref = c.x(i)
     known = c.builder.known_of(ref)
-    if known is None:
+    if known is None or known.ndim != 1:
         raise c.unsupported("scales of unknown length")
     return list(known.reshape(-1)), ref
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from smelt.core.dim import Dim, Truth, ceildiv, dmax, product, to_dim
+from smelt.core.dim import Dim, Truth, ceildiv, dmax, product, sym, to_dim
 from smelt.core.dtype import bool_, f64, i64
 from smelt.core.ir.graph import Ref
 from smelt.importer.call import Call, OnnxOp
@@ -30,7 +30,7 @@ def _constant(c: Call) -> Ref:
         return c.builder.constant(
             np.array(c.floats(name) if name.endswith("s") else c.number(name), np.float32)
         )
-    if name.startswith("value_string"):
+    if str(name).startswith("value_string"):
         raise c.unsupported("a constant of strings")
     raise c.fail("it has no value attribute")
 
@@ -105,9 +105,25 @@ def _rest(c: Call, shape: Sequence[Dim], target: Sequence[Dim], copied: set[int]
         return ONE
     if others.is_const and total.is_const and total.const % others.const:
         raise c.fail(f"{total} elements do not fit shape {_text(target)} with -1 at one place")
+    total, others = _cancelled(total, others)
     if others != ONE and (total // others) * others != total:
         c.engine.divides("the sizes beside -1", others, total)
     return c.engine.simplify(total // others)
+
+
+def _cancelled(a: Dim, b: Dim) -> tuple[Dim, Dim]:
+    """a and b without the symbols that both are multiples of: batch*seq*h and batch*8 give seq*h and 8."""
+    (_, one), *more = a.terms() or ((0, ()),)
+    (_, two), *others = b.terms() or ((0, ()),)
+    if more or others:
+        return a, b
+    powers = dict(two)
+    for atom, power in one:
+        name = getattr(atom, "name", None)
+        if name is not None and atom in powers:
+            shared = product([sym(name)] * min(power, powers[atom]))
+            a, b = a // shared, b // shared
+    return a, b
 
 
 def _text(dims: Sequence[Dim]) -> str:
