@@ -13,8 +13,8 @@ from smelt.core.diag import SmeltError
 class Limits:
     """How long each step may take, in seconds.
 
-    upload_floor: bytes per second that a link must reach; a transfer of n bytes may take `upload` + n / upload_floor.
-    idle: a runner that hears nothing from its host for so long ends itself.
+    upload_floor: bytes per second that a link must reach; a transfer of n bytes may take `upload` +
+    n / upload_floor. idle: a runner that hears nothing from its host for so long ends itself.
     grace: what the host waits longer than the device's own deadline before it calls the link dead.
     """
 
@@ -60,7 +60,9 @@ class Budget:
         return min(self.clock() + limit, self.start + self.limits.total)
 
     def left(self, deadline: float, step: str) -> float:
-        """Seconds until deadline, always positive; SmeltError(kind='infra') naming the step when there are none."""
+        """Seconds until deadline, always positive; SmeltError(kind='infra') naming the step when
+        there are none.
+        """
         left = deadline - self.clock()
         if left <= 0:
             raise infra(

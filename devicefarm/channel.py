@@ -130,7 +130,8 @@ class PipeChannel:
     def close(self) -> None:
         """Close stdin (the runner ends by itself then), wait a little, kill its session.
 
-        stdout is closed last: a thread that still reads it sees the end of the stream, not a number reused by another file.
+        stdout is closed last: a thread that still reads it sees the end of the stream, not a number
+        reused by another file.
         """
         process = self.process
         with contextlib.suppress(OSError):

@@ -77,8 +77,9 @@ class Reply:
 class RunnerClient:
     """One runner, opened once: load a model, then run it as often as wanted with changing shapes.
 
-    Every method raises RunnerError when the device refuses or the model dies (status, crash, log in it), and
-    SmeltError(kind='infra') when the link or the runner itself fails; after an infra error only `close` is of use.
+    Every method raises RunnerError when the device refuses or the model dies (status, crash, log in
+    it), and SmeltError(kind='infra') when the link or the runner itself fails; after an infra error
+    only `close` is of use.
     """
 
     def __init__(
@@ -123,8 +124,8 @@ class RunnerClient:
     ) -> ModelInfo:
         """Open the bundle in a fresh worker process.
 
-        bundle_dir: on the device. threads: 0 is the bundle's default. memory_limit: bytes of address space, 0 is none.
-        verify: check the hash of the weights on the device.
+        bundle_dir: on the device. threads: 0 is the bundle's default. memory_limit: bytes of
+        address space, 0 is none. verify: check the hash of the weights on the device.
         """
         if not self.facts:
             self.hello()
@@ -149,7 +150,7 @@ class RunnerClient:
             raise SmeltError(
                 f"input {index} has NumPy type {data.dtype}, which no model takes", kind="shape"
             ) from None
-        raw = memoryview(data.reshape(-1).view(np.uint8)) if data.size else memoryview(b"")
+        raw = memoryview(data.reshape(-1).view(np.uint8).data) if data.size else memoryview(b"")
         limit = self.budget.limits.output
         head = SETIN_HEAD.pack(
             _ms(limit + len(raw) / self.budget.limits.upload_floor),
@@ -165,7 +166,9 @@ class RunnerClient:
         *,
         outputs: bool = True,
     ) -> RunReport:
-        """Set the inputs (by name or in order; None keeps the last ones), run by the plan, fetch the outputs."""
+        """Set the inputs (by name or in order; None keeps the last ones), run by the plan, fetch
+        the outputs.
+        """
         model = self._loaded()
         if inputs is not None:
             for index, value in self._ordered(model, inputs):
@@ -175,9 +178,7 @@ class RunnerClient:
         found = reply.stats("run")
         if found is None:
             raise self._fail(infra("the runner ran the model but did not report it"))
-        fetched = {
-            info.name: self.get_output(i) for i, info in enumerate(model.outputs) if outputs
-        }
+        fetched = {info.name: self.get_output(i) for i, info in enumerate(model.outputs) if outputs}
         return self._report(model, reply, found, fetched)
 
     def get_output(self, index: int) -> Array:
@@ -257,7 +258,9 @@ class RunnerClient:
         data: memoryview | None = None,
         at_once: bool = False,
     ) -> Reply:
-        """Send a request with its data and collect the answer. at_once: the device itself has no deadline for it."""
+        """Send a request with its data and collect the answer. at_once: the device itself has no
+        deadline for it.
+        """
         if self._broken is not None:
             raise infra(f"the runner cannot be used any more: {self._broken.message}")
         grace = 0.0 if at_once else self.budget.limits.grace
@@ -406,7 +409,9 @@ def open_session(
     fence: int = 0,
     on_log: Callable[[str], None] | None = None,
 ) -> Iterator[RunnerClient]:
-    """Deploy the bundle, open its runner, load the model; the client is ready for `run`, and closed at the end."""
+    """Deploy the bundle, open its runner, load the model; the client is ready for `run`, and
+    closed at the end.
+    """
     budget = budget or Budget()
     remote = transport.deploy(bundle, budget)
     client = RunnerClient(

@@ -57,9 +57,7 @@ def encode(frame: Frame) -> bytes:
     """The frame's bytes; SmeltError(kind='infra') when the payload is longer than 16 MiB."""
     if len(frame.payload) > MAX_PAYLOAD:
         raise infra(f"a frame of {len(frame.payload)} bytes is longer than the limit {MAX_PAYLOAD}")
-    head = HEADER.pack(
-        MAGIC, VERSION, frame.type, 0, frame.job, frame.fence, len(frame.payload)
-    )
+    head = HEADER.pack(MAGIC, VERSION, frame.type, 0, frame.job, frame.fence, len(frame.payload))
     return b"".join(
         (head, CRC.pack(zlib.crc32(head)), frame.payload, CRC.pack(zlib.crc32(frame.payload)))
     )
@@ -119,5 +117,7 @@ class Decoder:
         crc = CRC.unpack_from(self._pending, HEADER_BYTES + length)[0]
         del self._pending[:total]
         if zlib.crc32(payload) != crc:
-            raise infra(f"the checksum of a {kind.name} frame differs", hint="the link corrupts data")
+            raise infra(
+                f"the checksum of a {kind.name} frame differs", hint="the link corrupts data"
+            )
         return Frame(kind, payload, job, fence)

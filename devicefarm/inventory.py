@@ -28,7 +28,9 @@ NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One row of the inventory. platform: a target's name, such as 'aarch64-linux'; root: where bundles go on it."""
+    """One row of the inventory. platform: a target's name, such as 'aarch64-linux'; root: where
+    bundles go on it.
+    """
 
     name: str
     transport: str
@@ -81,7 +83,9 @@ def cache_path() -> Path:
 
 
 def read_inventory(path: Path | None = None) -> dict[str, Device]:
-    """name -> Device of the file, over the built-in ones; SmeltError(kind='invalid') naming what is wrong with it."""
+    """name -> Device of the file, over the built-in ones; SmeltError(kind='invalid') naming what
+    is wrong with it.
+    """
     path = path or inventory_path()
     devices = {d.name: d for d in BUILTIN}
     if not path.exists():
@@ -137,7 +141,9 @@ class NoDevice(SmeltError):
 def open_transport(
     device: Device, *, bundle: Path | None = None, shim_runner: Path | None = None
 ) -> Transport:
-    """The transport of a device. bundle and shim_runner: where to find the runner that the Android shim needs."""
+    """The transport of a device. bundle and shim_runner: where to find the runner that the
+    Android shim needs.
+    """
     make = TRANSPORTS.get(device.transport)
     if make is None:
         raise SmeltError(
@@ -151,7 +157,8 @@ def open_transport(
 
 def describe(device: Device) -> str:
     """One line for people: where it is and what it stands for."""
-    return DESCRIPTIONS.get(device.transport, lambda d: d.transport)(device)
+    tell = DESCRIPTIONS.get(device.transport)
+    return tell(device) if tell else device.transport
 
 
 def _store(device: Device) -> Path | None:

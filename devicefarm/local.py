@@ -31,11 +31,14 @@ class LocalFiles:
             (self.root / path).mkdir(parents=True, exist_ok=True)
 
     def put(self, source: Path, path: str, budget: Budget) -> None:
-        with _as_infra("writing", path), source.open("rb") as reader:
-            with (self.root / path).open("wb") as writer:
-                shutil.copyfileobj(reader, writer, 1 << 20)
-                writer.flush()
-                os.fsync(writer.fileno())
+        with (
+            _as_infra("writing", path),
+            source.open("rb") as reader,
+            (self.root / path).open("wb") as writer,
+        ):
+            shutil.copyfileobj(reader, writer, 1 << 20)
+            writer.flush()
+            os.fsync(writer.fileno())
 
     def sha256(self, path: str, budget: Budget) -> str:
         with _as_infra("reading", path):
@@ -79,8 +82,9 @@ class _as_infra:
 class LocalTransport:
     """Processes of this machine.
 
-    store: where bundles are copied by content; None runs them where they lie. prefix: what stands before the runner
-    (an emulator and its arguments). env: added to this process's environment. runner: another runner than the bundle's own.
+    store: where bundles are copied by content; None runs them where they lie. prefix: what stands
+    before the runner (an emulator and its arguments). env: added to this process's environment.
+    runner: another runner than the bundle's own.
     """
 
     name: str = "local"
@@ -117,9 +121,7 @@ class LocalTransport:
             done = subprocess.run(argv, capture_output=True, timeout=limit, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise infra(f"'{argv[0]}' failed on device '{self.name}': {error}") from error
-        out, err = (
-            b[:OUTPUT_LIMIT].decode("utf-8", "replace") for b in (done.stdout, done.stderr)
-        )
+        out, err = (b[:OUTPUT_LIMIT].decode("utf-8", "replace") for b in (done.stdout, done.stderr))
         return Completed(done.returncode, out, err)
 
     def free_bytes(self, budget: Budget) -> int | None:

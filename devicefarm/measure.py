@@ -1,7 +1,8 @@
 """Raw samples of run times -> statistics and doubts; pure functions, no clock.
 
-Times are nanoseconds per run. Nothing is dropped: outliers are counted, drift and noise make a result `unstable`
-(inconclusive, exit code 5), and times of emulated devices are `invalid` as device speed.
+Times are nanoseconds per run. Nothing is dropped: outliers are counted, drift and noise make a
+result `unstable` (inconclusive, exit code 5), and times of emulated devices are `invalid` as device
+speed.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 
 CONFIDENCE = 0.99
 OUTLIER_MADS = 3.5 * 1.4826  # MAD * 1.4826 estimates the standard deviation of normal data
@@ -25,9 +26,9 @@ TREND_BLOCKS = 200
 class RunPlan:
     """How a run is measured on the device; samples = 0 runs once and times nothing further.
 
-    Warm-up lasts at least `warmup_runs` runs and `warmup_min` s and ends when the last three runs agree within 5 %, or at
-    `warmup_max` s. Then at least `samples` samples and `min_time` s are taken, each over so many runs that it lasts
-    `sample_time` s, but never longer than `max_time` s.
+    Warm-up lasts at least `warmup_runs` runs and `warmup_min` s and ends when the last three runs
+    agree within 5 %, or at `warmup_max` s. Then at least `samples` samples and `min_time` s are
+    taken, each over so many runs that it lasts `sample_time` s, but never longer than `max_time` s.
     """
 
     warmup_runs: int = 3
@@ -104,10 +105,11 @@ def mad(samples: Sequence[float]) -> float:
 
 
 def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
-    """Interval of the median by order statistics: no assumption about the distribution, coverage >= confidence.
+    """Interval of the median by order statistics: no assumption about the distribution, coverage >=
+    confidence.
 
-    [x(k+1), x(n-k)] with the greatest k for which P(Binomial(n, 1/2) <= k) <= (1 - confidence) / 2. None when n is too
-    small for any k.
+    [x(k+1), x(n-k)] with the greatest k for which P(Binomial(n, 1/2) <= k) <= (1 - confidence) / 2.
+    None when n is too small for any k.
     """
     n = len(samples)
     tail = (1.0 - confidence) / 2.0
@@ -120,7 +122,9 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
 
 def _binomial_rank(n: int, tail: float) -> int:
     """The greatest k with P(Binomial(n, 1/2) <= k) <= tail; -1 when there is none."""
-    if n > 4000:  # the normal approximation errs by less than one rank here; one rank is given away to stay safe
+    if (
+        n > 4000
+    ):  # the normal approximation errs by less than one rank here; one rank is given away to stay safe
         deviation = _normal_quantile(1.0 - tail) * math.sqrt(n) / 2.0
         return math.floor(n / 2.0 - deviation - 1.5)
     term, total, k = 1, 0, -1
@@ -153,7 +157,9 @@ def outlier_count(samples: Sequence[float]) -> int:
 
 
 def drift(samples: Sequence[float]) -> float:
-    """(median of the last third - median of the first third) / the latter; 0 below 6 samples, in the order taken."""
+    """(median of the last third - median of the first third) / the latter; 0 below 6 samples, in
+    the order taken.
+    """
     third = len(samples) // 3
     if third < 2:
         return 0.0
@@ -164,13 +170,13 @@ def drift(samples: Sequence[float]) -> float:
 def mann_kendall_p(samples: Sequence[float]) -> float:
     """Two-sided p of the Mann-Kendall trend test (normal approximation, ties corrected); 1 below 8 samples.
 
-    Long series are first cut into 200 blocks, each replaced by its median: the test assumes independent samples, and
-    neighbours in time are not.
+    Long series are first cut into 200 blocks, each replaced by its median: the test assumes
+    independent samples, and neighbours in time are not.
     """
     n = len(samples)
     if n > TREND_BLOCKS:
         bounds = [n * i // TREND_BLOCKS for i in range(TREND_BLOCKS + 1)]
-        samples = [median(samples[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+        samples = [median(samples[a:b]) for a, b in pairwise(bounds)]
         n = TREND_BLOCKS
     if n < 8:
         return 1.0
@@ -192,7 +198,9 @@ def mann_kendall_p(samples: Sequence[float]) -> float:
 
 
 def summarize(samples: Sequence[float], *, invalid: Sequence[str] = ()) -> Timing:
-    """All statistics of the samples (ns per run, in the order taken, not empty), with the reasons for doubt."""
+    """All statistics of the samples (ns per run, in the order taken, not empty), with the
+    reasons for doubt.
+    """
     assert samples
     ordered = sorted(samples)
     middle = quantile(ordered, 0.5)
@@ -248,8 +256,9 @@ class Comparison:
 def compare(base: Sequence[float], new: Sequence[float]) -> Comparison:
     """Compare medians of process launches, taken interleaved in one lease.
 
-    Between-launch noise is not within-launch noise, so a launch counts as one number. The ratio is the Hodges-Lehmann
-    estimate (median of all pairwise ratios); its interval follows from the rank-sum distribution, exact for small sets.
+    Between-launch noise is not within-launch noise, so a launch counts as one number. The ratio is
+    the Hodges-Lehmann estimate (median of all pairwise ratios); its interval follows from the
+    rank-sum distribution, exact for small sets.
     """
     assert base and new and min(base) > 0
     ratios = sorted(b / a for a, b in product(base, new))
@@ -270,7 +279,9 @@ def compare(base: Sequence[float], new: Sequence[float]) -> Comparison:
 
 
 def _rank_sum_counts(m: int, n: int) -> list[int]:
-    """How many orderings of m and n items give each Mann-Whitney U in 0..m*n: coefficients of the Gaussian binomial."""
+    """How many orderings of m and n items give each Mann-Whitney U in 0..m*n: coefficients of
+    the Gaussian binomial.
+    """
     assert m * n <= 10_000, "rank counts are exact and meant for tens of launches"
     counts = [1] + [0] * (m * n)
     for i in range(1, m + 1):  # times (1 - x^(n+i)) / (1 - x^i)

@@ -25,7 +25,9 @@ SHIM_LINKS = {
 
 
 def find_emulator(binary: str) -> str:
-    """Full path of a qemu-user binary (qemu-aarch64); its static form is preferred. SmeltError(kind='device') if absent."""
+    """Full path of a qemu-user binary (qemu-aarch64); its static form is preferred.
+    SmeltError(kind='device') if absent.
+    """
     for candidate in (f"{binary}-static", binary):
         found = shutil.which(candidate)
         if found:
@@ -45,8 +47,9 @@ def qemu_user(
 ) -> LocalTransport:
     """A device emulated by `binary` (such as qemu-aarch64).
 
-    cpu: qemu's -cpu, None for its default. sysroot: where dynamic runners find their libraries; static ones need none.
-    guest_env: variables that only the emulated program sees. SmeltError(kind='device') when qemu is not installed.
+    cpu: qemu's -cpu, None for its default. sysroot: where dynamic runners find their libraries;
+    static ones need none. guest_env: variables that only the emulated program sees.
+    SmeltError(kind='device') when qemu is not installed.
     """
     prefix = [find_emulator(binary)]
     if sysroot is not None:
@@ -95,10 +98,11 @@ def make_shim(into: Path, sysroot: Path = GLIBC_ROOT) -> Path:
 def android_emulated(
     cache: Path, *, shim_runner: Path | None = None, store: Path | None = None
 ) -> LocalTransport:
-    """An emulated Android device: real bionic if $SMELT_BIONIC_ROOT is set, else the bundle's library on glibc.
+    """An emulated Android device: real bionic if $SMELT_BIONIC_ROOT is set, else the bundle's
+    library on glibc.
 
-    shim_runner: for the second way, an aarch64 glibc runner (dynamic build); the bundle's own one needs bionic's linker.
-    The name of the device tells which way it is.
+    shim_runner: for the second way, an aarch64 glibc runner (dynamic build); the bundle's own one
+    needs bionic's linker. The name of the device tells which way it is.
     """
     bionic = bionic_root()
     if bionic is not None:

@@ -1,4 +1,6 @@
-"""What a device said: facts, model, crash and run records, parsed from the runner's JSON; unknown keys are kept out."""
+"""What a device said: facts, model, crash and run records, parsed from the runner's JSON;
+unknown keys are kept out.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +119,9 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """How the worker died. object+offset: the library and place of the instruction, when the device could tell."""
+    """How the worker died. object+offset: the library and place of the instruction, when the
+    device could tell.
+    """
 
     signal: int
     exit_code: int
@@ -139,7 +143,9 @@ class Crash:
 
 
 class RunnerError(SmeltError):
-    """A request that the device refused or did not survive. status: the END frame's; crash: when the worker died."""
+    """A request that the device refused or did not survive. status: the END frame's; crash: when
+    the worker died.
+    """
 
     def __init__(
         self, message: str, *, status: str, kind: Kind, crash: Crash | None = None, log: str = ""
@@ -191,7 +197,9 @@ BUSY_LOAD = 1.5  # runnable processes per core that are not ours
 def invalid_reasons(
     before: Condition, after: Condition, *, emulated: bool, cores: int, stable: bool
 ) -> tuple[str, ...]:
-    """Why times taken between two conditions are not the device's speed; () when nothing speaks against them."""
+    """Why times taken between two conditions are not the device's speed; () when nothing speaks
+    against them.
+    """
     found = []
     if emulated:
         found.append("emulated: these times say nothing about a real device")
@@ -207,11 +215,13 @@ def invalid_reasons(
     return tuple(found)
 
 
-# ---- JSON of the runner -> records; a key that is missing or of the wrong type is the runner's fault: infra ----
+# ---- JSON of the runner -> records; a missing key or a wrong type is the runner's fault: infra ----
 
 
 def parse_json(payload: bytes) -> Mapping[str, Any]:
-    """The object in a payload; SmeltError(kind='infra') when it is none. The model's own bytes may not be UTF-8."""
+    """The object in a payload; SmeltError(kind='infra') when it is none. The model's own bytes
+    may not be UTF-8.
+    """
     try:
         value = json.loads(payload.decode("utf-8", "replace"))
     except ValueError as error:
@@ -275,14 +285,16 @@ def parse_facts(r: Mapping[str, Any]) -> DeviceFacts:
     features = r.get("features")
     if not isinstance(features, list):
         raise infra("the runner's record has no list 'features'")
-    words = {k: text(r, k) for k in ("arch", "libc", "kernel", "machine", "cpu", "board", "boot_id")}
+    words = {
+        k: text(r, k) for k in ("arch", "libc", "kernel", "machine", "cpu", "board", "boot_id")
+    }
     sizes = {
         k: number(r, k)
         for k in ("pointer_bits", "page_size", "cores", "memory_kb", "available_kb", "pid")
     }
     return DeviceFacts(
-        **words,
-        **sizes,
+        **words,  # type: ignore[arg-type]  # one table of texts, one of numbers
+        **sizes,  # type: ignore[arg-type]
         features=tuple(str(f) for f in features),
         condition=parse_condition(record(r, "condition")),
         runner=text(r, "runner"),
@@ -313,7 +325,10 @@ def parse_model(r: Mapping[str, Any]) -> ModelInfo:
         )
 
     return ModelInfo(
-        tensors("inputs"), tensors("outputs"), number(r, "load_ns"), parse_memory(record(r, "memory"))
+        tensors("inputs"),
+        tensors("outputs"),
+        number(r, "load_ns"),
+        parse_memory(record(r, "memory")),
     )
 
 

@@ -1,4 +1,6 @@
-"""The transport to a device over ssh: pinned host key, own socket, every wait bounded; no port is opened on the device."""
+"""The transport to a device over ssh: pinned host key, own socket, every wait bounded; no port
+is opened on the device.
+"""
 
 from __future__ import annotations
 
@@ -70,15 +72,20 @@ class SshChannel:
     def receive(self, deadline: float) -> bytes:
         if self._ended:
             return b""
-        try:
-            data = self._incoming.get(timeout=max(deadline - time.monotonic(), 0.0))
-        except queue.Empty:
-            raise infra(
-                "waiting for the device took longer than its limit",
-                hint="the board hangs or the link is dead; see the devices' doctor",
-            ) from None
-        self._ended = not data
-        return data
+        while not self._closing:
+            left = deadline - time.monotonic()
+            try:
+                data = self._incoming.get(timeout=min(max(left, 0.0), 0.25))
+            except queue.Empty:
+                if left > 0:
+                    continue
+                raise infra(
+                    "waiting for the device took longer than its limit",
+                    hint="the board hangs or the link is dead; see the devices' doctor",
+                ) from None
+            self._ended = not data
+            return data
+        raise infra("the channel was closed")
 
     def stderr_tail(self) -> str:
         return self._tail.text()

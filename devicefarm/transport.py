@@ -1,11 +1,13 @@
-"""A bundle directory -> the same directory on a device, by content; and the interface that every transport has.
+"""A bundle directory -> the same directory on a device, by content; and the interface that every
+transport has.
 
-On the device: cas/ab/<sha256> holds files, bundles/<sha256> holds links to them under the bundle's own names. Remote
-paths are made of hashes and of checked file names only.
+On the device: cas/ab/<sha256> holds files, bundles/<sha256> holds links to them under the bundle's
+own names. Remote paths are made of hashes and of checked file names only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -33,13 +35,19 @@ class Completed:
 
 
 class Transport(Protocol):
-    """A way to a device. Only the runner's END frame tells about a model; exit codes of transports are never trusted."""
+    """A way to a device. Only the runner's END frame tells about a model; exit codes of
+    transports are never trusted.
+    """
 
-    name: str
-    emulated: bool
+    @property
+    def name(self) -> str: ...
+    @property
+    def emulated(self) -> bool: ...
 
     def deploy(self, bundle: Path, budget: Budget) -> str:
-        """Make the bundle's files available; its directory on the device. SmeltError(kind='infra') if it cannot."""
+        """Make the bundle's files available; its directory on the device.
+        SmeltError(kind='infra') if it cannot.
+        """
 
     def open_runner(self, remote: str, budget: Budget) -> Channel:
         """Start `<remote>/smelt_run --serve`."""
@@ -55,7 +63,9 @@ class Transport(Protocol):
 
 
 class Files(Protocol):
-    """The few file operations that `deploy_files` needs on a device. Paths are relative to the store's root."""
+    """The few file operations that `deploy_files` needs on a device. Paths are relative to the
+    store's root.
+    """
 
     def exists(self, path: str, budget: Budget) -> bool: ...
     def make_dirs(self, path: str, budget: Budget) -> None: ...
@@ -139,8 +149,6 @@ def _store(files: Files, source: Path, digest: str, budget: Budget) -> None:
         files.set_executable(temporary, budget)
         files.rename(temporary, final, budget)
     except SmeltError:
-        try:
+        with contextlib.suppress(SmeltError):  # the first error says more
             files.remove(temporary, budget)
-        except SmeltError:
-            pass  # the first error says more
         raise

@@ -84,7 +84,9 @@ def verdict_of_timing(timing: Timing) -> Verdict:
 
 
 def worst(verdicts: list[Verdict]) -> Verdict:
-    """The one verdict of several: real failures first, then what kept us from knowing, then doubts about time."""
+    """The one verdict of several: real failures first, then what kept us from knowing, then
+    doubts about time.
+    """
     return min(verdicts, key=SEVERITY.index, default=Verdict.PASS)
 
 

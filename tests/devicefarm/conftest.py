@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-import rig  # noqa: E402
+import rig
 
 
 @pytest.fixture(scope="session")

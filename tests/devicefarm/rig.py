@@ -1,4 +1,6 @@
-"""Builds the fake model's bundles and starts the counterparts (sshd, emulators) that farm tests run against."""
+"""Builds the fake model's bundles and starts the counterparts (sshd, emulators) that farm tests
+run against.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from smelt.devicefarm.ssh import SshAddress
 
 HERE = Path(__file__).parent
@@ -55,21 +58,36 @@ def zig() -> list[str]:
     return [sys.executable, "-m", "ziglang"]
 
 
-def build_arm64(out: Path, *, target: str = "aarch64-linux-gnu", library_names: str = "glibc") -> Path:
+def zig_env() -> dict[str, str]:
+    """Environment with a cache that outlives the test run: a cold one costs seconds for every target."""
+    cache = str(Path(os.environ.get("SMELT_CACHE") or Path.home() / ".cache" / "smelt") / "zig")
+    return {**os.environ, "ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
+
+
+def build_arm64(
+    out: Path, *, target: str = "aarch64-linux-gnu", library_names: str = "glibc"
+) -> Path:
     """An aarch64 bundle that runs under qemu-aarch64 with Debian's cross glibc as sysroot.
 
-    library_names 'android': libmodel.so asks for libc.so and libdl.so by bionic's names, as an Android build does.
+    library_names 'android': libmodel.so asks for libc.so and libdl.so by bionic's names, as an
+    Android build does.
     """
     lib = SYSROOT / "lib"
     need((lib / "libc.so.6").exists(), "needs an arm64 libc: apt-get install libc6-dev-arm64-cross")
     out.mkdir(parents=True, exist_ok=True)
-    cache = out.parent / "zig-cache"
-    env = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": str(cache), "ZIG_LOCAL_CACHE_DIR": str(cache)}
-    flags = ["-c", "-O1", "-std=c11", "-fPIC", "-fno-sanitize=all", "-fno-stack-protector", f"-I{RUNTIME}"]
+    flags = [
+        "-c",
+        "-O1",
+        "-std=c11",
+        "-fPIC",
+        "-fno-sanitize=all",
+        "-fno-stack-protector",
+        f"-I{RUNTIME}",
+    ]
 
     def compile_to(source: Path, triple: str) -> str:
         made = out.parent / f"{source.stem}.{triple}.o"
-        run([*zig(), "cc", "-target", triple, *flags, str(source), "-o", str(made)], env=env)
+        run([*zig(), "cc", "-target", triple, *flags, str(source), "-o", str(made)], env=zig_env())
         return str(made)
 
     runner = compile_to(RUNTIME / "runner.c", "aarch64-linux-gnu")
@@ -81,7 +99,9 @@ def build_arm64(out: Path, *, target: str = "aarch64-linux-gnu", library_names: 
          *start, runner, *libc, str(lib / "crtn.o")])  # fmt: skip
     (out / "smelt_run").chmod(0o755)
     needed = libc if library_names == "glibc" else [android_stub(out.parent)]
-    run([*link, "-shared", "-soname", "libmodel.so", "-o", str(out / "libmodel.so"), model, *needed])
+    run(
+        [*link, "-shared", "-soname", "libmodel.so", "-o", str(out / "libmodel.so"), model, *needed]
+    )
     return out
 
 
@@ -91,7 +111,8 @@ def android_stub(folder: Path) -> str:
 
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    names = "malloc realloc free memset printf fflush abort exit fork write usleep strlen".split()
+    names = ["malloc", "realloc", "free", "memset", "printf", "fflush", "abort", "exit", "fork", "write",
+             "usleep", "strlen"]  # fmt: skip
     text = 'target triple="aarch64-linux-android"\n' + "\n".join(
         f"define void @{n}() nounwind {{ ret void }}" for n in names
     )
@@ -99,7 +120,8 @@ def android_stub(folder: Path) -> str:
     stubs = folder / "stubs"
     stubs.mkdir(exist_ok=True)
     (stubs / "libc.o").write_bytes(machine.emit_object(llvm.parse_assembly(text)))
-    run([*zig(), "ld.lld", "-shared", "-soname", "libc.so", "-o", str(stubs / "libc.so"), str(stubs / "libc.o")])
+    link = [*zig(), "ld.lld", "-shared", "-soname", "libc.so"]
+    run([*link, "-o", str(stubs / "libc.so"), str(stubs / "libc.o")])
     return str(stubs / "libc.so")
 
 
@@ -144,7 +166,10 @@ def make_key(path: Path) -> str:
 def start_sshd(home: Path) -> Iterator[Sshd]:
     """sshd in the foreground as this user, ended with its children when the block ends."""
     program = shutil.which("sshd") or "/usr/sbin/sshd"
-    need(Path(program).exists() and shutil.which("ssh-keygen"), "needs sshd: apt-get install openssh-server")
+    need(
+        Path(program).exists() and shutil.which("ssh-keygen"),
+        "needs sshd: apt-get install openssh-server",
+    )
     home.mkdir(parents=True, exist_ok=True)
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)  # sshd as root wants its separation directory

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
+import struct
+import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rig
+
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget, Limits
 from smelt.devicefarm.channel import PipeChannel
@@ -29,7 +34,9 @@ from smelt.devicefarm.ssh import SshAddress, SshTransport
 from smelt.devicefarm.transport import Transport
 from smelt.devicefarm.verdict import Verdict, verdict_of_error
 
-FINE, SEGFAULT, ABORT, SPIN, PRINT, EAT, LEAVE, REFUSE, FLOOD, NAP, OVERFLOW, GRANDCHILD, SCRIBBLE, BAD = range(14)
+(
+    FINE, SEGFAULT, ABORT, SPIN, PRINT, EAT, LEAVE, REFUSE, FLOOD, NAP, OVERFLOW, GRANDCHILD, SCRIBBLE, BAD,
+) = range(14)  # fmt: skip
 LIMITS = Limits(connect=20, load=20, run=20, output=20, grace=5, total=120)
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -53,7 +60,9 @@ def _local_store(request: pytest.FixtureRequest, tmp: Path) -> Place:
 
 
 def _static(request: pytest.FixtureRequest, tmp: Path) -> Place:
-    return Place(LocalTransport("static"), request.getfixturevalue("static_bundle"), os.uname().machine)
+    return Place(
+        LocalTransport("static"), request.getfixturevalue("static_bundle"), os.uname().machine
+    )
 
 
 def _qemu(request: pytest.FixtureRequest, tmp: Path) -> Place:
@@ -69,7 +78,13 @@ def _ssh(request: pytest.FixtureRequest, tmp: Path) -> Place:
     return Place(transport, request.getfixturevalue("native_bundle"), os.uname().machine)
 
 
-PLACES = {"local": _local, "store": _local_store, "static": _static, "qemu-user": _qemu, "ssh": _ssh}
+PLACES = {
+    "local": _local,
+    "store": _local_store,
+    "static": _static,
+    "qemu-user": _qemu,
+    "ssh": _ssh,
+}
 
 
 @pytest.fixture(params=list(PLACES))
@@ -163,7 +178,15 @@ def test_large_tensors(client: RunnerClient) -> None:
 
 
 def test_timed_run(client: RunnerClient, place: Place) -> None:
-    plan = RunPlan(warmup_runs=3, warmup_min=0.01, warmup_max=0.5, samples=20, min_time=0.01, max_time=5, profile=True)
+    plan = RunPlan(
+        warmup_runs=3,
+        warmup_min=0.01,
+        warmup_max=0.5,
+        samples=20,
+        min_time=0.01,
+        max_time=5,
+        profile=True,
+    )
     report = client.run([X, mode(NAP)], plan)
     assert len(report.samples_ns) >= 20
     assert len(report.warmup_ns) >= 3
@@ -236,7 +259,9 @@ def test_flood_of_prints_is_bounded(client: RunnerClient) -> None:
 
 def test_memory_limit(place: Place) -> None:
     limit = 1 << 30 if place.transport.emulated else 256 << 20
-    with open_session(place.transport, place.bundle, budget=Budget(LIMITS), memory_limit=limit) as client:
+    with open_session(
+        place.transport, place.bundle, budget=Budget(LIMITS), memory_limit=limit
+    ) as client:
         assert np.array_equal(client.run([X, mode(FINE)]).outputs["y"], 2 * X)
         with pytest.raises(RunnerError) as caught:
             client.run([X, mode(EAT)])
@@ -260,7 +285,9 @@ def test_wrong_inputs_are_named(client: RunnerClient) -> None:
     with pytest.raises(SmeltError, match="NumPy type"):
         client.set_input(0, np.array(["text"]))
     with pytest.raises(RunnerError, match="input 7 does not exist"):
-        client.set_input(7, np.zeros(3_000_000, np.float32))  # several DATA frames are in the link already
+        client.set_input(
+            7, np.zeros(3_000_000, np.float32)
+        )  # several DATA frames are in the link already
     with pytest.raises(RunnerError, match="was not set"):
         client.run()
     with pytest.raises(RunnerError, match="no run has succeeded"):
@@ -304,9 +331,20 @@ def test_closing_in_the_middle_of_a_run_leaves_nothing(place: Place) -> None:
         assert client.facts is not None
         pid = client.facts.pid
         (worker,) = children(pid)
-        threading.Thread(target=lambda: pytest.raises(SmeltError, client.run, [X, mode(SPIN)]), daemon=True).start()
+        failures: list[SmeltError] = []
+
+        def hang() -> None:
+            try:
+                client.run([X, mode(SPIN)])
+            except SmeltError as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=hang)
+        thread.start()
         time.sleep(0.3)
         client._channel.close()
+        thread.join(5)
+        assert [f.kind for f in failures] == ["infra"]
     assert gone(pid)
     assert gone(worker)
 
@@ -369,9 +407,6 @@ def corrupt(data: bytes, at: int) -> bytes:
 
 
 def oversized() -> bytes:
-    import struct
-    import zlib
-
     head = struct.pack("<IBBHQQI", 0x544C4D53, 1, 1, 0, 1, 0, 1 << 30)
     return head + struct.pack("<I", zlib.crc32(head))
 
@@ -452,11 +487,15 @@ def test_runner_that_cannot_start(tmp_path: Path) -> None:
 # ---- Android ----
 
 
-def test_android_library_on_the_glibc_shim(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_android_library_on_the_glibc_shim(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rig.need(shutil.which("qemu-aarch64-static"), "needs qemu: apt-get install qemu-user-static")
     monkeypatch.delenv("SMELT_BIONIC_ROOT", raising=False)
     home = tmp_path_factory.mktemp("android")
-    bundle = rig.build_arm64(home / "bundle", target="aarch64-linux-android", library_names="android")
+    bundle = rig.build_arm64(
+        home / "bundle", target="aarch64-linux-android", library_names="android"
+    )
     shim_runner = home / "smelt_run.shim"
     shutil.move(bundle / "smelt_run", shim_runner)
     transport = android_emulated(home / "cache", shim_runner=shim_runner)
@@ -496,20 +535,21 @@ def test_unreadable_host_key(sshd: rig.Sshd, native_bundle: Path) -> None:
 
 
 def test_nobody_listens(tmp_path: Path, native_bundle: Path) -> None:
-    address = SshAddress("127.0.0.1", rig.free_port(), "root", rig.make_key(tmp_path / "key"), tmp_path / "key")
+    key = rig.make_key(tmp_path / "key")
+    address = SshAddress("127.0.0.1", rig.free_port(), "root", key, tmp_path / "key")
     with pytest.raises(SmeltError, match="cannot be reached"):
         SshTransport("board", address).deploy(native_bundle, Budget(LIMITS))
 
 
 def test_silent_server_meets_the_deadline(tmp_path: Path, native_bundle: Path) -> None:
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as server:
         key = rig.make_key(tmp_path / "key")
         address = SshAddress("127.0.0.1", server.getsockname()[1], "root", key, tmp_path / "key")
         start = time.monotonic()
         with pytest.raises(SmeltError):
-            SshTransport("board", address).deploy(native_bundle, Budget(replace(LIMITS, connect=1.0)))
+            SshTransport("board", address).deploy(
+                native_bundle, Budget(replace(LIMITS, connect=1.0))
+            )
         assert time.monotonic() - start < 8
 
 
@@ -577,8 +617,6 @@ except SmeltError as error:
 
 
 def test_full_disk_is_infra_and_leaves_no_half_file(native_bundle: Path, tmp_path: Path) -> None:
-    import subprocess
-
     bundle = tmp_path / "bundle"
     shutil.copytree(native_bundle, bundle)
     (bundle / "weights.bin").write_bytes(bytes(4 << 20))
@@ -597,8 +635,6 @@ def test_full_disk_over_ssh(tmp_path: Path, native_bundle: Path) -> None:
     shutil.copytree(native_bundle, bundle)
     (bundle / "weights.bin").write_bytes(bytes(4 << 20))
     with rig.start_sshd(tmp_path / "sshd") as server:
-        import subprocess
-
         subprocess.run(["prlimit", f"--pid={server.pid}", f"--fsize={1 << 20}"], check=True)
         transport = SshTransport("full", server.address, root=str(tmp_path / "root"))
         start = time.monotonic()

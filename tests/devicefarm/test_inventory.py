@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.inventory import (
     BUILTIN,
@@ -35,7 +36,9 @@ DEVICES = st.builds(
 
 
 @given(st.lists(DEVICES, max_size=4, unique_by=lambda d: d.name))
-def test_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, devices: list[Device]) -> None:
+def test_written_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, devices: list[Device]
+) -> None:
     path = tmp_path_factory.mktemp("inventory") / "devices.toml"
     write_inventory({d.name: d for d in devices}, path)
     assert read_inventory(path) == {d.name: d for d in BUILTIN} | {d.name: d for d in devices}
@@ -60,7 +63,9 @@ def test_android_says_which_way(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_such_device(tmp_path: Path) -> None:
-    with pytest.raises(SmeltError, match="no device is called 'pixel'; there are android-emulated") as caught:
+    with pytest.raises(
+        SmeltError, match="no device is called 'pixel'; there are android-emulated"
+    ) as caught:
         find_device("pixel", tmp_path / "none.toml")
     assert verdict_of_error(caught.value) is Verdict.NO_DEVICE
     assert Verdict.NO_DEVICE.exit_code == 4
@@ -75,9 +80,18 @@ def test_no_such_device(tmp_path: Path) -> None:
         ("schema_version = 1\ndevice = 3\n", "tables are wanted"),
         ("schema_version = 1\n[device.Bad]\ntransport='ssh'\nplatform='x'\n", "lower-case"),
         ("schema_version = 1\n[device.a]\ntransport='ssh'\n", "platform is missing"),
-        ("schema_version = 1\n[device.a]\ntransport='ssh'\nplatform='x'\nport=0\n", "port cannot be 0"),
-        ("schema_version = 1\n[device.a]\ntransport='ssh'\nplatform='x'\ntags='y'\n", "tags cannot be"),
-        ("schema_version = 1\n[device.a]\ntransport='ssh'\nplatform='x'\nhots='y'\n", "unknown hots"),
+        (
+            "schema_version = 1\n[device.a]\ntransport='ssh'\nplatform='x'\nport=0\n",
+            "port cannot be 0",
+        ),
+        (
+            "schema_version = 1\n[device.a]\ntransport='ssh'\nplatform='x'\ntags='y'\n",
+            "tags cannot be",
+        ),
+        (
+            "schema_version = 1\n[device.a]\ntransport='ssh'\nplatform='x'\nhots='y'\n",
+            "unknown hots",
+        ),
     ],
 )
 def test_broken_files_are_named(tmp_path: Path, text: str, message: str) -> None:

@@ -1,17 +1,20 @@
-"""The runner by itself: its command line, a fake sysfs, other C compilers' targets, and a sanitized build under fuzz."""
+"""The runner by itself: its command line, a fake sysfs, other C compilers' targets, and a
+sanitized build under fuzz.
+"""
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import subprocess
+import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import rig
+
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget, Limits
 from smelt.devicefarm.channel import PipeChannel
@@ -23,7 +26,9 @@ X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
 def shell(*argv: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(a) for a in argv], capture_output=True, text=True, timeout=20, check=False)
+    return subprocess.run(
+        [str(a) for a in argv], capture_output=True, text=True, timeout=20, check=False
+    )
 
 
 @pytest.mark.parametrize("kind", ["native_bundle", "static_bundle"])
@@ -72,17 +77,21 @@ def test_throttling_makes_times_invalid(native_bundle: Path, tmp_path: Path) -> 
     try:
         facts = client.hello()
         c = facts.condition
-        assert (c.temperature, c.frequency_khz, c.frequency_limit_khz) == (63.5, 1_500_000, 1_800_000)
+        assert (c.temperature, c.frequency_khz, c.frequency_limit_khz) == (
+            63.5,
+            1_500_000,
+            1_800_000,
+        )
         assert c.governor == "schedutil"
         client.load(str(native_bundle))
         calm = client.run([X, np.int32(9)], QUICK)
         assert not any("throttled" in why or "hot" in why for why in calm.invalid)
 
-        import threading
-
         threading.Timer(0.15, fake_sysfs, (tmp_path, 97_000, 600_000)).start()
         hot = client.run([X, np.int32(9)], QUICK)
-        assert any("throttled: the frequency limit fell from 1800000 to 600000" in w for w in hot.invalid)
+        assert any(
+            "throttled: the frequency limit fell from 1800000 to 600000" in w for w in hot.invalid
+        )
         assert any("too hot: 97" in w for w in hot.invalid)
         assert hot.timing is not None and not hot.timing.publishable
     finally:
@@ -97,15 +106,11 @@ TRIPLES = [
 
 @pytest.mark.parametrize("triple", TRIPLES)
 def test_compiles_for_every_platform_without_libc_headers(triple: str, tmp_path: Path) -> None:
-    cache = str(tmp_path / "cache")
-    env = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
     for static in ([], ["-DSMELT_STATIC"]):
-        rig.run(
-            [*rig.zig(), "cc", "-target", triple, "-c", "-O1", "-std=c11", "-fPIC", "-Wall", "-Wextra", "-Werror",
-             "-fno-sanitize=all", "-fno-stack-protector", *static, str(rig.RUNTIME / "runner.c"),
-             "-o", str(tmp_path / "runner.o")],
-            env=env,
-        )  # fmt: skip
+        flags = ["-c", "-O1", "-std=c11", "-fPIC", "-Wall", "-Wextra", "-Werror", *static]
+        runtime = ["-fno-sanitize=all", "-fno-stack-protector"]
+        files = [str(rig.RUNTIME / "runner.c"), "-o", str(tmp_path / "runner.o")]
+        rig.run([*rig.zig(), "cc", "-target", triple, *flags, *runtime, *files], env=rig.zig_env())
 
 
 # ---- a sanitized build under mutated requests ----
@@ -135,7 +140,9 @@ def valid_session(bundle: Path) -> list[bytes]:
 
 
 def mutated(frames: list[bytes], rng: random.Random) -> list[bytes]:
-    """One change: of a payload with a right checksum (so that it gets deep), of raw bytes, or of the order."""
+    """One change: of a payload with a right checksum (so that it gets deep), of raw bytes, or of
+    the order.
+    """
     frames = list(frames)
     at = rng.randrange(len(frames))
     how = rng.randrange(4)
@@ -145,11 +152,19 @@ def mutated(frames: list[bytes], rng: random.Random) -> list[bytes]:
             payload[rng.randrange(len(payload))] = rng.choice([0, 1, 0x7F, 0x80, 0xFF])
             kind = FrameType(frames[at][5])
             # the job number stays, so that the answer counts
-            frames[at] = encode(Frame(kind, bytes(payload), int.from_bytes(frames[at][8:16], "little")))
+            frames[at] = encode(
+                Frame(kind, bytes(payload), int.from_bytes(frames[at][8:16], "little"))
+            )
     elif how == 1:
         payload = frames[at][32:-4]
-        cut = payload[: rng.randrange(len(payload) + 1)] if rng.random() < 0.7 else payload + bytes(rng.randrange(99))
-        frames[at] = encode(Frame(FrameType(frames[at][5]), cut, int.from_bytes(frames[at][8:16], "little")))
+        cut = (
+            payload[: rng.randrange(len(payload) + 1)]
+            if rng.random() < 0.7
+            else payload + bytes(rng.randrange(99))
+        )
+        frames[at] = encode(
+            Frame(FrameType(frames[at][5]), cut, int.from_bytes(frames[at][8:16], "little"))
+        )
     elif how == 2:
         raw = bytearray(frames[at])
         raw[rng.randrange(len(raw))] ^= 1 << rng.randrange(8)
@@ -166,19 +181,33 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
     flags = ["gcc", "-std=c11", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
              "-Wno-builtin-declaration-mismatch", f"-I{rig.RUNTIME}"]  # fmt: skip
     rig.run([*flags, str(rig.RUNTIME / "runner.c"), "-o", str(out / "smelt_run")])
-    rig.run([*flags, "-w", "-shared", "-fPIC", str(rig.HERE / "fake_model.c"), "-o", str(out / "libmodel.so")])
+    rig.run(
+        [
+            *flags,
+            "-w",
+            "-shared",
+            "-fPIC",
+            str(rig.HERE / "fake_model.c"),
+            "-o",
+            str(out / "libmodel.so"),
+        ]
+    )
     return out
 
 
 def converse(runner: Path, frames: list[bytes]) -> tuple[int, str]:
-    """Send frame by frame, each once the last request was answered or 0.3 s have gone; the exit code and stderr."""
+    """Send frame by frame, each once the last request was answered or 0.3 s have gone; the exit
+    code and stderr.
+    """
     channel = PipeChannel([str(runner), "--serve"], close_limit=3.0)
     try:
         for data in frames:
             channel.send(data, time.monotonic() + 5)
             if data[5] != FrameType.SETIN:
                 try:
-                    while b'"status"' not in channel.receive(time.monotonic() + 0.3):
+                    while (
+                        answer := channel.receive(time.monotonic() + 0.3)
+                    ) and b'"status"' not in answer:
                         pass
                 except SmeltError:
                     pass
@@ -202,7 +231,9 @@ def test_sanitized_runner_survives_mutated_requests(sanitized: Path) -> None:
     for case in range(60):
         code, stderr = converse(sanitized / "smelt_run", mutated(good, rng))
         assert code in (0, 3), f"seed {seed} case {case}: {code} {stderr}"
-        assert "Sanitizer" not in stderr and "runtime error" not in stderr, f"seed {seed} case {case}: {stderr}"
+        assert "Sanitizer" not in stderr and "runtime error" not in stderr, (
+            f"seed {seed} case {case}: {stderr}"
+        )
 
 
 def test_sanitized_runner_passes_a_large_tensor(sanitized: Path) -> None:

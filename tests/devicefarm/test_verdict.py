@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
+
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget, Limits
 from smelt.devicefarm.client import KIND_OF_STATUS
@@ -61,11 +62,16 @@ CALM = Condition(45.0, 1_500_000, 1_800_000, "schedutil", 0.2)
         (CALM, CALM, False, "warm-up"),
     ],
 )
-def test_reasons_for_doubt(after: Condition, before: Condition, stable: bool, word: str | None) -> None:
+def test_reasons_for_doubt(
+    after: Condition, before: Condition, stable: bool, word: str | None
+) -> None:
     reasons = invalid_reasons(before, after, emulated=False, cores=2, stable=stable)
     assert (word is None) == (not reasons)
     assert word is None or any(word in r for r in reasons)
-    assert len(invalid_reasons(before, after, emulated=True, cores=2, stable=stable)) == len(reasons) + 1
+    assert (
+        len(invalid_reasons(before, after, emulated=True, cores=2, stable=stable))
+        == len(reasons) + 1
+    )
 
 
 def test_errors_survive_pickling() -> None:
