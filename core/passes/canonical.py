@@ -169,7 +169,7 @@ def _slice_slice(g: Editor, n: Node) -> Ref | None:
 
 @rule("slice")
 def _slice_concat(g: Editor, n: Node) -> Ref | None:
-    # slice(concat(a, b, c)) that is exactly b  -->  b
+    # slice(concat(a, b, c)) inside b  -->  slice(b), or b
     joined = g.made_by(n.inputs[0], "concat")
     if joined is None or any(s != 1 for s in ints_of(n.attrs["steps"])):
         return None
@@ -178,12 +178,14 @@ def _slice_concat(g: Editor, n: Node) -> Ref | None:
     others = [a for a in range(len(shape)) if a != axis]
     if any(starts[a] != ZERO or ends[a] != shape[a] for a in others):
         return None
-    at = ZERO
+    at, facts = ZERO, g.engine.facts
     for part in joined.inputs:
-        end = at + g.shape(part)[axis]
-        if starts[axis] == at and ends[axis] == end and whole(g, part, n):
+        first, last, extent = starts[axis] - at, ends[axis] - at, g.shape(part)[axis]
+        if first == ZERO and last == extent and whole(g, part, n):
             return part
-        at = end
+        if facts.prove_le(0, first) is YES and facts.prove_le(last, extent) is YES:
+            return _take(g, n, part, axis, first, last)
+        at = at + extent
     return None
 
 

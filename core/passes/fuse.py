@@ -123,6 +123,7 @@ class _Fusion:
                 refused.add(ref)
             else:
                 group = bigger
+                refused = set()  # what had readers outside the group may have them all inside now
 
     def _candidates(self, group: Group, refused: set[Ref]) -> list[tuple[Ref, Group]]:
         found = []

@@ -27,7 +27,7 @@ class Random:
 
     def module(self) -> Module:
         """One of the families, by the dice."""
-        family: tuple[Callable[[], Module], ...] = (self.net, self.chain, self.soup)
+        family: tuple[Callable[[], Module], ...] = (self.net, self.net, self.soup, self.soup, self.chain)
         return family[int(self.rng.integers(len(family)))]()
 
     # ------------------------------------------------------------ pieces
@@ -59,15 +59,45 @@ class Random:
         """Convolutions, norms, activations, joins and pools, channels first."""
         b = Build("f32[N, 4, H, W]")
         stock = [b.inputs[0]]
-        for _ in range(int(self.rng.integers(3, 8))):
-            x = stock[int(self.rng.integers(len(stock)))]
-            step = (self.conv, self.activation, self.join, self.pool, self.squeeze, self.resize)
+        for _ in range(int(self.rng.integers(6, 16))):
+            x = self.recent(stock)
+            step = (
+                self.conv, self.conv, self.activation, self.join, self.pool, self.squeeze, self.resize,
+                self.across, self.view,
+            )
             stock.append(step[int(self.rng.integers(len(step)))](b, x, stock))
-        outputs = [stock[-1], stock[int(self.rng.integers(1, len(stock)))]]
+        outputs = [stock[-1], self.recent(stock[1:]), stock[-2]]
         if self.rng.integers(2):
-            y = b("reduce_mean", outputs[0], axes=(2, 3), keepdims=bool(self.rng.integers(2)))
+            axes = (2, 3) if len(b.g.shape(outputs[0])) == 4 else (2,)
+            y = b("reduce_mean", outputs[0], axes=axes, keepdims=bool(self.rng.integers(2)))
             outputs[0] = b("reshape", y, shape=(b.g.shape(y)[0], b.g.shape(y)[1]))
         return b.done(*dict.fromkeys(outputs))
+
+    def recent(self, stock: list[Ref]) -> Ref:
+        """One of the last three, mostly."""
+        back = int(self.rng.integers(3)) if self.rng.integers(4) else int(self.rng.integers(len(stock)))
+        return stock[max(len(stock) - 1 - back, 0)]
+
+    def across(self, b: Build, x: Ref, stock: list[Ref]) -> Ref:
+        """A reduction, softmax or running total along some axis, put back into shape."""
+        axis = int(self.rng.integers(1, 4))
+        if self.rng.integers(2):
+            return b("softmax", x, axis=axis)
+        axes = (axis,) if self.rng.integers(2) else (1, axis % 3 + 1)
+        s = b(str(self.pick("reduce_max", "reduce_sum")), x, axes=tuple(sorted(set(axes))), keepdims=True)
+        return b("sub", x, s)
+
+    def view(self, b: Build, x: Ref, stock: list[Ref]) -> Ref:
+        """Spatial axes flattened, something done, and back; or channels split and shuffled."""
+        n, c, h, w = b.g.shape(x)
+        if self.rng.integers(2):
+            y = b("reshape", x, shape=(n, c, h * w))
+            y = b("softmax", y, axis=2) if self.rng.integers(2) else self.unary(b, y)
+            return b("reshape", y, shape=(n, c, h, w))
+        if c.const % 2:
+            return self.along(b, x, 1)
+        y = b("reshape", x, shape=(n, to_dim(2), c // 2, h, w))
+        return b("reshape", b("transpose", y, perm=(0, 2, 1, 3, 4)), shape=(n, c, h, w))
 
     def conv(self, b: Build, x: Ref, stock: list[Ref]) -> Ref:
         channels = b.g.shape(x)[1].const
@@ -168,11 +198,14 @@ class Random:
         extents = ["N", "3", "M", "2", "K"][:rank]
         b = Build(f"f32[{', '.join(extents)}]", f"f32[{', '.join(extents)}]")
         stock = list(b.inputs)
-        for _ in range(int(self.rng.integers(3, 11))):
-            x = stock[int(self.rng.integers(len(stock)))]
-            step = (self.activation, self.pair, self.move, self.reduce, self.slice, self.softmax, self.pad)
+        for _ in range(int(self.rng.integers(4, 13))):
+            x = self.recent(stock)
+            step = (
+                self.activation, self.pair, self.move, self.move, self.reduce, self.slice, self.softmax,
+                self.pad,
+            )
             stock.append(step[int(self.rng.integers(len(step)))](b, x, stock))
-        return b.done(*dict.fromkeys((stock[-1], stock[int(self.rng.integers(2, len(stock)))])))
+        return b.done(*dict.fromkeys((stock[-1], stock[-2], self.recent(stock[2:]))))
 
     def pair(self, b: Build, x: Ref, stock: list[Ref]) -> Ref:
         alike = [r for r in stock if b.g.shape(r) == b.g.shape(x)]
