@@ -45,6 +45,7 @@ Env: TypeAlias = Mapping[str, Any]
 """Symbol -> int, or an int64 array over the loops that run at once."""
 
 LIMIT = 1 << 20  # elements evaluated at once: a few arrays of this size stay in cache
+WIDE = 1 << 11  # elements from which a reduction runs term by term: NumPy's own scans are slow there
 
 
 # ---------------------------------------------------------------- scalars and index expressions
@@ -375,9 +376,11 @@ class _Run:
             if e.kind in ("argmax", "argmin"):
                 raise _broken(self, f"{e.kind} over nothing")
             return np.asarray(identity(e.kind, e.dtype))
+        width = prod(np.broadcast_shapes(*(np.shape(v) for v in env.values() if np.ndim(v)), (1,)))
+        if width >= WIDE and e.kind not in ("argmax", "argmin"):
+            return self.reduce_wide(e, env, live, extents)
         outer = {k: v[..., None] if isinstance(v, np.ndarray) and v.ndim else v for k, v in env.items()}
         inner_live = live[..., None] if isinstance(live, np.ndarray) and live.ndim else live
-        width = prod(np.broadcast_shapes(*(np.shape(v) for v in outer.values() if np.ndim(v)), (1,)))
         step = total if e.kind in ("argmax", "argmin") else max(1, LIMIT // max(1, width))
         carried: Array | None = None
         for at in range(0, total, step):
@@ -393,6 +396,16 @@ class _Run:
         # A sum starts at 0: the only term it changes is -0.0.
         result = carried + e.dtype.numpy.type(0) if e.kind == "sum" else carried
         return np.asarray(result).astype(e.dtype.numpy, copy=False)
+
+    def reduce_wide(self, e: Reduce, env: Env, live: Any, extents: Sequence[int]) -> Array:
+        """Term after term, for many elements at once."""
+        total = np.asarray(identity(e.kind, e.dtype))
+        inner = dict(env)
+        for at in np.ndindex(*extents):
+            inner.update(zip((a.var for a in e.axes), at, strict=True))
+            term = cast_array(self.eval(e.body, inner, live), e.dtype)
+            total = np.asarray(_STEP[e.kind](total, term)).astype(e.dtype.numpy, copy=False)
+        return total
 
     def terms(
         self, e: Reduce, outer: Env, live: Any, extents: Sequence[int], at: int, count: int

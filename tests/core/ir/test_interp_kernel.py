@@ -64,8 +64,11 @@ def test_chunks_mean_the_whole(s: gen.Sample) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(interp, "LIMIT", 3)
         parts = run_kernel(s.kernel, s.dims, s.inputs)
-    for a, b in zip(whole, parts, strict=True):
+        patch.setattr(interp, "WIDE", 1)
+        terms = run_kernel(s.kernel, s.dims, s.inputs)
+    for a, b, c in zip(whole, parts, terms, strict=True):
         np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(a, c)
 
 
 def test_a_sum_adds_in_order_in_its_own_type() -> None:
