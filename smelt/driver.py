@@ -96,8 +96,8 @@ def lower(request: Request, progress: Progress = lambda stage: None) -> Lowered:
     progress("optimise")
     module = run_pipeline(module, PIPELINE, context)
     progress("schedule")
-    module = schedule_module(module, context.machine)
-    module = pack_weights(module)
+    naive = module
+    module = pack_weights(schedule_module(naive, context.machine), naive)
     if context.dump is not None:
         (context.dump / "99-scheduled.smelt").write_text(print_module(module), "utf-8")
     progress("plan")
