@@ -10,9 +10,9 @@ from smelt.core.passes.constants import elements
 from smelt.core.passes.context import Context
 from smelt.core.passes.editor import STRUCTURAL, Array, Attrs, Editor, edit_module
 
-# what grows beyond this many times its inputs stays an op: a broadcast constant costs less to make
-# than to read
-GROWTH = 2
+# what grows beyond this many times its inputs stays an op (a broadcast constant costs less to make
+# than to read); 4 lets weights of 8 bits become floats
+GROWTH = 4
 SMALL = 4096
 
 
