@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from smelt.core.diag import SmeltError
 
@@ -14,7 +14,8 @@ class Limits:
     """How long each step may take, in seconds.
 
     upload_floor: bytes per second that a link must reach; a transfer of n bytes may take `upload` +
-    n / upload_floor. idle: a runner that hears nothing from its host for so long ends itself.
+    n / upload_floor. run: what a run may take beyond the times that its own plan allows for warm-up
+    and samples. idle: a runner that hears nothing from its host for so long ends itself.
     grace: what the host waits longer than the device's own deadline before it calls the link dead.
     """
 
@@ -29,12 +30,6 @@ class Limits:
     idle: float = 900.0
     grace: float = 5.0
     total: float = 3600.0
-
-    def scaled(self, factor: float) -> Limits:
-        """The same limits for a device that is `factor` times slower (emulation)."""
-        return replace(
-            self, load=self.load * factor, run=self.run * factor, output=self.output * factor
-        )
 
 
 def infra(what: str, *, hint: str | None = None) -> SmeltError:

@@ -173,7 +173,9 @@ class RunnerClient:
         if inputs is not None:
             for index, value in self._ordered(model, inputs):
                 self.set_input(index, value)
-        limit = min(self.budget.limits.run, 1e6)
+        limit = self.budget.limits.run
+        if plan.samples:
+            limit += plan.warmup_max + plan.max_time
         reply = self._request(FrameType.RUN, _run_body(plan, limit), limit)
         found = reply.stats("run")
         if found is None:

@@ -113,7 +113,8 @@ class Decoder:
         total = HEADER_BYTES + length + CRC.size
         if len(self._pending) < total:
             return None
-        payload = bytes(self._pending[HEADER_BYTES : HEADER_BYTES + length])
+        with memoryview(self._pending) as view:  # a slice of the bytearray would be a second copy
+            payload = bytes(view[HEADER_BYTES : HEADER_BYTES + length])
         crc = CRC.unpack_from(self._pending, HEADER_BYTES + length)[0]
         del self._pending[:total]
         if zlib.crc32(payload) != crc:

@@ -27,7 +27,7 @@ from smelt.devicefarm.client import RunnerClient, open_session
 from smelt.devicefarm.doctor import examine, healthy
 from smelt.devicefarm.frames import Decoder, Frame, FrameType, encode
 from smelt.devicefarm.local import LocalTransport
-from smelt.devicefarm.measure import QUICK, RunPlan
+from smelt.devicefarm.measure import RunPlan
 from smelt.devicefarm.qemu_user import android_emulated, qemu_user
 from smelt.devicefarm.report import RunnerError
 from smelt.devicefarm.ssh import SshAddress, SshTransport
@@ -357,7 +357,7 @@ def test_stopped_runner_meets_the_hosts_deadline(place: Place) -> None:
         start = time.monotonic()
         try:
             with pytest.raises(SmeltError, match="longer than its limit") as caught:
-                client.run(plan=QUICK)
+                client.run()
             assert caught.value.kind == "infra"
             client.close()
             assert time.monotonic() - start < 5
