@@ -120,7 +120,9 @@ def _scale_behind_bias(g: Editor, n: Node) -> Ref | None:
     m = g.made_by(total.inputs[0], "matmul")
     if b is None or c is None or m is None or _linear(g, total.inputs[0], total) is None:
         return None
-    if _constant_of(g, n, m) is None or _constant_of(g, total, m) is None or g.type_of(n.inputs[0]) != n.output.type:
+    if _constant_of(g, n, m) is None or _constant_of(g, total, m) is None:
+        return None
+    if g.type_of(n.inputs[0]) != n.output.type:
         return None
     both = np.asarray(np.asarray(b, np.float64) * c, b.dtype)
     y = g.emit("mul", (total.inputs[0], n.inputs[1]))

@@ -150,9 +150,9 @@ def _concat_slices(g: Editor, n: Node) -> Ref | None:
 @rule("slice")
 def _slice_whole(g: Editor, n: Node) -> Ref | None:
     # slice(x) of everything  -->  x
-    if any(s != 1 for s in ints_of(n.attrs["steps"])):
-        return None
-    return n.inputs[0] if whole(g, n.inputs[0], n) and all(d == ZERO for d in dims_of(n.attrs["starts"])) else None
+    forward = all(s == 1 for s in ints_of(n.attrs["steps"]))
+    from_start = all(d == ZERO for d in dims_of(n.attrs["starts"]))
+    return n.inputs[0] if forward and from_start and whole(g, n.inputs[0], n) else None
 
 
 @rule("slice")
@@ -215,7 +215,7 @@ def _gather_constant(g: Editor, n: Node) -> Ref | None:
     if (flat != first + np.arange(flat.size)).any() or (first < 0 <= int(flat[-1])):
         return None
     start = extent + first if first < 0 else to_dim(first)
-    known = extent.is_const and 0 <= start.const and start.const + flat.size <= extent.const
+    known = extent.is_const and start.const >= 0 and start.const + flat.size <= extent.const
     if not known and g.engine.facts.prove_le(start + flat.size, extent) is not YES:
         return None
     if not known and g.engine.facts.prove_le(0, start) is not YES:
@@ -237,15 +237,15 @@ def _take(g: Editor, n: Node, x: Ref, axis: int, start: Dim, end: Dim) -> Ref:
 
 # types whose every value the other type can hold
 _EXACT: dict[str, frozenset[str]] = {
-    "bool": frozenset("u8 u16 u32 u64 i8 i16 i32 i64 f16 bf16 f32 f64".split()),
-    "u8": frozenset("u16 u32 u64 i16 i32 i64 f16 bf16 f32 f64".split()),
-    "i8": frozenset("i16 i32 i64 f16 bf16 f32 f64".split()),
-    "u16": frozenset("u32 u64 i32 i64 f32 f64".split()),
-    "i16": frozenset("i32 i64 f32 f64".split()),
-    "u32": frozenset("u64 i64 f64".split()),
-    "i32": frozenset("i64 f64".split()),
-    "f16": frozenset("f32 f64".split()),
-    "bf16": frozenset("f32 f64".split()),
+    "bool": frozenset(["u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "f16", "bf16", "f32", "f64"]),
+    "u8": frozenset(["u16", "u32", "u64", "i16", "i32", "i64", "f16", "bf16", "f32", "f64"]),
+    "i8": frozenset(["i16", "i32", "i64", "f16", "bf16", "f32", "f64"]),
+    "u16": frozenset(["u32", "u64", "i32", "i64", "f32", "f64"]),
+    "i16": frozenset(["i32", "i64", "f32", "f64"]),
+    "u32": frozenset(["u64", "i64", "f64"]),
+    "i32": frozenset(["i64", "f64"]),
+    "f16": frozenset(["f32", "f64"]),
+    "bf16": frozenset(["f32", "f64"]),
     "f32": frozenset(["f64"]),
 }
 
@@ -423,7 +423,8 @@ def _implicit_broadcast(g: Editor, n: Node) -> Ref | None:
             continue
         x = wide.inputs[0]
         shape, target = g.shape(x), g.shape(r)
-        plain = all(is_one(a) or a == b for a, b in zip(shape, target[len(target) - len(shape) :], strict=True))
+        tail = target[len(target) - len(shape) :]
+        plain = all(is_one(a) or a == b for a, b in zip(shape, tail, strict=True))
         if plain and any(j != k and g.shape(s) == n.output.type.shape for j, s in enumerate(n.inputs)):
             inputs = tuple(x if j == k else s for j, s in enumerate(n.inputs))
             return g.emit(n.op, inputs, n.attrs)
@@ -495,8 +496,9 @@ def _pad_into_window(g: Editor, n: Node) -> Ref | None:
 
 RULES: tuple[Rule, ...] = (
     _reshape_reshape, _reshape_same, _transpose_transpose, _transpose_view, _transpose_of_unit_reshape,
-    _broadcast_same, _broadcast_ones, _concat_simple, _concat_concat, _concat_slices, _slice_whole, _slice_slice,
-    _slice_concat, _pad_nothing, _tile_once, _gather_constant, _cast_same, _cast_cast, _cast_from_dims,
+    _broadcast_same, _broadcast_ones, _concat_simple, _concat_concat, _concat_slices, _slice_whole,
+    _slice_slice, _slice_concat, _pad_nothing, _tile_once, _gather_constant, _cast_same, _cast_cast,
+    _cast_from_dims,
     _constants_right, _comparisons_right, _neutral, _sub_constant, _div_power_of_two, _constant_chain,
     _pow_small, _twice, _idempotent, _max_zero, _clip_open, _where_constant, _implicit_broadcast,
     _views_last, _reduce_units, _pad_into_window,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -45,7 +46,7 @@ def drop_units(nest: NestForm) -> NestForm:
 
 
 def drop_unit_axes(e: Expr) -> Expr:
-    """sum a in 1, b in n { f(a, b) }  -->  sum b in n { f(0, b) }, and a reduction over nothing is its body"""
+    """sum a in 1, b in n { f(a, b) }  -->  sum b in n { f(0, b) };  sum over nothing { x }  -->  x"""
 
     def visit(x: Expr) -> Expr:
         if not isinstance(x, Reduce):
@@ -85,10 +86,10 @@ def collapse(nest: NestForm) -> NestForm:
 
 def _pairs(nest: NestForm) -> list[Pair]:
     names = [v for v, _ in nest.variables]
-    found = list(zip(names, names[1:], strict=False))
+    found = list(itertools.pairwise(names))
     for axes in _reductions(nest.value):
         mine = [a.var for a in axes]
-        found += [p for p in zip(mine, mine[1:], strict=False) if p not in found]
+        found += [p for p in itertools.pairwise(mine) if p not in found]
     return found
 
 

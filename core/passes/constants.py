@@ -14,7 +14,7 @@ from smelt.core.passes.editor import Array, Editor
 
 # x op c and c op x are the same; constants stand on the right
 COMMUTATIVE = frozenset(
-    "add mul min max and or xor equal not_equal bit_and bit_or bit_xor".split()
+    ["add", "mul", "min", "max", "and", "or", "xor", "equal", "not_equal", "bit_and", "bit_or", "bit_xor"]
 )
 
 

@@ -37,7 +37,7 @@ def _share_weights(module: Module) -> Module:
 
 def _share_nodes(editor: Editor) -> None:
     seen: dict[Hashable, tuple[Ref, ...]] = {}
-    for key in editor.keys():
+    for key in editor.in_order():
         node = editor.nodes[key]
         if node.op not in OPS or not OPS[node.op].pure or node.regions:
             continue

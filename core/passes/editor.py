@@ -279,7 +279,7 @@ class Editor:
 
     # ------------------------------------------------------------ the result
 
-    def keys(self) -> list[int]:
+    def in_order(self) -> list[int]:
         """All nodes, in their places."""
         return sorted(self.nodes, key=lambda k: (self._place[k], k))
 
@@ -288,7 +288,7 @@ class Editor:
         order: list[int] = []
         seen: set[int] = set()
         live = self._live()
-        for root in self.keys():
+        for root in self.in_order():
             if root in live:
                 self._visit(root, seen, order)
         nodes = tuple(self.nodes[k] for k in order)

@@ -23,7 +23,7 @@ def fold(module: Module, ctx: Context) -> Module:
 
 
 def _fold(editor: Editor, limit: int) -> None:
-    for key in editor.keys():
+    for key in editor.in_order():
         node = editor.nodes[key]
         if not _constant(editor, node, limit):
             continue

@@ -71,7 +71,7 @@ class _Fusion:
     def run(self) -> None:
         for _ in range(3):
             self.groups = {}
-            for key in self.g.keys():
+            for key in self.g.in_order():
                 if self._fusible(self.g.nodes[key]):
                     self.groups[key] = self._grow(key)
             stored = self._stored()
@@ -148,7 +148,7 @@ class _Fusion:
         read = group.outside[ref]
         if not self._allowed(group, read, producer) or not self._single(group, ref, producer):
             return None
-        keys = sorted({*group.nodes[:-1], *producer.nodes}, key=self._order) + [group.nodes[-1]]
+        keys = [*sorted({*group.nodes[:-1], *producer.nodes}, key=self._order), group.nodes[-1]]
         if len(keys) > self.options.fuse_nodes:
             return None
         if group.trait.size + read.loads * producer.trait.size > self.options.fuse_size:
@@ -221,8 +221,8 @@ class _Fusion:
 
     def _stored(self) -> set[int]:
         """The nodes whose value must exist in memory, from the outputs back."""
-        todo = [r for r in self.g.outputs]
-        for key in self.g.keys():
+        todo = list(self.g.outputs)
+        for key in self.g.in_order():
             n = self.g.nodes[key]
             if n.op in STRUCTURAL:
                 todo += self.g.refs_of(key)
@@ -258,7 +258,7 @@ class _Fusion:
     # ------------------------------------------------------------ the result
 
     def _emit(self, stored: set[int]) -> None:
-        for key in self.g.keys():
+        for key in self.g.in_order():
             group = self.groups.get(key)
             if key not in stored or group is None or self._is_view(self.g.nodes[key]):
                 continue

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from smelt.core.diag import unsupported
 from smelt.core.dim import Dim, Facts, sym
 from smelt.core.ir.analysis import enter, kernel_facts
-from smelt.core.ir.graph import Graph, Module, Node, Ref, TensorType
+from smelt.core.ir.graph import Attr, Graph, Module, Node, Ref, TensorType
 from smelt.core.ir.kernel import (
     Axis,
     Block,
@@ -80,7 +80,7 @@ class _Room:
 
 def _lower(editor: Editor, room: _Room) -> None:
     simplifier = Simplifier(editor.engine.facts)
-    for key in editor.keys():
+    for key in editor.in_order():
         node = editor.nodes[key]
         if node.op in KEEP:
             continue
@@ -88,7 +88,7 @@ def _lower(editor: Editor, room: _Room) -> None:
         inputs = tuple(
             _as_kernel_sees(editor, r, b) for r, b in zip(refs, kernel.inputs, strict=True)
         )
-        attrs = {"kernel": room.name_of(kernel), "dims": dims}
+        attrs: dict[str, Attr] = {"kernel": room.name_of(kernel), "dims": dims}
         editor.set_node(
             key, Node("call_kernel", inputs, node.outputs, MappingProxyType(attrs), origin=node.origin)
         )
@@ -330,10 +330,8 @@ def _proved(made: Lowered) -> bool:
         return True
     shapes = {b.name: b.shape for b in (*inputs, *outputs, *scratch)}
     facts = kernel_facts(Kernel("", tuple(DimParam(p.name) for p in params), (), (), ()))
-    for s in body:
-        if not in_bounds((i, shapes[b], g, f) for b, i, g, f in _accesses(s, facts)):
-            return False
-    return True
+    places = ((i, shapes[b], g, f) for s in body for b, i, g, f in _accesses(s, facts))
+    return in_bounds(places)
 
 
 Accesses = Iterator[tuple[str, tuple[Dim, ...], tuple[Bound, ...], Facts]]

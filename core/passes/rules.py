@@ -41,7 +41,7 @@ def run_rules(editor: Editor, rules: Sequence[Rule]) -> int:
     for r in rules:
         for op in r.ops:
             table.setdefault(op, []).append(r)
-    work = deque(editor.keys())
+    work = deque(editor.in_order())
     queued = set(work)
     applied, limit = 0, 60 * len(queued) + 10_000
     while work:

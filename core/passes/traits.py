@@ -220,7 +220,9 @@ def _place(
     names = [v for v, _ in own if v is not None]
     distinct = len(set(names)) == len(names)
     rest_zero = all(v is not None or off == to_dim(0) for v, off in own)
-    shifts = all(v is not None or not (d.symbols & scope.keys()) for (v, _), d in zip(own, load.index, strict=True))
+    shifts = all(
+        v is not None or not (d.symbols & scope.keys()) for (v, _), d in zip(own, load.index, strict=True)
+    )
     missing = bool(variables.keys() - used)
     injective = shifts and distinct and not depends and not (scope.keys() - set(names))
     exact = all(

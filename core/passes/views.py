@@ -37,7 +37,8 @@ def _above_slice(g: Editor, n: Node) -> Ref | None:
         return None
     x, source, target = part.inputs[0], g.shape(n.inputs[0]), n.output.type.shape
     cut = [a for a, (d, e) in enumerate(zip(g.shape(x), source, strict=True)) if d != e]
-    if len(cut) != 1 or any(d != to_dim(0) for a, d in enumerate(dims_of(part.attrs["starts"])) if a not in cut):
+    starts = dims_of(part.attrs["starts"])
+    if len(cut) != 1 or any(d != to_dim(0) for a, d in enumerate(starts) if a not in cut):
         return None
     at = _kept_axis(source, target, cut[0])
     if at is None or is_one(source[cut[0]]):
@@ -50,7 +51,7 @@ def _above_slice(g: Editor, n: Node) -> Ref | None:
         return tuple(value if a == at else v for a, v in enumerate(values))
 
     attrs = {
-        "starts": put(zeros, dims_of(part.attrs["starts"])[cut[0]]),
+        "starts": put(zeros, starts[cut[0]]),
         "ends": put(shape, dims_of(part.attrs["ends"])[cut[0]]),
         "steps": put(ones, part.attrs["steps"][cut[0]]),  # type: ignore[index]
     }

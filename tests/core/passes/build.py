@@ -77,7 +77,8 @@ def feeds(
         elif dtype.name == "bool":
             data = rng.integers(0, 2, shape).astype(bool)
         else:
-            data = rng.integers(int(max(low, -3) if dtype.category == "int" else 0), int(high) + 1, shape).astype(dtype.numpy)
+            first = int(max(low, -3)) if dtype.category == "int" else 0
+            data = rng.integers(first, int(high) + 1, shape).astype(dtype.numpy)
         found[v.origin] = data
     return found
 
@@ -93,7 +94,8 @@ def assert_same(before: Module, after: Module, inputs: Mapping[str, Array], fact
         assert a.shape == b.shape and a.dtype == b.dtype
         if a.dtype.kind == "f":
             wide = 2e-2 if a.dtype.itemsize == 2 else 2e-5
-            np.testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), rtol=wide * factor, atol=wide * factor)
+            x, y = a.astype(np.float64), b.astype(np.float64)
+            np.testing.assert_allclose(x, y, rtol=wide * factor, atol=wide * factor)
         else:
             np.testing.assert_array_equal(a, b)
 

@@ -133,7 +133,8 @@ class Random:
 
     def pool(self, b: Build, x: Ref, stock: list[Ref]) -> Ref:
         zero = (to_dim(1),) * 2
-        extra = {"count_include_pad": False} if (op := str(self.pick("max_pool", "average_pool"))) != "max_pool" else {}
+        op = str(self.pick("max_pool", "average_pool"))
+        extra = {} if op == "max_pool" else {"count_include_pad": False}
         return b(
             op, x, kernel=(3, 3), strides=(1, 1), dilations=(1, 1), pads_begin=zero, pads_end=zero,
             ceil_mode=False, channels_last=False, **extra,
@@ -173,14 +174,18 @@ class Random:
             def heads(y: Ref, perm: tuple[int, ...]) -> Ref:
                 return b("transpose", b("reshape", y, shape=(n, s, to_dim(2), to_dim(4))), perm=perm)
 
-            q, k, v = heads(project(x), (0, 2, 1, 3)), heads(project(x), (0, 2, 3, 1)), heads(project(x), (0, 2, 1, 3))
+            q, k = heads(project(x), (0, 2, 1, 3)), heads(project(x), (0, 2, 3, 1))
+            v = heads(project(x), (0, 2, 1, 3))
             scores = b("mul", b("matmul", q, k), b.weight(0.5))
             if self.rng.integers(2):
                 scores = b("add", scores, b("cast", b("cast", b.weight(np.eye(1)), to=f32), to=f32))
             p = b("softmax", scores, axis=3)
             y = b("reshape", b("transpose", b("matmul", p, v), perm=(0, 2, 1, 3)), shape=(n, s, to_dim(8)))
             x = b("add", project(y), x)
-            x = self.norm(b, x) if self.rng.integers(2) else b("layer_norm", x, self.weight(b, 8), axis=2, epsilon=1e-5)
+            if self.rng.integers(2):
+                x = self.norm(b, x)
+            else:
+                x = b("layer_norm", x, self.weight(b, 8), axis=2, epsilon=1e-5)
             x = self.unary(b, x)
         return b.done(x)
 
@@ -228,7 +233,8 @@ class Random:
         if self.rng.integers(2):
             s = b("reduce_mean", x, axes=axes, keepdims=True)
             return b("sub", x, s)
-        return b(str(self.pick("reduce_sum", "reduce_max", "reduce_mean")), x, axes=axes, keepdims=bool(self.rng.integers(2)))
+        op = str(self.pick("reduce_sum", "reduce_max", "reduce_mean"))
+        return b(op, x, axes=axes, keepdims=bool(self.rng.integers(2)))
 
     def softmax(self, b: Build, x: Ref, stock: list[Ref]) -> Ref:
         rank = len(b.g.shape(x))

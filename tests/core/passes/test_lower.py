@@ -16,7 +16,7 @@ SIZES = (2, 3, 5)
 CASES = [(name, k, c) for name, op in OPS.items() for k, c in enumerate(op.cases)]
 
 
-@pytest.mark.parametrize("name,case", [pytest.param(n, c, id=f"{n}-{k}") for n, k, c in CASES])
+@pytest.mark.parametrize(("name", "case"), [pytest.param(n, c, id=f"{n}-{k}") for n, k, c in CASES])
 def test_case(name: str, case: Case) -> None:
     before = case_module(name, case)
     after = lower(expand(before, CONTEXT), CONTEXT)
