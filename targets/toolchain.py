@@ -32,6 +32,7 @@ __all__ = [
     "build_shim_runner",
     "build_static",
     "check_elf",
+    "is_prepared",
     "link_library",
     "parse_target",
     "prepare",
@@ -87,6 +88,16 @@ _LINK_FLAGS = (
     "--gc-sections",
     "--as-needed",
 )  # fmt: skip
+_STATIC_FLAGS = (
+    "-static",
+    "-s",
+    "-z", "relro",
+    "-z", "noexecstack",
+    "-z", "stack-size=8388608",  # musl gives new threads this much
+    "--eh-frame-hdr",
+    "--build-id=sha1",
+    "--gc-sections",
+)  # fmt: skip
 # Variables that would let the caller's surroundings into the output.
 _UNWANTED = ("CPATH", "C_INCLUDE_PATH", "LIBRARY_PATH", "LD_LIBRARY_PATH", "SOURCE_DATE_EPOCH")
 
@@ -107,8 +118,8 @@ def _cache_dir() -> Path:
     return Path(base).absolute() / "smelt"
 
 
-def _zig(words: Sequence[str | Path], cwd: Path) -> None:
-    """Run zig. Raises SmeltError(kind='internal') with the tool's own words when it fails."""
+def _zig(words: Sequence[str | Path], cwd: Path) -> str:
+    """Run zig; its stderr. Raises SmeltError(kind='internal') with the tool's own words when it fails."""
     # the binary itself: `python -m ziglang` starts a second Python first
     binary = zig_directory() / ("zig.exe" if os.name == "nt" else "zig")
     kept = str(_cache_dir() / "zig")
@@ -121,9 +132,9 @@ def _zig(words: Sequence[str | Path], cwd: Path) -> None:
         raise SmeltError(
             f"{binary}: cannot be run: {error}", kind="infra", hint="reinstall ziglang"
         ) from error
-    if done.returncode == 0:
-        return
     text = done.stderr.decode("utf-8", "replace")
+    if done.returncode == 0:
+        return text
     missing = sorted(set(re.findall(r"undefined symbol: (\S+)", text)))
     if missing:
         raise _UndefinedSymbols(tuple(missing))
@@ -151,11 +162,15 @@ def _package_version(name: str) -> str:
         return "unknown"
 
 
+def _kept_folder(kind: str, key: Sequence[object]) -> Path:
+    text = json.dumps([kind, *key, _package_version("ziglang"), _package_version("llvmlite")])
+    return _cache_dir() / kind / hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
 def _kept(kind: str, key: Sequence[object], build: Callable[[Path], None]) -> Path:
     """The folder that build filled for this key; built in a folder beside it, then renamed, so that
     a second process sees all of it or nothing."""
-    text = json.dumps([kind, *key, _package_version("ziglang"), _package_version("llvmlite")])
-    folder = _cache_dir() / kind / hashlib.sha256(text.encode()).hexdigest()[:32]
+    folder = _kept_folder(kind, key)
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -243,31 +258,69 @@ def _builtins(platform: Platform) -> Path:
     return folder / "builtins.o"
 
 
+def _static_libc(platform: Platform) -> Path:
+    """A folder with crt1.o and the archives of a static program: musl, which zig builds from source.
+    They are taken out of zig's own cache, which would build them anew for other compiler flags."""
+
+    def build(folder: Path) -> None:
+        (folder / "main.c").write_text("int main(void) { return 0; }\n", encoding="utf-8")
+        words = ["cc", "-v", "-target", str(platform.static_zig), *platform.zig_flags, "-O2", "-s"]
+        said = _zig([*words, "-static", "main.c", "-o", "main"], cwd=folder)
+        link = next((line for line in said.splitlines() if line.startswith("ld.lld ")), "")
+        found = [
+            Path(word) for word in link.split() if word.endswith((".a", "crt1.o")) and "ubsan" not in word
+        ]
+        if not any(path.name == "crt1.o" for path in found):
+            raise SmeltError(
+                "this version of ziglang does not say how it links a static program",
+                kind="infra",
+                hint="pip install 'ziglang==0.17.0'",
+            )
+        for path in found:
+            shutil.copyfile(path, folder / path.name)
+        for name in ("main", "main.c"):
+            (folder / name).unlink()
+
+    return _kept("musl", _static_key(platform), build)
+
+
+def _static_key(platform: Platform) -> tuple[object, ...]:
+    return (platform.static_zig, platform.zig_flags)
+
+
+def is_prepared(spec: TargetSpec) -> bool:
+    """The slow part of prepare is done already: a static program's libc is built, or not needed."""
+    return not _is_static(spec) or _kept_folder("musl", _static_key(spec.platform)).is_dir()
+
+
 def prepare(spec: TargetSpec) -> None:
     """Make everything that is kept for a target, so that no later call waits for it. The first time
-    a static program's libc is built, which takes most of a minute."""
+    a static program's libc is built, which takes half a minute; call it beside other work."""
     _objects(spec.platform, _RUNTIME)
     _stubs(spec.platform)
     if spec.platform.bits == 32:
         _builtins(spec.platform)
     if _is_static(spec):
-        with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "main.c").write_text("int main(void) { return 0; }\n", encoding="utf-8")
-            words = ("cc", "-target", spec.platform.static_zig, "-static", "main.c", "-o", "main")
-            _zig([str(word) for word in words], cwd=Path(folder))
+        _static_libc(spec.platform)
 
 
 # ---- linking ----
 
 
-def _link(platform: Platform, objects: Sequence[bytes | Path], out: Path, flags: Sequence[str]) -> None:
+def _link(
+    platform: Platform,
+    objects: Sequence[bytes | Path],
+    out: Path,
+    flags: Sequence[str],
+    exports: Sequence[str] = (),
+) -> None:
     """ld.lld over objects and the platform's libc, and over the builtins if names are missing without."""
     out.parent.mkdir(parents=True, exist_ok=True)
     stubs = _stubs(platform)
     with tempfile.TemporaryDirectory(prefix="smelt-link-") as folder_name:
         folder = Path(folder_name)
         (folder / "exports.map").write_text(
-            f"{{ global: {' '.join(f'{name};' for name in EXPORTS)} local: *; }};\n", encoding="utf-8"
+            f"{{ global: {' '.join(f'{name};' for name in exports)} local: *; }};\n", encoding="utf-8"
         )
         inputs = [_place(folder, i, item) for i, item in enumerate(objects)]
         words = ["ld.lld", *_LINK_FLAGS, "-z", f"max-page-size={platform.page}", *flags, "-o", "out"]
@@ -295,13 +348,15 @@ def _deliver(made: Path, out: Path) -> None:
     beside.replace(out)
 
 
-def link_library(platform: Platform, objects: Sequence[bytes | Path], out: Path) -> Path:
-    """A shared library of objects for a platform; it exports EXPORTS and needs libc and libm alone.
+def link_library(
+    platform: Platform, objects: Sequence[bytes | Path], out: Path, exports: Sequence[str] = EXPORTS
+) -> Path:
+    """A shared library of objects for a platform; it exports these names and needs libc and libm alone.
 
     Raises SmeltError(kind='internal') naming every function that nothing provides.
     """
     flags = ("-shared", "-soname", out.name, "-Bsymbolic", "--version-script=exports.map")
-    _link(platform, objects, out, flags)
+    _link(platform, objects, out, flags, exports)
     return out
 
 
@@ -368,20 +423,15 @@ def _link_dynamic(platform: Platform, out: Path, source: Path | None) -> Path:
 
 
 def _link_static(platform: Platform, model_object: bytes, out: Path, source: Path | None) -> Path:
-    assert platform.static_zig is not None
     out.parent.mkdir(parents=True, exist_ok=True)
-    runner = _runner_object(platform, source, ("-DSMELT_STATIC",))
+    objects = [_runner_object(platform, source, ("-DSMELT_STATIC",)), *_objects(platform, _RUNTIME)]
+    libc = _static_libc(platform)
+    archives = sorted(libc.glob("*.a"))
     with tempfile.TemporaryDirectory(prefix="smelt-link-") as folder_name:
         folder = Path(folder_name)
-        # one fixed set of relative names, for zig's cache and for equal output everywhere
-        inputs = [runner, *_objects(platform, _RUNTIME)]
-        names = ["model.o"]
-        (folder / "model.o").write_bytes(model_object)
-        for path in inputs:
-            shutil.copyfile(path, folder / path.name)
-            names.append(path.name)
-        words = ["cc", "-target", platform.static_zig, *platform.zig_flags, "-static", "-s", "-O2"]
-        _zig([*words, *names, "-o", "out"], cwd=folder)
+        words = ["ld.lld", *_STATIC_FLAGS, "-o", "out", str(libc / "crt1.o")]
+        words += [_place(folder, 0, model_object), *map(str, objects)]
+        _zig([*words, "--start-group", *map(str, archives), "--end-group"], cwd=folder)
         _deliver(folder / "out", out)
     return out
 

@@ -1,0 +1,160 @@
+"""The C runtime over a hand-written model: under sanitizers, without memory, on OpenCL, with a host BLAS."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import struct
+import subprocess
+from ctypes.util import find_library
+from pathlib import Path
+
+import pytest
+
+from smelt.targets.toolchain import runtime_dir
+
+HERE = Path(__file__).resolve().parent / "runtime_c"
+GCC = shutil.which("gcc")
+pytestmark = pytest.mark.skipif(GCC is None, reason="no gcc for sanitizer builds: apt install gcc libc6-dev")
+
+WEIGHTS = struct.pack("<4f", 1, -2, 3, -4)
+ADDRESS = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-DSMELT_TEST_ALLOC")
+THREAD = ("-g", "-O1", "-fsanitize=thread", "-DNO_FORK")  # tsan does not follow a fork of threads
+WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Werror")
+BLAS = "libnot-there.so;libopenblas.so.0;libblas.so.3"
+OPENCL = "no OpenCL driver: apt install pocl-opencl-icd ocl-icd-libopencl1"
+HAS_OPENCL = find_library("OpenCL") is not None and any(Path("/etc/OpenCL/vendors").glob("*.icd"))
+needs_opencl = pytest.mark.skipif(not HAS_OPENCL, reason=OPENCL)
+needs_blas = pytest.mark.skipif(
+    find_library("openblas") is None and find_library("blas") is None,
+    reason="no BLAS: apt install libopenblas0-pthread",
+)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    (tmp_path / "weights.bin").write_bytes(WEIGHTS)
+    return tmp_path
+
+
+def build(folder: Path, *flags: str) -> Path:
+    """The runtime, model.c and probe.c as one program of the host compiler."""
+    program = folder / "probe"
+    sources = [path for path in sorted(runtime_dir().glob("*.c")) if path.stem not in ("crt", "runner")]
+    command = [str(GCC), "-std=gnu11", *WARNINGS, "-DSMELT_STATIC", f"-I{runtime_dir()}", *flags]
+    command += [str(HERE / "model.c"), str(HERE / "probe.c"), *map(str, sources), "-o", str(program)]
+    subprocess.run([*command, "-ldl", "-lpthread", "-lm"], check=True)
+    return program
+
+
+def run(program: Path, *args: object, **env: str) -> str:
+    done = subprocess.run(
+        [program, *map(str, args)],
+        env={**os.environ, **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode in (0, 1), done.stdout  # a sanitizer's report, a signal
+    return done.stdout
+
+
+@pytest.mark.parametrize("flags", [ADDRESS, THREAD, ("-O2",)], ids=["address", "thread", "plain"])
+def test_sessions(bundle: Path, flags: tuple[str, ...]) -> None:
+    """Shapes that change 200 times, caller's memory, refusals, threads, fork, cancel, denied memory."""
+    assert run(build(bundle, *flags), bundle) == "OK\n"
+
+
+def test_weights_are_checked(bundle: Path) -> None:
+    digest = ",".join(f"0x{byte:02x}" for byte in hashlib.sha256(WEIGHTS).digest())
+    program = build(bundle, *ADDRESS, f"-DWEIGHTS_SHA={{{digest}}}")
+    file = bundle / "weights.bin"
+    assert run(program, bundle, "verify") == "status 0: \n"
+    assert run(program, "ignored", "beside") == "status 0: \n"  # next to the code itself
+    file.write_bytes(WEIGHTS[:-1] + b"\1")
+    assert run(program, bundle, "open") == "status 0: \n"  # the hash is read on request only
+    assert "its SHA-256 is" in run(program, bundle, "verify")
+    file.write_bytes(WEIGHTS[:-1])
+    said = run(program, bundle, "open")
+    assert said.startswith("status 1: ") and "has 15 bytes, model 'probe' wants 16" in said
+    file.unlink()
+    said = run(program, bundle, "open")
+    assert said.startswith("status 5: ") and "cannot be opened (errno 2)" in said
+    assert "more than" in run(program, "d" * 5000, "open")
+
+
+def test_sha256_of_every_tail_length(tmp_path: Path) -> None:
+    """The padding of the hash has two shapes; a length for each side of each border."""
+    source = tmp_path / "sha.c"
+    source.write_text(
+        '#include "weights.c"\n#include <stdio.h>\n'
+        "const smelt_model_desc smelt_model;\n"
+        "int32_t rt_error(smelt_rt *rt, int32_t s, const char *f, ...) { (void)rt, (void)f; return s; }\n"
+        "int main(void) { static uint8_t d[200], h[32];\n"
+        "  for (int n = 0; n < 200; n++) { d[n] = (uint8_t)n; sha256(d, (uint64_t)n, h);\n"
+        '    for (int i = 0; i < 32; i++) printf("%02x", h[i]);\n    puts(""); }\n  return 0; }\n'
+    )
+    program = tmp_path / "sha"
+    command = [str(GCC), "-std=gnu11", "-O1", "-fsanitize=address,undefined", f"-I{runtime_dir()}"]
+    subprocess.run([*command, str(source), "-o", str(program), "-ldl"], check=True)
+    got = run(program).split()
+    data = bytes(range(200))
+    assert got == [hashlib.sha256(data[:n]).hexdigest() for n in range(200)]
+
+
+def test_model_without_weights_needs_no_bundle(tmp_path: Path) -> None:
+    program = build(tmp_path, *ADDRESS, "-DNO_WEIGHTS")
+    assert run(program, tmp_path / "nowhere", "open") == "status 0: \n"
+
+
+@needs_blas
+def test_library_call(bundle: Path) -> None:
+    assert run(build(bundle, "-O1", f'-DWITH_LIBRARY="{BLAS}"'), bundle, "library") == "OK\n"
+
+
+def test_missing_library_is_named(bundle: Path) -> None:
+    said = run(build(bundle, *ADDRESS, '-DWITH_LIBRARY="libnot-there.so"'), bundle, "library")
+    assert said.startswith(
+        "status 4: library function 'cblas_sgemm' was not found in any of 'libnot-there.so'"
+    )
+
+
+@needs_opencl
+def test_opencl_sessions(bundle: Path) -> None:
+    """The same expectations with two kernels on the device and two on the host between them."""
+    said = run(build(bundle, "-O1", "-DWITH_OPENCL"), bundle)
+    assert said == "OK\n"
+
+
+@needs_opencl
+@needs_blas
+def test_library_call_on_device_memory(bundle: Path) -> None:
+    program = build(bundle, "-O1", "-DWITH_OPENCL", f'-DWITH_LIBRARY="{BLAS}"')
+    assert run(program, bundle, "library") == "OK\n"
+
+
+@needs_opencl
+def test_opencl_failures_say_why(bundle: Path) -> None:
+    good, broken = bundle / "good", bundle / "broken"
+    good.mkdir()
+    broken.mkdir()
+    program = build(good, "-O1", "-DWITH_OPENCL")
+    assert run(program, bundle, "open") == "status 0: \n"
+    assert "SMELT_OPENCL_DEVICE is '77'" in run(program, bundle, "open", SMELT_OPENCL_DEVICE="77")
+    assert "no device" in run(program, bundle, "open", SMELT_OPENCL_DEVICE="0:9")
+    assert run(program, bundle, "open", SMELT_OPENCL_DEVICE="0:0") == "status 0: \n"
+    nothing = {"OCL_ICD_VENDORS": str(bundle / "empty/"), "OPENCL_VENDOR_PATH": str(bundle / "empty/")}
+    assert run(program, bundle, "open", **nothing).startswith("status 4: OpenCL: ")
+    said = run(build(broken, "-O1", "-DWITH_OPENCL", "-DBROKEN_SOURCE"), bundle, "open")
+    assert "status 4: " in said and "refused the model's kernels" in said and "error" in said
+
+
+def test_missing_driver_says_what_to_install(bundle: Path) -> None:
+    """A dlopen that finds nothing stands in for a machine without libOpenCL.so.1."""
+    no_driver = bundle / "dlopen.c"
+    no_driver.write_text("void *dlopen(const char *f, int m) { (void)f, (void)m; return 0; }\n")
+    said = run(build(bundle, "-O1", "-DWITH_OPENCL", str(no_driver)), bundle, "open")
+    assert said.startswith("status 4: OpenCL: libOpenCL.so.1 cannot be loaded")
+    assert "pocl-opencl-icd" in said

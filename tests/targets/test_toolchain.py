@@ -1,0 +1,335 @@
+"""Linking for every platform: what comes out is right by its headers, equal byte for byte, and runs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from smelt.core.diag import SmeltError
+from smelt.targets import toolchain
+from smelt.targets.elf import read_elf, rename_definitions
+from smelt.targets.platform import DEVICES, PLATFORMS, TargetSpec, cpu_names, parse_target
+from smelt.targets.toolchain import EXPORTS, build_library, build_runner, build_static, check_elf, runtime_dir
+
+SOURCES = Path(__file__).resolve().parent / "runtime_c"
+PROBE = SOURCES / "probe.c"
+ARM64_LIBC = Path("/usr/aarch64-linux-gnu")
+EVERY = tuple(PLATFORMS)
+
+
+def model_object(name: str) -> bytes:
+    """model.c, as a generated object would come."""
+    return toolchain._objects(PLATFORMS[name], ("model",), source=SOURCES)[0].read_bytes()
+
+
+def words_to_run(spec: TargetSpec) -> list[str]:
+    """The emulator's words, or none on the machine itself; skips where there is no emulator."""
+    if spec.runs_here:
+        return []
+    command = spec.emulator_command()
+    if command is None or shutil.which(command[0]) is None:
+        pytest.skip(f"no {command[0] if command else 'emulator'}: apt install qemu-user-static")
+    return list(command)
+
+
+def run(words: list[str], program: Path, *args: object) -> str:
+    done = subprocess.run(
+        [*words, str(program), *map(str, args)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+    )
+    return done.stdout
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    (tmp_path / "weights.bin").write_bytes(struct.pack("<4f", 1, -2, 3, -4))
+    return tmp_path
+
+
+# ---- targets ----
+
+
+@pytest.mark.parametrize(
+    ("text", "platform", "cpu", "devices"),
+    [
+        ("x86", "x86_64-linux", "x86-64-v3", ()),
+        ("arm64", "aarch64-linux", "cortex-a53", ()),
+        ("armv7", "armv7-linux", "cortex-a7", ()),
+        ("android", "aarch64-android", "cortex-a53", ()),
+        ("riscv64-linux:spacemit-x60", "riscv64-linux", "spacemit-x60", ()),
+        ("aarch64-linux:cortex-a76+opencl", "aarch64-linux", "cortex-a76", ("opencl",)),
+        ("x86_64-linux:znver5+opencl+opencl", "x86_64-linux", "znver5", ("opencl",)),
+    ],
+)
+def test_parse_target(text: str, platform: str, cpu: str, devices: tuple[str, ...]) -> None:
+    spec = parse_target(text)
+    assert (spec.platform.name, spec.cpu, spec.devices) == (platform, cpu, devices)
+    assert parse_target(str(spec)) == spec
+
+
+def test_host_is_a_platform_with_its_own_features() -> None:
+    spec = parse_target("host")
+    assert spec.runs_here and spec.cpu and "+" in spec.features
+    assert parse_target("host+opencl").devices == ("opencl",)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("jetson", "there is no platform 'jetson'"),
+        ("", "not of the form"),
+        ("arm64 ", None),
+        ("x86:i386", "no cpu 'i386'"),  # 32 bit: LLVM would end the process
+        ("arm64:cortex-a77x", "cortex-a77,"),
+        ("armv7:cortex-m4", "no cpu 'cortex-m4'"),
+        ("x86+cuda:sm_87", "no device 'cuda:sm_87', only opencl"),
+        ("x86:", "not of the form"),
+    ],
+)
+def test_unknown_targets_are_refused_with_what_there_is(text: str, words: str | None) -> None:
+    if words is None:
+        assert parse_target(text) == parse_target(text.strip())
+        return
+    with pytest.raises(SmeltError, match=re.escape(words)) as error:
+        parse_target(text)
+    assert error.value.kind == "unsupported" and error.value.hint
+
+
+def test_emulators_follow_the_cpu() -> None:
+    assert parse_target("arm64").emulator_command() == ("qemu-aarch64-static", "-cpu", "cortex-a53")
+    assert parse_target("arm64:cortex-a76").emulator_command() == (
+        "qemu-aarch64-static",
+        "-cpu",
+        "cortex-a76",
+    )
+    assert parse_target("arm64:cortex-x1").emulator_command() == ("qemu-aarch64-static", "-cpu", "max")
+
+
+def test_default_cpus_are_known() -> None:
+    for row in PLATFORMS.values():
+        assert row.default_cpu in cpu_names(row.arch) or row.arch == "x86_64"
+    assert "x86-64-v3" in cpu_names("x86_64")
+
+
+# ---- what is made ----
+
+
+def test_exports_are_the_public_header() -> None:
+    text = (runtime_dir() / "smelt.h").read_text(encoding="utf-8")
+    declared = set(re.findall(r"\b(smelt_[a-z_]+)\s*\(", text))
+    assert declared | {"smelt_model"} == set(EXPORTS)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_library(name: str, tmp_path: Path) -> None:
+    spec = parse_target(name)
+    made = build_library(spec, model_object(name), tmp_path / "a")
+    elf = check_elf(made, spec.platform)
+    assert elf.exports == EXPORTS
+    assert elf.soname == "libmodel.so" and elf.kind == 3 and elf.relro and elf.binds_now
+    assert "memcpy" in " ".join(elf.imports)  # libc's, not one of the builtins'
+    again = build_library(spec, model_object(name), tmp_path / "b" / "c")
+    assert again.read_bytes() == made.read_bytes()
+    other = PLATFORMS["riscv64-linux" if name != "riscv64-linux" else "x86_64-linux"]
+    with pytest.raises(SmeltError, match="machine"):
+        check_elf(made, other)
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("device", DEVICES)
+def test_dynamic_runner(name: str, device: str, tmp_path: Path) -> None:
+    spec = parse_target(f"{name}+{device}")
+    made = build_runner(spec, b"", tmp_path)
+    elf = check_elf(made, spec.platform)
+    assert elf.interpreter == spec.platform.loader and elf.kind == 3
+    assert {"dlopen", "dlsym"} <= set(elf.imports) and not elf.exports
+
+
+def test_library_runs_under_this_machines_libc(bundle: Path) -> None:
+    spec = parse_target("host")
+    build_library(spec, model_object(spec.platform.name), bundle)
+    runner = build_runner(parse_target("host+opencl"), b"", bundle, source=PROBE)
+    assert run([], runner, bundle) == "OK\n"
+    assert run([], runner, bundle, "beside") == "status 0: \n"  # weights beside the library
+
+
+def test_library_loads_into_python(bundle: Path) -> None:
+    spec = parse_target("host")
+    library = ctypes.CDLL(str(build_library(spec, model_object(spec.platform.name), bundle)))
+    library.smelt_input_name.restype = ctypes.c_char_p
+    library.smelt_input_count.restype = ctypes.c_size_t
+    library.smelt_error.restype = ctypes.c_char_p
+    assert library.smelt_input_count(None) == 2 and library.smelt_input_name(None, ctypes.c_size_t(1)) == b"y"
+    session = ctypes.c_void_p()
+    assert library.smelt_open(str(bundle / "nowhere").encode(), None, ctypes.byref(session)) == 5
+    assert b"weights.bin: cannot be opened" in library.smelt_error(None)
+    assert library.smelt_open(str(bundle).encode(), None, ctypes.byref(session)) == 0
+    library.smelt_close(session)
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if PLATFORMS[name].static_zig])
+def test_static_runner(name: str, bundle: Path) -> None:
+    """One file that needs nothing of the system it runs on, under bare qemu where it is another's."""
+    spec = parse_target(name)
+    words = words_to_run(spec)
+    if not toolchain.is_prepared(spec) and not os.environ.get("SMELT_SLOW"):
+        pytest.skip("its libc is not built yet (half a minute): set SMELT_SLOW=1")
+    made = build_runner(spec, model_object(name), bundle, source=PROBE)
+    elf = check_elf(made, spec.platform)
+    assert elf.kind == 2 and not elf.needed and elf.interpreter is None
+    assert run(words, made, bundle) == "OK\n"
+    assert "static program" in run(words, made, bundle, "beside")
+    again = build_runner(spec, model_object(name), bundle / "again", source=PROBE)
+    assert again.read_bytes() == made.read_bytes()
+
+
+def test_android_library_under_glibc(bundle: Path) -> None:
+    """Android's library, its three NEEDED names given by arm64 glibc."""
+    if not (ARM64_LIBC / "lib" / "libc.so.6").exists():
+        pytest.skip("no arm64 glibc: apt install libc6-dev-arm64-cross")
+    spec = parse_target("android")
+    words = words_to_run(spec)
+    build_library(spec, model_object(spec.platform.name), bundle)
+    runner = toolchain.build_shim_runner(spec, bundle / "smelt_run.shim", source=PROBE)
+    shim = bundle / "shim"
+    shim.mkdir()
+    for theirs, ours in {"libc.so": "libc.so.6", "libm.so": "libm.so.6", "libdl.so": "libdl.so.2"}.items():
+        (shim / theirs).symlink_to(ARM64_LIBC / "lib" / ours)
+    words += ["-L", str(ARM64_LIBC), "-E", f"LD_LIBRARY_PATH={shim}"]
+    assert run(words, runner, bundle) == "OK\n"
+    assert run(words, runner, bundle, "beside") == "status 0: \n"
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"), [("aarch64-android", "arm64_android"), ("armv7-android", "arm64_android6.0")]
+)
+def test_android_runner_under_bionic(name: str, folder: str, bundle: Path) -> None:
+    root = Path(os.environ.get("SMELT_BIONIC_ROOT", "/nowhere")) / folder
+    if not root.is_dir():
+        pytest.skip("no bionic: set SMELT_BIONIC_ROOT to a folder with an Android userland")
+    spec = parse_target(name)
+    words = [*words_to_run(spec), "-L", str(root)]
+    build_library(spec, model_object(name), bundle)
+    runner = build_runner(spec, b"", bundle, source=PROBE)
+    assert "OK\n" in run(words, runner, bundle)
+
+
+def test_static_archive(bundle: Path) -> None:
+    """libmodel.a in a program of the system's own compiler."""
+    gcc = shutil.which("gcc")
+    if gcc is None:
+        pytest.skip("no gcc: apt install gcc libc6-dev")
+    spec = parse_target("host")
+    made = build_static(spec, model_object(spec.platform.name), bundle)
+    assert [path.name for path in made] == ["model.o", "libmodel.a"]
+    program = bundle / "probe"
+    command = [gcc, "-DSMELT_STATIC", f"-I{runtime_dir()}", str(PROBE), str(made[1]), "-o", str(program)]
+    subprocess.run([*command, "-ldl", "-lpthread", "-lm"], check=True)
+    assert run([], program, bundle) == "OK\n"
+    again = build_static(spec, model_object(spec.platform.name), bundle / "again")
+    assert again[1].read_bytes() == made[1].read_bytes()
+
+
+# ---- functions that code calls without being told ----
+
+
+def emit(ir: str, cpu: str, platform: str = "x86_64-linux") -> bytes:
+    import llvmlite.binding as llvm
+
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    row = PLATFORMS[platform]
+    machine = llvm.Target.from_triple(row.triple).create_target_machine(
+        cpu=cpu, features=row.features, reloc="pic", abiname=row.abi
+    )
+    return bytes(machine.emit_object(llvm.parse_assembly(f'target triple = "{row.triple}"\n{ir}')))
+
+
+def test_undefined_functions_are_named(tmp_path: Path) -> None:
+    ir = "declare void @no_such_b()\ndeclare void @no_such_a()\n"
+    ir += "define void @smelt_run() { call void @no_such_b() call void @no_such_a() ret void }"
+    with pytest.raises(SmeltError, match="no_such_a, no_such_b") as error:
+        toolchain.link_library(
+            PLATFORMS["x86_64-linux"], [emit(ir, "x86-64")], tmp_path / "x.so", ["smelt_run"]
+        )
+    assert error.value.kind == "internal" and not (tmp_path / "x.so").exists()
+
+
+@pytest.mark.skipif(not parse_target("x86").runs_here, reason="the code is for x86-64")
+def test_half_floats_of_an_old_cpu_come_from_the_builtins(tmp_path: Path) -> None:
+    """x86-64 before F16C has no conversion: LLVM calls a function that libc does not have."""
+    ir = """define i16 @smelt_run(float %x) {
+      %h = fptrunc float %x to half
+      %b = bitcast half %h to i16
+      ret i16 %b }"""
+    made = toolchain.link_library(
+        PLATFORMS["x86_64-linux"], [emit(ir, "x86-64")], tmp_path / "x.so", ["smelt_run"]
+    )
+    to_half = ctypes.CDLL(str(made)).smelt_run
+    to_half.argtypes, to_half.restype = [ctypes.c_float], ctypes.c_uint16
+    rng = np.random.default_rng(7)
+    values = [*(rng.standard_normal(2000) * 10.0 ** rng.uniform(-9, 6, 2000)), 0.0, -0.0, np.inf, -np.inf]
+    with np.errstate(over="ignore"):
+        want = np.array(values, np.float32).astype(np.float16).view(np.uint16)
+    assert [to_half(float(np.float32(v))) for v in values] == want.tolist()
+
+
+def test_builtins_leave_libcs_functions_to_libc() -> None:
+    row = PLATFORMS["armv7-linux"]
+    made = toolchain._builtins(row).read_bytes()
+    assert rename_definitions(made, frozenset({"memcpy", "expf"})) == made  # nothing left to rename
+    assert b"__aeabi_ldivmod" in made
+
+
+# ---- ELF ----
+
+
+def test_broken_files_are_refused(tmp_path: Path) -> None:
+    whole = build_library(parse_target("arm64"), model_object("aarch64-linux"), tmp_path).read_bytes()
+    assert read_elf(whole).bits == 64
+    for data in (b"", b"\x7fELF", whole[:40], b"MZ" + whole[2:], whole[:100], whole[:3000]):
+        with pytest.raises(SmeltError):
+            read_elf(data)
+
+
+def test_check_elf_lists_all_that_is_wrong(tmp_path: Path) -> None:
+    made = build_library(parse_target("x86"), model_object("x86_64-linux"), tmp_path)
+    with pytest.raises(SmeltError, match=r"machine 62, wanted 183; needs .*; segments aligned to 4096"):
+        check_elf(made, PLATFORMS["aarch64-android"])
+
+
+def test_cache_survives_a_race(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Another process may finish the same folder first: its result is taken, ours thrown away."""
+    monkeypatch.setenv("SMELT_CACHE", str(tmp_path))
+    theirs = toolchain._kept_folder("things", ["k"])
+
+    def build(folder: Path) -> None:
+        theirs.mkdir()
+        (theirs / "x").write_text("theirs")
+        (folder / "x").write_text("ours")
+
+    assert (toolchain._kept("things", ["k"], build) / "x").read_text() == "theirs"
+    assert [path.name for path in theirs.parent.iterdir()] == [theirs.name]
+
+
+def test_failed_build_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SMELT_CACHE", str(tmp_path))
+
+    def build(folder: Path) -> None:
+        (folder / "half").write_text("done")
+        raise SmeltError("no", kind="internal")
+
+    with pytest.raises(SmeltError):
+        toolchain._kept("things", ["k"], build)
+    assert list((tmp_path / "things").iterdir()) == []
