@@ -45,6 +45,7 @@ from smelt.core.schedule.tree import (
     find,
     guard_body,
     is_parallel,
+    is_static,
     map_accesses,
     names_of,
     rebuild,
@@ -272,18 +273,13 @@ def bind(kernel: Kernel, var: str, level: Level) -> Kernel:
     def rewrite(node: Node, facts: Facts) -> Stmt:
         if level in ("group", "lane", "vector", "unit") and not is_parallel(node, facts):
             raise ScheduleError(what, "iterations are not provably independent")
-        if level in ("vector", "unroll") and not _is_static(node):
+        if level in ("vector", "unroll") and not is_static(node.extent, kernel):
             raise ScheduleError(what, f"extent {node.extent} is not static")
         if level == "vector" and not all(isinstance(s, Store) for s in node.body):
             raise ScheduleError(what, "a vector loop holds stores only")
         return replace(node, level=level)
 
     return edit(kernel, var, rewrite, what)
-
-
-def _is_static(node: Node) -> bool:
-    """A constant extent, or the size of a tile around it (the only symbols emitters make constant)."""
-    return node.extent.is_const or (len(node.extent.terms()) == 1 and node.extent.symbols != frozenset())
 
 
 def unroll(kernel: Kernel, var: str) -> Kernel:

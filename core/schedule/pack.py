@@ -42,7 +42,7 @@ class PackSpec:
             mine = sorted((d.part, d.factor) for d in self.dims if d.axis == axis)
             whole = [("all", 1)]
             halves = [("inner", mine[0][1]), ("outer", mine[0][1])] if mine else []
-            if mine not in (whole, halves):
+            if not mine or mine not in (whole, halves):
                 raise ValueError(f"pack spec {self} does not cover source axis {axis} once")
 
     @property

@@ -45,6 +45,7 @@ from smelt.core.schedule.tree import (
     declare,
     edit,
     guard_body,
+    is_static,
     map_loads,
     names_of,
     rebuild,
@@ -140,13 +141,9 @@ class _Stager:
         return self.known[key]
 
 
-def _static(nodes: Sequence[Node]) -> bool:
-    """True when registers over these loops have static extents (rows of a tile count)."""
-    return all(isinstance(n, Loop) and (n.extent.is_const or _is_symbol(n.extent)) for n in nodes)
-
-
-def _is_symbol(d: Dim) -> bool:
-    return len(d.symbols) == 1 and d == sym(next(iter(d.symbols)))
+def _static(nodes: Sequence[Node], kernel: Kernel) -> bool:
+    """True when registers over these loops have static extents."""
+    return all(isinstance(n, Loop) and is_static(n.extent, kernel) for n in nodes)
 
 
 def stage_reduce(kernel: Kernel, var: str, base: str = "acc") -> Kernel:
@@ -164,7 +161,7 @@ def stage_reduce(kernel: Kernel, var: str, base: str = "acc") -> Kernel:
     def pick(e: Expr, bound: frozenset[str], nodes: Sequence[Node]) -> bool:
         free = used_in(e)
         around = [n for n in nodes if var_of(n) in free]
-        return isinstance(e, Reduce) and not (free & bound) and _static(around)
+        return isinstance(e, Reduce) and not (free & bound) and _static(around, kernel)
 
     return _with_stages(kernel, var, base, pick, what)
 
@@ -191,7 +188,7 @@ def hoist(kernel: Kernel, var: str, base: str = "inv") -> Kernel:
         repeated = bool(bound) or len(around) < len(nodes)
         costly = any(isinstance(x, Call) and x.fn not in _CHEAP for x in walk_expr(e))
         reduces = any(isinstance(x, Reduce) for x in walk_expr(e))
-        return repeated and costly and not reduces and not (free & bound) and _static(around)
+        return repeated and costly and not reduces and not (free & bound) and _static(around, kernel)
 
     def invariant(e: Expr, bound: frozenset[str], nodes: Sequence[Node]) -> bool:
         around = [n for n in nodes if var_of(n) in used_in(e)]

@@ -385,6 +385,12 @@ def is_parallel(node: Node, facts: Facts) -> bool:
     return True
 
 
+def is_static(extent: Dim, kernel: Kernel) -> bool:
+    """A constant, or the size of a tile around it: the only symbols that emitters make constant."""
+    tiles = {s.rows for s in walk(kernel.body) if isinstance(s, Tiles)}
+    return extent.is_const or any(extent == sym(name) for name in tiles)
+
+
 def used_in(s: Stmt | Expr | Body) -> frozenset[str]:
     """Symbols used but not bound inside."""
     return free_symbols(s)

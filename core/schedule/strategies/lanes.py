@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from smelt.core.schedule.draft import Draft
+from smelt.core.schedule.strategies.contraction import power
 from smelt.core.schedule.strategies.elementwise import collapse_all
 from smelt.core.schedule.tree import ScheduleError
 from smelt.core.schedule.view import View, roles
@@ -16,15 +17,15 @@ TILE_ROWS = 4
 def lanes(d: Draft, root: str) -> None:
     """Split the innermost useful loop over work-items, bind the others as groups."""
     v = d.view(root)
-    width = min(LANES, d.machine.max_lanes)
-    if _contraction(d, v, width):
+    if _contraction(d, v, _width(d, v, v.vars[-1])):
         return
     v = collapse_all(d, v)
     reduced = v.all_reduces()
     column = v.vars[-1]
     if reduced and all(column not in v.follows(r) for r in v.reduces()):
-        _rows(d, v, width)
+        _rows(d, v)
         return
+    width = _width(d, v, column)
     o, i = f"{column}.o", f"{column}.i"
     d.do("split", column, width, o, i, True)
     for g in (*v.vars[:-1], o):
@@ -35,7 +36,13 @@ def lanes(d: Draft, root: str) -> None:
             d.attempt("accumulate", name, ())
 
 
-def _rows(d: Draft, v: View, width: int) -> None:
+def _width(d: Draft, v: View, var: str) -> int:
+    """Work-items along a loop: no more than the power of two that holds it."""
+    n = v.extent(var).const_or_none
+    return min(LANES, d.machine.max_lanes, LANES if n is None else power(n))
+
+
+def _rows(d: Draft, v: View) -> None:
     """One row per work-item: reductions that the inner loops share are computed once."""
     followed = frozenset[str]().union(*(v.follows(r) for r in v.reduces()))
     outer = [x for x in v.vars if x in followed]
@@ -44,6 +51,7 @@ def _rows(d: Draft, v: View, width: int) -> None:
         raise ScheduleError("lanes", "one row: nothing to spread")
     d.order(*outer, *inner)
     row = outer[-1]
+    width = _width(d, v, row)
     o, i = f"{row}.o", f"{row}.i"
     d.do("split", row, width, o, i, True)
     for g in (*outer[:-1], o):

@@ -84,7 +84,9 @@ def random_inputs(kernel: Kernel, env: Mapping[str, int], seed: int) -> list[np.
     return found
 
 
-def check(naive: Kernel, scheduled: Kernel, env: Mapping[str, int], seed: int = 0, rtol: float = 2e-5) -> None:
+def check(
+    naive: Kernel, scheduled: Kernel, env: Mapping[str, int], seed: int = 0, rtol: float = 2e-5
+) -> None:
     """Both give the same outputs for these sizes; packed operands are packed first."""
     inputs = random_inputs(naive, env, seed)
     wanted = run_kernel(naive, env, inputs)

@@ -1,0 +1,264 @@
+"""Each schedule primitive keeps the meaning of kernels, and refuses what it cannot prove."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from naive_kernels import check, nest, op_kernel, operand
+
+from smelt.core.dim import sym, to_dim
+from smelt.core.dtype import f32, i64
+from smelt.core.ir.kernel import Buffer, DimParam, Kernel, Load, Loop, Reduce, Store, Tiles, walk, walk_expr
+from smelt.core.ops.trace import Trace, call
+from smelt.core.schedule.pack import apply_numpy, packed_inputs
+from smelt.core.schedule.schedule import apply, parse
+from smelt.core.schedule.tree import ScheduleError
+
+Make = Callable[[], Kernel]
+
+
+def matmul() -> Kernel:
+    return op_kernel("matmul", [("m", "k"), ("k", 20)], ("m", 20))
+
+
+def softmax() -> Kernel:
+    return op_kernel("softmax", [("m", "n")], ("m", "n"), {"axis": 1})
+
+
+def layer_norm() -> Kernel:
+    attrs = {"axis": 1, "epsilon": 1e-5}
+    return op_kernel("layer_norm", [("m", "n"), ("n",), ("n",)], ("m", "n"), attrs)
+
+
+def add() -> Kernel:
+    return op_kernel("add", [("m", "n"), ("n",)], ("m", "n"))
+
+
+def whole() -> Kernel:
+    return op_kernel("add", [("m", "k", 6), ("m", "k", 6)], ("m", "k", 6))
+
+
+def maximum() -> Kernel:
+    return op_kernel("reduce_max", [("m", "k", 8)], ("m",), {"axes": (1, 2), "keepdims": False})
+
+
+def rows() -> Kernel:
+    return op_kernel("gather", [("n", 20), ("m",)], ("m", 20), {"axis": 0}, dtypes=[f32, i64])
+
+
+# (kernel, schedule): one row per primitive and per way it can go
+LEGAL: tuple[tuple[Make, str], ...] = (
+    (matmul, "normalise"),
+    (matmul, "split i1 5 j.o j.i no"),
+    (matmul, "split i0 4 i.o i.i yes"),
+    (matmul, "split i1 8 j.o j.i yes"),
+    (matmul, "chunk i0 3 g"),
+    (matmul, "tile i0 [4 3 2 1] balanced t r x"),
+    (matmul, "tile i0 [8 2 1] greedy t r x"),
+    (matmul, "tile i1 [8 4] greedy t r x"),
+    (matmul, "order [i1 i0]"),
+    (matmul, "peel i1 16 .t"),
+    (matmul, "peel i0 {m//3} .t"),
+    (matmul, "bind i0 group; bind i1 vector"),
+    (matmul, "bind i0 group; unroll i1"),
+    (matmul, "strip i1 4 2 yes"),
+    (add, "strip i1 4 2 yes"),
+    (add, "strip i1 4 2 no"),
+    (add, "strip i1 1 1 no"),
+    (whole, "collapse i1 i2 c"),
+    (whole, "collapse i1 i2 c; collapse i0 c d; strip d 4 4 no"),
+    (maximum, "collapse k1 k2 c"),
+    (matmul, "stage_reduce i0 acc"),  # the inner loop is part of the register
+    (matmul, "stage_reduce i1 acc; accumulate acc []"),
+    (matmul, "tile i0 [3 2 1] balanced t r x; order [t x i1]; stage_reduce t acc; accumulate acc []"),
+    (matmul, "pack b (1/8, 0, 1%8); order [i1 i0]; peel i1 16 .t; split i1.t 4 o p no; order [o i0.t p]; "
+             "stage_reduce i0.t acc; widen acc p 8; accumulate acc []; bind p vector"),
+    (matmul, "pack b (1/8, 0, 1%8)"),
+    (matmul, "pack b (1, 0)"),
+    (matmul, "stage b (1/8, 0, 1%8) panels"),
+    (matmul, "stage a (0/4, 1, 0%4) panels"),
+    (maximum, "stage_reduce i0 acc; accumulate acc [k2 k1]"),
+    (maximum, "stage_reduce i0 acc; strip_reduce acc 4 2 no"),
+    (maximum, "collapse k1 k2 c; stage_reduce i0 acc; strip_reduce acc 4 2 yes"),
+    (softmax, "stage_reduce i0 acc"),
+    (softmax, "stage_reduce i0 acc; hoist i0 inv"),
+    (softmax, "stage_reduce i0 acc; keep acc1 y; hoist i0 inv"),
+    (softmax, "stage_reduce i0 acc; keep acc1 y; strip_reduce acc 4 1 yes; strip_reduce acc1 4 2 no; "
+              "strip i1 4 2 no"),
+    (layer_norm, "stage_reduce i0 acc; hoist i0 inv"),
+    (layer_norm, "stage_reduce i0 acc; hoist i0 inv; strip_reduce acc 4 1 no; strip_reduce acc1 4 1 yes"),
+    (rows, "bind_let i0; bind i1 vector"),
+    (maximum, "enclose 0 one"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "text"), LEGAL, ids=[f"{m.__name__}: {t[:60]}" for m, t in LEGAL])
+def test_meaning_is_kept(make: Make, text: str) -> None:
+    naive = make()
+    done = apply(naive, parse(text))
+    for env in ({"m": 1, "n": 1, "k": 1}, {"m": 5, "n": 23, "k": 3}, {"m": 8, "n": 16, "k": 2}):
+        check(naive, done, _only(naive, env))
+    if "max" not in naive.name and "gather" not in naive.name:
+        check(naive, done, _only(naive, {"m": 2, "n": 0, "k": 0}))
+    check(naive, done, _only(naive, {"m": 0, "n": 3, "k": 1}))
+
+
+def _only(k: Kernel, env: Mapping[str, int]) -> dict[str, int]:
+    return {d.name: env[d.name] for d in k.dims}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    m=st.integers(0, 30), n=st.integers(1, 30), factor=st.integers(1, 9), lanes=st.integers(1, 5),
+    wide=st.integers(1, 3), masked=st.booleans(), height=st.integers(1, 6),
+)
+def test_random_sizes(
+    m: int, n: int, factor: int, lanes: int, wide: int, masked: bool, height: int
+) -> None:
+    naive = add()
+    flag = "yes" if masked else "no"
+    sizes = " ".join(map(str, range(height, 0, -1)))
+    text = f"chunk i0 {factor} g; tile i0 [{sizes}] balanced t r x; strip i1 {lanes} {wide} {flag}"
+    check(naive, apply(naive, parse(text)), {"m": m, "n": n})
+
+
+# (kernel, steps that are legal, step that must be refused, words of the reason)
+ILLEGAL: tuple[tuple[Make, str, str, str], ...] = (
+    (matmul, "", "split i0 4 a b no", "name"),  # a and b are buffers
+    (matmul, "", "split i0 4 x z no", "not provably a multiple"),
+    (matmul, "", "tile i0 [4 2] greedy t r x", "not provably cover"),
+    (matmul, "", "tile i0 [4 2 1] balanced t r x", "every size"),
+    (matmul, "", "tile i0 [1 2] greedy t r x", "descend"),
+    (matmul, "", "order [i0 zz]", "no such loops"),
+    (matmul, "", "bind zz group", "no loop 'zz'"),
+    (matmul, "", "peel i0 5 .t", "not provable"),
+    (matmul, "", "bind i0 vector", "not static"),
+    (matmul, "", "strip i0 4 4 no", "innermost"),
+    (matmul, "", "collapse i0 i1 c", "row-major"),
+    (add, "", "collapse i0 i1 c", "row-major"),
+    (matmul, "stage_reduce i1 acc; accumulate acc []", "accumulate acc []", "no register"),
+    (matmul, "", "pack y (0, 1)", "no input"),
+    (matmul, "", "pack b (0, 1, 1)", "cover source axis"),
+    (matmul, "pack b (1, 0)", "pack b (1, 0)", "packed already"),
+    (matmul, "", "stage y (0, 1) p", "no readable"),
+    (softmax, "stage_reduce i0 acc; keep acc1 y", "keep acc y", "read already"),
+    (rows, "", "bind_let i1", "no data-dependent"),
+    (matmul, "", "enclose 3 one", "1 statements"),
+    (matmul, "split i1 10 o p no; order [o i0 p]; stage_reduce i0 acc", "widen acc p 16", "may leave"),
+)
+
+
+@pytest.mark.parametrize(
+    ("make", "first", "text", "reason"), ILLEGAL, ids=[f"{i}: {r[2]}" for i, r in enumerate(ILLEGAL)]
+)
+def test_refusals(make: Make, first: str, text: str, reason: str) -> None:
+    kernel = apply(make(), parse(first))
+    with pytest.raises(ScheduleError, match=reason):
+        apply(kernel, parse(text))
+
+
+def test_dependent_iterations_are_not_parallel() -> None:
+    """A running sum: y[i] = y[i - 1] + x[i]."""
+    x, y = Buffer("x", f32, (sym("n"),)), Buffer("y", f32, (sym("n") + 1,))
+    i = sym("i")
+    value = call("add", Load("y", (i,), f32), Load("x", (i,), f32))
+    body = (Loop("serial", "i", sym("n"), (Store("y", (i + 1,), value),)),)
+    kernel = Kernel("scan", (DimParam("n"),), (x,), (y,), body)
+    for text in ("bind i group", "strip i 4 1 yes", "peel i 0 .t"):
+        with pytest.raises(ScheduleError):
+            apply(kernel, parse(text))
+
+
+def test_overlapping_writes_are_not_parallel() -> None:
+    """y[i + j] = ..: neither loop alone writes places of its own."""
+    y = Buffer("y", f32, (to_dim(9),))
+    kernel = Kernel("overlap", (), (y,), (Buffer("z", f32, (to_dim(9),)),), ())
+    body = nest(Buffer("z", f32, (to_dim(4), to_dim(5))), lambda i: operand(y)[i[1]])
+    bad = _shift_store(body[0])
+    kernel = kernel.with_(body=(bad,))
+    for v in ("i0", "i1"):
+        with pytest.raises(ScheduleError):
+            apply(kernel, parse(f"order [{v} i1]" if v == "i0" else f"bind {v} group; bind i0 group"))
+
+
+def _shift_store(s: object) -> Loop:
+    assert isinstance(s, Loop)
+    inner = s.body[0]
+    assert isinstance(inner, Loop)
+    store = inner.body[0]
+    assert isinstance(store, Store)
+    index = (store.index[0] + store.index[1],)
+    done = Store("z", index, store.value)
+    return Loop("serial", s.var, s.extent, (Loop("serial", inner.var, inner.extent, (done,)),))
+
+
+def test_split_simplifies_packed_indices() -> None:
+    """After pack and split, the operand is read at (panel, k, lane): no division is left."""
+    done = apply(
+        op_kernel("matmul", [("m", "k"), ("k", 32)], ("m", 32)),
+        parse("pack b (1/8, 0, 1%8); split i1 8 o p no"),
+    )
+    loads = [x for s in walk(done.body) if isinstance(s, Store) for x in walk_expr(s.value)]
+    (b,) = [x for x in loads if isinstance(x, Load) and x.buffer == "b"]
+    assert [str(d) for d in b.index] == ["o", "k1", "p"]
+
+
+def test_split_drops_guards_of_whole_panels() -> None:
+    """Peeling the cut panel off leaves no mask in the others."""
+    done = apply(add(), parse("split i1 8 o p yes; order [o i0 p]; peel o {n//8} .t"))
+    whole_part, cut = (s for s in walk(done.body) if isinstance(s, Store))
+    assert whole_part.guard == ()
+    assert len(cut.guard) == 1
+
+
+def test_guards_that_always_hold_are_dropped() -> None:
+    """A convolution whose padding is zero after all, told by bounds alone."""
+    attrs = {
+        "strides": (1, 1), "dilations": (1, 1), "group": 1, "channels_last": True,
+        "pads_begin": (to_dim(0), sym("p") - sym("p")), "pads_end": (to_dim(0), to_dim(0)),
+    }  # fmt: skip
+    k = op_kernel("conv", [("n", 6, 6, 3), (3, 3, 3, 4)], ("n", 4, 4, 4), attrs)
+    done = apply(k, parse("normalise"))
+    assert not any(x.guard for s in walk(done.body) if isinstance(s, Store)
+                   for x in walk_expr(s.value) if isinstance(x, Load))  # fmt: skip
+
+
+def test_accumulate_uses_fma_and_strip_ends_across_the_vector() -> None:
+    done = apply(matmul(), parse("stage_reduce i1 acc; accumulate acc []"))
+    assert [s.accumulate for s in walk(done.body) if isinstance(s, Store)] == [None, "fma", None]
+    done = apply(maximum(), parse("stage_reduce i0 acc; strip_reduce acc 4 2 no"))
+    ends = [s.value for s in walk(done.body) if isinstance(s, Store) and isinstance(s.value, Reduce)]
+    assert [(e.kind, e.axes[0].extent) for e in ends] == [("max", to_dim(8))]
+
+
+def test_tiles_keep_their_sizes() -> None:
+    done = apply(matmul(), parse("tile i0 [12 8 4 2 1] greedy t r x"))
+    (tiles,) = [s for s in walk(done.body) if isinstance(s, Tiles)]
+    assert (tiles.sizes, tiles.mode) == ((12, 8, 4, 2, 1), "greedy")
+
+
+def test_pack_leaves_a_record() -> None:
+    done = apply(matmul(), parse("pack b (1/8, 0, 1%8)"))
+    (record,) = packed_inputs(done.flags)
+    assert record.input == 1
+    assert str(record.spec) == "(1/8, 0, 1%8)"
+    assert tuple(map(str, done.inputs[1].shape)) == ("3", "k", "8")
+    assert apply_numpy is not None
+
+
+def test_equal_reductions_share_a_register() -> None:
+    """exp(x - max) / sum(exp(x - max)): the two maxima are one."""
+    t = Trace()
+    x = Buffer("x", f32, (sym("m"), sym("n")))
+    y = Buffer("y", f32, (sym("m"), sym("n")))
+
+    def value(i: tuple[object, ...]) -> object:
+        a, b = (t.reduce("max", [sym("n")], lambda k: operand(x)[i[0], k]) for _ in range(2))  # type: ignore[index]
+        return call("add", a, b)
+
+    kernel = Kernel("twice", (DimParam("m"), DimParam("n")), (x,), (y,), nest(y, value))
+    done = apply(kernel, parse("stage_reduce i0 acc"))
+    assert sum(isinstance(s, Store) and isinstance(s.value, Reduce) for s in walk(done.body)) == 1
