@@ -179,8 +179,8 @@ class Translator:
             schema: Any = onnx.defs.get_schema(n.op_type, version, domain)  # its stubs lack the functions
         except onnx.defs.SchemaError:
             return None
+        found = FunctionProto()
         if schema.has_function:
-            found = FunctionProto()
             found.ParseFromString(schema.function_body.SerializeToString())
             return found
         if not schema.has_context_dependent_function:
@@ -193,12 +193,12 @@ class Translator:
             node.attribute.add().CopyFrom(a)
             node.attribute[-1].name = name
         try:
+            known = [v for v in schema.context_dependent_function_opset_versions if v <= version]
             body = schema.get_context_dependent_function_with_opset_version(
-                version, node.SerializeToString(), [t.SerializeToString() for t in types]
+                max(known, default=version), node.SerializeToString(), [t.SerializeToString() for t in types]
             )
         except (RuntimeError, ValueError):  # no body for these types
             return None
-        found = FunctionProto()
         found.ParseFromString(body)
         return found if found.node else None
 

@@ -1,0 +1,195 @@
+"""The inference engine: what it proves, solves, narrows, checks and refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from smelt.core.diag import SmeltError
+from smelt.core.dim import Dim, Truth, ceildiv, dmin, sym, to_dim
+from smelt.core.dtype import f32
+from smelt.core.ir.graph import Module, Symbol, TensorType
+from smelt.core.ops import OPS
+from smelt.core.ops.infer import Engine, infer_node
+from smelt.core.ops.table import Arg
+
+A, B, C = sym("a"), sym("b"), sym("c")
+
+
+def engine(*names: str, learn: bool = True) -> Engine:
+    e = Engine(learn=learn)
+    for n in names:
+        e.declare(Symbol(n), from_input=True)
+    e.at("node1", "Op")
+    return e
+
+
+def span(e: Engine, name: str) -> tuple[int, int | None, int]:
+    (s,) = [s for s in e.symbols() if s.name == name]
+    return s.low, s.high, s.divisor
+
+
+def texts(e: Engine) -> list[str]:
+    return [c.text for c in e.take_checks()]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "wanted"),
+    [
+        (A, B, {"b": A}),
+        (A + 1, B, {"b": A + 1}),
+        (A, to_dim(4), {"a": to_dim(4)}),
+        (A * 2, to_dim(8), {"a": to_dim(4)}),
+        (A * 2 + B, C, {"c": A * 2 + B}),
+    ],
+)
+def test_equalities_that_can_be_solved(a: Dim, b: Dim, wanted: dict[str, Dim]) -> None:
+    e = engine("a", "b", "c")
+    e.same("sizes", a, b)
+    assert texts(e) == []
+    for name, value in wanted.items():
+        assert e.simplify(sym(name)) == value
+        assert name not in {s.name for s in e.symbols()}
+    assert e.prove_eq(a, b) is Truth.YES
+
+
+def test_generated_names_go_first() -> None:
+    e = Engine()
+    e.declare(Symbol("x_0"), from_input=True, generated=True)
+    e.declare(Symbol("n"), from_input=True)
+    assert e.same("sizes", sym("x_0"), sym("n")) == sym("n")
+
+
+def test_equalities_chain() -> None:
+    e = engine("a", "b", "c")
+    e.same("one", B, C)
+    e.same("two", A, C)
+    assert {str(e.simplify(x)) for x in (A, B, C)} == {"a"}
+
+
+def test_an_equality_between_run_time_sizes_is_checked_and_then_known() -> None:
+    e = engine("a")
+    n = e.fresh("n")
+    assert e.same("rows", n, A * 2) == A * 2
+    assert texts(e) == ["node 'node1' (Op): rows: n must equal 2*a"]
+    e.same("rows", n, A * 2)
+    assert texts(e) == []
+    assert e.settled(n) == n  # above the check it is not known
+
+
+def test_unsolvable_equalities_are_checked_once() -> None:
+    e = engine("a", "b")
+    x, y = ceildiv(A, to_dim(2)), ceildiv(B, to_dim(3))
+    e.same("sizes", x, y)
+    e.same("sizes", x, y)
+    assert len(e.take_checks()) == 1
+
+
+def test_refuted() -> None:
+    e = engine("a")
+    with pytest.raises(SmeltError, match="node 'node1': Op: inner: found a and a \\+ 1") as caught:
+        e.same("inner", A, A + 1)
+    assert caught.value.node == "node1"
+    with pytest.raises(SmeltError, match="is more than"):
+        e.at_most("k", A + 1, A)
+    with pytest.raises(SmeltError, match="no multiple"):
+        e.divides("parts", to_dim(2), to_dim(5))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "wanted"),
+    [
+        (to_dim(3), A, (3, None, 1)),
+        (A, to_dim(9), (0, 9, 1)),
+        (to_dim(3), A * 2, (2, None, 1)),
+        (to_dim(3), A // 4, (12, None, 1)),
+        (A // 4, to_dim(2), (0, 11, 1)),
+        (to_dim(2), (A + 1) // 2 - 3, (9, None, 1)),
+        (to_dim(1), (A // 2 + 1) // 3, (4, None, 1)),
+    ],
+)
+def test_orders_narrow_ranges(low: Dim, high: Dim, wanted: tuple[int, int | None, int]) -> None:
+    e = engine("a")
+    e.at_most("size", low, high)
+    assert texts(e) == []
+    assert span(e, "a") == wanted
+    for n in range(40):
+        holds = low.evaluate({"a": n}) <= high.evaluate({"a": n})
+        assert holds is (wanted[0] <= n <= (40 if wanted[1] is None else wanted[1]))
+
+
+def test_a_quotient_that_is_constant_pins_a_range() -> None:
+    e = engine("a")
+    e.same("height", (A + 15) // 48, to_dim(1))
+    assert span(e, "a") == (33, 80, 1)
+    assert e.simplify((A + 15) // 48) == to_dim(1)
+
+
+def test_extremes_are_orders() -> None:
+    e = engine("a")
+    e.same("length", A, dmin(A, 512))
+    assert span(e, "a") == (0, 512, 1)
+    assert texts(e) == []
+
+
+def test_divisors() -> None:
+    e = engine("a")
+    e.divides("groups", to_dim(8), A * 2)
+    assert span(e, "a") == (0, None, 4)
+    e.divides("groups", to_dim(6), A)
+    assert span(e, "a") == (0, None, 12)
+    n = e.fresh("n")
+    e.divides("groups", to_dim(2), n)
+    assert texts(e) == ["node 'node1' (Op): groups: 2 must divide n"]
+
+
+def test_demands_on_a_solved_symbol_move_on() -> None:
+    e = engine("a")
+    e.declare(Symbol("b", 4, 20, 2), from_input=True)
+    e.same("sizes", A, B)
+    assert span(e, "a") == (4, 20, 2)
+
+
+def test_a_region_that_may_not_run_teaches_nothing_outside() -> None:
+    e = engine("a", "b")
+    with e.conditional():
+        e.same("inside", A, B)
+        assert e.prove_eq(A, B) is Truth.YES
+        e.at_most("inside", to_dim(3), A)
+    assert len(e.take_checks()) == 2
+    assert e.prove_eq(A, B) is Truth.UNKNOWN
+    assert span(e, "a") == (0, None, 1)
+
+
+def test_broadcast() -> None:
+    e = engine("a", "b")
+    one = to_dim(1)
+    assert e.broadcast((A, one, to_dim(3)), (to_dim(4), one)) == (A, to_dim(4), to_dim(3))
+    assert e.broadcast((), (A,)) == (A,)
+    assert e.broadcast((to_dim(0),), (one,)) == (to_dim(0),)
+    assert e.broadcast((A,), (B,)) == (A,)
+    assert e.simplify(B) == A
+
+
+def test_fresh_names_and_bounds() -> None:
+    e = engine("n", "a")
+    d = e.fresh("n", 0, A)
+    assert str(d) == "n_1"
+    assert e.prove_le(d, A) is Truth.YES
+    assert str(e.fresh("1 odd/name")) == "n1_odd_name"
+
+
+def test_passes_learn_nothing() -> None:
+    e = Engine.of(Module("m", (Symbol("a", 2, 8), Symbol("b"))))
+    assert e.bounds(A) == (2, 8)
+    e.same("sizes", A, B)
+    assert len(e.take_checks()) == 1
+    assert {s.name for s in e.symbols()} == {"a", "b"}
+
+
+def test_infer_node_gives_simplified_types() -> None:
+    e = engine("a", "b")
+    args = [Arg(TensorType(f32, (A, to_dim(4)))), Arg(TensorType(f32, (B, to_dim(2))))]
+    assert infer_node(OPS["matmul"], args, {}, engine("a", "b", learn=False))[0].shape == (A, to_dim(2))
+    (t,) = infer_node(OPS["matmul"], args, {}, e)
+    assert t == TensorType(f32, (A, to_dim(2)))
+    assert e.simplify(B) == to_dim(4)
