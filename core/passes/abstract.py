@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import gcd
 
 from smelt.core.dim import (
-    NO,
     YES,
     Dim,
     Facts,
@@ -56,6 +55,20 @@ def equations(sizes: Iterable[Dim], facts: Facts) -> tuple[Equation, ...]:
         rest = size - _monomial(factors) * coefficient
         found.append(Equation(name, size, factors, (sym(name) - rest) * coefficient))
     return tuple(found)
+
+
+def independent(sizes: Iterable[Dim], facts: Facts) -> tuple[Equation, ...]:
+    """As `equations`, but a size that the smaller ones give is no dim of its own.
+
+    # (h + 3)//4 and 2*((h + 3)//4) become d0 and 2*d0
+    """
+    chosen: list[Dim] = []
+    for size in sorted(dict.fromkeys(sizes), key=lambda n: (len(str(n)), str(n))):
+        found = equations(chosen, facts)
+        left = Abstraction(found)(size).symbols - {e.name for e in found}
+        if left:
+            chosen.append(size)
+    return equations(chosen, facts)
 
 
 def _pivot(size: Dim) -> tuple[int, Factors] | None:
@@ -193,5 +206,4 @@ def _inside(d: Dim, n: Dim, guard: tuple[Bound, ...], facts: Facts) -> bool:
     return facts.prove_le(0, d) is YES and facts.prove_lt(d, n) is YES
 
 
-Rewriter = Callable[[Dim], Dim]
-__all__ = ["NO", "Abstraction", "Equation", "equations", "in_bounds", "parameter", "union"]
+__all__ = ["Abstraction", "Equation", "equations", "in_bounds", "independent", "parameter", "union"]

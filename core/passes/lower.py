@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -31,15 +31,25 @@ from smelt.core.ir.kernel import (
 from smelt.core.ir.rewrite import bound_here, free_symbols, map_stmt_dims, rename_vars
 from smelt.core.ops import OPS
 from smelt.core.ops.trace import Trace, cast
-from smelt.core.passes.abstract import Abstraction, equations, in_bounds, parameter, union
+from smelt.core.passes.abstract import (
+    Abstraction,
+    Equation,
+    equations,
+    in_bounds,
+    independent,
+    parameter,
+    union,
+)
 from smelt.core.passes.collapse import NestForm, collapse, drop_units, read_buffers
 from smelt.core.passes.compose import Composer, Simplifier, inline_scalars
 from smelt.core.passes.context import Context
 from smelt.core.passes.editor import STRUCTURAL, Editor, edit_module
+from smelt.core.passes.split import split_divided
 from smelt.core.passes.traits import MARK, out_index, variable
 
 KEEP = (STRUCTURAL - {"fused"}) | {"reshape"}
 NAME_OPS = 5  # ops that a kernel's name spells out
+QUIET = frozenset({"reshape", "transpose", "broadcast_to", "slice", "cast"})  # not in names of mixed groups
 
 
 def lower(module: Module, ctx: Context) -> Module:
@@ -125,7 +135,7 @@ def _kernel(
     inputs, outputs, scratch = buffers
     body, inputs, outputs, scratch, dims, params = _in_own_dims(body, inputs, outputs, scratch, facts)
     body = tuple(_renumbered(s) for s in body)
-    ops = [n.op for n in nodes if n.op != "reshape"] or ["reshape"]
+    ops = [n.op for n in nodes if n.op not in QUIET] or [n.op for n in nodes if n.op != "reshape"]
     origins = dict.fromkeys(n.origin for n in nodes if n.origin)
     kernel = Kernel(
         "_".join(ops[:NAME_OPS]) + ("_etc" if len(ops) > NAME_OPS else ""),
@@ -185,7 +195,7 @@ def _formula(
         inputs = tuple(_buffer(names[r], type_of(r)) for r in reads)
         nests.append(NestForm(variables, output, index, e, inputs))
     if len(nests) == 1:
-        nests = [collapse(drop_units(nests[0]))]
+        nests = [split_divided(collapse(drop_units(nests[0])), editor.engine.facts)]
     used = {b for n in nests for b in read_buffers(n.value)}
     inputs = tuple(b for b in nests[0].inputs if b.name in used)
     refs = tuple(outside.get(r, r) for r in reads if names[r] in used)
@@ -254,27 +264,31 @@ def _in_own_dims(
     scratch: tuple[Buffer, ...], facts: Facts,
 ) -> Lowered:
     """The kernel in dims of its own. First every extent is a dim by itself, which lets layers of
-    different sizes share the kernel; when that loses what keeps the accesses inside, the module's symbols
-    become the dims."""
+    different sizes share the kernel. When that loses what keeps the accesses inside, extents that others
+    give are spelt by those; and when that does not help either, the module's symbols are the dims."""
     sizes = [n for b in (*outputs, *inputs, *scratch) for n in b.shape]
     sizes += [n for s in body for n in _extents(s)]
-    first = _rewritten(body, inputs, outputs, scratch, facts, sizes)
-    if _proved(first):
-        return first
-    symbols = sorted({s for n in sizes for s in n.symbols} | _left_over(body))
-    second = _rewritten(body, inputs, outputs, scratch, facts, [sym(s) for s in symbols])
-    return second if _proved(second) else first
-
-
-def _left_over(body: tuple[Stmt, ...]) -> set[str]:
-    return set(free_symbols(body))
+    symbols = sorted({s for n in sizes for s in n.symbols} | set(free_symbols(body)))
+    choices: tuple[Callable[[], tuple[Equation, ...]], ...] = (
+        lambda: equations(sizes, facts),
+        lambda: independent(sizes, facts),
+        lambda: equations([sym(s) for s in symbols], facts),
+    )
+    first: Lowered | None = None
+    for choose in choices:
+        made = _rewritten(body, inputs, outputs, scratch, facts, choose())
+        if _proved(made):
+            return made
+        first = first or made
+    assert first is not None
+    return first
 
 
 def _rewritten(
     body: tuple[Stmt, ...], inputs: tuple[Buffer, ...], outputs: tuple[Buffer, ...],
-    scratch: tuple[Buffer, ...], facts: Facts, sizes: Sequence[Dim],
+    scratch: tuple[Buffer, ...], facts: Facts, found: Sequence[Equation],
 ) -> Lowered:
-    abstraction = Abstraction(equations(sizes, facts))
+    abstraction = Abstraction(found)
     body = tuple(map_stmt_dims(s, abstraction) for s in body)
 
     def own(buffers: tuple[Buffer, ...]) -> tuple[Buffer, ...]:

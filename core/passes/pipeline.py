@@ -11,6 +11,7 @@ from smelt.core.passes.expand import expand
 from smelt.core.passes.fold import fold
 from smelt.core.passes.fuse import fuse
 from smelt.core.passes.layout import layout
+from smelt.core.passes.libraries import libraries
 from smelt.core.passes.lower import lower
 from smelt.core.passes.manager import Pass, run_pipeline
 from smelt.core.passes.patterns import patterns
@@ -29,6 +30,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("views", views),  # after layout, which makes views; before fuse, which they would stop
     Pass("cse", cse),  # layout makes the same transpose for every user
     Pass("dce", dce),
+    Pass("libraries", libraries),  # before fuse: what a library does is no kernel's business
     Pass("fuse", fuse),
     Pass("lower", lower, level=0),
 )
