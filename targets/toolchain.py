@@ -72,9 +72,6 @@ _C_FLAGS = (
     "-fno-unwind-tables",
     "-fno-asynchronous-unwind-tables",
     "-ffunction-sections",
-    "-Wall",
-    "-Wextra",
-    "-Werror",
 )
 _LINK_FLAGS = (
     "-z", "now",

@@ -132,6 +132,14 @@ def test_exports_are_the_public_header() -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
+def test_runtime_compiles_without_warnings(name: str) -> None:
+    """With the compiler and the word size of each platform; users' builds show no warnings."""
+    strict = ("-Wall", "-Wextra", "-Wshadow", "-Werror")
+    objects = toolchain._objects(PLATFORMS[name], toolchain._RUNTIME, strict)
+    assert len(objects) == len(toolchain._RUNTIME)
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_library(name: str, tmp_path: Path) -> None:
     spec = parse_target(name)
     made = build_library(spec, model_object(name), tmp_path / "a")

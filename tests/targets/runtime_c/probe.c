@@ -104,6 +104,15 @@ static void test_shapes(smelt_session *session, size_t n_out) {
   EXPECT(go(session, 3, 3, out, n_out) == SMELT_OK && right(out, 3, 3));
 }
 
+/* model.c refuses to plan n = 23 a second time. */
+static void test_plan_is_kept(smelt_session *session, size_t n_out) {
+  DLTensor out[4];
+  for (int i = 0; i < 3; i++) EXPECT(go(session, 23, 5, out, n_out) == SMELT_OK && right(out, 23, 5));
+  EXPECT(go(session, 22, 5, out, n_out) == SMELT_OK && go(session, 23, 5, out, n_out) == SMELT_INTERNAL);
+  EXPECT(go(session, 23, 5, out, n_out) == SMELT_INTERNAL); /* a plan that failed is not kept */
+  EXPECT(go(session, 22, 5, out, n_out) == SMELT_OK && right(out, 22, 5));
+}
+
 static void test_caller_memory(smelt_session *session) {
   static float z[6 * 5 + 1], s[6], odd[6 * 5 * 4 + 8];
   int64_t xs[] = {6, 5}, ys[] = {5}, zs[] = {6, 5}, ss[] = {6}, wrong[] = {6, 4};
@@ -214,7 +223,7 @@ static void test_threads(const char *bundle, size_t n_out) {
   DLTensor out[4];
   for (int i = 0; i < 3000; i++) {
     int64_t n = 1 + i % 37;
-    if (n == 13 || n == 14 || n == 15 || n == 16 || n == 18 || n == 19) continue;
+    if (n == 13 || n == 14 || n == 15 || n == 16 || n == 18 || n == 19 || n == 23) continue;
     EXPECT(go(session, n, 3, out, n_out) == SMELT_OK && right(out, n, 3));
   }
   shared = session;
@@ -318,6 +327,7 @@ int main(int argc, char **argv) {
 #endif
     test_queries(session);
     test_shapes(session, n_out);
+    test_plan_is_kept(session, n_out);
     if (n_out == 3) test_caller_memory(session);
     test_refusals(session, n_out);
     test_profile(session, n_out);
