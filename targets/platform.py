@@ -253,9 +253,7 @@ def parse_target(text: str) -> TargetSpec:
     devices = tuple(sorted(set(rest.split("+")[1:])))
     for device in devices:
         if device not in DEVICES:
-            raise _unknown(
-                f"target {text!r}: there is no device {device!r}, only {', '.join(DEVICES)}"
-            )
+            raise _unknown(f"target {text!r}: there is no device {device!r}, only {', '.join(DEVICES)}")
     if name == "host":
         return _host(cpu, devices)
     platform_name, alias_cpu = ALIASES.get(name, (name, None))
