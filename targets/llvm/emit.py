@@ -8,7 +8,7 @@ one group. Function i of a kernel is called name, name.1, name.2 ...
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from smelt.core.diag import SmeltError
 from smelt.core.dim import Dim, Facts, ceildiv, to_dim
@@ -30,6 +30,7 @@ from smelt.core.ir.kernel import (
 )
 from smelt.targets.llvm.builder import Builder, Value, type_text
 from smelt.targets.llvm.exprs import Exprs, Memory, dtype_of
+from smelt.targets.llvm.guards import inner_bounds
 from smelt.targets.llvm.index import Env, Lanes, varies
 from smelt.targets.llvm.machines import Cpu
 from smelt.targets.llvm.registers import pieces, plan_registers
@@ -466,15 +467,29 @@ class _Function(Exprs):
         planned = plan_registers(
             [b for b in buffers if b.space == "register"], body, self.env, elems, self.vector_lanes
         )
-        old_registers, old_memory = dict(self.registers), dict(self.memory)
-        for b in buffers:
-            registers = planned.get(b.name)
-            if registers is not None:
-                self.registers[b.name] = registers
-            else:
-                self.memory[b.name] = self._local(b)
-        inside()
-        self.registers, self.memory = old_registers, old_memory
+        local = {b.name: self._local(b) for b in buffers if planned.get(b.name) is None}
+
+        def run() -> None:
+            old_registers, old_memory = dict(self.registers), dict(self.memory)
+            self.memory.update(local)
+            # a fresh copy: both versions of the body start with nothing written
+            self.registers.update({n: replace(r, cells={}) for n, r in planned.items() if r is not None})
+            inside()
+            self.registers, self.memory = old_registers, old_memory
+
+        bounds = [] if self.proved else inner_bounds(body, self.env)
+        if not bounds:
+            run()
+            return
+        # where every element that the guards are about is inside, the guards are left out
+        ends = [end for bound in bounds for end in bound.ends]
+
+        def unguarded() -> None:
+            self.proved = frozenset(bound.bound for bound in bounds)
+            run()
+            self.proved = frozenset()
+
+        self._branch(self.condition(ends), unguarded, run, body)
 
     def _local(self, b: Buffer) -> Memory:
         """A buffer on the stack of the thread."""

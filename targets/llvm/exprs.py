@@ -43,7 +43,7 @@ class Exprs:
     """Evaluates expressions in the current environment of one function.
 
     env: what index variables are bound to. lanes: how many elements of a vector loop are computed
-    together (0 outside of vector loops).
+    together (0 outside of vector loops). proved: bounds that hold for every element of this code.
     """
 
     def __init__(self, b: Builder, cpu: Cpu) -> None:
@@ -57,6 +57,7 @@ class Exprs:
         self.memory: dict[str, Memory] = {}
         self.registers: dict[str, Registers] = {}
         self.epochs: dict[str, int] = {}
+        self.proved: frozenset[Bound] = frozenset()
         self._flat: dict[tuple[str, tuple[Dim, ...]], Dim] = {}
         self._memo: dict[int, Value] = {}
 
@@ -206,7 +207,8 @@ class Exprs:
         """The conjunction of bounds: true, a scalar i1, or a vector of i1."""
         out = self.b.integer(1, "i1")
         for bound in guard:
-            out = self.s.both(out, self._inside(bound))
+            if bound not in self.proved:
+                out = self.s.both(out, self._inside(bound))
         return out
 
     def _inside(self, bound: Bound) -> Value:

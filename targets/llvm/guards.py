@@ -1,0 +1,118 @@
+"""A body with guarded loads in, the bounds whose checks are worth leaving out where all of them hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from smelt.core.dim import Dim
+from smelt.core.ir.kernel import (
+    Block,
+    Bound,
+    Expr,
+    Load,
+    Reduce,
+    Stmt,
+    Store,
+    Tiles,
+    children,
+)
+from smelt.targets.llvm.index import Env
+
+WORTH = 16
+"""Iterations of loops that a guard does not mention, from which on its check costs nothing: it is made
+once before them."""
+
+Extents = dict[str, int]
+
+
+@dataclass(frozen=True)
+class InnerBound:
+    """A bound over inner variables; where `ends` (its smallest and largest index) hold, it always does."""
+
+    bound: Bound
+    ends: tuple[Bound, Bound]
+
+
+def inner_bounds(body: Sequence[Stmt], env: Env) -> list[InnerBound]:
+    """The bounds of guarded loads in a body whose variables run over constant ranges there, in order;
+    empty when checking them where they stand costs little, or when one of the loads has a bound that
+    cannot be decided before the body."""
+    numbers = {n: v for n, v in env.items() if isinstance(v, int)}
+    known = frozenset(env)
+    found: dict[Bound, InnerBound] = {}
+    pays = False
+    for load, extents in _loads(body, {}, numbers):
+        for bound in load.guard:
+            if bound not in found:
+                made = _inner_bound(bound, extents, known)
+                if made is None:
+                    return []
+                found[bound] = made
+        pays = pays or _iterations(load, extents) < WORTH
+    return list(found.values()) if pays else []
+
+
+def _iterations(load: Load, extents: Mapping[str, int | None]) -> int:
+    """How often the address is used for one check: loops that the index has and the guard has not."""
+    guarded = {n for b in load.guard for d in (b.low, b.index, b.high) for n in d.symbols}
+    indexed = {n for d in load.index for n in d.symbols}
+    times = 1
+    for name, extent in extents.items():
+        if name not in guarded and name in indexed:
+            times *= WORTH if extent is None else extent
+    return times
+
+
+def _inner_bound(
+    bound: Bound, extents: Mapping[str, int | None], known: frozenset[str]
+) -> InnerBound | None:
+    if not (bound.low.symbols | bound.high.symbols) <= known:
+        return None
+    low = high = bound.index
+    for name in sorted(bound.index.symbols - known):
+        extent = extents.get(name)
+        split = bound.index.linear(name)
+        step = None if split is None else split[0].const_or_none
+        if extent is None or step is None or extent < 1:
+            return None
+        first, last = sorted((0, extent - 1), key=lambda at: step * at)
+        low, high = low.substitute({name: first}), high.substitute({name: last})
+    if not (low.symbols | high.symbols) <= known:
+        return None
+    return InnerBound(bound, (Bound(bound.low, low, bound.high), Bound(bound.low, high, bound.high)))
+
+
+def _loads(
+    body: Sequence[Stmt], extents: Mapping[str, int | None], numbers: Mapping[str, int]
+) -> Iterator[tuple[Load, Mapping[str, int | None]]]:
+    """Guarded loads, each with the inner loops around it and their extents (None: not constant). Vector
+    variables count as one run, since a vector is one access."""
+    for s in body:
+        if isinstance(s, Store):
+            yield from _expr_loads(s.value, extents, numbers)
+            continue
+        if isinstance(s, Block):
+            for _, value, _, _ in s.let:
+                yield from _expr_loads(value, extents, numbers)
+            inner = {**extents, **{v: None for v, *_ in s.let}}
+        elif isinstance(s, Tiles):
+            inner = {**extents, s.start: None, s.rows: None}
+        else:
+            inner = {**extents, s.var: _number(s.extent, numbers)}
+        yield from _loads(s.body, inner, numbers)
+
+
+def _expr_loads(
+    e: Expr, extents: Mapping[str, int | None], numbers: Mapping[str, int]
+) -> Iterator[tuple[Load, Mapping[str, int | None]]]:
+    if isinstance(e, Load) and e.guard:
+        yield e, extents
+    if isinstance(e, Reduce):
+        extents = {**extents, **{a.var: _number(a.extent, numbers) for a in e.axes}}
+    for c in children(e):
+        yield from _expr_loads(c, extents, numbers)
+
+
+def _number(d: Dim, numbers: Mapping[str, int]) -> int | None:
+    return d.evaluate(numbers) if d.symbols <= numbers.keys() else None
