@@ -17,10 +17,11 @@ from smelt.importer.bindings import (
     reduce,
     resize,
     shape,
+    signal,
 )
 from smelt.importer.call import OnnxOp
 
-_FILES = (elementwise, reduce, shape, move, linear, conv, norm, resize, quant, control, recurrent)
+_FILES = (elementwise, reduce, shape, move, linear, conv, norm, resize, quant, control, recurrent, signal)
 
 
 def _collected() -> dict[tuple[str, str], tuple[OnnxOp, ...]]:

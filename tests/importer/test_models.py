@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx_models import types_of
+from onnx_models import Array, types_of
 
 from smelt.core.ir.interp_graph import run_module
 from smelt.core.ir.verify import verify
@@ -18,15 +18,16 @@ from smelt.importer import import_model
 FOLDER = Path(os.environ.get("SMELT_MODELS", "models"))
 SHAPE_OPS = {"from_dims", "gather_elements", "bind", "non_zero"}
 
+H, W = "p2o.DynamicDimension.1", "p2o.DynamicDimension.2"
 # name -> (types of the outputs, a small input)
-ROWS = {
+ROWS: dict[str, tuple[list[str] | None, dict[str, Array]]] = {
     "magika_v3_3": (["f32[unk__214, 214]"], {"bytes": np.full((2, 2048), 65, np.int32)}),
     "ppocrv4_rec": (
         ["f32[p2o.DynamicDimension.0, (p2o.DynamicDimension.1 + 3)//8, 6625]"],
         {"x": np.full((1, 3, 48, 33), 0.5, np.float32)},
     ),
     "ppocrv4_det": (
-        ["f32[p2o.DynamicDimension.0, 1, 4*((p2o.DynamicDimension.1 + 3)//4), 4*((p2o.DynamicDimension.2 + 3)//4)]"],
+        [f"f32[p2o.DynamicDimension.0, 1, 4*(({H} + 3)//4), 4*(({W} + 3)//4)]"],
         {"x": np.full((1, 3, 64, 96), 0.5, np.float32)},
     ),
     "minilm_real": (
