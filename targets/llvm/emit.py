@@ -122,7 +122,9 @@ class _Function(Exprs):
         self.statement = s
         self.facts = Facts({d.name: (d.low, d.high) for d in kernel.dims})
         self.masks: list[tuple[Bound, ...]] = []
-        self._written: dict[int, frozenset[str]] = {}
+        self.invariant_loads = not any(
+            isinstance(x, Store) and x.accumulate == "fma" for x in walk((s,))
+        )
         self._local_bytes = 0
         self._locals = 0
         self._bind_arguments()
@@ -534,7 +536,11 @@ class _Function(Exprs):
 
         count = self.index.value(s.extent, self.env)
         if s.level == "unroll" and count.const is not None:
+            fence = self._accumulates(s)
             for i in range(int(count.const)):
+                if i and fence:
+                    # LLVM would gather the loads of all steps at the top, and spill the accumulators
+                    self.b.effect('call void asm sideeffect "", "~{memory}"()')
                 with self.bind({s.var: i}):
                     inside()
             return
@@ -546,6 +552,13 @@ class _Function(Exprs):
                 inside()
 
         self._loop(count, s.body, run)
+
+    def _accumulates(self, s: Loop) -> bool:
+        """Whether an unrolled loop is a reduction into registers: its variable picks none of them."""
+        stores = [x for x in walk(s.body) if isinstance(x, Store)]
+        return any(x.accumulate and x.buffer in self.registers for x in stores) and not any(
+            s.var in d.symbols for x in stores if x.buffer in self.registers for d in x.index
+        )
 
     def _with_low(self, count: Value, extent: Dim) -> Value:
         """The same count with what the dims' ranges tell about it."""

@@ -58,6 +58,7 @@ class Exprs:
         self.registers: dict[str, Registers] = {}
         self.epochs: dict[str, int] = {}
         self.proved: frozenset[Bound] = frozenset()
+        self.invariant_loads = True  # LLVM may move loads of read-only memory anywhere
         self._flat: dict[tuple[str, tuple[Dim, ...]], Dim] = {}
         self._memo: dict[int, Value] = {}
 
@@ -367,7 +368,7 @@ class Exprs:
         dtype = m.buffer.dtype
         elem = storage_elem(dtype)
         epoch = 0 if m.read_only else self.epochs.get(m.buffer.name, 0)
-        note = ", !invariant.load !0" if m.read_only else ""
+        note = ", !invariant.load !0" if m.read_only and self.invariant_loads else ""
         rhs = f"load {type_text(elem, lanes)}, ptr {pointer.text}, align {dtype.bytes}{note}"
         key = f"{rhs} #{epoch}"
         scope = self.b.scope
