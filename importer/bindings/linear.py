@@ -52,6 +52,9 @@ def _matmul_integer(c: Call) -> Ref:
 def _einsum(c: Call) -> Ref:
     """Operands are multiplied from the left: transposes, reductions and one batched matmul per step."""
     terms, out = _equation(c)
+    every = {x for t in terms for x in t}
+    if len(set(out)) != len(out) or not set(out) <= every:
+        raise c.fail(f"the output labels '{''.join(out)}' are not each a label of one input at least")
     ref, labels = _own(c, c.x(0), terms[0], [*terms[1:], out])
     for i in range(1, len(terms)):
         later = [*terms[i + 1 :], out]
