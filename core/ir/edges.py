@@ -169,7 +169,12 @@ def separated(
         return False
     joint = b.facts(a.facts(facts))
     private = _variables(a.binders) | _variables(b.binders)
+    a_index, joint = _by_guard(a, joint, "guard left", private)
+    b_index, joint = _by_guard(b, joint, "guard right", private)
     left, right = _groups(a.index, buffer.shape), _groups(b.index, buffer.shape)
+    if a.guard or b.guard:
+        left += _groups(a_index, buffer.shape)
+        right += _groups(b_index, buffer.shape)
     todo, same = list(pairs), dict[str, Dim]()
     while todo:
         done = next((p for p in todo if _determined(p, left, right, joint, same, private)), None)
@@ -181,6 +186,22 @@ def separated(
         if done.left_rows:
             same[done.right_rows] = sym(done.left_rows)
     return True
+
+
+def _by_guard(x: Access, facts: Facts, name: str, private: set[str]) -> tuple[tuple[Dim, ...], Facts]:
+    """The index of x with a guarded part as one variable, low <= part < high: the last block of a loop
+    that was cut in vectors is known to end where its guard says, whatever its own variables add up to."""
+    index = list(x.index)
+    for n, bound in enumerate(x.guard):
+        for axis, d in enumerate(index):
+            rest = d - bound.index
+            if bound.index.symbols & d.symbols and len(rest.terms()) < len(d.terms()):
+                part = f"{name} {n}"
+                index[axis] = rest + sym(part)
+                private.add(part)
+                facts = facts.with_range(part, None, None).with_lower(part, bound.low)
+                facts = facts.with_upper(part, bound.high - 1)
+    return tuple(index), facts
 
 
 def _groups(index: Sequence[Dim], shape: Sequence[Dim]) -> list[Dim]:
@@ -216,17 +237,21 @@ def _apart(p: Pair, x: Dim, y: Dim, facts: Facts, private: set[str]) -> bool:
     c, rest_a, rest_b = a[0], a[1], b[1]
     if facts.prove_le(1, c) is not YES:
         return False
-    if not p.left_rows:
+    left_rows, right_rows = to_dim(1), to_dim(1)
+    if p.left_rows:
+        left_rows, right_rows = sym(p.left_rows), sym(p.right_rows)
+    else:
         gap = rest_a - rest_b
-        return facts.prove_lt(gap, c) is YES and facts.prove_lt(-gap, c) is YES
-    # Tiles: start + r with 0 <= r < rows, after what both sides share.
+        if facts.prove_lt(gap, c) is YES and facts.prove_lt(-gap, c) is YES:
+            return True
+    # Both lie in [shared, shared + c*rows), whatever the loops inside do. (Tiles: start + r, r < rows.)
     shared = _shared_part(rest_a, private)
     span_a, span_b = rest_a - shared, rest_b - shared
     return (
         facts.prove_le(0, span_a) is YES
         and facts.prove_le(0, span_b) is YES
-        and facts.prove_lt(span_a, c * sym(p.left_rows)) is YES
-        and facts.prove_lt(span_b, c * sym(p.right_rows)) is YES
+        and facts.prove_lt(span_a, c * left_rows) is YES
+        and facts.prove_lt(span_b, c * right_rows) is YES
     )
 
 
