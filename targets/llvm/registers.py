@@ -53,6 +53,10 @@ class Registers:
         width = dict(self.cuts).get(at)
         if width == lanes:
             return self.get(b, (lead, at))
+        start, piece = self._piece(at)
+        if lanes and at + lanes <= start + piece:
+            whole = self.get(b, (lead, start))
+            return b.shuffle(whole, None, range(at - start, at - start + lanes))
         parts = [self._element(b, lead, at + i) for i in range(max(lanes, 1))]
         return b.vector(parts) if lanes else parts[0]
 
@@ -62,12 +66,25 @@ class Registers:
         if dict(self.cuts).get(at) == value.lanes:
             self.cells[lead, at] = value
             return
+        start, piece = self._piece(at)
+        if value.lanes and at + value.lanes <= start + piece:
+            self.cells[lead, start] = self._blend(b, (lead, start), piece, value, at - start)
+            return
         for i in range(max(value.lanes, 1)):
             start, width = self._piece(at + i)
             part = b.lane(value, i)
             if width:
                 part = b.with_lane(self.get(b, (lead, start)), part, at + i - start)
             self.cells[lead, start] = part
+
+    def _blend(
+        self, b: Builder, key: tuple[tuple[int, ...], int], piece: int, value: Value, at: int
+    ) -> Value:
+        """A piece with lanes from `at` on replaced by a narrower vector."""
+        n = value.lanes
+        wide = b.shuffle(value, None, [min(max(i - at, 0), n - 1) for i in range(piece)])
+        picks = [piece + i if at <= i < at + n else i for i in range(piece)]
+        return b.shuffle(self.get(b, key), wide, picks)
 
     def _place(self, index: Sequence[int]) -> tuple[tuple[int, ...], int]:
         for i, n in zip(index, self.shape, strict=True):
@@ -138,12 +155,12 @@ def _cuts(shape: tuple[int, ...], use: _Uses) -> tuple[tuple[int, int], ...]:
     row = shape[-1] if shape else 1
     if use.unknown or not use.widths:
         return tuple((i, 0) for i in range(row))
-    if len(use.widths) == 1:
-        extent, lanes = next(iter(use.widths))
+    # the widest loops decide: they are the inner ones, and narrower ones pick lanes from their pieces
+    for extent, lanes in sorted(use.widths, reverse=True):
         if row % extent == 0:
             one = pieces(extent, lanes)
             return tuple((o + s, w) for o in range(0, row, extent) for s, w in one)
-    # loops of several widths share the row: cut it so that each access is a whole number of pieces
+    # no loop divides the row: cut it so that each access is a whole number of pieces
     parts = [w for e, n in use.widths for _, w in pieces(e, n)]
     step = math.gcd(row, *(max(w, 1) for w in parts))
     return tuple((i, step if step > 1 else 0) for i in range(0, row, step))
