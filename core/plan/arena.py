@@ -2,22 +2,32 @@
 
 Greedy by size at sample points (Pisarchyk & Lee, "Efficient Memory Management for Deep Neural Net
 Inference", 2020, strategy "greedy by size"), but a gap counts only when it is *proved* wide enough:
-numbers choose, `Facts` decide. What cannot be proved lies above everything it might meet.
+numbers choose, proofs decide. What cannot be proved lies above everything it might meet.
+
+Offsets are sums of sizes, so sizes are named while they are placed (S0, S1, ..), each pair of them is
+compared once, and sums are compared by matching their terms: a + b <= c + d because a <= c and b <= d.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from smelt.core.dim import YES, Dim, Facts, align_up, dmax, to_dim
+from smelt.core.dim import YES, Dim, Facts, Max, align_up, dmax, sym, to_dim
+from smelt.core.dim import Symbol as Atom
 from smelt.core.ir.graph import Symbol
 from smelt.core.plan.lifetime import Storage
+from smelt.core.plan.terms import Terms
 
 ALIGNMENT = 64
 """Bytes: a cache line and the widest vector."""
 
 _SAMPLES = (1, 5, 37, 224)
+
+_DIRECT_TERMS = 3
+_PROOFS = 24
+"""Questions to the general prover for one arena: a hard one takes 50 ms. Without an answer memory is not shared,
+which is right, only larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +40,13 @@ class Arena:
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
+    """A storage with a place. offset, end: in the names of sizes. at, to: both at each sample."""
+
     storage: Storage
     offset: Dim
     end: Dim
     at: tuple[int, ...]
-    """offset at each sample"""
     to: tuple[int, ...]
-    """end at each sample"""
 
 
 def sample_points(symbols: Sequence[Symbol]) -> tuple[Mapping[str, int], ...]:
@@ -57,60 +67,168 @@ def place(storages: Sequence[Storage], facts: Facts, samples: Sequence[Mapping[s
 
     Raises KeyError when a size has a symbol that no sample assigns.
     """
-    sized = [(s, facts.simplify(align_up(s.bytes, ALIGNMENT))) for s in storages]
-    values = {s.root: tuple(size.evaluate(p) for p in samples) for s, size in sized}
-    order = sorted(sized, key=lambda row: (-max(values[row[0].root], default=0), row[0].first, row[0].root))
+    sizes = _Sizes(facts, samples)
+    sized = [(s, sizes.name(s.bytes)) for s in storages]
+    order = sorted(sized, key=lambda row: (-max(sizes.at(row[1])), row[0].first, row[0].root))
     placed: list[_Placed] = []
     for s, size in order:
-        if size.const_or_none == 0:
-            placed.append(_row(s, to_dim(0), size, samples))
-            continue
         rivals = [p for p in placed if p.storage.first <= s.last and s.first <= p.storage.last]
-        rivals = [
-            p for p in rivals if any(b > a for a, b in zip(p.at, p.to, strict=True)) or not p.end.is_const
-        ]
-        placed.append(_row(s, _offset(size, values[s.root], rivals, facts), size, samples))
-    return Arena({p.storage.root: p.offset for p in placed}, _peak([p.end for p in placed], facts, samples))
+        rivals = [p for p in rivals if p.end is not p.offset]
+        offset = to_dim(0) if size.const_or_none == 0 else _offset(size, rivals, sizes)
+        end = offset + size
+        placed.append(_Placed(s, offset, end, sizes.at(offset), sizes.at(end)))
+    peak = _peak([p.end for p in placed], sizes)
+    return Arena({p.storage.root: sizes.real(p.offset) for p in placed}, sizes.real(peak))
 
 
-def _row(s: Storage, offset: Dim, size: Dim, samples: Sequence[Mapping[str, int]]) -> _Placed:
-    end = offset + size
-    return _Placed(
-        s, offset, end, tuple(offset.evaluate(p) for p in samples), tuple(end.evaluate(p) for p in samples)
-    )
-
-
-def _offset(size: Dim, value: tuple[int, ...], rivals: Sequence[_Placed], facts: Facts) -> Dim:
+def _offset(size: Dim, rivals: Sequence[_Placed], sizes: _Sizes) -> Dim:
     """The lowest start (0 or the end of a rival) where the storage provably misses every rival."""
-    zero = tuple(0 for _ in value)
-    starts: list[tuple[tuple[int, ...], Dim]] = [(zero, to_dim(0)), *((p.to, p.end) for p in rivals)]
-    for at, start in sorted(starts, key=lambda row: (row[0][::-1], str(row[1]))):
-        to = tuple(a + v for a, v in zip(at, value, strict=True))
+    zero = to_dim(0)
+    starts = {zero: sizes.at(zero), **{p.end: p.to for p in rivals}}
+    for start, at in sorted(starts.items(), key=lambda row: (row[1][::-1], str(row[0]))):
         end = start + size
-        if all(_apart(at, to, start, end, p, facts) for p in rivals):
+        to = sizes.at(end)
+        if all(_apart(at, to, start, end, p, sizes) for p in rivals):
             return start
-    return facts.simplify(dmax(*(p.end for p in rivals)))
+    return _peak([p.end for p in rivals], sizes)
 
 
-def _apart(at: tuple[int, ...], to: tuple[int, ...], start: Dim, end: Dim, p: _Placed, facts: Facts) -> bool:
-    """Proved: below the rival or above it. The samples rule out hopeless proofs."""
-    if all(a >= b for a, b in zip(at, p.to, strict=True)) and _le(p.end, start, facts):
+def _apart(at: tuple[int, ...], to: tuple[int, ...], start: Dim, end: Dim, p: _Placed, sizes: _Sizes) -> bool:
+    """Proved: above the rival or below it. The samples rule out hopeless proofs."""
+    if _below(p.to, at) and sizes.le(p.end, start):
         return True
-    return all(a <= b for a, b in zip(to, p.at, strict=True)) and _le(end, p.offset, facts)
+    return _below(to, p.at) and sizes.le(end, p.offset)
 
 
-def _le(a: Dim, b: Dim, facts: Facts) -> bool:
-    return a == b or facts.prove_le(a, b) is YES
+def _below(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    return all(x <= y for x, y in zip(a, b, strict=True))
 
 
-def _peak(ends: Sequence[Dim], facts: Facts, samples: Sequence[Mapping[str, int]]) -> Dim:
+def _peak(ends: Sequence[Dim], sizes: _Sizes) -> Dim:
     """The greatest end; ends that another one dominates are left out of the formula."""
-    rows = {e: tuple(e.evaluate(p) for p in samples) for e in dict.fromkeys(ends)}
+    rows = {e: sizes.at(e) for e in dict.fromkeys(ends)}
     kept: list[Dim] = []
     for e in sorted(rows, key=lambda d: (rows[d][::-1], str(d)), reverse=True):
-        below = any(
-            all(a <= b for a, b in zip(rows[e], rows[k], strict=True)) and _le(e, k, facts) for k in kept
-        )
-        if not below:
+        if not any(_below(rows[e], rows[k]) and sizes.le(e, k) for k in kept):
             kept.append(e)
     return dmax(*kept) if kept else to_dim(0)
+
+
+@dataclass
+class _Sizes:
+    """Distinct sizes under short names, and what is proved about their order; lives for one `place`."""
+
+    facts: Facts
+    samples: Sequence[Mapping[str, int]]
+    names: dict[Dim, Dim] = field(default_factory=dict)
+    reals: dict[str, Dim] = field(default_factory=dict)
+    raw: dict[str, Dim] = field(default_factory=dict)
+    values: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    known: dict[tuple[Dim, Dim], bool] = field(default_factory=dict)
+    budget: int = _PROOFS
+
+    def __post_init__(self) -> None:
+        self.terms = Terms(self.facts, self.samples)
+
+    def name(self, count: Dim) -> Dim:
+        """The name of so many bytes, rounded up to the alignment; a constant is its own."""
+        size = align_up(count, ALIGNMENT)
+        if size.is_const:
+            return size
+        if size not in self.names:
+            name = f"S{len(self.names)}"
+            self.names[size] = sym(name)
+            self.reals[name], self.raw[name] = size, count
+            self.values[name] = tuple(size.evaluate(p) for p in self.samples)
+        return self.names[size]
+
+    def real(self, d: Dim) -> Dim:
+        """A sum of names as a formula in the module's symbols."""
+        return d.substitute(self.reals)
+
+    def at(self, d: Dim) -> tuple[int, ...]:
+        """The value at each sample."""
+        columns = {name: self.values[name] for name in d.symbols}
+        return tuple(
+            d.evaluate({name: v[n] for name, v in columns.items()}) for n in range(len(self.samples))
+        )
+
+    def le(self, a: Dim, b: Dim) -> bool:
+        """Proved: a <= b for all values of the symbols."""
+        key = (a, b)
+        if key not in self.known:
+            self.known[key] = self._le(a, b)
+        return self.known[key]
+
+    def _le(self, a: Dim, b: Dim) -> bool:
+        if a is b:
+            return True
+        over = _a_max(a)
+        if over is not None:
+            # max(x, y) + r <= b  <==  x + r <= b and y + r <= b
+            return all(self.le(a - dmax(*over.args) + arg, b) for arg in over.args)
+        under = _a_max(b)
+        if under is not None:
+            # a <= max(x, y) + r  <==  a <= x + r or a <= y + r
+            return any(self.le(a, b - dmax(*under.args) + arg) for arg in under.args)
+        return self._matched(b - a)
+
+    def _matched(self, rest: Dim) -> bool:
+        """rest >= 0: every negative term has a positive one of its own that is no smaller."""
+        positive, negative, constant = _signed(rest)
+        for n in sorted(negative, key=lambda t: self.values[t][::-1], reverse=True):
+            fits = [p for p in positive if _below(self.values[n], self.values[p]) and self._ordered(n, p)]
+            if not fits:
+                return self._directly(positive, negative, constant)
+            positive.remove(min(fits, key=lambda t: (self.values[t][::-1], t)))
+            negative = negative[:]
+            negative.remove(n)
+        return constant >= 0
+
+    def _ordered(self, small: str, large: str) -> bool:
+        """Rounding up keeps the order, so the bytes before it are compared: simpler formulas."""
+        key = (sym(small), sym(large))
+        if key not in self.known:
+            self.known[key] = self._prove(self.raw[small], self.raw[large])
+        return self.known[key]
+
+    def _prove(self, a: Dim, b: Dim) -> bool:
+        """Term by term where that is enough, else the prover's word as long as the budget lasts."""
+        if self.terms.le(a, b):
+            return True
+        if self.budget <= 0:
+            return False
+        self.budget -= 1
+        return self.facts.prove_le(a, b) is YES
+
+    def _directly(self, positive: list[str], negative: list[str], constant: int) -> bool:
+        """The prover's word on what matching left over; only for a few terms, it is slow."""
+        if len(positive) + len(negative) > _DIRECT_TERMS:
+            return False
+        left = sum((self.reals[n] for n in negative), to_dim(0))
+        right = sum((self.reals[p] for p in positive), to_dim(constant))
+        return self._prove(left, right)
+
+
+
+def _a_max(d: Dim) -> Max | None:
+    """A max that is a term of its own in a sum."""
+    for coefficient, powers in d.terms():
+        if coefficient == 1 and len(powers) == 1 and powers[0][1] == 1 and isinstance(powers[0][0], Max):
+            return powers[0][0]
+    return None
+
+
+def _signed(d: Dim) -> tuple[list[str], list[str], int]:
+    """Names with positive and with negative sign, repeated by their coefficients, and the constant."""
+    positive: list[str] = []
+    negative: list[str] = []
+    constant = 0
+    for coefficient, powers in d.terms():
+        if not powers:
+            constant += coefficient
+            continue
+        ((atom, power),) = powers
+        assert power == 1 and isinstance(atom, Atom), d
+        (positive if coefficient > 0 else negative).extend([atom.name] * abs(coefficient))
+    return positive, negative, constant
