@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Literal
 
 from smelt.core.dim import YES, Dim, DimLike, Facts, ceildiv, dmin, sym, to_dim
-from smelt.core.ir.analysis import enter, kernel_facts
+from smelt.core.ir.analysis import accesses, enter, kernel_facts
 from smelt.core.ir.kernel import (
     Axis,
     Bound,
@@ -370,8 +370,8 @@ class _Strips:
 def collapse(kernel: Kernel, a: str, b: str, into: str) -> Kernel:
     """for a in n { for b in m { x[a, b] } }  -->  for into in n*m { x'[into] }, x' = x with axes merged
 
-    Buffers are reshaped (same bytes). Also for two adjacent axes of one Reduce. Every access must become
-    free of divisions by m.
+    Buffers are reshaped (same bytes), unless another nest touches them. Also for two adjacent axes of one
+    Reduce. Every access must become free of divisions by m.
     """
     what = f"collapse {a} {b}"
     _new(kernel, what, into)
@@ -461,10 +461,16 @@ def _merge_buffers(kernel: Kernel, a: str, b: str, m: Dim, into: str) -> Kernel 
     for name, indices in sorted(touched.items()):
         buffer = kernel.buffers().get(name)
         axis = None if buffer is None else _merge_axis(buffer, indices, a, b, m, env, into)
-        if axis is None:
+        # merged axes would make the indices of other nests harder to tell apart
+        if axis is None or (axis >= 0 and _statements_with(kernel, name) > 1):
             return None
         merges[name] = axis
     return _reshape(kernel, merges)
+
+
+def _statements_with(kernel: Kernel, buffer: str) -> int:
+    """How many top-level statements touch a buffer."""
+    return sum(any(x.buffer == buffer for x in accesses(s)) for s in kernel.body)
 
 
 def _used_elsewhere(kernel: Kernel, names: set[str]) -> bool:

@@ -21,12 +21,13 @@ def elementwise(d: Draft, root: str) -> None:
     v = d.view(root)
     if v.all_reduces():
         raise ScheduleError("elementwise", "there are reductions")
-    for part in _cut(d, root):
+    v = collapse_all(d, v)
+    for part in _cut(d, v.vars[0]):
         _one(d, part)
 
 
 def _one(d: Draft, root: str) -> None:
-    v = collapse_all(d, d.view(root))
+    v = d.view(root)
     inner = v.vars[-1]
     lanes = d.machine.lanes(v.bits)
     size = min(d.kernel.buffers()[s.buffer].dtype.bytes for s in v.stores)
