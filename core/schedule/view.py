@@ -49,8 +49,9 @@ class View:
         return tuple(found)
 
     def all_reduces(self) -> tuple[Reduce, ...]:
-        """Every reduction, nested ones too."""
-        return tuple(x for s in self.stores for x in walk_expr(s.value) if isinstance(x, Reduce))
+        """Every reduction, nested ones too, each once (an epilogue may use a result several times)."""
+        every = (x for s in self.stores for x in walk_expr(s.value) if isinstance(x, Reduce))
+        return tuple(dict.fromkeys(every))
 
     def follows(self, e: Expr) -> frozenset[str]:
         """Which loops an expression depends on."""
