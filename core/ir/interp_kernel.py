@@ -39,6 +39,7 @@ from smelt.core.ir.kernel import (
     Tiles,
     walk_expr,
 )
+from smelt.core.ir.rewrite import free_symbols
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Env: TypeAlias = Mapping[str, Any]
@@ -189,6 +190,7 @@ class _Run:
         self.env = env
         self.buffers: dict[str, Array] = {}
         self.nests: dict[int, _Nest | None] = {}
+        self.free: dict[int, frozenset[str]] = {}
 
     def fresh(self, b: Buffer, env: Env) -> Array:
         shape = tuple(int(dim_function(d)(env)) for d in b.shape)
@@ -376,7 +378,11 @@ class _Run:
             if e.kind in ("argmax", "argmin"):
                 raise _broken(self, f"{e.kind} over nothing")
             return np.asarray(identity(e.kind, e.dtype))
-        width = prod(np.broadcast_shapes(*(np.shape(v) for v in env.values() if np.ndim(v)), (1,)))
+        # Only what the reduction mentions: a row's mean is taken once per row, not once per element.
+        if id(e) not in self.free:
+            self.free[id(e)] = free_symbols(e)
+        env = {k: env[k] for k in self.free[id(e)]}
+        width = prod(np.broadcast_shapes(*(np.shape(v) for v in env.values()), np.shape(live), (1,)))
         if width >= WIDE and e.kind not in ("argmax", "argmin"):
             return self.reduce_wide(e, env, live, extents)
         outer = {k: v[..., None] if isinstance(v, np.ndarray) and v.ndim else v for k, v in env.items()}
