@@ -161,6 +161,22 @@ def _read(file: _File) -> Elf:
     )
 
 
+def symbol_sizes(data: bytes) -> tuple[tuple[str, int], ...]:
+    """(name, bytes) of every defined symbol that has a size, from the full symbol table if there is one.
+
+    Raises SmeltError(kind='invalid') when data is not an ELF file.
+    """
+    file = _File(data)
+    size_at = 5 if file.bits == 64 else 2
+    kind = _SHT_SYMTAB if any(s.kind == _SHT_SYMTAB for s in file.sections()) else _SHT_DYNSYM
+    rows = []
+    for at, name, _, defined in file.symbols(kind):
+        size = struct.unpack_from(file.layout.symbol, data, at)[size_at]
+        if defined and size:
+            rows.append((name, int(size)))
+    return tuple(rows)
+
+
 def rename_definitions(data: bytes, names: frozenset[str]) -> bytes:
     """The same object file with the global definitions of `names` under their names less the first
     letter: others then find those names elsewhere, while this object still uses its own.

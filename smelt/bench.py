@@ -1,0 +1,121 @@
+"""A bundle and inputs -> times: on a device by its runner, or here in turns with ONNX Runtime."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from smelt.core.bundle import Bundle
+from smelt.devicefarm.measure import QUICK, STEADY, RunPlan, median
+from smelt.devicefarm.report import RunReport
+from smelt.devicefarm.verdict import Verdict, verdict_of_timing
+from smelt.reference import Reference
+from smelt.running import running
+from smelt.session import load
+from smelt.shapes import Case
+
+PLANS: dict[str, RunPlan] = {"quick": QUICK, "steady": STEADY}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One case on one device; times in ns. load_ns: opening library and session, once per device."""
+
+    label: str
+    load_ns: int
+    report: RunReport
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the times may be used."""
+        timing = self.report.timing
+        assert timing is not None
+        return verdict_of_timing(timing)
+
+
+def measure(
+    bundle: Bundle,
+    cases: Sequence[Case],
+    *,
+    device: str | None = None,
+    threads: int = 0,
+    plan: RunPlan = STEADY,
+    on_case: Callable[[Measured], None] = lambda m: None,
+) -> tuple[Measured, ...]:
+    """Load, first and steady times of every case, by the runner on the device. Raises SmeltError."""
+    found = []
+    with running(bundle, device, threads=threads) as client:
+        assert client.model is not None
+        for case in cases:
+            report = client.run(case.feed, plan, outputs=False)
+            found.append(Measured(case.label, client.model.load_ns, report))
+            on_case(found[-1])
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One case, both runtimes taken in turns in this process; ns per run, round by round."""
+
+    label: str
+    smelt_ns: tuple[float, ...]
+    rival_ns: tuple[float, ...]
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast as the rival: the median over rounds of rival / smelt."""
+        return median([r / s for r, s in zip(self.rival_ns, self.smelt_ns, strict=True)])
+
+
+def against(
+    bundle: Bundle,
+    model: Path,
+    cases: Sequence[Case],
+    *,
+    threads: int = 1,
+    rounds: int = 15,
+    seconds: float = 6.0,
+    on_case: Callable[[Pair], None] = lambda p: None,
+) -> tuple[Pair, ...]:
+    """Time the bundle and ONNX Runtime in turns, ABBA, so that drift of the machine meets both alike.
+
+    rounds: at most, per case. seconds: a case stops after as many, but not before 5 rounds.
+    """
+    session, rival = load(bundle, threads=threads), Reference(model, threads=threads)
+    found = []
+    for case in cases:
+        ours, theirs = partial(session.run, None, case.feed), partial(rival.run, case.feed)
+        found.append(_pair(case.label, ours, theirs, rounds, seconds))
+        on_case(found[-1])
+    session.close()
+    return tuple(found)
+
+
+def _pair(label: str, a: Callable[[], object], b: Callable[[], object], rounds: int, seconds: float) -> Pair:
+    once = min(_timed(f, 1) for f in (a, b, a, b))
+    inner = max(1, math.ceil(1e6 / max(once, 1.0)))  # a sample lasts a millisecond or more
+    ours: list[float] = []
+    theirs: list[float] = []
+    start = time.perf_counter()
+    for i in range(rounds):
+        for mine in (True, False) if i % 2 == 0 else (False, True):
+            (ours if mine else theirs).append(_timed(a if mine else b, inner))
+        if time.perf_counter() - start > seconds and i >= 4:
+            break
+    return Pair(label, tuple(ours), tuple(theirs))
+
+
+def _timed(f: Callable[[], object], inner: int) -> float:
+    start = time.perf_counter_ns()
+    for _ in range(inner):
+        f()
+    return (time.perf_counter_ns() - start) / inner
+
+
+def geomean(ratios: Sequence[float]) -> float:
+    """The geometric mean of positive numbers."""
+    return math.exp(math.fsum(map(math.log, ratios)) / len(ratios))

@@ -1,0 +1,170 @@
+"""smelt bench: a model or bundle -> load, first and steady times, or a race with ONNX Runtime."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from itertools import islice
+from typing import Any
+
+from smelt.bench import PLANS, Measured, Pair, against, geomean, measure
+from smelt.cli.common import (
+    OK,
+    AddParser,
+    Result,
+    Talk,
+    Usage,
+    add_compile_options,
+    add_device_options,
+    add_shape_options,
+    command,
+    milliseconds,
+    open_bundle,
+    shape_wishes,
+    spans,
+    table,
+)
+from smelt.cli.compile import compile_args
+from smelt.cli.validate import bundle_and_model
+from smelt.core.bundle import is_bundle
+from smelt.devicefarm.measure import median
+from smelt.devicefarm.verdict import worst
+from smelt.shapes import Case, cases
+
+
+def register(add: AddParser) -> None:
+    """The command."""
+    parser = command(
+        add, "bench", run, "time a model on its device",
+        "smelt bench out --shape x:1x3x224x224\nsmelt bench model.onnx --against onnxruntime --threads 1",
+    )  # fmt: skip
+    parser.add_argument("source", metavar="MODEL|BUNDLE")
+    parser.add_argument(
+        "--model", dest="original", metavar="MODEL", help="a bundle's ONNX file, for --against"
+    )
+    parser.add_argument("--against", choices=("onnxruntime",), help="race on this machine, in turns")
+    parser.add_argument("--plan", choices=tuple(PLANS), default="steady", help="how long (default: steady)")
+    parser.add_argument("--count", type=int, default=2, help="shapes to try when none are given (default: 2)")
+    add_compile_options(parser)
+    add_shape_options(parser)
+    add_device_options(parser)
+
+
+def run(args: argparse.Namespace) -> Result:
+    """Times per shape. Exit code 5 when they are no statement about the device's speed."""
+    with tempfile.TemporaryDirectory(prefix="smelt-bench-") as folder:
+        return _race(args, folder) if args.against else _times(args, folder)
+
+
+def _times(args: argparse.Namespace, folder: str) -> Result:
+    if is_bundle(args.source):
+        bundle = open_bundle(args.source)
+    else:
+        args.model = args.source
+        bundle = compile_args(args, f"{folder}/out")
+    talk = Talk(args)
+    found = measure(
+        bundle, _cases(args, bundle), device=args.device, threads=args.threads or 0,
+        plan=PLANS[args.plan], on_case=lambda m: talk(m.label),
+    )  # fmt: skip
+    talk.done()
+    verdict = worst([m.verdict for m in found])
+    data = {
+        "device": found[0].report.device,
+        "emulated": found[0].report.emulated,
+        "verdict": verdict.value,
+        "cases": [measured_data(m) for m in found],
+    }
+    return Result(verdict.exit_code, data, measured_text(found))
+
+
+def _cases(args: argparse.Namespace, bundle: Any) -> list[Case]:
+    wishes = shape_wishes(args)
+    return list(islice(cases(bundle, wishes, seed=args.seed, spans=spans(args)), len(wishes) or args.count))
+
+
+def measured_data(m: Measured) -> dict[str, Any]:
+    """The fields of --json; raw samples among them. Units are in the names."""
+    t = m.report.timing
+    assert t is not None
+    return {
+        "label": m.label,
+        "load_ns": m.load_ns,
+        "first_ns": m.report.first_ns,
+        "latency_ns_p50": t.median,
+        "latency_ns_p90": t.p90,
+        "latency_ns_p99": t.p99,
+        "latency_ns_min": t.min,
+        "latency_ns_mean": t.mean,
+        "latency_ns_mad": t.mad,
+        "samples": t.n,
+        "runs_per_sample": m.report.inner,
+        "samples_ns": list(m.report.samples_ns),
+        "arena_bytes": m.report.memory.arena_bytes,
+        "unstable": list(t.unstable),
+        "invalid": list(t.invalid),
+        "verdict": m.verdict.value,
+    }
+
+
+def measured_text(found: tuple[Measured, ...]) -> str:
+    """A table, and below it every doubt about its numbers."""
+    rows = [["shapes", "load", "first", "p50", "p90", "p99", "samples"]]
+    doubts: list[str] = []
+    for m in found:
+        t = m.report.timing
+        assert t is not None
+        # p99 needs a thousand samples to mean anything
+        p99 = "-" if t.p99 is None else milliseconds(t.p99)
+        times = [milliseconds(n) for n in (m.load_ns, m.report.first_ns, t.median, t.p90)]
+        rows.append([m.label, *times, p99, str(t.n)])
+        doubts += [f"{m.label}: {d}" for d in (*t.invalid, *t.unstable)]
+    report = found[0].report
+    mark = " (emulated: not the speed of any device)" if report.emulated else ""
+    lines = [f"on {report.device}{mark}, {report.facts.cpu or report.facts.arch}:", table(rows)]
+    return "\n".join(lines + [f"  inconclusive: {d}" for d in dict.fromkeys(doubts)])
+
+
+def _race(args: argparse.Namespace, folder: str) -> Result:
+    if args.device not in (None, "local"):
+        raise Usage("--against runs both in this process, on this machine; leave --device out")
+    bundle, model = bundle_and_model(args, folder)
+    talk = Talk(args)
+    threads = args.threads or 1
+    pairs = against(
+        bundle,
+        model,
+        _cases(args, bundle),
+        threads=threads,
+        on_case=lambda p: talk(f"{p.label}: {p.ratio:.2f}"),
+    )
+    talk.done()
+    mean = geomean([p.ratio for p in pairs])
+    data = {
+        "against": args.against,
+        "threads": threads,
+        "speed_ratio_geomean": mean,
+        "cases": [race_data(p) for p in pairs],
+    }
+    return Result(OK, data, f"{race_table(pairs)}\ngeometric mean {mean:.2f}x, {threads} thread(s), in turns")
+
+
+def race_data(p: Pair) -> dict[str, Any]:
+    """The fields of --json."""
+    return {
+        "label": p.label,
+        "smelt_ns_p50": median(p.smelt_ns),
+        "onnxruntime_ns_p50": median(p.rival_ns),
+        "speed_ratio": p.ratio,
+        "smelt_samples_ns": list(p.smelt_ns),
+        "onnxruntime_samples_ns": list(p.rival_ns),
+    }
+
+
+def race_table(pairs: tuple[Pair, ...]) -> str:
+    """Medians of both, and how many times as fast smelt is (above 1: faster)."""
+    rows = [["shapes", "smelt", "onnxruntime", "speed"]]
+    for p in pairs:
+        ours, theirs = milliseconds(median(p.smelt_ns)), milliseconds(median(p.rival_ns))
+        rows.append([p.label, ours, theirs, f"{p.ratio:.2f}x"])
+    return table(rows)

@@ -1,0 +1,259 @@
+"""What commands share: results, usage errors, options for shapes and dims, progress and colour."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from smelt.core.bundle import Bundle, is_bundle, read_bundle
+from smelt.core.diag import SmeltError
+from smelt.devicefarm.doctor import Finding
+from smelt.shapes import Port, Wish, bounds_of, parse_dim_wish, parse_shapes
+
+SCHEMA_VERSION = 1
+OK, FAILED, USAGE, UNSUPPORTED, NO_DEVICE, INCONCLUSIVE, INFRA, INTERNAL, CANCELLED = (
+    0, 1, 2, 3, 4, 5, 6, 70, 130,
+)  # fmt: skip
+
+DimWishes = dict[str, "int | tuple[int, int | None]"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command found: exit code, fields for --json, text for people."""
+
+    code: int = OK
+    data: Mapping[str, Any] = field(default_factory=dict)
+    text: str = ""
+
+
+class Usage(Exception):
+    """The command line itself is wrong: exit code 2."""
+
+
+class AddParser(Protocol):
+    """argparse's add_parser of a group of commands."""
+
+    def __call__(self, name: str, **kwargs: Any) -> argparse.ArgumentParser: ...
+
+
+Run = Callable[[argparse.Namespace], Result]
+
+
+def command(add: AddParser, name: str, run: Run, summary: str, example: str) -> argparse.ArgumentParser:
+    """A parser with what every command has: --json, -v, and --help that ends with an example."""
+    parser = add(
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog="example:\n" + "\n".join(f"  {line}" for line in example.splitlines()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of text")
+    parser.add_argument("-v", "--verbose", action="store_true", help="tell every step and its time on stderr")
+    parser.set_defaults(run=run, command=name)
+    return parser
+
+
+# ---------------------------------------------------------------- options
+
+
+def add_compile_options(parser: argparse.ArgumentParser, *, target: str = "host") -> None:
+    """--target, --dim, -O, --threads, --fp16 and trtexec's profiles."""
+    parser.add_argument(
+        "--target", default=target, metavar="T", help=f"platform[:cpu][+device] (default: {target})"
+    )
+    parser.add_argument(
+        "--dim", action="append", default=[], metavar="N=4|N=1..512", help="fix or bound a symbolic dim"
+    )
+    parser.add_argument(
+        "--threads", type=_positive, metavar="N", help="threads that the bundle uses by default"
+    )
+    parser.add_argument(
+        "-O", dest="opt", type=int, choices=range(4), default=3, help="optimisation (default: 3)"
+    )
+    parser.add_argument("--fp16", action="store_true", help="float32 inside may be computed as float16")
+    parser.add_argument(
+        "--libraries", action="store_true", help="matrix products may call a BLAS on the device"
+    )
+    for kind in ("min", "opt", "max"):
+        parser.add_argument(
+            f"--{kind}Shapes", f"--{kind}-shapes", dest=f"{kind}_shapes", metavar="x:1x3x64x64,...",
+            help=f"{kind} shapes, as trtexec takes them",
+        )  # fmt: skip
+
+
+def add_shape_options(parser: argparse.ArgumentParser) -> None:
+    """--shape and its spellings, --seed, --val-range."""
+    parser.add_argument(
+        "--shape", "--shapes", "--input-shapes", dest="shape", action="append", default=[], nargs="+",
+        metavar="x:1x3x64x64|N=4", help="shapes of inputs or values of dims; repeat for several runs",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=int, default=0, help="seed of random inputs (default: 0)")
+    parser.add_argument(
+        "--val-range", action="append", default=[], metavar="[NAME:]LOW,HIGH",
+        help="random values are uniform over this range (default: normal floats, whole numbers 0 and 1)",
+    )  # fmt: skip
+
+
+def add_device_options(parser: argparse.ArgumentParser) -> None:
+    """--device."""
+    parser.add_argument(
+        "--device", metavar="D", help="where to run (default: the platform's own; see 'smelt devices list')"
+    )
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not positive")
+    return value
+
+
+def shape_wishes(args: argparse.Namespace) -> list[Wish]:
+    """One wish per --shape; trtexec's min, opt and max shapes are a run each."""
+    texts = [",".join(words) for words in args.shape]
+    texts += [t for k in ("min", "opt", "max") if (t := getattr(args, f"{k}_shapes", None)) is not None]
+    try:
+        return [parse_shapes(t) for t in texts]
+    except SmeltError as e:
+        raise Usage(str(e)) from None
+
+
+def spans(args: argparse.Namespace) -> dict[str, tuple[float, float]]:
+    """--val-range as input name -> (low, high)."""
+    found = {}
+    for text in args.val_range:
+        name, _, span = text.rpartition(":")
+        try:
+            low, high = (float(v) for v in span.strip("[]").split(","))
+        except ValueError:
+            raise Usage(f"cannot read the range '{text}'; write LOW,HIGH or NAME:LOW,HIGH") from None
+        if not low <= high:
+            raise Usage(f"the range '{text}' is empty")
+        found[name] = (low, high)
+    return found
+
+
+def dim_wishes(args: argparse.Namespace) -> DimWishes:
+    """--dim, and what trtexec's shapes say about the model's symbols."""
+    try:
+        found: DimWishes = dict(parse_dim_wish(t) for t in args.dim)
+        profile = {
+            k: {n: s for n, s in parse_shapes(t).items() if isinstance(s, tuple)}
+            for k in ("min", "opt", "max")
+            if (t := getattr(args, f"{k}_shapes", None)) is not None
+        }
+    except SmeltError as e:
+        raise Usage(str(e)) from None
+    if profile:
+        least = profile.get("min") or profile.get("opt") or profile["max"]
+        most = profile.get("max") or profile.get("opt") or profile["min"]
+        found = {**bounds_of(model_ports(Path(args.model), found), least, most), **found}
+    return found
+
+
+def model_ports(model: Path, dims: DimWishes) -> tuple[Port, ...]:
+    """The inputs of an ONNX file. Raises SmeltError when it cannot be imported."""
+    from smelt.importer import import_model
+
+    graph = import_model(model, dict(dims)).main
+    return tuple(Port(v.origin or v.name, v.type.dtype, tuple(v.type.shape)) for v in graph.inputs)
+
+
+def model_file(text: str) -> Path:
+    """The path of an ONNX model that exists. Raises Usage."""
+    path = Path(text)
+    if path.is_dir() and not is_bundle(path):
+        raise Usage(f"'{text}' is a folder, expected an ONNX file")
+    if not path.exists():
+        raise Usage(f"no model file '{text}'")
+    return path
+
+
+def check_target(text: str) -> str:
+    """The target, if it can be parsed. Raises Usage naming those that exist."""
+    from smelt.targets.platform import parse_target
+
+    try:
+        parse_target(text)
+    except SmeltError as e:
+        raise Usage(str(e)) from None
+    return text
+
+
+def open_bundle(text: str) -> Bundle:
+    """A bundle directory. Raises Usage when there is nothing at the path, SmeltError when it is damaged."""
+    if not Path(text).exists():
+        raise Usage(f"no bundle '{text}'")
+    return read_bundle(text)
+
+
+# ---------------------------------------------------------------- talking
+
+
+class Talk:
+    """Progress on stderr: a line that is overwritten on a terminal, every step with its time when verbose."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._verbose: bool = args.verbose
+        self._live = sys.stderr.isatty() and not args.verbose and not args.json
+        self._start = time.monotonic()
+
+    def __call__(self, what: str) -> None:
+        """The step that begins now."""
+        if self._verbose:
+            print(f"[{time.monotonic() - self._start:6.1f} s] {what}", file=sys.stderr, flush=True)
+        elif self._live:
+            print(f"\r\033[K{what} ...", end="", file=sys.stderr, flush=True)
+
+    def done(self) -> None:
+        """Clear the line."""
+        if self._live:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def colour(text: str, name: str) -> str:
+    """The text in a colour, where stdout is a terminal that wants colours (NO_COLOR is honoured)."""
+    codes = {"red": 31, "green": 32, "yellow": 33, "bold": 1}
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+        return text
+    return f"\033[{codes[name]}m{text}\033[0m"
+
+
+def finding_text(f: Finding) -> str:
+    """One line: a mark, the check, the detail."""
+    mark, name = {True: ("ok", "green"), False: ("BAD", "red"), None: ("?", "yellow")}[f.ok]
+    return f"{colour(mark.ljust(4), name)} {f.check}: {f.detail}"
+
+
+def table(rows: Sequence[Sequence[str]], *, indent: str = "") -> str:
+    """Columns as wide as their widest cell; cells that look like numbers stand on the right."""
+    if not rows:
+        return ""
+    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
+    lines = []
+    for r in rows:
+        cells = [c.rjust(w) if c[:1].isdigit() else c.ljust(w) for c, w in zip(r, widths, strict=True)]
+        lines.append((indent + "  ".join(cells)).rstrip())
+    return "\n".join(lines)
+
+
+def count_bytes(n: int) -> str:
+    """'1.4 MB': bytes for people, in powers of ten."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if n >= size:
+            return f"{n / size:.1f} {unit}"
+    return f"{n} B"
+
+
+def milliseconds(ns: float) -> str:
+    """'0.123 ms'."""
+    return f"{ns / 1e6:.3f} ms"

@@ -1,0 +1,105 @@
+"""smelt check and smelt compile: an ONNX file -> every problem at once, or a bundle on disk."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from smelt.cli.common import (
+    OK,
+    UNSUPPORTED,
+    AddParser,
+    Result,
+    Talk,
+    add_compile_options,
+    check_target,
+    command,
+    count_bytes,
+    dim_wishes,
+    model_file,
+)
+from smelt.core.bundle import Bundle
+
+
+def register(add: AddParser) -> None:
+    """The two commands."""
+    check = command(
+        add, "check", run_check, "tell every problem of a model at once",
+        "smelt check model.onnx --target arm64",
+    )  # fmt: skip
+    check.add_argument("model", metavar="MODEL")
+    add_compile_options(check)
+    comp = command(
+        add, "compile", run_compile, "compile a model into a bundle",
+        "smelt compile model.onnx --target arm64 -o out --dim batch=1 --dim seq=1..512",
+    )  # fmt: skip
+    comp.add_argument("model", metavar="MODEL")
+    comp.add_argument("-o", "--output", default="out", metavar="DIR", help="the bundle (default: out)")
+    comp.add_argument("--static", action="store_true", help="also write model.o and libmodel.a")
+    comp.add_argument(
+        "--tap", action="append", default=[], metavar="NAME", help="also return this value of the model"
+    )
+    add_compile_options(comp)
+
+
+def run_check(args: argparse.Namespace) -> Result:
+    """Import only: all findings, without compiling. Exit code 3 if there is one."""
+    from smelt.importer import check_model
+
+    check_target(args.target)
+    found = check_model(model_file(args.model), dict(dim_wishes(args)) if not _profiled(args) else None)
+    rows = [{"kind": p.kind, "node": p.node, "message": p.message, "hint": p.hint} for p in found]
+    data: dict[str, Any] = {"model": args.model, "target": args.target, "problems": rows}
+    if not found:
+        return Result(OK, data, f"{args.model}: every node is supported for {args.target}")
+    lines = [f"{args.model}: {len(found)} problem{'s' if len(found) > 1 else ''}", *(f"  {p}" for p in found)]
+    return Result(UNSUPPORTED, data, "\n".join(lines))
+
+
+def _profiled(args: argparse.Namespace) -> bool:
+    """Reading a profile needs a model that can be imported, which is what check is to find out."""
+    return any((args.min_shapes, args.opt_shapes, args.max_shapes))
+
+
+def run_compile(args: argparse.Namespace) -> Result:
+    """Compile in a child process and say what came out."""
+    start = time.monotonic()
+    bundle = compile_args(args, args.output)
+    seconds = time.monotonic() - start
+    files = {
+        n: (bundle.path / n).stat().st_size for n in sorted([*bundle.manifest["files"], "manifest.json"])
+    }
+    data = {
+        "bundle": str(bundle.path),
+        "digest": bundle.digest,
+        "target": bundle.target,
+        "seconds": round(seconds, 3),
+        "files": files,
+        "inputs": bundle.manifest["inputs"],
+        "outputs": bundle.manifest["outputs"],
+        "peak_memory": bundle.manifest["memory"]["arenas"],
+    }
+    code = sum(n for name, n in files.items() if name != "weights.bin")
+    text = (
+        f"compiled {args.model} for {bundle.target} in {seconds:.1f} s: {bundle.path} "
+        f"({count_bytes(code)} and {count_bytes(files.get('weights.bin', 0))} of weights)"
+    )
+    return Result(OK, data, text)
+
+
+def compile_args(args: argparse.Namespace, output: str) -> Bundle:
+    """Compile args.model by the options of add_compile_options. Raises Usage and SmeltError."""
+    from smelt.driver import compile
+
+    target = check_target(args.target)
+    model = model_file(args.model)
+    talk = Talk(args)
+    try:
+        return compile(
+            model, target, dim_wishes(args), args.threads, args.opt, output, args.fp16,
+            static=getattr(args, "static", False), libraries=args.libraries,
+            outputs=tuple(getattr(args, "tap", ())), progress=talk,
+        )  # fmt: skip
+    finally:
+        talk.done()

@@ -1,0 +1,118 @@
+"""smelt devices list | add | show | doctor: the farm's boards and emulators."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from smelt.cli.common import INFRA, OK, AddParser, Result, Usage, command, finding_text, table
+from smelt.core.diag import SmeltError
+from smelt.devicefarm.doctor import Finding, examine, healthy
+from smelt.devicefarm.inventory import (
+    NAME,
+    TRANSPORTS,
+    Device,
+    describe,
+    find_device,
+    inventory_path,
+    open_transport,
+    read_inventory,
+    write_inventory,
+)
+from smelt.running import transport_for
+from smelt.samples import tiny_bundle
+from smelt.targets.platform import PLATFORMS
+
+_TEXTS = ("host", "user", "host_key", "key_file", "root", "emulator", "cpu", "sysroot")
+
+
+def register(add: AddParser) -> None:
+    """The group of four."""
+    parser = add(
+        "devices", help="the farm's boards and emulators", description="The farm's boards and emulators."
+    )
+    group = parser.add_subparsers(metavar="list|add|show|doctor", required=True)
+    command(group.add_parser, "list", run_list, "list all devices", "smelt devices list").set_defaults(
+        command="devices list"
+    )
+    show = command(group.add_parser, "show", run_show, "show one device", "smelt devices show local")
+    doctor = command(
+        group.add_parser, "doctor", run_doctor, "examine devices and say what to do",
+        "smelt devices doctor qemu-arm64",
+    )  # fmt: skip
+    new = command(
+        group.add_parser, "add", run_add, "add a device, or replace one of that name",
+        "smelt devices add pi5 --transport ssh --platform aarch64-linux --host pi5.local \\\n"
+        "  --user pi --key-file ~/.ssh/id_ed25519 --host-key 'ssh-ed25519 AAAA...'",
+    )  # fmt: skip
+    for p, name in ((show, "show"), (doctor, "doctor"), (new, "add")):
+        p.add_argument("name", metavar="NAME", nargs="?" if name == "doctor" else None)
+        p.set_defaults(command=f"devices {name}")
+    doctor.add_argument("--quick", action="store_true", help="do not start a runner on it")
+    new.add_argument("--transport", required=True, choices=sorted(TRANSPORTS))
+    new.add_argument("--platform", required=True, choices=["host", *PLATFORMS])
+    new.add_argument("--port", type=int, default=22)
+    new.add_argument("--tag", dest="tags", action="append", default=[])
+    for field in _TEXTS:
+        new.add_argument(f"--{field.replace('_', '-')}", default="")
+
+
+def run_list(args: argparse.Namespace) -> Result:
+    """Name, platform, transport, and where it is."""
+    found = sorted(read_inventory().values(), key=lambda d: d.name)
+    rows = [["name", "platform", "transport", "where"]]
+    rows += [[d.name, d.platform, d.transport, describe(d)] for d in found]
+    return Result(OK, {"devices": [asdict(d) for d in found], "file": str(inventory_path())}, table(rows))
+
+
+def run_show(args: argparse.Namespace) -> Result:
+    """Every field of one device."""
+    device = find_device(args.name)
+    rows = [[k, ", ".join(v) if isinstance(v, tuple) else str(v)] for k, v in asdict(device).items() if v]
+    return Result(
+        OK, {"device": asdict(device), "where": describe(device)}, table([*rows, ["where", describe(device)]])
+    )
+
+
+def run_add(args: argparse.Namespace) -> Result:
+    """Write the inventory file with one device more."""
+    if not NAME.fullmatch(args.name):
+        raise Usage(f"'{args.name}' is no device name: lower-case letters, digits and ._-")
+    texts = {k: getattr(args, k) for k in _TEXTS}
+    device = Device(args.name, args.transport, args.platform, port=args.port, tags=tuple(args.tags), **texts)
+    if args.transport == "ssh":
+        open_transport(device)  # connects to nothing yet; says what is missing
+    path = write_inventory({**read_inventory(), device.name: device})
+    return Result(OK, {"device": asdict(device), "file": str(path)}, f"wrote '{device.name}' to {path}")
+
+
+def run_doctor(args: argparse.Namespace) -> Result:
+    """Echo, disk and runner of one device, or of all. Exit code 6 when something does not work."""
+    names = [args.name] if args.name else sorted(read_inventory())
+    found = {n: examine_device(find_device(n), quick=args.quick) for n in names}
+    lines = []
+    for name, findings in found.items():
+        lines.append(name)
+        lines += [f"  {finding_text(f)}" for f in findings]
+    data = {"devices": {n: [asdict(f) for f in fs] for n, fs in found.items()}}
+    code = OK if all(healthy(fs) for fs in found.values()) else INFRA
+    return Result(code, data, "\n".join(lines))
+
+
+def examine_device(device: Device, *, quick: bool = False) -> tuple[Finding, ...]:
+    """Health of one device; unless quick with a runner, for which a tiny model is compiled."""
+    with tempfile.TemporaryDirectory(prefix="smelt-doctor-") as folder:
+        try:
+            if quick and device.transport != "android":
+                transport, bundle = open_transport(device), None
+            else:
+                made = tiny_bundle(device.platform, f"{folder}/out")
+                transport, bundle = transport_for(made, device), Path(made.path)
+        except SmeltError as e:
+            return (Finding("open", False, str(e)),)
+        try:
+            return examine(transport, bundle=bundle)
+        finally:
+            transport.close()

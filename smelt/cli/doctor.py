@@ -1,0 +1,122 @@
+"""smelt doctor: what this machine can build and run, and how to get what is missing."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes.util
+import importlib.util
+import platform
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from smelt.cli.common import INFRA, OK, AddParser, Result, Talk, check_target, command, finding_text
+from smelt.core.diag import SmeltError
+from smelt.devicefarm.doctor import Finding, healthy
+from smelt.devicefarm.qemu_user import BIONIC_VARIABLE, GLIBC_ROOT, bionic_root, find_emulator
+from smelt.samples import tiny_bundle
+
+NEEDED = ("numpy", "onnx", "llvmlite", "ziglang", "paramiko")
+OPTIONAL = {"onnxruntime": "validate", "pyopencl": "dev"}
+EMULATORS = ("qemu-aarch64", "qemu-arm", "qemu-riscv64")
+
+
+def register(add: AddParser) -> None:
+    """The command."""
+    parser = command(
+        add, "doctor", run, "tell what this machine can build and run", "smelt doctor --target android"
+    )
+    parser.add_argument(
+        "--target", metavar="T", help="also build a tiny model for T and run it on its device"
+    )
+
+
+def run(args: argparse.Namespace) -> Result:
+    """Every check; exit code 6 when something that is needed is missing."""
+    talk = Talk(args)
+    found = [*_python(), *_packages(), *_emulators(), _opencl(), _bionic()]
+    if args.target:
+        talk(f"building for {args.target}")
+        found += _target(check_target(args.target))
+    talk.done()
+    code = OK if healthy(tuple(found)) else INFRA
+    return Result(code, {"checks": [asdict(f) for f in found]}, "\n".join(map(finding_text, found)))
+
+
+def _python() -> list[Finding]:
+    good = sys.version_info >= (3, 11)
+    return [
+        Finding("python", good, f"{platform.python_version()} on {platform.machine()}, 3.11 or newer needed")
+    ]
+
+
+def _packages() -> list[Finding]:
+    from importlib.metadata import version
+
+    def finding(name: str, without: Finding) -> Finding:
+        return Finding(name, True, version(name)) if importlib.util.find_spec(name) else without
+
+    rows = [finding(n, Finding(n, False, "missing; pip install smelt")) for n in NEEDED]
+    return rows + [
+        finding(n, Finding(n, None, f"missing; pip install 'smelt[{extra}]'"))
+        for n, extra in OPTIONAL.items()
+    ]
+
+
+def _tell(check: str, find: Callable[[], str]) -> Finding:
+    """Something that is not always needed: found, or a hint."""
+    try:
+        return Finding(check, True, find())
+    except SmeltError as e:
+        return Finding(check, None, str(e))
+
+
+def _emulators() -> list[Finding]:
+    return [_tell(binary, lambda b=binary: find_emulator(b)) for binary in EMULATORS]  # type: ignore[misc]
+
+
+def _opencl() -> Finding:
+    name = ctypes.util.find_library("OpenCL")
+    if name is None:
+        return Finding("opencl", None, "no libOpenCL; apt-get install pocl-opencl-icd ocl-icd-libopencl1")
+    vendors = sorted(p.name for p in Path("/etc/OpenCL/vendors").glob("*.icd"))
+    return Finding("opencl", True if vendors else None, f"{name}, drivers: {', '.join(vendors) or 'none'}")
+
+
+def _bionic() -> Finding:
+    def find() -> str:
+        root = bionic_root()
+        if root is not None:
+            return f"bionic at {root}"
+        if not (GLIBC_ROOT / "lib" / "libc.so.6").exists():
+            raise SmeltError(
+                "no bionic userland and no glibc to stand in for it",
+                hint=f"apt-get install libc6-arm64-cross, or set ${BIONIC_VARIABLE}",
+            )
+        return f"glibc stands in for bionic (set ${BIONIC_VARIABLE} for the real one)"
+
+    return _tell("android", find)
+
+
+def _target(target: str) -> list[Finding]:
+    from smelt.running import device_for, running
+
+    with tempfile.TemporaryDirectory(prefix="smelt-doctor-") as folder:
+        try:
+            bundle = tiny_bundle(target, f"{folder}/out")
+        except SmeltError as e:
+            return [Finding(f"build for {target}", False, str(e))]
+        size = sum(p.stat().st_size for p in Path(bundle.path).iterdir())
+        rows = [Finding(f"build for {target}", True, f"{size:,} bytes")]
+        try:
+            import numpy as np
+
+            name = device_for(str(bundle.manifest["platform"])).name
+            with running(bundle) as client:
+                report = client.run({"x": np.arange(3, dtype=np.float32)})
+            good = bool((report.outputs["y"] == [0, 2, 4]).all())
+            return [*rows, Finding(f"run on {name}", good, "x + x agrees" if good else "x + x is wrong")]
+        except SmeltError as e:
+            return [*rows, Finding("run", False, str(e))]

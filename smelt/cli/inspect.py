@@ -1,0 +1,145 @@
+"""smelt inspect: a model or bundle -> inputs, dims, kernels, size by cause, peak-memory formula."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+from smelt.cli.common import (
+    OK,
+    AddParser,
+    Result,
+    add_compile_options,
+    add_shape_options,
+    command,
+    count_bytes,
+    open_bundle,
+    shape_wishes,
+    table,
+)
+from smelt.cli.compile import compile_args
+from smelt.core.bundle import Bundle, is_bundle
+from smelt.shapes import bind, label, shapes_at
+from smelt.size import Sizes, sizes
+
+
+def register(add: AddParser) -> None:
+    """The command."""
+    parser = command(
+        add, "inspect", run, "show what is in a model or bundle",
+        "smelt inspect out --kernels\nsmelt inspect model.onnx --target arm64 --shape batch=1,seq=128",
+    )  # fmt: skip
+    parser.add_argument(
+        "source", metavar="MODEL|BUNDLE", help="a model is compiled first, into a folder that is removed"
+    )
+    parser.add_argument("--kernels", action="store_true", help="every kernel with its schedule")
+    parser.add_argument("--values", action="store_true", help="where every value lives in the arena")
+    add_compile_options(parser)
+    add_shape_options(parser)
+
+
+def run(args: argparse.Namespace) -> Result:
+    """Reads the manifest and the library's symbols; runs nothing."""
+    with tempfile.TemporaryDirectory(prefix="smelt-inspect-") as folder:
+        if is_bundle(args.source):
+            bundle = open_bundle(args.source)
+        else:
+            args.model = args.source
+            bundle = compile_args(args, f"{folder}/out")
+        found = sizes(bundle)
+        peaks = [(w, *_peak(bundle, w)) for w in shape_wishes(args)]
+    data = {
+        **{k: v for k, v in bundle.manifest.items() if k != "schema_version"},
+        "digest": bundle.digest,
+        "size": {
+            "total": found.total,
+            "without_weights": found.without_weights,
+            "files": found.files,
+            "code": found.code,
+            "kernels": dict(found.kernels),
+            "weights": dict(found.weights),
+        },
+        "peak_memory": [{"shapes": s, "bytes": n} for _, s, n in peaks],
+    }
+    parts = [
+        _head(bundle),
+        _dims(bundle),
+        memory_text(bundle),
+        size_text(found),
+        _kernels(bundle, args.kernels),
+    ]
+    parts += [_values(bundle)] if args.values else []
+    parts += [f"peak at {s}: {n:,} bytes" for _, s, n in peaks]
+    return Result(OK, data, "\n".join(parts))
+
+
+def _peak(bundle: Bundle, wish: Mapping[str, Any]) -> tuple[str, int]:
+    values = bind(bundle, wish)
+    return label(shapes_at(bundle, values)), bundle.peak_bytes(values)
+
+
+def _head(bundle: Bundle) -> str:
+    m = bundle.manifest
+    return (
+        f"{m['model']['name']} for {bundle.target} ({m['machine']}), "
+        f"smelt {m['smelt']}, -O{m['options']['opt']}\n"
+        f"  model sha256  {m['model']['sha256']}\n  bundle        {bundle.digest}"
+    )
+
+
+def _dims(bundle: Bundle) -> str:
+    m = bundle.manifest
+    lines = []
+    for kind in ("inputs", "outputs"):
+        rows = [[r["name"], r["dtype"], "[" + ", ".join(map(str, r["shape"])) + "]"] for r in m[kind]]
+        lines += [f"{kind}:", table(rows, indent="  ")] if rows else [f"{kind}: none"]
+    rows = [[s["name"], _range(s), s["origin"]] for s in m["symbols"]]
+    lines += ["dims:", table(rows, indent="  ")] if rows else ["dims: all fixed"]
+    return "\n".join(lines)
+
+
+def _range(s: Mapping[str, Any]) -> str:
+    high = "" if s["high"] is None else s["high"]
+    step = f", multiples of {s['divisor']}" if s["divisor"] != 1 else ""
+    return f"{s['low']}..{high}{step}"
+
+
+def memory_text(bundle: Bundle) -> str:
+    """The peak-memory formula, in bytes."""
+    first, *others = bundle.manifest["memory"]["arenas"]
+    lines = ["peak memory of the arena, in bytes:", f"  {first}"]
+    lines += [f"  and once its size is known: {d}" for d in others]
+    return "\n".join(lines)
+
+
+def size_text(found: Sizes) -> str:
+    """Bytes by file, and of the library by cause."""
+    rows = [[n, f"{b:,}"] for n, b in found.files.items()]
+    rows.append(["total", f"{found.total:,}"])
+    code = [[n, f"{b:,}"] for n, b in found.code.items()]
+    lines = ["size, in bytes:", table(rows, indent="  "), "  of libmodel.so:", table(code, indent="    ")]
+    if found.kernels:
+        name, n = found.kernels[0]
+        lines.append(f"    (largest kernel: {name}, {count_bytes(n)})")
+    return "\n".join(lines)
+
+
+def _kernels(bundle: Bundle, schedules: bool) -> str:
+    rows = bundle.manifest["kernels"]
+    lines = [f"kernels: {len(rows)}, launched {sum(k['launches'] for k in rows)} times"]
+    if not schedules:
+        return lines[0] + " (--kernels shows them)"
+    for k in rows:
+        lines.append(f"  {k['name']} x{k['launches']}, {k['statements']} statement(s)")
+        lines += [f"    from      {k['origin']}", f"    schedule  {k['schedule']}"]
+    return "\n".join(lines)
+
+
+def _values(bundle: Bundle) -> str:
+    rows = [
+        [v["name"], f"arena {v['arena']} + {v['offset']}", v["bytes"], f"{v['live'][0]}-{v['live'][1]}"]
+        for v in bundle.manifest["values"]
+    ]
+    return "values (name, place, bytes, steps alive):\n" + table(rows, indent="  ")

@@ -1,0 +1,112 @@
+"""argv in, exit code out: parse, run one command, print its result, turn every failure into its code."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from smelt.cli import bench, compile, devices, doctor, inspect, opt, report, run, validate
+from smelt.cli.common import CANCELLED, INTERNAL, SCHEMA_VERSION, UNSUPPORTED, USAGE, Result, Usage, colour
+from smelt.core.diag import SmeltError
+from smelt.devicefarm.verdict import verdict_of_error
+
+COMMANDS = (compile, run, validate, bench, inspect, opt, devices, doctor, report)
+"""Modules whose `register` adds one or more commands, in the order of --help."""
+
+COMPILING = ("check", "compile", "inspect", "opt")
+"""Commands for which a shape that does not fit is a fault of the model, not of a run."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line. Returns the exit code; never raises (but argparse's own SystemExit for usage)."""
+    args = _parser().parse_args(argv)
+    try:
+        result = args.run(args)
+        _print(args, result)
+        return int(result.code)
+    except KeyboardInterrupt:
+        print("\ncancelled", file=sys.stderr)
+        return CANCELLED
+    except BrokenPipeError:  # the reader (head, less) has gone: nothing is left to say
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # so that the exit does not flush into it
+        return 0
+    except Exception as e:
+        return _failed(args, e)
+
+
+def _parser() -> argparse.ArgumentParser:
+    from smelt import __version__
+
+    parser = argparse.ArgumentParser(
+        "smelt",
+        description="Compile ONNX models with dynamic axes into native code, and prove it on the device.",
+        epilog="exit codes: 0 ok, 1 mismatch or crash, 2 usage, 3 unsupported or invalid model, "
+        "4 no such device, 5 inconclusive timing, 6 infrastructure, 70 internal error, 130 cancelled",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"smelt {__version__}")
+    group = parser.add_subparsers(metavar="COMMAND", required=True)
+    for module in COMMANDS:
+        module.register(group.add_parser)
+    return parser
+
+
+def _print(args: argparse.Namespace, result: Result) -> None:
+    if args.json:
+        _print_json(args, result.code, dict(result.data))
+    elif result.text:
+        print(result.text)
+    sys.stdout.flush()
+
+
+def _print_json(args: argparse.Namespace, code: int, data: dict[str, Any]) -> None:
+    head = {"schema_version": SCHEMA_VERSION, "command": args.command, "ok": code == 0, "exit_code": code}
+    print(json.dumps({**head, **data}, indent=2, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers and paths as JSON has them."""
+    return value.item() if hasattr(value, "item") else str(value)
+
+
+def _failed(args: argparse.Namespace, e: Exception) -> int:
+    """Tell what went wrong and return the exit code."""
+    if os.environ.get("SMELT_DEBUG", "0") not in ("", "0"):
+        traceback.print_exc()
+    code, found = _explain(args.command, e)
+    if args.json:
+        with contextlib.suppress(BrokenPipeError):
+            _print_json(args, code, {"error": found})
+    print(f"smelt {args.command}: {colour('error', 'red')}: {found['message']}", file=sys.stderr)
+    if found["hint"]:
+        print(f"  hint: {found['hint']}", file=sys.stderr)
+    return code
+
+
+def _explain(command: str, e: Exception) -> tuple[int, dict[str, Any]]:
+    if isinstance(e, Usage):
+        hint = f"smelt {command} --help"
+        return USAGE, {"kind": "usage", "message": str(e), "node": None, "hint": hint, "problems": []}
+    if isinstance(e, SmeltError):
+        code = verdict_of_error(e).exit_code
+        if e.kind == "shape" and command in COMPILING:
+            code = UNSUPPORTED
+        where = f"node '{e.node}': " if e.node else ""
+        problems = [
+            {"kind": p.kind, "message": p.message, "node": p.node, "hint": p.hint} for p in e.problems
+        ]
+        found = {"kind": e.kind, "message": where + e.message, "node": e.node, "hint": e.hint}
+        return code, {**found, "problems": problems}
+    what = f"{type(e).__name__}: {e}"
+    hint = "this is a bug of smelt; run again with SMELT_DEBUG=1 for the place, and report it"
+    return INTERNAL, {"kind": "internal", "message": what, "node": None, "hint": hint, "problems": []}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""smelt report: a model -> compiled, deployed, compared, timed, in one readable page (`make target=...`)."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import Any
+
+from smelt.cli.bench import measured_data
+from smelt.cli.common import (
+    AddParser,
+    Result,
+    Talk,
+    add_compile_options,
+    add_device_options,
+    add_shape_options,
+    check_target,
+    colour,
+    command,
+    count_bytes,
+    dim_wishes,
+    milliseconds,
+    model_file,
+    shape_wishes,
+    table,
+)
+from smelt.cli.inspect import memory_text, size_text
+from smelt.cli.validate import case_lines, validation_data
+from smelt.devicefarm.inventory import describe
+from smelt.report import Story, tell
+from smelt.running import device_for
+from smelt.samples import DEFAULT, SAMPLES, fetch
+
+
+def register(add: AddParser) -> None:
+    """The command."""
+    parser = command(
+        add, "report", run, "compile, run, compare and time a model, and print one report",
+        "smelt report --target arm64\nsmelt report model.onnx --target android --dims 'batch=1 seq=1..512'",
+    )  # fmt: skip
+    parser.add_argument(
+        "model", metavar="MODEL", nargs="?", default="",
+        help=f"an ONNX file or a sample ({', '.join(SAMPLES)}; default: {DEFAULT})",
+    )  # fmt: skip
+    parser.add_argument(
+        "-o", "--output", default="", metavar="DIR", help="the bundle (default: out/MODEL-TARGET)"
+    )
+    parser.add_argument(
+        "--dims", default="", metavar="'N=4 M=1..512'", help="several --dim in one word, for make"
+    )
+    parser.add_argument("--count", type=int, default=3, help="shapes to try when none are given (default: 3)")
+    add_compile_options(parser)
+    add_shape_options(parser)
+    add_device_options(parser)
+
+
+def run(args: argparse.Namespace) -> Result:
+    """Exit code of the comparison; times never fail a report."""
+    target = check_target(args.target)
+    args.dim += [d for d in shlex.split(args.dims.replace(",", " ")) if d]
+    talk = Talk(args)
+    name = args.model or DEFAULT
+    if not Path(name).exists() and name in SAMPLES:
+        talk(f"fetching {name}")
+        args.model = str(fetch(name))
+    model = model_file(args.model)
+    output = Path(args.output or f"out/{model.stem}-{args.target.replace(':', '-').replace('+', '-')}")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    story = tell(
+        model, target, output, dims=dim_wishes(args), wishes=shape_wishes(args), device=args.device,
+        count=args.count, seed=args.seed, on_step=talk,
+    )  # fmt: skip
+    talk.done()
+    return Result(story.verdict.exit_code, story_data(story), story_text(story, args.device))
+
+
+def story_data(s: Story) -> dict[str, Any]:
+    """The fields of --json."""
+    m = s.bundle.manifest
+    return {
+        "model": str(s.model),
+        "target": s.bundle.target,
+        "bundle": str(s.bundle.path),
+        "compile_seconds": round(s.compile_seconds, 3),
+        "symbols": m["symbols"],
+        "peak_memory": m["memory"]["arenas"],
+        "validation": validation_data(s.validation),
+        "times": [measured_data(t) for t in s.times],
+        "size": {"files": s.sizes.files, "code": s.sizes.code},
+    }
+
+
+def story_text(s: Story, device: str | None) -> str:
+    """The report."""
+    m = s.bundle.manifest
+    where = device_for(str(m["platform"]), device)
+    dims = [f"  {d['name']}: {_range(d)}  ({d['origin']})" for d in m["symbols"]]
+    kernels = sum(k["launches"] for k in m["kernels"])
+    lines = [
+        colour(f"{m['model']['name']} on {s.bundle.target}", "bold"),
+        f"  model    {s.model} (sha256 {m['model']['sha256'][:16]})",
+        f"  bundle   {s.bundle.path}, compiled in {s.compile_seconds:.1f} s for {m['cpu']} ({m['machine']})",
+        f"  kernels  {len(m['kernels'])}, launched {kernels} times",
+        f"  device   {s.validation.device or where.name}: {describe(where)}",
+        "",
+        "dims",
+        *(dims or ["  all fixed"]),
+        "",
+        memory_text(s.bundle),
+        *_arenas(s),
+        "",
+        f"error per output, against {s.validation.reference}",
+        *(line for c in s.validation.cases for line in case_lines(c)),
+        "",
+        *_times(s),
+        "",
+        size_text(s.sizes),
+        "",
+    ]
+    passed = sum(c.status == "pass" for c in s.validation.cases)
+    told = sum(c.status != "skipped" for c in s.validation.cases)
+    good = s.verdict.exit_code == 0
+    word = colour("PASS" if good else s.verdict.value.upper(), "green" if good else "red")
+    lines.append(f"{word}: {passed} of {told} shapes agree with onnxruntime on {s.validation.device}")
+    return "\n".join(lines)
+
+
+def _range(d: dict[str, Any]) -> str:
+    high = "any size" if d["high"] is None and d["low"] <= 1 else f"{d['low']}..{d['high'] or ''}"
+    return high + (f", multiples of {d['divisor']}" if d["divisor"] != 1 else "")
+
+
+def _arenas(s: Story) -> list[str]:
+    return [f"  {c.label}: {count_bytes(c.arena_bytes)}" for c in s.validation.cases if c.status == "pass"]
+
+
+def _times(s: Story) -> list[str]:
+    if not s.times:
+        return ["times: none, since no shape agrees"]
+    mark = ""
+    if s.validation.emulated:
+        mark = ", EMULATED: they show that it runs, and nothing about the speed of a device"
+    rows = [["shapes", "load", "first", "p50", "p90"]]
+    for t in s.times:
+        timing = t.report.timing
+        assert timing is not None
+        rows.append([t.label, *map(milliseconds, (t.load_ns, t.report.first_ns, timing.median, timing.p90))])
+    doubts = {d for t in s.times for d in (t.report.timing.unstable if t.report.timing else ())}
+    noisy = [] if s.validation.emulated or not doubts else [f"  inconclusive: {d}" for d in sorted(doubts)]
+    return [f"times, one thread{mark}", table(rows, indent="  "), *noisy]

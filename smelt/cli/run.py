@@ -1,0 +1,118 @@
+"""smelt run: a bundle and inputs -> outputs, on the bundle's device."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from smelt.cli.common import (
+    OK,
+    AddParser,
+    Result,
+    Usage,
+    add_device_options,
+    add_shape_options,
+    command,
+    milliseconds,
+    open_bundle,
+    shape_wishes,
+    spans,
+    table,
+)
+from smelt.core.bundle import Bundle
+from smelt.running import running
+from smelt.shapes import Array, Case, bind, case, ports
+
+
+def register(add: AddParser) -> None:
+    """The command."""
+    parser = command(
+        add, "run", run, "run a bundle on its device",
+        "smelt run out --input x=image.npy -o result.npz\nsmelt run out --random --shape x:1x3x224x224",
+    )  # fmt: skip
+    parser.add_argument("bundle", metavar="BUNDLE")
+    parser.add_argument(
+        "--input", action="append", default=[], metavar="NAME=file.npy", help="an input from a .npy file"
+    )
+    parser.add_argument("--random", action="store_true", help="inputs that are not given are random")
+    parser.add_argument("-o", "--output", metavar="out.npz", help="write the outputs into this file")
+    parser.add_argument("--threads", type=int, default=0, metavar="N")
+    add_shape_options(parser)
+    add_device_options(parser)
+
+
+def run(args: argparse.Namespace) -> Result:
+    """One run; outputs by name with what can be said in a line."""
+    bundle = open_bundle(args.bundle)
+    chosen = _case(args, bundle)
+    with running(bundle, args.device, threads=args.threads) as client:
+        report = client.run(chosen.feed)
+    if args.output:
+        path = Path(args.output)
+        with path.open("wb") as f:
+            np.savez(f, **dict(report.outputs))  # type: ignore[arg-type]  # the stub takes any name for an option
+    rows = [_row(n, a) for n, a in report.outputs.items()]
+    data = {
+        "device": report.device,
+        "emulated": report.emulated,
+        "inputs": {n: list(s) for n, s in chosen.shapes.items()},
+        "outputs": rows,
+        "first_ns": report.first_ns,
+        "arena_bytes": report.memory.arena_bytes,
+        "file": args.output,
+    }
+    cells = [["output", "type", "shape", "min", "mean", "max"]]
+    cells += [
+        [r["name"], r["dtype"], str(r["shape"]), *(_short(r[k]) for k in ("min", "mean", "max"))]
+        for r in rows
+    ]
+    mark = ", emulated" if report.emulated else ""
+    first = f"ran {chosen.label} on {report.device} in {milliseconds(report.first_ns)} (first run{mark})"
+    return Result(OK, data, f"{first}\n{table(cells)}")
+
+
+def _case(args: argparse.Namespace, bundle: Bundle) -> Case:
+    given = _given(args.input)
+    wishes = {k: v for w in shape_wishes(args) for k, v in w.items()}  # one --shape per input
+    names = [p.name for p in ports(bundle)]
+    unknown = sorted(set(given) - set(names))
+    if unknown:
+        raise Usage(f"there is no input {', '.join(map(repr, unknown))}; there are: {', '.join(names)}")
+    missing = [n for n in names if n not in given]
+    if missing and not (args.random or wishes):
+        raise Usage(
+            f"no value for input {', '.join(map(repr, missing))}; give --input NAME=file.npy or --random"
+        )
+    known = {n: a.shape for n, a in given.items()}
+    wish = {**known, **wishes}
+    if not missing:
+        # the device checks extents itself, and says it better than we could
+        return Case(", ".join(f"{n}:{'x'.join(map(str, s))}" for n, s in known.items()), given)
+    return case(bundle, bind(bundle, wish), seed=args.seed, given=given, spans=spans(args))
+
+
+def _given(texts: list[str]) -> dict[str, Array]:
+    found: dict[str, Array] = {}
+    for text in texts:
+        name, equals, file = text.partition("=")
+        if not equals:
+            raise Usage(f"cannot read the input '{text}'; write NAME=file.npy")
+        try:
+            found[name] = np.load(file, allow_pickle=False)
+        except (OSError, ValueError) as e:
+            raise Usage(f"cannot read '{file}' as .npy: {e}") from None
+    return found
+
+
+def _row(name: str, a: Array) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": name, "dtype": str(a.dtype), "shape": list(a.shape)}
+    values = a.astype(np.float64)
+    stats = {"min": values.min(), "mean": values.mean(), "max": values.max()} if a.size else {}
+    return {**row, **{k: float(stats[k]) if k in stats else None for k in ("min", "mean", "max")}}
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6g}"

@@ -1,0 +1,163 @@
+"""smelt validate: a model or bundle -> error per output against ONNX Runtime, on the device."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from smelt.cli.common import (
+    AddParser,
+    Result,
+    Talk,
+    Usage,
+    add_compile_options,
+    add_device_options,
+    add_shape_options,
+    colour,
+    command,
+    dim_wishes,
+    model_file,
+    open_bundle,
+    shape_wishes,
+    spans,
+)
+from smelt.cli.compile import compile_args
+from smelt.compare import CaseResult, Divergence, Validation, bisect, validate
+from smelt.core.bundle import Bundle, hash_file, is_bundle
+from smelt.core.diag import SmeltError
+from smelt.shapes import bind, case, cases, defaults, symbols
+
+
+def register(add: AddParser) -> None:
+    """The command."""
+    parser = command(
+        add, "validate", run, "compare with ONNX Runtime on the device",
+        "smelt validate model.onnx --target arm64 --shape x:1x3x224x224 --shape x:2x3x97x131\n"
+        "smelt validate out --model model.onnx --bisect",
+    )  # fmt: skip
+    parser.add_argument("source", metavar="MODEL|BUNDLE")
+    parser.add_argument(
+        "--model", dest="original", metavar="MODEL", help="the ONNX file that a bundle was made of"
+    )
+    parser.add_argument("--rtol", type=float, help="relative tolerance of an element")
+    parser.add_argument("--atol", type=float, help="absolute tolerance of an element")
+    parser.add_argument(
+        "--bisect", action="store_true", help="name the first value that is wrong, by its ONNX name"
+    )
+    parser.add_argument("--count", type=int, default=3, help="shapes to try when none are given (default: 3)")
+    add_compile_options(parser)
+    add_shape_options(parser)
+    add_device_options(parser)
+
+
+def run(args: argparse.Namespace) -> Result:
+    """Every case's errors; exit code 1 if one is outside the tolerance."""
+    with tempfile.TemporaryDirectory(prefix="smelt-validate-") as folder:
+        bundle, model = bundle_and_model(args, folder)
+        talk = Talk(args)
+        wishes = [] if _compiles(args) and not args.shape and _profiled(args) else shape_wishes(args)
+        wanted = cases(bundle, wishes, count=args.count, seed=args.seed, spans=spans(args))
+        found = validate(
+            bundle, model, wanted, device=args.device, rtol=args.rtol, atol=args.atol,
+            threads=args.threads or 0, enough=None if wishes else args.count,
+            on_case=lambda c: talk(f"{c.label}: {c.status}"),
+        )  # fmt: skip
+        first = _bisect(args, bundle, model, found, talk) if args.bisect else None
+        talk.done()
+    data = validation_data(found)
+    lines = [validation_text(found)]
+    if args.bisect:
+        data["first_bad"] = None if first is None else {**asdict(first), "error": asdict(first.error)}
+        lines.append(_bisect_text(first, found))
+    return Result(found.verdict.exit_code, data, "\n".join(lines))
+
+
+def _profiled(args: argparse.Namespace) -> bool:
+    return any((args.min_shapes, args.opt_shapes, args.max_shapes))
+
+
+def _compiles(args: argparse.Namespace) -> bool:
+    return not is_bundle(args.source)
+
+
+def bundle_and_model(args: argparse.Namespace, folder: str) -> tuple[Bundle, Path]:
+    """args.source as a bundle (compiled into the folder if it is a model) and the ONNX file it is made of."""
+    if not is_bundle(args.source):
+        args.model = args.source
+        model = model_file(args.source)
+        return compile_args(args, f"{folder}/out"), model
+    bundle = open_bundle(args.source)
+    if not args.original:
+        raise Usage(f"'{args.source}' is a bundle: name the ONNX file that it was made of with --model")
+    model = model_file(args.original)
+    if hash_file(model) != bundle.manifest["model"]["sha256"]:
+        raise SmeltError(f"bundle '{args.source}' was made of another file than '{model}'")
+    args.model, args.target = str(model), bundle.target
+    return bundle, model
+
+
+def _bisect(
+    args: argparse.Namespace, bundle: Bundle, model: Path, found: Validation, talk: Talk
+) -> Divergence | None:
+    bad = [i for i, c in enumerate(found.cases) if c.status == "mismatch"]
+    if not bad:
+        return None
+    wishes = shape_wishes(args)
+    values = list(defaults(symbols(bundle))) if not wishes else [bind(bundle, w) for w in wishes]
+    chosen = case(bundle, values[bad[0]], seed=args.seed, spans=spans(args))
+    return bisect(
+        model, chosen, target=args.target, dims=dim_wishes(args), device=args.device, opt=args.opt,
+        rtol=args.rtol, atol=args.atol, on_step=talk,
+    )  # fmt: skip
+
+
+def _bisect_text(first: Divergence | None, found: Validation) -> str:
+    if first is None and found.verdict.exit_code == 0:
+        return "nothing to bisect: every output agrees"
+    if first is None:
+        return "bisect: every value that can be made visible agrees; the error is in the last step"
+    how = "" if first.alone else " (only while other values are visible too)"
+    return f"first bad value: '{first.name}' of node '{first.node}' ({first.op}){how}\n  {first.error}"
+
+
+def validation_data(found: Validation) -> dict[str, Any]:
+    """The fields of --json."""
+    return {
+        "device": found.device,
+        "emulated": found.emulated,
+        "reference": found.reference,
+        "verdict": found.verdict.value,
+        "cases": [
+            {
+                "label": c.label,
+                "status": c.status,
+                "why": c.why,
+                "arena_bytes": c.arena_bytes,
+                "outputs": [{**asdict(o), "ok": o.ok} for o in c.outputs],
+            }
+            for c in found.cases
+        ],
+    }
+
+
+def validation_text(found: Validation) -> str:
+    """A line per case and one per output."""
+    mark = " (emulated)" if found.emulated else ""
+    lines = [f"against {found.reference} on {found.device}{mark}:"]
+    for c in found.cases:
+        lines += case_lines(c)
+    passed = sum(c.status == "pass" for c in found.cases)
+    told = sum(c.status != "skipped" for c in found.cases)
+    word = colour(found.verdict.value, "green" if found.verdict.exit_code == 0 else "red")
+    lines.append(f"{word}: {passed} of {told} shapes agree")
+    return "\n".join(lines)
+
+
+def case_lines(c: CaseResult) -> list[str]:
+    """What one case found."""
+    marks = {"pass": "green", "mismatch": "red", "failed": "red", "skipped": "yellow"}
+    lines = [f"  {colour(c.status.ljust(8), marks[c.status])} {c.label}" + (f": {c.why}" if c.why else "")]
+    return lines + [f"             {o.name}: {o}" for o in c.outputs]

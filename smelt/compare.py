@@ -1,0 +1,303 @@
+"""A bundle, its ONNX model and inputs -> a verdict per output against ONNX Runtime; the first bad value."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from smelt.core.bundle import Bundle
+from smelt.core.diag import SmeltError
+from smelt.devicefarm.client import RunnerClient
+from smelt.devicefarm.verdict import Verdict, verdict_of_error
+from smelt.driver import DimWish, compile
+from smelt.reference import Reference, value_names
+from smelt.running import running
+from smelt.shapes import Case
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """An element is right when |got - want| <= atol + scale * max|want| + rtol * |want|.
+
+    scale is there because sums of many terms of both signs err by their largest terms, not by their value.
+    """
+
+    rtol: float
+    atol: float
+    scale: float = 0.0
+
+
+TOLERANCES = {
+    "float64": Tolerance(1e-7, 0.0, 1e-9),
+    "float32": Tolerance(1e-3, 0.0, 1e-5),
+    "float16": Tolerance(1e-2, 0.0, 2e-3),
+    "bfloat16": Tolerance(4e-2, 0.0, 1e-2),
+}
+EXACT = Tolerance(0.0, 0.0)
+"""For integers and booleans."""
+
+
+@dataclass(frozen=True)
+class OutputError:
+    """How one output differs. max_abs, max_rel: over finite elements; max_rel: max_abs / max|want|.
+
+    bad: elements outside the tolerance (NaN against a number among them), at `worst` the worst of them.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    max_abs: float
+    max_rel: float
+    bad: int
+    worst: tuple[int, ...] | None = None
+    got: str = ""
+    want: str = ""
+    note: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Every element is within the tolerance."""
+        return self.bad == 0 and not self.note
+
+    def __str__(self) -> str:
+        if self.note:
+            return self.note
+        text = f"max error {self.max_abs:.3g} ({self.max_rel:.2g} of the largest value)"
+        if self.bad:
+            text += f"; {self.bad} of {int(np.prod(self.shape))} elements differ, the worst at "
+            text += f"{list(self.worst or ())}: got {self.got}, expected {self.want}"
+        return text
+
+
+Status = Literal["pass", "mismatch", "skipped", "failed"]
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """One set of inputs. skipped: the reference refuses them; failed: the device does, or died of them."""
+
+    label: str
+    status: Status
+    outputs: tuple[OutputError, ...] = ()
+    why: str = ""
+    verdict: Verdict = Verdict.PASS
+    arena_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Validation:
+    """All cases on one device."""
+
+    device: str
+    emulated: bool
+    reference: str
+    cases: tuple[CaseResult, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """PASS needs at least one case that was compared."""
+        bad = [c.verdict for c in self.cases if c.verdict is not Verdict.PASS]
+        if bad:
+            return bad[0]
+        return Verdict.PASS if any(c.status == "pass" for c in self.cases) else Verdict.MISMATCH
+
+
+# ---------------------------------------------------------------- arrays
+
+
+def tolerance(dtype: Any, rtol: float | None = None, atol: float | None = None) -> Tolerance:
+    """The default of a NumPy dtype, with what the user gave in its place."""
+    found = TOLERANCES.get(np.dtype(dtype).name, EXACT)
+    if rtol is not None:
+        found = replace(found, rtol=rtol)
+    return found if atol is None else replace(found, atol=atol, scale=0.0)
+
+
+def compare_arrays(
+    name: str, got: Array, want: Array, rtol: float | None = None, atol: float | None = None
+) -> OutputError:
+    """The differences of one output; a wrong shape or dtype is one too. NaN agrees with NaN alone."""
+    dtype = want.dtype.name
+    if got.shape != want.shape or got.dtype != want.dtype:
+        note = f"got {got.dtype}{list(got.shape)}, expected {dtype}{list(want.shape)}"
+        return OutputError(name, dtype, want.shape, 0.0, 0.0, 1, note=note)
+    if want.size == 0:
+        return OutputError(name, dtype, want.shape, 0.0, 0.0, 0)
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    # whole numbers are compared as they are: not every i64 is a float64
+    different = _outside(a, b, tolerance(dtype, rtol, atol)) if dtype in TOLERANCES else got != want
+    finite = np.isfinite(a) & np.isfinite(b)
+    gap = np.abs(np.where(finite, a, 0.0) - np.where(finite, b, 0.0))
+    largest = float(np.abs(np.where(np.isfinite(b), b, 0.0)).max())
+    bad = int(np.count_nonzero(different))
+    worst: tuple[int, ...] | None = None
+    if bad:
+        weight = np.where(different, np.where(finite, gap, np.inf), -1.0)
+        worst = tuple(int(i) for i in np.unravel_index(int(weight.argmax()), weight.shape))
+    most = float(gap.max())
+    return OutputError(
+        name, dtype, want.shape, most, most / largest if largest else most, bad, worst,
+        "" if worst is None else str(got[worst]), "" if worst is None else str(want[worst]),
+    )  # fmt: skip
+
+
+def _outside(a: Array, b: Array, t: Tolerance) -> Array:
+    finite_b = np.isfinite(b)
+    size = np.where(finite_b, np.abs(b), 0.0)
+    limit = t.atol + t.scale * float(size.max()) + t.rtol * size
+    with np.errstate(invalid="ignore"):
+        near = np.abs(a - b) <= limit
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+    return np.asarray(~np.where(finite_b & np.isfinite(a), near, same))
+
+
+# ---------------------------------------------------------------- runs
+
+
+def validate(
+    bundle: Bundle,
+    model: Path,
+    cases: Iterable[Case],
+    *,
+    device: str | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    threads: int = 0,
+    enough: int | None = None,
+    on_case: Callable[[CaseResult], None] = lambda c: None,
+) -> Validation:
+    """Run every case on the device and in ONNX Runtime. Stops after `enough` compared cases.
+
+    Inputs that ONNX Runtime refuses are skipped: they are not legal for the model. A model that dies on
+    the device is started again for the next case. Raises SmeltError for everything that is no verdict
+    about the model: no device, a lost link.
+    """
+    reference = Reference(model)
+    results: list[CaseResult] = []
+    with ExitStack() as stack:
+        client: RunnerClient | None = None
+        name, emulated = "", False
+        for case in cases:
+            if enough is not None and sum(r.status != "skipped" for r in results) >= enough:
+                break
+            if client is None:
+                client = stack.enter_context(running(bundle, device, threads=threads))
+                name, emulated = client.device, client.emulated
+            result = _one(client, reference, case, rtol, atol)
+            if result.verdict in (Verdict.CRASH, Verdict.TIMEOUT):
+                stack.close()
+                client = None
+            results.append(result)
+            on_case(result)
+    return Validation(name, emulated, f"onnxruntime {reference.version}", tuple(results))
+
+
+def _one(
+    client: RunnerClient, reference: Reference, case: Case, rtol: float | None, atol: float | None
+) -> CaseResult:
+    try:
+        want = reference.run(case.feed)
+    except SmeltError as e:
+        return CaseResult(case.label, "skipped", why=str(e))
+    try:
+        report = client.run(case.feed)
+    except SmeltError as e:
+        verdict = verdict_of_error(e)
+        if verdict in (Verdict.INFRA, Verdict.NO_DEVICE):
+            raise
+        return CaseResult(case.label, "failed", why=str(e), verdict=verdict)
+    errors = tuple(compare_arrays(n, report.outputs[n], want[n], rtol, atol) for n in report.outputs)
+    good = all(e.ok for e in errors)
+    return CaseResult(
+        case.label, "pass" if good else "mismatch", errors,
+        verdict=Verdict.PASS if good else Verdict.MISMATCH, arena_bytes=report.memory.arena_bytes,
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- the first bad value
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """The first value, in the model's order, whose error exceeds the tolerance. alone: it did so as well
+    when it was the only value made visible (making values visible changes what is fused)."""
+
+    name: str
+    node: str
+    op: str
+    error: OutputError
+    alone: bool
+
+
+def bisect(
+    model: Path,
+    case: Case,
+    *,
+    target: str,
+    dims: Mapping[str, DimWish] | None = None,
+    device: str | None = None,
+    opt: int = 3,
+    rtol: float | None = None,
+    atol: float | None = None,
+    on_step: Callable[[str], None] = lambda text: None,
+) -> Divergence | None:
+    """Find where the model goes wrong: all values made visible at once; if that hides the error, by halves.
+
+    None when no visible value exceeds the tolerance.
+    """
+    names = _visible(model)
+
+    def errors(some: Sequence[str]) -> dict[str, OutputError]:
+        on_step(f"compiling with {len(some)} values made visible")
+        with tempfile.TemporaryDirectory(prefix="smelt-bisect-") as folder:
+            bundle = compile(str(model), target, dims, opt=opt, output=f"{folder}/out", outputs=tuple(some))
+            with running(bundle, device) as client:
+                got = client.run(case.feed).outputs
+        want = Reference(model, outputs=some).run(case.feed)
+        return {n: compare_arrays(n, got[n], want[n], rtol, atol) for n in some if n in got}
+
+    def divergence(error: OutputError, alone: bool) -> Divergence:
+        node, op = _producer(model, error.name)
+        return Divergence(error.name, node, op, error, alone)
+
+    found = next((e for e in errors(names).values() if not e.ok), None)
+    if found is not None:
+        again = errors([found.name])[found.name]
+        return divergence(found if again.ok else again, not again.ok)
+    low, high, last = 0, len(names), None
+    while low < high:
+        middle = (low + high) // 2
+        error = errors([names[middle]])[names[middle]]
+        if error.ok:
+            low = middle + 1
+        else:
+            high, last = middle, error
+    return divergence(last, True) if last else None
+
+
+def _visible(model: Path) -> list[str]:
+    """Names of values that a compile may return: those that are tensors of the main graph."""
+    import onnx
+
+    names = value_names(model)
+    inferred = onnx.shape_inference.infer_shapes(onnx.load(str(model), load_external_data=False))
+    kinds = {v.name: v.type.WhichOneof("value") for v in inferred.graph.value_info}
+    return [n for n in names if kinds.get(n, "tensor_type") == "tensor_type"]
+
+
+def _producer(model: Path, value: str) -> tuple[str, str]:
+    import onnx
+
+    for node in onnx.load(str(model), load_external_data=False).graph.node:
+        if value in node.output:
+            return node.name, node.op_type
+    return "", ""

@@ -1,0 +1,73 @@
+"""An ONNX model -> what ONNX Runtime computes: the oracle of `validate` and the rival of `bench`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from smelt.core.diag import SmeltError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Reference:
+    """One ONNX Runtime session on the CPU, made comparable by a fixed number of threads.
+
+    outputs: names of values to return behind the model's own outputs.
+    Raises SmeltError: 'infra' when ONNX Runtime is not installed, 'invalid' when it refuses the model.
+    """
+
+    def __init__(self, model: Path, *, threads: int = 1, outputs: Sequence[str] = ()) -> None:
+        try:
+            import onnxruntime
+        except ImportError:
+            raise SmeltError(
+                "onnxruntime is not installed, and it is the reference", kind="infra",
+                hint="pip install 'smelt[validate]'",
+            ) from None  # fmt: skip
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 4  # what it refuses is told by its exception
+        source: Any = str(model) if not outputs else _with_outputs(model, outputs)
+        try:
+            self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        except Exception as e:
+            raise SmeltError(f"onnxruntime refuses '{model}': {_first_line(e)}", kind="invalid") from None
+        self.version: str = onnxruntime.__version__
+        self.outputs = [o.name for o in self._session.get_outputs()]
+
+    def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        """Outputs by name. Raises SmeltError(kind='shape') when ONNX Runtime refuses these inputs."""
+        try:
+            found = self._session.run(None, dict(feed))
+        except Exception as e:
+            raise SmeltError(f"onnxruntime refuses these inputs: {_first_line(e)}", kind="shape") from None
+        return dict(zip(self.outputs, (np.asarray(a) for a in found), strict=True))
+
+
+def _with_outputs(model: Path, names: Sequence[str]) -> bytes:
+    import onnx
+
+    proto = onnx.load(str(model))
+    there = {o.name for o in proto.graph.output}
+    proto.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in there)
+    return bytes(proto.SerializeToString())
+
+
+def value_names(model: Path) -> list[str]:
+    """Names of everything that the main graph's nodes compute, in the file's (topological) order."""
+    import onnx
+
+    graph = onnx.load(str(model), load_external_data=False).graph
+    own = {o.name for o in graph.output}
+    skip = {"Constant", "ConstantOfShape"}
+    return [n for node in graph.node if node.op_type not in skip for n in node.output if n and n not in own]
+
+
+def _first_line(e: Exception) -> str:
+    text = str(e).strip().splitlines()
+    return text[0][:400] if text else type(e).__name__

@@ -1,0 +1,60 @@
+"""A bundle and the name of a device (or none) -> an open runner on that device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from smelt.core.bundle import Bundle
+from smelt.devicefarm.budget import Budget
+from smelt.devicefarm.client import RunnerClient, open_session
+from smelt.devicefarm.inventory import (
+    DEFAULT_DEVICE,
+    Device,
+    NoDevice,
+    cache_path,
+    find_device,
+    open_transport,
+)
+from smelt.devicefarm.transport import Transport
+from smelt.targets.platform import PLATFORMS, host_platform_name, parse_target
+from smelt.targets.toolchain import build_shim_runner
+
+
+def device_for(platform: str, name: str | None = None) -> Device:
+    """The named device, or the one that a platform is tried on. Raises NoDevice."""
+    if name is not None:
+        return find_device(name)
+    if platform == host_platform_name():
+        return find_device("local")
+    default = DEFAULT_DEVICE.get(platform)
+    if default is None:
+        raise NoDevice(f"platform '{platform}' has no default device; name one with --device")
+    return find_device(default)
+
+
+def transport_for(bundle: Bundle, device: Device) -> Transport:
+    """The way to a device that can run this bundle. Raises SmeltError when device and bundle do not fit."""
+    platform = str(bundle.manifest["platform"])
+    here = host_platform_name() if device.platform == "host" else device.platform
+    if here != platform:
+        raise NoDevice(f"device '{device.name}' is {here}, the bundle is for {platform}")
+    shim = None
+    if device.transport == "android" and PLATFORMS[platform].shim:
+        spec = parse_target(bundle.target)
+        shim = build_shim_runner(spec, cache_path() / f"smelt_run.{platform}.shim")
+    return open_transport(device, bundle=Path(bundle.path), shim_runner=shim)
+
+
+@contextmanager
+def running(
+    bundle: Bundle, device: str | None = None, *, threads: int = 0, budget: Budget | None = None
+) -> Iterator[RunnerClient]:
+    """A runner with the bundle loaded, closed at the end. threads: 0 is the bundle's default."""
+    transport = transport_for(bundle, device_for(str(bundle.manifest["platform"]), device))
+    try:
+        with open_session(transport, Path(bundle.path), threads=threads, budget=budget) as client:
+            yield client
+    finally:
+        transport.close()

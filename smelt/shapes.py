@@ -1,0 +1,295 @@
+"""Shape options as users type them, and a model's inputs -> concrete shapes and reproducible arrays."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from smelt.core.bundle import Bundle
+from smelt.core.diag import SmeltError
+from smelt.core.dim import Dim, parse_dim
+from smelt.core.dtype import DTYPES, DType
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Wish: TypeAlias = "Mapping[str, int | tuple[int, ...]]"
+"""What a user fixed: symbol name -> value, input name -> whole shape."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input of a compiled model; shape: Dims over the model's symbols."""
+
+    name: str
+    dtype: DType
+    shape: tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A symbolic dim with its legal values: low..high (None: unbounded), multiples of divisor.
+
+    batch: it is the first axis of every input that has it. image: it is an axis of a rank-4 input.
+    """
+
+    name: str
+    low: int
+    high: int | None
+    divisor: int
+    batch: bool = False
+    image: bool = False
+
+    def nearest(self, value: int) -> int:
+        """The legal value closest to `value` from below, or the smallest legal one."""
+        value = value if self.high is None else min(value, self.high)
+        value -= value % self.divisor
+        least = -(-max(self.low, 1) // self.divisor) * self.divisor
+        if self.high is not None and least > self.high:
+            return self.high - self.high % self.divisor  # only zero is legal
+        return max(value, least)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Inputs of one run. label: the shapes, for people."""
+
+    label: str
+    feed: Mapping[str, Array]
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Input name -> shape."""
+        return {name: a.shape for name, a in self.feed.items()}
+
+
+def ports(bundle: Bundle) -> tuple[Port, ...]:
+    """The bundle's inputs, in order."""
+    return tuple(
+        Port(r["name"], DTYPES[r["dtype"]], tuple(parse_dim(str(d)) for d in r["shape"]))
+        for r in bundle.manifest["inputs"]
+    )
+
+
+def symbols(bundle: Bundle) -> tuple[Symbol, ...]:
+    """The symbols that the shapes of inputs are made of, in order of appearance."""
+    rows = {r["name"]: r for r in bundle.manifest["symbols"]}
+    places: dict[str, list[tuple[int, int]]] = {}
+    for p in ports(bundle):
+        for axis, d in enumerate(p.shape):
+            for s in sorted(d.symbols):
+                places.setdefault(s, []).append((axis, len(p.shape)))
+    return tuple(
+        Symbol(
+            s,
+            int(rows[s]["low"]),
+            rows[s]["high"],
+            int(rows[s]["divisor"]),
+            batch=all(axis == 0 for axis, _ in at),
+            image=any(rank == 4 for _, rank in at),
+        )
+        for s, at in places.items()
+    )
+
+
+# ---------------------------------------------------------------- what users type
+
+_SHAPE = r"\[[^\]]*\]|-?\d+(?:x-?\d+)*"
+_ENTRY = re.compile(
+    rf"""\s*(?:"(?P<dq>[^"]*)"|'(?P<sq>[^']*)'|(?P<plain>[^\s,=]+?))\s*(?P<sep>[:=])\s*(?P<value>{_SHAPE})\s*(?:,|$)"""
+)
+
+
+def parse_shapes(text: str) -> dict[str, int | tuple[int, ...]]:
+    """'x:1x3x224x224,y:[1,8]' or 'batch=2': whole shapes by input name, values by dim name.
+
+    Names with a ':' may be quoted. Rank 0 is '[]'. Raises SmeltError(kind='invalid').
+    """
+    found: dict[str, int | tuple[int, ...]] = {}
+    at = 0
+    while at < len(text):
+        m = _ENTRY.match(text, at)
+        if m is None:
+            raise SmeltError(
+                f"cannot read the shape '{text[at:]}'",
+                hint="write NAME:1x3x224x224, NAME:[1,3,224,224] or DIM=4",
+            )
+        name = next(g for g in (m["dq"], m["sq"], m["plain"]) if g is not None)
+        numbers = [n.strip() for n in m["value"].strip("[]").replace("x", ",").split(",")]
+        if not all(re.fullmatch(r"\d+", n) for n in numbers if n) or ("" in numbers and len(numbers) > 1):
+            raise SmeltError(f"shape '{m['value']}' of '{name}': extents are whole numbers from 0")
+        shape = tuple(int(n) for n in numbers if n)
+        found[name] = shape[0] if m["sep"] == "=" and len(shape) == 1 else shape
+        at = m.end()
+    return found
+
+
+def parse_dim_wish(text: str) -> tuple[str, int | tuple[int, int | None]]:
+    """'N=4' -> ('N', 4); 'N=1..512' -> ('N', (1, 512)); 'N=1..' has no upper end. Raises SmeltError."""
+    name, _, value = text.rpartition("=")
+    m = re.fullmatch(r"\s*(\d+)\s*(?:(\.\.)\s*(\d*))?\s*", value)
+    if not name.strip() or m is None:
+        raise SmeltError(f"cannot read the dim '{text}'", hint="write NAME=4 or NAME=1..512")
+    low = int(m[1])
+    if m[2] is None:
+        return name.strip(), low
+    high = int(m[3]) if m[3] else None
+    if high is not None and high < low:
+        raise SmeltError(f"dim '{name.strip()}': the range {low}..{high} is empty")
+    return name.strip(), (low, high)
+
+
+def bounds_of(
+    inputs: Sequence[Port], least: Mapping[str, tuple[int, ...]], most: Mapping[str, tuple[int, ...]]
+) -> dict[str, int | tuple[int, int | None]]:
+    """Ranges of symbols from the smallest and largest shapes of inputs (trtexec's profiles)."""
+    found: dict[str, int | tuple[int, int | None]] = {}
+    by_name = {p.name: p for p in inputs}
+    for name in [*least, *(n for n in most if n not in least)]:
+        port = by_name.get(name)
+        if port is None:
+            raise _no_input(name, inputs)
+        low, high = least.get(name, most.get(name, ())), most.get(name, least.get(name, ()))
+        if len(low) != len(port.shape) or len(high) != len(port.shape):
+            raise SmeltError(f"input '{name}' has rank {len(port.shape)}, the shapes given have another")
+        for d, a, b in zip(port.shape, low, high, strict=True):
+            if len(d.symbols) == 1 and str(d) in d.symbols:
+                found[str(d)] = a if a == b else (a, b)
+    return found
+
+
+# ---------------------------------------------------------------- concrete shapes
+
+
+def bind(bundle: Bundle, wish: Wish) -> dict[str, int]:
+    """Symbol values that a wish fixes; what it leaves open gets the first default.
+
+    Raises SmeltError(kind='shape') for an unknown name, a wrong rank or extents that contradict.
+    """
+    inputs, known = ports(bundle), symbols(bundle)
+    by_name, names = {p.name: p for p in inputs}, {s.name for s in known}
+    values: dict[str, int] = {}
+    later: list[tuple[str, int, Dim, int]] = []
+    for name, value in wish.items():
+        if isinstance(value, int) and name in names:
+            values[name] = value
+            continue
+        port = by_name.get(name)
+        if port is None:
+            raise _no_input(name, inputs, names)
+        shape = (value,) if isinstance(value, int) else value
+        if len(shape) != len(port.shape):
+            wanted = ", ".join(map(str, port.shape))
+            raise SmeltError(
+                f"input '{name}': expected rank {len(port.shape)} [{wanted}], got {list(shape)}", kind="shape"
+            )
+        later += [(name, axis, d, n) for axis, (d, n) in enumerate(zip(port.shape, shape, strict=True))]
+    for _, _, d, n in later:
+        if len(d.symbols) == 1 and str(d) in d.symbols:
+            values.setdefault(str(d), n)
+    first = next(defaults(known))
+    full = {s.name: values.get(s.name, first[s.name]) for s in known}
+    for name, axis, d, n in later:
+        if d.evaluate(full) != n:
+            raise SmeltError(
+                f"input '{name}' axis {axis}: expected {d.evaluate(full)} ({d}), got {n}", kind="shape"
+            )
+    return full
+
+
+def _no_input(name: str, inputs: Sequence[Port], dims: Iterable[str] = ()) -> SmeltError:
+    said = ", ".join([p.name for p in inputs] + sorted(dims))
+    return SmeltError(f"there is no input or dim '{name}'; there are: {said}", kind="shape")
+
+
+# batch, an image's height and width in turn, any other size; images are multiples of 32, because that is
+# what most detectors need; the odd sizes come last and are allowed to be refused by the reference
+_LADDER = (
+    (1, (64, 64), (8, 8)),
+    (2, (96, 160), (17, 17)),
+    (3, (160, 96), (31, 31)),
+    (1, (224, 224), (64, 64)),
+    (3, (97, 131), (13, 13)),
+)
+
+
+def defaults(known: Sequence[Symbol]) -> Iterator[dict[str, int]]:
+    """Symbol values worth trying, small first; without repetition."""
+    seen: list[dict[str, int]] = []
+    for batch, image, size in _LADDER:
+        values = {}
+        for i, s in enumerate(known):
+            wanted = batch if s.batch else image[i % 2] if s.image else size[i % 2]
+            values[s.name] = s.nearest(wanted)
+        if values not in seen:
+            seen.append(values)
+            yield values
+
+
+def shapes_at(bundle: Bundle, values: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    """The shape of every input for these symbol values."""
+    return {p.name: tuple(d.evaluate(values) for d in p.shape) for p in ports(bundle)}
+
+
+def label(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """'x:1x3x64x64, y:[]'"""
+    return ", ".join(f"{n}:{'x'.join(map(str, s)) if s else '[]'}" for n, s in shapes.items())
+
+
+# ---------------------------------------------------------------- arrays
+
+
+def random_array(
+    dtype: DType, shape: Sequence[int], rng: np.random.Generator, span: tuple[float, float] | None = None
+) -> Array:
+    """Normal floats, integers and booleans 0 or 1; both uniform over a span if one is given."""
+    if dtype.category == "float":
+        drawn = rng.standard_normal(shape) if span is None else rng.uniform(span[0], span[1], shape)
+        return np.asarray(drawn).astype(dtype.numpy)
+    low, high = (0, 1) if span is None else (int(span[0]), int(span[1]))
+    return np.asarray(rng.integers(low, high, shape, endpoint=True)).astype(dtype.numpy)
+
+
+def case(
+    bundle: Bundle,
+    values: Mapping[str, int],
+    *,
+    seed: int = 0,
+    given: Mapping[str, Array] | None = None,
+    spans: Mapping[str, tuple[float, float]] | None = None,
+) -> Case:
+    """Inputs for symbol values: those given, others random (by seed and name, whatever else there is).
+
+    spans: input name -> lowest and highest value; the name '' stands for every other input.
+    """
+    feed: dict[str, Array] = {}
+    spans = spans or {}
+    for p in ports(bundle):
+        if given and p.name in given:
+            feed[p.name] = given[p.name]
+            continue
+        rng = np.random.default_rng([seed, zlib.crc32(p.name.encode())])
+        shape = tuple(d.evaluate(values) for d in p.shape)
+        feed[p.name] = random_array(p.dtype, shape, rng, spans.get(p.name, spans.get("")))
+    return Case(label({n: a.shape for n, a in feed.items()}), feed)
+
+
+def cases(
+    bundle: Bundle,
+    wishes: Sequence[Wish] = (),
+    *,
+    count: int = 3,
+    seed: int = 0,
+    spans: Mapping[str, tuple[float, float]] | None = None,
+) -> Iterator[Case]:
+    """One case per wish; without wishes `count` cases at shapes of our choice, and then the spare ones."""
+    if wishes:
+        for wish in wishes:
+            yield case(bundle, bind(bundle, wish), seed=seed, spans=spans)
+        return
+    for values in islice(defaults(symbols(bundle)), max(count, len(_LADDER))):
+        yield case(bundle, values, seed=seed, spans=spans)
