@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
+from typing import TypeAlias
 
-from smelt.core.dim import Dim, to_dim
+from smelt.core.dim import Dim, sym, to_dim
 from smelt.core.dtype import DType, bool_
 from smelt.core.ir.kernel import (
     Axis,
@@ -20,13 +22,16 @@ from smelt.core.ir.kernel import (
     Load,
     Reduce,
 )
-from smelt.targets.llvm.builder import Builder, Value
+from smelt.core.ir.rewrite import free_symbols
+from smelt.targets.llvm.builder import Builder, Value, type_text
 from smelt.targets.llvm.index import Env, Indexer, Lanes, varies
+from smelt.targets.llvm.intrinsics import emit
 from smelt.targets.llvm.machines import Cpu
 from smelt.targets.llvm.registers import Registers, pieces, reduces_over
 from smelt.targets.llvm.scalar import Scalars, compute_elem, highest, lowest, storage_elem
 
 ZERO_PAGE = 65536  # bytes; in .bss, so it costs nothing in the file
+Step: TypeAlias = Callable[[list[Value]], list[Value]]
 REDUCE_FN = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
 
 
@@ -120,7 +125,7 @@ class Exprs:
             return self._bitcast(args[0], kind, e.dtype)
         lanes = max(a.lanes for a in args)
         args = tuple(self.b.splat(a, lanes) for a in args)
-        return self.s.emit(e.fn, e.dtype, args, kind)
+        return emit(self.s, e.fn, args, kind)
 
     def _bitcast(self, v: Value, source: DType, target: DType) -> Value:
         return self.from_storage(self.to_storage(v, source), target)
@@ -363,8 +368,6 @@ class Exprs:
 
     def _read(self, m: Memory, pointer: Value, lanes: int) -> Value:
         """Load; from read-only memory it is hoisted out of loops that run at least once."""
-        from smelt.targets.llvm.builder import type_text
-
         dtype = m.buffer.dtype
         elem = storage_elem(dtype)
         epoch = 0 if m.read_only else self.epochs.get(m.buffer.name, 0)
@@ -398,8 +401,6 @@ class Exprs:
 
     def masked_load(self, pointer: Value, mask: Value, other: Value, align: int) -> Value:
         """Lanes where the mask holds; `other` elsewhere, without touching memory there."""
-        from smelt.targets.llvm.builder import type_text
-
         kind = type_text(other.elem, other.lanes)
         name = f"llvm.masked.load.v{other.lanes}{_short(other.elem)}.p0"
         self.b.declare(name, kind, ["ptr", mask.type, kind], "nounwind memory(argmem: read)")
@@ -451,7 +452,7 @@ class Exprs:
 
     def combine(self, fn: str, dtype: DType, acc: Value, v: Value) -> Value:
         acc, v = self.s.same(acc, v)
-        return self.s.emit(fn, dtype, (acc, v), dtype)
+        return emit(self.s, fn, (acc, v), dtype)
 
     def neutral(self, kind: str, dtype: DType) -> int | float:
         """What a reduction of nothing gives."""
@@ -462,11 +463,11 @@ class Exprs:
         return {"sum": 0, "prod": 1, "any": 0, "all": 1}[kind]
 
     def _over(
-        self, axes: Sequence[Axis], carried: list[Value], step: object
+        self, axes: Sequence[Axis], carried: list[Value], step: Step
     ) -> list[Value]:
         """Nested serial loops over the axes; step(carried) -> carried in the innermost."""
         if not axes:
-            return step(carried)  # type: ignore[operator,no-any-return]
+            return step(carried)
         axis = axes[0]
         assert not varies(axis.extent, self.env), f"extent of {axis.var} differs between lanes"
         count = self.index.value(axis.extent, self.env)
@@ -483,8 +484,6 @@ class Exprs:
         moving = {n for n, v in self.env.items() if isinstance(v, Lanes) or (
             isinstance(v, Value) and v.lanes
         )}
-        from smelt.core.ir.rewrite import free_symbols
-
         return bool(free_symbols(e) & moving)
 
     def _arg_extreme(self, e: Reduce) -> Value:
@@ -501,7 +500,7 @@ class Exprs:
         def step(carried: list[Value]) -> list[Value]:
             old, where = carried
             (v,) = (self.b.splat(self.value(e.body), lanes),)
-            better = self.s.emit(beats, bool_, (v, old), kind)
+            better = emit(self.s, beats, (v, old), kind)
             if kind.is_float:
                 is_nan = self.s.compare("fcmp uno", v, v)
                 was_nan = self.s.compare("fcmp uno", old, old)
@@ -511,7 +510,7 @@ class Exprs:
                     yes = self.b.integer(1, "i1", lanes)
                     new = self.s.binary("and", is_nan, self.s.binary("xor", was_nan, yes))
                     better = self.s.binary("or", better, new)
-            here = self._index(Index(_symbol(axis.var), e.dtype))
+            here = self._index(Index(sym(axis.var), e.dtype))
             return [
                 self.s.select(better, v, old),
                 self.s.select(better, self.b.splat(here, lanes), where),
@@ -571,17 +570,9 @@ def dtype_of(e: Expr) -> DType:
     return dtype_of(e.body) if isinstance(e, Let) else e.dtype
 
 
-def _symbol(name: str) -> Dim:
-    from smelt.core.dim import sym
-
-    return sym(name)
-
-
 def _short(elem: str) -> str:
     return {"float": "f32", "double": "f64", "half": "f16"}.get(elem, elem)
 
 
 def _positions(sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    from itertools import product
-
     return product(*(range(n) for n in sizes))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -123,7 +123,11 @@ class _Uses:
 
 
 def plan_registers(
-    buffers: Sequence[Buffer], body: Sequence[Stmt], env: Env, elems: dict[str, str], lanes_of: object
+    buffers: Sequence[Buffer],
+    body: Sequence[Stmt],
+    env: Env,
+    elems: dict[str, str],
+    lanes_of: Callable[[Loop], int],
 ) -> dict[str, Registers | None]:
     """For each buffer its (empty) registers, or None when some index of it is not constant once loops
     are expanded; then it must live in memory. lanes_of(loop) gives the lanes of a vector loop."""
@@ -169,7 +173,7 @@ def _cuts(shape: tuple[int, ...], use: _Uses) -> tuple[tuple[int, int], ...]:
 class _Scan:
     """Walks statements; fixed: variables that are constants when the code is expanded."""
 
-    def __init__(self, uses: dict[str, _Uses], lanes_of: object) -> None:
+    def __init__(self, uses: dict[str, _Uses], lanes_of: Callable[[Loop], int]) -> None:
         self.uses = uses
         self.lanes_of = lanes_of
 
@@ -197,7 +201,7 @@ class _Scan:
     ) -> tuple[set[str], dict[str, tuple[int, int]]]:
         if s.level == "vector":
             extent = _number(s.extent, numbers)
-            lanes = self.lanes_of(s)  # type: ignore[operator]
+            lanes = self.lanes_of(s)
             return fixed, {**vectors, s.var: (extent or -1, lanes)}
         if s.level == "unroll" or _number(s.extent, numbers) == 1:
             return fixed | {s.var}, vectors
@@ -251,12 +255,12 @@ class _Scan:
             use.widths.add(vector)
 
 
-def reduces_over(e: Reduce, buffers: object) -> bool:
+def reduces_over(e: Reduce, buffers: Container[str]) -> bool:
     """Whether a reduction's variables index one of these (register) buffers."""
     names = {a.var for a in e.axes}
 
     def visit(x: Expr) -> bool:
-        if isinstance(x, Load) and x.buffer in buffers:  # type: ignore[operator]
+        if isinstance(x, Load) and x.buffer in buffers:
             return any(d.symbols & names for d in x.index)
         return any(visit(c) for c in children(x))
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from smelt.core.dtype import DType, bf16, bool_, f16, f64
-from smelt.targets.llvm.builder import FLOAT_ELEMS, Builder, Value
+from smelt.targets.llvm.builder import FLOAT_ELEMS, Builder, Value, type_text
 from smelt.targets.llvm.machines import Cpu
 
 
@@ -67,8 +67,6 @@ class Scalars:
         return self.b.pure(f"{op} {a.typed}, {b.text}", "i1", a.lanes, a, b)
 
     def convert(self, op: str, v: Value, elem: str) -> Value:
-        from smelt.targets.llvm.builder import type_text
-
         return self.b.pure(f"{op} {v.typed} to {type_text(elem, v.lanes)}", elem, v.lanes, v)
 
     def like(self, v: Value, value: int | float, elem: str | None = None) -> Value:
@@ -120,16 +118,6 @@ class Scalars:
 
     def from_bits(self, v: Value) -> Value:
         return self.convert("bitcast", v, {"i32": "float", "i64": "double"}[v.elem])
-
-    # -- the table's entry point
-
-    def emit(self, fn: str, dtype: DType, args: tuple[Value, ...], kind: DType) -> Value:
-        """Intrinsic fn on values whose (first) argument has dtype `kind`; the result has `dtype`."""
-        from smelt.targets.llvm.math import TRANSCENDENTAL
-
-        if fn in TRANSCENDENTAL:
-            return TRANSCENDENTAL[fn](self, *args)
-        return TABLE[fn](self, kind, *args)
 
     # -- min and max: NaN in, NaN out
 
@@ -399,14 +387,6 @@ def _sign(s: Scalars, kind: DType, a: Value) -> Value:
     return s.select(above, s.like(a, 1), s.select(below, s.like(a, -1), a if kind.is_float else zero))
 
 
-def _pow(s: Scalars, kind: DType, a: Value, b: Value) -> Value:
-    if not kind.is_float:
-        return s.int_power(kind, a, b)
-    from smelt.targets.llvm.math import power
-
-    return power(s, a, b)
-
-
 def _round(fn: str) -> Emit:
     def emit(s: Scalars, kind: DType, a: Value) -> Value:
         return s.rounded(fn, a) if kind.is_float else a
@@ -465,7 +445,6 @@ TABLE: dict[str, Emit] = {
     "max": _max,
     "neg": _neg,
     "abs": _abs,
-    "pow": _pow,
     "floor": _round("floor"),
     "ceil": _round("ceil"),
     "round": _round("roundeven"),

@@ -1,0 +1,103 @@
+"""Loops and branches whose bodies change registers: the values go in and come out as phis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from smelt.core.dim import Facts
+from smelt.core.ir.kernel import Kernel, Stmt, Store, walk
+from smelt.targets.llvm.builder import Builder, Value
+from smelt.targets.llvm.exprs import Exprs
+from smelt.targets.llvm.machines import Cpu
+
+Cell: TypeAlias = tuple[str, tuple[tuple[int, ...], int]]
+"""A register buffer and the key of one of its cells."""
+
+
+class Control(Exprs):
+    """Control flow of one kernel. facts: the ranges of its dims."""
+
+    def __init__(self, b: Builder, cpu: Cpu, kernel: Kernel) -> None:
+        super().__init__(b, cpu)
+        self.kernel = kernel
+        self.facts = Facts({d.name: (d.low, d.high) for d in kernel.dims})
+
+    def written(self, body: Sequence[Stmt]) -> frozenset[str]:
+        """Buffers that these statements store to."""
+        return frozenset(s.buffer for s in walk(tuple(body)) if isinstance(s, Store))
+
+    def _carried(self, body: Sequence[Stmt]) -> list[Cell]:
+        names = self.written(body)
+        return [(n, key) for n in sorted(names & self.registers.keys())
+                for key in self.registers[n].every()]  # fmt: skip
+
+    def _state(self, cells: Sequence[Cell]) -> list[Value]:
+        return [self.registers[n].get(self.b, key) for n, key in cells]
+
+    def _restore(
+        self, cells: Sequence[Cell], values: Sequence[Value]
+    ) -> None:
+        for (n, key), v in zip(cells, values, strict=True):
+            self.registers[n].cells[key] = v
+
+    def _touch(self, body: Sequence[Stmt]) -> None:
+        """What was loaded from buffers that body writes is out of date."""
+        for name in self.written(body):
+            self.epochs[name] = self.epochs.get(name, 0) + 1
+        self.start_statement()
+
+    def _loop(self, count: Value, body: Sequence[Stmt], run: Callable[[Value], None]) -> None:
+        """run(i) for i in 0 .. count-1; registers that body writes are carried by phis."""
+        cells = self._carried(body)
+        nonzero = count.low is not None and count.low > 0
+
+        def step(i: Value, values: list[Value]) -> list[Value]:
+            self._restore(cells, values)
+            self._touch(body)
+            run(i)
+            return self._state(cells)
+
+        self._restore(cells, self.b.loop(count, self._state(cells), step, nonzero))
+        self._touch(body)
+
+    def _branch(
+        self,
+        condition: Value,
+        then: Callable[[], None],
+        other: Callable[[], None],
+        body: Sequence[Stmt],
+    ) -> None:
+        self._arms(lambda a: self.b.branch(condition, a[0], a[1]), [then, other], body)
+
+    def _switch(
+        self, on: Value, arms: Sequence[tuple[int, Callable[[], None]]], body: Sequence[Stmt]
+    ) -> None:
+        numbers = [n for n, _ in arms]
+        self._arms(
+            lambda a: self.b.switch(on, list(zip(numbers, a, strict=True))),
+            [run for _, run in arms],
+            body,
+        )
+
+    def _arms(
+        self,
+        emit: Callable[[list[Callable[[], list[Value]]]], list[Value]],
+        runs: Sequence[Callable[[], None]],
+        body: Sequence[Stmt],
+    ) -> None:
+        """Each arm starts from the same registers; their values are merged after."""
+        cells = self._carried(body)
+        before = self._state(cells)
+
+        def arm(run: Callable[[], None]) -> Callable[[], list[Value]]:
+            def go() -> list[Value]:
+                self._restore(cells, before)
+                self._touch(body)
+                run()
+                return self._state(cells)
+
+            return go
+
+        self._restore(cells, emit([arm(run) for run in runs]))
+        self._touch(body)

@@ -1,0 +1,222 @@
+"""Statements in, instructions out: serial, unrolled and vector loops, blocks, the buffers they declare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from smelt.core.dim import Dim
+from smelt.core.ir.kernel import (
+    Block,
+    Buffer,
+    Expr,
+    Index,
+    Kernel,
+    Load,
+    Loop,
+    Stmt,
+    Store,
+    Tiles,
+    walk,
+    walk_expr,
+)
+from smelt.targets.llvm.builder import Builder, Value
+from smelt.targets.llvm.exprs import Memory, dtype_of
+from smelt.targets.llvm.guards import inner_bounds
+from smelt.targets.llvm.index import Env, Lanes, varies
+from smelt.targets.llvm.machines import Cpu
+from smelt.targets.llvm.registers import pieces, plan_registers
+from smelt.targets.llvm.scalar import compute_elem, storage_elem
+from smelt.targets.llvm.stores import Stores
+
+LOCAL_LIMIT = 1 << 18  # bytes of a thread's stack that a kernel may use for local buffers
+
+
+class Statements(Stores):
+    """The statements of one kernel."""
+
+    def __init__(self, b: Builder, cpu: Cpu, kernel: Kernel) -> None:
+        super().__init__(b, cpu, kernel)
+        self._local_bytes = 0
+        self._locals = 0
+
+    def _tiles(self, t: Tiles) -> None:
+        raise NotImplementedError
+
+    # -- buffers of a node
+
+    def _with_buffers(
+        self, buffers: Sequence[Buffer], body: Sequence[Stmt], inside: Callable[[], None]
+    ) -> None:
+        """Run inside with local buffers: registers where their indices are constant, else the stack."""
+        if not buffers:
+            inside()
+            return
+        elems = {b.name: compute_elem(b.dtype) for b in buffers}
+        planned = plan_registers(
+            [b for b in buffers if b.space == "register"], body, self.env, elems, self.vector_lanes
+        )
+        local = {b.name: self._local(b) for b in buffers if planned.get(b.name) is None}
+
+        def run() -> None:
+            old_registers, old_memory = dict(self.registers), dict(self.memory)
+            self.memory.update(local)
+            # a fresh copy: both versions of the body start with nothing written
+            self.registers.update({n: replace(r, cells={}) for n, r in planned.items() if r is not None})
+            inside()
+            self.registers, self.memory = old_registers, old_memory
+
+        bounds = [] if self.proved else inner_bounds(body, self.env)
+        if not bounds:
+            run()
+            return
+        # where every element that the guards are about is inside, the guards are left out
+        ends = [end for bound in bounds for end in bound.ends]
+
+        def unguarded() -> None:
+            self.proved = frozenset(bound.bound for bound in bounds)
+            run()
+            self.proved = frozenset()
+
+        self._branch(self.condition(ends), unguarded, run, body)
+
+    def _local(self, b: Buffer) -> Memory:
+        """A buffer on the stack of the thread."""
+        count = 1
+        for d in b.shape:
+            n = self.index.number(d, self.env)
+            assert isinstance(n, int), f"local buffer {b.name} has the dynamic extent {d}"
+            count *= n
+        self._local_bytes += count * b.dtype.bytes
+        assert self._local_bytes <= LOCAL_LIMIT, f"local buffers need {self._local_bytes} bytes"
+        self._locals += 1
+        pointer = Value(f"%local{self._locals}", "ptr", 0, self.b.root)
+        kind = f"[{max(count, 1)} x {storage_elem(b.dtype)}]"
+        self.b.allocas.append(f"{pointer.text} = alloca {kind}, align 64")
+        return Memory(b, pointer, False)
+
+    # -- statements
+
+    def _stmts(self, body: Sequence[Stmt]) -> None:
+        for s in body:
+            self._stmt(s)
+
+    def _stmt(self, s: Stmt) -> None:
+        if isinstance(s, Store):
+            self.start_statement()
+            self._store(s)
+        elif isinstance(s, Tiles):
+            self._tiles(s)
+        elif isinstance(s, Block):
+            self._block(s)
+        elif s.level == "vector":
+            self._vector(s)
+        else:
+            self._serial(s)
+
+    def _serial(self, s: Loop) -> None:
+        """A serial loop; unrolled when its level says so. On one thread, lanes and groups are serial."""
+        assert not varies(s.extent, self.env), f"extent {s.extent} of {s.var} differs between lanes"
+
+        def inside() -> None:
+            self._with_buffers(s.buffers, s.body, lambda: self._stmts(s.body))
+
+        count = self.index.value(s.extent, self.env)
+        if s.level == "unroll" and count.const is not None:
+            fence = self._accumulates(s)
+            for i in range(int(count.const)):
+                if i and fence:
+                    # LLVM would gather the loads of all steps at the top, and spill the accumulators
+                    self.b.effect('call void asm sideeffect "", "~{memory}"()')
+                with self.bind({s.var: i}):
+                    inside()
+            return
+        if count.low is None or count.low < 1:
+            count = self._with_low(count, s.extent)
+
+        def run(i: Value) -> None:
+            with self.bind({s.var: int(i.const) if i.const is not None else i}):
+                inside()
+
+        self._loop(count, s.body, run)
+
+    def _accumulates(self, s: Loop) -> bool:
+        """Whether an unrolled loop is a reduction into registers: its variable picks none of them."""
+        stores = [x for x in walk(s.body) if isinstance(x, Store)]
+        return any(x.accumulate and x.buffer in self.registers for x in stores) and not any(
+            s.var in d.symbols for x in stores if x.buffer in self.registers for d in x.index
+        )
+
+    def _with_low(self, count: Value, extent: Dim) -> Value:
+        """The same count with what the dims' ranges tell about it."""
+        if count.const is not None or not extent.symbols <= {d.name for d in self.kernel.dims}:
+            return count
+        low, high = self.facts.bounds(extent)
+        return Value(count.text, count.elem, 0, count.scope, None, low, high)
+
+    def vector_lanes(self, s: Loop) -> int:
+        """How many elements of a vector loop are computed together: a register of its widest type."""
+        bits = [8]
+        for inner in walk((s,)):
+            if isinstance(inner, Store):
+                bits.extend(_bits(inner.value))
+        return min(self.cpu.machine.lanes(max(bits)), 64)
+
+    def _vector(self, s: Loop) -> None:
+        count = self.index.number(s.extent, self.env)
+        if not isinstance(count, int) or self.lanes or self._serial_only(s):
+            # not a constant width, or one vector loop in another: element by element
+            level = "unroll" if isinstance(count, int) else "serial"
+            self._serial(Loop(level, s.var, s.extent, s.body, s.buffers))  # type: ignore[arg-type]
+            return
+        for start, width in pieces(count, self.vector_lanes(s)):
+            place: Env = {s.var: Lanes(start, width) if width else start}
+            with self.bind(place, width):
+                self._with_buffers(s.buffers, s.body, lambda: self._stmts(s.body))
+
+    def _serial_only(self, s: Loop) -> bool:
+        """Whether loops inside run differently often for each lane."""
+        moving = {s.var}
+        for inner in walk(s.body):
+            if isinstance(inner, Block):
+                moving |= {v for v, *_ in inner.let}
+            if isinstance(inner, Loop | Tiles) and inner.extent.symbols & moving:
+                return True
+        return False
+
+    def _block(self, s: Block) -> None:
+        if not s.let:
+            self._guarded(s)
+            return
+        var, value, low, high = s.let[0]
+        rest = Block(s.body, s.buffers, s.let[1:], s.guard)
+        self.start_statement()
+        with self.bind({var: self.let_value(value, low, high)}):
+            self._block(rest)
+
+    def _guarded(self, s: Block) -> None:
+        def inside() -> None:
+            self._with_buffers(s.buffers, s.body, lambda: self._stmts(s.body))
+
+        condition = self.condition(s.guard)
+        if condition.lanes:
+            # lanes that are out must not store: each store takes the guard
+            self.masks.append(s.guard)
+            inside()
+            self.masks.pop()
+        elif condition.const is None:
+            self._branch(condition, inside, lambda: None, s.body)
+        elif condition.const:
+            inside()
+
+
+def _bits(e: Expr) -> list[int]:
+    """Widths of the types that an expression computes in; index values and bools do not count."""
+    found = []
+    for x in walk_expr(e):
+        dtype = dtype_of(x)
+        if isinstance(x, Index) or dtype.category == "bool":
+            continue
+        if isinstance(x, Load) or not isinstance(x, Index):
+            found.append(32 if dtype.is_float and dtype.bits == 16 else dtype.bits)
+    return found

@@ -1,0 +1,147 @@
+"""What generated code looks like: no spills in register tiles, the same every time, errors with names."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from scheduled_trees import TREES, gemm_text
+
+from smelt.core.diag import SmeltError
+from smelt.core.ir.text import parse_kernel
+from smelt.targets.llvm.compile import compile_assembly, compile_object, parse
+from smelt.targets.llvm.emit import emit_kernel, emit_module, group_count
+from smelt.targets.llvm.machines import Cpu, cpu_for, machine_for
+
+X86 = "x86_64-unknown-linux-gnu"
+ARM = "aarch64-unknown-linux-gnu"
+V7 = "armv7-unknown-linux-gnueabihf"
+
+
+def assembly(rows: int, width: int, cpu: Cpu) -> str:
+    return compile_assembly(emit_module([parse_kernel(gemm_text(64, 4 * width, rows, width))], cpu), cpu)
+
+
+def innermost(text: str, fma: str) -> str:
+    """The basic block with the most multiply-adds."""
+    return max(re.split(r"\n(?=\.LBB)", text), key=lambda block: block.count(fma))
+
+
+@pytest.mark.parametrize(
+    ("cpu", "rows", "width"),
+    [("x86-64-v4", 12, 32), ("znver5", 12, 32), ("x86-64-v4", 8, 48), ("x86-64-v3", 6, 16)],
+)
+def test_tiles_do_not_spill_on_x86(cpu: str, rows: int, width: int) -> None:
+    text = assembly(rows, width, cpu_for(X86, cpu))
+    assert re.findall(r"[yz]mm\d+, -?\d*\(%rsp\)", text) == []
+    block = innermost(text, "vfmadd")
+    assert "(%rsp)" not in block.split("\tj")[0]
+    lanes = 16 if cpu != "x86-64-v3" else 8
+    assert block.count("vfmadd") == rows * width // lanes
+
+
+def test_tiles_do_not_spill_on_arm() -> None:
+    text = innermost(assembly(8, 12, cpu_for(ARM, "cortex-a76")), "fmla")
+    assert "[sp" not in text.split("b.l")[0]
+    assert text.count("fmla") == 24
+    text = innermost(assembly(4, 8, cpu_for(V7, "cortex-a7", "+neon,+vfp4")), "vfma.f32")
+    assert text.count("vfma.f32\tq") == 8
+
+
+def test_no_fused_calls_without_fma() -> None:
+    for cpu in (cpu_for(X86, "x86-64-v2"), cpu_for(V7, "cortex-a9", "+neon")):
+        assert "fmaf" not in assembly(4, 8, cpu)
+
+
+def test_constant_extents_need_one_size() -> None:
+    text = gemm_text(8, 32, 12, 32).replace("m: dim in 0..*", "m: dim in 24..24")
+    assert "switch" not in emit_module([parse_kernel(text)], cpu_for(X86, "x86-64-v4"))
+
+
+def test_guards_disappear_inside() -> None:
+    cpu = cpu_for(X86, "x86-64-v3")
+    few, many = TREES["conv-s1"][0], TREES["conv-s1"][0].replace(", 5]", ", 64]").replace(
+        "3, 5, 16]", "3, 64, 16]").replace("in 5 {", "in 64 {")  # fmt: skip
+    fused = [emit_module([parse_kernel(t)], cpu).count("= call <8 x float> @llvm.fma") for t in (few, many)]
+    selects = [emit_module([parse_kernel(t)], cpu).count("@smelt.zeros") for t in (few, many)]
+    # with few channels there is a second version without checks; with many they cost nothing
+    assert fused[0] == 2 * fused[1] > 0
+    assert selects[0] == selects[1] > 0
+
+
+def test_group_counts() -> None:
+    kernel = parse_kernel(gemm_text(8, 64, 12, 32))
+    assert group_count(kernel.body[0]).evaluate({"m": 25}) == 2 * 3
+    stages = parse_kernel(TREES["static-tiles"][0])
+    assert [group_count(s).const for s in stages.body] == [1, 1]
+
+
+_SCRIPT = """
+import hashlib, sys
+sys.path.insert(0, sys.argv[1])
+from scheduled_trees import TREES
+from smelt.core.ir.text import parse_kernel
+from smelt.targets.llvm.compile import compile_object
+from smelt.targets.llvm.emit import emit_module
+from smelt.targets.llvm.machines import cpu_for
+cpu = cpu_for("x86_64-unknown-linux-gnu", "x86-64-v3")
+digest = hashlib.sha256()
+for name in sorted(TREES):
+    digest.update(emit_module([parse_kernel(TREES[name][0])], cpu).encode())
+digest.update(compile_object(emit_module([parse_kernel(TREES["conv-s1"][0])], cpu), cpu))
+print(digest.hexdigest())
+"""
+
+
+def test_code_does_not_depend_on_hash_seeds() -> None:
+    support = Path(__file__).parents[1] / "support"
+    found = set()
+    for seed in ("1", "2"):
+        env = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run(
+            [sys.executable, "-c", _SCRIPT, str(support)], env=env, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        found.add(done.stdout)
+    assert len(found) == 1
+
+
+def test_errors_name_the_kernel() -> None:
+    with pytest.raises(SmeltError, match="kernel 'k': the generated code is not valid") as caught:
+        parse("define void @f() { ret i32 }", "k")
+    assert caught.value.kind == "internal"
+    kernel = parse_kernel(TREES["mixed-widths"][0].replace("t[5] = 0.0", "t[32] = 0.0"))
+    with pytest.raises(SmeltError, match="kernel 'mixed' cannot be emitted: t"):
+        emit_kernel(kernel, cpu_for(X86, "x86-64-v3"))
+
+
+def test_machines() -> None:
+    assert machine_for(X86, "x86-64-v4").lanes(32) == 16
+    assert machine_for(X86, "znver5").masked
+    assert machine_for(X86, "x86-64-v3").vector_registers == 16
+    assert not machine_for(X86, "x86-64-v2").fma
+    assert machine_for(X86, "something-new", {"avx512f": True, "avx512vl": True}).lanes(32) == 16
+    assert machine_for(V7, "cortex-a7", "+neon,+vfp4").fma
+    assert machine_for(V7, "cortex-a8", "+neon").fma is False
+    assert machine_for("riscv64-unknown-linux-gnu", "generic-rv64", "+m,+a,+f,+d,+c").lanes(32) == 1
+    assert machine_for("riscv64-unknown-linux-gnu", "generic-rv64", "+m,+a,+f,+d,+c,+v").lanes(32) == 4
+    with pytest.raises(SmeltError, match="no code generator for 'mips'") as caught:
+        machine_for("mips-unknown-linux-gnu", "mips32")
+    assert caught.value.kind == "unsupported"
+
+
+def test_objects_of_every_architecture() -> None:
+    kernel = parse_kernel(TREES["softmax"][0])
+    rows = [(X86, "x86-64", "", 62), (ARM, "cortex-a53", "", 183), (V7, "cortex-a7", "+neon,+vfp4", 40),
+            ("riscv64-unknown-linux-gnu", "generic-rv64", "+m,+a,+f,+d,+c,+v", 243),
+            ("aarch64-unknown-linux-android28", "cortex-a55", "", 183)]  # fmt: skip
+    for triple, cpu, features, machine in rows:
+        row = cpu_for(triple, cpu, features)
+        code = compile_object(emit_module([kernel], row), row)
+        assert code[:4] == b"\x7fELF" and int.from_bytes(code[18:20], "little") == machine
+        assert replace(row, cpu=cpu) == row
