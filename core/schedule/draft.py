@@ -102,7 +102,9 @@ class Draft:
         """The perfectly nested loops `names` in this order, unless they are already."""
         if len(names) < 2:
             return
-        nodes, _ = chain(self.root(names[0]))
+        found = [f for f in (find(self.kernel, n) for n in names) if f is not None]
+        first = min(found, key=lambda f: len(f[0]))[1] if found else self.root(names[0])
+        nodes, _ = chain(first)
         now = [var_of(n) for n in nodes if var_of(n) in names]
         if now != list(names):
             self.do("order", names)

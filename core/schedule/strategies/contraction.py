@@ -78,8 +78,10 @@ def choose_shape(
             cost += tail / efficiency(height, tail) + 0.5 * s.vectors  # and a second loop nest
         return cost
 
-    # of equals, the one nearest to square in registers: 12x32 on AVX-512, 6x16 on AVX2
-    return min(shapes, key=lambda s: (round(time(s), 6), abs(s.vectors - 2)))
+    # Of equals: the one nearest to square when there are many rows for sure (12x32 reads half the B of
+    # 6x64), else the wider one: few rows leave more sums in flight, and there are fewer bodies to emit.
+    many = rows is not None and rows >= 64
+    return min(shapes, key=lambda s: (round(time(s), 6), abs(s.vectors - 2) if many else -s.vectors))
 
 
 def power(n: int) -> int:
@@ -116,7 +118,7 @@ def contraction(d: Draft, root: str) -> None:
     columns = v.extent(r.column).const_or_none
     if rows is None or rows > 2:
         shapes = tuple(s for s in shapes if s.vectors <= 4) or shapes
-    shape = choose_shape(shapes, columns, rows, panel, d.machine.cache_bytes[1] // 2)
+    shape = choose_shape(shapes, columns, rows, panel, d.machine.cache_bytes[1] * 3 // 4)
     padded = _layout(d, v, r, shape, rows)
     if columns is None:
         _dynamic_columns(d, r, shape, padded)

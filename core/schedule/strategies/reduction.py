@@ -131,7 +131,8 @@ def _fills(d: Draft, names: list[str]) -> list[tuple[Reduce, str]]:
 
 def columns(d: Draft, root: str) -> None:
     """Reductions whose neighbours in memory are neighbours in the output: vectors of kept elements,
-    tiles of a second loop when windows overlap, serial loops over what is reduced."""
+    serial loops over what is reduced. Where windows overlap, tiles of a second loop share loads and the
+    panels of a tile run one after the other, so that bounds of the window are worked out once for all."""
     v = d.view(d.split_phases(root))
     column = v.contiguous_store()
     outer, inner = _sides(v)
@@ -139,12 +140,24 @@ def columns(d: Draft, root: str) -> None:
         raise ScheduleError("columns", "no kept contiguous axis")
     if v.extent(column) == 0:
         raise ScheduleError("columns", "nothing to compute")
-    lanes = d.machine.lanes(v.bits)
-    n = v.extent(column).const_or_none
     row = _window_row(v, column, inner)
-    wide = _wide(n, lanes, row is not None, len(v.all_reduces()))
-    for width, suffix in _cut(d, column, n, wide * lanes, lanes):
-        _columns(d, v, column, row, inner, width, suffix)
+    n = v.extent(column)
+    lanes = d.machine.lanes(v.bits)
+    wide = _wide(n.const_or_none, lanes, row is not None, len(v.all_reduces()))
+    others = [x for x in v.vars if x not in (column, row) and x not in inner]
+    if row is None:
+        for _, suffix in _cut(d, column, n, wide * lanes, lanes, True):
+            o, _ = _names(column, suffix)
+            groups = [*(x + suffix for x in others), o]
+            _panel(d, v, groups, [x + suffix for x in inner], [], column, suffix)
+        return
+    row_outer, row_inner = _tile_rows(d, row, wide)
+    groups = [*others, *row_outer]
+    d.order(*groups, column, *row_inner)
+    for g in groups:
+        d.do("bind", g, "group")
+    for _, suffix in _cut(d, column, n, wide * lanes, lanes, False):
+        _panel(d, v, [], [], [x + suffix for x in row_inner], column, suffix)
 
 
 def _window_row(v: View, column: str, inner: list[str]) -> str | None:
@@ -172,23 +185,27 @@ def _wide(n: int | None, lanes: int, tiled: bool, accumulators: int) -> int:
     return most if n is None else max(1, min(most, power(ceil(n / lanes) + 1) // 2))
 
 
-def _cut(d: Draft, column: str, n: int | None, width: int, lanes: int) -> list[tuple[int, str]]:
+def _cut(
+    d: Draft, column: str, n: Dim, width: int, lanes: int, outermost: bool
+) -> list[tuple[int, str]]:
     """Split the column loop into whole panels and narrower rests; (width, suffix of names) of each.
-    Leaves loops column.o and column.i (with the suffix)."""
-    if n is None:
-        extent = d.view(column).extent(column)
-        d.do("split", column, width, *_names(column, ""), True)
-        _first(d, f"{column}.o")
-        whole = kernel_facts(d.kernel).prove_divisible(extent, width) is YES
-        if not whole and d.attempt("peel", f"{column}.o", extent // width, ".t"):
+    Leaves loops column.o and column.i (with the suffix). outermost: parts become nests of their own."""
+    if not n.is_const:
+        o, i = _names(column, "")
+        d.do("split", column, width, o, i, True)
+        if outermost:
+            _first(d, o)
+        whole = kernel_facts(d.kernel).prove_divisible(n, width) is YES
+        if not whole and d.attempt("peel", o, n // width, ".t"):
             return [(width, ".t"), (width, "")]
         return [(width, "")]
-    found, suffix, rest = [], "", n
-    for size in _widths(n, width, lanes):
+    found, suffix, rest = [], "", n.const
+    for size in _widths(n.const, width, lanes):
         part = column + suffix
         whole_n = rest // size * size
         if whole_n < rest:
-            _first(d, part)
+            if outermost:
+                _first(d, part)
             d.do("peel", part, whole_n, ".t")
         found.append((size, suffix))
         d.do("split", part, size, *_names(column, suffix), False)
@@ -216,21 +233,17 @@ def _first(d: Draft, var: str) -> None:
     d.order(var, *(n for n in names if n != var))
 
 
-def _columns(
-    d: Draft, v: View, column: str, row: str | None, inner: list[str], width: int, suffix: str
+def _panel(
+    d: Draft, v: View, groups: list[str], inner: list[str], row_inner: list[str], column: str, suffix: str
 ) -> None:
-    """One nest over whole panels."""
+    """Accumulators for the columns of one panel (times the rows of a tile)."""
     o, i = _names(column, suffix)
-    outer = [x + suffix for x in v.vars if x not in (column, row) and x not in inner]
-    mine = [x + suffix for x in inner]
-    row_outer, row_inner = _tile_rows(d, None if row is None else row + suffix)
-    groups = [*outer, *row_outer, o]
-    d.order(*groups, *mine, *row_inner, i)
+    d.order(*(groups or [o]), *inner, *row_inner, i)
     for g in groups:
         d.do("bind", g, "group")
-    names = d.stage_reduce(groups[-1])
+    names = d.stage_reduce(o)
     _keep_heavy(d, v, names)
-    d.attempt("hoist", groups[-1], "inv")
+    d.attempt("hoist", o, "inv")
     for name in names:
         d.attempt("accumulate", name, ())
     for x in row_inner:
@@ -238,23 +251,23 @@ def _columns(
     d.do("bind", i, "vector")
     for r in v.all_reduces():
         taps = prod_or_none([a.extent for a in r.axes])
-        if row is not None and taps is not None and taps <= UNROLL_TAPS:
+        if row_inner and taps is not None and taps <= UNROLL_TAPS:
             for a in r.axes:
                 d.attempt("unroll", a.var + suffix)
 
 
-def _tile_rows(d: Draft, row: str | None) -> tuple[list[str], list[str]]:
-    if row is None:
-        return [], []
+def _tile_rows(d: Draft, row: str, wide: int) -> tuple[list[str], list[str]]:
+    """(loops over tiles, loop within a tile); half the registers hold sums, the rest operands."""
+    most = max(2, max(d.machine.vector_registers, 16) // 2 // wide)
     found = find(d.kernel, row)
     assert found is not None
     n = found[1].extent.const_or_none
-    exact = [h for h in (4, 5, 3, 2) if n is not None and n % h == 0]
-    if n is not None and n <= 5:
+    if n is not None and n <= most:
         return [], [row]
+    exact = [h for h in range(most, most // 2, -1) if n is not None and n % h == 0]
     o, i = f"{row}.o", f"{row}.i"
     if exact:
         d.do("split", row, exact[0], o, i, False)
     else:
-        d.do("tile", row, (4, 3, 2, 1), "balanced", o, f"{row}.r", i)
+        d.do("tile", row, tuple(range(most, 0, -1)), "balanced", o, f"{row}.r", i)
     return [o], [i]
