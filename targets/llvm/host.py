@@ -47,11 +47,13 @@ _MODEL = "{ i32, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr, ptr, ptr, i64
 
 @dataclass(frozen=True, slots=True)
 class KernelRow:
-    """How an entry of the kernel table runs. unit: 0 CPU, 1 OpenCL. lanes: work-items of a group."""
+    """How an entry of the kernel table runs. unit: 0 CPU, 1 OpenCL. lanes: work-items of a group.
+    symbol: its function's name where that is not the entry's."""
 
     unit: int = 0
     lanes: int = 1
     grain: int = 1
+    symbol: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def host_text(
     options: HostOptions,
     declared: dict[str, str],
 ) -> str:
-    """The host code of a module. rows: by kernel name. `declared` collects declarations."""
+    """The host code of a module. rows: by Entry.name. `declared` collects declarations."""
     facts = module_facts(module)
     parts = [
         _function("plan", "ptr %rt, ptr %shapes, ptr %state", _Plan(program, facts, declared)),
@@ -395,11 +397,11 @@ def _descriptor(
 
     kernels = []
     for e in program.entries:
-        k, row = module.kernels[e.kernel], rows[e.kernel]
+        k, row = module.kernels[e.kernel], rows[e.name]
         fn = f'ptr @"{e.name}"' if row.unit == 0 else "ptr null"
         buffers = len(k.inputs) + len(k.outputs) + len(k.scratch)
         kernels.append(
-            f"{texts.ref(e.name)}, {fn}, i32 {row.unit}, i32 {buffers}, i32 {len(k.dims)}, "
+            f"{texts.ref(row.symbol or e.name)}, {fn}, i32 {row.unit}, i32 {buffers}, i32 {len(k.dims)}, "
             f"i32 {row.lanes}, i32 {row.grain}, i32 0"
         )
     checks = [f"i32 {_STATUS[c.kind]}, i32 0, {texts.ref(c.text)}" for c in program.checks]

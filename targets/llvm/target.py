@@ -49,7 +49,7 @@ class LlvmTarget:
             text = emit_kernel(module.kernels[kernel], cpu)
             functions.extend(text.functions)
             declared.update(text.declared)
-        rows = {kernel: KernelRow() for kernel in used}
+        rows = {e.name: KernelRow() for e in program.entries}
         options = HostOptions(name, threads, weights_sha256)
         functions.append(host_text(program, module, rows, options, declared))
         text_all = module_text(functions, declared, cpu)

@@ -1,0 +1,52 @@
+"""The OpenCL target: a planned module in, OpenCL C for the device and a host object for the platform out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from smelt.core.ir.graph import Module
+from smelt.core.machine import Machine
+from smelt.core.plan.program import HostProgram
+from smelt.targets.base import Artifact
+from smelt.targets.llvm.compile import compile_object
+from smelt.targets.llvm.emit import module_text
+from smelt.targets.llvm.host import HostOptions, KernelRow, host_text
+from smelt.targets.llvm.target import cpu_of
+from smelt.targets.opencl.emit import emit_program
+from smelt.targets.opencl.machine import MACHINE
+from smelt.targets.platform import TargetSpec
+
+
+@dataclass(frozen=True, slots=True)
+class OpenClTarget:
+    """Every kernel runs on the device; its driver compiles them when a session opens."""
+
+    name: str = "opencl"
+
+    def machine(self, spec: TargetSpec) -> Machine:
+        """The least that OpenCL devices offer: which one will run is known on the device only."""
+        return MACHINE
+
+    def emit(
+        self,
+        module: Module,
+        program: HostProgram,
+        spec: TargetSpec,
+        *,
+        name: str,
+        threads: int,
+        weights_sha256: bytes,
+    ) -> Artifact:
+        """Device source and host object. Raises SmeltError naming the kernel that cannot be emitted."""
+        used = dict.fromkeys(e.kernel for e in program.entries)
+        source, parts = emit_program([module.kernels[k] for k in used], MACHINE)
+        rows = {}
+        for e in program.entries:
+            part = parts[e.kernel, e.statement]
+            rows[e.name] = KernelRow(unit=1, lanes=part.lanes, symbol=part.name)
+        cpu = cpu_of(spec)
+        declared: dict[str, str] = {}
+        options = HostOptions(name, threads, weights_sha256, source)
+        host = module_text([host_text(program, module, rows, options, declared)], declared, cpu)
+        code = compile_object(host, cpu, name=name)
+        return Artifact(code, source, (("model.cl", source), ("model.ll", host), ("model.o", code)))
