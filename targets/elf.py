@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from smelt.core.diag import SmeltError
 
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP, _PT_GNU_STACK, _PT_GNU_RELRO = 1, 2, 3, 0x6474E551, 0x6474E552
-_SHT_SYMTAB, _SHT_DYNSYM = 2, 11
+_SHT_SYMTAB, _SHT_NOBITS, _SHT_DYNSYM = 2, 8, 11
 _DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_TEXTREL, _DT_FLAGS, _DT_FLAGS_1 = 1, 5, 14, 22, 30, 0x6FFFFFFB
 _VERSIONED = (0x6FFFFFFE, 0x6FFFFFFF, 0x6FFFFFF0)  # DT_VERNEED, DT_VERNEEDNUM, DT_VERSYM
 _LOCAL, _UNDEFINED = 0, 0
@@ -162,18 +162,20 @@ def _read(file: _File) -> Elf:
 
 
 def symbol_sizes(data: bytes) -> tuple[tuple[str, int], ...]:
-    """(name, bytes) of every defined symbol that has a size, from the full symbol table if there is one.
+    """(name, bytes in the file) of every symbol that has some, from the full symbol table if there is one.
 
     Raises SmeltError(kind='invalid') when data is not an ELF file.
     """
     file = _File(data)
-    size_at = 5 if file.bits == 64 else 2
-    kind = _SHT_SYMTAB if any(s.kind == _SHT_SYMTAB for s in file.sections()) else _SHT_DYNSYM
+    sections = file.sections()
+    size_at, section_at = 5 if file.bits == 64 else 2, file.layout.order[2]
+    kind = _SHT_SYMTAB if any(s.kind == _SHT_SYMTAB for s in sections) else _SHT_DYNSYM
     rows = []
-    for at, name, _, defined in file.symbols(kind):
-        size = struct.unpack_from(file.layout.symbol, data, at)[size_at]
-        if defined and size:
-            rows.append((name, int(size)))
+    for at, name, _, _ in file.symbols(kind):
+        fields = struct.unpack_from(file.layout.symbol, data, at)
+        section, size = fields[section_at], int(fields[size_at])
+        if size and 0 < section < len(sections) and sections[section].kind != _SHT_NOBITS:
+            rows.append((name, size))
     return tuple(rows)
 
 
