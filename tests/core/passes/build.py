@@ -40,7 +40,7 @@ class Build:
         values = tuple(Value(f"%x{k}", t, f"x{k}") for k, t in enumerate(types))
         names = sorted({s for t in types for d in t.shape for s in d.symbols})
         known = {s.name: s for s in symbols}
-        self._symbols = tuple(known.get(n, Symbol(n, 1)) for n in names)
+        self._symbols = tuple(known.get(n, Symbol(n)) for n in names)
         base = Module("test", self._symbols, graphs={"main": Graph("main", values, (), ())})
         self.shop = Workshop(base)
         self.g = Editor(self.shop, base.main, {})

@@ -22,6 +22,9 @@ def test_case(name: str, case: Case) -> None:
     after = lower(expand(before, CONTEXT), CONTEXT)
     assert all(n.op in ("call_kernel", "reshape") for n in after.main.nodes)
     symbols = [s.name for s in before.symbols]
-    for values in itertools.islice(itertools.permutations(SIZES, len(symbols)), 2):
+    sizes = list(itertools.islice(itertools.permutations(SIZES, len(symbols)), 2))
+    if case.zero and symbols:
+        sizes.append((0, *SIZES[1 : len(symbols)]))
+    for values in sizes:
         inputs = feeds(before, dict(zip(symbols, values, strict=True)), low=case.low, high=case.high)
         assert_same(before, after, inputs, OPS[name].tolerance)
