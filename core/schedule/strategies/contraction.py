@@ -63,7 +63,8 @@ def choose_shape(
 
     def efficiency(height: int, vectors: int) -> float:
         fma, loads = height * vectors, height + vectors
-        return fma / max(fma, loads, 8)  # 8: latency 4 times 2 pipes
+        # 8: latency 4 times 2 pipes; 4 per vector of B: what the second-level cache delivers meanwhile
+        return fma / max(fma, loads, 8, 4 * vectors)
 
     def time(s: Shape) -> float:
         heights = _heights(s.rows, rows)
@@ -280,9 +281,15 @@ def _outermost(d: Draft, var: str) -> None:
 def _panel(
     d: Draft, r: Roles, suffix: str, column: str, shape: Shape, width: int, padded_width: int
 ) -> None:
-    """One nest whose columns are a multiple of width: split them and tile."""
+    """One nest whose columns are a multiple of width: split them (a single panel is not) and tile."""
+    padded_width = padded_width if padded_width > width else 0
+    found = find(d.kernel, column)
+    assert found is not None
+    if found[1].extent == width:
+        _tile(d, r, suffix, None, column, shape, padded_width)
+        return
     d.do("split", column, width, f"{column}.o", f"{column}.i", False)
-    _tile(d, r, suffix, f"{column}.o", f"{column}.i", shape, padded_width if padded_width > width else 0)
+    _tile(d, r, suffix, f"{column}.o", f"{column}.i", shape, padded_width)
 
 
 def _dynamic_columns(d: Draft, r: Roles, shape: Shape, padded: bool) -> None:
@@ -304,12 +311,17 @@ def _outermost_of_split(d: Draft, o: str) -> None:
     d.order(o, *(n for n in names if n != o))
 
 
-def _tile(d: Draft, r: Roles, suffix: str, outer: str, inner: str, shape: Shape, padded_width: int) -> None:
-    """Rows in register tiles, groups over panels and tiles, accumulators in registers."""
+def _tile(
+    d: Draft, r: Roles, suffix: str, outer: str | None, inner: str, shape: Shape, padded_width: int
+) -> None:
+    """Rows in register tiles, groups over panels (outer; None: there is one) and tiles, accumulators in
+    registers."""
     batch, outers = [x + suffix for x in r.batch], [x + suffix for x in r.outer]
     row = None if r.row is None else r.row + suffix
     row_outer, row_inner = _split_rows(d, row, shape)
-    groups = [*batch, outer, *outers, *row_outer]
+    groups = [*batch, *([outer] if outer else []), *outers, *row_outer]
+    if not groups:
+        groups = [d.enclose(inner)]
     d.order(*groups, *row_inner, inner)
     for g in groups:
         d.do("bind", g, "group")
