@@ -22,6 +22,7 @@ from smelt.core.dim import Dim, FloorDiv, Max, Min, Mod, Symbol
 from smelt.core.dtype import DType
 from smelt.core.ir.intrinsics import INTRINSICS
 from smelt.core.ir.kernel import (
+    Axis,
     Block,
     Bound,
     Buffer,
@@ -152,6 +153,16 @@ _STEP: Mapping[str, Any] = {
 }
 
 
+# What `accumulate` does to a product of fma as well: both round the product first (see intrinsics.fma).
+_ACCUMULATE: Mapping[str, Any] = {
+    "add": np.add,
+    "fma": np.add,
+    "mul": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+}
+
+
 def tile_sizes(extent: int, sizes: Sequence[int], mode: str) -> list[int]:
     """The sizes of the tiles that cover 0 .. extent-1, in order (see kernel.Tiles)."""
     if extent <= 0:
@@ -174,12 +185,14 @@ def tile_sizes(extent: int, sizes: Sequence[int], mode: str) -> list[int]:
 @dataclass(frozen=True, slots=True)
 class _Nest:
     """Loops around one store. first: where the suffix starts that may run as arrays. careful: elements
-    must be distinct for that."""
+    must be distinct for that. summed: where the loops start, up to first, that accumulate into the same
+    elements and may run as one ordered scan."""
 
     loops: tuple[Loop, ...]
     store: Store
     first: int
     careful: bool
+    summed: int
 
 
 class _Run:
@@ -254,19 +267,44 @@ class _Run:
                 return
             if len(rest) <= 1 or prod(extents) <= LIMIT:
                 rank = len(rest)
-                at_once = dict(env)
-                for k, (x, e) in enumerate(zip(rest, extents, strict=True)):
-                    shape = [1] * rank
-                    shape[k] = e
-                    at_once[x.var] = np.arange(e, dtype=np.int64).reshape(shape)
+                at_once = {**env, **_ranges(rest, extents, rank)}
                 if not n.careful or self.distinct(n.store, at_once, tuple(extents)):
                     self.store(n.store, at_once, tuple(extents))
                     return
         if not rest:
             self.store(n.store, env, ())
             return
+        if n.summed <= depth < n.first and self.scan(n, depth, env):
+            return
         for i in range(int(dim_function(rest[0].extent)(env))):
             self.nest(n, depth + 1, {**env, rest[0].var: i})
+
+    def scan(self, n: _Nest, depth: int, env: Env) -> bool:
+        """Loops that accumulate into elements picked by the loops inside them, in order, many at once.
+        False when that cannot be (the caller runs them one by one)."""
+        outer, inner = n.loops[depth : n.first], n.loops[n.first :]
+        counts = [int(dim_function(x.extent)(env)) for x in outer]
+        shape = tuple(int(dim_function(x.extent)(env)) for x in inner)
+        if min((*counts, *shape)) <= 0:
+            return True
+        rank = len(shape) + 1
+        at_once = {**env, **_ranges(inner, shape, rank)}
+        if prod(shape) > LIMIT or not self.distinct(n.store, at_once, (1, *shape)):
+            return False
+        target = self.buffers[n.store.buffer]
+        index = self.index(n.store.buffer, n.store.index, at_once, True)
+        total, step = prod(counts), max(1, LIMIT // prod(shape))
+        ufunc = _ACCUMULATE[n.store.accumulate or ""]
+        carried = np.broadcast_to(target[index], (1, *shape))
+        for at in range(0, total, step):
+            flat = np.arange(at, min(at + step, total), dtype=np.int64)
+            at_once.update(_unflatten(outer, counts, flat.reshape(-1, *[1] * len(shape))))
+            values = np.broadcast_to(self.eval(n.store.value, at_once, True), (len(flat), *shape))
+            if values.dtype != target.dtype:
+                raise _broken(self, f"stores {values.dtype} into {n.store.buffer} of {target.dtype}")
+            carried = ufunc.accumulate(np.concatenate([carried, values]), axis=0)[-1:]
+        target[tuple(np.broadcast_to(i, (1, *shape)) for i in index)] = carried
+        return True
 
     def distinct(self, s: Store, env: Env, shape: tuple[int, ...]) -> bool:
         flat: Any = 0
@@ -418,11 +456,7 @@ class _Run:
     ) -> Array:
         """Terms at .. at+count-1 of a reduction, in row-major order of its axes, along a last axis."""
         flat = np.arange(at, at + count, dtype=np.int64)
-        env = dict(outer)
-        stride = 1
-        for a, n in zip(reversed(e.axes), reversed(extents), strict=True):
-            env[a.var] = (flat // stride) % n
-            stride *= n
+        env = {**outer, **_unflatten(e.axes, extents, flat)}
         values = self.eval(e.body, env, live)
         if e.kind not in ("argmax", "argmin"):
             values = cast_array(values, e.dtype)
@@ -430,6 +464,26 @@ class _Run:
             (1,), *((*np.shape(v)[:-1], 1) for v in outer.values() if np.ndim(v)), values.shape
         )
         return np.broadcast_to(values, (*shape[:-1], count))
+
+
+def _ranges(loops: Sequence[Loop], extents: Sequence[int], rank: int) -> dict[str, Array]:
+    """Each loop's variable as an array along an axis of its own, the last loop's along the last."""
+    found = {}
+    for k, (x, n) in enumerate(zip(loops, extents, strict=True)):
+        shape = [1] * rank
+        shape[rank - len(loops) + k] = n
+        found[x.var] = np.arange(n, dtype=np.int64).reshape(shape)
+    return found
+
+
+def _unflatten(axes: Sequence[Loop | Axis], extents: Sequence[int], flat: Array) -> dict[str, Array]:
+    """Variables at flat row-major positions of their common space."""
+    found = {}
+    stride = 1
+    for a, n in zip(reversed(axes), reversed(extents), strict=True):
+        found[a.var] = (flat // stride) % n
+        stride *= n
+    return found
 
 
 def _position(e: Reduce, values: Array) -> Array:
@@ -472,14 +526,18 @@ def _nest_of(s: Loop) -> _Nest | None:
         elif isinstance(e, Load) and e.buffer == inner.buffer:
             own = True
             if e.index != inner.index:
-                return _Nest(tuple(loops), inner, len(loops), False)
+                return _Nest(tuple(loops), inner, len(loops), False, len(loops))
     if any(isinstance(e, Let) and e.var in ragged for e in walk_expr(inner.value)):
-        return _Nest(tuple(loops), inner, len(loops), False)
+        return _Nest(tuple(loops), inner, len(loops), False, len(loops))
     picked = {v for d in inner.index for v in d.symbols}
     first = len(loops)
     while first and loops[first - 1].var in picked and loops[first - 1].var not in ragged:
         first -= 1
-    return _Nest(tuple(loops), inner, first, own or inner.accumulate is not None)
+    summed = first
+    if inner.accumulate is not None and not own and not inner.guard:
+        while summed and loops[summed - 1].var not in picked | ragged:
+            summed -= 1
+    return _Nest(tuple(loops), inner, first, own or inner.accumulate is not None, summed)
 
 
 def _broken(run: _Run, message: str) -> SmeltError:

@@ -14,7 +14,7 @@ import smelt.core.ir.interp_kernel as interp
 from smelt.core.diag import SmeltError
 from smelt.core.dtype import DTYPES, DType, bool_, f16, f32, f64, i8, i32, i64, u8
 from smelt.core.ir.interp_kernel import cast_array, run_kernel, tile_sizes
-from smelt.core.ir.text import parse_kernel
+from smelt.core.ir.text import parse_kernel, print_kernel
 
 
 def run(text: str, dims: dict[str, int], *inputs: Any) -> tuple[np.ndarray[Any, Any], ...]:
@@ -251,3 +251,31 @@ def test_ragged_loops_run() -> None:
     y, z = run(text, {}, x)
     np.testing.assert_array_equal(y, np.tril(x).sum(1))
     np.testing.assert_array_equal(z, np.tril(x))
+
+
+@pytest.mark.parametrize("accumulate", ["fma", "add", "max", "mul"])
+def test_accumulation_keeps_its_order(rng: np.random.Generator, accumulate: str) -> None:
+    """Serial loops around an accumulation run as a scan: the bits are those of one step after the other."""
+    k = gemm()
+    if accumulate != "fma":
+        text = print_kernel(k).replace("fma=", f"{accumulate}=")
+        k = parse_kernel(text)
+    x, w, b = (
+        (rng.standard_normal(s) + 1).astype(np.float32) for s in ((13, 12), (3, 12, 32), (96,))
+    )
+    fast = run_kernel(k, [13], [x, w, b])[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interp, "LIMIT", 1200)  # three steps at once: the carry goes through chunks
+        parts = run_kernel(k, [13], [x, w, b])[0]
+        patch.setattr(interp, "_nest_of", lambda s: None)
+        slow = run_kernel(k, [13], [x, w, b])[0]
+    assert fast.tobytes() == parts.tobytes() == slow.tobytes()
+
+
+def test_accumulation_under_a_ragged_loop(rng: np.random.Generator) -> None:
+    text = """kernel @k(x: f32[6, 6]) -> (y: f32[6]) {
+      serial j in 6 { y[j] = 0.0:f32 }
+      serial i in 6 { serial k in i { serial j in 6 { y[j] add= x[k, j] } } } }"""
+    x = integers(rng, 6, 6)
+    want = sum(x[:i].sum(0) for i in range(6))
+    np.testing.assert_array_equal(run(text, {}, x)[0], want)
