@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from smelt.cli.common import (
@@ -21,6 +21,8 @@ from smelt.cli.common import (
 )
 from smelt.cli.compile import compile_args
 from smelt.core.bundle import Bundle, is_bundle
+from smelt.core.dim import parse_dim
+from smelt.formula import readable
 from smelt.shapes import bind, label, shapes_at
 from smelt.size import Sizes, sizes
 
@@ -106,11 +108,12 @@ def _range(s: Mapping[str, Any]) -> str:
     return f"{s['low']}..{high}{step}"
 
 
-def memory_text(bundle: Bundle) -> str:
-    """The peak-memory formula, in bytes."""
-    first, *others = bundle.manifest["memory"]["arenas"]
-    lines = ["peak memory of the arena, in bytes:", f"  {first}"]
-    lines += [f"  and once its size is known: {d}" for d in others]
+def memory_text(bundle: Bundle, at: Sequence[Mapping[str, int]] = ()) -> str:
+    """The peak-memory formula, in bytes; at: symbol values that choose which of its cases are shown."""
+    first, *others = (parse_dim(d) for d in bundle.manifest["memory"]["arenas"])
+    lines = ["peak memory of the arena, in bytes:", *readable(first).lines(at)]
+    for d in others:
+        lines += ["and once the sizes in it are known:", *readable(d).lines()]
     return "\n".join(lines)
 
 

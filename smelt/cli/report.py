@@ -18,7 +18,6 @@ from smelt.cli.common import (
     check_target,
     colour,
     command,
-    count_bytes,
     dim_wishes,
     milliseconds,
     model_file,
@@ -107,8 +106,7 @@ def story_text(s: Story, device: str | None) -> str:
         "dims",
         *(dims or ["  all fixed"]),
         "",
-        memory_text(s.bundle),
-        *_arenas(s),
+        *_memory(s),
         "",
         f"error per output, against {s.validation.reference}",
         *(line for c in s.validation.cases for line in case_lines(c)),
@@ -131,8 +129,11 @@ def _range(d: dict[str, Any]) -> str:
     return high + (f", multiples of {d['divisor']}" if d["divisor"] != 1 else "")
 
 
-def _arenas(s: Story) -> list[str]:
-    return [f"  {c.label}: {count_bytes(c.arena_bytes)}" for c in s.validation.cases if c.status == "pass"]
+def _memory(s: Story) -> list[str]:
+    """The formula, as far as it decides at the shapes that ran, and what was measured there."""
+    ran = [c for c in s.validation.cases if c.arena_bytes]
+    lines = [memory_text(s.bundle, [s.bundle.bind(c.shapes) for c in ran])]
+    return lines + [f"  measured at {c.label}: {c.arena_bytes:,} bytes" for c in ran]
 
 
 def _times(s: Story) -> list[str]:

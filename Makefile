@@ -1,0 +1,91 @@
+# smelt: everything that is done with this repository. `make help` tells what there is.
+
+SHELL  := /bin/bash
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(if $(shell command -v $(p)),$(p))))
+JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
+
+# options of `make target=...`
+target ?=
+model  ?=
+dims   ?=
+shapes ?=
+device ?=
+# options of `make bench`
+models ?=
+
+export SMELT_SAMPLES ?= $(CURDIR)/.cache/models
+
+.DEFAULT_GOAL := $(if $(target),report,help)
+.PHONY: help report setup test check bench conformance fuzz chaos bless emulators clean links
+
+help:
+	@echo "make target=x86|arm64|armv7|android [model=FILE.onnx] [dims='batch=1 seq=1..512'] [shapes='x:1x3x64x64']"
+	@echo "                   compile, deploy to this machine or an emulated board, compare with ONNX Runtime,"
+	@echo "                   time, and print one report; the default model is a text detector, downloaded by pip"
+	@echo "make test          run all tests (test=PATH: only these)"
+	@echo "make check         ruff, mypy --strict, import-linter"
+	@echo "make bench         race ONNX Runtime on this machine, one thread (models=FOLDER: your own models)"
+	@echo "make conformance   the op table on this machine's processor, and transports against the runner"
+	@echo "make fuzz          random graphs and dimensions"
+	@echo "make bless         write what the golden tests produce into tests/golden"
+	@echo "make setup         make $(VENV) with everything for development"
+	@echo "make emulators     install what emulated boards and tests need (Debian packages), where that is allowed"
+	@echo "make links         make the links in smelt/ again (only type checkers need them)"
+	@echo "make clean         remove what was made, but not $(VENV)"
+
+# ---- setting up ----
+
+setup: $(READY)
+
+$(READY): pyproject.toml setup.py .ci/venv
+	@.ci/venv "$(PYTHON)" $(VENV)
+	@touch $@
+
+emulators:
+	@.ci/emulators
+
+# ---- one model on one target ----
+
+EMULATED := $(filter arm64% armv7% android% riscv64% jetson% aarch64% armv7%,$(target))
+
+report: $(READY)
+	@$(if $(EMULATED),.ci/emulators --quiet || true)
+	@$(BIN)/smelt report $(model) --target $(target) $(if $(dims),--dims '$(dims)') \
+	  $(foreach s,$(shapes),--shape '$(s)') $(if $(device),--device $(device))
+
+# ---- proving ----
+
+test: $(READY)
+	@.ci/emulators --quiet || true
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(test)
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+bench: $(READY)
+	@$(BIN)/python benchmarks/run.py $(if $(models),--models '$(models)')
+
+conformance: $(READY)
+	@.ci/emulators --quiet || true
+	$(BIN)/python -m pytest tests/core/ops tests/targets tests/devicefarm/test_conformance.py
+
+fuzz: $(READY)
+	$(BIN)/python -m pytest tests/core/passes/test_random.py tests/core/test_dim.py
+
+chaos:
+	@echo "make chaos: not there yet; the farm's tests (tests/devicefarm) drop, delay and damage frames on loopback"
+	@exit 3
+
+bless: $(READY)
+	$(BIN)/python -m pytest --bless tests/core
+
+links:
+	@for f in importer core targets devicefarm; do ln -sfn ../$$f smelt/$$f; done
+
+clean:
+	rm -rf out build dist *.egg-info .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

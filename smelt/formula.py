@@ -1,0 +1,86 @@
+"""A memory formula -> lines that people can read: short names, rounded-up divisions, one case per line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from smelt.core.dim import Dim, Max, sym
+
+LONG = 4
+"""Names up to this length stay as they are."""
+
+_LETTERS = "nhwabcdefgijklmopqrstuvxyz"
+# ceil(x/k) is printed as (x + k-1)//k
+_ROUNDED = re.compile(r"\(\((\w+) \+ (\d+)\)//(\d+)\)|\((\w+) \+ (\d+)\)//(\d+)")
+
+
+@dataclass(frozen=True)
+class Formula:
+    """unit * max(arms): `legend` says what the short names stand for, (short, name)."""
+
+    unit: int
+    arms: tuple[Dim, ...]
+    legend: tuple[tuple[str, str], ...]
+
+    def lines(self, at: Sequence[Mapping[str, int]] = (), indent: str = "  ") -> list[str]:
+        """The formula. at: symbol values (by the real names); only arms that are the largest at one of them
+        are shown, and the number of others is told."""
+        shown = self._largest(at) if at else self.arms
+        text = [_ceil(str(a)) for a in shown]
+        unit = "" if self.unit == 1 else f"{self.unit} * "
+        hidden = len(self.arms) - len(shown)
+        if len(self.arms) == 1:
+            rows = [f"{unit}({text[0]})" if unit and " " in text[0] else f"{unit}{text[0]}"]
+        else:
+            rest = [f"{hidden} more, larger at other sizes"] if hidden else []
+            rows = [f"{unit}the largest of", *(f"  {t}" for t in (*text, *rest))]
+        if self.legend:
+            rows.append("where " + ", ".join(f"{s} = {n}" for s, n in self.legend))
+        return [indent + r for r in rows]
+
+    def _largest(self, at: Sequence[Mapping[str, int]]) -> tuple[Dim, ...]:
+        names = dict(self.legend)
+        found: list[Dim] = []
+        for values in at:
+            env = {s: values[names.get(s, s)] for a in self.arms for s in a.symbols}
+            best = max(self.arms, key=lambda a: a.evaluate(env))  # used at once
+            if best not in found:
+                found.append(best)
+        return tuple(found)
+
+
+def readable(dim: Dim) -> Formula:
+    """The formula of a Dim such as an arena's size. It has the same value everywhere."""
+    legend = tuple(_short(dim.symbols))
+    unit, arms = _arms(dim.substitute({name: sym(short) for short, name in legend}))
+    return Formula(unit, arms, legend)
+
+
+def _short(symbols: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """(letter, name) of the names that are too long, in the names' order."""
+    taken = {s for s in symbols if len(s) <= LONG}
+    free = (c for c in _LETTERS if c not in taken)
+    for name in sorted(symbols - taken):
+        short = next(free, None)
+        if short is not None:
+            yield short, name
+
+
+def _arms(dim: Dim) -> tuple[int, tuple[Dim, ...]]:
+    """dim = unit * max(arms), where it is one; else 1 and itself."""
+    items = dim.sorted_items()
+    if len(items) == 1:
+        ((mono, unit),) = items
+        if len(mono) == 1 and mono[0][1] == 1 and isinstance(mono[0][0], Max):
+            return unit, mono[0][0].args
+    return 1, (dim,)
+
+
+def _ceil(text: str) -> str:
+    def swap(m: re.Match[str]) -> str:
+        name, more, by = (m[1], m[2], m[3]) if m[1] else (m[4], m[5], m[6])
+        return f"ceil({name}/{by})" if int(more) == int(by) - 1 else m[0]
+
+    return _ROUNDED.sub(swap, text)
