@@ -68,6 +68,14 @@ def pick(passes: Sequence[Pass], names: Sequence[str]) -> tuple[Pass, ...]:
     return tuple(table[name] for name in names)
 
 
+def run_on_text(text: str, names: Sequence[str], passes: Sequence[Pass], ctx: Context) -> str:
+    """IR text after the named passes, as IR text: what `smelt opt -p fold,fuse` does. Weights must stand in
+    the text. Raises SmeltError for text that does not parse and names that there are not."""
+    from smelt.core.ir.text import parse_module, print_module
+
+    return print_module(run_pipeline(parse_module(text), pick(passes, names), ctx))
+
+
 def _dump(module: Module, ctx: Context, name: str) -> None:
     from smelt.core.ir.text import print_module
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,13 +11,14 @@ from smelt.core.diag import SmeltError
 from smelt.core.dim import sym, to_dim
 from smelt.core.ir.graph import Attr, Graph, Module, Node, TensorType, Value
 from smelt.core.ir.interp_graph import run_module
+from smelt.core.ir.text import print_kernel, print_module
 from smelt.core.machine import Machine
 from smelt.core.ops import OPS
 from smelt.core.passes.context import Context, Options
 from smelt.core.passes.editor import Editor, Workshop
 from smelt.core.passes.fold import fold
 from smelt.core.passes.layout import layout, leftovers
-from smelt.core.passes.manager import pick, run_pipeline, run_timed
+from smelt.core.passes.manager import Pass, pick, run_on_text, run_pipeline, run_timed
 from smelt.core.passes.pipeline import PIPELINE
 from smelt.core.passes.recheck import recheck
 from tests.core.passes.build import CONTEXT, Build, assert_same, feeds, run
@@ -87,8 +90,6 @@ def test_grouped_convolution_has_no_divisions_left() -> None:
     b = Build("f32[N, 4, H, W]")
     before = b.done(conv(b, b.inputs[0], 6, 3, group=2))
     after = run_pipeline(before, PIPELINE, CONTEXT)
-    from smelt.core.ir.text import print_kernel
-
     assert "//" not in "".join(print_kernel(k) for k in after.kernels.values())
     assert_same(before, after, feeds(before, {"N": 2, "H": 3, "W": 4}))
 
@@ -173,11 +174,18 @@ def test_unknown_passes_are_refused_by_name() -> None:
         pick(PIPELINE, ["fusee"])
 
 
+def test_passes_run_on_text_and_dump(tmp_path: Path) -> None:
+    b = Build("f32[N]")
+    text = print_module(b.done(b("relu", b("relu", b.inputs[0]))))
+    after = run_on_text(text, ["canonical", "lower"], PIPELINE, CONTEXT.with_(dump=tmp_path))
+    assert after.count("call_kernel") == 1
+    assert [p.name for p in sorted(tmp_path.iterdir())] == ["00-canonical.smelt", "01-lower.smelt"]
+    assert (tmp_path / "01-lower.smelt").read_text() == after
+
+
 def test_a_broken_pass_is_named() -> None:
     b = Build("f32[N]")
     module = b.done(b("relu", b.inputs[0]))
-    from smelt.core.passes.manager import Pass
-
     def breaks(m: Module, ctx: Context) -> Module:
         return m.with_main(m.main.with_(outputs=("%nothing",)))
 
