@@ -1,11 +1,13 @@
 """Storages with lifetimes -> offsets in one arena, as Dims, valid for every value of the symbols in range.
 
-Greedy by size at sample points (Pisarchyk & Lee, "Efficient Memory Management for Deep Neural Net
-Inference", 2020, strategy "greedy by size"), but a gap counts only when it is *proved* wide enough:
-numbers choose, proofs decide. What cannot be proved lies above everything it might meet.
+Numbers choose, formulas decide. At one sample of the symbols, greedy by size (Pisarchyk & Lee, "Efficient
+Memory Management for Deep Neural Net Inference", 2020) says which of two storages that live together is
+the lower one. That order alone makes the plan: the offset of a storage is the greatest end of those below
+it, so nothing overlaps whatever the symbols are, and at the sample the plan is the greedy one.
 
-Offsets are sums of sizes, so sizes are named while they are placed (S0, S1, ..), each pair of them is
-compared once, and sums are compared by matching their terms: a + b <= c + d because a <= c and b <= d.
+Offsets are sums and maxima of sizes, so sizes are named while they are placed (S0, S1, ..). Ends that are
+provably under another one are left out of a maximum: because they lie below it, or because their terms
+match, a + b <= c + d since a <= c and b <= d.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ _SAMPLES = (1, 5, 37, 224)
 
 _DIRECT_TERMS = 3
 _PROOFS = 24
-"""Questions to the general prover for one arena: a hard one takes 50 ms. Without an answer memory is not shared,
-which is right, only larger."""
+"""Questions to the general prover for one arena: a hard one takes 50 ms. Without an answer a maximum keeps
+a term that it may not need, which is right, only longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +42,14 @@ class Arena:
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A storage with a place. offset, end: in the names of sizes. at, to: both at each sample."""
+    """A storage with a place. offset, end: in the names of sizes. under: numbers of all that are below
+    it, directly or through others."""
 
+    number: int
     storage: Storage
     offset: Dim
     end: Dim
-    at: tuple[int, ...]
-    to: tuple[int, ...]
+    under: frozenset[int]
 
 
 def sample_points(symbols: Sequence[Symbol]) -> tuple[Mapping[str, int], ...]:
@@ -65,53 +68,59 @@ def sample_points(symbols: Sequence[Symbol]) -> tuple[Mapping[str, int], ...]:
 def place(storages: Sequence[Storage], facts: Facts, samples: Sequence[Mapping[str, int]]) -> Arena:
     """Offsets for all storages; two that live at the same time never overlap.
 
-    Raises KeyError when a size has a symbol that no sample assigns.
+    The last sample chooses who lies below whom. Raises KeyError when a size has a symbol that no sample
+    assigns.
     """
     sizes = _Sizes(facts, samples)
     sized = [(s, sizes.name(s.bytes)) for s in storages]
-    order = sorted(sized, key=lambda row: (-max(sizes.at(row[1])), row[0].first, row[0].root))
+    at = _greedy([(s, max(sizes.at(size)[-1], ALIGNMENT)) for s, size in sized])
     placed: list[_Placed] = []
-    for s, size in order:
-        rivals = [p for p in placed if p.storage.first <= s.last and s.first <= p.storage.last]
-        rivals = [p for p in rivals if p.end is not p.offset]
-        offset = to_dim(0) if size.const_or_none == 0 else _offset(size, rivals, sizes)
-        end = offset + size
-        placed.append(_Placed(s, offset, end, sizes.at(offset), sizes.at(end)))
-    peak = _peak([p.end for p in placed], sizes)
+    for number in sorted(range(len(sized)), key=lambda n: (at[n], n)):
+        s, size = sized[number]
+        below = [p for p in placed if _together(p.storage, s) and p.end is not p.offset]
+        under = frozenset(p.number for p in below).union(*(p.under for p in below))
+        # what lies below a storage that is itself below cannot be the highest
+        inner = frozenset().union(*(p.under for p in below)) if below else frozenset()
+        offset = _highest([p.end for p in below if p.number not in inner], sizes)
+        placed.append(_Placed(number, s, offset, offset + size, under))
+    inner = frozenset().union(*(p.under for p in placed)) if placed else frozenset()
+    peak = _highest([p.end for p in placed if p.number not in inner], sizes)
     return Arena({p.storage.root: sizes.real(p.offset) for p in placed}, sizes.real(peak))
 
 
-def _offset(size: Dim, rivals: Sequence[_Placed], sizes: _Sizes) -> Dim:
-    """The lowest start (0 or the end of a rival) where the storage provably misses every rival."""
-    zero = to_dim(0)
-    starts = {zero: sizes.at(zero), **{p.end: p.to for p in rivals}}
-    for start, at in sorted(starts.items(), key=lambda row: (row[1][::-1], str(row[0]))):
-        end = start + size
-        to = sizes.at(end)
-        if all(_apart(at, to, start, end, p, sizes) for p in rivals):
-            return start
-    return _peak([p.end for p in rivals], sizes)
+def _together(a: Storage, b: Storage) -> bool:
+    return a.first <= b.last and b.first <= a.last
 
 
-def _apart(at: tuple[int, ...], to: tuple[int, ...], start: Dim, end: Dim, p: _Placed, sizes: _Sizes) -> bool:
-    """Proved: above the rival or below it. The samples rule out hopeless proofs."""
-    if _below(p.to, at) and sizes.le(p.end, start):
-        return True
-    return _below(to, p.at) and sizes.le(end, p.offset)
+def _greedy(rows: Sequence[tuple[Storage, int]]) -> list[int]:
+    """Offsets in numbers: the largest first, each in the lowest gap that is wide enough."""
+    at = [0] * len(rows)
+    done: list[int] = []
+    for n in sorted(range(len(rows)), key=lambda n: (-rows[n][1], rows[n][0].first, rows[n][0].root)):
+        s, size = rows[n]
+        spans = sorted((at[k], at[k] + rows[k][1]) for k in done if _together(rows[k][0], s))
+        start = 0
+        for low, high in spans:
+            if start + size <= low:
+                break
+            start = max(start, high)
+        at[n] = start
+        done.append(n)
+    return at
 
 
-def _below(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    return all(x <= y for x, y in zip(a, b, strict=True))
-
-
-def _peak(ends: Sequence[Dim], sizes: _Sizes) -> Dim:
-    """The greatest end; ends that another one dominates are left out of the formula."""
+def _highest(ends: Sequence[Dim], sizes: _Sizes) -> Dim:
+    """The greatest end; ends that another one provably dominates are left out of the formula."""
     rows = {e: sizes.at(e) for e in dict.fromkeys(ends)}
     kept: list[Dim] = []
     for e in sorted(rows, key=lambda d: (rows[d][::-1], str(d)), reverse=True):
         if not any(_below(rows[e], rows[k]) and sizes.le(e, k) for k in kept):
             kept.append(e)
     return dmax(*kept) if kept else to_dim(0)
+
+
+def _below(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    return all(x <= y for x, y in zip(a, b, strict=True))
 
 
 @dataclass
