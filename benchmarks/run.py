@@ -1,0 +1,174 @@
+"""Models -> a table of speed against ONNX Runtime on this machine, one thread, in turns; `make bench`.
+
+Also the 768x768x768 matrix product as a share of the multiply-add peak that this processor reaches in the
+same minute. Numbers come from this machine alone and are printed with its name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from smelt.bench import Pair, against, geomean
+from smelt.core.bundle import Bundle
+from smelt.core.diag import SmeltError
+from smelt.devicefarm.measure import median
+from smelt.driver import compile
+from smelt.samples import SAMPLES, fetch
+from smelt.shapes import Case, bind, case, cases
+
+SHAPES = Path(__file__).with_name("shapes.toml")
+SLOWEST = 0.5
+"""No model may be slower than this share of ONNX Runtime's speed."""
+GOAL = 0.8
+"""What the geometric mean should reach at least."""
+MATMUL_GOAL = 0.8
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model: its races, or why there is none."""
+
+    name: str
+    pairs: tuple[Pair, ...] = ()
+    why: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """Geometric mean over the shapes."""
+        return geomean([p.ratio for p in self.pairs])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code 0 when every model ran; 1 when one did not. Missing a goal is printed, not an error."""
+    args = _arguments(argv)
+    rows = [_race(path, args.seconds) for path in _models(args)]
+    print(_table(rows))
+    done = [r for r in rows if r.pairs]
+    if done:
+        print(_summary(done))
+    share = None if args.no_matmul else _matmul()
+    if args.json:
+        Path(args.json).write_text(json.dumps(_data(rows, share), indent=2), "utf-8")
+    return 0 if len(done) == len(rows) and done else 1
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--models", metavar="FOLDER", help="ONNX files to race (default: samples that pip fetches)"
+    )
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only these models")
+    parser.add_argument("--seconds", type=float, default=4.0, help="per shape (default: 4)")
+    parser.add_argument("--no-matmul", action="store_true", help="leave the matrix product out")
+    parser.add_argument("--json", metavar="FILE", help="also write all samples")
+    return parser.parse_args(argv)
+
+
+def _models(args: argparse.Namespace) -> list[Path]:
+    found = sorted(Path(args.models).glob("*.onnx")) if args.models else [fetch(n) for n in SAMPLES]
+    return [p for p in found if not args.only or p.stem in args.only]
+
+
+def _race(path: Path, seconds: float) -> Row:
+    name = path.stem
+    print(f"{name} ...", file=sys.stderr, flush=True)
+    try:
+        with tempfile.TemporaryDirectory(prefix="smelt-bench-") as folder:
+            bundle = compile(str(path), "host", output=f"{folder}/out")
+            return Row(name, against(bundle, path, _cases(bundle, name), seconds=seconds))
+    except SmeltError as e:
+        return Row(name, why=str(e).splitlines()[0][:120])
+
+
+def _cases(bundle: Bundle, name: str) -> list[Case]:
+    """The shapes of shapes.toml, or two of our choice."""
+    known: Mapping[str, Any] = tomllib.loads(SHAPES.read_text("utf-8")).get(name, {})
+    if not known:
+        return [c for c, _ in zip(cases(bundle), range(2))]
+    spans = {n: (float(low), float(high)) for n, (low, high) in known.get("ranges", {}).items()}
+    wishes = [{k: v if isinstance(v, int) else tuple(v) for k, v in w.items()} for w in known["shapes"]]
+    return [case(bundle, bind(bundle, w), spans=spans) for w in wishes]
+
+
+def _table(rows: Sequence[Row]) -> str:
+    cells = [("model", "shapes", "smelt ms", "onnxruntime ms", "speed")]
+    for r in rows:
+        cells += [(r.name, f"not run: {r.why}", "", "", "")] if r.why else []
+        cells += [
+            (
+                r.name,
+                p.label,
+                f"{median(p.smelt_ns) / 1e6:.3f}",
+                f"{median(p.rival_ns) / 1e6:.3f}",
+                f"{p.ratio:.2f}x",
+            )
+            for p in r.pairs
+        ]
+    widths = [max(len(c[i]) for c in cells) for i in range(5)]
+    return "\n".join(
+        "  ".join(
+            c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in cells
+    )
+
+
+def _summary(done: Sequence[Row]) -> str:
+    mean = geomean([r.ratio for r in done])
+    slowest = min(done, key=lambda r: r.ratio)
+    return (
+        f"\ngeometric mean over {len(done)} models: {mean:.2f}x of ONNX Runtime's speed, "
+        f"{'above' if mean >= GOAL else 'BELOW'} {GOAL}; slowest: {slowest.name} {slowest.ratio:.2f}x, "
+        f"{'above' if slowest.ratio >= SLOWEST else 'BELOW'} {SLOWEST}\n"
+        f"one thread, in turns, medians; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    )
+
+
+def _matmul() -> float | None:
+    from peak import matmul_share  # beside this file
+
+    found = matmul_share()
+    verdict = "above" if found.share >= MATMUL_GOAL else "BELOW"
+    print(
+        f"matmul 768x768x768: {found.gflops:.0f} of {found.peak:.0f} GFLOP/s, {found.share:.0%} of the "
+        f"measured peak of one core ({found.machine}), {verdict} {MATMUL_GOAL:.0%}"
+    )
+    return found.share
+
+
+def _data(rows: Sequence[Row], share: float | None) -> dict[str, Any]:
+    return {
+        "schema_version": 1,
+        "matmul_share_of_peak": share,
+        "models": [
+            {
+                "name": r.name,
+                "why": r.why,
+                "cases": [
+                    {
+                        "label": p.label,
+                        "speed_ratio": p.ratio,
+                        "smelt_ns": p.smelt_ns,
+                        "onnxruntime_ns": p.rival_ns,
+                    }
+                    for p in r.pairs
+                ],
+            }
+            for r in rows
+        ],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
