@@ -308,12 +308,16 @@ class Scalars:
             return self.like(x, n)
 
         sign = self.binary("shl", self.binary("and", x, k(0x8000)), k(16))
-        size = self.binary("shl", self.binary("and", x, k(0x7FFF)), k(13))
-        # 2^112 rebias; subnormals come out normalised by the multiplication
-        scaled = self.binary("fmul", self.from_bits(size), self.like(v, 2.0**112, "float"))
-        special = self.compare("icmp uge", size, k(0x7C00 << 13))
-        raw = self.binary("or", size, k(0x7F800000))
-        out = self.select(special, raw, self.bits(scaled))
+        size = self.binary("and", x, k(0x7FFF))
+        # the exponent is rebiased by 112, and once more for infinities and NaN
+        shifted = self.binary("shl", size, k(13))
+        top = self.compare("icmp uge", size, k(0x7C00))
+        rebias = self.select(top, k(224 << 23), k(112 << 23))
+        # subnormals are whole multiples of 2^-24; no subnormal float is met, which NEON would flush
+        small = self.convert("uitofp", size, "float")
+        small = self.binary("fmul", small, self.like(small, 2.0**-24))
+        is_small = self.compare("icmp ult", size, k(0x400))
+        out = self.select(is_small, self.bits(small), self.binary("add", shifted, rebias))
         return self.from_bits(self.binary("or", out, sign))
 
 
