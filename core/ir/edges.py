@@ -7,6 +7,7 @@ parallel variables.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -160,7 +161,7 @@ def separated(
 
     The variables of a and b must be named apart. For each pair some group of neighbouring axes, read as
     one row-major number, must be  c*v + rest  on both sides with the same c >= 1, where the two rests
-    differ by less than c (by less than c*rows for tiles).
+    differ by less than c (by less than c*rows for tiles), or by a multiple of more than c*v can reach.
     """
     if not pairs:
         return True
@@ -223,6 +224,8 @@ def _determined(
     same: Mapping[str, Dim],
     private: set[str],
 ) -> bool:
+    if facts.prove_eq(sym(p.left), sym(p.right)) is YES:
+        return True  # there is one instance only
     return any(
         _apart(p, x, y.substitute(same), facts, private)
         for x, y in zip(left, right, strict=True)
@@ -243,6 +246,11 @@ def _apart(p: Pair, x: Dim, y: Dim, facts: Facts, private: set[str]) -> bool:
     else:
         gap = rest_a - rest_b
         if facts.prove_lt(gap, c) is YES and facts.prove_lt(-gap, c) is YES:
+            return True
+        # c*(v - v') is a multiple of what divides the gap, but too small for any but 0.
+        divisor = math.gcd(*(coef for coef, _ in gap.terms()))
+        reach = c * (sym(p.left) - sym(p.right))
+        if facts.prove_lt(reach, divisor) is YES and facts.prove_lt(-reach, divisor) is YES:
             return True
     # Both lie in [shared, shared + c*rows), whatever the loops inside do. (Tiles: start + r, r < rows.)
     shared = _shared_part(rest_a, private)

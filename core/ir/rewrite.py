@@ -388,27 +388,26 @@ def fresh_name(base: str, taken: Container[str]) -> str:
     return f"{stem}{n}"
 
 
-def _renaming(bound: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
-    used, names = set(taken), {}
-    bound = sorted(bound)
-    used.update(bound)
-    occupied = set(taken)
-    for v in bound:
-        if v in occupied:
-            names[v] = fresh_name(v, used)
-            used.add(names[v])
+def _renaming(x: Expr | Stmt, taken: Iterable[str]) -> dict[str, str]:
+    """New names for the variables bound in x that are taken; none meets another name in x."""
+    occupied, bound = set(taken), bound_symbols(x)
+    used = occupied | bound | free_symbols(x)
+    names = {}
+    for v in sorted(bound & occupied):
+        names[v] = fresh_name(v, used)
+        used.add(names[v])
     return names
 
 
 def freshen_expr(e: Expr, taken: Iterable[str]) -> Expr:
     """e with every variable it binds renamed away from `taken` (alpha-equivalent)."""
-    names = _renaming(bound_symbols(e), taken)
+    names = _renaming(e, taken)
     return rename_vars_expr(e, names) if names else e
 
 
 def freshen(s: Stmt, taken: Iterable[str]) -> Stmt:
     """s with every variable it binds renamed away from `taken` (alpha-equivalent)."""
-    names = _renaming(bound_symbols(s), taken)
+    names = _renaming(s, taken)
     return rename_vars(s, names) if names else s
 
 

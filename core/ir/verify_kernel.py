@@ -390,13 +390,16 @@ def _may_run(a: Access, facts: Facts) -> bool:
     return True
 
 
-def _parallel(body: Sequence[Stmt], scope: _Scope, buffers: Mapping[str, Buffer]) -> None:
+def _parallel(body: Sequence[Stmt], scope: _Scope, buffers: Mapping[str, Buffer], chained: str = "") -> None:
+    """chained: the level of the parallel node whose only statement this is; its check covers ours."""
     for s in body:
         if isinstance(s, Store):
             continue
-        if isinstance(s, Loop | Tiles) and s.level in PARALLEL:
+        level = s.level if isinstance(s, Loop | Tiles) and s.level in PARALLEL else ""
+        if isinstance(s, Loop | Tiles) and level and level != chained:
             shared = disjoint_writes(s, scope.facts, buffers)
             if shared:
-                message = f"instances of the {s.level} node may write the same element of '{shared[0]}'"
+                message = f"instances of the {level} node may write the same element of '{shared[0]}'"
                 scope.fail("K7 (races)", message, s)
-        _parallel(s.body, replace(scope, facts=enter(scope.facts, s)), buffers)
+        inner = replace(scope, facts=enter(scope.facts, s))
+        _parallel(s.body, inner, buffers, level if len(s.body) == 1 else "")

@@ -226,6 +226,10 @@ def test_matching_needs_one_space() -> None:
         ("group i in n { t[i, 0] = x[i, 0] y[i, 0] = t[0, 0] }", ("t",)),
         ("group i in n { serial j in 2 { t[2*i + j, 0] = x[i, 0] } }", ()),
         ("group i in n { serial j in 3 { t[2*i + j, 0] = x[i, 0] } }", ("t",)),
+        ("group i in 2 { serial j in n { t[i + 2*j, 0] = x[i, 0] } }", ()),
+        ("group i in 3 { serial j in n { t[i + 2*j, 0] = x[i, 0] } }", ("t",)),
+        ("group p in 2 { group i in n { serial j in 4 { t[8*i + 2*j + p, 0] = x[i, 0] } } }", ()),
+        ("group i in 1 { t[0, 0] = x[0, 0] }", ()),
         ("group i in n { group j in m { t[i, j] = x[i, j] } }", ()),
         ("group i in n { group j in m { t[i, 0] = x[i, j] } }", ("t",)),
         ("vector i in 8 { t[0, 0] add= x[i, 0] }", ()),  # a declared reduction

@@ -58,6 +58,12 @@ def test_capture_is_caught() -> None:
     assert print_expr(substitute_expr(renamed, {"i": sym("k")}), SCOPE) == "sum k1 in n { x[k + k1] }"
 
 
+def test_fresh_variables_do_not_catch_free_ones() -> None:
+    s = parse_stmt("serial i4 in n { y[i1 + i4] = sum i5 in 3 { x[i2 + i5] } }", SCOPE)
+    wanted = parse_stmt("serial i3 in n { y[i1 + i3] = sum i6 in 3 { x[i2 + i6] } }", SCOPE)
+    assert freshen(s, {"i4", "i5"}) == wanted
+
+
 def test_substitution_in_statements() -> None:
     s = parse_stmt(
         """block let (a = idx[n] in 0 .. n, b = idx[a] in a .. n) if (0 <= a < n) {
