@@ -76,7 +76,7 @@ def choose_shape(
         cost = full * s.vectors / efficiency(height, s.vectors) * spill
         tail = power(ceil(rest / s.lanes)) if rest else 0
         if rest:
-            cost += tail / efficiency(height, tail) + 0.5 * s.vectors  # and a second loop nest
+            cost += tail / efficiency(height, tail) + (0.25 if full else 0)  # and a second loop nest
         return cost
 
     # Of equals: the one nearest to square when there are many rows for sure (12x32 reads half the B of

@@ -143,7 +143,7 @@ def columns(d: Draft, root: str) -> None:
     row = _window_row(v, column, inner)
     n = v.extent(column)
     lanes = d.machine.lanes(v.bits)
-    wide = _wide(n.const_or_none, lanes, row is not None, len(v.all_reduces()))
+    wide = _wide(d, n.const_or_none, lanes, row is not None, len(v.all_reduces()))
     others = [x for x in v.vars if x not in (column, row) and x not in inner]
     if row is None:
         for _, suffix in _cut(d, column, n, wide * lanes, lanes, True):
@@ -151,10 +151,10 @@ def columns(d: Draft, root: str) -> None:
             groups = [*(x + suffix for x in others), o]
             _panel(d, v, groups, [x + suffix for x in inner], [], column, suffix)
         return
-    row_outer, row_inner = _tile_rows(d, row, wide)
-    groups = [*others, *row_outer]
-    d.order(*groups, column, *row_inner)
-    for g in groups:
+    row_outer, row_inner = _tile_rows(d, row, _tile_height(d, v, row, wide))
+    d.order(*others, *row_outer, column, *row_inner)
+    # a line of tiles per group, so that finding one's place is paid for once per line
+    for g in others if len(others) > 1 else [*others, *row_outer]:
         d.do("bind", g, "group")
     for _, suffix in _cut(d, column, n, wide * lanes, lanes, False):
         _panel(d, v, [], [], [x + suffix for x in row_inner], column, suffix)
@@ -179,9 +179,11 @@ def _is_window(v: View, r: Reduce) -> bool:
     )
 
 
-def _wide(n: int | None, lanes: int, tiled: bool, accumulators: int) -> int:
+def _wide(d: Draft, n: int | None, lanes: int, tiled: bool, accumulators: int) -> int:
     """Vectors per step: enough independent sums to hide the latency, within the registers."""
     most = 2 if tiled or accumulators > 1 else 4
+    if tiled and d.machine.vector_registers < 32:
+        most = 1  # rows share more than columns do
     return most if n is None else max(1, min(most, power(ceil(n / lanes) + 1) // 2))
 
 
@@ -256,9 +258,26 @@ def _panel(
                 d.attempt("unroll", a.var + suffix)
 
 
-def _tile_rows(d: Draft, row: str, wide: int) -> tuple[list[str], list[str]]:
-    """(loops over tiles, loop within a tile); half the registers hold sums, the rest operands."""
-    most = max(2, max(d.machine.vector_registers, 16) // 2 // wide)
+def _tile_height(d: Draft, v: View, row: str, wide: int) -> int:
+    """Rows of a tile whose sums, and the window positions they share, stay in registers together:
+    wide * (rows + stride*(rows - 1) + taps) + wide of weights."""
+    stride, taps = 1, 1
+    for r in v.all_reduces():
+        last = r.axes[-1]
+        taps = max(taps, last.extent.const_or_none or 1)
+        for x in walk_expr(r.body):
+            if isinstance(x, Load):
+                for i in x.index:
+                    step = i.linear(row)
+                    if step is not None and last.var in i.symbols:
+                        stride = max(stride, step[0].const_or_none or 1)
+    live = max(d.machine.vector_registers, 16) - 1
+    # 8: beyond that the addresses of window positions do not fit 16 integer registers
+    return max(2, min(8, (live // wide - taps - 1 + stride) // (1 + stride)))
+
+
+def _tile_rows(d: Draft, row: str, most: int) -> tuple[list[str], list[str]]:
+    """(loops over tiles, loop within a tile)"""
     found = find(d.kernel, row)
     assert found is not None
     n = found[1].extent.const_or_none
