@@ -45,7 +45,7 @@ class Bundle:
     @cached_property
     def peak(self) -> Dim:
         """Bytes of the first arena, as a formula in the symbols."""
-        return parse_dim(self.manifest["memory"]["arenas"][0])
+        return parse_dim(self.manifest["memory"]["arenas"][0], limit=None)
 
     def peak_bytes(self, symbols: Mapping[str, int]) -> int:
         """The formula's value. Raises KeyError when a symbol is missing."""

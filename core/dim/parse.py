@@ -34,9 +34,10 @@ Fraction: TypeAlias = tuple[Dim, Dim]  # numerator, denominator
 Token: TypeAlias = tuple[str, str]  # kind, text
 
 
-def parse_dim(text: str) -> Dim:
-    """The Dim that `text` spells; ValueError when it spells none, divides by zero or is absurdly large."""
-    parser = _Parser(text)
+def parse_dim(text: str, limit: int | None = MAX_TEXT) -> Dim:
+    """The Dim that `text` spells; ValueError when it spells none, divides by zero or has more than `limit`
+    characters (None: no limit, for text of our own)."""
+    parser = _Parser(text, limit)
     value = parser.expr(exact=False)
     if parser.kind != "end":
         raise parser.error("an operator")
@@ -67,9 +68,9 @@ _HYPHENATED: Final = re.compile(r"[\w.]+(-[\w.]+|/[A-Za-z_][\w.]*)+")
 class _Parser:
     """Recursive descent over one text; `kind` and `value` are the token under the reader's eye."""
 
-    def __init__(self, text: str) -> None:
-        if len(text) > MAX_TEXT:
-            raise ValueError(f"a dimension expression of {len(text)} characters; at most {MAX_TEXT}")
+    def __init__(self, text: str, limit: int | None = MAX_TEXT) -> None:
+        if limit is not None and len(text) > limit:
+            raise ValueError(f"a dimension expression of {len(text)} characters; at most {limit}")
         self.text = text
         self.at = 0
         self.depth = 0
