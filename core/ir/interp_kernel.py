@@ -303,7 +303,8 @@ class _Run:
             if values.dtype != target.dtype:
                 raise _broken(self, f"stores {values.dtype} into {n.store.buffer} of {target.dtype}")
             carried = ufunc.accumulate(np.concatenate([carried, values]), axis=0)[-1:]
-        target[tuple(np.broadcast_to(i, (1, *shape)) for i in index)] = carried
+        places = tuple(np.broadcast_to(i, (1, *shape)) for i in index)
+        target[places] = carried if places else carried.reshape(())
         return True
 
     def distinct(self, s: Store, env: Env, shape: tuple[int, ...]) -> bool:
