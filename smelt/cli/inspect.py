@@ -110,7 +110,7 @@ def _range(s: Mapping[str, Any]) -> str:
 
 def memory_text(bundle: Bundle, at: Sequence[Mapping[str, int]] = ()) -> str:
     """The peak-memory formula, in bytes; at: symbol values that choose which of its cases are shown."""
-    first, *others = (parse_dim(d) for d in bundle.manifest["memory"]["arenas"])
+    first, *others = (parse_dim(d, limit=None) for d in bundle.manifest["memory"]["arenas"])
     lines = ["peak memory of the arena, in bytes:", *readable(first).lines(at)]
     for d in others:
         lines += ["and once the sizes in it are known:", *readable(d).lines()]
