@@ -43,6 +43,10 @@ _FP64 = """\
 """
 
 
+# A fused product in an index computation (resize) would choose another element than the definition does.
+_EXACT = "#pragma OPENCL FP_CONTRACT OFF\n\n"
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """One __kernel: its name in C, its text, and the work-items of a group that it must be run with."""
@@ -81,7 +85,7 @@ def emit_part(
 def program_text(parts: Iterable[Part], helpers: Helpers, dtypes: Iterable[DType]) -> str:
     """The source of a program: what the parts need, then the parts."""
     head = _FP64 if f64 in set(dtypes) else ""
-    return "\n".join([head + helpers.text(), *(p.text for p in parts)])
+    return "\n".join([head + _EXACT + helpers.text(), *(p.text for p in parts)])
 
 
 def kernel_dtypes(kernel: Kernel) -> frozenset[DType]:

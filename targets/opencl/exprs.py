@@ -226,8 +226,7 @@ class Exprs:
         total = self.w.fresh("sum" if e.kind == "sum" else "acc")
         self.w.line(f"{kind} {total} = {literal(neutral(e.kind, e.dtype), e.dtype)};")
         with self._axes(e.axes):
-            body = self.value(e.body)
-            self.w.line(f"{total} = {intrinsic(self.helpers, fn, e.dtype, total, body)};")
+            self.w.line(f"{total} = {self.accumulated(fn, e.dtype, total, e.body)};")
         return total
 
     def _hoist(self, e: Reduce) -> None:
@@ -283,13 +282,13 @@ class Exprs:
     # -- stores
 
     def accumulated(self, fn: str, dtype: DType, old: str, value: Expr) -> str:
-        """fn(old, value); of 'fma' the value is a product."""
-        if fn == "fma":
-            assert isinstance(value, Call) and value.fn == "mul", "fma wants a product"
-            a, b = (self.value(x) for x in value.args)
-            # FP_CONTRACT makes it one instruction where there is one; fma() may be a library call
-            return intrinsic(self.helpers, "add", dtype, intrinsic(self.helpers, "mul", dtype, a, b), old)
-        return intrinsic(self.helpers, fn, dtype, old, self.value(value))
+        """fn(old, value); of 'fma' the value is a product, and so are terms of sums often."""
+        product = isinstance(value, Call) and value.fn == "mul" and value.dtype == dtype
+        if fn in ("fma", "add") and product and dtype.is_float:
+            a, b = (self.value(x) for x in children(value))
+            return f"{self.helpers.use('muladd', dtype)}({a}, {b}, {old})"
+        assert fn != "fma" or product, "fma wants a product"
+        return intrinsic(self.helpers, "add" if fn == "fma" else fn, dtype, old, self.value(value))
 
     def count_uses(self, e: Expr) -> None:
         """Prepare for `value` calls on parts of a statement's expression."""

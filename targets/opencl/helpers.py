@@ -62,6 +62,9 @@ _TYPED: Mapping[str, str] = {
     "pow_int": "{T} {n}({T} a, {T} b) {{\n"
     "  if (b < 0) return a == 1 ? ({T})1 : a == -1 ? (b & 1 ? ({T})-1 : ({T})1) : ({T})0;\n"
     "  {W} r = 1, x = ({W})a;\n  for (; b; b >>= 1, x *= x) if (b & 1) r *= x;\n  return ({T})r;\n}}",
+    # one instruction where there is one; fma() may be a library call
+    "muladd": "{T} {n}({T} a, {T} b, {T} c) {{\n"
+    "  #pragma OPENCL FP_CONTRACT ON\n  return a * b + c;\n}}",
     # a float as an integer: towards 0, saturating, NaN is 0
     "from_f32": "{T} {n}(float a) {{ return a != a ? ({T})0 : convert_{T}_sat_rtz(a); }}",
     "from_f64": "{T} {n}(double a) {{ return a != a ? ({T})0 : convert_{T}_sat_rtz(a); }}",

@@ -1,4 +1,4 @@
-"""Hand-scheduled trees, and kernels as schedules for lanes make them, agree with the interpreter on a device."""
+"""Hand-scheduled trees, and a kernel scheduled for lanes, agree with the interpreter on a device."""
 
 from __future__ import annotations
 
