@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
@@ -285,11 +284,10 @@ class _Maker:
 
     def expr(self, scope: tuple[tuple[str, Dim], ...], depth: int) -> Expr:
         """scope: variables and their extents."""
-        kinds = ["load", "const", "padded", "strided"]
+        kinds = [self.load, self.const, self.padded, self.strided]
         if depth:
-            kinds += ["add", "mul", "max", "sub", "reduce", "select", "gather"]
-        build = cast(Callable[..., Expr], getattr(self, self.draw(st.sampled_from(kinds))))
-        return build(scope, depth)
+            kinds += [self.add, self.mul, self.max, self.sub, self.reduce, self.select, self.gather]
+        return self.draw(st.sampled_from(kinds))(scope, depth)
 
     def buffer(self, shape: tuple[Dim, ...], dtype: DType | None = None) -> Buffer:
         b = Buffer(f"x{len(self.inputs)}", dtype or self.dtype, shape)
