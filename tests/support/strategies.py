@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
@@ -321,7 +322,7 @@ class _Maker:
         """Every second element, backwards, or one for two."""
         chosen = self.some(scope)
         way = self.draw(st.integers(0, 2))
-        rows = {
+        rows: dict[int, Callable[[Dim, Dim], tuple[Dim, Dim]]] = {
             0: lambda v, e: (2 * v, dmax(2 * e - 1, 0)),
             1: lambda v, e: (e - 1 - v, e),
             2: lambda v, e: (v // 2, ceildiv(e, 2)),
