@@ -42,27 +42,31 @@ TOLERANCES = {
     "float16": Tolerance(1e-2, 0.0, 2e-3),
     "bfloat16": Tolerance(4e-2, 0.0, 1e-2),
 }
+WEAK = 100.0
+"""Values below this many absolute tolerances are told to be a weak check."""
 EXACT = Tolerance(0.0, 0.0)
 """For integers and booleans."""
 
 
 @dataclass(frozen=True)
 class OutputError:
-    """How one output differs. max_abs, max_rel: over finite elements; max_rel: max_abs / max|want|.
+    """How one output differs. max_abs: over finite elements. largest: max|want|.
 
     bad: elements outside the tolerance (NaN against a number among them), at `worst` the worst of them.
+    weak: the values are so small that the absolute tolerance decides, and agreement says little.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     max_abs: float
-    max_rel: float
+    largest: float
     bad: int
     worst: tuple[int, ...] | None = None
     got: str = ""
     want: str = ""
     note: str = ""
+    weak: bool = False
 
     @property
     def ok(self) -> bool:
@@ -72,7 +76,9 @@ class OutputError:
     def __str__(self) -> str:
         if self.note:
             return self.note
-        text = f"max error {self.max_abs:.3g} ({self.max_rel:.2g} of the largest value)"
+        text = f"max error {self.max_abs:.3g} among values up to {self.largest:.3g}"
+        if self.weak and not self.bad:
+            text += " (weak: such small values agree easily)"
         if self.bad:
             text += f"; {self.bad} of {int(np.prod(self.shape))} elements differ, the worst at "
             text += f"{list(self.worst or ())}: got {self.got}, expected {self.want}"
@@ -145,10 +151,10 @@ def compare_arrays(
     if bad:
         weight = np.where(different, np.where(finite, gap, np.inf), -1.0)
         worst = tuple(int(i) for i in np.unravel_index(int(weight.argmax()), weight.shape))
-    most = float(gap.max())
     return OutputError(
-        name, dtype, want.shape, most, most / largest if largest else most, bad, worst,
+        name, dtype, want.shape, float(gap.max()), largest, bad, worst,
         "" if worst is None else str(got[worst]), "" if worst is None else str(want[worst]),
+        weak=0 < largest < WEAK * tolerance(dtype, rtol, atol).atol,
     )  # fmt: skip
 
 

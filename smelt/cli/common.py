@@ -99,7 +99,7 @@ def add_shape_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of random inputs (default: 0)")
     parser.add_argument(
         "--val-range", action="append", default=[], metavar="[NAME:]LOW,HIGH",
-        help="random values are uniform over this range (default: normal floats, whole numbers 0 and 1)",
+        help="random values are uniform over this range (default: normal floats, integers 0 and 1)",
     )  # fmt: skip
 
 
