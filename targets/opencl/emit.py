@@ -8,7 +8,7 @@ all work-items, with a barrier where an edge between siblings is all-to-all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import prod
 
@@ -435,7 +435,10 @@ class _Function(Exprs):
     @contextmanager
     def _guarded(self, guard: Sequence[Bound]) -> Iterator[None]:
         condition = self.condition(guard)
-        with self.w.braces(f"if ({condition})") if condition else nullcontext():
+        if not condition:
+            yield
+            return
+        with self.w.braces(f"if ({condition})"), self.bind({}, self.where(guard)):
             yield
 
     def _store(self, s: Store) -> None:

@@ -115,6 +115,13 @@ class Exprs:
                 parts.append(f"{at or self.index(b.index)} < {self.index(b.high)}")
         return " && ".join(dict.fromkeys(parts))
 
+    def where(self, guard: Sequence[Bound]) -> Facts:
+        """Facts where the guard holds."""
+        facts = self.facts
+        for b in guard:
+            facts = facts.with_le(b.low, b.index).with_le(b.index + 1, b.high)
+        return facts
+
     # -- memory
 
     def element(self, name: str, index: Sequence[Dim]) -> tuple[Place, str]:

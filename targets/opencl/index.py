@@ -37,18 +37,18 @@ class _Writer:
     def text(self, d: Dim) -> str:
         if d.is_const:
             return long_literal(d.const)
+        terms = d.terms()
+        if len(terms) == 1 and terms[0][0] == 1 and [p for _, p in terms[0][1]] == [1]:
+            return self.atom(terms[0][1][0][0])
         parts: list[str] = []
-        for coefficient, factors in d.terms():
+        for coefficient, factors in terms:
             size = abs(coefficient)
             names = [self.atom(a) for a, power in factors for _ in range(power)]
             if size != 1 or not names:
                 names.append(f"{size}L")
             sign = "-" if coefficient < 0 else "+"
             parts.append(f"{sign} {' * '.join(names)}")
-        head = parts[0].removeprefix("+ ")
-        if len(parts) == 1 and parts[0].startswith("+") and " " not in head:
-            return head
-        return f"({' '.join([head, *parts[1:]])})"
+        return f"({' '.join([parts[0].removeprefix('+ '), *parts[1:]])})"
 
     def atom(self, a: Atom) -> str:
         match a:

@@ -58,7 +58,7 @@ class Writer:
 
     def temporary(self, kind: str, text: str) -> str:
         """A new constant of the C type with this value."""
-        name = self.fresh("t0")
+        name = self.fresh("t")
         self.line(f"const {kind} {name} = {text};")
         return name
 

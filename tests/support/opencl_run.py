@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,10 @@ class OnDevice:
 
         dims, k = dims or {}, self.kernel
         ctx, queue = context()
-        arrays = [np.asarray(a, order="C") for a in inputs]
+        arrays = []
+        for a, b in zip(inputs, k.inputs, strict=True):
+            assert a.size == prod(d.evaluate(dims) for d in b.shape) and a.dtype == b.dtype.numpy, b.name
+            arrays.append(np.asarray(a, order="C"))  # schedules drop axes of one: same memory, other shape
         for b in (*k.outputs, *k.scratch):
             shape = [d.evaluate(dims) for d in b.shape]
             arrays.append(np.full(shape, 0 if b.dtype.name == "bool" else 77, b.dtype.numpy))
