@@ -49,6 +49,7 @@ from smelt.core.schedule.tree import (
     map_accesses,
     names_of,
     rebuild,
+    simplify_dim,
     tidy,
     used_in,
     var_of,
@@ -138,7 +139,7 @@ def split(
         if not exact and not guard:
             raise ScheduleError(what, f"extent {loop.extent} is not provably a multiple")
         body = substitute_body(loop.body, {var: at})
-        blocks = facts.simplify(ceildiv(loop.extent, factor))
+        blocks = ceildiv(loop.extent, factor)
         inside = facts.with_index(outer, blocks).with_range(inner, 0, factor - 1)
         body = tidy(body, inside)
         if not exact:
@@ -158,7 +159,7 @@ def chunk(kernel: Kernel, var: str, size: int, outer: str) -> Kernel:
         loop = _serial(node, what)
         at = sym(outer) * size + sym(var)
         exact = facts.prove_divisible(loop.extent, size) is YES
-        blocks = facts.simplify(ceildiv(loop.extent, size))
+        blocks = ceildiv(loop.extent, size)
         extent = to_dim(size) if exact else dmin(size, loop.extent - sym(outer) * size)
         body = substitute_body(loop.body, {var: at})
         inside = facts.with_index(outer, blocks).with_index(var, extent)
@@ -293,6 +294,7 @@ def strip(kernel: Kernel, var: str, lanes: int, wide: int, masked: bool) -> Kern
     for v in n { s }  -->  for v.o in n // W { vector v in W { s[v := v.o*W + v] } };
                            constant n:  vector v in (rest in whole lanes) { .. }; vector v in rest { .. }
                            masked:      for v.p in ceildiv(n % W, L) { vector v in L { s, guarded } }
+                                        (no guard, or no such loop, when n is a known multiple)
                            otherwise:   tiles (v.o, v.r) in n sizes [W, L, 1] { vector v in v.r { .. } }
     """
     what = f"strip {var}"
@@ -327,7 +329,7 @@ class _Strips:
         inside = facts.with_index(v, width)
         body = tidy(substitute_body(self.loop.body, {v: at}), inside)
         if guarded:
-            bound = Bound(to_dim(0), at, self.loop.extent)
+            bound = Bound(to_dim(0), simplify_dim(at, inside), self.loop.extent)
             body = guard_body(self.kernel, body, inside, bound, tail=True)
         return Loop("vector", v, width, body)
 
@@ -352,10 +354,14 @@ class _Strips:
 
     def masked(self, o: str, p: str, lanes: int, wide: int) -> Body:
         w, n = wide * lanes, self.loop.extent
+        main = self.main(o, n // w, w)
+        if self.facts.prove_divisible(n, w) is YES:
+            return (main,)
+        cut = self.facts.prove_divisible(n, lanes) is not YES
         rest = ceildiv(n % w, lanes)
         facts = self.facts.with_index(p, rest)
-        tail = self.vector(n // w * w + sym(p) * lanes, to_dim(lanes), facts, guarded=True)
-        return (self.main(o, n // w, w), Loop("serial", p, rest, (tail,)))
+        tail = self.vector(n // w * w + sym(p) * lanes, to_dim(lanes), facts, guarded=cut)
+        return (main, Loop("serial", p, rest, (tail,)))
 
     def tiles(self, o: str, r: str, lanes: int, wide: int) -> Body:
         sizes = tuple(sorted({wide * lanes, lanes, 1}, reverse=True))

@@ -6,6 +6,7 @@ from smelt.core.dim import YES, Dim
 from smelt.core.ir.analysis import kernel_facts
 from smelt.core.ir.kernel import Load, walk_expr
 from smelt.core.schedule.draft import Draft
+from smelt.core.schedule.strategies.reduction import cut_columns, panel_names
 from smelt.core.schedule.tree import ScheduleError
 from smelt.core.schedule.view import View
 
@@ -30,6 +31,10 @@ def _one(d: Draft, root: str) -> None:
     v = d.view(root)
     inner = v.vars[-1]
     lanes = d.machine.lanes(v.bits)
+    across = _across(v, inner, lanes)
+    if across is not None:
+        _transposed(d, v, across, inner, lanes)
+        return
     size = min(d.kernel.buffers()[s.buffer].dtype.bytes for s in v.stores)
     budget = max((HEAVY_CHUNK_BYTES if v.is_heavy else CHUNK_BYTES) // size, 4 * lanes)
     n = v.extent(inner).const_or_none
@@ -46,6 +51,37 @@ def _one(d: Draft, root: str) -> None:
     if v.has_lets and len(v.vars) > 1:
         d.attempt("bind_let", v.vars[-2])
     d.do("strip", inner, lanes, 2 if v.is_heavy else 4, d.machine.masked)
+
+
+def _across(v: View, inner: str, lanes: int) -> str | None:
+    """A loop along which some load is contiguous while it jumps along the inner one: a transpose."""
+    if lanes < 2 or v.has_lets or _short(v.extent(inner), lanes):
+        return None
+    for s in v.stores:
+        for e in walk_expr(s.value):
+            if not isinstance(e, Load) or v.stride(e, inner) in (None, 0, 1):
+                continue
+            for other in v.vars[:-1]:
+                if v.stride(e, other) == 1 and not _short(v.extent(other), lanes // 2):
+                    return other
+    return None
+
+
+def _short(n: Dim, least: int) -> bool:
+    return n.is_const and n.const < least
+
+
+def _transposed(d: Draft, v: View, across: str, inner: str, lanes: int) -> None:
+    """One vector of the output's lines at a time, along the input's: every cache line that a gather
+    touches is used up by the next gathers."""
+    others = [x for x in v.vars if x not in (across, inner)]
+    for _, suffix in cut_columns(d, inner, v.extent(inner), lanes, lanes, True):
+        o, i = panel_names(inner, suffix)
+        groups = [*(x + suffix for x in others), o]
+        d.order(*groups, across + suffix, i)
+        for g in groups:
+            d.do("bind", g, "group")
+        d.do("bind", i, "vector")
 
 
 def _chunk(n: int | None, budget: int) -> int:

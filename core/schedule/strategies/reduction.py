@@ -146,8 +146,8 @@ def columns(d: Draft, root: str) -> None:
     wide = _wide(d, n.const_or_none, lanes, row is not None, len(v.all_reduces()))
     others = [x for x in v.vars if x not in (column, row) and x not in inner]
     if row is None:
-        for _, suffix in _cut(d, column, n, wide * lanes, lanes, True):
-            o, _ = _names(column, suffix)
+        for _, suffix in cut_columns(d, column, n, wide * lanes, lanes, True):
+            o, _ = panel_names(column, suffix)
             groups = [*(x + suffix for x in others), o]
             _panel(d, v, groups, [x + suffix for x in inner], [], column, suffix)
         return
@@ -156,7 +156,7 @@ def columns(d: Draft, root: str) -> None:
     # a line of tiles per group, so that finding one's place is paid for once per line
     for g in others if len(others) > 1 else [*others, *row_outer]:
         d.do("bind", g, "group")
-    for _, suffix in _cut(d, column, n, wide * lanes, lanes, False):
+    for _, suffix in cut_columns(d, column, n, wide * lanes, lanes, False):
         _panel(d, v, [], [], [x + suffix for x in row_inner], column, suffix)
 
 
@@ -187,13 +187,13 @@ def _wide(d: Draft, n: int | None, lanes: int, tiled: bool, accumulators: int) -
     return most if n is None else max(1, min(most, power(ceil(n / lanes) + 1) // 2))
 
 
-def _cut(
+def cut_columns(
     d: Draft, column: str, n: Dim, width: int, lanes: int, outermost: bool
 ) -> list[tuple[int, str]]:
     """Split the column loop into whole panels and narrower rests; (width, suffix of names) of each.
     Leaves loops column.o and column.i (with the suffix). outermost: parts become nests of their own."""
     if not n.is_const:
-        o, i = _names(column, "")
+        o, i = panel_names(column, "")
         d.do("split", column, width, o, i, True)
         if outermost:
             _first(d, o)
@@ -210,13 +210,13 @@ def _cut(
                 _first(d, part)
             d.do("peel", part, whole_n, ".t")
         found.append((size, suffix))
-        d.do("split", part, size, *_names(column, suffix), False)
+        d.do("split", part, size, *panel_names(column, suffix), False)
         rest -= whole_n
         suffix += ".t"
     return found
 
 
-def _names(column: str, suffix: str) -> tuple[str, str]:
+def panel_names(column: str, suffix: str) -> tuple[str, str]:
     return f"{column}.o{suffix}", f"{column}.i{suffix}"
 
 
@@ -239,7 +239,7 @@ def _panel(
     d: Draft, v: View, groups: list[str], inner: list[str], row_inner: list[str], column: str, suffix: str
 ) -> None:
     """Accumulators for the columns of one panel (times the rows of a tile)."""
-    o, i = _names(column, suffix)
+    o, i = panel_names(column, suffix)
     d.order(*(groups or [o]), *inner, *row_inner, i)
     for g in groups:
         d.do("bind", g, "group")
