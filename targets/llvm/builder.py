@@ -2,7 +2,8 @@
 
 A scope is the function's entry, the body of a loop or the arm of a branch. A pure instruction is put into
 the deepest scope of its operands, whose block stays open until the inner scope ends; so whatever is
-invariant in a loop lands before it without a pass, and equal instructions are one.
+invariant in a loop lands before it without a pass, and equal instructions are one. Nothing leaves the arm
+of a branch unless it leaves a loop as well.
 """
 
 from __future__ import annotations
@@ -24,16 +25,27 @@ class Block:
 
 
 class Scope:
-    """A region whose block dominates the rest of the region. certain: it runs whenever its parent does."""
+    """A region whose block dominates the rest of the region. certain: it runs whenever its parent does.
+    arm: it is one of several that exclude each other, not a loop.
 
-    __slots__ = ("block", "cache", "certain", "depth", "parent")
+    homes[d]: where code in this scope puts a value that needs nothing deeper than depth d. That is the
+    scope at depth d, or below it the arms down to the first loop: moving a value out of an arm alone
+    saves nothing, and would compute it when another arm is taken.
+    """
 
-    def __init__(self, parent: Scope | None, block: Block, certain: bool) -> None:
+    __slots__ = ("block", "cache", "certain", "depth", "homes", "parent")
+
+    def __init__(self, parent: Scope | None, block: Block, certain: bool, arm: bool = False) -> None:
         self.parent = parent
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.block = block
         self.certain = certain
         self.cache: dict[str, Value] = {}
+        above = () if parent is None else parent.homes
+        self.homes: tuple[Scope, ...] = (
+            *(self if arm and home is parent else home for home in above),
+            self,
+        )
 
 
 class Value:
@@ -149,16 +161,21 @@ class Builder:
 
     def pure(self, rhs: str, elem: str, lanes: int, *operands: Value) -> Value:
         """A value without side effects, computed once, in the deepest scope of its operands."""
-        scope = self.root
+        depth = 0
         for o in operands:
-            if o.scope.depth > scope.depth:
-                scope = o.scope
-        found = scope.cache.get(rhs)
-        if found is None:
-            found = Value(self.name(), elem, lanes, scope)
-            scope.block.lines.append(f"{found.text} = {rhs}")
-            scope.cache[rhs] = found
-        return found
+            if o.scope.depth > depth:
+                depth = o.scope.depth
+        home = self.scope.homes[depth]
+        look: Scope | None = home
+        while look is not None and look.depth >= depth:
+            found = look.cache.get(rhs)
+            if found is not None:
+                return found
+            look = look.parent
+        made = Value(self.name(), elem, lanes, home)
+        home.block.lines.append(f"{made.text} = {rhs}")
+        home.cache[rhs] = made
+        return made
 
     def here(self, rhs: str, elem: str, lanes: int, key: str | None = None) -> Value:
         """A value computed in the current scope; with a key, once per scope and those inside it."""
@@ -189,17 +206,10 @@ class Builder:
 
     def call(self, name: str, elem: str, lanes: int, *args: Value) -> Value:
         """A pure call; the function is declared from its argument types."""
-        return self.pure(self._call_text(name, elem, lanes, args), elem, lanes, *args)
-
-    def call_here(self, name: str, elem: str, lanes: int, *args: Value) -> Value:
-        """The same, but made in the current scope."""
-        rhs = self._call_text(name, elem, lanes, args)
-        return self.here(rhs, elem, lanes, rhs)
-
-    def _call_text(self, name: str, elem: str, lanes: int, args: Sequence[Value]) -> str:
         kind = type_text(elem, lanes)
         self.declare(name, kind, [a.type for a in args], "nounwind memory(none)")
-        return f"call {kind} @{name}({', '.join(a.typed for a in args)})"
+        rhs = f"call {kind} @{name}({', '.join(a.typed for a in args)})"
+        return self.pure(rhs, elem, lanes, *args)
 
     def declare(self, name: str, result: str, args: Sequence[str], attributes: str) -> None:
         self.declared.setdefault(name, f"declare {result} @{name}({', '.join(args)}) {attributes}")
@@ -325,7 +335,7 @@ class Builder:
         for body in bodies:
             head = self.block("arm")
             heads.append(head)
-            self.scope = Scope(outer, head, False)
+            self.scope = Scope(outer, head, False, arm=True)
             results = body()
             ends.append((self.scope.block, results))
         join = self.block("join")

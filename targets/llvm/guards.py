@@ -11,11 +11,13 @@ from smelt.core.ir.kernel import (
     Bound,
     Expr,
     Load,
+    Loop,
     Reduce,
     Stmt,
     Store,
     Tiles,
     children,
+    walk,
 )
 from smelt.targets.llvm.index import Env
 
@@ -42,6 +44,7 @@ def inner_bounds(body: Sequence[Stmt], env: Env) -> list[InnerBound]:
     known = frozenset(env)
     found: dict[Bound, InnerBound] = {}
     pays = False
+    vectors = frozenset(s.var for s in walk(tuple(body)) if isinstance(s, Loop) and s.level == "vector")
     for load, extents in _loads(body, {}, numbers):
         for bound in load.guard:
             if bound not in found:
@@ -49,17 +52,18 @@ def inner_bounds(body: Sequence[Stmt], env: Env) -> list[InnerBound]:
                 if made is None:
                     return []
                 found[bound] = made
-        pays = pays or _iterations(load, extents) < WORTH
+        pays = pays or _iterations(load, extents, vectors) < WORTH
     return list(found.values()) if pays else []
 
 
-def _iterations(load: Load, extents: Mapping[str, int | None]) -> int:
-    """How often the address is used for one check: loops that the index has and the guard has not."""
+def _iterations(load: Load, extents: Mapping[str, int | None], vectors: frozenset[str]) -> int:
+    """How often the address is used for one check: loops that the index has and the guard has not. A
+    vector is one access."""
     guarded = {n for b in load.guard for d in (b.low, b.index, b.high) for n in d.symbols}
     indexed = {n for d in load.index for n in d.symbols}
     times = 1
     for name, extent in extents.items():
-        if name not in guarded and name in indexed:
+        if name not in guarded and name in indexed and name not in vectors:
             times *= WORTH if extent is None else extent
     return times
 
@@ -86,8 +90,7 @@ def _inner_bound(
 def _loads(
     body: Sequence[Stmt], extents: Mapping[str, int | None], numbers: Mapping[str, int]
 ) -> Iterator[tuple[Load, Mapping[str, int | None]]]:
-    """Guarded loads, each with the inner loops around it and their extents (None: not constant). Vector
-    variables count as one run, since a vector is one access."""
+    """Guarded loads, each with the inner loops around it and their extents (None: not constant)."""
     for s in body:
         if isinstance(s, Store):
             yield from _expr_loads(s.value, extents, numbers)

@@ -223,7 +223,7 @@ def _sincos(s: Scalars, x: Value, quarter: int, name: str) -> Value:
     large = s.compare("fcmp uge", s.unary("fabs", x), s.like(x, 2.0**27))
     return s.b.branch(
         any_lane(s, large),
-        lambda: [s.select(large, libm(name, here=True)(s, x), reduced)],
+        lambda: [s.select(large, libm(name)(s, x), reduced)],
         lambda: [reduced],
     )[0]
 
@@ -245,18 +245,16 @@ def cos(s: Scalars, x: Value) -> Value:
     return _sincos(s, x, 1, "cos")
 
 
-def libm(name: str, here: bool = False) -> Callable[..., Value]:
-    """The function of libm, called for each lane (NAMEf for float). here: called in the current scope,
-    which may be an arm that seldom runs, instead of as far out as possible."""
+def libm(name: str) -> Callable[..., Value]:
+    """The function of libm, called for each lane (NAMEf for float)."""
 
     def emit(s: Scalars, *args: Value) -> Value:
         args = s.same(*args)
         elem, lanes = args[0].elem, args[0].lanes
         full = name + ("f" if elem == "float" else "")
-        call = s.b.call_here if here else s.b.call
         if not lanes:
-            return call(full, elem, 0, *args)
-        parts = [call(full, elem, 0, *(s.b.lane(a, i) for a in args)) for i in range(lanes)]
+            return s.b.call(full, elem, 0, *args)
+        parts = [s.b.call(full, elem, 0, *(s.b.lane(a, i) for a in args)) for i in range(lanes)]
         return s.b.vector(parts)
 
     return emit
