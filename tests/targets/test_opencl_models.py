@@ -1,0 +1,102 @@
+"""Whole models for x86+opencl, compiled and run in a session, agree with ONNX Runtime at several shapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from opencl_run import context
+
+import smelt
+
+Array = np.ndarray[Any, Any]
+
+CONV = """
+<ir_version: 8, opset_import: ["" : 17]>
+net (float[n, 3, h, w] x, float[5, 3, 3, 3] k, float[5] b, float[5, 4] m) => (float[n, 4] y, float[n, 5, p, q] z)
+{
+  c = Conv <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]> (x, k, b)
+  z = Relu (c)
+  g = GlobalAveragePool (z)
+  f = Flatten (g)
+  d = MatMul (f, m)
+  y = Softmax (d)
+}
+"""
+TYPES = """
+<ir_version: 8, opset_import: ["" : 17]>
+net (double[n, 3] x, float16[n, 3] h, uint8[n, 3] u)
+  => (double[n] a, float16[n, 3] b, int32[n, 3] c, bool[n, 3] d)
+{
+  a = ReduceSum <keepdims = 0> (x, axis)
+  b = Tanh (h)
+  c = Cast <to = 6> (x)
+  two = Cast <to = 2> (h)
+  d = Less (u, two)
+}
+"""
+
+
+def build(text: str, **constants: Array) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(text)
+    for name, value in constants.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    keep = [i for i in model.graph.input if i.name not in constants]
+    del model.graph.input[:]
+    model.graph.input.extend(keep)
+    onnx.checker.check_model(model)
+    return model
+
+
+def check(model: onnx.ModelProto, out: Path, feeds: list[dict[str, Array]]) -> None:
+    context()  # skips where there is no device
+    data = model.SerializeToString()
+    session = smelt.load(smelt.compile(data, target="x86+opencl", output=out))
+    oracle = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    for feed in feeds:
+        for got, want in zip(session.run(None, feed), oracle.run(None, feed), strict=True):
+            assert got.shape == want.shape and got.dtype == want.dtype
+            tolerance = 2e-3 if want.dtype == np.float16 else 1e-5
+            np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+
+
+def uniform(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
+
+
+def test_convolution_at_changing_shapes(tmp_path: Path) -> None:
+    model = build(CONV, k=uniform(5, 3, 3, 3), b=uniform(5), m=uniform(5, 4))
+    sizes = [(1, 8, 8), (2, 7, 13), (1, 1, 1), (3, 30, 5), (1, 8, 8)]
+    check(model, tmp_path / "b", [{"x": uniform(n, 3, h, w)} for n, h, w in sizes])
+
+
+def test_other_types(tmp_path: Path) -> None:
+    model = build(TYPES, axis=np.array([1], np.int64))
+    feeds = []
+    for n in (1, 5, 33):
+        x = 100 * uniform(n, 3)
+        half, bytes_ = np.abs(x / 50).astype(np.float16), (x > 0).astype(np.uint8)
+        feeds.append({"x": x.astype(np.float64), "h": half, "u": bytes_})
+    check(model, tmp_path / "b", feeds)
+
+
+def test_source_and_table_agree(tmp_path: Path) -> None:
+    """Every kernel of the table is in the source, under C names, all on the device."""
+    from smelt.driver import Request, lower
+    from smelt.targets.opencl.target import OpenClTarget
+
+    path = tmp_path / "m.onnx"
+    onnx.save(build(CONV, k=uniform(5, 3, 3, 3), b=uniform(5), m=uniform(5, 4)), path)
+    lowered = lower(Request(source=str(path), target="x86+opencl"))
+    make = OpenClTarget().emit
+    first, again = (
+        make(lowered.module, lowered.program, lowered.spec, name="m", threads=0, weights_sha256=bytes(32))
+        for _ in range(2)
+    )
+    assert first == again
+    assert first.device_source is not None
+    assert first.device_source.count("__kernel ") == len(lowered.program.entries)
+    assert [name for name, _ in first.dumps] == ["model.cl", "model.ll", "model.o"]
