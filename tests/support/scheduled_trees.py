@@ -52,6 +52,19 @@ kernel @conv(h: dim in 1..*, v: dim in 1..*, x: f32[h, v, {c}], w: f32[3, 3, {c}
 _HW = ({"h": 1, "v": 1}, {"h": 5, "v": 4}, {"h": 3, "v": 15})
 _tree("conv-s1", _CONV.format(c=5, s=1), *_HW)
 _tree("conv-s2", _CONV.format(c=3, s=2), *_HW)
+_tree("depthwise", """
+kernel @depthwise(h: dim in 1..*, v: dim in 1..*, x: f32[h, v, 16], w: f32[3, 3, 16]) -> (y: f32[h, v, 16]) {
+  group oh in h { tiles serial (ow, rows) in v: balanced(4 .. 1) {
+    register acc: f32[rows, 16]
+    unroll ii in rows { vector jj in 16 { acc[ii, jj] = 0.0: f32 } }
+    unroll kh in 3 { unroll kw in 3 { unroll ii in rows { vector jj in 16 {
+      acc[ii, jj] fma= (x[oh + kh - 1, ow + ii + kw - 1, jj]
+                        if (0 <= oh + kh - 1 < h, 0 <= ow + ii + kw - 1 < v))
+                       * w[kh, kw, jj] } } } }
+    unroll ii in rows { vector jj in 16 { y[oh, ow + ii, jj] = max(acc[ii, jj], 0.0: f32) } }
+  } }
+}""", {"h": 1, "v": 1}, {"h": 4, "v": 11})
+
 # what the loop adds to the address reaches past the page of zeros
 _tree("guard-far", """
 kernel @far(h: dim in 1..*, x: f32[h, 16400]) -> (y: f32[h]) {

@@ -74,6 +74,17 @@ def test_guards_disappear_inside() -> None:
     assert selects[0] == selects[1] > 0
 
 
+def test_what_only_the_border_needs_is_computed_there() -> None:
+    text = emit_module([parse_kernel(TREES["depthwise"][0])], cpu_for(X86, "x86-64-v3"))
+    label, found = "", set()
+    for line in text.splitlines():
+        if line.endswith(":"):
+            label = line.rstrip("0123456789:")
+        elif "ptr @smelt.zeros" in line:
+            found.add(label)
+    assert found == {"arm"}
+
+
 def test_group_counts() -> None:
     kernel = parse_kernel(gemm_text(8, 64, 12, 32))
     assert group_count(kernel.body[0]).evaluate({"m": 25}) == 2 * 3
