@@ -1,0 +1,150 @@
+"""Shape options as users spell them, and the shapes that are chosen when they give none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smelt.core.bundle import Bundle
+from smelt.core.diag import SmeltError
+from smelt.core.dim import parse_dim
+from smelt.core.dtype import DTYPES
+from smelt.formula import readable
+from smelt.shapes import (
+    Port,
+    Symbol,
+    bind,
+    bounds_of,
+    case,
+    defaults,
+    parse_dim_wish,
+    parse_shapes,
+    shapes_at,
+    symbols,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x:1x3x224x224", {"x": (1, 3, 224, 224)}),
+        ("x:[1,3,224,224]", {"x": (1, 3, 224, 224)}),
+        ("x:1x8,y:[2, 4]", {"x": (1, 8), "y": (2, 4)}),
+        ("x:[]", {"x": ()}),
+        ("x:7", {"x": (7,)}),
+        ("x:0x3", {"x": (0, 3)}),
+        ("batch=4", {"batch": 4}),
+        ("batch=4,x:1x2", {"batch": 4, "x": (1, 2)}),
+        ("'a:b':1x2", {"a:b": (1, 2)}),
+        ('"a,b":[1]', {"a,b": (1,)}),
+        ("input:0:1x2", {"input:0": (1, 2)}),
+    ],
+)
+def test_spellings(text: str, expected: dict[str, Any]) -> None:
+    assert parse_shapes(text) == expected
+
+
+@pytest.mark.parametrize("text", ["x", "x:", "x:1xx2", "x:axb", "x:[1,,2]", "x:-1x2", "x:1x2 y:3", "=3"])
+def test_bad_spellings_are_refused(text: str) -> None:
+    with pytest.raises(SmeltError):
+        parse_shapes(text)
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"[a-z_.][a-z0-9_.]{0,8}", fullmatch=True), st.lists(st.integers(0, 999)), min_size=1
+    )
+)
+def test_polygraphys_spelling_reads_back(shapes: dict[str, list[int]]) -> None:
+    text = ",".join(f"{n}:[{','.join(map(str, s))}]" for n, s in shapes.items())
+    assert parse_shapes(text) == {n: tuple(s) for n, s in shapes.items()}
+
+
+def test_dim_wishes() -> None:
+    assert parse_dim_wish("N=4") == ("N", 4)
+    assert parse_dim_wish("N=1..512") == ("N", (1, 512))
+    assert parse_dim_wish("N=2..") == ("N", (2, None))
+    assert parse_dim_wish("a=b=3") == ("a=b", 3)
+    for bad in ("N", "N=", "=3", "N=5..2", "N=x", "N=-1"):
+        with pytest.raises(SmeltError):
+            parse_dim_wish(bad)
+
+
+def bundle(*inputs: tuple[str, list[Any]], **ranges: tuple[int, int | None, int]) -> Bundle:
+    rows = [{"name": n, "dtype": "f32", "shape": s} for n, s in inputs]
+    rows_of = [
+        {"name": n, "low": a, "high": b, "divisor": d, "origin": ""} for n, (a, b, d) in ranges.items()
+    ]
+    return Bundle(Path("."), {"inputs": rows, "symbols": rows_of})
+
+
+def test_wishes_bind_symbols_through_shapes() -> None:
+    b = bundle(("x", ["n", 3, "s"]), ("past", ["n", "s + t"]), n=(0, None, 1), s=(0, None, 1), t=(0, None, 1))
+    values = bind(b, {"x": (2, 3, 5), "t": 4})
+    assert values == {"n": 2, "s": 5, "t": 4}
+    assert shapes_at(b, values) == {"x": (2, 3, 5), "past": (2, 9)}
+    with pytest.raises(SmeltError, match="axis 1: expected 3"):
+        bind(b, {"x": (2, 4, 5)})
+    with pytest.raises(SmeltError, match="expected rank 3"):
+        bind(b, {"x": (2, 3)})
+    with pytest.raises(SmeltError, match="no input or dim 'z'"):
+        bind(b, {"z": 3})
+
+
+@given(st.integers(0, 40), st.one_of(st.none(), st.integers(40, 300)), st.integers(1, 33), st.booleans())
+def test_defaults_are_legal(low: int, high: int | None, divisor: int, batch: bool) -> None:
+    s = Symbol("n", low, high, divisor, batch=batch, image=not batch)
+    for values in defaults([s]):
+        n = values["n"]
+        assert n % divisor == 0
+        assert high is None or n <= high
+        if high is None or high // divisor * divisor >= max(low, 1):
+            assert n >= max(low, 1)
+
+
+def test_defaults_start_small_and_differ() -> None:
+    b = bundle(("x", ["n", 3, "h", "w"]), n=(0, None, 1), h=(0, None, 1), w=(0, None, 1))
+    known = symbols(b)
+    assert [s.name for s in known if s.batch] == ["n"]
+    found = list(defaults(known))
+    assert found[0] == {"n": 1, "h": 64, "w": 64}
+    assert len({tuple(v.values()) for v in found}) == len(found) >= 4
+    assert all(v["h"] % 32 == 0 and v["w"] % 32 == 0 for v in found[:4])
+
+
+def test_random_inputs_depend_on_seed_and_name_only() -> None:
+    one = bundle(("x", ["n"]), n=(0, None, 1))
+    two = bundle(("y", ["n"]), ("x", ["n"]), n=(0, None, 1))
+    a, b = case(one, {"n": 5}), case(two, {"n": 5})
+    assert (a.feed["x"] == b.feed["x"]).all()
+    assert (b.feed["x"] != b.feed["y"]).any()
+    assert (case(one, {"n": 5}, seed=1).feed["x"] != a.feed["x"]).any()
+    spanned = case(one, {"n": 500}, spans={"x": (3.0, 4.0)}).feed["x"]
+    assert 3.0 <= spanned.min() < spanned.max() <= 4.0
+
+
+def test_trtexecs_profiles_bound_symbols() -> None:
+    ports = [Port("x", DTYPES["f32"], tuple(parse_dim(d) for d in ("n", "3", "h", "n + h")))]
+    assert bounds_of(ports, {"x": (1, 3, 32, 33)}, {"x": (1, 3, 64, 65)}) == {"n": 1, "h": (32, 64)}
+    with pytest.raises(SmeltError, match="no input or dim"):
+        bounds_of(ports, {"z": (1,)}, {})
+
+
+@given(st.integers(0, 300), st.integers(0, 300))
+def test_readable_formula_has_the_same_value(a: int, b: int) -> None:
+    text = "64*max(3*p2o.A*((p2o.B + 31)//32), (p2o.A + 1)//2 + p2o.B, 7)"
+    dim = parse_dim(text)
+    f = readable(dim)
+    short = {s: {"p2o.A": a, "p2o.B": b}[name] for s, name in f.legend}
+    assert f.unit * max(arm.evaluate(short) for arm in f.arms) == dim.evaluate({"p2o.A": a, "p2o.B": b})
+
+
+def test_readable_formula_text() -> None:
+    f = readable(parse_dim("64*max(3*long.name*((long.name + 31)//32), 7)"))
+    assert f.lines() == ["  64 * the largest of", "    3*n*ceil(n/32)", "    7", "  where n = long.name"]
+    assert f.lines([{"long.name": 100}])[1:3] == ["    3*n*ceil(n/32)", "    1 more, larger at other sizes"]
+    assert readable(parse_dim("4*n + 8")).lines() == ["  4*n + 8"]

@@ -1,0 +1,77 @@
+"""The house rules that a machine can check: floors, what the checkers see, first lines of files."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FLOORS = ("core", "importer", "targets", "devicefarm")
+
+
+def tracked(*patterns: str) -> list[Path]:
+    done = subprocess.run(
+        ["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        pytest.skip("not a git checkout")
+    return [ROOT / line for line in done.stdout.splitlines() if (ROOT / line).is_file()]
+
+
+def test_imports_go_down_only() -> None:
+    tool = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([tool, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_the_checkers_see_every_file() -> None:
+    """mypy walks the links in smelt/; a lost link would silently check nothing."""
+    from mypy.find_sources import create_source_list
+    from mypy.options import Options
+
+    seen = {Path(s.path or "").resolve() for s in create_source_list([str(ROOT / "smelt")], Options())}
+    ours = tracked("smelt/*.py", "smelt/**/*.py", *(f"{f}/**.py" for f in FLOORS))
+    missing = sorted(str(p.relative_to(ROOT)) for p in ours if p.resolve() not in seen)
+    assert len(ours) > 100
+    assert missing == []
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_links_lead_to_the_floors(floor: str) -> None:
+    link = ROOT / "smelt" / floor
+    assert link.is_symlink(), "make links"
+    assert link.resolve() == ROOT / floor
+
+
+def test_every_file_opens_with_a_sentence() -> None:
+    bare = []
+    for path in tracked("smelt/**.py", "benchmarks/**.py", "examples/**.py", *(f"{f}/**.py" for f in FLOORS)):
+        text = path.read_text("utf-8")
+        if text.strip() and not ast.get_docstring(ast.parse(text)):
+            bare.append(str(path.relative_to(ROOT)))
+    assert bare == []
+
+
+def test_no_file_is_too_long() -> None:
+    long = [
+        f"{p.relative_to(ROOT)}: {n}"
+        for p in tracked(*(f"{f}/**.py" for f in (*FLOORS, "smelt")))
+        if (n := len(p.read_text("utf-8").splitlines())) > 700
+    ]
+    assert long == []
+
+
+def test_top_folders_are_no_packages_of_their_own() -> None:
+    """`import core` from the checkout would be a second copy of every class."""
+    found = [
+        f"{p.relative_to(ROOT)}:{node.lineno}"
+        for p in tracked("*.py", "**/*.py")
+        for node in ast.walk(ast.parse(p.read_text("utf-8")))
+        if (isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in FLOORS)
+        or (isinstance(node, ast.Import) and any(a.name.split(".")[0] in FLOORS for a in node.names))
+    ]
+    assert found == []

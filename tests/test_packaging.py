@@ -1,0 +1,73 @@
+"""A clean copy of the checkout -> a wheel with every floor and the C runtime; it works on its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FLOORS = ("core", "importer", "targets", "devicefarm")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from the tracked files alone, without a network."""
+    version = pytest.importorskip("setuptools").__version__
+    if int(version.split(".")[0]) < 77:
+        pytest.skip(f"setuptools {version} is too old; pip install 'setuptools>=77'")
+    done = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip("not a git checkout")
+    copy = tmp_path_factory.mktemp("source")
+    for name in done.stdout.splitlines():
+        source = ROOT / name
+        if name.startswith("tests/") or not (source.is_file() or source.is_symlink()):
+            continue
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, copy / name, follow_symlinks=False)
+    out = tmp_path_factory.mktemp("wheel")
+    build = f"from setuptools.build_meta import build_wheel; print(build_wheel({str(out)!r}))"
+    built = subprocess.run(
+        [sys.executable, "-c", build], cwd=copy, capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stderr[-3000:]
+    (found,) = out.glob("*.whl")
+    return found
+
+
+def test_wheel_holds_every_module(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for floor in FLOORS:
+        for path in (ROOT / floor).rglob("*.py"):
+            assert f"smelt/{path.relative_to(ROOT)}" in names
+    for path in (ROOT / "smelt").glob("cli/*.py"):
+        assert f"smelt/cli/{path.name}" in names
+
+
+def test_wheel_holds_the_runtime_and_types(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for path in (ROOT / "targets" / "runtime").glob("*.[ch]"):
+        assert f"smelt/targets/runtime/{path.name}" in names
+    assert "smelt/py.typed" in names
+
+
+def test_wheel_holds_nothing_else(wheel: Path) -> None:
+    tops = {n.split("/")[0] for n in zipfile.ZipFile(wheel).namelist()}
+    assert {t for t in tops if not t.endswith(".dist-info")} == {"smelt"}
+
+
+def test_wheel_works_away_from_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    text = "import smelt, smelt.core.dim, smelt.cli.main; print(smelt.__file__); smelt.compile; smelt.load"
+    done = subprocess.run(
+        [sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert str(tmp_path) in done.stdout
