@@ -51,13 +51,13 @@ class _Options(ctypes.Structure):
     _fields_ = [("struct_size", ctypes.c_int32), ("threads", ctypes.c_int32)]
 
 
+_MEMORY_FIELDS = (
+    "arena_bytes", "arena_capacity", "output_capacity", "weights_bytes", "allocations", "runs",
+)  # fmt: skip
+
+
 class _Memory(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_uint64)
-        for name in (
-            "arena_bytes", "arena_capacity", "output_capacity", "weights_bytes", "allocations", "runs",
-        )
-    ]  # fmt: skip
+    _fields_ = [(name, ctypes.c_uint64) for name in _MEMORY_FIELDS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class Session:
         status = self._lib.smelt_memory_stats(self._handle, ctypes.byref(m))
         if status:
             raise self._error(status, self._handle)
-        return Memory(*(getattr(m, name) for name, _ in _Memory._fields_))
+        return Memory(*(getattr(m, name) for name in _MEMORY_FIELDS))
 
     def trim(self) -> None:
         """Give unused arena memory back to the system."""

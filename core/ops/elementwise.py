@@ -497,10 +497,10 @@ OTHER: tuple[Op, ...] = (
         inputs="x low? high?",
         infer=_infer_first,
         cases=(
-            Case(("f32[N, 3]", np.float32(-0.5), np.float32(0.5))),
-            Case(("f32[N]", "-", np.float32(0.1))),
-            Case(("i32[N]", np.int32(-1), "-"), low=-4, high=4),
-        ),  # type: ignore[arg-type]
+            Case(("f32[N, 3]", np.array(-0.5, np.float32), np.array(0.5, np.float32))),
+            Case(("f32[N]", "-", np.array(0.1, np.float32))),
+            Case(("i32[N]", np.array(-1, np.int32), "-"), low=-4, high=4),
+        ),
     ),
     elementwise(
         "prelu",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -90,7 +91,7 @@ def _ref_gather_elements(
     x, idx = arrays
     assert x is not None and idx is not None
     axis = _axis(attrs)
-    where = list(np.indices(idx.shape))
+    where: list[Array] = list(np.indices(idx.shape))
     where[axis] = np.where(idx < 0, idx + x.shape[axis], idx).astype(np.int64)
     return (x[tuple(where)],)
 
@@ -138,10 +139,12 @@ def _ref_gather_nd(
 # ---------------------------------------------------------------- scatters
 
 
-def nest_over(t: Trace, shape: Sequence[Dim], body: object) -> tuple[Stmt, ...]:
+def nest_over(
+    t: Trace, shape: Sequence[Dim], body: Callable[[DimIndex], tuple[Stmt, ...]]
+) -> tuple[Stmt, ...]:
     """Serial loops over a shape around body(index) (a function of the index to statements)."""
     variables = [t.fresh("i") for _ in shape]
-    inner: tuple[Stmt, ...] = body(tuple(variables))  # type: ignore[operator]
+    inner: tuple[Stmt, ...] = body(tuple(variables))
     for v, n in zip(reversed(variables), reversed(list(shape)), strict=True):
         inner = (Loop("serial", str(v), n, inner),)
     return inner
@@ -206,7 +209,7 @@ def _ref_scatter_elements(
 
 
 def _combine(y: Array, at: tuple[int, ...], value: object, reduction: str) -> None:
-    functions = {
+    functions: dict[str, Callable[[Any, Any], Any]] = {
         "none": lambda a, b: b,
         "add": np.add,
         "mul": np.multiply,

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from smelt.core.dim import Dim, to_dim
 from smelt.core.dtype import DType, bf16, f16, f32
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Expr
 from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast
 
+ZERO = to_dim(0)
 ACCUMULATOR: dict[DType, DType] = {f16: f32, bf16: f32}
 
 
@@ -47,15 +49,15 @@ def matmul(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, a: Operand, b: 
     n = [rest.pop()] if b.rank > 1 else []
     m = [rest.pop()] if a.rank > 1 else []
 
-    def operand(x: Operand, own: list[object], row_first: bool, k: object) -> Expr:
+    def operand(x: Operand, own: list[Dim], row_first: bool, k: Dim) -> Expr:
         batch = rest[len(rest) - max(x.rank - 2, 0) :]
-        fixed = [0 if s.const_or_none == 1 else d for s, d in zip(x.shape, batch, strict=False)]
+        fixed: list[Dim] = [ZERO if s.const_or_none == 1 else d for s, d in zip(x.shape, batch, strict=False)]
         tail = [*own, k] if row_first else [k, *own]
-        return x[tuple([*fixed, *tail])]  # type: ignore[arg-type]
+        return x[(*fixed, *tail)]
 
     total = t.sum(
         [a.shape[-1]],
-        lambda k: product_of(operand(a, m, True, k), operand(b, n, False, k)),  # type: ignore[arg-type]
+        lambda k: product_of(operand(a, m, True, k), operand(b, n, False, k)),
     )
     return cast(total, out.dtype)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -90,6 +90,14 @@ def _infer_transpose(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tupl
     if sorted(perm) != list(range(x.rank)):
         raise c.fail(f"perm {perm} is no permutation of {x.rank} axes")
     return (TensorType(x.dtype, tuple(x.shape[p] for p in perm)),)
+
+
+def _ref_transpose(
+    arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
+) -> Sequence[Array]:
+    x = arrays[0]
+    assert x is not None
+    return (np.transpose(x, ints(attrs, "perm")).copy(order="C"),)
 
 
 def _transpose(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) -> Expr:
@@ -240,7 +248,7 @@ def _reflect(j: Dim, n: Dim) -> Dim:
     return (n - 1) - dmax(p, -p)
 
 
-_PAD_INDEX = {
+_PAD_INDEX: dict[str, Callable[[Dim, Dim], Dim]] = {
     "reflect": _reflect,
     "edge": lambda j, n: dmax(dmin(j, n - 1), 0),
     "wrap": lambda j, n: j % dmax(n, 1),
@@ -346,7 +354,7 @@ ROWS: tuple[Op, ...] = (
         "transpose",
         "x",
         _infer_transpose,
-        lambda arrays, attrs, types: (np.array(np.transpose(arrays[0], ints(attrs, "perm")), order="C"),),  # type: ignore[arg-type]
+        _ref_transpose,
         (
             Case(("f32[N, 3, M, 2]",), attrs={"perm": (0, 2, 3, 1)}),
             Case(("f32[N, M]",), attrs={"perm": (1, 0)}),

@@ -9,7 +9,7 @@ import numpy as np
 from smelt.core.dim import Dim, product, to_dim
 from smelt.core.ir.graph import Ref, TensorType
 from smelt.core.ir.kernel import Expr
-from smelt.core.ops.table import Arg, Array, Attrs, Builder, Case, Infer, Op
+from smelt.core.ops.table import Arg, Array, Attrs, Builder, Case, Infer, Op, RefRule
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, const, index
 
 
@@ -193,7 +193,7 @@ def _ref_batch(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Ten
     return ((x * factor.reshape(shape) + (bias - mean * factor).reshape(shape)).astype(x.dtype),)
 
 
-def _ref_group(groups: int | None) -> object:
+def _ref_group() -> RefRule:
     def reference(
         arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
     ) -> Sequence[Array]:
@@ -290,15 +290,15 @@ ROWS: tuple[Op, ...] = (
         "instance_norm",
         "x scale bias",
         _infer_channels,
-        _ref_group(None),
+        _ref_group(),
         _CHANNEL_CASES,
         expand=_instance_norm,
-    ),  # type: ignore[arg-type]
+    ),
     Op(
         "group_norm",
         "x scale bias",
         _infer_channels,
-        _ref_group(1),  # type: ignore[arg-type]
+        _ref_group(),
         (Case(("f32[N, 6, M]", "f32[6]", "f32[6]"), attrs={"groups": 3, **_EPS}, zero=False),),
         expand=_group_norm,
     ),

@@ -250,6 +250,14 @@ def _np_position(
     return start * (n - 1) + o * ((end - start) * (n - 1) / (out - 1))
 
 
+_NP_NEAREST: dict[str, Callable[[Any], Any]] = {
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round_prefer_floor": lambda v: np.ceil(v - np.float32(0.5)),
+    "round_prefer_ceil": lambda v: np.floor(v + np.float32(0.5)),
+}
+
+
 def _np_matrix(n: int, row: tuple[int, float | None, tuple[float, float]], attrs: Attrs) -> tuple[Any, Any]:
     """[out, n] interpolation matrix of one axis, and which outputs lie outside the input."""
     out, scale, roi = row
@@ -257,12 +265,7 @@ def _np_matrix(n: int, row: tuple[int, float | None, tuple[float, float]], attrs
     matrix = np.zeros((out, n))
     mode, a = str(attrs["mode"]), float(attrs.get("cubic_coeff") or -0.75)  # type: ignore[arg-type]
     if mode == "nearest":
-        round_ = {
-            "floor": np.floor,
-            "ceil": np.ceil,
-            "round_prefer_floor": lambda v: np.ceil(v - np.float32(0.5)),
-            "round_prefer_ceil": lambda v: np.floor(v + np.float32(0.5)),
-        }[str(attrs["nearest_mode"])]
+        round_ = _NP_NEAREST[str(attrs["nearest_mode"])]
         matrix[np.arange(out), np.clip(round_(p).astype(int), 0, n - 1)] = 1
         return matrix, (p < 0) | (p > n - 1)
     for o in range(out):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from smelt.core.dim import Dim, ceildiv, dmax, dmin, product, to_dim
-from smelt.core.ir.graph import TensorType
+from smelt.core.ir.graph import Attr, TensorType
 from smelt.core.ir.kernel import Bound, Expr
 from smelt.core.ops.linear import product_of
 from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op
@@ -477,10 +477,10 @@ def _conv_attrs(
     pad: int = 0,
     group: int = 1,
     cl: bool = False,
-    **extra: object,
+    **extra: Attr,
 ) -> Attrs:
     p = tuple(to_dim(pad) for _ in range(rank))
-    return {  # type: ignore[return-value]
+    return {
         "strides": (stride,) * rank,
         "dilations": (dilation,) * rank,
         "pads_begin": p,
@@ -492,10 +492,10 @@ def _conv_attrs(
 
 
 def _pool_attrs(
-    rank: int, k: int, *, stride: int = 1, pad: int = 0, cl: bool = False, **extra: object
+    rank: int, k: int, *, stride: int = 1, pad: int = 0, cl: bool = False, **extra: Attr
 ) -> Attrs:
     p = tuple(to_dim(pad) for _ in range(rank))
-    return {  # type: ignore[return-value]
+    return {
         "kernel": (k,) * rank,
         "strides": (stride,) * rank,
         "dilations": (1,) * rank,

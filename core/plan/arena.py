@@ -219,7 +219,6 @@ class _Sizes:
         return self._prove(left, right)
 
 
-
 def _a_max(d: Dim) -> Max | None:
     """A max that is a term of its own in a sum."""
     for coefficient, powers in d.terms():

@@ -104,7 +104,7 @@ class _Builder:
             checks=tuple(self.texts),
             entries=tuple(Entry(k, n) for k, n in self.entries),
             libraries=tuple(self.libraries),
-            plan=tuple([*self.plan, *self._evaluations(0, arenas[0])]),
+            plan=(*self.plan, *self._evaluations(0, arenas[0])),
             run=tuple(self.run),
             slots=self.next_slot,
             symbol_slots=tuple(self.symbol_slots.items()),

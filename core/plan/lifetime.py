@@ -1,9 +1,9 @@
-"""A lowered graph -> storages: which values share bytes (views, in place), and from when to when they live."""
+"""A lowered graph -> storages: which values share bytes (views, in place), and when each lives."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from smelt.core.dim import Dim, Facts, product
 from smelt.core.dtype import DType
@@ -46,7 +46,7 @@ def in_place_inputs(kernel: Kernel) -> dict[int, tuple[int, ...]]:
     found: dict[int, tuple[int, ...]] = {}
     for o, out in enumerate(kernel.outputs):
         mine = [s for s in stores if s.buffer == out.name]
-        if len(mine) != 1 and len({s.index for s in mine}) != 1:
+        if len(mine) != 1:
             continue
         fits = tuple(
             n
@@ -116,14 +116,12 @@ def storages(module: Module, graph: Graph, facts: Facts, reuse_in_place: bool = 
             roots[v.name] = v.name
             owned.add(v.name)
             sizes[v.name], first[v.name] = need, position
-    views = root_of_views(graph)
     for ref in owned:
         last[ref] = max(first[ref], uses.get(ref, first[ref]))
     for ref in graph.outputs:
         r = root(ref)
         if r in owned:
             last[r] = end
-    del views
     rows = tuple(
         Storage(r, facts.simplify(sizes[r]), first[r], last[r]) for r in sorted(owned, key=first.__getitem__)
     )
@@ -177,8 +175,3 @@ def _taken_over(
             continue
         return r
     return None
-
-
-def shifted(s: Storage, by: int) -> Storage:
-    """The same storage with its lifetime moved by some positions."""
-    return replace(s, first=s.first + by, last=s.last + by)

@@ -1,11 +1,15 @@
-"""Is one size formula at most another, term by term: quick, sound, and enough for most of a model's tensors."""
+"""Is one size formula at most another, term by term: quick, sound, enough for most of a model's tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from smelt.core.dim import YES, Atom, Dim, Facts, FloorDiv, Max, Min, Mod, Symbol, dmax, dmin, sym
+
+Product: TypeAlias = tuple[Atom, ...]
+"""Factors of a term, repeated by their powers."""
 
 
 @dataclass
@@ -24,20 +28,19 @@ class Terms:
     def le(self, a: Dim, b: Dim) -> bool:
         """Proved: a <= b wherever the facts hold. False says nothing."""
         rest = b - a
-        credit = [[c, _flat(m)] for c, m in rest.terms() if c > 0]
+        credit = [(c, _flat(m)) for c, m in rest.terms() if c > 0]
+        left = [c for c, _ in credit]
         for c, m in sorted(((c, _flat(m)) for c, m in rest.terms() if c < 0), key=lambda t: -len(t[1])):
-            if not self._paid(-c, m, credit):
+            if not self._paid(-c, m, credit, left):
                 return False
-        return all(self._natural(f) for _, m in credit for f in m)  # type: ignore[union-attr]
+        return all(self._natural(f) for _, m in credit for f in m)
 
-    def _paid(self, owed: int, term: tuple[Atom, ...], credit: list[list[object]]) -> bool:
-        """Take `owed` times the term from terms that are no smaller."""
-        for row in credit:
-            left, other = row
-            assert isinstance(left, int) and isinstance(other, tuple)
-            if left and self._covers(other, term):
-                taken = min(owed, left)
-                row[0], owed = left - taken, owed - taken
+    def _paid(self, owed: int, term: Product, credit: Sequence[tuple[int, Product]], left: list[int]) -> bool:
+        """Take `owed` times the term from terms that are no smaller; `left` is what each still has."""
+        for n, (_, other) in enumerate(credit):
+            if left[n] and self._covers(other, term):
+                taken = min(owed, left[n])
+                left[n], owed = left[n] - taken, owed - taken
                 if not owed:
                     return True
         return False

@@ -42,7 +42,10 @@ _TENSOR = "{ ptr, { i8, i8, i16 }, i32 }"
 _KERNEL = "{ ptr, ptr, i32, i32, i32, i32, i32, i32 }"
 _CHECK = "{ i32, i32, ptr }"
 _LIBRARY = "{ ptr, ptr, i32, i32 }"
-_MODEL = "{ i32, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr, ptr, ptr, i64, [32 x i8], ptr, ptr, ptr, ptr, i32 }"
+_MODEL = (
+    "{ i32, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr, ptr, ptr, "
+    "i64, [32 x i8], ptr, ptr, ptr, ptr, i32 }"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,7 +429,8 @@ def _descriptor(
     )
     pointers = ", ".join(tables[n][1] for n in ("inputs", "outputs", "kernels", "checks"))
     model = (
-        f"@smelt_model = constant {_MODEL} {{ {', '.join(f'i32 {c}' for c in counts)}, {texts.ref(options.name)}, "
+        f"@smelt_model = constant {_MODEL} {{ "
+        f"{', '.join(f'i32 {c}' for c in counts)}, {texts.ref(options.name)}, "
         f"{pointers}, i64 {program.weights_bytes}, [32 x i8] [{digest}], {texts.ref(options.device_source)}, "
         f"ptr @smelt_plan.steps, ptr @smelt_run.steps, {tables['libraries'][1]}, i32 {len(libraries)} }}"
     )
