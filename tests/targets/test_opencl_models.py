@@ -16,7 +16,8 @@ Array = np.ndarray[Any, Any]
 
 CONV = """
 <ir_version: 8, opset_import: ["" : 17]>
-net (float[n, 3, h, w] x, float[5, 3, 3, 3] k, float[5] b, float[5, 4] m) => (float[n, 4] y, float[n, 5, p, q] z)
+net (float[n, 3, h, w] x, float[5, 3, 3, 3] k, float[5] b, float[5, 4] m)
+  => (float[n, 4] y, float[n, 5, p, q] z)
 {
   c = Conv <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]> (x, k, b)
   z = Relu (c)
