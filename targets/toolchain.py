@@ -263,7 +263,9 @@ def _static_libc(platform: Platform) -> Path:
         (folder / "main.c").write_text("int main(void) { return 0; }\n", encoding="utf-8")
         words = ["cc", "-v", "-target", str(platform.static_zig), *platform.zig_flags, "-O2", "-s"]
         said = _zig([*words, "-static", "main.c", "-o", "main"], cwd=folder)
-        link = next((line for line in said.splitlines() if line.startswith("ld.lld ")), "")
+        # the first time zig also links libc's own parts: the program's line is the one with the archive
+        links = [line for line in said.splitlines() if line.startswith("ld.lld ")]
+        link = next((line for line in reversed(links) if "/libc.a" in line), "")
         found = [
             Path(word) for word in link.split() if word.endswith((".a", "crt1.o")) and "ubsan" not in word
         ]
