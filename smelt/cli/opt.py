@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from smelt.cli.common import OK, AddParser, Result, Usage, check_target, command
+from smelt.core.diag import SmeltError
 from smelt.core.ir.graph import Module
 from smelt.core.ir.text import parse_module, print_module
 from smelt.core.ir.verify import verify
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace) -> Result:
     if args.list:
         names = list(dict.fromkeys(p.name for p in PASSES))
         return Result(OK, {"passes": names, "pipeline": [p.name for p in PIPELINE]}, "\n".join(names))
-    chosen = PIPELINE if args.passes is None else pick(PASSES, [n for n in args.passes.split(",") if n])
+    chosen = _chosen(args.passes)
     module = _read(args.file)
     verify(module)
     done, timings = run_timed(module, chosen, _context(args))
@@ -54,6 +55,15 @@ def run(args: argparse.Namespace) -> Result:
         print(_times(timings), file=sys.stderr)
     rows = [{"pass": t.name, "seconds": t.seconds, "nodes": t.nodes} for t in timings]
     return Result(OK, {"passes": rows, "module": text}, "" if args.output else text.rstrip("\n"))
+
+
+def _chosen(names: str | None) -> tuple[Pass, ...]:
+    if names is None:
+        return PIPELINE
+    try:
+        return pick(PASSES, [n for n in names.split(",") if n])
+    except SmeltError as e:
+        raise Usage(str(e)) from None
 
 
 def _read(name: str) -> Module:
