@@ -53,7 +53,7 @@ EMULATED := $(filter arm64% armv7% android% riscv64% jetson% aarch64% armv7%,$(t
 
 report: $(READY)
 	@$(if $(EMULATED),.ci/emulators --quiet || true)
-	@$(BIN)/smelt report $(model) --target $(target) $(if $(dims),--dims '$(dims)') \
+	@$(BIN)/smelt report $(if $(model),'$(model)') --target $(target) $(if $(dims),--dims '$(dims)') \
 	  $(foreach s,$(shapes),--shape '$(s)') $(if $(device),--device $(device))
 
 # ---- proving ----

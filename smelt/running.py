@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from smelt.core.bundle import Bundle
+from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget
 from smelt.devicefarm.client import RunnerClient, open_session
 from smelt.devicefarm.inventory import (
@@ -34,6 +35,12 @@ def device_for(platform: str, name: str | None = None) -> Device:
     return find_device(default)
 
 
+class Unavailable(SmeltError):
+    """The device is known, but this machine cannot reach or emulate it: exit code 4."""
+
+    status = "no device"
+
+
 def transport_for(bundle: Bundle, device: Device) -> Transport:
     """The way to a device that can run this bundle. Raises SmeltError when device and bundle do not fit."""
     platform = str(bundle.manifest["platform"])
@@ -44,7 +51,12 @@ def transport_for(bundle: Bundle, device: Device) -> Transport:
     if device.transport == "android" and PLATFORMS[platform].shim:
         spec = parse_target(bundle.target)
         shim = build_shim_runner(spec, cache_path() / f"smelt_run.{platform}.shim")
-    return open_transport(device, bundle=Path(bundle.path), shim_runner=shim)
+    try:
+        return open_transport(device, bundle=Path(bundle.path), shim_runner=shim)
+    except SmeltError as e:
+        if e.kind != "device":
+            raise
+        raise Unavailable(f"device '{device.name}': {e.message}", kind="device", hint=e.hint) from None
 
 
 @contextmanager

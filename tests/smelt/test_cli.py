@@ -265,6 +265,15 @@ def test_a_device_that_is_not_there_exits_4(bundle: Bundle, capsys: pytest.Captu
     assert code == 4 and "armv7-linux" in err
 
 
+def test_an_emulator_that_is_missing_exits_4_and_says_what_to_install(
+    bundle: Bundle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["emulated", "--transport", "qemu-user", "--platform", "host", "--emulator", "qemu-nosuch"]
+    assert run(capsys, "devices", "add", *words)[0] == 0
+    code, _, err = run(capsys, "run", bundle.path, "--random", "--device", "emulated")
+    assert code == 4 and "qemu-nosuch" in err and "apt-get install" in err
+
+
 def test_doctor_lists_checks(capsys: pytest.CaptureFixture[str]) -> None:
     data = run_json(capsys, "doctor")
     assert {"python", "llvmlite", "ziglang", "qemu-aarch64"} <= {c["check"] for c in data["checks"]}
