@@ -7,9 +7,9 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from smelt.cli.common import INFRA, OK, AddParser, Result, Usage, command, finding_text, table
+from smelt.cli.common import INCONCLUSIVE, INFRA, OK, AddParser, Result, Usage, command, finding_text, table
 from smelt.core.diag import SmeltError
-from smelt.devicefarm.doctor import Finding, examine, healthy
+from smelt.devicefarm.doctor import Finding, examine
 from smelt.devicefarm.inventory import (
     NAME,
     TRANSPORTS,
@@ -89,7 +89,7 @@ def run_add(args: argparse.Namespace) -> Result:
 
 
 def run_doctor(args: argparse.Namespace) -> Result:
-    """Echo, disk and runner of one device, or of all. Exit code 6 when something does not work."""
+    """Echo, disk and runner of one device, or of all. Exit code 6 when something does not work, 5 when it is too busy."""
     names = [args.name] if args.name else sorted(read_inventory())
     found = {n: examine_device(find_device(n), quick=args.quick) for n in names}
     lines = []
@@ -97,7 +97,9 @@ def run_doctor(args: argparse.Namespace) -> Result:
         lines.append(name)
         lines += [f"  {finding_text(f)}" for f in findings]
     data = {"devices": {n: [asdict(f) for f in fs] for n, fs in found.items()}}
-    code = OK if all(healthy(fs) for fs in found.values()) else INFRA
+    bad = {f.check for fs in found.values() for f in fs if f.ok is False}
+    # a busy or hot device works, it only cannot be measured now
+    code = OK if not bad else INCONCLUSIVE if bad <= {"load", "temperature"} else INFRA
     return Result(code, data, "\n".join(lines))
 
 
