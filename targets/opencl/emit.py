@@ -245,11 +245,30 @@ class _Function(Exprs):
             last = self.w.temporary("long", self._least(f"{first} + {most}L", extent))
             self._greedy(t, first, last, inside, shared)
             return
+        known = self.number(t.extent)
+        if known:
+            self._known_tile(t, at, known, inside)
+            return
         n = self.w.temporary("long", self._most(self.index(ceildiv(t.extent, most)), "1L"))
         size = self.w.temporary("long", f"{extent} / {n}")
         longer = self.w.temporary("long", f"{extent} % {n}")
         start = self.w.temporary("long", f"{size} * {at} + {self._least(longer, str(at))}")
         self._sized(t, start, self.w.temporary("long", f"{size} + ({at} < {longer})"), inside)
+
+    def _known_tile(self, t: Tiles, at: str | int, extent: int, inside: Inside) -> None:
+        """The at-th of balanced tiles of a constant extent, which have one or two sizes."""
+        size, longer = divmod(extent, -(-extent // t.sizes[0]))
+        facts = self.inside(t)
+        if longer == 0:
+            start = self.w.temporary("long", f"{size}L * {at}")
+            with self.bind({t.start: start, t.rows: size}, facts.with_range(t.rows, size, size)):
+                inside()
+            return
+        start = self.w.temporary("long", f"{size}L * {at} + {self._least(f'{longer}L', str(at))}")
+        for head, rows in ((f"if ({at} < {longer}L)", size + 1), ("else", size)):
+            bound: dict[str, str | int] = {t.start: start, t.rows: rows}
+            with self.w.braces(head), self.bind(bound, facts.with_range(t.rows, rows, rows)):
+                inside()
 
     def _least(self, a: str, b: str) -> str:
         return f"{self.helpers.use('index_min')}({a}, {b})"

@@ -132,3 +132,18 @@ def test_too_much_shared_memory_is_refused() -> None:
     text = LANES["exchange"][0].replace("48", "5000")
     with pytest.raises(SmeltError, match="kernel 'exchange' needs 20000 bytes of local memory"):
         emit_program([parse_kernel(text)])
+
+
+@pytest.mark.parametrize(("extent", "sizes"), [(12, 1), (13, 2), (3, 1), (1, 1)])
+def test_tiles_of_constant_extents_have_constant_loops(extent: int, sizes: int) -> None:
+    kernel = parse_kernel(f"""
+kernel @tiles(x: f32[{extent}]) -> (y: f32[{extent}]) {{
+  tiles group (at, rows) in {extent}: balanced(4 .. 1) {{
+    register t: f32[rows]
+    unroll i in rows {{ t[i] = x[at + i] }}
+    unroll i in rows {{ y[at + i] = t[i] * 2.0: f32 }}
+  }}
+}}""")
+    text = check(kernel, ({},)).text
+    assert text.count("float r_t") == sizes
+    assert text.count("#pragma unroll") == text.count("for (")
