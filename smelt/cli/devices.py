@@ -89,7 +89,7 @@ def run_add(args: argparse.Namespace) -> Result:
 
 
 def run_doctor(args: argparse.Namespace) -> Result:
-    """Echo, disk and runner of one device, or of all. Exit code 6 when one does not work, 5 when it is too busy."""
+    """Echo, disk and runner of one device, or of all. Exit code 6 when one is broken, 5 when too busy."""
     names = [args.name] if args.name else sorted(read_inventory())
     found = {n: examine_device(find_device(n), quick=args.quick) for n in names}
     lines = []

@@ -295,7 +295,11 @@ def test_check_tells_every_unsupported_node_at_once(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"\x00" * 100, b"not a model", bytes(range(256)) * 8])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\x00" * 100, b"not a model", bytes(range(256)) * 8],
+    ids=["empty", "zeros", "text", "bytes"],
+)
 def test_garbage_exits_3_and_leaves_nothing(
     content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
