@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -26,7 +27,6 @@ from smelt.core.ir.text import print_module
 from smelt.core.machine import Machine
 from smelt.core.passes.context import Context, Options
 from smelt.core.passes.manager import run_pipeline
-
 from smelt.core.passes.pipeline import PIPELINE
 from smelt.core.plan.build import make_plan
 from smelt.core.plan.program import HostProgram
@@ -37,7 +37,13 @@ from smelt.manifest import build_manifest
 from smelt.model_header import model_header
 from smelt.targets.platform import TargetSpec, parse_target
 from smelt.targets.registry import target_for
-from smelt.targets.toolchain import build_library, build_runner, build_static, runtime_dir
+from smelt.targets.toolchain import (
+    build_library,
+    build_runner,
+    build_static,
+    prepare,
+    runtime_dir,
+)
 
 DimWish: TypeAlias = "int | tuple[int, int | None]"
 Progress: TypeAlias = Callable[[str], None]
@@ -58,6 +64,7 @@ class Request:
     libraries: bool = False
     name: str = ""
     outputs: tuple[str, ...] = ()
+    runner: bool = True
 
     def to_json(self) -> str:
         """The request as text for the child."""
@@ -116,12 +123,17 @@ def facts_of(module: Module) -> Facts:
 
 def compile_here(request: Request, progress: Progress = lambda stage: None) -> Bundle:
     """Compile in this process. Raises SmeltError."""
-    lowered = lower(request, progress)
-    with Staging(request.output) as stage:
-        return _write(request, lowered, stage, progress)
+    with ThreadPoolExecutor(1) as background:
+        # the first time for a platform its libc is built, which takes as long as a compile: beside it
+        prepared = background.submit(prepare, parse_target(request.target))
+        lowered = lower(request, progress)
+        with Staging(request.output) as stage:
+            return _write(request, lowered, stage, progress, prepared)
 
 
-def _write(request: Request, lowered: Lowered, stage: Staging, progress: Progress) -> Bundle:
+def _write(
+    request: Request, lowered: Lowered, stage: Staging, progress: Progress, prepared: Future[None]
+) -> Bundle:
     from smelt import __version__
 
     module, program, spec = lowered.module, lowered.program, lowered.spec
@@ -141,8 +153,10 @@ def _write(request: Request, lowered: Lowered, stage: Staging, progress: Progres
         weights_sha256=bytes.fromhex(digest) if digest else bytes(32),
     )
     progress("link")
+    prepared.result()
     build_library(spec, artifact.object, stage.path)
-    build_runner(spec, artifact.object, stage.path)
+    if request.runner:
+        build_runner(spec, artifact.object, stage.path)
     if request.static:
         build_static(spec, artifact.object, stage.path)
     shutil.copyfile(runtime_dir() / "smelt.h", stage.path / "smelt.h")

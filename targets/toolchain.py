@@ -284,7 +284,7 @@ def _static_libc(platform: Platform) -> Path:
 
 
 def _static_key(platform: Platform) -> tuple[object, ...]:
-    return (platform.static_zig, platform.zig_flags, "with its archives")
+    return (platform.static_zig, platform.zig_flags)
 
 
 def is_prepared(spec: TargetSpec) -> bool:
