@@ -1,4 +1,4 @@
-"""Real models, compiled once with their dynamic dims: right at every shape, in exactly the promised memory."""
+"""Real models, compiled once with dynamic dims: right at every shape, in exactly the promised memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conformance rows of the op table -> concrete inputs, types and naive kernels, for the tests of every target."""
+"""Rows of the op table -> concrete inputs, types and naive kernels, for the tests of every target."""
 
 from __future__ import annotations
 
