@@ -1,0 +1,149 @@
+"""One case in; its outcome out: compiled for this machine, run on the case's data, compared."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from smelt.conformance.cases import Case, DataSet, Value
+from smelt.core.diag import SmeltError
+from smelt.driver import Request, compile_here
+from smelt.session import Session, load
+
+Outcome: TypeAlias = Literal[
+    "pass", "unsupported", "invalid", "refused", "wrong", "internal", "crash", "hang"
+]
+"""pass; unsupported: refused by the compiler as such; invalid: a good model called bad; refused: by the
+compiled model, at run time; wrong: another answer; internal: an exception that is no refusal; crash: the
+process died; hang: the time limit."""
+BAD: tuple[Outcome, ...] = ("wrong", "internal", "crash", "hang")
+
+RANDOM = frozenset(
+    {"Bernoulli", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial"}
+)
+"""Ops whose numbers come from a generator that ONNX leaves open: only types and shapes are compared."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of one case and the reason, in one line."""
+
+    id: str
+    outcome: Outcome
+    reason: str = ""
+    seconds: float = 0.0
+
+
+def judge(case: Case, stage: Callable[[str], None] = lambda text: None) -> Result:
+    """Compile and run in this process. stage: told what comes next, in case the process dies of it."""
+    with tempfile.TemporaryDirectory(prefix="smelt-case-") as folder:
+        stage("compiling")
+        source = Path(folder) / "model.onnx"
+        source.write_bytes(case.model.SerializeToString())
+        out = os.path.join(folder, "out")
+        try:
+            bundle = compile_here(Request(str(source), "host", output=out, name="model", runner=False))
+        except SmeltError as e:
+            return Result(case.id, _kind(e), _line(e))
+        except Exception as e:
+            return Result(case.id, "internal", f"{_site(e)}{type(e).__name__}: {_line(e)}")
+        stage("running")
+        try:
+            session = load(bundle, threads=1)
+            found = [_run(session, case, d) for d in case.data]
+        except SmeltError as e:
+            return Result(case.id, "internal" if e.kind == "internal" else "refused", _line(e))
+        except Exception as e:
+            return Result(case.id, "internal", f"{_site(e)}{type(e).__name__}: {_line(e)}")
+    for outputs, (_, wanted) in zip(found, case.data, strict=True):
+        why = difference(case, outputs, wanted)
+        if why:
+            return Result(case.id, "wrong", why)
+    return Result(case.id, "pass")
+
+
+def _run(session: Session, case: Case, data: DataSet) -> list[Any]:
+    names = [v.name for v in case.model.graph.input]
+    known = {a.name for a in session.get_inputs()}
+    feed = {n: v for n, v in zip(names, data[0], strict=False) if n in known}
+    return session.run(None, feed)
+
+
+def _kind(e: SmeltError) -> Outcome:
+    kinds: dict[str, Outcome] = {"unsupported": "unsupported", "internal": "internal"}
+    return kinds.get(e.kind, "invalid")
+
+
+def _line(e: BaseException) -> str:
+    text = e.problems[0].message if isinstance(e, SmeltError) else str(e)
+    if isinstance(e, SmeltError) and len(e.problems) > 1:
+        text += f" (and {len(e.problems) - 1} more)"
+    return " ".join(text.split())[:300]
+
+
+def _site(e: BaseException) -> str:
+    """file:line of ours where the exception came from."""
+    site, tb = "", e.__traceback__
+    while tb is not None:
+        site = f"{Path(tb.tb_frame.f_code.co_filename).name}:{tb.tb_lineno}: "
+        tb = tb.tb_next
+    return site
+
+
+# ---------------------------------------------------------------- comparing
+
+
+def difference(case: Case, found: Sequence[Value], wanted: Sequence[Value]) -> str:
+    """What differs, by the rules of onnx.backend.test; '' when nothing does."""
+    if len(found) != len(wanted):
+        return f"{len(found)} outputs, wanted {len(wanted)}"
+    loose = bool(RANDOM & set(case.ops)) or ("Dropout" in case.ops and "training" in case.name)
+    for k, (f, w) in enumerate(zip(found, wanted, strict=True)):
+        why = _differs(f, w, case.rtol, case.atol, loose)
+        if why:
+            return f"output {k}: {why}"
+    return ""
+
+
+def _differs(found: Value, wanted: Value, rtol: float, atol: float, loose: bool) -> str:
+    if wanted is None or found is None:
+        return "" if found is wanted else f"{type(found).__name__}, wanted {type(wanted).__name__}"
+    if isinstance(wanted, list):
+        if not isinstance(found, list) or len(found) != len(wanted):
+            return f"a sequence of {len(found)}, wanted {len(wanted)}"
+        rows = (_differs(f, w, rtol, atol, loose) for f, w in zip(found, wanted, strict=True))
+        return next((r for r in rows if r), "")
+    if found.shape != wanted.shape:
+        return f"shape {list(found.shape)}, wanted {list(wanted.shape)}"
+    if wanted.dtype.kind in "OSU":
+        return "" if np.array_equal(found.astype(object), wanted.astype(object)) else "other strings"
+    if found.dtype != wanted.dtype:
+        return f"element type {found.dtype}, wanted {wanted.dtype}"
+    return "" if loose else _numbers(found, wanted, rtol, atol)
+
+
+def _numbers(found: Any, wanted: Any, rtol: float, atol: float) -> str:
+    if found.dtype.kind == "V" or found.dtype.name not in np.sctypeDict:  # ml_dtypes
+        if found.dtype.name == "bfloat16":
+            rtol = max(rtol, 2**-6)  # as onnx.backend.test: two units in the last place
+        found, wanted = found.astype(np.float32), wanted.astype(np.float32)
+    with np.errstate(all="ignore"):
+        try:
+            np.testing.assert_allclose(found, wanted, rtol=rtol, atol=atol)
+        except AssertionError:
+            wide = np.complex128 if found.dtype.kind == "c" else np.float64
+            away = np.abs(found.astype(wide) - wanted.astype(wide))
+            close = np.isclose(found, wanted, rtol=rtol, atol=atol, equal_nan=True)
+            at = tuple(int(i) for i in np.argwhere(~close)[0]) if not close.all() else ()
+            return (
+                f"{np.count_nonzero(~close)} of {close.size} elements differ, "
+                f"by up to {np.nanmax(away) if away.size else 0:.3g}; "
+                f"at {list(at)}: {found[at]}, wanted {wanted[at]}"
+            )
+    return ""

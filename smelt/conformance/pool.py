@@ -1,0 +1,136 @@
+"""Cases in, results out: judged in child processes, so that a crash or a hang costs one case only."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+from smelt.conformance.cases import FORMS, Form, in_form, shipped
+from smelt.conformance.judge import Result
+
+TIME_LIMIT = 90.0
+"""Seconds of wall time that one case may take, compilation included."""
+MEMORY = 12 << 30
+"""Bytes of address space that a child may have."""
+RENEW = 250
+"""Cases after which a child is replaced: each leaves a loaded library behind."""
+
+
+@dataclass
+class _Child:
+    process: BaseProcess
+    pipe: Connection
+    case: tuple[str, Form] | None = None
+    since: float = 0.0
+    stage: str = ""
+    done: int = 0
+
+
+def run(
+    wanted: Sequence[tuple[str, Form]],
+    jobs: int | None = None,
+    limit: float = TIME_LIMIT,
+    told: Callable[[Result], None] = lambda r: None,
+) -> list[Result]:
+    """Results of the cases (name, form), in their order. told: called as each becomes known."""
+    shipped()  # once, here; the children are forked and have them
+    todo = list(reversed(wanted))
+    results: dict[tuple[str, Form], Result] = {}
+    children = [_start() for _ in range(min(jobs or os.cpu_count() or 1, len(todo)))]
+    while children:
+        for c in list(children):
+            if c.case is None and not _feed(c, todo):
+                _stop(c)
+                children.remove(c)
+        ready = wait([c.pipe for c in children], timeout=0.5)
+        for k, c in enumerate(children):
+            result = _hear(c, c.pipe in ready, limit)
+            if result is not None and c.case is not None:
+                results[c.case] = result
+                told(result)
+                c.case = None
+                if result.outcome in ("crash", "hang") or c.done >= RENEW:
+                    _stop(c)
+                    children[k] = _start()
+    return [results[w] for w in wanted]
+
+
+def _start() -> _Child:
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    process = context.Process(target=_serve, args=(there,), daemon=True)
+    process.start()
+    there.close()
+    return _Child(process, here)
+
+
+def _stop(c: _Child) -> None:
+    c.pipe.close()
+    c.process.kill()
+    c.process.join()
+
+
+def _feed(c: _Child, todo: list[tuple[str, Form]]) -> bool:
+    if not todo:
+        return False
+    c.case, c.since, c.stage = todo.pop(), time.monotonic(), "starting"
+    c.done += 1
+    c.pipe.send(c.case)
+    return True
+
+
+def _hear(c: _Child, ready: bool, limit: float) -> Result | None:
+    """What became of the child's case; None while it is at work."""
+    if c.case is None:
+        return None
+    name = f"{c.case[1]}:{c.case[0]}"
+    passed = time.monotonic() - c.since
+    if ready:
+        try:
+            said = c.pipe.recv()
+        except (EOFError, ConnectionError):
+            c.process.join()
+            code = c.process.exitcode or 0
+            how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+            return Result(name, "crash", f"{how} while {c.stage}", passed)
+        if isinstance(said, Result):
+            return replace(said, seconds=passed)
+        c.stage = str(said)
+        return None
+    if passed > limit:
+        return Result(name, "hang", f"more than {limit:.0f} s while {c.stage}", passed)
+    return None
+
+
+def _serve(pipe: Connection) -> None:
+    """The child: judges what it is sent until the pipe closes."""
+    from smelt.conformance.judge import judge
+
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    table = {s.name: s for s in shipped()}
+    while True:
+        try:
+            name, form = pipe.recv()
+        except EOFError:
+            return
+        try:
+            result = judge(in_form(table[name], form), pipe.send)
+        except MemoryError:
+            result = Result(f"{form}:{name}", "internal", "out of memory")
+        pipe.send(result)
+
+
+def every(forms: Sequence[Form] = FORMS) -> list[tuple[str, Form]]:
+    """All cases in these forms."""
+    return [(s.name, form) for form in forms for s in shipped()]
