@@ -8,14 +8,14 @@ from typing import Any
 from smelt.core.dim import Dim
 from smelt.core.ir.graph import Module
 from smelt.core.plan.arena import ALIGNMENT
-from smelt.core.plan.program import HostProgram, Launch, ReadSymbol, Tensor
+from smelt.core.plan.program import HostProgram, Launch, Tensor, walk_steps
 
 
 def build_manifest(
     module: Module, program: HostProgram, *, model: Mapping[str, Any], compiler: Mapping[str, Any]
 ) -> dict[str, Any]:
     """model: name and sha256 of the source. compiler: smelt's version, target, machine, options."""
-    late = {s.symbol for s in program.run if isinstance(s, ReadSymbol)}
+    late = program.late()
     return {
         **compiler,
         "model": dict(model),
@@ -46,7 +46,7 @@ def build_manifest(
     }
 
 
-def _tensor(t: Tensor, late: set[str]) -> dict[str, Any]:
+def _tensor(t: Tensor, late: frozenset[str]) -> dict[str, Any]:
     shape = [_extent(d) for d in t.shape]
     symbols = {s for d in t.shape for s in d.symbols}
     return {"name": t.name, "dtype": t.dtype.name, "shape": shape, "late": bool(symbols & late)}
@@ -58,9 +58,9 @@ def _extent(d: Dim) -> int | str:
 
 
 def _kernels(module: Module, program: HostProgram) -> list[dict[str, Any]]:
-    """Each kernel once, in the order of first launch, with how often the host launches it."""
+    """Each kernel once, in the order of first launch, with at how many places the host launches it."""
     launches: dict[str, int] = {}
-    for s in program.run:
+    for s in walk_steps(program.run):
         if isinstance(s, Launch):
             e = program.entries[s.entry]
             launches[e.kernel] = launches.get(e.kernel, 0) + (e.statement == 0)
@@ -78,7 +78,7 @@ def _kernels(module: Module, program: HostProgram) -> list[dict[str, Any]]:
 
 def _values(module: Module, program: HostProgram) -> list[dict[str, Any]]:
     """Where each stored value lives, under its ONNX name."""
-    values = module.main.values()
+    values = {v.name: v for node in module.main.walk() for v in node.outputs}
     return [
         {
             "name": (values[p.value].origin if p.value in values else "") or p.value,

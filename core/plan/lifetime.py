@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from smelt.core.dim import Dim, Facts, product
+from smelt.core.dim import YES, Dim, Facts, dmax, product, to_dim
 from smelt.core.dtype import DType
-from smelt.core.ir.graph import Graph, Module, Node, Ref
+from smelt.core.ir.graph import Graph, Module, Ref, TensorType, Value
 from smelt.core.ir.kernel import Kernel, Load, Stmt, Store, walk, walk_expr
-from smelt.core.ops import OPS
+from smelt.core.plan.items import Arm, Item, Timeline, timeline, walk_items
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,6 @@ class Storage:
 def bytes_of(dtype: DType, shape: tuple[Dim, ...]) -> Dim:
     """Compact size of a tensor."""
     return product(shape) * dtype.bytes
-
-
-def is_view(node: Node) -> bool:
-    """The output has the bytes of the first input."""
-    return node.op in OPS and OPS[node.op].view
 
 
 def in_place_inputs(kernel: Kernel) -> dict[int, tuple[int, ...]]:
@@ -73,105 +68,351 @@ def _read_at_store(name: str, mine: list[Store], body: tuple[Stmt, ...]) -> bool
 
 
 @dataclass(frozen=True, slots=True)
-class Storages:
-    """of: the root of every value (weights and inputs are their own roots). rows: arena candidates,
-    in order of first use."""
+class Move:
+    """Behind a round, what the storage `to` holds becomes the value `source` (a root). reserve: `to` has an
+    arena of its own, which gets the new size first."""
 
+    to: Ref
+    source: Ref
+    bytes: Dim
+    reserve: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LoopPlan:
+    """copied: numbers of the carried values whose first state is copied in. moves: what happens behind each
+    round, in order. counter, flag: storages of the round's number and the condition ('': nobody reads it)."""
+
+    copied: frozenset[int]
+    moves: tuple[Move, ...]
+    counter: Ref
+    flag: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A storage that is part of a stack: element `counter` of so many bytes."""
+
+    stack: Ref
+    bytes: Dim
+    counter: str
+
+
+@dataclass(frozen=True)
+class Storages:
+    """of: the root of every value (weights and inputs are their own roots). rows: arena candidates, in
+    order of first use. alone: storages whose size changes while they hold something (a carried value that
+    grows, a stack of unknown height), by root, each in an arena of its own. slices: roots that lie inside a
+    stack. loops: by the loop's position."""
+
+    time: Timeline
     of: Mapping[Ref, Ref]
     rows: tuple[Storage, ...]
+    alone: Mapping[Ref, Dim] = field(default_factory=dict)
+    slices: Mapping[Ref, Slice] = field(default_factory=dict)
+    loops: Mapping[int, LoopPlan] = field(default_factory=dict)
+
+    def root(self, ref: Ref) -> Ref:
+        """The storage of a value."""
+        return self.of.get(ref, ref)
 
 
 def storages(module: Module, graph: Graph, facts: Facts, reuse_in_place: bool = True) -> Storages:
-    """Group values into storages and compute lifetimes over node positions.
+    """Group values into storages and compute lifetimes over positions.
 
-    Graph inputs and weights are never written, so no output takes over their storage.
+    Graph inputs and weights are never written, so no output takes over their storage. What a loop carries
+    has one storage, which the body's result is written to straight where the old state is not read any
+    more; a stack of known height is written slice by slice where it lies.
     """
-    roots: dict[Ref, Ref] = {v.name: v.name for v in graph.inputs}
-    owned: set[Ref] = set()
-    sizes: dict[Ref, Dim] = {}
-    last: dict[Ref, int] = {}
-    first: dict[Ref, int] = {}
+    return _Layout(module, graph, facts, reuse_in_place).storages()
 
-    def root(ref: Ref) -> Ref:
-        return roots.get(ref, ref)
 
-    uses = _last_uses(graph, root_of_views(graph))
-    end = len(graph.nodes)
-    may = {name: in_place_inputs(k) for name, k in module.kernels.items()} if reuse_in_place else {}
-    outputs = {root_of_views(graph).get(r, r) for r in graph.outputs}
-    for position, node in enumerate(graph.nodes):
-        if is_view(node):
-            roots[node.output.name] = root(node.inputs[0])
-            continue
+class _Layout:
+    """The walk over the items of one graph."""
+
+    def __init__(self, module: Module, graph: Graph, facts: Facts, reuse_in_place: bool) -> None:
+        self.facts = facts
+        self.weights = module.weights
+        self.time = timeline(graph)
+        self.may = (
+            {name: in_place_inputs(k) for name, k in module.kernels.items()} if reuse_in_place else {}
+        )
+        self.types = _types(graph, self.time)
+        self.uses = _last_uses(graph, self.time)
+        self.outputs = {self.time.value(r) for r in graph.outputs}
+        self.roots: dict[Ref, Ref] = {v.name: v.name for v in graph.inputs}
+        self.sizes: dict[Ref, Dim] = {}  # of the storages that are ours
+        self.first: dict[Ref, int] = {}
+        self.last: dict[Ref, int] = {}
+        self.alone: dict[Ref, Dim] = {}
+        self.slices: dict[Ref, Slice] = {}
+        self.loops: dict[int, LoopPlan] = {}
+        self.wanted: dict[Ref, Ref] = {}  # values that have a storage before the node that makes them
+        self.stacked: dict[Ref, Slice] = {}
+
+    def storages(self) -> Storages:
+        self.walk(self.time.items)
+        roots = dict(self.roots)
+        for view, value in self.time.under.items():
+            roots[view] = self.root(value)
+        rows = tuple(
+            Storage(r, self.sizes[r], self.first[r], self.last[r])
+            for r in sorted(self.sizes, key=self.first.__getitem__)
+        )
+        return Storages(self.time, roots, rows, self.alone, self.slices, self.loops)
+
+    # ------------------------------------------------------------ small answers
+
+    def root(self, ref: Ref) -> Ref:
+        value = self.time.value(ref)
+        return self.roots.get(value, value)
+
+    def bytes(self, t: TensorType) -> Dim:
+        return self.facts.simplify(bytes_of(t.dtype, t.shape))
+
+    def known(self, t: TensorType, at: int) -> bool:
+        """Whether the size is known before the node at that position."""
+        return self.time.stage(*t.shape) < at
+
+    def same_bytes(self, a: TensorType, b: TensorType) -> bool:
+        x, y = self.bytes(a), self.bytes(b)
+        return x == y or self.facts.prove_eq(x, y) is YES
+
+    def own(self, ref: Ref, size: Dim, first: int, last: int) -> None:
+        """A new storage. What may not come to be (a branch not taken) must not have a negative size."""
+        self.roots[ref] = ref
+        if self.facts.prove_le(to_dim(0), size) is not YES:
+            size = dmax(size, 0)
+        self.sizes[ref], self.first[ref], self.last[ref] = size, first, max(first, last)
+
+    def own_value(self, v: Value, first: int) -> None:
+        self.own(v.name, self.bytes(v.type), first, self.uses.get(v.name, first))
+
+    def join(self, ref: Ref, root: Ref, until: int = -1) -> None:
+        """The value lies in a storage that is there, which lives as long as it."""
+        self.roots[ref] = root
+        if root in self.last:
+            self.last[root] = max(self.last[root], self.uses.get(ref, -1), until)
+
+    # ------------------------------------------------------------ nodes
+
+    def walk(self, items: tuple[Item, ...]) -> None:
+        steps = {"if": self.branch, "loop": self.loop}
+        for item in items:
+            steps.get(item.node.op, self.plain)(item)
+
+    def plain(self, item: Item) -> None:
         taken: set[Ref] = set()
-        for n, v in enumerate(node.outputs):
-            need = bytes_of(v.type.dtype, v.type.shape)
-            over = _taken_over(node, n, may, root, owned, uses, position, taken, outputs, v.name)
-            if over is not None:
-                roots[v.name] = over
+        for n, v in enumerate(item.node.outputs):
+            if v.name in self.wanted:
+                self.join(v.name, self.wanted[v.name])
+            elif v.name in self.stacked:
+                self.roots[v.name] = v.name
+                self.slices[v.name] = self.stacked[v.name]
+            elif (over := self.taken_over(item, n, v.name, taken)) is not None:
                 taken.add(over)
-                # the storage now lives as long as the new value does
-                uses[over] = max(uses.get(over, position), uses.get(v.name, position))
+                self.join(v.name, over)
+            else:
+                self.own_value(v, item.start)
+
+    def taken_over(self, item: Item, n: int, value: Ref, taken: set[Ref]) -> Ref | None:
+        """The storage that output n of the node may overwrite: of an input that dies here."""
+        if value in self.outputs:
+            return None
+        roots = [self.root(r) for r in item.node.inputs]
+        for k in self.may_take(item, n):
+            r = roots[k]
+            if r not in self.sizes or r in taken or self.last[r] != item.start or roots.count(r) > 1:
                 continue
-            roots[v.name] = v.name
-            owned.add(v.name)
-            sizes[v.name], first[v.name] = need, position
-    for ref in owned:
-        last[ref] = max(first[ref], uses.get(ref, first[ref]))
-    for ref in graph.outputs:
-        r = root(ref)
-        if r in owned:
-            last[r] = end
-    rows = tuple(
-        Storage(r, facts.simplify(sizes[r]), first[r], last[r]) for r in sorted(owned, key=first.__getitem__)
-    )
-    return Storages(roots, rows)
+            return r
+        return None
+
+    def may_take(self, item: Item, n: int) -> tuple[int, ...]:
+        if item.node.op != "call_kernel":
+            return ()
+        return self.may.get(str(item.node.attr("kernel")), {}).get(n, ())
+
+    # ------------------------------------------------------------ branches
+
+    def branch(self, item: Item) -> None:
+        """Results of a size known before lie in one storage that both branches write to; others get theirs
+        behind the branches."""
+        early = [self.known(v.type, item.start) for v in item.node.outputs]
+        for v, known in zip(item.node.outputs, early, strict=True):
+            if v.name in self.wanted:
+                self.join(v.name, self.wanted[v.name])
+            else:
+                self.own_value(v, item.start if known else item.arms[0].end)
+        for arm in item.arms:
+            made = _made_in(arm)
+            for v, known, ref in zip(item.node.outputs, early, arm.graph.outputs, strict=True):
+                value = self.time.value(ref)
+                if not known or value not in made or value in self.wanted:
+                    continue
+                if self.same_bytes(self.types[value], v.type):
+                    self.wanted[value] = self.roots[v.name]
+            self.walk(arm.items)
+
+    # ------------------------------------------------------------ loops
+
+    def loop(self, item: Item) -> None:
+        (arm,) = item.arms
+        states, results = arm.graph.inputs[2:], item.node.outputs
+        copied: set[int] = set()
+        taken: set[Ref] = set()
+        for k, (state, first) in enumerate(zip(states, item.node.inputs[2:], strict=True)):
+            self.state(item, k, state, results[k], first, copied, taken)
+        counter, flag = (self.cell(item, v) for v in arm.graph.inputs[:2])
+        made = _made_in(arm)
+        for state, ref in zip(states, arm.graph.outputs[1:], strict=False):
+            self.written_straight(state, self.time.value(ref), made)
+        for v, ref in zip(results[len(states) :], arm.graph.outputs[1 + len(states) :], strict=True):
+            self.stack(item, v, self.time.value(ref), made)
+        self.walk(arm.items)
+        moves = self.moves(item, arm)
+        self.loops[item.start] = LoopPlan(frozenset(copied), tuple(moves), counter, flag)
+
+    def state(
+        self, item: Item, k: int, state: Value, result: Value, first: Ref, copied: set[int], taken: set[Ref]
+    ) -> None:
+        """The storage of carried value k: before, in and behind the loop."""
+        if not self.known(state.type, item.start):
+            self.alone[result.name] = self.bytes(state.type)
+            self.roots[result.name] = self.roots[state.name] = result.name
+            copied.add(k)
+            return
+        before = self.root(first)
+        if result.name in self.wanted:
+            root = self.wanted[result.name]
+            copied.add(k)
+        elif before in self.sizes and self.last[before] == item.start and before not in taken:
+            root = before
+            taken.add(before)
+        else:
+            root = result.name
+            self.own(root, self.bytes(state.type), item.start, item.end)
+            copied.add(k)
+        self.join(result.name, root, item.end)
+        self.roots[state.name] = root
+
+    def cell(self, item: Item, v: Value) -> Ref:
+        """A storage for the round's number or the condition, where the body reads it."""
+        if v.name not in self.uses:
+            return ""
+        self.own(v.name, to_dim(v.type.dtype.bytes), item.start, item.end)
+        return v.name
+
+    def written_straight(self, state: Value, value: Ref, made: Mapping[Ref, Item]) -> None:
+        """Let the body write the next state over this one, where this one is not read any more."""
+        item, root = made.get(value), self.roots[state.name]
+        if item is None or value in self.wanted or root in self.alone:
+            return
+        if not self.same_bytes(state.type, self.types[value]):
+            return
+        read = self.uses.get(state.name, -1)
+        if read < item.start or (read == item.start and self.overwrites(item, value, state.name)):
+            self.wanted[value] = root
+
+    def overwrites(self, item: Item, value: Ref, state: Ref) -> bool:
+        n = next(n for n, v in enumerate(item.node.outputs) if v.name == value)
+        read = [self.time.value(r) for r in item.node.inputs]
+        return read.count(state) == 1 and read.index(state) in self.may_take(item, n)
+
+    def stack(self, item: Item, v: Value, value: Ref, made: Mapping[Ref, Item]) -> None:
+        """What rounds add up to: whole from the start where its size is known, else it grows."""
+        if not self.known(v.type, item.start):
+            self.alone[v.name] = self.bytes(v.type)
+            self.roots[v.name] = v.name
+            return
+        if v.name in self.wanted:
+            self.join(v.name, self.wanted[v.name])
+        else:
+            self.own(v.name, self.bytes(v.type), item.start, max(item.end, self.uses.get(v.name, -1)))
+        maker = made.get(value)
+        if maker is not None and not maker.arms and value not in self.wanted and value not in self.stacked:
+            size = self.bytes(self.types[value])
+            self.stacked[value] = Slice(self.roots[v.name], size, item.counter)
+
+    def moves(self, item: Item, arm: Arm) -> list[Move]:
+        """The next states into their storages, in an order that reads each before it is overwritten."""
+        waiting: list[Move] = []
+        states = arm.graph.inputs[2:]
+        for state, ref in zip(states, arm.graph.outputs[1:], strict=False):
+            to, source = self.roots[state.name], self.root(ref)
+            if to != source:
+                size = self.bytes(self.type_of(ref))
+                waiting.append(Move(to, source, size, to in self.alone))
+        sizes = {self.roots[s.name]: self.bytes(s.type) for s in states}
+        done: list[Move] = []
+        while waiting:
+            free = next((m for m in waiting if all(o.source != m.to for o in waiting)), None)
+            if free is not None:
+                waiting.remove(free)
+                done.append(free)
+                continue
+            # a ring: its first state is put aside
+            m = waiting[0]
+            aside = f"aside.{item.start}.{len(done)}"
+            if m.reserve:
+                self.alone[aside] = sizes[m.to]
+                self.roots[aside] = aside
+            else:
+                self.own(aside, sizes[m.to], arm.end, arm.end)
+            done.append(Move(aside, m.to, sizes[m.to], m.reserve))
+            waiting = [
+                Move(o.to, aside, o.bytes, o.reserve) if o.source == m.to else o for o in waiting
+            ]
+        return done
+
+    def type_of(self, ref: Ref) -> TensorType:
+        """The type of the value or weight below a ref."""
+        value = self.time.value(ref)
+        return self.types[value] if value in self.types else self.weights[value].type
 
 
-def root_of_views(graph: Graph) -> dict[Ref, Ref]:
-    """The value under each chain of views."""
-    under: dict[Ref, Ref] = {}
-    for node in graph.nodes:
-        if is_view(node):
-            source = node.inputs[0]
-            under[node.output.name] = under.get(source, source)
-    return under
+def _made_in(arm: Arm) -> dict[Ref, Item]:
+    """The values that nodes of the region itself make."""
+    return {v.name: item for item in arm.items for v in item.node.outputs}
 
 
-def _last_uses(graph: Graph, under: Mapping[Ref, Ref]) -> dict[Ref, int]:
-    """Position of the last node that reads each value (through views); views themselves do not read."""
+def _types(graph: Graph, time: Timeline) -> dict[Ref, TensorType]:
+    found = {v.name: v.type for v in graph.inputs}
+    for item in walk_items(time.items):
+        found.update((v.name, v.type) for v in item.node.outputs)
+        for arm in item.arms:
+            found.update((v.name, v.type) for v in arm.graph.inputs)
+    return found
+
+
+def _last_uses(graph: Graph, time: Timeline) -> dict[Ref, int]:
+    """Position of the last read of each value (through views; views themselves do not read). What a loop
+    reads from outside is read until the loop ends."""
     uses: dict[Ref, int] = {}
-    for position, node in enumerate(graph.nodes):
-        if is_view(node):
-            continue
-        for ref in node.inputs:
-            uses[under.get(ref, ref)] = position
-    for ref in graph.outputs:
-        uses[under.get(ref, ref)] = len(graph.nodes)
+    home: dict[Ref, int] = {}
+
+    def define(values: Iterable[Value], path: Sequence[int]) -> None:
+        home.update((v.name, len(path)) for v in values)
+
+    def read(refs: Iterable[Ref], at: int, path: Sequence[int]) -> None:
+        for ref in refs:
+            value = time.value(ref)
+            depth = home.get(value, 0)
+            uses[value] = max(uses.get(value, -1), path[depth] if depth < len(path) else at)
+
+    def visit(items: tuple[Item, ...], path: tuple[int, ...]) -> None:
+        for item in items:
+            read((r for r in item.node.inputs if r), item.start, path)
+            inner = (*path, item.end) if item.node.op == "loop" else path
+            for arm in item.arms:
+                define(arm.graph.inputs, inner)
+                visit(arm.items, inner)
+                read(arm.graph.outputs, arm.end, inner)
+            define(item.node.outputs, path)
+
+    define(graph.inputs, ())
+    visit(time.items, ())
+    read(graph.outputs, time.end, ())
     return uses
 
 
-def _taken_over(
-    node: Node,
-    n: int,
-    may: Mapping[str, dict[int, tuple[int, ...]]],
-    root: object,
-    owned: set[Ref],
-    uses: Mapping[Ref, int],
-    position: int,
-    taken: set[Ref],
-    outputs: set[Ref],
-    value: Ref,
-) -> Ref | None:
-    """The storage that output n of the node may overwrite: of an input that dies here."""
-    if node.op != "call_kernel" or value in outputs:
-        return None
-    for k in may.get(str(node.attr("kernel")), {}).get(n, ()):
-        ref = node.inputs[k]
-        r: Ref = root(ref)  # type: ignore[operator]
-        if r not in owned or r in taken or r in outputs or uses.get(r) != position:
-            continue
-        if sum(root(i) == r for i in node.inputs) > 1:  # type: ignore[operator]
-            continue
-        return r
-    return None
+__all__ = ["LoopPlan", "Move", "Slice", "Storage", "Storages", "bytes_of", "in_place_inputs", "storages"]

@@ -1,12 +1,14 @@
 """The host program: what runs on the host between inputs and outputs, as data. Printed by `inspect`.
 
 Two phases. `plan` binds symbols from input shapes, checks them and evaluates every Dim that the launches
-need into numbered slots; it runs only when a shape changed. `run` launches kernels with those slots;
-sizes that only a kernel finds out (`ReadSymbol`) start a new stage, whose slots are evaluated there.
+need into numbered slots; it runs only when a shape changed. `run` launches kernels with those slots, takes
+branches and repeats loops. Sizes that only a run tells (`ReadSymbol`, `Assign`) are evaluated where they are
+used; what they size lies in further arenas, which are reserved once the sizes are known.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -91,10 +93,11 @@ class Evaluate:
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """Arena `arena` (1 and up) gets the bytes in slot `slot`."""
+    """Arena `arena` (1 and up) gets that many bytes. What it held is lost when it grows, unless `keep`."""
 
     arena: int
-    slot: int
+    bytes: Dim
+    keep: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,42 @@ class Copy:
     bytes: Dim
 
 
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Symbols become the values of Dims; all Dims are evaluated before the first symbol changes."""
+
+    symbols: tuple[tuple[str, Dim], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """An integer element in memory becomes the value of a Dim."""
+
+    at: Address
+    value: Dim
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """`then` where the symbol is not 0, else `otherwise`."""
+
+    symbol: str
+    then: tuple[Step, ...]
+    otherwise: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """`body` while counter < limit (None: no limit of the model's own) and the symbol `going` is not 0
+    (None: always). The counter starts at 0 and counts finished rounds; it keeps its value behind the loop."""
+
+    counter: str
+    limit: Dim | None
+    going: str | None
+    body: tuple[Step, ...]
+
+
 Step: TypeAlias = (
     BindInput
     | CheckInput
@@ -155,7 +194,22 @@ Step: TypeAlias = (
     | CallLibrary
     | ReadSymbol
     | Copy
+    | Assign
+    | Write
+    | Branch
+    | Repeat
 )
+
+
+def walk_steps(steps: tuple[Step, ...]) -> Iterator[Step]:
+    """All steps, those of branches and loops after the step that holds them."""
+    for s in steps:
+        yield s
+        if isinstance(s, Branch):
+            yield from walk_steps(s.then)
+            yield from walk_steps(s.otherwise)
+        elif isinstance(s, Repeat):
+            yield from walk_steps(s.body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +236,7 @@ class WeightPlace:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a value of the main graph lives and when: for `inspect` and for the overlap check."""
+    """Where a value lives and when: for `inspect` and for the overlap check."""
 
     value: str
     arena: int
@@ -211,3 +265,15 @@ class HostProgram:
     weights: tuple[WeightPlace, ...]
     weights_bytes: int
     placements: tuple[Placement, ...] = ()
+
+    def late(self) -> frozenset[str]:
+        """Symbols that get their values while the model runs."""
+        found: set[str] = set()
+        for s in walk_steps(self.run):
+            if isinstance(s, ReadSymbol):
+                found.add(s.symbol)
+            elif isinstance(s, Assign):
+                found.update(name for name, _ in s.symbols)
+            elif isinstance(s, Repeat):
+                found.add(s.counter)
+        return frozenset(found)

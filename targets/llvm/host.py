@@ -13,7 +13,9 @@ from smelt.core.dtype import DType
 from smelt.core.ir.graph import Library, Module
 from smelt.core.plan.program import (
     Address,
+    Assign,
     BindInput,
+    Branch,
     CallLibrary,
     Check,
     CheckInput,
@@ -23,11 +25,14 @@ from smelt.core.plan.program import (
     Launch,
     OpenOutput,
     ReadSymbol,
+    Repeat,
     Reserve,
     Step,
     Tensor,
+    Write,
+    walk_steps,
 )
-from smelt.targets.llvm.builder import Builder, Value
+from smelt.targets.llvm.builder import Builder, Scope, Value
 from smelt.targets.llvm.index import Env, Indexer
 
 ABI_VERSION = 2
@@ -143,6 +148,12 @@ class _Host:
         at = self.b.pure(f"getelementptr {elem}, ptr {base.text}, i64 {n}", "ptr", 0, base)
         return self.b.here(f"load {elem}, ptr {at.text}", elem, 0)
 
+    def early(self, base: Value, n: int, elem: str) -> Value:
+        """base[n] loaded where the function runs in any case, so that it serves everywhere behind."""
+        root = self.b.root
+        at = self.b.at(root, f"getelementptr {elem}, ptr {base.text}, i64 {n}", "ptr", 0, None)
+        return self.b.at(root, f"load {elem}, ptr {at.text}", elem, 0, None)
+
     def store(self, base: Value, n: int, value: Value) -> None:
         at = self.b.pure(f"getelementptr i64, ptr {base.text}, i64 {n}", "ptr", 0, base)
         self.b.effect(f"store i64 {value.text}, ptr {at.text}")
@@ -156,7 +167,7 @@ class _Host:
         fail, go_on = self.b.block("leave"), self.b.block("next")
         self.b.effect(f"br i1 {bad.text}, label %{fail.label}, label %{go_on.label}")
         fail.lines.append(f"ret {status.typed}")
-        self.b.root.block = go_on
+        self.b.scope.block = go_on
 
     def leave_if_failed(self, status: Value) -> None:
         self.leave_if(self.compare("ne", status, self.b.integer(0, "i32")), status)
@@ -171,7 +182,7 @@ class _Host:
             f"{status} = call i32 @smelt_rt_fail(ptr %rt, i32 {check}, {got.typed}, {want.typed})"
         )
         fail.lines.append(f"ret i32 {status}")
-        self.b.root.block = go_on
+        self.b.scope.block = go_on
 
     def compare(self, how: str, a: Value, b: Value) -> Value:
         return self.b.here(f"icmp {how} {a.typed}, {b.text}", "i1", 0)
@@ -231,7 +242,11 @@ class _Plan(_Host):
 
 
 class _Run(_Host):
-    """Launch everything with the slots that plan filled."""
+    """Launch everything with the slots that plan filled.
+
+    Symbols that the run itself sets live in the state, addresses that it gets in variables on the stack:
+    both are loaded at each use, since branches and loops change them.
+    """
 
     def steps(self) -> Sequence[Step]:
         return self.program.run
@@ -245,11 +260,14 @@ class _Run(_Host):
         }
         self.slots = dict(self.program.dim_slots)
         self.symbols = dict(self.program.symbol_slots)
+        self.late = self.program.late()
         self.loaded: dict[int, Value] = {}
-        widest = max([1, *(len(_arguments(s)) for s in self.program.run)])
+        every = list(walk_steps(self.program.run))
+        widest = max([1, *(len(_arguments(s)) for s in every)])
         self.b.allocas.append(f"%args = alloca [{widest} x i64], align 16")
         self.args = self.argument("args", "ptr")
-        self.late = {s.symbol for s in self.program.run if isinstance(s, ReadSymbol)}
+        for key in sorted({k for s in every if (k := _opens(s)) is not None}):
+            self.b.allocas.append(f"%{_variable(key)} = alloca i64")
         for name, slot in self.symbols.items():
             if name not in self.late:
                 self.symbol(name, self.slot(slot))
@@ -257,20 +275,27 @@ class _Run(_Host):
 
     def slot(self, n: int) -> Value:
         if n not in self.loaded:
-            self.loaded[n] = self.element(self.state, n, "i64")
+            self.loaded[n] = self.early(self.state, n, "i64")
         return self.loaded[n]
 
     def value(self, d: Dim) -> Value:
-        if not d.is_const and d in self.slots and not d.symbols & self.late:
+        late = d.symbols & self.late
+        if not d.is_const and d in self.slots and not late:
             return self.slot(self.slots[d])
+        for name in sorted(late):
+            self.symbol(name, self.element(self.state, self.symbols[name], "i64"))
         return super().value(d)
+
+    def set(self, symbol: str, value: Value) -> None:
+        self.store(self.state, self.symbols[symbol], value)
 
     def address(self, a: Address) -> Value:
         key = (a.base, a.number)
-        if key not in self.bases:
-            assert a.base == "input", a
-            self.bases[key] = self.element(self.inputs, a.number, "i64")
-        base = self.bases[key]
+        if a.base == "input" and key not in self.bases:
+            self.bases[key] = self.early(self.inputs, a.number, "i64")
+        base = self.bases.get(key)
+        if base is None:
+            base = self.b.here(f"load i64, ptr %{_variable(key)}", "i64", 0)
         if a.offset.const_or_none == 0:
             return base
         return self.b.here(f"add i64 {base.text}, {self.value(a.offset).text}", "i64", 0)
@@ -285,43 +310,77 @@ class _Run(_Host):
             case Launch(entry, buffers, dims, groups):
                 self.fill([*map(self.address, buffers), *map(self.value, dims)])
                 count = self.value(groups)
-                self.leave_if_failed(
-                    self.call("smelt_rt_launch", "i32", rt, b.integer(entry, "i32"), self.args, count)
-                )
+                self.must("smelt_rt_launch", rt, b.integer(entry, "i32"), self.args, count)
             case CallLibrary(library, buffers, dims):
                 self.fill([*map(self.address, buffers), *map(self.value, dims)])
-                self.leave_if_failed(
-                    self.call("smelt_rt_library", "i32", rt, b.integer(library, "i32"), self.args)
-                )
+                self.must("smelt_rt_library", rt, b.integer(library, "i32"), self.args)
             case OpenOutput(n, shape):
                 self.fill([self.value(d) for d in shape])
-                self.bases["output", n] = self.opened(
-                    self.call("smelt_rt_output", "i64", rt, b.integer(n, "i32"), self.args)
-                )
-            case Reserve(arena, slot):
-                size = self.slot(slot)
-                self.bases["arena", arena] = self.opened(
-                    self.call("smelt_rt_reserve", "i64", rt, b.integer(arena, "i32"), size)
-                )
-            case Evaluate(slot, dim):
-                value = self.value(dim)
-                self.store(self.state, slot, value)
-                self.loaded[slot] = value
+                at = self.call("smelt_rt_output", "i64", rt, b.integer(n, "i32"), self.args)
+                self.opened(("output", n), at)
+            case Reserve(arena, size, keep):
+                name = "smelt_rt_grow" if keep else "smelt_rt_reserve"
+                at = self.call(name, "i64", rt, b.integer(arena, "i32"), self.value(size))
+                self.opened(("arena", arena), at)
             case ReadSymbol():
                 self.read(step)
+            case Assign(symbols):
+                values = [(name, self.value(d)) for name, d in symbols]
+                for name, v in values:
+                    self.set(name, v)
+            case Write(to, value, dtype):
+                place, width = self.address(to), b.integer(dtype.bytes, "i32")
+                self.must("smelt_rt_write", rt, place, self.value(value), width)
             case Copy(to, source, size):
-                places = self.address(to), self.address(source)
-                self.leave_if_failed(self.call("smelt_rt_copy", "i32", rt, *places, self.value(size)))
+                self.must("smelt_rt_copy", rt, self.address(to), self.address(source), self.value(size))
             case Check():
                 self.check(step)
+            case Branch(symbol, then, otherwise):
+                taken = self.compare("ne", self.value(_sym(symbol)), b.integer(0))
+                b.branch(taken, lambda: self.arm(then), lambda: self.arm(otherwise))
+            case Repeat():
+                self.repeat(step)
             case _:
                 raise AssertionError(f"{step} in the run phase")
 
-    def opened(self, address: Value) -> Value:
+    def must(self, name: str, *args: Value) -> None:
+        """A call that returns a status, and an early return where that is no success."""
+        self.leave_if_failed(self.call(name, "i32", *args))
+
+    def arm(self, steps: Sequence[Step]) -> list[Value]:
+        for s in steps:
+            self.step(s)
+        return []
+
+    def repeat(self, s: Repeat) -> None:
+        """counter = 0; while (counter < limit && going) { round; body; counter++ }"""
+        b, outer, before = self.b, self.b.scope, self.b.scope.block
+        zero, one = b.integer(0), b.integer(1)
+        limit = None if s.limit is None else self.value(s.limit)
+        self.set(s.counter, zero)
+        head, body, leave = b.block("rounds"), b.block("round"), b.block("exit")
+        b.scope = inner = Scope(outer, head, False)
+        again = [] if limit is None else [self.compare("slt", self.value(_sym(s.counter)), limit)]
+        if s.going is not None:
+            again.append(self.compare("ne", self.value(_sym(s.going)), zero))
+        test = again[0] if again else b.integer(1, "i1")
+        if len(again) == 2:
+            test = b.here(f"and i1 {again[0].text}, {again[1].text}", "i1", 0)
+        b.effect(f"br i1 {test.text}, label %{body.label}, label %{leave.label}")
+        inner.block = body
+        self.must("smelt_rt_round", self.argument("rt", "ptr"), self.value(_sym(s.counter)))
+        self.arm(s.body)
+        self.set(s.counter, self.b.here(f"add i64 {self.value(_sym(s.counter)).text}, {one.text}", "i64", 0))
+        b.effect(f"br label %{head.label}")
+        # only now: what is invariant in the loop has landed before it
+        before.lines.append(f"br label %{head.label}")
+        b.scope, outer.block = outer, leave
+
+    def opened(self, key: tuple[str, int], address: Value) -> None:
         """An address from the runtime; 0 means it failed and has said why."""
         # -1: the runtime keeps the status of the failure and returns that one to the caller
         self.leave_if(self.compare("eq", address, self.b.integer(0)), self.b.integer(-1, "i32"))
-        return address
+        self.b.effect(f"store i64 {address.text}, ptr %{_variable(key)}")
 
     def read(self, s: ReadSymbol) -> None:
         b = self.b
@@ -332,8 +391,18 @@ class _Run(_Host):
         value = b.intrinsic("smax", "i64", 0, value, self.value(s.low))
         if s.high is not None:
             value = b.intrinsic("smin", "i64", 0, value, self.value(s.high))
-        self.symbol(s.symbol, value)
-        self.store(self.state, self.symbols[s.symbol], value)
+        self.set(s.symbol, value)
+
+
+def _opens(step: Step) -> tuple[str, int] | None:
+    """The base whose address a step gets from the runtime."""
+    if isinstance(step, OpenOutput):
+        return "output", step.output
+    return ("arena", step.arena) if isinstance(step, Reserve) else None
+
+
+def _variable(key: tuple[str, int]) -> str:
+    return f"{key[0]}.{key[1]}"
 
 
 def _arguments(step: Step) -> Sequence[object]:

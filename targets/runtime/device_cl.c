@@ -250,8 +250,15 @@ void rt_device_close(smelt_rt *rt) {
 }
 
 /* ---- memory ---- */
+static smelt_addr no_space(smelt_rt *rt, const char *what, uint64_t bytes, int32_t code) {
+  rt_error(rt, SMELT_DEVICE, "OpenCL device '%s': %s wants %llu bytes and gets none (code %d); use smaller shapes", rt->device->name, what,
+           (unsigned long long)bytes, (int)code);
+  return 0;
+}
+
+enum { UNIT = 4096 };
+
 static smelt_addr grow_space(smelt_rt *rt, uint32_t i, uint64_t bytes, const char *what) {
-  enum { UNIT = 4096 };
   rt_device *d = rt->device;
   cl_space *space = &d->spaces[i];
   if (space->memory && bytes <= space->capacity) return address(i);
@@ -259,18 +266,33 @@ static smelt_addr grow_space(smelt_rt *rt, uint32_t i, uint64_t bytes, const cha
   int32_t code = 0;
   release_space(d, space);
   if (rounded <= SIZE_MAX / 2) space->memory = d->cl.clCreateBuffer(d->context, CL_MEM_READ_WRITE, (size_t)rounded, NULL, &code);
-  if (!space->memory) {
-    rt_error(rt, SMELT_DEVICE, "OpenCL device '%s': %s wants %llu bytes and gets none (code %d); use smaller shapes", d->name, what,
-             (unsigned long long)bytes, (int)code);
-    return 0;
-  }
+  if (!space->memory) return no_space(rt, what, bytes, code);
   space->capacity = rounded;
   rt->allocations++;
   return address(i);
 }
 
-smelt_addr rt_device_arena(smelt_rt *rt, uint32_t arena, uint64_t bytes) {
-  return grow_space(rt, rt->device->first_arena + arena, bytes, "working memory");
+/* A larger buffer with the same contents in front, larger by half at least. */
+static smelt_addr extend_space(smelt_rt *rt, uint32_t i, uint64_t bytes, const char *what) {
+  rt_device *d = rt->device;
+  cl_space *space = &d->spaces[i], old = *space;
+  if (!old.memory) return grow_space(rt, i, bytes, what);
+  if (bytes <= old.capacity) return address(i);
+  uint64_t roomy = old.capacity + old.capacity / 2, rounded = ((bytes > roomy ? bytes : roomy) + UNIT - 1) / UNIT * UNIT;
+  int32_t code = 0;
+  cl_handle memory = rounded <= SIZE_MAX / 2 ? d->cl.clCreateBuffer(d->context, CL_MEM_READ_WRITE, (size_t)rounded, NULL, &code) : NULL;
+  if (!memory) return no_space(rt, what, bytes, code);
+  code = d->cl.clEnqueueCopyBuffer(d->queue, old.memory, memory, 0, 0, (size_t)old.capacity, 0, NULL, NULL);
+  release_space(d, space); /* the driver keeps it until the copy is done */
+  space->memory = memory;
+  space->capacity = rounded;
+  rt->allocations++;
+  if (code) return cl_failed(rt, "copy", code), 0;
+  return address(i);
+}
+
+smelt_addr rt_device_arena(smelt_rt *rt, uint32_t arena, uint64_t bytes, int keep) {
+  return (keep ? extend_space : grow_space)(rt, rt->device->first_arena + arena, bytes, "working memory");
 }
 smelt_addr rt_device_output(smelt_rt *rt, uint32_t output, uint64_t bytes) {
   return grow_space(rt, rt->device->first_output + output, bytes, rt->model->outputs[output].name);
@@ -326,6 +348,12 @@ int32_t rt_device_read(smelt_rt *rt, smelt_addr at, void *to, uint64_t bytes) {
   rt_device *d = rt->device;
   int32_t code = d->cl.clEnqueueReadBuffer(d->queue, d->spaces[space_of(at)].memory, 1, offset_of(at), (size_t)bytes, to, 0, NULL, NULL);
   return code ? cl_failed(rt, "read of an element", code) : SMELT_OK;
+}
+
+int32_t rt_device_write(smelt_rt *rt, smelt_addr at, const void *from, uint64_t bytes) {
+  rt_device *d = rt->device;
+  int32_t code = d->cl.clEnqueueWriteBuffer(d->queue, d->spaces[space_of(at)].memory, 1, offset_of(at), (size_t)bytes, from, 0, NULL, NULL);
+  return code ? cl_failed(rt, "write of an element", code) : SMELT_OK;
 }
 
 int32_t rt_device_copy(smelt_rt *rt, smelt_addr to, smelt_addr from, uint64_t bytes) {

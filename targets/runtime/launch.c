@@ -52,6 +52,22 @@ int32_t smelt_rt_copy(smelt_rt *rt, smelt_addr to, smelt_addr from, int64_t byte
   return SMELT_OK;
 }
 
+int32_t smelt_rt_write(smelt_rt *rt, smelt_addr at, int64_t value, int32_t width) {
+  if (rt->device) return rt_device_write(rt, at, &value, (uint64_t)width); /* little-endian: the low bytes come first */
+  memcpy((void *)(intptr_t)at, &value, (size_t)width);
+  return SMELT_OK;
+}
+
+/* ---- loops ---- */
+int32_t smelt_rt_round(smelt_rt *rt, int64_t round) {
+  if (atomic_load_explicit(&rt->cancel, memory_order_relaxed))
+    return rt_error(rt, SMELT_DEVICE, "cancelled by smelt_cancel in round %lld of a loop", (long long)round);
+  if (round >= SMELT_MAX_ROUNDS)
+    return rt_error(rt, SMELT_INVALID, "a loop of model '%s' has run %lld rounds, which is the limit; its condition may never become false",
+                    rt->model->name, (long long)round);
+  return rt->lost;
+}
+
 /* ---- libraries ---- */
 typedef void (*sgemm_fn)(int, int, int, int, int, int, float, const float *, int, const float *, int, float, float *, int);
 

@@ -38,6 +38,17 @@ int rt_block_grow(smelt_rt *rt, rt_block *block, uint64_t bytes) {
   return 1;
 }
 
+int rt_block_extend(smelt_rt *rt, rt_block *block, uint64_t bytes) {
+  if (block->data && bytes <= block->capacity) return 1;
+  rt_block bigger = {0};
+  uint64_t roomy = block->capacity + block->capacity / 2;
+  if (!rt_block_grow(rt, &bigger, bytes > roomy ? bytes : roomy) && !rt_block_grow(rt, &bigger, bytes)) return 0;
+  if (block->data) memcpy(bigger.data, block->data, (size_t)block->capacity);
+  rt_block_free(block);
+  *block = bigger;
+  return 1;
+}
+
 static int32_t out_of_memory(smelt_rt *rt, const char *what, const char *name, int64_t bytes) {
   return rt_error(rt, SMELT_DEVICE, "%s%s: %lld bytes wanted, the system has no more memory; use smaller shapes or close other sessions",
                   what, name, (long long)bytes);
@@ -48,18 +59,22 @@ static smelt_addr lose(smelt_rt *rt, int32_t status) {
   return 0;
 }
 
-smelt_addr smelt_rt_reserve(smelt_rt *rt, int32_t arena, int64_t bytes) {
+static smelt_addr reserve(smelt_rt *rt, int32_t arena, int64_t bytes, int keep) {
   if (arena < 0 || (uint32_t)arena >= rt->model->n_arenas || bytes < 0)
     return lose(rt, rt_error(rt, SMELT_INTERNAL, "model '%s' wants %lld bytes for arena %d of %u; compile it again", rt->model->name, (long long)bytes,
              (int)arena, (unsigned)rt->model->n_arenas));
   if (rt->device) {
-    smelt_addr at = rt_device_arena(rt, (uint32_t)arena, (uint64_t)bytes);
+    smelt_addr at = rt_device_arena(rt, (uint32_t)arena, (uint64_t)bytes, keep);
     return at ? at : lose(rt, SMELT_DEVICE);
   }
-  if (!rt_block_grow(rt, &rt->arenas[arena], (uint64_t)bytes))
+  rt_block *block = &rt->arenas[arena];
+  if (!(keep ? rt_block_extend(rt, block, (uint64_t)bytes) : rt_block_grow(rt, block, (uint64_t)bytes)))
     return lose(rt, out_of_memory(rt, "working memory of model ", rt->model->name, bytes));
-  return (smelt_addr)(intptr_t)rt->arenas[arena].data;
+  return (smelt_addr)(intptr_t)block->data;
 }
+
+smelt_addr smelt_rt_reserve(smelt_rt *rt, int32_t arena, int64_t bytes) { return reserve(rt, arena, bytes, 0); }
+smelt_addr smelt_rt_grow(smelt_rt *rt, int32_t arena, int64_t bytes) { return reserve(rt, arena, bytes, 1); }
 
 static uintptr_t element_align(DLDataType type) {
   uintptr_t bytes = type.bits / 8u;

@@ -89,6 +89,8 @@ int32_t rt_bind_outputs(smelt_rt *rt, const DLTensor *outputs, size_t n);
 /* ---- memory.c ---- */
 /* Make a block hold `bytes` (64-byte aligned at least); its contents are lost when it grows. 0 when the system refuses. */
 int rt_block_grow(smelt_rt *rt, rt_block *block, uint64_t bytes);
+/* The same, keeping the contents. */
+int rt_block_extend(smelt_rt *rt, rt_block *block, uint64_t bytes);
 void rt_block_free(rt_block *block);
 int32_t rt_stage_inputs(smelt_rt *rt);
 int32_t rt_finish_outputs(smelt_rt *rt, DLTensor *outputs);
@@ -111,12 +113,14 @@ int32_t rt_device_begin(smelt_rt *rt);  /* upload inputs */
 int32_t rt_device_finish(smelt_rt *rt); /* download outputs, wait for everything */
 void rt_device_drain(smelt_rt *rt);     /* wait for everything, after a failure */
 int32_t rt_device_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t groups);
-smelt_addr rt_device_arena(smelt_rt *rt, uint32_t arena, uint64_t bytes);
+/* keep: what the arena holds stays when it grows. */
+smelt_addr rt_device_arena(smelt_rt *rt, uint32_t arena, uint64_t bytes, int keep);
 smelt_addr rt_device_output(smelt_rt *rt, uint32_t output, uint64_t bytes);
 smelt_addr rt_device_weights(const smelt_rt *rt);
 uint64_t rt_device_arena_capacity(const smelt_rt *rt);
 void rt_device_trim(smelt_rt *rt);
 int32_t rt_device_read(smelt_rt *rt, smelt_addr at, void *to, uint64_t bytes);
+int32_t rt_device_write(smelt_rt *rt, smelt_addr at, const void *from, uint64_t bytes);
 int32_t rt_device_copy(smelt_rt *rt, smelt_addr to, smelt_addr from, uint64_t bytes);
 /* Host pointers for n_buffers addresses, then the dims unchanged, into rt->mapped_args; unmap gives them back. */
 int32_t rt_device_map(smelt_rt *rt, const int64_t *args, int32_t n_buffers, int32_t n_dims);

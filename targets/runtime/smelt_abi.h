@@ -85,10 +85,18 @@ int32_t smelt_rt_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t g
 int32_t smelt_rt_fail(smelt_rt *rt, int32_t check, int64_t got, int64_t want);
 /* A further arena (1 ..), whose size is only known in the middle of a run. 0 on failure. What it held is lost when it grows. */
 smelt_addr smelt_rt_reserve(smelt_rt *rt, int32_t arena, int64_t bytes);
+/* The same, and what it held stays when it grows; it grows by half at least. */
+smelt_addr smelt_rt_grow(smelt_rt *rt, int32_t arena, int64_t bytes);
 /* Where output i of this shape is to be written (the caller's memory or the session's). 0 on failure. */
 smelt_addr smelt_rt_output(smelt_rt *rt, int32_t i, const int64_t *shape);
 /* One integer element read back by the host; width 1, 2, 4 or 8 bytes, is_signed 0 or 1. Waits for the device. */
 int64_t smelt_rt_read(smelt_rt *rt, smelt_addr at, int32_t width, int32_t is_signed);
+/* One integer element written by the host; width 1, 2, 4 or 8 bytes. */
+int32_t smelt_rt_write(smelt_rt *rt, smelt_addr at, int64_t value, int32_t width);
+/* Round `round` (from 0) of a loop begins. A status when the run was cancelled, or at SMELT_MAX_ROUNDS: a loop that never
+ * ends must not take the caller with it. */
+#define SMELT_MAX_ROUNDS 100000000
+int32_t smelt_rt_round(smelt_rt *rt, int64_t round);
 /* Copy between two addresses of the model's unit. */
 int32_t smelt_rt_copy(smelt_rt *rt, smelt_addr to, smelt_addr from, int64_t bytes);
 /* An external library function was chosen for a node (library call): args as for a kernel. */

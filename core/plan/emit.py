@@ -1,0 +1,382 @@
+"""Items with their storages placed -> the steps of the run phase; branches and loops hold steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from smelt.core.diag import SmeltError
+from smelt.core.dim import Dim, Facts, ceildiv, sym, to_dim
+from smelt.core.dtype import DType, bool_, i64
+from smelt.core.ir.graph import Graph, Module, Node, Ref, TensorType
+from smelt.core.ir.kernel import Kernel, Loop, Stmt, Tiles
+from smelt.core.plan.items import Arm, Item, new_symbols
+from smelt.core.plan.lifetime import Storages, bytes_of
+from smelt.core.plan.program import (
+    Address,
+    Assign,
+    Branch,
+    CallLibrary,
+    Check,
+    Copy,
+    Launch,
+    OpenOutput,
+    ReadSymbol,
+    Repeat,
+    Reserve,
+    Step,
+    Write,
+)
+
+ZERO, ONE = to_dim(0), to_dim(1)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where everything lies. roots: of storages in arenas. weights: offsets. direct: storages that are
+    output memory, by root. inputs: numbers. stages: (arena, bytes) that are reserved at a position.
+    alone: the arenas of storages that have one to themselves."""
+
+    roots: Mapping[Ref, Address]
+    weights: Mapping[Ref, int]
+    direct: Mapping[Ref, int]
+    inputs: Mapping[Ref, int]
+    stages: Mapping[int, tuple[int, Dim]]
+    alone: Mapping[Ref, int]
+
+
+def group_count(statement: Stmt) -> Dim:
+    """How many groups a top-level statement has: the product over directly nested group nodes."""
+    total = to_dim(1)
+    while isinstance(statement, Loop | Tiles) and statement.level == "group":
+        if isinstance(statement, Loop):
+            total = total * statement.extent
+        else:
+            total = total * ceildiv(statement.extent, statement.sizes[0])
+        if len(statement.body) != 1 or statement.buffers:
+            break
+        statement = statement.body[0]
+    return total
+
+
+def scratch_name(position: int, name: str) -> str:
+    """The storage of a kernel's scratch buffer at a call."""
+    return f"scratch.{position}.{name}"
+
+
+@dataclass
+class Emitter:
+    """Collects the steps of one graph; used once. check: text -> number of a new check.
+    plan: checks that need nothing but input shapes go there."""
+
+    module: Module
+    facts: Facts
+    layout: Storages
+    places: Places
+    check: Callable[[str], int]
+    plan: list[Step]
+    run: list[Step] = field(default_factory=list)
+    entries: dict[tuple[str, int], int] = field(default_factory=dict)
+    libraries: list[str] = field(default_factory=list)
+    opened: set[int] = field(default_factory=set)
+    depth: int = 0
+
+    def __post_init__(self) -> None:
+        self.time = self.layout.time
+        self.types = _types(self.module.main)
+        self.output_types = [self.type_of(r) for r in self._outputs()]
+
+    def _outputs(self) -> Sequence[Ref]:
+        return self.module.main.outputs
+
+    # ------------------------------------------------------------ the whole
+
+    def emit(self) -> None:
+        """All steps of the main graph."""
+        self.items(self.time.items)
+        for n, ref in enumerate(self._outputs()):
+            self.open_output(n)
+            self.copy(Address("output", n, ZERO), ref)
+
+    def items(self, items: tuple[Item, ...]) -> None:
+        for item in items:
+            node = item.node
+            for v in node.outputs:
+                root = self.layout.root(v.name)
+                if root in self.places.direct:
+                    self.open_output(self.places.direct[root])
+            rule = _RULES.get(node.op)
+            if rule is None:
+                raise SmeltError(f"op '{node.op}' was not lowered", kind="internal", node=node.origin)
+            rule(self, item)
+
+    def inside(self, emit: Callable[[], None]) -> tuple[Step, ...]:
+        """The steps that `emit` makes, as those of a region."""
+        outside, self.run = self.run, []
+        self.depth += 1
+        try:
+            emit()
+            return tuple(self.run)
+        finally:
+            self.run = outside
+            self.depth -= 1
+
+    # ------------------------------------------------------------ places
+
+    def type_of(self, ref: Ref) -> TensorType:
+        return self.module.weights[ref].type if ref.startswith("@") else self.types[ref]
+
+    def address(self, ref: Ref) -> Address:
+        """Where a value or weight lies."""
+        root, places = self.layout.root(ref), self.places
+        if root in places.weights:
+            return Address("weights", 0, to_dim(places.weights[root]))
+        if root in self.layout.slices:
+            part = self.layout.slices[root]
+            at = self.address(part.stack)
+            return Address(at.base, at.number, at.offset + sym(part.counter) * part.bytes)
+        if root in places.inputs:
+            return Address("input", places.inputs[root], ZERO)
+        if root in places.direct:
+            return Address("output", places.direct[root], ZERO)
+        if root in places.alone:
+            return Address("arena", places.alone[root], ZERO)
+        return places.roots[root]
+
+    def open_output(self, n: int) -> None:
+        if n not in self.opened:
+            assert not self.depth, f"output {n} is opened in a region"
+            self.opened.add(n)
+            self.run.append(OpenOutput(n, self.output_types[n].shape))
+
+    def copy(self, to: Address, ref: Ref, size: Dim | None = None) -> None:
+        """Copy a value's bytes to where they are not yet."""
+        source = self.address(ref)
+        if source != to:
+            t = self.type_of(self.time.value(ref))
+            self.run.append(Copy(to, source, bytes_of(t.dtype, t.shape) if size is None else size))
+
+    def reserve_stage(self, position: int) -> None:
+        """Memory for what only the sizes bound at this position size."""
+        if position in self.places.stages:
+            self.run.append(Reserve(*self.places.stages[position]))
+
+    # ------------------------------------------------------------ plain nodes
+
+    def callee(self, node: Node) -> tuple[Kernel, Mapping[str, Dim]]:
+        return callee(self.module, node)
+
+    def call_kernel(self, item: Item) -> None:
+        node = item.node
+        kernel, env = self.callee(node)
+        buffers = self._buffers(node)
+        buffers += [self.places.roots[scratch_name(item.start, b.name)] for b in kernel.scratch]
+        assert len(buffers) == len(kernel.inputs) + len(kernel.outputs) + len(kernel.scratch), node
+        dims = tuple(self.facts.simplify(to_dim(d)) for d in node.attr("dims", ()))
+        for n, statement in enumerate(kernel.body):
+            entry = self.entries.setdefault((kernel.name, n), len(self.entries))
+            groups = self.facts.simplify(group_count(statement).substitute(env))
+            self.run.append(Launch(entry, tuple(buffers), dims, groups))
+
+    def call_library(self, item: Item) -> None:
+        node, name = item.node, str(item.node.attr("library"))
+        if name not in self.libraries:
+            self.libraries.append(name)
+        number, dims = self.libraries.index(name), tuple(node.attr("dims", ()))
+        self.run.append(CallLibrary(number, tuple(self._buffers(node)), dims))
+
+    def _buffers(self, node: Node) -> list[Address]:
+        return [*(self.address(r) for r in node.inputs if r), *(self.address(v.name) for v in node.outputs)]
+
+    def check_node(self, item: Item) -> None:
+        node = item.node
+        left, right, relation = to_dim(node.attr("left")), to_dim(node.attr("right")), node.attr("relation")
+        assert relation in ("==", "<=", "divides"), node
+        step = Check(left, relation, right, self.check(str(node.attr("text"))))
+        # what a region demands is demanded only where it runs
+        early = not self.depth and self.time.stage(left, right) < 0
+        (self.plan if early else self.run).append(step)
+
+    def bind(self, item: Item) -> None:
+        node = item.node
+        symbol, flat, high = str(node.attr("symbol")), int(node.attr("index", 0)), node.attr("high")
+        dtype = self.type_of(node.inputs[0]).dtype
+        limit = None if high is None else to_dim(high)
+        self.read(symbol, node.inputs[0], dtype, to_dim(node.attr("low", 0)), limit, flat)
+        self.reserve_stage(item.start)
+
+    def read(self, symbol: str, ref: Ref, dtype: DType, low: Dim, high: Dim | None, flat: int = 0) -> None:
+        at = self.address(ref)
+        at = Address(at.base, at.number, at.offset + flat * dtype.bytes)
+        self.run.append(ReadSymbol(symbol, at, dtype, low, high))
+
+    # ------------------------------------------------------------ branches
+
+    def branch(self, item: Item) -> None:
+        """Both arms leave the results, and the sizes that they decide, at the same places."""
+        self.read(item.going, item.node.inputs[0], bool_, ZERO, ONE)
+        late = new_symbols(item.node.outputs, self.time, item.end)
+
+        def arm(arm: Arm) -> None:
+            self.items(arm.items)
+            shapes = [self.type_of(r).shape for r in arm.graph.outputs]
+            if late:
+                self.run.append(Assign(tuple((s, shapes[n][axis]) for s, (n, axis) in late.items())))
+            self.reserve_stage(item.end)
+            for v, ref in zip(item.node.outputs, arm.graph.outputs, strict=True):
+                self.copy(self.address(v.name), ref)
+
+        then, other = (self.inside(lambda a=a: arm(a)) for a in item.arms)  # type: ignore[misc]
+        self.run.append(Branch(item.going, then, other))
+
+    # ------------------------------------------------------------ loops
+
+    def loop(self, item: Item) -> None:
+        """Before: the first states. Then rounds. Behind: the sizes that the rounds have decided."""
+        (arm,), node = item.arms, item.node
+        states = arm.graph.inputs[2:]
+        shaping = new_symbols(arm.graph.inputs[2:], self.time, arm.start)
+        limit = self._trips(item)
+        again = self._again(item)
+        self._first_states(item, arm, shaping)
+        for v in node.outputs[len(states) :]:
+            if v.name in self.places.alone:
+                self.run.append(Reserve(self.places.alone[v.name], ZERO))
+        if again:
+            if node.inputs[1]:
+                self.read(item.going, node.inputs[1], bool_, ZERO, ONE)
+            else:
+                self.run.append(Assign(((item.going, ONE),)))
+        body = self.inside(lambda: self._round(item, arm, shaping, again))
+        self.run.append(Repeat(item.counter, limit, item.going if again else None, body))
+        self._behind(item, arm)
+        self.reserve_stage(item.end)
+
+    def _trips(self, item: Item) -> Dim | None:
+        """How many rounds at most: a size, a number in memory, or None."""
+        node = item.node
+        if isinstance(node.attr("trips"), Dim):
+            return to_dim(node.attr("trips"))
+        if not node.inputs[0]:
+            return None
+        name = f"trips.{item.start}"
+        self.read(name, node.inputs[0], i64, ZERO, None)
+        return sym(name)
+
+    def _again(self, item: Item) -> bool:
+        """Whether a condition can end the loop: not when it is the one that came in, or true for good."""
+        (arm,), entry = item.arms, item.node.inputs[1]
+        last = self.time.value(arm.graph.outputs[0])
+        stays = last == arm.graph.inputs[1].name or self._true(last)
+        return not stays or not (not entry or self._true(entry))
+
+    def _true(self, ref: Ref) -> bool:
+        w = self.module.weights.get(ref)
+        return w is not None and bool(w.array().all())
+
+    def _first_states(self, item: Item, arm: Arm, shaping: Mapping[str, tuple[int, int]]) -> None:
+        refs = item.node.inputs[2:]
+        if shaping:
+            sizes = tuple((s, self.type_of(refs[k]).shape[axis]) for s, (k, axis) in shaping.items())
+            self.run.append(Assign(sizes))
+        for k in sorted(self.layout.loops[item.start].copied):
+            root = self.layout.root(arm.graph.inputs[2 + k].name)
+            t = self.type_of(refs[k])
+            if root in self.places.alone:
+                self.run.append(Reserve(self.places.alone[root], bytes_of(t.dtype, t.shape)))
+            self.copy(self.address(root), refs[k])
+
+    def _round(
+        self, item: Item, arm: Arm, shaping: Mapping[str, tuple[int, int]], again: bool
+    ) -> None:
+        plan, results = self.layout.loops[item.start], arm.graph.outputs
+        count = len(arm.graph.inputs) - 2
+        self.reserve_stage(arm.start)
+        if plan.counter:
+            self.run.append(Write(self.address(plan.counter), sym(item.counter), i64))
+        if plan.flag:
+            self.run.append(Write(self.address(plan.flag), ONE, bool_))
+        self.items(arm.items)
+        for v, ref in zip(item.node.outputs[count:], results[1 + count :], strict=True):
+            self._push(item, v.name, ref)
+        if again:
+            self.read(item.going, results[0], bool_, ZERO, ONE)
+        for m in plan.moves:
+            if m.reserve:
+                self.run.append(Reserve(self.places.alone[m.to], m.bytes))
+            self.run.append(Copy(self.address(m.to), self.address(m.source), m.bytes))
+        if shaping:
+            shapes = [self.type_of(r).shape for r in results[1 : 1 + count]]
+            self.run.append(Assign(tuple((s, shapes[k][axis]) for s, (k, axis) in shaping.items())))
+
+    def _push(self, item: Item, stack: Ref, ref: Ref) -> None:
+        """A round's contribution to a stack, where it does not lie there already."""
+        t, counter = self.type_of(ref), sym(item.counter)
+        size = bytes_of(t.dtype, t.shape)
+        if stack in self.places.alone:
+            self.run.append(Reserve(self.places.alone[stack], (counter + 1) * size, keep=True))
+        at = self.address(stack)
+        self.copy(Address(at.base, at.number, at.offset + counter * size), ref)
+
+    def _behind(self, item: Item, arm: Arm) -> None:
+        states = arm.graph.inputs[2:]
+        late = new_symbols(item.node.outputs, self.time, item.end)
+        sizes = []
+        for s, (n, axis) in late.items():
+            assert n < len(states) or axis == 0, item.node
+            size = states[n].type.shape[axis] if n < len(states) else sym(item.counter)
+            sizes.append((s, size))
+        if sizes:
+            self.run.append(Assign(tuple(sizes)))
+
+
+_RULES: Mapping[str, Callable[[Emitter, Item], None]] = {
+    "call_kernel": Emitter.call_kernel,
+    "call_library": Emitter.call_library,
+    "check": Emitter.check_node,
+    "bind": Emitter.bind,
+    "if": Emitter.branch,
+    "loop": Emitter.loop,
+}
+
+
+def callee(module: Module, node: Node) -> tuple[Kernel, Mapping[str, Dim]]:
+    """The kernel that a node calls, and what the kernel's dims are there."""
+    kernel = module.kernels[str(node.attr("kernel"))]
+    values = node.attr("dims", ())
+    assert len(values) == len(kernel.dims), node
+    return kernel, {p.name: v for p, v in zip(kernel.dims, values, strict=True)}
+
+
+def _types(graph: Graph) -> dict[Ref, TensorType]:
+    """The types of all values, in regions too."""
+    found = {v.name: v.type for v in graph.inputs}
+    for node in graph.walk():
+        found.update((v.name, v.type) for v in node.outputs)
+        found.update((v.name, v.type) for g in node.regions for v in g.inputs)
+    return found
+
+
+def dims_of(step: Step) -> list[Dim]:
+    """The Dims that a step of the run phase evaluates itself."""
+    match step:
+        case Launch(_, buffers, dims, groups):
+            return [*(b.offset for b in buffers), *dims, groups]
+        case CallLibrary(_, buffers, dims):
+            return [*(b.offset for b in buffers), *dims]
+        case OpenOutput(_, shape):
+            return list(shape)
+        case Copy(to, source, size):
+            return [to.offset, source.offset, size]
+        case ReadSymbol(_, at, _, low, high):
+            return [at.offset, low, *([] if high is None else [high])]
+        case Reserve(_, size):
+            return [size]
+        case Write(at, value, _):
+            return [at.offset, value]
+        case Assign(symbols):
+            return [d for _, d in symbols]
+        case Repeat(_, limit, _, _):
+            return [] if limit is None else [limit]
+        case _:
+            return []
