@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from smelt.core.ops import (
+    cache,
     elementwise,
     generate,
     indexing,
     linear,
     movement,
+    nbits,
     norm,
     reduce,
     resize,
@@ -18,6 +20,6 @@ from smelt.core.ops import (
 )
 from smelt.core.ops.table import Op
 
-_ROOMS = (elementwise, reduce, linear, norm, window, movement, indexing, resize, generate)
+_ROOMS = (elementwise, reduce, linear, norm, window, movement, indexing, resize, generate, cache, nbits)
 
 OPS: Mapping[str, Op] = MappingProxyType({op.name: op for room in _ROOMS for op in room.ROWS})

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from smelt.importer.bindings import (
+    contrib,
+    contrib_attention,
+    contrib_quant,
     control,
     conv,
     elementwise,
@@ -21,7 +24,23 @@ from smelt.importer.bindings import (
 )
 from smelt.importer.call import OnnxOp
 
-_FILES = (elementwise, reduce, shape, move, linear, conv, norm, resize, quant, control, recurrent, signal)
+_FILES = (
+    elementwise,
+    reduce,
+    shape,
+    move,
+    linear,
+    conv,
+    norm,
+    resize,
+    quant,
+    control,
+    recurrent,
+    signal,
+    contrib,
+    contrib_attention,
+    contrib_quant,
+)
 
 
 def _collected() -> dict[tuple[str, str], tuple[OnnxOp, ...]]:

@@ -16,7 +16,7 @@ def _matmul(c: Call) -> Ref:
     return c.emit("matmul", c.x(0), c.x(1))
 
 
-def _gemm(c: Call) -> Ref:
+def gemm_of(c: Call) -> Ref:
     """alpha * A' @ B' + beta * C."""
     for i in (0, 1):
         if c.type(i).rank != 2:
@@ -159,7 +159,7 @@ def _arranged(
 
 ROWS: tuple[OnnxOp, ...] = (
     OnnxOp("MatMul", 1, _matmul),
-    OnnxOp("Gemm", 7, _gemm),
+    OnnxOp("Gemm", 7, gemm_of),
     OnnxOp("MatMulInteger", 10, _matmul_integer),
     OnnxOp("Einsum", 12, _einsum),
 )

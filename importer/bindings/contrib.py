@@ -1,0 +1,286 @@
+"""Bindings of com.microsoft ops that fuse norms, activations, products, convolutions and embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from smelt.core.dim import to_dim
+from smelt.core.dtype import DType, bf16, f16, f32, i32, i64
+from smelt.core.ir.graph import Ref
+from smelt.importer.bindings.conv import conv_of
+from smelt.importer.bindings.elementwise import same
+from smelt.importer.call import Build, Call, OnnxOp
+
+MS = "com.microsoft"
+
+
+def wide(dtype: DType) -> DType:
+    """The type that statistics and scores of this type are computed in."""
+    return f32 if dtype in (f16, bf16) else dtype
+
+
+# ---------------------------------------------------------------- norms
+
+
+def _normed(c: Call, op: str, x: Ref, scale: Ref, bias: Ref = "", axis: int | None = None) -> Ref:
+    """layer_norm or rms_norm over axes axis .. (the last one), in a type that is wide enough."""
+    t = c.builder.type_of(x)
+    to = wide(t.dtype)
+    at = t.rank - 1 if axis is None else axis
+    parts = [c.cast(p, to) if p else "" for p in (scale, bias)]
+    y = c.emit(op, c.cast(x, to), *(p for p in parts if p), axis=at, epsilon=c.number("epsilon", 1e-5))
+    return c.cast(y, t.dtype)
+
+
+def _refuse_statistics(c: Call, *which: int) -> None:
+    if any(c.wants(k) for k in which):
+        raise c.unsupported("the mean or the deviation as an output", try_="exporting for inference")
+
+
+def _simplified_layer_norm(c: Call) -> Ref:
+    _refuse_statistics(c, 1)
+    axis = c.axis(c.integer("axis", -1), c.type().rank)
+    y = _normed(c, "rms_norm", c.x(), c.x(1), axis=axis)
+    return c.cast(y, c.type(1).dtype)
+
+
+def _skip_norm(op: str, bias: int | None, skip_bias: int) -> Build:
+    """op(input + skip + bias); output 3 is the sum."""
+
+    def build(c: Call) -> tuple[Ref, ...]:
+        _refuse_statistics(c, 1, 2)
+        total = c.emit("add", c.x(0), c.x(1))
+        if c.has(skip_bias):
+            total = c.emit("add", total, c.x(skip_bias))
+        beta = "" if bias is None else c.optional(bias)
+        return (_normed(c, op, total, c.x(2), beta), "", "", total)
+
+    return build
+
+
+def _embed_layer_norm(c: Call) -> tuple[Ref, ...]:
+    """Norm of word + position + segment embeddings; output 1 counts the mask's ones, output 2 is the sum."""
+    b = c.builder
+    length = c.shape(0)[1]
+    total = c.emit("gather", c.x(2), c.x(0), axis=0)
+    places = c.x(3)
+    if c.has(8):
+        position = c.emit("gather", places, c.x(8), axis=0)
+    else:
+        c.engine.at_most("sequence length and position embeddings", length, b.type_of(places).shape[0])
+        position = b.slice_axis(places, 0, 0, length)
+    if c.has(4):
+        if not c.has(1):
+            raise c.fail("segment_embedding without segment_ids")
+        total = c.emit("add", total, c.emit("gather", c.x(4), c.x(1), axis=0))
+    total = c.emit("add", total, position)
+    y = _normed(c, "layer_norm", total, c.x(5), c.x(6))
+    batch = c.shape(0)[:1]
+    if c.has(7):
+        ones = c.emit("equal", c.x(7), c.scalar(1, c.x(7)))
+        count = c.emit("reduce_sum", c.cast(ones, i32), axes=(1,), keepdims=False)
+    else:
+        zero = c.cast(b.from_dims([to_dim(0)], (1,)), i32)
+        count = b.broadcast_to(zero, batch)
+    return (y, count, total)
+
+
+# ---------------------------------------------------------------- activations
+
+
+def _biased(op: str, bias: int, **attrs: str) -> Build:
+    """op(x + bias), the bias optional."""
+
+    def build(c: Call) -> Ref:
+        x = c.emit("add", c.x(0), c.x(bias)) if c.has(bias) else c.x(0)
+        return c.emit(op, x, **attrs)
+
+    return build
+
+
+def _quick_gelu(c: Call) -> Ref:
+    """x * sigmoid(alpha * x)"""
+    x, alpha = c.x(), c.number("alpha", 1.702)
+    if alpha == 1.0:
+        return c.emit("silu", x)
+    return c.emit("mul", x, c.emit("sigmoid", c.emit("mul", x, c.scalar(alpha, x))))
+
+
+def _parameters(c: Call, n: int) -> tuple[float, ...]:
+    values = c.floats("activation_params", ())
+    if len(values) != n:
+        raise c.fail(f"activation_params has {len(values)} entries, wanted {n}")
+    return values
+
+
+def _leaky(c: Call, y: Ref) -> Ref:
+    (alpha,) = _parameters(c, 1)
+    return c.emit("leaky_relu", y, alpha=alpha)
+
+
+def _clipped(c: Call, y: Ref) -> Ref:
+    low, high = _parameters(c, 2)
+    return c.emit("clip", y, c.scalar(low, y), c.scalar(high, y))
+
+
+def _hard_sigmoid(c: Call, y: Ref) -> Ref:
+    alpha, beta = _parameters(c, 2)
+    return c.emit("hard_sigmoid", y, alpha=alpha, beta=beta)
+
+
+ACTIVATIONS: Mapping[str, Callable[[Call, Ref], Ref]] = MappingProxyType(
+    {
+        "": lambda c, y: y,
+        "Relu": lambda c, y: c.emit("relu", y),
+        "Tanh": lambda c, y: c.emit("tanh", y),
+        "Sigmoid": lambda c, y: c.emit("sigmoid", y),
+        "HardSwish": lambda c, y: c.emit("hard_swish", y),
+        "LeakyRelu": _leaky,
+        "Clip": _clipped,
+        "HardSigmoid": _hard_sigmoid,
+    }
+)
+
+
+def _activated(c: Call, y: Ref) -> Ref:
+    name = c.text("activation", "")
+    if name not in ACTIVATIONS:
+        raise c.unsupported(f"activation '{name}'")
+    return ACTIVATIONS[name](c, y)
+
+
+# ---------------------------------------------------------------- products
+
+
+def _fused_matmul(c: Call) -> Ref:
+    """alpha * A' @ B'; a transposed batch stands behind its rows: [m, *batch, k]."""
+    operands = []
+    for i, side in ((0, "A"), (1, "B")):
+        x, rank = c.x(i), c.type(i).rank
+        order = list(range(rank))
+        if c.integer(f"transBatch{side}", 0) and rank > 2:
+            order = [*order[1:-1], order[0], order[-1]]
+        if c.integer(f"trans{side}", 0) and rank > 1:
+            order[-2:] = reversed(order[-2:])
+        operands.append(c.builder.transpose(x, order))
+    y = c.emit("matmul", *operands)
+    alpha = c.number("alpha", 1.0)
+    y = y if alpha == 1.0 else c.emit("mul", y, c.scalar(alpha, y))
+    return _activated(c, y)
+
+
+def _fused_gemm(c: Call) -> Ref:
+    from smelt.importer.bindings.linear import gemm_of
+
+    return _activated(c, gemm_of(c))
+
+
+def _fused_conv(c: Call) -> Ref:
+    y = conv_of(c, c.x(0), c.x(1), c.optional(2))
+    if c.has(3):
+        y = c.emit("add", y, c.x(3))
+    return _activated(c, y)
+
+
+# ---------------------------------------------------------------- rotary embedding
+
+
+def rotate(c: Call, x: Ref, cos: Ref, sin: Ref, interleaved: bool) -> Ref:
+    """x[.., d] turned in the planes that pair its first 2 * h elements; cos, sin [.., h] broadcast over x.
+
+    Pairs are (k, k + h), or (2k, 2k + 1) when interleaved; elements behind 2 * h stay.
+    """
+    b = c.builder
+    shape = b.type_of(x).shape
+    axis = len(shape) - 1
+    half = b.type_of(cos).shape[-1]
+    turned = b.slice_axis(x, axis, 0, half * 2)
+    if interleaved:
+        paired = b.reshape(turned, (*shape[:-1], half, 2))
+        one, two = (b.reshape(b.slice_axis(paired, axis + 1, k, k + 1), (*shape[:-1], half)) for k in (0, 1))
+    else:
+        one, two = b.slice_axis(turned, axis, 0, half), b.slice_axis(turned, axis, half, half * 2)
+    real = c.emit("sub", c.emit("mul", one, cos), c.emit("mul", two, sin))
+    imaginary = c.emit("add", c.emit("mul", one, sin), c.emit("mul", two, cos))
+    if interleaved:
+        pair = [b.reshape(r, (*shape[:-1], half, 1)) for r in (real, imaginary)]
+        y = b.reshape(c.emit("concat", *pair, axis=axis + 1), (*shape[:-1], half * 2))
+    else:
+        y = c.emit("concat", real, imaginary, axis=axis)
+    if b.compare_dims(half * 2, shape[-1]):
+        return y
+    c.engine.at_most("rotary dimension and head size", half * 2, shape[-1])
+    return c.emit("concat", y, b.slice_axis(x, axis, half * 2, shape[-1]), axis=axis)
+
+
+def _rotary(c: Call) -> Ref:
+    """x [B, S, heads * size] or [B, heads, S, size], positions [B, S] or one offset, caches [max, half]."""
+    if c.integer("is_packed_batching", 0):
+        raise c.unsupported("is_packed_batching")
+    b, x = c.builder, c.x(0)
+    shape = c.shape(0)
+    half = c.shape(2)[1]
+    heads_first = len(shape) == 4
+    if len(shape) not in (3, 4):
+        raise c.fail(f"input has rank {len(shape)}, wanted 3 or 4")
+    length = shape[2] if heads_first else shape[1]
+    if not heads_first:
+        size = half * 2
+        if c.integer("rotary_embedding_dim", 0):
+            heads = c.integer("num_heads", 0)
+            if heads < 1:
+                raise c.fail("rotary_embedding_dim needs num_heads")
+            c.engine.divides("num_heads", to_dim(heads), shape[2])
+            size = shape[2] // heads
+        c.engine.divides("head size", size, shape[2])
+        x = b.reshape(x, (shape[0], length, shape[2] // size, size))
+    places = c.cast(c.x(1), i64)
+    if c.type(1).rank == 1:
+        steps = c.emit("iota", shape=(length,), start=to_dim(0), step=to_dim(1), dtype=i64)
+        places = b.reshape(c.emit("add", steps, b.reshape(places, ())), (1, length))
+    tables = []
+    for i in (2, 3):
+        t = c.emit("gather", c.x(i), places, axis=0)
+        n = b.type_of(t).shape[0]
+        tables.append(b.reshape(t, (n, 1, length, half) if heads_first else (n, length, 1, half)))
+    y = rotate(c, x, tables[0], tables[1], bool(c.integer("interleaved", 0)))
+    scale = c.number("scale", 1.0)
+    if scale != 1.0:
+        y = c.emit("mul", y, c.scalar(scale, y))
+    return b.reshape(y, shape)
+
+
+def _bias_softmax(c: Call) -> Ref:
+    """softmax(x + bias) over axes axis .. as one."""
+    b = c.builder
+    y = c.emit("add", c.x(0), c.x(1))
+    shape = b.type_of(y).shape
+    axis = c.axis(c.integer("axis", 1), len(shape))
+    rest = to_dim(1)
+    for d in shape[axis:]:
+        rest = rest * d
+    flat = b.reshape(y, (*shape[:axis], rest))
+    return b.reshape(c.emit("softmax", flat, axis=axis), shape)
+
+
+ROWS: tuple[OnnxOp, ...] = (
+    OnnxOp("SimplifiedLayerNormalization", 1, _simplified_layer_norm),
+    OnnxOp("SimplifiedLayerNormalization", 1, _simplified_layer_norm, MS),
+    OnnxOp("SkipLayerNormalization", 1, _skip_norm("layer_norm", 3, 4), MS),
+    OnnxOp("SkipSimplifiedLayerNormalization", 1, _skip_norm("rms_norm", None, 3), MS),
+    OnnxOp("EmbedLayerNormalization", 1, _embed_layer_norm, MS),
+    OnnxOp("Gelu", 1, same("gelu", 1, approximate="none"), MS),
+    OnnxOp("FastGelu", 1, _biased("gelu", 1, approximate="tanh"), MS),
+    OnnxOp("BiasGelu", 1, _biased("gelu", 1, approximate="none"), MS),
+    OnnxOp("QuickGelu", 1, _quick_gelu, MS),
+    OnnxOp("BiasSoftmax", 1, _bias_softmax, MS),
+    OnnxOp("FusedMatMul", 1, _fused_matmul, MS),
+    OnnxOp("FusedMatMulActivation", 1, _fused_matmul, MS),
+    OnnxOp("TransposeMatMul", 1, _fused_matmul, MS),
+    OnnxOp("FusedGemm", 1, _fused_gemm, MS),
+    OnnxOp("FusedConv", 1, _fused_conv, MS),
+    OnnxOp("RotaryEmbedding", 1, _rotary, MS),
+)
+
+__all__ = ["MS", "ROWS", "rotate", "wide"]
