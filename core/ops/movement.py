@@ -60,6 +60,8 @@ def reshape_groups(source: tuple[Dim, ...], target: tuple[Dim, ...]) -> tuple[Gr
 def reshape_index(source: tuple[Dim, ...], target: tuple[Dim, ...], i: DimIndex) -> DimIndex:
     """The source index of target index i: flattened and unflattened within each group only."""
     at: list[Dim] = [ZERO] * len(source)
+    if any(d.const_or_none == 0 for d in (*source, *target)):
+        return tuple(at)  # no element: the division by inner extents would be by zero
     for axes, from_ in reshape_groups(source, target):
         flat = ZERO
         for b in from_:
