@@ -146,6 +146,7 @@ def _loop(c: Call) -> Sequence[Ref]:
     entry = [b.type_of(r) for r in carried]
     types = list(entry)
     head = [TensorType(i64, ()), TensorType(bool_, ())]
+    mine: set[str] = set()  # sizes that change from round to round
     for _ in range(ROUNDS):
         with c.engine.conditional():
             region, refs = c.translate.region(g, lambda b, now=(*head, *types): _parameters(b, g, now))
@@ -169,10 +170,7 @@ def _loop(c: Call) -> Sequence[Ref]:
             refs[0] = region.reshape(refs[0], ())
             outs = [region.type_of(r) for r in refs]
             graph = closed(region, "body", refs)
-        wider = [
-            _widened(c, k, t, o, _inner_symbols(region))
-            for k, (t, o) in enumerate(zip(types, outs[1:], strict=False))
-        ]
+        wider = [_widened(c, k, t, o, mine) for k, (t, o) in enumerate(zip(types, outs[1:], strict=False))]
         if wider == types:
             break
         types = wider
@@ -190,7 +188,8 @@ def _loop(c: Call) -> Sequence[Ref]:
     ]
     always = (not condition or _flag(c, condition) is True) and (flag is True or stays)
     count = _trips(c, trip, always)
-    scans = [_scanned(c, k, t, count, _inner_symbols(region)) for k, t in enumerate(outs[1 + len(carried) :])]
+    own = _inner_symbols(region) | mine
+    scans = [_scanned(c, k, t, count, own) for k, t in enumerate(outs[1 + len(carried) :])]
     attrs: dict[str, Attr] = {"carried": len(carried)}
     return b.append("loop", (trip, condition, *carried), attrs, [*final, *scans], (graph,))
 
@@ -241,22 +240,24 @@ def _trips(c: Call, trip: Ref, always: bool) -> Dim:
     return c.engine.fresh("trips", 0, limit)
 
 
-def _widened(c: Call, k: int, t: TensorType, o: TensorType, own: frozenset[str]) -> TensorType:
-    """The type of carried value k at the head of the body: what one round changes is dynamic."""
+def _widened(c: Call, k: int, t: TensorType, o: TensorType, own: set[str]) -> TensorType:
+    """The type of carried value k at the head of the body: what one round changes is dynamic. own: the sizes
+    that are dynamic in this loop; it grows."""
     if t.dtype != o.dtype:
         raise c.fail(f"carried value {k} is {t.dtype} before and {o.dtype} behind the body")
     if t.rank != o.rank:
         raise c.unsupported(f"carried value {k} has rank {t.rank} before and {o.rank} behind the body")
     shape = []
     for d, e in zip(t.shape, o.shape, strict=True):
-        same = c.engine.prove_eq(d, e) is Truth.YES
-        dynamic = d.symbols and all(s.startswith("loop_in") for s in d.symbols)
-        shape.append(d if same or dynamic else c.engine.fresh("loop_in"))
+        if not d.symbols & own and c.engine.prove_eq(d, e) is not Truth.YES:
+            d = c.engine.fresh("loop_in")
+            own.update(d.symbols)
+        shape.append(d)
     return TensorType(t.dtype, tuple(shape))
 
 
 def _scanned(c: Call, k: int, t: TensorType, count: Dim, own: frozenset[str]) -> TensorType:
-    if any(not own.isdisjoint(d.symbols) or any(s.startswith("loop_in") for s in d.symbols) for d in t.shape):
+    if any(not own.isdisjoint(d.symbols) for d in t.shape):
         raise c.unsupported(f"scan output {k} whose shape changes from round to round")
     return TensorType(t.dtype, (count, *t.shape))
 

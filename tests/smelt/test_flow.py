@@ -1,0 +1,303 @@
+"""Branches, loops and sizes that depend on data, as native code on this machine, against ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper
+from onnx_models import info, model
+
+import smelt
+from smelt.core.diag import SmeltError
+from smelt.driver import Request, compile_here
+from smelt.session import Session
+
+node = helper.make_node
+Array = np.ndarray[Any, Any]
+Feeds = Mapping[str, Array]
+Native = Callable[[onnx.ModelProto], Session]
+
+
+@pytest.fixture
+def native(tmp_path: Path) -> Native:
+    """A session of a model, compiled here."""
+
+    def made(m: onnx.ModelProto) -> Session:
+        path = tmp_path / "model.onnx"
+        path.write_bytes(m.SerializeToString())
+        return smelt.load(compile_here(Request(source=str(path), output=str(tmp_path / "bundle"))), threads=1)
+
+    return made
+
+
+def agree(session: Session, m: onnx.ModelProto, cases: Sequence[Feeds], tolerance: float = 1e-5) -> None:
+    """The session gives what ONNX Runtime gives, in this order, one after the other."""
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 4
+    other = onnxruntime.InferenceSession(m.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    for feeds in cases:
+        for found, wanted in zip(session.run(None, feeds), other.run(None, dict(feeds)), strict=True):
+            assert found.dtype == wanted.dtype
+            if wanted.shape == (0,) and found.size == 0:
+                continue  # a stack without rounds: ONNX Runtime does not know the other extents
+            assert found.shape == wanted.shape
+            np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
+
+
+def graph(
+    nodes: list[onnx.NodeProto],
+    outputs: list[str],
+    inputs: Mapping[str, tuple[str, Any]] | None = None,
+    **types: str,
+) -> onnx.GraphProto:
+    return helper.make_graph(
+        nodes, "g", [info(k, d, s) for k, (d, s) in (inputs or {}).items()],
+        [info(o, types.get(o, "f32"), None) for o in outputs],
+    )  # fmt: skip
+
+
+def floats(*shape: int) -> Array:
+    return np.random.default_rng(7).standard_normal(shape).astype(np.float32)
+
+
+# ---------------------------------------------------------------- branches
+
+
+def test_branches_with_captured_values(native: Native) -> None:
+    then = graph([node("Exp", ["x"], ["e"]), node("Mul", ["e", "h"], ["a"])], ["a"])
+    other = graph([node("Neg", ["h"], ["b"])], ["b"])
+    m = model(
+        [node("Relu", ["x"], ["h"]), node("If", ["c"], ["y"], then_branch=then, else_branch=other),
+         node("Add", ["y", "h"], ["z"])],
+        {"x": ("f32", ["n", 3]), "c": ("bool", [])}, {"z": "f32", "y": "f32"},
+    )  # fmt: skip
+    session = native(m)
+    agree(session, m, [{"x": floats(n, 3), "c": np.array(c)} for n in (4, 1, 0, 9) for c in (True, False)])
+
+
+def test_branches_that_pass_on_inputs_and_constants(native: Native) -> None:
+    then = graph([node("Identity", ["x"], ["a"])], ["a"])
+    other = graph([node("Identity", ["w"], ["b"])], ["b"])
+    m = model(
+        [node("If", ["c"], ["y"], then_branch=then, else_branch=other)],
+        {"x": ("f32", [2, 3]), "c": ("bool", [])}, {"y": "f32"}, {"w": floats(2, 3)},
+    )  # fmt: skip
+    session = native(m)
+    agree(session, m, [{"x": floats(2, 3) + 1, "c": np.array(c)} for c in (True, False)])
+
+
+def test_branches_of_different_sizes(native: Native) -> None:
+    then = graph([node("Concat", ["x", "x"], ["a"], axis=0)], ["a"])
+    other = graph([node("Neg", ["x"], ["b"])], ["b"])
+    m = model(
+        [node("If", ["c"], ["y"], then_branch=then, else_branch=other), node("Exp", ["y"], ["z"]),
+         node("ReduceSum", ["z"], ["s"], keepdims=0)],
+        {"x": ("f32", ["n", 3]), "c": ("bool", [])}, {"z": "f32", "y": "f32", "s": "f32"},
+    )  # fmt: skip
+    session = native(m)
+    agree(session, m, [{"x": floats(n, 3), "c": np.array(c)} for n in (4, 0, 50) for c in (True, False)], 1e-4)
+
+
+def test_branches_in_branches(native: Native) -> None:
+    inner = node(
+        "If", ["d"], ["i"], then_branch=graph([node("Exp", ["h"], ["p"])], ["p"]),
+        else_branch=graph([node("Sqrt", ["k"], ["q"])], ["q"]),
+    )  # fmt: skip
+    then = graph([node("Abs", ["x"], ["k"]), inner, node("Mul", ["i", "k"], ["a"])], ["a"])
+    other = graph([node("Neg", ["h"], ["b"])], ["b"])
+    m = model(
+        [node("Relu", ["x"], ["h"]), node("If", ["c"], ["y"], then_branch=then, else_branch=other)],
+        {"x": ("f32", ["n", "m"]), "c": ("bool", []), "d": ("bool", [1])}, {"y": "f32"},
+    )  # fmt: skip
+    session = native(m)
+    cases = [(c, d) for c in (True, False) for d in (True, False)]
+    agree(session, m, [{"x": floats(3, 5), "c": np.array(c), "d": np.array([d])} for c, d in cases])
+
+
+def test_what_a_branch_demands_is_demanded_only_there(native: Native) -> None:
+    then = graph([node("Reshape", ["x", "pairs"], ["r"]), node("ReduceSum", ["r"], ["a"], keepdims=0)], ["a"])
+    other = graph([node("ReduceSum", ["x"], ["b"], keepdims=0)], ["b"])
+    m = model(
+        [node("If", ["c"], ["y"], then_branch=then, else_branch=other)],
+        {"x": ("f32", ["n"]), "c": ("bool", [])}, {"y": "f32"}, {"pairs": np.array([-1, 2])},
+    )  # fmt: skip
+    session = native(m)
+    agree(session, m, [{"x": floats(4), "c": np.array(True)}, {"x": floats(5), "c": np.array(False)}])
+    with pytest.raises(SmeltError, match="Reshape"):
+        session.run(None, {"x": floats(5), "c": np.array(True)})
+
+
+# ---------------------------------------------------------------- loops
+
+HEAD = {"i": ("i64", []), "going": ("bool", [])}
+
+
+def body(
+    nodes: list[onnx.NodeProto], states: Mapping[str, tuple[str, Any]], outputs: list[str], **types: str
+) -> onnx.GraphProto:
+    """(i, going, states) -> outputs, the first of which is the condition."""
+    return graph(nodes, outputs, {**HEAD, **states}, **{outputs[0]: "bool"}, **types)
+
+
+def trips(n: int) -> Array:
+    return np.array(n, np.int64)
+
+
+def test_loop_with_states_and_stacks(native: Native) -> None:
+    g = body(
+        [node("Identity", ["going"], ["on"]), node("Cast", ["i"], ["k"], to=1), node("Mul", ["h", "w"], ["m"]),
+         node("Add", ["m", "k"], ["h2"]), node("Exp", ["h2"], ["e"]), node("Neg", ["e"], ["out"])],
+        {"h": ("f32", None)}, ["on", "h2", "out"],
+    )  # fmt: skip
+    m = model(
+        [node("Shape", ["x"], ["s"]), node("Gather", ["s", "zero"], ["n"]),
+         node("Loop", ["n", "", "x"], ["y", "ys"], body=g), node("Relu", ["ys"], ["z"])],
+        {"x": ("f32", ["n", 3])}, {"y": "f32", "z": "f32"}, {"zero": trips(0), "w": floats(3)},
+    )  # fmt: skip
+    session = native(m)
+    agree(session, m, [{"x": floats(n, 3)} for n in (4, 1, 0, 7)])
+
+
+def test_loop_with_trips_and_condition_at_run_time(native: Native) -> None:
+    g = body(
+        [node("Add", ["h", "x"], ["h2"]), node("ReduceSum", ["h2"], ["total"], keepdims=0),
+         node("Less", ["total", "top"], ["on"]), node("Mul", ["h2", "h2"], ["out"])],
+        {"h": ("f32", None)}, ["on", "h2", "out"],
+    )  # fmt: skip
+    m = model(
+        [node("Loop", ["n", "c", "x"], ["y", "ys"], body=g), node("ReduceSum", ["ys"], ["s"], keepdims=0)],
+        {"x": ("f32", ["a", 2]), "n": ("i64", []), "c": ("bool", []), "top": ("f32", [])},
+        {"y": "f32", "ys": "f32", "s": "f32"},
+    )  # fmt: skip
+    session = native(m)
+    x = np.ones((3, 2), np.float32)
+    agree(
+        session, m,
+        [{"x": x, "n": trips(n), "c": np.array(c), "top": np.array(top, np.float32)}
+         for n, c, top in ((5, True, 1e9), (100, True, 60), (0, True, 1), (4, False, 9), (2000, True, 1e9), (1, True, 0))],
+    )  # fmt: skip
+
+
+def test_loop_that_grows_what_it_carries(native: Native) -> None:
+    g = body(
+        [node("Identity", ["going"], ["on"]), node("Concat", ["h", "x"], ["h2"], axis=0),
+         node("ReduceSum", ["h2"], ["out"], keepdims=0)],
+        {"h": ("f32", ["k", 2])}, ["on", "h2", "out"],
+    )  # fmt: skip
+    m = model(
+        [node("Loop", ["n", "", "x"], ["y", "ys"], body=g), node("Neg", ["y"], ["z"])],
+        {"x": ("f32", ["a", 2]), "n": ("i64", [])}, {"y": "f32", "ys": "f32", "z": "f32"},
+    )  # fmt: skip
+    session = native(m)
+    agree(session, m, [{"x": floats(a, 2), "n": trips(n)} for a, n in ((3, 4), (1, 0), (0, 3), (2, 40), (1, 1))], 1e-4)
+
+
+def test_states_that_change_places(native: Native) -> None:
+    """a, b, c = b, c, a + 1: every next state is another one."""
+    g = body(
+        [node("Identity", ["going"], ["on"]), node("Add", ["a", "one"], ["d"]),
+         node("Identity", ["b"], ["b2"]), node("Identity", ["c"], ["c2"])],
+        {k: ("f32", None) for k in "abc"}, ["on", "b2", "c2", "d", "a"],
+    )  # fmt: skip
+    m = model(
+        [node("Loop", ["n", "", "x", "x", "w"], ["p", "q", "r", "as"], body=g)],
+        {"x": ("f32", [3]), "n": ("i64", [])}, dict.fromkeys(("p", "q", "r", "as"), "f32"),
+        {"w": floats(3), "one": np.ones(1, np.float32)},
+    )  # fmt: skip
+    session = native(m)
+    agree(session, m, [{"x": floats(3), "n": trips(n)} for n in (0, 1, 2, 3, 7)])
+
+
+def test_states_in_a_ring(native: Native) -> None:
+    """a, b = b, a."""
+    g = body([node("Identity", ["going"], ["on"])], {k: ("f32", None) for k in "ab"}, ["on", "b", "a"])
+    m = model(
+        [node("Exp", ["x"], ["e"]), node("Loop", ["n", "", "x", "e"], ["p", "q"], body=g)],
+        {"x": ("f32", ["k"]), "n": ("i64", [])}, dict.fromkeys("pq", "f32"),
+    )  # fmt: skip
+    session = native(m)
+    agree(session, m, [{"x": floats(3), "n": trips(n)} for n in (0, 1, 2, 5)])
+
+
+def test_loops_in_loops_with_branches(native: Native) -> None:
+    inner = body(
+        [node("Identity", ["going"], ["on"]), node("Add", ["u", "h"], ["t"]), node("Tanh", ["t"], ["u2"]),
+         node("Mul", ["u2", "x"], ["o"])],
+        {"u": ("f32", None)}, ["on", "u2", "o"],
+    )  # fmt: skip
+    inner.input[0].name, inner.input[1].name = "j", "going2"
+    inner.node[0].input[0] = "going2"
+    choice = node(
+        "If", ["odd"], ["h2"], then_branch=graph([node("Neg", ["v"], ["p"])], ["p"]),
+        else_branch=graph([node("Mul", ["v", "h"], ["q"])], ["q"]),
+    )  # fmt: skip
+    g = body(
+        [node("Identity", ["going"], ["on1"]), node("Mod", ["i", "two"], ["r"]), node("Cast", ["r"], ["odd"], to=9),
+         node("Loop", ["i", "", "h"], ["v", "vs"], body=inner), choice,
+         node("ReduceSum", ["vs"], ["out"], keepdims=0)],
+        {"h": ("f32", None)}, ["on1", "h2", "out"],
+    )  # fmt: skip
+    m = model(
+        [node("Loop", ["n", "", "x"], ["y", "ys"], body=g)],
+        {"x": ("f32", ["k", 2]), "n": ("i64", [])}, {"y": "f32", "ys": "f32"}, {"two": trips(2)},
+    )  # fmt: skip
+    session = native(m)
+    agree(session, m, [{"x": floats(3, 2), "n": trips(n)} for n in (0, 1, 4, 6)], 1e-4)
+
+
+def test_a_growing_state_in_a_loop_in_a_loop(native: Native) -> None:
+    inner = body(
+        [node("Identity", ["going2"], ["on"]), node("Concat", ["u", "x"], ["u2"], axis=0)],
+        {"u": ("f32", ["l"])}, ["on", "u2"],
+    )  # fmt: skip
+    inner.input[0].name, inner.input[1].name = "j", "going2"
+    g = body(
+        [node("Identity", ["going"], ["on1"]), node("Loop", ["i", "", "h"], ["v"], body=inner),
+         node("ReduceMax", ["v"], ["out"], keepdims=0), node("Neg", ["v"], ["h2"])],
+        {"h": ("f32", ["l"])}, ["on1", "h2", "out"],
+    )  # fmt: skip
+    m = model(
+        [node("Loop", ["n", "", "x"], ["y", "ys"], body=g)],
+        {"x": ("f32", ["k"]), "n": ("i64", [])}, {"y": "f32", "ys": "f32"},
+    )  # fmt: skip
+    session = native(m)
+    agree(session, m, [{"x": floats(3), "n": trips(n)} for n in (0, 1, 5)])
+
+
+def test_scan_both_ways(native: Native) -> None:
+    g = graph(
+        [node("Add", ["h", "x"], ["h2"]), node("Mul", ["h2", "h2"], ["out"])], ["h2", "out"],
+        {"h": ("f32", [3]), "x": ("f32", [3])},
+    )  # fmt: skip
+    m = model(
+        [node("Scan", ["w", "xs"], ["y", "ys"], body=g, num_scan_inputs=1, scan_input_directions=[1])],
+        {"xs": ("f32", ["t", 3]), "w": ("f32", [3])}, {"y": "f32", "ys": "f32"},
+    )  # fmt: skip
+    session = native(m)
+    agree(session, m, [{"xs": floats(t, 3), "w": floats(3)} for t in (5, 1, 9)], 1e-4)
+
+
+def endless() -> onnx.ModelProto:
+    g = body([node("Identity", ["going"], ["on"]), node("Neg", ["h"], ["h2"])], {"h": ("f32", None)}, ["on", "h2"])
+    return model([node("Loop", ["", "c", "x"], ["y"], body=g)], {"x": ("f32", []), "c": ("bool", [])}, {"y": "f32"})
+
+
+def test_a_loop_that_never_ends_can_be_stopped(native: Native) -> None:
+    import threading
+
+    session = native(endless())
+    feeds = {"x": np.float32(1), "c": np.array(True)}
+    timer = threading.Timer(0.3, lambda: session._lib.smelt_cancel(session._handle))
+    session._lib.smelt_cancel.argtypes = session._lib.smelt_close.argtypes
+    session._lib.smelt_cancel.restype = None
+    timer.start()
+    with pytest.raises(SmeltError, match="cancelled"):
+        session.run(None, feeds)
+    timer.join()
+    assert session.run(None, {**feeds, "c": np.array(False)})[0] == 1
