@@ -7,7 +7,21 @@ from dataclasses import dataclass
 
 from smelt.core.dim import Dim, FloorDiv, Max, Min, Mod, to_dim
 from smelt.core.ir.analysis import strip_casts
-from smelt.core.ir.kernel import Call, Expr, Kernel, Let, Load, Loop, Reduce, Stmt, Store, children, walk_expr
+from smelt.core.ir.kernel import (
+    Call,
+    Const,
+    Expr,
+    Index,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Reduce,
+    Stmt,
+    Store,
+    children,
+    walk_expr,
+)
 from smelt.core.schedule.tree import chain, used_in
 
 HEAVY = frozenset(
@@ -139,6 +153,7 @@ class Roles:
     row: the innermost loop that only the left factor follows (None: a vector times a matrix).
     outer: the other loops that only the left factor follows. batch: loops of both or of neither.
     column: the loop that only the right factor follows and stores step along. a, b: the factors' loads.
+    beside: what the right factor is decoded with besides b (scales and zero points of packed weights).
     """
 
     column: str
@@ -148,6 +163,7 @@ class Roles:
     a: tuple[Load, ...]
     b: Load
     reduce: Reduce
+    beside: tuple[Load, ...] = ()
 
 
 def roles(v: View) -> Roles | None:
@@ -170,15 +186,29 @@ def _roles(v: View, r: Reduce) -> Roles | None:
     a, b = body.args
     if column in v.follows(a):
         a, b = b, a
-    right = strip_casts(b)
-    if column not in v.follows(b) or column in v.follows(a) or not isinstance(right, Load):
+    found = _right(v, b, column)
+    if column not in v.follows(b) or column in v.follows(a) or not found:
         return None
     only = [x for x in v.vars if x in v.follows(a) and x not in v.follows(b)]
     row = _row(v, only)
     outer = tuple(x for x in only if x != row)
     batch = tuple(x for x in v.vars if x not in only and x != column)
     loads = tuple(x for x in walk_expr(a) if isinstance(x, Load))
-    return Roles(column, row, outer, batch, loads, right, r)
+    return Roles(column, row, outer, batch, loads, found[0], r, found[1:])
+
+
+def _right(v: View, e: Expr, column: str) -> tuple[Load, ...]:
+    """The loads of the right factor, the one with most axes first: one alone under casts, or several that
+    all follow the column. () when it is neither."""
+    right = strip_casts(e)
+    if isinstance(right, Load):
+        return (right,)
+    parts = tuple(walk_expr(right))
+    loads = tuple(dict.fromkeys(x for x in parts if isinstance(x, Load)))
+    plain = all(isinstance(x, Load | Call | Const | Index) for x in parts)
+    if not plain or any(column not in v.follows(x) or x.guard for x in loads):
+        return ()
+    return tuple(sorted(loads, key=lambda x: -len(x.index)))
 
 
 def _row(v: View, only: list[str]) -> str | None:

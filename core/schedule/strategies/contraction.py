@@ -171,6 +171,8 @@ that every step misses the TLB and the prefetcher."""
 
 def _layout(d: Draft, v: View, r: Roles, shape: Shape, rows: int | None) -> bool:
     """Bring B into panels when that pays; True when B then has zeros behind its last column."""
+    if r.beside:
+        return _layout_all(d, r, shape)
     b = r.b
     loads = [x for e in expressions(d.kernel.body) for x in walk_expr(e) if isinstance(x, Load)]
     same = all(x.index == b.index for x in loads if x.buffer == b.buffer)
@@ -191,6 +193,22 @@ def _layout(d: Draft, v: View, r: Roles, shape: Shape, rows: int | None) -> bool
     name = d.fresh(f"{b.buffer}.panels")
     d.do("stage", b.buffer, str(_panel_spec(b, r, axes[0], shape.columns)), name)
     _schedule_copy(d, name)
+    return True
+
+
+def _layout_all(d: Draft, r: Roles, shape: Shape) -> bool:
+    """Bring everything that B is decoded with into panels; they have zeros behind the last column."""
+    every = [x for e in expressions(d.kernel.body) for x in walk_expr(e) if isinstance(x, Load)]
+    specs = []
+    for b in (r.b, *r.beside):
+        axes = [i for i, x in enumerate(b.index) if r.column in x.symbols]
+        same = all(x.index == b.index for x in every if x.buffer == b.buffer)
+        fits = same and len(axes) == 1 and _fits_panels(d, b.index[axes[0]], r, shape)
+        if not fits or b.buffer not in d.constants:
+            raise ScheduleError("contraction", "a decoded operand that is not constant")
+        specs.append((b.buffer, _panel_spec(b, r, axes[0], shape.columns)))
+    for buffer, spec in specs:
+        d.do("pack", buffer, str(spec))
     return True
 
 
