@@ -72,7 +72,7 @@ def place(storages: Sequence[Storage], facts: Facts, samples: Sequence[Mapping[s
     assigns.
     """
     sizes = _Sizes(facts, samples)
-    sized = [(s, sizes.name(s.bytes)) for s in storages]
+    sized = [(s, sizes.name(facts.simplify(s.bytes))) for s in storages]
     at = _greedy([(s, max(sizes.at(size)[-1], ALIGNMENT)) for s, size in sized])
     placed: list[_Placed] = []
     for number in sorted(range(len(sized)), key=lambda n: (at[n], n)):
