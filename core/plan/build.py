@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from smelt.core.dim import Dim, Facts
 from smelt.core.ir.graph import Graph, Module, Ref
 from smelt.core.plan.arena import ALIGNMENT, Arena, place, sample_points
-from smelt.core.plan.emit import Emitter, Places, callee, dims_of, group_count, scratch_name
+from smelt.core.plan.emit import Emitter, Places, callee, dims_of, scratch_name
 from smelt.core.plan.inputs import InputBinder
 from smelt.core.plan.items import walk_items
 from smelt.core.plan.lifetime import Storage, Storages, bytes_of, storages
@@ -201,4 +201,4 @@ class _Builder:
         return [Evaluate(0, arena.bytes), *(Evaluate(slot, d) for d, slot in self.slots.items())]
 
 
-__all__ = ["group_count", "make_plan"]
+__all__ = ["make_plan"]

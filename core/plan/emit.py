@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import Dim, Facts, ceildiv, sym, to_dim
+from smelt.core.dim import Dim, Facts, sym, to_dim
 from smelt.core.dtype import DType, bool_, i64
 from smelt.core.ir.graph import Graph, Module, Node, Ref, TensorType
-from smelt.core.ir.kernel import Kernel, Loop, Stmt, Tiles
+from smelt.core.ir.groups import group_count
+from smelt.core.ir.kernel import Kernel
 from smelt.core.plan.items import Arm, Item, new_symbols
 from smelt.core.plan.lifetime import Storages, bytes_of
 from smelt.core.plan.program import (
@@ -43,20 +44,6 @@ class Places:
     inputs: Mapping[Ref, int]
     stages: Mapping[int, tuple[int, Dim]]
     alone: Mapping[Ref, int]
-
-
-def group_count(statement: Stmt) -> Dim:
-    """How many groups a top-level statement has: the product over directly nested group nodes."""
-    total = to_dim(1)
-    while isinstance(statement, Loop | Tiles) and statement.level == "group":
-        if isinstance(statement, Loop):
-            total = total * statement.extent
-        else:
-            total = total * ceildiv(statement.extent, statement.sizes[0])
-        if len(statement.body) != 1 or statement.buffers:
-            break
-        statement = statement.body[0]
-    return total
 
 
 def scratch_name(position: int, name: str) -> str:
@@ -286,9 +273,7 @@ class Emitter:
                 self.run.append(Reserve(self.places.alone[root], bytes_of(t.dtype, t.shape)))
             self.copy(self.address(root), refs[k])
 
-    def _round(
-        self, item: Item, arm: Arm, shaping: Mapping[str, tuple[int, int]], again: bool
-    ) -> None:
+    def _round(self, item: Item, arm: Arm, shaping: Mapping[str, tuple[int, int]], again: bool) -> None:
         plan, results = self.layout.loops[item.start], arm.graph.outputs
         count = len(arm.graph.inputs) - 2
         self.reserve_stage(arm.start)

@@ -11,13 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import Dim, ceildiv, to_dim
+from smelt.core.ir.groups import GroupNode, group_extent, group_nest
 from smelt.core.ir.kernel import (
     Kernel,
     Loop,
     Stmt,
     Store,
-    Tiles,
     walk,
 )
 from smelt.targets.llvm.builder import Builder, Value
@@ -25,38 +24,11 @@ from smelt.targets.llvm.exprs import Memory
 from smelt.targets.llvm.machines import Cpu
 from smelt.targets.llvm.tiles import Tiled
 
-GroupNode = Loop | Tiles
-
 
 def function_name(kernel: Kernel, part: int) -> str:
-    """The symbol of a kernel's part-th top-level statement."""
-    return kernel.name if part == 0 else f"{kernel.name}.{part}"
-
-
-def group_nest(s: Stmt) -> tuple[tuple[GroupNode, ...], tuple[Stmt, ...]]:
-    """The directly nested group nodes at a statement, and what is inside them."""
-    nodes: list[GroupNode] = []
-    body: tuple[Stmt, ...] = (s,)
-    while len(body) == 1:
-        inner = body[0]
-        if not isinstance(inner, Loop | Tiles) or inner.level != "group":
-            break
-        nodes.append(inner)
-        body = inner.body
-    return tuple(nodes), body
-
-
-def group_extent(node: GroupNode) -> Dim:
-    """How many groups a node contributes."""
-    return node.extent if isinstance(node, Loop) else ceildiv(node.extent, node.sizes[0])
-
-
-def group_count(s: Stmt) -> Dim:
-    """Groups of a top-level statement as an expression in the kernel's dims: what `hi` may reach."""
-    total = to_dim(1)
-    for node in group_nest(s)[0]:
-        total = total * group_extent(node)
-    return total
+    """The symbol of a kernel's part-th top-level statement. The prefix keeps a kernel called 'fmod' apart
+    from libm's function."""
+    return f"k.{kernel.name}" if part == 0 else f"k.{kernel.name}.{part}"
 
 
 @dataclass(frozen=True)
@@ -101,15 +73,11 @@ class _Function(Tiled):
     """One top-level statement. Buffers are noalias pointer arguments of an inner function, so that the
     scheduler may move loads over stores; the exported one only unpacks the arguments."""
 
-    def __init__(
-        self, kernel: Kernel, part: int, s: Stmt, cpu: Cpu, declared: dict[str, str]
-    ) -> None:
+    def __init__(self, kernel: Kernel, part: int, s: Stmt, cpu: Cpu, declared: dict[str, str]) -> None:
         super().__init__(Builder(declared), cpu, kernel)
         self.name = function_name(kernel, part)
         self.statement = s
-        self.invariant_loads = not any(
-            isinstance(x, Store) and x.accumulate == "fma" for x in walk((s,))
-        )
+        self.invariant_loads = not any(isinstance(x, Store) and x.accumulate == "fma" for x in walk((s,)))
         self._bind_arguments()
 
     # -- the frame
@@ -205,9 +173,7 @@ class _Function(Tiled):
                 v.high = n - 1
         return out[::-1]
 
-    def _enter(
-        self, nodes: Sequence[GroupNode], at: Sequence[int | Value], body: tuple[Stmt, ...]
-    ) -> None:
+    def _enter(self, nodes: Sequence[GroupNode], at: Sequence[int | Value], body: tuple[Stmt, ...]) -> None:
         """Bind the group nodes' variables from the outermost on, then run the body."""
         if not nodes:
             self._stmts(body)

@@ -10,9 +10,10 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 
+from smelt.core.ir.groups import group_count
 from smelt.core.ir.kernel import Kernel
 from smelt.targets.llvm.compile import parse, target_machine
-from smelt.targets.llvm.emit import emit_module, function_name, group_count
+from smelt.targets.llvm.emit import emit_module, function_name
 from smelt.targets.llvm.machines import Cpu, host
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
@@ -67,7 +68,6 @@ def jit(kernel: Kernel, cpu: Cpu | None = None, opt: int = 2) -> Jitted:
     engine = llvm.create_mcjit_compiler(module, target_machine(cpu, opt))
     engine.finalize_object()
     entries = tuple(
-        _ENTRY(engine.get_function_address(function_name(kernel, i)))
-        for i in range(len(kernel.body))
+        _ENTRY(engine.get_function_address(function_name(kernel, i))) for i in range(len(kernel.body))
     )
     return Jitted(kernel, text, engine, entries)

@@ -13,9 +13,10 @@ import pytest
 from scheduled_trees import TREES, gemm_text
 
 from smelt.core.diag import SmeltError
+from smelt.core.ir.groups import group_count
 from smelt.core.ir.text import parse_kernel
 from smelt.targets.llvm.compile import compile_assembly, compile_object, parse
-from smelt.targets.llvm.emit import emit_kernel, emit_module, group_count
+from smelt.targets.llvm.emit import emit_kernel, emit_module
 from smelt.targets.llvm.machines import Cpu, cpu_for, machine_for
 
 X86 = "x86_64-unknown-linux-gnu"

@@ -27,12 +27,13 @@ from kernel_data import compare, inputs
 from scheduled_trees import TREES
 
 from smelt.core.dtype import DType, f64
+from smelt.core.ir.groups import group_count
 from smelt.core.ir.interp_kernel import cast_array, run_kernel
 from smelt.core.ir.intrinsics import INTRINSICS
 from smelt.core.ir.kernel import Call, Kernel
 from smelt.core.ir.text import parse_kernel
 from smelt.targets.llvm.compile import compile_object
-from smelt.targets.llvm.emit import emit_module, function_name, group_count
+from smelt.targets.llvm.emit import emit_module, function_name
 from smelt.targets.llvm.machines import Cpu, cpu_for
 from smelt.targets.platform import parse_target, zig_directory
 from smelt.targets.toolchain import _builtins
