@@ -167,11 +167,12 @@ def _group_norm(b: Builder, inputs: Sequence[Ref], attrs: Attrs) -> tuple[Ref, .
 
 
 def _lp_norm(b: Builder, inputs: Sequence[Ref], attrs: Attrs) -> tuple[Ref, ...]:
-    # lp_norm(x)  -->  x / |x|_p along axis
+    # lp_norm(x)  -->  x / (|x|_p, or 1 where that is 0) along axis: the zero vector stays as it is
     (x,) = inputs
     op = {1: "reduce_l1", 2: "reduce_l2"}[int(_number(attrs, "p"))]
     size = b.emit(op, [x], {"axes": (_axis(attrs),), "keepdims": True})
-    return (b.emit("div", [x, size]),)
+    zero = b.emit("equal", [size, _scalar(b, 0.0, x)])
+    return (b.emit("div", [x, b.emit("where", [zero, _scalar(b, 1.0, x), size])]),)
 
 
 def _infer_channels(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -212,7 +213,7 @@ def _ref_lp(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Tensor
     x = arrays[0]
     assert x is not None
     size = np.linalg.norm(x, ord=_number(attrs, "p"), axis=_axis(attrs), keepdims=True)
-    return (np.asarray(x / size, dtype=x.dtype),)
+    return (np.asarray(x / np.where(size == 0, 1, size), dtype=x.dtype),)
 
 
 def _lrn(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) -> Expr:
