@@ -33,6 +33,7 @@ from smelt.core.plan.program import (
     walk_steps,
 )
 from smelt.targets.llvm.builder import Builder, Scope, Value
+from smelt.targets.llvm.emit import function_name
 from smelt.targets.llvm.index import Env, Indexer
 
 ABI_VERSION = 2
@@ -470,7 +471,7 @@ def _descriptor(
     kernels = []
     for e in program.entries:
         k, row = module.kernels[e.kernel], rows[e.name]
-        fn = f'ptr @"{e.name}"' if row.unit == 0 else "ptr null"
+        fn = f'ptr @"{function_name(k, e.statement)}"' if row.unit == 0 else "ptr null"
         buffers = len(k.inputs) + len(k.outputs) + len(k.scratch)
         kernels.append(
             f"{texts.ref(row.symbol or e.name)}, {fn}, i32 {row.unit}, i32 {buffers}, i32 {len(k.dims)}, "
