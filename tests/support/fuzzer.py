@@ -1,0 +1,263 @@
+"""Random models, compiled once, run at several sizes against ONNX Runtime; what disagrees is shrunk, printed.
+
+python tests/support/fuzzer.py --seed 0 --count 200 --seconds 600 [--one SEED]
+Each model is drawn and judged in a forked child, so that a crash or a hang is a finding like any other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from fuzz_draw import draw
+from fuzz_graph import Array, Found, session
+from fuzz_shrink import script, shrink
+from isolated import isolated
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to compile and run: what a verdict depends on besides the model."""
+
+    opt: int = 3
+    threads: int = 1
+    target: str = "host"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """ok, unlike (extents not known to be 1 were), refused (a SmeltError), mismatch, internal, crash, hang.
+
+    what: a short text that stays the same while a failing model is shrunk. detail: for people.
+    """
+
+    outcome: str
+    what: str = ""
+    detail: str = ""
+
+    @property
+    def failed(self) -> bool:
+        return self.outcome not in ("ok", "unstable", "unlike", "none")
+
+
+# ---------------------------------------------------------------- one model
+
+
+def judge(found: Found, options: Options = Options()) -> Verdict:
+    """Compile, run at every size and at the first again, compare. Raises nothing of smelt's."""
+    from smelt.core.diag import SmeltError
+    from smelt.driver import Request, compile_here
+    from smelt.session import load
+
+    oracle = session(found.model)
+    names = [o.name for o in found.model.graph.output]
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+        path = Path(folder) / "m.onnx"
+        onnx.save(found.model, path)
+        request = Request(
+            source=str(path), target=options.target, opt=options.opt, output=f"{folder}/out", runner=False
+        )
+        try:
+            bundle = compile_here(request)
+        except SmeltError as e:
+            outcome = "internal" if e.kind == "internal" else "refused"
+            return Verdict(outcome, f"compile {e.kind}: {e.message.splitlines()[0][:150]}", str(e))
+        except Exception as e:
+            return Verdict("internal", f"compile {type(e).__name__} {_site(e)}", traceback.format_exc())
+        runner = load(bundle, threads=options.threads)
+        for feed in (*found.feeds, found.feeds[0]):
+            wanted = oracle.run(names, feed)
+            try:
+                got = runner.run(names, feed)
+            except SmeltError as e:
+                if "of the broadcast result" in e.message:
+                    return Verdict("unlike", e.message)
+                return Verdict("refused", f"run {e.kind}: {e.message[:150]}", f"{e}\nshapes {_shapes(feed)}")
+            for name, g, w in zip(names, got, wanted, strict=True):
+                text = difference(g, w)
+                if text and unstable(found, oracle, feed, name, w, g):
+                    return Verdict("unstable", name)
+                if text:
+                    return Verdict("mismatch", "mismatch", f"output '{name}' at {_shapes(feed)}: {text}")
+        runner.close()
+    return Verdict("ok")
+
+
+def _site(e: BaseException) -> str:
+    last = traceback.extract_tb(e.__traceback__)[-1]
+    return f"{Path(last.filename).name}:{last.name}"
+
+
+def _shapes(feed: dict[str, Array]) -> str:
+    return ", ".join(f"{n}{list(a.shape)}" for n, a in feed.items())
+
+
+def difference(got: Array, want: Array) -> str:
+    """Empty when they agree: integers exactly, floats within the rounding of their dtype."""
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return f"got {got.dtype}{list(got.shape)}, want {want.dtype}{list(want.shape)}"
+    if want.dtype.kind != "f":
+        bad = got != want
+    else:
+        half = want.dtype.itemsize == 2
+        w, g = want.astype(np.float64), got.astype(np.float64)
+        finite = np.abs(w[np.isfinite(w)])
+        scale = max(1.0, float(finite.max())) if finite.size else 1.0
+        with np.errstate(invalid="ignore"):
+            near = np.abs(g - w) <= (2e-2 if half else 1e-3) * np.abs(w) + (1e-2 if half else 1e-5) * scale
+        bad = ~(near | (g == w) | (np.isnan(g) & np.isnan(w)))
+    if not bad.any():
+        return ""
+    at = tuple(int(i) for i in np.argwhere(bad)[0])
+    return f"{int(bad.sum())} of {bad.size} differ, first at {at}: got {got[at]!r}, want {want[at]!r}"
+
+
+def unstable(found: Found, oracle: Any, feed: dict[str, Array], name: str, want: Array, got: Array) -> bool:
+    """Would inputs that differ in their last bits move the reference about as far as we are from it?"""
+    if want.dtype.kind != "f" or got.shape != want.shape:
+        return False
+    rng = np.random.default_rng(0)
+    moved = 0.0
+    for _ in range(4):
+        near = {n: _nudged(rng, a) if n in found.loose else a for n, a in feed.items()}
+        moved = max(moved, _distance(oracle.run([name], near)[0], want))
+    return moved * 8 > _distance(got, want)
+
+
+def _nudged(rng: np.random.Generator, a: Array) -> Array:
+    eps = float(np.finfo(a.dtype).eps)
+    return (a * (1 + eps * rng.uniform(-2, 2, a.shape))).astype(a.dtype)
+
+
+def _distance(a: Array, b: Array) -> float:
+    if a.shape != b.shape or not a.size:
+        return 0.0
+    with np.errstate(invalid="ignore", over="ignore"):
+        d = np.abs(a.astype(np.float64) - b.astype(np.float64))
+    return float("inf") if np.isnan(d).any() else float(d.max())
+
+
+# ---------------------------------------------------------------- in a child
+
+
+def judged(found: Found, options: Options) -> Verdict:
+    """judge in a child."""
+    how, result = isolated(lambda: judge(found, options))
+    return result if how == "ok" else Verdict(how, str(result))
+
+
+def drawn(seed: int, without: frozenset[str] = frozenset()) -> Found | None:
+    """The model of a seed, drawn in a child (ONNX Runtime itself crashes now and then)."""
+    how, result = isolated(lambda: _as_bytes(draw(seed, without)))
+    if how != "ok" or result is None:
+        return None
+    data, feeds, loose = result
+    return Found(onnx.ModelProto.FromString(data), feeds, loose)
+
+
+def _as_bytes(f: Found | None) -> Any:
+    return None if f is None else (f.model.SerializeToString(), f.feeds, f.loose)
+
+
+def options_of(seed: int) -> Options:
+    """Levels, threads and instruction sets take turns."""
+    level = (3, 3, 3, 3, 3, 0, 1, 2)[seed % 8]
+    target = "x86_64-linux:x86-64-v3" if seed % 5 == 1 and os.uname().machine == "x86_64" else "host"
+    return Options(level, 2 if seed % 3 == 1 else 1, target)
+
+
+# ---------------------------------------------------------------- many models
+
+
+@dataclass
+class Tally:
+    """What a campaign found."""
+
+    counts: collections.Counter[str] = field(default_factory=collections.Counter)
+    failures: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    scripts: dict[tuple[str, str], str] = field(default_factory=dict)
+
+
+def campaign(
+    seeds: Iterator[int],
+    seconds: float,
+    shrinking: float = 60.0,
+    log: Any = None,
+    without: frozenset[str] = frozenset(),
+) -> Tally:
+    """Judge models until the time is over; each kind of failure is shrunk, for so many seconds."""
+    tally, end = Tally(), time.monotonic() + seconds
+    for seed in seeds:
+        if time.monotonic() > end:
+            break
+        found = drawn(seed, without)
+        options = options_of(seed)
+        verdict = Verdict("none") if found is None else judged(found, options)
+        tally.counts[verdict.outcome] += 1
+        if not verdict.failed or found is None:
+            continue
+        key = (verdict.outcome, verdict.what)
+        tally.failures.setdefault(key, []).append(seed)
+        if len(tally.failures[key]) > (5 if verdict.outcome in ("mismatch", "crash") else 1):
+            continue
+        refused = verdict.what.startswith("compile unsupported")
+        text = explain(seed, found, options, verdict, 0 if refused else shrinking)
+        tally.scripts.setdefault(key, text)
+        if log is not None:
+            print(text, file=log, flush=True)
+    return tally
+
+
+def explain(seed: int, found: Found, options: Options, verdict: Verdict, seconds: float) -> str:
+    """The failure shrunk, as a Python script that shows it again."""
+
+    def same(candidate: Found) -> bool:
+        v = judged(candidate, options)
+        return v.outcome == verdict.outcome and (v.what == verdict.what or v.outcome == "mismatch")
+
+    small = shrink(found, same, seconds) if seconds > 0 else found
+    again = judged(small, options)
+    head = f"# seed {seed}, {options}: {again.outcome}: {again.what}\n"
+    detail = "".join(f"# {line}\n" for line in again.detail.splitlines()[-12:])
+    return f"{'#' * 100}\n{head}{detail}{script(small)}"
+
+
+def main() -> int:
+    """The command line; exit code 1 when something failed."""
+    p = argparse.ArgumentParser(description=__doc__)
+    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--step", type=int, default=1)
+    p.add_argument("--count", type=int, default=200)
+    p.add_argument("--seconds", type=float, default=600)
+    p.add_argument("--shrink", type=float, default=60, help="seconds for each failure")
+    p.add_argument("--without", default="", help="op types that are not drawn, with commas between")
+    p.add_argument("--one", type=int, help="judge the model of this seed and print it as a script")
+    args = p.parse_args()
+    with contextlib.suppress(ImportError):
+        import smelt.driver
+        import smelt.session  # noqa: F401  imported once, before the forks
+    if args.one is not None:
+        seeds: Iterator[int] = iter([args.one])
+    else:
+        seeds = iter(range(args.seed, args.seed + args.count * args.step, args.step))
+    tally = campaign(seeds, args.seconds, args.shrink, sys.stdout, frozenset(args.without.split(",")))
+    print(f"{'#' * 100}\n# {dict(tally.counts)}")
+    for (outcome, what), found in sorted(tally.failures.items(), key=lambda f: -len(f[1])):
+        print(f"# {len(found):4d}x {outcome}: {what}  (seeds {', '.join(map(str, found[:8]))})")
+    return 1 if tally.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
