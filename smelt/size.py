@@ -60,7 +60,8 @@ def sizes(bundle: Bundle) -> Sizes:
 
 
 def _kernel(symbol: str, names: set[str]) -> str | None:
-    """The kernel whose code a symbol is: 'matmul.1.body' is of 'matmul'."""
+    """The kernel whose code a symbol is: 'k.matmul.1.body' is of 'matmul'."""
+    symbol = symbol.removeprefix("k.")
     parts = symbol.split(".")
     for n in range(len(parts), 0, -1):
         if (found := ".".join(parts[:n])) in names:

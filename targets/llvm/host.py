@@ -384,15 +384,9 @@ class _Run(_Host):
         self.b.effect(f"store i64 {address.text}, ptr %{_variable(key)}")
 
     def read(self, s: ReadSymbol) -> None:
-        b = self.b
+        b, rt = self.b, self.argument("rt", "ptr")
         width, signed = b.integer(s.dtype.bytes, "i32"), b.integer(int(s.dtype.category == "int"), "i32")
-        value = self.call(
-            "smelt_rt_read", "i64", self.argument("rt", "ptr"), self.address(s.at), width, signed
-        )
-        value = b.intrinsic("smax", "i64", 0, value, self.value(s.low))
-        if s.high is not None:
-            value = b.intrinsic("smin", "i64", 0, value, self.value(s.high))
-        self.set(s.symbol, value)
+        self.set(s.symbol, self.call("smelt_rt_read", "i64", rt, self.address(s.at), width, signed))
 
 
 def _opens(step: Step) -> tuple[str, int] | None:
