@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from smelt.core.bundle import WEIGHTS, Bundle, Staging, hash_file, read_bundle, write_weights
-from smelt.core.diag import Problem, SmeltError
+from smelt.core.diag import Problem, SmeltError, unsupported
 from smelt.core.dim import Facts
 from smelt.core.ir.graph import Module
 from smelt.core.ir.text import print_module
@@ -211,6 +211,8 @@ def compile(
         raise SmeltError(f"opt is {opt}, expected 0..3")
     if threads is not None and threads < 1:
         raise SmeltError(f"threads is {threads}, expected 1 or more")
+    if fp16:
+        raise unsupported("fp16=True: no pass computes float32 models in float16 yet", try_="fp16=False")
     with tempfile.TemporaryDirectory(prefix="smelt-") as scratch:
         source, name = _as_file(model, Path(scratch))
         request = Request(
