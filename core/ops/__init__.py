@@ -14,6 +14,7 @@ from smelt.core.ops import (
     movement,
     nbits,
     norm,
+    quantized,
     reduce,
     resize,
     window,
@@ -22,4 +23,4 @@ from smelt.core.ops.table import Op
 
 _ROOMS = (elementwise, reduce, linear, norm, window, movement, indexing, resize, generate, cache, nbits)
 
-OPS: Mapping[str, Op] = MappingProxyType({op.name: op for room in _ROOMS for op in room.ROWS})
+OPS: Mapping[str, Op] = MappingProxyType({op.name: op for room in (*_ROOMS, quantized) for op in room.ROWS})

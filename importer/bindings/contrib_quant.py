@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from smelt.core.dim import ceildiv, to_dim
-from smelt.core.dtype import u8
+from smelt.core.dim import ceildiv, product, to_dim
+from smelt.core.dtype import f32, u8
 from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.contrib import MS
-from smelt.importer.call import Call, OnnxOp
+from smelt.importer.bindings.conv import pool_of
+from smelt.importer.bindings.quant import dynamic_quantize, requantized, scaled
+from smelt.importer.call import Build, Call, OnnxOp
 
 # ---------------------------------------------------------------- packed weights
 
@@ -100,7 +104,138 @@ def _gather_block_quantized(c: Call) -> Ref:
     return c.emit("mul", c.emit("sub", q, origin), spread(scale))
 
 
+# ---------------------------------------------------------------- ordinary ops on quantised tensors
+
+
+def _binary(op: str) -> Build:
+    """A, its scale and zero point, the same of B, and of C."""
+
+    def build(c: Call) -> Ref:
+        a = scaled(c, c.x(0), c.x(1), c.optional(2))
+        b = scaled(c, c.x(3), c.x(4), c.optional(5))
+        return requantized(c, c.emit(op, a, b), c.x(6), c.optional(7), c.x(0))
+
+    return build
+
+
+def _unary(make: Callable[[Call, Ref], Ref]) -> Build:
+    """X, its scale and zero point, and those of Y."""
+
+    def build(c: Call) -> Ref:
+        y = make(c, scaled(c, c.x(0), c.x(1), c.optional(2)))
+        return requantized(c, y, c.x(3), c.optional(4), c.x(0))
+
+    return build
+
+
+def _sigmoid(c: Call, x: Ref) -> Ref:
+    return c.emit("sigmoid", x)
+
+
+def _leaky_relu(c: Call, x: Ref) -> Ref:
+    return c.emit("leaky_relu", x, alpha=c.number("alpha", 0.01))
+
+
+def _softmax(c: Call, x: Ref) -> Ref:
+    """Opsets before 13 took the axis and all behind it as one."""
+    b = c.builder
+    shape = b.type_of(x).shape
+    old = c.integer("opset", 13) < 13
+    axis = c.axis(c.integer("axis", 1 if old else -1), len(shape))
+    if not old:
+        return c.emit("softmax", x, axis=axis)
+    flat = b.reshape(x, (product(shape[:axis]), product(shape[axis:])))
+    return b.reshape(c.emit("softmax", flat, axis=1), shape)
+
+
+def _first_channels(c: Call, x: Ref) -> tuple[Ref, int]:
+    """x with its channels in front of its spatial axes, and how many of those there are."""
+    rank = c.builder.type_of(x).rank
+    if rank < 3:
+        raise c.fail(f"input has rank {rank}, wanted [batch, channels, *spatial]")
+    if c.integer("channels_last", 0):
+        x = c.builder.transpose(x, (0, rank - 1, *range(1, rank - 1)))
+    return x, rank - 2
+
+
+def _as_given(c: Call, y: Ref) -> Ref:
+    rank = c.builder.type_of(y).rank
+    return c.builder.transpose(y, (0, *range(2, rank), 1)) if c.integer("channels_last", 0) else y
+
+
+def _global_average(c: Call, x: Ref) -> Ref:
+    x, n = _first_channels(c, x)
+    return _as_given(c, c.emit("reduce_mean", x, axes=tuple(range(2, n + 2)), keepdims=True))
+
+
+def _average(c: Call, x: Ref) -> Ref:
+    if c.integer("channels_last", 0):
+        raise c.unsupported("channels_last")
+    return pool_of(c, "average_pool", x)
+
+
+def _q_concat(c: Call) -> Ref:
+    """Scale and zero point of the result, then of every input behind it."""
+    if len(c.inputs) % 3 != 2:
+        raise c.fail(f"{len(c.inputs)} inputs, wanted 2 and then 3 for each tensor")
+    parts = [scaled(c, c.x(i), c.x(i + 1), c.x(i + 2)) for i in range(2, len(c.inputs), 3)]
+    axis = c.axis(c.integer("axis"), c.type(2).rank)
+    return requantized(c, c.emit("concat", *parts, axis=axis), c.x(0), c.x(1))
+
+
+def _q_gemm(c: Call) -> Ref:
+    """alpha * A' B' + C, C of scale alpha * a_scale * b_scale; floats where the output has no scale."""
+    b = c.builder
+    left, right = scaled(c, c.x(0), c.x(1), c.x(2)), scaled(c, c.x(3), c.x(4), c.x(5), _columns(c))
+    left = b.transpose(left, (1, 0)) if c.integer("transA", 0) else left
+    right = b.transpose(right, (1, 0)) if c.integer("transB", 0) else right
+    y = c.emit("matmul", left, right)
+    alpha = c.number("alpha", 1.0)
+    if alpha != 1.0:
+        y = c.emit("mul", y, c.scalar(alpha, y))
+    if c.has(6):
+        scale = c.emit("mul", b.reshape(c.x(1), ()), c.x(4))
+        if alpha != 1.0:
+            scale = c.emit("mul", scale, c.scalar(alpha, scale))
+        one = c.type(4).rank == 0 or c.shape(4)[0].const_or_none == 1
+        scale = b.reshape(scale, ()) if one else scale
+        y = c.emit("add", y, c.emit("mul", c.cast(c.x(6), f32), scale))
+    return requantized(c, y, c.x(7), c.x(8)) if c.has(7) else y
+
+
+def _columns(c: Call) -> int:
+    """The axis of B that is one per column of the product."""
+    return 0 if c.integer("transB", 0) else 1
+
+
+def _integer_to_float(c: Call) -> Ref:
+    """(A - a_zero) (B - b_zero) * a_scale * b_scale + bias"""
+    a = scaled(c, c.x(0), c.x(2), c.optional(4))
+    b = scaled(c, c.x(1), c.x(3), c.optional(5), c.type(1).rank - 1)
+    y = c.emit("matmul", a, b)
+    return c.emit("add", y, c.x(6)) if c.has(6) else y
+
+
+def _dynamic_matmul(c: Call) -> Ref:
+    """A quantised by its range, times B."""
+    q, scale, zero = dynamic_quantize(c)
+    b = scaled(c, c.x(1), c.x(2), c.optional(3), c.type(1).rank - 1)
+    y = c.emit("matmul", scaled(c, q, scale, zero), b)
+    return c.emit("add", y, c.x(4)) if c.has(4) else y
+
+
 ROWS: tuple[OnnxOp, ...] = (
     OnnxOp("MatMulNBits", 1, _matmul_nbits, MS),
     OnnxOp("GatherBlockQuantized", 1, _gather_block_quantized, MS),
+    OnnxOp("QLinearAdd", 1, _binary("add"), MS),
+    OnnxOp("QLinearMul", 1, _binary("mul"), MS),
+    OnnxOp("QLinearSigmoid", 1, _unary(_sigmoid), MS),
+    OnnxOp("QLinearLeakyRelu", 1, _unary(_leaky_relu), MS),
+    OnnxOp("QLinearSoftmax", 1, _unary(_softmax), MS),
+    OnnxOp("QLinearGlobalAveragePool", 1, _unary(_global_average), MS),
+    OnnxOp("QLinearAveragePool", 1, _unary(_average), MS),
+    OnnxOp("QLinearConcat", 1, _q_concat, MS),
+    OnnxOp("QGemm", 1, _q_gemm, MS),
+    OnnxOp("MatMulIntegerToFloat", 1, _integer_to_float, MS),
+    OnnxOp("DynamicQuantizeMatMul", 1, _dynamic_matmul, MS),
 )

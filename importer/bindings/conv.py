@@ -165,13 +165,23 @@ def _conv_transpose(c: Call) -> Ref:
     )
 
 
+def _pool_attrs(c: Call, op: str) -> dict[str, Any]:
+    attrs = _common(c) | {"ceil_mode": bool(c.integer("ceil_mode", 0))}
+    if op == "average_pool":
+        attrs["count_include_pad"] = bool(c.integer("count_include_pad", 0))
+    if op == "lp_pool":
+        attrs["p"] = c.integer("p", 2)
+    return attrs
+
+
+def pool_of(c: Call, op: str, x: Ref) -> Ref:
+    """The node's pooling on a tensor made from its input 0."""
+    return c.emit(op, x, **_pool_attrs(c, op))
+
+
 def _pool(op: str) -> Build:
     def build(c: Call) -> tuple[Ref, ...]:
-        attrs = _common(c) | {"ceil_mode": bool(c.integer("ceil_mode", 0))}
-        if op == "average_pool":
-            attrs["count_include_pad"] = bool(c.integer("count_include_pad", 0))
-        if op == "lp_pool":
-            attrs["p"] = c.integer("p", 2)
+        attrs = _pool_attrs(c, op)
         y = c.emit(op, c.x(), **attrs)
         if not c.wants(1):
             return (y,)

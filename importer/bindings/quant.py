@@ -1,4 +1,4 @@
-"""Bindings of linear quantisation, as the float arithmetic that defines it."""
+"""Bindings of linear quantisation: quantize and dequantize around ops on floats."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import numpy as np
 from smelt.core.dim import Dim, ceildiv, to_dim
 from smelt.core.dtype import DType, f32, i32, u8
 from smelt.core.ir.graph import Ref
+from smelt.importer.bindings.contrib import MS
 from smelt.importer.bindings.conv import conv_of
 from smelt.importer.call import Call, OnnxOp
 from smelt.importer.weights import dtype_of
@@ -42,14 +43,37 @@ def _blocks(c: Call, ref: Ref, axis: int, block: int) -> Ref:
     return b.slice_axis(y, axis, 0, c.shape(0)[axis])
 
 
+def _is_blocked(c: Call) -> bool:
+    return bool(c.integer("block_size", 0)) and not all(d.const_or_none == 1 for d in c.shape(1))
+
+
+def _parameter(c: Call, ref: Ref) -> Ref:
+    """A scale or zero point as a scalar where it has one element."""
+    if ref and all(d.const_or_none == 1 for d in c.builder.type_of(ref).shape):
+        return c.builder.reshape(ref, ())
+    return ref
+
+
+def _along(c: Call) -> int:
+    """The axis of vectors of scales; -1 when there is one scale."""
+    shape = c.shape(1)
+    if all(d.const_or_none == 1 for d in shape):
+        return -1
+    if len(shape) != 1:
+        raise c.fail(f"scale has rank {len(shape)} and there is no block_size")
+    return c.axis(c.integer("axis", 1), c.type(0).rank)
+
+
 def _dequantize(c: Call) -> Ref:
     """(x - zero) * scale."""
-    scale = c.x(1)
-    to = c.builder.type_of(scale).dtype
-    x = c.cast(c.x(0), i32)
-    if c.has(2):
-        x = c.emit("sub", x, _spread(c, c.cast(c.x(2), i32)))
-    return c.emit("mul", c.cast(x, to), _spread(c, scale))
+    if _is_blocked(c):
+        scale = c.x(1)
+        x = c.cast(c.x(0), i32)
+        if c.has(2):
+            x = c.emit("sub", x, _spread(c, c.cast(c.x(2), i32)))
+        return c.emit("mul", c.cast(x, c.builder.type_of(scale).dtype), _spread(c, scale))
+    zero = _parameter(c, c.optional(2))
+    return c.emit("dequantize", c.x(0), _parameter(c, c.x(1)), zero, axis=_along(c))
 
 
 def _quantize(c: Call) -> Ref:
@@ -59,63 +83,76 @@ def _quantize(c: Call) -> Ref:
         to = c.type(2).dtype
     elif c.integer("output_dtype", 0):
         to = dtype_of(c.integer("output_dtype"), "attribute 'output_dtype'", c.engine.node)
-    scale = c.x(1)
-    x = c.cast(c.x(0), f32)
-    y = c.emit("round", c.emit("div", x, _spread(c, c.cast(scale, f32))))
+    if not to.is_int:
+        raise c.fail(f"cannot quantize to {to}")
+    if not _is_blocked(c):
+        x = c.x(0) if c.type(0).dtype.is_float else c.cast(c.x(0), f32)
+        zero = _parameter(c, c.optional(2))
+        return c.emit("quantize", x, _parameter(c, c.x(1)), zero, axis=_along(c), to=to)
+    y = c.emit("div", c.cast(c.x(0), f32), _spread(c, c.cast(c.x(1), f32)))
+    y = c.emit("round", y)
     if c.has(2):
         y = c.emit("add", y, _spread(c, c.cast(c.x(2), f32)))
-    if not to.is_int:
-        raise c.fail(f"cannot quantize to {to}")
     info = np.iinfo(to.numpy)
-    low, high = c.scalar(info.min, y), c.scalar(info.max, y)
-    return c.cast(c.emit("clip", y, low, high), to)
+    return c.cast(c.emit("clip", y, c.scalar(info.min, y), c.scalar(info.max, y)), to)
 
 
-def _scaled(c: Call, i: int, axis_length: int | None = None) -> Ref:
-    """Input i with its scale i + 1 and zero point i + 2, as floats."""
-    b = c.builder
-    x, scale, zero = c.x(i), c.x(i + 1), c.x(i + 2)
-    to = b.type_of(scale).dtype
-    rank = b.type_of(x).rank
-
-    def spread(ref: Ref) -> Ref:
-        if b.type_of(ref).rank != 1 or axis_length is None or b.type_of(ref).shape[0].const_or_none == 1:
-            return b.reshape(ref, ()) if all(d.const_or_none == 1 for d in b.type_of(ref).shape) else ref
-        return b.reshape(ref, (*b.type_of(ref).shape, *(1,) * (rank - 1)))
-
-    wide = c.emit("sub", b.cast(x, i32), spread(b.cast(zero, i32)))
-    return c.emit("mul", b.cast(wide, to), spread(scale))
+# ---------------------------------------------------------------- ops on quantised tensors
 
 
-def _requantized(c: Call, y: Ref, i: int) -> Ref:
-    """y as scale i and zero point i + 1 say."""
-    b = c.builder
-    to = b.type_of(c.x(i + 1)).dtype
-    if not to.is_int:
-        raise c.fail(f"cannot quantize to {to}")
-    scale = b.cast(c.x(i), b.type_of(y).dtype)
-    q = c.emit("round", c.emit("div", y, scale))
-    q = c.emit("add", q, b.cast(c.x(i + 1), b.type_of(y).dtype))
-    info = np.iinfo(to.numpy)
-    return b.cast(c.emit("clip", q, c.scalar(info.min, q), c.scalar(info.max, q)), to)
+def scaled(c: Call, x: Ref, scale: Ref, zero: Ref, axis: int = -1) -> Ref:
+    """A quantised tensor as floats; axis: of vectors of scales."""
+    parts = [_parameter(c, scale), _parameter(c, zero)]
+    return c.emit("dequantize", x, *parts, axis=axis)
+
+
+def requantized(c: Call, y: Ref, scale: Ref, zero: Ref, like: Ref = "") -> Ref:
+    """Floats quantised to the type of the zero point, or of `like`."""
+    to = c.builder.type_of(zero or like).dtype
+    return c.emit("quantize", y, _parameter(c, scale), _parameter(c, zero), axis=-1, to=to)
+
+
+def _columns(c: Call, i: int) -> int:
+    """The axis of per-column scales of input i: the last one."""
+    return c.type(i).rank - 1
 
 
 def _q_linear_matmul(c: Call) -> Ref:
-    return _requantized(c, c.emit("matmul", _scaled(c, 0), _scaled(c, 3)), 6)
+    rows = c.type(0).rank - 2 if c.type(1).rank == 1 else -1
+    a = scaled(c, c.x(0), c.x(1), c.x(2), rows)
+    b = scaled(c, c.x(3), c.x(4), c.x(5), _columns(c, 3))
+    return requantized(c, c.emit("matmul", a, b), c.x(6), c.x(7))
 
 
 def _q_linear_conv(c: Call) -> Ref:
-    x, w = _scaled(c, 0), _scaled(c, 3, 0)
+    x, w = scaled(c, c.x(0), c.x(1), c.x(2)), scaled(c, c.x(3), c.x(4), c.x(5), 0)
     bias = ""
     if c.has(8):  # its scale is the product of the others
-        scale = c.emit("mul", c.x(1), c.x(4))
-        bias = c.emit("mul", c.cast(c.x(8), c.builder.type_of(scale).dtype), scale)
-    return _requantized(c, conv_of(c, x, w, bias, weight=3), 6)
+        scale = c.emit("mul", _parameter(c, c.x(1)), _parameter(c, c.x(4)))
+        bias = c.emit("dequantize", c.x(8), scale, axis=0)
+    return requantized(c, conv_of(c, x, w, bias, weight=3), c.x(6), c.x(7))
+
+
+def dynamic_quantize(c: Call) -> tuple[Ref, ...]:
+    """Scale and zero point from the range of x, which always has 0 in it, as the operator defines them."""
+    b, x = c.builder, c.cast(c.x(0), f32)
+    axes = tuple(range(c.type(0).rank))
+    zero = c.scalar(0, x)
+    low, high = (
+        c.emit(pick, c.emit(op, x, axes=axes, keepdims=False) if axes else x, zero)
+        for pick, op in (("min", "reduce_min"), ("max", "reduce_max"))
+    )
+    scale = c.emit("div", c.emit("sub", high, low), c.scalar(255, x))
+    scale = c.emit("where", c.emit("equal", high, low), c.scalar(1, x), scale)
+    origin = c.emit("round", c.emit("clip", c.emit("div", c.emit("neg", low), scale), zero, c.scalar(255, x)))
+    origin = b.cast(b.cast(origin, i32), u8)
+    return c.emit("quantize", x, scale, origin, axis=-1, to=u8), scale, origin
 
 
 ROWS: tuple[OnnxOp, ...] = (
-    OnnxOp("DequantizeLinear", 10, _dequantize),
-    OnnxOp("QuantizeLinear", 10, _quantize),
+    *(OnnxOp("DequantizeLinear", since, _dequantize, domain) for since, domain in ((10, ""), (1, MS))),
+    *(OnnxOp("QuantizeLinear", since, _quantize, domain) for since, domain in ((10, ""), (1, MS))),
+    OnnxOp("DynamicQuantizeLinear", 11, dynamic_quantize),
     OnnxOp("QLinearMatMul", 10, _q_linear_matmul),
     OnnxOp("QLinearConv", 10, _q_linear_conv),
 )

@@ -283,3 +283,59 @@ def test_what_is_not_done_is_refused_by_name() -> None:
     with pytest.raises(SmeltError, match="causal=0") as e:
         import_model(model)
     assert e.value.kind == "unsupported"
+
+
+# ---------------------------------------------------------------- ordinary ops on quantised tensors
+
+
+def q8(*shape: int) -> Array:
+    return RNG.integers(0, 256, shape).astype(np.uint8)
+
+
+def s8(*shape: int) -> Array:
+    return RNG.integers(-128, 128, shape).astype(np.int8)
+
+
+def scale(*values: float) -> Array:
+    return np.array(values[0] if len(values) == 1 else values, np.float32)
+
+
+Z, Y = np.array(120, np.uint8), np.array(7, np.uint8)
+U8, I8 = onnx.TensorProto.UINT8, onnx.TensorProto.INT8
+A8 = [q8(2, 3, 4, 5), scale(0.1), Z]
+S6 = np.array([0.1, 0.2] * 3, np.float32)
+QUANTISED: dict[str, tuple[list[Array | None], dict[str, Any]]] = {
+    "QLinearAdd": ([*A8, q8(4, 5), scale(0.05), Y, scale(0.2), Z], {}),
+    "QLinearMul": ([*A8, q8(2, 3, 4, 5), scale(0.05), Y, scale(0.4), Z], {}),
+    "QLinearSigmoid": ([*A8, scale(1 / 256), np.array(0, np.uint8)], {}),
+    "QLinearLeakyRelu": ([*A8, scale(0.1), Y], {"alpha": 0.2}),
+    "QLinearGlobalAveragePool": ([*A8, scale(0.05), Y], {}),
+    "QLinearAveragePool": ([*A8, scale(0.1), Y], {"kernel_shape": [2, 2], "pads": [1, 0, 0, 1]}),
+    "QLinearSoftmax": ([*A8, scale(1 / 256), np.array(0, np.uint8)], {"axis": -1, "opset": 13}),
+    "QLinearConcat": ([scale(0.2), Y, *A8, q8(2, 2, 4, 5), scale(0.05), Z], {"axis": 1}),
+    "QGemm": ([q8(3, 20), scale(0.1), Z, s8(6, 20), S6, np.zeros(6, np.int8),
+               np.arange(6, dtype=np.int32) * 50, scale(2.0), Z], {"transB": 1}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op", QUANTISED)
+def test_op_on_quantised_tensors(op: str) -> None:
+    inputs, attrs = QUANTISED[op]
+    data = [i for i, a in enumerate(inputs) if (a is not None and a.ndim > 2) or (op == "QGemm" and i == 0)]
+    constant = tuple(i for i in range(len(inputs)) if i not in data)
+    compare(*graph(op, inputs, constant=constant, types=(U8,), **attrs), steps=1)
+
+
+FLOATED: dict[str, tuple[list[Array | None], dict[str, Any]]] = {
+    "MatMulIntegerToFloat": ([q8(2, 3, 20), s8(20, 6), scale(0.1), np.array([0.1, 0.2] * 3, np.float32), Z,
+                              np.zeros(6, np.int8), f(6)], {}),
+    "DynamicQuantizeMatMul": ([f(2, 3, 20), s8(20, 6), np.array([0.1, 0.2] * 3, np.float32),
+                               np.zeros(6, np.int8), f(6)], {}),
+    "QGemm": ([q8(3, 20), scale(0.1), Z, s8(20, 6), scale(0.1), np.array(0, np.int8)], {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op", FLOATED)
+def test_floats_from_quantised_tensors(op: str) -> None:
+    inputs, attrs = FLOATED[op]
+    compare(*graph(op, inputs, constant=tuple(range(1, len(inputs))), **attrs), atol=1e-3)
