@@ -17,10 +17,11 @@ from smelt.core.ops import (
     quantized,
     reduce,
     resize,
+    select,
     window,
 )
 from smelt.core.ops.table import Op
 
-_ROOMS = (elementwise, reduce, linear, norm, window, movement, indexing, resize, generate, cache, nbits)
+_ROOMS = (elementwise, reduce, linear, norm, window, movement, indexing, resize, generate, cache, nbits, select)
 
 OPS: Mapping[str, Op] = MappingProxyType({op.name: op for room in (*_ROOMS, quantized) for op in room.ROWS})

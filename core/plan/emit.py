@@ -186,22 +186,30 @@ class Emitter:
 
     def bind(self, item: Item) -> None:
         node = item.node
-        symbol, flat, high = str(node.attr("symbol")), int(node.attr("index", 0)), node.attr("high")
-        dtype = self.type_of(node.inputs[0]).dtype
-        limit = None if high is None else to_dim(high)
-        self.read(symbol, node.inputs[0], dtype, to_dim(node.attr("low", 0)), limit, flat)
+        symbol, where = str(node.attr("symbol")), f"node '{node.origin}': " if node.origin else ""
+        self.read(symbol, node.inputs[0], self.type_of(node.inputs[0]).dtype, int(node.attr("index", 0)))
+        for side, text in (
+            ("low", f"{where}{symbol} is {{want}}, expected at least {{got}}"),
+            ("high", f"{where}{symbol} is {{got}}, expected at most {{want}}"),
+        ):
+            limit = node.attr(side)
+            if limit is None:
+                continue
+            pair = (to_dim(limit), sym(symbol)) if side == "low" else (sym(symbol), to_dim(limit))
+            self.run.append(Check(pair[0], "<=", pair[1], self.check(text)))
         self.reserve_stage(item.start)
 
-    def read(self, symbol: str, ref: Ref, dtype: DType, low: Dim, high: Dim | None, flat: int = 0) -> None:
+    def read(self, symbol: str, ref: Ref, dtype: DType, flat: int = 0) -> None:
+        """The symbol becomes an element of a tensor."""
         at = self.address(ref)
         at = Address(at.base, at.number, at.offset + flat * dtype.bytes)
-        self.run.append(ReadSymbol(symbol, at, dtype, low, high))
+        self.run.append(ReadSymbol(symbol, at, dtype))
 
     # ------------------------------------------------------------ branches
 
     def branch(self, item: Item) -> None:
         """Both arms leave the results, and the sizes that they decide, at the same places."""
-        self.read(item.going, item.node.inputs[0], bool_, ZERO, ONE)
+        self.read(item.going, item.node.inputs[0], bool_)
         late = new_symbols(item.node.outputs, self.time, item.end)
 
         def arm(arm: Arm) -> None:
@@ -231,7 +239,7 @@ class Emitter:
                 self.run.append(Reserve(self.places.alone[v.name], ZERO))
         if again:
             if node.inputs[1]:
-                self.read(item.going, node.inputs[1], bool_, ZERO, ONE)
+                self.read(item.going, node.inputs[1], bool_)
             else:
                 self.run.append(Assign(((item.going, ONE),)))
         body = self.inside(lambda: self._round(item, arm, shaping, again))
@@ -247,7 +255,7 @@ class Emitter:
         if not node.inputs[0]:
             return None
         name = f"trips.{item.start}"
-        self.read(name, node.inputs[0], i64, ZERO, None)
+        self.read(name, node.inputs[0], i64)
         return sym(name)
 
     def _again(self, item: Item) -> bool:
@@ -285,7 +293,7 @@ class Emitter:
         for v, ref in zip(item.node.outputs[count:], results[1 + count :], strict=True):
             self._push(item, v.name, ref)
         if again:
-            self.read(item.going, results[0], bool_, ZERO, ONE)
+            self.read(item.going, results[0], bool_)
         for m in plan.moves:
             if m.reserve:
                 self.run.append(Reserve(self.places.alone[m.to], m.bytes))
@@ -353,8 +361,10 @@ def dims_of(step: Step) -> list[Dim]:
             return list(shape)
         case Copy(to, source, size):
             return [to.offset, source.offset, size]
-        case ReadSymbol(_, at, _, low, high):
-            return [at.offset, low, *([] if high is None else [high])]
+        case ReadSymbol(_, at, _):
+            return [at.offset]
+        case Check(left, _, right):
+            return [left, right]
         case Reserve(_, size):
             return [size]
         case Write(at, value, _):

@@ -129,13 +129,11 @@ class CallLibrary:
 
 @dataclass(frozen=True, slots=True)
 class ReadSymbol:
-    """symbol = an integer element in memory, clamped into low..high (high None: unbounded)."""
+    """symbol = an integer element in memory."""
 
     symbol: str
     at: Address
     dtype: DType
-    low: Dim
-    high: Dim | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from smelt.importer.bindings import (
     recurrent,
     reduce,
     resize,
+    select,
     shape,
     signal,
 )
@@ -29,6 +30,7 @@ _FILES = (
     reduce,
     shape,
     move,
+    select,
     linear,
     conv,
     norm,

@@ -110,7 +110,7 @@ def _inner_symbols(b: GraphBuilder) -> frozenset[str]:
     for node in b.nodes:
         if node.op == "bind":
             found.add(str(node.attrs["symbol"]))
-        if node.op in ("non_zero", "if", "loop"):
+        if node.op in ("if", "loop"):
             found |= {s for v in node.outputs for d in v.type.shape for s in d.symbols}
     return frozenset(found - outer)
 

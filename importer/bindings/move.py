@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from smelt.core.dim import Dim, ceildiv, dmax, dmin, product, to_dim
+from smelt.core.dim import Dim, ceildiv, dmax, dmin, to_dim
 from smelt.core.dtype import bool_, i64
-from smelt.core.ir.graph import Attr, Ref
+from smelt.core.ir.graph import Ref
 from smelt.importer.call import Build, Call, OnnxOp
 
 ONE, ZERO = to_dim(1), to_dim(0)
@@ -305,34 +305,6 @@ def _trilu(c: Call) -> Ref:
     return c.emit("trilu", c.x(), upper=bool(c.integer("upper", 1)), k=k)
 
 
-def _top_k(c: Call) -> tuple[Ref, ...]:
-    axis = c.axis(c.integer("axis", -1), c.type().rank)
-    k = to_dim(c.integer("k")) if c.given("k") else c.builder.dims_of(c.builder.reshape(c.x(1), ()), "k")[0]
-    c.engine.at_most("k", k, c.shape()[axis])
-    attrs: dict[str, Attr] = {
-        "k": k,
-        "axis": axis,
-        "largest": bool(c.integer("largest", 1)),
-        "sorted": bool(c.integer("sorted", 1)),
-    }
-    return c.emit_many("topk", [c.x()], attrs)
-
-
-def _non_zero(c: Call) -> Ref:
-    return c.emit("non_zero", c.x())
-
-
-def _compress(c: Call) -> Ref:
-    """The slices of the axis (of the flat input) where the condition holds."""
-    x = c.x(0)
-    axis = c.axis(c.integer("axis"), c.type(0).rank) if c.given("axis") else 0
-    if not c.given("axis"):
-        x = c.builder.reshape(x, (product(c.shape(0)),))
-    at = c.emit("non_zero", c.x(1))
-    n = c.builder.type_of(at).shape[1]
-    return c.emit("gather", x, c.builder.reshape(at, (n,)), axis=axis)
-
-
 def _reverse_sequence(c: Call) -> Ref:
     """out[t] = x[len - 1 - t] for t < len, x[t] behind it, per batch entry."""
     shape = c.shape(0)
@@ -406,9 +378,6 @@ _BUILDS: tuple[tuple[str, int, Build], ...] = (
     ("OneHot", 9, _one_hot),
     ("CumSum", 11, _cum_sum),
     ("Trilu", 14, _trilu),
-    ("TopK", 1, _top_k),
-    ("NonZero", 9, _non_zero),
-    ("Compress", 9, _compress),
     ("ReverseSequence", 10, _reverse_sequence),
     ("DepthToSpace", 1, _depth_to_space),
     ("SpaceToDepth", 1, _space_to_depth),

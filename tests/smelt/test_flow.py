@@ -101,7 +101,8 @@ def test_branches_of_different_sizes(native: Native) -> None:
         {"x": ("f32", ["n", 3]), "c": ("bool", [])}, {"z": "f32", "y": "f32", "s": "f32"},
     )  # fmt: skip
     session = native(m)
-    agree(session, m, [{"x": floats(n, 3), "c": np.array(c)} for n in (4, 0, 50) for c in (True, False)], 1e-4)
+    cases = [{"x": floats(n, 3), "c": np.array(c)} for n in (4, 0, 50) for c in (True, False)]
+    agree(session, m, cases, 1e-4)
 
 
 def test_branches_in_branches(native: Native) -> None:
@@ -151,8 +152,9 @@ def trips(n: int) -> Array:
 
 def test_loop_with_states_and_stacks(native: Native) -> None:
     g = body(
-        [node("Identity", ["going"], ["on"]), node("Cast", ["i"], ["k"], to=1), node("Mul", ["h", "w"], ["m"]),
-         node("Add", ["m", "k"], ["h2"]), node("Exp", ["h2"], ["e"]), node("Neg", ["e"], ["out"])],
+        [node("Identity", ["going"], ["on"]), node("Cast", ["i"], ["k"], to=1),
+         node("Mul", ["h", "w"], ["m"]), node("Add", ["m", "k"], ["h2"]),
+         node("Exp", ["h2"], ["e"]), node("Neg", ["e"], ["out"])],
         {"h": ("f32", None)}, ["on", "h2", "out"],
     )  # fmt: skip
     m = model(
@@ -180,7 +182,8 @@ def test_loop_with_trips_and_condition_at_run_time(native: Native) -> None:
     agree(
         session, m,
         [{"x": x, "n": trips(n), "c": np.array(c), "top": np.array(top, np.float32)}
-         for n, c, top in ((5, True, 1e9), (100, True, 60), (0, True, 1), (4, False, 9), (2000, True, 1e9), (1, True, 0))],
+         for n, c, top in ((5, True, 1e9), (100, True, 60), (0, True, 1), (4, False, 9),
+                           (2000, True, 1e9), (1, True, 0))],
     )  # fmt: skip
 
 
@@ -195,7 +198,8 @@ def test_loop_that_grows_what_it_carries(native: Native) -> None:
         {"x": ("f32", ["a", 2]), "n": ("i64", [])}, {"y": "f32", "ys": "f32", "z": "f32"},
     )  # fmt: skip
     session = native(m)
-    agree(session, m, [{"x": floats(a, 2), "n": trips(n)} for a, n in ((3, 4), (1, 0), (0, 3), (2, 40), (1, 1))], 1e-4)
+    sizes = ((3, 4), (1, 0), (0, 3), (2, 40), (1, 1))
+    agree(session, m, [{"x": floats(a, 2), "n": trips(n)} for a, n in sizes], 1e-4)
 
 
 def test_states_that_change_places(native: Native) -> None:
@@ -203,7 +207,7 @@ def test_states_that_change_places(native: Native) -> None:
     g = body(
         [node("Identity", ["going"], ["on"]), node("Add", ["a", "one"], ["d"]),
          node("Identity", ["b"], ["b2"]), node("Identity", ["c"], ["c2"])],
-        {k: ("f32", None) for k in "abc"}, ["on", "b2", "c2", "d", "a"],
+        dict.fromkeys("abc", ("f32", None)), ["on", "b2", "c2", "d", "a"],
     )  # fmt: skip
     m = model(
         [node("Loop", ["n", "", "x", "x", "w"], ["p", "q", "r", "as"], body=g)],
@@ -216,7 +220,7 @@ def test_states_that_change_places(native: Native) -> None:
 
 def test_states_in_a_ring(native: Native) -> None:
     """a, b = b, a."""
-    g = body([node("Identity", ["going"], ["on"])], {k: ("f32", None) for k in "ab"}, ["on", "b", "a"])
+    g = body([node("Identity", ["going"], ["on"])], dict.fromkeys("ab", ("f32", None)), ["on", "b", "a"])
     m = model(
         [node("Exp", ["x"], ["e"]), node("Loop", ["n", "", "x", "e"], ["p", "q"], body=g)],
         {"x": ("f32", ["k"]), "n": ("i64", [])}, dict.fromkeys("pq", "f32"),
@@ -238,7 +242,8 @@ def test_loops_in_loops_with_branches(native: Native) -> None:
         else_branch=graph([node("Mul", ["v", "h"], ["q"])], ["q"]),
     )  # fmt: skip
     g = body(
-        [node("Identity", ["going"], ["on1"]), node("Mod", ["i", "two"], ["r"]), node("Cast", ["r"], ["odd"], to=9),
+        [node("Identity", ["going"], ["on1"]), node("Mod", ["i", "two"], ["r"]),
+         node("Cast", ["r"], ["odd"], to=9),
          node("Loop", ["i", "", "h"], ["v", "vs"], body=inner), choice,
          node("ReduceSum", ["vs"], ["out"], keepdims=0)],
         {"h": ("f32", None)}, ["on1", "h2", "out"],
@@ -284,8 +289,10 @@ def test_scan_both_ways(native: Native) -> None:
 
 
 def endless() -> onnx.ModelProto:
-    g = body([node("Identity", ["going"], ["on"]), node("Neg", ["h"], ["h2"])], {"h": ("f32", None)}, ["on", "h2"])
-    return model([node("Loop", ["", "c", "x"], ["y"], body=g)], {"x": ("f32", []), "c": ("bool", [])}, {"y": "f32"})
+    nodes = [node("Identity", ["going"], ["on"]), node("Neg", ["h"], ["h2"])]
+    g = body(nodes, {"h": ("f32", None)}, ["on", "h2"])
+    inputs = {"x": ("f32", []), "c": ("bool", [])}
+    return model([node("Loop", ["", "c", "x"], ["y"], body=g)], inputs, {"y": "f32"})
 
 
 def test_a_loop_that_never_ends_can_be_stopped(native: Native) -> None:
@@ -301,3 +308,122 @@ def test_a_loop_that_never_ends_can_be_stopped(native: Native) -> None:
         session.run(None, feeds)
     timer.join()
     assert session.run(None, {**feeds, "c": np.array(False)})[0] == 1
+
+
+# ---------------------------------------------------------------- sizes that depend on data
+
+
+def sparse(*shape: int, keep: float = 0.4) -> Array:
+    rng = np.random.default_rng(shape[0] if shape else 0)
+    return np.where(rng.random(shape) < keep, rng.standard_normal(shape), 0).astype(np.float32)
+
+
+def test_non_zero_and_what_follows(native: Native) -> None:
+    m = model(
+        [node("Relu", ["x"], ["h"]), node("NonZero", ["h"], ["at"]), node("Transpose", ["at"], ["t"]),
+         node("GatherND", ["x", "t"], ["picked"]), node("Exp", ["picked"], ["e"]),
+         node("ReduceSum", ["e"], ["total"], keepdims=0)],
+        {"x": ("f32", ["n", "m"])}, {"at": "i64", "e": "f32", "total": "f32"},
+    )  # fmt: skip
+    session = native(m)
+    agree(session, m, [{"x": sparse(n, k)} for n, k in ((3, 4), (1, 1), (0, 5), (40, 30), (2, 2))], 1e-4)
+    agree(session, m, [{"x": np.zeros((3, 5), np.float32)}])
+
+
+def test_memory_follows_what_is_found(native: Native) -> None:
+    m = model(
+        [node("NonZero", ["x"], ["at"]), node("Cast", ["at"], ["f"], to=1), node("Exp", ["f"], ["e"]),
+         node("Softmax", ["e"], ["p"], axis=1), node("ReduceSum", ["p"], ["total"], keepdims=0)],
+        {"x": ("f32", ["n"])}, {"total": "f32"},
+    )  # fmt: skip
+    session = native(m)
+    x = np.zeros(1 << 20, np.float32)
+    session.run(None, {"x": x})
+    little = session.memory().arena_capacity
+    x[: 1 << 18] = 1
+    session.run(None, {"x": x})
+    assert little < 1 << 18
+    assert session.memory().arena_capacity > 1 << 20
+
+
+def test_compress(native: Native) -> None:
+    m = model(
+        [node("Compress", ["x", "c"], ["y"], axis=1), node("Compress", ["x", "d"], ["z"]),
+         node("MatMul", ["x", "w"], ["h"]), node("Compress", ["h", "r"], ["k"], axis=0),
+         node("MatMul", ["k", "v"], ["u"])],
+        {"x": ("f32", ["n", 4]), "c": ("bool", [4]), "d": ("bool", [6]), "r": ("bool", ["n"])},
+        {"y": "f32", "z": "f32", "u": "f32"}, {"w": floats(4, 8), "v": floats(8, 3)},
+    )  # fmt: skip
+    session = native(m)
+    rng = np.random.default_rng(3)
+    agree(session, m, [
+        {"x": floats(n, 4), "c": rng.random(4) < p, "d": rng.random(6) < p, "r": rng.random(n) < p}
+        for n, p in ((3, 0.5), (9, 0.9), (4, 0.0), (5, 1.1))
+    ], 1e-4)  # fmt: skip
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_top_k_at_run_time(native: Native, largest: int, axis: int) -> None:
+    m = model(
+        [node("TopK", ["x", "k"], ["v", "i"], axis=axis, largest=largest), node("Neg", ["v"], ["w"])],
+        {"x": ("f32", ["a", "b", 5]), "k": ("i64", [1])}, {"v": "f32", "i": "i64", "w": "f32"},
+    )  # fmt: skip
+    session = native(m)
+    x = np.round(floats(7, 6, 5))  # with equal elements
+    agree(session, m, [{"x": x, "k": np.array([k])} for k in (1, 5, 3, 0)])
+    with pytest.raises(SmeltError, match="k is 99, expected at most"):
+        session.run(None, {"x": x, "k": np.array([99])})
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_unique(native: Native, order: int) -> None:
+    m = model(
+        [node("Unique", ["x"], ["y", "first", "inverse", "counts"], sorted=order), node("Exp", ["y"], ["e"])],
+        {"x": ("f32", ["n", 3])},
+        {"y": "f32", "first": "i64", "inverse": "i64", "counts": "i64", "e": "f32"},
+    )  # fmt: skip
+    session = native(m)
+    agree(session, m, [{"x": np.round(floats(n, 3))} for n in (5, 1, 40)])
+
+
+@pytest.mark.parametrize("center", [0, 1])
+def test_boxes_that_stay(native: Native, center: int) -> None:
+    m = model(
+        [node("NonMaxSuppression", ["boxes", "scores", "most", "iou", "least"], ["y"],
+              center_point_box=center),
+         node("Cast", ["y"], ["f"], to=1)],
+        {"boxes": ("f32", ["b", "n", 4]), "scores": ("f32", ["b", "c", "n"]), "most": ("i64", [1]),
+         "iou": ("f32", [1]), "least": ("f32", [1])},
+        {"y": "i64", "f": "f32"},
+    )  # fmt: skip
+    session = native(m)
+    rng = np.random.default_rng(5)
+    agree(session, m, [
+        {"boxes": rng.random((b, n, 4), np.float32), "scores": rng.random((b, c, n), np.float32),
+         "most": np.array([k]), "iou": np.array([iou], np.float32), "least": np.array([least], np.float32)}
+        for b, c, n, k, iou, least in ((1, 1, 10, 3, 0.5, 0.0), (2, 3, 30, 10, 0.3, 0.5),
+                                       (1, 2, 5, 0, 0.5, 0.1), (1, 1, 8, 9, 0.1, 2.0))
+    ])  # fmt: skip
+
+
+def test_sizes_found_inside_loops_and_branches(native: Native) -> None:
+    choice = node(
+        "If", ["odd"], ["h2"],
+        then_branch=graph([node("Compress", ["h", "on2"], ["p"], axis=0)], ["p"]),
+        else_branch=graph([node("Concat", ["h", "x"], ["q"], axis=0)], ["q"]),
+    )  # fmt: skip
+    g = body(
+        [node("Identity", ["going"], ["on1"]), node("Mod", ["i", "two"], ["r"]),
+         node("Cast", ["r"], ["odd"], to=9),
+         node("ReduceSum", ["h", "ax"], ["rows"], keepdims=0),
+         node("Greater", ["rows", "zero"], ["on2"]), choice, node("ReduceSum", ["h2"], ["out"], keepdims=0)],
+        {"h": ("f32", ["k", 3])}, ["on1", "h2", "out"],
+    )  # fmt: skip
+    m = model(
+        [node("Loop", ["n", "", "x"], ["y", "ys"], body=g), node("Tanh", ["y"], ["z"])],
+        {"x": ("f32", ["m", 3]), "n": ("i64", [])}, {"y": "f32", "ys": "f32", "z": "f32"},
+        {"two": trips(2), "ax": np.array([1]), "zero": np.float32(0)},
+    )  # fmt: skip
+    session = native(m)
+    agree(session, m, [{"x": floats(a, 3), "n": trips(n)} for a, n in ((5, 4), (1, 3), (8, 6), (4, 0))], 1e-4)
