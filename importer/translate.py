@@ -144,7 +144,10 @@ class Translator:
             b, n, domain, version or 0, [r or "" for r in refs], scope, waiting
         )
         if body is None:
-            raise b.engine.unsupported(self._no_binding(domain, version or 0, n.op_type))
+            raise b.engine.unsupported(
+                self._no_binding(domain, version or 0, n.op_type),
+                try_="a plug-in that defines it (docs/add-op.md)" if domain else None,
+            )
         if waiting:
             raise Refused
         return self._inline(b, n, body, scope, [r or "" for r in refs], _defaults(n, domain, version, local))

@@ -35,6 +35,7 @@ from smelt.core.schedule.weights import pack_weights
 from smelt.importer import import_model
 from smelt.manifest import build_manifest
 from smelt.model_header import model_header
+from smelt.plugin import load_plugins
 from smelt.targets.platform import TargetSpec, parse_target
 from smelt.targets.registry import target_for
 from smelt.targets.toolchain import (
@@ -65,6 +66,7 @@ class Request:
     name: str = ""
     outputs: tuple[str, ...] = ()
     runner: bool = True
+    plugins: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """The request as text for the child."""
@@ -76,6 +78,7 @@ class Request:
         raw = json.loads(text)
         raw["dims"] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw["dims"].items()}
         raw["outputs"] = tuple(raw["outputs"])
+        raw["plugins"] = tuple(raw["plugins"])
         return Request(**raw)
 
 
@@ -96,6 +99,7 @@ def lower(request: Request, progress: Progress = lambda stage: None) -> Lowered:
     """Import, optimise, schedule and plan; no code yet."""
     spec = parse_target(request.target)
     target = target_for(spec)
+    load_plugins(request.plugins)
     progress("import")
     module = import_model(request.source, dict(request.dims), outputs=request.outputs)
     options = Options(level=request.opt, fp16=request.fp16, libraries=request.libraries)
@@ -199,12 +203,14 @@ def compile(
     static: bool = False,
     libraries: bool = False,
     outputs: tuple[str, ...] = (),
+    plugins: tuple[str, ...] = (),
     progress: Progress | None = None,
 ) -> Bundle:
     """Compile a model into a bundle directory and return it.
 
     model: path, bytes or onnx.ModelProto. dims: fix (4) or bound ((1, 512)) symbolic dims by name.
     outputs: ONNX names of values to return besides the model's own outputs.
+    plugins: Python files or modules that define ops of other domains (docs/add-op.md).
     Raises SmeltError; its `problems` list every unsupported node. The child may crash, the caller not.
     """
     if not 0 <= opt <= 3:
@@ -218,7 +224,7 @@ def compile(
         request = Request(
             source=source, target=target, dims=dict(dims or {}), threads=threads, opt=opt,
             output=str(Path(output).absolute()), fp16=fp16, static=static, libraries=libraries,
-            name=name, outputs=tuple(outputs),
+            name=name, outputs=tuple(outputs), plugins=tuple(plugins),
         )  # fmt: skip
         _run_child(request, Path(scratch), progress)
     return read_bundle(output)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from smelt.core.diag import SmeltError
 from smelt.core.ops import (
     cache,
     elementwise,
@@ -22,6 +23,17 @@ from smelt.core.ops import (
 )
 from smelt.core.ops.table import Op
 
-_ROOMS = (elementwise, reduce, linear, norm, window, movement, indexing, resize, generate, cache, nbits, select)
+_ROOMS = (
+    elementwise, reduce, linear, norm, window, movement, indexing, resize, generate, cache, nbits, quantized,
+    select,
+)  # fmt: skip
+_TABLE: dict[str, Op] = {op.name: op for room in _ROOMS for op in room.ROWS}
+OPS: Mapping[str, Op] = MappingProxyType(_TABLE)
 
-OPS: Mapping[str, Op] = MappingProxyType({op.name: op for room in (*_ROOMS, quantized) for op in room.ROWS})
+
+def extend(rows: Iterable[Op]) -> None:
+    """Put ops of a plug-in into the table, before a model is read. Raises SmeltError when a name is taken."""
+    for op in rows:
+        if _TABLE.get(op.name, op) is not op:
+            raise SmeltError(f"there is a core op '{op.name}' already", hint="give the new op another name")
+        _TABLE[op.name] = op

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from smelt.core.diag import SmeltError
 from smelt.importer.bindings import (
     contrib,
     contrib_attention,
@@ -53,7 +54,21 @@ def _collected() -> dict[tuple[str, str], tuple[OnnxOp, ...]]:
     return {key: tuple(sorted(rows, key=lambda r: -r.since)) for key, rows in table.items()}
 
 
-BINDINGS: Mapping[tuple[str, str], tuple[OnnxOp, ...]] = MappingProxyType(_collected())
+_TABLE = _collected()
+BINDINGS: Mapping[tuple[str, str], tuple[OnnxOp, ...]] = MappingProxyType(_TABLE)
+
+
+def extend(rows: Iterable[OnnxOp]) -> None:
+    """Put bindings of a plug-in into the table, before a model is read. Raises SmeltError for a second one."""
+    for row in rows:
+        key = (row.domain, row.name)
+        known = _TABLE.get(key, ())
+        if row in known:
+            continue
+        if any(r.since == row.since for r in known):
+            where = row.domain or "ai.onnx"
+            raise SmeltError(f"'{row.name}' of domain '{where}', version {row.since} is bound already")
+        _TABLE[key] = tuple(sorted((*known, row), key=lambda r: -r.since))
 
 
 def find(domain: str, name: str, opset: int) -> OnnxOp | None:

@@ -1,0 +1,103 @@
+"""Ops of another domain from a plug-in: compiled in the child, run, and refused without it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import smelt
+from smelt.plugin import load_plugins
+
+PLUGIN = '''
+"""A gate (an expansion) and a distance (a formula of its own)."""
+
+import numpy as np
+
+from smelt.plugin import Case, Op, OnnxOp, TensorType, call
+
+
+def _gate(c):
+    """x * sigmoid(beta * x)"""
+    x = c.x()
+    return c.emit("mul", x, c.emit("sigmoid", c.emit("mul", x, c.scalar(c.number("beta", 1.0), x))))
+
+
+def _distance(c):
+    return c.emit("my_distance", c.x(0), c.x(1))
+
+
+def _infer(c, args, attrs):
+    a, b = args
+    c.same("width", a.shape[1], b.shape[1])
+    return (TensorType(a.dtype, (a.shape[0], b.shape[0])),)
+
+
+def _compute(t, i, attrs, out, a, b):
+    def square(k):
+        d = call("sub", a[i[0], k], b[i[1], k])
+        return call("mul", d, d)
+
+    return call("sqrt", t.sum([a.shape[1]], square))
+
+
+def _ref(arrays, attrs, types):
+    a, b = arrays
+    return (np.sqrt(((a[:, None] - b[None]) ** 2).sum(-1)),)
+
+
+OPS = (Op("my_distance", "a b", _infer, _ref, (Case(("f32[N, 4]", "f32[M, 4]")),), compute=_compute),)
+BINDINGS = (OnnxOp("Gate", 1, _gate, "my.domain"), OnnxOp("Distance", 1, _distance, "my.domain"))
+'''
+
+
+def model() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Gate", ["x"], ["g"], domain="my.domain", beta=1.5),
+        helper.make_node("Distance", ["g", "c"], ["y"], domain="my.domain"),
+    ]
+    f32 = onnx.TensorProto.FLOAT
+    g = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(n, f32, [d, 4]) for n, d in (("x", "n"), ("c", "m"))],
+        [helper.make_tensor_value_info("y", f32, None)],
+    )
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("my.domain", 1)]
+    return helper.make_model(g, opset_imports=sets, ir_version=8)
+
+
+def test_a_plugin_compiles_and_runs(tmp_path: Path) -> None:
+    plugin = tmp_path / "my_ops.py"
+    plugin.write_text(PLUGIN)
+    bundle = smelt.compile(model(), output=tmp_path / "out", plugins=(str(plugin),))
+    rng = np.random.default_rng(0)
+    x, c = (rng.standard_normal((n, 4)).astype(np.float32) for n in (5, 3))
+    (y,) = smelt.load(bundle).run(None, {"x": x, "c": c})
+    gate = x / (1 + np.exp(-1.5 * x))
+    np.testing.assert_allclose(y, np.sqrt(((gate[:, None] - c[None]) ** 2).sum(-1)), rtol=1e-5)
+
+
+def test_without_it_the_op_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(smelt.SmeltError, match=r"Gate.*'my.domain'.*plug-in") as e:
+        smelt.compile(model(), output=tmp_path / "out")
+    assert e.value.kind == "unsupported"
+
+
+def test_what_cannot_be_loaded_says_why(tmp_path: Path) -> None:
+    broken, empty = tmp_path / "broken.py", tmp_path / "empty.py"
+    broken.write_text("import no_such_module")
+    empty.write_text("x = 1")
+    for name, said in ((broken, "no_such_module"), (empty, "neither BINDINGS nor OPS")):
+        with pytest.raises(smelt.SmeltError, match=said):
+            load_plugins([str(name)])
+
+
+def test_core_ops_are_not_replaced(tmp_path: Path) -> None:
+    thief = tmp_path / "thief.py"
+    thief.write_text(PLUGIN.replace("my_distance", "matmul"))
+    with pytest.raises(smelt.SmeltError, match="core op 'matmul' already"):
+        load_plugins([str(thief)])
