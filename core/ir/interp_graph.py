@@ -243,10 +243,12 @@ class _Run:
         return self.graph(taken, ChainMap({}, values), dict(env))
 
     def loop(self, n: Node, values: Values, env: dict[str, int]) -> Sequence[Array]:
-        """inputs: trip count or '', condition or '', carried values. The region: (iteration, condition,
+        """inputs: trip count or '' (or the attribute trips), condition or '', carried values. The region: (iteration, condition,
         carried) -> (condition, carried, one slice of each stacked output)."""
         (body,) = n.regions
         trip = int(self.value(n.inputs[0], values).reshape(())) if n.inputs[0] else None
+        if "trips" in n.attrs:
+            trip = to_dim(n.attrs["trips"]).evaluate(env)  # type: ignore[arg-type]
         going = bool(self.value(n.inputs[1], values).reshape(())) if n.inputs[1] else True
         carried = [self.value(r, values) for r in n.inputs[2:]]
         stacked: list[list[Array]] = [[] for _ in range(len(body.outputs) - 1 - len(carried))]

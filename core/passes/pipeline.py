@@ -15,10 +15,12 @@ from smelt.core.passes.libraries import libraries
 from smelt.core.passes.lower import lower
 from smelt.core.passes.manager import Pass, run_pipeline
 from smelt.core.passes.patterns import patterns
+from smelt.core.passes.regions import regions
 from smelt.core.passes.views import views
 
 PIPELINE: tuple[Pass, ...] = (
     Pass("dce", dce),  # exporters leave much behind; nothing later should look at it
+    Pass("regions", regions),  # before fold: loops carry constants around, which then are constants inside
     Pass("fold", fold),  # before canonical: rules look at constants
     Pass("canonical", canonical),  # before patterns: they rely on constants on the right, no x - c
     Pass("cse", cse),  # before patterns: exporters compute x - mean(x) twice

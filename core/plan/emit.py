@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import Dim, Facts, sym, to_dim
+from smelt.core.dim import Dim, Facts, dmin, sym, to_dim
 from smelt.core.dtype import DType, bool_, i64
 from smelt.core.ir.graph import Graph, Module, Node, Ref, TensorType
 from smelt.core.ir.groups import group_count
@@ -237,6 +237,9 @@ class Emitter:
         for v in node.outputs[len(states) :]:
             if v.name in self.places.alone:
                 self.run.append(Reserve(self.places.alone[v.name], ZERO))
+        heights = self._stack_sizes(item)
+        if heights:
+            self.run.append(Assign(tuple((s, ZERO) for s, _ in heights)))
         if again:
             if node.inputs[1]:
                 self.read(item.going, node.inputs[1], bool_)
@@ -290,6 +293,7 @@ class Emitter:
         if plan.flag:
             self.run.append(Write(self.address(plan.flag), ONE, bool_))
         self.items(arm.items)
+        self._same_slices(item)
         for v, ref in zip(item.node.outputs[count:], results[1 + count :], strict=True):
             self._push(item, v.name, ref)
         if again:
@@ -301,6 +305,28 @@ class Emitter:
         if shaping:
             shapes = [self.type_of(r).shape for r in results[1 : 1 + count]]
             self.run.append(Assign(tuple((s, shapes[k][axis]) for s, (k, axis) in shaping.items())))
+
+    def _stack_sizes(self, item: Item) -> list[tuple[str, Dim]]:
+        """Sizes of stacked slices that only the rounds know: symbol behind the loop, size in a round."""
+        (arm,) = item.arms
+        count = len(arm.graph.inputs) - 2
+        late = new_symbols(item.node.outputs, self.time, item.end)
+        return [
+            (s, self.type_of(arm.graph.outputs[1 + n]).shape[axis - 1])
+            for s, (n, axis) in late.items()
+            if n >= count and axis > 0
+        ]
+
+    def _same_slices(self, item: Item) -> None:
+        """The first round's sizes hold for all."""
+        sizes, later = self._stack_sizes(item), dmin(sym(item.counter), 1)
+        if not sizes:
+            return
+        self.run.append(Assign(tuple((s, d * (1 - later) + sym(s) * later) for s, d in sizes)))
+        where = f"node '{item.node.origin}': " if item.node.origin else ""
+        for s, d in sizes:
+            text = f"{where}a round adds {{got}} elements on an axis of a stack, earlier ones {{want}}"
+            self.run.append(Check(d, "==", sym(s), self.check(text)))
 
     def _push(self, item: Item, stack: Ref, ref: Ref) -> None:
         """A round's contribution to a stack, where it does not lie there already."""
@@ -316,9 +342,10 @@ class Emitter:
         late = new_symbols(item.node.outputs, self.time, item.end)
         sizes = []
         for s, (n, axis) in late.items():
-            assert n < len(states) or axis == 0, item.node
-            size = states[n].type.shape[axis] if n < len(states) else sym(item.counter)
-            sizes.append((s, size))
+            if n < len(states):
+                sizes.append((s, states[n].type.shape[axis]))
+            elif axis == 0:
+                sizes.append((s, sym(item.counter)))
         if sizes:
             self.run.append(Assign(tuple(sizes)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -187,10 +188,13 @@ def _loop(c: Call) -> Sequence[Ref]:
         for t, s in zip(types, entry, strict=True)
     ]
     always = (not condition or _flag(c, condition) is True) and (flag is True or stays)
-    count = _trips(c, trip, always)
+    limit = _known_trips(c, trip)
+    count = _trips(c, trip, limit, always)
     own = _inner_symbols(region) | mine
-    scans = [_scanned(c, k, t, count, own) for k, t in enumerate(outs[1 + len(carried) :])]
+    scans = [_scanned(c, t, count, own) for t in outs[1 + len(carried) :]]
     attrs: dict[str, Attr] = {"carried": len(carried)}
+    if limit is not None:
+        trip, attrs["trips"] = "", limit
     return b.append("loop", (trip, condition, *carried), attrs, [*final, *scans], (graph,))
 
 
@@ -225,19 +229,19 @@ def _parameters(b: GraphBuilder, g: Any, types: Sequence[TensorType]) -> list[Re
     return [b.add_input(b.store.new_value(), t, v.name) for v, t in zip(g.input, types, strict=True)]
 
 
-def _trips(c: Call, trip: Ref, always: bool) -> Dim:
-    """How often the body runs: the trip count where nothing else ends the loop, else a fresh symbol."""
-    if not trip:
-        return c.engine.fresh("trips")
-    found = c.builder.known_of(trip)
+def _known_trips(c: Call, trip: Ref) -> Dim | None:
+    """The trip count where it is a size."""
+    found = c.builder.known_of(trip) if trip else None
     e = None if found is None else found.reshape(-1)[0]
-    limit = c.engine.simplify(e) if isinstance(e, Dim) else None
+    return c.engine.simplify(e) if isinstance(e, Dim) else None
+
+
+def _trips(c: Call, trip: Ref, limit: Dim | None, always: bool) -> Dim:
+    """How often the body runs: the trip count where nothing else ends the loop, else a fresh symbol."""
     low = None if limit is None else c.engine.bounds(limit)[0]
     if limit is None or low is None or low < 0:
-        limit = None
-    if always and limit is not None:
-        return limit
-    return c.engine.fresh("trips", 0, limit)
+        return c.engine.fresh("trips")
+    return limit if always else c.engine.fresh("trips", 0, limit)
 
 
 def _widened(c: Call, k: int, t: TensorType, o: TensorType, own: set[str]) -> TensorType:
@@ -256,10 +260,11 @@ def _widened(c: Call, k: int, t: TensorType, o: TensorType, own: set[str]) -> Te
     return TensorType(t.dtype, tuple(shape))
 
 
-def _scanned(c: Call, k: int, t: TensorType, count: Dim, own: frozenset[str]) -> TensorType:
-    if any(not own.isdisjoint(d.symbols) for d in t.shape):
-        raise c.unsupported(f"scan output {k} whose shape changes from round to round")
-    return TensorType(t.dtype, (count, *t.shape))
+def _scanned(c: Call, t: TensorType, count: Dim, own: frozenset[str]) -> TensorType:
+    """A stack of what each round adds. A size that only the rounds know must be the same in all of them,
+    which is checked at run time."""
+    shape = (d if own.isdisjoint(d.symbols) else c.engine.fresh("stack_size") for d in t.shape)
+    return TensorType(t.dtype, (count, *shape))
 
 
 # ---------------------------------------------------------------- scan
@@ -294,13 +299,12 @@ def counted(c: Call, count: Dim, states: Sequence[Ref], step: Step) -> tuple[lis
                     f"state {i} is {b.type_of(s)} before and {region.type_of(t)} behind the body"
                 )
         own = _inner_symbols(region)
-        types = [_scanned(c, i, region.type_of(r), count, own) for i, r in enumerate(added)]
+        types = [_scanned(c, region.type_of(r), count, own) for r in added]
         graph = closed(region, "body", [going, *after, *added])
-    trip = b.from_dims([count], [])
     found = b.append(
         "loop",
-        (trip, "", *states),
-        {"carried": len(states)},
+        ("", "", *states),
+        {"carried": len(states), "trips": count},
         [*(b.type_of(s) for s in states), *types],
         (graph,),
     )
@@ -355,8 +359,38 @@ def _scan(c: Call) -> Sequence[Ref]:
     return [*states, *stacks]
 
 
+def _scan8(c: Call) -> Sequence[Ref]:
+    """As _scan, once for each entry of a batch: (lengths?, states [B, ...], inputs [B, T, ...])."""
+    if c.has(0):
+        raise c.unsupported("a scan over sequences of different lengths", try_="a newer opset")
+    g, m = _subgraph(c, "body"), c.integer("num_scan_inputs")
+    n = len(c.inputs) - 1 - m
+    if m < 1 or n < 0 or len(g.input) != n + m or len(g.output) != len(c.outputs):
+        raise c.fail(f"num_scan_inputs {m} does not fit {len(c.inputs) - 1} inputs and the body")
+    given = [c.x(1 + i) for i in range(n + m)]
+    batch, count = c.shape(1)[0], c.shape(1 + n)[1]
+    for i in range(n + m):
+        batch = c.engine.same(f"batch of input {1 + i}", batch, c.shape(1 + i)[0])
+    flip = c.ints("directions", (0,) * m)
+
+    def entry(b: GraphBuilder, k: Dim | Ref, _: list[Ref]) -> tuple[list[Ref], list[Ref]]:
+        own = [at(b, x, k) for x in given]
+
+        def step(b: GraphBuilder, t: Dim | Ref, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
+            places = [backwards(b, t, count) if f else t for f in flip]
+            slices = [at(b, x, p) for x, p in zip(own[n:], places, strict=True)]
+            refs = c.translate.body(b, g, [*states, *slices])
+            return refs[:n], refs[n:]
+
+        states, stacks = counted(replace(c, builder=b), count, own[:n], step)
+        return [], [*states, *stacks]
+
+    return counted(c, batch, [], entry)[1]
+
+
 ROWS: tuple[OnnxOp, ...] = (
     OnnxOp("If", 1, _if),
     OnnxOp("Loop", 1, _loop),
+    OnnxOp("Scan", 8, _scan8),
     OnnxOp("Scan", 9, _scan),
 )

@@ -12,6 +12,8 @@ import numpy as np
 from smelt.core.dim import Dim, product, to_dim
 from smelt.core.dtype import bool_, f32, i64
 from smelt.core.ir.graph import Attr, Ref
+from smelt.importer.bindings.control import at, backwards, counted
+from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, OnnxOp
 
 ZERO, ONE = to_dim(0), to_dim(1)
@@ -87,23 +89,30 @@ def _size(c: Call, n: Dim) -> Ref:
 
 
 def _unique(c: Call) -> Sequence[Ref]:
-    """Sort, mark where a run of equal elements starts, and take the starts."""
-    b, x = c.builder, c.x()
-    shape, dtype = c.shape(), c.type().dtype
-    if c.given("axis"):
-        axis = c.axis(c.integer("axis"), len(shape))
-        if any(d != ONE for a, d in enumerate(shape) if a != axis):
-            raise c.unsupported("unique slices of a tensor of several axes", try_="flattening them")
-    n = product(shape)
-    flat = b.reshape(x, (n,))
-    ordered, order = sorted_by(c, b.cast(flat, i64) if dtype == bool_ else flat, n)
+    """Sort, mark where a run of equal elements (slices of the axis) starts, and take the starts."""
+    b, x, shape, dtype = c.builder, c.x(), c.shape(), c.type().dtype
+    axis = c.axis(c.integer("axis"), len(shape)) if c.given("axis") else None
+    if dtype == bool_:
+        x = b.cast(x, i64)
+    if axis is None:
+        items = b.reshape(x, (product(shape), ONE))
+        rest: tuple[Dim, ...] = ()
+    else:
+        front = b.transpose(x, [axis, *(a for a in range(len(shape)) if a != axis)])
+        rest = b.type_of(front).shape[1:]
+        items = b.reshape(front, (shape[axis], product(rest)))
+    n, width = b.type_of(items).shape
+    order = _lexical(c, items, n, width)
+    ordered = c.emit("gather", items, order, axis=0)
     zero, one = b.constant(np.zeros((), np.int64)), b.constant(np.ones((), np.int64))
     places = _iota(c, n)
     before = c.emit("gather", ordered, c.emit("max", c.emit("sub", places, one), zero), axis=0)
-    opens = c.emit("or", c.emit("not_equal", ordered, before), c.emit("equal", places, zero))
+    differs = b.cast(c.emit("not_equal", ordered, before), i64)
+    some = c.emit("greater", c.emit("reduce_sum", differs, axes=(1,), keepdims=False), zero)
+    opens = c.emit("or", some, c.emit("equal", places, zero))
     starts = flat_positions(c, opens)
     (m,) = b.type_of(starts).shape
-    values = b.cast(c.emit("gather", ordered, starts, axis=0), dtype)
+    values = c.emit("gather", ordered, starts, axis=0)
     first = c.emit("gather", order, starts, axis=0)
     counts = _gaps(c, starts, m, n)
     group = c.emit("cumsum", b.cast(opens, i64), axis=0, exclusive=False, reverse=False)
@@ -112,9 +121,24 @@ def _unique(c: Call) -> Sequence[Ref]:
         _, rank = sorted_by(c, first, m)
         values, first, counts = (c.emit("gather", v, rank, axis=0) for v in (values, first, counts))
         inverse = c.emit("gather", _scattered(c, rank, _iota(c, m), m), inverse, axis=0)
-    if c.given("axis"):
-        values = b.reshape(values, [m if a == axis else ONE for a in range(len(shape))])
+    values = b.cast(b.reshape(values, (m, *rest)), dtype)
+    if axis is not None:
+        values = b.transpose(values, [*range(1, axis + 1), 0, *range(axis + 1, len(shape))])
     return (values, first, inverse, counts)[: len(c.outputs)]
+
+
+def _lexical(c: Call, items: Ref, n: Dim, width: Dim) -> Ref:
+    """The order of the rows by their elements, the first one first: stable sorts from the last to the
+    first."""
+
+    def step(b: GraphBuilder, k: Dim | Ref, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
+        column = at(b, items, backwards(b, k, width), 1)
+        keys = b.emit("gather", [column, states[0]], {"axis": 0})
+        attrs: dict[str, Attr] = {"k": n, "axis": 0, "largest": False, "sorted": True}
+        _, rank = b.emit_many("topk", [keys], attrs)
+        return [b.emit("gather", [states[0], rank], {"axis": 0})], []
+
+    return counted(c, width, [_iota(c, n)], step)[0][0]
 
 
 def _gaps(c: Call, starts: Ref, m: Dim, n: Dim) -> Ref:

@@ -427,3 +427,35 @@ def test_sizes_found_inside_loops_and_branches(native: Native) -> None:
     )  # fmt: skip
     session = native(m)
     agree(session, m, [{"x": floats(a, 3), "n": trips(n)} for a, n in ((5, 4), (1, 3), (8, 6), (4, 0))], 1e-4)
+
+
+def test_a_stack_of_a_size_that_only_rounds_know(native: Native) -> None:
+    """A round adds the slices whose sum exceeds a bound: the stack holds when all rounds find as many."""
+    g = body(
+        [node("Identity", ["going"], ["on1"]), node("Add", ["h", "w"], ["h2"]),
+         node("Greater", ["h2", "zero"], ["c"]), node("Compress", ["h2", "c"], ["out"])],
+        {"h": ("f32", ["k"])}, ["on1", "h2", "out"],
+    )  # fmt: skip
+    m = model(
+        [node("Loop", ["n", "", "x"], ["y", "ys"], body=g), node("Neg", ["ys"], ["z"])],
+        {"x": ("f32", ["m"]), "n": ("i64", []), "w": ("f32", ["m"])},
+        {"y": "f32", "ys": "f32", "z": "f32"}, {"zero": np.float32(0)},
+    )  # fmt: skip
+    session = native(m)
+    w = np.array([1, -1, 1, 1, -1], np.float32)
+    agree(session, m, [{"x": w[:k], "w": w[:k], "n": trips(n)} for k, n in ((5, 3), (2, 1), (4, 20), (3, 0))])
+    falling = {"x": np.array([5, 2.5], np.float32), "w": np.array([1, -1], np.float32), "n": trips(4)}
+    with pytest.raises(SmeltError, match="a round adds 1 elements on an axis of a stack, earlier ones 2"):
+        session.run(None, falling)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_unique_slices(native: Native, axis: int) -> None:
+    m = model(
+        [node("Unique", ["x"], ["y", "first", "inverse", "counts"], axis=axis)],
+        {"x": ("i64", ["n", 3, "k"])},
+        dict.fromkeys(("y", "first", "inverse", "counts"), "i64"),
+    )  # fmt: skip
+    session = native(m)
+    rng = np.random.default_rng(1)
+    agree(session, m, [{"x": rng.integers(0, 2, (n, 3, k))} for n, k in ((5, 2), (1, 7), (9, 1))])
