@@ -90,6 +90,22 @@ static int32_t model_plan(smelt_rt *rt, const int64_t *const *shapes, int64_t *s
   return n == 19 ? smelt_rt_fail(rt, 99, 0, 0) : SMELT_OK;
 }
 
+/* What p holds, piled up in arena 1 round by round, taken away from p, and put back. */
+static int32_t pile(smelt_rt *rt, smelt_addr p, int64_t k) {
+  smelt_addr stack = smelt_rt_reserve(rt, 1, 0);
+  int32_t status = SMELT_OK;
+  for (int64_t i = 0; i < k; i++) {
+    if ((status = smelt_rt_round(rt, i))) return status;
+    if (!(stack = smelt_rt_grow(rt, 1, (i + 1) * 4096))) return SMELT_DEVICE; /* each round is a page */
+    if ((status = smelt_rt_copy(rt, stack + i * 4096, p + i * 4, 4))) return status;
+    if ((status = smelt_rt_write(rt, p + i * 4, 0, 4))) return status;
+    if (smelt_rt_read(rt, p + i * 4, 4, 1)) return SMELT_INTERNAL;
+  }
+  for (int64_t i = 0; i < k; i++)
+    if ((status = smelt_rt_copy(rt, p + i * 4, stack + i * 4096, 4))) return status;
+  return status;
+}
+
 static int32_t model_run(smelt_rt *rt, int64_t *state, const smelt_addr *in, smelt_addr weights, smelt_addr arena) {
   int64_t n = state[N], m = state[M], elements = n * m;
   if (n == 13) return SMELT_UNSUPPORTED;                       /* no text */
@@ -97,6 +113,7 @@ static int32_t model_run(smelt_rt *rt, int64_t *state, const smelt_addr *in, sme
   if (n == 15) return SMELT_OK;                                /* no outputs */
   if (n == 16 && !smelt_rt_reserve(rt, 1, (int64_t)1 << 54)) return SMELT_DEVICE;
   if (n == 18) return smelt_rt_launch(rt, 99, &elements, 1);   /* no such kernel */
+  if (n == 20) return smelt_rt_round(rt, SMELT_MAX_ROUNDS);    /* a loop that does not end */
   smelt_addr t = arena + 8, k_at = arena;                      /* k first: 8 bytes */
   const int64_t z_shape[] = {n, m};
   smelt_addr s, z, extra, p;
@@ -110,6 +127,7 @@ static int32_t model_run(smelt_rt *rt, int64_t *state, const smelt_addr *in, sme
   if (!(extra = smelt_rt_reserve(rt, 1, k * 4)) || !(p = smelt_rt_output(rt, 2, &k))) return SMELT_DEVICE;
   if ((status = smelt_rt_launch(rt, POSITIVES, (int64_t[]){t, extra, elements}, 1))) return status;
   if ((status = smelt_rt_copy(rt, p, extra, k * 4))) return status;
+  if (n == 21 && (status = pile(rt, p, k))) return status;
 #ifdef WITH_LIBRARY
   smelt_addr g;
   const int64_t g_shape[] = {n, 1};
