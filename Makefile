@@ -60,7 +60,7 @@ report: $(READY)
 
 test: $(READY)
 	@.ci/emulators --quiet || true
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(test)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=12 $(test)
 
 check: $(READY)
 	$(BIN)/ruff check .
