@@ -371,7 +371,14 @@ def test_a_child_that_dies_does_not_take_the_caller_down(model: Path, tmp_path: 
 
 def test_ctrl_c_exits_130_and_leaves_nothing(model: Path, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "smelt.cli", "compile", str(model), "-v", "-o", str(tmp_path / "out")]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # a shell starts its background jobs with SIGINT ignored, and children inherit that
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     assert process.stderr is not None
     process.stderr.readline()  # the first stage has begun
     process.send_signal(signal.SIGINT)
