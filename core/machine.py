@@ -14,6 +14,7 @@ class Machine:
     levels: which of group/lane/vector the machine has, outermost first.
     max_lanes: work-items of a group (1 on a CPU). shared_bytes: per-group memory (0: none).
     cache_bytes: private L1 and L2 in bytes. masked: masked vector loads and stores are cheap.
+    dot4: sums of four products of bytes are cheap.
     tail_lanes: vector widths in elements of 4 bytes that a tail may use, widest first, ends in 1.
     """
 
@@ -22,6 +23,7 @@ class Machine:
     vector_registers: int
     fma: bool = True
     masked: bool = False
+    dot4: bool = False
     levels: tuple[str, ...] = ("group", "vector")
     max_lanes: int = 1
     shared_bytes: int = 0

@@ -50,7 +50,7 @@ from smelt.core.ir.text_print import node_lines
 from smelt.core.ir.verify_kernel import CONTEXT, Stage, verify_kernel
 from smelt.core.machine import Machine
 
-LOWERED = frozenset({"reshape", "call_kernel", "call_library", "check", "bind", "if", "loop"})
+LOWERED = frozenset({"reshape", "reinterpret", "call_kernel", "call_library", "check", "bind", "if", "loop"})
 AROUND = 2  # nodes shown before and after the offender
 
 

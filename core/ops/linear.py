@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from smelt.core.dim import Dim, to_dim
-from smelt.core.dtype import DType, bf16, f16, f32
+from smelt.core.dtype import DType, bf16, f16, f32, i8, i32, u8
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Expr
 from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast
 
 ZERO = to_dim(0)
-ACCUMULATOR: dict[DType, DType] = {f16: f32, bf16: f32}
+ACCUMULATOR: dict[DType, DType] = {f16: f32, bf16: f32, i8: i32, u8: i32}
+BYTES = (i8, u8)
 
 
 def accumulator(dtype: DType) -> DType:
@@ -29,21 +31,31 @@ def product_of(a: Expr, b: Expr) -> Expr:
 
 
 def infer_matmul(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
-    """[.., m, k] x [.., k, n] -> [.., m, n]; rank 1 is a row on the left, a column on the right."""
+    """[.., m, k] x [.., k, n] -> [.., m, n]; rank 1 is a row on the left, a column on the right. Products of
+    bytes, signed or not, are summed in i32."""
     a, b = args
     assert a and b
     if a.rank == 0 or b.rank == 0:
         raise c.fail("matmul wants operands of rank 1 or more, found a scalar")
-    if a.dtype != b.dtype:
+    bytes_ = a.dtype in BYTES and b.dtype in BYTES
+    if a.dtype != b.dtype and not bytes_:
         raise c.fail(f"operands have different types {a.dtype} and {b.dtype}")
     c.same("inner dimensions", a.shape[-1], b.shape[-2] if b.rank > 1 else b.shape[0])
     batch = c.broadcast(a.shape[:-2], b.shape[:-2])
     rows = a.shape[-2:-1] if a.rank > 1 else ()
     columns = b.shape[-1:] if b.rank > 1 else ()
-    return (TensorType(a.dtype, (*batch, *rows, *columns)),)
+    return (TensorType(i32 if bytes_ else a.dtype, (*batch, *rows, *columns)),)
 
 
-def matmul(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, a: Operand, b: Operand) -> Expr:
+def dot4_of(a: Expr, b: Expr) -> Expr:
+    """The sum of four products of bytes."""
+    return call("dot4", a, b)
+
+
+def matmul(
+    t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, a: Operand, b: Operand,
+    times: Callable[[Expr, Expr], Expr] = product_of,
+) -> Expr:  # fmt: skip
     """out[.., m, n] = sum over k of a[.., m, k] * b[.., k, n]"""
     rest = list(i)
     n = [rest.pop()] if b.rank > 1 else []
@@ -57,7 +69,7 @@ def matmul(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, a: Operand, b: 
 
     total = t.sum(
         [a.shape[-1]],
-        lambda k: product_of(operand(a, m, True, k), operand(b, n, False, k)),
+        lambda k: times(operand(a, m, True, k), operand(b, n, False, k)),
     )
     return cast(total, out.dtype)
 
@@ -65,11 +77,46 @@ def matmul(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, a: Operand, b: 
 def _ref(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     a, b = arrays
     assert a is not None and b is not None
-    wide = np.float64 if a.dtype.kind == "f" else a.dtype
+    wide = np.float64 if a.dtype.kind == "f" else types[0].dtype.numpy
     return (np.asarray(np.matmul(a.astype(wide), b.astype(wide))).astype(types[0].dtype.numpy),)
 
 
+def _infer_packed(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    """As matmul, on i32 that hold four bytes each along the inner axis."""
+    if any(a is not None and a.dtype != i32 for a in args):
+        raise c.fail("packed bytes are i32")
+    return infer_matmul(c, args, attrs)
+
+
+def _packed(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, a: Operand, b: Operand) -> Expr:
+    return matmul(t, i, attrs, out, a, b, dot4_of)
+
+
+def unpacked(a: Array, axis: int, to: type[np.integer[Any]]) -> Array:
+    """i32 as four bytes each, in their order along an axis."""
+    last = np.ascontiguousarray(np.moveaxis(a, axis, -1))
+    return np.moveaxis(last.view(to).reshape(*last.shape[:-1], 4 * last.shape[-1]), -1, axis)
+
+
+def _ref_packed(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
+    a, b = arrays
+    assert a is not None and b is not None
+    x, y = unpacked(a, a.ndim - 1, np.uint8), unpacked(b, max(b.ndim - 2, 0), np.int8)
+    return (np.asarray(np.matmul(x.astype(np.int32), y.astype(np.int32)), np.int32),)
+
+
 ROWS: tuple[Op, ...] = (
+    Op(
+        "matmul_dot4",
+        "a b",
+        _infer_packed,
+        _ref_packed,
+        (
+            Case(("i32[N, 3, 8]", "i32[8, M]"), low=-(2**31), high=2**31 - 1),
+            Case(("i32[2, 1, M, N]", "i32[3, N, 5]"), low=-(2**31), high=2**31 - 1),
+        ),
+        compute=_packed,
+    ),
     Op(
         "matmul",
         "a b",
@@ -84,6 +131,7 @@ ROWS: tuple[Op, ...] = (
             Case(("f32[N]", "f32[N]")),
             Case(("f32[N, 0]", "f32[0, 2]")),
             Case(("i32[N, 3]", "i32[3, M]"), low=-9, high=9),
+            Case(("u8[N, 30]", "i8[30, M]"), low=-100, high=100),
         ),
         compute=matmul,
     ),

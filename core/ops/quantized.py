@@ -9,6 +9,7 @@ import numpy as np
 from smelt.core.dtype import DType, f32, i8, i32, u8
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Expr
+from smelt.core.ops.linear import BYTES, infer_matmul, matmul
 from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const
 
@@ -115,6 +116,86 @@ def _ref_dequantize(
     return ((y.astype(scale.dtype) * _spread(scale, x.ndim, attrs)).astype(scale.dtype),)
 
 
+# ---------------------------------------------------------------- product
+
+
+def _infer_product(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    """As matmul, of bytes. Zero points: of a one or one per row, of b one or one per column."""
+    a, b, *zeros = args
+    assert a and b
+    for what, x in (("left", a), ("right", b)):
+        if x.dtype not in BYTES:
+            raise c.fail(f"the {what} operand is {x.dtype}, wanted i8 or u8")
+    for z, side, extent in zip(zeros, (a, b), (a.shape[-2:-1], b.shape[-1:]), strict=False):
+        if z is None or z.rank == 0:
+            continue
+        if z.rank != 1 or side.rank < 2:
+            raise c.fail(f"a zero point is {z.type}, wanted a scalar or one per row of a and column of b")
+        c.same("zero points", z.shape[0], extent[0])
+    return infer_matmul(c, [a, b], attrs)
+
+
+def _product(
+    t: Trace, i: DimIndex, attrs: Attrs, out: TensorType,
+    a: Operand, b: Operand, za: Operand | None = None, zb: Operand | None = None,
+) -> Expr:  # fmt: skip
+    """sum over k of (a[.., m, k] - za[m]) * (b[.., k, n] - zb[n])"""
+
+    def moved(x: Operand, zero: Operand | None, axis: int) -> Operand:
+        def at(j: DimIndex) -> Expr:
+            wide = cast(x[j], i32)
+            if zero is None:
+                return wide
+            return call("sub", wide, cast(zero[(j[axis],)] if zero.rank else zero[()], i32))
+
+        return Operand(i32, x.shape, at)
+
+    return matmul(t, i, attrs, out, moved(a, za, -2), moved(b, zb, -1))
+
+
+def _ref_product(
+    arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
+) -> Sequence[Array]:
+    a, b, za, zb = (*arrays, None, None)[:4]
+    assert a is not None and b is not None
+    x, y = a.astype(np.int32), b.astype(np.int32)
+    if za is not None:
+        x = x - (za.astype(np.int32)[:, None] if za.ndim else za.astype(np.int32))
+    if zb is not None:
+        y = y - zb.astype(np.int32)
+    return (np.asarray(np.matmul(x, y), np.int32),)
+
+
+# ---------------------------------------------------------------- packed bytes
+
+
+def _infer_reinterpret(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    """[.., 4 n] bytes as [.., n] i32"""
+    (x,) = args
+    assert x
+    if x.dtype.bits != 8 or not x.rank:
+        raise c.fail(f"cannot read {x.type} as i32")
+    return (TensorType(i32, (*x.shape[:-1], c.simplify(x.shape[-1] // 4))),)
+
+
+def _reinterpret(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) -> Expr:
+    """The four bytes of each element, the lowest first."""
+    y: Expr = const(0, i32)
+    for k in range(4):
+        byte = call("and", cast(x[(*i[:-1], i[-1] * 4 + k)], i32), const(255, i32))
+        moved = call("mul", byte, const(1 << 8 * k if k < 3 else -(1 << 24), i32))
+        y = call("add", y, moved) if k < 3 else call("sub", y, moved)
+    return y
+
+
+def _ref_reinterpret(
+    arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
+) -> Sequence[Array]:
+    (x,) = arrays
+    assert x is not None
+    return (np.ascontiguousarray(x).view(np.int32).reshape(*x.shape[:-1], x.shape[-1] // 4),)
+
+
 _SCALE, _SCALES = np.float32(0.05), np.array([0.02, 0.5, 0.1], np.float32)
 _ZERO, _ZEROS = np.array(100, np.uint8), np.array([0, -3, 5], np.int8)
 
@@ -142,5 +223,25 @@ ROWS: tuple[Op, ...] = (
             Case(("i32[N]", np.array(_SCALE)), attrs={"axis": -1}, low=-9999, high=9999),
         ),
         compute=_dequantize,
+    ),
+    Op(
+        "matmul_integer",
+        "a b zero_a? zero_b?",
+        _infer_product,
+        _ref_product,
+        (
+            Case(("u8[N, 3, 9]", "i8[9, M]", _ZERO), low=-128, high=255),
+            Case(("i8[3, 8]", "u8[8, 3]", _ZEROS, np.array([1, 2, 200], np.uint8)), low=-128, high=255),
+        ),
+        compute=_product,
+    ),
+    Op(
+        "reinterpret",
+        "x",
+        _infer_reinterpret,
+        _ref_reinterpret,
+        (Case(("u8[N, 3, 8]",), low=0, high=255), Case(("i8[N, 4]",), low=-128, high=127)),
+        compute=_reinterpret,
+        view=True,
     ),
 )

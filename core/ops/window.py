@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from smelt.core.dim import Dim, ceildiv, dmax, dmin, product, to_dim
+from smelt.core.dtype import i32
 from smelt.core.ir.graph import Attr, TensorType
 from smelt.core.ir.kernel import Bound, Expr
-from smelt.core.ops.linear import product_of
+from smelt.core.ops.linear import BYTES, dot4_of, product_of, unpacked
 from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const, index
 
@@ -85,7 +86,8 @@ def infer_conv(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Tens
     assert x and w
     if x.rank < 3 or w.rank != x.rank:
         raise c.fail(f"input of rank {x.rank} and weight of rank {w.rank}; both want the same, 3 or more")
-    if x.dtype != w.dtype:
+    bytes_ = x.dtype in BYTES and w.dtype in BYTES
+    if x.dtype != w.dtype and not bytes_:
         raise c.fail(f"input is {x.dtype}, weight is {w.dtype}")
     n, channels, spatial = split_shape(x.shape, last(attrs))
     m, per_group, kernel = _weight_parts(w.shape, last(attrs))
@@ -105,7 +107,7 @@ def infer_conv(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Tens
         pads = dims(attrs, "pads_begin")[a] + dims(attrs, "pads_end")[a]
         s, d = ints(attrs, "strides")[a], ints(attrs, "dilations")[a]
         out.append(c.simplify(window_extent(n_a, kernel[a], s, d, pads)))
-    return (TensorType(x.dtype, join_shape(n, m, out, last(attrs))),)
+    return (TensorType(i32 if bytes_ else x.dtype, join_shape(n, m, out, last(attrs))),)
 
 
 def conv(
@@ -116,6 +118,7 @@ def conv(
     x: Operand,
     w: Operand,
     b: Operand | None = None,
+    times: Callable[[Expr, Expr], Expr] = product_of,
 ) -> Expr:
     """out[n, m, o..] = sum over k.., c of x[n, g(m) + c, o * stride + k * dilation - pad] * w[m, c, k..]"""
     cl = last(attrs)
@@ -124,7 +127,7 @@ def conv(
     outputs, per_group, kernel = _weight_parts(w.shape, cl)
     group = int(attrs["group"])  # type: ignore[arg-type]
     base = to_dim(0) if group == 1 else m // (outputs // group) * per_group
-    zero = const(0, x.dtype)
+    zero = const(origin(attrs), x.dtype)
 
     def term(*ks: Dim) -> Expr:
         *taps, ch = ks
@@ -143,10 +146,33 @@ def conv(
         bounds = tuple(b for _, bs in where for b in bs)
         at = join_shape(n, base + ch, [p for p, _ in where], cl)
         wi = (*taps, ch, m) if cl else (m, ch, *taps)
-        return product_of(x.guarded(at, bounds, zero), w[wi])
+        return times(x.guarded(at, bounds, zero), w[wi])
 
     total = cast(t.sum([*kernel, per_group], term), out.dtype)
     return total if b is None else call("add", total, b[(m,)])
+
+
+def origin(attrs: Attrs) -> int:
+    """What padding holds: the zero point of an input of integers."""
+    value = attrs.get("origin", 0)
+    assert isinstance(value, int)
+    return value
+
+
+def _packed_conv(
+    t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand, w: Operand, b: Operand | None = None
+) -> Expr:
+    """As conv, on i32 that hold four channels each."""
+    return conv(t, i, attrs, out, x, w, b, dot4_of)
+
+
+def _ref_packed_conv(
+    arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
+) -> Sequence[Array]:
+    x, w, *rest = arrays
+    assert x is not None and w is not None and last(attrs)
+    four = unpacked(x, x.ndim - 1, np.uint8), unpacked(w, w.ndim - 2, np.int8)
+    return _ref_conv([*four, *rest], {**attrs, "origin": origin(attrs) & 255}, types)
 
 
 def _channels_first(
@@ -195,7 +221,7 @@ def _ref_conv(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Tens
         ints(attrs, "dilations"),
         begin,
         end,
-        0.0,
+        origin(attrs),
     )
     n, outs = x.shape[0], v.shape[2 : 2 + spatial]
     v = v.reshape(n, group, x.shape[1] // group if group else 0, *outs, *w.shape[2:])
@@ -541,8 +567,29 @@ ROWS: tuple[Op, ...] = (
                 attrs=_conv_attrs(1, pad=4, dilation=2, group=2),
             ),
             Case(("f32[1, 2, 4, M, 3]", "f32[2, 2, 2, 2, 2]", "-"), attrs=_conv_attrs(3, pad=1)),
+            Case(
+                ("u8[N, 3, M, 9]", "i8[5, 3, 3, 3]", "i32[5]"),
+                attrs=_conv_attrs(2, pad=1, origin=7),
+                low=-100,
+                high=100,
+            ),
         ),
         compute=conv,
+    ),
+    Op(
+        "conv_dot4",
+        "x w b?",
+        infer_conv,
+        _ref_packed_conv,
+        (
+            Case(
+                ("i32[N, M, 8, 4]", "i32[3, 3, 4, 40]", "i32[40]"),
+                attrs=_conv_attrs(2, pad=1, cl=True, origin=0x07070707),
+                low=-(2**31),
+                high=2**31 - 1,
+            ),
+        ),
+        compute=_packed_conv,
     ),
     Op(
         "conv_transpose",

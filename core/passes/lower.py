@@ -47,7 +47,7 @@ from smelt.core.passes.editor import STRUCTURAL, Editor, edit_module
 from smelt.core.passes.split import split_divided
 from smelt.core.passes.traits import MARK, out_index, variable
 
-KEEP = (STRUCTURAL - {"fused"}) | {"reshape"}
+KEEP = (STRUCTURAL - {"fused"}) | {"reshape", "reinterpret"}
 NAME_OPS = 5  # ops that a kernel's name spells out
 QUIET = frozenset({"reshape", "transpose", "broadcast_to", "slice", "cast"})  # not in names of mixed groups
 

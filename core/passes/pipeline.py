@@ -7,6 +7,7 @@ from smelt.core.passes.canonical import canonical
 from smelt.core.passes.context import Context
 from smelt.core.passes.cse import cse
 from smelt.core.passes.dce import dce
+from smelt.core.passes.dots import dots
 from smelt.core.passes.expand import expand
 from smelt.core.passes.fold import fold
 from smelt.core.passes.fuse import fuse
@@ -15,12 +16,14 @@ from smelt.core.passes.libraries import libraries
 from smelt.core.passes.lower import lower
 from smelt.core.passes.manager import Pass, run_pipeline
 from smelt.core.passes.patterns import patterns
+from smelt.core.passes.quantize import quantize
 from smelt.core.passes.regions import regions
 from smelt.core.passes.views import views
 
 PIPELINE: tuple[Pass, ...] = (
     Pass("dce", dce),  # exporters leave much behind; nothing later should look at it
     Pass("regions", regions),  # before fold: loops carry constants around, which then are constants inside
+    Pass("quantize", quantize),  # before fold, which would make floats of quantised weights
     Pass("fold", fold),  # before canonical: rules look at constants
     Pass("canonical", canonical),  # before patterns: they rely on constants on the right, no x - c
     Pass("cse", cse),  # before patterns: exporters compute x - mean(x) twice
@@ -29,6 +32,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("fold", fold),  # patterns and expansions leave constants to compute
     Pass("canonical", canonical),
     Pass("layout", layout),  # before fuse: it decides what is read in which order
+    Pass("dots", dots),  # after layout: bytes are packed along the channels
     Pass("views", views),  # after layout, which makes views; before fuse, which they would stop
     Pass("cse", cse),  # layout makes the same transpose for every user
     Pass("dce", dce),

@@ -53,6 +53,11 @@ def _roi(value: Any, p: Perm) -> Any:
     return (*_list(value[:n], p), *_list(value[n:], p))
 
 
+def _scale_axis(value: Any, p: Perm) -> Any:
+    """The axis of a vector of scales; -1 says that there is one scale."""
+    return value if value == -1 else _axis(value, p)
+
+
 # op -> attribute -> what becomes of it when the input is read untransposed; the output is then the
 # same op's output, transposed by the same permutation
 _SAME: Mapping[str, Mapping[str, Remap]] = {
@@ -66,9 +71,11 @@ _SAME: Mapping[str, Mapping[str, Remap]] = {
     "log_softmax": {"axis": _axis},
     "hardmax": {"axis": _axis},
     "cumsum": {"axis": _axis},
+    "quantize": {"axis": _scale_axis},
+    "dequantize": {"axis": _scale_axis},
 }
 # how many leading inputs are tensors of the output's axes; the rest (a pad value) stay as they are
-_TENSORS = {"pad": 1, "resize": 1, "slice": 1, "tile": 1, "broadcast_to": 1}
+_TENSORS = {"quantize": 1, "dequantize": 1, "pad": 1, "resize": 1, "slice": 1, "tile": 1, "broadcast_to": 1}
 POOLS = ("max_pool", "average_pool", "lp_pool")
 REDUCTIONS = tuple(name for name in OPS if name.startswith("reduce_"))
 ARGS = ("argmax", "argmin")

@@ -19,6 +19,7 @@ COSTS = {
 }
 MARK = "__"  # variables of loops and reductions start with it until a kernel is finished
 FREE = frozenset({"cast", "bitcast"})
+PRODUCTS = frozenset({"mul", "dot4"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +285,7 @@ def _names(atom: object) -> frozenset[str]:
 
 def _is_contraction(r: Reduce) -> bool:
     """A sum of a product of two loads (through casts and guards)."""
-    return r.kind == "sum" and isinstance(r.body, Call) and r.body.fn == "mul" and all(
+    return r.kind == "sum" and isinstance(r.body, Call) and r.body.fn in PRODUCTS and all(
         any(isinstance(x, Load) for x in _walk(a)) for a in r.body.args
     ) and len({x.buffer for x in _walk(r.body) if isinstance(x, Load)}) > 1
 

@@ -29,6 +29,9 @@ HEAVY = frozenset(
      "acosh", "atanh", "erf", "pow")
 )
 
+PRODUCTS = frozenset(("mul", "dot4"))
+"""What a contraction sums."""
+
 
 @dataclass(frozen=True)
 class View:
@@ -178,13 +181,13 @@ def roles(v: View) -> Roles | None:
 
 def _roles(v: View, r: Reduce) -> Roles | None:
     body = strip_casts(r.body)
-    if r.kind != "sum" or not isinstance(body, Call) or body.fn != "mul":
+    if r.kind != "sum" or not isinstance(body, Call) or body.fn not in PRODUCTS:
         return None
     column = v.contiguous_store()
     if column is None:
         return None
     a, b = body.args
-    if column in v.follows(a):
+    if column in v.follows(a) and body.fn == "mul":  # the operands of dot4 are no equals
         a, b = b, a
     found = _right(v, b, column)
     if column not in v.follows(b) or column in v.follows(a) or not found:

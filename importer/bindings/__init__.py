@@ -59,7 +59,7 @@ BINDINGS: Mapping[tuple[str, str], tuple[OnnxOp, ...]] = MappingProxyType(_TABLE
 
 
 def extend(rows: Iterable[OnnxOp]) -> None:
-    """Put bindings of a plug-in into the table, before a model is read. Raises SmeltError for a second one."""
+    """Put bindings of a plug-in into the table, before a model is read. Raises SmeltError for doubles."""
     for row in rows:
         key = (row.domain, row.name)
         known = _TABLE.get(key, ())

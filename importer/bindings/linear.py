@@ -35,14 +35,17 @@ def gemm_of(c: Call) -> Ref:
 
 def _matmul_integer(c: Call) -> Ref:
     """(A - a_zero) @ (B - b_zero) in i32; a's zero may be one per row, b's one per column."""
-    a, b = c.cast(c.x(0), i32), c.cast(c.x(1), i32)
-    if c.has(2):
-        zero = c.cast(c.x(2), i32)
-        if c.type(2).rank == 1:
-            zero = c.builder.reshape(zero, (*c.shape(2), 1))
-        a = c.emit("sub", a, zero)
-    if c.has(3):
-        b = c.emit("sub", b, c.cast(c.x(3), i32))
+    zeros = []
+    for i in (2, 3):
+        zero = c.optional(i)
+        if zero and c.type(i).rank <= 1 and all(d.const_or_none == 1 for d in c.shape(i)):
+            zero = c.builder.reshape(zero, ())
+        zeros.append(zero)
+    if all(not z or c.builder.type_of(z).rank <= 1 for z in zeros):
+        return c.emit("matmul_integer", c.x(0), c.x(1), *zeros)
+    a, b = c.cast(c.x(0), i32), c.cast(c.x(1), i32)  # zero points per row or column of each matrix of a batch
+    a = c.emit("sub", a, c.cast(zeros[0], i32)) if zeros[0] else a
+    b = c.emit("sub", b, c.cast(zeros[1], i32)) if zeros[1] else b
     return c.emit("matmul", a, b)
 
 

@@ -20,7 +20,7 @@ CASES = [(name, k, c) for name, op in OPS.items() for k, c in enumerate(op.cases
 def test_case(name: str, case: Case) -> None:
     before = case_module(name, case)
     after = lower(expand(before, CONTEXT), CONTEXT)
-    assert all(n.op in ("call_kernel", "reshape") for n in after.main.nodes)
+    assert all(n.op in ("call_kernel", "reshape", "reinterpret") for n in after.main.nodes)
     symbols = [s.name for s in before.symbols]
     sizes = list(itertools.islice(itertools.permutations(SIZES, len(symbols)), 2))
     if case.zero and symbols:

@@ -1,0 +1,368 @@
+"""Graph -> Graph: operations between dequantize and quantize become operations on the integers.
+
+    conv(dequantize(x), dequantize(w))    -->  dequantize(conv(x, w) + what the zero points add)
+    matmul(dequantize(a), dequantize(b))  -->  dequantize(matmul(a, b) + what the zero points add)
+    move(dequantize(x))                   -->  dequantize(move(x))
+    quantize(dequantize(x)), same scale   -->  x
+
+Products of bytes are summed in i32, exactly. What stands between an integer sum and the next quantize
+(bias, activations, sums of two branches) is fused into the same kernel later, which reads and writes bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from smelt.core.dim import to_dim
+from smelt.core.dtype import f32, i8, i32, u8
+from smelt.core.ir.graph import Module, Node, Ref
+from smelt.core.passes.constants import ints_of
+from smelt.core.passes.context import Context
+from smelt.core.passes.editor import Array, Editor, edit_module
+from smelt.core.passes.rules import Rule, rule, run_rules, void
+
+BYTES = (i8, u8)
+
+
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """What a dequantize reads. zero: '' is 0. axis: of vectors of scales, -1 for one scale."""
+
+    x: Ref
+    scale: Ref
+    zero: Ref
+    axis: int
+
+
+def source(g: Editor, ref: Ref) -> Quantised | None:
+    """The dequantize of bytes behind a value, or None."""
+    n = g.made_by(ref, "dequantize")
+    if n is None or g.type_of(n.inputs[0]).dtype not in BYTES:
+        return None
+    x, scale, zero = (*n.inputs, "")[:3]
+    axis = int(n.attr("axis"))
+    return Quantised(x, scale, zero, axis if g.type_of(scale).rank else -1)
+
+
+def quantize(module: Module, ctx: Context) -> Module:
+    """The module with integer convolutions and products where both operands are quantised."""
+    return edit_module(module, lambda g: void(run_rules(g, RULES)))
+
+
+# ---------------------------------------------------------------- what is in the way
+
+
+def blocker(g: Editor, n: Node) -> str | None:
+    """Why a conv or matmul with a quantised operand stays a float one; None when it does not."""
+    a, b = (source(g, r) for r in n.inputs[:2])
+    if a is None or b is None:
+        return f"the {'left' if a is None else 'right'} operand is not quantised to 8 bits"
+    if a.axis != -1:
+        return "the left operand has a scale per channel"
+    return _conv_blocker(g, n, a, b) if n.op == "conv" else _matmul_blocker(g, n, b)
+
+
+def _conv_blocker(g: Editor, n: Node, x: Quantised, w: Quantised) -> str | None:
+    if g.array(w.x) is None or (w.zero and g.array(w.zero) is None):
+        return "the weight is not constant"
+    if x.zero and g.array(x.zero) is None:
+        return "the zero point of the input is computed at run time"
+    if w.axis not in (-1, 0):
+        return f"the weight has scales along axis {w.axis}"
+    if bool(_signed(g, w)[1].any()):
+        return "the weight has a zero point"
+    return None
+
+
+def _matmul_blocker(g: Editor, n: Node, b: Quantised) -> str | None:
+    rank = g.type_of(b.x).rank
+    if min(g.type_of(r).rank for r in n.inputs) < 2:
+        return "an operand of rank 1"
+    if b.axis not in (-1, rank - 1):
+        return f"the right operand has scales along axis {b.axis} of {rank}"
+    if b.axis != -1 and rank != 2:
+        return "the right operand has a batch and scales per column"
+    return None
+
+
+# ---------------------------------------------------------------- operands
+
+
+def _signed(g: Editor, w: Quantised) -> tuple[Array, Array]:
+    """A constant operand as i8, and its zero points to match, as i32."""
+    array = g.array(w.x)
+    assert array is not None
+    zero = g.array(w.zero) if w.zero else np.zeros((), np.int32)
+    assert zero is not None
+    if array.dtype == np.int8:
+        return np.asarray(array), zero.astype(np.int32)
+    return (array.astype(np.int16) - 128).astype(np.int8), zero.astype(np.int32) - 128
+
+
+def _turned(g: Editor, ref: Ref, to: str) -> Ref:
+    """i8 as u8 or u8 as i8, moved by 128, which turns the highest bit."""
+    mask = g.constant(np.array(128, np.uint8), "sign")
+    if to == "u8":
+        return g.emit("bit_xor", (g.emit("cast", (ref,), {"to": u8}), mask))
+    return g.emit("cast", (g.emit("bit_xor", (ref, mask)),), {"to": i8})
+
+
+def _zero(g: Editor, q: Quantised, moved: int) -> Ref | int:
+    """The zero point plus `moved`: a number when it is known, else an i32 value."""
+    if not q.zero:
+        return moved
+    known = g.scalar(q.zero)
+    if known is not None:
+        return int(known) + moved
+    wide = g.emit("cast", (q.zero,), {"to": i32})
+    return wide if not moved else g.emit("add", (wide, g.like(moved, wide)))
+
+
+def _unsigned(g: Editor, q: Quantised) -> tuple[Ref, Ref | int]:
+    """A left operand as u8, and its zero point to match."""
+    if g.type_of(q.x).dtype == u8:
+        return q.x, _zero(g, q, 0)
+    return _turned(g, q.x, "u8"), _zero(g, q, 128)
+
+
+def _product_scale(g: Editor, a: Quantised, b: Quantised) -> Ref:
+    """a's scale times b's, as f32; a constant where both are."""
+    left, right = g.array(a.scale), g.array(b.scale)
+    if left is not None and right is not None:
+        return g.constant(left.astype(np.float32) * right.astype(np.float32), "scale")
+    parts = (a.scale, b.scale)
+    same = [r if g.type_of(r).dtype == f32 else g.emit("cast", (r,), {"to": f32}) for r in parts]
+    return g.emit("mul", same)
+
+
+def _of_type(g: Editor, y: Ref, n: Node) -> Ref:
+    wanted = n.output.type.dtype
+    return y if g.type_of(y).dtype == wanted else g.emit("cast", (y,), {"to": wanted})
+
+
+# ---------------------------------------------------------------- convolution
+
+
+@rule("conv")
+def _integer_conv(g: Editor, n: Node) -> Ref | None:
+    # conv(dequantize(x), dequantize(w), b)  -->  dequantize(conv(x, w) - zero of x * sums of w) + b
+    x, w = (source(g, r) for r in n.inputs[:2])
+    if x is None or w is None or n.attr("channels_last", False) or blocker(g, n) is not None:
+        return None
+    weight, _ = _signed(g, w)
+    left, zero = _unsigned(g, x)
+    assert isinstance(zero, int)
+    total = -zero * weight.astype(np.int32).sum(axis=tuple(range(1, weight.ndim)), dtype=np.int32)
+    scale = _product_scale(g, x, w)
+    bias = n.inputs[2] if len(n.inputs) > 2 else ""
+    whole = _integer_bias(g, bias, scale, total.size)
+    total = total if whole is None else total + whole
+    parts = [left, g.constant(weight, n.inputs[1][1:])]
+    if total.any():
+        parts.append(g.constant(total.astype(np.int32), "correction"))
+    acc = g.emit("conv", parts, {**n.attrs, "origin": zero})
+    y = g.emit("dequantize", (acc, scale), {"axis": 1 if g.type_of(scale).rank else -1})
+    y = _of_type(g, y, n)
+    if not bias or whole is not None:
+        return y
+    rank = n.output.type.rank
+    shape = (*g.shape(bias), *(to_dim(1) for _ in range(rank - 2)))
+    return g.emit("add", (y, g.emit("reshape", (bias,), {"shape": shape})))
+
+
+def _integer_bias(g: Editor, bias: Ref, scale: Ref, channels: int) -> Array | None:
+    """A bias that is quantised with the scale of the products, as i32."""
+    q = g.made_by(bias, "dequantize") if bias else None
+    if q is None or g.type_of(q.inputs[0]).dtype != i32:
+        return None
+    zero = g.array(q.inputs[2]) if len(q.inputs) > 2 and q.inputs[2] else np.zeros(())
+    if zero is None or zero.any():
+        return None
+    whole, own, wanted = g.array(q.inputs[0]), g.array(q.inputs[1]), g.array(scale)
+    if whole is None or own is None or wanted is None or whole.shape != (channels,):
+        return None
+    return whole if np.allclose(own, wanted, rtol=1e-4, atol=0) else None
+
+
+# ---------------------------------------------------------------- product
+
+
+@rule("matmul")
+def _integer_matmul(g: Editor, n: Node) -> Ref | None:
+    # matmul(dequantize(a), dequantize(b))  -->  dequantize(matmul_integer(a, b))
+    a, b = (source(g, r) for r in n.inputs)
+    if a is None or b is None or blocker(g, n) is not None:
+        return None
+    rank = n.output.type.rank
+    acc = integer_matmul(g, a, b)
+    scale = _product_scale(g, a, b)
+    y = g.emit("dequantize", (acc, scale), {"axis": rank - 1 if g.type_of(scale).rank else -1})
+    return _of_type(g, y, n)
+
+
+@rule("matmul_integer")
+def _spelt_matmul(g: Editor, n: Node) -> Ref | None:
+    # matmul_integer(a, b, zeros)  -->  matmul(a, b) + what the zero points add
+    a, b, zero_a, zero_b = (*n.inputs, "", "")[:4]
+    if min(g.type_of(r).rank for r in (a, b)) < 2 or (zero_a and g.type_of(zero_a).rank):
+        return None
+    if zero_b and g.type_of(zero_b).rank and g.type_of(b).rank != 2:
+        return None
+    per_column = bool(zero_b) and g.type_of(zero_b).rank == 1
+    right = Quantised(b, "", zero_b, g.type_of(b).rank - 1 if per_column else -1)
+    return integer_matmul(g, Quantised(a, "", zero_a, -1), right)
+
+
+def integer_matmul(g: Editor, a: Quantised, b: Quantised) -> Ref:
+    """sum (a - za) (b - zb) in i32  =  sum a b - za sum b - zb sum a + K za zb"""
+    left, za = _unsigned(g, a)
+    known = g.array(b.x)
+    zb: Ref | int
+    if known is not None and (not b.zero or g.array(b.zero) is not None):
+        array, zeros = _signed(g, b)
+        right = b.x if known.dtype == np.int8 else g.constant(array, b.x[1:])
+        zb = int(zeros) if zeros.ndim == 0 else (g.constant(zeros, "zeros") if zeros.any() else 0)
+    elif g.type_of(b.x).dtype == i8:
+        right, zb = b.x, _zero_of(g, b, 0)
+    else:
+        right, zb = _turned(g, b.x, "i8"), _zero_of(g, b, -128)
+    acc = g.emit("matmul", (left, right))
+    if za != 0:
+        acc = g.emit("sub", (acc, _scaled(g, _sums(g, right, -2), za)))
+    if zb == 0:
+        return acc
+    rows = _sums(g, left, -1)
+    if za != 0:
+        depth = g.emit("from_dims", (), {"values": (g.shape(right)[-2],), "shape": (), "dtype": i32})
+        rows = g.emit("sub", (rows, _scaled(g, depth, za)))
+    return g.emit("sub", (acc, _scaled(g, rows, zb)))
+
+
+def _zero_of(g: Editor, b: Quantised, moved: int) -> Ref | int:
+    """As _zero, for a zero point per column as well."""
+    if b.axis == -1:
+        return _zero(g, b, moved)
+    wide = g.emit("cast", (b.zero,), {"to": i32})
+    return wide if not moved else g.emit("add", (wide, g.like(moved, wide)))
+
+
+def _sums(g: Editor, ref: Ref, axis: int) -> Ref:
+    """i32 sums along an axis that is kept with extent 1; a constant's now."""
+    array = g.array(ref)
+    if array is not None:
+        return g.constant(array.astype(np.int32).sum(axis=axis, keepdims=True, dtype=np.int32), "sums")
+    wide = g.emit("cast", (ref,), {"to": i32})
+    return g.emit("reduce_sum", (wide,), {"axes": (g.type_of(ref).rank + axis,), "keepdims": True})
+
+
+def _scaled(g: Editor, ref: Ref, by: Ref | int) -> Ref:
+    if not isinstance(by, int):
+        return g.emit("mul", (ref, by))
+    array = g.array(ref)
+    if array is not None:
+        return g.constant(array * np.int32(by), "sums")
+    return g.emit("mul", (ref, g.like(by, ref)))
+
+
+# ---------------------------------------------------------------- moves
+
+MOVES = ("transpose", "reshape", "slice", "max_pool", "gather", "broadcast_to", "tile")
+
+
+@rule(*MOVES)
+def _move_bytes(g: Editor, n: Node) -> Ref | None:
+    # move(dequantize(x))  -->  dequantize(move(x)), and of constants now
+    d = g.made_by(n.inputs[0], "dequantize")
+    q = source(g, n.inputs[0])
+    if d is None or q is None or (q.axis != -1 and n.op != "transpose"):
+        return None
+    axis = q.axis if q.axis == -1 else ints_of(n.attrs["perm"]).index(q.axis)
+    array = g.array(q.x)
+    if array is not None and n.op == "transpose":
+        moved = g.constant(np.ascontiguousarray(np.transpose(array, ints_of(n.attrs["perm"]))), q.x[1:])
+    else:
+        moved = g.emit(n.op, (q.x, *n.inputs[1:]), n.attrs)
+    return g.emit("dequantize", (moved, *d.inputs[1:]), {"axis": axis})
+
+
+@rule("concat")
+def _concat_bytes(g: Editor, n: Node) -> Ref | None:
+    # concat(dequantize(a), dequantize(b)), same scale  -->  dequantize(concat(a, b))
+    parts = [source(g, r) for r in n.inputs]
+    found = [q for q in parts if q is not None]
+    if len(found) != len(n.inputs) or any(q.axis != -1 for q in found):
+        return None
+    first = found[0]
+    if not all(_same(g, first, q.scale, q.zero) for q in found[1:]):
+        return None
+    if len({g.type_of(q.x).dtype for q in found}) != 1:
+        return None
+    y = g.emit("concat", [q.x for q in found], n.attrs)
+    params = (first.scale, first.zero) if first.zero else (first.scale,)
+    return g.emit("dequantize", (y, *params), {"axis": -1})
+
+
+@rule("quantize")
+def _quantize_again(g: Editor, n: Node) -> Ref | None:
+    # quantize(dequantize(x)) with one scale and zero point  -->  x
+    q = source(g, n.inputs[0])
+    _, scale, zero = (*n.inputs, "")[:3]
+    if q is None or q.axis != -1 or not _same(g, q, scale, zero):
+        return None
+    return q.x if g.type_of(q.x) == n.output.type else None
+
+
+def _same(g: Editor, q: Quantised, scale: Ref, zero: Ref) -> bool:
+    return _equal(g, q.scale, scale) and (q.zero == zero or _equal(g, q.zero, zero))
+
+
+def _equal(g: Editor, a: Ref, b: Ref) -> bool:
+    """Whether two scalars are the same value, or constants of the same value; an absent one is 0."""
+    if a == b:
+        return True
+    left, right = (0 if not r else g.scalar(r) for r in (a, b))
+    return left is not None and left == right
+
+
+RULES: tuple[Rule, ...] = (
+    _quantize_again, _move_bytes, _concat_bytes, _integer_conv, _integer_matmul, _spelt_matmul,
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------- what became of a model
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A convolution or product with a quantised operand: its ONNX name, its op, and why it stays a float
+    one ('' when it becomes an integer kernel)."""
+
+    node: str
+    op: str
+    reason: str = ""
+
+
+def regions(module: Module) -> tuple[Region, ...]:
+    """What `quantize` will make of an imported module."""
+    found: list[Region] = []
+
+    def look(g: Editor) -> None:
+        run_rules(g, [_quantize_again, _move_bytes, _concat_bytes])
+        for key in g.in_order():
+            n = g.nodes[key]
+            if n.op == "matmul_integer":
+                found.append(Region(n.origin, n.op))
+            elif n.op in ("conv", "matmul") and any(source(g, r) for r in n.inputs[:2]):
+                found.append(Region(n.origin, n.op, blocker(g, n) or ""))
+
+    edit_module(module, look)
+    return tuple(found)
+
+
+def summary(found: Sequence[Region]) -> Mapping[str, object]:
+    """How many regions became integer kernels, and the others by name and reason."""
+    left = {r.node: r.reason for r in found if r.reason}
+    return {"integer": len(found) - len(left), "float": left}
