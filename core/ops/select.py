@@ -7,6 +7,7 @@ and hands it to the op as an attribute.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from smelt.core.ops.trace import DimIndex, Trace, call, cast, const, index, sele
 ZERO, ONE = to_dim(0), to_dim(1)
 PASSES = 62
 """Merges that sort any number of elements."""
+FEW = 48
+"""So many are found by insertion."""
 
 
 def _dim(attrs: Attrs, name: str) -> Dim:
@@ -85,98 +88,166 @@ def _infer_topk(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Ten
     return TensorType(x.dtype, shape), TensorType(i64, shape)
 
 
-def _before(largest: bool, a: Expr, b: Expr) -> Expr:
-    """Whether b belongs before a although it stands behind it. NaN is larger than everything."""
-    e = call("gt" if largest else "lt", b, a)
-    if not a.dtype.is_float:
-        return e
-    odd, other = (b, a) if largest else (a, b)
-    return call("or", e, call("and", call("isnan", odd), call("not", call("isnan", other))))
+@dataclass(frozen=True)
+class _Rows:
+    """One row of a sort along `axis`: how its elements, the order of positions and the cells are named."""
+
+    trace: Trace
+    x: Buffer
+    axis: int
+    largest: bool
+    order: Buffer
+    other: Buffer
+    best: Buffer
+    cells: Buffer
+    outer: DimIndex
+
+    @property
+    def count(self) -> Dim:
+        return self.x.shape[self.axis]
+
+    def at(self, p: Dim) -> DimIndex:
+        return (*self.outer[: self.axis], p, *self.outer[self.axis :])
+
+    def element(self, p: Dim) -> Load:
+        return Load(self.x.name, self.at(p), self.x.dtype)
+
+    def load(self, b: Buffer, p: Dim | int) -> Load:
+        return Load(b.name, (*self.outer, to_dim(p)), b.dtype)
+
+    def store(self, b: Buffer, p: Dim | int, e: Expr, accumulate: str | None = None) -> Store:
+        return Store(b.name, (*self.outer, to_dim(p)), e, accumulate=accumulate)
+
+    def loop(self, count: Dim, body: Callable[[Dim], tuple[Stmt, ...]]) -> Loop:
+        v = self.trace.fresh("i")
+        return Loop("serial", str(v), count, body(v))
+
+    def before(self, a: Expr, b: Expr) -> Expr:
+        """Whether b belongs before a although it stands behind it. NaN is larger than everything."""
+        e = call("gt" if self.largest else "lt", b, a)
+        if not a.dtype.is_float:
+            return e
+        odd, other = (b, a) if self.largest else (a, b)
+        return call("or", e, call("and", call("isnan", odd), call("not", call("isnan", other))))
+
+
+def _inserted(r: _Rows, k: Dim) -> tuple[Stmt, ...]:
+    """The first k by insertion: `best` and `order` hold those found so far, in order, cell 0 how many. Most
+    elements are not better than the last one and cost one comparison."""
+    n = r.count
+
+    def step(p: Dim) -> tuple[Stmt, ...]:
+        found, enters, to = (r.trace.fresh("g") for _ in range(3))
+        full = call("ge", r.load(r.cells, 0), index(k))
+        better = r.before(r.load(r.best, k - 1), r.element(p))
+        stay = r.trace.sum(
+            (found,), lambda m: cast(call("not", r.before(r.load(r.best, m), r.element(p))), i64)
+        )
+
+        def shift(m: Dim) -> tuple[Stmt, ...]:
+            to = k - 1 - m
+            return (
+                r.store(r.best, to, r.load(r.best, to - 1)),
+                r.store(r.order, to, r.load(r.order, to - 1)),
+            )
+
+        insert = Block(
+            (
+                r.loop(k - 1 - to, shift),
+                r.store(r.best, to, r.element(p)),
+                r.store(r.order, to, index(p)),
+                r.store(r.cells, 0, index(dmin(found + 1, k))),
+            ),
+            let=((str(found), r.load(r.cells, 0), ZERO, k), (str(to), stay, ZERO, k - 1)),
+        )
+        wanted = cast(call("or", call("not", full), better), i64)
+        return (
+            Block(
+                (Block((insert,), guard=(Bound(ONE, enters, to_dim(2)),)),),
+                let=((str(enters), wanted, ZERO, ONE),),
+            ),
+        )
+
+    return (r.store(r.cells, 0, const(0, i64)), r.loop(n, step))
+
+
+def _merged(r: _Rows) -> tuple[Stmt, ...]:
+    """All positions by merging runs of 1, 2, 4, .. elements; cell 0 holds the width, 1 and 2 where the two
+    runs are."""
+    n = r.count
+
+    def one(width: Dim) -> Callable[[Dim], tuple[Stmt, ...]]:
+        """The next element of a merged run: from the left half unless the right one has a better."""
+
+        def step(p: Dim) -> tuple[Stmt, ...]:
+            start = p // (2 * width) * (2 * width)
+            middle, end = dmin(start + width, n), dmin(start + 2 * width, n)
+            left, right, a, b, g = (r.trace.fresh("g") for _ in range(5))
+            better = r.before(r.element(a), r.element(b))
+            none = call("ge", r.load(r.cells, 2), index(end))
+            rest = call("lt", r.load(r.cells, 1), index(middle))
+            take = call("and", rest, call("or", none, call("not", better)))
+            chosen = select(call("eq", index(g), const(1, i64)), index(a), index(b))
+            opens = (r.store(r.cells, 1, index(start)), r.store(r.cells, 2, index(middle)))
+            return (
+                Block(opens, guard=(Bound(start, p, start + 1),)),
+                Block(
+                    (
+                        r.store(r.other, p, chosen),
+                        r.store(r.cells, 1, index(g), "add"),
+                        r.store(r.cells, 2, index(1 - g), "add"),
+                    ),
+                    let=(
+                        (str(left), r.load(r.cells, 1), ZERO, n - 1),
+                        (str(right), r.load(r.cells, 2), ZERO, n - 1),
+                        (str(a), r.load(r.order, left), ZERO, n - 1),
+                        (str(b), r.load(r.order, right), ZERO, n - 1),
+                        (str(g), cast(take, i64), ZERO, ONE),
+                    ),
+                ),
+            )
+
+        return step
+
+    def merge(_: Dim) -> tuple[Stmt, ...]:
+        width = r.trace.fresh("g")
+        copy = r.loop(n, lambda p: (r.store(r.order, p, r.load(r.other, p)),))
+        body = (r.loop(n, one(width)), copy, r.store(r.cells, 0, index(2 * width)))
+        again = Block(body, guard=(Bound(ONE, width, n),))
+        return (Block((again,), let=((str(width), r.load(r.cells, 0), ONE, to_dim(1 << PASSES)),)),)
+
+    return (
+        r.loop(n, lambda p: (r.store(r.order, p, index(p)),)),
+        r.store(r.cells, 0, const(1, i64)),
+        r.loop(to_dim(PASSES), merge),
+    )
 
 
 def _topk(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Nest:
-    """Positions sorted by merging runs of 1, 2, 4, .. elements, which keeps equal ones in order; the first k
-    are taken."""
+    """A few by insertion, more by sorting everything; equal elements stay in order either way."""
     (x,), (y, where), axis = inputs, outputs, attrs["axis"]
     assert x and isinstance(axis, int)
-    n, k, largest = x.shape[axis], _dim(attrs, "k"), bool(attrs["largest"])
+    n, k = x.shape[axis], _dim(attrs, "k")
     others = (*x.shape[:axis], *x.shape[axis + 1 :])
-    order, merged = Buffer("order", i64, (*others, n)), Buffer("merged", i64, (*others, n))
-    cells = Buffer("cells", i64, (*others, to_dim(3)))
+    order, other = Buffer("order", i64, (*others, n)), Buffer("other", i64, (*others, n))
+    best, cells = Buffer("best", x.dtype, (*others, dmin(k, FEW))), Buffer("cells", i64, (*others, to_dim(3)))
 
     def row(o: DimIndex) -> tuple[Stmt, ...]:
-        def at(p: Dim) -> DimIndex:
-            return (*o[:axis], p, *o[axis:])
-
-        def cell(m: int) -> Load:
-            return Load(cells.name, (*o, to_dim(m)), i64)
-
-        def put(m: int, e: Expr, accumulate: str | None = None) -> Store:
-            return Store(cells.name, (*o, to_dim(m)), e, accumulate=accumulate)
-
-        def loop(count: Dim, body: Callable[[Dim], tuple[Stmt, ...]]) -> Loop:
-            v = t.fresh("i")
-            return Loop("serial", str(v), count, body(v))
-
-        def position(b: Buffer, p: Dim) -> Load:
-            return Load(b.name, (*o, p), i64)
-
-        def one(width: Dim) -> Callable[[Dim], tuple[Stmt, ...]]:
-            """The next element of a merged run: from the left half unless the right one has a better."""
-
-            def step(p: Dim) -> tuple[Stmt, ...]:
-                start = p // (2 * width) * (2 * width)
-                middle, end = dmin(start + width, n), dmin(start + 2 * width, n)
-                left, right, a, b = (t.fresh("g") for _ in range(4))
-                better = _before(largest, Load(x.name, at(a), x.dtype), Load(x.name, at(b), x.dtype))
-                none = call("ge", cell(2), index(end))
-                take = call("and", call("lt", cell(1), index(middle)), call("or", none, call("not", better)))
-                g = t.fresh("g")
-                chosen = select(call("eq", index(g), const(1, i64)), index(a), index(b))
-                return (
-                    Block((put(1, index(start)), put(2, index(middle))), guard=(Bound(start, p, start + 1),)),
-                    Block(
-                        (
-                            Store(merged.name, (*o, p), chosen),
-                            put(1, index(g), "add"),
-                            put(2, index(1 - g), "add"),
-                        ),
-                        let=(
-                            (str(left), cell(1), ZERO, n - 1),
-                            (str(right), cell(2), ZERO, n - 1),
-                            (str(a), position(order, left), ZERO, n - 1),
-                            (str(b), position(order, right), ZERO, n - 1),
-                            (str(g), cast(take, i64), ZERO, ONE),
-                        ),
-                    ),
-                )
-
-            return step
-
-        def merge(_: Dim) -> tuple[Stmt, ...]:
-            width = t.fresh("g")
-            copy = loop(n, lambda p: (Store(order.name, (*o, p), position(merged, p)),))
-            body = (loop(n, one(width)), copy, put(0, index(2 * width)))
-            again = Block(body, guard=(Bound(ONE, width, n),))
-            return (Block((again,), let=((str(width), cell(0), ONE, to_dim(1 << PASSES)),)),)
+        r = _Rows(t, x, axis, bool(attrs["largest"]), order, other, best, cells, o)
 
         def take(p: Dim) -> tuple[Stmt, ...]:
             g = t.fresh("g")
-            stores = (
-                Store(y.name, at(p), Load(x.name, at(g), x.dtype)),
-                Store(where.name, at(p), index(g)),
-            )
-            return (Block(stores, let=((str(g), position(order, p), ZERO, n - 1),)),)
+            stores = (Store(y.name, r.at(p), r.element(g)), Store(where.name, r.at(p), index(g)))
+            return (Block(stores, let=((str(g), r.load(order, p), ZERO, n - 1),)),)
 
         return (
-            loop(n, lambda p: (Store(order.name, (*o, p), index(p)),)),
-            put(0, const(1, i64)),
-            loop(to_dim(PASSES), merge),
-            loop(k, take),
+            Block(_inserted(r, dmin(k, FEW)), guard=(Bound(ONE, k, to_dim(FEW + 1)),)),
+            Block(_merged(r), guard=(Bound(to_dim(FEW + 1), k, n + 1),)),
+            r.loop(k, take),
         )
 
     body = nest_over(t, others, row)
-    return Nest(body if others else (Block(body),), (order, merged, cells))
+    return Nest(body if others else (Block(body),), (order, other, best, cells))
 
 
 def _ref_topk(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
@@ -336,6 +407,8 @@ ROWS: tuple[Op, ...] = (
             Case(("f32[N, 6]",), attrs={"axis": 1, "k": to_dim(3), "largest": True, "sorted": True}),
             Case(("i32[5, N, 2]",), attrs={"axis": 0, "k": to_dim(5), "largest": False, "sorted": True}),
             Case(("i64[9]",), attrs={"axis": 0, "k": to_dim(4), "largest": True, "sorted": True}),
+            Case(("f32[2, 70]",), attrs={"axis": 1, "k": to_dim(60), "largest": True, "sorted": True}),
+            Case(("i32[100, 2]",), attrs={"axis": 0, "k": to_dim(100), "largest": False, "sorted": True}),
             Case(
                 (np.array([[1, np.nan, 3, 3, -np.inf]], np.float32),),
                 attrs={"axis": 1, "k": to_dim(5), "largest": True, "sorted": False},

@@ -267,7 +267,8 @@ def _in_own_dims(
     different sizes share the kernel. When that loses what keeps the accesses inside, extents that others
     give are spelt by those; and when that does not help either, the module's symbols are the dims."""
     sizes = [n for b in (*outputs, *inputs, *scratch) for n in b.shape]
-    sizes += [n for s in body for n in _extents(s)]
+    extents = (n for s in body for n in _extents(s))
+    sizes += [n for n in extents if not any(v.startswith(MARK) for v in n.symbols)]
     symbols = sorted({s for n in sizes for s in n.symbols} | set(free_symbols(body)))
     choices: tuple[Callable[[], tuple[Equation, ...]], ...] = (
         lambda: equations(sizes, facts),
@@ -319,7 +320,7 @@ def _rewritten(
 
 
 def _extents(s: Stmt) -> Iterator[Dim]:
-    """Extents of loops and reductions that are sizes: without variables."""
+    """Extents of loops and reductions."""
     if isinstance(s, Store):
         yield from _axis_extents(s.value)
         return
