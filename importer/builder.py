@@ -22,6 +22,9 @@ FOLD_LIMIT = 4096
 """Elements: constants up to this size are folded here, because shapes may hang on them; the fold pass does
 the large ones."""
 
+UNFOLDED = ("from_dims", "dequantize")
+"""Ops that stay though their inputs are constants: a quantised weight may be used as it is."""
+
 
 @dataclass
 class Store:
@@ -183,7 +186,7 @@ class GraphBuilder:
         types = infer_node(row, [self.arg(r) for r in inputs], clean, self.engine)
         self.flush_checks()
         arrays = self._foldable(inputs, types)
-        if arrays is not None and row.pure and op not in ("from_dims",):
+        if arrays is not None and row.pure and op not in UNFOLDED:
             with np.errstate(all="ignore"):
                 results = row.ref(arrays, clean, types)
             return tuple(self.constant(np.asarray(r)) for r in results)

@@ -1,0 +1,200 @@
+"""Quantised graphs: integer kernels, results within a step of ONNX Runtime's, reasons for the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+
+from smelt.core.ir.graph import Module
+from smelt.core.ir.interp_graph import run_module
+from smelt.core.ir.verify import verify
+from smelt.core.machine import Machine
+from smelt.core.ops import OPS
+from smelt.core.passes.context import Context
+from smelt.core.passes.manager import run_pipeline
+from smelt.core.passes.pipeline import PIPELINE
+from smelt.core.passes.quantize import regions, summary
+from smelt.importer import import_model
+
+Array = np.ndarray[Any, Any]
+RNG = np.random.default_rng(0)
+CONTEXT = Context(Machine("test", 512, 32, dot4=True))
+UPTO = next(i for i, p in enumerate(PIPELINE) if p.name == "fuse")
+
+
+class Net:
+    """A graph under construction: QDQ pairs around float nodes."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: dict[str, Array] = {}
+
+    def const(self, a: Array) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants[name] = a
+        return name
+
+    def op(self, op: str, *inputs: str, **attrs: Any) -> str:
+        name = f"v{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, inputs, [name], name=f"{op}_{name}", **attrs))
+        return name
+
+    def qdq(self, x: str, scale: float, zero: int, dtype: Any = np.uint8) -> str:
+        params = [self.const(np.array(scale, np.float32)), self.const(np.array(zero, dtype))]
+        return self.op("DequantizeLinear", self.op("QuantizeLinear", x, *params), *params)
+
+    def weight(self, w: Array, scale: Array, zero: Array, axis: int = 0) -> str:
+        parts = [self.const(a) for a in (w, scale, zero)]
+        return self.op("DequantizeLinear", *parts, axis=axis)
+
+    def model(self, result: str, **inputs: list[int | str]) -> onnx.ModelProto:
+        f32 = onnx.TensorProto.FLOAT
+        g = helper.make_graph(
+            self.nodes,
+            "g",
+            [helper.make_tensor_value_info(n, f32, d) for n, d in inputs.items()],
+            [helper.make_tensor_value_info(result, f32, None)],
+            [numpy_helper.from_array(a, n) for n, a in self.constants.items()],
+        )
+        return helper.make_model(g, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def optimised(m: onnx.ModelProto) -> Module:
+    module = run_pipeline(import_model(m), PIPELINE[:UPTO], CONTEXT)
+    verify(module)
+    return module
+
+
+def compare(m: onnx.ModelProto, feeds: dict[str, Array], step: float) -> Module:
+    """Both results, at most one step apart, and equal nearly everywhere; the optimised module."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(m.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    (want,) = session.run(None, feeds)
+    module = optimised(m)
+    (got,) = run_module(module, feeds, OPS)
+    assert got.shape == want.shape
+    assert np.abs(got - want).max(initial=0) <= step * 1.001
+    assert (np.abs(got - want) > step / 2).mean() < 0.01
+    return module
+
+
+def ops(module: Module) -> list[str]:
+    return [n.op for n in module.main.nodes]
+
+
+def s8(*shape: int) -> Array:
+    return RNG.integers(-127, 128, shape).astype(np.int8)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("channels", [3, 8])
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_convolution(dtype: Any, channels: int, per_channel: bool) -> None:
+    net, zero = Net(), 100 if dtype is np.uint8 else -5
+    x = net.qdq("x", 0.05, zero, dtype)
+    scale = RNG.uniform(0.01, 0.03, 6).astype(np.float32) if per_channel else np.array(0.02, np.float32)
+    zeros = np.zeros(scale.shape, np.int8)
+    w = net.weight(s8(6, channels, 3, 3), scale, zeros)
+    whole = RNG.integers(-2000, 2000, 6).astype(np.int32)
+    own = (np.float32(0.05) * scale).astype(np.float32)
+    bias = net.weight(
+        whole, np.broadcast_to(own, (6,)).copy() if per_channel else own, np.zeros(scale.shape, np.int32)
+    )
+    y = net.qdq(net.op("Relu", net.op("Conv", x, w, bias, pads=[1] * 4)), 0.3, zero, dtype)
+    m = net.model(y, x=["n", channels, "h", "w"])
+    feeds = {"x": RNG.uniform(-5, 6, (2, channels, 7, 5)).astype(np.float32)}
+    module = compare(m, feeds, 0.3)
+    assert "conv_dot4" in ops(module) and "conv" not in ops(module)
+    assert summary(regions(import_model(m))) == {"integer": 1, "float": {}}
+
+
+def test_depthwise_convolution_stays_unpacked() -> None:
+    net = Net()
+    x = net.qdq("x", 0.05, 128)
+    w = net.weight(s8(8, 1, 3, 3), np.full(8, 0.02, np.float32), np.zeros(8, np.int8))
+    y = net.qdq(net.op("Conv", x, w, group=8, strides=[2, 2]), 0.3, 128)
+    module = compare(
+        net.model(y, x=["n", 8, "h", "w"]), {"x": RNG.uniform(-5, 6, (1, 8, 9, 9)).astype(np.float32)}, 0.3
+    )
+    conv = next(n for n in module.main.nodes if n.op == "conv")
+    assert conv.output.type.dtype.name == "i32"
+
+
+@pytest.mark.parametrize("kind", ["columns", "zeros", "unsigned", "dynamic"])
+def test_product(kind: str) -> None:
+    net = Net()
+    x = net.qdq("x", 0.05, 90)
+    if kind == "dynamic":
+        w = net.qdq("w", 0.04, 110)
+    elif kind == "unsigned":
+        w = net.weight(
+            RNG.integers(0, 255, (10, 6)).astype(np.uint8),
+            np.array(0.02, np.float32),
+            np.array(130, np.uint8),
+        )
+    else:
+        zeros = np.zeros(6, np.int8) if kind == "columns" else np.arange(6, dtype=np.int8)
+        w = net.weight(s8(10, 6), RNG.uniform(0.01, 0.03, 6).astype(np.float32), zeros, axis=1)
+    y = net.qdq(net.op("MatMul", x, w), 0.2, 120)
+    more: dict[str, list[int | str]] = {"w": [10, "k"]} if kind == "dynamic" else {}
+    feeds = {"x": RNG.uniform(-5, 6, (2, 3, 10)).astype(np.float32)}
+    if more:
+        feeds["w"] = RNG.uniform(-4, 5, (10, 7)).astype(np.float32)
+    module = compare(net.model(y, x=["n", "m", 10], **more), feeds, 0.2)
+    assert ("matmul" if kind == "dynamic" else "matmul_dot4") in ops(module)
+
+
+def test_moves_work_on_bytes() -> None:
+    """A pool, a transpose and a concatenation of one scale need no floats at all."""
+    net = Net()
+    x = net.qdq("x", 0.05, 128)
+    pooled = net.qdq(net.op("MaxPool", x, kernel_shape=[2, 2]), 0.05, 128)
+    joined = net.qdq(net.op("Concat", pooled, pooled, axis=1), 0.05, 128)
+    y = net.qdq(net.op("Transpose", joined, perm=[0, 2, 3, 1]), 0.05, 128)
+    m = net.model(y, x=["n", 3, "h", "w"])
+    module = compare(m, {"x": RNG.uniform(-5, 6, (2, 3, 6, 6)).astype(np.float32)}, 0.05)
+    assert ops(module).count("quantize") == 1
+    assert ops(module).count("dequantize") == 1
+
+
+def test_sums_read_and_write_bytes() -> None:
+    net = Net()
+    total = net.op(
+        "Mul", net.qdq("x", 0.05, 128), net.op("Add", net.qdq("x", 0.04, 100), net.qdq("y", 0.03, 90))
+    )
+    m = net.model(net.qdq(total, 0.2, 128), x=["n", 5], y=["n", 5])
+    feeds = {k: RNG.uniform(-3, 3, (4, 5)).astype(np.float32) for k in "xy"}
+    compare(m, feeds, 0.2)
+
+
+def test_what_stays_float_says_why() -> None:
+    net = Net()
+    w = net.weight(s8(4, 3, 1, 1), np.array(0.1, np.float32), np.array(3, np.int8))
+    a = net.op("Conv", net.qdq("x", 0.1, 128), w)
+    b = net.op("Conv", a, net.weight(s8(2, 4, 1, 1), np.array(0.1, np.float32), np.array(0, np.int8)))
+    found = regions(import_model(net.model(b, x=["n", 3, "h", "w"])))
+    reasons = [r.reason for r in found]
+    assert reasons == ["the weight has a zero point", "the left operand is not quantised to 8 bits"]
+
+
+def test_dynamic_quantisation() -> None:
+    """DynamicQuantizeLinear and MatMulInteger, as the dynamic quantiser of ONNX Runtime writes them."""
+    net = Net()
+    w = [
+        net.const(s8(12, 6)),
+        net.const(RNG.uniform(0.01, 0.03, 6).astype(np.float32)),
+        net.const(np.zeros(6, np.int8)),
+    ]
+    net.nodes.append(helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]))
+    acc = net.op("Cast", net.op("MatMulInteger", "q", w[0], "z", w[2]), to=onnx.TensorProto.FLOAT)
+    y = net.op("Mul", acc, net.op("Mul", "s", w[1]))
+    module = compare(
+        net.model(y, x=["n", "m", 12]), {"x": RNG.uniform(-3, 5, (2, 3, 12)).astype(np.float32)}, 1e-3
+    )
+    assert "matmul_dot4" in ops(module)
