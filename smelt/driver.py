@@ -28,6 +28,7 @@ from smelt.core.machine import Machine
 from smelt.core.passes.context import Context, Options
 from smelt.core.passes.manager import run_pipeline
 from smelt.core.passes.pipeline import PIPELINE
+from smelt.core.passes.quantize import regions, summary
 from smelt.core.plan.build import make_plan
 from smelt.core.plan.program import HostProgram
 from smelt.core.schedule import schedule_module
@@ -90,6 +91,7 @@ class Lowered:
     program: HostProgram
     machine: Machine
     spec: TargetSpec
+    quantised: Mapping[str, Any] = field(default_factory=dict)
 
 
 # ---------------------------------------------------------------- in this process
@@ -104,6 +106,7 @@ def lower(request: Request, progress: Progress = lambda stage: None) -> Lowered:
     module = import_model(request.source, dict(request.dims), outputs=request.outputs)
     options = Options(level=request.opt, fp16=request.fp16, libraries=request.libraries)
     context = Context(machine=target.machine(spec), options=options).from_environment()
+    quantised = summary(regions(module))
     progress("optimise")
     module = run_pipeline(module, PIPELINE, context)
     progress("schedule")
@@ -112,7 +115,7 @@ def lower(request: Request, progress: Progress = lambda stage: None) -> Lowered:
     if context.dump is not None:
         (context.dump / "99-scheduled.smelt").write_text(print_module(module), "utf-8")
     progress("plan")
-    return Lowered(module, make_plan(module, facts_of(module)), context.machine, spec)
+    return Lowered(module, make_plan(module, facts_of(module)), context.machine, spec, quantised)
 
 
 def facts_of(module: Module) -> Facts:
@@ -178,6 +181,7 @@ def _write(
     model = {"name": name, "sha256": hash_file(Path(request.source))}
     manifest = build_manifest(module, program, model=model, compiler=compiler)
     manifest["weights"]["sha256"] = digest
+    manifest["quantised"] = dict(lowered.quantised)
     return stage.commit(manifest)
 
 

@@ -71,6 +71,7 @@ def run(args: argparse.Namespace) -> Result:
         memory_text(bundle),
         size_text(found),
         _kernels(bundle, args.kernels),
+        *quantised_text(bundle),
     ]
     parts += [_values(bundle)] if args.values else []
     parts += [f"peak at {s}: {n:,} bytes" for _, s, n in peaks]
@@ -115,6 +116,18 @@ def memory_text(bundle: Bundle, at: Sequence[Mapping[str, int]] = ()) -> str:
     for d in others:
         lines += ["and once the sizes in it are known:", *readable(d).lines()]
     return "\n".join(lines)
+
+
+def quantised_text(bundle: Bundle) -> list[str]:
+    """How many quantised convolutions and products became integer kernels, and why the others did not;
+    nothing for a model without any."""
+    found = bundle.manifest.get("quantised") or {}
+    left = found.get("float", {})
+    total = found.get("integer", 0) + len(left)
+    if not total:
+        return []
+    lines = [f"quantised: {found['integer']} of {total} convolutions and products are integer kernels"]
+    return ["\n".join(lines + [f"  {node}: {reason}" for node, reason in left.items()])]
 
 
 def size_text(found: Sizes) -> str:

@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
+from qdq_models import Net
 
 from smelt.core.ir.graph import Module
 from smelt.core.ir.interp_graph import run_module
@@ -25,43 +26,6 @@ Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(0)
 CONTEXT = Context(Machine("test", 512, 32, dot4=True))
 UPTO = next(i for i, p in enumerate(PIPELINE) if p.name == "fuse")
-
-
-class Net:
-    """A graph under construction: QDQ pairs around float nodes."""
-
-    def __init__(self) -> None:
-        self.nodes: list[onnx.NodeProto] = []
-        self.constants: dict[str, Array] = {}
-
-    def const(self, a: Array) -> str:
-        name = f"c{len(self.constants)}"
-        self.constants[name] = a
-        return name
-
-    def op(self, op: str, *inputs: str, **attrs: Any) -> str:
-        name = f"v{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op, inputs, [name], name=f"{op}_{name}", **attrs))
-        return name
-
-    def qdq(self, x: str, scale: float, zero: int, dtype: Any = np.uint8) -> str:
-        params = [self.const(np.array(scale, np.float32)), self.const(np.array(zero, dtype))]
-        return self.op("DequantizeLinear", self.op("QuantizeLinear", x, *params), *params)
-
-    def weight(self, w: Array, scale: Array, zero: Array, axis: int = 0) -> str:
-        parts = [self.const(a) for a in (w, scale, zero)]
-        return self.op("DequantizeLinear", *parts, axis=axis)
-
-    def model(self, result: str, **inputs: list[int | str]) -> onnx.ModelProto:
-        f32 = onnx.TensorProto.FLOAT
-        g = helper.make_graph(
-            self.nodes,
-            "g",
-            [helper.make_tensor_value_info(n, f32, d) for n, d in inputs.items()],
-            [helper.make_tensor_value_info(result, f32, None)],
-            [numpy_helper.from_array(a, n) for n, a in self.constants.items()],
-        )
-        return helper.make_model(g, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def optimised(m: onnx.ModelProto) -> Module:
