@@ -12,7 +12,7 @@ import onnx
 from smelt.core.diag import invalid, unsupported
 from smelt.core.dim import Dim, dim_from_param, sym, to_dim
 from smelt.core.ir.graph import Symbol, TensorType
-from smelt.core.ops.infer import Engine
+from smelt.core.ops.infer import Engine, addressable
 from smelt.importer.weights import dtype_of
 
 Dims: TypeAlias = "Mapping[str, int | tuple[int, int | None]]"
@@ -56,10 +56,14 @@ def declare_inputs(
         if s not in fixed:
             low, high = ranges.get(s, (0, None))
             engine.declare(Symbol(s, low, high, 1, origin), from_input=True, generated=generated)
-    return {
+    found = {
         name: TensorType(dtype_of(raw[name][0], f"input '{name}'"), tuple(d.substitute(fixed) for d in shape))
         for name, shape in shapes.items()
     }
+    for name, t in found.items():
+        if not addressable(t.shape):
+            raise unsupported(f"input '{name}' of extents {', '.join(map(str, t.shape))} fits no memory")
+    return found
 
 
 def declared(v: onnx.ValueInfoProto) -> tuple[int, list[int | str]]:

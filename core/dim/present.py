@@ -32,6 +32,10 @@ FUNCTIONS: Final = frozenset(
 ESCAPES: Final = {"\\": "\\\\", "`": "\\`", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
+MOST_TRIED: Final = 1 << 14
+"""Trial divisors of a coefficient."""
+
+
 def present(dim: Dim) -> tuple[Term, ...]:
     """The terms of dim in printing order, with x - c*(x//c) written as x % c where all of it is there."""
     poly = dict(dim.sorted_items())
@@ -67,7 +71,8 @@ def _readings(atom: FloorDiv, others: Mono, coef: int) -> list[tuple[Poly, Dim, 
         return [] if left is None or coef % k else [({left: -coef // k}, atom.a, atom.b)]
     # x//c is also (x//(c/d))//d for every d that divides c
     both = math.gcd(c, coef)
-    divisors = [both // i for i in range(1, math.isqrt(both) + 1) if both % i == 0]
+    # an upper end: a number of twenty digits is no size that anyone reads
+    divisors = [both // i for i in range(1, min(math.isqrt(both), MOST_TRIED) + 1) if both % i == 0]
     divisors = sorted({*divisors, *(both // d for d in divisors)}, reverse=True)
     return [({others: -coef // d}, atom.a // (c // d), to_dim(d)) for d in divisors if d > 1]
 

@@ -201,7 +201,7 @@ class Solver:
         b_low, b_high = self.low(atom.b, steps=FEW), self.high(atom.b, steps=FEW)
         if b_low < 0:
             return -INF, INF
-        b_low = max(b_low, 1)  # a divisor that is not negative is at least 1
+        b_low, b_high = max(b_low, 1), max(b_high, 1)  # a divisor that is not negative is at least 1
         low, high = self.low(atom.a, steps=FEW), self.high(atom.a, steps=FEW)
         return _floor(low, b_low if low < 0 else b_high), _floor(high, b_high if high < 0 else b_low)
 

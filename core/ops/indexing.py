@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from smelt.core.dim import Dim, to_dim
+from smelt.core.dim import Dim, dmin, product, to_dim
 from smelt.core.dtype import i64
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Block, Buffer, Expr, Load, Loop, Stmt, Store
@@ -34,6 +34,21 @@ def _want_int(c: Infer, a: Arg) -> None:
         raise c.fail(f"indices are {a.dtype}, expected an integer type")
 
 
+def _wants_elements(c: Infer, what: str, indices: Sequence[Dim], extent: Dim) -> None:
+    """Where there are indices there must be an element for them to be clamped to."""
+    if not extent.is_const or extent.const < 1:
+        c.at_most(f"{what} has no elements to index", dmin(product(indices), 1), extent)
+
+
+def _inside(c: Infer, indices: Arg, x: Arg, axis: int) -> None:
+    """But for its axis, indices are positions of x."""
+    for a, (n, d) in enumerate(zip(indices.shape, x.shape, strict=True)):
+        if a == axis:
+            _wants_elements(c, f"axis {a}", indices.shape, d)
+        else:
+            c.at_most(f"axis {a} of the indices", n, d)
+
+
 def _infer_gather(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
     x, idx = args
     assert x and idx
@@ -41,6 +56,7 @@ def _infer_gather(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[T
     if not 0 <= axis < x.rank:
         raise c.fail(f"axis {axis} does not fit rank {x.rank}")
     _want_int(c, idx)
+    _wants_elements(c, f"axis {axis}", idx.shape, x.shape[axis])
     return (TensorType(x.dtype, (*x.shape[:axis], *idx.shape, *x.shape[axis + 1 :])),)
 
 
@@ -76,6 +92,7 @@ def _infer_gather_elements(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -
     _want_int(c, idx)
     if x.rank != idx.rank:
         raise c.fail(f"indices of rank {idx.rank} for data of rank {x.rank}")
+    _inside(c, idx, x, _axis(attrs))
     return (TensorType(x.dtype, idx.shape),)
 
 
@@ -107,6 +124,8 @@ def _infer_gather_nd(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tupl
         raise c.fail(f"indices of depth {depth} after {batch} batch axes do not fit rank {x.rank}")
     for a in range(batch):
         c.same(f"batch axis {a}", x.shape[a], idx.shape[a])
+    for d in x.shape[batch : batch + depth.const]:
+        _wants_elements(c, "an axis", idx.shape, d)
     return (TensorType(x.dtype, (*idx.shape[:-1], *x.shape[batch + depth.const :])),)
 
 
@@ -168,6 +187,18 @@ def _infer_scatter(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[
     if attrs["reduction"] not in _REDUCTIONS:
         raise c.fail(f"reduction '{attrs['reduction']}' is none of {', '.join(_REDUCTIONS)}")
     return (x.type,)
+
+
+def _infer_scatter_elements(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    result = _infer_scatter(c, args, attrs)
+    x, idx, updates = args
+    assert x and idx and updates
+    if not x.rank == idx.rank == updates.rank:
+        raise c.fail(f"data, indices and updates have ranks {x.rank}, {idx.rank} and {updates.rank}")
+    for a, (n, d) in enumerate(zip(idx.shape, updates.shape, strict=True)):
+        c.same(f"axis {a} of indices and updates", n, d)
+    _inside(c, idx, x, _axis(attrs))
+    return result
 
 
 def _copy(t: Trace, x: Buffer, y: Buffer) -> tuple[Stmt, ...]:
@@ -262,6 +293,10 @@ def _infer_scatter_nd(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tup
     depth = idx.shape[-1]
     if not depth.is_const:
         raise c.unsupported(f"the last extent of the indices is {depth}, it must be a number")
+    if depth.const > x.rank:
+        raise c.fail(f"indices of depth {depth} do not fit rank {x.rank}")
+    for d in x.shape[: depth.const]:
+        _wants_elements(c, "an axis", idx.shape, d)
     want = (*idx.shape[:-1], *x.shape[depth.const :])
     if len(want) != updates.rank:
         raise c.fail(f"updates have rank {updates.rank}, expected {len(want)}")
@@ -349,7 +384,7 @@ ROWS: tuple[Op, ...] = (
     Op(
         "scatter_elements",
         "x indices updates",
-        _infer_scatter,
+        _infer_scatter_elements,
         _ref_scatter_elements,
         tuple(
             Case(("f32[3, 4]", _SCATTER, "f32[2, 2]"), attrs={"axis": 0, "reduction": r})

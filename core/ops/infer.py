@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from math import gcd, lcm
+from math import gcd, lcm, prod
 from typing import Literal
 
 from smelt.core.diag import SmeltError
@@ -20,6 +20,8 @@ ONE = to_dim(1)
 ZERO = to_dim(0)
 LIMIT = to_dim(2**31 - 1)
 """The largest size that a run-time integer may have where nothing else bounds it."""
+MOST_ELEMENTS = 2**40
+"""More constant extents than that multiply to no tensor of any device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,4 +453,14 @@ def infer_node(op: Op, args: Sequence[Arg | None], attrs: Attrs, engine: Engine)
 
     Raises SmeltError when the inputs cannot fit.
     """
-    return tuple(engine.simplify_type(t) for t in op.infer(engine, args, attrs))
+    found = tuple(engine.simplify_type(t) for t in op.infer(engine, args, attrs))
+    for t in found:
+        if not addressable(t.shape):
+            raise engine.unsupported(f"a result of extents {', '.join(map(str, t.shape))} fits no memory")
+    return found
+
+
+def addressable(shape: Sequence[Dim]) -> bool:
+    """Whether the constant extents alone leave room in 64 bits for elements, offsets and the others."""
+    known = [d.const for d in shape if d.is_const and d.const > 0]
+    return prod(known) <= MOST_ELEMENTS

@@ -240,6 +240,10 @@ def _infer_pad(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Tens
     ]
     if any(d.is_const and d.const < 0 for d in shape):
         raise c.fail("the padding takes away more than there is")
+    if attrs["mode"] in ("edge", "wrap"):
+        for axis, (n, m) in enumerate(zip(x.shape, shape, strict=True)):
+            if n != m and not (n.is_const and n.const > 0):
+                c.at_most(f"axis {axis} has no elements to pad with", dmin(m, 1), n)
     return (TensorType(x.dtype, tuple(shape)),)
 
 

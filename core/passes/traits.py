@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from smelt.core.dim import YES, Dim, Facts, Symbol, sym, to_dim
 from smelt.core.ir.graph import Attr, Node, TensorType
-from smelt.core.ir.kernel import Axis, Call, Expr, Let, Load, Reduce, children
+from smelt.core.ir.kernel import Axis, Call, Expr, Index, Let, Load, Reduce, children
 from smelt.core.ops import OPS
 from smelt.core.ops.trace import Operand, Trace
 
@@ -56,7 +56,8 @@ class Trait:
 
     reads: one per input (None: not read). cost: additions per output element, outside reductions.
     size: scalar expressions per output element. heavy: it has a reduction. contraction: it sums
-    products. plain: it only moves elements. known: False for ops without an element formula.
+    products. plain: it only moves elements. known: False for ops without an element formula. placed: the
+    element's position is part of its value (trilu, eye_like).
     """
 
     reads: tuple[Read | None, ...]
@@ -66,11 +67,13 @@ class Trait:
     contraction: bool
     plain: bool
     known: bool = True
+    placed: bool = False
 
     @property
     def elementwise(self) -> bool:
-        """Every operand is read at the output's own index, or broadcast along whole axes."""
-        return self.known and not self.heavy and all(
+        """Every operand is read at the output's own index, or broadcast along whole axes, and nothing else
+        tells one position from another."""
+        return self.known and not self.heavy and not self.placed and all(
             r is None or r.ordered or (r.missing and r.linear and not r.depends and not r.guarded)
             for r in self.reads
         )
@@ -146,8 +149,14 @@ def expr_trait(e: Expr, reads: tuple[Read | None, ...]) -> Trait:
     found = [x for x in _walk(e) if isinstance(x, Reduce)]
     return Trait(
         reads, cost, size, bool(found), any(_is_contraction(r) for r in found),
-        cost == 0 and not found,
+        cost == 0 and not found, placed=_tells_positions(e),
     )
+
+
+def _tells_positions(e: Expr) -> bool:
+    """Whether a variable is a value, not only an index."""
+    indices = (x.dim for x in _walk(e) if isinstance(x, Index))
+    return any(s.startswith(MARK) for d in indices for s in d.symbols)
 
 
 def expr_reads(
