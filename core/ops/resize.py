@@ -31,6 +31,11 @@ def _infer(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorTy
         raise c.fail(f"mode '{attrs['mode']}' is none of {', '.join(TAPS)}")
     if attrs["antialias"]:
         raise c.unsupported("Resize with antialias")
+    for axis, (n, m, s) in enumerate(zip(x.shape, shape, _scales(attrs, x.rank), strict=True)):
+        empty = {name: to_dim(0) for name in n.symbols}
+        grows = n != m and not (n.is_const and n.const > 0) and m.substitute(empty) != to_dim(0)
+        if s is None and grows:
+            c.at_most(f"axis {axis} has no elements to resize", dmin(m, 1), n)
     return (TensorType(x.dtype, shape),)
 
 

@@ -103,7 +103,10 @@ def _rms_norm_fused(c: Call) -> Ref:
 
 
 def _lp_norm(c: Call) -> Ref:
-    return c.emit("lp_norm", c.x(), axis=c.axis(c.integer("axis", -1), c.type().rank), p=c.integer("p", 2))
+    p = c.integer("p", 2)
+    if p not in (1, 2):
+        raise c.fail(f"p is {p}, expected 1 or 2")
+    return c.emit("lp_norm", c.x(), axis=c.axis(c.integer("axis", -1), c.type().rank), p=p)
 
 
 def _lrn(c: Call) -> Ref:
