@@ -463,4 +463,5 @@ def infer_node(op: Op, args: Sequence[Arg | None], attrs: Attrs, engine: Engine)
 def addressable(shape: Sequence[Dim]) -> bool:
     """Whether the constant extents alone leave room in 64 bits for elements, offsets and the others."""
     known = [d.const for d in shape if d.is_const and d.const > 0]
-    return prod(known) <= MOST_ELEMENTS
+    numbers = (abs(k) for d in shape for _, k in d.sorted_items())
+    return prod(known) <= MOST_ELEMENTS and all(k <= MOST_ELEMENTS for k in numbers)

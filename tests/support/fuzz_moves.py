@@ -383,7 +383,8 @@ def eye(g: Graph, x: Value) -> list[Value]:
 
 MOVES: tuple[tuple[int, Step], ...] = (
     (7, reshape), (6, transpose), (4, squeeze), (2, flatten), (6, slice_), (6, concat), (3, split), (4, pad),
-    (4, expand), (2, fill), (2, range_), (2, tile), (4, gather), (2, gather_elements), (2, gather_nd), (2, scatter),
+    (4, expand), (2, fill), (2, range_), (2, tile), (4, gather), (2, gather_elements),
+    (2, gather_nd), (2, scatter),
     (3, resize), (2, blocks),
     (1, trilu), (2, one_hot), (1, non_zero), (1, compress), (1, size_of), (1, eye),
 )  # fmt: skip

@@ -76,7 +76,9 @@ def _add_attribute(m: onnx.ModelProto, rng: Any) -> None:
     n = _node(m, rng)
     chosen = name[int(rng.integers(len(name)))]
     if all(a.name != chosen for a in n.attribute):
-        n.attribute.append(helper.make_attribute(chosen, [_number(rng)] if rng.random() < 0.5 else _number(rng)))
+        n.attribute.append(
+            helper.make_attribute(chosen, [_number(rng)] if rng.random() < 0.5 else _number(rng))
+        )
 
 
 def _swap_inputs(m: onnx.ModelProto, rng: Any) -> None:
@@ -100,7 +102,9 @@ def _cut_inputs(m: onnx.ModelProto, rng: Any) -> None:
 
 def _op_type(m: onnx.ModelProto, rng: Any) -> None:
     n, other = _node(m, rng), _node(m, rng)
-    n.op_type = other.op_type if rng.random() < 0.7 else ("Conv", "Resize", "Nonsense", "Loop")[int(rng.integers(4))]
+    n.op_type = (
+        other.op_type if rng.random() < 0.7 else ("Conv", "Resize", "Nonsense", "Loop")[int(rng.integers(4))]
+    )
 
 
 def _weight(m: onnx.ModelProto, rng: Any) -> None:
@@ -170,7 +174,9 @@ def _outputs(m: onnx.ModelProto, rng: Any) -> None:
 
 
 CHANGES: tuple[Callable[[onnx.ModelProto, Any], None], ...] = (
-    _attribute, _attribute, _attribute, _drop_attribute, _add_attribute, _swap_inputs, _swap_inputs, _lose_input,
-    _cut_inputs, _op_type, _weight, _weight, _weight, _drop_weight, _input_type, _input_type, _names, _opset, _order,
+    _attribute, _attribute, _attribute, _drop_attribute, _add_attribute, _swap_inputs, _swap_inputs,
+    _lose_input,
+    _cut_inputs, _op_type, _weight, _weight, _weight, _drop_weight, _input_type, _input_type, _names,
+    _opset, _order,
     _outputs,
 )  # fmt: skip
