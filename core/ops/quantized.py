@@ -8,10 +8,13 @@ import numpy as np
 
 from smelt.core.dtype import DType, f32, i8, i32, u8
 from smelt.core.ir.graph import TensorType
-from smelt.core.ir.kernel import Expr
+from smelt.core.ir.kernel import Call, Expr
 from smelt.core.ops.linear import BYTES, infer_matmul, matmul
 from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op
-from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const
+from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const, select
+
+MAGIC, MAGIC_BITS = 1.5 * 2.0**23, 0x4B400000
+"""A number whose addition rounds, and its bits."""
 
 
 def _axis(attrs: Attrs) -> int:
@@ -41,6 +44,7 @@ def _spread(p: Array, rank: int, attrs: Attrs) -> Array:
 
 
 # ---------------------------------------------------------------- quantize
+# attribute reciprocal: the scale is given as its reciprocal, a multiplication instead of a division
 
 
 def _target(attrs: Attrs) -> DType:
@@ -61,13 +65,23 @@ def _quantize(
     t: Trace, i: DimIndex, attrs: Attrs, out: TensorType,
     x: Operand, scale: Operand, zero: Operand | None = None,
 ) -> Expr:  # fmt: skip
-    """saturate(round half to even(x / scale) + zero)"""
+    """saturate(round half to even(x / scale) + zero)
+
+    A float of 1.5 * 2^23 has no bits behind the point: adding it rounds, and leaves the integer in the low
+    bits. Limits are integers, so that clamping first gives the same; NaN becomes the lowest value."""
     info = np.iinfo(_target(attrs).numpy)
-    y: Expr = call("round", call("div", cast(x[i], f32), cast(_at(scale, i, attrs), f32)))
+    step = cast(_at(scale, i, attrs), f32)
+    y: Expr = call("mul" if attrs.get("reciprocal", False) else "div", cast(x[i], f32), step)
+    low, high = const(info.min, f32), const(info.max, f32)
+    moved: Expr = const(-MAGIC_BITS, i32)
     if zero is not None:
-        y = call("add", y, cast(_at(zero, i, attrs), f32))
-    y = call("min", call("max", y, const(info.min, f32)), const(info.max, f32))
-    return cast(cast(y, i32), _target(attrs))
+        own = _at(zero, i, attrs)
+        low, high = (call("sub", limit, cast(own, f32)) for limit in (low, high))  # type: ignore[assignment]
+        moved = call("add", cast(own, i32), moved)
+    y = select(call("gt", y, low), y, low)
+    y = select(call("lt", y, high), y, high)
+    bits = Call("bitcast", (call("add", y, const(MAGIC, f32)),), i32)
+    return cast(call("add", bits, moved), _target(attrs))
 
 
 def _ref_quantize(
@@ -76,7 +90,10 @@ def _ref_quantize(
     x, scale, zero = (*arrays, None)[:3]
     assert x is not None and scale is not None
     to = _target(attrs).numpy
-    y = np.rint(x.astype(np.float32) / _spread(scale.astype(np.float32), x.ndim, attrs))
+    step = _spread(scale.astype(np.float32), x.ndim, attrs)
+    y = np.rint(
+        x.astype(np.float32) * step if attrs.get("reciprocal", False) else x.astype(np.float32) / step
+    )
     if zero is not None:
         y = y + _spread(zero.astype(np.float32), x.ndim, attrs)
     return (np.clip(y, np.iinfo(to).min, np.iinfo(to).max).astype(to),)
@@ -209,6 +226,9 @@ ROWS: tuple[Op, ...] = (
             Case(("f32[N, 3, M]", np.array(_SCALE), _ZERO), attrs={"axis": -1, "to": u8}),
             Case(("f32[N, 3, M]", _SCALES, _ZEROS), attrs={"axis": 1, "to": i8}, low=-9, high=9),
             Case(("f32[N]", np.array(_SCALE)), attrs={"axis": -1, "to": i8}, low=-9, high=9),
+            Case(
+                ("f32[N]", np.array(_SCALE)), attrs={"axis": -1, "to": i8, "reciprocal": True}, low=-9, high=9
+            ),
         ),
         compute=_quantize,
     ),

@@ -310,7 +310,7 @@ def _quantize_again(g: Editor, n: Node) -> Ref | None:
     # quantize(dequantize(x)) with one scale and zero point  -->  x
     q = source(g, n.inputs[0])
     _, scale, zero = (*n.inputs, "")[:3]
-    if q is None or q.axis != -1 or not _same(g, q, scale, zero):
+    if q is None or q.axis != -1 or n.attrs.get("reciprocal", False) or not _same(g, q, scale, zero):
         return None
     return q.x if g.type_of(q.x) == n.output.type else None
 
@@ -327,8 +327,33 @@ def _equal(g: Editor, a: Ref, b: Ref) -> bool:
     return left is not None and left == right
 
 
+SIMPLE = ("add", "relu", "clip", "mul", "leaky_relu", "reshape", "transpose", "hard_swish", "sigmoid")
+
+
+@rule("quantize")
+def _requantize(g: Editor, n: Node) -> Ref | None:
+    # quantize(f(dequantize(integer sum)), s)  -->  quantize(f(..), 1 / s): no division per element
+    scale = g.array(n.inputs[1])
+    if scale is None or n.attrs.get("reciprocal", False) or not _from_sums(g, n.inputs[0], 4):
+        return None
+    if not np.isfinite(1 / scale.astype(np.float32)).all():
+        return None
+    inverse = g.constant((1 / scale.astype(np.float64)).astype(np.float32), "step")
+    return g.emit("quantize", (n.inputs[0], inverse, *n.inputs[2:]), {**n.attrs, "reciprocal": True})
+
+
+def _from_sums(g: Editor, ref: Ref, depth: int) -> bool:
+    """Whether a value is a simple function of an integer sum, whose last bit means nothing."""
+    n = g.maker(ref)
+    if n is None or depth == 0:
+        return False
+    if n.op == "dequantize":
+        return g.type_of(n.inputs[0]).dtype == i32
+    return n.op in SIMPLE and any(_from_sums(g, r, depth - 1) for r in n.inputs if r)
+
+
 RULES: tuple[Rule, ...] = (
-    _quantize_again, _move_bytes, _concat_bytes, _integer_conv, _integer_matmul, _spelt_matmul,
+    _requantize, _quantize_again, _move_bytes, _concat_bytes, _integer_conv, _integer_matmul, _spelt_matmul,
 )  # fmt: skip
 
 

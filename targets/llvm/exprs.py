@@ -128,7 +128,8 @@ class Exprs:
         return emit(self.s, e.fn, args, kind)
 
     def _bitcast(self, v: Value, source: DType, target: DType) -> Value:
-        return self.from_storage(self.to_storage(v, source), target)
+        bits, elem = self.to_storage(v, source), storage_elem(target)
+        return self.from_storage(bits if bits.elem == elem else self.s.convert("bitcast", bits, elem), target)
 
     def _index(self, e: Index) -> Value:
         # a float is made of an index as wide as addresses: 64-bit conversions are calls where those are 32
