@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,10 @@ class _Memory(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in _MEMORY_FIELDS]
 
 
+MOST_SHAPES = 4096
+"""Combinations of input shapes whose output shapes a session remembers."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeArg:
     """An input or output: name, shape (ints and dim strings), type ('tensor(float)'), as onnxruntime's."""
@@ -90,10 +95,12 @@ def load(bundle: Bundle | str | os.PathLike[str], threads: int | None = None) ->
 
 
 class Session:
-    """One loaded model with memory of its own. Use one session per thread."""
+    """One loaded model with memory of its own. Runs of one session wait for each other; threads that want
+    to run at once open a session each."""
 
     def __init__(self, bundle: Bundle, threads: int | None = None) -> None:
         self.bundle = bundle
+        self._lock = threading.Lock()
         self._lib = _library(bundle)
         self._handle = ctypes.c_void_p()
         options = _Options(ctypes.sizeof(_Options), threads or 0)
@@ -130,17 +137,8 @@ class Session:
 
         Raises SmeltError(kind='shape') naming input, axis, expected and got.
         """
-        arrays = self._bind(feed)
-        shapes = tuple(a.shape for a in arrays)
-        results = self._targets(shapes)
-        status = self._lib.smelt_run(self._handle, self._in, len(self._inputs), self._out, len(self._outputs))
-        if status:
-            raise self._error(status, self._handle)
-        if results is None:
-            results = [_copied(t, p) for t, p in zip(self._out, self._outputs, strict=False)]
-            if not any(p.late for p in self._outputs):
-                # outputs sized by input shapes alone: from now on the model writes into our arrays
-                self._known[shapes] = [r.shape for r in results]
+        with self._lock:
+            results = self._run(feed)
         if output_names is None:
             return results
         by_name = {p.name: r for p, r in zip(self._outputs, results, strict=True)}
@@ -180,16 +178,34 @@ class Session:
         return found
 
     def close(self) -> None:
-        """Free the session's memory; the session cannot be used after."""
-        if self._handle:
-            self._lib.smelt_close(self._handle)
-            self._handle = ctypes.c_void_p()
+        """Free the session's memory, after a run that another thread is in; it cannot be used after."""
+        with self._lock:
+            if self._handle:
+                self._lib.smelt_close(self._handle)
+                self._handle = ctypes.c_void_p()
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None):
             self.close()
 
     # ------------------------------------------------------------ inside
+
+    def _run(self, feed: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
+        """All outputs; the tensors in C's hands are the session's own, so one caller at a time."""
+        arrays = self._bind(feed)
+        shapes = tuple(a.shape for a in arrays)
+        results = self._targets(shapes)
+        status = self._lib.smelt_run(self._handle, self._in, len(self._inputs), self._out, len(self._outputs))
+        if status:
+            raise self._error(status, self._handle)
+        if results is None:
+            results = [_copied(t, p) for t, p in zip(self._out, self._outputs, strict=False)]
+            if not any(p.late for p in self._outputs):
+                # outputs sized by input shapes alone: from now on the model writes into our arrays
+                if len(self._known) == MOST_SHAPES:
+                    self._known.clear()
+                self._known[shapes] = [r.shape for r in results]
+        return results
 
     def _bind(self, feed: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
         if not self._handle:
