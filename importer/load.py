@@ -12,6 +12,7 @@ import onnx
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 
 from smelt.core.diag import SmeltError, invalid, unsupported
+from smelt.importer.outline import outline
 
 Source: TypeAlias = "str | PathLike[str] | bytes | onnx.ModelProto"
 
@@ -74,7 +75,8 @@ def _read(path: Path) -> bytes:
             hint="save the model with external data (onnx.save(..., save_as_external_data=True))",
         )
     try:
-        return path.read_bytes()
+        short = outline(path)
+        return path.read_bytes() if short is None else short
     except OSError as e:
         raise invalid(f"'{path}' cannot be read: {e.strerror}", hint="check its permissions") from e
 
