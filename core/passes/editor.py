@@ -242,6 +242,10 @@ class Editor:
         self._inherit(old, new)
         return changed
 
+    def binds_for(self, key: int, new: int) -> None:
+        """Sizes that a node decided are decided by another one from here on."""
+        self._binder = {s: new if k == key else k for s, k in self._binder.items()}
+
     def remove(self, key: int) -> None:
         """Drop a node that nothing uses."""
         self._unlink(key)

@@ -36,13 +36,13 @@ def _clean(editor: Editor) -> None:
         node = editor.nodes[key]
         if node.op == "loop":
             editor.at(key)
-            _hoist(editor, _without_constants(editor, node))
+            _hoist(editor, _without_constants(editor, key, node))
 
 
 # ---------------------------------------------------------------- carried values that stay
 
 
-def _without_constants(editor: Editor, node: Node) -> int:
+def _without_constants(editor: Editor, old_key: int, node: Node) -> int:
     """The key of the loop without the values that every round hands on as they are."""
     (body,), first = node.regions, node.inputs[2:]
     stays = [
@@ -50,7 +50,7 @@ def _without_constants(editor: Editor, node: Node) -> int:
         for k, v in enumerate(body.inputs[2:])
     ]
     if not any(stays):
-        return editor.key(node.outputs[0].name)
+        return old_key
     names = {v.name: first[k] for k, v in enumerate(body.inputs[2:]) if stays[k]}
     keep = [k for k, s in enumerate(stays) if not s]
     count = len(stays)
@@ -65,6 +65,7 @@ def _without_constants(editor: Editor, node: Node) -> int:
     attrs: dict[str, Attr] = {**node.attrs, "carried": len(keep)}
     inputs = (*node.inputs[:2], *(first[k] for k in keep))
     key = editor.add(Node("loop", inputs, made, MappingProxyType(attrs), (inner,), node.origin))
+    editor.binds_for(old_key, key)
     for v, w in zip(old, made, strict=True):
         editor.replace(v.name, w.name)
     for k, s in enumerate(stays):

@@ -77,8 +77,8 @@ def _remove(editor: Editor, key: int) -> list[int]:
 
 
 def _dead(editor: Editor, node: Node) -> bool:
-    if node.op in ("check", "bind") or not node.outputs:
-        return False
+    if node.op in ("check", "bind", "if", "loop") or not node.outputs:
+        return False  # others may speak of sizes that it decides; the editor's graph knows
     return all(editor.uses(v.name) == 0 for v in node.outputs)
 
 

@@ -174,12 +174,14 @@ class _Sizes:
             return True
         over = _a_max(a)
         if over is not None:
-            # max(x, y) + r <= b  <==  x + r <= b and y + r <= b
-            return all(self.le(a - dmax(*over.args) + arg, b) for arg in over.args)
+            # c * max(x, y) + r <= b  <==  c * x + r <= b and c * y + r <= b
+            count, top = over
+            return all(self.le(a + count * (arg - dmax(*top.args)), b) for arg in top.args)
         under = _a_max(b)
         if under is not None:
-            # a <= max(x, y) + r  <==  a <= x + r or a <= y + r
-            return any(self.le(a, b - dmax(*under.args) + arg) for arg in under.args)
+            # a <= c * max(x, y) + r  <==  a <= c * x + r or a <= c * y + r
+            count, top = under
+            return any(self.le(a, b + count * (arg - dmax(*top.args))) for arg in top.args)
         return self._matched(b - a)
 
     def _matched(self, rest: Dim) -> bool:
@@ -219,11 +221,11 @@ class _Sizes:
         return self._prove(left, right)
 
 
-def _a_max(d: Dim) -> Max | None:
-    """A max that is a term of its own in a sum."""
+def _a_max(d: Dim) -> tuple[int, Max] | None:
+    """A max that is a term of its own in a sum, and how often it is there."""
     for coefficient, powers in d.terms():
-        if coefficient == 1 and len(powers) == 1 and powers[0][1] == 1 and isinstance(powers[0][0], Max):
-            return powers[0][0]
+        if coefficient > 0 and len(powers) == 1 and powers[0][1] == 1 and isinstance(powers[0][0], Max):
+            return coefficient, powers[0][0]
     return None
 
 

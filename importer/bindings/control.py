@@ -53,6 +53,7 @@ def _if(c: Call) -> Sequence[Ref]:
         return refs
     condition = c.builder.reshape(c.x(), ())
     built: list[tuple[str, GraphBuilder, list[Ref]]] = []
+    before = _declared(c)
     for name in ("then_branch", "else_branch"):
         with c.engine.conditional():
             b, refs = c.translate.region(_subgraph(c, name), lambda b: [])
@@ -68,7 +69,7 @@ def _if(c: Call) -> Sequence[Ref]:
     done = [(closed(b, name.removesuffix("_branch"), refs), refs, b) for name, b, refs in built]
     (then, then_refs, then_b), (other, other_refs, other_b) = done
     then_types, other_types = ([b.type_of(r) for r in refs] for _, refs, b in done)
-    then_own, other_own = _inner_symbols(then_b), _inner_symbols(other_b)
+    then_own, other_own = _inner_symbols(then_b, before), _inner_symbols(other_b, before)
     types = [
         _joined(c, k, a, b, then_own | other_own)
         for k, (a, b) in enumerate(zip(then_types, other_types, strict=True))
@@ -104,9 +105,14 @@ def _same_ranks(a: GraphBuilder, a_refs: list[Ref], b: GraphBuilder, b_refs: lis
             a_refs[k], b_refs[k] = a.reshape(x, (1,) * rank), b.reshape(y, (1,) * rank)
 
 
-def _inner_symbols(b: GraphBuilder) -> frozenset[str]:
-    """Symbols that nodes of a region bind: outside they mean nothing."""
-    outer = {s for v in b.inputs for d in v.type.shape for s in d.symbols}
+def _declared(c: Call) -> frozenset[str]:
+    """The symbols that there are so far."""
+    return frozenset(s.name for s in c.engine.symbols())
+
+
+def _inner_symbols(b: GraphBuilder, before: frozenset[str]) -> frozenset[str]:
+    """Symbols that nodes of a region bind: outside they mean nothing. before: those declared before it."""
+    outer = {s for v in b.inputs for d in v.type.shape for s in d.symbols} | before
     found: set[str] = set()
     for node in b.nodes:
         if node.op == "bind":
@@ -149,6 +155,7 @@ def _loop(c: Call) -> Sequence[Ref]:
     head = [TensorType(i64, ()), TensorType(bool_, ())]
     mine: set[str] = set()  # sizes that change from round to round
     for _ in range(ROUNDS):
+        before = _declared(c)
         with c.engine.conditional():
             region, refs = c.translate.region(g, lambda b, now=(*head, *types): _parameters(b, g, now))
             if len(refs) < 1 + len(carried):
@@ -165,7 +172,7 @@ def _loop(c: Call) -> Sequence[Ref]:
             if undefined:
                 for k in undefined:
                     types[k] = region.type_of(refs[1 + k])
-                    carried[k] = _zeros(c, types[k], _inner_symbols(region))
+                    carried[k] = _zeros(c, types[k], _inner_symbols(region, before))
                     entry[k] = types[k]
                 continue
             refs[0] = region.reshape(refs[0], ())
@@ -190,7 +197,7 @@ def _loop(c: Call) -> Sequence[Ref]:
     always = (not condition or _flag(c, condition) is True) and (flag is True or stays)
     limit = _known_trips(c, trip)
     count = _trips(c, trip, limit, always)
-    own = _inner_symbols(region) | mine
+    own = _inner_symbols(region, before) | mine
     scans = [_scanned(c, t, count, own) for t in outs[1 + len(carried) :]]
     attrs: dict[str, Attr] = {"carried": len(carried)}
     if limit is not None:
@@ -287,6 +294,7 @@ def counted(c: Call, count: Dim, states: Sequence[Ref], step: Step) -> tuple[lis
             rows.append([b.reshape(r, (1, *b.type_of(r).shape)) for r in added])
         stacks = [list(s) for s in zip(*rows, strict=True)]
         return now, [s[0] if len(s) == 1 else b.emit("concat", s, {"axis": 0}) for s in stacks]
+    before = _declared(c)
     with c.engine.conditional():
         region = GraphBuilder(b.store, b)
         k = region.add_input(b.store.new_value(), TensorType(i64, ()), "")
@@ -298,7 +306,7 @@ def counted(c: Call, count: Dim, states: Sequence[Ref], step: Step) -> tuple[lis
                 raise c.unsupported(
                     f"state {i} is {b.type_of(s)} before and {region.type_of(t)} behind the body"
                 )
-        own = _inner_symbols(region)
+        own = _inner_symbols(region, before)
         types = [_scanned(c, region.type_of(r), count, own) for r in added]
         graph = closed(region, "body", [going, *after, *added])
     found = b.append(

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from flow_models import flow_feeds, flow_model
 from onnx import helper
 from onnx_models import info, model
 
@@ -308,6 +309,13 @@ def test_a_loop_that_never_ends_can_be_stopped(native: Native) -> None:
         session.run(None, feeds)
     timer.join()
     assert session.run(None, {**feeds, "c": np.array(False)})[0] == 1
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_random_branches_and_loops(native: Native, seed: int) -> None:
+    m = flow_model(seed)
+    session = native(m)
+    agree(session, m, [flow_feeds(10 * seed + k, n) for k, n in enumerate((4, 1, 7, 4))], 1e-4)
 
 
 # ---------------------------------------------------------------- sizes that depend on data
