@@ -11,6 +11,7 @@ from smelt.core.dim import Dim, dmax, to_dim
 from smelt.core.dtype import i64
 from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.contrib import MS, rotate, wide
+from smelt.importer.bindings.quant import scaled
 from smelt.importer.call import Call, OnnxOp
 
 ZERO, ONE = to_dim(0), to_dim(1)
@@ -150,11 +151,28 @@ def _attention(c: Call) -> tuple[Ref, ...]:
     """One projection into queries, keys and values, then attention with an optional past [2, B, H, P, D]."""
     if c.integer("do_rotary", 0) or c.integer("past_present_share_buffer", 0):
         raise c.unsupported("do_rotary or past_present_share_buffer")
-    b = c.builder
     heads = _heads(c)
     y = c.emit("matmul", c.x(0), c.x(1))
     if c.has(2):
         y = c.emit("add", y, c.x(2))
+    parts = _projections(c, y, heads)
+    return _with_past(c, parts, heads, mask=3, past=4, bias=5)
+
+
+def _quantised_attention(c: Call) -> tuple[Ref, ...]:
+    """As Attention, of input and weight in bytes with a scale and a zero point each."""
+    if c.integer("do_rotary", 0) or c.integer("past_present_share_buffer", 0):
+        raise c.unsupported("do_rotary or past_present_share_buffer")
+    x = scaled(c, c.x(0), c.x(3), c.optional(6))
+    w = scaled(c, c.x(1), c.x(4), c.optional(7), 1)
+    y = c.emit("add", c.emit("matmul", x, w), c.x(2))
+    heads = _heads(c)
+    return _with_past(c, _projections(c, y, heads), heads, mask=5, past=8, bias=9)
+
+
+def _projections(c: Call, y: Ref, heads: int) -> list[Ref]:
+    """Queries, keys and values [B, H, S, size] of [B, S, their widths side by side]."""
+    b = c.builder
     total = b.type_of(y).shape[2]
     sizes: Sequence[Dim | int] = c.ints("qkv_hidden_sizes", ())
     if not sizes:
@@ -166,7 +184,7 @@ def _attention(c: Call) -> tuple[Ref, ...]:
     for size, what in zip(sizes, ("query", "key", "value"), strict=True):
         parts.append(split_heads(c, b.slice_axis(y, 2, at, at + size), heads, what))
         at = at + size
-    return _with_past(c, parts, heads, mask=3, past=4, bias=5)
+    return parts
 
 
 def _with_past(
@@ -394,6 +412,7 @@ def _sink(c: Call, heads: int, like: Ref) -> Ref:
 
 ROWS: tuple[OnnxOp, ...] = (
     OnnxOp("Attention", 1, _attention, MS),
+    OnnxOp("QAttention", 1, _quantised_attention, MS),
     OnnxOp("MultiHeadAttention", 1, _multi_head, MS),
     OnnxOp("GroupQueryAttention", 1, _group_query, MS),
 )

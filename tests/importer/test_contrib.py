@@ -339,3 +339,14 @@ FLOATED: dict[str, tuple[list[Array | None], dict[str, Any]]] = {
 def test_floats_from_quantised_tensors(op: str) -> None:
     inputs, attrs = FLOATED[op]
     compare(*graph(op, inputs, constant=tuple(range(1, len(inputs))), **attrs), atol=1e-3)
+
+
+def test_quantised_attention() -> None:
+    inputs: list[Array | None] = [
+        q8(B, S, 16), s8(16, 3 * W), f(3 * W), scale(0.02), scale(0.01), None, Z, np.array(0, np.int8),
+        f(2, B, H, 5, D),
+    ]  # fmt: skip
+    model, feeds = graph(
+        "QAttention", inputs, constant=(1, 2, 3, 4, 6, 7), outputs=2, num_heads=H, unidirectional=1
+    )
+    compare(model, feeds, atol=1e-4)
