@@ -23,7 +23,7 @@ def shrink(found: Found, fails: Test, seconds: float) -> Found:
         for candidate in candidates(found):
             if time.monotonic() > end:
                 return found
-            if _valid(candidate) and fails(candidate):
+            if _size(candidate) < _size(found) and _valid(candidate) and fails(candidate):
                 found, again = candidate, True
                 break
     return found
@@ -48,6 +48,10 @@ def candidates(found: Found) -> Iterator[Found]:
         yield from (bypass(found, n, i) for i in n.input if i)
     if len(outputs) > 1:
         yield from (with_outputs(found, [o for o in outputs if o != gone]) for gone in outputs)
+
+
+def _size(found: Found) -> tuple[int, int, int]:
+    return len(found.model.graph.node), len(found.model.graph.output), len(found.feeds)
 
 
 def _valid(found: Found) -> bool:
@@ -130,7 +134,7 @@ def cut(found: Found, values: set[str]) -> Found:
     outputs = [o.name for o in found.model.graph.output if o.name not in values]
     contents = _contents(found, sorted(values))
     if not outputs or contents is None:
-        return found if outputs else Found(onnx.ModelProto(), ())
+        return Found(onnx.ModelProto(), ())
     return _rebuilt(found, nodes, outputs, contents)
 
 

@@ -1,0 +1,116 @@
+"""Random models agree with ONNX Runtime: a few fixed seeds, and every finding of `make fuzz` so far."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from fuzz_graph import Found, build
+from fuzz_shrink import shrink
+from fuzzer import Options, Verdict, campaign, difference, judged
+from onnx import helper
+
+F32, I64 = "float32", "int64"
+node = helper.make_node
+
+
+def test_fixed_seeds() -> None:
+    tally = campaign(itertools.islice(itertools.count(7000), 40), seconds=25, shrinking=0)
+    assert not tally.failures, "\n".join(tally.scripts.values())
+    assert tally.counts["ok"] >= 3, tally.counts
+
+
+# ---------------------------------------------------------------- findings
+
+
+def found(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, tuple[str, Sequence[int | str]]],
+    outputs: Mapping[str, str],
+    constants: Mapping[str, Any],
+    *sizes: Mapping[str, int],
+    opset: int = 18,
+) -> Found:
+    """A finding, with inputs of small whole numbers at these sizes."""
+    m = build(
+        nodes, [(n, np.dtype(d), s) for n, (d, s) in inputs.items()],
+        [(n, np.dtype(d)) for n, d in outputs.items()], {n: np.asarray(a) for n, a in constants.items()},
+        opset,
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+
+    def feed(env: Mapping[str, int]) -> dict[str, Any]:
+        shapes = {n: [env.get(e, e) for e in s] for n, (_, s) in inputs.items()}  # type: ignore[arg-type]
+        return {n: rng.integers(-4, 5, shapes[n]).astype(d) for n, (d, _) in inputs.items()}
+
+    return Found(m, tuple(feed(env) for env in sizes))
+
+
+FINDINGS: dict[str, Found] = {
+    # a transpose was moved behind an op that asks for the element's position
+    "trilu-of-transpose": found(
+        [node("Transpose", ["x"], ["t"], perm=[1, 4, 0, 3, 2]), node("Trilu", ["t"], ["y"], upper=0)],
+        {"x": ("int32", ["M", "M", "M", 2, "N"])}, {"y": "int32"}, {}, {"M": 16, "N": 7}, {"M": 3, "N": 4},
+    ),
+    # a reshape divided by the product of extents, which was 0
+    "reshape-of-nothing": found(
+        [
+            node("Gather", ["x", "none"], ["a"], axis=-1),
+            node("Sqrt", ["a"], ["b"]),
+            node("Reshape", ["b", "shape"], ["y"]),
+        ],
+        {"x": (F32, ["N", "N", 3])}, {"y": F32},
+        {"none": np.zeros((0, 2), np.int64), "shape": np.array([-1, 1, 2])}, {"N": 5}, {"N": 1},
+    ),
+    # 0 / 0 along the axis
+    "norm-of-zeros": found(
+        [node("Mul", ["x", "zero"], ["z"]), node("LpNormalization", ["z"], ["y"], axis=0, p=1)],
+        {"x": (F32, ["N", 2])}, {"y": F32}, {"zero": np.float32([0, 1])}, {"N": 1}, {"N": 4},
+    ),
+    # ceil_mode lets a window begin inside that ends beyond
+    "window-wider-than-the-input": found(
+        [node("AveragePool", ["x"], ["y"], ceil_mode=1, kernel_shape=[1, 2], strides=[1, 3])],
+        {"x": (F32, [1, 1, "H", 1])}, {"y": F32}, {}, {"H": 1}, {"H": 5},
+    ),
+    # empty spatial axes
+    "convolution-of-nothing": found(
+        [node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])],
+        {"x": (F32, ["N", 2, "H", "W"])}, {"y": F32}, {"w": np.ones((3, 2, 3, 3), np.float32)},
+        {"N": 2, "H": 4, "W": 5}, {"N": 0, "H": 4, "W": 5}, {"N": 1, "H": 1, "W": 1},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(FINDINGS))
+def test_findings_stay_fixed(name: str) -> None:
+    for options in (Options(3), Options(0)):
+        verdict = judged(FINDINGS[name], options)
+        assert not verdict.failed, verdict
+
+
+# ---------------------------------------------------------------- the fuzzer itself
+
+
+def test_the_oracle_is_awake() -> None:
+    good = np.linspace(0, 1, 12, dtype=np.float32)
+    assert not difference(good, good.copy())
+    assert difference(good + np.float32(0.01), good)
+    assert difference(good[:6], good)
+    assert difference(np.array([1, 2]), np.array([1, 3]))
+    assert not difference(np.float32([np.nan, np.inf]), np.float32([np.nan, np.inf]))
+    assert difference(np.float32([1.0]), np.float32([np.nan]))
+    assert Verdict("mismatch").failed
+    assert not Verdict("ok").failed
+
+
+def test_failures_shrink_to_the_node_that_fails() -> None:
+    names = [f"v{k}" for k in range(9)]
+    chain = [node("Abs" if k != 5 else "Neg", [a], [b]) for k, (a, b) in enumerate(itertools.pairwise(names))]
+    whole = found(chain, {"v0": (F32, ["N"])}, {"v8": F32}, {}, {"N": 2}, {"N": 3}, {"N": 5})
+    small = shrink(whole, lambda f: any(n.op_type == "Neg" for n in f.model.graph.node), 20)
+    assert [n.op_type for n in small.model.graph.node] == ["Neg"]
+    assert len(small.feeds) == 1
