@@ -84,7 +84,7 @@ class Guard:
     ) -> list[Array]:
         kernel = compiled.kernel
         with Guarded(at_end) as guard:
-            placed = [guard.copy(np.ascontiguousarray(a)) for a in inputs]
+            placed = [guard.copy(np.asarray(a, order="C")) for a in inputs]
             before = [v.copy() for _, v in placed]
             for b in (*kernel.outputs, *kernel.scratch):
                 shape = [d.evaluate(env) for d in b.shape]
