@@ -259,7 +259,9 @@ def infer_conv_transpose(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> 
         s, d = ints(attrs, "strides")[a], ints(attrs, "dilations")[a]
         pads = dims(attrs, "pads_begin")[a] + dims(attrs, "pads_end")[a]
         extra = dims(attrs, "output_padding")[a]
-        out.append(c.simplify((n_a - 1) * s + d * (kernel[a] - 1) + 1 + extra - pads))
+        made = c.simplify((n_a - 1) * s + d * (kernel[a] - 1) + 1 + extra - pads)
+        c.at_most(f"the output's extent on spatial axis {a}", ZERO, made)
+        out.append(made)
     return (TensorType(x.dtype, join_shape(n, per_group * group, out, last(attrs))),)
 
 
