@@ -84,6 +84,7 @@ class GraphBuilder:
         self.engine = store.engine
         self.parent = parent
         self.names: dict[str, Ref] = {}
+        self.declared: dict[str, int] = {}  # ranks that the file gives to values
         self.nodes: list[Node] = []
         self.inputs: list[Value] = []
         self._virtual: set[Ref] = set() if parent is None else parent._virtual

@@ -10,7 +10,7 @@ import onnx
 from onnx import AttributeProto
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import Dim
+from smelt.core.dim import Dim, to_dim
 from smelt.core.dtype import DType
 from smelt.core.ir.graph import Ref, TensorType
 from smelt.core.ops.infer import Engine
@@ -76,6 +76,24 @@ class Call:
     def shape(self, i: int = 0) -> tuple[Dim, ...]:
         """The shape of input i."""
         return self.type(i).shape
+
+    def run_time(self, i: int) -> bool:
+        """Whether input i is there and only a run knows its elements."""
+        if not self.has(i) or any(d == to_dim(0) for d in self.shape(i)):
+            return False
+        return self.builder.constant_of(self.x(i)) is None
+
+    def declared_rank(self, k: int = 0) -> int | None:
+        """The rank that the file gives output k; None when it says nothing."""
+        return self.builder.declared.get(self.outputs[k]) if k < len(self.outputs) else None
+
+    def sized_like(self, ref: Ref, length: int | None) -> Ref:
+        """A rank-1 tensor whose extent, where it is not static, must be `length`."""
+        shape = self.builder.type_of(ref).shape
+        if length is None or len(shape) != 1 or shape[0].is_const:
+            return ref
+        self.engine.same("elements", shape[0], to_dim(length))
+        return self.builder.reshape(ref, (length,))
 
     def wants(self, k: int) -> bool:
         """Whether output k is asked for."""

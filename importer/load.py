@@ -19,9 +19,6 @@ Source: TypeAlias = "str | PathLike[str] | bytes | onnx.ModelProto"
 LIMIT = 2**31 - 1
 """Protobuf cannot hold more in one message; larger models keep their weights outside."""
 
-OLDEST_OPSET = 7
-"""Before it, broadcasting was an attribute."""
-
 # What people hand over instead of ONNX: (offset, magic, what it is, what to do)
 FOREIGN: tuple[tuple[int, bytes, str, str], ...] = (
     (
@@ -132,12 +129,7 @@ def _sound(loaded: Loaded) -> Loaded:
     found = opsets(model.opset_import)
     if not found and model.graph.node:
         raise invalid("the model imports no operator set", hint="its export is incomplete; export it again")
-    version, newest = found.get("", OLDEST_OPSET), onnx.defs.onnx_opset_version()
-    if version < OLDEST_OPSET:
-        raise unsupported(
-            f"opset {version} is older than {OLDEST_OPSET}",
-            try_="onnx.version_converter.convert_version(model, 17)",
-        )
+    version, newest = found.get("", 1), onnx.defs.onnx_opset_version()
     if version > newest:
         raise unsupported(
             f"opset {version} is newer than {newest}, the newest known", try_="a newer onnx package"

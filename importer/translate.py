@@ -68,6 +68,9 @@ class Translator:
             except SmeltError as e:
                 self.report(e)
                 b.names[t.name] = REFUSED
+        for v in (*g.output, *g.value_info):
+            if v.type.HasField("tensor_type") and v.type.tensor_type.HasField("shape"):
+                b.declared[v.name] = len(v.type.tensor_type.shape.dim)
         outer = _Visible(b)
         for n in ordered(g.node, [*given, *seen], outer):
             self.node(b, n, scope)
@@ -227,10 +230,15 @@ class Translator:
             {**scope.opsets, **opsets(f.opset_import)}, given, f"{scope.prefix}{label(n)}/", scope.depth + 1
         )
         names = dict(zip(f.input, [*refs, *[""] * len(f.input)], strict=False))
+        outer, b.declared = b.declared, {}
+        for o, own in zip(n.output, f.output, strict=False):
+            if o in outer:
+                b.declared[own] = outer[o]
         with _names(b, names):
             for m in ordered(f.node, list(f.input)):
                 self.node(b, m, inner)
             results = [b.names.get(o, REFUSED) for o in f.output]
+        b.declared = outer
         b.engine.at(scope.prefix + label(n), n.op_type)
         return results
 

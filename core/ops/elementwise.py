@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from smelt.core.dtype import DType, bool_, f32
+from smelt.core.dtype import DType, bool_, f32, f64, i32
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.intrinsics import INTRINSICS
 from smelt.core.ir.kernel import Expr
@@ -69,6 +69,15 @@ def _infer_cast(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Ten
     (x,) = args
     to = attrs["to"]
     assert x is not None and isinstance(to, DType)
+    return (TensorType(to, x.shape),)
+
+
+def _infer_bitcast(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    (x,) = args
+    to = attrs["to"]
+    assert x is not None and isinstance(to, DType)
+    if to.bits != x.dtype.bits:
+        raise c.fail(f"{x.dtype} has {x.dtype.bits} bits, {to} has {to.bits}")
     return (TensorType(to, x.shape),)
 
 
@@ -386,6 +395,13 @@ UNARY: tuple[Op, ...] = (
         np.invert,
         infer=infer_broadcast,
         cases=(Case(("i32[N, 3]",)),),
+    ),
+    _unary(
+        "bitcast",
+        lambda x, to: call("bitcast", x, dtype=to),
+        lambda x, to: np.ascontiguousarray(x).view(to.numpy).reshape(x.shape),
+        infer=_infer_bitcast,
+        cases=(Case(("f32[N, 3]",), attrs={"to": i32}), Case(("i64[]",), attrs={"to": f64})),
     ),
     _unary("isnan", _intrinsic("isnan"), np.isnan, infer=infer_predicate),
     _unary(

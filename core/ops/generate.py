@@ -70,8 +70,10 @@ def _infer_cumsum(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[T
     return (x.type,)
 
 
-def _cumsum(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Nest:
-    """y[k] = y[k-1] + x[k] (exclusive: x[k-1]), from the other end when reverse."""
+def _cumulate(
+    fn: str, neutral: int, t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]
+) -> Nest:
+    """y[k] = fn(y[k-1], x[k]) (exclusive: x[k-1]), from the other end when reverse."""
     (x,), (y,), axis = inputs, outputs, attrs["axis"]
     assert x is not None and isinstance(axis, int)
     n = y.shape[axis]
@@ -84,18 +86,40 @@ def _cumsum(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Se
         return tuple(p if a == axis else v for a, v in enumerate(variables))
 
     first = (Bound(ZERO, before, n),)
-    zero = const(0, y.dtype)
+    zero = const(neutral, y.dtype)
     running = Load(y.name, at(before), y.dtype, first, zero)
     own: Expr = (
         Load(x.name, at(before), x.dtype, first, zero)
         if attrs["exclusive"]
         else Load(x.name, at(position), x.dtype)
     )
-    body: tuple[Stmt, ...] = (Store(y.name, at(position), call("add", running, own)),)
+    body: tuple[Stmt, ...] = (Store(y.name, at(position), call(fn, running, own)),)
     order = [a for a in range(len(variables)) if a != axis] + [axis]
     for a in reversed(order):
         body = (Loop("serial", str(variables[a]), y.shape[a], body),)
     return Nest(body)
+
+
+def _cumsum(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Nest:
+    """Running sums."""
+    return _cumulate("add", 0, t, attrs, inputs, outputs)
+
+
+def _cumprod(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Nest:
+    """Running products."""
+    return _cumulate("mul", 1, t, attrs, inputs, outputs)
+
+
+def _ref_cumprod(
+    arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
+) -> Sequence[Array]:
+    x, axis = arrays[0], attrs["axis"]
+    assert x is not None and isinstance(axis, int)
+    y = np.cumprod(np.flip(x, axis) if attrs["reverse"] else x, axis=axis, dtype=x.dtype)
+    if attrs["exclusive"] and x.shape[axis]:
+        y = np.roll(y, 1, axis)
+        y[tuple(0 if a == axis else slice(None) for a in range(x.ndim))] = 1
+    return (np.ascontiguousarray(np.flip(y, axis) if attrs["reverse"] else y),)
 
 
 def _ref_cumsum(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
@@ -158,5 +182,16 @@ ROWS: tuple[Op, ...] = (
             )
         ),
         nest=_cumsum,
+    ),
+    Op(
+        "cumprod",
+        "x",
+        _infer_cumsum,
+        _ref_cumprod,
+        tuple(
+            Case(("f32[N, 4, M]",), attrs={"axis": axis, "exclusive": e, "reverse": r})
+            for axis, e, r in ((1, False, False), (2, True, False), (0, False, True), (1, True, True))
+        ),
+        nest=_cumprod,
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,6 @@ def _infer(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorTy
         raise c.fail(f"{len(shape)} output extents for rank {x.rank}")
     if attrs["mode"] not in TAPS:
         raise c.fail(f"mode '{attrs['mode']}' is none of {', '.join(TAPS)}")
-    if attrs["antialias"]:
-        raise c.unsupported("Resize with antialias")
     for axis, (n, m, s) in enumerate(zip(x.shape, shape, _scales(attrs, x.rank), strict=True)):
         empty = {name: to_dim(0) for name in n.symbols}
         grows = n != m and not (n.is_const and n.const > 0) and m.substitute(empty) != to_dim(0)
@@ -41,18 +39,29 @@ def _infer(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorTy
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """One resized axis: input and output extents, its scale as given (or None), its region."""
+    """One resized axis: input and output extents, its scale as given (or None), its region; the scale and
+    the region's ends as values where only a run knows them."""
 
     n: Dim
     out: Dim
     scale: float | None
     roi: tuple[float, float]
+    late: Expr | None = None
+    ends: tuple[Expr, Expr] | None = None
 
 
 def _scales(attrs: Attrs, rank: int) -> tuple[float | None, ...]:
     scales = attrs.get("scales") or (None,) * rank
     assert isinstance(scales, tuple)
     return tuple(None if s is None else float(s) for s in scales)  # type: ignore[arg-type]
+
+
+def _places(attrs: Attrs, axis: int, rank: int) -> tuple[int | None, int | None, int | None]:
+    """Where an axis has its scale in `scales`, its start and its end in `roi`; None: nowhere."""
+    scale_at, roi_at = attrs.get("scale_at") or (None,) * rank, attrs.get("roi_at") or (None,) * (2 * rank)
+    assert isinstance(scale_at, tuple) and isinstance(roi_at, tuple)
+    found = (scale_at[axis], roi_at[axis], roi_at[rank + axis])
+    return tuple(p if isinstance(p, int) else None for p in found)  # type: ignore[return-value]
 
 
 def _axes(attrs: Attrs, shape: tuple[Dim, ...], out: tuple[Dim, ...]) -> list[_Axis | None]:
@@ -64,7 +73,8 @@ def _axes(attrs: Attrs, shape: tuple[Dim, ...], out: tuple[Dim, ...]) -> list[_A
     for a, s in enumerate(_scales(attrs, rank)):
         region = (float(roi[a]), float(roi[rank + a]))  # type: ignore[arg-type]
         cropped = attrs["coordinate_mode"] == "tf_crop_and_resize" and region != (0.0, 1.0)
-        same = shape[a] == out[a] and s in (None, 1.0) and not cropped
+        late = any(p is not None for p in _places(attrs, a, rank))
+        same = shape[a] == out[a] and s in (None, 1.0) and not cropped and not late
         rows.append(None if same else _Axis(shape[a], out[a], s, region))
     return rows
 
@@ -80,7 +90,16 @@ def _inverse_scale(x: _Axis) -> Expr:
     """Input positions per output position."""
     if x.scale is not None:
         return _f(1.0 / x.scale)
+    if x.late is not None:
+        return call("div", _f(1.0), x.late)
     return call("div", index(x.n, f32), index(x.out, f32))
+
+
+def _scale(x: _Axis) -> Expr:
+    """Output positions per input position."""
+    if x.scale is not None:
+        return _f(x.scale)
+    return x.late if x.late is not None else call("div", index(x.out, f32), index(x.n, f32))
 
 
 def _half_pixel(o: Dim, x: _Axis) -> Expr:
@@ -92,8 +111,12 @@ def _asymmetric(o: Dim, x: _Axis) -> Expr:
 
 
 def _align_corners(o: Dim, x: _Axis) -> Expr:
-    step = call("div", index(x.n - 1, f32), index(dmax(x.out - 1, 1), f32))
-    return call("mul", index(o, f32), step)
+    if x.scale is None and x.late is None:
+        last: Expr = index(dmax(x.out - 1, 1), f32)
+    else:  # a scale counts the output's elements before they are rounded down
+        grown = call("sub", call("mul", _scale(x), index(x.n, f32)), _f(1.0))
+        last = select(call("eq", grown, _f(0.0)), _f(1.0), grown)
+    return call("mul", index(o, f32), call("div", index(x.n - 1, f32), last))
 
 
 def _pytorch_half_pixel(o: Dim, x: _Axis) -> Expr:
@@ -102,18 +125,17 @@ def _pytorch_half_pixel(o: Dim, x: _Axis) -> Expr:
 
 def _half_pixel_symmetric(o: Dim, x: _Axis) -> Expr:
     # centre the output grid when the scale does not divide evenly
-    scale = _f(x.scale) if x.scale is not None else call("div", index(x.out, f32), index(x.n, f32))
-    adjust = call("div", index(x.out, f32), call("mul", scale, index(x.n, f32)))
+    adjust = call("div", index(x.out, f32), call("mul", _scale(x), index(x.n, f32)))
     offset = call("mul", call("mul", index(x.n, f32), _f(0.5)), call("sub", _f(1.0), adjust))
     return call("add", offset, _half_pixel(o, x))
 
 
 def _tf_crop(o: Dim, x: _Axis) -> Expr:
-    start, end = x.roi
+    start, end = x.ends or (_f(x.roi[0]), _f(x.roi[1]))
     last = index(x.n - 1, f32)
-    step = call("div", call("mul", _f(end - start), last), index(dmax(x.out - 1, 1), f32))
-    many = call("add", call("mul", _f(start), last), call("mul", index(o, f32), step))
-    one = call("mul", _f(0.5 * (start + end)), last)
+    step = call("div", call("mul", call("sub", end, start), last), index(dmax(x.out - 1, 1), f32))
+    many = call("add", call("mul", start, last), call("mul", index(o, f32), step))
+    one = call("mul", call("mul", _f(0.5), call("add", start, end)), last)
     return select(call("gt", index(x.out, i64), const(1, i64)), many, one)
 
 
@@ -170,12 +192,34 @@ def _weights(mode: str, frac: Expr, a: float) -> list[Expr]:
     return [far(call("add", one, frac)), near(frac), near(rest), far(call("add", one, rest))]
 
 
-Chosen = tuple[tuple[Dim, Expr | None], ...]
+Rows = list[_Axis | None]
 
 
-def _resize(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) -> Expr:
+def _late(attrs: Attrs, rows: list[_Axis | None], scales: Operand | None, roi: Operand | None) -> Rows:
+    """The rows with what the optional inputs say: `scale_at` is where in scales an axis has its own, `roi_at`
+    where in roi the axes have their starts, then their ends."""
+    found: list[_Axis | None] = []
+    for a, row in enumerate(rows):
+        at, start, end = _places(attrs, a, len(rows))
+        if row is not None and scales is not None and at is not None:
+            row = replace(row, late=cast(scales[at], f32))
+        if row is not None and roi is not None and start is not None and end is not None:
+            row = replace(row, ends=(cast(roi[start], f32), cast(roi[end], f32)))
+        found.append(row)
+    return found
+
+
+def _resize(
+    t: Trace,
+    i: DimIndex,
+    attrs: Attrs,
+    out: TensorType,
+    x: Operand,
+    scales: Operand | None = None,
+    roi: Operand | None = None,
+) -> Expr:
     """Per changed axis: position -> base tap and weights; the product of weights over all taps."""
-    rows = _axes(attrs, x.shape, out.shape)
+    rows = _late(attrs, _axes(attrs, x.shape, out.shape), scales, roi)
     mode = str(attrs["mode"])
     outside: list[Expr] = []
 
@@ -245,7 +289,8 @@ def _np_position(
     if mode == "asymmetric":
         return o * inverse
     if mode == "align_corners":
-        return o * (np.float32(n - 1) / np.float32(max(out - 1, 1)))
+        last = np.float32(max(out - 1, 1) if scale is None else np.float32(scale) * np.float32(n) - 1)
+        return o * (np.float32(n - 1) / (last or np.float32(1)))
     if mode == "half_pixel_symmetric":
         s = np.float32(scale if scale is not None else out / n)
         return np.float32(n) * half * (1 - np.float32(out) / (s * np.float32(n))) + centre
@@ -288,11 +333,25 @@ def _np_matrix(n: int, row: tuple[int, float | None, tuple[float, float]], attrs
     return matrix, (p < 0) | (p > n - 1)
 
 
+def _np_late(
+    attrs: Attrs, axis: int, row: _Axis, scales: Array | None = None, roi: Array | None = None
+) -> _Axis:
+    at, start, end = _places(attrs, axis, len(dims(attrs, "shape")))
+    if scales is not None and at is not None:
+        row = replace(row, scale=float(scales[at]))
+    if roi is not None and start is not None and end is not None:
+        row = replace(row, roi=(float(roi[start]), float(roi[end])))
+    return row
+
+
 def _ref(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     x = arrays[0]
     assert x is not None
     y = x if x.dtype.kind in "iu" and attrs["mode"] == "nearest" else x.astype(np.float64)
-    rows = _axes(attrs, tuple(to_dim(n) for n in x.shape), types[0].shape)
+    rows = [
+        row if row is None else _np_late(attrs, a, row, *arrays[1:])
+        for a, row in enumerate(_axes(attrs, tuple(to_dim(n) for n in x.shape), types[0].shape))
+    ]
     outside: list[tuple[int, Any]] = []
     for a, row in enumerate(rows):
         if row is None:
@@ -317,7 +376,6 @@ def _attrs(shape: tuple[int, ...], scales: tuple[float, ...] | None, **changes: 
         "cubic_coeff": -0.75,
         "exclude_outside": False,
         "extrapolation": 0.0,
-        "antialias": False,
         "roi": None,
     }
     return {**base, **changes}
@@ -326,7 +384,7 @@ def _attrs(shape: tuple[int, ...], scales: tuple[float, ...] | None, **changes: 
 ROWS: tuple[Op, ...] = (
     Op(
         "resize",
-        "x",
+        "x scales? roi?",
         _infer,
         _ref,
         (
@@ -351,6 +409,21 @@ ROWS: tuple[Op, ...] = (
             Case(
                 ("f32[1, 2, 6, 5]",),
                 attrs=_attrs((1, 2, 4, 9), None, mode="cubic", exclude_outside=True),
+            ),
+            Case(
+                ("f32[1, 2, 5, 4]", np.array([1.0, 1.3], np.float32)),
+                attrs=_attrs((1, 2, 5, 5), None, mode="linear", scale_at=(None, None, None, 1)),
+            ),
+            Case(
+                ("f32[1, 1, 5, 5]", "-", np.array([0.2, 0.4, 0.9, 1.3], np.float32)),
+                attrs=_attrs(
+                    (1, 1, 3, 4),
+                    None,
+                    mode="linear",
+                    coordinate_mode="tf_crop_and_resize",
+                    roi_at=(None, None, 0, 1, None, None, 2, 3),
+                    extrapolation=7.0,
+                ),
             ),
             Case(
                 ("f32[1, 1, 5, 5]",),

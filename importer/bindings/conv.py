@@ -213,9 +213,9 @@ ROWS: tuple[OnnxOp, ...] = (
     OnnxOp("ConvInteger", 10, _conv_integer),
     OnnxOp("ConvTranspose", 1, _conv_transpose),
     OnnxOp("MaxPool", 1, _pool("max_pool")),
-    OnnxOp("AveragePool", 7, _pool("average_pool")),
-    OnnxOp("LpPool", 2, _pool("lp_pool")),
+    OnnxOp("AveragePool", 1, _pool("average_pool")),
+    OnnxOp("LpPool", 1, _pool("lp_pool")),
     OnnxOp("GlobalAveragePool", 1, _global("reduce_mean")),
     OnnxOp("GlobalMaxPool", 1, _global("reduce_max")),
-    OnnxOp("GlobalLpPool", 2, _global_lp),
+    OnnxOp("GlobalLpPool", 1, _global_lp),
 )

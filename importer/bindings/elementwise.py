@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from smelt.core.dtype import bool_, i32
+from smelt.core.dtype import DTYPES, bool_, i32
 from smelt.core.ir.graph import Ref
 from smelt.importer.call import Build, Call, OnnxOp
 from smelt.importer.weights import dtype_of
@@ -29,45 +29,45 @@ UNARY: tuple[tuple[str, str, int, dict[str, float | str]], ...] = (
     *(
         (name, name.lower(), since, {})
         for name, since in (
-            ("Abs", 6),
+            ("Abs", 1),
             ("Acos", 7),
             ("Acosh", 9),
             ("Asin", 7),
             ("Asinh", 9),
             ("Atan", 7),
             ("Atanh", 9),
-            ("Ceil", 6),
+            ("Ceil", 1),
             ("Cos", 7),
             ("Cosh", 9),
             ("Erf", 9),
-            ("Exp", 6),
-            ("Floor", 6),
-            ("Log", 6),
+            ("Exp", 1),
+            ("Floor", 1),
+            ("Log", 1),
             ("Mish", 18),
-            ("Neg", 6),
+            ("Neg", 1),
             ("Not", 1),
-            ("Reciprocal", 6),
-            ("Relu", 6),
+            ("Reciprocal", 1),
+            ("Relu", 1),
             ("Round", 11),
-            ("Sigmoid", 6),
+            ("Sigmoid", 1),
             ("Sign", 9),
             ("Sin", 7),
             ("Sinh", 9),
             ("Softplus", 1),
             ("Softsign", 1),
-            ("Sqrt", 6),
+            ("Sqrt", 1),
             ("Tan", 7),
-            ("Tanh", 6),
+            ("Tanh", 1),
         )
     ),
     ("BitwiseNot", "bit_not", 18, {}),
     ("HardSwish", "hard_swish", 14, {}),
     ("IsNaN", "isnan", 9, {}),
-    ("LeakyRelu", "leaky_relu", 6, {"alpha": 0.01}),
-    ("Elu", "elu", 6, {"alpha": 1.0}),
+    ("LeakyRelu", "leaky_relu", 1, {"alpha": 0.01}),
+    ("Elu", "elu", 1, {"alpha": 1.0}),
     ("Celu", "celu", 12, {"alpha": 1.0}),
-    ("Selu", "selu", 6, {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}),
-    ("HardSigmoid", "hard_sigmoid", 6, {"alpha": 0.2, "beta": 0.5}),
+    ("Selu", "selu", 1, {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}),
+    ("HardSigmoid", "hard_sigmoid", 1, {"alpha": 0.2, "beta": 0.5}),
     ("ThresholdedRelu", "thresholded_relu", 10, {"alpha": 1.0}),
     ("Gelu", "gelu", 20, {"approximate": "none"}),
 )
@@ -128,7 +128,21 @@ def _bit_shift(c: Call) -> Ref:
     direction = c.text("direction")
     if direction not in ops:
         raise c.fail(f"direction '{direction}' is neither LEFT nor RIGHT")
-    return c.emit(ops[direction], c.x(0), c.x(1))
+    x, by, dtype = c.x(0), c.x(1), c.type(0).dtype
+    if dtype.category != "int":
+        return c.emit(ops[direction], x, by)
+    plain = DTYPES[f"u{dtype.bits}"]  # a negative distance is a huge one, which shifts everything out
+    by = c.emit("bitcast", by, to=plain)
+    if direction == "LEFT":
+        return c.emit("bitcast", c.emit("shift_left", c.emit("bitcast", x, to=plain), by), to=dtype)
+    negative = c.emit("less", x, c.scalar(0, x))
+    bits = c.emit("bitcast", c.emit("where", negative, c.emit("bit_not", x), x), to=plain)
+    y = c.emit("bitcast", c.emit("shift_right", bits, by), to=dtype)
+    return c.emit("where", negative, c.emit("bit_not", y), y)
+
+
+def _bit_cast(c: Call) -> Ref:
+    return c.emit("bitcast", c.x(), to=dtype_of(c.integer("to"), "attribute 'to'", c.engine.node))
 
 
 def _prelu(c: Call) -> Ref:
@@ -208,18 +222,19 @@ ROWS: tuple[OnnxOp, ...] = (
     *(OnnxOp(name, since, same(op, 1, **attrs)) for name, op, since, attrs in UNARY),
     *(OnnxOp(name, since, same(op, 2)) for name, op, since in BINARY if op not in ("equal",)),
     OnnxOp("Equal", 7, _logical("equal")),
-    *(OnnxOp(name, 6, _chain(op)) for name, op in (("Min", "min"), ("Max", "max"), ("Sum", "add"))),
-    OnnxOp("Mean", 6, _mean),
+    *(OnnxOp(name, 1, _chain(op)) for name, op in (("Min", "min"), ("Max", "max"), ("Sum", "add"))),
+    OnnxOp("Mean", 1, _mean),
     OnnxOp("IsInf", 10, _is_inf),
     OnnxOp("Mod", 10, _mod),
     OnnxOp("BitShift", 11, _bit_shift),
-    OnnxOp("PRelu", 7, _prelu),
-    OnnxOp("Clip", 6, _clip6),
+    OnnxOp("BitCast", 26, _bit_cast),
+    OnnxOp("PRelu", 1, _prelu),
+    OnnxOp("Clip", 1, _clip6),
     OnnxOp("Clip", 11, _clip11),
     OnnxOp("Where", 9, same("where", 3)),
     OnnxOp("Cast", 6, _cast),
     OnnxOp("CastLike", 15, _cast_like),
-    OnnxOp("Dropout", 7, _dropout),
+    OnnxOp("Dropout", 1, _dropout),
     OnnxOp("Identity", 1, _identity),
     OnnxOp("Swish", 24, _swish),
     OnnxOp("Shrink", 9, _shrink),

@@ -162,7 +162,7 @@ def _arranged(
 
 ROWS: tuple[OnnxOp, ...] = (
     OnnxOp("MatMul", 1, _matmul),
-    OnnxOp("Gemm", 7, gemm_of),
+    OnnxOp("Gemm", 1, gemm_of),
     OnnxOp("MatMulInteger", 10, _matmul_integer),
     OnnxOp("Einsum", 12, _einsum),
 )

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from smelt.core.dim import Dim, ceildiv, dmax, dmin, to_dim
 from smelt.core.dtype import bool_, i64
 from smelt.core.ir.graph import Ref
+from smelt.importer.bindings.axes import chosen, count, mask, sliced, spread
 from smelt.importer.call import Build, Call, OnnxOp
 
 ONE, ZERO = to_dim(1), to_dim(0)
@@ -41,6 +42,9 @@ def _slice1(c: Call) -> Ref:
 
 
 def _slice10(c: Call) -> Ref:
+    late = c.run_time(3) or c.run_time(4) or not all(d.is_const for d in c.shape(1))
+    if late:
+        return sliced(c, c.x(1), c.x(2), c.optional(3), c.optional(4))
     n = _length(c, 1)
     axes = c.builder.ints_of(c.x(3), "axes") if c.has(3) else tuple(range(n))
     steps = c.builder.ints_of(c.x(4), "steps") if c.has(4) else (1,) * n
@@ -152,19 +156,37 @@ def _split_sizes(c: Call, extent: Dim, n: int) -> list[Dim]:
 
 
 def _pad2(c: Call) -> Ref:
-    pads = [to_dim(v) for v in c.ints("pads")]
+    pads = [to_dim(v) for v in c.ints("paddings" if c.given("paddings") else "pads")]
     return _padded(c, pads, tuple(range(c.type().rank)), c.scalar(c.number("value", 0.0), c.x()))
 
 
 def _pad11(c: Call) -> Ref:
     rank = c.type().rank
+    if c.run_time(3):
+        return _pad_late(c, rank)
     axes = (
         tuple(c.axis(a, rank, "axes") for a in c.builder.ints_of(c.x(3), "axes"))
         if c.has(3)
         else tuple(range(rank))
     )
-    pads = list(c.builder.dims_of(c.x(1), "the pads of a Pad"))
+    ref = c.sized_like(c.x(1), 2 * len(axes))
+    pads = list(c.builder.dims_of(ref, "the pads of a Pad", -FAR))
     return _padded(c, pads, axes, c.builder.reshape(c.x(2), ()) if c.has(2) else "")
+
+
+def _pad_late(c: Call, rank: int) -> Ref:
+    """Pads of axes that only a run knows: zero for the others."""
+    b = c.builder
+    n = count(c, c.x(3))
+    c.engine.same("pads", c.shape(1)[0], n * 2)
+    pads = b.reshape(c.x(1), (2, n))
+    hits = chosen(c, c.x(3), rank)
+    mask(c, c.x(3), rank)
+    dims: list[Dim] = []
+    for k in range(2):
+        row = spread(c, b.reshape(b.slice_axis(pads, 0, k, k + 1), (n,)), hits, (ZERO,) * rank)
+        dims += b.dims_of(row, "the pads of a Pad", -FAR)
+    return _padded(c, dims, tuple(range(rank)), b.reshape(c.x(2), ()) if c.has(2) else "")
 
 
 def _padded(c: Call, pads: Sequence[Dim], axes: Sequence[int], value: Ref) -> Ref:
@@ -195,11 +217,15 @@ def _padded(c: Call, pads: Sequence[Dim], axes: Sequence[int], value: Ref) -> Re
 
 def _cut(c: Call, x: Ref, axis: int, pad: Dim, at_start: bool) -> tuple[Ref, Dim]:
     high = c.engine.bounds(pad)[1]
-    if high is None or high >= 0:
-        if not pad.is_const:
-            c.engine.at_most(f"pad of axis {axis}", ZERO, pad)
-        return x, pad
+    low = c.engine.bounds(pad)[0]
     extent = c.builder.type_of(x).shape[axis]
+    if low is not None and low >= 0:
+        return x, pad
+    if high is None or high > 0:  # a run decides the sign
+        cut = c.engine.simplify(dmax(-pad, 0))
+        c.engine.at_most(f"cut of axis {axis}", cut, extent)
+        span = (cut, extent) if at_start else (ZERO, extent - cut)
+        return c.builder.slice_axis(x, axis, *span), c.engine.simplify(dmax(pad, 0))
     c.engine.at_most(f"cut of axis {axis}", -pad, extent)
     span = (-pad, extent) if at_start else (ZERO, extent + pad)
     return c.builder.slice_axis(x, axis, *span), ZERO
@@ -278,20 +304,24 @@ def _one_hot(c: Call) -> Ref:
     return c.emit("one_hot", c.cast(c.x(0), i64), c.x(2), axis=axis, depth=d)
 
 
-def _cum_sum(c: Call) -> Ref:
+def _cumulated(op: str) -> Build:
+    return lambda c: _cum(c, op)
+
+
+def _cum(c: Call, op: str) -> Ref:
     flags = {"exclusive": bool(c.integer("exclusive", 0)), "reverse": bool(c.integer("reverse", 0))}
     x, rank = c.x(0), c.type(0).rank
     array = c.builder.constant_of(c.x(1))
     if array is not None:
-        return c.emit("cumsum", x, axis=c.axis(int(array.reshape(-1)[0]), rank), **flags)
+        return c.emit(op, x, axis=c.axis(int(array.reshape(-1)[0]), rank), **flags)
     # an axis that is only known at run time: every total, and the right one is picked
     axis = c.cast(c.builder.reshape(c.x(1), ()), i64)
     axis = c.emit(
         "where", c.emit("less", axis, c.scalar(0, axis)), c.emit("add", axis, c.scalar(rank, axis)), axis
     )
-    y = c.emit("cumsum", x, axis=0, **flags)
+    y = c.emit(op, x, axis=0, **flags)
     for a in range(1, rank):
-        y = c.emit("where", c.emit("equal", axis, c.scalar(a, axis)), c.emit("cumsum", x, axis=a, **flags), y)
+        y = c.emit("where", c.emit("equal", axis, c.scalar(a, axis)), c.emit(op, x, axis=a, **flags), y)
     return y
 
 
@@ -363,11 +393,11 @@ def _four(c: Call) -> tuple[Dim, Dim, Dim, Dim]:
 
 _BUILDS: tuple[tuple[str, int, Build], ...] = (
     ("Transpose", 1, _transpose),
-    ("Concat", 4, _concat),
+    ("Concat", 1, _concat),
     ("Slice", 1, _slice1),
     ("Slice", 10, _slice10),
-    ("Split", 2, _split),
-    ("Pad", 2, _pad2),
+    ("Split", 1, _split),
+    ("Pad", 1, _pad2),
     ("Pad", 11, _pad11),
     ("Gather", 1, _gather),
     ("GatherElements", 11, _gather_elements),
@@ -376,7 +406,8 @@ _BUILDS: tuple[tuple[str, int, Build], ...] = (
     ("ScatterElements", 11, _scatter_elements),
     ("ScatterND", 11, _scatter_nd),
     ("OneHot", 9, _one_hot),
-    ("CumSum", 11, _cum_sum),
+    ("CumSum", 11, _cumulated("cumsum")),
+    ("CumProd", 26, _cumulated("cumprod")),
     ("Trilu", 14, _trilu),
     ("ReverseSequence", 10, _reverse_sequence),
     ("DepthToSpace", 1, _depth_to_space),

@@ -131,8 +131,8 @@ def _mean_variance(c: Call) -> Ref:
 
 
 ROWS: tuple[OnnxOp, ...] = (
-    OnnxOp("BatchNormalization", 7, _batch_norm),
-    OnnxOp("InstanceNormalization", 6, _instance_norm),
+    OnnxOp("BatchNormalization", 1, _batch_norm),
+    OnnxOp("InstanceNormalization", 1, _instance_norm),
     OnnxOp("GroupNormalization", 18, _group_norm(True)),
     OnnxOp("GroupNormalization", 21, _group_norm(False)),
     OnnxOp("LayerNormalization", 17, _layer_norm),

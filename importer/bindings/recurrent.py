@@ -295,4 +295,4 @@ def _assembled(c: Call, found: Sequence[tuple[Ref, list[Ref]]], n: int, batched:
     return [y, *states]
 
 
-ROWS: tuple[OnnxOp, ...] = tuple(OnnxOp(name, 7, _recurrent(kind)) for name, kind in KINDS.items())
+ROWS: tuple[OnnxOp, ...] = tuple(OnnxOp(name, 1, _recurrent(kind)) for name, kind in KINDS.items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from smelt.core.dim import product
 from smelt.core.dtype import bool_, i32
 from smelt.core.ir.graph import Ref
+from smelt.importer.bindings.axes import reduced
 from smelt.importer.call import Build, Call, OnnxOp
 
 REDUCTIONS: tuple[tuple[str, str], ...] = (
@@ -28,14 +29,15 @@ def _reduction(op: str) -> Build:
     """axes: an attribute first, input 1 later; none means all, unless noop_with_empty_axes."""
 
     def build(c: Call) -> Ref:
-        rank = c.type().rank
+        dtype, rank, keep = c.type().dtype, c.type().rank, bool(c.integer("keepdims", 1))
+        nothing = bool(c.integer("noop_with_empty_axes", 0))
+        x = c.cast(c.x(), i32) if dtype == bool_ else c.x()  # max of bools is any, min is all
+        if c.run_time(1):
+            return c.cast(reduced(c, op, x, c.x(1), keep, not nothing), dtype)
         axes = c.ints_in("axes", 1)
         if not axes:
-            axes = () if c.integer("noop_with_empty_axes", 0) else tuple(range(rank))
-        attrs = {"axes": c.axes(axes, rank), "keepdims": bool(c.integer("keepdims", 1))}
-        if c.type().dtype == bool_:  # max of bools is any, min is all
-            return c.cast(c.emit(op, c.cast(c.x(), i32), **attrs), bool_)
-        return c.emit(op, c.x(), **attrs)
+            axes = () if nothing else tuple(range(rank))
+        return c.cast(c.emit(op, x, axes=c.axes(axes, rank), keepdims=keep), dtype)
 
     return build
 

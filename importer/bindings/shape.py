@@ -9,6 +9,7 @@ import numpy as np
 from smelt.core.dim import Dim, Truth, ceildiv, dmax, product, sym, to_dim
 from smelt.core.dtype import bool_, f64, i64
 from smelt.core.ir.graph import Ref
+from smelt.importer.bindings.axes import kept_sizes, mask, rank_with, rank_without, widened
 from smelt.importer.call import Call, OnnxOp
 from smelt.importer.known import Ratio
 from smelt.importer.weights import array_of, dense, dtype_of
@@ -49,10 +50,15 @@ def _size(c: Call) -> Ref:
 
 
 def _reshape(c: Call) -> Ref:
-    """0 copies the input's dim (unless allowzero), -1 takes what is left."""
+    return reshaped(c, c.cast(c.x(1), i64))
+
+
+def reshaped(c: Call, to: Ref) -> Ref:
+    """Input 0 in the shape `to`: 0 copies the input's dim (unless allowzero), -1 takes what is left."""
     x, shape = c.x(0), c.shape(0)
     copies = not c.integer("allowzero", 0)
-    wanted = c.builder.dims_of(_resolved(c, copies), "the shape of a Reshape")
+    to = c.sized_like(to, c.declared_rank())
+    wanted = c.builder.dims_of(_resolved(c, to, copies), "the shape of a Reshape")
     target: list[Dim] = []
     copied: set[int] = set()
     slot = None
@@ -76,9 +82,9 @@ def _reshape(c: Call) -> Ref:
     return c.builder.reshape(x, target)
 
 
-def _resolved(c: Call, copies: bool) -> Ref:
+def _resolved(c: Call, ref: Ref, copies: bool) -> Ref:
     """The shape input; where elements are only known at run time, 0 and -1 are replaced there."""
-    ref, shape = c.cast(c.x(1), i64), c.shape(0)
+    shape = c.shape(0)
     found = c.builder.known_of(ref)
     if found is None or found.ndim != 1 or all(isinstance(e, Dim) for e in found):
         return ref
@@ -139,6 +145,9 @@ def _flatten(c: Call) -> Ref:
 
 def _squeeze(c: Call) -> Ref:
     shape = c.shape()
+    if c.run_time(1):
+        rank = rank_without(c, c.x(1))
+        return c.builder.reshape(c.x(), kept_sizes(c, mask(c, c.x(1), len(shape)), rank))
     wanted = c.ints_in("axes", 1)
     if wanted is None:
         maybe = [d for d in shape if not d.is_const and c.engine.prove_le(to_dim(2), d) is not Truth.YES]
@@ -158,6 +167,9 @@ def _squeeze(c: Call) -> Ref:
 
 def _unsqueeze(c: Call) -> Ref:
     shape = list(c.shape())
+    if c.run_time(1):
+        rank = rank_with(c, c.x(1))
+        return c.builder.reshape(c.x(), widened(c, mask(c, c.x(1), rank), rank))
     wanted = c.ints_in("axes", 1)
     if wanted is None:
         raise c.fail("its axes are missing")
@@ -169,7 +181,8 @@ def _unsqueeze(c: Call) -> Ref:
 def _expand(c: Call) -> Ref:
     """The broadcast of the input with a shape: either side may be 1 on an axis."""
     shape = list(c.shape(0))
-    target = list(c.builder.dims_of(c.x(1), "the shape of an Expand"))
+    wanted = c.sized_like(c.x(1), c.declared_rank())
+    target = list(c.builder.dims_of(wanted, "the shape of an Expand"))
     rank = max(len(shape), len(target))
     shape = [ONE] * (rank - len(shape)) + shape
     target = [ONE] * (rank - len(target)) + target
@@ -199,7 +212,8 @@ def _constant_of_shape(c: Call) -> Ref:
     )
     if value.size != 1:
         raise c.fail(f"attribute 'value' has {value.size} elements, wanted 1")
-    dims = c.builder.dims_of(c.x(), "the shape of a ConstantOfShape")
+    wanted = c.sized_like(c.x(), c.declared_rank())
+    dims = c.builder.dims_of(wanted, "the shape of a ConstantOfShape")
     return c.builder.broadcast_to(c.builder.constant(value.reshape(())), dims)
 
 
@@ -245,7 +259,7 @@ def _eye_like(c: Call) -> Ref:
 
 
 def _tile(c: Call) -> Ref:
-    repeats = c.builder.dims_of(c.x(1), "the repeats of a Tile")
+    repeats = c.builder.dims_of(c.sized_like(c.x(1), c.type(0).rank), "the repeats of a Tile")
     return c.emit("tile", c.x(0), repeats=repeats)
 
 

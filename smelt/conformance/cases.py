@@ -149,9 +149,11 @@ def in_form(s: Shipped, form: Form) -> Case:
 
 
 def _model(t: Any) -> ModelProto:
+    model = ModelProto()
     if t.model is not None:
-        return ModelProto.FromString(t.model.SerializeToString())
-    model: ModelProto = onnx.load(str(Path(t.model_dir) / "model.onnx"))
+        model.CopyFrom(t.model)
+    else:
+        model.ParseFromString((Path(t.model_dir) / "model.onnx").read_bytes())
     return model
 
 
