@@ -1,0 +1,106 @@
+"""NaN, infinities, both zeros and subnormals: elementwise ops and reductions answer as ONNX Runtime does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from fuzz_graph import build, session
+from onnx import helper
+
+import smelt
+from smelt.driver import Request, compile_here
+
+Array = np.ndarray[Any, Any]
+F32, F64, BOOL = np.dtype(np.float32), np.dtype(np.float64), np.dtype(bool)
+
+# fmt: off
+SPECIAL = np.array([
+    0.0, -0.0, 1, -1, 0.5, -0.5, 2.5, 3.5, -2.5, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 1e-30, 1e30, 3e38, -3e38,
+    88.8, -88.8, 104, -104, 1e4, -1e4, 12, -12, 0.9999999, 1.0000001, 3.1415927, 1e6, -1e6, 2.0**31,
+    -(2.0**31), 255.5,
+], F32)
+UNARY = (
+    "Abs", "Neg", "Sign", "Exp", "Log", "Sqrt", "Reciprocal", "Erf", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan",
+    "Sinh", "Cosh", "Tanh", "Asinh", "Acosh", "Atanh", "Floor", "Ceil", "Round", "Sigmoid", "Relu", "LeakyRelu", "Elu",
+    "Celu", "Selu", "HardSigmoid", "HardSwish", "Softplus", "Softsign", "ThresholdedRelu", "Gelu", "Mish",
+    "IsNaN", "IsInf",
+)
+BINARY = (
+    "Add", "Sub", "Mul", "Div", "Min", "Max", "Pow", "Mod", "Less", "Equal", "GreaterOrEqual",
+    "PRelu",
+)
+REDUCTIONS = (
+    "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
+    "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare", "Softmax", "LogSoftmax",
+)
+ROWS = np.array([
+    [1, 2, np.nan, 3], [np.inf, 1, 2, 3], [-np.inf, 1, 2, 3], [np.inf, -np.inf, 1, 2], [np.nan] * 4,
+    [np.inf] * 4,
+    [-np.inf] * 4, [0, -0.0, 0, 0], [1e30] * 4, [3e38] * 4, [-np.inf, np.nan, 0, 1], [np.nan, np.inf, 0, 1],
+    [88, 89, 90, 91], [1e-40] * 4, [-200, -200, -300, -1000],
+], F32)
+# fmt: on
+
+
+def both(
+    nodes: Sequence[onnx.NodeProto],
+    feeds: Mapping[str, Array],
+    outputs: Mapping[str, np.dtype[Any]],
+    folder: Path,
+    constants: Mapping[str, Array] | None = None,
+) -> list[tuple[str, Array, Array]]:
+    """(name, ours, ONNX Runtime's) of every output."""
+    inputs = [(n, a.dtype, [f"{n}{k}" for k in range(a.ndim)]) for n, a in feeds.items()]
+    m = build(nodes, inputs, list(outputs.items()), constants or {}, 20)
+    onnx.save(m, folder / "m.onnx")
+    bundle = compile_here(Request(source=str(folder / "m.onnx"), output=str(folder / "out"), runner=False))
+    got = smelt.load(bundle, threads=1).run(None, dict(feeds))
+    return list(zip(outputs, got, session(m).run(list(outputs), dict(feeds)), strict=True))
+
+
+def check(op: str, got: Array, want: Array, at: Array) -> None:
+    g, w = got.astype(F64), want.astype(F64)
+    with np.errstate(invalid="ignore"):
+        near = np.isfinite(w) & (np.abs(g - w) <= 1e-4 * np.abs(w) + (1e-7 if op == "Sigmoid" else 1e-37))
+    same = (g == w) | (np.isnan(g) & np.isnan(w)) | near
+    bad = [(at[tuple(i[: at.ndim])], got[tuple(i)], want[tuple(i)]) for i in np.argwhere(~same)]
+    assert not bad, (op, bad[:6])
+
+
+def test_unary(tmp_path: Path) -> None:
+    nodes = [helper.make_node(op, ["x"], [op]) for op in UNARY]
+    outputs = {op: BOOL if op in ("IsNaN", "IsInf") else F32 for op in UNARY}
+    for op, got, want in both(nodes, {"x": SPECIAL}, outputs, tmp_path):
+        check(op, got, want, SPECIAL)
+
+
+def test_binary(tmp_path: Path) -> None:
+    a, b = (np.ascontiguousarray(m) for m in np.meshgrid(SPECIAL, SPECIAL, indexing="ij"))
+    extra: dict[str, dict[str, int]] = {"Mod": {"fmod": 1}}
+    nodes = [helper.make_node(op, ["a", "b"], [op], **extra.get(op, {})) for op in BINARY]
+    outputs = {op: BOOL if op in ("Less", "Equal", "GreaterOrEqual") else F32 for op in BINARY}
+    for op, got, want in both(nodes, {"a": a, "b": b}, outputs, tmp_path):
+        check(op, got, want, np.stack([a, b], -1))
+
+
+@pytest.mark.parametrize("length", [8, 24])
+def test_reductions(length: int, tmp_path: Path) -> None:
+    """ONNX Runtime's max and min lose a NaN or keep it by where it stands; ours keep it, as NumPy does."""
+    rows = np.concatenate([ROWS, ROWS[:, ::-1]], 1)
+    x = np.ascontiguousarray(np.tile(rows, (1, length // 8)))
+    nodes = [
+        helper.make_node(op, ["x", "axes"], [op])
+        if op.startswith("Reduce")
+        else helper.make_node(op, ["x"], [op], axis=1)
+        for op in REDUCTIONS
+    ]
+    axes = {"axes": np.array([1], np.int64)}
+    for op, got, want in both(nodes, {"x": x}, dict.fromkeys(REDUCTIONS, F32), tmp_path, axes):
+        if op in ("ReduceMax", "ReduceMin"):
+            want = (np.max if op == "ReduceMax" else np.min)(x, axis=1, keepdims=True)
+        check(op, got, want, x)
