@@ -20,13 +20,16 @@ F32, F64, BOOL = np.dtype(np.float32), np.dtype(np.float64), np.dtype(bool)
 
 # fmt: off
 SPECIAL = np.array([
-    0.0, -0.0, 1, -1, 0.5, -0.5, 2.5, 3.5, -2.5, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 1e-30, 1e30, 3e38, -3e38,
+    0.0, -0.0, 1, -1, 0.5, -0.5, 2.5, 3.5, -2.5, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 1e-30,
+    1e30, 3e38, -3e38,
     88.8, -88.8, 104, -104, 1e4, -1e4, 12, -12, 0.9999999, 1.0000001, 3.1415927, 1e6, -1e6, 2.0**31,
     -(2.0**31), 255.5,
 ], F32)
 UNARY = (
-    "Abs", "Neg", "Sign", "Exp", "Log", "Sqrt", "Reciprocal", "Erf", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan",
-    "Sinh", "Cosh", "Tanh", "Asinh", "Acosh", "Atanh", "Floor", "Ceil", "Round", "Sigmoid", "Relu", "LeakyRelu", "Elu",
+    "Abs", "Neg", "Sign", "Exp", "Log", "Sqrt", "Reciprocal", "Erf", "Sin", "Cos", "Tan", "Asin",
+    "Acos", "Atan",
+    "Sinh", "Cosh", "Tanh", "Asinh", "Acosh", "Atanh", "Floor", "Ceil", "Round", "Sigmoid", "Relu",
+    "LeakyRelu", "Elu",
     "Celu", "Selu", "HardSigmoid", "HardSwish", "Softplus", "Softsign", "ThresholdedRelu", "Gelu", "Mish",
     "IsNaN", "IsInf",
 )
