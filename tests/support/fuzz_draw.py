@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 
-from fuzz_graph import Found, Graph, Value
+from fuzz_graph import Found, Graph, TooLarge, Value
 from fuzz_moves import MOVES
 from fuzz_steps import STEPS, Step, conv, matmul, norm, pool, softmax, transposed_product, unary
 
@@ -40,7 +41,8 @@ def grow(
         if done == count:
             return
         which = int(g.rng.choice(len(steps), p=[w / total for w in weights]))
-        done += bool(steps[which][1](g, of(g)))
+        with contextlib.suppress(TooLarge):
+            done += bool(steps[which][1](g, of(g)))
 
 
 def soup(g: Graph) -> None:

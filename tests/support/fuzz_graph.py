@@ -20,6 +20,10 @@ MAX_VALUE = 1e4
 OPSETS = (13, 14, 16, 17, 18, 19, 20, 21)
 
 
+class TooLarge(Exception):
+    """A step that would make too much."""
+
+
 @dataclass(frozen=True)
 class Value:
     """A tensor of the graph: its contents at every size.
@@ -202,7 +206,9 @@ class Graph:
         return self.constant(np.array(numbers, np.int64))
 
     def weight(self, like: Value, *shape: int) -> Value:
-        """Random parameters of the same dtype."""
+        """Random parameters of the same dtype. Raises TooLarge."""
+        if np.prod(shape, dtype=float) > MAX_ELEMENTS:
+            raise TooLarge
         return self.constant(self.contents(like.dtype, shape, like.exact), like.exact)
 
     # ------------------------------------------------------------ growth

@@ -22,7 +22,7 @@ def isolated(work: Callable[[], Any], seconds: float = HANG) -> tuple[str, Any]:
     if child == 0:
         _child(work, sender)
     os.close(sender)
-    data, deadline, hung = b"", time.monotonic() + seconds, False
+    data, deadline, hung = bytearray(), time.monotonic() + seconds, False
     with os.fdopen(receiver, "rb", buffering=0) as pipe:
         while True:
             ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
