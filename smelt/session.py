@@ -277,7 +277,7 @@ class _Port:
     def set_shape(self, shape: tuple[int, ...]) -> None:
         """Write the extents where the model reads them, when they are not those of the last call."""
         if shape != self.written:
-            self.shape[: self.rank] = shape
+            self.shape[: self.rank] = shape  # type: ignore[call-overload]  # a tuple serves as well
             self.written = shape
 
     def array(self, x: Any) -> np.ndarray[Any, Any]:
