@@ -243,8 +243,8 @@ class _Run:
         return self.graph(taken, ChainMap({}, values), dict(env))
 
     def loop(self, n: Node, values: Values, env: dict[str, int]) -> Sequence[Array]:
-        """inputs: trip count or '' (or the attribute trips), condition or '', carried values. The region: (iteration, condition,
-        carried) -> (condition, carried, one slice of each stacked output)."""
+        """inputs: trip count or '' (or the attribute trips), condition or '', carried values. The region:
+        (iteration, condition, carried) -> (condition, carried, one slice of each stacked output)."""
         (body,) = n.regions
         trip = int(self.value(n.inputs[0], values).reshape(())) if n.inputs[0] else None
         if "trips" in n.attrs:
