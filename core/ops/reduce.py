@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from smelt.core.dim import Dim, product, to_dim
-from smelt.core.dtype import i64
+from smelt.core.dim import Dim, dmin, product, to_dim
+from smelt.core.dtype import from_numpy, i64
 from smelt.core.ir.graph import TensorType
+from smelt.core.ir.interp_kernel import identity
 from smelt.core.ir.kernel import Expr, ReduceKind
 from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, const, index
@@ -86,6 +87,15 @@ def reduction(
     return Op(name, "x", infer_reduce, reference, rows, compute=compute)
 
 
+def _extreme(kind: str, ref: Callable[..., Any]) -> Callable[..., Any]:
+    """Where there is nothing: the least (greatest) value of the dtype."""
+
+    def found(x: Array, axis: tuple[int, ...], keepdims: bool) -> Any:
+        return ref(x, axis=axis, keepdims=keepdims, initial=identity(kind, from_numpy(x.dtype)))
+
+    return found
+
+
 def _square(e: Expr) -> Expr:
     return call("mul", e, e)
 
@@ -132,6 +142,10 @@ def _ref_log_sum_exp(
 def _infer_arg(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
     axis = int(attrs["axis"])  # type: ignore[arg-type]
     (t,) = infer_reduce(c, args, {"axes": (axis,), "keepdims": attrs["keepdims"]})
+    assert args[0] is not None
+    extent = args[0].shape[axis]
+    if not extent.is_const or extent.const < 1:
+        c.at_most(f"axis {axis} has no elements to choose from", dmin(product(t.shape), 1), extent)
     return (TensorType(i64, t.shape),)
 
 
@@ -250,8 +264,8 @@ _INT_ROWS = (
 ROWS: tuple[Op, ...] = (
     reduction("reduce_sum", "sum", np.sum),
     reduction("reduce_prod", "prod", np.prod),
-    reduction("reduce_max", "max", np.max, cases=_INT_ROWS),
-    reduction("reduce_min", "min", np.min, cases=_INT_ROWS),
+    reduction("reduce_max", "max", _extreme("max", np.max), cases=_INT_ROWS),
+    reduction("reduce_min", "min", _extreme("min", np.min), cases=_INT_ROWS),
     reduction("reduce_mean", "sum", _mean_ref, after=_mean, cases=_INT_ROWS),
     reduction("reduce_l1", "sum", lambda x, **k: np.sum(np.abs(x), **k), before=lambda e: call("abs", e)),
     reduction(
