@@ -206,6 +206,8 @@ def campaign(
         options = options_of(seed)
         verdict = Verdict("none") if found is None else judged(found, options)
         tally.counts[verdict.outcome] += 1
+        if log is not None and tally.counts.total() % 50 == 0:
+            print(f"# up to seed {seed}: {dict(tally.counts)}", file=log, flush=True)
         if not verdict.failed or found is None:
             continue
         key = (verdict.outcome, verdict.what)
