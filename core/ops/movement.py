@@ -308,7 +308,7 @@ def _tile(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) -> E
     repeats = dims(attrs, "repeats")
     return x[
         tuple(
-            k if r.const_or_none == 1 else ZERO if n.const_or_none == 1 else k % n
+            k if r.const_or_none == 1 else ZERO if n.const_or_none in (0, 1) else k % n
             for k, n, r in zip(i, x.shape, repeats, strict=True)
         )
     ]
