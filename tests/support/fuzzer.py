@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import onnx
 from fuzz_draw import draw
 from fuzz_graph import Array, Found, session
 from fuzz_shrink import script, shrink
-from isolated import isolated
+from isolated import HANG, isolated
 
 
 @dataclass(frozen=True)
@@ -159,8 +159,21 @@ def judged(found: Found, options: Options) -> Verdict:
 
 
 def drawn(seed: int, without: frozenset[str] = frozenset()) -> Found | None:
-    """The model of a seed, drawn in a child (ONNX Runtime itself crashes now and then)."""
-    how, result = isolated(lambda: _as_bytes(draw(seed, without)))
+    """The model of a seed. Drawn, and run by ONNX Runtime, in a child: that crashes now and then."""
+    return _from_child(lambda: _answered(draw(seed, without)))
+
+
+def _answered(found: Found | None) -> Found | None:
+    """The model, if ONNX Runtime runs it."""
+    if found is not None:
+        oracle = session(found.model)
+        for feed in found.feeds:
+            oracle.run(None, feed)
+    return found
+
+
+def _from_child(make: Callable[[], Found | None], seconds: float = HANG) -> Found | None:
+    how, result = isolated(lambda: _as_bytes(make()), seconds)
     if how != "ok" or result is None:
         return None
     data, feeds, loose = result
@@ -229,7 +242,8 @@ def explain(seed: int, found: Found, options: Options, verdict: Verdict, seconds
         v = judged(candidate, options)
         return v.outcome == verdict.outcome and (v.what == verdict.what or v.outcome == "mismatch")
 
-    small = shrink(found, same, seconds) if seconds > 0 else found
+    small = _from_child(lambda: shrink(found, same, seconds), seconds + HANG) if seconds > 0 else None
+    small = small or found
     again = judged(small, options)
     head = f"# seed {seed}, {options}: {again.outcome}: {again.what}\n"
     detail = "".join(f"# {line}\n" for line in again.detail.splitlines()[-12:])
