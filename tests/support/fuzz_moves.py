@@ -315,7 +315,9 @@ def resize(g: Graph, x: Value) -> list[Value]:
     if mode == "nearest":
         extra["nearest_mode"] = g.pick(("floor", "ceil", "round_prefer_floor", "round_prefer_ceil"))
     if g.chance(0.6):
-        scales = g.constant(np.array([1, 1, g.pick((2, 0.5, 1.5)), g.pick((2, 1, 3))], np.float32))
+        # between aligned corners ONNX Runtime counts an output's elements after rounding, ONNX before
+        rows = (2, 3) if coordinate == "align_corners" else (2, 0.5, 1.5)
+        scales = g.constant(np.array([1, 1, g.pick(rows), g.pick((2, 1, 3))], np.float32))
         return g.add(g.node("Resize", x, None, scales, **extra), exact=x.exact and mode == "nearest")
     s = Shapes(g)
     sizes = [s.extent(x, 0), s.extent(x, 1), *(s.op("Mul", s.extent(x, a), g.ints(2)) for a in (2, 3))]
