@@ -41,6 +41,8 @@ def reshape_groups(source: tuple[Dim, ...], target: tuple[Dim, ...]) -> tuple[Gr
     Axes of extent 1 stand in no group. [b, s, 12, 32] and [b, s, 384] pair as b-b, s-s, (12, 32)-384."""
     a_left = [a for a, d in enumerate(source) if d.const_or_none != 1]
     b_left = [b for b, d in enumerate(target) if d.const_or_none != 1]
+    if any(d.const_or_none == 0 for d in (*source, *target)):
+        return ((tuple(a_left), tuple(b_left)),)  # equal products of nothing pair no axes
     prefix_a = [product(source[a] for a in a_left[:n]) for n in range(len(a_left) + 1)]
     prefix_b = {product(target[b] for b in b_left[:n]): n for n in range(len(b_left), -1, -1)}
     groups: list[Group] = []

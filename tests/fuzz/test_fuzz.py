@@ -76,6 +76,15 @@ FINDINGS: dict[str, Found] = {
         [node("AveragePool", ["x"], ["y"], ceil_mode=1, kernel_shape=[1, 2], strides=[1, 3])],
         {"x": (F32, [1, 1, "H", 1])}, {"y": F32}, {}, {"H": 1}, {"H": 5},
     ),
+    # extents of 0 seemed to pair axes, and the reshape moved above the slice
+    "reshape-of-an-empty-slice": found(
+        [
+            node("Slice", ["x", "one", "zero", "zero"], ["a"]),
+            node("Reshape", ["a", "none"], ["y"], allowzero=1),
+        ],
+        {"x": (F32, [1, "N"])}, {"y": F32},
+        {"one": np.array([1]), "zero": np.array([0]), "none": np.array([0])}, {"N": 5}, {"N": 1},
+    ),
     # empty spatial axes
     "convolution-of-nothing": found(
         [node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])],
