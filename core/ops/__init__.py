@@ -15,9 +15,12 @@ from smelt.core.ops import (
     movement,
     nbits,
     norm,
+    pool_index,
     quantized,
+    random,
     reduce,
     resize,
+    sample,
     select,
     window,
 )
@@ -25,7 +28,7 @@ from smelt.core.ops.table import Op
 
 _ROOMS = (
     elementwise, reduce, linear, norm, window, movement, indexing, resize, generate, cache, nbits, quantized,
-    select,
+    select, sample, random, pool_index,
 )  # fmt: skip
 _TABLE: dict[str, Op] = {op.name: op for room in _ROOMS for op in room.ROWS}
 OPS: Mapping[str, Op] = MappingProxyType(_TABLE)

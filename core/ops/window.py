@@ -376,7 +376,8 @@ def pool_extent(n: Dim, a: int, attrs: Attrs) -> Dim:
 Taps = Callable[..., tuple[DimIndex, tuple[Bound, ...]]]
 
 
-def _pool_taps(i: DimIndex, attrs: Attrs, x: Operand) -> Taps:
+def pool_taps(i: DimIndex, attrs: Attrs, x: Operand) -> Taps:
+    """taps(*ks) -> (input index, guards) of window element ks at output index i."""
     cl = last(attrs)
     n, ch, o = split_shape(i, cl)
     _, _, spatial = split_shape(x.shape, cl)
@@ -400,7 +401,8 @@ def _pool_taps(i: DimIndex, attrs: Attrs, x: Operand) -> Taps:
     return taps
 
 
-def _lowest(x: Operand) -> Expr:
+def lowest(x: Operand) -> Expr:
+    """What no element of x is less than."""
     if x.dtype.is_float:
         return const(float("-inf"), x.dtype)
     return const(int(np.iinfo(x.dtype.numpy).min), x.dtype)
@@ -408,8 +410,8 @@ def _lowest(x: Operand) -> Expr:
 
 def _max_pool(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) -> Expr:
     """The greatest element of each window; padding never wins."""
-    taps = _pool_taps(i, attrs, x)
-    return t.reduce("max", ints(attrs, "kernel"), lambda *ks: x.guarded(*taps(*ks), _lowest(x)))
+    taps = pool_taps(i, attrs, x)
+    return t.reduce("max", ints(attrs, "kernel"), lambda *ks: x.guarded(*taps(*ks), lowest(x)))
 
 
 def _window_count(i: DimIndex, attrs: Attrs, x: Operand) -> Dim:
@@ -439,14 +441,14 @@ def _window_count(i: DimIndex, attrs: Attrs, x: Operand) -> Dim:
 
 def _average_pool(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) -> Expr:
     """The mean of each window over the elements that count."""
-    taps = _pool_taps(i, attrs, x)
+    taps = pool_taps(i, attrs, x)
     total = t.sum(ints(attrs, "kernel"), lambda *ks: x.guarded(*taps(*ks), const(0, x.dtype)))
     return call("div", total, index(_window_count(i, attrs, x), x.dtype))
 
 
 def _lp_pool(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) -> Expr:
     """(sum of |x|^p)^(1/p) of each window."""
-    taps = _pool_taps(i, attrs, x)
+    taps = pool_taps(i, attrs, x)
     p = float(attrs["p"])  # type: ignore[arg-type]
 
     def power(*ks: Dim) -> Expr:

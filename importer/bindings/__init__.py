@@ -18,12 +18,15 @@ from smelt.importer.bindings import (
     norm,
     old,
     quant,
+    random,
     recurrent,
     reduce,
     resize,
+    sample,
     select,
     shape,
     signal,
+    tables,
 )
 from smelt.importer.call import OnnxOp
 
@@ -42,6 +45,9 @@ _FILES = (
     control,
     recurrent,
     signal,
+    random,
+    sample,
+    tables,
     contrib,
     contrib_attention,
     contrib_quant,

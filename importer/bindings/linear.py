@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from smelt.core.dim import Dim, product, to_dim
-from smelt.core.dtype import i32
+from smelt.core.dtype import i32, i64
 from smelt.core.ir.graph import Ref
 from smelt.importer.call import Call, OnnxOp
 
@@ -103,9 +103,21 @@ def _labels(c: Call, text: str, dots: Sequence[str]) -> list[str]:
 
 def _own(c: Call, ref: Ref, labels: list[str], others: Sequence[Sequence[str]]) -> tuple[Ref, list[str]]:
     """An operand with its private labels summed away."""
-    if len(set(labels)) != len(labels):
-        raise c.unsupported("a diagonal (a label twice in one operand)")
+    while len(set(labels)) != len(labels):
+        ref, labels = _diagonal(c, ref, labels)
     return _reduced(c, ref, labels, {x for t in others for x in t})
+
+
+def _diagonal(c: Call, ref: Ref, labels: list[str]) -> tuple[Ref, list[str]]:
+    """The elements whose positions under a repeated label agree: every n + 1st of the flattened two axes."""
+    a = next(k for k, x in enumerate(labels) if labels.index(x) != k)
+    first, b = labels.index(labels[a]), c.builder
+    shape = b.type_of(ref).shape
+    n = c.engine.same(f"label '{labels[a]}'", shape[first], shape[a])
+    order = [first, a, *(k for k in range(len(labels)) if k not in (first, a))]
+    flat = b.reshape(b.transpose(ref, order), (n * n, *(shape[k] for k in order[2:])))
+    at = c.emit("iota", shape=(n,), start=to_dim(0), step=n + 1, dtype=i64)
+    return c.emit("gather", flat, at, axis=0), [labels[k] for k in (first, *order[2:])]
 
 
 def _reduced(c: Call, ref: Ref, labels: list[str], keep: set[str]) -> tuple[Ref, list[str]]:

@@ -8,14 +8,36 @@ from smelt.core.ir.graph import Ref
 from smelt.importer.call import Build, Call, OnnxOp
 
 
-def _batch_norm(c: Call) -> Ref:
-    if c.integer("training_mode", 0) or any(c.wants(k) for k in range(1, 5)):
-        raise c.unsupported("training mode", try_="exporting in eval mode")
+def _batch_norm(c: Call) -> Ref | tuple[Ref, ...]:
+    if c.integer("training_mode", 0):
+        return _batch_norm_training(c)
+    if any(c.wants(k) for k in range(1, 5)):
+        raise c.unsupported("further outputs without training_mode", try_="exporting in eval mode")
     if not c.integer("spatial", 1):
         raise c.unsupported("spatial=0")
     dtype = c.type(0).dtype
     parts = [c.cast(c.x(i), dtype) for i in range(1, 5)]
     return c.emit("batch_norm", c.x(0), *parts, epsilon=c.number("epsilon", 1e-5))
+
+
+def _batch_norm_training(c: Call) -> tuple[Ref, ...]:
+    """By the batch's own mean and variance; the running ones move towards those by 1 - momentum."""
+    x, rank, dtype = c.x(0), c.type(0).rank, c.type(0).dtype
+    axes = tuple(a for a in range(rank) if a != 1)
+    wide = c.cast(x, f32) if dtype in (f16, bf16) else x
+    mean = c.emit("reduce_mean", wide, axes=axes, keepdims=True)
+    away = c.emit("sub", wide, mean)
+    variance = c.emit("reduce_mean", c.emit("mul", away, away), axes=axes, keepdims=True)
+    own = [c.builder.reshape(v, (c.shape(0)[1],)) for v in (mean, variance)]
+    parts = [c.cast(c.x(i), dtype) for i in (1, 2)] + [c.cast(v, dtype) for v in own]
+    y = c.emit("batch_norm", x, *parts, epsilon=c.number("epsilon", 1e-5))
+    keep = c.number("momentum", 0.9)
+    running = []
+    for i, v in zip((3, 4), own, strict=True):
+        old, new = c.x(i), c.cast(v, c.type(i).dtype)
+        moved = c.emit("mul", new, c.scalar(1.0 - keep, new))
+        running.append(c.emit("add", c.emit("mul", old, c.scalar(keep, old)), moved))
+    return (y, *running)
 
 
 def _instance_norm(c: Call) -> Ref:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from smelt.core.dim import Dim, dmin, to_dim
-from smelt.core.dtype import DType, f32, i64
+from smelt.core.dtype import DType, f32, f64, i64
 from smelt.core.ir.graph import Ref
+from smelt.importer.bindings.axes import mask, paired
 from smelt.importer.call import Build, Call, OnnxOp
 from smelt.importer.weights import dtype_of
 
@@ -43,6 +44,8 @@ def _stft(c: Call) -> Ref:
         raise c.unsupported("a complex signal")
     if len(shape) not in (2, 3):
         raise c.fail(f"the signal has rank {len(shape)}, wanted [batch, samples] or [batch, samples, 1]")
+    if c.run_time(1) or c.run_time(3) or not (c.has(3) or c.shape(2)[0].is_const):
+        return _stft_late(c)
     (step,) = b.ints_of(c.x(1), "frame_step")
     length = _frame_length(c)
     if step < 1 or length < 1:
@@ -62,6 +65,28 @@ def _stft(c: Call) -> Ref:
     )  # fmt: skip
     frames = b.type_of(y).shape[2]
     return b.transpose(b.reshape(y, (shape[0], 2, bins, frames)), (0, 3, 2, 1))
+
+
+def _stft_late(c: Call) -> Ref:
+    """The same for a step or a length that only a run knows: frames are gathered."""
+    b, shape = c.builder, c.shape(0)
+    (step,) = b.dims_of(b.reshape(c.x(1), ()), "frame_step", 1)
+    length = b.dims_of(b.reshape(c.x(3), ()), "frame_length", 1)[0] if c.has(3) else c.shape(2)[0]
+    c.engine.at_most("the signal is shorter than a frame", length, shape[1])
+    frames = c.engine.simplify((shape[1] - length) // step + 1)
+    first = c.emit("iota", shape=(frames,), start=ZERO, step=ONE, dtype=i64)
+    first = b.reshape(c.emit("mul", first, b.from_dims([step], [])), (frames, 1))
+    inner = b.reshape(c.emit("iota", shape=(length,), start=ZERO, step=ONE, dtype=i64), (1, length))
+    x = c.cast(b.reshape(c.x(0), shape[:2]), f64)
+    x = c.emit("gather", x, c.emit("add", first, inner), axis=1)
+    if c.has(2):
+        c.engine.same("the window and the frame", c.shape(2)[0], length)
+        x = c.emit("mul", x, c.cast(c.x(2), f64))
+    x = b.reshape(x, (shape[0], frames, length, 1))
+    x = b.emit("pad", [x], {"before": (ZERO,) * 4, "after": (ZERO, ZERO, ZERO, ONE), "mode": "constant"})
+    bins = c.engine.simplify(length // 2 + 1) if c.integer("onesided", 1) else length
+    pair = [b.reshape(p, (*b.type_of(p).shape, 1)) for p in _products(c, x, 2, length, bins, -1.0)]
+    return c.cast(c.emit("concat", *pair, axis=3), c.type(0).dtype)
 
 
 def _frame_length(c: Call) -> int:
@@ -84,6 +109,8 @@ def _dft(axis: int) -> Build:
         at = axis
         if axis == 1:
             at = c.integer("axis", 1)
+        elif c.run_time(2):
+            return _transformed_late(c)
         elif c.has(2):
             (at,) = c.builder.ints_of(c.x(2), "axis")
         return _transformed(c, c.axis(at, rank))
@@ -92,43 +119,111 @@ def _dft(axis: int) -> Build:
 
 
 def _transformed(c: Call, axis: int) -> Ref:
-    b, shape = c.builder, c.shape(0)
-    rank, dtype = len(shape), c.type(0).dtype
-    inverse, onesided = bool(c.integer("inverse", 0)), bool(c.integer("onesided", 0))
-    if axis == rank - 1 or rank < 2 or shape[-1].const_or_none not in (1, 2):
+    rank, shape = c.type(0).rank, c.shape(0)
+    if axis == rank - 1 or rank < 2:
         raise c.fail(f"axis {axis} of {c.type(0)}: the last axis holds real and imaginary parts")
-    if inverse and onesided:
-        raise c.unsupported("an inverse of a onesided transform")
-    x, n = c.x(0), shape[axis]
-    if c.has(1):
-        (wanted,) = b.dims_of(b.reshape(c.x(1), ()), "dft_length")
-        x, n = _fitted(c, x, axis, n, wanted), wanted
-    bins = n // 2 + 1 if onesided else n
-    sign = 1.0 if inverse else -1.0
-    if n.is_const:
-        cos, sin = (b.constant(w) for w in _waves(n.const, bins.const, sign, dtype))
+    length = c.builder.dims_of(c.builder.reshape(c.x(1), ()), "dft_length", 1)[0] if c.has(1) else None
+    if length is None and _half_to_real(c):
+        length = c.engine.simplify((shape[axis] - 1) * 2)
+    return _finished(c, _along(c, _pairs(c), axis, shape[axis], length))
+
+
+def _half_to_real(c: Call) -> bool:
+    """Half a spectrum in, a real signal out."""
+    return bool(c.integer("onesided", 0)) and bool(c.integer("inverse", 0))
+
+
+def _finished(c: Call, y: Ref) -> Ref:
+    """In the input's type; the real parts alone where the result is real."""
+    y = c.builder.slice_axis(y, c.builder.type_of(y).rank - 1, 0, 1) if _half_to_real(c) else y
+    return c.cast(y, c.type(0).dtype)
+
+
+def _transformed_late(c: Call) -> Ref:
+    """An axis that only a run knows: each axis of n is a pair (1, n) or (n, 1), and all second ones are
+    transformed; those of one element stay as they are."""
+    b, shape = c.builder, c.shape(0)
+    rank = len(shape)
+    chosen = mask(c, b.reshape(c.x(2), (1,)), rank)
+    pairs = paired(c, chosen, (*shape[:-1], ONE))[:-1]
+    wanted = b.dims_of(b.reshape(c.x(1), ()), "dft_length", 1)[0] if c.has(1) else None
+    x = b.reshape(_pairs(c), [*(d for p in pairs for d in p), to_dim(2)])
+    sizes = []
+    for a, (outer, inner) in enumerate(pairs):
+        length = wanted
+        if length is None and _half_to_real(c):
+            length = c.engine.simplify((inner - 1) * 2)
+        if length is not None:  # one element where the axis is another
+            place = b.reshape(b.slice_axis(chosen, 0, a, a + 1), ())
+            some, one = c.emit("greater", place, c.scalar(0, place)), c.scalar(1, place)
+            picked = c.emit("where", some, b.from_dims([length], []), one)
+            (length,) = b.dims_of(picked, "dft_length", 1)
+        x = _along(c, x, 2 * a + 1, inner, length)
+        sizes.append(c.engine.simplify(outer * b.type_of(x).shape[2 * a + 1]))
+    return _finished(c, b.reshape(x, (*sizes, 2)))
+
+
+def _pairs(c: Call) -> Ref:
+    """The signal in f64 with real and imaginary parts last; a real one has zeros there."""
+    b, shape = c.builder, c.shape(0)
+    x, parts = c.cast(c.x(0), f64), shape[-1]
+    if parts == to_dim(2):
+        return x
+    if not parts.is_const:
+        c.engine.at_most("parts of the signal", parts, to_dim(2))
+    elif parts != ONE:
+        raise c.fail(f"the signal is {c.type(0)}: its last axis holds real and imaginary parts")
+    after = (*(ZERO,) * (len(shape) - 1), c.engine.simplify(2 - parts))
+    return b.emit("pad", [x], {"before": (ZERO,) * len(shape), "after": after, "mode": "constant"})
+
+
+def _along(c: Call, x: Ref, axis: int, n: Dim, wanted: Dim | None) -> Ref:
+    """The transform of complex pairs along one axis of n elements, cut or padded to `wanted`."""
+    b = c.builder
+    inverse, onesided = bool(c.integer("inverse", 0)), bool(c.integer("onesided", 0))
+    if wanted is not None:
+        x = (_mirrored if inverse and onesided else _fitted)(c, x, axis, n, wanted)
+        n = wanted
+    bins = n // 2 + 1 if onesided and not inverse else n
+    real, imaginary = _products(c, x, axis, n, bins, 1.0 if inverse else -1.0)
+    rank = b.type_of(x).rank
+    pair = [b.reshape(p, (*b.type_of(p).shape, 1)) for p in (real, imaginary)]
+    y = c.emit("concat", *pair, axis=rank - 1)
+    return c.emit("div", y, c.cast(b.from_dims([n], []), f64)) if inverse else y
+
+
+def _products(c: Call, x: Ref, axis: int, n: Dim, bins: Dim, sign: float) -> tuple[Ref, Ref]:
+    """(a + ib)(cos + i sin) summed along the axis, which then has `bins` elements."""
+    b = c.builder
+    rank = b.type_of(x).rank
+    if n.is_const and bins.is_const:
+        cos, sin = (b.constant(w) for w in _waves(n.const, bins.const, sign, f64))
     else:
-        cos, sin = _symbolic_waves(c, n, bins, sign, dtype)
+        cos, sin = _symbolic_waves(c, n, bins, sign, f64)
     # the transformed axis last: [..., n] @ [n, bins]
     order = [a for a in range(rank - 1) if a != axis] + [axis]
     parts = []
-    for k in range(shape[-1].const):
+    for k in range(2):
         part = b.slice_axis(x, rank - 1, k, k + 1)
-        part = b.reshape(part, b.type_of(part).shape[:-1])
-        parts.append(b.transpose(part, order))
-    real, imaginary = (c.emit("matmul", parts[0], w) for w in (cos, sin))
-    if len(parts) == 2:  # (a + ib)(cos + i sin)
-        real = c.emit("sub", real, c.emit("matmul", parts[1], sin))
-        imaginary = c.emit("add", imaginary, c.emit("matmul", parts[1], cos))
+        parts.append(b.transpose(b.reshape(part, b.type_of(part).shape[:-1]), order))
+    real = c.emit("sub", c.emit("matmul", parts[0], cos), c.emit("matmul", parts[1], sin))
+    imaginary = c.emit("add", c.emit("matmul", parts[0], sin), c.emit("matmul", parts[1], cos))
     back = [order.index(a) for a in range(rank - 1)]
-    pair = []
-    for p in (real, imaginary):
-        p = b.transpose(p, back)
-        pair.append(b.reshape(p, (*b.type_of(p).shape, 1)))
-    y = c.emit("concat", *pair, axis=rank - 1)
-    if inverse:
-        y = c.emit("div", y, c.cast(b.from_dims([n], []), dtype))
-    return y
+    return b.transpose(real, back), b.transpose(imaginary, back)
+
+
+def _mirrored(c: Call, x: Ref, axis: int, bins: Dim, n: Dim) -> Ref:
+    """All n bins of a real signal's spectrum from the first half: bin n - k is the conjugate of bin k."""
+    b = c.builder
+    half = c.engine.simplify(n // 2 + 1)
+    x = _fitted(c, x, axis, bins, half)
+    k = c.emit("iota", shape=(n,), start=ZERO, step=ONE, dtype=i64)
+    upper = c.emit("greater_equal", k, b.from_dims([half], []))
+    y = c.emit("gather", x, c.emit("where", upper, c.emit("sub", b.from_dims([n], []), k), k), axis=axis)
+    rank = b.type_of(x).rank
+    rows = b.reshape(upper, [n if a == axis else ONE for a in range(rank)])
+    imaginary = b.reshape(b.constant(np.array([False, True])), [*(ONE,) * (rank - 1), to_dim(2)])
+    return c.emit("where", c.emit("and", rows, imaginary), c.emit("neg", y), y)
 
 
 def _fitted(c: Call, x: Ref, axis: int, n: Dim, wanted: Dim) -> Ref:

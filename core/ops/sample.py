@@ -1,0 +1,462 @@
+"""Ops that read between elements, at positions that are data: grid_sample, deform_conv, roi_align."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from smelt.core.dim import Dim, dmax, dmin, to_dim
+from smelt.core.dtype import DType, f32, f64, i64
+from smelt.core.ir.graph import TensorType
+from smelt.core.ir.kernel import Bound, Expr
+from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op
+from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const, index, select
+from smelt.core.ops.window import dims, window_extent
+
+ZERO, ONE = to_dim(0), to_dim(1)
+FAR = 4
+"""How far outside a position may lie before it is pulled closer; taps reach two elements at most."""
+CUBIC = -0.75
+
+
+def _work(dtype: DType) -> DType:
+    return f64 if dtype == f64 else f32
+
+
+def _weights(mode: str, frac: Expr) -> list[tuple[int, Expr]]:
+    """(distance from the base, weight) of each tap."""
+    one = const(1, frac.dtype)
+    rest = call("sub", one, frac)
+    if mode == "linear":
+        return [(0, rest), (1, frac)]
+
+    def k(v: float) -> Expr:
+        return const(v, frac.dtype)
+
+    def near(x: Expr) -> Expr:
+        inner = call("sub", call("mul", k(CUBIC + 2), x), k(CUBIC + 3))
+        return call("add", call("mul", call("mul", inner, x), x), one)
+
+    def far(x: Expr) -> Expr:
+        y = call("sub", call("mul", k(CUBIC), x), k(5 * CUBIC))
+        y = call("add", call("mul", y, x), k(8 * CUBIC))
+        return call("sub", call("mul", y, x), k(4 * CUBIC))
+
+    outer = far(call("add", one, frac)), far(call("add", one, rest))
+    return [(-1, outer[0]), (0, near(frac)), (1, near(rest)), (2, outer[1])]
+
+
+def interpolated(
+    t: Trace, positions: Sequence[Expr], extents: Sequence[Dim], mode: str, fetch: Callable[..., Expr]
+) -> Expr:
+    """The sum of weights times fetch(*taps). fetch gets taps that may lie up to FAR + 2 outside."""
+
+    def axis(a: int, at: tuple[Dim, ...], weight: Expr | None) -> Expr:
+        if a == len(positions):
+            e = fetch(*at)
+            return e if weight is None else call("mul", cast(e, weight.dtype), weight)
+        p = positions[a]
+        if mode == "nearest":
+            base = cast(call("round", p), i64)
+            return t.let(base, -FAR, extents[a] + FAR, lambda g: axis(a + 1, (*at, g), weight))
+        base = cast(call("floor", p), i64)
+        return t.let(base, -FAR, extents[a] + FAR, lambda g: taps(a, at, weight, g))
+
+    def taps(a: int, at: tuple[Dim, ...], weight: Expr | None, g: Dim) -> Expr:
+        p = positions[a]
+        total: Expr | None = None
+        for away, w in _weights(mode, call("sub", p, call("floor", p))):
+            e = axis(a + 1, (*at, g + away), w if weight is None else call("mul", weight, w))
+            total = e if total is None else call("add", total, e)
+        assert total is not None
+        return total
+
+    return axis(0, (), None)
+
+
+# ---------------------------------------------------------------- grid_sample
+
+
+def _infer_grid(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    x, grid = args
+    assert x is not None and grid is not None
+    n = x.rank - 2
+    if n < 1 or grid.rank != x.rank:
+        raise c.fail(f"input has rank {x.rank}, grid has rank {grid.rank}; wanted the same, at least 3")
+    c.same("batch of input and grid", x.shape[0], grid.shape[0])
+    c.same("coordinates per position", grid.shape[-1], to_dim(n))
+    return (TensorType(x.dtype, (*x.shape[:2], *grid.shape[1:-1])),)
+
+
+def _reflected(p: Expr, n: Dim, corners: bool) -> Expr:
+    """A position folded back at the borders: 0 and n-1 (corners), else -0.5 and n-0.5."""
+    low = const(0.0 if corners else -0.5, p.dtype)
+    span = index(dmax(n - 1, 1) if corners else n, p.dtype)
+    away = call("abs", call("sub", p, low))
+    twice = call("add", span, span)
+    part = call("sub", away, call("mul", call("floor", call("div", away, twice)), twice))
+    folded = call("add", low, call("sub", span, call("abs", call("sub", span, part))))
+    return select(call("eq", index(n), const(1, i64)), const(0.0, p.dtype), folded) if corners else folded
+
+
+def _grid_sample(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand, grid: Operand) -> Expr:
+    """x at ((g + 1) * n - 1) / 2, or (g + 1) / 2 * (n - 1) with align_corners; g is given last axis first."""
+    mode, padding, corners = str(attrs["mode"]), str(attrs["padding"]), bool(attrs["align_corners"])
+    work, extents = _work(x.dtype), x.shape[2:]
+    n = len(extents)
+
+    def k(v: float) -> Expr:
+        return const(v, work)
+
+    positions = []
+    for a, extent in enumerate(extents):
+        g = call("add", cast(grid[(i[0], *i[2:], to_dim(n - 1 - a))], work), k(1))
+        if corners:
+            p: Expr = call("mul", call("mul", g, k(0.5)), index(extent - 1, work))
+        else:
+            p = call("mul", call("sub", call("mul", g, index(extent, work)), k(1)), k(0.5))
+        if mode == "nearest":
+            p = call("round", p)
+        if padding == "border":
+            p = call("min", call("max", p, k(0)), index(extent - 1, work))
+        elif padding == "reflection":
+            p = _reflected(p, extent, corners)
+        positions.append(p)
+
+    def fetch(*at: Dim) -> Expr:
+        if padding == "zeros":
+            bounds = tuple(Bound(ZERO, d, e) for d, e in zip(at, extents, strict=True))
+            return x.guarded((*i[:2], *at), bounds, const(0, x.dtype))
+        return x[(*i[:2], *(_inside(d, e, padding, corners) for d, e in zip(at, extents, strict=True)))]
+
+    if mode == "nearest" and padding == "reflection":  # what int() of the reference does
+        positions = [call("trunc", p) for p in positions]
+    return cast(interpolated(t, positions, extents, mode, fetch), x.dtype)
+
+
+def _inside(d: Dim, n: Dim, padding: str, corners: bool) -> Dim:
+    if padding == "reflection":
+        period = dmax((n - 1) * 2, 1) if corners else n * 2
+        part = d % period
+        d = dmin(part, (n - 1) * 2 - part if corners else period - 1 - part)
+    return dmax(dmin(d, n - 1), 0)
+
+
+def _np_fold(d: int, n: int, padding: str, corners: bool) -> int:
+    if padding == "reflection":
+        period = max(2 * (n - 1), 1) if corners else 2 * n
+        part = d % period
+        d = min(part, (2 * (n - 1) if corners else period - 1) - part)
+    return min(max(d, 0), n - 1)
+
+
+def _np_taps(p: float, mode: str) -> list[tuple[int, float]]:
+    if mode == "nearest":
+        return [(round(p), 1.0)]
+    base = math.floor(p)
+    f = p - base
+    if mode == "linear":
+        return [(base, 1 - f), (base + 1, f)]
+    near = [((CUBIC + 2) * v - (CUBIC + 3)) * v * v + 1 for v in (f, 1 - f)]
+    far = [((CUBIC * v - 5 * CUBIC) * v + 8 * CUBIC) * v - 4 * CUBIC for v in (1 + f, 2 - f)]
+    return list(zip(range(base - 1, base + 3), (far[0], *near, far[1]), strict=True))
+
+
+def _np_reflect(p: float, n: int, corners: bool) -> float:
+    low, span = (0.0, float(n - 1)) if corners else (-0.5, float(n))
+    if span == 0:
+        return 0.0
+    part = abs(p - low) % (2 * span)
+    return low + span - abs(span - part)
+
+
+def _ref_grid(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
+    x, grid = arrays
+    assert x is not None and grid is not None
+    mode, padding, corners = str(attrs["mode"]), str(attrs["padding"]), bool(attrs["align_corners"])
+    y = np.zeros([d.const for d in types[0].shape], np.float64)
+    for at in np.ndindex(*grid.shape[:-1]):
+        rows = []
+        for a, n in enumerate(x.shape[2:]):
+            g = float(grid[at][::-1][a])
+            p = (g + 1) / 2 * (n - 1) if corners else ((g + 1) * n - 1) / 2
+            p = float(np.rint(p)) if mode == "nearest" else p
+            p = min(max(p, 0), n - 1) if padding == "border" else p
+            if padding == "reflection":
+                p = _np_reflect(p, n, corners)
+                p = math.trunc(p) if mode == "nearest" else p
+            rows.append(_np_taps(p, mode))
+        for taps in itertools.product(*rows):
+            where = [q for q, _ in taps]
+            inside = all(0 <= q < n for q, n in zip(where, x.shape[2:], strict=True))
+            if inside or padding != "zeros":
+                where = [_np_fold(q, n, padding, corners) for q, n in zip(where, x.shape[2:], strict=True)]
+                weight = math.prod(w for _, w in taps)
+                y[(at[0], slice(None), *at[1:])] += weight * x[(at[0], slice(None), *where)]
+    return (y.astype(types[0].dtype.numpy),)
+
+
+# ---------------------------------------------------------------- deform_conv
+
+
+def _ints(attrs: Attrs, name: str) -> tuple[int, ...]:
+    values = attrs[name]
+    assert isinstance(values, tuple)
+    return tuple(int(v) for v in values)  # type: ignore[arg-type]
+
+
+def _infer_deform(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    x, w, offset = args[0], args[1], args[2]
+    assert x is not None and w is not None and offset is not None
+    if x.rank != 4 or w.rank != 4 or offset.rank != 4:
+        raise c.unsupported(f"deformable convolution of rank {x.rank}, {w.rank} and {offset.rank}")
+    group, offsets = int(attrs["group"]), int(attrs["offset_group"])  # type: ignore[arg-type]
+    c.same("channels of the group and of the weight", x.shape[1], w.shape[1] * group)
+    strides, dilations = _ints(attrs, "strides"), _ints(attrs, "dilations")
+    pads = [b + e for b, e in zip(dims(attrs, "pads_begin"), dims(attrs, "pads_end"), strict=True)]
+    extents = [
+        c.simplify(window_extent(x.shape[2 + a], w.shape[2 + a], strides[a], dilations[a], pads[a]))
+        for a in range(2)
+    ]
+    c.same("channels of the offset", offset.shape[1], w.shape[2] * w.shape[3] * (2 * offsets))
+    for a in range(2):
+        c.same(f"spatial axis {a} of the offset", offset.shape[2 + a], extents[a])
+    return (TensorType(x.dtype, (x.shape[0], w.shape[0], *extents)),)
+
+
+def _deform_conv(
+    t: Trace,
+    i: DimIndex,
+    attrs: Attrs,
+    out: TensorType,
+    x: Operand,
+    w: Operand,
+    offset: Operand,
+    bias: Operand | None = None,
+    mask: Operand | None = None,
+) -> Expr:
+    """y[n, m, o] = b[m] + sum over c, k of w[m, c, k] * mask * x[n, c, o * s - p + k * d + offset]"""
+    strides, dilations, begin = _ints(attrs, "strides"), _ints(attrs, "dilations"), dims(attrs, "pads_begin")
+    group, offsets = int(attrs["group"]), int(attrs["offset_group"])  # type: ignore[arg-type]
+    work, kernel, extents = _work(x.dtype), w.shape[2:], x.shape[2:]
+    per_group = w.shape[0] // group
+    first = (i[1] // per_group) * w.shape[1] if group > 1 else ZERO
+
+    def term(c: Dim, *k: Dim) -> Expr:
+        channel = first + c
+        own = channel // (x.shape[1] // offsets) if offsets > 1 else ZERO
+        flat = (own * kernel[0] + k[0]) * kernel[1] + k[1]
+        positions = []
+        for a in range(2):
+            away = cast(offset[(i[0], flat * 2 + a, *i[2:])], work)
+            start = i[2 + a] * strides[a] - begin[a] + k[a] * dilations[a]
+            positions.append(call("add", index(start, work), away))
+
+        def fetch(*at: Dim) -> Expr:
+            bounds = tuple(Bound(ZERO, d, e) for d, e in zip(at, extents, strict=True))
+            return x.guarded((i[0], channel, *at), bounds, const(0, x.dtype))
+
+        e = call("mul", interpolated(t, positions, extents, "linear", fetch), cast(w[(i[1], c, *k)], work))
+        return e if mask is None else call("mul", e, cast(mask[(i[0], flat, *i[2:])], work))
+
+    y = cast(t.sum([w.shape[1], *kernel], term), x.dtype)
+    return y if bias is None else call("add", y, bias[i[1]])
+
+
+def _np_bilinear(x: Array, positions: Sequence[float]) -> Any:
+    """x[..., H, W] between elements, zero outside."""
+    y = np.zeros(x.shape[:-2], np.float64)
+    for taps in itertools.product(*(_np_taps(p, "linear") for p in positions)):
+        at = [q for q, _ in taps]
+        if all(0 <= q < n for q, n in zip(at, x.shape[-2:], strict=True)):
+            y += x[..., at[0], at[1]] * math.prod(v for _, v in taps)
+    return y
+
+
+def _ref_deform(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
+    x, w, offset = (np.asarray(a) for a in arrays[:3])
+    bias, mask = (*arrays[3:], None, None)[:2]
+    strides, dilations, begin = _ints(attrs, "strides"), _ints(attrs, "dilations"), dims(attrs, "pads_begin")
+    group, offsets = int(attrs["group"]), int(attrs["offset_group"])  # type: ignore[arg-type]
+    kh, kw = w.shape[2:]
+    y = np.zeros([d.const for d in types[0].shape], np.float64)
+    per_group, per_offset = w.shape[0] // group, x.shape[1] // offsets
+    for n, m, oy, ox in np.ndindex(*y.shape):
+        for c, ky, kx in np.ndindex(*w.shape[1:]):
+            channel = m // per_group * w.shape[1] + c
+            flat = (channel // per_offset * kh + ky) * kw + kx
+            at = [
+                o * strides[a] - begin[a].const + k * dilations[a] + float(offset[n, 2 * flat + a, oy, ox])
+                for a, (o, k) in enumerate(((oy, ky), (ox, kx)))
+            ]
+            scale = 1.0 if mask is None else float(mask[n, flat, oy, ox])
+            y[n, m, oy, ox] += float(w[m, c, ky, kx]) * scale * _np_bilinear(x[n, channel], at)
+        if bias is not None:
+            y[n, m, oy, ox] += bias[m]
+    return (y.astype(types[0].dtype.numpy),)
+
+
+# ---------------------------------------------------------------- roi_align
+
+
+def _infer_roi(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    x, rois, batch = args
+    assert x is not None and rois is not None and batch is not None
+    if x.rank != 4 or rois.rank != 2 or batch.rank != 1:
+        raise c.fail(f"ranks are {x.rank}, {rois.rank} and {batch.rank}, wanted 4, 2 and 1")
+    c.same("regions and batch indices", rois.shape[0], batch.shape[0])
+    c.same("numbers per region", rois.shape[1], to_dim(4))
+    return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *dims(attrs, "size"))),)
+
+
+def _roi_align(
+    t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand, rois: Operand, batch: Operand
+) -> Expr:
+    """The mean (or maximum) of samples * samples bilinear readings in each bin of the region."""
+    samples, scale = int(attrs["samples"]), float(attrs["scale"])  # type: ignore[arg-type]
+    half, largest = bool(attrs["half_pixel"]), attrs["mode"] == "max"
+    work, size = _work(x.dtype), dims(attrs, "size")
+
+    def k(v: float) -> Expr:
+        return const(v, work)
+
+    def edge(column: int) -> Expr:
+        e = call("mul", cast(rois[i[0], to_dim(column)], work), k(scale))
+        return call("sub", e, k(0.5)) if half else e
+
+    def position(a: int, s: Dim) -> Expr:
+        start, end = edge(1 - a), edge(3 - a)
+        span = call("sub", end, start)
+        span = span if half else call("max", span, k(1))
+        step = call("div", span, index(size[a], work))
+        inner = call("div", call("add", index(s, work), k(0.5)), k(samples))
+        return call("add", start, call("mul", step, call("add", index(i[2 + a], work), inner)))
+
+    def reading(n: Dim, *s: Dim) -> Expr:
+        outside: Expr | None = None
+        positions = []
+        for a in range(2):
+            p = position(a, s[a])
+            out_ = call("or", call("lt", p, k(-1)), call("gt", p, index(x.shape[2 + a], work)))
+            outside = out_ if outside is None else call("or", outside, out_)
+            positions.append(call("min", call("max", p, k(0)), index(x.shape[2 + a] - 1, work)))
+        assert outside is not None
+        read = _peak if largest else _bilinear
+        return select(outside, k(0), read(t, positions, x, n, i[1], work))
+
+    def pooled(n: Dim) -> Expr:
+        extents = [to_dim(samples)] * 2
+        if largest:
+            return t.reduce("max", extents, lambda *s: reading(n, *s))
+        return call("div", t.sum(extents, lambda *s: reading(n, *s)), k(samples * samples))
+
+    return cast(t.let(cast(batch[i[0]], i64), 0, x.shape[0] - 1, pooled), x.dtype)
+
+
+def _bilinear(t: Trace, positions: Sequence[Expr], x: Operand, n: Dim, c: Dim, work: DType) -> Expr:
+    def fetch(*at: Dim) -> Expr:
+        inside = tuple(dmax(dmin(d, e - 1), 0) for d, e in zip(at, x.shape[2:], strict=True))
+        return cast(x[(n, c, *inside)], work)
+
+    return interpolated(t, positions, x.shape[2:], "linear", fetch)
+
+
+def _peak(t: Trace, positions: Sequence[Expr], x: Operand, n: Dim, c: Dim, work: DType) -> Expr:
+    """The largest of the four weighted neighbours: what the operator's maximum is taken over."""
+    rows = [_weights("linear", call("sub", p, call("floor", p))) for p in positions]
+
+    def at(g: Dim, h: Dim) -> Expr:
+        found: Expr | None = None
+        for (a, v), (b, w) in itertools.product(*rows):
+            row, column = dmin(g + a, x.shape[2] - 1), dmin(h + b, x.shape[3] - 1)
+            e = call("mul", cast(x[n, c, row, column], work), call("mul", v, w))
+            found = e if found is None else call("max", found, e)
+        assert found is not None
+        return found
+
+    floors = [cast(call("floor", p), i64) for p in positions]
+    height, width = x.shape[2] - 1, x.shape[3] - 1
+    return t.let(floors[0], 0, height, lambda g: t.let(floors[1], 0, width, lambda h: at(g, h)))
+
+
+def _ref_roi(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
+    x, rois, batch = (np.asarray(a) for a in arrays)
+    samples, scale = int(attrs["samples"]), float(attrs["scale"])  # type: ignore[arg-type]
+    half, largest = bool(attrs["half_pixel"]), attrs["mode"] == "max"
+    y = np.zeros([d.const for d in types[0].shape], np.float64)
+    for r, ph, pw in np.ndindex(y.shape[0], *y.shape[2:]):
+        box = rois[r].astype(np.float64) * scale - (0.5 if half else 0.0)
+        found = []
+        for s in np.ndindex(samples, samples):
+            taps, skip = [], False
+            for a, o in enumerate((ph, pw)):
+                span = box[3 - a] - box[1 - a]
+                span = span if half else max(span, 1.0)
+                p = box[1 - a] + span / y.shape[2 + a] * (o + (s[a] + 0.5) / samples)
+                skip = skip or p < -1 or p > x.shape[2 + a]
+                taps.append(_np_taps(min(max(p, 0), x.shape[2 + a] - 1), "linear"))
+            parts = [
+                x[batch[r], :, min(q, x.shape[2] - 1), min(h, x.shape[3] - 1)].astype(np.float64) * v * w
+                for (q, v), (h, w) in itertools.product(*taps)
+            ]
+            joined = np.max(parts, axis=0) if largest else np.sum(parts, axis=0)
+            found.append(joined * (0 if skip else 1))
+        y[r, :, ph, pw] = np.max(found, axis=0) if largest else np.mean(found, axis=0)
+    return (y.astype(types[0].dtype.numpy),)
+
+
+_GRID = np.array([[[[-1.4, -1], [0.1, 0.9], [0.4, -0.3]], [[0, 0], [1, 1], [0.55, 1.7]]]], np.float32)
+_ROIS = np.array([[0, 0, 4, 5], [1, 2, 9, 3]], np.float32)
+_DEFORM: dict[str, Any] = {
+    "strides": (1, 1), "dilations": (1, 1), "pads_begin": (ONE, ZERO), "pads_end": (ONE, ZERO),
+    "group": 1, "offset_group": 1,
+}  # fmt: skip
+
+ROWS: tuple[Op, ...] = (
+    Op(
+        "grid_sample",
+        "x grid",
+        _infer_grid,
+        _ref_grid,
+        tuple(
+            Case(("f32[1, 2, 4, 5]", _GRID), attrs={"mode": m, "padding": p, "align_corners": c})
+            for m, p, c in (
+                ("linear", "zeros", False), ("linear", "reflection", False), ("cubic", "zeros", True),
+                ("nearest", "border", True), ("cubic", "reflection", True), ("nearest", "zeros", False),
+            )
+        ),
+        compute=_grid_sample,
+    ),
+    Op(
+        "deform_conv",
+        "x w offset bias? mask?",
+        _infer_deform,
+        _ref_deform,
+        (
+            Case(("f32[1, 2, 4, 4]", "f32[3, 2, 3, 2]", "f32[1, 12, 4, 3]", "f32[3]", "-"), attrs=_DEFORM),
+            Case(
+                ("f32[1, 4, 3, 4]", "f32[2, 2, 3, 2]", "f32[1, 24, 3, 3]", "-", "f32[1, 12, 3, 3]"),
+                attrs={**_DEFORM, "group": 2, "offset_group": 2},
+            ),
+        ),
+        compute=_deform_conv,
+    ),
+    Op(
+        "roi_align",
+        "x rois batch",
+        _infer_roi,
+        _ref_roi,
+        tuple(
+            Case(
+                ("f32[2, 3, 6, 7]", _ROIS, np.array([1, 0], np.int64)),
+                attrs={"size": (to_dim(2), to_dim(3)), "samples": 2, "scale": s, "half_pixel": h, "mode": m},
+            )
+            for s, h, m in ((1.0, True, "avg"), (0.5, False, "avg"), (1.0, False, "max"))
+        ),
+        compute=_roi_align,
+    ),
+)  # fmt: skip

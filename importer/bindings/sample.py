@@ -1,0 +1,334 @@
+"""Bindings of ops that read or write at positions which are data: grids, regions, offsets, caches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from smelt.core.dim import Dim, product, sym, to_dim
+from smelt.core.dtype import f64, i64
+from smelt.core.ir.graph import Ref
+from smelt.importer.call import Call, OnnxOp
+from smelt.importer.weights import dtype_of
+
+ZERO, ONE = to_dim(0), to_dim(1)
+LOG10 = math.log(10)
+GRID_MODES = {
+    "bilinear": "linear",
+    "linear": "linear",
+    "bicubic": "cubic",
+    "cubic": "cubic",
+    "nearest": "nearest",
+}
+
+
+def ramp(c: Call, n: Dim | int, start: Dim | int = 0) -> Ref:
+    """start, start + 1, ...: i64[n]."""
+    return c.emit("iota", shape=(to_dim(n),), start=to_dim(start), step=ONE, dtype=i64)
+
+
+def _grid_sample(c: Call) -> Ref:
+    mode, padding = c.text("mode", "linear"), c.text("padding_mode", "zeros")
+    if mode not in GRID_MODES or padding not in ("zeros", "border", "reflection"):
+        raise c.fail(f"mode '{mode}' with padding_mode '{padding}'")
+    corners = bool(c.integer("align_corners", 0))
+    return c.emit(
+        "grid_sample", c.x(0), c.x(1), mode=GRID_MODES[mode], padding=padding, align_corners=corners
+    )
+
+
+def _affine_grid(c: Call) -> Ref:
+    """theta @ (x, y, [z,] 1) for each point of a grid over -1..1."""
+    b = c.builder
+    n = c.type(0).rank
+    theta, corners = c.shape(0), bool(c.integer("align_corners", 0))
+    length = theta[1].const + 2 if theta[1].is_const else c.declared_rank()
+    size = b.dims_of(c.sized_like(c.x(1), length), "the size of an AffineGrid")
+    if n != 3 or len(size) not in (4, 5):
+        raise c.fail(f"theta is {c.type(0)} for {len(size)} sizes")
+    for a, wanted in ((1, len(size) - 2), (2, len(size) - 1)):
+        c.engine.same(f"axis {a} of theta", theta[a], to_dim(wanted))
+    dtype, spatial = c.type(0).dtype, size[2:]
+    rank = len(spatial)
+    c.engine.same("batch of theta and of the grid", theta[0], size[0])
+    columns = []
+    for a in reversed(range(rank)):  # x comes first
+        extent = b.cast(b.from_dims([spatial[a]], []), f64)
+        steps = b.cast(ramp(c, spatial[a]), f64)
+        one = c.scalar(1, extent)
+        if corners:
+            last = c.emit("max", c.emit("sub", extent, one), one)
+            at = c.emit("sub", c.emit("div", c.emit("mul", steps, c.scalar(2, steps)), last), one)
+        else:
+            twice = c.emit("add", c.emit("mul", steps, c.scalar(2, steps)), one)
+            at = c.emit("sub", c.emit("div", twice, extent), one)
+        shape = [spatial[a] if e == a else ONE for e in range(rank)]
+        columns.append(b.reshape(b.broadcast_to(b.reshape(at, shape), spatial), (product(spatial), 1)))
+    ones = b.broadcast_to(c.scalar(1, columns[0]), (product(spatial), 1))
+    points = b.cast(c.emit("concat", *columns, ones, axis=1), dtype)
+    points = b.reshape(points, (1, product(spatial), rank + 1))
+    grid = c.emit("matmul", points, b.transpose(c.x(0), (0, 2, 1)))
+    return b.reshape(grid, (size[0], *spatial, rank))
+
+
+def _roi_align(c: Call) -> Ref:
+    samples = c.integer("sampling_ratio", 0)
+    if samples < 1:
+        raise c.unsupported("sampling_ratio 0, which depends on each region's size", try_="2")
+    default = "half_pixel" if c.opset >= 16 else "output_half_pixel"
+    size = tuple(to_dim(c.integer(name, 1)) for name in ("output_height", "output_width"))
+    return c.emit(
+        "roi_align", c.x(0), c.x(1), c.cast(c.x(2), i64),
+        size=size, samples=samples, scale=c.number("spatial_scale", 1.0), mode=c.text("mode", "avg"),
+        half_pixel=c.text("coordinate_transformation_mode", default) == "half_pixel",
+    )  # fmt: skip
+
+
+def _deform_conv(c: Call) -> Ref:
+    if c.type(0).rank != 4:
+        raise c.unsupported(f"a deformable convolution of rank {c.type(0).rank}")
+    pads = c.ints("pads", (0, 0, 0, 0))
+    return c.emit(
+        "deform_conv", c.x(0), c.x(1), c.x(2), c.optional(3), c.optional(4),
+        strides=c.ints("strides", (1, 1)), dilations=c.ints("dilations", (1, 1)),
+        pads_begin=tuple(map(to_dim, pads[:2])), pads_end=tuple(map(to_dim, pads[2:])),
+        group=c.integer("group", 1), offset_group=c.integer("offset_group", 1),
+    )  # fmt: skip
+
+
+def _col2im(c: Call) -> Ref:
+    """A transposed convolution of each channel whose filters are the unit vectors of the block."""
+    b, x = c.builder, c.x(0)
+    if c.type(0).rank != 3:
+        raise c.fail(f"input has rank {c.type(0).rank}, wanted [batch, channels * block, windows]")
+    n = len(c.ints("strides", ())) or len(c.ints("dilations", ())) or len(c.ints("pads", ())) // 2
+    rank = c.declared_rank()
+    length = n or (rank - 2 if rank is not None else None)
+    image = b.dims_of(c.sized_like(c.x(1), length), "the image's shape")
+    block = b.dims_of(c.sized_like(c.x(2), length), "the block's shape", 1)
+    n = len(image)
+    strides, dilations = c.ints("strides", (1,) * n), c.ints("dilations", (1,) * n)
+    pads = c.ints("pads", (0,) * 2 * n)
+    batch, columns, _ = c.shape(0)
+    size = c.engine.simplify(product(block))
+    c.engine.divides("the block's elements", size, columns)
+    channels = c.engine.simplify(columns // size)
+    reach = [d * (k - 1) + 1 for d, k in zip(dilations, block, strict=True)]
+    inside = [image[a] + pads[a] + pads[a + n] for a in range(n)]
+    windows = [c.engine.simplify((inside[a] - reach[a]) // strides[a] + 1) for a in range(n)]
+    if not all(d.is_const for d in (*image, *block)):
+        y = _scattered(c, x, image, block, windows, (strides, dilations, pads))
+        return b.reshape(y, (batch, channels, *image))
+    x = b.reshape(x, (batch * channels, size, *windows))
+    unit = c.emit("equal", b.reshape(ramp(c, size), (size, 1)), b.reshape(ramp(c, size), (1, size)))
+    w = b.reshape(b.cast(unit, c.type(0).dtype), (size, 1, *block))
+    made = [(windows[a] - 1) * strides[a] + reach[a] for a in range(n)]
+    extra = tuple(c.engine.simplify(inside[a] - made[a]) for a in range(n))
+    y = c.emit(
+        "conv_transpose", x, w, strides=strides, dilations=dilations, group=1,
+        pads_begin=tuple(map(to_dim, pads[:n])), pads_end=tuple(map(to_dim, pads[n:])),
+        output_padding=extra, channels_last=False,
+    )  # fmt: skip
+    return b.reshape(y, (batch, channels, *image))
+
+
+def _scattered(
+    c: Call,
+    x: Ref,
+    image: Sequence[Dim],
+    block: Sequence[Dim],
+    windows: Sequence[Dim],
+    steps: tuple[Sequence[int], Sequence[int], Sequence[int]],
+) -> Ref:
+    """x[batch, channels * block, windows] added up where each element belongs; what lies in the padding goes
+    to a place of its own, behind the image. Products of sizes are symbols of their own here: formulas of
+    formulas would take long to reason about."""
+    b, (strides, dilations, pads) = c.builder, steps
+    batch, columns, count = b.type_of(x).shape
+    size, total, rows = (_named(c, product(d)) for d in (block, image, (batch, columns)))
+    rows = _named(c, rows // size)
+    x = b.reshape(x, (rows, size * count))
+    k, w = b.reshape(ramp(c, size), (size, 1)), b.reshape(ramp(c, count), (1, count))
+    flat, inside = c.scalar(0, k), ""
+    for a in range(len(image)):
+        own, at = (
+            c.emit(
+                "mod",
+                c.emit("div", v, b.from_dims([_named(c, product(d[a + 1 :]))], [])),
+                b.from_dims([_named(c, d[a])], []),
+            )
+            for v, d in ((k, block), (w, windows))
+        )
+        start = c.emit("sub", c.emit("mul", at, c.scalar(strides[a], at)), c.scalar(pads[a], at))
+        place = c.emit("add", start, c.emit("mul", own, c.scalar(dilations[a], own)))
+        extent = b.from_dims([image[a]], [])
+        fits = c.emit(
+            "and", c.emit("greater_equal", place, c.scalar(0, place)), c.emit("less", place, extent)
+        )
+        inside = c.emit("and", inside, fits) if inside else fits
+        flat = c.emit("add", c.emit("mul", flat, extent), place)
+    at = c.emit("where", inside, flat, b.from_dims([total], []))
+    at = b.broadcast_to(b.reshape(at, (1, size * count)), (rows, size * count))
+    zeros = b.broadcast_to(c.scalar(0, x), (rows, total + 1))
+    y = c.emit("scatter_elements", zeros, at, x, axis=1, reduction="add")
+    return b.slice_axis(y, 1, 0, total)
+
+
+def _named(c: Call, d: Dim) -> Dim:
+    """d, or a symbol for it when it is a formula."""
+    d = c.engine.simplify(d)
+    return d if d.is_const or d == sym(str(d)) else c.builder.bind(c.builder.from_dims([d], []), 0, "size")
+
+
+def _constant(c: Call, d: Dim) -> int:
+    if not d.is_const:
+        raise c.unsupported(f"{d} channels, a number that is not static")
+    return d.const
+
+
+def _max_unpool(c: Call) -> Ref:
+    """Zeros, with the elements put where their flat indices say."""
+    b, shape = c.builder, c.shape(0)
+    kernel = c.ints("kernel_shape")
+    n = len(kernel)
+    strides, pads = c.ints("strides", (1,) * n), c.ints("pads", (0,) * 2 * n)
+    made = [*shape[:2]]
+    for a in range(n):
+        made.append(c.engine.simplify((shape[2 + a] - 1) * strides[a] + kernel[a] - pads[a] - pads[a + n]))
+    total = c.engine.simplify(product(made))
+    zeros = b.broadcast_to(c.scalar(0, c.x(0)), (total,))
+    values, at = (b.reshape(c.x(i), (product(shape),)) for i in (0, 1))
+    flat = c.emit("scatter_elements", zeros, c.cast(at, i64), values, axis=0, reduction="none")
+    y = b.reshape(flat, made)
+    if not c.has(2):
+        return y
+    wanted = b.dims_of(c.sized_like(c.x(2), n + 2), "the output's shape")
+    after = []
+    for a, (d, w) in enumerate(zip(made, wanted, strict=True)):
+        c.engine.at_most(f"axis {a} of the output", d, w)
+        after.append(c.engine.simplify(w - d))
+    if all(d == ZERO for d in after):
+        return y
+    return c.emit("pad", y, before=(ZERO,) * (n + 2), after=tuple(after), mode="constant")
+
+
+def _tensor_scatter(c: Call) -> Ref:
+    """The cache, with the update from each batch's write index on; circular wraps at the end."""
+    b, shape = c.builder, c.shape(0)
+    rank = len(shape)
+    axis, mode = c.axis(c.integer("axis", -2), rank), c.text("mode", "linear")
+    if mode not in ("linear", "circular") or axis == 0:
+        raise c.fail(f"mode '{mode}' along axis {axis}")
+    size, new = shape[axis], c.shape(1)[axis]
+    ones = [ONE] * rank
+    place = b.reshape(ramp(c, size), [*ones[:axis], size, *ones[axis + 1 :]])
+    if c.has(2):
+        place = c.emit("sub", place, b.reshape(c.cast(c.x(2), i64), [shape[0], *ones[1:]]))
+    if mode == "circular":
+        place = c.emit("mod", place, b.from_dims([size], []))
+    zero, count = c.scalar(0, place), b.from_dims([new], [])
+    fresh = c.emit("and", c.emit("greater_equal", place, zero), c.emit("less", place, count))
+    at = c.emit("clip", place, zero, c.emit("sub", count, c.scalar(1, count)))
+    c.engine.at_most("the update along the axis", new, size)
+    c.engine.at_most("an empty update along the axis", ONE, new)
+    wide = c.emit("gather_elements", c.x(1), b.broadcast_to(at, shape), axis=axis)
+    return c.emit("where", fresh, wide, c.x(0))
+
+
+def _det(c: Call) -> Ref:
+    """Expansion along the first row, for small matrices."""
+    b, shape = c.builder, c.shape(0)
+    if len(shape) < 2:
+        raise c.fail(f"input has rank {len(shape)}, wanted square matrices")
+    n = c.engine.same("rows and columns", shape[-2], shape[-1])
+    if not n.is_const or n.const > 4:
+        raise c.unsupported(f"the determinant of matrices of {n} rows", try_="matrices of up to 4")
+    rank = len(shape)
+
+    def element(row: int, column: int) -> Ref:
+        part = b.slice_axis(b.slice_axis(c.x(), rank - 2, row, row + 1), rank - 1, column, column + 1)
+        return b.reshape(part, shape[:-2])
+
+    def minor(row: int, columns: tuple[int, ...]) -> Ref:
+        if not columns:
+            return b.broadcast_to(c.scalar(1, c.x()), shape[:-2])
+        total = ""
+        for k, column in enumerate(columns):
+            rest = minor(row + 1, columns[:k] + columns[k + 1 :])
+            term = c.emit("mul", element(row, column), rest) if len(columns) > 1 else element(row, column)
+            total = term if not total else c.emit("sub" if k % 2 else "add", total, term)
+        return total
+
+    return minor(0, tuple(range(n.const)))
+
+
+def _causal_conv(c: Call) -> tuple[Ref, Ref]:
+    """A depthwise convolution over the past state and the input; the new state is the last part of both."""
+    b, shape = c.builder, c.shape(0)
+    if c.type(0).rank != 3 or c.type(1).rank != 3:
+        raise c.fail(f"input is {c.type(0)}, weight is {c.type(1)}; wanted rank 3")
+    batch, channels, _ = shape
+    before = c.engine.simplify(c.shape(1)[2] - 1)
+    state = c.optional(3) or b.broadcast_to(c.scalar(0, c.x(0)), (batch, channels, before))
+    c.engine.same("the past state's extent", b.type_of(state).shape[2], before)
+    padded = c.emit("concat", state, c.x(0), axis=2)
+    activation = c.text("activation", "none")
+    if activation not in ("none", "silu", "swish"):
+        raise c.fail(f"activation '{activation}' is none of none, silu, swish")
+    y = c.emit(
+        "conv", padded, c.x(1), c.optional(2), strides=(1,), dilations=(1,), pads_begin=(ZERO,),
+        pads_end=(ZERO,), group=_constant(c, channels), channels_last=False,
+    )  # fmt: skip
+    y = y if activation == "none" else c.emit("silu", y)
+    total = b.type_of(padded).shape[2]
+    return y, b.slice_axis(padded, 2, total - before, total)
+
+
+def _mel(c: Call) -> Ref:
+    """Triangles over the spectrogram's bins, equally spaced on the mel scale."""
+    b = c.builder
+    (bins,) = b.dims_of(b.reshape(c.x(0), ()), "num_mel_bins", 1)
+    (length,) = b.dims_of(b.reshape(c.x(1), ()), "dft_length", 1)
+    rate, low, high = (c.cast(b.reshape(c.x(i), ()), f64) for i in (2, 3, 4))
+
+    def k(v: float) -> Ref:
+        return c.scalar(v, rate)
+
+    def mel(v: Ref) -> Ref:
+        return c.emit("mul", c.emit("log", c.emit("add", c.emit("div", v, k(700)), k(1))), k(2595 / LOG10))
+
+    count = b.cast(b.from_dims([bins + 2], []), f64)
+    step = c.emit("div", c.emit("sub", mel(high), mel(low)), count)
+    mels = c.emit("add", c.emit("mul", b.cast(ramp(c, bins + 2), f64), step), mel(low))
+    hertz = c.emit("exp", c.emit("mul", mels, k(LOG10 / 2595)))
+    hertz = c.emit("mul", c.emit("sub", hertz, k(1)), k(700))
+    turns = b.cast(b.from_dims([length + 1], []), f64)
+    edges = c.emit("floor", c.emit("div", c.emit("mul", hertz, turns), rate))
+    left, centre, right = (b.slice_axis(edges, 0, a, a + bins) for a in range(3))
+    j = b.reshape(b.cast(ramp(c, length // 2 + 1), f64), (length // 2 + 1, 1))
+    rise, fall = c.emit("sub", centre, left), c.emit("sub", right, centre)
+    up = c.emit("div", c.emit("sub", j, left), c.emit("max", rise, k(1)))
+    down = c.emit("div", c.emit("sub", right, j), c.emit("max", fall, k(1)))
+    zero = k(0)
+    rising = c.emit("and", c.emit("greater_equal", j, left), c.emit("less_equal", j, centre))
+    rising = c.emit("and", rising, c.emit("greater", rise, zero))
+    falling = c.emit("and", c.emit("greater_equal", j, centre), c.emit("less", j, right))
+    falling = c.emit("and", falling, c.emit("greater", fall, zero))
+    flat = c.emit("and", c.emit("equal", rise, zero), c.emit("equal", j, centre))
+    y = c.emit("where", rising, up, c.emit("where", flat, k(1), zero))
+    y = c.emit("where", falling, down, y)
+    return c.cast(y, dtype_of(c.integer("output_datatype", 1), "attribute 'output_datatype'", c.engine.node))
+
+
+ROWS: tuple[OnnxOp, ...] = (
+    OnnxOp("GridSample", 16, _grid_sample),
+    OnnxOp("AffineGrid", 20, _affine_grid),
+    OnnxOp("RoiAlign", 10, _roi_align),
+    OnnxOp("DeformConv", 19, _deform_conv),
+    OnnxOp("Col2Im", 18, _col2im),
+    OnnxOp("MaxUnpool", 9, _max_unpool),
+    OnnxOp("TensorScatter", 24, _tensor_scatter),
+    OnnxOp("Det", 11, _det),
+    OnnxOp("CausalConvWithState", 27, _causal_conv),
+    OnnxOp("MelWeightMatrix", 17, _mel),
+)
