@@ -28,7 +28,8 @@ help:
 	@echo "make test          run all tests (test=PATH: only these)"
 	@echo "make check         ruff, mypy --strict, import-linter"
 	@echo "make bench         race ONNX Runtime on this machine, one thread (models=FOLDER: your own models)"
-	@echo "make conformance   the op table on this machine's processor, and transports against the runner"
+	@echo "make conformance   ONNX's backend cases, static, dynamic and strict; writes docs/ops.md (bless=1: and"
+	@echo "                   the known failures)"
 	@echo "make fuzz          random models at random sizes against ONNX Runtime, failures shrunk and printed"
 	@echo "                   (seed=0 count=1000 seconds=600)"
 	@echo "make bless         write what the golden tests produce into tests/golden"
@@ -72,8 +73,9 @@ bench: $(READY)
 	@$(BIN)/python benchmarks/run.py $(if $(models),--models '$(models)')
 
 conformance: $(READY)
-	@.ci/emulators --quiet || true
-	$(BIN)/python -m pytest tests/core/ops tests/targets tests/devicefarm/test_conformance.py
+	@mkdir -p .cache
+	$(BIN)/python -m smelt.conformance --page docs/ops.md --json .cache/conformance.json \
+	  --known tests/known_failures.txt $(if $(bless),--bless) $(if $(form),--form $(form))
 
 fuzz: $(READY)
 	$(BIN)/python tests/support/fuzzer.py --seed $(or $(seed),0) --count $(or $(count),1000) --seconds $(or $(seconds),600)
