@@ -301,7 +301,7 @@ def matmul(g: Graph, x: Value) -> list[Value]:
         return transposed_product(g, x)
     shape = [k] if g.chance(0.15) else [k, g.pick((1, 3, 8, 17, 32))]
     if len(shape) == 2 and g.chance(0.2):
-        shape = [g.pick((1, 2)), *shape]
+        shape = [2 if x.rank == 2 else 1, *shape]
     y = g.add(g.node("MatMul", x, g.weight(x, *shape)))
     if y and g.chance(0.5) and len(shape) == 2:
         y = g.add(g.node("Add", y[0], g.weight(x, shape[1]))) or y
