@@ -101,8 +101,16 @@ def _close(w: np.ndarray[Any, Any], f: np.ndarray[Any, Any], rtol: float) -> boo
     return np.allclose(w.astype(wide), f.astype(wide), rtol=max(rtol, 1e-3), atol=1e-5, equal_nan=True)
 
 
+RANDOM = ("test_bernoulli", "test_training_dropout")
+
+
 def failures(rows: Iterable[tuple[str, str]]) -> set[str]:
-    return {name for name, result in rows if result in ("different", "internal")}
+    """Cases that came out otherwise; random numbers may, every generator draws its own."""
+    return {
+        name
+        for name, result in rows
+        if result == "internal" or (result == "different" and not name.startswith(RANDOM))
+    }
 
 
 def test_cases_as_they_are() -> None:
