@@ -13,12 +13,15 @@ Category = Literal["float", "int", "uint", "bool"]
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """An element type. `name` is its spelling in IR text; `bits` its storage width (bool is 8)."""
+    """An element type. `name` is its spelling in IR text; `bits` its storage width (bool is 8).
+
+    coded: elements are codes in bytes (8-, 4- and 2-bit formats), which ops move and tables translate."""
 
     name: str
     category: Category
     bits: int
     numpy: np.dtype[Any]
+    coded: bool = False
 
     @property
     def bytes(self) -> int:
@@ -32,7 +35,7 @@ class DType:
     @property
     def is_int(self) -> bool:
         """Signed or unsigned integer (not bool)."""
-        return self.category in ("int", "uint")
+        return self.category in ("int", "uint") and not self.coded
 
     def __str__(self) -> str:
         return self.name
@@ -62,7 +65,25 @@ bool_ = _row("bool", "bool", 8, np.bool_)
 DTYPES: dict[str, DType] = {
     d.name: d for d in (f64, f32, f16, bf16, i64, i32, i16, i8, u64, u32, u16, u8, bool_)
 }
-_BY_NUMPY = {d.numpy: d for d in DTYPES.values()}
+
+# Formats of less than 16 bits, a byte per element: arithmetic is on what they stand for.
+CODED: dict[str, DType] = {
+    name: DType(name, "uint", 8, np.dtype(numpy), coded=True)
+    for name, numpy in (
+        ("f8e4m3fn", ml_dtypes.float8_e4m3fn),
+        ("f8e4m3fnuz", ml_dtypes.float8_e4m3fnuz),
+        ("f8e5m2", ml_dtypes.float8_e5m2),
+        ("f8e5m2fnuz", ml_dtypes.float8_e5m2fnuz),
+        ("f8e8m0", ml_dtypes.float8_e8m0fnu),
+        ("f4e2m1", ml_dtypes.float4_e2m1fn),
+        ("i4", ml_dtypes.int4),
+        ("u4", ml_dtypes.uint4),
+        ("i2", ml_dtypes.int2),
+        ("u2", ml_dtypes.uint2),
+    )
+}
+ALL: dict[str, DType] = {**DTYPES, **CODED}
+_BY_NUMPY = {d.numpy: d for d in ALL.values()}
 
 
 def from_numpy(dtype: Any) -> DType:

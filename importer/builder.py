@@ -10,12 +10,13 @@ from types import MappingProxyType
 import numpy as np
 
 from smelt.core.dim import Dim, Truth, to_dim
-from smelt.core.dtype import DType, from_numpy, i32, i64
+from smelt.core.dtype import DType, f32, from_numpy, i32, i64
 from smelt.core.ir.graph import Attr, Graph, Node, Ref, TensorType, Value, Weight
 from smelt.core.ops import OPS
 from smelt.core.ops.infer import LIMIT, Engine, infer_node
 from smelt.core.ops.table import Arg, Array, Attrs
 from smelt.importer import known as kn
+from smelt.importer.coded import MOVES, decoded, encoded
 from smelt.importer.known import Known
 
 FOLD_LIMIT = 4096
@@ -62,7 +63,7 @@ class Store:
     def constant(self, array: Array, name: str = "const") -> Ref:
         """A weight that holds the array; equal small arrays share one."""
         array = np.ascontiguousarray(array).reshape(np.shape(array))
-        key = (array.dtype.str, array.shape, array.tobytes()) if array.size <= FOLD_LIMIT else None
+        key = (array.dtype.name, array.shape, array.tobytes()) if array.size <= FOLD_LIMIT else None
         if key is not None and key in self.same:
             return self.same[key]
         array.flags.writeable = False
@@ -124,6 +125,7 @@ class GraphBuilder:
             w = self.store.weights.get(ref)
             if (
                 w is None
+                or w.dtype.coded
                 or w.type.rank > 8
                 or w.bytes > kn.LIMIT * w.dtype.bytes
                 or (w.dtype.bits == 16 and w.dtype.is_float)
@@ -184,6 +186,10 @@ class GraphBuilder:
             raise self.engine.unsupported(f"op '{op}' is not in the op table")
         clean: dict[str, Attr] = {} if attrs is None else dict(attrs)
         inputs = _trimmed(inputs)
+        if op not in MOVES:
+            for r in inputs:
+                if r and self.type_of(r).dtype.coded:
+                    raise self.engine.unsupported(f"'{op}' of {self.type_of(r).dtype} elements")
         types = infer_node(row, [self.arg(r) for r in inputs], clean, self.engine)
         self.flush_checks()
         arrays = self._foldable(inputs, types)
@@ -355,7 +361,14 @@ class GraphBuilder:
 
     def cast(self, x: Ref, dtype: DType) -> Ref:
         """x as another element type."""
-        return x if self.type_of(x).dtype == dtype else self.emit("cast", [x], {"to": dtype})
+        own = self.type_of(x).dtype
+        if own == dtype:
+            return x
+        if dtype.coded:
+            return encoded(self, x, dtype)
+        if own.coded:
+            x = decoded(self, x)
+        return x if own.coded and dtype == f32 else self.emit("cast", [x], {"to": dtype})
 
     def broadcast_to(self, x: Ref, shape: Sequence[Dim | int]) -> Ref:
         """x repeated to a larger shape."""

@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto
 
 from smelt.core.diag import invalid, unsupported
-from smelt.core.dtype import DType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from smelt.core.dtype import CODED, DType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from smelt.core.ir.graph import Ref, Weight
 
 DTYPE_OF: dict[int, DType] = {
@@ -28,6 +28,18 @@ DTYPE_OF: dict[int, DType] = {
     TensorProto.UINT16: u16,
     TensorProto.UINT8: u8,
     TensorProto.BOOL: bool_,
+}
+DTYPE_OF |= {
+    TensorProto.FLOAT8E4M3FN: CODED["f8e4m3fn"],
+    TensorProto.FLOAT8E4M3FNUZ: CODED["f8e4m3fnuz"],
+    TensorProto.FLOAT8E5M2: CODED["f8e5m2"],
+    TensorProto.FLOAT8E5M2FNUZ: CODED["f8e5m2fnuz"],
+    TensorProto.FLOAT8E8M0: CODED["f8e8m0"],
+    TensorProto.FLOAT4E2M1: CODED["f4e2m1"],
+    TensorProto.INT4: CODED["i4"],
+    TensorProto.UINT4: CODED["u4"],
+    TensorProto.INT2: CODED["i2"],
+    TensorProto.UINT2: CODED["u2"],
 }
 ONNX_OF: dict[DType, int] = {d: n for n, d in DTYPE_OF.items()}
 
@@ -71,6 +83,8 @@ def weight_of(t: TensorProto, ref: Ref, folder: Path | None, what: str | None = 
     if any(d < 0 for d in shape):
         raise invalid(f"{what} has a negative dimension in its shape {list(shape)}")
     wanted = math.prod(shape) * dtype.bytes
+    if dtype.coded:
+        return Weight(ref, dtype, shape, data=_codes(t, dtype, shape, what), origin=t.name)
     if t.data_location == TensorProto.EXTERNAL:
         path, offset = _external(t, folder, wanted, what)
         return Weight(ref, dtype, shape, path=path, offset=offset, origin=t.name)
@@ -80,6 +94,18 @@ def weight_of(t: TensorProto, ref: Ref, folder: Path | None, what: str | None = 
 def array_of(t: TensorProto, what: str) -> np.ndarray[Any, Any]:
     """The elements of a small tensor inside the file (attributes)."""
     return weight_of(t, "@", None, what).array()
+
+
+def _codes(t: TensorProto, dtype: DType, shape: tuple[int, ...], what: str) -> np.ndarray[Any, Any]:
+    """A byte per element; the file packs formats of less than 8 bits."""
+    if t.data_location == TensorProto.EXTERNAL:
+        raise unsupported(f"{what} is external and has element type {dtype}", try_="data inside the model")
+    try:
+        array = np.ascontiguousarray(onnx.numpy_helper.to_array(t)).reshape(shape)
+    except (ValueError, TypeError) as e:
+        raise invalid(f"{what} does not hold what its shape {list(shape)} of {dtype} wants") from e
+    array.flags.writeable = False
+    return array
 
 
 def _elements(

@@ -49,7 +49,7 @@ def _enum(prefix: str, kind: str, tensors: tuple[Tensor, ...]) -> list[str]:
         seen.add(made)
         shape = ", ".join(map(str, t.shape))
         rows.append(
-            f"  {made} = {n}, /* {_C_TYPES[t.dtype.name]}[{_comment(shape)}], '{_comment(t.name)}' */"
+            f"  {made} = {n}, /* {_C_TYPES.get(t.dtype.name, 'uint8_t')}[{_comment(shape)}], '{_comment(t.name)}' */"
         )
     count = f"{prefix}_{kind}_COUNT".upper()
     while count in seen:

@@ -14,7 +14,7 @@ import numpy as np
 
 from smelt.core.bundle import LIBRARY, Bundle, read_bundle
 from smelt.core.diag import Kind, SmeltError
-from smelt.core.dtype import DTYPES, DType
+from smelt.core.dtype import ALL, DType
 
 _KINDS: dict[int, Kind] = {
     1: "invalid", 2: "unsupported", 3: "shape", 4: "device", 5: "infra", 6: "internal",
@@ -23,6 +23,9 @@ _ORT_NAMES = {
     "f32": "float", "f64": "double", "f16": "float16", "bf16": "bfloat16", "bool": "bool",
     "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
     "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64",
+    "f8e4m3fn": "float8e4m3fn", "f8e4m3fnuz": "float8e4m3fnuz", "f8e5m2": "float8e5m2",
+    "f8e5m2fnuz": "float8e5m2fnuz", "f8e8m0": "float8e8m0", "f4e2m1": "float4e2m1",
+    "i4": "int4", "u4": "uint4", "i2": "int2", "u2": "uint2",
 }  # fmt: skip
 
 
@@ -264,7 +267,7 @@ class _Port:
 
     def __init__(self, row: Mapping[str, Any]) -> None:
         self.name: str = row["name"]
-        self.dtype: DType = DTYPES[row["dtype"]]
+        self.dtype: DType = ALL[row["dtype"]]
         self.dims: list[int | str] = list(row["shape"])
         self.rank = len(self.dims)
         self.late = bool(row.get("late", False))

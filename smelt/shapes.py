@@ -14,7 +14,7 @@ import numpy as np
 from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
 from smelt.core.dim import Dim, parse_dim
-from smelt.core.dtype import DTYPES, DType
+from smelt.core.dtype import ALL, DType
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Wish: TypeAlias = "Mapping[str, int | tuple[int, ...]]"
@@ -70,7 +70,7 @@ class Case:
 def ports(bundle: Bundle) -> tuple[Port, ...]:
     """The bundle's inputs, in order."""
     return tuple(
-        Port(r["name"], DTYPES[r["dtype"]], tuple(parse_dim(str(d)) for d in r["shape"]))
+        Port(r["name"], ALL[r["dtype"]], tuple(parse_dim(str(d)) for d in r["shape"]))
         for r in bundle.manifest["inputs"]
     )
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from smelt.core.diag import SmeltError
 from smelt.core.dim import Dim, parse_dim
-from smelt.core.dtype import DTYPES, DType
+from smelt.core.dtype import ALL, DType
 from smelt.core.ir.graph import Attr, Graph, Library, Module, Node, Ref, Symbol, TensorType, Value, Weight
 from smelt.core.ir.kernel import (
     Axis,
@@ -175,7 +175,7 @@ class Parser:
         return self.string() if self.take(word) else ""
 
     def dtype(self) -> DType:
-        return DTYPES[self.one_of(DTYPES, "an element type")]
+        return ALL[self.one_of(ALL, "an element type")]
 
     # -- dims
 

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from smelt.core.dtype import DTYPES, bool_, i32
+from smelt.core.dtype import DTYPES, DType, bool_, i32
 from smelt.core.ir.graph import Ref
 from smelt.importer.call import Build, Call, OnnxOp
+from smelt.importer.coded import encoded
 from smelt.importer.weights import dtype_of
 
 
@@ -166,11 +167,17 @@ def _clip11(c: Call) -> Ref:
 
 
 def _cast(c: Call) -> Ref:
-    return c.cast(c.x(), dtype_of(c.integer("to"), "attribute 'to'", c.engine.node))
+    return _cast_to(c, dtype_of(c.integer("to"), "attribute 'to'", c.engine.node))
 
 
 def _cast_like(c: Call) -> Ref:
-    return c.cast(c.x(0), c.type(1).dtype)
+    return _cast_to(c, c.type(1).dtype)
+
+
+def _cast_to(c: Call, to: DType) -> Ref:
+    if not to.coded or c.type(0).dtype == to:
+        return c.cast(c.x(0), to)
+    return encoded(c.builder, c.x(0), to, bool(c.integer("saturate", 1)), c.text("round_mode", "up"))
 
 
 def _dropout(c: Call) -> tuple[Ref, ...]:

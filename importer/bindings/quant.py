@@ -10,6 +10,7 @@ from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.contrib import MS
 from smelt.importer.bindings.conv import conv_of
 from smelt.importer.call import Call, OnnxOp
+from smelt.importer.coded import WHOLE, decoding, encoded
 from smelt.importer.weights import dtype_of
 
 
@@ -66,6 +67,8 @@ def _along(c: Call) -> int:
 
 def _dequantize(c: Call) -> Ref:
     """(x - zero) * scale."""
+    if c.type(0).dtype.coded or c.type(1).dtype.coded:
+        return _decoded(c)
     if _is_blocked(c):
         scale = c.x(1)
         x = c.cast(c.x(0), i32)
@@ -76,6 +79,31 @@ def _dequantize(c: Call) -> Ref:
     return c.emit("dequantize", c.x(0), _parameter(c, c.x(1)), zero, axis=_along(c))
 
 
+def _decoded(c: Call) -> Ref:
+    """_dequantize of codes: through what they stand for."""
+    own = c.type(1).dtype
+    to = f32 if own.coded else own
+    if c.integer("output_dtype", 0):
+        to = dtype_of(c.integer("output_dtype"), "attribute 'output_dtype'", c.engine.node)
+    x = c.cast(c.x(0), f32)
+    if c.has(2):
+        x = c.emit("sub", x, _spread(c, c.cast(c.x(2), f32)))
+    return c.cast(c.emit("mul", x, _spread(c, c.cast(c.x(1), f32))), to)
+
+
+def _encoded(c: Call, to: DType) -> Ref:
+    """_quantize to codes; floats among them are rounded by their own format."""
+    y = c.emit("div", c.cast(c.x(0), f32), _spread(c, c.cast(c.x(1), f32)))
+    if to.name not in WHOLE:
+        return encoded(c.builder, y, to, bool(c.integer("saturate", 1)))
+    y = c.emit("round", y)
+    if c.has(2):
+        y = c.emit("add", y, _spread(c, c.cast(c.x(2), f32)))
+    values = decoding(to)
+    y = c.emit("clip", y, c.scalar(float(values.min()), y), c.scalar(float(values.max()), y))
+    return encoded(c.builder, c.cast(y, i32), to)
+
+
 def _quantize(c: Call) -> Ref:
     """saturate(round half to even(x / scale) + zero)."""
     to: DType = u8
@@ -83,6 +111,8 @@ def _quantize(c: Call) -> Ref:
         to = c.type(2).dtype
     elif c.integer("output_dtype", 0):
         to = dtype_of(c.integer("output_dtype"), "attribute 'output_dtype'", c.engine.node)
+    if to.coded:
+        return _encoded(c, to)
     if not to.is_int:
         raise c.fail(f"cannot quantize to {to}")
     if not _is_blocked(c):

@@ -1,0 +1,82 @@
+"""A tenth of ONNX's backend cases, each in one form, both chosen by hash, against the known failures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from smelt.conformance.cases import FORMS, Case, bucket, in_form, shipped
+from smelt.conformance.judge import BAD, Outcome, Result, difference, judge
+from smelt.conformance.pool import run
+from smelt.conformance.report import known, news
+
+KNOWN = Path(__file__).parents[1] / "known_failures.txt"
+SLOWEST = 60.0
+
+
+def test_sample() -> None:
+    """Nothing fails that is not listed, nothing listed passes."""
+    names = [s.name for s in shipped() if bucket(s.name) < 10]
+    wanted = [(n, FORMS[bucket(f"form of {n}") % len(FORMS)]) for n in names]
+    assert len(wanted) > 150
+    worse, better = news(run(wanted, jobs=2, limit=SLOWEST), known(KNOWN))
+    assert not worse
+    assert not better, "take them off tests/known_failures.txt"
+
+
+def test_the_list_names_cases() -> None:
+    every = {f"{form}:{s.name}" for s in shipped() for form in FORMS}
+    assert set(known(KNOWN)) <= every
+
+
+def test_forms() -> None:
+    conv = next(s for s in shipped() if s.name == "test_basic_conv_with_padding")
+    static, dynamic, strict = (in_form(conv, f) for f in FORMS)
+    assert [d.dim_value for d in static.model.graph.input[0].type.tensor_type.shape.dim] == [1, 1, 5, 5]
+    assert [v.name for v in dynamic.model.graph.input] == ["x"]
+    assert [t.name for t in dynamic.model.graph.initializer] == ["W"]
+    shape = dynamic.model.graph.input[0].type.tensor_type.shape
+    assert [d.dim_param for d in shape.dim] == ["", "", "d5", "d5"]
+    assert len(dynamic.data[0][0]) == 1
+    shape = strict.model.graph.input[1].type.tensor_type.shape
+    assert [d.dim_param for d in shape.dim] == ["W_0", "W_1", "W_2", "W_3"]
+    assert len(strict.data[0][0]) == 2
+
+
+def small(op: str, wanted: np.ndarray[Any, Any]) -> Case:
+    x = np.array([-1.0, 2.0], np.float32)
+    node = helper.make_node(op, ["x"], ["y"])
+    types = [helper.make_tensor_value_info(n, 1, [2]) for n in "xy"]
+    model = helper.make_model(helper.make_graph([node], "g", types[:1], types[1:]))
+    model.opset_import[0].version = onnx.defs.onnx_opset_version()
+    return Case("test_small", "static", (op,), model, (((x,), (wanted,)),), 1e-3, 1e-7)
+
+
+def test_wrong_answers_are_seen() -> None:
+    assert judge(small("Relu", np.array([0, 2], np.float32))).outcome == "pass"
+    off = judge(small("Relu", np.array([0, 2.01], np.float32)))
+    assert off.outcome == "wrong" and "1 of 2 elements differ" in off.reason
+    assert judge(small("Relu", np.array([0, 2], np.float64))).outcome == "wrong"
+    assert judge(small("Relu", np.array([[0, 2]], np.float32))).outcome == "wrong"
+    assert judge(small("NoSuchOp", np.array([0, 2], np.float32))).outcome in ("unsupported", "invalid")
+
+
+def test_nan_must_be_nan() -> None:
+    case = small("Relu", np.zeros(2, np.float32))
+    one, nan = np.array([1, 2], np.float32), np.array([1, np.nan], np.float32)
+    assert difference(case, [nan], [nan]) == ""
+    assert difference(case, [one], [nan]) and difference(case, [nan], [one])
+
+
+def test_bad_outcomes_outrank_refusals() -> None:
+    listed: dict[str, tuple[Outcome, str]] = {
+        "static:a": ("unsupported", ""),
+        "static:b": ("wrong", ""),
+    }
+    rows = [Result("static:a", "crash"), Result("static:b", "wrong"), Result("static:c", "pass")]
+    assert [w.split(":")[1] for w in news(rows, listed)[0]] == ["a"]
+    assert "crash" in BAD
