@@ -48,8 +48,9 @@ def _enum(prefix: str, kind: str, tensors: tuple[Tensor, ...]) -> list[str]:
             made += "_"
         seen.add(made)
         shape = ", ".join(map(str, t.shape))
+        kind = _C_TYPES.get(t.dtype.name, "uint8_t")  # codes are bytes
         rows.append(
-            f"  {made} = {n}, /* {_C_TYPES.get(t.dtype.name, 'uint8_t')}[{_comment(shape)}], '{_comment(t.name)}' */"
+            f"  {made} = {n}, /* {kind}[{_comment(shape)}], '{_comment(t.name)}' */"
         )
     count = f"{prefix}_{kind}_COUNT".upper()
     while count in seen:

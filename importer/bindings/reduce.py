@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from smelt.core.dim import product
-from smelt.core.dtype import bool_, i32
+from smelt.core.dtype import bool_, u8
 from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.axes import reduced
 from smelt.importer.call import Build, Call, OnnxOp
@@ -31,7 +31,7 @@ def _reduction(op: str) -> Build:
     def build(c: Call) -> Ref:
         dtype, rank, keep = c.type().dtype, c.type().rank, bool(c.integer("keepdims", 1))
         nothing = bool(c.integer("noop_with_empty_axes", 0))
-        x = c.cast(c.x(), i32) if dtype == bool_ else c.x()  # max of bools is any, min is all
+        x = c.cast(c.x(), u8) if dtype == bool_ else c.x()  # max of bools is any, min is all
         if c.run_time(1):
             return c.cast(reduced(c, op, x, c.x(1), keep, not nothing), dtype)
         axes = c.ints_in("axes", 1)
