@@ -16,12 +16,12 @@ _STORAGE = {"f16": "half", "bf16": "ushort", "bool": "uchar"}
 
 def value_type(d: DType) -> str:
     """The C type that values of d are computed in; floats of 16 bits in float."""
-    return _C_TYPES[d.name]
+    return "uchar" if d.coded else _C_TYPES[d.name]
 
 
 def storage_type(d: DType) -> str:
     """The C type of an element in global memory."""
-    return _STORAGE.get(d.name, _C_TYPES[d.name])
+    return _STORAGE.get(d.name, value_type(d))
 
 
 def unsigned_type(d: DType) -> str:
