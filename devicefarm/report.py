@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from smelt.core.diag import Kind, SmeltError
-from smelt.core.dtype import DTYPES, DType
+from smelt.core.dtype import ALL, DTYPES, DType
 from smelt.devicefarm.budget import infra
 from smelt.devicefarm.measure import Timing, summarize
 
@@ -21,7 +21,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 # DLPack's type codes by our categories; bf16 is the one float with a code of its own
 _CODES = {"int": 0, "uint": 1, "float": 2, "bool": 6}
 DL_CODES: dict[str, tuple[int, int]] = {
-    d.name: (4 if d.name == "bf16" else _CODES[d.category], d.bits) for d in DTYPES.values()
+    d.name: (4 if d.name == "bf16" else _CODES[d.category], d.bits) for d in ALL.values()
 }
 BY_DL_CODE: dict[tuple[int, int], DType] = {DL_CODES[d.name]: d for d in DTYPES.values()}
 
