@@ -123,7 +123,7 @@ def _conv_transpose(c: Call) -> Ref:
     if c.type(1).rank != n + 2:
         raise c.fail(f"input has rank {n + 2}, weight has rank {c.type(1).rank}")
     strides, dilations = _list(c, "strides", n, 1), _list(c, "dilations", n, 1)
-    extra = c.ints("output_padding", (0,) * n)
+    extra: Sequence[int | Dim] = c.ints("output_padding", (0,) * n)
     if len(extra) != n:
         raise c.fail(f"output_padding has {len(extra)} entries for {n} spatial axes")
     kernel, spatial = c.shape(1)[2:], c.shape(0)[2:]
@@ -137,16 +137,16 @@ def _conv_transpose(c: Call) -> Ref:
             for x, s, e, d, k in zip(spatial, strides, extra, dilations, kernel, strict=True)
         ]
         sides = []
-        grown = list(extra)
+        grown = [to_dim(e) for e in extra]
         for a, (f, w) in enumerate(zip(full, wanted, strict=True)):
             total = c.engine.simplify(f - w)
-            if total.is_const and total.const < 0:  # the output is larger than all windows: padded behind
-                grown[a], total = grown[a] - total.const, ZERO
-            c.engine.at_most(f"output_shape of axis {a}", ZERO, total)
+            # an output that is larger than all windows is padded behind
+            grown[a] = c.engine.simplify(grown[a] + dmax(-total, 0))
+            total = c.engine.simplify(dmax(total, 0))
             half = c.engine.simplify(total // 2)
             rest = c.engine.simplify(total - half)
             sides.append((half, rest) if auto == "SAME_UPPER" else (rest, half))
-        extra = tuple(grown)
+        extra = tuple(d.const if d.is_const else d for d in grown)
         begin, end = tuple(b for b, _ in sides), tuple(a for _, a in sides)
     else:
         begin, end = _pads(c, kernel, strides, dilations, check=False)

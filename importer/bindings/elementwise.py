@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from smelt.core.dim import Truth
 from smelt.core.dtype import DTYPES, DType, bool_, i32
 from smelt.core.ir.graph import Ref
 from smelt.importer.call import Build, Call, OnnxOp
@@ -149,8 +150,9 @@ def _bit_cast(c: Call) -> Ref:
 def _prelu(c: Call) -> Ref:
     x, slope = c.x(0), c.x(1)
     rank, shape = c.type(0).rank, c.shape(1)
-    if len(shape) == 1 and rank > 1 and shape[0].const_or_none != 1 and c.shape(0)[-1] != shape[0]:
-        # a plain list of slopes is one per channel in files of old exporters
+    apart = len(shape) == 1 and c.engine.prove_eq(c.shape(0)[-1], shape[0]) is Truth.NO
+    if len(shape) == 1 and rank > 1 and shape[0].const_or_none != 1 and (apart or c.opset < 7):
+        # a plain list of slopes is one per channel before opset 7, and in files of old exporters
         slope = c.builder.reshape(slope, (shape[0], *(1,) * (rank - 2)))
     return c.emit("prelu", x, slope)
 

@@ -282,7 +282,19 @@ def _gather_elements(c: Call) -> Ref:
 
 
 def _gather_nd(c: Call) -> Ref:
-    return c.emit("gather_nd", c.x(0), c.x(1), batch_dims=c.integer("batch_dims", 0))
+    batch, at, rank = c.integer("batch_dims", 0), c.x(1), c.declared_rank()
+    if rank is not None:
+        at = _pointing(c, at, c.type(1).rank + c.type(0).rank - 1 - batch - rank)
+    return c.emit("gather_nd", c.x(0), at, batch_dims=batch)
+
+
+def _pointing(c: Call, at: Ref, length: int) -> Ref:
+    """Indices whose last extent, where it is not static, follows from the ranks around."""
+    shape = c.builder.type_of(at).shape
+    if not shape or shape[-1].is_const:
+        return at
+    c.engine.same("numbers per index", shape[-1], to_dim(length))
+    return c.builder.reshape(at, (*shape[:-1], length))
 
 
 def _scatter_elements(c: Call) -> Ref:
@@ -293,7 +305,8 @@ def _scatter_elements(c: Call) -> Ref:
 
 
 def _scatter_nd(c: Call) -> Ref:
-    return c.emit("scatter_nd", c.x(0), c.x(1), c.x(2), reduction=c.text("reduction", "none"))
+    at = _pointing(c, c.x(1), c.type(1).rank - 1 + c.type(0).rank - c.type(2).rank)
+    return c.emit("scatter_nd", c.x(0), at, c.x(2), reduction=c.text("reduction", "none"))
 
 
 def _one_hot(c: Call) -> Ref:

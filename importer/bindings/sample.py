@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from smelt.core.dim import Dim, product, sym, to_dim
-from smelt.core.dtype import f64, i64
+from smelt.core.dtype import f32, f64, i64
 from smelt.core.ir.graph import Ref
 from smelt.importer.call import Call, OnnxOp
 from smelt.importer.weights import dtype_of
@@ -180,12 +180,6 @@ def _named(c: Call, d: Dim) -> Dim:
     return d if d.is_const or d == sym(str(d)) else c.builder.bind(c.builder.from_dims([d], []), 0, "size")
 
 
-def _constant(c: Call, d: Dim) -> int:
-    if not d.is_const:
-        raise c.unsupported(f"{d} channels, a number that is not static")
-    return d.const
-
-
 def _max_unpool(c: Call) -> Ref:
     """Zeros, with the elements put where their flat indices say."""
     b, shape = c.builder, c.shape(0)
@@ -275,13 +269,30 @@ def _causal_conv(c: Call) -> tuple[Ref, Ref]:
     activation = c.text("activation", "none")
     if activation not in ("none", "silu", "swish"):
         raise c.fail(f"activation '{activation}' is none of none, silu, swish")
-    y = c.emit(
-        "conv", padded, c.x(1), c.optional(2), strides=(1,), dilations=(1,), pads_begin=(ZERO,),
-        pads_end=(ZERO,), group=_constant(c, channels), channels_last=False,
-    )  # fmt: skip
+    if channels.is_const:
+        y = c.emit(
+            "conv", padded, c.x(1), c.optional(2), strides=(1,), dilations=(1,), pads_begin=(ZERO,),
+            pads_end=(ZERO,), group=channels.const, channels_last=False,
+        )  # fmt: skip
+    else:
+        y = _depthwise(c, padded, shape[2])
     y = y if activation == "none" else c.emit("silu", y)
     total = b.type_of(padded).shape[2]
     return y, b.slice_axis(padded, 2, total - before, total)
+
+
+def _depthwise(c: Call, padded: Ref, length: Dim) -> Ref:
+    """y[b, c, t] = bias[c] + the sum over k of weight[c, 0, k] * padded[b, c, t + k]."""
+    b, dtype = c.builder, c.type(0).dtype
+    channels, _, taps = c.shape(1)
+    c.engine.same("channels of input and weight", c.shape(0)[1], channels)
+    c.engine.same("input channels of a filter", c.shape(1)[1], ONE)
+    at = c.emit("add", b.reshape(ramp(c, length), (length, 1)), b.reshape(ramp(c, taps), (1, taps)))
+    wide = f64 if dtype == f64 else f32
+    windows = b.cast(c.emit("gather", padded, at, axis=2), wide)
+    terms = c.emit("mul", windows, b.cast(b.reshape(c.x(1), (1, channels, 1, taps)), wide))
+    y = b.cast(c.emit("reduce_sum", terms, axes=(3,), keepdims=False), dtype)
+    return c.emit("add", y, b.reshape(c.x(2), (1, channels, 1))) if c.has(2) else y
 
 
 def _mel(c: Call) -> Ref:
