@@ -52,9 +52,38 @@ def _matmul_nbits(c: Call) -> Ref:
     group = "" if _is_plain(c, block) else c.x(4)
     if group and not zero:
         zero = b.broadcast_to(b.constant(np.array(1 << (bits - 1), np.uint8)), (columns, blocks))
-    inputs = [c.x(0), packed, scale, zero, group]
-    y = c.emit("matmul_nbits", *inputs, bits=bits, block=block)
+    x = _activations(c, block) if _wants_bytes(c, bits, block) else c.x(0)
+    y = c.emit("matmul_nbits", x, packed, scale, zero, group, bits=bits, block=block)
     return c.emit("add", y, c.x(5)) if c.has(5) else y
+
+
+def _wants_bytes(c: Call, bits: int, block: int) -> bool:
+    """Whether accuracy_level lets ONNX Runtime round activations to bytes, and its kernels have that form:
+    of constant weights with whole zero points whose blocks stand in order."""
+    whole = not c.has(3) or c.type(3).dtype == u8
+    kernel = block >= 32 or bits > 2
+    constant = c.builder.constant_of(c.x(1)) is not None
+    return c.integer("accuracy_level", 0) == 4 and constant and whole and kernel and not c.has(4)
+
+
+def _activations(c: Call, block: int) -> Ref:
+    """Input 0 with each block of its rows rounded to 127 steps on either side of zero."""
+    b, dtype = c.builder, c.type(0).dtype
+    *rows, depth = c.shape(0)
+    blocks = ceildiv(depth, to_dim(block))
+    x = c.cast(c.x(0), f32)
+    if blocks * block != depth:
+        ends = [to_dim(0)] * len(rows)
+        x = c.emit(
+            "pad", x, before=(*ends, to_dim(0)), after=(*ends, blocks * block - depth), mode="constant"
+        )
+    x = b.reshape(x, [*rows, blocks, block])
+    most = c.emit("reduce_max", c.emit("abs", x), axes=(len(rows) + 1,), keepdims=True)
+    zero, steps = c.scalar(0, x), c.scalar(127, x)
+    inverse = c.emit("where", c.emit("equal", most, zero), zero, c.emit("div", steps, most))
+    y = c.emit("mul", c.emit("round", c.emit("mul", x, inverse)), c.emit("div", most, steps))
+    y = b.reshape(y, [*rows, blocks * block])
+    return c.cast(b.slice_axis(y, len(rows), 0, depth), dtype)
 
 
 def _is_plain(c: Call, block: int) -> bool:

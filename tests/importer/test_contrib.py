@@ -254,6 +254,18 @@ def test_matmul_nbits(bits: int, zero: str, k: int) -> None:
     compare(*graph("MatMulNBits", inputs, constant=(1, 2, 3), K=k, N=24, bits=bits, block_size=32), atol=3e-4)
 
 
+FORMS = [(4, 32, 64), (4, 16, 70), (8, 32, 70), (2, 64, 64), (2, 16, 64)]
+
+
+@pytest.mark.parametrize(("bits", "block", "k"), FORMS)
+@pytest.mark.parametrize("zero", ["", "packed"])
+def test_matmul_nbits_of_activations_in_bytes(bits: int, block: int, k: int, zero: str) -> None:
+    inputs = packed(bits, block, k, 24, zero)
+    inputs[0] = np.concatenate([f(2, 2, k), np.zeros((2, 1, k), np.float32)], 1)
+    sizes = {"K": k, "N": 24, "bits": bits, "block_size": block, "accuracy_level": 4}
+    compare(*graph("MatMulNBits", inputs, constant=(1, 2, 3), **sizes), atol=3e-4)
+
+
 def test_matmul_nbits_with_bias_and_groups() -> None:
     inputs = packed(4, 16, 64, 24, "float")  # ONNX Runtime misreads packed zero points of permuted groups
     groups = RNG.permutation(np.arange(64) // 16).astype(np.int32)
