@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from smelt.core.dim import UNKNOWN, Dim
+from smelt.core.dim import UNKNOWN, Dim, Facts
 from smelt.core.dtype import from_numpy
 from smelt.core.ir.graph import Attr, Graph, Module, Node, Ref, TensorType, Value, Weight
 from smelt.core.ops import OPS
@@ -30,22 +32,11 @@ class Workshop:
     def __init__(self, module: Module) -> None:
         self.weights: dict[Ref, Weight] = dict(module.weights)
         self.engine = Engine.of(module)
-        self._learn(module)
+        self.engine.facts = _learned(self.engine.facts, _equalities(module), threading.get_ident())
         self._taken = set(module.weights)
         for graph in module.graphs.values():
             self._taken.update(_names(graph))
         self._counts: dict[str, int] = {}
-
-    def _learn(self, module: Module) -> None:
-        """Equalities that run-time checks of the entry graph make sure of: a node behind a check may lean
-        on it, and passes move nodes towards their users only."""
-        for node in module.main.nodes if "main" in module.graphs else ():
-            left, right = node.attrs.get("left"), node.attrs.get("right")
-            if node.op != "check" or node.attrs.get("relation") != "==":
-                continue
-            assert isinstance(left, Dim) and isinstance(right, Dim)
-            if self.engine.facts.prove_eq(left, right) is UNKNOWN:
-                self.engine.facts = self.engine.facts.with_equal(left, right)
 
     def name(self, base: str) -> str:
         """base, or base_1, base_2, ...: the first that no value or weight has."""
@@ -65,6 +56,28 @@ class Workshop:
         w = Weight(self.name(f"@{name}"), from_numpy(data.dtype), data.shape, data, origin=origin)
         self.weights[w.name] = w
         return w.name
+
+
+def _equalities(module: Module) -> tuple[tuple[Dim, Dim], ...]:
+    """What run-time checks of the entry graph make sure of: a node behind a check may lean on it, and passes
+    move nodes towards their users only."""
+    found = []
+    for node in module.main.nodes if "main" in module.graphs else ():
+        left, right = node.attrs.get("left"), node.attrs.get("right")
+        if node.op == "check" and node.attrs.get("relation") == "==":
+            assert isinstance(left, Dim) and isinstance(right, Dim)
+            found.append((left, right))
+    return tuple(found)
+
+
+@lru_cache(maxsize=16)
+def _learned(facts: Facts, equalities: tuple[tuple[Dim, Dim], ...], thread: int) -> Facts:
+    """The facts with what is not implied yet. Kept from pass to pass with the proofs inside, which are half
+    the time of a graph of many symbols; `thread`, because these serve one thread at a time."""
+    for left, right in equalities:
+        if facts.prove_eq(left, right) is UNKNOWN:
+            facts = facts.with_equal(left, right)
+    return facts
 
 
 class Editor:
@@ -166,9 +179,7 @@ class Editor:
 
     # ------------------------------------------------------------ changing
 
-    def emit(
-        self, op: str, inputs: Sequence[Ref], attrs: Attrs | None = None, origin: str = ""
-    ) -> Ref:
+    def emit(self, op: str, inputs: Sequence[Ref], attrs: Attrs | None = None, origin: str = "") -> Ref:
         """A node with one output in front of the cursor; its type is inferred."""
         (ref,) = self.emit_all(op, inputs, attrs, origin)
         return ref
@@ -419,9 +430,7 @@ def edit_module(module: Module, change: EditFn, *, fused: bool = False) -> Modul
     """The module after `change` ran on every graph and on the regions of its control flow (inner ones
     first), without the weights that nothing uses any more. fused: regions of fused nodes as well."""
     shop = Workshop(module)
-    graphs = {
-        name: _edit(shop, graph, {}, change, fused) for name, graph in module.graphs.items()
-    }
+    graphs = {name: _edit(shop, graph, {}, change, fused) for name, graph in module.graphs.items()}
     used = {r for g in graphs.values() for r in captured(g)}
     weights = {name: w for name, w in shop.weights.items() if name in used}
     return module.with_(graphs=graphs, weights=MappingProxyType(weights))
