@@ -10,6 +10,7 @@ from smelt.core.dtype import DType, bf16, f16, f32, i32, i64
 from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.conv import conv_of
 from smelt.importer.bindings.elementwise import same
+from smelt.importer.bindings.indices import inside
 from smelt.importer.call import Build, Call, OnnxOp
 
 MS = "com.microsoft"
@@ -63,9 +64,11 @@ def _embed_layer_norm(c: Call) -> tuple[Ref, ...]:
     """Norm of word + position + segment embeddings; output 1 counts the mask's ones, output 2 is the sum."""
     b = c.builder
     length = c.shape(0)[1]
+    inside(c, c.x(0), c.shape(2)[0], "input_ids' element")
     total = c.emit("gather", c.x(2), c.x(0), axis=0)
     places = c.x(3)
     if c.has(8):
+        inside(c, c.x(8), b.type_of(places).shape[0], "position_ids' element")
         position = c.emit("gather", places, c.x(8), axis=0)
     else:
         c.engine.at_most("sequence length and position embeddings", length, b.type_of(places).shape[0])
@@ -73,6 +76,7 @@ def _embed_layer_norm(c: Call) -> tuple[Ref, ...]:
     if c.has(4):
         if not c.has(1):
             raise c.fail("segment_embedding without segment_ids")
+        inside(c, c.x(1), c.shape(4)[0], "segment_ids' element")
         total = c.emit("add", total, c.emit("gather", c.x(4), c.x(1), axis=0))
     total = c.emit("add", total, position)
     y = _normed(c, "layer_norm", total, c.x(5), c.x(6))
@@ -216,8 +220,6 @@ def rotate(c: Call, x: Ref, cos: Ref, sin: Ref, interleaved: bool) -> Ref:
 
 def _rotary(c: Call) -> Ref:
     """x [B, S, heads * size] or [B, heads, S, size], positions [B, S] or one offset, caches [max, half]."""
-    if c.integer("is_packed_batching", 0):
-        raise c.unsupported("is_packed_batching")
     b, x = c.builder, c.x(0)
     shape = c.shape(0)
     half = c.shape(2)[1]

@@ -29,8 +29,8 @@ def attend(
     allowed: Ref = "",
     bias: Sequence[Ref] = (),
     sink: Ref = "",
-) -> Ref:
-    """softmax(scale * q k' + bias) v, as [B, H, S, size of v].
+) -> tuple[Ref, Ref, Ref]:
+    """softmax(scale * q k' + bias) v, as [B, H, S, size of v]; scores [B, H, S, T] before softmax and after.
 
     q [B, H, S, D], k [B, G, T, D], v [B, G, T, E] where G divides H; allowed: bool, bias: floats, each
     broadcast over [B, H, S, T]; every row has an allowed position. sink [H]: a score of its own per head
@@ -48,6 +48,7 @@ def attend(
         s = c.emit("mul", c.emit("tanh", c.emit("div", s, c.scalar(softcap, s))), c.scalar(softcap, s))
     for term in bias:
         s = c.emit("add", s, c.cast(term, wide(dtype)))
+    before = c.cast(s, dtype)
     if allowed:
         s = c.emit("where", allowed, s, c.scalar(-math.inf, s))
     if sink:
@@ -56,9 +57,9 @@ def attend(
         p = b.slice_axis(p, 3, 1, columns + 1)
     else:
         p = c.emit("softmax", s, axis=3)
-    p = b.reshape(c.cast(p, dtype), (*of_group, columns))
-    y = c.emit("matmul", p, v)
-    return b.reshape(y, (batch, heads, rows, b.type_of(v).shape[3]))
+    p = c.cast(p, dtype)
+    y = c.emit("matmul", b.reshape(p, (*of_group, columns)), v)
+    return b.reshape(y, (batch, heads, rows, b.type_of(v).shape[3])), before, p
 
 
 def steps(c: Call, n: Dim) -> Ref:
@@ -131,11 +132,15 @@ def _padding(c: Call, i: int, batch: Dim, rows: Dim, columns: Dim, like: Ref) ->
     at = c.cast(b.reshape(steps(c, columns), (1, 1, 1, columns)), b.type_of(mask).dtype)
     if b.compare_dims(shape[0], batch):
         return _filtered(c, c.emit("less", at, b.reshape(mask, (batch, 1, 1, 1))), like)
-    if not b.compare_dims(shape[0], batch * 2):
-        raise c.unsupported(f"a mask of {shape[0]} entries for a batch of {batch}")
+    c.engine.at_most("batch and mask entries", batch, shape[0])
+    c.engine.at_most("mask entries and twice the batch", shape[0], batch * 2)
     ends, starts = (
-        b.reshape(b.slice_axis(mask, 0, batch * h, batch * (h + 1)), (batch, 1, 1, 1)) for h in (0, 1)
+        b.reshape(b.slice_axis(mask, 0, first, first + batch), (batch, 1, 1, 1))
+        for first in (ZERO, shape[0] - batch)
     )
+    if not b.compare_dims(shape[0], batch * 2):  # whether there are starts is seen when the model runs
+        sizes = [b.from_dims([d], ()) for d in (shape[0], batch)]
+        starts = c.emit("where", c.emit("greater", *sizes), starts, c.scalar(0, starts))
     inside = c.emit("and", c.emit("less", at, ends), c.emit("greater_equal", at, starts))
     return _filtered(c, inside, like)
 
@@ -209,7 +214,7 @@ def _with_past(
     if c.has(mask):
         terms.append(_padding(c, mask, batch, rows, columns, q))
     allowed = _causal(c, rows, columns) if c.integer("unidirectional", 0) else ""
-    y = attend(c, q, k, v, scale=_scale(c, size, q), allowed=allowed, bias=terms)
+    y, _, _ = attend(c, q, k, v, scale=_scale(c, size, q), allowed=allowed, bias=terms)
     return (join_heads(c, y), *outputs)
 
 
@@ -221,26 +226,21 @@ def _multi_head(c: Call) -> tuple[Ref, ...]:
     for i, what in ((8, "past_sequence_length"), (9, "cache_indirection")):
         if c.has(i):
             raise c.unsupported(f"input '{what}'")
-    if c.wants(3):
-        raise c.unsupported("the scores as an output")
     b = c.builder
     heads = _heads(c)
     q, k, v = _packed_inputs(c, heads)
-    outputs: list[Ref] = []
     if c.has(6) != c.has(7):
         raise c.fail("past_key and past_value go together")
     if c.has(6):
         k, v = (c.emit("concat", c.x(i), n, axis=2) for i, n in ((6, k), (7, v)))
-    if c.wants(1) or c.wants(2):
-        outputs = [k, v]
     batch, _, rows, size = b.type_of(q).shape
     columns = b.type_of(k).shape[2]
     terms = [c.x(5)] if c.has(5) else []
     if c.has(4):
         terms.append(_padding(c, 4, batch, rows, columns, q))
     allowed = _causal(c, rows, columns) if c.integer("unidirectional", 0) else ""
-    y = attend(c, q, k, v, scale=_scale(c, size, q), allowed=allowed, bias=terms)
-    return (join_heads(c, y), *outputs)
+    y, scores, _ = attend(c, q, k, v, scale=_scale(c, size, q), allowed=allowed, bias=terms)
+    return (join_heads(c, y), k, v, scores)
 
 
 def _packed_inputs(c: Call, heads: int) -> tuple[Ref, Ref, Ref]:
@@ -284,7 +284,7 @@ def _unpacked(c: Call, x: Ref, part: int) -> Ref:
 
 # ---------------------------------------------------------------- GroupQueryAttention
 
-REFUSED_INPUTS = {12: "k_scale", 13: "v_scale", 14: "q_norm_weight", 15: "k_norm_weight"}
+REFUSED_INPUTS = {12: "k_scale", 13: "v_scale"}
 
 
 def _group_query(c: Call) -> tuple[Ref, ...]:
@@ -296,8 +296,6 @@ def _group_query(c: Call) -> tuple[Ref, ...]:
     for i, what in REFUSED_INPUTS.items():
         if c.has(i):
             raise c.unsupported(f"input '{what}'")
-    if c.wants(3) or c.integer("qk_output", 0):
-        raise c.unsupported("the scores as an output")
     if c.integer("sliding_window_cache", 0) or c.text("k_quant_type", "NONE") != "NONE":
         raise c.unsupported("a sliding or quantised cache")
     b = c.builder
@@ -305,6 +303,8 @@ def _group_query(c: Call) -> tuple[Ref, ...]:
     if heads % groups:
         raise c.fail(f"{heads} heads for {groups} groups of keys")
     q, k, v = _query_key_value(c, heads, groups)
+    if c.has(14) or c.has(15):
+        q, k = (_head_norm(c, x, i) for x, i in ((q, 14), (k, 15)))
     batch, _, rows, size = b.type_of(q).shape
     (total,) = b.dims_of(c.x(6), "total_sequence_length")
     before = _past_lengths(c, batch, rows, total)
@@ -313,15 +313,30 @@ def _group_query(c: Call) -> tuple[Ref, ...]:
     keys, values = (_appended(c, i, n, before, total) for i, n in ((3, k), (4, v)))
     outputs = (keys, values)
     keys, values = (b.slice_axis(x, 2, 0, total) for x in (keys, values))
-    y = attend(
+    allowed = _window(c, before, batch, rows, total)
+    y, *scores = attend(
         c, q, keys, values,
         scale=_scale(c, size, q),
         softcap=c.number("softcap", 0.0),
-        allowed=_window(c, before, batch, rows, total),
+        allowed=allowed,
         bias=[b.slice_axis(c.x(10), 3, 0, total)] if c.has(10) else [],
         sink=_sink(c, heads, q),
     )  # fmt: skip
-    return (join_heads(c, y), *outputs)
+    which = c.integer("qk_output", 0)
+    if c.wants(3) and which not in (1, 2):
+        raise c.fail(f"output_qk is asked for and qk_output is {which}, wanted 1 or 2")
+    if which == 1:  # zero where the row does not look
+        scores[0] = c.emit("where", allowed, scores[0], c.scalar(0, scores[0]))
+    return (join_heads(c, y), *outputs, scores[which - 1])
+
+
+def _head_norm(c: Call, x: Ref, i: int) -> Ref:
+    """x [B, H, S, size] divided by the root of the mean square of each row, times input i [size]."""
+    dtype = c.builder.type_of(x).dtype
+    to = wide(dtype)
+    epsilon = c.number("qk_norm_epsilon", 1e-6)
+    y = c.emit("rms_norm", c.cast(x, to), c.cast(c.x(i), to), axis=3, epsilon=epsilon)
+    return c.cast(y, dtype)
 
 
 def _query_key_value(c: Call, heads: int, groups: int) -> tuple[Ref, Ref, Ref]:
@@ -360,7 +375,7 @@ def _rotated(c: Call, parts: Sequence[Ref], before: Ref, rows: Dim) -> tuple[Ref
     b = c.builder
     (batch,) = b.type_of(before).shape
     if c.has(9):
-        places = c.x(9)
+        places = _given_places(c, rows)
     else:
         places = c.emit("add", b.reshape(before, (batch, 1)), b.reshape(steps(c, rows), (1, rows)))
     tables = []
@@ -369,6 +384,19 @@ def _rotated(c: Call, parts: Sequence[Ref], before: Ref, rows: Dim) -> tuple[Ref
         tables.append(b.reshape(t, (b.type_of(t).shape[0], 1, rows, c.shape(i)[1])))
     interleaved = bool(c.integer("rotary_interleaved", 0))
     return tuple(rotate(c, x, tables[0], tables[1], interleaved) for x in parts)
+
+
+def _given_places(c: Call, rows: Dim) -> Ref:
+    """Input position_ids [B, S]. Of several rows the operator reads the first entry alone."""
+    b, ids = c.builder, c.x(9)
+    if b.compare_dims(rows, ONE):
+        return ids
+    first = b.slice_axis(b.slice_axis(ids, 0, 0, 1), 1, 0, 1)
+    run = c.emit("add", first, c.cast(b.reshape(steps(c, rows), (1, rows)), b.type_of(ids).dtype))
+    if b.compare_dims(rows, ONE) is False:
+        return run
+    single = c.emit("equal", b.from_dims([rows], (1, 1)), c.scalar(1, b.from_dims([rows], (1, 1))))
+    return c.emit("where", single, ids, run)
 
 
 def _appended(c: Call, past: int, new: Ref, before: Ref, total: Dim) -> Ref:
@@ -388,12 +416,16 @@ def _appended(c: Call, past: int, new: Ref, before: Ref, total: Dim) -> Ref:
 
 
 def _window(c: Call, before: Ref, batch: Dim, rows: Dim, total: Dim) -> Ref:
-    """bool [B, 1, S, T]: at most the row's own position, and within the local window."""
+    """bool [B, 1, S, T]: at most the row's own position (causal), else of the batch's own length; and within
+    the local window."""
     b = c.builder
     window = c.integer("local_window_size", -1)
-    if not c.integer("causal", 1):
-        raise c.unsupported("causal=0")
     at = b.reshape(steps(c, total), (1, 1, 1, total))
+    if not c.integer("causal", 1):
+        if window >= 0:
+            raise c.fail(f"local_window_size is {window} and causal is 0")
+        ends = c.emit("add", before, b.from_dims([rows], (1,)))
+        return c.emit("less", at, b.reshape(ends, (batch, 1, 1, 1)))
     own = c.emit("add", b.reshape(before, (batch, 1, 1, 1)), b.reshape(steps(c, rows), (1, 1, rows, 1)))
     allowed = c.emit("less_equal", at, own)
     if window < 0:

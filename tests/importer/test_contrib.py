@@ -291,8 +291,9 @@ def test_gather_block_quantized(bits: int, zero: bool) -> None:
 
 def test_what_is_not_done_is_refused_by_name() -> None:
     inputs = grouped(1, [7, 7], 7, 6)
-    model, _ = graph("GroupQueryAttention", inputs, outputs=3, num_heads=H, kv_num_heads=2, causal=0)
-    with pytest.raises(SmeltError, match="causal=0") as e:
+    attrs = {"num_heads": H, "kv_num_heads": 2, "sliding_window_cache": 1}
+    model, _ = graph("GroupQueryAttention", inputs, outputs=3, **attrs)
+    with pytest.raises(SmeltError, match="sliding") as e:
         import_model(model)
     assert e.value.kind == "unsupported"
 
