@@ -342,6 +342,40 @@ def _requantize(g: Editor, n: Node) -> Ref | None:
     return g.emit("quantize", (n.inputs[0], inverse, *n.inputs[2:]), {**n.attrs, "reciprocal": True})
 
 
+@rule("quantize")
+def _rescale(g: Editor, n: Node) -> Ref | None:
+    # quantize(dequantize(integer sum, s), t)  -->  quantize(sum, s / t): the one factor of ONNX Runtime's
+    # integer kernels, rounded as often, so that sums next to the middle of two steps go the same way
+    d = g.made_by(n.inputs[0], "dequantize")
+    if d is None or n.attrs.get("reciprocal", False) or any(d.inputs[2:]):
+        return None
+    own, step = g.array(d.inputs[1]), g.array(n.inputs[1])
+    vectors = {m.attr("axis") for m, a in ((d, own), (n, step)) if a is None or a.ndim}
+    vectors |= {n.attr("axis") for r in n.inputs[2:] if r and g.type_of(r).rank}
+    if own is None or step is None or len(vectors) > 1 or g.type_of(d.inputs[0]).dtype != i32:
+        return None
+    factor = own.astype(np.float32) / step.astype(np.float32)
+    if not np.isfinite(factor).all():
+        return None
+    acc = g.emit("cast", (d.inputs[0],), {"to": f32})
+    attrs = {**n.attrs, "axis": next(iter(vectors), -1), "reciprocal": True}
+    return g.emit("quantize", (acc, g.constant(factor, "step"), *n.inputs[2:]), attrs)
+
+
+@rule("quantize")
+def _saturated(g: Editor, n: Node) -> Ref | None:
+    # quantize(relu(x), s, lowest zero point)  -->  quantize(x, s, lowest zero point): it saturates there
+    r, to = g.made_by(n.inputs[0], "relu"), n.output.type.dtype
+    if r is None or len(n.inputs) < 3 or g.scalar(n.inputs[2]) != np.iinfo(to.numpy).min:
+        return None
+    step = g.array(n.inputs[1])
+    return (
+        g.emit("quantize", (r.inputs[0], *n.inputs[1:]), n.attrs)
+        if step is not None and (step > 0).all()
+        else None
+    )
+
+
 def _from_sums(g: Editor, ref: Ref, depth: int) -> bool:
     """Whether a value is a simple function of an integer sum, whose last bit means nothing."""
     n = g.maker(ref)
@@ -353,7 +387,8 @@ def _from_sums(g: Editor, ref: Ref, depth: int) -> bool:
 
 
 RULES: tuple[Rule, ...] = (
-    _requantize, _quantize_again, _move_bytes, _concat_bytes, _integer_conv, _integer_matmul, _spelt_matmul,
+    _saturated, _rescale, _requantize, _quantize_again, _move_bytes, _concat_bytes, _integer_conv,
+    _integer_matmul, _spelt_matmul,
 )  # fmt: skip
 
 

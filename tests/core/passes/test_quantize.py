@@ -162,3 +162,18 @@ def test_dynamic_quantisation() -> None:
         net.model(y, x=["n", "m", 12]), {"x": RNG.uniform(-3, 5, (2, 3, 12)).astype(np.float32)}, 1e-3
     )
     assert "matmul_dot4" in ops(module)
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_sums_between_two_steps_are_rounded_as_integer_kernels_round_them(relu: bool) -> None:
+    """0.1 * 0.1 / 0.02 is a half but for its rounding: every odd sum is next to the middle of two steps."""
+    net = Net()
+    x = net.qdq("x", 0.1, 128)
+    w = net.weight(s8(8, 4, 3, 3) // 16, np.array(0.1, np.float32), np.array(0, np.int8))
+    y = net.op("Conv", x, w, pads=[1] * 4)
+    m = net.model(net.qdq(net.op("Relu", y) if relu else y, 0.02, 0 if relu else 128), x=["n", 4, "h", "w"])
+    session = onnxruntime.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"])
+    feeds = {"x": RNG.uniform(-0.5, 0.5, (2, 4, 9, 8)).astype(np.float32)}
+    module = optimised(m)
+    np.testing.assert_array_equal(run_module(module, feeds, OPS)[0], session.run(None, feeds)[0])
+    assert not {"relu", "clip"} & set(ops(module)) and ops(module).count("dequantize") == 1
