@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,8 @@ class Store:
     known: dict[Ref, Known] = field(default_factory=dict)
     origins: dict[Ref, str] = field(default_factory=dict)
     same: dict[tuple[str, tuple[int, ...], bytes], Ref] = field(default_factory=dict)
+    producers: dict[Ref, Node] = field(default_factory=dict)
+    compounds: dict[Ref, Any] = field(default_factory=dict)  # sequences and optionals (importer/sequences.py)
     values: int = 0
 
     def new_value(self) -> Ref:
@@ -113,7 +116,9 @@ class GraphBuilder:
     # ------------------------------------------------------------ what is known of a ref
 
     def type_of(self, ref: Ref) -> TensorType:
-        """The type of a ref, under everything known so far."""
+        """The type of a ref, under everything known so far. An error for a sequence or an optional."""
+        if ref in self.store.compounds:
+            raise self.engine.fail(f"found {self.store.compounds[ref]} where a tensor is wanted")
         return self.engine.simplify_type(self.store.types[ref])
 
     def known_of(self, ref: Ref) -> Known | None:
@@ -148,6 +153,10 @@ class GraphBuilder:
             return self.store.weights[ref].array()
         found = self.store.known.get(ref)
         return None if found is None else kn.to_array(found, self.store.types[ref].dtype)
+
+    def producer(self, ref: Ref) -> Node | None:
+        """The node that makes a ref; None for inputs, weights, and known sizes."""
+        return self.store.producers.get(ref)
 
     def arg(self, ref: Ref) -> Arg | None:
         """What a type rule sees of a ref."""
@@ -220,7 +229,9 @@ class GraphBuilder:
         for v in outputs:
             self.store.types[v.name] = v.type
         real = tuple(self.real(r) for r in inputs)
-        self.nodes.append(Node(op, real, outputs, MappingProxyType(dict(attrs)), regions, self.engine_node()))
+        node = Node(op, real, outputs, MappingProxyType(dict(attrs)), regions, self.engine_node())
+        self.nodes.append(node)
+        self.store.producers.update((v.name, node) for v in outputs)
         return tuple(v.name for v in outputs)
 
     def engine_node(self) -> str:
@@ -256,6 +267,7 @@ class GraphBuilder:
 
     def real(self, ref: Ref) -> Ref:
         """A ref that a node may read: known sizes become a `from_dims` node here."""
+        assert ref not in self.store.compounds, ref
         if ref not in self._virtual:
             return ref
         b: GraphBuilder | None = self

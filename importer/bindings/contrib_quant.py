@@ -11,6 +11,7 @@ from smelt.core.dtype import f32, u8
 from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.contrib import MS
 from smelt.importer.bindings.conv import pool_of
+from smelt.importer.bindings.indices import inside
 from smelt.importer.bindings.quant import dynamic_quantize, requantized, scaled
 from smelt.importer.call import Build, Call, OnnxOp
 
@@ -107,6 +108,8 @@ def _gather_block_quantized(c: Call) -> Ref:
         raise c.unsupported("gather_axis that is not the first or quantize_axis that is not the last")
     if block < 16 or block & (block - 1):
         raise c.fail(f"block_size is {block}, wanted a power of two of 16 or more")
+
+    inside(c, c.x(1), c.shape(0)[0], "index of axis 0")
 
     def rows(i: int) -> Ref:
         return c.emit("gather", c.x(i), c.x(1), axis=0)

@@ -9,6 +9,7 @@ from smelt.core.dim import Dim, ceildiv, dmax, dmin, to_dim
 from smelt.core.dtype import bool_, i64
 from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.axes import chosen, count, mask, sliced, spread
+from smelt.importer.bindings.indices import inside, inside_each
 from smelt.importer.call import Build, Call, OnnxOp
 
 ONE, ZERO = to_dim(1), to_dim(0)
@@ -238,13 +239,11 @@ def _gather(c: Call) -> Ref:
     """A gather; one element or a run of them is a slice."""
     x, shape = c.x(0), c.shape(0)
     axis = c.axis(c.integer("axis", 0), len(shape))
-    at = c.builder.constant_of(c.x(1))
-    if at is not None and at.size and shape[axis].is_const:
-        n = shape[axis].const
-        if at.min() < -n or at.max() >= n:
-            raise c.fail(f"indices from {at.min()} to {at.max()} do not fit axis {axis} of {n} elements")
+    if c.builder.constant_of(c.x(1)) is not None:
+        inside(c, c.x(1), shape[axis], f"index of axis {axis}")
     run = _run(c, shape[axis])
     if run is None:
+        inside(c, c.x(1), shape[axis], f"index of axis {axis}")
         return c.emit("gather", x, c.x(1), axis=axis)
     part = c.builder.slice_axis(x, axis, *run)
     if c.type(1).rank == 0:
@@ -278,14 +277,25 @@ def _run(c: Call, extent: Dim) -> tuple[Dim, Dim] | None:
 
 
 def _gather_elements(c: Call) -> Ref:
-    return c.emit("gather_elements", c.x(0), c.x(1), axis=c.axis(c.integer("axis", 0), c.type(0).rank))
+    axis = c.axis(c.integer("axis", 0), c.type(0).rank)
+    inside(c, c.x(1), c.shape(0)[axis], f"index of axis {axis}")
+    return c.emit("gather_elements", c.x(0), c.x(1), axis=axis)
 
 
 def _gather_nd(c: Call) -> Ref:
     batch, at, rank = c.integer("batch_dims", 0), c.x(1), c.declared_rank()
     if rank is not None:
         at = _pointing(c, at, c.type(1).rank + c.type(0).rank - 1 - batch - rank)
+    _all_inside(c, at, batch)
     return c.emit("gather_nd", c.x(0), at, batch_dims=batch)
+
+
+def _all_inside(c: Call, at: Ref, batch: int) -> None:
+    """Each number of an index is a position on its axis; shapes that do not fit are the type rule's."""
+    depth = (c.builder.type_of(at).shape or (ZERO,))[-1]
+    extents = c.shape(0)[batch:]
+    if depth.is_const and depth.const <= len(extents):
+        inside_each(c, at, extents[: depth.const], "index of axis")
 
 
 def _pointing(c: Call, at: Ref, length: int) -> Ref:
@@ -299,6 +309,7 @@ def _pointing(c: Call, at: Ref, length: int) -> Ref:
 
 def _scatter_elements(c: Call) -> Ref:
     axis = c.axis(c.integer("axis", 0), c.type(0).rank)
+    inside(c, c.x(1), c.shape(0)[axis], f"index of axis {axis}")
     return c.emit(
         "scatter_elements", c.x(0), c.x(1), c.x(2), axis=axis, reduction=c.text("reduction", "none")
     )
@@ -306,6 +317,7 @@ def _scatter_elements(c: Call) -> Ref:
 
 def _scatter_nd(c: Call) -> Ref:
     at = _pointing(c, c.x(1), c.type(1).rank - 1 + c.type(0).rank - c.type(2).rank)
+    _all_inside(c, at, 0)
     return c.emit("scatter_nd", c.x(0), at, c.x(2), reduction=c.text("reduction", "none"))
 
 

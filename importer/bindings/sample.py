@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from smelt.core.dim import Dim, product, sym, to_dim
 from smelt.core.dtype import f32, f64, i64
 from smelt.core.ir.graph import Ref
+from smelt.importer.bindings.indices import inside
 from smelt.importer.call import Call, OnnxOp
 from smelt.importer.weights import dtype_of
 
@@ -192,6 +193,7 @@ def _max_unpool(c: Call) -> Ref:
     total = c.engine.simplify(product(made))
     zeros = b.broadcast_to(c.scalar(0, c.x(0)), (total,))
     values, at = (b.reshape(c.x(i), (product(shape),)) for i in (0, 1))
+    inside(c, at, total, "index of the output", wraps=False)
     flat = c.emit("scatter_elements", zeros, c.cast(at, i64), values, axis=0, reduction="none")
     y = b.reshape(flat, made)
     if not c.has(2):

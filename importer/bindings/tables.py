@@ -10,6 +10,7 @@ import numpy as np
 from smelt.core.dim import dmax, product
 from smelt.core.dtype import f32, i64
 from smelt.core.ir.graph import Ref
+from smelt.importer.bindings.indices import inside
 from smelt.importer.call import Build, Call, OnnxOp
 
 ML = "ai.onnx.ml"
@@ -77,6 +78,7 @@ def _array_features(c: Call) -> Ref:
     b, rank = c.builder, c.type(0).rank
     at = b.reshape(c.cast(c.x(1), i64), (c.engine.simplify(product(c.shape(1))),))
     x = b.reshape(c.x(0), (1, c.shape(0)[0])) if rank == 1 else c.x(0)
+    inside(c, at, c.shape(0)[-1], "index of the last axis", wraps=False)
     return c.emit("gather", x, at, axis=max(rank, 2) - 1)
 
 

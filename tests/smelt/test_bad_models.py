@@ -112,9 +112,9 @@ def test_gather_from_an_empty_axis(tmp_path: Path) -> None:
     x, i = np.ones((0, 3), np.float32), np.zeros(2, np.int64)
     fails(session, {"x": x, "i": i}, "axis 0", "no elements")
     assert session.run(None, {"x": x, "i": i[:0]})[0].shape == (0, 3)
-    far = np.array([5, -100, 2**62, -(2**62)])
-    (y,) = session.run(None, {"x": np.array([[1, 2, 3], [4, 5, 6]], np.float32), "i": far})
-    np.testing.assert_array_equal(y, [[4, 5, 6], [1, 2, 3], [4, 5, 6], [1, 2, 3]])
+    x = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
+    (y,) = session.run(None, {"x": x, "i": np.array([-1, -2, 1, 0])})
+    np.testing.assert_array_equal(y, x[[1, 0, 1, 0]])
 
 
 def test_scatter_indices_stay_inside(tmp_path: Path) -> None:

@@ -1,0 +1,140 @@
+"""Indices that a model reads or writes at: proved to be inside, or checked when the model runs.
+
+Kernels clamp what they index by, so nothing is ever touched outside. What is wrong is told nevertheless: the
+one index that lies furthest out is found by a reduction, bound to a symbol, and compared with the extent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from smelt.core.dim import Dim, Truth, dmax, product, to_dim
+from smelt.core.dtype import i64
+from smelt.core.ir.graph import Attr, Ref
+from smelt.importer.builder import GraphBuilder
+from smelt.importer.call import Call
+from smelt.importer.ranges import span
+
+ZERO, ONE = to_dim(0), to_dim(1)
+FAR = 2**62 - 1
+"""What the order of indices by their distance can tell apart."""
+MANY = 64
+"""Elements that are sizes and are compared one by one before the model runs."""
+FEW = 2
+"""Elements that are read one by one, without a reduction."""
+
+
+def inside(c: Call, at: Ref, extent: Dim, what: str, wraps: bool = True) -> None:
+    """Every element of `at` is a position on an axis of that extent, negative ones counted from its end
+    (where they `wrap`). What cannot be proved is checked at run time. what: 'index of axis 0'."""
+    if not _proved(c, at, extent, what, wraps):
+        count = product(c.builder.type_of(at).shape)
+        if count.is_const and count.const <= FEW:
+            flat = c.builder.reshape(at, (count,))
+            for k in range(count.const):
+                _compare(c, _bound(c.builder, flat, k), extent, what, wraps)
+        else:
+            _compare(c, _furthest(c, at, tuple(range(c.builder.type_of(at).rank)), 0), extent, what, wraps)
+
+
+def inside_each(c: Call, at: Ref, extents: Sequence[Dim], what: str) -> None:
+    """The same for tuples of indices along the last axis, one for each extent."""
+    b = c.builder
+    rank = b.type_of(at).rank
+    columns = [b.slice_axis(at, rank - 1, k, k + 1) for k in range(len(extents))]
+    if rank == 1:
+        for k, x in enumerate(columns):
+            inside(c, x, extents[k], f"{what} {k}")
+        return
+    open_ = [k for k, x in enumerate(columns) if not _proved(c, x, extents[k], f"{what} {k}", True)]
+    for k in open_:
+        _compare(c, _furthest(c, at, tuple(range(rank - 1)), k), extents[k], f"{what} {k}", True)
+
+
+# ---------------------------------------------------------------- before the model runs
+
+
+def _proved(c: Call, at: Ref, extent: Dim, what: str, wraps: bool) -> bool:
+    """Whether nothing is left to check: all elements are known, or where they come from says enough."""
+    b = c.builder
+    if any(d == ZERO for d in b.type_of(at).shape):
+        return True
+    low, high = span(b, at)
+    engine = c.engine
+    least = -extent if wraps else ZERO
+    if b.constant_of(at) is not None:
+        assert low is not None and high is not None
+        if extent.is_const and not (least.const <= low.const and high.const < extent.const):
+            raise c.fail(
+                f"{what}: the indices reach from {low} to {high}, "
+                f"those of {extent} elements from {least} to {extent - 1}"
+            )
+        if _sure(c, at):
+            engine.at_most(f"{what}, the number of elements that it needs", high + 1, extent)
+            engine.at_most(f"{what}, the number of elements that it needs", -low, extent)
+            return True
+    if low is None or high is None:
+        return False
+    if engine.prove_le(least, low) is Truth.YES and engine.prove_le(high + 1, extent) is Truth.YES:
+        return True
+    found = b.known_of(at)
+    known = [] if found is None else [e for e in found.reshape(-1) if isinstance(e, Dim)]
+    if found is None or not 0 < found.size == len(known) <= MANY:
+        return False
+    for e in known:
+        engine.at_most(f"{what} behind the last", e + 1, extent)
+        engine.at_most(f"{what} before the first", least, e)
+    b.flush_checks()
+    return True
+
+
+def _sure(c: Call, at: Ref) -> bool:
+    """There are elements at all, so that each of them is really asked for."""
+    return all((c.engine.bounds(d)[0] or 0) > 0 for d in c.builder.type_of(at).shape)
+
+
+# ---------------------------------------------------------------- while the model runs
+
+
+def _furthest(c: Call, at: Ref, axes: tuple[int, ...], index: int) -> Dim:
+    """The element that lies furthest out, negative ones as far as they wrap.
+
+    # 0, -1, 1, -2, 2, -3, ..   -->  0, 1, 2, 3, 4, 5, ..     of which the greatest is taken
+    """
+    b = c.builder
+    x = b.cast(at, i64)
+    x = b.emit("clip", [x, b.scalar(-FAR - 1, x), b.scalar(FAR, x)])
+    twice = b.emit("add", [x, x])
+    order = b.emit("where", [b.emit("less", [x, b.scalar(0, x)]), b.emit("bit_not", [twice]), twice])
+    top = b.emit("reduce_max", [order], {"axes": axes, "keepdims": False})
+    if not all((c.engine.bounds(d)[0] or 0) > 0 for d in b.type_of(at).shape):
+        top = b.emit("max", [top, b.scalar(0, top)])  # the greatest of none
+    d = _bound(b, top, index, 0)
+    return (d // 2) * (1 - d % 2 * 2) - d % 2
+
+
+def _bound(b: GraphBuilder, ref: Ref, index: int, low: int = -(2**63)) -> Dim:
+    """A fresh symbol for an element, whatever it is."""
+    name = b.engine.unique("index")
+    d = b.engine.fresh(name, low)
+    attrs: dict[str, Attr] = {
+        "symbol": name, "index": index, "low": to_dim(low), "high": to_dim(2**63 - 1),
+    }  # fmt: skip
+    b.append("bind", (ref,), attrs, ())
+    return d
+
+
+def _compare(c: Call, at: Dim, extent: Dim, what: str, wraps: bool) -> None:
+    where = f"node '{c.engine.node}' ({c.engine.op}): " if c.engine.node else ""
+    top = f"{where}{what} is {{got}}, expected at most {{want}}"
+    floor = f"{where}{what} is {{want}}, expected at least {{got}}"
+    _check(c.builder, at, c.engine.simplify(dmax(extent - 1, 0)), top)  # of no elements, 0 is the furthest
+    _check(c.builder, -extent if wraps else ZERO, at, floor)
+
+
+def _check(b: GraphBuilder, left: Dim, right: Dim, text: str) -> None:
+    attrs: dict[str, Attr] = {"left": left, "relation": "<=", "right": right, "text": text}
+    b.append("check", (), attrs, ())
+
+
+__all__ = ["inside", "inside_each"]
