@@ -12,11 +12,12 @@ import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 
 from smelt.core.diag import Problem, SmeltError, invalid
-from smelt.core.ir.graph import Ref, TensorType
+from smelt.core.ir.graph import Ref
 from smelt.importer import bindings
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call
 from smelt.importer.load import guard, label, opsets, ordered
+from smelt.importer.sequences import Listed, Maybe, Packed, compound_of
 from smelt.importer.weights import ONNX_OF, dense, weight_of
 
 REFUSED: Ref = "!"
@@ -28,6 +29,14 @@ MAX_DEPTH = 64
 
 class Refused(Exception):
     """A subgraph holds a refused node, which has been reported already."""
+
+
+@dataclass
+class Attempt:
+    """What became of a translation that was tried: why it failed, if it did, and the problems it left."""
+
+    failed: SmeltError | Refused | None = None
+    problems: dict[tuple[str | None, str], Problem] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -193,7 +202,7 @@ class Translator:
             return None
         if waiting:
             raise Refused
-        types = [_type_proto(b.type_of(r)) if r else onnx.TypeProto() for r in refs]
+        types = [_type_proto(b, r) if r else onnx.TypeProto() for r in refs]
         node = NodeProto(op_type=n.op_type, domain=n.domain, input=n.input, output=n.output)
         for name, a in _given(n, scope).items():
             node.attribute.add().CopyFrom(a)
@@ -264,9 +273,18 @@ def _defaults(
     return {k: a for k, a in found.items() if a.type != AttributeProto.UNDEFINED}
 
 
-def _type_proto(t: TensorType) -> onnx.TypeProto:
-    shape = [d.const if d.is_const else str(d) for d in t.shape]
-    return onnx.helper.make_tensor_type_proto(ONNX_OF[t.dtype], shape)
+def _type_proto(b: GraphBuilder, ref: Ref) -> onnx.TypeProto:
+    match compound_of(b.store, ref):
+        case None:
+            t = b.type_of(ref)
+            shape = [d.const if d.is_const else str(d) for d in t.shape]
+            return onnx.helper.make_tensor_type_proto(ONNX_OF[t.dtype], shape)
+        case Maybe(_, item):
+            inner = _type_proto(b, item) if item else onnx.TypeProto()
+            return onnx.helper.make_optional_type_proto(inner)
+        case Listed(dtype) | Packed(dtype):
+            element = onnx.helper.make_tensor_type_proto(ONNX_OF[dtype], None)
+            return onnx.helper.make_sequence_type_proto(element)
 
 
 @contextmanager
@@ -316,6 +334,25 @@ class Subgraphs:
         if REFUSED in refs:
             raise Refused
         return refs
+
+    @contextmanager
+    def attempt(self) -> Iterator[Attempt]:
+        """A translation that may fail: nothing is reported unless `give_up` is called."""
+        found, engine = Attempt(), self.builder.engine
+        where, before = (engine.node, engine.op), dict(self.translator.problems)
+        try:
+            yield found
+        except (SmeltError, Refused) as e:
+            found.failed, found.problems = e, self.translator.problems
+            self.translator.problems = before
+            engine.take_checks()
+            engine.at(*where)
+
+    def give_up(self, attempt: Attempt) -> SmeltError | Refused:
+        """The reason of a failure, whose problems are reported."""
+        assert attempt.failed is not None
+        self.translator.problems.update(attempt.problems)
+        return attempt.failed
 
     def region(
         self, g: GraphProto, head: Callable[[GraphBuilder], Sequence[Ref]]

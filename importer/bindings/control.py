@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,21 +12,18 @@ from smelt.core.dim import Dim, Truth, to_dim
 from smelt.core.dtype import bool_, i64
 from smelt.core.ir.graph import Attr, Graph, Ref, TensorType
 from smelt.importer import known as kn
+from smelt.importer import sequences as sq
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, OnnxOp
 
 ONE = to_dim(1)
-ROUNDS = 8
+ROUNDS = 16
 """Attempts at the shapes that a loop carries; each makes at least one more extent dynamic."""
 
 
 def _flag(c: Call, ref: Ref) -> bool | None:
     """A condition that is known now."""
-    found = c.builder.known_of(ref)
-    if found is None or found.size != 1:
-        return None
-    e = found.reshape(-1)[0]
-    return e if isinstance(e, bool) else None
+    return sq.flag_of(c.builder, ref)
 
 
 def _subgraph(c: Call, name: str) -> Any:
@@ -60,13 +57,19 @@ def _if(c: Call) -> Sequence[Ref]:
             if len(refs) != len(c.outputs):
                 raise c.fail(f"{name} has {len(refs)} outputs, the node has {len(c.outputs)}")
             built.append((name, b, refs))
-            if len(built) == 2:
-                _same_ranks(built[0][1], built[0][2], b, refs)
-    if any(
-        x.type_of(r).rank != y.type_of(s).rank for (_, x, rs), (_, y, ss) in [built] for r, s in zip(rs, ss)
-    ):
+    own = frozenset[str]().union(*(_inner_symbols(b, before) for _, b, _ in built))
+    forms = _common_forms(c, built, own)
+    arms: list[tuple[str, GraphBuilder, list[Ref]]] = []
+    for name, b, refs in built:
+        with c.engine.conditional():
+            whole = [sq.in_form(b, r, f, own) for r, f in zip(refs, forms, strict=True)]
+            arms.append((name, b, [x for r in whole for x in sq.leaves(b, r)]))
+            if len(arms) == 2:
+                _same_ranks(arms[0][1], arms[0][2], b, arms[1][2])
+    pairs = [(x.type_of(r), y.type_of(s)) for (_, x, rs), (_, y, ss) in [arms] for r, s in zip(rs, ss)]
+    if any(a.rank != b.rank for a, b in pairs):
         return _assumed(c)
-    done = [(closed(b, name.removesuffix("_branch"), refs), refs, b) for name, b, refs in built]
+    done = [(closed(b, name.removesuffix("_branch"), refs), refs, b) for name, b, refs in arms]
     (then, then_refs, then_b), (other, other_refs, other_b) = done
     then_types, other_types = ([b.type_of(r) for r in refs] for _, refs, b in done)
     then_own, other_own = _inner_symbols(then_b, before), _inner_symbols(other_b, before)
@@ -77,7 +80,18 @@ def _if(c: Call) -> Sequence[Ref]:
     refs = list(c.builder.append("if", (condition,), {}, types, (then, other)))
     for ref, a, b in zip(refs, then_refs, other_refs, strict=True):
         _join_known(c, ref, c.builder.store.known.get(a), c.builder.store.known.get(b))
-    return refs
+    return sq.assembled(c.builder, forms, refs)
+
+
+def _common_forms(
+    c: Call, built: Sequence[tuple[str, GraphBuilder, list[Ref]]], own: frozenset[str]
+) -> list[sq.Form]:
+    """What each output is: a tensor, a sequence or an optional, in a form that suits both branches."""
+    (_, x, firsts), (_, y, seconds) = built
+    return [
+        sq.joined(c.engine, f"output {k}", sq.form_of(x, r), sq.form_of(y, s), own)
+        for k, (r, s) in enumerate(zip(firsts, seconds, strict=True))
+    ]
 
 
 def _assumed(c: Call) -> Sequence[Ref]:
@@ -143,25 +157,44 @@ def _join_known(c: Call, ref: Ref, a: kn.Known | None, b: kn.Known | None) -> No
 # ---------------------------------------------------------------- loop
 
 
+@dataclass(frozen=True)
+class _Round:
+    """The body of a loop, translated for states of these forms and types. outs: its results as tensors: the
+    condition, the states, what is stacked. before: the symbols that there were."""
+
+    region: GraphBuilder
+    results: list[Ref]
+    outs: list[Ref]
+    before: frozenset[str]
+
+
 def _loop(c: Call) -> Sequence[Ref]:
     """carried' = body(i, condition, carried) while i < trip and condition; scan outputs pile up."""
     g = _subgraph(c, "body")
     b = c.builder
     trip = b.cast(b.reshape(c.x(0), ()), i64) if c.has(0) else ""
     condition = b.reshape(c.x(1), ()) if c.has(1) else ""
-    carried = [c.x(i) for i in range(2, len(c.inputs))]
+    values = [c.x(i) for i in range(2, len(c.inputs))]
+    forms = [sq.form_of(b, r) for r in values]
+    carried = [x for r in values for x in sq.leaves(b, r)]
     entry = [b.type_of(r) for r in carried]
     types = list(entry)
-    head = [TensorType(i64, ()), TensorType(bool_, ())]
     mine: set[str] = set()  # sizes that change from round to round
     for _ in range(ROUNDS):
-        before = _declared(c)
+        with c.translate.attempt() as attempt, c.engine.conditional():
+            found = _round(c, g, forms, types)
+        wider = [sq.packed_form(f) for f in forms] if attempt.failed else _wider_forms(c, forms, found)
+        if attempt.failed and wider == forms:
+            raise c.translate.give_up(attempt)
+        if wider != forms:
+            forms = wider
+            values = [sq.in_form(b, r, f) for r, f in zip(values, forms, strict=True)]
+            carried = [x for r in values for x in sq.leaves(b, r)]
+            entry = [b.type_of(r) for r in carried]
+            types = list(entry)
+            continue
+        region, refs, before = found.region, found.outs, found.before
         with c.engine.conditional():
-            region, refs = c.translate.region(g, lambda b, now=(*head, *types): _parameters(b, g, now))
-            if len(refs) < 1 + len(carried):
-                raise c.fail(
-                    f"the body has {len(refs)} outputs, wanted a condition and {len(carried)} carried values"
-                )
             stays = refs[0] == region.inputs[1].name
             flag = _flag(c, refs[0])
             for k, t in enumerate(types, 1):
@@ -178,10 +211,10 @@ def _loop(c: Call) -> Sequence[Ref]:
             refs[0] = region.reshape(refs[0], ())
             outs = [region.type_of(r) for r in refs]
             graph = closed(region, "body", refs)
-        wider = [_widened(c, k, t, o, mine) for k, (t, o) in enumerate(zip(types, outs[1:], strict=False))]
-        if wider == types:
+        widened = [_widened(c, k, t, o, mine) for k, (t, o) in enumerate(zip(types, outs[1:], strict=False))]
+        if widened == types:
             break
-        types = wider
+        types = widened
     else:
         raise c.unsupported("a loop whose carried shapes never settle")
     # an extent that grows inside has another size behind the loop
@@ -197,12 +230,37 @@ def _loop(c: Call) -> Sequence[Ref]:
     always = (not condition or _flag(c, condition) is True) and (flag is True or stays)
     limit = _known_trips(c, trip)
     count = _trips(c, trip, limit, always)
-    own = _inner_symbols(region, before) | mine
-    scans = [_scanned(c, t, count, own) for t in outs[1 + len(carried) :]]
+    inner = _inner_symbols(region, before) | mine
+    scans = [_scanned(c, t, count, inner) for t in outs[1 + len(carried) :]]
     attrs: dict[str, Attr] = {"carried": len(carried)}
     if limit is not None:
         trip, attrs["trips"] = "", limit
-    return b.append("loop", (trip, condition, *carried), attrs, [*final, *scans], (graph,))
+    made = b.append("loop", (trip, condition, *carried), attrs, [*final, *scans], (graph,))
+    return [*sq.assembled(b, forms, made[: len(carried)]), *made[len(carried) :]]
+
+
+def _round(c: Call, g: Any, forms: Sequence[sq.Form], types: Sequence[TensorType]) -> _Round:
+    """Translate the body for states like these."""
+    before = _declared(c)
+    region, results = c.translate.region(g, lambda b: _parameters(b, g, forms, types))
+    if len(results) < 1 + len(forms):
+        raise c.fail(
+            f"the body has {len(results)} outputs, wanted a condition and {len(forms)} carried values"
+        )
+    outs = [results[0]]
+    for r, f in zip(results[1:], forms, strict=False):
+        if sq.joined(c.engine, "a carried value", f, sq.form_of(region, r)) == f:
+            outs += sq.leaves(region, sq.in_form(region, r, f))
+    return _Round(region, results, [*outs, *results[1 + len(forms) :]], before)
+
+
+def _wider_forms(c: Call, forms: Sequence[sq.Form], found: _Round) -> list[sq.Form]:
+    """The forms that suit a state both before and behind the body."""
+    own = _inner_symbols(found.region, found.before)
+    return [
+        sq.joined(c.engine, f"carried value {k}", f, sq.form_of(found.region, r), own)
+        for k, (f, r) in enumerate(zip(forms, found.results[1:], strict=False))
+    ]
 
 
 def _undefined(region: GraphBuilder, refs: Sequence[Ref], types: Sequence[TensorType]) -> list[int]:
@@ -229,11 +287,15 @@ def _zeros(c: Call, t: TensorType, own: frozenset[str]) -> Ref:
     return c.builder.broadcast_to(c.builder.constant(np.zeros((), t.dtype.numpy)), t.shape)
 
 
-def _parameters(b: GraphBuilder, g: Any, types: Sequence[TensorType]) -> list[Ref]:
-    """Region inputs of these types, for the inputs of an ONNX graph."""
-    if len(g.input) != len(types):
-        raise b.engine.fail(f"the body has {len(g.input)} inputs, wanted {len(types)}")
-    return [b.add_input(b.store.new_value(), t, v.name) for v, t in zip(g.input, types, strict=True)]
+def _parameters(b: GraphBuilder, g: Any, forms: Sequence[sq.Form], types: Sequence[TensorType]) -> list[Ref]:
+    """The inputs of a loop's body: round, condition and states of these forms, whose tensors have these
+    types."""
+    if len(g.input) != 2 + len(forms):
+        raise b.engine.fail(f"the body has {len(g.input)} inputs, wanted {2 + len(forms)}")
+    head = [TensorType(i64, ()), TensorType(bool_, ())]
+    names = [v.name for v, f in zip(g.input, (sq.TENSOR, sq.TENSOR, *forms)) for _ in range(sq.count(f))]
+    refs = [b.add_input(b.store.new_value(), t, n) for n, t in zip(names, (*head, *types), strict=True)]
+    return [*refs[:2], *sq.assembled(b, forms, refs[2:])]
 
 
 def _known_trips(c: Call, trip: Ref) -> Dim | None:

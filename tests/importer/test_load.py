@@ -154,7 +154,7 @@ def test_all_unsupported_nodes_at_once() -> None:
     nodes = [
         helper.make_node("Foo", ["x"], ["a"], "one"),
         helper.make_node("Abs", ["a"], ["b"], "fine"),
-        helper.make_node("SequenceConstruct", ["x", "b"], ["c"], "two"),
+        helper.make_node("Baz", ["x", "b"], ["c"], "two"),
         helper.make_node("Bar", ["c"], ["y"], "three", domain="my.ops"),
     ]
     m = model(nodes, {"x": ("f32", ["n"])}, {"y": "f32"})
