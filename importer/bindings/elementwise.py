@@ -9,6 +9,7 @@ import numpy as np
 from smelt.core.dim import Truth
 from smelt.core.dtype import DTYPES, DType, bool_, i32
 from smelt.core.ir.graph import Ref
+from smelt.importer.bindings.indices import divides
 from smelt.importer.call import Build, Call, OnnxOp
 from smelt.importer.coded import encoded
 from smelt.importer.weights import dtype_of
@@ -78,7 +79,6 @@ BINARY: tuple[tuple[str, str, int], ...] = (
     ("Add", "add", 7),
     ("Sub", "sub", 7),
     ("Mul", "mul", 7),
-    ("Div", "div", 7),
     ("Pow", "pow", 7),
     ("And", "and", 7),
     ("Or", "or", 7),
@@ -121,7 +121,13 @@ def _is_inf(c: Call) -> Ref:
     )
 
 
+def _div(c: Call) -> Ref:
+    divides(c, c.x(1))
+    return c.emit("div", c.x(0), c.x(1))
+
+
 def _mod(c: Call) -> Ref:
+    divides(c, c.x(1))
     return c.emit("fmod" if c.integer("fmod", 0) else "mod", c.x(0), c.x(1))
 
 
@@ -234,6 +240,7 @@ ROWS: tuple[OnnxOp, ...] = (
     *(OnnxOp(name, 1, _chain(op)) for name, op in (("Min", "min"), ("Max", "max"), ("Sum", "add"))),
     OnnxOp("Mean", 1, _mean),
     OnnxOp("IsInf", 10, _is_inf),
+    OnnxOp("Div", 7, _div),
     OnnxOp("Mod", 10, _mod),
     OnnxOp("BitShift", 11, _bit_shift),
     OnnxOp("BitCast", 26, _bit_cast),

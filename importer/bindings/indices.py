@@ -1,4 +1,4 @@
-"""Indices that a model reads or writes at: proved to be inside, or checked when the model runs.
+"""Integers that must hold: indices proved to be inside, divisors to be no 0, or checked when the model runs.
 
 Kernels clamp what they index by, so nothing is ever touched outside. What is wrong is told nevertheless: the
 one index that lies furthest out is found by a reduction, bound to a symbol, and compared with the extent.
@@ -51,6 +51,39 @@ def inside_each(c: Call, at: Ref, extents: Sequence[Dim], what: str) -> None:
         _compare(c, _furthest(c, at, tuple(range(rank - 1)), k), extents[k], f"{what} {k}", True)
 
 
+def divides(c: Call, divisor: Ref) -> None:
+    """No element of an integer divisor is 0; elements of other types may be. What cannot be proved is
+    checked at run time."""
+    b, t = c.builder, c.builder.type_of(divisor)
+    low, high = span(b, divisor)
+    if not t.dtype.is_int or any(d == ZERO for d in t.shape):
+        return
+    if low is not None and c.engine.prove_le(ONE, low) is Truth.YES:
+        return
+    if high is not None and c.engine.prove_le(high, -ONE) is Truth.YES:
+        return
+    array, known = b.constant_of(divisor), _sizes(b, divisor)
+    if array is not None:
+        if not array.all():
+            raise c.fail("the divisor is the constant 0")
+    elif known and all(c.engine.prove_le(ZERO, d) is Truth.YES for d in known):
+        for d in known:
+            c.engine.at_most("a divisor that must not be 0", ONE, d)
+    else:
+        zero = b.cast(b.emit("equal", [divisor, b.scalar(0, divisor)]), i64)
+        if t.rank:
+            zero = b.emit("reduce_max", [zero], {"axes": tuple(range(t.rank)), "keepdims": False})
+        where = f"node '{c.engine.node}' ({c.engine.op}): " if c.engine.node else ""
+        _check(b, _bound(b, zero, 0, "zero_divisor"), ZERO, f"{where}an integer is divided by 0")
+
+
+def _sizes(b: GraphBuilder, ref: Ref) -> list[Dim]:
+    """The elements of a ref when all are known as sizes, and few; else []."""
+    found = b.known_of(ref)
+    known = [] if found is None else [e for e in found.reshape(-1) if isinstance(e, Dim)]
+    return known if found is not None and len(known) == found.size <= MANY else []
+
+
 # ---------------------------------------------------------------- before the model runs
 
 
@@ -77,15 +110,11 @@ def _proved(c: Call, at: Ref, extent: Dim, what: str, wraps: bool) -> bool:
         return False
     if engine.prove_le(least, low) is Truth.YES and engine.prove_le(high + 1, extent) is Truth.YES:
         return True
-    found = b.known_of(at)
-    known = [] if found is None else [e for e in found.reshape(-1) if isinstance(e, Dim)]
-    if found is None or not 0 < found.size == len(known) <= MANY:
-        return False
+    known = _sizes(b, at)
     for e in known:
         engine.at_most(f"{what} behind the last", e + 1, extent)
         engine.at_most(f"{what} before the first", least, e)
-    b.flush_checks()
-    return True
+    return bool(known)
 
 
 def _sure(c: Call, at: Ref) -> bool:
@@ -109,13 +138,13 @@ def _furthest(c: Call, at: Ref, axes: tuple[int, ...], index: int) -> Dim:
     top = b.emit("reduce_max", [order], {"axes": axes, "keepdims": False})
     if not all((c.engine.bounds(d)[0] or 0) > 0 for d in b.type_of(at).shape):
         top = b.emit("max", [top, b.scalar(0, top)])  # the greatest of none
-    d = _bound(b, top, index, 0)
+    d = _bound(b, top, index, low=0)
     return (d // 2) * (1 - d % 2 * 2) - d % 2
 
 
-def _bound(b: GraphBuilder, ref: Ref, index: int, low: int = -(2**63)) -> Dim:
+def _bound(b: GraphBuilder, ref: Ref, index: int, base: str = "index", low: int = -(2**63)) -> Dim:
     """A fresh symbol for an element, whatever it is."""
-    name = b.engine.unique("index")
+    name = b.engine.unique(base)
     d = b.engine.fresh(name, low)
     attrs: dict[str, Attr] = {
         "symbol": name, "index": index, "low": to_dim(low), "high": to_dim(2**63 - 1),
@@ -137,4 +166,4 @@ def _check(b: GraphBuilder, left: Dim, right: Dim, text: str) -> None:
     b.append("check", (), attrs, ())
 
 
-__all__ = ["inside", "inside_each"]
+__all__ = ["divides", "inside", "inside_each"]

@@ -8,6 +8,7 @@ from onnx import TensorProto
 from smelt.core.dim import to_dim
 from smelt.core.dtype import bool_
 from smelt.core.ir.graph import Ref
+from smelt.importer.bindings.indices import divides
 from smelt.importer.bindings.resize import upsampled
 from smelt.importer.bindings.shape import reshaped
 from smelt.importer.call import Build, Call, OnnxOp
@@ -45,6 +46,8 @@ def _binary(op: str) -> Build:
         x, y = c.x(0), _aligned(c, 0, 1)
         if op == "equal" and c.type(0).dtype == bool_:
             return c.emit("not", c.emit("xor", x, y))
+        if op == "div":
+            divides(c, y)
         return c.emit(op, x, y)
 
     return build

@@ -19,6 +19,7 @@ from onnx import helper
 import smelt
 from smelt.core.diag import SmeltError
 from smelt.driver import Request, compile_here
+from smelt.importer import import_model
 
 F32 = np.dtype(np.float32)
 I64 = np.dtype(np.int64)
@@ -139,17 +140,44 @@ def test_resize_and_pad_of_nothing(tmp_path: Path) -> None:
     fails(session, {"x": np.ones((0, 3), np.float32)}, "axis 0", "N is 0")
 
 
-def test_integer_division_by_zero_is_no_crash() -> None:
-    def work() -> list[int]:
-        nodes = [helper.make_node("Div", ["x", "y"], ["q"]), helper.make_node("Mod", ["x", "y"], ["r"])]
-        inputs = [("x", np.dtype(np.int32), ["N"]), ("y", np.dtype(np.int32), ["N"])]
-        with tempfile.TemporaryDirectory() as folder:
-            session = runs(
-                build(nodes, inputs, [("q", inputs[0][1]), ("r", inputs[0][1])], {}, 18), Path(folder)
-            )
-            x = np.array([7, -7, 0, -(2**31), 9] * 7, np.int32)
-            y = np.array([0, 0, 0, -1, -2] * 7, np.int32)
-            q, r = session.run(None, {"x": x, "y": y})
-        return [int(q[4]), int(r[4])]
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
-    assert isolated(work) == ("ok", [-4, -1])
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_integer_division(name: str, tmp_path: Path) -> None:
+    """By zero is an error; the lowest number by -1, which traps on x86, wraps. In vectors and behind them."""
+    dtype = np.dtype(name)
+    least, minus = np.iinfo(dtype).min, -1 if dtype.kind == "i" else 1
+    nodes = [
+        helper.make_node("Div", ["x", "y"], ["q"]),
+        helper.make_node("Mod", ["x", "y"], ["r"]),
+        helper.make_node("Mod", ["x", "y"], ["f"], fmod=1),
+    ]
+    inputs = [("x", dtype, ["N"]), ("y", dtype, ["N"])]
+    session = runs(build(nodes, inputs, [(n, dtype) for n in "qrf"], {}, 18), tmp_path)
+    x = np.array([7, least, least, 9, 0] * 7, dtype)
+    y = np.array([1, minus, 3, minus * 2, minus] * 7, dtype)
+    q, r, f = session.run(None, {"x": x, "y": y})
+    assert q[:5].tolist() == [7, least, -(-least // 3), -4 if minus < 0 else 4, 0]
+    assert r[:5].tolist() == [0, 0, least % 3, -1 if minus < 0 else 1, 0]
+    assert f[:5].tolist() == [0, 0, int(np.fmod(least, 3)), 1, 0]
+    for k in (1, 33):  # in a vector, and in what is left
+        zero = y.copy()
+        zero[k] = 0
+        fails(session, {"x": x, "y": zero}, "an integer is divided by 0")
+    assert session.run(None, {"x": x[:0], "y": y[:0]})[0].shape == (0,)
+
+
+def test_divisors_that_are_known(tmp_path: Path) -> None:
+    def count(node: Any, constants: Any, **dims: Any) -> int:
+        inputs = [("x", I64, ["N"]), *((n, I64, d) for n, d in dims.items())]
+        module = import_model(build([*node], inputs, [("y", I64)], constants, 18))
+        return sum(n.op == "bind" for n in module.main.walk())
+
+    div = helper.make_node("Div", ["x", "d"], ["y"])
+    assert count([div], {}, d=["N"]) == 1
+    assert count([div], {"d": np.array([-3])}) == 0
+    assert count([helper.make_node("Clip", ["e", "one"], ["d"]), div], {"one": np.array(1)}, e=["N"]) == 0
+    assert count([helper.make_node("Size", ["x"], ["d"]), div], {}) == 0  # N becomes 1 at least
+    with pytest.raises(SmeltError, match="the divisor is the constant 0"):
+        count([div], {"d": np.array([3, 0])[:, None]})
