@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import faulthandler
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,9 +12,10 @@ from guarded import Guard
 from isolated import isolated
 from native_cpus import CPUS
 
+from smelt.core.dtype import from_numpy
 from smelt.core.ir import interp_graph
 from smelt.core.ir.graph import Module
-from smelt.core.ops import OPS
+from smelt.core.ops import OPS, sample
 from smelt.core.ops.table import Op
 from smelt.core.passes.context import Context
 from smelt.core.passes.manager import run_pipeline
@@ -61,6 +64,63 @@ def walk_op(op: Op, cpu: Cpu) -> None:
 @pytest.mark.parametrize("name", sorted(OPS))
 def test_op(name: str) -> None:
     survives(lambda: walk_op(OPS[name], PROCESSORS[len(name) % len(PROCESSORS)]))
+
+
+EXTREMES = (
+    -(2**63), 2**63 - 1, -(2**62) - 1, 2**62, 2**32, -(2**31), 2**31 - 1, 2**31, 65_536, 100, -100, -1, 0,
+)  # fmt: skip
+"""Numbers that would lead far outside as indices, and the next ones after wrapping to fewer bits."""
+FAR = (np.nan, np.inf, -np.inf, 1e30, -1e30, 1e10, -1e10, -0.5, 1e-30)
+"""Coordinates that no integer holds."""
+
+
+def extreme(module: Module, inputs: dict[str, np.ndarray], round_: int) -> dict[str, np.ndarray]:
+    """The same inputs with extreme numbers: each alone, then mixed."""
+    rng, found = np.random.default_rng(round_), {}
+    for v in module.main.inputs:
+        name, dtype = v.origin or v.name[1:], v.type.dtype
+        found[name] = inputs[name]
+        if dtype.coded or dtype.name == "bool":
+            continue
+        choice = np.array(EXTREMES if dtype.is_int else FAR)
+        shape = inputs[name].shape
+        drawn = np.full(shape, choice[round_]) if round_ < len(choice) else rng.choice(choice, shape)
+        with np.errstate(over="ignore"):
+            found[name] = drawn.astype(dtype.numpy)
+    return found
+
+
+def as_type(x: object) -> str:
+    """An array's type as text, so that it is fed instead of folded."""
+    if isinstance(x, str):
+        return x
+    a = np.asarray(x)
+    return f"{from_numpy(a.dtype)}[{', '.join(map(str, a.shape))}]"
+
+
+def walk_extremes(op: Op, cpu: Cpu) -> None:
+    """All cases of an op whose operands are all fed, with numbers far outside of anything."""
+    for n, case in enumerate(op.cases):
+        module = case_module(op.name, replace(case, inputs=tuple(map(as_type, case.inputs))))
+        after, guard = scheduled(module, cpu), Guard(cpu)
+        env = {s.name: 7 for s in module.symbols}
+        inputs = feeds(module, env, n, case.low, case.high)
+        for k in range(len(EXTREMES) + 3):
+            print(op.name, n, k, flush=True)
+            guarded(after, extreme(module, inputs, k), guard)
+
+
+def takes_integers(op: Op) -> bool:
+    types = (as_type(x) for case in op.cases for x in case.inputs)
+    return any(re.match(r"[iu](8|16|32|64)\[", t) for t in types)
+
+
+@pytest.mark.parametrize(
+    "name", sorted({n for n, op in OPS.items() if takes_integers(op)} | {op.name for op in sample.ROWS})
+)
+def test_op_of_extreme_numbers(name: str) -> None:
+    """No number leads a kernel outside, whatever it is used for."""
+    survives(lambda: walk_extremes(OPS[name], PROCESSORS[len(name) % len(PROCESSORS)]))
 
 
 def walk_graph(seed: int, cpu: Cpu) -> None:
