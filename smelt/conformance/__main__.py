@@ -1,4 +1,4 @@
-"""`python -m smelt.conformance`: all cases in all forms, the table, and news against the known failures."""
+"""`python -m smelt.conformance`: all cases and sweeps, the table, and news against the known failures."""
 
 from __future__ import annotations
 
@@ -6,49 +6,71 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from smelt.conformance import table
 from smelt.conformance.cases import FORMS, bucket
 from smelt.conformance.judge import BAD, Result
-from smelt.conformance.pool import TIME_LIMIT, every, run
-from smelt.conformance.report import failures_text, known, news, ops_page, summary
+from smelt.conformance.keys import SWEEPS, every
+from smelt.conformance.pool import TIME_LIMIT, run
+from smelt.conformance.report import failures_text, known, news, summary
 
 
 def main(argv: list[str] | None = None) -> int:
     """0 when nothing fails that is not listed; 1 otherwise."""
-    parser = argparse.ArgumentParser(prog="python -m smelt.conformance", description=__doc__)
-    parser.add_argument("--form", choices=FORMS, action="append", help="default: all three")
-    parser.add_argument("--sample", type=int, default=100, help="per cent of the cases, chosen by hash")
-    parser.add_argument("--only", default="", help="cases whose name contains this")
-    parser.add_argument("--jobs", type=int, default=None)
-    parser.add_argument("--limit", type=float, default=TIME_LIMIT, help="seconds for one case")
-    parser.add_argument("--page", type=Path, help="write the table of operators here (docs/ops.md)")
-    parser.add_argument("--json", type=Path, help="write the results here")
-    parser.add_argument("--known", type=Path, help="tests/known_failures.txt")
-    parser.add_argument("--bless", action="store_true", help="write the known failures anew")
-    args = parser.parse_args(argv)
-    wanted = [
-        (name, form)
-        for name, form in every(tuple(args.form or FORMS))
-        if bucket(name) < args.sample and args.only in name
-    ]
-    results = run(wanted, args.jobs, args.limit, _Progress(len(wanted)))
+    args = _arguments(argv)
+    wanted = [k for k in every(tuple(args.form or FORMS)) if drawn(k, args.sample) and args.only in k]
+    results = run(wanted, args.jobs, args.limit, _Progress(len(wanted)), args.target)
     print(summary(results))
-    if args.json:
-        args.json.write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n", "utf-8")
+    every_one = _merged(args.json, results) if args.json else results
     if args.page:
-        args.page.write_text(ops_page(results), "utf-8")
-    if args.known and args.bless:
-        args.known.write_text(failures_text(results), "utf-8")
+        made = table.build(every_one)
+        args.page.write_text(table.page(made, every_one), "utf-8")
+        table.PATH.write_text(table.text(made), "utf-8")
     if not args.known:
         return 0
-    worse, better = news(results, known(args.known))
+    listed = known(args.known)
+    if args.bless:
+        args.known.write_text(failures_text(results, listed), "utf-8")
+        return 0
+    worse, better = news(results, listed)
     for line in worse:
         print(f"new failure: {line}")
     for line in better:
         print(f"passes now, take it off the list: {line}")
     return 1 if worse or better else 0
+
+
+def _arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m smelt.conformance", description=__doc__)
+    parser.add_argument("--form", choices=(*FORMS, *SWEEPS), action="append", help="default: the three forms")
+    parser.add_argument("--target", default="host", help="compile for this, run here or emulated")
+    parser.add_argument("--sample", type=int, default=100, help="per cent of the cases, chosen by hash")
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--jobs", type=int, default=None)
+    parser.add_argument("--limit", type=float, default=TIME_LIMIT, help="seconds for one case")
+    parser.add_argument("--page", type=Path, help="write the table of operators here, and table.json")
+    parser.add_argument("--json", type=Path, help="put the results into this file, those of other cases stay")
+    parser.add_argument("--known", type=Path, help="tests/known_failures.txt")
+    parser.add_argument("--bless", action="store_true", help="write the known failures anew")
+    return parser.parse_args(argv)
+
+
+def drawn(key: str, sample: int) -> bool:
+    """Whether a key is in the sample of so many per cent; the forms of a case are drawn together."""
+    kind, rest = key.split(":", 1)
+    return bucket(rest if kind in FORMS else key) < sample
+
+
+def _merged(path: Path, results: Sequence[Result]) -> list[Result]:
+    """The results with those that the file has of other cases; written back."""
+    before = [Result(**row) for row in json.loads(path.read_text("utf-8"))] if path.is_file() else []
+    new = {r.id for r in results}
+    found = [*(r for r in before if r.id not in new), *results]
+    path.write_text(json.dumps([asdict(r) for r in found], indent=1) + "\n", "utf-8")
+    return found
 
 
 class _Progress:

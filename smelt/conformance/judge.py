@@ -12,16 +12,22 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from smelt.conformance.cases import Case, DataSet, Value
+from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
+from smelt.devicefarm.report import RunnerError
 from smelt.driver import Request, compile_here
-from smelt.session import Session, load
+from smelt.running import running
+from smelt.session import load
+from smelt.targets.platform import host_platform_name, parse_target
 
 Outcome: TypeAlias = Literal[
-    "pass", "unsupported", "invalid", "refused", "wrong", "internal", "crash", "hang"
+    "pass", "unsupported", "invalid", "refused", "wrong", "internal", "crash", "hang", "untested"
 ]
 """pass; unsupported: refused by the compiler as such; invalid: a good model called bad; refused: by the
 compiled model, at run time; wrong: another answer; internal: an exception that is no refusal; crash: the
-process died; hang: the time limit."""
+process died; hang: the time limit; untested: there is no case, or nobody who knows its answer."""
+DIED: dict[str, Outcome] = {"crash": "crash", "timeout": "hang"}
+"""What a runner's status means."""
 BAD: tuple[Outcome, ...] = ("wrong", "internal", "crash", "hang")
 
 RANDOM = frozenset(
@@ -40,25 +46,34 @@ class Result:
     seconds: float = 0.0
 
 
-def judge(case: Case, stage: Callable[[str], None] = lambda text: None) -> Result:
-    """Compile and run in this process. stage: told what comes next, in case the process dies of it."""
+def named(key: str, target: str) -> str:
+    """The id of a case's result."""
+    return key if target == "host" else f"{target}/{key}"
+
+
+def judge(case: Case, stage: Callable[[str], None] = lambda text: None, target: str = "host") -> Result:
+    """Compile here and run: in this process, or on the emulated board that a foreign platform is tried on.
+
+    stage: told what comes next, in case the process dies of it."""
     with tempfile.TemporaryDirectory(prefix="smelt-case-") as folder:
         stage("compiling")
         source = Path(folder) / "model.onnx"
         source.write_bytes(case.model.SerializeToString())
         out = os.path.join(folder, "out")
+        here = parse_target(target).platform.name == host_platform_name()
         try:
-            bundle = compile_here(Request(str(source), "host", output=out, name="model", runner=False))
+            bundle = compile_here(Request(str(source), target, output=out, name="model", runner=not here))
         except SmeltError as e:
             return Result(case.id, _kind(e), _line(e))
         except Exception as e:
             return Result(case.id, "internal", f"{_site(e)}{type(e).__name__}: {_line(e)}")
         stage("running")
         try:
-            session = load(bundle, threads=1)
-            found = [_run(session, case, d) for d in case.data]
+            found = _run_here(bundle, case) if here else _run_there(bundle, case)
+        except RunnerError as e:
+            return Result(case.id, DIED.get(e.status, "refused"), _line(e))
         except SmeltError as e:
-            return Result(case.id, "internal" if e.kind == "internal" else "refused", _line(e))
+            return Result(case.id, "internal" if e.kind in ("internal", "infra") else "refused", _line(e))
         except Exception as e:
             return Result(case.id, "internal", f"{_site(e)}{type(e).__name__}: {_line(e)}")
     for outputs, (_, wanted) in zip(found, case.data, strict=True):
@@ -68,11 +83,24 @@ def judge(case: Case, stage: Callable[[str], None] = lambda text: None) -> Resul
     return Result(case.id, "pass")
 
 
-def _run(session: Session, case: Case, data: DataSet) -> list[Any]:
-    names = [v.name for v in case.model.graph.input]
+def _run_here(bundle: Bundle, case: Case) -> list[list[Value]]:
+    session = load(bundle, threads=1)
     known = {a.name for a in session.get_inputs()}
-    feed = {n: v for n, v in zip(names, data[0], strict=False) if n in known}
-    return session.run(None, feed)
+    return [session.run(None, _feed(case, d, known)) for d in case.data]
+
+
+def _run_there(bundle: Bundle, case: Case) -> list[list[Value]]:
+    names = [o["name"] for o in bundle.manifest["outputs"]]
+    with running(bundle, threads=1) as client:
+        assert client.model is not None
+        known = {t.name for t in client.model.inputs}
+        reports = [client.run(_feed(case, d, known)) for d in case.data]
+    return [[r.outputs[n] for n in names] for r in reports]
+
+
+def _feed(case: Case, data: DataSet, known: set[str]) -> dict[str, Value]:
+    names = [v.name for v in case.model.graph.input]
+    return {n: v for n, v in zip(names, data[0], strict=False) if n in known}
 
 
 def _kind(e: SmeltError) -> Outcome:

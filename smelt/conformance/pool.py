@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-from smelt.conformance.cases import FORMS, Form, in_form, shipped
-from smelt.conformance.judge import Result
+from smelt.conformance.cases import shipped
+from smelt.conformance.judge import Result, named
 
 TIME_LIMIT = 90.0
 """Seconds of wall time that one case may take, compilation included."""
@@ -27,23 +27,24 @@ RENEW = 250
 class _Child:
     process: BaseProcess
     pipe: Connection
-    case: tuple[str, Form] | None = None
+    case: str | None = None
     since: float = 0.0
     stage: str = ""
     done: int = 0
 
 
 def run(
-    wanted: Sequence[tuple[str, Form]],
+    wanted: Sequence[str],
     jobs: int | None = None,
     limit: float = TIME_LIMIT,
     told: Callable[[Result], None] = lambda r: None,
+    target: str = "host",
 ) -> list[Result]:
-    """Results of the cases (name, form), in their order. told: called as each becomes known."""
+    """Results of the cases, by key (keys.py), in their order. told: called as each becomes known."""
     shipped()  # once, here; the children are forked and have them
     todo = list(reversed(wanted))
-    results: dict[tuple[str, Form], Result] = {}
-    children = [_start() for _ in range(min(jobs or os.cpu_count() or 1, len(todo)))]
+    results: dict[str, Result] = {}
+    children = [_start(target) for _ in range(min(jobs or os.cpu_count() or 1, len(todo)))]
     while children:
         for c in list(children):
             if c.case is None and not _feed(c, todo):
@@ -51,21 +52,21 @@ def run(
                 children.remove(c)
         ready = wait([c.pipe for c in children], timeout=0.5)
         for k, c in enumerate(children):
-            result = _hear(c, c.pipe in ready, limit)
+            result = _hear(c, c.pipe in ready, limit, target)
             if result is not None and c.case is not None:
                 results[c.case] = result
                 told(result)
                 c.case = None
                 if result.outcome in ("crash", "hang") or c.done >= RENEW:
                     _stop(c)
-                    children[k] = _start()
+                    children[k] = _start(target)
     return [results[w] for w in wanted]
 
 
-def _start() -> _Child:
+def _start(target: str) -> _Child:
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()
-    process = context.Process(target=_serve, args=(there,), daemon=True)
+    process = context.Process(target=_serve, args=(there, target), daemon=True)
     process.start()
     there.close()
     return _Child(process, here)
@@ -77,7 +78,7 @@ def _stop(c: _Child) -> None:
     c.process.join()
 
 
-def _feed(c: _Child, todo: list[tuple[str, Form]]) -> bool:
+def _feed(c: _Child, todo: list[str]) -> bool:
     if not todo:
         return False
     c.case, c.since, c.stage = todo.pop(), time.monotonic(), "starting"
@@ -86,11 +87,11 @@ def _feed(c: _Child, todo: list[tuple[str, Form]]) -> bool:
     return True
 
 
-def _hear(c: _Child, ready: bool, limit: float) -> Result | None:
+def _hear(c: _Child, ready: bool, limit: float, target: str) -> Result | None:
     """What became of the child's case; None while it is at work."""
     if c.case is None:
         return None
-    name = f"{c.case[1]}:{c.case[0]}"
+    name = named(c.case, target)
     passed = time.monotonic() - c.since
     if ready:
         try:
@@ -109,28 +110,24 @@ def _hear(c: _Child, ready: bool, limit: float) -> Result | None:
     return None
 
 
-def _serve(pipe: Connection) -> None:
+def _serve(pipe: Connection, target: str) -> None:
     """The child: judges what it is sent until the pipe closes."""
-    from smelt.conformance.judge import judge
+    from smelt.conformance.keys import judge_key
 
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
-    table = {s.name: s for s in shipped()}
     while True:
         try:
-            name, form = pipe.recv()
+            key = pipe.recv()
         except EOFError:
             return
         try:
-            result = judge(in_form(table[name], form), pipe.send)
+            result = judge_key(key, pipe.send, target)
         except MemoryError:
-            result = Result(f"{form}:{name}", "internal", "out of memory")
+            result = Result(named(key, target), "internal", "out of memory")
+        except Exception as e:  # of the harness: one case is lost, not the child
+            result = Result(named(key, target), "internal", f"no case: {e!r}"[:200])
         pipe.send(result)
-
-
-def every(forms: Sequence[Form] = FORMS) -> list[tuple[str, Form]]:
-    """All cases in these forms."""
-    return [(s.name, form) for form in forms for s in shipped()]

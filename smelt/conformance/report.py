@@ -1,105 +1,71 @@
-"""Results in; docs/ops.md, tests/known_failures.txt and their comparison out."""
+"""Results in; their summary, tests/known_failures.txt and the comparison with it out."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import onnx
-
-from smelt.conformance.cases import FORMS, Form, shipped
 from smelt.conformance.judge import BAD, Outcome, Result
 
-HEAD = """\
-# Operators: what compiles, and in which form
-
-Made by `make conformance` from ONNX's own backend cases (onnx {version}, opset {opset}; the training domain
-and image decoding aside), compiled for the machine it ran on (x86_64, CPU) and run there. Do not edit.
-
-- **static**: the cases as shipped. **dynamic**: sizes are symbols, equal sizes share one, operands that real
-  models hold as constants are initialisers. **strict**: every size is a symbol of its own, every operand is a
-  run-time input.
-- A cell counts cases that pass, of those the operator has. A case of several operators counts for each.
-- What is not supported is refused when the model is compiled (`kind == 'unsupported'`).
-
-"""
 LIMIT = 110
 """Characters that a reason may have in the table."""
 
 
-def counts(results: Sequence[Result]) -> dict[Form, Counter[Outcome]]:
-    """Outcomes per form."""
-    found: dict[Form, Counter[Outcome]] = {f: Counter() for f in FORMS}
+@dataclass(frozen=True)
+class Id:
+    """A result's id, taken apart: [target/]kind:rest."""
+
+    target: str
+    kind: str
+    rest: str
+
+    @property
+    def group(self) -> str:
+        """What a summary counts together."""
+        return self.kind if self.target == "host" else f"{self.target}, {self.kind}"
+
+
+def parsed(text: str) -> Id:
+    """The parts of an id; target 'host' where it names none."""
+    found = re.fullmatch(r"(?:([^:/]+)/)?([^:/]+):(.*)", text)
+    assert found, text
+    return Id(found[1] or "host", found[2], found[3])
+
+
+def counts(results: Sequence[Result]) -> dict[str, Counter[Outcome]]:
+    """Outcomes per form, sweep and target, in the order of the results."""
+    found: dict[str, Counter[Outcome]] = {}
     for r in results:
-        found[_form(r)][r.outcome] += 1
-    return {f: c for f, c in found.items() if c}
-
-
-def _form(r: Result) -> Form:
-    return next(f for f in FORMS if r.id.startswith(f"{f}:"))
-
-
-def _name(r: Result) -> str:
-    return r.id.split(":", 1)[1]
+        found.setdefault(parsed(r.id).group, Counter())[r.outcome] += 1
+    return found
 
 
 def summary(results: Sequence[Result]) -> str:
-    """A Markdown table of shares per form."""
+    """A Markdown table of shares; untested cases are not counted."""
     lines = [
-        "| form | cases | pass | share | unsupported | refused, called bad | wrong, internal, crash, hang |",
+        "| form or sweep | cases | pass | share | unsupported | refused, called bad "
+        "| wrong, internal, crash, hang |",
         "|---|---|---|---|---|---|---|",
     ]
-    for form, c in counts(results).items():
-        n = sum(c.values())
+    for group, c in counts(results).items():
+        n = sum(c.values()) - c["untested"]
+        share = f"{100 * c['pass'] / n:.1f} %" if n else "-"
         lines.append(
-            f"| {form} | {n} | {c['pass']} | {100 * c['pass'] / n:.1f} % | {c['unsupported']} "
+            f"| {group} | {n} | {c['pass']} | {share} | {c['unsupported']} "
             f"| {c['refused'] + c['invalid']} | {sum(c[o] for o in BAD)} |"
         )
     return "\n".join(lines)
-
-
-def ops_page(results: Sequence[Result]) -> str:
-    """docs/ops.md."""
-    by_op: dict[str, dict[Form, list[Result]]] = {}
-    ops = {s.name: s.ops for s in shipped()}
-    for r in results:
-        for op in ops[_name(r)]:
-            by_op.setdefault(op, {}).setdefault(_form(r), []).append(r)
-    forms = [f for f in FORMS if f in counts(results)]
-    lines = [
-        HEAD.format(version=onnx.__version__, opset=onnx.defs.onnx_opset_version()) + summary(results),
-        "",
-        f"| operator | {' | '.join(forms)} | why not |",
-        f"|---|{'---|' * len(forms)}---|",
-    ]
-    for op in sorted(by_op, key=lambda o: ("." in o, o)):
-        rows = by_op[op]
-        cells = [_cell(rows.get(f, [])) for f in forms]
-        lines.append(f"| {op} | {' | '.join(cells)} | {_why([r for f in forms for r in rows.get(f, [])])} |")
-    return "\n".join(lines) + "\n"
-
-
-def _cell(rows: Sequence[Result]) -> str:
-    passed = sum(r.outcome == "pass" for r in rows)
-    if not rows:
-        return "-"
-    return f"yes ({passed})" if passed == len(rows) else f"{passed} of {len(rows)}"
-
-
-def _why(rows: Sequence[Result]) -> str:
-    reasons = Counter(plain(r) for r in rows if r.outcome != "pass")
-    text = "; ".join(f"{reason} ({n})" for reason, n in reasons.most_common(2))
-    return text.replace("|", "\\|")
 
 
 def plain(r: Result) -> str:
     """A reason without the names and numbers of one case."""
     text = re.sub(r"'[^']*'", "'_'", r.reason)
     text = re.sub(r"\[[^\]]*\]", "[..]", text)
-    text = re.sub(r"\d+(\.\d+)?(e-?\d+)?", "#", text)
-    text = text if r.outcome == "unsupported" else f"{r.outcome}: {text}"
+    text = re.sub(r"(?<![A-Za-z0-9_])\d+(\.\d+)?(e[-+]?\d+)?(?![A-Za-z0-9_])", "#", text)
+    text = text if r.outcome in ("unsupported", "pass") else f"{r.outcome}: {text}"
     return text if len(text) <= LIMIT else text[: LIMIT - 3] + "..."
 
 
@@ -107,31 +73,42 @@ def plain(r: Result) -> str:
 
 
 def known(path: Path) -> dict[str, tuple[Outcome, str]]:
-    """Id -> (outcome, reason) of the listed failures."""
+    """Id -> (outcome, reason) of the listed failures; a reason written by hand begins with 'because'."""
     found: dict[str, tuple[Outcome, str]] = {}
-    for line in path.read_text("utf-8").splitlines():
+    for line in path.read_text("utf-8").splitlines() if path.is_file() else ():
         if line and not line.startswith("#"):
             name, outcome, reason = (*line.split(" ", 2), "")[:3]
             found[name] = (outcome, reason)  # type: ignore[assignment]
     return found
 
 
-def failures_text(results: Sequence[Result]) -> str:
-    """The file of known failures."""
-    lines = ["# form:case outcome reason; written by `make conformance bless=1`, checked by the tests"]
-    for r in sorted(results, key=lambda r: r.id):
-        if r.outcome != "pass":
-            lines.append(f"{r.id} {r.outcome} {plain(r)}")
+def failures_text(results: Sequence[Result], before: Mapping[str, tuple[Outcome, str]] | None = None) -> str:
+    """The file of known failures. before: what was listed; lines of cases that did not run now stay."""
+    listed = dict(before or {})
+    for r in results:
+        old = listed.pop(r.id, ("pass", ""))
+        if r.outcome not in ("pass", "untested"):
+            by_hand = old[0] == r.outcome and old[1].startswith("because ")
+            listed[r.id] = (r.outcome, old[1] if by_hand else plain(r))
+    lines = [
+        "# id outcome reason; written by `make conformance bless=1`, checked by the tests;",
+        "# a reason that begins with 'because' was written by hand and stays",
+    ]
+    lines += [f"{name} {outcome} {why}".rstrip() for name, (outcome, why) in sorted(listed.items())]
     return "\n".join(lines) + "\n"
 
 
 def news(results: Sequence[Result], listed: Mapping[str, tuple[Outcome, str]]) -> tuple[list[str], list[str]]:
-    """(failures that are not listed, or listed as milder; listed ones that pass now)."""
+    """(failures that are not listed, or listed as milder; listed ones that pass now).
+
+    On another target a case may fail as it is listed for this machine, or under its own id."""
     worse, better = [], []
     for r in results:
-        outcome = listed.get(r.id, ("pass", ""))[0]
-        if r.outcome != "pass" and (outcome == "pass" or (r.outcome in BAD and outcome not in BAD)):
-            worse.append(f"{r.id}: {r.outcome}: {r.reason}")
-        elif r.outcome == "pass" and outcome != "pass":
+        here = r.id.split("/", 1)[-1]
+        outcome = listed.get(r.id, listed.get(here, ("pass", "")))[0]
+        if r.outcome not in ("pass", "untested"):
+            if outcome == "pass" or (r.outcome in BAD and outcome not in BAD):
+                worse.append(f"{r.id}: {r.outcome}: {r.reason}")
+        elif r.outcome == "pass" and r.id in listed:
             better.append(r.id)
     return worse, better

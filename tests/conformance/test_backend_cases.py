@@ -1,16 +1,22 @@
-"""A tenth of ONNX's backend cases, each in one form, both chosen by hash, against the known failures."""
+"""A tenth of ONNX's backend cases, each in one form, and samples of the sweeps and of other targets, all
+chosen by hash, against the known failures."""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from onnx import helper
+from opencl_run import context
 
 from smelt.conformance.cases import FORMS, Case, bucket, in_form, shipped
 from smelt.conformance.judge import BAD, Outcome, Result, difference, judge
+from smelt.conformance.keys import SWEEPS, every
 from smelt.conformance.pool import run
 from smelt.conformance.report import known, news
 
@@ -21,16 +27,46 @@ SLOWEST = 60.0
 def test_sample() -> None:
     """Nothing fails that is not listed, nothing listed passes."""
     names = [s.name for s in shipped() if bucket(s.name) < 10]
-    wanted = [(n, FORMS[bucket(f"form of {n}") % len(FORMS)]) for n in names]
+    wanted = [in_one_form(n) for n in names]
     assert len(wanted) > 150
-    worse, better = news(run(wanted, jobs=2, limit=SLOWEST), known(KNOWN))
+    nothing_new(wanted)
+
+
+def in_one_form(name: str) -> str:
+    return f"{FORMS[bucket(f'form of {name}') % len(FORMS)]}:{name}"
+
+
+def nothing_new(wanted: Sequence[str], target: str = "host") -> None:
+    """Nothing fails that is not listed, nothing listed passes."""
+    worse, better = news(run(wanted, jobs=2, limit=SLOWEST, target=target), known(KNOWN))
     assert not worse
     assert not better, "take them off tests/known_failures.txt"
 
 
+def test_sample_of_types_and_opsets() -> None:
+    wanted = [k for k in every(SWEEPS) if bucket(k) < 2]
+    assert len(wanted) > 25
+    nothing_new(wanted)
+
+
+def test_sample_under_emulation() -> None:
+    if shutil.which("qemu-aarch64-static") is None and shutil.which("qemu-aarch64") is None:
+        pytest.skip("qemu's user mode is not installed")
+    wanted = [in_one_form(s.name) for s in shipped() if bucket(f"arm64 {s.name}") < 2]
+    assert len(wanted) > 20
+    nothing_new(wanted, "arm64")
+
+
+def test_sample_with_opencl() -> None:
+    context()  # skips where there is no device
+    wanted = [in_one_form(s.name) for s in shipped() if bucket(f"opencl {s.name}") < 1]
+    assert len(wanted) > 8
+    nothing_new(wanted, "x86+opencl")
+
+
 def test_the_list_names_cases() -> None:
-    every = {f"{form}:{s.name}" for s in shipped() for form in FORMS}
-    assert set(known(KNOWN)) <= every
+    ids = {k.split("/", 1)[-1] for k in known(KNOWN)}
+    assert ids <= set(every((*FORMS, *SWEEPS)))
 
 
 def test_forms() -> None:
