@@ -22,13 +22,14 @@ from smelt.core.ops import (
     resize,
     sample,
     select,
+    trees,
     window,
 )
 from smelt.core.ops.table import Op
 
 _ROOMS = (
     elementwise, reduce, linear, norm, window, movement, indexing, resize, generate, cache, nbits, quantized,
-    select, sample, random, pool_index,
+    select, sample, random, pool_index, trees,
 )  # fmt: skip
 _TABLE: dict[str, Op] = {op.name: op for room in _ROOMS for op in room.ROWS}
 OPS: Mapping[str, Op] = MappingProxyType(_TABLE)

@@ -1,0 +1,387 @@
+"""Decision forests, and the probabilities that pairs of classes give: constant tables walked row by row."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from smelt.core.dim import Dim, to_dim
+from smelt.core.dtype import bool_, i64
+from smelt.core.ir.graph import Attr, TensorType
+from smelt.core.ir.kernel import Block, Bound, Buffer, Expr, Load, Loop, Stmt, Store
+from smelt.core.ops.indexing import nest_over
+from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Nest, Op
+from smelt.core.ops.trace import DimIndex, Trace, call, cast, const, index, select
+
+ZERO, ONE, TWO = to_dim(0), to_dim(1), to_dim(2)
+
+MODES: Mapping[str, tuple[str, Callable[[Any, Any], Any]]] = {
+    "leq": ("le", operator.le),
+    "lt": ("lt", operator.lt),
+    "gte": ("ge", operator.ge),
+    "gt": ("gt", operator.gt),
+    "eq": ("eq", operator.eq),
+    "neq": ("ne", operator.ne),
+}
+"""What a node asks of a feature: its name, and the intrinsic and the function that answer."""
+MEMBER = "member"
+START: Mapping[str, float] = {"add": 0.0, "min": float("inf"), "max": float("-inf")}
+"""How leaves are joined, and the value of none."""
+
+
+# ---------------------------------------------------------------- forest
+
+
+def _infer_forest(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    x, threshold, weight = args[0], args[4], args[8]
+    assert x and threshold and weight
+    if x.rank != 2:
+        raise c.fail(f"features have rank {x.rank}, wanted 2")
+    if x.dtype != threshold.dtype:
+        raise c.fail(f"features are {x.dtype}, thresholds {threshold.dtype}")
+    c.at_most("features", to_dim(attrs["features"]), x.shape[1])  # type: ignore[arg-type]
+    return (TensorType(weight.dtype, (x.shape[0], to_dim(attrs["targets"]))),)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """The tables of a forest as buffers, and the cell in which a row keeps the node where it stands."""
+
+    trace: Trace
+    attrs: Attrs
+    x: Buffer
+    root: Buffer
+    depth: Buffer
+    feature: Buffer
+    threshold: Buffer
+    child: Buffer
+    first: Buffer
+    target: Buffer
+    weight: Buffer
+    mode: Buffer | None
+    missing: Buffer | None
+    begin: Buffer | None
+    members: Buffer | None
+    cell: Buffer
+    y: Buffer
+
+    @property
+    def nodes(self) -> Dim:
+        return self.feature.shape[0]
+
+    @property
+    def leaves(self) -> Dim:
+        return self.first.shape[0] - 1
+
+    def at(self, b: Buffer, *i: Dim) -> Load:
+        return Load(b.name, i, b.dtype)
+
+    def asks(self, node: Dim, value: Expr) -> Expr:
+        """Whether the node sends the value to its first child."""
+        threshold = self.at(self.threshold, node)
+        answer: Expr | None = None
+        for code, name in enumerate(str(self.attrs["modes"]).split()):
+            one = self.member(node, value) if name == MEMBER else call(MODES[name][0], value, threshold)
+            if answer is None:
+                answer = one
+            else:
+                assert self.mode
+                mode = self.at(self.mode, node)
+                answer = select(call("eq", mode, const(code, mode.dtype)), one, answer)
+        assert answer is not None
+        if self.missing is not None:
+            answer = call("or", answer, call("and", self.at(self.missing, node), call("isnan", value)))
+        return answer
+
+    def member(self, node: Dim, value: Expr) -> Expr:
+        """Whether the node's set has the value."""
+        begin, members = self.begin, self.members
+        assert begin and members
+        size = members.shape[0]
+
+        def among(low: Dim, high: Dim) -> Expr:
+            return self.trace.reduce(
+                "any", (high - low,), lambda k: call("eq", self.at(members, low + k), value), bool_
+            )
+
+        low, high = (cast(self.at(begin, node + k), i64) for k in (ZERO, ONE))
+        return self.trace.let(low, 0, size, lambda a: self.trace.let(high, a, size, lambda b: among(a, b)))
+
+    def step(self, n: Dim) -> tuple[Stmt, ...]:
+        """From an inner node to one of its children; a leaf stays."""
+        node, feature, side = (self.trace.fresh("g") for _ in range(3))
+        value = self.at(self.x, n, feature)
+        down = Block(
+            (Store(self.cell.name, (n, ZERO), cast(self.at(self.child, node, side), i64)),),
+            let=(
+                (str(feature), cast(self.at(self.feature, node), i64), ZERO, self.x.shape[1] - 1),
+                (str(side), cast(call("not", self.asks(node, value)), i64), ZERO, ONE),
+            ),
+        )
+        everything = self.nodes + self.leaves - 1
+        return (
+            Block(
+                (Block((down,), guard=(Bound(ZERO, node, self.nodes),)),),
+                let=((str(node), self.at(self.cell, n, ZERO), ZERO, everything),),
+            ),
+        )
+
+    def reap(self, n: Dim) -> Stmt:
+        """Join what the leaf holds into the row's targets."""
+        leaf, low, high, target = (self.trace.fresh("g") for _ in range(4))
+        entries, k = self.weight.shape[0], self.trace.fresh("i")
+        held = call("sub", self.at(self.cell, n, ZERO), index(self.nodes))
+        entry = Block(
+            (
+                Store(self.y.name, (n, target), self.at(self.weight, low + k), str(self.attrs["join"])),
+            ),
+            let=((str(target), cast(self.at(self.target, low + k), i64), ZERO, self.y.shape[1] - 1),),
+        )
+        return Block(
+            (Loop("serial", str(k), high - low, (entry,)),),
+            let=(
+                (str(leaf), held, ZERO, self.leaves - 1),
+                (str(low), cast(self.at(self.first, leaf), i64), ZERO, entries),
+                (str(high), cast(self.at(self.first, leaf + 1), i64), low, entries),
+            ),
+        )
+
+    def row(self, n: Dim) -> tuple[Stmt, ...]:
+        c, tree, s, depth = (self.trace.fresh("i") for _ in range(4))
+        start = const(START[str(self.attrs["join"])], self.y.dtype)
+        walk = Block(
+            (
+                Store(self.cell.name, (n, ZERO), cast(self.at(self.root, tree), i64)),
+                Loop("serial", str(s), depth, self.step(n)),
+                self.reap(n),
+            ),
+            let=((str(depth), cast(self.at(self.depth, tree), i64), ZERO, self.nodes),),
+        )
+        return (
+            Loop("serial", str(c), self.y.shape[1], (Store(self.y.name, (n, c), start),)),
+            Loop("serial", str(tree), self.root.shape[0], (walk,)),
+        )
+
+
+def _forest(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Nest:
+    """A row walks one tree after the other; the leaf that it reaches adds to the row's targets."""
+    cell = Buffer("cell", i64, (outputs[0].shape[0], ONE))
+    given: list[Any] = [*inputs, *[None] * (13 - len(inputs)), cell, outputs[0]]
+    walk = _Walk(t, attrs, *given)
+    n = t.fresh("i")
+    return Nest((Loop("serial", str(n), cell.shape[0], walk.row(n)),), (cell,))
+
+
+def _ref_forest(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
+    given = [*arrays, *[None] * (13 - len(arrays))]
+    x, root, _, feature, threshold, child, first, target, weight, mode, missing, begin, members = given
+    assert x is not None and root is not None and feature is not None and threshold is not None
+    assert child is not None and first is not None and target is not None and weight is not None
+    names = str(attrs["modes"]).split()
+    join = {"add": np.add, "min": np.minimum, "max": np.maximum}[str(attrs["join"])]
+    y = np.full([d.const for d in types[0].shape], START[str(attrs["join"])], types[0].dtype.numpy)
+
+    def asks(node: int, v: Any) -> bool:
+        name = names[0 if mode is None else int(mode[node])]
+        if missing is not None and missing[node] and np.isnan(v):
+            return True
+        if name == MEMBER:
+            assert begin is not None and members is not None
+            return bool((members[begin[node] : begin[node + 1]] == v).any())
+        return bool(MODES[name][1](v, threshold[node]))
+
+    for n in range(len(x)):
+        for at in root:
+            while at < len(feature):
+                at = child[at, 0 if asks(at, x[n, feature[at]]) else 1]
+            leaf = at - len(feature)
+            for k in range(first[leaf], first[leaf + 1]):
+                y[n, target[k]] = join(y[n, target[k]], weight[k])
+    return (y,)
+
+
+# ---------------------------------------------------------------- coupled probabilities
+
+ROUNDS = 100
+
+
+def _infer_coupled(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    (r,) = args
+    assert r
+    if r.rank != 3:
+        raise c.fail(f"pairwise probabilities have rank {r.rank}, wanted 3")
+    c.same("classes", r.shape[1], r.shape[2])
+    return (TensorType(r.dtype, r.shape[:2]),)
+
+
+def _coupled(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Nest:
+    """Probabilities of classes from those of pairs by the iteration of Wu, Lin and Weng, "Probability
+    estimates for multi-class classification by pairwise coupling" (2004), stopped as ONNX Runtime does."""
+    (r,), (p,) = inputs, outputs
+    assert r
+    dtype, rows, classes = r.dtype, r.shape[0], r.shape[1]
+    q, qp = Buffer("q", dtype, r.shape), Buffer("qp", dtype, p.shape)
+    cells = Buffer("cells", dtype, (rows, to_dim(3)))  # pQp, the step, and whether to go on
+
+    def k(v: float) -> Expr:
+        return const(v, dtype)
+
+    def each(n: Dim, body: Callable[[Dim], tuple[Stmt, ...]]) -> Loop:
+        v = t.fresh("i")
+        return Loop("serial", str(v), n, body(v))
+
+    def row(o: DimIndex) -> tuple[Stmt, ...]:
+        (n,) = o
+
+        def cell(c: int) -> Load:
+            return Load(cells.name, (n, to_dim(c)), dtype)
+
+        def put(c: int, e: Expr) -> Store:
+            return Store(cells.name, (n, to_dim(c)), e)
+
+        def at(b: Buffer, *i: Dim) -> Load:
+            return Load(b.name, (n, *i), dtype)
+
+        def prepare(i: Dim) -> tuple[Stmt, ...]:
+            def own(j: Dim) -> Expr:
+                e = call("mul", at(r, j, i), at(r, j, i))
+                return select(call("eq", index(i), index(j)), k(0), e)
+
+            def other(j: Dim) -> tuple[Stmt, ...]:
+                return (Store(q.name, (n, i, j), call("neg", call("mul", at(r, j, i), at(r, i, j)))),)
+
+            return (
+                Store(p.name, (n, i), call("div", k(1), cast(index(classes), dtype))),
+                each(classes, other),
+                Store(q.name, (n, i, i), t.sum((classes,), own)),
+            )
+
+        def shift(i: Dim) -> tuple[Stmt, ...]:
+            """One class takes its step; everything is scaled back to a sum of one."""
+            step = cell(1)
+            scale = call("add", k(1), step)
+            grown = call("add", call("mul", step, at(q, i, i)), call("mul", k(2), at(qp, i)))
+            total = call("add", cell(0), call("mul", step, grown))
+
+            def scaled(j: Dim) -> tuple[Stmt, ...]:
+                moved = call("add", at(qp, j), call("mul", step, at(q, i, j)))
+                return (
+                    Store(qp.name, (n, j), call("div", moved, scale)),
+                    Store(p.name, (n, j), call("div", at(p, j), scale)),
+                )
+
+            return (
+                put(1, call("div", call("sub", cell(0), at(qp, i)), at(q, i, i))),
+                Store(p.name, (n, i), cell(1), "add"),
+                put(0, call("div", call("div", total, scale), scale)),
+                each(classes, scaled),
+            )
+
+        def turn(_: Dim) -> tuple[Stmt, ...]:
+            on, still = t.fresh("g"), t.fresh("g")
+            error = t.reduce("max", (classes,), lambda i: call("abs", call("sub", at(qp, i), cell(0))))
+            limit = call("div", k(0.005), cast(index(classes), dtype))
+
+            def product(i: Dim) -> tuple[Stmt, ...]:
+                e = t.sum((classes,), lambda j: call("mul", at(q, i, j), at(p, j)))
+                return (Store(qp.name, (n, i), e),)
+
+            body = (
+                each(classes, product),
+                put(0, t.sum((classes,), lambda i: call("mul", at(p, i), at(qp, i)))),
+                put(2, select(call("lt", error, limit), k(0), k(1))),
+                Block(
+                    (Block((each(classes, shift),), guard=(Bound(ONE, still, TWO),)),),
+                    let=((str(still), cast(cell(2), i64), ZERO, ONE),),
+                ),
+            )
+            return (
+                Block(
+                    (Block(body, guard=(Bound(ONE, on, TWO),)),),
+                    let=((str(on), cast(cell(2), i64), ZERO, ONE),),
+                ),
+            )
+
+        return (put(2, k(1)), each(classes, prepare), each(to_dim(ROUNDS), turn))
+
+    return Nest(nest_over(t, (rows,), row), (q, qp, cells))
+
+
+def _ref_coupled(
+    arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
+) -> Sequence[Array]:
+    (r,) = arrays
+    assert r is not None
+    count = r.shape[1]
+    y = np.zeros(r.shape[:2], r.dtype)
+    for n, own in enumerate(r):
+        q = -(own.T * own)
+        np.fill_diagonal(q, (own**2).sum(0) - np.diag(own) ** 2)
+        p = np.full(count, 1 / max(count, 1), r.dtype)
+        for _ in range(ROUNDS):
+            qp = q @ p
+            total = p @ qp
+            if not count or np.abs(qp - total).max() < r.dtype.type(0.005) / count:
+                break
+            for i in range(count):
+                step = (total - qp[i]) / q[i, i]
+                p[i] += step
+                total = (total + step * (step * q[i, i] + 2 * qp[i])) / (1 + step) / (1 + step)
+                qp = (qp + step * q[i]) / (1 + step)
+                p = p / (1 + step)
+        y[n] = p
+    return (y,)
+
+
+def _case_forest(modes: str, join: str = "add", x: Any = "f32[N, 3]", **more: Any) -> Case:
+    """Two trees of two inner nodes each, and one that is a leaf; leaf 2 holds nothing, leaf 3 two entries."""
+    size = len(modes.split())
+    tables = (
+        np.array([0, 2, 4 + 6], np.int32),
+        np.array([2, 2, 0], np.int32),
+        np.array([0, 2, 1, 0], np.int32),
+        np.array([0.5, -0.25, 0, 1], more.get("dtype", np.float32)),
+        np.array([[1, 4], [5, 6], [7, 3], [8, 9]], np.int32),
+        np.array([0, 1, 2, 2, 4, 5, 6, 7], np.int32),
+        np.array([0, 1, 0, 1, 0, 1, 1], np.int32),
+        np.array([0.5, -1, 2, 3, -0.75, 4, 0.125], more.get("dtype", np.float32)),
+    )
+    optional = (
+        np.arange(4, dtype=np.uint8) % size if size > 1 else "-",
+        np.array([True, False, True, True]) if more.get("missing") else "-",
+        np.array([0, 0, 2, 2, 3], np.int32) if MEMBER in modes else "-",
+        np.array([1, -1, 2], np.float32) if MEMBER in modes else "-",
+    )
+    attrs: dict[str, Attr] = {"modes": modes, "join": join, "targets": TWO, "features": to_dim(3)}
+    return Case((x, *tables, *optional), attrs=attrs)
+
+
+_ODD = np.array([[np.nan, 1, -1], [0.5, np.nan, np.nan], [np.inf, -np.inf, 2]], np.float32)
+_PAIRS = np.array(
+    [[[0, 0.7, 0.2], [0.3, 0, 0.9], [0.8, 0.1, 0]], [[0, 0.5, 0.6], [0.5, 0, 0.5], [0.4, 0.5, 0]]], np.float32
+)
+
+ROWS: tuple[Op, ...] = (
+    Op(
+        "forest",
+        "x root depth feature threshold child first target weight mode? missing? begin? members?",
+        _infer_forest,
+        _ref_forest,
+        (
+            _case_forest("leq"),
+            _case_forest("gt", "min"),
+            _case_forest("lt gte eq neq", "max", missing=True),
+            _case_forest("leq member", x=_ODD),
+            _case_forest("neq", x=_ODD, missing=True),
+            _case_forest("gte", x="f64[N, 3]", dtype=np.float64),
+        ),
+        nest=_forest,
+    ),
+    Op("coupled", "r", _infer_coupled, _ref_coupled, (Case((_PAIRS,)),), nest=_coupled),
+)
+
+__all__ = ["MEMBER", "MODES", "ROWS"]

@@ -1,0 +1,46 @@
+"""Attributes that are lists of strings or tensors: a node's call in, Python and NumPy values out."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import AttributeProto, numpy_helper
+
+from smelt.core.ops.table import Array
+from smelt.importer.call import Call
+
+
+def texts(c: Call, name: str) -> tuple[str, ...]:
+    """A list of strings, empty when it is absent. SmeltError when it is no UTF-8."""
+    a = c.attributes.get(name)
+    if a is None:
+        return ()
+    if a.type != AttributeProto.STRINGS:
+        raise c.fail(f"attribute '{name}' is no list of strings")
+    try:
+        return tuple(s.decode() for s in a.strings)
+    except UnicodeDecodeError:
+        raise c.fail(f"attribute '{name}' is not UTF-8") from None
+
+
+def tensor(c: Call, name: str) -> Array | None:
+    """A tensor attribute as an array; None when it is absent."""
+    a = c.attributes.get(name)
+    if a is None:
+        return None
+    if a.type != AttributeProto.TENSOR:
+        raise c.fail(f"attribute '{name}' is no tensor")
+    try:
+        return np.asarray(numpy_helper.to_array(a.t))
+    except (ValueError, TypeError, KeyError) as e:
+        raise c.fail(f"attribute '{name}' cannot be read: {e}") from None
+
+
+def integers(c: Call, name: str) -> Array:
+    """A list of ints as i64[n], empty when it is absent."""
+    return np.array(c.ints(name, ()), np.int64)
+
+
+def numbers(c: Call, name: str) -> Array:
+    """A list of floats as f32[n], or the tensor `name`_as_tensor as f64[n]; empty when both are absent."""
+    found = tensor(c, f"{name}_as_tensor")
+    return np.array(c.floats(name, ()), np.float32) if found is None else found.reshape(-1)
