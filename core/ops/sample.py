@@ -121,7 +121,7 @@ def _grid_sample(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operan
             p = call("mul", call("sub", call("mul", g, index(extent, work)), k(1)), k(0.5))
         if mode == "nearest":
             p = call("round", p)
-        if padding == "border":
+        if padding == "border" and mode != "cubic":  # there each tap is pulled inside, not the position
             p = call("min", call("max", p, k(0)), index(extent - 1, work))
         elif padding == "reflection":
             p = _reflected(p, extent, corners)
@@ -185,7 +185,7 @@ def _ref_grid(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Tens
             g = float(grid[at][::-1][a])
             p = (g + 1) / 2 * (n - 1) if corners else ((g + 1) * n - 1) / 2
             p = float(np.rint(p)) if mode == "nearest" else p
-            p = min(max(p, 0), n - 1) if padding == "border" else p
+            p = min(max(p, 0), n - 1) if padding == "border" and mode != "cubic" else p
             if padding == "reflection":
                 p = _np_reflect(p, n, corners)
                 p = math.trunc(p) if mode == "nearest" else p

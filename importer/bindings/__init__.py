@@ -9,6 +9,8 @@ from smelt.core.diag import SmeltError
 from smelt.importer.bindings import (
     contrib,
     contrib_attention,
+    contrib_image,
+    contrib_product,
     contrib_quant,
     control,
     conv,
@@ -60,6 +62,8 @@ _FILES = (
     ml_trees,
     contrib,
     contrib_attention,
+    contrib_image,
+    contrib_product,
     contrib_quant,
 )
 

@@ -1,14 +1,13 @@
-"""Bindings of com.microsoft ops that fuse norms, activations, products, convolutions and embeddings."""
+"""Bindings of com.microsoft ops that fuse norms, activations and embeddings, and of rotary positions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from smelt.core.dim import to_dim
 from smelt.core.dtype import DType, bf16, f16, f32, i32, i64
 from smelt.core.ir.graph import Ref
-from smelt.importer.bindings.conv import conv_of
 from smelt.importer.bindings.elementwise import same
 from smelt.importer.bindings.indices import inside
 from smelt.importer.call import Build, Call, OnnxOp
@@ -39,11 +38,17 @@ def _refuse_statistics(c: Call, *which: int) -> None:
         raise c.unsupported("the mean or the deviation as an output", try_="exporting for inference")
 
 
-def _simplified_layer_norm(c: Call) -> Ref:
-    _refuse_statistics(c, 1)
-    axis = c.axis(c.integer("axis", -1), c.type().rank)
-    y = _normed(c, "rms_norm", c.x(), c.x(1), axis=axis)
-    return c.cast(y, c.type(1).dtype)
+def _simplified_layer_norm(c: Call) -> tuple[Ref, ...]:
+    """Output 1 is the reciprocal of the root of the mean square."""
+    axis, to = c.axis(c.integer("axis", -1), c.type().rank), wide(c.type().dtype)
+    y = c.cast(_normed(c, "rms_norm", c.x(), c.x(1), axis=axis), c.type(1).dtype)
+    if not c.wants(1):
+        return (y,)
+    x = c.cast(c.x(), to)
+    axes = tuple(range(axis, c.type().rank))
+    square = c.emit("reduce_mean", c.emit("mul", x, x), axes=axes, keepdims=True)
+    root = c.emit("sqrt", c.emit("add", square, c.scalar(c.number("epsilon", 1e-5), square)))
+    return y, c.emit("reciprocal", root)
 
 
 def _skip_norm(op: str, bias: int | None, skip_bias: int) -> Build:
@@ -60,15 +65,19 @@ def _skip_norm(op: str, bias: int | None, skip_bias: int) -> Build:
     return build
 
 
+def rows_at(c: Call, table: Ref, at: Ref, what: str) -> Ref:
+    """Rows of a table; one that is not there is an error when the model runs."""
+    inside(c, at, c.builder.type_of(table).shape[0], what, wraps=False)
+    return c.emit("gather", table, at, axis=0)
+
+
 def _embed_layer_norm(c: Call) -> tuple[Ref, ...]:
     """Norm of word + position + segment embeddings; output 1 counts the mask's ones, output 2 is the sum."""
     b = c.builder
     length = c.shape(0)[1]
-    inside(c, c.x(0), c.shape(2)[0], "input_ids' element")
     total = c.emit("gather", c.x(2), c.x(0), axis=0)
     places = c.x(3)
     if c.has(8):
-        inside(c, c.x(8), b.type_of(places).shape[0], "position_ids' element")
         position = c.emit("gather", places, c.x(8), axis=0)
     else:
         c.engine.at_most("sequence length and position embeddings", length, b.type_of(places).shape[0])
@@ -76,8 +85,7 @@ def _embed_layer_norm(c: Call) -> tuple[Ref, ...]:
     if c.has(4):
         if not c.has(1):
             raise c.fail("segment_embedding without segment_ids")
-        inside(c, c.x(1), c.shape(4)[0], "segment_ids' element")
-        total = c.emit("add", total, c.emit("gather", c.x(4), c.x(1), axis=0))
+        total = c.emit("add", total, rows_at(c, c.x(4), c.x(1), "segment_ids' element"))
     total = c.emit("add", total, position)
     y = _normed(c, "layer_norm", total, c.x(5), c.x(6))
     batch = c.shape(0)[:1]
@@ -111,80 +119,68 @@ def _quick_gelu(c: Call) -> Ref:
     return c.emit("mul", x, c.emit("sigmoid", c.emit("mul", x, c.scalar(alpha, x))))
 
 
-def _parameters(c: Call, n: int) -> tuple[float, ...]:
-    values = c.floats("activation_params", ())
-    if len(values) != n:
-        raise c.fail(f"activation_params has {len(values)} entries, wanted {n}")
-    return values
+def _bias_add(c: Call) -> Ref:
+    """input + bias + skip, the skip optional."""
+    y = c.emit("add", c.x(0), c.x(1))
+    return c.emit("add", y, c.x(2)) if c.has(2) else y
 
 
-def _leaky(c: Call, y: Ref) -> Ref:
-    (alpha,) = _parameters(c, 1)
-    return c.emit("leaky_relu", y, alpha=alpha)
+def _bias_dropout(c: Call) -> Ref:
+    if c.wants(1):
+        raise c.unsupported("the mask as an output", try_="exporting for inference")
+    return _bias_add(c)
 
 
-def _clipped(c: Call, y: Ref) -> Ref:
-    low, high = _parameters(c, 2)
-    return c.emit("clip", y, c.scalar(low, y), c.scalar(high, y))
+def _bias_split_gelu(c: Call) -> Ref:
+    """Of input + bias: the left half times gelu of the right one."""
+    b, y = c.builder, c.emit("add", c.x(0), c.x(1))
+    shape = b.type_of(y).shape
+    axis = len(shape) - 1
+    c.engine.divides("halves", to_dim(2), shape[axis])
+    half = shape[axis] // 2
+    left, right = b.slice_axis(y, axis, 0, half), b.slice_axis(y, axis, half, half * 2)
+    return c.emit("mul", left, c.emit("gelu", right, approximate="none"))
 
 
-def _hard_sigmoid(c: Call, y: Ref) -> Ref:
-    alpha, beta = _parameters(c, 2)
-    return c.emit("hard_sigmoid", y, alpha=alpha, beta=beta)
+def _scaled_silu(c: Call) -> Ref:
+    """silu(scale * x), the scale an input or the attribute alpha."""
+    dtype = c.type(0).dtype
+    x = c.cast(c.x(0), wide(dtype))
+    by = c.cast(c.x(1), wide(dtype)) if c.has(1) else c.scalar(c.number("alpha", 1.0), x)
+    return c.cast(c.emit("silu", c.emit("mul", x, by)), dtype)
 
 
-ACTIVATIONS: Mapping[str, Callable[[Call, Ref], Ref]] = MappingProxyType(
-    {
-        "": lambda c, y: y,
-        "Relu": lambda c, y: c.emit("relu", y),
-        "Tanh": lambda c, y: c.emit("tanh", y),
-        "Sigmoid": lambda c, y: c.emit("sigmoid", y),
-        "HardSwish": lambda c, y: c.emit("hard_swish", y),
-        "LeakyRelu": _leaky,
-        "Clip": _clipped,
-        "HardSigmoid": _hard_sigmoid,
-    }
-)
+GATES: Mapping[str, str] = MappingProxyType({"silu": "silu", "swish": "silu", "sigmoid": "sigmoid"})
 
 
-def _activated(c: Call, y: Ref) -> Ref:
-    name = c.text("activation", "")
-    if name not in ACTIVATIONS:
-        raise c.unsupported(f"activation '{name}'")
-    return ACTIVATIONS[name](c, y)
+def _gated_rms_norm(c: Call) -> Ref:
+    """rms_norm of each group of as many elements as the scale has, times an activation of the gate."""
+    name = c.text("activation", "silu")
+    if name not in GATES:
+        raise c.fail(f"activation '{name}' is none of {', '.join(GATES)}")
+    b, dtype, shape = c.builder, c.type(0).dtype, c.shape(0)
+    (size,) = c.shape(1)
+    c.engine.divides("scale and the last axis", size, shape[-1])
+    x = b.reshape(c.cast(c.x(0), wide(dtype)), (*shape[:-1], shape[-1] // size, size))
+    scale = c.cast(c.x(1), wide(dtype))
+    y = c.emit("rms_norm", x, scale, axis=len(shape), epsilon=c.number("epsilon", 1e-6))
+    gate = c.emit(GATES[name], c.cast(c.x(2), wide(dtype)))
+    return c.cast(c.emit("mul", b.reshape(y, shape), gate), dtype)
 
 
-# ---------------------------------------------------------------- products
+def _gated_add(c: Call) -> Ref:
+    """x + y * gate"""
+    return c.emit("add", c.x(0), c.emit("mul", c.x(1), c.x(2)))
 
 
-def _fused_matmul(c: Call) -> Ref:
-    """alpha * A' @ B'; a transposed batch stands behind its rows: [m, *batch, k]."""
-    operands = []
-    for i, side in ((0, "A"), (1, "B")):
-        x, rank = c.x(i), c.type(i).rank
-        order = list(range(rank))
-        if c.integer(f"transBatch{side}", 0) and rank > 2:
-            order = [*order[1:-1], order[0], order[-1]]
-        if c.integer(f"trans{side}", 0) and rank > 1:
-            order[-2:] = reversed(order[-2:])
-        operands.append(c.builder.transpose(x, order))
-    y = c.emit("matmul", *operands)
-    alpha = c.number("alpha", 1.0)
-    y = y if alpha == 1.0 else c.emit("mul", y, c.scalar(alpha, y))
-    return _activated(c, y)
-
-
-def _fused_gemm(c: Call) -> Ref:
-    from smelt.importer.bindings.linear import gemm_of
-
-    return _activated(c, gemm_of(c))
-
-
-def _fused_conv(c: Call) -> Ref:
-    y = conv_of(c, c.x(0), c.x(1), c.optional(2))
-    if c.has(3):
-        y = c.emit("add", y, c.x(3))
-    return _activated(c, y)
+def _linear_attention_gate(c: Call) -> tuple[Ref, ...]:
+    """scale * softplus(a + bias), and sigmoid(b)."""
+    dtype = c.type(0).dtype
+    y = c.emit("softplus", c.emit("add", c.cast(c.x(0), wide(dtype)), c.x(1)))
+    decay = c.cast(c.emit("mul", y, c.x(2)), dtype)
+    if not c.wants(1):
+        return (decay,)
+    return decay, c.cast(c.emit("sigmoid", c.cast(c.x(3), wide(dtype))), dtype)
 
 
 # ---------------------------------------------------------------- rotary embedding
@@ -243,7 +239,7 @@ def _rotary(c: Call) -> Ref:
         places = b.reshape(c.emit("add", steps, b.reshape(places, ())), (1, length))
     tables = []
     for i in (2, 3):
-        t = c.emit("gather", c.x(i), places, axis=0)
+        t = rows_at(c, c.x(i), places, "position")
         n = b.type_of(t).shape[0]
         tables.append(b.reshape(t, (n, 1, length, half) if heads_first else (n, length, 1, half)))
     y = rotate(c, x, tables[0], tables[1], bool(c.integer("interleaved", 0)))
@@ -277,12 +273,14 @@ ROWS: tuple[OnnxOp, ...] = (
     OnnxOp("BiasGelu", 1, _biased("gelu", 1, approximate="none"), MS),
     OnnxOp("QuickGelu", 1, _quick_gelu, MS),
     OnnxOp("BiasSoftmax", 1, _bias_softmax, MS),
-    OnnxOp("FusedMatMul", 1, _fused_matmul, MS),
-    OnnxOp("FusedMatMulActivation", 1, _fused_matmul, MS),
-    OnnxOp("TransposeMatMul", 1, _fused_matmul, MS),
-    OnnxOp("FusedGemm", 1, _fused_gemm, MS),
-    OnnxOp("FusedConv", 1, _fused_conv, MS),
+    OnnxOp("BiasAdd", 1, _bias_add, MS),
+    OnnxOp("BiasDropout", 1, _bias_dropout, MS),
+    OnnxOp("BiasSplitGelu", 1, _bias_split_gelu, MS),
+    OnnxOp("ScaledSiLU", 1, _scaled_silu, MS),
+    OnnxOp("GatedRMSNorm", 1, _gated_rms_norm, MS),
+    OnnxOp("GatedAdd", 1, _gated_add, MS),
+    OnnxOp("LinearAttentionGate", 1, _linear_attention_gate, MS),
     OnnxOp("RotaryEmbedding", 1, _rotary, MS),
 )
 
-__all__ = ["MS", "ROWS", "rotate", "wide"]
+__all__ = ["MS", "ROWS", "rotate", "rows_at", "wide"]

@@ -10,7 +10,7 @@ import numpy as np
 from smelt.core.dim import Dim, dmax, to_dim
 from smelt.core.dtype import i64
 from smelt.core.ir.graph import Ref
-from smelt.importer.bindings.contrib import MS, rotate, wide
+from smelt.importer.bindings.contrib import MS, rotate, rows_at, wide
 from smelt.importer.bindings.quant import scaled
 from smelt.importer.call import Call, OnnxOp
 
@@ -380,7 +380,7 @@ def _rotated(c: Call, parts: Sequence[Ref], before: Ref, rows: Dim) -> tuple[Ref
         places = c.emit("add", b.reshape(before, (batch, 1)), b.reshape(steps(c, rows), (1, rows)))
     tables = []
     for i in (7, 8):
-        t = c.emit("gather", c.x(i), places, axis=0)
+        t = rows_at(c, c.x(i), places, "position")
         tables.append(b.reshape(t, (b.type_of(t).shape[0], 1, rows, c.shape(i)[1])))
     interleaved = bool(c.integer("rotary_interleaved", 0))
     return tuple(rotate(c, x, tables[0], tables[1], interleaved) for x in parts)

@@ -150,16 +150,24 @@ def _conv_transpose(c: Call) -> Ref:
         begin, end = tuple(b for b, _ in sides), tuple(a for _, a in sides)
     else:
         begin, end = _pads(c, kernel, strides, dilations, check=False)
+    return transposed_conv_of(c, c.optional(2), begin, end, extra)
+
+
+def transposed_conv_of(
+    c: Call, bias: Ref, begin: Sequence[Dim], end: Sequence[Dim], extra: Sequence[int | Dim] | None = None
+) -> Ref:
+    """The node's transposed convolution with pads before and after each spatial axis."""
+    n = _spatial(c)
     return c.emit(
         "conv_transpose",
         c.x(0),
         c.x(1),
-        c.optional(2),
-        strides=strides,
-        dilations=dilations,
-        pads_begin=begin,
-        pads_end=end,
-        output_padding=tuple(extra),
+        bias,
+        strides=_list(c, "strides", n, 1),
+        dilations=_list(c, "dilations", n, 1),
+        pads_begin=tuple(begin),
+        pads_end=tuple(end),
+        output_padding=tuple(c.ints("output_padding", (0,) * n) if extra is None else extra),
         group=c.integer("group", 1),
         channels_last=False,
     )

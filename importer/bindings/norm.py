@@ -5,6 +5,7 @@ from __future__ import annotations
 from smelt.core.dim import to_dim
 from smelt.core.dtype import DType, bf16, f16, f32
 from smelt.core.ir.graph import Ref
+from smelt.importer.bindings.wide import widened
 from smelt.importer.call import Build, Call, OnnxOp
 
 
@@ -16,8 +17,9 @@ def _batch_norm(c: Call) -> Ref | tuple[Ref, ...]:
     if not c.integer("spatial", 1):
         raise c.unsupported("spatial=0")
     dtype = c.type(0).dtype
-    parts = [c.cast(c.x(i), dtype) for i in range(1, 5)]
-    return c.emit("batch_norm", c.x(0), *parts, epsilon=c.number("epsilon", 1e-5))
+    wide = f32 if dtype in (f16, bf16) else dtype
+    parts = [c.cast(c.x(i), wide) for i in range(5)]
+    return c.cast(c.emit("batch_norm", *parts, epsilon=c.number("epsilon", 1e-5)), dtype)
 
 
 def _batch_norm_training(c: Call) -> tuple[Ref, ...]:
@@ -29,8 +31,8 @@ def _batch_norm_training(c: Call) -> tuple[Ref, ...]:
     away = c.emit("sub", wide, mean)
     variance = c.emit("reduce_mean", c.emit("mul", away, away), axes=axes, keepdims=True)
     own = [c.builder.reshape(v, (c.shape(0)[1],)) for v in (mean, variance)]
-    parts = [c.cast(c.x(i), dtype) for i in (1, 2)] + [c.cast(v, dtype) for v in own]
-    y = c.emit("batch_norm", x, *parts, epsilon=c.number("epsilon", 1e-5))
+    parts = [*(c.cast(c.x(i), c.builder.type_of(wide).dtype) for i in (1, 2)), *own]
+    y = c.cast(c.emit("batch_norm", wide, *parts, epsilon=c.number("epsilon", 1e-5)), dtype)
     keep = c.number("momentum", 0.9)
     running = []
     for i, v in zip((3, 4), own, strict=True):
@@ -108,12 +110,12 @@ def _rms_norm(c: Call) -> Ref:
     axis = c.axis(c.integer("axis", -1), c.type(0).rank)
     dtype, wide = c.type(0).dtype, _wide(c)
     y = c.emit("rms_norm", c.cast(c.x(0), wide), axis=axis, epsilon=c.number("epsilon", 1e-5))
-    return c.emit("mul", c.cast(y, dtype), c.x(1)) if wide != dtype else c.emit("mul", y, c.x(1))
+    return c.emit("mul", c.cast(c.cast(y, dtype), c.type(1).dtype), c.x(1))
 
 
 def _rms_norm_fused(c: Call) -> Ref:
     axis = c.axis(c.integer("axis", -1), c.type(0).rank)
-    if c.type(0).dtype != _wide(c) or not c.has(1):
+    if c.type(0).dtype != _wide(c) or c.type(0).dtype != c.type(1).dtype:
         return _rms_norm(c)
     return c.emit(
         "rms_norm",
@@ -154,12 +156,12 @@ def _mean_variance(c: Call) -> Ref:
 
 ROWS: tuple[OnnxOp, ...] = (
     OnnxOp("BatchNormalization", 1, _batch_norm),
-    OnnxOp("InstanceNormalization", 1, _instance_norm),
-    OnnxOp("GroupNormalization", 18, _group_norm(True)),
-    OnnxOp("GroupNormalization", 21, _group_norm(False)),
-    OnnxOp("LayerNormalization", 17, _layer_norm),
+    OnnxOp("InstanceNormalization", 1, widened(_instance_norm)),
+    OnnxOp("GroupNormalization", 18, widened(_group_norm(True))),
+    OnnxOp("GroupNormalization", 21, widened(_group_norm(False))),
+    OnnxOp("LayerNormalization", 1, _layer_norm),  # ONNX Runtime writes it into older opsets too
     OnnxOp("RMSNormalization", 23, _rms_norm_fused),
-    OnnxOp("LpNormalization", 1, _lp_norm),
-    OnnxOp("LRN", 1, _lrn),
-    OnnxOp("MeanVarianceNormalization", 9, _mean_variance),
+    OnnxOp("LpNormalization", 1, widened(_lp_norm)),
+    OnnxOp("LRN", 1, widened(_lrn)),
+    OnnxOp("MeanVarianceNormalization", 9, widened(_mean_variance)),
 )

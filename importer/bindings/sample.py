@@ -28,7 +28,8 @@ def ramp(c: Call, n: Dim | int, start: Dim | int = 0) -> Ref:
     return c.emit("iota", shape=(to_dim(n),), start=to_dim(start), step=ONE, dtype=i64)
 
 
-def _grid_sample(c: Call) -> Ref:
+def grid_sample(c: Call) -> Ref:
+    """Samples of an image at points between -1 and 1."""
     mode, padding = c.text("mode", "linear"), c.text("padding_mode", "zeros")
     if mode not in GRID_MODES or padding not in ("zeros", "border", "reflection"):
         raise c.fail(f"mode '{mode}' with padding_mode '{padding}'")
@@ -334,7 +335,7 @@ def _mel(c: Call) -> Ref:
 
 
 ROWS: tuple[OnnxOp, ...] = (
-    OnnxOp("GridSample", 16, _grid_sample),
+    OnnxOp("GridSample", 16, grid_sample),
     OnnxOp("AffineGrid", 20, _affine_grid),
     OnnxOp("RoiAlign", 10, _roi_align),
     OnnxOp("DeformConv", 19, _deform_conv),

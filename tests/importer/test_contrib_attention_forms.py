@@ -182,7 +182,8 @@ def places(rng: np.random.Generator, shape: tuple[int, ...], sizes: Sizes) -> Ar
 def _grouped() -> dict[str, Form]:
     def form(
         sizes: str, *more: In | None, packed: bool = False, cache: bool = True, size: int = D,
-        groups: int = G, ends: Callable[..., Array] = longest, outputs: int = 3, t: str = "f32", heads: int = H, **attrs: Any,
+        groups: int = G, ends: Callable[..., Array] = longest, outputs: int = 3, t: str = "f32",
+        heads: int = H, **attrs: Any,
     ) -> Form:  # fmt: skip
         new: list[In | None]
         if packed:

@@ -1,0 +1,196 @@
+"""Bindings of com.microsoft ops on images: channels last, norms of groups, crops, transposed convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from smelt.core.dim import Dim, to_dim
+from smelt.core.dtype import f32, i64
+from smelt.core.ir.graph import Ref
+from smelt.importer.bindings.contrib import MS, wide
+from smelt.importer.bindings.conv import conv_of, pool_of, transposed_conv_of
+from smelt.importer.bindings.indices import inside
+from smelt.importer.bindings.sample import grid_sample, ramp
+from smelt.importer.call import Build, Call, OnnxOp
+
+ZERO, ONE = to_dim(0), to_dim(1)
+
+
+# ---------------------------------------------------------------- channels last
+
+
+def channels_first(c: Call, x: Ref) -> Ref:
+    """[batch, *spatial, channels] as [batch, channels, *spatial]."""
+    rank = c.builder.type_of(x).rank
+    return c.builder.transpose(x, (0, rank - 1, *range(1, rank - 1)))
+
+
+def channels_last(c: Call, x: Ref) -> Ref:
+    """The way back."""
+    rank = c.builder.type_of(x).rank
+    return c.builder.transpose(x, (0, *range(2, rank), 1))
+
+
+def on_first(build: Build) -> Build:
+    """The op on input 0 with its channels moved to the front, and its result moved back."""
+
+    def moved(c: Call) -> Ref:
+        if c.type(0).rank < 3:
+            raise c.fail(f"input has rank {c.type(0).rank}, wanted [batch, *spatial, channels]")
+        y = build(replace(c, inputs=(channels_first(c, c.x(0)), *c.inputs[1:])))
+        assert isinstance(y, str)
+        return channels_last(c, y)
+
+    return moved
+
+
+def _conv(c: Call) -> Ref:
+    return conv_of(c, c.x(0), c.x(1), c.optional(2))
+
+
+def _max_pool(c: Call) -> Ref:
+    return pool_of(c, "max_pool", c.x(0))
+
+
+# ---------------------------------------------------------------- norms of groups
+
+
+def _normed(c: Call, x: Ref) -> Ref:
+    """Groups of channels normed, scaled per channel, and an activation."""
+    groups, last = c.integer("groups"), bool(c.integer("channels_last", 1))
+    if groups < 1:
+        raise c.fail(f"groups is {groups}, wanted at least 1")
+    dtype = c.builder.type_of(x).dtype
+    y = c.cast(channels_first(c, x) if last else x, wide(dtype))
+    c.engine.divides("groups", to_dim(groups), c.builder.type_of(y).shape[1])
+    parts = [c.cast(c.x(i), wide(dtype)) for i in (1, 2)]
+    y = c.emit("group_norm", y, *parts, groups=groups, epsilon=c.number("epsilon", 1e-5))
+    if c.integer("activation"):
+        y = c.emit("silu", y)
+    y = c.cast(y, dtype)
+    return channels_last(c, y) if last else y
+
+
+def _group_norm(c: Call) -> Ref:
+    return _normed(c, c.x(0))
+
+
+def _skip_group_norm(c: Call) -> tuple[Ref, Ref]:
+    """The norm of input + skip + bias, and the sum. A skip [batch, channels] goes to every place."""
+    if not c.integer("channels_last", 1):
+        raise c.unsupported("channels_last=0")
+    b, skip, shape = c.builder, c.x(3), c.shape(3)
+    if len(shape) == 2:
+        skip = b.reshape(skip, (shape[0], *(ONE for _ in c.shape(0)[1:-1]), shape[1]))
+    total = c.emit("add", c.x(0), skip)
+    if c.has(4):
+        total = c.emit("add", total, c.x(4))
+    return _normed(c, total), total
+
+
+# ---------------------------------------------------------------- crops
+
+
+def _crop_and_resize(c: Call) -> Ref:
+    """Boxes [R, 4] of corners (y1, x1, y2, x2) between 0 and 1, each resized to crop_size."""
+    b, mode = c.builder, c.text("mode", "bilinear")
+    if mode not in ("bilinear", "nearest"):
+        raise c.fail(f"mode '{mode}' is none of bilinear, nearest")
+    batch, _, *extents = c.shape(0)
+    inside(c, c.x(2), batch, "image of a box", wraps=False)
+    size = b.dims_of(c.sized_like(c.x(3), 2), "crop_size", 1)
+    count = c.shape(1)[0]
+    rows, columns = (_crop_places(c, a, extents[a], size[a], count) for a in (0, 1))
+    image = b.reshape(c.cast(c.x(2), i64), (count, 1, 1, 1))
+    source = channels_last(c, c.x(0))
+    grid = (count, *size)
+
+    def picked(row: Ref, column: Ref) -> Ref:
+        spread = [b.reshape(row, (count, size[0], 1, 1)), b.reshape(column, (count, 1, size[1], 1))]
+        parts = [b.broadcast_to(p, (*grid, 1)) for p in (image, *spread)]
+        return c.emit("gather_nd", source, c.emit("concat", *parts, axis=3), batch_dims=0)
+
+    if mode == "nearest":
+        y = picked(_nearest(c, rows, extents[0]), _nearest(c, columns, extents[1]))
+    else:
+        (top, bottom), (left, right) = _around(c, rows, extents[0]), _around(c, columns, extents[1])
+        down = b.reshape(_fraction(c, rows), (count, size[0], 1, 1))
+        along = b.reshape(_fraction(c, columns), (count, 1, size[1], 1))
+        upper = _between(c, picked(top, left), picked(top, right), along)
+        lower = _between(c, picked(bottom, left), picked(bottom, right), along)
+        y = _between(c, upper, lower, down)
+    held = c.emit(
+        "and",
+        b.reshape(_held(c, rows, extents[0]), (count, size[0], 1, 1)),
+        b.reshape(_held(c, columns, extents[1]), (count, 1, size[1], 1)),
+    )
+    y = c.emit("where", held, y, c.scalar(c.number("extrapolation_value", 0.0), y))
+    return b.transpose(y, (0, 3, 1, 2))
+
+
+def _crop_places(c: Call, axis: int, extent: Dim, size: Dim, count: Dim) -> Ref:
+    """f32 [R, size]: corners and what lies between them at equal distances, the middle where there is one."""
+    b = c.builder
+    first, last = (b.slice_axis(c.x(1), 1, axis + h, axis + h + 1) for h in (0, 2))
+    length = c.cast(b.from_dims([extent - 1], ()), f32)
+    steps = c.cast(b.reshape(ramp(c, size), (1, size)), f32)
+    if b.compare_dims(size, ONE):
+        middle = c.emit("mul", c.emit("add", first, last), c.scalar(0.5, first))
+        return b.broadcast_to(c.emit("mul", middle, length), (count, size))
+    gaps = c.cast(b.from_dims([size - 1], ()), f32)
+    step = c.emit("div", c.emit("mul", c.emit("sub", last, first), length), gaps)
+    return c.emit("add", c.emit("mul", first, length), c.emit("mul", steps, step))
+
+
+def _held(c: Call, at: Ref, extent: Dim) -> Ref:
+    """Whether a place lies on the image."""
+    last = c.cast(c.builder.from_dims([extent - 1], ()), f32)
+    return c.emit("and", c.emit("greater_equal", at, c.scalar(0, at)), c.emit("less_equal", at, last))
+
+
+def _clamped(c: Call, at: Ref, extent: Dim) -> Ref:
+    """A place as an index of the image."""
+    last = c.cast(c.builder.from_dims([extent - 1], ()), f32)
+    return c.cast(c.emit("clip", at, c.scalar(0, at), last), i64)
+
+
+def _nearest(c: Call, at: Ref, extent: Dim) -> Ref:
+    return _clamped(c, c.emit("floor", c.emit("add", at, c.scalar(0.5, at))), extent)
+
+
+def _around(c: Call, at: Ref, extent: Dim) -> Sequence[Ref]:
+    return [_clamped(c, c.emit(op, at), extent) for op in ("floor", "ceil")]
+
+
+def _fraction(c: Call, at: Ref) -> Ref:
+    return c.emit("sub", at, c.emit("floor", at))
+
+
+def _between(c: Call, a: Ref, b: Ref, t: Ref) -> Ref:
+    return c.emit("add", a, c.emit("mul", c.emit("sub", b, a), t))
+
+
+# ---------------------------------------------------------------- transposed convolutions
+
+
+def _dynamic_pads(c: Call) -> Ref:
+    """Pads that are an input."""
+    n = c.type(0).rank - 2
+    pads: Sequence[Dim] = [ZERO] * (2 * n)
+    if c.has(2):
+        pads = c.builder.dims_of(c.sized_like(c.x(2), 2 * n), "the pads of a transposed convolution")
+    if len(pads) != 2 * n:
+        raise c.fail(f"{len(pads)} pads for {n} spatial axes, wanted {2 * n}")
+    return transposed_conv_of(c, c.optional(3), tuple(pads[:n]), tuple(pads[n:]))
+
+
+ROWS: tuple[OnnxOp, ...] = (
+    OnnxOp("NhwcConv", 1, on_first(_conv), MS),
+    OnnxOp("NhwcMaxPool", 1, on_first(_max_pool), MS),
+    OnnxOp("GroupNorm", 1, _group_norm, MS),
+    OnnxOp("SkipGroupNorm", 1, _skip_group_norm, MS),
+    OnnxOp("GridSample", 1, grid_sample, MS),
+    OnnxOp("CropAndResize", 1, _crop_and_resize, MS),
+    OnnxOp("ConvTransposeWithDynamicPads", 1, _dynamic_pads, MS),
+)
