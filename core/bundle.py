@@ -119,9 +119,9 @@ def hash_file(path: Path) -> str:
     return h.hexdigest()
 
 
-def write_weights(path: Path, rows: Iterable[tuple[int, np.ndarray[Any, Any]]], total: int) -> str:
-    """Write arrays at their byte offsets (ascending) into a file of `total` bytes, gaps zero; streams,
-    so that weights larger than memory pass through. Returns the SHA-256 (hex)."""
+def write_weights(path: Path, rows: Iterable[tuple[int, Iterable[np.ndarray[Any, Any]]]], total: int) -> str:
+    """Write tensors, each as its arrays one after the other, at their byte offsets (ascending) into a file
+    of `total` bytes, gaps zero; weights larger than memory pass through. Returns the SHA-256 (hex)."""
     h, at = hashlib.sha256(), 0
     with path.open("wb") as f:
 
@@ -129,12 +129,14 @@ def write_weights(path: Path, rows: Iterable[tuple[int, np.ndarray[Any, Any]]], 
             f.write(data)
             h.update(data)
 
-        for offset, array in rows:
+        for offset, arrays in rows:
             put(bytes(offset - at))
-            raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-            for start in range(0, raw.size, _CHUNK):
-                put(raw[start : start + _CHUNK].data)
-            at = offset + raw.size
+            at = offset
+            for array in arrays:
+                raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+                for start in range(0, raw.size, _CHUNK):
+                    put(raw[start : start + _CHUNK].data)
+                at += raw.size
         assert at <= total, (at, total)
         put(bytes(total - at))
     return h.hexdigest()

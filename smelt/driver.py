@@ -33,8 +33,8 @@ from smelt.core.plan.build import make_plan
 from smelt.core.plan.program import HostProgram
 from smelt.core.schedule import schedule_module
 from smelt.core.schedule.weights import pack_weights
-from smelt.importer import import_model
-from smelt.manifest import build_manifest
+from smelt.importer import import_model, interface
+from smelt.manifest import build_manifest, group_rows
 from smelt.model_header import model_header
 from smelt.plugin import load_plugins
 from smelt.targets.platform import TargetSpec, parse_target
@@ -147,7 +147,7 @@ def _write(
     digest = ""
     if program.weights:
         progress("weights")
-        rows = ((w.offset, module.weights[w.ref].array()) for w in program.weights)
+        rows = ((w.offset, module.weights[w.ref].pieces()) for w in program.weights)
         digest = write_weights(stage.path / WEIGHTS, rows, program.weights_bytes)
     progress("code")
     name = request.name or Path(request.source).stem
@@ -180,6 +180,9 @@ def _write(
     }
     model = {"name": name, "sha256": hash_file(Path(request.source))}
     manifest = build_manifest(module, program, model=model, compiler=compiler)
+    names = (t.name for t in (*program.inputs, *program.outputs))
+    if any(n.endswith((".values", ".given")) for n in names):
+        manifest["groups"] = group_rows(*interface(request.source))
     manifest["weights"]["sha256"] = digest
     manifest["quantised"] = dict(lowered.quantised)
     return stage.commit(manifest)

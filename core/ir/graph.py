@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,11 @@ from smelt.core.ir.kernel import Kernel
 
 Ref: TypeAlias = str
 """A use of a tensor: '%name' (a value of the graph or of one around it) or '@name' (a weight)."""
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+PIECE = 4 << 20
+"""Bytes of a weight's file that are read at a time."""
 
 Attr: TypeAlias = "None | bool | int | float | str | Dim | DType | tuple[Attr, ...]"
 """Attribute values. Sizes and positions are Dims (also when constant); modes are str."""
@@ -130,7 +136,8 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Weight:
-    """A constant tensor by reference: an array in memory, or a span of a file that is mapped on use.
+    """A constant tensor by reference: an array in memory, a span of a file that is mapped on use, or a recipe
+    that makes its elements, in order and some at a time, from another weight.
 
     shape: ints. Equality is by dtype, shape and content hash, so that text round-trips.
     """
@@ -138,21 +145,24 @@ class Weight:
     name: Ref
     dtype: DType
     shape: tuple[int, ...]
-    data: np.ndarray[Any, Any] | None = field(default=None, compare=False, repr=False)
+    data: Array | None = field(default=None, compare=False, repr=False)
     path: Path | None = field(default=None, compare=False)
     offset: int = field(default=0, compare=False)
     known_digest: str = field(default="", compare=False)
     origin: str = field(default="", compare=False)
+    recipe: Callable[[], Iterator[Array]] | None = field(default=None, compare=False, repr=False)
 
     @property
     def bytes(self) -> int:
         """Size of the data in bytes."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.bytes
 
-    def array(self) -> np.ndarray[Any, Any]:
+    def array(self) -> Array:
         """The elements, read-only; mapped from the file when they are external."""
         if self.data is not None:
             return self.data
+        if self.recipe is not None:
+            return np.concatenate([a.reshape(-1) for a in self.recipe()]).reshape(self.shape)
         assert self.path is not None, f"weight {self.name} has no data"
         if self.bytes == 0:
             return np.zeros(self.shape, self.dtype.numpy)
@@ -164,12 +174,49 @@ class Weight:
             shape=self.shape or (1,),
         ).reshape(self.shape)
 
+    def pieces(self) -> Iterator[Array]:
+        """The elements in order, flat, some at a time; what is in a file is read, not mapped, so that it
+        does not count as memory of the process."""
+        if self.recipe is not None:
+            yield from (a.reshape(-1) for a in self.recipe())
+        elif self.data is None and self.path is not None and self.bytes:
+            count, most = math.prod(self.shape), max(1, PIECE // self.dtype.bytes)
+            for start in range(0, count, most):
+                yield self._read(start, min(most, count - start))
+        else:
+            yield self.array().reshape(-1)
+
+    def window(self, shape: tuple[int, ...], axis: int, start: int, stop: int) -> Array:
+        """Positions start..stop of one axis of the weight as of this shape, read as `pieces` does."""
+        if self.data is not None or self.path is None or not self.bytes:
+            return self.array().reshape(shape)[(*(slice(None),) * axis, slice(start, stop))]
+        before, extent, after = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+        found = np.empty((before, stop - start, after), self.dtype.numpy)
+        if before == 1:
+            found[0] = self._read(start * after, (stop - start) * after).reshape(-1, after)
+        else:
+            most = max(1, PIECE // (extent * after * self.dtype.bytes))
+            for row in range(0, before, most):
+                rows = min(most, before - row)
+                block = self._read(row * extent * after, rows * extent * after)
+                found[row : row + rows] = block.reshape(rows, extent, after)[:, start:stop]
+        return found.reshape(*shape[:axis], stop - start, *shape[axis + 1 :])
+
+    def _read(self, start: int, count: int) -> Array:
+        size = self.dtype.bytes
+        assert self.path is not None
+        raw = np.fromfile(self.path, np.uint8, count * size, offset=self.offset + start * size)
+        return raw.view(self.dtype.numpy)
+
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the elements' bytes (hex): the identity of the content."""
         if self.known_digest:
             return self.known_digest
-        return hashlib.sha256(np.ascontiguousarray(self.array()).view(np.uint8).data).hexdigest()
+        found = hashlib.sha256()
+        for piece in self.pieces():
+            found.update(np.ascontiguousarray(piece).view(np.uint8).data)
+        return found.hexdigest()
 
     @property
     def type(self) -> TensorType:

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from smelt.core.ir.graph import Graph, Module, Node, Ref, Weight
+import math
+from collections.abc import Iterator
+
+from smelt.core.dim import to_dim
+from smelt.core.ir.graph import Array, Graph, Module, Node, Ref, Weight
 from smelt.core.ir.kernel import Kernel
 from smelt.core.schedule.pack import Packed, PackSpec, apply_numpy, packed_inputs
+
+SMALL = 64 << 10
+"""Bytes of a weight up to which it is packed at once; a larger one is packed when it is written."""
+
+PART = 16 << 20
+"""Bytes that are packed at a time, if that does not take too many passes over the weight."""
+
+MOST_PASSES = 16
+"""How often a weight may be read to pack it."""
 
 
 def pack_weights(module: Module, naive: Module) -> Module:
@@ -60,5 +73,22 @@ def _clean(kernel: Kernel) -> Kernel:
 
 
 def _packed(w: Weight, spec: PackSpec, source: tuple[int, ...], name: Ref) -> Weight:
-    result = apply_numpy(spec, w.array().reshape(source))
-    return Weight(name, w.dtype, result.shape, data=result, origin=w.origin)
+    """The weight in its layout."""
+    shape = tuple(d.const for d in spec.shape([to_dim(n) for n in source]))
+    if w.bytes <= SMALL:
+        data = apply_numpy(spec, w.array().reshape(source))
+        return Weight(name, w.dtype, shape, data=data, origin=w.origin)
+    return Weight(name, w.dtype, shape, recipe=lambda: _parts(w, spec, source), origin=w.origin)
+
+
+def _parts(w: Weight, spec: PackSpec, source: tuple[int, ...]) -> Iterator[Array]:
+    """The packed weight cut along its outermost axis. Unless that is the outermost axis of the source too,
+    every part passes over the whole source: hence not too many of them."""
+    first = spec.dims[0]
+    extent, step = source[first.axis], first.factor if first.part == "outer" else 1
+    passes = math.ceil(w.bytes / PART)
+    if math.prod(source[: first.axis]) > 1:
+        passes = min(passes, MOST_PASSES)
+    width = extent if first.part == "inner" else step * max(1, math.ceil(extent / step / passes))
+    for start in range(0, extent, width):
+        yield apply_numpy(spec, w.window(source, first.axis, start, min(extent, start + width)))
