@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from smelt.importer.interface import interface
 from smelt.importer.model import check_model, import_model
 
-__all__ = ["check_model", "import_model"]
+__all__ = ["check_model", "import_model", "interface"]

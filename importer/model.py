@@ -6,13 +6,16 @@ import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import onnx
 
-from smelt.core.diag import Problem, SmeltError, invalid, merge
+from smelt.core.diag import Problem, SmeltError, invalid, merge, unsupported
 from smelt.core.ir.graph import Module, Ref
 from smelt.core.ops.infer import Engine
 from smelt.core.ops.table import Array
+from smelt.importer import sequences as sq
 from smelt.importer.builder import GraphBuilder, Store
 from smelt.importer.finish import check_declared, finish, renamed
+from smelt.importer.interface import Port, input_tensors, port, received, returned
 from smelt.importer.load import Loaded, Source, guard, load, opsets
 from smelt.importer.symbols import Dims, declare_inputs
 from smelt.importer.translate import Scope, Translator
@@ -79,9 +82,7 @@ def _translated(
         raise invalid(f"constants: no input is called '{name}'")
     for name, array in given.items():
         b.names[name] = b.constant(np.asarray(array))
-    free = [v for v in inputs if v.name not in given]
-    for name, t in declare_inputs(engine, free, dims).items():
-        b.names[name] = b.add_input(_input_ref(b, name), t, name)
+    _receive(b, [port(v, "input") for v in inputs if v.name not in given], dims)
     translator = Translator(model, loaded.folder)
     refs = translator.graph(b, g, Scope(opsets(model.opset_import)), [v.name for v in inputs])
     if not translator.problems:
@@ -89,10 +90,40 @@ def _translated(
             translator.report(e)
     if translator.problems:
         return None, list(translator.problems.values())
+    refs, infos = _return(b, g.output, refs)
     refs += [_extra(b, name) for name in extra]
-    names = [*(o.name for o in g.output), *extra]
+    names = [*(o.name for o in infos), *extra]
+    if len(infos) > len(g.output):
+        _named_once([v.name for v in infos], "output")
     module = finish(_module_name(loaded.name), b, refs, names)
-    return renamed(module, g.output), []
+    return renamed(module, infos), []
+
+
+def _receive(b: GraphBuilder, ports: Sequence[Port], dims: Dims | None) -> None:
+    """Declare the tensors that stand for the inputs, and name what they make."""
+    infos = [(p, v) for p in ports for v in input_tensors(p)]
+    _named_once([v.name for _, v in infos], "graph input")
+    types = declare_inputs(b.engine, [v for _, v in infos], dims)
+    refs = {name: b.add_input(_input_ref(b, name), t, name) for name, t in types.items()}
+    for p in ports:
+        b.names[p.name] = received(b, p, [refs[part] for part in p.parts])
+
+
+def _return(
+    b: GraphBuilder, outputs: Sequence[onnx.ValueInfoProto], refs: Sequence[Ref]
+) -> tuple[list[Ref], list[onnx.ValueInfoProto]]:
+    """The tensors that stand for the outputs, and their declarations."""
+    parts: list[Ref] = []
+    infos: list[onnx.ValueInfoProto] = []
+    for v, ref in zip(outputs, refs, strict=True):
+        if v.type.WhichOneof("value") is None and sq.compound_of(b.store, ref) is None:
+            parts.append(ref)
+            infos.append(v)
+            continue
+        p = port(v, "output")
+        parts += returned(b, p, ref)
+        infos += [v] if p.kind == "tensor" else [onnx.ValueInfoProto(name=name) for name in p.parts]
+    return parts, infos
 
 
 def _extra(b: GraphBuilder, name: str) -> Ref:
@@ -100,6 +131,8 @@ def _extra(b: GraphBuilder, name: str) -> Ref:
     ref = b.names.get(name)
     if not ref:
         raise invalid(f"no value of the main graph is called '{name}'", hint="pass names of node outputs")
+    if sq.compound_of(b.store, ref) is not None:
+        raise unsupported(f"value '{name}' is no tensor, so it cannot be returned as well")
     return ref
 
 

@@ -149,8 +149,9 @@ def flag_of(b: GraphBuilder, ref: Ref) -> bool | None:
     return e if isinstance(e, bool) else None
 
 
-def leaves(b: GraphBuilder, ref: Ref) -> list[Ref]:
-    """The tensors that a value is made of, in the order of its form."""
+def leaves(b: GraphBuilder, ref: Ref, form: Form | None = None) -> list[Ref]:
+    """The tensors that a value is made of, in the order of its form. form: one that does not know the flag of
+    an optional, which the value may."""
     match compound_of(b.store, ref):
         case None:
             return [ref]
@@ -159,8 +160,9 @@ def leaves(b: GraphBuilder, ref: Ref) -> list[Ref]:
         case Packed(_, values, shapes):
             return [values, shapes]
         case Maybe(given, item):
-            flag = [given] if flag_of(b, given) is None else []
-            return [*flag, *(leaves(b, item) if item else [])]
+            known = form.given if isinstance(form, MaybeForm) else flag_of(b, given)
+            inner = form.item if isinstance(form, MaybeForm) else None
+            return [*([given] if known is None else []), *(leaves(b, item, inner) if item else [])]
 
 
 def count(form: Form) -> int:
@@ -398,7 +400,7 @@ def offset(b: GraphBuilder, p: Packed, k: Dim) -> Dim:
     if k == length_of(b, p):
         return total_of(b, p)
     if p.dims is not None and all(d is not None for d in p.dims):
-        return b.engine.simplify(k * product(d for d in p.dims if d is not None))
+        return b.engine.simplify(k * uniform_size(p))
     before = b.emit("reduce_sum", [sizes(b, p, ZERO, k)], {"axes": (0,), "keepdims": False})
     return number(b, before, "offset", 0, total_of(b, p))
 
@@ -406,7 +408,7 @@ def offset(b: GraphBuilder, p: Packed, k: Dim) -> Dim:
 def size_of(b: GraphBuilder, p: Packed, k: Dim, start: Dim) -> Dim:
     """How many values element k has, which starts there."""
     if p.dims is not None and all(d is not None for d in p.dims):
-        return product(d for d in p.dims if d is not None)
+        return uniform_size(p)
     return number(b, b.reshape(sizes(b, p, k, k + 1), ()), "size", 0, total_of(b, p) - start)
 
 
@@ -445,10 +447,26 @@ def _of_rank(b: GraphBuilder, p: Packed, k: Dim, rank: int) -> Extents:
     b.engine.at_most("axes of the element", to_dim(rank), width)
     own = row(b, p, k)
     beyond = b.slice_axis(own, 0, rank, width)
-    more = b.emit("cast", [b.emit("greater_equal", [beyond, b.scalar(0, beyond)])], {"to": i64})
-    axes = b.emit("reduce_sum", [more], {"axes": (0,), "keepdims": False})
-    number(b, axes, "axes_beyond_the_declared_rank", 0, ZERO)
+    refuse(b, b.emit("greater_equal", [beyond, b.scalar(0, beyond)]), "axes_beyond_the_declared_rank")
     return (None,) * rank
+
+
+def uniform_size(p: Packed) -> Dim:
+    """How many values each element has, where all have the same known extents."""
+    assert p.dims is not None
+    return product(d for d in p.dims if d is not None)
+
+
+def column(b: GraphBuilder, p: Packed, axis: int) -> Ref:
+    """i64[length]: the extents of an axis."""
+    return b.reshape(b.slice_axis(p.shapes, 1, axis, axis + 1), (length_of(b, p),))
+
+
+def refuse(b: GraphBuilder, wrong: Ref, what: str) -> None:
+    """A run-time error that counts them if elements of a bool tensor are true."""
+    axes = tuple(range(b.type_of(wrong).rank))
+    found = b.emit("reduce_sum", [b.cast(wrong, i64)], {"axes": axes, "keepdims": False})
+    number(b, found, what, 0, ZERO)
 
 
 def table(b: GraphBuilder, p: Packed, shape: Sequence[Dim]) -> Ref:

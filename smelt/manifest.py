@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from smelt.core.dim import Dim
 from smelt.core.ir.graph import Module
@@ -43,6 +43,27 @@ def build_manifest(
             ],
         },
         "values": _values(module, program),
+    }
+
+
+class _Group(Protocol):
+    """An input or output that several tensors stand for."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def parts(self) -> tuple[str, ...]: ...
+
+
+def group_rows(inputs: Sequence[_Group], outputs: Sequence[_Group]) -> dict[str, Any]:
+    """The field 'groups': which tensors of 'inputs' and 'outputs' are a sequence or an optional together."""
+    return {
+        side: [{"name": g.name, "kind": g.kind, "parts": list(g.parts)} for g in found]
+        for side, found in (("inputs", inputs), ("outputs", outputs))
     }
 
 

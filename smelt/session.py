@@ -15,6 +15,7 @@ import numpy as np
 from smelt.core.bundle import LIBRARY, Bundle, read_bundle
 from smelt.core.diag import Kind, SmeltError
 from smelt.core.dtype import ALL, DType
+from smelt.groups import Group, groups, packed, unpacked
 
 _KINDS: dict[int, Kind] = {
     1: "invalid", 2: "unsupported", 3: "shape", 4: "device", 5: "infra", 6: "internal",
@@ -112,6 +113,8 @@ class Session:
         )
         if status:
             raise self._error(status, None)
+        self._takes, self._gives = groups(bundle.manifest, "inputs"), groups(bundle.manifest, "outputs")
+        self._plain = "groups" not in bundle.manifest
         self._inputs = [_Port(row) for row in bundle.manifest["inputs"]]
         self._outputs = [_Port(row) for row in bundle.manifest["outputs"]]
         self._in = (_Tensor * max(1, len(self._inputs)))()
@@ -127,24 +130,31 @@ class Session:
 
     def get_inputs(self) -> list[NodeArg]:
         """Names, shapes and types of the inputs."""
-        return [p.arg for p in self._inputs]
+        return _arguments(self._takes)
 
     def get_outputs(self) -> list[NodeArg]:
         """Names, shapes and types of the outputs."""
-        return [p.arg for p in self._outputs]
+        return _arguments(self._gives)
 
     def run(
         self, output_names: Sequence[str] | None, feed: Mapping[str, Any], run_options: object = None
-    ) -> list[np.ndarray[Any, Any]]:
-        """The outputs named (all when None), for NumPy arrays or anything with DLPack by input name.
+    ) -> list[Any]:
+        """The outputs named (all when None), for NumPy arrays or anything with DLPack by input name; lists of
+        them are sequences, None is an empty optional.
 
         Raises SmeltError(kind='shape') naming input, axis, expected and got.
         """
+        if not self._plain:
+            _same_names([g.name for g in self._takes], list(feed))
+            feed = packed(self._takes, feed, self.bundle.manifest["symbols"])
         with self._lock:
-            results = self._run(feed)
+            results: list[Any] = self._run(feed)
+        if not self._plain:
+            tensors = {p.name: r for p, r in zip(self._outputs, results, strict=True)}
+            results = list(unpacked(self._gives, tensors).values())
         if output_names is None:
             return results
-        by_name = {p.name: r for p, r in zip(self._outputs, results, strict=True)}
+        by_name = {g.name: r for g, r in zip(self._gives, results, strict=True)}
         for name in output_names:
             if name not in by_name:
                 known = ", ".join(by_name)
@@ -214,7 +224,7 @@ class Session:
         if not self._handle:
             raise SmeltError("the session is closed", kind="invalid")
         if len(feed) != len(self._inputs) or any(p.name not in feed for p in self._inputs):
-            raise _names_differ([p.name for p in self._inputs], list(feed))
+            _same_names([p.name for p in self._inputs], list(feed))
         arrays = []
         for t, p in zip(self._in, self._inputs, strict=False):
             a = p.array(feed[p.name])
@@ -275,7 +285,6 @@ class _Port:
         self.written: tuple[int, ...] | None = None
         code = {"int": 0, "uint": 1, "float": 2, "bool": 6}[self.dtype.category]
         self.dlpack = _DataType(4 if self.dtype.name == "bf16" else code, self.dtype.bits, 1)
-        self.arg = NodeArg(self.name, self.dims, f"tensor({_ORT_NAMES[self.dtype.name]})")
 
     def set_shape(self, shape: tuple[int, ...]) -> None:
         """Write the extents where the model reads them, when they are not those of the last call."""
@@ -309,15 +318,25 @@ def _copied(t: _Tensor, p: _Port) -> np.ndarray[Any, Any]:
     return result
 
 
-def _names_differ(expected: list[str], got: list[str]) -> SmeltError:
+def _arguments(found: Sequence[Group]) -> list[NodeArg]:
+    """As onnxruntime describes them: a sequence or an optional one has no shape."""
+    shapes = [[] if g.sequence else list(g.rows[-1]["shape"]) for g in found]
+    types = [g.type.format(_ORT_NAMES[g.element.name]) for g in found]
+    return [NodeArg(g.name, shape, t) for g, shape, t in zip(found, shapes, types, strict=True)]
+
+
+def _same_names(expected: list[str], got: list[str]) -> None:
+    """Raises SmeltError when a feed has not exactly the model's inputs."""
     missing = [n for n in expected if n not in got]
     extra = [n for n in got if n not in expected]
+    if not missing and not extra:
+        return
     parts = []
     if missing:
         parts.append("missing input " + ", ".join(f"'{n}'" for n in missing))
     if extra:
         parts.append("unknown input " + ", ".join(f"'{n}'" for n in extra))
-    return SmeltError(f"{'; '.join(parts)}; the model has: {', '.join(expected)}", kind="shape")
+    raise SmeltError(f"{'; '.join(parts)}; the model has: {', '.join(expected)}", kind="shape")
 
 
 def _library(bundle: Bundle) -> Any:

@@ -63,7 +63,7 @@ def _if(c: Call) -> Sequence[Ref]:
     for name, b, refs in built:
         with c.engine.conditional():
             whole = [sq.in_form(b, r, f, own) for r, f in zip(refs, forms, strict=True)]
-            arms.append((name, b, [x for r in whole for x in sq.leaves(b, r)]))
+            arms.append((name, b, [x for r, f in zip(whole, forms, strict=True) for x in sq.leaves(b, r, f)]))
             if len(arms) == 2:
                 _same_ranks(arms[0][1], arms[0][2], b, arms[1][2])
     pairs = [(x.type_of(r), y.type_of(s)) for (_, x, rs), (_, y, ss) in [arms] for r, s in zip(rs, ss)]
@@ -189,7 +189,7 @@ def _loop(c: Call) -> Sequence[Ref]:
         if wider != forms:
             forms = wider
             values = [sq.in_form(b, r, f) for r, f in zip(values, forms, strict=True)]
-            carried = [x for r in values for x in sq.leaves(b, r)]
+            carried = [x for r, f in zip(values, forms, strict=True) for x in sq.leaves(b, r, f)]
             entry = [b.type_of(r) for r in carried]
             types = list(entry)
             continue
@@ -250,7 +250,7 @@ def _round(c: Call, g: Any, forms: Sequence[sq.Form], types: Sequence[TensorType
     outs = [results[0]]
     for r, f in zip(results[1:], forms, strict=False):
         if sq.joined(c.engine, "a carried value", f, sq.form_of(region, r)) == f:
-            outs += sq.leaves(region, sq.in_form(region, r, f))
+            outs += sq.leaves(region, sq.in_form(region, r, f), f)
     return _Round(region, results, [*outs, *results[1 + len(forms) :]], before)
 
 

@@ -45,8 +45,10 @@ def position(c: Call, i: int, length: Dim, behind: bool = False) -> Dim:
     latest. behind: the place after the last element is one, too."""
     b, ref = c.builder, c.x(i)
     t = b.type_of(ref)
-    if not t.dtype.is_int or not all(d == ONE for d in t.shape):
+    if not t.dtype.is_int or t.rank > 1:
         raise c.fail(f"position {t} is no integer scalar")
+    for d in t.shape:
+        c.engine.same("elements of the position", d, ONE)
     last = length if behind else c.engine.simplify(length - 1)
     if c.engine.prove_le(ZERO, last) is Truth.NO:
         raise c.fail("an element of an empty sequence is asked for")

@@ -91,7 +91,7 @@ def _ragged(c: Call, axis: int, lengths: Ref) -> Ref:
     """As many parts as a run says, of the sizes that it says."""
     b, x, shape = c.builder, c.x(), c.shape()
     (count,) = b.type_of(lengths).shape
-    _none(c, c.emit("less", lengths, b.scalar(0, lengths)), "negative_sizes")
+    sq.refuse(b, c.emit("less", lengths, b.scalar(0, lengths)), "negative_sizes")
     total = sq.number(b, c.emit("reduce_sum", lengths, axes=(0,), keepdims=False), "parts")
     c.engine.same(f"sizes of the parts against axis {axis}", total, shape[axis])
     before, after = shape[:axis], shape[axis + 1 :]
@@ -136,14 +136,6 @@ def _places(c: Call, lengths: Ref, before: Dim, total: Dim, after: Dim) -> Ref:
 
 def _iota(c: Call, n: Dim) -> Ref:
     return c.emit("iota", shape=(n,), start=ZERO, step=ONE, dtype=i64)
-
-
-def _none(c: Call, wrong: Ref, what: str) -> None:
-    """A run-time error unless no element of a bool tensor is true."""
-    b = c.builder
-    axes = tuple(range(b.type_of(wrong).rank))
-    found = c.emit("reduce_sum", b.cast(wrong, i64), axes=axes, keepdims=False)
-    sq.number(b, found, what, 0, ZERO)
 
 
 # ---------------------------------------------------------------- concat
@@ -192,15 +184,9 @@ def _uniform(c: Call, s: sq.Packed, new: int) -> sq.Packed:
     rank, width = found - new, b.type_of(s.shapes).shape[1]
     c.engine.at_most("axes of the elements", to_dim(rank), width)
     rows, beyond = b.slice_axis(s.shapes, 1, 0, rank), b.slice_axis(s.shapes, 1, rank, width)
-    _none(c, c.emit("less", rows, b.scalar(0, rows)), "elements_of_a_lower_rank")
-    _none(c, c.emit("greater_equal", beyond, b.scalar(0, beyond)), "elements_of_a_higher_rank")
+    sq.refuse(b, c.emit("less", rows, b.scalar(0, rows)), "elements_of_a_lower_rank")
+    sq.refuse(b, c.emit("greater_equal", beyond, b.scalar(0, beyond)), "elements_of_a_higher_rank")
     return sq.Packed(s.dtype, s.values, rows, (None,) * rank)
-
-
-def _column(c: Call, s: sq.Packed, axis: int) -> Ref:
-    """i64[length]: the extents of an axis."""
-    b = c.builder
-    return b.reshape(b.slice_axis(s.shapes, 1, axis, axis + 1), (sq.length_of(b, s),))
 
 
 def _shared(c: Call, s: sq.Packed, axis: int) -> Dim:
@@ -209,9 +195,9 @@ def _shared(c: Call, s: sq.Packed, axis: int) -> Dim:
     d = s.dims[axis]
     if d is not None:
         return d
-    b, column = c.builder, _column(c, s, axis)
+    b, column = c.builder, sq.column(c.builder, s, axis)
     first = b.reshape(b.slice_axis(column, 0, 0, 1), ())
-    _none(c, c.emit("not_equal", column, first), f"elements_that_differ_on_axis_{axis}")
+    sq.refuse(b, c.emit("not_equal", column, first), f"elements_that_differ_on_axis_{axis}")
     return sq.number(b, first, "extent")
 
 
@@ -227,7 +213,7 @@ def _even(c: Call, s: sq.Packed, axis: int, shape: Sequence[Dim], new: int) -> R
 
 def _varied(c: Call, s: sq.Packed, axis: int, shape: Sequence[Dim | None]) -> Ref:
     """Elements of different extents on the axis."""
-    b, lengths = c.builder, _column(c, s, axis)
+    b, lengths = c.builder, sq.column(c.builder, s, axis)
     total = sq.number(b, c.emit("reduce_sum", lengths, axes=(0,), keepdims=False), "extent")
     before = [d for d in shape[:axis] if d is not None]
     after = [d for d in shape[axis + 1 :] if d is not None]

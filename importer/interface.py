@@ -1,0 +1,193 @@
+"""A model's declared inputs and outputs in; the tensors that stand for each of them at run time out.
+
+A tensor is itself. A sequence `x` is the pair `x.values` and `x.shapes` (importer/sequences.py says what they
+hold), an optional tensor is `x.given` and `x.value`, an optional sequence `x.given`, `x.values`, `x.shapes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import TensorProto, TypeProto, helper
+
+from smelt.core.diag import SmeltError, invalid, unsupported
+from smelt.core.dim import to_dim
+from smelt.core.dtype import DType, bool_
+from smelt.core.ir.graph import Ref
+from smelt.importer import sequences as sq
+from smelt.importer.builder import GraphBuilder
+from smelt.importer.load import Source, load
+from smelt.importer.symbols import dim_text
+from smelt.importer.weights import dtype_of
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output as the file declares it. kind: 'tensor', 'sequence', 'optional tensor' or 'optional
+    sequence'. element: the type of the tensors inside. parts: the names of the tensors that stand for it."""
+
+    name: str
+    kind: str
+    element: TypeProto.Tensor
+    parts: tuple[str, ...]
+
+    @property
+    def optional(self) -> bool:
+        """Whether it may hold nothing."""
+        return self.kind.startswith("optional")
+
+    @property
+    def sequence(self) -> bool:
+        """Whether it is a list of tensors."""
+        return self.kind.endswith("sequence")
+
+    def dims(self) -> list[int | str] | None:
+        """The declared extents of a tensor inside; None when not even the rank is declared."""
+        return [dim_text(d) for d in self.element.shape.dim] if self.element.HasField("shape") else None
+
+
+_PARTS = {
+    "tensor": ("",),
+    "sequence": (".values", ".shapes"),
+    "optional tensor": (".given", ".value"),
+    "optional sequence": (".given", ".values", ".shapes"),
+}
+
+
+def port(v: onnx.ValueInfoProto, what: str) -> Port:
+    """What a declared input or output is. Raises SmeltError for types that smelt has not."""
+    t, kind = v.type, ""
+    if t.WhichOneof("value") == "optional_type":
+        t, kind = t.optional_type.elem_type, "optional "
+    if t.WhichOneof("value") == "sequence_type":
+        t, kind = t.sequence_type.elem_type, f"{kind}sequence"
+    else:
+        kind = f"{kind}tensor"
+    found = t.WhichOneof("value")
+    if found is None:
+        raise invalid(f"{what} '{v.name}' has no type", hint="its export is incomplete; export it again")
+    if found != "tensor_type":
+        holds = "is" if kind == "tensor" else f"is {'an' if kind[0] == 'o' else 'a'} {kind} that holds"
+        raise unsupported(f"{what} '{v.name}' {holds} a {found.removesuffix('_type')}, not a tensor")
+    return Port(v.name, kind, t.tensor_type, tuple(v.name + p for p in _PARTS[kind]))
+
+
+def interface(source: Source) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+    """The inputs and outputs of a model that are not plain tensors."""
+    g = load(source).model.graph
+    constants = {t.name for t in g.initializer} | {s.values.name for s in g.sparse_initializer}
+    inputs = [port(v, "input") for v in g.input if v.name not in constants]
+    outputs = [port(v, "output") for v in g.output if v.type.WhichOneof("value") not in (None, "tensor_type")]
+    return tuple(p for p in inputs if p.kind != "tensor"), tuple(outputs)
+
+
+# ---------------------------------------------------------------- inputs
+
+
+def input_tensors(p: Port) -> list[onnx.ValueInfoProto]:
+    """The declarations of the tensors that stand for an input."""
+    dims = p.dims()
+    found = []
+    if p.optional:
+        found.append(helper.make_tensor_value_info(p.parts[0], TensorProto.BOOL, []))
+    if p.sequence:
+        width = "" if dims is None else len(dims)
+        found += [
+            helper.make_tensor_value_info(p.parts[-2], p.element.elem_type, [""]),
+            helper.make_tensor_value_info(p.parts[-1], TensorProto.INT64, ["", width]),
+        ]
+    else:
+        own = onnx.ValueInfoProto(name=p.parts[-1])
+        own.type.tensor_type.CopyFrom(p.element)
+        found.append(own)
+    return found
+
+
+def received(b: GraphBuilder, p: Port, refs: Sequence[Ref]) -> Ref:
+    """The value of an input from the tensors that stand for it; what they claim is checked when it runs."""
+    if p.kind == "tensor":
+        return refs[0]
+    b.engine.at(p.name)
+    item = refs[-1]
+    if p.sequence:
+        own = sq.Packed(_dtype(p, "input"), refs[-2], refs[-1], _known_dims(p))
+        _checked(b, own)
+        item = sq.register(b.store, own)
+    b.flush_checks()
+    return sq.register(b.store, sq.Maybe(refs[0], item)) if p.optional else item
+
+
+def _dtype(p: Port, what: str) -> DType:
+    return dtype_of(p.element.elem_type, f"{what} '{p.name}'")
+
+
+def _known_dims(p: Port) -> sq.Extents:
+    """Declared numbers hold for every element; a name may stand for another size in each of them."""
+    dims = p.dims()
+    return None if dims is None else tuple(to_dim(d) if isinstance(d, int) else None for d in dims)
+
+
+def _checked(b: GraphBuilder, p: sq.Packed) -> None:
+    """Rows of shapes are shapes, those that the file declares, of as many values as there are."""
+    least = 0 if p.dims is not None else sq.NO_RANK
+    sq.refuse(b, b.emit("less", [p.shapes, b.scalar(least, p.shapes)]), "negative_extents")
+    for axis, d in enumerate(p.dims or ()):
+        if d is not None:
+            other = b.emit("not_equal", [sq.column(b, p, axis), b.from_dims([d], ())])
+            sq.refuse(b, other, f"elements_without_{d}_on_axis_{axis}")
+    total, length = sq.total_of(b, p), sq.length_of(b, p)
+    if p.dims is not None and all(d is not None for d in p.dims):
+        claimed = sq.uniform_size(p) * length
+    else:
+        sizes = sq.sizes(b, p, sq.ZERO, length)
+        summed = b.emit("reduce_sum", [sizes], {"axes": (0,), "keepdims": False})
+        claimed = sq.number(b, summed, "values_by_shapes")
+    b.engine.same(f"values of sequence '{p.values[1:]}'", total, b.engine.simplify(claimed))
+
+
+# ---------------------------------------------------------------- outputs
+
+
+def returned(b: GraphBuilder, p: Port, ref: Ref) -> list[Ref]:
+    """The tensors that stand for an output."""
+    b.engine.at(p.name)
+    found = sq.compound_of(b.store, ref)
+    if p.kind == "tensor":
+        if isinstance(found, sq.Maybe) and found.item in b.store.types:
+            return [sq.inside(b, found)]
+        if found is not None:
+            raise _other(p, str(found))
+        return [ref]
+    maybe = found if isinstance(found, sq.Maybe) else sq.Maybe(b.constant(np.array(True)), ref)
+    item = sq.inside(b, maybe) if not p.optional else maybe.item or _nothing(b, p)
+    inner = sq.compound_of(b.store, item)
+    if p.sequence != isinstance(inner, sq.Listed | sq.Packed):
+        raise _other(p, "a tensor" if inner is None else str(inner))
+    if isinstance(inner, sq.Listed | sq.Packed):
+        if inner.dtype != _dtype(p, "output"):
+            raise _other(p, str(inner))
+        own = sq.packed(b, inner)
+        parts = [own.values, own.shapes]
+    else:
+        parts = [item]
+    b.flush_checks()
+    return [b.cast(b.reshape(maybe.given, ()), bool_), *parts] if p.optional else parts
+
+
+def _nothing(b: GraphBuilder, p: Port) -> Ref:
+    """What stands behind the flag of an optional that is always empty."""
+    dtype = _dtype(p, "output")
+    if p.sequence:
+        return sq.register(b.store, sq.Listed(dtype, ()))
+    return b.constant(np.zeros([d if isinstance(d, int) else 0 for d in p.dims() or ()], dtype.numpy))
+
+
+def _other(p: Port, found: str) -> SmeltError:
+    inner = helper.tensor_dtype_to_np_dtype(p.element.elem_type)
+    return invalid(
+        f"output '{p.name}' is declared as {p.kind} of {inner}, its node makes {found}",
+        hint="the file's types are stale; export it again",
+    )

@@ -1,0 +1,163 @@
+"""Lists, None and arrays as Python has them <-> the tensors that stand for sequences and optionals.
+
+The manifest's field 'groups' says which of a bundle's inputs and outputs belong together. A sequence is
+`values` (all elements flat, one behind the other) and `shapes` (a row of extents per element; -1 behind those
+of an element with fewer axes than the widest); an optional has a flag `given` in front of its tensor `value`
+or of its sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from smelt.core.diag import SmeltError
+from smelt.core.dim import parse_dim
+from smelt.core.dtype import ALL, DType
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Value: TypeAlias = Any
+"""An array, a list of arrays (a sequence), or None (an empty optional)."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """An input or output. rows: what the manifest says of its tensors; a plain tensor has one."""
+
+    name: str
+    kind: str
+    rows: tuple[Mapping[str, Any], ...]
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is a tensor and nothing else."""
+        return self.kind == "tensor"
+
+    @property
+    def optional(self) -> bool:
+        """Whether it may be None."""
+        return self.kind.startswith("optional")
+
+    @property
+    def sequence(self) -> bool:
+        """Whether it is a list."""
+        return self.kind.endswith("sequence")
+
+    @property
+    def element(self) -> DType:
+        """The element type of its tensors."""
+        return ALL[self.rows[1 if self.kind.startswith("optional") else 0]["dtype"]]
+
+    @property
+    def type(self) -> str:
+        """As onnxruntime spells it, but for the element type: 'seq(tensor({}))'."""
+        inner = "seq(tensor({}))" if self.sequence else "tensor({})"
+        return f"optional({inner})" if self.optional else inner
+
+
+def groups(manifest: Mapping[str, Any], side: str) -> tuple[Group, ...]:
+    """A bundle's inputs or outputs (side), in the model's order."""
+    kinds = {p: g for g in manifest.get("groups", {}).get(side, ()) for p in g["parts"]}
+    rows = {r["name"]: r for r in manifest[side]}
+    found: dict[str, Group] = {}
+    for name, row in rows.items():
+        g = kinds.get(name)
+        if g is None:
+            found[name] = Group(name, "tensor", (row,))
+        elif g["name"] not in found:
+            found[g["name"]] = Group(g["name"], g["kind"], tuple(rows[p] for p in g["parts"]))
+    return tuple(found.values())
+
+
+# ---------------------------------------------------------------- what goes in
+
+
+def packed(
+    inputs: Sequence[Group], feed: Mapping[str, Value], symbols: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """The tensors of a feed that may hold lists and None. symbols: the manifest's, for what stands in the
+    place of a tensor that is not given.
+
+    Raises SmeltError(kind='shape') naming the input and the element.
+    """
+    found: dict[str, Any] = {}
+    absent: list[Group] = []
+    for g in inputs:
+        if g.name not in feed:
+            continue  # the session names what is missing
+        value = feed[g.name]
+        if g.optional:
+            found[g.rows[0]["name"]] = np.array(value is not None)
+        if g.sequence:
+            found.update(_sequence(g, [] if value is None and g.optional else value))
+        elif value is None and g.optional:
+            absent.append(g)
+        else:
+            found[g.rows[-1]["name"]] = value
+    sizes = _sizes(inputs, found, symbols) if absent else {}
+    for g in absent:
+        row = g.rows[-1]
+        shape = [parse_dim(str(d)).evaluate(sizes) for d in row["shape"]]
+        found[row["name"]] = np.zeros(shape, ALL[row["dtype"]].numpy)
+    known = {g.name for g in inputs}
+    return {**found, **{n: v for n, v in feed.items() if n not in known}}
+
+
+def _sequence(g: Group, value: Value) -> dict[str, Array]:
+    values, shapes = g.rows[-2:]
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        kind = type(value).__name__
+        raise SmeltError(f"input '{g.name}': expected a list of arrays, got {kind}", kind="shape")
+    items = [np.asarray(v) for v in value]
+    wanted, width = g.element.numpy, shapes["shape"][1]
+    for k, a in enumerate(items):
+        if a.dtype != wanted:
+            found = f"expected {wanted} elements, got {a.dtype}"
+            raise SmeltError(f"input '{g.name}': {found} in array {k}", kind="shape")
+        if isinstance(width, int) and a.ndim != width:
+            found = f"expected arrays of rank {width}, got rank {a.ndim}"
+            raise SmeltError(f"input '{g.name}': {found} in array {k}", kind="shape")
+    columns = width if isinstance(width, int) else max((a.ndim for a in items), default=0)
+    rows = np.full((len(items), columns), -1, np.int64)
+    for k, a in enumerate(items):
+        rows[k, : a.ndim] = a.shape
+    flat = [np.zeros(0, wanted), *(a.reshape(-1) for a in items)]
+    return {values["name"]: np.concatenate(flat), shapes["name"]: rows}
+
+
+def _sizes(
+    inputs: Sequence[Group], found: Mapping[str, Any], symbols: Sequence[Mapping[str, Any]]
+) -> dict[str, int]:
+    """The sizes that the tensors at hand have; the least one where none of them says it."""
+    sizes = {str(s["name"]): int(s["low"]) for s in symbols}
+    for row in (r for g in inputs for r in g.rows if r["name"] in found):
+        for d, n in zip(row["shape"], np.shape(found[row["name"]]), strict=False):
+            if d in sizes:
+                sizes[d] = n
+    return sizes
+
+
+# ---------------------------------------------------------------- what comes out
+
+
+def unpacked(outputs: Sequence[Group], arrays: Mapping[str, Array]) -> dict[str, Value]:
+    """Arrays, lists and None by output from the tensors that a run gave."""
+    return {g.name: _value(g, [arrays[r["name"]] for r in g.rows]) for g in outputs}
+
+
+def _value(g: Group, parts: Sequence[Array]) -> Value:
+    if g.optional and not bool(parts[0].reshape(())):
+        return None
+    if not g.sequence:
+        return parts[-1]
+    values, shapes = parts[-2:]
+    items, at = [], 0
+    for row in shapes:
+        shape = tuple(int(n) for n in row if n >= 0)
+        size = int(np.prod(shape, dtype=np.int64))
+        items.append(values[at : at + size].reshape(shape).copy())
+        at += size
+    return items
