@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from smelt.core.dim import Dim, to_dim
+from smelt.core.dim import Dim, dmin, to_dim
 from smelt.core.dtype import bool_, i64
 from smelt.core.ir.graph import Attr, TensorType
 from smelt.core.ir.kernel import Block, Bound, Buffer, Expr, Load, Loop, Stmt, Store
@@ -37,7 +37,7 @@ START: Mapping[str, float] = {"add": 0.0, "min": float("inf"), "max": float("-in
 
 
 def _infer_forest(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
-    x, threshold, weight = args[0], args[4], args[8]
+    x, threshold, weight = args[0], args[4], args[6]
     assert x and threshold and weight
     if x.rank != 2:
         raise c.fail(f"features have rank {x.rank}, wanted 2")
@@ -55,13 +55,13 @@ class _Walk:
     attrs: Attrs
     x: Buffer
     root: Buffer
-    depth: Buffer
+    rounds: Buffer
     feature: Buffer
     threshold: Buffer
     child: Buffer
-    first: Buffer
-    target: Buffer
     weight: Buffer
+    first: Buffer | None
+    target: Buffer | None
     mode: Buffer | None
     missing: Buffer | None
     begin: Buffer | None
@@ -75,7 +75,7 @@ class _Walk:
 
     @property
     def leaves(self) -> Dim:
-        return self.first.shape[0] - 1
+        return self.weight.shape[0] if self.first is None else self.first.shape[0] - 1
 
     def at(self, b: Buffer, *i: Dim) -> Load:
         return Load(b.name, i, b.dtype)
@@ -111,55 +111,61 @@ class _Walk:
         low, high = (cast(self.at(begin, node + k), i64) for k in (ZERO, ONE))
         return self.trace.let(low, 0, size, lambda a: self.trace.let(high, a, size, lambda b: among(a, b)))
 
-    def step(self, n: Dim) -> tuple[Stmt, ...]:
-        """From an inner node to one of its children; a leaf stays."""
-        node, feature, side = (self.trace.fresh("g") for _ in range(3))
-        value = self.at(self.x, n, feature)
-        down = Block(
-            (Store(self.cell.name, (n, ZERO), cast(self.at(self.child, node, side), i64)),),
-            let=(
-                (str(feature), cast(self.at(self.feature, node), i64), ZERO, self.x.shape[1] - 1),
-                (str(side), cast(call("not", self.asks(node, value)), i64), ZERO, ONE),
-            ),
-        )
-        everything = self.nodes + self.leaves - 1
-        return (
-            Block(
-                (Block((down,), guard=(Bound(ZERO, node, self.nodes),)),),
-                let=((str(node), self.at(self.cell, n, ZERO), ZERO, everything),),
-            ),
-        )
+    def steps(self, n: Dim) -> Stmt:
+        """Some steps from inner nodes to their children, without a branch between them; a leaf stays."""
+        everything, count = self.nodes + self.leaves - 1, int(self.attrs["steps"])  # type: ignore[call-overload]
+        start = node = self.trace.fresh("g")
+        let: list[tuple[str, Expr, Dim, Dim]] = []
+        for _ in range(count):
+            feature, side, after = (self.trace.fresh("g") for _ in range(3))
+            at, inner = dmin(node, self.nodes - 1), call("lt", index(node), index(self.nodes))
+            asks = call("not", self.asks(at, self.at(self.x, n, feature)))
+            child = cast(self.at(self.child, at, side), i64)
+            let += [
+                (str(feature), cast(self.at(self.feature, at), i64), ZERO, self.x.shape[1] - 1),
+                (str(side), cast(asks, i64), ZERO, ONE),
+                (str(after), select(inner, child, index(node)), ZERO, everything),
+            ]
+            node = after
+        walk = Block((Store(self.cell.name, (n, ZERO), index(node)),), let=tuple(let))
+        unless = Block((walk,), guard=(Bound(ZERO, start, self.nodes),))
+        return Block((unless,), let=((str(start), self.at(self.cell, n, ZERO), ZERO, everything),))
 
     def reap(self, n: Dim) -> Stmt:
         """Join what the leaf holds into the row's targets."""
-        leaf, low, high, target = (self.trace.fresh("g") for _ in range(4))
-        entries, k = self.weight.shape[0], self.trace.fresh("i")
+        leaf, low, high, k = *(self.trace.fresh("g") for _ in range(3)), self.trace.fresh("i")
         held = call("sub", self.at(self.cell, n, ZERO), index(self.nodes))
-        entry = Block(
-            (
-                Store(self.y.name, (n, target), self.at(self.weight, low + k), str(self.attrs["join"])),
-            ),
-            let=((str(target), cast(self.at(self.target, low + k), i64), ZERO, self.y.shape[1] - 1),),
-        )
+        here = (str(leaf), held, ZERO, self.leaves - 1)
+        if self.first is None:
+            return Block(self.entry(n, leaf), let=(here,))
+        entries, first = self.weight.shape[0], self.first
         return Block(
-            (Loop("serial", str(k), high - low, (entry,)),),
+            (Loop("serial", str(k), high - low, self.entry(n, low + k)),),
             let=(
-                (str(leaf), held, ZERO, self.leaves - 1),
-                (str(low), cast(self.at(self.first, leaf), i64), ZERO, entries),
-                (str(high), cast(self.at(self.first, leaf + 1), i64), low, entries),
+                here,
+                (str(low), cast(self.at(first, leaf), i64), ZERO, entries),
+                (str(high), cast(self.at(first, leaf + 1), i64), low, entries),
             ),
         )
 
+    def entry(self, n: Dim, k: Dim) -> tuple[Stmt, ...]:
+        weight, join = self.at(self.weight, k), str(self.attrs["join"])
+        if self.target is None:
+            return (Store(self.y.name, (n, ZERO), weight, join),)
+        target = self.trace.fresh("g")
+        to = (str(target), cast(self.at(self.target, k), i64), ZERO, self.y.shape[1] - 1)
+        return (Block((Store(self.y.name, (n, target), weight, join),), let=(to,)),)
+
     def row(self, n: Dim) -> tuple[Stmt, ...]:
-        c, tree, s, depth = (self.trace.fresh("i") for _ in range(4))
+        c, tree, s, rounds = (self.trace.fresh("i") for _ in range(4))
         start = const(START[str(self.attrs["join"])], self.y.dtype)
         walk = Block(
             (
                 Store(self.cell.name, (n, ZERO), cast(self.at(self.root, tree), i64)),
-                Loop("serial", str(s), depth, self.step(n)),
+                Loop("serial", str(s), rounds, (self.steps(n),)),
                 self.reap(n),
             ),
-            let=((str(depth), cast(self.at(self.depth, tree), i64), ZERO, self.nodes),),
+            let=((str(rounds), cast(self.at(self.rounds, tree), i64), ZERO, self.nodes),),
         )
         return (
             Loop("serial", str(c), self.y.shape[1], (Store(self.y.name, (n, c), start),)),
@@ -178,9 +184,11 @@ def _forest(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Se
 
 def _ref_forest(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     given = [*arrays, *[None] * (13 - len(arrays))]
-    x, root, _, feature, threshold, child, first, target, weight, mode, missing, begin, members = given
+    x, root, _, feature, threshold, child, weight, first, target, mode, missing, begin, members = given
     assert x is not None and root is not None and feature is not None and threshold is not None
-    assert child is not None and first is not None and target is not None and weight is not None
+    assert child is not None and weight is not None
+    first = np.arange(len(weight) + 1) if first is None else first
+    target = np.zeros(len(weight), np.int64) if target is None else target
     names = str(attrs["modes"]).split()
     join = {"add": np.add, "min": np.minimum, "max": np.maximum}[str(attrs["join"])]
     y = np.full([d.const for d in types[0].shape], START[str(attrs["join"])], types[0].dtype.numpy)
@@ -340,24 +348,26 @@ def _ref_coupled(
 def _case_forest(modes: str, join: str = "add", x: Any = "f32[N, 3]", **more: Any) -> Case:
     """Two trees of two inner nodes each, and one that is a leaf; leaf 2 holds nothing, leaf 3 two entries."""
     size = len(modes.split())
+    steps, alone = more.get("steps", 1), more.get("alone")
+    weight = np.array([0.5, -1, 2, 3, -0.75, 4, 0.125], more.get("dtype", np.float32))
     tables = (
         np.array([0, 2, 4 + 6], np.int32),
-        np.array([2, 2, 0], np.int32),
+        -(np.array([2, 2, 0], np.int32) // -steps),
         np.array([0, 2, 1, 0], np.int32),
         np.array([0.5, -0.25, 0, 1], more.get("dtype", np.float32)),
         np.array([[1, 4], [5, 6], [7, 3], [8, 9]], np.int32),
-        np.array([0, 1, 2, 2, 4, 5, 6, 7], np.int32),
-        np.array([0, 1, 0, 1, 0, 1, 1], np.int32),
-        np.array([0.5, -1, 2, 3, -0.75, 4, 0.125], more.get("dtype", np.float32)),
+        weight,
     )
     optional = (
+        "-" if alone else np.array([0, 1, 2, 2, 4, 5, 6, 7], np.int32),
+        "-" if alone else np.array([0, 1, 0, 1, 0, 1, 1], np.int32),
         np.arange(4, dtype=np.uint8) % size if size > 1 else "-",
         np.array([True, False, True, True]) if more.get("missing") else "-",
         np.array([0, 0, 2, 2, 3], np.int32) if MEMBER in modes else "-",
         np.array([1, -1, 2], np.float32) if MEMBER in modes else "-",
     )
-    attrs: dict[str, Attr] = {"modes": modes, "join": join, "targets": TWO, "features": to_dim(3)}
-    return Case((x, *tables, *optional), attrs=attrs)
+    attrs: dict[str, Attr] = {"modes": modes, "join": join, "steps": steps}
+    return Case((x, *tables, *optional), attrs={**attrs, "targets": TWO, "features": to_dim(3)})
 
 
 _ODD = np.array([[np.nan, 1, -1], [0.5, np.nan, np.nan], [np.inf, -np.inf, 2]], np.float32)
@@ -368,12 +378,13 @@ _PAIRS = np.array(
 ROWS: tuple[Op, ...] = (
     Op(
         "forest",
-        "x root depth feature threshold child first target weight mode? missing? begin? members?",
+        "x root rounds feature threshold child weight first? target? mode? missing? begin? members?",
         _infer_forest,
         _ref_forest,
         (
             _case_forest("leq"),
-            _case_forest("gt", "min"),
+            _case_forest("leq", alone=True, steps=3),
+            _case_forest("gt", "min", steps=2),
             _case_forest("lt gte eq neq", "max", missing=True),
             _case_forest("leq member", x=_ODD),
             _case_forest("neq", x=_ODD, missing=True),

@@ -31,6 +31,8 @@ from smelt.importer.forest import CODES, Forest, from_leaves, from_nodes
 
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 """TreeEnsemble counts them in this order."""
+STEPS = 4
+"""So many levels of a tree are walked without asking whether a leaf is reached."""
 JOIN = {"AVERAGE": "add", "SUM": "add", "MIN": "min", "MAX": "max"}
 
 
@@ -41,8 +43,12 @@ def _scores(c: Call, x: Ref, f: Forest, targets: int, join: str = "add") -> Ref:
         raise c.fail(f"a leaf has target {int(f.target.max())} of {targets}")
     used = sorted(set(f.mode.tolist()))
     member = len(f.members) > 0 or CODES[used[-1]] == "member"
+    alone = bool((np.diff(f.first) == 1).all())  # each leaf has one entry
+    steps = max(min(int(f.depth.max()), STEPS), 1)
     tables: list[Array | None] = [
-        f.root, f.depth, f.feature, f.threshold, f.child, f.first, f.target, f.weight,
+        f.root, -(f.depth // -steps), _small(f.feature), f.threshold, _small(f.child), f.weight,
+        None if alone else f.first,
+        None if alone and targets == 1 else f.target,
         np.searchsorted(np.array(used), f.mode).astype(np.uint8) if len(used) > 1 else None,
         f.missing if f.missing.any() and f.threshold.dtype.kind == "f" else None,
         f.begin if member else None,
@@ -56,8 +62,14 @@ def _scores(c: Call, x: Ref, f: Forest, targets: int, join: str = "add") -> Ref:
         modes=" ".join(CODES[k] for k in used),
         join=join,
         targets=to_dim(targets),
+        steps=steps,
         features=to_dim(int(f.feature.max()) + 1),
     )
+
+
+def _small(a: Array) -> Array:
+    """Positions in as few bytes as hold them; without a sign, so that nothing is below 0."""
+    return a.astype(np.uint16 if int(a.max(initial=0)) < 2**16 else np.uint32)
 
 
 def _typed(f: Forest, dtype: DType) -> Forest:
