@@ -113,7 +113,7 @@ class _Walk:
 
     def steps(self, n: Dim) -> Stmt:
         """Some steps from inner nodes to their children, without a branch between them; a leaf stays."""
-        everything, count = self.nodes + self.leaves - 1, int(self.attrs["steps"])  # type: ignore[call-overload]
+        everything, count = self.nodes + self.leaves - 1, int(self.attrs["steps"])  # type: ignore[arg-type]
         start = node = self.trace.fresh("g")
         let: list[tuple[str, Expr, Dim, Dim]] = []
         for _ in range(count):
