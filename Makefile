@@ -19,7 +19,7 @@ models ?=
 export SMELT_SAMPLES ?= $(CURDIR)/.cache/models
 
 .DEFAULT_GOAL := $(if $(target),report,help)
-.PHONY: help report setup test check bench conformance fuzz chaos bless emulators clean links
+.PHONY: help report setup test check bench conformance fuzz sanitize chaos bless emulators clean links
 
 help:
 	@echo "make target=x86|arm64|armv7|android [model=FILE.onnx] [dims='batch=1 seq=1..512'] [shapes='x:1x3x64x64']"
@@ -32,6 +32,8 @@ help:
 	@echo "                   the known failures)"
 	@echo "make fuzz          random models at random sizes against ONNX Runtime, failures shrunk and printed"
 	@echo "                   (seed=0 count=1000 seconds=600)"
+	@echo "make sanitize      ONNX's backend cases with code and runtime under AddressSanitizer and UBSan"
+	@echo "                   (forms=static,dynamic,strict share=100, in per cent)"
 	@echo "make bless         write what the golden tests produce into tests/golden"
 	@echo "make setup         make $(VENV) with everything for development"
 	@echo "make emulators     install what emulated boards and tests need (Debian packages), where that is allowed"
@@ -79,6 +81,9 @@ conformance: $(READY)
 
 fuzz: $(READY)
 	$(BIN)/python tests/support/fuzzer.py --seed $(or $(seed),0) --count $(or $(count),1000) --seconds $(or $(seconds),600)
+
+sanitize: $(READY)
+	$(BIN)/python tests/support/sanitizer.py --forms $(or $(forms),static,dynamic,strict) --share $(or $(share),100)
 
 chaos:
 	@echo "make chaos: not there yet; the farm's tests (tests/devicefarm) drop, delay and damage frames on loopback"

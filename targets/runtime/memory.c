@@ -12,7 +12,11 @@ void smelt_test_unmap(void *at, size_t bytes);
 #define UNMAP(at, bytes) sm_munmap(at, bytes)
 #endif
 
+#ifdef SMELT_TEST_ALLOC
+enum { PAGE = 64 }; /* nearly exact, so that what lies behind is seen to be outside */
+#else
 enum { PAGE = 4096 /* a unit of size only: mmap aligns to the system's own page */ };
+#endif
 /* From here on huge pages pay: fewer faults at the first run and fewer TLB misses after. */
 enum { HUGE_FROM = 4 << 20 };
 

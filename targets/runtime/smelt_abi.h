@@ -95,7 +95,9 @@ int64_t smelt_rt_read(smelt_rt *rt, smelt_addr at, int32_t width, int32_t is_sig
 int32_t smelt_rt_write(smelt_rt *rt, smelt_addr at, int64_t value, int32_t width);
 /* Round `round` (from 0) of a loop begins. A status when the run was cancelled, or at SMELT_MAX_ROUNDS: a loop that never
  * ends must not take the caller with it. */
+#ifndef SMELT_MAX_ROUNDS
 #define SMELT_MAX_ROUNDS 100000000
+#endif
 int32_t smelt_rt_round(smelt_rt *rt, int64_t round);
 /* Copy between two addresses of the model's unit. */
 int32_t smelt_rt_copy(smelt_rt *rt, smelt_addr to, smelt_addr from, int64_t bytes);
