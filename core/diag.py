@@ -10,12 +10,16 @@ Kind = Literal["invalid", "unsupported", "shape", "device", "infra", "internal"]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One finding about a model: `message` by the rules of the house, `node` an ONNX node name."""
+    """One finding about a model: `message` by the rules of the house, `node` an ONNX node name.
+
+    inputs: what the node reads, with element types and dims: 'x: f32[batch, 3, h, w]'.
+    """
 
     message: str
     kind: Kind = "invalid"
     node: str | None = None
     hint: str | None = None
+    inputs: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         where = f"node '{self.node}': " if self.node else ""

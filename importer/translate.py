@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +94,10 @@ class Translator:
             refs.append(ref)
         return refs
 
-    def report(self, e: SmeltError) -> None:
-        """Keep the problems of a refused node."""
+    def report(self, e: SmeltError, inputs: tuple[str, ...] = ()) -> None:
+        """Keep the problems of a refused node that reads these inputs."""
         for p in e.problems:
-            self.problems.setdefault((p.node, p.message), p)
+            self.problems.setdefault((p.node, p.message), p if p.inputs else replace(p, inputs=inputs))
 
     # ------------------------------------------------------------ nodes
 
@@ -111,7 +111,7 @@ class Translator:
         except Refused:
             results = [REFUSED] * len(n.output)
         except SmeltError as e:
-            self.report(e)
+            self.report(e, _reads(b, n))
             results = [REFUSED] * len(n.output)
         except Exception as e:
             known = guard(e)
@@ -250,6 +250,13 @@ class Translator:
         b.declared = outer
         b.engine.at(scope.prefix + label(n), n.op_type)
         return results
+
+
+def _reads(b: GraphBuilder, n: NodeProto) -> tuple[str, ...]:
+    """The inputs of a node with their types, as far as they have one."""
+    known = b.store.types.keys() - b.store.compounds.keys()
+    refs = {i: b.lookup(i) for i in n.input if i}
+    return tuple(f"{i}: {b.type_of(r)}" for i, r in refs.items() if r in known)
 
 
 def _given(n: NodeProto, scope: Scope) -> dict[str, AttributeProto]:

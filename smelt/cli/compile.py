@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import time
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from smelt.cli.common import (
@@ -12,6 +16,7 @@ from smelt.cli.common import (
     AddParser,
     Result,
     Talk,
+    Usage,
     add_compile_options,
     check_target,
     command,
@@ -19,7 +24,17 @@ from smelt.cli.common import (
     dim_wishes,
     model_file,
 )
+from smelt.cli.sarif import log
 from smelt.core.bundle import Bundle
+
+# kind of a problem -> what to do where the one who found it did not say
+FIXES: Mapping[str, str] = MappingProxyType(
+    {
+        "unsupported": "express the node by other operators, or define it in a plug-in (docs/add-op.md)",
+        "invalid": "check the node's attributes and inputs, and export the model again",
+        "internal": "report it with the model",
+    }
+)
 
 
 def register(add: AddParser) -> None:
@@ -29,6 +44,7 @@ def register(add: AddParser) -> None:
         "smelt check model.onnx --target arm64",
     )  # fmt: skip
     check.add_argument("model", metavar="MODEL")
+    check.add_argument("--sarif", action="store_true", help="print a SARIF 2.1.0 log instead of text")
     add_compile_options(check)
     comp = command(
         add, "compile", run_compile, "compile a model into a bundle",
@@ -47,14 +63,25 @@ def run_check(args: argparse.Namespace) -> Result:
     """Import only: all findings, without compiling. Exit code 3 if there is one."""
     from smelt.importer import check_model
 
+    if args.json and args.sarif:
+        raise Usage("--json and --sarif are two forms of the one answer: pass one of them")
     check_target(args.target)
     found = check_model(model_file(args.model), dict(dim_wishes(args)) if not _profiled(args) else None)
-    rows = [{"kind": p.kind, "node": p.node, "message": p.message, "hint": p.hint} for p in found]
+    found = [p if p.hint else replace(p, hint=FIXES.get(p.kind)) for p in found]
+    rows = [
+        {"kind": p.kind, "node": p.node, "message": p.message, "hint": p.hint, "inputs": list(p.inputs)}
+        for p in found
+    ]
     data: dict[str, Any] = {"model": args.model, "target": args.target, "problems": rows}
+    code = UNSUPPORTED if found else OK
+    if args.sarif:
+        return Result(code, data, json.dumps(log(args.model, found, code), indent=2))
     if not found:
         return Result(OK, data, f"{args.model}: every node is supported for {args.target}")
-    lines = [f"{args.model}: {len(found)} problem{'s' if len(found) > 1 else ''}", *(f"  {p}" for p in found)]
-    return Result(UNSUPPORTED, data, "\n".join(lines))
+    lines = [f"{args.model}: {len(found)} problem{'s' if len(found) > 1 else ''}"]
+    for p in found:
+        lines += [f"  {p}", *([f"      reads {', '.join(p.inputs)}"] if p.inputs else [])]
+    return Result(code, data, "\n".join(lines))
 
 
 def _profiled(args: argparse.Namespace) -> bool:

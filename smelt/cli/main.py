@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import json
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from smelt.cli import bench, compile, devices, doctor, inspect, opt, report, run, validate
 from smelt.cli.common import CANCELLED, INTERNAL, SCHEMA_VERSION, UNSUPPORTED, USAGE, Result, Usage, colour
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.verdict import verdict_of_error
 
-COMMANDS = (compile, run, validate, bench, inspect, opt, devices, doctor, report)
-"""Modules whose `register` adds one or more commands, in the order of --help."""
+# module of smelt.cli -> the commands that its `register` adds, in the order of --help
+COMMANDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "compile": ("check", "compile"),
+        "run": ("run",),
+        "validate": ("validate",),
+        "bench": ("bench",),
+        "inspect": ("inspect",),
+        "opt": ("opt",),
+        "devices": ("devices",),
+        "doctor": ("doctor",),
+        "report": ("report",),
+    }
+)
 
 COMPILING = ("check", "compile", "inspect", "opt")
 """Commands for which a shape that does not fit is a fault of the model, not of a run."""
@@ -25,7 +38,7 @@ COMPILING = ("check", "compile", "inspect", "opt")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit code; never raises (but argparse's own SystemExit for usage)."""
-    args = _parser().parse_args(argv)
+    args = _parser(sys.argv[1:] if argv is None else argv).parse_args(argv)
     try:
         result = args.run(args)
         _print(args, result)
@@ -40,7 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _failed(args, e)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of the command that argv begins with; of all commands when it begins with none. What one
+    command needs takes a fraction of a second to import, and what all need takes more than one."""
     from smelt import __version__
 
     parser = argparse.ArgumentParser(
@@ -52,8 +67,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"smelt {__version__}")
     group = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in COMMANDS:
-        module.register(group.add_parser)
+    wanted = [m for m, names in COMMANDS.items() if argv and argv[0] in names] or list(COMMANDS)
+    for module in wanted:
+        importlib.import_module(f"smelt.cli.{module}").register(group.add_parser)
     return parser
 
 
@@ -99,7 +115,8 @@ def _explain(command: str, e: Exception) -> tuple[int, dict[str, Any]]:
             code = UNSUPPORTED
         where = f"node '{e.node}': " if e.node else ""
         problems = [
-            {"kind": p.kind, "message": p.message, "node": p.node, "hint": p.hint} for p in e.problems
+            {"kind": p.kind, "message": p.message, "node": p.node, "hint": p.hint, "inputs": p.inputs}
+            for p in e.problems
         ]
         found = {"kind": e.kind, "message": where + e.message, "node": e.node, "hint": e.hint}
         return code, {**found, "problems": problems}

@@ -17,6 +17,7 @@ from smelt.samples import SAMPLES, fetch
 
 Array = np.ndarray[Any, Any]
 Feeds = dict[str, Array]
+Make = Callable[..., Feeds]
 
 
 def _image(name: str) -> Callable[..., Feeds]:
@@ -36,19 +37,73 @@ def _tokens(rng: Any, batch: int, seq: int) -> Feeds:
     return {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
 
 
+def _noise(rng: Any, *shape: int, scale: float = 1.0) -> Array:
+    return (rng.standard_normal(shape) * scale).astype(np.float32)
+
+
+def _voice(rng: Any, batch: int, samples: int, rate: int) -> Feeds:
+    state = np.zeros((2, batch, 128), np.float32)
+    return {"input": _noise(rng, batch, samples, scale=0.1), "state": state, "sr": np.array(rate, np.int64)}
+
+
+def _wave(rng: Any, batch: int, samples: int) -> Feeds:
+    length = np.full(batch, samples, np.int64)
+    return {"waveforms": _noise(rng, batch, samples, scale=0.1), "waveforms_lens": length}
+
+
+def _features(frames: int) -> Callable[..., Feeds]:
+    return lambda rng, batch: {"input_features": _noise(rng, batch, 80, frames)}
+
+
+def _steps(rng: Any, batch: int, time: int, most: int) -> Feeds:
+    return {"x": _noise(rng, batch, time, 80), "max_len": np.array(most, np.int64)}
+
+
+def language(layers: int, heads: int, depth: int, vocabulary: int, positions: bool = True) -> Make:
+    """Feeds of a decoder with a cache: `seq` tokens behind `past` cached ones."""
+
+    def make(rng: Any, batch: int, seq: int, past: int) -> Feeds:
+        feeds = {
+            "input_ids": rng.integers(1, vocabulary, (batch, seq)).astype(np.int64),
+            "attention_mask": np.ones((batch, past + seq), np.int64),
+        }
+        if positions:
+            feeds["position_ids"] = np.tile(np.arange(past, past + seq, dtype=np.int64), (batch, 1))
+        for i in range(layers):
+            for part in ("key", "value"):
+                feeds[f"past_key_values.{i}.{part}"] = _noise(rng, batch, heads, past, depth, scale=0.1)
+        return feeds
+
+    return make
+
+
+def _listener(rng: Any, batch: int, seq: int, past: int, heard: int, cached: int) -> Feeds:
+    feeds = {
+        "input_ids": rng.integers(1, 51865, (batch, seq)).astype(np.int64),
+        "encoder_hidden_states": _noise(rng, batch, heard, 384),
+        "use_cache_branch": np.array([bool(cached)]),
+    }
+    for i in range(4):
+        for side, length in (("decoder", past), ("encoder", heard)):
+            for part in ("key", "value"):
+                feeds[f"past_key_values.{i}.{side}.{part}"] = _noise(rng, batch, 6, length, 64, scale=0.1)
+    return feeds
+
+
 @dataclass(frozen=True)
 class Model:
     """A model and the sizes to run it at: usual ones first, then batch 3, primes and the smallest legal."""
 
     name: str
-    make: Callable[..., Feeds]
+    make: Make
     sizes: Sequence[Mapping[str, int]]
 
     def path(self) -> Path:
         """The file: from $SMELT_MODELS, or fetched; the test is skipped when neither has it."""
-        given = os.environ.get("SMELT_MODELS")
-        if given and (Path(given) / f"{self.name}.onnx").is_file():
-            return Path(given) / f"{self.name}.onnx"
+        given = Path(os.environ.get("SMELT_MODELS") or "models")
+        for path in (given / f"{self.name}.onnx", given / self.name / "model.onnx"):
+            if path.is_file():
+                return path
         if self.name not in SAMPLES:
             pytest.skip(f"{self.name}.onnx is in no package: put it into the folder $SMELT_MODELS")
         try:
@@ -77,25 +132,58 @@ MODELS = (
           _sizes("batch height width", (1, 224, 224), (3, 97, 113), (2, 7, 13), (1, 1, 1))),
     Model("minilm_real", _tokens, _sizes("batch seq", (1, 16), (3, 37), (1, 1), (2, 101))),
 )  # fmt: skip
+"""The models that the tests look at from every side."""
+
+DECODING = _sizes("batch seq past", (1, 16, 0), (1, 1, 16), (2, 5, 9), (1, 128, 0), (1, 1, 511))
+MORE = (
+    Model("silero_vad_v6.2.3", _voice,
+          _sizes("batch samples rate", (1, 576, 16000), (3, 576, 16000), (1, 288, 8000))),
+    Model("onnx_asr_nemo128_stft", _wave,
+          _sizes("batch samples", (1, 16000), (2, 24000), (1, 80000), (3, 997))),
+    Model("smart_turn_v3.2_int8", _features(800), _sizes("batch", (1,), (3,))),
+    Model("slanet_plus_table", _image("x"),
+          _sizes("batch height width", (1, 488, 488), (1, 320, 416), (2, 488, 488))),
+    Model("greedy_gru_loop", _steps,
+          _sizes("batch time most", (1, 30, 8), (3, 50, 20), (2, 10, 1), (2, 7, 0))),
+    Model("llama2l_opset23", language(2, 2, 32, 4096), DECODING),
+    Model("resnet18_qdq_int8", _image("x"),
+          _sizes("batch height width", (1, 224, 224), (2, 256, 320), (1, 192, 448), (3, 97, 113))),
+    Model("minilm_real_dynamic_int8", _tokens, _sizes("batch seq", (1, 16), (4, 37), (1, 128), (2, 384))),
+    Model("whisper_tiny_encoder", _features(3000), _sizes("batch", (1,), (2,))),
+    Model("whisper_tiny_decoder_merged", _listener,
+          _sizes("batch seq past heard cached", (1, 4, 0, 1500, 0), (1, 1, 4, 1500, 1), (2, 1, 30, 1500, 1),
+                 (2, 7, 0, 1500, 0), (3, 2, 5, 31, 1))),
+    Model("smollm_genai_int4", language(30, 3, 64, 49152, positions=False),
+          _sizes("batch seq past", (1, 16, 0), (1, 1, 16), (2, 1, 9), (1, 128, 0), (1, 1, 511))),
+    Model("smollm_optimum", language(30, 3, 64, 49152), DECODING),
+)  # fmt: skip
+"""Models of other kinds, compiled and compared only, from quick to slow."""
 
 
-def reference(path: Path) -> Any:
-    """ONNX Runtime on one thread; the test is skipped when it is not installed."""
+def model_named(name: str) -> Model:
+    """A row of MODELS or MORE."""
+    return next(m for m in (*MODELS, *MORE) if m.name == name)
+
+
+def reference(path: Path, *, plain: bool = False) -> Any:
+    """ONNX Runtime on one thread; the test is skipped when it is not there. plain: it rewrites nothing."""
     ort = pytest.importorskip("onnxruntime", reason="install smelt[validate]")
     options = ort.SessionOptions()
+    if plain:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
     return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
-def check_close(got: Sequence[Array], want: Sequence[Array], what: str) -> None:
-    """Bit-exact integers; floats within rtol 1e-3 and atol 1e-5 times the tensor's magnitude (1 at least:
-    a reference that is itself off by 1e-7 near zero proves nothing)."""
+def check_close(got: Sequence[Array], want: Sequence[Array], what: str, least: float = 1.0) -> None:
+    """Bit-exact integers; floats within rtol 1e-3 and atol 1e-5 times the tensor's magnitude (`least` at
+    least: a reference that is itself off by 1e-7 near zero proves nothing)."""
     assert len(got) == len(want)
     for g, w in zip(got, want, strict=True):
         assert g.shape == w.shape and g.dtype == w.dtype, (what, g.shape, w.shape, g.dtype, w.dtype)
         if w.dtype.kind != "f":
             np.testing.assert_array_equal(g, w, err_msg=what)
         elif w.size:
-            scale = max(1.0, float(np.abs(w).max()))
+            scale = max(least, float(np.abs(w).max()))
             np.testing.assert_allclose(g, w, rtol=1e-3, atol=1e-5 * scale, err_msg=what)

@@ -1,0 +1,67 @@
+"""Problems of a model in; a SARIF 2.1.0 log out, as code hosts and editors show findings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import quote
+
+from smelt.core.diag import Problem
+
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+# kind of a problem -> what the rule says
+RULES: Mapping[str, str] = MappingProxyType(
+    {
+        "invalid": "The model is not valid ONNX, or an argument does not fit it.",
+        "unsupported": "The model is valid, but smelt cannot compile this part of it.",
+        "shape": "The sizes given do not fit the model.",
+        "infra": "The model could not be read.",
+        "internal": "smelt itself failed; this is a bug of smelt.",
+    }
+)
+
+
+def log(model: str, problems: Sequence[Problem], exit_code: int) -> dict[str, Any]:
+    """The log of one run of `check`: a rule per kind of problem, a result per problem.
+
+    A problem of a node has the node as its logical location; every problem has the file as its physical one.
+    """
+    from smelt import __version__
+
+    kinds = [k for k in RULES if any(_rule(p) == k for p in problems)]
+    rules = [{"id": k, "shortDescription": {"text": RULES[k]}} for k in kinds]
+    run = {
+        "tool": {"driver": {"name": "smelt", "version": __version__, "rules": rules}},
+        "artifacts": [{"location": {"uri": _uri(model)}}],
+        "invocations": [{"executionSuccessful": True, "exitCode": exit_code}],
+        "results": [_result(model, p, kinds.index(_rule(p))) for p in problems],
+    }
+    return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _rule(p: Problem) -> str:
+    return p.kind if p.kind in RULES else "internal"
+
+
+def _result(model: str, p: Problem, index: int) -> dict[str, Any]:
+    place: dict[str, Any] = {"physicalLocation": {"artifactLocation": {"uri": _uri(model), "index": 0}}}
+    if p.node:
+        place["logicalLocations"] = [{"name": p.node, "fullyQualifiedName": p.node, "kind": "node"}]
+    found: dict[str, Any] = {
+        "ruleId": _rule(p),
+        "ruleIndex": index,
+        "level": "error",
+        "message": {"text": f"{p.message}; {p.hint}" if p.hint else p.message},
+        "locations": [place],
+    }
+    properties = {"inputs": list(p.inputs), "hint": p.hint or ""}
+    return {**found, "properties": {k: v for k, v in properties.items() if v}}
+
+
+def _uri(model: str) -> str:
+    """A relative path as a relative reference, an absolute one as a file URI."""
+    path = PurePath(model)
+    return path.as_uri() if path.is_absolute() else quote(path.as_posix())
