@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 
 from smelt.core.dim import Truth
-from smelt.core.dtype import DTYPES, DType, bool_, i32
+from smelt.core.dtype import DTYPES, DType, bool_, f64, i32
 from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.indices import divides
 from smelt.importer.call import Build, Call, OnnxOp
-from smelt.importer.coded import encoded
+from smelt.importer.coded import decoded, encoded
 from smelt.importer.weights import dtype_of
 
 
@@ -65,7 +65,6 @@ UNARY: tuple[tuple[str, str, int, dict[str, float | str]], ...] = (
     ),
     ("BitwiseNot", "bit_not", 18, {}),
     ("HardSwish", "hard_swish", 14, {}),
-    ("IsNaN", "isnan", 9, {}),
     ("LeakyRelu", "leaky_relu", 1, {"alpha": 0.01}),
     ("Elu", "elu", 1, {"alpha": 1.0}),
     ("Celu", "celu", 12, {"alpha": 1.0}),
@@ -112,10 +111,19 @@ def _mean(c: Call) -> Ref:
     return c.emit("div", total, c.scalar(len(c.inputs), total))
 
 
+def _number(c: Call) -> Ref:
+    """Input 0, codes as the numbers that they stand for."""
+    return decoded(c.builder, c.x()) if c.type().dtype.coded else c.x()
+
+
+def _is_nan(c: Call) -> Ref:
+    return c.emit("isnan", _number(c))
+
+
 def _is_inf(c: Call) -> Ref:
     return c.emit(
         "isinf",
-        c.x(),
+        _number(c),
         detect_positive=bool(c.integer("detect_positive", 1)),
         detect_negative=bool(c.integer("detect_negative", 1)),
     )
@@ -225,12 +233,14 @@ def _logical(op: str) -> Callable[[Call], Ref]:
 
 
 def _shrink(c: Call) -> Ref:
-    """x - bias where x > lambd, x + bias where x < -lambd, else 0."""
-    x, bias, lambd = c.x(), c.number("bias", 0.0), c.number("lambd", 0.5)
+    """x - bias where x > lambd, x + bias where x < -lambd, else 0; of integers in f64, then cut off."""
+    dtype, bias, lambd = c.type().dtype, c.number("bias", 0.0), c.number("lambd", 0.5)
+    x = c.x() if dtype.is_float else c.cast(c.x(), f64)
     low = c.emit(
         "where", c.emit("less", x, c.scalar(-lambd, x)), c.emit("add", x, c.scalar(bias, x)), c.scalar(0, x)
     )
-    return c.emit("where", c.emit("greater", x, c.scalar(lambd, x)), c.emit("sub", x, c.scalar(bias, x)), low)
+    high = c.emit("sub", x, c.scalar(bias, x))
+    return c.cast(c.emit("where", c.emit("greater", x, c.scalar(lambd, x)), high, low), dtype)
 
 
 ROWS: tuple[OnnxOp, ...] = (
@@ -240,6 +250,7 @@ ROWS: tuple[OnnxOp, ...] = (
     *(OnnxOp(name, 1, _chain(op)) for name, op in (("Min", "min"), ("Max", "max"), ("Sum", "add"))),
     OnnxOp("Mean", 1, _mean),
     OnnxOp("IsInf", 10, _is_inf),
+    OnnxOp("IsNaN", 9, _is_nan),
     OnnxOp("Div", 7, _div),
     OnnxOp("Mod", 10, _mod),
     OnnxOp("BitShift", 11, _bit_shift),

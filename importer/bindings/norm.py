@@ -7,6 +7,7 @@ from smelt.core.dtype import DType, bf16, f16, f32
 from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.wide import widened
 from smelt.importer.call import Build, Call, OnnxOp
+from smelt.importer.weights import dtype_of
 
 
 def _batch_norm(c: Call) -> Ref | tuple[Ref, ...]:
@@ -87,7 +88,8 @@ def _layer_norm(c: Call) -> tuple[Ref, ...]:
         away = c.emit("sub", x, mean)
         variance = c.emit("reduce_mean", c.emit("mul", away, away), axes=axes, keepdims=True)
         deviation = c.emit("sqrt", c.emit("add", variance, c.scalar(epsilon, variance)))
-        outputs += [mean, c.emit("reciprocal", deviation)]
+        stash = dtype_of(c.integer("stash_type", 1), "attribute 'stash_type'", c.engine.node)
+        outputs += [c.cast(v, stash) for v in (mean, c.emit("reciprocal", deviation))]
     return tuple(outputs)
 
 
@@ -108,9 +110,9 @@ def _full(c: Call, ref: Ref, axis: int, dtype: DType) -> Ref:
 
 def _rms_norm(c: Call) -> Ref:
     axis = c.axis(c.integer("axis", -1), c.type(0).rank)
-    dtype, wide = c.type(0).dtype, _wide(c)
+    wide = _wide(c)
     y = c.emit("rms_norm", c.cast(c.x(0), wide), axis=axis, epsilon=c.number("epsilon", 1e-5))
-    return c.emit("mul", c.cast(c.cast(y, dtype), c.type(1).dtype), c.x(1))
+    return c.emit("mul", c.cast(y, c.type(1).dtype), c.x(1))
 
 
 def _rms_norm_fused(c: Call) -> Ref:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from smelt.core.dim import product
-from smelt.core.dtype import bool_, u8
+from smelt.core.dtype import bool_, f64, u8
 from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.axes import reduced
 from smelt.importer.call import Build, Call, OnnxOp
@@ -32,6 +32,8 @@ def _reduction(op: str) -> Build:
         dtype, rank, keep = c.type().dtype, c.type().rank, bool(c.integer("keepdims", 1))
         nothing = bool(c.integer("noop_with_empty_axes", 0))
         x = c.cast(c.x(), u8) if dtype == bool_ else c.x()  # max of bools is any, min is all
+        if dtype.is_int and op in ROOTS:
+            x = c.cast(x, f64)
         if c.run_time(1):
             return c.cast(reduced(c, op, x, c.x(1), keep, not nothing), dtype)
         axes = c.ints_in("axes", 1)
@@ -78,6 +80,9 @@ def _softmax1(op: str) -> Build:
 
     return build
 
+
+ROOTS = ("reduce_l2", "reduce_log_sum", "reduce_log_sum_exp")
+"""Reductions whose result is no integer: of integers they are computed in f64 and cut off."""
 
 SOFTMAX = (("Softmax", "softmax"), ("LogSoftmax", "log_softmax"), ("Hardmax", "hardmax"))
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from smelt.core.dim import Dim, product, sym, to_dim
+from smelt.core.dim import Dim, dmin, product, sym, to_dim
 from smelt.core.dtype import f32, f64, i64
 from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.indices import inside
+from smelt.importer.bindings.wide import HALVES, TRUTHS, WHOLE, widened
 from smelt.importer.call import Call, OnnxOp
 from smelt.importer.weights import dtype_of
 
@@ -334,12 +335,33 @@ def _mel(c: Call) -> Ref:
     return c.cast(y, dtype_of(c.integer("output_datatype", 1), "attribute 'output_datatype'", c.engine.node))
 
 
+def _center_crop_pad(c: Call) -> Ref:
+    """Each of `axes` cut, or filled up with zeros, on both sides alike; the odd one goes or comes behind."""
+    b, x, rank = c.builder, c.x(0), c.type(0).rank
+    axes = [c.axis(a, rank, "axes") for a in c.ints("axes", tuple(range(rank)))]
+    wanted = b.dims_of(c.sized_like(b.cast(c.x(1), i64), len(axes)), "shape")
+    if len(wanted) != len(axes):
+        raise c.fail(f"shape has {len(wanted)} elements for {len(axes)} axes")
+    before, after = [ZERO] * rank, [ZERO] * rank
+    for a, size in zip(axes, wanted, strict=True):
+        extent = b.type_of(x).shape[a]
+        keep = c.engine.simplify(dmin(extent, size))
+        first = c.engine.simplify((extent - keep) // 2)
+        x = b.slice_axis(x, a, first, first + keep)
+        before[a] = c.engine.simplify((size - keep) // 2)
+        after[a] = c.engine.simplify(size - keep - before[a])
+    if before == after == [ZERO] * rank:
+        return x
+    return c.emit("pad", x, before=tuple(before), after=tuple(after), mode="constant")
+
+
 ROWS: tuple[OnnxOp, ...] = (
-    OnnxOp("GridSample", 16, grid_sample),
-    OnnxOp("AffineGrid", 20, _affine_grid),
+    OnnxOp("CenterCropPad", 18, _center_crop_pad),
+    OnnxOp("GridSample", 16, widened(grid_sample, {**HALVES, **WHOLE})),
+    OnnxOp("AffineGrid", 20, widened(_affine_grid)),
     OnnxOp("RoiAlign", 10, _roi_align),
     OnnxOp("DeformConv", 19, _deform_conv),
-    OnnxOp("Col2Im", 18, _col2im),
+    OnnxOp("Col2Im", 18, widened(_col2im, TRUTHS)),
     OnnxOp("MaxUnpool", 9, _max_unpool),
     OnnxOp("TensorScatter", 24, _tensor_scatter),
     OnnxOp("Det", 11, _det),

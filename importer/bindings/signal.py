@@ -10,6 +10,7 @@ from smelt.core.dim import Dim, dmin, to_dim
 from smelt.core.dtype import DType, f32, f64, i64
 from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.axes import mask, paired
+from smelt.importer.bindings.wide import widened
 from smelt.importer.call import Build, Call, OnnxOp
 from smelt.importer.weights import dtype_of
 
@@ -244,10 +245,16 @@ def _window(alpha: tuple[float, ...]) -> Build:
         dtype = dtype_of(c.integer("output_datatype", 1), "attribute 'output_datatype'", c.engine.node)
         (size,) = c.builder.dims_of(c.builder.reshape(c.x(), ()), "size")
         n = size if c.integer("periodic", 1) else size - 1
-        steps = c.emit("iota", shape=(size,), start=ZERO, step=ONE, dtype=f32)
-        turn = c.emit("div", steps, c.cast(c.builder.from_dims([n], []), f32))
+        order = sorted(enumerate(alpha), key=lambda term: term[0] % 2)  # so the middle is 1 exactly
+        if size.is_const and n.const >= 1:
+            turns = np.arange(size.const) / n.const
+            waves = [a * (-1) ** k * np.cos(2 * np.pi * k * turns) for k, a in order]
+            return c.cast(c.builder.constant(np.sum(waves, axis=0)), dtype)
+        wide = f32 if dtype.is_float and dtype.bits <= 32 else f64  # an integer cuts off what is short of it
+        steps = c.emit("iota", shape=(size,), start=ZERO, step=ONE, dtype=wide)
+        turn = c.emit("div", steps, c.cast(c.builder.from_dims([n], []), wide))
         y = ""
-        for k, a in enumerate(alpha):
+        for k, a in order:
             wave = c.emit("cos", c.emit("mul", turn, c.scalar(2 * np.pi * k, turn)))
             term = c.emit("mul", wave, c.scalar(a * (-1) ** k, turn))
             y = c.emit("add", y, term) if y else term
@@ -257,7 +264,7 @@ def _window(alpha: tuple[float, ...]) -> Build:
 
 
 ROWS: tuple[OnnxOp, ...] = (
-    OnnxOp("STFT", 17, _stft),
+    OnnxOp("STFT", 17, widened(_stft)),
     OnnxOp("DFT", 17, _dft(1)),
     OnnxOp("DFT", 20, _dft(-2)),
     OnnxOp("HannWindow", 17, _window((0.5, 0.5))),

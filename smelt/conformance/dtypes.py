@@ -48,6 +48,23 @@ ATTRIBUTES: dict[tuple[str, str], str] = {
 }
 # Where an integer zero has no answer: (operator, name of the input).
 NOT_ZERO = {("Div", "B"), ("Mod", "B"), ("Range", "delta")}
+# Zero points of float types are 0: the schema says so only in words.
+ZERO = {(q, f"{x}_zero_point") for q, x in (("QuantizeLinear", "y"), ("DequantizeLinear", "x"))} | {
+    ("QLinearMatMul", f"{x}_zero_point") for x in "aby"
+}
+# Variables that the operator's meaning ties to another, where no attribute sets them apart.
+COUPLED: dict[tuple[str, str], tuple[str, ...]] = {
+    ("Attention", "T1"): ("T2",),
+    ("Attention", "T2"): ("T1",),
+    ("DequantizeLinear", "T2"): ("T3",),
+    ("LinearAttention", "T"): ("S",),
+    ("LinearAttention", "S"): ("T",),
+    ("OptionalGetElement", "O"): ("V",),
+    ("SequenceInsert", "T"): ("S",),
+    ("SplitToSequence", "T"): ("S",),
+}
+# Where ONNX's evaluator computes f64 in f32, or with a constant that it holds as f32.
+COARSE = frozenset({"Erf", "Gelu", "HardSwish"})
 CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 """Operators with graphs inside, whose types a conversion of their own inputs would contradict."""
 
@@ -115,6 +132,7 @@ def _converted(base: Shipped, op: str, variable: str, dtype: str) -> Shipped | s
     code = TensorProto.DataType.Value(dtype.upper())
     model, feed = _model(base, op, variable, code)
     mixed = any(_elem(v.type) in MIXED for v in model.graph.input)  # what is f32 may be computed in f32
+    mixed = mixed or op in COARSE or "stash_type" in history(op)[-1].attributes
     rtol, atol = (base.rtol, base.atol) if mixed else TOLERANCE.get(dtype, (base.rtol, base.atol))
     name = f"{base.name} with {variable} = {dtype}"
     inputs = tuple(feed[v.name] for v in model.graph.input)
@@ -133,13 +151,16 @@ def _model(base: Shipped, op: str, variable: str, code: int) -> tuple[ModelProto
     model, schema = copied(base.model), history(op)[-1]
     node = node_of(model, op)
     assert node is not None
-    inside = {f.tensor: f.name for f in formals(node, schema) if f.variable == variable}
-    outside = {f.tensor for f in formals(node, schema, outputs=True) if f.variable == variable}
+    group = {variable, *COUPLED.get((op, variable), ())}
+    inside = {f.tensor: f.name for f in formals(node, schema) if f.variable in group}
+    outside = {f.tensor for f in formals(node, schema, outputs=True) if f.variable in group}
     to = onnx.helper.tensor_dtype_to_np_dtype(code)
     feed = dict(feed_of(base))
     for tensor, formal in inside.items():
         if tensor in feed:
             feed[tensor] = _value(feed[tensor], to, (op, formal) in NOT_ZERO)
+            if (op, formal) in ZERO and _kind(np.dtype(to)) == "float":
+                feed[tensor] = np.zeros_like(feed[tensor])
     for v in (*model.graph.input, *model.graph.output, *model.graph.value_info):
         if v.name in inside or v.name in outside:
             _retype(v.type, code)
@@ -278,7 +299,8 @@ def _narrow_answer(
             continue
         node = node_of(model, op)
         assert node is not None
-        rounded = {f.tensor for f in formals(node, history(op)[-1], outputs=True) if f.variable == variable}
+        group = {variable, *COUPLED.get((op, variable), ())}
+        rounded = {f.tensor for f in formals(node, history(op)[-1], outputs=True) if f.variable in group}
         names = [o.name for o in model.graph.output]
         with np.errstate(all="ignore"):
             return tuple(

@@ -1,0 +1,36 @@
+"""A binding in; one that computes some element types as wider ones out: nothing between is rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from smelt.core.dtype import DTYPES, DType, bf16, bool_, f16, f32, f64, i32
+from smelt.core.ir.graph import Ref
+from smelt.importer.call import Build, Call, Results
+
+HALVES: Mapping[DType, DType] = {f16: f32, bf16: f32}
+WHOLE: Mapping[DType, DType] = {d: f64 for d in DTYPES.values() if d.is_int}
+"""Integers in ops of real numbers: the result is cut off to an integer."""
+TRUTHS: Mapping[DType, DType] = {bool_: i32}
+"""Sums of bools: any of them."""
+
+
+def widened(build: Build, wide: Mapping[DType, DType] = HALVES, like: int = 0) -> Build:
+    """The binding with the inputs of input `like`'s type as the wider one; results of it are cast back."""
+
+    def computed(c: Call) -> Results:
+        dtype = c.type(like).dtype
+        to = wide.get(dtype)
+        if to is None:
+            return build(c)
+
+        def cast(ref: Ref, source: DType, target: DType) -> Ref:
+            return c.cast(ref, target) if ref and c.builder.type_of(ref).dtype == source else ref
+
+        results = build(replace(c, inputs=tuple(cast(r, dtype, to) for r in c.inputs)))
+        if isinstance(results, str):
+            return cast(results, to, dtype)
+        return [cast(r, to, dtype) for r in results]
+
+    return computed
