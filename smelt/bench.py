@@ -51,7 +51,7 @@ def measure(
     with running(bundle, device, threads=threads) as client:
         assert client.model is not None
         for case in cases:
-            report = client.run(case.feed, plan, outputs=False)
+            report = client.run(case.tensors, plan, outputs=False)
             found.append(Measured(case.label, client.model.load_ns, report))
             on_case(found[-1])
     return tuple(found)

@@ -16,6 +16,7 @@ from smelt.core.diag import SmeltError
 from smelt.devicefarm.client import RunnerClient
 from smelt.devicefarm.verdict import Verdict, verdict_of_error
 from smelt.driver import DimWish, compile
+from smelt.groups import Group, Value, groups, unpacked
 from smelt.reference import Reference, value_names
 from smelt.running import running
 from smelt.shapes import Case
@@ -158,6 +159,26 @@ def compare_arrays(
     )  # fmt: skip
 
 
+def compare_values(
+    name: str, got: Value, want: Value, rtol: float | None = None, atol: float | None = None
+) -> list[OutputError]:
+    """The differences of an output that may be a sequence or nothing: one per array, and at least one."""
+    if isinstance(got, list) and isinstance(want, list) and len(got) == len(want) > 0:
+        pairs = zip(got, want, strict=True)
+        return [compare_arrays(f"{name}[{k}]", g, w, rtol, atol) for k, (g, w) in enumerate(pairs)]
+    if isinstance(got, np.ndarray) and isinstance(want, np.ndarray):
+        return [compare_arrays(name, got, want, rtol, atol)]
+    if type(got) is type(want) and not got:
+        return [OutputError(name, "", (), 0.0, 0.0, 0)]
+    return [OutputError(name, "", (), 0.0, 0.0, 1, note=f"got {_told(got)}, expected {_told(want)}")]
+
+
+def _told(value: Value) -> str:
+    if value is None:
+        return "nothing"
+    return f"{len(value)} arrays" if isinstance(value, list) else f"{value.dtype}{list(value.shape)}"
+
+
 def _outside(a: Array, b: Array, t: Tolerance) -> Array:
     finite_b = np.isfinite(b)
     size = np.where(finite_b, np.abs(b), 0.0)
@@ -189,7 +210,7 @@ def validate(
     the device is started again for the next case. Raises SmeltError for everything that is no verdict
     about the model: no device, a lost link.
     """
-    reference = Reference(model)
+    reference, outputs = Reference(model), groups(bundle.manifest, "outputs")
     results: list[CaseResult] = []
     with ExitStack() as stack:
         client: RunnerClient | None = None
@@ -200,7 +221,7 @@ def validate(
             if client is None:
                 client = stack.enter_context(running(bundle, device, threads=threads))
                 name, emulated = client.device, client.emulated
-            result = _one(client, reference, case, rtol, atol)
+            result = _one(client, reference, outputs, case, rtol, atol)
             if result.verdict in (Verdict.CRASH, Verdict.TIMEOUT):
                 stack.close()
                 client = None
@@ -210,20 +231,26 @@ def validate(
 
 
 def _one(
-    client: RunnerClient, reference: Reference, case: Case, rtol: float | None, atol: float | None
+    client: RunnerClient,
+    reference: Reference,
+    outputs: Sequence[Group],
+    case: Case,
+    rtol: float | None,
+    atol: float | None,
 ) -> CaseResult:
     try:
         want = reference.run(case.feed)
     except SmeltError as e:
         return CaseResult(case.label, "skipped", why=str(e))
     try:
-        report = client.run(case.feed)
+        report = client.run(case.tensors)
     except SmeltError as e:
         verdict = verdict_of_error(e)
         if verdict in (Verdict.INFRA, Verdict.NO_DEVICE):
             raise
         return CaseResult(case.label, "failed", why=str(e), verdict=verdict)
-    errors = tuple(compare_arrays(n, report.outputs[n], want[n], rtol, atol) for n in report.outputs)
+    got = unpacked(outputs, report.outputs)
+    errors = tuple(e for n in got for e in compare_values(n, got[n], want[n], rtol, atol))
     good = all(e.ok for e in errors)
     return CaseResult(
         case.label, "pass" if good else "mismatch", errors, shapes=case.shapes,
@@ -269,7 +296,7 @@ def bisect(
         with tempfile.TemporaryDirectory(prefix="smelt-bisect-") as folder:
             bundle = compile(str(model), target, dims, opt=opt, output=f"{folder}/out", outputs=tuple(some))
             with running(bundle, device) as client:
-                got = client.run(case.feed).outputs
+                got = client.run(case.tensors).outputs
         want = Reference(model, outputs=some).run(case.feed)
         return {n: compare_arrays(n, got[n], want[n], rtol, atol) for n in some if n in got}
 

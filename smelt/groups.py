@@ -25,11 +25,13 @@ Value: TypeAlias = Any
 
 @dataclass(frozen=True)
 class Group:
-    """An input or output. rows: what the manifest says of its tensors; a plain tensor has one."""
+    """An input or output. rows: what the manifest says of its tensors; a plain tensor has one. shape: what
+    the model declares of the tensors inside, None: nothing."""
 
     name: str
     kind: str
     rows: tuple[Mapping[str, Any], ...]
+    shape: tuple[int | str, ...] | None = None
 
     @property
     def plain(self) -> bool:
@@ -66,9 +68,10 @@ def groups(manifest: Mapping[str, Any], side: str) -> tuple[Group, ...]:
     for name, row in rows.items():
         g = kinds.get(name)
         if g is None:
-            found[name] = Group(name, "tensor", (row,))
+            found[name] = Group(name, "tensor", (row,), tuple(row["shape"]))
         elif g["name"] not in found:
-            found[g["name"]] = Group(g["name"], g["kind"], tuple(rows[p] for p in g["parts"]))
+            shape = None if g["shape"] is None else tuple(g["shape"])
+            found[g["name"]] = Group(g["name"], g["kind"], tuple(rows[p] for p in g["parts"]), shape)
     return tuple(found.values())
 
 
@@ -161,3 +164,14 @@ def _value(g: Group, parts: Sequence[Array]) -> Value:
         items.append(values[at : at + size].reshape(shape).copy())
         at += size
     return items
+
+
+def named(values: Mapping[str, Value]) -> dict[str, Array]:
+    """Every array of some values: those of a list as 'name[0]', 'name[1]' ...; None has none."""
+    found: dict[str, Array] = {}
+    for name, v in values.items():
+        if isinstance(v, list):
+            found.update((f"{name}[{k}]", a) for k, a in enumerate(v))
+        elif v is not None:
+            found[name] = v
+    return found

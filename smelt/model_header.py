@@ -48,10 +48,8 @@ def _enum(prefix: str, kind: str, tensors: tuple[Tensor, ...]) -> list[str]:
             made += "_"
         seen.add(made)
         shape = ", ".join(map(str, t.shape))
-        kind = _C_TYPES.get(t.dtype.name, "uint8_t")  # codes are bytes
-        rows.append(
-            f"  {made} = {n}, /* {kind}[{_comment(shape)}], '{_comment(t.name)}' */"
-        )
+        element = _C_TYPES.get(t.dtype.name, "uint8_t")  # codes are bytes
+        rows.append(f"  {made} = {n}, /* {element}[{_comment(shape)}], '{_comment(t.name)}' */")
     count = f"{prefix}_{kind}_COUNT".upper()
     while count in seen:
         count += "_"

@@ -40,13 +40,16 @@ class Reference:
         self.version: str = onnxruntime.__version__
         self.outputs = [o.name for o in self._session.get_outputs()]
 
-    def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
-        """Outputs by name. Raises SmeltError(kind='shape') when ONNX Runtime refuses these inputs."""
+    def run(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        """Outputs by name: arrays, lists of them, or None, as in the feed.
+
+        Raises SmeltError(kind='shape') when ONNX Runtime refuses these inputs."""
         try:
             found = self._session.run(None, dict(feed))
         except Exception as e:
             raise SmeltError(f"onnxruntime refuses these inputs: {_first_line(e)}", kind="shape") from None
-        return dict(zip(self.outputs, (np.asarray(a) for a in found), strict=True))
+        values = (a if a is None or isinstance(a, list) else np.asarray(a) for a in found)
+        return dict(zip(self.outputs, values, strict=True))
 
 
 def _with_outputs(model: Path, names: Sequence[str]) -> bytes:

@@ -14,7 +14,8 @@ import numpy as np
 from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
 from smelt.core.dim import Dim, parse_dim
-from smelt.core.dtype import ALL, DType
+from smelt.core.dtype import DType
+from smelt.groups import Group, Value, groups, named, packed
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Wish: TypeAlias = "Mapping[str, int | tuple[int, ...]]"
@@ -56,23 +57,39 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Case:
-    """Inputs of one run. label: the shapes, for people."""
+    """Inputs of one run. label: the shapes, for people. feed: as a session takes them. packed: as the model
+    takes them, where it has sequences or optionals."""
 
     label: str
-    feed: Mapping[str, Array]
+    feed: Mapping[str, Value]
+    packed: Mapping[str, Array] | None = None
+
+    @property
+    def tensors(self) -> Mapping[str, Array]:
+        """The tensors that the model takes."""
+        return self.feed if self.packed is None else self.packed
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Input name -> shape."""
-        return {name: a.shape for name, a in self.feed.items()}
+        """Name of a tensor -> shape."""
+        return {name: a.shape for name, a in self.tensors.items()}
 
 
 def ports(bundle: Bundle) -> tuple[Port, ...]:
-    """The bundle's inputs, in order."""
+    """The bundle's inputs that are tensors, or may be one, in order."""
     return tuple(
-        Port(r["name"], ALL[r["dtype"]], tuple(parse_dim(str(d)) for d in r["shape"]))
-        for r in bundle.manifest["inputs"]
+        Port(g.name, g.element, tuple(parse_dim(str(d)) for d in g.rows[-1]["shape"]))
+        for g in groups(bundle.manifest, "inputs")
+        if not g.sequence
     )
+
+
+def feed_case(bundle: Bundle, feed: Mapping[str, Value]) -> Case:
+    """The case of these inputs."""
+    found = groups(bundle.manifest, "inputs")
+    text = label({n: np.shape(a) for n, a in named(feed).items()})
+    plain = all(g.plain for g in found)
+    return Case(text, feed, None if plain else packed(found, feed, bundle.manifest["symbols"]))
 
 
 def symbols(bundle: Bundle) -> tuple[Symbol, ...]:
@@ -259,23 +276,38 @@ def case(
     values: Mapping[str, int],
     *,
     seed: int = 0,
-    given: Mapping[str, Array] | None = None,
+    given: Mapping[str, Value] | None = None,
     spans: Mapping[str, tuple[float, float]] | None = None,
 ) -> Case:
     """Inputs for symbol values: those given, others random (by seed and name, whatever else there is).
 
     spans: input name -> lowest and highest value; the name '' stands for every other input.
     """
-    feed: dict[str, Array] = {}
-    spans = spans or {}
-    for p in ports(bundle):
-        if given and p.name in given:
-            feed[p.name] = given[p.name]
+    feed: dict[str, Value] = {}
+    spans, shapes = spans or {}, shapes_at(bundle, values)
+    for g in groups(bundle.manifest, "inputs"):
+        if given and g.name in given:
+            feed[g.name] = given[g.name]
             continue
-        rng = np.random.default_rng([seed, zlib.crc32(p.name.encode())])
-        shape = tuple(d.evaluate(values) for d in p.shape)
-        feed[p.name] = random_array(p.dtype, shape, rng, spans.get(p.name, spans.get("")))
-    return Case(label({n: a.shape for n, a in feed.items()}), feed)
+        rng = np.random.default_rng([seed, zlib.crc32(g.name.encode())])
+        wanted = _elements(g, seed) if g.sequence else [shapes[g.name]]
+        found = [random_array(g.element, s, rng, spans.get(g.name, spans.get(""))) for s in wanted]
+        feed[g.name] = found if g.sequence else found[0]
+    return feed_case(bundle, feed)
+
+
+ELEMENTS = 3
+"""Arrays in a sequence of our own."""
+
+
+def _elements(g: Group, seed: int) -> list[tuple[int, ...]]:
+    """The shapes of a sequence's elements: declared numbers, and for a name the same size in the same element
+    of every sequence."""
+
+    def size(d: int | str, k: int) -> int:
+        return d if isinstance(d, int) else 1 + zlib.crc32(f"{seed} {d} {k}".encode()) % 6
+
+    return [tuple(size(d, k) for d in (("",) if g.shape is None else g.shape)) for k in range(ELEMENTS)]
 
 
 def cases(

@@ -23,8 +23,9 @@ from smelt.cli.common import (
     table,
 )
 from smelt.core.bundle import Bundle
+from smelt.groups import Value, groups, named, unpacked
 from smelt.running import running
-from smelt.shapes import Array, Case, bind, case, ports
+from smelt.shapes import Array, Case, bind, case, feed_case
 
 
 def register(add: AddParser) -> None:
@@ -35,8 +36,9 @@ def register(add: AddParser) -> None:
     )  # fmt: skip
     parser.add_argument("bundle", metavar="BUNDLE")
     parser.add_argument(
-        "--input", action="append", default=[], metavar="NAME=file.npy", help="an input from a .npy file"
-    )
+        "--input", action="append", default=[], metavar="NAME=file.npy",
+        help="an input from a .npy file, a sequence from an .npz file",
+    )  # fmt: skip
     parser.add_argument("--random", action="store_true", help="inputs that are not given are random")
     parser.add_argument("-o", "--output", metavar="out.npz", help="write the outputs into this file")
     parser.add_argument("--threads", type=int, default=0, metavar="N")
@@ -49,12 +51,13 @@ def run(args: argparse.Namespace) -> Result:
     bundle = open_bundle(args.bundle)
     chosen = _case(args, bundle)
     with running(bundle, args.device, threads=args.threads) as client:
-        report = client.run(chosen.feed)
+        report = client.run(chosen.tensors)
+    outputs = named(unpacked(groups(bundle.manifest, "outputs"), report.outputs))
     if args.output:
         path = Path(args.output)
         with path.open("wb") as f:
-            np.savez(f, **dict(report.outputs))  # type: ignore[arg-type]  # the stub takes any name for an option
-    rows = [_row(n, a) for n, a in report.outputs.items()]
+            np.savez(f, **outputs)  # type: ignore[arg-type]  # the stub takes any name for an option
+    rows = [_row(n, a) for n, a in outputs.items()]
     data = {
         "device": report.device,
         "emulated": report.emulated,
@@ -77,7 +80,7 @@ def run(args: argparse.Namespace) -> Result:
 def _case(args: argparse.Namespace, bundle: Bundle) -> Case:
     given = _given(args.input)
     wishes = {k: v for w in shape_wishes(args) for k, v in w.items()}  # one --shape per input
-    names = [p.name for p in ports(bundle)]
+    names = [g.name for g in groups(bundle.manifest, "inputs")]
     unknown = sorted(set(given) - set(names))
     if unknown:
         raise Usage(f"there is no input {', '.join(map(repr, unknown))}; there are: {', '.join(names)}")
@@ -86,22 +89,23 @@ def _case(args: argparse.Namespace, bundle: Bundle) -> Case:
         raise Usage(
             f"no value for input {', '.join(map(repr, missing))}; give --input NAME=file.npy or --random"
         )
-    known = {n: a.shape for n, a in given.items()}
-    wish = {**known, **wishes}
+    wish = {**{n: a.shape for n, a in given.items() if not isinstance(a, list)}, **wishes}
     if not missing:
         # the device checks extents itself, and says it better than we could
-        return Case(", ".join(f"{n}:{'x'.join(map(str, s))}" for n, s in known.items()), given)
+        return feed_case(bundle, given)
     return case(bundle, bind(bundle, wish), seed=args.seed, given=given, spans=spans(args))
 
 
-def _given(texts: list[str]) -> dict[str, Array]:
-    found: dict[str, Array] = {}
+def _given(texts: list[str]) -> dict[str, Value]:
+    """Arrays by input; the arrays of an .npz file, in its order, are a sequence."""
+    found: dict[str, Value] = {}
     for text in texts:
         name, equals, file = text.partition("=")
         if not equals:
             raise Usage(f"cannot read the input '{text}'; write NAME=file.npy")
         try:
-            found[name] = np.load(file, allow_pickle=False)
+            read = np.load(file, allow_pickle=False)
+            found[name] = read if isinstance(read, np.ndarray) else list(read.values())
         except (OSError, ValueError) as e:
             raise Usage(f"cannot read '{file}' as .npy: {e}") from None
     return found

@@ -1,4 +1,4 @@
-"""Models with sequences and optionals for tests: built in a line, compiled here, compared with ONNX Runtime."""
+"""Models with sequences and optionals for tests: built in a line, compiled here, compared with ONNX."""
 
 from __future__ import annotations
 
