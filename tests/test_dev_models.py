@@ -1,0 +1,191 @@
+"""More real models, compiled once with dynamic dims: right at every shape, step by step, and on an Arm."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from sample_models import MORE, Array, Feeds, Model, check_close, model_named, reference
+
+import smelt
+from smelt.core.bundle import Bundle
+from smelt.driver import Request, compile_here
+from smelt.running import Unavailable, running
+
+ROUNDED = ("smart_turn_v3.2_int8", "minilm_real_dynamic_int8", "smollm_genai_int4")
+"""Models that round activations to bytes again and again: a last bit decides about a step, and a step about
+the next ones. ONNX Runtime agrees with itself no better when it fuses other nodes, or none."""
+
+STEPS = 32
+
+
+def compiled(model: Model, folder: Path, target: str = "host") -> Bundle:
+    return compile_here(Request(source=str(model.path()), target=target, output=str(folder / model.name)))
+
+
+@pytest.fixture(scope="module", params=MORE, ids=[m.name for m in MORE])
+def model(request: pytest.FixtureRequest) -> Model:
+    found: Model = request.param
+    found.path()
+    return found
+
+
+@pytest.fixture(scope="module")
+def bundle(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return compiled(model, tmp_path_factory.mktemp("more"))
+
+
+@pytest.fixture(scope="module")
+def session(bundle: Bundle) -> Iterator[smelt.Session]:
+    opened = smelt.load(bundle, threads=2)
+    yield opened
+    opened.close()
+
+
+# ---------------------------------------------------------------- every shape
+
+
+def test_agrees_with_onnxruntime(model: Model, session: smelt.Session) -> None:
+    if model.name in ROUNDED:
+        pytest.skip("see test_differs_by_rounding_alone")
+    ort = reference(model.path())
+    for size in model.sizes:
+        feeds = model.feeds(size)
+        check_close(session.run(None, feeds), ort.run(None, feeds), f"{model.name} at {dict(size)}", 1e-3)
+
+
+def test_arena_is_the_formula_to_the_byte(model: Model, session: smelt.Session, bundle: Bundle) -> None:
+    if len(bundle.manifest["memory"]["arenas"]) > 1:
+        pytest.skip("its arenas grow by the data")
+    for size in model.sizes[:3]:
+        feeds = model.feeds(size)
+        session.run(None, feeds)
+        symbols = bundle.bind({name: a.shape for name, a in feeds.items()})
+        assert session.memory().arena_bytes == bundle.peak_bytes(symbols), dict(size)
+
+
+def test_differs_by_rounding_alone(model: Model, session: smelt.Session, tmp_path: Path) -> None:
+    """About as near to ONNX Runtime as its own answers are to each other."""
+    if model.name not in ROUNDED:
+        pytest.skip("compared strictly")
+    ort, other = reference(model.path()), reference(other_answers(model, tmp_path), plain=True)
+    own, ours = [], []
+    for size in model.sizes:
+        feeds = model.feeds(size)
+        want, also, got = (r.run(None, feeds)[0] for r in (ort, other, session))
+        own.append(apart(want, also))
+        ours.append(min(apart(got, want), apart(got, also)))
+    assert max(own) > 1e-4, "ONNX Runtime agrees with itself: compare strictly"
+    assert max(ours) < 2 * max(own), (ours, own)
+
+
+def apart(a: Array, b: Array) -> float:
+    """The largest difference, as a share of the largest element."""
+    return float(np.abs(a - b).max() / np.abs(b).max())
+
+
+def other_answers(model: Model, folder: Path) -> Path:
+    """The file itself; for packed weights one whose activations are not rounded."""
+    return unrounded(model.path(), folder) if "int4" in model.name else model.path()
+
+
+def unrounded(path: Path, folder: Path) -> Path:
+    """A copy of a model whose MatMulNBits take activations as they are."""
+    proto = onnx.load(str(path), load_external_data=False)
+    for node in proto.graph.node:
+        kept = [a for a in node.attribute if a.name != "accuracy_level"]
+        del node.attribute[:]
+        node.attribute.extend(kept)
+    copy = folder / path.name
+    copy.write_bytes(proto.SerializeToString())
+    for data in path.parent.glob(f"{path.name}.*"):
+        _same_file(data, folder / data.name)
+    return copy
+
+
+def _same_file(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def test_packed_weights_with_unrounded_activations(tmp_path: Path) -> None:
+    model = model_named("smollm_genai_int4")
+    path = unrounded(model.path(), tmp_path)
+    ort = reference(path)
+    session = smelt.load(compile_here(Request(source=str(path), output=str(tmp_path / "out"))), threads=2)
+    for size in model.sizes:
+        feeds = model.feeds(size)
+        check_close(session.run(None, feeds), ort.run(None, feeds), f"{model.name} at {dict(size)}", 1e-3)
+
+
+# ---------------------------------------------------------------- step by step
+
+PRESENT = {
+    "smollm_optimum": 9,
+    "smollm_genai_int4": 12,
+    "llama2l_opset23": 7,
+    "whisper_tiny_decoder_merged": 3,
+}
+"""Models that hand out what they want back at the next step -> tokens of the prompt."""
+
+
+def test_decodes_the_same_tokens(model: Model, session: smelt.Session) -> None:
+    """Each side goes on from its own cache; the tokens are ONNX Runtime's."""
+    if model.name not in PRESENT:
+        pytest.skip("keeps no cache")
+    sides = (session, reference(model.path()))
+    names = [o.name for o in session.get_outputs()]
+    caches: list[Feeds] = [{}, {}]
+    prompt = PRESENT[model.name]
+    tokens = np.random.default_rng(7).integers(1, 4000, (1, prompt)).astype(np.int64)
+    for step in range(STEPS):
+        best = []
+        for n, side in enumerate(sides):
+            feeds = step_feeds(model, tokens, prompt + step - 1 if step else 0)
+            found = dict(zip(names, side.run(None, {**feeds, **caches[n]}), strict=True))
+            best.append(int(found["logits"][0, -1].argmax()))
+            caches[n] = kept(found, caches[n])
+        assert best[0] == best[1], f"{model.name}: token {step}"
+        tokens = np.array([[best[1]]], np.int64)
+
+
+def step_feeds(model: Model, tokens: Array, past: int) -> Feeds:
+    """The inputs behind `past` tokens; a speech model hears the same at every step."""
+    if "whisper" in model.name:
+        feeds = model.feeds({"batch": 1, "seq": 1, "past": 0, "heard": 60, "cached": 0})
+        return {**feeds, "input_ids": tokens, "use_cache_branch": np.array([past > 0])}
+    feeds = model.feeds({"batch": 1, "seq": tokens.shape[1], "past": past})
+    return {**feeds, "input_ids": tokens}
+
+
+def kept(found: Mapping[str, Array], before: Feeds) -> Feeds:
+    """What the next step reads: `present` as `past`, save those that a step with a cache leaves empty."""
+    cache = {k.replace("present", "past_key_values"): a for k, a in found.items() if k.startswith("present")}
+    return {k: before[k] if "encoder" in k and k in before else a for k, a in cache.items()}
+
+
+# ---------------------------------------------------------------- on an Arm
+
+
+ON_ARM = ("silero_vad_v6.2.3", "onnx_asr_nemo128_stft", "greedy_gru_loop", "llama2l_opset23")
+
+
+@pytest.mark.parametrize("name", ON_ARM)
+def test_agrees_on_arm(name: str, tmp_path: Path) -> None:
+    model = model_named(name)
+    path = model.path()
+    bundle = compiled(model, tmp_path, "arm64")
+    feeds = model.feeds(model.sizes[0])
+    try:
+        with running(bundle) as runner:
+            outputs = runner.run(feeds).outputs
+    except Unavailable as e:
+        pytest.skip(str(e))
+    check_close(list(outputs.values()), reference(path).run(None, feeds), f"{name} on aarch64", 1e-3)
