@@ -65,10 +65,12 @@ COUPLED: dict[tuple[str, str], tuple[str, ...]] = {
 }
 # Where ONNX's evaluator computes f64 in f32, or with a constant that it holds as f32.
 COARSE = frozenset({"Erf", "Gelu", "HardSwish"})
+# Where ONNX's evaluator takes weights between 0 and 1 for integers: answered in f64 and cut off.
+CUT_OFF = frozenset({"GridSample"})
 CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 """Operators with graphs inside, whose types a conversion of their own inputs would contradict."""
 
-NARROW: dict[str, Any] = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+NARROW = ("float16", "bfloat16")
 # (relative, absolute): two units in the last place; what f32 sums lose; and f64 must not be f32 inside.
 TOLERANCE = {"float16": (2**-9, 1e-6), "bfloat16": (2**-6, 1e-6), "double": (1e-9, 1e-12)}
 MIXED = (TensorProto.FLOAT,)
@@ -138,7 +140,8 @@ def _converted(base: Shipped, op: str, variable: str, dtype: str) -> Shipped | s
     inputs = tuple(feed[v.name] for v in model.graph.input)
     made = Shipped(name, (op,), model, ((inputs, ()),), base.constants, rtol, atol)
     rounded = dtype in NARROW and op != "BitCast"
-    answer = _narrow_answer(base, op, variable, dtype, feed) if rounded else None
+    cut = op in CUT_OFF and dtype.startswith(("int", "uint"))
+    answer = _wide_answer(base, op, variable, dtype, feed) if rounded or cut else None
     if answer is None:
         found = first(model, feed, (evaluator, runtime))
         answer = None if found is None else found[0]
@@ -158,6 +161,8 @@ def _model(base: Shipped, op: str, variable: str, code: int) -> tuple[ModelProto
     feed = dict(feed_of(base))
     for tensor, formal in inside.items():
         if tensor in feed:
+            if op in CUT_OFF:  # an image that is no plane, so that no sample lies on an integer
+                feed[tensor] = feed[tensor] * feed[tensor]
             feed[tensor] = _value(feed[tensor], to, (op, formal) in NOT_ZERO)
             if (op, formal) in ZERO and _kind(np.dtype(to)) == "float":
                 feed[tensor] = np.zeros_like(feed[tensor])
@@ -280,10 +285,10 @@ def _kind(dtype: Any) -> str:
 # ---------------------------------------------------------------- answers of 16-bit floats
 
 
-def _narrow_answer(
+def _wide_answer(
     base: Shipped, op: str, variable: str, dtype: str, feed: Mapping[str, Value]
 ) -> tuple[Value, ...] | None:
-    """Computed in f64 or f32 from the rounded inputs; outputs of the variable are rounded once."""
+    """Computed in f64 or f32 from the rounded inputs; its outputs are rounded, or cut off, once."""
     if (op, variable) in ATTRIBUTES:
         return None
     allowed = variables(op)[variable]
@@ -293,7 +298,7 @@ def _narrow_answer(
         model, _ = _model(base, op, variable, TensorProto.DataType.Value(wide.upper()))
         to = onnx.helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(wide.upper()))
         own = {v.name for v in model.graph.input if _elem(v.type) == TensorProto.DataType.Value(wide.upper())}
-        wider = {k: _cast(v, to) if k in own else v for k, v in feed.items()}
+        wider = {k: _cast(v, to, any_kind=True) if k in own else v for k, v in feed.items()}
         found = first(model, wider, (evaluator, runtime))
         if found is None:
             continue
@@ -302,9 +307,10 @@ def _narrow_answer(
         group = {variable, *COUPLED.get((op, variable), ())}
         rounded = {f.tensor for f in formals(node, history(op)[-1], outputs=True) if f.variable in group}
         names = [o.name for o in model.graph.output]
+        narrow = onnx.helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(dtype.upper()))
         with np.errstate(all="ignore"):
             return tuple(
-                _cast(y, NARROW[dtype]) if n in rounded else y for n, y in zip(names, found[0], strict=True)
+                _cast(y, narrow) if n in rounded else y for n, y in zip(names, found[0], strict=True)
             )
     return None
 
@@ -316,9 +322,10 @@ def _elem(t: Any) -> int:
     return int(getattr(t, kind).elem_type)
 
 
-def _cast(v: Value, to: Any) -> Value:
+def _cast(v: Value, to: Any, any_kind: bool = False) -> Value:
+    """Floats as another type; any_kind: integers too."""
     if isinstance(v, list):
-        return [_cast(x, to) for x in v]
-    if v is None or not isinstance(v, np.ndarray) or _kind(v.dtype) != "float":
+        return [_cast(x, to, any_kind) for x in v]
+    if v is None or not (any_kind or _kind(np.asarray(v).dtype) == "float"):
         return v
-    return v.astype(to)
+    return np.asarray(v).astype(to)
