@@ -11,6 +11,7 @@ from smelt.importer.bindings import (
     contrib_attention,
     contrib_image,
     contrib_product,
+    contrib_qlinear,
     contrib_quant,
     control,
     conv,
@@ -64,6 +65,7 @@ _FILES = (
     contrib_attention,
     contrib_image,
     contrib_product,
+    contrib_qlinear,
     contrib_quant,
 )
 

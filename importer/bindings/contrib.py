@@ -71,7 +71,7 @@ def rows_at(c: Call, table: Ref, at: Ref, what: str) -> Ref:
     return c.emit("gather", table, at, axis=0)
 
 
-def _embed_layer_norm(c: Call) -> tuple[Ref, ...]:
+def embed_layer_norm(c: Call) -> tuple[Ref, ...]:
     """Norm of word + position + segment embeddings; output 1 counts the mask's ones, output 2 is the sum."""
     b = c.builder
     length = c.shape(0)[1]
@@ -267,7 +267,7 @@ ROWS: tuple[OnnxOp, ...] = (
     OnnxOp("SimplifiedLayerNormalization", 1, _simplified_layer_norm, MS),
     OnnxOp("SkipLayerNormalization", 1, _skip_norm("layer_norm", 3, 4), MS),
     OnnxOp("SkipSimplifiedLayerNormalization", 1, _skip_norm("rms_norm", None, 3), MS),
-    OnnxOp("EmbedLayerNormalization", 1, _embed_layer_norm, MS),
+    OnnxOp("EmbedLayerNormalization", 1, embed_layer_norm, MS),
     OnnxOp("Gelu", 1, same("gelu", 1, approximate="none"), MS),
     OnnxOp("FastGelu", 1, _biased("gelu", 1, approximate="tanh"), MS),
     OnnxOp("BiasGelu", 1, _biased("gelu", 1, approximate="none"), MS),
@@ -283,4 +283,4 @@ ROWS: tuple[OnnxOp, ...] = (
     OnnxOp("RotaryEmbedding", 1, _rotary, MS),
 )
 
-__all__ = ["MS", "ROWS", "rotate", "rows_at", "wide"]
+__all__ = ["MS", "ROWS", "embed_layer_norm", "rotate", "rows_at", "wide"]

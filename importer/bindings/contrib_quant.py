@@ -1,19 +1,16 @@
-"""Bindings of com.microsoft ops on quantised tensors: packed weights, and integer forms of ordinary ops."""
+"""Bindings of com.microsoft ops on packed weights, and of products of quantised tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from smelt.core.dim import ceildiv, product, to_dim
+from smelt.core.dim import Dim, ceildiv, to_dim
 from smelt.core.dtype import f32, u8
 from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.contrib import MS
-from smelt.importer.bindings.conv import pool_of
 from smelt.importer.bindings.indices import inside
 from smelt.importer.bindings.quant import dynamic_quantize, requantized, scaled
-from smelt.importer.call import Build, Call, OnnxOp
+from smelt.importer.call import Call, OnnxOp
 
 # ---------------------------------------------------------------- packed weights
 
@@ -96,123 +93,60 @@ def _is_plain(c: Call, block: int) -> bool:
 
 
 def _gather_block_quantized(c: Call) -> Ref:
-    """Rows of a packed table, gathered first and dequantised then."""
-    b = c.builder
-    bits, block = _bits(c, 4), c.integer("block_size", 128)
-    if c.type(0).dtype != u8:
-        raise c.unsupported(f"a table of {c.type(0).dtype}")
-    rank, index_rank = c.type(0).rank, c.type(1).rank
-    gather_axis = c.axis(c.integer("gather_axis", 0), rank, "gather_axis")
-    axis = c.axis(c.integer("quantize_axis", 1), rank, "quantize_axis")
-    if gather_axis != 0 or axis != rank - 1 or (rank < 2):
-        raise c.unsupported("gather_axis that is not the first or quantize_axis that is not the last")
+    """Rows of a table in blocks that share a scale, gathered first and dequantised then."""
+    block, kind = c.integer("block_size", 128), c.type(0).dtype
     if block < 16 or block & (block - 1):
         raise c.fail(f"block_size is {block}, wanted a power of two of 16 or more")
-
-    inside(c, c.x(1), c.shape(0)[0], "index of axis 0")
-
-    def rows(i: int) -> Ref:
-        return c.emit("gather", c.x(i), c.x(1), axis=0)
-
-    def unpacked(ref: Ref) -> Ref:
-        return ref if bits == 8 else c.emit("unpack_bits", ref, bits=bits)
-
-    scale = rows(2)
-    to = b.type_of(scale).dtype
-    q = c.cast(unpacked(rows(0)), to)
-    shape, blocks = b.type_of(q).shape, b.type_of(scale).shape
-    assert len(shape) == rank + index_rank - 1
-    c.engine.same("blocks of scales", blocks[-1], ceildiv(shape[-1], to_dim(block)))
-
-    def spread(ref: Ref) -> Ref:
-        wide = b.broadcast_to(b.reshape(ref, (*blocks, 1)), (*blocks, block))
-        return b.slice_axis(b.reshape(wide, (*blocks[:-1], blocks[-1] * block)), len(shape) - 1, 0, shape[-1])
-
+    if kind.name not in ("u8", "u4", "i4"):
+        raise c.unsupported(f"a table of {kind}")
+    bits = _bits(c, 4) if kind == u8 else 8
+    rank = c.type(0).rank
+    gathered = c.axis(c.integer("gather_axis", 0), rank, "gather_axis")
+    axis = c.axis(c.integer("quantize_axis", 1), rank, "quantize_axis")
+    if bits < 8 and (gathered == rank - 1 or axis != rank - 1):
+        raise c.unsupported("packed bytes along another axis than quantize_axis or along gather_axis")
+    inside(c, c.x(1), c.shape(0)[gathered], f"index of axis {gathered}")
+    q = c.emit("gather", c.x(0), c.x(1), axis=gathered)
+    q = q if bits == 8 else c.emit("unpack_bits", q, bits=bits)
+    to = c.type(2).dtype
+    q = c.cast(q, to)
+    scale = _blockwise(c, c.x(2), gathered, axis, block, q)
     if c.has(3):
-        zero = b.slice_axis(unpacked(rows(3)), len(shape) - 1, 0, blocks[-1])
-        origin = spread(c.cast(zero, to))
+        zero = c.x(3) if bits == 8 else c.emit("unpack_bits", c.x(3), bits=bits)
+        zero = c.builder.slice_axis(zero, axis, 0, c.shape(2)[axis])
+        origin = _blockwise(c, c.cast(zero, to), gathered, axis, block, q)
     else:
-        origin = c.scalar(1 << (bits - 1), q)
-    return c.emit("mul", c.emit("sub", q, origin), spread(scale))
+        whole = 1 << (_bits(c, 4) - 1) if kind == u8 else 0
+        origin = c.scalar(whole, q)
+    return c.emit("mul", c.emit("sub", q, origin), scale)
 
 
-# ---------------------------------------------------------------- ordinary ops on quantised tensors
+def _blockwise(c: Call, x: Ref, gathered: int, axis: int, block: int, like: Ref) -> Ref:
+    """One value per block of the table along axis, as one per element of what is gathered, shaped as like."""
+    b, at = c.builder, c.x(1)
+    shape, index_rank = b.type_of(like).shape, c.type(1).rank
+    blocks = b.type_of(x).shape[axis]
+    c.engine.same("blocks of scales", blocks, ceildiv(_elements(c, axis), to_dim(block)))
+    if gathered == axis:
+        extent = c.cast(b.from_dims([c.shape(0)[axis]], ()), b.type_of(at).dtype)
+        wrapped = c.emit("where", c.emit("less", at, c.scalar(0, at)), c.emit("add", at, extent), at)
+        return c.emit("gather", x, c.emit("div", wrapped, c.scalar(block, at)), axis=axis)
+    x = c.emit("gather", x, at, axis=gathered)
+    where = axis if axis < gathered else axis + index_rank - 1
+    own = b.type_of(x).shape
+    one = b.reshape(x, (*own[: where + 1], 1, *own[where + 1 :]))
+    wide = b.broadcast_to(one, (*own[: where + 1], block, *own[where + 1 :]))
+    flat = b.reshape(wide, (*own[:where], blocks * block, *own[where + 1 :]))
+    return b.slice_axis(flat, where, 0, shape[where])
 
 
-def _binary(op: str) -> Build:
-    """A, its scale and zero point, the same of B, and of C."""
-
-    def build(c: Call) -> Ref:
-        a = scaled(c, c.x(0), c.x(1), c.optional(2))
-        b = scaled(c, c.x(3), c.x(4), c.optional(5))
-        return requantized(c, c.emit(op, a, b), c.x(6), c.optional(7), c.x(0))
-
-    return build
+def _elements(c: Call, axis: int) -> Dim:
+    """The extent of the table's axis, in elements."""
+    per = 8 // _bits(c, 4) if c.type(0).dtype == u8 and axis == c.type(0).rank - 1 else 1
+    return c.shape(0)[axis] * per
 
 
-def _unary(make: Callable[[Call, Ref], Ref]) -> Build:
-    """X, its scale and zero point, and those of Y."""
-
-    def build(c: Call) -> Ref:
-        y = make(c, scaled(c, c.x(0), c.x(1), c.optional(2)))
-        return requantized(c, y, c.x(3), c.optional(4), c.x(0))
-
-    return build
-
-
-def _sigmoid(c: Call, x: Ref) -> Ref:
-    return c.emit("sigmoid", x)
-
-
-def _leaky_relu(c: Call, x: Ref) -> Ref:
-    return c.emit("leaky_relu", x, alpha=c.number("alpha", 0.01))
-
-
-def _softmax(c: Call, x: Ref) -> Ref:
-    """Opsets before 13 took the axis and all behind it as one."""
-    b = c.builder
-    shape = b.type_of(x).shape
-    old = c.integer("opset", 13) < 13
-    axis = c.axis(c.integer("axis", 1 if old else -1), len(shape))
-    if not old:
-        return c.emit("softmax", x, axis=axis)
-    flat = b.reshape(x, (product(shape[:axis]), product(shape[axis:])))
-    return b.reshape(c.emit("softmax", flat, axis=1), shape)
-
-
-def _first_channels(c: Call, x: Ref) -> tuple[Ref, int]:
-    """x with its channels in front of its spatial axes, and how many of those there are."""
-    rank = c.builder.type_of(x).rank
-    if rank < 3:
-        raise c.fail(f"input has rank {rank}, wanted [batch, channels, *spatial]")
-    if c.integer("channels_last", 0):
-        x = c.builder.transpose(x, (0, rank - 1, *range(1, rank - 1)))
-    return x, rank - 2
-
-
-def _as_given(c: Call, y: Ref) -> Ref:
-    rank = c.builder.type_of(y).rank
-    return c.builder.transpose(y, (0, *range(2, rank), 1)) if c.integer("channels_last", 0) else y
-
-
-def _global_average(c: Call, x: Ref) -> Ref:
-    x, n = _first_channels(c, x)
-    return _as_given(c, c.emit("reduce_mean", x, axes=tuple(range(2, n + 2)), keepdims=True))
-
-
-def _average(c: Call, x: Ref) -> Ref:
-    if c.integer("channels_last", 0):
-        raise c.unsupported("channels_last")
-    return pool_of(c, "average_pool", x)
-
-
-def _q_concat(c: Call) -> Ref:
-    """Scale and zero point of the result, then of every input behind it."""
-    if len(c.inputs) % 3 != 2:
-        raise c.fail(f"{len(c.inputs)} inputs, wanted 2 and then 3 for each tensor")
-    parts = [scaled(c, c.x(i), c.x(i + 1), c.x(i + 2)) for i in range(2, len(c.inputs), 3)]
-    axis = c.axis(c.integer("axis"), c.type(2).rank)
-    return requantized(c, c.emit("concat", *parts, axis=axis), c.x(0), c.x(1))
+# ---------------------------------------------------------------- products
 
 
 def _q_gemm(c: Call) -> Ref:
@@ -259,14 +193,6 @@ def _dynamic_matmul(c: Call) -> Ref:
 ROWS: tuple[OnnxOp, ...] = (
     OnnxOp("MatMulNBits", 1, _matmul_nbits, MS),
     OnnxOp("GatherBlockQuantized", 1, _gather_block_quantized, MS),
-    OnnxOp("QLinearAdd", 1, _binary("add"), MS),
-    OnnxOp("QLinearMul", 1, _binary("mul"), MS),
-    OnnxOp("QLinearSigmoid", 1, _unary(_sigmoid), MS),
-    OnnxOp("QLinearLeakyRelu", 1, _unary(_leaky_relu), MS),
-    OnnxOp("QLinearSoftmax", 1, _unary(_softmax), MS),
-    OnnxOp("QLinearGlobalAveragePool", 1, _unary(_global_average), MS),
-    OnnxOp("QLinearAveragePool", 1, _unary(_average), MS),
-    OnnxOp("QLinearConcat", 1, _q_concat, MS),
     OnnxOp("QGemm", 1, _q_gemm, MS),
     OnnxOp("MatMulIntegerToFloat", 1, _integer_to_float, MS),
     OnnxOp("DynamicQuantizeMatMul", 1, _dynamic_matmul, MS),

@@ -9,6 +9,7 @@ from smelt.core.dtype import DType, f32, i32, u8
 from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.contrib import MS
 from smelt.importer.bindings.conv import conv_of
+from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, OnnxOp
 from smelt.importer.coded import WHOLE, decoding, encoded
 from smelt.importer.weights import dtype_of
@@ -154,7 +155,8 @@ def _q_linear_matmul(c: Call) -> Ref:
     return requantized(c, c.emit("matmul", a, b), c.x(6), c.x(7))
 
 
-def _q_linear_conv(c: Call) -> Ref:
+def q_linear_conv(c: Call) -> Ref:
+    """x, w and y with a scale and a zero point each, and a bias in the scale of the products."""
     x, w = scaled(c, c.x(0), c.x(1), c.x(2)), scaled(c, c.x(3), c.x(4), c.x(5), 0)
     bias = ""
     if c.has(8):  # its scale is the product of the others
@@ -164,19 +166,26 @@ def _q_linear_conv(c: Call) -> Ref:
 
 
 def dynamic_quantize(c: Call) -> tuple[Ref, ...]:
-    """Scale and zero point from the range of x, which always has 0 in it, as the operator defines them."""
-    b, x = c.builder, c.cast(c.x(0), f32)
-    axes = tuple(range(c.type(0).rank))
-    zero = c.scalar(0, x)
+    """Input 0 as bytes, their scale and zero point."""
+    return byte_range(c.builder, c.x(0))
+
+
+def byte_range(b: GraphBuilder, x: Ref) -> tuple[Ref, Ref, Ref]:
+    """Floats as bytes; scale and zero point from their range, which always has 0 in it, as the operator
+    DynamicQuantizeLinear defines them."""
+    x = b.cast(x, f32)
+    axes = tuple(range(b.type_of(x).rank))
+    zero, most = b.scalar(0, x), b.scalar(255, x)
     low, high = (
-        c.emit(pick, c.emit(op, x, axes=axes, keepdims=False) if axes else x, zero)
+        b.emit(pick, [b.emit(op, [x], {"axes": axes, "keepdims": False}) if axes else x, zero])
         for pick, op in (("min", "reduce_min"), ("max", "reduce_max"))
     )
-    scale = c.emit("div", c.emit("sub", high, low), c.scalar(255, x))
-    scale = c.emit("where", c.emit("equal", high, low), c.scalar(1, x), scale)
-    origin = c.emit("round", c.emit("clip", c.emit("div", c.emit("neg", low), scale), zero, c.scalar(255, x)))
+    scale = b.emit("div", [b.emit("sub", [high, low]), most])
+    scale = b.emit("where", [b.emit("equal", [high, low]), b.scalar(1, x), scale])
+    origin = b.emit("div", [b.emit("neg", [low]), scale])
+    origin = b.emit("round", [b.emit("clip", [origin, zero, most])])
     origin = b.cast(b.cast(origin, i32), u8)
-    return c.emit("quantize", x, scale, origin, axis=-1, to=u8), scale, origin
+    return b.emit("quantize", [x, scale, origin], {"axis": -1, "to": u8}), scale, origin
 
 
 ROWS: tuple[OnnxOp, ...] = (
@@ -184,5 +193,5 @@ ROWS: tuple[OnnxOp, ...] = (
     *(OnnxOp("QuantizeLinear", since, _quantize, domain) for since, domain in ((10, ""), (1, MS))),
     OnnxOp("DynamicQuantizeLinear", 11, dynamic_quantize),
     OnnxOp("QLinearMatMul", 10, _q_linear_matmul),
-    OnnxOp("QLinearConv", 10, _q_linear_conv),
+    OnnxOp("QLinearConv", 10, q_linear_conv),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from smelt.core.dim import Dim, to_dim
@@ -16,8 +16,14 @@ from smelt.importer.call import Call, OnnxOp
 ZERO, ONE = to_dim(0), to_dim(1)
 
 Activation: TypeAlias = "Callable[[GraphBuilder, Ref], Ref]"
+Product: TypeAlias = "Callable[[GraphBuilder, Ref, Ref], Ref]"
+"""(builder, x [.., n], weights [n, m]) -> their product."""
 Cell: TypeAlias = "Callable[[GraphBuilder, Ref, list[Ref]], list[Ref]]"
 """(builder, this step's share of the input [batch, gates * hidden], states) -> new states; state 0 is h."""
+
+
+def _product(b: GraphBuilder, x: Ref, w: Ref) -> Ref:
+    return b.emit("matmul", [x, w])
 
 
 def _plain(op: str) -> Callable[[float, float], Activation]:
@@ -67,11 +73,13 @@ class _Layer:
     activations: tuple[Activation, ...]
     hidden: Dim
     clip: float
+    of_input: Product = _product  # x @ W'
+    of_state: Product = _product  # h @ R'
 
     def share(self, x: Ref, bias: Ref) -> Ref:
         """x @ W' + bias for every step at once: [time, batch, gates * hidden]."""
         b = self.c.builder
-        y = b.emit("matmul", [x, b.transpose(self.w, (1, 0))])
+        y = self.of_input(b, x, b.transpose(self.w, (1, 0)))
         return b.emit("add", [y, bias]) if bias else y
 
     def gate(self, b: GraphBuilder, x: Ref, k: int) -> Ref:
@@ -140,7 +148,7 @@ def _lstm(layer: _Layer) -> tuple[Ref, Cell]:
 
     def cell(b: GraphBuilder, x: Ref, states: list[Ref]) -> list[Ref]:
         h, c = states
-        all_ = b.emit("add", [x, b.emit("matmul", [h, turned])])
+        all_ = b.emit("add", [x, layer.of_state(b, h, turned)])
         i = layer.activate(b, 0, peep(b, layer.gate(b, all_, 0), c, 0))
         if coupled:
             f = b.emit("sub", [b.scalar(1, i), i])
@@ -176,7 +184,13 @@ DIRECTIONS: dict[str, tuple[bool, ...]] = {
 }
 
 
-def _recurrent(kind: _Kind) -> Callable[[Call], Sequence[Ref]]:
+Products: TypeAlias = "Callable[[Call, int], tuple[Product, Product]]"
+"""(call, direction) -> the products of inputs and of states."""
+
+
+def recurrent(kind: _Kind, products: Products | None = None) -> Callable[[Call], Sequence[Ref]]:
+    """The op. products: other ones than of floats."""
+
     def build(c: Call) -> Sequence[Ref]:
         b, n = c.builder, kind.states
         direction, batched = c.text("direction", "forward"), bool(c.integer("layout", 0))
@@ -195,6 +209,9 @@ def _recurrent(kind: _Kind) -> Callable[[Call], Sequence[Ref]]:
         found = []
         for d, flip in enumerate(flips):
             layer = _layer(c, kind, d, len(flips))
+            if products is not None:
+                of_input, of_state = products(c, d)
+                layer = replace(layer, of_input=of_input, of_state=of_state)
             starts = [_start(c, 5 + s, d, batch, layer, batched) for s in range(n)]
             found.append(_direction(c, kind, layer, x, starts, time, flip))
         return _assembled(c, found, n, batched)
@@ -255,18 +272,25 @@ def _direction(
 ) -> tuple[Ref, list[Ref]]:
     """All h of one direction [time, batch, hidden] in the order of time, and the last states."""
     b0 = c.builder
+    if flip and c.has(4) and layer.of_state is not _product:  # rows that begin together, as ranges want them
+        stack, states = _direction(c, kind, layer, _each_reversed(c, x), starts, time, False)
+        return _each_reversed(c, stack), states
     bias, cell = kind.cell(layer)
     shares = layer.share(x, bias)
     lengths = b0.reshape(b0.cast(c.x(4), i64), (*c.shape(4), 1)) if c.has(4) else ""
 
     def step(b: GraphBuilder, k: Dim | Ref, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
         t = backwards(b, k, time) if flip else k
-        new = cell(b, at(b, shares, t), states)
         if not lengths:
+            new = cell(b, at(b, shares, t), states)
             return new, [new[0]]
         # behind the end of its sequence a row keeps its states and gives zeros
         now = t if isinstance(t, str) else b.from_dims([t], [])
         live = b.emit("less", [now, lengths])
+        fed = states
+        if layer.of_state is not _product:  # one that looks at its input's range: ended rows give zeros there
+            fed = [b.emit("where", [b.emit("less_equal", [now, lengths]), s, b.scalar(0, s)]) for s in states]
+        new = cell(b, at(b, shares, t), fed)
         kept = [b.emit("where", [live, a, s]) for a, s in zip(new, states, strict=True)]
         return kept, [b.emit("where", [live, new[0], b.scalar(0, new[0])])]
 
@@ -274,6 +298,17 @@ def _direction(
     if flip:
         stack = b0.slice_axis(stack, 0, time - 1, -1, -1)
     return stack, states
+
+
+def _each_reversed(c: Call, x: Ref) -> Ref:
+    """x [time, batch, n] with the steps of each sequence in the other order, those behind its end kept."""
+    b, shape = c.builder, c.builder.type_of(x).shape
+    ends = b.reshape(b.cast(c.x(4), i64), (1, shape[1], 1))
+    steps = c.emit("iota", shape=(shape[0],), start=ZERO, step=ONE, dtype=i64)
+    steps = b.broadcast_to(b.reshape(steps, (shape[0], 1, 1)), (shape[0], shape[1], 1))
+    last = c.emit("sub", ends, c.scalar(1, ends))
+    order = c.emit("where", c.emit("less", steps, ends), c.emit("sub", last, steps), steps)
+    return c.emit("gather_elements", x, b.broadcast_to(order, shape), axis=0)
 
 
 def _assembled(c: Call, found: Sequence[tuple[Ref, list[Ref]]], n: int, batched: bool) -> list[Ref]:
@@ -295,4 +330,4 @@ def _assembled(c: Call, found: Sequence[tuple[Ref, list[Ref]]], n: int, batched:
     return [y, *states]
 
 
-ROWS: tuple[OnnxOp, ...] = tuple(OnnxOp(name, 1, _recurrent(kind)) for name, kind in KINDS.items())
+ROWS: tuple[OnnxOp, ...] = tuple(OnnxOp(name, 1, recurrent(kind)) for name, kind in KINDS.items())

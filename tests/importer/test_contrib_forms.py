@@ -60,7 +60,7 @@ def _norms() -> dict[str, Form]:
             "SimplifiedLayerNormalization", data, w("16"), domain="", outputs=2
         ),
         "LayerNormalization before opset 17": form(
-            "LayerNormalization", data, w("16"), w("16"), domain="", opset=14
+            "LayerNormalization", data, w("16"), w("16"), domain="", version=14
         ),
     }
 

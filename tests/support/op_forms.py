@@ -84,7 +84,8 @@ def k(value: Any, dtype: str = "f32") -> In:
 @dataclass(frozen=True)
 class Form:
     """One node. outputs: how many; skip: those left out; types: of the outputs, f32 by default. steps: how
-    far integers may be apart. wanted: the outputs, where ONNX Runtime has no kernel for the form."""
+    far integers may be apart. version: of the standard opset. wanted: the outputs, where ONNX Runtime has no
+    kernel for the form."""
 
     op: str
     inputs: Sequence[In | None]
@@ -97,7 +98,7 @@ class Form:
     rtol: float = 1e-4
     steps: int = 0
     domain: str = MS
-    opset: int = 17
+    version: int = 17
     wanted: Callable[..., Sequence[Array]] | None = None
 
 
@@ -131,7 +132,7 @@ def onnx_model(form: Form, name: str, fresh: bool = False) -> onnx.ModelProto:
     node = helper.make_node(form.op, names, results, name=form.op, domain=form.domain, **form.attrs)
     initial = [_tensor(names[i], form.inputs[i], array) for i, array in held.items()]
     g = helper.make_graph([node], "g", inputs, made, initial)
-    sets = [helper.make_opsetid("", form.opset), helper.make_opsetid(MS, 1)]
+    sets = [helper.make_opsetid("", form.version), helper.make_opsetid(MS, 1)]
     return helper.make_model(g, opset_imports=sets, ir_version=10)
 
 
