@@ -1,13 +1,15 @@
 """A model's declared inputs and outputs in; the tensors that stand for each of them at run time out.
 
-A tensor is itself. A sequence `x` is the pair `x.values` and `x.shapes` (importer/sequences.py says what they
-hold), an optional tensor is `x.given` and `x.value`, an optional sequence `x.given`, `x.values`, `x.shapes`.
+A tensor is itself. A tensor of strings `x` is the bytes `x.chars` (importer/strings.py), a list of maps
+`x.scores`, a row for each of them. A sequence `x` is the pair `x.values` and `x.shapes`
+(importer/sequences.py says what they hold), an optional tensor is `x.given` and `x.value`, an optional
+sequence `x.given`, `x.values`, `x.shapes`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -18,6 +20,7 @@ from smelt.core.dim import to_dim
 from smelt.core.dtype import DType, bool_
 from smelt.core.ir.graph import Ref
 from smelt.importer import sequences as sq
+from smelt.importer import strings
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.load import Source, load
 from smelt.importer.symbols import dim_text
@@ -26,13 +29,15 @@ from smelt.importer.weights import dtype_of
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output as the file declares it. kind: 'tensor', 'sequence', 'optional tensor' or 'optional
-    sequence'. element: the type of the tensors inside. parts: the names of the tensors that stand for it."""
+    """An input or output as the file declares it. kind: 'tensor', 'strings', 'maps', 'sequence', 'optional
+    tensor' or 'optional sequence'. element: the type of the tensors inside. parts: the names of the tensors
+    that stand for it. keys: of maps, where they are known."""
 
     name: str
     kind: str
     element: TypeProto.Tensor
     parts: tuple[str, ...]
+    keys: tuple[int | str, ...] = ()
 
     @property
     def optional(self) -> bool:
@@ -51,6 +56,8 @@ class Port:
 
 _PARTS = {
     "tensor": ("",),
+    "strings": (".chars",),
+    "maps": (".scores",),
     "sequence": (".values", ".shapes"),
     "optional tensor": (".given", ".value"),
     "optional sequence": (".given", ".values", ".shapes"),
@@ -69,6 +76,10 @@ def port(v: onnx.ValueInfoProto, what: str) -> Port:
     found = t.WhichOneof("value")
     if found is None:
         raise invalid(f"{what} '{v.name}' has no type", hint="its export is incomplete; export it again")
+    if found == "map_type" and kind == "sequence":
+        return Port(v.name, "maps", TypeProto.Tensor(elem_type=TensorProto.FLOAT), (f"{v.name}.scores",))
+    if found == "tensor_type" and kind == "tensor" and t.tensor_type.elem_type == TensorProto.STRING:
+        kind = "strings"
     if found != "tensor_type":
         holds = "is" if kind == "tensor" else f"is {'an' if kind[0] == 'o' else 'a'} {kind} that holds"
         raise unsupported(f"{what} '{v.name}' {holds} a {found.removesuffix('_type')}, not a tensor")
@@ -80,8 +91,20 @@ def interface(source: Source) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
     g = load(source).model.graph
     constants = {t.name for t in g.initializer} | {s.values.name for s in g.sparse_initializer}
     inputs = [port(v, "input") for v in g.input if v.name not in constants]
-    outputs = [port(v, "output") for v in g.output if v.type.WhichOneof("value") not in (None, "tensor_type")]
-    return tuple(p for p in inputs if p.kind != "tensor"), tuple(outputs)
+    outputs = [port(v, "output") for v in g.output if v.type.WhichOneof("value") is not None]
+    made = {o: n for n in g.node for o in n.output}
+    outputs = [replace(p, keys=map_keys(made[p.name].attribute)) if p.kind == "maps" else p for p in outputs]
+    return tuple(p for p in inputs if p.kind != "tensor"), tuple(p for p in outputs if p.kind != "tensor")
+
+
+def map_keys(attributes: Iterable[onnx.AttributeProto]) -> tuple[int | str, ...]:
+    """The keys that a ZipMap gives its maps."""
+    for a in attributes:
+        if a.name == "classlabels_int64s" and a.ints:
+            return tuple(int(k) for k in a.ints)
+        if a.name == "classlabels_strings" and a.strings:
+            return tuple(k.decode() for k in a.strings)
+    return ()
 
 
 # ---------------------------------------------------------------- inputs
@@ -90,6 +113,8 @@ def interface(source: Source) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
 def input_tensors(p: Port) -> list[onnx.ValueInfoProto]:
     """The declarations of the tensors that stand for an input."""
     dims = p.dims()
+    if p.kind == "strings" and dims is not None:
+        return [helper.make_tensor_value_info(p.parts[0], TensorProto.UINT8, [*dims, ""])]
     found = []
     if p.optional:
         found.append(helper.make_tensor_value_info(p.parts[0], TensorProto.BOOL, []))
@@ -110,6 +135,8 @@ def received(b: GraphBuilder, p: Port, refs: Sequence[Ref]) -> Ref:
     """The value of an input from the tensors that stand for it; what they claim is checked when it runs."""
     if p.kind == "tensor":
         return refs[0]
+    if p.kind == "strings":
+        return strings.made(b, refs[0])
     b.engine.at(p.name)
     item = refs[-1]
     if p.sequence:
@@ -161,6 +188,16 @@ def returned(b: GraphBuilder, p: Port, ref: Ref) -> list[Ref]:
         if found is not None:
             raise _other(p, str(found))
         return [ref]
+    if p.kind == "maps":
+        if not isinstance(found, sq.Maps):
+            raise _other(p, "a tensor" if found is None else str(found))
+        return [found.values]
+    if p.kind == "strings":
+        chars = strings.chars_of(b, ref)
+        if chars is None:
+            raise _other(p, "a tensor of numbers" if found is None else str(found))
+        b.flush_checks()
+        return [chars]
     maybe = found if isinstance(found, sq.Maybe) else sq.Maybe(b.constant(np.array(True)), ref)
     item = sq.inside(b, maybe) if not p.optional else maybe.item or _nothing(b, p)
     inner = sq.compound_of(b.store, item)
@@ -186,7 +223,7 @@ def _nothing(b: GraphBuilder, p: Port) -> Ref:
 
 
 def _other(p: Port, found: str) -> SmeltError:
-    inner = helper.tensor_dtype_to_np_dtype(p.element.elem_type)
+    inner = helper.tensor_dtype_to_string(p.element.elem_type).removeprefix("TensorProto.").lower()
     return invalid(
         f"output '{p.name}' is declared as {p.kind} of {inner}, its node makes {found}",
         hint="the file's types are stale; export it again",

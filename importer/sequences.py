@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
@@ -69,7 +69,29 @@ class Maybe:
         return "an optional"
 
 
-Compound: TypeAlias = "Listed | Packed | Maybe"
+@dataclass(frozen=True)
+class Text:
+    """A tensor of strings (importer/strings.py). chars: u8[*shape, width], UTF-8 with zeros behind it."""
+
+    chars: Ref
+    legal: ClassVar[bool] = True  # ONNX lets ops take it for which there is no meaning here
+
+    def __str__(self) -> str:
+        return "a tensor of strings"
+
+
+@dataclass(frozen=True)
+class Maps:
+    """A list of maps, one for each row of values: [rows, keys]. Only a model's output can be one."""
+
+    values: Ref
+    keys: tuple[int | str, ...]
+
+    def __str__(self) -> str:
+        return "a list of maps"
+
+
+Compound: TypeAlias = "Listed | Packed | Maybe | Text | Maps"
 
 
 def register(store: Store, value: Compound) -> Ref:
@@ -91,6 +113,11 @@ def compound_of(store: Store, ref: Ref) -> Compound | None:
 @dataclass(frozen=True)
 class TensorForm:
     """One leaf: the tensor."""
+
+
+@dataclass(frozen=True)
+class TextForm:
+    """One leaf: the characters."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +148,7 @@ class MaybeForm:
     types: tuple[TensorType, ...] = field(default=(), compare=False)
 
 
-Form: TypeAlias = "TensorForm | ListForm | PackForm | MaybeForm"
+Form: TypeAlias = "TensorForm | TextForm | ListForm | PackForm | MaybeForm"
 TENSOR = TensorForm()
 
 
@@ -138,6 +165,10 @@ def form_of(b: GraphBuilder, ref: Ref) -> Form:
         case Maybe(given, item):
             types = tuple(b.type_of(r) for r in leaves(b, item)) if item else ()
             return MaybeForm(flag_of(b, given), form_of(b, item) if item else None, types)
+        case Text():
+            return TextForm()
+        case Maps():
+            raise b.engine.unsupported("a list of maps that leaves a subgraph")
 
 
 def flag_of(b: GraphBuilder, ref: Ref) -> bool | None:
@@ -163,12 +194,16 @@ def leaves(b: GraphBuilder, ref: Ref, form: Form | None = None) -> list[Ref]:
             known = form.given if isinstance(form, MaybeForm) else flag_of(b, given)
             inner = form.item if isinstance(form, MaybeForm) else None
             return [*([given] if known is None else []), *(leaves(b, item, inner) if item else [])]
+        case Text(chars):
+            return [chars]
+        case Maps(values):
+            return [values]
 
 
 def count(form: Form) -> int:
     """How many leaves a form has."""
     match form:
-        case TensorForm():
+        case TensorForm() | TextForm():
             return 1
         case ListForm(_, ranks, _):
             return len(ranks)
@@ -183,6 +218,8 @@ def assemble(b: GraphBuilder, form: Form, refs: Sequence[Ref]) -> Ref:
     match form:
         case TensorForm():
             return refs[0]
+        case TextForm():
+            return register(b.store, Text(refs[0]))
         case ListForm(dtype):
             return register(b.store, Listed(dtype, tuple(refs)))
         case PackForm(dtype, dims):
@@ -203,9 +240,9 @@ def joined(engine: Engine, what: str, a: Form, b: Form, own: frozenset[str] = fr
     """The form that both an `a` and a `b` can take. own: symbols that mean nothing outside."""
     if isinstance(a, MaybeForm) or isinstance(b, MaybeForm):
         return _joined_optionals(engine, what, _optional(a), _optional(b), own)
-    if isinstance(a, TensorForm) or isinstance(b, TensorForm):
+    if isinstance(a, TensorForm | TextForm) or isinstance(b, TensorForm | TextForm):
         if a != b:
-            raise engine.fail(f"{what} is a tensor on one side and a sequence on the other")
+            raise engine.fail(f"{what} is a tensor on one side and something else on the other")
         return a
     if a.dtype != b.dtype:
         raise engine.fail(f"{what} is a sequence of {a.dtype} on one side and of {b.dtype} on the other")

@@ -13,11 +13,11 @@ from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 
 from smelt.core.diag import Problem, SmeltError, invalid
 from smelt.core.ir.graph import Ref
-from smelt.importer import bindings
+from smelt.importer import bindings, strings
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call
 from smelt.importer.load import guard, label, opsets, ordered
-from smelt.importer.sequences import Listed, Maybe, Packed, compound_of
+from smelt.importer.sequences import Listed, Maps, Maybe, Packed, Text, compound_of
 from smelt.importer.weights import ONNX_OF, dense, weight_of
 
 REFUSED: Ref = "!"
@@ -73,7 +73,7 @@ class Translator:
                 raise invalid(f"initializer '{t.name}' is defined twice")
             seen.add(t.name)
             try:
-                b.names[t.name] = b.store.add_weight(weight_of(t, b.store.weight_ref(t.name), self.folder))
+                b.names[t.name] = self._initial(b, t)
             except SmeltError as e:
                 self.report(e)
                 b.names[t.name] = REFUSED
@@ -93,6 +93,12 @@ class Translator:
                 )
             refs.append(ref)
         return refs
+
+    def _initial(self, b: GraphBuilder, t: onnx.TensorProto) -> Ref:
+        """The value of an initialiser."""
+        if t.data_type == onnx.TensorProto.STRING:
+            return strings.of_tensor(b, t, f"initializer '{t.name}'")
+        return b.store.add_weight(weight_of(t, b.store.weight_ref(t.name), self.folder))
 
     def report(self, e: SmeltError, inputs: tuple[str, ...] = ()) -> None:
         """Keep the problems of a refused node that reads these inputs."""
@@ -292,6 +298,11 @@ def _type_proto(b: GraphBuilder, ref: Ref) -> onnx.TypeProto:
         case Listed(dtype) | Packed(dtype):
             element = onnx.helper.make_tensor_type_proto(ONNX_OF[dtype], None)
             return onnx.helper.make_sequence_type_proto(element)
+        case Text(chars):
+            shape = [d.const if d.is_const else str(d) for d in b.type_of(chars).shape[:-1]]
+            return onnx.helper.make_tensor_type_proto(onnx.TensorProto.STRING, shape)
+        case Maps():
+            raise b.engine.unsupported("a list of maps, where a node is made of others")
 
 
 @contextmanager

@@ -181,7 +181,7 @@ def _write(
     model = {"name": name, "sha256": hash_file(Path(request.source))}
     manifest = build_manifest(module, program, model=model, compiler=compiler)
     names = (t.name for t in (*program.inputs, *program.outputs))
-    if any(n.endswith((".values", ".given")) for n in names):
+    if any(n.endswith((".values", ".given", ".chars", ".scores")) for n in names):
         manifest["groups"] = group_rows(*interface(request.source))
     manifest["weights"]["sha256"] = digest
     manifest["quantised"] = dict(lowered.quantised)

@@ -3,7 +3,8 @@
 The manifest's field 'groups' says which of a bundle's inputs and outputs belong together. A sequence is
 `values` (all elements flat, one behind the other) and `shapes` (a row of extents per element; -1 behind those
 of an element with fewer axes than the widest); an optional has a flag `given` in front of its tensor `value`
-or of its sequence.
+or of its sequence. A tensor of strings is `chars`: UTF-8 along one more axis, with zeros behind each string.
+A list of maps is `scores`: a row per map, a column per key.
 """
 
 from __future__ import annotations
@@ -20,18 +21,19 @@ from smelt.core.dtype import ALL, DType
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Value: TypeAlias = Any
-"""An array, a list of arrays (a sequence), or None (an empty optional)."""
+"""An array, a list of arrays (a sequence), a list of dicts (maps), or None (an empty optional)."""
 
 
 @dataclass(frozen=True)
 class Group:
     """An input or output. rows: what the manifest says of its tensors; a plain tensor has one. shape: what
-    the model declares of the tensors inside, None: nothing."""
+    the model declares of the tensors inside, None: nothing. keys: of maps."""
 
     name: str
     kind: str
     rows: tuple[Mapping[str, Any], ...]
     shape: tuple[int | str, ...] | None = None
+    keys: tuple[int | str, ...] = ()
 
     @property
     def plain(self) -> bool:
@@ -49,6 +51,13 @@ class Group:
         return self.kind.endswith("sequence")
 
     @property
+    def extents(self) -> list[int | str]:
+        """The shape as onnxruntime tells it: a list or an optional one has none."""
+        if self.sequence or self.kind == "maps":
+            return []
+        return list(self.rows[-1]["shape"])[: -1 if self.kind == "strings" else None]
+
+    @property
     def element(self) -> DType:
         """The element type of its tensors."""
         return ALL[self.rows[1 if self.kind.startswith("optional") else 0]["dtype"]]
@@ -56,6 +65,10 @@ class Group:
     @property
     def type(self) -> str:
         """As onnxruntime spells it, but for the element type: 'seq(tensor({}))'."""
+        if self.kind == "strings":
+            return "tensor(string)"
+        if self.kind == "maps":
+            return f"seq(map({'string' if isinstance(self.keys[0], str) else 'int64'},tensor({{}})))"
         inner = "seq(tensor({}))" if self.sequence else "tensor({})"
         return f"optional({inner})" if self.optional else inner
 
@@ -71,7 +84,8 @@ def groups(manifest: Mapping[str, Any], side: str) -> tuple[Group, ...]:
             found[name] = Group(name, "tensor", (row,), tuple(row["shape"]))
         elif g["name"] not in found:
             shape = None if g["shape"] is None else tuple(g["shape"])
-            found[g["name"]] = Group(g["name"], g["kind"], tuple(rows[p] for p in g["parts"]), shape)
+            parts = tuple(rows[p] for p in g["parts"])
+            found[g["name"]] = Group(g["name"], g["kind"], parts, shape, tuple(g.get("keys", ())))
     return tuple(found.values())
 
 
@@ -94,7 +108,9 @@ def packed(
         value = feed[g.name]
         if g.optional:
             found[g.rows[0]["name"]] = np.array(value is not None)
-        if g.sequence:
+        if g.kind == "strings":
+            found[g.rows[0]["name"]] = chars(value, f"input '{g.name}'")
+        elif g.sequence:
             found.update(_sequence(g, [] if value is None and g.optional else value))
         elif value is None and g.optional:
             absent.append(g)
@@ -107,6 +123,21 @@ def packed(
         found[row["name"]] = np.zeros(shape, ALL[row["dtype"]].numpy)
     known = {g.name for g in inputs}
     return {**found, **{n: v for n, v in feed.items() if n not in known}}
+
+
+def chars(value: Value, what: str) -> Array:
+    """Strings (str or bytes, in an array or in lists) as u8[*shape, width]. SmeltError for anything else."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "OUS":
+        raise SmeltError(f"{what}: expected strings, got {array.dtype}", kind="shape")
+    flat = [s.encode() if isinstance(s, str) else s for s in array.reshape(-1).tolist()]
+    for s in flat:
+        if not isinstance(s, bytes) or b"\0" in s:
+            found = "a string with a zero in it" if isinstance(s, bytes) else type(s).__name__
+            raise SmeltError(f"{what}: expected strings, got {found}", kind="shape")
+    width = max((len(s) for s in flat), default=0) or 1
+    joined = b"".join(s.ljust(width, b"\0") for s in flat)
+    return np.frombuffer(joined, np.uint8).reshape(*array.shape, width)
 
 
 def _sequence(g: Group, value: Value) -> dict[str, Array]:
@@ -154,6 +185,10 @@ def unpacked(outputs: Sequence[Group], arrays: Mapping[str, Array]) -> dict[str,
 def _value(g: Group, parts: Sequence[Array]) -> Value:
     if g.optional and not bool(parts[0].reshape(())):
         return None
+    if g.kind == "strings":
+        return texts(parts[0])
+    if g.kind == "maps":
+        return [dict(zip(g.keys, row, strict=True)) for row in parts[0].tolist()]
     if not g.sequence:
         return parts[-1]
     values, shapes = parts[-2:]
@@ -175,3 +210,12 @@ def named(values: Mapping[str, Value]) -> dict[str, Array]:
         elif v is not None:
             found[name] = v
     return found
+
+
+def texts(a: Array) -> Array:
+    """u8[*shape, width] as an array of str."""
+    rows = np.ascontiguousarray(a).reshape(-1, a.shape[-1])
+    found = np.empty(len(rows), object)
+    for k, row in enumerate(rows):
+        found[k] = row.tobytes().rstrip(b"\0").decode(errors="replace")
+    return found.reshape(a.shape[:-1])

@@ -58,14 +58,21 @@ class _Group(Protocol):
     @property
     def parts(self) -> tuple[str, ...]: ...
 
+    @property
+    def keys(self) -> tuple[int | str, ...]: ...
+
     def dims(self) -> list[int | str] | None: ...
 
 
 def group_rows(inputs: Sequence[_Group], outputs: Sequence[_Group]) -> dict[str, Any]:
-    """The field 'groups': which tensors of 'inputs' and 'outputs' are a sequence or an optional together.
+    """The field 'groups': which tensors of 'inputs' and 'outputs' are one value of another kind.
     shape: what the file declares of the tensors inside; null: not even their rank."""
     return {
-        side: [{"name": g.name, "kind": g.kind, "parts": list(g.parts), "shape": g.dims()} for g in found]
+        side: [
+            {"name": g.name, "kind": g.kind, "parts": list(g.parts), "shape": g.dims()}
+            | ({"keys": list(g.keys)} if g.keys else {})
+            for g in found
+        ]
         for side, found in (("inputs", inputs), ("outputs", outputs))
     }
 

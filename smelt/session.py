@@ -319,10 +319,8 @@ def _copied(t: _Tensor, p: _Port) -> np.ndarray[Any, Any]:
 
 
 def _arguments(found: Sequence[Group]) -> list[NodeArg]:
-    """As onnxruntime describes them: a sequence or an optional one has no shape."""
-    shapes = [[] if g.sequence else list(g.rows[-1]["shape"]) for g in found]
-    types = [g.type.format(_ORT_NAMES[g.element.name]) for g in found]
-    return [NodeArg(g.name, shape, t) for g, shape, t in zip(found, shapes, types, strict=True)]
+    """As onnxruntime describes them."""
+    return [NodeArg(g.name, g.extents, g.type.format(_ORT_NAMES[g.element.name])) for g in found]
 
 
 def _same_names(expected: list[str], got: list[str]) -> None:

@@ -22,6 +22,7 @@ from smelt.core.ops import (
     resize,
     sample,
     select,
+    text,
     trees,
     window,
 )
@@ -29,7 +30,7 @@ from smelt.core.ops.table import Op
 
 _ROOMS = (
     elementwise, reduce, linear, norm, window, movement, indexing, resize, generate, cache, nbits, quantized,
-    select, sample, random, pool_index, trees,
+    select, sample, random, pool_index, trees, text,
 )  # fmt: skip
 _TABLE: dict[str, Op] = {op.name: op for room in _ROOMS for op in room.ROWS}
 OPS: Mapping[str, Op] = MappingProxyType(_TABLE)

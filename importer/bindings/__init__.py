@@ -11,7 +11,6 @@ from smelt.importer.bindings import (
     contrib_attention,
     contrib_image,
     contrib_product,
-    contrib_qlinear,
     contrib_quant,
     control,
     conv,
@@ -34,6 +33,7 @@ from smelt.importer.bindings import (
     sequence_split,
     shape,
     signal,
+    strings,
     tables,
 )
 from smelt.importer.call import OnnxOp
@@ -58,6 +58,7 @@ _FILES = (
     random,
     sample,
     tables,
+    strings,
     ml,
     ml_linear,
     ml_trees,
@@ -65,7 +66,6 @@ _FILES = (
     contrib_attention,
     contrib_image,
     contrib_product,
-    contrib_qlinear,
     contrib_quant,
 )
 
@@ -74,7 +74,7 @@ def _collected() -> dict[tuple[str, str], tuple[OnnxOp, ...]]:
     table: dict[tuple[str, str], list[OnnxOp]] = {}
     for file in _FILES:
         for row in file.ROWS:
-            table.setdefault((row.domain, row.name), []).append(row)
+            table.setdefault((row.domain, row.name), []).append(strings.aware(row))
     return {key: tuple(sorted(rows, key=lambda r: -r.since)) for key, rows in table.items()}
 
 

@@ -1,0 +1,398 @@
+"""Strings as bytes with zeros behind them: joining, finding, splitting, walking automata."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from smelt.core.dim import Dim, dmax, dmin, to_dim
+from smelt.core.dtype import bool_, i64, u8
+from smelt.core.ir.graph import TensorType
+from smelt.core.ir.kernel import Block, Bound, Buffer, Expr, Load, Loop, Stmt, Store
+from smelt.core.ops.indexing import nest_over
+from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Nest, Op
+from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const, index, select
+
+ZERO, ONE = to_dim(0), to_dim(1)
+
+
+# ---------------------------------------------------------------- concat
+
+
+def _infer_concat(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    x, y, length = args
+    assert x and y and length
+    shape = c.broadcast(x.shape[:-1], y.shape[:-1])
+    return (TensorType(u8, (*shape, x.shape[-1] + y.shape[-1])),)
+
+
+def _concat(
+    t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand, y: Operand, length: Operand
+) -> Expr:
+    """x[.., k], and y[.., k - length] from the end of x's string on."""
+    *outer, k = i
+
+    def at(a: Operand, last: Dim) -> DimIndex:
+        own = outer[len(outer) - a.rank + 1 :]
+        return (*(ZERO if n == 1 else d for d, n in zip(own, a.shape, strict=False)), last)
+
+    def joined(first: Dim) -> Expr:
+        other = y.guarded(at(y, k - first), (Bound(ZERO, k - first, y.shape[-1]),), const(0, u8))
+        return call("or", x.guarded(at(x, k), (Bound(ZERO, k, x.shape[-1]),), const(0, u8)), other)
+
+    own = outer[len(outer) - length.rank :]
+    ends = length[tuple(ZERO if n == 1 else d for d, n in zip(own, length.shape, strict=True))]
+    return t.let(ends, 0, x.shape[-1], joined)
+
+
+def _ref_concat(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
+    x, y, length = arrays
+    assert x is not None and y is not None and length is not None
+    outer = np.broadcast_shapes(x.shape[:-1], y.shape[:-1])
+    x, y = (np.broadcast_to(a, (*outer, a.shape[-1])) for a in (x, y))
+    z = np.zeros((*outer, x.shape[-1] + y.shape[-1]), np.uint8)
+    z[..., : x.shape[-1]] = x
+    for at in np.ndindex(*outer):
+        n = int(np.broadcast_to(length, outer)[at])
+        z[at][n : n + y.shape[-1]] = y[at]
+    return (z,)
+
+
+# ---------------------------------------------------------------- find
+
+
+def _infer_find(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    x, keys = args
+    assert x and keys
+    return (TensorType(i64, (x.shape[0],)),)
+
+
+def _byte(b: Buffer, row: Dim, k: Dim) -> Load:
+    return Load(b.name, (row, k), u8, (Bound(ZERO, k, b.shape[1]),), const(0, u8))
+
+
+def _find(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Nest:
+    """Binary search: the last key that is not behind x, in as many steps as the number of keys has bits."""
+    (x, keys), (y,) = inputs, outputs
+    assert x and keys
+    count, width = keys.shape[0].const, dmax(x.shape[1], keys.shape[1])
+
+    def row(i: DimIndex) -> tuple[Stmt, ...]:
+        (n,) = i
+        let: list[tuple[str, Expr, Dim, Dim]] = []
+        found: Dim = ZERO
+        for bit in reversed(range(count.bit_length())):
+            at = dmin(found + (1 << bit) - 1, count - 1)
+            place, after = t.fresh("g"), t.fresh("g")
+            other = t.reduce(
+                "argmax", (width,), lambda k, at=at: call("ne", _byte(x, n, k), _byte(keys, at, k)), dtype=i64
+            )
+            behind = call("ge", _byte(x, n, place), _byte(keys, at, place))
+            there = call("le", index(found + (1 << bit)), const(count, i64))
+            step = call("mul", cast(call("and", behind, there), i64), const(1 << bit, i64))
+            let += [
+                (str(place), other, ZERO, width - 1),
+                (str(after), call("add", index(found), step), ZERO, to_dim(count)),
+            ]
+            found = after
+        last = dmax(found - 1, 0)
+        same = t.reduce("all", (width,), lambda k: call("eq", _byte(x, n, k), _byte(keys, last, k)), bool_)
+        hit = call("and", same, call("lt", const(0, i64), index(found)))
+        return (Block((Store(y.name, (n,), select(hit, index(last), const(count, i64))),), let=tuple(let)),)
+
+    return Nest(nest_over(t, (x.shape[0],), row))
+
+
+def _ref_find(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
+    x, keys = arrays
+    assert x is not None and keys is not None
+    known = {row.tobytes().rstrip(b"\0"): k for k, row in enumerate(keys)}
+    found = [known.get(row.tobytes().rstrip(b"\0"), len(keys)) for row in x]
+    return (np.array(found, np.int64).reshape(len(x)),)
+
+
+# ---------------------------------------------------------------- split
+
+
+SPACES = b" \t\n\v\f\r"
+STATE, PARTS, COLUMN = range(3)
+"""Cells of a walk that splits: bytes of the delimiter to skip, or whether a word is open; parts begun; the
+next column of the last one."""
+
+
+@dataclass(frozen=True)
+class _Split:
+    """A walk over the bytes of row n that splits it. most: how often; below 0: wherever it can."""
+
+    trace: Trace
+    x: Buffer
+    cells: Buffer
+    n: Dim
+    delimiter: bytes
+    most: int
+
+    def cell(self, c: int) -> Load:
+        return Load(self.cells.name, (self.n, to_dim(c)), i64)
+
+    def put(self, c: int, d: Dim) -> Store:
+        return Store(self.cells.name, (self.n, to_dim(c)), index(d))
+
+    def byte(self, k: Dim) -> Expr:
+        return cast(_byte(self.x, self.n, k), i64)
+
+    def more(self, parts: Dim) -> Expr:
+        """Whether a part may end where this many have begun."""
+        return const(True, bool_) if self.most < 0 else call("le", index(parts), _k(self.most))
+
+    def walk(self, write: Callable[[Dim, Dim, Expr], Stmt] | None) -> tuple[Stmt, ...]:
+        """All bytes. write(part, column, byte): what to do with one that is kept."""
+        g, k = [self.trace.fresh("g") for _ in range(9)], self.trace.fresh("i")
+        end, byte, state, parts, column, keeps, step, part, at = g
+        width, one = self.x.shape[1], to_dim(1)
+        load: list[tuple[str, Expr, Dim, Dim]] = [
+            (str(byte), select(call("lt", index(k), index(end)), self.byte(k), _k(0)), ZERO, to_dim(255)),
+            (str(state), self.cell(STATE), ZERO, to_dim(max(len(self.delimiter), 1))),
+            (str(parts), self.cell(PARTS), ZERO, width + 1),
+            (str(column), self.cell(COLUMN), ZERO, width),
+        ]
+        if self.delimiter:  # step: whether the delimiter begins here
+            first = dmax(parts, dmin(byte, 1))
+            here = _and(call("eq", index(state), _k(0)), call("ne", index(byte), _k(0)))
+            match = _and(
+                here,
+                self.more(first),
+                *(call("eq", self.byte(k + d), _k(v)) for d, v in enumerate(self.delimiter)),
+            )
+            kept = _and(here, call("eq", index(step), _k(0)))
+            now: list[tuple[str, Expr, Dim, Dim]] = [
+                (str(step), cast(match, i64), ZERO, one),
+                (str(keeps), cast(kept, i64), ZERO, one),
+            ]
+            now += [
+                (str(part), index(dmax(first - 1, 0)), ZERO, width),
+                (str(at), index(column), ZERO, width),
+            ]
+            after = (
+                step * (len(self.delimiter) - 1) + (1 - step) * dmax(state - 1, 0),
+                first + step,
+                (1 - step) * (column + keeps),
+            )
+        else:  # step: whether a word begins here
+            space = _or(*(call("eq", index(byte), _k(v)) for v in SPACES))
+            some = call("ne", index(byte), _k(0))
+            begins = _and(some, call("not", space), call("eq", index(state), _k(0)))
+            inner = _and(call("not", self.more(parts)), call("eq", index(state), _k(1)))
+            kept = _and(some, call("or", call("not", space), inner))
+            now = [(str(step), cast(begins, i64), ZERO, one), (str(keeps), cast(kept, i64), ZERO, one)]
+            now += [
+                (str(part), index(dmax(parts + step - 1, 0)), ZERO, width),
+                (str(at), index((1 - step) * column), ZERO, width),
+            ]
+            after = (keeps, parts + step, at + keeps)
+        body: tuple[Stmt, ...] = tuple(self.put(c, d) for c, d in enumerate(after))
+        if write is not None:
+            kept_one = (Bound(ONE, keeps, to_dim(2)),)
+            body = (Block((write(part, at, cast(index(byte), u8)),), guard=kept_one), *body)
+        loop = Loop("serial", str(k), width, (Block(body, let=(*load, *now)),))
+        clear = tuple(self.put(c, ZERO) for c in range(3))
+        return (*clear, Block((loop,), let=((str(end), self.end(), ZERO, width),)))
+
+    def end(self) -> Expr:
+        """Where spaces and zeros at the end of the row begin."""
+        width, gone = self.x.shape[1], b"\0" if self.delimiter else b"\0" + SPACES
+
+        def there(k: Dim) -> Expr:
+            e = self.byte(k)
+            return select(_or(*(call("eq", e, _k(v)) for v in gone)), _k(0), index(k + 1))
+
+        return call("max", self.trace.reduce("max", (width,), there), _k(0))
+
+
+def _k(v: int) -> Expr:
+    return const(v, i64)
+
+
+def _and(*terms: Expr) -> Expr:
+    return functools.reduce(lambda a, b: call("and", a, b), terms)
+
+
+def _or(*terms: Expr) -> Expr:
+    return functools.reduce(lambda a, b: call("or", a, b), terms)
+
+
+def _infer_parts(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    (x,) = args
+    assert x
+    return (TensorType(i64, (x.shape[0],)),)
+
+
+def _infer_split(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    (x,) = args
+    assert x
+    return (TensorType(u8, (x.shape[0], to_dim(attrs["parts"]), x.shape[1])),)  # type: ignore[arg-type]
+
+
+def _parts(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Nest:
+    (x,), (y,) = inputs, outputs
+    assert x
+    cells = Buffer("cells", i64, (x.shape[0], to_dim(3)))
+
+    def row(i: DimIndex) -> tuple[Stmt, ...]:
+        s = _Split(t, x, cells, i[0], str(attrs["delimiter"]).encode(), int(attrs["most"]))  # type: ignore[arg-type]
+        return (*s.walk(None), Store(y.name, i, s.cell(PARTS)))
+
+    return Nest(nest_over(t, (x.shape[0],), row), (cells,))
+
+
+def _split(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Nest:
+    (x,), (y,) = inputs, outputs
+    assert x
+    cells = Buffer("cells", i64, (x.shape[0], to_dim(3)))
+
+    def row(i: DimIndex) -> tuple[Stmt, ...]:
+        s = _Split(t, x, cells, i[0], str(attrs["delimiter"]).encode(), int(attrs["most"]))  # type: ignore[arg-type]
+
+        def keep(part: Dim, column: Dim, byte: Expr) -> Stmt:
+            last = tuple(dmin(d, n - 1) for d, n in zip((part, column), y.shape[1:], strict=True))
+            return Store(y.name, (*i, *last), byte)
+
+        clear = nest_over(t, y.shape[1:], lambda o: (Store(y.name, (*i, *o), const(0, u8)),))
+        return (*clear, *s.walk(keep))
+
+    return Nest(nest_over(t, (x.shape[0],), row), (cells,))
+
+
+def _np_split(row: Array, attrs: Attrs) -> list[bytes]:
+    s, most = row.tobytes().rstrip(b"\0"), int(attrs["most"])  # type: ignore[arg-type]
+    if not attrs["delimiter"]:
+        return s.rstrip(SPACES).split(None, most)
+    return s.split(str(attrs["delimiter"]).encode(), most) if s else []
+
+
+def _ref_parts(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
+    (x,) = arrays
+    assert x is not None
+    return (np.array([len(_np_split(row, attrs)) for row in x], np.int64),)
+
+
+def _ref_split(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
+    (x,) = arrays
+    assert x is not None
+    y = np.zeros([d.const for d in types[0].shape], np.uint8)
+    for n, row in enumerate(x):
+        for p, part in enumerate(_np_split(row, attrs)):
+            y[n, p, : len(part)] = list(part)
+    return (y,)
+
+
+# ---------------------------------------------------------------- automata
+
+
+def _infer_match(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    x = args[0]
+    assert x
+    return (TensorType(bool_, (x.shape[0],)),)
+
+
+def _match(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Nest:
+    """From state 0 by the class of each byte: whether the last state accepts. Zeros are no bytes."""
+    (x, group, table, accept), (y,) = inputs, outputs
+    assert x and group and table and accept
+    cell = Buffer("state", i64, (x.shape[0], ONE))
+
+    def row(i: DimIndex) -> tuple[Stmt, ...]:
+        byte, own, state, end, k = *(t.fresh("g") for _ in range(4)), t.fresh("i")
+        at = (*i, ZERO)
+        states, classes = table.shape
+        step = Block(
+            (Block((Store(cell.name, at, cast(Load(table.name, (state, own), table.dtype), i64)),),
+                   guard=(Bound(ONE, byte, to_dim(256)),)),),
+            let=(
+                (str(byte), cast(_byte(x, i[0], k), i64), ZERO, to_dim(255)),
+                (str(own), cast(Load(group.name, (byte,), group.dtype), i64), ZERO, classes - 1),
+                (str(state), Load(cell.name, at, i64), ZERO, states - 1),
+            ),
+        )  # fmt: skip
+        last = Block(
+            (Store(y.name, i, Load(accept.name, (end,), bool_)),),
+            let=((str(end), Load(cell.name, at, i64), ZERO, states - 1),),
+        )
+        return (Store(cell.name, at, _k(0)), Loop("serial", str(k), x.shape[1], (step,)), last)
+
+    return Nest(nest_over(t, (x.shape[0],), row), (cell,))
+
+
+def _ref_match(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
+    x, group, table, accept = (np.asarray(a) for a in arrays)
+    y = np.zeros(len(x), np.bool_)
+    for n, row in enumerate(x):
+        state = 0
+        for byte in row.tobytes().rstrip(b"\0"):
+            state = int(table[state, group[byte]])
+        y[n] = accept[state]
+    return (y,)
+
+
+def chars(rows: Sequence[str], width: int) -> Array:
+    """Strings as u8[rows, width], for cases."""
+    return np.array([list(r.encode().ljust(width, b"\0")) for r in rows], np.uint8).reshape(-1, width)
+
+
+_WORDS = chars(["ab", "", "xyz"], 3)
+
+_SOUGHT = chars(["ab", "", "xyz", "xy", "x", "zz", "é", "abc"], 4)
+_LINES = chars(["a,b,,c", "", ",", "  a  b c  d ", "aaab", ",,aa", "  "], 14)
+_SPLITS = [
+    Case((_LINES,), attrs={"delimiter": d, "most": m})
+    for d, m in ((",", -1), (",", 1), ("aa", -1), ("", -1), ("", 1), ("", 0), (",", 0))
+]
+_AUTOMATON = Case(  # an even number of a, then b
+    (
+        chars(["aab", "ab", "b", "", "aabb", "c"], 5),
+        np.array([{97: 1, 98: 2}.get(k, 0) for k in range(256)], np.uint8),
+        np.array([[3, 1, 2], [3, 0, 3], [3, 3, 3], [3, 3, 3]], np.uint8),
+        np.array([False, False, True, False]),
+    )
+)
+
+ROWS: tuple[Op, ...] = (
+    Op(
+        "text_concat",
+        "x y length",
+        _infer_concat,
+        _ref_concat,
+        (
+            Case((_WORDS, chars(["1", "22", ""], 2), np.array([2, 0, 3]))),
+            Case((_WORDS, chars(["1"], 1), np.array([2, 0, 3]))),
+            Case((_WORDS[:1], _WORDS, np.array([2]))),
+            Case((_WORDS[0], _WORDS, np.array(2))),
+        ),
+        compute=_concat,
+    ),
+    Op(
+        "text_find",
+        "x keys",
+        _infer_find,
+        _ref_find,
+        tuple(
+            Case((_SOUGHT, chars(sorted(["ab", "", "xyz", "xy", "longer", "é"][:n]), 7)))
+            for n in (1, 2, 3, 6)
+        ),
+        nest=_find,
+    ),
+    Op("text_parts", "x", _infer_parts, _ref_parts, tuple(_SPLITS), nest=_parts),
+    Op(
+        "text_split",
+        "x",
+        _infer_split,
+        _ref_split,
+        tuple(Case(c.inputs, attrs={**c.attrs, "parts": to_dim(6)}) for c in _SPLITS),
+        nest=_split,
+    ),
+    Op("text_match", "x group table accept", _infer_match, _ref_match, (_AUTOMATON,), nest=_match),
+)
+
+__all__ = ["ROWS", "chars"]

@@ -1,0 +1,184 @@
+"""Tensors of strings as tensors of bytes: constants, widths, comparison, and what only moves elements.
+
+A string tensor of shape [*S] is u8[*S, width]: UTF-8 with zeros behind it, up to a width that is a size like
+any other. Ops that move elements work on the numbers of the elements, by their own bindings; the rows with
+these numbers are gathered behind them. So strings can be moved by whatever tensors can be moved by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx
+
+from smelt.core.diag import SmeltError
+from smelt.core.dim import Dim, dmax, product, to_dim
+from smelt.core.dtype import i64, u8
+from smelt.core.ir.graph import Attr, Ref
+from smelt.core.ops.table import Array
+from smelt.importer import sequences as sq
+from smelt.importer.builder import GraphBuilder
+from smelt.importer.call import Build, Call, Results
+
+ZERO = to_dim(0)
+
+MOVES = frozenset({
+    "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand", "Concat", "Gather", "GatherElements", "GatherND",
+    "Slice", "Split", "Transpose", "Tile", "Where", "Compress", "Scatter", "ScatterElements", "ScatterND",
+    "ReverseSequence", "ArrayFeatureExtractor",
+})  # fmt: skip
+"""Ops whose outputs are elements of their inputs."""
+SIZES = frozenset({"Shape", "Size"})
+"""Ops that ask for nothing but sizes."""
+VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+"""Moves that leave the elements in order."""
+
+
+# ---------------------------------------------------------------- values
+
+
+def chars_of(b: GraphBuilder, ref: Ref) -> Ref | None:
+    """The bytes of a string tensor; None for anything else."""
+    found = sq.compound_of(b.store, ref)
+    if isinstance(found, sq.Maybe) and isinstance(sq.compound_of(b.store, found.item), sq.Text):
+        found = sq.compound_of(b.store, sq.inside(b, found))
+    return found.chars if isinstance(found, sq.Text) else None
+
+
+def text(c: Call, i: int = 0) -> Ref:
+    """The bytes of input i: u8[*shape, width]. An error when it holds no strings."""
+    found = chars_of(c.builder, c.x(i))
+    if found is None:
+        raise c.fail(f"input {i} is {c.type(i).dtype}, wanted strings")
+    return found
+
+
+def is_text(c: Call, i: int) -> bool:
+    """Whether input i is there and holds strings."""
+    return c.has(i) and chars_of(c.builder, c.x(i)) is not None
+
+
+def made(b: GraphBuilder, chars: Ref) -> Ref:
+    """The string tensor of these bytes."""
+    t = b.type_of(chars)
+    assert t.dtype == u8 and t.rank, t
+    return sq.register(b.store, sq.Text(chars))
+
+
+def shape_of(b: GraphBuilder, chars: Ref) -> tuple[Dim, ...]:
+    """The shape of the string tensor."""
+    return b.type_of(chars).shape[:-1]
+
+
+def width_of(b: GraphBuilder, chars: Ref) -> Dim:
+    """Bytes per string."""
+    return b.type_of(chars).shape[-1]
+
+
+def encoded(strings: Sequence[bytes], shape: Sequence[int], what: str) -> Array:
+    """Strings as u8[*shape, width]. Raises SmeltError for one that holds a zero, or that is not UTF-8."""
+    for s in strings:
+        if b"\0" in s:
+            raise SmeltError(f"{what} holds a string with a zero byte", kind="unsupported")
+        try:
+            s.decode()
+        except UnicodeDecodeError:
+            raise SmeltError(f"{what} holds a string that is not UTF-8", kind="unsupported") from None
+    width = max((len(s) for s in strings), default=1) or 1
+    flat = np.frombuffer(b"".join(s.ljust(width, b"\0") for s in strings), np.uint8)
+    return flat.reshape(*shape, width)
+
+
+def constant(b: GraphBuilder, strings: Sequence[str], shape: Sequence[int] | None = None) -> Ref:
+    """The bytes of a constant; rank 1 unless a shape is given."""
+    raw = [s.encode() for s in strings]
+    return b.constant(encoded(raw, (len(raw),) if shape is None else shape, f"node '{b.engine.node}'"))
+
+
+def of_tensor(b: GraphBuilder, t: onnx.TensorProto, what: str) -> Ref:
+    """A string tensor of the file."""
+    count, shape = len(t.string_data), list(t.dims)
+    if any(d < 0 for d in shape) or count != int(np.prod(shape, dtype=np.int64)):
+        raise SmeltError(f"{what} holds {count} strings, its shape is {shape}", kind="invalid")
+    return made(b, b.constant(encoded(list(t.string_data), shape, what)))
+
+
+# ---------------------------------------------------------------- widths and comparison
+
+
+def fitted(b: GraphBuilder, chars: Ref, width: Dim) -> Ref:
+    """The same strings in a width that is at least their own."""
+    t, width = b.type_of(chars), b.engine.simplify(width)
+    if t.shape[-1] == width:
+        return chars
+    before, after = (ZERO,) * t.rank, (*(ZERO,) * (t.rank - 1), width - t.shape[-1])
+    attrs: dict[str, Attr] = {"before": before, "after": after, "mode": "constant"}
+    return b.emit("pad", [chars, b.constant(np.array(0, np.uint8))], attrs)
+
+
+def alike(b: GraphBuilder, parts: Sequence[Ref]) -> list[Ref]:
+    """The same strings in a width for all."""
+    width = width_of(b, parts[0])
+    for p in parts[1:]:
+        own = width_of(b, p)
+        width = width if own == width else dmax(width, own)
+    return [fitted(b, p, width) for p in parts]
+
+
+def same(b: GraphBuilder, x: Ref, y: Ref) -> Ref:
+    """bool[*shape]: where the strings are equal; shapes are broadcast."""
+    x, y = alike(b, [x, y])
+    other = b.cast(b.emit("not_equal", [x, y]), u8)
+    axis = b.type_of(other).rank - 1
+    worst = b.emit("reduce_max", [other], {"axes": (axis,), "keepdims": False})
+    return b.emit("equal", [worst, b.scalar(0, worst)])
+
+
+def lengths(b: GraphBuilder, chars: Ref) -> Ref:
+    """i64[*shape]: bytes of each string."""
+    there = b.cast(b.emit("not_equal", [chars, b.scalar(0, chars)]), i64)
+    return b.emit("reduce_sum", [there], {"axes": (b.type_of(there).rank - 1,), "keepdims": False})
+
+
+def rows(b: GraphBuilder, chars: Ref) -> Ref:
+    """[elements, width]."""
+    shape = b.type_of(chars).shape
+    return b.reshape(chars, (product(shape[:-1]), shape[-1]))
+
+
+def picked(b: GraphBuilder, table: Ref, at: Ref) -> Ref:
+    """The rows of [n, width] with these numbers: the string tensor of the numbers' shape."""
+    return made(b, b.emit("gather", [table, at], {"axis": 0}))
+
+
+# ---------------------------------------------------------------- moves
+
+
+def moved(c: Call, build: Build) -> Results:
+    """What an op that moves elements makes of strings, by what it makes of their numbers."""
+    b = c.builder
+    found = {i: chars for i, ref in enumerate(c.inputs) if ref and (chars := chars_of(b, ref)) is not None}
+    parts = alike(b, list(found.values()))
+    inputs, first = list(c.inputs), ZERO
+    for i, chars in zip(found, parts, strict=True):
+        shape = shape_of(b, chars)
+        inputs[i] = _numbers(b, shape, first)
+        first = b.engine.simplify(first + product(shape))
+    results = build(replace(c, inputs=tuple(inputs)))
+    if c.node.op_type in SIZES:
+        return results
+    flat = [rows(b, p) for p in parts]
+    table = flat[0] if len(flat) == 1 else b.emit("concat", flat, {"axis": 0})
+    refs = [results] if isinstance(results, str) else list(results)
+    if c.node.op_type in VIEWS:
+        return [made(b, b.reshape(parts[0], (*b.type_of(r).shape, width_of(b, parts[0])))) for r in refs]
+    return [picked(b, table, r) if r else "" for r in refs]
+
+
+def _numbers(b: GraphBuilder, shape: Sequence[Dim], first: Dim) -> Ref:
+    """first, first + 1, ... in that shape."""
+    count = b.engine.simplify(product(tuple(shape)))
+    attrs: dict[str, Attr] = {"shape": (count,), "start": first, "step": to_dim(1), "dtype": i64}
+    return b.reshape(b.emit("iota", [], attrs), shape)
