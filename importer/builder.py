@@ -118,9 +118,7 @@ class GraphBuilder:
     def type_of(self, ref: Ref) -> TensorType:
         """The type of a ref, under everything known so far. An error for a sequence or an optional."""
         if ref in self.store.compounds:
-            found = self.store.compounds[ref]
-            refuse = self.engine.unsupported if getattr(found, "legal", False) else self.engine.fail
-            raise refuse(f"found {found} where a tensor of numbers is wanted")
+            raise self.engine.fail(f"found {self.store.compounds[ref]} where a tensor is wanted")
         return self.engine.simplify_type(self.store.types[ref])
 
     def known_of(self, ref: Ref) -> Known | None:
@@ -204,7 +202,7 @@ class GraphBuilder:
         types = infer_node(row, [self.arg(r) for r in inputs], clean, self.engine)
         self.flush_checks()
         arrays = self._foldable(inputs, types)
-        if arrays is not None and row.pure and op not in UNFOLDED:
+        if arrays is not None and row.pure and op not in UNFOLDED and _settled(tuple(clean.values())):
             with np.errstate(all="ignore"):
                 results = row.ref(arrays, clean, types)
             return tuple(self.constant(np.asarray(r)) for r in results)
@@ -413,3 +411,10 @@ def _trimmed(inputs: Sequence[Ref]) -> tuple[Ref, ...]:
     while n and not inputs[n - 1]:
         n -= 1
     return tuple(inputs[:n])
+
+
+def _settled(attr: Attr) -> bool:
+    """Whether no size in an attribute is left to a run."""
+    if isinstance(attr, tuple):
+        return all(_settled(a) for a in attr)
+    return not isinstance(attr, Dim) or attr.is_const
