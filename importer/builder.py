@@ -118,7 +118,9 @@ class GraphBuilder:
     def type_of(self, ref: Ref) -> TensorType:
         """The type of a ref, under everything known so far. An error for a sequence or an optional."""
         if ref in self.store.compounds:
-            raise self.engine.fail(f"found {self.store.compounds[ref]} where a tensor is wanted")
+            found = self.store.compounds[ref]
+            refuse = self.engine.unsupported if getattr(found, "legal", False) else self.engine.fail
+            raise refuse(f"found {found} where a tensor of numbers is wanted")
         return self.engine.simplify_type(self.store.types[ref])
 
     def known_of(self, ref: Ref) -> Known | None:
