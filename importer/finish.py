@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 
 from smelt.core.diag import SmeltError, invalid
-from smelt.core.dim import Dim, dim_from_param, sym
+from smelt.core.dim import Dim, dim_from_param, sym, to_dim
 from smelt.core.ir.graph import Graph, Module, Node, Ref, Symbol, TensorType, Value
 from smelt.core.ops.infer import Engine
 from smelt.importer.builder import GraphBuilder, Store
@@ -17,6 +17,7 @@ from smelt.importer.symbols import dim_text
 from smelt.importer.translate import REFUSED
 from smelt.importer.weights import DTYPE_OF
 
+ONE = to_dim(1)
 KEPT = frozenset({"check", "bind"})
 """Nodes that stay although nothing reads them."""
 
@@ -26,7 +27,7 @@ def finish(name: str, b: GraphBuilder, outputs: Sequence[Ref], output_names: Seq
     refs = tuple(b.real(r) for r in outputs)
     b.flush_checks()
     settle = _Settle(b.store)
-    nodes = settle.nodes(_alive(b.nodes, set(refs)))
+    nodes = settle.nodes(_alive(b.nodes, set(refs), b.engine))
     graph = Graph("main", tuple(settle.value(v) for v in b.inputs), nodes, refs, tuple(output_names))
     weights = _used(graph, b.store)
     return Module(
@@ -65,7 +66,7 @@ class _Settle:
             regions = tuple(
                 g.with_(
                     inputs=tuple(self.value(v) for v in g.inputs),
-                    nodes=self.nodes(_alive(g.nodes, set(g.outputs))),
+                    nodes=self.nodes(_alive(g.nodes, set(g.outputs), self._engine)),
                 )
                 for g in n.regions
             )
@@ -78,14 +79,17 @@ class _Settle:
         return tuple(self._attr(e) for e in v) if isinstance(v, tuple) else v
 
     def _holds(self, left: Any, relation: Any, right: Any) -> bool:
-        return bool(relation in ("==", "<=") and left == right)
+        return bool(relation != "divides" and left == right) or (relation == "fits" and left == ONE)
 
 
-def _alive(nodes: Sequence[Node], used: set[Ref]) -> list[Node]:
-    """The nodes whose results are needed, in order."""
+def _alive(nodes: Sequence[Node], used: set[Ref], engine: Engine) -> list[Node]:
+    """The nodes whose results are needed, or the sizes that these decide, in order."""
     result = []
+    decided, sizes = _decided(nodes, engine), set[str]()
     for n in reversed(nodes):
-        if n.op in KEPT or any(v.name in used for v in n.outputs):
+        needed = any(v.name in used for v in n.outputs) or not sizes.isdisjoint(decided.get(id(n), ()))
+        if n.op in KEPT or needed:
+            sizes |= _sizes_of(n)
             used.update(n.inputs)
             for g in n.regions:
                 used.update(r for m in g.walk() for r in m.inputs)
@@ -93,6 +97,37 @@ def _alive(nodes: Sequence[Node], used: set[Ref]) -> list[Node]:
                 used.update(r for m in g.walk() for h in m.regions for r in h.outputs)
             result.append(n)
     return result[::-1]
+
+
+def _decided(nodes: Sequence[Node], engine: Engine) -> dict[int, set[str]]:
+    """By node: the symbols, none of an input, that first occur in the shapes of what a region makes."""
+    seen = {s.name for s in engine.symbols() if s.origin.startswith("input ")}
+    found: dict[int, set[str]] = {}
+    for n in nodes:
+        own = {s for v in n.outputs for d in v.type.shape for s in d.symbols}
+        if n.op in ("if", "loop"):
+            found[id(n)] = own - seen
+        seen |= own
+    return found
+
+
+def _sizes_of(n: Node) -> set[str]:
+    """The symbols that a node mentions, its regions too."""
+    found: set[str] = set()
+
+    def note(v: Any) -> None:
+        if isinstance(v, Dim):
+            found.update(v.symbols)
+        elif isinstance(v, tuple):
+            for e in v:
+                note(e)
+
+    for m in (n, *(m for g in n.regions for m in g.walk())):
+        for a in m.attrs.values():
+            note(a)
+        for v in m.outputs:
+            note(v.type.shape)
+    return found
 
 
 def _used(graph: Graph, store: Store) -> dict[Ref, Any]:

@@ -45,9 +45,14 @@ def found(
 
     def feed(env: Mapping[str, int]) -> dict[str, Any]:
         shapes = {n: [env.get(e, e) for e in s] for n, (_, s) in inputs.items()}  # type: ignore[arg-type]
-        return {n: rng.integers(-4, 5, shapes[n]).astype(d) for n, (d, _) in inputs.items()}
+        return {n: np.asarray(rng.integers(-4, 5, shapes[n])).astype(d) for n, (d, _) in inputs.items()}
 
     return Found(m, tuple(feed(env) for env in sizes))
+
+
+def arm(last: onnx.NodeProto) -> onnx.GraphProto:
+    """A branch of one node."""
+    return helper.make_graph([last], "arm", [], [helper.make_tensor_value_info(last.output[0], 1, None)])
 
 
 FINDINGS: dict[str, Found] = {
@@ -84,6 +89,18 @@ FINDINGS: dict[str, Found] = {
         ],
         {"x": (F32, [1, "N"])}, {"y": F32},
         {"one": np.array([1]), "zero": np.array([0]), "none": np.array([0])}, {"N": 5}, {"N": 1},
+    ),
+    # the size of what a branch makes was wanted, and nothing else of it: the branch was dropped
+    "size-of-a-branch": found(
+        [
+            node(
+                "If", ["f"], ["a"],
+                then_branch=arm(node("Concat", ["x", "x"], ["t"], axis=0)),
+                else_branch=arm(node("Identity", ["x"], ["e"])),
+            ),
+            node("Shape", ["a"], ["y"]),
+        ],
+        {"x": (F32, [1, "N"]), "f": ("bool", [])}, {"y": I64}, {}, {"N": 2}, {"N": 3}, {"N": 5},
     ),
     # empty spatial axes
     "convolution-of-nothing": found(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,11 @@ SYMBOLS = ("N", "M", "K")
 SIZES = (1, 2, 3, 5, 7, 13, 16, 17, 33)
 MAX_ELEMENTS = 60_000
 MAX_VALUE = 1e4
-OPSETS = (13, 14, 16, 17, 18, 19, 20, 21)
+MAX_INT = {1: 255, 2: 30_000, 4: 30_000}
+"""By bytes; 64 bits are kept small, since they may become sizes."""
+OPSETS = (7, 8, 9, 10, 11, 12, *(13, 14, 15, 16, 17, 18, 19, 20, 21, 22) * 2, 23, 24, 25, 26)
+OPTIONAL = {"com.microsoft": 1, "ai.onnx.ml": 3}
+"""Domains that a model imports where it needs them."""
 
 
 class TooLarge(Exception):
@@ -97,9 +101,35 @@ def build(
         [helper.make_tensor_value_info(n, element(d), None) for n, d in outputs],
         [numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items()],
     )  # fmt: skip
-    made = helper.make_model(g, opset_imports=[helper.make_opsetid("", opset)])
-    made.ir_version = 8
+    domains = sorted({n.domain for n in walk(nodes)} & set(OPTIONAL))
+    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, OPTIONAL[d]) for d in domains)]
+    made = helper.make_model(g, opset_imports=imports)
+    made.ir_version = 8 if opset <= 20 else 10
     return made
+
+
+def regions(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """The subgraphs of a node."""
+    return [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
+
+
+def walk(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """All nodes, those of subgraphs too."""
+    for n in nodes:
+        yield n
+        for g in regions(n):
+            yield from walk(g.node)
+
+
+def reads(node: onnx.NodeProto) -> list[str]:
+    """The names that a node needs from around it: its inputs, and what its subgraphs capture."""
+    found = [i for i in node.input if i]
+    for g in regions(node):
+        own = {v.name for v in g.input} | {t.name for t in g.initializer}
+        own |= {o for n in g.node for o in n.output}
+        found += [i for n in g.node for i in reads(n) if i not in own]
+        found += [o.name for o in g.output if o.name not in own]
+    return found
 
 
 @dataclass(frozen=True)
@@ -130,6 +160,8 @@ class Graph:
         self.constants: list[Value] = []
         self.nodes: list[onnx.NodeProto] = []
         self.counter = 0
+        self.depth = 0  # how many bodies around the steps
+        self.step: Any = None  # draws and takes one step from a value: what bodies grow by
 
     def _sizes(self) -> list[dict[str, int]]:
         """Different numbers for each symbol at each size; sometimes a zero."""
@@ -186,6 +218,21 @@ class Graph:
         self.values.append(v)
         return v
 
+    def given(self, arrays: Sequence[Any], dims: Sequence[int | str | None]) -> Value:
+        """A graph input with these contents, one array per size: an operand that only a run knows."""
+        v = Value(self.name("x"), tuple(np.asarray(a) for a in arrays), True)
+        self.inputs.append((v, list(dims)))
+        self.values.append(v)
+        return v
+
+    def operand(self, arrays: Sequence[Any]) -> Value:
+        """Small operands of a shape that is alike at every size: a constant where that is possible and the
+        dice say so, else an input."""
+        whole = [np.asarray(a) for a in arrays]
+        if all(np.array_equal(a, whole[0]) for a in whole) and self.chance(0.4):
+            return self.constant(whole[0])
+        return self.given(whole, whole[0].shape)
+
     def extents(self, dim: int | str | None) -> list[int]:
         """A dim at every size."""
         if dim is None:
@@ -222,7 +269,7 @@ class Graph:
         self, *nodes: onnx.NodeProto, exact: bool = False, keep: Sequence[str] | None = None
     ) -> list[Value]:
         """Append a step; its last node's outputs (or `keep`) join the stock. [] when it was refused."""
-        results = None if any(n.op_type in self.without for n in nodes) else self.evaluate(nodes)
+        results = None if any(n.op_type in self.without for n in walk(nodes)) else self.evaluate(nodes)
         if results is None:
             return []
         wanted = [o for o in nodes[-1].output if o] if keep is None else list(keep)
@@ -237,14 +284,14 @@ class Graph:
         """Not too large, finite, in a range where floats still mean something."""
         if v.size() > MAX_ELEMENTS or v.rank > 6:
             return False
-        limit = 200 if v.kind == "i" else MAX_VALUE
+        limit = {"i": MAX_INT.get(v.dtype.itemsize, 200)}.get(v.kind, MAX_VALUE)
         return all(not a.size or a.dtype.kind == "b" or bool(np.max(np.abs(a)) <= limit) for a in v.arrays)
 
     def evaluate(self, nodes: Sequence[onnx.NodeProto]) -> list[dict[str, Array]] | None:
         """What ONNX Runtime computes for the nodes alone at every size; None when it refuses."""
         made = {o for n in nodes for o in n.output if o}
-        known = {v.name: v for v in [*self.values, *self.constants]}
-        needed = sorted({i for n in nodes for i in n.input if i and i not in made})
+        known = {v.name: v for v in [*(v for v, _ in self.inputs), *self.constants, *self.values]}
+        needed = sorted({i for n in nodes for i in reads(n) if i not in made})
         outputs = [o for n in nodes for o in n.output if o]
         types = [(n, known[n].dtype, None) for n in needed]
         proto = build(nodes, types, [], {}, self.opset)
@@ -260,7 +307,7 @@ class Graph:
 
     def done(self) -> Found:
         """The model: every value that nobody reads is an output, and now and then one that is read."""
-        read = {i for n in self.nodes for i in n.input}
+        read = {i for n in self.nodes for i in reads(n)}
         own = [v for v in self.values if any(v.name in n.output for n in self.nodes)]
         outputs = [v for v in own if v.name not in read or self.chance(0.1)]
         used = {v.name: v for v in self.constants if v.name in read}

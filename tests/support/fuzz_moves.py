@@ -37,11 +37,13 @@ class Shapes:
             self.nodes += [s, n]
         elif way == 1:
             n = g.node("Slice", _of(s, self.int), g.ints(axis), g.ints(axis + 1), g.ints(0))
+            if g.opset < 10:
+                n = g.node("Slice", _of(s, self.int), starts=[axis], ends=[axis + 1], axes=[0])
             self.nodes += [s, n]
         else:
             scalar = g.constant(np.asarray(axis, np.int64))
             p = g.node("Gather", _of(s, self.int), scalar, axis=0)
-            n = g.node("Unsqueeze", _of(p, self.int), g.ints(0))
+            n = along(g, "Unsqueeze", _of(p, self.int), [0])
             self.nodes += [s, p, n]
         return _of(n, self.int)
 
@@ -98,17 +100,26 @@ def transpose(g: Graph, x: Value) -> list[Value]:
     return g.add(g.node("Transpose", x, **attributes), exact=x.exact)
 
 
+def along(g: Graph, op: str, x: Value, axes: list[int], **more: Any) -> Any:
+    """A node whose axes are an input, or before opset 13 an attribute."""
+    if g.opset < 13:
+        return g.node(op, x, axes=axes, **more)
+    return g.node(op, x, g.ints(*axes), **more)
+
+
 def squeeze(g: Graph, x: Value) -> list[Value]:
     ones = [a for a in range(x.rank) if x.static(a) == 1]
     if ones and g.chance(0.5):
-        return g.add(g.node("Squeeze", x, g.ints(*ones)), exact=x.exact)
+        return g.add(along(g, "Squeeze", x, ones), exact=x.exact)
     if x.rank > 4:
         return []
-    return g.add(g.node("Unsqueeze", x, g.ints(g.number(-x.rank - 1, x.rank))), exact=x.exact)
+    low = -x.rank - 1 if g.opset >= 11 else 0
+    return g.add(along(g, "Unsqueeze", x, [g.number(low, x.rank)]), exact=x.exact)
 
 
 def flatten(g: Graph, x: Value) -> list[Value]:
-    return g.add(g.node("Flatten", x, axis=g.number(-x.rank, x.rank)), exact=x.exact)
+    low = -x.rank if g.opset >= 11 else 0
+    return g.add(g.node("Flatten", x, axis=g.number(low, x.rank)), exact=x.exact)
 
 
 def slice_(g: Graph, x: Value) -> list[Value]:
@@ -120,6 +131,13 @@ def slice_(g: Graph, x: Value) -> list[Value]:
     s = Shapes(g)
     way = g.number(0, 4)
     far = 2**63 - 1
+    if g.opset < 10:
+        bounds = {"starts": [g.number(-3, 2)], "ends": [g.pick((far, 4, -1, 1000))]}
+        return g.add(g.node("Slice", x, axes=[axis], **bounds), exact=x.exact)
+    if g.chance(0.15):  # bounds that only a run knows
+        begin = g.given([np.array([g.pick((0, 1, -2, 3))]) for _ in range(3)], [1])
+        end = g.given([np.array([g.number(1, 9)]) for _ in range(3)], [1])
+        return g.add(g.node("Slice", x, begin, end, g.ints(named)), exact=x.exact)
     if way == 0:
         begin, end, step = g.ints(g.number(-3, 2)), g.ints(g.pick((far, 4, -1, 1000))), g.number(1, 2)
     elif way == 1:
@@ -164,6 +182,8 @@ def split(g: Graph, x: Value) -> list[Value]:
     if n % 2 == 0 and g.chance(0.4):
         extra = {"num_outputs": 2} if g.opset >= 18 else {}
         return g.add(g.node("Split", x, outputs=2, axis=axis, **extra), exact=x.exact)
+    if g.opset < 13:
+        return g.add(g.node("Split", x, outputs=2, axis=axis, split=[first, n - first]), exact=x.exact)
     return g.add(g.node("Split", x, g.ints(first, n - first), outputs=2, axis=axis), exact=x.exact)
 
 
@@ -176,6 +196,8 @@ def pad(g: Graph, x: Value) -> list[Value]:
     begin, end = [g.number(0, n) for n in limit], [g.number(0, n) for n in limit]
     if g.chance(0.15) and mode == "constant":
         begin[0] = -min(1, *room)
+    if g.opset < 11:
+        return g.add(g.node("Pad", x, pads=begin + end, mode=mode), exact=x.exact)
     inputs = [x, g.ints(*begin, *end)]
     if mode == "constant" and g.chance(0.5):
         inputs.append(g.constant(np.asarray(2, x.dtype)))
@@ -234,6 +256,9 @@ def tile(g: Graph, x: Value) -> list[Value]:
         other = g.pick([v for v in g.values if v.rank] or [x])
         parts[g.number(0, x.rank - 1)] = s.extent(other, g.number(0, other.rank - 1))
     repeats = s.concat(parts)
+    if g.chance(0.2):
+        repeats = g.given([np.array([g.number(0, 2) for _ in range(x.rank)]) for _ in range(3)], [x.rank])
+        s.nodes = []
     return g.add(*s.nodes, g.node("Tile", x, repeats), exact=x.exact)
 
 
@@ -318,6 +343,15 @@ def resize(g: Graph, x: Value) -> list[Value]:
         # between aligned corners ONNX Runtime counts an output's elements after rounding, ONNX before
         rows = (2, 3) if coordinate == "align_corners" else (2, 0.5, 1.5)
         scales = g.constant(np.array([1, 1, g.pick(rows), g.pick((2, 1, 3))], np.float32))
+        if g.opset < 11:
+            op = "Resize" if g.opset == 10 else "Upsample"
+            if g.opset < 9:
+                factors = [1.0, 1.0, float(g.pick((1, 2))), 2.0]
+                return g.add(g.node(op, x, scales=factors, mode=mode), exact=x.exact and mode == "nearest")
+            return g.add(g.node(op, x, scales, mode=mode), exact=x.exact and mode == "nearest")
+        if g.opset < 13:
+            roi = g.constant(np.zeros(0, np.float32))
+            return g.add(g.node("Resize", x, roi, scales, **extra), exact=x.exact and mode == "nearest")
         return g.add(g.node("Resize", x, None, scales, **extra), exact=x.exact and mode == "nearest")
     s = Shapes(g)
     sizes = [s.extent(x, 0), s.extent(x, 1), *(s.op("Mul", s.extent(x, a), g.ints(2)) for a in (2, 3))]
@@ -331,7 +365,8 @@ def blocks(g: Graph, x: Value) -> list[Value]:
         return []
     c = x.static(1) or 0
     if c % 4 == 0 and c:
-        return g.add(g.node("DepthToSpace", x, blocksize=2, mode=g.pick(("DCR", "CRD"))), exact=x.exact)
+        mode = {"mode": g.pick(("DCR", "CRD"))} if g.opset >= 11 else {}
+        return g.add(g.node("DepthToSpace", x, blocksize=2, **mode), exact=x.exact)
     return g.add(g.node("SpaceToDepth", x, blocksize=2), exact=x.exact)
 
 

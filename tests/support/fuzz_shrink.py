@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import onnx
-from fuzz_graph import Array, Found, element, session
+from fuzz_graph import Array, Found, element, reads, session
 from onnx import helper, numpy_helper
 
 Test = Callable[[Found], bool]
@@ -77,7 +77,7 @@ def _rebuilt(
     for n in reversed(nodes):
         if needed & set(n.output):
             kept.insert(0, n)
-            needed |= {i for i in n.input if i}
+            needed |= set(reads(n))
     old = found.model
     inputs = [i for i in old.graph.input if i.name in needed]
     inputs += [_input(n, arrays) for n, arrays in more.items() if n in needed]
@@ -164,6 +164,8 @@ def _contents(found: Found, names: list[str]) -> dict[str, list[Array]] | None:
         rows = [run.run(names, feed) for feed in found.feeds]
     except Exception:
         return None
+    if not all(isinstance(a, np.ndarray) for r in rows for a in r):
+        return None  # sequences
     return {n: [r[i] for r in rows] for i, n in enumerate(names)}
 
 
@@ -177,7 +179,8 @@ def script(found: Found) -> str:
     lines = ["nodes = ["]
     for n in g.node:
         attributes = "".join(f", {a.name}={_attribute(a)}" for a in n.attribute)
-        lines.append(f"    node({n.op_type!r}, {list(n.input)}, {list(n.output)}{attributes}),")
+        domain = f", domain={n.domain!r}" if n.domain else ""
+        lines.append(f"    node({n.op_type!r}, {list(n.input)}, {list(n.output)}{domain}{attributes}),")
     lines += ["]", "inputs = {"]
     for i in g.input:
         dims = [d.dim_param or d.dim_value for d in i.type.tensor_type.shape.dim]
@@ -195,6 +198,8 @@ def _attribute(a: onnx.AttributeProto) -> str:
     v = helper.get_attribute_value(a)
     if isinstance(v, bytes):
         return repr(v.decode())
+    if isinstance(v, onnx.GraphProto):
+        return f"graph({onnx.printer.to_text(v)!r})"
     if isinstance(v, onnx.TensorProto):
         return f"tensor({_array(numpy_helper.to_array(v))})"
     return repr(list(v) if isinstance(v, (list, tuple)) else v)

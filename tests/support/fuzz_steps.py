@@ -161,6 +161,8 @@ def clip(g: Graph, x: Value) -> list[Value]:
     if x.kind == "b":
         return []
     low, high = (0 if x.dtype.kind == "u" else -1), 2
+    if g.opset < 11:
+        return g.add(g.node("Clip", x, min=float(low), max=float(high)), exact=x.exact)
     bounds = [g.constant(np.asarray(v, x.dtype)) if g.chance(0.8) else None for v in (low, high)]
     return g.add(g.node("Clip", x, *bounds), exact=x.exact)
 
@@ -195,7 +197,7 @@ def reduce(g: Graph, x: Value) -> list[Value]:
         return []
     attributes: dict[str, Any] = {"keepdims": int(g.chance(0.5))}
     inputs: list[Value | None] = [x]
-    if g.opset >= 18 or op == "ReduceSum":
+    if g.opset >= 18 or (op == "ReduceSum" and g.opset >= 13):
         inputs += [g.ints(*axes)] if axes or g.chance(0.3) else []
         if g.chance(0.2):
             attributes["noop_with_empty_axes"] = 1
@@ -210,7 +212,9 @@ def arg(g: Graph, x: Value) -> list[Value]:
     axis = g.axis(x)
     if 0 in x.extent(axis):
         return []
-    attributes = {"axis": axis, "keepdims": int(g.chance(0.5)), "select_last_index": int(g.chance(0.4))}
+    attributes = {"axis": axis, "keepdims": int(g.chance(0.5))}
+    if g.opset >= 12:
+        attributes["select_last_index"] = int(g.chance(0.4))
     return g.add(g.node(g.pick(("ArgMax", "ArgMin")), x, **attributes), exact=True)
 
 
@@ -235,6 +239,12 @@ def topk(g: Graph, x: Value) -> list[Value]:
     axis = g.axis(x)
     k = g.number(0, max(0, min(x.extent(axis))))
     flags = {"axis": axis, "largest": int(g.chance(0.6)), "sorted": 1}
+    if g.opset < 10:
+        return g.add(g.node("TopK", x, outputs=2, axis=axis, k=max(k, 1)), exact=True)
+    if g.opset == 10:
+        flags = {"axis": axis}
+    if g.chance(0.3):
+        return g.add(g.node("TopK", x, g.operand([np.array([k])] * 3), outputs=2, **flags), exact=True)
     return g.add(g.node("TopK", x, g.ints(k), outputs=2, **flags), exact=True)
 
 

@@ -190,7 +190,7 @@ def findings(items: Sequence[Work]) -> dict[str, str]:
             left = rest
             continue
         last = ran[-1] if ran else piece[0].name
-        found[last] = said[said.rfind(f"@ {last}") :][:6000]
+        found[last] = (said[said.rfind(f"@ {last}") :] if ran else said)[:6000]
         at = next(k for k, w in enumerate(piece) if w.name == last)
         left = piece[at + 1 :] + rest
     return found
