@@ -158,24 +158,31 @@ def extremes(feed: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def work_off(items: Sequence[Work]) -> None:
-    """Run all; what fails as it should is no finding. Stands in the sanitised process."""
-    import smelt
-
+    """Run all; an error that is told is no finding. Stands in the sanitised process."""
     for item in items:
         print(f"@ {item.name}", flush=True)
-        session = smelt.load(item.bundle, threads=2)
-        known = {a.name for a in session.get_inputs()}
-        for feed in item.feeds:
-            mine = {n: v for n, v in feed.items() if n in known}
-            session.run(None, mine)
-            for far in extremes(mine):
-                try:
-                    session.run(None, far)
-                except (SmeltError, MemoryError, OverflowError):
-                    continue
-            session.run(None, mine)
-        session.close()
+        try:
+            _feed_all(item)
+        except Exception as e:
+            print(f"told: {type(e).__name__}: {e}")
     print("@", flush=True)
+
+
+def _feed_all(item: Work) -> None:
+    import smelt
+
+    session = smelt.load(item.bundle, threads=2)
+    known = {a.name for a in session.get_inputs()}
+    for feed in item.feeds:
+        mine = {n: v for n, v in feed.items() if n in known}
+        session.run(None, mine)
+        for far in extremes(mine):
+            try:
+                session.run(None, far)
+            except (SmeltError, MemoryError, OverflowError):
+                continue
+        session.run(None, mine)
+    session.close()
 
 
 def findings(items: Sequence[Work]) -> dict[str, str]:
