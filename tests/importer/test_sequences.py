@@ -99,14 +99,15 @@ def test_erase_from_an_input() -> None:
 
 
 def test_ranks_that_differ() -> None:
-    """Elements of several ranks can be inserted, counted, returned, and read where the file tells the rank."""
+    """Elements of several ranks can be inserted, returned, and read where the file tells the rank."""
     nodes = [
         node("SequenceInsert", ["s", "x"], ["t"]),
         node("SequenceInsert", ["t", "y", "zero"], ["u"]),
         node("SequenceAt", ["u", "k"], ["z"]),
     ]
     m = model(
-        nodes, {"s": seq("f32"), "x": tensor("f32", ["n"]), "y": tensor("f32", ["a", "b", "c"]), "k": tensor("i64")},
+        nodes,
+        {"s": seq("f32"), "x": tensor("f32", ["n"]), "y": tensor("f32", ["a", "b", "c"]), "k": tensor("i64")},
         {"u": seq("f32"), "z": tensor("f32", [None])}, {"zero": i64(0)},
     )  # fmt: skip
     feed = {"s": [f32(2, 3), f32(), f32(4)], "x": f32(3), "y": f32(2, 1, 2)}
@@ -221,7 +222,8 @@ def test_greedy_decoder() -> None:
         node("Not", ["flat"], ["on"]),
     ]
     loop = body(
-        steps, {"i": tensor("i64"), "going": tensor("bool"), "token": tensor("i64", [1]), "q": seq("i64", [1])},
+        steps,
+        {"i": tensor("i64"), "going": tensor("bool"), "token": tensor("i64", [1]), "q": seq("i64", [1])},
         {"on": tensor("bool"), "next": tensor("i64", [1]), "r": seq("i64", [1])},
     )  # fmt: skip
     nodes = [
@@ -276,7 +278,8 @@ def test_if_with_sequences_of_different_lengths() -> None:
         node("SequenceLength", ["s"], ["n"]), node("SequenceAt", ["s", "k"], ["z"]),
     ]  # fmt: skip
     m = model(
-        nodes, {"x": tensor("f32", ["a", 2]), "y": tensor("f32", ["b", 2]), "c": tensor("bool"), "k": tensor("i64")},
+        nodes,
+        {"x": tensor("f32", ["a", 2]), "y": tensor("f32", ["b", 2]), "c": tensor("bool"), "k": tensor("i64")},
         {"s": seq("f32"), "n": tensor("i64"), "z": tensor("f32", [None, 2])},
     )  # fmt: skip
     feed = {"x": f32(3, 2), "y": f32(1, 2), "k": i64(-1)}
@@ -334,11 +337,13 @@ def test_loops_inside_loops() -> None:
 def test_sequence_map() -> None:
     each = body(
         [node("Add", ["e", "w"], ["sum"]), node("Shape", ["e"], ["shape"])],
-        {"e": tensor("f32", ["a", 3]), "w": tensor("f32", [3])}, {"sum": tensor("f32", ["a", 3]), "shape": tensor("i64", [2])},
+        {"e": tensor("f32", ["a", 3]), "w": tensor("f32", [3])},
+        {"sum": tensor("f32", ["a", 3]), "shape": tensor("i64", [2])},
     )  # fmt: skip
     nodes = [node("SequenceMap", ["xs", "v"], ["ys", "shapes"], body=each)]
     m = model(
-        nodes, {"xs": seq("f32", ["a", 3]), "v": tensor("f32", [3])}, {"ys": seq("f32"), "shapes": seq("i64")},
+        nodes, {"xs": seq("f32", ["a", 3]), "v": tensor("f32", [3])},
+        {"ys": seq("f32"), "shapes": seq("i64")},
     )  # fmt: skip
     agree(m, *({"xs": [f32(k + 1, 3) for k in range(n)], "v": f32(3)} for n in (1, 4, 0)))
 
@@ -354,7 +359,7 @@ def test_optional_inputs() -> None:
         node("OptionalHasElement", ["o"], ["c"]), node("If", ["c"], ["y"], then_branch=t, else_branch=e),
     ]  # fmt: skip
     m = model(
-        nodes, {"o": opt(tensor("f32", ["m"])), "x": tensor("f32", ["n"])}, {"y": tensor("f32", [None]), "c": tensor("bool")},
-        opset=18,
+        nodes, {"o": opt(tensor("f32", ["m"])), "x": tensor("f32", ["n"])},
+        {"y": tensor("f32", [None]), "c": tensor("bool")}, opset=18,
     )  # fmt: skip
     agree(m, {"o": f32(3), "x": f32(2)}, {"o": None, "x": f32(2)})
