@@ -9,6 +9,14 @@ from smelt.core.ops.table import Array
 from smelt.importer.call import Call
 
 
+def text(c: Call, name: str, default: str) -> str:
+    """A string attribute."""
+    try:
+        return c.text(name, default)
+    except UnicodeDecodeError:
+        raise c.fail(f"attribute '{name}' is not UTF-8") from None
+
+
 def texts(c: Call, name: str) -> tuple[str, ...]:
     """A list of strings, empty when it is absent. SmeltError when it is no UTF-8."""
     a = c.attributes.get(name)
@@ -23,15 +31,19 @@ def texts(c: Call, name: str) -> tuple[str, ...]:
 
 
 def tensor(c: Call, name: str) -> Array | None:
-    """A tensor attribute as an array; None when it is absent."""
+    """A tensor attribute as an array, strings as objects; None when it is absent."""
     a = c.attributes.get(name)
     if a is None:
         return None
     if a.type != AttributeProto.TENSOR:
         raise c.fail(f"attribute '{name}' is no tensor")
     try:
-        return np.asarray(numpy_helper.to_array(a.t))
-    except (ValueError, TypeError, KeyError) as e:
+        found = np.asarray(numpy_helper.to_array(a.t))
+        if found.dtype.kind not in "OSU":
+            return found
+        strings = [s.decode() if isinstance(s, bytes) else str(s) for s in found.reshape(-1).tolist()]
+        return np.array(strings, object).reshape(found.shape)
+    except (ValueError, TypeError, KeyError) as e:  # UnicodeDecodeError is a ValueError
         raise c.fail(f"attribute '{name}' cannot be read: {e}") from None
 
 

@@ -153,6 +153,27 @@ def picked(b: GraphBuilder, table: Ref, at: Ref) -> Ref:
     return made(b, b.emit("gather", [table, at], {"axis": 0}))
 
 
+# ---------------------------------------------------------------- tables
+
+
+def found(b: GraphBuilder, chars: Ref, keys: Sequence[str]) -> Ref:
+    """i64[*shape]: which of the keys each string is, the first of equal ones; len(keys) for none."""
+    shape, first = shape_of(b, chars), {k: n for n, k in reversed(list(enumerate(keys)))}
+    if not keys:
+        return b.broadcast_to(b.constant(np.array(0, np.int64)), shape)
+    order = sorted(first, key=str.encode)
+    at = b.emit("text_find", [rows(b, chars), constant(b, order)])
+    places = np.array([*(first[k] for k in order), len(keys)], np.int64)
+    if not np.array_equal(places, np.arange(len(places))):
+        at = b.emit("gather", [b.constant(places), at], {"axis": 0})
+    return b.reshape(at, shape)
+
+
+def chosen(b: GraphBuilder, strings: Sequence[str], at: Ref) -> Ref:
+    """The string tensor of the strings with these numbers."""
+    return picked(b, constant(b, strings), at)
+
+
 # ---------------------------------------------------------------- moves
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from smelt.core.dim import dmin, product, to_dim
+from smelt.core.dim import Dim, dmin, product, to_dim
 from smelt.core.dtype import f32, f64, i64
 from smelt.core.ir.graph import Ref
 from smelt.core.ops.table import Array
-from smelt.importer.attributes import integers, tensor, texts
+from smelt.importer import sequences as sq
+from smelt.importer import strings as st
+from smelt.importer.attributes import integers, tensor, text, texts
 from smelt.importer.bindings.indices import inside
-from smelt.importer.bindings.ml_scores import ML, constant
+from smelt.importer.bindings.ml_scores import ML, constant, rows
 from smelt.importer.call import Build, Call, OnnxOp
 
 
@@ -107,16 +110,22 @@ def _feature_vectorizer(c: Call) -> Ref:
 
 
 def _one_hot(c: Call) -> Ref:
-    """1 at the place of the element's category; nothing for others, unless `zeros` is 0."""
-    if texts(c, "cats_strings"):
-        raise c.unsupported("categories that are strings")
-    values, b, shape = integers(c, "cats_int64s"), c.builder, c.shape()
-    if not len(values):
+    """1 at the place of the element's category, the last of equal ones. Others have none, which is an error
+    where `zeros` is 0."""
+    strings, values, b = texts(c, "cats_strings"), integers(c, "cats_int64s"), c.builder
+    count = len(strings) or len(values)
+    if not count:
         raise c.fail("there are no categories")
-    last = {int(v): k for k, v in enumerate(values)}
-    hits = c.emit("equal", b.reshape(c.cast(c.x(), i64), (*shape, 1)), b.constant(values))
-    if len(last) < len(values):  # the last of equal categories
-        hits = c.emit("and", hits, b.constant(np.array([last[int(v)] == k for k, v in enumerate(values)])))
+    if strings:
+        at, place = st.found(b, st.text(c), strings), np.array([strings.index(s) for s in strings])
+        wide, wanted = at, place
+    else:
+        wide, wanted = c.cast(c.x(), i64), values
+    shape = b.type_of(wide).shape
+    hits = c.emit("equal", b.reshape(wide, (*shape, 1)), b.constant(wanted))
+    last = {int(v): k for k, v in enumerate(wanted)}
+    if len(last) < count:
+        hits = c.emit("and", hits, b.constant(np.array([last[int(v)] == k for k, v in enumerate(wanted)])))
     y = c.cast(hits, f32)
     if not c.integer("zeros", 1):
         unknown = c.emit("sub", c.scalar(1, y), c.emit("reduce_sum", y, axes=(len(shape),), keepdims=False))
@@ -125,53 +134,106 @@ def _one_hot(c: Call) -> Ref:
     return y
 
 
-KEYS: dict[str, Any] = {"keys_int64s": np.int64, "keys_floats": np.float32}
-VALUES: dict[str, tuple[Any, str, float]] = {
-    "values_int64s": (np.int64, "default_int64", -1),
-    "values_floats": (np.float32, "default_float", -0.0),
+# ---------------------------------------------------------------- tables
+
+READERS: dict[str, Callable[[Call, str], Array]] = {
+    "strings": lambda c, name: np.array(texts(c, name), object),
+    "int64s": integers,
+    "floats": lambda c, name: np.array(c.floats(name, ()), np.float32),
 }
+DEFAULTS: dict[str, Callable[[Call], Any]] = {
+    "strings": lambda c: text(c, "default_string", "_Unused"),
+    "int64s": lambda c: c.integer("default_int64", -1),
+    "floats": lambda c: c.number("default_float", -0.0),
+}
+NO_DEFAULT: dict[str, Any] = {"O": "_Unused", "i": -1, "u": 0, "f": -0.0}
 
 
-def _table(c: Call) -> tuple[Array, Array, Any]:
-    """Keys, values and the default of a label encoder between numbers."""
-    if any(c.given(k) for k in ("keys_strings", "values_strings", "classes_strings")):
-        raise c.unsupported("tables with strings")
-    keys, values = tensor(c, "keys_tensor"), tensor(c, "values_tensor")
-    for name, kind in KEYS.items():
-        if c.given(name):
-            keys = np.array(c.ints(name) if kind is np.int64 else c.floats(name), kind)
-    default = tensor(c, "default_tensor")
-    for name, (kind, other, missing) in VALUES.items():
-        if not c.given(name):
-            continue
-        ints = kind is np.int64
-        values = np.array(c.ints(name) if ints else c.floats(name), kind)
-        default = np.array(c.integer(other, int(missing)) if ints else c.number(other, missing), kind)
-    if keys is None or values is None or keys.size != values.size:
-        raise c.fail("wanted as many keys as values")
-    if default is None:
-        default = np.array(-1 if values.dtype.kind in "iu" else -0.0)
-    if keys.dtype == object or values.dtype == object:
-        raise c.unsupported("tables with strings")
-    return keys.reshape(-1), values.reshape(-1), default.reshape(-1)[:1].astype(values.dtype)
+def _side(c: Call, side: str) -> tuple[Array, str]:
+    """The keys or values of a label encoder, and in which attribute they are ('tensor', 'strings', ...)."""
+    own = tensor(c, f"{side}_tensor")
+    if own is not None:
+        return own.reshape(-1), "tensor"
+    for kind, read in READERS.items():
+        if c.given(f"{side}_{kind}"):
+            return read(c, f"{side}_{kind}"), kind
+    raise c.fail(f"there are no {side}")
 
 
 def _label_encoder(c: Call) -> Ref:
-    """A table from numbers to numbers, looked up by comparing with every key."""
-    b, (of, to, default) = c.builder, _table(c)
-    shape, n = c.shape(), len(of)
-    wide = b.reshape(c.cast(c.x(), b.type_of(b.constant(of)).dtype), (*shape, 1))
-    hit = c.emit("equal", wide, b.constant(of))
+    """A table from strings or numbers to strings or numbers."""
+    (keys, _), (values, kind) = _side(c, "keys"), _side(c, "values")
+    if len(keys) != len(values):
+        raise c.fail(f"{len(keys)} keys and {len(values)} values")
+    default = tensor(c, "default_tensor")
+    if kind != "tensor":
+        other = DEFAULTS[kind](c)
+    else:
+        other = NO_DEFAULT[values.dtype.kind] if default is None else default.reshape(-1)[0]
+    return _looked_up(c, keys, values, other)
+
+
+def _looked_up(c: Call, keys: Array, values: Array, default: Any) -> Ref:
+    b = c.builder
+    at = st.found(b, st.text(c), keys.tolist()) if keys.dtype == object else _position(c, keys)
+    if values.dtype == object:
+        return st.chosen(b, [*values.tolist(), str(default)], at)
+    table = np.concatenate([values, np.array([default]).astype(values.dtype)])
+    return c.emit("gather", b.constant(table), at, axis=0)
+
+
+def _position(c: Call, of: Array) -> Ref:
+    """Which key each number is, by comparing with every one; their count for none."""
+    b, shape, n = c.builder, c.shape(), len(of)
+    keys = b.constant(of)
+    wide = b.reshape(c.cast(c.x(), b.type_of(keys).dtype), (*shape, 1))
+    hit = c.emit("equal", wide, keys)
     if of.dtype.kind == "f" and c.opset >= 4:  # NaN is a key like others
         hit = c.emit("or", hit, c.emit("and", c.emit("isnan", wide), b.constant(np.isnan(of))))
     order = b.constant(np.arange(n, dtype=np.int64))
     first = c.emit("where", hit, order, c.scalar(n, order))
-    at = c.emit("reduce_min", first, axes=(len(shape),), keepdims=False)
-    return c.emit("gather", b.constant(np.concatenate([to, default])), at, axis=0)
+    return c.emit("reduce_min", first, axes=(len(shape),), keepdims=False) if n else _none(c, shape)
+
+
+def _none(c: Call, shape: Sequence[Dim]) -> Ref:
+    return c.builder.broadcast_to(c.builder.constant(np.array(0, np.int64)), shape)
+
+
+def _old_label_encoder(c: Call) -> Ref:
+    """Between class names and their numbers, whichever the input is."""
+    names = np.array(texts(c, "classes_strings"), object)
+    return _both_ways(c, names, np.arange(len(names)))
+
+
+def _category_mapper(c: Call) -> Ref:
+    names, numbers = np.array(texts(c, "cats_strings"), object), integers(c, "cats_int64s")
+    if len(names) != len(numbers):
+        raise c.fail(f"{len(names)} strings and {len(numbers)} integers")
+    return _both_ways(c, names, numbers)
+
+
+def _both_ways(c: Call, names: Array, numbers: Array) -> Ref:
+    if st.is_text(c, 0):
+        return _looked_up(c, names, numbers, c.integer("default_int64", -1))
+    return _looked_up(c, numbers, names, text(c, "default_string", "_Unused"))
+
+
+# ---------------------------------------------------------------- maps
+
+
+def _zip_map(c: Call) -> Ref:
+    """Rows of scores, each to be a map from the class labels."""
+    names, numbers = texts(c, "classlabels_strings"), integers(c, "classlabels_int64s")
+    if bool(len(names)) == bool(len(numbers)):
+        raise c.fail("wanted one of classlabels_strings and classlabels_int64s")
+    keys: tuple[int | str, ...] = names or tuple(numbers.tolist())
+    y = rows(c, f32)
+    c.engine.same("scores and class labels", c.builder.type_of(y).shape[1], to_dim(len(keys)))
+    return sq.register(c.builder.store, sq.Maps(y, keys))
 
 
 def _no_maps(c: Call) -> Ref:
-    raise c.unsupported("maps from keys to values", try_="an export without maps (zipmap=False)")
+    raise c.unsupported("maps from keys to values as inputs", try_="an export that takes tensors")
 
 
 def _ml(name: str, build: Build, since: int = 1) -> OnnxOp:
@@ -186,8 +248,10 @@ ROWS: tuple[OnnxOp, ...] = (
     _ml("Imputer", _imputer),
     _ml("FeatureVectorizer", _feature_vectorizer),
     _ml("OneHotEncoder", _one_hot),
-    _ml("LabelEncoder", _label_encoder),
-    _ml("ZipMap", _no_maps),
+    _ml("LabelEncoder", _old_label_encoder),
+    _ml("LabelEncoder", _label_encoder, 2),
+    _ml("CategoryMapper", _category_mapper),
+    _ml("ZipMap", _zip_map),
     _ml("CastMap", _no_maps),
     _ml("DictVectorizer", _no_maps),
 )

@@ -7,6 +7,7 @@ import numpy as np
 from smelt.core.dim import Dim
 from smelt.core.dtype import DType, f32, f64
 from smelt.core.ir.graph import Ref
+from smelt.importer import strings as st
 from smelt.importer.attributes import integers, texts
 from smelt.importer.call import Call
 
@@ -96,8 +97,9 @@ def class_count(c: Call, ints: str) -> int:
 
 def labels(c: Call, at: Ref, ints: str) -> Ref:
     """The class labels at positions i64[rows]."""
-    if c.given("classlabels_strings") and texts(c, "classlabels_strings"):
-        raise c.unsupported("class labels that are strings", try_="integer labels")
+    strings = texts(c, "classlabels_strings")
+    if strings:
+        return st.chosen(c.builder, strings, at)
     values = integers(c, ints)
     if np.array_equal(values, np.arange(len(values))):
         return at

@@ -159,9 +159,12 @@ class _Ensemble:
         """Positions i64[rows] of the two classes."""
         c = self.c
         bar = 0.5 if self.binary and self.positive else 0.0
-        at = chosen(c, c.emit("greater", score, c.scalar(bar, score)))
-        if self.binary or texts(c, "classlabels_strings"):
-            return labels(c, at, "classlabels_int64s")
+        return chosen(c, c.emit("greater", score, c.scalar(bar, score)))
+
+    def named(self, at: Ref) -> Ref:
+        """The labels of positions of two classes, or of one."""
+        if self.binary or texts(self.c, "classlabels_strings"):
+            return labels(self.c, at, "classlabels_int64s")
         return at  # as ONNX Runtime: 1 and 0, whatever the labels are
 
     def several(self) -> tuple[Ref, Ref]:
@@ -183,7 +186,7 @@ class _Ensemble:
         return labels(c, at, "classlabels_int64s"), transformed(c, y, self.after)
 
     def two(self, second: bool) -> tuple[Ref, Ref]:
-        """Two classes, of which the second has a score or not."""
+        """Positions and scores of two classes, of which the second has a score or not."""
         c, (a, b) = self.c, (column(self.c, self.scores, k) for k in (0, 1))
         count = len(self.base)
         if second and count == 2:
@@ -200,7 +203,7 @@ class _Ensemble:
         return label, two_columns(c, a, self.after, self.binary and self.positive)
 
     def one(self) -> tuple[Ref, Ref]:
-        """A single class."""
+        """Positions and scores of a single class."""
         if len(self.base) > 1:
             raise self.c.unsupported("two base values for one class")
         y = self.add(self.scores, 0) if len(self.base) else self.scores
@@ -209,19 +212,20 @@ class _Ensemble:
     def results(self) -> tuple[Ref, Ref]:
         """Labels and scores."""
         if len(self.has) == 1:
-            return self.one()
+            at, scores = self.one()
+            return self.named(at), scores
         if len(self.has) > 2:
             return self.several()
         second = self.has[1]
         if isinstance(second, bool):
-            return self.two(second)
+            at, scores = self.two(second)
+            return self.named(at), scores
         with_, without = self.two(True), self.two(False)
         c = self.c
         flat = c.builder.reshape(second, (c.builder.type_of(second).shape[0],))
-        return (
-            c.emit("where", flat, with_[0], without[0]),
-            c.emit("where", second, with_[1], without[1]),
-        )
+        # labels last: they may be strings
+        at = c.emit("where", flat, with_[0], without[0])
+        return self.named(at), c.emit("where", second, with_[1], without[1])
 
 
 def _has(c: Call, x: Ref, f: Forest, classes: int) -> tuple[bool | Ref, ...]:

@@ -354,8 +354,52 @@ def test_labels_in_tensors() -> None:
     compare(node("LabelEncoder", {"x": x}, DOUBLE, 4, **a), {"x": x})
 
 
-@pytest.mark.parametrize("op", ["ZipMap", "DictVectorizer"])
-def test_maps_are_refused(op: str) -> None:
-    x = np.zeros((2, 3), np.float32)
-    with pytest.raises(SmeltError, match="zipmap"):
-        import_model(node(op, {"x": x}, FLOAT, int64_vocabulary=[1, 2, 3]))
+def zipped(labels: list[Any], kind: int) -> onnx.ModelProto:
+    """Scores of a linear classifier as maps: what exports of pipelines end in."""
+    name = "classlabels_strings" if kind == TensorProto.STRING else "classlabels_int64s"
+    scores = helper.make_node(
+        "LinearClassifier",
+        ["x"],
+        ["l", "p"],
+        domain=forests.ML,
+        coefficients=[0.1, -0.2, 0.3, 0.4, 0.5, -0.6],
+        intercepts=[0.1, 0.2, 0.3],
+        **{name.replace("int64s", "ints"): labels},
+    )
+    maps = helper.make_node("ZipMap", ["p"], ["z"], domain=forests.ML, **{name: labels})
+    z = onnx.ValueInfoProto(name="z")
+    own = z.type.sequence_type.elem_type.map_type
+    own.key_type = kind
+    own.value_type.tensor_type.elem_type = FLOAT
+    own.value_type.tensor_type.shape.SetInParent()
+    x, y = (
+        helper.make_tensor_value_info(n, t, ["n", *r]) for n, t, r in (("x", FLOAT, [2]), ("l", kind, []))
+    )
+    g = helper.make_graph([scores, maps], "g", [x], [y, z])
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid(forests.ML, 1)]
+    return helper.make_model(g, opset_imports=sets, ir_version=9)
+
+
+@pytest.mark.parametrize("labels", [["no", "yes", "p\u00e9ut-\u00eatre"], [5, 7, -1]])
+def test_maps_of_scores(labels: list[Any], tmp_path: Path) -> None:
+    """Lists of dicts by label, as ONNX Runtime gives them."""
+    m = zipped(labels, TensorProto.STRING if isinstance(labels[0], str) else INT64)
+    path = tmp_path / "m.onnx"
+    onnx.save(m, path)
+    session = load(compile_here(Request(str(path), "host", output=str(tmp_path / "out"))))
+    want = onnxruntime.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"])
+    assert [(o.name, o.type) for o in session.get_outputs()] == [(o.name, o.type) for o in want.get_outputs()]
+    for n in (0, 1, 5):
+        x = np.random.default_rng(n).normal(size=(n, 2)).astype(np.float32)
+        (l, z), (wanted, maps) = session.run(None, {"x": x}), want.run(None, {"x": x})
+        assert l.tolist() == wanted.tolist()
+        assert [sorted(m) for m in z] == [sorted(m) for m in maps]
+        for own, other in zip(z, maps, strict=True):
+            assert own == pytest.approx(other, rel=1e-5)
+
+
+def test_maps_as_inputs_are_refused() -> None:
+    with pytest.raises(SmeltError, match="maps"):
+        import_model(
+            node("DictVectorizer", {"x": np.zeros((2, 3), np.float32)}, FLOAT, int64_vocabulary=[1, 2, 3])
+        )
