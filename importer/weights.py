@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from onnx import TensorProto
 
 from smelt.core.diag import invalid, unsupported
 from smelt.core.dtype import CODED, DType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
-from smelt.core.ir.graph import Ref, Weight
+from smelt.core.ir.graph import PIECE, Ref, Weight
 
 DTYPE_OF: dict[int, DType] = {
     TensorProto.FLOAT: f32,
@@ -42,6 +44,9 @@ DTYPE_OF |= {
     TensorProto.UINT2: CODED["u2"],
 }
 ONNX_OF: dict[DType, int] = {d: n for n, d in DTYPE_OF.items()}
+
+PACKED: dict[str, int] = {"i4": 4, "u4": 4, "f4e2m1": 4, "i2": 2, "u2": 2}
+"""Bits of an element in a file, where several share a byte."""
 
 # The typed field that holds elements outside raw_data, and the type its bits have there.
 FIELD_OF: dict[int, tuple[str, Any]] = {
@@ -83,11 +88,15 @@ def weight_of(t: TensorProto, ref: Ref, folder: Path | None, what: str | None = 
     if any(d < 0 for d in shape):
         raise invalid(f"{what} has a negative dimension in its shape {list(shape)}")
     wanted = math.prod(shape) * dtype.bytes
+    if t.data_location == TensorProto.EXTERNAL:
+        bits = PACKED.get(dtype.name, dtype.bits)
+        path, offset = _external(t, folder, -(-math.prod(shape) * bits // 8), what)
+        if bits < 8:
+            unpack = partial(_unpacked, path, offset, math.prod(shape), dtype)
+            return Weight(ref, dtype, shape, recipe=unpack, origin=t.name)
+        return Weight(ref, dtype, shape, path=path, offset=offset, origin=t.name)
     if dtype.coded:
         return Weight(ref, dtype, shape, data=_codes(t, dtype, shape, what), origin=t.name)
-    if t.data_location == TensorProto.EXTERNAL:
-        path, offset = _external(t, folder, wanted, what)
-        return Weight(ref, dtype, shape, path=path, offset=offset, origin=t.name)
     return Weight(ref, dtype, shape, data=_elements(t, dtype, shape, wanted, what), origin=t.name)
 
 
@@ -98,14 +107,28 @@ def array_of(t: TensorProto, what: str) -> np.ndarray[Any, Any]:
 
 def _codes(t: TensorProto, dtype: DType, shape: tuple[int, ...], what: str) -> np.ndarray[Any, Any]:
     """A byte per element; the file packs formats of less than 8 bits."""
-    if t.data_location == TensorProto.EXTERNAL:
-        raise unsupported(f"{what} is external and has element type {dtype}", try_="data inside the model")
     try:
         array = np.ascontiguousarray(onnx.numpy_helper.to_array(t)).reshape(shape)
     except (ValueError, TypeError) as e:
         raise invalid(f"{what} does not hold what its shape {list(shape)} of {dtype} wants") from e
     array.flags.writeable = False
     return array
+
+
+def _unpacked(path: Path, offset: int, count: int, dtype: DType) -> Iterator[np.ndarray[Any, Any]]:
+    """The elements of a span that packs several into a byte, the first into its lowest bits."""
+    bits = PACKED[dtype.name]
+    per, most = 8 // bits, PIECE
+    shifts = np.arange(per, dtype=np.uint8) * np.uint8(bits)
+    for start in range(0, count, most):
+        n = min(most, count - start)
+        raw = np.fromfile(path, np.uint8, -(-n // per), offset=offset + start // per)
+        fields = ((raw[:, None] >> shifts) & np.uint8((1 << bits) - 1)).reshape(-1)[:n]
+        if dtype.name[0] == "i":  # what stands for a sign is the highest bit
+            half = np.int8(1 << (bits - 1))
+            yield ((fields.astype(np.int8) ^ half) - half).astype(dtype.numpy)
+        else:
+            yield fields.view(dtype.numpy)
 
 
 def _elements(

@@ -12,6 +12,7 @@ from onnx_models import model
 
 from smelt.core.diag import SmeltError
 from smelt.importer import import_model
+from smelt.importer.weights import weight_of
 
 ADD = [helper.make_node("Add", ["x", "w"], ["y"], "add")]
 
@@ -47,6 +48,28 @@ def test_external_span(tmp_path: Path) -> None:
     assert w.path is not None
     assert w.data is None  # mapped on use, not read
     np.testing.assert_array_equal(w.array(), data[2:6])
+
+
+SMALL_BITS = {"INT4": 4, "UINT4": 4, "INT2": 2, "UINT2": 2, "FLOAT4E2M1": 4, "FLOAT8E4M3FN": 8}
+
+
+@pytest.mark.parametrize("name", SMALL_BITS)
+@pytest.mark.parametrize("count", [7, 2**22 + 3])
+def test_external_codes(tmp_path: Path, name: str, count: int) -> None:
+    """As onnx itself reads them; also when a span is longer than what is read at a time."""
+    kind = getattr(TensorProto, name)
+    size = -(-count * SMALL_BITS[name] // 8)
+    raw = np.random.default_rng(0).integers(0, 256, size).astype(np.uint8).tobytes()
+    inside = TensorProto(name="w", data_type=kind, dims=[count], raw_data=raw)
+    (tmp_path / "w.bin").write_bytes(b"12345" + raw)
+    outside = TensorProto(name="w", data_type=kind, dims=[count], data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", "w.bin"), ("offset", "5")):
+        outside.external_data.add(key=key, value=value)
+    got = weight_of(outside, "@w", tmp_path)
+    assert got.data is None
+    want = onnx.numpy_helper.to_array(inside)
+    assert got.array().dtype == want.dtype
+    np.testing.assert_array_equal(got.array().view(np.uint8), want.view(np.uint8))
 
 
 def test_external_beyond_2_gib(tmp_path: Path) -> None:
