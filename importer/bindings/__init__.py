@@ -11,6 +11,9 @@ from smelt.importer.bindings import (
     contrib_attention,
     contrib_image,
     contrib_product,
+    contrib_qlinear,
+    contrib_other,
+    contrib_state,
     contrib_quant,
     control,
     conv,
@@ -66,6 +69,9 @@ _FILES = (
     contrib_attention,
     contrib_image,
     contrib_product,
+    contrib_qlinear,
+    contrib_other,
+    contrib_state,
     contrib_quant,
 )
 

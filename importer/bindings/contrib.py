@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from smelt.core.dim import to_dim
+from smelt.core.dim import Dim, to_dim
 from smelt.core.dtype import DType, bf16, f16, f32, i32, i64
 from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.elementwise import same
@@ -216,33 +216,41 @@ def rotate(c: Call, x: Ref, cos: Ref, sin: Ref, interleaved: bool) -> Ref:
 
 def _rotary(c: Call) -> Ref:
     """x [B, S, heads * size] or [B, heads, S, size], positions [B, S] or one offset, caches [max, half]."""
-    b, x = c.builder, c.x(0)
-    shape = c.shape(0)
-    half = c.shape(2)[1]
-    heads_first = len(shape) == 4
-    if len(shape) not in (3, 4):
-        raise c.fail(f"input has rank {len(shape)}, wanted 3 or 4")
-    length = shape[2] if heads_first else shape[1]
-    if not heads_first:
-        size = half * 2
-        if c.integer("rotary_embedding_dim", 0):
-            heads = c.integer("num_heads", 0)
-            if heads < 1:
-                raise c.fail("rotary_embedding_dim needs num_heads")
-            c.engine.divides("num_heads", to_dim(heads), shape[2])
-            size = shape[2] // heads
-        c.engine.divides("head size", size, shape[2])
-        x = b.reshape(x, (shape[0], length, shape[2] // size, size))
+    b, length = c.builder, rotary_length(c)
     places = c.cast(c.x(1), i64)
     if c.type(1).rank == 1:
         steps = c.emit("iota", shape=(length,), start=to_dim(0), step=to_dim(1), dtype=i64)
         places = b.reshape(c.emit("add", steps, b.reshape(places, ())), (1, length))
-    tables = []
-    for i in (2, 3):
-        t = rows_at(c, c.x(i), places, "position")
+    return rotary_by(c, [rows_at(c, c.x(i), places, "position") for i in (2, 3)])
+
+
+def rotary_length(c: Call) -> Dim:
+    """Positions of input 0."""
+    shape = c.shape(0)
+    if len(shape) not in (3, 4):
+        raise c.fail(f"input has rank {len(shape)}, wanted 3 or 4")
+    return shape[2] if len(shape) == 4 else shape[1]
+
+
+def rotary_by(c: Call, tables: Sequence[Ref]) -> Ref:
+    """Input 0 turned by cosines and sines [B or 1, S, half]."""
+    b, x, shape, length = c.builder, c.x(0), c.shape(0), rotary_length(c)
+    half = b.type_of(tables[0]).shape[-1]
+    heads_first = len(shape) == 4
+    if not heads_first:
+        size, heads = half * 2, c.integer("num_heads", 0)
+        if heads < 1 and c.integer("rotary_embedding_dim", 0):
+            raise c.fail("rotary_embedding_dim needs num_heads")
+        if heads > 0:
+            c.engine.divides("num_heads", to_dim(heads), shape[2])
+            size = shape[2] // heads
+        c.engine.divides("head size", size, shape[2])
+        x = b.reshape(x, (shape[0], length, shape[2] // size, size))
+    spread = []
+    for t in tables:
         n = b.type_of(t).shape[0]
-        tables.append(b.reshape(t, (n, 1, length, half) if heads_first else (n, length, 1, half)))
-    y = rotate(c, x, tables[0], tables[1], bool(c.integer("interleaved", 0)))
+        spread.append(b.reshape(t, (n, 1, length, half) if heads_first else (n, length, 1, half)))
+    y = rotate(c, x, spread[0], spread[1], bool(c.integer("interleaved", 0)))
     scale = c.number("scale", 1.0)
     if scale != 1.0:
         y = c.emit("mul", y, c.scalar(scale, y))
@@ -283,4 +291,4 @@ ROWS: tuple[OnnxOp, ...] = (
     OnnxOp("RotaryEmbedding", 1, _rotary, MS),
 )
 
-__all__ = ["MS", "ROWS", "embed_layer_norm", "rotate", "rows_at", "wide"]
+__all__ = ["MS", "ROWS", "embed_layer_norm", "rotary_by", "rotary_length", "rotate", "rows_at", "wide"]

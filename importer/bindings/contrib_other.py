@@ -1,0 +1,169 @@
+"""Bindings of com.microsoft ops that are standard ones with other inputs, and of a few small ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from onnx import helper
+
+from smelt.core.dim import Dim, dmax, to_dim
+from smelt.core.dtype import DType, f16, f32, i64
+from smelt.core.ir.graph import Ref
+from smelt.importer.bindings import move, select, shape
+from smelt.importer.bindings.contrib import MS, rows_at
+from smelt.importer.bindings.control import at, counted
+from smelt.importer.bindings.indices import inside
+from smelt.importer.bindings.sample import ramp
+from smelt.importer.builder import GraphBuilder
+from smelt.importer.call import Build, Call, OnnxOp, Results
+
+ZERO, ONE = to_dim(0), to_dim(1)
+
+# ---------------------------------------------------------------- standard ops
+
+
+def standard(rows: Sequence[OnnxOp], name: str) -> Build:
+    """What the newest form of a standard op does."""
+    return max((r for r in rows if r.name == name and not r.domain), key=lambda r: r.since).build
+
+
+_pad_of = standard(move.ROWS, "Pad")
+_range_of = standard(shape.ROWS, "Range")
+_unique_of = standard(select.ROWS, "Unique")
+
+
+def _pad(c: Call) -> Results:
+    """Pads [2 * rank] or [1, 2 * rank]."""
+    pads = c.builder.reshape(c.x(1), (c.shape(1)[-1],))
+    return _pad_of(replace(c, inputs=(c.x(0), pads, c.optional(2))))
+
+
+def _range(c: Call) -> Results:
+    """Start, limit, and a step that is 1 by default."""
+    step = c.x(2) if c.has(2) else c.scalar(1, c.x(0))
+    parts = [c.builder.reshape(x, ()) for x in (c.x(0), c.x(1), step)]
+    return _range_of(replace(c, inputs=tuple(parts)))
+
+
+def _unique(c: Call) -> Results:
+    """The values in the order they appear in, where each element went, and how many there are of each."""
+    every = ("values", "first", "inverse", "counts")
+    attributes = {"sorted": helper.make_attribute("sorted", 0)}
+    values, _, inverse, counts = _unique_of(replace(c, outputs=every, attributes=attributes))
+    return (values, inverse, counts)
+
+
+def _expand_dims(c: Call) -> Ref:
+    rank = c.type(0).rank
+    (axis,) = c.builder.ints_of(c.builder.reshape(c.x(1), (1,)), "axis")
+    where = c.axis(axis, rank + 1)
+    own = c.shape(0)
+    return c.builder.reshape(c.x(0), (*own[:where], 1, *own[where:]))
+
+
+def _embedding(c: Call) -> Ref:
+    return rows_at(c, c.x(0), c.x(1), "index of axis 0")
+
+
+# ---------------------------------------------------------------- inverse
+
+
+def _wide(dtype: DType) -> DType:
+    return f32 if dtype == f16 else dtype
+
+
+def _inverse(c: Call) -> Ref:
+    """Gauss's and Jordan's elimination of [A | 1]; each column's largest element is its pivot."""
+    b, dtype, own = c.builder, c.type(0).dtype, c.shape(0)
+    if len(own) < 2:
+        raise c.fail(f"input has rank {len(own)}, wanted square matrices")
+    n = c.engine.same("rows and columns", own[-2], own[-1])
+    x = c.cast(c.x(0), _wide(dtype))
+    rows, columns = b.reshape(ramp(c, n), (n, 1)), b.reshape(ramp(c, n), (1, n))
+    unit = b.broadcast_to(c.cast(c.emit("equal", rows, columns), _wide(dtype)), (*own[:-2], n, n))
+    both = c.emit("concat", b.broadcast_to(x, (*own[:-2], n, n)), unit, axis=len(own) - 1)
+
+    def step(g: GraphBuilder, k: Dim | Ref, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
+        return [_eliminated(g, states[0], k, rows)], []
+
+    (both,), _ = counted(c, n, [both], step)
+    return c.cast(b.slice_axis(both, len(own) - 1, n, n * 2), dtype)
+
+
+def _eliminated(b: GraphBuilder, x: Ref, k: Dim | Ref, rows: Ref) -> Ref:
+    """x [.., n, 2 n] with column k made that of the unit matrix. rows: 0 .. n - 1, [n, 1]."""
+    own = b.type_of(x).shape
+    axis = len(own) - 2
+    now = k if isinstance(k, str) else b.from_dims([k], [])
+    column = b.emit("abs", [at(b, x, k, axis + 1)])
+    places = b.reshape(rows, (own[axis],))
+    column = b.emit("where", [b.emit("less", [places, now]), b.scalar(-1, column), column])
+    best = b.emit("argmax", [column], {"axis": axis, "keepdims": True, "select_last": False})
+    best = b.reshape(b.cast(best, i64), (*own[:axis], 1, 1))
+    swapped = b.emit("where", [b.emit("equal", [rows, best]), now, rows])
+    swapped = b.emit("where", [b.emit("equal", [rows, now]), best, swapped])
+    x = b.emit("gather_elements", [x, b.broadcast_to(swapped, own)], {"axis": axis})
+    pivot = b.reshape(at(b, x, k, axis), (*own[:axis], 1, own[-1]))
+    corner = b.reshape(at(b, pivot, k, axis + 1), (*own[:axis], 1, 1))
+    pivot = b.emit("div", [pivot, corner])
+    factor = b.reshape(at(b, x, k, axis + 1), (*own[:-1], 1))
+    rest = b.emit("sub", [x, b.emit("mul", [factor, pivot])])
+    return b.emit("where", [b.emit("equal", [rows, now]), pivot, rest])
+
+
+# ---------------------------------------------------------------- distances
+
+
+def _distances(c: Call) -> Ref:
+    """Between each row of A [n, k] and each of B [m, k]."""
+    metric = c.text("metric", "sqeuclidean")
+    if metric not in ("sqeuclidean", "euclidean"):
+        raise c.unsupported(f"metric '{metric}'", try_="euclidean or sqeuclidean")
+    b, (n, depth), (m, other) = c.builder, c.shape(0), c.shape(1)
+    c.engine.same("columns of A and B", depth, other)
+    away = c.emit("sub", b.reshape(c.x(0), (n, 1, depth)), b.reshape(c.x(1), (1, m, other)))
+    y = c.emit("reduce_sum", c.emit("mul", away, away), axes=(2,), keepdims=False)
+    return c.emit("sqrt", y) if metric == "euclidean" else y
+
+
+# ---------------------------------------------------------------- text
+
+
+def _no_repeats(c: Call) -> Ref:
+    """Scores [B, V], minus infinity for tokens that would repeat ngram_size of those in input_ids [B, L]."""
+    b, size, ids = c.builder, c.integer("ngram_size"), c.x(0)
+    if size < 1:
+        raise c.fail(f"ngram_size is {size}, wanted at least 1")
+    batch, length = c.shape(0)
+    prefix = to_dim(size - 1)
+    count = c.engine.simplify(dmax(length - prefix, 0))  # places where such a sequence may have ended
+    first = c.engine.simplify(length - count)  # prefix, or the length where that is less
+    hits = c.emit("greater_equal", b.from_dims([count], ()), b.from_dims([ZERO], ()))
+    hits = b.broadcast_to(hits, (batch, count))
+    if size > 1:
+        windows = c.emit("add", b.reshape(ramp(c, count), (count, 1)), b.reshape(ramp(c, first), (1, first)))
+        seen = c.emit("gather", ids, windows, axis=1)
+        own = b.reshape(b.slice_axis(ids, 1, length - first, length), (batch, 1, first))
+        same = c.cast(c.emit("equal", seen, own), i64)
+        agree = c.emit("reduce_min", same, axes=(2,), keepdims=False)
+        hits = c.emit("greater", agree, c.scalar(0, agree))
+    ends = b.slice_axis(ids, 1, first, length)
+    inside(c, ends, c.shape(1)[1], "token", wraps=False)
+    banned = c.emit("where", hits, c.scalar(-math.inf, c.x(1)), c.scalar(math.inf, c.x(1)))
+    return c.emit("scatter_elements", c.x(1), ends, banned, axis=1, reduction="min")
+
+
+ROWS: tuple[OnnxOp, ...] = (
+    OnnxOp("Pad", 1, _pad, MS),
+    OnnxOp("Range", 1, _range, MS),
+    OnnxOp("Unique", 1, _unique, MS),
+    OnnxOp("Trilu", 1, standard(move.ROWS, "Trilu"), MS),
+    OnnxOp("GatherND", 1, standard(move.ROWS, "GatherND"), MS),
+    OnnxOp("ExpandDims", 1, _expand_dims, MS),
+    OnnxOp("TorchEmbedding", 1, _embedding, MS),
+    OnnxOp("Inverse", 1, _inverse, MS),
+    OnnxOp("CDist", 1, _distances, MS),
+    OnnxOp("NGramRepeatBlock", 1, _no_repeats, MS),
+)

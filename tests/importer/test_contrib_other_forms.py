@@ -1,0 +1,156 @@
+"""Every form of com.microsoft's small ops, recurrences and experts agrees with ONNX Runtime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from op_forms import Array, Form, In, Sizes, check, k, sampled, w, x
+
+
+def form(op: str, *given: In | None, **more: Any) -> Form:
+    """A form; names of Form's own fields go there, all others are attributes."""
+    own = {name: more.pop(name) for name in list(more) if name in Form.__dataclass_fields__}
+    return Form(op, given, more, **own)
+
+
+# ---------------------------------------------------------------- small ops
+
+
+def regular(rng: np.random.Generator, shape: tuple[int, ...], sizes: Sizes) -> Array:
+    """Matrices far from singular ones, with a zero in the first corner."""
+    a = rng.standard_normal(shape) + 3 * np.eye(shape[-1])[::-1]
+    a[..., 0, 0] = 0
+    return np.asarray(a)
+
+
+def few(rng: np.random.Generator, shape: tuple[int, ...], sizes: Sizes) -> Array:
+    return np.asarray(rng.integers(0, 4, shape))
+
+
+def _small() -> dict[str, Form]:
+    ints = ("i64",)
+    lengths = ({"A": 0, "B": 7, "N": 9}, {"A": -2, "B": 3, "N": 1})
+    start = x("", "i64", make=lambda rng, shape, s: s["A"])
+    limit = x("", "i64", make=lambda rng, shape, s: s["B"])
+    many = ({"N": 9}, {"N": 1}, {"N": 23})
+    return {
+        "Pad": form("Pad", x("B S 3"), k([1, 0, 2, 0, 3, 1], "i64"), k(1.5)),
+        "Pad 2d": form("Pad", x("B S 3"), k([[1, 0, 2, 0, 3, 1]], "i64")),
+        "Pad reflect": form("Pad", x("4 S 3"), k([1, 0, 2, 0, 0, 1], "i64"), mode="reflect"),
+        "Pad edge": form("Pad", x("B S"), k([1, 2, 2, 0], "i64"), mode="edge"),
+        "Pad at run time": form("Pad", x("B S"), x("4", "i64", low=0, high=3)),
+        "Pad negative": form("Pad", x("4 6"), k([-1, 2, 0, -3], "i64")),
+        "Range": form("Range", start, limit, k(2, "i64"), types=ints, sizes=lengths),
+        "Range of ones": form("Range", start, limit, types=ints, sizes=lengths),
+        "Range of floats": form("Range", k(0.5), k(4.0), k(0.75)),
+        "Unique": form("Unique", x("N", make=few), outputs=3, types=("f32", "i64", "i64"), sizes=many),
+        "Trilu": form("Trilu", x("B S T")),
+        "Trilu lower": form("Trilu", x("B S T"), k(1, "i64"), upper=0),
+        "Trilu i64": form("Trilu", x("S T", "i64"), x("", "i64", low=-2, high=3), types=ints),
+        "GatherND": form("GatherND", x("5 6 T"), x("B S 2", "i64", low=-5, high=5)),
+        "GatherND i32": form("GatherND", x("5 T"), x("B 1", "i32", low=0, high=5)),
+        "ExpandDims": form("ExpandDims", x("B S"), k(1, "i32")),
+        "ExpandDims last": form("ExpandDims", x("B S"), k(-1, "i32")),
+        "TorchEmbedding": form(
+            "TorchEmbedding", w("9 4"), x("B S", "i64", low=0, high=9), wanted=lambda a, b: [a[b]]
+        ),
+        "Inverse": form("Inverse", x("B 4 4", make=regular), atol=1e-3, rtol=1e-3),
+        "Inverse of any": form("Inverse", x("S S", make=regular), atol=1e-3, rtol=1e-3),
+        "Inverse of one": form("Inverse", x("B 1 1", scale=3.0), atol=1e-3, rtol=1e-3),
+        "Inverse of many": form("Inverse", x("B 2 12 12", make=regular), atol=1e-3, rtol=1e-3),
+        "Inverse double": form("Inverse", x("B S S", "f64", make=regular), types=("f64",)),
+        "CDist": form("CDist", x("S 6"), x("T 6"), atol=1e-4),
+        "CDist root": form("CDist", x("S 6"), x("T 6"), metric="euclidean", atol=1e-4),
+        "CDist double": form("CDist", x("S 6", "f64"), x("T 6", "f64"), types=("f64",)),
+        **{
+            f"NGramRepeatBlock {n}": form(
+                "NGramRepeatBlock", x("B N", "i64", make=few), x("B 6"), ngram_size=n,
+                sizes=({"B": 2, "N": 12}, {"B": 3, "N": 5}, {"B": 1, "N": 1}),
+            )
+            for n in (1, 2, 3)
+        },
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------- states
+
+
+def _states() -> dict[str, Form]:
+    sizes = ({"B": 2, "T": 5}, {"B": 1, "T": 1}, {"B": 3, "T": 11})
+    found = {}
+    for rule, gate, beta in (
+        ("linear", "", ""), ("gated", "4", ""), ("gated", "32", ""), ("delta", "", "4"), ("delta", "", "1"),
+        ("gated_delta", "4", "4"), ("gated_delta", "32", "1"),
+    ):  # fmt: skip
+        for past in (False, True):
+            given = [x("B T 32", scale=0.3), x("B T 32", scale=0.3), x("B T 24")]
+            given += [x("B 4 8 6") if past else None]
+            given += [x(f"B T {gate}", make=decays) if gate else None, x(f"B T {beta}") if beta else None]
+            found[f"LinearAttention {rule} {gate} {beta} {past}"] = form(
+                "LinearAttention", *given, update_rule=rule, q_num_heads=4, kv_num_heads=4, outputs=2,
+                sizes=sizes, atol=1e-4,
+            )  # fmt: skip
+    gates = (None, x("B T 2", make=decays), x("B T 2"))
+    found |= {
+        "LinearAttention groups": form(
+            "LinearAttention", x("B T 32"), x("B T 16", scale=0.3), x("B T 12"), *gates, q_num_heads=4,
+            kv_num_heads=2, outputs=2, sizes=sizes, scale=0.5, atol=1e-4,
+        ),
+        "LinearAttention fewer queries": form(
+            "LinearAttention", x("B T 8"), x("B T 16", scale=0.3), x("B T 12"), *gates, q_num_heads=1,
+            kv_num_heads=2, outputs=2, sizes=sizes, atol=1e-4,
+        ),
+    }  # fmt: skip
+    for name, more in {
+        "plain": {}, "silu": {"activation": "silu"}, "dilation": {"dilation": 2},
+    }.items():  # fmt: skip
+        rows = 6 if "dilation" in more else 3
+        for past in (False, True):
+            found[f"CausalConvWithState {name} {past}"] = form(
+                "CausalConvWithState", x("B 6 T"), w("6 1 4"), w("6"), x(f"B 6 {rows}") if past else None,
+                outputs=2, sizes=sizes, **more,
+            )  # fmt: skip
+            found[f"CausalConvWithState last {name} {past}"] = form(
+                "CausalConvWithState", x("B T 2 3"), w("6 1 4"), None, x(f"B {rows} 2 3") if past else None,
+                outputs=2, sizes=sizes, channels_last=1, **more,
+            )  # fmt: skip
+    places = x("3 B S", "i64", low=0, high=12)
+    tables = (w("12 8"), w("12 8"))
+    for layout in (0, 1):
+        for pairs in (0, 1):
+            own = {"mrope_section": [4, 2, 2], "mrope_layout": layout, "interleaved": pairs}
+            found[f"MRotaryEmbedding {layout} {pairs}"] = form(
+                "MRotaryEmbedding", x("B S 64"), places, *tables, num_heads=4, **own
+            )
+            found[f"MRotaryEmbedding part {layout} {pairs}"] = form(
+                "MRotaryEmbedding", x("B S 80"), places, *tables, num_heads=4, rotary_embedding_dim=16, **own
+            )
+            found[f"MRotaryEmbedding heads {layout} {pairs}"] = form(
+                "MRotaryEmbedding", x("B 4 S 16"), places, *tables, **own
+            )
+    return found
+
+
+def decays(rng: np.random.Generator, shape: tuple[int, ...], sizes: Sizes) -> Array:
+    """Logarithms of factors between 0 and 1."""
+    return -np.abs(rng.standard_normal(shape))
+
+
+FORMS = {**_small(), **_states()}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_form(name: str) -> None:
+    check(FORMS[name], name)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_form_of_unrelated_sizes(name: str) -> None:
+    check(FORMS[name], name, fresh=True)
+
+
+@pytest.mark.parametrize("name", [n for n in FORMS if sampled(n, 6)])
+def test_compiled_form(name: str) -> None:
+    check(FORMS[name], name, native=True)
