@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from fuzz_domains import DOMAINS
 from fuzz_graph import Found, Graph, TooLarge, Value
 from fuzz_moves import MOVES
 from fuzz_quant import QUANTISED
@@ -16,7 +17,7 @@ from fuzz_steps import STEPS, Step, conv, matmul, norm, pool, softmax, transpose
 DTYPES = ("float32",) * 12 + (
     "int64", "int64", "int32", "bool", "float64", "float16", "float16", "int8", "uint8", "int16", "uint16",
 )  # fmt: skip
-ALL = (*STEPS, *MOVES, *((1, s) for _, s in (*RARE, *FLOW)))
+ALL = (*STEPS, *MOVES, *((1, s) for _, s in (*RARE, *DOMAINS, *FLOW)))
 DIMS: tuple[int | str | None, ...] = ("N", "M", "K", "N", "M", 1, 2, 3, 4, 8, 5, "2*N", "N+1", 16)
 
 
@@ -125,5 +126,5 @@ def rare(g: Graph) -> None:
     for _ in range(g.number(1, 2)):
         shape = g.pick((["N", "M", 4], ["N", 3, "M", "K"], ["N", 5], ["N"], [2, 2], ["M", "N", 2]))
         g.feed(g.pick(("float32", "float32", "float32", *DTYPES)), shape, g.chance(0.6))
-    strong = tuple((w * 6, s) for w, s in RARE)
+    strong = tuple((w * 6, s) for w, s in (*RARE, *DOMAINS))
     grow(g, (*strong, *STEPS, *MOVES), g.number(2, 8))
