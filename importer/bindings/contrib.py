@@ -20,6 +20,13 @@ def wide(dtype: DType) -> DType:
     return f32 if dtype in (f16, bf16) else dtype
 
 
+def alike(c: Call, what: str, *places: tuple[int, int]) -> None:
+    """The extents of these (input, axis) are one, for the inputs that are there and have the axis."""
+    found = [(i, a) for i, a in places if c.has(i) and a < c.type(i).rank]
+    for i, a in found[1:]:
+        c.engine.same(f"{what} of inputs {found[0][0]} and {i}", c.shape(found[0][0])[found[0][1]], c.shape(i)[a])
+
+
 # ---------------------------------------------------------------- norms
 
 
@@ -291,4 +298,4 @@ ROWS: tuple[OnnxOp, ...] = (
     OnnxOp("RotaryEmbedding", 1, _rotary, MS),
 )
 
-__all__ = ["MS", "ROWS", "embed_layer_norm", "rotary_by", "rotary_length", "rotate", "rows_at", "wide"]
+__all__ = ["MS", "ROWS", "alike", "embed_layer_norm", "rotary_by", "rotary_length", "rotate", "rows_at", "wide"]

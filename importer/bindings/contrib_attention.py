@@ -10,7 +10,7 @@ import numpy as np
 from smelt.core.dim import Dim, dmax, to_dim
 from smelt.core.dtype import i64
 from smelt.core.ir.graph import Ref
-from smelt.importer.bindings.contrib import MS, rotate, rows_at, wide
+from smelt.importer.bindings.contrib import MS, alike, rotate, rows_at, wide
 from smelt.importer.bindings.quant import scaled
 from smelt.importer.call import Call, OnnxOp
 
@@ -123,9 +123,12 @@ def _padding(c: Call, i: int, batch: Dim, rows: Dim, columns: Dim, like: Ref) ->
     b, mask, shape = c.builder, c.x(i), c.shape(i)
     if len(shape) == 2:
         c.engine.same("mask length and total length", shape[1], columns)
+        c.engine.same("batch of the mask", shape[0], batch)
         return _filtered(c, b.reshape(_positive(c, mask), (shape[0], 1, 1, columns)), like)
     if len(shape) == 3:
         c.engine.same("mask length and total length", shape[2], columns)
+        c.engine.same("batch of the mask", shape[0], batch)
+        c.engine.same("rows of the mask", shape[1], rows)
         return _filtered(c, b.reshape(_positive(c, mask), (shape[0], 1, *shape[1:])), like)
     if len(shape) != 1:
         raise c.unsupported(f"a mask of rank {len(shape)}", try_="a mask [batch, total length]")
@@ -156,6 +159,7 @@ def _attention(c: Call) -> tuple[Ref, ...]:
     """One projection into queries, keys and values, then attention with an optional past [2, B, H, P, D]."""
     if c.integer("do_rotary", 0) or c.integer("past_present_share_buffer", 0):
         raise c.unsupported("do_rotary or past_present_share_buffer")
+    alike(c, "batch", (0, 0), (4, 1))
     heads = _heads(c)
     y = c.emit("matmul", c.x(0), c.x(1))
     if c.has(2):
@@ -168,6 +172,7 @@ def _quantised_attention(c: Call) -> tuple[Ref, ...]:
     """As Attention, of input and weight in bytes with a scale and a zero point each."""
     if c.integer("do_rotary", 0) or c.integer("past_present_share_buffer", 0):
         raise c.unsupported("do_rotary or past_present_share_buffer")
+    alike(c, "batch", (0, 0), (8, 1))
     x = scaled(c, c.x(0), c.x(3), c.optional(6))
     w = scaled(c, c.x(1), c.x(4), c.optional(7), 1)
     y = c.emit("add", c.emit("matmul", x, w), c.x(2))
@@ -228,6 +233,11 @@ def _multi_head(c: Call) -> tuple[Ref, ...]:
             raise c.unsupported(f"input '{what}'")
     b = c.builder
     heads = _heads(c)
+    alike(c, "batch", (0, 0), (1, 0), (2, 0), (6, 0), (7, 0))
+    for i, j in ((1, 2), (6, 7)):
+        if c.has(i) and c.has(j):
+            axes = [2 if c.type(k).rank == 4 else 1 for k in (i, j)]
+            alike(c, "length", (i, axes[0]), (j, axes[1]))
     q, k, v = _packed_inputs(c, heads)
     if c.has(6) != c.has(7):
         raise c.fail("past_key and past_value go together")
@@ -299,6 +309,9 @@ def _group_query(c: Call) -> tuple[Ref, ...]:
     if c.integer("sliding_window_cache", 0) or c.text("k_quant_type", "NONE") != "NONE":
         raise c.unsupported("a sliding or quantised cache")
     b = c.builder
+    alike(c, "batch", *((i, 0) for i in range(6)))
+    alike(c, "sequence", (0, 1), (1, 1), (2, 1), (9, 1))
+    alike(c, "extent of the cache", (3, 2), (4, 2))
     heads, groups = _heads(c), _heads(c, "kv_num_heads")
     if heads % groups:
         raise c.fail(f"{heads} heads for {groups} groups of keys")

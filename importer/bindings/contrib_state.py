@@ -9,7 +9,7 @@ import numpy as np
 
 from smelt.core.dim import Dim, product, to_dim
 from smelt.core.ir.graph import Ref
-from smelt.importer.bindings.contrib import MS, rotary_by, rows_at, wide
+from smelt.importer.bindings.contrib import MS, alike, rotary_by, rotary_length, rows_at, wide
 from smelt.importer.bindings.control import at, counted
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, OnnxOp
@@ -38,6 +38,8 @@ def _linear_attention(c: Call) -> tuple[Ref, Ref]:
     if c.integer("state_window", 0):
         raise c.unsupported("state_window")
     decays, takes = RULES[rule]
+    alike(c, "batch", *((i, 0) for i in range(6)))
+    alike(c, "sequence", (0, 1), (1, 1), (2, 1), (4, 1), (5, 1))
     b = c.builder
     to = wide(c.type(0).dtype)
     heads, groups = c.integer("q_num_heads"), c.integer("kv_num_heads")
@@ -121,6 +123,7 @@ def _causal_conv(c: Call) -> tuple[Ref, Ref]:
     activation = c.text("activation", "none")
     if activation not in ("none", "silu", "swish"):
         raise c.fail(f"activation '{activation}' is none of none, silu, swish")
+    alike(c, "batch", (0, 0), (3, 0))
     b, dilation = c.builder, c.integer("dilation", 1)
     channels, _, taps = c.shape(1)
     if not channels.is_const:
@@ -169,6 +172,8 @@ def _three_rotary(c: Call) -> Ref:
     if sum(sections) != half.const:
         raise c.fail(f"mrope_section {list(sections)} adds up to {sum(sections)}, the cache has {half}")
     streams = _streams(sections, bool(c.integer("mrope_layout", 0)))
+    alike(c, "batch", (0, 0), (1, 1))
+    c.engine.same("sequence of inputs 0 and 1", rotary_length(c), c.shape(1)[2])
     _, batch, length = c.shape(1)
     tables = []
     for i in (2, 3):

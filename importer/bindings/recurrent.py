@@ -206,6 +206,9 @@ def recurrent(kind: _Kind, products: Products | None = None) -> Callable[[Call],
             c.engine.same(f"directions of input {i}", c.shape(i)[0], to_dim(len(flips)))
         x = b.transpose(c.x(0), (1, 0, 2)) if batched else c.x(0)
         time, batch, _ = b.type_of(x).shape
+        for i, axis in ((4, 0), (5, 0 if batched else 1), (6, 0 if batched else 1)):
+            if c.has(i):
+                c.engine.same(f"batch of inputs 0 and {i}", batch, c.shape(i)[axis])
         found = []
         for d, flip in enumerate(flips):
             layer = _layer(c, kind, d, len(flips))
