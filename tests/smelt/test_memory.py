@@ -1,0 +1,50 @@
+"""A model whose weights are larger than what a compile of it may need."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+import smelt
+
+WIDTH = 8192
+COMPILE = "import sys, smelt; smelt.compile(sys.argv[1], 'host', output=sys.argv[2])"
+
+
+def shuffling(folder: Path) -> Path:
+    """y = x times a permutation of 268 MB, which are a hole in a file but for a megabyte."""
+    with (folder / "w.bin").open("wb") as f:
+        f.truncate(4 * WIDTH * WIDTH)
+        for row in range(WIDTH):
+            f.seek(4 * (row * WIDTH + 5 * row % WIDTH))
+            f.write(np.float32(2).tobytes())
+    w = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[WIDTH, WIDTH])
+    w.data_location = TensorProto.EXTERNAL
+    w.external_data.add(key="location", value="w.bin")
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", WIDTH]) for n in "xy")
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [y], [w])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path = folder / "m.onnx"
+    onnx.save(model, str(path))
+    return path
+
+
+def test_a_compile_needs_less_memory_than_the_weights(tmp_path: Path) -> None:
+    """The compiler and what it is made of take some 200 MB, the weights a few MB at a time."""
+    words = [sys.executable, "-c", COMPILE, str(shuffling(tmp_path)), str(tmp_path / "out")]
+    process = subprocess.Popen(words)
+    _, status, usage = os.wait4(process.pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    peak = usage.ru_maxrss << 10  # of the largest process among them
+    assert peak < 4 * WIDTH * WIDTH + (32 << 20)
+    x = np.random.default_rng(0).standard_normal((3, WIDTH)).astype(np.float32)
+    (got,) = smelt.load(tmp_path / "out", threads=1).run(None, {"x": x})
+    want = np.empty_like(x)
+    want[:, 5 * np.arange(WIDTH) % WIDTH] = 2 * x
+    np.testing.assert_array_equal(got, want)
