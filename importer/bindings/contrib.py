@@ -22,9 +22,9 @@ def wide(dtype: DType) -> DType:
 
 def alike(c: Call, what: str, *places: tuple[int, int]) -> None:
     """The extents of these (input, axis) are one, for the inputs that are there and have the axis."""
-    found = [(i, a) for i, a in places if c.has(i) and a < c.type(i).rank]
-    for i, a in found[1:]:
-        c.engine.same(f"{what} of inputs {found[0][0]} and {i}", c.shape(found[0][0])[found[0][1]], c.shape(i)[a])
+    found = [(i, c.shape(i)[a]) for i, a in places if c.has(i) and a < c.type(i).rank]
+    for i, extent in found[1:]:
+        c.engine.same(f"{what} of inputs {found[0][0]} and {i}", found[0][1], extent)
 
 
 # ---------------------------------------------------------------- norms
@@ -297,5 +297,3 @@ ROWS: tuple[OnnxOp, ...] = (
     OnnxOp("LinearAttentionGate", 1, _linear_attention_gate, MS),
     OnnxOp("RotaryEmbedding", 1, _rotary, MS),
 )
-
-__all__ = ["MS", "ROWS", "alike", "embed_layer_norm", "rotary_by", "rotary_length", "rotate", "rows_at", "wide"]
