@@ -12,6 +12,7 @@ import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 
 from smelt.core.diag import Problem, SmeltError, invalid
+from smelt.core.dtype import DType, bf16, f16, f32
 from smelt.core.ir.graph import Ref
 from smelt.importer import bindings, strings
 from smelt.importer.builder import GraphBuilder
@@ -19,6 +20,9 @@ from smelt.importer.call import Call
 from smelt.importer.load import guard, label, opsets, ordered
 from smelt.importer.sequences import Listed, Maps, Maybe, Packed, Text, compound_of
 from smelt.importer.weights import ONNX_OF, dense, weight_of
+
+WIDE = frozenset({("", "Attention")})
+"""ONNX's functions whose steps are computed as f32 where their inputs are 16-bit floats."""
 
 REFUSED: Ref = "!"
 """Stands for a value whose node was refused: what reads it is skipped without another message."""
@@ -158,9 +162,10 @@ class Translator:
                 if o and (k >= len(found) or not found[k]):
                     raise b.engine.fail(f"output {k} ('{o}') is not one that the operator makes here")
             return found
-        body = local or self._standard_body(
-            b, n, domain, version or 0, [r or "" for r in refs], scope, waiting
-        )
+        inputs, back = [r or "" for r in refs], None
+        if local is None and not waiting and (domain, n.op_type) in WIDE:
+            inputs, back = _widened(b, inputs)
+        body = local or self._standard_body(b, n, domain, version or 0, inputs, scope, waiting)
         if body is None:
             raise b.engine.unsupported(
                 self._no_binding(domain, version or 0, n.op_type),
@@ -168,7 +173,8 @@ class Translator:
             )
         if waiting:
             raise Refused
-        return self._inline(b, n, body, scope, [r or "" for r in refs], _defaults(n, domain, version, local))
+        results = self._inline(b, n, body, scope, inputs, _defaults(n, domain, version, local))
+        return results if back is None else [_narrowed(b, r, back) for r in results]
 
     @staticmethod
     def _no_binding(domain: str, version: int, op: str) -> str:
@@ -256,6 +262,18 @@ class Translator:
         b.declared = outer
         b.engine.at(scope.prefix + label(n), n.op_type)
         return results
+
+
+def _widened(b: GraphBuilder, refs: Sequence[Ref]) -> tuple[list[Ref], DType | None]:
+    """16-bit floats as f32, and the first input's type; None, and all as it is, when that is another."""
+    first = b.type_of(refs[0]).dtype if refs and refs[0] else f32
+    if first not in (f16, bf16):
+        return list(refs), None
+    return [b.cast(r, f32) if r and b.type_of(r).dtype in (f16, bf16) else r for r in refs], first
+
+
+def _narrowed(b: GraphBuilder, ref: Ref, dtype: DType) -> Ref:
+    return b.cast(ref, dtype) if ref and ref != REFUSED and b.type_of(ref).dtype == f32 else ref
 
 
 def _reads(b: GraphBuilder, n: NodeProto) -> tuple[str, ...]:
