@@ -28,8 +28,9 @@ help:
 	@echo "make test          run all tests (test=PATH: only these)"
 	@echo "make check         ruff, mypy --strict, import-linter"
 	@echo "make bench         race ONNX Runtime on this machine, one thread (models=FOLDER: your own models)"
-	@echo "make conformance   ONNX's backend cases, static, dynamic and strict; writes docs/ops.md (bless=1: and"
-	@echo "                   the known failures)"
+	@echo "make conformance   ONNX's backend cases, static, dynamic and strict, and sweeps over element types and"
+	@echo "                   opsets; writes docs/ops.md (bless=1: and the known failures; form=dtype: only that)"
+	@echo "                   target=arm64 or target=x86+opencl: a tenth of the cases there (sample=100: all)"
 	@echo "make fuzz          random models at random sizes against ONNX Runtime, failures shrunk and printed"
 	@echo "                   (seed=0 count=1000 seconds=600)"
 	@echo "make sanitize      ONNX's backend cases with code and runtime under AddressSanitizer and UBSan"
@@ -76,8 +77,11 @@ bench: $(READY)
 
 conformance: $(READY)
 	@mkdir -p .cache
+	@$(if $(EMULATED),.ci/emulators --quiet || true)
 	$(BIN)/python -m smelt.conformance --page docs/ops.md --json .cache/conformance.json \
-	  --known tests/known_failures.txt $(if $(bless),--bless) $(if $(form),--form $(form))
+	  --known tests/known_failures.txt $(if $(bless),--bless) \
+	  $(foreach f,$(or $(form),static dynamic strict $(if $(target),,dtype opset)),--form $(f)) \
+	  $(if $(target),--target $(target) --sample $(or $(sample),10))
 
 fuzz: $(READY)
 	$(BIN)/python tests/support/fuzzer.py --seed $(or $(seed),0) --count $(or $(count),1000) --seconds $(or $(seconds),600)
