@@ -23,6 +23,7 @@ from smelt.core.ops import (
     sample,
     select,
     text,
+    text_number,
     trees,
     window,
 )
@@ -31,6 +32,7 @@ from smelt.core.ops.table import Op
 _ROOMS = (
     elementwise, reduce, linear, norm, window, movement, indexing, resize, generate, cache, nbits, quantized,
     select, sample, random, pool_index, trees, text,
+    text_number,
 )  # fmt: skip
 _TABLE: dict[str, Op] = {op.name: op for room in _ROOMS for op in room.ROWS}
 OPS: Mapping[str, Op] = MappingProxyType(_TABLE)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from onnx import TensorProto
 
 from smelt.core.dim import Dim, Truth, ceildiv, dmax, product, sym, to_dim
 from smelt.core.dtype import bool_, f64, i64
 from smelt.core.ir.graph import Ref
+from smelt.importer import strings
+from smelt.importer.attributes import text, texts
 from smelt.importer.bindings.axes import kept_sizes, mask, rank_with, rank_without, widened
 from smelt.importer.call import Call, OnnxOp
 from smelt.importer.known import Ratio
@@ -21,6 +24,8 @@ def _constant(c: Call) -> Ref:
     """A tensor in one of the attribute's eight forms."""
     name, a = next(iter(c.attributes.items()), ("", None))
     what = f"attribute '{name}'"
+    if name == "value" and a is not None and a.t.data_type == TensorProto.STRING:
+        return strings.of_tensor(c.builder, a.t, what)
     if name == "value" and a is not None:
         return c.builder.constant(array_of(a.t, what))
     if name == "sparse_value" and a is not None:
@@ -31,8 +36,10 @@ def _constant(c: Call) -> Ref:
         return c.builder.constant(
             np.array(c.floats(name) if name.endswith("s") else c.number(name), np.float32)
         )
-    if str(name).startswith("value_string"):
-        raise c.unsupported("a constant of strings")
+    if name in ("value_string", "value_strings"):
+        many = name.endswith("s")
+        own = texts(c, name) if many else (text(c, name, ""),)
+        return strings.made(c.builder, strings.constant(c.builder, own, None if many else ()))
     raise c.fail("it has no value attribute")
 
 

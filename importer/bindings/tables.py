@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 
 from smelt.core.dim import dmax
 from smelt.core.dtype import f32, i64
 from smelt.core.ir.graph import Ref
+from smelt.importer import strings as st
+from smelt.importer.attributes import texts
 from smelt.importer.call import Call, OnnxOp
 
 
 def _tf_idf(c: Call) -> Ref:
     """How often each n-gram of the pool occurs, with up to max_skip_count elements between its members."""
     b = c.builder
-    if c.given("pool_strings"):
-        raise c.unsupported("a pool of strings")
-    pool, starts = c.ints("pool_int64s"), [*c.ints("ngram_counts"), len(c.ints("pool_int64s"))]
-    places = c.ints("ngram_indexes")
-    shape = c.shape()
+    strings = texts(c, "pool_strings")
+    if strings:  # the strings' numbers take their place
+        words = list(dict.fromkeys(strings))
+        pool: Sequence[int] = [words.index(s) for s in strings]
+        x = st.found(b, st.text(c), words)
+    else:
+        pool, x = c.ints("pool_int64s"), c.cast(c.x(), i64)
+    starts, places, shape = [*c.ints("ngram_counts"), len(pool)], c.ints("ngram_indexes"), b.type_of(x).shape
     if len(shape) not in (1, 2):
         raise c.fail(f"input has rank {len(shape)}, wanted 1 or 2")
-    x = c.cast(b.reshape(c.x(), (1, shape[0])) if len(shape) == 1 else c.x(), i64)
+    x = b.reshape(x, (1, shape[0])) if len(shape) == 1 else x
     first, counted = 0, []
     for size, (start, end) in enumerate(itertools.pairwise(starts), 1):
         grams = np.array(pool[start:end], np.int64).reshape(-1, size)
