@@ -63,7 +63,8 @@ def first(
 
 
 def _typed(model: ModelProto, found: Sequence[Value]) -> tuple[Value, ...] | None:
-    """The answer, when its tensors have the element types that the model declares."""
+    """The answer, when its tensors have the element types that the model declares, or are floats of another
+    width: an evaluator may compute f64 in f32."""
     if len(found) != len(model.graph.output):
         return None
     outputs = []
@@ -73,6 +74,8 @@ def _typed(model: ModelProto, found: Sequence[Value]) -> tuple[Value, ...] | Non
                 return None
             y = np.asarray(y)
             wanted = onnx.helper.tensor_dtype_to_np_dtype(o.type.tensor_type.elem_type)
+            if y.dtype.kind == wanted.kind == "f":
+                y = y.astype(wanted)
             if y.dtype != wanted and not (wanted.kind == "O" and y.dtype.kind in "OSU"):
                 return None
         outputs.append(y)
