@@ -257,3 +257,18 @@ kernel @iota(n: dim in 0..*, x: f32[n]) -> (y: i32[n, 16], z: f32[n, 16]) {
     z[i, j] = [4*j + i]: f32 + x[i]
   } }
 }""", {"n": 7})
+
+for _width in (4, 8, 12, 16, 24, 32, 64):  # LLVM has an instruction for some of these
+    _tree(f"sum-of-{_width}-products-of-bytes", f"""
+kernel @dots(n: dim in 0..*, x: u8[n, {_width}], z: i8[n, {_width}]) -> (y: i32[n]) {{
+  group g in n {{
+    register acc: i32[]
+    block {{
+      register p: i32[{_width}]
+      vector k in {_width} {{ p[k] = 0: i32 }}
+      vector k in {_width} {{ p[k] add= cast:i32(x[g, k]) * cast:i32(z[g, k]) }}
+      acc[] = sum k in {_width} {{ p[k] }}
+    }}
+    y[g] = acc[]
+  }}
+}}""", {"n": 3})
