@@ -363,11 +363,9 @@ def counted(c: Call, count: Dim, states: Sequence[Ref], step: Step) -> tuple[lis
         going = region.add_input(b.store.new_value(), TensorType(bool_, ()), "")
         inner = [region.add_input(b.store.new_value(), b.type_of(s), "") for s in states]
         after, added = step(region, k, inner)
-        for i, (s, t) in enumerate(zip(states, after, strict=True)):
-            if b.type_of(s) != region.type_of(t):
-                raise c.unsupported(
-                    f"state {i} is {b.type_of(s)} before and {region.type_of(t)} behind the body"
-                )
+        after = [
+            _held(c, region, i, b.type_of(s), t) for i, (s, t) in enumerate(zip(states, after, strict=True))
+        ]
         own = _inner_symbols(region, before)
         types = [_scanned(c, region.type_of(r), count, own) for r in added]
         graph = closed(region, "body", [going, *after, *added])
@@ -379,6 +377,17 @@ def counted(c: Call, count: Dim, states: Sequence[Ref], step: Step) -> tuple[lis
         (graph,),
     )
     return list(found[: len(states)]), list(found[len(states) :])
+
+
+def _held(c: Call, region: GraphBuilder, i: int, t: TensorType, ref: Ref) -> Ref:
+    """State i behind the body, whose type must be what it is before."""
+    own = region.type_of(ref)
+    if (own.dtype, own.rank) != (t.dtype, t.rank):
+        raise c.unsupported(f"state {i} is {t} before and {own} behind the body")
+    for axis, (d, e) in enumerate(zip(t.shape, own.shape, strict=True)):
+        c.engine.same(f"axis {axis} of state {i} before and behind the body", d, e)
+    region.flush_checks()
+    return region.reshape(ref, t.shape)
 
 
 def at(b: GraphBuilder, x: Ref, k: Dim | Ref, axis: int = 0) -> Ref:

@@ -143,7 +143,7 @@ def _split_sizes(c: Call, extent: Dim, n: int) -> list[Dim]:
     if c.given("split"):
         return [to_dim(v) for v in c.ints("split")]
     if c.has(1):
-        return list(c.builder.dims_of(c.x(1), "the sizes of a Split"))
+        return list(c.builder.dims_of(c.sized_like(c.x(1), n), "the sizes of a Split"))
     if c.given("num_outputs") and c.integer("num_outputs") != n:
         raise c.fail(f"num_outputs is {c.integer('num_outputs')}, the node has {n} outputs")
     if not c.given("num_outputs") and n > 1:
