@@ -72,7 +72,7 @@ def _conv_blocker(g: Editor, n: Node, x: Quantised, w: Quantised) -> str | None:
         return "the zero point of the input is computed at run time"
     if w.axis not in (-1, 0):
         return f"the weight has scales along axis {w.axis}"
-    if bool(_signed(g, w)[1].any()):
+    if bool(_signed(g, w)[1].any()) and not n.output.type.shape[1].is_const:
         return "the weight has a zero point"
     return None
 
@@ -152,7 +152,7 @@ def _integer_conv(g: Editor, n: Node) -> Ref | None:
     x, w = (source(g, r) for r in n.inputs[:2])
     if x is None or w is None or n.attr("channels_last", False) or blocker(g, n) is not None:
         return None
-    weight, _ = _signed(g, w)
+    weight, own = _signed(g, w)
     left, zero = _unsigned(g, x)
     assert isinstance(zero, int)
     total = -zero * weight.astype(np.int32).sum(axis=tuple(range(1, weight.ndim)), dtype=np.int32)
@@ -164,6 +164,8 @@ def _integer_conv(g: Editor, n: Node) -> Ref | None:
     if total.any():
         parts.append(g.constant(total.astype(np.int32), "correction"))
     acc = g.emit("conv", parts, {**n.attrs, "origin": zero})
+    if own.any():
+        acc = g.emit("sub", (acc, _window_sums(g, n, left, zero, weight, own)))
     y = g.emit("dequantize", (acc, scale), {"axis": 1 if g.type_of(scale).rank else -1})
     y = _of_type(g, y, n)
     if not bias or whole is not None:
@@ -171,6 +173,26 @@ def _integer_conv(g: Editor, n: Node) -> Ref | None:
     rank = n.output.type.rank
     shape = (*g.shape(bias), *(to_dim(1) for _ in range(rank - 2)))
     return g.emit("add", (y, g.emit("reshape", (bias,), {"shape": shape})))
+
+
+def _window_sums(g: Editor, n: Node, x: Ref, zero: int, weight: Array, own: Array) -> Ref:
+    """The weight's zero points times the sums of x - zero over each window and group of channels."""
+    group = int(n.attr("group"))
+    ones = np.ones((group, *weight.shape[1:]), np.int8)
+    parts = [x, g.constant(ones, "ones")]
+    if zero:
+        count = int(np.prod(weight.shape[1:]))
+        parts.append(g.constant(np.full(group, -zero * count, np.int32), "correction"))
+    sums = g.emit("conv", parts, {**n.attrs, "origin": zero})
+    batch, _, *spatial = g.shape(sums)
+    channels = weight.shape[0]
+    if group > 1:
+        each = to_dim(channels // group)
+        sums = g.emit("reshape", (sums,), {"shape": (batch, to_dim(group), to_dim(1), *spatial)})
+        sums = g.emit("broadcast_to", (sums,), {"shape": (batch, to_dim(group), each, *spatial)})
+        sums = g.emit("reshape", (sums,), {"shape": (batch, to_dim(channels), *spatial)})
+    zeros = np.broadcast_to(own.astype(np.int32), (channels,))
+    return g.emit("mul", (sums, g.constant(zeros.reshape(channels, *(1 for _ in spatial)).copy(), "zeros")))
 
 
 def _integer_bias(g: Editor, bias: Ref, scale: Ref, channels: int) -> Array | None:
@@ -417,6 +439,8 @@ def regions(module: Module) -> tuple[Region, ...]:
                 found.append(Region(n.origin, n.op))
             elif n.op in ("conv", "matmul") and any(source(g, r) for r in n.inputs[:2]):
                 found.append(Region(n.origin, n.op, blocker(g, n) or ""))
+            elif n.op == "conv_transpose" and any(source(g, r) for r in n.inputs[:2]):
+                found.append(Region(n.origin, n.op, "conv_transpose has no integer form"))
 
     edit_module(module, look)
     return tuple(found)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from smelt.core.dim import Dim, ceildiv, dmax, to_dim
-from smelt.core.dtype import i32
 from smelt.core.ir.graph import Ref
 from smelt.importer.call import Build, Call, OnnxOp
 
@@ -104,18 +103,6 @@ def conv_of(c: Call, x: Ref, w: Ref, bias: Ref = "", weight: int = 1) -> Ref:
     if group < 1:
         raise c.fail(f"group is {group}, wanted at least 1")
     return c.emit("conv", x, w, bias, group=group, **attrs)
-
-
-def _conv_integer(c: Call) -> Ref:
-    x, w = c.cast(c.x(0), i32), c.cast(c.x(1), i32)
-    if c.has(2):
-        x = c.emit("sub", x, c.builder.reshape(c.cast(c.x(2), i32), ()))
-    if c.has(3):
-        zero = c.cast(c.x(3), i32)
-        per_channel = c.type(3).rank == 1 and c.shape(3)[0].const_or_none != 1
-        shape: tuple[Dim | int, ...] = (c.shape(1)[0], *(1,) * (c.type(1).rank - 1)) if per_channel else ()
-        w = c.emit("sub", w, c.builder.reshape(zero, shape))
-    return conv_of(c, x, w)
 
 
 def _conv_transpose(c: Call) -> Ref:
@@ -218,7 +205,6 @@ def _global_lp(c: Call) -> Ref:
 
 ROWS: tuple[OnnxOp, ...] = (
     OnnxOp("Conv", 1, _conv),
-    OnnxOp("ConvInteger", 10, _conv_integer),
     OnnxOp("ConvTranspose", 1, _conv_transpose),
     OnnxOp("MaxPool", 1, _pool("max_pool")),
     OnnxOp("AveragePool", 1, _pool("average_pool")),

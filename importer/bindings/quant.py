@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import onnx
 
 from smelt.core.dim import Dim, ceildiv, to_dim
-from smelt.core.dtype import DType, f32, i32, u8
+from smelt.core.dtype import DType, f32, i8, i32, u8
 from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.contrib import MS
 from smelt.importer.bindings.conv import conv_of
@@ -67,7 +70,14 @@ def _along(c: Call) -> int:
 
 
 def _dequantize(c: Call) -> Ref:
-    """(x - zero) * scale."""
+    """(x - zero) * scale, as output_dtype where that is given."""
+    y = _dequantized(c)
+    if not c.integer("output_dtype", 0):
+        return y
+    return c.cast(y, dtype_of(c.integer("output_dtype"), "attribute 'output_dtype'", c.engine.node))
+
+
+def _dequantized(c: Call) -> Ref:
     if c.type(0).dtype.coded or c.type(1).dtype.coded:
         return _decoded(c)
     if _is_blocked(c):
@@ -117,15 +127,27 @@ def _quantize(c: Call) -> Ref:
     if not to.is_int:
         raise c.fail(f"cannot quantize to {to}")
     if not _is_blocked(c):
-        x = c.x(0) if c.type(0).dtype.is_float else c.cast(c.x(0), f32)
         zero = _parameter(c, c.optional(2))
-        return c.emit("quantize", x, _parameter(c, c.x(1)), zero, axis=_along(c), to=to)
+        x, scale = _divided(c)
+        return c.emit("quantize", x, scale, zero, axis=_along(c), to=to)
     y = c.emit("div", c.cast(c.x(0), f32), _spread(c, c.cast(c.x(1), f32)))
     y = c.emit("round", y)
     if c.has(2):
         y = c.emit("add", y, _spread(c, c.cast(c.x(2), f32)))
     info = np.iinfo(to.numpy)
     return c.cast(c.emit("clip", y, c.scalar(info.min, y), c.scalar(info.max, y)), to)
+
+
+def _divided(c: Call) -> tuple[Ref, Ref]:
+    """x and its scale; or their quotient and 1, where it is to be rounded to the type `precision`."""
+    x = c.x(0) if c.type(0).dtype.is_float else c.cast(c.x(0), f32)
+    if c.integer("precision", 0) in (0, onnx.TensorProto.FLOAT):
+        return x, _parameter(c, c.x(1))
+    to = dtype_of(c.integer("precision"), "attribute 'precision'", c.engine.node)
+    y = c.cast(c.emit("div", c.cast(x, to), c.cast(_spread(c, c.x(1)), to)), f32)
+    along = _along(c)
+    one = c.scalar(1, y)
+    return y, one if along < 0 else c.builder.broadcast_to(one, (c.shape(0)[along],))
 
 
 # ---------------------------------------------------------------- ops on quantised tensors
@@ -188,10 +210,72 @@ def byte_range(b: GraphBuilder, x: Ref) -> tuple[Ref, Ref, Ref]:
     return b.emit("quantize", [x, scale, origin], {"axis": -1, "to": u8}), scale, origin
 
 
+# ---------------------------------------------------------------- convolution of bytes
+
+
+def _conv_integer(c: Call) -> Ref:
+    """The sum of (x - its zero) (w - its zero) over a window, in i32; what lies outside of x adds nothing.
+
+    = conv(x, w) - x's zero * conv(1, sums of w - w's zero over channels) - w's zero * conv(x, 1)
+    """
+    b = c.builder
+    group, channels, rank = c.integer("group", 1), c.shape(1)[0], c.type(0).rank
+    if any(c.type(i).dtype not in (i8, u8) for i in (0, 1)) or group < 1:
+        raise c.fail(f"inputs are {c.type(0)} and {c.type(1)} in {group} groups, wanted i8 or u8")
+    one: tuple[Dim | int, ...] = (1,) * (rank - 1)
+    x, zero = c.x(0), c.cast(b.reshape(c.x(2), ()), i32) if c.has(2) else ""
+    w, own = c.x(1), c.cast(c.x(3), i32) if c.has(3) else ""
+    if c.type(0).dtype == i8:  # u8 times i8 is what machines multiply
+        x = c.emit("bit_xor", b.cast(x, u8), b.constant(np.array(128, np.uint8)))
+        zero = c.emit("add", zero, c.scalar(128, zero)) if zero else b.constant(np.array(128, np.int32))
+    known = b.constant_of(w)
+    if known is not None and known.dtype == np.uint8:
+        w = b.constant((known.astype(np.int16) - 128).astype(np.int8))
+        own = c.emit("sub", own, c.scalar(128, own)) if own else b.constant(np.array(-128, np.int32))
+    if own:
+        whole = all(d.const_or_none == 1 for d in b.type_of(own).shape)
+        own = b.reshape(own, () if whole else (channels, *one))
+    y = conv_of(c, x, w)
+    sums = c.emit("reduce_sum", _less(c, c.cast(w, i32), own), axes=(1,), keepdims=True)
+    if zero:
+        image = b.broadcast_to(b.constant(np.ones((), np.int32)), (1, 1, *c.shape(0)[2:]))
+        weight = c.emit("mul", sums, zero)
+        y = c.emit("sub", y, conv_of(replace(c, attributes=_without_group(c)), image, weight))
+    if own:
+        y = c.emit("sub", y, _window_sums(c, x, own, group))
+    return y
+
+
+def _less(c: Call, x: Ref, y: Ref) -> Ref:
+    return c.emit("sub", x, y) if y else x
+
+
+def _without_group(c: Call) -> dict[str, onnx.AttributeProto]:
+    return {name: a for name, a in c.attributes.items() if name != "group"}
+
+
+def _window_sums(c: Call, x: Ref, own: Ref, group: int) -> Ref:
+    """The weight's zero points, [] or [M, 1, ..], times the sums of x over each window and group."""
+    b, (channels, per_group, *kernel) = c.builder, c.shape(1)
+    dtype = i8 if b.type_of(x).dtype == u8 else u8
+    ones = b.broadcast_to(b.constant(np.ones((), dtype.numpy)), (group, per_group, *kernel))
+    sums = conv_of(c, x, ones)
+    batch, _, *spatial = b.type_of(sums).shape
+    own = b.reshape(own, (1, *b.type_of(own).shape[:-1])) if b.type_of(own).rank else own
+    if group > 1:
+        c.engine.divides("groups and filters", to_dim(group), channels)
+        wide = b.broadcast_to(
+            b.reshape(sums, (batch, group, 1, *spatial)), (batch, group, channels // group, *spatial)
+        )
+        sums = b.reshape(wide, (batch, channels, *spatial))
+    return c.emit("mul", sums, own)
+
+
 ROWS: tuple[OnnxOp, ...] = (
     *(OnnxOp("DequantizeLinear", since, _dequantize, domain) for since, domain in ((10, ""), (1, MS))),
     *(OnnxOp("QuantizeLinear", since, _quantize, domain) for since, domain in ((10, ""), (1, MS))),
     OnnxOp("DynamicQuantizeLinear", 11, dynamic_quantize),
     OnnxOp("QLinearMatMul", 10, _q_linear_matmul),
+    OnnxOp("ConvInteger", 10, _conv_integer),
     OnnxOp("QLinearConv", 10, q_linear_conv),
 )
