@@ -58,34 +58,72 @@ def _standard() -> dict[str, Form]:
     return found | {
         "DequantizeLinear half": std("DequantizeLinear", x("B S", "i8"), k(0.1, "f16"), k(3, "i8"), **half),
         "DequantizeLinear half blocks": std(
-            "DequantizeLinear", w("6 32", "u4"), w("6 2", "f16", make=positive), w("6 2", "u4"), axis=1,
-            block_size=16, **half,
+            "DequantizeLinear",
+            w("6 32", "u4"),
+            w("6 2", "f16", make=positive),
+            w("6 2", "u4"),
+            axis=1,
+            block_size=16,
+            **half,
         ),
         "DequantizeLinear output type": std(
             "DequantizeLinear", x("B S", "i8"), k(0.1), k(3, "i8"), version=23, output_dtype=10, **half
         ),
-        "DequantizeLinear negative axis": std("DequantizeLinear", x("B S 3", "i8"), k([0.1, 0.2, 0.3]), axis=-1),
-        "QuantizeLinear half": std("QuantizeLinear", x("B S", "f16"), k(0.1, "f16"), k(3, "u8"), types=("u8",), steps=1),
+        "DequantizeLinear negative axis": std(
+            "DequantizeLinear", x("B S 3", "i8"), k([0.1, 0.2, 0.3]), axis=-1
+        ),
+        "QuantizeLinear half": std(
+            "QuantizeLinear", x("B S", "f16"), k(0.1, "f16"), k(3, "u8"), types=("u8",), steps=1
+        ),
         "QuantizeLinear precision": std(
             "QuantizeLinear", x("B S"), k(0.1), k(3, "u8"), version=23, precision=1, types=("u8",)
         ),
-        "QuantizeLinear one per axis": std("QuantizeLinear", x("B 1 S"), k([0.1]), k([3], "u8"), types=("u8",)),
+        "QuantizeLinear one per axis": std(
+            "QuantizeLinear", x("B 1 S"), k([0.1]), k([3], "u8"), types=("u8",)
+        ),
         "DequantizeLinear rank 0": std("DequantizeLinear", x("", "u8"), k(0.1), k(3, "u8")),
-        "DequantizeLinear rank 1": std("DequantizeLinear", x("3", "u8"), k([0.1, 0.2, 0.3]), k([3, 2, 1], "u8"), axis=0),
+        "DequantizeLinear rank 1": std(
+            "DequantizeLinear", x("3", "u8"), k([0.1, 0.2, 0.3]), k([3, 2, 1], "u8"), axis=0
+        ),
         "ConvInteger": std("ConvInteger", x("B 3 S 9", "u8"), w("4 3 1 3", "i8"), types=("i32",)),
         "ConvInteger zeros": std(
-            "ConvInteger", x("B 3 7 S", "u8"), w("4 3 3 1", "u8"), x("", "u8"), w("", "u8"), types=("i32",),
-            pads=[1, 0, 1, 0], strides=[2, 1],
+            "ConvInteger",
+            x("B 3 7 S", "u8"),
+            w("4 3 3 1", "u8"),
+            x("", "u8"),
+            w("", "u8"),
+            types=("i32",),
+            pads=[1, 0, 1, 0],
+            strides=[2, 1],
         ),
         "ConvInteger per channel": std(
-            "ConvInteger", x("B 4 7 S", "u8"), w("6 2 3 1", "i8"), x("", "u8"), w("6", "i8"), types=("i32",),
-            pads=[1, 1, 1, 1], group=2,
+            "ConvInteger",
+            x("B 4 7 S", "u8"),
+            w("6 2 3 1", "i8"),
+            x("", "u8"),
+            w("6", "i8"),
+            types=("i32",),
+            pads=[1, 1, 1, 1],
+            group=2,
+            wanted=grouped_sums,
         ),
         "ConvInteger signed": std(
-            "ConvInteger", x("B 4 T", "i8"), w("4 1 2", "i8"), k(-3, "i8"), types=("i32",), pads=[1, 0], group=4
+            "ConvInteger",
+            x("B 4 T", "i8"),
+            w("4 1 2", "i8"),
+            k(-3, "i8"),
+            types=("i32",),
+            pads=[1, 0],
+            group=4,
         ),
         "ConvInteger weights at run time": std(
-            "ConvInteger", x("B 2 T", "u8"), x("3 2 2", "u8"), x("", "u8"), x("", "u8"), types=("i32",), pads=[0, 1]
+            "ConvInteger",
+            x("B 2 T", "u8"),
+            x("3 2 2", "u8"),
+            x("", "u8"),
+            x("", "u8"),
+            types=("i32",),
+            pads=[0, 1],
         ),
         "MatMulInteger": std("MatMulInteger", x("B S 6", "u8"), w("6 5", "i8"), types=("i32",)),
         "MatMulInteger zeros": std(
@@ -105,23 +143,62 @@ def _standard() -> dict[str, Form]:
             "DynamicQuantizeLinear", x(""), outputs=3, types=("u8", "f32", "u8"), steps=1
         ),
         "QLinearMatMul": std(
-            "QLinearMatMul", x("B S 6", "u8"), k(0.1), k(9, "u8"), x("B 6 T", "u8"), k(0.02), k(5, "u8"), k(0.3),
-            k(100, "u8"), types=("u8",), steps=1,
+            "QLinearMatMul",
+            x("B S 6", "u8"),
+            k(0.1),
+            k(9, "u8"),
+            x("B 6 T", "u8"),
+            k(0.02),
+            k(5, "u8"),
+            k(0.3),
+            k(100, "u8"),
+            types=("u8",),
+            steps=1,
         ),
         "QLinearMatMul half": std(
-            "QLinearMatMul", x("B S 6", "i8"), k(0.1), k(9, "i8"), w("6 5", "i8"), w("5", make=positive),
-            k([0] * 5, "i8"), k(0.3), k(10, "i8"), types=("i8",), steps=1,
+            "QLinearMatMul",
+            x("B S 6", "i8"),
+            k(0.1),
+            k(9, "i8"),
+            w("6 5", "i8"),
+            w("5", make=positive),
+            k([0] * 5, "i8"),
+            k(0.3),
+            k(10, "i8"),
+            types=("i8",),
+            steps=1,
         ),
         "QLinearConv": std(
-            "QLinearConv", x("B 3 S 9", "u8"), k(0.1), k(9, "u8"), w("4 3 1 3", "u8"), k(0.02), k(100, "u8"),
-            k(0.3), k(100, "u8"), types=("u8",), steps=1, pads=[0, 1, 0, 1],
+            "QLinearConv",
+            x("B 3 S 9", "u8"),
+            k(0.1),
+            k(9, "u8"),
+            w("4 3 1 3", "u8"),
+            k(0.02),
+            k(100, "u8"),
+            k(0.3),
+            k(100, "u8"),
+            types=("u8",),
+            steps=1,
+            pads=[0, 1, 0, 1],
         ),
         "QLinearConv bias": std(
-            "QLinearConv", x("B 4 S 9", "i8"), k(0.1), k(9, "i8"), w("4 1 3 3", "i8"), w("4", make=positive),
-            k([0] * 4, "i8"), k(0.3), k(10, "i8"), w("4", "i32", low=-999, high=999), types=("i8",), steps=1,
-            group=4, pads=[1] * 4,
+            "QLinearConv",
+            x("B 4 S 9", "i8"),
+            k(0.1),
+            k(9, "i8"),
+            w("4 1 3 3", "i8"),
+            w("4", make=positive),
+            k([0] * 4, "i8"),
+            k(0.3),
+            k(10, "i8"),
+            w("4", "i32", low=-999, high=999),
+            types=("i8",),
+            steps=1,
+            group=4,
+            pads=[1] * 4,
         ),
-    }  # fmt: skip
+    }
 
 
 def grouped_sums(a: Array, weight: Array, zero: Array, own: Array) -> list[Array]:
