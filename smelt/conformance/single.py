@@ -61,7 +61,7 @@ def operators() -> tuple[str, ...]:
 
 @cache
 def candidates(op: str) -> tuple[Shipped, ...]:
-    """Cases of one node of this operator (constants aside): small ones first, empty ones last."""
+    """Cases of one node of this operator (constants aside): first those with many inputs, then small ones."""
     found = [s for s in _by_op().get(op, ()) if node_of(s.model, op) is not None]
     if not found and op in OWN:
         found = [_own(op)]
@@ -102,11 +102,12 @@ def _by_op() -> dict[str, list[Shipped]]:
     return found
 
 
-def _cost(s: Shipped) -> tuple[bool, bool, bool, int, str]:
+def _cost(s: Shipped) -> tuple[bool, bool, bool, int, int, str]:
     sizes = [int(v.size) for inputs, _ in s.data[:1] for v in inputs if isinstance(v, np.ndarray)]
     plain = any(v.dtype == np.float32 for i, _ in s.data[:1] for v in i if isinstance(v, np.ndarray))
     tensors = all(isinstance(v, np.ndarray) for inputs, _ in s.data[:1] for v in inputs)
-    return (not tensors, 0 in sizes, not plain, sum(sizes), s.name)
+    rich = max(sum(map(bool, n.input)) for n in s.model.graph.node)
+    return (not tensors, 0 in sizes, not plain, -rich, sum(sizes), s.name)
 
 
 def _own(op: str) -> Shipped:
