@@ -273,6 +273,8 @@ class Graph:
         if results is None:
             return []
         wanted = [o for o in nodes[-1].output if o] if keep is None else list(keep)
+        if not all(isinstance(r[n], np.ndarray) for r in results for n in wanted):
+            return []  # nothing at all: what some kernels make of empty tensors
         made = [Value(n, tuple(r[n] for r in results), exact) for n in wanted]
         if not all(self.sane(v) for v in made):
             return []

@@ -159,13 +159,11 @@ def linear(g: Graph, x: Value) -> list[Value]:
         return []
     a, b = _pair(g, str(x.dtype)), _pair(g, str(x.dtype))
     op = g.pick(("QLinearAdd", "QLinearMul", "QLinearSigmoid", "QLinearLeakyRelu", "QLinearConcat",
-                 "QLinearAveragePool", "QLinearGlobalAveragePool", "QLinearSoftmax"))  # fmt: skip
+                 "QLinearAveragePool", "QLinearGlobalAveragePool"))  # fmt: skip
     if op in ("QLinearAdd", "QLinearMul"):
         return g.add(g.node(op, x, *a, x, *b, *_pair(g, str(x.dtype)), **MS))
     if op == "QLinearConcat":
         return g.add(g.node(op, *a, x, *b, x, *a, axis=g.number(0, x.rank - 1), **MS))
-    if op == "QLinearSoftmax":
-        return g.add(g.node(op, x, *a, *b, axis=x.rank - 1, opset=13, **MS))
     if op in ("QLinearAveragePool", "QLinearGlobalAveragePool"):
         if x.rank != 4 or min(min(e) for e in x.shape()) < 2:
             return []

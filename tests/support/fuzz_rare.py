@@ -261,7 +261,7 @@ def image(g: Graph, x: Value) -> list[Value]:
         flags = {"mode": g.pick(("avg", "max"))}
         if g.opset >= 16:
             flags["coordinate_transformation_mode"] = g.pick(("half_pixel", "output_half_pixel"))
-        size = {"output_height": 2, "output_width": 3, "sampling_ratio": g.number(0, 2), "spatial_scale": 0.5}
+        size = {"output_height": 2, "output_width": 3, "sampling_ratio": g.number(1, 2), "spatial_scale": 0.5}
         return g.add(g.node(op, x, rois, g.ints(0, 0), **size, **flags))
     if op == "Col2Im" and g.opset >= 18:
         a = g.constant(g.contents(np.dtype(np.float32), (1, 8, 9), True))

@@ -27,6 +27,9 @@ from fuzz_shrink import script, shrink
 from isolated import HANG, isolated
 from onnx import numpy_helper
 
+HALF = 2.0**-10
+"""The last bit of 16-bit floats."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -132,9 +135,10 @@ def unstable(found: Found, oracle: Any, feed: dict[str, Array], name: str, want:
         return False
     rng = np.random.default_rng(0)
     moved = 0.0
-    rounds = any("Quant" in n.op_type or n.op_type.startswith("Q") for n in walk(found.model.graph.node))
+    rounds = any(_quantises(n) for n in walk(found.model.graph.node))
+    least = HALF if _has_halves(found.model) else 0.0
     for _ in range(8 if rounds else 4):
-        near = {n: _nudged(rng, a) if n in found.loose else a for n, a in feed.items()}
+        near = {n: _nudged(rng, a, least) if n in found.loose else a for n, a in feed.items()}
         again = (session(_nudged_scales(rng, found.model)) if rounds else oracle).run([name], near)[0]
         if got.shape != want.shape and again.shape != want.shape:
             return True
@@ -147,15 +151,29 @@ def _nudged_scales(rng: np.random.Generator, model: onnx.ModelProto) -> onnx.Mod
     between two integers now and then, and either is right."""
     other = onnx.ModelProto()
     other.CopyFrom(model)
+    scales = {i for n in walk(model.graph.node) if _quantises(n) for i in n.input}
     for t in other.graph.initializer:
         a = numpy_helper.to_array(t)
-        if a.dtype == np.float32 and a.ndim <= 1:
+        if a.dtype == np.float32 and a.ndim <= 1 and t.name in scales:
             t.CopyFrom(numpy_helper.from_array(_nudged(rng, a), t.name))
     return other
 
 
-def _nudged(rng: np.random.Generator, a: Array) -> Array:
-    eps = float(np.finfo(a.dtype).eps)
+def _quantises(n: onnx.NodeProto) -> bool:
+    return "Quant" in n.op_type or n.op_type.startswith("Q")
+
+
+def _has_halves(model: onnx.ModelProto) -> bool:
+    """Whether floats of 16 bits occur: those that the fuzzer draws come from inputs and casts."""
+    half = onnx.TensorProto.FLOAT16
+    typed = [v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)]
+    casts = [n for n in walk(model.graph.node) if n.op_type in ("Cast", "CastLike")]
+    typed += [a.i for n in casts for a in n.attribute if a.name == "to"]
+    return half in typed or any(n.op_type == "CastLike" for n in casts)
+
+
+def _nudged(rng: np.random.Generator, a: Array, least: float = 0.0) -> Array:
+    eps = max(float(np.finfo(a.dtype).eps), least)
     return (a * (1 + eps * rng.uniform(-2, 2, a.shape))).astype(a.dtype)
 
 
