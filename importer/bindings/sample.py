@@ -233,33 +233,6 @@ def _tensor_scatter(c: Call) -> Ref:
     return c.emit("where", fresh, wide, c.x(0))
 
 
-def _det(c: Call) -> Ref:
-    """Expansion along the first row, for small matrices."""
-    b, shape = c.builder, c.shape(0)
-    if len(shape) < 2:
-        raise c.fail(f"input has rank {len(shape)}, wanted square matrices")
-    n = c.engine.same("rows and columns", shape[-2], shape[-1])
-    if not n.is_const or n.const > 4:
-        raise c.unsupported(f"the determinant of matrices of {n} rows", try_="matrices of up to 4")
-    rank = len(shape)
-
-    def element(row: int, column: int) -> Ref:
-        part = b.slice_axis(b.slice_axis(c.x(), rank - 2, row, row + 1), rank - 1, column, column + 1)
-        return b.reshape(part, shape[:-2])
-
-    def minor(row: int, columns: tuple[int, ...]) -> Ref:
-        if not columns:
-            return b.broadcast_to(c.scalar(1, c.x()), shape[:-2])
-        total = ""
-        for k, column in enumerate(columns):
-            rest = minor(row + 1, columns[:k] + columns[k + 1 :])
-            term = c.emit("mul", element(row, column), rest) if len(columns) > 1 else element(row, column)
-            total = term if not total else c.emit("sub" if k % 2 else "add", total, term)
-        return total
-
-    return minor(0, tuple(range(n.const)))
-
-
 def _causal_conv(c: Call) -> tuple[Ref, Ref]:
     """A depthwise convolution over the past state and the input; the new state is the last part of both."""
     b, shape = c.builder, c.shape(0)
@@ -364,7 +337,6 @@ ROWS: tuple[OnnxOp, ...] = (
     OnnxOp("Col2Im", 18, widened(_col2im, TRUTHS)),
     OnnxOp("MaxUnpool", 9, _max_unpool),
     OnnxOp("TensorScatter", 24, _tensor_scatter),
-    OnnxOp("Det", 11, _det),
     OnnxOp("CausalConvWithState", 27, _causal_conv),
     OnnxOp("MelWeightMatrix", 17, _mel),
 )
