@@ -24,7 +24,7 @@ FOLD_LIMIT = 4096
 """Elements: constants up to this size are folded here, because shapes may hang on them; the fold pass does
 the large ones."""
 
-UNFOLDED = ("from_dims", "dequantize")
+UNFOLDED = ("from_dims", "dequantize", "dequantize_blocks")
 """Ops that stay though their inputs are constants: a quantised weight may be used as it is."""
 
 

@@ -1,4 +1,4 @@
-"""Linear quantisation: floats to integers and back, with one scale or one per position of an axis."""
+"""Linear quantisation: floats to integers and back, with a scale per tensor, per position or per block."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from smelt.core.dim import ceildiv, to_dim
 from smelt.core.dtype import DType, f32, i8, i32, u8
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Call, Expr
@@ -133,6 +134,54 @@ def _ref_dequantize(
     return ((y.astype(scale.dtype) * _spread(scale, x.ndim, attrs)).astype(scale.dtype),)
 
 
+# ---------------------------------------------------------------- in blocks
+# attributes axis, block: neighbours along the axis that share a scale and a zero point
+
+
+def _infer_blocks(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    x, scale, zero = (*args, None)[:3]
+    assert x and scale
+    if not x.dtype.is_int or not scale.dtype.is_float:
+        raise c.fail(f"cannot dequantize {x.dtype} with a scale of {scale.dtype}")
+    axis, block = _axis(attrs), attrs["block"]
+    assert isinstance(block, int) and 0 <= axis < x.rank
+    for what, a in (("scale", scale), ("zero point", zero)):
+        if a is None:
+            continue
+        if a.rank != x.rank:
+            raise c.fail(f"the {what} has rank {a.rank}, the input {x.rank}")
+        for k, (own, extent) in enumerate(zip(a.shape, x.shape, strict=True)):
+            wanted = ceildiv(extent, to_dim(block)) if k == axis else extent
+            c.same(f"the {what} and axis {k}", own, wanted)
+    return (TensorType(scale.dtype, x.shape),)
+
+
+def _blocks(
+    t: Trace, i: DimIndex, attrs: Attrs, out: TensorType,
+    x: Operand, scale: Operand, zero: Operand | None = None,
+) -> Expr:  # fmt: skip
+    """(x - zero) * scale, those of the element's block"""
+    axis, block = _axis(attrs), attrs["block"]
+    assert isinstance(block, int)
+    at = (*i[:axis], i[axis] // block, *i[axis + 1 :])
+    y = cast(x[i], i32)
+    if zero is not None:
+        y = call("sub", y, cast(zero[at], i32))
+    return call("mul", cast(y, out.dtype), scale[at])
+
+
+def _ref_blocks(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
+    x, scale, zero = (*arrays, None)[:3]
+    assert x is not None and scale is not None
+    axis, block = _axis(attrs), attrs["block"]
+    assert isinstance(block, int)
+    at = np.arange(x.shape[axis]) // block
+    y = x.astype(np.int32)
+    if zero is not None:
+        y = y - zero.astype(np.int32).take(at, axis)
+    return ((y.astype(scale.dtype) * scale.take(at, axis)).astype(scale.dtype),)
+
+
 # ---------------------------------------------------------------- product
 
 
@@ -243,6 +292,18 @@ ROWS: tuple[Op, ...] = (
             Case(("i32[N]", np.array(_SCALE)), attrs={"axis": -1}, low=-9999, high=9999),
         ),
         compute=_dequantize,
+    ),
+    Op(
+        "dequantize_blocks",
+        "x scale zero?",
+        _infer_blocks,
+        _ref_blocks,
+        (
+            Case(("u8[3, 9, N]", "f32[3, 3, N]", "u8[3, 3, N]"), attrs={"axis": 1, "block": 4}, high=200),
+            Case(("i8[N, 8]", "f32[N, 2]"), attrs={"axis": 1, "block": 4}, low=-100, high=100),
+            Case(("i32[5, N]", "f32[2, N]"), attrs={"axis": 0, "block": 3}, low=-100, high=100),
+        ),
+        compute=_blocks,
     ),
     Op(
         "matmul_integer",

@@ -19,6 +19,7 @@ import numpy as np
 from smelt.core.dim import to_dim
 from smelt.core.dtype import f32, i8, i32, u8
 from smelt.core.ir.graph import Module, Node, Ref
+from smelt.core.passes import blocks
 from smelt.core.passes.constants import ints_of
 from smelt.core.passes.context import Context
 from smelt.core.passes.editor import Array, Editor, edit_module
@@ -49,7 +50,7 @@ def source(g: Editor, ref: Ref) -> Quantised | None:
 
 def quantize(module: Module, ctx: Context) -> Module:
     """The module with integer convolutions and products where both operands are quantised."""
-    return edit_module(module, lambda g: void(run_rules(g, RULES)))
+    return edit_module(module, lambda g: void(run_rules(g, (*RULES, *blocks.BLOCK_RULES))))
 
 
 # ---------------------------------------------------------------- what is in the way
@@ -432,11 +433,13 @@ def regions(module: Module) -> tuple[Region, ...]:
     found: list[Region] = []
 
     def look(g: Editor) -> None:
-        run_rules(g, [_quantize_again, _move_bytes, _concat_bytes])
+        run_rules(g, [_quantize_again, _move_bytes, _concat_bytes, *blocks.MOVES])
         for key in g.in_order():
             n = g.nodes[key]
             if n.op == "matmul_integer":
                 found.append(Region(n.origin, n.op))
+            elif n.op == "matmul" and g.made_by(n.inputs[1], "dequantize_blocks"):
+                found.append(Region(n.origin, "matmul_nbits", blocks.blocker(g, n) or ""))
             elif n.op in ("conv", "matmul") and any(source(g, r) for r in n.inputs[:2]):
                 found.append(Region(n.origin, n.op, blocker(g, n) or ""))
             elif n.op == "conv_transpose" and any(source(g, r) for r in n.inputs[:2]):
@@ -449,4 +452,6 @@ def regions(module: Module) -> tuple[Region, ...]:
 def summary(found: Sequence[Region]) -> Mapping[str, object]:
     """How many regions became integer kernels, and the others by name and reason."""
     left = {r.node: r.reason for r in found if r.reason}
-    return {"integer": len(found) - len(left), "float": left}
+    packed = sum(r.op == "matmul_nbits" and not r.reason for r in found)
+    whole = len(found) - sum(bool(r.reason) for r in found) - packed
+    return {"integer": whole, "float": left} | ({"packed": packed} if packed else {})

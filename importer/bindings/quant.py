@@ -77,15 +77,27 @@ def _dequantize(c: Call) -> Ref:
     return c.cast(y, dtype_of(c.integer("output_dtype"), "attribute 'output_dtype'", c.engine.node))
 
 
+def _whole(c: Call, i: int) -> Ref:
+    """Input i, or ''; constant codes of integers as the bytes that they stand for."""
+    x = c.optional(i)
+    if not x or c.type(i).dtype.name not in WHOLE:
+        return x
+    known = c.builder.constant_of(x)
+    if known is None:
+        return x
+    return c.builder.constant(known.astype(np.int8 if c.type(i).dtype.name[0] == "i" else np.uint8))
+
+
 def _dequantized(c: Call) -> Ref:
+    c = replace(c, inputs=(_whole(c, 0), c.x(1), _whole(c, 2)))
     if c.type(0).dtype.coded or c.type(1).dtype.coded:
         return _decoded(c)
     if _is_blocked(c):
-        scale = c.x(1)
-        x = c.cast(c.x(0), i32)
-        if c.has(2):
-            x = c.emit("sub", x, _spread(c, c.cast(c.x(2), i32)))
-        return c.emit("mul", c.cast(x, c.builder.type_of(scale).dtype), _spread(c, scale))
+        axis, block = c.axis(c.integer("axis", 1), c.type(0).rank), c.integer("block_size")
+        if block < 1 or c.type(1).rank != c.type(0).rank:
+            found = f"scale has rank {c.type(1).rank}, the input {c.type(0).rank}"
+            raise c.fail(f"{found}, and block_size is {block}")
+        return c.emit("dequantize_blocks", c.x(0), c.x(1), c.optional(2), axis=axis, block=block)
     zero = _parameter(c, c.optional(2))
     return c.emit("dequantize", c.x(0), _parameter(c, c.x(1)), zero, axis=_along(c))
 

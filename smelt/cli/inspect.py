@@ -122,11 +122,13 @@ def quantised_text(bundle: Bundle) -> list[str]:
     """How many quantised convolutions and products became integer kernels, and why the others did not;
     nothing for a model without any."""
     found = bundle.manifest.get("quantised") or {}
-    left = found.get("float", {})
-    total = found.get("integer", 0) + len(left)
+    left, packed = found.get("float", {}), found.get("packed", 0)
+    total = found.get("integer", 0) + packed + len(left)
     if not total:
         return []
     lines = [f"quantised: {found['integer']} of {total} convolutions and products are integer kernels"]
+    if packed:
+        lines.append(f"  {packed} read weights packed in blocks")
     return ["\n".join(lines + [f"  {node}: {reason}" for node, reason in left.items()])]
 
 

@@ -36,6 +36,10 @@ class Net:
         parts = [self.const(a) for a in (w, scale, zero)]
         return self.op("DequantizeLinear", *parts, axis=axis)
 
+    def blocks(self, w: Array, scale: Array, zero: Array | None, axis: int, size: int) -> str:
+        parts = [self.const(a) for a in (w, scale, zero) if a is not None]
+        return self.op("DequantizeLinear", *parts, axis=axis, block_size=size)
+
     def model(self, result: str, **inputs: list[int | str]) -> onnx.ModelProto:
         f32 = onnx.TensorProto.FLOAT
         g = helper.make_graph(

@@ -1,0 +1,152 @@
+"""Weights in blocks: packed, dequantised in products and behind lookups, as ONNX Runtime computes them."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from qdq_models import Net
+
+from smelt.core.ir.graph import Module
+from smelt.core.ir.interp_graph import run_module
+from smelt.core.ir.verify import verify
+from smelt.core.machine import Machine
+from smelt.core.ops import OPS
+from smelt.core.passes.context import Context
+from smelt.core.passes.manager import run_pipeline
+from smelt.core.passes.pipeline import PIPELINE
+from smelt.core.passes.quantize import regions, summary
+from smelt.driver import Request, compile_here
+from smelt.importer import import_model
+from smelt.session import load
+
+Array = np.ndarray[Any, Any]
+CONTEXT = Context(Machine("test", 512, 32, dot4=True))
+UPTO = next(i for i, p in enumerate(PIPELINE) if p.name == "fuse")
+KINDS = {
+    "i4": (ml_dtypes.int4, -8, 8), "u4": (ml_dtypes.uint4, 0, 16), "i8": (np.int8, -128, 128),
+    "u8": (np.uint8, 0, 256), "small i8": (np.int8, -2, 2), "small u8": (np.uint8, 0, 4),
+    "i16": (np.int16, -999, 999),
+}  # fmt: skip
+
+
+def weight(net: Net, kind: str, shape: tuple[int, int], axis: int, size: int, zeros: bool) -> str:
+    """A weight in blocks of `size` along the axis."""
+    rng = np.random.default_rng(shape[0])
+    dtype, low, high = KINDS[kind]
+    blocks = tuple(-(-n // size) if a == axis else n for a, n in enumerate(shape))
+    scale = rng.uniform(0.01, 0.03, blocks).astype(np.float32)
+    zero = rng.integers(low, high, blocks).astype(dtype) if zeros else None
+    return net.blocks(rng.integers(low, high, shape).astype(dtype), scale, zero, axis, size)
+
+
+def finished(net: Net, result: str, **inputs: list[int | str]) -> onnx.ModelProto:
+    model = net.model(result, **inputs)
+    model.opset_import[0].version = 21
+    model.ir_version = 10
+    return model
+
+
+def optimised(model: onnx.ModelProto) -> Module:
+    module = run_pipeline(import_model(model), PIPELINE[:UPTO], CONTEXT)
+    verify(module)
+    return module
+
+
+def reference(model: onnx.ModelProto, feeds: dict[str, Array]) -> Array:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    (y,) = session.run(None, feeds)
+    return np.asarray(y)
+
+
+def native(model: onnx.ModelProto, feeds: dict[str, Array]) -> Array:
+    with tempfile.TemporaryDirectory(prefix="smelt-blocks-") as folder:
+        source = Path(folder) / "model.onnx"
+        source.write_bytes(model.SerializeToString())
+        bundle = compile_here(Request(str(source), "host", output=str(Path(folder) / "out"), runner=False))
+        session = load(bundle, threads=1)
+    return np.asarray(session.run(None, feeds)[0])
+
+
+def product(
+    kind: str, zeros: bool = True, turned: bool = False, size: int = 16, depth: int = 64
+) -> onnx.ModelProto:
+    net = Net()
+    shape, axis = ((24, depth), 1) if turned else ((depth, 24), 0)
+    w = weight(net, kind, shape, axis, size, zeros)
+    y = net.op("MatMul", "x", net.op("Transpose", w, perm=[1, 0]) if turned else w)
+    return finished(net, y, x=["n", "m", depth])
+
+
+FORMS = {
+    **{
+        f"{kind}, {'zeros' if z else 'no zeros'}{', turned' if t else ''}": product(kind, z, t)
+        for kind in KINDS
+        if kind != "i16"
+        for z in (False, True)
+        for t in (False, True)
+    },
+    "larger blocks": product("i4", size=32, depth=128),
+    "a last block that is short": product("u4", depth=75),
+    "one block": product("u4", size=64),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_product(name: str) -> None:
+    model = FORMS[name]
+    depth = model.graph.input[0].type.tensor_type.shape.dim[2].dim_value
+    module = optimised(model)
+    assert [n.op for n in module.main.nodes] == ["matmul_nbits"]
+    assert summary(regions(import_model(model))) == {"integer": 0, "float": {}, "packed": 1}
+    wide = 8 if name.startswith(("i8", "u8")) else 2 if name.startswith("small") else 4
+    assert module.main.nodes[0].attrs["bits"] == wide
+    for n, m in ((2, 3), (1, 1)):
+        feeds = {"x": np.random.default_rng(n).standard_normal((n, m, depth)).astype(np.float32)}
+        want = reference(model, feeds)
+        np.testing.assert_allclose(run_module(module, feeds, OPS)[0], want, atol=2e-4 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("name", ["i4, zeros, turned", "u8, zeros", "small u8, no zeros"])
+def test_compiled_product(name: str) -> None:
+    model = FORMS[name]
+    feeds = {"x": np.random.default_rng(1).standard_normal((2, 5, 64)).astype(np.float32)}
+    want = reference(model, feeds)
+    np.testing.assert_allclose(native(model, feeds), want, atol=2e-4 * np.abs(want).max())
+
+
+def test_rows_are_gathered_first() -> None:
+    net = Net()
+    w = weight(net, "u4", (9, 32), 1, 16, True)
+    ids = net.op("Cast", "x", to=onnx.TensorProto.INT64)
+    model = finished(net, net.op("Gather", w, ids, axis=0), x=["n"])
+    module = optimised(model)
+    found = [n.op for n in module.main.nodes]
+    assert found.index("gather") < found.index("dequantize_blocks")
+    feeds = {"x": np.array([3, 0, 8, 3], np.float32)}
+    np.testing.assert_allclose(run_module(module, feeds, OPS)[0], reference(model, feeds), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "axis", "reason"),
+    [("i8", 1, "the blocks of the weight are not along what is summed"), ("i16", 0, "the weight is i16")],
+)
+def test_what_stays_float_says_why(kind: str, axis: int, reason: str) -> None:
+    net = Net()
+    model = finished(net, net.op("MatMul", "x", weight(net, kind, (32, 32), axis, 16, False)), x=["n", 32])
+    assert list(summary(regions(import_model(model)))["float"].values()) == [reason]  # type: ignore[attr-defined]
+    feeds = {"x": np.random.default_rng(0).standard_normal((3, 32)).astype(np.float32)}
+    want = reference(model, feeds)
+    np.testing.assert_allclose(
+        run_module(optimised(model), feeds, OPS)[0], want, atol=1e-5 * np.abs(want).max()
+    )
