@@ -137,9 +137,9 @@ def same(b: GraphBuilder, x: Ref, y: Ref) -> Ref:
 
 
 def lengths(b: GraphBuilder, chars: Ref) -> Ref:
-    """i64[*shape]: bytes of each string."""
+    """i64[*shape, 1]: bytes of each string."""
     there = b.cast(b.emit("not_equal", [chars, b.scalar(0, chars)]), i64)
-    return b.emit("reduce_sum", [there], {"axes": (b.type_of(there).rank - 1,), "keepdims": False})
+    return b.emit("reduce_sum", [there], {"axes": (b.type_of(there).rank - 1,), "keepdims": True})
 
 
 def rows(b: GraphBuilder, chars: Ref) -> Ref:

@@ -32,7 +32,7 @@ def _infer_concat(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[T
 def _concat(
     t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand, y: Operand, length: Operand
 ) -> Expr:
-    """x[.., k], and y[.., k - length] from the end of x's string on."""
+    """x[.., k], and y[.., k - length[.., 0]] from the end of x's string on."""
     *outer, k = i
 
     def at(a: Operand, last: Dim) -> DimIndex:
@@ -43,9 +43,7 @@ def _concat(
         other = y.guarded(at(y, k - first), (Bound(ZERO, k - first, y.shape[-1]),), const(0, u8))
         return call("or", x.guarded(at(x, k), (Bound(ZERO, k, x.shape[-1]),), const(0, u8)), other)
 
-    own = outer[len(outer) - length.rank :]
-    ends = length[tuple(ZERO if n == 1 else d for d, n in zip(own, length.shape, strict=True))]
-    return t.let(ends, 0, x.shape[-1], joined)
+    return t.let(length[at(length, ZERO)], 0, x.shape[-1], joined)
 
 
 def _ref_concat(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
@@ -56,7 +54,7 @@ def _ref_concat(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Te
     z = np.zeros((*outer, x.shape[-1] + y.shape[-1]), np.uint8)
     z[..., : x.shape[-1]] = x
     for at in np.ndindex(*outer):
-        n = int(np.broadcast_to(length, outer)[at])
+        n = int(np.broadcast_to(length[..., 0], outer)[at])
         z[at][n : n + y.shape[-1]] = y[at]
     return (z,)
 
@@ -365,12 +363,13 @@ ROWS: tuple[Op, ...] = (
         _infer_concat,
         _ref_concat,
         (
-            Case((_WORDS, chars(["1", "22", ""], 2), np.array([2, 0, 3]))),
-            Case((_WORDS, chars(["1"], 1), np.array([2, 0, 3]))),
-            Case((_WORDS[:1], _WORDS, np.array([2]))),
-            Case((_WORDS[0], _WORDS, np.array(2))),
+            Case((_WORDS, chars(["1", "22", ""], 2), np.array([[2], [0], [3]]))),
+            Case((_WORDS, chars(["1"], 1), np.array([[2], [0], [3]]))),
+            Case((_WORDS[:1], _WORDS, np.array([[2]]))),
+            Case((_WORDS[0], _WORDS, np.array([2]))),
         ),
         compute=_concat,
+        broadcasts=1,
     ),
     Op(
         "text_find",
