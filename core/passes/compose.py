@@ -25,9 +25,7 @@ class Composer:
 
     inline: the Const that a ref stands for, or None (small constants become part of the kernel)."""
 
-    def __init__(
-        self, nodes: Sequence[Node], type_of: TypeOf, inline: Callable[[Ref], Const | None]
-    ) -> None:
+    def __init__(self, nodes: Sequence[Node], type_of: TypeOf, inline: Callable[[Ref], Const | None]) -> None:
         self._makers = {v.name: (n, k) for n in nodes for k, v in enumerate(n.outputs)}
         self._type_of = type_of
         self._inline = inline
@@ -65,7 +63,8 @@ def inline_scalars(weights: Mapping[Ref, Weight]) -> Callable[[Ref], Const | Non
         w = weights.get(ref)
         if w is None or any(n != 1 for n in w.shape):
             return None
-        value = np.asarray(w.array()).reshape(()).item()
+        array = np.asarray(w.array()).reshape(())
+        value = (array.view(np.uint8) if w.dtype.coded else array).item()  # a code, not what it stands for
         return Const(float(value) if w.dtype.is_float else value, w.dtype)
 
     return inline
@@ -135,8 +134,7 @@ class Simplifier:
 
     def _guard(self, guard: tuple[Bound, ...], facts: Facts) -> tuple[Bound, ...]:
         return tuple(
-            Bound(self.dim(b.low, facts), self.dim(b.index, facts), self.dim(b.high, facts))
-            for b in guard
+            Bound(self.dim(b.low, facts), self.dim(b.index, facts), self.dim(b.high, facts)) for b in guard
         )
 
 

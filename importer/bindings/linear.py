@@ -147,7 +147,8 @@ def _pair(
         sizes[x] = c.engine.same(f"label '{x}'", da, db)
     left = _arranged(c, a, a_labels, batch, rows, inner)
     right = _arranged(c, b, b_labels, batch, inner, columns)
-    y = c.emit("matmul", left, right)
+    # 8-bit integers are multiplied into i32
+    y = c.cast(c.emit("matmul", left, right), c.builder.type_of(a).dtype)
     labels = [*batch, *rows, *columns]
     return c.builder.reshape(y, [sizes[x] for x in labels]), labels
 

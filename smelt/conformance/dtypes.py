@@ -66,8 +66,9 @@ COUPLED: dict[tuple[str, str], tuple[str, ...]] = {
 }
 # Where ONNX's evaluator computes f64 in f32, or with a constant that it holds as f32.
 COARSE = frozenset({"Erf", "Gelu", "HardSwish"})
-# Where ONNX's evaluator takes weights between 0 and 1 for integers: answered in f64 and cut off.
-CUT_OFF = frozenset({"GridSample"})
+# Where ONNX's evaluator takes weights between 0 and 1 for integers, or rounds what ONNX Runtime cuts off:
+# answered in f64 and cut off.
+CUT_OFF = frozenset({"GridSample", "Resize", "Upsample"})
 CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 """Operators with graphs inside, whose types a conversion of their own inputs would contradict."""
 
@@ -166,7 +167,9 @@ def _model(base: Shipped, op: str, variable: str, code: int) -> tuple[ModelProto
     feed = dict(feed_of(base))
     for tensor, formal in inside.items():
         if tensor in feed:
-            if op in CUT_OFF:  # an image that is no plane, so that no sample lies on an integer
+            if (
+                op in CUT_OFF and variable == "T1"
+            ):  # an image that is no plane, so that no sample lies on an integer
                 feed[tensor] = feed[tensor] * feed[tensor]
             feed[tensor] = _value(feed[tensor], to, (op, formal) in NOT_ZERO)
             if (op, formal) in ZERO and _kind(np.dtype(to)) == "float":
