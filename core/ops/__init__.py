@@ -9,6 +9,7 @@ from smelt.core.diag import SmeltError
 from smelt.core.ops import (
     cache,
     elementwise,
+    experts,
     generate,
     indexing,
     linear,
@@ -31,7 +32,7 @@ from smelt.core.ops.table import Op
 
 _ROOMS = (
     elementwise, reduce, linear, norm, window, movement, indexing, resize, generate, cache, nbits, quantized,
-    select, sample, random, pool_index, trees, text,
+    experts, select, sample, random, pool_index, trees, text,
     text_number,
 )  # fmt: skip
 _TABLE: dict[str, Op] = {op.name: op for room in _ROOMS for op in room.ROWS}

@@ -9,6 +9,7 @@ from smelt.core.diag import SmeltError
 from smelt.importer.bindings import (
     contrib,
     contrib_attention,
+    contrib_experts,
     contrib_image,
     contrib_other,
     contrib_product,
@@ -69,6 +70,7 @@ _FILES = (
     ml_trees,
     contrib,
     contrib_attention,
+    contrib_experts,
     contrib_image,
     contrib_product,
     contrib_qlinear,

@@ -50,7 +50,7 @@ def _matmul_nbits(c: Call) -> Ref:
     group = "" if _is_plain(c, block) else c.x(4)
     if group and not zero:
         zero = b.broadcast_to(b.constant(np.array(1 << (bits - 1), np.uint8)), (columns, blocks))
-    x = _activations(c, block) if _wants_bytes(c, bits, block) else c.x(0)
+    x = in_steps(c, c.x(0), block) if _wants_bytes(c, bits, block) else c.x(0)
     y = c.emit("matmul_nbits", x, packed, scale, zero, group, bits=bits, block=block)
     return c.emit("add", y, c.x(5)) if c.has(5) else y
 
@@ -64,12 +64,12 @@ def _wants_bytes(c: Call, bits: int, block: int) -> bool:
     return c.integer("accuracy_level", 0) == 4 and constant and whole and kernel and not c.has(4)
 
 
-def _activations(c: Call, block: int) -> Ref:
-    """Input 0 with each block of its rows rounded to 127 steps on either side of zero."""
-    b, dtype = c.builder, c.type(0).dtype
-    *rows, depth = c.shape(0)
+def in_steps(c: Call, x: Ref, block: int) -> Ref:
+    """x with each block of its rows rounded to 127 steps on either side of zero."""
+    b, dtype = c.builder, c.builder.type_of(x).dtype
+    *rows, depth = b.type_of(x).shape
     blocks = ceildiv(depth, to_dim(block))
-    x = c.cast(c.x(0), f32)
+    x = c.cast(x, f32)
     if blocks * block != depth:
         ends = [to_dim(0)] * len(rows)
         x = c.emit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -138,7 +139,89 @@ def decays(rng: np.random.Generator, shape: tuple[int, ...], sizes: Sizes) -> Ar
     return -np.abs(rng.standard_normal(shape))
 
 
-FORMS = {**_small(), **_states()}
+# ---------------------------------------------------------------- experts
+
+
+def _experts() -> dict[str, Form]:
+    sizes = ({"B": 2, "T": 3}, {"B": 1, "T": 1}, {"B": 1, "T": 9})
+    first, second = (w("4 12 8"), w("4 12")), (w("4 8 12"), w("4 8"))
+    data, router = x("B T 8"), x("B*T 4")
+
+    def moe(*given: In | None, **attrs: Any) -> Form:
+        return form("MoE", *given, sizes=sizes, atol=1e-4, **attrs)
+
+    found = {
+        f"MoE {name} {k} {normal}": moe(
+            data, router, *first, *second, activation_type=name, k=k, normalize_routing_weights=normal
+        )
+        for name in ("relu", "gelu", "silu", "identity")
+        for k, normal in ((1, 0), (2, 0), (2, 1), (4, 1))
+    }
+    both = (w("4 24 8"), w("4 24"))
+    gate = {"activation_type": "swiglu", "k": 2, "normalize_routing_weights": 1}
+    limits = {"swiglu_limit": 1.5, "activation_alpha": 1.7, "activation_beta": 1.0}
+    found |= {
+        "MoE rows": moe(x("T 8"), x("T 4"), *first, *second, k=2),
+        "MoE no bias": moe(data, router, first[0], None, second[0], k=2, activation_type="silu"),
+        "MoE pairs": moe(data, router, *both, *second, **gate, swiglu_fusion=1),
+        "MoE pairs, limit": moe(data, router, *both, *second, **gate, **limits, swiglu_fusion=1),
+        "MoE halves": moe(data, router, *both, *second, **gate, swiglu_fusion=2, wanted=halves),
+    }
+
+    def packed(bits: int, size: int, zeros: bool, fused: bool, **attrs: Any) -> Form:
+        rows, out, depth = (64 if fused else 32), 32, 32
+        n = (rows, depth), (out, 32)
+        given: list[In | None] = [x("B T 32"), x("B*T 4")]
+        for many, few_ in n:
+            blocks = few_ // size if size else 0
+            shape = f"4 {many} {blocks}" if size else f"4 {many}"
+            given += [w(f"4 {many} {few_ * bits // 8}", "u8"), w(shape, make=small), w(f"4 {many}")]
+        given += [None, None, None]
+        for many, few_ in n:
+            blocks = few_ // size if size else 0
+            packed_zeros = f"4 {many} {-(-blocks * bits // 8)}" if size else f"4 {many * bits // 8}"
+            given.append(w(packed_zeros, "u8") if zeros else None)
+        more = {"block_size": size} if size else {}
+        own = {"activation_type": "swiglu", "swiglu_fusion": 1} if fused else {"activation_type": "silu"}
+        return form(
+            "QMoE", *given, expert_weight_bits=bits, k=2, sizes=sizes, atol=2e-3, **more, **own, **attrs
+        )
+
+    shares = packed(4, 16, True, True)
+    given = [*shares.inputs, None, x("B*T 4", make=lambda rng, shape, z: rng.uniform(0.1, 1, shape))]
+    found["QMoE shares"] = replace(shares, inputs=given)
+    found["QMoE shares, normed"] = replace(
+        shares, inputs=given, attrs={**shares.attrs, "normalize_routing_weights": 1}
+    )
+    found["QMoE in bytes"] = packed(4, 32, True, True, accuracy_level=4)
+    return found | {
+        f"QMoE {bits} bits of {size}, zeros {zeros}, fused {fused}": packed(bits, size, zeros, fused)
+        for bits in (4, 8)
+        for size in (0, 16)
+        for zeros in (False, True)
+        for fused in (False, True)
+    }
+
+
+def small(rng: np.random.Generator, shape: tuple[int, ...], sizes: Sizes) -> Array:
+    """Scales."""
+    return rng.uniform(0.002, 0.02, shape)
+
+
+def halves(a: Array, router: Array, *given: Array) -> list[Array]:
+    """Two of four experts, gates and then values: ONNX Runtime has pairs alone on CPUs."""
+    (w1, b1, w2, b2), rows = given, a.reshape(-1, 8).astype(np.float64)
+    y = np.zeros_like(rows)
+    for t, row in enumerate(rows):
+        best = np.argsort(-router[t], kind="stable")[:2]
+        share = np.exp(router[t][best] - router[t][best].max())
+        for e, s in zip(best, share / share.sum(), strict=True):
+            gate, value = np.split(w1[e] @ row + b1[e], 2)
+            y[t] += s * (w2[e] @ (gate / (1 + np.exp(-gate)) * value) + b2[e])
+    return [y.reshape(a.shape).astype(np.float32)]
+
+
+FORMS = {**_small(), **_states(), **_experts()}
 
 
 @pytest.mark.parametrize("name", FORMS)
