@@ -162,15 +162,34 @@ def compare_arrays(
 def compare_values(
     name: str, got: Value, want: Value, rtol: float | None = None, atol: float | None = None
 ) -> list[OutputError]:
-    """The differences of an output that may be a sequence or nothing: one per array, and at least one."""
+    """The differences of an output that may be a list or nothing: one per array, and at least one."""
+    if _are_maps(got) and _are_maps(want) and [sorted(m) for m in got] == [sorted(m) for m in want]:
+        got, want = (np.array([[m[k] for k in sorted(m)] for m in maps], np.float32) for maps in (got, want))
     if isinstance(got, list) and isinstance(want, list) and len(got) == len(want) > 0:
         pairs = zip(got, want, strict=True)
         return [compare_arrays(f"{name}[{k}]", g, w, rtol, atol) for k, (g, w) in enumerate(pairs)]
     if isinstance(got, np.ndarray) and isinstance(want, np.ndarray):
+        if got.dtype == want.dtype == object and got.shape == want.shape:
+            return [_compare_strings(name, got, want)]
         return [compare_arrays(name, got, want, rtol, atol)]
     if type(got) is type(want) and not got:
         return [OutputError(name, "", (), 0.0, 0.0, 0)]
     return [OutputError(name, "", (), 0.0, 0.0, 1, note=f"got {_told(got)}, expected {_told(want)}")]
+
+
+def _are_maps(value: Value) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(m, dict) for m in value)
+
+
+def _compare_strings(name: str, got: Array, want: Array) -> OutputError:
+    """Strings are equal or they are not."""
+    wrong = np.argwhere(np.asarray(got != want, np.bool_))
+    if not len(wrong):
+        return OutputError(name, "string", want.shape, 0.0, 0.0, 0)
+    at = tuple(int(k) for k in wrong[0])
+    return OutputError(
+        name, "string", want.shape, 0.0, 0.0, len(wrong), worst=at, got=repr(got[at]), want=repr(want[at])
+    )
 
 
 def _told(value: Value) -> str:

@@ -202,10 +202,13 @@ def _value(g: Group, parts: Sequence[Array]) -> Value:
 
 
 def named(values: Mapping[str, Value]) -> dict[str, Array]:
-    """Every array of some values: those of a list as 'name[0]', 'name[1]' ...; None has none."""
+    """Every array of some values: those of a list as 'name[0]', 'name[1]' ...; the numbers of maps as rows of
+    one; None has none."""
     found: dict[str, Array] = {}
     for name, v in values.items():
-        if isinstance(v, list):
+        if isinstance(v, list) and v and isinstance(v[0], dict):
+            found[name] = np.array([list(m.values()) for m in v], np.float32)
+        elif isinstance(v, list):
             found.update((f"{name}[{k}]", a) for k, a in enumerate(v))
         elif v is not None:
             found[name] = v

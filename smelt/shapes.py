@@ -78,7 +78,7 @@ class Case:
 def ports(bundle: Bundle) -> tuple[Port, ...]:
     """The bundle's inputs that are tensors, or may be one, in order."""
     return tuple(
-        Port(g.name, g.element, tuple(parse_dim(str(d)) for d in g.rows[-1]["shape"]))
+        Port(g.name, g.element, tuple(parse_dim(str(d)) for d in g.extents))
         for g in groups(bundle.manifest, "inputs")
         if not g.sequence
     )
@@ -271,6 +271,14 @@ def random_array(
     return np.asarray(rng.integers(low, high, shape, endpoint=True)).astype(dtype.numpy)
 
 
+def random_strings(shape: Sequence[int], rng: np.random.Generator) -> Array:
+    """Short words, some of them empty, some with a space or a letter of two bytes."""
+    flat = np.empty(int(np.prod(shape, dtype=np.int64)), object)
+    for k in range(flat.size):
+        flat[k] = "".join(rng.choice(list("abcdeABCDE012 é"), rng.integers(0, 9)))
+    return flat.reshape(shape)
+
+
 def case(
     bundle: Bundle,
     values: Mapping[str, int],
@@ -291,6 +299,9 @@ def case(
             continue
         rng = np.random.default_rng([seed, zlib.crc32(g.name.encode())])
         wanted = _elements(g, seed) if g.sequence else [shapes[g.name]]
+        if g.kind == "strings":
+            feed[g.name] = random_strings(wanted[0], rng)
+            continue
         found = [random_array(g.element, s, rng, spans.get(g.name, spans.get(""))) for s in wanted]
         feed[g.name] = found if g.sequence else found[0]
     return feed_case(bundle, feed)

@@ -56,7 +56,9 @@ def run(args: argparse.Namespace) -> Result:
     if args.output:
         path = Path(args.output)
         with path.open("wb") as f:
-            np.savez(f, **outputs)  # type: ignore[arg-type]  # the stub takes any name for an option
+            # strings as NumPy's own; the stub takes any name for an option
+            plain = {n: a.astype(str) if a.dtype == object else a for n, a in outputs.items()}
+            np.savez(f, **plain)  # type: ignore[arg-type]
     rows = [_row(n, a) for n, a in outputs.items()]
     data = {
         "device": report.device,
@@ -113,6 +115,8 @@ def _given(texts: list[str]) -> dict[str, Value]:
 
 def _row(name: str, a: Array) -> dict[str, Any]:
     row: dict[str, Any] = {"name": name, "dtype": str(a.dtype), "shape": list(a.shape)}
+    if a.dtype == object:
+        return {**row, "dtype": "string", "min": None, "mean": None, "max": None}
     values = a.astype(np.float64)
     stats = {"min": values.min(), "mean": values.mean(), "max": values.max()} if a.size else {}
     return {**row, **{k: float(stats[k]) if k in stats else None for k in ("min", "mean", "max")}}

@@ -13,6 +13,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
+from smelt.cli.main import main
 from smelt.core.diag import SmeltError
 from smelt.driver import Request, compile_here
 from smelt.importer import import_model
@@ -205,15 +206,14 @@ def test_split(attributes: dict[str, Any], tmp_path: Path) -> None:
 def test_normalised(tmp_path: Path) -> None:
     """Letters of one and two bytes; stop words in any case or in theirs; nothing left is one empty string."""
     lines = text("Monday", "ÉCOLE", "tuesday", "Привет", "ΑΣΩ", "ß", "中")
-    for n, (attributes, wanted) in enumerate(
-        (
-            ({"case_change_action": "LOWER"}, ["monday", "école", "tuesday", "привет", "ασω", "ß", "中"]),
-            ({"case_change_action": "UPPER"}, ["MONDAY", "ÉCOLE", "TUESDAY", "ПРИВЕТ", "ΑΣΩ", "ß", "中"]),
-            ({"stopwords": ["monday", "école", "привет", "中"]}, ["tuesday", "ΑΣΩ", "ß"]),
-            ({"stopwords": ["monday", "tuesday"], "is_case_sensitive": 1}, [s for s in lines if s[0] != "t"]),
-            ({"stopwords": lines.tolist()}, [""]),
-        )
-    ):
+    cases: list[tuple[dict[str, Any], list[str]]] = [
+        ({"case_change_action": "LOWER"}, ["monday", "école", "tuesday", "привет", "ασω", "ß", "中"]),
+        ({"case_change_action": "UPPER"}, ["MONDAY", "ÉCOLE", "TUESDAY", "ПРИВЕТ", "ΑΣΩ", "ß", "中"]),
+        ({"stopwords": ["monday", "école", "привет", "中"]}, ["tuesday", "ΑΣΩ", "ß"]),
+        ({"stopwords": ["monday", "tuesday"], "is_case_sensitive": 1}, [s for s in lines if s[0] != "t"]),
+        ({"stopwords": lines.tolist()}, [""]),
+    ]
+    for n, (attributes, wanted) in enumerate(cases):
         folder = tmp_path / str(n)
         folder.mkdir()
         own = session(
@@ -223,7 +223,12 @@ def test_normalised(tmp_path: Path) -> None:
 
 
 def test_counted_by_words(tmp_path: Path) -> None:
-    attributes = {"min_gram_length": 1, "max_gram_length": 2, "max_skip_count": 1, "ngram_counts": [0, 3]}
+    attributes: dict[str, Any] = {
+        "min_gram_length": 1,
+        "max_gram_length": 2,
+        "max_skip_count": 1,
+        "ngram_counts": [0, 3],
+    }
     pool = ["a", "bb", "c", "a", "bb", "bb", "c"]
     n = node(
         "TfIdfVectorizer",
@@ -269,8 +274,8 @@ def test_labels_by_many_keys(tmp_path: Path) -> None:
 
 
 def test_strings_of_numbers_and_classes(tmp_path: Path) -> None:
-    ml = {"domain": "ai.onnx.ml"}
-    cats = {"cats_strings": ["q", "ab"], "cats_int64s": [5, 6]}
+    ml: dict[str, Any] = {"domain": "ai.onnx.ml"}
+    cats: dict[str, Any] = {"cats_strings": ["q", "ab"], "cats_int64s": [5, 6]}
     nodes = [
         node("CategoryMapper", ["x"], ["i"], **ml, **cats),
         node("CategoryMapper", ["n"], ["s"], default_string="none", **ml, **cats),
@@ -492,3 +497,17 @@ def test_what_has_no_meaning_for_strings_is_refused() -> None:
     m.graph.initializer[0].string_data[0] = b"\xff\xfe"
     with pytest.raises(SmeltError, match="UTF-8"):
         import_model(m)
+
+
+def test_validated_and_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, feeds = tmp_path / "m.onnx", {"x": WORDS, "y": WORDS}
+    nodes = [node("StringConcat", ["x", "y"], ["z"]), node("Equal", ["x", "y"], ["e"])]
+    onnx.save(model(nodes, feeds, {"z": STRING, "e": BOOL}), path)
+    assert main(["validate", str(path)]) == 0
+    assert main(["compile", str(path), "-o", str(tmp_path / "out")]) == 0
+    shapes = ["--shape", "x:2x3", "--shape", "y:2x3"]
+    assert main(["run", str(tmp_path / "out"), "--random", *shapes, "-o", str(tmp_path / "y.npz")]) == 0
+    assert "string" in capsys.readouterr().out
+    with np.load(tmp_path / "y.npz") as found:
+        assert found["z"].dtype.kind == "U"
+        assert found["z"].shape == found["e"].shape == (2, 3)
