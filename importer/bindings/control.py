@@ -13,6 +13,7 @@ from smelt.core.dtype import bool_, i64
 from smelt.core.ir.graph import Attr, Graph, Ref, TensorType
 from smelt.importer import known as kn
 from smelt.importer import sequences as sq
+from smelt.importer.bindings.append import appends, put_back, taken_out
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, OnnxOp
 
@@ -217,26 +218,35 @@ def _loop(c: Call) -> Sequence[Ref]:
         types = widened
     else:
         raise c.unsupported("a loop whose carried shapes never settle")
-    # an extent that grows inside has another size behind the loop
-    final = [
-        TensorType(
-            t.dtype,
-            tuple(
-                d if d == e else c.engine.fresh("loop_size") for d, e in zip(t.shape, s.shape, strict=True)
-            ),
-        )
-        for t, s in zip(types, entry, strict=True)
-    ]
+    inner = _inner_symbols(region, before) | mine
+    tails = appends(region, forms, refs[1 : 1 + len(carried)], inner)
+    if tails:  # what rounds only append to is no state, but a stack
+        gone = {a.place + k for a in tails for k in (0, 1)}
+        refs = [r for k, r in enumerate(refs) if k - 1 not in gone] + taken_out(region, tails)
+        types = [t for k, t in enumerate(types) if k not in gone]
+        outs, graph = [region.type_of(r) for r in refs], closed(region, "body", refs)
+    else:
+        gone = set()
+    states = [r for k, r in enumerate(carried) if k not in gone]
     always = (not condition or _flag(c, condition) is True) and (flag is True or stays)
     limit = _known_trips(c, trip)
     count = _trips(c, trip, limit, always)
-    inner = _inner_symbols(region, before) | mine
-    scans = [_scanned(c, t, count, inner) for t in outs[1 + len(carried) :]]
-    attrs: dict[str, Attr] = {"carried": len(carried)}
+    scans = [_scanned(c, t, count, inner) for t in outs[1 + len(states) :]]
+    attrs: dict[str, Attr] = {"carried": len(states)}
     if limit is not None:
         trip, attrs["trips"] = "", limit
-    made = b.append("loop", (trip, condition, *carried), attrs, [*final, *scans], (graph,))
-    return [*sq.assembled(b, forms, made[: len(carried)]), *made[len(carried) :]]
+    final = [_final(c, t, b.type_of(r)) for t, r in zip(types, states, strict=True)]
+    made = b.append("loop", (trip, condition, *states), attrs, [*final, *scans], (graph,))
+    behind = len(made) - 2 * len(tails)
+    whole = put_back(b, tails, carried, made[: len(states)], made[behind:])
+    return [*sq.assembled(b, forms, whole), *made[len(states) : behind]]
+
+
+def _final(c: Call, t: TensorType, s: TensorType) -> TensorType:
+    """The type of a state behind the loop, which is t in the body and s before: an extent that grows inside
+    has another size behind it."""
+    shape = (d if d == e else c.engine.fresh("loop_size") for d, e in zip(t.shape, s.shape, strict=True))
+    return TensorType(t.dtype, tuple(shape))
 
 
 def _round(c: Call, g: Any, forms: Sequence[sq.Form], types: Sequence[TensorType]) -> _Round:

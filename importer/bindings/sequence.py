@@ -143,8 +143,9 @@ def _insert(c: Call) -> Ref:
 
 def _put(c: Call, x: Ref, more: Ref, at: Dim, length: Dim) -> Ref:
     """x with `more` in front of its row `at`."""
-    parts = [c.builder.slice_axis(x, 0, ZERO, at), more, c.builder.slice_axis(x, 0, at, length)]
-    return joined(c, parts)
+    if at == length:
+        return joined(c, [x, more])
+    return joined(c, [c.builder.slice_axis(x, 0, ZERO, at), more, c.builder.slice_axis(x, 0, at, length)])
 
 
 def joined(c: Call, parts: Sequence[Ref], axis: int = 0) -> Ref:

@@ -217,6 +217,36 @@ def test_a_state_that_is_empty_before_the_loop_is_read_in_it() -> None:
     agree(m, *({"x": f32(2), "k": i64(k)} for k in (0, 1, 4)))
 
 
+@pytest.mark.parametrize(
+    ("extra", "carried"),
+    [
+        ([], 1),  # x alone: the sequence is a stack
+        ([node("SequenceLength", ["q"], ["n"]), node("Cast", ["n"], ["w"], to=1)], 3),  # its length is read
+        ([node("SequenceAt", ["r", "zero"], ["e"]), node("ReduceSum", ["e"], ["w"], keepdims=0)], 3),
+    ],
+)
+def test_what_rounds_only_append_to_is_not_carried(extra: list[NodeProto], carried: int) -> None:
+    step = [] if extra else [node("Identity", ["half"], ["w"])]
+    steps = [
+        node("SequenceInsert", ["q", "v"], ["r"]), *extra, *step, node("Mul", ["v", "w"], ["v2"]), GOING,
+    ]  # fmt: skip
+    v = tensor("f32", ["n", 2])
+    out = {"v2": v, "r": seq("f32")}
+    nodes = [
+        node("SequenceInsert", ["q0", "x"], ["q1"]),
+        node("Loop", ["k", "", "x", "q1"], ["l", "s"], body=rounds(steps, {"v": v, "q": seq("f32")}, out)),
+        node("ConcatFromSequence", ["s"], ["y"], axis=1),
+    ]
+    m = model(
+        nodes, {"x": v, "q0": seq("f32", ["a", 2]), "k": tensor("i64")},
+        {"l": v, "s": seq("f32"), "y": tensor("f32", [None, None])},
+        {"half": np.float32(0.5), "zero": i64(0)},
+    )  # fmt: skip
+    (loop,) = [n for n in import_model(m).main.nodes if n.op == "loop"]
+    assert loop.attrs["carried"] == carried
+    agree(m, *({"x": f32(3, 2), "q0": [f32(3, 2)] * n, "k": i64(k)} for n, k in ((0, 0), (0, 4), (2, 3))))
+
+
 def test_a_scan_that_reads_a_sequence_around_it() -> None:
     steps = [
         node("SequenceAt", ["s", "j"], ["v"]), node("Add", ["state", "v"], ["next"]),

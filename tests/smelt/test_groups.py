@@ -159,7 +159,7 @@ def test_values_of_other_kinds_differ() -> None:
     ("declared", "text"),
     [
         (helper.make_sequence_type_proto(tensor("f32", None)), ""),
-        (tensor("f32", [None]), "output 'y' is declared as tensor of float32, its node makes a sequence"),
+        (tensor("f32", [None]), "output 'y' is declared as tensor of float"),
         (seq("i64"), "is declared as sequence of int64, its node makes a sequence of 1 f32 tensors"),
     ],
 )
