@@ -67,6 +67,10 @@ class Bundle:
                         f"input '{row['name']}': expected an extent of {e.evaluate(values)} ({e}), got {got}",
                         kind="shape",
                     )
+        for name, formula in self.manifest.get("sizes", ()):
+            e = parse_dim(formula, limit=None)
+            if e.symbols <= values.keys():
+                values[name] = e.evaluate(values)
         return values
 
     def __fspath__(self) -> str:

@@ -14,7 +14,7 @@ from smelt.core.dim import Dim, Truth, to_dim
 from smelt.core.dtype import DType, f32, from_numpy, i32, i64
 from smelt.core.ir.graph import Attr, Graph, Node, Ref, TensorType, Value, Weight
 from smelt.core.ops import OPS
-from smelt.core.ops.infer import LIMIT, Engine, infer_node
+from smelt.core.ops.infer import LIMIT, Definition, Engine, infer_node
 from smelt.core.ops.table import Arg, Array, Attrs
 from smelt.importer import known as kn
 from smelt.importer.coded import MOVES, decoded, encoded
@@ -23,6 +23,8 @@ from smelt.importer.known import Known
 FOLD_LIMIT = 4096
 """Elements: constants up to this size are folded here, because shapes may hang on them; the fold pass does
 the large ones."""
+
+ONE = to_dim(1)
 
 UNFOLDED = ("from_dims", "dequantize", "dequantize_blocks")
 """Ops that stay though their inputs are constants: a quantised weight may be used as it is."""
@@ -197,6 +199,8 @@ class GraphBuilder:
             raise self.engine.unsupported(f"op '{op}' is not in the op table")
         clean: dict[str, Attr] = {} if attrs is None else dict(attrs)
         inputs = _trimmed(inputs)
+        if row.broadcasts is not None and len(inputs) > 1:
+            inputs = self.aligned(inputs, row.broadcasts)
         if op not in MOVES:
             for r in inputs:
                 if r and self.type_of(r).dtype.coded:
@@ -217,6 +221,33 @@ class GraphBuilder:
         if found is not None:
             self.store.known[refs[0]] = found
         return refs
+
+    def aligned(self, inputs: Sequence[Ref], skip: int = 0) -> tuple[Ref, ...]:
+        """The inputs of a NumPy broadcast, those with an extent that may be 1 at run time broadcast by a node
+        of its own. skip: axes at the end that take no part."""
+        types = [self.type_of(r) if r else None for r in inputs]
+        shapes = [() if t is None else t.shape[: max(t.rank - skip, 0)] for t in types]
+        rank = max(map(len, shapes))
+        wide: list[Dim] = []
+        for axis in range(rank):
+            extents = [s[axis - rank + len(s)] for s in shapes if axis >= rank - len(s)]
+            first = next((d for d in extents if d != ONE), ONE)
+            if all(d in (first, ONE) for d in extents):
+                wide.append(first)
+            else:
+                wide.append(self.engine.join(f"axis {axis} of the broadcast result", extents))
+        found = []
+        for r, t, s in zip(inputs, types, shapes, strict=True):
+            if t is None or not self._stretches(s, wide):
+                found.append(r)
+                continue
+            shape = [ONE if d == ONE else w for d, w in zip(s, wide[rank - len(s) :], strict=True)]
+            found.append(self.broadcast_to(r, (*shape, *t.shape[len(s) :])))
+        return tuple(found)
+
+    def _stretches(self, shape: Sequence[Dim], wide: Sequence[Dim]) -> bool:
+        pairs = zip(shape, wide[len(wide) - len(shape) :], strict=True)
+        return any(d not in (w, ONE) and self.engine.prove_eq(d, w) is not Truth.YES for d, w in pairs)
 
     def append(
         self,
@@ -243,6 +274,9 @@ class GraphBuilder:
     def flush_checks(self) -> None:
         """Put the checks that the engine recorded in front of what comes next."""
         for c in self.engine.take_checks():
+            if isinstance(c, Definition):
+                self.append("bind", (), {"symbol": c.symbol, "value": c.value}, ())
+                continue
             attrs: dict[str, Attr] = {
                 "left": c.left,
                 "relation": c.relation,

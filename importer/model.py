@@ -10,7 +10,7 @@ import onnx
 
 from smelt.core.diag import Problem, SmeltError, invalid, merge, unsupported
 from smelt.core.ir.graph import Module, Ref
-from smelt.core.ops.infer import Engine
+from smelt.core.ops.infer import Demand, Engine
 from smelt.core.ops.table import Array
 from smelt.importer import sequences as sq
 from smelt.importer.builder import GraphBuilder, Store
@@ -70,6 +70,20 @@ def _imported(
 def _translated(
     loaded: Loaded, dims: Dims | None, extra: Sequence[str], given: Mapping[str, Array]
 ) -> tuple[Module | None, list[Problem]]:
+    """Once; or twice where a broadcast met sizes that may be 1, and a node behind it says more of them."""
+    engine, module, problems = _attempt(loaded, dims, extra, given, ())
+    if engine.joined and engine.demands:
+        _, module, problems = _attempt(loaded, dims, extra, given, engine.demands)
+    return module, problems
+
+
+def _attempt(
+    loaded: Loaded,
+    dims: Dims | None,
+    extra: Sequence[str],
+    given: Mapping[str, Array],
+    demands: Sequence[Demand],
+) -> tuple[Engine, Module | None, list[Problem]]:
     model, g = loaded.model, loaded.model.graph
     constants = {t.name for t in g.initializer} | {s.values.name for s in g.sparse_initializer}
     inputs = [v for v in g.input if v.name not in constants]  # before IR 4 initialisers were inputs as well
@@ -83,20 +97,21 @@ def _translated(
     for name, array in given.items():
         b.names[name] = b.constant(np.asarray(array))
     _receive(b, [port(v, "input") for v in inputs if v.name not in given], dims)
+    engine.expect(demands)
     translator = Translator(model, loaded.folder)
     refs = translator.graph(b, g, Scope(opsets(model.opset_import)), [v.name for v in inputs])
     if not translator.problems:
         for e in check_declared(b, g):
             translator.report(e)
     if translator.problems:
-        return None, list(translator.problems.values())
+        return engine, None, list(translator.problems.values())
     refs, infos = _return(b, g.output, refs)
     refs += [_extra(b, name) for name in extra]
     names = [*(o.name for o in infos), *extra]
     if len(infos) > len(g.output):
         _named_once([v.name for v in infos], "output")
     module = finish(_module_name(loaded.name), b, refs, names)
-    return renamed(module, infos), []
+    return engine, renamed(module, infos), []
 
 
 def _receive(b: GraphBuilder, ports: Sequence[Port], dims: Dims | None) -> None:

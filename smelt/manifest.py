@@ -25,6 +25,7 @@ def build_manifest(
             {"name": s.name, "low": s.low, "high": s.high, "divisor": s.divisor, "origin": s.origin}
             for s in module.symbols
         ],
+        "sizes": [[name, str(d)] for name, d in program.names()],
         "checks": [{"text": c.text, "kind": c.kind} for c in program.checks],
         "kernels": _kernels(module, program),
         "variants": [],

@@ -62,9 +62,10 @@ class Node:
         call_kernel  attrs kernel: str, dims: tuple of Dim (arguments of the kernel's dims, in order)
         call_library attrs library: str, dims: tuple of Dim
         fused        regions: one graph whose nodes become a single kernel
-        check        attrs left: Dim, relation: '==' | '<=' | 'divides', right: Dim, text: str
+        check        attrs left: Dim, relation: '==' | '<=' | 'divides' | 'fits', right: Dim, text: str
         bind         one input (integer tensor), attrs symbol: str, index: int (flat), low, high: Dim
-                     binds a fresh symbol to an element, at run time
+                     binds a fresh symbol to an element, at run time; or no input, attrs symbol: str,
+                     value: Dim: a name for a formula
         if, loop     control flow with regions
     inputs: refs; '' stands for an absent optional input.
     """

@@ -229,6 +229,9 @@ class _Run:
         return ()
 
     def bind(self, n: Node, values: Values, env: dict[str, int]) -> Sequence[Array]:
+        if not n.inputs:
+            env[str(n.attrs["symbol"])] = to_dim(n.attrs["value"]).evaluate(env)  # type: ignore[arg-type]
+            return ()
         value = int(self.value(n.inputs[0], values).ravel()[int(n.attr("index", 0))])
         low, high = (to_dim(n.attrs[k]).evaluate(env) for k in ("low", "high"))  # type: ignore[arg-type]
         if not low <= value <= high:
@@ -281,6 +284,7 @@ RELATIONS: Mapping[str, Callable[[int, int], bool]] = {
     "==": lambda a, b: a == b,
     "<=": lambda a, b: a <= b,
     "divides": lambda a, b: (b == 0) if a == 0 else b % a == 0,  # left divides right
+    "fits": lambda a, b: a in (1, b),  # left broadcasts to right
 }
 
 _STRUCTURAL: Mapping[str, Callable[[_Run, Node, Values, dict[str, int]], Sequence[Array]]] = {

@@ -337,10 +337,23 @@ def _loop(n: Node, scope: _Scope) -> None:
 def _check(n: Node, scope: _Scope) -> None:
     dims = isinstance(n.attr("left"), Dim) and isinstance(n.attr("right"), Dim)
     if n.inputs or n.outputs or not dims or n.attr("relation") not in RELATIONS:
-        scope.fail("M7 (attributes)", "a check is left, relation (==, <=, divides), right")
+        scope.fail("M7 (attributes)", "a check is left, relation (==, <=, divides, fits), right")
 
 
 def _bind(n: Node, scope: _Scope) -> None:
+    name = n.attr("symbol")
+    if n.inputs:
+        _bind_element(n, scope)
+    elif n.outputs or not isinstance(name, str) or not isinstance(n.attr("value"), Dim):
+        scope.fail("M7 (attributes)", "a bind without input is a symbol and a value")
+    if name in scope.bound:
+        scope.fail("M2 (symbols)", f"'{name}' is bound twice")
+    if name not in {s.name for s in scope.module.symbols}:
+        scope.fail("M2 (symbols)", f"'{name}' is not declared by the module")
+    scope.bound.add(str(name))
+
+
+def _bind_element(n: Node, scope: _Scope) -> None:
     name, index = n.attr("symbol"), n.attr("index", 0)
     if len(n.inputs) != 1 or n.outputs or not isinstance(name, str) or not isinstance(index, int):
         scope.fail("M7 (attributes)", "a bind is one input, a symbol and an index")
@@ -349,11 +362,6 @@ def _bind(n: Node, scope: _Scope) -> None:
     for key in ("low", "high"):
         if not isinstance(n.attr(key), Dim):
             scope.fail("M7 (attributes)", f"a bind's {key} is a Dim")
-    if name in scope.bound:
-        scope.fail("M2 (symbols)", f"'{name}' is bound twice")
-    if name not in {s.name for s in scope.module.symbols}:
-        scope.fail("M2 (symbols)", f"'{name}' is not declared by the module")
-    scope.bound.add(name)
 
 
 _STRUCTURAL = {

@@ -129,7 +129,7 @@ def elementwise(
 
     rule: ComputeRule = compute
     ref_rule: RefRule = reference
-    return Op(name, inputs, infer, ref_rule, cases, compute=rule, tolerance=tolerance)
+    return Op(name, inputs, infer, ref_rule, cases, compute=rule, tolerance=tolerance, broadcasts=0)
 
 
 def _intrinsic(fn: str) -> Formula:

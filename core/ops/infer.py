@@ -10,12 +10,13 @@ from math import gcd, lcm, prod
 from typing import Literal
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import Atom, Dim, Facts, FloorDiv, Max, Min, Range, Truth, sym, to_dim
+from smelt.core.dim import Atom, Dim, Facts, FloorDiv, Max, Min, Range, Truth, dmax, dmin, sym, to_dim
 from smelt.core.dim import Symbol as SymbolAtom
 from smelt.core.ir.graph import Module, Symbol, TensorType
 from smelt.core.ops.table import Arg, Attrs, Op
 
-Relation = Literal["==", "<=", "divides"]
+Relation = Literal["==", "<=", "divides", "fits"]
+"""left relation right; fits: left is 1 or equals right, so that it broadcasts to it."""
 ONE = to_dim(1)
 ZERO = to_dim(0)
 LIMIT = to_dim(2**31 - 1)
@@ -32,6 +33,27 @@ class Check:
     relation: Relation
     right: Dim
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A fresh symbol that stands for a formula which nothing needs to look into: a `bind` without input."""
+
+    symbol: str
+    value: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """An equality of sizes of inputs that every run must meet, and the node that wants it. fits: 1 will do
+    for `left`."""
+
+    left: Dim
+    right: Dim
+    fits: bool
+    what: str
+    node: str
+    op: str
 
 
 class Engine:
@@ -52,10 +74,13 @@ class Engine:
         self._solved: dict[str, Dim] = {}
         self._uppers: dict[str, Dim] = {}
         self._equal: list[tuple[Dim, Dim]] = []
-        self._pending: list[Check] = []
+        self._pending: list[Check | Definition] = []
         self._memo: dict[Dim, Dim] = {}
         self._final: Facts | None = None
         self._settled: dict[Dim, Dim] = {}
+        self._joins: dict[Dim, tuple[Dim, ...]] = {}  # results of broadcasts -> the extents that may be 1
+        self._fits: dict[Dim, Dim] = {}  # extents that are 1 or another one
+        self._demands: dict[Demand, None] = {}
         self._where = ""
         self._op = ""
         self._conditional = 0
@@ -145,8 +170,8 @@ class Engine:
         """The operator of that node."""
         return self._op
 
-    def take_checks(self) -> tuple[Check, ...]:
-        """The checks recorded since the last call."""
+    def take_checks(self) -> tuple[Check | Definition, ...]:
+        """The checks and definitions recorded since the last call."""
         found, self._pending = tuple(self._pending), []
         return found
 
@@ -178,6 +203,7 @@ class Engine:
             raise self.fail(f"{what}: found {a} and {b}, which differ")
         if truth is Truth.YES:
             return self._simpler(a, b)
+        self._demand(what, a, b)
         if self._unify(what, a, b) or self._order(what, a, b) or self._pinned(what, a, b):
             return self.simplify(a)
         self._record(what, a, "==", b)
@@ -220,6 +246,36 @@ class Engine:
                     result[axis] = self.same(f"axis {axis} of the broadcast result", result[axis], d)
         return tuple(result)
 
+    def join(self, what: str, extents: Sequence[Dim], assume: bool = True) -> Dim:
+        """The extent that NumPy's broadcast makes of these. Where one that is a size of its own, no computed
+        one, may be 1, the result is a maximum, and that the others are 1 or equal to it is checked.
+        assume: a computed extent, which is hardly ever 1 by chance, is taken to be equal to any other, and
+        not only to a computed one."""
+        found: list[Dim] = []
+        for d in map(self.simplify, extents):
+            for part in self._joins.get(d, (d,)):
+                if part != ONE and all(self.facts.prove_eq(part, f) is not Truth.YES for f in found):
+                    found.append(part)
+        if len(found) < 2:
+            return found[0] if found else ONE
+        firm = [d for d in found if self._more_than_one(d)]
+        plain = sum(map(self._plain, found))
+        if len(firm) == len(found) or plain == 0 or (assume and plain < len(found)):
+            result = found[0]
+            for d in found[1:]:
+                result = self.same(what, result, d)
+            return result
+        if firm:
+            result = firm[0]
+            for d in firm[1:]:
+                result = self.same(what, result, d)
+        else:
+            result = self._widest(found)
+        for d in found:
+            if d not in firm and d != result:
+                self._fit(what, d, result)
+        return result
+
     def fail(self, message: str, hint: str | None = None) -> SmeltError:
         """SmeltError(kind='invalid') about the current node."""
         return SmeltError(self._about(message), kind="invalid", node=self._where or None, hint=hint)
@@ -255,6 +311,66 @@ class Engine:
         if found is None:
             found = self._settled[d] = self._final.simplify(self._resolve(d))
         return found
+
+    # ------------------------------------------------------------ demands on the inputs
+
+    @property
+    def joined(self) -> bool:
+        """Whether a broadcast was met whose extents may each be 1 for all that is known."""
+        return bool(self._joins)
+
+    @property
+    def demands(self) -> tuple[Demand, ...]:
+        """What unconditional nodes want of the sizes of inputs, in order."""
+        return tuple(self._demands)
+
+    def expect(self, demands: Iterable[Demand]) -> None:
+        """Know from the start what some node will want: broadcasts in front of it are clearer for it."""
+        for d in demands:
+            self.at(d.node, d.op)
+            if d.fits:
+                self._fits[d.left] = d.right
+            else:
+                self.same(d.what, d.left, d.right)
+
+    def _demand(self, what: str, a: Dim, b: Dim) -> None:
+        if not self._learn or self._conditional:
+            return
+        for whole, part in ((a, b), (b, a)):
+            parts = self._joins.get(whole, ())
+            if part in parts:
+                for other in parts:
+                    if other != part:
+                        self._demands[Demand(other, part, True, what, self._where, self._op)] = None
+                return
+        if self._bound_by_inputs(a - b):
+            self._demands[Demand(a, b, False, what, self._where, self._op)] = None
+
+    def _plain(self, d: Dim) -> bool:
+        return d.is_const or d in self._joins or isinstance(_sole_atom(d), SymbolAtom)
+
+    def _more_than_one(self, d: Dim) -> bool:
+        low, high = self.facts.bounds(d)
+        return (low is not None and low > 1) or (high is not None and high < 1)
+
+    def _widest(self, parts: Sequence[Dim]) -> Dim:
+        """The maximum, or 0 when one is 0."""
+        for d in parts:
+            if all(o == d or self._fits.get(o) == d for o in parts):
+                return d
+        low = min(self.facts.bounds(d)[0] or 0 for d in parts)
+        value = dmax(*parts) if low > 0 else dmax(*parts) * dmin(1, *parts)
+        # a name of its own: proofs that multiplied such formulas would not end
+        result = self.fresh("joined", max(low, 0))
+        self._pending.append(Definition(str(result), value))
+        self._joins[result] = tuple(parts)
+        return result
+
+    def _fit(self, what: str, d: Dim, wide: Dim) -> None:
+        """d is 1 or `wide`."""
+        others = " or ".join(str(p) for p in self._joins.get(wide, (wide,)) if p != d)
+        node = f"node '{self._where}' ({self._op}): " if self._where else ""
+        self._pending.append(Check(d, "fits", wide, f"{node}{what}: {d} must be 1 or equal {others}"))
 
     # ------------------------------------------------------------ learning
 

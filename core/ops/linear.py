@@ -134,5 +134,6 @@ ROWS: tuple[Op, ...] = (
             Case(("u8[N, 30]", "i8[30, M]"), low=-100, high=100),
         ),
         compute=matmul,
+        broadcasts=2,
     ),
 )

@@ -132,6 +132,8 @@ class Op:
     view: output 0 has the bytes of input 0 (reshape): no kernel is needed.
     pure: no side effects; two equal nodes are one.
     tolerance: factor on the default tolerance against the reference, with its reason in a comment.
+    broadcasts: how many axes at the end of each input take no part in NumPy's broadcast of the inputs; None
+        where there is no such broadcast.
     """
 
     name: str
@@ -146,6 +148,7 @@ class Op:
     view: bool = False
     pure: bool = True
     tolerance: float = 1.0
+    broadcasts: int | None = None
 
 
 __all__ = [

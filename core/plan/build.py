@@ -83,6 +83,9 @@ class _Builder:
         emitter = Emitter(self.module, self.facts, layout, places, self._check, binder.steps)
         emitter.emit()
         run = tuple(emitter.run)
+        for step in binder.steps:
+            for name, _ in step.symbols if isinstance(step, Assign) else ():
+                self._new_symbol(name)
         program_late = self._late_symbols(run)
         for step in walk_steps(run):
             self._slots_of(step, program_late)

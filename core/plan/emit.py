@@ -11,7 +11,7 @@ from smelt.core.dtype import DType, bool_, i64
 from smelt.core.ir.graph import Graph, Module, Node, Ref, TensorType
 from smelt.core.ir.groups import group_count
 from smelt.core.ir.kernel import Kernel
-from smelt.core.plan.items import Arm, Item, new_symbols
+from smelt.core.plan.items import Arm, Item, is_name, new_symbols
 from smelt.core.plan.lifetime import Storages, bytes_of
 from smelt.core.plan.program import (
     Address,
@@ -178,7 +178,7 @@ class Emitter:
     def check_node(self, item: Item) -> None:
         node = item.node
         left, right, relation = to_dim(node.attr("left")), to_dim(node.attr("right")), node.attr("relation")
-        assert relation in ("==", "<=", "divides"), node
+        assert relation in ("==", "<=", "divides", "fits"), node
         step = Check(left, relation, right, self.check(str(node.attr("text"))))
         # what a region demands is demanded only where it runs
         early = not self.depth and self.time.stage(left, right) < 0
@@ -186,6 +186,12 @@ class Emitter:
 
     def bind(self, item: Item) -> None:
         node = item.node
+        if is_name(node):
+            value = to_dim(node.attr("value"))
+            steps = self.plan if self.time.stage(value) < 0 else self.run
+            steps.append(Assign(((str(node.attr("symbol")), value),)))
+            self.reserve_stage(item.start)
+            return
         symbol, where = str(node.attr("symbol")), f"node '{node.origin}': " if node.origin else ""
         self.read(symbol, node.inputs[0], self.type_of(node.inputs[0]).dtype, int(node.attr("index", 0)))
         for side, text in (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from smelt.core.dim import Dim, sym
+from smelt.core.dim import Dim, sym, to_dim
 from smelt.core.ir.graph import Graph, Node, Ref, Value
 from smelt.core.ops import OPS
 
@@ -65,6 +65,11 @@ def is_view(node: Node) -> bool:
     return node.op in OPS and OPS[node.op].view
 
 
+def is_name(node: Node) -> bool:
+    """A symbol that stands for a formula."""
+    return node.op == "bind" and not node.inputs
+
+
 def timeline(graph: Graph) -> Timeline:
     """Positions for all nodes of the graph and its regions."""
     walk = _Walk()
@@ -112,8 +117,10 @@ class _Walk:
             start = self._tick()
             arms = tuple(self._arm(region) for region in node.regions)
             end = self._tick() if arms else start
-            if node.op == "bind":
+            if node.op == "bind" and not (is_name(node) and self._early(to_dim(node.attr("value")))):
                 self._bind(str(node.attr("symbol")), start)
+            elif node.op == "bind":
+                self.known.add(str(node.attr("symbol")))
             for v in node.outputs:
                 self._bind_type(v, end)
             made.append(Item(node, start, end, arms))
@@ -129,6 +136,9 @@ class _Walk:
     def _tick(self) -> int:
         self.now += 1
         return self.now - 1
+
+    def _early(self, d: Dim) -> bool:
+        return d.symbols.isdisjoint(self.bound)
 
     def _bind(self, symbol: str, at: int) -> None:
         if symbol not in self.known:

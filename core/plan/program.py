@@ -75,10 +75,10 @@ class CheckInput:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """left relation right must hold; relation 'divides': left divides right."""
+    """left relation right must hold; 'divides': left divides right; 'fits': left is 1 or right."""
 
     left: Dim
-    relation: Literal["==", "<=", "divides"]
+    relation: Literal["==", "<=", "divides", "fits"]
     right: Dim
     check: int
 
@@ -263,6 +263,10 @@ class HostProgram:
     weights: tuple[WeightPlace, ...]
     weights_bytes: int
     placements: tuple[Placement, ...] = ()
+
+    def names(self) -> tuple[tuple[str, Dim], ...]:
+        """Symbols that stand for formulas in what the inputs bind, in order."""
+        return tuple(pair for s in self.plan if isinstance(s, Assign) for pair in s.symbols)
 
     def late(self) -> frozenset[str]:
         """Symbols that get their values while the model runs."""

@@ -188,27 +188,32 @@ def _unsqueeze(c: Call) -> Ref:
 def _expand(c: Call) -> Ref:
     """The broadcast of the input with a shape: either side may be 1 on an axis."""
     shape = list(c.shape(0))
-    wanted = c.sized_like(c.x(1), c.declared_rank())
-    target = list(c.builder.dims_of(wanted, "the shape of an Expand"))
+    target = list(c.builder.dims_of(_full_rank(c), "the shape of an Expand"))
     rank = max(len(shape), len(target))
     shape = [ONE] * (rank - len(shape)) + shape
     target = [ONE] * (rank - len(target)) + target
     return c.builder.broadcast_to(
-        c.x(0), [_wider(c, a, d, t) for a, (d, t) in enumerate(zip(shape, target, strict=True))]
+        c.x(0),
+        [
+            c.engine.join(f"axis {a} of the result", pair, assume=False)
+            for a, pair in enumerate(zip(shape, target, strict=True))
+        ],
     )
 
 
-def _wider(c: Call, axis: int, d: Dim, t: Dim) -> Dim:
-    if d in (t, ONE):
-        return t
-    if t == ONE or c.engine.prove_eq(d, t) is Truth.YES:
-        return d
-    if d.is_const and t.is_const:
-        raise c.fail(f"axis {axis} has {d} elements and cannot expand to {t}")
-    for side in (d, t):
-        if c.engine.prove_le(to_dim(2), side) is Truth.YES:  # the other is 1 or the same
-            return side
-    return c.engine.simplify(dmax(d, t))
+def _full_rank(c: Call) -> Ref:
+    """The shape of an Expand; one whose length only a run tells gets ones in front, up to the result's rank,
+    which the file must then give."""
+    wanted = c.type(1).shape
+    rank = c.declared_rank()
+    if len(wanted) != 1 or wanted[0].is_const or rank is None:
+        return c.x(1)
+    if rank > len(c.shape(0)):
+        return c.sized_like(c.x(1), rank)
+    c.engine.at_most("the rank of the shape", wanted[0], to_dim(rank))
+    return c.emit(
+        "pad", c.x(1), c.scalar(1, c.x(1)), before=(rank - wanted[0],), after=(ZERO,), mode="constant"
+    )
 
 
 def _constant_of_shape(c: Call) -> Ref:

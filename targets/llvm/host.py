@@ -194,6 +194,9 @@ class _Host:
             safe = self.b.intrinsic("smax", "i64", 0, left, self.b.integer(1))
             rest = self.b.here(f"srem i64 {right.text}, {safe.text}", "i64", 0)
             bad = self.compare("ne", rest, self.b.integer(0))
+        elif s.relation == "fits":
+            other, more = self.compare("ne", left, right), self.compare("ne", left, self.b.integer(1))
+            bad = self.b.here(f"and i1 {other.text}, {more.text}", "i1", 0)
         else:
             bad = self.compare({"==": "ne", "<=": "sgt"}[s.relation], left, right)
         self.fail_if(bad, s.check, left, right)
@@ -223,6 +226,11 @@ class _Plan(_Host):
                 self.check(step)
             case Evaluate(slot, dim):
                 self.store(self.state, slot, self.value(dim))
+            case Assign(symbols):
+                for name, dim in symbols:
+                    value = self.value(dim)
+                    self.symbol(name, value)
+                    self.store(self.state, dict(self.program.symbol_slots)[name], value)
             case _:
                 raise AssertionError(f"{step} in the plan phase")
 

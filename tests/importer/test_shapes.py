@@ -120,7 +120,7 @@ def test_expand_is_a_broadcast_of_both_sides() -> None:
     check(expand(["n", 1, 4], [], {"t": [1, 3, 1]}), "f32[n, 3, 4]", ["broadcast_to"], (2, 1, 4), (0, 1, 4))
     check(expand([1, 4], [], {"t": [5, 2, 1]}), "f32[5, 2, 4]", ["broadcast_to"], (1, 4))
     check(expand(["n"], [], {"t": [1]}), "f32[n]", [], (3,), (1,))
-    check(expand(["n"], [], {"t": [4]}), "f32[4]", ["broadcast_to"], (4,), (1,))
+    check(expand(["n"], [], {"t": [4]}), "f32[4]", ["check", "broadcast_to"], (4,), (1,))
 
 
 def test_expand_of_a_size_that_may_be_one() -> None:
@@ -128,8 +128,11 @@ def test_expand_of_a_size_that_may_be_one() -> None:
         [node("Shape", ["z"], ["t"]), node("Expand", ["x", "t"], ["y"])],
         {"x": ("f32", ["n"]), "z": ("f32", ["m"])}, {"y": "f32"},
     )  # fmt: skip
-    assert types_of(imported(m)) == ["f32[max(m, n)]"]
-    for n, k in ((1, 4), (4, 1), (3, 3)):
+    module = imported(m)
+    assert types_of(module) == ["f32[joined]"]
+    (name,) = (n for n in module.main.nodes if n.op == "bind")
+    assert str(name.attrs["value"]) == "min(m, n, 1)*max(m, n)"
+    for n, k in ((1, 4), (4, 1), (3, 3), (0, 1), (1, 0)):
         agree(m, {"x": np.arange(n, dtype=np.float32), "z": np.zeros(k, np.float32)})
 
 

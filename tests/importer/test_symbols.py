@@ -72,10 +72,11 @@ def test_dims_that_make_no_sense(dims: dict[str, Any], text: str) -> None:
 
 
 def test_an_equality_unifies_the_symbols_of_inputs() -> None:
-    m = imported(model(ADD, {"x": ("f32", ["a", 8]), "z": ("f32", ["b", 8])}, {"y": "f32"}))
-    assert types_of(m) == ["f32[a, 8]"]
+    nodes = [helper.make_node("Concat", ["x", "z"], ["y"], axis=1)]
+    m = imported(model(nodes, {"x": ("f32", ["a", 8]), "z": ("f32", ["b", 8])}, {"y": "f32"}))
+    assert types_of(m) == ["f32[a, 16]"]
     assert [str(v.type) for v in m.main.inputs] == ["f32[a, 8]", "f32[a, 8]"]
-    assert ops_of(m) == ["add"]
+    assert ops_of(m) == ["concat"]
     with pytest.raises(SmeltError) as caught:
         run_module(m, {"x": np.zeros((2, 8), np.float32), "z": np.zeros((3, 8), np.float32)}, OPS)
     assert caught.value.kind == "shape"
