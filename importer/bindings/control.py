@@ -169,17 +169,55 @@ class _Round:
     before: frozenset[str]
 
 
+@dataclass(frozen=True)
+class _Settled:
+    """A loop's body for states of forms and types that every round leaves as they are.
+
+    refs: its results as tensors. carried: the states before the loop. inner: sizes that mean nothing outside.
+    goes_on: no round ends the loop.
+    """
+
+    region: GraphBuilder
+    refs: list[Ref]
+    forms: list[sq.Form]
+    types: list[TensorType]
+    carried: list[Ref]
+    inner: frozenset[str]
+    goes_on: bool
+
+
 def _loop(c: Call) -> Sequence[Ref]:
     """carried' = body(i, condition, carried) while i < trip and condition; scan outputs pile up."""
-    g = _subgraph(c, "body")
     b = c.builder
     trip = b.cast(b.reshape(c.x(0), ()), i64) if c.has(0) else ""
     condition = b.reshape(c.x(1), ()) if c.has(1) else ""
+    s = _settled(c, _subgraph(c, "body"))
+    # what rounds only append to is no state, but a stack
+    tails = appends(s.region, s.forms, s.refs[1 : 1 + len(s.carried)], s.inner)
+    gone = {a.place + k for a in tails for k in (0, 1)}
+    refs = [r for k, r in enumerate(s.refs, -1) if k not in gone] + taken_out(s.region, tails)
+    states = [r for k, r in enumerate(s.carried) if k not in gone]
+    types = [t for k, t in enumerate(s.types) if k not in gone]
+    limit = _known_trips(c, trip)
+    count = _trips(c, trip, limit, s.goes_on and (not condition or _flag(c, condition) is True))
+    results = [_final(c, t, b.type_of(r)) for t, r in zip(types, states, strict=True)]
+    results += [_scanned(c, s.region.type_of(r), count, s.inner) for r in refs[1 + len(states) :]]
+    attrs: dict[str, Attr] = {"carried": len(states)}
+    if limit is not None:
+        trip, attrs["trips"] = "", limit
+    made = b.append("loop", (trip, condition, *states), attrs, results, (closed(s.region, "body", refs),))
+    behind = len(made) - 2 * len(tails)
+    whole = put_back(b, tails, s.carried, made[: len(states)], made[behind:])
+    return [*sq.assembled(b, s.forms, whole), *made[len(states) : behind]]
+
+
+def _settled(c: Call, g: Any) -> _Settled:
+    """Translate the body until neither the forms nor the types of its states change."""
+    b = c.builder
     values = [c.x(i) for i in range(2, len(c.inputs))]
     forms = [sq.form_of(b, r) for r in values]
     carried = [x for r in values for x in sq.leaves(b, r)]
-    entry = [b.type_of(r) for r in carried]
-    types = list(entry)
+    types = [b.type_of(r) for r in carried]
     mine: set[str] = set()  # sizes that change from round to round
     for _ in range(ROUNDS):
         with c.translate.attempt() as attempt, c.engine.conditional():
@@ -191,55 +229,35 @@ def _loop(c: Call) -> Sequence[Ref]:
             forms = wider
             values = [sq.in_form(b, r, f) for r, f in zip(values, forms, strict=True)]
             carried = [x for r, f in zip(values, forms, strict=True) for x in sq.leaves(b, r, f)]
-            entry = [b.type_of(r) for r in carried]
-            types = list(entry)
+            types = [b.type_of(r) for r in carried]
             continue
-        region, refs, before = found.region, found.outs, found.before
+        region, refs = found.region, found.outs
         with c.engine.conditional():
             stays = refs[0] == region.inputs[1].name
             flag = _flag(c, refs[0])
-            for k, t in enumerate(types, 1):
-                own = region.type_of(refs[k])
-                if own.rank != t.rank and all(d == ONE for d in (*own.shape, *t.shape)):
-                    refs[k] = region.reshape(refs[k], t.shape)
+            _same_ones(region, refs, types)
             undefined = _undefined(region, refs, types)
-            if undefined:
-                for k in undefined:
-                    types[k] = region.type_of(refs[1 + k])
-                    carried[k] = _zeros(c, types[k], _inner_symbols(region, before))
-                    entry[k] = types[k]
-                continue
             refs[0] = region.reshape(refs[0], ())
             outs = [region.type_of(r) for r in refs]
-            graph = closed(region, "body", refs)
+        inner = _inner_symbols(region, found.before)
+        if undefined:
+            for k in undefined:
+                types[k] = outs[1 + k]
+                carried[k] = _zeros(c, types[k], inner)
+            continue
         widened = [_widened(c, k, t, o, mine) for k, (t, o) in enumerate(zip(types, outs[1:], strict=False))]
         if widened == types:
-            break
+            return _Settled(region, refs, forms, types, carried, inner | mine, flag is True or stays)
         types = widened
-    else:
-        raise c.unsupported("a loop whose carried shapes never settle")
-    inner = _inner_symbols(region, before) | mine
-    tails = appends(region, forms, refs[1 : 1 + len(carried)], inner)
-    if tails:  # what rounds only append to is no state, but a stack
-        gone = {a.place + k for a in tails for k in (0, 1)}
-        refs = [r for k, r in enumerate(refs) if k - 1 not in gone] + taken_out(region, tails)
-        types = [t for k, t in enumerate(types) if k not in gone]
-        outs, graph = [region.type_of(r) for r in refs], closed(region, "body", refs)
-    else:
-        gone = set()
-    states = [r for k, r in enumerate(carried) if k not in gone]
-    always = (not condition or _flag(c, condition) is True) and (flag is True or stays)
-    limit = _known_trips(c, trip)
-    count = _trips(c, trip, limit, always)
-    scans = [_scanned(c, t, count, inner) for t in outs[1 + len(states) :]]
-    attrs: dict[str, Attr] = {"carried": len(states)}
-    if limit is not None:
-        trip, attrs["trips"] = "", limit
-    final = [_final(c, t, b.type_of(r)) for t, r in zip(types, states, strict=True)]
-    made = b.append("loop", (trip, condition, *states), attrs, [*final, *scans], (graph,))
-    behind = len(made) - 2 * len(tails)
-    whole = put_back(b, tails, carried, made[: len(states)], made[behind:])
-    return [*sq.assembled(b, forms, whole), *made[len(states) : behind]]
+    raise c.unsupported("a loop whose carried shapes never settle")
+
+
+def _same_ones(region: GraphBuilder, refs: list[Ref], types: Sequence[TensorType]) -> None:
+    """One element is one element: a state keeps the rank that it had before the body."""
+    for k, t in enumerate(types, 1):
+        own = region.type_of(refs[k])
+        if own.rank != t.rank and all(d == ONE for d in (*own.shape, *t.shape)):
+            refs[k] = region.reshape(refs[k], t.shape)
 
 
 def _final(c: Call, t: TensorType, s: TensorType) -> TensorType:
