@@ -144,7 +144,8 @@ def _packed_product(c: Call, x: Ref, which: Ref, layer: _Layer, bits: int) -> Re
     if c.type(layer.weight).dtype != u8:
         raise c.fail(f"packed weights are {c.type(layer.weight)}, wanted u8")
     block = c.integer("block_size", 0)
-    if block > 0 and (bits == 8 or (bits == 4 and c.integer("accuracy_level", 0) == 4)):
+    level = bits == 8 or (bits == 4 and c.integer("accuracy_level", 0) == 4)
+    if block > 0 and level and b.constant_of(c.x(layer.weight)) is not None:
         x = in_steps(c, x, block)  # the kernels of ONNX Runtime for these take bytes
     if block < 1:
         if not depth.is_const:

@@ -135,12 +135,16 @@ def _crop_places(c: Call, axis: int, extent: Dim, size: Dim, count: Dim) -> Ref:
     first, last = (b.slice_axis(c.x(1), 1, axis + h, axis + h + 1) for h in (0, 2))
     length = c.cast(b.from_dims([extent - 1], ()), f32)
     steps = c.cast(b.reshape(ramp(c, size), (1, size)), f32)
-    if b.compare_dims(size, ONE):
-        middle = c.emit("mul", c.emit("add", first, last), c.scalar(0.5, first))
-        return b.broadcast_to(c.emit("mul", middle, length), (count, size))
+    middle = c.emit("mul", c.emit("mul", c.emit("add", first, last), c.scalar(0.5, first)), length)
+    single = b.compare_dims(size, ONE)
+    if single:
+        return b.broadcast_to(middle, (count, size))
     gaps = c.cast(b.from_dims([size - 1], ()), f32)
     step = c.emit("div", c.emit("mul", c.emit("sub", last, first), length), gaps)
-    return c.emit("add", c.emit("mul", first, length), c.emit("mul", steps, step))
+    at = c.emit("add", c.emit("mul", first, length), c.emit("mul", steps, step))
+    if single is False:
+        return at
+    return c.emit("where", c.emit("equal", gaps, c.scalar(0, gaps)), middle, at)
 
 
 def _held(c: Call, at: Ref, extent: Dim) -> Ref:

@@ -304,7 +304,11 @@ def _crops() -> dict[str, Form]:
         for value in (0.0, -1.5)
     }  # fmt: skip
     one = w("2", "i32", low=1, high=2)
-    return found | {"CropAndResize one": form("CropAndResize", *given, one, sizes=sizes)}
+    any_ = x("2", "i32", low=1, high=3)
+    return found | {
+        "CropAndResize one": form("CropAndResize", *given, one, sizes=sizes),
+        "CropAndResize at run time": form("CropAndResize", *given, any_, sizes=sizes * 3),
+    }
 
 
 def group_norm(a: Array, gamma: Array, beta: Array, groups: int, epsilon: float, silu: bool) -> Array:
