@@ -426,13 +426,17 @@ class Automaton:
     accept: Array
 
 
-def automaton(pattern: str) -> Automaton:
-    """The automaton of a pattern that has to match a whole string. Raises Refused."""
+def automaton(pattern: str, edges: bool = True) -> Automaton:
+    """The automaton of a pattern that has to match a whole string. edges: whether it may ask for places
+    between characters ('^', '\\b'). Raises Refused."""
     node = _Parser(pattern).whole()
     m = _Machine()
     start, end = m.state(), m.state()
     m.add(node, start, end)
-    asks = any(kind in ("border", "within") for steps in m.free for _, kind in steps)
+    kinds_used = {kind for steps in m.free for _, kind in steps if kind}
+    if kinds_used and not edges:
+        raise Refused("places between characters ('^', '$', '\\b')")
+    asks = bool(kinds_used & {"border", "within"})
     cuts = {0, 256, *(c for s in m.steps for a, b, _ in s for c in (a, b + 1))}
     marks = sorted(cuts | {c for a, b in WORD for c in (a, b + 1)}) if asks else sorted(cuts)
     # a state: where the machine may be before free steps, whether nothing was read yet, whether the last byte

@@ -25,6 +25,7 @@ from smelt.core.ops import (
     select,
     text,
     text_number,
+    text_token,
     trees,
     window,
 )
@@ -33,7 +34,7 @@ from smelt.core.ops.table import Op
 _ROOMS = (
     elementwise, reduce, linear, norm, window, movement, indexing, resize, generate, cache, nbits, quantized,
     experts, select, sample, random, pool_index, trees, text,
-    text_number,
+    text_number, text_token,
 )  # fmt: skip
 _TABLE: dict[str, Op] = {op.name: op for room in _ROOMS for op in room.ROWS}
 OPS: Mapping[str, Op] = MappingProxyType(_TABLE)

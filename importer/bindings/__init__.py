@@ -16,6 +16,7 @@ from smelt.importer.bindings import (
     contrib_qlinear,
     contrib_quant,
     contrib_state,
+    contrib_text,
     control,
     conv,
     determinant,
@@ -77,6 +78,7 @@ _FILES = (
     contrib_other,
     contrib_state,
     contrib_quant,
+    contrib_text,
 )
 
 
