@@ -23,6 +23,9 @@ from smelt.core.dim import (
 )
 from smelt.core.ir.kernel import Bound, DimParam
 
+OWN = "~"
+"""Begins the names that equations make up: no symbol of a model does, and one may be called d2."""
+
 Factors = tuple[tuple[object, int], ...]
 
 
@@ -39,14 +42,14 @@ class Equation:
 def equations(sizes: Iterable[Dim], facts: Facts) -> tuple[Equation, ...]:
     """One equation per distinct size that is no constant; sizes known to be equal share a name.
 
-    # (h - 1)//2 + 1 becomes d0, and with it (h - 1)//2 becomes d0 - 1 everywhere
+    # (h - 1)//2 + 1 becomes ~0, and with it (h - 1)//2 becomes ~0 - 1 everywhere
     """
     found: list[Equation] = []
     for size in sizes:
         if size.is_const or any(e.size == size for e in found):
             continue
         same = next((e.name for e in found if facts.prove_eq(e.size, size) is YES), None)
-        name = same or f"d{len({e.name for e in found})}"
+        name = same or f"{OWN}{len({e.name for e in found})}"
         pivot = _pivot(size)
         if pivot is None:
             found.append(Equation(name, size, (), sym(name)))
@@ -60,7 +63,7 @@ def equations(sizes: Iterable[Dim], facts: Facts) -> tuple[Equation, ...]:
 def independent(sizes: Iterable[Dim], facts: Facts) -> tuple[Equation, ...]:
     """As `equations`, but a size that the smaller ones give is no dim of its own.
 
-    # (h + 3)//4 and 2*((h + 3)//4) become d0 and 2*d0
+    # (h + 3)//4 and 2*((h + 3)//4) become ~0 and 2*~0
     """
     chosen: list[Dim] = []
     for size in sorted(dict.fromkeys(sizes), key=lambda n: (len(str(n)), str(n))):

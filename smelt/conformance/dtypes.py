@@ -69,8 +69,8 @@ COARSE = frozenset({"Erf", "Gelu", "HardSwish"})
 # Where ONNX's evaluator takes weights between 0 and 1 for integers, or rounds what ONNX Runtime cuts off:
 # answered in f64 and cut off.
 CUT_OFF = frozenset({"GridSample", "Resize", "Upsample"})
-CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"})
-"""Operators with graphs inside, whose types a conversion of their own inputs would contradict."""
+CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap", "ai.onnx.ml.LabelEncoder"})
+"""Operators with graphs or tables inside, whose types a conversion of their own inputs would contradict."""
 
 NARROW = ("float16", "bfloat16")
 # (relative, absolute): two units in the last place; what f32 sums lose; and f64 must not be f32 inside.
