@@ -298,6 +298,22 @@ def test_what_is_not_done_is_refused_by_name() -> None:
     assert e.value.kind == "unsupported"
 
 
+REFUSED = (
+    "BeamSearch", "BifurcationDetector", "DecoderMaskedMultiHeadAttention", "GreedySearch",
+    "LongformerAttention", "MatMulBnb4", "MatMulFpQ4", "MurmurHash3", "PackedAttention",
+    "PackedMultiHeadAttention", "PagedAttention", "QOrderedMatMul", "Sampling", "SparseAttention",
+    "SparseToDenseMatMul", "WhisperBeamSearch", "WordConvEmbedding",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("op", REFUSED)
+def test_what_no_binding_knows_is_refused_by_name(op: str) -> None:
+    model, _ = graph(op, [f(2, 3)])
+    with pytest.raises(SmeltError, match=op) as e:
+        import_model(model)
+    assert e.value.kind == "unsupported"
+
+
 # ---------------------------------------------------------------- ordinary ops on quantised tensors
 
 
