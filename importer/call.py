@@ -10,7 +10,7 @@ import onnx
 from onnx import AttributeProto
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import Dim, to_dim
+from smelt.core.dim import Dim, Truth, to_dim
 from smelt.core.dtype import DType
 from smelt.core.ir.graph import Ref, TensorType
 from smelt.core.ops.infer import Engine
@@ -94,6 +94,21 @@ class Call:
             return ref
         self.engine.same("elements", shape[0], to_dim(length))
         return self.builder.reshape(ref, (length,))
+
+    def one_or_each(self, ref: Ref, extent: Dim, what: str) -> Ref:
+        """A parameter of rank 0 or 1 that is one for all, [], or one each, [extent]: which of them, a run may
+        decide."""
+        shape = self.builder.type_of(ref).shape
+        if len(shape) > 1:
+            return ref
+        for d in shape if extent == to_dim(1) else ():
+            self.engine.same(what, d, extent)
+        if all(to_dim(1) in (d, extent) for d in shape):
+            return self.builder.reshape(ref, ())
+        self.engine.fits(what, shape[0], extent)
+        if self.engine.prove_eq(shape[0], extent) is Truth.YES:
+            return ref
+        return self.builder.broadcast_to(ref, (extent,))
 
     def wants(self, k: int) -> bool:
         """Whether output k is asked for."""

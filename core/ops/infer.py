@@ -276,6 +276,16 @@ class Engine:
                 self._fit(what, d, result)
         return result
 
+    def fits(self, what: str, d: Dim, wide: Dim) -> None:
+        """d must be 1 or `wide`."""
+        d, wide = self.simplify(d), self.simplify(wide)
+        if d in (ONE, wide) or self.facts.prove_eq(d, wide) is Truth.YES:
+            return
+        if self._more_than_one(d):
+            self.same(what, d, wide)
+        else:
+            self._fit(what, d, wide)
+
     def fail(self, message: str, hint: str | None = None) -> SmeltError:
         """SmeltError(kind='invalid') about the current node."""
         return SmeltError(self._about(message), kind="invalid", node=self._where or None, hint=hint)

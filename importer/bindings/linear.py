@@ -35,12 +35,11 @@ def gemm_of(c: Call) -> Ref:
 
 def _matmul_integer(c: Call) -> Ref:
     """(A - a_zero) @ (B - b_zero) in i32; a's zero may be one per row, b's one per column."""
-    zeros = []
-    for i in (2, 3):
-        zero = c.optional(i)
-        if zero and c.type(i).rank <= 1 and all(d.const_or_none == 1 for d in c.shape(i)):
-            zero = c.builder.reshape(zero, ())
-        zeros.append(zero)
+    extents = (c.shape(0)[-2] if c.type(0).rank > 1 else ONE, c.shape(1)[-1] if c.type(1).rank > 1 else ONE)
+    zeros = [
+        c.one_or_each(c.x(i), extent, f"zero points of input {i - 2}") if c.has(i) else ""
+        for i, extent in zip((2, 3), extents, strict=True)
+    ]
     if all(not z or c.builder.type_of(z).rank <= 1 for z in zeros):
         return c.emit("matmul_integer", c.x(0), c.x(1), *zeros)
     a, b = c.cast(c.x(0), i32), c.cast(c.x(1), i32)  # zero points per row or column of each matrix of a batch

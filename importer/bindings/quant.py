@@ -17,6 +17,8 @@ from smelt.importer.call import Call, OnnxOp
 from smelt.importer.coded import WHOLE, decoding, encoded
 from smelt.importer.weights import dtype_of
 
+ONE = to_dim(1)
+
 
 def _spread(c: Call, ref: Ref) -> Ref:
     """A scale or zero point so that it broadcasts against input 0: per tensor, per axis, or per block."""
@@ -32,7 +34,7 @@ def _spread(c: Call, ref: Ref) -> Ref:
         return _blocks(c, ref, axis, block)
     if len(own) != 1:
         raise c.fail(f"scale has rank {len(own)} and there is no block_size")
-    c.engine.same(f"scales and axis {axis} of the input", own[0], shape[axis])
+    ref = c.one_or_each(ref, shape[axis], f"scales and axis {axis} of the input")
     return b.reshape(ref, [d if a == axis else to_dim(1) for a, d in enumerate(shape)])
 
 
@@ -52,21 +54,21 @@ def _is_blocked(c: Call) -> bool:
     return bool(c.integer("block_size", 0)) and not all(d.const_or_none == 1 for d in c.shape(1))
 
 
-def _parameter(c: Call, ref: Ref) -> Ref:
-    """A scale or zero point as a scalar where it has one element."""
-    if ref and all(d.const_or_none == 1 for d in c.builder.type_of(ref).shape):
-        return c.builder.reshape(ref, ())
-    return ref
+def _parameter(c: Call, ref: Ref, extent: Dim = ONE) -> Ref:
+    """A scale or zero point: a scalar where it has one element, else one each along that extent."""
+    return c.one_or_each(ref, extent, "scales") if ref else ref
 
 
-def _along(c: Call) -> int:
-    """The axis of vectors of scales; -1 when there is one scale."""
+def _along(c: Call) -> tuple[int, Dim]:
+    """The axis of vectors of scales and its extent; -1 and 1 when there is one scale."""
     shape = c.shape(1)
     if all(d.const_or_none == 1 for d in shape):
-        return -1
+        return -1, ONE
     if len(shape) != 1:
         raise c.fail(f"scale has rank {len(shape)} and there is no block_size")
-    return c.axis(c.integer("axis", 1), c.type(0).rank)
+    axis = c.axis(c.integer("axis", 1), c.type(0).rank)
+    each = c.shape(0)[axis]
+    return (-1, ONE) if each == ONE else (axis, each)
 
 
 def _dequantize(c: Call) -> Ref:
@@ -98,8 +100,9 @@ def _dequantized(c: Call) -> Ref:
             found = f"scale has rank {c.type(1).rank}, the input {c.type(0).rank}"
             raise c.fail(f"{found}, and block_size is {block}")
         return c.emit("dequantize_blocks", c.x(0), c.x(1), c.optional(2), axis=axis, block=block)
-    zero = _parameter(c, c.optional(2))
-    return c.emit("dequantize", c.x(0), _parameter(c, c.x(1)), zero, axis=_along(c))
+    axis, each = _along(c)
+    scale, zero = _parameter(c, c.x(1), each), _parameter(c, c.optional(2), each)
+    return c.emit("dequantize", c.x(0), scale, zero, axis=axis)
 
 
 def _decoded(c: Call) -> Ref:
@@ -139,9 +142,10 @@ def _quantize(c: Call) -> Ref:
     if not to.is_int:
         raise c.fail(f"cannot quantize to {to}")
     if not _is_blocked(c):
-        zero = _parameter(c, c.optional(2))
+        axis, each = _along(c)
+        zero = _parameter(c, c.optional(2), each)
         x, scale = _divided(c)
-        return c.emit("quantize", x, scale, zero, axis=_along(c), to=to)
+        return c.emit("quantize", x, scale, zero, axis=axis, to=to)
     y = c.emit("div", c.cast(c.x(0), f32), _spread(c, c.cast(c.x(1), f32)))
     y = c.emit("round", y)
     if c.has(2):
@@ -154,12 +158,12 @@ def _divided(c: Call) -> tuple[Ref, Ref]:
     """x and its scale; or their quotient and 1, where it is to be rounded to the type `precision`."""
     x = c.x(0) if c.type(0).dtype.is_float else c.cast(c.x(0), f32)
     if c.integer("precision", 0) in (0, onnx.TensorProto.FLOAT):
-        return x, _parameter(c, c.x(1))
+        return x, _parameter(c, c.x(1), _along(c)[1])
     to = dtype_of(c.integer("precision"), "attribute 'precision'", c.engine.node)
     y = c.cast(c.emit("div", c.cast(x, to), c.cast(_spread(c, c.x(1)), to)), f32)
-    along = _along(c)
+    along, each = _along(c)
     one = c.scalar(1, y)
-    return y, one if along < 0 else c.builder.broadcast_to(one, (c.shape(0)[along],))
+    return y, one if along < 0 else c.builder.broadcast_to(one, (each,))
 
 
 # ---------------------------------------------------------------- ops on quantised tensors
@@ -167,7 +171,8 @@ def _divided(c: Call) -> tuple[Ref, Ref]:
 
 def scaled(c: Call, x: Ref, scale: Ref, zero: Ref, axis: int = -1) -> Ref:
     """A quantised tensor as floats; axis: of vectors of scales."""
-    parts = [_parameter(c, scale), _parameter(c, zero)]
+    each = ONE if axis < 0 else c.builder.type_of(x).shape[axis]
+    parts = [_parameter(c, scale, each), _parameter(c, zero, each)]
     return c.emit("dequantize", x, *parts, axis=axis)
 
 
@@ -194,7 +199,7 @@ def q_linear_conv(c: Call) -> Ref:
     x, w = scaled(c, c.x(0), c.x(1), c.x(2)), scaled(c, c.x(3), c.x(4), c.x(5), 0)
     bias = ""
     if c.has(8):  # its scale is the product of the others
-        scale = c.emit("mul", _parameter(c, c.x(1)), _parameter(c, c.x(4)))
+        scale = c.emit("mul", _parameter(c, c.x(1)), _parameter(c, c.x(4), c.shape(3)[0]))
         bias = c.emit("dequantize", c.x(8), scale, axis=0)
     return requantized(c, conv_of(c, x, w, bias, weight=3), c.x(6), c.x(7))
 
