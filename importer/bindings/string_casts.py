@@ -10,6 +10,7 @@ from smelt.core.dtype import DType, bool_, f64, i64, u8, u64
 from smelt.core.ir.graph import Ref
 from smelt.importer import strings as st
 from smelt.importer.call import Call
+from smelt.importer.coded import WHOLE, encoded
 from smelt.importer.weights import dtype_of
 
 ZERO = to_dim(0)
@@ -226,10 +227,10 @@ def _words(c: Call, x: Ref, body: Ref) -> Ref:
 def _read(c: Call, chars: Ref, to: DType) -> Ref:
     """Numbers at the beginning of strings; a string without one is an error when the model runs."""
     b, shape = c.builder, st.shape_of(c.builder, chars)
-    whole = not to.is_float
+    whole = not to.is_float and (not to.coded or to.name in WHOLE)
     digits, scale, kind = c.emit_many("text_number", [st.rows(b, chars)], {"whole": whole})
     a = _Arithmetic(c, digits)
-    _refuse(c, a.op("equal", kind, 0) if to.is_float else a.op("not_equal", kind, 1))
+    _refuse(c, a.op("not_equal", kind, 1) if whole else a.op("equal", kind, 0))
     if whole:
         return b.reshape(c.cast(digits, to), shape)
     limited = c.emit("clip", scale, a.k(-400), a.k(400))
@@ -237,6 +238,8 @@ def _read(c: Call, chars: Ref, to: DType) -> Ref:
     sign = c.cast(digits, f64)
     y = c.emit("where", a.op("equal", kind, 2), c.emit("mul", sign, c.scalar(np.inf, y)), y)
     y = c.emit("where", a.op("equal", kind, 3), c.scalar(np.nan, y), y)
+    if to.coded:
+        y = encoded(b, y, to, bool(c.integer("saturate", 1)), c.text("round_mode", "up"))
     return b.reshape(c.cast(y, to), shape)
 
 

@@ -160,7 +160,7 @@ def _model(base: Shipped, op: str, variable: str, code: int) -> tuple[ModelProto
     model, schema = copied(base.model), history(op)[-1]
     node = node_of(model, op)
     assert node is not None
-    group = {variable, *COUPLED.get((op, variable), ())}
+    group = _group(op, variable, TensorProto.DataType.Name(code).lower())
     inside = {f.tensor: f.name for f in formals(node, schema) if f.variable in group}
     outside = {f.tensor for f in formals(node, schema, outputs=True) if f.variable in group}
     to = onnx.helper.tensor_dtype_to_np_dtype(code)
@@ -192,6 +192,13 @@ def _model(base: Shipped, op: str, variable: str, code: int) -> tuple[ModelProto
     if (op, variable) in ATTRIBUTES:
         _set_type(node, ATTRIBUTES[op, variable], code, to)
     return model, feed
+
+
+def _group(op: str, variable: str, dtype: str) -> set[str]:
+    """The variable, and those tied to it that may have the type."""
+    allowed = {c.type_param_str: c.allowed_type_strs for c in history(op)[-1].type_constraints}
+    tied = COUPLED.get((op, variable), ())
+    return {variable, *(v for v in tied if any(f"tensor({dtype})" in t for t in allowed[v]))}
 
 
 def _set_type(node: NodeProto, name: str, code: int, to: Any) -> None:
@@ -245,7 +252,10 @@ def _value(v: Value, to: Any, not_zero: bool = False) -> Value:
 
 
 def _inside(x: Any, to: Any) -> Any:
-    """Clipped to what an integer type holds: beyond, ONNX leaves the result of a cast open."""
+    """Clipped to what an integer type holds: beyond, ONNX leaves the result of a cast open. With a fraction
+    for strings: whether a whole number ends in '.0' is left open too."""
+    if _kind(np.dtype(to)) == "string" and np.asarray(x).dtype.kind == "f":
+        return np.rint(x) + np.asarray(0.5, x.dtype)
     if _kind(np.dtype(to)) != "int":
         return x
     low, high = _range(to)
@@ -317,7 +327,7 @@ def _wide_answer(
             continue
         node = node_of(model, op)
         assert node is not None
-        group = {variable, *COUPLED.get((op, variable), ())}
+        group = _group(op, variable, dtype)
         rounded = {f.tensor for f in formals(node, history(op)[-1], outputs=True) if f.variable in group}
         names = [o.name for o in model.graph.output]
         narrow = onnx.helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(dtype.upper()))
