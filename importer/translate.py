@@ -85,7 +85,9 @@ class Translator:
             if v.type.HasField("tensor_type") and v.type.tensor_type.HasField("shape"):
                 b.declared[v.name] = len(v.type.tensor_type.shape.dim)
         outer = _Visible(b)
-        for n in ordered(g.node, [*given, *seen], outer):
+        nodes = ordered(g.node, [*given, *seen], outer)
+        _declare_before(b, nodes)
+        for n in nodes:
             self.node(b, n, scope)
         refs = []
         for o in g.output:
@@ -256,7 +258,9 @@ class Translator:
             if o in outer:
                 b.declared[own] = outer[o]
         with _names(b, names):
-            for m in ordered(f.node, list(f.input)):
+            nodes = ordered(f.node, list(f.input))
+            _declare_before(b, nodes)
+            for m in nodes:
                 self.node(b, m, inner)
             results = [b.names.get(o, REFUSED) for o in f.output]
         b.declared = outer
@@ -281,6 +285,19 @@ def _reads(b: GraphBuilder, n: NodeProto) -> tuple[str, ...]:
     known = b.store.types.keys() - b.store.compounds.keys()
     refs = {i: b.lookup(i) for i in n.input if i}
     return tuple(f"{i}: {b.type_of(r)}" for i, r in refs.items() if r in known)
+
+
+RANK_KEEPING = frozenset(
+    {"Abs", "Cast", "CastLike", "Clip", "Exp", "Identity", "Log", "Neg", "Reciprocal", "Relu", "Sqrt"}
+)
+"""Operators whose result has the rank of input 0: what ONNX's own function bodies put behind reductions."""
+
+
+def _declare_before(b: GraphBuilder, nodes: Sequence[NodeProto]) -> None:
+    """Ranks that the file gives to results hold for what makes them, too."""
+    for n in reversed(nodes):
+        if n.op_type in RANK_KEEPING and n.input and n.output and n.output[0] in b.declared:
+            b.declared.setdefault(n.input[0], b.declared[n.output[0]])
 
 
 def _given(n: NodeProto, scope: Scope) -> dict[str, AttributeProto]:
