@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from smelt.core.dim import Dim, dmin, to_dim
+from smelt.core.dim import Dim, ceildiv, dmin, to_dim
 from smelt.core.dtype import bool_, i64
 from smelt.core.ir.graph import Attr, TensorType
 from smelt.core.ir.kernel import Block, Bound, Buffer, Expr, Load, Loop, Stmt, Store
@@ -29,6 +29,8 @@ MODES: Mapping[str, tuple[str, Callable[[Any, Any], Any]]] = {
 }
 """What a node asks of a feature: its name, and the intrinsic and the function that answer."""
 MEMBER = "member"
+BLOCK = 16
+"""So many rows walk a tree before the next one."""
 START: Mapping[str, float] = {"add": 0.0, "min": float("inf"), "max": float("-inf")}
 """How leaves are joined, and the value of none."""
 
@@ -156,30 +158,31 @@ class _Walk:
         to = (str(target), cast(self.at(self.target, k), i64), ZERO, self.y.shape[1] - 1)
         return (Block((Store(self.y.name, (n, target), weight, join),), let=(to,)),)
 
-    def row(self, n: Dim) -> tuple[Stmt, ...]:
-        c, tree, s, rounds = (self.trace.fresh("i") for _ in range(4))
+    def block(self, first: Dim, count: Dim) -> Loop:
+        """Some rows, tree by tree: what a tree needs stays in the nearest cache for all of them."""
+        c, tree, s, row, rounds = (self.trace.fresh("i") for _ in range(5))
+        n = first + row
         start = const(START[str(self.attrs["join"])], self.y.dtype)
-        walk = Block(
-            (
-                Store(self.cell.name, (n, ZERO), cast(self.at(self.root, tree), i64)),
-                Loop("serial", str(s), rounds, (self.steps(n),)),
-                self.reap(n),
-            ),
-            let=((str(rounds), cast(self.at(self.rounds, tree), i64), ZERO, self.nodes),),
+        clear = Loop("serial", str(c), self.y.shape[1], (Store(self.y.name, (n, c), start),))
+        walk = (
+            Block((clear,), guard=(Bound(ZERO, tree, ONE),)),
+            Store(self.cell.name, (n, ZERO), cast(self.at(self.root, tree), i64)),
+            Loop("serial", str(s), rounds, (self.steps(n),)),
+            self.reap(n),
         )
-        return (
-            Loop("serial", str(c), self.y.shape[1], (Store(self.y.name, (n, c), start),)),
-            Loop("serial", str(tree), self.root.shape[0], (walk,)),
-        )
+        height = (str(rounds), cast(self.at(self.rounds, tree), i64), ZERO, self.nodes)
+        rows = Block((Loop("serial", str(row), count, walk),), let=(height,))
+        return Loop("serial", str(tree), self.root.shape[0], (rows,))
 
 
 def _forest(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Nest:
-    """A row walks one tree after the other; the leaf that it reaches adds to the row's targets."""
+    """Rows walk one tree after the other; the leaf that one reaches adds to its targets."""
     cell = Buffer("cell", i64, (outputs[0].shape[0], ONE))
     given: list[Any] = [*inputs, *[None] * (13 - len(inputs)), cell, outputs[0]]
     walk = _Walk(t, attrs, *given)
-    n = t.fresh("i")
-    return Nest((Loop("serial", str(n), cell.shape[0], walk.row(n)),), (cell,))
+    b, rows = t.fresh("i"), cell.shape[0]
+    body = walk.block(b * BLOCK, dmin(rows - b * BLOCK, BLOCK))
+    return Nest((Loop("serial", str(b), ceildiv(rows, to_dim(BLOCK)), (body,)),), (cell,))
 
 
 def _ref_forest(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:

@@ -31,7 +31,7 @@ from smelt.importer.forest import CODES, Forest, from_leaves, from_nodes
 
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 """TreeEnsemble counts them in this order."""
-STEPS = 4
+STEPS = 2
 """So many levels of a tree are walked without asking whether a leaf is reached."""
 JOIN = {"AVERAGE": "add", "SUM": "add", "MIN": "min", "MAX": "max"}
 
