@@ -27,9 +27,12 @@ ZERO = to_dim(0)
 MOVES = frozenset({
     "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand", "Concat", "Gather", "GatherElements", "GatherND",
     "Slice", "Split", "Transpose", "Tile", "Where", "Compress", "Scatter", "ScatterElements", "ScatterND",
-    "ReverseSequence", "ArrayFeatureExtractor",
+    "ReverseSequence", "ArrayFeatureExtractor", "DepthToSpace", "SpaceToDepth", "Pad", "CenterCropPad",
+    "Trilu",
 })  # fmt: skip
 """Ops whose outputs are elements of their inputs."""
+FILLS = frozenset({"Pad", "CenterCropPad", "Trilu"})
+"""Moves that put zeros, here empty strings, beside them."""
 SIZES = frozenset({"Shape", "Size"})
 """Ops that ask for nothing but sizes."""
 VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
@@ -182,7 +185,8 @@ def moved(c: Call, build: Build) -> Results:
     b = c.builder
     found = {i: chars for i, ref in enumerate(c.inputs) if ref and (chars := chars_of(b, ref)) is not None}
     parts = alike(b, list(found.values()))
-    inputs, first = list(c.inputs), ZERO
+    fills = c.node.op_type in FILLS  # the empty string is number 0 then
+    inputs, first = list(c.inputs), to_dim(int(fills))
     for i, chars in zip(found, parts, strict=True):
         shape = shape_of(b, chars)
         inputs[i] = _numbers(b, shape, first)
@@ -191,6 +195,8 @@ def moved(c: Call, build: Build) -> Results:
     if c.node.op_type in SIZES:
         return results
     flat = [rows(b, p) for p in parts]
+    if fills:
+        flat.insert(0, b.broadcast_to(b.constant(np.array(0, np.uint8)), (1, width_of(b, parts[0]))))
     table = flat[0] if len(flat) == 1 else b.emit("concat", flat, {"axis": 0})
     refs = [results] if isinstance(results, str) else list(results)
     if c.node.op_type in VIEWS:

@@ -137,6 +137,24 @@ def test_moved(name: str, tmp_path: Path) -> None:
     agree(tmp_path, model(nodes, feeds, outputs, constants), feeds, {k: v[::-1] for k, v in feeds.items()})
 
 
+def test_filled_up_with_empty_strings(tmp_path: Path) -> None:
+    """Ops that ONNX Runtime has no strings for."""
+    nodes = [
+        node("Pad", ["x", "p", "v"], ["a"]),
+        node("Pad", ["x", "p"], ["b"]),
+        node("Trilu", ["x"], ["c"], upper=1),
+        node("CenterCropPad", ["x", "s"], ["d"]),
+    ]
+    constants = {"p": np.array([0, 1, 1, 0]), "v": np.array("pad", object), "s": np.array([3, 1])}
+    m = model(nodes, {"x": WORDS}, dict.fromkeys("abcd", STRING), constants)
+    a, b, c, d = session(m, tmp_path).run(None, {"x": WORDS})
+    for y, filler in ((a, "pad"), (b, "")):
+        wanted = np.pad(WORDS, ((0, 1), (1, 0)), constant_values=filler)
+        assert y.tolist() == wanted.tolist()
+    assert c.tolist() == [["ab", "", "xyz"], ["", "longer one", "q"]]
+    assert d.tolist() == [[""], ["longer one"], [""]]
+
+
 def test_constants_of_every_form(tmp_path: Path) -> None:
     nodes = [
         node("Constant", [], ["a"], value_strings=["u", "vv"]),
