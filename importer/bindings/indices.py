@@ -16,7 +16,7 @@ from smelt.importer.call import Call
 from smelt.importer.ranges import span
 
 ZERO, ONE = to_dim(0), to_dim(1)
-FAR = 2**62 - 1
+FAR = 2**61
 """What the order of indices by their distance can tell apart."""
 MANY = 64
 """Elements that are sizes and are compared one by one before the model runs."""
@@ -34,7 +34,8 @@ def inside(c: Call, at: Ref, extent: Dim, what: str, wraps: bool = True) -> None
             for k in range(count.const):
                 _compare(c, _bound(c.builder, flat, k), extent, what, wraps)
         else:
-            _compare(c, _furthest(c, at, tuple(range(c.builder.type_of(at).rank)), 0), extent, what, wraps)
+            every = tuple(range(c.builder.type_of(at).rank))
+            _compare(c, _furthest(c, at, every, 0, wraps), extent, what, wraps)
 
 
 def inside_each(c: Call, at: Ref, extents: Sequence[Dim], what: str) -> None:
@@ -48,7 +49,7 @@ def inside_each(c: Call, at: Ref, extents: Sequence[Dim], what: str) -> None:
         return
     open_ = [k for k, x in enumerate(columns) if not _proved(c, x, extents[k], f"{what} {k}", True)]
     for k in open_:
-        _compare(c, _furthest(c, at, tuple(range(rank - 1)), k), extents[k], f"{what} {k}", True)
+        _compare(c, _furthest(c, at, tuple(range(rank - 1)), k, True), extents[k], f"{what} {k}", True)
 
 
 def divides(c: Call, divisor: Ref) -> None:
@@ -125,21 +126,27 @@ def _sure(c: Call, at: Ref) -> bool:
 # ---------------------------------------------------------------- while the model runs
 
 
-def _furthest(c: Call, at: Ref, axes: tuple[int, ...], index: int) -> Dim:
-    """The element that lies furthest out, negative ones as far as they wrap.
+def _furthest(c: Call, at: Ref, axes: tuple[int, ...], index: int, wraps: bool) -> Dim:
+    """The element that lies furthest out.
 
-    # 0, -1, 1, -2, 2, -3, ..   -->  0, 1, 2, 3, 4, 5, ..     of which the greatest is taken
+    # 0, -1, 1, -2, 2, -3, ..   -->  0, 1, 2, 3, 4, 5, ..             where negative ones wrap
+    # 0, 1, 2, .., -2, -1       -->  0, 1, 2, .., 2*FAR-2, 2*FAR-1    where none may be
+    The greatest of these is taken, and turned back.
     """
     b = c.builder
     x = b.cast(at, i64)
-    x = b.emit("clip", [x, b.scalar(-FAR - 1, x), b.scalar(FAR, x)])
-    twice = b.emit("add", [x, x])
-    order = b.emit("where", [b.emit("less", [x, b.scalar(0, x)]), b.emit("bit_not", [twice]), twice])
+    x = b.emit("clip", [x, b.scalar(-FAR, x), b.scalar(FAR - 1, x)])
+    negative = b.emit("less", [x, b.scalar(0, x)])
+    if wraps:
+        twice = b.emit("add", [x, x])
+        order = b.emit("where", [negative, b.emit("bit_not", [twice]), twice])
+    else:
+        order = b.emit("where", [negative, b.emit("add", [x, b.scalar(2 * FAR, x)]), x])
     top = b.emit("reduce_max", [order], {"axes": axes, "keepdims": False})
     if not all((c.engine.bounds(d)[0] or 0) > 0 for d in b.type_of(at).shape):
         top = b.emit("max", [top, b.scalar(0, top)])  # the greatest of none
     d = _bound(b, top, index, low=0)
-    return (d // 2) * (1 - d % 2 * 2) - d % 2
+    return (d // 2) * (1 - d % 2 * 2) - d % 2 if wraps else d - d // FAR * (2 * FAR)
 
 
 def _bound(b: GraphBuilder, ref: Ref, index: int, base: str = "index", low: int = -(2**63)) -> Dim:

@@ -369,6 +369,7 @@ def _reverse_sequence(c: Call) -> Ref:
     )
     if {time, batch} != {0, 1}:
         raise c.fail(f"time_axis {time} and batch_axis {batch} must be 0 and 1")
+    inside(c, c.x(1), shape[time] + 1, "sequence length", wraps=False)
     ramp = [shape[a] if a == time else ONE for a in range(len(shape))]
     rows = [shape[a] if a == batch else ONE for a in range(len(shape))]
     t = c.builder.reshape(c.emit("iota", shape=(shape[time],), start=ZERO, step=ONE, dtype=i64), ramp)

@@ -123,6 +123,20 @@ def test_in_each_round_of_a_loop(tmp_path: Path) -> None:
         session.run(None, {"x": X, "n": np.array(6)})
 
 
+def test_sequence_lengths(tmp_path: Path) -> None:
+    reverse = node("ReverseSequence", ["x", "i"], ["y"])
+    session = compiled(
+        model([reverse], {"x": ("f32", ["T", "B"]), "i": ("i64", ["B"])}, {"y": "f32"}), "host", tmp_path
+    )
+    (y,) = session.run(None, {"x": X, "i": np.array([5, 2, 1, 3])})
+    np.testing.assert_array_equal(y[:, 0], X[::-1, 0])
+    far = ((6, "at most 5"), (GREATEST, "at most 5"), (-1, "at least 0"), (LEAST, "at least 0"))
+    for length, bound in far:
+        text = f"is {length if abs(length) < 9 else '.*'}, expected {bound}"
+        with pytest.raises(SmeltError, match=f"sequence length {text}"):
+            session.run(None, {"x": X, "i": np.array([5, 2, length, 3])})
+
+
 def test_one_hot_has_no_outside(tmp_path: Path) -> None:
     constants = {"depth": np.array(3), "values": np.array([0.5, 2], np.float32)}
     one_hot = node("OneHot", ["i", "depth", "values"], ["y"])
