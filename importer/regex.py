@@ -356,7 +356,7 @@ class _Machine:
         self.free: list[list[tuple[int, str]]] = []
 
     def state(self) -> int:
-        if len(self.steps) > 64 * MOST_STATES:
+        if len(self.steps) > 16 * MOST_STATES:
             raise Refused("more states than an automaton may have here")
         self.steps.append([])
         self.free.append([])

@@ -102,7 +102,8 @@ def _regressed(c: Call, f: Forest, targets: int, aggregate: str, base: Array, af
     y = _scores(c, x, f, targets, join)
     if aggregate == "AVERAGE":
         y = c.emit("div", y, c.scalar(len(f.root), y))
-    if join != "add" and not f.surely(targets).all():  # a target that no leaf has is 0
+    # a target that no leaf has is 0; more targets than entries need no closer look
+    if join != "add" and (targets > len(f.target) or not f.surely(targets).all()):
         y = c.emit("where", c.emit("equal", y, c.scalar(START[join], y)), c.scalar(0, y), y)
     if len(base):
         y = c.emit("add", y, constant(c, base, y))
