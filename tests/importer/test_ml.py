@@ -354,6 +354,10 @@ def test_labels_in_tensors() -> None:
     compare(node("LabelEncoder", {"x": x}, DOUBLE, 4, **a), {"x": x})
 
 
+def _labels(name: str, labels: list[Any]) -> dict[str, Any]:
+    return {name: labels}
+
+
 def zipped(labels: list[Any], kind: int) -> onnx.ModelProto:
     """Scores of a linear classifier as maps: what exports of pipelines end in."""
     name = "classlabels_strings" if kind == TensorProto.STRING else "classlabels_int64s"
@@ -364,9 +368,9 @@ def zipped(labels: list[Any], kind: int) -> onnx.ModelProto:
         domain=forests.ML,
         coefficients=[0.1, -0.2, 0.3, 0.4, 0.5, -0.6],
         intercepts=[0.1, 0.2, 0.3],
-        **{name.replace("int64s", "ints"): labels},
+        **_labels(name.replace("int64s", "ints"), labels),
     )
-    maps = helper.make_node("ZipMap", ["p"], ["z"], domain=forests.ML, **{name: labels})
+    maps = helper.make_node("ZipMap", ["p"], ["z"], domain=forests.ML, **_labels(name, labels))
     z = onnx.ValueInfoProto(name="z")
     own = z.type.sequence_type.elem_type.map_type
     own.key_type = kind
