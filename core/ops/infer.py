@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import combinations
 from math import gcd, lcm, prod
 from typing import Literal
 
@@ -260,7 +261,9 @@ class Engine:
             return found[0] if found else ONE
         firm = [d for d in found if self._more_than_one(d)]
         plain = sum(map(self._plain, found))
-        if len(firm) == len(found) or plain == 0 or (assume and plain < len(found)):
+        unlike = any(self.facts.prove_eq(a, b) is Truth.NO for a, b in combinations(found, 2))
+        assumed = plain == 0 or (assume and plain < len(found))
+        if len(firm) == len(found) or (assumed and not unlike):
             result = found[0]
             for d in found[1:]:
                 result = self.same(what, result, d)

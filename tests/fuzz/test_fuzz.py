@@ -106,6 +106,15 @@ FINDINGS: dict[str, Found] = {
         ],
         {"x": (F32, [1, "N"]), "f": ("bool", [])}, {"y": I64}, {}, {"N": 2}, {"N": 3}, {"N": 5},
     ),
+    # a computed extent of 0 or 1 never equals 2, and was refused instead of broadcast
+    "slice-of-one-that-broadcasts": found(
+        [
+            node("Slice", ["x", "from", "to", "zero"], ["a"]),
+            node("Add", ["a", "z"], ["y"]),
+        ],
+        {"x": (F32, ["N"]), "z": (F32, [2])}, {"y": F32},
+        {"from": np.array([-2]), "to": np.array([-1]), "zero": np.array([0])}, {"N": 5}, {"N": 2},
+    ),
     # empty spatial axes
     "convolution-of-nothing": found(
         [node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])],
