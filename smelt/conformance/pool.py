@@ -64,9 +64,10 @@ def run(
 
 
 def _start(target: str) -> _Child:
-    context = multiprocessing.get_context("fork")
+    # a device's driver that has threads in this process already would wait for them in a fork for ever
+    context = multiprocessing.get_context("spawn" if "+" in target else "fork")
     here, there = context.Pipe()
-    process = context.Process(target=_serve, args=(there, target), daemon=True)
+    process: BaseProcess = context.Process(target=_serve, args=(there, target), daemon=True)  # type: ignore[attr-defined]
     process.start()
     there.close()
     return _Child(process, here)
