@@ -13,9 +13,9 @@ from smelt.core.dtype import DType, f16, f32, i64
 from smelt.core.ir.graph import Ref
 from smelt.importer.bindings import move, select, shape
 from smelt.importer.bindings.contrib import MS, rows_at
-from smelt.importer.bindings.control import at, counted
 from smelt.importer.bindings.indices import inside
 from smelt.importer.bindings.sample import ramp
+from smelt.importer.bindings.scan import at, counted
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Build, Call, OnnxOp, Results
 

@@ -10,11 +10,11 @@ from smelt.core.dtype import i64
 from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.contrib import MS, embed_layer_norm
 from smelt.importer.bindings.contrib_image import on_first
-from smelt.importer.bindings.control import at
 from smelt.importer.bindings.conv import pool_of
 from smelt.importer.bindings.quant import byte_range, q_linear_conv, requantized, scaled
 from smelt.importer.bindings.recurrent import KINDS, Product, recurrent
 from smelt.importer.bindings.sample import ramp
+from smelt.importer.bindings.scan import at
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Build, Call, OnnxOp
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +27,8 @@ def _flag(c: Call, ref: Ref) -> bool | None:
     return sq.flag_of(c.builder, ref)
 
 
-def _subgraph(c: Call, name: str) -> Any:
+def subgraph(c: Call, name: str) -> Any:
+    """The GraphProto of an attribute. Raises SmeltError where it is missing."""
     if name not in c.attributes:
         raise c.fail(f"attribute '{name}' is missing")
     return c.attributes[name].g
@@ -47,18 +48,18 @@ def _if(c: Call) -> Sequence[Ref]:
         raise c.fail(f"the condition is {c.type().dtype}, wanted bool")
     known = _flag(c, c.x())
     if known is not None:
-        refs: list[Ref] = c.translate.inline(_subgraph(c, "then_branch" if known else "else_branch"))
+        refs: list[Ref] = c.translate.inline(subgraph(c, "then_branch" if known else "else_branch"))
         return refs
     condition = c.builder.reshape(c.x(), ())
     built: list[tuple[str, GraphBuilder, list[Ref]]] = []
-    before = _declared(c)
+    before = declared(c)
     for name in ("then_branch", "else_branch"):
         with c.engine.conditional():
-            b, refs = c.translate.region(_subgraph(c, name), lambda b: [])
+            b, refs = c.translate.region(subgraph(c, name), lambda b: [])
             if len(refs) != len(c.outputs):
                 raise c.fail(f"{name} has {len(refs)} outputs, the node has {len(c.outputs)}")
             built.append((name, b, refs))
-    own = frozenset[str]().union(*(_inner_symbols(b, before) for _, b, _ in built))
+    own = frozenset[str]().union(*(inner_symbols(b, before) for _, b, _ in built))
     forms = _common_forms(c, built, own)
     arms: list[tuple[str, GraphBuilder, list[Ref]]] = []
     for name, b, refs in built:
@@ -73,7 +74,7 @@ def _if(c: Call) -> Sequence[Ref]:
     done = [(closed(b, name.removesuffix("_branch"), refs), refs, b) for name, b, refs in arms]
     (then, then_refs, then_b), (other, other_refs, other_b) = done
     then_types, other_types = ([b.type_of(r) for r in refs] for _, refs, b in done)
-    then_own, other_own = _inner_symbols(then_b, before), _inner_symbols(other_b, before)
+    then_own, other_own = inner_symbols(then_b, before), inner_symbols(other_b, before)
     types = [
         _joined(c, k, a, b, then_own | other_own)
         for k, (a, b) in enumerate(zip(then_types, other_types, strict=True))
@@ -107,7 +108,7 @@ def _assumed(c: Call) -> Sequence[Ref]:
         )
     c.engine.same("the branch that is taken decides a rank, so its condition", e.a, e.b)
     c.builder.flush_checks()
-    refs: list[Ref] = c.translate.inline(_subgraph(c, "then_branch"))
+    refs: list[Ref] = c.translate.inline(subgraph(c, "then_branch"))
     return refs
 
 
@@ -120,12 +121,12 @@ def _same_ranks(a: GraphBuilder, a_refs: list[Ref], b: GraphBuilder, b_refs: lis
             a_refs[k], b_refs[k] = a.reshape(x, (1,) * rank), b.reshape(y, (1,) * rank)
 
 
-def _declared(c: Call) -> frozenset[str]:
+def declared(c: Call) -> frozenset[str]:
     """The symbols that there are so far."""
     return frozenset(s.name for s in c.engine.symbols())
 
 
-def _inner_symbols(b: GraphBuilder, before: frozenset[str]) -> frozenset[str]:
+def inner_symbols(b: GraphBuilder, before: frozenset[str]) -> frozenset[str]:
     """Symbols that nodes of a region bind: outside they mean nothing. before: those declared before it."""
     outer = {s for v in b.inputs for d in v.type.shape for s in d.symbols} | before
     found: set[str] = set()
@@ -191,7 +192,7 @@ def _loop(c: Call) -> Sequence[Ref]:
     b = c.builder
     trip = b.cast(b.reshape(c.x(0), ()), i64) if c.has(0) else ""
     condition = b.reshape(c.x(1), ()) if c.has(1) else ""
-    s = _settled(c, _subgraph(c, "body"))
+    s = _settled(c, subgraph(c, "body"))
     # what rounds only append to is no state, but a stack
     tails = appends(s.region, s.forms, s.refs[1 : 1 + len(s.carried)], s.inner)
     gone = {a.place + k for a in tails for k in (0, 1)}
@@ -201,7 +202,7 @@ def _loop(c: Call) -> Sequence[Ref]:
     limit = _known_trips(c, trip)
     count = _trips(c, trip, limit, s.goes_on and (not condition or _flag(c, condition) is True))
     results = [_final(c, t, b.type_of(r)) for t, r in zip(types, states, strict=True)]
-    results += [_scanned(c, s.region.type_of(r), count, s.inner) for r in refs[1 + len(states) :]]
+    results += [stacked(c, s.region.type_of(r), count, s.inner) for r in refs[1 + len(states) :]]
     attrs: dict[str, Attr] = {"carried": len(states)}
     if limit is not None:
         trip, attrs["trips"] = "", limit
@@ -239,7 +240,7 @@ def _settled(c: Call, g: Any) -> _Settled:
             undefined = _undefined(region, refs, types)
             refs[0] = region.reshape(refs[0], ())
             outs = [region.type_of(r) for r in refs]
-        inner = _inner_symbols(region, found.before)
+        inner = inner_symbols(region, found.before)
         if undefined:
             for k in undefined:
                 types[k] = outs[1 + k]
@@ -269,7 +270,7 @@ def _final(c: Call, t: TensorType, s: TensorType) -> TensorType:
 
 def _round(c: Call, g: Any, forms: Sequence[sq.Form], types: Sequence[TensorType]) -> _Round:
     """Translate the body for states like these."""
-    before = _declared(c)
+    before = declared(c)
     region, results = c.translate.region(g, lambda b: _parameters(b, g, forms, types))
     if len(results) < 1 + len(forms):
         raise c.fail(
@@ -284,7 +285,7 @@ def _round(c: Call, g: Any, forms: Sequence[sq.Form], types: Sequence[TensorType
 
 def _wider_forms(c: Call, forms: Sequence[sq.Form], found: _Round) -> list[sq.Form]:
     """The forms that suit a state both before and behind the body."""
-    own = _inner_symbols(found.region, found.before)
+    own = inner_symbols(found.region, found.before)
     return [
         sq.joined(c.engine, f"carried value {k}", f, sq.form_of(found.region, r), own)
         for k, (f, r) in enumerate(zip(forms, found.results[1:], strict=False))
@@ -357,147 +358,14 @@ def _widened(c: Call, k: int, t: TensorType, o: TensorType, own: set[str]) -> Te
     return TensorType(t.dtype, tuple(shape))
 
 
-def _scanned(c: Call, t: TensorType, count: Dim, own: frozenset[str]) -> TensorType:
+def stacked(c: Call, t: TensorType, count: Dim, own: frozenset[str]) -> TensorType:
     """A stack of what each round adds. A size that only the rounds know must be the same in all of them,
     which is checked at run time."""
     shape = (d if own.isdisjoint(d.symbols) else c.engine.fresh("stack_size") for d in t.shape)
     return TensorType(t.dtype, (count, *shape))
 
 
-# ---------------------------------------------------------------- scan
-
-
-Step: TypeAlias = "Callable[[GraphBuilder, Dim | Ref, list[Ref]], tuple[list[Ref], list[Ref]]]"
-"""(builder, round, states) -> (new states of the same types, what the round adds to the stacks)."""
-
-UNROLLED = 4
-"""Rounds: a loop that is known to be this short is written out."""
-
-
-def counted(c: Call, count: Dim, states: Sequence[Ref], step: Step) -> tuple[list[Ref], list[Ref]]:
-    """Run `step` `count` times; the last states and the stacks, each with the rounds as a new first axis."""
-    b, now = c.builder, list(states)
-    if count.is_const and 1 <= count.const <= UNROLLED:
-        rows: list[list[Ref]] = []
-        for i in range(count.const):
-            now, added = step(b, to_dim(i), now)
-            rows.append([b.reshape(r, (1, *b.type_of(r).shape)) for r in added])
-        stacks = [list(s) for s in zip(*rows, strict=True)]
-        return now, [s[0] if len(s) == 1 else b.emit("concat", s, {"axis": 0}) for s in stacks]
-    before = _declared(c)
-    with c.engine.conditional():
-        region = GraphBuilder(b.store, b)
-        k = region.add_input(b.store.new_value(), TensorType(i64, ()), "")
-        going = region.add_input(b.store.new_value(), TensorType(bool_, ()), "")
-        inner = [region.add_input(b.store.new_value(), b.type_of(s), "") for s in states]
-        after, added = step(region, k, inner)
-        after = [
-            _held(c, region, i, b.type_of(s), t) for i, (s, t) in enumerate(zip(states, after, strict=True))
-        ]
-        own = _inner_symbols(region, before)
-        types = [_scanned(c, region.type_of(r), count, own) for r in added]
-        graph = closed(region, "body", [going, *after, *added])
-    found = b.append(
-        "loop",
-        ("", "", *states),
-        {"carried": len(states), "trips": count},
-        [*(b.type_of(s) for s in states), *types],
-        (graph,),
-    )
-    return list(found[: len(states)]), list(found[len(states) :])
-
-
-def _held(c: Call, region: GraphBuilder, i: int, t: TensorType, ref: Ref) -> Ref:
-    """State i behind the body, whose type must be what it is before."""
-    own = region.type_of(ref)
-    if (own.dtype, own.rank) != (t.dtype, t.rank):
-        raise c.unsupported(f"state {i} is {t} before and {own} behind the body")
-    for axis, (d, e) in enumerate(zip(t.shape, own.shape, strict=True)):
-        c.engine.same(f"axis {axis} of state {i} before and behind the body", d, e)
-    region.flush_checks()
-    return region.reshape(ref, t.shape)
-
-
-def at(b: GraphBuilder, x: Ref, k: Dim | Ref, axis: int = 0) -> Ref:
-    """x[k] along an axis that goes; k is a number or an i64 scalar."""
-    if isinstance(k, str):
-        return b.emit("gather", [x, k], {"axis": axis})
-    shape = b.type_of(x).shape
-    return b.reshape(b.slice_axis(x, axis, k, k + 1), (*shape[:axis], *shape[axis + 1 :]))
-
-
-def backwards(b: GraphBuilder, k: Dim | Ref, count: Dim) -> Dim | Ref:
-    """count - 1 - k."""
-    if isinstance(k, Dim):
-        return count - 1 - k
-    return b.emit("sub", [b.from_dims([count - 1], []), k])
-
-
-def _scan(c: Call) -> Sequence[Ref]:
-    """Loop over an axis of some inputs: (states, slices) -> (states, what is stacked)."""
-    g, m = _subgraph(c, "body"), c.integer("num_scan_inputs")
-    n = len(c.inputs) - m
-    outs = len(c.outputs) - n
-    if m < 1 or n < 0 or len(g.input) != n + m or len(g.output) != len(c.outputs):
-        raise c.fail(f"num_scan_inputs {m} does not fit {len(c.inputs)} inputs and the body")
-    scans = [c.x(n + i) for i in range(m)]
-    axes = [c.axis(a, c.type(n + i).rank) for i, a in enumerate(c.ints("scan_input_axes", (0,) * m))]
-    count = c.shape(n)[axes[0]]
-    for i in range(1, m):
-        count = c.engine.same(f"length of scan input {i}", count, c.shape(n + i)[axes[i]])
-    flip = c.ints("scan_input_directions", (0,) * m)
-
-    def step(b: GraphBuilder, k: Dim | Ref, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
-        slices = [at(b, x, backwards(b, k, count) if flip[i] else k, axes[i]) for i, x in enumerate(scans)]
-        refs = c.translate.body(b, g, [*states, *slices])
-        return refs[:n], refs[n:]
-
-    states, stacks = counted(c, count, [c.x(i) for i in range(n)], step)
-    out_axes, out_flip = (
-        c.ints("scan_output_axes", (0,) * outs),
-        c.ints("scan_output_directions", (0,) * outs),
-    )
-    for i, ref in enumerate(stacks):
-        if out_flip[i]:
-            ref = c.builder.slice_axis(ref, 0, count - 1, -1, -1)
-        rank = c.builder.type_of(ref).rank
-        to = c.axis(out_axes[i], rank)
-        stacks[i] = c.builder.transpose(ref, [*range(1, to + 1), 0, *range(to + 1, rank)])
-    return [*states, *stacks]
-
-
-def _scan8(c: Call) -> Sequence[Ref]:
-    """As _scan, once for each entry of a batch: (lengths?, states [B, ...], inputs [B, T, ...])."""
-    if c.has(0):
-        raise c.unsupported("a scan over sequences of different lengths", try_="a newer opset")
-    g, m = _subgraph(c, "body"), c.integer("num_scan_inputs")
-    n = len(c.inputs) - 1 - m
-    if m < 1 or n < 0 or len(g.input) != n + m or len(g.output) != len(c.outputs):
-        raise c.fail(f"num_scan_inputs {m} does not fit {len(c.inputs) - 1} inputs and the body")
-    given = [c.x(1 + i) for i in range(n + m)]
-    batch, count = c.shape(1)[0], c.shape(1 + n)[1]
-    for i in range(n + m):
-        batch = c.engine.same(f"batch of input {1 + i}", batch, c.shape(1 + i)[0])
-    flip = c.ints("directions", (0,) * m)
-
-    def entry(b: GraphBuilder, k: Dim | Ref, _: list[Ref]) -> tuple[list[Ref], list[Ref]]:
-        own = [at(b, x, k) for x in given]
-
-        def step(b: GraphBuilder, t: Dim | Ref, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
-            places = [backwards(b, t, count) if f else t for f in flip]
-            slices = [at(b, x, p) for x, p in zip(own[n:], places, strict=True)]
-            refs = c.translate.body(b, g, [*states, *slices])
-            return refs[:n], refs[n:]
-
-        states, stacks = counted(replace(c, builder=b), count, own[:n], step)
-        return [], [*states, *stacks]
-
-    return counted(c, batch, [], entry)[1]
-
-
 ROWS: tuple[OnnxOp, ...] = (
     OnnxOp("If", 1, _if),
     OnnxOp("Loop", 1, _loop),
-    OnnxOp("Scan", 8, _scan8),
-    OnnxOp("Scan", 9, _scan),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from smelt.core.dim import Dim, product, to_dim
 from smelt.core.dtype import f32, f64, i64
 from smelt.core.ir.graph import Ref
-from smelt.importer.bindings.control import counted
+from smelt.importer.bindings.scan import counted
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, OnnxOp
 

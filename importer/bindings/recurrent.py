@@ -9,7 +9,7 @@ from typing import TypeAlias
 from smelt.core.dim import Dim, to_dim
 from smelt.core.dtype import i64
 from smelt.core.ir.graph import Ref
-from smelt.importer.bindings.control import at, backwards, counted
+from smelt.importer.bindings.scan import at, backwards, counted
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, OnnxOp
 

@@ -12,7 +12,7 @@ import numpy as np
 from smelt.core.dim import Dim, product, to_dim
 from smelt.core.dtype import bool_, f32, i64
 from smelt.core.ir.graph import Attr, Ref
-from smelt.importer.bindings.control import at, backwards, counted
+from smelt.importer.bindings.scan import at, backwards, counted
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, OnnxOp
 
