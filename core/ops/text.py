@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,10 +13,8 @@ from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Block, Bound, Buffer, Expr, Load, Loop, Stmt, Store
 from smelt.core.ops.indexing import nest_over
 from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Nest, Op
+from smelt.core.ops.text_walk import ONE, SPACES, ZERO, Walk, among, both, byte_at, chars, whole
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const, index, select
-
-ZERO, ONE = to_dim(0), to_dim(1)
-
 
 # ---------------------------------------------------------------- concat
 
@@ -68,10 +65,6 @@ def _infer_find(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Ten
     return (TensorType(i64, (x.shape[0],)),)
 
 
-def _byte(b: Buffer, row: Dim, k: Dim) -> Load:
-    return Load(b.name, (row, k), u8, (Bound(ZERO, k, b.shape[1]),), const(0, u8))
-
-
 def _find(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Nest:
     """Binary search: the last key that is not behind x, in as many steps as the number of keys has bits."""
     (x, keys), (y,) = inputs, outputs
@@ -86,9 +79,12 @@ def _find(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequ
             at = dmin(found + (1 << bit) - 1, count - 1)
             place, after = t.fresh("g"), t.fresh("g")
             other = t.reduce(
-                "argmax", (width,), lambda k, at=at: call("ne", _byte(x, n, k), _byte(keys, at, k)), dtype=i64
+                "argmax",
+                (width,),
+                lambda k, at=at: call("ne", byte_at(x, n, k), byte_at(keys, at, k)),
+                dtype=i64,
             )
-            behind = call("ge", _byte(x, n, place), _byte(keys, at, place))
+            behind = call("ge", byte_at(x, n, place), byte_at(keys, at, place))
             there = call("le", index(found + (1 << bit)), const(count, i64))
             step = call("mul", cast(call("and", behind, there), i64), const(1 << bit, i64))
             let += [
@@ -97,7 +93,9 @@ def _find(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequ
             ]
             found = after
         last = dmax(found - 1, 0)
-        same = t.reduce("all", (width,), lambda k: call("eq", _byte(x, n, k), _byte(keys, last, k)), bool_)
+        same = t.reduce(
+            "all", (width,), lambda k: call("eq", byte_at(x, n, k), byte_at(keys, last, k)), bool_
+        )
         hit = call("and", same, call("lt", const(0, i64), index(found)))
         return (Block((Store(y.name, (n,), select(hit, index(last), const(count, i64))),), let=tuple(let)),)
 
@@ -115,35 +113,21 @@ def _ref_find(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Tens
 # ---------------------------------------------------------------- split
 
 
-SPACES = b" \t\n\v\f\r"
 STATE, PARTS, COLUMN = range(3)
 """Cells of a walk that splits: bytes of the delimiter to skip, or whether a word is open; parts begun; the
 next column of the last one."""
 
 
 @dataclass(frozen=True)
-class _Split:
-    """A walk over the bytes of row n that splits it. most: how often; below 0: wherever it can."""
+class _Split(Walk):
+    """A walk that splits. most: how often; below 0: wherever it can."""
 
-    trace: Trace
-    x: Buffer
-    cells: Buffer
-    n: Dim
     delimiter: bytes
     most: int
 
-    def cell(self, c: int) -> Load:
-        return Load(self.cells.name, (self.n, to_dim(c)), i64)
-
-    def put(self, c: int, d: Dim) -> Store:
-        return Store(self.cells.name, (self.n, to_dim(c)), index(d))
-
-    def byte(self, k: Dim) -> Expr:
-        return cast(_byte(self.x, self.n, k), i64)
-
     def more(self, parts: Dim) -> Expr:
         """Whether a part may end where this many have begun."""
-        return const(True, bool_) if self.most < 0 else call("le", index(parts), _k(self.most))
+        return const(True, bool_) if self.most < 0 else call("le", index(parts), whole(self.most))
 
     def walk(self, write: Callable[[Dim, Dim, Expr], Stmt] | None) -> tuple[Stmt, ...]:
         """All bytes. write(part, column, byte): what to do with one that is kept."""
@@ -151,20 +135,20 @@ class _Split:
         end, byte, state, parts, column, keeps, step, part, at = g
         width, one = self.x.shape[1], to_dim(1)
         load: list[tuple[str, Expr, Dim, Dim]] = [
-            (str(byte), select(call("lt", index(k), index(end)), self.byte(k), _k(0)), ZERO, to_dim(255)),
+            (str(byte), select(call("lt", index(k), index(end)), self.byte(k), whole(0)), ZERO, to_dim(255)),
             (str(state), self.cell(STATE), ZERO, to_dim(max(len(self.delimiter), 1))),
             (str(parts), self.cell(PARTS), ZERO, width + 1),
             (str(column), self.cell(COLUMN), ZERO, width),
         ]
         if self.delimiter:  # step: whether the delimiter begins here
             first = dmax(parts, dmin(byte, 1))
-            here = _and(call("eq", index(state), _k(0)), call("ne", index(byte), _k(0)))
-            match = _and(
+            here = both(call("eq", index(state), whole(0)), call("ne", index(byte), whole(0)))
+            match = both(
                 here,
                 self.more(first),
-                *(call("eq", self.byte(k + d), _k(v)) for d, v in enumerate(self.delimiter)),
+                *(call("eq", self.byte(k + d), whole(v)) for d, v in enumerate(self.delimiter)),
             )
-            kept = _and(here, call("eq", index(step), _k(0)))
+            kept = both(here, call("eq", index(step), whole(0)))
             now: list[tuple[str, Expr, Dim, Dim]] = [
                 (str(step), cast(match, i64), ZERO, one),
                 (str(keeps), cast(kept, i64), ZERO, one),
@@ -179,23 +163,23 @@ class _Split:
                 (1 - step) * (column + keeps),
             )
         else:  # step: whether a word begins here
-            space = _or(*(call("eq", index(byte), _k(v)) for v in SPACES))
-            some = call("ne", index(byte), _k(0))
-            begins = _and(some, call("not", space), call("eq", index(state), _k(0)))
-            inner = _and(call("not", self.more(parts)), call("eq", index(state), _k(1)))
-            kept = _and(some, call("or", call("not", space), inner))
+            space = among(index(byte), SPACES)
+            some = call("ne", index(byte), whole(0))
+            begins = both(some, call("not", space), call("eq", index(state), whole(0)))
+            inner = both(call("not", self.more(parts)), call("eq", index(state), whole(1)))
+            kept = both(some, call("or", call("not", space), inner))
             now = [(str(step), cast(begins, i64), ZERO, one), (str(keeps), cast(kept, i64), ZERO, one)]
             now += [
                 (str(part), index(dmax(parts + step - 1, 0)), ZERO, width),
                 (str(at), index((1 - step) * column), ZERO, width),
             ]
             after = (keeps, parts + step, at + keeps)
-        body: tuple[Stmt, ...] = tuple(self.put(c, d) for c, d in enumerate(after))
+        body: tuple[Stmt, ...] = tuple(self.put(c, index(d)) for c, d in enumerate(after))
         if write is not None:
             kept_one = (Bound(ONE, keeps, to_dim(2)),)
             body = (Block((write(part, at, cast(index(byte), u8)),), guard=kept_one), *body)
         loop = Loop("serial", str(k), width, (Block(body, let=(*load, *now)),))
-        clear = tuple(self.put(c, ZERO) for c in range(3))
+        clear = tuple(self.put(c, whole(0)) for c in range(3))
         return (*clear, Block((loop,), let=((str(end), self.end(), ZERO, width),)))
 
     def end(self) -> Expr:
@@ -204,21 +188,9 @@ class _Split:
 
         def there(k: Dim) -> Expr:
             e = self.byte(k)
-            return select(_or(*(call("eq", e, _k(v)) for v in gone)), _k(0), index(k + 1))
+            return select(among(e, gone), whole(0), index(k + 1))
 
-        return call("max", self.trace.reduce("max", (width,), there), _k(0))
-
-
-def _k(v: int) -> Expr:
-    return const(v, i64)
-
-
-def _and(*terms: Expr) -> Expr:
-    return functools.reduce(lambda a, b: call("and", a, b), terms)
-
-
-def _or(*terms: Expr) -> Expr:
-    return functools.reduce(lambda a, b: call("or", a, b), terms)
+        return call("max", self.trace.reduce("max", (width,), there), whole(0))
 
 
 def _infer_parts(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -309,7 +281,7 @@ def _match(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Seq
             (Block((Store(cell.name, at, cast(Load(table.name, (state, own), table.dtype), i64)),),
                    guard=(Bound(ONE, byte, to_dim(256)),)),),
             let=(
-                (str(byte), cast(_byte(x, i[0], k), i64), ZERO, to_dim(255)),
+                (str(byte), cast(byte_at(x, i[0], k), i64), ZERO, to_dim(255)),
                 (str(own), cast(Load(group.name, (byte,), group.dtype), i64), ZERO, classes - 1),
                 (str(state), Load(cell.name, at, i64), ZERO, states - 1),
             ),
@@ -318,7 +290,7 @@ def _match(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Seq
             (Store(y.name, i, Load(accept.name, (end,), bool_)),),
             let=((str(end), Load(cell.name, at, i64), ZERO, states - 1),),
         )
-        return (Store(cell.name, at, _k(0)), Loop("serial", str(k), x.shape[1], (step,)), last)
+        return (Store(cell.name, at, whole(0)), Loop("serial", str(k), x.shape[1], (step,)), last)
 
     return Nest(nest_over(t, (x.shape[0],), row), (cell,))
 
@@ -332,11 +304,6 @@ def _ref_match(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Ten
             state = int(table[state, group[byte]])
         y[n] = accept[state]
     return (y,)
-
-
-def chars(rows: Sequence[str], width: int) -> Array:
-    """Strings as u8[rows, width], for cases."""
-    return np.array([list(r.encode().ljust(width, b"\0")) for r in rows], np.uint8).reshape(-1, width)
 
 
 _WORDS = chars(["ab", "", "xyz"], 3)
@@ -394,4 +361,4 @@ ROWS: tuple[Op, ...] = (
     Op("text_match", "x group table accept", _infer_match, _ref_match, (_AUTOMATON,), nest=_match),
 )
 
-__all__ = ["ROWS", "chars"]
+__all__ = ["ROWS"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,16 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from smelt.core.dim import Dim, to_dim
-from smelt.core.dtype import bool_, i64, u8
+from smelt.core.dtype import bool_, i64
 from smelt.core.ir.graph import TensorType
-from smelt.core.ir.kernel import Block, Bound, Buffer, Expr, Load, Loop, Stmt, Store
+from smelt.core.ir.kernel import Block, Bound, Buffer, Expr, Loop, Stmt, Store
 from smelt.core.ops.indexing import nest_over
 from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Nest, Op
-from smelt.core.ops.text import chars
+from smelt.core.ops.text_walk import ONE, SPACES, TWO, ZERO, Walk, among, both, chars, either, whole
 from smelt.core.ops.trace import DimIndex, Trace, call, cast, const, index, select
 
-ZERO, ONE, TWO = to_dim(0), to_dim(1), to_dim(2)
-SPACES = b" \t\n\v\f\r"
 START, SIGN, WHOLE, POINT, BEHIND, MARK, MARK_SIGN, POWER, DONE = range(9)
 """Where a walk stands: in front of the number, behind its sign, among its digits, ... behind it."""
 STATE, NEGATIVE, DIGITS, SCALE, EXPONENT, EXPONENT_NEGATIVE, KIND = range(7)
@@ -35,113 +32,92 @@ def _infer(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorTy
     return tuple(TensorType(i64, (x.shape[0],)) for _ in range(3))
 
 
-def _k(v: int) -> Expr:
-    return const(v, i64)
-
-
-def _and(*terms: Expr) -> Expr:
-    return functools.reduce(lambda a, b: call("and", a, b), terms)
-
-
-def _or(*terms: Expr) -> Expr:
-    return functools.reduce(lambda a, b: call("or", a, b), terms)
+def _digit(byte: Expr) -> Expr:
+    return both(call("ge", byte, whole(ord("0"))), call("le", byte, whole(ord("9"))))
 
 
 @dataclass(frozen=True)
-class _Walk:
-    """One walk over the bytes of row n. whole: stop at a point, as a reader of integers does."""
+class _Walk(Walk):
+    """One walk over a row. integer: stop at a point, as a reader of integers does."""
 
-    trace: Trace
-    x: Buffer
-    cells: Buffer
-    n: Dim
-    whole: bool
-
-    def cell(self, c: int) -> Expr:
-        return Load(self.cells.name, (self.n, to_dim(c)), i64)
-
-    def put(self, c: int, e: Expr) -> Store:
-        return Store(self.cells.name, (self.n, to_dim(c)), e)
-
-    def byte(self, k: Dim) -> Expr:
-        bound = Bound(ZERO, k, self.x.shape[1])
-        return cast(Load(self.x.name, (self.n, k), u8, (bound,), const(0, u8)), i64)
+    integer: bool
 
     def spells(self, k: Dim, word: bytes) -> Expr:
         """Whether the word stands at k, in any case of its letters."""
-        parts = (_or(*(call("eq", self.byte(k + d), _k(v)) for v in {c, c - 32})) for d, c in enumerate(word))
-        return _and(*parts)
+        return both(*(among(self.byte(k + d), {c, c - 32}) for d, c in enumerate(word)))
 
-    def step(self, k: Dim) -> tuple[Stmt, ...]:
-        t, byte = self.trace, self.byte(k)
-        state = t.fresh("g")
-        digit = _and(call("ge", byte, _k(48)), call("le", byte, _k(57)))
-        sign = _or(call("eq", byte, _k(43)), call("eq", byte, _k(45)))
-        minus = call("eq", byte, _k(45))
-        space = _or(*(call("eq", byte, _k(v)) for v in SPACES))
-        point: Expr = call("eq", byte, _k(46))
-        mark: Expr = _or(call("eq", byte, _k(101)), call("eq", byte, _k(69)))
+    def after(self, state: Dim, byte: Expr) -> Expr:
+        """Where the walk stands behind the byte."""
 
         def at(*states: int) -> Expr:
-            return _or(*(call("eq", index(state), _k(s)) for s in states))
+            return among(index(state), states)
 
-        if self.whole:
-            point, mark = const(False, bool_), const(False, bool_)
-        moves = [
-            (_and(at(START), space), START),
-            (_and(at(START), sign), SIGN),
-            (_and(at(START, SIGN, WHOLE), digit), WHOLE),
-            (_and(at(START, SIGN), point), POINT),
-            (_and(at(WHOLE), point), BEHIND),
-            (_and(at(POINT, BEHIND), digit), BEHIND),
-            (_and(at(WHOLE, BEHIND), mark), MARK),
-            (_and(at(MARK), sign), MARK_SIGN),
-            (_and(at(MARK, MARK_SIGN, POWER), digit), POWER),
-        ]
-        to: Expr = _k(DONE)
+        digit, sign = _digit(byte), among(byte, b"+-")
+        point: Expr = const(False, bool_) if self.integer else among(byte, b".")
+        mark: Expr = const(False, bool_) if self.integer else among(byte, b"eE")
+        moves = (
+            (both(at(START), among(byte, SPACES)), START),
+            (both(at(START), sign), SIGN),
+            (both(at(START, SIGN, WHOLE), digit), WHOLE),
+            (both(at(START, SIGN), point), POINT),
+            (both(at(WHOLE), point), BEHIND),
+            (both(at(POINT, BEHIND), digit), BEHIND),
+            (both(at(WHOLE, BEHIND), mark), MARK),
+            (both(at(MARK), sign), MARK_SIGN),
+            (both(at(MARK, MARK_SIGN, POWER), digit), POWER),
+        )
+        to: Expr = whole(DONE)
         for condition, target in moves:
-            to = select(condition, _k(target), to)
-        names = [t.fresh("g") for _ in range(3)]
-        after, counts, in_power = names
-        value = call("sub", byte, _k(48))
-        room = call("le" if self.whole else "lt", self.cell(DIGITS), _k(MOST_DIGITS))
-        ten = call("add", call("mul", self.cell(DIGITS), _k(10)), value)
-        shift = select(
-            room,
-            select(call("eq", index(after), _k(BEHIND)), _k(-1), _k(0)),
-            select(call("eq", index(after), _k(BEHIND)), _k(0), _k(1)),
-        )
-        power = call("min", call("add", call("mul", self.cell(EXPONENT), _k(10)), value), _k(100000))
-        number = _or(*(call("eq", index(after), _k(s)) for s in (WHOLE, BEHIND)))
-        taken = Block(
-            (
-                self.put(SCALE, call("add", self.cell(SCALE), shift)),
-                self.put(DIGITS, select(room, ten, self.cell(DIGITS))),
-                self.put(KIND, _k(1)),
-            ),
-            guard=(Bound(ONE, counts, TWO),),
-        )
-        powered = Block((self.put(EXPONENT, power),), guard=(Bound(ONE, in_power, TWO),))
-        special = _and(at(START, SIGN), call("not", _or(digit, sign, space, call("eq", byte, _k(46)))))
-        words = select(self.spells(k, b"nan"), _k(3), select(self.spells(k, b"inf"), _k(2), self.cell(KIND)))
+            to = select(condition, whole(target), to)
+        return to
+
+    def digit(self, after: Dim, value: Expr) -> tuple[Stmt, ...]:
+        """Take one in: as long as there is room in DIGITS, then as a zero."""
+        behind = call("eq", index(after), whole(BEHIND))
+        room = call("le" if self.integer else "lt", self.cell(DIGITS), whole(MOST_DIGITS))
+        more = call("add", call("mul", self.cell(DIGITS), whole(10)), value)
+        shift = select(room, select(behind, whole(-1), whole(0)), select(behind, whole(0), whole(1)))
         return (
-            Block(
-                (
-                    self.put(KIND, select(special, words, self.cell(KIND))),
-                    self.put(NEGATIVE, select(_and(at(START), minus), _k(1), self.cell(NEGATIVE))),
-                    self.put(
-                        EXPONENT_NEGATIVE, select(_and(at(MARK), minus), _k(1), self.cell(EXPONENT_NEGATIVE))
-                    ),
-                    taken,
-                    powered,
-                    self.put(STATE, index(after)),
-                ),
-                let=(
-                    (str(state), self.cell(STATE), ZERO, to_dim(DONE)),
-                    (str(after), to, ZERO, to_dim(DONE)),
-                    (str(counts), cast(_and(digit, number), i64), ZERO, ONE),
-                    (str(in_power), cast(call("eq", index(after), _k(POWER)), i64), ZERO, ONE),
-                ),
+            self.put(SCALE, call("add", self.cell(SCALE), shift)),
+            self.put(DIGITS, select(room, more, self.cell(DIGITS))),
+            self.put(KIND, whole(1)),
+        )
+
+    def kind(self, k: Dim, state: Dim) -> Expr:
+        """KIND behind byte k: a word may stand where a number may begin."""
+        byte = self.byte(k)
+        other = call("not", either(_digit(byte), among(byte, b"+-." + SPACES)))
+        words = select(
+            self.spells(k, b"nan"), whole(3), select(self.spells(k, b"inf"), whole(2), self.cell(KIND))
+        )
+        return select(both(among(index(state), (START, SIGN)), other), words, self.cell(KIND))
+
+    def step(self, k: Dim) -> Stmt:
+        """Byte k."""
+        state, after, counts, in_power = (self.trace.fresh("g") for _ in range(4))
+        byte = self.byte(k)
+        value, minus = call("sub", byte, whole(ord("0"))), among(byte, b"-")
+
+        def negative(c: int, state_before: int) -> Store:
+            here = both(among(index(state), (state_before,)), minus)
+            return self.put(c, select(here, whole(1), self.cell(c)))
+
+        power = call("min", call("add", call("mul", self.cell(EXPONENT), whole(10)), value), whole(100000))
+        number = both(_digit(byte), among(index(after), (WHOLE, BEHIND)))
+        return Block(
+            (
+                self.put(KIND, self.kind(k, state)),
+                negative(NEGATIVE, START),
+                negative(EXPONENT_NEGATIVE, MARK),
+                Block(self.digit(after, value), guard=(Bound(ONE, counts, TWO),)),
+                Block((self.put(EXPONENT, power),), guard=(Bound(ONE, in_power, TWO),)),
+                self.put(STATE, index(after)),
+            ),
+            let=(
+                (str(state), self.cell(STATE), ZERO, to_dim(DONE)),
+                (str(after), self.after(state, byte), ZERO, to_dim(DONE)),
+                (str(counts), cast(number, i64), ZERO, ONE),
+                (str(in_power), cast(call("eq", index(after), whole(POWER)), i64), ZERO, ONE),
             ),
         )
 
@@ -156,13 +132,13 @@ def _number(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Se
     def row(i: DimIndex) -> tuple[Stmt, ...]:
         w = _Walk(t, x, cells, i[0], bool(attrs["whole"]))
         k = t.fresh("i")
-        sign = call("sub", _k(1), call("mul", _k(2), w.cell(NEGATIVE)))
-        power_sign = call("sub", _k(1), call("mul", _k(2), w.cell(EXPONENT_NEGATIVE)))
-        digits = select(call("eq", w.cell(KIND), _k(2)), _k(1), w.cell(DIGITS))
+        sign = call("sub", whole(1), call("mul", whole(2), w.cell(NEGATIVE)))
+        power_sign = call("sub", whole(1), call("mul", whole(2), w.cell(EXPONENT_NEGATIVE)))
+        digits = select(call("eq", w.cell(KIND), whole(2)), whole(1), w.cell(DIGITS))
         scale = call("add", w.cell(SCALE), call("mul", power_sign, w.cell(EXPONENT)))
         return (
-            *(w.put(c, _k(0)) for c in range(KIND + 1)),
-            Loop("serial", str(k), x.shape[1], w.step(k)),
+            *(w.put(c, whole(0)) for c in range(KIND + 1)),
+            Loop("serial", str(k), x.shape[1], (w.step(k),)),
             Store(outputs[0].name, i, call("mul", sign, digits)),
             Store(outputs[1].name, i, scale),
             Store(outputs[2].name, i, w.cell(KIND)),

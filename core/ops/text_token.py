@@ -13,44 +13,27 @@ from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Block, Bound, Buffer, Expr, Load, Loop, Stmt, Store
 from smelt.core.ops.indexing import nest_over
 from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Nest, Op
-from smelt.core.ops.text import chars
+from smelt.core.ops.text_walk import ONE, TWO, ZERO, Walk, chars, whole
 from smelt.core.ops.trace import DimIndex, Trace, call, cast, const, index, select
 
-ZERO, ONE, TWO = to_dim(0), to_dim(1), to_dim(2)
 NEXT, PARTS, STATE, LAST = range(4)
 """Cells: where the next token may begin, how many there are, the automaton's state, the end of the longest
 piece that it has accepted."""
 
 
-def _k(v: int) -> Expr:
-    return const(v, i64)
-
-
 @dataclass(frozen=True)
-class _Walk:
-    """A walk over row n. least: characters that a token has at least."""
+class _Walk(Walk):
+    """A walk by an automaton: the class of each byte, the state that follows on a class, the states that
+    accept. least: characters that a token has at least."""
 
-    trace: Trace
-    x: Buffer
     group: Buffer
     table: Buffer
     accept: Buffer
-    cells: Buffer
     least: int
-    n: Dim
-
-    def cell(self, c: int) -> Expr:
-        return Load(self.cells.name, (self.n, to_dim(c)), i64)
-
-    def put(self, c: int, e: Expr) -> Store:
-        return Store(self.cells.name, (self.n, to_dim(c)), e)
-
-    def byte(self, k: Dim) -> Expr:
-        return cast(Load(self.x.name, (self.n, k), u8, (Bound(ZERO, k, self.x.shape[1]),), const(0, u8)), i64)
 
     def leads(self, k: Dim) -> Expr:
         """Whether a character begins at k."""
-        return call("ne", call("and", self.byte(k), _k(0xC0)), _k(0x80))
+        return call("ne", call("and", self.byte(k), whole(0xC0)), whole(0x80))
 
     def longest(self, i: Dim) -> Loop:
         """Leave in LAST where the longest accepted piece from i on ends."""
@@ -81,9 +64,9 @@ class _Walk:
         begins, last, keeps, part = (self.trace.fresh("g") for _ in range(4))
         width = self.x.shape[1]
         free = call("ge", index(i), self.cell(NEXT))
-        some = call("and", call("ne", self.byte(i), _k(0)), self.leads(i))
+        some = call("and", call("ne", self.byte(i), whole(0)), self.leads(i))
         count = self.trace.sum((last - i,), lambda k: cast(self.leads(i + k), i64))
-        good = call("and", call("lt", index(i), index(last)), call("ge", count, _k(self.least)))
+        good = call("and", call("lt", index(i), index(last)), call("ge", count, whole(self.least)))
         kept: tuple[Stmt, ...] = (self.put(PARTS, index(part + 1)),)
         if y is not None:
             at = (self.n, dmin(part, y.shape[1] - 1), m)
@@ -100,12 +83,12 @@ class _Walk:
                 (str(part), self.cell(PARTS), ZERO, width),
             ),
         )
-        search = (self.put(STATE, _k(0)), self.put(LAST, index(i)), self.longest(i), token)
+        search = (self.put(STATE, whole(0)), self.put(LAST, index(i)), self.longest(i), token)
         step = Block(
             (Block(search, guard=(Bound(ONE, begins, TWO),)),),
             let=((str(begins), cast(call("and", free, some), i64), ZERO, ONE),),
         )
-        return (self.put(NEXT, _k(0)), self.put(PARTS, _k(0)), Loop("serial", str(i), width, (step,)))
+        return (self.put(NEXT, whole(0)), self.put(PARTS, whole(0)), Loop("serial", str(i), width, (step,)))
 
 
 def _infer_count(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -124,7 +107,7 @@ def _walk(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], n: Dim) -> _W
     x, group, table, accept = inputs
     assert x and group and table and accept
     cells = Buffer("cells", i64, (x.shape[0], to_dim(4)))
-    return _Walk(t, x, group, table, accept, cells, int(attrs["least"]), n)  # type: ignore[arg-type]
+    return _Walk(t, x, cells, n, group, table, accept, int(attrs["least"]))  # type: ignore[arg-type]
 
 
 def _count(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Nest:
