@@ -10,9 +10,9 @@ from smelt.core.dim import Dim, dmax, sym, to_dim
 from smelt.core.dtype import DType, i64
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Bound, Buffer, Expr, Load, Loop, Stmt, Store
+from smelt.core.ops.attrs import dims
 from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Nest, Op, ShapeValue
 from smelt.core.ops.trace import DimIndex, Trace, call, const, index, select
-from smelt.core.ops.window import dims
 
 ZERO = to_dim(0)
 

@@ -11,6 +11,7 @@ from smelt.core.dim import Dim, dmin, product, to_dim
 from smelt.core.dtype import i64
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Block, Buffer, Expr, Load, Loop, Stmt, Store
+from smelt.core.ops.attrs import axis_of, integer
 from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Nest, Op
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const, index, select
 
@@ -21,12 +22,6 @@ def wrapped(e: Expr, extent: Dim) -> Expr:
     """A possibly negative index as a position: i + extent where i < 0."""
     wide = cast(e, i64)
     return select(call("lt", wide, const(0, i64)), call("add", wide, index(extent, i64)), wide)
-
-
-def _axis(attrs: Attrs) -> int:
-    axis = attrs["axis"]
-    assert isinstance(axis, int)
-    return axis
 
 
 def _want_int(c: Infer, a: Arg) -> None:
@@ -52,7 +47,7 @@ def _inside(c: Infer, indices: Arg, x: Arg, axis: int) -> None:
 def _infer_gather(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
     x, idx = args
     assert x and idx
-    axis = _axis(attrs)
+    axis = axis_of(attrs)
     if not 0 <= axis < x.rank:
         raise c.fail(f"axis {axis} does not fit rank {x.rank}")
     _want_int(c, idx)
@@ -61,7 +56,7 @@ def _infer_gather(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[T
 
 
 def _gather(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand, idx: Operand) -> Expr:
-    axis = _axis(attrs)
+    axis = axis_of(attrs)
     before, at, after = i[:axis], i[axis : axis + idx.rank], i[axis + idx.rank :]
     n = x.shape[axis]
     return t.let(wrapped(idx[at], n), 0, n - 1, lambda g: x[(*before, g, *after)])
@@ -70,7 +65,7 @@ def _gather(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand, id
 def _ref_gather(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     x, idx = arrays
     assert x is not None and idx is not None
-    return (np.take(x, idx.astype(np.int64), axis=_axis(attrs)),)
+    return (np.take(x, idx.astype(np.int64), axis=axis_of(attrs)),)
 
 
 def _gather_value(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[tuple[Dim, ...] | None, ...]:
@@ -92,12 +87,12 @@ def _infer_gather_elements(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -
     _want_int(c, idx)
     if x.rank != idx.rank:
         raise c.fail(f"indices of rank {idx.rank} for data of rank {x.rank}")
-    _inside(c, idx, x, _axis(attrs))
+    _inside(c, idx, x, axis_of(attrs))
     return (TensorType(x.dtype, idx.shape),)
 
 
 def _gather_elements(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand, idx: Operand) -> Expr:
-    axis = _axis(attrs)
+    axis = axis_of(attrs)
     n = x.shape[axis]
     return t.let(wrapped(idx[i], n), 0, n - 1, lambda g: x[(*i[:axis], g, *i[axis + 1 :])])
 
@@ -107,7 +102,7 @@ def _ref_gather_elements(
 ) -> Sequence[Array]:
     x, idx = arrays
     assert x is not None and idx is not None
-    axis = _axis(attrs)
+    axis = axis_of(attrs)
     where: list[Array] = list(np.indices(idx.shape))
     where[axis] = np.where(idx < 0, idx + x.shape[axis], idx).astype(np.int64)
     return (x[tuple(where)],)
@@ -117,7 +112,7 @@ def _infer_gather_nd(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tupl
     x, idx = args
     assert x and idx
     _want_int(c, idx)
-    batch, depth = int(attrs["batch_dims"]), idx.shape[-1]  # type: ignore[arg-type]
+    batch, depth = integer(attrs, "batch_dims"), idx.shape[-1]
     if not depth.is_const:
         raise c.unsupported(f"the last extent of the indices is {depth}, it must be a number")
     if batch + depth.const > x.rank:
@@ -130,7 +125,7 @@ def _infer_gather_nd(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tupl
 
 
 def _gather_nd(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand, idx: Operand) -> Expr:
-    batch, depth = int(attrs["batch_dims"]), idx.shape[-1].const  # type: ignore[arg-type]
+    batch, depth = integer(attrs, "batch_dims"), idx.shape[-1].const
     lead, rest = i[: idx.rank - 1], i[idx.rank - 1 :]
 
     def bind(d: int, found: tuple[Dim, ...]) -> Expr:
@@ -147,7 +142,7 @@ def _ref_gather_nd(
 ) -> Sequence[Array]:
     x, idx = arrays
     assert x is not None and idx is not None
-    batch = int(attrs["batch_dims"])  # type: ignore[arg-type]
+    batch = integer(attrs, "batch_dims")
     shape = tuple(d.const for d in types[0].shape)
     y = np.zeros(shape, x.dtype)
     for at in np.ndindex(*idx.shape[:-1]):
@@ -197,7 +192,7 @@ def _infer_scatter_elements(c: Infer, args: Sequence[Arg | None], attrs: Attrs) 
         raise c.fail(f"data, indices and updates have ranks {x.rank}, {idx.rank} and {updates.rank}")
     for a, (n, d) in enumerate(zip(idx.shape, updates.shape, strict=True)):
         c.same(f"axis {a} of indices and updates", n, d)
-    _inside(c, idx, x, _axis(attrs))
+    _inside(c, idx, x, axis_of(attrs))
     return result
 
 
@@ -210,7 +205,7 @@ def _scatter_elements(
 ) -> Nest:
     x, idx, updates = inputs
     assert x and idx and updates
-    (y,), axis = outputs, _axis(attrs)
+    (y,), axis = outputs, axis_of(attrs)
     n = y.shape[axis]
 
     def step(i: DimIndex) -> tuple[Stmt, ...]:
@@ -231,7 +226,7 @@ def _ref_scatter_elements(
     arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
 ) -> Sequence[Array]:
     x, idx, updates = (np.asarray(a) for a in arrays)
-    y, axis = x.copy(), _axis(attrs)
+    y, axis = x.copy(), axis_of(attrs)
     for at in np.ndindex(*idx.shape):
         where = list(at)
         where[axis] = int(idx[at])
@@ -321,7 +316,7 @@ def _ref_scatter_nd(
 def _infer_one_hot(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
     idx, values = args
     assert idx and values
-    axis, (depth,) = _axis(attrs), (attrs["depth"],)
+    axis, (depth,) = axis_of(attrs), (attrs["depth"],)
     d = depth if isinstance(depth, Dim) else to_dim(int(depth))  # type: ignore[arg-type]
     if not 0 <= axis <= idx.rank:
         raise c.fail(f"axis {axis} does not fit rank {idx.rank + 1}")
@@ -330,7 +325,7 @@ def _infer_one_hot(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[
 
 def _one_hot(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, idx: Operand, values: Operand) -> Expr:
     """values[1] where the (wrapped) index is the position along axis, else values[0]."""
-    axis = _axis(attrs)
+    axis = axis_of(attrs)
     at = wrapped(idx[(*i[:axis], *i[axis + 1 :])], out.shape[axis])
     return select(call("eq", at, index(i[axis], i64)), values[(to_dim(1),)], values[(ZERO,)])
 
@@ -339,7 +334,7 @@ def _ref_one_hot(
     arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
 ) -> Sequence[Array]:
     idx, values = (np.asarray(a) for a in arrays)
-    axis, depth = _axis(attrs), types[0].shape[_axis(attrs)].const
+    axis, depth = axis_of(attrs), types[0].shape[axis_of(attrs)].const
     at = np.expand_dims(np.where(idx < 0, idx + depth, idx).astype(np.int64), axis)
     ks = np.arange(depth).reshape([-1 if a == axis else 1 for a in range(at.ndim)])
     return (np.where(at == ks, values[1], values[0]).astype(values.dtype),)

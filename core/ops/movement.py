@@ -9,9 +9,9 @@ import numpy as np
 from smelt.core.dim import Dim, dmax, dmin, product, to_dim
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Bound, Expr
+from smelt.core.ops.attrs import axis_of, dims, ints
 from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op, ShapeValue
 from smelt.core.ops.trace import DimIndex, Operand, Trace, const, guard_expr, inside, select
-from smelt.core.ops.window import dims, ints
 
 ZERO, ONE = to_dim(0), to_dim(1)
 
@@ -138,15 +138,9 @@ def _broadcast_to(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Opera
 # ---------------------------------------------------------------- concat, slice, pad, tile
 
 
-def _axis(attrs: Attrs) -> int:
-    axis = attrs["axis"]
-    assert isinstance(axis, int)
-    return axis
-
-
 def _infer_concat(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
     found = [a for a in args if a is not None]
-    first, axis = found[0], _axis(attrs)
+    first, axis = found[0], axis_of(attrs)
     if not 0 <= axis < first.rank:
         raise c.fail(f"axis {axis} does not fit rank {first.rank}")
     shape, total = list(first.shape), first.shape[axis]
@@ -163,7 +157,7 @@ def _infer_concat(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[T
 
 def _concat(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, *parts: Operand) -> Expr:
     """Part p where its span of the axis holds i; later parts are the `otherwise` of earlier ones."""
-    axis = _axis(attrs)
+    axis = axis_of(attrs)
     spans, start = [], ZERO
     for p in parts:
         spans.append((start, p.shape[axis], p))
@@ -178,7 +172,7 @@ def _concat(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, *parts: Operan
 
 
 def _ref_concat(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
-    return (np.concatenate([a for a in arrays if a is not None], axis=_axis(attrs)),)
+    return (np.concatenate([a for a in arrays if a is not None], axis=axis_of(attrs)),)
 
 
 def _concat_value(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[ShapeValue | None, ...]:

@@ -10,17 +10,12 @@ from smelt.core.dim import Dim, ceildiv, to_dim
 from smelt.core.dtype import i32, i64, u8
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Bound, Expr
+from smelt.core.ops.attrs import integer
 from smelt.core.ops.linear import accumulator
 from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const, index
 
 ZERO = to_dim(0)
-
-
-def _int(attrs: Attrs, name: str) -> int:
-    value = attrs[name]
-    assert isinstance(value, int)
-    return value
 
 
 def field(byte: Expr, part: Dim, bits: int) -> Expr:
@@ -47,12 +42,12 @@ def _infer_unpack(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[T
     assert x
     if x.dtype != u8 or x.rank == 0:
         raise c.fail(f"packed data is {x.type}, wanted u8 of rank 1 or more")
-    return (TensorType(u8, (*x.shape[:-1], x.shape[-1] * (8 // _int(attrs, "bits")))),)
+    return (TensorType(u8, (*x.shape[:-1], x.shape[-1] * (8 // integer(attrs, "bits")))),)
 
 
 def _unpack(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) -> Expr:
     """(x[.., i // per] >> bits * (i % per)) & mask"""
-    bits = _int(attrs, "bits")
+    bits = integer(attrs, "bits")
     per = 8 // bits
     return cast(field(x[(*i[:-1], i[-1] // per)], i[-1] % per, bits), u8)
 
@@ -60,7 +55,7 @@ def _unpack(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) ->
 def _ref_unpack(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     (x,) = arrays
     assert x is not None
-    return (fields(x, _int(attrs, "bits")),)
+    return (fields(x, integer(attrs, "bits")),)
 
 
 # ---------------------------------------------------------------- product
@@ -70,7 +65,7 @@ def _infer_matmul(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[T
     """x [.., K], q u8 [N, blocks, bytes], scale [N, blocks], zero [N, blocks] -> [.., N]"""
     x, q, scale, zero, group = (*args, None, None)[:5]
     assert x and q and scale
-    block, per = _int(attrs, "block"), 8 // _int(attrs, "bits")
+    block, per = integer(attrs, "block"), 8 // integer(attrs, "bits")
     if x.rank == 0 or not x.dtype.is_float:
         raise c.fail(f"the left operand is {x.type}, wanted floats of rank 1 or more")
     if q.dtype != u8 or q.rank != 3:
@@ -93,7 +88,7 @@ def _matmul(
     x: Operand, q: Operand, scale: Operand, zero: Operand | None = None, group: Operand | None = None,
 ) -> Expr:  # fmt: skip
     """sum over blocks b, bytes j, fields h of x[.., k] * (field(q[n, b, j], h) - zero[n, b]) * scale[n, b]"""
-    bits, block = _int(attrs, "bits"), _int(attrs, "block")
+    bits, block = integer(attrs, "bits"), integer(attrs, "block")
     per, n = 8 // bits, i[-1]
     acc = accumulator(x.dtype)
     depth = x.shape[-1]
@@ -123,7 +118,7 @@ def _matmul(
 def _ref_matmul(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     x, q, scale, zero, group = (*arrays, None, None)[:5]
     assert x is not None and q is not None and scale is not None
-    bits, block = _int(attrs, "bits"), _int(attrs, "block")
+    bits, block = integer(attrs, "bits"), integer(attrs, "block")
     depth = x.shape[-1]
     w = fields(q, bits).reshape(q.shape[0], q.shape[1] * block)[:, :depth].astype(np.float64)
     own = np.arange(depth) // block if group is None else np.clip(group, 0, scale.shape[1] - 1)

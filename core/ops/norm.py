@@ -9,20 +9,9 @@ import numpy as np
 from smelt.core.dim import Dim, product, to_dim
 from smelt.core.ir.graph import Ref, TensorType
 from smelt.core.ir.kernel import Expr
+from smelt.core.ops.attrs import axis_of, number
 from smelt.core.ops.table import Arg, Array, Attrs, Builder, Case, Infer, Op, RefRule
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, const, index
-
-
-def _number(attrs: Attrs, name: str) -> float:
-    value = attrs[name]
-    assert isinstance(value, int | float)
-    return float(value)
-
-
-def _axis(attrs: Attrs) -> int:
-    value = attrs["axis"]
-    assert isinstance(value, int)
-    return value
 
 
 def _infer_like_first(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -35,7 +24,7 @@ def _infer_like_first(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tup
 
 def _infer_layer(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
     (t,) = _infer_like_first(c, args, attrs)
-    axis = _axis(attrs)
+    axis = axis_of(attrs)
     if not 0 <= axis < t.rank:
         raise c.fail(f"axis {axis} does not fit rank {t.rank}")
     for a in args[1:]:
@@ -54,7 +43,7 @@ def _layer_norm(
     bias: Operand | None = None,
 ) -> Expr:
     """(x - mean) / sqrt(mean((x - mean)^2) + epsilon) * scale + bias over axes axis .."""
-    axis = _axis(attrs)
+    axis = axis_of(attrs)
     extents = x.shape[axis:]
     n = index(product(extents), x.dtype)
 
@@ -68,7 +57,7 @@ def _layer_norm(
         return call("mul", d, d)
 
     variance = call("div", t.sum(extents, square), n)
-    deviation = call("sqrt", call("add", variance, const(_number(attrs, "epsilon"), x.dtype)))
+    deviation = call("sqrt", call("add", variance, const(number(attrs, "epsilon"), x.dtype)))
     y: Expr = call("mul", call("sub", x[i], mean), call("div", const(1, x.dtype), deviation))
     if scale is not None:
         y = call("mul", y, scale.broadcast(i))
@@ -79,7 +68,7 @@ def _rms_norm(
     t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand, scale: Operand | None = None
 ) -> Expr:
     """x / sqrt(mean(x^2) + epsilon) * scale over axes axis .."""
-    axis = _axis(attrs)
+    axis = axis_of(attrs)
     extents = x.shape[axis:]
 
     def square(*ks: Dim) -> Expr:
@@ -87,7 +76,7 @@ def _rms_norm(
         return call("mul", e, e)
 
     mean = call("div", t.sum(extents, square), index(product(extents), x.dtype))
-    root = call("sqrt", call("add", mean, const(_number(attrs, "epsilon"), x.dtype)))
+    root = call("sqrt", call("add", mean, const(number(attrs, "epsilon"), x.dtype)))
     y: Expr = call("mul", x[i], call("div", const(1, x.dtype), root))
     return y if scale is None else call("mul", y, scale.broadcast(i))
 
@@ -95,19 +84,19 @@ def _rms_norm(
 def _ref_layer(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     x = arrays[0]
     assert x is not None
-    axes = tuple(range(_axis(attrs), x.ndim))
+    axes = tuple(range(axis_of(attrs), x.ndim))
     wide = x.astype(np.float64)
     d = wide - wide.mean(axis=axes, keepdims=True)
-    y = d / np.sqrt((d * d).mean(axis=axes, keepdims=True) + _number(attrs, "epsilon"))
+    y = d / np.sqrt((d * d).mean(axis=axes, keepdims=True) + number(attrs, "epsilon"))
     return (_affine(y, arrays[1:]).astype(x.dtype),)
 
 
 def _ref_rms(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     x = arrays[0]
     assert x is not None
-    axes = tuple(range(_axis(attrs), x.ndim))
+    axes = tuple(range(axis_of(attrs), x.ndim))
     wide = x.astype(np.float64)
-    y = wide / np.sqrt((wide * wide).mean(axis=axes, keepdims=True) + _number(attrs, "epsilon"))
+    y = wide / np.sqrt((wide * wide).mean(axis=axes, keepdims=True) + number(attrs, "epsilon"))
     return (_affine(y, arrays[1:]).astype(x.dtype),)
 
 
@@ -136,7 +125,7 @@ def _batch_norm(b: Builder, inputs: Sequence[Ref], attrs: Attrs) -> tuple[Ref, .
     # batch_norm(x)  -->  x * (scale / sqrt(var + eps)) + (bias - mean * scale / sqrt(var + eps))
     x, scale, bias, mean, variance = inputs
     rank = b.type_of(x).rank
-    moved = b.emit("add", [variance, _scalar(b, _number(attrs, "epsilon"), variance)])
+    moved = b.emit("add", [variance, _scalar(b, number(attrs, "epsilon"), variance)])
     factor = b.emit("div", [scale, b.emit("sqrt", [moved])])
     shift = b.emit("sub", [bias, b.emit("mul", [mean, factor])])
     y = b.emit("mul", [x, _per_channel(b, factor, rank)])
@@ -169,8 +158,8 @@ def _group_norm(b: Builder, inputs: Sequence[Ref], attrs: Attrs) -> tuple[Ref, .
 def _lp_norm(b: Builder, inputs: Sequence[Ref], attrs: Attrs) -> tuple[Ref, ...]:
     # lp_norm(x)  -->  x / (|x|_p, or 1 where that is 0) along axis: the zero vector stays as it is
     (x,) = inputs
-    op = {1: "reduce_l1", 2: "reduce_l2"}[int(_number(attrs, "p"))]
-    size = b.emit(op, [x], {"axes": (_axis(attrs),), "keepdims": True})
+    op = {1: "reduce_l1", 2: "reduce_l2"}[int(number(attrs, "p"))]
+    size = b.emit(op, [x], {"axes": (axis_of(attrs),), "keepdims": True})
     zero = b.emit("equal", [size, _scalar(b, 0.0, x)])
     return (b.emit("div", [x, b.emit("where", [zero, _scalar(b, 1.0, x), size])]),)
 
@@ -190,7 +179,7 @@ def _infer_channels(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple
 def _ref_batch(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     x, scale, bias, mean, variance = (np.asarray(a) for a in arrays)
     shape = (-1, *(1,) * (x.ndim - 2))
-    factor = scale / np.sqrt(variance + _number(attrs, "epsilon"))
+    factor = scale / np.sqrt(variance + number(attrs, "epsilon"))
     return ((x * factor.reshape(shape) + (bias - mean * factor).reshape(shape)).astype(x.dtype),)
 
 
@@ -202,7 +191,7 @@ def _ref_group() -> RefRule:
         g = int(attrs.get("groups", x.shape[1]))  # type: ignore[arg-type]
         split = x.reshape(x.shape[0], g, -1).astype(np.float64)
         d = split - split.mean(axis=2, keepdims=True)
-        y = d / np.sqrt((d * d).mean(axis=2, keepdims=True) + _number(attrs, "epsilon"))
+        y = d / np.sqrt((d * d).mean(axis=2, keepdims=True) + number(attrs, "epsilon"))
         shape = (-1, *(1,) * (x.ndim - 2))
         return ((y.reshape(x.shape) * scale.reshape(shape) + bias.reshape(shape)).astype(x.dtype),)
 
@@ -212,7 +201,7 @@ def _ref_group() -> RefRule:
 def _ref_lp(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     x = arrays[0]
     assert x is not None
-    size = np.linalg.norm(x, ord=_number(attrs, "p"), axis=_axis(attrs), keepdims=True)
+    size = np.linalg.norm(x, ord=number(attrs, "p"), axis=axis_of(attrs), keepdims=True)
     return (np.asarray(x / np.where(size == 0, 1, size), dtype=x.dtype),)
 
 
@@ -231,21 +220,21 @@ def _lrn(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) -> Ex
         return call("mul", e, e)
 
     total = t.sum([size], square)
-    scaled = call("mul", total, const(_number(attrs, "alpha") / size, x.dtype))
-    base = call("add", scaled, const(_number(attrs, "bias"), x.dtype))
-    return call("div", x[i], call("pow", base, const(_number(attrs, "beta"), x.dtype)))
+    scaled = call("mul", total, const(number(attrs, "alpha") / size, x.dtype))
+    base = call("add", scaled, const(number(attrs, "bias"), x.dtype))
+    return call("div", x[i], call("pow", base, const(number(attrs, "beta"), x.dtype)))
 
 
 def _ref_lrn(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     x = arrays[0]
     assert x is not None
-    size = int(_number(attrs, "size"))
+    size = int(number(attrs, "size"))
     total = np.zeros_like(x)
     for c in range(x.shape[1]):
         lo, hi = max(0, c - (size - 1) // 2), min(x.shape[1], c + size // 2 + 1)
         total[:, c] = (x[:, lo:hi] ** 2).sum(axis=1)
-    base = _number(attrs, "bias") + _number(attrs, "alpha") / size * total
-    return ((x / base ** _number(attrs, "beta")).astype(x.dtype),)
+    base = number(attrs, "bias") + number(attrs, "alpha") / size * total
+    return ((x / base ** number(attrs, "beta")).astype(x.dtype),)
 
 
 _EPS = {"epsilon": 1e-5}

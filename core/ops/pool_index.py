@@ -11,9 +11,10 @@ from smelt.core.dim import Dim, to_dim
 from smelt.core.dtype import i64
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Expr
+from smelt.core.ops.attrs import dims, ints
 from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, const, index
-from smelt.core.ops.window import dims, infer_pool, ints, lowest, pool_taps
+from smelt.core.ops.window import infer_pool, lowest, pool_taps
 
 
 def _infer(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:

@@ -10,18 +10,13 @@ from smelt.core.dim import ceildiv, to_dim
 from smelt.core.dtype import DType, f32, i8, i32, u8
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Call, Expr
+from smelt.core.ops.attrs import axis_of
 from smelt.core.ops.linear import BYTES, infer_matmul, matmul
 from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const, select
 
 MAGIC, MAGIC_BITS = 1.5 * 2.0**23, 0x4B400000
 """A number whose addition rounds, and its bits."""
-
-
-def _axis(attrs: Attrs) -> int:
-    axis = attrs["axis"]
-    assert isinstance(axis, int)
-    return axis
 
 
 def _check(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> None:
@@ -31,17 +26,17 @@ def _check(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> None:
     for what, a in (("scale", scale), ("zero point", zero)):
         if a is None or a.rank == 0:
             continue
-        if a.rank != 1 or not 0 <= _axis(attrs) < x.rank:
+        if a.rank != 1 or not 0 <= axis_of(attrs) < x.rank:
             raise c.fail(f"the {what} is {a.type}, wanted a scalar or a vector along axis {attrs['axis']}")
-        c.same(f"the {what} and axis {_axis(attrs)}", a.shape[0], x.shape[_axis(attrs)])
+        c.same(f"the {what} and axis {axis_of(attrs)}", a.shape[0], x.shape[axis_of(attrs)])
 
 
 def _at(p: Operand, i: DimIndex, attrs: Attrs) -> Expr:
-    return p[()] if p.rank == 0 else p[(i[_axis(attrs)],)]
+    return p[()] if p.rank == 0 else p[(i[axis_of(attrs)],)]
 
 
 def _spread(p: Array, rank: int, attrs: Attrs) -> Array:
-    return p if p.ndim == 0 else p.reshape(-1, *(1,) * (rank - 1 - _axis(attrs)))
+    return p if p.ndim == 0 else p.reshape(-1, *(1,) * (rank - 1 - axis_of(attrs)))
 
 
 # ---------------------------------------------------------------- quantize
@@ -143,7 +138,7 @@ def _infer_blocks(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[T
     assert x and scale
     if not x.dtype.is_int or not scale.dtype.is_float:
         raise c.fail(f"cannot dequantize {x.dtype} with a scale of {scale.dtype}")
-    axis, block = _axis(attrs), attrs["block"]
+    axis, block = axis_of(attrs), attrs["block"]
     assert isinstance(block, int) and 0 <= axis < x.rank
     for what, a in (("scale", scale), ("zero point", zero)):
         if a is None:
@@ -161,7 +156,7 @@ def _blocks(
     x: Operand, scale: Operand, zero: Operand | None = None,
 ) -> Expr:  # fmt: skip
     """(x - zero) * scale, those of the element's block"""
-    axis, block = _axis(attrs), attrs["block"]
+    axis, block = axis_of(attrs), attrs["block"]
     assert isinstance(block, int)
     at = (*i[:axis], i[axis] // block, *i[axis + 1 :])
     y = cast(x[i], i32)
@@ -173,7 +168,7 @@ def _blocks(
 def _ref_blocks(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     x, scale, zero = (*arrays, None)[:3]
     assert x is not None and scale is not None
-    axis, block = _axis(attrs), attrs["block"]
+    axis, block = axis_of(attrs), attrs["block"]
     assert isinstance(block, int)
     at = np.arange(x.shape[axis]) // block
     y = x.astype(np.int32)

@@ -10,9 +10,9 @@ from smelt.core.dim import sym, to_dim
 from smelt.core.dtype import DType, f32, u32
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Expr
+from smelt.core.ops.attrs import dims
 from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op
 from smelt.core.ops.trace import DimIndex, Trace, call, cast, const, index
-from smelt.core.ops.window import dims
 
 # Each round xors the high bits down and multiplies: 32 bits in, 32 well mixed bits out.
 ROUNDS = ((16, 0x7FEB352D), (15, 0x846CA68B))

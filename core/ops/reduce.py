@@ -12,6 +12,7 @@ from smelt.core.dtype import from_numpy, i64
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.interp_kernel import identity
 from smelt.core.ir.kernel import Expr, ReduceKind
+from smelt.core.ops.attrs import axis_of
 from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, const, index
 
@@ -140,7 +141,7 @@ def _ref_log_sum_exp(
 
 
 def _infer_arg(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
-    axis = int(attrs["axis"])  # type: ignore[arg-type]
+    axis = axis_of(attrs)
     (t,) = infer_reduce(c, args, {"axes": (axis,), "keepdims": attrs["keepdims"]})
     assert args[0] is not None
     extent = args[0].shape[axis]
@@ -151,7 +152,7 @@ def _infer_arg(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Tens
 
 def _arg(name: str, kind: ReduceKind, ref: Callable[..., Any]) -> Op:
     def compute(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) -> Expr:
-        axis, keep = int(attrs["axis"]), bool(attrs["keepdims"])  # type: ignore[arg-type]
+        axis, keep = axis_of(attrs), bool(attrs["keepdims"])
         return t.reduce(
             kind,
             [x.shape[axis]],
@@ -163,7 +164,7 @@ def _arg(name: str, kind: ReduceKind, ref: Callable[..., Any]) -> Op:
     def reference(
         arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
     ) -> Sequence[Array]:
-        x, axis = arrays[0], int(attrs["axis"])  # type: ignore[arg-type]
+        x, axis = arrays[0], axis_of(attrs)
         assert x is not None
         if attrs.get("last", False):
             y = x.shape[axis] - 1 - ref(np.flip(x, axis), axis=axis)
@@ -186,7 +187,7 @@ def _arg(name: str, kind: ReduceKind, ref: Callable[..., Any]) -> Op:
 def _infer_same(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
     x = args[0]
     assert x is not None
-    axis = int(attrs["axis"])  # type: ignore[arg-type]
+    axis = axis_of(attrs)
     if not 0 <= axis < max(x.rank, 1):
         raise c.fail(f"axis {axis} does not fit rank {x.rank}")
     return (x.type,)
@@ -199,7 +200,7 @@ def _softmax(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) -
 
 
 def _softmax_parts(t: Trace, i: DimIndex, attrs: Attrs, x: Operand) -> tuple[Expr, Expr, Expr]:
-    axis = int(attrs["axis"])  # type: ignore[arg-type]
+    axis = axis_of(attrs)
     n = x.shape[axis]
 
     def at(k: Dim) -> Expr:
@@ -217,7 +218,7 @@ def _log_softmax(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operan
 
 
 def _hardmax(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) -> Expr:
-    axis = int(attrs["axis"])  # type: ignore[arg-type]
+    axis = axis_of(attrs)
     first = t.reduce("argmax", [x.shape[axis]], lambda k: x[(*i[:axis], k, *i[axis + 1 :])], dtype=i64)
     return call_select(call("eq", first, index(i[axis])), const(1, x.dtype), const(0, x.dtype))
 
@@ -226,7 +227,7 @@ def _ref_softmax(kind: str) -> Callable[..., Sequence[Array]]:
     def reference(
         arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
     ) -> Sequence[Array]:
-        x, axis = arrays[0], int(attrs["axis"])  # type: ignore[arg-type]
+        x, axis = arrays[0], axis_of(attrs)
         assert x is not None
         if x.size == 0:
             return (x,)

@@ -13,9 +13,9 @@ from smelt.core.dim import Dim, dmax, dmin, to_dim
 from smelt.core.dtype import f32, i64
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Expr
+from smelt.core.ops.attrs import dims, number
 from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const, index, select
-from smelt.core.ops.window import dims
 
 ZERO = to_dim(0)
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
@@ -256,7 +256,7 @@ def _resize(
 
     y = cast(axis(0, (), None), out.dtype)
     for condition in outside:
-        y = select(condition, const(float(attrs["extrapolation"]), out.dtype), y)  # type: ignore[arg-type]
+        y = select(condition, const(number(attrs, "extrapolation"), out.dtype), y)
     return y
 
 
@@ -362,7 +362,7 @@ def _ref(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorTyp
         outside.append((a, out))
     if attrs["coordinate_mode"] == "tf_crop_and_resize":
         for a, out in outside:
-            np.moveaxis(y, a, 0)[out] = float(attrs["extrapolation"])  # type: ignore[arg-type]
+            np.moveaxis(y, a, 0)[out] = number(attrs, "extrapolation")
     return (np.ascontiguousarray(y).astype(types[0].dtype.numpy),)
 
 

@@ -13,9 +13,10 @@ from smelt.core.dim import Dim, dmax, dmin, to_dim
 from smelt.core.dtype import DType, f32, f64, i64
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Bound, Expr
+from smelt.core.ops.attrs import dims, integer, ints, number
 from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const, index, select
-from smelt.core.ops.window import dims, window_extent
+from smelt.core.ops.window import window_extent
 
 ZERO, ONE = to_dim(0), to_dim(1)
 FAR = 4
@@ -203,20 +204,14 @@ def _ref_grid(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Tens
 # ---------------------------------------------------------------- deform_conv
 
 
-def _ints(attrs: Attrs, name: str) -> tuple[int, ...]:
-    values = attrs[name]
-    assert isinstance(values, tuple)
-    return tuple(int(v) for v in values)  # type: ignore[arg-type]
-
-
 def _infer_deform(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
     x, w, offset = args[0], args[1], args[2]
     assert x is not None and w is not None and offset is not None
     if x.rank != 4 or w.rank != 4 or offset.rank != 4:
         raise c.unsupported(f"deformable convolution of rank {x.rank}, {w.rank} and {offset.rank}")
-    group, offsets = int(attrs["group"]), int(attrs["offset_group"])  # type: ignore[arg-type]
+    group, offsets = integer(attrs, "group"), integer(attrs, "offset_group")
     c.same("channels of the group and of the weight", x.shape[1], w.shape[1] * group)
-    strides, dilations = _ints(attrs, "strides"), _ints(attrs, "dilations")
+    strides, dilations = ints(attrs, "strides"), ints(attrs, "dilations")
     pads = [b + e for b, e in zip(dims(attrs, "pads_begin"), dims(attrs, "pads_end"), strict=True)]
     extents = [
         c.simplify(window_extent(x.shape[2 + a], w.shape[2 + a], strides[a], dilations[a], pads[a]))
@@ -240,8 +235,8 @@ def _deform_conv(
     mask: Operand | None = None,
 ) -> Expr:
     """y[n, m, o] = b[m] + sum over c, k of w[m, c, k] * mask * x[n, c, o * s - p + k * d + offset]"""
-    strides, dilations, begin = _ints(attrs, "strides"), _ints(attrs, "dilations"), dims(attrs, "pads_begin")
-    group, offsets = int(attrs["group"]), int(attrs["offset_group"])  # type: ignore[arg-type]
+    strides, dilations, begin = ints(attrs, "strides"), ints(attrs, "dilations"), dims(attrs, "pads_begin")
+    group, offsets = integer(attrs, "group"), integer(attrs, "offset_group")
     work, kernel, extents = _work(x.dtype), w.shape[2:], x.shape[2:]
     per_group = w.shape[0] // group
     first = (i[1] // per_group) * w.shape[1] if group > 1 else ZERO
@@ -280,8 +275,8 @@ def _np_bilinear(x: Array, positions: Sequence[float]) -> Any:
 def _ref_deform(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     x, w, offset = (np.asarray(a) for a in arrays[:3])
     bias, mask = (*arrays[3:], None, None)[:2]
-    strides, dilations, begin = _ints(attrs, "strides"), _ints(attrs, "dilations"), dims(attrs, "pads_begin")
-    group, offsets = int(attrs["group"]), int(attrs["offset_group"])  # type: ignore[arg-type]
+    strides, dilations, begin = ints(attrs, "strides"), ints(attrs, "dilations"), dims(attrs, "pads_begin")
+    group, offsets = integer(attrs, "group"), integer(attrs, "offset_group")
     kh, kw = w.shape[2:]
     y = np.zeros([d.const for d in types[0].shape], np.float64)
     per_group, per_offset = w.shape[0] // group, x.shape[1] // offsets
@@ -317,7 +312,7 @@ def _roi_align(
     t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand, rois: Operand, batch: Operand
 ) -> Expr:
     """The mean (or maximum) of samples * samples bilinear readings in each bin of the region."""
-    samples, scale = int(attrs["samples"]), float(attrs["scale"])  # type: ignore[arg-type]
+    samples, scale = integer(attrs, "samples"), number(attrs, "scale")
     half, largest = bool(attrs["half_pixel"]), attrs["mode"] == "max"
     work, size = _work(x.dtype), dims(attrs, "size")
 
@@ -385,7 +380,7 @@ def _peak(t: Trace, positions: Sequence[Expr], x: Operand, n: Dim, c: Dim, work:
 
 def _ref_roi(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     x, rois, batch = (np.asarray(a) for a in arrays)
-    samples, scale = int(attrs["samples"]), float(attrs["scale"])  # type: ignore[arg-type]
+    samples, scale = integer(attrs, "samples"), number(attrs, "scale")
     half, largest = bool(attrs["half_pixel"]), attrs["mode"] == "max"
     y = np.zeros([d.const for d in types[0].shape], np.float64)
     for r, ph, pw in np.ndindex(y.shape[0], *y.shape[2:]):

@@ -11,6 +11,7 @@ from smelt.core.dim import Dim, dmax, dmin, to_dim
 from smelt.core.dtype import bool_, i64, u8
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Block, Bound, Buffer, Expr, Load, Loop, Stmt, Store
+from smelt.core.ops.attrs import integer
 from smelt.core.ops.indexing import nest_over
 from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Nest, Op
 from smelt.core.ops.text_walk import ONE, SPACES, ZERO, Walk, among, both, byte_at, chars, whole
@@ -211,7 +212,7 @@ def _parts(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Seq
     cells = Buffer("cells", i64, (x.shape[0], to_dim(3)))
 
     def row(i: DimIndex) -> tuple[Stmt, ...]:
-        s = _Split(t, x, cells, i[0], str(attrs["delimiter"]).encode(), int(attrs["most"]))  # type: ignore[arg-type]
+        s = _Split(t, x, cells, i[0], str(attrs["delimiter"]).encode(), integer(attrs, "most"))
         return (*s.walk(None), Store(y.name, i, s.cell(PARTS)))
 
     return Nest(nest_over(t, (x.shape[0],), row), (cells,))
@@ -223,7 +224,7 @@ def _split(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Seq
     cells = Buffer("cells", i64, (x.shape[0], to_dim(3)))
 
     def row(i: DimIndex) -> tuple[Stmt, ...]:
-        s = _Split(t, x, cells, i[0], str(attrs["delimiter"]).encode(), int(attrs["most"]))  # type: ignore[arg-type]
+        s = _Split(t, x, cells, i[0], str(attrs["delimiter"]).encode(), integer(attrs, "most"))
 
         def keep(part: Dim, column: Dim, byte: Expr) -> Stmt:
             last = tuple(dmin(d, n - 1) for d, n in zip((part, column), y.shape[1:], strict=True))
@@ -236,7 +237,7 @@ def _split(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Seq
 
 
 def _np_split(row: Array, attrs: Attrs) -> list[bytes]:
-    s, most = row.tobytes().rstrip(b"\0"), int(attrs["most"])  # type: ignore[arg-type]
+    s, most = row.tobytes().rstrip(b"\0"), integer(attrs, "most")
     if not attrs["delimiter"]:
         return s.rstrip(SPACES).split(None, most)
     return s.split(str(attrs["delimiter"]).encode(), most) if s else []

@@ -11,6 +11,7 @@ from smelt.core.dim import Dim, dmax, dmin, to_dim
 from smelt.core.dtype import bool_, i64, u8
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Block, Bound, Buffer, Expr, Load, Loop, Stmt, Store
+from smelt.core.ops.attrs import integer
 from smelt.core.ops.indexing import nest_over
 from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Nest, Op
 from smelt.core.ops.text_walk import ONE, TWO, ZERO, Walk, chars, whole
@@ -107,7 +108,7 @@ def _walk(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], n: Dim) -> _W
     x, group, table, accept = inputs
     assert x and group and table and accept
     cells = Buffer("cells", i64, (x.shape[0], to_dim(4)))
-    return _Walk(t, x, cells, n, group, table, accept, int(attrs["least"]))  # type: ignore[arg-type]
+    return _Walk(t, x, cells, n, group, table, accept, integer(attrs, "least"))
 
 
 def _count(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Nest:
@@ -138,7 +139,7 @@ def _np_tokens(row: Array, arrays: Sequence[Array | None], attrs: Attrs) -> list
         for k in range(i, len(s)) if s[i] & 0xC0 != 0x80 else ():
             state = int(table[state, group[s[k]]])
             last = k + 1 if accept[state] else last
-        if last > i and sum(b & 0xC0 != 0x80 for b in s[i:last]) >= int(attrs["least"]):  # type: ignore[arg-type]
+        if last > i and sum(b & 0xC0 != 0x80 for b in s[i:last]) >= integer(attrs, "least"):
             found.append(s[i:last])
         i = max(last, i + 1)
     return found

@@ -10,25 +10,12 @@ from smelt.core.dim import Dim, ceildiv, dmax, dmin, product, to_dim
 from smelt.core.dtype import i32
 from smelt.core.ir.graph import Attr, TensorType
 from smelt.core.ir.kernel import Bound, Expr
+from smelt.core.ops.attrs import dims, integer, ints, number
 from smelt.core.ops.linear import BYTES, dot4_of, product_of, unpacked
 from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const, index
 
 ZERO = to_dim(0)
-
-
-def ints(attrs: Attrs, name: str) -> tuple[int, ...]:
-    """A tuple-of-int attribute."""
-    value = attrs[name]
-    assert isinstance(value, tuple)
-    return tuple(int(v) for v in value)  # type: ignore[arg-type]
-
-
-def dims(attrs: Attrs, name: str) -> tuple[Dim, ...]:
-    """A tuple-of-Dim attribute."""
-    value = attrs[name]
-    assert isinstance(value, tuple)
-    return tuple(v if isinstance(v, Dim) else to_dim(int(v)) for v in value)  # type: ignore[arg-type]
 
 
 def last(attrs: Attrs) -> bool:
@@ -91,7 +78,7 @@ def infer_conv(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Tens
         raise c.fail(f"input is {x.dtype}, weight is {w.dtype}")
     n, channels, spatial = split_shape(x.shape, last(attrs))
     m, per_group, kernel = _weight_parts(w.shape, last(attrs))
-    group = int(attrs["group"])  # type: ignore[arg-type]
+    group = integer(attrs, "group")
     if channels.is_const and per_group.is_const and channels.const != per_group.const * group:
         raise c.fail(
             f"input has {channels} channels, weight expects {per_group.const * group}",
@@ -125,7 +112,7 @@ def conv(
     n, m, o = split_shape(i, cl)
     _, _, spatial = split_shape(x.shape, cl)
     outputs, per_group, kernel = _weight_parts(w.shape, cl)
-    group = int(attrs["group"])  # type: ignore[arg-type]
+    group = integer(attrs, "group")
     base = to_dim(0) if group == 1 else m // (outputs // group) * per_group
     zero = const(origin(attrs), x.dtype)
 
@@ -211,7 +198,7 @@ def _window_view(
 def _ref_conv(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     x, w, *rest = _channels_first(arrays, attrs, lambda r: [r - 1, r - 2, *range(r - 2)])
     assert x is not None and w is not None
-    group, spatial = int(attrs["group"]), x.ndim - 2  # type: ignore[arg-type]
+    group, spatial = integer(attrs, "group"), x.ndim - 2
     begin = [d.const for d in dims(attrs, "pads_begin")]
     end = [d.const for d in dims(attrs, "pads_end")]
     v = _window_view(
@@ -253,7 +240,7 @@ def infer_conv_transpose(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> 
     n, channels, spatial = split_shape(x.shape, last(attrs))
     wc, per_group, kernel = _transposed_parts(w.shape, last(attrs))
     c.same("channels", channels, wc)
-    group = int(attrs["group"])  # type: ignore[arg-type]
+    group = integer(attrs, "group")
     out = []
     for a, n_a in enumerate(spatial):
         s, d = ints(attrs, "strides")[a], ints(attrs, "dilations")[a]
@@ -282,7 +269,7 @@ def conv_transpose(
     n, m, o = split_shape(i, cl)
     _, _, spatial = split_shape(x.shape, cl)
     channels, per_group, kernel = _transposed_parts(w.shape, cl)
-    group = int(attrs["group"])  # type: ignore[arg-type]
+    group = integer(attrs, "group")
     each = channels // group
     base = ZERO if group == 1 else m // per_group * each
     mine = m if group == 1 else m % per_group
@@ -319,7 +306,7 @@ def _ref_conv_transpose(
 ) -> Sequence[Array]:
     x, w, *rest = _channels_first(arrays, attrs, lambda r: [r - 2, r - 1, *range(r - 2)])
     assert x is not None and w is not None
-    group, spatial = int(attrs["group"]), x.ndim - 2  # type: ignore[arg-type]
+    group, spatial = integer(attrs, "group"), x.ndim - 2
     strides, dilations = ints(attrs, "strides"), ints(attrs, "dilations")
     begin = [d.const for d in dims(attrs, "pads_begin")]
     n, channels, m = x.shape[0], x.shape[1], w.shape[1] * group
@@ -449,7 +436,7 @@ def _average_pool(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Opera
 def _lp_pool(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) -> Expr:
     """(sum of |x|^p)^(1/p) of each window."""
     taps = pool_taps(i, attrs, x)
-    p = float(attrs["p"])  # type: ignore[arg-type]
+    p = number(attrs, "p")
 
     def power(*ks: Dim) -> Expr:
         e = call("abs", x.guarded(*taps(*ks), const(0, x.dtype)))
@@ -480,7 +467,7 @@ def _ref_pool(kind: str) -> Callable[..., Sequence[Array]]:
         if kind == "max":
             y = v.max(axis=axes)
         elif kind == "lp":
-            p = float(attrs["p"])  # type: ignore[arg-type]
+            p = number(attrs, "p")
             y = (np.abs(v.astype(np.float64)) ** p).sum(axis=axes) ** (1 / p)
         else:
             ones = np.ones((1, 1, *x.shape[2:]))
