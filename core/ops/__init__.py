@@ -8,6 +8,7 @@ from types import MappingProxyType
 from smelt.core.diag import SmeltError
 from smelt.core.ops import (
     cache,
+    coupled,
     elementwise,
     experts,
     generate,
@@ -33,7 +34,7 @@ from smelt.core.ops.table import Op
 
 _ROOMS = (
     elementwise, reduce, linear, norm, window, movement, indexing, resize, generate, cache, nbits, quantized,
-    experts, select, sample, random, pool_index, trees, text,
+    experts, select, sample, random, pool_index, trees, coupled, text,
     text_number, text_token,
 )  # fmt: skip
 _TABLE: dict[str, Op] = {op.name: op for room in _ROOMS for op in room.ROWS}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -172,21 +173,24 @@ def _exact_nearest(o: Dim, x: _Axis, attrs: Attrs) -> Dim | None:
     return None
 
 
-def _weights(mode: str, frac: Expr, a: float) -> list[Expr]:
-    one = _f(1.0)
+def tap_weights(mode: str, frac: Expr, a: float) -> list[Expr]:
+    """Weights of the taps around a position that is `frac` behind one, in its type: of two elements where the
+    mode is linear, of four where it is cubic with coefficient a."""
+    k = functools.partial(const, dtype=frac.dtype)
+    one = k(1)
     if mode == "linear":
         return [call("sub", one, frac), frac]
 
     def near(t: Expr) -> Expr:
         # ((a + 2) t - (a + 3)) t^2 + 1 for |t| <= 1
-        inner = call("sub", call("mul", _f(a + 2), t), _f(a + 3))
+        inner = call("sub", call("mul", k(a + 2), t), k(a + 3))
         return call("add", call("mul", call("mul", inner, t), t), one)
 
     def far(t: Expr) -> Expr:
         # ((a t - 5a) t + 8a) t - 4a for 1 < |t| < 2
-        y = call("sub", call("mul", _f(a), t), _f(5 * a))
-        y = call("add", call("mul", y, t), _f(8 * a))
-        return call("sub", call("mul", y, t), _f(4 * a))
+        y = call("sub", call("mul", k(a), t), k(5 * a))
+        y = call("add", call("mul", y, t), k(8 * a))
+        return call("sub", call("mul", y, t), k(4 * a))
 
     rest = call("sub", one, frac)
     return [far(call("add", one, frac)), near(frac), near(rest), far(call("add", one, rest))]
@@ -242,7 +246,7 @@ def _resize(
 
     def taps(a: int, at: tuple[Dim, ...], weight: Expr | None, row: _Axis, p: Expr, g: Dim) -> Expr:
         frac = call("sub", p, call("floor", p))
-        ws = _weights(mode, frac, float(attrs.get("cubic_coeff") or -0.75))  # type: ignore[arg-type]
+        ws = tap_weights(mode, frac, float(attrs.get("cubic_coeff") or -0.75))  # type: ignore[arg-type]
         first = 0 if mode == "linear" else -1
         if attrs["exclude_outside"]:
             ws = _renormalised(ws, [g + first + n for n in range(len(ws))], row.n)

@@ -14,6 +14,7 @@ from smelt.core.dtype import DType, f32, f64, i64
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Bound, Expr
 from smelt.core.ops.attrs import dims, integer, ints, number
+from smelt.core.ops.resize import tap_weights
 from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const, index, select
 from smelt.core.ops.window import window_extent
@@ -28,27 +29,10 @@ def _work(dtype: DType) -> DType:
     return f64 if dtype == f64 else f32
 
 
-def _weights(mode: str, frac: Expr) -> list[tuple[int, Expr]]:
+def _taps(mode: str, frac: Expr) -> list[tuple[int, Expr]]:
     """(distance from the base, weight) of each tap."""
-    one = const(1, frac.dtype)
-    rest = call("sub", one, frac)
-    if mode == "linear":
-        return [(0, rest), (1, frac)]
-
-    def k(v: float) -> Expr:
-        return const(v, frac.dtype)
-
-    def near(x: Expr) -> Expr:
-        inner = call("sub", call("mul", k(CUBIC + 2), x), k(CUBIC + 3))
-        return call("add", call("mul", call("mul", inner, x), x), one)
-
-    def far(x: Expr) -> Expr:
-        y = call("sub", call("mul", k(CUBIC), x), k(5 * CUBIC))
-        y = call("add", call("mul", y, x), k(8 * CUBIC))
-        return call("sub", call("mul", y, x), k(4 * CUBIC))
-
-    outer = far(call("add", one, frac)), far(call("add", one, rest))
-    return [(-1, outer[0]), (0, near(frac)), (1, near(rest)), (2, outer[1])]
+    weights = tap_weights(mode, frac, CUBIC)
+    return list(enumerate(weights, 1 - len(weights) // 2))
 
 
 def interpolated(
@@ -70,7 +54,7 @@ def interpolated(
     def taps(a: int, at: tuple[Dim, ...], weight: Expr | None, g: Dim) -> Expr:
         p = positions[a]
         total: Expr | None = None
-        for away, w in _weights(mode, call("sub", p, call("floor", p))):
+        for away, w in _taps(mode, call("sub", p, call("floor", p))):
             e = axis(a + 1, (*at, g + away), w if weight is None else call("mul", weight, w))
             total = e if total is None else call("add", total, e)
         assert total is not None
@@ -362,7 +346,7 @@ def _bilinear(t: Trace, positions: Sequence[Expr], x: Operand, n: Dim, c: Dim, w
 
 def _peak(t: Trace, positions: Sequence[Expr], x: Operand, n: Dim, c: Dim, work: DType) -> Expr:
     """The largest of the four weighted neighbours: what the operator's maximum is taken over."""
-    rows = [_weights("linear", call("sub", p, call("floor", p))) for p in positions]
+    rows = [_taps("linear", call("sub", p, call("floor", p))) for p in positions]
 
     def at(g: Dim, h: Dim) -> Expr:
         found: Expr | None = None

@@ -1,4 +1,4 @@
-"""Decision forests, and the probabilities that pairs of classes give: constant tables walked row by row."""
+"""Decision forests: constant tables walked row by row."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from smelt.core.dim import Dim, ceildiv, dmin, to_dim
 from smelt.core.dtype import bool_, i64
 from smelt.core.ir.graph import Attr, TensorType
 from smelt.core.ir.kernel import Block, Bound, Buffer, Expr, Load, Loop, Stmt, Store
-from smelt.core.ops.indexing import nest_over
 from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Nest, Op
-from smelt.core.ops.trace import DimIndex, Trace, call, cast, const, index, select
+from smelt.core.ops.trace import Trace, call, cast, const, index, select
 
 ZERO, ONE, TWO = to_dim(0), to_dim(1), to_dim(2)
 
@@ -215,137 +214,7 @@ def _ref_forest(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Te
     return (y,)
 
 
-# ---------------------------------------------------------------- coupled probabilities
-
-ROUNDS = 100
-
-
-def _infer_coupled(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
-    (r,) = args
-    assert r
-    if r.rank != 3:
-        raise c.fail(f"pairwise probabilities have rank {r.rank}, wanted 3")
-    c.same("classes", r.shape[1], r.shape[2])
-    return (TensorType(r.dtype, r.shape[:2]),)
-
-
-def _coupled(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Nest:
-    """Probabilities of classes from those of pairs by the iteration of Wu, Lin and Weng, "Probability
-    estimates for multi-class classification by pairwise coupling" (2004), stopped as ONNX Runtime does."""
-    (r,), (p,) = inputs, outputs
-    assert r
-    dtype, rows, classes = r.dtype, r.shape[0], r.shape[1]
-    q, qp = Buffer("q", dtype, r.shape), Buffer("qp", dtype, p.shape)
-    cells = Buffer("cells", dtype, (rows, to_dim(3)))  # pQp, the step, and whether to go on
-
-    def k(v: float) -> Expr:
-        return const(v, dtype)
-
-    def each(n: Dim, body: Callable[[Dim], tuple[Stmt, ...]]) -> Loop:
-        v = t.fresh("i")
-        return Loop("serial", str(v), n, body(v))
-
-    def row(o: DimIndex) -> tuple[Stmt, ...]:
-        (n,) = o
-
-        def cell(c: int) -> Load:
-            return Load(cells.name, (n, to_dim(c)), dtype)
-
-        def put(c: int, e: Expr) -> Store:
-            return Store(cells.name, (n, to_dim(c)), e)
-
-        def at(b: Buffer, *i: Dim) -> Load:
-            return Load(b.name, (n, *i), dtype)
-
-        def prepare(i: Dim) -> tuple[Stmt, ...]:
-            def own(j: Dim) -> Expr:
-                e = call("mul", at(r, j, i), at(r, j, i))
-                return select(call("eq", index(i), index(j)), k(0), e)
-
-            def other(j: Dim) -> tuple[Stmt, ...]:
-                return (Store(q.name, (n, i, j), call("neg", call("mul", at(r, j, i), at(r, i, j)))),)
-
-            return (
-                Store(p.name, (n, i), call("div", k(1), cast(index(classes), dtype))),
-                each(classes, other),
-                Store(q.name, (n, i, i), t.sum((classes,), own)),
-            )
-
-        def shift(i: Dim) -> tuple[Stmt, ...]:
-            """One class takes its step; everything is scaled back to a sum of one."""
-            step = cell(1)
-            scale = call("add", k(1), step)
-            grown = call("add", call("mul", step, at(q, i, i)), call("mul", k(2), at(qp, i)))
-            total = call("add", cell(0), call("mul", step, grown))
-
-            def scaled(j: Dim) -> tuple[Stmt, ...]:
-                moved = call("add", at(qp, j), call("mul", step, at(q, i, j)))
-                return (
-                    Store(qp.name, (n, j), call("div", moved, scale)),
-                    Store(p.name, (n, j), call("div", at(p, j), scale)),
-                )
-
-            return (
-                put(1, call("div", call("sub", cell(0), at(qp, i)), at(q, i, i))),
-                Store(p.name, (n, i), cell(1), "add"),
-                put(0, call("div", call("div", total, scale), scale)),
-                each(classes, scaled),
-            )
-
-        def turn(_: Dim) -> tuple[Stmt, ...]:
-            on, still = t.fresh("g"), t.fresh("g")
-            error = t.reduce("max", (classes,), lambda i: call("abs", call("sub", at(qp, i), cell(0))))
-            limit = call("div", k(0.005), cast(index(classes), dtype))
-
-            def product(i: Dim) -> tuple[Stmt, ...]:
-                e = t.sum((classes,), lambda j: call("mul", at(q, i, j), at(p, j)))
-                return (Store(qp.name, (n, i), e),)
-
-            body = (
-                each(classes, product),
-                put(0, t.sum((classes,), lambda i: call("mul", at(p, i), at(qp, i)))),
-                put(2, select(call("lt", error, limit), k(0), k(1))),
-                Block(
-                    (Block((each(classes, shift),), guard=(Bound(ONE, still, TWO),)),),
-                    let=((str(still), cast(cell(2), i64), ZERO, ONE),),
-                ),
-            )
-            return (
-                Block(
-                    (Block(body, guard=(Bound(ONE, on, TWO),)),),
-                    let=((str(on), cast(cell(2), i64), ZERO, ONE),),
-                ),
-            )
-
-        return (put(2, k(1)), each(classes, prepare), each(to_dim(ROUNDS), turn))
-
-    return Nest(nest_over(t, (rows,), row), (q, qp, cells))
-
-
-def _ref_coupled(
-    arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
-) -> Sequence[Array]:
-    (r,) = arrays
-    assert r is not None
-    count = r.shape[1]
-    y = np.zeros(r.shape[:2], r.dtype)
-    for n, own in enumerate(r):
-        q = -(own.T * own)
-        np.fill_diagonal(q, (own**2).sum(0) - np.diag(own) ** 2)
-        p = np.full(count, 1 / max(count, 1), r.dtype)
-        for _ in range(ROUNDS):
-            qp = q @ p
-            total = p @ qp
-            if not count or np.abs(qp - total).max() < r.dtype.type(0.005) / count:
-                break
-            for i in range(count):
-                step = (total - qp[i]) / q[i, i]
-                p[i] += step
-                total = (total + step * (step * q[i, i] + 2 * qp[i])) / (1 + step) / (1 + step)
-                qp = (qp + step * q[i]) / (1 + step)
-                p = p / (1 + step)
-        y[n] = p
-    return (y,)
+# ---------------------------------------------------------------- cases
 
 
 def _case_forest(modes: str, join: str = "add", x: Any = "f32[N, 3]", **more: Any) -> Case:
@@ -374,9 +243,6 @@ def _case_forest(modes: str, join: str = "add", x: Any = "f32[N, 3]", **more: An
 
 
 _ODD = np.array([[np.nan, 1, -1], [0.5, np.nan, np.nan], [np.inf, -np.inf, 2]], np.float32)
-_PAIRS = np.array(
-    [[[0, 0.7, 0.2], [0.3, 0, 0.9], [0.8, 0.1, 0]], [[0, 0.5, 0.6], [0.5, 0, 0.5], [0.4, 0.5, 0]]], np.float32
-)
 
 ROWS: tuple[Op, ...] = (
     Op(
@@ -395,7 +261,6 @@ ROWS: tuple[Op, ...] = (
         ),
         nest=_forest,
     ),
-    Op("coupled", "r", _infer_coupled, _ref_coupled, (Case((_PAIRS,)),), nest=_coupled),
 )
 
 __all__ = ["MEMBER", "MODES", "ROWS"]
