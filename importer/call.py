@@ -11,7 +11,7 @@ from onnx import AttributeProto
 
 from smelt.core.diag import SmeltError
 from smelt.core.dim import Dim, Truth, to_dim
-from smelt.core.dtype import DType
+from smelt.core.dtype import DType, i64
 from smelt.core.ir.graph import Ref, TensorType
 from smelt.core.ops.infer import Engine
 from smelt.core.ops.table import Attrs
@@ -185,6 +185,10 @@ class Call:
     def scalar(self, value: Any, like: Ref) -> Ref:
         """A rank-0 constant of the type of `like`."""
         return self.builder.scalar(value, like)
+
+    def iota(self, n: Dim | int, start: Dim | int = 0) -> Ref:
+        """start, start + 1, ...: i64[n]."""
+        return self.emit("iota", shape=(to_dim(n),), start=to_dim(start), step=to_dim(1), dtype=i64)
 
     def cast(self, x: Ref, dtype: DType) -> Ref:
         """x as another element type."""

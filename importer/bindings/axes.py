@@ -22,7 +22,7 @@ def chosen(c: Call, axes: Ref, rank: int) -> Ref:
     axes = b.reshape(b.cast(axes, i64), (count(c, axes),))
     shifted = c.emit("add", axes, c.scalar(rank, axes))
     axes = c.emit("where", c.emit("less", axes, c.scalar(0, axes)), shifted, axes)
-    every = c.emit("iota", shape=(to_dim(rank),), start=ZERO, step=ONE, dtype=i64)
+    every = c.iota(rank)
     return c.emit("equal", b.reshape(axes, (count(c, axes), 1)), b.reshape(every, (1, rank)))
 
 
@@ -61,7 +61,7 @@ def kept_sizes(c: Call, found: Ref, rank: int) -> tuple[Dim, ...]:
     own = len(shape)
     keep = c.emit("sub", c.scalar(1, found), found)
     place = c.emit("mul", c.emit("cumsum", keep, axis=0, exclusive=False, reverse=False), keep)
-    wanted = c.emit("iota", shape=(to_dim(rank),), start=ONE, step=ONE, dtype=i64)
+    wanted = c.iota(rank, 1)
     hit = c.emit("equal", b.reshape(wanted, (rank, 1)), b.reshape(place, (1, own)))
     sizes = b.reshape(b.from_dims(shape, [own]), (1, own))
     picked = c.emit("where", hit, sizes, c.scalar(0, sizes))
@@ -140,7 +140,7 @@ def sliced(c: Call, starts: Ref, ends: Ref, axes: Ref, steps: Ref) -> Ref:
         if ref:
             c.engine.same(f"the number of {what} and of starts", count(c, ref), n)
     if not axes:
-        axes = c.emit("iota", shape=(n,), start=ZERO, step=ONE, dtype=i64)
+        axes = c.iota(n)
     hits = chosen(c, axes, rank)
     mask(c, axes, rank)  # refuses axes that do not fit
     by = spread(c, steps, hits, (ONE,) * rank) if steps else b.from_dims((ONE,) * rank, [rank])
@@ -163,6 +163,6 @@ def sliced(c: Call, starts: Ref, ends: Ref, axes: Ref, steps: Ref) -> Ref:
     for axis in range(rank):
         (extent,) = b.dims_of(b.reshape(b.slice_axis(many, 0, axis, axis + 1), ()), "slice", 0, shape[axis])
         first, step = (b.slice_axis(v, 0, axis, axis + 1) for v in (start, by))
-        steps_up = c.emit("iota", shape=(extent,), start=ZERO, step=ONE, dtype=i64)
+        steps_up = c.iota(extent)
         y = c.emit("gather", y, c.emit("add", c.emit("mul", steps_up, step), first), axis=axis)
     return y

@@ -226,7 +226,7 @@ def _rotary(c: Call) -> Ref:
     b, length = c.builder, rotary_length(c)
     places = c.cast(c.x(1), i64)
     if c.type(1).rank == 1:
-        steps = c.emit("iota", shape=(length,), start=to_dim(0), step=to_dim(1), dtype=i64)
+        steps = c.iota(length)
         places = b.reshape(c.emit("add", steps, b.reshape(places, ())), (1, length))
     return rotary_by(c, [rows_at(c, c.x(i), places, "position") for i in (2, 3)])
 

@@ -62,11 +62,6 @@ def attend(
     return b.reshape(y, (batch, heads, rows, b.type_of(v).shape[3])), before, p
 
 
-def steps(c: Call, n: Dim) -> Ref:
-    """0 .. n - 1 as i64."""
-    return c.emit("iota", shape=(n,), start=ZERO, step=ONE, dtype=i64)
-
-
 def split_heads(c: Call, x: Ref, heads: int, what: str) -> Ref:
     """[B, S, heads * size] as [B, heads, S, size]."""
     b = c.builder
@@ -98,8 +93,8 @@ def _scale(c: Call, size: Dim, like: Ref) -> Ref:
 def _causal(c: Call, rows: Dim, columns: Dim) -> Ref:
     """bool [S, T]: the last row sees all columns, each row before one less."""
     b = c.builder
-    i = b.reshape(c.emit("iota", shape=(rows,), start=columns - rows, step=ONE, dtype=i64), (rows, 1))
-    return c.emit("less_equal", b.reshape(steps(c, columns), (1, columns)), i)
+    i = b.reshape(c.iota(rows, columns - rows), (rows, 1))
+    return c.emit("less_equal", b.reshape(c.iota(columns), (1, columns)), i)
 
 
 def _heads(c: Call, name: str = "num_heads") -> int:
@@ -132,7 +127,7 @@ def _padding(c: Call, i: int, batch: Dim, rows: Dim, columns: Dim, like: Ref) ->
         return _filtered(c, b.reshape(_positive(c, mask), (shape[0], 1, *shape[1:])), like)
     if len(shape) != 1:
         raise c.unsupported(f"a mask of rank {len(shape)}", try_="a mask [batch, total length]")
-    at = c.cast(b.reshape(steps(c, columns), (1, 1, 1, columns)), b.type_of(mask).dtype)
+    at = c.cast(b.reshape(c.iota(columns), (1, 1, 1, columns)), b.type_of(mask).dtype)
     if b.compare_dims(shape[0], batch):
         return _filtered(c, c.emit("less", at, b.reshape(mask, (batch, 1, 1, 1))), like)
     c.engine.at_most("batch and mask entries", batch, shape[0])
@@ -390,7 +385,7 @@ def _rotated(c: Call, parts: Sequence[Ref], before: Ref, rows: Dim) -> tuple[Ref
     if c.has(9):
         places = _given_places(c, rows)
     else:
-        places = c.emit("add", b.reshape(before, (batch, 1)), b.reshape(steps(c, rows), (1, rows)))
+        places = c.emit("add", b.reshape(before, (batch, 1)), b.reshape(c.iota(rows), (1, rows)))
     tables = []
     for i in (7, 8):
         t = rows_at(c, c.x(i), places, "position")
@@ -405,7 +400,7 @@ def _given_places(c: Call, rows: Dim) -> Ref:
     if b.compare_dims(rows, ONE):
         return ids
     first = b.slice_axis(b.slice_axis(ids, 0, 0, 1), 1, 0, 1)
-    run = c.emit("add", first, c.cast(b.reshape(steps(c, rows), (1, rows)), b.type_of(ids).dtype))
+    run = c.emit("add", first, c.cast(b.reshape(c.iota(rows), (1, rows)), b.type_of(ids).dtype))
     if b.compare_dims(rows, ONE) is False:
         return run
     single = c.emit("equal", b.from_dims([rows], (1, 1)), c.scalar(1, b.from_dims([rows], (1, 1))))
@@ -433,13 +428,13 @@ def _window(c: Call, before: Ref, batch: Dim, rows: Dim, total: Dim) -> Ref:
     the local window."""
     b = c.builder
     window = c.integer("local_window_size", -1)
-    at = b.reshape(steps(c, total), (1, 1, 1, total))
+    at = b.reshape(c.iota(total), (1, 1, 1, total))
     if not c.integer("causal", 1):
         if window >= 0:
             raise c.fail(f"local_window_size is {window} and causal is 0")
         ends = c.emit("add", before, b.from_dims([rows], (1,)))
         return c.emit("less", at, b.reshape(ends, (batch, 1, 1, 1)))
-    own = c.emit("add", b.reshape(before, (batch, 1, 1, 1)), b.reshape(steps(c, rows), (1, 1, rows, 1)))
+    own = c.emit("add", b.reshape(before, (batch, 1, 1, 1)), b.reshape(c.iota(rows), (1, 1, rows, 1)))
     allowed = c.emit("less_equal", at, own)
     if window < 0:
         return allowed

@@ -11,7 +11,7 @@ from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.contrib import MS, wide
 from smelt.importer.bindings.conv import conv_of, pool_of, transposed_conv_of
 from smelt.importer.bindings.indices import inside
-from smelt.importer.bindings.sample import grid_sample, ramp
+from smelt.importer.bindings.sample import grid_sample
 from smelt.importer.call import Build, Call, OnnxOp
 
 ZERO, ONE = to_dim(0), to_dim(1)
@@ -134,7 +134,7 @@ def _crop_places(c: Call, axis: int, extent: Dim, size: Dim, count: Dim) -> Ref:
     b = c.builder
     first, last = (b.slice_axis(c.x(1), 1, axis + h, axis + h + 1) for h in (0, 2))
     length = c.cast(b.from_dims([extent - 1], ()), f32)
-    steps = c.cast(b.reshape(ramp(c, size), (1, size)), f32)
+    steps = c.cast(b.reshape(c.iota(size), (1, size)), f32)
     middle = c.emit("mul", c.emit("mul", c.emit("add", first, last), c.scalar(0.5, first)), length)
     single = b.compare_dims(size, ONE)
     if single:

@@ -14,7 +14,6 @@ from smelt.core.ir.graph import Ref
 from smelt.importer.bindings import move, select, shape
 from smelt.importer.bindings.contrib import MS, rows_at
 from smelt.importer.bindings.indices import inside
-from smelt.importer.bindings.sample import ramp
 from smelt.importer.bindings.scan import at, counted
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Build, Call, OnnxOp, Results
@@ -81,7 +80,7 @@ def _inverse(c: Call) -> Ref:
         raise c.fail(f"input has rank {len(own)}, wanted square matrices")
     n = c.engine.same("rows and columns", own[-2], own[-1])
     x = c.cast(c.x(0), _wide(dtype))
-    rows, columns = b.reshape(ramp(c, n), (n, 1)), b.reshape(ramp(c, n), (1, n))
+    rows, columns = b.reshape(c.iota(n), (n, 1)), b.reshape(c.iota(n), (1, n))
     unit = b.broadcast_to(c.cast(c.emit("equal", rows, columns), _wide(dtype)), (*own[:-2], n, n))
     both = c.emit("concat", b.broadcast_to(x, (*own[:-2], n, n)), unit, axis=len(own) - 1)
 
@@ -143,7 +142,7 @@ def _no_repeats(c: Call) -> Ref:
     hits = c.emit("greater_equal", b.from_dims([count], ()), b.from_dims([ZERO], ()))
     hits = b.broadcast_to(hits, (batch, count))
     if size > 1:
-        windows = c.emit("add", b.reshape(ramp(c, count), (count, 1)), b.reshape(ramp(c, first), (1, first)))
+        windows = c.emit("add", b.reshape(c.iota(count), (count, 1)), b.reshape(c.iota(first), (1, first)))
         seen = c.emit("gather", ids, windows, axis=1)
         own = b.reshape(b.slice_axis(ids, 1, length - first, length), (batch, 1, first))
         same = c.cast(c.emit("equal", seen, own), i64)

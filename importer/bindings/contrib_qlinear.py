@@ -13,7 +13,6 @@ from smelt.importer.bindings.contrib_image import on_first
 from smelt.importer.bindings.conv import pool_of
 from smelt.importer.bindings.quant import byte_range, q_linear_conv, requantized, scaled
 from smelt.importer.bindings.recurrent import KINDS, Product, recurrent
-from smelt.importer.bindings.sample import ramp
 from smelt.importer.bindings.scan import at
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Build, Call, OnnxOp
@@ -140,7 +139,7 @@ def _until_all_end(c: Call) -> Ref:
         return c.x(0)
     b, x = c.builder, c.x(0)
     longest = c.emit("reduce_max", c.cast(c.x(4), i64), axes=(0,), keepdims=False)
-    live = c.emit("less", b.reshape(ramp(c, c.shape(0)[0]), (c.shape(0)[0], 1, 1)), longest)
+    live = c.emit("less", b.reshape(c.iota(c.shape(0)[0]), (c.shape(0)[0], 1, 1)), longest)
     return c.emit("where", live, x, c.scalar(0, x))
 
 

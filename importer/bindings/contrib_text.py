@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from smelt.core.dim import Dim, to_dim
-from smelt.core.dtype import i64
 from smelt.core.ir.graph import Ref
 from smelt.importer import strings as st
 from smelt.importer.attributes import text, texts
@@ -53,7 +52,7 @@ def _tokenizer(c: Call) -> Ref:
 
 def _order(c: Call, parts: Dim) -> Ref:
     """0, 1, ...: i64[1, parts, 1]."""
-    order = c.emit("iota", shape=(parts,), start=ZERO, step=to_dim(1), dtype=i64)
+    order = c.iota(parts)
     return c.builder.reshape(order, (1, parts, 1))
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from smelt.core.dim import Dim, product, to_dim
-from smelt.core.dtype import f32, f64, i64
+from smelt.core.dim import Dim, product
+from smelt.core.dtype import f32, f64
 from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.scan import counted
 from smelt.importer.builder import GraphBuilder
@@ -48,7 +48,7 @@ def _eliminated(c: Call, n: Dim) -> Ref:
     b, shape, dtype = c.builder, c.shape(0), c.type(0).dtype
     batch = c.engine.simplify(product(shape[:-2]))
     x = b.reshape(b.cast(c.x(), f64 if dtype == f64 else f32), (batch, n, n))
-    rows = c.emit("iota", shape=(n,), start=to_dim(0), step=to_dim(1), dtype=i64)
+    rows = c.iota(n)
     one = b.broadcast_to(b.scalar(1, x), (batch,))
 
     def step(r: GraphBuilder, k: Dim | Ref, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:

@@ -372,7 +372,7 @@ def _reverse_sequence(c: Call) -> Ref:
     inside(c, c.x(1), shape[time] + 1, "sequence length", wraps=False)
     ramp = [shape[a] if a == time else ONE for a in range(len(shape))]
     rows = [shape[a] if a == batch else ONE for a in range(len(shape))]
-    t = c.builder.reshape(c.emit("iota", shape=(shape[time],), start=ZERO, step=ONE, dtype=i64), ramp)
+    t = c.builder.reshape(c.iota(shape[time]), ramp)
     lengths = c.builder.reshape(c.cast(c.x(1), i64), rows)
     back = c.emit("sub", c.emit("sub", lengths, c.scalar(1, lengths)), t)
     at = c.emit("where", c.emit("less", t, lengths), back, t)

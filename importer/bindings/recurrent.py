@@ -307,7 +307,7 @@ def _each_reversed(c: Call, x: Ref) -> Ref:
     """x [time, batch, n] with the steps of each sequence in the other order, those behind its end kept."""
     b, shape = c.builder, c.builder.type_of(x).shape
     ends = b.reshape(b.cast(c.x(4), i64), (1, shape[1], 1))
-    steps = c.emit("iota", shape=(shape[0],), start=ZERO, step=ONE, dtype=i64)
+    steps = c.iota(shape[0])
     steps = b.broadcast_to(b.reshape(steps, (shape[0], 1, 1)), (shape[0], shape[1], 1))
     last = c.emit("sub", ends, c.scalar(1, ends))
     order = c.emit("where", c.emit("less", steps, ends), c.emit("sub", last, steps), steps)

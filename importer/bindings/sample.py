@@ -24,11 +24,6 @@ GRID_MODES = {
 }
 
 
-def ramp(c: Call, n: Dim | int, start: Dim | int = 0) -> Ref:
-    """start, start + 1, ...: i64[n]."""
-    return c.emit("iota", shape=(to_dim(n),), start=to_dim(start), step=ONE, dtype=i64)
-
-
 def grid_sample(c: Call) -> Ref:
     """Samples of an image at points between -1 and 1."""
     mode, padding = c.text("mode", "linear"), c.text("padding_mode", "zeros")
@@ -57,7 +52,7 @@ def _affine_grid(c: Call) -> Ref:
     columns = []
     for a in reversed(range(rank)):  # x comes first
         extent = b.cast(b.from_dims([spatial[a]], []), f64)
-        steps = b.cast(ramp(c, spatial[a]), f64)
+        steps = b.cast(c.iota(spatial[a]), f64)
         one = c.scalar(1, extent)
         if corners:
             last = c.emit("max", c.emit("sub", extent, one), one)
@@ -123,7 +118,7 @@ def _col2im(c: Call) -> Ref:
         y = _scattered(c, x, image, block, windows, (strides, dilations, pads))
         return b.reshape(y, (batch, channels, *image))
     x = b.reshape(x, (batch * channels, size, *windows))
-    unit = c.emit("equal", b.reshape(ramp(c, size), (size, 1)), b.reshape(ramp(c, size), (1, size)))
+    unit = c.emit("equal", b.reshape(c.iota(size), (size, 1)), b.reshape(c.iota(size), (1, size)))
     w = b.reshape(b.cast(unit, c.type(0).dtype), (size, 1, *block))
     made = [(windows[a] - 1) * strides[a] + reach[a] for a in range(n)]
     extra = tuple(c.engine.simplify(inside[a] - made[a]) for a in range(n))
@@ -151,7 +146,7 @@ def _scattered(
     size, total, rows = (_named(c, product(d)) for d in (block, image, (batch, columns)))
     rows = _named(c, rows // size)
     x = b.reshape(x, (rows, size * count))
-    k, w = b.reshape(ramp(c, size), (size, 1)), b.reshape(ramp(c, count), (1, count))
+    k, w = b.reshape(c.iota(size), (size, 1)), b.reshape(c.iota(count), (1, count))
     flat, inside = c.scalar(0, k), ""
     for a in range(len(image)):
         own, at = (
@@ -219,7 +214,7 @@ def _tensor_scatter(c: Call) -> Ref:
         raise c.fail(f"mode '{mode}' along axis {axis}")
     size, new = shape[axis], c.shape(1)[axis]
     ones = [ONE] * rank
-    place = b.reshape(ramp(c, size), [*ones[:axis], size, *ones[axis + 1 :]])
+    place = b.reshape(c.iota(size), [*ones[:axis], size, *ones[axis + 1 :]])
     if c.has(2):
         place = c.emit("sub", place, b.reshape(c.cast(c.x(2), i64), [shape[0], *ones[1:]]))
     if mode == "circular":
@@ -264,7 +259,7 @@ def _depthwise(c: Call, padded: Ref, length: Dim) -> Ref:
     channels, _, taps = c.shape(1)
     c.engine.same("channels of input and weight", c.shape(0)[1], channels)
     c.engine.same("input channels of a filter", c.shape(1)[1], ONE)
-    at = c.emit("add", b.reshape(ramp(c, length), (length, 1)), b.reshape(ramp(c, taps), (1, taps)))
+    at = c.emit("add", b.reshape(c.iota(length), (length, 1)), b.reshape(c.iota(taps), (1, taps)))
     wide = f64 if dtype == f64 else f32
     windows = b.cast(c.emit("gather", padded, at, axis=2), wide)
     terms = c.emit("mul", windows, b.cast(b.reshape(c.x(1), (1, channels, 1, taps)), wide))
@@ -287,13 +282,13 @@ def _mel(c: Call) -> Ref:
 
     count = b.cast(b.from_dims([bins + 2], []), f64)
     step = c.emit("div", c.emit("sub", mel(high), mel(low)), count)
-    mels = c.emit("add", c.emit("mul", b.cast(ramp(c, bins + 2), f64), step), mel(low))
+    mels = c.emit("add", c.emit("mul", b.cast(c.iota(bins + 2), f64), step), mel(low))
     hertz = c.emit("exp", c.emit("mul", mels, k(LOG10 / 2595)))
     hertz = c.emit("mul", c.emit("sub", hertz, k(1)), k(700))
     turns = b.cast(b.from_dims([length + 1], []), f64)
     edges = c.emit("floor", c.emit("div", c.emit("mul", hertz, turns), rate))
     left, centre, right = (b.slice_axis(edges, 0, a, a + bins) for a in range(3))
-    j = b.reshape(b.cast(ramp(c, length // 2 + 1), f64), (length // 2 + 1, 1))
+    j = b.reshape(b.cast(c.iota(length // 2 + 1), f64), (length // 2 + 1, 1))
     rise, fall = c.emit("sub", centre, left), c.emit("sub", right, centre)
     up = c.emit("div", c.emit("sub", j, left), c.emit("max", rise, k(1)))
     down = c.emit("div", c.emit("sub", right, j), c.emit("max", fall, k(1)))

@@ -80,10 +80,6 @@ def sorted_by(
 # ---------------------------------------------------------------- unique
 
 
-def _iota(c: Call, n: Dim) -> Ref:
-    return c.emit("iota", shape=(n,), start=ZERO, step=ONE, dtype=i64)
-
-
 def _size(c: Call, n: Dim) -> Ref:
     return c.builder.from_dims([n], [])
 
@@ -105,7 +101,7 @@ def _unique(c: Call) -> Sequence[Ref]:
     order = _lexical(c, items, n, width)
     ordered = c.emit("gather", items, order, axis=0)
     zero, one = b.constant(np.zeros((), np.int64)), b.constant(np.ones((), np.int64))
-    places = _iota(c, n)
+    places = c.iota(n)
     before = c.emit("gather", ordered, c.emit("max", c.emit("sub", places, one), zero), axis=0)
     differs = b.cast(c.emit("not_equal", ordered, before), i64)
     some = c.emit("greater", c.emit("reduce_sum", differs, axes=(1,), keepdims=False), zero)
@@ -120,7 +116,7 @@ def _unique(c: Call) -> Sequence[Ref]:
     if not c.integer("sorted", 1):  # in the order of their first appearance
         _, rank = sorted_by(c, first, m)
         values, first, counts = (c.emit("gather", v, rank, axis=0) for v in (values, first, counts))
-        inverse = c.emit("gather", _scattered(c, rank, _iota(c, m), m), inverse, axis=0)
+        inverse = c.emit("gather", _scattered(c, rank, c.iota(m), m), inverse, axis=0)
     values = b.cast(b.reshape(values, (m, *rest)), dtype)
     if axis is not None:
         values = b.transpose(values, [*range(1, axis + 1), 0, *range(axis + 1, len(shape))])
@@ -138,13 +134,13 @@ def _lexical(c: Call, items: Ref, n: Dim, width: Dim) -> Ref:
         _, rank = b.emit_many("topk", [keys], attrs)
         return [b.emit("gather", [states[0], rank], {"axis": 0})], []
 
-    return counted(c, width, [_iota(c, n)], step)[0][0]
+    return counted(c, width, [c.iota(n)], step)[0][0]
 
 
 def _gaps(c: Call, starts: Ref, m: Dim, n: Dim) -> Ref:
     """starts[i + 1] - starts[i], the last one up to n."""
     one = c.builder.constant(np.ones((), np.int64))
-    following = c.emit("add", _iota(c, m), one)
+    following = c.emit("add", c.iota(m), one)
     inner = c.emit("less", following, _size(c, m))
     at = c.emit("min", following, c.emit("sub", _size(c, m), one))
     after = c.emit("where", inner, c.emit("gather", starts, at, axis=0), _size(c, n))

@@ -119,23 +119,19 @@ def _places(c: Call, lengths: Ref, before: Dim, total: Dim, after: Dim) -> Ref:
     """
     b = c.builder
     ends = c.emit("cumsum", lengths, axis=0, exclusive=False, reverse=False)
-    steps = _iota(c, total)
+    steps = c.iota(total)
     (count,) = b.type_of(lengths).shape
     passed = c.emit("less_equal", b.reshape(ends, (1, count)), b.reshape(steps, (total, 1)))
     part = c.emit("reduce_sum", b.cast(passed, i64), axes=(1,), keepdims=False)
     length = c.emit("gather", lengths, part, axis=0)
     start = c.emit("sub", c.emit("gather", ends, part, axis=0), length)
-    across = b.reshape(_iota(c, before), (before, 1, 1))
-    inner = b.reshape(_iota(c, after), (1, 1, after))
+    across = b.reshape(c.iota(before), (before, 1, 1))
+    inner = b.reshape(c.iota(after), (1, 1, after))
     width, area = b.from_dims([after], ()), b.from_dims([c.engine.simplify(before * after)], ())
     within = c.emit("mul", c.emit("sub", steps, start), width)
     along = b.reshape(c.emit("add", c.emit("mul", start, area), within), (1, total, 1))
     stride = b.reshape(c.emit("mul", length, width), (1, total, 1))
     return c.emit("add", c.emit("add", along, c.emit("mul", across, stride)), inner)
-
-
-def _iota(c: Call, n: Dim) -> Ref:
-    return c.emit("iota", shape=(n,), start=ZERO, step=ONE, dtype=i64)
 
 
 # ---------------------------------------------------------------- concat

@@ -264,8 +264,8 @@ def _eye_like(c: Call) -> Ref:
     if len(shape) != 2:
         raise c.fail(f"input has rank {len(shape)}, wanted 2")
     dtype = dtype_of(c.integer("dtype"), "attribute 'dtype'") if c.given("dtype") else c.type().dtype
-    rows = c.emit("iota", shape=(shape[0],), start=to_dim(c.integer("k", 0)), step=ONE, dtype=i64)
-    columns = c.emit("iota", shape=(shape[1],), start=ZERO, step=ONE, dtype=i64)
+    rows = c.iota(shape[0], to_dim(c.integer("k", 0)))
+    columns = c.iota(shape[1])
     hit = c.emit("equal", c.builder.reshape(rows, (shape[0], 1)), c.builder.reshape(columns, (1, shape[1])))
     return hit if dtype == bool_ else c.cast(hit, dtype)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from smelt.core.dim import Dim, dmin, to_dim
-from smelt.core.dtype import DType, f32, f64, i64
+from smelt.core.dtype import DType, f32, f64
 from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.axes import mask, paired
 from smelt.importer.bindings.wide import widened
@@ -29,8 +29,8 @@ def _waves(
 
 def _symbolic_waves(c: Call, count: Dim, bins: Dim, sign: float, dtype: DType) -> tuple[Ref, Ref]:
     """The same for a length that is only known at run time."""
-    rows = c.builder.reshape(c.emit("iota", shape=(count,), start=ZERO, step=ONE, dtype=i64), (count, 1))
-    columns = c.builder.reshape(c.emit("iota", shape=(bins,), start=ZERO, step=ONE, dtype=i64), (1, bins))
+    rows = c.builder.reshape(c.iota(count), (count, 1))
+    columns = c.builder.reshape(c.iota(bins), (1, bins))
     n = c.builder.from_dims([count], [])
     turns = c.cast(c.emit("mod", c.emit("mul", rows, columns), n), dtype)
     part = c.emit("div", turns, c.cast(n, dtype))
@@ -75,9 +75,9 @@ def _stft_late(c: Call) -> Ref:
     length = b.dims_of(b.reshape(c.x(3), ()), "frame_length", 1)[0] if c.has(3) else c.shape(2)[0]
     c.engine.at_most("the signal is shorter than a frame", length, shape[1])
     frames = c.engine.simplify((shape[1] - length) // step + 1)
-    first = c.emit("iota", shape=(frames,), start=ZERO, step=ONE, dtype=i64)
+    first = c.iota(frames)
     first = b.reshape(c.emit("mul", first, b.from_dims([step], [])), (frames, 1))
-    inner = b.reshape(c.emit("iota", shape=(length,), start=ZERO, step=ONE, dtype=i64), (1, length))
+    inner = b.reshape(c.iota(length), (1, length))
     x = c.cast(b.reshape(c.x(0), shape[:2]), f64)
     x = c.emit("gather", x, c.emit("add", first, inner), axis=1)
     if c.has(2):
@@ -218,7 +218,7 @@ def _mirrored(c: Call, x: Ref, axis: int, bins: Dim, n: Dim) -> Ref:
     b = c.builder
     half = c.engine.simplify(n // 2 + 1)
     x = _fitted(c, x, axis, bins, half)
-    k = c.emit("iota", shape=(n,), start=ZERO, step=ONE, dtype=i64)
+    k = c.iota(n)
     upper = c.emit("greater_equal", k, b.from_dims([half], []))
     y = c.emit("gather", x, c.emit("where", upper, c.emit("sub", b.from_dims([n], []), k), k), axis=axis)
     rank = b.type_of(x).rank
