@@ -6,18 +6,14 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from smelt.core.dim import Dim, to_dim
-from smelt.core.dtype import DType, bf16, f16, f32, i32, i64
+from smelt.core.dtype import i32, i64
 from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.elementwise import same
 from smelt.importer.bindings.indices import inside
+from smelt.importer.bindings.wide import wide
 from smelt.importer.call import Build, Call, OnnxOp
 
 MS = "com.microsoft"
-
-
-def wide(dtype: DType) -> DType:
-    """The type that statistics and scores of this type are computed in."""
-    return f32 if dtype in (f16, bf16) else dtype
 
 
 def alike(c: Call, what: str, *places: tuple[int, int]) -> None:

@@ -10,8 +10,9 @@ import numpy as np
 from smelt.core.dim import Dim, dmax, to_dim
 from smelt.core.dtype import i64
 from smelt.core.ir.graph import Ref
-from smelt.importer.bindings.contrib import MS, alike, rotate, rows_at, wide
+from smelt.importer.bindings.contrib import MS, alike, rotate, rows_at
 from smelt.importer.bindings.quant import scaled
+from smelt.importer.bindings.wide import wide
 from smelt.importer.call import Call, OnnxOp
 
 ZERO, ONE = to_dim(0), to_dim(1)

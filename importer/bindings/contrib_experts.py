@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from smelt.core.dim import Dim, ceildiv, product, to_dim
 from smelt.core.dtype import i64, u8
 from smelt.core.ir.graph import Ref
-from smelt.importer.bindings.contrib import MS, wide
+from smelt.importer.bindings.contrib import MS
 from smelt.importer.bindings.contrib_quant import in_steps
 from smelt.importer.bindings.select import sorted_by
+from smelt.importer.bindings.wide import wide
 from smelt.importer.call import Call, OnnxOp
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "identity": ""}

@@ -8,10 +8,11 @@ from dataclasses import replace
 from smelt.core.dim import Dim, to_dim
 from smelt.core.dtype import f32, i64
 from smelt.core.ir.graph import Ref
-from smelt.importer.bindings.contrib import MS, wide
+from smelt.importer.bindings.contrib import MS
 from smelt.importer.bindings.conv import conv_of, pool_of, transposed_conv_of
 from smelt.importer.bindings.indices import inside
 from smelt.importer.bindings.sample import grid_sample
+from smelt.importer.bindings.wide import wide
 from smelt.importer.call import Build, Call, OnnxOp
 
 ZERO, ONE = to_dim(0), to_dim(1)

@@ -8,14 +8,12 @@ from dataclasses import replace
 
 from onnx import helper
 
-from smelt.core.dim import Dim, dmax, to_dim
-from smelt.core.dtype import DType, f16, f32, i64
+from smelt.core.dim import dmax, to_dim
+from smelt.core.dtype import i64
 from smelt.core.ir.graph import Ref
 from smelt.importer.bindings import move, select, shape
 from smelt.importer.bindings.contrib import MS, rows_at
 from smelt.importer.bindings.indices import inside
-from smelt.importer.bindings.scan import at, counted
-from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Build, Call, OnnxOp, Results
 
 ZERO, ONE = to_dim(0), to_dim(1)
@@ -64,52 +62,6 @@ def _expand_dims(c: Call) -> Ref:
 
 def _embedding(c: Call) -> Ref:
     return rows_at(c, c.x(0), c.x(1), "index of axis 0")
-
-
-# ---------------------------------------------------------------- inverse
-
-
-def _wide(dtype: DType) -> DType:
-    return f32 if dtype == f16 else dtype
-
-
-def _inverse(c: Call) -> Ref:
-    """Gauss's and Jordan's elimination of [A | 1]; each column's largest element is its pivot."""
-    b, dtype, own = c.builder, c.type(0).dtype, c.shape(0)
-    if len(own) < 2:
-        raise c.fail(f"input has rank {len(own)}, wanted square matrices")
-    n = c.engine.same("rows and columns", own[-2], own[-1])
-    x = c.cast(c.x(0), _wide(dtype))
-    rows, columns = b.reshape(c.iota(n), (n, 1)), b.reshape(c.iota(n), (1, n))
-    unit = b.broadcast_to(c.cast(c.emit("equal", rows, columns), _wide(dtype)), (*own[:-2], n, n))
-    both = c.emit("concat", b.broadcast_to(x, (*own[:-2], n, n)), unit, axis=len(own) - 1)
-
-    def step(g: GraphBuilder, k: Dim | Ref, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
-        return [_eliminated(g, states[0], k, rows)], []
-
-    (both,), _ = counted(c, n, [both], step)
-    return c.cast(b.slice_axis(both, len(own) - 1, n, n * 2), dtype)
-
-
-def _eliminated(b: GraphBuilder, x: Ref, k: Dim | Ref, rows: Ref) -> Ref:
-    """x [.., n, 2 n] with column k made that of the unit matrix. rows: 0 .. n - 1, [n, 1]."""
-    own = b.type_of(x).shape
-    axis = len(own) - 2
-    now = k if isinstance(k, str) else b.from_dims([k], [])
-    column = b.emit("abs", [at(b, x, k, axis + 1)])
-    places = b.reshape(rows, (own[axis],))
-    column = b.emit("where", [b.emit("less", [places, now]), b.scalar(-1, column), column])
-    best = b.emit("argmax", [column], {"axis": axis, "keepdims": True, "select_last": False})
-    best = b.reshape(b.cast(best, i64), (*own[:axis], 1, 1))
-    swapped = b.emit("where", [b.emit("equal", [rows, best]), now, rows])
-    swapped = b.emit("where", [b.emit("equal", [rows, now]), best, swapped])
-    x = b.emit("gather_elements", [x, b.broadcast_to(swapped, own)], {"axis": axis})
-    pivot = b.reshape(at(b, x, k, axis), (*own[:axis], 1, own[-1]))
-    corner = b.reshape(at(b, pivot, k, axis + 1), (*own[:axis], 1, 1))
-    pivot = b.emit("div", [pivot, corner])
-    factor = b.reshape(at(b, x, k, axis + 1), (*own[:-1], 1))
-    rest = b.emit("sub", [x, b.emit("mul", [factor, pivot])])
-    return b.emit("where", [b.emit("equal", [rows, now]), pivot, rest])
 
 
 # ---------------------------------------------------------------- distances
@@ -162,7 +114,6 @@ ROWS: tuple[OnnxOp, ...] = (
     OnnxOp("GatherND", 1, standard(move.ROWS, "GatherND"), MS),
     OnnxOp("ExpandDims", 1, _expand_dims, MS),
     OnnxOp("TorchEmbedding", 1, _embedding, MS),
-    OnnxOp("Inverse", 1, _inverse, MS),
     OnnxOp("CDist", 1, _distances, MS),
     OnnxOp("NGramRepeatBlock", 1, _no_repeats, MS),
 )

@@ -9,8 +9,9 @@ import numpy as np
 
 from smelt.core.dim import Dim, product, to_dim
 from smelt.core.ir.graph import Ref
-from smelt.importer.bindings.contrib import MS, alike, rotary_by, rotary_length, rows_at, wide
+from smelt.importer.bindings.contrib import MS, alike, rotary_by, rotary_length, rows_at
 from smelt.importer.bindings.scan import at, counted
+from smelt.importer.bindings.wide import wide
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, OnnxOp
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from smelt.core.dim import to_dim
-from smelt.core.dtype import DType, bf16, f16, f32
+from smelt.core.dtype import DType
 from smelt.core.ir.graph import Ref
-from smelt.importer.bindings.wide import widened
+from smelt.importer.bindings.wide import wide, widened
 from smelt.importer.call import Build, Call, OnnxOp
 from smelt.importer.weights import dtype_of
 
@@ -18,8 +18,7 @@ def _batch_norm(c: Call) -> Ref | tuple[Ref, ...]:
     if not c.integer("spatial", 1):
         raise c.unsupported("spatial=0")
     dtype = c.type(0).dtype
-    wide = f32 if dtype in (f16, bf16) else dtype
-    parts = [c.cast(c.x(i), wide) for i in range(5)]
+    parts = [c.cast(c.x(i), wide(dtype)) for i in range(5)]
     return c.cast(c.emit("batch_norm", *parts, epsilon=c.number("epsilon", 1e-5)), dtype)
 
 
@@ -27,13 +26,13 @@ def _batch_norm_training(c: Call) -> tuple[Ref, ...]:
     """By the batch's own mean and variance; the running ones move towards those by 1 - momentum."""
     x, rank, dtype = c.x(0), c.type(0).rank, c.type(0).dtype
     axes = tuple(a for a in range(rank) if a != 1)
-    wide = c.cast(x, f32) if dtype in (f16, bf16) else x
-    mean = c.emit("reduce_mean", wide, axes=axes, keepdims=True)
-    away = c.emit("sub", wide, mean)
+    exact = c.cast(x, wide(dtype))
+    mean = c.emit("reduce_mean", exact, axes=axes, keepdims=True)
+    away = c.emit("sub", exact, mean)
     variance = c.emit("reduce_mean", c.emit("mul", away, away), axes=axes, keepdims=True)
     own = [c.builder.reshape(v, (c.shape(0)[1],)) for v in (mean, variance)]
-    parts = [*(c.cast(c.x(i), c.builder.type_of(wide).dtype) for i in (1, 2)), *own]
-    y = c.cast(c.emit("batch_norm", wide, *parts, epsilon=c.number("epsilon", 1e-5)), dtype)
+    parts = [*(c.cast(c.x(i), wide(dtype)) for i in (1, 2)), *own]
+    y = c.cast(c.emit("batch_norm", exact, *parts, epsilon=c.number("epsilon", 1e-5)), dtype)
     keep = c.number("momentum", 0.9)
     running = []
     for i, v in zip((3, 4), own, strict=True):
@@ -72,7 +71,7 @@ def _group_norm(per_group: bool) -> Build:
 def _wide(c: Call) -> DType:
     """The type that statistics are computed in (stash_type)."""
     dtype = c.type(0).dtype
-    return f32 if dtype in (f16, bf16) and c.integer("stash_type", 1) == 1 else dtype
+    return wide(dtype) if c.integer("stash_type", 1) == 1 else dtype
 
 
 def _layer_norm(c: Call) -> tuple[Ref, ...]:

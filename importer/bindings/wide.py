@@ -16,6 +16,11 @@ TRUTHS: Mapping[DType, DType] = {bool_: i32}
 """Sums of bools: any of them."""
 
 
+def wide(dtype: DType) -> DType:
+    """The type that statistics and scores of this type are computed in."""
+    return HALVES.get(dtype, dtype)
+
+
 def widened(build: Build, wide: Mapping[DType, DType] = HALVES, like: int = 0) -> Build:
     """The binding with the inputs of input `like`'s type as the wider one; results of it are cast back."""
 
