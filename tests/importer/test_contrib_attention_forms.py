@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
-from op_forms import Array, Form, In, Sizes, check, k, onnx_model, sampled, w, x
+from op_forms import Array, Form, In, Sizes, form_tests, k, onnx_model, w, x
 
 from smelt.core.ir.interp_graph import run_module
 from smelt.core.ops import OPS
@@ -304,17 +303,4 @@ FORMS = {
     for name, form in forms.items()
 }  # fmt: skip
 
-
-@pytest.mark.parametrize("name", FORMS)
-def test_form(name: str) -> None:
-    check(FORMS[name], name)
-
-
-@pytest.mark.parametrize("name", [n for n in FORMS if sampled(n, 2)])
-def test_form_of_unrelated_sizes(name: str) -> None:
-    check(FORMS[name], name, fresh=True)
-
-
-@pytest.mark.parametrize("name", [n for n in FORMS if sampled(n, 12)])
-def test_compiled_form(name: str) -> None:
-    check(FORMS[name], name, native=True)
+test_form, test_form_of_unrelated_sizes, test_compiled_form = form_tests(FORMS)

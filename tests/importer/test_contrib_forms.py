@@ -6,18 +6,16 @@ import math
 from typing import Any
 
 import numpy as np
-import pytest
-from op_forms import Array, Form, In, Sizes, check, sampled, w, x
+import op_forms
+from op_forms import Array, Form, In, Sizes, form_tests, w, x
 
 LOOSE = {"f16": 4e-3, "bf16": 4e-2}
 
 
 def form(op: str, *given: In | None, t: str = "f32", **more: Any) -> Form:
-    """A form; names of Form's own fields go there, all others are attributes."""
-    own = {name: more.pop(name) for name in list(more) if name in Form.__dataclass_fields__}
-    if t in LOOSE:
-        own = {"atol": LOOSE[t], "rtol": LOOSE[t], "types": (t,) * 4} | own
-    return Form(op, given, more, **own)
+    """A form whose floats are of this type."""
+    loose = {"atol": LOOSE[t], "rtol": LOOSE[t], "types": (t,) * 4} if t in LOOSE else {}
+    return op_forms.form(op, *given, **(loose | more))
 
 
 # ---------------------------------------------------------------- norms
@@ -348,17 +346,4 @@ def _group_norms() -> dict[str, Form]:
 
 FORMS = {**_norms(), **_embedding(), **_activations(), **_products(), **_images()}
 
-
-@pytest.mark.parametrize("name", FORMS)
-def test_form(name: str) -> None:
-    check(FORMS[name], name)
-
-
-@pytest.mark.parametrize("name", [n for n in FORMS if sampled(n, 2)])
-def test_form_of_unrelated_sizes(name: str) -> None:
-    check(FORMS[name], name, fresh=True)
-
-
-@pytest.mark.parametrize("name", [n for n in FORMS if sampled(n, 12)])
-def test_compiled_form(name: str) -> None:
-    check(FORMS[name], name, native=True)
+test_form, test_form_of_unrelated_sizes, test_compiled_form = form_tests(FORMS)

@@ -6,15 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
-from op_forms import Array, Form, In, Sizes, check, k, sampled, w, x
-
-
-def form(op: str, *given: In | None, **more: Any) -> Form:
-    """A form; names of Form's own fields go there, all others are attributes."""
-    own = {name: more.pop(name) for name in list(more) if name in Form.__dataclass_fields__}
-    return Form(op, given, more, **own)
-
+from op_forms import Array, Form, In, Sizes, form, form_tests, k, w, x
 
 # ---------------------------------------------------------------- small ops
 
@@ -223,17 +215,4 @@ def halves(a: Array, router: Array, *given: Array) -> list[Array]:
 
 FORMS = {**_small(), **_states(), **_experts()}
 
-
-@pytest.mark.parametrize("name", FORMS)
-def test_form(name: str) -> None:
-    check(FORMS[name], name)
-
-
-@pytest.mark.parametrize("name", [n for n in FORMS if sampled(n, 2)])
-def test_form_of_unrelated_sizes(name: str) -> None:
-    check(FORMS[name], name, fresh=True)
-
-
-@pytest.mark.parametrize("name", [n for n in FORMS if sampled(n, 12)])
-def test_compiled_form(name: str) -> None:
-    check(FORMS[name], name, native=True)
+test_form, test_form_of_unrelated_sizes, test_compiled_form = form_tests(FORMS)

@@ -5,16 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
-from op_forms import Array, Form, In, check, k, sampled, w, x
+from op_forms import Array, Form, In, form, form_tests, k, steps_of, w, x
 
 ROWS = ({"B": 2, "S": 3}, {"B": 1, "S": 1}, {"B": 3, "S": 17})
-
-
-def form(op: str, *given: In | None, **more: Any) -> Form:
-    """A form; names of Form's own fields go there, all others are attributes."""
-    own = {name: more.pop(name) for name in list(more) if name in Form.__dataclass_fields__}
-    return Form(op, given, more, **own)
 
 
 # ---------------------------------------------------------------- packed weights
@@ -186,11 +179,6 @@ def _ordinary() -> dict[str, Form]:
     return found
 
 
-def steps_of(rng: np.random.Generator, shape: tuple[int, ...], sizes: Any) -> Array:
-    """Scales of weights."""
-    return rng.uniform(0.005, 0.02, shape)
-
-
 # ---------------------------------------------------------------- products
 
 
@@ -359,17 +347,4 @@ FORMS = {
     for name, f in forms.items()
 }  # fmt: skip
 
-
-@pytest.mark.parametrize("name", FORMS)
-def test_form(name: str) -> None:
-    check(FORMS[name], name)
-
-
-@pytest.mark.parametrize("name", [n for n in FORMS if sampled(n, 2)])
-def test_form_of_unrelated_sizes(name: str) -> None:
-    check(FORMS[name], name, fresh=True)
-
-
-@pytest.mark.parametrize("name", [n for n in FORMS if sampled(n, 12)])
-def test_compiled_form(name: str) -> None:
-    check(FORMS[name], name, native=True)
+test_form, test_form_of_unrelated_sizes, test_compiled_form = form_tests(FORMS)

@@ -5,29 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
-from op_forms import Array, Form, In, check, k, sampled, w, x
+from op_forms import Array, Form, In, form, form_tests, k, steps_of, w, x
 
 
-def form(op: str, *given: In | None, **more: Any) -> Form:
-    """A form; names of Form's own fields go there, all others are attributes."""
-    own = {name: more.pop(name) for name in list(more) if name in Form.__dataclass_fields__}
-    return Form(op, given, more, **own)
+def std(op: str, *given: In | None, **more: Any) -> Form:
+    """A form of an op of ONNX's own domain."""
+    return form(op, *given, domain="", **({"version": 21} | more))
 
 
-def steps_of(rng: np.random.Generator, shape: tuple[int, ...], sizes: Any) -> Array:
-    """Scales."""
-    return rng.uniform(0.005, 0.02, shape)
-
-
-def _standard() -> dict[str, Form]:
-    """QuantizeLinear and DequantizeLinear of ONNX, in blocks and with types of their own."""
+def _blocks() -> dict[str, Form]:
+    """QuantizeLinear and DequantizeLinear in blocks and with types of their own."""
     found = {}
-
-    def std(op: str, *given: In | None, **more: Any) -> Form:
-        return form(op, *given, domain="", **({"version": 21} | more))
-
-    positive: Any = steps_of
     for t in ("u8", "i8", "i32", "u16", "i16", "u4", "i4"):
         packed = t.endswith("4")
         for axis, shape, blocks in (
@@ -39,28 +27,33 @@ def _standard() -> dict[str, Form]:
             data = w(shape, t, low=-99, high=99) if t == "i32" else w(shape, t)
             zero = None if t == "i32" else w(blocks, t)
             found[f"DequantizeLinear blocks {t} {shape} {axis}"] = std(
-                "DequantizeLinear", data, w(blocks, make=positive), zero, axis=axis, block_size=16
+                "DequantizeLinear", data, w(blocks, make=steps_of), zero, axis=axis, block_size=16
             )
         if not packed:
             more = {"low": -9999, "high": 9999} if t == "i32" else {}
             found[f"DequantizeLinear blocks at run time {t}"] = std(
-                "DequantizeLinear", x("B 32 S", t, **more), x("B 2 S", make=positive), axis=1, block_size=16
+                "DequantizeLinear", x("B 32 S", t, **more), x("B 2 S", make=steps_of), axis=1, block_size=16
             )
         if t != "i32" and not packed:
             found[f"QuantizeLinear blocks {t}"] = std(
-                "QuantizeLinear", x("B 32 S"), x("B 2 S", make=positive), x("B 2 S", t, low=0, high=3),
+                "QuantizeLinear", x("B 32 S"), x("B 2 S", make=steps_of), x("B 2 S", t, low=0, high=3),
                 axis=1, block_size=16, types=(t,), steps=1,
             )  # fmt: skip
             found[f"QuantizeLinear type {t}"] = std(
                 "QuantizeLinear", x("B S"), k(0.01), types=(t,), output_dtype=onnx_type(t)
             )
+    return found
+
+
+def _steps() -> dict[str, Form]:
+    """QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear with one scale, or one per axis."""
     half = {"types": ("f16",), "atol": 1e-2}
-    return found | {
+    return {
         "DequantizeLinear half": std("DequantizeLinear", x("B S", "i8"), k(0.1, "f16"), k(3, "i8"), **half),
         "DequantizeLinear half blocks": std(
             "DequantizeLinear",
             w("6 32", "u4"),
-            w("6 2", "f16", make=positive),
+            w("6 2", "f16", make=steps_of),
             w("6 2", "u4"),
             axis=1,
             block_size=16,
@@ -85,6 +78,18 @@ def _standard() -> dict[str, Form]:
         "DequantizeLinear rank 1": std(
             "DequantizeLinear", x("3", "u8"), k([0.1, 0.2, 0.3]), k([3, 2, 1], "u8"), axis=0
         ),
+        "DynamicQuantizeLinear": std(
+            "DynamicQuantizeLinear", x("B S"), outputs=3, types=("u8", "f32", "u8"), steps=1
+        ),
+        "DynamicQuantizeLinear rank 0": std(
+            "DynamicQuantizeLinear", x(""), outputs=3, types=("u8", "f32", "u8"), steps=1
+        ),
+    }
+
+
+def _integers() -> dict[str, Form]:
+    """ConvInteger and MatMulInteger."""
+    return {
         "ConvInteger": std("ConvInteger", x("B 3 S 9", "u8"), w("4 3 1 3", "i8"), types=("i32",)),
         "ConvInteger zeros": std(
             "ConvInteger",
@@ -136,12 +141,12 @@ def _standard() -> dict[str, Form]:
             "MatMulInteger", x("S 6", "i8"), w("6 5", "i8"), k(7, "i8"), k(-2, "i8"), types=("i32",)
         ),
         "MatMulInteger vectors": std("MatMulInteger", x("6", "u8"), x("6", "i8"), types=("i32",)),
-        "DynamicQuantizeLinear": std(
-            "DynamicQuantizeLinear", x("B S"), outputs=3, types=("u8", "f32", "u8"), steps=1
-        ),
-        "DynamicQuantizeLinear rank 0": std(
-            "DynamicQuantizeLinear", x(""), outputs=3, types=("u8", "f32", "u8"), steps=1
-        ),
+    }
+
+
+def _products() -> dict[str, Form]:
+    """QLinearMatMul and QLinearConv."""
+    return {
         "QLinearMatMul": std(
             "QLinearMatMul",
             x("B S 6", "u8"),
@@ -161,7 +166,7 @@ def _standard() -> dict[str, Form]:
             k(0.1),
             k(9, "i8"),
             w("6 5", "i8"),
-            w("5", make=positive),
+            w("5", make=steps_of),
             k([0] * 5, "i8"),
             k(0.3),
             k(10, "i8"),
@@ -188,7 +193,7 @@ def _standard() -> dict[str, Form]:
             k(0.1),
             k(9, "i8"),
             w("4 1 3 3", "i8"),
-            w("4", make=positive),
+            w("4", make=steps_of),
             k([0] * 4, "i8"),
             k(0.3),
             k(10, "i8"),
@@ -220,19 +225,6 @@ def onnx_type(name: str) -> int:
     return {"u8": 2, "i8": 3, "u16": 4, "i16": 5}[name]
 
 
-FORMS = _standard()
+FORMS = {**_blocks(), **_steps(), **_integers(), **_products()}
 
-
-@pytest.mark.parametrize("name", FORMS)
-def test_form(name: str) -> None:
-    check(FORMS[name], name)
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_form_of_unrelated_sizes(name: str) -> None:
-    check(FORMS[name], name, fresh=True)
-
-
-@pytest.mark.parametrize("name", [n for n in FORMS if sampled(n, 12)])
-def test_compiled_form(name: str) -> None:
-    check(FORMS[name], name, native=True)
+test_form, test_form_of_unrelated_sizes, test_compiled_form = form_tests(FORMS, fresh=1)

@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
+import pytest
 from onnx import helper, numpy_helper
 
 from smelt.core.ir.interp_graph import run_module
@@ -100,6 +101,17 @@ class Form:
     domain: str = MS
     version: int = 17
     wanted: Callable[..., Sequence[Array]] | None = None
+
+
+def form(op: str, *given: In | None, **more: Any) -> Form:
+    """A form; names of Form's own fields go there, all others are attributes."""
+    own = {name: more.pop(name) for name in list(more) if name in Form.__dataclass_fields__}
+    return Form(op, given, more, **own)
+
+
+def steps_of(rng: np.random.Generator, shape: tuple[int, ...], sizes: Sizes) -> Array:
+    """Scales of quantised tensors."""
+    return rng.uniform(0.005, 0.02, shape)
 
 
 def _seed(name: str) -> int:
@@ -208,6 +220,23 @@ def _compiled(model: onnx.ModelProto) -> Callable[[dict[str, Array]], Sequence[A
     return lambda given: session.run(None, given)
 
 
-def sampled(name: str, one_in: int) -> bool:
-    """Whether a form belongs to the fixed sample of one in so many."""
-    return _seed(name) % one_in == 0
+def form_tests(
+    forms: Mapping[str, Form], fresh: int = 2, native: int = 12
+) -> tuple[Callable[..., None], ...]:
+    """Tests of every form by the interpreter, and of fixed samples: one in `fresh` where each size has a name
+    of its own, one in `native` compiled."""
+
+    def test_form(name: str) -> None:
+        check(forms[name], name)
+
+    def test_form_of_unrelated_sizes(name: str) -> None:
+        check(forms[name], name, fresh=True)
+
+    def test_compiled_form(name: str) -> None:
+        check(forms[name], name, native=True)
+
+    tests = ((test_form, 1), (test_form_of_unrelated_sizes, fresh), (test_compiled_form, native))
+    return tuple(
+        pytest.mark.parametrize("name", [n for n in forms if _seed(n) % one_in == 0])(test)
+        for test, one_in in tests
+    )
