@@ -166,8 +166,8 @@ def _symbols(graph: Graph, engine: Engine) -> tuple[Symbol, ...]:
 
 
 def check_declared(b: GraphBuilder, g: onnx.GraphProto) -> list[SmeltError]:
-    """Contradictions between what the file says of its values and what was inferred: another element type,
-    another rank, another constant extent."""
+    """Values of another element type than the file says. Declared ranks and extents that contradict what the
+    nodes make are stale: they are ignored, as ONNX Runtime ignores them."""
     problems = []
     for kind, infos in (("output", g.output), ("value", g.value_info)):
         for v in infos:
@@ -177,32 +177,16 @@ def check_declared(b: GraphBuilder, g: onnx.GraphProto) -> list[SmeltError]:
             if ref in b.store.compounds:
                 continue  # outputs are compared with what they are declared as where they are returned
             if kind == "value" and ref in b.store.weights:
-                continue  # a constant's shape is beyond doubt, and some exporters declare every one a scalar
-            found = _contradiction(b, ref, v.type.tensor_type)
-            if found is not None:
+                continue  # a constant's type is beyond doubt
+            own, declared = b.type_of(ref).dtype, DTYPE_OF.get(v.type.tensor_type.elem_type)
+            if declared is not None and declared != own:
                 problems.append(
                     invalid(
-                        f"{kind} '{v.name}' {found}",
-                        hint="the file's shapes are stale; remove its value_info or export it again",
+                        f"{kind} '{v.name}' is declared as {declared}, its node makes {own}",
+                        hint="the file's types are stale; remove its value_info or export it again",
                     )
                 )
     return problems
-
-
-def _contradiction(b: GraphBuilder, ref: Ref, t: onnx.TypeProto.Tensor) -> str | None:
-    own = b.type_of(ref)
-    declared = DTYPE_OF.get(t.elem_type)
-    if declared is not None and declared != own.dtype:
-        return f"is declared as {declared}, its node makes {own.dtype}"
-    if not t.HasField("shape"):
-        return None
-    dims = [dim_text(d) for d in t.shape.dim]
-    if len(dims) != own.rank:
-        return f"is declared with rank {len(dims)}, its node makes {own}"
-    for axis, (text, d) in enumerate(zip(dims, own.shape, strict=True)):
-        if isinstance(text, int) and d.is_const and d.const != text:
-            return f"is declared with {text} elements on axis {axis}, its node makes {own}"
-    return None
 
 
 def renamed(module: Module, outputs: Sequence[onnx.ValueInfoProto]) -> Module:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -61,6 +61,13 @@ class Forest:
         np.add.at(held, (leaf_owner[pairs[0]][reached], pairs[1][reached]), 1)
         whole = np.bincount(leaf_owner[leaf_owner >= 0], minlength=trees)
         return np.asarray((held == whole[:, None]).any(axis=0))
+
+    def single(self) -> Forest:
+        """The forest for a single target: of a leaf's entries the first counts, as in ONNX Runtime."""
+        has = np.diff(self.first) > 0
+        keep = self.first[:-1][has]
+        first = np.r_[0, np.cumsum(has)].astype(self.first.dtype)
+        return replace(self, first=first, target=self.target[keep], weight=self.weight[keep])
 
 
 def from_nodes(c: Call, kind: str) -> Forest:

@@ -41,6 +41,8 @@ def _scores(c: Call, x: Ref, f: Forest, targets: int, join: str = "add") -> Ref:
     b = c.builder
     if len(f.target) and not 0 <= int(f.target.min()) <= int(f.target.max()) < targets:
         raise c.fail(f"a leaf has target {int(f.target.max())} of {targets}")
+    if targets == 1:
+        f = f.single()
     used = sorted(set(f.mode.tolist()))
     member = len(f.members) > 0 or CODES[used[-1]] == "member"
     alone = bool((np.diff(f.first) == 1).all())  # each leaf has one entry

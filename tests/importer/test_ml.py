@@ -161,6 +161,21 @@ def test_mixed_questions_compiled(tmp_path: Path) -> None:
     native(m, [forests.rows(rng, n, 4).astype(np.float32) for n in (0, 3, 50)], tmp_path)
 
 
+@pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
+def test_a_single_target_takes_the_first_weight_of_a_leaf(aggregate: str) -> None:
+    """Converters write a leaf's weight once per class; two targets add them all up."""
+    rng = np.random.default_rng(3)
+    own = forests.nodes(rng, 3, 4, 3, ("BRANCH_LEQ",))
+    for targets in (1, 2):
+        a = {**own, **forests.leaves(rng, own, "target", targets, "all"), "n_targets": targets}
+        for name in ("treeids", "nodeids", "ids", "weights"):
+            a[f"target_{name}"] = [v for v in a[f"target_{name}"] for _ in range(3)]
+        a["target_weights"] = [v + k % 3 for k, v in enumerate(a["target_weights"])]
+        a["aggregate_function"] = aggregate
+        x = forests.rows(rng, 20, 3).astype(np.float32)
+        compare(forests.model("TreeEnsembleRegressor", a, (FLOAT,)), {"x": x})
+
+
 def broken(**changes: Any) -> onnx.ModelProto:
     rng = np.random.default_rng(0)
     own = forests.nodes(rng, 2, 3, 3, ("BRANCH_LEQ",))
