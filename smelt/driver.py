@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from smelt.core.bundle import WEIGHTS, Bundle, Staging, hash_file, read_bundle, write_weights
-from smelt.core.diag import Problem, SmeltError, unsupported
+from smelt.core.diag import Problem, SmeltError
 from smelt.core.dim import Facts
 from smelt.core.ir.graph import Module
 from smelt.core.ir.text import print_module
 from smelt.core.machine import Machine
+from smelt.core.passes import half
 from smelt.core.passes.context import Context, Options
 from smelt.core.passes.manager import run_pipeline
 from smelt.core.passes.pipeline import PIPELINE
@@ -92,6 +93,7 @@ class Lowered:
     machine: Machine
     spec: TargetSpec
     quantised: Mapping[str, Any] = field(default_factory=dict)
+    halved: Mapping[str, Any] = field(default_factory=dict)
 
 
 # ---------------------------------------------------------------- in this process
@@ -107,6 +109,9 @@ def lower(request: Request, progress: Progress = lambda stage: None) -> Lowered:
     options = Options(level=request.opt, fp16=request.fp16, libraries=request.libraries)
     context = Context(machine=target.machine(spec), options=options).from_environment()
     quantised = summary(regions(module))
+    halved: dict[str, Any] = {}
+    if request.fp16:
+        context = context.with_(on_pass=(*context.on_pass, half.reporter(halved)))
     progress("optimise")
     module = run_pipeline(module, PIPELINE, context)
     progress("schedule")
@@ -115,7 +120,7 @@ def lower(request: Request, progress: Progress = lambda stage: None) -> Lowered:
     if context.dump is not None:
         (context.dump / "99-scheduled.smelt").write_text(print_module(module), "utf-8")
     progress("plan")
-    return Lowered(module, make_plan(module, facts_of(module)), context.machine, spec, quantised)
+    return Lowered(module, make_plan(module, facts_of(module)), context.machine, spec, quantised, halved)
 
 
 def facts_of(module: Module) -> Facts:
@@ -185,6 +190,8 @@ def _write(
         manifest["groups"] = group_rows(*interface(request.source))
     manifest["weights"]["sha256"] = digest
     manifest["quantised"] = dict(lowered.quantised)
+    if request.fp16:
+        manifest["fp16"] = dict(lowered.halved)
     return stage.commit(manifest)
 
 
@@ -217,6 +224,8 @@ def compile(
 
     model: path, bytes or onnx.ModelProto. dims: fix (4) or bound ((1, 512)) symbolic dims by name.
     outputs: ONNX names of values to return besides the model's own outputs.
+    fp16: weights and tensors between kernels are stored in float16; inputs and outputs keep their types, and
+    kernels compute in float32. It halves memory, not always time (docs/fp16.md).
     plugins: Python files or modules that define ops of other domains (docs/add-op.md).
     Raises SmeltError; its `problems` list every unsupported node. The child may crash, the caller not.
     """
@@ -224,8 +233,6 @@ def compile(
         raise SmeltError(f"opt is {opt}, expected 0..3")
     if threads is not None and threads < 1:
         raise SmeltError(f"threads is {threads}, expected 1 or more")
-    if fp16:
-        raise unsupported("fp16=True: no pass computes float32 models in float16 yet", try_="fp16=False")
     with tempfile.TemporaryDirectory(prefix="smelt-") as scratch:
         source, name = _as_file(model, Path(scratch))
         request = Request(

@@ -29,6 +29,15 @@ Attr: TypeAlias = "None | bool | int | float | str | Dim | DType | tuple[Attr, .
 """Attribute values. Sizes and positions are Dims (also when constant); modes are str."""
 
 
+def attr_dims(value: Attr) -> Iterator[Dim]:
+    """The Dims in an attribute value."""
+    if isinstance(value, Dim):
+        yield value
+    elif isinstance(value, tuple):
+        for v in value:
+            yield from attr_dims(v)
+
+
 @dataclass(frozen=True, slots=True)
 class TensorType:
     """dtype and shape; every extent is a Dim."""
@@ -140,7 +149,8 @@ class Weight:
     """A constant tensor by reference: an array in memory, a span of a file that is mapped on use, or a recipe
     that makes its elements, in order and some at a time, from another weight.
 
-    shape: ints. Equality is by dtype, shape and content hash, so that text round-trips.
+    shape: ints. stored: the type in the file where that is another one; elements are converted when read.
+    Equality is by dtype, shape and content hash, so that text round-trips.
     """
 
     name: Ref
@@ -152,6 +162,7 @@ class Weight:
     known_digest: str = field(default="", compare=False)
     origin: str = field(default="", compare=False)
     recipe: Callable[[], Iterator[Array]] | None = field(default=None, compare=False, repr=False)
+    stored: DType | None = field(default=None, compare=False)
 
     @property
     def bytes(self) -> int:
@@ -167,6 +178,8 @@ class Weight:
         assert self.path is not None, f"weight {self.name} has no data"
         if self.bytes == 0:
             return np.zeros(self.shape, self.dtype.numpy)
+        if self.stored is not None:
+            return self._read(0, math.prod(self.shape)).reshape(self.shape)
         return np.memmap(
             self.path,
             dtype=self.dtype.numpy,
@@ -204,10 +217,11 @@ class Weight:
         return found.reshape(*shape[:axis], stop - start, *shape[axis + 1 :])
 
     def _read(self, start: int, count: int) -> Array:
-        size = self.dtype.bytes
+        stored = self.stored or self.dtype
         assert self.path is not None
-        raw = np.fromfile(self.path, np.uint8, count * size, offset=self.offset + start * size)
-        return raw.view(self.dtype.numpy)
+        at = self.offset + start * stored.bytes
+        found = np.fromfile(self.path, np.uint8, count * stored.bytes, offset=at).view(stored.numpy)
+        return found if stored == self.dtype else found.astype(self.dtype.numpy)
 
     @cached_property
     def digest(self) -> str:

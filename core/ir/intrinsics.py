@@ -76,6 +76,12 @@ def _propagating(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return lambda a, b: fn(np.asarray(a), np.asarray(b))
 
 
+def _saturate(x: Any) -> Any:
+    """Finite numbers beyond the largest of f16 become it; infinities and NaN stay."""
+    a = np.asarray(x)
+    return np.where(np.isfinite(a), np.clip(a, -65504, 65504), a).astype(a.dtype)
+
+
 def _dot4(a: Any, b: Any) -> Any:
     """Four products of the bytes of a (unsigned) with those of b (signed), summed; a and b are i32."""
     a, b = np.broadcast_arrays(np.asarray(a, np.int32), np.asarray(b, np.int32))
@@ -121,6 +127,7 @@ _TABLE: tuple[Intrinsic, ...] = (
     Intrinsic("round", 1, "same", np.rint),
     Intrinsic("trunc", 1, "same", np.trunc),
     Intrinsic("sign", 1, "same", np.sign),
+    Intrinsic("saturate", 1, "same", _saturate),
     # comparison
     Intrinsic("eq", 2, "bool", np.equal),
     Intrinsic("ne", 2, "bool", np.not_equal),

@@ -328,7 +328,9 @@ class Parser:
             known = self.weights.get(name) or self.weights.get(digest)
             if known is not None and known.digest == digest:
                 place = (known.data, known.path, known.offset, digest)
-                return Weight(name, dtype, shape, *place, origin=origin or known.origin)
+                return Weight(
+                    name, dtype, shape, *place, origin=origin or known.origin, stored=known.stored
+                )
             return Weight(name, dtype, shape, known_digest=digest, origin=origin)
         data = self.bytes_(dtype) if self.take("bytes") else self.elements_(dtype)
         if data.size != int(np.prod(shape, dtype=np.int64)):

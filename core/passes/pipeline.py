@@ -11,6 +11,7 @@ from smelt.core.passes.dots import dots
 from smelt.core.passes.expand import expand
 from smelt.core.passes.fold import fold
 from smelt.core.passes.fuse import fuse
+from smelt.core.passes.half import half
 from smelt.core.passes.layout import layout
 from smelt.core.passes.libraries import libraries
 from smelt.core.passes.lower import lower
@@ -39,6 +40,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("libraries", libraries),  # before fuse: what a library does is no kernel's business
     Pass("fuse", fuse),
     Pass("lower", lower, level=0),
+    Pass("half", half, level=0),  # last: what one kernel keeps to itself needs no storage, so it stays f32
 )
 
 

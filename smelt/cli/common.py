@@ -81,7 +81,9 @@ def add_compile_options(parser: argparse.ArgumentParser, *, target: str = "host"
     parser.add_argument(
         "-O", dest="opt", type=int, choices=range(4), default=3, help="optimisation (default: 3)"
     )
-    parser.add_argument("--fp16", action="store_true", help="refused: no pass computes in float16 yet")
+    parser.add_argument(
+        "--fp16", action="store_true", help="store weights and tensors between kernels in float16"
+    )
     parser.add_argument(
         "--libraries", action="store_true", help="matrix products may call a BLAS on the device"
     )

@@ -442,6 +442,13 @@ def _isinf(s: Scalars, kind: DType, a: Value) -> Value:
     return s.compare("fcmp oeq", s.unary("fabs", a), s.like(a, float("inf")))
 
 
+def _saturate(s: Scalars, kind: DType, a: Value) -> Value:
+    size = s.unary("fabs", a)
+    beyond = s.compare("fcmp ogt", size, s.like(a, 65504.0))
+    beyond = s.both(beyond, s.compare("fcmp olt", size, s.like(a, float("inf"))))
+    return s.select(beyond, s.b.intrinsic("copysign", a.elem, a.lanes, s.like(a, 65504.0), a), a)
+
+
 def _not(s: Scalars, kind: DType, a: Value) -> Value:
     return s.binary("xor", a, s.like(a, 1 if kind == bool_ else -1))
 
@@ -493,6 +500,7 @@ TABLE: dict[str, Emit] = {
     "ge": _compare("oge", "ge"),
     "isnan": _isnan,
     "isinf": _isinf,
+    "saturate": _saturate,
     "and": _arith("", "and"),
     "or": _arith("", "or"),
     "xor": _arith("", "xor"),

@@ -65,6 +65,9 @@ _TYPED: Mapping[str, str] = {
     # one instruction where there is one; fma() may be a library call
     "muladd": "{T} {n}({T} a, {T} b, {T} c) {{\n"
     "  #pragma OPENCL FP_CONTRACT ON\n  return a * b + c;\n}}",
+    # finite numbers beyond the largest half become it
+    "saturate": "{T} {n}({T} a) {{\n"
+    "  return fabs(a) < ({T})INFINITY ? clamp(a, ({T})-65504, ({T})65504) : a;\n}}",
     # a float as an integer: towards 0, saturating, NaN is 0
     "from_f32": "{T} {n}(float a) {{ return a != a ? ({T})0 : convert_{T}_sat_rtz(a); }}",
     "from_f64": "{T} {n}(double a) {{ return a != a ? ({T})0 : convert_{T}_sat_rtz(a); }}",

@@ -236,6 +236,7 @@ TABLE: Mapping[str, Emit] = {
     "round": _rounding("rint"),
     "trunc": _rounding("trunc"),
     "sign": _typed("sign"),
+    "saturate": lambda h, kind, a: f"{h.use('saturate', kind)}({a})",
     "eq": _infix("=="),
     "ne": _infix("!="),
     "lt": _infix("<"),

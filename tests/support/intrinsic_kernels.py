@@ -30,11 +30,11 @@ BY_FN: dict[str, tuple[DType, ...]] = {
     "fma": FLOATS,
     "dot4": (i32,),
     "pow": (f64, f32, i32, i64),
-    **dict.fromkeys(("floor", "ceil", "round", "trunc", "isnan", "isinf"), FLOATS),
+    **dict.fromkeys(("floor", "ceil", "round", "trunc", "isnan", "isinf", "saturate"), FLOATS),
     **dict.fromkeys(TRANSCENDENTAL, FLOATS),
 }
 CASES = [(fn, d) for fn, dtypes in BY_FN.items() for d in dtypes]
-EXACT = ("min", "max", "neg", "abs", "floor", "ceil", "round", "trunc", "sign")
+EXACT = ("min", "max", "neg", "abs", "floor", "ceil", "round", "trunc", "sign", "saturate")
 RTOL = {f64: 4e-16, f32: 5e-7, f16: 1e-3, bf16: 8e-3}
 
 

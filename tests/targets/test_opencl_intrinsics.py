@@ -33,10 +33,10 @@ BY_FN: dict[str, tuple[DType, ...]] = {
     **dict.fromkeys(("shl", "shr"), tuple(d for d in INTS if d.category == "uint")),
     "fma": FLOATS,
     "pow": (f64, f32, i32, i64),
-    **dict.fromkeys(("floor", "ceil", "round", "trunc", "isnan", "isinf"), FLOATS),
+    **dict.fromkeys(("floor", "ceil", "round", "trunc", "isnan", "isinf", "saturate"), FLOATS),
     **dict.fromkeys(MATH, FLOATS),
 }
-EXACT = ("min", "max", "neg", "abs", "floor", "ceil", "round", "trunc", "sign")
+EXACT = ("min", "max", "neg", "abs", "floor", "ceil", "round", "trunc", "sign", "saturate")
 
 # OpenCL C's own bounds (chapter 7.4) in units of the last place; sums and products are exact to one.
 ULP = {
