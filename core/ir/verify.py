@@ -42,7 +42,7 @@ from typing import Any, NoReturn
 
 from smelt.core.diag import SmeltError
 from smelt.core.dim import NO, Dim, Facts, product, sym
-from smelt.core.ir.graph import Attr, Graph, Module, Node, Ref, TensorType, Value
+from smelt.core.ir.graph import Graph, Module, Node, Ref, TensorType, Value, attr_dims
 from smelt.core.ir.interp_graph import RELATIONS
 from smelt.core.ir.kernel import Kernel
 from smelt.core.ir.text import parse_module, print_module
@@ -212,7 +212,7 @@ def _node(n: Node, scope: _Scope) -> None:
         if r and r not in scope.types and r not in scope.module.weights:
             scope.fail("M3 (values)", f"'{r}' is not defined here")
     for key, a in sorted(n.attrs.items()):
-        _symbols(_dims_in(a), scope, f"attribute {key}")
+        _symbols(attr_dims(a), scope, f"attribute {key}")
     special = _STRUCTURAL.get(n.op)
     if special is not None:
         special(n, scope)
@@ -227,14 +227,6 @@ def _node(n: Node, scope: _Scope) -> None:
                     scope.fail("M2 (symbols)", f"'{name}' is not bound, in the type of {v.name}")
                 scope.bound.add(name)
         _define(v, scope)
-
-
-def _dims_in(a: Attr) -> Iterator[Dim]:
-    if isinstance(a, Dim):
-        yield a
-    elif isinstance(a, tuple):
-        for x in a:
-            yield from _dims_in(x)
 
 
 def _type(ref: Ref, scope: _Scope) -> TensorType:

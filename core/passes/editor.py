@@ -14,7 +14,7 @@ import numpy as np
 
 from smelt.core.dim import UNKNOWN, Dim, Facts
 from smelt.core.dtype import from_numpy
-from smelt.core.ir.graph import Attr, Graph, Module, Node, Ref, TensorType, Value, Weight
+from smelt.core.ir.graph import Attr, Graph, Module, Node, Ref, TensorType, Value, Weight, attr_dims
 from smelt.core.ops import OPS
 from smelt.core.ops.infer import Engine, infer_node
 from smelt.core.ops.table import Arg
@@ -394,19 +394,11 @@ def _type_symbols(t: TensorType) -> Iterator[str]:
             yield from d.symbols
 
 
-def _attr_symbols(value: Attr) -> Iterator[str]:
-    if isinstance(value, Dim):
-        yield from value.symbols
-    elif isinstance(value, tuple):
-        for v in value:
-            yield from _attr_symbols(v)
-
-
 def _symbols(node: Node) -> set[str]:
     """Symbols that the node's types and attributes speak of."""
     found = {s for v in node.outputs for s in _type_symbols(v.type)}
     for value in node.attrs.values():
-        found.update(_attr_symbols(value))
+        found.update(s for d in attr_dims(value) for s in d.symbols)
     for region in node.regions:
         for inner in region.nodes:
             found |= _symbols(inner)

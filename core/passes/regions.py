@@ -9,11 +9,10 @@ broadcast outside would cost memory and save nothing. What follows a check insid
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
-from smelt.core.dim import Dim
-from smelt.core.ir.graph import Attr, Graph, Module, Node, Ref, TensorType, Value
+from smelt.core.ir.graph import Attr, Graph, Module, Node, Ref, TensorType, Value, attr_dims
 from smelt.core.ops import OPS
 from smelt.core.passes.context import Context
 from smelt.core.passes.editor import Editor, edit_module, renamed_graph
@@ -135,12 +134,6 @@ def _sizes(t: TensorType) -> set[str]:
 
 
 def _symbols(attrs: Mapping[str, Attr]) -> set[str]:
-    return {s for v in attrs.values() for d in _dims(v) for s in d.symbols}
+    return {s for v in attrs.values() for d in attr_dims(v) for s in d.symbols}
 
 
-def _dims(value: Attr) -> Iterator[Dim]:
-    if isinstance(value, Dim):
-        yield value
-    elif isinstance(value, tuple):
-        for v in value:
-            yield from _dims(v)

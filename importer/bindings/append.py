@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from smelt.core.dim import Dim, to_dim
-from smelt.core.ir.graph import Node, Ref
+from smelt.core.dim import to_dim
+from smelt.core.ir.graph import Node, Ref, attr_dims
 from smelt.importer import sequences as sq
 from smelt.importer.builder import GraphBuilder
 
@@ -74,17 +73,9 @@ def _sized(region: GraphBuilder, but: Sequence[Node], symbols: frozenset[str], p
     for n in _walk(region.nodes):
         if n not in but:
             found |= {s for v in n.outputs for d in v.type.shape for s in d.symbols}
-            found |= {s for a in n.attrs.values() for d in _dims(a) for s in d.symbols}
+            found |= {s for a in n.attrs.values() for d in attr_dims(a) for s in d.symbols}
             found |= {s for g in n.regions for v in g.inputs for d in v.type.shape for s in d.symbols}
     return not symbols.isdisjoint(found)
-
-
-def _dims(attr: Any) -> Iterator[Dim]:
-    if isinstance(attr, Dim):
-        yield attr
-    elif isinstance(attr, tuple):
-        for a in attr:
-            yield from _dims(a)
 
 
 def _walk(nodes: Iterable[Node]) -> Iterator[Node]:

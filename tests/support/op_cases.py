@@ -11,7 +11,7 @@ import numpy as np
 
 from smelt.core.dim import Dim, parse_dim, to_dim
 from smelt.core.dtype import DTYPES, DType, from_numpy
-from smelt.core.ir.graph import Attr, Symbol, TensorType
+from smelt.core.ir.graph import Attr, Symbol, TensorType, attr_dims
 from smelt.core.ir.kernel import Buffer, DimParam, Kernel, Load, Loop, Stmt, Store
 from smelt.core.ops import OPS
 from smelt.core.ops.infer import Engine, infer_node
@@ -35,14 +35,8 @@ class Row:
     def symbols(self) -> tuple[str, ...]:
         found = {s for t in self.types if t for d in t.shape for s in d.symbols}
         for v in self.case.attrs.values():
-            found |= _attr_symbols(v)
+            found |= {s for d in attr_dims(v) for s in d.symbols}
         return tuple(sorted(found))
-
-
-def _attr_symbols(v: Attr) -> set[str]:
-    if isinstance(v, Dim):
-        return set(v.symbols)
-    return {s for e in v for s in _attr_symbols(e)} if isinstance(v, tuple) else set()
 
 
 def rows() -> list[Row]:
