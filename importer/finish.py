@@ -10,7 +10,7 @@ import onnx
 
 from smelt.core.diag import SmeltError, invalid
 from smelt.core.dim import Dim, dim_from_param, sym, to_dim
-from smelt.core.ir.graph import Graph, Module, Node, Ref, Symbol, TensorType, Value
+from smelt.core.ir.graph import Attr, Graph, Module, Node, Ref, Symbol, TensorType, Value, attr_dims
 from smelt.core.ops.infer import Engine
 from smelt.importer.builder import GraphBuilder, Store
 from smelt.importer.symbols import dim_text
@@ -115,12 +115,8 @@ def _sizes_of(n: Node) -> set[str]:
     """The symbols that a node mentions, its regions too."""
     found: set[str] = set()
 
-    def note(v: Any) -> None:
-        if isinstance(v, Dim):
-            found.update(v.symbols)
-        elif isinstance(v, tuple):
-            for e in v:
-                note(e)
+    def note(v: Attr) -> None:
+        found.update(s for d in attr_dims(v) for s in d.symbols)
 
     for m in (n, *(m for g in n.regions for m in g.walk())):
         for a in m.attrs.values():
@@ -143,12 +139,8 @@ def _symbols(graph: Graph, engine: Engine) -> tuple[Symbol, ...]:
     """The symbols that occur, in the order of declaration."""
     found: set[str] = set()
 
-    def note(v: Any) -> None:
-        if isinstance(v, Dim):
-            found.update(v.symbols)
-        elif isinstance(v, tuple):
-            for e in v:
-                note(e)
+    def note(v: Attr) -> None:
+        found.update(s for d in attr_dims(v) for s in d.symbols)
 
     for v in graph.inputs:
         note(v.type.shape)

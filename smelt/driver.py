@@ -21,9 +21,9 @@ from typing import Any, TypeAlias
 
 from smelt.core.bundle import WEIGHTS, Bundle, Staging, hash_file, read_bundle, write_weights
 from smelt.core.diag import Problem, SmeltError
-from smelt.core.dim import Facts
 from smelt.core.ir.graph import Module
 from smelt.core.ir.text import print_module
+from smelt.core.ir.verify import module_facts
 from smelt.core.machine import Machine
 from smelt.core.passes import half
 from smelt.core.passes.context import Context, Options
@@ -120,17 +120,7 @@ def lower(request: Request, progress: Progress = lambda stage: None) -> Lowered:
     if context.dump is not None:
         (context.dump / "99-scheduled.smelt").write_text(print_module(module), "utf-8")
     progress("plan")
-    return Lowered(module, make_plan(module, facts_of(module)), context.machine, spec, quantised, halved)
-
-
-def facts_of(module: Module) -> Facts:
-    """What the module's symbols are known to be."""
-    facts = Facts()
-    for s in module.symbols:
-        facts = facts.with_range(s.name, s.low, s.high)
-        if s.divisor > 1:
-            facts = facts.with_divisor(s.name, s.divisor)
-    return facts
+    return Lowered(module, make_plan(module, module_facts(module)), context.machine, spec, quantised, halved)
 
 
 def compile_here(request: Request, progress: Progress = lambda stage: None) -> Bundle:
@@ -305,4 +295,4 @@ def _clean_up(out: Path) -> None:
         shutil.rmtree(left, ignore_errors=True)
 
 
-__all__ = ["Lowered", "Request", "compile", "compile_here", "facts_of", "lower"]
+__all__ = ["Lowered", "Request", "compile", "compile_here", "lower"]

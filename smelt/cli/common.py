@@ -146,6 +146,11 @@ def spans(args: argparse.Namespace) -> dict[str, tuple[float, float]]:
     return found
 
 
+def profiled(args: argparse.Namespace) -> bool:
+    """Whether a profile of shapes is asked for."""
+    return any((args.min_shapes, args.opt_shapes, args.max_shapes))
+
+
 def dim_wishes(args: argparse.Namespace) -> DimWishes:
     """--dim, and what trtexec's shapes say about the model's symbols."""
     try:

@@ -23,6 +23,7 @@ from smelt.cli.common import (
     count_bytes,
     dim_wishes,
     model_file,
+    profiled,
 )
 from smelt.cli.sarif import log
 from smelt.core.bundle import Bundle
@@ -66,7 +67,8 @@ def run_check(args: argparse.Namespace) -> Result:
     if args.json and args.sarif:
         raise Usage("--json and --sarif are two forms of the one answer: pass one of them")
     check_target(args.target)
-    found = check_model(model_file(args.model), dict(dim_wishes(args)) if not _profiled(args) else None)
+    # Reading a profile needs a model that can be imported, which is what check is to find out.
+    found = check_model(model_file(args.model), dict(dim_wishes(args)) if not profiled(args) else None)
     found = [p if p.hint else replace(p, hint=FIXES.get(p.kind)) for p in found]
     rows = [
         {"kind": p.kind, "node": p.node, "message": p.message, "hint": p.hint, "inputs": list(p.inputs)}
@@ -82,11 +84,6 @@ def run_check(args: argparse.Namespace) -> Result:
     for p in found:
         lines += [f"  {p}", *([f"      reads {', '.join(p.inputs)}"] if p.inputs else [])]
     return Result(code, data, "\n".join(lines))
-
-
-def _profiled(args: argparse.Namespace) -> bool:
-    """Reading a profile needs a model that can be imported, which is what check is to find out."""
-    return any((args.min_shapes, args.opt_shapes, args.max_shapes))
 
 
 def run_compile(args: argparse.Namespace) -> Result:

@@ -21,6 +21,7 @@ from smelt.cli.common import (
     dim_wishes,
     model_file,
     open_bundle,
+    profiled,
     shape_wishes,
     spans,
 )
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace) -> Result:
     with tempfile.TemporaryDirectory(prefix="smelt-validate-") as folder:
         bundle, model = bundle_and_model(args, folder)
         talk = Talk(args)
-        wishes = [] if _compiles(args) and not args.shape and _profiled(args) else shape_wishes(args)
+        wishes = [] if _compiles(args) and not args.shape and profiled(args) else shape_wishes(args)
         wanted = cases(bundle, wishes, count=args.count, seed=args.seed, spans=spans(args))
         found = validate(
             bundle, model, wanted, device=args.device, rtol=args.rtol, atol=args.atol,
@@ -73,10 +74,6 @@ def run(args: argparse.Namespace) -> Result:
         data["first_bad"] = None if first is None else {**asdict(first), "error": asdict(first.error)}
         lines.append(_bisect_text(first, found))
     return Result(found.verdict.exit_code, data, "\n".join(lines))
-
-
-def _profiled(args: argparse.Namespace) -> bool:
-    return any((args.min_shapes, args.opt_shapes, args.max_shapes))
 
 
 def _compiles(args: argparse.Namespace) -> bool:
