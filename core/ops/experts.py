@@ -10,6 +10,7 @@ from smelt.core.dim import Dim, ceildiv, to_dim
 from smelt.core.dtype import i64, u8
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Bound, Expr
+from smelt.core.ops.attrs import integer
 from smelt.core.ops.linear import accumulator
 from smelt.core.ops.nbits import field, fields
 from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op
@@ -20,9 +21,7 @@ ZERO = to_dim(0)
 
 def _packing(attrs: Attrs) -> tuple[int, int]:
     """Bits of a weight, 0 for numbers; and how many share a scale."""
-    bits, block = attrs["bits"], attrs["block"]
-    assert isinstance(bits, int) and isinstance(block, int)
-    return bits, block
+    return integer(attrs, "bits"), integer(attrs, "block")
 
 
 def _infer(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:

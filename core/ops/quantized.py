@@ -10,7 +10,7 @@ from smelt.core.dim import ceildiv, to_dim
 from smelt.core.dtype import DType, f32, i8, i32, u8
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Call, Expr
-from smelt.core.ops.attrs import axis_of
+from smelt.core.ops.attrs import axis_of, integer
 from smelt.core.ops.linear import BYTES, infer_matmul, matmul
 from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const, select
@@ -138,8 +138,8 @@ def _infer_blocks(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[T
     assert x and scale
     if not x.dtype.is_int or not scale.dtype.is_float:
         raise c.fail(f"cannot dequantize {x.dtype} with a scale of {scale.dtype}")
-    axis, block = axis_of(attrs), attrs["block"]
-    assert isinstance(block, int) and 0 <= axis < x.rank
+    axis, block = axis_of(attrs), integer(attrs, "block")
+    assert 0 <= axis < x.rank
     for what, a in (("scale", scale), ("zero point", zero)):
         if a is None:
             continue
@@ -156,8 +156,7 @@ def _blocks(
     x: Operand, scale: Operand, zero: Operand | None = None,
 ) -> Expr:  # fmt: skip
     """(x - zero) * scale, those of the element's block"""
-    axis, block = axis_of(attrs), attrs["block"]
-    assert isinstance(block, int)
+    axis, block = axis_of(attrs), integer(attrs, "block")
     at = (*i[:axis], i[axis] // block, *i[axis + 1 :])
     y = cast(x[i], i32)
     if zero is not None:
@@ -168,8 +167,7 @@ def _blocks(
 def _ref_blocks(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     x, scale, zero = (*arrays, None)[:3]
     assert x is not None and scale is not None
-    axis, block = axis_of(attrs), attrs["block"]
-    assert isinstance(block, int)
+    axis, block = axis_of(attrs), integer(attrs, "block")
     at = np.arange(x.shape[axis]) // block
     y = x.astype(np.int32)
     if zero is not None:
