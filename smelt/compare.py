@@ -43,6 +43,8 @@ TOLERANCES = {
     "float16": Tolerance(1e-2, 0.0, 2e-3),
     "bfloat16": Tolerance(4e-2, 0.0, 1e-2),
 }
+HALVED = Tolerance(1e-2, 0.0, 1e-2)
+"""For float32 outputs of a bundle made with fp16: tensors in between have 11 bits, and errors add up."""
 WEAK = 100.0
 """Values below this many absolute tolerances are told to be a weak check."""
 EXACT = Tolerance(0.0, 0.0)
@@ -123,16 +125,24 @@ class Validation:
 # ---------------------------------------------------------------- arrays
 
 
-def tolerance(dtype: Any, rtol: float | None = None, atol: float | None = None) -> Tolerance:
-    """The default of a NumPy dtype, with what the user gave in its place."""
-    found = TOLERANCES.get(np.dtype(dtype).name, EXACT)
+def tolerance(
+    dtype: Any, rtol: float | None = None, atol: float | None = None, half: bool = False
+) -> Tolerance:
+    """The default of a NumPy dtype, with what the user gave in its place. half: a bundle made with fp16."""
+    name = np.dtype(dtype).name
+    found = HALVED if half and name == "float32" else TOLERANCES.get(name, EXACT)
     if rtol is not None:
         found = replace(found, rtol=rtol)
     return found if atol is None else replace(found, atol=atol, scale=0.0)
 
 
 def compare_arrays(
-    name: str, got: Array, want: Array, rtol: float | None = None, atol: float | None = None
+    name: str,
+    got: Array,
+    want: Array,
+    rtol: float | None = None,
+    atol: float | None = None,
+    half: bool = False,
 ) -> OutputError:
     """The differences of one output; a wrong shape or dtype is one too. NaN agrees with NaN alone."""
     dtype = want.dtype.name
@@ -143,7 +153,8 @@ def compare_arrays(
         return OutputError(name, dtype, want.shape, 0.0, 0.0, 0)
     a, b = got.astype(np.float64), want.astype(np.float64)
     # whole numbers are compared as they are: not every i64 is a float64
-    different = _outside(a, b, tolerance(dtype, rtol, atol)) if dtype in TOLERANCES else got != want
+    limits = tolerance(dtype, rtol, atol, half)
+    different = _outside(a, b, limits) if dtype in TOLERANCES else got != want
     finite = np.isfinite(a) & np.isfinite(b)
     gap = np.abs(np.where(finite, a, 0.0) - np.where(finite, b, 0.0))
     largest = float(np.abs(np.where(np.isfinite(b), b, 0.0)).max())
@@ -155,23 +166,28 @@ def compare_arrays(
     return OutputError(
         name, dtype, want.shape, float(gap.max()), largest, bad, worst,
         "" if worst is None else str(got[worst]), "" if worst is None else str(want[worst]),
-        weak=0 < largest < WEAK * tolerance(dtype, rtol, atol).atol,
+        weak=0 < largest < WEAK * limits.atol,
     )  # fmt: skip
 
 
 def compare_values(
-    name: str, got: Value, want: Value, rtol: float | None = None, atol: float | None = None
+    name: str,
+    got: Value,
+    want: Value,
+    rtol: float | None = None,
+    atol: float | None = None,
+    half: bool = False,
 ) -> list[OutputError]:
     """The differences of an output that may be a list or nothing: one per array, and at least one."""
     if _are_maps(got) and _are_maps(want) and [sorted(m) for m in got] == [sorted(m) for m in want]:
         got, want = (np.array([[m[k] for k in sorted(m)] for m in maps], np.float32) for maps in (got, want))
     if isinstance(got, list) and isinstance(want, list) and len(got) == len(want) > 0:
         pairs = zip(got, want, strict=True)
-        return [compare_arrays(f"{name}[{k}]", g, w, rtol, atol) for k, (g, w) in enumerate(pairs)]
+        return [compare_arrays(f"{name}[{k}]", g, w, rtol, atol, half) for k, (g, w) in enumerate(pairs)]
     if isinstance(got, np.ndarray) and isinstance(want, np.ndarray):
         if got.dtype == want.dtype == object and got.shape == want.shape:
             return [_compare_strings(name, got, want)]
-        return [compare_arrays(name, got, want, rtol, atol)]
+        return [compare_arrays(name, got, want, rtol, atol, half)]
     if type(got) is type(want) and not got:
         return [OutputError(name, "", (), 0.0, 0.0, 0)]
     return [OutputError(name, "", (), 0.0, 0.0, 1, note=f"got {_told(got)}, expected {_told(want)}")]
@@ -227,9 +243,10 @@ def validate(
 
     Inputs that ONNX Runtime refuses are skipped: they are not legal for the model. A model that dies on
     the device is started again for the next case. Raises SmeltError for everything that is no verdict
-    about the model: no device, a lost link.
+    about the model: no device, a lost link. A bundle made with fp16 is held to HALVED.
     """
     reference, outputs = Reference(model), groups(bundle.manifest, "outputs")
+    half = bool(bundle.manifest["options"].get("fp16"))
     results: list[CaseResult] = []
     with ExitStack() as stack:
         client: RunnerClient | None = None
@@ -240,7 +257,7 @@ def validate(
             if client is None:
                 client = stack.enter_context(running(bundle, device, threads=threads))
                 name, emulated = client.device, client.emulated
-            result = _one(client, reference, outputs, case, rtol, atol)
+            result = _one(client, reference, outputs, case, rtol, atol, half)
             if result.verdict in (Verdict.CRASH, Verdict.TIMEOUT):
                 stack.close()
                 client = None
@@ -256,6 +273,7 @@ def _one(
     case: Case,
     rtol: float | None,
     atol: float | None,
+    half: bool,
 ) -> CaseResult:
     try:
         want = reference.run(case.feed)
@@ -269,7 +287,7 @@ def _one(
             raise
         return CaseResult(case.label, "failed", why=str(e), verdict=verdict)
     got = unpacked(outputs, report.outputs)
-    errors = tuple(e for n in got for e in compare_values(n, got[n], want[n], rtol, atol))
+    errors = tuple(e for n in got for e in compare_values(n, got[n], want[n], rtol, atol, half))
     good = all(e.ok for e in errors)
     return CaseResult(
         case.label, "pass" if good else "mismatch", errors, shapes=case.shapes,
@@ -300,6 +318,7 @@ def bisect(
     dims: Mapping[str, DimWish] | None = None,
     device: str | None = None,
     opt: int = 3,
+    fp16: bool = False,
     rtol: float | None = None,
     atol: float | None = None,
     on_step: Callable[[str], None] = lambda text: None,
@@ -313,11 +332,12 @@ def bisect(
     def errors(some: Sequence[str]) -> dict[str, OutputError]:
         on_step(f"compiling with {len(some)} values made visible")
         with tempfile.TemporaryDirectory(prefix="smelt-bisect-") as folder:
-            bundle = compile(str(model), target, dims, opt=opt, output=f"{folder}/out", outputs=tuple(some))
+            out = f"{folder}/out"
+            bundle = compile(str(model), target, dims, opt=opt, fp16=fp16, output=out, outputs=tuple(some))
             with running(bundle, device) as client:
                 got = client.run(case.tensors).outputs
         want = Reference(model, outputs=some).run(case.feed)
-        return {n: compare_arrays(n, got[n], want[n], rtol, atol) for n in some if n in got}
+        return {n: compare_arrays(n, got[n], want[n], rtol, atol, fp16) for n in some if n in got}
 
     def divergence(error: OutputError, alone: bool) -> Divergence:
         node, op = _producer(model, error.name)

@@ -72,6 +72,7 @@ def run(args: argparse.Namespace) -> Result:
         size_text(found),
         _kernels(bundle, args.kernels),
         *quantised_text(bundle),
+        *fp16_text(bundle),
     ]
     parts += [_values(bundle)] if args.values else []
     parts += [f"peak at {s}: {n:,} bytes" for _, s, n in peaks]
@@ -87,7 +88,7 @@ def _head(bundle: Bundle) -> str:
     m = bundle.manifest
     return (
         f"{m['model']['name']} for {bundle.target} ({m['machine']}), "
-        f"smelt {m['smelt']}, -O{m['options']['opt']}\n"
+        f"smelt {m['smelt']}, -O{m['options']['opt']}{', fp16' if m['options'].get('fp16') else ''}\n"
         f"  model sha256  {m['model']['sha256']}\n  bundle        {bundle.digest}"
     )
 
@@ -130,6 +131,16 @@ def quantised_text(bundle: Bundle) -> list[str]:
     if packed:
         lines.append(f"  {packed} read weights packed in blocks")
     return ["\n".join(lines + [f"  {node}: {reason}" for node, reason in left.items()])]
+
+
+def fp16_text(bundle: Bundle) -> list[str]:
+    """How many tensors between kernels are in float16, and why the others are not; nothing without fp16."""
+    found = bundle.manifest.get("fp16")
+    if not found:
+        return []
+    total = found["half"] + sum(found["float"].values())
+    lines = [f"fp16: {found['half']} of {total} tensors that kernels make, and {found['weights']} weights"]
+    return ["\n".join(lines + [f"  {n} in float32: {reason}" for reason, n in found["float"].items()])]
 
 
 def size_text(found: Sizes) -> str:
