@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper
+from oracle import plain_session
 
 from smelt.core.diag import SmeltError
 from smelt.core.ir.interp_graph import run_module
@@ -63,12 +63,7 @@ def graph(
 
 def compare(model: onnx.ModelProto, feeds: dict[str, Array], atol: float = 2e-5, steps: float = 0) -> None:
     """Run by the graph interpreter and by ONNX Runtime. steps: how far quantised results may be apart."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = plain_session(model)
     wanted = session.run(None, feeds)
     module = import_model(model)
     verify(module)

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 import ml_dtypes
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
+from oracle import plain_session
 
 from smelt.core.ir.interp_graph import run_module
 from smelt.core.ir.verify import verify
@@ -174,12 +174,8 @@ def reference(form: Form, name: str) -> list[list[Array]]:
             given = [None if a is None else own.get(f"x{i}", held.get(i)) for i, a in enumerate(form.inputs)]
             found.append(list(form.wanted(*given)))
         return found
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     model = onnx_model(form, name, fresh=True).SerializeToString()
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    session = plain_session(model)
     return [session.run(None, feeds(form, name, at)) for at in range(len(form.sizes))]
 
 

@@ -8,7 +8,24 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from smelt.core.ir.graph import Module
+from smelt.core.ir.verify import verify
+from smelt.core.machine import Machine
+from smelt.core.passes.context import Context
+from smelt.core.passes.manager import run_pipeline
+from smelt.core.passes.pipeline import PIPELINE
+from smelt.importer import import_model
+
 Array = np.ndarray[Any, Any]
+CONTEXT = Context(Machine("test", 512, 32, dot4=True))
+UPTO = next(i for i, p in enumerate(PIPELINE) if p.name == "fuse")
+
+
+def optimised(model: onnx.ModelProto) -> Module:
+    """The model up to fusion, for a machine that sums products of bytes."""
+    module = run_pipeline(import_model(model), PIPELINE[:UPTO], CONTEXT)
+    verify(module)
+    return module
 
 
 class Net:

@@ -9,26 +9,18 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
-from qdq_models import Net
+from oracle import plain_session
+from qdq_models import Net, optimised
 
-from smelt.core.ir.graph import Module
 from smelt.core.ir.interp_graph import run_module
-from smelt.core.ir.verify import verify
-from smelt.core.machine import Machine
 from smelt.core.ops import OPS
-from smelt.core.passes.context import Context
-from smelt.core.passes.manager import run_pipeline
-from smelt.core.passes.pipeline import PIPELINE
 from smelt.core.passes.quantize import regions, summary
 from smelt.driver import Request, compile_here
 from smelt.importer import import_model
 from smelt.session import load
 
 Array = np.ndarray[Any, Any]
-CONTEXT = Context(Machine("test", 512, 32, dot4=True))
-UPTO = next(i for i, p in enumerate(PIPELINE) if p.name == "fuse")
 KINDS = {
     "i4": (ml_dtypes.int4, -8, 8), "u4": (ml_dtypes.uint4, 0, 16), "i8": (np.int8, -128, 128),
     "u8": (np.uint8, 0, 256), "small i8": (np.int8, -2, 2), "small u8": (np.uint8, 0, 4),
@@ -53,18 +45,8 @@ def finished(net: Net, result: str, **inputs: list[int | str]) -> onnx.ModelProt
     return model
 
 
-def optimised(model: onnx.ModelProto) -> Module:
-    module = run_pipeline(import_model(model), PIPELINE[:UPTO], CONTEXT)
-    verify(module)
-    return module
-
-
 def reference(model: onnx.ModelProto, feeds: dict[str, Array]) -> Array:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = plain_session(model)
     (y,) = session.run(None, feeds)
     return np.asarray(y)
 

@@ -11,22 +11,15 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper
-from qdq_models import Net
+from oracle import plain_session
+from qdq_models import Net, optimised
 
 from smelt.core.ir.interp_graph import run_module
-from smelt.core.machine import Machine
 from smelt.core.ops import OPS
-from smelt.core.passes.context import Context
-from smelt.core.passes.manager import run_pipeline
-from smelt.core.passes.pipeline import PIPELINE
-from smelt.importer import import_model
 
 Array = np.ndarray[Any, Any]
-CONTEXT = Context(Machine("test", 512, 32, dot4=True))
-UPTO = next(i for i, p in enumerate(PIPELINE) if p.name == "fuse")
 WIDTH, LAYERS = 48, 3
 
 
@@ -73,12 +66,8 @@ def errors() -> list[tuple[float, float, float]]:
     """For each of many inputs: smelt's distance from the exact result, ONNX Runtime's (both as shares of the
     largest number), and the nearest middle."""
     model, layers = chain()
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    module = run_pipeline(import_model(model), PIPELINE[:UPTO], CONTEXT)
+    session = plain_session(model)
+    module = optimised(model)
     found = []
     for seed in range(60):
         x = np.random.default_rng(seed).standard_normal((2, 5 + seed, WIDTH)).astype(np.float32)

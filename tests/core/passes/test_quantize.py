@@ -9,36 +9,22 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import helper
-from qdq_models import Net
+from oracle import plain_session
+from qdq_models import Net, optimised
 
 from smelt.core.ir.graph import Module
 from smelt.core.ir.interp_graph import run_module
-from smelt.core.ir.verify import verify
-from smelt.core.machine import Machine
 from smelt.core.ops import OPS
-from smelt.core.passes.context import Context
-from smelt.core.passes.manager import run_pipeline
-from smelt.core.passes.pipeline import PIPELINE
 from smelt.core.passes.quantize import regions, summary
 from smelt.importer import import_model
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(0)
-CONTEXT = Context(Machine("test", 512, 32, dot4=True))
-UPTO = next(i for i, p in enumerate(PIPELINE) if p.name == "fuse")
-
-
-def optimised(m: onnx.ModelProto) -> Module:
-    module = run_pipeline(import_model(m), PIPELINE[:UPTO], CONTEXT)
-    verify(module)
-    return module
 
 
 def compare(m: onnx.ModelProto, feeds: dict[str, Array], step: float) -> Module:
     """Both results, at most one step apart, and equal nearly everywhere; the optimised module."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(m.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = plain_session(m)
     (want,) = session.run(None, feeds)
     module = optimised(m)
     (got,) = run_module(module, feeds, OPS)

@@ -8,24 +8,16 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
-from qdq_models import Net
+from oracle import plain_session
+from qdq_models import Net, optimised
 
-from smelt.core.ir.graph import Module
 from smelt.core.ir.interp_graph import run_module
-from smelt.core.ir.verify import verify
-from smelt.core.machine import Machine
 from smelt.core.ops import OPS
-from smelt.core.passes.context import Context
-from smelt.core.passes.manager import run_pipeline
-from smelt.core.passes.pipeline import PIPELINE
 from smelt.core.passes.quantize import regions, summary
 from smelt.importer import import_model
 
 Array = np.ndarray[Any, Any]
-CONTEXT = Context(Machine("test", 512, 32, dot4=True))
-UPTO = next(i for i, p in enumerate(PIPELINE) if p.name == "fuse")
 RANGES = {"u8": (0, 255), "i8": (-128, 127), "u16": (0, 65535), "i16": (-32768, 32767)}
 TYPES = {"u8": np.uint8, "i8": np.int8, "u16": np.uint16, "i16": np.int16}
 
@@ -306,20 +298,9 @@ def feeds(region: Region, sizes: Mapping[str, int]) -> dict[str, Array]:
     }
 
 
-def optimised(model: onnx.ModelProto) -> Module:
-    module = run_pipeline(import_model(model), PIPELINE[:UPTO], CONTEXT)
-    verify(module)
-    return module
-
-
 def agrees(region: Region, run: Callable[[dict[str, Array]], Any], probe: onnx.ModelProto) -> None:
     """Each byte is ONNX Runtime's, or its neighbour where the number before is in the middle of the two."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        probe.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = plain_session(probe)
     for sizes in region.sizes:
         given = feeds(region, sizes)
         want, before = session.run(None, given)
