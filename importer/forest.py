@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 import numpy as np
 
@@ -101,8 +102,7 @@ def from_nodes(c: Call, kind: str) -> Forest:
         axis=1,
     )
     starts = np.flatnonzero(np.r_[True, tree[1:] != tree[:-1]])
-    missing = integers(c, "nodes_missing_value_tracks_true")
-    missing = np.r_[missing, np.zeros(max(n - len(missing), 0), np.int64)][:n] == 1
+    missing = _missing(c, n)
     target, weight = integers(c, f"{kind}_ids"), numbers(c, f"{kind}_weights")
     at = names.find(integers(c, f"{kind}_treeids"), integers(c, f"{kind}_nodeids"))
     if not len(at) == len(target) == len(weight):
@@ -145,21 +145,19 @@ def from_leaves(c: Call) -> Forest:
         if ((at < 0) | (at >= top)).any():
             raise c.fail(f"nodes_{name}nodeids names a node or leaf that is not there")
         child[:, side] = np.where(is_leaf != 0, n + at, at)
-    missing = integers(c, "nodes_missing_value_tracks_true")
-    missing = np.r_[missing, np.zeros(max(n - len(missing), 0), np.int64)][:n] == 1
+    missing = _missing(c, n)
     found = tensor(c, "membership_values")
-    values = [] if found is None else found.reshape(-1).tolist()
-    sets: list[tuple[float, ...]] = []
-    for code in codes:
-        own: list[float] = []
-        while CODES[int(code)] == MEMBER and values:
-            v = values.pop(0)
-            if v != v:  # NaN ends a set
-                break
-            own.append(v)
-        sets.append(tuple(own))
+    values = iter(() if found is None else found.reshape(-1).tolist())
+    # NaN ends a set
+    sets = [tuple(takewhile(lambda v: v == v, values)) if CODES[int(k)] == MEMBER else () for k in codes]
     entries = np.arange(leaves + 1), target, weight.reshape(-1)
     return _checked(c, integers(c, "tree_roots"), feature, split, codes, missing, child, entries, sets)
+
+
+def _missing(c: Call, n: int) -> Array:
+    """bool[n]: whether a node sends NaN to its first child; one that the list does not reach does not."""
+    given = integers(c, "nodes_missing_value_tracks_true")[:n]
+    return np.asarray(np.r_[given, np.zeros(n - len(given), np.int64)] == 1)
 
 
 class _Names:
@@ -167,10 +165,9 @@ class _Names:
 
     def __init__(self, c: Call, tree: Array, node: Array) -> None:
         self._c = c
-        self._known = np.unique(np.stack([tree, node]), axis=1, return_index=True)
-        if self._known[0].shape[1] != len(tree):
-            raise c.fail("two nodes of a tree have the same number")
         self._rows = {(int(t), int(k)): i for i, (t, k) in enumerate(zip(tree, node, strict=True))}
+        if len(self._rows) != len(tree):
+            raise c.fail("two nodes of a tree have the same number")
 
     def find(self, tree: Array, node: Array) -> Array:
         """Positions in the lists; an error for a node that is not there."""

@@ -63,18 +63,16 @@ def blocker(g: Editor, n: Node) -> str | None:
         return f"the {'left' if a is None else 'right'} operand is not quantised to 8 bits"
     if a.axis != -1:
         return "the left operand has a scale per channel"
-    return _conv_blocker(g, n, a, b) if n.op == "conv" else _matmul_blocker(g, n, b)
+    return _conv_blocker(g, a, b) if n.op == "conv" else _matmul_blocker(g, n, b)
 
 
-def _conv_blocker(g: Editor, n: Node, x: Quantised, w: Quantised) -> str | None:
+def _conv_blocker(g: Editor, x: Quantised, w: Quantised) -> str | None:
     if g.array(w.x) is None or (w.zero and g.array(w.zero) is None):
         return "the weight is not constant"
     if x.zero and g.array(x.zero) is None:
         return "the zero point of the input is computed at run time"
     if w.axis not in (-1, 0):
         return f"the weight has scales along axis {w.axis}"
-    if bool(_signed(g, w)[1].any()) and not n.output.type.shape[1].is_const:
-        return "the weight has a zero point"
     return None
 
 

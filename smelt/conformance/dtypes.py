@@ -167,9 +167,7 @@ def _model(base: Shipped, op: str, variable: str, code: int) -> tuple[ModelProto
     feed = dict(feed_of(base))
     for tensor, formal in inside.items():
         if tensor in feed:
-            if (
-                op in CUT_OFF and variable == "T1"
-            ):  # an image that is no plane, so that no sample lies on an integer
+            if op in CUT_OFF and variable == "T1":  # no plane: hardly a sample of it lies on an integer
                 feed[tensor] = feed[tensor] * feed[tensor]
             feed[tensor] = _value(feed[tensor], to, (op, formal) in NOT_ZERO)
             if (op, formal) in ZERO and _kind(np.dtype(to)) == "float":
