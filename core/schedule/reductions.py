@@ -313,19 +313,23 @@ def widen(kernel: Kernel, name: str, var: str, width: int) -> Kernel:
 
     register acc[5]; for v in 5 { acc[v] = e }  -->  register acc[8]; for v in 8 { acc[v] = e }
 
-    Every load must be proved to stay inside its buffer.
+    Every load that may go elsewhere on the padding must be proved to stay inside its buffer.
     """
     what = f"widen {name} {var} {width}"
     shapes = {b.name: b.shape for b in kernel.buffers().values()}
     axis: list[int] = []
+    settled = False
 
     def inside(e: Load, facts: Facts) -> Expr:
-        if e.buffer in shapes and not e.guard and not within(e.index, shapes[e.buffer], facts):
+        moves = not settled or any(var in x.symbols for x in e.index)
+        if moves and e.buffer in shapes and not e.guard and not within(e.index, shapes[e.buffer], facts):
             raise ScheduleError(what, f"{e.buffer}[{', '.join(map(str, e.index))}] may leave its buffer")
         return e
 
     def rewrite(nodes: tuple[Node, ...], store: Store, e: Reduce, facts: Facts) -> Body:
+        nonlocal settled
         axis.append(store.index.index(sym(var)))
+        settled = _ranges_without(nodes, e, var)
         done = [replace(n, extent=to_dim(width)) if var_of(n) == var else n for n in nodes]
         for n in done:
             facts = enter(facts, n)
@@ -346,6 +350,19 @@ def widen(kernel: Kernel, name: str, var: str, width: int) -> Kernel:
         return replace(s, buffers=mine, body=tuple(map(buffers, s.body)))
 
     return kernel.with_(body=tuple(map(buffers, kernel.body)))
+
+
+def _ranges_without(nodes: tuple[Node, ...], e: Expr, var: str) -> bool:
+    """Whether v's loop runs at least once and nothing else ranges further where v does: then a load without
+    v in its index reads on the padding what it reads before."""
+    for n in nodes:
+        if var_of(n) == var and not (n.extent.is_const and n.extent.const > 0):
+            return False
+        if var_of(n) != var and var in n.extent.symbols:
+            return False
+    parts = tuple(walk_expr(e))
+    spans = (a.extent for x in parts if isinstance(x, Reduce) for a in x.axes)
+    return not any(isinstance(x, Let) for x in parts) and not any(var in d.symbols for d in spans)
 
 
 # ---------------------------------------------------------------- vectors along the reduced axis
@@ -518,4 +535,3 @@ def _keep(body: Body, stage: _Part, final: _Part, what: str) -> Body:
 
 
 __all__ = ["accumulate", "alpha", "hoist", "identity", "keep", "stage_reduce", "strip_reduce", "widen"]
-

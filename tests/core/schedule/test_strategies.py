@@ -75,6 +75,18 @@ def _pool(op: str, c: int | str, k: int, s: int, p: int) -> Kernel:
     return op_kernel(op, [("n", "h", "w", c)], ("n", oh, ow, c), attrs)
 
 
+def _frames() -> Kernel:
+    """A convolution over frames whose number is a size of its own: nothing says that they stay inside a."""
+    t = Trace()
+    a, b = Buffer("a", f32, shape_of(("n", "w"))), Buffer("b", f32, shape_of((5, 20)))
+    y = Buffer("y", f32, shape_of(("n", "f", 20)))
+
+    def value(i: tuple[Dim, ...]) -> Expr:
+        return t.sum([5], lambda k: call("mul", operand(a)[i[0], 3 * i[1] + k], operand(b)[k, i[2]]))
+
+    return Kernel("frames", tuple(DimParam(n) for n in "nwf"), (a, b), (y,), nest(y, value))
+
+
 def _scores() -> Kernel:
     """Attention scores with both operands as [b, s, h, d]: the right one is read along its rows."""
     t = Trace()
@@ -151,6 +163,7 @@ KERNELS: dict[str, tuple[Kernel, str, Envs]] = {
     "conv-grouped-nchw": (_conv(4, 8, 3, 1, 1, 4, last=False), "bc", _IMAGE),
     "conv-1d": (_conv_n(1), "bc", ({"n": 2, "w": 9},)),
     "conv-3d": (_conv_n(3), "bc", ({"n": 1, "d": 2, "h": 3, "w": 5},)),
+    "frames": (_frames(), "b", ({"n": 2, "w": 44, "f": 14}, {"n": 1, "w": 5, "f": 1}, {"n": 3, "w": 0, "f": 0})),
     "conv-transpose-2x2": (_conv_transpose(2, 2, 0), "bc", _IMAGE),
     "conv-transpose-3x3": (_conv_transpose(3, 2, 1), "bc", _IMAGE),
     "max-pool": (_pool("max_pool", 20, 3, 2, 1), "", _IMAGE),
@@ -215,6 +228,7 @@ REACHED = {
     "sum-012": "strip_reduce", "add": "collapse", "gather": "bind_let", "concat-last": "peel", "scan": "bind i group",
     "transpose-2d": "split i1",
     "vector-matrix": "pack b", "dot": "strip_reduce", "conv-3d": "pack b", "conv-1d": "pack b",
+    "frames": "widen",
 }  # fmt: skip
 
 
