@@ -74,8 +74,7 @@ def divides(c: Call, divisor: Ref) -> None:
         zero = b.cast(b.emit("equal", [divisor, b.scalar(0, divisor)]), i64)
         if t.rank:
             zero = b.emit("reduce_max", [zero], {"axes": tuple(range(t.rank)), "keepdims": False})
-        where = f"node '{c.engine.node}' ({c.engine.op}): " if c.engine.node else ""
-        _check(b, _bound(b, zero, 0, "zero_divisor"), ZERO, f"{where}an integer is divided by 0")
+        _check(b, _bound(b, zero, 0, "zero_divisor"), ZERO, f"{_where(c)}an integer is divided by 0")
 
 
 def _sizes(b: GraphBuilder, ref: Ref) -> list[Dim]:
@@ -161,11 +160,16 @@ def _bound(b: GraphBuilder, ref: Ref, index: int, base: str = "index", low: int 
 
 
 def _compare(c: Call, at: Dim, extent: Dim, what: str, wraps: bool) -> None:
-    where = f"node '{c.engine.node}' ({c.engine.op}): " if c.engine.node else ""
+    where = _where(c)
     top = f"{where}{what} is {{got}}, expected at most {{want}}"
     floor = f"{where}{what} is {{want}}, expected at least {{got}}"
     _check(c.builder, at, c.engine.simplify(dmax(extent - 1, 0)), top)  # of no elements, 0 is the furthest
     _check(c.builder, -extent if wraps else ZERO, at, floor)
+
+
+def _where(c: Call) -> str:
+    """The node, in front of what is wrong with it."""
+    return f"node '{c.engine.node}' ({c.engine.op}): " if c.engine.node else ""
 
 
 def _check(b: GraphBuilder, left: Dim, right: Dim, text: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
 import numpy as np
 
 from smelt.core.dim import Dim
@@ -12,8 +15,6 @@ from smelt.importer.attributes import integers, texts
 from smelt.importer.call import Call
 
 ML = "ai.onnx.ml"
-TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
-"""The transforms; TreeEnsemble counts them in this order."""
 
 
 def rows(c: Call, dtype: DType | None = None, i: int = 0) -> Ref:
@@ -33,25 +34,6 @@ def column(c: Call, x: Ref, k: int) -> Ref:
 def constant(c: Call, values: object, like: Ref) -> Ref:
     """An array of the element type of `like`."""
     return c.builder.constant(np.asarray(values, c.builder.type_of(like).dtype.numpy))
-
-
-def transform_name(c: Call) -> str:
-    """The attribute post_transform."""
-    name = c.text("post_transform", "NONE")
-    if name not in TRANSFORMS:
-        raise c.fail(f"post_transform '{name}' is none of {', '.join(TRANSFORMS)}")
-    return name
-
-
-def transformed(c: Call, y: Ref, name: str) -> Ref:
-    """Scores [rows, several] after the transform."""
-    if name == "SOFTMAX":
-        return c.emit("softmax", y, axis=1)
-    if name == "LOGISTIC":
-        return c.emit("sigmoid", y)
-    if name == "SOFTMAX_ZERO":
-        return _softmax_zero(c, y)
-    return probit(c, y) if name == "PROBIT" else y
 
 
 def _softmax_zero(c: Call, y: Ref) -> Ref:
@@ -74,6 +56,32 @@ def probit(c: Call, y: Ref) -> Ref:
     size = c.emit("sqrt", c.emit("sub", c.emit("sqrt", square), v))
     signed = c.emit("where", c.emit("less", x, c.scalar(0, x)), c.emit("neg", size), size)
     return c.emit("mul", signed, c.scalar(1.41421356, y))
+
+
+_AFTER: Mapping[str, Callable[[Call, Ref], Ref]] = MappingProxyType(
+    {
+        "NONE": lambda c, y: y,
+        "SOFTMAX": lambda c, y: c.emit("softmax", y, axis=1),
+        "LOGISTIC": lambda c, y: c.emit("sigmoid", y),
+        "SOFTMAX_ZERO": _softmax_zero,
+        "PROBIT": probit,
+    }
+)
+TRANSFORMS = tuple(_AFTER)
+"""The transforms; TreeEnsemble counts them in this order."""
+
+
+def transform_name(c: Call) -> str:
+    """The attribute post_transform."""
+    name = c.text("post_transform", "NONE")
+    if name not in TRANSFORMS:
+        raise c.fail(f"post_transform '{name}' is none of {', '.join(TRANSFORMS)}")
+    return name
+
+
+def transformed(c: Call, y: Ref, name: str) -> Ref:
+    """Scores [rows, several] after the transform."""
+    return _AFTER[name](c, y)
 
 
 def two_columns(c: Call, score: Ref, name: str, share: bool) -> Ref:
