@@ -114,6 +114,7 @@ class Builder:
     def __init__(self, declared: dict[str, str]) -> None:
         self.declared = declared
         self.allocas: list[str] = []
+        self.halves: dict[str, Value] = {}  # scalar floats that were widened -> the halves that they were
         self._names = 0
         self._blocks: list[Block] = []
         self.root = Scope(None, self.block("entry"), True)
@@ -223,6 +224,10 @@ class Builder:
             return v
         if v.const is not None:
             return self.const(v.const, v.elem, lanes)
+        if v.text in self.halves:
+            # a conversion of a whole vector costs what one of a scalar does, and waits for no older value
+            many = self.splat(self.halves[v.text], lanes)
+            return self.pure(f"fpext {many.typed} to {type_text(v.elem, lanes)}", v.elem, lanes, many)
         kind = type_text(v.elem, lanes)
         one = self.pure(f"insertelement {kind} poison, {v.typed}, i32 0", v.elem, lanes, v)
         rhs = f"shufflevector {one.typed}, {kind} poison, <{lanes} x i32> zeroinitializer"

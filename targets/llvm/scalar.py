@@ -298,7 +298,11 @@ class Scalars:
             wide = self.convert("zext", v, "i32")
             return self.from_bits(self.binary("shl", wide, self.like(wide, 16)))
         if self.cpu.half:
-            return self.convert("fpext", self.convert("bitcast", v, "half"), "float")
+            half = self.convert("bitcast", v, "half")
+            wide = self.convert("fpext", half, "float")
+            if not v.lanes:
+                self.b.halves[wide.text] = half
+            return wide
         return self._from_f16(v)
 
     def _to_bf16(self, v: Value) -> Value:
