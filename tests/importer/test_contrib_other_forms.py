@@ -176,7 +176,7 @@ def _experts() -> dict[str, Form]:
         more = {"block_size": size} if size else {}
         own = {"activation_type": "swiglu", "swiglu_fusion": 1} if fused else {"activation_type": "silu"}
         return form(
-            "QMoE", *given, expert_weight_bits=bits, k=2, sizes=sizes, atol=2e-3, **more, **own, **attrs
+            "QMoE", *given, expert_weight_bits=bits, k=2, sizes=sizes, atol=1e-4, **more, **own, **attrs
         )
 
     shares = packed(4, 16, True, True)

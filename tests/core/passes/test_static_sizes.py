@@ -46,4 +46,4 @@ def test_op(name: str, size: int) -> None:
         lowered = run_pipeline(module, PIPELINE, CONTEXT)
         after = pack_weights(schedule_module(lowered, CONTEXT.machine), lowered)
         for got, want in zip(run(after, inputs), run(module, inputs), strict=True):
-            cases.close(np.asarray(got), np.asarray(want), row.op.tolerance * 10)
+            cases.close(np.asarray(got), np.asarray(want), row.op.tolerance)
