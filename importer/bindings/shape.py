@@ -157,19 +157,33 @@ def _squeeze(c: Call) -> Ref:
         return c.builder.reshape(c.x(), kept_sizes(c, mask(c, c.x(1), len(shape)), rank))
     wanted = c.ints_in("axes", 1)
     if wanted is None:
-        maybe = [d for d in shape if not d.is_const and c.engine.prove_le(to_dim(2), d) is not Truth.YES]
-        if maybe:
-            name = min(maybe[0].symbols)
-            raise c.unsupported(
-                f"without axes, whether {maybe[0]} of {_text(shape)} is 1 decides the rank",
-                try_=f"naming the axes, or fixing or bounding the size (dims={{'{name}': ...}})",
-            )
-        axes = tuple(a for a, d in enumerate(shape) if d == ONE)
+        axes = _ones(c, shape)
     else:
         axes = c.axes(wanted, len(shape))
     for a in axes:
         c.engine.same(f"squeezed axis {a}", shape[a], ONE)
     return c.builder.reshape(c.x(), [d for a, d in enumerate(c.shape()) if a not in axes])
+
+
+def _ones(c: Call, shape: Sequence[Dim]) -> tuple[int, ...]:
+    """The axes of extent 1. Where sizes that are not known decide that, all of them are 1 or none is, as the
+    rank says that the file declares for the result."""
+    ones = [a for a, d in enumerate(shape) if d == ONE]
+    two = to_dim(2)
+    maybe = [a for a, d in enumerate(shape) if not d.is_const and c.engine.prove_le(two, d) is not Truth.YES]
+    declared = c.declared_rank()
+    if maybe and declared == len(shape) - len(ones):
+        for a in maybe:
+            c.engine.at_most(f"1 and axis {a}, which the declared rank keeps", two, shape[a])
+    elif maybe and declared == len(shape) - len(ones) - len(maybe):
+        ones = sorted([*ones, *maybe])
+    elif maybe:
+        d = shape[maybe[0]]
+        raise c.unsupported(
+            f"without axes, whether {d} of {_text(shape)} is 1 decides the rank",
+            try_=f"naming the axes, or fixing or bounding the size (dims={{'{min(d.symbols)}': ...}})",
+        )
+    return tuple(ones)
 
 
 def _unsqueeze(c: Call) -> Ref:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 from onnx_models import Array, agree, imported, model, ops_of, types_of
 
 from smelt.core.diag import SmeltError
@@ -205,6 +205,20 @@ def test_squeeze_without_axes() -> None:
         import_model(m)
     assert caught.value.kind == "unsupported"
     assert types_of(imported(m, dims={"n": (2, None)})) == ["f32[n]"]
+
+
+def test_squeeze_without_axes_by_the_declared_rank() -> None:
+    """A declared rank says whether sizes that a run decides are 1."""
+    m = case([node("Squeeze", ["x"], ["s"]), node("Relu", ["s"], ["y"])], ["n", 1, "k"])
+    m.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", "k"]))
+    check(m, "f32[n, k]", None, (2, 1, 3), (5, 1, 2))
+    with pytest.raises(SmeltError, match="axis 0"):
+        agree(m, {"x": np.zeros((1, 1, 3), np.float32)})
+    m.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, []))
+    check(m, "f32[]", None, (1, 1, 1))
+    m.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"]))
+    with pytest.raises(SmeltError, match=r"whether n of .* is 1"):
+        import_model(m)
 
 
 def test_range_from_sizes() -> None:
