@@ -26,6 +26,10 @@ from tests.core.passes.random_graphs import Random
 SIZES = {"N": 2, "M": 3, "K": 2, "H": 5, "W": 4, "S": 3}
 APART = Options(fp16=True, fuse_nodes=1)
 """Every node a kernel of its own, so that every value is stored."""
+JUMPS = frozenset({
+    "floor", "ceil", "round", "sign", "equal", "less", "greater", "argmax", "argmin", "topk", "cast",
+})  # fmt: skip
+"""Ops that may fall on the other side when an operand changes in its last bit."""
 
 
 def halved(module: Module, options: Options = APART) -> Module:
@@ -33,12 +37,6 @@ def halved(module: Module, options: Options = APART) -> Module:
     verify(after, "lowered")
     assert parse_module(print_module(after)) == after
     return after
-
-
-def stored(module: Module) -> dict[str, str]:
-    """dtype of what each call makes, by kernel without the pass's suffix."""
-    calls = [n for n in module.main.walk() if n.op == "call_kernel"]
-    return {str(n.attrs["kernel"]).split("_half")[0]: str(n.outputs[0].type.dtype) for n in calls}
 
 
 def close(before: Module, after: Module, inputs: dict[str, Any], limit: float = 1e-2) -> None:
@@ -60,11 +58,8 @@ def test_random_graphs_mean_nearly_the_same(seed: int) -> None:
     for options in (APART, Options(fp16=True)):
         plain = run_pipeline(module, PIPELINE, CONTEXT.with_(options=replace(options, fp16=False)))
         after = halved(module, options)
-        kept = [v.type for v in (*module.main.inputs, *plain.main.inputs)]
-        assert [v.type for v in after.main.inputs] * 2 == kept
-        # a value next to a jump of floor or a comparison may fall on the other side
-        if all(not {"floor", "equal", "less", "argmax", "topk", "cast"} & {n.op for n in m.main.nodes}
-               for m in (module,)):  # fmt: skip
+        assert after.main.inputs == plain.main.inputs
+        if JUMPS.isdisjoint(n.op for n in module.main.nodes):
             close(plain, after, inputs, 3e-2)
 
 
@@ -80,7 +75,9 @@ Make = Callable[[Build, Ref, Ref], Ref]
 
 STAYS: dict[str, tuple[Make, str]] = {
     "square": (lambda b, x, n: b("mul", x, x), "power"),
-    "square_of_squares": (lambda b, x, n: b("reduce_mean", b("mul", x, x), axes=(1,), keepdims=True), "power"),
+    "variance": (
+        lambda b, x, n: b("reduce_mean", b("mul", x, x), axes=(1,), keepdims=True), "power"
+    ),
     "exponential": (lambda b, x, n: b("exp", x), "exp"),
     "total": (lambda b, x, n: b("reduce_sum", x, axes=(0, 1), keepdims=True), "sum"),
     "running_total": (
@@ -130,7 +127,9 @@ def test_features_become_halves(name: str) -> None:
     last = [n for n in after.main.nodes if n.op == "call_kernel"][-1]
     assert all(t == f16 for t in _types(after, last.inputs))
     inputs = feeds(module, {"N": 4}, 1)
-    if name != "mask":  # cut to what f16 holds
+    if name == "mask":  # finite, but cut to what f16 holds
+        assert np.isfinite(run(after, inputs)[0]).all()
+    else:
         close(module, after, inputs)
 
 
@@ -177,8 +176,8 @@ def test_weights(name: str) -> None:
     array, becomes = WEIGHTS[name]
     b = Build("f32[N, 64]")
     w = b.weight(array)
-    module = b.done(b("relu", b("add", b("relu", b("reshape", b.inputs[0], shape=(to_dim(-1),) * 0 or (
-        b.g.shape(b.inputs[0])[0], to_dim(1), to_dim(64)))), w)))  # fmt: skip
+    rows = b("reshape", b.inputs[0], shape=(b.g.shape(b.inputs[0])[0], to_dim(1), to_dim(64)))
+    module = b.done(b("relu", b("add", b("relu", rows), w)))
     after = halved(module)
     assert {x.dtype for x in after.weights.values()} == {f16 if becomes else f32}
     x = feeds(module, {"N": 2})
