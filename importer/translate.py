@@ -288,16 +288,30 @@ def _reads(b: GraphBuilder, n: NodeProto) -> tuple[str, ...]:
 
 
 RANK_KEEPING = frozenset(
-    {"Abs", "Cast", "CastLike", "Clip", "Exp", "Identity", "Log", "Neg", "Reciprocal", "Relu", "Sqrt"}
-)
-"""Operators whose result has the rank of input 0: what ONNX's own function bodies put behind reductions."""
+    {"Abs", "Cast", "CastLike", "Clip", "Exp", "Identity", "LeakyRelu", "Log", "LogSoftmax", "Neg",
+     "Reciprocal", "Relu", "Sigmoid", "Softmax", "Sqrt", "Tanh"}
+)  # fmt: skip
+"""Operators whose result has the rank of input 0: what files put behind reductions."""
+BROADCASTING = frozenset({"Add", "Div", "Mul", "Pow", "Sub"})
+"""Operators whose result has the rank of the other input where one is a scalar."""
 
 
 def _declare_before(b: GraphBuilder, nodes: Sequence[NodeProto]) -> None:
     """Ranks that the file gives to results hold for what makes them, too."""
+    scalars = {name for name, ref in b.names.items() if ref in b.store.types and not b.type_of(ref).rank}
+    scalars |= {o for n in nodes if n.op_type == "Constant" and _is_scalar(n) for o in n.output}
     for n in reversed(nodes):
-        if n.op_type in RANK_KEEPING and n.input and n.output and n.output[0] in b.declared:
-            b.declared.setdefault(n.input[0], b.declared[n.output[0]])
+        rank = b.declared.get(n.output[0]) if n.output else None
+        sources = list(n.input[:1]) if n.op_type in RANK_KEEPING else []
+        if n.op_type in BROADCASTING:
+            sources = [i for i in n.input if i not in scalars]
+        if rank is not None and len(sources) == 1:
+            b.declared.setdefault(sources[0], rank)
+
+
+def _is_scalar(n: NodeProto) -> bool:
+    return any(a.name in ("value_float", "value_int") or (a.name == "value" and not a.t.dims)
+               for a in n.attribute)  # fmt: skip
 
 
 def _given(n: NodeProto, scope: Scope) -> dict[str, AttributeProto]:

@@ -208,8 +208,9 @@ def test_squeeze_without_axes() -> None:
 
 
 def test_squeeze_without_axes_by_the_declared_rank() -> None:
-    """A declared rank says whether sizes that a run decides are 1."""
-    m = case([node("Squeeze", ["x"], ["s"]), node("Relu", ["s"], ["y"])], ["n", 1, "k"])
+    """A declared rank says whether sizes that a run decides are 1, through what keeps it."""
+    scaled = [node("Sigmoid", ["s"], ["t"]), node("Mul", ["four", "t"], ["y"])]
+    m = case([node("Squeeze", ["x"], ["s"]), *scaled], ["n", 1, "k"], {"four": np.float32(4)})
     m.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", "k"]))
     check(m, "f32[n, k]", None, (2, 1, 3), (5, 1, 2))
     with pytest.raises(SmeltError, match="axis 0"):
