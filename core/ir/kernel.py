@@ -7,7 +7,7 @@ algebra serves shapes, access maps, offsets and proofs. Data-dependent indices e
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from smelt.core.dim import Dim
@@ -247,8 +247,3 @@ def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
         yield s
         if not isinstance(s, Store):
             yield from walk(s.body)
-
-
-def same_shape_fields(node: Any) -> tuple[str, ...]:
-    """Field names of an IR dataclass, in order (printers and mappers walk them)."""
-    return tuple(f.name for f in fields(node))

@@ -229,8 +229,3 @@ def _apply(
 def read_buffers(e: Expr) -> set[str]:
     """The buffers that an expression loads from."""
     return {x.buffer for x in _walk(e) if isinstance(x, Load)}
-
-
-def has_calls(e: Expr) -> bool:
-    """Whether anything is computed at all."""
-    return any(isinstance(x, Call) for x in _walk(e))

@@ -44,11 +44,6 @@ def close(value: float | int | bool | None, wanted: float, tolerance: float = 1e
     return value is not None and math.isclose(float(value), wanted, rel_tol=tolerance, abs_tol=1e-12)
 
 
-def same_shape(editor: Editor, a: Ref, b: Ref) -> bool:
-    """Whether two refs have the same shape, as far as is written."""
-    return editor.shape(a) == editor.shape(b)
-
-
 def whole(editor: Editor, ref: Ref, n: Node) -> bool:
     """Whether ref can stand for the node's output: same dtype and same shape."""
     return editor.type_of(ref) == n.output.type
@@ -65,11 +60,6 @@ def splat(editor: Editor, ref: Ref) -> float | int | bool | None:
     flat = w.array().reshape(-1)
     value: float | int | bool = flat[0].item()
     return value if bool((flat == flat[0]).all()) else None
-
-
-def lined_up(array: Array, rank: int) -> Array:
-    """The array with leading axes of 1 up to that rank."""
-    return array.reshape((1,) * (rank - array.ndim) + array.shape)
 
 
 def per_axis(editor: Editor, ref: Ref, rank: int, axis: int, extent: Dim) -> Array | None:

@@ -225,12 +225,6 @@ class Editor:
         found, self._fresh = self._fresh, []
         return [k for k in found if k in self.nodes]
 
-    def set_inputs(self, key: int, inputs: Sequence[Ref]) -> None:
-        """Other inputs for a node; types must stay as they are."""
-        self._unlink(key)
-        self.nodes[key] = self.nodes[key].with_(inputs=tuple(inputs))
-        self._link(key)
-
     def set_node(self, key: int, node: Node) -> None:
         """Another node in its place, with the same outputs."""
         self._unlink(key)

@@ -114,11 +114,6 @@ def stores(body: Body) -> tuple[Store, ...]:
     return tuple(s for s in walk(body) if isinstance(s, Store))
 
 
-def store_loads(s: Store) -> tuple[Load, ...]:
-    """Every load in the value of a store."""
-    return tuple(e for e in walk_expr(s.value) if isinstance(e, Load))
-
-
 def expressions(body: Body) -> tuple[Expr, ...]:
     """Every whole expression below: stored values and values of lets."""
     found: list[Expr] = []

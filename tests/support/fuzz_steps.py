@@ -23,11 +23,6 @@ REDUCTIONS = (
 )  # fmt: skip
 
 
-def _grid(g: Graph, x: Value) -> bool:
-    """All values are quarters of moderate size."""
-    return x.exact and x.kind == "f" and all(bool((np.round(a * 4) == a * 4).all()) for a in x.arrays)
-
-
 def unary(g: Graph, x: Value) -> list[Value]:
     if x.kind == "b":
         return g.add(g.node("Not", x), exact=True)
