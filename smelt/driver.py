@@ -176,6 +176,7 @@ def _write(
     model = {"name": name, "sha256": hash_file(Path(request.source))}
     manifest = build_manifest(module, program, model=model, compiler=compiler)
     names = (t.name for t in (*program.inputs, *program.outputs))
+    # what a model calls so itself is a plain tensor to `interface`; without such names it need not be asked
     if any(n.endswith((".values", ".given", ".chars", ".scores")) for n in names):
         manifest["groups"] = group_rows(*interface(request.source))
     manifest["weights"]["sha256"] = digest
