@@ -35,6 +35,7 @@ def register(add: AddParser) -> None:
         "--target", default="host", metavar="T", help="whose machine passes ask (default: host)"
     )
     parser.add_argument("-O", dest="opt", type=int, choices=range(4), default=3)
+    parser.add_argument("--fp16", action="store_true", help="let 'half' store tensors in float16")
     parser.add_argument("-o", "--output", metavar="OUT.smelt", help="write here instead of stdout")
     parser.add_argument("--list", action="store_true", help="list the passes and stop")
 
@@ -88,7 +89,7 @@ def _context(args: argparse.Namespace) -> Context:
 
     spec = parse_target(check_target(args.target))
     machine = target_for(spec).machine(spec)
-    return Context(machine, Options(level=args.opt), verify=True).from_environment()
+    return Context(machine, Options(level=args.opt, fp16=args.fp16), verify=True).from_environment()
 
 
 def _times(timings: tuple[Timing, ...]) -> str:

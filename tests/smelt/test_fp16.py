@@ -82,7 +82,7 @@ def loop() -> onnx.ModelProto:
          info("scan", TensorProto.FLOAT, None)],
     )  # fmt: skip
     arms = [
-        helper.make_graph([node(op, ["last"], [op + "_y"])], op, [], [info(op + "_y", TensorProto.FLOAT, None)])
+        helper.make_graph([node(op, ["last"], [op[0]])], op, [], [info(op[0], TensorProto.FLOAT, None)])
         for op in ("Sigmoid", "Tanh")
     ]
     nodes = [
