@@ -111,18 +111,18 @@ def _decided(nodes: Sequence[Node], engine: Engine) -> dict[int, set[str]]:
     return found
 
 
+def _symbols_of(value: Attr) -> set[str]:
+    return {s for d in attr_dims(value) for s in d.symbols}
+
+
 def _sizes_of(n: Node) -> set[str]:
     """The symbols that a node mentions, its regions too."""
     found: set[str] = set()
-
-    def note(v: Attr) -> None:
-        found.update(s for d in attr_dims(v) for s in d.symbols)
-
     for m in (n, *(m for g in n.regions for m in g.walk())):
         for a in m.attrs.values():
-            note(a)
+            found |= _symbols_of(a)
         for v in m.outputs:
-            note(v.type.shape)
+            found |= _symbols_of(v.type.shape)
     return found
 
 
@@ -138,19 +138,15 @@ def _used(graph: Graph, store: Store) -> dict[Ref, Any]:
 def _symbols(graph: Graph, engine: Engine) -> tuple[Symbol, ...]:
     """The symbols that occur, in the order of declaration."""
     found: set[str] = set()
-
-    def note(v: Attr) -> None:
-        found.update(s for d in attr_dims(v) for s in d.symbols)
-
     for v in graph.inputs:
-        note(v.type.shape)
+        found |= _symbols_of(v.type.shape)
     for n in graph.walk():
         for a in n.attrs.values():
-            note(a)
+            found |= _symbols_of(a)
         if n.op == "bind":
             found.add(str(n.attrs["symbol"]))
         for v in (*n.outputs, *(i for g in n.regions for i in g.inputs)):
-            note(v.type.shape)
+            found |= _symbols_of(v.type.shape)
     return tuple(s for s in engine.symbols() if s.name in found)
 
 

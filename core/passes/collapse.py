@@ -7,7 +7,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from smelt.core.dim import Dim, sym
-from smelt.core.ir.kernel import Axis, Buffer, Call, Const, Expr, Index, Let, Load, Reduce, children
+from smelt.core.ir.kernel import (
+    Axis,
+    Buffer,
+    Call,
+    Const,
+    Expr,
+    Index,
+    Let,
+    Load,
+    Reduce,
+    children,
+    walk_expr,
+)
 from smelt.core.ir.rewrite import map_expr, substitute_expr
 
 
@@ -100,12 +112,6 @@ def _reductions(e: Expr) -> Iterator[tuple[Axis, ...]]:
         yield from _reductions(c)
 
 
-def _walk(e: Expr) -> Iterator[Expr]:
-    yield e
-    for c in children(e):
-        yield from _walk(c)
-
-
 def _merge(nest: NestForm, first: Pair) -> NestForm | None:
     """The nest with this pair merged and every pair that this forces, or None."""
     extents = dict(nest.variables)
@@ -114,7 +120,7 @@ def _merge(nest: NestForm, first: Pair) -> NestForm | None:
     neighbours = set(_pairs(nest))
     shapes = {b.name: b.shape for b in (*nest.inputs, nest.output)}
     accesses: list[Access] = [(nest.output.name, nest.index)]
-    accesses += [(e.buffer, e.index) for e in _walk(nest.value) if isinstance(e, Load)]
+    accesses += [(e.buffer, e.index) for e in walk_expr(nest.value) if isinstance(e, Load)]
     elsewhere = _spoken_elsewhere(nest.value)
 
     wanted, places, todo = {first}, set[tuple[str, int]](), [first]
@@ -149,7 +155,7 @@ def _merge(nest: NestForm, first: Pair) -> NestForm | None:
 def _spoken_elsewhere(e: Expr) -> set[str]:
     """Variables that guards, values, extents and clamps mention."""
     found: set[str] = set()
-    for x in _walk(e):
+    for x in walk_expr(e):
         if isinstance(x, Index):
             found |= x.dim.symbols
         elif isinstance(x, Load):
@@ -228,4 +234,4 @@ def _apply(
 
 def read_buffers(e: Expr) -> set[str]:
     """The buffers that an expression loads from."""
-    return {x.buffer for x in _walk(e) if isinstance(x, Load)}
+    return {x.buffer for x in walk_expr(e) if isinstance(x, Load)}

@@ -6,11 +6,7 @@ from typing import Any
 
 import numpy as np
 from fuzz_graph import Graph, Value
-from fuzz_steps import Step
-
-
-def _of(n: Any, like: Value) -> Value:
-    return Value(n.output[0], like.arrays, like.exact)
+from fuzz_steps import Step, result_of
 
 
 class Shapes:
@@ -29,28 +25,28 @@ class Shapes:
         if g.opset >= 15 and g.chance(0.3):
             n = g.node("Shape", x, start=axis, end=axis + 1)
             self.nodes.append(n)
-            return _of(n, self.int)
+            return result_of(n, self.int)
         s = g.node("Shape", x)
         way = g.number(0, 2)
         if way == 0:
-            n = g.node("Gather", _of(s, self.int), g.ints(axis), axis=0)
+            n = g.node("Gather", result_of(s, self.int), g.ints(axis), axis=0)
             self.nodes += [s, n]
         elif way == 1:
-            n = g.node("Slice", _of(s, self.int), g.ints(axis), g.ints(axis + 1), g.ints(0))
+            n = g.node("Slice", result_of(s, self.int), g.ints(axis), g.ints(axis + 1), g.ints(0))
             if g.opset < 10:
-                n = g.node("Slice", _of(s, self.int), starts=[axis], ends=[axis + 1], axes=[0])
+                n = g.node("Slice", result_of(s, self.int), starts=[axis], ends=[axis + 1], axes=[0])
             self.nodes += [s, n]
         else:
             scalar = g.constant(np.asarray(axis, np.int64))
-            p = g.node("Gather", _of(s, self.int), scalar, axis=0)
-            n = along(g, "Unsqueeze", _of(p, self.int), [0])
+            p = g.node("Gather", result_of(s, self.int), scalar, axis=0)
+            n = along(g, "Unsqueeze", result_of(p, self.int), [0])
             self.nodes += [s, p, n]
-        return _of(n, self.int)
+        return result_of(n, self.int)
 
     def op(self, op: str, *inputs: Value, **attributes: Any) -> Value:
         n = self.g.node(op, *inputs, **attributes)
         self.nodes.append(n)
-        return _of(n, self.int)
+        return result_of(n, self.int)
 
     def concat(self, parts: list[Value]) -> Value:
         """All parts as one vector."""
@@ -227,7 +223,7 @@ def fill(g: Graph, x: Value) -> list[Value]:
 
     value = numpy_helper.from_array(np.asarray([g.pick((0, 1, 2))], x.dtype if x.kind != "b" else np.int64))
     s = g.node("Shape", x)
-    return g.add(s, g.node("ConstantOfShape", _of(s, g.ints(0)), value=value), exact=True)
+    return g.add(s, g.node("ConstantOfShape", result_of(s, g.ints(0)), value=value), exact=True)
 
 
 def range_(g: Graph, x: Value) -> list[Value]:
@@ -236,15 +232,15 @@ def range_(g: Graph, x: Value) -> list[Value]:
         return []
     scalar = g.constant(np.asarray(0, np.int64))
     s = g.node("Shape", x)
-    n = g.node("Gather", _of(s, scalar), g.constant(np.asarray(g.number(0, x.rank - 1), np.int64)))
+    n = g.node("Gather", result_of(s, scalar), g.constant(np.asarray(g.number(0, x.rank - 1), np.int64)))
     start, step = (
         g.constant(np.asarray(g.number(-1, 1), np.int64)),
         g.constant(np.asarray(g.number(1, 2), np.int64)),
     )
-    r = g.node("Range", start, _of(n, scalar), step)
+    r = g.node("Range", start, result_of(n, scalar), step)
     if g.chance(0.5):
         return g.add(s, n, r, exact=True)
-    return g.add(s, n, r, g.node("Cast", _of(r, scalar), to=1), exact=True)
+    return g.add(s, n, r, g.node("Cast", result_of(r, scalar), to=1), exact=True)
 
 
 def tile(g: Graph, x: Value) -> list[Value]:
@@ -393,7 +389,7 @@ def non_zero(g: Graph, x: Value) -> list[Value]:
     if not found or g.chance(0.5):
         return found
     t = g.node("Transpose", found[0], perm=[1, 0])
-    return g.add(t, g.node("GatherND", x, _of(t, found[0])), exact=True)
+    return g.add(t, g.node("GatherND", x, result_of(t, found[0])), exact=True)
 
 
 def compress(g: Graph, x: Value) -> list[Value]:

@@ -6,11 +6,7 @@ from typing import Any
 
 import numpy as np
 from fuzz_graph import Graph, Value
-from fuzz_steps import Step, broadcastable, partner
-
-
-def _of(n: Any, like: Value) -> Value:
-    return Value(n.output[0], like.arrays, like.exact)
+from fuzz_steps import Step, broadcastable, partner, result_of
 
 
 def _odd(x: Value) -> bool:
@@ -34,8 +30,8 @@ def trigonometry(g: Graph, x: Value) -> list[Value]:
     if op == "MeanVarianceNormalization":
         return g.add(g.node(op, x, axes=[a for a in range(x.rank) if a != 1])) if x.rank >= 3 else []
     a = g.node("Tanh", x)
-    b = g.node("Mul", _of(a, x), g.constant(np.asarray(0.9, x.dtype)))
-    return g.add(a, b, g.node(op, _of(b, x)))
+    b = g.node("Mul", result_of(a, x), g.constant(np.asarray(0.9, x.dtype)))
+    return g.add(a, b, g.node(op, result_of(b, x)))
 
 
 def bits(g: Graph, x: Value) -> list[Value]:
@@ -58,10 +54,10 @@ def special(g: Graph, x: Value) -> list[Value]:
         return []
     z = g.constant(np.asarray(0, x.dtype))
     a = g.node("Div", x, z)  # infinite, or NaN
-    b = g.node(g.pick(("IsInf", "IsNaN")), _of(a, x))
+    b = g.node(g.pick(("IsInf", "IsNaN")), result_of(a, x))
     if g.chance(0.5):
         return g.add(a, b, exact=True)
-    return g.add(a, b, g.node("Where", _of(b, x), x, z), exact=True)
+    return g.add(a, b, g.node("Where", result_of(b, x), x, z), exact=True)
 
 
 def variadic(g: Graph, x: Value) -> list[Value]:
@@ -74,7 +70,7 @@ def variadic(g: Graph, x: Value) -> list[Value]:
             return []
         tensor = numpy_helper.from_array(np.asarray(g.pick((1, 2)), x.dtype))
         c = g.node(op, value=tensor)
-        return g.add(c, g.node("Add", x, _of(c, x)), exact=x.exact)
+        return g.add(c, g.node("Add", x, result_of(c, x)), exact=x.exact)
     if op == "CastLike":
         other = g.pick(g.values)
         return g.add(g.node(op, x, other), exact=x.exact) if x.exact and other.kind == "f" else []
@@ -89,7 +85,8 @@ def variadic(g: Graph, x: Value) -> list[Value]:
         axis = g.axis(x)
         if 0 in x.extent(axis):
             return []
-        last = g.node(op, _of(a, x), g.ints(axis)) if g.opset >= 18 else g.node(op, _of(a, x), axes=[axis])
+        inner = result_of(a, x)
+        last = g.node(op, inner, g.ints(axis)) if g.opset >= 18 else g.node(op, inner, axes=[axis])
         return g.add(a, last)
     return []
 
@@ -242,7 +239,7 @@ def image(g: Graph, x: Value) -> list[Value]:
             return []
         window = {"kernel_shape": [2, 2], "strides": [2, 2]}
         p = g.node("MaxPool", x, outputs=2, **window)
-        y, at = _of(p, x), Value(p.output[1], x.arrays, True)
+        y, at = result_of(p, x), Value(p.output[1], x.arrays, True)
         return g.add(p, g.node(op, y, at, **window))
     if op == "GridSample" and g.opset >= 16:
         n = x.extent(0)

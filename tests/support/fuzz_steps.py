@@ -49,11 +49,11 @@ def positive(g: Graph, x: Value) -> list[Value]:
         return []
     half = g.constant(np.asarray(0.5, x.dtype))
     a = g.node("Abs", x)
-    b = g.node("Add", _of(a, x), half)
+    b = g.node("Add", result_of(a, x), half)
     op = g.pick(("Sqrt", "Log", "Reciprocal", "Acosh", "Pow", "Div"))
     if op == "Acosh":
-        b = g.node("Add", _of(a, x), g.constant(np.asarray(1.5, x.dtype)))
-    last = _of(b, x)
+        b = g.node("Add", result_of(a, x), g.constant(np.asarray(1.5, x.dtype)))
+    last = result_of(b, x)
     c = {
         "Pow": lambda: g.node("Pow", last, g.constant(np.asarray(g.pick((2, 0.5, -1, 3)), x.dtype))),
         "Div": lambda: g.node("Div", x, last),
@@ -61,8 +61,8 @@ def positive(g: Graph, x: Value) -> list[Value]:
     return g.add(a, b, c)
 
 
-def _of(n: Any, like: Value) -> Value:
-    """A node's output as an operand (contents unknown)."""
+def result_of(n: Any, like: Value) -> Value:
+    """A node's output as an operand with the shapes of another; what is in it is not known yet."""
     return Value(n.output[0], like.arrays, like.exact)
 
 
@@ -283,12 +283,12 @@ def _layer_norm(g: Graph, x: Value) -> list[Value]:
         return g.node("ReduceMean", v, axes=[-1])
 
     m = mean(x)
-    d = g.node("Sub", x, _of(m, x))
-    square = g.node("Pow", _of(d, x), g.constant(np.asarray(2, x.dtype)))
-    v = mean(_of(square, x))
-    e = g.node("Add", _of(v, x), g.constant(np.asarray(0.01, x.dtype)))
-    s = g.node("Sqrt", _of(e, x))
-    y = g.node("Div", _of(d, x), _of(s, x))
+    d = g.node("Sub", x, result_of(m, x))
+    square = g.node("Pow", result_of(d, x), g.constant(np.asarray(2, x.dtype)))
+    v = mean(result_of(square, x))
+    e = g.node("Add", result_of(v, x), g.constant(np.asarray(0.01, x.dtype)))
+    s = g.node("Sqrt", result_of(e, x))
+    y = g.node("Div", result_of(d, x), result_of(s, x))
     return g.add(m, d, square, v, e, s, y)
 
 
@@ -329,9 +329,9 @@ def transposed_product(g: Graph, x: Value) -> list[Value]:
         return []
     perm = [*range(x.rank - 2), x.rank - 1, x.rank - 2]
     t = g.node("Transpose", x, perm=perm)
-    pair = (x, _of(t, x)) if g.chance(0.5) else (_of(t, x), x)
+    pair = (x, result_of(t, x)) if g.chance(0.5) else (result_of(t, x), x)
     m = g.node("MatMul", *pair)
-    s = g.node("Mul", _of(m, x), g.constant(np.asarray(0.125, x.dtype)))
+    s = g.node("Mul", result_of(m, x), g.constant(np.asarray(0.125, x.dtype)))
     return g.add(t, m, s)
 
 

@@ -9,6 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import helper
+from onnx_models import ops_of
 from oracle import plain_session
 from qdq_models import Net, optimised
 
@@ -34,10 +35,6 @@ def compare(m: onnx.ModelProto, feeds: dict[str, Array], step: float) -> Module:
     return module
 
 
-def ops(module: Module) -> list[str]:
-    return [n.op for n in module.main.nodes]
-
-
 def s8(*shape: int) -> Array:
     return RNG.integers(-127, 128, shape).astype(np.int8)
 
@@ -60,7 +57,7 @@ def test_convolution(dtype: Any, channels: int, per_channel: bool) -> None:
     m = net.model(y, x=["n", channels, "h", "w"])
     feeds = {"x": RNG.uniform(-5, 6, (2, channels, 7, 5)).astype(np.float32)}
     module = compare(m, feeds, 0.3)
-    assert "conv_dot4" in ops(module) and "conv" not in ops(module)
+    assert "conv_dot4" in ops_of(module) and "conv" not in ops_of(module)
     assert summary(regions(import_model(m))) == {"integer": 1, "float": {}}
 
 
@@ -97,7 +94,7 @@ def test_product(kind: str) -> None:
     if more:
         feeds["w"] = RNG.uniform(-4, 5, (10, 7)).astype(np.float32)
     module = compare(net.model(y, x=["n", "m", 10], **more), feeds, 0.2)
-    assert ("matmul" if kind == "dynamic" else "matmul_dot4") in ops(module)
+    assert ("matmul" if kind == "dynamic" else "matmul_dot4") in ops_of(module)
 
 
 def test_moves_work_on_bytes() -> None:
@@ -109,8 +106,8 @@ def test_moves_work_on_bytes() -> None:
     y = net.qdq(net.op("Transpose", joined, perm=[0, 2, 3, 1]), 0.05, 128)
     m = net.model(y, x=["n", 3, "h", "w"])
     module = compare(m, {"x": RNG.uniform(-5, 6, (2, 3, 6, 6)).astype(np.float32)}, 0.05)
-    assert ops(module).count("quantize") == 1
-    assert ops(module).count("dequantize") == 1
+    assert ops_of(module).count("quantize") == 1
+    assert ops_of(module).count("dequantize") == 1
 
 
 def test_sums_read_and_write_bytes() -> None:
@@ -147,7 +144,7 @@ def test_dynamic_quantisation() -> None:
     module = compare(
         net.model(y, x=["n", "m", 12]), {"x": RNG.uniform(-3, 5, (2, 3, 12)).astype(np.float32)}, 1e-3
     )
-    assert "matmul_dot4" in ops(module)
+    assert "matmul_dot4" in ops_of(module)
 
 
 @pytest.mark.parametrize("relu", [False, True])
@@ -162,4 +159,4 @@ def test_sums_between_two_steps_are_rounded_as_integer_kernels_round_them(relu: 
     feeds = {"x": RNG.uniform(-0.5, 0.5, (2, 4, 9, 8)).astype(np.float32)}
     module = optimised(m)
     np.testing.assert_array_equal(run_module(module, feeds, OPS)[0], session.run(None, feeds)[0])
-    assert not {"relu", "clip"} & set(ops(module)) and ops(module).count("dequantize") == 1
+    assert not {"relu", "clip"} & set(ops_of(module)) and ops_of(module).count("dequantize") == 1
