@@ -426,10 +426,30 @@ class Automaton:
     accept: Array
 
 
+def _run(node: Node) -> Node:
+    """The pattern without borders where they say nothing of what it finds first in a text: around words of
+    any length from some least one on, which end at borders anyway."""
+    items = _flat(node)
+    border, inner = Edge("border"), items[1:-1]
+    counts = [(i.low, i.high) if isinstance(i, Repeat) else (1, 1) for i in inner]
+    letters = [i.item if isinstance(i, Repeat) else i for i in inner]
+    whole = items[:1] == [border] == items[-1:] and all(_flat(i) == [One(WORD)] for i in letters)
+    if whole and sum(low for low, _ in counts) > 0 and any(high is None for _, high in counts):
+        return Row(tuple(inner))
+    return node
+
+
+def _flat(node: Node) -> list[Node]:
+    """The items of a row and of the rows in it."""
+    return [x for i in node.items for x in _flat(i)] if isinstance(node, Row) else [node]
+
+
 def automaton(pattern: str, edges: bool = True) -> Automaton:
     """The automaton of a pattern that has to match a whole string. edges: whether it may ask for places
     between characters ('^', '\\b'). Raises Refused."""
     node = _Parser(pattern).whole()
+    if not edges:
+        node = _run(node)
     m = _Machine()
     start, end = m.state(), m.state()
     m.add(node, start, end)

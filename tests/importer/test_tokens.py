@@ -52,6 +52,8 @@ def agree(m: onnx.ModelProto, folder: Path, *feeds: Array) -> None:
         {"tokenexp": "[a-z]+", "mincharnum": 2, "pad_value": "none"},
         {"tokenexp": "[a-z]+", "mark": 1},
         {"tokenexp": "a*"},
+        {"tokenexp": r"\b\w+\b"},
+        {"tokenexp": r"\b(\w\w+)\b"},
         {"separators": [" ", "b"]},
         {"separators": [""]},
     ],
