@@ -262,6 +262,8 @@ class Engine:
         firm = [d for d in found if self._more_than_one(d)]
         plain = sum(map(self._plain, found))
         unlike = any(self.facts.prove_eq(a, b) is Truth.NO for a, b in combinations(found, 2))
+        # min(h, 1) beside another extent is not 1 by chance: it is there to be broadcast
+        unlike = unlike or any(self.facts.bounds(d)[1] == 1 for d in found)
         assumed = plain == 0 or (assume and plain < len(found))
         if len(firm) == len(found) or (assumed and not unlike):
             result = found[0]

@@ -115,6 +115,18 @@ FINDINGS: dict[str, Found] = {
         {"x": (F32, ["N"]), "z": (F32, [2])}, {"y": F32},
         {"from": np.array([-2]), "to": np.array([-1]), "zero": np.array([0])}, {"N": 5}, {"N": 2},
     ),
+    # the offset of a plane's positions, min(h, 1) by min(w, 1), was taken to be as large as the pooled plane
+    "positions-less-their-first": found(
+        [
+            node("MaxPool", ["x"], ["pooled", "positions"], kernel_shape=[2, 2], strides=[2, 2]),
+            node("MaxPool", ["x"], ["same", "all"], kernel_shape=[1, 1], strides=[1, 1]),
+            node("Slice", ["all", "zero", "one", "axes"], ["first"]),
+            node("Sub", ["positions", "first"], ["y"]),
+        ],
+        {"x": (F32, ["b", 3, "h", "w"])}, {"pooled": F32, "y": I64},
+        {"zero": np.array([0, 0]), "one": np.array([1, 1]), "axes": np.array([2, 3])},
+        {"b": 2, "h": 9, "w": 12}, {"b": 1, "h": 2, "w": 3}, {"b": 3, "h": 16, "w": 11},
+    ),
     # empty spatial axes
     "convolution-of-nothing": found(
         [node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])],
