@@ -11,7 +11,7 @@ A finite number beyond f16's largest is stored as that (masks of -3.4e38 stay fi
 Not stored in f16: what half_marks.py says needs more; what a library or a bit pattern wants; values that are
 one storage with such a value (both ends of a view, the states of a loop, the results of a branch); weights
 that are small (biases, scales: nothing to win), too large for f16, too close to 0, or large integers; floats
-beside quantised weights.
+beside quantised weights and those that are quantised next.
 """
 
 from __future__ import annotations
@@ -160,6 +160,9 @@ class _Survey:
 
     def call(self, n: Node) -> None:
         self.calls.append(n)
+        outputs = self.module.kernels[str(n.attrs["kernel"])].outputs
+        if any(b.dtype.is_int and b.dtype.bits == 8 for b in outputs):
+            self.pinned.update((r, "quantised next") for r in n.inputs if r in self.types)
 
     def view(self, n: Node) -> None:
         self._join(n.output.name, n.inputs[0])

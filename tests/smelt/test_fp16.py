@@ -167,6 +167,21 @@ def test_quantised_parts_stay_what_they_are(tmp_path: Path) -> None:
     near(m, smelt.load(bundle), {"x": RNG.normal(0, 1, (4, 96)).astype(np.float32)})
 
 
+def test_what_is_quantised_next_stays(tmp_path: Path) -> None:
+    """Numbers between two steps go to the same one as without fp16."""
+    nodes = [
+        node("MatMul", ["x", "v"], ["a"]),
+        node("DynamicQuantizeLinear", ["a"], ["q", "step", "zero"]),
+        node("DequantizeLinear", ["q", "step", "zero"], ["y"]),
+    ]
+    constants = {"v": RNG.normal(0, 0.1, (96, 96)).astype(np.float32)}
+    m = model(nodes, {"x": ("f32", ["n", 96])}, {"y": "f32"}, constants)
+    bundle = smelt.compile(m, output=tmp_path / "out", fp16=True)
+    assert "quantised next" in bundle.manifest["fp16"]["float"]
+    session = smelt.load(bundle)
+    near(m, session, {"x": RNG.normal(0, 1, (4, 96)).astype(np.float32)})
+
+
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(convolutions(), path)
