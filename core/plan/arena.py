@@ -19,7 +19,7 @@ from smelt.core.dim import YES, Dim, Facts, Max, align_up, dmax, sym, to_dim
 from smelt.core.dim import Symbol as Atom
 from smelt.core.ir.graph import Symbol
 from smelt.core.plan.lifetime import Storage
-from smelt.core.plan.terms import Terms
+from smelt.core.plan.terms import Terms, value_at
 
 ALIGNMENT = 64
 """Bytes: a cache line and the widest vector."""
@@ -148,7 +148,7 @@ class _Sizes:
             name = f"S{len(self.names)}"
             self.names[size] = sym(name)
             self.reals[name], self.raw[name] = size, count
-            self.values[name] = tuple(size.evaluate(p) for p in self.samples)
+            self.values[name] = tuple(value_at(size, p) for p in self.samples)
         return self.names[size]
 
     def real(self, d: Dim) -> Dim:

@@ -127,6 +127,24 @@ FINDINGS: dict[str, Found] = {
         {"zero": np.array([0, 0]), "one": np.array([1, 1]), "axes": np.array([2, 3])},
         {"b": 2, "h": 9, "w": 12}, {"b": 1, "h": 2, "w": 3}, {"b": 3, "h": 16, "w": 11},
     ),
+    # planning looked at small sizes, at which a number of windows that divides is 0, and divided by it
+    "division-by-a-number-of-windows": found(
+        [
+            node("Shape", ["x"], ["sizes"]),
+            node("Split", ["sizes"], ["b", "h", "w"], num_outputs=3),
+            node("Div", ["h", "side"], ["down"]),
+            node("Div", ["w", "side"], ["across"]),
+            node("Mul", ["down", "across"], ["windows"]),
+            node("Mul", ["b", "h"], ["rows"]),
+            node("Div", ["rows", "windows"], ["n"]),
+            node("Expand", ["one", "n"], ["ones"]),
+            node("CumSum", ["ones", "axis"], ["sums"]),
+            node("CumSum", ["sums", "axis"], ["y"]),
+        ],
+        {"x": (F32, ["b", "h", "w"])}, {"y": F32},
+        {"side": np.array([16]), "one": np.array([1], np.float32), "axis": np.array(0)},
+        {"b": 2, "h": 32, "w": 32}, {"b": 3, "h": 47, "w": 17}, {"b": 1, "h": 16, "w": 16},
+    ),
     # empty spatial axes
     "convolution-of-nothing": found(
         [node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])],

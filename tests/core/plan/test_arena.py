@@ -84,3 +84,11 @@ def test_empty_storages_cost_nothing() -> None:
         [Storage("%a", to_dim(0), 0, 5), Storage("%b", to_dim(0), 0, 5)], FACTS, sample_points(SYMBOLS)
     )
     assert arena.bytes == to_dim(0)
+
+
+def test_a_divisor_that_is_zero_at_a_sample_is_no_matter() -> None:
+    n, h = sym("n"), sym("h")
+    rows = [Storage("%a", n * 4096 // ((n // 4) * (h // 16)), 0, 1), Storage("%b", h * 64, 1, 2)]
+    arena = place(rows, FACTS, sample_points(SYMBOLS))
+    for env in ({"n": 4, "h": 16, "s": 0}, {"n": 60, "h": 64, "s": 8}):
+        check(rows, arena, env)
