@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -11,7 +10,6 @@ from typing import Any, Final, TypeVar, cast, get_args
 
 import numpy as np
 
-from smelt.core.diag import SmeltError
 from smelt.core.dim import Dim, parse_dim
 from smelt.core.dtype import ALL, DType
 from smelt.core.ir.graph import Attr, Graph, Library, Module, Node, Ref, Symbol, TensorType, Value, Weight
@@ -38,19 +36,10 @@ from smelt.core.ir.kernel import (
     Tiles,
 )
 from smelt.core.ir.text_print import INFIX, elements, usual_dtype
+from smelt.core.ir.text_tokens import Tokens, error_at
 
 T = TypeVar("T")
 
-_TOKEN: Final = re.compile(
-    r"""[ \t\r\n]+ | \#[^\n]*                                # skipped
-      | (?P<t> [A-Za-z_][A-Za-z0-9_.]*
-      | [%@](?:[A-Za-z0-9_./$-]+|"(?:[^"\\]|\\.)*")
-      | "(?:[^"\\]|\\.)*"
-      | `(?:[^`\\]|\\.)*`
-      | \d+(?:\.\d+(?:e[+-]?\d+)?|e[+-]?\d+)?(?![\w])
-      | -> | \.\. | <= | // | \*\* | [-+*/%(){}\[\]<>=,:;] )""",
-    re.VERBOSE,
-)
 _LEVELS: Final = frozenset(get_args(Level))
 _SPACES: Final = frozenset(get_args(Space))
 _KINDS: Final = frozenset(get_args(ReduceKind)) | {"argmax_last", "argmin_last"}
@@ -62,117 +51,15 @@ _INFIX: Final = {symbol: (fn, level) for fn, (symbol, level) in INFIX.items()}
 _EMPTY: Final[Mapping[str, Attr]] = MappingProxyType({})
 
 
-class Parser:
+class Parser(Tokens):
     """Recursive descent over the tokens of one text. weights: arrays or weights by name or digest, for
     data that the text names by digest only."""
 
     def __init__(self, text: str, weights: Mapping[str, Weight] | None = None) -> None:
-        self.text = text
-        self.tokens: list[str] = []
-        self.starts: list[int] = []
-        at = 0
-        match = _TOKEN.match
-        while at < len(text):
-            m = match(text, at)
-            if m is None:
-                raise _error(text, at, f"cannot read {text[at : at + 12]!r}")
-            if m.lastgroup:
-                self.tokens.append(m["t"])
-                self.starts.append(at)
-            at = m.end()
-        self.starts.append(len(text))
-        self.tokens += ["", "", ""]
-        self.starts += [len(text)] * 3
-        self.at = 0
+        super().__init__(text)
         self.weights = weights or {}
         self.dims: dict[str, Dim] = {}
         self.scope: dict[str, DType] = {}
-
-    # -- tokens
-
-    @property
-    def token(self) -> str:
-        return self.tokens[self.at]
-
-    def fail(self, wanted: str) -> SmeltError:
-        found = f"'{self.token}'" if self.token else "the end"
-        return _error(self.text, self.starts[self.at], f"found {found}, wanted {wanted}")
-
-    def take(self, token: str) -> bool:
-        """Steps past the token if it is the next one."""
-        if self.tokens[self.at] != token:
-            return False
-        self.at += 1
-        return True
-
-    def expect(self, token: str) -> None:
-        if self.tokens[self.at] != token:
-            raise self.fail(f"'{token}'")
-        self.at += 1
-
-    def next(self) -> str:
-        self.at += 1
-        return self.tokens[self.at - 1]
-
-    def one_of(self, words: frozenset[str] | Mapping[str, Any], wanted: str) -> str:
-        if self.token not in words:
-            raise self.fail(wanted)
-        return self.next()
-
-    def listed(self, close: str, item: Callable[[], T]) -> tuple[T, ...]:
-        """item {',' item} [','] close, or close alone."""
-        found: list[T] = []
-        while not self.take(close):
-            found.append(item())
-            if not self.take(","):
-                self.expect(close)
-                break
-        return tuple(found)
-
-    def string(self) -> str:
-        if not self.token.startswith('"'):
-            raise self.fail("a string")
-        return self._unquote(self.next())
-
-    def _unquote(self, literal: str) -> str:
-        try:
-            return str(json.loads(literal, strict=False))
-        except ValueError:
-            self.at -= 1
-            raise self.fail("a string with valid escapes") from None
-
-    def name(self) -> str:
-        """A plain or backquoted name."""
-        t = self.token
-        if t.startswith("`"):
-            (found,) = parse_dim(self.next()).symbols
-            return found
-        if not (t[:1].isalpha() or t[:1] == "_"):
-            raise self.fail("a name")
-        return self.next()
-
-    def word(self) -> str:
-        """A plain identifier: an op, an attribute, a keyword."""
-        if not (self.token[:1].isalpha() or self.token[:1] == "_"):
-            raise self.fail("a word")
-        return self.next()
-
-    def ref(self, sigils: str = "%@") -> Ref:
-        t = self.token
-        if t[:1] not in ("%", "@") or t[0] not in sigils or len(t) < 2:
-            raise self.fail(" or ".join(f"a {s}name" for s in sigils))
-        self.at += 1
-        return t if t[1] != '"' else t[0] + self._unquote(t[1:])
-
-    def integer(self) -> int:
-        sign = -1 if self.take("-") else 1
-        if not self.token.isdigit():
-            raise self.fail("an integer")
-        return sign * int(self.next())
-
-    def optional_string(self, word: str) -> str:
-        """The string after a word, or '' when the word is not there."""
-        return self.string() if self.take(word) else ""
 
     def dtype(self) -> DType:
         return ALL[self.one_of(ALL, "an element type")]
@@ -209,7 +96,7 @@ class Parser:
         try:
             return parse_dim(re.sub(r"#[^\n]*", "", text) if "#" in text and "`" not in text else text)
         except (ValueError, ZeroDivisionError) as e:
-            raise _error(self.text, self.starts[self.at], str(e)) from None
+            raise error_at(self.text, self.starts[self.at], str(e)) from None
 
     def shape(self) -> tuple[Dim, ...]:
         self.expect("[")
@@ -660,12 +547,6 @@ class Parser:
             self.at = first
             raise self.fail(f"a dtype, as in {word}:i64")
         return Reduce(kind, axes, body, dtype or body.dtype, word != kind)
-
-
-def _error(text: str, at: int, message: str) -> SmeltError:
-    line = text.count("\n", 0, at) + 1
-    column = at - (text.rfind("\n", 0, at) + 1) + 1
-    return SmeltError(f"line {line}, column {column}: {message}", kind="invalid")
 
 
 def parse_module(text: str, weights: Mapping[str, Weight] | None = None) -> Module:
