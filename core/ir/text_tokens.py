@@ -133,6 +133,7 @@ class Tokens:
 
 
 def error_at(text: str, at: int, message: str) -> SmeltError:
+    """The error of a text at an offset: kind invalid, with line and column counted from 1."""
     line = text.count("\n", 0, at) + 1
     column = at - (text.rfind("\n", 0, at) + 1) + 1
     return SmeltError(f"line {line}, column {column}: {message}", kind="invalid")
