@@ -104,7 +104,7 @@ class Solver:
 
     def _low(self, q: Dim, want: Num) -> Num:
         best, done = self._memo.get(q) or (self._interval(q), False)
-        if done or best >= want or q in self._active or self._depth >= DEPTH:
+        if done or best >= want or q in self._active or self._depth >= DEPTH or self._steps <= 0:
             return best
         self._active.add(q)
         self._depth += 1
