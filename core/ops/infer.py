@@ -362,7 +362,10 @@ class Engine:
             self._demands[Demand(a, b, False, what, self._where, self._op)] = None
 
     def _plain(self, d: Dim) -> bool:
-        return d.is_const or d in self._joins or isinstance(_sole_atom(d), SymbolAtom)
+        """A size of its own: a symbol, a number, or what a Reshape's -1 makes of sizes."""
+        atom = _sole_atom(d)
+        shared = isinstance(atom, FloorDiv) and len(atom.a.terms()) == 1
+        return d.is_const or d in self._joins or isinstance(atom, SymbolAtom) or shared
 
     def _more_than_one(self, d: Dim) -> bool:
         low, high = self.facts.bounds(d)
