@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from smelt.bench import Pair, against, geomean
@@ -31,6 +32,8 @@ SLOWEST = 0.5
 GOAL = 0.8
 """What the geometric mean should reach at least."""
 MATMUL_GOAL = 0.8
+WIDTH = 72
+"""Characters that the shapes of one race may take in the table."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ def _table(rows: Sequence[Row]) -> str:
         cells += [
             (
                 r.name,
-                p.label,
+                shorten(p.label, WIDTH, placeholder=" ..."),
                 f"{median(p.smelt_ns) / 1e6:.3f}",
                 f"{median(p.rival_ns) / 1e6:.3f}",
                 f"{p.ratio:.2f}x",
