@@ -64,6 +64,11 @@ _PARTS = {
 }
 
 
+def stands_for_more(tensor: str) -> bool:
+    """Whether a tensor's name says that it is part of an input or output of another kind."""
+    return tensor.endswith(tuple(part for parts in _PARTS.values() for part in parts if part))
+
+
 def port(v: onnx.ValueInfoProto, what: str) -> Port:
     """What a declared input or output is. Raises SmeltError for types that smelt has not."""
     t, kind = v.type, ""

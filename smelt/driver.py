@@ -35,6 +35,7 @@ from smelt.core.plan.program import HostProgram
 from smelt.core.schedule import schedule_module
 from smelt.core.schedule.weights import pack_weights
 from smelt.importer import import_model, interface
+from smelt.importer.interface import stands_for_more
 from smelt.manifest import build_manifest, group_rows
 from smelt.model_header import model_header
 from smelt.plugin import load_plugins
@@ -177,7 +178,7 @@ def _write(
     manifest = build_manifest(module, program, model=model, compiler=compiler)
     names = (t.name for t in (*program.inputs, *program.outputs))
     # what a model calls so itself is a plain tensor to `interface`; without such names it need not be asked
-    if any(n.endswith((".values", ".given", ".chars", ".scores")) for n in names):
+    if any(map(stands_for_more, names)):
         manifest["groups"] = group_rows(*interface(request.source))
     manifest["weights"]["sha256"] = digest
     manifest["quantised"] = dict(lowered.quantised)

@@ -62,8 +62,6 @@ def test_agrees_with_onnxruntime(model: Model, session: smelt.Session, tmp_path:
 
 
 def test_arena_is_the_formula_to_the_byte(model: Model, session: smelt.Session, bundle: Bundle) -> None:
-    if len(bundle.manifest["memory"]["arenas"]) > 1:
-        pytest.skip("its arenas grow by the data")
     for size in model.sizes[:3]:
         feeds = model.feeds(size)
         session.run(None, feeds)
@@ -135,11 +133,12 @@ PRESENT = {
 """Models that hand out what they want back at the next step -> tokens of the prompt."""
 
 
-def test_decodes_the_same_tokens(model: Model, request: pytest.FixtureRequest) -> None:
+DECODERS = [m for m in MORE if m.name in PRESENT]
+
+
+@pytest.mark.parametrize("model", DECODERS, indirect=True, ids=[m.name for m in DECODERS], scope="module")
+def test_decodes_the_same_tokens(model: Model, session: smelt.Session) -> None:
     """Each side goes on from its own cache; the tokens are ONNX Runtime's."""
-    if model.name not in PRESENT:
-        pytest.skip("keeps no cache")
-    session: smelt.Session = request.getfixturevalue("session")
     sides = (session, reference(model.path()))
     names = [o.name for o in session.get_outputs()]
     caches: list[Feeds] = [{}, {}]

@@ -25,7 +25,7 @@ def fold(module: Module, ctx: Context) -> Module:
 def _fold(editor: Editor, limit: int) -> None:
     for key in editor.in_order():
         node = editor.nodes[key]
-        if not _constant(editor, node, limit):
+        if not foldable(editor, node, limit):
             continue
         arrays = [editor.array(r) if r else None for r in node.inputs]
         editor.at(key)
@@ -34,7 +34,8 @@ def _fold(editor: Editor, limit: int) -> None:
             editor.replace(v.name, editor.constant(data, name, origin=v.origin))
 
 
-def _constant(editor: Editor, node: Node, limit: int) -> bool:
+def foldable(editor: Editor, node: Node, limit: int) -> bool:
+    """Whether everything that the node reads is constant, and its result neither large nor much larger."""
     if node.op in STRUCTURAL or node.op not in OPS or not OPS[node.op].pure:
         return False
     if not all(editor.is_weight(r) for r in node.inputs if r) or not _settled(tuple(node.attrs.values())):

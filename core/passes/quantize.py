@@ -23,9 +23,12 @@ from smelt.core.passes import blocks
 from smelt.core.passes.constants import ints_of
 from smelt.core.passes.context import Context
 from smelt.core.passes.editor import Array, Editor, edit_module
+from smelt.core.passes.fold import evaluate, foldable
 from smelt.core.passes.rules import Rule, rule, run_rules, void
 
 BYTES = (i8, u8)
+WHOLE = 1 << 62
+"""Bytes that a moved weight may have: it takes the place of the one that was moved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +66,10 @@ def blocker(g: Editor, n: Node) -> str | None:
         return f"the {'left' if a is None else 'right'} operand is not quantised to 8 bits"
     if a.axis != -1:
         return "the left operand has a scale per channel"
-    return _conv_blocker(g, a, b) if n.op == "conv" else _matmul_blocker(g, n, b)
+    return _BLOCKERS[n.op](g, n, a, b)
 
 
-def _conv_blocker(g: Editor, x: Quantised, w: Quantised) -> str | None:
+def _conv_blocker(g: Editor, n: Node, x: Quantised, w: Quantised) -> str | None:
     if g.array(w.x) is None or (w.zero and g.array(w.zero) is None):
         return "the weight is not constant"
     if x.zero and g.array(x.zero) is None:
@@ -76,7 +79,7 @@ def _conv_blocker(g: Editor, x: Quantised, w: Quantised) -> str | None:
     return None
 
 
-def _matmul_blocker(g: Editor, n: Node, b: Quantised) -> str | None:
+def _matmul_blocker(g: Editor, n: Node, a: Quantised, b: Quantised) -> str | None:
     rank = g.type_of(b.x).rank
     if min(g.type_of(r).rank for r in n.inputs) < 2:
         return "an operand of rank 1"
@@ -85,6 +88,9 @@ def _matmul_blocker(g: Editor, n: Node, b: Quantised) -> str | None:
     if b.axis != -1 and rank != 2:
         return "the right operand has a batch and scales per column"
     return None
+
+
+_BLOCKERS = {"conv": _conv_blocker, "matmul": _matmul_blocker}
 
 
 # ---------------------------------------------------------------- operands
@@ -301,11 +307,10 @@ def _move_bytes(g: Editor, n: Node) -> Ref | None:
     if d is None or q is None or (q.axis != -1 and n.op != "transpose"):
         return None
     axis = q.axis if q.axis == -1 else ints_of(n.attrs["perm"]).index(q.axis)
-    array = g.array(q.x)
-    if array is not None and n.op == "transpose":
-        moved = g.constant(np.ascontiguousarray(np.transpose(array, ints_of(n.attrs["perm"]))), q.x[1:])
-    else:
-        moved = g.emit(n.op, (q.x, *n.inputs[1:]), n.attrs)
+    moved = g.emit(n.op, (q.x, *n.inputs[1:]), n.attrs)
+    made = g.maker(moved)
+    if made is not None and foldable(g, made, WHOLE):
+        moved = g.constant(evaluate(made, [g.array(r) for r in made.inputs])[0], q.x[1:])
     return g.emit("dequantize", (moved, *d.inputs[1:]), {"axis": axis})
 
 

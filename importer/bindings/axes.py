@@ -82,27 +82,25 @@ def widened(c: Call, found: Ref, rank: int) -> tuple[Dim, ...]:
 
 
 def rank_without(c: Call, axes: Ref) -> int:
-    """The rank of the result when the axes go; from their number, or from what the file declares."""
-    n, rank = count(c, axes), c.type(0).rank
-    if not n.is_const:
-        declared = c.declared_rank()
-        if declared is None:
-            raise c.unsupported(f"the number of axes is {n}, which decides the rank", try_="a constant")
-        c.engine.same("axes", n, to_dim(rank - declared))
-        return declared
-    return rank - n.const
+    """The rank of the result when the axes go."""
+    return _rank(c, axes, -1)
 
 
 def rank_with(c: Call, axes: Ref) -> int:
     """The rank of the result when the axes are new."""
+    return _rank(c, axes, 1)
+
+
+def _rank(c: Call, axes: Ref, sign: int) -> int:
+    """rank + sign * axes; from their number, or from what the file declares."""
     n, rank = count(c, axes), c.type(0).rank
-    if not n.is_const:
-        declared = c.declared_rank()
-        if declared is None:
-            raise c.unsupported(f"the number of axes is {n}, which decides the rank", try_="a constant")
-        c.engine.same("axes", n, to_dim(declared - rank))
-        return declared
-    return rank + n.const
+    if n.is_const:
+        return rank + sign * n.const
+    declared = c.declared_rank()
+    if declared is None:
+        raise c.unsupported(f"the number of axes is {n}, which decides the rank", try_="a constant")
+    c.engine.same("axes", n, to_dim(sign * (declared - rank)))
+    return declared
 
 
 def reduced(c: Call, op: str, x: Ref, axes: Ref, keep: bool, none_is_all: bool) -> Ref:
