@@ -27,8 +27,9 @@ def finish(name: str, b: GraphBuilder, outputs: Sequence[Ref], output_names: Seq
     refs = tuple(b.real(r) for r in outputs)
     b.flush_checks()
     settle = _Settle(b.store)
-    nodes = settle.nodes(_alive(b.nodes, set(refs), b.engine))
-    graph = Graph("main", tuple(settle.value(v) for v in b.inputs), nodes, refs, tuple(output_names))
+    inputs = tuple(settle.value(v) for v in b.inputs)
+    nodes = _raised(inputs, settle.nodes(_alive(b.nodes, set(refs), b.engine)))
+    graph = Graph("main", inputs, nodes, refs, tuple(output_names))
     weights = _used(graph, b.store)
     return Module(
         name, _symbols(graph, b.engine), MappingProxyType(weights), MappingProxyType({"main": graph})
@@ -80,6 +81,25 @@ class _Settle:
 
     def _holds(self, left: Any, relation: Any, right: Any) -> bool:
         return bool(relation != "divides" and left == right) or (relation == "fits" and left == ONE)
+
+
+def _raised(inputs: Sequence[Value], nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """The nodes with every check right behind what gives its sizes their values, or behind the check before
+    it: passes lean on what checks make sure of, so nothing that could lean on one may run before it."""
+    behind: list[list[Node]] = [[]]
+    # symbol -> the node, counted from 1 without checks, that gives it a value
+    given = {s: 0 for v in inputs for s in _symbols_of(v.type.shape)}
+    place = 0
+    for n in nodes:
+        if n.op == "check":
+            place = max((place, *(given.get(s, 0) for s in _sizes_of(n))))
+            behind[place].append(n)
+            continue
+        behind.append([n])
+        own = {s for v in n.outputs for s in _symbols_of(v.type.shape)}
+        for s in own | ({str(n.attrs["symbol"])} if n.op == "bind" else set()):
+            given.setdefault(s, len(behind) - 1)
+    return tuple(n for part in behind for n in part)
 
 
 def _alive(nodes: Sequence[Node], used: set[Ref], engine: Engine) -> list[Node]:

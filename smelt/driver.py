@@ -23,7 +23,7 @@ from smelt.core.bundle import WEIGHTS, Bundle, Staging, hash_file, read_bundle, 
 from smelt.core.diag import Problem, SmeltError
 from smelt.core.ir.graph import Module
 from smelt.core.ir.text import print_module
-from smelt.core.ir.verify import module_facts
+from smelt.core.ir.verify import module_facts, verify
 from smelt.core.machine import Machine
 from smelt.core.passes import half
 from smelt.core.passes.context import Context, Options
@@ -115,6 +115,7 @@ def lower(request: Request, progress: Progress = lambda stage: None) -> Lowered:
         context = context.with_(on_pass=(*context.on_pass, half.reporter(halved)))
     progress("optimise")
     module = run_pipeline(module, PIPELINE, context)
+    verify(module, "lowered")  # 1 to 3 % of a compile; a size read before it is known would be a wrong answer
     progress("schedule")
     naive = module
     module = pack_weights(schedule_module(naive, context.machine), naive)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from math import gcd, lcm
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from smelt.core.dim.atoms import FloorDiv, Symbol
@@ -132,10 +133,13 @@ class Facts:
                 return replace(self, ranges={**self.ranges, atom.name: _meet(given, (low, high))})
         return self if rest.is_const and rest.const >= 0 else replace(self, nonneg=_add(self.nonneg, rest))
 
-    def with_equal(self, a: DimLike, b: DimLike) -> Facts:
+    def with_equal(self, a: DimLike, b: DimLike, times: Mapping[str, int] = MappingProxyType({})) -> Facts:
         """a == b, learned. One symbol is solved for and replaced from then on: a's own name if a is a plain
         symbol, else b's, else the last by name; what cannot be solved is kept for proofs. Raises ValueError
         when prove_eq(a, b) is NO: ask first.
+
+        times: when a run learns each symbol's value, 0 where nothing is said. Only a symbol of the latest
+        time is solved for, so that nothing is replaced by what is not known yet.
         """
         left, right = self.substitute(a), self.substitute(b)
         rest = self._reduced(left - right)
@@ -144,7 +148,10 @@ class Facts:
         if self.prove_eq(left, right) is NO:
             raise ValueError(f"{a} == {b} contradicts what is known")
         first = [x.name for x in map(sole_atom, (left, right)) if isinstance(x, Symbol)]
+        latest = max(times.get(s, 0) for s in rest.symbols)
         for name in (*first, *sorted(rest.symbols, reverse=True)):
+            if times.get(name, 0) < latest:
+                continue
             split = rest.linear(name)
             if split is None or split[0].const_or_none is None or split[0] == 0:
                 continue

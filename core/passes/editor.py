@@ -32,7 +32,8 @@ class Workshop:
     def __init__(self, module: Module) -> None:
         self.weights: dict[Ref, Weight] = dict(module.weights)
         self.engine = Engine.of(module)
-        self.engine.facts = _learned(self.engine.facts, _equalities(module), threading.get_ident())
+        equalities, times = _equalities(module)
+        self.engine.facts = _learned(self.engine.facts, equalities, times, threading.get_ident())
         self._taken = set(module.weights)
         for graph in module.graphs.values():
             self._taken.update(_names(graph))
@@ -58,25 +59,38 @@ class Workshop:
         return w.name
 
 
-def _equalities(module: Module) -> tuple[tuple[Dim, Dim], ...]:
-    """What run-time checks of the entry graph make sure of: a node behind a check may lean on it, and passes
-    move nodes towards their users only."""
+Equalities: TypeAlias = tuple[tuple[Dim, Dim], ...]
+Times: TypeAlias = tuple[tuple[str, int], ...]
+
+
+def _equalities(module: Module) -> tuple[Equalities, Times]:
+    """What run-time checks of the entry graph make sure of, and which of its nodes gives each symbol that no
+    input has its value. A node behind a check may lean on it, and passes move nodes towards their users only;
+    the importer puts a check right behind what its sizes come from."""
+    if "main" not in module.graphs:
+        return (), ()
     found = []
-    for node in module.main.nodes if "main" in module.graphs else ():
+    given = {s for v in module.main.inputs for s in _type_symbols(v.type)}
+    times: dict[str, int] = {}
+    for place, node in enumerate(module.main.nodes, 1):
+        for s in symbols_given(node):
+            if s not in given:
+                times.setdefault(s, place)
         left, right = node.attrs.get("left"), node.attrs.get("right")
         if node.op == "check" and node.attrs.get("relation") == "==":
             assert isinstance(left, Dim) and isinstance(right, Dim)
             found.append((left, right))
-    return tuple(found)
+    return tuple(found), tuple(times.items())
 
 
 @lru_cache(maxsize=16)
-def _learned(facts: Facts, equalities: tuple[tuple[Dim, Dim], ...], thread: int) -> Facts:
+def _learned(facts: Facts, equalities: Equalities, times: Times, thread: int) -> Facts:
     """The facts with what is not implied yet. Kept from pass to pass with the proofs inside, which are half
     the time of a graph of many symbols; `thread`, because these serve one thread at a time."""
+    when = dict(times)
     for left, right in equalities:
         if facts.prove_eq(left, right) is UNKNOWN:
-            facts = facts.with_equal(left, right)
+            facts = facts.with_equal(left, right, when)
     return facts
 
 
@@ -109,10 +123,7 @@ class Editor:
         known.update(s for v in graph.inputs for s in _type_symbols(v.type))
         found: dict[str, int] = {}
         for key, node in self.nodes.items():
-            symbols = [s for v in node.outputs for s in _type_symbols(v.type)]
-            if node.op == "bind":
-                symbols.append(str(node.attr("symbol")))
-            for s in symbols:
+            for s in symbols_given(node):
                 if s not in known:
                     found.setdefault(s, key)
         return found
@@ -386,6 +397,12 @@ def _type_symbols(t: TensorType) -> Iterator[str]:
     for d in t.shape:
         if not d.is_const:
             yield from d.symbols
+
+
+def symbols_given(node: Node) -> list[str]:
+    """The symbols that have a value at the latest when the node has run: of its outputs' sizes, or bound."""
+    found = [s for v in node.outputs for s in _type_symbols(v.type)]
+    return [*found, str(node.attr("symbol"))] if node.op == "bind" else found
 
 
 def _symbols(node: Node) -> set[str]:

@@ -99,6 +99,10 @@ def test_equalities() -> None:
     assert z.prove_eq(4 * n, 6 * m) is YES and z.prove_le(2 * n, 3 * m + 1) is YES
     assert z.prove_lt(6 * m, 4 * n) is NO
     assert Facts().with_equal(n, m).with_equal(m, n) == Facts().with_equal(n, m)
+    late = Facts().with_equal(n, m, {"m": 5})
+    assert late.simplify(m) is n and late.simplify(n) is n
+    kept = Facts().with_equal(n, m * a, {"m": 5})  # m has no formula, and n is known first
+    assert kept.simplify(n) is n and kept.prove_eq(n, m * a) is YES
     with pytest.raises(ValueError, match="contradicts"):
         Facts().with_equal(n, n + 1)
 

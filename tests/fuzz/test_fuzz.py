@@ -145,6 +145,14 @@ FINDINGS: dict[str, Found] = {
         {"side": np.array([16]), "one": np.array([1], np.float32), "axis": np.array(0)},
         {"b": 2, "h": 32, "w": 32}, {"b": 3, "h": 47, "w": 17}, {"b": 1, "h": 16, "w": 16},
     ),
+    # a size of the input was replaced by the one that equals it and that the values of the sequence decide
+    "a-size-before-it-is-known": found(
+        [
+            node("SplitToSequence", ["x", "two"], ["parts"], axis=0),
+            node("ConcatFromSequence", ["parts"], ["y"], axis=0),
+        ],
+        {"x": (F32, ["2*N"])}, {"y": F32}, {"two": np.array(2)}, {"2*N": 66}, {"2*N": 7}, {"2*N": 1},
+    ),
     # empty spatial axes
     "convolution-of-nothing": found(
         [node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])],
