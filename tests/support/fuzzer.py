@@ -22,13 +22,10 @@ from typing import Any
 import numpy as np
 import onnx
 from fuzz_draw import draw
-from fuzz_graph import Array, Found, session, walk
+from fuzz_graph import Array, Found, session
+from fuzz_noise import unstable
 from fuzz_shrink import script, shrink
 from isolated import HANG, isolated
-from onnx import numpy_helper
-
-HALF = 2.0**-10
-"""The last bit of 16-bit floats."""
 
 
 @dataclass(frozen=True)
@@ -126,63 +123,6 @@ def difference(got: Array, want: Array) -> str:
         return ""
     at = tuple(int(i) for i in np.argwhere(bad)[0])
     return f"{int(bad.sum())} of {bad.size} differ, first at {at}: got {got[at]!r}, want {want[at]!r}"
-
-
-def unstable(found: Found, oracle: Any, feed: dict[str, Array], name: str, want: Array, got: Array) -> bool:
-    """Would inputs that differ in their last bits move the reference about as far as we are from it?
-    Shapes move too, where data decides them."""
-    if got.shape == want.shape and want.dtype.kind not in "fiu":
-        return False
-    rng = np.random.default_rng(0)
-    moved = 0.0
-    rounds = any(_quantises(n) for n in walk(found.model.graph.node))
-    least = HALF if _has_halves(found.model) else 0.0
-    for _ in range(8 if rounds else 4):
-        near = {n: _nudged(rng, a, least) if n in found.loose else a for n, a in feed.items()}
-        again = (session(_nudged_scales(rng, found.model)) if rounds else oracle).run([name], near)[0]
-        if got.shape != want.shape and again.shape != want.shape:
-            return True
-        moved = max(moved, _distance(again, want))
-    return got.shape == want.shape and moved * 8 > _distance(got, want)
-
-
-def _nudged_scales(rng: np.random.Generator, model: onnx.ModelProto) -> onnx.ModelProto:
-    """The same model with small float constants that differ in their last bits: quotients by a scale stand
-    between two integers now and then, and either is right."""
-    other = onnx.ModelProto()
-    other.CopyFrom(model)
-    scales = {i for n in walk(model.graph.node) if _quantises(n) for i in n.input}
-    for t in other.graph.initializer:
-        a = numpy_helper.to_array(t)
-        if a.dtype == np.float32 and a.ndim <= 1 and t.name in scales:
-            t.CopyFrom(numpy_helper.from_array(_nudged(rng, a), t.name))
-    return other
-
-
-def _quantises(n: onnx.NodeProto) -> bool:
-    return "Quant" in n.op_type or n.op_type.startswith("Q")
-
-
-def _has_halves(model: onnx.ModelProto) -> bool:
-    """Whether floats of 16 bits occur: those that the fuzzer draws come from inputs and casts."""
-    half = onnx.TensorProto.FLOAT16
-    typed = [v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)]
-    casts = [n for n in walk(model.graph.node) if n.op_type in ("Cast", "CastLike")]
-    typed += [a.i for n in casts for a in n.attribute if a.name == "to"]
-    return half in typed or any(n.op_type == "CastLike" for n in casts)
-
-
-def _nudged(rng: np.random.Generator, a: Array, least: float = 0.0) -> Array:
-    eps = max(float(np.finfo(a.dtype).eps), least)
-    return (a * (1 + eps * rng.uniform(-2, 2, a.shape))).astype(a.dtype)
-
-
-def _distance(a: Array, b: Array) -> float:
-    if a.shape != b.shape or not a.size:
-        return 0.0
-    with np.errstate(invalid="ignore", over="ignore"):
-        d = np.abs(a.astype(np.float64) - b.astype(np.float64))
-    return float("inf") if np.isnan(d).any() else float(d.max())
 
 
 # ---------------------------------------------------------------- in a child
