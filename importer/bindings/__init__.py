@@ -9,6 +9,7 @@ from smelt.core.diag import SmeltError
 from smelt.importer.bindings import (
     contrib,
     contrib_attention,
+    contrib_decode,
     contrib_experts,
     contrib_image,
     contrib_other,
@@ -73,6 +74,7 @@ _FILES = (
     ml_trees,
     contrib,
     contrib_attention,
+    contrib_decode,
     contrib_experts,
     contrib_image,
     contrib_product,

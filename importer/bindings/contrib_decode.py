@@ -1,0 +1,88 @@
+"""Bindings of com.microsoft ops that steer decoding: what is taken over from predicted tokens."""
+
+from __future__ import annotations
+
+from smelt.core.dim import Dim, to_dim
+from smelt.core.dtype import i64
+from smelt.core.ir.graph import Ref
+from smelt.importer.bindings.contrib import MS
+from smelt.importer.call import Call, OnnxOp
+
+ZERO, ONE = to_dim(0), to_dim(1)
+LONGEST = 256
+"""The longest n-gram whose end is looked for: a table of source tokens times this many is made."""
+
+
+def _bifurcation(c: Call) -> tuple[Ref, Ref]:
+    """The tokens with what was predicted rightly and one more behind, and where the source goes on from them.
+
+    src_tokens [N], cur_tokens [M], prev_suffix_match_idx of one element, pred_tokens [N + 1 - it] or absent.
+    """
+    for i, what in ((0, "src_tokens"), (1, "cur_tokens")):
+        if c.type(i).rank != 1:
+            raise c.fail(f"{what} has rank {c.type(i).rank}, wanted 1")
+    c.engine.same("elements of prev_suffix_match_idx and 1", _elements(c, 2), ONE)
+    tokens = c.emit("concat", c.x(1), _predicted(c), axis=0) if c.has(3) else c.x(1)
+    return tokens, c.builder.reshape(_suffix_end(c, tokens), c.shape(2))
+
+
+def _elements(c: Call, i: int) -> Dim:
+    count = ONE
+    for d in c.shape(i):
+        count = count * d
+    return c.engine.simplify(count)
+
+
+def _predicted(c: Call) -> Ref:
+    """pred_tokens up to and with the first that is not what the source has there."""
+    b, (length,) = c.builder, c.shape(0)
+    if c.type(3).rank != 1:
+        raise c.fail(f"pred_tokens has rank {c.type(3).rank}, wanted 1")
+    (start,) = b.dims_of(b.reshape(c.x(2), ()), "prev_suffix_match_idx", 0, length)
+    rest = c.engine.simplify(length - start)
+    c.engine.same("pred_tokens and the source behind the match, and 1", c.shape(3)[0], rest + 1)
+    guess, own = b.slice_axis(c.x(3), 0, 0, rest), b.slice_axis(c.x(0), 0, start, length)
+    end = b.from_dims([rest], (1,))
+    wrong = c.emit("where", c.emit("not_equal", guess, own), c.iota(rest), end)
+    first = c.emit("reduce_min", c.emit("concat", wrong, end, axis=0), axes=(0,), keepdims=False)
+    (right,) = b.dims_of(first, "right_tokens", 0, rest)
+    return b.slice_axis(c.x(3), 0, 0, right + 1)
+
+
+def _suffix_end(c: Call, tokens: Ref) -> Ref:
+    """i64 []: behind the one place of the source that ends as the tokens do; -1 where there is none or more.
+
+    The shortest n-gram is looked for first; longer ones where it stands in several places. For places that
+    end alike in n tokens end alike in fewer, `n` of the places that have n in common fall as n grows: so a
+    single place is the same for every n that has one.
+    """
+    b, least, most = c.builder, c.integer("min_ngram_size", 1), c.integer("max_ngram_size", 3)
+    if not 1 <= least <= most:
+        raise c.fail(f"n-grams of {least} to {most} tokens, wanted at least 1 and no fewer at the end")
+    if most > LONGEST:
+        raise c.unsupported(f"n-grams of {most} tokens", try_=f"max_ngram_size of {LONGEST} or less")
+    (length,), (count,) = c.shape(0), b.type_of(tokens).shape
+    front = b.broadcast_to(c.scalar(0, tokens), (most,))
+    back = c.iota(most)
+    # rows: places of the source, the first behind its first token; columns: how far in front of the place
+    behind = c.emit("sub", b.reshape(c.iota(length), (length, 1)), b.reshape(back, (1, most)))
+    padded = c.emit("concat", front, c.x(0), axis=0)
+    seen = c.emit("gather", padded, c.emit("add", behind, c.scalar(most, behind)), axis=0)
+    last = c.emit("concat", front, tokens, axis=0)
+    last = b.slice_axis(last, 0, count, count + most)
+    last = c.emit("gather", last, c.emit("sub", c.scalar(most - 1, back), back), axis=0)
+    same = c.emit("equal", seen, b.reshape(last, (1, most)))
+    there = c.emit("greater_equal", behind, c.scalar(0, behind))
+    held = b.reshape(c.emit("less", back, b.from_dims([count], (1,))), (1, most))
+    same = c.cast(c.emit("and", c.emit("and", same, there), held), i64)
+    run = c.emit("cumprod", same, axis=1, exclusive=False, reverse=False)  # [p, k]: k + 1 tokens agree
+    run = b.slice_axis(run, 1, least - 1, most)
+    places = c.emit("reduce_sum", run, axes=(0,), keepdims=False)
+    ends = c.emit("mul", run, b.reshape(c.iota(length, 1), (length, 1)))
+    end = c.emit("reduce_sum", ends, axes=(0,), keepdims=False)
+    none = c.scalar(-1, end)
+    end = c.emit("where", c.emit("equal", places, c.scalar(1, places)), end, none)
+    return c.emit("reduce_max", end, axes=(0,), keepdims=False)
+
+
+ROWS: tuple[OnnxOp, ...] = (OnnxOp("BifurcationDetector", 1, _bifurcation, MS),)
