@@ -19,11 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
+from fuzz_doubt import contested, difference, unstable
 from fuzz_draw import draw
 from fuzz_graph import Array, Found, session
-from fuzz_noise import unstable
 from fuzz_shrink import script, shrink
 from isolated import HANG, isolated
 
@@ -39,7 +38,9 @@ class Options:
 
 @dataclass(frozen=True)
 class Verdict:
-    """ok, unlike (extents not known to be 1 were), refused (a SmeltError), mismatch, internal, crash, hang.
+    """ok, unstable (ONNX Runtime moves as far when its inputs do by a bit), contested (ONNX's own evaluator
+    sides with smelt), unlike (extents not known to be 1 were), refused (a SmeltError), mismatch, internal,
+    crash, hang.
 
     what: a short text that stays the same while a failing model is shrunk. detail: for people.
     """
@@ -50,7 +51,7 @@ class Verdict:
 
     @property
     def failed(self) -> bool:
-        return self.outcome not in ("ok", "unstable", "unlike", "none")
+        return self.outcome not in ("ok", "unstable", "contested", "unlike", "none")
 
 
 # ---------------------------------------------------------------- one model
@@ -90,6 +91,8 @@ def judge(found: Found, options: Options = Options()) -> Verdict:
                 text = difference(g, w)
                 if text and unstable(found, oracle, feed, name, w, g):
                     return Verdict("unstable", name)
+                if text and contested(found, feed, name, g):
+                    return Verdict("contested", name)
                 if text:
                     return Verdict("mismatch", "mismatch", f"output '{name}' at {_shapes(feed)}: {text}")
         runner.close()
@@ -103,26 +106,6 @@ def _site(e: BaseException) -> str:
 
 def _shapes(feed: dict[str, Array]) -> str:
     return ", ".join(f"{n}{list(a.shape)}" for n, a in feed.items())
-
-
-def difference(got: Array, want: Array) -> str:
-    """Empty when they agree: integers exactly, floats within the rounding of their dtype."""
-    if got.shape != want.shape or got.dtype != want.dtype:
-        return f"got {got.dtype}{list(got.shape)}, want {want.dtype}{list(want.shape)}"
-    if want.dtype.kind != "f":
-        bad = got != want
-    else:
-        half = want.dtype.itemsize == 2
-        w, g = want.astype(np.float64), got.astype(np.float64)
-        finite = np.abs(w[np.isfinite(w)])
-        scale = max(1.0, float(finite.max())) if finite.size else 1.0
-        with np.errstate(invalid="ignore"):
-            near = np.abs(g - w) <= (2e-2 if half else 1e-3) * np.abs(w) + (1e-2 if half else 1e-5) * scale
-        bad = ~(near | (g == w) | (np.isnan(g) & np.isnan(w)))
-    if not bad.any():
-        return ""
-    at = tuple(int(i) for i in np.argwhere(bad)[0])
-    return f"{int(bad.sum())} of {bad.size} differ, first at {at}: got {got[at]!r}, want {want[at]!r}"
 
 
 # ---------------------------------------------------------------- in a child
