@@ -111,6 +111,10 @@ def _asymmetric(o: Dim, x: _Axis) -> Expr:
     return call("mul", index(o, f32), _inverse_scale(x))
 
 
+def _tf_half_pixel_for_nn(o: Dim, x: _Axis) -> Expr:
+    return call("mul", call("add", index(o, f32), _f(0.5)), _inverse_scale(x))
+
+
 def _align_corners(o: Dim, x: _Axis) -> Expr:
     if x.scale is None and x.late is None:
         last: Expr = index(dmax(x.out - 1, 1), f32)
@@ -143,6 +147,7 @@ def _tf_crop(o: Dim, x: _Axis) -> Expr:
 COORDINATES: dict[str, Callable[[Dim, _Axis], Expr]] = {
     "half_pixel": _half_pixel,
     "asymmetric": _asymmetric,
+    "tf_half_pixel_for_nn": _tf_half_pixel_for_nn,
     "align_corners": _align_corners,
     "pytorch_half_pixel": _pytorch_half_pixel,
     "half_pixel_symmetric": _half_pixel_symmetric,
@@ -161,12 +166,14 @@ def _exact_nearest(o: Dim, x: _Axis, attrs: Attrs) -> Dim | None:
     """o // s for an integer upscale s, where the float formula gives just that.
 
     # asymmetric + floor:              floor(o / s)
+    # tf_half_pixel_for_nn + floor:    floor((o + 0.5) / s) = floor(o / s)
     # half_pixel + round_prefer_floor: ceil((o + 0.5) / s - 1) = floor(o / s)
     """
     if x.scale is None or x.scale != int(x.scale) or x.scale < 1:
         return None
     if (attrs["coordinate_mode"], attrs["nearest_mode"]) in (
         ("asymmetric", "floor"),
+        ("tf_half_pixel_for_nn", "floor"),
         ("half_pixel", "round_prefer_floor"),
     ):
         return o // int(x.scale)
@@ -292,6 +299,8 @@ def _np_position(
         return np.zeros_like(o)
     if mode == "asymmetric":
         return o * inverse
+    if mode == "tf_half_pixel_for_nn":
+        return (o + half) * inverse
     if mode == "align_corners":
         last = np.float32(max(out - 1, 1) if scale is None else np.float32(scale) * np.float32(n) - 1)
         return o * (np.float32(n - 1) / (last or np.float32(1)))

@@ -11,6 +11,7 @@ import numpy as np
 from smelt.core.dim import Dim, to_dim
 from smelt.core.dtype import f32, f64, i64
 from smelt.core.ir.graph import Ref
+from smelt.core.ops.resize import COORDINATES, NEAREST
 from smelt.importer import known as kn
 from smelt.importer.bindings.resize_matrix import Late, by_matrices
 from smelt.importer.call import Call, OnnxOp
@@ -49,6 +50,10 @@ def _emit(
     mode = c.text("mode", "nearest")
     if mode not in MODES:
         raise c.fail(f"mode '{mode}' is none of nearest, linear, cubic")
+    if coordinates not in COORDINATES:
+        raise c.fail(f"coordinate_transformation_mode '{coordinates}' is none of {', '.join(COORDINATES)}")
+    if nearest not in NEAREST:
+        raise c.fail(f"nearest_mode '{nearest}' is none of {', '.join(NEAREST)}")
     x_shape = c.shape(0)
     if (
         all(s in (None, 1.0) and a == b for s, a, b in zip(scales, x_shape, shape, strict=True))

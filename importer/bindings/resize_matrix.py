@@ -77,6 +77,8 @@ def _positions(c: Call, n: Dim, out: Dim, scale: Ref, coordinates: str) -> Ref:
         return c.emit("where", c.emit("equal", grown, k(1)), k(-0.5), centre)
     if coordinates == "asymmetric":
         return c.emit("div", o, scale)
+    if coordinates == "tf_half_pixel_for_nn":
+        return c.emit("div", c.emit("add", o, k(0.5)), scale)
     if coordinates == "align_corners":
         last = c.emit("sub", grown, k(1))
         last = c.emit("where", c.emit("equal", last, k(0)), k(1), last)
