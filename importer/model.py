@@ -106,10 +106,11 @@ def _attempt(
     if translator.problems:
         return engine, None, list(translator.problems.values())
     refs, infos = _return(b, g.output, refs)
-    refs += [_extra(b, name) for name in extra]
-    names = [*(o.name for o in infos), *extra]
-    if len(infos) > len(g.output):
-        _named_once([v.name for v in infos], "output")
+    own = [o.name for o in infos]
+    _named_once(own, "graph output")
+    more = [name for name in dict.fromkeys(extra) if name not in own]
+    refs += [_extra(b, name) for name in more]
+    names = [*own, *more]
     module = finish(_module_name(loaded.name), b, refs, names)
     return engine, renamed(module, infos), []
 
@@ -152,11 +153,13 @@ def _extra(b: GraphBuilder, name: str) -> Ref:
 
 
 def _named_once(names: list[str], what: str) -> None:
+    seen: set[str] = set()
     for n in names:
         if not n:
             raise invalid(f"a {what} has no name")
-        if names.count(n) > 1:
-            raise invalid(f"{what} '{n}' is declared twice")
+        if n in seen:
+            raise invalid(f"{what} '{n}' is declared twice", hint="give one of them another name")
+        seen.add(n)
 
 
 def _input_ref(b: GraphBuilder, name: str) -> str:

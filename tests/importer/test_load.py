@@ -106,6 +106,10 @@ def test_undefined_output() -> None:
     refused(m, "graph output 'z' is not defined")
 
 
+def test_outputs_asked_for_twice_are_returned_once() -> None:
+    assert import_model(relu(), outputs=("y", "x", "x")).main.output_names == ("y", "x")
+
+
 def test_duplicate_names() -> None:
     m = relu()
     m.graph.node.append(helper.make_node("Abs", ["x"], ["y"], "abs"))
@@ -113,6 +117,9 @@ def test_duplicate_names() -> None:
     m = relu()
     m.graph.input.append(m.graph.input[0])
     refused(m, "input 'x' is declared twice")
+    m = relu()
+    m.graph.output.append(m.graph.output[0])
+    refused(m, "graph output 'y' is declared twice", "another name")
     m = relu()
     for _ in range(2):
         m.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(2, np.float32), "w"))
