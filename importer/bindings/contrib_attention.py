@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from smelt.core.dim import Dim, dmax, to_dim
+from smelt.core.dim import Dim, to_dim
 from smelt.core.dtype import i64
 from smelt.core.ir.graph import Ref
-from smelt.importer.bindings.contrib import MS, alike, rotate, rows_at
+from smelt.importer.bindings.contrib import MS, alike
+from smelt.importer.bindings.indices import inside
 from smelt.importer.bindings.quant import scaled
 from smelt.importer.bindings.wide import wide
 from smelt.importer.call import Call, OnnxOp
@@ -79,7 +81,7 @@ def join_heads(c: Call, y: Ref) -> Ref:
     return c.builder.reshape(c.builder.transpose(y, (0, 2, 1, 3)), (batch, rows, heads * size))
 
 
-def _scale(c: Call, size: Dim, like: Ref) -> Ref:
+def scale_of(c: Call, size: Dim, like: Ref) -> Ref:
     """The attribute, or 1 / sqrt(head size), as a scalar of the type that scores of `like` have."""
     dtype = wide(c.builder.type_of(like).dtype)
     given = c.number("scale", 0.0)
@@ -98,7 +100,7 @@ def _causal(c: Call, rows: Dim, columns: Dim) -> Ref:
     return c.emit("less_equal", b.reshape(c.iota(columns), (1, columns)), i)
 
 
-def _heads(c: Call, name: str = "num_heads") -> int:
+def head_count(c: Call, name: str = "num_heads") -> int:
     n = c.integer(name)
     if n < 1:
         raise c.fail(f"{name} is {n}, wanted at least 1")
@@ -115,7 +117,8 @@ def _filtered(c: Call, kept: Ref, like: Ref) -> Ref:
 
 
 def _padding(c: Call, i: int, batch: Dim, rows: Dim, columns: Dim, like: Ref) -> Ref:
-    """The bias [B, 1, S or 1, T] of a mask: one per position, or lengths [B], or ends and starts [2B]."""
+    """The bias [B, 1, S or 1, T] of a mask: one per position, or lengths [B], or ends and starts [2B], or
+    lengths and then more that is not read [3B + 2]."""
     b, mask, shape = c.builder, c.x(i), c.shape(i)
     if len(shape) == 2:
         c.engine.same("mask length and total length", shape[1], columns)
@@ -129,19 +132,23 @@ def _padding(c: Call, i: int, batch: Dim, rows: Dim, columns: Dim, like: Ref) ->
     if len(shape) != 1:
         raise c.unsupported(f"a mask of rank {len(shape)}", try_="a mask [batch, total length]")
     at = c.cast(b.reshape(c.iota(columns), (1, 1, 1, columns)), b.type_of(mask).dtype)
-    if b.compare_dims(shape[0], batch):
-        return _filtered(c, c.emit("less", at, b.reshape(mask, (batch, 1, 1, 1))), like)
+    lengths = b.compare_dims(shape[0], batch) or b.compare_dims(shape[0], batch * 3 + 2)
     c.engine.at_most("batch and mask entries", batch, shape[0])
-    c.engine.at_most("mask entries and twice the batch", shape[0], batch * 2)
-    ends, starts = (
-        b.reshape(b.slice_axis(mask, 0, first, first + batch), (batch, 1, 1, 1))
-        for first in (ZERO, shape[0] - batch)
-    )
+    ends = b.reshape(b.slice_axis(mask, 0, 0, batch), (batch, 1, 1, 1))
+    held = c.emit("less", at, ends)
+    if lengths:
+        return _filtered(c, held, like)
+    c.engine.at_most("mask entries and three for each of the batch, and 2", shape[0], batch * 3 + 2)
+    starts = b.reshape(b.slice_axis(mask, 0, shape[0] - batch, shape[0]), (batch, 1, 1, 1))
     if not b.compare_dims(shape[0], batch * 2):  # whether there are starts is seen when the model runs
-        sizes = [b.from_dims([d], ()) for d in (shape[0], batch)]
-        starts = c.emit("where", c.emit("greater", *sizes), starts, c.scalar(0, starts))
-    inside = c.emit("and", c.emit("less", at, ends), c.emit("greater_equal", at, starts))
-    return _filtered(c, inside, like)
+        sizes = [b.from_dims([d], ()) for d in (shape[0], c.engine.simplify(batch * 2))]
+        starts = c.emit("where", c.emit("equal", *sizes), starts, c.scalar(0, starts))
+    return _filtered(c, c.emit("and", held, c.emit("greater_equal", at, starts)), like)
+
+
+def _is_dummy(c: Call, i: int) -> bool:
+    """Whether a mask is one number for each of the batch, or for all: then nothing is masked."""
+    return c.type(i).rank == 2 and c.shape(i)[1] == ONE
 
 
 def _positive(c: Call, mask: Ref) -> Ref:
@@ -156,7 +163,7 @@ def _attention(c: Call) -> tuple[Ref, ...]:
     if c.integer("do_rotary", 0) or c.integer("past_present_share_buffer", 0):
         raise c.unsupported("do_rotary or past_present_share_buffer")
     alike(c, "batch", (0, 0), (4, 1))
-    heads = _heads(c)
+    heads = head_count(c)
     y = c.emit("matmul", c.x(0), c.x(1))
     if c.has(2):
         y = c.emit("add", y, c.x(2))
@@ -172,7 +179,7 @@ def _quantised_attention(c: Call) -> tuple[Ref, ...]:
     x = scaled(c, c.x(0), c.x(3), c.optional(6))
     w = scaled(c, c.x(1), c.x(4), c.optional(7), 1)
     y = c.emit("add", c.emit("matmul", x, w), c.x(2))
-    heads = _heads(c)
+    heads = head_count(c)
     return _with_past(c, _projections(c, y, heads), heads, mask=5, past=8, bias=9)
 
 
@@ -212,72 +219,138 @@ def _with_past(
     batch, _, rows, size = b.type_of(q).shape
     columns = b.type_of(k).shape[2]
     terms = [c.x(bias)] if c.has(bias) else []
-    if c.has(mask):
+    if c.has(mask) and not _is_dummy(c, mask):
         terms.append(_padding(c, mask, batch, rows, columns, q))
     allowed = _causal(c, rows, columns) if c.integer("unidirectional", 0) else ""
-    y, _, _ = attend(c, q, k, v, scale=_scale(c, size, q), allowed=allowed, bias=terms)
+    y, _, _ = attend(c, q, k, v, scale=scale_of(c, size, q), allowed=allowed, bias=terms)
     return (join_heads(c, y), *outputs)
 
 
 # ---------------------------------------------------------------- MultiHeadAttention
 
 
+@dataclass(frozen=True)
+class _Places:
+    """The number of an input, by what it is; the values of the past stand behind its keys."""
+
+    bias: int
+    mask: int
+    added: int
+    past: int
+    length: int
+    beams: int
+
+
 def _multi_head(c: Call) -> tuple[Ref, ...]:
     """Queries, keys and values as three tensors, as [.., 3, size] in one, or with keys and values packed."""
-    for i, what in ((8, "past_sequence_length"), (9, "cache_indirection")):
-        if c.has(i):
-            raise c.unsupported(f"input '{what}'")
+    return _attended(c, _Places(bias=3, mask=4, added=5, past=6, length=8, beams=9))
+
+
+def _masked_multi_head(c: Call) -> tuple[Ref, ...]:
+    """As MultiHeadAttention, of one row, where the past is a buffer whose length stands in an input."""
+    places = _Places(bias=10, mask=3, added=4, past=5, length=7, beams=9)
+    c.engine.same("rows of the query and 1", c.shape(0)[1], ONE)
+    if c.has(places.past) and not c.has(places.length):
+        raise c.unsupported("past_key without past_sequence_length", try_="past_present_share_buffer = 1")
+    return _attended(c, places)
+
+
+def _attended(c: Call, p: _Places) -> tuple[Ref, ...]:
     b = c.builder
-    heads = _heads(c)
-    alike(c, "batch", (0, 0), (1, 0), (2, 0), (6, 0), (7, 0))
-    for i, j in ((1, 2), (6, 7)):
-        if c.has(i) and c.has(j):
-            axes = [2 if c.type(k).rank == 4 else 1 for k in (i, j)]
-            alike(c, "length", (i, axes[0]), (j, axes[1]))
-    q, k, v = _packed_inputs(c, heads)
-    if c.has(6) != c.has(7):
+    heads = head_count(c)
+    alike(c, "batch", (0, 0), (1, 0), (2, 0), (p.past, 0), (p.past + 1, 0))
+    for i in (1, p.past):
+        if c.has(i) and c.has(i + 1):
+            axes = [2 if c.type(k).rank == 4 else 1 for k in (i, i + 1)]
+            alike(c, "length", (i, axes[0]), (i + 1, axes[1]))
+    q, k, v = _packed_inputs(c, heads, p.bias)
+    if c.has(p.past) != c.has(p.past + 1):
         raise c.fail("past_key and past_value go together")
-    if c.has(6):
-        k, v = (c.emit("concat", c.x(i), n, axis=2) for i, n in ((6, k), (7, v)))
     batch, _, rows, size = b.type_of(q).shape
+    present = [k, v]
+    if c.has(p.past):
+        (k, v), present = _cached(c, p, (k, v), rows)
     columns = b.type_of(k).shape[2]
-    terms = [c.x(5)] if c.has(5) else []
-    if c.has(4):
-        terms.append(_padding(c, 4, batch, rows, columns, q))
+    terms = [c.x(p.added)] if c.has(p.added) else []
+    if c.has(p.mask):
+        terms.append(_padding(c, p.mask, batch, rows, columns, q))
     allowed = _causal(c, rows, columns) if c.integer("unidirectional", 0) else ""
-    y, scores, _ = attend(c, q, k, v, scale=_scale(c, size, q), allowed=allowed, bias=terms)
-    return (join_heads(c, y), k, v, scores)
+    y, scores, _ = attend(c, q, k, v, scale=scale_of(c, size, q), allowed=allowed, bias=terms)
+    return (join_heads(c, y), *present, scores)
 
 
-def _packed_inputs(c: Call, heads: int) -> tuple[Ref, Ref, Ref]:
+def _cached(c: Call, p: _Places, new: Sequence[Ref], rows: Dim) -> tuple[list[Ref], list[Ref]]:
+    """Keys and values behind those of the past [B, H, P, size]; and what is put out of them.
+
+    With a length the past is a buffer that holds so many rows: the new ones go behind those, into the buffer.
+    Without one ONNX Runtime does not read which beam a row is of.
+    """
+    b = c.builder
+    read: list[Ref] = []
+    present: list[Ref] = []
+    extent = count = c.shape(p.past)[2]
+    if c.has(p.length):
+        (count,) = b.dims_of(b.reshape(c.x(p.length), ()), "past_sequence_length", 0, extent)
+        c.engine.at_most("rows that there are and the buffer's extent", count + rows, extent)
+    for i, n in zip((p.past, p.past + 1), new, strict=True):
+        held = b.slice_axis(c.x(i), 2, 0, count)
+        if not c.has(p.length):
+            present.append(c.emit("concat", held, n, axis=2))
+            read.append(present[-1])
+            continue
+        rest = b.slice_axis(c.x(i), 2, count + rows, extent)
+        present.append(c.emit("concat", held, n, rest, axis=2))
+        held = _by_beam(c, held, p.beams, rows) if c.has(p.beams) else held
+        read.append(c.emit("concat", held, n, axis=2))
+    return read, present
+
+
+def _by_beam(c: Call, x: Ref, i: int, rows: Dim) -> Ref:
+    """Rows [B, H, P, size] of the beam that input i [B / beams, beams, max] names, where it is one step."""
+    b = c.builder
+    batch, heads, count, size = b.type_of(x).shape
+    if b.compare_dims(rows, ONE) is False:
+        return x
+    if c.type(i).rank != 3:
+        raise c.fail(f"cache_indirection has rank {c.type(i).rank}, wanted 3")
+    groups, beams, extent = c.shape(i)
+    c.engine.same("batch and beams", batch, groups * beams)
+    c.engine.at_most("rows of the past and cache_indirection", count, extent)
+    named = b.slice_axis(b.reshape(c.cast(c.x(i), i64), (batch, extent)), 1, 0, count)
+    inside(c, named, beams, "beam", wraps=False)
+    own = b.reshape(c.iota(batch), (batch, 1))
+    wide = b.from_dims([beams], (1, 1))
+    at = c.emit("add", c.emit("mul", c.emit("div", own, wide), wide), named)
+    if not b.compare_dims(rows, ONE):
+        single = c.emit("equal", b.from_dims([rows], (1, 1)), b.from_dims([ONE], (1, 1)))
+        at = c.emit("where", single, at, own)
+    at = b.broadcast_to(b.reshape(at, (batch, 1, count, 1)), (batch, heads, count, size))
+    return c.emit("gather_elements", x, at, axis=0)
+
+
+def _packed_inputs(c: Call, heads: int, bias: int) -> tuple[Ref, Ref, Ref]:
     """Queries, keys and values [B, H, S, size], the bias of their projections added."""
     b = c.builder
-    rank = c.type(0).rank
-    if rank == 5:
-        if c.has(3):
-            raise c.unsupported("a bias for packed queries, keys and values")
-        q, k, v = (_unpacked(c, c.x(0), p) for p in range(3))
-        return q, k, v
-    if c.has(3):
-        width = c.shape(0)[2]
-        q = split_heads(c, c.emit("add", c.x(0), b.slice_axis(c.x(3), 0, 0, width)), heads, "query")
+    if c.type(0).rank == 5:
+        given = [_unpacked(c, c.x(0), part) for part in range(3)]
+    elif c.type(1).rank == 5:
+        given = [c.x(0), *(_unpacked(c, c.x(1), part) for part in range(2))]
     else:
-        q = split_heads(c, c.x(0), heads, "query")
-    if c.type(1).rank == 5:
-        if c.has(3):
-            raise c.unsupported("a bias for packed keys and values")
-        return q, _unpacked(c, c.x(1), 0), _unpacked(c, c.x(1), 1)
-    found, at = [], c.shape(0)[2]
-    for i, what in ((1, "key"), (2, "value")):
-        x = c.x(i)
-        if c.type(i).rank == 4:  # the keys of another layer, in heads already
+        given = [c.x(i) for i in range(3)]
+    found, at = [], ZERO
+    for i, (x, what) in enumerate(zip(given, ("query", "key", "value"), strict=True)):
+        shape = b.type_of(x).shape
+        if len(shape) == 4 and c.has(i) and x == c.x(i):  # the keys of another layer: no bias of their own
             found.append(x)
             continue
-        if c.has(3):
-            x = c.emit("add", x, b.slice_axis(c.x(3), 0, at, at + c.shape(i)[2]))
-            at = at + c.shape(i)[2]
-        found.append(split_heads(c, x, heads, what))
-    return q, found[0], found[1]
+        width = c.engine.simplify(shape[1] * shape[3]) if len(shape) == 4 else shape[-1]
+        if c.has(bias):
+            part = b.slice_axis(c.x(bias), 0, at, at + width)
+            x = c.emit("add", x, b.reshape(part, (1, shape[1], 1, shape[3])) if len(shape) == 4 else part)
+            at = at + width
+        found.append(x if len(shape) == 4 else split_heads(c, x, heads, what))
+    q, k, v = found
+    return q, k, v
 
 
 def _unpacked(c: Call, x: Ref, part: int) -> Ref:
@@ -288,172 +361,9 @@ def _unpacked(c: Call, x: Ref, part: int) -> Ref:
     return b.transpose(one, (0, 2, 1, 3))
 
 
-# ---------------------------------------------------------------- GroupQueryAttention
-
-REFUSED_INPUTS = {12: "k_scale", 13: "v_scale"}
-
-
-def _group_query(c: Call) -> tuple[Ref, ...]:
-    """Causal attention over a cache that may be longer than what it holds; rows of the cache are appended.
-
-    seqlens_k [B] is each batch's total length less 1; total_sequence_length the longest of them. A prompt is
-    what is as long as the total: then nothing of the cache is read.
-    """
-    for i, what in REFUSED_INPUTS.items():
-        if c.has(i):
-            raise c.unsupported(f"input '{what}'")
-    if c.integer("sliding_window_cache", 0) or c.text("k_quant_type", "NONE") != "NONE":
-        raise c.unsupported("a sliding or quantised cache")
-    b = c.builder
-    alike(c, "batch", *((i, 0) for i in range(6)))
-    alike(c, "sequence", (0, 1), (1, 1), (2, 1), (9, 1))
-    alike(c, "extent of the cache", (3, 2), (4, 2))
-    heads, groups = _heads(c), _heads(c, "kv_num_heads")
-    if heads % groups:
-        raise c.fail(f"{heads} heads for {groups} groups of keys")
-    q, k, v = _query_key_value(c, heads, groups)
-    if c.has(14) or c.has(15):
-        q, k = (_head_norm(c, x, i) for x, i in ((q, 14), (k, 15)))
-    batch, _, rows, size = b.type_of(q).shape
-    (total,) = b.dims_of(c.x(6), "total_sequence_length")
-    before = _past_lengths(c, batch, rows, total)
-    if c.integer("do_rotary", 0):
-        q, k = _rotated(c, (q, k), before, rows)
-    keys, values = (_appended(c, i, n, before, total) for i, n in ((3, k), (4, v)))
-    outputs = (keys, values)
-    keys, values = (b.slice_axis(x, 2, 0, total) for x in (keys, values))
-    allowed = _window(c, before, batch, rows, total)
-    y, *scores = attend(
-        c, q, keys, values,
-        scale=_scale(c, size, q),
-        softcap=c.number("softcap", 0.0),
-        allowed=allowed,
-        bias=[b.slice_axis(c.x(10), 3, 0, total)] if c.has(10) else [],
-        sink=_sink(c, heads, q),
-    )  # fmt: skip
-    which = c.integer("qk_output", 0)
-    if c.wants(3) and which not in (1, 2):
-        raise c.fail(f"output_qk is asked for and qk_output is {which}, wanted 1 or 2")
-    if which == 1:  # zero where the row does not look
-        scores[0] = c.emit("where", allowed, scores[0], c.scalar(0, scores[0]))
-    return (join_heads(c, y), *outputs, scores[which - 1])
-
-
-def _head_norm(c: Call, x: Ref, i: int) -> Ref:
-    """x [B, H, S, size] divided by the root of the mean square of each row, times input i [size]."""
-    dtype = c.builder.type_of(x).dtype
-    to = wide(dtype)
-    epsilon = c.number("qk_norm_epsilon", 1e-6)
-    y = c.emit("rms_norm", c.cast(x, to), c.cast(c.x(i), to), axis=3, epsilon=epsilon)
-    return c.cast(y, dtype)
-
-
-def _query_key_value(c: Call, heads: int, groups: int) -> tuple[Ref, Ref, Ref]:
-    b = c.builder
-    if c.has(1):
-        return (
-            split_heads(c, c.x(0), heads, "query"),
-            split_heads(c, c.x(1), groups, "key"),
-            split_heads(c, c.x(2), groups, "value"),
-        )
-    if c.type(0).rank != 3:
-        raise c.fail(f"query has rank {c.type(0).rank}, wanted 3")
-    width = c.shape(0)[2]
-    c.engine.divides("heads and the width of query", to_dim(heads + 2 * groups), width)
-    size = width // (heads + 2 * groups)
-    found, at = [], ZERO
-    for n, what in ((heads, "query"), (groups, "key"), (groups, "value")):
-        found.append(split_heads(c, b.slice_axis(c.x(0), 2, at, at + size * n), n, what))
-        at = at + size * n
-    return found[0], found[1], found[2]
-
-
-def _past_lengths(c: Call, batch: Dim, rows: Dim, total: Dim) -> Ref:
-    """i64 [B]: rows of the cache that each batch has; 0 for a prompt."""
-    b = c.builder
-    lengths = c.cast(b.reshape(c.x(5), (batch,)), i64)
-    count = b.from_dims([rows], (1,))
-    before = c.emit("sub", c.emit("add", lengths, c.scalar(1, lengths)), count)
-    if b.compare_dims(rows, total):
-        return c.emit("mul", before, c.scalar(0, before))
-    prompt = c.emit("equal", b.from_dims([total], (1,)), count)
-    return c.emit("where", prompt, c.scalar(0, before), before)
-
-
-def _rotated(c: Call, parts: Sequence[Ref], before: Ref, rows: Dim) -> tuple[Ref, ...]:
-    b = c.builder
-    (batch,) = b.type_of(before).shape
-    if c.has(9):
-        places = _given_places(c, rows)
-    else:
-        places = c.emit("add", b.reshape(before, (batch, 1)), b.reshape(c.iota(rows), (1, rows)))
-    tables = []
-    for i in (7, 8):
-        t = rows_at(c, c.x(i), places, "position")
-        tables.append(b.reshape(t, (b.type_of(t).shape[0], 1, rows, c.shape(i)[1])))
-    interleaved = bool(c.integer("rotary_interleaved", 0))
-    return tuple(rotate(c, x, tables[0], tables[1], interleaved) for x in parts)
-
-
-def _given_places(c: Call, rows: Dim) -> Ref:
-    """Input position_ids [B, S]. Of several rows the operator reads the first entry alone."""
-    b, ids = c.builder, c.x(9)
-    if b.compare_dims(rows, ONE):
-        return ids
-    first = b.slice_axis(b.slice_axis(ids, 0, 0, 1), 1, 0, 1)
-    run = c.emit("add", first, c.cast(b.reshape(c.iota(rows), (1, rows)), b.type_of(ids).dtype))
-    if b.compare_dims(rows, ONE) is False:
-        return run
-    single = c.emit("equal", b.from_dims([rows], (1, 1)), c.scalar(1, b.from_dims([rows], (1, 1))))
-    return c.emit("where", single, ids, run)
-
-
-def _appended(c: Call, past: int, new: Ref, before: Ref, total: Dim) -> Ref:
-    """The cache with the new rows behind those that it has: max(its extent, total) rows."""
-    if not c.has(past):
-        shape = c.builder.type_of(new).shape
-        if c.builder.compare_dims(shape[2], total):
-            return new
-        none = c.builder.constant(np.zeros((1, 1, 1, 1), c.builder.type_of(new).dtype.numpy))
-        empty = c.builder.broadcast_to(none, (*shape[:2], 1, shape[3]))
-        empty = c.builder.slice_axis(empty, 2, 0, 0)
-        return c.emit("append_rows", empty, new, before, length=total)
-    if c.type(past).rank != 4:
-        raise c.fail(f"past has rank {c.type(past).rank}, wanted 4")
-    length = c.engine.simplify(dmax(c.shape(past)[2], total))
-    return c.emit("append_rows", c.x(past), new, before, length=length)
-
-
-def _window(c: Call, before: Ref, batch: Dim, rows: Dim, total: Dim) -> Ref:
-    """bool [B, 1, S, T]: at most the row's own position (causal), else of the batch's own length; and within
-    the local window."""
-    b = c.builder
-    window = c.integer("local_window_size", -1)
-    at = b.reshape(c.iota(total), (1, 1, 1, total))
-    if not c.integer("causal", 1):
-        if window >= 0:
-            raise c.fail(f"local_window_size is {window} and causal is 0")
-        ends = c.emit("add", before, b.from_dims([rows], (1,)))
-        return c.emit("less", at, b.reshape(ends, (batch, 1, 1, 1)))
-    own = c.emit("add", b.reshape(before, (batch, 1, 1, 1)), b.reshape(c.iota(rows), (1, 1, rows, 1)))
-    allowed = c.emit("less_equal", at, own)
-    if window < 0:
-        return allowed
-    first = c.emit("sub", own, c.scalar(window, own))
-    return c.emit("and", allowed, c.emit("greater", at, first))
-
-
-def _sink(c: Call, heads: int, like: Ref) -> Ref:
-    if c.has(11):
-        return c.x(11)
-    if not c.integer("smooth_softmax", 0):
-        return ""
-    return c.builder.broadcast_to(c.scalar(0, like), (heads,))
-
-
 ROWS: tuple[OnnxOp, ...] = (
     OnnxOp("Attention", 1, _attention, MS),
     OnnxOp("QAttention", 1, _quantised_attention, MS),
     OnnxOp("MultiHeadAttention", 1, _multi_head, MS),
-    OnnxOp("GroupQueryAttention", 1, _group_query, MS),
+    OnnxOp("DecoderMaskedMultiHeadAttention", 1, _masked_multi_head, MS),
 )

@@ -286,15 +286,21 @@ def test_gather_block_quantized(bits: int, zero: bool) -> None:
 
 def test_what_is_not_done_is_refused_by_name() -> None:
     inputs = grouped(1, [7, 7], 7, 6)
-    attrs = {"num_heads": H, "kv_num_heads": 2, "sliding_window_cache": 1}
-    model, _ = graph("GroupQueryAttention", inputs, outputs=3, **attrs)
-    with pytest.raises(SmeltError, match="sliding") as e:
+    attrs = {
+        "num_heads": H,
+        "kv_num_heads": 2,
+        "sliding_window_cache": 1,
+        "local_window_size": 4,
+        "qk_output": 1,
+    }
+    model, _ = graph("GroupQueryAttention", inputs, outputs=4, **attrs)
+    with pytest.raises(SmeltError, match="output_qk of a sliding cache") as e:
         import_model(model)
     assert e.value.kind == "unsupported"
 
 
 REFUSED = (
-    "BeamSearch", "BifurcationDetector", "DecoderMaskedMultiHeadAttention", "GreedySearch",
+    "BeamSearch", "GreedySearch",
     "LongformerAttention", "MatMulBnb4", "MatMulFpQ4", "MurmurHash3", "PackedAttention",
     "PackedMultiHeadAttention", "PagedAttention", "QOrderedMatMul", "Sampling", "SparseAttention",
     "SparseToDenseMatMul", "WhisperBeamSearch", "WordConvEmbedding",

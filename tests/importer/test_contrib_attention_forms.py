@@ -72,6 +72,10 @@ def _attention() -> dict[str, Form]:
                        sizes=PLAIN),
         "added": Form("Attention", [*QKV, None, None, x("B 4 S C")], {"num_heads": H}, sizes=PLAIN),
         "added to all": Form("Attention", [*QKV, None, None, x("1 1 S C")], {"num_heads": H}, sizes=PLAIN),
+        "one number each": Form("Attention", [*QKV, x("B 1", "i32")], {"num_heads": H}, sizes=PLAIN),
+        "one number": Form("Attention", [*QKV, x("1 1", "i32")], {"num_heads": H}, sizes=PLAIN),
+        "lengths and more": Form("Attention", [*QKV, x("3*B+2", "i32", make=lengths())], {"num_heads": H},
+                                 sizes=PLAIN),
         "added, mask": Form("Attention", [*QKV, MASKS["none"], None, x("1 4 S C")], {"num_heads": H},
                             sizes=PLAIN),
         "present": Form("Attention", QKV, {"num_heads": H}, outputs=2),
@@ -104,6 +108,7 @@ def _multi() -> dict[str, Form]:
         "cross, heads": form(x("B S 32"), x("B 4 C 8"), x("B 4 C 8")),
         "cross, heads, bias": form(x("B S 32"), x("B 4 C 8"), x("B 4 C 8"), w("96", scale=0.0)),
         "lengths": form(*OTHER, None, x("B", "i32", make=lengths())),
+        "lengths and more": form(*OTHER, None, x("3*B+2", "i32", make=lengths())),
         "padding": form(*OTHER, None, x("B C", "i32", make=padding)),
         "padding, bias": form(*OTHER, bias, x("B C", "i32", make=padding)),
         "padding per row": form(*OTHER, None, x("B S C", "i32", make=padding)),
@@ -182,20 +187,21 @@ def _grouped() -> dict[str, Form]:
     def form(
         sizes: str, *more: In | None, packed: bool = False, cache: bool = True, size: int = D,
         groups: int = G, ends: Callable[..., Array] = longest, outputs: int = 3, t: str = "f32",
-        heads: int = H, **attrs: Any,
+        heads: int = H, stored: tuple[str, int] = ("", 1), **attrs: Any,
     ) -> Form:  # fmt: skip
         new: list[In | None]
         if packed:
             new = [x(f"B S {(heads + 2 * groups) * size}", t), None, None]
         else:
             new = [x(f"B S {heads * size}", t), *(x(f"B S {groups * size}", t) for _ in range(2))]
-        old = [x(f"B {groups} L {size}", t) if cache else None for _ in range(2)]
+        kind, per = stored
+        old = [x(f"B {groups} L {size // per}", kind or t) if cache else None for _ in range(2)]
         given = [*new, *old, x("B", "i32", make=ends), x("", "i32", make=total), *more]
         attrs = {"num_heads": heads, "kv_num_heads": groups} | attrs
         loose = 4e-3 if t == "f16" else 2e-5
         return Form(
-            "GroupQueryAttention", given, attrs, outputs=outputs, sizes=SIZES_OF[sizes], types=(t,) * 4,
-            atol=loose, rtol=loose * 5,
+            "GroupQueryAttention", given, attrs, outputs=outputs, sizes=SIZES_OF[sizes],
+            types=(t, kind or t, kind or t, t), atol=loose, rtol=loose * 5,
         )  # fmt: skip
 
     none = (None, None, None)
@@ -222,6 +228,7 @@ def _grouped() -> dict[str, Form]:
         "window of a shared buffer": form("shared", ends=different, local_window_size=3),
         "softcap": form("every", softcap=5.0, scale=0.7),
         "smooth": form("every", smooth_softmax=1),
+        "not smooth": form("every", smooth_softmax=-1),
         "sink": form("every", *none, None, x("4")),
         "sink, window": form("every", *none, None, w("4"), local_window_size=3),
         "added": form("every", *none, x("1 1 S P+S")),
@@ -234,7 +241,37 @@ def _grouped() -> dict[str, Form]:
         "half": form("every", *(w("24 8", "f16"),) * 2, size=16, do_rotary=1, t="f16"),
         "half, packed": form("every", packed=True, t="f16"),
     }  # fmt: skip
+
+    def coded(sizes: str, bits: int, each: bool, *front: In | None, **more: Any) -> Form:
+        """A cache of 8 or 4 bits, of a scale, or of one each channel."""
+        scales = [w("2 8" if each else "1", make=uneven) for _ in range(2)]
+        kind = "PER_CHANNEL" if each else "PER_TENSOR"
+        return form(
+            sizes, *front, *[None] * (5 - len(front)), *scales, kv_cache_bit_width=bits, k_quant_type=kind,
+            v_quant_type=kind, stored=("i8", 1) if bits == 8 else ("u8", 2), **more,
+        )  # fmt: skip
+
+    found |= {
+        f"{s}, {bits} bits{' each' if each else ''}": coded(s, bits, each)
+        for s in ("prompt", "every", "shared")
+        for bits in (8, 4)
+        for each in (False, True)
+    }
+    more |= {
+        "8 bits, packed, window, sink": coded(
+            "every", 8, True, *none, None, w("4"), packed=True, local_window_size=3
+        ),
+        "4 bits, lengths": coded("shared", 4, False, ends=different, softcap=3.0),
+        "8 bits, added": coded("every", 8, False, *none, x("1 1 S P+S")),
+        "8 bits, half": coded("every", 8, True, t="f16"),
+        "4 bits, half": coded("every", 4, False, t="f16"),
+    }
     return found | more
+
+
+def uneven(rng: np.random.Generator, shape: tuple[int, ...], sizes: Sizes) -> Array:
+    """Scales of stored keys and values: some are beyond the range."""
+    return rng.uniform(0.01, 0.3, shape)
 
 
 # ---------------------------------------------------------------- rotary positions

@@ -6,7 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from op_forms import Array, Form, Sizes, form, form_tests, k, x
+import pytest
+from op_forms import Array, Form, In, Sizes, form, form_tests, k, onnx_model, w, x
+from oracle import plain_session
+
+from smelt.core.ir.interp_graph import run_module
+from smelt.core.ops import OPS
+from smelt.importer import import_model
 
 # ---------------------------------------------------------------- bifurcation
 # N: source tokens; A: where the source goes on; M: tokens so far; R: predicted rightly
@@ -57,11 +63,145 @@ def _bifurcation() -> dict[str, Form]:
     }  # fmt: skip
 
 
-FORMS: dict[str, Form] = {
-    f"{op}: {name}": f
-    for op, forms in (("BifurcationDetector", _bifurcation()),)
-    for name, f in forms.items()
+# ---------------------------------------------------------------- buffers of keys and values
+# B: beams of all the batch, of E each; P: rows that a buffer of L holds; S: new ones
+
+H, D = 4, 8
+STEPS = ({"B": 4, "E": 2, "S": 1, "P": 3, "L": 6, "C": 4}, {"B": 3, "E": 3, "S": 1, "P": 0, "L": 1, "C": 1})
+SEVERAL = (*STEPS, {"B": 2, "E": 1, "S": 3, "P": 2, "L": 9, "C": 5})
+
+
+def held(rng: np.random.Generator, shape: tuple[int, ...], sizes: Sizes) -> Array:
+    return np.full(shape, sizes["P"])
+
+
+def beams(rng: np.random.Generator, shape: tuple[int, ...], sizes: Sizes) -> Array:
+    return np.asarray(rng.integers(0, sizes["E"], shape))
+
+
+def width(rng: np.random.Generator, shape: tuple[int, ...], sizes: Sizes) -> Array:
+    return np.full(shape, sizes["E"])
+
+
+def _buffers() -> dict[str, Form]:
+    buffer = (x("B 4 L 8"), x("B 4 L 8"), x("1", "i32", make=held))
+    which = x("B//E E L", "i32", make=beams)
+    bias, added = w("96"), x("1 4 S C")
+    mask = x("B C", "i32", low=0, high=2)
+
+    def many(*given: Any, outputs: int = 3, sizes: Any = SEVERAL, **attrs: Any) -> Form:
+        new = [x("B S 32")] * 3
+        return Form(
+            "MultiHeadAttention", [*new, *given], {"num_heads": H} | attrs, outputs=outputs, sizes=sizes
+        )
+
+    none = (None, None, None)
+    return {
+        "MultiHeadAttention: buffer": many(*none, *buffer),
+        "MultiHeadAttention: buffer, causal": many(*none, *buffer, unidirectional=1),
+        "MultiHeadAttention: buffer, mask": many(bias, mask, added, *buffer, outputs=4),
+        "MultiHeadAttention: beams": many(*none, *buffer, which),
+        "MultiHeadAttention: beams, mask": many(bias, mask, added, *buffer, which, sizes=STEPS),
+        "MultiHeadAttention: beams, no buffer": many(*none, *buffer[:2], None, which, sizes=STEPS),
+    }
+
+
+def _masked() -> dict[str, Form]:
+    new = [x("B 1 32")] * 3
+    other = [x("B 1 32"), x("B 4 C 8"), x("B 4 C 8")]
+    buffer = (x("B 4 L 8"), x("B 4 L 8"), x("1", "i32", make=held))
+    beam = (x("1", "i32", make=width), x("B//E E L", "i32", make=beams))
+    mask, bias = x("B C", "i32", low=0, high=2), w("96")
+
+    def made(*given: Any, outputs: int = 3, skip: tuple[int, ...] = (), **attrs: Any) -> Form:
+        own = {"num_heads": H, "past_present_share_buffer": int(buffer[0] in given)} | attrs
+        return Form("DecoderMaskedMultiHeadAttention", given, own, outputs=outputs, skip=skip, sizes=STEPS)
+
+    return {
+        "other": made(*other, outputs=1),
+        "other, mask": made(*other, mask, outputs=1, mask_filter_value=-20.0),
+        "other, bias, scores": made(*other, *[None] * 7, bias, outputs=4, skip=(1, 2), output_qk=1),
+        "buffer": made(*new, None, None, *buffer),
+        "buffer, scale": made(*new, None, None, *buffer, scale=0.3),
+        "buffer, bias": made(*new, mask, None, *buffer, None, None, bias),
+        "beams": made(*new, None, None, *buffer, *beam),
+        "beams, added": made(*new, mask, x("1 4 1 C"), *buffer, *beam, bias),
+        "scores": made(*new, None, x("B 4 1 C"), *buffer, outputs=4, output_qk=1),
+    }
+
+
+# ---------------------------------------------------------------- caches as long as the window
+# C: the cache; T: positions with the new ones, of which there are S
+
+FULL = (
+    {"B": 2, "S": 1, "T": 4, "C": 4}, {"B": 2, "S": 1, "T": 11, "C": 4}, {"B": 1, "S": 3, "T": 9, "C": 4},
+    {"B": 1, "S": 7, "T": 9, "C": 4}, {"B": 2, "S": 6, "T": 6, "C": 4},
+)  # fmt: skip
+
+
+def _sliding(
+    *more: In | None, coded: bool = False, extent: str = "C", sizes: Any = FULL, **attrs: Any
+) -> Form:
+    t = "i8" if coded else "f32"
+    if coded:
+        attrs |= {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR", "kv_cache_bit_width": 8}
+    length = x("B", "i32", make=lambda rng, shape, z: np.full(shape, z["T"] - 1))
+    total = x("", "i32", make=lambda rng, shape, z: z["T"])
+    given = [x("B S 64"), x("B S 32"), x("B S 32"), x(f"B 2 {extent} 16", t), x(f"B 2 {extent} 16", t)]
+    own = {"num_heads": H, "kv_num_heads": 2, "sliding_window_cache": 1, "local_window_size": 4}
+    return Form(
+        "GroupQueryAttention", [*given, length, total, *more], own | attrs, outputs=3, sizes=sizes,
+        types=("f32", t, t),
+    )  # fmt: skip
+
+
+TABLES = (w("24 8"), w("24 8"))
+SLIDING = {
+    "GroupQueryAttention: sliding": _sliding(),
+    "GroupQueryAttention: sliding, rotary": _sliding(*TABLES, do_rotary=1),
+    "GroupQueryAttention: sliding, added": _sliding(None, None, None, x("1 4 S T")),
+    "GroupQueryAttention: sliding, 8 bits": _sliding(
+        *[None] * 5, w("1", scale=0.1), w("1", scale=0.1), coded=True
+    ),
 }
+
+
+@pytest.mark.parametrize(
+    ("extent", "steps"), [(4, (3, 1, 1, 2, 1)), (7, (5, 1, 1, 1, 4, 1, 1)), (6, (13, 1, 1))]
+)
+def test_sliding_cache_over_steps(extent: int, steps: tuple[int, ...]) -> None:
+    """Rows that a cache with room beside the window holds; what is behind them is left open."""
+    model = onnx_model(_sliding(*TABLES, do_rotary=1), "steps")
+    session, module = plain_session(model.SerializeToString()), import_model(model)
+    rng, total = np.random.default_rng(extent), 0
+    caches = [np.zeros((1, 2, extent, 16), np.float32)] * 2
+    for n in steps:
+        total += n
+        new = [rng.standard_normal((1, n, size)).astype(np.float32) for size in (64, 32, 32)]
+        given = [*new, *caches, np.array([total - 1], np.int32), np.array(total, np.int32)]
+        given = dict(zip((f"x{i}" for i in range(7)), given, strict=True))
+        wanted, found = session.run(None, given), run_module(module, given, OPS)
+        spare = extent - 4 + 1
+        kept = total if total <= extent else total - spare * -(-(total - extent) // spare)
+        np.testing.assert_allclose(found[0], wanted[0], atol=2e-5)
+        for y, want in zip(found[1:], wanted[1:], strict=True):
+            np.testing.assert_allclose(y[:, :, :kept], want[:, :, :kept], atol=1e-6)
+            assert not y[:, :, kept:].any()
+        caches = wanted[1:]
+
+
+FORMS: dict[str, Form] = (
+    {
+        f"{op}: {name}": f
+        for op, forms in (
+            ("BifurcationDetector", _bifurcation()),
+            ("DecoderMaskedMultiHeadAttention", _masked()),
+        )
+        for name, f in forms.items()
+    }
+    | _buffers()
+    | SLIDING
+)
 
 test_form: Callable[..., None]
 test_form, test_form_of_unrelated_sizes, test_compiled_form = form_tests(FORMS, fresh=1, native=2)
