@@ -118,6 +118,10 @@ def _texts(message: Message, depth: int = 0) -> None:
                 )
 
 
+UNSAID = {"com.microsoft": 1, "ai.onnx.ml": 5}
+"""Versions of the domains that ONNX Runtime takes as imported, so that exporters forget them."""
+
+
 def opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
     """Domain -> version; '' is the standard one, also when it is spelt 'ai.onnx'."""
     return {"" if o.domain == "ai.onnx" else o.domain: o.version for o in imports}

@@ -16,7 +16,7 @@ from smelt.importer import sequences as sq
 from smelt.importer.builder import GraphBuilder, Store
 from smelt.importer.finish import check_declared, finish, renamed
 from smelt.importer.interface import Port, input_tensors, port, received, returned
-from smelt.importer.load import Loaded, Source, guard, load, opsets
+from smelt.importer.load import UNSAID, Loaded, Source, guard, load, opsets
 from smelt.importer.symbols import Dims, declare_inputs
 from smelt.importer.translate import Scope, Translator
 
@@ -99,7 +99,7 @@ def _attempt(
     _receive(b, [port(v, "input") for v in inputs if v.name not in given], dims)
     engine.expect(demands)
     translator = Translator(model, loaded.folder)
-    refs = translator.graph(b, g, Scope(opsets(model.opset_import)), [v.name for v in inputs])
+    refs = translator.graph(b, g, Scope({**UNSAID, **opsets(model.opset_import)}), [v.name for v in inputs])
     if not translator.problems:
         for e in check_declared(b, g):
             translator.report(e)

@@ -66,7 +66,9 @@ _SAME: Mapping[str, Mapping[str, Remap]] = {
     "pad": {"before": _list, "after": _list},
     "tile": {"repeats": _list},
     "broadcast_to": {"shape": _list},
-    "resize": {"shape": _list, "scales": _optional_list, "roi": _roi},
+    "resize": {
+        "shape": _list, "scales": _optional_list, "roi": _roi, "scale_at": _optional_list, "roi_at": _roi,
+    },
     "softmax": {"axis": _axis},
     "log_softmax": {"axis": _axis},
     "hardmax": {"axis": _axis},

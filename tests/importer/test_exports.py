@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
-from onnx_models import agree, model
+from onnx_models import Array, agree, model
+from oracle import plain_session
 
 from smelt.core.diag import SmeltError
+from smelt.driver import Request, compile_here
 from smelt.importer import import_model
+from smelt.session import load
 
 node = helper.make_node
+
+
+def compiled_agrees(m: onnx.ModelProto, feeds: Mapping[str, Array], scratch: Path) -> None:
+    """The compiled model, made once per test, gives what ONNX Runtime gives."""
+    path, out = scratch / "m.onnx", scratch / "out"
+    if not out.exists():
+        onnx.save(m, path)
+        compile_here(Request(source=str(path), output=str(out), runner=False))
+    wanted = plain_session(m).run(None, dict(feeds))
+    for w, f in zip(wanted, load(out, threads=1).run(None, feeds), strict=True):
+        assert w.dtype == f.dtype
+        np.testing.assert_allclose(f, w, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("sizes", [[7, 5], [8, 12], [2, 3]])
@@ -39,3 +58,40 @@ def test_resize_of_an_unknown_mode_is_refused(attribute: str, value: str, messag
     m = model(nodes, {"x": ("f32", [1, 1, "h", "w"])}, {"y": "f32"}, scales)
     with pytest.raises(SmeltError, match=message):
         import_model(m)
+
+
+def test_a_domain_that_is_not_imported() -> None:
+    """tf2onnx makes a Range of com.microsoft and does not import the domain; ONNX Runtime does not mind."""
+    nodes = [
+        node("Shape", ["x"], ["s"], start=0, end=1),
+        node("Squeeze", ["s"], ["n"]),
+        node("Range", ["zero", "n", "one"], ["r"], domain="com.microsoft"),
+        node("Cast", ["r"], ["f"], to=1),
+        node("Binarizer", ["f"], ["y"], domain="ai.onnx.ml", threshold=1.5),
+    ]
+    m = model(nodes, {"x": ("f32", ["n", 2])}, {"y": "f32"}, {"zero": np.int64(0), "one": np.int64(1)})
+    agree(m, {"x": np.zeros((5, 2), np.float32)})
+    nodes[2].domain = "com.elsewhere"
+    m = model(nodes, {"x": ("f32", ["n", 2])}, {"y": "f32"}, {"zero": np.int64(0), "one": np.int64(1)})
+    with pytest.raises(SmeltError, match=r"no operator set for domain 'com[.]elsewhere'"):
+        import_model(m)
+
+
+def test_crop_and_resize_between_transposes(tmp_path: Path) -> None:
+    """Channels last around a Resize whose regions and scales only a run knows: the transposes meet."""
+    nodes = [
+        node("Transpose", ["x"], ["t"], perm=[0, 3, 1, 2]),
+        node("Resize", ["t", "roi", "scales"], ["r"], mode="linear",
+             coordinate_transformation_mode="tf_crop_and_resize"),
+        node("Transpose", ["r"], ["y"], perm=[0, 2, 3, 1]),
+    ]  # fmt: skip
+    given = {"x": ("f32", ["b", "h", "w", 3]), "roi": ("f32", [8]), "scales": ("f32", [4])}
+    m = model(nodes, given, {"y": "f32"})
+    rng = np.random.default_rng(3)
+    for shape in ((1, 6, 9, 3), (2, 8, 5, 3)):
+        feeds = {
+            "x": rng.random(shape, np.float32),
+            "roi": np.array([0, 0, 0.25, 0.125, 1, 1, 0.5, 0.875], np.float32),
+            "scales": np.array([1, 1, 1.5, 2], np.float32),
+        }
+        compiled_agrees(m, feeds, tmp_path)
