@@ -301,7 +301,7 @@ def test_what_is_not_done_is_refused_by_name() -> None:
 
 REFUSED = (
     "BeamSearch", "GreedySearch",
-    "LongformerAttention", "MatMulBnb4", "MatMulFpQ4", "MurmurHash3", "PackedAttention",
+    "LongformerAttention", "MatMulFpQ4", "MurmurHash3", "PackedAttention",
     "PackedMultiHeadAttention", "PagedAttention", "QOrderedMatMul", "Sampling", "SparseAttention",
     "SparseToDenseMatMul", "WhisperBeamSearch", "WordConvEmbedding",
 )  # fmt: skip

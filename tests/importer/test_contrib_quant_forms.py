@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from op_forms import Array, Form, In, form, form_tests, k, steps_of, w, x
+from op_forms import Array, Form, In, form, form_tests, k, onnx_model, steps_of, w, x
+
+from smelt.core.ir.interp_graph import run_module
+from smelt.core.ops import OPS
+from smelt.importer import import_model
 
 ROWS = ({"B": 2, "S": 3}, {"B": 1, "S": 1}, {"B": 3, "S": 17})
 
@@ -99,7 +103,64 @@ def _gathered() -> dict[str, Form]:
             4, "32 10", "2 10", zero="2 10", block_size=16, kind="u4", gather_axis=0, quantize_axis=0, rows=32
         ),
         "u4, ragged": table(4, "10 40", "10 3", block_size=16, kind="u4"),
+        "u4, elements of rows": table(
+            4, "32 10", "2 10", block_size=16, kind="u4", gather_axis=1, quantize_axis=0
+        ),
+        "not there": table(4, "10 32", "10 2", block_size=32, rows=14),
+        "not there, blocks": table(
+            4, "32 10", "2 10", block_size=16, kind="i4", gather_axis=0, quantize_axis=0, rows=40
+        ),
+    } | {
+        f"{kind} in blocks of {block}, {own} scales, axis {axis}": floats(kind, own, block, axis)
+        for kind in ("f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f4e2m1")
+        for block, own in ((16, "10 2"), (16, "1 2"), (0, "10 1"), (0, "1 1"))
+        for axis in (0, 1)
     }
+
+
+def floats(kind: str, scales: str, block: int, axis: int) -> Form:
+    """A table of codes of floats."""
+    table = w("10 32", kind, make=lambda rng, shape, s: rng.standard_normal(shape))
+    return form(
+        "GatherBlockQuantized", table, x("B S", "i64", low=-10, high=10),
+        w(scales, make=lambda rng, shape, s: rng.uniform(0.05, 0.2, shape)),
+        block_size=block, gather_axis=axis, version=23,
+    )  # fmt: skip
+
+
+def _fours() -> dict[str, Form]:
+    """MatMulBnb4."""
+
+    def packed(depth: int, columns: int, block: int, kind: int, fixed: bool = True, **attrs: Any) -> Form:
+        make = w if fixed else x
+        count, forward = depth * columns, attrs.get("transB", 1)
+        top = make(f"{-(-count // block)}", make=lambda rng, shape, s: rng.uniform(0.1, 2, shape))
+        return form(
+            "MatMulBnb4", x(f"B S {depth if forward else columns}"), make(f"{-(-count // 2)}", "u8"), top,
+            K=depth, N=columns, block_size=block, quant_type=kind, **attrs,
+        )  # fmt: skip
+
+    found = {
+        f"{name} {depth} by {columns} in blocks of {block}": packed(depth, columns, block, kind)
+        for kind, name in enumerate(("fp4", "nf4"))
+        for depth, columns, block in ((64, 6, 32), (40, 5, 16), (33, 3, 32), (7, 3, 16))
+    }
+    found["weights at run time"] = packed(64, 6, 32, 1, fixed=False)
+    return found
+
+
+def test_weights_of_four_bits_as_they_stand() -> None:
+    """ONNX Runtime's kernel takes weights that are not transposed for [K, N]: by its other form."""
+    rng = np.random.default_rng(2)
+    codes, top = rng.integers(0, 256, 60).astype(np.uint8), rng.uniform(0.1, 2, 8).astype(np.float32)
+    own = {"K": 24, "N": 5, "block_size": 16, "quant_type": 1}
+    found = []
+    for rows, more in ((np.eye(24), {}), (np.eye(5), {"transB": 0})):
+        f = form("MatMulBnb4", x("S T"), k(codes, "u8"), k(top), **own, **more)
+        module = import_model(onnx_model(f, "fours"))
+        (y,) = run_module(module, {"x0": rows.astype(np.float32)}, OPS)
+        found.append(y)
+    np.testing.assert_allclose(found[0].T, found[1])
 
 
 # ---------------------------------------------------------------- ordinary ops on quantised tensors
@@ -341,7 +402,8 @@ def _lstm() -> dict[str, Form]:
 FORMS = {
     f"{op}: {name}": f
     for op, forms in (
-        ("MatMulNBits", _nbits()), ("GatherBlockQuantized", _gathered()), ("ordinary", _ordinary()),
+        ("MatMulNBits", _nbits()), ("GatherBlockQuantized", _gathered()), ("MatMulBnb4", _fours()),
+        ("ordinary", _ordinary()),
         ("product", _products()), ("QAttention", _attention()), ("QEmbedLayerNormalization", _embedding()),
         ("code", _codes()), ("DynamicQuantizeLSTM", _lstm()),
     )

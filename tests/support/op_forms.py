@@ -31,7 +31,9 @@ MS = "com.microsoft"
 DTYPES = {
     "f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
     "u8": np.uint8, "i8": np.int8, "u16": np.uint16, "i16": np.int16, "i32": np.int32, "i64": np.int64,
-    "u4": ml_dtypes.uint4, "i4": ml_dtypes.int4, "bool": np.bool_,
+    "u4": ml_dtypes.uint4, "i4": ml_dtypes.int4, "bool": np.bool_, "f4e2m1": ml_dtypes.float4_e2m1fn,
+    "f8e4m3fn": ml_dtypes.float8_e4m3fn, "f8e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
+    "f8e5m2": ml_dtypes.float8_e5m2, "f8e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
 }  # fmt: skip
 SIZES: tuple[Sizes, ...] = ({"B": 2, "S": 3, "T": 5, "P": 4}, {"B": 1, "S": 1, "T": 2, "P": 7})
 
