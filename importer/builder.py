@@ -143,6 +143,22 @@ class GraphBuilder:
             found = self.store.known[ref] = kn.from_array(w.array())
         return found
 
+    def suppose(self, ref: Ref, elements: Known) -> None:
+        """Know a run-time value's elements here and in the regions inside."""
+        self._bound[ref] = elements
+
+    def forget(self, count: int) -> None:
+        """Take back all but the first `count` nodes."""
+        gone = {v.name for n in self.nodes[count:] for v in n.outputs}
+        sizes = {str(n.attrs["symbol"]) for n in self.nodes[count:] if n.op == "bind"}
+        del self.nodes[count:]
+        self._real = {k: v for k, v in self._real.items() if v not in gone}
+        self._bound = {
+            k: v
+            for k, v in self._bound.items()
+            if not any(isinstance(e, Dim) and not sizes.isdisjoint(e.symbols) for e in v.reshape(-1))
+        }
+
     def _bound_here(self, ref: Ref) -> Known | None:
         b: GraphBuilder | None = self
         while b is not None:

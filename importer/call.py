@@ -33,6 +33,21 @@ class OnnxOp:
     domain: str = ""
 
 
+class Undecided(SmeltError):
+    """A rank hangs on what only a run knows. Whoever translates the node may go both ways from there with
+    what reads its results; to all others it is a refusal.
+
+    condition: the bool that decides; None where the equality of two sizes does, `equal`, which may be given
+    beside it. op, key: of the node.
+    """
+
+    def __init__(
+        self, refusal: SmeltError, condition: Ref | None, equal: tuple[Dim, Dim] | None, op: str, key: str
+    ) -> None:
+        super().__init__(refusal.message, kind=refusal.kind, node=refusal.node, hint=refusal.hint)
+        self.condition, self.equal, self.op, self.key = condition, equal, op, key
+
+
 @dataclass(frozen=True)
 class Call:
     """One node of the file, being translated.
@@ -88,9 +103,15 @@ class Call:
         return self.builder.declared.get(self.outputs[k]) if k < len(self.outputs) else None
 
     def sized_like(self, ref: Ref, length: int | None) -> Ref:
-        """A rank-1 tensor whose extent, where it is not static, must be `length`."""
+        """A rank-1 tensor whose extent, where it is not static, must be `length`; None: is the only one that
+        is left by what is known of it."""
         shape = self.builder.type_of(ref).shape
-        if length is None or len(shape) != 1 or shape[0].is_const:
+        if len(shape) != 1 or shape[0].is_const:
+            return ref
+        low, high = self.engine.bounds(shape[0])
+        if length is None and low == high:
+            length = low
+        if length is None:
             return ref
         self.engine.same("elements", shape[0], to_dim(length))
         return self.builder.reshape(ref, (length,))
@@ -203,3 +224,22 @@ class Call:
     def unsupported(self, message: str, try_: str | None = None) -> SmeltError:
         """smelt cannot do this."""
         return self.engine.unsupported(message, try_)
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether the node may be left undecided."""
+        return bool(self.translate is not None and self.translate.may_wait(self.node))
+
+    def undecided(
+        self,
+        message: str,
+        condition: Ref | None,
+        equal: tuple[Dim, Dim] | None,
+        try_: str | None = None,
+    ) -> SmeltError:
+        """A run decides a rank: by a bool, by whether two sizes are equal, or by a bool that says so. A plain
+        refusal where that was tried."""
+        refusal = self.engine.unsupported(message, try_)
+        if not self.may_wait:
+            return refusal
+        return Undecided(refusal, condition, equal, self.engine.op, self.translate.key(self.node))

@@ -16,9 +16,10 @@ from smelt.core.dtype import DType, bf16, f16, f32
 from smelt.core.ir.graph import Ref
 from smelt.importer import bindings, strings
 from smelt.importer.builder import GraphBuilder
-from smelt.importer.call import Call
+from smelt.importer.call import Call, Undecided
 from smelt.importer.load import guard, label, opsets, ordered
 from smelt.importer.sequences import Listed, Maps, Maybe, Packed, Text, compound_of
+from smelt.importer.undecided import Both, Tried
 from smelt.importer.weights import ONNX_OF, dense, weight_of
 
 WIDE = frozenset({("", "Attention")})
@@ -53,12 +54,19 @@ class Scope:
     depth: int = 0
 
 
+def key(n: NodeProto, scope: Scope) -> str:
+    """Tells a node from all others of a model."""
+    return f"{scope.prefix}{label(n)}:{next((o for o in n.output if o), '')}"
+
+
 class Translator:
     """Translates the nodes of one model; problems pile up until the end, so that all are reported."""
 
     def __init__(self, model: onnx.ModelProto, folder: Path | None) -> None:
         self.folder = folder
         self.problems: dict[tuple[str | None, str], Problem] = {}
+        self.tried = Tried()
+        self._lists = 0  # lists of nodes inside each other that are being translated
         self.functions = {
             ("" if f.domain == "ai.onnx" else f.domain, f.name, f.overload): f for f in model.functions
         }
@@ -87,8 +95,7 @@ class Translator:
         outer = _Visible(b)
         nodes = ordered(g.node, [*given, *seen], outer)
         _declare_before(b, nodes)
-        for n in nodes:
-            self.node(b, n, scope)
+        self.run(b, nodes, scope, [o.name for o in g.output])
         refs = []
         for o in g.output:
             ref = b.lookup(o.name)
@@ -113,8 +120,35 @@ class Translator:
 
     # ------------------------------------------------------------ nodes
 
+    def run(self, b: GraphBuilder, nodes: Sequence[NodeProto], scope: Scope, outs: Sequence[str]) -> None:
+        """Translate nodes in order; `outs` are the names that are read behind them. Where a run decides a
+        rank, what follows is translated for either; raises Undecided where that does not end in one rank and
+        a list of nodes around this one may do better."""
+        self._lists += 1
+        try:
+            left, done = list(nodes), 0
+            while done < len(left):
+                n, made = left[done], len(b.nodes)
+                try:
+                    self.node(b, n, scope)
+                    done += 1
+                    continue
+                except Undecided as e:
+                    b.forget(made)
+                    why = e
+                both = Both(self, b, left[done:], scope, outs, why, why.key == key(n, scope), self.tried)
+                try:
+                    left, done = both.translate(), 0
+                except Undecided:
+                    if self._lists > 1:
+                        raise
+                    self.tried.firm.add(why.key)
+                    left, done = both.nodes, 0
+        finally:
+            self._lists -= 1
+
     def node(self, b: GraphBuilder, n: NodeProto, scope: Scope) -> None:
-        """Translate one node; on a refusal its outputs become REFUSED."""
+        """Translate one node; on a refusal its outputs become REFUSED. Raises Undecided."""
         name = scope.prefix + label(n)
         b.engine.at(name, n.op_type)
         results: Sequence[Ref]
@@ -122,6 +156,9 @@ class Translator:
             results = self._results(b, n, scope)
         except Refused:
             results = [REFUSED] * len(n.output)
+        except Undecided:
+            b.engine.take_checks()
+            raise
         except SmeltError as e:
             self.report(e, _reads(b, n))
             results = [REFUSED] * len(n.output)
@@ -260,8 +297,7 @@ class Translator:
         with _names(b, names):
             nodes = ordered(f.node, list(f.input))
             _declare_before(b, nodes)
-            for m in nodes:
-                self.node(b, m, inner)
+            self.run(b, nodes, inner, list(f.output))
             results = [b.names.get(o, REFUSED) for o in f.output]
         b.declared = outer
         b.engine.at(scope.prefix + label(n), n.op_type)
@@ -292,12 +328,30 @@ RANK_KEEPING = frozenset(
      "Reciprocal", "Relu", "Sigmoid", "Softmax", "Sqrt", "Tanh"}
 )  # fmt: skip
 """Operators whose result has the rank of input 0: what files put behind reductions."""
+WINDOWED = frozenset({"AveragePool", "Conv", "ConvTranspose", "LpPool", "MaxPool"})
+OF_RANK = {"Gemm": 2, "GRU": 3, "LSTM": 3, "RNN": 3}
+"""Operators that take one rank only."""
 BROADCASTING = frozenset({"Add", "Div", "Mul", "Pow", "Sub"})
 """Operators whose result has the rank of the other input where one is a scalar."""
 
 
+def _demanded(n: NodeProto) -> int | None:
+    """The rank that a node's attributes ask of input 0; None where they ask for none."""
+    for a in n.attribute:
+        if (n.op_type, a.name) == ("Transpose", "perm"):
+            return len(a.ints)
+        if n.op_type in WINDOWED and a.name == "kernel_shape":
+            return len(a.ints) + 2
+    return OF_RANK.get(n.op_type)
+
+
 def _declare_before(b: GraphBuilder, nodes: Sequence[NodeProto]) -> None:
-    """Ranks that the file gives to results hold for what makes them, too."""
+    """Ranks that the file gives to results, and those that nodes ask of what they read, hold for what makes
+    these, too."""
+    for n in nodes:
+        asked = _demanded(n) if n.domain in ("", "ai.onnx") and n.input else None
+        if asked is not None:
+            b.declared.setdefault(n.input[0], asked)
     scalars = {name for name, ref in b.names.items() if ref in b.store.types and not b.type_of(ref).rank}
     scalars |= {o for n in nodes if n.op_type == "Constant" and _is_scalar(n) for o in n.output}
     for n in reversed(nodes):
@@ -390,6 +444,14 @@ class Subgraphs:
     translator: Translator
     builder: GraphBuilder
     scope: Scope
+
+    def may_wait(self, n: NodeProto) -> bool:
+        """Whether going both ways was not tried yet where a run decides the rank of what this node makes."""
+        return self.key(n) not in self.translator.tried.firm
+
+    def key(self, n: NodeProto) -> str:
+        """Tells a node from all others of the model."""
+        return key(n, self.scope)
 
     def inline(self, g: GraphProto) -> list[Ref]:
         """The graph's nodes as part of the graph around; the refs of its outputs."""

@@ -75,6 +75,7 @@ class Engine:
         self._solved: dict[str, Dim] = {}
         self._uppers: dict[str, Dim] = {}
         self._equal: list[tuple[Dim, Dim]] = []
+        self._differ: list[tuple[Dim, Dim]] = []
         self._pending: list[Check | Definition] = []
         self._memo: dict[Dim, Dim] = {}
         self._final: Facts | None = None
@@ -149,13 +150,13 @@ class Engine:
     @contextmanager
     def conditional(self) -> Iterator[None]:
         """A region that may not run: what it needs is checked inside and forgotten behind it."""
-        facts, equal = self.facts, list(self._equal)
+        facts, equal, differ = self.facts, list(self._equal), list(self._differ)
         self._conditional += 1
         try:
             yield
         finally:
             self._conditional -= 1
-            self.facts, self._equal = facts, equal
+            self.facts, self._equal, self._differ = facts, equal, differ
             for s in self._symbols.values():  # symbols of the region stay declared
                 if s.name not in self._solved:
                     self._know_range(s)
@@ -304,7 +305,21 @@ class Engine:
 
     def prove_eq(self, a: Dim, b: Dim) -> Truth:
         """Whether a == b, by what is known."""
-        return self.facts.prove_eq(self.simplify(a), self.simplify(b))
+        a, b = self.simplify(a), self.simplify(b)
+        found = self.facts.prove_eq(a, b)
+        apart = found is Truth.UNKNOWN and any(
+            a - b in (self.simplify(x) - self.simplify(y), self.simplify(y) - self.simplify(x))
+            for x, y in self._differ
+        )
+        return Truth.NO if apart else found
+
+    def differ(self, a: Dim, b: Dim) -> None:
+        """Know from here on that a != b, which holds where this is asked for."""
+        self._differ.append((a, b))
+
+    def is_input_size(self, d: Dim) -> bool:
+        """Whether the sizes of inputs give d its value."""
+        return self._bound_by_inputs(self.simplify(d))
 
     def prove_le(self, a: Dim, b: Dim) -> Truth:
         """Whether a <= b, by what is known."""

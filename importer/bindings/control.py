@@ -10,10 +10,11 @@ import numpy as np
 
 from smelt.core.dim import Dim, Truth, to_dim
 from smelt.core.dtype import bool_, i64
-from smelt.core.ir.graph import Attr, Graph, Ref, TensorType
+from smelt.core.ir.graph import Attr, Ref, TensorType
 from smelt.importer import known as kn
 from smelt.importer import sequences as sq
 from smelt.importer.bindings.append import appends, put_back, taken_out
+from smelt.importer.branches import Arm, chosen, closed, declared, inner_symbols
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, OnnxOp
 
@@ -34,12 +35,6 @@ def subgraph(c: Call, name: str) -> Any:
     return c.attributes[name].g
 
 
-def closed(b: GraphBuilder, name: str, refs: Sequence[Ref]) -> Graph:
-    """A finished region."""
-    outputs = tuple(b.real(r) for r in refs)
-    return Graph(name, tuple(b.inputs), tuple(b.nodes), outputs)
-
-
 # ---------------------------------------------------------------- if
 
 
@@ -51,109 +46,42 @@ def _if(c: Call) -> Sequence[Ref]:
         refs: list[Ref] = c.translate.inline(subgraph(c, "then_branch" if known else "else_branch"))
         return refs
     condition = c.builder.reshape(c.x(), ())
-    built: list[tuple[str, GraphBuilder, list[Ref]]] = []
-    before = declared(c)
+    before = declared(c.engine)
+    arms: list[Arm] = []
     for name in ("then_branch", "else_branch"):
         with c.engine.conditional():
-            b, refs = c.translate.region(subgraph(c, name), lambda b: [])
-            if len(refs) != len(c.outputs):
-                raise c.fail(f"{name} has {len(refs)} outputs, the node has {len(c.outputs)}")
-            built.append((name, b, refs))
-    own = frozenset[str]().union(*(inner_symbols(b, before) for _, b, _ in built))
-    forms = _common_forms(c, built, own)
-    arms: list[tuple[str, GraphBuilder, list[Ref]]] = []
-    for name, b, refs in built:
-        with c.engine.conditional():
-            whole = [sq.in_form(b, r, f, own) for r, f in zip(refs, forms, strict=True)]
-            arms.append((name, b, [x for r, f in zip(whole, forms, strict=True) for x in sq.leaves(b, r, f)]))
-            if len(arms) == 2:
-                _same_ranks(arms[0][1], arms[0][2], b, arms[1][2])
-    pairs = [(x.type_of(r), y.type_of(s)) for (_, x, rs), (_, y, ss) in [arms] for r, s in zip(rs, ss)]
-    if any(a.rank != b.rank for a, b in pairs):
-        return _assumed(c)
-    done = [(closed(b, name.removesuffix("_branch"), refs), refs, b) for name, b, refs in arms]
-    (then, then_refs, then_b), (other, other_refs, other_b) = done
-    then_types, other_types = ([b.type_of(r) for r in refs] for _, refs, b in done)
-    then_own, other_own = inner_symbols(then_b, before), inner_symbols(other_b, before)
-    types = [
-        _joined(c, k, a, b, then_own | other_own)
-        for k, (a, b) in enumerate(zip(then_types, other_types, strict=True))
-    ]
-    refs = list(c.builder.append("if", (condition,), {}, types, (then, other)))
-    for ref, a, b in zip(refs, then_refs, other_refs, strict=True):
-        _join_known(c, ref, c.builder.store.known.get(a), c.builder.store.known.get(b))
-    return sq.assembled(c.builder, forms, refs)
+            arm = Arm(*c.translate.region(subgraph(c, name), lambda b: []))
+            if len(arm.refs) != len(c.outputs):
+                raise c.fail(f"{name} has {len(arm.refs)} outputs, the node has {len(c.outputs)}")
+            arms.append(arm)
+    found = chosen(c.builder, condition, arms[0], arms[1], before, shapes=c.may_wait)
+    if found is not None:
+        return found
+    if c.may_wait:
+        raise c.undecided("the branches have outputs of different rank", c.x(), _equality(c))
+    return _assumed(c)
 
 
-def _common_forms(
-    c: Call, built: Sequence[tuple[str, GraphBuilder, list[Ref]]], own: frozenset[str]
-) -> list[sq.Form]:
-    """What each output is: a tensor, a sequence or an optional, in a form that suits both branches."""
-    (_, x, firsts), (_, y, seconds) = built
-    return [
-        sq.joined(c.engine, f"output {k}", sq.form_of(x, r), sq.form_of(y, s), own)
-        for k, (r, s) in enumerate(zip(firsts, seconds, strict=True))
-    ]
+def _equality(c: Call) -> tuple[Dim, Dim] | None:
+    """The sizes whose equality the condition is."""
+    found = c.builder.known_of(c.x())
+    e = None if found is None or found.size != 1 else found.reshape(-1)[0]
+    return (e.a, e.b) if isinstance(e, kn.Equality) else None
 
 
 def _assumed(c: Call) -> Sequence[Ref]:
     """The branches give different ranks. A condition `size == number` is what exporters make of squeezing an
     axis: it is taken to hold, which is checked when the model runs."""
-    found = c.builder.known_of(c.x())
-    e = None if found is None else found.reshape(-1)[0]
-    if not isinstance(e, kn.Equality):
+    sizes = _equality(c)
+    if sizes is None:
         raise c.unsupported(
-            "the branches have outputs of different rank",
+            "the branches have outputs of different rank, and what reads them does not end that",
             try_="fixing the sizes that the condition asks for (dims=)",
         )
-    c.engine.same("the branch that is taken decides a rank, so its condition", e.a, e.b)
+    c.engine.same("the branch that is taken decides a rank, so its condition", *sizes)
     c.builder.flush_checks()
     refs: list[Ref] = c.translate.inline(subgraph(c, "then_branch"))
     return refs
-
-
-def _same_ranks(a: GraphBuilder, a_refs: list[Ref], b: GraphBuilder, b_refs: list[Ref]) -> None:
-    """One element is one element: where the branches give it different ranks, both get the higher one."""
-    for k, (x, y) in enumerate(zip(a_refs, b_refs, strict=True)):
-        tx, ty = a.type_of(x), b.type_of(y)
-        if tx.rank != ty.rank and all(d == ONE for d in (*tx.shape, *ty.shape)):
-            rank = max(tx.rank, ty.rank)
-            a_refs[k], b_refs[k] = a.reshape(x, (1,) * rank), b.reshape(y, (1,) * rank)
-
-
-def declared(c: Call) -> frozenset[str]:
-    """The symbols that there are so far."""
-    return frozenset(s.name for s in c.engine.symbols())
-
-
-def inner_symbols(b: GraphBuilder, before: frozenset[str]) -> frozenset[str]:
-    """Symbols that nodes of a region bind: outside they mean nothing. before: those declared before it."""
-    outer = {s for v in b.inputs for d in v.type.shape for s in d.symbols} | before
-    found: set[str] = set()
-    for node in b.nodes:
-        if node.op == "bind":
-            found.add(str(node.attrs["symbol"]))
-        if node.op in ("if", "loop"):
-            found |= {s for v in node.outputs for d in v.type.shape for s in d.symbols}
-    return frozenset(found - outer)
-
-
-def _joined(c: Call, k: int, a: TensorType, b: TensorType, own: frozenset[str]) -> TensorType:
-    """The type of output k of an If: an extent on which the branches differ becomes a fresh symbol."""
-    if a.dtype != b.dtype:
-        raise c.fail(f"output {k} is {a.dtype} in one branch and {b.dtype} in the other")
-    shape = []
-    for d, e in zip(a.shape, b.shape, strict=True):
-        same = c.engine.prove_eq(d, e) is Truth.YES and own.isdisjoint(d.symbols)
-        shape.append(d if same else c.engine.fresh("if_size"))
-    return TensorType(a.dtype, tuple(shape))
-
-
-def _join_known(c: Call, ref: Ref, a: kn.Known | None, b: kn.Known | None) -> None:
-    if a is not None and b is not None and a.shape == b.shape:
-        both = [x if x == y else None for x, y in zip(a.reshape(-1), b.reshape(-1), strict=True)]
-        if any(e is not None for e in both):
-            c.builder.store.known[ref] = kn.full(a.shape, both)
 
 
 # ---------------------------------------------------------------- loop
@@ -270,7 +198,7 @@ def _final(c: Call, t: TensorType, s: TensorType) -> TensorType:
 
 def _round(c: Call, g: Any, forms: Sequence[sq.Form], types: Sequence[TensorType]) -> _Round:
     """Translate the body for states like these."""
-    before = declared(c)
+    before = declared(c.engine)
     region, results = c.translate.region(g, lambda b: _parameters(b, g, forms, types))
     if len(results) < 1 + len(forms):
         raise c.fail(

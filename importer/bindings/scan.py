@@ -9,7 +9,8 @@ from typing import TypeAlias
 from smelt.core.dim import Dim, to_dim
 from smelt.core.dtype import bool_, i64
 from smelt.core.ir.graph import Ref, TensorType
-from smelt.importer.bindings.control import closed, declared, inner_symbols, stacked, subgraph
+from smelt.importer.bindings.control import stacked, subgraph
+from smelt.importer.branches import closed, declared, inner_symbols
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, OnnxOp
 
@@ -30,7 +31,7 @@ def counted(c: Call, count: Dim, states: Sequence[Ref], step: Step) -> tuple[lis
             rows.append([b.reshape(r, (1, *b.type_of(r).shape)) for r in added])
         stacks = [list(s) for s in zip(*rows, strict=True)]
         return now, [s[0] if len(s) == 1 else b.emit("concat", s, {"axis": 0}) for s in stacks]
-    before = declared(c)
+    before = declared(c.engine)
     with c.engine.conditional():
         region = GraphBuilder(b.store, b)
         k = region.add_input(b.store.new_value(), TensorType(i64, ()), "")

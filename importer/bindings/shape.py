@@ -168,9 +168,9 @@ def _squeeze(c: Call) -> Ref:
 def _ones(c: Call, shape: Sequence[Dim]) -> tuple[int, ...]:
     """The axes of extent 1. Where sizes that are not known decide that, all of them are 1 or none is, as the
     rank says that the file declares for the result."""
-    ones = [a for a, d in enumerate(shape) if d == ONE]
+    ones = [a for a, d in enumerate(shape) if c.engine.prove_eq(d, ONE) is Truth.YES]
     two = to_dim(2)
-    maybe = [a for a, d in enumerate(shape) if not d.is_const and c.engine.prove_le(two, d) is not Truth.YES]
+    maybe = [a for a, d in enumerate(shape) if c.engine.prove_eq(d, ONE) is Truth.UNKNOWN]
     declared = c.declared_rank()
     if maybe and declared == len(shape) - len(ones):
         for a in maybe:
@@ -179,8 +179,10 @@ def _ones(c: Call, shape: Sequence[Dim]) -> tuple[int, ...]:
         ones = sorted([*ones, *maybe])
     elif maybe:
         d = shape[maybe[0]]
-        raise c.unsupported(
+        raise c.undecided(
             f"without axes, whether {d} of {_text(shape)} is 1 decides the rank",
+            None,
+            (d, ONE),
             try_=f"naming the axes, or fixing or bounding the size (dims={{'{min(d.symbols)}': ...}})",
         )
     return tuple(ones)
@@ -218,16 +220,15 @@ def _expand(c: Call) -> Ref:
 def _full_rank(c: Call) -> Ref:
     """The shape of an Expand; one whose length only a run tells gets ones in front, up to the result's rank,
     which the file must then give."""
-    wanted = c.type(1).shape
+    to = c.sized_like(c.x(1), None)
+    wanted = c.builder.type_of(to).shape
     rank = c.declared_rank()
     if len(wanted) != 1 or wanted[0].is_const or rank is None:
-        return c.x(1)
+        return to
     if rank > len(c.shape(0)):
-        return c.sized_like(c.x(1), rank)
+        return c.sized_like(to, rank)
     c.engine.at_most("the rank of the shape", wanted[0], to_dim(rank))
-    return c.emit(
-        "pad", c.x(1), c.scalar(1, c.x(1)), before=(rank - wanted[0],), after=(ZERO,), mode="constant"
-    )
+    return c.emit("pad", to, c.scalar(1, to), before=(rank - wanted[0],), after=(ZERO,), mode="constant")
 
 
 def _constant_of_shape(c: Call) -> Ref:

@@ -1,0 +1,139 @@
+"""Two ways to go on in, each with a region of its own; an `if` node and the values behind it out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from smelt.core.dim import Dim, Truth, to_dim
+from smelt.core.ir.graph import Graph, Ref, TensorType
+from smelt.core.ops.infer import Engine
+from smelt.importer import known as kn
+from smelt.importer import sequences as sq
+from smelt.importer.builder import GraphBuilder
+
+ONE = to_dim(1)
+SHAPE = 8
+"""Integers: no longer vector is taken for a shape."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What one way makes: its region, and the refs of the values that count behind it."""
+
+    region: GraphBuilder
+    refs: list[Ref]
+
+
+def closed(b: GraphBuilder, name: str, refs: Sequence[Ref]) -> Graph:
+    """A finished region."""
+    outputs = tuple(b.real(r) for r in refs)
+    return Graph(name, tuple(b.inputs), tuple(b.nodes), outputs)
+
+
+def declared(engine: Engine) -> frozenset[str]:
+    """The symbols that there are so far."""
+    return frozenset(s.name for s in engine.symbols())
+
+
+def inner_symbols(b: GraphBuilder, before: frozenset[str]) -> frozenset[str]:
+    """Symbols that nodes of a region bind: outside they mean nothing. before: those declared before it."""
+    outer = {s for v in b.inputs for d in v.type.shape for s in d.symbols} | before
+    found: set[str] = set()
+    for node in b.nodes:
+        if node.op == "bind":
+            found.add(str(node.attrs["symbol"]))
+        if node.op in ("if", "loop"):
+            found |= {s for v in node.outputs for d in v.type.shape for s in d.symbols}
+    return frozenset(found - outer)
+
+
+def chosen(
+    b: GraphBuilder, condition: Ref, then: Arm, other: Arm, before: frozenset[str], shapes: bool = False
+) -> list[Ref] | None:
+    """The values behind an `if` of two ways; None where one has another rank in each of them.
+
+    condition: a bool of rank 0. before: the symbols that there were before both. shapes: None as well where
+    a small vector of integers has another length in each of them, and so stands for another rank.
+    """
+    engine = b.engine
+    own = inner_symbols(then.region, before) | inner_symbols(other.region, before)
+    forms = [
+        sq.joined(engine, f"output {k}", sq.form_of(then.region, r), sq.form_of(other.region, s), own)
+        for k, (r, s) in enumerate(zip(then.refs, other.refs, strict=True))
+    ]
+    arms: list[Arm] = []
+    for arm in (then, other):
+        with engine.conditional():
+            whole = [sq.in_form(arm.region, r, f, own) for r, f in zip(arm.refs, forms, strict=True)]
+            arms.append(
+                Arm(arm.region, [x for r, f in zip(whole, forms, strict=True) for x in _leaves(arm, r, f)])
+            )
+            if len(arms) == 2:
+                _same_ranks(*arms)
+    pairs = [tuple(arm.region.type_of(arm.refs[k]) for arm in arms) for k in range(len(arms[0].refs))]
+    if any(x.rank != y.rank or (shapes and _other_shape(engine, x, y)) for x, y in pairs):
+        return None
+    graphs = tuple(closed(arm.region, name, arm.refs) for name, arm in zip(("then", "else"), arms))
+    own = inner_symbols(arms[0].region, before) | inner_symbols(arms[1].region, before)
+    types = [_joined(engine, k, x, y, own) for k, (x, y) in enumerate(pairs)]
+    refs = list(b.append("if", (condition,), {}, types, graphs))
+    for ref, x, y in zip(refs, arms[0].refs, arms[1].refs, strict=True):
+        _join_known(b, ref, b.store.known.get(x), b.store.known.get(y))
+    return sq.assembled(b, forms, refs)
+
+
+def one_rank(x: GraphBuilder, ref: Ref, y: GraphBuilder, other: Ref) -> bool:
+    """Whether these may be one value behind both regions, for all that their types say."""
+    if ref in x.store.compounds or other in y.store.compounds:
+        return ref in x.store.compounds and other in y.store.compounds
+    a, b = x.store.types.get(ref), y.store.types.get(other)
+    if a is None or b is None:
+        return False
+    return not _other_shape(x.engine, a, b) if a.rank == b.rank else _of_one(x.engine, a, b)
+
+
+def _leaves(arm: Arm, ref: Ref, form: sq.Form) -> list[Ref]:
+    return sq.leaves(arm.region, ref, form)
+
+
+def _other_shape(engine: Engine, x: TensorType, y: TensorType) -> bool:
+    """Whether these are vectors of sizes, as many as a shape has, and not equally many: a number of them, and
+    another number or one that sizes of inputs decide."""
+    if x.rank != 1 or not x.dtype.is_int or engine.prove_eq(x.shape[0], y.shape[0]) is Truth.YES:
+        return False
+    lengths = (x.shape[0], y.shape[0])
+    few = any(d.is_const and 0 < d.const <= SHAPE for d in lengths)
+    return few and all(engine.is_input_size(d) for d in lengths)
+
+
+def _of_one(engine: Engine, *types: TensorType) -> bool:
+    """Whether tensors of these types have one element."""
+    return all(engine.prove_eq(d, ONE) is Truth.YES for t in types for d in t.shape)
+
+
+def _same_ranks(a: Arm, b: Arm) -> None:
+    """One element is one element: where the ways give it different ranks, both get the higher one."""
+    for k, (x, y) in enumerate(zip(a.refs, b.refs, strict=True)):
+        tx, ty = a.region.type_of(x), b.region.type_of(y)
+        if tx.rank != ty.rank and _of_one(a.region.engine, tx, ty):
+            rank = max(tx.rank, ty.rank)
+            a.refs[k], b.refs[k] = a.region.reshape(x, (1,) * rank), b.region.reshape(y, (1,) * rank)
+
+
+def _joined(engine: Engine, k: int, a: TensorType, b: TensorType, own: frozenset[str]) -> TensorType:
+    """The type of output k of an If: an extent on which the branches differ becomes a fresh symbol."""
+    if a.dtype != b.dtype:
+        raise engine.fail(f"output {k} is {a.dtype} in one branch and {b.dtype} in the other")
+    shape: list[Dim] = []
+    for d, e in zip(a.shape, b.shape, strict=True):
+        same = engine.prove_eq(d, e) is Truth.YES and own.isdisjoint(d.symbols)
+        shape.append(d if same else engine.fresh("if_size"))
+    return TensorType(a.dtype, tuple(shape))
+
+
+def _join_known(b: GraphBuilder, ref: Ref, x: kn.Known | None, y: kn.Known | None) -> None:
+    if x is not None and y is not None and x.shape == y.shape:
+        both = [p if p == q else None for p, q in zip(x.reshape(-1), y.reshape(-1), strict=True)]
+        if any(e is not None for e in both):
+            b.store.known[ref] = kn.full(x.shape, both)

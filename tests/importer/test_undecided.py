@@ -1,0 +1,213 @@
+"""Ranks that a run decides: both ways up to where they meet, as native code against ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+from oracle import plain_session
+
+import smelt
+from smelt.core.diag import SmeltError
+from smelt.core.ir.verify import verify
+from smelt.driver import Request, compile_here
+from smelt.importer import import_model
+
+Array = np.ndarray[Any, Any]
+
+# c: whether axis 1 of x has one element, in the way of exporters
+SIZE_IS_1 = """
+    s = Shape (x)
+    i = Constant <value_int: int = 1> ()
+    k = Gather <axis: int = 0> (s, i)
+    c = Equal (k, i)
+    axes = Constant <value_ints: ints = [1]> ()
+"""
+SQUEEZED = """
+    y = If (c) <
+        then_branch = t () => (float[?] a) { a = Squeeze (x, axes) },
+        else_branch = e () => (float[?] b) { b = Identity (x) }
+    >
+"""
+SUM, MAX = "ReduceSum <keepdims: int = 0>", "ReduceMax <keepdims: int = 0>"
+FLAT = "f = Constant <value_ints: ints = [-1]> () z = Reshape (y, f)"
+
+
+def model_of(inputs: str, outputs: str, body: str, opset: int = 17) -> onnx.ModelProto:
+    """A model in ONNX's text form; outputs have no declared shape where none is written."""
+    text = f'<ir_version: 8, opset_import: ["" : {opset}]> g ({inputs}) => ({outputs}) {{ {body} }}'
+    found = parser.parse_model(text)
+    open_ends(found.graph)
+    return found
+
+
+def open_ends(g: onnx.GraphProto) -> None:
+    """Take away the shapes of outputs that are written as [] or [?], here and in the graphs inside."""
+    for v in g.output:
+        if not any(d.HasField("dim_value") or d.dim_param for d in v.type.tensor_type.shape.dim):
+            v.type.tensor_type.ClearField("shape")
+    for n in g.node:
+        for a in n.attribute:
+            open_ends(a.g)
+
+
+def floats(*shape: int) -> Array:
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
+
+
+def agree(m: onnx.ModelProto, folder: Path, cases: Sequence[Mapping[str, Array]]) -> None:
+    """Compiled once, the model gives what ONNX Runtime gives."""
+    verify(import_model(m))
+    path = folder / "model.onnx"
+    path.write_bytes(m.SerializeToString())
+    found = smelt.load(compile_here(Request(source=str(path), output=str(folder / "bundle"))), threads=1)
+    wanted = plain_session(m)
+    for feeds in cases:
+        for a, b in zip(found.run(None, dict(feeds)), wanted.run(None, dict(feeds)), strict=True):
+            assert (a.dtype, a.shape) == (b.dtype, b.shape)
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+XS = [{"x": floats(*s)} for s in ((3, 1, 4), (3, 2, 4), (1, 1, 1), (2, 5, 1), (0, 1, 4), (3, 0, 4))]
+
+# what follows y, and what is read behind it
+MEETS = {
+    "at once": FLAT,
+    "behind some nodes": f"a = Relu (y) b = Mul (a, a) y1 = Add (b, y) {FLAT.replace('(y, f)', '(y1, f)')}",
+    "with a value from elsewhere": f"w = Abs (x) r = ReduceSum <keepdims: int = 0> (w) y1 = Mul (y, r) "
+    f"{FLAT.replace('(y, f)', '(y1, f)')}",
+    "in a sum": f"z = {SUM} (y)",
+    "in its rank": "t = Shape (y) z = Size (t)",
+    "in a product": f"w = Constant <value = float[1] {{2}}> () v = Mul (y, w) z = {MAX} (v)",
+    "in two values": f"a = {SUM} (y) b = {MAX} (y) z = Sub (a, b)",
+    "in a branch": f"zero = Constant <value = float {{0}}> () r = {SUM} (x) d = Less (r, zero) "
+    f"z = If (d) <then_branch = p () => (float[?] p1) {{ p1 = {SUM} (y) }},"
+    f" else_branch = q () => (float[?] q1) {{ q1 = {MAX} (y) }}>",
+}
+
+
+@pytest.mark.parametrize("name", MEETS)
+def test_an_if_that_squeezes(name: str, tmp_path: Path) -> None:
+    kind = "int64" if "rank" in name else "float"
+    m = model_of("float[a, b, c] x", f"{kind}[] z", SIZE_IS_1 + SQUEEZED + MEETS[name])
+    assert [n.op for n in import_model(m).main.nodes].count("if") == 1
+    some = [f for f in XS if f["x"].size] if "product" in name or "two" in name or "branch" in name else XS
+    agree(m, tmp_path, some)
+
+
+def test_a_flag_decides(tmp_path: Path) -> None:
+    """The same flag asked again is known on either way."""
+    again = """
+        u = If (c) <then_branch = p () => (float[?] p1) { p1 = Unsqueeze (y, axes) },
+                    else_branch = q () => (float[?] q1) { q1 = Neg (y) }>
+        z = Mul (u, x)
+    """
+    m = model_of("float[a, 1, b] x, bool c", "float[] z", SIZE_IS_1.split("c =")[0] + "axes = Constant "
+                 "<value_ints: ints = [1]> ()" + SQUEEZED + again)  # fmt: skip
+    agree(m, tmp_path, [{"x": floats(3, 1, 2), "c": np.array(c)} for c in (True, False)])
+
+
+def test_a_squeeze_without_axes(tmp_path: Path) -> None:
+    m = model_of("float[a, 1, b] x", "float[] z", f"y = Squeeze (x) {FLAT}")
+    agree(m, tmp_path, [{"x": floats(*s)} for s in ((1, 1, 1), (3, 1, 1), (1, 1, 4), (3, 1, 4), (0, 1, 1))])
+
+
+def test_ways_inside_ways(tmp_path: Path) -> None:
+    two = "y1 = Squeeze (x) y2 = Squeeze (w) a = ReduceSum <keepdims: int = 0> (y1) "
+    two += "r = Shape (y2) s = Size (r) f = Cast <to: int = 1> (s) z = Add (a, f)"
+    m = model_of("float[a, b] x, float[c, d] w", "float[] z", two)
+    shapes = [((1, 3), (2, 1)), ((2, 3), (1, 1)), ((1, 1), (4, 5))]
+    agree(m, tmp_path, [{"x": floats(*p), "w": floats(*q)} for p, q in shapes])
+
+
+def test_a_way_on_which_a_node_could_not_run(tmp_path: Path) -> None:
+    m = model_of("float[a, b] x", "float[] z", "y = Squeeze (x) z = Softmax <axis: int = 1> (y)")
+    agree(m, tmp_path, [{"x": floats(2, 3)}, {"x": floats(5, 2)}])
+    found = smelt.load(tmp_path / "bundle", threads=1)
+    for shape in ((1, 3), (3, 1)):
+        with pytest.raises(SmeltError):
+            found.run(None, {"x": floats(*shape)})
+
+
+def test_the_declared_rank_takes_a_way(tmp_path: Path) -> None:
+    for declared, good, bad in (("n, m", (3, 1, 4), (3, 2, 4)), ("n, k, m", (3, 2, 4), (3, 1, 4))):
+        m = model_of("float[a, b, c] x", f"float[{declared}] z", SIZE_IS_1 + SQUEEZED + "z = Relu (y)")
+        folder = tmp_path / declared
+        folder.mkdir()
+        agree(m, folder, [{"x": floats(*good)}])
+        with pytest.raises(SmeltError):
+            smelt.load(folder / "bundle", threads=1).run(None, {"x": floats(*bad)})
+
+
+def test_inside_a_function(tmp_path: Path) -> None:
+    """What the function returns has two ranks: its caller goes both ways."""
+    m = model_of("float[a, b, c] x", "float[] z", f"y = my.F (x) {FLAT}")
+    m.opset_import.add(domain="my", version=1)
+    f = parser.parse_function(
+        f'<opset_import: ["" : 17], domain: "my"> F (x) => (y) {{ {SIZE_IS_1} {SQUEEZED} }}'
+    )
+    for a in f.node[-1].attribute:
+        open_ends(a.g)
+    m.functions.append(f)
+    agree(m, tmp_path, XS)
+
+
+def test_inside_a_loop(tmp_path: Path) -> None:
+    body = f"""
+        on = Identity (going)
+        n2 = Concat <axis: int = 1> (v, x)
+        s = Shape (v) i1 = Constant <value_int: int = 1> () k = Gather <axis: int = 0> (s, i1)
+        c = Equal (k, i1) axes = Constant <value_ints: ints = [1]> ()
+        {SQUEEZED.replace("(x", "(v")}
+        z1 = ReduceSum <keepdims: int = 0> (y)
+    """
+    loop = f"""
+        n, z = Loop (k0, , x) <body = l (int64 i, bool going, float[?, ?] v)
+            => (bool on, float[?, ?] n2, float[?] z1) {{ {body} }}>
+    """
+    m = model_of("float[a, 1] x, int64 k0", "float[] n, float[] z", loop)
+    agree(m, tmp_path, [{"x": floats(3, 1), "k0": np.array(k)} for k in (1, 3)])
+
+
+def test_vectors_that_are_shapes(tmp_path: Path) -> None:
+    """Branches that give shapes of 2 and of 3 extents, by how many there are in an input."""
+    m = model_of(
+        "float[a] x, int64[r] to", "float[] z",
+        """
+        n = Size (to) two = Constant <value_int: int = 2> () c = Equal (n, two)
+        s = If (c) <then_branch = p () => (int64[?] p1) { p1 = Identity (to) },
+                    else_branch = q () => (int64[?] q1) { q0 = Constant <value_ints: ints = [1, -1, 1]> ()
+                                                          q1 = Identity (q0) }>
+        y = Reshape (x, s) z = ReduceSum <keepdims: int = 0> (y)
+        """,
+    )  # fmt: skip
+    agree(m, tmp_path, [{"x": floats(6), "to": np.array(t)} for t in ([2, 3], [1], [7, 8, 9])])
+
+
+REFUSED = {
+    "the output": "z = Relu (y)",
+    "too long a chain": "z0 = Relu (y)" + "".join(f" z{k} = Relu (z{k - 1})" for k in range(1, 400))
+    + FLAT.replace("(y, f)", "(z399, f)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_ranks_that_do_not_meet(name: str) -> None:
+    axes = "axes = Constant <value_ints: ints = [1]> ()"
+    m = model_of("float[a, b, c] x, bool c", "float[] z", axes + SQUEEZED + REFUSED[name])
+    with pytest.raises(SmeltError, match="outputs of different rank") as caught:
+        import_model(m)
+    assert caught.value.kind == "unsupported"
+
+
+def test_ranks_that_do_not_meet_by_a_size(tmp_path: Path) -> None:
+    """Where the condition is one of sizes, it is taken to hold, and that is checked."""
+    m = model_of("float[a, b, c] x", "float[] z", SIZE_IS_1 + SQUEEZED + "z = Relu (y)")
+    agree(m, tmp_path, [{"x": floats(3, 1, 4)}])
+    with pytest.raises(SmeltError):
+        smelt.load(tmp_path / "bundle", threads=1).run(None, {"x": floats(3, 2, 4)})
