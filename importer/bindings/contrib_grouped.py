@@ -39,19 +39,21 @@ def _group_query(c: Call) -> tuple[Ref, ...]:
     heads, groups = head_count(c), head_count(c, "kv_num_heads")
     if heads % groups:
         raise c.fail(f"{heads} heads for {groups} groups of keys")
-    q, k, v = _query_key_value(c, heads, groups)
+    q, k, v = query_key_value(c, heads, groups)
     if c.has(14) or c.has(15):
         q, k = (_head_norm(c, x, i) for x, i in ((q, 14), (k, 15)))
     rows, size = b.type_of(q).shape[2:]
     (total,) = b.dims_of(c.x(6), "total_sequence_length")
-    before = _past_lengths(c, b.type_of(q).shape[0], rows, total)
+    lengths = c.cast(b.reshape(c.x(5), b.type_of(q).shape[:1]), i64)
+    lengths = c.emit("add", lengths, c.scalar(1, lengths))
+    before = past_lengths(c, lengths, rows, total)
     if c.integer("do_rotary", 0):
-        q, k = _rotated(c, (q, k), before, rows)
+        q, k = rotated(c, (q, k), before, rows, cos=7, places=9)
     codes = [_code(c, name, i, groups, size) for name, i in (("k", 12), ("v", 13))]
     new = [_stored(c, n, code) for n, code in zip((k, v), codes, strict=True)]
     bias = c.optional(10)
     if c.integer("sliding_window_cache", 0):
-        staged, present, held, bias = _sliding(c, new, before, rows, bias)
+        staged, present, held, bias = _sliding(c, new, lengths, before, rows, bias)
     else:
         present = [_appended(c, i, n, before, total) for i, n in ((3, new[0]), (4, new[1]))]
         staged, held = [b.slice_axis(x, 2, 0, total) for x in present], before
@@ -129,7 +131,7 @@ def _read(c: Call, x: Ref, code: _Code | None, like: Ref) -> Ref:
 
 
 def _sliding(
-    c: Call, new: Sequence[Ref], before: Ref, rows: Dim, bias: Ref
+    c: Call, new: Sequence[Ref], lengths: Ref, before: Ref, rows: Dim, bias: Ref
 ) -> tuple[list[Ref], list[Ref], Ref, Ref]:
     """Keys and values that are read, [B, G, C + S, size], the new caches [B, G, C, size], how many rows each
     batch had [B], and the bias by their columns. C, the extent of the caches, is at least the window W.
@@ -160,10 +162,8 @@ def _sliding(
     staged = [
         c.emit("append_rows", c.x(i), n, held, length=columns) for i, n in zip((3, 4), new, strict=True)
     ]
-    lengths = c.cast(b.reshape(c.x(5), (batch,)), i64)
-    seen = c.emit("add", lengths, c.scalar(1, lengths))
-    stays = kept(seen)
-    gone = c.emit("sub", c.emit("sub", c.emit("add", held, seen), before), stays)
+    stays = kept(lengths)
+    gone = c.emit("sub", c.emit("sub", c.emit("add", held, lengths), before), stays)
     place = b.reshape(c.iota(capacity), (1, 1, capacity, 1))
     full = c.emit("less", place, b.reshape(stays, (batch, 1, 1, 1)))
     at = c.emit("min", c.emit("add", b.reshape(gone, (batch, 1, 1, 1)), place), one(columns - 1))
@@ -200,7 +200,7 @@ def _head_norm(c: Call, x: Ref, i: int) -> Ref:
     return c.cast(y, dtype)
 
 
-def _query_key_value(c: Call, heads: int, groups: int) -> tuple[Ref, Ref, Ref]:
+def query_key_value(c: Call, heads: int, groups: int) -> tuple[Ref, Ref, Ref]:
     b = c.builder
     if c.has(1):
         return (
@@ -220,36 +220,41 @@ def _query_key_value(c: Call, heads: int, groups: int) -> tuple[Ref, Ref, Ref]:
     return found[0], found[1], found[2]
 
 
-def _past_lengths(c: Call, batch: Dim, rows: Dim, total: Dim) -> Ref:
-    """i64 [B]: rows of the cache that each batch has; 0 for a prompt."""
+def past_lengths(c: Call, lengths: Ref, rows: Dim, total: Dim) -> Ref:
+    """i64 [B]: rows of the cache that each batch has, of i64 [B] with the new ones; 0 for a prompt."""
     b = c.builder
-    lengths = c.cast(b.reshape(c.x(5), (batch,)), i64)
     count = b.from_dims([rows], (1,))
-    before = c.emit("sub", c.emit("add", lengths, c.scalar(1, lengths)), count)
+    before = c.emit("sub", lengths, count)
     if b.compare_dims(rows, total):
         return c.emit("mul", before, c.scalar(0, before))
     prompt = c.emit("equal", b.from_dims([total], (1,)), count)
     return c.emit("where", prompt, c.scalar(0, before), before)
 
 
-def _rotated(c: Call, parts: Sequence[Ref], before: Ref, rows: Dim) -> tuple[Ref, ...]:
+def rotated(
+    c: Call, parts: Sequence[Ref], before: Ref, rows: Dim, cos: int, places: int | None
+) -> tuple[Ref, ...]:
+    """Queries and keys turned by their positions, those of input `places` or the ones behind `before`.
+
+    cos: the input with the cosines; the sines stand behind it.
+    """
     b = c.builder
     (batch,) = b.type_of(before).shape
-    if c.has(9):
-        places = _given_places(c, rows)
+    if places is not None and c.has(places):
+        at = _given_places(c, c.x(places), rows)
     else:
-        places = c.emit("add", b.reshape(before, (batch, 1)), b.reshape(c.iota(rows), (1, rows)))
+        at = c.emit("add", b.reshape(before, (batch, 1)), b.reshape(c.iota(rows), (1, rows)))
     tables = []
-    for i in (7, 8):
-        t = rows_at(c, c.x(i), places, "position")
+    for i in (cos, cos + 1):
+        t = rows_at(c, c.x(i), at, "position")
         tables.append(b.reshape(t, (b.type_of(t).shape[0], 1, rows, c.shape(i)[1])))
     interleaved = bool(c.integer("rotary_interleaved", 0))
     return tuple(rotate(c, x, tables[0], tables[1], interleaved) for x in parts)
 
 
-def _given_places(c: Call, rows: Dim) -> Ref:
-    """Input position_ids [B, S]. Of several rows the operator reads the first entry alone."""
-    b, ids = c.builder, c.x(9)
+def _given_places(c: Call, ids: Ref, rows: Dim) -> Ref:
+    """Positions [B, S]. Of several rows the operator reads the first entry alone."""
+    b = c.builder
     if b.compare_dims(rows, ONE):
         return ids
     first = b.slice_axis(b.slice_axis(ids, 0, 0, 1), 1, 0, 1)
