@@ -302,7 +302,7 @@ def test_what_is_not_done_is_refused_by_name() -> None:
 REFUSED = (
     "BeamSearch", "GreedySearch",
     "LongformerAttention", "MatMulFpQ4", "MurmurHash3", "PackedAttention",
-    "PackedMultiHeadAttention", "PagedAttention", "QOrderedMatMul", "Sampling", 
+    "PackedMultiHeadAttention", "PagedAttention", "QOrderedMatMul", "Sampling",
     "SparseToDenseMatMul", "WhisperBeamSearch", "WordConvEmbedding",
 )  # fmt: skip
 
