@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from smelt.core.dim import Dim, ceildiv, product, to_dim
 from smelt.core.dtype import i64, u8
@@ -18,12 +18,16 @@ ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "identity": ""}
 
 @dataclass(frozen=True)
 class _Layer:
-    """Where the inputs of one layer are: weights [experts, out, in], bias, and of packed weights the rest."""
+    """Where the inputs of one layer are: weights [experts, out, in], bias, and of packed weights the rest.
+
+    bits: of a packed weight; 0: a float.
+    """
 
     weight: int
     bias: int
     scale: int = -1
     zero: int = -1
+    bits: int = 0
 
 
 PLAIN = (_Layer(2, 3), _Layer(4, 5), _Layer(6, 7))
@@ -31,7 +35,7 @@ PACKED = (_Layer(2, 4, 3, 11), _Layer(5, 7, 6, 12), _Layer(8, 10, 9, 13))
 
 
 def _mixture(c: Call) -> Ref:
-    return _mixed(c, PLAIN, 0)
+    return _mixed(c, PLAIN)
 
 
 def _packed_mixture(c: Call) -> Ref:
@@ -40,15 +44,15 @@ def _packed_mixture(c: Call) -> Ref:
         raise c.unsupported(f"quant_type '{c.text('quant_type')}'")
     if c.integer("weights_prepacked", -1) == 1:
         raise c.unsupported("weights_prepacked")
-    bits = c.integer("expert_weight_bits", 4)
-    if any(c.integer(f"fc{k}_expert_weight_bits", bits) != bits for k in (1, 2, 3)):
-        raise c.unsupported("layers of different bits")
-    if bits not in (2, 4, 8):
-        raise c.unsupported(f"weights of {bits} bits")
-    return _mixed(c, PACKED, bits)
+    every = c.integer("expert_weight_bits", 4)
+    each = [c.integer(f"fc{n}_expert_weight_bits", every) for n in (1, 2, 3)]
+    for bits in each:
+        if bits not in (2, 4, 8):
+            raise c.unsupported(f"weights of {bits} bits")
+    return _mixed(c, tuple(replace(layer, bits=bits) for layer, bits in zip(PACKED, each, strict=True)))
 
 
-def _mixed(c: Call, layers: tuple[_Layer, ...], bits: int) -> Ref:
+def _mixed(c: Call, layers: tuple[_Layer, ...]) -> Ref:
     """The sum of the chosen experts' results, weighted by the router."""
     if c.integer("use_sparse_mixer", 0):
         raise c.unsupported("use_sparse_mixer")
@@ -60,10 +64,10 @@ def _mixed(c: Call, layers: tuple[_Layer, ...], bits: int) -> Ref:
     to = wide(dtype)
     x = b.reshape(c.cast(c.x(0), to), (tokens, 1, shape[-1]))
     x = b.reshape(b.broadcast_to(x, (tokens, chosen, shape[-1])), (tokens * chosen, shape[-1]))
-    which, share = _routed(c, c.cast(c.x(1), to), chosen, bool(bits))
+    which, share = _routed(c, c.cast(c.x(1), to), chosen, bool(layers[0].bits))
     which = b.reshape(which, (tokens * chosen,))
-    y = _activated(c, x, which, layers, bits)
-    y = _through(c, y, which, layers[1], bits)
+    y = _activated(c, x, which, layers)
+    y = _through(c, y, which, layers[1])
     y = c.emit("mul", y, b.reshape(share, (tokens * chosen, 1)))
     y = c.emit("reduce_sum", b.reshape(y, (tokens, chosen, shape[-1])), axes=(1,), keepdims=False)
     return c.cast(b.reshape(y, shape), dtype)
@@ -84,22 +88,22 @@ def _routed(c: Call, scores: Ref, chosen: Dim, packed: bool) -> tuple[Ref, Ref]:
     return which, c.emit("gather_elements", c.emit("softmax", scores, axis=1), which, axis=1)
 
 
-def _activated(c: Call, x: Ref, which: Ref, layers: tuple[_Layer, ...], bits: int) -> Ref:
+def _activated(c: Call, x: Ref, which: Ref, layers: tuple[_Layer, ...]) -> Ref:
     """The first layer and its activation, or with the third layer the gated one."""
     name, fused = c.text("activation_type", "relu"), c.integer("swiglu_fusion", 0)
-    first = _through(c, x, which, layers[0], bits)
+    first = _through(c, x, which, layers[0])
     gated = c.has(layers[2].weight)
     if name == "swiglu":
         if fused == 0:
             if not gated:
                 raise c.fail("activation_type 'swiglu' without fc3_experts_weights, and swiglu_fusion is 0")
-            return _swiglu(c, first, _through(c, x, which, layers[2], bits))
+            return _swiglu(c, first, _through(c, x, which, layers[2]))
         return _swiglu(c, *_halves(c, first, interleaved=fused == 1))
     if name not in ACTIVATIONS:
         raise c.fail(f"activation_type '{name}' is none of {', '.join((*ACTIVATIONS, 'swiglu'))}")
     attrs = {"approximate": "tanh"} if name == "gelu" else {}
     y = c.emit(ACTIVATIONS[name], first, **attrs) if ACTIVATIONS[name] else first
-    return c.emit("mul", y, _through(c, x, which, layers[2], bits)) if gated else y
+    return c.emit("mul", y, _through(c, x, which, layers[2])) if gated else y
 
 
 def _halves(c: Call, y: Ref, interleaved: bool) -> tuple[Ref, Ref]:
@@ -125,21 +129,21 @@ def _swiglu(c: Call, gate: Ref, value: Ref) -> Ref:
     return c.emit("mul", c.emit("mul", gate, soft), c.emit("add", value, c.scalar(beta, value)))
 
 
-def _through(c: Call, x: Ref, which: Ref, layer: _Layer, bits: int) -> Ref:
+def _through(c: Call, x: Ref, which: Ref, layer: _Layer) -> Ref:
     """Each row times the transposed weights of its expert, plus their bias."""
     b, to = c.builder, c.builder.type_of(x).dtype
-    if not bits:
+    if not layer.bits:
         y = c.emit("matmul_experts", x, which, c.cast(c.x(layer.weight), to), bits=0, block=0)
     else:
-        y = _packed_product(c, x, which, layer, bits)
+        y = _packed_product(c, x, which, layer)
     if c.has(layer.bias):
         y = c.emit("add", y, c.emit("gather", c.cast(c.x(layer.bias), to), which, axis=0))
     assert b.type_of(which).dtype == i64
     return y
 
 
-def _packed_product(c: Call, x: Ref, which: Ref, layer: _Layer, bits: int) -> Ref:
-    b = c.builder
+def _packed_product(c: Call, x: Ref, which: Ref, layer: _Layer) -> Ref:
+    b, bits = c.builder, layer.bits
     experts, rows, _ = c.shape(layer.weight)
     depth = b.type_of(x).shape[1]
     if c.type(layer.weight).dtype != u8:

@@ -6,7 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from op_forms import Array, Form, In, Sizes, form, form_tests, k, w, x
+from op_forms import Array, Form, In, Sizes, feeds, form, form_tests, k, onnx_model, w, x
+from oracle import plain_session
+
+from smelt.core.ir.interp_graph import run_module
+from smelt.core.ops import OPS
+from smelt.importer import import_model
 
 # ---------------------------------------------------------------- small ops
 
@@ -188,7 +193,7 @@ def _experts() -> dict[str, Form]:
     found["QMoE in bytes"] = packed(4, 32, True, True, accuracy_level=4)
     return found | {
         f"QMoE {bits} bits of {size}, zeros {zeros}, fused {fused}": packed(bits, size, zeros, fused)
-        for bits in (4, 8)
+        for bits in (2, 4, 8)
         for size in (0, 16)
         for zeros in (False, True)
         for fused in (False, True)
@@ -211,6 +216,24 @@ def halves(a: Array, router: Array, *given: Array) -> list[Array]:
             gate, value = np.split(w1[e] @ row + b1[e], 2)
             y[t] += s * (w2[e] @ (gate / (1 + np.exp(-gate)) * value) + b2[e])
     return [y.reshape(a.shape).astype(np.float32)]
+
+
+def test_layers_of_different_bits() -> None:
+    """ONNX Runtime has one width for all layers: as the same weights, all of 4 bits."""
+    rng = np.random.default_rng(7)
+    first, second = (rng.integers(0, 256, (4, 32, 16)).astype(np.uint8) for _ in range(2))
+    wide = np.stack([first & 15, first >> 4], -1).reshape(4, 32, 32) + np.uint8(128 - 8)
+    scales = [k(rng.uniform(0.002, 0.02, (4, 32, 2))) for _ in range(2)]
+    own = {"k": 2, "block_size": 16, "activation_type": "silu"}
+    data, router = x("T 32"), x("T 4")
+    even = form("QMoE", data, router, k(first, "u8"), scales[0], None, k(second, "u8"), scales[1], **own)
+    mixed = form("QMoE", data, router, k(wide, "u8"), scales[0], None, k(second, "u8"), scales[1], **own,
+                 fc1_expert_weight_bits=8)  # fmt: skip
+    given = feeds(even, "bits", 0)
+    (wanted,) = plain_session(onnx_model(even, "bits").SerializeToString()).run(None, given)
+    (found,) = run_module(import_model(onnx_model(mixed, "bits")), given, OPS)
+    # 8 bits are multiplied as bytes: activations in 127 steps
+    np.testing.assert_allclose(found, wanted, atol=2e-2 * np.abs(wanted).max())
 
 
 FORMS = {**_small(), **_states(), **_experts()}
