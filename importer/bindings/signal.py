@@ -41,12 +41,12 @@ def _symbolic_waves(c: Call, count: Dim, bins: Dim, sign: float, dtype: DType) -
 def _stft(c: Call) -> Ref:
     """Frames are a strided convolution whose filters are the windowed waves: [batch, frames, bins, 2]."""
     b, shape = c.builder, c.shape(0)
-    if len(shape) == 3 and shape[2] != ONE:
-        raise c.unsupported("a complex signal")
     if len(shape) not in (2, 3):
         raise c.fail(f"the signal has rank {len(shape)}, wanted [batch, samples] or [batch, samples, 1]")
+    if len(shape) == 3 and _is_complex(c, shape[2]):
+        return _stft_late(c, 2)
     if c.run_time(1) or c.run_time(3) or not (c.has(3) or c.shape(2)[0].is_const):
-        return _stft_late(c)
+        return _stft_late(c, 1)
     (step,) = b.ints_of(c.x(1), "frame_step")
     length = _frame_length(c)
     if step < 1 or length < 1:
@@ -68,8 +68,20 @@ def _stft(c: Call) -> Ref:
     return b.transpose(b.reshape(y, (shape[0], 2, bins, frames)), (0, 3, 2, 1))
 
 
-def _stft_late(c: Call) -> Ref:
-    """The same for a step or a length that only a run knows: frames are gathered."""
+def _is_complex(c: Call, parts: Dim) -> bool:
+    """Whether the signal has real and imaginary parts. ONNX has no onesided result for one; ONNX Runtime gives
+    the first half of the whole one, and so it is done here."""
+    real = c.builder.compare_dims(parts, ONE)
+    if real is None:
+        raise c.undecided(f"a signal that is real where {parts} is 1, and complex else", None, (parts, ONE))
+    if real:
+        return False
+    c.engine.same("parts of the signal, which is not real", parts, to_dim(2))
+    return True
+
+
+def _stft_late(c: Call, parts: int) -> Ref:
+    """The same for a complex signal, or a step or a length that only a run knows: frames are gathered."""
     b, shape = c.builder, c.shape(0)
     (step,) = b.dims_of(b.reshape(c.x(1), ()), "frame_step", 1)
     length = b.dims_of(b.reshape(c.x(3), ()), "frame_length", 1)[0] if c.has(3) else c.shape(2)[0]
@@ -78,13 +90,13 @@ def _stft_late(c: Call) -> Ref:
     first = c.iota(frames)
     first = b.reshape(c.emit("mul", first, b.from_dims([step], [])), (frames, 1))
     inner = b.reshape(c.iota(length), (1, length))
-    x = c.cast(b.reshape(c.x(0), shape[:2]), f64)
+    x = c.cast(b.reshape(c.x(0), (*shape[:2], parts)), f64)
     x = c.emit("gather", x, c.emit("add", first, inner), axis=1)
     if c.has(2):
         c.engine.same("the window and the frame", c.shape(2)[0], length)
-        x = c.emit("mul", x, c.cast(c.x(2), f64))
-    x = b.reshape(x, (shape[0], frames, length, 1))
-    x = b.emit("pad", [x], {"before": (ZERO,) * 4, "after": (ZERO, ZERO, ZERO, ONE), "mode": "constant"})
+        x = c.emit("mul", x, b.reshape(c.cast(c.x(2), f64), (length, 1)))
+    if parts == 1:
+        x = b.emit("pad", [x], {"before": (ZERO,) * 4, "after": (*(ZERO,) * 3, ONE), "mode": "constant"})
     bins = c.engine.simplify(length // 2 + 1) if c.integer("onesided", 1) else length
     pair = [b.reshape(p, (*b.type_of(p).shape, 1)) for p in _products(c, x, 2, length, bins, -1.0)]
     return c.cast(c.emit("concat", *pair, axis=3), c.type(0).dtype)
