@@ -69,7 +69,7 @@ def _stft(c: Call) -> Ref:
 
 
 def _is_complex(c: Call, parts: Dim) -> bool:
-    """Whether the signal has real and imaginary parts. ONNX has no onesided result for one; ONNX Runtime gives
+    """Whether the signal has real and imaginary parts. ONNX has no onesided result for it; ONNX Runtime gives
     the first half of the whole one, and so it is done here."""
     real = c.builder.compare_dims(parts, ONE)
     if real is None:
