@@ -43,6 +43,7 @@ class Store:
     producers: dict[Ref, Node] = field(default_factory=dict)
     compounds: dict[Ref, Any] = field(default_factory=dict)  # sequences and optionals (importer/sequences.py)
     values: int = 0
+    numbers: dict[str, int] = field(default_factory=dict)  # of the next weight of each name
 
     def new_value(self) -> Ref:
         """The next value name."""
@@ -53,9 +54,10 @@ class Store:
         """A free weight name that resembles the ONNX name."""
         base = re.sub(r"[^A-Za-z0-9_.]+", "_", name).strip("_.") or "w"
         base = f"@w{base}" if base[0].isdigit() else f"@{base}"
-        ref, n = base, 1
+        ref, n = base, self.numbers.get(base, 1)
         while ref in self.weights:
             ref, n = f"{base}_{n}", n + 1
+        self.numbers[base] = n
         return ref
 
     def add_weight(self, w: Weight) -> Ref:

@@ -1,22 +1,40 @@
 """A large model file in; its protobuf message without the large weights out, which are mapped from the file.
 
-Parsing copies every byte of a message. A weight of a megabyte or more therefore becomes a reference to its
-span of the very file, as if the model had been saved with external data.
+Parsing copies every byte of a message. A weight of 64 KB or more therefore becomes a reference to its span of
+the very file, as if the model had been saved with external data: in all graphs, and where nodes hold it.
 """
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
-LARGE = 1 << 20
-"""Bytes of a weight from which it is referred to; files of fewer than eight times as many are read whole."""
+LARGE = 1 << 16
+"""Bytes of a weight from which it is referred to."""
 
-# field numbers: ModelProto.graph, GraphProto.initializer, and those of TensorProto
-GRAPH, INITIALIZER = 7, 5
+WORTH = 8 << 20
+"""Bytes of a file from which its weights are looked at."""
+
+WINDOW = 1 << 12
+"""Bytes that are read for a single one: the headers of several fields."""
+
+# message -> number of a field -> the message in it: the ways from a model to its weights
+INSIDE = {
+    "Model": {7: "Graph"},
+    "Graph": {1: "Node", 5: "Tensor"},
+    "Node": {5: "Attribute"},
+    "Attribute": {6: "Graph", 11: "Graph"},
+    "Constant": {5: "Value"},
+    "Value": {5: "Tensor"},
+}
+OP_TYPE = 4  # of a node; tensors in attributes of other nodes than Constant are small by their meaning
 RAW_DATA, EXTERNAL_DATA, DATA_LOCATION = 9, 13, 14
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+
+
+DEEPEST = 200
+"""Messages within messages; the real parser goes no deeper than 100."""
 
 
 class _Broken(Exception):
@@ -26,50 +44,74 @@ class _Broken(Exception):
 def outline(path: Path) -> bytes | None:
     """The message of a large file with references in place of large weights; None when there is nothing to
     gain or the file is not what it seems."""
-    if path.stat().st_size < 8 * LARGE or path.is_symlink():  # references may not leave the folder
+    if path.stat().st_size < WORTH or path.is_symlink():  # references may not leave the folder
         return None
-    with path.open("rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with path.open("rb") as f:
         try:
-            return _Outliner(data, path.name).model()
+            return _Outliner(_Bytes(f), path.name).message("Model", 0, path.stat().st_size)
         except _Broken:
             return None
 
 
-class _Outliner:
-    """Walks one mapped file. name: what references call it."""
+class _Bytes:
+    """A file's bytes by their place; reads what is asked for, and a window around single bytes. (A mapping
+    would count as memory of the process, and with what the system reads ahead.)"""
 
-    def __init__(self, data: mmap.mmap, name: str) -> None:
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.start, self.window = 0, b""
+
+    def __getitem__(self, at: int) -> int:
+        if not 0 <= at - self.start < len(self.window):
+            self.start, self.window = at, self.span(at, at + WINDOW)
+            if not self.window:
+                raise _Broken
+        return self.window[at - self.start]
+
+    def span(self, start: int, end: int) -> bytes:
+        """The bytes from start to end, fewer at the end of the file."""
+        if self.start <= start and end <= self.start + len(self.window):
+            return self.window[start - self.start : end - self.start]
+        self.file.seek(start)
+        return self.file.read(end - start)
+
+
+class _Outliner:
+    """Walks one file. name: what references call it."""
+
+    def __init__(self, data: _Bytes, name: str) -> None:
         self.data = data
         self.name = name
 
-    def model(self) -> bytes:
-        return self._rewritten(0, len(self.data), GRAPH, self._graph)
-
-    def _graph(self, start: int, end: int) -> bytes:
-        return self._rewritten(start, end, INITIALIZER, self._tensor)
-
-    def _rewritten(self, start: int, end: int, field: int, inner: Callable[[int, int], bytes]) -> bytes:
-        """The message with every occurrence of one message field replaced by inner(its span)."""
+    def message(self, kind: str, start: int, end: int, depth: int = 0) -> bytes:
+        """A message of this kind, its large weights replaced."""
+        if end - start < LARGE or depth > DEEPEST:
+            return self.data.span(start, end)
+        if kind == "Tensor":
+            return self._tensor(start, end)
+        fields = list(self._fields(start, end))
+        if kind == "Node":
+            names = [self.data.span(first, last) for n, _, _, first, last in fields if n == OP_TYPE]
+            kind = "Constant" if b"Constant" in names else kind
         parts = []
-        for number, kind, at, first, last in self._fields(start, end):
-            if number == field and kind == BYTES:
-                body = inner(first, last)
-                parts += [_tag(number, BYTES), _varint(len(body)), body]
-            else:
-                parts.append(self.data[at:last])
+        for number, wire, at, first, last in fields:
+            inner = INSIDE[kind].get(number)
+            if inner is None or wire != BYTES:
+                parts.append(self.data.span(at, last))
+                continue
+            body = self.message(inner, first, last, depth + 1)
+            parts += [_tag(number, BYTES), _varint(len(body)), body]
         return b"".join(parts)
 
     def _tensor(self, start: int, end: int) -> bytes:
         """A tensor whose large raw data is a reference."""
-        if end - start < LARGE:
-            return self.data[start:end]
         fields = list(self._fields(start, end))
         raw = [(first, last) for n, kind, _, first, last in fields if n == RAW_DATA and kind == BYTES]
         plain = not any(n in (EXTERNAL_DATA, DATA_LOCATION) for n, *_ in fields)
         if not plain or len(raw) != 1 or raw[0][1] - raw[0][0] < LARGE:
-            return self.data[start:end]
+            return self.data.span(start, end)
         first, last = raw[0]
-        parts = [self.data[at:stop] for n, _, at, _, stop in fields if n != RAW_DATA]
+        parts = [self.data.span(at, stop) for n, _, at, _, stop in fields if n != RAW_DATA]
         for key, value in (("location", self.name), ("offset", str(first)), ("length", str(last - first))):
             entry = b"".join(
                 _tag(n, BYTES) + _varint(len(text)) + text

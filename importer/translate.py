@@ -453,6 +453,11 @@ class Subgraphs:
         """Tells a node from all others of the model."""
         return key(n, self.scope)
 
+    def external(self, t: onnx.TensorProto, name: str, what: str) -> Ref:
+        """The weight of an attribute whose elements are in a file."""
+        store = self.builder.store
+        return store.add_weight(weight_of(t, store.weight_ref(name), self.translator.folder, what))
+
     def inline(self, g: GraphProto) -> list[Ref]:
         """The graph's nodes as part of the graph around; the refs of its outputs."""
         b = self.builder

@@ -188,9 +188,10 @@ def _write(
     return stage.commit(manifest)
 
 
-def _dump(dumps: tuple[tuple[str, str | bytes], ...]) -> None:
+def _dump(dumps: Mapping[str, Callable[[], str | bytes]]) -> None:
     folder = os.environ.get("SMELT_DUMP")
-    for stage_name, content in dumps if folder else ():
+    for stage_name, make in dumps.items() if folder else ():
+        content = make()
         data = content.encode() if isinstance(content, str) else content
         (Path(str(folder)) / stage_name).write_bytes(data)
 

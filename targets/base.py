@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from smelt.core.ir.graph import Module
@@ -16,12 +17,12 @@ class Artifact:
     """What a target makes of a module.
 
     object: a relocatable object for the platform. device_source: text that a driver compiles at run
-    time, or None. dumps: (file name, text or bytes) in the order of the stages, for people.
+    time, or None. dumps: file name -> what makes its text or bytes, in the order of the stages, for people.
     """
 
     object: bytes
     device_source: str | None = None
-    dumps: tuple[tuple[str, str | bytes], ...] = ()
+    dumps: Mapping[str, Callable[[], str | bytes]] = field(default_factory=dict)
 
 
 class Target(Protocol):

@@ -347,6 +347,17 @@ def _deliver(made: Path, out: Path) -> None:
     beside.replace(out)
 
 
+def join_objects(objects: Sequence[bytes]) -> bytes:
+    """One relocatable object of several."""
+    if len(objects) == 1:
+        return objects[0]
+    with tempfile.TemporaryDirectory(prefix="smelt-link-") as folder_name:
+        folder = Path(folder_name)
+        places = [_place(folder, i, o) for i, o in enumerate(objects)]
+        _zig(("ld.lld", "-r", "-o", "out", *places), cwd=folder)
+        return (folder / "out").read_bytes()
+
+
 def link_library(
     platform: Platform, objects: Sequence[bytes | Path], out: Path, exports: Sequence[str] = EXPORTS
 ) -> Path:

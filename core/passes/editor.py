@@ -54,9 +54,13 @@ class Workshop:
         """A new weight that holds the array."""
         data = np.ascontiguousarray(array).reshape(array.shape)
         data.flags.writeable = False
-        w = Weight(self.name(f"@{name}"), from_numpy(data.dtype), data.shape, data, origin=origin)
-        self.weights[w.name] = w
-        return w.name
+        return self.weight(Weight(name, from_numpy(data.dtype), data.shape, data, origin=origin))
+
+    def weight(self, weight: Weight) -> Ref:
+        """A weight more, under a new name like its own."""
+        name = self.name(f"@{weight.name.lstrip('%@')}")
+        self.weights[name] = replace(weight, name=name)
+        return name
 
 
 Equalities: TypeAlias = tuple[tuple[Dim, Dim], ...]

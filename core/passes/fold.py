@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from smelt.core.ir.graph import Module, Node, TensorType
@@ -27,8 +29,13 @@ def _fold(editor: Editor, limit: int) -> None:
         node = editor.nodes[key]
         if not foldable(editor, node, limit):
             continue
-        arrays = [editor.array(r) if r else None for r in node.inputs]
         editor.at(key)
+        if node.op == "reshape":  # the same elements: those in a file stay there
+            v, w = node.output, editor.shop.weights[node.inputs[0]]
+            shape = tuple(d.const for d in v.type.shape)
+            editor.replace(v.name, editor.shop.weight(replace(w, name=v.name, shape=shape, origin=v.origin)))
+            continue
+        arrays = [editor.array(r) if r else None for r in node.inputs]
         for v, data in zip(node.outputs, evaluate(node, arrays), strict=True):
             name = v.name.removeprefix("%")
             editor.replace(v.name, editor.constant(data, name, origin=v.origin))

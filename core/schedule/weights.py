@@ -13,7 +13,7 @@ from smelt.core.schedule.pack import Packed, PackSpec, apply_numpy, packed_input
 SMALL = 64 << 10
 """Bytes of a weight up to which it is packed at once; a larger one is packed when it is written."""
 
-PART = 16 << 20
+PART = 4 << 20
 """Bytes that are packed at a time, if that does not take too many passes over the weight."""
 
 MOST_PASSES = 16

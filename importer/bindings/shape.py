@@ -27,6 +27,9 @@ def _constant(c: Call) -> Ref:
     if name == "value" and a is not None and a.t.data_type == TensorProto.STRING:
         return strings.of_tensor(c.builder, a.t, what)
     if name == "value" and a is not None:
+        if a.t.data_location == TensorProto.EXTERNAL:
+            large: Ref = c.translate.external(a.t, next(iter(c.outputs), ""), what)
+            return large
         return c.builder.constant(array_of(a.t, what))
     if name == "sparse_value" and a is not None:
         return c.builder.constant(array_of(dense(a.sparse_tensor, what), what))

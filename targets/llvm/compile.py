@@ -11,26 +11,39 @@ from smelt.targets.llvm.machines import Cpu
 
 
 @functools.cache
-def _start() -> None:
+def _start_native() -> None:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    llvm.initialize_native_asmparser()
+
+
+@functools.cache
+def _start_all() -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    llvm.initialize_native_asmparser()
+
+
+def _target(triple: str) -> llvm.Target:
+    """LLVM's target; the tables of processors other than this machine's are made when one is asked for."""
+    _start_native()
+    try:
+        return llvm.Target.from_triple(triple)
+    except RuntimeError:
+        _start_all()
+        return llvm.Target.from_triple(triple)
 
 
 def target_machine(cpu: Cpu, opt: int = 2) -> llvm.TargetMachine:
     """LLVM's code generator for the processor. Position independent: the default code model aborts the
     process when an address is out of range."""
-    _start()
     more = {"abiname": cpu.abi} if cpu.abi else {}
-    target = llvm.Target.from_triple(cpu.triple)
-    return target.create_target_machine(
+    return _target(cpu.triple).create_target_machine(
         cpu=cpu.cpu, features=cpu.features, opt=opt, reloc="pic", codemodel="default", **more
     )
 
 
 def parse(text: str, name: str = "") -> llvm.ModuleRef:
     """The verified module. Raises SmeltError (internal) with LLVM's complaint."""
-    _start()
     try:
         module = llvm.parse_assembly(text)
         module.verify()

@@ -38,6 +38,25 @@ class Text:
     functions: tuple[str, ...]
     declared: dict[str, str]
 
+    @property
+    def size(self) -> int:
+        """Characters of the definitions."""
+        return sum(map(len, self.functions))
+
+    def module(self, cpu: Cpu) -> str:
+        """The LLVM module of these functions alone."""
+        return module_text(self.functions, self.declared, cpu)
+
+
+def merged(texts: Iterable[Text]) -> Text:
+    """The functions of all of them, in order."""
+    functions: list[str] = []
+    declared: dict[str, str] = {}
+    for text in texts:
+        functions.extend(text.functions)
+        declared.update(text.declared)
+    return Text(tuple(functions), declared)
+
 
 def emit_kernel(kernel: Kernel, cpu: Cpu) -> Text:
     """The functions of a kernel. Raises SmeltError (internal) naming the kernel for a tree that cannot
@@ -54,13 +73,7 @@ def emit_kernel(kernel: Kernel, cpu: Cpu) -> Text:
 
 def emit_module(kernels: Iterable[Kernel], cpu: Cpu) -> str:
     """One LLVM module with all functions of these kernels."""
-    functions: list[str] = []
-    declared: dict[str, str] = {}
-    for kernel in kernels:
-        text = emit_kernel(kernel, cpu)
-        functions.extend(text.functions)
-        declared.update(text.declared)
-    return module_text(functions, declared, cpu)
+    return merged(emit_kernel(k, cpu) for k in kernels).module(cpu)
 
 
 def module_text(functions: Iterable[str], declared: dict[str, str], cpu: Cpu) -> str:

@@ -1,6 +1,6 @@
 """HostProgram in, LLVM IR text out: the functions `plan` and `run`, and the descriptor `smelt_model`.
 
-Everything follows targets/runtime/smelt_abi.h; the struct layouts below are its, field by field.
+What they call is in targets/runtime/smelt_abi.h.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from smelt.core.dim import Dim, Facts
-from smelt.core.dtype import DType
-from smelt.core.ir.graph import Library, Module
+from smelt.core.ir.graph import Module
 from smelt.core.plan.program import (
     Address,
     Assign,
@@ -28,51 +27,15 @@ from smelt.core.plan.program import (
     Repeat,
     Reserve,
     Step,
-    Tensor,
     Write,
     walk_steps,
 )
 from smelt.targets.llvm.builder import Builder, Scope, Value
-from smelt.targets.llvm.emit import function_name
+from smelt.targets.llvm.descriptor import HostOptions, KernelRow, descriptor
 from smelt.targets.llvm.index import Env, Indexer
 
-ABI_VERSION = 2
-"""SMELT_ABI_VERSION: the descriptor has libraries."""
-
-_STATUS = {"invalid": 1, "unsupported": 2, "shape": 3, "device": 4, "infra": 5, "internal": 6}
-_DLPACK = {"int": 0, "uint": 1, "float": 2, "bool": 6}
-_BFLOAT = 4
-_ADAPTERS = {"sgemm": 1}
-
-_TENSOR = "{ ptr, { i8, i8, i16 }, i32 }"
-_KERNEL = "{ ptr, ptr, i32, i32, i32, i32, i32, i32 }"
-_CHECK = "{ i32, i32, ptr }"
-_LIBRARY = "{ ptr, ptr, i32, i32 }"
-_MODEL = (
-    "{ i32, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr, ptr, ptr, "
-    "i64, [32 x i8], ptr, ptr, ptr, ptr, i32 }"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class KernelRow:
-    """How an entry of the kernel table runs. unit: 0 CPU, 1 OpenCL. lanes: work-items of a group.
-    symbol: its function's name where that is not the entry's."""
-
-    unit: int = 0
-    lanes: int = 1
-    grain: int = 1
-    symbol: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class HostOptions:
-    """What the descriptor says besides the program."""
-
-    name: str
-    default_threads: int = 0
-    weights_sha256: bytes = bytes(32)
-    device_source: str | None = None
+PIECE = 64
+"""Steps of the run that one function does: LLVM's time and memory grow faster than a function does."""
 
 
 def host_text(
@@ -85,13 +48,9 @@ def host_text(
     """The host code of a module. rows: by Entry.name. `declared` collects declarations."""
     facts = module_facts(module)
     parts = [
-        _function("plan", "ptr %rt, ptr %shapes, ptr %state", _Plan(program, facts, declared)),
-        _function(
-            "run",
-            "ptr %rt, ptr %state, ptr %inputs, i64 %weights, i64 %arena",
-            _Run(program, facts, declared),
-        ),
-        *_descriptor(program, module, rows, options),
+        _function("plan.steps", "ptr %rt, ptr %shapes, ptr %state", _Plan(program, facts, declared).body()),
+        *_run(program, facts, declared),
+        *descriptor(program, module, rows, options),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -107,8 +66,8 @@ def module_facts(module: Module) -> Facts:
 # ---------------------------------------------------------------- functions
 
 
-def _function(name: str, parameters: str, emitter: _Host) -> str:
-    return f"define internal i32 @smelt_{name}.steps({parameters}) nounwind {{\n{emitter.body()}\n}}"
+def _function(name: str, parameters: str, body: str) -> str:
+    return f"define internal i32 @smelt_{name}({parameters}) nounwind {{\n{body}\n}}"
 
 
 class _Host:
@@ -120,17 +79,6 @@ class _Host:
         self.b = Builder(declared)
         self.ix = Indexer(self.b, "i64")
         self.env: Env = {}
-
-    def steps(self) -> Sequence[Step]:
-        raise NotImplementedError
-
-    def step(self, step: Step) -> None:
-        raise NotImplementedError
-
-    def body(self) -> str:
-        for s in self.steps():
-            self.step(s)
-        return self.b.text("ret i32 0")
 
     def symbol(self, name: str, value: Value) -> None:
         """Make the value known under the symbol's name, with its range."""
@@ -205,12 +153,12 @@ class _Host:
 class _Plan(_Host):
     """Bind symbols from shapes, check, evaluate slots."""
 
-    def steps(self) -> Sequence[Step]:
-        return self.program.plan
-
     def body(self) -> str:
+        """The text of the function."""
         self.state, self.shapes = self.argument("state", "ptr"), self.argument("shapes", "ptr")
-        return super().body()
+        for s in self.program.plan:
+            self.step(s)
+        return self.b.text("ret i32 0")
 
     def extent(self, n: int, axis: int) -> Value:
         return self.element(self.element(self.shapes, n, "ptr"), axis, "i64")
@@ -250,37 +198,74 @@ class _Plan(_Host):
         self.store(self.state, dict(self.program.symbol_slots)[s.symbol], value)
 
 
-class _Run(_Host):
-    """Launch everything with the slots that plan filled.
+_RUN = "ptr %rt, ptr %state, ptr %inputs, i64 %weights, i64 %arena"
 
-    Symbols that the run itself sets live in the state, addresses that it gets in variables on the stack:
-    both are loaded at each use, since branches and loops change them.
+
+def _run(program: HostProgram, facts: Facts, declared: dict[str, str]) -> list[str]:
+    """The functions that the run is made of; smelt_run.steps is the last."""
+    opened = sorted({k for s in walk_steps(program.run) if (k := _opens(s)) is not None})
+    shared = _Shared(dict(program.dim_slots), dict(program.symbol_slots), program.late(),
+                     {key: n for n, key in enumerate(opened)}, [])  # fmt: skip
+    run = _Run(program, facts, declared, shared)
+    run.b.allocas.append(f"%opened = alloca [{max(1, len(opened))} x i64]")
+    whole = _function("run.steps", _RUN, run.body(program.run))
+    return [*shared.pieces, whole]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What the pieces of the run have in common. slots and symbols: where the state holds a formula, a
+    symbol. opened: where %opened holds the address of an output or an arena. pieces: texts, added as
+    they are done."""
+
+    slots: Mapping[Dim, int]
+    symbols: Mapping[str, int]
+    late: frozenset[str]
+    opened: Mapping[tuple[str, int], int]
+    pieces: list[str]
+
+
+class _Run(_Host):
+    """Launch everything with the slots that plan filled: one function for a stretch of steps.
+
+    Symbols that the run itself sets live in the state, addresses that it gets in %opened: both are loaded
+    at each use, since branches and loops change them.
     """
 
-    def steps(self) -> Sequence[Step]:
-        return self.program.run
-
-    def body(self) -> str:
+    def __init__(self, program: HostProgram, facts: Facts, declared: dict[str, str], shared: _Shared) -> None:
+        super().__init__(program, facts, declared)
+        self.shared = shared
         self.state = self.argument("state", "ptr")
         self.inputs = self.argument("inputs", "ptr")
+        self.opened = self.argument("opened", "ptr")
+        self.args = self.argument("args", "ptr")
         self.bases: dict[tuple[str, int], Value] = {
             ("weights", 0): self.argument("weights", "i64"),
             ("arena", 0): self.argument("arena", "i64"),
         }
-        self.slots = dict(self.program.dim_slots)
-        self.symbols = dict(self.program.symbol_slots)
-        self.late = self.program.late()
         self.loaded: dict[int, Value] = {}
-        every = list(walk_steps(self.program.run))
-        widest = max([1, *(len(_arguments(s)) for s in every)])
+
+    def body(self, steps: Sequence[Step]) -> str:
+        """The text of the function that does these steps."""
+        widest = max([1, *(len(_arguments(s)) for s in walk_steps(tuple(steps)))])
         self.b.allocas.append(f"%args = alloca [{widest} x i64], align 16")
-        self.args = self.argument("args", "ptr")
-        for key in sorted({k for s in every if (k := _opens(s)) is not None}):
-            self.b.allocas.append(f"%{_variable(key)} = alloca i64")
-        for name, slot in self.symbols.items():
-            if name not in self.late:
-                self.symbol(name, self.slot(slot))
-        return super().body()
+        self.arm(steps)
+        return self.b.text("ret i32 0")
+
+    def arm(self, steps: Sequence[Step]) -> list[Value]:
+        """These steps, here or as calls of functions for a stretch of them each."""
+        stretches = _stretches(steps)
+        if len(stretches) == 1:
+            for s in steps:
+                self.step(s)
+            return []
+        for stretch in stretches:
+            piece = _Run(self.program, self.facts, self.b.declared, self.shared)
+            body = piece.body(stretch)
+            name = f"run.{len(self.shared.pieces)}"
+            self.shared.pieces.append(_function(name, f"{_RUN}, ptr %opened", body))
+            self.leave_if_failed(self.b.here(f"call i32 @smelt_{name}({_RUN}, ptr %opened)", "i32", 0))
+        return []
 
     def slot(self, n: int) -> Value:
         if n not in self.loaded:
@@ -288,15 +273,19 @@ class _Run(_Host):
         return self.loaded[n]
 
     def value(self, d: Dim) -> Value:
-        late = d.symbols & self.late
-        if not d.is_const and d in self.slots and not late:
-            return self.slot(self.slots[d])
-        for name in sorted(late):
-            self.symbol(name, self.element(self.state, self.symbols[name], "i64"))
+        late = d.symbols & self.shared.late
+        if not d.is_const and d in self.shared.slots and not late:
+            return self.slot(self.shared.slots[d])
+        for name in sorted(d.symbols):
+            at = self.shared.symbols[name]
+            if name in late:
+                self.symbol(name, self.element(self.state, at, "i64"))
+            elif name not in self.env:
+                self.symbol(name, self.slot(at))
         return super().value(d)
 
     def set(self, symbol: str, value: Value) -> None:
-        self.store(self.state, self.symbols[symbol], value)
+        self.store(self.state, self.shared.symbols[symbol], value)
 
     def address(self, a: Address) -> Value:
         key = (a.base, a.number)
@@ -304,7 +293,7 @@ class _Run(_Host):
             self.bases[key] = self.early(self.inputs, a.number, "i64")
         base = self.bases.get(key)
         if base is None:
-            base = self.b.here(f"load i64, ptr %{_variable(key)}", "i64", 0)
+            base = self.element(self.opened, self.shared.opened[key], "i64")
         if a.offset.const_or_none == 0:
             return base
         return self.b.here(f"add i64 {base.text}, {self.value(a.offset).text}", "i64", 0)
@@ -326,11 +315,11 @@ class _Run(_Host):
             case OpenOutput(n, shape):
                 self.fill([self.value(d) for d in shape])
                 at = self.call("smelt_rt_output", "i64", rt, b.integer(n, "i32"), self.args)
-                self.opened(("output", n), at)
+                self.open(("output", n), at)
             case Reserve(arena, size, keep):
                 name = "smelt_rt_grow" if keep else "smelt_rt_reserve"
                 at = self.call(name, "i64", rt, b.integer(arena, "i32"), self.value(size))
-                self.opened(("arena", arena), at)
+                self.open(("arena", arena), at)
             case ReadSymbol():
                 self.read(step)
             case Assign(symbols):
@@ -356,11 +345,6 @@ class _Run(_Host):
         """A call that returns a status, and an early return where that is no success."""
         self.leave_if_failed(self.call(name, "i32", *args))
 
-    def arm(self, steps: Sequence[Step]) -> list[Value]:
-        for s in steps:
-            self.step(s)
-        return []
-
     def repeat(self, s: Repeat) -> None:
         """counter = 0; while (counter < limit && going) { round; body; counter++ }"""
         b, outer, before = self.b, self.b.scope, self.b.scope.block
@@ -385,11 +369,11 @@ class _Run(_Host):
         before.lines.append(f"br label %{head.label}")
         b.scope, outer.block = outer, leave
 
-    def opened(self, key: tuple[str, int], address: Value) -> None:
+    def open(self, key: tuple[str, int], address: Value) -> None:
         """An address from the runtime; 0 means it failed and has said why."""
         # -1: the runtime keeps the status of the failure and returns that one to the caller
         self.leave_if(self.compare("eq", address, self.b.integer(0)), self.b.integer(-1, "i32"))
-        self.b.effect(f"store i64 {address.text}, ptr %{_variable(key)}")
+        self.store(self.opened, self.shared.opened[key], address)
 
     def read(self, s: ReadSymbol) -> None:
         b, rt = self.b, self.argument("rt", "ptr")
@@ -404,8 +388,19 @@ def _opens(step: Step) -> tuple[str, int] | None:
     return ("arena", step.arena) if isinstance(step, Reserve) else None
 
 
-def _variable(key: tuple[str, int]) -> str:
-    return f"{key[0]}.{key[1]}"
+def _stretches(steps: Sequence[Step]) -> list[list[Step]]:
+    """Neighbours grouped so that no group counts more than PIECE steps, those inside steps included; a
+    step that counts more by itself is alone."""
+    groups: list[list[Step]] = [[]]
+    size = 0
+    for s in steps:
+        more = sum(1 for _ in walk_steps((s,)))
+        if groups[-1] and size + more > PIECE:
+            groups.append([])
+            size = 0
+        groups[-1].append(s)
+        size += more
+    return groups
 
 
 def _arguments(step: Step) -> Sequence[object]:
@@ -422,93 +417,3 @@ def _sym(name: str) -> Dim:
     from smelt.core.dim import sym
 
     return sym(name)
-
-
-# ---------------------------------------------------------------- the descriptor
-
-
-class _Texts:
-    """C strings as private constants, each once."""
-
-    def __init__(self) -> None:
-        self.names: dict[str, str] = {}
-
-    def ref(self, text: str | None) -> str:
-        if text is None:
-            return "ptr null"
-        return "ptr " + self.names.setdefault(text, f"@smelt_text.{len(self.names)}")
-
-    def lines(self) -> list[str]:
-        made = []
-        for text, name in self.names.items():
-            raw = text.encode() + b"\0"
-            data = "".join(chr(c) if 32 <= c < 127 and c not in b'"\\' else f"\\{c:02X}" for c in raw)
-            made.append(f'{name} = private unnamed_addr constant [{len(raw)} x i8] c"{data}"')
-        return made
-
-
-def _dlpack(d: DType) -> str:
-    code = _BFLOAT if d.name == "bf16" else _DLPACK[d.category]
-    return f"{{ i8, i8, i16 }} {{ i8 {code}, i8 {d.bits}, i16 1 }}"
-
-
-def _table(name: str, row: str, rows: Sequence[str]) -> tuple[str, str]:
-    """(definition, pointer to it) of a constant array; an empty one is null."""
-    if not rows:
-        return "", "ptr null"
-    body = ", ".join(f"{row} {{ {r} }}" for r in rows)
-    return f"@smelt_{name} = internal constant [{len(rows)} x {row}] [ {body} ]", f"ptr @smelt_{name}"
-
-
-def _descriptor(
-    program: HostProgram, module: Module, rows: Mapping[str, KernelRow], options: HostOptions
-) -> list[str]:
-    texts = _Texts()
-
-    def tensors(name: str, items: Sequence[Tensor]) -> tuple[str, str]:
-        return _table(
-            name, _TENSOR, [f"{texts.ref(t.name)}, {_dlpack(t.dtype)}, i32 {len(t.shape)}" for t in items]
-        )
-
-    kernels = []
-    for e in program.entries:
-        k, row = module.kernels[e.kernel], rows[e.name]
-        fn = f'ptr @"{function_name(k, e.statement)}"' if row.unit == 0 else "ptr null"
-        buffers = len(k.inputs) + len(k.outputs) + len(k.scratch)
-        kernels.append(
-            f"{texts.ref(row.symbol or e.name)}, {fn}, i32 {row.unit}, i32 {buffers}, i32 {len(k.dims)}, "
-            f"i32 {row.lanes}, i32 {row.grain}, i32 0"
-        )
-    checks = [f"i32 {_STATUS[c.kind]}, i32 0, {texts.ref(c.text)}" for c in program.checks]
-    libraries = [_library(module.libraries[name], texts) for name in program.libraries]
-    tables = {
-        "inputs": tensors("inputs", program.inputs),
-        "outputs": tensors("outputs", program.outputs),
-        "kernels": _table("kernels", _KERNEL, kernels),
-        "checks": _table("checks", _CHECK, checks),
-        "libraries": _table("libraries", _LIBRARY, libraries),
-    }
-    digest = ", ".join(f"i8 {c}" for c in options.weights_sha256)
-    counts = (
-        ABI_VERSION,
-        len(program.inputs),
-        len(program.outputs),
-        len(kernels),
-        len(checks),
-        len(program.peak),
-        program.slots,
-        options.default_threads,
-    )
-    pointers = ", ".join(tables[n][1] for n in ("inputs", "outputs", "kernels", "checks"))
-    model = (
-        f"@smelt_model = constant {_MODEL} {{ "
-        f"{', '.join(f'i32 {c}' for c in counts)}, {texts.ref(options.name)}, "
-        f"{pointers}, i64 {program.weights_bytes}, [32 x i8] [{digest}], {texts.ref(options.device_source)}, "
-        f"ptr @smelt_plan.steps, ptr @smelt_run.steps, {tables['libraries'][1]}, i32 {len(libraries)} }}"
-    )
-    return ["\n".join(texts.lines()), *(t for t, _ in tables.values() if t), model]
-
-
-def _library(library: Library, texts: _Texts) -> str:
-    files, adapter = ";".join(library.files), _ADAPTERS[library.adapter]
-    return f"{texts.ref(files)}, {texts.ref(library.name)}, i32 {adapter}, i32 0"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from smelt.core.ir.graph import Module
@@ -9,10 +10,15 @@ from smelt.core.machine import Machine
 from smelt.core.plan.program import HostProgram
 from smelt.targets.base import Artifact
 from smelt.targets.llvm.compile import compile_object
-from smelt.targets.llvm.emit import emit_kernel, module_text
-from smelt.targets.llvm.host import HostOptions, KernelRow, host_text
+from smelt.targets.llvm.descriptor import HostOptions, KernelRow
+from smelt.targets.llvm.emit import Text, emit_kernel, function_name, merged
+from smelt.targets.llvm.host import host_text
 from smelt.targets.llvm.machines import Cpu, cpu_for, machine_for
 from smelt.targets.platform import TargetSpec
+from smelt.targets.toolchain import join_objects
+
+BATCH = 1 << 18
+"""Characters of text that LLVM gets at a time; a kernel is never cut. It needs some 40 bytes for each."""
 
 
 def cpu_of(spec: TargetSpec) -> Cpu:
@@ -42,16 +48,43 @@ class LlvmTarget:
     ) -> Artifact:
         """One object for the platform. Raises SmeltError(internal) naming the kernel LLVM refuses."""
         cpu = cpu_of(spec)
-        used = dict.fromkeys(e.kernel for e in program.entries)
-        functions: list[str] = []
-        declared: dict[str, str] = {}
-        for kernel in used:
-            text = emit_kernel(module.kernels[kernel], cpu)
-            functions.extend(text.functions)
-            declared.update(text.declared)
-        rows = {e.name: KernelRow() for e in program.entries}
-        options = HostOptions(name, threads, weights_sha256)
-        functions.append(host_text(program, module, rows, options, declared))
-        text_all = module_text(functions, declared, cpu)
-        code = compile_object(text_all, cpu, name=name)
-        return Artifact(code, None, (("model.ll", text_all), ("model.o", code)))
+        kernels = dict.fromkeys(e.kernel for e in program.entries)
+
+        def texts() -> Iterator[Text]:
+            return (emit_kernel(module.kernels[k], cpu) for k in kernels)
+
+        host = _host(module, program, HostOptions(name, threads, weights_sha256))
+        objects = [_object(t, cpu, name) for t in _batches(texts())]
+        names = [function_name(module.kernels[e.kernel], e.statement) for e in program.entries]
+        declared = {n: f'declare void @"{n}"(ptr, i64, i64) nounwind' for n in names}
+        objects.append(_object(Text(host.functions, {**host.declared, **declared}), cpu, name))
+        code = join_objects(objects)
+
+        def whole() -> str:
+            return merged((*texts(), host)).module(cpu)
+
+        return Artifact(code, None, {"model.ll": whole, "model.o": lambda: code})
+
+
+def _host(module: Module, program: HostProgram, options: HostOptions) -> Text:
+    declared: dict[str, str] = {}
+    rows = {e.name: KernelRow() for e in program.entries}
+    return Text((host_text(program, module, rows, options, declared),), declared)
+
+
+def _object(text: Text, cpu: Cpu, name: str) -> bytes:
+    return compile_object(text.module(cpu), cpu, name=name)
+
+
+def _batches(texts: Iterable[Text]) -> Iterator[Text]:
+    """Neighbours put together, up to BATCH characters."""
+    batch: list[Text] = []
+    size = 0
+    for text in texts:
+        if batch and size + text.size > BATCH:
+            yield merged(batch)
+            batch, size = [], 0
+        batch.append(text)
+        size += text.size
+    if batch:
+        yield merged(batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from smelt.core.ir.graph import Module
@@ -9,8 +10,9 @@ from smelt.core.machine import Machine
 from smelt.core.plan.program import HostProgram
 from smelt.targets.base import Artifact
 from smelt.targets.llvm.compile import compile_object
+from smelt.targets.llvm.descriptor import HostOptions, KernelRow
 from smelt.targets.llvm.emit import module_text
-from smelt.targets.llvm.host import HostOptions, KernelRow, host_text
+from smelt.targets.llvm.host import host_text
 from smelt.targets.llvm.target import cpu_of
 from smelt.targets.opencl.emit import emit_program
 from smelt.targets.opencl.machine import MACHINE
@@ -49,4 +51,6 @@ class OpenClTarget:
         options = HostOptions(name, threads, weights_sha256, source)
         host = module_text([host_text(program, module, rows, options, declared)], declared, cpu)
         code = compile_object(host, cpu, name=name)
-        return Artifact(code, source, (("model.cl", source), ("model.ll", host), ("model.o", code)))
+        dumps: dict[str, Callable[[], str | bytes]]
+        dumps = {"model.cl": lambda: source, "model.ll": lambda: host, "model.o": lambda: code}
+        return Artifact(code, source, dumps)

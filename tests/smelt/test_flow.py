@@ -18,6 +18,7 @@ import smelt
 from smelt.core.diag import SmeltError
 from smelt.driver import Request, compile_here
 from smelt.session import Session
+from smelt.targets.llvm import host
 
 node = helper.make_node
 Array = np.ndarray[Any, Any]
@@ -467,3 +468,11 @@ def test_unique_slices(native: Native, axis: int) -> None:
     session = native(m)
     rng = np.random.default_rng(1)
     agree(session, m, [{"x": rng.integers(0, 2, (n, 3, k))} for n, k in ((5, 2), (1, 7), (9, 1))])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_run_of_many_functions(seed: int, native: Native, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function for every step, in branches and loops as well: what one step makes, others find."""
+    monkeypatch.setattr(host, "PIECE", 1)
+    m = flow_model(seed)
+    agree(native(m), m, [flow_feeds(seed, n) for n in (3, 1, 8)], 1e-4)

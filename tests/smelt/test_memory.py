@@ -56,3 +56,32 @@ def test_a_compile_needs_less_memory_than_the_weights(tmp_path: Path) -> None:
     want = np.empty_like(x)
     want[:, 5 * np.arange(WIDTH) % WIDTH] = 2 * x
     np.testing.assert_array_equal(got, want)
+
+
+def wide(folder: Path) -> Path:
+    """A chain of products; its weights are inside the file and have 200 KB each."""
+    rng = np.random.default_rng(0)
+    nodes, weights, last = [], [], "x"
+    for i in range(400):
+        weights.append(onnx.numpy_helper.from_array(rng.random((50, 1000), np.float32), f"w{i}"))
+        weights.append(onnx.numpy_helper.from_array(rng.random((1000, 50), np.float32), f"v{i}"))
+        nodes.append(helper.make_node("MatMul", [last, f"w{i}"], [f"a{i}"]))
+        nodes.append(helper.make_node("MatMul", [f"a{i}", f"v{i}"], [f"b{i}"]))
+        nodes.append(helper.make_node("Softmax", [f"b{i}"], [f"c{i}"]))
+        last = f"c{i}"
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 50])
+    outs = [helper.make_tensor_value_info(f"c{i}", TensorProto.FLOAT, ["n", 50]) for i in range(0, 400, 9)]
+    graph = helper.make_graph(nodes, "g", [given], outs, weights)
+    path = folder / "wide.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
+    return path
+
+
+def test_a_compile_peaks_under_twice_the_weights(tmp_path: Path) -> None:
+    """160 MB of weights in one file, none of them large; 1200 launches."""
+    model = wide(tmp_path)
+    words = [sys.executable, "-c", COMPILE, str(model), str(tmp_path / "out")]
+    told = subprocess.run(
+        [sys.executable, "-c", MEASURE, *words], stdout=subprocess.PIPE, text=True, check=True
+    )
+    assert int(told.stdout.split()[-1]) << 10 < 1.2 * model.stat().st_size

@@ -121,7 +121,7 @@ class Workshop:
                 @staticmethod
                 def emit(*args: Any, **more: Any) -> Any:
                     artifact = target.emit(*args, **more)
-                    texts.update({k: v for k, v in artifact.dumps if isinstance(v, str)})
+                    texts["model.ll"] = artifact.dumps["model.ll"]()
                     return artifact
 
             return Listening
