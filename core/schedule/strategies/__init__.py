@@ -13,15 +13,15 @@ from smelt.core.schedule.strategies.contraction import contraction
 from smelt.core.schedule.strategies.elementwise import elementwise
 from smelt.core.schedule.strategies.fallback import outer_groups
 from smelt.core.schedule.strategies.lanes import lanes
-from smelt.core.schedule.strategies.reduction import columns, rows
+from smelt.core.schedule.strategies.reduction import columns, gathered_rows, rows
 from smelt.core.schedule.tree import ScheduleError, chain
 
 Strategy: TypeAlias = Callable[[Draft, str], None]
 
 # A strategy refuses (ScheduleError) nests that are not its kind; its steps are then taken back.
 # Order: contraction before columns, whose trees would also fit a matrix product; rows before columns,
-# because a row kernel's reductions follow no contiguous loop.
-VECTORS: tuple[Strategy, ...] = (elementwise, contraction, rows, columns, outer_groups)
+# because a row kernel's reductions follow no contiguous loop; gathered rows take what is neither.
+VECTORS: tuple[Strategy, ...] = (elementwise, contraction, rows, columns, gathered_rows, outer_groups)
 LANES: tuple[Strategy, ...] = (lanes, outer_groups)
 
 

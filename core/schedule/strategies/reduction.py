@@ -26,16 +26,26 @@ def rows(d: Draft, root: str) -> None:
     Loops that the reductions follow are outer, the others run inside a row; a nest without others (a
     plain sum along an axis) gives one scalar per row.
     """
+    _rows(d, root, gathered=False)
+
+
+def gathered_rows(d: Draft, root: str) -> None:
+    """As `rows` where elements of a row lie anyhow, as beside an extent that may be 1. Vectors gather, which
+    is slow; a reduction that is done again for every element of its row would be slower by the row."""
+    _rows(d, root, gathered=True)
+
+
+def _rows(d: Draft, root: str, gathered: bool) -> None:
     v = _collapsed(d, d.view(root))
     outer, inner = _sides(v)
     single = [x for x in inner if v.extent(x) == 1]
     inner = [x for x in inner if x not in single]
     outer = single + outer
-    if not v.all_reduces() or not _along(v, inner):
+    if not v.all_reduces() or not (gathered or _along(v, inner)):
         raise ScheduleError("rows", "the reduced axis is not contiguous")
     if not outer:  # one row
         outer = [d.enclose(v.vars[0])]
-    if len(inner) > 1:
+    if len(inner) > 1 and not gathered:
         raise ScheduleError("rows", "several loops inside a row that do not collapse")
     d.order(*outer, *inner)
     lanes = d.machine.lanes(v.bits)
@@ -47,7 +57,7 @@ def rows(d: Draft, root: str) -> None:
     heavy = v.is_heavy
     for name in names:
         d.attempt("strip_reduce", name, lanes, 2 if heavy else 4, d.machine.masked)
-    for x in inner:
+    for x in inner[-1:]:
         d.do("strip", x, lanes, 2 if heavy else 4, d.machine.masked)
 
 

@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from naive_kernels import check, nest, op_kernel, operand, shape_of
 
-from smelt.core.dim import Dim, parse_dim, sym, to_dim
+from smelt.core.dim import Dim, Facts, dmin, parse_dim, sym, to_dim
 from smelt.core.dtype import f16, f32, f64, i32, i64
 from smelt.core.ir.kernel import Buffer, DimParam, Expr, Kernel, Load, Loop, Store, Tiles, walk
 from smelt.core.machine import Machine
@@ -18,6 +19,7 @@ from smelt.core.ops.trace import Trace, call
 from smelt.core.schedule.schedule import apply, parse
 from smelt.core.schedule.strategies import draft
 from smelt.core.schedule.strategies.contraction import choose_shape, register_shapes
+from smelt.core.schedule.tree import map_accesses
 
 # Two lanes reach every tail at small sizes; the others are real shapes of register files.
 MACHINES = (
@@ -100,6 +102,18 @@ def _scores() -> Kernel:
     return Kernel("scores", tuple(DimParam(n) for n in "bst"), (a, b), (y,), nest(y, value))
 
 
+def _softmax_of_a_broadcast() -> Kernel:
+    """Rows whose elements are one and the same when w is 1, and the n there are when it is not."""
+    plain = op_kernel("softmax", [("m", "n")], ("m", "n"), {"axis": 1})
+    x = replace(plain.inputs[0], shape=shape_of(("m", "w")))
+
+    def load(e: Load, facts: Facts) -> Expr:
+        return replace(e, index=(e.index[0], dmin(sym("w") - 1, e.index[1]))) if e.buffer == x.name else e
+
+    body = map_accesses(plain.body, Facts(), load, lambda store, facts: store)
+    return plain.with_(dims=tuple(DimParam(n) for n in "mnw"), inputs=(x,), body=body)
+
+
 def _two_outputs() -> Kernel:
     """A value stored twice, once through exp, in one nest."""
     x, y, z = (Buffer(n, f32, shape_of(("m", "n"))) for n in "xyz")
@@ -173,6 +187,7 @@ KERNELS: dict[str, tuple[Kernel, str, Envs]] = {
     "softmax-static": (op_kernel("softmax", [("m", 50)], ("m", 50), {"axis": 1}), "", ({"m": 3},)),
     "softmax-single": (op_kernel("softmax", [("n",)], ("n",), {"axis": 0}), "", ({"n": 37}, {"n": 0})),
     "softmax-middle": (op_kernel("softmax", [("p", "q", "r")], ("p", "q", "r"), {"axis": 1}), "", _PQR),
+    "softmax-of-a-broadcast": (_softmax_of_a_broadcast(), "", ({"m": 3, "n": 37, "w": 1}, {"m": 2, "n": 5, "w": 5}, {"m": 1, "n": 0, "w": 1})),
     "log-softmax": (op_kernel("log_softmax", [("m", "n")], ("m", "n"), {"axis": 1}), "", _MN),
     "hardmax": (op_kernel("hardmax", [("m", 9)], ("m", 9), {"axis": 1}), "", ({"m": 4},)),
     "layer-norm": (op_kernel("layer_norm", [("m", "n"), ("n",), ("n",)], ("m", "n"), {"axis": 1, "epsilon": 1e-5}), "", _MN),
@@ -224,6 +239,7 @@ REACHED = {
     "matmul-packed": "pack b", "matmul-dynamic": "accumulate", "scores": "stage b", "batched": "accumulate",
     "conv-3x3": "pack b", "conv-1x1": "collapse", "conv-depthwise": "unroll", "conv-grouped": "accumulate",
     "conv-transpose-2x2": "pack b", "max-pool": "accumulate", "softmax": "keep", "softmax-middle": "keep",
+    "softmax-of-a-broadcast": "keep",
     "layer-norm": "hoist", "layer-norm-2": "strip_reduce", "sum-2": "strip_reduce", "sum-0": "accumulate",
     "sum-012": "strip_reduce", "add": "collapse", "gather": "bind_let", "concat-last": "peel", "scan": "bind i group",
     "transpose-2d": "split i1",
