@@ -33,7 +33,9 @@ def _fold(editor: Editor, limit: int) -> None:
         if node.op == "reshape":  # the same elements: those in a file stay there
             v, w = node.output, editor.shop.weights[node.inputs[0]]
             shape = tuple(d.const for d in v.type.shape)
-            editor.replace(v.name, editor.shop.weight(replace(w, name=v.name, shape=shape, origin=v.origin)))
+            data = None if w.data is None else w.data.reshape(shape)
+            moved = replace(w, name=v.name, shape=shape, data=data, origin=v.origin)
+            editor.replace(v.name, editor.shop.weight(moved))
             continue
         arrays = [editor.array(r) if r else None for r in node.inputs]
         for v, data in zip(node.outputs, evaluate(node, arrays), strict=True):
