@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 from onnx import helper
 
 from smelt.core.dim import dmax, to_dim
@@ -64,6 +65,21 @@ def _embedding(c: Call) -> Ref:
     return rows_at(c, c.x(0), c.x(1), "index of axis 0")
 
 
+def _unfolded(c: Call) -> Ref:
+    """All slices of `size` elements along an axis, `step` apart; what is in them is a new last axis."""
+    b, rank = c.builder, c.type(0).rank
+    axis, size, step = c.axis(c.integer("dim", -1), rank), c.integer("size"), c.integer("step", 1)
+    if size < 1 or step < 1:
+        raise c.fail(f"size is {size} and step {step}, wanted at least 1")
+    extent = c.shape(0)[axis]
+    c.engine.at_most("size and the axis", to_dim(size), extent)
+    count = c.engine.simplify((extent - size) // step + 1)
+    first = c.emit("mul", c.iota(count), b.constant(np.array(step, np.int64)))
+    at = c.emit("add", b.reshape(first, (count, 1)), b.reshape(c.iota(size), (1, size)))
+    y = c.emit("gather", c.x(0), at, axis=axis)
+    return b.transpose(y, (*range(axis + 1), *range(axis + 2, rank + 1), axis + 1))
+
+
 # ---------------------------------------------------------------- distances
 
 
@@ -114,6 +130,7 @@ ROWS: tuple[OnnxOp, ...] = (
     OnnxOp("GatherND", 1, standard(move.ROWS, "GatherND"), MS),
     OnnxOp("ExpandDims", 1, _expand_dims, MS),
     OnnxOp("TorchEmbedding", 1, _embedding, MS),
+    OnnxOp("UnfoldTensor", 1, _unfolded, MS),
     OnnxOp("CDist", 1, _distances, MS),
     OnnxOp("NGramRepeatBlock", 1, _no_repeats, MS),
 )
