@@ -175,8 +175,8 @@ def _symbols(graph: Graph, engine: Engine) -> tuple[Symbol, ...]:
 
 def check_declared(b: GraphBuilder, g: onnx.GraphProto) -> list[SmeltError]:
     """Values of another element type than the file says. Declared ranks and extents that contradict what the
-    nodes make are stale: they are ignored, as ONNX Runtime ignores them."""
-    problems = []
+    nodes make are stale: they are ignored, as ONNX Runtime ignores them; so is a value_info of an output."""
+    problems, returned = [], {v.name for v in g.output}
     for kind, infos in (("output", g.output), ("value", g.value_info)):
         for v in infos:
             ref = b.names.get(v.name)
@@ -184,8 +184,8 @@ def check_declared(b: GraphBuilder, g: onnx.GraphProto) -> list[SmeltError]:
                 continue
             if ref in b.store.compounds:
                 continue  # outputs are compared with what they are declared as where they are returned
-            if kind == "value" and ref in b.store.weights:
-                continue  # a constant's type is beyond doubt
+            if kind == "value" and (ref in b.store.weights or v.name in returned):
+                continue  # a constant's type is beyond doubt; an output is declared elsewhere
             own, declared = b.type_of(ref).dtype, DTYPE_OF.get(v.type.tensor_type.elem_type)
             if declared is not None and declared != own:
                 problems.append(

@@ -95,3 +95,11 @@ def test_crop_and_resize_between_transposes(tmp_path: Path) -> None:
             "scales": np.array([1, 1, 1.5, 2], np.float32),
         }
         compiled_agrees(m, feeds, tmp_path)
+
+
+def test_stale_value_info_of_an_output() -> None:
+    """A converter to float16 leaves the type that the output had before its last Cast."""
+    nodes = [node("Cast", ["x"], ["h"], to=10), node("Cast", ["h"], ["y"], to=1)]
+    m = model(nodes, {"x": ("f32", ["n"])}, {"y": "f32"})
+    m.graph.value_info.append(helper.make_tensor_value_info("y", 10, None))
+    agree(m, {"x": np.arange(3, dtype=np.float32)})
