@@ -21,6 +21,7 @@ from smelt.core.ops import (
     quantized,
     random,
     reduce,
+    region_pool,
     resize,
     sample,
     select,
@@ -34,7 +35,7 @@ from smelt.core.ops.table import Op
 
 _ROOMS = (
     elementwise, reduce, linear, norm, window, movement, indexing, resize, generate, cache, nbits, quantized,
-    experts, select, sample, random, pool_index, trees, coupled, text,
+    experts, select, sample, random, pool_index, region_pool, trees, coupled, text,
     text_number, text_token,
 )  # fmt: skip
 _TABLE: dict[str, Op] = {op.name: op for room in _ROOMS for op in room.ROWS}

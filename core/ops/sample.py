@@ -283,8 +283,13 @@ def _ref_deform(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Te
 
 
 def _infer_roi(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
-    x, rois, batch = args
+    x, rois, batch, grid = (*args, None)[:4]
     assert x is not None and rois is not None and batch is not None
+    if grid is not None:
+        if grid.rank != 2 or not grid.dtype.is_int:
+            raise c.fail(f"the numbers of samples are {grid.type}, wanted integers of rank 2")
+        c.same("regions and numbers of samples", rois.shape[0], grid.shape[0])
+        c.same("numbers of samples per region", grid.shape[1], to_dim(2))
     if x.rank != 4 or rois.rank != 2 or batch.rank != 1:
         raise c.fail(f"ranks are {x.rank}, {rois.rank} and {batch.rank}, wanted 4, 2 and 1")
     c.same("regions and batch indices", rois.shape[0], batch.shape[0])
@@ -293,15 +298,20 @@ def _infer_roi(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Tens
 
 
 def _roi_align(
-    t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand, rois: Operand, batch: Operand
-) -> Expr:
-    """The mean (or maximum) of samples * samples bilinear readings in each bin of the region."""
-    samples, scale = integer(attrs, "samples"), number(attrs, "scale")
+    t: Trace, i: DimIndex, attrs: Attrs, out: TensorType,
+    x: Operand, rois: Operand, batch: Operand, grid: Operand | None = None,
+) -> Expr:  # fmt: skip
+    """The mean (or maximum) of samples * samples bilinear readings in each bin of the region; with `grid`
+    [regions, 2] of as many as it says down and across, which are no more than `samples`."""
+    extents, scale = dims(attrs, "samples"), number(attrs, "scale")
     half, largest = bool(attrs["half_pixel"]), attrs["mode"] == "max"
     work, size = _work(x.dtype), dims(attrs, "size")
 
     def k(v: float) -> Expr:
         return const(v, work)
+
+    def count(a: int) -> Expr:
+        return index(extents[a], work) if grid is None else cast(grid[i[0], to_dim(a)], work)
 
     def edge(column: int) -> Expr:
         e = call("mul", cast(rois[i[0], to_dim(column)], work), k(scale))
@@ -312,7 +322,7 @@ def _roi_align(
         span = call("sub", end, start)
         span = span if half else call("max", span, k(1))
         step = call("div", span, index(size[a], work))
-        inner = call("div", call("add", index(s, work), k(0.5)), k(samples))
+        inner = call("div", call("add", index(s, work), k(0.5)), count(a))
         return call("add", start, call("mul", step, call("add", index(i[2 + a], work), inner)))
 
     def reading(n: Dim, *s: Dim) -> Expr:
@@ -327,11 +337,18 @@ def _roi_align(
         read = _peak if largest else _bilinear
         return select(outside, k(0), read(t, positions, x, n, i[1], work))
 
+    def joined(n: Dim, *own: Dim) -> Expr:
+        if not largest:
+            total = t.sum(own, lambda *s: reading(n, *s))
+            return call("div", total, index(dmax(own[0] * own[1], 1), work))
+        y = t.reduce("max", own, lambda *s: reading(n, *s))
+        return y if grid is None else select(call("lt", index(own[0] * own[1], work), k(1)), k(0), y)
+
     def pooled(n: Dim) -> Expr:
-        extents = [to_dim(samples)] * 2
-        if largest:
-            return t.reduce("max", extents, lambda *s: reading(n, *s))
-        return call("div", t.sum(extents, lambda *s: reading(n, *s)), k(samples * samples))
+        if grid is None:
+            return joined(n, *extents)
+        down, across = (cast(grid[i[0], to_dim(a)], i64) for a in range(2))
+        return t.let(down, 0, extents[0], lambda g: t.let(across, 0, extents[1], lambda h: joined(n, g, h)))
 
     return cast(t.let(cast(batch[i[0]], i64), 0, x.shape[0] - 1, pooled), x.dtype)
 
@@ -363,19 +380,21 @@ def _peak(t: Trace, positions: Sequence[Expr], x: Operand, n: Dim, c: Dim, work:
 
 
 def _ref_roi(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
-    x, rois, batch = (np.asarray(a) for a in arrays)
-    samples, scale = integer(attrs, "samples"), number(attrs, "scale")
+    x, rois, batch = (np.asarray(a) for a in arrays[:3])
+    fixed, scale = [d.const for d in dims(attrs, "samples")], number(attrs, "scale")
+    given = None if len(arrays) < 4 else arrays[3]
     half, largest = bool(attrs["half_pixel"]), attrs["mode"] == "max"
     y = np.zeros([d.const for d in types[0].shape], np.float64)
     for r, ph, pw in np.ndindex(y.shape[0], *y.shape[2:]):
         box = rois[r].astype(np.float64) * scale - (0.5 if half else 0.0)
-        found = []
-        for s in np.ndindex(samples, samples):
+        found: list[Array] = []
+        samples = fixed if given is None else [max(int(n), 0) for n in given[r]]
+        for s in np.ndindex(*samples):
             taps, skip = [], False
             for a, o in enumerate((ph, pw)):
                 span = box[3 - a] - box[1 - a]
                 span = span if half else max(span, 1.0)
-                p = box[1 - a] + span / y.shape[2 + a] * (o + (s[a] + 0.5) / samples)
+                p = box[1 - a] + span / y.shape[2 + a] * (o + (s[a] + 0.5) / samples[a])
                 skip = skip or p < -1 or p > x.shape[2 + a]
                 taps.append(_np_taps(min(max(p, 0), x.shape[2 + a] - 1), "linear"))
             parts = [
@@ -384,12 +403,14 @@ def _ref_roi(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Tenso
             ]
             joined = np.max(parts, axis=0) if largest else np.sum(parts, axis=0)
             found.append(joined * (0 if skip else 1))
-        y[r, :, ph, pw] = np.max(found, axis=0) if largest else np.mean(found, axis=0)
+        if found:
+            y[r, :, ph, pw] = np.max(found, axis=0) if largest else np.mean(found, axis=0)
     return (y.astype(types[0].dtype.numpy),)
 
 
 _GRID = np.array([[[[-1.4, -1], [0.1, 0.9], [0.4, -0.3]], [[0, 0], [1, 1], [0.55, 1.7]]]], np.float32)
 _ROIS = np.array([[0, 0, 4, 5], [1, 2, 9, 3]], np.float32)
+_SAMPLES = np.array([[2, 1], [0, 3]], np.int64)
 _DEFORM: dict[str, Any] = {
     "strides": (1, 1), "dilations": (1, 1), "pads_begin": (ONE, ZERO), "pads_end": (ONE, ZERO),
     "group": 1, "offset_group": 1,
@@ -426,15 +447,21 @@ ROWS: tuple[Op, ...] = (
     ),
     Op(
         "roi_align",
-        "x rois batch",
+        "x rois batch grid?",
         _infer_roi,
         _ref_roi,
         tuple(
             Case(
-                ("f32[2, 3, 6, 7]", _ROIS, np.array([1, 0], np.int64)),
-                attrs={"size": (to_dim(2), to_dim(3)), "samples": 2, "scale": s, "half_pixel": h, "mode": m},
+                ("f32[2, 3, 6, 7]", _ROIS, np.array([1, 0], np.int64), *more),
+                attrs={
+                    "size": (to_dim(2), to_dim(3)), "samples": (to_dim(2), to_dim(3)), "scale": s,
+                    "half_pixel": h, "mode": m,
+                },
             )
-            for s, h, m in ((1.0, True, "avg"), (0.5, False, "avg"), (1.0, False, "max"))
+            for s, h, m, *more in (
+                (1.0, True, "avg"), (0.5, False, "avg"), (1.0, False, "max"), (1.0, True, "avg", _SAMPLES),
+                (0.5, False, "max", _SAMPLES),
+            )
         ),
         compute=_roi_align,
     ),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from smelt.core.dim import Dim, dmin, product, sym, to_dim
 from smelt.core.dtype import f32, f64, i64
 from smelt.core.ir.graph import Ref
@@ -15,6 +17,8 @@ from smelt.importer.weights import dtype_of
 
 ZERO, ONE = to_dim(0), to_dim(1)
 LOG10 = math.log(10)
+MANY = 1 << 20
+"""Readings along an axis of a region's bin: no region is larger."""
 GRID_MODES = {
     "bilinear": "linear",
     "linear": "linear",
@@ -71,15 +75,74 @@ def _affine_grid(c: Call) -> Ref:
 
 def _roi_align(c: Call) -> Ref:
     samples = c.integer("sampling_ratio", 0)
-    if samples < 1:
-        raise c.unsupported("sampling_ratio 0, which depends on each region's size", try_="2")
     default = "half_pixel" if c.opset >= 16 else "output_half_pixel"
+    half = c.text("coordinate_transformation_mode", default) == "half_pixel"
     size = tuple(to_dim(c.integer(name, 1)) for name in ("output_height", "output_width"))
+    grid, most = ("", (to_dim(samples),) * 2) if samples > 0 else _samples_of(c, size, half)
     return c.emit(
-        "roi_align", c.x(0), c.x(1), c.cast(c.x(2), i64),
-        size=size, samples=samples, scale=c.number("spatial_scale", 1.0), mode=c.text("mode", "avg"),
-        half_pixel=c.text("coordinate_transformation_mode", default) == "half_pixel",
+        "roi_align", c.x(0), c.x(1), c.cast(c.x(2), i64), *([grid] if grid else []),
+        size=size, samples=most, scale=c.number("spatial_scale", 1.0), mode=c.text("mode", "avg"),
+        half_pixel=half,
     )  # fmt: skip
+
+
+def _samples_of(c: Call, size: Sequence[Dim], half: bool) -> tuple[Ref, tuple[Dim, ...]]:
+    """i64 [regions, 2]: as many readings down and across as a bin has elements, rounded up; and the most."""
+    b, work = c.builder, f64 if c.type(0).dtype == f64 else f32
+    rois = c.cast(c.x(1), work)
+    corners = [b.slice_axis(rois, 1, k, k + 2) for k in (0, 2)]
+    scaled = [c.emit("mul", x, c.scalar(c.number("spatial_scale", 1.0), x)) for x in corners]
+    span = c.emit("sub", scaled[1], scaled[0])  # [regions, (across, down)]
+    span = span if half else c.emit("max", span, c.scalar(1, span))
+    bins = b.constant(np.array([size[1].const, size[0].const], work.numpy))
+    count = c.cast(c.emit("ceil", c.emit("div", span, bins)), i64)
+    parts = [b.slice_axis(count, 1, k, k + 1) for k in (1, 0)]
+    most: list[Dim] = []
+    for x in parts:
+        top = c.emit("reduce_max", x, axes=(0, 1), keepdims=False)
+        most += b.dims_of(
+            c.emit("clip", top, c.scalar(0, top), c.scalar(MANY, top)), "samples", 0, to_dim(MANY)
+        )
+    return c.emit("concat", *parts, axis=1), tuple(most)
+
+
+def _max_roi_pool(c: Call) -> Ref:
+    """The maximum of each of the bins that a region [batch, left, top, right, bottom] is cut into."""
+    b, shape, size = c.builder, c.shape(0), c.ints("pooled_shape")
+    if len(shape) != 4 or c.type(1).rank != 2 or len(size) != 2 or min(size) < 1:
+        found = f"{c.type(0)}, {c.type(1)} and pooled_shape {list(size)}"
+        raise c.fail(f"found {found}, wanted rank 4, rank 2 and two numbers of 1 or more")
+    c.engine.same("numbers of a region", c.shape(1)[1], to_dim(5))
+    rois, count = c.cast(c.x(1), f32), c.shape(1)[0]
+    column = [b.reshape(b.slice_axis(rois, 1, k, k + 1), (count, 1)) for k in range(5)]
+    batch = c.cast(b.reshape(column[0], (count,)), i64)
+    inside(c, batch, shape[0], "batch of a region", wraps=False)
+    scale = c.scalar(c.number("spatial_scale", 1.0), rois)
+    edges = [_nearest(c, c.emit("mul", x, scale)) for x in column[1:]]
+    bins = [_bins(c, edges[1 - a], edges[3 - a], size[a], shape[2 + a]) for a in range(2)]
+    return c.emit("max_region_pool", c.x(0), batch, *bins)
+
+
+def _nearest(c: Call, x: Ref) -> Ref:
+    """Rounded, what lies in the middle away from 0."""
+    far = c.emit("floor", c.emit("add", c.emit("abs", x), c.scalar(0.5, x)))
+    return c.emit("mul", c.emit("sign", x), far)
+
+
+def _bins(c: Call, start: Ref, end: Ref, size: int, extent: Dim) -> Ref:
+    """i64 [regions, size, 2]: where each bin of start .. end begins within the extent, and how long it is."""
+    b, one = c.builder, c.scalar(1, start)
+    length = c.emit("max", c.emit("add", c.emit("sub", end, start), one), one)
+    step = c.emit("div", length, c.scalar(size, length))
+    places = np.arange(size, dtype=np.float32).reshape(1, size)
+    low = c.emit("floor", c.emit("mul", step, b.constant(places)))
+    high = c.emit("ceil", c.emit("mul", step, b.constant(places + 1)))
+    top = c.cast(b.from_dims([extent], ()), f32)
+    at = [c.emit("clip", c.emit("add", e, start), c.scalar(0, low), top) for e in (low, high)]
+    first, last = (c.cast(e, i64) for e in at)
+    count = c.emit("sub", last, first)
+    regions = b.type_of(start).shape[0]
+    return c.emit("concat", *(b.reshape(e, (regions, size, 1)) for e in (first, count)), axis=2)
 
 
 def _deform_conv(c: Call) -> Ref:
@@ -328,6 +391,7 @@ ROWS: tuple[OnnxOp, ...] = (
     OnnxOp("GridSample", 16, widened(grid_sample, {**HALVES, **WHOLE})),
     OnnxOp("AffineGrid", 20, widened(_affine_grid)),
     OnnxOp("RoiAlign", 10, _roi_align),
+    OnnxOp("MaxRoiPool", 1, _max_roi_pool),
     OnnxOp("DeformConv", 19, _deform_conv),
     OnnxOp("Col2Im", 18, widened(_col2im, TRUTHS)),
     OnnxOp("MaxUnpool", 9, _max_unpool),
