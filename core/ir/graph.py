@@ -25,6 +25,12 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 PIECE = 4 << 20
 """Bytes of a weight's file that are read at a time."""
 
+EAGER = 64 << 10
+"""Bytes up to which a weight is transposed or scaled at once."""
+
+MOST_PARTS = 16
+"""How often a weight may be read for that."""
+
 Attr: TypeAlias = "None | bool | int | float | str | Dim | DType | tuple[Attr, ...]"
 """Attribute values. Sizes and positions are Dims (also when constant); modes are str."""
 
@@ -200,8 +206,32 @@ class Weight:
         else:
             yield self.array().reshape(-1)
 
+    def reshaped(self, shape: tuple[int, ...], name: Ref) -> Weight:
+        """The same elements as a weight of another shape."""
+        data = None if self.data is None else self.data.reshape(shape)
+        return replace(self, name=name, shape=shape, data=data)
+
+    def transposed(self, perm: tuple[int, ...], name: Ref) -> Weight:
+        """The weight with its axes in another order, which is made when it is read unless it is small or in
+        memory already."""
+        return self._derived(Transposed(self, perm), name)
+
+    def scaled(self, factor: Array, name: Ref) -> Weight:
+        """The weight times a factor, f64 of the same rank, made as `transposed` does."""
+        return self._derived(Scaled(self, factor), name)
+
+    def _derived(self, recipe: Derived, name: Ref) -> Weight:
+        made = Weight(name, self.dtype, recipe.shape, recipe=recipe, origin=self.origin)
+        if self.data is None and self.bytes > EAGER:
+            return made
+        data = np.array(recipe.whole(self.array()), order="C")
+        data.flags.writeable = False
+        return replace(made, data=data, recipe=None)
+
     def window(self, shape: tuple[int, ...], axis: int, start: int, stop: int) -> Array:
         """Positions start..stop of one axis of the weight as of this shape, read as `pieces` does."""
+        if isinstance(self.recipe, Derived) and shape == self.recipe.shape:
+            return self.recipe.window(axis, start, stop)
         if self.data is not None or self.path is None or not self.bytes:
             return self.array().reshape(shape)[(*(slice(None),) * axis, slice(start, stop))]
         before, extent, after = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
@@ -247,6 +277,65 @@ class Weight:
 
     def __hash__(self) -> int:
         return hash((self.name, self.dtype, self.shape))
+
+
+@dataclass(frozen=True, eq=False)
+class Derived:
+    """The recipe of a weight that is made from another one, any part of it by itself."""
+
+    source: Weight
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape that it makes."""
+        return self.source.shape
+
+    def whole(self, array: Array) -> Array:
+        """All elements, from those of the source."""
+        raise NotImplementedError
+
+    def window(self, axis: int, start: int, stop: int) -> Array:
+        """Positions start..stop of one axis."""
+        raise NotImplementedError
+
+    def __call__(self) -> Iterator[Array]:
+        """All elements, in parts along the first axis; each may read the whole source, hence few of them."""
+        extent = self.shape[0]
+        step = max(1, math.ceil(extent / min(MOST_PARTS, math.ceil(self.source.bytes / PIECE) or 1)))
+        for start in range(0, extent, step):
+            yield np.ascontiguousarray(self.window(0, start, min(extent, start + step)))
+
+
+@dataclass(frozen=True, eq=False)
+class Transposed(Derived):
+    """The axes of the source in the order perm."""
+
+    perm: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.source.shape[a] for a in self.perm)
+
+    def whole(self, array: Array) -> Array:
+        return np.transpose(array, self.perm)
+
+    def window(self, axis: int, start: int, stop: int) -> Array:
+        return self.whole(self.source.window(self.source.shape, self.perm[axis], start, stop))
+
+
+@dataclass(frozen=True, eq=False)
+class Scaled(Derived):
+    """The source times a factor of its rank, in f64, rounded to the source's type."""
+
+    factor: Array
+
+    def whole(self, array: Array) -> Array:
+        return np.asarray(array.astype(np.float64) * self.factor).astype(array.dtype)
+
+    def window(self, axis: int, start: int, stop: int) -> Array:
+        many = self.factor.shape[axis] > 1
+        k = np.take(self.factor, range(start, stop), axis) if many else self.factor
+        return Scaled(self.source, k).whole(self.source.window(self.source.shape, axis, start, stop))
 
 
 @dataclass(frozen=True, slots=True)

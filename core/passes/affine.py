@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from smelt.core.ir.graph import Node, Ref
+from smelt.core.ir.graph import Node, Ref, Weight
 from smelt.core.passes.constants import per_axis
 from smelt.core.passes.editor import Array, Editor
 from smelt.core.passes.rules import Rule, rule
@@ -34,25 +34,26 @@ def _channel_axis(n: Node) -> int:
     return n.output.type.rank - 1 if n.attrs.get("channels_last", False) else 1
 
 
-def _scaled_weight(g: Editor, n: Node, c: Array) -> Array | None:
+def _scaled_weight(g: Editor, n: Node, c: Array) -> Weight | None:
     """The weight of a convolution or matrix product whose output channels are multiplied by c."""
-    w = g.array(n.inputs[1])
-    if w is None:
+    if not g.is_weight(n.inputs[1]):
         return None
-    k = np.asarray(c, np.float64)
-    wide = w.astype(np.float64)
-    if n.op == "matmul" or n.attrs.get("channels_last", False):
-        scaled = wide * k if n.op != "conv_transpose" or k.size == 1 else None
+    w = g.shop.weights[n.inputs[1]]
+    k, rank = np.asarray(c, np.float64), len(w.shape)
+    if k.size == 1:
+        factor = k.reshape((1,) * rank)
+    elif n.op == "matmul" or n.attrs.get("channels_last", False):
+        if n.op == "conv_transpose":
+            return None
+        factor = k.reshape(*(1,) * (rank - 1), -1)
     elif n.op == "conv":
-        scaled = wide * k.reshape(-1, *(1,) * (w.ndim - 1))
-    elif k.size == 1:
-        scaled = wide * k
+        factor = k.reshape(-1, *(1,) * (rank - 1))
     else:
         # [C, M/g, *K]: the output channel of group i, column j is i * M/g + j
         group = int(n.attr("group"))
-        grouped = wide.reshape(group, w.shape[0] // group, *w.shape[1:])
-        scaled = (grouped * k.reshape(group, 1, w.shape[1], *(1,) * (w.ndim - 2))).reshape(w.shape)
-    return None if scaled is None else scaled.astype(w.dtype)
+        rows = np.repeat(k.reshape(group, w.shape[1]), w.shape[0] // group, axis=0)
+        factor = rows.reshape(*w.shape[:2], *(1,) * (rank - 2))
+    return w.scaled(factor, n.inputs[1])
 
 
 def _linear(g: Editor, ref: Ref, n: Node) -> Node | None:
@@ -86,7 +87,7 @@ def _scale(g: Editor, n: Node) -> Ref | None:
     w = _scaled_weight(g, m, k)
     if w is None:
         return None
-    inputs = [m.inputs[0], g.constant(w, m.inputs[1][1:])]
+    inputs = [m.inputs[0], g.shop.weight(w)]
     if bias is not None:
         inputs.append(g.constant((bias * k).astype(bias.dtype), m.inputs[2][1:]))
     return g.emit(m.op, inputs, m.attrs)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from smelt.core.ir.graph import Module, Node, TensorType
+from smelt.core.ir.graph import Module, Node, TensorType, Weight
 from smelt.core.ops import OPS
-from smelt.core.passes.constants import elements
+from smelt.core.passes.constants import elements, ints_of
 from smelt.core.passes.context import Context
 from smelt.core.passes.editor import STRUCTURAL, Array, Attrs, Editor, edit_module
 
@@ -30,17 +30,26 @@ def _fold(editor: Editor, limit: int) -> None:
         if not foldable(editor, node, limit):
             continue
         editor.at(key)
-        if node.op == "reshape":  # the same elements: those in a file stay there
-            v, w = node.output, editor.shop.weights[node.inputs[0]]
-            shape = tuple(d.const for d in v.type.shape)
-            data = None if w.data is None else w.data.reshape(shape)
-            moved = replace(w, name=v.name, shape=shape, data=data, origin=v.origin)
-            editor.replace(v.name, editor.shop.weight(moved))
+        moved = _moved(editor, node)
+        if moved is not None:
+            editor.replace(node.output.name, editor.shop.weight(moved))
             continue
         arrays = [editor.array(r) if r else None for r in node.inputs]
         for v, data in zip(node.outputs, evaluate(node, arrays), strict=True):
             name = v.name.removeprefix("%")
             editor.replace(v.name, editor.constant(data, name, origin=v.origin))
+
+
+def _moved(editor: Editor, node: Node) -> Weight | None:
+    """What a reshape or a transpose makes of a weight: elements in a file stay there."""
+    if node.op not in ("reshape", "transpose"):
+        return None
+    w, v = editor.shop.weights[node.inputs[0]], node.output
+    if node.op == "transpose":
+        made = w.transposed(ints_of(node.attrs["perm"]), v.name)
+    else:
+        made = w.reshaped(tuple(d.const for d in v.type.shape), v.name)
+    return replace(made, origin=v.origin)
 
 
 def foldable(editor: Editor, node: Node, limit: int) -> bool:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from smelt.core.ir.graph import Module, Node, Ref
 from smelt.core.passes.canonical import RULES as CANONICAL
 from smelt.core.passes.constants import elements, ints_of, is_one
@@ -68,11 +66,9 @@ def _channels_last(g: Editor, n: Node) -> Ref | None:
 
 def relaid(g: Editor, ref: Ref, perm: Perm) -> Ref:
     """The tensor transposed: a weight at compile time, a value by a node."""
-    array = g.array(ref)
-    if array is None:
+    if not g.is_weight(ref):
         return g.emit("transpose", (ref,), {"perm": perm})
-    w = g.shop.weights[ref]
-    return g.constant(np.ascontiguousarray(np.transpose(array, perm)), ref[1:], w.origin)
+    return g.shop.weight(g.shop.weights[ref].transposed(perm, ref))
 
 
 @dataclass(frozen=True, slots=True)

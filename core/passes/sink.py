@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from smelt.core.dim import to_dim
 from smelt.core.ir.graph import Node, Ref
 from smelt.core.ops import OPS
@@ -139,10 +137,10 @@ class _Sinking:
         if not ref or not g.shape(ref):
             return ref
         q, shape = inverse(p), g.shape(ref)
-        array = g.array(ref)
-        if array is not None:
-            full = array.reshape((1,) * (len(p) - array.ndim) + array.shape)
-            return g.constant(np.ascontiguousarray(np.transpose(full, q)), ref[1:])
+        if g.is_weight(ref):
+            w = g.shop.weights[ref]
+            full = w.reshaped((1,) * (len(p) - len(w.shape)) + w.shape, ref)
+            return g.shop.weight(full.transposed(q, ref))
         if len(shape) < len(p):
             ones = (to_dim(1),) * (len(p) - len(shape))
             ref = g.emit("reshape", (ref,), {"shape": (*ones, *shape)})

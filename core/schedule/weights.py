@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from smelt.core.dim import to_dim
-from smelt.core.ir.graph import Array, Graph, Module, Node, Ref, Weight
+from smelt.core.ir.graph import Array, Derived, Graph, Module, Node, Ref, Weight
 from smelt.core.ir.kernel import Kernel
 from smelt.core.schedule.pack import Packed, PackSpec, apply_numpy, packed_inputs
 
@@ -84,6 +85,8 @@ def _packed(w: Weight, spec: PackSpec, source: tuple[int, ...], name: Ref) -> We
 def _parts(w: Weight, spec: PackSpec, source: tuple[int, ...]) -> Iterator[Array]:
     """The packed weight cut along its outermost axis. Unless that is the outermost axis of the source too,
     every part passes over the whole source: hence not too many of them."""
+    if w.recipe is not None and not isinstance(w.recipe, Derived):
+        w = replace(w, data=w.array(), recipe=None)  # it could not be made in parts: once, then
     first = spec.dims[0]
     extent, step = source[first.axis], first.factor if first.part == "outer" else 1
     passes = math.ceil(w.bytes / PART)
