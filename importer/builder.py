@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from smelt.core.dim import Dim, Truth, to_dim
-from smelt.core.dtype import DType, f32, from_numpy, i32, i64
+from smelt.core.dtype import DType, bool_, f32, from_numpy, i32, i64
 from smelt.core.ir.graph import Attr, Graph, Node, Ref, TensorType, Value, Weight
 from smelt.core.ops import OPS
 from smelt.core.ops.infer import LIMIT, Definition, Engine, infer_node
@@ -132,6 +132,8 @@ class GraphBuilder:
         found = self._bound_here(ref)
         if found is None:
             found = self.store.known.get(ref)
+            if found is not None and self.store.types[ref].dtype == bool_:
+                found = kn.decided(self.engine, found)
         if found is None:
             w = self.store.weights.get(ref)
             if (

@@ -92,6 +92,13 @@ def to_array(known: Known, dtype: DType) -> Array | None:
     return np.array(values, dtype=dtype.numpy).reshape(known.shape)
 
 
+def decided(c: Engine, known: Known) -> Known:
+    """The elements by what is known of sizes by now."""
+    return full(
+        known.shape, [_equal(c, e.a, e.b) if isinstance(e, Equality) else e for e in known.reshape(-1)]
+    )
+
+
 def complete(known: Known) -> bool:
     """Whether no element is unknown."""
     return all(isinstance(e, Dim | Ratio | bool) for e in known.reshape(-1))

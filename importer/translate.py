@@ -17,7 +17,7 @@ from smelt.core.ir.graph import Ref
 from smelt.importer import bindings, strings
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, Undecided
-from smelt.importer.load import guard, label, opsets, ordered
+from smelt.importer.load import captures, guard, label, opsets, ordered
 from smelt.importer.sequences import Listed, Maps, Maybe, Packed, Text, compound_of
 from smelt.importer.undecided import Both, Tried
 from smelt.importer.weights import ONNX_OF, dense, weight_of
@@ -289,19 +289,28 @@ class Translator:
         inner = Scope(
             {**scope.opsets, **opsets(f.opset_import)}, given, f"{scope.prefix}{label(n)}/", scope.depth + 1
         )
-        names = dict(zip(f.input, [*refs, *[""] * len(f.input)], strict=False))
+        own = {o for m in f.node for o in m.output}
+        around = {u: r for u, r in _captured(b, given.values()).items() if u not in own}
+        names = {**around, **dict(zip(f.input, [*refs, *[""] * len(f.input)], strict=False))}
         outer, b.declared = b.declared, {}
         for o, own in zip(n.output, f.output, strict=False):
             if o in outer:
                 b.declared[own] = outer[o]
         with _names(b, names):
-            nodes = ordered(f.node, list(f.input))
+            nodes = ordered(f.node, list(names))
             _declare_before(b, nodes)
             self.run(b, nodes, inner, list(f.output))
             results = [b.names.get(o, REFUSED) for o in f.output]
         b.declared = outer
         b.engine.at(scope.prefix + label(n), n.op_type)
         return results
+
+
+def _captured(b: GraphBuilder, attributes: Iterable[AttributeProto]) -> dict[str, Ref]:
+    """What the graphs among a node's attributes read from around the node."""
+    graphs = [g for a in attributes for g in ([a.g] if a.HasField("g") else a.graphs)]
+    found = {u: b.lookup(u) for g in graphs for u in captures(g)}
+    return {u: ref for u, ref in found.items() if ref is not None}
 
 
 def _widened(b: GraphBuilder, refs: Sequence[Ref]) -> tuple[list[Ref], DType | None]:

@@ -21,6 +21,8 @@ from smelt.importer.call import Call, OnnxOp
 ONE = to_dim(1)
 ROUNDS = 16
 """Attempts at the shapes that a loop carries; each makes at least one more extent dynamic."""
+WRITTEN_OUT = 512
+"""Nodes: a loop whose rounds are counted and give what they carry other sizes may be written out as these."""
 
 
 def _flag(c: Call, ref: Ref) -> bool | None:
@@ -103,7 +105,7 @@ class _Settled:
     """A loop's body for states of forms and types that every round leaves as they are.
 
     refs: its results as tensors. carried: the states before the loop. inner: sizes that mean nothing outside.
-    goes_on: no round ends the loop.
+    goes_on: no round ends the loop. grown: sizes of states differ from round to round.
     """
 
     region: GraphBuilder
@@ -113,6 +115,7 @@ class _Settled:
     carried: list[Ref]
     inner: frozenset[str]
     goes_on: bool
+    grown: bool
 
 
 def _loop(c: Call) -> Sequence[Ref]:
@@ -120,14 +123,21 @@ def _loop(c: Call) -> Sequence[Ref]:
     b = c.builder
     trip = b.cast(b.reshape(c.x(0), ()), i64) if c.has(0) else ""
     condition = b.reshape(c.x(1), ()) if c.has(1) else ""
-    s = _settled(c, subgraph(c, "body"))
+    limit = _known_trips(c, trip)
+    with c.translate.attempt() as attempt:
+        s = _settled(c, subgraph(c, "body"))
+    if attempt.failed or s.grown:
+        found = _written_out(c, subgraph(c, "body"), condition, limit)
+        if found is not None:
+            return found
+    if attempt.failed:
+        raise c.translate.give_up(attempt)
     # what rounds only append to is no state, but a stack
     tails = appends(s.region, s.forms, s.refs[1 : 1 + len(s.carried)], s.inner)
     gone = {a.place + k for a in tails for k in (0, 1)}
     refs = [r for k, r in enumerate(s.refs, -1) if k not in gone] + taken_out(s.region, tails)
     states = [r for k, r in enumerate(s.carried) if k not in gone]
     types = [t for k, t in enumerate(s.types) if k not in gone]
-    limit = _known_trips(c, trip)
     count = _trips(c, trip, limit, s.goes_on and (not condition or _flag(c, condition) is True))
     results = [_final(c, t, b.type_of(r)) for t, r in zip(types, states, strict=True)]
     results += [stacked(c, s.region.type_of(r), count, s.inner) for r in refs[1 + len(states) :]]
@@ -138,6 +148,27 @@ def _loop(c: Call) -> Sequence[Ref]:
     behind = len(made) - 2 * len(tails)
     whole = put_back(b, tails, s.carried, made[: len(states)], made[behind:])
     return [*sq.assembled(b, s.forms, whole), *made[len(states) : behind]]
+
+
+def _written_out(c: Call, g: Any, condition: Ref, limit: Dim | None) -> list[Ref] | None:
+    """The rounds one behind the other, where there is a small number of them for certain: types may change
+    from each to the next. None where there is not."""
+    b, count = c.builder, 0 if limit is None else (limit.const_or_none or 0)
+    if not 0 < count * max(len(g.node), 1) <= WRITTEN_OUT or (condition and _flag(c, condition) is not True):
+        return None
+    mark, states, rows = len(b.nodes), [c.x(i) for i in range(2, len(c.inputs))], list[list[Ref]]()
+    going = b.constant(np.array(True))
+    with c.translate.attempt():
+        for k in range(count):
+            on, *refs = c.translate.body(b, g, [b.constant(np.array(k, np.int64)), going, *states])
+            if _flag(c, on) is not True:
+                raise c.unsupported("a round that may be the last")
+            states = refs[: len(states)]
+            rows.append([b.reshape(r, (1, *b.type_of(r).shape)) for r in refs[len(states) :]])
+        stacks = [b.emit("concat", s, {"axis": 0}) for s in zip(*rows, strict=True)]
+        return [*states, *stacks]
+    b.forget(mark)
+    return None
 
 
 def _settled(c: Call, g: Any) -> _Settled:
@@ -176,7 +207,9 @@ def _settled(c: Call, g: Any) -> _Settled:
             continue
         widened = [_widened(c, k, t, o, mine) for k, (t, o) in enumerate(zip(types, outs[1:], strict=False))]
         if widened == types:
-            return _Settled(region, refs, forms, types, carried, inner | mine, flag is True or stays)
+            return _Settled(
+                region, refs, forms, types, carried, inner | mine, flag is True or stays, bool(mine)
+            )
         types = widened
     raise c.unsupported("a loop whose carried shapes never settle")
 
@@ -276,7 +309,10 @@ def _widened(c: Call, k: int, t: TensorType, o: TensorType, own: set[str]) -> Te
     if t.dtype != o.dtype:
         raise c.fail(f"carried value {k} is {t.dtype} before and {o.dtype} behind the body")
     if t.rank != o.rank:
-        raise c.unsupported(f"carried value {k} has rank {t.rank} before and {o.rank} behind the body")
+        raise c.unsupported(
+            f"carried value {k} has rank {t.rank} before and {o.rank} behind the body",
+            try_="carrying it in one rank, or a trip count and a condition that are constants",
+        )
     shape = []
     for d, e in zip(t.shape, o.shape, strict=True):
         if not d.symbols & own and c.engine.prove_eq(d, e) is not Truth.YES:

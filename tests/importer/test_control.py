@@ -256,3 +256,16 @@ def test_a_problem_inside_a_branch_is_reported_once() -> None:
     with pytest.raises(SmeltError) as caught:
         import_model(m)
     assert [p.node for p in caught.value.problems] == ["inner"]
+
+
+def test_a_carried_value_of_changing_rank_is_unsupported() -> None:
+    body = loop_body(node("Unsqueeze", ["s", "ax"], ["t"]), state=None, out=["t"])  # type: ignore[arg-type]
+    m = model(
+        [node("Loop", ["k", "", "x"], ["y"], "round", body=body)],
+        {"x": ("f32", ["n"]), "k": ("i64", [])},
+        {"y": "f32"},
+        {"ax": np.array([0])},
+    )
+    with pytest.raises(SmeltError, match="carried value 0 has rank 1 before and 2 behind the body") as caught:
+        import_model(m)
+    assert (caught.value.kind, caught.value.node) == ("unsupported", "round")
