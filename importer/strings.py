@@ -28,12 +28,12 @@ MOVES = frozenset({
     "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand", "Concat", "Gather", "GatherElements", "GatherND",
     "Slice", "Split", "Transpose", "Tile", "Where", "Compress", "Scatter", "ScatterElements", "ScatterND",
     "ReverseSequence", "ArrayFeatureExtractor", "DepthToSpace", "SpaceToDepth", "Pad", "CenterCropPad",
-    "Trilu",
+    "Trilu", "TensorScatter",
 })  # fmt: skip
 """Ops whose outputs are elements of their inputs."""
 FILLS = frozenset({"Pad", "CenterCropPad", "Trilu"})
 """Moves that put zeros, here empty strings, beside them."""
-SIZES = frozenset({"Shape", "Size"})
+SIZES = frozenset({"Shape", "Size", "RandomNormalLike", "RandomUniformLike"})
 """Ops that ask for nothing but sizes."""
 VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 """Moves that leave the elements in order."""

@@ -171,14 +171,24 @@ def _divided(c: Call) -> tuple[Ref, Ref]:
 
 def scaled(c: Call, x: Ref, scale: Ref, zero: Ref, axis: int = -1) -> Ref:
     """A quantised tensor as floats; axis: of vectors of scales."""
-    each = ONE if axis < 0 else c.builder.type_of(x).shape[axis]
+    t = c.builder.type_of(x)
+    each = ONE if axis < 0 else t.shape[axis]
     parts = [_parameter(c, scale, each), _parameter(c, zero, each)]
-    return c.emit("dequantize", x, *parts, axis=axis)
+    if not t.dtype.coded:
+        return c.emit("dequantize", x, *parts, axis=axis)
+    wide = (each, *[ONE] * (t.rank - axis - 1)) if axis >= 0 else ()
+    step, origin = (
+        c.builder.reshape(p, wide) if c.builder.type_of(p).rank else p
+        for p in (parts[0], c.cast(parts[1], f32))
+    )
+    return c.emit("mul", c.emit("sub", c.cast(x, f32), origin), step)
 
 
 def requantized(c: Call, y: Ref, scale: Ref, zero: Ref, like: Ref = "") -> Ref:
     """Floats quantised to the type of the zero point, or of `like`."""
     to = c.builder.type_of(zero or like).dtype
+    if to.coded:  # whose zero point is 0
+        return encoded(c.builder, c.emit("div", c.cast(y, f32), _parameter(c, c.cast(scale, f32))), to)
     return c.emit("quantize", y, _parameter(c, scale), _parameter(c, zero), axis=-1, to=to)
 
 

@@ -95,7 +95,9 @@ def _dropout(c: Call) -> tuple[Ref, ...]:
     mode = b.constant_of(c.x(2)) if c.has(2) else np.array(False)
     if mode is not None and not mode.reshape(-1)[:1].any():
         return (x, always if c.wants(1) else "")
-    dtype = c.type(0).dtype
+    own = c.type(0).dtype
+    x = b.cast(x, f32) if own.coded else x
+    dtype = b.type_of(x).dtype
     ratio = b.cast(b.reshape(c.x(1), ()), f32) if c.has(1) else b.constant(np.array(0.5, np.float32))
     kept = c.emit("greater_equal", uniform(c, shape), ratio)
     grown = c.emit("div", x, b.cast(c.emit("sub", c.scalar(1, ratio), ratio), dtype))
@@ -103,7 +105,7 @@ def _dropout(c: Call) -> tuple[Ref, ...]:
     if mode is None:
         training = b.reshape(c.x(2), ())
         y, kept = c.emit("where", training, y, x), c.emit("or", kept, c.emit("not", training))
-    return (y, b.cast(kept, bool_))
+    return (b.cast(y, own), b.cast(kept, bool_))
 
 
 ROWS: tuple[OnnxOp, ...] = (

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
-from onnx import AttributeProto, TensorProto
+from onnx import AttributeProto, TensorProto, helper
 
 from smelt.core.dim import Dim, dmax, to_dim
 from smelt.core.dtype import bool_, i64, u8
@@ -158,20 +158,49 @@ def _full_match(c: Call) -> Ref:
     return b.reshape(y, st.shape_of(b, x))
 
 
+# ---------------------------------------------------------------- by their bytes
+
+
+def _unique(c: Call, build: Build) -> Results:
+    """As the rows of bytes: UTF-8 is in the order of its code points, and a string in front of a longer one
+    with the same start."""
+    b, x = c.builder, st.text(c)
+    if not c.given("axis"):
+        c = replace(c, attributes={**c.attributes, "axis": helper.make_attribute("axis", 0)})
+        x = st.rows(b, x)
+    else:
+        axis = c.axis(c.integer("axis"), len(st.shape_of(b, x)))
+        c = replace(c, attributes={**c.attributes, "axis": helper.make_attribute("axis", axis)})
+    values, *rest = build(replace(c, inputs=(x,)))
+    return [st.made(b, values), *rest]
+
+
+def _non_zero(c: Call, build: Build) -> Results:
+    """Where a string is not empty."""
+    x = st.text(c)
+    most = c.emit("reduce_max", x, axes=(c.builder.type_of(x).rank - 1,), keepdims=False)
+    return build(replace(c, inputs=(c.emit("greater", most, c.scalar(0, most)),)))
+
+
 # ---------------------------------------------------------------- table
 
+BESIDE: Mapping[str, Callable[[Call, Build], Results]] = {"Unique": _unique, "NonZero": _non_zero}
+"""What ops of other tensors do with strings, by what they do with others."""
 MEANINGS: Mapping[str, Build] = {"Equal": _equal, "Cast": cast, "CastLike": cast_like}
 """What ops of other tensors do with strings."""
+KNOWN = st.MOVES | st.SIZES | MEANINGS.keys() | BESIDE.keys()
 
 
 def aware(row: OnnxOp) -> OnnxOp:
     """The row, with a meaning for strings where there is one."""
-    if row.domain not in ("", "ai.onnx.ml") or row.name not in st.MOVES | st.SIZES | MEANINGS.keys():
+    if row.domain not in ("", "ai.onnx.ml") or row.name not in KNOWN:
         return row
 
     def build(c: Call) -> Results:
         if not _strings(c):
             return row.build(c)
+        if row.name in BESIDE:
+            return BESIDE[row.name](c, row.build)
         meaning = MEANINGS.get(row.name)
         return st.moved(c, row.build) if meaning is None else meaning(c)
 

@@ -23,6 +23,9 @@ def _tf_idf(c: Call) -> Ref:
         words = list(dict.fromkeys(strings))
         pool: Sequence[int] = [words.index(s) for s in strings]
         x = st.found(b, st.text(c), words)
+    elif st.is_text(c, 0):  # no string is a number
+        x = st.found(b, st.text(c), [])
+        pool = [-1] * len(c.ints("pool_int64s"))
     else:
         pool, x = c.ints("pool_int64s"), c.cast(c.x(), i64)
     starts, places, shape = [*c.ints("ngram_counts"), len(pool)], c.ints("ngram_indexes"), b.type_of(x).shape

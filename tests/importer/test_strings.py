@@ -155,6 +155,36 @@ def test_filled_up_with_empty_strings(tmp_path: Path) -> None:
     assert d.tolist() == [[""], ["longer one"], [""]]
 
 
+@pytest.mark.parametrize("attributes", [{}, {"sorted": 0}, {"axis": 0}, {"axis": -1, "sorted": 0}])
+def test_each_of_them_once(attributes: dict[str, Any], tmp_path: Path) -> None:
+    x = text(["b", "ab", "b"], ["a", "", "\u00e9"], ["b", "ab", "b"])
+    n = node("Unique", ["x"], ["z", "first", "inverse", "counts"], **attributes)
+    m = model([n], {"x": x}, {"z": STRING, "first": INT64, "inverse": INT64, "counts": INT64})
+    own = session(m, tmp_path)
+    for feed in (x, x[:1], x[::-1, :2]):
+        found = own.run(None, {"x": feed})
+        # ONNX Runtime knows strings without an axis alone: numbers in their order
+        number = {s: i for i, s in enumerate(sorted(set(x.reshape(-1).tolist()), key=str.encode))}
+        numbers = np.vectorize(number.get, otypes=[np.int64])(feed)
+        m.graph.input[0].type.tensor_type.elem_type = m.graph.output[0].type.tensor_type.elem_type = INT64
+        run = onnxruntime.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"])
+        wanted, *rest = run.run(None, {"x": numbers})
+        np.testing.assert_array_equal(np.vectorize(number.get, otypes=[np.int64])(found[0]), wanted)
+        for g, w in zip(found[1:], rest, strict=True):
+            np.testing.assert_array_equal(g, w)
+
+
+def test_unique_as_onnxruntime_has_it(tmp_path: Path) -> None:
+    n = node("Unique", ["x"], ["z", "first", "inverse", "counts"])
+    m = model([n], {"x": WORDS}, {"z": STRING, "first": INT64, "inverse": INT64, "counts": INT64})
+    agree(tmp_path, m, {"x": WORDS}, {"x": OTHERS}, {"x": text(["a", "a"], ["", "a"])})
+
+
+def test_those_that_are_not_empty(tmp_path: Path) -> None:
+    own = session(model([node("NonZero", ["x"], ["z"])], {"x": WORDS}, {"z": INT64}), tmp_path)
+    np.testing.assert_array_equal(own.run(None, {"x": WORDS})[0], np.stack(np.nonzero(WORDS != "")))
+
+
 def test_constants_of_every_form(tmp_path: Path) -> None:
     nodes = [
         node("Constant", [], ["a"], value_strings=["u", "vv"]),
@@ -504,7 +534,10 @@ def test_matched(tmp_path: Path) -> None:
 
 
 def test_what_has_no_meaning_for_strings_is_refused() -> None:
-    m = model([node("Unique", ["x"], ["y"])], {"x": WORDS}, {"y": STRING})
+    m = model(
+        [node("Upsample", ["x", "k"], ["y"])], {"x": WORDS}, {"y": STRING}, {"k": np.ones(2, np.float32)}
+    )
+    m.opset_import[0].version = 9
     with pytest.raises(SmeltError, match="a tensor of strings where a tensor of numbers is wanted") as caught:
         import_model(m)
     assert caught.value.kind == "unsupported"
