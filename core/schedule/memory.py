@@ -1,11 +1,12 @@
 """Primitives on operands: Kernel -> Kernel. Packing of constant operands, staging of others into scratch,
-data-dependent indices bound once per row. Each shows its rewrite and refuses what it cannot prove."""
+data-dependent indices bound once per row, indices held below an extent set free. Each shows its rewrite and
+refuses what it cannot prove."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from smelt.core.dim import Facts, sym, to_dim
+from smelt.core.dim import Dim, Facts, Min, sym, to_dim
 from smelt.core.ir.analysis import kernel_facts
 from smelt.core.ir.kernel import (
     Block,
@@ -161,9 +162,55 @@ def _bound_around(leaf: Body, e: Let) -> frozenset[str]:
     return frozenset(bound_symbols(leaf)) - {e.var}
 
 
+def unclamp(kernel: Kernel, names: tuple[str, ...]) -> Kernel:
+    """x[min(c, v + k)]  -->  x[v + k] where 0 <= v + k < c + 1, else x[c]; v one of the names, c without it
+
+    An operand of an extent that may be 1 is read this way. Behind it neighbours are neighbours: vectors load
+    them at once, and the other case is decided for a whole vector.
+    """
+    inside = frozenset(names)
+    found = False
+
+    def load(e: Load, _: Facts) -> Expr:
+        nonlocal found
+        if e.guard or e.otherwise is not None:
+            return e
+        for axis, d in enumerate(e.index):
+            parts = _clamped(d, inside)
+            if parts is not None:
+                found = True
+                moving, fixed = parts
+                ahead, behind = (*e.index[:axis], moving, *e.index[axis + 1 :]), list(e.index)
+                behind[axis] = fixed
+                bound = Bound(to_dim(0), moving, fixed + 1)
+                return replace(e, index=ahead, guard=(bound,), otherwise=replace(e, index=tuple(behind)))
+        return e
+
+    body = map_accesses(kernel.body, Facts(), load, lambda s, _: s)
+    if not found:
+        raise ScheduleError(f"unclamp {' '.join(names)}", "no index is held below an extent there")
+    return kernel.with_(body=body)
+
+
+def _clamped(d: Dim, names: frozenset[str]) -> tuple[Dim, Dim] | None:
+    """(v + k, c) when d is min(c, v + k), v one of the names and c without any of them."""
+    ((factor, mono), *more) = d.terms() or ((0, ()),)
+    if more or factor != 1 or len(mono) != 1 or mono[0][1] != 1 or not isinstance(mono[0][0], Min):
+        return None
+    args = mono[0][0].args
+    moving = [x for x in args if x.symbols & names]
+    if len(moving) != 1 or len(args) != 2:
+        return None
+    steps = [moving[0].linear(v) for v in moving[0].symbols & names]
+    if len(steps) != 1 or steps[0] is None or steps[0][0] != 1:
+        return None
+    (fixed,) = (x for x in args if x is not moving[0])
+    return moving[0], fixed
+
+
 def has_lets(body: Body) -> bool:
     """Whether any value below binds a data-dependent index."""
     return any(isinstance(e, Let) for s in stores(body) for e in walk_expr(s.value))
 
 
-__all__ = ["bind_let", "has_lets", "pack", "stage"]
+__all__ = ["bind_let", "has_lets", "pack", "stage", "unclamp"]

@@ -62,6 +62,7 @@ PRIMITIVES: Mapping[str, tuple[Callable[..., Kernel], str]] = {
     "pack": (memory.pack, "vl"),
     "stage": (memory.stage, "vlv"),
     "bind_let": (memory.bind_let, "v"),
+    "unclamp": (memory.unclamp, "o"),
 }
 
 

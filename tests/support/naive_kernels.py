@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from smelt.core.dim import Dim, DimLike, parse_dim, sym, to_dim
+from smelt.core.dim import Dim, DimLike, Facts, dmin, parse_dim, sym, to_dim
 from smelt.core.dtype import DType, f32
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.interp_kernel import run_kernel
@@ -15,6 +16,7 @@ from smelt.core.ir.kernel import Buffer, DimParam, Expr, Kernel, Load, Loop, Stm
 from smelt.core.ops import OPS
 from smelt.core.ops.trace import Operand, Trace
 from smelt.core.schedule.pack import apply_numpy, packed_inputs
+from smelt.core.schedule.tree import map_accesses
 
 Shape = Sequence[DimLike | str]
 
@@ -101,3 +103,24 @@ def check(
             np.testing.assert_allclose(f.reshape(w.shape), w, rtol=rtol, atol=rtol)
         else:
             np.testing.assert_array_equal(f.reshape(w.shape), w)
+
+
+def softmax_of_a_broadcast() -> Kernel:
+    """Rows whose elements are one and the same when k is 1, and the n there are when k is n."""
+    return _of_a_broadcast(op_kernel("softmax", [("m", "n")], ("m", "n"), {"axis": 1}))
+
+
+def add_of_a_broadcast() -> Kernel:
+    """The first operand has k columns: 1 or n."""
+    return _of_a_broadcast(op_kernel("add", [("m", "n"), ("m", "n")], ("m", "n")))
+
+
+def _of_a_broadcast(plain: Kernel) -> Kernel:
+    x = replace(plain.inputs[0], shape=shape_of(("m", "k")))
+
+    def load(e: Load, facts: Facts) -> Expr:
+        return replace(e, index=(e.index[0], dmin(sym("k") - 1, e.index[1]))) if e.buffer == x.name else e
+
+    body = map_accesses(plain.body, Facts(), load, lambda store, facts: store)
+    inputs = (x, *plain.inputs[1:])
+    return plain.with_(dims=tuple(DimParam(n) for n in "mnk"), inputs=inputs, body=body)

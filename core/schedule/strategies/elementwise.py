@@ -22,7 +22,8 @@ def elementwise(d: Draft, root: str) -> None:
     v = d.view(root)
     if v.all_reduces():
         raise ScheduleError("elementwise", "there are reductions")
-    v = collapse_all(d, v)
+    d.attempt("unclamp", (v.vars[-1],))
+    v = collapse_all(d, d.view(root))
     for part in _cut(d, v.vars[0]):
         _one(d, part)
 

@@ -36,6 +36,8 @@ def gathered_rows(d: Draft, root: str) -> None:
 
 
 def _rows(d: Draft, root: str, gathered: bool) -> None:
+    v = d.view(root)
+    d.attempt("unclamp", (v.vars[-1], *dict.fromkeys(r.axes[-1].var for r in v.all_reduces() if r.axes)))
     v = _collapsed(d, d.view(root))
     outer, inner = _sides(v)
     single = [x for x in inner if v.extent(x) == 1]

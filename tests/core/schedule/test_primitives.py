@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naive_kernels import check, nest, op_kernel, operand
+from naive_kernels import add_of_a_broadcast, check, nest, op_kernel, operand, softmax_of_a_broadcast
 
 from smelt.core.dim import sym, to_dim
 from smelt.core.dtype import f32, i64
@@ -92,6 +92,10 @@ LEGAL: tuple[tuple[Make, str], ...] = (
     (layer_norm, "stage_reduce i0 acc; hoist i0 inv; strip_reduce acc 4 1 no; strip_reduce acc1 4 1 yes"),
     (rows, "bind_let i0; bind i1 vector"),
     (maximum, "enclose 0 one"),
+    (add_of_a_broadcast, "unclamp [i1]"),
+    (add_of_a_broadcast, "unclamp [i1]; strip i1 4 2 yes"),
+    (add_of_a_broadcast, "unclamp [i1]; strip i1 4 2 no"),
+    (softmax_of_a_broadcast, "unclamp [i1 k0 k1]; stage_reduce i0 acc; strip_reduce acc 4 1 yes"),
 )  # fmt: skip
 
 
@@ -147,6 +151,8 @@ ILLEGAL: tuple[tuple[Make, str, str, str], ...] = (
     (softmax, "stage_reduce i0 acc; keep acc1 y", "keep acc y", "read already"),
     (rows, "", "bind_let i1", "no data-dependent"),
     (matmul, "", "enclose 3 one", "1 statements"),
+    (add_of_a_broadcast, "", "unclamp [i0]", "no index is held"),
+    (add, "", "unclamp [i1]", "no index is held"),
     (matmul, "split i1 10 o p no; order [o i0 p]; stage_reduce i0 acc", "widen acc p 16", "may leave"),
 )
 

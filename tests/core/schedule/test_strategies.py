@@ -9,9 +9,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from naive_kernels import check, nest, op_kernel, operand, shape_of
+from naive_kernels import (
+    add_of_a_broadcast,
+    check,
+    nest,
+    op_kernel,
+    operand,
+    shape_of,
+    softmax_of_a_broadcast,
+)
 
-from smelt.core.dim import Dim, Facts, dmin, parse_dim, sym, to_dim
+from smelt.core.dim import Dim, Facts, parse_dim, sym, to_dim
 from smelt.core.dtype import f16, f32, f64, i32, i64
 from smelt.core.ir.kernel import Buffer, DimParam, Expr, Kernel, Load, Loop, Store, Tiles, walk
 from smelt.core.machine import Machine
@@ -102,16 +110,16 @@ def _scores() -> Kernel:
     return Kernel("scores", tuple(DimParam(n) for n in "bst"), (a, b), (y,), nest(y, value))
 
 
-def _softmax_of_a_broadcast() -> Kernel:
-    """Rows whose elements are one and the same when w is 1, and the n there are when it is not."""
+def _softmax_of_a_transpose() -> Kernel:
+    """Rows whose elements lie a row of x apart."""
     plain = op_kernel("softmax", [("m", "n")], ("m", "n"), {"axis": 1})
-    x = replace(plain.inputs[0], shape=shape_of(("m", "w")))
+    x = replace(plain.inputs[0], shape=plain.inputs[0].shape[::-1])
 
     def load(e: Load, facts: Facts) -> Expr:
-        return replace(e, index=(e.index[0], dmin(sym("w") - 1, e.index[1]))) if e.buffer == x.name else e
+        return replace(e, index=e.index[::-1]) if e.buffer == x.name else e
 
     body = map_accesses(plain.body, Facts(), load, lambda store, facts: store)
-    return plain.with_(dims=tuple(DimParam(n) for n in "mnw"), inputs=(x,), body=body)
+    return plain.with_(inputs=(x,), body=body)
 
 
 def _two_outputs() -> Kernel:
@@ -187,7 +195,9 @@ KERNELS: dict[str, tuple[Kernel, str, Envs]] = {
     "softmax-static": (op_kernel("softmax", [("m", 50)], ("m", 50), {"axis": 1}), "", ({"m": 3},)),
     "softmax-single": (op_kernel("softmax", [("n",)], ("n",), {"axis": 0}), "", ({"n": 37}, {"n": 0})),
     "softmax-middle": (op_kernel("softmax", [("p", "q", "r")], ("p", "q", "r"), {"axis": 1}), "", _PQR),
-    "softmax-of-a-broadcast": (_softmax_of_a_broadcast(), "", ({"m": 3, "n": 37, "w": 1}, {"m": 2, "n": 5, "w": 5}, {"m": 1, "n": 0, "w": 1})),
+    "softmax-of-a-broadcast": (softmax_of_a_broadcast(), "", ({"m": 3, "n": 37, "k": 1}, {"m": 2, "n": 5, "k": 5}, {"m": 1, "n": 0, "k": 1})),
+    "softmax-of-a-transpose": (_softmax_of_a_transpose(), "", _MN),
+    "add-broadcast": (add_of_a_broadcast(), "", ({"m": 3, "n": 37, "k": 1}, {"m": 2, "n": 5, "k": 5}, {"m": 0, "n": 3, "k": 1})),
     "log-softmax": (op_kernel("log_softmax", [("m", "n")], ("m", "n"), {"axis": 1}), "", _MN),
     "hardmax": (op_kernel("hardmax", [("m", 9)], ("m", 9), {"axis": 1}), "", ({"m": 4},)),
     "layer-norm": (op_kernel("layer_norm", [("m", "n"), ("n",), ("n",)], ("m", "n"), {"axis": 1, "epsilon": 1e-5}), "", _MN),
@@ -239,7 +249,7 @@ REACHED = {
     "matmul-packed": "pack b", "matmul-dynamic": "accumulate", "scores": "stage b", "batched": "accumulate",
     "conv-3x3": "pack b", "conv-1x1": "collapse", "conv-depthwise": "unroll", "conv-grouped": "accumulate",
     "conv-transpose-2x2": "pack b", "max-pool": "accumulate", "softmax": "keep", "softmax-middle": "keep",
-    "softmax-of-a-broadcast": "keep",
+    "softmax-of-a-broadcast": "unclamp [i1 k1 k2]", "softmax-of-a-transpose": "keep", "add-broadcast": "unclamp [i1]",
     "layer-norm": "hoist", "layer-norm-2": "strip_reduce", "sum-2": "strip_reduce", "sum-0": "accumulate",
     "sum-012": "strip_reduce", "add": "collapse", "gather": "bind_let", "concat-last": "peel", "scan": "bind i group",
     "transpose-2d": "split i1",
