@@ -28,14 +28,15 @@ def _waves(
 
 
 def _symbolic_waves(c: Call, count: Dim, bins: Dim, sign: float, dtype: DType) -> tuple[Ref, Ref]:
-    """The same for a length that is only known at run time."""
+    """The same for a length that is only known at run time: `count` angles, which the matrix picks from."""
     rows = c.builder.reshape(c.iota(count), (count, 1))
     columns = c.builder.reshape(c.iota(bins), (1, bins))
     n = c.builder.from_dims([count], [])
-    turns = c.cast(c.emit("mod", c.emit("mul", rows, columns), n), dtype)
-    part = c.emit("div", turns, c.cast(n, dtype))
+    turns = c.emit("mod", c.emit("mul", rows, columns), n)
+    part = c.emit("div", c.cast(c.iota(count), dtype), c.cast(n, dtype))
     angle = c.emit("mul", part, c.scalar(sign * 2 * np.pi, part))
-    return c.emit("cos", angle), c.emit("sin", angle)
+    cos, sin = (c.emit("gather", c.emit(f, angle), turns, axis=0) for f in ("cos", "sin"))
+    return cos, sin
 
 
 def _stft(c: Call) -> Ref:

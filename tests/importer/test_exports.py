@@ -9,10 +9,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from onnx_models import Array, agree, model
+from onnx_models import Array, agree, imported, model
 from oracle import plain_session
 
 from smelt.core.diag import SmeltError
+from smelt.core.ir.interp_graph import run_module
+from smelt.core.ops import OPS
 from smelt.driver import Request, compile_here
 from smelt.importer import import_model
 from smelt.session import load
@@ -103,3 +105,19 @@ def test_stale_value_info_of_an_output() -> None:
     m = model(nodes, {"x": ("f32", ["n"])}, {"y": "f32"})
     m.graph.value_info.append(helper.make_tensor_value_info("y", 10, None))
     agree(m, {"x": np.arange(3, dtype=np.float32)})
+
+
+@pytest.mark.parametrize("inverse", [False, True])
+def test_fourier_transform_of_any_length(inverse: bool) -> None:
+    """A length that only a run knows: as many sines as elements, from which the matrix picks."""
+    nodes = [node("DFT", ["x"], ["y"], axis=1, inverse=int(inverse))]
+    m = model(nodes, {"x": ("f32", ["b", "n", 2])}, {"y": "f32"}, opset=18)
+    module = imported(m)
+    (sine,) = (n for n in module.main.nodes if n.op == "sin")
+    assert str(sine.output.type) == "f64[n]"
+    rng = np.random.default_rng(2)
+    for shape in ((2, 30, 2), (1, 1, 2), (3, 37, 2)):
+        x = rng.standard_normal(shape).astype(np.float32)
+        y = run_module(module, {"x": x}, OPS)[0]
+        wanted = (np.fft.ifft if inverse else np.fft.fft)(x[..., 0] + 1j * x[..., 1], axis=1)
+        np.testing.assert_allclose(y[..., 0] + 1j * y[..., 1], wanted, rtol=1e-5, atol=1e-5)
