@@ -1,5 +1,6 @@
 """Graph -> Graph: operations between dequantize and quantize become operations on the integers.
 
+    conv_transpose                        -->  conv, phase by phase (phases.py)
     conv(dequantize(x), dequantize(w))    -->  dequantize(conv(x, w) + what the zero points add)
     matmul(dequantize(a), dequantize(b))  -->  dequantize(matmul(a, b) + what the zero points add)
     move(dequantize(x))                   -->  dequantize(move(x))
@@ -19,48 +20,28 @@ import numpy as np
 from smelt.core.dim import to_dim
 from smelt.core.dtype import f32, i8, i32, u8
 from smelt.core.ir.graph import Module, Node, Ref
-from smelt.core.passes import blocks
+from smelt.core.passes import blocks, phases
 from smelt.core.passes.constants import ints_of
 from smelt.core.passes.context import Context
+from smelt.core.passes.dequantized import Quantised, source
 from smelt.core.passes.editor import Array, Editor, edit_module
 from smelt.core.passes.fold import evaluate, foldable
 from smelt.core.passes.rules import Rule, rule, run_rules, void
 
-BYTES = (i8, u8)
 WHOLE = 1 << 62
 """Bytes that a moved weight may have: it takes the place of the one that was moved."""
 
 
-@dataclass(frozen=True, slots=True)
-class Quantised:
-    """What a dequantize reads. zero: '' is 0. axis: of vectors of scales, -1 for one scale."""
-
-    x: Ref
-    scale: Ref
-    zero: Ref
-    axis: int
-
-
-def source(g: Editor, ref: Ref) -> Quantised | None:
-    """The dequantize of bytes behind a value, or None."""
-    n = g.made_by(ref, "dequantize")
-    if n is None or g.type_of(n.inputs[0]).dtype not in BYTES:
-        return None
-    x, scale, zero = (*n.inputs, "")[:3]
-    axis = int(n.attr("axis"))
-    return Quantised(x, scale, zero, axis if g.type_of(scale).rank else -1)
-
-
 def quantize(module: Module, ctx: Context) -> Module:
     """The module with integer convolutions and products where both operands are quantised."""
-    return edit_module(module, lambda g: void(run_rules(g, (*RULES, *blocks.BLOCK_RULES))))
+    return edit_module(module, lambda g: void(run_rules(g, (*RULES, *phases.RULES, *blocks.BLOCK_RULES))))
 
 
 # ---------------------------------------------------------------- what is in the way
 
 
 def blocker(g: Editor, n: Node) -> str | None:
-    """Why a conv or matmul with a quantised operand stays a float one; None when it does not."""
+    """Why a convolution or product with a quantised operand stays a float one; None when it does not."""
     a, b = (source(g, r) for r in n.inputs[:2])
     if a is None or b is None:
         return f"the {'left' if a is None else 'right'} operand is not quantised to 8 bits"
@@ -90,7 +71,7 @@ def _matmul_blocker(g: Editor, n: Node, a: Quantised, b: Quantised) -> str | Non
     return None
 
 
-_BLOCKERS = {"conv": _conv_blocker, "matmul": _matmul_blocker}
+_BLOCKERS = {"conv": _conv_blocker, "matmul": _matmul_blocker, "conv_transpose": phases.blocker}
 
 
 # ---------------------------------------------------------------- operands
@@ -357,6 +338,17 @@ SIMPLE = ("add", "relu", "clip", "mul", "leaky_relu", "reshape", "transpose", "h
 
 
 @rule("quantize")
+def _quantize_first(g: Editor, n: Node) -> Ref | None:
+    # quantize(move(integer sum))  -->  move(quantize(integer sum)): bytes are moved
+    m = g.made_by(n.inputs[0], "reshape", "transpose", "slice")
+    if m is None or g.uses(n.inputs[0]) != 1 or any(g.type_of(r).rank for r in n.inputs[1:] if r):
+        return None
+    if not _from_sums(g, m.inputs[0], 6):
+        return None
+    return g.emit(m.op, (g.emit("quantize", (m.inputs[0], *n.inputs[1:]), n.attrs),), m.attrs)
+
+
+@rule("quantize")
 def _requantize(g: Editor, n: Node) -> Ref | None:
     # quantize(f(dequantize(integer sum)), s)  -->  quantize(f(..), 1 / s): no division per element
     scale = g.array(n.inputs[1])
@@ -413,8 +405,8 @@ def _from_sums(g: Editor, ref: Ref, depth: int) -> bool:
 
 
 RULES: tuple[Rule, ...] = (
-    _saturated, _rescale, _requantize, _quantize_again, _move_bytes, _concat_bytes, _integer_conv,
-    _integer_matmul, _spelt_matmul,
+    _saturated, _rescale, _quantize_first, _requantize, _quantize_again, _move_bytes, _concat_bytes,
+    _integer_conv, _integer_matmul, _spelt_matmul,
 )  # fmt: skip
 
 
@@ -443,10 +435,8 @@ def regions(module: Module) -> tuple[Region, ...]:
                 found.append(Region(n.origin, n.op))
             elif n.op == "matmul" and g.made_by(n.inputs[1], "dequantize_blocks"):
                 found.append(Region(n.origin, "matmul_nbits", blocks.blocker(g, n) or ""))
-            elif n.op in ("conv", "matmul") and any(source(g, r) for r in n.inputs[:2]):
+            elif n.op in _BLOCKERS and any(source(g, r) for r in n.inputs[:2]):
                 found.append(Region(n.origin, n.op, blocker(g, n) or ""))
-            elif n.op == "conv_transpose" and any(source(g, r) for r in n.inputs[:2]):
-                found.append(Region(n.origin, n.op, "conv_transpose has no integer form"))
 
     edit_module(module, look)
     return tuple(found)

@@ -113,8 +113,72 @@ def _convolutions() -> dict[str, Region]:
     }  # fmt: skip
 
 
-def _transposed(net: Net, given: list[str]) -> str:
-    return net.op("ConvTranspose", given[0], _weights(net, (8, 4, 3, 3), per=1), strides=[2, 2], pads=[1] * 4)
+def _transposed() -> dict[str, Region]:
+    def conv(
+        shape: tuple[int, ...], kind: str = "i8", per: int | None = None, zero: int = 0, bias: str = "",
+        **attrs: Any,
+    ) -> Callable[[Net, list[str]], str]:  # fmt: skip
+        def build(net: Net, given: list[str]) -> str:
+            w, more = _weights(net, shape, kind, per, zero), []
+            count = shape[1] * attrs.get("group", 1)
+            if bias == "whole":
+                scale = net.constants[net.nodes[-1].input[1]] * np.float32(0.04)
+                whole = np.random.default_rng(3).integers(-3000, 3000, count).astype(np.int32)
+                more = [net.weight(whole, scale.astype(np.float32), np.zeros(scale.shape, np.int32))]
+            elif bias:
+                more = [net.const(np.random.default_rng(3).uniform(-3, 3, count).astype(np.float32))]
+            return net.op("ConvTranspose", given[0], w, *more, **attrs)
+
+        return build
+
+    line: dict[str, list[int | str]] = {"x": ["n", 8, "h"]}
+    volume: dict[str, list[int | str]] = {"x": ["n", 8, 3, "h", 2]}
+    even = {"strides": [2, 2], "pads": [1] * 4}
+
+    def spread(build: Any, dims: Any = PICTURE, **more: Any) -> Region:
+        return Region(build, dims, IMAGE, **more)
+
+    unread = {"integer": False}
+    return {
+        "stride 2": spread(conv((8, 4, 3, 3), **even)),
+        "per channel": spread(conv((8, 4, 3, 3), per=1, **even)),
+        "zero points": spread(conv((8, 4, 3, 3), "u8", zero=117, **even)),
+        "zero points per channel": spread(conv((8, 4, 4, 4), "u8", per=1, zero=131, **even)),
+        "bias": spread(conv((8, 4, 2, 2), bias="float", strides=[2, 2])),
+        "whole bias": spread(conv((8, 4, 3, 3), bias="whole", **even)),
+        "whole bias per channel": spread(conv((8, 4, 3, 3), per=1, bias="whole", **even)),
+        "stride 1": spread(conv((8, 4, 3, 2), bias="float")),
+        "stride of each axis": spread(conv((8, 4, 3, 5), strides=[3, 2], pads=[0, 1, 2, 1])),
+        "stride beyond the kernel": spread(conv((8, 4, 2, 1), strides=[3, 3])),
+        "more behind": spread(conv((8, 4, 2, 2), strides=[2, 2], output_padding=[1, 1])),
+        "more behind pads": spread(conv((8, 4, 3, 3), output_padding=[1, 0], **even)),
+        "groups": spread(conv((8, 3, 3, 3), per=1, group=2, **even)),
+        "groups, bias": spread(conv((8, 3, 3, 3), "u8", per=1, zero=99, bias="float", group=4, **even)),
+        "depthwise": spread(conv((8, 1, 4, 4), group=8, **even)),
+        "bytes with signs": spread(conv((8, 4, 3, 3), per=1, **even), kind="i8"),
+        "line": spread(conv((8, 4, 5), per=1, strides=[2], pads=[2, 1]), line),
+        "volume": spread(conv((8, 4, 2, 3, 2), strides=[1, 2, 2], pads=[0, 1, 0, 0, 1, 1]), volume),
+        "like the input": spread(conv((8, 4, 3, 3), strides=[2, 2], auto_pad="SAME_UPPER")),
+        "as large as said": spread(
+            conv((8, 4, 3, 3), strides=[2, 2], output_shape=[20, 26]), {"x": [1, 8, 9, 12]}
+        ),
+        "dilated": spread(
+            conv((8, 4, 3, 3), dilations=[2, 1]), reason="the taps are spread by dilations", **unread
+        ),
+        "scales of inputs": spread(
+            conv((8, 4, 3, 3), per=0), reason="the weight has scales along axis 0", **unread
+        ),
+        "behind a convolution": spread(_upscaled),
+    }  # fmt: skip
+
+
+def _upscaled(net: Net, given: list[str]) -> str:
+    """A convolution, then a transposed one, then another."""
+    w = _weights(net, (8, 8, 3, 3), per=0)
+    y = net.qdq(net.op("Relu", net.op("Conv", given[0], w, pads=[1] * 4)), 0.05, 0)
+    y = net.op("ConvTranspose", y, _weights(net, (8, 8, 4, 4), per=1), strides=[2, 2], pads=[1] * 4)
+    y = net.qdq(net.op("Relu", y), 0.05, 0)
+    return net.op("Conv", y, _weights(net, (4, 8, 3, 3), per=0), pads=[1] * 4)
 
 
 # ---------------------------------------------------------------- products
@@ -242,9 +306,6 @@ def _others() -> dict[str, Region]:
             ),
         }  # fmt: skip
     return found | {
-        "transposed convolution": Region(
-            _transposed, big, IMAGE, integer=False, reason="conv_transpose has no integer form"
-        ),
         "residual": Region(_residual, PICTURE, IMAGE),
     }
 
@@ -266,7 +327,12 @@ def _residual(net: Net, given: list[str]) -> str:
     return net.op("Relu", net.op("Add", b, given[0]))
 
 
-REGIONS = {**_convolutions(), **_products(), **_others()}
+REGIONS = {
+    **_convolutions(),
+    **{f"transposed: {name}": r for name, r in _transposed().items()},
+    **_products(),
+    **_others(),
+}
 
 
 def models(region: Region) -> tuple[onnx.ModelProto, onnx.ModelProto, int]:

@@ -1,0 +1,135 @@
+"""Graph -> Graph: transposed convolutions of bytes become convolutions, which have integer kernels.
+
+conv_transpose(x, w), stride s  -->  slice(interleave(conv(x, w'))), a channel of w' for each of the
+                                     phases that outputs have against the stride
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from smelt.core.dim import Dim, to_dim
+from smelt.core.ir.graph import Attr, Node, Ref
+from smelt.core.passes.constants import dims_of, ints_of
+from smelt.core.passes.dequantized import Quantised, source
+from smelt.core.passes.editor import Array, Editor
+from smelt.core.passes.rules import Rule, rule
+
+
+def blocker(g: Editor, n: Node, x: Quantised, w: Quantised) -> str | None:
+    """Why a conv_transpose of bytes stays a float one; None when it does not."""
+    if g.array(w.x) is None or (w.zero and g.array(w.zero) is None):
+        return "the weight is not constant"
+    if x.zero and g.array(x.zero) is None:
+        return "the zero point of the input is computed at run time"
+    if w.axis not in (-1, 1):
+        return f"the weight has scales along axis {w.axis}"
+    if w.axis == 1 and g.array(w.scale) is None:
+        return "the weight has scales that are computed at run time"
+    if any(d != 1 for d in ints_of(n.attrs["dilations"])):
+        return "the taps are spread by dilations"
+    if not all(d.is_const for name in ("pads_end", "output_padding") for d in dims_of(n.attrs[name])):
+        return "the pads are computed at run time"
+    return None
+
+
+@rule("conv_transpose")
+def _by_phases(g: Editor, n: Node) -> Ref | None:
+    # y[q * s + r] = sum over j of x[q - j] w[r + j * s]: for each r a convolution of ceil(K / s) taps
+    x, w = (source(g, r) for r in n.inputs[:2])
+    if x is None or w is None or x.axis != -1 or n.attr("channels_last", False):
+        return None
+    if blocker(g, n, x, w) is not None:
+        return None
+    array, group, strides = g.array(w.x), int(n.attr("group")), ints_of(n.attrs["strides"])
+    assert array is not None
+    kernel, phases = array.shape[2:], prod(strides)
+    taps = [-(-k // s) for k, s in zip(kernel, strides, strict=True)]
+    zero = g.array(w.zero) if w.zero else np.zeros((), array.dtype)
+    assert zero is not None
+    name = n.inputs[1][1:]
+    parts = [g.constant(_phased(array, zero, group, strides, taps), name), _spread(g, w.scale, group, phases)]
+    if w.zero:
+        parts.append(_spread(g, w.zero, group, phases))
+    weight = g.emit("dequantize", parts, {"axis": 0 if w.axis == 1 else -1})
+    bias, late = _phased_bias(g, n.inputs[2] if len(n.inputs) > 2 else "", phases)
+    attrs: dict[str, Attr] = {
+        "strides": (1,) * len(taps), "dilations": (1,) * len(taps), "group": group, "channels_last": False,
+        "pads_begin": tuple(to_dim(t - 1) for t in taps),
+        "pads_end": tuple(_behind(n, a, t, kernel[a], strides[a]) for a, t in enumerate(taps)),
+    }  # fmt: skip
+    y = g.emit("conv", (n.inputs[0], weight, *([bias] if bias else [])), attrs)
+    y = _interleaved(g, y, array.shape[1] * group, strides)
+    begin, shape = dims_of(n.attrs["pads_begin"]), n.output.type.shape
+    zeros = (to_dim(0),) * 2
+    ends = tuple(b + d for b, d in zip(begin, shape[2:], strict=True))
+    y = g.emit(
+        "slice", (y,),
+        {"starts": (*zeros, *begin), "ends": (*shape[:2], *ends), "steps": (1,) * len(shape)},
+    )  # fmt: skip
+    if not late:
+        return y
+    return g.emit(
+        "add", (y, g.emit("reshape", (late,), {"shape": (*g.shape(late), *[to_dim(1)] * len(taps))}))
+    )
+
+
+def _phased(array: Array, zero: Array, group: int, strides: Sequence[int], taps: Sequence[int]) -> Array:
+    """Weights [C, M / group, *K] as [M * phases, C / group, *taps]; taps beyond K are zero points."""
+    channels, each, *kernel = array.shape
+    whole = [t * s for t, s in zip(taps, strides, strict=True)]
+    fill = np.broadcast_to(zero.reshape(-1, *(1,) * len(kernel)), (each, *whole))
+    wide = np.broadcast_to(fill, (channels, each, *whole)).copy()
+    wide[(slice(None), slice(None), *(slice(k) for k in kernel))] = array
+    pairs = [n for t, s in zip(taps, strides, strict=True) for n in (t, s)]
+    y = wide.reshape(group, channels // group, each, *pairs)
+    rank = len(kernel)
+    at_tap, at_phase = [3 + 2 * a for a in range(rank)], [4 + 2 * a for a in range(rank)]
+    y = np.flip(y, tuple(at_tap)).transpose(0, 2, *at_phase, 1, *at_tap)
+    return np.ascontiguousarray(y.reshape(group * each * prod(strides), channels // group, *taps))
+
+
+def _spread(g: Editor, ref: Ref, group: int, phases: int) -> Ref:
+    """A scale or zero point per output of a group, for each phase of each; one for all stays."""
+    array = g.array(ref)
+    if array is None or array.ndim == 0:
+        return ref
+    return g.constant(np.tile(np.repeat(array, phases), group), ref[1:])
+
+
+def _phased_bias(g: Editor, bias: Ref, phases: int) -> tuple[Ref, Ref]:
+    """A constant bias for each phase; else what is to be added later."""
+    d = g.made_by(bias, "dequantize") if bias else None
+    arrays = [g.array(r) if r else None for r in (d.inputs if d is not None else [bias])]
+    if not bias or any(a is None for a in arrays):
+        return "", bias
+    repeated = [
+        r if a is None or a.ndim == 0 else g.constant(np.repeat(a, phases), r[1:])
+        for r, a in zip(d.inputs if d is not None else [bias], arrays, strict=True)
+    ]
+    return (repeated[0] if d is None else g.emit("dequantize", repeated, d.attrs)), ""
+
+
+def _behind(n: Node, axis: int, taps: int, kernel: int, stride: int) -> Dim:
+    """Zeros behind the input, so that the convolution reaches the last output."""
+    extra = dims_of(n.attrs["output_padding"])[axis] - dims_of(n.attrs["pads_end"])[axis]
+    short = (extra + kernel - taps * stride).const
+    return to_dim(taps - 1 + max(0, -(-short // stride)))
+
+
+def _interleaved(g: Editor, y: Ref, channels: int, strides: Sequence[int]) -> Ref:
+    """[N, M * phases, *Q] as [N, M, *(Q * stride)]."""
+    if prod(strides) == 1:
+        return y
+    (batch, _, *spatial), rank = g.shape(y), len(strides)
+    y = g.emit("reshape", (y,), {"shape": (batch, to_dim(channels), *map(to_dim, strides), *spatial)})
+    order = [axis for a in range(rank) for axis in (2 + rank + a, 2 + a)]
+    y = g.emit("transpose", (y,), {"perm": (0, 1, *order)})
+    shape = (batch, to_dim(channels), *(q * s for q, s in zip(spatial, strides, strict=True)))
+    return g.emit("reshape", (y,), {"shape": shape})
+
+
+RULES: tuple[Rule, ...] = (_by_phases,)
