@@ -11,6 +11,7 @@ from smelt.core.ir.graph import Ref
 from smelt.importer import sequences as sq
 from smelt.importer.bindings.sequence import joined, listed, made, sequence
 from smelt.importer.call import Call, OnnxOp
+from smelt.importer.ranges import span
 
 ZERO, ONE = to_dim(0), to_dim(1)
 MANY = 64
@@ -29,6 +30,10 @@ def _split_to_sequence(c: Call) -> Ref:
         return _chunks(c, axis, sq.number(c.builder, c.x(1), "split", 1))
     if t.shape[0].is_const:
         return _parts(c, axis, c.builder.dims_of(c.x(1), "split"))
+    low, high = span(c.builder, c.x(1))
+    if low is not None and low == high and low.is_const and low.const > 0:
+        c.engine.same(f"sizes of the parts against axis {axis}", t.shape[0] * low, shape[axis])
+        return _chunks(c, axis, low)
     return _ragged(c, axis, c.cast(c.x(1), i64))
 
 

@@ -121,3 +121,49 @@ def test_fourier_transform_of_any_length(inverse: bool) -> None:
         y = run_module(module, {"x": x}, OPS)[0]
         wanted = (np.fft.ifft if inverse else np.fft.fft)(x[..., 0] + 1j * x[..., 1], axis=1)
         np.testing.assert_allclose(y[..., 0] + 1j * y[..., 1], wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_repeats_of_a_run_become_a_sequence(tmp_path: Path) -> None:
+    """torch.repeat_interleave(x, repeats, 1): both split into parts of one, by ones that a run counts."""
+    body = helper.make_graph(
+        [
+            node("SequenceAt", ["counts", "i"], ["count"]),
+            node("SequenceAt", ["rows", "i"], ["row"]),
+            node("Unsqueeze", ["row", "two"], ["wide"]),
+            node("Concat", ["front", "count", "back"], ["shape"], axis=0),
+            node("Expand", ["wide", "shape"], ["repeated"]),
+            node("Reshape", ["repeated", "flat"], ["part"]),
+            node("SequenceInsert", ["parts_in", "part"], ["parts_out"]),
+            node("Identity", ["go_in"], ["go_out"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", onnx.TensorProto.INT64, []),
+            helper.make_tensor_value_info("go_in", onnx.TensorProto.BOOL, []),
+            helper.make_tensor_sequence_value_info("parts_in", onnx.TensorProto.FLOAT, None),
+        ],
+        [
+            helper.make_tensor_value_info("go_out", onnx.TensorProto.BOOL, []),
+            helper.make_tensor_sequence_value_info("parts_out", onnx.TensorProto.FLOAT, None),
+        ],
+    )
+    nodes = [
+        node("Shape", ["repeats"], ["n"]),
+        node("ConstantOfShape", ["n"], ["ones"], value=helper.make_tensor("v", 7, [1], [1])),
+        node("SplitToSequence", ["repeats", "ones"], ["counts"], axis=0),
+        node("SplitToSequence", ["x", "ones"], ["rows"], axis=1),
+        node("Squeeze", ["n"], ["rounds"]),
+        node("SequenceEmpty", [], ["nothing"], dtype=1),
+        node("Loop", ["rounds", "yes", "nothing"], ["parts"], body=body),
+        node("ConcatFromSequence", ["parts"], ["y"], axis=1),
+    ]
+    constants = {
+        "two": np.array([2]), "front": np.array([1, 1]), "back": np.array([4]), "flat": np.array([0, -1, 4]),
+        "yes": np.array(True),
+    }  # fmt: skip
+    given = {"x": ("f32", ["b", "n", 4]), "repeats": ("i64", ["n"])}
+    m = model(nodes, given, {"y": "f32"}, constants)
+    rng = np.random.default_rng(4)
+    for b, repeats in ((2, [2, 0, 1, 3]), (1, [1]), (3, [4, 2])):
+        x = rng.random((b, len(repeats), 4), np.float32)
+        compiled_agrees(m, {"x": x, "repeats": np.array(repeats)}, tmp_path)
