@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, islice
 from math import gcd, lcm, prod
 from typing import Literal
 
@@ -151,15 +151,15 @@ class Engine:
     def conditional(self) -> Iterator[None]:
         """A region that may not run: what it needs is checked inside and forgotten behind it."""
         facts, equal, differ = self.facts, list(self._equal), list(self._differ)
+        count = len(self._symbols)
         self._conditional += 1
         try:
             yield
         finally:
             self._conditional -= 1
             self.facts, self._equal, self._differ = facts, equal, differ
-            for s in self._symbols.values():  # symbols of the region stay declared
-                if s.name not in self._solved:
-                    self._know_range(s)
+            for s in islice(self._symbols.values(), count, None):  # symbols of the region stay declared
+                self._know_range(s)
             self._memo.clear()
 
     @property
@@ -249,10 +249,10 @@ class Engine:
         return tuple(result)
 
     def join(self, what: str, extents: Sequence[Dim], assume: bool = True) -> Dim:
-        """The extent that NumPy's broadcast makes of these. Where one that is a size of its own, no computed
-        one, may be 1, the result is a maximum, and that the others are 1 or equal to it is checked.
-        assume: a computed extent, which is hardly ever 1 by chance, is taken to be equal to any other, and
-        not only to a computed one."""
+        """The extent that NumPy's broadcast makes of these. Where one may be 1, the result is a maximum, and
+        that the others are 1 or equal to it is checked. But a computed extent is hardly ever 1 by chance: it
+        is taken to be equal to one that it shares sizes with, and to a number.
+        assume: also where that other one is a size of its own, not only where it is computed too."""
         found: list[Dim] = []
         for d in map(self.simplify, extents):
             for part in self._joins.get(d, (d,)):
@@ -266,6 +266,7 @@ class Engine:
         # min(h, 1) beside another extent is not 1 by chance: it is there to be broadcast
         unlike = unlike or any(self.facts.bounds(d)[1] == 1 for d in found)
         assumed = plain == 0 or (assume and plain < len(found))
+        assumed = assumed and all(self._related(a, b) for a, b in combinations(found, 2))
         if len(firm) == len(found) or (assumed and not unlike):
             result = found[0]
             for d in found[1:]:
@@ -381,6 +382,14 @@ class Engine:
         atom = _sole_atom(d)
         shared = isinstance(atom, FloorDiv) and len(atom.a.terms()) == 1
         return d.is_const or d in self._joins or isinstance(atom, SymbolAtom) or shared
+
+    def _related(self, a: Dim, b: Dim) -> bool:
+        """Whether both speak of the same sizes, or one is a number and the other is computed."""
+        if a.is_const or b.is_const:
+            return not (self._plain(a) and self._plain(b))
+        rest = _affine(a - b)  # 2*c and c are equal at one size only, so one of them is there to be broadcast
+        pinned = rest is not None and isinstance(rest[1], SymbolAtom)
+        return not pinned and not a.symbols.isdisjoint(b.symbols)
 
     def _more_than_one(self, d: Dim) -> bool:
         low, high = self.facts.bounds(d)
