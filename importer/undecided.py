@@ -30,9 +30,9 @@ from smelt.importer.load import uses
 
 MOST_NODES = 256
 """Nodes of a file that are translated both ways because of one of them."""
-MOST_TRIED = 10_000
+MOST_TRIED = 2_000
 """Nodes of a file that are translated again in one model, counted each time."""
-MOST_DEPTH = 6
+MOST_DEPTH = 4
 """Decisions inside each other."""
 
 
@@ -76,7 +76,8 @@ class Both:
     """nodes[0], which is undecided for the reason `why`, and those behind it in its list.
 
     outs: names that are read behind all of them. here: whether nodes[0] itself is undecided, not one of which
-    it is made. before: the symbols that there were.
+    it is made. before: the symbols that there were. along: nodes behind it that are to be translated both
+    ways as well, because they have two of their own.
     """
 
     runs: Runs
@@ -88,6 +89,7 @@ class Both:
     here: bool
     tried: Tried
     before: frozenset[str] = frozenset()
+    along: set[int] = field(default_factory=set)
 
     def translate(self) -> list[NodeProto]:
         """Decide nodes[0], or translate it both ways with those that read its results; the nodes that are
@@ -97,7 +99,8 @@ class Both:
         self.before = declared(self.builder.engine)
         readers, size = self._readers(), 1
         while True:
-            self._prepare(readers[:size])
+            while not self._prepare(readers[:size]):
+                readers = self._readers()
             names = self._live(readers[:size])
             then, other = (self._way(readers[:size], names, way) for way in (True, False))
             if then.impossible or other.impossible:
@@ -118,11 +121,11 @@ class Both:
     # ------------------------------------------------------------ which nodes
 
     def _readers(self) -> list[NodeProto]:
-        """The node and all behind it that read what it makes, or what these make."""
+        """The node, those that go with it, and all behind that read what one of these makes."""
         names: set[str] = set()
         found: list[NodeProto] = []
         for n in self.nodes:
-            if not found or any(u in names for u in uses(n)):
+            if not found or id(n) in self.along or any(u in names for u in uses(n)):
                 found.append(n)
                 names.update(o for o in n.output if o)
         return found
@@ -133,8 +136,9 @@ class Both:
         read = {u for n in self.nodes if id(n) not in own for u in uses(n)} | set(self.outs)
         return list(dict.fromkeys(o for n in chosen_ for o in n.output if o and o in read))
 
-    def _prepare(self, chosen_: Sequence[NodeProto]) -> None:
-        """Translate what these nodes read and none of them makes."""
+    def _prepare(self, chosen_: Sequence[NodeProto]) -> bool:
+        """Translate what these nodes read and none of them makes. False where one of that has two ways of its
+        own, and so goes along with the node from here on."""
         own = {id(n) for n in chosen_}
         wanted = {u for n in chosen_ for u in uses(n)}
         needed: list[NodeProto] = []
@@ -142,11 +146,14 @@ class Both:
             if id(n) not in own and not wanted.isdisjoint(n.output):
                 needed.append(n)
                 wanted.update(uses(n))
-        if needed:
-            gone = {id(n) for n in needed}
-            self.nodes = [n for n in self.nodes if id(n) not in gone]
-            made = [o for n in needed for o in n.output if o]
-            self.runs.run(self.builder, needed[::-1], self.scope, made)
+        for n in reversed(needed):
+            try:
+                self.runs.run(self.builder, [n], self.scope, [o for o in n.output if o])
+            except Undecided:
+                self.along.add(id(n))
+                return False
+            self.nodes = [m for m in self.nodes if m is not n]
+        return True
 
     def _visible(self) -> bool:
         """Whether what decides means something in front of the node."""
@@ -202,9 +209,10 @@ class Both:
         new = [p for key, p in self.runs.problems.items() if key not in before]
         self.runs.problems.clear()
         self.runs.problems.update(before)
-        if failed or new:
+        store, refs = self.builder.store, [region.names.get(o, "") for o in names]
+        if failed or new or not all(r in store.types or r in store.compounds for r in refs):
             return _Way(None, impossible or (bool(new) and all(p.kind == "invalid" for p in new)), open_)
-        return _Way(Arm(region, [region.names[o] for o in names]), False, False)
+        return _Way(Arm(region, refs), False, False)
 
     def _rule_out(self, then: bool) -> None:
         """Take the way that is left, and check that a run does so too."""

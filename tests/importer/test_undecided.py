@@ -83,6 +83,26 @@ def test_ways_inside_ways(tmp_path: Path) -> None:
     agree(m, tmp_path, [{"x": floats(*p), "w": floats(*q)} for p, q in shapes])
 
 
+def test_ways_that_meet_behind_a_sum(tmp_path: Path) -> None:
+    """Neither meets without the other one."""
+    both = f"y1 = Squeeze (x) y2 = Squeeze (w) y = Add (y1, y2) z = {SUM} (y)"
+    m = model_of("float[a, 1] x, float[1, b] w", "float[] z", both)
+    agree(m, tmp_path, [{"x": floats(a, 1), "w": floats(1, b)} for a, b in ((3, 3), (3, 1), (1, 4), (1, 1))])
+
+
+def test_many_that_do_not_meet_are_refused_soon() -> None:
+    """60 flags make 2**60 ways: only a few of them are tried."""
+    count = 60
+    inputs = ", ".join(f"float[a{k}, 1] x{k}, bool c{k}" for k in range(count))
+    one = SQUEEZED.replace("(c)", "(c{k})").replace("(x", "(x{k}").replace("y =", "y{k} =")
+    ifs = "".join(one.replace("{k}", str(k)) for k in range(count))
+    total = "s1 = Add (y0, y1) " + " ".join(f"s{k} = Add (s{k - 1}, y{k})" for k in range(2, count))
+    axes = "axes = Constant <value_ints: ints = [1]> ()"
+    m = model_of(inputs, "float[] z", f"{axes} {ifs} {total} z = {SUM} (s{count - 1})")
+    with pytest.raises(SmeltError, match="outputs of different rank"):
+        import_model(m)
+
+
 def test_a_way_on_which_a_node_could_not_run(tmp_path: Path) -> None:
     m = model_of("float[a, b] x", "float[] z", "y = Squeeze (x) z = Softmax <axis: int = 1> (y)")
     agree(m, tmp_path, [{"x": floats(2, 3)}, {"x": floats(5, 2)}])
