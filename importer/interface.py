@@ -2,8 +2,8 @@
 
 A tensor is itself. A tensor of strings `x` is the bytes `x.chars` (importer/strings.py), a list of maps
 `x.scores`, a row for each of them. A sequence `x` is the pair `x.values` and `x.shapes`
-(importer/sequences.py says what they hold), an optional tensor is `x.given` and `x.value`, an optional
-sequence `x.given`, `x.values`, `x.shapes`.
+(importer/sequences.py says what they hold), one of strings `x.chars`, a row for each string, and `x.shapes`.
+An optional has a flag `x.given` in front; an optional tensor is `x.value` behind it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from onnx import TensorProto, TypeProto, helper
 
 from smelt.core.diag import SmeltError, invalid, unsupported
 from smelt.core.dim import to_dim
-from smelt.core.dtype import DType, bool_
+from smelt.core.dtype import DType, bool_, i64
 from smelt.core.ir.graph import Ref
 from smelt.importer import sequences as sq
 from smelt.importer import strings
@@ -29,9 +29,12 @@ from smelt.importer.weights import dtype_of
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output as the file declares it. kind: 'tensor', 'strings', 'maps', 'sequence', 'optional
-    tensor' or 'optional sequence'. element: the type of the tensors inside. parts: the names of the tensors
-    that stand for it. keys: of maps, where they are known."""
+    """An input or output as the file declares it.
+
+    kind: 'tensor', 'strings', 'maps', 'sequence', 'strings sequence', or with 'optional' in front of all but
+    maps. element: the type of the tensors inside. parts: the names of the tensors that stand for it. keys: of
+    maps, where they are known.
+    """
 
     name: str
     kind: str
@@ -49,6 +52,11 @@ class Port:
         """Whether it is a list of tensors."""
         return self.kind.endswith("sequence")
 
+    @property
+    def strings(self) -> bool:
+        """Whether its tensors hold strings."""
+        return "strings" in self.kind
+
     def dims(self) -> list[int | str] | None:
         """The declared extents of a tensor inside; None when not even the rank is declared."""
         return [dim_text(d) for d in self.element.shape.dim] if self.element.HasField("shape") else None
@@ -59,8 +67,11 @@ _PARTS = {
     "strings": (".chars",),
     "maps": (".scores",),
     "sequence": (".values", ".shapes"),
+    "strings sequence": (".chars", ".shapes"),
     "optional tensor": (".given", ".value"),
+    "optional strings": (".given", ".chars"),
     "optional sequence": (".given", ".values", ".shapes"),
+    "optional strings sequence": (".given", ".chars", ".shapes"),
 }
 
 
@@ -83,8 +94,8 @@ def port(v: onnx.ValueInfoProto, what: str) -> Port:
         raise invalid(f"{what} '{v.name}' has no type", hint="its export is incomplete; export it again")
     if found == "map_type" and kind == "sequence":
         return Port(v.name, "maps", TypeProto.Tensor(elem_type=TensorProto.FLOAT), (f"{v.name}.scores",))
-    if found == "tensor_type" and kind == "tensor" and t.tensor_type.elem_type == TensorProto.STRING:
-        kind = "strings"
+    if found == "tensor_type" and t.tensor_type.elem_type == TensorProto.STRING:
+        kind = kind.replace("tensor", "strings").replace("sequence", "strings sequence")
     if found != "tensor_type":
         holds = "is" if kind == "tensor" else f"is {'an' if kind[0] == 'o' else 'a'} {kind} that holds"
         raise unsupported(f"{what} '{v.name}' {holds} a {found.removesuffix('_type')}, not a tensor")
@@ -118,17 +129,18 @@ def map_keys(attributes: Iterable[onnx.AttributeProto]) -> tuple[int | str, ...]
 def input_tensors(p: Port) -> list[onnx.ValueInfoProto]:
     """The declarations of the tensors that stand for an input."""
     dims = p.dims()
-    if p.kind == "strings" and dims is not None:
-        return [helper.make_tensor_value_info(p.parts[0], TensorProto.UINT8, [*dims, ""])]
     found = []
     if p.optional:
         found.append(helper.make_tensor_value_info(p.parts[0], TensorProto.BOOL, []))
     if p.sequence:
         width = "" if dims is None else len(dims)
+        kind, rows = (TensorProto.UINT8, ["", ""]) if p.strings else (p.element.elem_type, [""])
         found += [
-            helper.make_tensor_value_info(p.parts[-2], p.element.elem_type, [""]),
+            helper.make_tensor_value_info(p.parts[-2], kind, rows),
             helper.make_tensor_value_info(p.parts[-1], TensorProto.INT64, ["", width]),
         ]
+    elif p.strings and dims is not None:
+        found.append(helper.make_tensor_value_info(p.parts[-1], TensorProto.UINT8, [*dims, ""]))
     else:
         own = onnx.ValueInfoProto(name=p.parts[-1])
         own.type.tensor_type.CopyFrom(p.element)
@@ -143,11 +155,13 @@ def received(b: GraphBuilder, p: Port, refs: Sequence[Ref]) -> Ref:
     if p.kind == "strings":
         return strings.made(b, refs[0])
     b.engine.at(p.name)
-    item = refs[-1]
+    item = strings.made(b, refs[-1]) if p.strings and not p.sequence else refs[-1]
     if p.sequence:
-        own = sq.Packed(_dtype(p, "input"), refs[-2], refs[-1], _known_dims(p))
+        values = strings.numbers(b, b.type_of(refs[-2]).shape[:1]) if p.strings else refs[-2]
+        own = sq.Packed(i64 if p.strings else _dtype(p, "input"), values, refs[-1], _known_dims(p))
         _checked(b, own)
         item = sq.register(b.store, own)
+        item = sq.register(b.store, sq.Texts(item, refs[-2])) if p.strings else item
     b.flush_checks()
     return sq.register(b.store, sq.Maybe(refs[0], item)) if p.optional else item
 
@@ -206,6 +220,10 @@ def returned(b: GraphBuilder, p: Port, ref: Ref) -> list[Ref]:
     maybe = found if isinstance(found, sq.Maybe) else sq.Maybe(b.constant(np.array(True)), ref)
     item = sq.inside(b, maybe) if not p.optional else maybe.item or _nothing(b, p)
     inner = sq.compound_of(b.store, item)
+    if p.strings:
+        parts = _texts(b, p, item)
+        b.flush_checks()
+        return [b.cast(b.reshape(maybe.given, ()), bool_), *parts] if p.optional else parts
     if p.sequence != isinstance(inner, sq.Listed | sq.Packed):
         raise _other(p, "a tensor" if inner is None else str(inner))
     if isinstance(inner, sq.Listed | sq.Packed):
@@ -219,8 +237,25 @@ def returned(b: GraphBuilder, p: Port, ref: Ref) -> list[Ref]:
     return [b.cast(b.reshape(maybe.given, ()), bool_), *parts] if p.optional else parts
 
 
+def _texts(b: GraphBuilder, p: Port, item: Ref) -> list[Ref]:
+    """The tensors of strings, or of a sequence of them."""
+    inner = sq.compound_of(b.store, item)
+    if isinstance(inner, sq.Texts) and p.sequence:
+        own = sq.packed(b, sq.compound_of(b.store, inner.order))
+        return [b.emit("gather", [inner.table, own.values], {"axis": 0}), own.shapes]
+    if isinstance(inner, sq.Text) and not p.sequence:
+        return [inner.chars]
+    raise _other(p, "a tensor of numbers" if inner is None else str(inner))
+
+
 def _nothing(b: GraphBuilder, p: Port) -> Ref:
     """What stands behind the flag of an optional that is always empty."""
+    if p.strings:
+        shape = [] if p.sequence else [d if isinstance(d, int) else 0 for d in p.dims() or ()]
+        none = b.constant(np.zeros([*shape, 1] if not p.sequence else [0, 1], np.uint8))
+        if not p.sequence:
+            return strings.made(b, none)
+        return sq.register(b.store, sq.Texts(sq.register(b.store, sq.Listed(i64, ())), none))
     dtype = _dtype(p, "output")
     if p.sequence:
         return sq.register(b.store, sq.Listed(dtype, ()))

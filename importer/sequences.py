@@ -81,6 +81,19 @@ class Text:
 
 
 @dataclass(frozen=True)
+class Texts:
+    """A sequence of string tensors. order: a sequence of i64 tensors: the numbers of the strings in a table.
+    table: u8[strings, width]."""
+
+    order: Ref
+    table: Ref
+    legal: ClassVar[bool] = True
+
+    def __str__(self) -> str:
+        return "a sequence of tensors of strings"
+
+
+@dataclass(frozen=True)
 class Maps:
     """A list of maps, one for each row of values: [rows, keys]. Only a model's output can be one."""
 
@@ -91,7 +104,7 @@ class Maps:
         return "a list of maps"
 
 
-Compound: TypeAlias = "Listed | Packed | Maybe | Text | Maps"
+Compound: TypeAlias = "Listed | Packed | Maybe | Text | Texts | Maps"
 
 
 def register(store: Store, value: Compound) -> Ref:
@@ -118,6 +131,13 @@ class TensorForm:
 @dataclass(frozen=True)
 class TextForm:
     """One leaf: the characters."""
+
+
+@dataclass(frozen=True)
+class TextsForm:
+    """The leaves of the order, and the table."""
+
+    order: Form
 
 
 @dataclass(frozen=True)
@@ -148,7 +168,7 @@ class MaybeForm:
     types: tuple[TensorType, ...] = field(default=(), compare=False)
 
 
-Form: TypeAlias = "TensorForm | TextForm | ListForm | PackForm | MaybeForm"
+Form: TypeAlias = "TensorForm | TextForm | TextsForm | ListForm | PackForm | MaybeForm"
 TENSOR = TensorForm()
 
 
@@ -167,6 +187,8 @@ def form_of(b: GraphBuilder, ref: Ref) -> Form:
             return MaybeForm(flag_of(b, given), form_of(b, item) if item else None, types)
         case Text():
             return TextForm()
+        case Texts(order):
+            return TextsForm(form_of(b, order))
         case Maps():
             raise b.engine.unsupported("a list of maps that leaves a subgraph")
 
@@ -196,6 +218,8 @@ def leaves(b: GraphBuilder, ref: Ref, form: Form | None = None) -> list[Ref]:
             return [*([given] if known is None else []), *(leaves(b, item, inner) if item else [])]
         case Text(chars):
             return [chars]
+        case Texts(order, table):
+            return [*leaves(b, order, form.order if isinstance(form, TextsForm) else None), table]
         case Maps(values):
             return [values]
 
@@ -205,6 +229,8 @@ def count(form: Form) -> int:
     match form:
         case TensorForm() | TextForm():
             return 1
+        case TextsForm(order):
+            return count(order) + 1
         case ListForm(_, ranks, _):
             return len(ranks)
         case PackForm():
@@ -220,6 +246,8 @@ def assemble(b: GraphBuilder, form: Form, refs: Sequence[Ref]) -> Ref:
             return refs[0]
         case TextForm():
             return register(b.store, Text(refs[0]))
+        case TextsForm(order):
+            return register(b.store, Texts(assemble(b, order, refs[:-1]), refs[-1]))
         case ListForm(dtype):
             return register(b.store, Listed(dtype, tuple(refs)))
         case PackForm(dtype, dims):
@@ -240,7 +268,10 @@ def joined(engine: Engine, what: str, a: Form, b: Form, own: frozenset[str] = fr
     """The form that both an `a` and a `b` can take. own: symbols that mean nothing outside."""
     if isinstance(a, MaybeForm) or isinstance(b, MaybeForm):
         return _joined_optionals(engine, what, _optional(a), _optional(b), own)
-    if isinstance(a, TensorForm | TextForm) or isinstance(b, TensorForm | TextForm):
+    if isinstance(a, TextsForm) and isinstance(b, TextsForm):
+        return TextsForm(joined(engine, what, a.order, b.order, own))
+    single = TensorForm | TextForm | TextsForm
+    if isinstance(a, single) or isinstance(b, single):
         if a != b:
             raise engine.fail(f"{what} is a tensor on one side and something else on the other")
         return a
@@ -255,6 +286,8 @@ def packed_form(a: Form) -> Form:
     """The form with nothing said about lengths."""
     if isinstance(a, MaybeForm):
         return MaybeForm(a.given, packed_form(a.item) if a.item else None, ())
+    if isinstance(a, TextsForm):
+        return TextsForm(packed_form(a.order))
     return _pack_form(a) if isinstance(a, ListForm) else a
 
 
@@ -313,6 +346,9 @@ def in_form(b: GraphBuilder, ref: Ref, form: Form, own: frozenset[str] = frozens
     found = compound_of(b.store, ref)
     if isinstance(found, Maybe):
         return in_form(b, inside(b, found), form, own)
+    if isinstance(form, TextsForm):
+        assert isinstance(found, Texts), found
+        return register(b.store, Texts(in_form(b, found.order, form.order, own), found.table))
     if isinstance(form, PackForm):
         return register(b.store, widened(b, packed(b, found), form))
     return ref

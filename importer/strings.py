@@ -28,12 +28,13 @@ MOVES = frozenset({
     "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand", "Concat", "Gather", "GatherElements", "GatherND",
     "Slice", "Split", "Transpose", "Tile", "Where", "Compress", "Scatter", "ScatterElements", "ScatterND",
     "ReverseSequence", "ArrayFeatureExtractor", "DepthToSpace", "SpaceToDepth", "Pad", "CenterCropPad",
-    "Trilu", "TensorScatter",
+    "Trilu", "TensorScatter", "SplitToSequence", "ConcatFromSequence", "SequenceConstruct", "SequenceAt",
+    "SequenceInsert", "SequenceErase",
 })  # fmt: skip
 """Ops whose outputs are elements of their inputs."""
 FILLS = frozenset({"Pad", "CenterCropPad", "Trilu"})
 """Moves that put zeros, here empty strings, beside them."""
-SIZES = frozenset({"Shape", "Size", "RandomNormalLike", "RandomUniformLike"})
+SIZES = frozenset({"Shape", "Size", "SequenceLength", "RandomNormalLike", "RandomUniformLike"})
 """Ops that ask for nothing but sizes."""
 VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 """Moves that leave the elements in order."""
@@ -44,9 +45,7 @@ VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 
 def chars_of(b: GraphBuilder, ref: Ref) -> Ref | None:
     """The bytes of a string tensor; None for anything else."""
-    found = sq.compound_of(b.store, ref)
-    if isinstance(found, sq.Maybe) and isinstance(sq.compound_of(b.store, found.item), sq.Text):
-        found = sq.compound_of(b.store, sq.inside(b, found))
+    found = _source(b, ref)
     return found.chars if isinstance(found, sq.Text) else None
 
 
@@ -59,8 +58,8 @@ def text(c: Call, i: int = 0) -> Ref:
 
 
 def is_text(c: Call, i: int) -> bool:
-    """Whether input i is there and holds strings."""
-    return c.has(i) and chars_of(c.builder, c.x(i)) is not None
+    """Whether input i is there and holds strings, or a sequence of them."""
+    return c.has(i) and _source(c.builder, c.x(i)) is not None
 
 
 def made(b: GraphBuilder, chars: Ref) -> Ref:
@@ -183,28 +182,56 @@ def chosen(b: GraphBuilder, strings: Sequence[str], at: Ref) -> Ref:
 def moved(c: Call, build: Build) -> Results:
     """What an op that moves elements makes of strings, by what it makes of their numbers."""
     b = c.builder
-    found = {i: chars for i, ref in enumerate(c.inputs) if ref and (chars := chars_of(b, ref)) is not None}
-    parts = alike(b, list(found.values()))
+    found = {i: s for i, ref in enumerate(c.inputs) if ref and (s := _source(b, ref)) is not None}
+    parts = alike(b, [s.table if isinstance(s, sq.Texts) else s.chars for s in found.values()])
+    flat = [rows(b, p) for p in parts]
     fills = c.node.op_type in FILLS  # the empty string is number 0 then
     inputs, first = list(c.inputs), to_dim(int(fills))
-    for i, chars in zip(found, parts, strict=True):
-        shape = shape_of(b, chars)
-        inputs[i] = _numbers(b, shape, first)
-        first = b.engine.simplify(first + product(shape))
+    for (i, s), chars, table in zip(found.items(), parts, flat, strict=True):
+        inputs[i] = (
+            _shifted(b, s.order, first) if isinstance(s, sq.Texts) else numbers(b, shape_of(b, chars), first)
+        )
+        first = b.engine.simplify(first + b.type_of(table).shape[0])
     results = build(replace(c, inputs=tuple(inputs)))
     if c.node.op_type in SIZES:
         return results
-    flat = [rows(b, p) for p in parts]
     if fills:
         flat.insert(0, b.broadcast_to(b.constant(np.array(0, np.uint8)), (1, width_of(b, parts[0]))))
     table = flat[0] if len(flat) == 1 else b.emit("concat", flat, {"axis": 0})
     refs = [results] if isinstance(results, str) else list(results)
     if c.node.op_type in VIEWS:
         return [made(b, b.reshape(parts[0], (*b.type_of(r).shape, width_of(b, parts[0])))) for r in refs]
-    return [picked(b, table, r) if r else "" for r in refs]
+    return [_strings_of(b, table, r) if r else "" for r in refs]
 
 
-def _numbers(b: GraphBuilder, shape: Sequence[Dim], first: Dim) -> Ref:
+def _source(b: GraphBuilder, ref: Ref) -> sq.Text | sq.Texts | None:
+    """The strings behind a value, which an optional may hold."""
+    found = sq.compound_of(b.store, ref)
+    if isinstance(found, sq.Maybe) and isinstance(sq.compound_of(b.store, found.item), sq.Text | sq.Texts):
+        found = sq.compound_of(b.store, sq.inside(b, found))
+    return found if isinstance(found, sq.Text | sq.Texts) else None
+
+
+def _strings_of(b: GraphBuilder, table: Ref, ref: Ref) -> Ref:
+    """The strings whose numbers a tensor, or a sequence, holds."""
+    if sq.compound_of(b.store, ref) is not None:
+        return sq.register(b.store, sq.Texts(ref, table))
+    return picked(b, table, ref)
+
+
+def _shifted(b: GraphBuilder, order: Ref, by: Dim) -> Ref:
+    """A sequence of numbers, each of them greater by so many."""
+    if by == ZERO:
+        return order
+    more = b.from_dims([by], ())
+    found = sq.compound_of(b.store, order)
+    assert isinstance(found, sq.Listed | sq.Packed), found
+    if isinstance(found, sq.Packed):
+        return sq.register(b.store, replace(found, values=b.emit("add", [found.values, more])))
+    return sq.register(b.store, sq.Listed(i64, tuple(b.emit("add", [r, more]) for r in found.items)))
+
+
+def numbers(b: GraphBuilder, shape: Sequence[Dim], first: Dim = ZERO) -> Ref:
     """first, first + 1, ... in that shape."""
     count = b.engine.simplify(product(tuple(shape)))
     attrs: dict[str, Attr] = {"shape": (count,), "start": first, "step": to_dim(1), "dtype": i64}

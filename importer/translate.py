@@ -18,7 +18,7 @@ from smelt.importer import bindings, strings
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, Undecided
 from smelt.importer.load import captures, guard, label, opsets, ordered
-from smelt.importer.sequences import Listed, Maps, Maybe, Packed, Text, compound_of
+from smelt.importer.sequences import Listed, Maps, Maybe, Packed, Text, Texts, compound_of
 from smelt.importer.undecided import Both, Tried
 from smelt.importer.weights import ONNX_OF, dense, weight_of
 
@@ -413,6 +413,9 @@ def _type_proto(b: GraphBuilder, ref: Ref) -> onnx.TypeProto:
         case Text(chars):
             shape = [d.const if d.is_const else str(d) for d in b.type_of(chars).shape[:-1]]
             return onnx.helper.make_tensor_type_proto(onnx.TensorProto.STRING, shape)
+        case Texts():
+            element = onnx.helper.make_tensor_type_proto(onnx.TensorProto.STRING, None)
+            return onnx.helper.make_sequence_type_proto(element)
         case Maps():
             raise b.engine.unsupported("a list of maps, where a node is made of others")
 

@@ -51,11 +51,16 @@ class Group:
         return self.kind.endswith("sequence")
 
     @property
+    def strings(self) -> bool:
+        """Whether its tensors hold strings."""
+        return "strings" in self.kind
+
+    @property
     def extents(self) -> list[int | str]:
         """The shape as onnxruntime tells it: a list or an optional one has none."""
         if self.sequence or self.kind == "maps":
             return []
-        return list(self.rows[-1]["shape"])[: -1 if self.kind == "strings" else None]
+        return list(self.rows[-1]["shape"])[: -1 if self.strings else None]
 
     @property
     def element(self) -> DType:
@@ -65,11 +70,10 @@ class Group:
     @property
     def type(self) -> str:
         """As onnxruntime spells it, but for the element type: 'seq(tensor({}))'."""
-        if self.kind == "strings":
-            return "tensor(string)"
         if self.kind == "maps":
             return f"seq(map({'string' if isinstance(self.keys[0], str) else 'int64'},tensor({{}})))"
-        inner = "seq(tensor({}))" if self.sequence else "tensor({})"
+        tensor = "tensor(string)" if self.strings else "tensor({})"
+        inner = f"seq({tensor})" if self.sequence else tensor
         return f"optional({inner})" if self.optional else inner
 
 
@@ -108,12 +112,12 @@ def packed(
         value = feed[g.name]
         if g.optional:
             found[g.rows[0]["name"]] = np.array(value is not None)
-        if g.kind == "strings":
-            found[g.rows[0]["name"]] = chars(value, f"input '{g.name}'")
-        elif g.sequence:
+        if g.sequence:
             found.update(_sequence(g, [] if value is None and g.optional else value))
         elif value is None and g.optional:
             absent.append(g)
+        elif g.strings:
+            found[g.rows[-1]["name"]] = chars(value, f"input '{g.name}'")
         else:
             found[g.rows[-1]["name"]] = value
     sizes = _sizes(inputs, found, symbols) if absent else {}
@@ -148,7 +152,7 @@ def _sequence(g: Group, value: Value) -> dict[str, Array]:
     items = [np.asarray(v) for v in value]
     wanted, width = g.element.numpy, shapes["shape"][1]
     for k, a in enumerate(items):
-        if a.dtype != wanted:
+        if a.dtype != wanted and not g.strings:
             found = f"expected {wanted} elements, got {a.dtype}"
             raise SmeltError(f"input '{g.name}': {found} in array {k}", kind="shape")
         if isinstance(width, int) and a.ndim != width:
@@ -158,6 +162,9 @@ def _sequence(g: Group, value: Value) -> dict[str, Array]:
     rows = np.full((len(items), columns), -1, np.int64)
     for k, a in enumerate(items):
         rows[k, : a.ndim] = a.shape
+    if g.strings:
+        every = np.array([s for a in items for s in a.reshape(-1).tolist()], object)
+        return {values["name"]: chars(every, f"input '{g.name}'"), shapes["name"]: rows}
     flat = [np.zeros(0, wanted), *(a.reshape(-1) for a in items)]
     return {values["name"]: np.concatenate(flat), shapes["name"]: rows}
 
@@ -185,8 +192,8 @@ def unpacked(outputs: Sequence[Group], arrays: Mapping[str, Array]) -> dict[str,
 def _value(g: Group, parts: Sequence[Array]) -> Value:
     if g.optional and not bool(parts[0].reshape(())):
         return None
-    if g.kind == "strings":
-        return texts(parts[0])
+    if g.strings:
+        parts = [*parts[:-1], texts(parts[-1])] if not g.sequence else [texts(parts[-2]), parts[-1]]
     if g.kind == "maps":
         return [dict(zip(g.keys, row, strict=True)) for row in parts[0].tolist()]
     if not g.sequence:

@@ -299,8 +299,9 @@ def case(
             continue
         rng = np.random.default_rng([seed, zlib.crc32(g.name.encode())])
         wanted = _elements(g, seed) if g.sequence else [shapes[g.name]]
-        if g.kind == "strings":
-            feed[g.name] = random_strings(wanted[0], rng)
+        if g.strings:
+            words = [random_strings(s, rng) for s in wanted]
+            feed[g.name] = words if g.sequence else words[0]
             continue
         found = [random_array(g.element, s, rng, spans.get(g.name, spans.get(""))) for s in wanted]
         feed[g.name] = found if g.sequence else found[0]

@@ -11,6 +11,7 @@ from onnx import AttributeProto, TensorProto, helper
 from smelt.core.dim import Dim, dmax, to_dim
 from smelt.core.dtype import bool_, i64, u8
 from smelt.core.ir.graph import Ref
+from smelt.importer import sequences as sq
 from smelt.importer import strings as st
 from smelt.importer.attributes import text, texts
 from smelt.importer.bindings.string_casts import cast, cast_like
@@ -182,9 +183,18 @@ def _non_zero(c: Call, build: Build) -> Results:
     return build(replace(c, inputs=(c.emit("greater", most, c.scalar(0, most)),)))
 
 
+def _empty(c: Call, build: Build) -> Results:
+    """A sequence without strings."""
+    c = replace(c, attributes={"dtype": helper.make_attribute("dtype", TensorProto.INT64)})
+    (order,) = [r] if isinstance(r := build(c), str) else r
+    return sq.register(c.builder.store, sq.Texts(order, c.builder.constant(np.zeros((0, 1), np.uint8))))
+
+
 # ---------------------------------------------------------------- table
 
-BESIDE: Mapping[str, Callable[[Call, Build], Results]] = {"Unique": _unique, "NonZero": _non_zero}
+BESIDE: Mapping[str, Callable[[Call, Build], Results]] = {
+    "Unique": _unique, "NonZero": _non_zero, "SequenceEmpty": _empty,
+}  # fmt: skip
 """What ops of other tensors do with strings, by what they do with others."""
 MEANINGS: Mapping[str, Build] = {"Equal": _equal, "Cast": cast, "CastLike": cast_like}
 """What ops of other tensors do with strings."""
@@ -209,9 +219,10 @@ def aware(row: OnnxOp) -> OnnxOp:
 
 def _strings(c: Call) -> bool:
     """Whether an input holds strings, or the output shall."""
-    to = c.attributes.get("to")
-    if to is not None and to.type == AttributeProto.INT and to.i == TensorProto.STRING:
-        return True
+    for name, ops in (("to", ("Cast",)), ("dtype", ("SequenceEmpty",))):
+        to = c.attributes.get(name) if c.node.op_type in ops else None
+        if to is not None and to.type == AttributeProto.INT and to.i == TensorProto.STRING:
+            return True
     compounds = c.builder.store.compounds
     return any(r in compounds for r in c.inputs) and any(st.is_text(c, i) for i in range(len(c.inputs)))
 
