@@ -1,8 +1,9 @@
 """A model's declared inputs and outputs in; the tensors that stand for each of them at run time out.
 
-A tensor is itself. A tensor of strings `x` is the bytes `x.chars` (importer/strings.py), a list of maps
-`x.scores`, a row for each of them. A sequence `x` is the pair `x.values` and `x.shapes`
-(importer/sequences.py says what they hold), one of strings `x.chars`, a row for each string, and `x.shapes`.
+A tensor is itself. A tensor of strings `x` is the bytes `x.chars` (importer/strings.py). A map is its
+`x.keys` and `x.values`, a list of maps `x.scores`, a row for each of them. A sequence is the pair `x.values`
+and `x.shapes` (importer/sequences.py says what they hold), one of strings `x.chars`, a row for each string,
+and `x.shapes`.
 An optional has a flag `x.given` in front; an optional tensor is `x.value` behind it.
 """
 
@@ -31,9 +32,10 @@ from smelt.importer.weights import dtype_of
 class Port:
     """An input or output as the file declares it.
 
-    kind: 'tensor', 'strings', 'maps', 'sequence', 'strings sequence', or with 'optional' in front of all but
-    maps. element: the type of the tensors inside. parts: the names of the tensors that stand for it. keys: of
-    maps, where they are known.
+    kind: 'tensor', 'strings', 'sequence', 'strings sequence', or one of these with 'optional' in front;
+    'map', for an input, and 'maps', a list of them, for an output. element: the type of the tensors inside.
+    parts: the names of the tensors that stand for it. keys: of maps, where they are known; of a map '' for
+    strings and 0 for integers.
     """
 
     name: str
@@ -66,6 +68,7 @@ _PARTS = {
     "tensor": ("",),
     "strings": (".chars",),
     "maps": (".scores",),
+    "map": (".keys", ".values"),
     "sequence": (".values", ".shapes"),
     "strings sequence": (".chars", ".shapes"),
     "optional tensor": (".given", ".value"),
@@ -94,12 +97,25 @@ def port(v: onnx.ValueInfoProto, what: str) -> Port:
         raise invalid(f"{what} '{v.name}' has no type", hint="its export is incomplete; export it again")
     if found == "map_type" and kind == "sequence":
         return Port(v.name, "maps", TypeProto.Tensor(elem_type=TensorProto.FLOAT), (f"{v.name}.scores",))
+    if found == "map_type" and kind == "tensor" and what == "input":
+        return _map_port(v.name, t.map_type)
     if found == "tensor_type" and t.tensor_type.elem_type == TensorProto.STRING:
         kind = kind.replace("tensor", "strings").replace("sequence", "strings sequence")
     if found != "tensor_type":
         holds = "is" if kind == "tensor" else f"is {'an' if kind[0] == 'o' else 'a'} {kind} that holds"
         raise unsupported(f"{what} '{v.name}' {holds} a {found.removesuffix('_type')}, not a tensor")
     return Port(v.name, kind, t.tensor_type, tuple(v.name + p for p in _PARTS[kind]))
+
+
+def _map_port(name: str, t: TypeProto.Map) -> Port:
+    """An input that is a map from integers or strings to numbers."""
+    parts = tuple(name + p for p in _PARTS["map"])
+    value = t.value_type.tensor_type
+    if t.value_type.WhichOneof("value") != "tensor_type" or value.elem_type == TensorProto.STRING:
+        raise unsupported(f"input '{name}' is a map whose values are no numbers")
+    if t.key_type not in (TensorProto.INT64, TensorProto.STRING):
+        raise unsupported(f"input '{name}' is a map whose keys are neither int64 nor strings")
+    return Port(name, "map", value, parts, ("",) if t.key_type == TensorProto.STRING else (0,))
 
 
 def interface(source: Source) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
@@ -130,6 +146,12 @@ def input_tensors(p: Port) -> list[onnx.ValueInfoProto]:
     """The declarations of the tensors that stand for an input."""
     dims = p.dims()
     found = []
+    if p.kind == "map":
+        key = (TensorProto.UINT8, ["", ""]) if p.keys == ("",) else (TensorProto.INT64, [""])
+        return [
+            helper.make_tensor_value_info(p.parts[0], *key),
+            helper.make_tensor_value_info(p.parts[1], p.element.elem_type, [""]),
+        ]
     if p.optional:
         found.append(helper.make_tensor_value_info(p.parts[0], TensorProto.BOOL, []))
     if p.sequence:
@@ -155,6 +177,10 @@ def received(b: GraphBuilder, p: Port, refs: Sequence[Ref]) -> Ref:
     if p.kind == "strings":
         return strings.made(b, refs[0])
     b.engine.at(p.name)
+    if p.kind == "map":
+        b.engine.same(f"keys and values of '{p.name}'", *(b.type_of(r).shape[0] for r in refs))
+        b.flush_checks()
+        return sq.register(b.store, sq.Map(strings.made(b, refs[0]) if p.keys == ("",) else refs[0], refs[1]))
     item = strings.made(b, refs[-1]) if p.strings and not p.sequence else refs[-1]
     if p.sequence:
         values = strings.numbers(b, b.type_of(refs[-2]).shape[:1]) if p.strings else refs[-2]

@@ -104,7 +104,18 @@ class Maps:
         return "a list of maps"
 
 
-Compound: TypeAlias = "Listed | Packed | Maybe | Text | Texts | Maps"
+@dataclass(frozen=True)
+class Map:
+    """One map. Only a model's input can be one. keys: [n], integers or strings; values: [n]."""
+
+    keys: Ref
+    values: Ref
+
+    def __str__(self) -> str:
+        return "a map"
+
+
+Compound: TypeAlias = "Listed | Packed | Maybe | Text | Texts | Maps | Map"
 
 
 def register(store: Store, value: Compound) -> Ref:
@@ -189,8 +200,8 @@ def form_of(b: GraphBuilder, ref: Ref) -> Form:
             return TextForm()
         case Texts(order):
             return TextsForm(form_of(b, order))
-        case Maps():
-            raise b.engine.unsupported("a list of maps that leaves a subgraph")
+        case Maps() | Map() as found:
+            raise b.engine.unsupported(f"{found} that leaves a subgraph")
 
 
 def flag_of(b: GraphBuilder, ref: Ref) -> bool | None:
@@ -220,7 +231,7 @@ def leaves(b: GraphBuilder, ref: Ref, form: Form | None = None) -> list[Ref]:
             return [chars]
         case Texts(order, table):
             return [*leaves(b, order, form.order if isinstance(form, TextsForm) else None), table]
-        case Maps(values):
+        case Maps(values) | Map(_, values):
             return [values]
 
 

@@ -18,7 +18,7 @@ from smelt.importer import bindings, strings
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, Undecided
 from smelt.importer.load import captures, guard, label, opsets, ordered
-from smelt.importer.sequences import Listed, Maps, Maybe, Packed, Text, Texts, compound_of
+from smelt.importer.sequences import Listed, Map, Maps, Maybe, Packed, Text, Texts, compound_of
 from smelt.importer.undecided import Both, Tried
 from smelt.importer.weights import ONNX_OF, dense, weight_of
 
@@ -416,8 +416,8 @@ def _type_proto(b: GraphBuilder, ref: Ref) -> onnx.TypeProto:
         case Texts():
             element = onnx.helper.make_tensor_type_proto(onnx.TensorProto.STRING, None)
             return onnx.helper.make_sequence_type_proto(element)
-        case Maps():
-            raise b.engine.unsupported("a list of maps, where a node is made of others")
+        case Maps() | Map() as found:
+            raise b.engine.unsupported(f"{found}, where a node is made of others")
 
 
 @contextmanager

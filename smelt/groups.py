@@ -4,7 +4,7 @@ The manifest's field 'groups' says which of a bundle's inputs and outputs belong
 `values` (all elements flat, one behind the other) and `shapes` (a row of extents per element; -1 behind those
 of an element with fewer axes than the widest); an optional has a flag `given` in front of its tensor `value`
 or of its sequence. A tensor of strings is `chars`: UTF-8 along one more axis, with zeros behind each string.
-A list of maps is `scores`: a row per map, a column per key.
+A map is its `keys` and its `values`. A list of maps is `scores`: a row per map, a column per key.
 """
 
 from __future__ import annotations
@@ -56,20 +56,27 @@ class Group:
         return "strings" in self.kind
 
     @property
+    def words(self) -> bool:
+        """Whether the keys of a map are strings: rows of bytes."""
+        return self.kind == "map" and len(self.rows[0]["shape"]) == 2
+
+    @property
     def extents(self) -> list[int | str]:
         """The shape as onnxruntime tells it: a list or an optional one has none."""
-        if self.sequence or self.kind == "maps":
+        if self.sequence or self.kind in ("map", "maps"):
             return []
         return list(self.rows[-1]["shape"])[: -1 if self.strings else None]
 
     @property
     def element(self) -> DType:
         """The element type of its tensors."""
-        return ALL[self.rows[1 if self.kind.startswith("optional") else 0]["dtype"]]
+        return ALL[self.rows[1 if self.optional or self.kind == "map" else 0]["dtype"]]
 
     @property
     def type(self) -> str:
         """As onnxruntime spells it, but for the element type: 'seq(tensor({}))'."""
+        if self.kind == "map":
+            return f"map({'string' if self.words else 'int64'},tensor({{}}))"
         if self.kind == "maps":
             return f"seq(map({'string' if isinstance(self.keys[0], str) else 'int64'},tensor({{}})))"
         tensor = "tensor(string)" if self.strings else "tensor({})"
@@ -112,7 +119,9 @@ def packed(
         value = feed[g.name]
         if g.optional:
             found[g.rows[0]["name"]] = np.array(value is not None)
-        if g.sequence:
+        if g.kind == "map":
+            found.update(_map(g, value))
+        elif g.sequence:
             found.update(_sequence(g, [] if value is None and g.optional else value))
         elif value is None and g.optional:
             absent.append(g)
@@ -142,6 +151,21 @@ def chars(value: Value, what: str) -> Array:
     width = max((len(s) for s in flat), default=0) or 1
     joined = b"".join(s.ljust(width, b"\0") for s in flat)
     return np.frombuffer(joined, np.uint8).reshape(*array.shape, width)
+
+
+def _map(g: Group, value: Value) -> dict[str, Array]:
+    what = f"input '{g.name}'"
+    if not isinstance(value, Mapping):
+        raise SmeltError(f"{what}: expected a dict, got {type(value).__name__}", kind="shape")
+    kind = str if g.words else (int, np.integer)
+    for k in value:
+        if not isinstance(k, kind):
+            wanted = "strings" if g.words else "integers"
+            raise SmeltError(f"{what}: expected {wanted} as keys, got {type(k).__name__}", kind="shape")
+    keys = list(value)
+    own = chars(np.array(keys, object), f"{what}, keys") if g.words else np.array(keys, np.int64)
+    numbers = np.array(list(value.values()), g.element.numpy).reshape(len(keys))
+    return {g.rows[0]["name"]: own, g.rows[1]["name"]: numbers}
 
 
 def _sequence(g: Group, value: Value) -> dict[str, Array]:

@@ -298,6 +298,11 @@ def case(
             feed[g.name] = given[g.name]
             continue
         rng = np.random.default_rng([seed, zlib.crc32(g.name.encode())])
+        if g.kind == "map":
+            numbers = random_array(g.element, (ELEMENTS,), rng, spans.get(g.name, spans.get("")))
+            keys = random_strings((ELEMENTS,), rng).tolist() if g.words else range(ELEMENTS)
+            feed[g.name] = dict(zip(keys, numbers.tolist(), strict=False))
+            continue
         wanted = _elements(g, seed) if g.sequence else [shapes[g.name]]
         if g.strings:
             words = [random_strings(s, rng) for s in wanted]

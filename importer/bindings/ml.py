@@ -16,6 +16,7 @@ from smelt.importer import strings as st
 from smelt.importer.attributes import integers, tensor, text, texts
 from smelt.importer.bindings.indices import inside
 from smelt.importer.bindings.ml_scores import ML, constant, rows
+from smelt.importer.bindings.select import sorted_by
 from smelt.importer.call import Build, Call, OnnxOp
 
 
@@ -232,8 +233,76 @@ def _zip_map(c: Call) -> Ref:
     return sq.register(c.builder.store, sq.Maps(y, keys))
 
 
-def _no_maps(c: Call) -> Ref:
-    raise c.unsupported("maps from keys to values as inputs", try_="an export that takes tensors")
+# ---------------------------------------------------------------- maps
+
+
+def _map(c: Call) -> sq.Map:
+    found = sq.compound_of(c.builder.store, c.x())
+    if not isinstance(found, sq.Map):
+        raise c.fail("input 0 is no map")
+    return found
+
+
+def _dict_vectorizer(c: Call) -> Ref:
+    """[1, keys of the vocabulary]: the values that the map gives them, 0 for those that it has not."""
+    b, m = c.builder, _map(c)
+    words, numbers = texts(c, "string_vocabulary"), integers(c, "int64_vocabulary")
+    if bool(words) == bool(len(numbers)):
+        raise c.fail("wanted one of string_vocabulary and int64_vocabulary")
+    chars = st.chars_of(b, m.keys)
+    if (chars is not None) != bool(words):
+        raise c.fail("the vocabulary is of another type than the map's keys")
+    vocabulary: list[int | str] = list(words) or numbers.tolist()
+    first = {k: n for n, k in reversed(list(enumerate(vocabulary)))}
+    if chars is not None:
+        at = st.found(b, chars, list(words))
+    else:
+        at = _places(c, m.keys, numbers)
+    y = _laid_out(c, m.values, at, len(vocabulary))
+    again = [first[k] for k in vocabulary]
+    if again != sorted(set(again)):  # a key that stands there twice
+        y = c.emit("gather", y, b.constant(np.array(again, np.int64)), axis=0)
+    return b.reshape(y, (1, len(vocabulary)))
+
+
+def _places(c: Call, keys: Ref, vocabulary: Array) -> Ref:
+    """i64[n]: where each key stands first; the vocabulary's length for none."""
+    b, (count,) = c.builder, c.builder.type_of(keys).shape
+    same = c.emit("equal", b.reshape(keys, (count, 1)), b.constant(vocabulary.reshape(1, -1)))
+    places = b.constant(np.arange(len(vocabulary)).reshape(1, -1))
+    at = c.emit("where", same, places, c.scalar(len(vocabulary), places))
+    return c.emit("reduce_min", at, axes=(1,), keepdims=False)
+
+
+def _laid_out(c: Call, values: Ref, at: Ref, count: int) -> Ref:
+    """[count]: each value at its place, 0 elsewhere; those at place `count` nowhere."""
+    b = c.builder
+    room = b.broadcast_to(c.scalar(0, values), (count + 1,))
+    y = c.emit("scatter_elements", room, at, values, axis=0, reduction="none")
+    return b.slice_axis(y, 0, 0, count)
+
+
+CASTS = {"TO_FLOAT": f32, "TO_INT64": i64}
+
+
+def _cast_map(c: Call) -> Ref:
+    """[1, n]: the values in the order of their keys; or each at the place that its key says."""
+    b, m, to, form = c.builder, _map(c), c.text("cast_to", "TO_FLOAT"), c.text("map_form", "DENSE")
+    if to not in CASTS:
+        raise c.unsupported(f"cast_to '{to}'", try_="TO_FLOAT or TO_INT64")
+    if form not in ("DENSE", "SPARSE"):
+        raise c.fail(f"map_form '{form}' is none of DENSE, SPARSE")
+    if st.chars_of(b, m.keys) is not None:
+        raise c.fail("the map's keys are strings, wanted integers")
+    values, (count,) = c.cast(m.values, CASTS[to]), b.type_of(m.keys).shape
+    if form == "DENSE":
+        _, order = sorted_by(c, m.keys, count)
+        return b.reshape(c.emit("gather", values, order, axis=0), (1, count))
+    size = c.integer("max_map", 1)
+    negative = c.emit("less", m.keys, c.scalar(0, m.keys))
+    sq.refuse(b, negative, "negative_keys")
+    at = c.emit("min", m.keys, c.scalar(size, m.keys))
+    return b.reshape(_laid_out(c, values, at, size), (1, size))
 
 
 def _ml(name: str, build: Build, since: int = 1) -> OnnxOp:
@@ -252,8 +321,8 @@ ROWS: tuple[OnnxOp, ...] = (
     _ml("LabelEncoder", _label_encoder, 2),
     _ml("CategoryMapper", _category_mapper),
     _ml("ZipMap", _zip_map),
-    _ml("CastMap", _no_maps),
-    _ml("DictVectorizer", _no_maps),
+    _ml("CastMap", _cast_map),
+    _ml("DictVectorizer", _dict_vectorizer),
 )
 
 __all__ = ["ROWS"]

@@ -417,8 +417,81 @@ def test_maps_of_scores(labels: list[Any], tmp_path: Path) -> None:
             assert own == pytest.approx(other, rel=1e-5)
 
 
-def test_maps_as_inputs_are_refused() -> None:
-    with pytest.raises(SmeltError, match="maps"):
+def mapped(op: str, key: int, value: int, out: int, **attributes: Any) -> onnx.ModelProto:
+    """A map, and the tensor that an op makes of it."""
+    t = helper.make_map_type_proto(key, helper.make_tensor_type_proto(value, []))
+    n = helper.make_node(op, ["x"], ["y"], domain=forests.ML, **attributes)
+    made = helper.make_tensor_value_info("y", out, None)
+    g = helper.make_graph([n], "g", [helper.make_value_info("x", t)], [made])
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid(forests.ML, 1)]
+    return helper.make_model(g, opset_imports=sets, ir_version=9)
+
+
+WORDS = {"a": 1.5, "longer": -3.0, "q": 9.0}
+NUMBERS = {1: 1.5, 70: -3.7, -2: 9.0}
+SMALL = {4: 1.5, 0: -3.7, 19: 2.0}
+MAPS: dict[str, tuple[tuple[Any, ...], dict[str, Any], list[dict[Any, Any]]]] = {
+    "words": (
+        ("DictVectorizer", TensorProto.STRING, FLOAT, FLOAT),
+        {"string_vocabulary": ["a", "b", "longer", "a", ""]},
+        [WORDS, {"a": 2.0}, {"b": 1.0, "": 4.0}],
+    ),
+    "numbers": (
+        ("DictVectorizer", INT64, FLOAT, FLOAT), {"int64_vocabulary": [70, 3, 1, -2]},
+        [NUMBERS, {3: 1.0}, {8: 1.0}],
+    ),
+    "in order": (("CastMap", INT64, FLOAT, FLOAT), {}, [NUMBERS, {3: 1.0}]),
+    "in order, whole": (("CastMap", INT64, FLOAT, INT64), {"cast_to": "TO_INT64"}, [NUMBERS, {3: 1.0}]),
+    "by place": (
+        ("CastMap", INT64, FLOAT, FLOAT), {"map_form": "SPARSE", "max_map": 7}, [SMALL, {3: 1.0}],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_maps_as_inputs(name: str, tmp_path: Path) -> None:
+    made, attributes, feeds = MAPS[name]
+    m = mapped(*made, **attributes)
+    path = tmp_path / "m.onnx"
+    onnx.save(m, path)
+    session = load(compile_here(Request(str(path), "host", output=str(tmp_path / "out"))))
+    want = onnxruntime.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"])
+    assert [(i.name, i.type) for i in session.get_inputs()] == [(i.name, i.type) for i in want.get_inputs()]
+    for feed in feeds:
+        agree(session.run(None, {"x": feed}), want.run(None, {"x": feed}))
+    (empty,) = session.run(None, {"x": {}})  # ONNX Runtime takes no empty one
+    assert not empty.any()
+
+
+def test_maps_of_integers() -> None:
+    """Values that ONNX Runtime's Python does not pass on."""
+    m = mapped("DictVectorizer", TensorProto.STRING, INT64, INT64, string_vocabulary=["b", "a"])
+    keys = np.frombuffer(b"abc", np.uint8).reshape(3, 1)
+    (y,) = run_module(import_model(m), {"x.keys": keys, "x.values": np.array([5, 7, 9])}, OPS)
+    np.testing.assert_array_equal(y, [[7, 5]])
+
+
+@pytest.mark.parametrize(
+    ("feed", "found"),
+    [([1.0], "expected a dict"), ({1: 2.0}, "expected strings as keys"), ({"a\0": 1.0}, "a zero in it")],
+)
+def test_what_is_no_map_is_told(feed: Any, found: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(mapped("DictVectorizer", TensorProto.STRING, FLOAT, FLOAT, string_vocabulary=["a"]), path)
+    session = load(compile_here(Request(str(path), "host", output=str(tmp_path / "out"))))
+    with pytest.raises(SmeltError, match=found):
+        session.run(None, {"x": feed})
+
+
+def test_maps_that_are_refused() -> None:
+    m = mapped("CastMap", INT64, FLOAT, TensorProto.STRING, cast_to="TO_STRING")
+    with pytest.raises(SmeltError, match="TO_STRING") as caught:
+        import_model(m)
+    assert caught.value.kind == "unsupported"
+    with pytest.raises(SmeltError, match="whose values are no numbers") as caught:
+        import_model(mapped("CastMap", INT64, TensorProto.STRING, FLOAT))
+    assert caught.value.kind == "unsupported"
+    with pytest.raises(SmeltError, match="no map"):
         import_model(
             node("DictVectorizer", {"x": np.zeros((2, 3), np.float32)}, FLOAT, int64_vocabulary=[1, 2, 3])
         )
