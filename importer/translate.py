@@ -14,7 +14,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 from smelt.core.diag import Problem, SmeltError, invalid
 from smelt.core.dtype import DType, bf16, f16, f32
 from smelt.core.ir.graph import Ref
-from smelt.importer import bindings, strings
+from smelt.importer import bindings, refusals, strings
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, Undecided
 from smelt.importer.load import captures, guard, label, opsets, ordered
@@ -207,23 +207,12 @@ class Translator:
         body = local or self._standard_body(b, n, domain, version or 0, inputs, scope, waiting)
         if body is None:
             raise b.engine.unsupported(
-                self._no_binding(domain, version or 0, n.op_type),
-                try_="a plug-in that defines it (docs/add-op.md)" if domain else None,
+                refusals.message(domain, version or 0, n.op_type), try_=refusals.instead(domain, n.op_type)
             )
         if waiting:
             raise Refused
         results = self._inline(b, n, body, scope, inputs, _defaults(n, domain, version, local))
         return results if back is None else [_narrowed(b, r, back) for r in results]
-
-    @staticmethod
-    def _no_binding(domain: str, version: int, op: str) -> str:
-        where = f"opset {version}" if not domain else f"domain '{domain}', version {version}"
-        try:
-            if not domain:
-                onnx.defs.get_schema(op, version, "")
-            return f"operator ({where}) is not supported"
-        except onnx.defs.SchemaError:
-            return f"no such operator in {where}"
 
     def _call(self, b: GraphBuilder, n: NodeProto, scope: Scope, version: int, refs: Sequence[Ref]) -> Call:
         return Call(n, version, b, tuple(refs), _given(n, scope), tuple(n.output), Subgraphs(self, b, scope))

@@ -299,12 +299,13 @@ def test_what_is_not_done_is_refused_by_name() -> None:
     assert e.value.kind == "unsupported"
 
 
-REFUSED = (
-    "BeamSearch", "GreedySearch",
-    "LongformerAttention", "MatMulFpQ4", "MurmurHash3", "PackedAttention",
-    "PackedMultiHeadAttention", "PagedAttention", "QOrderedMatMul", "Sampling",
-    "SparseToDenseMatMul", "WhisperBeamSearch", "WordConvEmbedding",
-)  # fmt: skip
+REFUSED = {
+    "BeamSearch": "decoder alone", "GreedySearch": "decoder alone", "Sampling": "decoder alone",
+    "WhisperBeamSearch": "decoder alone", "LongformerAttention": "on GPUs alone",
+    "PackedAttention": "on GPUs alone", "PackedMultiHeadAttention": "on GPUs alone",
+    "PagedAttention": "on GPUs alone", "QOrderedMatMul": "on GPUs alone", "MatMulFpQ4": "MatMulNBits",
+    "SparseToDenseMatMul": "a dense matrix", "MurmurHash3": "a plug-in", "WordConvEmbedding": "a plug-in",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("op", REFUSED)
@@ -313,6 +314,20 @@ def test_what_no_binding_knows_is_refused_by_name(op: str) -> None:
     with pytest.raises(SmeltError, match=op) as e:
         import_model(model)
     assert e.value.kind == "unsupported"
+    assert e.value.hint and REFUSED[op] in e.value.hint
+
+
+def test_layouts_of_one_machine_are_refused() -> None:
+    """Of a model that ONNX Runtime saved at its highest level."""
+    n = helper.make_node("Conv", ["x", "w"], ["y"], domain="com.microsoft.nchwc")
+    x, y = (helper.make_tensor_value_info(v, onnx.TensorProto.FLOAT, [1, 16, 8, 8]) for v in "xy")
+    w = onnx.numpy_helper.from_array(np.zeros((16, 16, 1, 1), np.float32), "w")
+    g = helper.make_graph([n], "g", [x], [y], [w])
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft.nchwc", 1)]
+    with pytest.raises(SmeltError, match=r"com\.microsoft\.nchwc") as e:
+        import_model(helper.make_model(g, opset_imports=sets, ir_version=8))
+    assert e.value.kind == "unsupported"
+    assert e.value.hint and "'extended' or below" in e.value.hint
 
 
 # ---------------------------------------------------------------- ordinary ops on quantised tensors
