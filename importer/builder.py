@@ -232,15 +232,25 @@ class GraphBuilder:
             with np.errstate(all="ignore"):
                 results = row.ref(arrays, clean, types)
             return tuple(self.constant(np.asarray(r)) for r in results)
-        found = None
-        if len(types) == 1:
-            found = kn.carry(self.engine, op, [self.known_of(r) for r in inputs if r], clean, types[0])
-            if found is not None and not types[0].dtype.is_float and kn.complete(found):
-                return (self.sized(found, types[0]),)
+        found = self._carried(op, [r for r in inputs if r], clean, types)
+        if found is not None and not types[0].dtype.is_float and kn.complete(found):
+            return (self.sized(found, types[0]),)
         refs = self.append(op, inputs, clean, types)
         if found is not None:
             self.store.known[refs[0]] = found
         return refs
+
+    def _carried(
+        self, op: str, inputs: Sequence[Ref], attrs: Attrs, types: Sequence[TensorType]
+    ) -> Known | None:
+        """What is known of the only output's elements. Constants are looked at last: most stand beside values
+        of which nothing is known."""
+        if len(types) != 1 or op not in kn.RULES:
+            return None
+        values = [r for r in inputs if r not in self.store.weights]
+        if op != "clip" and any(self.known_of(r) is None for r in values):
+            return None
+        return kn.carry(self.engine, op, [self.known_of(r) for r in inputs], attrs, types[0])
 
     def aligned(self, inputs: Sequence[Ref], skip: int = 0) -> tuple[Ref, ...]:
         """The inputs of a NumPy broadcast, those with an extent that may be 1 at run time broadcast by a node

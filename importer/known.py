@@ -117,6 +117,8 @@ def fraction(value: float, dtype: np.dtype[Any]) -> Ratio | None:
     exact value. None for infinities, NaN and the absurdly fine."""
     if not math.isfinite(value):
         return None
+    if value.is_integer() and abs(value) < 2**53:
+        return Ratio(to_dim(int(value)))
     exact = Fraction(value)
     short = exact.limit_denominator(4096)
     if dtype.type(float(short)) == dtype.type(value):

@@ -31,6 +31,7 @@ from smelt.core.dim.expr import (
     make,
     product,
     rebuild,
+    sole_atom,
     to_dim,
 )
 
@@ -63,6 +64,8 @@ class Solver:
         self.ranges = ranges
         self.uppers, self.lowers = _bounds_from(nonneg, uppers, lowers)
         self.zeros, self.nonneg = zeros, nonneg
+        facts = (s for fact in (*zeros, *nonneg) for s in fact.symbols)
+        self._bounded = frozenset((*self.uppers, *self.lowers, *facts))
         self._memo: dict[Dim, tuple[Num, bool]] = {}
         self._tried: dict[Dim, int] = {}  # steps spent in vain
         self._spans: dict[Atom, Span] = {}
@@ -103,7 +106,10 @@ class Solver:
         return -self.low(-p, -want, steps)
 
     def _low(self, q: Dim, want: Num) -> Num:
-        best, done = self._memo.get(q) or (self._interval(q), False)
+        found = self._memo.get(q)
+        if found is None:
+            found = self._memo[q] = self._interval(q), self._independent(q)
+        best, done = found
         if done or best >= want or q in self._active or self._depth >= DEPTH or self._steps <= 0:
             return best
         self._active.add(q)
@@ -113,12 +119,12 @@ class Solver:
             for scale, goals in self._relaxations(q, want) if best < want else ():
                 self._steps -= 1
                 enough = scale * (want - 1) + 1  # rounding to an integer does the rest
-                found = INF
+                least = INF
                 for goal in goals:
-                    found = min(found, self.low(goal, enough))
-                    if found == -INF:
+                    least = min(least, self.low(goal, enough))
+                    if least == -INF:
                         break
-                best = max(best, _ceil(found, scale))
+                best = max(best, _ceil(least, scale))
                 if best >= want or self._steps <= 0:
                     break
         finally:
@@ -126,6 +132,14 @@ class Solver:
             self._active.discard(q)
         self._memo[q] = (best, self._steps > 0 and best < want)
         return best
+
+    def _independent(self, q: Dim) -> bool:
+        """Whether q is a sum of multiples of symbols that numbers alone bound: its interval is exact."""
+        for mono in q._poly:
+            atom, power = mono[0]
+            if len(mono) > 1 or power > 1 or not isinstance(atom, Symbol) or atom.name in self._bounded:
+                return False
+        return True
 
     def _factored(self, q: Dim, want: Num) -> Num:
         """q == m*r with a monomial m >= 0: from the bounds of the two."""
@@ -356,9 +370,16 @@ class Solver:
         sign = 1 if isinstance(atom, Min) else -1
         kept = list(atom.args)
         for x in atom.args:
-            if any(y is not x and self.low((x - y) * sign, 0) >= 0 for y in kept):
+            if any(y is not x and (self._covers(x, y) if sign > 0 else self._covers(y, x)) for y in kept):
                 kept.remove(x)
         return (dmin if sign > 0 else dmax)(*kept)
+
+    def _covers(self, x: Dim, y: Dim) -> bool:
+        """Whether x >= y is proved."""
+        a, b = sole_atom(x), sole_atom(y)
+        if a is not None and b is not None and self._independent(x) and self._independent(y):
+            return self.span(a)[0] >= self.span(b)[1]  # two symbols
+        return self.low(x - y, 0) >= 0
 
     def _narrow_quotient(self, atom: FloorDiv) -> Dim:
         a, b = atom.a, atom.b

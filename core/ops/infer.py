@@ -255,19 +255,21 @@ class Engine:
         assume: also where that other one is a size of its own, not only where it is computed too."""
         found: list[Dim] = []
         for d in map(self.simplify, extents):
+            before = tuple(found)  # the parts of one extent are known to differ
             for part in self._joins.get(d, (d,)):
-                if part != ONE and all(self.facts.prove_eq(part, f) is not Truth.YES for f in found):
+                if part != ONE and all(self.facts.prove_eq(part, f) is not Truth.YES for f in before):
                     found.append(part)
         if len(found) < 2:
             return found[0] if found else ONE
         firm = [d for d in found if self._more_than_one(d)]
         plain = sum(map(self._plain, found))
-        unlike = any(self.facts.prove_eq(a, b) is Truth.NO for a, b in combinations(found, 2))
-        # min(h, 1) beside another extent is not 1 by chance: it is there to be broadcast
-        unlike = unlike or any(self.facts.bounds(d)[1] == 1 for d in found)
         assumed = plain == 0 or (assume and plain < len(found))
         assumed = assumed and all(self._related(a, b) for a, b in combinations(found, 2))
-        if len(firm) == len(found) or (assumed and not unlike):
+        if assumed:
+            unlike = any(self.facts.prove_eq(a, b) is Truth.NO for a, b in combinations(found, 2))
+            # min(h, 1) beside another extent is not 1 by chance: it is there to be broadcast
+            assumed = not unlike and all(self.facts.bounds(d)[1] != 1 for d in found)
+        if len(firm) == len(found) or assumed:
             result = found[0]
             for d in found[1:]:
                 result = self.same(what, result, d)
