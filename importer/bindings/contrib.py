@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from smelt.core.dim import Dim, to_dim
-from smelt.core.dtype import i32, i64
+from smelt.core.dtype import f32, i32, i64
 from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.elementwise import same
 from smelt.importer.bindings.indices import inside
@@ -26,25 +26,26 @@ def alike(c: Call, what: str, *places: tuple[int, int]) -> None:
 # ---------------------------------------------------------------- norms
 
 
-def _normed(c: Call, op: str, x: Ref, scale: Ref, bias: Ref = "", axis: int | None = None) -> Ref:
+TINY = 1e-12
+"""epsilon by default of the ops that add before they norm."""
+
+
+def _normed(
+    c: Call, op: str, x: Ref, scale: Ref, bias: Ref = "", axis: int | None = None, epsilon: float = TINY
+) -> Ref:
     """layer_norm or rms_norm over axes axis .. (the last one), in a type that is wide enough."""
     t = c.builder.type_of(x)
     to = wide(t.dtype)
     at = t.rank - 1 if axis is None else axis
     parts = [c.cast(p, to) if p else "" for p in (scale, bias)]
-    y = c.emit(op, c.cast(x, to), *(p for p in parts if p), axis=at, epsilon=c.number("epsilon", 1e-5))
+    y = c.emit(op, c.cast(x, to), *(p for p in parts if p), axis=at, epsilon=c.number("epsilon", epsilon))
     return c.cast(y, t.dtype)
-
-
-def _refuse_statistics(c: Call, *which: int) -> None:
-    if any(c.wants(k) for k in which):
-        raise c.unsupported("the mean or the deviation as an output", try_="exporting for inference")
 
 
 def _simplified_layer_norm(c: Call) -> tuple[Ref, ...]:
     """Output 1 is the reciprocal of the root of the mean square."""
     axis, to = c.axis(c.integer("axis", -1), c.type().rank), wide(c.type().dtype)
-    y = c.cast(_normed(c, "rms_norm", c.x(), c.x(1), axis=axis), c.type(1).dtype)
+    y = c.cast(_normed(c, "rms_norm", c.x(), c.x(1), axis=axis, epsilon=1e-5), c.type(1).dtype)
     if not c.wants(1):
         return (y,)
     x = c.cast(c.x(), to)
@@ -55,17 +56,29 @@ def _simplified_layer_norm(c: Call) -> tuple[Ref, ...]:
 
 
 def _skip_norm(op: str, bias: int | None, skip_bias: int) -> Build:
-    """op(input + skip + bias); output 3 is the sum."""
+    """op(input + skip + bias); outputs 1 and 2 are the mean and what the rest is multiplied by, 3 the sum."""
 
     def build(c: Call) -> tuple[Ref, ...]:
-        _refuse_statistics(c, 1, 2)
         total = c.emit("add", c.x(0), c.x(1))
         if c.has(skip_bias):
             total = c.emit("add", total, c.x(skip_bias))
         beta = "" if bias is None else c.optional(bias)
-        return (_normed(c, op, total, c.x(2), beta), "", "", total)
+        mean, factor = _statistics(c, total, op == "layer_norm") if c.wants(1) or c.wants(2) else ("", "")
+        return (_normed(c, op, total, c.x(2), beta), mean, factor, total)
 
     return build
+
+
+def _statistics(c: Call, x: Ref, centred: bool) -> tuple[Ref, Ref]:
+    """The mean of each row, 0 unless `centred`, and one over the root of the mean square about it."""
+    axes = (c.builder.type_of(x).rank - 1,)
+    x = c.cast(x, f32)
+    mean = c.emit("reduce_mean", x, axes=axes, keepdims=True)
+    mean = mean if centred else c.emit("mul", mean, c.scalar(0, mean))
+    away = c.emit("sub", x, mean)
+    square = c.emit("reduce_mean", c.emit("mul", away, away), axes=axes, keepdims=True)
+    root = c.emit("sqrt", c.emit("add", square, c.scalar(c.number("epsilon", TINY), square)))
+    return mean, c.emit("reciprocal", root)
 
 
 def rows_at(c: Call, table: Ref, at: Ref, what: str) -> Ref:
@@ -166,7 +179,7 @@ def _gated_rms_norm(c: Call) -> Ref:
     c.engine.divides("scale and the last axis", size, shape[-1])
     x = b.reshape(c.cast(c.x(0), wide(dtype)), (*shape[:-1], shape[-1] // size, size))
     scale = c.cast(c.x(1), wide(dtype))
-    y = c.emit("rms_norm", x, scale, axis=len(shape), epsilon=c.number("epsilon", 1e-6))
+    y = c.emit("rms_norm", x, scale, axis=len(shape), epsilon=c.number("epsilon", 1e-5))
     gate = c.emit(GATES[name], c.cast(c.x(2), wide(dtype)))
     return c.cast(c.emit("mul", b.reshape(y, shape), gate), dtype)
 

@@ -16,10 +16,24 @@ def _batch_norm(c: Call) -> Ref | tuple[Ref, ...]:
     if any(c.wants(k) for k in range(1, 5)):
         raise c.unsupported("further outputs without training_mode", try_="exporting in eval mode")
     if not c.integer("spatial", 1):
-        raise c.unsupported("spatial=0")
+        return _batch_norm_of_each(c)
     dtype = c.type(0).dtype
     parts = [c.cast(c.x(i), wide(dtype)) for i in range(5)]
     return c.cast(c.emit("batch_norm", *parts, epsilon=c.number("epsilon", 1e-5)), dtype)
+
+
+def _batch_norm_of_each(c: Call) -> Ref:
+    """By numbers of its own for each element of the batch's entries: x [N, C, ..], the others [C, ..]."""
+    dtype = c.type(0).dtype
+    x, scale, bias, mean, variance = (c.cast(c.x(i), wide(dtype)) for i in range(5))
+    for i in range(1, 5):
+        if c.type(i).rank != c.type(0).rank - 1:
+            raise c.fail(f"input {i} has rank {c.type(i).rank}, wanted {c.type(0).rank - 1}")
+        for a, (d, e) in enumerate(zip(c.shape(0)[1:], c.shape(i), strict=True)):
+            c.engine.same(f"axis {a} of input {i} and of an entry", d, e)
+    root = c.emit("sqrt", c.emit("add", variance, c.scalar(c.number("epsilon", 1e-5), variance)))
+    y = c.emit("mul", c.emit("sub", x, mean), c.emit("div", scale, root))
+    return c.cast(c.emit("add", y, bias), dtype)
 
 
 def _batch_norm_training(c: Call) -> tuple[Ref, ...]:

@@ -35,9 +35,37 @@ def _norms() -> dict[str, Form]:
             ),
         }  # fmt: skip
     skip, rms = "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"
-    data = x("B S 16")
+    data, small = x("B S 16"), x("B S 16", scale=1e-3)
     return found | {
         f"{skip} without beta": form(skip, data, data, w("16")),
+        f"{skip} of small numbers": form(skip, small, small, w("16"), w("16")),
+        f"{rms} of small numbers": form(rms, small, small, w("16")),
+        "SimplifiedLayerNormalization of small numbers": form(
+            "SimplifiedLayerNormalization", small, w("16"), domain=""
+        ),
+        "GatedRMSNorm of small numbers": form("GatedRMSNorm", small, w("4"), data),
+        f"{skip} statistics": form(skip, data, data, w("16"), w("16"), w("16"), epsilon=1e-3, outputs=4),
+        f"{rms} deviation": form(rms, data, data, w("16"), outputs=3, skip=(1,), epsilon=1e-3),
+        "BatchNormalization of each": form(
+            "BatchNormalization",
+            x("B 3 S"),
+            *(w("3 4") for _ in range(3)),
+            w("3 4", make=positive),
+            domain="",
+            version=7,
+            spatial=0,
+            sizes=({"B": 2, "S": 4}, {"B": 1, "S": 4}),
+        ),
+        "BatchNormalization of each channel": form(
+            "BatchNormalization",
+            x("B 16"),
+            *(w("16") for _ in range(3)),
+            w("16", make=positive),
+            domain="",
+            version=8,
+            spatial=0,
+            epsilon=1e-2,
+        ),
         f"{skip} without bias": form(skip, data, data, w("16"), w("16"), epsilon=1e-3),
         f"{skip} bias without beta": form(skip, data, data, w("16"), None, w("16")),
         f"{skip} one skip": form(skip, data, x("1 S 16"), w("16")),
@@ -63,6 +91,10 @@ def _norms() -> dict[str, Form]:
     }
 
 
+def positive(rng: np.random.Generator, shape: tuple[int, ...], sizes: Sizes) -> Array:
+    return np.asarray(rng.uniform(0.2, 2, shape))
+
+
 IDS, SEGMENTS = x("B S", "i32", low=0, high=9), x("B S", "i32", low=0, high=2)
 TABLES = (w("9 8"), w("12 8"))
 
@@ -85,6 +117,7 @@ def _embedding() -> dict[str, Form]:
         "sum": embed(IDS, SEGMENTS, *TABLES, w("2 8"), *scale, mask, outputs=3, epsilon=1e-4),
         "positions": embed(IDS, None, *TABLES, None, *scale, None, x("B S", "i32", low=0, high=12)),
         "positions of all": embed(IDS, None, *TABLES, None, *scale, None, x("1 S", "i32", low=0, high=12)),
+        "small numbers": embed(IDS, None, w("9 8", scale=1e-4), w("12 8", scale=1e-4), None, *scale),
         "no mask type": embed(IDS, SEGMENTS, *TABLES, w("2 8"), *scale, mask, mask_index_type=0),
     }
     return {f"EmbedLayerNormalization {name}": f for name, f in found.items()}
