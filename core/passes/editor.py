@@ -450,8 +450,10 @@ def _edit(
     for key in list(editor.nodes):
         node = editor.nodes[key]
         if node.regions and (fused or node.op != "fused"):
-            types = editor._types
-            regions = tuple(_edit(shop, r, types, change, fused) for r in node.regions)
-            editor.set_node(key, node.with_(regions=regions))
+            regions = []
+            for region in node.regions:
+                with shop.engine.conditional():  # what one way demands says nothing of the other one
+                    regions.append(_edit(shop, region, editor._types, change, fused))
+            editor.set_node(key, node.with_(regions=tuple(regions)))
     change(editor)
     return editor.graph()

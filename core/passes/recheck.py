@@ -27,7 +27,8 @@ def _graph(graph: Graph, types: dict[Ref, TensorType], engine: Engine) -> None:
         if node.op in OPS and not _decides_sizes(node, types):
             _node(node, types, engine)
         for region in node.regions:
-            _graph(region, dict(types), engine)
+            with engine.conditional():  # what one way demands says nothing of the other one
+                _graph(region, dict(types), engine)
         types.update((v.name, v.type) for v in node.outputs)
 
 

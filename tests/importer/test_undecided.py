@@ -75,6 +75,14 @@ def test_a_squeeze_without_axes(tmp_path: Path) -> None:
     agree(m, tmp_path, [{"x": floats(*s)} for s in ((1, 1, 1), (3, 1, 1), (1, 1, 4), (3, 1, 4), (0, 1, 1))])
 
 
+def test_what_one_way_demands_says_nothing_of_the_other(tmp_path: Path) -> None:
+    """Its reshapes have as many elements as x has there; passes must not take that for true elsewhere."""
+    m = model_of("float[a, b, c, 2] x", "float[] z", f"y = Squeeze (x) {FLAT}")
+    for d, size in zip(m.graph.input[0].type.tensor_type.shape.dim, ("n+1", "n+1", "n"), strict=False):
+        d.dim_param = size
+    agree(m, tmp_path, [{"x": floats(n + 1, n + 1, n, 2)} for n in (0, 1, 2, 5)])
+
+
 def test_ways_inside_ways(tmp_path: Path) -> None:
     two = "y1 = Squeeze (x) y2 = Squeeze (w) a = ReduceSum <keepdims: int = 0> (y1) "
     two += "r = Shape (y2) s = Size (r) f = Cast <to: int = 1> (s) z = Add (a, f)"

@@ -83,6 +83,31 @@ def branch(g: Graph, x: Value) -> list[Value]:
     return g.add(*before, n, exact=t.exact and e.exact)
 
 
+def ranks(g: Graph, x: Value) -> list[Value]:
+    """A value whose rank a run decides, some nodes, and the rank that a reshape gives it."""
+    condition = _scalar(g, x)
+    if condition is None or g.depth > 1 or g.opset < 13 or x.dtype != np.float32 or x.rank > 4:
+        return []
+    before, flag = condition
+    if g.chance(0.4):
+        nodes = [g.node("Squeeze", x)]
+    else:
+        wide, same = (
+            g.node("Unsqueeze", x, g.constant(np.array([g.number(0, x.rank)]))),
+            g.node("Identity", x),
+        )
+        arms = [
+            helper.make_graph([n], name, [], [_info(n.output[0], x.dtype)])
+            for name, n in (("wide", wide), ("same", same))
+        ]
+        first, second = g.pick((arms, arms[::-1]))
+        nodes = [*before, g.node("If", flag, then_branch=first, else_branch=second)]
+    for _ in range(g.number(0, 3)):
+        nodes.append(g.node(g.pick(("Relu", "Neg", "Abs")), _of(nodes[-1], x)))
+    nodes.append(g.node("Reshape", _of(nodes[-1], x), g.constant(np.array([-1]))))
+    return g.add(*nodes, exact=x.exact)
+
+
 def _counter(g: Graph) -> Value:
     return Value(g.name("i"), (np.array(0),) * 3, True)
 
@@ -252,5 +277,6 @@ def attention(g: Graph, x: Value) -> list[Value]:
 
 
 FLOW: tuple[tuple[int, Step], ...] = (
-    (5, branch), (6, loop), (3, scan), (3, sequence), (1, optional), (3, recurrent), (4, attention),
+    (5, branch), (2, ranks), (6, loop), (3, scan), (3, sequence), (1, optional), (3, recurrent),
+    (4, attention),
 )  # fmt: skip
