@@ -17,6 +17,7 @@ from smelt.core.passes.libraries import libraries
 from smelt.core.passes.lower import lower
 from smelt.core.passes.manager import Pass, run_pipeline
 from smelt.core.passes.patterns import patterns
+from smelt.core.passes.phases import phases
 from smelt.core.passes.quantize import quantize
 from smelt.core.passes.regions import regions
 from smelt.core.passes.views import views
@@ -29,6 +30,9 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("canonical", canonical),  # before patterns: they rely on constants on the right, no x - c
     Pass("cse", cse),  # before patterns: exporters compute x - mean(x) twice
     Pass("patterns", patterns),
+    Pass(
+        "phases", phases
+    ),  # after patterns, which fold norms into weights; before layout, which moves channels
     Pass("expand", expand, level=0),  # after patterns: they see whole norms; before layout: it sees parts
     Pass("fold", fold),  # patterns and expansions leave constants to compute
     Pass("canonical", canonical),
