@@ -126,8 +126,9 @@ def weights(form: Form, name: str) -> dict[int, Array]:
     return {i: a.array(rng, {}) for i, a in enumerate(form.inputs) if a is not None and a.fixed}
 
 
-def onnx_model(form: Form, name: str, fresh: bool = False) -> onnx.ModelProto:
-    """A model of the one node. fresh: every extent that is not a number has a symbol of its own."""
+def onnx_model(form: Form, name: str, fresh: bool = False, sizes: Sizes | None = None) -> onnx.ModelProto:
+    """A model of the one node. fresh: every extent that is not a number has a symbol of its own. sizes: every
+    extent is a number."""
     held = weights(form, name)
     names = ["" if a is None else f"x{i}" for i, a in enumerate(form.inputs)]
     results = ["" if j in form.skip else f"y{j}" for j in range(form.outputs)]
@@ -138,6 +139,8 @@ def onnx_model(form: Form, name: str, fresh: bool = False) -> onnx.ModelProto:
         dims: list[int | str | None] = [int(d) if d.isdigit() else d for d in a.dims.split()]
         if fresh:
             dims = [d if isinstance(d, int) else None for d in dims]
+        if sizes is not None:
+            dims = [d if isinstance(d, int) else int(eval(d, {}, dict(sizes))) for d in dims]
         inputs.append(helper.make_tensor_value_info(names[i], _onnx(a.dtype), dims))
     kinds = [form.types[j] if j < len(form.types) else "f32" for j in range(form.outputs)]
     made = [
@@ -192,6 +195,13 @@ def check(form: Form, name: str, fresh: bool = False, native: bool = False) -> N
             _close(form, y, want)
 
 
+def check_static(form: Form, name: str) -> None:
+    """The same of a model whose sizes are numbers, at the first of them."""
+    run = _interpreted(onnx_model(form, name, sizes=form.sizes[0]))
+    for y, want in zip(run(feeds(form, name, 0)), reference(form, name)[0], strict=True):
+        _close(form, y, want)
+
+
 def _close(form: Form, y: Array, want: Array) -> None:
     assert y.shape == want.shape and y.dtype == want.dtype, (y.shape, y.dtype, want.shape, want.dtype)
     if form.steps and want.dtype.kind in "iu":
@@ -221,11 +231,12 @@ def _compiled(model: onnx.ModelProto) -> Callable[[dict[str, Array]], Sequence[A
 def form_tests(
     forms: Mapping[str, Form], fresh: int = 2, native: int = 12
 ) -> tuple[Callable[..., None], ...]:
-    """Tests of every form by the interpreter, and of fixed samples: one in `fresh` where each size has a name
-    of its own, one in `native` compiled."""
+    """Tests of every form by the interpreter, with sizes as symbols and as numbers, and of fixed samples: one
+    in `fresh` where each size has a name of its own, one in `native` compiled."""
 
     def test_form(name: str) -> None:
         check(forms[name], name)
+        check_static(forms[name], name)
 
     def test_form_of_unrelated_sizes(name: str) -> None:
         check(forms[name], name, fresh=True)
