@@ -14,10 +14,11 @@ Every step is sound by itself, so running out of steps makes an answer weaker, n
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeAlias
 
-from smelt.core.dim.atoms import Atom, FloorDiv, Max, Min, Mod, Mono, Poly, Symbol, mono_div
+from smelt.core.dim.atoms import Atom, FloorDiv, Max, Min, Mod, Mono, Poly, Symbol, atom_symbols, mono_div
 from smelt.core.dim.expr import (
     ONE,
     ZERO,
@@ -417,12 +418,16 @@ def _bounds_from(
     """The given bounds and those that follow from n >= 0 for a symbol whose coefficient in n is 1 or -1."""
     above, below = dict(uppers), dict(lowers)
     for fact in nonneg:
-        for name in sorted(fact.symbols):
-            split = fact.linear(name)
-            if split is None or split[0].const_or_none not in (1, -1):
+        seen = Counter(s for mono in fact._poly for s in {s for atom, _ in mono for s in atom_symbols(atom)})
+        for mono, k in fact.sorted_items():
+            if k not in (1, -1) or len(mono) != 1 or mono[0][1] != 1:
                 continue
-            side, bound = (below, -split[1]) if split[0] == 1 else (above, split[1])
-            side[name] = (*side.get(name, ()), bound)
+            atom = mono[0][0]
+            if not isinstance(atom, Symbol) or seen[atom.name] > 1:
+                continue
+            rest = {m: -n if k == 1 else n for m, n in fact._poly.items() if m != mono}
+            side = below if k == 1 else above
+            side[atom.name] = (*side.get(atom.name, ()), make(rest))
     return above, below
 
 

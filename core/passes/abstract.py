@@ -105,6 +105,11 @@ class Abstraction:
         self.equations = tuple(found)
         self._exact = {e.size: sym(e.name) for e in found}
         self._memo: dict[Dim, Dim] = {}
+        self._settled: dict[int, Dim] = {}
+        self._with: dict[object, list[int]] = {}  # by the first atom of their monomial
+        for n, e in enumerate(found):
+            if e.factors:
+                self._with.setdefault(e.factors[0][0], []).append(n)
 
     def __call__(self, d: Dim) -> Dim:
         if d.is_const:
@@ -125,12 +130,15 @@ class Abstraction:
     def _term(self, factors: Factors) -> Dim:
         left = dict(factors)
         found = to_dim(1)
-        for e in self.equations:
+        for n in sorted(n for atom in left for n in self._with.get(atom, ())):
+            e = self.equations[n]
             # values of equations may speak of raw symbols, and then of each other: only one replaces
-            if e.factors and all(left.get(atom, 0) >= power for atom, power in e.factors):
+            if all(left.get(atom, 0) >= power for atom, power in e.factors):
                 for atom, power in e.factors:
                     left[atom] -= power
-                found = found * self._settle(e)
+                if n not in self._settled:
+                    self._settled[n] = self._settle(e)
+                found = found * self._settled[n]
         for atom, power in left.items():
             if power:
                 found = found * product([self._inside(atom)] * power)
