@@ -451,7 +451,9 @@ def _gather(c: Engine, args: Sequence[Known], attrs: Attrs, out: TensorType) -> 
     at = _positions(ix, x.shape[axis])
     if at is None or len(at) * x.size > LIMIT * LIMIT:
         return None
-    return np.take(x, np.array(at, np.int64).reshape(ix.shape), axis=axis)
+    y = np.empty((*x.shape[:axis], *ix.shape, *x.shape[axis + 1 :]), object)
+    y[...] = np.take(x, np.array(at, np.int64).reshape(ix.shape), axis=axis)  # one element is no array
+    return y
 
 
 def _tile(c: Engine, args: Sequence[Known], attrs: Attrs, out: TensorType) -> Known | None:

@@ -1,11 +1,17 @@
-"""Bindings of com.microsoft ops that steer decoding: what is taken over from predicted tokens."""
+"""Bindings of com.microsoft ops on decoded tokens: which guesses were right, and when each was said."""
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 from smelt.core.dim import Dim, to_dim
-from smelt.core.dtype import i64
+from smelt.core.dtype import i32, i64
 from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.contrib import MS
+from smelt.importer.bindings.scan import counted
+from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, OnnxOp
 
 ZERO, ONE = to_dim(0), to_dim(1)
@@ -85,4 +91,95 @@ def _suffix_end(c: Call, tokens: Ref) -> Ref:
     return c.emit("reduce_max", end, axes=(0,), keepdims=False)
 
 
-ROWS: tuple[OnnxOp, ...] = (OnnxOp("BifurcationDetector", 1, _bifurcation, MS),)
+# ---------------------------------------------------------------- time warping
+
+
+def _time_warping(c: Call) -> Ref:
+    """i32 [2, n]: rows and columns of the cheapest way from corner to corner of costs [M, N] or [1, M, N]."""
+    b, shape = c.builder, c.shape(0)
+    if len(shape) == 3:
+        c.engine.same("the first axis and 1", shape[0], ONE)
+        shape = shape[1:]
+    if len(shape) != 2:
+        raise c.fail(f"input has rank {c.type(0).rank}, wanted 2, or 3 with one entry")
+    rows, columns = shape
+    for d, what in ((rows, "rows"), (columns, "columns")):
+        c.engine.at_most(f"1 and the {what}", ONE, d)
+    diagonals = c.engine.simplify(rows + columns - 1)
+    moves = _moves(c, b.reshape(c.x(0), (rows * columns,)), rows, columns, diagonals)
+    width, none = b.from_dims([rows], ()), b.constant(np.array(0, np.int64))
+
+    def back(g: GraphBuilder, k: Dim | Ref, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
+        row, column, going = states
+        place = g.emit("add", [g.emit("mul", [g.emit("add", [row, column]), width]), row])
+        move = g.emit("gather", [moves, place], {"axis": 0})
+        top, left = g.emit("equal", [row, none]), g.emit("equal", [column, none])
+        up = g.emit("and", [g.emit("not", [top]), g.emit("or", [left, g.emit("less", [move, left_move(g)])])])
+        aside = g.emit(
+            "and", [g.emit("not", [left]), g.emit("or", [top, g.emit("not_equal", [move, up_move(g)])])]
+        )
+        after = [g.emit("sub", [v, g.cast(m, i64)]) for v, m in ((row, up), (column, aside))]
+        more = g.emit("and", [going, g.emit("or", [up, aside])])
+        return [*after, more], [g.reshape(row, (1,)), g.reshape(column, (1,)), g.cast(going, i64)]
+
+    last = [b.from_dims([c.engine.simplify(d - 1)], ()) for d in (rows, columns)]
+    _, (at_row, at_column, there) = counted(c, diagonals, [*last, b.constant(np.array(True))], back)
+    length = c.emit("reduce_sum", there, axes=(0,), keepdims=False)
+    (count,) = b.dims_of(length, "steps", 1, diagonals)
+    way = c.cast(c.emit("concat", at_row, at_column, axis=1), i32)
+    way = b.slice_axis(way, 0, count - 1, -1, -1)
+    return b.transpose(way, (1, 0))
+
+
+def left_move(g: GraphBuilder) -> Ref:
+    """The move along a row."""
+    return g.constant(np.array(2, np.int64))
+
+
+def up_move(g: GraphBuilder) -> Ref:
+    """The move along a column; 0 is both."""
+    return g.constant(np.array(1, np.int64))
+
+
+def _moves(c: Call, costs: Ref, rows: Dim, columns: Dim, diagonals: Dim) -> Ref:
+    """i64 [diagonals * rows]: how the cheapest way to each place comes, by diagonals row + column.
+
+    Both where that is cheaper than either, along the column where that is cheaper than the others, else along
+    the row: so ties are resolved by the operator.
+    """
+    b = c.builder
+    far = b.broadcast_to(c.scalar(math.inf, costs), (rows,))
+    row, wide = c.iota(rows), b.from_dims([columns], ())
+    start = c.emit("equal", row, c.scalar(0, row))
+    base = c.emit("mul", row, wide)
+
+    def shifted(g: GraphBuilder, x: Ref) -> Ref:
+        first = g.broadcast_to(g.scalar(math.inf, x), (1,))
+        return g.slice_axis(g.emit("concat", [first, x], {"axis": 0}), 0, 0, rows)
+
+    def step(g: GraphBuilder, d: Dim | Ref, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
+        before, earlier = states
+        at = g.from_dims([d], ()) if isinstance(d, Dim) else d
+        column = g.emit("sub", [at, row])
+        zero = g.scalar(0, column)
+        inside = g.emit("and", [g.emit("greater_equal", [column, zero]), g.emit("less", [column, wide])])
+        place = g.emit("add", [base, g.emit("where", [inside, column, zero])])
+        cost = g.emit("gather", [costs, place], {"axis": 0})
+        both, up, left = shifted(g, earlier), shifted(g, before), before
+        first = g.emit("and", [g.emit("less", [both, up]), g.emit("less", [both, left])])
+        second = g.emit("and", [g.emit("less", [up, both]), g.emit("less", [up, left])])
+        best = g.emit("where", [first, both, g.emit("where", [second, up, left])])
+        corner = g.emit("and", [start, g.emit("equal", [column, zero])])
+        best = g.emit("where", [corner, g.scalar(0, best), best])
+        total = g.emit("where", [inside, g.emit("add", [cost, best]), far])
+        move = g.emit("where", [first, zero, g.emit("where", [second, up_move(g), left_move(g)])])
+        return [total, before], [move]
+
+    _, (moves,) = counted(c, diagonals, [far, far], step)
+    return b.reshape(moves, (diagonals * rows,))
+
+
+ROWS: tuple[OnnxOp, ...] = (
+    OnnxOp("BifurcationDetector", 1, _bifurcation, MS),
+    OnnxOp("DynamicTimeWarping", 1, _time_warping, MS),
+)

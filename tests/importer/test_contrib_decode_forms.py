@@ -130,6 +130,31 @@ def _masked() -> dict[str, Form]:
     }
 
 
+# ---------------------------------------------------------------- time warping
+
+
+def ties(rng: np.random.Generator, shape: tuple[int, ...], sizes: Sizes) -> Array:
+    return np.asarray(rng.integers(0, 3, shape))
+
+
+def _warping() -> dict[str, Form]:
+    several = tuple(
+        {"M": m, "N": n} for m, n in ((3, 5), (7, 2), (1, 1), (1, 4), (4, 1), (2, 2), (9, 9), (13, 6))
+    )
+
+    def made(given: In, sizes: Any = several) -> Form:
+        return form("DynamicTimeWarping", given, types=("i32",), sizes=sizes)
+
+    return {
+        "costs": made(x("M N")),
+        "one of them": made(x("1 M N")),
+        "ties": made(x("M N", make=ties)),
+        "short": made(x("1 4"), ({},)),
+        "a row": made(x("1 N"), ({"N": 5}, {"N": 1})),
+        "long": made(x("M N", scale=3.0), ({"M": 40, "N": 70},)),
+    }
+
+
 # ---------------------------------------------------------------- caches as long as the window
 # C: the cache; T: positions with the new ones, of which there are S
 
@@ -196,6 +221,7 @@ FORMS: dict[str, Form] = (
         for op, forms in (
             ("BifurcationDetector", _bifurcation()),
             ("DecoderMaskedMultiHeadAttention", _masked()),
+            ("DynamicTimeWarping", _warping()),
         )
         for name, f in forms.items()
     }
