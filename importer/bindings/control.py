@@ -17,12 +17,14 @@ from smelt.importer.bindings.append import appends, put_back, taken_out
 from smelt.importer.branches import Arm, chosen, closed, declared, inner_symbols
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, OnnxOp
+from smelt.importer.load import subgraphs
 
 ONE = to_dim(1)
 ROUNDS = 16
 """Attempts at the shapes that a loop carries; each makes at least one more extent dynamic."""
-WRITTEN_OUT = 512
-"""Nodes: a loop whose rounds are counted and give what they carry other sizes may be written out as these."""
+WRITTEN_OUT, AT_MOST = 64, 512
+"""Nodes: a loop whose rounds are counted and give what they carry other sizes is written out as so many, and
+one that cannot be had otherwise (other ranks) as so many at most."""
 
 
 def _flag(c: Call, ref: Ref) -> bool | None:
@@ -127,7 +129,8 @@ def _loop(c: Call) -> Sequence[Ref]:
     with c.translate.attempt() as attempt:
         s = _settled(c, subgraph(c, "body"))
     if attempt.failed or s.grown:
-        found = _written_out(c, subgraph(c, "body"), condition, limit)
+        most = AT_MOST if attempt.failed else WRITTEN_OUT
+        found = _written_out(c, subgraph(c, "body"), condition, limit, most)
         if found is not None:
             return found
     if attempt.failed:
@@ -150,11 +153,11 @@ def _loop(c: Call) -> Sequence[Ref]:
     return [*sq.assembled(b, s.forms, whole), *made[len(states) : behind]]
 
 
-def _written_out(c: Call, g: Any, condition: Ref, limit: Dim | None) -> list[Ref] | None:
-    """The rounds one behind the other, where there is a small number of them for certain: types may change
-    from each to the next. None where there is not."""
+def _written_out(c: Call, g: Any, condition: Ref, limit: Dim | None, most: int) -> list[Ref] | None:
+    """The rounds one behind the other, where they are there for certain and have no more than `most` nodes:
+    types may change from each to the next. None where they are not."""
     b, count = c.builder, 0 if limit is None else (limit.const_or_none or 0)
-    if not 0 < count * max(len(g.node), 1) <= WRITTEN_OUT or (condition and _flag(c, condition) is not True):
+    if not 0 < count * max(_size(g), 1) <= most or (condition and _flag(c, condition) is not True):
         return None
     mark, states, rows = len(b.nodes), [c.x(i) for i in range(2, len(c.inputs))], list[list[Ref]]()
     going = b.constant(np.array(True))
@@ -169,6 +172,11 @@ def _written_out(c: Call, g: Any, condition: Ref, limit: Dim | None) -> list[Ref
         return [*states, *stacks]
     b.forget(mark)
     return None
+
+
+def _size(g: Any) -> int:
+    """The nodes of a graph and of those inside."""
+    return sum(1 + sum(_size(inner) for inner in subgraphs(n)) for n in g.node)
 
 
 def _settled(c: Call, g: Any) -> _Settled:
