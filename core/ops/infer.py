@@ -319,6 +319,9 @@ class Engine:
     def differ(self, a: Dim, b: Dim) -> None:
         """Know from here on that a != b, which holds where this is asked for."""
         self._differ.append((a, b))
+        if self.bounds(a - b)[0] == 0:
+            self.facts = self.facts.with_le(b + 1, a)
+            self._memo.clear()
 
     def is_input_size(self, d: Dim) -> bool:
         """Whether the sizes of inputs give d its value."""

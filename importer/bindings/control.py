@@ -19,7 +19,7 @@ from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, OnnxOp
 from smelt.importer.load import subgraphs
 
-ONE = to_dim(1)
+ONE, ZERO = to_dim(1), to_dim(0)
 ROUNDS = 16
 """Attempts at the shapes that a loop carries; each makes at least one more extent dynamic."""
 WRITTEN_OUT, AT_MOST = 64, 512
@@ -122,19 +122,29 @@ class _Settled:
 
 def _loop(c: Call) -> Sequence[Ref]:
     """carried' = body(i, condition, carried) while i < trip and condition; scan outputs pile up."""
-    b = c.builder
+    b, body = c.builder, subgraph(c, "body")
     trip = b.cast(b.reshape(c.x(0), ()), i64) if c.has(0) else ""
     condition = b.reshape(c.x(1), ()) if c.has(1) else ""
     limit = _known_trips(c, trip)
+    if limit is not None and limit.is_const and limit.const <= 0 and len(c.outputs) == len(c.inputs) - 2:
+        return [c.x(i) for i in range(2, len(c.inputs))]
     with c.translate.attempt() as attempt:
-        s = _settled(c, subgraph(c, "body"))
+        s = _settled(c, body, [c.x(i) for i in range(2, len(c.inputs))])
     if attempt.failed or s.grown:
         most = AT_MOST if attempt.failed else WRITTEN_OUT
-        found = _written_out(c, subgraph(c, "body"), condition, limit, most)
+        found = _written_out(c, body, condition, limit, most)
+        if found is None and attempt.failed:
+            found = _peeled(c, body, condition, limit)
         if found is not None:
             return found
     if attempt.failed:
         raise c.translate.give_up(attempt)
+    return _rounds(c, s, trip, condition, limit)
+
+
+def _rounds(c: Call, s: _Settled, trip: Ref, condition: Ref, limit: Dim | None) -> list[Ref]:
+    """The loop of a settled body: the states behind it, and what was stacked."""
+    b = c.builder
     # what rounds only append to is no state, but a stack
     tails = appends(s.region, s.forms, s.refs[1 : 1 + len(s.carried)], s.inner)
     gone = {a.place + k for a in tails for k in (0, 1)}
@@ -151,6 +161,32 @@ def _loop(c: Call) -> Sequence[Ref]:
     behind = len(made) - 2 * len(tails)
     whole = put_back(b, tails, s.carried, made[: len(states)], made[behind:])
     return [*sq.assembled(b, s.forms, whole), *made[len(states) : behind]]
+
+
+def _peeled(c: Call, g: Any, condition: Ref, limit: Dim | None) -> list[Ref] | None:
+    """The first round, and a loop of the others, where states have their types from the first round on: sums
+    that start from a scalar. None where that is not so."""
+    if limit is None or limit.is_const or (condition and _flag(c, condition) is not True):
+        return None
+    b, n = c.builder, len(c.inputs) - 2
+    if c.engine.prove_eq(limit, ZERO) is Truth.UNKNOWN:
+        if c.may_wait:
+            raise c.undecided(
+                "whether it has a round decides the rank of a carried value", None, (limit, ZERO)
+            )
+        c.engine.at_most("a round, which decides the rank of a carried value,", ONE, limit)
+    mark = len(b.nodes)
+    with c.translate.attempt():
+        first = [b.constant(np.array(0, np.int64)), b.constant(np.array(True))]
+        on, *refs = c.translate.body(b, g, [*first, *(c.x(i) for i in range(2, len(c.inputs)))])
+        s = _settled(c, g, refs[:n], 1)
+        if _flag(c, on) is True and s.goes_on:
+            made = _rounds(c, s, "", "", c.engine.simplify(limit - 1))
+            rows = [b.reshape(r, (1, *b.type_of(r).shape)) for r in refs[n:]]
+            stacks = [b.emit("concat", pair, {"axis": 0}) for pair in zip(rows, made[n:], strict=True)]
+            return [*made[:n], *stacks]
+    b.forget(mark)
+    return None
 
 
 def _written_out(c: Call, g: Any, condition: Ref, limit: Dim | None, most: int) -> list[Ref] | None:
@@ -179,17 +215,17 @@ def _size(g: Any) -> int:
     return sum(1 + sum(_size(inner) for inner in subgraphs(n)) for n in g.node)
 
 
-def _settled(c: Call, g: Any) -> _Settled:
-    """Translate the body until neither the forms nor the types of its states change."""
+def _settled(c: Call, g: Any, values: list[Ref], first: int = 0) -> _Settled:
+    """Translate the body until neither the forms nor the types of its states change. values: the states
+    before round `first`."""
     b = c.builder
-    values = [c.x(i) for i in range(2, len(c.inputs))]
     forms = [sq.form_of(b, r) for r in values]
     carried = [x for r in values for x in sq.leaves(b, r)]
     types = [b.type_of(r) for r in carried]
     mine: set[str] = set()  # sizes that change from round to round
     for _ in range(ROUNDS):
         with c.translate.attempt() as attempt, c.engine.conditional():
-            found = _round(c, g, forms, types)
+            found = _round(c, g, forms, types, first)
         wider = [sq.packed_form(f) for f in forms] if attempt.failed else _wider_forms(c, forms, found)
         if attempt.failed and wider == forms:
             raise c.translate.give_up(attempt)
@@ -237,10 +273,10 @@ def _final(c: Call, t: TensorType, s: TensorType) -> TensorType:
     return TensorType(t.dtype, tuple(shape))
 
 
-def _round(c: Call, g: Any, forms: Sequence[sq.Form], types: Sequence[TensorType]) -> _Round:
+def _round(c: Call, g: Any, forms: Sequence[sq.Form], types: Sequence[TensorType], first: int) -> _Round:
     """Translate the body for states like these."""
     before = declared(c.engine)
-    region, results = c.translate.region(g, lambda b: _parameters(b, g, forms, types))
+    region, results = c.translate.region(g, lambda b: _parameters(b, g, forms, types, first))
     if len(results) < 1 + len(forms):
         raise c.fail(
             f"the body has {len(results)} outputs, wanted a condition and {len(forms)} carried values"
@@ -285,15 +321,18 @@ def _zeros(c: Call, t: TensorType, own: frozenset[str]) -> Ref:
     return c.builder.broadcast_to(c.builder.constant(np.zeros((), t.dtype.numpy)), t.shape)
 
 
-def _parameters(b: GraphBuilder, g: Any, forms: Sequence[sq.Form], types: Sequence[TensorType]) -> list[Ref]:
+def _parameters(
+    b: GraphBuilder, g: Any, forms: Sequence[sq.Form], types: Sequence[TensorType], first: int
+) -> list[Ref]:
     """The inputs of a loop's body: round, condition and states of these forms, whose tensors have these
-    types."""
+    types. first: the number of the first round."""
     if len(g.input) != 2 + len(forms):
         raise b.engine.fail(f"the body has {len(g.input)} inputs, wanted {2 + len(forms)}")
     head = [TensorType(i64, ()), TensorType(bool_, ())]
     names = [v.name for v, f in zip(g.input, (sq.TENSOR, sq.TENSOR, *forms)) for _ in range(sq.count(f))]
     refs = [b.add_input(b.store.new_value(), t, n) for n, t in zip(names, (*head, *types), strict=True)]
-    return [*refs[:2], *sq.assembled(b, forms, refs[2:])]
+    number = b.emit("add", [refs[0], b.constant(np.array(first, np.int64))]) if first else refs[0]
+    return [number, refs[1], *sq.assembled(b, forms, refs[2:])]
 
 
 def _known_trips(c: Call, trip: Ref) -> Dim | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,17 @@ import smelt
 from smelt.driver import Request, compile_here
 
 Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A model, and what to run it on."""
+
+    inputs: str
+    outputs: str
+    body: str
+    feeds: Sequence[Mapping[str, Array]]
+    opset: int = 17
 
 
 def model_of(inputs: str, outputs: str, body: str, opset: int = 17) -> onnx.ModelProto:
@@ -44,6 +56,16 @@ def floats(*shape: int) -> Array:
     return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
 
 
+def whole(v: Any) -> Array:
+    """64-bit integers."""
+    return np.array(v, np.int64)
+
+
+def flag(v: Any) -> Array:
+    """Bools."""
+    return np.array(v, np.bool_)
+
+
 def agree(m: onnx.ModelProto, folder: Path, cases: Sequence[Mapping[str, Array]]) -> None:
     """Compiled once, the model gives what ONNX Runtime gives."""
     path = folder / "model.onnx"
@@ -57,3 +79,8 @@ def agree(m: onnx.ModelProto, folder: Path, cases: Sequence[Mapping[str, Array]]
                 continue  # a stack without rounds: ONNX Runtime does not know the other extents
             assert a.shape == b.shape
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def agree_flow(flow: Flow, folder: Path) -> None:
+    """As agree, of a row of a table."""
+    agree(model_of(flow.inputs, flow.outputs, flow.body, flow.opset), folder, flow.feeds)
