@@ -1,4 +1,4 @@
-"""Ops that read between elements, at positions that are data: grid_sample, deform_conv, roi_align."""
+"""Ops that read between elements, at positions that are data: grid_sample, deform_columns, roi_align."""
 
 from __future__ import annotations
 
@@ -185,65 +185,60 @@ def _ref_grid(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Tens
     return (y.astype(types[0].dtype.numpy),)
 
 
-# ---------------------------------------------------------------- deform_conv
+# ---------------------------------------------------------------- deform_columns
 
 
 def _infer_deform(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
-    x, w, offset = args[0], args[1], args[2]
-    assert x is not None and w is not None and offset is not None
-    if x.rank != 4 or w.rank != 4 or offset.rank != 4:
-        raise c.unsupported(f"deformable convolution of rank {x.rank}, {w.rank} and {offset.rank}")
-    group, offsets = integer(attrs, "group"), integer(attrs, "offset_group")
-    c.same("channels of the group and of the weight", x.shape[1], w.shape[1] * group)
+    x, offset, mask = (*args, None)[:3]
+    assert x is not None and offset is not None
+    if x.rank != 4 or offset.rank != 4 or (mask is not None and mask.rank != 4):
+        raise c.unsupported(f"a deformable convolution of rank {x.rank} with offsets of rank {offset.rank}")
+    offsets, kernel = integer(attrs, "offset_group"), dims(attrs, "kernel")
     strides, dilations = ints(attrs, "strides"), ints(attrs, "dilations")
     pads = [b + e for b, e in zip(dims(attrs, "pads_begin"), dims(attrs, "pads_end"), strict=True)]
     extents = [
-        c.simplify(window_extent(x.shape[2 + a], w.shape[2 + a], strides[a], dilations[a], pads[a]))
+        c.simplify(window_extent(x.shape[1 + a], kernel[a], strides[a], dilations[a], pads[a]))
         for a in range(2)
     ]
-    c.same("channels of the offset", offset.shape[1], w.shape[2] * w.shape[3] * (2 * offsets))
-    for a in range(2):
-        c.same(f"spatial axis {a} of the offset", offset.shape[2 + a], extents[a])
-    return (TensorType(x.dtype, (x.shape[0], w.shape[0], *extents)),)
+    taps = kernel[0] * kernel[1]
+    for what, t, channels in (("offset", offset, taps * (2 * offsets)), ("mask", mask, taps * offsets)):
+        if t is None:
+            continue
+        c.same(f"batch of the {what}", t.shape[0], x.shape[0])
+        c.same(f"channels of the {what}", t.shape[1], channels)
+        for a in range(2):
+            c.same(f"spatial axis {a} of the {what}", t.shape[2 + a], extents[a])
+    return (TensorType(_work(x.dtype), (x.shape[0], *extents, c.simplify(taps), x.shape[3])),)
 
 
-def _deform_conv(
+def _deform_columns(
     t: Trace,
     i: DimIndex,
     attrs: Attrs,
     out: TensorType,
     x: Operand,
-    w: Operand,
     offset: Operand,
-    bias: Operand | None = None,
     mask: Operand | None = None,
 ) -> Expr:
-    """y[n, m, o] = b[m] + sum over c, k of w[m, c, k] * mask * x[n, c, o * s - p + k * d + offset]"""
+    """y[n, o, k, c] = mask * x[n, o * s - p + k * d + offset, c]: what a deformable convolution multiplies its
+    weights with; channels last, so that those of one place are read at one place"""
     strides, dilations, begin = ints(attrs, "strides"), ints(attrs, "dilations"), dims(attrs, "pads_begin")
-    group, offsets = integer(attrs, "group"), integer(attrs, "offset_group")
-    work, kernel, extents = _work(x.dtype), w.shape[2:], x.shape[2:]
-    per_group = w.shape[0] // group
-    first = (i[1] // per_group) * w.shape[1] if group > 1 else ZERO
+    offsets, kernel = integer(attrs, "offset_group"), dims(attrs, "kernel")
+    n, at, tap, channel = i[0], i[1:3], i[3], i[4]
+    own = channel // (x.shape[3] // offsets) if offsets > 1 else ZERO
+    flat = own * (kernel[0] * kernel[1]) + tap
+    positions = []
+    for a, k in enumerate((tap // kernel[1], tap % kernel[1])):
+        away = cast(offset[(n, flat * 2 + a, *at)], out.dtype)
+        start = at[a] * strides[a] - begin[a] + k * dilations[a]
+        positions.append(call("add", index(start, out.dtype), away))
 
-    def term(c: Dim, *k: Dim) -> Expr:
-        channel = first + c
-        own = channel // (x.shape[1] // offsets) if offsets > 1 else ZERO
-        flat = (own * kernel[0] + k[0]) * kernel[1] + k[1]
-        positions = []
-        for a in range(2):
-            away = cast(offset[(i[0], flat * 2 + a, *i[2:])], work)
-            start = i[2 + a] * strides[a] - begin[a] + k[a] * dilations[a]
-            positions.append(call("add", index(start, work), away))
+    def fetch(*place: Dim) -> Expr:
+        bounds = tuple(Bound(ZERO, d, e) for d, e in zip(place, x.shape[1:3], strict=True))
+        return x.guarded((n, *place, channel), bounds, const(0, x.dtype))
 
-        def fetch(*at: Dim) -> Expr:
-            bounds = tuple(Bound(ZERO, d, e) for d, e in zip(at, extents, strict=True))
-            return x.guarded((i[0], channel, *at), bounds, const(0, x.dtype))
-
-        e = call("mul", interpolated(t, positions, extents, "linear", fetch), cast(w[(i[1], c, *k)], work))
-        return e if mask is None else call("mul", e, cast(mask[(i[0], flat, *i[2:])], work))
-
-    y = cast(t.sum([w.shape[1], *kernel], term), x.dtype)
-    return y if bias is None else call("add", y, bias[i[1]])
+    y = cast(interpolated(t, positions, x.shape[1:3], "linear", fetch), out.dtype)
+    return y if mask is None else call("mul", y, cast(mask[(n, flat, *at)], out.dtype))
 
 
 def _np_bilinear(x: Array, positions: Sequence[float]) -> Any:
@@ -257,25 +252,20 @@ def _np_bilinear(x: Array, positions: Sequence[float]) -> Any:
 
 
 def _ref_deform(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
-    x, w, offset = (np.asarray(a) for a in arrays[:3])
-    bias, mask = (*arrays[3:], None, None)[:2]
+    x, offset = (np.asarray(a) for a in arrays[:2])
+    mask = (*arrays, None)[2]
     strides, dilations, begin = ints(attrs, "strides"), ints(attrs, "dilations"), dims(attrs, "pads_begin")
-    group, offsets = integer(attrs, "group"), integer(attrs, "offset_group")
-    kh, kw = w.shape[2:]
+    taps, width = types[0].shape[3].const, dims(attrs, "kernel")[1].const
     y = np.zeros([d.const for d in types[0].shape], np.float64)
-    per_group, per_offset = w.shape[0] // group, x.shape[1] // offsets
-    for n, m, oy, ox in np.ndindex(*y.shape):
-        for c, ky, kx in np.ndindex(*w.shape[1:]):
-            channel = m // per_group * w.shape[1] + c
-            flat = (channel // per_offset * kh + ky) * kw + kx
-            at = [
-                o * strides[a] - begin[a].const + k * dilations[a] + float(offset[n, 2 * flat + a, oy, ox])
-                for a, (o, k) in enumerate(((oy, ky), (ox, kx)))
-            ]
-            scale = 1.0 if mask is None else float(mask[n, flat, oy, ox])
-            y[n, m, oy, ox] += float(w[m, c, ky, kx]) * scale * _np_bilinear(x[n, channel], at)
-        if bias is not None:
-            y[n, m, oy, ox] += bias[m]
+    per_offset = x.shape[3] // integer(attrs, "offset_group")
+    for n, oy, ox, tap, c in np.ndindex(*y.shape):
+        flat = c // per_offset * taps + tap
+        at = [
+            o * strides[a] - begin[a].const + k * dilations[a] + float(offset[n, 2 * flat + a, oy, ox])
+            for a, (o, k) in enumerate(((oy, tap // width), (ox, tap % width)))
+        ]
+        scale = 1.0 if mask is None else float(mask[n, flat, oy, ox])
+        y[n, oy, ox, tap, c] = scale * _np_bilinear(x[n, :, :, c], at)
     return (y.astype(types[0].dtype.numpy),)
 
 
@@ -413,7 +403,7 @@ _ROIS = np.array([[0, 0, 4, 5], [1, 2, 9, 3]], np.float32)
 _SAMPLES = np.array([[2, 1], [0, 3]], np.int64)
 _DEFORM: dict[str, Any] = {
     "strides": (1, 1), "dilations": (1, 1), "pads_begin": (ONE, ZERO), "pads_end": (ONE, ZERO),
-    "group": 1, "offset_group": 1,
+    "kernel": (to_dim(3), to_dim(2)), "offset_group": 1,
 }  # fmt: skip
 
 ROWS: tuple[Op, ...] = (
@@ -432,18 +422,18 @@ ROWS: tuple[Op, ...] = (
         compute=_grid_sample,
     ),
     Op(
-        "deform_conv",
-        "x w offset bias? mask?",
+        "deform_columns",
+        "x offset mask?",
         _infer_deform,
         _ref_deform,
         (
-            Case(("f32[1, 2, 4, 4]", "f32[3, 2, 3, 2]", "f32[1, 12, 4, 3]", "f32[3]", "-"), attrs=_DEFORM),
+            Case(("f32[1, 4, 4, 2]", "f32[1, 12, 4, 3]", "-"), attrs=_DEFORM),
             Case(
-                ("f32[1, 4, 3, 4]", "f32[2, 2, 3, 2]", "f32[1, 24, 3, 3]", "-", "f32[1, 12, 3, 3]"),
-                attrs={**_DEFORM, "group": 2, "offset_group": 2},
+                ("f32[1, 3, 4, 4]", "f32[1, 24, 3, 3]", "f32[1, 12, 3, 3]"),
+                attrs={**_DEFORM, "offset_group": 2},
             ),
         ),
-        compute=_deform_conv,
+        compute=_deform_columns,
     ),
     Op(
         "roi_align",

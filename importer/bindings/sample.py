@@ -146,15 +146,30 @@ def _bins(c: Call, start: Ref, end: Ref, size: int, extent: Dim) -> Ref:
 
 
 def _deform_conv(c: Call) -> Ref:
-    if c.type(0).rank != 4:
-        raise c.unsupported(f"a deformable convolution of rank {c.type(0).rank}")
+    """The columns that offsets and mask make of the input, times the weight, group by group."""
+    b, x, w, groups = c.builder, c.shape(0), c.shape(1), c.integer("group", 1)
+    if len(x) != 4 or len(w) != 4:
+        raise c.unsupported(f"a deformable convolution of rank {len(x)} and {len(w)}")
+    c.engine.same("channels of the group and of the weight", x[1], w[1] * groups)
     pads = c.ints("pads", (0, 0, 0, 0))
-    return c.emit(
-        "deform_conv", c.x(0), c.x(1), c.x(2), c.optional(3), c.optional(4),
+    columns = c.emit(
+        "deform_columns", b.transpose(c.x(0), (0, 2, 3, 1)), c.x(2), c.optional(4), kernel=w[2:],
         strides=c.ints("strides", (1, 1)), dilations=c.ints("dilations", (1, 1)),
         pads_begin=tuple(map(to_dim, pads[:2])), pads_end=tuple(map(to_dim, pads[2:])),
-        group=c.integer("group", 1), offset_group=c.integer("offset_group", 1),
+        offset_group=c.integer("offset_group", 1),
     )  # fmt: skip
+    n, height, width, taps, _ = b.type_of(columns).shape
+    made, places = w[0] // groups, height * width
+    # [n, places, taps, groups, channels] -> [n, groups, places, taps * channels]
+    columns = b.reshape(columns, (n, places, taps, groups, w[1]))
+    columns = b.reshape(b.transpose(columns, (0, 3, 1, 2, 4)), (n, groups, places, taps * w[1]))
+    # [groups, made, channels, taps] -> [groups, taps * channels, made]
+    weight = b.reshape(c.x(1), (groups, made, w[1], taps))
+    weight = b.reshape(b.transpose(weight, (0, 3, 2, 1)), (groups, taps * w[1], made))
+    y = c.emit("matmul", columns, b.cast(weight, b.type_of(columns).dtype))
+    y = b.reshape(b.transpose(y, (0, 1, 3, 2)), (n, made * groups, height, width))
+    y = b.cast(y, c.type(0).dtype)
+    return c.emit("add", y, b.reshape(c.x(3), (w[0], 1, 1))) if c.has(3) else y
 
 
 def _col2im(c: Call) -> Ref:

@@ -167,3 +167,30 @@ def test_repeats_of_a_run_become_a_sequence(tmp_path: Path) -> None:
     for b, repeats in ((2, [2, 0, 1, 3]), (1, [1]), (3, [4, 2])):
         x = rng.random((b, len(repeats), 4), np.float32)
         compiled_agrees(m, {"x": x, "repeats": np.array(repeats)}, tmp_path)
+
+
+@pytest.mark.parametrize(("groups", "offset_groups", "masked"), [(1, 1, True), (2, 2, True), (2, 1, False)])
+def test_deformable_convolution_of_any_size(
+    groups: int, offset_groups: int, masked: bool, tmp_path: Path
+) -> None:
+    """Each place is read once per input channel, not once per output channel too."""
+    names = ["x", "w", "offset", "bias", "mask"] if masked else ["x", "w", "offset", "bias"]
+    nodes = [node("DeformConv", names, ["y"], pads=[1, 0, 1, 2], strides=[2, 1], dilations=[1, 2],
+                  group=groups, offset_group=offset_groups)]  # fmt: skip
+    rng = np.random.default_rng(5)
+    weight = rng.standard_normal((6, 4 // groups, 3, 2)).astype(np.float32)
+    given = {"x": ("f32", ["b", 4, "h", "w_"]), "offset": ("f32", ["b", 12 * offset_groups, "p", "q"])}
+    if masked:
+        given["mask"] = ("f32", ["b", 6 * offset_groups, "p", "q"])
+    m = model(nodes, given, {"y": "f32"}, {"w": weight, "bias": np.arange(6, dtype=np.float32)}, opset=19)
+    ops = [n.op for n in imported(m).main.nodes]
+    assert ops.count("deform_columns") == ops.count("matmul") == 1
+    for b, h, w in ((2, 5, 6), (1, 3, 3), (3, 8, 4)):
+        p, q = (h - 1) // 2 + 1, w
+        feeds = {
+            "x": rng.standard_normal((b, 4, h, w)).astype(np.float32),
+            "offset": rng.standard_normal((b, 12 * offset_groups, p, q)).astype(np.float32),
+        }
+        if masked:
+            feeds["mask"] = rng.random((b, 6 * offset_groups, p, q), np.float32)
+        compiled_agrees(m, feeds, tmp_path)
