@@ -220,8 +220,8 @@ def _deform_columns(
     offset: Operand,
     mask: Operand | None = None,
 ) -> Expr:
-    """y[n, o, k, c] = mask * x[n, o * s - p + k * d + offset, c]: what a deformable convolution multiplies its
-    weights with; channels last, so that those of one place are read at one place"""
+    """y[n, o, k, c] = mask * x[n, o * s - p + k * d + offset, c], to be multiplied with the weights; channels
+    last, so that those of one place are read at one place"""
     strides, dilations, begin = ints(attrs, "strides"), ints(attrs, "dilations"), dims(attrs, "pads_begin")
     offsets, kernel = integer(attrs, "offset_group"), dims(attrs, "kernel")
     n, at, tap, channel = i[0], i[1:3], i[3], i[4]
