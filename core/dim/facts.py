@@ -88,7 +88,17 @@ class Facts:
             return facts if hi is None else facts.with_le(sym(name), hi)
         if name in self.ranges:
             lo, hi = _meet(self.ranges[name], (lo, hi))
-        return replace(self, ranges={**self.ranges, name: (lo, hi)})
+        return self._with_symbol(replace(self, ranges={**self.ranges, name: (lo, hi)}), name, (lo, hi))
+
+    def _with_symbol(self, more: Facts, name: str, given: Range | None, upper: Dim | None = None) -> Facts:
+        """`more`, which knows a range or an upper bound of `name` more, with the proofs found here."""
+        solver = self.__dict__.get("_solver")
+        if solver is not None and name not in self.divisors:
+            bound = None if upper is None else self._inside(upper)
+            made = solver.with_symbol(name, given, bound)
+            if made is not None and (bound is None or name not in bound.symbols):
+                more.__dict__["_solver"] = made
+        return more
 
     def with_divisor(self, name: str, d: int) -> Facts:
         """name % d == 0, for d > 0; several divisors add up to their least common multiple."""
@@ -106,7 +116,8 @@ class Facts:
         bound = self.substitute(hi)
         if bound.is_const or name in self.equal or name in bound.symbols:
             return self.with_le(sym(name), bound)
-        return replace(self, uppers={**self.uppers, name: _add(self.uppers.get(name, ()), bound)})
+        more = replace(self, uppers={**self.uppers, name: _add(self.uppers.get(name, ()), bound)})
+        return self._with_symbol(more, name, None, bound)
 
     def with_lower(self, name: str, lo: DimLike) -> Facts:
         """name >= lo; lo may mention other symbols."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from typing import Final, TypeAlias
 
 from smelt.core.dim.atoms import Atom, FloorDiv, Max, Min, Mod, Mono, Poly, Symbol, atom_symbols, mono_div
@@ -47,6 +48,16 @@ DEPTH: Final = 20
 MEMO: Final = 20_000  # entries before a solver forgets
 
 
+class Notes:
+    """What proofs found: bounds, steps spent in vain, intervals, simpler forms."""
+
+    def __init__(self) -> None:
+        self.memo: dict[Dim, tuple[Num, bool]] = {}
+        self.tried: dict[Dim, int] = {}
+        self.spans: dict[Atom, Span] = {}
+        self.simple: dict[Dim, Dim] = {}
+
+
 class Solver:
     """Lower bounds under fixed knowledge; symbols without a range are >= 0.
 
@@ -67,14 +78,42 @@ class Solver:
         self.zeros, self.nonneg = zeros, nonneg
         facts = (s for fact in (*zeros, *nonneg) for s in fact.symbols)
         self._bounded = frozenset((*self.uppers, *self.lowers, *facts))
-        self._memo: dict[Dim, tuple[Num, bool]] = {}
-        self._tried: dict[Dim, int] = {}  # steps spent in vain
-        self._spans: dict[Atom, Span] = {}
-        self._simple: dict[Dim, Dim] = {}
+        # monomial -> where it stands: which fact, zeros first, and which of its terms
+        self._places: dict[Mono, list[tuple[int, int]]] = {}
+        for place, fact in enumerate((*zeros, *nonneg)):
+            for at, (mono, _) in enumerate(fact.sorted_items()):
+                if mono:
+                    self._places.setdefault(mono, []).append((place, at))
+        sides = (*self.uppers.values(), *self.lowers.values())
+        self._mentioned = self._bounded | {s for bounds in sides for x in bounds for s in x.symbols}
+        self._shared = self._own = Notes()
+        self._later: frozenset[str] = frozenset()
         self._active: set[Dim] = set()
         self._busy: set[Atom] = set()
         self._depth = 0
         self._steps = 0
+
+    def with_symbol(
+        self, name: str, given: tuple[int | None, int | None] | None, upper: Dim | None = None
+    ) -> Solver | None:
+        """The solver that knows a range, or an upper bound, of a symbol more; None when something here speaks
+        of that symbol. What is found of Dims without it holds for both, and is noted once."""
+        if name in self._mentioned:
+            return None
+        made = copy(self)
+        if given is not None:
+            made.ranges = {**self.ranges, name: given}
+        if upper is not None:
+            made.uppers = {**self.uppers, name: (upper,)}
+            made._bounded = self._bounded | {name}
+            made._mentioned = self._mentioned | {name} | upper.symbols
+        made._own, made._later = Notes(), self._later | {name}
+        made._active, made._busy = set(), set()
+        made._depth = made._steps = 0
+        return made
+
+    def _notes(self, p: Dim) -> Notes:
+        return self._shared if p.symbols.isdisjoint(self._later) else self._own
 
     # -- lower bounds
 
@@ -90,16 +129,18 @@ class Solver:
             q = divide_terms(q, g, ())
         enough = _ceil(want - k, g)
         if not self._depth:
-            if self._tried.get(q, 0) >= steps:
-                return g * self._memo[q][0] + k  # asking again will not help
+            notes = self._notes(q)
+            known = notes.memo.get(q)
+            if known is not None and notes.tried.get(q, 0) >= steps:
+                return g * known[0] + k  # asking again will not help
             self._steps = steps
-            if len(self._memo) > MEMO:
-                self._memo.clear()
-                self._spans.clear()
-                self._tried.clear()
+            if len(notes.memo) > MEMO:
+                notes.memo.clear()
+                notes.spans.clear()
+                notes.tried.clear()
         found = self._low(q, enough)
         if not self._depth and found < enough:
-            self._tried[q] = steps
+            self._notes(q).tried[q] = steps
         return g * found + k
 
     def high(self, p: Dim, want: Num = -INF, steps: int = STEPS) -> Num:
@@ -107,9 +148,10 @@ class Solver:
         return -self.low(-p, -want, steps)
 
     def _low(self, q: Dim, want: Num) -> Num:
-        found = self._memo.get(q)
+        memo = self._notes(q).memo
+        found = memo.get(q)
         if found is None:
-            found = self._memo[q] = self._interval(q), self._independent(q)
+            found = memo[q] = self._first(q)
         best, done = found
         if done or best >= want or q in self._active or self._depth >= DEPTH or self._steps <= 0:
             return best
@@ -131,16 +173,33 @@ class Solver:
         finally:
             self._depth -= 1
             self._active.discard(q)
-        self._memo[q] = (best, self._steps > 0 and best < want)
+        memo[q] = (best, self._steps > 0 and best < want)
         return best
 
+    def _first(self, q: Dim) -> tuple[Num, bool]:
+        """The interval's bound of q, and whether there is no better one: a term that shares nothing with the
+        rest, and has numbers as its only bounds, can go as far as those say."""
+        best = self._interval(q)
+        if self._independent(q):
+            return best, True
+        free = [m for m in q._poly if self._free(m) and _name(m) not in self._mentioned]
+        if best == -INF and free:
+            others = {s for m in q._poly if m not in free for atom, _ in m for s in atom_symbols(atom)}
+            for mono in free:
+                low, high = self._mono_span(mono)
+                k = q._poly[mono]
+                if _times(k, low if k > 0 else high) == -INF and _name(mono) not in others:
+                    return best, True
+        return best, False
+
+    def _free(self, mono: Mono) -> bool:
+        """Whether a monomial is a symbol that only numbers bound."""
+        atom, power = mono[0]
+        return len(mono) == 1 == power and isinstance(atom, Symbol) and atom.name not in self._bounded
+
     def _independent(self, q: Dim) -> bool:
-        """Whether q is a sum of multiples of symbols that numbers alone bound: its interval is exact."""
-        for mono in q._poly:
-            atom, power = mono[0]
-            if len(mono) > 1 or power > 1 or not isinstance(atom, Symbol) or atom.name in self._bounded:
-                return False
-        return True
+        """Whether q is a sum of multiples of symbols that only numbers bound: its interval is exact."""
+        return all(map(self._free, q._poly))
 
     def _factored(self, q: Dim, want: Num) -> Num:
         """q == m*r with a monomial m >= 0: from the bounds of the two."""
@@ -179,7 +238,9 @@ class Solver:
 
     def span(self, atom: Atom) -> Span:
         """The interval of an atom."""
-        found = self._spans.get(atom)
+        later = self._later and not atom_symbols(atom).isdisjoint(self._later)
+        spans = (self._own if later else self._shared).spans
+        found = spans.get(atom)
         if found is not None:
             return found
         if atom in self._busy:  # bounds that bound each other
@@ -205,7 +266,7 @@ class Solver:
         finally:
             self._busy.discard(atom)
             self._depth, self._steps, self._active = outer
-        self._spans[atom] = found
+        spans[atom] = found
         return found
 
     def _given(self, name: str) -> Span:
@@ -335,13 +396,16 @@ class Solver:
             yield from ((1, (goal,)) for goal in goals)
 
     def _use_facts(self, q: Dim) -> Iterator[Goal]:
-        for fact, exact in [*((z, True) for z in self.zeros), *((n, False) for n in self.nonneg)]:
-            for mono, n in fact.sorted_items():
-                k = q._poly.get(mono, 0)
-                if mono and k and (exact or k * n > 0):
-                    g = math.gcd(k, n)
-                    scale = abs(n) // g
-                    yield scale, (q * scale - fact * (k * scale // n),)
+        found = sorted(x for mono in q._poly for x in self._places.get(mono, ()))
+        for place, at in found:
+            exact = place < len(self.zeros)
+            fact = self.zeros[place] if exact else self.nonneg[place - len(self.zeros)]
+            mono, n = fact.sorted_items()[at]
+            k = q._poly[mono]
+            if exact or k * n > 0:
+                g = math.gcd(k, n)
+                scale = abs(n) // g
+                yield scale, (q * scale - fact * (k * scale // n),)
 
     # -- simpler forms
 
@@ -349,7 +413,8 @@ class Solver:
         """An equal Dim with the divisions, minima and maxima gone that the bounds decide."""
         if all(isinstance(a, Symbol) for m in p._poly for a, _ in m):
             return p
-        found = self._simple.get(p)
+        simple = self._notes(p).simple
+        found = simple.get(p)
         if found is None:
             found = p
             for _ in range(4):
@@ -358,9 +423,9 @@ class Solver:
                 found = _map_atoms(found, self._narrow)
                 if found is before:
                     break
-            if len(self._simple) > MEMO:
-                self._simple.clear()
-            self._simple[p] = found
+            if len(simple) > MEMO:
+                simple.clear()
+            simple[p] = found
         return found
 
     def _narrow(self, atom: Atom) -> Dim:
@@ -470,3 +535,9 @@ def _floor(a: Num, b: Num) -> Num:
     if not isinstance(a, int):
         return a
     return a // b if isinstance(b, int) else (0 if a >= 0 else -1)
+
+
+def _name(mono: Mono) -> str:
+    atom = mono[0][0]
+    assert isinstance(atom, Symbol)
+    return atom.name

@@ -158,7 +158,14 @@ class _Fusion:
             return None
         if group.trait.contraction and read.reduced and not self._still_product(bigger, producer):
             return None
+        products = [g for g in (group, producer) if g.trait.contraction]
+        if self._looks_up(bigger) and not all(map(self._looks_up, products)):
+            return None  # a product's tile would look up every element by code of its own
         return None if self._divides(bigger, producer) else bigger
+
+    def _looks_up(self, group: Group) -> bool:
+        """Whether it reads single elements at places that data says."""
+        return any(r.scattered for r in group.outside.values())
 
     def _divides(self, bigger: Group, producer: Group) -> bool:
         """Whether a view inside would cost a division per element: a view outside is free."""

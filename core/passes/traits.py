@@ -33,6 +33,7 @@ class Read:
     constant, the last axis in its place (a slice). guarded: reads are guarded. depends: an index depends on
     data. reduced: some load is inside a reduction. missing: some output axis takes no part (a broadcast).
     rows: every index is one variable, or 0 where the extent is 1. window: an index mixes variables.
+    scattered: the place along the last axis depends on data, so neighbours are not read together.
     """
 
     loads: int
@@ -48,6 +49,7 @@ class Read:
     missing: bool = False
     rows: bool = False
     window: bool = False
+    scattered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +214,7 @@ def _read(
         last=single and every("last"), once=single and every("once"), linear=every("linear"),
         shifted=single and every("shifted"), guarded=any_of("guarded"), depends=any_of("depends"),
         reduced=any_of("reduced"), missing=any_of("missing"), rows=every("rows"),
-        window=any_of("window"),
+        window=any_of("window"), scattered=any_of("scattered"),
     )
 
 
@@ -250,6 +252,7 @@ def _place(
         guarded=guarded, depends=depends, reduced=reduced, missing=missing,
         rows=rest_zero and exact and units and not guarded,
         window=any(len(d.symbols & scope.keys()) > 1 for d in load.index),
+        scattered=bool(long and load.index[long[-1]].symbols & lets),
     )
 
 
