@@ -285,3 +285,23 @@ def test_proofs_are_sound_in_loops(extents: list[Dim], stride: int, shift: int, 
     ]
     _check(facts, envs, stride * i_ + j_ + shift, size)
     _check(facts, envs, (i_ * extents[1] + j_) // stride, size)
+
+
+def test_what_is_known_stays_known_beside_a_new_symbol() -> None:
+    """Proofs are shared by facts that differ in a symbol of which nothing else speaks, and by no others."""
+    k = sym("k")
+    f = Facts().with_le(n + m, 2 * a).with_le(a, 10)
+    assert f.bounds(a) == (0, 10) and f.bounds(k) == (0, None) and f.bounds(n + k) == (0, None)
+    g, other = f.with_range("k", 1, 5), f.with_range("k", 7, 9)
+    assert g.bounds(k) == (1, 5) and other.bounds(k) == (7, 9) and f.bounds(k) == (0, None)
+    assert g.bounds(n + k) == (1, 25) and other.bounds(n + k) == (7, 29) and g.bounds(n) == (0, 20)
+    below = g.with_upper("k", n)
+    assert below.prove_le(k, n) is YES and g.prove_le(k, n) is UNKNOWN and f.prove_le(k, n) is UNKNOWN
+    for known in (f, g, other, below):
+        fresh = pickle.loads(pickle.dumps(known))  # without what was worked out
+        for d in (a, k, n, n + k, k - n, a - k, k // 2 + n):
+            assert known.bounds(d) == fresh.bounds(d)
+    later = below.with_range("n", 4, 4)
+    assert later.bounds(k) == (1, 4) and below.bounds(k) == (1, 5)
+    twice = g.with_range("k", 3, None)
+    assert twice.bounds(k) == (3, 5) and twice.bounds(k // 2) == (1, 2) and g.bounds(k // 2) == (0, 2)

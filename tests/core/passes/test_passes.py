@@ -228,3 +228,15 @@ def test_regions_are_rewritten_too() -> None:
     for flag in (True, False):
         inputs = {**feeds(before, {"N": 3}), "x1": np.asarray(flag)}
         assert_same(before, after, inputs)
+
+
+@pytest.mark.parametrize(("axis", "kernels"), [(1, 2), (0, 1)])
+def test_a_product_does_not_look_single_elements_up(axis: int, kernels: int) -> None:
+    """x @ w + table[.., i]: its tile would be code for each element. Rows that data picks are read whole."""
+    b = Build("f32[N, 8]", "f32[N, 8]", f"i64[{'N, 8' if axis else 'N'}]")
+    x, table, i = b.inputs
+    y = b("matmul", x, b.weight(np.random.default_rng(0).uniform(-1, 1, (8, 8))))
+    z = b("gather_elements" if axis else "gather", table, i, axis=axis)
+    before = b.done(b("add", y, z))
+    after = run_pipeline(before, PIPELINE, CONTEXT)
+    assert len(after.main.nodes) == kernels
