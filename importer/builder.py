@@ -268,12 +268,22 @@ class GraphBuilder:
                 wide.append(self.engine.join(f"axis {axis} of the broadcast result", extents))
         found = []
         for r, t, s in zip(inputs, types, shapes, strict=True):
+            own = wide[rank - len(s) :]
             if t is None or not self._stretches(s, wide):
-                found.append(r)
+                found.append(r if t is None else self._as_known(r, own))
                 continue
-            shape = [ONE if d == ONE else w for d, w in zip(s, wide[rank - len(s) :], strict=True)]
+            shape = [ONE if d == ONE else w for d, w in zip(s, own, strict=True)]
             found.append(self.broadcast_to(r, (*shape, *t.shape[len(s) :])))
         return tuple(found)
+
+    def _as_known(self, ref: Ref, wide: Sequence[Dim]) -> Ref:
+        """The tensor with its first extents as numbers where they are 1 and `wide` is not: that one is 1 may
+        be known here and not to whoever reads its type."""
+        t, stored = self.type_of(ref), self.store.types[ref].shape
+        hidden = (ONE == d != w and s != ONE for d, w, s in zip(t.shape, wide, stored, strict=False))
+        if not any(hidden):
+            return ref
+        return self.append("reshape", (ref,), {"shape": t.shape}, [t])[0]
 
     def _stretches(self, shape: Sequence[Dim], wide: Sequence[Dim]) -> bool:
         pairs = zip(shape, wide[len(wide) - len(shape) :], strict=True)
@@ -453,7 +463,10 @@ class GraphBuilder:
         dims = tuple(self.engine.simplify(to_dim(d)) for d in shape)
         if any(d.is_const and d.const < 0 for d in dims):
             raise self.engine.fail(f"a shape of {', '.join(map(str, dims))} has a negative size")
-        return x if dims == self.type_of(x).shape else self.emit("broadcast_to", [x], {"shape": dims})
+        own = self.type_of(x)
+        if dims == own.shape:
+            return x
+        return self.emit("broadcast_to", [self._as_known(x, dims[len(dims) - own.rank :])], {"shape": dims})
 
     def slice_axis(self, x: Ref, axis: int, start: Dim | int, end: Dim | int, step: int = 1) -> Ref:
         """x[start:end:step] along one axis; 0 <= start <= end <= extent for a positive step."""

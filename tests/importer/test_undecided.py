@@ -83,6 +83,26 @@ def test_what_one_way_demands_says_nothing_of_the_other(tmp_path: Path) -> None:
     agree(m, tmp_path, [{"x": floats(n + 1, n + 1, n, 2)} for n in (0, 1, 2, 5)])
 
 
+def test_an_extent_that_is_1_on_a_way_is_broadcast_there(tmp_path: Path) -> None:
+    m = model_of("float[a, b, c] x, float[3] w", "float[] z", SIZE_IS_1 + SQUEEZED + """
+        u = Unsqueeze (y, axes) p = Constant <value = float[1, 3, 1] {1, 2, 3}> () v = Add (u, p)
+        q = Mul (x, p) r = ReduceSum <keepdims: int = 0> (q) t = Add (v, r)
+        f = Constant <value_ints: ints = [-1]> ()
+        z = Reshape (t, f)
+    """)  # fmt: skip
+    agree(m, tmp_path, [{"x": floats(*s), "w": floats(3)} for s in ((2, 1, 4), (2, 3, 4))])
+
+
+def test_an_extent_that_a_check_says_is_1_is_broadcast(tmp_path: Path) -> None:
+    """k channels, which a product needs to be 1, beside 3."""
+    body = """
+        v, i = TopK <axis: int = 1> (x, k) w = Constant <value = float[1, 3, 1, 1] {1, 2, 3}> ()
+        y = ConvTranspose (v, w) z = Sub (v, y)
+    """
+    m = model_of("float[a, 1, b, c] x, int64[1] k", "float[] z", body)
+    agree(m, tmp_path, [{"x": floats(2, 1, 3, 4), "k": np.array([1])}])
+
+
 def test_ways_inside_ways(tmp_path: Path) -> None:
     two = "y1 = Squeeze (x) y2 = Squeeze (w) a = ReduceSum <keepdims: int = 0> (y1) "
     two += "r = Shape (y2) s = Size (r) f = Cast <to: int = 1> (s) z = Add (a, f)"
