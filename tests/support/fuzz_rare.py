@@ -227,11 +227,19 @@ def boxes(g: Graph, x: Value) -> list[Value]:
 # ---------------------------------------------------------------- images and windows
 
 
+IMAGE = (
+    "GridSample", "RoiAlign", "MaxRoiPool", "AffineGrid", "MaxUnpool", "GlobalLpPool", "DeformConv", "Col2Im",
+)  # fmt: skip
+
+
 def image(g: Graph, x: Value) -> list[Value]:
-    """GridSample, RoiAlign, Col2Im, AffineGrid, MaxUnpool, DeformConv, GlobalLpPool, CropAndResize."""
+    """GridSample, RoiAlign, MaxRoiPool, Col2Im, AffineGrid, MaxUnpool, DeformConv, GlobalLpPool."""
     if x.rank != 4 or x.dtype != np.float32 or min(min(e) for e in x.shape()) == 0:
         return []
-    op = g.pick(("GridSample", "RoiAlign", "AffineGrid", "MaxUnpool", "GlobalLpPool", "DeformConv", "Col2Im"))
+    op = g.pick(IMAGE)
+    if op == "MaxRoiPool":
+        rois = g.constant(np.float32([[0, 0, 0, 3, 3], [0, 1, 2, 4, 2]]))
+        return g.add(g.node(op, x, rois, pooled_shape=[2, 3], spatial_scale=0.5))
     if op == "GlobalLpPool":
         return g.add(g.node(op, x, p=2))
     if op == "MaxUnpool":
