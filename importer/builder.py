@@ -393,8 +393,11 @@ class GraphBuilder:
         if not t.dtype.is_int:
             raise self.engine.fail(f"{what} has element type {t.dtype}, wanted an integer type")
         if t.rank > 1 or not all(d.is_const for d in t.shape):
+            names = sorted({s for d in t.shape for s in d.symbols})
+            fixes = t.rank == 1 and len(names) == 1 and self.engine.is_input_size(t.shape[0])
             raise self.engine.unsupported(
-                f"{what} has shape [{', '.join(map(str, t.shape))}], whose length is not static"
+                f"{what} has shape [{', '.join(map(str, t.shape))}], whose length is not static",
+                f"fixing the size: --dim {names[0]}=N, or dims={{'{names[0]}': N}}" if fixes else None,
             )
         count = t.shape[0].const if t.rank else 1
         if count > FOLD_LIMIT:

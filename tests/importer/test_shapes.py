@@ -103,6 +103,14 @@ def test_reshape_refused(dims: list[Any], target: list[int], text: str) -> None:
     assert caught.value.node == "r"
 
 
+def test_a_shape_of_any_length_is_refused_with_a_way_out() -> None:
+    m = model([node("Reshape", ["x", "t"], ["y"])], {"x": ("f32", ["n"]), "t": ("i64", ["k"])}, {"y": "f32"})
+    with pytest.raises(SmeltError, match="whose length is not static") as caught:
+        import_model(m)
+    assert caught.value.kind == "unsupported" and "--dim k=N" in str(caught.value.hint)
+    assert types_of(imported(m, dims={"k": 2}))[0].count(",") == 1
+
+
 def test_reshape_from_a_run_time_tensor() -> None:
     m = model([node("Reshape", ["x", "t"], ["y"])], {"x": ("f32", ["n", 6]), "t": ("i64", [3])}, {"y": "f32"})
     module = imported(m)
