@@ -70,7 +70,7 @@ UNARY: tuple[tuple[str, str, int, dict[str, float | str]], ...] = (
     ("Celu", "celu", 12, {"alpha": 1.0}),
     ("Selu", "selu", 1, {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}),
     ("HardSigmoid", "hard_sigmoid", 1, {"alpha": 0.2, "beta": 0.5}),
-    ("ThresholdedRelu", "thresholded_relu", 10, {"alpha": 1.0}),
+    ("ThresholdedRelu", "thresholded_relu", 1, {"alpha": 1.0}),  # an experiment before opset 10
     ("Gelu", "gelu", 20, {"approximate": "none"}),
 )
 

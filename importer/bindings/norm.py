@@ -161,9 +161,23 @@ def _lrn(c: Call) -> Ref:
 
 def _mean_variance(c: Call) -> Ref:
     """(x - mean) / (sqrt(variance) + 1e-9) over axes; the 1e-9 is in the operator's own definition."""
+    return _standard_score(c, c.axes(c.ints("axes", (0, 2, 3)), c.type().rank), True)
+
+
+def _mean_variance_1(c: Call) -> Ref:
+    """As an experiment before opset 9: of the whole batch, and of each channel unless across_channels."""
+    rank = c.type().rank
+    if rank != 4:
+        raise c.fail(f"input has rank {rank}, wanted 4")
+    axes = (0, 1, 2, 3) if c.integer("across_channels", 0) else (0, 2, 3)
+    return _standard_score(c, axes, bool(c.integer("normalize_variance", 1)))
+
+
+def _standard_score(c: Call, axes: tuple[int, ...], scaled: bool) -> Ref:
     x = c.x()
-    axes = c.axes(c.ints("axes", (0, 2, 3)), c.type().rank)
     away = c.emit("sub", x, c.emit("reduce_mean", x, axes=axes, keepdims=True))
+    if not scaled:
+        return away
     variance = c.emit("reduce_mean", c.emit("mul", away, away), axes=axes, keepdims=True)
     deviation = c.emit("sqrt", variance)
     return c.emit("div", away, c.emit("add", deviation, c.scalar(1e-9, x)))
@@ -178,5 +192,6 @@ ROWS: tuple[OnnxOp, ...] = (
     OnnxOp("RMSNormalization", 23, _rms_norm_fused),
     OnnxOp("LpNormalization", 1, widened(_lp_norm)),
     OnnxOp("LRN", 1, widened(_lrn)),
+    OnnxOp("MeanVarianceNormalization", 1, widened(_mean_variance_1)),
     OnnxOp("MeanVarianceNormalization", 9, widened(_mean_variance)),
 )

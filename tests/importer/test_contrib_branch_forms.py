@@ -55,12 +55,19 @@ def _early() -> dict[str, Form]:
     def made(op: str, *given: In | None, dims: str = "B 3 I J", **attrs: Any) -> Form:
         return form(op, x(dims), *given, domain="", version=9, sizes=IMAGE, **attrs)
 
+    def early(op: str, **attrs: Any) -> Form:
+        return form(op, x("B 3 I J"), domain="", version=8, sizes=IMAGE, **attrs)
+
     pair = {"alpha": 1.5, "beta": 0.3}
     return {
         "Affine": made("Affine", **pair),
         "Affine as it is": made("Affine"),
         "ParametricSoftplus": made("ParametricSoftplus", **pair),
         "ScaledTanh": made("ScaledTanh", dims="B J", **pair),
+        "ThresholdedRelu": made("ThresholdedRelu", alpha=0.4),
+        "MeanVarianceNormalization": early("MeanVarianceNormalization"),
+        "MeanVarianceNormalization across channels": early("MeanVarianceNormalization", across_channels=1),
+        "MeanVarianceNormalization, mean alone": early("MeanVarianceNormalization", normalize_variance=0),
         "Scale": made("Scale", scale=3.0),
         "Scale as it is": made("Scale", dims="I"),
         "ImageScaler": made("ImageScaler", scale=0.5, bias=[1.0, -2.0, 3.0]),
