@@ -337,8 +337,10 @@ def out_of_bounds(a: Access, b: Buffer, facts: Facts) -> tuple[int, Truth] | Non
             if any(_inside_bound(inner, g) is NO for g in a.guard):
                 return None  # never happens
             truth = _inside_guarded(inner, d, extent, a.guard)
-        if truth is NO and not _may_run(a, facts):
+        if truth is not YES and not _may_run(a, facts):
             return None
+        if truth is NO and extent == 0 and not a.is_store:
+            truth = Truth.UNKNOWN  # that it is never read, a check of the graph may know alone
         if truth is not YES and (worst is None or truth is NO):
             worst = (axis, truth)
     return worst

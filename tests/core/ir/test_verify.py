@@ -139,6 +139,14 @@ def test_accesses_that_are_not_proved_are_errors_when_strict() -> None:
     kernel_refused(body, "K6", "is not proved inside", strict=True)
 
 
+def test_an_empty_operand_may_be_read_in_loops_that_only_a_check_proves_empty() -> None:
+    text = "kernel @none(n: dim in 0..*, x: f32[0]) -> (y: f32[n]) { serial a in n { y[a] = x[0] } }"
+    verify_kernel(parse_kernel(text))
+    for worse, strict in ((text, True), (text.replace("y: f32[n]", "y: f32[0]"), False)):
+        with pytest.raises(SmeltError, match="K6"):
+            verify_kernel(parse_kernel(worse), strict=strict)
+
+
 @pytest.mark.parametrize(
     "body",
     [
