@@ -148,6 +148,10 @@ def validation_text(found: Validation) -> str:
         lines += case_lines(c)
     passed = sum(c.status == "pass" for c in found.cases)
     told = sum(c.status != "skipped" for c in found.cases)
+    if not told:
+        none = colour("nothing was compared", "red")
+        lines.append(f"{none}: {found.reference} refused all inputs; name sizes that it takes with --shape")
+        return "\n".join(lines)
     word = colour(found.verdict.value, "green" if found.verdict.exit_code == 0 else "red")
     lines.append(f"{word}: {passed} of {told} shapes agree")
     return "\n".join(lines)

@@ -18,6 +18,8 @@ import pytest
 
 from smelt.cli import main as cli
 from smelt.cli.main import main
+from smelt.cli.validate import validation_text
+from smelt.compare import CaseResult, Validation
 from smelt.core.bundle import Bundle, read_bundle
 from smelt.core.diag import SmeltError
 from smelt.driver import compile
@@ -408,3 +410,10 @@ def test_every_kind_of_error_has_an_exit_code() -> None:
     for kind, code in expected.items():
         assert cli._explain("run", SmeltError("x", kind=kind))[0] == code  # type: ignore[arg-type]
     assert cli._explain("compile", SmeltError("x", kind="shape"))[0] == 3
+
+
+def test_nothing_compared_is_no_mismatch_and_no_success() -> None:
+    skipped = CaseResult("x:3x1", "skipped", why="onnxruntime refuses these inputs")
+    found = Validation("local", False, "onnxruntime 1", (skipped,))
+    assert "nothing was compared" in validation_text(found) and "--shape" in validation_text(found)
+    assert found.verdict.exit_code == 1
