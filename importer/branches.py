@@ -38,14 +38,9 @@ def declared(engine: Engine) -> frozenset[str]:
 
 def inner_symbols(b: GraphBuilder, before: frozenset[str]) -> frozenset[str]:
     """Symbols that nodes of a region bind: outside they mean nothing. before: those declared before it."""
-    outer = {s for v in b.inputs for d in v.type.shape for s in d.symbols} | before
-    found: set[str] = set()
-    for node in b.nodes:
-        if node.op == "bind":
-            found.add(str(node.attrs["symbol"]))
-        if node.op in ("if", "loop"):
-            found |= {s for v in node.outputs for d in v.type.shape for s in d.symbols}
-    return frozenset(found - outer)
+    outer = before.union(*(v.type.symbols for v in b.inputs))
+    found = (n.settled if n.op in ("if", "loop") else n.bound for n in b.nodes)
+    return frozenset().union(*found) - outer
 
 
 def chosen(

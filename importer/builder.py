@@ -154,7 +154,7 @@ class GraphBuilder:
     def forget(self, count: int) -> None:
         """Take back all but the first `count` nodes."""
         gone = {v.name for n in self.nodes[count:] for v in n.outputs}
-        sizes = {str(n.attrs["symbol"]) for n in self.nodes[count:] if n.op == "bind"}
+        sizes = {s for n in self.nodes[count:] for s in n.bound}
         del self.nodes[count:]
         self._real = {k: v for k, v in self._real.items() if v not in gone}
         self._bound = {

@@ -88,7 +88,7 @@ def _raised(inputs: Sequence[Value], nodes: Sequence[Node]) -> tuple[Node, ...]:
     it: passes lean on what checks make sure of, so nothing that could lean on one may run before it."""
     behind: list[list[Node]] = [[]]
     # symbol -> the node, counted from 1 without checks, that gives it a value
-    given = {s: 0 for v in inputs for s in _symbols_of(v.type.shape)}
+    given = {s: 0 for v in inputs for s in v.type.symbols}
     place = 0
     for n in nodes:
         if n.op == "check":
@@ -96,8 +96,7 @@ def _raised(inputs: Sequence[Value], nodes: Sequence[Node]) -> tuple[Node, ...]:
             behind[place].append(n)
             continue
         behind.append([n])
-        own = {s for v in n.outputs for s in _symbols_of(v.type.shape)}
-        for s in own | ({str(n.attrs["symbol"])} if n.op == "bind" else set()):
+        for s in n.settled:
             given.setdefault(s, len(behind) - 1)
     return tuple(n for part in behind for n in part)
 
@@ -124,7 +123,7 @@ def _decided(nodes: Sequence[Node], engine: Engine) -> dict[int, set[str]]:
     seen = {s.name for s in engine.symbols() if s.origin.startswith("input ")}
     found: dict[int, set[str]] = {}
     for n in nodes:
-        own = {s for v in n.outputs for d in v.type.shape for s in d.symbols}
+        own = {s for v in n.outputs for s in v.type.symbols}
         if n.op in ("if", "loop"):
             found[id(n)] = own - seen
         seen |= own
@@ -142,7 +141,7 @@ def _sizes_of(n: Node) -> set[str]:
         for a in m.attrs.values():
             found |= _symbols_of(a)
         for v in m.outputs:
-            found |= _symbols_of(v.type.shape)
+            found |= v.type.symbols
     return found
 
 
@@ -159,14 +158,13 @@ def _symbols(graph: Graph, engine: Engine) -> tuple[Symbol, ...]:
     """The symbols that occur, in the order of declaration."""
     found: set[str] = set()
     for v in graph.inputs:
-        found |= _symbols_of(v.type.shape)
+        found |= v.type.symbols
     for n in graph.walk():
         for a in n.attrs.values():
             found |= _symbols_of(a)
-        if n.op == "bind":
-            found.add(str(n.attrs["symbol"]))
+        found |= n.bound
         for v in (*n.outputs, *(i for g in n.regions for i in g.inputs)):
-            found |= _symbols_of(v.type.shape)
+            found |= v.type.symbols
     return tuple(s for s in engine.symbols() if s.name in found)
 
 

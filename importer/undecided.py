@@ -162,10 +162,7 @@ class Both:
         wanted = {s for d in self.why.equal for s in d.symbols}
         b: GraphBuilder | None = self.builder
         while b is not None and wanted:
-            wanted -= {s for v in b.inputs for d in v.type.shape for s in d.symbols}
-            for n in b.nodes:
-                wanted -= {s for v in n.outputs for d in v.type.shape for s in d.symbols}
-                wanted.discard(str(n.attrs.get("symbol", "")) if n.op == "bind" else "")
+            wanted = wanted.difference(*(v.type.symbols for v in b.inputs), *(n.settled for n in b.nodes))
             b = b.parent
         return not wanted
 

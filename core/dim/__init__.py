@@ -19,6 +19,7 @@ from smelt.core.dim.expr import (
     dmax,
     dmin,
     product,
+    sole_atom,
     sym,
     to_dim,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "dmin",
     "parse_dim",
     "product",
+    "sole_atom",
     "sym",
     "to_dim",
 ]

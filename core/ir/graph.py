@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -55,6 +56,11 @@ class TensorType:
     def rank(self) -> int:
         return len(self.shape)
 
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The symbols that the extents speak of."""
+        return frozenset(s for d in self.shape if not d.is_const for s in d.symbols)
+
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
@@ -101,6 +107,16 @@ class Node:
         """The only output."""
         assert len(self.outputs) == 1, self
         return self.outputs[0]
+
+    @property
+    def bound(self) -> frozenset[str]:
+        """The symbol that a `bind` gives its value; none for other nodes."""
+        return frozenset({str(self.attrs["symbol"])} if self.op == "bind" else ())
+
+    @property
+    def settled(self) -> frozenset[str]:
+        """The symbols that have a value at the latest when the node has run: bound, or of its outputs."""
+        return self.bound.union(*(v.type.symbols for v in self.outputs))
 
     def with_(self, **changes: Any) -> Node:
         """A copy with some fields replaced."""
@@ -280,7 +296,7 @@ class Weight:
 
 
 @dataclass(frozen=True, eq=False)
-class Derived:
+class Derived(ABC):
     """The recipe of a weight that is made from another one, any part of it by itself."""
 
     source: Weight
@@ -290,13 +306,13 @@ class Derived:
         """The shape that it makes."""
         return self.source.shape
 
+    @abstractmethod
     def whole(self, array: Array) -> Array:
         """All elements, from those of the source."""
-        raise NotImplementedError
 
+    @abstractmethod
     def window(self, axis: int, start: int, stop: int) -> Array:
         """Positions start..stop of one axis."""
-        raise NotImplementedError
 
     def __call__(self) -> Iterator[Array]:
         """All elements, in parts along the first axis; each may read the whole source, hence few of them."""

@@ -11,7 +11,21 @@ from math import gcd, lcm, prod
 from typing import Literal
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import Atom, Dim, Facts, FloorDiv, Max, Min, Range, Truth, dmax, dmin, sym, to_dim
+from smelt.core.dim import (
+    Atom,
+    Dim,
+    Facts,
+    FloorDiv,
+    Max,
+    Min,
+    Range,
+    Truth,
+    dmax,
+    dmin,
+    sole_atom,
+    sym,
+    to_dim,
+)
 from smelt.core.dim import Symbol as SymbolAtom
 from smelt.core.ir.graph import Module, Symbol, TensorType
 from smelt.core.ops.table import Arg, Attrs, Op
@@ -384,7 +398,7 @@ class Engine:
 
     def _plain(self, d: Dim) -> bool:
         """A size of its own: a symbol, a number, or what a Reshape's -1 makes of sizes."""
-        atom = _sole_atom(d)
+        atom = sole_atom(d)
         shared = isinstance(atom, FloorDiv) and len(atom.a.terms()) == 1
         return d.is_const or d in self._joins or isinstance(atom, SymbolAtom) or shared
 
@@ -478,7 +492,7 @@ class Engine:
         if not self._learn or self._conditional:
             return False
         for whole, part in ((a, b), (b, a)):
-            atom = _sole_atom(whole)
+            atom = sole_atom(whole)
             if isinstance(atom, Min | Max) and part in atom.args:
                 for other in atom.args:
                     if other != part:
@@ -491,7 +505,7 @@ class Engine:
         """e // n == k pins e to a range: k*n <= e <= k*n + n - 1."""
         if not self._learn or self._conditional or not (a.is_const or b.is_const):
             return False
-        atom = _sole_atom(b if a.is_const else a)
+        atom = sole_atom(b if a.is_const else a)
         if not isinstance(atom, FloorDiv) or not self._shrinkable(atom):
             return False
         return self._shrink(what, a - b) and self._shrink(what, b - a)
@@ -597,12 +611,6 @@ def _affine(d: Dim) -> tuple[int, Atom, int] | None:
         else:
             return None
     return None if found is None else (found[0], found[1], rest)
-
-
-def _sole_atom(d: Dim) -> Atom | None:
-    """The atom that d is."""
-    found = _affine(d)
-    return found[1] if found is not None and found[0] == 1 and found[2] == 0 else None
 
 
 def _lone_atom(d: Dim) -> Atom | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 
 from smelt.core.ir.graph import Node, Ref, Weight
@@ -40,20 +42,35 @@ def _scaled_weight(g: Editor, n: Node, c: Array) -> Weight | None:
         return None
     w = g.shop.weights[n.inputs[1]]
     k, rank = np.asarray(c, np.float64), len(w.shape)
-    if k.size == 1:
-        factor = k.reshape((1,) * rank)
-    elif n.op == "matmul" or n.attrs.get("channels_last", False):
-        if n.op == "conv_transpose":
-            return None
-        factor = k.reshape(*(1,) * (rank - 1), -1)
-    elif n.op == "conv":
-        factor = k.reshape(-1, *(1,) * (rank - 1))
-    else:
-        # [C, M/g, *K]: the output channel of group i, column j is i * M/g + j
-        group = int(n.attr("group"))
-        rows = np.repeat(k.reshape(group, w.shape[1]), w.shape[0] // group, axis=0)
-        factor = rows.reshape(*w.shape[:2], *(1,) * (rank - 2))
-    return w.scaled(factor, n.inputs[1])
+    factor = k.reshape((1,) * rank) if k.size == 1 else FACTORS[n.op](n, k, w.shape)
+    return None if factor is None else w.scaled(factor, n.inputs[1])
+
+
+def _last(n: Node, k: Array, shape: tuple[int, ...]) -> Array:
+    return k.reshape(*(1,) * (len(shape) - 1), -1)
+
+
+def _conv(n: Node, k: Array, shape: tuple[int, ...]) -> Array:
+    # [M, C/g, *K], or [*K, C/g, M] channels last
+    last = n.attrs.get("channels_last", False)
+    return _last(n, k, shape) if last else k.reshape(-1, *(1,) * (len(shape) - 1))
+
+
+def _conv_transpose(n: Node, k: Array, shape: tuple[int, ...]) -> Array | None:
+    # [C, M/g, *K]: the output channel of group i, column j is i * M/g + j
+    if n.attrs.get("channels_last", False):
+        return None
+    group = int(n.attr("group"))
+    rows = np.repeat(k.reshape(group, shape[1]), shape[0] // group, axis=0)
+    return rows.reshape(*shape[:2], *(1,) * (len(shape) - 2))
+
+
+# op -> one number per output channel, k, in the rank of a weight of that shape
+FACTORS: Mapping[str, Callable[[Node, Array, tuple[int, ...]], Array | None]] = {
+    "matmul": _last,
+    "conv": _conv,
+    "conv_transpose": _conv_transpose,
+}
 
 
 def _linear(g: Editor, ref: Ref, n: Node) -> Node | None:

@@ -1,4 +1,5 @@
-"""What passes on quantised tensors ask: which bytes, scale and zero point stand behind a value."""
+"""What passes on quantised tensors ask: which bytes, scale and zero point stand behind a value, and what
+keeps a convolution from computing with them."""
 
 from __future__ import annotations
 
@@ -19,6 +20,18 @@ class Quantised:
     scale: Ref
     zero: Ref
     axis: int
+
+
+def blocker(g: Editor, x: Quantised, w: Quantised, axis: int) -> str | None:
+    """Why a convolution of x by w, whose output channels are `axis`, stays one of floats; None when it does
+    not."""
+    if g.array(w.x) is None or (w.zero and g.array(w.zero) is None):
+        return "the weight is not constant"
+    if x.zero and g.array(x.zero) is None:
+        return "the zero point of the input is computed at run time"
+    if w.axis not in (-1, axis):
+        return f"the weight has scales along axis {w.axis}"
+    return None
 
 
 def source(g: Editor, ref: Ref) -> Quantised | None:

@@ -74,10 +74,10 @@ def _equalities(module: Module) -> tuple[Equalities, Times]:
     if "main" not in module.graphs:
         return (), ()
     found = []
-    given = {s for v in module.main.inputs for s in _type_symbols(v.type)}
+    given = {s for v in module.main.inputs for s in v.type.symbols}
     times: dict[str, int] = {}
     for place, node in enumerate(module.main.nodes, 1):
-        for s in symbols_given(node):
+        for s in sorted(node.settled):
             if s not in given:
                 times.setdefault(s, place)
         left, right = node.attrs.get("left"), node.attrs.get("right")
@@ -123,11 +123,11 @@ class Editor:
 
     def _binders(self, graph: Graph, outer: Mapping[Ref, TensorType]) -> dict[str, int]:
         """Symbols that a node of this graph gives a value at run time: those that no input has."""
-        known = {s for t in outer.values() for s in _type_symbols(t)}
-        known.update(s for v in graph.inputs for s in _type_symbols(v.type))
+        known = {s for t in outer.values() for s in t.symbols}
+        known.update(s for v in graph.inputs for s in v.type.symbols)
         found: dict[str, int] = {}
         for key, node in self.nodes.items():
-            for s in symbols_given(node):
+            for s in sorted(node.settled):
                 if s not in known:
                     found.setdefault(s, key)
         return found
@@ -397,21 +397,9 @@ def _pure(node: Node) -> bool:
     return node.op in STRUCTURAL or node.op not in OPS or OPS[node.op].pure
 
 
-def _type_symbols(t: TensorType) -> Iterator[str]:
-    for d in t.shape:
-        if not d.is_const:
-            yield from d.symbols
-
-
-def symbols_given(node: Node) -> list[str]:
-    """The symbols that have a value at the latest when the node has run: of its outputs' sizes, or bound."""
-    found = [s for v in node.outputs for s in _type_symbols(v.type)]
-    return [*found, str(node.attr("symbol"))] if node.op == "bind" else found
-
-
 def _symbols(node: Node) -> set[str]:
     """Symbols that the node's types and attributes speak of."""
-    found = {s for v in node.outputs for s in _type_symbols(v.type)}
+    found = {s for v in node.outputs for s in v.type.symbols}
     for value in node.attrs.values():
         found.update(s for d in attr_dims(value) for s in d.symbols)
     for region in node.regions:

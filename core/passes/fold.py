@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -40,16 +41,19 @@ def _fold(editor: Editor, limit: int) -> None:
             editor.replace(v.name, editor.constant(data, name, origin=v.origin))
 
 
+# what only moves elements, and what it makes of a weight: elements in a file stay there
+MOVES: Mapping[str, Callable[[Weight, Node], Weight]] = {
+    "reshape": lambda w, n: w.reshaped(tuple(d.const for d in n.output.type.shape), n.output.name),
+    "transpose": lambda w, n: w.transposed(ints_of(n.attrs["perm"]), n.output.name),
+}
+
+
 def _moved(editor: Editor, node: Node) -> Weight | None:
-    """What a reshape or a transpose makes of a weight: elements in a file stay there."""
-    if node.op not in ("reshape", "transpose"):
+    """The weight that a node of MOVES makes of one; None for other nodes."""
+    move = MOVES.get(node.op)
+    if move is None:
         return None
-    w, v = editor.shop.weights[node.inputs[0]], node.output
-    if node.op == "transpose":
-        made = w.transposed(ints_of(node.attrs["perm"]), v.name)
-    else:
-        made = w.reshaped(tuple(d.const for d in v.type.shape), v.name)
-    return replace(made, origin=v.origin)
+    return replace(move(editor.shop.weights[node.inputs[0]], node), origin=node.output.origin)
 
 
 def foldable(editor: Editor, node: Node, limit: int) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 
 from smelt.core.dim import Dim, to_dim
 from smelt.core.ir.graph import Attr, Node, Ref
+from smelt.core.passes import dequantized
 from smelt.core.passes.constants import dims_of, ints_of
 from smelt.core.passes.dequantized import Quantised, source
 from smelt.core.passes.editor import Array, Editor
@@ -22,12 +23,9 @@ from smelt.core.passes.rules import Rule, rule, rule_pass
 
 def blocker(g: Editor, n: Node, x: Quantised, w: Quantised) -> str | None:
     """Why a conv_transpose of bytes stays a float one; None when it does not."""
-    if g.array(w.x) is None or (w.zero and g.array(w.zero) is None):
-        return "the weight is not constant"
-    if x.zero and g.array(x.zero) is None:
-        return "the zero point of the input is computed at run time"
-    if w.axis not in (-1, 1):
-        return f"the weight has scales along axis {w.axis}"
+    why = dequantized.blocker(g, x, w, 1)
+    if why is not None:
+        return why
     if w.axis == 1 and g.array(w.scale) is None:
         return "the weight has scales that are computed at run time"
     return _placed(n)

@@ -20,7 +20,7 @@ import numpy as np
 from smelt.core.dim import to_dim
 from smelt.core.dtype import f32, i8, i32, u8
 from smelt.core.ir.graph import Module, Node, Ref
-from smelt.core.passes import blocks, phases
+from smelt.core.passes import blocks, dequantized, phases
 from smelt.core.passes.constants import ints_of
 from smelt.core.passes.context import Context
 from smelt.core.passes.dequantized import Quantised, source
@@ -51,13 +51,7 @@ def blocker(g: Editor, n: Node) -> str | None:
 
 
 def _conv_blocker(g: Editor, n: Node, x: Quantised, w: Quantised) -> str | None:
-    if g.array(w.x) is None or (w.zero and g.array(w.zero) is None):
-        return "the weight is not constant"
-    if x.zero and g.array(x.zero) is None:
-        return "the zero point of the input is computed at run time"
-    if w.axis not in (-1, 0):
-        return f"the weight has scales along axis {w.axis}"
-    return None
+    return dequantized.blocker(g, x, w, 0)
 
 
 def _matmul_blocker(g: Editor, n: Node, a: Quantised, b: Quantised) -> str | None:

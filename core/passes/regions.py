@@ -135,5 +135,3 @@ def _sizes(t: TensorType) -> set[str]:
 
 def _symbols(attrs: Mapping[str, Attr]) -> set[str]:
     return {s for v in attrs.values() for d in attr_dims(v) for s in d.symbols}
-
-

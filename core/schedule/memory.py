@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from smelt.core.dim import Dim, Facts, Min, sym, to_dim
+from smelt.core.dim import Dim, Facts, Min, sole_atom, sym, to_dim
 from smelt.core.ir.analysis import kernel_facts
 from smelt.core.ir.kernel import (
     Block,
@@ -194,18 +194,14 @@ def unclamp(kernel: Kernel, names: tuple[str, ...]) -> Kernel:
 
 def _clamped(d: Dim, names: frozenset[str]) -> tuple[Dim, Dim] | None:
     """(v + k, c) when d is min(c, v + k), v one of the names and c without any of them."""
-    ((factor, mono), *more) = d.terms() or ((0, ()),)
-    if more or factor != 1 or len(mono) != 1 or mono[0][1] != 1 or not isinstance(mono[0][0], Min):
+    atom = sole_atom(d)
+    if not isinstance(atom, Min) or len(atom.args) != 2:
         return None
-    args = mono[0][0].args
-    moving = [x for x in args if x.symbols & names]
-    if len(moving) != 1 or len(args) != 2:
-        return None
-    steps = [moving[0].linear(v) for v in moving[0].symbols & names]
-    if len(steps) != 1 or steps[0] is None or steps[0][0] != 1:
-        return None
-    (fixed,) = (x for x in args if x is not moving[0])
-    return moving[0], fixed
+    for moving, fixed in (atom.args, atom.args[::-1]):
+        steps = [moving.linear(v) for v in moving.symbols & names]
+        if len(steps) == 1 and steps[0] is not None and steps[0][0] == 1 and not fixed.symbols & names:
+            return moving, fixed
+    return None
 
 
 def has_lets(body: Body) -> bool:

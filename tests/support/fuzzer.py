@@ -39,8 +39,7 @@ class Options:
 @dataclass(frozen=True)
 class Verdict:
     """ok, unstable (ONNX Runtime moves as far when its inputs do by a bit), contested (ONNX's own evaluator
-    sides with smelt), unlike (extents not known to be 1 were), refused (a SmeltError), mismatch, internal,
-    crash, hang.
+    sides with smelt), none (nothing was drawn), refused (a SmeltError), mismatch, internal, crash, hang.
 
     what: a short text that stays the same while a failing model is shrunk. detail: for people.
     """
@@ -51,7 +50,7 @@ class Verdict:
 
     @property
     def failed(self) -> bool:
-        return self.outcome not in ("ok", "unstable", "contested", "unlike", "none")
+        return self.outcome not in ("ok", "unstable", "contested", "none")
 
 
 # ---------------------------------------------------------------- one model
@@ -84,8 +83,6 @@ def judge(found: Found, options: Options = Options()) -> Verdict:
             try:
                 got = runner.run(names, feed)
             except SmeltError as e:
-                if "of the broadcast result" in e.message:
-                    return Verdict("unlike", e.message)
                 return Verdict("refused", f"run {e.kind}: {e.message[:150]}", f"{e}\nshapes {_shapes(feed)}")
             for name, g, w in zip(names, got, wanted, strict=True):
                 text = difference(g, w)
@@ -180,6 +177,8 @@ def campaign(
         tally.counts[verdict.outcome] += 1
         if log is not None and tally.counts.total() % 50 == 0:
             print(f"# up to seed {seed}: {dict(tally.counts)}", file=log, flush=True)
+        if log is not None and verdict.outcome == "contested":
+            print(f"# seed {seed}: contested: '{verdict.what}'", file=log, flush=True)
         if not verdict.failed or found is None:
             continue
         key = (verdict.outcome, verdict.what)
