@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+import numpy as np
+
 from smelt.core.dim import Dim, to_dim
 from smelt.core.dtype import bool_, i64
 from smelt.core.ir.graph import Ref, TensorType
@@ -67,10 +69,13 @@ def _held(c: Call, region: GraphBuilder, i: int, t: TensorType, ref: Ref) -> Ref
 
 def at(b: GraphBuilder, x: Ref, k: Dim | Ref, axis: int = 0) -> Ref:
     """x[k] along an axis that goes; k is a number or an i64 scalar."""
-    if isinstance(k, str):
-        return b.emit("gather", [x, k], {"axis": axis})
-    shape = b.type_of(x).shape
-    return b.reshape(b.slice_axis(x, axis, k, k + 1), (*shape[:axis], *shape[axis + 1 :]))
+    t = b.type_of(x)
+    rest = (*t.shape[:axis], *t.shape[axis + 1 :])
+    if not isinstance(k, str):
+        return b.reshape(b.slice_axis(x, axis, k, k + 1), rest)
+    if t.shape[axis] == 0:  # in the body of a loop of no rounds: only the type counts
+        return b.emit("broadcast_to", [b.constant(np.zeros((), t.dtype.numpy))], {"shape": rest})
+    return b.emit("gather", [x, k], {"axis": axis})
 
 
 def backwards(b: GraphBuilder, k: Dim | Ref, count: Dim) -> Dim | Ref:

@@ -207,6 +207,23 @@ def test_recurrent(op: str, direction: str, lengths: bool, time: int) -> None:
     agree(m, feeds, 1e-4)
 
 
+@pytest.mark.parametrize("length", [0, "t"])
+def test_no_steps(length: Any) -> None:
+    rng = np.random.default_rng(3)
+    weights = {
+        k: rng.standard_normal(s).astype(np.float32) for k, s in {"w": (1, 8, 3), "r": (1, 8, 2)}.items()
+    }
+    m = model(
+        [node("LSTM", ["x", "w", "r"], ["y", "h"], hidden_size=2)],
+        {"x": ("f32", [length, 2, 3])}, {"y": "f32", "h": "f32"}, weights,
+    )  # fmt: skip
+    agree(m, {"x": np.zeros((0, 2, 3), np.float32)})
+    for shape in ((0, 3), (0, 0)):
+        dims = shape if length == 0 else ("a", "b")
+        m = model([node("Unique", ["x"], ["y", "i"], axis=1)], {"x": ("i64", dims)}, {"y": "i64", "i": "i64"})
+        agree(m, {"x": np.zeros(shape, np.int64)})
+
+
 def test_gru_linear_before_reset() -> None:
     rng = np.random.default_rng(3)
     shapes = {"w": (1, 12, 3), "r": (1, 12, 4), "b": (1, 24)}
