@@ -15,11 +15,13 @@ shapes ?=
 device ?=
 # options of `make bench`
 models ?=
+# an option of `make fuzz`
+attack ?=
 
 export SMELT_SAMPLES ?= $(CURDIR)/.cache/models
 
 .DEFAULT_GOAL := $(if $(target),report,help)
-.PHONY: help report setup test check bench conformance fuzz sanitize chaos bless emulators clean links
+.PHONY: help report setup test check bench conformance fuzz fuzz-farm sanitize chaos bless emulators clean links
 
 help:
 	@echo "make target=x86|arm64|armv7|android [model=FILE.onnx] [dims='batch=1 seq=1..512'] [shapes='x:1x3x64x64']"
@@ -32,7 +34,8 @@ help:
 	@echo "                   opsets; writes docs/ops.md (bless=1: and the known failures; form=dtype: only that)"
 	@echo "                   target=arm64 or target=x86+opencl: a tenth of the cases there (sample=100: all)"
 	@echo "make fuzz          random models at random sizes against ONNX Runtime, failures shrunk and printed"
-	@echo "                   (seed=0 count=1000 seconds=600)"
+	@echo "                   (seed=0 count=1000 seconds=600), then every attack of tests/attack (attack=mutants: only that)"
+	@echo "make fuzz-farm     hostile bytes to both ends of the farm's protocol, five minutes each"
 	@echo "make sanitize      ONNX's backend cases with code and runtime under AddressSanitizer and UBSan"
 	@echo "                   (forms=static,dynamic,strict share=100, in per cent)"
 	@echo "make bless         write what the golden tests produce into tests/golden"
@@ -83,8 +86,22 @@ conformance: $(READY)
 	  $(foreach f,$(or $(form),static dynamic strict $(if $(target),,dtype opset)),--form $(f)) \
 	  $(if $(target),--target $(target) --sample $(or $(sample),10))
 
+FARM_ATTACKS := $(wildcard tests/attack/attack_protocol_*.py)
+ATTACKS := $(if $(attack),tests/attack/attack_$(attack).py,$(filter-out $(FARM_ATTACKS),$(wildcard tests/attack/attack_*.py)))
+BUDGET = --seed $(or $(seed),0) $(if $(count),--count $(count))
+
+# each generator runs, whatever the others found; the status tells whether one of them found something
 fuzz: $(READY)
-	$(BIN)/python tests/support/fuzzer.py --seed $(or $(seed),0) --count $(or $(count),1000) --seconds $(or $(seconds),600)
+	@status=0; \
+	$(if $(attack),,$(BIN)/python tests/support/fuzzer.py $(BUDGET) --seconds $(or $(seconds),600) || status=1;) \
+	for a in $(ATTACKS); do \
+	  echo "== $$a"; $(BIN)/python $$a $(BUDGET) --seconds $(or $(seconds),600) || status=1; \
+	done; exit $$status
+
+fuzz-farm: $(READY)
+	@status=0; for a in $(FARM_ATTACKS); do \
+	  echo "== $$a"; $(BIN)/python $$a $(BUDGET) --seconds $(or $(seconds),300) || status=1; \
+	done; exit $$status
 
 sanitize: $(READY)
 	$(BIN)/python tests/support/sanitizer.py --forms $(or $(forms),static,dynamic,strict) --share $(or $(share),100)

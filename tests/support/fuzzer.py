@@ -213,7 +213,7 @@ def main() -> int:
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--step", type=int, default=1)
-    p.add_argument("--count", type=int, default=200)
+    p.add_argument("--count", type=int, default=1000)
     p.add_argument("--seconds", type=float, default=600)
     p.add_argument("--shrink", type=float, default=60, help="seconds for each failure")
     p.add_argument("--without", default="", help="op types that are not drawn, with commas between")

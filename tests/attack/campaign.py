@@ -1,0 +1,72 @@
+"""An attack (a seed in, an Outcome out) -> a campaign over many seeds with its tally, and its command line.
+
+Each class of attack is a generator tests/attack/attack_CLASS.py with a function `attack(seed)`; tests/attack/test_CLASS.py
+runs a few fixed seeds of it and the cases it has found; `make fuzz` and `make fuzz-farm` run many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one attack did. what: its class, a short text that is counted ('agrees', 'refused: shape').
+    failed: it is a defect of smelt. detail: for people, with all that shows it again."""
+
+    what: str
+    failed: bool = False
+    detail: str = ""
+
+
+@dataclass
+class Tally:
+    """What a campaign found."""
+
+    counts: collections.Counter[str] = field(default_factory=collections.Counter)
+    failures: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+
+    def report(self) -> str:
+        """A line per kind of failure, the first seeds and the first detail of each."""
+        lines = [f"# {dict(self.counts)}"]
+        for what, found in sorted(self.failures.items(), key=lambda f: -len(f[1])):
+            seeds = ", ".join(str(seed) for seed, _ in found[:8])
+            lines.append(f"# {len(found):4d}x {what} (seeds {seeds})\n{found[0][1]}")
+        return "\n".join(lines)
+
+
+def campaign(
+    attack: Callable[[int], Outcome], seeds: Iterable[int], seconds: float = 1e9, log: Any = None
+) -> Tally:
+    """Attack with each seed until the time is over."""
+    tally, end = Tally(), time.monotonic() + seconds
+    for seed in seeds:
+        if time.monotonic() > end:
+            break
+        outcome = attack(seed)
+        tally.counts[outcome.what] += 1
+        if outcome.failed:
+            tally.failures.setdefault(outcome.what, []).append((seed, outcome.detail))
+            if log is not None:
+                print(f"# seed {seed}: {outcome.what}\n{outcome.detail}", file=log, flush=True)
+        if log is not None and tally.counts.total() % 100 == 0:
+            print(f"# up to seed {seed}: {dict(tally.counts)}", file=log, flush=True)
+    return tally
+
+
+def main(attack: Callable[[int], Outcome], doc: str, count: int = 1000) -> int:
+    """The command line of a generator; exit code 1 when something failed."""
+    p = argparse.ArgumentParser(description=doc)
+    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--count", type=int, default=count)
+    p.add_argument("--seconds", type=float, default=600)
+    args = p.parse_args()
+    tally = campaign(attack, range(args.seed, args.seed + args.count), args.seconds, sys.stdout)
+    print(tally.report())
+    return 1 if tally.failures else 0
