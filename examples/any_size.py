@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 import smelt
-from smelt.compare import compare_arrays
+from smelt.difference import compare_arrays
 from smelt.reference import Reference
 from smelt.samples import fetch
 

@@ -5,96 +5,33 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
+from typing import Literal
 
 from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.client import RunnerClient
 from smelt.devicefarm.verdict import Verdict, verdict_of_error
+from smelt.difference import Array, OutputError, compare_values
 from smelt.driver import DimWish, compile
-from smelt.groups import Group, Value, groups, unpacked
+from smelt.groups import Group, groups, unpacked
+from smelt.opinions import Compare, Opinion, Opinions, Ruling
 from smelt.reference import Reference, value_names
 from smelt.running import running
 from smelt.shapes import Case
-
-Array = np.ndarray[Any, np.dtype[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Tolerance:
-    """An element is right when |got - want| <= atol + scale * max|want| + rtol * |want|.
-
-    scale is there because sums of many terms of both signs err by their largest terms, not by their value.
-    """
-
-    rtol: float
-    atol: float
-    scale: float = 0.0
-
-
-# atol of float32: sigmoid and its like, computed as 1 - something near 1, err by a few 2**-24 in any runtime
-TOLERANCES = {
-    "float64": Tolerance(1e-7, 0.0, 1e-9),
-    "float32": Tolerance(1e-3, 1e-6, 1e-5),
-    "float16": Tolerance(1e-2, 0.0, 2e-3),
-    "bfloat16": Tolerance(4e-2, 0.0, 1e-2),
-}
-HALVED = Tolerance(1e-2, 1e-6, 1e-2)
-"""For float32 outputs of a bundle made with fp16: tensors in between have 11 bits, and errors add up. atol is
-that of float32, for its reason."""
-WEAK = 100.0
-"""Values below this many absolute tolerances are told to be a weak check."""
-EXACT = Tolerance(0.0, 0.0)
-"""For integers and booleans."""
-
-
-@dataclass(frozen=True)
-class OutputError:
-    """How one output differs. max_abs: over finite elements. largest: max|want|.
-
-    bad: elements outside the tolerance (NaN against a number among them), at `worst` the worst of them.
-    weak: the values are so small that the absolute tolerance decides, and agreement says little.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    max_abs: float
-    largest: float
-    bad: int
-    worst: tuple[int, ...] | None = None
-    got: str = ""
-    want: str = ""
-    note: str = ""
-    weak: bool = False
-
-    @property
-    def ok(self) -> bool:
-        """Every element is within the tolerance."""
-        return self.bad == 0 and not self.note
-
-    def __str__(self) -> str:
-        if self.note:
-            return self.note
-        text = f"max error {self.max_abs:.3g} among values up to {self.largest:.3g}"
-        if self.weak and not self.bad:
-            text += " (weak: such small values agree easily)"
-        if self.bad:
-            text += f"; {self.bad} of {int(np.prod(self.shape))} elements differ, the worst at "
-            text += f"{list(self.worst or ())}: got {self.got}, expected {self.want}"
-        return text
-
 
 Status = Literal["pass", "mismatch", "skipped", "failed"]
 
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One set of inputs. skipped: the reference refuses them; failed: the device does, or died of them."""
+    """One set of inputs. skipped: the reference refuses them; failed: the device does, or died of them.
+
+    opinions: by output, those that were asked because smelt and the reference differ; `why` says what came of
+    it.
+    """
 
     label: str
     status: Status
@@ -103,6 +40,7 @@ class CaseResult:
     verdict: Verdict = Verdict.PASS
     arena_bytes: int = 0
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    opinions: Mapping[str, tuple[Opinion, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -121,108 +59,6 @@ class Validation:
         if bad:
             return bad[0]
         return Verdict.PASS if any(c.status == "pass" for c in self.cases) else Verdict.MISMATCH
-
-
-# ---------------------------------------------------------------- arrays
-
-
-def tolerance(
-    dtype: Any, rtol: float | None = None, atol: float | None = None, half: bool = False
-) -> Tolerance:
-    """The default of a NumPy dtype, with what the user gave in its place. half: a bundle made with fp16."""
-    name = np.dtype(dtype).name
-    found = HALVED if half and name == "float32" else TOLERANCES.get(name, EXACT)
-    if rtol is not None:
-        found = replace(found, rtol=rtol)
-    return found if atol is None else replace(found, atol=atol, scale=0.0)
-
-
-def compare_arrays(
-    name: str,
-    got: Array,
-    want: Array,
-    rtol: float | None = None,
-    atol: float | None = None,
-    half: bool = False,
-) -> OutputError:
-    """The differences of one output; a wrong shape or dtype is one too. NaN agrees with NaN alone."""
-    dtype = want.dtype.name
-    if got.shape != want.shape or got.dtype != want.dtype:
-        note = f"got {got.dtype}{list(got.shape)}, expected {dtype}{list(want.shape)}"
-        return OutputError(name, dtype, want.shape, 0.0, 0.0, 1, note=note)
-    if want.size == 0:
-        return OutputError(name, dtype, want.shape, 0.0, 0.0, 0)
-    a, b = got.astype(np.float64), want.astype(np.float64)
-    # whole numbers are compared as they are: not every i64 is a float64
-    limits = tolerance(dtype, rtol, atol, half)
-    different = _outside(a, b, limits) if dtype in TOLERANCES else got != want
-    finite = np.isfinite(a) & np.isfinite(b)
-    gap = np.abs(np.where(finite, a, 0.0) - np.where(finite, b, 0.0))
-    largest = float(np.abs(np.where(np.isfinite(b), b, 0.0)).max())
-    bad = int(np.count_nonzero(different))
-    worst: tuple[int, ...] | None = None
-    if bad:
-        weight = np.where(different, np.where(finite, gap, np.inf), -1.0)
-        worst = tuple(int(i) for i in np.unravel_index(int(weight.argmax()), weight.shape))
-    return OutputError(
-        name, dtype, want.shape, float(gap.max()), largest, bad, worst,
-        "" if worst is None else str(got[worst]), "" if worst is None else str(want[worst]),
-        weak=0 < largest < WEAK * limits.atol,
-    )  # fmt: skip
-
-
-def compare_values(
-    name: str,
-    got: Value,
-    want: Value,
-    rtol: float | None = None,
-    atol: float | None = None,
-    half: bool = False,
-) -> list[OutputError]:
-    """The differences of an output that may be a list or nothing: one per array, and at least one."""
-    if _are_maps(got) and _are_maps(want) and [sorted(m) for m in got] == [sorted(m) for m in want]:
-        got, want = (np.array([[m[k] for k in sorted(m)] for m in maps], np.float32) for maps in (got, want))
-    if isinstance(got, list) and isinstance(want, list) and len(got) == len(want) > 0:
-        pairs = zip(got, want, strict=True)
-        return [compare_arrays(f"{name}[{k}]", g, w, rtol, atol, half) for k, (g, w) in enumerate(pairs)]
-    if isinstance(got, np.ndarray) and isinstance(want, np.ndarray):
-        if got.dtype == want.dtype == object and got.shape == want.shape:
-            return [_compare_strings(name, got, want)]
-        return [compare_arrays(name, got, want, rtol, atol, half)]
-    if type(got) is type(want) and not got:
-        return [OutputError(name, "", (), 0.0, 0.0, 0)]
-    return [OutputError(name, "", (), 0.0, 0.0, 1, note=f"got {_told(got)}, expected {_told(want)}")]
-
-
-def _are_maps(value: Value) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(m, dict) for m in value)
-
-
-def _compare_strings(name: str, got: Array, want: Array) -> OutputError:
-    """Strings are equal or they are not."""
-    wrong = np.argwhere(np.asarray(got != want, np.bool_))
-    if not len(wrong):
-        return OutputError(name, "string", want.shape, 0.0, 0.0, 0)
-    at = tuple(int(k) for k in wrong[0])
-    return OutputError(
-        name, "string", want.shape, 0.0, 0.0, len(wrong), worst=at, got=repr(got[at]), want=repr(want[at])
-    )
-
-
-def _told(value: Value) -> str:
-    if value is None:
-        return "nothing"
-    return f"{len(value)} arrays" if isinstance(value, list) else f"{value.dtype}{list(value.shape)}"
-
-
-def _outside(a: Array, b: Array, t: Tolerance) -> Array:
-    finite_b = np.isfinite(b)
-    size = np.where(finite_b, np.abs(b), 0.0)
-    limit = t.atol + t.scale * float(size.max()) + t.rtol * size
-    with np.errstate(invalid="ignore"):
-        near = np.abs(a - b) <= limit
-        same = (a == b) | (np.isnan(a) & np.isnan(b))
-    return np.asarray(~np.where(finite_b & np.isfinite(a), near, same))
 
 
 # ---------------------------------------------------------------- runs
@@ -244,10 +80,13 @@ def validate(
 
     Inputs that ONNX Runtime refuses are skipped: they are not legal for the model. A model that dies on
     the device is started again for the next case. Raises SmeltError for everything that is no verdict
-    about the model: no device, a lost link. A bundle made with fp16 is held to HALVED.
+    about the model: no device, a lost link. A bundle made with fp16 is held to HALVED. What differs from ONNX
+    Runtime is a mismatch only when no other reference defends it (smelt/opinions.py).
     """
-    reference, outputs = Reference(model), groups(bundle.manifest, "outputs")
     half = bool(bundle.manifest["options"].get("fp16"))
+    compare = partial(compare_values, rtol=rtol, atol=atol, half=half)
+    opinions = Opinions(model, compare, spread=rtol is None and atol is None)
+    judge = _Judge(Reference(model), groups(bundle.manifest, "outputs"), opinions, compare)
     results: list[CaseResult] = []
     with ExitStack() as stack:
         client: RunnerClient | None = None
@@ -258,26 +97,28 @@ def validate(
             if client is None:
                 client = stack.enter_context(running(bundle, device, threads=threads))
                 name, emulated = client.device, client.emulated
-            result = _one(client, reference, outputs, case, rtol, atol, half)
+            result = _one(client, judge, case)
             if result.verdict in (Verdict.CRASH, Verdict.TIMEOUT):
                 stack.close()
                 client = None
             results.append(result)
             on_case(result)
-    return Validation(name, emulated, f"onnxruntime {reference.version}", tuple(results))
+    return Validation(name, emulated, f"onnxruntime {judge.reference.version}", tuple(results))
 
 
-def _one(
-    client: RunnerClient,
-    reference: Reference,
-    outputs: Sequence[Group],
-    case: Case,
-    rtol: float | None,
-    atol: float | None,
-    half: bool,
-) -> CaseResult:
+@dataclass(frozen=True)
+class _Judge:
+    """What says whether outputs are right."""
+
+    reference: Reference
+    outputs: Sequence[Group]
+    opinions: Opinions
+    compare: Compare
+
+
+def _one(client: RunnerClient, judge: _Judge, case: Case) -> CaseResult:
     try:
-        want = reference.run(case.feed)
+        want = judge.reference.run(case.feed)
     except SmeltError as e:
         return CaseResult(case.label, "skipped", why=str(e))
     try:
@@ -287,13 +128,27 @@ def _one(
         if verdict in (Verdict.INFRA, Verdict.NO_DEVICE):
             raise
         return CaseResult(case.label, "failed", why=str(e), verdict=verdict)
-    got = unpacked(outputs, report.outputs)
-    errors = tuple(e for n in got for e in compare_values(n, got[n], want[n], rtol, atol, half))
-    good = all(e.ok for e in errors)
+    got = unpacked(judge.outputs, report.outputs)
+    errors = {n: tuple(judge.compare(n, got[n], want[n])) for n in got}
+    apart = {n: got[n] for n in got if not all(e.ok for e in errors[n])}
+    rulings = judge.opinions.rule(case.feed, apart, want) if apart else {}
+    errors |= {n: r.errors for n, r in rulings.items()}
+    good = all(r.right for r in rulings.values())
     return CaseResult(
-        case.label, "pass" if good else "mismatch", errors, shapes=case.shapes,
+        case.label, "pass" if good else "mismatch", tuple(e for n in got for e in errors[n]),
+        shapes=case.shapes, why=_why({n: r for n, r in rulings.items() if r.right is good}),
         verdict=Verdict.PASS if good else Verdict.MISMATCH, arena_bytes=report.memory.arena_bytes,
+        opinions={n: r.opinions for n, r in rulings.items()},
     )  # fmt: skip
+
+
+def _why(rulings: Mapping[str, Ruling]) -> str:
+    """The reasons, each once with the outputs that it is about; of many the first."""
+    about: dict[str, list[str]] = {}
+    for name, ruling in rulings.items():
+        about.setdefault(ruling.why, []).append(f"'{name}'")
+    more = {why: f" and {len(names) - 3} more" if len(names) > 3 else "" for why, names in about.items()}
+    return "; ".join(f"{', '.join(names[:3])}{more[why]} {why}" for why, names in about.items())
 
 
 # ---------------------------------------------------------------- the first bad value
@@ -326,37 +181,60 @@ def bisect(
 ) -> Divergence | None:
     """Find where the model goes wrong: all values made visible at once; if that hides the error, by halves.
 
-    None when no visible value exceeds the tolerance.
+    A value counts as wrong when ONNX Runtime that runs every node as written says so, and its own spread does
+    not explain it. None when no visible value is wrong.
     """
     names = _visible(model)
+    compare = partial(compare_values, rtol=rtol, atol=atol, half=fp16)
 
-    def errors(some: Sequence[str]) -> dict[str, OutputError]:
+    def first_wrong(some: Sequence[str]) -> OutputError | None:
         on_step(f"compiling with {len(some)} values made visible")
         with tempfile.TemporaryDirectory(prefix="smelt-bisect-") as folder:
             out = f"{folder}/out"
             bundle = compile(str(model), target, dims, opt=opt, fp16=fp16, output=out, outputs=tuple(some))
             with running(bundle, device) as client:
                 got = client.run(case.tensors).outputs
+        opinions = partial(Opinions, model, compare, spread=rtol is None and atol is None)
         want = Reference(model, outputs=some).run(case.feed)
-        return {n: compare_arrays(n, got[n], want[n], rtol, atol, fp16) for n in some if n in got}
+        return _first_wrong(case, {n: got[n] for n in some if n in got}, want, compare, opinions)
 
     def divergence(error: OutputError, alone: bool) -> Divergence:
         node, op = _producer(model, error.name)
         return Divergence(error.name, node, op, error, alone)
 
-    found = next((e for e in errors(names).values() if not e.ok), None)
+    found = first_wrong(names)
     if found is not None:
-        again = errors([found.name])[found.name]
-        return divergence(found if again.ok else again, not again.ok)
+        again = first_wrong([found.name])
+        return divergence(again or found, again is not None)
     low, high, last = 0, len(names), None
     while low < high:
         middle = (low + high) // 2
-        error = errors([names[middle]])[names[middle]]
-        if error.ok:
+        error = first_wrong([names[middle]])
+        if error is None:
             low = middle + 1
         else:
             high, last = middle, error
     return divergence(last, True) if last else None
+
+
+def _first_wrong(
+    case: Case,
+    got: Mapping[str, Array],
+    want: Mapping[str, Array],
+    compare: Compare,
+    opinions: Callable[[Sequence[str]], Opinions],
+) -> OutputError | None:
+    """The first of these values that no reference defends. Opinions are asked about a few at a time, then
+    about more: the first wrong value is mostly among the first that differ."""
+    apart = [n for n in got if not all(e.ok for e in compare(n, got[n], want[n]))]
+    few = 4
+    while apart:
+        some, apart, few = apart[:few], apart[few:], min(2 * few, 64)
+        rulings = opinions(some).rule(case.feed, {n: got[n] for n in some}, want)
+        for name in some:
+            if not rulings[name].right:
+                return next(e for e in rulings[name].errors if not e.ok)
+    return None
 
 
 def _visible(model: Path) -> list[str]:

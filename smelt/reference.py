@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,11 +20,20 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class Reference:
     """One ONNX Runtime session on the CPU, made comparable by a fixed number of threads.
 
-    outputs: names of values to return behind the model's own outputs.
+    outputs: names of values to return after the model's own outputs. optimise: False runs every node as it
+    is written. instead: arrays in the place of initialisers of the same name, type and shape.
     Raises SmeltError: 'infra' when ONNX Runtime is not installed, 'invalid' when it refuses the model.
     """
 
-    def __init__(self, model: Path, *, threads: int = 1, outputs: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        model: Path,
+        *,
+        threads: int = 1,
+        outputs: Sequence[str] = (),
+        optimise: bool = True,
+        instead: Mapping[str, Array] | None = None,
+    ) -> None:
         try:
             import onnxruntime
         except ImportError:
@@ -32,6 +45,11 @@ class Reference:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 4  # what it refuses is told by its exception
+        if not optimise:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        self._kept = {n: onnxruntime.OrtValue.ortvalue_from_numpy(a) for n, a in (instead or {}).items()}
+        for name, value in self._kept.items():
+            options.add_initializer(name, value)
         source: Any = str(model) if not outputs else _with_outputs(model, outputs)
         try:
             self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
@@ -50,6 +68,19 @@ class Reference:
             raise SmeltError(f"onnxruntime refuses these inputs: {_first_line(e)}", kind="shape") from None
         values = (a if a is None or isinstance(a, list) else np.asarray(a) for a in found)
         return dict(zip(self.outputs, values, strict=True))
+
+
+def evaluated(model: Path, names: Sequence[str], feed: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What ONNX's own evaluator gives for these values. None when it is slow, lacks an op or fails: it is a
+    second opinion, and may have none."""
+    with tempfile.TemporaryDirectory(prefix="smelt-evaluate-") as folder:
+        asked, answer = Path(folder, "asked"), Path(folder, "answer")
+        asked.write_bytes(pickle.dumps((list(names), dict(feed))))
+        words = [sys.executable, "-m", "smelt.evaluate_child", str(model), str(asked), str(answer)]
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        if done.returncode or not answer.is_file():
+            return None
+        return dict(zip(names, pickle.loads(answer.read_bytes()), strict=True))
 
 
 def _with_outputs(model: Path, names: Sequence[str]) -> bytes:

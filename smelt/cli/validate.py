@@ -29,7 +29,12 @@ from smelt.cli.compile import compile_args
 from smelt.compare import CaseResult, Divergence, Validation, bisect, validate
 from smelt.core.bundle import Bundle, hash_file, is_bundle
 from smelt.core.diag import SmeltError
+from smelt.difference import OutputError
+from smelt.opinions import Opinion
 from smelt.shapes import bind, case, cases, defaults, symbols
+
+MOST_OPINIONS = 6
+"""Told per case; --json has them all."""
 
 
 def register(add: AddParser) -> None:
@@ -134,10 +139,18 @@ def validation_data(found: Validation) -> dict[str, Any]:
                 "why": c.why,
                 "arena_bytes": c.arena_bytes,
                 "outputs": [{**asdict(o), "ok": o.ok} for o in c.outputs],
+                "opinions": {n: [_opinion_data(o) for o in heard] for n, heard in c.opinions.items()},
             }
             for c in found.cases
         ],
     }
+
+
+def _opinion_data(o: Opinion) -> dict[str, Any]:
+    def rows(errors: tuple[OutputError, ...]) -> list[dict[str, Any]]:
+        return [{**asdict(e), "ok": e.ok} for e in errors]
+
+    return {"who": o.who, "smelt": rows(o.errors), "onnxruntime": rows(o.apart)}
 
 
 def validation_text(found: Validation) -> str:
@@ -161,4 +174,6 @@ def case_lines(c: CaseResult) -> list[str]:
     """What one case found."""
     marks = {"pass": "green", "mismatch": "red", "failed": "red", "skipped": "yellow"}
     lines = [f"  {colour(c.status.ljust(8), marks[c.status])} {c.label}" + (f": {c.why}" if c.why else "")]
-    return lines + [f"             {o.name}: {o}" for o in c.outputs]
+    lines += [f"             {o.name}: {o}" for o in c.outputs]
+    heard = [(name, o) for name, opinions in c.opinions.items() for o in opinions]
+    return lines + [f"             {name}: {o}" for name, o in heard[:MOST_OPINIONS]]

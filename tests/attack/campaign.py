@@ -1,7 +1,8 @@
 """An attack (a seed in, an Outcome out) -> a campaign over many seeds with its tally, and its command line.
 
-Each class of attack is a generator tests/attack/attack_CLASS.py with a function `attack(seed)`; tests/attack/test_CLASS.py
-runs a few fixed seeds of it and the cases it has found; `make fuzz` and `make fuzz-farm` run many.
+Each class of attack is a generator tests/attack/attack_CLASS.py with a function `attack(seed)`;
+tests/attack/test_CLASS.py runs a few fixed seeds of it and the cases it has found; `make fuzz` and
+`make fuzz-farm` run many.
 """
 
 from __future__ import annotations

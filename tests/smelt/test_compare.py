@@ -12,8 +12,8 @@ from onnx import helper
 
 from smelt import onnx_backend
 from smelt.bench import geomean
-from smelt.compare import compare_arrays
 from smelt.core.diag import SmeltError
+from smelt.difference import compare_arrays
 from smelt.reference import Reference
 
 INF, NAN = np.inf, np.nan

@@ -18,7 +18,7 @@ from onnx_models import model
 import smelt
 from smelt.cli.inspect import fp16_text
 from smelt.cli.main import main
-from smelt.compare import compare_arrays
+from smelt.difference import compare_arrays
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(3)

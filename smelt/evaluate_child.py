@@ -1,0 +1,30 @@
+"""A model and a feed in files -> what ONNX's own evaluator computes, in a process of its own: the child."""
+
+from __future__ import annotations
+
+import pickle
+import resource
+import sys
+from pathlib import Path
+
+SECONDS = 20
+"""Processor time after which the evaluator counts as slow: it is written to be read, and a convolution of a
+real model takes it minutes."""
+
+
+def main() -> int:
+    """argv: the model, a pickled (names, feed), where the pickled list of outputs goes."""
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    model, asked, answer = map(Path, sys.argv[1:4])
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    names, feed = pickle.loads(asked.read_bytes())
+    found = ReferenceEvaluator(onnx.load(str(model))).run(list(names), feed)
+    answer.write_bytes(pickle.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
