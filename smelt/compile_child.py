@@ -4,57 +4,87 @@ from __future__ import annotations
 
 import json
 import os
-import resource
+import select
+import signal
 import sys
+import threading
 import traceback
 from pathlib import Path
 from typing import Any
 
 from smelt.core.diag import SmeltError
-
-MEMORY_LIMIT = 0.9
-"""Share of the machine's memory that a compile may map besides its weights' files."""
+from smelt.limits import Limits, apply, out_of_memory
 
 
-def main() -> int:
+def main(result: str) -> int:
     """Exit status 0: the outcome is in the file (also when the compile failed)."""
-    result = Path(sys.argv[1])
+    stages = os.dup(1)
+    os.dup2(2, 1)  # what a library or a plug-in prints names no stage
+    memory, seconds, request = json.loads(_line(0))
+    limits = Limits(memory, seconds)
+    apply(limits)
+    reached = ["start"]
+
+    def progress(stage: str) -> None:
+        reached[0] = stage
+        os.write(stages, f"{stage}\n".encode())
+
     try:
-        outcome = _compile(sys.stdin.read())
+        outcome = _compile(request, progress)
     except SmeltError as e:
         outcome = _failure(e)
     except MemoryError:
-        outcome = _failure(
-            SmeltError("the compile ran out of memory", kind="infra", hint="close other programs")
-        )
+        outcome = _failure(out_of_memory(limits, reached[0]))
     except RecursionError:
         outcome = _failure(SmeltError("the model nests too deeply", kind="unsupported"))
     except Exception:
-        text = f"the compiler failed:\n{traceback.format_exc()}"
+        text = f"the compiler failed in stage '{reached[0]}':\n{traceback.format_exc()}"
         outcome = _failure(
             SmeltError(text, kind="internal", hint="this is a bug of smelt; report it with the model")
         )
-    part = result.with_suffix(".part")
+    part = Path(result).with_suffix(".part")
     part.write_text(json.dumps(outcome), "utf-8")
     os.replace(part, result)
     return 0
 
 
-def _compile(text: str) -> dict[str, Any]:
-    from smelt.driver import Request, compile_here
+def _line(fd: int) -> str:
+    """The first line; what follows it is left for `_watch`."""
+    data = bytearray()
+    while not data.endswith(b"\n"):
+        piece = os.read(fd, 1 << 16)
+        if not piece:
+            os._exit(1)  # the caller is gone before it asked
+        data += piece
+    return data.decode()
 
-    _limit()
-    compile_here(Request.from_json(text), progress=lambda stage: print(stage, flush=True))
+
+def _compile(text: str, progress: Any) -> dict[str, Any]:
+    from smelt.driver import Request, compile_here
+    from smelt.plugin import named
+
+    request = Request.from_json(text)
+    # a plug-in that is named as a module may lie in the current folder; nothing else is taken from there
+    if any(not n.endswith(".py") for n in named(request.plugins)):
+        sys.path.append(os.getcwd())
+    threading.Thread(target=_watch, args=(Path(request.output), os.getppid()), daemon=True).start()
+    compile_here(request, progress)
     return {"ok": True}
 
 
-def _limit() -> None:
-    """No core files, and no more address space than is sane."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    # mapped weights count as address space too: leave room for files as large as the memory
-    limit = int(total * (1 + MEMORY_LIMIT))
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+def _watch(out: Path, parent: int) -> None:
+    """End this process and its group when the caller is gone: its end of stdin closes. A fork of the caller
+    may hold that open, so that the parent's id is looked at as well."""
+    from smelt.supervise import clean_up
+
+    while os.getppid() == parent:
+        ready, _, _ = select.select([0], [], [], 1.0)
+        if ready and not os.read(0, 1 << 16):
+            break
+    clean_up(out, os.getpid())
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
 
 
 def _failure(e: SmeltError) -> dict[str, Any]:
@@ -69,7 +99,3 @@ def _failure(e: SmeltError) -> dict[str, Any]:
             for p in e.problems
         ],
     }
-
-
-if __name__ == "__main__":
-    sys.exit(main())

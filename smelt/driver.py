@@ -10,8 +10,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -36,9 +34,11 @@ from smelt.core.schedule import schedule_module
 from smelt.core.schedule.weights import pack_weights
 from smelt.importer import import_model, interface
 from smelt.importer.interface import stands_for_more
+from smelt.limits import MEMORY, SECONDS, Limits, limits, out_of_memory
 from smelt.manifest import build_manifest, group_rows
 from smelt.model_header import model_header
 from smelt.plugin import load_plugins
+from smelt.supervise import Ended, run_child
 from smelt.targets.platform import TargetSpec, parse_target
 from smelt.targets.registry import target_for
 from smelt.targets.toolchain import (
@@ -212,6 +212,8 @@ def compile(
     libraries: bool = False,
     outputs: tuple[str, ...] = (),
     plugins: tuple[str, ...] = (),
+    time_limit: float | None = None,
+    memory_limit: float | None = None,
     progress: Progress | None = None,
 ) -> Bundle:
     """Compile a model into a bundle directory and return it.
@@ -221,12 +223,15 @@ def compile(
     fp16: weights and tensors between kernels are stored in float16; inputs and outputs keep their types, and
     kernels compute in float32. It halves memory, not always time (docs/fp16.md).
     plugins: Python files or modules that define ops of other domains (docs/add-op.md).
+    time_limit: seconds of processor time, memory_limit: gigabytes that the compile may use; by default an hour
+    and nine tenths of the memory (SMELT_COMPILE_SECONDS, SMELT_COMPILE_MEMORY).
     Raises SmeltError; its `problems` list every unsupported node. The child may crash, the caller not.
     """
     if not 0 <= opt <= 3:
         raise SmeltError(f"opt is {opt}, expected 0..3")
     if threads is not None and threads < 1:
         raise SmeltError(f"threads is {threads}, expected 1 or more")
+    allowed = limits(memory_limit, time_limit)
     with tempfile.TemporaryDirectory(prefix="smelt-") as scratch:
         source, name = _as_file(model, Path(scratch))
         request = Request(
@@ -234,7 +239,7 @@ def compile(
             output=str(Path(output).absolute()), fp16=fp16, static=static, libraries=libraries,
             name=name, outputs=tuple(outputs), plugins=tuple(plugins),
         )  # fmt: skip
-        _run_child(request, Path(scratch), progress)
+        _run_child(request, allowed, Path(scratch), progress)
     return read_bundle(output)
 
 
@@ -251,30 +256,13 @@ def _as_file(model: Any, scratch: Path) -> tuple[str, str]:
     return str(path), "model"
 
 
-def _run_child(request: Request, scratch: Path, progress: Progress | None) -> None:
+def _run_child(request: Request, allowed: Limits, scratch: Path, progress: Progress | None) -> None:
     result = scratch / "result.json"
-    command = [sys.executable, "-m", "smelt.compile_child", str(result)]
-    child = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert child.stdin and child.stdout and child.stderr
-    try:
-        with child.stdin as pipe:
-            pipe.write(request.to_json())
-        for line in child.stdout:
-            if progress is not None:
-                progress(line.strip())
-        said = child.stderr.read()
-        status = child.wait()
-    except BaseException:
-        child.kill()
-        child.wait()
-        raise
-    _report(result, status, said, request)
+    _report(result, run_child(request.to_json(), result, Path(request.output), allowed, progress), request, allowed)
 
 
-def _report(result: Path, status: int, said: str, request: Request) -> None:
-    """Raise what the child found; a child that died without a word is an internal error."""
+def _report(result: Path, ended: Ended, request: Request, allowed: Limits) -> None:
+    """Raise what the child found; a child that died without a word, and at no limit, is an internal error."""
     if result.is_file():
         found = json.loads(result.read_text("utf-8"))
         if found["ok"]:
@@ -283,20 +271,26 @@ def _report(result: Path, status: int, said: str, request: Request) -> None:
         raise SmeltError(
             found["message"], kind=found["kind"], node=found["node"], hint=found["hint"], problems=problems
         )
-    _clean_up(Path(request.output))
-    how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-    tail = "\n".join(said.strip().splitlines()[-12:])
+    stage = f"in stage '{ended.stage}'"
+    if ended.cause in ("seconds", "stuck"):
+        spent = f"{allowed.seconds:g} s of processor time" if ended.cause == "seconds" else f"{allowed.wall:g} s"
+        raise SmeltError(
+            f"the compile of '{request.source}' used more than {spent} {stage}",
+            kind="infra",
+            hint=f"allow more with --limit-seconds, time_limit= or {SECONDS}, or fix dims with --dim",
+        )
+    if ended.cause == "memory":
+        raise out_of_memory(allowed, ended.stage)
+    how = f"was killed by {signal.Signals(-ended.status).name}" if ended.status < 0 else f"ended with status {ended.status}"
+    tail = "\n".join(ended.said.strip().splitlines()[-12:])
+    killed = ended.cause == "killed"
     raise SmeltError(
-        f"the compiler {how} while compiling '{request.source}'" + (f":\n{tail}" if tail else ""),
-        kind="internal",
-        hint="this is a bug of smelt; report it with the model, or with SMELT_DEBUG=1's output",
+        f"the compiler {how} {stage} of '{request.source}'" + (f":\n{tail}" if tail else ""),
+        kind="infra" if killed else "internal",
+        hint=f"the system may have run out of memory; {MEMORY} sets a limit (in GB)"
+        if killed
+        else "this is a bug of smelt; report it with the model, or with SMELT_DEBUG=1's output",
     )
-
-
-def _clean_up(out: Path) -> None:
-    """Remove what a dead child left beside the bundle."""
-    for left in out.parent.glob(f".{out.name}.part-*"):
-        shutil.rmtree(left, ignore_errors=True)
 
 
 __all__ = ["Lowered", "Request", "compile", "compile_here", "lower"]

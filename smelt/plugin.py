@@ -37,14 +37,19 @@ def load_plugins(names: Iterable[str] = ()) -> None:
     """Load plug-ins by file or module name, and those that SMELT_PLUGINS names; each is loaded once.
 
     Raises SmeltError when one cannot be loaded, has no ops, or defines what is there already."""
-    given = [n for n in os.environ.get(VARIABLE, "").split(os.pathsep) if n]
-    for name in dict.fromkeys([*given, *names]):
+    for name in named(names):
         module = _module(name)
         rows, own = getattr(module, "BINDINGS", ()), getattr(module, "OPS", ())
         if not rows and not own:
             raise SmeltError(f"plug-in '{name}' defines neither BINDINGS nor OPS", hint="see docs/add-op.md")
         ops.extend(own)
         bindings.extend(rows)
+
+
+def named(names: Iterable[str] = ()) -> tuple[str, ...]:
+    """The plug-ins that SMELT_PLUGINS names, then these, each once."""
+    given = [n for n in os.environ.get(VARIABLE, "").split(os.pathsep) if n]
+    return tuple(dict.fromkeys([*given, *names]))
 
 
 def _module(name: str) -> ModuleType:

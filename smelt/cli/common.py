@@ -87,6 +87,12 @@ def add_compile_options(parser: argparse.ArgumentParser, *, target: str = "host"
     parser.add_argument(
         "--libraries", action="store_true", help="matrix products may call a BLAS on the device"
     )
+    parser.add_argument(
+        "--limit-memory", type=float, metavar="GB", help="memory that the compile may use (default: 90 %%)"
+    )
+    parser.add_argument(
+        "--limit-seconds", type=float, metavar="S", help="processor time that it may use (default: an hour)"
+    )
     for kind in ("min", "opt", "max"):
         parser.add_argument(
             f"--{kind}Shapes", f"--{kind}-shapes", dest=f"{kind}_shapes", metavar="x:1x3x64x64,...",

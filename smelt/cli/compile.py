@@ -124,6 +124,7 @@ def compile_args(args: argparse.Namespace, output: str) -> Bundle:
             model, target, dim_wishes(args), args.threads, args.opt, output, args.fp16,
             static=getattr(args, "static", False), libraries=args.libraries,
             outputs=tuple(getattr(args, "tap", ())), progress=talk,
+            time_limit=args.limit_seconds, memory_limit=args.limit_memory,
         )  # fmt: skip
     finally:
         talk.done()
