@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -95,6 +96,7 @@ class GraphBuilder:
         self.declared: dict[str, int] = {}  # ranks that the file gives to values
         self.nodes: list[Node] = []
         self.inputs: list[Value] = []
+        self.rounds: list[Ref] = []  # of the loops whose body is built here, outer first
         self._virtual: set[Ref] = set() if parent is None else parent._virtual
         self._real: dict[Ref, Ref] = {}
         self._bound: dict[Ref, Known] = {}  # elements bound at run time, here: a region's end with it
@@ -116,6 +118,26 @@ class GraphBuilder:
         self.store.types[ref] = t
         self.store.origins[ref] = origin
         return ref
+
+    @contextmanager
+    def in_round(self, k: Ref) -> Iterator[None]:
+        """What is emitted inside belongs to round k, an i64 scalar, of a loop."""
+        self.rounds.append(k)
+        try:
+            yield
+        finally:
+            self.rounds.pop()
+
+    def rounds_around(self) -> list[Ref]:
+        """The rounds of all loops around, outer first."""
+        outer = [] if self.parent is None else self.parent.rounds_around()
+        return outer + self.rounds
+
+    def draw(self) -> Dim:
+        """A symbol that is another number each time that this graph gets here, in each round and run."""
+        d = self.engine.fresh("draw", 0, to_dim(2**62 - 1))
+        self.append("bind", (), {"symbol": str(d), "draw": True}, ())
+        return d
 
     # ------------------------------------------------------------ what is known of a ref
 

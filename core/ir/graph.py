@@ -86,7 +86,8 @@ class Node:
         check        attrs left: Dim, relation: '==' | '<=' | 'divides' | 'fits', right: Dim, text: str
         bind         one input (integer tensor), attrs symbol: str, index: int (flat), low, high: Dim
                      binds a fresh symbol to an element, at run time; or no input, attrs symbol: str,
-                     value: Dim: a name for a formula
+                     value: Dim: a name for a formula; or no input, attrs symbol: str, draw: True:
+                     another number each time that it runs
         if, loop     control flow with regions
     inputs: refs; '' stands for an absent optional input.
     """

@@ -8,6 +8,7 @@ is found at the node that has it.
 
 from __future__ import annotations
 
+import hashlib
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol, TypeAlias
@@ -79,6 +80,7 @@ class _Run:
         self.libraries = libraries
         self.symbols = {s.name: s for s in module.symbols}
         self.weights: dict[Ref, Array] = {}
+        self.drawn: dict[str, int] = {}
 
     # -- symbols
 
@@ -228,7 +230,18 @@ class _Run:
             raise SmeltError(message, kind="shape", node=n.origin or None)
         return ()
 
+    def draw(self, symbol: str) -> int:
+        """Another number each time, the same ones for the same module: by the symbol and how often it was
+        drawn, so that passes that move a draw change nothing."""
+        self.drawn[symbol] = self.drawn.get(symbol, 0) + 1
+        text = f"{symbol} {self.drawn[symbol]}".encode()
+        s = self.symbols[symbol]
+        return s.low + int.from_bytes(hashlib.sha256(text).digest()[:8]) % ((s.high or 0) - s.low + 1)
+
     def bind(self, n: Node, values: Values, env: dict[str, int]) -> Sequence[Array]:
+        if n.attr("draw", False):
+            env[str(n.attrs["symbol"])] = self.draw(str(n.attrs["symbol"]))
+            return ()
         if not n.inputs:
             env[str(n.attrs["symbol"])] = to_dim(n.attrs["value"]).evaluate(env)  # type: ignore[arg-type]
             return ()

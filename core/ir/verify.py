@@ -336,8 +336,10 @@ def _bind(n: Node, scope: _Scope) -> None:
     name = n.attr("symbol")
     if n.inputs:
         _bind_element(n, scope)
-    elif n.outputs or not isinstance(name, str) or not isinstance(n.attr("value"), Dim):
-        scope.fail("M7 (attributes)", "a bind without input is a symbol and a value")
+    elif n.outputs or not isinstance(name, str) or (n.attr("draw") is True) == ("value" in n.attrs):
+        scope.fail("M7 (attributes)", "a bind without input is a symbol, and a value or a draw")
+    elif "value" in n.attrs and not isinstance(n.attr("value"), Dim):
+        scope.fail("M7 (attributes)", "a bind's value is a Dim")
     if name in scope.bound:
         scope.fail("M2 (symbols)", f"'{name}' is bound twice")
     if name not in {s.name for s in scope.module.symbols}:

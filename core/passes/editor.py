@@ -262,6 +262,17 @@ class Editor:
         self._inherit(old, new)
         return changed
 
+    @property
+    def origin(self) -> str:
+        """The ONNX node at the cursor."""
+        return self._origin
+
+    def inside(self, name: str) -> Editor:
+        """An editor of a new, empty region that sees this graph's values; add to its `outputs`."""
+        made = Editor(self.shop, Graph(name, (), (), ()), self._types)
+        made._origin = self._origin
+        return made
+
     def binds_for(self, key: int, new: int) -> None:
         """Sizes that a node decided are decided by another one from here on."""
         self._binder = {s: new if k == key else k for s, k in self._binder.items()}

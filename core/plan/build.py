@@ -16,6 +16,7 @@ from smelt.core.plan.program import (
     Address,
     Assign,
     CheckText,
+    Draw,
     Entry,
     Evaluate,
     HostProgram,
@@ -182,7 +183,7 @@ class _Builder:
         """Symbols that the run phase sets, each with a slot from here on."""
         before = set(self.symbol_slots)
         for s in walk_steps(run):
-            if isinstance(s, ReadSymbol):
+            if isinstance(s, ReadSymbol | Draw):
                 self._new_symbol(s.symbol)
             elif isinstance(s, Assign):
                 for name, _ in s.symbols:

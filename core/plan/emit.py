@@ -20,6 +20,7 @@ from smelt.core.plan.program import (
     CallLibrary,
     Check,
     Copy,
+    Draw,
     Launch,
     OpenOutput,
     ReadSymbol,
@@ -191,6 +192,9 @@ class Emitter:
             steps = self.plan if self.time.stage(value) < 0 else self.run
             steps.append(Assign(((str(node.attr("symbol")), value),)))
             self.reserve_stage(item.start)
+            return
+        if node.attr("draw", False):
+            self.run.append(Draw(str(node.attr("symbol"))))
             return
         symbol, where = str(node.attr("symbol")), f"node '{node.origin}': " if node.origin else ""
         self.read(symbol, node.inputs[0], self.type_of(node.inputs[0]).dtype, int(node.attr("index", 0)))

@@ -67,7 +67,7 @@ def is_view(node: Node) -> bool:
 
 def is_name(node: Node) -> bool:
     """A symbol that stands for a formula."""
-    return node.op == "bind" and not node.inputs
+    return node.op == "bind" and not node.inputs and not node.attr("draw", False)
 
 
 def timeline(graph: Graph) -> Timeline:

@@ -137,6 +137,13 @@ class ReadSymbol:
 
 
 @dataclass(frozen=True, slots=True)
+class Draw:
+    """symbol = another number each time, 0 .. 2^62 - 1."""
+
+    symbol: str
+
+
+@dataclass(frozen=True, slots=True)
 class Copy:
     """Copy bytes (an output that is an input, a weight, or another output)."""
 
@@ -191,6 +198,7 @@ Step: TypeAlias = (
     | Launch
     | CallLibrary
     | ReadSymbol
+    | Draw
     | Copy
     | Assign
     | Write
@@ -272,7 +280,7 @@ class HostProgram:
         """Symbols that get their values while the model runs."""
         found: set[str] = set()
         for s in walk_steps(self.run):
-            if isinstance(s, ReadSymbol):
+            if isinstance(s, ReadSymbol | Draw):
                 found.add(s.symbol)
             elif isinstance(s, Assign):
                 found.update(name for name, _ in s.symbols)

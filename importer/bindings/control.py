@@ -178,7 +178,8 @@ def _peeled(c: Call, g: Any, condition: Ref, limit: Dim | None) -> list[Ref] | N
     mark = len(b.nodes)
     with c.translate.attempt():
         first = [b.constant(np.array(0, np.int64)), b.constant(np.array(True))]
-        on, *refs = c.translate.body(b, g, [*first, *(c.x(i) for i in range(2, len(c.inputs)))])
+        with b.in_round(first[0]):
+            on, *refs = c.translate.body(b, g, [*first, *(c.x(i) for i in range(2, len(c.inputs)))])
         s = _settled(c, g, refs[:n], 1)
         if _flag(c, on) is True and s.goes_on:
             made = _rounds(c, s, "", "", c.engine.simplify(limit - 1))
@@ -199,7 +200,9 @@ def _written_out(c: Call, g: Any, condition: Ref, limit: Dim | None, most: int) 
     going = b.constant(np.array(True))
     with c.translate.attempt():
         for k in range(count):
-            on, *refs = c.translate.body(b, g, [b.constant(np.array(k, np.int64)), going, *states])
+            number = b.constant(np.array(k, np.int64))
+            with b.in_round(number):
+                on, *refs = c.translate.body(b, g, [number, going, *states])
             if _flag(c, on) is not True:
                 raise c.unsupported("a round that may be the last")
             states = refs[: len(states)]
@@ -332,6 +335,7 @@ def _parameters(
     names = [v.name for v, f in zip(g.input, (sq.TENSOR, sq.TENSOR, *forms)) for _ in range(sq.count(f))]
     refs = [b.add_input(b.store.new_value(), t, n) for n, t in zip(names, (*head, *types), strict=True)]
     number = b.emit("add", [refs[0], b.constant(np.array(first, np.int64))]) if first else refs[0]
+    b.rounds.append(number)
     return [number, refs[1], *sq.assembled(b, forms, refs[2:])]
 
 

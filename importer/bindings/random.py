@@ -1,5 +1,6 @@
-"""Bindings of random ops. The generator is smelt's own: a hash of the node's seed and the element's position,
-so that a model gives the same numbers in every run; without a seed the node's name is the seed."""
+"""Bindings of random ops. The generator is smelt's own: a hash of the node's seed, the element's position and
+the rounds of the loops around, so that every run repeats. Without a seed a run draws a number for it at each
+node, and at each again in every round."""
 
 from __future__ import annotations
 
@@ -12,14 +13,14 @@ import numpy as np
 
 from smelt.core.dim import Dim, to_dim
 from smelt.core.dtype import DType, bool_, f32, f64
-from smelt.core.ir.graph import Ref
+from smelt.core.ir.graph import Attr, Ref
 from smelt.importer.call import Build, Call, OnnxOp
 from smelt.importer.weights import dtype_of
 
 
 def _seed(c: Call, stream: int) -> int:
     """31 bits; another stream, another sequence."""
-    own = c.engine.node.encode()
+    own = b""
     if c.given("seed"):  # Dropout's is an integer, the others' a float
         a = c.attributes["seed"]
         own = struct.pack("<f", c.number("seed")) if a.HasField("f") else str(c.integer("seed")).encode()
@@ -28,7 +29,11 @@ def _seed(c: Call, stream: int) -> int:
 
 def uniform(c: Call, shape: Sequence[Dim], dtype: DType = f32, stream: int = 0) -> Ref:
     """Numbers in [0, 1)."""
-    return c.emit("random_uniform", shape=tuple(shape), dtype=dtype, seed=_seed(c, stream))
+    b = c.builder
+    attrs: dict[str, Attr] = {"shape": tuple(shape), "dtype": dtype, "seed": _seed(c, stream)}
+    if c.given("seed"):
+        return b.emit("random_uniform", b.rounds_around(), attrs)
+    return b.emit("random_uniform", (), {**attrs, "draw": b.draw()})
 
 
 def _scaled(c: Call, shape: Sequence[Dim], dtype: DType, normal: bool) -> Ref:

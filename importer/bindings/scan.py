@@ -67,6 +67,11 @@ def _held(c: Call, region: GraphBuilder, i: int, t: TensorType, ref: Ref) -> Ref
     return region.reshape(ref, t.shape)
 
 
+def _number(b: GraphBuilder, k: Dim | Ref) -> Ref:
+    """The number of a round as an i64 scalar."""
+    return k if isinstance(k, str) else b.from_dims([k], [])
+
+
 def at(b: GraphBuilder, x: Ref, k: Dim | Ref, axis: int = 0) -> Ref:
     """x[k] along an axis that goes; k is a number or an i64 scalar."""
     t = b.type_of(x)
@@ -104,7 +109,8 @@ def _scan(c: Call) -> Sequence[Ref]:
 
     def step(b: GraphBuilder, k: Dim | Ref, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
         slices = [at(b, x, backwards(b, k, count) if flip[i] else k, axes[i]) for i, x in enumerate(scans)]
-        refs = c.translate.body(b, g, [*states, *slices])
+        with b.in_round(_number(b, k)):
+            refs = c.translate.body(b, g, [*states, *slices])
         return refs[:n], refs[n:]
 
     states, stacks = counted(c, count, [c.x(i) for i in range(n)], step)
@@ -141,7 +147,8 @@ def _scan8(c: Call) -> Sequence[Ref]:
         def step(b: GraphBuilder, t: Dim | Ref, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
             places = [backwards(b, t, count) if f else t for f in flip]
             slices = [at(b, x, p) for x, p in zip(own[n:], places, strict=True)]
-            refs = c.translate.body(b, g, [*states, *slices])
+            with b.in_round(_number(b, k)), b.in_round(_number(b, t)):
+                refs = c.translate.body(b, g, [*states, *slices])
             return refs[:n], refs[n:]
 
         states, stacks = counted(replace(c, builder=b), count, own[:n], step)

@@ -19,6 +19,7 @@ from smelt.core.plan.program import (
     Check,
     CheckInput,
     Copy,
+    Draw,
     Evaluate,
     HostProgram,
     Launch,
@@ -322,6 +323,8 @@ class _Run(_Host):
                 self.open(("arena", arena), at)
             case ReadSymbol():
                 self.read(step)
+            case Draw(symbol):
+                self.set(symbol, self.call("smelt_rt_random", "i64", rt))
             case Assign(symbols):
                 values = [(name, self.value(d)) for name, d in symbols]
                 for name, v in values:

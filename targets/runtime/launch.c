@@ -90,6 +90,15 @@ static int32_t call_sgemm(smelt_rt *rt, const smelt_library_desc *library, void 
   return SMELT_OK;
 }
 
+/* ---- draws: Steele, Lea and Flood's splitmix64 from a start that the kernel gives. A child of fork draws others. ---- */
+int64_t smelt_rt_random(smelt_rt *rt) {
+  if (!rt->random && !sm_random(&rt->random, sizeof rt->random)) rt->random = sm_now() ^ (uint64_t)(uintptr_t)rt << 24;
+  uint64_t z = (rt->random += 0x9E3779B97F4A7C15u) ^ (uint64_t)sm_getpid() << 32;
+  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+  return (int64_t)((z ^ z >> 31) >> 2);
+}
+
 typedef struct {
   int32_t n_buffers, n_dims;
   int32_t (*call)(smelt_rt *, const smelt_library_desc *, void *, const int64_t *);

@@ -68,6 +68,7 @@ struct smelt_rt {
   int32_t lost; /* status of a failure that was told to generated code as an address 0; it outranks what that returns */
   _Atomic int32_t busy, cancel;
   uint64_t allocations, runs;
+  uint64_t random; /* where the numbers that runs draw have got to; 0: nowhere yet */
   const uint8_t *weights;
   rt_device *device; /* NULL: a CPU model */
   rt_pool pool;

@@ -99,6 +99,8 @@ int32_t smelt_rt_write(smelt_rt *rt, smelt_addr at, int64_t value, int32_t width
 #define SMELT_MAX_ROUNDS 100000000
 #endif
 int32_t smelt_rt_round(smelt_rt *rt, int64_t round);
+/* Another number each time, 0 .. 2^62 - 1; no two sessions start alike. */
+int64_t smelt_rt_random(smelt_rt *rt);
 /* Copy between two addresses of the model's unit. */
 int32_t smelt_rt_copy(smelt_rt *rt, smelt_addr to, smelt_addr from, int64_t bytes);
 /* An external library function was chosen for a node (library call): args as for a kernel. */

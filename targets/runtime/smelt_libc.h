@@ -61,7 +61,7 @@ enum {
   SM_read = 0, SM_write = 1, SM_close = 3, SM_lseek = 8, SM_mmap = 9, SM_munmap = 11, SM_rt_sigprocmask = 14,
   SM_sched_yield = 24, SM_madvise = 28, SM_nanosleep = 35, SM_getpid = 39, SM_wait4 = 61, SM_kill = 62, SM_setpgid = 109,
   SM_prctl = 157, SM_gettid = 186, SM_futex = 202, SM_sched_getaffinity = 204, SM_clock_gettime = 228,
-  SM_exit_group = 231, SM_openat = 257, SM_ppoll = 271, SM_dup3 = 292, SM_pipe2 = 293, SM_prlimit64 = 302
+  SM_exit_group = 231, SM_openat = 257, SM_ppoll = 271, SM_dup3 = 292, SM_pipe2 = 293, SM_prlimit64 = 302, SM_getrandom = 318
 };
 static inline long sm_syscall(long n, long a, long b, long c, long d, long e, long f) {
   long r;
@@ -74,7 +74,7 @@ enum {
   SM_dup3 = 24, SM_openat = 56, SM_close = 57, SM_pipe2 = 59, SM_lseek = 62, SM_read = 63, SM_write = 64, SM_ppoll = 73,
   SM_exit_group = 94, SM_futex = 98, SM_nanosleep = 101, SM_clock_gettime = 113, SM_sched_getaffinity = 123,
   SM_sched_yield = 124, SM_kill = 129, SM_rt_sigprocmask = 135, SM_setpgid = 154, SM_prctl = 167, SM_getpid = 172,
-  SM_gettid = 178, SM_munmap = 215, SM_mmap = 222, SM_madvise = 233, SM_wait4 = 260, SM_prlimit64 = 261
+  SM_gettid = 178, SM_munmap = 215, SM_mmap = 222, SM_madvise = 233, SM_wait4 = 260, SM_prlimit64 = 261, SM_getrandom = 278
 };
 #if defined(__aarch64__)
 static inline long sm_syscall(long n, long a, long b, long c, long d, long e, long f) {
@@ -96,7 +96,7 @@ enum {
   SM_read = 3, SM_write = 4, SM_close = 6, SM_getpid = 20, SM_kill = 37, SM_setpgid = 57, SM_munmap = 91, SM_wait4 = 114,
   SM_llseek = 140, SM_sched_yield = 158, SM_nanosleep = 162, SM_prctl = 172, SM_rt_sigprocmask = 175, SM_mmap2 = 192,
   SM_madvise = 220, SM_gettid = 224, SM_futex = 240, SM_sched_getaffinity = 242, SM_exit_group = 248,
-  SM_clock_gettime = 263, SM_openat = 322, SM_ppoll = 336, SM_dup3 = 358, SM_pipe2 = 359, SM_prlimit64 = 369
+  SM_clock_gettime = 263, SM_openat = 322, SM_ppoll = 336, SM_dup3 = 358, SM_pipe2 = 359, SM_prlimit64 = 369, SM_getrandom = 384
 };
 static inline long sm_syscall(long n, long a, long b, long c, long d, long e, long f) {
   register long r7 __asm__("r7") = n, r0 __asm__("r0") = a, r1 __asm__("r1") = b, r2 __asm__("r2") = c;
@@ -145,6 +145,11 @@ static inline void sm_madvise(void *at, size_t bytes, int advice) {
 
 static inline int sm_getpid(void) { return (int)sm_syscall(SM_getpid, 0, 0, 0, 0, 0, 0); }
 static inline int sm_gettid(void) { return (int)sm_syscall(SM_gettid, 0, 0, 0, 0, 0, 0); }
+
+/* Bytes that nobody can foresee; 0 when the kernel (before 3.17) has none, or none yet. */
+static inline int sm_random(void *to, size_t bytes) {
+  return sm_syscall(SM_getrandom, (long)to, (long)bytes, 1 /* GRND_NONBLOCK */, 0, 0, 0) == (long)bytes;
+}
 
 /* Processors this thread may run on, at least 1. */
 static inline int sm_cpu_count(void) {
