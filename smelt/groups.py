@@ -9,7 +9,8 @@ A map is its `keys` and its `values`. A list of maps is `scores`: a row per map,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -103,6 +104,34 @@ def groups(manifest: Mapping[str, Any], side: str) -> tuple[Group, ...]:
 # ---------------------------------------------------------------- what goes in
 
 
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """What a caller's object raises while it is read, as a SmeltError that names it. Its own methods run here
+    (__array__, __dlpack__, __len__, ...), so anything may be raised."""
+    try:
+        yield
+    except SmeltError:
+        raise
+    except MemoryError as e:
+        raise SmeltError(f"{what}: there is no memory for it: {e}", kind="device") from e
+    except Exception as e:
+        why = f"{type(e).__name__}: {e}"
+        raise SmeltError(f"{what}: cannot be read ({why:.300})", kind="shape") from e
+
+
+def as_array(x: Value, what: str) -> Array:
+    """Anything that is an array, has DLPack or that NumPy can read, as an array of NumPy's own type, not of a
+    subclass; its elements keep their type. Raises SmeltError naming `what`; also for masked elements, whose
+    values mean nothing."""
+    with reading(what):
+        if isinstance(x, np.ma.MaskedArray) and np.ma.is_masked(x):
+            why = "some of its elements are masked"
+            raise SmeltError(f"{what}: {why}", kind="shape", hint="call filled() first")
+        if not isinstance(x, np.ndarray):
+            x = np.from_dlpack(x) if hasattr(x, "__dlpack__") else np.asarray(x)
+        return np.asarray(x)
+
+
 def packed(
     inputs: Sequence[Group], feed: Mapping[str, Value], symbols: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
@@ -116,31 +145,37 @@ def packed(
     for g in inputs:
         if g.name not in feed:
             continue  # the session names what is missing
-        value = feed[g.name]
-        if g.optional:
-            found[g.rows[0]["name"]] = np.array(value is not None)
-        if g.kind == "map":
-            found.update(_map(g, value))
-        elif g.sequence:
-            found.update(_sequence(g, [] if value is None and g.optional else value))
-        elif value is None and g.optional:
+        if feed[g.name] is None and g.optional and not g.sequence:
+            found[g.rows[0]["name"]] = np.array(False)
             absent.append(g)
-        elif g.strings:
-            found[g.rows[-1]["name"]] = chars(value, f"input '{g.name}'")
-        else:
-            found[g.rows[-1]["name"]] = value
+            continue
+        with reading(f"input '{g.name}'"):
+            found.update(_parts(g, feed[g.name]))
     sizes = _sizes(inputs, found, symbols) if absent else {}
     for g in absent:
         row = g.rows[-1]
-        shape = [parse_dim(str(d)).evaluate(sizes) for d in row["shape"]]
-        found[row["name"]] = np.zeros(shape, ALL[row["dtype"]].numpy)
+        with reading(f"input '{g.name}', which is not given"):
+            shape = [parse_dim(str(d)).evaluate(sizes) for d in row["shape"]]
+            found[row["name"]] = np.zeros(shape, ALL[row["dtype"]].numpy)
     known = {g.name for g in inputs}
     return {**found, **{n: v for n, v in feed.items() if n not in known}}
 
 
+def _parts(g: Group, value: Value) -> dict[str, Array]:
+    """The tensors of one input, a flag first where it is optional."""
+    flag = {g.rows[0]["name"]: np.array(value is not None)} if g.optional else {}
+    if g.kind == "map":
+        return flag | _map(g, value)
+    if g.sequence:
+        return flag | _sequence(g, [] if value is None and g.optional else value)
+    what = f"input '{g.name}'"
+    return flag | {g.rows[-1]["name"]: chars(value, what) if g.strings else as_array(value, what)}
+
+
 def chars(value: Value, what: str) -> Array:
     """Strings (str or bytes, in an array or in lists) as u8[*shape, width]. SmeltError for anything else."""
-    array = np.asarray(value)
+    # as objects: NumPy would spell out the numbers that stand among strings
+    array = value if isinstance(value, np.ndarray) else np.array(value, dtype=object)
     if array.dtype.kind not in "OUS":
         raise SmeltError(f"{what}: expected strings, got {array.dtype}", kind="shape")
     flat = [s.encode() if isinstance(s, str) else s for s in array.reshape(-1).tolist()]
@@ -173,7 +208,7 @@ def _sequence(g: Group, value: Value) -> dict[str, Array]:
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         kind = type(value).__name__
         raise SmeltError(f"input '{g.name}': expected a list of arrays, got {kind}", kind="shape")
-    items = [np.asarray(v) for v in value]
+    items = [as_array(v, f"input '{g.name}', array {k}") for k, v in enumerate(value)]
     wanted, width = g.element.numpy, shapes["shape"][1]
     for k, a in enumerate(items):
         if a.dtype != wanted and not g.strings:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 from smelt.core.bundle import LIBRARY, Bundle, read_bundle
 from smelt.core.diag import Kind, SmeltError
 from smelt.core.dtype import ALL, DType
-from smelt.groups import Group, groups, packed, unpacked
+from smelt.groups import Group, as_array, groups, packed, reading, unpacked
 
 _KINDS: dict[int, Kind] = {
     1: "invalid", 2: "unsupported", 3: "shape", 4: "device", 5: "infra", 6: "internal",
@@ -65,6 +66,7 @@ class _Memory(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in _MEMORY_FIELDS]
 
 
+MOST_THREADS = 1024
 MOST_SHAPES = 4096
 """Combinations of input shapes whose output shapes a session remembers."""
 
@@ -91,9 +93,10 @@ class Memory:
 
 
 def load(bundle: Bundle | str | os.PathLike[str], threads: int | None = None) -> Session:
-    """A session on this machine. threads: None takes the bundle's default, 1 the caller only.
+    """A session on this machine. threads: None or 0 takes the bundle's default, 1 the caller only.
 
-    Raises SmeltError: 'invalid' (no bundle), 'device' (compiled for another machine), 'infra' (files).
+    Raises SmeltError: 'invalid' (no bundle, no such number of threads), 'device' (compiled for another
+    machine), 'infra' (files).
     """
     return Session(bundle if isinstance(bundle, Bundle) else read_bundle(bundle), threads)
 
@@ -103,11 +106,15 @@ class Session:
     to run at once open a session each."""
 
     def __init__(self, bundle: Bundle, threads: int | None = None) -> None:
+        if threads is not None and not (_whole(threads) and 0 <= threads <= MOST_THREADS):
+            most, got = MOST_THREADS, f"{threads!r:.80}"
+            raise SmeltError(f"threads: expected a whole number from 0 to {most}, got {got}")
         self.bundle = bundle
         self._lock = threading.Lock()
+        self._torn = False  # a fork in the middle of a call left it half made
         self._lib = _library(bundle)
         self._handle = ctypes.c_void_p()
-        options = _Options(ctypes.sizeof(_Options), threads or 0)
+        options = _Options(ctypes.sizeof(_Options), int(threads or 0))
         status = self._lib.smelt_open(
             os.fsencode(bundle.path), ctypes.byref(options), ctypes.byref(self._handle)
         )
@@ -125,6 +132,7 @@ class Session:
                 t.shape = p.shape
         self._ours = True
         self._known: dict[tuple[tuple[int, ...], ...], list[tuple[int, ...]]] = {}
+        _LIVE.add(self)
 
     # ------------------------------------------------------------ as onnxruntime
 
@@ -137,13 +145,20 @@ class Session:
         return _arguments(self._gives)
 
     def run(
-        self, output_names: Sequence[str] | None, feed: Mapping[str, Any], run_options: object = None
+        self,
+        output_names: Iterable[str] | None,
+        feed: Mapping[str, Any] | None = None,
+        run_options: object = None,
     ) -> list[Any]:
-        """The outputs named (all when None), for NumPy arrays or anything with DLPack by input name; lists of
-        them are sequences, None is an empty optional.
+        """The outputs named (all when None or none is), for NumPy arrays or anything with DLPack by input
+        name; lists of them are sequences, None is an empty optional.
 
-        Raises SmeltError(kind='shape') naming input, axis, expected and got.
+        Raises SmeltError: 'shape' naming input, axis, expected and got; 'device' (no memory); what the
+        model itself refuses.
         """
+        wanted = self._wanted(output_names)
+        if type(feed) is not dict:
+            feed = self._as_dict(feed)
         if not self._plain:
             _same_names([g.name for g in self._takes], list(feed))
             feed = packed(self._takes, feed, self.bundle.manifest["symbols"])
@@ -152,42 +167,66 @@ class Session:
         if not self._plain:
             tensors = {p.name: r for p, r in zip(self._outputs, results, strict=True)}
             results = list(unpacked(self._gives, tensors).values())
+        return results if wanted is None else [results[i] for i in wanted]
+
+    def _wanted(self, output_names: Iterable[str] | None) -> list[int] | None:
+        """Numbers of the outputs named; None: all of them. Raises SmeltError(kind='shape')."""
         if output_names is None:
-            return results
-        by_name = {g.name: r for g, r in zip(self._gives, results, strict=True)}
-        for name in output_names:
-            if name not in by_name:
-                known = ", ".join(by_name)
-                raise SmeltError(f"no output is named '{name}'; there are: {known}", kind="shape")
-        return [by_name[name] for name in output_names]
+            return None
+        if isinstance(output_names, str | bytes) or not isinstance(output_names, Iterable):
+            kind = type(output_names).__name__
+            raise SmeltError(f"expected a list of names of outputs, or None, got {kind}", kind="shape")
+        known, found = [g.name for g in self._gives], []
+        with reading("the names of outputs"):
+            for name in output_names:
+                if name not in known:
+                    told = ", ".join(known)
+                    raise SmeltError(f"no output is named {name!r:.80}; there are: {told}", kind="shape")
+                found.append(known.index(name))
+        return found or None
+
+    def _as_dict(self, feed: object) -> dict[str, Any]:
+        """Any mapping. Raises SmeltError(kind='shape')."""
+        if not isinstance(feed, Mapping):
+            known = ", ".join(g.name for g in self._takes)
+            kind = type(feed).__name__
+            raise SmeltError(f"expected a dict of the inputs by name ({known}), got {kind}", kind="shape")
+        with reading("the dict of inputs"):
+            return dict(feed)
 
     # ------------------------------------------------------------ what onnxruntime has not
 
     def memory(self) -> Memory:
         """Arena, outputs and weights in bytes, and allocations so far."""
         m = _Memory()
-        status = self._lib.smelt_memory_stats(self._handle, ctypes.byref(m))
-        if status:
-            raise self._error(status, self._handle)
+        with self._lock:
+            self._usable()
+            self._asked(self._lib.smelt_memory_stats(self._handle, ctypes.byref(m)))
         return Memory(*(getattr(m, name) for name in _MEMORY_FIELDS))
 
     def trim(self) -> None:
-        """Give unused arena memory back to the system."""
-        self._lib.smelt_trim(self._handle)
+        """Give working memory and the session's own outputs back to the system; arrays of runs stay."""
+        with self._lock:
+            self._usable()
+            self._asked(self._lib.smelt_trim(self._handle))
 
     def profile(self, enable: bool = True) -> None:
         """Start (from zero) or stop per-kernel timing."""
-        self._lib.smelt_profile(self._handle, int(enable))
+        with self._lock:
+            self._usable()
+            self._asked(self._lib.smelt_profile(self._handle, int(enable)))
 
     def kernel_times(self) -> dict[str, tuple[int, int]]:
         """Per kernel: total nanoseconds and launches since `profile()`."""
         found = {}
         name, ns, launches = ctypes.c_char_p(), ctypes.c_uint64(), ctypes.c_uint64()
-        for i in range(self._lib.smelt_kernel_count(self._handle)):
-            self._lib.smelt_kernel_stats(
-                self._handle, i, ctypes.byref(name), ctypes.byref(ns), ctypes.byref(launches)
-            )
-            found[(name.value or b"").decode()] = (ns.value, launches.value)
+        with self._lock:
+            self._usable()
+            for i in range(self._lib.smelt_kernel_count(self._handle)):
+                self._lib.smelt_kernel_stats(
+                    self._handle, i, ctypes.byref(name), ctypes.byref(ns), ctypes.byref(launches)
+                )
+                found[(name.value or b"").decode()] = (ns.value, launches.value)
         return found
 
     def close(self) -> None:
@@ -205,6 +244,7 @@ class Session:
 
     def _run(self, feed: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
         """All outputs; the tensors in C's hands are the session's own, so one caller at a time."""
+        self._usable()
         arrays = self._bind(feed)
         shapes = tuple(a.shape for a in arrays)
         results = self._targets(shapes)
@@ -221,8 +261,6 @@ class Session:
         return results
 
     def _bind(self, feed: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
-        if not self._handle:
-            raise SmeltError("the session is closed", kind="invalid")
         if len(feed) != len(self._inputs) or any(p.name not in feed for p in self._inputs):
             _same_names([p.name for p in self._inputs], list(feed))
         arrays = []
@@ -248,12 +286,28 @@ class Session:
             self._ours = True
         results = []
         for t, p, shape in zip(self._out, self._outputs, known, strict=False):
-            r = np.empty(shape, p.dtype.numpy)
+            r = _new(p, shape)
             p.set_shape(shape)
             # an empty array has an address too: data None would mean the session's memory
             t.data = _address(r)
             results.append(r)
         return results
+
+    def _usable(self) -> None:
+        """Raises SmeltError when the session is closed, or was being called while this process was forked."""
+        if not self._handle:
+            raise SmeltError("the session is closed", kind="invalid", hint="load the bundle again")
+        if self._torn:
+            raise SmeltError(
+                "the session was in the middle of a run when this process was forked",
+                kind="invalid",
+                hint="load the bundle again in the child, or fork while no run is under way",
+            )
+
+    def _asked(self, status: int) -> None:
+        """Raises SmeltError when a call was refused."""
+        if status:
+            raise self._error(status, None)
 
     def _error(self, status: int, handle: ctypes.c_void_p | None) -> SmeltError:
         text = self._lib.smelt_error(handle)
@@ -262,14 +316,51 @@ class Session:
         )
 
 
+_LIVE: weakref.WeakSet[Session] = weakref.WeakSet()
+"""What a forked child inherits: the thread that holds a lock in the parent is not there to release it."""
+
+
+def _after_fork() -> None:
+    for session in _LIVE:
+        if session._lock.locked():
+            session._lock, session._torn = threading.Lock(), True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 _DATA_AT = object.__basicsize__
 """Where a PyArrayObject keeps its data pointer: right after the object's head, in NumPy's C ABI."""
 
 
-def _address(a: np.ndarray[Any, Any]) -> int:
+def _read_address(a: np.ndarray[Any, Any]) -> int:
     """Of the first element. Read from the object itself: a.__array_interface__ builds a dictionary, which
     takes as long as a small model's run (0.9 us)."""
     return ctypes.c_void_p.from_address(id(a) + _DATA_AT).value or 0
+
+
+def _asked_address(a: np.ndarray[Any, Any]) -> int:
+    """The same, asked of NumPy."""
+    return int(a.__array_interface__["data"][0])
+
+
+def _layout_holds() -> bool:
+    """Whether this interpreter and this NumPy keep the pointer there: three arrays of our own tell. The least
+    an array can be is longer than what is read."""
+    probes = np.zeros(3), np.zeros((2, 3))[1:], np.frombuffer(b"12345678")
+    size = np.ndarray.__basicsize__
+    return size >= _DATA_AT + ctypes.sizeof(ctypes.c_void_p) and all(
+        _read_address(a) == _asked_address(a) for a in probes
+    )
+
+
+# arrays are of the exact type when they come here (see _Port.array): a subclass may not be laid out so
+_address = _read_address if _layout_holds() else _asked_address
+
+
+def _whole(n: object) -> bool:
+    return isinstance(n, int | np.integer) and not isinstance(n, bool)
 
 
 class _Port:
@@ -293,9 +384,10 @@ class _Port:
             self.written = shape
 
     def array(self, x: Any) -> np.ndarray[Any, Any]:
-        """x as a compact array; refuses a wrong dtype or rank. Extents are the model's own to check."""
-        if not isinstance(x, np.ndarray):
-            x = np.from_dlpack(x) if hasattr(x, "__dlpack__") else np.asarray(x)
+        """x as a compact array, not of a subclass; refuses a wrong dtype or rank. Extents are the model's own
+        to check."""
+        if type(x) is not np.ndarray:
+            x = as_array(x, f"input '{self.name}'")
         if x.dtype != self.dtype.numpy:
             raise SmeltError(
                 f"input '{self.name}': expected {self.dtype.numpy} elements, got {x.dtype}", kind="shape"
@@ -306,13 +398,25 @@ class _Port:
                 f"{list(x.shape)}",
                 kind="shape",
             )
-        return x if x.flags.c_contiguous else np.ascontiguousarray(x)
+        if x.flags.c_contiguous:
+            return x  # type: ignore[no-any-return]  # its type was asked above
+        with reading(f"input '{self.name}', made compact"):
+            compact: np.ndarray[Any, Any] = np.ascontiguousarray(x)
+        return compact
+
+
+def _new(p: _Port, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Memory for an output. Raises SmeltError(kind='device') when there is none."""
+    try:
+        return np.empty(shape, p.dtype.numpy)
+    except (MemoryError, ValueError) as e:
+        raise SmeltError(f"output '{p.name}' of shape {list(shape)}: {e}", kind="device") from None
 
 
 def _copied(t: _Tensor, p: _Port) -> np.ndarray[Any, Any]:
     """The session's output memory as an array of its own."""
     shape = tuple(t.shape[a] for a in range(p.rank))
-    result: np.ndarray[Any, Any] = np.empty(shape, p.dtype.numpy)
+    result = _new(p, shape)
     if result.nbytes:
         ctypes.memmove(_address(result), t.data, result.nbytes)
     return result

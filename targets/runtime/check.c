@@ -15,13 +15,18 @@ static struct {
   int thread;
   char text[RT_ERROR_BYTES];
 } slots[SLOTS];
-static atomic_flag slots_lock = ATOMIC_FLAG_INIT;
+static _Atomic int slots_owner; /* process id of who is at the table; 0: nobody */
 static unsigned next_slot;
 
+/* An owner of another process was a thread that a fork left behind in the parent: it never comes to give the table back. */
 static void lock_slots(void) {
-  while (atomic_flag_test_and_set_explicit(&slots_lock, memory_order_acquire)) sm_pause();
+  int self = sm_getpid();
+  for (int owner = 0; !atomic_compare_exchange_weak_explicit(&slots_owner, &owner, self, memory_order_acquire, memory_order_relaxed);) {
+    if (owner == self) owner = 0;
+    sm_pause();
+  }
 }
-static void unlock_slots(void) { atomic_flag_clear_explicit(&slots_lock, memory_order_release); }
+static void unlock_slots(void) { atomic_store_explicit(&slots_owner, 0, memory_order_release); }
 
 static int find_slot(int thread) {
   for (int i = 0; i < SLOTS; i++)
@@ -44,6 +49,23 @@ const char *rt_thread_error_text(void) {
   int i = find_slot(sm_gettid());
   unlock_slots();
   return i < 0 ? "" : slots[i].text;
+}
+
+smelt_status rt_refuse(const char *text) {
+  rt_thread_error(text);
+  return SMELT_INVALID;
+}
+
+/* ---- one call at a time ---- */
+int rt_take(smelt_rt *rt) { return !atomic_exchange(&rt->busy, 1); }
+void rt_release(smelt_rt *rt) { atomic_store(&rt->busy, 0); }
+
+/* In a forked child the run may have been another thread's of the parent, which left its state half made: it stays refused. */
+smelt_status rt_refuse_busy(const smelt_rt *rt, const char *call) {
+  char text[RT_ERROR_BYTES];
+  snprintf(text, sizeof text, "%s: the session is running in another thread%s", call,
+           rt->pid == sm_getpid() ? "; open a session for each thread" : ", or was when this process was forked; open one in the child");
+  return rt_refuse(text);
 }
 
 /* ---- generated code reports a failed run-time check ---- */
@@ -112,8 +134,9 @@ static const char *type_class(uint8_t code) {
 /* What holds for an input as for an output that the caller owns. */
 static int32_t check_tensor(smelt_rt *rt, const char *role, const smelt_tensor_desc *want, const DLTensor *t, uint64_t *bytes) {
   if (t->dtype.code != want->dtype.code || t->dtype.bits != want->dtype.bits || t->dtype.lanes != want->dtype.lanes)
-    return rt_error(rt, SMELT_SHAPE, "%s '%s': your tensor is %s%d, the model wants %s%d; convert it first", role, want->name,
-                    type_class(t->dtype.code), t->dtype.bits, type_class(want->dtype.code), want->dtype.bits);
+    return rt_error(rt, SMELT_SHAPE, "%s '%s': your tensor is %s%d%s, the model wants %s%d; convert it first", role, want->name,
+                    type_class(t->dtype.code), t->dtype.bits, t->dtype.lanes == 1 ? "" : " of several lanes",
+                    type_class(want->dtype.code), want->dtype.bits);
   if (t->ndim != want->rank)
     return rt_error(rt, SMELT_SHAPE, "%s '%s': your tensor has %d dims, the model wants %d", role, want->name, (int)t->ndim,
                     (int)want->rank);
@@ -133,6 +156,9 @@ static int32_t check_tensor(smelt_rt *rt, const char *role, const smelt_tensor_d
                     role, want->name);
   if (!t->data && *bytes)
     return rt_error(rt, SMELT_INVALID, "%s '%s': data is NULL, wanted %llu bytes", role, want->name, (unsigned long long)*bytes);
+  if (*bytes && (t->byte_offset > UINTPTR_MAX - (uintptr_t)t->data || *bytes > UINTPTR_MAX - (uintptr_t)t->data - t->byte_offset))
+    return rt_error(rt, SMELT_INVALID, "%s '%s': its byte_offset of %llu leaves the address space", role, want->name,
+                    (unsigned long long)t->byte_offset);
   return SMELT_OK;
 }
 
@@ -160,6 +186,48 @@ int32_t rt_bind_inputs(smelt_rt *rt, const DLTensor *inputs, size_t n) {
   return SMELT_OK;
 }
 
+/* ---- what a run writes must be nothing that it reads, and nothing that it writes elsewhere ---- */
+typedef struct {
+  const char *role, *name;
+  uintptr_t at;
+  uint64_t bytes;
+} range;
+
+static int32_t check_apart(smelt_rt *rt, const range *written, const range *other) {
+  uintptr_t low = written->at < other->at ? written->at : other->at;
+  uint64_t first = low == written->at ? written->bytes : other->bytes, apart = (written->at - low) + (other->at - low);
+  if (!written->bytes || !other->bytes || apart >= first) return SMELT_OK;
+  return rt_error(rt, SMELT_INVALID, "output '%s' and %s '%s' share memory, and a run writes the one before it is done with the other; give the output memory of its own",
+                  written->name, other->role, other->name);
+}
+
+/* Where output i's bytes come to lie in this run; the caller's memory first, then the session's. How many of the two. */
+static int written_ranges(const smelt_rt *rt, uint32_t i, range to[2]) {
+  const rt_output *out = &rt->outputs[i];
+  const smelt_tensor_desc *desc = &rt->model->outputs[i];
+  int n = 0;
+  if (out->caller) to[n++] = (range){"output", desc->name, (uintptr_t)out->caller->data + (uintptr_t)out->caller->byte_offset, out->bytes};
+  if (!rt_output_direct(rt, i)) to[n++] = (range){"output", desc->name, (uintptr_t)out->block.data, out->block.capacity};
+  return n;
+}
+
+static int32_t check_overlaps(smelt_rt *rt) {
+  const smelt_model_desc *m = rt->model;
+  const range weights = {"the", "weights", (uintptr_t)rt->weights, rt->weights ? m->weights_bytes : 0};
+  range a[2], b[2];
+  int32_t status = SMELT_OK;
+  for (uint32_t i = 0; i < m->n_outputs; i++)
+    for (int ka = 0, na = written_ranges(rt, i, a); ka < na; ka++) {
+      status = ka ? check_apart(rt, &a[0], &a[1]) : check_apart(rt, &a[0], &weights);
+      for (uint32_t j = 0; !status && j < m->n_inputs; j++)
+        status = check_apart(rt, &a[ka], &(range){"input", m->inputs[j].name, (uintptr_t)rt->input_host[j], rt->input_bytes[j]});
+      for (uint32_t j = 0; !status && j < i; j++)
+        for (int kb = 0, nb = written_ranges(rt, j, b); !status && kb < nb; kb++) status = check_apart(rt, &a[ka], &b[kb]);
+      if (status) return status;
+    }
+  return SMELT_OK;
+}
+
 int32_t rt_bind_outputs(smelt_rt *rt, const DLTensor *outputs, size_t n) {
   int32_t status = check_count(rt, "output", n, rt->model->n_outputs, outputs);
   for (uint32_t i = 0; !status && i < rt->model->n_outputs; i++) {
@@ -168,5 +236,5 @@ int32_t rt_bind_outputs(smelt_rt *rt, const DLTensor *outputs, size_t n) {
     out->at = 0;
     if (out->caller) status = check_tensor(rt, "output", &rt->model->outputs[i], out->caller, &out->bytes);
   }
-  return status;
+  return status ? status : check_overlaps(rt);
 }

@@ -87,6 +87,12 @@ static uintptr_t element_align(DLDataType type) {
 
 static int misaligned(const void *at, DLDataType type) { return ((uintptr_t)at & (element_align(type) - 1)) != 0; }
 
+/* Generated code writes output i straight into the caller's memory. */
+int rt_output_direct(const smelt_rt *rt, uint32_t i) {
+  const DLTensor *caller = rt->outputs[i].caller;
+  return caller && (rt->device || !misaligned((const char *)caller->data + caller->byte_offset, rt->model->outputs[i].dtype));
+}
+
 int32_t rt_stage_inputs(smelt_rt *rt) {
   for (uint32_t i = 0; i < rt->model->n_inputs; i++) {
     const void *host = rt->input_host[i];
@@ -124,7 +130,7 @@ smelt_addr smelt_rt_output(smelt_rt *rt, int32_t i, const int64_t *shape) {
   if (desc->rank) memcpy(out->shape, shape, (size_t)desc->rank * sizeof *shape);
   out->bytes = bytes;
   out->host = out->caller ? (char *)out->caller->data + out->caller->byte_offset : NULL;
-  int owned = !out->host || (!rt->device && misaligned(out->host, desc->dtype));
+  int owned = !rt_output_direct(rt, (uint32_t)i);
   if (owned && !rt_block_grow(rt, &out->block, bytes)) return lose(rt, out_of_memory(rt, "output ", desc->name, (int64_t)bytes));
   if (!out->host) out->host = out->block.data;
   out->at = rt->device ? rt_device_output(rt, (uint32_t)i, bytes) : (smelt_addr)(intptr_t)(owned ? out->block.data : out->host);
@@ -149,7 +155,7 @@ int32_t rt_finish_outputs(smelt_rt *rt, DLTensor *outputs) {
 }
 
 smelt_status smelt_memory_stats(const smelt_session *s, smelt_memory *out) {
-  if (!s || !out) return SMELT_INVALID;
+  if (!s || !out) return rt_refuse(s ? "smelt_memory_stats: out is NULL, wanted where to put the numbers" : "smelt_memory_stats: the session is NULL; open one first");
   const smelt_rt *rt = (const smelt_rt *)s;
   *out = (smelt_memory){.weights_bytes = rt->model->weights_bytes, .allocations = rt->allocations, .runs = rt->runs};
   if (rt->planned && rt->model->n_arenas) out->arena_bytes = (uint64_t)rt->state[0];
@@ -161,14 +167,12 @@ smelt_status smelt_memory_stats(const smelt_session *s, smelt_memory *out) {
 
 smelt_status smelt_trim(smelt_session *s) {
   smelt_rt *rt = (smelt_rt *)s;
-  if (!rt) return SMELT_INVALID;
-  if (atomic_exchange(&rt->busy, 1)) {
-    rt_thread_error("smelt_trim: the session is running in another thread; trim it between runs");
-    return SMELT_INVALID;
-  }
+  if (!rt) return rt_refuse("smelt_trim: the session is NULL; open one first");
+  if (!rt_take(rt)) return rt_refuse_busy(rt, "smelt_trim");
   for (uint32_t i = 0; i < rt->model->n_arenas; i++) rt_block_free(&rt->arenas[i]);
   for (uint32_t i = 0; i < rt->model->n_inputs; i++) rt_block_free(&rt->input_staging[i]);
+  for (uint32_t i = 0; i < rt->model->n_outputs; i++) rt_block_free(&rt->outputs[i].block);
   if (rt->device) rt_device_trim(rt);
-  atomic_store(&rt->busy, 0);
+  rt_release(rt);
   return SMELT_OK;
 }

@@ -67,6 +67,7 @@ struct smelt_rt {
   int32_t planned, profiling;
   int32_t lost; /* status of a failure that was told to generated code as an address 0; it outranks what that returns */
   _Atomic int32_t busy, cancel;
+  int pid; /* of the process that opened the session */
   uint64_t allocations, runs;
   uint64_t random; /* where the numbers that runs draw have got to; 0: nowhere yet */
   const uint8_t *weights;
@@ -81,6 +82,12 @@ int32_t rt_error(smelt_rt *rt, int32_t status, const char *format, ...) __attrib
 /* The same for a thread that has no session (or may not write to it). */
 void rt_thread_error(const char *text);
 const char *rt_thread_error_text(void);
+/* A call that is not answered: its text goes to the calling thread. Returns SMELT_INVALID. */
+smelt_status rt_refuse(const char *text);
+/* One call at a time may use a session: 1 when it is this one. Whoever gets 0 calls rt_refuse_busy with its own name. */
+int rt_take(smelt_rt *rt);
+void rt_release(smelt_rt *rt);
+smelt_status rt_refuse_busy(const smelt_rt *rt, const char *call);
 /* Bytes of a compact tensor; 0 and *bytes untouched when a dim is negative or the product overflows. */
 int rt_tensor_bytes(DLDataType type, int32_t rank, const int64_t *shape, uint64_t *bytes);
 /* Check the caller's tensors against the model and bind them: shapes, shape_of, input_at/bytes/host, outputs[].caller. */
@@ -93,6 +100,7 @@ int rt_block_grow(smelt_rt *rt, rt_block *block, uint64_t bytes);
 /* The same, keeping the contents. */
 int rt_block_extend(smelt_rt *rt, rt_block *block, uint64_t bytes);
 void rt_block_free(rt_block *block);
+int rt_output_direct(const smelt_rt *rt, uint32_t i);
 int32_t rt_stage_inputs(smelt_rt *rt);
 int32_t rt_finish_outputs(smelt_rt *rt, DLTensor *outputs);
 

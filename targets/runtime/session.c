@@ -58,25 +58,28 @@ static int32_t open_in(smelt_rt *rt, const char *bundle_dir, const smelt_options
   return status;
 }
 
-static smelt_status refuse(smelt_status status, const char *text) {
-  rt_thread_error(text);
-  return status;
-}
+enum { LARGEST_OPTIONS = 4096 }; /* a later version's struct may be larger than ours; what was never set is larger still */
 
 smelt_status smelt_open(const char *bundle_dir, const smelt_options *options, smelt_session **out) {
-  if (!out) return refuse(SMELT_INVALID, "smelt_open: out is NULL, wanted where to put the session");
+  if (!out) return rt_refuse("smelt_open: out is NULL, wanted where to put the session");
   *out = NULL;
   int32_t threads = smelt_model.default_threads;
   if (options) {
     if (options->struct_size < (int32_t)(offsetof(smelt_options, threads) + sizeof(int32_t)))
-      return refuse(SMELT_INVALID, "smelt_open: options->struct_size is too small; set it to sizeof(smelt_options)");
-    if (options->threads < 0) return refuse(SMELT_INVALID, "smelt_open: options->threads is negative, wanted 0 (the default) or a count");
+      return rt_refuse("smelt_open: options->struct_size is too small; set it to sizeof(smelt_options)");
+    if (options->struct_size > LARGEST_OPTIONS)
+      return rt_refuse("smelt_open: options->struct_size is no size of a struct; set it to sizeof(smelt_options)");
+    if (options->threads < 0) return rt_refuse("smelt_open: options->threads is negative, wanted 0 (the default) or a count");
     if (options->threads) threads = options->threads;
   }
   if (smelt_model.abi_version < SMELT_ABI_VERSION || smelt_model.abi_version > SMELT_ABI_VERSION_LIBRARIES)
-    return refuse(SMELT_INVALID, "smelt_open: the model object and the runtime beside it speak different versions; compile the model again");
+    return rt_refuse("smelt_open: the model object and the runtime beside it speak different versions; compile the model again");
   smelt_rt *rt = create(&smelt_model);
-  if (!rt) return refuse(SMELT_DEVICE, "smelt_open: the system has no memory for a session; close others");
+  if (!rt) {
+    rt_thread_error("smelt_open: the system has no memory for a session; close others");
+    return SMELT_DEVICE;
+  }
+  rt->pid = sm_getpid();
   rt_pool_init(&rt->pool, threads);
   int32_t status = open_in(rt, bundle_dir, options);
   if (status) {
@@ -88,9 +91,17 @@ smelt_status smelt_open(const char *bundle_dir, const smelt_options *options, sm
   return SMELT_OK;
 }
 
+enum { NAP_NS = 200000 };
+
+/* A run in another thread is cancelled and waited for: what it uses must not go away under it. */
 void smelt_close(smelt_session *s) {
   smelt_rt *rt = (smelt_rt *)s;
   if (!rt) return;
+  if (rt->pid == sm_getpid()) /* in a forked child nobody is left to wait for */
+    while (!rt_take(rt)) {
+      atomic_store(&rt->cancel, 1);
+      sm_sleep(NAP_NS);
+    }
   rt_pool_close(&rt->pool);
   if (rt->device) rt_device_close(rt);
   for (uint32_t i = 0; i < rt->model->n_arenas; i++) rt_block_free(&rt->arenas[i]);
@@ -138,9 +149,8 @@ static int32_t run(smelt_rt *rt, const DLTensor *inputs, size_t n_inputs, DLTens
 
 smelt_status smelt_run(smelt_session *s, const DLTensor *inputs, size_t n_inputs, DLTensor *outputs, size_t n_outputs) {
   smelt_rt *rt = (smelt_rt *)s;
-  if (!rt) return refuse(SMELT_INVALID, "smelt_run: the session is NULL; open one first");
-  if (atomic_exchange(&rt->busy, 1))
-    return refuse(SMELT_INVALID, "smelt_run: the session is running in another thread; open a session for each thread");
+  if (!rt) return rt_refuse("smelt_run: the session is NULL; open one first");
+  if (!rt_take(rt)) return rt_refuse_busy(rt, "smelt_run");
   rt_pool_after_fork(&rt->pool);
   atomic_store(&rt->cancel, 0);
   rt->error[0] = 0;
@@ -151,7 +161,7 @@ smelt_status smelt_run(smelt_session *s, const DLTensor *inputs, size_t n_inputs
   if (status && !rt->error[0])
     rt_error(rt, status, "model '%s' failed with status %d and gave no reason; compile it again", rt->model->name, (int)status);
   if (!status) rt->runs++;
-  atomic_store(&rt->busy, 0);
+  rt_release(rt);
   return (smelt_status)status;
 }
 
@@ -184,9 +194,11 @@ int32_t smelt_output_rank(const smelt_session *s, size_t i) { return rank_of(out
 /* ---- profile ---- */
 smelt_status smelt_profile(smelt_session *s, int32_t enable) {
   smelt_rt *rt = (smelt_rt *)s;
-  if (!rt) return refuse(SMELT_INVALID, "smelt_profile: the session is NULL; open one first");
+  if (!rt) return rt_refuse("smelt_profile: the session is NULL; open one first");
+  if (!rt_take(rt)) return rt_refuse_busy(rt, "smelt_profile");
   rt->profiling = enable != 0;
   for (uint32_t i = 0; enable && i < rt->model->n_kernels; i++) rt->kernel_ns[i] = rt->kernel_launches[i] = 0;
+  rt_release(rt);
   return SMELT_OK;
 }
 
@@ -194,7 +206,8 @@ size_t smelt_kernel_count(const smelt_session *s) { return s ? ((const smelt_rt 
 
 smelt_status smelt_kernel_stats(const smelt_session *s, size_t i, const char **name, uint64_t *ns, uint64_t *launches) {
   const smelt_rt *rt = (const smelt_rt *)s;
-  if (!rt || i >= rt->model->n_kernels) return SMELT_INVALID;
+  if (!rt) return rt_refuse("smelt_kernel_stats: the session is NULL; open one first");
+  if (i >= rt->model->n_kernels) return rt_refuse("smelt_kernel_stats: the model has no kernel of this number; see smelt_kernel_count");
   if (name) *name = rt->model->kernels[i].name;
   if (ns) *ns = rt->kernel_ns[i];
   if (launches) *launches = rt->kernel_launches[i];

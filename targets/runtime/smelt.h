@@ -45,13 +45,16 @@ typedef struct {
 smelt_status smelt_open(const char *bundle_dir, const smelt_options *options, smelt_session **out);
 /* One run at a time on a session; threads that want to run at once open a session each.
  * Inputs in the model's order (smelt_input_name). An output whose data is NULL gets session-owned memory and shape, valid
- * until the next smelt_run or smelt_close; one whose data is not NULL must have the right shape and is written in place.
- * Tensors are compact and in host memory; data of an empty tensor may be NULL. After a failure outputs are as they were,
- * but for caller-owned data, and the session stays usable. */
+ * until the next smelt_run, smelt_trim or smelt_close; one whose data is not NULL must have the right shape and is written
+ * in place. What a run writes may share no memory with an input or another output (SMELT_INVALID names the two): a
+ * session-owned output is copied before it goes in again. Tensors are compact and in host memory; data of an empty tensor
+ * may be NULL. After a failure outputs are as they were, but for caller-owned data, and the session stays usable.
+ * A process that forks leaves its children its sessions; one that was running at that moment can only be closed there. */
 smelt_status smelt_run(smelt_session *s, const DLTensor *inputs, size_t n_inputs, DLTensor *outputs, size_t n_outputs);
-void smelt_close(smelt_session *s);
-const char *smelt_error(const smelt_session *s); /* of the last failed call; s NULL: of this thread's last smelt_open,
-                                                  * and of a call that was refused because the session was running */
+void smelt_close(smelt_session *s); /* a run in another thread is cancelled and waited for; s NULL: nothing happens */
+const char *smelt_error(const smelt_session *s); /* of the last smelt_run that failed; s NULL: of this thread's last smelt_open
+                                                  * that failed, or other call that was refused: an argument was NULL or out
+                                                  * of range, or the session was running */
 
 size_t smelt_input_count(const smelt_session *s);
 size_t smelt_output_count(const smelt_session *s);
@@ -71,7 +74,8 @@ typedef struct {
   uint64_t runs;
 } smelt_memory;
 smelt_status smelt_memory_stats(const smelt_session *s, smelt_memory *out);
-smelt_status smelt_trim(smelt_session *s); /* give the arenas back; outputs stay valid, the next run asks for memory anew */
+smelt_status smelt_trim(smelt_session *s); /* give back all that runs made: arenas, session-owned outputs (they are no
+                                            * longer valid), copies of inputs; the next run asks for memory anew */
 /* Per-kernel totals since the last smelt_profile(s, 1): nanoseconds and launches by kernel id. names live as long as the
  * library. On a device every launch is then waited for, so the sum is more than a run without profile takes. */
 smelt_status smelt_profile(smelt_session *s, int32_t enable);

@@ -188,6 +188,12 @@ static inline uint64_t sm_now(void) {
 }
 #endif
 
+/* Wakes early when a signal comes. */
+static inline void sm_sleep(long nanoseconds) {
+  sm_timespec t = {0, nanoseconds};
+  sm_syscall(SM_nanosleep, (long)&t, 0, 0, 0, 0, 0);
+}
+
 /* Tell the core that this is a spin loop. */
 static inline void sm_pause(void) {
 #if defined(__x86_64__)

@@ -100,7 +100,7 @@ static void test_shapes(smelt_session *session, size_t n_out) {
   EXPECT(after.runs == before.runs + 200 && after.weights_bytes == 16);
   EXPECT(API(smelt_trim)(session) == SMELT_OK);
   API(smelt_memory_stats)(session, &after);
-  EXPECT(after.arena_capacity == 0);
+  EXPECT(after.arena_capacity == 0 && after.output_capacity == 0);
   EXPECT(go(session, 3, 3, out, n_out) == SMELT_OK && right(out, 3, 3));
 }
 
@@ -139,6 +139,48 @@ static void test_caller_memory(smelt_session *session) {
   EXPECT(API(smelt_run)(session, in, 2, out, 3) == SMELT_OK && right(out, 6, 5));
   in[0].strides = transposed;
   EXPECT(API(smelt_run)(session, in, 2, out, 3) == SMELT_INVALID && has(E(session), "input 'x': its strides"));
+}
+
+/* What is written lies in what is read, or written twice: refused with both names, and nothing was touched. */
+static void test_overlaps(smelt_session *session) {
+  static float room[80];
+  int64_t xs[] = {6, 5}, ys[] = {5}, zs[] = {6, 5}, ss[] = {6}, none[] = {0, 5}, no_rows[] = {0};
+  DLTensor in[] = {tensor(room, 2, xs), tensor(room + 70, 1, ys)}, out[3];
+  char *odd = (char *)room + 1;
+  const struct {
+    void *z, *s;
+    const char *text;
+  } rows[] = {{room, NULL, "output 'z' and input 'x'"}, {room + 29, NULL, "output 'z' and input 'x'"},
+              {room + 30, room + 59, "output 's' and output 'z'"}, {NULL, room + 5, "output 's' and input 'x'"},
+              {odd + 4 * 29, NULL, "output 'z' and input 'x'"}, {room + 41, NULL, "output 'z' and input 'y'"}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    fill(6, 5);
+    memcpy(room, x, sizeof room), memcpy(room + 70, y, 5 * 4), room[30] = room[59] = 77;
+    for (int k = 0; k < 3; k++) out[k] = (DLTensor){0};
+    if (rows[i].z) out[0] = tensor(rows[i].z, 2, zs);
+    if (rows[i].s) out[1] = tensor(rows[i].s, 1, ss);
+    EXPECT(API(smelt_run)(session, in, 2, out, 3) == SMELT_INVALID && has(E(session), rows[i].text));
+    EXPECT(memcmp(room, x, 30 * 4) == 0 && room[30] == 77 && room[59] == 77);
+  }
+  out[0] = tensor(room + 30, 2, zs), out[1] = tensor(room + 60, 1, ss), out[2] = (DLTensor){0}; /* side by side */
+  EXPECT(API(smelt_run)(session, in, 2, out, 3) == SMELT_OK && right(out, 6, 5));
+  in[0] = tensor(room, 2, none), out[0] = tensor(room, 2, none), out[1] = tensor(room, 1, no_rows), out[2] = (DLTensor){0};
+  EXPECT(API(smelt_run)(session, in, 2, out, 3) == SMELT_OK); /* what is empty shares nothing */
+  in[0] = tensor(UINTPTR_MAX - 7 + (char *)0, 2, xs), out[0] = out[1] = out[2] = (DLTensor){0};
+  EXPECT(API(smelt_run)(session, in, 2, out, 3) == SMELT_INVALID && has(E(session), "leaves the address space"));
+  in[0] = tensor(room, 2, xs), in[0].byte_offset = UINT64_MAX - 8;
+  EXPECT(API(smelt_run)(session, in, 2, out, 3) == SMELT_INVALID && has(E(session), "leaves the address space"));
+  /* the session's own memory: written again in place, but not while it is read, nor for two outputs */
+  EXPECT(go(session, 6, 5, out, 3) == SMELT_OK);
+  DLTensor again[] = {out[0], tensor(y, 1, ys)}, next[3] = {{0}};
+  EXPECT(API(smelt_run)(session, again, 2, next, 3) == SMELT_INVALID && has(E(session), "output 'z' and input 'x'"));
+  next[0] = tensor(room, 2, zs), next[1] = next[2] = (DLTensor){0}; /* into the caller's: the old one may be read */
+  EXPECT(API(smelt_run)(session, again, 2, next, 3) == SMELT_OK);
+  again[0] = tensor(x, 2, xs);
+  EXPECT(go(session, 6, 5, out, 3) == SMELT_OK);
+  EXPECT(API(smelt_run)(session, again, 2, out, 3) == SMELT_OK && right(out, 6, 5));
+  out[0] = (DLTensor){0}, out[1].data = (char *)out[2].data;
+  EXPECT(API(smelt_run)(session, again, 2, out, 3) == SMELT_INVALID && has(E(session), "share memory"));
 }
 
 static void test_refusals(smelt_session *session, size_t n_out) {
@@ -186,6 +228,17 @@ static void test_refusals(smelt_session *session, size_t n_out) {
   EXPECT(API(smelt_open)("", &tiny, &none) == SMELT_INVALID && !none && has(E(NULL), "struct_size"));
   EXPECT(API(smelt_open)("", &less, &none) == SMELT_INVALID && has(E(NULL), "threads is negative"));
   EXPECT(API(smelt_open)("", &less, NULL) == SMELT_INVALID && API(smelt_trim)(NULL) == SMELT_INVALID);
+  smelt_options vast_struct = {.struct_size = 1 << 30};
+  EXPECT(API(smelt_open)("", &vast_struct, &none) == SMELT_INVALID && has(E(NULL), "no size of a struct"));
+  smelt_memory memory;
+  EXPECT(API(smelt_memory_stats)(NULL, &memory) == SMELT_INVALID && has(E(NULL), "memory_stats: the session is NULL"));
+  EXPECT(API(smelt_memory_stats)(session, NULL) == SMELT_INVALID && has(E(NULL), "memory_stats: out is NULL"));
+  EXPECT(API(smelt_profile)(NULL, 1) == SMELT_INVALID && has(E(NULL), "smelt_profile"));
+  EXPECT(API(smelt_trim)(NULL) == SMELT_INVALID && has(E(NULL), "smelt_trim"));
+  EXPECT(API(smelt_kernel_stats)(session, 99, NULL, NULL, NULL) == SMELT_INVALID && has(E(NULL), "no kernel"));
+  EXPECT(API(smelt_kernel_stats)(NULL, 0, NULL, NULL, NULL) == SMELT_INVALID && has(E(NULL), "session is NULL"));
+  API(smelt_cancel)(NULL), API(smelt_cancel)(session); /* nothing runs: nothing is cancelled */
+  EXPECT(go(session, 2, 3, out, n_out) == SMELT_OK && right(out, 2, 3));
   API(smelt_close)(NULL);
 }
 
@@ -260,6 +313,110 @@ static void test_threads(const char *bundle, size_t n_out) {
   }
 }
 
+/* ---- a fork and a close while another thread is in the middle of a run ---- */
+static _Atomic int running;
+#ifndef NO_FORK
+static _Atomic int go_on;
+static const char *shared_bundle;
+static void *runner(void *refused) {
+  static float xr[400 * 20], yr[20];
+  int64_t xs[] = {400, 20}, ys[] = {20};
+  DLTensor in[] = {tensor(xr, 2, xs), tensor(yr, 1, ys)}, out[4];
+  while (go_on) {
+    for (int i = 0; i < 4; i++) out[i] = (DLTensor){0};
+    running = 1;
+    smelt_status status = API(smelt_run)(shared, in, 2, out, API(smelt_output_count)(shared));
+    *(int *)refused += status != SMELT_OK;
+    API(smelt_trim)(NULL); /* at the table of errors, too, when the fork comes */
+  }
+  return NULL;
+}
+
+/* In the child: what was inherited works or is refused with a reason, a session of its own works; nothing hangs. */
+static int in_child(size_t n_out) {
+  DLTensor out[4];
+  smelt_session *own = NULL;
+  smelt_status status = go(shared, 7, 5, out, n_out);
+  if (status == SMELT_OK ? !right(out, 7, 5) : !has(E(shared), "before a fork") && !has(E(NULL), "when this process was forked")) return 1;
+  API(smelt_close)(shared);
+#ifdef WITH_OPENCL /* drivers do not survive a fork: another session in the child may wait for ever, and that is not ours */
+  (void)own;
+  return 0;
+#endif
+  smelt_options options = {.struct_size = sizeof options, .threads = 3};
+  if (API(smelt_open)(shared_bundle, &options, &own) != SMELT_OK) return 2;
+  if (go(own, 400, 20, out, n_out) != SMELT_OK || !right(out, 400, 20)) return 3;
+  API(smelt_close)(own);
+  return 0;
+}
+
+/* The child's exit code; -1 when it hangs. */
+static int ended(int child) {
+  int status = -1;
+  for (int ms = 0; ms < 20000; ms++) {
+    if (sm_syscall(SM_wait4, child, (long)&status, 1 /* WNOHANG */, 0, 0, 0) == child) return status;
+    sm_sleep(1000000);
+  }
+  sm_syscall(SM_kill, child, 9, 0, 0, 0, 0);
+  sm_syscall(SM_wait4, child, (long)&status, 0, 0, 0, 0);
+  return -1;
+}
+
+static void test_fork_in_a_run(const char *bundle, size_t n_out) {
+  smelt_session *session = NULL;
+  smelt_options options = {.struct_size = sizeof options, .threads = 3};
+  EXPECT(API(smelt_open)(bundle, &options, &session) == SMELT_OK);
+  if (!session) return;
+  sm_thread thread;
+  int refused = 0;
+  shared = session;
+  shared_bundle = bundle;
+  go_on = 1;
+  running = 0;
+  EXPECT(pthread_create(&thread, NULL, runner, &refused) == 0);
+  while (!running) sm_pause();
+  for (int i = 0; i < 60; i++) {
+    int child = fork();
+    if (child == 0) sm_syscall(SM_exit_group, in_child(n_out), 0, 0, 0, 0, 0);
+    EXPECT(ended(child) == 0);
+  }
+  go_on = 0;
+  pthread_join(thread, NULL);
+  EXPECT(refused == 0);
+  API(smelt_close)(session);
+}
+#endif
+
+static void *one_long_run(void *status) {
+  static float xr[20000 * 20], yr[20];
+  int64_t xs[] = {20000, 20}, ys[] = {20};
+  DLTensor in[] = {tensor(xr, 2, xs), tensor(yr, 1, ys)}, out[4] = {{0}};
+  size_t n_out = API(smelt_output_count)(shared);
+  running = 1;
+  *(_Atomic int *)status = (int)API(smelt_run)(shared, in, 2, out, n_out);
+  return NULL;
+}
+
+/* Closing waits for the run. The thread may also come too late; it must not then, so it is let in first. */
+static void test_close_in_a_run(const char *bundle) {
+  for (int i = 0; i < 20; i++) {
+    smelt_session *session = NULL;
+    sm_thread thread;
+    _Atomic int status = -1;
+    EXPECT(API(smelt_open)(bundle, NULL, &session) == SMELT_OK);
+    shared = session;
+    running = 0;
+    EXPECT(pthread_create(&thread, NULL, one_long_run, &status) == 0);
+    while (!running || API(smelt_trim)(session) == SMELT_OK) {
+      if (status >= 0) break; /* it was over before it was seen */
+    }
+    if (status >= 0) pthread_join(thread, NULL), API(smelt_close)(session);
+    else API(smelt_close)(session), pthread_join(thread, NULL);
+    session = NULL;
+    EXPECT(status == SMELT_OK || status == SMELT_DEVICE || status == SMELT_INVALID);
+  }
+}
+
 static void test_library(smelt_session *session) {
   DLTensor out[4];
   smelt_status status = go(session, 9, 6, out, 4);
@@ -330,9 +487,14 @@ int main(int argc, char **argv) {
     test_shapes(session, n_out);
     test_plan_is_kept(session, n_out);
     if (n_out == 3) test_caller_memory(session);
+    if (n_out == 3) test_overlaps(session);
     test_refusals(session, n_out);
     test_profile(session, n_out);
     test_threads(bundle, n_out);
+#ifndef NO_FORK
+    test_fork_in_a_run(bundle, n_out);
+#endif
+    test_close_in_a_run(bundle);
   }
   API(smelt_close)(session);
   puts(failures ? "FAILED" : "OK");
