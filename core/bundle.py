@@ -16,11 +16,10 @@ import numpy as np
 
 from smelt.core.diag import SmeltError
 from smelt.core.dim import Dim, parse_dim
+from smelt.core.naming import Names, is_name
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MANIFEST = "manifest.json"
-LIBRARY = "libmodel.so"
-WEIGHTS = "weights.bin"
 RUNNER = "smelt_run"
 _CHUNK = 1 << 20
 
@@ -36,6 +35,20 @@ class Bundle:
     def target(self) -> str:
         """The full name of the target that it was compiled for."""
         return str(self.manifest["target"])
+
+    @cached_property
+    def names(self) -> Names:
+        """The prefix of its C functions, and the names of its library, weights and header.
+
+        Raises SmeltError(kind='invalid') when the manifest says none that a model can have."""
+        library = self.manifest.get("library")
+        prefix = library.get("prefix") if isinstance(library, Mapping) else None
+        if not isinstance(prefix, str) or not is_name(prefix):
+            raise SmeltError(
+                f"bundle '{self.path}': its manifest has no library with the prefix of a model",
+                hint="compile the model again",
+            )
+        return Names(prefix)
 
     @property
     def digest(self) -> str:
@@ -106,7 +119,10 @@ def read_bundle(path: str | os.PathLike[str]) -> Bundle:
     for name in manifest["files"]:
         if not (folder / name).is_file():
             raise SmeltError(f"bundle '{folder}' lacks its file '{name}'", hint="compile the model again")
-    return Bundle(folder, manifest)
+    bundle = Bundle(folder, manifest)
+    if bundle.names.library not in manifest["files"]:
+        raise SmeltError(f"bundle '{folder}' lacks its library", hint="compile the model again")
+    return bundle
 
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:
@@ -124,8 +140,9 @@ def hash_file(path: Path) -> str:
 
 
 def write_weights(path: Path, rows: Iterable[tuple[int, Iterable[np.ndarray[Any, Any]]]], total: int) -> str:
-    """Write tensors, each as its arrays one after the other, at their byte offsets (ascending) into a file
-    of `total` bytes, gaps zero; weights larger than memory pass through. Returns the SHA-256 (hex)."""
+    """Write tensors, each as its arrays one after the other, at their byte offsets (ascending) into `total`
+    bytes, gaps zero, and then the SHA-256 of these as 32 bytes, by which a model knows its own weights.
+    Weights larger than memory pass through. Returns the SHA-256 (hex)."""
     h, at = hashlib.sha256(), 0
     with path.open("wb") as f:
 
@@ -143,6 +160,7 @@ def write_weights(path: Path, rows: Iterable[tuple[int, Iterable[np.ndarray[Any,
                 at += raw.size
         assert at <= total, (at, total)
         put(bytes(total - at))
+        f.write(h.digest())
     return h.hexdigest()
 
 

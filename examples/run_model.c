@@ -1,8 +1,11 @@
 /* Runs any bundle whose inputs are float32 from C, with every dynamic extent set to one number.
  *
- *   smelt compile model.onnx -o out
- *   cc -Iout examples/run_model.c -o run_model -Lout -lmodel -Wl,-rpath,$PWD/out
+ *   smelt compile model.onnx --name det -o out
+ *   cc -DSMELT_PREFIX=det -Iout examples/run_model.c -o run_model -Lout -ldet -Wl,-rpath,$PWD/out
  *   ./run_model 1 3 64 64        (the extents of the first input; every input gets as many as it has axes)
+ *
+ * SMELT_PREFIX makes smelt_open mean det_open, so this file fits every model. A program for certain models includes their
+ * headers (det.h, rec.h: as many as it likes) and calls det_open and rec_open. This file is C and C++.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +31,7 @@ static int make_input(const smelt_session *s, size_t i, int argc, char **argv, D
   for (int a = 0; a < t->ndim; a++) n *= (size_t)(shape[a] = atoll(argv[1 + a]));
   t->shape = shape;
   t->device.device_type = 1; /* host memory */
-  float *x = malloc((n ? n : 1) * sizeof *x);
+  float *x = (float *)malloc((n ? n : 1) * sizeof *x);
   if (!x) return 1;
   for (size_t k = 0; k < n; k++) x[k] = 1.0f;
   t->data = x;
@@ -37,10 +40,10 @@ static int make_input(const smelt_session *s, size_t i, int argc, char **argv, D
 
 int main(int argc, char **argv) {
   smelt_session *s = NULL;
-  smelt_options options = {.struct_size = sizeof options, .threads = 1};
-  if (smelt_open(NULL, &options, &s)) return failed("open", NULL); /* NULL: the folder of libmodel.so */
+  smelt_options options = {sizeof options, 1, 0}; /* one thread, no check of the weights' whole hash */
+  if (smelt_open(NULL, &options, &s)) return failed("open", NULL); /* NULL: the folder of libdet.so */
 
-  DLTensor in[MOST] = {0}, out[MOST] = {0}; /* data NULL: the session keeps the outputs */
+  static DLTensor in[MOST], out[MOST]; /* all zero; data NULL: the session keeps the outputs */
   int64_t in_shape[MOST][AXES], out_shape[MOST][AXES];
   size_t n_in = smelt_input_count(s), n_out = smelt_output_count(s);
   if (n_in > MOST || n_out > MOST) return 1;

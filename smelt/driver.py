@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from smelt.core.bundle import WEIGHTS, Bundle, Staging, hash_file, read_bundle, write_weights
+from smelt.core.bundle import Bundle, Staging, hash_file, read_bundle, write_weights
 from smelt.core.diag import Problem, SmeltError
 from smelt.core.ir.graph import Module
 from smelt.core.ir.text import print_module
 from smelt.core.ir.verify import module_facts, verify
 from smelt.core.machine import Machine
+from smelt.core.naming import Names, check_name, name_from, printable
 from smelt.core.passes import half
 from smelt.core.passes.context import Context, Options
 from smelt.core.passes.manager import run_pipeline
@@ -55,7 +56,8 @@ Progress: TypeAlias = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Request:
-    """What to compile and how: the arguments of `compile`, checked and in one value."""
+    """What to compile and how: the arguments of `compile`, checked and in one value. name: what the model is
+    called in messages, '' after its file. prefix: of its C functions and files, '' made of the name."""
 
     source: str
     target: str = "host"
@@ -67,6 +69,7 @@ class Request:
     static: bool = False
     libraries: bool = False
     name: str = ""
+    prefix: str = ""
     outputs: tuple[str, ...] = ()
     runner: bool = True
     plugins: tuple[str, ...] = ()
@@ -142,29 +145,31 @@ def _write(
 
     module, program, spec = lowered.module, lowered.program, lowered.spec
     digest = ""
+    called = request.name or Path(request.source).stem
+    name, names = printable(called), Names(request.prefix or name_from(called))
     if program.weights:
         progress("weights")
         rows = ((w.offset, module.weights[w.ref].pieces()) for w in program.weights)
-        digest = write_weights(stage.path / WEIGHTS, rows, program.weights_bytes)
+        digest = write_weights(stage.path / names.weights, rows, program.weights_bytes)
     progress("code")
-    name = request.name or Path(request.source).stem
     artifact = target_for(spec).emit(
         module,
         program,
         spec,
         name=name,
+        prefix=names.prefix,
         threads=request.threads or 0,
         weights_sha256=bytes.fromhex(digest) if digest else bytes(32),
     )
     progress("link")
     prepared.result()
-    build_library(spec, artifact.object, stage.path)
+    build_library(spec, artifact.object, stage.path, names)
     if request.runner:
         build_runner(spec, artifact.object, stage.path)
     if request.static:
-        build_static(spec, artifact.object, stage.path)
+        build_static(spec, artifact.object, stage.path, names)
     shutil.copyfile(runtime_dir() / "smelt.h", stage.path / "smelt.h")
-    (stage.path / "model.h").write_text(model_header(name, program), "utf-8")
+    (stage.path / names.header).write_text(model_header(name, names.prefix, program), "utf-8")
     _dump(artifact.dumps)
     compiler = {
         "smelt": __version__,
@@ -177,11 +182,17 @@ def _write(
     }
     model = {"name": name, "sha256": hash_file(Path(request.source))}
     manifest = build_manifest(module, program, model=model, compiler=compiler)
-    names = (t.name for t in (*program.inputs, *program.outputs))
+    tensors = (t.name for t in (*program.inputs, *program.outputs))
     # what a model calls so itself is a plain tensor to `interface`; without such names it need not be asked
-    if any(map(stands_for_more, names)):
+    if any(map(stands_for_more, tensors)):
         manifest["groups"] = group_rows(*interface(request.source))
-    manifest["weights"]["sha256"] = digest
+    manifest["library"] = {
+        "prefix": names.prefix,
+        "file": names.library,
+        "static": names.archive if request.static else None,
+        "header": names.header,
+    }
+    manifest["weights"] |= {"sha256": digest, "file": names.weights if digest else None}
     manifest["quantised"] = dict(lowered.quantised)
     if request.fp16:
         manifest["fp16"] = dict(lowered.halved)
@@ -208,6 +219,7 @@ def compile(
     output: str | os.PathLike[str] = "out",
     fp16: bool = False,
     *,
+    name: str | None = None,
     static: bool = False,
     libraries: bool = False,
     outputs: tuple[str, ...] = (),
@@ -219,6 +231,8 @@ def compile(
     """Compile a model into a bundle directory and return it.
 
     model: path, bytes or onnx.ModelProto. dims: fix (4) or bound ((1, 512)) symbolic dims by name.
+    name: of its C functions and files ('det': det_open, det.h, libdet.so, det.weights), at most 40 of a to z,
+    0 to 9 and '_'; None makes it of the model's file.
     outputs: ONNX names of values to return besides the model's own outputs.
     fp16: weights and tensors between kernels are stored in float16; inputs and outputs keep their types, and
     kernels compute in float32. It halves memory, not always time (docs/fp16.md).
@@ -232,12 +246,13 @@ def compile(
     if threads is not None and threads < 1:
         raise SmeltError(f"threads is {threads}, expected 1 or more")
     allowed = limits(memory_limit, time_limit)
+    prefix = "" if name is None else check_name(name)
     with tempfile.TemporaryDirectory(prefix="smelt-") as scratch:
-        source, name = _as_file(model, Path(scratch))
+        source, stem = _as_file(model, Path(scratch))
         request = Request(
             source=source, target=target, dims=dict(dims or {}), threads=threads, opt=opt,
             output=str(Path(output).absolute()), fp16=fp16, static=static, libraries=libraries,
-            name=name, outputs=tuple(outputs), plugins=tuple(plugins),
+            name=name or stem, prefix=prefix, outputs=tuple(outputs), plugins=tuple(plugins),
         )  # fmt: skip
         _run_child(request, allowed, Path(scratch), progress)
     return read_bundle(output)

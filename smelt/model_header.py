@@ -1,10 +1,12 @@
-"""A host program -> model.h: the model's own names, ranks and a typed call around smelt.h."""
+"""A host program and its model's prefix -> det.h: the functions, and the names of inputs and outputs."""
 
 from __future__ import annotations
 
 import re
 
+from smelt.core.naming import FUNCTIONS, printable
 from smelt.core.plan.program import HostProgram, Tensor
+from smelt.targets.toolchain import runtime_dir
 
 _C_TYPES = {
     "f32": "float", "f64": "double", "f16": "uint16_t", "bf16": "uint16_t", "bool": "uint8_t",
@@ -13,31 +15,49 @@ _C_TYPES = {
 }  # fmt: skip
 
 
-def model_header(name: str, program: HostProgram) -> str:
-    """C text that declares one enumerator per input and output, and documents their shapes."""
-    prefix = identifier(name)
+def model_header(name: str, prefix: str, program: HostProgram) -> str:
+    """C text that declares the functions and one enumerator per input and output, and documents their shapes.
+    name: what people call the model."""
     guard = f"SMELT_MODEL_{prefix.upper()}_H"
     lines = [
-        f"/* model.h: inputs and outputs of '{_comment(name)}', in the order that smelt_run wants them. */",
+        f"/* {prefix}.h: the functions of the model '{_comment(name)}', as smelt.h explains them, and its",
+        f" * inputs and outputs in the order that {prefix}_run wants them. */",
         f"#ifndef {guard}",
         f"#define {guard}",
         '#include "smelt.h"',
         "",
+        "#ifdef __cplusplus",
+        'extern "C" {',
+        "#endif",
+        "",
+        *_declarations(prefix),
+        "",
         *_enum(prefix, "input", program.inputs),
         *_enum(prefix, "output", program.outputs),
+        "#ifdef __cplusplus",
+        "}",
+        "#endif",
         f"#endif /* {guard} */",
     ]
     return "\n".join(lines) + "\n"
 
 
 def identifier(name: str) -> str:
-    """The name as a C identifier."""
-    made = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "model"
-    return f"m_{made}" if made[0].isdigit() else made
+    """The name as a part of a C identifier."""
+    return re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "tensor"
+
+
+def _declarations(prefix: str) -> list[str]:
+    """Those of smelt.h, under the model's prefix."""
+    text = re.sub(r"/\*.*?\*/", "", (runtime_dir() / "smelt.h").read_text("utf-8"), flags=re.S)
+    found = re.findall(r"^(\w[\w *]*?)smelt_(\w+)(\([^;]*\);)", text, flags=re.M)
+    assert sorted(f for _, f, _ in found) == sorted(FUNCTIONS), found
+    return [f"{result}{prefix}_{function}{arguments}" for result, function, arguments in found]
 
 
 def _comment(text: str) -> str:
-    return text.replace("*/", "* /")
+    """Text that neither ends the comment that it stands in nor looks like the start of one."""
+    return printable(text).replace("*/", "* /").replace("/*", "/ *")
 
 
 def _enum(prefix: str, kind: str, tensors: tuple[Tensor, ...]) -> list[str]:

@@ -9,11 +9,12 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from smelt.core.bundle import LIBRARY, Bundle, read_bundle
+from smelt.core.bundle import Bundle, read_bundle
 from smelt.core.diag import Kind, SmeltError
 from smelt.core.dtype import ALL, DType
 from smelt.groups import Group, as_array, groups, packed, reading, unpacked
@@ -442,8 +443,8 @@ def _same_names(expected: list[str], got: list[str]) -> None:
 
 
 def _library(bundle: Bundle) -> Any:
-    """The bundle's shared library with its functions typed."""
-    path = Path(bundle.path) / LIBRARY
+    """The functions of the bundle's shared library, typed, under the names that smelt.h has for them."""
+    path = Path(bundle.path) / bundle.names.library
     try:
         lib = ctypes.CDLL(str(path), mode=os.RTLD_LOCAL | os.RTLD_NOW)
     except OSError as e:
@@ -464,7 +465,12 @@ def _library(bundle: Bundle) -> Any:
         "smelt_kernel_count": ([pointer], size),
         "smelt_kernel_stats": ([pointer, size, pointer, pointer, pointer], ctypes.c_int),
     }
+    functions = SimpleNamespace()
     for name, (arguments, result) in signatures.items():
-        function = getattr(lib, name)
+        symbol = name.replace("smelt", bundle.names.prefix, 1)
+        if not hasattr(lib, symbol):
+            raise SmeltError(f"'{path}' has no function '{symbol}'", hint="compile the model again")
+        function = lib[symbol]
         function.argtypes, function.restype = arguments, result
-    return lib
+        setattr(functions, name, function)
+    return functions

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from smelt.core.bundle import LIBRARY, WEIGHTS, Bundle
+from smelt.core.bundle import Bundle
+from smelt.core.naming import Names
 from smelt.targets.elf import symbol_sizes
 
 TOP = 10
@@ -16,6 +17,7 @@ _HOST = ("smelt_plan", "smelt_run.steps", "smelt_host")
 class Sizes:
     """Bytes. files: by name. code: of the library, by cause. kernels, weights: the largest, by name."""
 
+    names: Names
     files: dict[str, int]
     code: dict[str, int]
     kernels: tuple[tuple[str, int], ...]
@@ -28,8 +30,8 @@ class Sizes:
 
     @property
     def without_weights(self) -> int:
-        """Bytes of everything but weights.bin."""
-        return self.total - self.files.get(WEIGHTS, 0)
+        """Bytes of everything but the weights' file."""
+        return self.total - self.files.get(self.names.weights, 0)
 
 
 def sizes(bundle: Bundle) -> Sizes:
@@ -39,7 +41,8 @@ def sizes(bundle: Bundle) -> Sizes:
     names = {k["name"] for k in bundle.manifest["kernels"]}
     per_kernel: dict[str, int] = {}
     host = runtime = 0
-    for symbol, size in symbol_sizes((folder / LIBRARY).read_bytes()):
+    for symbol, size in symbol_sizes((folder / bundle.names.library).read_bytes()):
+        symbol = symbol.removeprefix(f"{bundle.names.prefix}.")
         kernel = _kernel(symbol, names)
         if kernel is not None:
             per_kernel[kernel] = per_kernel.get(kernel, 0) + size
@@ -48,7 +51,7 @@ def sizes(bundle: Bundle) -> Sizes:
         else:
             runtime += size
     kernels = sum(per_kernel.values())
-    rest = files[LIBRARY] - kernels - host - runtime
+    rest = files[bundle.names.library] - kernels - host - runtime
     code = {
         "kernels": kernels,
         "host program": host,
@@ -56,7 +59,7 @@ def sizes(bundle: Bundle) -> Sizes:
         "linking, constants, names": rest,
     }
     weights = {w["name"]: int(w["bytes"]) for w in bundle.manifest["weights"]["tensors"]}
-    return Sizes(files, code, _largest(per_kernel), _largest(weights))
+    return Sizes(bundle.names, files, code, _largest(per_kernel), _largest(weights))
 
 
 def _kernel(symbol: str, names: set[str]) -> str | None:

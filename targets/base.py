@@ -44,8 +44,10 @@ class Target(Protocol):
         spec: TargetSpec,
         *,
         name: str,
+        prefix: str,
         threads: int,
         weights_sha256: bytes,
     ) -> Artifact:
-        """Code for a planned module. Raises SmeltError(kind='unsupported') naming the kernel."""
+        """Code for a planned module. name: for people; prefix: of its functions and weights (core/naming.py).
+        Raises SmeltError(kind='unsupported') naming the kernel."""
         ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from smelt.core.diag import SmeltError
@@ -12,7 +12,7 @@ _PT_LOAD, _PT_DYNAMIC, _PT_INTERP, _PT_GNU_STACK, _PT_GNU_RELRO = 1, 2, 3, 0x647
 _SHT_SYMTAB, _SHT_NOBITS, _SHT_DYNSYM = 2, 8, 11
 _DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_TEXTREL, _DT_FLAGS, _DT_FLAGS_1 = 1, 5, 14, 22, 30, 0x6FFFFFFB
 _VERSIONED = (0x6FFFFFFE, 0x6FFFFFFF, 0x6FFFFFF0)  # DT_VERNEED, DT_VERNEEDNUM, DT_VERSYM
-_LOCAL, _UNDEFINED = 0, 0
+_LOCAL, _UNDEFINED, _HIDDEN = 0, 0, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,18 +179,40 @@ def symbol_sizes(data: bytes) -> tuple[tuple[str, int], ...]:
     return tuple(rows)
 
 
-def rename_definitions(data: bytes, names: frozenset[str]) -> bytes:
-    """The same object file with the global definitions of `names` under their names less the first
-    letter: others then find those names elsewhere, while this object still uses its own.
+def global_symbols(data: bytes) -> frozenset[str]:
+    """Names that an object file defines for others."""
+    symbols = _File(data).symbols(_SHT_SYMTAB)
+    return frozenset(name for _, name, binding, defined in symbols if defined and binding != _LOCAL)
 
-    Why so: a symbol's name is an offset into a string table, and one more is another name.
+
+def rename_symbols(data: bytes, names: Mapping[str, str], hidden: frozenset[str] = frozenset()) -> bytes:
+    """The same object file in which each global symbol of `names`, defined here or elsewhere, has its new
+    name. hidden: new names that only the program or library sees that the object is linked into.
+
+    A symbol's name is an offset into a string table; the new table is the old one with the new names after
+    it, at the end of the file, so that every other offset stays true.
     """
     file = _File(data)
-    out = bytearray(data)
-    word = struct.Struct("<I")
-    for at, name, binding, defined in file.symbols(_SHT_SYMTAB):
-        if defined and binding != _LOCAL and name in names:
-            word.pack_into(out, at, word.unpack_from(data, at)[0] + 1)
-    left = [s[1] for s in _File(bytes(out)).symbols(_SHT_SYMTAB) if s[3] and s[2] != _LOCAL]
+    out, at_name = bytearray(data), {}
+    word, other_at = struct.Struct("<I"), 5 if file.bits == 64 else 13
+    for table in (s for s in file.sections() if s.kind == _SHT_SYMTAB):
+        strings = file.sections()[table.link]
+        text = bytearray(data[strings.offset : strings.offset + strings.size])
+        for at, name, binding, _ in file.symbols(_SHT_SYMTAB):
+            if binding == _LOCAL or name not in names:
+                continue
+            new = names[name]
+            if new not in at_name:
+                at_name[new] = len(text)
+                text += new.encode() + b"\0"
+            word.pack_into(out, at, at_name[new])
+            if new in hidden:
+                out[at + other_at] = out[at + other_at] & ~3 | _HIDDEN
+        size = struct.Struct("<II" if file.bits == 32 else "<QQ")
+        header = file.section_at + table.link * file.section_entry
+        size.pack_into(out, header + (16 if file.bits == 32 else 24), len(out), len(text))
+        out += text
+    made = bytes(out)
+    left = [n for _, n, binding, defined in _File(made).symbols(_SHT_SYMTAB) if defined and binding != _LOCAL]
     assert len(left) == len(set(left)), "two symbols got one name"
-    return bytes(out)
+    return made

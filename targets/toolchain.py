@@ -1,4 +1,4 @@
-"""A model's object code in, what a platform loads or runs out: libmodel.so, libmodel.a, smelt_run.
+"""A model's object code in, what a platform loads or runs out: libdet.so, libdet.a, smelt_run.
 
 Needs only the wheels llvmlite and ziglang: no compiler, sysroot or NDK of the system. What does not depend on
 the model (the compiled C runtime, stand-ins for libc, zig's own libc for static programs) is made once and
@@ -20,12 +20,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from smelt.core.diag import SmeltError
-from smelt.targets.elf import Elf, read_elf, rename_definitions
+from smelt.core.naming import FUNCTIONS, Names
+from smelt.targets.elf import Elf, global_symbols, read_elf, rename_symbols
 from smelt.targets.platform import PLATFORMS, Platform, TargetSpec, parse_target, zig_directory
 from smelt.targets.stubs import libraries, stub_ir
 
 __all__ = [
-    "EXPORTS",
     "PLATFORMS",
     "build_library",
     "build_runner",
@@ -40,28 +40,6 @@ __all__ = [
 ]
 
 _RUNTIME = ("check", "device_cl", "launch", "memory", "pool", "session", "weights")
-# What libmodel.so shows: smelt.h's functions and the model's description; all else stays inside.
-EXPORTS = (
-    "smelt_cancel",
-    "smelt_close",
-    "smelt_error",
-    "smelt_input_count",
-    "smelt_input_name",
-    "smelt_input_rank",
-    "smelt_input_type",
-    "smelt_kernel_count",
-    "smelt_kernel_stats",
-    "smelt_memory_stats",
-    "smelt_model",
-    "smelt_open",
-    "smelt_output_count",
-    "smelt_output_name",
-    "smelt_output_rank",
-    "smelt_output_type",
-    "smelt_profile",
-    "smelt_run",
-    "smelt_trim",
-)
 _C_FLAGS = (
     "-std=c11",
     "-O2",
@@ -249,7 +227,9 @@ def _builtins(platform: Platform) -> Path:
         words += [*cpu, "-ffunction-sections", "--name", "builtins", "-femit-bin=builtins.o"]
         _zig((*words, zig_directory() / "lib" / "compiler_rt.zig"), cwd=folder)
         made = folder / "builtins.o"
-        made.write_bytes(rename_definitions(made.read_bytes(), taken))
+        data = made.read_bytes()
+        own = {name: f"smelt.{name}" for name in taken & global_symbols(data)}
+        made.write_bytes(rename_symbols(data, own))
 
     folder = _kept("builtins", (platform.name, platform.zig_flags, sorted(taken)), build)
     return folder / "builtins.o"
@@ -359,7 +339,7 @@ def join_objects(objects: Sequence[bytes]) -> bytes:
 
 
 def link_library(
-    platform: Platform, objects: Sequence[bytes | Path], out: Path, exports: Sequence[str] = EXPORTS
+    platform: Platform, objects: Sequence[bytes | Path], out: Path, exports: Sequence[str]
 ) -> Path:
     """A shared library of objects for a platform; it exports these names and needs libc and libm alone.
 
@@ -370,28 +350,41 @@ def link_library(
     return out
 
 
-def build_library(spec: TargetSpec, model_object: bytes, out_dir: Path) -> Path:
-    """out_dir/libmodel.so: the model and the runtime."""
-    objects: list[bytes | Path] = [model_object, *_objects(spec.platform, _RUNTIME)]
-    return link_library(spec.platform, objects, out_dir / "libmodel.so")
+def _named(spec: TargetSpec, model_object: bytes, names: Names, hidden: bool) -> dict[str, bytes]:
+    """The model and the runtime by file name, their symbols named after the model; so the code of two models
+    never meets in one program. Public functions have the prefix; all else has a name that C cannot
+    spell, and stays inside. hidden: the public functions do too."""
+    objects = {names.object: model_object}
+    for path in _objects(spec.platform, _RUNTIME):
+        objects[f"{names.prefix}_{path.name}"] = path.read_bytes()
+    public = {f"smelt_{f}": new for f, new in zip(FUNCTIONS, names.functions, strict=True)}
+    defined = frozenset().union(*map(global_symbols, objects.values()))
+    inside = {old: f"{names.prefix}.{old}" for old in defined - public.keys()}
+    kept_in = frozenset(inside.values()) | (frozenset(names.functions) if hidden else frozenset())
+    return {file: rename_symbols(data, {**public, **inside}, kept_in) for file, data in objects.items()}
 
 
-def build_static(spec: TargetSpec, model_object: bytes, out_dir: Path) -> tuple[Path, Path]:
-    """out_dir/model.o and out_dir/libmodel.a, for programs that link the model in.
+def build_library(spec: TargetSpec, model_object: bytes, out_dir: Path, names: Names) -> Path:
+    """out_dir/libdet.so, for a model called det: the model and the runtime."""
+    objects = _named(spec, model_object, names, hidden=False)
+    return link_library(spec.platform, [*objects.values()], out_dir / names.library, names.functions)
 
-    libmodel.a holds the model too; link it with libc, libm, libdl and libpthread.
+
+def build_static(spec: TargetSpec, model_object: bytes, out_dir: Path, names: Names) -> tuple[Path, Path]:
+    """out_dir/det.o and out_dir/libdet.a, for programs that link the model in.
+
+    libdet.a holds the model too; link it with libc, libm, libdl and libpthread. Its functions are hidden: a
+    shared library that links it in does not show them, so two of those cannot take each other's.
     """
     out_dir.mkdir(parents=True, exist_ok=True)
-    model, archive = out_dir / "model.o", out_dir / "libmodel.a"
-    model.write_bytes(model_object)
+    model, archive = out_dir / names.object, out_dir / names.archive
+    objects = _named(spec, model_object, names, hidden=True)
+    model.write_bytes(objects[names.object])
     with tempfile.TemporaryDirectory(prefix="smelt-link-") as folder_name:
         folder = Path(folder_name)
-        (folder / "model.o").write_bytes(model_object)
-        members = ["model.o"]
-        for path in _objects(spec.platform, _RUNTIME):
-            shutil.copyfile(path, folder / f"smelt_{path.name}")
-            members.append(f"smelt_{path.name}")
-        _zig(["ar", "rcsD", "out", *members], cwd=folder)  # D: no times, no owners
+        for file, data in objects.items():
+            (folder / file).write_bytes(data)
+        _zig(["ar", "rcsD", "out", *objects], cwd=folder)  # D: no times, no owners
         _deliver(folder / "out", archive)
     archive.chmod(0o644)
     return model, archive
@@ -404,7 +397,7 @@ def _is_static(spec: TargetSpec) -> bool:
 
 def build_runner(spec: TargetSpec, model_object: bytes, out_dir: Path, *, source: Path | None = None) -> Path:
     """out_dir/smelt_run. Without devices on Linux: a static program that holds the model and runs on any
-    kernel. Else: a dynamic one that opens libmodel.so beside it. source: another runner.c."""
+    kernel. Else: a dynamic one that opens the library of the bundle it is given. source: another runner.c."""
     out = out_dir / "smelt_run"
     if _is_static(spec):
         return _link_static(spec.platform, model_object, out, source)

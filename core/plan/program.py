@@ -233,7 +233,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class WeightPlace:
-    """Where a weight lies in weights.bin."""
+    """Where a weight lies in the weights."""
 
     ref: str
     offset: int

@@ -53,7 +53,10 @@ def register(add: AddParser) -> None:
     )  # fmt: skip
     comp.add_argument("model", metavar="MODEL")
     comp.add_argument("-o", "--output", default="out", metavar="DIR", help="the bundle (default: out)")
-    comp.add_argument("--static", action="store_true", help="also write model.o and libmodel.a")
+    comp.add_argument("--static", action="store_true", help="also write a static library, such as libdet.a")
+    comp.add_argument(
+        "--name", help="of its C functions and files: det makes det_open and libdet.so (default: after MODEL)"
+    )
     comp.add_argument(
         "--tap", action="append", default=[], metavar="NAME", help="also return this value of the model"
     )
@@ -104,10 +107,10 @@ def run_compile(args: argparse.Namespace) -> Result:
         "outputs": bundle.manifest["outputs"],
         "peak_memory": bundle.manifest["memory"]["arenas"],
     }
-    code = sum(n for name, n in files.items() if name != "weights.bin")
+    code = sum(n for name, n in files.items() if name != bundle.names.weights)
     text = (
         f"compiled {args.model} for {bundle.target} in {seconds:.1f} s: {bundle.path} "
-        f"({count_bytes(code)} and {count_bytes(files.get('weights.bin', 0))} of weights)"
+        f"({count_bytes(code)} and {count_bytes(files.get(bundle.names.weights, 0))} of weights)"
     )
     return Result(OK, data, text)
 
@@ -122,7 +125,7 @@ def compile_args(args: argparse.Namespace, output: str) -> Bundle:
     try:
         return compile(
             model, target, dim_wishes(args), args.threads, args.opt, output, args.fp16,
-            static=getattr(args, "static", False), libraries=args.libraries,
+            name=getattr(args, "name", None), static=getattr(args, "static", False), libraries=args.libraries,
             outputs=tuple(getattr(args, "tap", ())), progress=talk,
             time_limit=args.limit_seconds, memory_limit=args.limit_memory,
         )  # fmt: skip

@@ -148,7 +148,8 @@ def size_text(found: Sizes) -> str:
     rows = [[n, f"{b:,}"] for n, b in found.files.items()]
     rows.append(["total", f"{found.total:,}"])
     code = [[n, f"{b:,}"] for n, b in found.code.items()]
-    lines = ["size, in bytes:", table(rows, indent="  "), "  of libmodel.so:", table(code, indent="    ")]
+    lines = ["size, in bytes:", table(rows, indent="  ")]
+    lines += [f"  of {found.names.library}:", table(code, indent="    ")]
     if found.kernels:
         name, n = found.kernels[0]
         lines.append(f"    (largest kernel: {name}, {count_bytes(n)})")

@@ -13,8 +13,8 @@ from smelt.core.ir.graph import Library, Module
 from smelt.core.plan.program import HostProgram, Tensor
 from smelt.targets.llvm.emit import function_name
 
-ABI_VERSION = 2
-"""SMELT_ABI_VERSION: the descriptor has libraries."""
+ABI_VERSION = 3
+"""SMELT_ABI_VERSION."""
 
 _STATUS = {"invalid": 1, "unsupported": 2, "shape": 3, "device": 4, "infra": 5, "internal": 6}
 _DLPACK = {"int": 0, "uint": 1, "float": 2, "bool": 6}
@@ -26,7 +26,7 @@ _KERNEL = "{ ptr, ptr, i32, i32, i32, i32, i32, i32 }"
 _CHECK = "{ i32, i32, ptr }"
 _LIBRARY = "{ ptr, ptr, i32, i32 }"
 _MODEL = (
-    "{ i32, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr, ptr, ptr, "
+    "{ i32, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr, ptr, ptr, ptr, "
     "i64, [32 x i8], ptr, ptr, ptr, ptr, i32 }"
 )
 
@@ -47,6 +47,7 @@ class HostOptions:
     """What the descriptor says besides the program."""
 
     name: str
+    prefix: str
     default_threads: int = 0
     weights_sha256: bytes = bytes(32)
     device_source: str | None = None
@@ -128,7 +129,7 @@ def descriptor(
     pointers = ", ".join(tables[n][1] for n in ("inputs", "outputs", "kernels", "checks"))
     model = (
         f"@smelt_model = constant {_MODEL} {{ "
-        f"{', '.join(f'i32 {c}' for c in counts)}, {texts.ref(options.name)}, "
+        f"{', '.join(f'i32 {c}' for c in counts)}, {texts.ref(options.name)}, {texts.ref(options.prefix)}, "
         f"{pointers}, i64 {program.weights_bytes}, [32 x i8] [{digest}], {texts.ref(options.device_source)}, "
         f"ptr @smelt_plan.steps, ptr @smelt_run.steps, {tables['libraries'][1]}, i32 {len(libraries)} }}"
     )

@@ -43,6 +43,7 @@ class LlvmTarget:
         spec: TargetSpec,
         *,
         name: str,
+        prefix: str,
         threads: int,
         weights_sha256: bytes,
     ) -> Artifact:
@@ -53,7 +54,7 @@ class LlvmTarget:
         def texts() -> Iterator[Text]:
             return (emit_kernel(module.kernels[k], cpu) for k in kernels)
 
-        host = _host(module, program, HostOptions(name, threads, weights_sha256))
+        host = _host(module, program, HostOptions(name, prefix, threads, weights_sha256))
         objects = [_object(t, cpu, name) for t in _batches(texts())]
         names = [function_name(module.kernels[e.kernel], e.statement) for e in program.entries]
         declared = {n: f'declare void @"{n}"(ptr, i64, i64) nounwind' for n in names}

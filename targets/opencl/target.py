@@ -36,6 +36,7 @@ class OpenClTarget:
         spec: TargetSpec,
         *,
         name: str,
+        prefix: str,
         threads: int,
         weights_sha256: bytes,
     ) -> Artifact:
@@ -48,7 +49,7 @@ class OpenClTarget:
             rows[e.name] = KernelRow(unit=1, lanes=part.lanes, symbol=part.name)
         cpu = cpu_of(spec)
         declared: dict[str, str] = {}
-        options = HostOptions(name, threads, weights_sha256, source)
+        options = HostOptions(name, prefix, threads, weights_sha256, source)
         host = module_text([host_text(program, module, rows, options, declared)], declared, cpu)
         code = compile_object(host, cpu, name=name)
         dumps: dict[str, Callable[[], str | bytes]]

@@ -124,9 +124,9 @@ static int32_t load_library(smelt_rt *rt, const smelt_library_desc *library, voi
 }
 
 int32_t smelt_rt_library(smelt_rt *rt, int32_t id, const int64_t *args) {
-  if (id < 0 || (uint32_t)id >= rt->n_libraries)
+  if (id < 0 || (uint32_t)id >= rt->model->n_libraries)
     return rt_error(rt, SMELT_INTERNAL, "model '%s' calls library function %d of %u; compile it again", rt->model->name, (int)id,
-                    (unsigned)rt->n_libraries);
+                    (unsigned)rt->model->n_libraries);
   const smelt_library_desc *library = &rt->model->libraries[id];
   if (library->adapter <= 0 || (size_t)library->adapter >= sizeof adapters / sizeof *adapters)
     return rt_error(rt, SMELT_UNSUPPORTED, "library function '%s' wants adapter %d, this runtime has %d; compile the model again", library->symbol,

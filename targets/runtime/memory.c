@@ -157,6 +157,7 @@ int32_t rt_finish_outputs(smelt_rt *rt, DLTensor *outputs) {
 smelt_status smelt_memory_stats(const smelt_session *s, smelt_memory *out) {
   if (!s || !out) return rt_refuse(s ? "smelt_memory_stats: out is NULL, wanted where to put the numbers" : "smelt_memory_stats: the session is NULL; open one first");
   const smelt_rt *rt = (const smelt_rt *)s;
+  if (rt_is_foreign(rt)) return rt_refuse("smelt_memory_stats: " RT_FOREIGN);
   *out = (smelt_memory){.weights_bytes = rt->model->weights_bytes, .allocations = rt->allocations, .runs = rt->runs};
   if (rt->planned && rt->model->n_arenas) out->arena_bytes = (uint64_t)rt->state[0];
   for (uint32_t i = 0; i < rt->model->n_arenas; i++) out->arena_capacity += rt->arenas[i].capacity;
@@ -168,6 +169,7 @@ smelt_status smelt_memory_stats(const smelt_session *s, smelt_memory *out) {
 smelt_status smelt_trim(smelt_session *s) {
   smelt_rt *rt = (smelt_rt *)s;
   if (!rt) return rt_refuse("smelt_trim: the session is NULL; open one first");
+  if (rt_is_foreign(rt)) return rt_refuse("smelt_trim: " RT_FOREIGN);
   if (!rt_take(rt)) return rt_refuse_busy(rt, "smelt_trim");
   for (uint32_t i = 0; i < rt->model->n_arenas; i++) rt_block_free(&rt->arenas[i]);
   for (uint32_t i = 0; i < rt->model->n_inputs; i++) rt_block_free(&rt->input_staging[i]);

@@ -49,7 +49,7 @@ typedef struct {
 typedef struct rt_device rt_device;
 
 struct smelt_rt {
-  const smelt_model_desc *model;
+  const smelt_model_desc *model; /* first: see rt_is_foreign */
   void *memory; /* the block this struct lies in */
   int64_t *state;
   int64_t *shapes, *planned_shapes; /* all inputs' dims, one after the other */
@@ -63,7 +63,7 @@ struct smelt_rt {
   uint64_t *kernel_ns, *kernel_launches;
   void **library_fn;
   int64_t *mapped_args; /* a CPU kernel's args in a device session */
-  uint32_t n_shapes, n_libraries;
+  uint32_t n_shapes;
   int32_t planned, profiling;
   int32_t lost; /* status of a failure that was told to generated code as an address 0; it outranks what that returns */
   _Atomic int32_t busy, cancel;
@@ -75,6 +75,10 @@ struct smelt_rt {
   rt_pool pool;
   char error[RT_ERROR_BYTES];
 };
+
+/* Another model's library opened it. That may have another runtime: no more than `model`, which stays first, may be read. */
+static inline int rt_is_foreign(const smelt_rt *rt) { return rt->model != &smelt_model; }
+#define RT_FOREIGN "the session is one of another model; call the functions of the model that opened it"
 
 /* ---- check.c ---- */
 /* Write the session's error text; returns status. No allocation. */

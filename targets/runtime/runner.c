@@ -1,7 +1,7 @@
 /* runner.c: the program on the device. `smelt_run --serve` speaks frames on stdin and stdout; `smelt_run BUNDLE` is for people.
  *
  * Two builds: SMELT_STATIC has the model linked in and takes only the weights from the bundle; the other one opens
- * <bundle>/libmodel.so. It needs no libc header, and of libc only what runner_sys.h declares. */
+ * the lib*.so in the bundle. It needs no libc header, and of libc only what runner_sys.h declares. */
 #include "runner_supervisor.h"
 
 static const char USAGE[] =

@@ -5,6 +5,9 @@
 #ifndef RUNNER_WORKER_H
 #define RUNNER_WORKER_H
 #include "runner_facts.h"
+#ifndef SMELT_PREFIX
+#define SMELT_PREFIX smelt /* the model of a static runner keeps the names that it was compiled with */
+#endif
 #include "smelt.h"
 
 #define MODEL_API(X)                                                                                                     \
@@ -21,9 +24,10 @@ typedef struct {
 static const char *const STATUS_NAMES[STATUS_COUNT] = {"ok", "invalid", "unsupported", "shape", "device", "infra", "internal"};
 static const char *status_name(smelt_status s) { return (unsigned)s < STATUS_COUNT ? STATUS_NAMES[s] : "internal"; }
 
-/* The library's file name when libmodel.so is a link to it (a store keeps files under their hashes): a crash then still
- * names libmodel.so. */
-static char library_alias[104];
+/* The library's own name, and that of its file where the first is a link to it (a store keeps files under their hashes): a
+ * crash is then still told under the first. */
+enum { NAME_SIZE = 104 };
+static char library_name[NAME_SIZE], library_alias[NAME_SIZE];
 
 #ifndef SMELT_STATIC
 static void remember_alias(const char *path) {
@@ -36,7 +40,33 @@ static void remember_alias(const char *path) {
 }
 #endif
 
-/* Fill api from the linked model or from <bundle>/libmodel.so; 0, or -1 with a text in why. */
+#ifndef SMELT_STATIC
+/* Is it lib<prefix>.so, which has the functions <prefix>_open and so on? */
+static int is_library(const char *name) {
+  size_t n = strlen(name);
+  return n > 6 && n < NAME_SIZE && !memcmp(name, "lib", 3) && !memcmp(name + n - 3, ".so", 3);
+}
+
+/* The name of the one library of a folder into library_name; how many it has, or -1 when it cannot be read. */
+static int find_library(const char *folder) {
+  static char entries[4096];
+  int fd = sys_open(folder, SYS_O_RDONLY), found = 0;
+  long n = fd < 0 ? fd : 0;
+  library_name[0] = 0;
+  while (fd >= 0 && (n = sys(NR_getdents64, fd, (long)entries, sizeof entries, 0, 0, 0)) > 0)
+    for (long at = 0; at < n;) { /* the kernel's linux_dirent64: inode, offset, u16 length, u8 type, name */
+      uint16_t length;
+      memcpy(&length, entries + at + 16, sizeof length);
+      const char *name = entries + at + 19;
+      if (is_library(name) && ++found == 1) memcpy(library_name, name, strlen(name) + 1);
+      at += length;
+    }
+  if (fd >= 0) sys_close(fd);
+  return n < 0 ? -1 : found;
+}
+#endif
+
+/* Fill api from the linked model or from the library in the bundle; 0, or -1 with a text in why. */
 static int model_load(model_api *api, const char *bundle, buffer *why) {
 #ifdef SMELT_STATIC
   (void)bundle;
@@ -47,12 +77,20 @@ static int model_load(model_api *api, const char *bundle, buffer *why) {
   return 0;
 #else
   static const struct { const char *name; size_t at; } symbols[] = {
-#define X(name) {"smelt_" #name, offsetof(model_api, name)},
+#define X(name) {#name, offsetof(model_api, name)},
       MODEL_API(X)
 #undef X
   };
-  buffer path = {0};
-  put_format(&path, "%s/libmodel.so", bundle);
+  buffer path = {0}, symbol = {0};
+  int found = find_library(bundle);
+  if (found != 1) {
+    put_format(why, "'%s' ", bundle);
+    if (found < 0) put(why, "cannot be read; pass a bundle's folder");
+    else if (!found) put(why, "has no library lib*.so; build the bundle again");
+    else put_format(why, "has %i libraries lib*.so; pass a folder with one", I(found));
+    return -1;
+  }
+  put_format(&path, "%s/%s", bundle, library_name);
   put_n(&path, "", 1);
   remember_alias((const char *)path.at);
   void *library = dlopen((const char *)path.at, RUNNER_RTLD_NOW);
@@ -61,12 +99,16 @@ static int model_load(model_api *api, const char *bundle, buffer *why) {
     return -1;
   }
   for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
-    void *found = dlsym(library, symbols[i].name);
-    if (!found) {
-      put_format(why, "'%s' has no symbol %s; build the bundle again", (const char *)path.at, symbols[i].name);
+    symbol.pos = symbol.len = 0; /* library_name is lib<prefix>.so */
+    put_n(&symbol, library_name + 3, strlen(library_name) - 6);
+    put_format(&symbol, "_%s", symbols[i].name);
+    put_n(&symbol, "", 1);
+    void *function = dlsym(library, (const char *)symbol.at);
+    if (!function) {
+      put_format(why, "'%s' has no symbol %s; build the bundle again", (const char *)path.at, (const char *)symbol.at);
       return -1;
     }
-    memcpy((char *)api + symbols[i].at, &found, sizeof found);
+    memcpy((char *)api + symbols[i].at, &function, sizeof function);
   }
   return 0;
 #endif
@@ -494,7 +536,7 @@ static void on_get_output(worker *w) {
 }
 
 /* ---- fatal signals: tell the supervisor where, then die of the same signal ---- */
-typedef struct { int32_t number, code; uint64_t address, pc, offset; char object[104]; } crash_record;
+typedef struct { int32_t number, code; uint64_t address, pc, offset; char object[NAME_SIZE]; } crash_record;
 static int crash_pipe = -1;
 
 /* Which mapped file holds pc, by /proc/self/maps; reads in pieces, allocates nothing. */
@@ -526,7 +568,7 @@ static void find_object(crash_record *r) {
       memcpy(last_name, name, length);
       last_name[length] = 0;
       if (r->pc >= bounds[0] && r->pc < bounds[1]) {
-        if (library_alias[0] && !strcmp(last_name, library_alias)) memcpy(r->object, "libmodel.so", 12);
+        if (library_alias[0] && !strcmp(last_name, library_alias)) memcpy(r->object, library_name, sizeof library_name);
         else memcpy(r->object, last_name, sizeof last_name);
         r->offset = r->pc - first_start;
         sys_close(fd);

@@ -10,14 +10,13 @@ static void *carve(char *base, size_t *at, size_t count, size_t each) {
 
 /* With base NULL: only the size. */
 static size_t lay_out(smelt_rt *rt, const smelt_model_desc *m, char *base) {
-  size_t at = (sizeof *rt + 63) / 64 * 64, n_shapes = 0, n_args = 8, n_libraries = 0;
+  size_t at = (sizeof *rt + 63) / 64 * 64, n_shapes = 0, n_args = 8;
   for (uint32_t i = 0; i < m->n_inputs; i++) n_shapes += (size_t)m->inputs[i].rank;
   for (uint32_t i = 0; i < m->n_kernels; i++) {
     size_t n = (size_t)m->kernels[i].n_buffers + (size_t)m->kernels[i].n_dims;
     if (n > n_args) n_args = n;
   }
-  if (m->abi_version >= SMELT_ABI_VERSION_LIBRARIES) n_libraries = m->n_libraries;
-  rt->n_shapes = (uint32_t)n_shapes, rt->n_libraries = (uint32_t)n_libraries;
+  rt->n_shapes = (uint32_t)n_shapes;
   rt->state = carve(base, &at, m->n_state ? m->n_state : 1, sizeof *rt->state);
   rt->shapes = carve(base, &at, n_shapes, sizeof *rt->shapes);
   rt->planned_shapes = carve(base, &at, n_shapes, sizeof *rt->planned_shapes);
@@ -30,7 +29,7 @@ static size_t lay_out(smelt_rt *rt, const smelt_model_desc *m, char *base) {
   rt->outputs = carve(base, &at, m->n_outputs, sizeof *rt->outputs);
   rt->kernel_ns = carve(base, &at, m->n_kernels, sizeof *rt->kernel_ns);
   rt->kernel_launches = carve(base, &at, m->n_kernels, sizeof *rt->kernel_launches);
-  rt->library_fn = carve(base, &at, n_libraries, sizeof *rt->library_fn);
+  rt->library_fn = carve(base, &at, m->n_libraries, sizeof *rt->library_fn);
   rt->mapped_args = carve(base, &at, n_args, sizeof *rt->mapped_args);
   for (uint32_t i = 0; i < m->n_outputs; i++) {
     int64_t *shape = carve(base, &at, (size_t)m->outputs[i].rank, sizeof *shape);
@@ -72,7 +71,7 @@ smelt_status smelt_open(const char *bundle_dir, const smelt_options *options, sm
     if (options->threads < 0) return rt_refuse("smelt_open: options->threads is negative, wanted 0 (the default) or a count");
     if (options->threads) threads = options->threads;
   }
-  if (smelt_model.abi_version < SMELT_ABI_VERSION || smelt_model.abi_version > SMELT_ABI_VERSION_LIBRARIES)
+  if (smelt_model.abi_version != SMELT_ABI_VERSION)
     return rt_refuse("smelt_open: the model object and the runtime beside it speak different versions; compile the model again");
   smelt_rt *rt = create(&smelt_model);
   if (!rt) {
@@ -97,6 +96,10 @@ enum { NAP_NS = 200000 };
 void smelt_close(smelt_session *s) {
   smelt_rt *rt = (smelt_rt *)s;
   if (!rt) return;
+  if (rt_is_foreign(rt)) {
+    rt_thread_error("smelt_close: " RT_FOREIGN);
+    return;
+  }
   if (rt->pid == sm_getpid()) /* in a forked child nobody is left to wait for */
     while (!rt_take(rt)) {
       atomic_store(&rt->cancel, 1);
@@ -111,7 +114,10 @@ void smelt_close(smelt_session *s) {
   free(rt->memory);
 }
 
-const char *smelt_error(const smelt_session *s) { return s ? ((const smelt_rt *)s)->error : rt_thread_error_text(); }
+const char *smelt_error(const smelt_session *s) {
+  const smelt_rt *rt = (const smelt_rt *)s;
+  return rt && !rt_is_foreign(rt) ? rt->error : rt_thread_error_text();
+}
 
 /* ---- a run ---- */
 /* Sizes and checks for these input shapes; nothing to do when they are those of the last run that passed. */
@@ -150,6 +156,7 @@ static int32_t run(smelt_rt *rt, const DLTensor *inputs, size_t n_inputs, DLTens
 smelt_status smelt_run(smelt_session *s, const DLTensor *inputs, size_t n_inputs, DLTensor *outputs, size_t n_outputs) {
   smelt_rt *rt = (smelt_rt *)s;
   if (!rt) return rt_refuse("smelt_run: the session is NULL; open one first");
+  if (rt_is_foreign(rt)) return rt_refuse("smelt_run: " RT_FOREIGN);
   if (!rt_take(rt)) return rt_refuse_busy(rt, "smelt_run");
   rt_pool_after_fork(&rt->pool);
   atomic_store(&rt->cancel, 0);
@@ -166,24 +173,28 @@ smelt_status smelt_run(smelt_session *s, const DLTensor *inputs, size_t n_inputs
 }
 
 void smelt_cancel(smelt_session *s) {
-  if (s) atomic_store(&((smelt_rt *)s)->cancel, 1);
+  if (s && !rt_is_foreign((smelt_rt *)s)) atomic_store(&((smelt_rt *)s)->cancel, 1);
 }
 
 /* ---- what the model is ---- */
+static const smelt_model_desc none;
+static const smelt_model_desc *model_of(const smelt_session *s) {
+  return s && rt_is_foreign((const smelt_rt *)s) ? &none : &smelt_model;
+}
 static const smelt_tensor_desc *input(const smelt_session *s, size_t i) {
-  const smelt_model_desc *m = s ? ((const smelt_rt *)s)->model : &smelt_model;
+  const smelt_model_desc *m = model_of(s);
   return i < m->n_inputs ? &m->inputs[i] : NULL;
 }
 static const smelt_tensor_desc *output(const smelt_session *s, size_t i) {
-  const smelt_model_desc *m = s ? ((const smelt_rt *)s)->model : &smelt_model;
+  const smelt_model_desc *m = model_of(s);
   return i < m->n_outputs ? &m->outputs[i] : NULL;
 }
 static const char *name_of(const smelt_tensor_desc *t) { return t ? t->name : NULL; }
 static DLDataType type_of(const smelt_tensor_desc *t) { return t ? t->dtype : (DLDataType){0, 0, 0}; }
 static int32_t rank_of(const smelt_tensor_desc *t) { return t ? t->rank : -1; }
 
-size_t smelt_input_count(const smelt_session *s) { return s ? ((const smelt_rt *)s)->model->n_inputs : smelt_model.n_inputs; }
-size_t smelt_output_count(const smelt_session *s) { return s ? ((const smelt_rt *)s)->model->n_outputs : smelt_model.n_outputs; }
+size_t smelt_input_count(const smelt_session *s) { return model_of(s)->n_inputs; }
+size_t smelt_output_count(const smelt_session *s) { return model_of(s)->n_outputs; }
 const char *smelt_input_name(const smelt_session *s, size_t i) { return name_of(input(s, i)); }
 const char *smelt_output_name(const smelt_session *s, size_t i) { return name_of(output(s, i)); }
 DLDataType smelt_input_type(const smelt_session *s, size_t i) { return type_of(input(s, i)); }
@@ -195,6 +206,7 @@ int32_t smelt_output_rank(const smelt_session *s, size_t i) { return rank_of(out
 smelt_status smelt_profile(smelt_session *s, int32_t enable) {
   smelt_rt *rt = (smelt_rt *)s;
   if (!rt) return rt_refuse("smelt_profile: the session is NULL; open one first");
+  if (rt_is_foreign(rt)) return rt_refuse("smelt_profile: " RT_FOREIGN);
   if (!rt_take(rt)) return rt_refuse_busy(rt, "smelt_profile");
   rt->profiling = enable != 0;
   for (uint32_t i = 0; enable && i < rt->model->n_kernels; i++) rt->kernel_ns[i] = rt->kernel_launches[i] = 0;
@@ -202,11 +214,12 @@ smelt_status smelt_profile(smelt_session *s, int32_t enable) {
   return SMELT_OK;
 }
 
-size_t smelt_kernel_count(const smelt_session *s) { return s ? ((const smelt_rt *)s)->model->n_kernels : smelt_model.n_kernels; }
+size_t smelt_kernel_count(const smelt_session *s) { return model_of(s)->n_kernels; }
 
 smelt_status smelt_kernel_stats(const smelt_session *s, size_t i, const char **name, uint64_t *ns, uint64_t *launches) {
   const smelt_rt *rt = (const smelt_rt *)s;
   if (!rt) return rt_refuse("smelt_kernel_stats: the session is NULL; open one first");
+  if (rt_is_foreign(rt)) return rt_refuse("smelt_kernel_stats: " RT_FOREIGN);
   if (i >= rt->model->n_kernels) return rt_refuse("smelt_kernel_stats: the model has no kernel of this number; see smelt_kernel_count");
   if (name) *name = rt->model->kernels[i].name;
   if (ns) *ns = rt->kernel_ns[i];

@@ -1,4 +1,12 @@
-/* smelt.h: the C ABI of a compiled model. Tensors in and out are DLPack DLTensor; every function returns a status. */
+/* smelt.h: the C ABI of compiled models. Tensors in and out are DLPack DLTensor; every function returns a status.
+ *
+ * A model that is called `det` has det_open, det_run and so on, which its own header det.h declares; so a program can have
+ * many models, each with its functions. What each function does stands below, under the name smelt_open for det_open. Code
+ * that is to fit any model is written with these names and told which one it is for:
+ *
+ *   #define SMELT_PREFIX det      (or -DSMELT_PREFIX=det)
+ *   #include "smelt.h"            (smelt_open now is det_open)
+ */
 #ifndef SMELT_H
 #define SMELT_H
 #include <stddef.h>
@@ -38,10 +46,52 @@ typedef struct smelt_session smelt_session;
 typedef struct {
   int32_t struct_size;   /* sizeof(smelt_options): lets the struct grow */
   int32_t threads;       /* 0: the bundle's default, 1: the caller only */
-  int32_t verify;        /* 1: also check the hash of weights.bin (reads all of it) */
+  int32_t verify;        /* 1: also check the hash of the weights (reads all of them) */
 } smelt_options;
 
-/* bundle_dir NULL: the directory that this library was loaded from. */
+typedef struct {
+  uint64_t arena_bytes;      /* what the current shapes need: the manifest's formula, evaluated */
+  uint64_t arena_capacity;   /* high-water mark that the session holds */
+  uint64_t output_capacity;  /* session-owned output memory */
+  uint64_t weights_bytes;
+  uint64_t allocations;      /* how many times the session asked the system (or the device) for memory */
+  uint64_t runs;
+} smelt_memory;
+
+#ifdef __cplusplus
+}
+#endif
+
+#define SMELT_JOIN_(prefix, name) prefix##name
+#define SMELT_JOIN(prefix, name) SMELT_JOIN_(prefix, name)
+#endif
+
+#if defined(SMELT_PREFIX) && !defined(smelt_open)
+#define smelt_open SMELT_JOIN(SMELT_PREFIX, _open)
+#define smelt_run SMELT_JOIN(SMELT_PREFIX, _run)
+#define smelt_close SMELT_JOIN(SMELT_PREFIX, _close)
+#define smelt_error SMELT_JOIN(SMELT_PREFIX, _error)
+#define smelt_input_count SMELT_JOIN(SMELT_PREFIX, _input_count)
+#define smelt_output_count SMELT_JOIN(SMELT_PREFIX, _output_count)
+#define smelt_input_name SMELT_JOIN(SMELT_PREFIX, _input_name)
+#define smelt_output_name SMELT_JOIN(SMELT_PREFIX, _output_name)
+#define smelt_input_type SMELT_JOIN(SMELT_PREFIX, _input_type)
+#define smelt_output_type SMELT_JOIN(SMELT_PREFIX, _output_type)
+#define smelt_input_rank SMELT_JOIN(SMELT_PREFIX, _input_rank)
+#define smelt_output_rank SMELT_JOIN(SMELT_PREFIX, _output_rank)
+#define smelt_memory_stats SMELT_JOIN(SMELT_PREFIX, _memory_stats)
+#define smelt_trim SMELT_JOIN(SMELT_PREFIX, _trim)
+#define smelt_profile SMELT_JOIN(SMELT_PREFIX, _profile)
+#define smelt_kernel_count SMELT_JOIN(SMELT_PREFIX, _kernel_count)
+#define smelt_kernel_stats SMELT_JOIN(SMELT_PREFIX, _kernel_stats)
+#define smelt_cancel SMELT_JOIN(SMELT_PREFIX, _cancel)
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* bundle_dir: the folder of the model's weights (det.weights); NULL: the one that this library was loaded from. Weights of
+ * another model are refused, and so is a session of another model by every function below. */
 smelt_status smelt_open(const char *bundle_dir, const smelt_options *options, smelt_session **out);
 /* One run at a time on a session; threads that want to run at once open a session each.
  * Inputs in the model's order (smelt_input_name). An output whose data is NULL gets session-owned memory and shape, valid
@@ -65,14 +115,6 @@ DLDataType smelt_output_type(const smelt_session *s, size_t i);
 int32_t smelt_input_rank(const smelt_session *s, size_t i);
 int32_t smelt_output_rank(const smelt_session *s, size_t i);
 
-typedef struct {
-  uint64_t arena_bytes;      /* what the current shapes need: the manifest's formula, evaluated */
-  uint64_t arena_capacity;   /* high-water mark that the session holds */
-  uint64_t output_capacity;  /* session-owned output memory */
-  uint64_t weights_bytes;
-  uint64_t allocations;      /* how many times the session asked the system (or the device) for memory */
-  uint64_t runs;
-} smelt_memory;
 smelt_status smelt_memory_stats(const smelt_session *s, smelt_memory *out);
 smelt_status smelt_trim(smelt_session *s); /* give back all that runs made: arenas, session-owned outputs (they are no
                                             * longer valid), copies of inputs; the next run asks for memory anew */

@@ -1,10 +1,12 @@
 /* smelt_abi.h: what generated code and the runtime promise each other (the device ABI, floor 0). Not for users. */
 #ifndef SMELT_ABI_H
 #define SMELT_ABI_H
+#ifndef SMELT_PREFIX
+#define SMELT_PREFIX smelt /* the link gives each model's copy its own names */
+#endif
 #include "smelt.h"
 
-#define SMELT_ABI_VERSION 1           /* a model without library calls may say 1 for good */
-#define SMELT_ABI_VERSION_LIBRARIES 2 /* smelt_model_desc ends with the library table */
+#define SMELT_ABI_VERSION 3 /* that of the object and of the runtime, which are linked together, are the same */
 
 typedef struct smelt_rt smelt_rt; /* the runtime's side of one session */
 
@@ -58,11 +60,12 @@ typedef struct smelt_model_desc {
   uint32_t n_inputs, n_outputs, n_kernels, n_checks, n_arenas;
   uint32_t n_state;        /* int64 slots of host state: symbols, sizes, offsets */
   int32_t default_threads; /* 0: as many as the machine has */
-  const char *name;
+  const char *name;        /* for people */
+  const char *prefix;      /* "det": its functions are det_open and so on, its weights lie in det.weights */
   const smelt_tensor_desc *inputs, *outputs;
   const smelt_kernel_desc *kernels;
   const smelt_check_desc *checks;
-  uint64_t weights_bytes;          /* length of weights.bin; 0: none */
+  uint64_t weights_bytes;          /* 0: none; else the file has these, and then their hash */
   uint8_t weights_sha256[32];
   const char *device_source;       /* OpenCL C, or NULL */
   /* Bind symbols from the input shapes, check them, compute sizes and offsets into state. Pure: no launch.
@@ -70,12 +73,11 @@ typedef struct smelt_model_desc {
   int32_t (*plan)(smelt_rt *rt, const int64_t *const *shapes, int64_t *state);
   /* Launch everything. arena = address of arena 0. */
   int32_t (*run)(smelt_rt *rt, int64_t *state, const smelt_addr *inputs, smelt_addr weights, smelt_addr arena);
-  /* Only if abi_version >= SMELT_ABI_VERSION_LIBRARIES. */
   const smelt_library_desc *libraries;
   uint32_t n_libraries;
 } smelt_model_desc;
 
-extern const smelt_model_desc smelt_model; /* exported by the generated object */
+extern const smelt_model_desc smelt_model; /* defined by the generated object */
 
 /* ---- what generated code calls; each is defined in the runtime. After an address 0 return any status: the runtime knows
  * the right one. A launch after a failure does nothing but return it. ---- */

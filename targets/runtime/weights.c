@@ -1,4 +1,5 @@
-/* weights.c: bundle directory in, weights.bin mapped read-only and shared out; its length checked, its hash on request. */
+/* weights.c: bundle directory in, the model's weights mapped read-only and shared out; that they are this model's is checked
+ * by the hash after them, their length always, and what they hold on request. */
 #include "rt.h"
 
 /* ---- SHA-256 (FIPS 180-4) ---- */
@@ -47,8 +48,10 @@ static void sha256(const uint8_t *data, uint64_t n, uint8_t digest[32]) {
 }
 
 /* ---- the file ---- */
+enum { HASH_BYTES = 32 };
+
 static int32_t check_hash(smelt_rt *rt, const char *path) {
-  uint8_t digest[32];
+  uint8_t digest[HASH_BYTES];
   sha256(rt->weights, rt->model->weights_bytes, digest);
   if (memcmp(digest, rt->model->weights_sha256, sizeof digest) == 0) return SMELT_OK;
   return rt_error(rt, SMELT_INVALID, "%s: its SHA-256 is %02x%02x%02x%02x.., model '%s' was compiled with %02x%02x%02x%02x..; copy the bundle again",
@@ -56,8 +59,15 @@ static int32_t check_hash(smelt_rt *rt, const char *path) {
                   rt->model->weights_sha256[1], rt->model->weights_sha256[2], rt->model->weights_sha256[3]);
 }
 
+/* The file ends with the hash that its weights had when it was written: those of another model, of whatever size, have another. */
+static int32_t check_whose(smelt_rt *rt, const char *path) {
+  if (memcmp(rt->weights + rt->model->weights_bytes, rt->model->weights_sha256, HASH_BYTES) == 0) return SMELT_OK;
+  return rt_error(rt, SMELT_INVALID, "%s: holds the weights of another model than '%s', or of another compile of it; copy the bundle again",
+                  path, rt->model->name);
+}
+
 static int32_t map_file(smelt_rt *rt, const char *path) {
-  uint64_t want = rt->model->weights_bytes;
+  uint64_t want = rt->model->weights_bytes + HASH_BYTES;
   int fd = sm_open(path);
   if (fd < 0) return rt_error(rt, SMELT_INFRA, "%s: cannot be opened (errno %d); the bundle needs its weights beside the library", path, -fd);
   int64_t got = sm_file_size(fd);
@@ -91,13 +101,14 @@ int32_t rt_weights_open(smelt_rt *rt, const char *bundle_dir, int verify) {
   if (!bundle_dir) bundle_dir = own_directory(own, sizeof own);
   if (!bundle_dir)
     return rt_error(rt, SMELT_INVALID, "bundle_dir is NULL and a static program has no library to look beside; pass the bundle's directory");
-  if ((size_t)snprintf(path, sizeof path, "%s/weights.bin", bundle_dir) >= sizeof path)
-    return rt_error(rt, SMELT_INVALID, "bundle_dir has more than %d characters: '%.64s...'", LONGEST - 13, bundle_dir);
+  if ((size_t)snprintf(path, sizeof path, "%s/%s.weights", bundle_dir, rt->model->prefix) >= sizeof path)
+    return rt_error(rt, SMELT_INVALID, "bundle_dir is too long for a path of %d characters: '%.64s...'", LONGEST - 1, bundle_dir);
   int32_t status = map_file(rt, path);
+  if (!status) status = check_whose(rt, path);
   return status || !verify ? status : check_hash(rt, path);
 }
 
 void rt_weights_close(smelt_rt *rt) {
-  if (rt->weights) sm_munmap((void *)(uintptr_t)rt->weights, (size_t)rt->model->weights_bytes);
+  if (rt->weights) sm_munmap((void *)(uintptr_t)rt->weights, (size_t)rt->model->weights_bytes + HASH_BYTES);
   rt->weights = NULL;
 }

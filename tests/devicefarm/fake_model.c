@@ -2,6 +2,9 @@
  *
  *   inputs   x: f32[n, m], mode: i32[]        outputs   y: f32[n, m] = 2 x, count: i64[] = n m
  * It includes no libc header, so that any compiler can build it for any platform. */
+#ifndef SMELT_PREFIX
+#define SMELT_PREFIX model
+#endif
 #include "smelt.h"
 
 void *malloc(size_t);
@@ -35,7 +38,7 @@ smelt_status smelt_open(const char *bundle_dir, const smelt_options *options, sm
   size_t n = strlen(bundle_dir);
   (void)options;
   if (n >= 7 && bundle_dir[n - 7] == 'r' && bundle_dir[n - 1] == 'd') { /* ".../refused" */
-    open_error = "weights.bin is missing from the bundle";
+    open_error = "model.weights is missing from the bundle";
     return SMELT_INFRA;
   }
   *out = malloc(sizeof **out);

@@ -45,7 +45,7 @@ def build_native(out: Path, *, static: bool = False) -> Path:
     model, runner = str(HERE / "fake_model.c"), str(RUNTIME / "runner.c")
     quiet = ["-Wno-unused-result", "-Wno-builtin-declaration-mismatch", "-Wno-infinite-recursion"]
     if static:
-        both = ["-DSMELT_STATIC", runner, model]
+        both = ["-DSMELT_STATIC", "-DSMELT_PREFIX=model", runner, model]
         run([*cc, *quiet, "-static", *both, "-o", str(out / "smelt_run")])
         return out
     run([*cc, *quiet, "-shared", "-fPIC", model, "-o", str(out / "libmodel.so")])

@@ -304,7 +304,7 @@ def test_broken_bundle(client: RunnerClient) -> None:
     with pytest.raises(RunnerError) as caught:
         client.load("/nowhere/refused")
     assert caught.value.status in ("invalid", "infra")
-    assert "libmodel.so" in str(caught.value) or "weights.bin is missing" in str(caught.value)
+    assert "no library lib*.so" in str(caught.value) or "model.weights is missing" in str(caught.value)
     with pytest.raises(RunnerError, match="no model is loaded"):
         client.run()
 
@@ -576,10 +576,10 @@ def test_deploy_is_by_content(kind: str, request: pytest.FixtureRequest, tmp_pat
     shutil.copytree(place.bundle, copy)
     assert place.transport.deploy(copy, budget) == first
     assert [p.stat().st_mtime_ns for p in stored] == ages
-    (copy / "weights.bin").write_bytes(b"w" * 100_000)
+    (copy / "model.weights").write_bytes(b"w" * 100_000)
     second = place.transport.deploy(copy, budget)
     assert second != first
-    assert (Path(second) / "weights.bin").read_bytes() == b"w" * 100_000
+    assert (Path(second) / "model.weights").read_bytes() == b"w" * 100_000
     assert not list(tmp_path.rglob("tmp/*"))
     place.transport.close()
 
@@ -619,7 +619,7 @@ except SmeltError as error:
 def test_full_disk_is_infra_and_leaves_no_half_file(native_bundle: Path, tmp_path: Path) -> None:
     bundle = tmp_path / "bundle"
     shutil.copytree(native_bundle, bundle)
-    (bundle / "weights.bin").write_bytes(bytes(4 << 20))
+    (bundle / "model.weights").write_bytes(bytes(4 << 20))
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK, str(bundle), str(tmp_path / "store")],
         capture_output=True, text=True, check=True,
@@ -633,7 +633,7 @@ def test_full_disk_over_ssh(tmp_path: Path, native_bundle: Path) -> None:
     rig.need(shutil.which("prlimit"), "needs prlimit: apt-get install util-linux")
     bundle = tmp_path / "bundle"
     shutil.copytree(native_bundle, bundle)
-    (bundle / "weights.bin").write_bytes(bytes(4 << 20))
+    (bundle / "model.weights").write_bytes(bytes(4 << 20))
     with rig.start_sshd(tmp_path / "sshd") as server:
         subprocess.run(["prlimit", f"--pid={server.pid}", f"--fsize={1 << 20}"], check=True)
         transport = SshTransport("full", server.address, root=str(tmp_path / "root"))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import rig
 
+from smelt.core.naming import Names
 from smelt.devicefarm.budget import Budget, Limits
 from smelt.devicefarm.client import open_session
 from smelt.devicefarm.inventory import DEFAULT_DEVICE, find_device, open_transport
@@ -29,9 +30,9 @@ def build(spec: TargetSpec, folder: Path) -> Path:
     rig.run([*rig.zig(), "cc", "-target", p.zig, *p.zig_flags, *flags, *files], env=rig.zig_env())
     bundle = folder / "bundle"
     bundle.mkdir()
-    build_library(spec, made.read_bytes(), bundle)
+    build_library(spec, made.read_bytes(), bundle, Names("model"))
     build_runner(spec, made.read_bytes(), bundle)
-    (bundle / "weights.bin").write_bytes(WEIGHTS.tobytes())
+    (bundle / "model.weights").write_bytes(WEIGHTS.tobytes() + bytes(32))
     return bundle
 
 

@@ -219,7 +219,7 @@ def test_inspect_and_the_measured_arena_agree(bundle: Bundle, capsys: pytest.Cap
     assert data["peak_memory"][0]["bytes"] == ran["arena_bytes"]
     size = data["size"]
     assert sum(size["files"].values()) == size["total"]
-    assert sum(size["code"].values()) == size["files"]["libmodel.so"]
+    assert sum(size["code"].values()) == size["files"][bundle.names.library]
     assert all(n >= 0 for n in size["code"].values())
     code, out, _ = run(capsys, "inspect", bundle.path, "--kernels", "--values")
     assert code == 0

@@ -84,6 +84,7 @@ class Workshop:
         source.write_text(ALLOCATOR % self.short)
         files = [p for p in sorted(runtime_dir().glob("*.c")) if p.stem not in ("crt", "runner")]
         flags = ["-std=gnu11", "-g", "-O1", "-fPIC", "-DSMELT_TEST_ALLOC", f"-DSMELT_MAX_ROUNDS={ROUNDS}"]
+        flags.append("-DSMELT_PREFIX=model")
         for p in files:
             self.objects.append(self._compile(p, *flags, f"-I{runtime_dir()}", *CHECKED))
         self.objects.append(self._compile(source, "-O1", "-fPIC"))

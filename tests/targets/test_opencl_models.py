@@ -94,7 +94,10 @@ def test_source_and_table_agree(tmp_path: Path) -> None:
     lowered = lower(Request(source=str(path), target="x86+opencl"))
     make = OpenClTarget().emit
     first, again = (
-        make(lowered.module, lowered.program, lowered.spec, name="m", threads=0, weights_sha256=bytes(32))
+        make(
+            lowered.module, lowered.program, lowered.spec, name="m", prefix="m", threads=0,
+            weights_sha256=bytes(32),
+        )
         for _ in range(2)
     )
     assert (first.object, first.device_source) == (again.object, again.device_source)

@@ -34,7 +34,7 @@ needs_blas = pytest.mark.skipif(
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
-    (tmp_path / "weights.bin").write_bytes(WEIGHTS)
+    (tmp_path / "model.weights").write_bytes(WEIGHTS + bytes(32))
     return tmp_path
 
 
@@ -70,19 +70,21 @@ def test_sessions(bundle: Path, flags: tuple[str, ...]) -> None:
 def test_weights_are_checked(bundle: Path) -> None:
     digest = ",".join(f"0x{byte:02x}" for byte in hashlib.sha256(WEIGHTS).digest())
     program = build(bundle, *ADDRESS, f"-DWEIGHTS_SHA={{{digest}}}")
-    file = bundle / "weights.bin"
+    file, trailer = bundle / "model.weights", hashlib.sha256(WEIGHTS).digest()
+    assert "holds the weights of another model than 'probe'" in run(program, bundle, "open")
+    file.write_bytes(WEIGHTS + trailer)
     assert run(program, bundle, "verify") == "status 0: \n"
     assert run(program, "ignored", "beside") == "status 0: \n"  # next to the code itself
-    file.write_bytes(WEIGHTS[:-1] + b"\1")
+    file.write_bytes(WEIGHTS[:-1] + b"\1" + trailer)
     assert run(program, bundle, "open") == "status 0: \n"  # the hash is read on request only
     assert "its SHA-256 is" in run(program, bundle, "verify")
-    file.write_bytes(WEIGHTS[:-1])
+    file.write_bytes(WEIGHTS + trailer[:-1])
     said = run(program, bundle, "open")
-    assert said.startswith("status 1: ") and "has 15 bytes, model 'probe' wants 16" in said
+    assert said.startswith("status 1: ") and "has 47 bytes, model 'probe' wants 48" in said
     file.unlink()
     said = run(program, bundle, "open")
     assert said.startswith("status 5: ") and "cannot be opened (errno 2)" in said
-    assert "more than" in run(program, "d" * 5000, "open")
+    assert "too long" in run(program, "d" * 5000, "open")
 
 
 def test_sha256_of_every_tail_length(tmp_path: Path) -> None:

@@ -65,9 +65,9 @@ def test_packing_in_parts(weight: Weight, text: str, part: int, monkeypatch: pyt
 def test_a_file_of_weights_has_its_gaps_and_hash(tmp_path: Path) -> None:
     a, b = np.arange(5, dtype=np.uint8), np.arange(3, dtype=np.float32)
     rows = [(2, iter([a[:2], a[2:]])), (12, iter([b]))]
-    digest = write_weights(tmp_path / "weights.bin", rows, 32)
+    digest = write_weights(tmp_path / "model.weights", rows, 32)
     want = bytes(2) + a.tobytes() + bytes(5) + b.tobytes() + bytes(8)
-    assert (tmp_path / "weights.bin").read_bytes() == want
+    assert (tmp_path / "model.weights").read_bytes() == want + bytes.fromhex(digest)
     import hashlib
 
     assert digest == hashlib.sha256(want).hexdigest()

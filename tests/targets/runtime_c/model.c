@@ -138,16 +138,16 @@ static int32_t model_run(smelt_rt *rt, int64_t *state, const smelt_addr *in, sme
 }
 
 #ifdef WITH_LIBRARY
-enum { VERSION = SMELT_ABI_VERSION_LIBRARIES, OUTPUTS = 4 };
+enum { OUTPUTS = 4 };
 static const smelt_library_desc library_table[] = {{WITH_LIBRARY, "cblas_sgemm", SMELT_LIBRARY_SGEMM, 0}};
 #else
-enum { VERSION = SMELT_ABI_VERSION, OUTPUTS = 3 };
+enum { OUTPUTS = 3 };
 #endif
 
 const smelt_model_desc smelt_model = {
-    .abi_version = VERSION,
+    .abi_version = SMELT_ABI_VERSION,
     .n_inputs = 2, .n_outputs = OUTPUTS, .n_kernels = 4, .n_checks = 1, .n_arenas = 2, .n_state = STATE,
-    .name = "probe", .inputs = inputs, .outputs = outputs, .kernels = kernels, .checks = checks,
+    .name = "probe", .prefix = "model", .inputs = inputs, .outputs = outputs, .kernels = kernels, .checks = checks,
 #ifndef NO_WEIGHTS
     .weights_bytes = 16,
 #endif

@@ -1,7 +1,10 @@
 /* probe.c: drives the public functions of a session over model.c and says which expectation failed; no libc headers needed.
  *
  * usage: probe BUNDLE_DIR [what]; what: all (default), open (print the error of smelt_open), library, device, deny.
- * SMELT_STATIC: the model is linked in; else BUNDLE_DIR/libmodel.so is loaded. */
+ * SMELT_STATIC: the model is linked in; else BUNDLE_DIR/libmodel.so is loaded, whose functions are model_open and so on. */
+#ifndef SMELT_PREFIX
+#define SMELT_PREFIX smelt
+#endif
 #include "smelt.h"
 #include "smelt_libc.h"
 
@@ -23,7 +26,9 @@ static int failures;
 #else
 static void *library;
 static void *find(const char *name) {
-  void *at = dlsym(library, name);
+  char symbol[64];
+  snprintf(symbol, sizeof symbol, "model%s", name + strlen("smelt"));
+  void *at = dlsym(library, symbol);
   if (!at) printf("missing: %s\n", name), exit(1);
   return at;
 }
