@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from smelt.core.dim import Dim, Truth, to_dim
+from smelt.core.dim import Dim, TooLarge, Truth, large, to_dim
 from smelt.core.dtype import DType, bool_, f32, from_numpy, i32, i64
 from smelt.core.ir.graph import Attr, Graph, Node, Ref, TensorType, Value, Weight
 from smelt.core.ops import OPS
@@ -100,6 +100,7 @@ class GraphBuilder:
         self._virtual: set[Ref] = set() if parent is None else parent._virtual
         self._real: dict[Ref, Ref] = {}
         self._bound: dict[Ref, Known] = {}  # elements bound at run time, here: a region's end with it
+        self._sizes: dict[Dim, Dim] = {}  # large formulas that have a name here
 
     # ------------------------------------------------------------ names
 
@@ -184,6 +185,7 @@ class GraphBuilder:
             for k, v in self._bound.items()
             if not any(isinstance(e, Dim) and not sizes.isdisjoint(e.symbols) for e in v.reshape(-1))
         }
+        self._sizes = {d: s for d, s in self._sizes.items() if sizes.isdisjoint(s.symbols)}
 
     def _bound_here(self, ref: Ref) -> Known | None:
         b: GraphBuilder | None = self
@@ -255,12 +257,56 @@ class GraphBuilder:
                 results = row.ref(arrays, clean, types)
             return tuple(self.constant(np.asarray(r)) for r in results)
         found = self._carried(op, [r for r in inputs if r], clean, types)
+        if found is not None:
+            found = self._named(found)
         if found is not None and not types[0].dtype.is_float and kn.complete(found):
             return (self.sized(found, types[0]),)
         refs = self.append(op, inputs, clean, types)
+        if any(large(d) for t in types for d in t.shape):
+            refs = tuple(self._renamed(r, t) for r, t in zip(refs, types, strict=True))
         if found is not None:
             self.store.known[refs[0]] = found
         return refs
+
+    # ------------------------------------------------------------ large formulas
+
+    def size(self, d: Dim, low: int = 0) -> Dim:
+        """d, or where its formula is large a symbol for it, which a run computes here; low: what it is at
+        least where its terms do not say."""
+        if not large(d):
+            return d
+        b: GraphBuilder | None = self
+        while b is not None:
+            if d in b._sizes:
+                return b._sizes[d]
+            b = b.parent
+        own, high = self.engine.facts.interval(d)
+        name = self.engine.fresh("size", low if own is None else max(own, low), None if high is None else to_dim(high))
+        self.append("bind", (), {"symbol": str(name), "value": d}, ())
+        self._sizes[d] = name
+        return name
+
+    def _renamed(self, ref: Ref, t: TensorType) -> Ref:
+        """The tensor with its large extents under names of their own."""
+        shape = tuple(map(self.size, t.shape))
+        if shape == t.shape:
+            return ref
+        return self.append("reshape", (ref,), {"shape": shape}, [TensorType(t.dtype, shape)])[0]
+
+    def _named(self, found: Known) -> Known | None:
+        """The elements, large ones under names of their own; unknown where they are no number of 64 bits."""
+        flat = found.reshape(-1)
+        if not any(_unwieldy(e) for e in flat):
+            return found
+        named = [self._element(e) if _unwieldy(e) else e for e in flat]
+        return kn.full(found.shape, named) if any(e is not None for e in named) else None
+
+    def _element(self, e: kn.Element) -> kn.Element:
+        parts = [e] if isinstance(e, Dim) else [e.num, e.den] if isinstance(e, kn.Ratio) else []
+        if not parts or any(_wraps(d) for d in parts):
+            return None
+        parts = [self.size(d, -(2**63)) for d in parts]
+        return parts[0] if isinstance(e, Dim) else kn.Ratio(*parts)
 
     def _carried(
         self, op: str, inputs: Sequence[Ref], attrs: Attrs, types: Sequence[TensorType]
@@ -272,7 +318,10 @@ class GraphBuilder:
         values = [r for r in inputs if r not in self.store.weights]
         if op != "clip" and any(self.known_of(r) is None for r in values):
             return None
-        return kn.carry(self.engine, op, [self.known_of(r) for r in inputs], attrs, types[0])
+        try:
+            return kn.carry(self.engine, op, [self.known_of(r) for r in inputs], attrs, types[0])
+        except TooLarge:
+            return None  # a run computes the elements
 
     def aligned(self, inputs: Sequence[Ref], skip: int = 0) -> tuple[Ref, ...]:
         """The inputs of a NumPy broadcast, those with an extent that may be 1 at run time broadcast by a node
@@ -522,3 +571,17 @@ def _settled(attr: Attr) -> bool:
     if isinstance(attr, tuple):
         return all(_settled(a) for a in attr)
     return not isinstance(attr, Dim) or attr.is_const
+
+
+def _wraps(d: Dim) -> bool:
+    """Whether a number in d has more than 64 bits: the tensor's own element would have wrapped around."""
+    return any(abs(k) >= 2**63 for _, k in d.sorted_items())
+
+
+def _unwieldy(e: kn.Element) -> bool:
+    """Whether an element is large, or beyond 64 bits."""
+    if isinstance(e, Dim):
+        return large(e) or _wraps(e)
+    if isinstance(e, kn.Ratio):
+        return _unwieldy(e.num) or _unwieldy(e.den)
+    return isinstance(e, kn.Equality) and (_unwieldy(e.a) or _unwieldy(e.b))

@@ -12,7 +12,7 @@ import onnx
 from smelt.core.diag import invalid, unsupported
 from smelt.core.dim import Dim, dim_from_param, sym, to_dim
 from smelt.core.ir.graph import Symbol, TensorType
-from smelt.core.ops.infer import Engine, addressable
+from smelt.core.ops.infer import MAX_RANK, Engine, addressable
 from smelt.importer.weights import dtype_of
 
 Dims: TypeAlias = "Mapping[str, int | tuple[int, int | None]]"
@@ -61,6 +61,8 @@ def declare_inputs(
         for name, shape in shapes.items()
     }
     for name, t in found.items():
+        if t.rank > MAX_RANK:
+            raise unsupported(f"input '{name}' has rank {t.rank}; tensors have at most {MAX_RANK} axes")
         if not addressable(t.shape):
             raise unsupported(f"input '{name}' of extents {', '.join(map(str, t.shape))} fits no memory")
     return found

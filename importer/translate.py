@@ -12,12 +12,13 @@ import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 
 from smelt.core.diag import Problem, SmeltError, invalid
+from smelt.core.dim import TooLarge
 from smelt.core.dtype import DType, bf16, f16, f32
 from smelt.core.ir.graph import Ref
 from smelt.importer import bindings, refusals, strings
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, Undecided
-from smelt.importer.load import captures, guard, label, opsets, ordered
+from smelt.importer.load import captures, guard, label, opsets, ordered, subgraphs
 from smelt.importer.sequences import Listed, Map, Maps, Maybe, Packed, Text, Texts, compound_of
 from smelt.importer.undecided import Both, Tried
 from smelt.importer.weights import ONNX_OF, dense, weight_of
@@ -30,6 +31,11 @@ REFUSED: Ref = "!"
 
 MAX_DEPTH = 64
 """Functions inside functions; deeper ones are taken for a recursion."""
+
+
+MOST_EXPANDED = 200_000
+"""Nodes that the model's own functions may become where they are called: each calling the one before it twice,
+sixty functions are 2^60."""
 
 
 class Refused(Exception):
@@ -70,6 +76,8 @@ class Translator:
         self.functions = {
             ("" if f.domain == "ai.onnx" else f.domain, f.name, f.overload): f for f in model.functions
         }
+        self._written: dict[tuple[str, str, str], int] = {}  # nodes of a function, those that it calls included
+        self._expanded = 0
 
     # ------------------------------------------------------------ graphs
 
@@ -159,9 +167,14 @@ class Translator:
         except Undecided:
             b.engine.take_checks()
             raise
+        except TooLarge as e:
+            self.report(SmeltError(f"{n.op_type}: {e.message}", kind=e.kind, node=name, hint=e.hint), _reads(b, n))
+            results = [REFUSED] * len(n.output)
         except SmeltError as e:
             self.report(e, _reads(b, n))
             results = [REFUSED] * len(n.output)
+        except MemoryError:
+            raise
         except Exception as e:
             known = guard(e)
             if known is not None:
@@ -257,6 +270,18 @@ class Translator:
         found.ParseFromString(body)
         return found if found.node else None
 
+    def _nodes_of(self, f: FunctionProto) -> int:
+        """How many nodes a function is, written out; counted once, whatever it calls how often."""
+        key = ("" if f.domain == "ai.onnx" else f.domain, f.name, f.overload)
+        if key not in self._written:
+            self._written[key] = 0  # one that calls itself is refused for that
+            total = 0
+            for n in _all_nodes(f.node):
+                inner = self.functions.get(("" if n.domain == "ai.onnx" else n.domain, n.op_type, n.overload))
+                total += 1 + (0 if inner is None else self._nodes_of(inner))
+            self._written[key] = total
+        return self._written[key]
+
     def _inline(
         self,
         b: GraphBuilder,
@@ -273,6 +298,13 @@ class Translator:
         if len(n.input) > len(f.input):
             raise invalid(
                 f"{n.op_type}: {len(n.input)} inputs for a function of {len(f.input)}", node=label(n)
+            )
+        if not scope.depth:
+            self._expanded += self._nodes_of(f)
+        if self._expanded > MOST_EXPANDED:
+            raise b.engine.unsupported(
+                f"function '{f.name}' brings the model to more than {MOST_EXPANDED} nodes, written out",
+                "an export without functions, or one where they call each other less often",
             )
         given = {**defaults, **_given(n, scope)}
         inner = Scope(
@@ -293,6 +325,14 @@ class Translator:
         b.declared = outer
         b.engine.at(scope.prefix + label(n), n.op_type)
         return results
+
+
+def _all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """The nodes, those of their subgraphs included."""
+    for n in nodes:
+        yield n
+        for g in subgraphs(n):
+            yield from _all_nodes(g.node)
 
 
 def _captured(b: GraphBuilder, attributes: Iterable[AttributeProto]) -> dict[str, Ref]:

@@ -3,6 +3,7 @@
 atoms.py   symbols, divisions, minima and maxima, and products of them
 expr.py    Dim: polynomials over atoms, and the rules that make them canonical
 present.py Dim -> terms and text; finds the `x % c` that a canonical form spells as x - c*(x//c)
+budget.py  how large a Dim may get
 parse.py   text -> Dim
 facts.py   Facts: ranges, divisors, bounds and equalities; simplify and prove
 solve.py   the lower bounds that proofs rest on
@@ -11,6 +12,7 @@ solve.py   the lower bounds that proofs rest on
 from __future__ import annotations
 
 from smelt.core.dim.atoms import Atom, FloorDiv, Max, Min, Mod, Symbol
+from smelt.core.dim.budget import TooLarge
 from smelt.core.dim.expr import (
     Dim,
     DimLike,
@@ -18,6 +20,7 @@ from smelt.core.dim.expr import (
     ceildiv,
     dmax,
     dmin,
+    large,
     product,
     sole_atom,
     sym,
@@ -40,12 +43,14 @@ __all__ = [
     "Mod",
     "Range",
     "Symbol",
+    "TooLarge",
     "Truth",
     "align_up",
     "ceildiv",
     "dim_from_param",
     "dmax",
     "dmin",
+    "large",
     "parse_dim",
     "product",
     "sole_atom",

@@ -9,6 +9,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 from weakref import WeakValueDictionary
 
+from smelt.core.dim.budget import DEGREE, TooLarge, check
+
 if TYPE_CHECKING:
     from smelt.core.dim.expr import Dim
 
@@ -23,6 +25,8 @@ class Symbol:
 
     name: str
     key: tuple[int, str]
+    nodes: int = 1
+    depth: int = 0
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
@@ -32,6 +36,8 @@ class FloorDiv:
     a: Dim
     b: Dim
     key: tuple[int, str]
+    nodes: int = 1
+    depth: int = 0
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
@@ -41,6 +47,8 @@ class Mod:
     a: Dim
     b: Dim
     key: tuple[int, str]
+    nodes: int = 1
+    depth: int = 0
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
@@ -49,6 +57,8 @@ class Min:
 
     args: tuple[Dim, ...]
     key: tuple[int, str]
+    nodes: int = 1
+    depth: int = 0
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
@@ -57,6 +67,8 @@ class Max:
 
     args: tuple[Dim, ...]
     key: tuple[int, str]
+    nodes: int = 1
+    depth: int = 0
 
 
 Atom: TypeAlias = Symbol | FloorDiv | Mod | Min | Max
@@ -79,10 +91,21 @@ def intern_atom(kind: Callable[..., Atom], *parts: object) -> Atom:
         from smelt.core.dim.present import ATOM_TEXT
 
         bare = kind(*parts, (0, ""))
-        atom = kind(*parts, (_RANK[bare.__class__], ATOM_TEXT[bare.__class__](bare)))
+        nodes, depth = _extent(bare)
+        check(0, nodes, depth)
+        key_of = (_RANK[bare.__class__], ATOM_TEXT[bare.__class__](bare))
+        atom = kind(*parts, key_of, nodes, depth)
         with LOCK:
             found = _atoms.setdefault(key, atom)
     return found
+
+
+def _extent(atom: Atom) -> tuple[int, int]:
+    """Nodes of an atom written out, and how deep it nests."""
+    if isinstance(atom, Symbol):
+        return 1, 0
+    parts = atom.args if isinstance(atom, Min | Max) else (atom.a, atom.b)
+    return 1 + sum(x.nodes for x in parts), 1 + max(x.depth for x in parts)
 
 
 def atom_symbols(atom: Atom) -> frozenset[str]:
@@ -107,10 +130,12 @@ def mono_key(mono: Mono) -> tuple[object, ...]:
 
 @lru_cache(CACHE)
 def mono_mul(m: Mono, n: Mono) -> Mono:
-    """The product of two monomials."""
+    """The product of two monomials. Raises TooLarge."""
     powers = dict(m)
     for atom, power in n:
         powers[atom] = powers.get(atom, 0) + power
+    if sum(powers.values()) > DEGREE:
+        raise TooLarge(f"{DEGREE} factors in a term")
     return tuple(sorted(powers.items(), key=_atom_key))
 
 

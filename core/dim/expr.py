@@ -37,6 +37,16 @@ from smelt.core.dim.atoms import (
     mono_key,
     mono_mul,
 )
+from smelt.core.dim.budget import (
+    BITS,
+    PRODUCTS,
+    SOFT_DEGREE,
+    SOFT_DEPTH,
+    SOFT_NODES,
+    SOFT_TERMS,
+    TooLarge,
+    check,
+)
 
 
 class SupportsIndex(Protocol):
@@ -52,7 +62,7 @@ _dims: WeakValueDictionary[frozenset[tuple[Mono, int]], Dim] = WeakValueDictiona
 class Dim:
     """An immutable symbolic integer; `==` and hash agree with int for constants."""
 
-    __slots__ = ("__weakref__", "_hash", "_poly", "_sorted", "_symbols", "_terms", "_text")
+    __slots__ = ("__weakref__", "_hash", "_poly", "_sorted", "_symbols", "_terms", "_text", "depth", "nodes")
     __array_ufunc__ = None  # NumPy scalars on the left leave the operation to us
 
     _poly: Poly
@@ -61,6 +71,10 @@ class Dim:
     _symbols: frozenset[str] | None
     _terms: tuple[Term, ...] | None
     _text: str | None
+    nodes: int
+    """Of the expression written out: symbols, operators, numbers."""
+    depth: int
+    """Divisions, minima and maxima inside each other."""
 
     def __init__(self) -> None:
         raise TypeError("build a Dim with sym(), to_dim() or arithmetic")
@@ -189,6 +203,8 @@ class Dim:
                 return NotImplemented
             other = to_dim(other)
         poly: Poly = {}
+        if len(self._poly) * len(other._poly) > PRODUCTS:
+            raise TooLarge(f"{PRODUCTS} products of terms")
         for m, j in self._poly.items():
             for n, k in other._poly.items():
                 mono = mono_mul(m, n) if m and n else m or n
@@ -287,13 +303,33 @@ class Dim:
 DimLike: TypeAlias = Dim | int
 
 
+def large(d: Dim) -> bool:
+    """Whether a size is better off with a name of its own (see budget.py)."""
+    if not d._poly:
+        return False
+    degree = max(sum(n for _, n in mono) for mono in d._poly)
+    over = len(d._poly) > SOFT_TERMS or d.nodes > SOFT_NODES
+    return over or d.depth > SOFT_DEPTH or degree > SOFT_DEGREE
+
+
 def make(poly: Poly) -> Dim:
-    """The one Dim of a polynomial without zero coefficients; the caller gives the dict away."""
+    """The one Dim of a polynomial without zero coefficients; the caller gives the dict away. Raises TooLarge."""
     key = frozenset(poly.items())
     found = _dims.get(key)
     if found is not None:
         return found
+    nodes = depth = 0
+    for mono, k in poly.items():
+        nodes += 1
+        for atom, _ in mono:
+            nodes += atom.nodes
+            if atom.depth > depth:
+                depth = atom.depth
+        if k.bit_length() > BITS:
+            raise TooLarge(f"{BITS} bits in a number")
+    check(len(poly), nodes, depth)
     dim = object.__new__(Dim)
+    dim.nodes, dim.depth = nodes, depth
     dim._poly = poly
     dim._sorted = dim._symbols = dim._terms = dim._text = None
     dim._hash = hash(poly.get((), 0)) if not poly or (len(poly) == 1 and () in poly) else hash(key)
@@ -408,7 +444,11 @@ def divide_poly(a: Dim, b: Dim) -> tuple[Dim, Dim]:
     rest: Poly = {}
     work = dict(a._poly)
     tail = b.sorted_items()[1:]
+    steps = 0
     while work:
+        steps += 1
+        if steps * (len(work) if tail else 1) > PRODUCTS:
+            raise TooLarge(f"{PRODUCTS} products of terms")
         m = min(work, key=mono_key) if tail else next(iter(work))
         k = work.pop(m)
         part = mono_div(m, lead)

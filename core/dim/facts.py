@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from smelt.core.dim.atoms import FloorDiv, Symbol
+from smelt.core.dim.budget import TooLarge
 from smelt.core.dim.expr import (
     ZERO,
     Dim,
@@ -218,16 +219,28 @@ class Facts:
 
     def bounds(self, dim: DimLike) -> Range:
         """An inclusive constant range that holds dim, as tight as is found; None where there is none."""
-        inside = self._inside(dim)
-        low, high = self._solver.low(inside), self._solver.high(inside)
+        try:
+            inside = self._inside(dim)
+            low, high = self._solver.low(inside), self._solver.high(inside)
+        except TooLarge:
+            return None, None
         return (low if isinstance(low, int) else None), (high if isinstance(high, int) else None)
 
     def simplify(self, dim: DimLike) -> Dim:
         """An equal Dim, with equalities applied and the min, max, // and % gone that the facts decide."""
-        return self._outside(self._solver.simplify(self._inside(dim)))
+        try:
+            return self._outside(self._solver.simplify(self._inside(dim)))
+        except TooLarge:
+            return self.substitute(dim)
 
     def prove_eq(self, a: DimLike, b: DimLike) -> Truth:
         """a == b?"""
+        try:
+            return self._prove_eq(a, b)
+        except TooLarge:
+            return UNKNOWN
+
+    def _prove_eq(self, a: DimLike, b: DimLike) -> Truth:
         rest = self._inside(to_dim(a) - b)
         if rest == 0:
             return YES
@@ -245,6 +258,12 @@ class Facts:
 
     def prove_le(self, a: DimLike, b: DimLike) -> Truth:
         """a <= b?"""
+        try:
+            return self._prove_le(a, b)
+        except TooLarge:
+            return UNKNOWN
+
+    def _prove_le(self, a: DimLike, b: DimLike) -> Truth:
         rest = self._inside(to_dim(b) - a)
         if self._solver.low(rest, 0) >= 0:
             return YES
@@ -257,8 +276,22 @@ class Facts:
         """a < b?"""
         return self.prove_le(to_dim(a) + 1, b)
 
+    def interval(self, dim: DimLike) -> Range:
+        """As bounds, by plain interval arithmetic alone: wider, and quick for large formulas."""
+        try:
+            low, high = self._solver.interval(self._inside(dim))
+        except TooLarge:
+            return None, None
+        return (low if isinstance(low, int) else None), (high if isinstance(high, int) else None)
+
     def prove_divisible(self, a: DimLike, d: DimLike) -> Truth:
         """a % d == 0? d == 0 divides nothing."""
+        try:
+            return self._prove_divisible(a, d)
+        except TooLarge:
+            return UNKNOWN
+
+    def _prove_divisible(self, a: DimLike, d: DimLike) -> Truth:
         divisor = self._inside(d)
         if divisor == 0:
             return NO

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
+from smelt.core.dim.budget import TooLarge
 from smelt.core.dim.expr import ONE, Dim, ceildiv, dmax, dmin, sym, to_dim
 from smelt.core.dim.present import FUNCTIONS
 
@@ -38,7 +39,10 @@ def parse_dim(text: str, limit: int | None = MAX_TEXT) -> Dim:
     """The Dim that `text` spells; ValueError when it spells none, divides by zero or has more than `limit`
     characters (None: no limit, for text of our own)."""
     parser = _Parser(text, limit)
-    value = parser.expr(exact=False)
+    try:
+        value = parser.expr(exact=False)
+    except TooLarge as e:
+        raise ValueError(f"a dimension expression is too large: {e.message}") from None
     if parser.kind != "end":
         raise parser.error("an operator")
     return value[0]

@@ -214,6 +214,10 @@ class Solver:
 
     # -- intervals
 
+    def interval(self, q: Dim) -> Span:
+        """The lower and the upper end of q, term by term."""
+        return self._interval(q), -self._interval(-q)
+
     def _interval(self, q: Dim) -> Num:
         total: Num = 0
         for mono, k in q._poly.items():

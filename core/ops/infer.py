@@ -19,9 +19,11 @@ from smelt.core.dim import (
     Max,
     Min,
     Range,
+    TooLarge,
     Truth,
     dmax,
     dmin,
+    large,
     sole_atom,
     sym,
     to_dim,
@@ -38,6 +40,9 @@ LIMIT = to_dim(2**31 - 1)
 """The largest size that a run-time integer may have where nothing else bounds it."""
 MOST_ELEMENTS = 2**40
 """More constant extents than that multiply to no tensor of any device."""
+
+MAX_RANK = 32
+"""Axes of a tensor, those between the steps of an operator included; NumPy 1.26 has no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,6 +480,8 @@ class Engine:
             if found is None or not found[0].is_const:
                 continue
             coefficient, rest = found[0].const, found[1]
+            if self._grows(name, rest):
+                continue
             if coefficient in (1, -1):
                 self._solve(what, name, rest * -coefficient)
                 return True
@@ -482,6 +489,13 @@ class Engine:
                 self._solve(what, name, to_dim(-rest.const // coefficient))
                 return True
         return False
+
+    def _grows(self, name: str, value: Dim) -> bool:
+        """Whether a formula would be large with the value in place of the name: then it is only checked."""
+        try:
+            return large(value) or any(large(v.substitute({name: value})) for v in self._solved.values())
+        except TooLarge:
+            return True
 
     def _order(self, what: str, a: Dim, b: Dim) -> bool:
         """Read an equality with an extreme as an order.
@@ -626,6 +640,8 @@ def infer_node(op: Op, args: Sequence[Arg | None], attrs: Attrs, engine: Engine)
     """
     found = tuple(engine.simplify_type(t) for t in op.infer(engine, args, attrs))
     for t in found:
+        if t.rank > MAX_RANK:
+            raise engine.unsupported(f"a result of rank {t.rank}; tensors have at most {MAX_RANK} axes")
         if not addressable(t.shape):
             raise engine.unsupported(f"a result of extents {', '.join(map(str, t.shape))} fits no memory")
     return found

@@ -13,7 +13,7 @@ index expressions: where each outside tensor is read, how often, and in which or
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -21,6 +21,7 @@ from smelt.core.dim import Facts
 from smelt.core.ir.graph import Graph, Module, Node, Ref, TensorType, Value
 from smelt.core.ir.kernel import Const
 from smelt.core.ops import OPS
+from smelt.core.passes.alike import Alike
 from smelt.core.passes.compose import Composer, Simplifier, inline_scalars
 from smelt.core.passes.constants import elements
 from smelt.core.passes.context import Context, Options
@@ -67,6 +68,8 @@ class _Fusion:
         self._inline = inline_scalars(editor.shop.weights)
         self._simplifier = Simplifier(editor.engine.facts)
         self._scalars: dict[Ref, Const | None] = {}
+        self._alike = Alike(self.scalar)
+        self._measured: dict[Hashable, tuple[Trait, tuple[tuple[int, Read], ...]]] = {}
 
     def run(self) -> None:
         for _ in range(3):
@@ -102,12 +105,21 @@ class _Fusion:
     def _measure(self, keys: Sequence[int]) -> Group:
         """The group of these nodes, with its composed expression looked at."""
         nodes = [self.g.nodes[k] for k in keys]
+        key, refs = self._alike.key(nodes, self.g.type_of)
+        if key not in self._measured:
+            trait, reads = self._look(nodes)
+            self._measured[key] = trait, tuple((refs.index(r), read) for r, read in reads.items())
+        trait, rows = self._measured[key]
+        return Group(tuple(keys), trait, MappingProxyType({refs[k]: read for k, read in rows}))
+
+    def _look(self, nodes: Sequence[Node]) -> tuple[Trait, Mapping[Ref, Read]]:
+        """What the last one's element costs, and how it reads what is outside of these nodes."""
         last = nodes[-1].output
         e = Composer(nodes, self.g.type_of, self.scalar).at(last.name, out_index(last.type.shape))
         e = self._simplifier.element(e, last.type.shape)
         outside = {r: self.g.type_of(r) for n in nodes for r in n.inputs if r}
         reads = expr_reads(e, last.type.shape, outside, self._facts())
-        return Group(tuple(keys), expr_trait(e, tuple(reads.values())), MappingProxyType(reads))
+        return expr_trait(e, tuple(reads.values())), reads
 
     def _grow(self, key: int) -> Group:
         """The node with all the producers it takes in, reductions first."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -40,6 +40,7 @@ from smelt.core.passes.abstract import (
     parameter,
     union,
 )
+from smelt.core.passes.alike import Alike
 from smelt.core.passes.collapse import NestForm, collapse, drop_units, read_buffers
 from smelt.core.passes.compose import Composer, Simplifier, inline_scalars
 from smelt.core.passes.context import Context
@@ -90,18 +91,46 @@ class _Room:
 
 def _lower(editor: Editor, room: _Room) -> None:
     simplifier = Simplifier(editor.engine.facts)
+    alike = Alike(inline_scalars(editor.shop.weights))
+    # what equal nodes became: the kernel's name and inputs, the positions of what it reads, its dims
+    made: dict[Hashable, tuple[str, tuple[Buffer, ...], tuple[int, ...], tuple[Dim, ...]]] = {}
     for key in editor.in_order():
         node = editor.nodes[key]
         if node.op in KEEP:
             continue
-        kernel, refs, dims = _kernel(editor, node, simplifier)
+        same, reads = _same(editor, node, alike)
+        if same not in made:
+            kernel, refs, dims = _kernel(editor, node, simplifier)
+            made[same] = room.name_of(kernel), kernel.inputs, tuple(map(reads.index, refs)), dims
+        name, buffers, places, dims = made[same]
         inputs = tuple(
-            _as_kernel_sees(editor, r, b) for r, b in zip(refs, kernel.inputs, strict=True)
+            _as_kernel_sees(editor, reads[p], b) for p, b in zip(places, buffers, strict=True)
         )
-        attrs: dict[str, Attr] = {"kernel": room.name_of(kernel), "dims": dims}
+        attrs: dict[str, Attr] = {"kernel": name, "dims": dims}
         editor.set_node(
             key, Node("call_kernel", inputs, node.outputs, MappingProxyType(attrs), origin=node.origin)
         )
+
+
+def _same(editor: Editor, node: Node, alike: Alike) -> tuple[Hashable, tuple[Ref, ...]]:
+    """A key that nodes with equal kernels share, and the refs that the node may read, in the key's order."""
+    if node.op != "fused":
+        # a nest reads literals from memory, as any other operand
+        own = OPS.get(node.op)
+        scope = Alike(lambda ref: None) if own is not None and own.nest is not None else alike
+        return scope.key((node,), editor.type_of)
+    region = node.regions[0]
+    types = {v.name: v.type for v in region.inputs}
+    outside = dict(zip((v.name for v in region.inputs), node.inputs, strict=True))
+    key, refs = alike.key(region.nodes, lambda r: types[r] if r in types else editor.type_of(r))
+    outer = tuple(outside.get(r, r) for r in refs)
+    return (key, _slots(region), tuple(map(outer.index, outer))), outer
+
+
+def _slots(region: Graph) -> tuple[tuple[int, int], ...]:
+    """Which node's which output each result of a region is."""
+    at = {v.name: (i, k) for i, n in enumerate(region.nodes) for k, v in enumerate(n.outputs)}
+    return tuple(at[r] for r in region.outputs)
 
 
 def _as_kernel_sees(editor: Editor, ref: Ref, buffer: Buffer) -> Ref:

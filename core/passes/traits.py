@@ -200,7 +200,9 @@ def _read(
 ) -> Read:
     places = {(load.index, axes) for load, axes, _ in loads}
     single = len(places) == 1
-    per_load = [_place(t, load, axes, lets, variables, facts) for load, axes, lets in loads]
+    # a chain of sums reads one place again and again
+    distinct = {(load.index, axes, lets, bool(load.guard)): (load, axes, lets) for load, axes, lets in loads}
+    per_load = [_place(t, load, axes, lets, variables, facts) for load, axes, lets in distinct.values()]
 
     def every(name: str) -> bool:
         return all(getattr(p, name) for p in per_load)
