@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,19 +29,15 @@ from smelt.devicefarm.report import (
     ModelInfo,
     RunnerError,
     RunReport,
-    dtype_of_code,
 )
 from smelt.devicefarm.transport import Transport
+from smelt.devicefarm.wire import ANSWERS, OFFSET, Log, Output, read_json, read_record
 
 SETIN_HEAD = struct.Struct("<IIBBHIQ")
-OUT_HEAD = struct.Struct("<IBBHIIQ")
 LOAD_HEAD = struct.Struct("<IIIIQ")
 RUN_BODY = struct.Struct("<IIIIQQQQQ")
 PAIR = struct.Struct("<II")
-OFFSET = struct.Struct("<Q")
 NS = 1_000_000_000
-LOG_LIMIT = 1 << 20
-OUTPUT_LIMIT = 1 << 34  # bytes of one output; a device cannot make the host allocate more
 
 KIND_OF_STATUS: dict[str, Kind] = {
     "invalid": "invalid",
@@ -68,18 +66,17 @@ class Reply:
         """Payloads of the frames of one type, in order."""
         return tuple(f.payload for f in self.frames if f.type is kind)
 
-    def stats(self, kind: str) -> Mapping[str, Any] | None:
+    def stats(self, kind: str) -> bytes | None:
         """The STATS record of that kind, if one came."""
-        found = (parse.parse_json(p) for p in self.of(FrameType.STATS))
-        return next((r for r in found if r.get("kind") == kind), None)
+        return next((p for p in self.of(FrameType.STATS) if read_json(p).get("kind") == kind), None)
 
 
 class RunnerClient:
     """One runner, opened once: load a model, then run it as often as wanted with changing shapes.
 
     Every method raises RunnerError when the device refuses or the model dies (status, crash, log in
-    it), and SmeltError(kind='infra') when the link or the runner itself fails; after an infra error
-    only `close` is of use.
+    it), and SmeltError(kind='infra') when the link or the runner itself fails, or says what no runner
+    says; after an infra error only `close` is of use. What a request takes in is bounded (see wire).
     """
 
     def __init__(
@@ -98,7 +95,7 @@ class RunnerClient:
         self.fence = fence
         self._channel = channel
         self._decoder = Decoder()
-        self._pending: list[Frame] = []
+        self._pending: deque[Frame] = deque()
         self._job = 0
         self._on_log = on_log
         self._broken: SmeltError | None = None
@@ -113,10 +110,11 @@ class RunnerClient:
         limits = self.budget.limits
         body = PAIR.pack(0, int(limits.idle * 1000))
         reply = self._request(FrameType.HELLO, body, limits.connect, at_once=True)
-        hello = reply.of(FrameType.HELLO)
-        if not hello:
-            raise self._fail(infra("the runner answered HELLO without its facts"))
-        self.facts = parse.parse_facts(parse.parse_json(hello[0]))
+        with self._in_step():
+            hello = reply.of(FrameType.HELLO)
+            if not hello:
+                raise infra("the runner answered HELLO without its facts")
+            self.facts = parse.parse_facts(hello[0])
         return self.facts
 
     def load(
@@ -130,13 +128,14 @@ class RunnerClient:
         if not self.facts:
             self.hello()
         limit = self.budget.limits.load
-        head = LOAD_HEAD.pack(_ms(limit), threads, int(verify), 0, memory_limit)
+        head = _packed(LOAD_HEAD, _ms(limit), threads, int(verify), 0, memory_limit)
         self._last_crash, self.model = None, None
-        reply = self._request(FrameType.LOAD, head + bundle_dir.encode(), limit)
-        found = reply.stats("model")
-        if found is None:
-            raise self._fail(infra("the runner loaded the model but did not describe it"))
-        self.model = parse.parse_model(found)
+        reply = self._request(FrameType.LOAD, head + os.fsencode(bundle_dir), limit)
+        with self._in_step():
+            found = reply.stats("model")
+            if found is None:
+                raise infra("the runner loaded the model but did not describe it")
+            self.model = parse.parse_model(found)
         return self.model
 
     def set_input(self, index: int, value: Array) -> None:
@@ -152,8 +151,8 @@ class RunnerClient:
             ) from None
         raw = memoryview(data.reshape(-1).view(np.uint8).data) if data.size else memoryview(b"")
         limit = self.budget.limits.output
-        head = SETIN_HEAD.pack(
-            _ms(limit + len(raw) / self.budget.limits.upload_floor),
+        head = _packed(
+            SETIN_HEAD, _ms(limit + len(raw) / self.budget.limits.upload_floor),
             index, code, bits, 1, len(shape), len(raw),
         )  # fmt: skip
         dims = struct.pack(f"<{len(shape)}q", *shape)
@@ -177,35 +176,33 @@ class RunnerClient:
         if plan.samples:
             limit += plan.warmup_max + plan.max_time
         reply = self._request(FrameType.RUN, _run_body(plan, limit), limit)
-        found = reply.stats("run")
-        if found is None:
-            raise self._fail(infra("the runner ran the model but did not report it"))
+        with self._in_step():
+            found = reply.stats("run")
+            if found is None:
+                raise infra("the runner ran the model but did not report it")
         fetched = {info.name: self.get_output(i) for i, info in enumerate(model.outputs) if outputs}
-        return self._report(model, reply, found, fetched)
+        with self._in_step():
+            return self._report(model, reply, found, fetched)
 
     def get_output(self, index: int) -> Array:
         """Output `index` of the last run, as a fresh array."""
-        limit = self.budget.limits.output
-        reply = self._request(FrameType.GETOUT, PAIR.pack(_ms(limit), index), limit)
-        heads, data = reply.of(FrameType.OUT), reply.of(FrameType.DATA)
-        if len(heads) != 1 or len(heads[0]) < OUT_HEAD.size:
-            raise self._fail(infra("the runner sent an output without its head"))
-        _, code, bits, lanes, rank, _, size = OUT_HEAD.unpack_from(heads[0])
-        if len(heads[0]) != OUT_HEAD.size + 8 * rank or rank > 64 or size > OUTPUT_LIMIT:
-            raise self._fail(infra("the runner sent an output whose head contradicts itself"))
-        dims = struct.unpack_from(f"<{rank}q", heads[0], OUT_HEAD.size)
-        raw = bytearray().join(memoryview(d)[OFFSET.size :] for d in data)
-        if len(raw) != size or reply.end.get("crc32") != zlib.crc32(raw):
-            raise self._fail(
-                infra(f"output {index} has {len(raw)} bytes of {size}, or a wrong checksum")
-            )
-        dtype = dtype_of_code(code, bits, lanes)
-        wanted = dtype.bytes
-        for d in dims:
-            wanted *= d
-        if min(dims, default=0) < 0 or wanted != size:
-            raise self._fail(infra(f"output {index} of dims {dims} cannot have {size} bytes"))
-        return np.frombuffer(raw, dtype.numpy).reshape(dims)
+        model = self._loaded()
+        if not 0 <= index < len(model.outputs):
+            raise SmeltError(f"the model has {len(model.outputs)} outputs, no output {index}", kind="shape")
+        info, limit = model.outputs[index], self.budget.limits.output
+        found = Output(index, (*DL_CODES[info.dtype.name], 1), info.rank, lambda n: n * info.dtype.bytes)
+        take = {FrameType.OUT: found.head, FrameType.DATA: found.data}
+        reply = self._request(FrameType.GETOUT, PAIR.pack(_ms(limit), index), limit, take=take)
+        with self._in_step():
+            raw = found.raw
+            if found.dims is None:
+                raise infra("the runner sent an output without its head")
+            if len(raw) != found.size or reply.end["crc32"] != zlib.crc32(raw):
+                raise infra(f"output {index} has {len(raw)} bytes of {found.size}, or a wrong checksum")
+            try:
+                return np.frombuffer(raw, info.dtype.numpy).reshape(found.dims)
+            except ValueError as error:  # an empty one whose other dims NumPy cannot hold
+                raise infra(f"output {index} of dims {found.dims} is no array: {error}") from error
 
     def reset(self) -> None:
         """End the worker; nothing of the model is left on the device's memory."""
@@ -259,9 +256,10 @@ class RunnerClient:
         *,
         data: memoryview | None = None,
         at_once: bool = False,
+        take: Mapping[FrameType, Callable[[bytes], None]] | None = None,
     ) -> Reply:
         """Send a request with its data and collect the answer. at_once: the device itself has no
-        deadline for it.
+        deadline for it. take: what is done with payloads as they come, instead of keeping the frames.
         """
         if self._broken is not None:
             raise infra(f"the runner cannot be used any more: {self._broken.message}")
@@ -275,38 +273,54 @@ class RunnerClient:
                 assert data is not None
                 piece = OFFSET.pack(at) + data[at : at + CHUNK]
                 self._send(Frame(FrameType.DATA, piece, self._job, self.fence), deadline)
-            return self._collect(kind, deadline)
+            return self._collect(kind, deadline, take or {})
         except RunnerError:
             raise
+        except SmeltError as error:
+            raise self._fail(error) from error
+
+    @contextmanager
+    def _in_step(self) -> Iterator[None]:
+        """What an answer says that no runner says ends the conversation."""
+        try:
+            yield
         except SmeltError as error:
             raise self._fail(error) from error
 
     def _send(self, frame: Frame, deadline: float) -> None:
         self._channel.send(encode(frame), deadline)
 
-    def _collect(self, kind: FrameType, deadline: float) -> Reply:
+    def _collect(
+        self, kind: FrameType, deadline: float, take: Mapping[FrameType, Callable[[bytes], None]]
+    ) -> Reply:
         frames: list[Frame] = []
-        log: list[str] = []
-        crash: Crash | None = None
+        log, left = Log(), dict(ANSWERS[kind])
         while True:
             frame = self._next(deadline)
             if frame.type is FrameType.LOG:
-                log.append(frame.payload.decode("utf-8", "replace"))
+                text = log.add(frame.payload)
                 if self._on_log:
-                    self._on_log(log[-1])
-            elif frame.type is FrameType.CRASH:
-                crash = self._last_crash = parse.parse_crash(parse.parse_json(frame.payload))
-            elif frame.type is FrameType.END:
-                end = parse.parse_json(frame.payload)
-                status = parse.text(end, "status")
-                if frame.job != self._job and status != "protocol":
+                    self._on_log(text)
+                continue
+            if frame.type is FrameType.END:
+                end = read_record("end", frame.payload)
+                if frame.job != self._job and end["status"] != "protocol":
                     continue  # of a request that was given up before
-                if crash or self._last_crash:
+                if self._last_crash:
                     self.model = None
-                if status != "ok":
-                    raise self._refused(kind, status, parse.text(end, "text"), "".join(log))
-                return Reply(tuple(frames), end, "".join(log)[-LOG_LIMIT:])
-            elif frame.job == self._job:
+                if end["status"] != "ok":
+                    raise self._refused(kind, end["status"], end["text"], log.text())
+                return Reply(tuple(frames), end, log.text())
+            if frame.type is not FrameType.CRASH and frame.job != self._job:
+                continue
+            left[frame.type] = left.get(frame.type, 0) - 1
+            if left[frame.type] < 0:
+                raise infra(f"the runner answered {kind.name} with one {frame.type.name} frame too many")
+            if frame.type is FrameType.CRASH:
+                self._last_crash = parse.parse_crash(frame.payload)
+            elif frame.type in take:
+                take[frame.type](frame.payload)
+            elif frame.type is not FrameType.STAGE:
                 frames.append(frame)
 
     def _refused(self, kind: FrameType, status: str, why: str, log: str) -> SmeltError:
@@ -337,7 +351,7 @@ class RunnerClient:
                     hint="the link was lost, or the runner was killed or cannot run on this device",
                 )
             self._pending.extend(self._decoder.feed(data))
-        return self._pending.pop(0)
+        return self._pending.popleft()
 
     def _fail(self, error: SmeltError) -> SmeltError:
         """Mark the stream as out of step: nothing that comes now can be trusted."""
@@ -345,13 +359,11 @@ class RunnerClient:
         return error
 
     def _report(
-        self, model: ModelInfo, reply: Reply, found: Mapping[str, Any], outputs: dict[str, Array]
+        self, model: ModelInfo, reply: Reply, payload: bytes, outputs: dict[str, Array]
     ) -> RunReport:
         assert self.facts is not None
-        samples = _samples(reply.of(FrameType.SAMPLES))
-        before = parse.parse_condition(parse.record(found, "before"))
-        after = parse.parse_condition(parse.record(found, "after"))
-        stable = found.get("warmup_stable") is True
+        found = parse.parse_run(payload)
+        samples = parse.parse_samples(reply.of(FrameType.SAMPLES))
         profile = reply.stats("profile")
         return RunReport(
             device=self.device,
@@ -359,44 +371,45 @@ class RunnerClient:
             facts=self.facts,
             model=model,
             outputs=outputs,
-            first_ns=parse.number(found, "first_ns"),
+            first_ns=found.first_ns,
             samples_ns=samples.get(0, ()),
             warmup_ns=samples.get(1, ()),
-            inner=parse.number(found, "inner"),
-            memory=parse.parse_memory(parse.record(found, "memory")),
-            before=before,
-            after=after,
-            warmup_stable=stable,
+            inner=found.inner,
+            memory=found.memory,
+            before=found.before,
+            after=found.after,
+            warmup_stable=found.warmup_stable,
             profile=parse.parse_profile(profile) if profile else (),
             log=reply.log,
             invalid=parse.invalid_reasons(
-                before, after, emulated=self.emulated, cores=self.facts.cores, stable=stable
+                found.before,
+                found.after,
+                emulated=self.emulated,
+                cores=self.facts.cores,
+                stable=found.warmup_stable,
             ),
         )
 
 
 def _ms(seconds: float) -> int:
-    return max(1, min(int(seconds * 1000), 0xFFFFFFFF))
+    return max(1, min(int(min(seconds, 1e9) * 1000), 0xFFFFFFFF))
+
+
+def _packed(layout: struct.Struct, *numbers: int) -> bytes:
+    """The caller's numbers as the protocol has them. Raises SmeltError(kind='invalid')."""
+    try:
+        return layout.pack(*numbers)
+    except struct.error as error:
+        raise SmeltError(f"a number is out of the range of the runner's protocol: {error}") from None
 
 
 def _run_body(plan: RunPlan, limit: float) -> bytes:
-    return RUN_BODY.pack(
-        _ms(limit), int(plan.profile), plan.warmup_runs, plan.samples,
-        int(plan.warmup_min * NS), int(plan.warmup_max * NS),
-        int(plan.min_time * NS), int(plan.max_time * NS), int(plan.sample_time * NS),
-    )  # fmt: skip
-
-
-def _samples(payloads: Sequence[bytes]) -> dict[int, tuple[float, ...]]:
-    """kind -> ns per run of every sample."""
-    found: dict[int, tuple[float, ...]] = {}
-    for payload in payloads:
-        if len(payload) < PAIR.size or len(payload) % 8:
-            raise infra("the runner sent samples that are no list of numbers")
-        inner, kind = PAIR.unpack_from(payload)
-        values = np.frombuffer(payload, np.uint64, offset=PAIR.size)
-        found[kind] = found.get(kind, ()) + tuple(int(v) / max(inner, 1) for v in values)
-    return found
+    times = (plan.warmup_min, plan.warmup_max, plan.min_time, plan.max_time, plan.sample_time)
+    if not all(0 <= t <= 1e9 for t in times):
+        raise SmeltError(f"a plan's times are from 0 to 1e9 s, got {times}")
+    return _packed(
+        RUN_BODY, _ms(limit), int(plan.profile), plan.warmup_runs, plan.samples, *(int(t * NS) for t in times)
+    )
 
 
 @contextmanager

@@ -1,11 +1,10 @@
-"""What a device said: facts, model, crash and run records, parsed from the runner's JSON;
-unknown keys are kept out.
-"""
+"""What a device said: facts, model, crash and run records, made of the runner's checked JSON (see wire)."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import math
+import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +14,7 @@ from smelt.core.diag import Kind, SmeltError
 from smelt.core.dtype import ALL, DTYPES, DType
 from smelt.devicefarm.budget import infra
 from smelt.devicefarm.measure import Timing, summarize
+from smelt.devicefarm.wire import MOST_SAMPLES, read_record
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -27,13 +27,12 @@ BY_DL_CODE: dict[tuple[int, int], DType] = {DL_CODES[d.name]: d for d in DTYPES.
 
 
 def dtype_of_code(code: int, bits: int, lanes: int) -> DType:
-    """The element type of a DLPack code; SmeltError(kind='unsupported') when NumPy has none."""
+    """The element type of a DLPack code; SmeltError(kind='infra') when no model has such a one."""
     found = BY_DL_CODE.get((code, bits)) if lanes == 1 else None
     if found is None:
-        raise SmeltError(
+        raise infra(
             f"the device has a tensor of DLPack type code {code}, {bits} bits, {lanes} lanes; "
-            f"known are {', '.join(DTYPES)}",
-            kind="unsupported",
+            f"known are {', '.join(DTYPES)}"
         )
     return found
 
@@ -215,133 +214,97 @@ def invalid_reasons(
     return tuple(found)
 
 
-# ---- JSON of the runner -> records; a missing key or a wrong type is the runner's fault: infra ----
+# ---- payloads of the runner -> records; what fits no table of wire is the runner's fault: infra ----
 
 
-def parse_json(payload: bytes) -> Mapping[str, Any]:
-    """The object in a payload; SmeltError(kind='infra') when it is none. The model's own bytes
-    may not be UTF-8.
-    """
+def _condition(r: Mapping[str, Any]) -> Condition:
+    """The device's condition; below 0 in the runner's JSON is 'not known'."""
+    milli, frequency, limit = (
+        r[k] for k in ("temperature_millidegrees", "frequency_khz", "frequency_limit_khz")
+    )
     try:
-        value = json.loads(payload.decode("utf-8", "replace"))
-    except ValueError as error:
-        raise infra(f"the runner sent JSON that cannot be read: {error}") from error
-    if not isinstance(value, dict):
-        raise infra("the runner sent JSON that is not an object")
-    return value
-
-
-def number(record: Mapping[str, Any], key: str) -> int:
-    """An integer field; SmeltError(kind='infra') when it is missing."""
-    value = record.get(key)
-    if not isinstance(value, int):
-        raise infra(f"the runner's record has no number '{key}'")
-    return value
-
-
-def text(record: Mapping[str, Any], key: str) -> str:
-    """A text field; SmeltError(kind='infra') when it is missing."""
-    value = record.get(key)
-    if not isinstance(value, str):
-        raise infra(f"the runner's record has no text '{key}'")
-    return value
-
-
-def record(outer: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """A nested object; SmeltError(kind='infra') when it is missing."""
-    value = outer.get(key)
-    if not isinstance(value, dict):
-        raise infra(f"the runner's record has no object '{key}'")
-    return value
-
-
-def records(outer: Mapping[str, Any], key: str) -> tuple[Mapping[str, Any], ...]:
-    """A list of objects; SmeltError(kind='infra') when it is missing."""
-    value = outer.get(key)
-    if not isinstance(value, list) or not all(isinstance(v, dict) for v in value):
-        raise infra(f"the runner's record has no list '{key}'")
-    return tuple(value)
-
-
-def parse_condition(r: Mapping[str, Any]) -> Condition:
-    """The device's condition; -1 in the runner's JSON is 'not known'."""
-    milli = number(r, "temperature_millidegrees")
-    frequency, limit = number(r, "frequency_khz"), number(r, "frequency_limit_khz")
-    try:
-        load = float(text(r, "load") or 0.0)
+        load = float(r["load"] or 0.0)
     except ValueError:
         load = 0.0
     return Condition(
         milli / 1000 if milli >= 0 else None,
         frequency if frequency >= 0 else None,
         limit if limit >= 0 else None,
-        text(r, "governor"),
-        load,
+        r["governor"],
+        load if math.isfinite(load) else 0.0,
     )
 
 
-def parse_facts(r: Mapping[str, Any]) -> DeviceFacts:
-    """The facts of HELLO."""
-    features = r.get("features")
-    if not isinstance(features, list):
-        raise infra("the runner's record has no list 'features'")
-    words = {
-        k: text(r, k) for k in ("arch", "libc", "kernel", "machine", "cpu", "board", "boot_id")
-    }
-    sizes = {
-        k: number(r, k)
-        for k in ("pointer_bits", "page_size", "cores", "memory_kb", "available_kb", "pid")
-    }
-    return DeviceFacts(
-        **words,  # type: ignore[arg-type]  # one table of texts, one of numbers
-        **sizes,  # type: ignore[arg-type]
-        features=tuple(str(f) for f in features),
-        condition=parse_condition(record(r, "condition")),
-        runner=text(r, "runner"),
-    )
-
-
-def parse_memory(r: Mapping[str, Any]) -> Memory:
+def _memory(r: Mapping[str, Any]) -> Memory:
     """The session's memory statistics."""
-    keys = (
-        "arena_bytes", "arena_capacity", "output_capacity", "weights_bytes", "allocations", "runs",
-    )  # fmt: skip
     return Memory(
-        **{k: number(r, k) for k in keys}, resident_peak=1024 * number(r, "resident_peak_kb")
+        **{k: n for k, n in r.items() if k != "resident_peak_kb"}, resident_peak=1024 * r["resident_peak_kb"]
     )
 
 
-def parse_model(r: Mapping[str, Any]) -> ModelInfo:
+def parse_facts(payload: bytes) -> DeviceFacts:
+    """The facts of HELLO."""
+    r = read_record("facts", payload)
+    return DeviceFacts(**r | {"condition": _condition(r["condition"])})
+
+
+def parse_model(payload: bytes) -> ModelInfo:
     """The model's signature."""
-
-    def tensors(key: str) -> tuple[TensorInfo, ...]:
-        return tuple(
-            TensorInfo(
-                text(t, "name"),
-                dtype_of_code(number(t, "code"), number(t, "bits"), number(t, "lanes")),
-                number(t, "rank"),
-            )
-            for t in records(r, key)
+    r = read_record("model", payload)
+    inputs, outputs = (
+        tuple(
+            TensorInfo(t["name"], dtype_of_code(t["code"], t["bits"], t["lanes"]), t["rank"]) for t in r[side]
         )
-
-    return ModelInfo(
-        tensors("inputs"),
-        tensors("outputs"),
-        number(r, "load_ns"),
-        parse_memory(record(r, "memory")),
+        for side in ("inputs", "outputs")
     )
+    for tensors in (inputs, outputs):
+        if len({t.name for t in tensors}) != len(tensors):
+            raise infra("the device's model has two tensors of one name")
+    return ModelInfo(inputs, outputs, r["load_ns"], _memory(r["memory"]))
 
 
-def parse_crash(r: Mapping[str, Any]) -> Crash:
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One run as the runner tells it, without its samples."""
+
+    first_ns: int
+    inner: int
+    warmup_stable: bool
+    memory: Memory
+    before: Condition
+    after: Condition
+
+
+def parse_run(payload: bytes) -> RunRecord:
+    """The record of a run."""
+    r = read_record("run", payload)
+    made = {"memory": _memory(r["memory"])} | {k: _condition(r[k]) for k in ("before", "after")}
+    return RunRecord(**r | made)
+
+
+def parse_crash(payload: bytes) -> Crash:
     """How the worker died."""
-    numbers = {k: number(r, k) for k in ("signal", "exit_code", "code", "address", "offset")}
-    words = {k: text(r, k) for k in ("object", "stage", "reason", "tail")}
-    return Crash(**numbers, **words)  # type: ignore[arg-type]  # two homogeneous tables
+    return Crash(**read_record("crash", payload))
 
 
-def parse_profile(r: Mapping[str, Any]) -> tuple[KernelTime, ...]:
+def parse_profile(payload: bytes) -> tuple[KernelTime, ...]:
     """Per-kernel times, in the model's order."""
-    return tuple(
-        KernelTime(text(k, "name"), number(k, "ns"), number(k, "launches"))
-        for k in records(r, "kernels")
-    )
+    return tuple(KernelTime(**k) for k in read_record("profile", payload)["kernels"])
+
+
+SAMPLES_HEAD = struct.Struct("<II")
+
+
+def parse_samples(payloads: Sequence[bytes]) -> dict[int, tuple[float, ...]]:
+    """Kind (0: timed, 1: warm-up) -> ns per run of every sample."""
+    found: dict[int, tuple[float, ...]] = {}
+    for payload in payloads:
+        count, rest = divmod(len(payload) - SAMPLES_HEAD.size, 8)
+        if rest or not 0 <= count <= MOST_SAMPLES:
+            raise infra("the runner sent samples that are no list of numbers")
+        inner, kind = SAMPLES_HEAD.unpack_from(payload)
+        if kind not in (0, 1) or kind in found or not inner:
+            raise infra("the runner sent samples of a kind that there is not, or twice, or of no run")
+        values = np.frombuffer(payload, "<u8", offset=SAMPLES_HEAD.size)
+        found[kind] = tuple(int(v) / inner for v in values)
+    return found

@@ -1,0 +1,311 @@
+"""What a device may say: records and answers of a runner, checked against tables, else SmeltError('infra').
+
+A device is not trusted: its runner may be broken, its link may be someone else's. RECORDS says for every
+record which fields it has, of which type and range; ANSWERS, which frames a request may bring and how many of
+each. What is in no table is dropped or refused, so what leaves this file is bounded and of the right types.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeAlias
+
+from smelt.devicefarm.budget import infra
+from smelt.devicefarm.frames import FrameType
+
+JSON_LIMIT = 4 << 20
+"""Bytes of one record: it takes up to twenty times as much when it is read. A real one has some 10 kB."""
+MOST_TENSORS = 4096
+"""Inputs, or outputs, of a model; the runner has the same limit."""
+MOST_KERNELS = 1 << 16
+MOST_RANK = 64
+MOST_SAMPLES = 1 << 18
+"""Samples of one kind in a run; the runner has the same limit."""
+LOG_KEPT = 1 << 20
+LOG_LIMIT = 4 << 20
+"""Bytes that a model may print during a request; the runner passes on a quarter of it."""
+OUTPUT_LIMIT = 1 << 34
+"""Bytes of one output; a device cannot make the host allocate more."""
+INT64 = 2**63 - 1
+UINT64 = 2**64 - 1
+
+
+def printable(text: str, limit: int = 4000) -> str:
+    """The text on one line, without what moves a terminal's cursor, its first `limit` characters."""
+    cut = text if len(text) <= limit else text[:limit] + "..."
+    if cut.isprintable():
+        return cut
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
+
+
+# ---------------------------------------------------------------- what a field may be
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole number within these bounds; true and false are none."""
+
+    low: int = 0
+    high: int = INT64
+
+    def check(self, value: Any, where: str) -> int:
+        """The number. Raises SmeltError(kind='infra')."""
+        if type(value) is not int or not self.low <= value <= self.high:
+            _refuse(where, f"a whole number from {self.low} to {self.high}", value)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text. exact: as it is, for names that are compared; else without control characters."""
+
+    exact: bool = False
+
+    def check(self, value: Any, where: str) -> str:
+        """The text. Raises SmeltError(kind='infra')."""
+        if not isinstance(value, str):
+            _refuse(where, "a text", value)
+        # half of a surrogate pair is no character: it could be neither printed nor written
+        return value.encode("utf-8", "replace").decode() if self.exact else printable(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """true or false."""
+
+    def check(self, value: Any, where: str) -> bool:
+        """The flag. Raises SmeltError(kind='infra')."""
+        if not isinstance(value, bool):
+            _refuse(where, "true or false", value)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """One of these texts or numbers."""
+
+    values: tuple[Any, ...]
+
+    def check(self, value: Any, where: str) -> Any:
+        """The value. Raises SmeltError(kind='infra')."""
+        if not isinstance(value, str | int) or value not in self.values:
+            _refuse(where, f"one of {', '.join(map(str, self.values))}", value)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """A list of up to `most` of a kind."""
+
+    of: Rule
+    most: int
+
+    def check(self, value: Any, where: str) -> tuple[Any, ...]:
+        """The items. Raises SmeltError(kind='infra')."""
+        if not isinstance(value, list) or len(value) > self.most:
+            _refuse(where, f"a list of up to {self.most}", value)
+        return tuple(self.of.check(v, f"{where}[{i}]") for i, v in enumerate(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An object with these fields; others are left out."""
+
+    fields: Mapping[str, Rule]
+
+    def check(self, value: Any, where: str) -> dict[str, Any]:
+        """The fields. Raises SmeltError(kind='infra')."""
+        if not isinstance(value, dict):
+            _refuse(where, "an object", value)
+        return {k: rule.check(value.get(k), f"{where}.{k}") for k, rule in self.fields.items()}
+
+
+Rule: TypeAlias = "Whole | Text | Flag | OneOf | Many | Record"
+
+
+def _refuse(where: str, wanted: str, value: Any) -> NoReturn:
+    if value is None:
+        found = "nothing"
+    elif isinstance(value, list):
+        found = f"a list of {len(value)}"
+    elif isinstance(value, int):
+        # a long number takes quadratic time to be spelt, or is refused
+        found = str(value) if abs(value) <= UINT64 else "a longer one"
+    else:
+        found = repr(value)[:80] if isinstance(value, str | float) else type(value).__name__
+    raise infra(f"the runner's record is wrong: expected {wanted} as '{where}', got {found}")
+
+
+# ---------------------------------------------------------------- the tables
+
+STATUSES = (
+    "ok", "invalid", "unsupported", "shape", "device", "infra", "internal", "crash", "timeout", "cancelled",
+    "protocol", "stale",
+)  # fmt: skip
+
+_ANY = Whole(-INT64 - 1, INT64)  # a device that has no such figure says -1; some say other things below 0
+_COUNT = Whole(0, UINT64)
+_CONDITION = Record(
+    {
+        "temperature_millidegrees": _ANY, "frequency_khz": _ANY, "frequency_limit_khz": _ANY,
+        "governor": Text(), "load": Text(),
+    }
+)  # fmt: skip
+_MEMORY = Record(
+    dict.fromkeys(
+        ("arena_bytes", "arena_capacity", "output_capacity", "weights_bytes", "allocations", "runs"), _COUNT
+    )
+    | {"resident_peak_kb": _COUNT}
+)
+_TENSOR = Record(
+    {
+        "name": Text(exact=True), "code": Whole(0, 255), "bits": Whole(0, 255), "lanes": Whole(0, 65535),
+        "rank": Whole(0, MOST_RANK),
+    }
+)  # fmt: skip
+_KERNEL = Record({"name": Text(exact=True), "ns": _COUNT, "launches": _COUNT})
+
+RECORDS: Mapping[str, Record] = {
+    "facts": Record(
+        dict.fromkeys(("arch", "libc", "kernel", "machine", "cpu", "board", "boot_id", "runner"), Text())
+        | {
+            "pointer_bits": OneOf((32, 64)), "page_size": Whole(0, 1 << 40), "cores": Whole(1, 1 << 20),
+            "memory_kb": _COUNT, "available_kb": _COUNT, "pid": Whole(0, 1 << 32),
+            "features": Many(Text(), 1024), "condition": _CONDITION,
+        }
+    ),
+    "model": Record(
+        {
+            "inputs": Many(_TENSOR, MOST_TENSORS), "outputs": Many(_TENSOR, MOST_TENSORS), "load_ns": _COUNT,
+            "memory": _MEMORY,
+        }
+    ),
+    "run": Record(
+        {
+            "first_ns": _COUNT, "inner": Whole(1, 1 << 20), "warmup_stable": Flag(), "memory": _MEMORY,
+            "before": _CONDITION, "after": _CONDITION,
+        }
+    ),
+    "profile": Record({"kernels": Many(_KERNEL, MOST_KERNELS)}),
+    "crash": Record(
+        {
+            "signal": Whole(0, 255), "exit_code": Whole(0, 255), "code": Whole(-(2**31), 2**31 - 1),
+            "address": _COUNT, "offset": _COUNT,
+        }
+        | dict.fromkeys(("object", "stage", "reason"), Text())
+        | {"tail": Text(exact=True)}
+    ),
+    "end": Record({"status": OneOf(STATUSES), "text": Text(), "crc32": Whole(0, 2**32 - 1)}),
+}  # fmt: skip
+"""The records of the runner's JSON, by what they are of."""
+
+_RUN_FRAMES = {FrameType.STAGE: 16, FrameType.CRASH: 1}
+ANSWERS: Mapping[FrameType, Mapping[FrameType, int]] = {
+    FrameType.HELLO: {FrameType.HELLO: 1, FrameType.CRASH: 1},
+    FrameType.LOAD: {**_RUN_FRAMES, FrameType.STATS: 1},
+    FrameType.SETIN: _RUN_FRAMES,
+    FrameType.RUN: {**_RUN_FRAMES, FrameType.STATS: 2, FrameType.SAMPLES: 2},
+    FrameType.GETOUT: {**_RUN_FRAMES, FrameType.OUT: 1, FrameType.DATA: OUTPUT_LIMIT},
+    FrameType.RESET: {FrameType.CRASH: 1},
+    FrameType.QUIT: {FrameType.CRASH: 1},
+}
+"""How many frames of which type a request may bring before its END; LOG has a limit in bytes."""
+
+
+def read_json(payload: bytes) -> Mapping[str, Any]:
+    """The object in a payload, its fields as yet unchecked; the model's own bytes in it may not be UTF-8.
+    Raises SmeltError(kind='infra')."""
+    if len(payload) > JSON_LIMIT:
+        raise infra(f"the runner sent a record of {len(payload)} bytes, the limit is {JSON_LIMIT}")
+    try:
+        value = json.loads(payload.decode("utf-8", "replace"), parse_constant=_no_number)
+    except RecursionError:
+        raise infra("the runner sent JSON that is nested too deeply") from None
+    except ValueError as error:  # no JSON, or a number of more digits than Python reads
+        raise infra(f"the runner sent JSON that cannot be read: {printable(str(error), 200)}") from error
+    if not isinstance(value, dict):
+        raise infra("the runner sent JSON that is not an object")
+    return value
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def read_record(what: str, payload: bytes) -> dict[str, Any]:
+    """A record of RECORDS. Raises SmeltError(kind='infra')."""
+    return RECORDS[what].check(read_json(payload), what)
+
+
+# ---------------------------------------------------------------- what a request brings
+
+
+class Log:
+    """What a model prints during a request: the end of it is kept. Raises SmeltError(kind='infra') when it is
+    more than a runner may pass on."""
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+        self._seen = 0
+
+    def add(self, data: bytes) -> str:
+        """The new piece as text."""
+        self._seen += len(data) + 1  # an empty one counts, too
+        if self._seen > LOG_LIMIT:
+            raise infra(f"the runner passed on more than {LOG_LIMIT} bytes that the model printed")
+        self._kept += data
+        del self._kept[: max(0, len(self._kept) - LOG_KEPT)]
+        return data.decode("utf-8", "replace")
+
+    def text(self) -> str:
+        """What is kept."""
+        return self._kept.decode("utf-8", "replace")
+
+
+OUT_HEAD = struct.Struct("<IBBHIIQ")
+OFFSET = struct.Struct("<Q")
+
+
+@dataclass
+class Output:
+    """One output on its way in: OUT first, then DATA without a gap. Raises SmeltError(kind='infra').
+
+    index: the one asked for. dtype: (code, bits, lanes) and rank: what the model said of it; element: bytes.
+    """
+
+    index: int
+    dtype: tuple[int, int, int]
+    rank: int
+    element: Callable[[int], int]
+    dims: tuple[int, ...] | None = None
+    size: int = 0
+    raw: bytearray = field(default_factory=bytearray)
+
+    def head(self, payload: bytes) -> None:
+        """The OUT frame."""
+        if len(payload) < OUT_HEAD.size:
+            raise infra("the runner sent an output without its head")
+        index, code, bits, lanes, rank, _, size = OUT_HEAD.unpack_from(payload)
+        if (
+            (index, (code, bits, lanes), rank) != (self.index, self.dtype, self.rank)
+            or len(payload) != OUT_HEAD.size + 8 * rank
+            or size > OUTPUT_LIMIT
+        ):
+            raise infra(f"the runner sent an output whose head is not that of output {self.index}")
+        dims = struct.unpack_from(f"<{rank}q", payload, OUT_HEAD.size)
+        count = 1
+        for d in dims:
+            count *= d
+        if min(dims, default=0) < 0 or self.element(count) != size:
+            raise infra(f"output {self.index} of dims {dims} cannot have {size} bytes")
+        self.dims, self.size = dims, size
+
+    def data(self, payload: bytes) -> None:
+        """A DATA frame."""
+        at, piece = len(self.raw), len(payload) - OFFSET.size
+        if self.dims is None or piece <= 0 or OFFSET.unpack_from(payload)[0] != at or at + piece > self.size:
+            raise infra(f"the runner sent data that is not the next of output {self.index}")
+        self.raw += memoryview(payload)[OFFSET.size :]
