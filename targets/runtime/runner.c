@@ -14,34 +14,10 @@ typedef struct {
   const char *bundle, *sysfs;
   const char *shapes[64];
   size_t n_shapes;
-  uint64_t repeat;
+  int64_t repeat;
   int32_t threads;
   int info, serve, zero;
 } command;
-
-static uint64_t to_number(const char *s) {
-  uint64_t value = 0;
-  for (; *s >= '0' && *s <= '9'; s++) value = value * 10 + (uint64_t)(*s - '0');
-  return value;
-}
-
-static int parse(command *c, int argc, char **argv) {
-  *c = (command){.sysfs = "/sys", .repeat = 10};
-  for (int i = 1; i < argc; i++) {
-    const char *a = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
-    if (!strcmp(a, "--serve")) c->serve = 1;
-    else if (!strcmp(a, "--info")) c->info = 1;
-    else if (!strcmp(a, "--zero")) c->zero = 1;
-    else if (a[0] != '-' && !c->bundle) c->bundle = a;
-    else if (a[0] != '-' || !value) return -1;
-    else if (i++, !strcmp(a, "--sysfs")) c->sysfs = value;
-    else if (!strcmp(a, "--repeat")) c->repeat = to_number(value);
-    else if (!strcmp(a, "--threads")) c->threads = (int32_t)to_number(value);
-    else if (!strcmp(a, "--shape") && c->n_shapes < 64) c->shapes[c->n_shapes++] = value;
-    else return -1;
-  }
-  return c->serve || c->bundle ? 0 : -1;
-}
 
 static int show(int fd, buffer *b) {
   int failed = write_all(fd, b->at + b->pos, b->len - b->pos);
@@ -53,6 +29,51 @@ static int complain(buffer *b, const char *status) {
   put_format(b, " (%s)\n", status);
   show(2, b);
   return 1;
+}
+
+enum { REPEAT_MAX = 10000000, THREADS_MAX = 1024 };
+
+/* The digits at *s as a number up to `most`, *s after them; -1 without a digit or beyond. */
+static int64_t to_number(const char **s, int64_t most) {
+  int64_t value = 0;
+  const char *start = *s;
+  for (; **s >= '0' && **s <= '9'; ++*s) {
+    if (value > (most - (**s - '0')) / 10) return -1;
+    value = value * 10 + (**s - '0');
+  }
+  return *s == start ? -1 : value;
+}
+
+/* The whole text as a number up to `most`; -1 after a message when it is none. */
+static int64_t option_number(const char *option, const char *text, int64_t most) {
+  const char *end = text;
+  int64_t value = to_number(&end, most);
+  if (value >= 0 && !*end) return value;
+  buffer b = {0};
+  put_format(&b, "%s %q: wanted a whole number from 0 to %i", option, text, most);
+  complain(&b, "invalid");
+  return -1;
+}
+
+/* 0, or -1 when the usage is to be shown, after a message or without one. */
+static int parse(command *c, int argc, char **argv) {
+  *c = (command){.sysfs = "/sys", .repeat = 10};
+  for (int i = 1; i < argc; i++) {
+    const char *a = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
+    if (!strcmp(a, "--serve")) c->serve = 1;
+    else if (!strcmp(a, "--info")) c->info = 1;
+    else if (!strcmp(a, "--zero")) c->zero = 1;
+    else if (a[0] != '-' && !c->bundle) c->bundle = a;
+    else if (a[0] != '-' || !value) return -1;
+    else if (i++, !strcmp(a, "--sysfs")) c->sysfs = value;
+    else if (!strcmp(a, "--repeat")) {
+      if ((c->repeat = option_number(a, value, REPEAT_MAX)) < 0) return -1;
+    } else if (!strcmp(a, "--threads")) {
+      if ((c->threads = (int32_t)option_number(a, value, THREADS_MAX)) < 0) return -1;
+    } else if (!strcmp(a, "--shape") && c->n_shapes < 64) c->shapes[c->n_shapes++] = value;
+    else return -1;
+  }
+  return c->serve || c->bundle ? 0 : -1;
 }
 
 static void put_dims(buffer *b, const DLTensor *t) {
@@ -75,23 +96,47 @@ static void put_info(worker *w, buffer *b) {
   }
 }
 
-/* The dims behind "NAME:" of the --shape that names this input; 1 everywhere without one; -1 if the text does not fit. */
-static int shape_for(const command *c, const char *name, int32_t rank, int64_t *dims) {
+/* What stands after "NAME:" when this --shape names the input; else NULL. A name may have a ':' in it. */
+static const char *dims_of(const char *shape, const char *name) {
   size_t n = strlen(name);
+  return strlen(shape) > n && !memcmp(shape, name, n) && shape[n] == ':' ? shape + n + 1 : NULL;
+}
+
+/* Dims of the --shape that names this input; 1 everywhere without one. 0, or EXIT_USAGE or 1 after a message. */
+static int shape_for(const command *c, const char *name, int32_t rank, int64_t *dims, buffer *b) {
   for (int32_t d = 0; d < rank; d++) dims[d] = 1;
   for (size_t i = 0; i < c->n_shapes; i++) {
-    const char *text = c->shapes[i];
-    if (strlen(text) <= n || memcmp(text, name, n) || text[n] != ':') continue;
+    const char *p = dims_of(c->shapes[i], name);
     int32_t d = 0;
-    for (const char *p = text + n + 1; *p; d++) {
-      if (*p < '0' || *p > '9' || d >= rank) return -1;
-      dims[d] = (int64_t)to_number(p);
-      while (*p >= '0' && *p <= '9') p++;
-      if (*p == 'x' || *p == ',') p++;
+    if (!p) continue;
+    for (int more = *p != 0; more; d++) {
+      int64_t dim = to_number(&p, INT64_MAX);
+      more = *p == 'x' || *p == ',';
+      if (dim < 0 || (*p && !more)) {
+        put_format(b, "--shape %q: wanted NAME:1x3x224x224 with whole numbers", c->shapes[i]);
+        complain(b, "invalid");
+        return EXIT_USAGE;
+      }
+      if (d < rank) dims[d] = dim;
+      p += more;
     }
-    return d == rank ? 0 : -1;
+    if (d == rank) return 0;
+    put_format(b, "input '%s' has rank %i; its --shape does not fit", name, I(rank));
+    return complain(b, "shape");
   }
   return 0;
+}
+
+static int shapes_have_inputs(worker *w, const command *c, buffer *b) {
+  for (size_t i = 0; i < c->n_shapes; i++) {
+    size_t k = 0;
+    while (k < w->n_inputs && !dims_of(c->shapes[i], w->api.input_name(w->session, k))) k++;
+    if (k < w->n_inputs) continue;
+    put_format(b, "--shape %q: wanted NAME:DIMS with the name of an input; --info lists them", c->shapes[i]);
+    complain(b, "invalid");
+    return 0;
+  }
+  return 1;
 }
 
 /* Floats in [0, 1), bools 0 or 1, integers 0 or 1 (an index that is valid for any dim above 1). */
@@ -110,18 +155,25 @@ static void fill(const DLTensor *t, uint64_t bytes, uint32_t *seed) {
 
 static int prepare_inputs(worker *w, const command *c, buffer *b) {
   uint32_t seed = 1;
+  if (!shapes_have_inputs(w, c, b)) return EXIT_USAGE;
   for (size_t i = 0; i < w->n_inputs; i++) {
     slot *s = &w->inputs[i];
     int32_t rank = w->api.input_rank(w->session, i);
     const char *name = w->api.input_name(w->session, i);
-    if (rank < 0 || rank > RANK_MAX || shape_for(c, name, rank, s->dims)) {
-      put_format(b, "input '%s' has rank %i; its --shape does not fit", name, I(rank));
-      return complain(b, "shape");
+    if (rank < 0 || rank > RANK_MAX) {
+      put_format(b, "input '%s' has rank %i, more than %i", name, I(rank), I(RANK_MAX));
+      return complain(b, "unsupported");
     }
+    int wrong = shape_for(c, name, rank, s->dims, b);
+    if (wrong) return wrong;
     s->tensor = (DLTensor){NULL, {1, 0}, rank, w->api.input_type(w->session, i), s->dims, NULL, 0};
     uint64_t bytes = tensor_bytes(s->tensor.dtype, s->dims, (size_t)rank);
-    if (bytes == UINT64_MAX || slot_reserve(s, bytes)) {
-      put_format(b, "no memory for input '%s'", name);
+    if (bytes == UINT64_MAX) {
+      put_format(b, "input '%s': its dims multiply to more bytes than there are addresses", name);
+      return complain(b, "shape");
+    }
+    if (slot_reserve(s, bytes)) {
+      put_format(b, "no memory for input '%s' of %u bytes", name, bytes);
       return complain(b, "device");
     }
     s->tensor.data = s->memory;
@@ -149,9 +201,10 @@ static void sort_times(uint64_t *ns, size_t n) { /* heap sort: no recursion, no 
 }
 
 static int run_and_time(worker *w, const command *c, buffer *b) {
-  uint64_t first, *ns = sys_map((c->repeat + 1) * 8);
-  smelt_status s = run_once(w, &first);
-  for (uint64_t i = 0; ns && s == SMELT_OK && i < c->repeat; i++) s = run_once(w, &ns[i]);
+  size_t repeat = (size_t)c->repeat;
+  uint64_t first, *ns = sys_map((repeat + 1) * sizeof *ns);
+  smelt_status s = ns ? run_once(w, &first) : SMELT_DEVICE;
+  for (size_t i = 0; ns && s == SMELT_OK && i < repeat; i++) s = run_once(w, &ns[i]);
   if (!ns || s != SMELT_OK) {
     put_format(b, "%s", ns ? w->api.error(w->session) : "no memory for the times");
     return complain(b, status_name(s));
@@ -164,10 +217,10 @@ static int run_and_time(worker *w, const command *c, buffer *b) {
     put_format(b, " crc32 %x\n", U(crc32_of(0, (const uint8_t *)t->data + t->byte_offset, bytes)));
   }
   put_format(b, "first %u us", first / 1000);
-  if (c->repeat) {
-    sort_times(ns, c->repeat);
-    put_format(b, ", then %u runs: min %u us, median %u us, max %u us", c->repeat, ns[0] / 1000, ns[c->repeat / 2] / 1000,
-               ns[c->repeat - 1] / 1000);
+  if (repeat) {
+    sort_times(ns, repeat);
+    put_format(b, ", then %u runs: min %u us, median %u us, max %u us", U(repeat), ns[0] / 1000, ns[repeat / 2] / 1000,
+               ns[repeat - 1] / 1000);
   }
   put(b, "\nmemory ");
   put_memory(w, b);
@@ -190,7 +243,8 @@ static int for_people(const command *c) {
   put_info(&w, &b);
   put_format(&b, "opened in %u us\n", (sys_now() - start) / 1000);
   show(1, &b);
-  int failed = c->info ? 0 : prepare_inputs(&w, c, &b) || run_and_time(&w, c, &b);
+  int failed = c->info ? 0 : prepare_inputs(&w, c, &b);
+  if (!c->info && !failed) failed = run_and_time(&w, c, &b);
   w.api.close(w.session);
   return failed;
 }

@@ -86,11 +86,14 @@ static void child_start(supervisor *s, int ends[4][2], int parent) {
 }
 
 static int worker_start(supervisor *s) {
-  int ends[4][2]; /* to the worker, its answers, its prints, its crash record */
-  for (int i = 0; i < 4; i++)
-    if (sys_pipe(ends[i]) < 0) return -1;
-  int self = sys_getpid(), pid = fork();
-  if (pid < 0) return -1;
+  int ends[4][2] = {{-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}}; /* to the worker, its answers, its prints, its crash record */
+  int self = sys_getpid(), made = 0;
+  while (made < 4 && sys_pipe(ends[made]) >= 0) made++;
+  int pid = made == 4 ? fork() : -1;
+  if (pid < 0) {
+    for (int i = 0; i < 8; i++) close_end(&ends[i / 2][i % 2]);
+    return -1;
+  }
   if (pid == 0) child_start(s, ends, self);
   sys_setpgid(pid, pid); /* here too: whoever comes first */
   s->pid = pid;
@@ -172,6 +175,7 @@ static void tell_crash(supervisor *s, int status, const char *reason) {
   crash_record r;
   memset(&r, 0, sizeof r);
   if (s->crash < 0 || sys_read(s->crash, &r, sizeof r) != sizeof r) memset(&r, 0, sizeof r);
+  r.object[sizeof r.object - 1] = 0; /* the model can write into the pipe, too */
   uint64_t number = U(status & 127);
   buffer *b = compose(s);
   put_format(b, "{\"signal\":%u,\"exit_code\":%u,\"code\":%i,\"address\":%u,\"pc\":%u,\"object\":%q,\"offset\":%u", number,
@@ -304,8 +308,14 @@ static void on_child_frame(supervisor *s) {
   if (buffer_add(&s->out, s->child.bytes.at, s->child.bytes.len)) give_up(s, "no memory to pass an answer on");
 }
 
+/* 1: the host's frames are taken. Not while a frame waits for the worker, and not while the host leaves answers unread:
+ * each request makes some, so a host that only asks would fill the memory. */
+static int host_may_speak(const supervisor *s) {
+  return !s->done && s->to_child.pos == s->to_child.len && s->out.len - s->out.pos < QUEUE_FULL;
+}
+
 static void pump_host(supervisor *s) {
-  while (!s->done && s->to_child.pos == s->to_child.len) {
+  while (host_may_speak(s)) {
     int got = reader_step(&s->host, 0, 1);
     if (got == 0) return;
     if (got == -1) { /* the host is gone: nothing is left to do for anybody */
@@ -399,13 +409,12 @@ static int serve(const char *sysfs) {
     uint64_t now = sys_now(), waiting = s->out.len - s->out.pos;
     short room = waiting < QUEUE_FULL ? SYS_POLLIN : 0;
     sys_pollfd fds[5] = {
-        {0, s->to_child.pos == s->to_child.len ? SYS_POLLIN : 0, 0},
+        {s->done || !room ? -1 : 0, s->to_child.pos == s->to_child.len ? SYS_POLLIN : 0, 0},
         {1, waiting ? SYS_POLLOUT : 0, 0},
         {s->to_child.pos < s->to_child.len ? s->in : -1, SYS_POLLOUT, 0},
         {room ? s->answers : -1, room, 0},
         {room ? s->log : -1, room, 0},
     };
-    if (s->done) fds[0].fd = -1;
     sys_poll(fds, 5, s->done ? I(5000 * MILLI) : nap(s, now));
     if (fds[1].revents && pump_queue(&s->out, 1)) break;
     if (s->done && !fds[1].revents) break; /* the host does not read its last answer */

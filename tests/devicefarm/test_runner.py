@@ -58,6 +58,38 @@ def test_command_line_errors(native_bundle: Path, tmp_path: Path) -> None:
     assert "has no library lib*.so" in missing.stderr
 
 
+HUGE = str(10**30)
+
+
+@pytest.mark.parametrize("option", ["--repeat", "--threads"])
+@pytest.mark.parametrize("number", ["", "-1", "x", "1x", " 1", "1e3", "99999999", HUGE, str(2**64)])
+def test_numbers_out_of_range_are_usage_errors(native_bundle: Path, option: str, number: str) -> None:
+    done = shell(native_bundle / "smelt_run", native_bundle, option, number)
+    assert done.returncode == 2
+    assert f'{option} "{number}": wanted a whole number from 0 to ' in done.stderr
+    assert "(invalid)" in done.stderr and "usage" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("dims", "code", "said"),
+    [
+        ("3x", 2, "(invalid)"), ("3xx5", 2, "(invalid)"), ("-3x5", 2, "(invalid)"), ("3x5q", 2, "(invalid)"),
+        (f"3x{HUGE}", 2, "(invalid)"), (f"3x{2**63}", 2, "(invalid)"), ("x", 2, "(invalid)"), ("", 1, "(shape)"),
+        ("3", 1, "(shape)"), ("3x5x7", 1, "(shape)"), ("1x" * 90 + "1", 1, "(shape)"),
+        (f"{2**62}x{2**62}", 1, "more bytes than there are addresses"), (f"{2**40}x{2**10}", 1, "(device)"),
+    ],
+)  # fmt: skip
+def test_shapes_out_of_range(native_bundle: Path, dims: str, code: int, said: str) -> None:
+    done = shell(native_bundle / "smelt_run", native_bundle, "--shape", f'x"\n:{dims}', "--zero")
+    assert (done.returncode, done.stdout.count("crc32")) == (code, 0), done
+    assert said in done.stderr
+
+
+def test_a_shape_of_no_input_is_a_usage_error(native_bundle: Path) -> None:
+    done = shell(native_bundle / "smelt_run", native_bundle, "--shape", "nobody:3x5")
+    assert done.returncode == 2 and "with the name of an input" in done.stderr
+
+
 def fake_sysfs(root: Path, temperature: int, limit_khz: int) -> None:
     for path, value in {
         "class/thermal/thermal_zone0/temp": 41_000,
