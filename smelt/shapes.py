@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -132,17 +134,26 @@ def parse_shapes(text: str) -> dict[str, int | tuple[int, ...]]:
         m = _ENTRY.match(text, at)
         if m is None:
             raise SmeltError(
-                f"cannot read the shape '{text[at:]}'",
+                f"cannot read the shape '{text[at : at + 200]}'",
                 hint="write NAME:1x3x224x224, NAME:[1,3,224,224] or DIM=4",
             )
         name = next(g for g in (m["dq"], m["sq"], m["plain"]) if g is not None)
         numbers = [n.strip() for n in m["value"].strip("[]").replace("x", ",").split(",")]
-        if not all(re.fullmatch(r"\d+", n) for n in numbers if n) or ("" in numbers and len(numbers) > 1):
-            raise SmeltError(f"shape '{m['value']}' of '{name}': extents are whole numbers from 0")
+        if not all(map(_extent, filter(None, numbers))) or ("" in numbers and len(numbers) > 1):
+            said = f"shape '{m['value']:.200}' of '{name:.200}'"
+            raise SmeltError(f"{said}: extents are whole numbers from 0 to {MOST_EXTENT}")
         shape = tuple(int(n) for n in numbers if n)
         found[name] = shape[0] if m["sep"] == "=" and len(shape) == 1 else shape
         at = m.end()
     return found
+
+
+MOST_EXTENT = 2**63 - 1
+
+
+def _extent(text: str) -> bool:
+    """A whole number that fits 64 bits; Python refuses to read one of thousands of digits."""
+    return re.fullmatch(r"[0-9]{1,19}", text) is not None and int(text) <= MOST_EXTENT
 
 
 def parse_dim_wish(text: str) -> tuple[str, int | tuple[int, int | None]]:
@@ -150,7 +161,9 @@ def parse_dim_wish(text: str) -> tuple[str, int | tuple[int, int | None]]:
     name, _, value = text.rpartition("=")
     m = re.fullmatch(r"\s*(\d+)\s*(?:(\.\.)\s*(\d*))?\s*", value)
     if not name.strip() or m is None:
-        raise SmeltError(f"cannot read the dim '{text}'", hint="write NAME=4 or NAME=1..512")
+        raise SmeltError(f"cannot read the dim '{text:.200}'", hint="write NAME=4 or NAME=1..512")
+    if not all(map(_extent, filter(None, (m[1], m[3])))):
+        raise SmeltError(f"dim '{name.strip():.200}': a size is a whole number from 0 to {MOST_EXTENT}")
     low = int(m[1])
     if m[2] is None:
         return name.strip(), low
@@ -263,7 +276,12 @@ def label(shapes: Mapping[str, tuple[int, ...]]) -> str:
 def random_array(
     dtype: DType, shape: Sequence[int], rng: np.random.Generator, span: tuple[float, float] | None = None
 ) -> Array:
-    """Normal floats, integers and booleans 0 or 1; both uniform over a span if one is given."""
+    """Normal floats, integers and booleans 0 or 1; both uniform over a span if one is given. Raises
+    SmeltError when this machine has not the memory to draw so many."""
+    need, have = 8 * math.prod(shape), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if need > have:
+        said = f"random values of shape {list(shape)} take {need:,} bytes, this machine has {have:,}"
+        raise SmeltError(said, kind="shape", hint="choose a smaller --shape")
     if dtype.category == "float":
         drawn = rng.standard_normal(shape) if span is None else rng.uniform(span[0], span[1], shape)
         return np.asarray(drawn).astype(dtype.numpy)

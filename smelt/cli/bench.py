@@ -23,6 +23,7 @@ from smelt.cli.common import (
     shape_wishes,
     spans,
     table,
+    whole,
 )
 from smelt.cli.compile import compile_args
 from smelt.cli.validate import bundle_and_model
@@ -44,7 +45,9 @@ def register(add: AddParser) -> None:
     )
     parser.add_argument("--against", choices=("onnxruntime",), help="race on this machine, in turns")
     parser.add_argument("--plan", choices=tuple(PLANS), default="steady", help="how long (default: steady)")
-    parser.add_argument("--count", type=int, default=2, help="shapes to try when none are given (default: 2)")
+    parser.add_argument(
+        "--count", type=whole(1, 10_000), default=2, help="shapes to try when none are given (default: 2)"
+    )
     add_compile_options(parser)
     add_shape_options(parser)
     add_device_options(parser)

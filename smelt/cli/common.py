@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,12 +15,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from smelt.core.bundle import Bundle, is_bundle, read_bundle
 from smelt.core.diag import SmeltError
+from smelt.session import MOST_THREADS
 from smelt.shapes import Port, Wish, bounds_of, parse_dim_wish, parse_shapes
 
 if TYPE_CHECKING:
     from smelt.devicefarm.doctor import Finding
 
 SCHEMA_VERSION = 1
+MOST_VALUE = 1e18
+"""Of random inputs: what every float and 64-bit integer holds."""
 OK, FAILED, USAGE, UNSUPPORTED, NO_DEVICE, INCONCLUSIVE, INFRA, INTERNAL, CANCELLED = (
     0, 1, 2, 3, 4, 5, 6, 70, 130,
 )  # fmt: skip
@@ -76,7 +81,7 @@ def add_compile_options(parser: argparse.ArgumentParser, *, target: str = "host"
         "--dim", action="append", default=[], metavar="N=4|N=1..512", help="fix or bound a symbolic dim"
     )
     parser.add_argument(
-        "--threads", type=_positive, metavar="N", help="threads that the bundle uses by default"
+        "--threads", type=whole(1, MOST_THREADS), metavar="N", help="threads that the bundle uses by default"
     )
     parser.add_argument(
         "-O", dest="opt", type=int, choices=range(4), default=3, help="optimisation (default: 3)"
@@ -106,7 +111,9 @@ def add_shape_options(parser: argparse.ArgumentParser) -> None:
         "--shape", "--shapes", "--input-shapes", dest="shape", action="append", default=[], nargs="+",
         metavar="x:1x3x64x64|N=4", help="shapes of inputs or values of dims; repeat for several runs",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="seed of random inputs (default: 0)")
+    parser.add_argument(
+        "--seed", type=whole(0, 2**63 - 1), default=0, help="seed of random inputs (default: 0)"
+    )
     parser.add_argument(
         "--val-range", action="append", default=[], metavar="[NAME:]LOW,HIGH",
         help="random values are uniform over this range (default: normal floats, integers 0 and 1)",
@@ -120,10 +127,26 @@ def add_device_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not positive")
+def whole(low: int, high: int) -> Callable[[str], int]:
+    """The type of an option: a whole number within these bounds."""
+
+    def read(text: str) -> int:
+        # not longer than the bounds: Python refuses to read a number of thousands of digits
+        if not re.fullmatch(r"-?[0-9]{1,20}", text) or not low <= int(text) <= high:
+            raise argparse.ArgumentTypeError(f"'{text:.40}' is no whole number from {low} to {high}")
+        return int(text)
+
+    return read
+
+
+def tolerance(text: str) -> float:
+    """The type of an option: a finite number from 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"'{text:.40}' is no number from 0")
     return value
 
 
@@ -145,9 +168,9 @@ def spans(args: argparse.Namespace) -> dict[str, tuple[float, float]]:
         try:
             low, high = (float(v) for v in span.strip("[]").split(","))
         except ValueError:
-            raise Usage(f"cannot read the range '{text}'; write LOW,HIGH or NAME:LOW,HIGH") from None
-        if not low <= high:
-            raise Usage(f"the range '{text}' is empty")
+            raise Usage(f"cannot read the range '{text:.80}'; write LOW,HIGH or NAME:LOW,HIGH") from None
+        if not -MOST_VALUE <= low <= high <= MOST_VALUE:
+            raise Usage(f"the range '{text:.80}' is empty, or beyond {MOST_VALUE:g}")
         found[name] = (low, high)
     return found
 

@@ -7,7 +7,18 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from smelt.cli.common import INCONCLUSIVE, INFRA, OK, AddParser, Result, Usage, command, finding_text, table
+from smelt.cli.common import (
+    INCONCLUSIVE,
+    INFRA,
+    OK,
+    AddParser,
+    Result,
+    Usage,
+    command,
+    finding_text,
+    table,
+    whole,
+)
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.doctor import Finding, examine
 from smelt.devicefarm.inventory import (
@@ -53,7 +64,7 @@ def register(add: AddParser) -> None:
     doctor.add_argument("--quick", action="store_true", help="do not start a runner on it")
     new.add_argument("--transport", required=True, choices=sorted(TRANSPORTS))
     new.add_argument("--platform", required=True, choices=["host", *PLATFORMS])
-    new.add_argument("--port", type=int, default=22)
+    new.add_argument("--port", type=whole(1, 65535), default=22)
     new.add_argument("--tag", dest="tags", action="append", default=[])
     for field in _TEXTS:
         new.add_argument(f"--{field.replace('_', '-')}", default="")

@@ -23,6 +23,7 @@ from smelt.cli.common import (
     model_file,
     shape_wishes,
     table,
+    whole,
 )
 from smelt.cli.inspect import memory_text, size_text
 from smelt.cli.validate import case_lines, validation_data
@@ -48,7 +49,9 @@ def register(add: AddParser) -> None:
     parser.add_argument(
         "--dims", default="", metavar="'N=4 M=1..512'", help="several --dim in one word, for make"
     )
-    parser.add_argument("--count", type=int, default=3, help="shapes to try when none are given (default: 3)")
+    parser.add_argument(
+        "--count", type=whole(1, 10_000), default=3, help="shapes to try when none are given (default: 3)"
+    )
     add_compile_options(parser)
     add_shape_options(parser)
     add_device_options(parser)

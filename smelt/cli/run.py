@@ -21,10 +21,12 @@ from smelt.cli.common import (
     shape_wishes,
     spans,
     table,
+    whole,
 )
 from smelt.core.bundle import Bundle
 from smelt.groups import Value, groups, named, unpacked
 from smelt.running import running
+from smelt.session import MOST_THREADS
 from smelt.shapes import Array, Case, bind, case, feed_case
 
 
@@ -41,7 +43,7 @@ def register(add: AddParser) -> None:
     )  # fmt: skip
     parser.add_argument("--random", action="store_true", help="inputs that are not given are random")
     parser.add_argument("-o", "--output", metavar="out.npz", help="write the outputs into this file")
-    parser.add_argument("--threads", type=int, default=0, metavar="N")
+    parser.add_argument("--threads", type=whole(0, MOST_THREADS), default=0, metavar="N")
     add_shape_options(parser)
     add_device_options(parser)
 

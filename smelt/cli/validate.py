@@ -24,6 +24,8 @@ from smelt.cli.common import (
     profiled,
     shape_wishes,
     spans,
+    tolerance,
+    whole,
 )
 from smelt.cli.compile import compile_args
 from smelt.compare import CaseResult, Divergence, Validation, bisect, validate
@@ -48,12 +50,14 @@ def register(add: AddParser) -> None:
     parser.add_argument(
         "--model", dest="original", metavar="MODEL", help="the ONNX file that a bundle was made of"
     )
-    parser.add_argument("--rtol", type=float, help="relative tolerance of an element")
-    parser.add_argument("--atol", type=float, help="absolute tolerance of an element")
+    parser.add_argument("--rtol", type=tolerance, help="relative tolerance of an element")
+    parser.add_argument("--atol", type=tolerance, help="absolute tolerance of an element")
     parser.add_argument(
         "--bisect", action="store_true", help="name the first value that is wrong, by its ONNX name"
     )
-    parser.add_argument("--count", type=int, default=3, help="shapes to try when none are given (default: 3)")
+    parser.add_argument(
+        "--count", type=whole(1, 10_000), default=3, help="shapes to try when none are given (default: 3)"
+    )
     add_compile_options(parser)
     add_shape_options(parser)
     add_device_options(parser)

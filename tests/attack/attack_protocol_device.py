@@ -1,9 +1,13 @@
-"""Hostile bytes to a runner (smelt_run --serve) -> it answers or leaves, in bounded time and memory, uncrashed.
+"""Hostile bytes to a runner (smelt_run --serve) -> it answers or leaves, in bounded time and memory,
+uncrashed.
 
-The runner is built with AddressSanitizer and UndefinedBehaviorSanitizer. A seed draws a session (hello, load, inputs,
-runs, outputs, in any order and number), mutates its frames (fields, lengths, counts, order, checksums, raw bytes), and
+The runner is built with AddressSanitizer and UndefinedBehaviorSanitizer. A seed draws a session (hello,
+load, inputs,
+runs, outputs, in any order and number),
+mutates its frames (fields, lengths, counts, order, checksums, raw bytes), and
 plays it by one of three hosts: one that waits for answers, one that sends everything at once, one that never
-reads. Models misbehave, too: they crash, hang, write to each descriptor. The runner must end by itself once its input
+reads. Models misbehave, too: they crash, hang,
+write to each descriptor. The runner must end by itself once its input
 ends, with exit code 0 or 3, and without a report on stderr.
 """
 
@@ -22,25 +26,27 @@ import subprocess
 import sys
 import tempfile
 import time
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 TESTS = Path(__file__).parents[1]
 sys.path += [str(TESTS / "support"), str(TESTS / "devicefarm")]
-import rig
-from campaign import Outcome, main
+import rig  # noqa: E402  # of tests/devicefarm
+from campaign import Outcome, main  # noqa: E402
+from frames_raw import Raw  # noqa: E402
 
-from smelt.devicefarm.client import LOAD_HEAD, PAIR, RUN_BODY, SETIN_HEAD
-from smelt.devicefarm.frames import CRC, HEADER, MAGIC, VERSION, FrameType, decode_header
+from smelt.devicefarm.client import LOAD_HEAD, PAIR, RUN_BODY, SETIN_HEAD  # noqa: E402
+from smelt.devicefarm.frames import CRC, HEADER, FrameType, decode_header  # noqa: E402
 
 DEADLINE_MS = 150
 """Of each request, told to the runner; it also idles no longer than ten of them."""
 TALK, HANG = 10.0, 30.0
 """Seconds after which a host has said enough, and after which a runner must have left."""
 MEMORY = 700 << 20
-"""Resident bytes that a runner may reach: sanitizers hold on to what was freed (256 MB at most), a frame has up
+"""Resident bytes that a runner may reach: sanitizers hold on to what was freed (256 MB at most),
+a frame has up
 to 16 MB, and a queue four frames."""
 MODES = (0, 0, 0, 1, 2, 3, 4, 6, 7, 9, 10, 11, 12, 13)
 """Of the fake model: all but the flood of prints and the one that eats all memory."""
@@ -68,33 +74,6 @@ def runner() -> Path:
 # ---------------------------------------------------------------- frames
 
 
-@dataclass
-class Raw:
-    """A frame as it is sent; None: what fits."""
-
-    type: int
-    payload: bytes
-    job: int
-    fence: int = 0
-    magic: int = MAGIC
-    version: int = VERSION
-    flags: int = 0
-    length: int | None = None
-    head_crc: int | None = None
-    crc: int | None = None
-
-    def encode(self) -> bytes:
-        length = len(self.payload) if self.length is None else self.length
-        head = HEADER.pack(
-            self.magic, self.version, self.type & 255, self.flags, self.job, self.fence, length
-        )
-        crcs = (
-            zlib.crc32(data) if given is None else given
-            for data, given in ((head, self.head_crc), (self.payload, self.crc))
-        )
-        return head + CRC.pack(next(crcs)) + self.payload + CRC.pack(next(crcs))
-
-
 def good(rng: random.Random) -> list[Raw]:
     """A session as a host may have it: loads, then inputs, runs and outputs in turn."""
     n, m = rng.choice([(2, 3), (0, 3), (1, 1), (300, 70)])
@@ -112,7 +91,9 @@ def good(rng: random.Random) -> list[Raw]:
                 Raw(FrameType.DATA, struct.pack("<Q", at) + bytes(min(piece, size - at)), job)
                 for at in range(0, size, piece)
             ]
-            frames.append(Raw(FrameType.SETIN, SETIN_HEAD.pack(DEADLINE_MS, 1, 0, 32, 1, 0, 4), job := job + 1))
+            frames.append(
+                Raw(FrameType.SETIN, SETIN_HEAD.pack(DEADLINE_MS, 1, 0, 32, 1, 0, 4), job := job + 1)
+            )
             frames.append(Raw(FrameType.DATA, bytes(8) + struct.pack("<i", mode), job))
             plan = RUN_BODY.pack(
                 DEADLINE_MS, rng.choice([0, 1]), 1, rng.choice([0, 5]), 0, 10**6, 0, 10**7, 10**5
@@ -125,24 +106,36 @@ def good(rng: random.Random) -> list[Raw]:
 
 def request_words(rng: random.Random) -> bytes:
     """A payload of numbers that could be a request's, all of them extreme."""
-    return b"".join(struct.pack(*rng.choice((("<I", rng.choice(EXTREMES)), ("<Q", rng.choice(WIDE))))) for _ in range(rng.randrange(12)))
+    return b"".join(
+        struct.pack(*rng.choice((("<I", rng.choice(EXTREMES)), ("<Q", rng.choice(WIDE)))))
+        for _ in range(rng.randrange(12))
+    )
+
+
+HOWS = (
+    *["word"] * 3, *["byte"] * 2, "cut", "more", "type", "job", "fence", "header", "crc", "copy", "flood",
+    "drop",
+    "swap", "alien", "path", "setin", "big",
+)  # fmt: skip
 
 
 def mutate(frames: list[Raw], rng: random.Random) -> None:
     """One change, in place."""
     at = rng.randrange(len(frames))
     f = frames[at]
-    how = rng.choice(
-        "word word word byte byte cut more type job fence header crc copy flood drop swap alien path setin big".split()
-    )
+    how = rng.choice(HOWS)
     if how == "word" and len(f.payload) >= 4:  # a field of the request, with a right checksum
         width, wide = rng.choice([("<I", EXTREMES), ("<Q", WIDE)])
         size = struct.calcsize(width)
         place = rng.randrange(0, max(1, len(f.payload) - size + 1), 4)
-        f.payload = (f.payload[:place] + struct.pack(width, rng.choice(wide)) + f.payload[place + size :])
+        f.payload = f.payload[:place] + struct.pack(width, rng.choice(wide)) + f.payload[place + size :]
     elif how == "byte" and f.payload:
         place = rng.randrange(len(f.payload))
-        f.payload = f.payload[:place] + bytes([rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)])]) + f.payload[place + 1 :]
+        f.payload = (
+            f.payload[:place]
+            + bytes([rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)])])
+            + f.payload[place + 1 :]
+        )
     elif how == "cut":
         f.payload = f.payload[: rng.randrange(len(f.payload) + 1)]
     elif how == "more":
@@ -155,13 +148,21 @@ def mutate(frames: list[Raw], rng: random.Random) -> None:
         f.fence = rng.choice([0, 1, 2**63, 2**64 - 1])
     elif how == "header":
         field = rng.choice(["magic", "version", "flags", "length"])
-        setattr(f, field, rng.choice([0, 1, 255]) if field == "version" else rng.choice(EXTREMES) & (0xFFFF if field == "flags" else 0xFFFFFFFF))
+        setattr(
+            f,
+            field,
+            rng.choice([0, 1, 255])
+            if field == "version"
+            else rng.choice(EXTREMES) & (0xFFFF if field == "flags" else 0xFFFFFFFF),
+        )
     elif how == "crc":
         setattr(f, rng.choice(["head_crc", "crc"]), rng.randrange(2**32))
     elif how == "copy":
         frames.insert(rng.randrange(len(frames) + 1), Raw(**vars(frames[at])))
     elif how == "flood":
-        frames[at:at] = [Raw(rng.choice([f.type, FrameType.HELLO, FrameType.RESET, FrameType.CANCEL]), f.payload, f.job)] * rng.choice([30, 500, 5000])
+        frames[at:at] = [
+            Raw(rng.choice([f.type, FrameType.HELLO, FrameType.RESET, FrameType.CANCEL]), f.payload, f.job)
+        ] * rng.choice([30, 500, 5000])
     elif how == "drop":
         del frames[at]
         if not frames:
@@ -173,21 +174,33 @@ def mutate(frames: list[Raw], rng: random.Random) -> None:
         frames.insert(at, Raw(rng.randrange(1, 17), request_words(rng), f.job))
     elif how == "path":
         path = rng.choice([
-            b"", b"/", b"\0", b"..", b"../../../../etc", b"/dev/null", b"/proc/self", b"a" * 5000, b"%s%n" * 50, b"\xff" * 9,
-            str(runner()).encode() + b"\0junk", str(runner() / "text").encode(), str(runner() / "empty").encode(),
+            b"", b"/", b"\0", b"..", b"../../../../etc", b"/dev/null", b"/proc/self", b"a" * 5000,
+            b"%s%n" * 50, b"\xff" * 9,
+            str(runner()).encode() + b"\0junk", str(runner() / "text").encode(),
+            str(runner() / "empty").encode(),
             str(runner() / "smelt_run").encode(), b"refused",
         ])  # fmt: skip
-        frames.insert(at, Raw(FrameType.LOAD, LOAD_HEAD.pack(DEADLINE_MS, 1, 1, 0, rng.choice([0, 0, 1, 2**30])) + path, f.job))
+        frames.insert(
+            at,
+            Raw(
+                FrameType.LOAD,
+                LOAD_HEAD.pack(DEADLINE_MS, 1, 1, 0, rng.choice([0, 0, 1, 2**30])) + path,
+                f.job,
+            ),
+        )
     elif how == "setin":
         rank = rng.choice([0, 1, 2, 63, 64, 65, 10**6, 2**32 - 1])
         dims = [rng.choice([0, 1, 3, -1, -(2**63), 2**62, 2**63 - 1]) for _ in range(min(rank, 70))]
         head = SETIN_HEAD.pack(
-            DEADLINE_MS, rng.choice([0, 1, 2, 2**32 - 1]), rng.choice([0, 2, 99]), rng.choice([0, 1, 32, 255]),
+            DEADLINE_MS, rng.choice([0, 1, 2, 2**32 - 1]), rng.choice([0, 2, 99]),
+            rng.choice([0, 1, 32, 255]),
             rng.choice([0, 1, 65535]), rank, rng.choice(WIDE),
         )  # fmt: skip
         frames.insert(at, Raw(FrameType.SETIN, head + struct.pack(f"<{len(dims)}q", *dims), f.job))
     elif how == "big":
-        frames.insert(at, Raw(f.type, f.payload + bytes(rng.choice([1 << 20, 16 << 20, (16 << 20) + 1])), f.job))
+        frames.insert(
+            at, Raw(f.type, f.payload + bytes(rng.choice([1 << 20, 16 << 20, (16 << 20) + 1])), f.job)
+        )
 
 
 def draw(seed: int) -> tuple[list[bytes], str]:
@@ -231,10 +244,20 @@ def asks(pieces: Sequence[bytes], at: int) -> bool:
 
 def converse(program: Sequence[str], pieces: Sequence[bytes], host: str) -> Heard:
     """Play the pieces; what came of it."""
-    errors = tempfile.TemporaryFile()
+    with tempfile.TemporaryFile() as errors:
+        code, heard, memory = _play(program, pieces, host, errors)
+        errors.seek(0)
+        return Heard(code, bytes(heard), errors.read(), memory)
+
+
+def _play(
+    program: Sequence[str], pieces: Sequence[bytes], host: str, errors: IO[bytes]
+) -> tuple[int | None, bytearray, int]:
+    """Exit code, stdout, resident bytes."""
     process = subprocess.Popen(
         program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
-        env={**os.environ, "ASAN_OPTIONS": "detect_leaks=0:quarantine_size_mb=64:exitcode=99", "UBSAN_OPTIONS": "exitcode=98"},
+        env={**os.environ, "ASAN_OPTIONS": "detect_leaks=0:quarantine_size_mb=64:exitcode=99",
+        "UBSAN_OPTIONS": "exitcode=98"},
     )  # fmt: skip
     assert process.stdin and process.stdout
     to, of = process.stdin.fileno(), process.stdout.fileno()
@@ -261,9 +284,10 @@ def converse(program: Sequence[str], pieces: Sequence[bytes], host: str) -> Hear
                     gone = True
             elif host == "is deaf" and time.monotonic() > limit:
                 break  # it waits for us to read, which we never do
+    memory = peak(process.pid)
     process.stdin.close()
-    os.set_blocking(of, True)
-    return _last_words(process, heard, errors, time.monotonic() + HANG)
+    os.set_blocking(of, True)  # its reads are after a select
+    return _last_words(process, heard, time.monotonic() + HANG), heard, memory
 
 
 def _keep(heard: bytearray, data: bytes) -> None:
@@ -271,28 +295,33 @@ def _keep(heard: bytearray, data: bytes) -> None:
     del heard[: max(0, len(heard) - (8 << 20))]
 
 
-def _last_words(process: subprocess.Popen[bytes], heard: bytearray, errors: object, end: float) -> Heard:
-    """Read to the end of stdout and wait for the process; its whole session is gone afterwards."""
+def peak(pid: int) -> int:
+    """The most bytes that a process has had resident; 0 when it has ended. (The ru_maxrss of a child would be
+    that of its parent, where the parent is larger.)"""
+    try:
+        found = re.search(r"VmHWM:\s*(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    except OSError:
+        return 0
+    return int(found[1]) * 1024 if found else 0
+
+
+def _last_words(process: subprocess.Popen[bytes], heard: bytearray, end: float) -> int | None:
+    """Read to the end of stdout and wait for the process: its exit code, None when it had to be killed."""
     assert process.stdout
     code: int | None = None
-    usage = None
-    while time.monotonic() < end:
-        if select.select([process.stdout], [], [], 0.02)[0] and (data := os.read(process.stdout.fileno(), 1 << 20)):
+    while time.monotonic() < end and (code := process.poll()) is None:
+        if select.select([process.stdout], [], [], 0.02)[0]:
+            data = os.read(process.stdout.fileno(), 1 << 20)
             _keep(heard, data)
-            continue
-        pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-        if pid:
-            code = os.waitstatus_to_exitcode(status)
-            break
-        time.sleep(0.002)
+            if not data:
+                time.sleep(0.002)
     if code is None:
         os.killpg(process.pid, signal.SIGKILL)
-        _, _, usage = os.wait4(process.pid, 0)
-    process.returncode = code or 0
+        process.wait()
+    while data := os.read(process.stdout.fileno(), 1 << 20):
+        _keep(heard, data)
     process.stdout.close()
-    errors.seek(0)  # type: ignore[attr-defined]
-    assert usage is not None
-    return Heard(code, bytes(heard), errors.read(), usage.ru_maxrss * 1024)  # type: ignore[attr-defined]
+    return code
 
 
 def whole_frames(data: bytes) -> bool:

@@ -26,9 +26,7 @@ X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
 def shell(*argv: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(a) for a in argv], capture_output=True, text=True, timeout=20, check=False
-    )
+    return subprocess.run([str(a) for a in argv], capture_output=True, text=True, timeout=20, check=False)
 
 
 @pytest.mark.parametrize("kind", ["native_bundle", "static_bundle"])
@@ -74,7 +72,8 @@ def test_numbers_out_of_range_are_usage_errors(native_bundle: Path, option: str,
     ("dims", "code", "said"),
     [
         ("3x", 2, "(invalid)"), ("3xx5", 2, "(invalid)"), ("-3x5", 2, "(invalid)"), ("3x5q", 2, "(invalid)"),
-        (f"3x{HUGE}", 2, "(invalid)"), (f"3x{2**63}", 2, "(invalid)"), ("x", 2, "(invalid)"), ("", 1, "(shape)"),
+        (f"3x{HUGE}", 2, "(invalid)"), (f"3x{2**63}", 2, "(invalid)"), ("x", 2, "(invalid)"),
+        ("", 1, "(shape)"),
         ("3", 1, "(shape)"), ("3x5x7", 1, "(shape)"), ("1x" * 90 + "1", 1, "(shape)"),
         (f"{2**62}x{2**62}", 1, "more bytes than there are addresses"), (f"{2**40}x{2**10}", 1, "(device)"),
     ],
@@ -121,9 +120,7 @@ def test_throttling_makes_times_invalid(native_bundle: Path, tmp_path: Path) -> 
 
         threading.Timer(0.15, fake_sysfs, (tmp_path, 97_000, 600_000)).start()
         hot = client.run([X, np.int32(9)], QUICK)
-        assert any(
-            "throttled: the frequency limit fell from 1800000 to 600000" in w for w in hot.invalid
-        )
+        assert any("throttled: the frequency limit fell from 1800000 to 600000" in w for w in hot.invalid)
         assert any("too hot: 97" in w for w in hot.invalid)
         assert hot.timing is not None and not hot.timing.publishable
     finally:
@@ -184,9 +181,7 @@ def mutated(frames: list[bytes], rng: random.Random) -> list[bytes]:
             payload[rng.randrange(len(payload))] = rng.choice([0, 1, 0x7F, 0x80, 0xFF])
             kind = FrameType(frames[at][5])
             # the job number stays, so that the answer counts
-            frames[at] = encode(
-                Frame(kind, bytes(payload), int.from_bytes(frames[at][8:16], "little"))
-            )
+            frames[at] = encode(Frame(kind, bytes(payload), int.from_bytes(frames[at][8:16], "little")))
     elif how == 1:
         payload = frames[at][32:-4]
         cut = (
@@ -194,9 +189,7 @@ def mutated(frames: list[bytes], rng: random.Random) -> list[bytes]:
             if rng.random() < 0.7
             else payload + bytes(rng.randrange(99))
         )
-        frames[at] = encode(
-            Frame(FrameType(frames[at][5]), cut, int.from_bytes(frames[at][8:16], "little"))
-        )
+        frames[at] = encode(Frame(FrameType(frames[at][5]), cut, int.from_bytes(frames[at][8:16], "little")))
     elif how == 2:
         raw = bytearray(frames[at])
         raw[rng.randrange(len(raw))] ^= 1 << rng.randrange(8)
@@ -237,9 +230,7 @@ def converse(runner: Path, frames: list[bytes]) -> tuple[int, str]:
             channel.send(data, time.monotonic() + 5)
             if data[5] != FrameType.SETIN:
                 try:
-                    while (
-                        answer := channel.receive(time.monotonic() + 0.3)
-                    ) and b'"status"' not in answer:
+                    while (answer := channel.receive(time.monotonic() + 0.3)) and b'"status"' not in answer:
                         pass
                 except SmeltError:
                     pass
