@@ -458,6 +458,7 @@ def _library(bundle: Bundle) -> Any:
         "smelt_open": ([ctypes.c_char_p, pointer, pointer], ctypes.c_int),
         "smelt_run": ([pointer, pointer, size, pointer, size], ctypes.c_int),
         "smelt_close": ([pointer], None),
+        "smelt_cancel": ([pointer], None),
         "smelt_error": ([pointer], ctypes.c_char_p),
         "smelt_memory_stats": ([pointer, pointer], ctypes.c_int),
         "smelt_trim": ([pointer], ctypes.c_int),
