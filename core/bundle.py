@@ -1,27 +1,40 @@
-"""The artefact: a directory with manifest, library, weights and headers, written whole or not at all."""
+"""The artefact, a directory with manifest, library, weights and headers: reading it, checking what it holds.
+
+The manifest is sealed: it holds the SHA-256 of its own text and of every other file, so what a bundle says is
+what a compile wrote. core.staging writes bundles.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import shutil
+import re
+import secrets
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from smelt.core.diag import SmeltError
 from smelt.core.dim import Dim, parse_dim
-from smelt.core.naming import Names, is_name
+from smelt.core.manifest_schema import check_manifest
+from smelt.core.naming import Names
 
 SCHEMA_VERSION = 2
 MANIFEST = "manifest.json"
 RUNNER = "smelt_run"
 _CHUNK = 1 << 20
+_SEAL: Final = re.compile(rb'^  "seal": "([0-9a-f]{64})"', re.MULTILINE)
+_NO_SEAL: Final = "0" * 64
+_MOST_MANIFEST: Final = 1 << 28
+"""Bytes; that of the development model with the most kernels has 1.5 MB."""
+_AGAIN: Final = "compile the model again, or copy the whole bundle again"
 
 
 @dataclass(frozen=True)
@@ -38,17 +51,8 @@ class Bundle:
 
     @cached_property
     def names(self) -> Names:
-        """The prefix of its C functions, and the names of its library, weights and header.
-
-        Raises SmeltError(kind='invalid') when the manifest says none that a model can have."""
-        library = self.manifest.get("library")
-        prefix = library.get("prefix") if isinstance(library, Mapping) else None
-        if not isinstance(prefix, str) or not is_name(prefix):
-            raise SmeltError(
-                f"bundle '{self.path}': its manifest has no library with the prefix of a model",
-                hint="compile the model again",
-            )
-        return Names(prefix)
+        """The prefix of its C functions, and the names of its library, weights and header."""
+        return Names(self.manifest["library"]["prefix"])
 
     @property
     def digest(self) -> str:
@@ -58,7 +62,7 @@ class Bundle:
     @cached_property
     def peak(self) -> Dim:
         """Bytes of the first arena, as a formula in the symbols."""
-        return parse_dim(self.manifest["memory"]["arenas"][0], limit=None)
+        return formula(self.manifest["memory"]["arenas"][0])
 
     def peak_bytes(self, symbols: Mapping[str, int]) -> int:
         """The formula's value. Raises KeyError when a symbol is missing."""
@@ -69,7 +73,7 @@ class Bundle:
         values: dict[str, int] = {}
         for row in self.manifest["inputs"]:
             for d, got in zip(row["shape"], shapes[row["name"]], strict=True):
-                e = parse_dim(str(d))
+                e = formula(str(d))
                 if len(e.symbols) == 1:
                     (name,) = e.symbols
                     parts = e.linear(name)
@@ -80,14 +84,37 @@ class Bundle:
                         f"input '{row['name']}': expected an extent of {e.evaluate(values)} ({e}), got {got}",
                         kind="shape",
                     )
-        for name, formula in self.manifest.get("sizes", ()):
-            e = parse_dim(formula, limit=None)
+        for name, text in self.manifest.get("sizes", ()):
+            e = formula(text)
             if e.symbols <= values.keys():
                 values[name] = e.evaluate(values)
         return values
 
+    def verify(self, names: Iterable[str] | None = None) -> None:
+        """Compare files (None: all of them) with the hashes that the manifest holds.
+
+        Raises SmeltError(kind='invalid') naming the first that differs or is missing; reads all of each.
+        """
+        for name in self.manifest["files"] if names is None else names:
+            with open_regular(self.path / name) as f:
+                if hashlib.file_digest(f, "sha256").hexdigest() != self.manifest["files"][name]:
+                    raise damaged(self.path, f"its file '{name}' is not what was compiled")
+
     def __fspath__(self) -> str:
         return str(self.path)
+
+
+def formula(text: str) -> Dim:
+    """The Dim that a manifest spells. Raises SmeltError(kind='invalid') when it spells none."""
+    try:
+        return parse_dim(text, limit=None)
+    except (ValueError, RecursionError, OverflowError) as e:
+        raise SmeltError(f"the bundle's manifest is damaged: {e}", hint=_AGAIN) from None
+
+
+def damaged(folder: Path, why: str) -> SmeltError:
+    """What to raise where a bundle is not what was compiled."""
+    return SmeltError(f"bundle '{folder}' is damaged: {why}", hint=_AGAIN)
 
 
 def manifest_bytes(manifest: Mapping[str, Any]) -> bytes:
@@ -95,34 +122,107 @@ def manifest_bytes(manifest: Mapping[str, Any]) -> bytes:
     return (json.dumps(manifest, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
+def sealed(manifest: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
+    """The manifest with its seal, the SHA-256 of its text in which the seal is all zeros; and that text."""
+    raw = manifest_bytes({**manifest, "seal": _NO_SEAL})
+    seal = hashlib.sha256(raw).hexdigest()
+    found = _SEAL.search(raw)
+    assert found is not None  # manifest_bytes writes fields of the first level so
+    return {**manifest, "seal": seal}, raw[: found.start(1)] + seal.encode() + raw[found.end(1) :]
+
+
+def parse_manifest(raw: bytes, version: int = SCHEMA_VERSION) -> dict[str, Any]:
+    """The manifest that a text spells. Raises ValueError saying what is wrong with it."""
+    try:
+        manifest = json.loads(raw.decode("utf-8"), parse_constant=_no_number)
+    except RecursionError:
+        raise ValueError("it nests too deeply") from None
+    if not isinstance(manifest, dict):
+        raise ValueError("it is no table of fields")
+    if manifest.get("schema_version") != version:
+        got = repr(manifest.get("schema_version"))[:40]
+        raise ValueError(f"it has schema version {got}, this smelt reads {version}")
+    seal_of(raw)
+    check_manifest(manifest)
+    return manifest
+
+
+def seal_of(raw: bytes) -> str:
+    """The seal of a manifest's text. Raises ValueError when it does not fit."""
+    seals = _SEAL.findall(raw)
+    zeros = _SEAL.sub(b'  "seal": "' + _NO_SEAL.encode() + b'"', raw)
+    if len(seals) != 1 or hashlib.sha256(zeros).hexdigest().encode() != seals[0]:
+        raise ValueError("its text is not what was written: the seal does not fit")
+    return str(seals[0].decode())
+
+
+def _no_number(word: str) -> object:
+    raise ValueError(f"{word} is no number that a manifest has")
+
+
+def open_regular(path: Path | str, folder: int | None = None) -> BufferedReader:
+    """A file for reading, from a folder's descriptor if one is given; pipes and devices are not waited for.
+
+    Raises SmeltError: 'invalid' when it is missing or no plain file, 'infra' when it cannot be read.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
+    except FileNotFoundError:
+        raise SmeltError(f"the bundle lacks its file '{path}'", hint=_AGAIN) from None
+    except OSError as e:
+        raise SmeltError(f"cannot read '{path}': {e.strerror}", kind="infra") from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise SmeltError(f"'{path}' is no plain file", hint=_AGAIN)
+    return os.fdopen(fd, "rb")
+
+
+def read_manifest(f: BufferedReader) -> bytes:
+    """The text of a manifest that is open. Raises ValueError when it is too long to be one."""
+    if os.fstat(f.fileno()).st_size > _MOST_MANIFEST:
+        raise ValueError(f"it has more than {_MOST_MANIFEST} bytes")
+    return f.read(_MOST_MANIFEST)
+
+
 def read_bundle(path: str | os.PathLike[str]) -> Bundle:
-    """Open a bundle directory. Raises SmeltError(kind='invalid') when it is none, or of another schema."""
+    """Open a bundle directory. Raises SmeltError(kind='invalid'): it is none, of another schema or bad."""
     folder = Path(path)
     file = folder / MANIFEST
-    try:
-        manifest = json.loads(file.read_text("utf-8"))
-    except FileNotFoundError:
+    if not os.path.exists(folder) or (os.path.isdir(folder) and not os.path.exists(file)):
         raise SmeltError(
             f"'{folder}' is no bundle: it has no {MANIFEST}",
             hint="make one with 'smelt compile MODEL -o DIR'",
-        ) from None
-    except NotADirectoryError:
-        raise SmeltError(f"'{folder}' is a file, expected a bundle directory") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as e:
-        raise SmeltError(f"'{file}' is damaged: {e}", hint="compile the model again") from None
-    version = manifest.get("schema_version") if isinstance(manifest, dict) else None
-    if version != SCHEMA_VERSION:
-        raise SmeltError(
-            f"'{file}' has schema version {version}, this smelt reads {SCHEMA_VERSION}",
-            hint="compile the model again",
         )
+    if not os.path.isdir(folder):
+        raise SmeltError(f"'{folder}' is a file, expected a bundle directory")
+    with open_regular(file) as f:
+        try:
+            manifest = parse_manifest(read_manifest(f))
+        except ValueError as e:
+            raise SmeltError(f"'{file}' is damaged: {e}", hint=_AGAIN) from None
     for name in manifest["files"]:
-        if not (folder / name).is_file():
-            raise SmeltError(f"bundle '{folder}' lacks its file '{name}'", hint="compile the model again")
+        if not os.path.isfile(folder / name):
+            raise SmeltError(f"bundle '{folder}' lacks its file '{name}'", hint=_AGAIN)
     bundle = Bundle(folder, manifest)
-    if bundle.names.library not in manifest["files"]:
-        raise SmeltError(f"bundle '{folder}' lacks its library", hint="compile the model again")
+    for name in (bundle.names.library, *([bundle.names.weights] if manifest["weights"]["bytes"] else [])):
+        if name not in manifest["files"]:
+            raise SmeltError(f"bundle '{folder}' lacks its file '{name}'", hint=_AGAIN)
     return bundle
+
+
+def replace_file(place: Path, data: bytes) -> None:
+    """Write a file whole or not at all: what was there stays until all is written. Raises OSError."""
+    part = place.with_name(f".{place.name[:100]}.{secrets.token_hex(4)}")
+    with part.open("xb") as f:
+        try:
+            f.write(data)
+            if place.exists():
+                part.chmod(stat.S_IMODE(place.stat().st_mode))
+            f.flush()
+            part.replace(place)
+        except BaseException:
+            part.unlink()
+            raise
 
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:
@@ -162,59 +262,3 @@ def write_weights(path: Path, rows: Iterable[tuple[int, Iterable[np.ndarray[Any,
         put(bytes(total - at))
         f.write(h.digest())
     return h.hexdigest()
-
-
-class Staging:
-    """A directory that becomes the bundle when the `with` block ends well, and vanishes otherwise."""
-
-    def __init__(self, out: str | os.PathLike[str]) -> None:
-        self.out = Path(out).absolute()
-        self.path = self.out.with_name(f".{self.out.name}.part-{os.getpid()}")
-
-    def __enter__(self) -> Staging:
-        if self.out.exists() and not is_bundle(self.out) and any_entry(self.out):
-            raise SmeltError(
-                f"'{self.out}' exists and is no bundle; it will not be overwritten", hint="choose another -o"
-            )
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(self.path, ignore_errors=True)
-            self.path.mkdir()
-        except OSError as e:
-            raise _disk(self.out, e) from None
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if kind is not None:
-            shutil.rmtree(self.path, ignore_errors=True)
-            if isinstance(error, OSError):
-                raise _disk(self.out, error) from error
-
-    def commit(self, manifest: dict[str, Any]) -> Bundle:
-        """Hash every file into the manifest, write it, and put the directory in its place."""
-        names = sorted(p.name for p in self.path.iterdir())
-        full = {
-            **manifest,
-            "schema_version": SCHEMA_VERSION,
-            "files": {n: hash_file(self.path / n) for n in names},
-        }
-        (self.path / MANIFEST).write_bytes(manifest_bytes(full))
-        old = self.out.with_name(f".{self.out.name}.old-{os.getpid()}")
-        if self.out.exists():
-            os.replace(self.out, old)
-        os.replace(self.path, self.out)
-        shutil.rmtree(old, ignore_errors=True)
-        return Bundle(self.out, full)
-
-
-def any_entry(path: Path) -> bool:
-    """Whether the path is a file, or a directory that holds something."""
-    return path.is_file() or any(path.iterdir())
-
-
-def _disk(out: Path, e: OSError) -> SmeltError:
-    return SmeltError(
-        f"cannot write the bundle '{out}': {e.strerror or e}",
-        kind="infra",
-        hint="free some space or choose another -o",
-    )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from smelt.core.bundle import replace_file
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.local import LocalTransport
 from smelt.devicefarm.qemu_user import (
@@ -113,9 +114,7 @@ def write_inventory(devices: Mapping[str, Device], path: Path | None = None) -> 
     own = [d for _, d in sorted(devices.items()) if d not in BUILTIN]
     text = "".join((f"schema_version = {SCHEMA_VERSION}\n", *(_row_text(d) for d in own)))
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}")
-    temporary.write_text(text, "utf-8")
-    temporary.replace(path)
+    replace_file(Path(os.path.realpath(path)), text.encode())
     return path
 
 

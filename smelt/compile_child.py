@@ -75,13 +75,13 @@ def _compile(text: str, progress: Any) -> dict[str, Any]:
 def _watch(out: Path, parent: int) -> None:
     """End this process and its group when the caller is gone: its end of stdin closes. A fork of the caller
     may hold that open, so that the parent's id is looked at as well."""
-    from smelt.supervise import clean_up
+    from smelt.core.staging import sweep
 
     while os.getppid() == parent:
         ready, _, _ = select.select([0], [], [], 1.0)
         if ready and not os.read(0, 1 << 16):
             break
-    clean_up(out, os.getpid())
+    sweep(Path(os.path.realpath(out)), own=os.getpid())
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from smelt.core.bundle import Bundle, Staging, hash_file, read_bundle, write_weights
+from smelt.core.bundle import Bundle, hash_file, read_bundle, write_weights
 from smelt.core.diag import Problem, SmeltError
 from smelt.core.ir.graph import Module
 from smelt.core.ir.text import print_module
@@ -33,6 +33,8 @@ from smelt.core.plan.build import make_plan
 from smelt.core.plan.program import HostProgram
 from smelt.core.schedule import schedule_module
 from smelt.core.schedule.weights import pack_weights
+from smelt.core.staging import Staging, check_output
+from smelt.core.sums import NO_SUMS, weight_sums
 from smelt.importer import import_model, interface
 from smelt.importer.interface import stands_for_more
 from smelt.limits import MEMORY, SECONDS, Limits, limits, out_of_memory
@@ -144,13 +146,14 @@ def _write(
     from smelt import __version__
 
     module, program, spec = lowered.module, lowered.program, lowered.spec
-    digest = ""
+    digest, sums = "", NO_SUMS
     called = request.name or Path(request.source).stem
     name, names = printable(called), Names(request.prefix or name_from(called))
     if program.weights:
         progress("weights")
         rows = ((w.offset, module.weights[w.ref].pieces()) for w in program.weights)
         digest = write_weights(stage.path / names.weights, rows, program.weights_bytes)
+        sums = weight_sums(stage.path / names.weights, program.weights_bytes)
     progress("code")
     artifact = target_for(spec).emit(
         module,
@@ -160,6 +163,7 @@ def _write(
         prefix=names.prefix,
         threads=request.threads or 0,
         weights_sha256=bytes.fromhex(digest) if digest else bytes(32),
+        weights_sums=sums,
     )
     progress("link")
     prepared.result()
@@ -247,6 +251,7 @@ def compile(
         raise SmeltError(f"threads is {threads}, expected 1 or more")
     allowed = limits(memory_limit, time_limit)
     prefix = "" if name is None else check_name(name)
+    check_output(output)  # before the work, not after it
     with tempfile.TemporaryDirectory(prefix="smelt-") as scratch:
         source, stem = _as_file(model, Path(scratch))
         request = Request(

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from smelt.core.bundle import formula
 from smelt.core.diag import SmeltError
-from smelt.core.dim import parse_dim
 from smelt.core.dtype import ALL, DType
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -155,7 +155,7 @@ def packed(
     for g in absent:
         row = g.rows[-1]
         with reading(f"input '{g.name}', which is not given"):
-            shape = [parse_dim(str(d)).evaluate(sizes) for d in row["shape"]]
+            shape = [formula(str(d)).evaluate(sizes) for d in row["shape"]]
             found[row["name"]] = np.zeros(shape, ALL[row["dtype"]].numpy)
     known = {g.name for g in inputs}
     return {**found, **{n: v for n, v in feed.items() if n not in known}}

@@ -19,6 +19,7 @@ from smelt.devicefarm.inventory import (
     open_transport,
 )
 from smelt.devicefarm.transport import Transport
+from smelt.library import Held
 from smelt.targets.platform import PLATFORMS, host_platform_name, parse_target
 from smelt.targets.toolchain import build_shim_runner
 
@@ -61,9 +62,17 @@ def transport_for(bundle: Bundle, device: Device) -> Transport:
 
 @contextmanager
 def running(
-    bundle: Bundle, device: str | None = None, *, threads: int = 0, budget: Budget | None = None
+    bundle: Bundle,
+    device: str | None = None,
+    *,
+    threads: int = 0,
+    budget: Budget | None = None,
+    verify: bool | None = None,
 ) -> Iterator[RunnerClient]:
-    """A runner with the bundle loaded, closed at the end. threads: 0 is the bundle's default."""
+    """A runner with the bundle loaded, closed at the end. threads: 0 is the bundle's default. verify: as
+    `smelt.load` has it; the bundle's other files are always compared with their hashes first."""
+    with Held(bundle) as held:
+        held.check(verify)
     transport = transport_for(bundle, device_for(str(bundle.manifest["platform"]), device))
     try:
         with open_session(transport, Path(bundle.path), threads=threads, budget=budget) as client:

@@ -91,6 +91,11 @@ def fetch(name: str, folder: Path | None = None) -> Path:
     path = (folder or samples_folder()) / f"{name}.onnx"
     if path.is_file() and hash_file(path) == sample.sha256:
         return path
+    if path.exists():
+        raise SmeltError(
+            f"'{path}' exists and is not the sample '{name}'; it will not be overwritten",
+            hint="move it away, or name another folder in SMELT_SAMPLES",
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="smelt-fetch-") as scratch:
         data = _extract(_download(sample, Path(scratch)), sample)

@@ -8,16 +8,16 @@ import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from smelt.core.bundle import Bundle, read_bundle
+from smelt.core.bundle import Bundle, damaged, read_bundle
 from smelt.core.diag import Kind, SmeltError
 from smelt.core.dtype import ALL, DType
 from smelt.groups import Group, as_array, groups, packed, reading, unpacked
+from smelt.library import Held, Moved
 
 _KINDS: dict[int, Kind] = {
     1: "invalid", 2: "unsupported", 3: "shape", 4: "device", 5: "infra", 6: "internal",
@@ -93,38 +93,55 @@ class Memory:
     runs: int
 
 
-def load(bundle: Bundle | str | os.PathLike[str], threads: int | None = None) -> Session:
-    """A session on this machine. threads: None or 0 takes the bundle's default, 1 the caller only.
+_TRIES = 4
 
-    Raises SmeltError: 'invalid' (no bundle, no such number of threads), 'device' (compiled for another
-    machine), 'infra' (files).
+
+def load(
+    bundle: Bundle | str | os.PathLike[str], threads: int | None = None, *, verify: bool | None = None
+) -> Session:
+    """A session on this machine. threads: None or 0 takes the bundle's default, 1 the caller only. verify:
+    True compares all of the weights with their hash, False leaves that to cheaper sums, None does it for a
+    large file that was not loaded on this machine before (docs/safety.md).
+
+    Raises SmeltError: 'invalid' (no bundle, a damaged one, no such number of threads), 'device' (compiled for
+    another machine), 'infra' (files).
     """
-    return Session(bundle if isinstance(bundle, Bundle) else read_bundle(bundle), threads)
+    for _ in range(_TRIES if not isinstance(bundle, Bundle) else 0):
+        try:
+            return Session(read_bundle(bundle), threads, verify=verify)
+        except Moved:
+            continue  # replaced between two looks: the next one sees the new bundle
+    return Session(bundle if isinstance(bundle, Bundle) else read_bundle(bundle), threads, verify=verify)
 
 
 class Session:
     """One loaded model with memory of its own. Runs of one session wait for each other; threads that want
     to run at once open a session each."""
 
-    def __init__(self, bundle: Bundle, threads: int | None = None) -> None:
+    def __init__(self, bundle: Bundle, threads: int | None = None, *, verify: bool | None = None) -> None:
         if threads is not None and not (_whole(threads) and 0 <= threads <= MOST_THREADS):
             most, got = MOST_THREADS, f"{threads!r:.80}"
             raise SmeltError(f"threads: expected a whole number from 0 to {most}, got {got}")
         self.bundle = bundle
         self._lock = threading.Lock()
         self._torn = False  # a fork in the middle of a call left it half made
-        self._lib = _library(bundle)
         self._handle = ctypes.c_void_p()
         options = _Options(ctypes.sizeof(_Options), int(threads or 0))
-        status = self._lib.smelt_open(
-            os.fsencode(bundle.path), ctypes.byref(options), ctypes.byref(self._handle)
-        )
-        if status:
-            raise self._error(status, None)
+        with Held(bundle) as held:
+            self._lib = _library(held)
+            held.verify(verify)
+            status = self._lib.smelt_open(
+                os.fsencode(held.path), ctypes.byref(options), ctypes.byref(self._handle)
+            )
+            if status:
+                e = self._error(status, None)
+                raise SmeltError(held.told(e.message), kind=e.kind)
         self._takes, self._gives = groups(bundle.manifest, "inputs"), groups(bundle.manifest, "outputs")
         self._plain = "groups" not in bundle.manifest
         self._inputs = [_Port(row) for row in bundle.manifest["inputs"]]
         self._outputs = [_Port(row) for row in bundle.manifest["outputs"]]
+        for side, ports in (("input", self._inputs), ("output", self._outputs)):
+            _agree(self._lib, side, ports, bundle)
         self._in = (_Tensor * max(1, len(self._inputs)))()
         self._out = (_Tensor * max(1, len(self._outputs)))()
         for tensors, ports in ((self._in, self._inputs), (self._out, self._outputs)):
@@ -442,17 +459,18 @@ def _same_names(expected: list[str], got: list[str]) -> None:
     raise SmeltError(f"{'; '.join(parts)}; the model has: {', '.join(expected)}", kind="shape")
 
 
-def _library(bundle: Bundle) -> Any:
+def _agree(lib: Any, side: str, ports: list[_Port], bundle: Bundle) -> None:
+    """Raises SmeltError when the code has other tensors than the manifest, from which arrays are made."""
+    count, rank, kind = (getattr(lib, f"smelt_{side}_{what}") for what in ("count", "rank", "type"))
+    said = [(p.rank, p.dlpack.code, p.dlpack.bits) for p in ports]
+    found = [(rank(None, i), (t := kind(None, i)).code, t.bits) for i in range(count(None))]
+    if said != found:
+        raise damaged(bundle.path, f"its manifest and its code have other {side}s")
+
+
+def _library(held: Held) -> Any:
     """The functions of the bundle's shared library, typed, under the names that smelt.h has for them."""
-    path = Path(bundle.path) / bundle.names.library
-    try:
-        lib = ctypes.CDLL(str(path), mode=os.RTLD_LOCAL | os.RTLD_NOW)
-    except OSError as e:
-        raise SmeltError(
-            f"cannot load '{path}', compiled for {bundle.target}: {e}",
-            kind="device",
-            hint="run it on its device with 'smelt run --device', or compile with --target host",
-        ) from None
+    lib = held.library()
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
     signatures: dict[str, tuple[list[Any], Any]] = {
         "smelt_open": ([ctypes.c_char_p, pointer, pointer], ctypes.c_int),
@@ -464,13 +482,19 @@ def _library(bundle: Bundle) -> Any:
         "smelt_trim": ([pointer], ctypes.c_int),
         "smelt_profile": ([pointer, ctypes.c_int32], ctypes.c_int),
         "smelt_kernel_count": ([pointer], size),
+        "smelt_input_count": ([pointer], size),
+        "smelt_input_rank": ([pointer, size], ctypes.c_int32),
+        "smelt_input_type": ([pointer, size], _DataType),
+        "smelt_output_count": ([pointer], size),
+        "smelt_output_rank": ([pointer, size], ctypes.c_int32),
+        "smelt_output_type": ([pointer, size], _DataType),
         "smelt_kernel_stats": ([pointer, size, pointer, pointer, pointer], ctypes.c_int),
     }
     functions = SimpleNamespace()
     for name, (arguments, result) in signatures.items():
-        symbol = name.replace("smelt", bundle.names.prefix, 1)
+        symbol = name.replace("smelt", held.bundle.names.prefix, 1)
         if not hasattr(lib, symbol):
-            raise SmeltError(f"'{path}' has no function '{symbol}'", hint="compile the model again")
+            raise damaged(held.bundle.path, f"its code has no function '{symbol}'")
         function = lib[symbol]
         function.argtypes, function.restype = arguments, result
         setattr(functions, name, function)

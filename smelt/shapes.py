@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from smelt.core.bundle import Bundle
+from smelt.core.bundle import Bundle, formula
 from smelt.core.diag import SmeltError
-from smelt.core.dim import Dim, parse_dim
+from smelt.core.dim import Dim
 from smelt.core.dtype import DType
 from smelt.groups import Group, Value, groups, named, packed
 
@@ -80,7 +80,7 @@ class Case:
 def ports(bundle: Bundle) -> tuple[Port, ...]:
     """The bundle's inputs that are tensors, or may be one, in order."""
     return tuple(
-        Port(g.name, g.element, tuple(parse_dim(str(d)) for d in g.extents))
+        Port(g.name, g.element, tuple(formula(str(d)) for d in g.extents))
         for g in groups(bundle.manifest, "inputs")
         if not g.sequence
     )

@@ -37,6 +37,7 @@ class Sizes:
 def sizes(bundle: Bundle) -> Sizes:
     """Read the bundle's files and its library's symbols."""
     folder = Path(bundle.path)
+    bundle.verify([bundle.names.library])  # symbols are read out of it
     files = {p.name: p.stat().st_size for p in sorted(folder.iterdir()) if p.is_file()}
     names = {k["name"] for k in bundle.manifest["kernels"]}
     per_kernel: dict[str, int] = {}

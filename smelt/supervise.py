@@ -6,11 +6,9 @@ input stays open for as long as the caller lives: its end is the child's end, wh
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 import smelt
+from smelt.core.staging import sweep
 from smelt.limits import Limits
 
 KEPT = 1 << 16
@@ -78,7 +77,7 @@ def run_child(
         stuck = watch.read(time.monotonic() + limits.wall)
     finally:
         end(child)
-        clean_up(out, child.pid)
+        sweep(Path(os.path.realpath(out)))
     said = bytes(watch.said).decode("utf-8", "replace")
     cause: Cause = "stuck" if stuck else _cause(child.returncode, said)
     return Ended(child.returncode, watch.stage, cause, said, child.pid)
@@ -115,12 +114,6 @@ def end(child: subprocess.Popen[bytes]) -> None:
             except OSError:
                 pass
     child.wait()
-
-
-def clean_up(out: Path, pid: int) -> None:
-    """Remove what the dead child `pid` left beside the bundle: its staging folder, and no other's."""
-    for left in glob.glob(f"{glob.escape(str(out.parent / f'.{out.name}.part-{pid}'))}*"):
-        shutil.rmtree(left, ignore_errors=True)
 
 
 class _Watch:

@@ -9,6 +9,7 @@ from typing import Protocol
 from smelt.core.ir.graph import Module
 from smelt.core.machine import Machine
 from smelt.core.plan.program import HostProgram
+from smelt.core.sums import NO_SUMS, Sums
 from smelt.targets.platform import TargetSpec
 
 
@@ -47,6 +48,7 @@ class Target(Protocol):
         prefix: str,
         threads: int,
         weights_sha256: bytes,
+        weights_sums: Sums = NO_SUMS,
     ) -> Artifact:
         """Code for a planned module. name: for people; prefix: of its functions and weights (core/naming.py).
         Raises SmeltError(kind='unsupported') naming the kernel."""

@@ -87,7 +87,7 @@ _QEMU_ARM = Emulator(
     baseline="cortex-a7",
     known=("cortex-a7", "cortex-a8", "cortex-a9", "cortex-a15"),
 )
-_ARMV7_FLAGS = ("-mcpu=cortex_a7",)
+_ARMV7_FLAGS = ("-mcpu=cortex_a8",)  # less than the models need: the runtime says so where that is not there
 
 _ROWS = (
     Platform(
@@ -297,7 +297,7 @@ def _host(cpu: str | None, devices: tuple[str, ...]) -> TargetSpec:
 
 # ---- cpu names: LLVM has no query for them, but the C compiler that we ship has its tables ----
 
-_CPU_TABLES = {"x86_64": "x86", "aarch64": "aarch64", "arm": "arm", "riscv64": "riscv"}
+CPU_TABLES = {"x86_64": "x86", "aarch64": "aarch64", "arm": "arm", "riscv64": "riscv"}
 # What a cpu's features must hold to be usable: a 32-bit x86 name makes LLVM end the process.
 _CPU_NEEDS = {"x86_64": r'\.@"64bit"', "riscv64": r'\.@"64bit"', "arm": r"\.v[789](_\d)?a,"}
 
@@ -318,7 +318,7 @@ def zig_directory() -> Path:
 def cpu_names(arch: str) -> frozenset[str]:
     """LLVM's cpu names for an arch; empty (nothing is refused) where the tables are missing."""
     try:
-        table = zig_directory() / "lib" / "std" / "Target" / f"{_CPU_TABLES[arch]}.zig"
+        table = zig_directory() / "lib" / "std" / "Target" / f"{CPU_TABLES[arch]}.zig"
         text = table.read_text(encoding="utf-8")
     except (OSError, SmeltError):
         return frozenset()

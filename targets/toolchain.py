@@ -39,7 +39,7 @@ __all__ = [
     "runtime_dir",
 ]
 
-_RUNTIME = ("check", "device_cl", "launch", "memory", "pool", "session", "weights")
+_RUNTIME = ("check", "cpu", "device_cl", "launch", "memory", "pool", "session", "weights")
 _C_FLAGS = (
     "-std=c11",
     "-O2",

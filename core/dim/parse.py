@@ -28,6 +28,7 @@ _TOKEN: Final = re.compile(
     r"|(?P<op>\*\*|//|[-+*/%(),]))",
     re.DOTALL,
 )
+_END: Final = re.compile(r"\s*\Z")
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-f]{6})|(.))", re.DOTALL)
 _PLAIN_ESCAPE: Final = {"n": "\n", "r": "\r", "t": "\t"}
 
@@ -82,7 +83,7 @@ class _Parser:
         self.advance()
 
     def advance(self) -> None:
-        if not self.text[self.at :].strip():
+        if _END.match(self.text, self.at):
             self.kind, self.value = "end", ""
             return
         match = _TOKEN.match(self.text, self.at)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from smelt.core.bundle import Bundle, is_bundle, read_bundle
+from smelt.core.bundle import Bundle, is_bundle, read_bundle, replace_file
 from smelt.core.diag import SmeltError
 from smelt.session import MOST_THREADS
 from smelt.shapes import Port, Wish, bounds_of, parse_dim_wish, parse_shapes
@@ -232,6 +232,26 @@ def open_bundle(text: str) -> Bundle:
     if not Path(text).exists():
         raise Usage(f"no bundle '{text}'")
     return read_bundle(text)
+
+
+def write_result(path: str, data: bytes, suffix: str) -> None:
+    """Write a result where the user said, whole or not at all, with a link followed.
+
+    Raises SmeltError when another kind of file is there (one without the suffix), or the disk refuses.
+    """
+    place = Path(os.path.realpath(path))
+    try:
+        if place.exists() and not place.is_file():
+            place.write_bytes(data)  # a pipe or a device; of a folder the system says what is wrong
+            return
+        if place.exists() and place.suffix != suffix and place.stat().st_size:
+            raise SmeltError(
+                f"'{path}' exists and is no {suffix} file; it will not be overwritten",
+                hint="choose another -o, or remove it",
+            )
+        replace_file(place, data)
+    except OSError as e:
+        raise SmeltError(f"cannot write '{path}': {e.strerror or e}", kind="infra") from None
 
 
 # ---------------------------------------------------------------- talking

@@ -20,8 +20,7 @@ from smelt.cli.common import (
     table,
 )
 from smelt.cli.compile import compile_args
-from smelt.core.bundle import Bundle, is_bundle
-from smelt.core.dim import parse_dim
+from smelt.core.bundle import Bundle, formula, is_bundle
 from smelt.formula import readable
 from smelt.shapes import bind, label, shapes_at
 from smelt.size import Sizes, sizes
@@ -38,6 +37,7 @@ def register(add: AddParser) -> None:
     )
     parser.add_argument("--kernels", action="store_true", help="every kernel with its schedule")
     parser.add_argument("--values", action="store_true", help="where every value lives in the arena")
+    parser.add_argument("--verify", action="store_true", help="compare every file with its hash")
     add_compile_options(parser)
     add_shape_options(parser)
 
@@ -47,6 +47,7 @@ def run(args: argparse.Namespace) -> Result:
     with tempfile.TemporaryDirectory(prefix="smelt-inspect-") as folder:
         if is_bundle(args.source):
             bundle = open_bundle(args.source)
+            bundle.verify(None if args.verify else ())
         else:
             args.model = args.source
             bundle = compile_args(args, f"{folder}/out")
@@ -112,7 +113,7 @@ def _range(s: Mapping[str, Any]) -> str:
 
 def memory_text(bundle: Bundle, at: Sequence[Mapping[str, int]] = ()) -> str:
     """The peak-memory formula, in bytes; at: symbol values that choose which of its cases are shown."""
-    first, *others = (parse_dim(d, limit=None) for d in bundle.manifest["memory"]["arenas"])
+    first, *others = (formula(d) for d in bundle.manifest["memory"]["arenas"])
     lines = ["peak memory of the arena, in bytes:", *readable(first).lines(at)]
     for d in others:
         lines += ["and once the sizes in it are known:", *readable(d).lines()]

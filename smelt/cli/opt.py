@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from smelt.cli.common import OK, AddParser, Result, Usage, check_target, command
+from smelt.cli.common import OK, AddParser, Result, Usage, check_target, command, write_result
 from smelt.core.diag import SmeltError
 from smelt.core.ir.graph import Module
 from smelt.core.ir.text import parse_module, print_module
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> Result:
     done, timings = run_timed(module, chosen, _context(args))
     text = print_module(done)
     if args.output:
-        Path(args.output).write_text(text, "utf-8")
+        write_result(args.output, text.encode(), ".smelt")
     if args.verbose:
         print(_times(timings), file=sys.stderr)
     rows = [{"pass": t.name, "seconds": t.seconds, "nodes": t.nodes} for t in timings]

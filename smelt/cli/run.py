@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+import io
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from smelt.cli.common import (
     spans,
     table,
     whole,
+    write_result,
 )
 from smelt.core.bundle import Bundle
 from smelt.groups import Value, groups, named, unpacked
@@ -44,6 +45,9 @@ def register(add: AddParser) -> None:
     parser.add_argument("--random", action="store_true", help="inputs that are not given are random")
     parser.add_argument("-o", "--output", metavar="out.npz", help="write the outputs into this file")
     parser.add_argument("--threads", type=whole(0, MOST_THREADS), default=0, metavar="N")
+    parser.add_argument(
+        "--verify", action="store_true", help="compare all of the weights with their hash first"
+    )
     add_shape_options(parser)
     add_device_options(parser)
 
@@ -52,15 +56,15 @@ def run(args: argparse.Namespace) -> Result:
     """One run; outputs by name with what can be said in a line."""
     bundle = open_bundle(args.bundle)
     chosen = _case(args, bundle)
-    with running(bundle, args.device, threads=args.threads) as client:
+    with running(bundle, args.device, threads=args.threads, verify=args.verify or None) as client:
         report = client.run(chosen.tensors)
     outputs = named(unpacked(groups(bundle.manifest, "outputs"), report.outputs))
     if args.output:
-        path = Path(args.output)
-        with path.open("wb") as f:
-            # strings as NumPy's own; the stub takes any name for an option
-            plain = {n: a.astype(str) if a.dtype == object else a for n, a in outputs.items()}
-            np.savez(f, **plain)  # type: ignore[arg-type]
+        # strings as NumPy's own; the stub takes any name for an option
+        plain = {n: a.astype(str) if a.dtype == object else a for n, a in outputs.items()}
+        made = io.BytesIO()
+        np.savez(made, **plain)  # type: ignore[arg-type]
+        write_result(args.output, made.getvalue(), ".npz")
     rows = [_row(n, a) for n, a in outputs.items()]
     data = {
         "device": report.device,

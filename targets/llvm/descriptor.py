@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from smelt.core.dtype import DType
 from smelt.core.ir.graph import Library, Module
 from smelt.core.plan.program import HostProgram, Tensor
+from smelt.core.sums import NO_SUMS, Sums
 from smelt.targets.llvm.emit import function_name
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 """SMELT_ABI_VERSION."""
 
 _STATUS = {"invalid": 1, "unsupported": 2, "shape": 3, "device": 4, "infra": 5, "internal": 6}
@@ -27,7 +28,7 @@ _CHECK = "{ i32, i32, ptr }"
 _LIBRARY = "{ ptr, ptr, i32, i32 }"
 _MODEL = (
     "{ i32, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr, ptr, ptr, ptr, "
-    "i64, [32 x i8], ptr, ptr, ptr, ptr, i32 }"
+    "i64, [32 x i8], ptr, ptr, ptr, ptr, i32, ptr, [4 x i64] }"
 )
 
 
@@ -51,6 +52,8 @@ class HostOptions:
     default_threads: int = 0
     weights_sha256: bytes = bytes(32)
     device_source: str | None = None
+    weights_sums: Sums = NO_SUMS
+    cpu_features: tuple[str, ...] = ()
 
 
 
@@ -116,6 +119,8 @@ def descriptor(
         "libraries": _table("libraries", _LIBRARY, libraries),
     }
     digest = ", ".join(f"i8 {c}" for c in options.weights_sha256)
+    sums = ", ".join(f"i64 {n}" for n in options.weights_sums)
+    features = texts.ref(",".join(options.cpu_features) or None)
     counts = (
         ABI_VERSION,
         len(program.inputs),
@@ -131,7 +136,8 @@ def descriptor(
         f"@smelt_model = constant {_MODEL} {{ "
         f"{', '.join(f'i32 {c}' for c in counts)}, {texts.ref(options.name)}, {texts.ref(options.prefix)}, "
         f"{pointers}, i64 {program.weights_bytes}, [32 x i8] [{digest}], {texts.ref(options.device_source)}, "
-        f"ptr @smelt_plan.steps, ptr @smelt_run.steps, {tables['libraries'][1]}, i32 {len(libraries)} }}"
+        f"ptr @smelt_plan.steps, ptr @smelt_run.steps, {tables['libraries'][1]}, i32 {len(libraries)}, "
+        f"{features}, [4 x i64] [{sums}] }}"
     )
     return ["\n".join(texts.lines()), *(t for t, _ in tables.values() if t), model]
 

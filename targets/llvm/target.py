@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from smelt.core.ir.graph import Module
 from smelt.core.machine import Machine
 from smelt.core.plan.program import HostProgram
+from smelt.core.sums import NO_SUMS, Sums
 from smelt.targets.base import Artifact
+from smelt.targets.cpu_features import required
 from smelt.targets.llvm.compile import compile_object
 from smelt.targets.llvm.descriptor import HostOptions, KernelRow
 from smelt.targets.llvm.emit import Text, emit_kernel, function_name, merged
@@ -46,6 +48,7 @@ class LlvmTarget:
         prefix: str,
         threads: int,
         weights_sha256: bytes,
+        weights_sums: Sums = NO_SUMS,
     ) -> Artifact:
         """One object for the platform. Raises SmeltError(internal) naming the kernel LLVM refuses."""
         cpu = cpu_of(spec)
@@ -54,7 +57,8 @@ class LlvmTarget:
         def texts() -> Iterator[Text]:
             return (emit_kernel(module.kernels[k], cpu) for k in kernels)
 
-        host = _host(module, program, HostOptions(name, prefix, threads, weights_sha256))
+        options = HostOptions(name, prefix, threads, weights_sha256, None, weights_sums, required(spec))
+        host = _host(module, program, options)
         objects = [_object(t, cpu, name) for t in _batches(texts())]
         names = [function_name(module.kernels[e.kernel], e.statement) for e in program.entries]
         declared = {n: f'declare void @"{n}"(ptr, i64, i64) nounwind' for n in names}

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from smelt.core.ir.graph import Module
 from smelt.core.machine import Machine
 from smelt.core.plan.program import HostProgram
+from smelt.core.sums import NO_SUMS, Sums
 from smelt.targets.base import Artifact
+from smelt.targets.cpu_features import required
 from smelt.targets.llvm.compile import compile_object
 from smelt.targets.llvm.descriptor import HostOptions, KernelRow
 from smelt.targets.llvm.emit import module_text
@@ -39,6 +41,7 @@ class OpenClTarget:
         prefix: str,
         threads: int,
         weights_sha256: bytes,
+        weights_sums: Sums = NO_SUMS,
     ) -> Artifact:
         """Device source and host object. Raises SmeltError naming the kernel that cannot be emitted."""
         used = dict.fromkeys(e.kernel for e in program.entries)
@@ -49,7 +52,7 @@ class OpenClTarget:
             rows[e.name] = KernelRow(unit=1, lanes=part.lanes, symbol=part.name)
         cpu = cpu_of(spec)
         declared: dict[str, str] = {}
-        options = HostOptions(name, prefix, threads, weights_sha256, source)
+        options = HostOptions(name, prefix, threads, weights_sha256, source, weights_sums, required(spec))
         host = module_text([host_text(program, module, rows, options, declared)], declared, cpu)
         code = compile_object(host, cpu, name=name)
         dumps: dict[str, Callable[[], str | bytes]]

@@ -71,6 +71,9 @@ struct smelt_rt {
   uint64_t allocations, runs;
   uint64_t random; /* where the numbers that runs draw have got to; 0: nowhere yet */
   const uint8_t *weights;
+  int32_t weights_fd;      /* open while weights are mapped from it, else -1 */
+  int32_t weights_shared;  /* they are the copy that the library's sessions share */
+  int64_t weights_mtime[2];
   rt_device *device; /* NULL: a CPU model */
   rt_pool pool;
   char error[RT_ERROR_BYTES];
@@ -108,8 +111,12 @@ int rt_output_direct(const smelt_rt *rt, uint32_t i);
 int32_t rt_stage_inputs(smelt_rt *rt);
 int32_t rt_finish_outputs(smelt_rt *rt, DLTensor *outputs);
 
+/* ---- cpu.c ---- */
+int32_t rt_cpu_check(smelt_rt *rt); /* does this processor have what the model's code uses? */
+
 /* ---- weights.c ---- */
 int32_t rt_weights_open(smelt_rt *rt, const char *bundle_dir, int verify);
+int32_t rt_weights_check(smelt_rt *rt); /* before a run: is the mapped file as it was? */
 void rt_weights_close(smelt_rt *rt);
 
 /* ---- pool.c ---- */

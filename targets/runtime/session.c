@@ -46,13 +46,15 @@ static smelt_rt *create(const smelt_model_desc *model) {
   smelt_rt *rt = (smelt_rt *)(((uintptr_t)memory + 63) & ~(uintptr_t)63);
   rt->memory = memory;
   rt->model = model;
+  rt->weights_fd = -1;
   lay_out(rt, model, (char *)rt);
   return rt;
 }
 
 static int32_t open_in(smelt_rt *rt, const char *bundle_dir, const smelt_options *options) {
   int verify = options && options->struct_size >= (int32_t)(offsetof(smelt_options, verify) + sizeof(int32_t)) && options->verify;
-  int32_t status = rt_weights_open(rt, bundle_dir, verify);
+  int32_t status = rt_cpu_check(rt);
+  if (!status) status = rt_weights_open(rt, bundle_dir, verify);
   if (!status && rt->model->device_source) status = rt_device_open(rt);
   return status;
 }
@@ -143,6 +145,7 @@ static int32_t execute(smelt_rt *rt) {
 
 static int32_t run(smelt_rt *rt, const DLTensor *inputs, size_t n_inputs, DLTensor *outputs, size_t n_outputs) {
   int32_t status = rt->device ? rt_device_check(rt) : SMELT_OK;
+  if (!status && rt->weights_fd >= 0) status = rt_weights_check(rt);
   if (!status) status = rt_bind_inputs(rt, inputs, n_inputs);
   if (!status) status = rt_bind_outputs(rt, outputs, n_outputs);
   if (!status) status = plan(rt);

@@ -6,7 +6,7 @@
 #endif
 #include "smelt.h"
 
-#define SMELT_ABI_VERSION 3 /* that of the object and of the runtime, which are linked together, are the same */
+#define SMELT_ABI_VERSION 4 /* that of the object and of the runtime, which are linked together, are the same */
 
 typedef struct smelt_rt smelt_rt; /* the runtime's side of one session */
 
@@ -75,6 +75,8 @@ typedef struct smelt_model_desc {
   int32_t (*run)(smelt_rt *rt, int64_t *state, const smelt_addr *inputs, smelt_addr weights, smelt_addr arena);
   const smelt_library_desc *libraries;
   uint32_t n_libraries;
+  const char *cpu_features;        /* that the code uses, LLVM's names with ',' between them; NULL: none */
+  uint64_t weights_sums[4];        /* of all bytes, and of samples: see weights.c */
 } smelt_model_desc;
 
 extern const smelt_model_desc smelt_model; /* defined by the generated object */

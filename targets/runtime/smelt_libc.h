@@ -61,7 +61,7 @@ enum {
   SM_read = 0, SM_write = 1, SM_close = 3, SM_lseek = 8, SM_mmap = 9, SM_munmap = 11, SM_rt_sigprocmask = 14,
   SM_sched_yield = 24, SM_madvise = 28, SM_nanosleep = 35, SM_getpid = 39, SM_wait4 = 61, SM_kill = 62, SM_setpgid = 109,
   SM_prctl = 157, SM_gettid = 186, SM_futex = 202, SM_sched_getaffinity = 204, SM_clock_gettime = 228,
-  SM_exit_group = 231, SM_openat = 257, SM_ppoll = 271, SM_dup3 = 292, SM_pipe2 = 293, SM_prlimit64 = 302, SM_getrandom = 318
+  SM_exit_group = 231, SM_openat = 257, SM_ppoll = 271, SM_dup3 = 292, SM_pipe2 = 293, SM_prlimit64 = 302, SM_getrandom = 318, SM_statx = 332
 };
 static inline long sm_syscall(long n, long a, long b, long c, long d, long e, long f) {
   long r;
@@ -74,7 +74,7 @@ enum {
   SM_dup3 = 24, SM_openat = 56, SM_close = 57, SM_pipe2 = 59, SM_lseek = 62, SM_read = 63, SM_write = 64, SM_ppoll = 73,
   SM_exit_group = 94, SM_futex = 98, SM_nanosleep = 101, SM_clock_gettime = 113, SM_sched_getaffinity = 123,
   SM_sched_yield = 124, SM_kill = 129, SM_rt_sigprocmask = 135, SM_setpgid = 154, SM_prctl = 167, SM_getpid = 172,
-  SM_gettid = 178, SM_munmap = 215, SM_mmap = 222, SM_madvise = 233, SM_wait4 = 260, SM_prlimit64 = 261, SM_getrandom = 278
+  SM_gettid = 178, SM_munmap = 215, SM_mmap = 222, SM_madvise = 233, SM_wait4 = 260, SM_prlimit64 = 261, SM_getrandom = 278, SM_statx = 291
 };
 #if defined(__aarch64__)
 static inline long sm_syscall(long n, long a, long b, long c, long d, long e, long f) {
@@ -96,7 +96,7 @@ enum {
   SM_read = 3, SM_write = 4, SM_close = 6, SM_getpid = 20, SM_kill = 37, SM_setpgid = 57, SM_munmap = 91, SM_wait4 = 114,
   SM_llseek = 140, SM_sched_yield = 158, SM_nanosleep = 162, SM_prctl = 172, SM_rt_sigprocmask = 175, SM_mmap2 = 192,
   SM_madvise = 220, SM_gettid = 224, SM_futex = 240, SM_sched_getaffinity = 242, SM_exit_group = 248,
-  SM_clock_gettime = 263, SM_openat = 322, SM_ppoll = 336, SM_dup3 = 358, SM_pipe2 = 359, SM_prlimit64 = 369, SM_getrandom = 384
+  SM_clock_gettime = 263, SM_openat = 322, SM_ppoll = 336, SM_dup3 = 358, SM_pipe2 = 359, SM_prlimit64 = 369, SM_getrandom = 384, SM_statx = 397
 };
 static inline long sm_syscall(long n, long a, long b, long c, long d, long e, long f) {
   register long r7 __asm__("r7") = n, r0 __asm__("r0") = a, r1 __asm__("r1") = b, r2 __asm__("r2") = c;
@@ -110,21 +110,43 @@ static inline long sm_syscall(long n, long a, long b, long c, long d, long e, lo
 
 static inline int sm_failed(long r) { return (unsigned long)r > (unsigned long)-4096L; }
 
-/* A file opened for reading, closed on exec; negative on failure. */
+/* A file opened for reading, closed on exec; negative on failure. A pipe is not waited for. */
 static inline int sm_open(const char *path) {
-  return (int)sm_syscall(SM_openat, -100 /* AT_FDCWD */, (long)path, 02000000 /* O_RDONLY | O_CLOEXEC */, 0, 0, 0);
+  return (int)sm_syscall(SM_openat, -100 /* AT_FDCWD */, (long)path, 02004000 /* O_RDONLY | O_CLOEXEC | O_NONBLOCK */, 0, 0, 0);
 }
 static inline void sm_close(int fd) { sm_syscall(SM_close, fd, 0, 0, 0, 0, 0); }
 
-/* Length of an open file; negative on failure. Directories and pipes fail or give nonsense: mmap refuses them later. */
-static inline int64_t sm_file_size(int fd) {
+/* Move an open file's place by `to` from its start (0) or its end (2); where it is then, negative on failure. */
+static inline int64_t sm_seek(int fd, int64_t to, int from) {
 #if defined(__arm__)
   int64_t at = 0; /* no 64-bit argument in registers: ARM would want them paired */
-  long r = sm_syscall(SM_llseek, fd, 0, 0, (long)&at, 2 /* SEEK_END */, 0);
+  long r = sm_syscall(SM_llseek, fd, (long)(to >> 32), (long)to, (long)&at, from, 0);
   return r < 0 ? r : at;
 #else
-  return sm_syscall(SM_lseek, fd, 0, 2 /* SEEK_END */, 0, 0, 0);
+  return sm_syscall(SM_lseek, fd, (long)to, from, 0, 0, 0);
 #endif
+}
+/* Length of an open file; negative on failure. Directories and pipes fail or give nonsense: reading them fails later. */
+static inline int64_t sm_file_size(int fd) { return sm_seek(fd, 0, 2); }
+
+/* Read n bytes at the file's place; 0 when there are fewer. */
+static inline int sm_read_all(int fd, void *to, size_t n) {
+  for (char *at = to; n;) {
+    long r = sm_syscall(SM_read, fd, (long)at, (long)(n < 1 << 30 ? n : 1 << 30), 0, 0, 0);
+    if (r == -4 /* EINTR */) continue;
+    if (r <= 0) return 0;
+    at += r, n -= (size_t)r;
+  }
+  return 1;
+}
+
+/* When an open file was last written, in seconds and nanoseconds; 0 on a system that does not say (before Linux 4.11). */
+static inline int sm_file_time(int fd, int64_t time[2]) {
+  struct { uint32_t head[28]; int64_t seconds; uint32_t nanoseconds, rest[97]; } all; /* the kernel's struct statx */
+  long r = sm_syscall(SM_statx, fd, (long)"", 0x1000 /* AT_EMPTY_PATH */, 0x40 /* STATX_MTIME */, (long)&all, 0);
+  if (r) return 0;
+  time[0] = all.seconds, time[1] = all.nanoseconds;
+  return 1;
 }
 
 enum { SM_PROT_READ = 1, SM_PROT_WRITE = 2, SM_MAP_SHARED = 1, SM_MAP_PRIVATE = 2, SM_MAP_ANONYMOUS = 0x20 };

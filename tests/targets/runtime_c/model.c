@@ -152,6 +152,8 @@ const smelt_model_desc smelt_model = {
     .weights_bytes = 16,
 #endif
     .weights_sha256 = WEIGHTS_SHA,
+#define SUM(a, b, c, d) {(uint64_t)a + b + c + d, (uint64_t)a + (uint64_t)b * 2 + (uint64_t)c * 3 + (uint64_t)d * 4}
+    .weights_sums = SUM(0x3f800000, 0xc0000000, 0x40400000, 0xc0800000), /* 1, -2, 3, -4 */
     .plan = model_plan, .run = model_run,
 #ifdef WITH_OPENCL
     .device_source = source,

@@ -1,0 +1,260 @@
+"""A parsed manifest.json in, nothing out: what each of its fields may be, so that no reader meets a surprise.
+
+A rule takes a value and where it stands, and raises ValueError that tells both. Fields that are not listed
+are a later smelt's and are left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+from smelt.core.dtype import ALL
+from smelt.core.naming import is_name
+
+Rule: TypeAlias = Callable[[object, str], None]
+
+FILE_NAME: Final = re.compile(
+    r"smelt_run|lib[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}\.(so|a)|[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}\.(bin|weights|h|o)"
+)
+"""Names that a bundle's files have: all that smelt writes, and nothing with a path in it."""
+
+INT64: Final = (1 << 63) - 1
+MOST_TEXT: Final = 1 << 20
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+MOST_FORMULA: Final = 1 << 18
+"""Characters; the longest formula that a development model has is 29,461."""
+MOST_RANK: Final = 4096
+PARTS: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        "strings": 1, "maps": 1, "map": 2, "sequence": 2, "strings sequence": 2, "optional tensor": 2,
+        "optional strings": 2, "optional sequence": 3, "optional strings sequence": 3,
+    }
+)  # fmt: skip
+"""Kind of a group -> how many tensors stand for it."""
+
+
+# ---------------------------------------------------------------- rules
+
+
+def _fail(at: str, wanted: str, got: object) -> ValueError:
+    return ValueError(f"{at}: expected {wanted}, got {repr(got)[:60]}")
+
+
+def text(value: object, at: str) -> None:
+    """Any text that is not enormous."""
+    if not isinstance(value, str) or len(value) > MOST_TEXT or _SURROGATE.search(value):
+        raise _fail(at, f"a text of at most {MOST_TEXT} characters", value)
+
+
+def formula(value: object, at: str) -> None:
+    """Text that may spell a Dim; whether it does is found where it is read."""
+    if not isinstance(value, str) or not 0 < len(value) <= MOST_FORMULA:
+        raise _fail(at, f"a formula of at most {MOST_FORMULA} characters", value)
+
+
+def flag(value: object, at: str) -> None:
+    """true or false."""
+    if not isinstance(value, bool):
+        raise _fail(at, "true or false", value)
+
+
+def number(low: int = 0, high: int = INT64) -> Rule:
+    """A whole number in low..high."""
+
+    def rule(value: object, at: str) -> None:
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise _fail(at, f"a whole number in {low}..{high}", value)
+
+    return rule
+
+
+def extent(value: object, at: str) -> None:
+    """A size: a number or a formula."""
+    (formula if isinstance(value, str) else number())(value, at)
+
+
+def dtype(value: object, at: str) -> None:
+    """The name of an element type."""
+    if not isinstance(value, str) or value not in ALL:
+        raise _fail(at, "the name of an element type", value)
+
+
+def sha256(value: object, at: str) -> None:
+    """64 hexadecimal digits."""
+    if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{64}", value):
+        raise _fail(at, "a SHA-256 in hexadecimal", value)
+
+
+def maybe(rule: Rule, absent: object = None) -> Rule:
+    """What rule allows, or the value that stands for nothing."""
+    return lambda value, at: None if value == absent and type(value) is type(absent) else rule(value, at)
+
+
+def rows(rule: Rule, least: int = 0, most: int | None = None) -> Rule:
+    """A list, each item by rule."""
+
+    def check(value: object, at: str) -> None:
+        if not isinstance(value, list) or len(value) < least or (most is not None and len(value) > most):
+            raise _fail(at, f"a list of {least} to {most or 'any number of'} items", value)
+        for i, item in enumerate(value):
+            rule(item, f"{at}[{i}]")
+
+    return check
+
+
+def fields(required: Mapping[str, Rule], optional: Mapping[str, Rule] = MappingProxyType({})) -> Rule:
+    """A table that has these fields; others are left alone."""
+
+    def check(value: object, at: str) -> None:
+        if not isinstance(value, dict):
+            raise _fail(at, "a table of fields", value)
+        for name, rule in required.items():
+            if name not in value:
+                raise ValueError(f"{at}: the field '{name}' is missing")
+            rule(value[name], f"{at}.{name}")
+        for name, rule in optional.items():
+            if name in value:
+                rule(value[name], f"{at}.{name}")
+
+    return check
+
+
+def table(key: Rule, item: Rule) -> Rule:
+    """A table whose keys are data."""
+
+    def check(value: object, at: str) -> None:
+        if not isinstance(value, dict):
+            raise _fail(at, "a table", value)
+        for k, v in value.items():
+            key(k, f"{at}: a key")
+            item(v, f"{at}.{k[:40]}")
+
+    return check
+
+
+def one_of(*names: str) -> Rule:
+    """One of some words."""
+
+    def rule(value: object, at: str) -> None:
+        if not isinstance(value, str) or value not in names:
+            raise _fail(at, " or ".join(map(repr, names)), value)
+
+    return rule
+
+
+def file_name(value: object, at: str) -> None:
+    """A name that smelt gives to a file of a bundle, never a path."""
+    if not isinstance(value, str) or not FILE_NAME.fullmatch(value):
+        raise _fail(at, "the name of a file that smelt writes", value)
+
+
+def name(value: object, at: str) -> None:
+    """What a model is called in C."""
+    if not isinstance(value, str) or not is_name(value):
+        raise _fail(at, "a name that a model can have", value)
+
+
+def key(value: object, at: str) -> None:
+    """A key of a map: a text or a number."""
+    (text if isinstance(value, str) else number(-INT64 - 1))(value, at)
+
+
+# ---------------------------------------------------------------- the manifest
+
+_COUNT = number()
+_TENSOR = fields({"name": text, "dtype": dtype, "shape": rows(extent, most=MOST_RANK)}, {"late": flag})
+_GROUP = fields(
+    {
+        "name": text,
+        "kind": one_of(*PARTS),
+        "parts": rows(text, least=1, most=3),
+        "shape": maybe(rows(extent, most=MOST_RANK)),
+    },
+    {"keys": rows(key, least=1)},
+)
+_SYMBOL = fields(
+    {"name": text, "low": _COUNT, "high": maybe(_COUNT), "divisor": number(1), "origin": text},
+)
+_STORED = fields({
+    "name": text, "dtype": dtype, "shape": rows(_COUNT, most=MOST_RANK), "offset": _COUNT, "bytes": _COUNT,
+})  # fmt: skip
+_VALUE = fields({
+    "name": text, "arena": _COUNT, "offset": formula, "bytes": formula,
+    "live": rows(_COUNT, least=2, most=2),
+})  # fmt: skip
+_KERNEL = fields({"name": text, "origin": text, "schedule": text, "launches": _COUNT, "statements": _COUNT})
+
+
+def _size(value: object, at: str) -> None:
+    """[name, formula]"""
+    rows(formula, least=2, most=2)(value, at)
+
+
+OWN: Final = fields({
+    "schema_version": number(1, 1 << 16),
+    "smelt": text, "target": text, "platform": text,
+    "model": fields({"name": text, "sha256": sha256}),
+    "inputs": rows(_TENSOR), "outputs": rows(_TENSOR),
+    "files": table(file_name, sha256),
+})  # fmt: skip
+"""What the manifests of all versions have in common: by these a folder is known to be a bundle."""
+
+_MANIFEST = fields(
+    {
+        "cpu": text, "devices": rows(text), "machine": text,
+        "options": fields({"opt": number(0, 9), "threads": _COUNT}, {"fp16": flag}),
+        "symbols": rows(_SYMBOL),
+        "sizes": rows(_size),
+        "checks": rows(fields({"text": text, "kind": text})),
+        "kernels": rows(_KERNEL),
+        "memory": fields({"alignment": number(1, 1 << 20), "arenas": rows(formula, least=1)}),
+        "library": fields({
+            "prefix": name, "file": file_name, "static": maybe(file_name), "header": file_name,
+        }),
+        "weights": fields(
+            {"bytes": number(0, 1 << 48), "tensors": rows(_STORED), "sha256": maybe(sha256, "")},
+            {"file": maybe(file_name)},
+        ),
+        "values": rows(_VALUE),
+    },
+    {
+        "quantised": fields({"integer": _COUNT, "float": table(text, text)}, {"packed": _COUNT}),
+        "fp16": fields({"half": _COUNT, "weights": _COUNT, "float": table(text, _COUNT)}),
+        "groups": fields({"inputs": rows(_GROUP), "outputs": rows(_GROUP)}),
+    },
+)  # fmt: skip
+
+
+def check_manifest(manifest: Mapping[str, Any]) -> None:
+    """Raises ValueError naming the first field that is not what every reader takes it to be."""
+    OWN(manifest, "manifest")
+    _MANIFEST(manifest, "manifest")
+    for side in ("inputs", "outputs"):
+        tensors = {row["name"]: row for row in manifest[side]}
+        if len(tensors) != len(manifest[side]):
+            raise ValueError(f"manifest.{side}: two have one name")
+        _check_groups(manifest.get("groups", {}).get(side, ()), tensors, f"manifest.groups.{side}")
+    total = manifest["weights"]["bytes"]
+    for row in manifest["weights"]["tensors"]:
+        if row["offset"] + row["bytes"] > total:
+            raise ValueError(f"manifest.weights: '{row['name'][:40]}' lies beyond its {total} bytes")
+
+
+def _check_groups(found: Sequence[Mapping[str, Any]], tensors: Mapping[str, Any], at: str) -> None:
+    used: set[str] = set()
+    for g in found:
+        parts, where = g["parts"], f"{at}: '{g['name'][:40]}'"
+        if len(parts) != PARTS[g["kind"]] or used & {*parts} or not tensors.keys() >= {*parts}:
+            raise ValueError(f"{where} is no {g['kind']} of tensors of the model: {parts}")
+        used |= {*parts}
+        if g["kind"] == "maps" and "keys" not in g:
+            raise ValueError(f"{where} has no keys")
+        # characters lie along one more axis, and a sequence has its shapes after them
+        chars = parts[-2 if "sequence" in g["kind"] else -1]
+        if "strings" in g["kind"] and not tensors[chars]["shape"]:
+            raise ValueError(f"{where}: its strings have no axis")
+    if len({g["name"] for g in found}) != len(found):
+        raise ValueError(f"{at}: two have one name")

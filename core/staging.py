@@ -1,0 +1,308 @@
+"""A compile's files in, a bundle in its place out: whole or not at all, and nobody else's file is lost.
+
+What may be replaced is a folder in which every entry is a plain file that a sealed manifest beside it names
+and whose content that manifest knows, or of which nothing is lost since the new bundle's file begins with it.
+Files are removed one by one under these names; no tree ever is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from smelt.core.bundle import (
+    MANIFEST,
+    SCHEMA_VERSION,
+    Bundle,
+    hash_file,
+    open_regular,
+    parse_manifest,
+    read_manifest,
+    sealed,
+)
+from smelt.core.diag import SmeltError
+from smelt.core.manifest_schema import FILE_NAME
+
+_OWNER: Final = ".smelt-compile"
+"""In a folder that a compile works in: it is smelt's, and whoever holds the folder's lock works there."""
+_MADE: Final = re.compile(rf"\.?({FILE_NAME.pattern}|{re.escape(MANIFEST)})(\.\d+)?")
+"""Names of what a compile writes into that folder, those of half-written files among them."""
+_TRIES: Final = 8
+_ANOTHER: Final = "choose another folder with -o (output=), or move your files away"
+
+
+class Staging:
+    """A folder beside the bundle's place that becomes the bundle when the `with` block ends well, and
+    vanishes otherwise. A link in the place of `out` is followed. The folder is locked, so that other compiles
+    let it be."""
+
+    def __init__(self, out: str | os.PathLike[str]) -> None:
+        self.out = _place(out)
+        self.path = self.out.parent / f".{_short(self.out)}.part-{os.getpid()}-{secrets.token_hex(4)}"
+        self._lock = -1
+
+    def __enter__(self) -> Staging:
+        check_output(self.out)
+        try:
+            self.out.parent.mkdir(parents=True, exist_ok=True)
+            sweep(self.out)
+            self.path.mkdir()
+            self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            _locked(self._lock)
+            (self.path / _OWNER).touch()
+        except OSError as e:
+            raise _disk(self.out, e) from None
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if kind is not None:
+            _remove_made(self.path)
+        os.close(self._lock)
+        if isinstance(error, OSError):
+            raise _disk(self.out, error) from error
+
+    def commit(self, manifest: dict[str, Any]) -> Bundle:
+        """Hash every file into the manifest, write it, and put the folder in its place.
+
+        Raises SmeltError when what lies there is not smelt's to replace; it is then as it was.
+        """
+        names = sorted(p.name for p in self.path.iterdir() if p.name != _OWNER)
+        full, raw = sealed(
+            {
+                **manifest,
+                "schema_version": SCHEMA_VERSION,
+                "files": {n: hash_file(self.path / n) for n in names},
+            }
+        )
+        parse_manifest(raw)  # what would be refused later must not be written
+        (self.path / MANIFEST).write_bytes(raw)
+        (self.path / _OWNER).unlink()
+        for _ in range(_TRIES):
+            if self._put():
+                return Bundle(self.out, full)
+        raise SmeltError(
+            f"'{self.out}' is being replaced by others all the time", kind="infra", hint=_ANOTHER
+        )
+
+    def _put(self) -> bool:
+        """One try; False when others were there between two steps of it."""
+        try:
+            os.rename(self.path, self.out)  # where there is nothing, or an empty folder
+            return True
+        except OSError as e:
+            if e.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+        check_place(self.out)
+        old = owned(self.out, self.path)
+        if not old or not _exchange(self.path, self.out):
+            return False
+        if _seen(self.path) != old:  # a file came or changed since the look: back with it, and look again
+            _exchange(self.path, self.out)
+            return False
+        _remove(self.path, old)
+        return True
+
+
+# ---------------------------------------------------------------- whose is it?
+
+
+def check_output(out: str | os.PathLike[str]) -> None:
+    """Raises SmeltError when no bundle can be put at `out`, as far as can be told without the new one."""
+    place = _place(out)
+    check_place(place)
+    if os.path.lexists(place):
+        owned(place)
+
+
+def _place(out: str | os.PathLike[str]) -> Path:
+    try:
+        return Path(os.path.realpath(out))
+    except ValueError as e:
+        raise SmeltError(
+            f"{os.fspath(out)!r} is no name of a folder: {e}", hint="choose another -o"
+        ) from None
+
+
+def check_place(out: Path) -> None:
+    """Raises SmeltError for places that cannot be replaced in one step."""
+    try:
+        here = Path(os.path.realpath(os.getcwd()))
+    except OSError:
+        here = Path("/")  # the current folder has been removed: there is none to lose
+    if out in (here, *here.parents):
+        raise SmeltError(
+            f"'{out}' holds the current folder, which cannot be replaced",
+            hint="choose a folder inside it with -o",
+        )
+    if os.path.ismount(out):
+        raise SmeltError(
+            f"a file system is mounted at '{out}', which cannot be replaced",
+            hint=f"choose a folder inside it, such as -o {out / 'model'}",
+        )
+
+
+Seen: TypeAlias = "Mapping[str, tuple[int, int, int] | None]"
+"""Name in a folder -> inode, length and time of change of a plain file, None of anything else."""
+
+
+def owned(folder: Path, new: Path | None = None) -> Seen:
+    """The files of the bundle in a folder; none when there is no folder or nothing in it.
+
+    new: the folder that is to take its place, without which contents are not looked at.
+    Raises SmeltError naming the first entry that is not smelt's.
+    """
+    if os.path.islink(folder) or (os.path.lexists(folder) and not folder.is_dir()):
+        raise _kept(folder, "it is no folder")
+    try:
+        names, seen = sorted(os.listdir(folder)), _seen(folder)
+    except FileNotFoundError:
+        return {}
+    except OSError as e:
+        raise _disk(folder, e) from None
+    if not names:
+        return {}
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise SmeltError(f"'{folder}' is not yours to write", kind="infra", hint=_ANOTHER)
+    known = _files_of(folder, names)
+    for name in names:
+        if name not in known or seen.get(name) is None:
+            raise _kept(folder, f"'{name}' is not of the bundle in it")
+    for name in names:
+        if new is None or not known[name] or hash_file(folder / name) == known[name]:
+            continue
+        if not _continues(new, folder / name):
+            raise _kept(folder, f"'{name}' is not as it was compiled; if it is damaged, remove it")
+    return seen
+
+
+def _seen(folder: Path) -> Seen:
+    found: dict[str, tuple[int, int, int] | None] = {}
+    for e in os.scandir(folder):
+        s = e.stat(follow_symlinks=False)
+        found[e.name] = (s.st_ino, s.st_size, s.st_mtime_ns) if stat.S_ISREG(s.st_mode) else None
+    return found
+
+
+def _files_of(folder: Path, names: list[str]) -> dict[str, str]:
+    """Name -> SHA-256 of the files of a bundle, '' for the manifest itself."""
+    try:
+        with open_regular(folder / MANIFEST) as f:
+            raw = read_manifest(f)
+        manifest = parse_manifest(raw)
+    except SmeltError:
+        first = next((n for n in names if n != MANIFEST), MANIFEST)
+        raise _kept(folder, f"'{first}' is not smelt's (there is no {MANIFEST} that names it)") from None
+    except ValueError as e:
+        raise _kept(folder, f"'{MANIFEST}' is none that this smelt wrote: {e}") from None
+    return {**manifest["files"], MANIFEST: ""}
+
+
+def _continues(new: Path, old: Path) -> bool:
+    """Whether the new bundle's file begins with all of the old one, a truncated one: then nothing is lost."""
+    try:
+        with open_regular(new / old.name) as a, open_regular(old) as b:
+            while part := b.read(1 << 20):
+                if a.read(len(part)) != part:
+                    return False
+    except SmeltError:
+        return False
+    return True
+
+
+def _kept(folder: Path, why: str) -> SmeltError:
+    return SmeltError(f"'{folder}' will not be overwritten: {why}", hint=_ANOTHER)
+
+
+# ---------------------------------------------------------------- putting and removing
+
+
+def _exchange(a: Path, b: Path) -> bool:
+    """Swap two folders in one step where the system can; else in two, and back if the second fails."""
+    with contextlib.suppress(OSError, AttributeError):
+        call = ctypes.CDLL(None, use_errno=True).renameat2  # glibc from 2.28 on
+        at, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+        if call(at, os.fsencode(a), at, os.fsencode(b), swap) == 0:
+            return True
+        if ctypes.get_errno() == errno.ENOENT:
+            return False
+    aside = a.with_name(a.name + ".old")
+    try:
+        os.rename(b, aside)
+    except FileNotFoundError:
+        return False
+    try:
+        os.rename(a, b)
+    except OSError:
+        os.rename(aside, b)
+        raise
+    os.rename(aside, a)
+    return True
+
+
+def _remove(folder: Path, names: Iterable[str]) -> None:
+    """Remove files by name and then the folder, which stays when it holds anything else."""
+    for name in names:
+        with contextlib.suppress(OSError):
+            os.unlink(folder / name)
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
+
+
+def _remove_made(folder: Path) -> None:
+    """Remove what a compile has made in its own folder."""
+    with contextlib.suppress(OSError):
+        made = [e.name for e in os.scandir(folder) if e.is_file(follow_symlinks=False)]
+        _remove(folder, (n for n in made if _MADE.fullmatch(n)))
+        if os.listdir(folder) == [_OWNER]:
+            _remove(folder, (_OWNER,))
+
+
+def sweep(out: Path, own: int | None = None) -> None:
+    """Remove what killed compiles into `out` have left; those that live hold a lock, and are let be, but for
+    that of the process `own`, which is about to end."""
+    start = f".{_short(out)}.part-"
+    try:
+        found = [e.path for e in os.scandir(out.parent) if e.name.startswith(start)]
+        ending = f"{start}{own}-"
+    except OSError:
+        return
+    for path in found:
+        with contextlib.suppress(OSError):
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                is_own = own is not None and os.path.basename(path).startswith(ending)
+                if os.path.isfile(os.path.join(path, _OWNER)) and (is_own or _locked(fd)):
+                    _remove_made(Path(path))
+            finally:
+                os.close(fd)
+
+
+def _locked(fd: int) -> bool:
+    """Lock an open folder for as long as it stays open; False when somebody else has, or nobody can."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _short(out: Path) -> str:
+    """The folder's name, cut so that a longer one beside it still is a file name (255 bytes)."""
+    return os.fsdecode(os.fsencode(out.name)[:200])
+
+
+def _disk(out: Path, e: OSError) -> SmeltError:
+    return SmeltError(
+        f"cannot write the bundle '{out}': {e.strerror or e}",
+        kind="infra",
+        hint="free some space or choose another -o",
+    )

@@ -1,0 +1,199 @@
+"""A bundle in, its folder held fast and its code loaded out: by what it holds, never by a path or a search.
+
+The dynamic linker gives back what it has mapped under a path before, whatever lies there now. So the bytes of
+the library are read, compared with the manifest's hash and put into a file without a name, which is loaded;
+sessions of the same bytes share it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from io import BufferedReader
+from pathlib import Path
+
+from smelt.core.bundle import (
+    MANIFEST,
+    Bundle,
+    damaged,
+    open_regular,
+    read_manifest,
+    seal_of,
+)
+from smelt.core.diag import SmeltError
+
+COPIED = 32 << 20
+"""Bytes of weights up to which smelt_open reads and sums all (runtime/weights.c); more are verified here."""
+_EXECUTABLE = 0x10
+"""MFD_EXEC, which Linux 6.3 wants to be told and older ones refuse."""
+
+
+class Moved(SmeltError):
+    """The folder holds another bundle than the one that was read."""
+
+
+class Held:
+    """A bundle's folder, open: what is read by it is of one bundle, whatever takes the folder's place."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        """Raises Moved, or SmeltError as `open_regular` does."""
+        self.bundle = bundle
+        try:
+            self._folder = os.open(bundle.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as e:
+            raise Moved(f"cannot open the bundle '{bundle.path}': {e.strerror}", kind="infra") from None
+        try:
+            self._same()
+        except BaseException:
+            self.close()
+            raise
+
+    def _same(self) -> None:
+        path = self.bundle.path
+        try:
+            with open_regular(MANIFEST, self._folder) as f:
+                seal = seal_of(read_manifest(f))
+        except (SmeltError, ValueError):
+            seal = ""
+        if seal != self.bundle.manifest.get("seal"):
+            raise Moved(
+                f"'{path}' does not hold the bundle any more that was read from it",
+                hint="read it again: smelt.load of the path, or of what the last compile returned",
+            )
+
+    def close(self) -> None:
+        """Let the folder go."""
+        os.close(self._folder)
+
+    def __enter__(self) -> Held:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def path(self) -> str:
+        """By which this process's C code finds the very folder that is held."""
+        held = f"/proc/self/fd/{self._folder}"
+        return held if os.path.isdir(held) else str(self.bundle.path)
+
+    def told(self, text: str) -> str:
+        """An error of the C code, with the folder's name in place of `path`."""
+        return text.replace(f"/proc/self/fd/{self._folder}", str(self.bundle.path))
+
+    def library(self) -> ctypes.CDLL:
+        """The bundle's code. Raises SmeltError: 'invalid' (damaged), 'device' (compiled for elsewhere)."""
+        file = self.bundle.names.library
+        with self._open(file) as f:
+            data = f.read()
+        digest = hashlib.sha256(data).hexdigest()
+        if digest != self.bundle.manifest["files"][file]:
+            raise damaged(self.bundle.path, f"its file '{file}' is not what was compiled")
+        try:
+            return _loaded(digest, data, str(self.bundle.manifest["model"]["name"]))
+        except OSError as e:
+            raise SmeltError(
+                f"cannot load '{self.bundle.path}', compiled for {self.bundle.target}: {e}",
+                kind="device",
+                hint="run it on its device with 'smelt run --device', or compile with --target host",
+            ) from None
+
+    def verify(self, wanted: bool | None) -> None:
+        """Compare all of the weights with their hash: True always, False never, None where smelt_open does
+        not read them all, once for a file that is new on this machine. Raises SmeltError(kind='invalid')."""
+        file, total = self.bundle.names.weights, self.bundle.manifest["weights"]["bytes"]
+        if not total or wanted is False or (wanted is None and total <= COPIED):
+            return
+        digest = self.bundle.manifest["files"][file]
+        with self._open(file) as f:
+            stamp = _stamp(os.fstat(f.fileno()), digest)
+            if wanted is None and stamp.exists():
+                return
+            if hashlib.file_digest(f, "sha256").hexdigest() != digest:
+                raise damaged(self.bundle.path, f"its file '{file}' is not what was compiled")
+        with contextlib.suppress(OSError):  # the next load verifies again
+            stamp.parent.mkdir(parents=True, exist_ok=True)
+            stamp.touch()
+
+    def check(self, verify: bool | None = None) -> None:
+        """Compare every file with its hash, the weights as `verify` does. Raises SmeltError('invalid')."""
+        self.bundle.verify(n for n in self.bundle.manifest["files"] if n != self.bundle.names.weights)
+        self.verify(verify)
+
+    @contextlib.contextmanager
+    def _open(self, name: str) -> Iterator[BufferedReader]:
+        try:
+            f = open_regular(name, self._folder)
+        except SmeltError as e:
+            raise Moved(f"bundle '{self.bundle.path}': {e.message}", kind=e.kind, hint=e.hint) from None
+        with f:
+            yield f
+
+
+def _stamp(s: os.stat_result, digest: str) -> Path:
+    """A file whose being there says that one with these facts was found to have the digest. A copy, a
+    download and a change make other facts."""
+    facts = f"{s.st_dev} {s.st_ino} {s.st_size} {s.st_mtime_ns} {s.st_ctime_ns} {digest}"
+    base = (
+        os.environ.get("SMELT_CACHE")
+        or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "smelt"
+    )
+    return Path(base) / "verified" / hashlib.sha256(facts.encode()).hexdigest()
+
+
+# ---------------------------------------------------------------- code by content
+
+_LOCK = threading.Lock()
+_CODE: dict[str, ctypes.CDLL] = {}
+"""SHA-256 of a library -> its code in this process. The linker's own table goes by path, which must not
+decide. Code stays loaded until the process ends, as with any extension module."""
+
+
+def _loaded(digest: str, data: bytes, name: str) -> ctypes.CDLL:
+    """The code of these bytes. Raises OSError in the linker's words."""
+    with _LOCK:
+        if digest not in _CODE:
+            with _private(data, f"smelt-{name[:40]}-{digest[:8]}", len(_CODE)) as path:
+                _CODE[digest] = ctypes.CDLL(path, mode=os.RTLD_LOCAL | os.RTLD_NOW)
+        return _CODE[digest]
+
+
+@contextlib.contextmanager
+def _private(data: bytes, name: str, serial: int) -> Iterator[str]:
+    """A path, never the same twice, under which the linker finds these bytes while the block lasts."""
+    fd = _memory_file(name)
+    if fd is None:
+        folder = tempfile.mkdtemp(prefix="smelt-load-")  # for this user alone
+        try:
+            path = Path(folder) / f"lib{serial}.so"
+            path.write_bytes(data)
+            path.chmod(0o500)
+            yield str(path)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)  # our own, made above; the code stays mapped
+        return
+    try:
+        with os.fdopen(os.dup(fd), "wb") as f:
+            f.write(data)
+        # the linker keeps paths, and the number of a closed file comes again: spell each load in its own way
+        spelling = "".join("/." if bit == "1" else "/" for bit in f"{serial:b}")
+        yield f"/proc/self/fd{spelling}/{fd}"
+    finally:
+        os.close(fd)
+
+
+def _memory_file(name: str) -> int | None:
+    """A file in memory, by the name that debuggers and profilers show; None where the system has none."""
+    if not hasattr(os, "memfd_create") or not os.path.isdir("/proc/self/fd"):
+        return None
+    text = name.encode("ascii", "replace").decode().replace("/", "-")
+    for flags in (os.MFD_CLOEXEC | _EXECUTABLE, os.MFD_CLOEXEC):
+        with contextlib.suppress(OSError):
+            return os.memfd_create(text, flags)
+    return None

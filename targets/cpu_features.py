@@ -1,0 +1,87 @@
+"""A target in, the features that its processor must have out: what the runtime asks for before any code runs.
+
+Which features an LLVM cpu name stands for is read from the tables of the C compiler that smelt ships.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+
+from smelt.core.diag import SmeltError
+from smelt.targets.platform import CPU_TABLES, TargetSpec, zig_directory
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+ASKED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "x86_64": _words(
+            "sse3 ssse3 sse4.1 sse4.2 movbe popcnt avx fma f16c bmi avx2 bmi2 adx avx512f avx512dq "
+            "avx512ifma avx512cd avx512bw avx512vl avx512vbmi avx512vbmi2 "
+            "gfni vaes vpclmulqdq avx512vnni avx512bitalg "
+            "avx512vpopcntdq avx512fp16 avxvnni avx512bf16 avxifma avxvnniint8 avxneconvert avxvnniint16 "
+            "lzcnt sse4a xop fma4 tbm"
+        ),
+        "aarch64": _words(
+            "neon lse fullfp16 rdm jsconv complxnum rcpc dotprod sve fp16fml rcpc-immo flagm sve2 altnzcv "
+            "fptoint i8mm bf16"
+        ),
+        "arm": _words("neon vfp3 vfp4 hwdiv-arm hwdiv d32 fullfp16 dotprod"),
+        "riscv64": _words("m a f d c v zba zbb zbs zicond"),
+    }
+)
+"""Arch -> features that code may use and that a processor may lack; runtime/cpu.c has a row for each."""
+
+
+def required(spec: TargetSpec) -> tuple[str, ...]:
+    """Features of ASKED that code for a target may use: those of its cpu, changed by the target's own."""
+    features, cpus = _tables(spec.platform.arch)
+    found = set(_with_needed(cpus.get(spec.cpu, frozenset()), features))
+    own = [f for f in spec.features.split(",") if f]
+    found |= set(_with_needed(frozenset(f[1:] for f in own if f[0] == "+"), features))
+    found -= {f[1:] for f in own if f[0] == "-"}
+    return tuple(f for f in ASKED[spec.platform.arch] if f in found)
+
+
+Tables = tuple[Mapping[str, frozenset[str]], Mapping[str, frozenset[str]]]
+_FEATURE = re.compile(
+    r'Feature\.(?:@")?([\w.+-]+)"?\)\] = \.\{\s*\.llvm_name = (?:"([^"]+)"|null),.*?'
+    r"\.dependencies = featureSet\(&\[_\]Feature\{(.*?)\}\)",
+    re.DOTALL,
+)
+_CPU = re.compile(r'\.llvm_name = "([^"]+)",\s*\.features = featureSet\(&\[_\]Feature\{(.*?)\}\)', re.DOTALL)
+_WORD = re.compile(r'\.(?:@"([^"]+)"|(\w+))')
+
+
+@cache
+def _tables(arch: str) -> Tables:
+    """LLVM's feature -> the features it needs, LLVM's cpu name -> its features; empty without the tables."""
+    try:
+        file = zig_directory() / "lib" / "std" / "Target" / f"{CPU_TABLES[arch]}.zig"
+        text = file.read_text(encoding="utf-8")
+    except (OSError, SmeltError):
+        return {}, {}
+    rows = [(m[1], m[2] or m[1], m[3]) for m in _FEATURE.finditer(text)]
+    llvm = {name: real for name, real, _ in rows}  # zig's names have '_' where LLVM's have '.' or '-'
+
+    def names(listed: str) -> frozenset[str]:
+        words = (m[1] or m[2] for m in _WORD.finditer(listed))
+        return frozenset(llvm.get(w, w) for w in words)
+
+    cpus = text.partition("pub const cpu = struct")[2]
+    return {real: names(needs) for _, real, needs in rows}, {m[1]: names(m[2]) for m in _CPU.finditer(cpus)}
+
+
+def _with_needed(features: frozenset[str], needs: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """The features and all that they need."""
+    found, rest = set(features), list(features)
+    while rest:
+        more = needs.get(rest.pop(), frozenset()) - found
+        found |= more
+        rest += more
+    return frozenset(found)
