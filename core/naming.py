@@ -65,9 +65,11 @@ RESERVED = frozenset(f"{_LANGUAGE} {_LIBRARIES} {_HEADERS} {_PREFIXES}".split())
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names that come of a prefix such as 'det'."""
+    """The names that come of a prefix such as 'det'. identity: a piece of a hash, by which the linker tells
+    two models of one prefix apart; '' where that is not known."""
 
     prefix: str
+    identity: str = ""
 
     @property
     def library(self) -> str:
@@ -96,8 +98,13 @@ class Names:
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """The symbols that the libraries show, and no others."""
+        """What the model can do."""
         return tuple(f"{self.prefix}_{f}" for f in FUNCTIONS)
+
+    @property
+    def opener(self) -> str:
+        """What the model's header means by det_open: a name that another model called det does not have."""
+        return f"{self.prefix}_open_{self.identity}"
 
 
 def is_name(text: str) -> bool:

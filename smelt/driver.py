@@ -6,6 +6,7 @@ take the caller down.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -148,7 +149,8 @@ def _write(
     module, program, spec = lowered.module, lowered.program, lowered.spec
     digest, sums = "", NO_SUMS
     called = request.name or Path(request.source).stem
-    name, names = printable(called), Names(request.prefix or name_from(called))
+    name, source_sha = printable(called), hash_file(Path(request.source))
+    names = Names(request.prefix or name_from(called), _identity(request, source_sha))
     if program.weights:
         progress("weights")
         rows = ((w.offset, module.weights[w.ref].pieces()) for w in program.weights)
@@ -173,7 +175,7 @@ def _write(
     if request.static:
         build_static(spec, artifact.object, stage.path, names)
     shutil.copyfile(runtime_dir() / "smelt.h", stage.path / "smelt.h")
-    (stage.path / names.header).write_text(model_header(name, names.prefix, program), "utf-8")
+    (stage.path / names.header).write_text(model_header(name, names, program), "utf-8")
     _dump(artifact.dumps)
     compiler = {
         "smelt": __version__,
@@ -184,7 +186,7 @@ def _write(
         "machine": lowered.machine.name,
         "options": {"opt": request.opt, "fp16": request.fp16, "threads": request.threads or 0},
     }
-    model = {"name": name, "sha256": hash_file(Path(request.source))}
+    model = {"name": name, "sha256": source_sha}
     manifest = build_manifest(module, program, model=model, compiler=compiler)
     tensors = (t.name for t in (*program.inputs, *program.outputs))
     # what a model calls so itself is a plain tensor to `interface`; without such names it need not be asked
@@ -192,6 +194,7 @@ def _write(
         manifest["groups"] = group_rows(*interface(request.source))
     manifest["library"] = {
         "prefix": names.prefix,
+        "identity": names.identity,
         "file": names.library,
         "static": names.archive if request.static else None,
         "header": names.header,
@@ -201,6 +204,13 @@ def _write(
     if request.fp16:
         manifest["fp16"] = dict(lowered.halved)
     return stage.commit(manifest)
+
+
+def _identity(request: Request, source_sha: str) -> str:
+    """Eight hex digits that another model, or another form of it, has not; the same for every target, since
+    programs are compiled for several with one header."""
+    form = [source_sha, sorted(request.dims.items()), request.outputs, request.fp16]
+    return hashlib.sha256(json.dumps(form).encode()).hexdigest()[:8]
 
 
 def _dump(dumps: Mapping[str, Callable[[], str | bytes]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from smelt.core.naming import FUNCTIONS, printable
+from smelt.core.naming import FUNCTIONS, Names, printable
 from smelt.core.plan.program import HostProgram, Tensor
 from smelt.targets.toolchain import runtime_dir
 
@@ -15,28 +15,31 @@ _C_TYPES = {
 }  # fmt: skip
 
 
-def model_header(name: str, prefix: str, program: HostProgram) -> str:
+def model_header(name: str, names: Names, program: HostProgram) -> str:
     """C text that declares the functions and one enumerator per input and output, and documents their shapes.
     name: what people call the model."""
+    prefix = names.prefix
     guard = f"SMELT_MODEL_{prefix.upper()}_H"
     lines = [
         f"/* {prefix}.h: the functions of the model '{_comment(name)}', as smelt.h explains them, and its",
         f" * inputs and outputs in the order that {prefix}_run wants them. */",
         f"#ifndef {guard}",
-        f"#define {guard}",
+        f"#define {guard} 0x{names.identity}",
         '#include "smelt.h"',
         "",
         "#ifdef __cplusplus",
         'extern "C" {',
         "#endif",
         "",
-        *_declarations(prefix),
+        *_declarations(names),
         "",
         *_enum(prefix, "input", program.inputs),
         *_enum(prefix, "output", program.outputs),
         "#ifdef __cplusplus",
         "}",
         "#endif",
+        f"#elif {guard} != 0x{names.identity}",
+        f"#error two models are called {prefix}: compile one of them with another --name",
         f"#endif /* {guard} */",
     ]
     return "\n".join(lines) + "\n"
@@ -47,12 +50,16 @@ def identifier(name: str) -> str:
     return re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "tensor"
 
 
-def _declarations(prefix: str) -> list[str]:
-    """Those of smelt.h, under the model's prefix."""
+def _declarations(names: Names) -> list[str]:
+    """Those of smelt.h, under the model's prefix; to the linker that which opens it is this model's alone."""
     text = re.sub(r"/\*.*?\*/", "", (runtime_dir() / "smelt.h").read_text("utf-8"), flags=re.S)
     found = re.findall(r"^(\w[\w *]*?)smelt_(\w+)(\([^;]*\);)", text, flags=re.M)
     assert sorted(f for _, f, _ in found) == sorted(FUNCTIONS), found
-    return [f"{result}{prefix}_{function}{arguments}" for result, function, arguments in found]
+    opener = f' SMELT_SYMBOL("{names.opener}");'
+    return [
+        f"{result}{names.prefix}_{function}{arguments if function != 'open' else arguments[:-1] + opener}"
+        for result, function, arguments in found
+    ]
 
 
 def _comment(text: str) -> str:

@@ -358,16 +358,18 @@ def _named(spec: TargetSpec, model_object: bytes, names: Names, hidden: bool) ->
     for path in _objects(spec.platform, _RUNTIME):
         objects[f"{names.prefix}_{path.name}"] = path.read_bytes()
     public = {f"smelt_{f}": new for f, new in zip(FUNCTIONS, names.functions, strict=True)}
+    public["smelt_open_this"] = names.opener
     defined = frozenset().union(*map(global_symbols, objects.values()))
     inside = {old: f"{names.prefix}.{old}" for old in defined - public.keys()}
-    kept_in = frozenset(inside.values()) | (frozenset(names.functions) if hidden else frozenset())
+    kept_in = frozenset(inside.values()) | (frozenset(public.values()) if hidden else frozenset())
     return {file: rename_symbols(data, {**public, **inside}, kept_in) for file, data in objects.items()}
 
 
 def build_library(spec: TargetSpec, model_object: bytes, out_dir: Path, names: Names) -> Path:
     """out_dir/libdet.so, for a model called det: the model and the runtime."""
     objects = _named(spec, model_object, names, hidden=False)
-    return link_library(spec.platform, [*objects.values()], out_dir / names.library, names.functions)
+    shown = [*names.functions, names.opener]
+    return link_library(spec.platform, [*objects.values()], out_dir / names.library, shown)
 
 
 def build_static(spec: TargetSpec, model_object: bytes, out_dir: Path, names: Names) -> tuple[Path, Path]:

@@ -83,6 +83,9 @@ struct smelt_rt {
 static inline int rt_is_foreign(const smelt_rt *rt) { return rt->model != &smelt_model; }
 #define RT_FOREIGN "the session is one of another model; call the functions of the model that opened it"
 
+/* ---- session.c ---- */
+smelt_status smelt_open_this(const char *bundle_dir, const smelt_options *options, smelt_session **out);
+
 /* ---- check.c ---- */
 /* Write the session's error text; returns status. No allocation. */
 int32_t rt_error(smelt_rt *rt, int32_t status, const char *format, ...) __attribute__((format(printf, 3, 4)));

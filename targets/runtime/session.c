@@ -121,6 +121,12 @@ const char *smelt_error(const smelt_session *s) {
   return rt && !rt_is_foreign(rt) ? rt->error : rt_thread_error_text();
 }
 
+/* For callers that were compiled with the model's own header: the link gives this a name that holds a piece of the model's hash,
+ * so of two models by one name neither is taken for the other. */
+smelt_status smelt_open_this(const char *bundle_dir, const smelt_options *options, smelt_session **out) {
+  return smelt_open(bundle_dir, options, out);
+}
+
 /* ---- a run ---- */
 /* Sizes and checks for these input shapes; nothing to do when they are those of the last run that passed. */
 static int32_t plan(smelt_rt *rt) {

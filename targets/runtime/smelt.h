@@ -62,6 +62,11 @@ typedef struct {
 }
 #endif
 
+#ifdef __GNUC__
+#define SMELT_SYMBOL(name) __asm__(name) /* what the linker is to call a function */
+#else
+#define SMELT_SYMBOL(name)
+#endif
 #define SMELT_JOIN_(prefix, name) prefix##name
 #define SMELT_JOIN(prefix, name) SMELT_JOIN_(prefix, name)
 #endif

@@ -91,11 +91,11 @@ def wrong_with_header(rng: random.Random, text: str) -> str:
     """What C and C++ compilers say of the header of a model with such a name and such tensors."""
     tensors = tuple(Tensor(printable(draw(rng)), ALL["f32"], (parse_dim("3*n"),)) for _ in range(3))
     program = HostProgram(tensors, tensors, (), (), (), (), (), 0, (), (), (), (), 0)
-    names = Names(name_from(text))
+    names = Names(name_from(text), f"{rng.getrandbits(32):08x}")
     with tempfile.TemporaryDirectory() as folder:
         shutil.copyfile(runtime_dir() / "smelt.h", Path(folder) / "smelt.h")
         file = Path(folder) / names.header
-        file.write_text(model_header(printable(text), names.prefix, program), "utf-8")
+        file.write_text(model_header(printable(text), names, program), "utf-8")
         use = Path(folder) / "use.c"
         called = "\n".join(f"void *p{i} = (void *){f};" for i, f in enumerate(names.functions))
         use.write_text(

@@ -30,7 +30,7 @@ def build(spec: TargetSpec, folder: Path) -> Path:
     rig.run([*rig.zig(), "cc", "-target", p.zig, *p.zig_flags, *flags, *files], env=rig.zig_env())
     bundle = folder / "bundle"
     bundle.mkdir()
-    build_library(spec, made.read_bytes(), bundle, Names("model"))
+    build_library(spec, made.read_bytes(), bundle, Names("model", "0123abcd"))
     build_runner(spec, made.read_bytes(), bundle)
     (bundle / "model.weights").write_bytes(WEIGHTS.tobytes() + bytes(32))
     return bundle

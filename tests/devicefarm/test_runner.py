@@ -54,6 +54,14 @@ def test_command_line_errors(native_bundle: Path, tmp_path: Path) -> None:
     missing = shell(runner, tmp_path)
     assert missing.returncode == 1
     assert "has no library lib*.so" in missing.stderr
+    assert "cannot be read" in shell(runner, tmp_path / "nowhere").stderr
+    for name in ("libdet.so", "librec.so"):
+        shutil.copyfile(native_bundle / "libmodel.so", tmp_path / name)
+    assert "has 2 libraries lib*.so; pass a folder with one" in shell(runner, tmp_path).stderr
+    (tmp_path / "librec.so").unlink()
+    renamed = shell(runner, tmp_path)
+    assert renamed.returncode == 1
+    assert "has no symbol det_open" in renamed.stderr
 
 
 HUGE = str(10**30)

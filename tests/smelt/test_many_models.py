@@ -128,11 +128,13 @@ def test_libraries_loaded_for_all_to_see_find_their_own_weights(
 
 def test_libraries_show_the_models_functions_and_nothing_else(bundles: dict[str, Bundle]) -> None:
     for name, b in bundles.items():
+        identity = b.manifest["library"]["identity"]
         elf = read_elf((b.path / b.names.library).read_bytes())
-        assert elf.soname == f"lib{name}.so" and elf.exports == Names(name).functions
+        functions = {*b.names.functions, f"{name}_open_{identity}"}
+        assert elf.soname == f"lib{name}.so" and elf.exports == tuple(sorted(functions))
         row = json.loads((b.path / "manifest.json").read_text())["library"]
         files = {"file": f"lib{name}.so", "static": f"lib{name}.a", "header": f"{name}.h"}
-        assert row == {"prefix": name, **files}
+        assert row == {"prefix": name, "identity": identity, **files}
         assert b.manifest["weights"]["file"] == f"{name}.weights"
 
 
@@ -166,6 +168,47 @@ def test_a_plugin_does_not_hand_on_the_model_linked_into_it(
     assert output(sys.executable, "-c", script, *made, tmp_path / "rec", tmp_path / "det") == "1\n1\n"
 
 
+@pytest.mark.parametrize("kind", ["shared", "static"])
+def test_two_models_of_one_name_do_not_run_silently(
+    kind: str, bundles: dict[str, Bundle], tmp_path: Path
+) -> None:
+    """Both model.onnx, as exporters call them: one source file, two linked by folder, two linked by path."""
+    gcc, parts, paths = compiler("gcc"), [], []
+    for name in ("det", "rec"):
+        folder = tmp_path / name
+        (folder / "in").mkdir(parents=True)
+        file = shutil.copyfile(f"{bundles[name].path}.onnx", folder / "in" / "model.onnx")
+        request = Request(str(file), output=str(folder / "out"), static=True, runner=False)
+        paths.append(compile_here(request).path)
+        source = tmp_path / f"{name}.c"
+        source.write_text(
+            f'#include "model.h"\nint {name}(void) '
+            "{ smelt_session *s; return model_open(NULL, NULL, &s); }\n"
+        )
+        parts.append(tmp_path / f"{name}.o")
+        subprocess.run([gcc, f"-I{paths[-1]}", "-c", str(source), "-o", str(parts[-1])], check=True)
+    main = tmp_path / "main.c"
+    main.write_text("int det(void), rec(void);\nint main(void) { return det() || rec(); }\n")
+    command = [gcc, str(main), *map(str, parts), "-o", str(tmp_path / "program")]
+    file = "libmodel.so" if kind == "shared" else "libmodel.a"
+    by_path = [str(p / file) for p in paths] + [f"-Wl,-rpath,{p}" for p in paths] + ["-lm"]
+    by_folder = [f"-L{p}" for p in paths] + [f"-l:{file}", f"-l:{file}", "-lm"]
+    done = subprocess.run([*command, *by_folder], capture_output=True, text=True)
+    assert done.returncode and "undefined reference to `model_open_" in done.stderr
+    done = subprocess.run([*command, *by_path], capture_output=True, text=True)
+    if kind == "static":
+        assert done.returncode and "multiple definition of `model_open" in done.stderr
+    elif done.returncode:
+        assert "undefined reference to `model_open_" in done.stderr
+    else:  # a linker that takes both libraries leaves it to the loader
+        ran = subprocess.run([tmp_path / "program"], capture_output=True, text=True)
+        assert ran.returncode == 127 and "undefined symbol: model_open_" in ran.stderr
+    both = tmp_path / "both.c"
+    both.write_text("".join(f'#include "{p}/model.h"\n' for p in paths))
+    done = subprocess.run([gcc, "-fsyntax-only", str(both)], capture_output=True, text=True)
+    assert done.returncode and "two models are called model" in done.stderr
+
+
 def test_the_example_fits_any_model(bundles: dict[str, Bundle], tmp_path: Path) -> None:
     example = runtime_dir().parents[1] / "examples" / "run_model.c"
     b = bundles["rec"]
@@ -183,7 +226,7 @@ def test_headers_stand_in_any_order_beside_the_general_names(
 ) -> None:
     source = tmp_path / "use.c"
     source.write_text(
-        '#include "rec.h"\n#include "det.h"\n#define SMELT_PREFIX det\n#include "smelt.h"\n#include "rec.h"\n'
+        '#define SMELT_PREFIX det\n#include "smelt.h"\n#include "rec.h"\n#include "det.h"\n#include "rec.h"\n'
         "smelt_status (*a)(const char *, const smelt_options *, smelt_session **) = smelt_open;\n"
         "smelt_status (*b)(const char *, const smelt_options *, smelt_session **) = rec_open;\n"
         "#undef SMELT_PREFIX\n#define SMELT_PREFIX rec\n"
@@ -196,7 +239,8 @@ def test_headers_stand_in_any_order_beside_the_general_names(
         command = [compiler(words[0]), *words[1:], *STRICT, *includes, "-c", str(source), "-o", str(made)]
         subprocess.run(command, check=True)
         wanted = subprocess.run(["nm", "-u", str(made)], capture_output=True, text=True, check=True).stdout
-        assert set(wanted.split()) - {"U"} == {"det_open", "rec_open", "rec_close"}
+        opens = {f"{n}_open_{bundles[n].manifest['library']['identity']}" for n in ("det", "rec")}
+        assert set(wanted.split()) - {"U"} == {*opens, "rec_close"}
 
 
 def test_a_chosen_name(bundles: dict[str, Bundle], tmp_path: Path) -> None:

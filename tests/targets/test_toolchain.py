@@ -24,7 +24,7 @@ SOURCES = Path(__file__).resolve().parent / "runtime_c"
 PROBE = SOURCES / "probe.c"
 ARM64_LIBC = Path("/usr/aarch64-linux-gnu")
 EVERY = tuple(PLATFORMS)
-MODEL = Names("model")
+MODEL = Names("model", "0123abcd")
 
 
 def model_object(name: str) -> bytes:
@@ -146,7 +146,7 @@ def test_library(name: str, tmp_path: Path) -> None:
     spec = parse_target(name)
     made = build_library(spec, model_object(name), tmp_path / "a", MODEL)
     elf = check_elf(made, spec.platform)
-    assert elf.exports == MODEL.functions
+    assert elf.exports == tuple(sorted((*MODEL.functions, MODEL.opener)))
     assert elf.soname == "libmodel.so" and elf.kind == 3 and elf.relro and elf.binds_now
     assert "memcpy" in " ".join(elf.imports)  # libc's, not one of the builtins'
     again = build_library(spec, model_object(name), tmp_path / "b" / "c", MODEL)
@@ -239,12 +239,12 @@ def test_android_runner_under_bionic(name: str, folder: str, bundle: Path) -> No
 def test_two_models_link_together(name: str, tmp_path: Path) -> None:
     """Whole archives of two models, each with its own copy of the runtime, in one library: no name twice."""
     spec, object_ = parse_target(name), model_object(name)
-    names, objects = [Names("det"), Names("rec")], []
+    names, objects = [Names("det", "0123abcd"), Names("rec", "0123abcd")], []
     for n in names:
         made = toolchain._named(spec, object_, n, hidden=False)
         assert not frozenset().union(*map(global_symbols, made.values())) & global_symbols(object_)
         objects += made.values()
-    shown = [f for n in names for f in n.functions]
+    shown = [f for n in names for f in (*n.functions, n.opener)]
     out = toolchain.link_library(spec.platform, objects, tmp_path / "libboth.so", shown)
     elf = check_elf(out, spec.platform)
     assert elf.exports == tuple(sorted(shown))
@@ -260,7 +260,8 @@ def test_a_static_program_of_two_models(name: str, bundle: Path) -> None:
     defines = ("-DSMELT_STATIC", "-DSMELT_PREFIX=rec")
     objects = [toolchain._objects(spec.platform, ("probe",), defines, source=SOURCES)[0]]
     for n in ("det", "rec"):
-        for file, data in toolchain._named(spec, model_object(name), Names(n), hidden=True).items():
+        named = toolchain._named(spec, model_object(name), Names(n, "0123abcd"), hidden=True)
+        for file, data in named.items():
             (bundle / file).write_bytes(data)
             objects.append(bundle / file)
     libc, program = toolchain._static_libc(spec.platform), bundle / "program"
