@@ -87,6 +87,26 @@ def test_dims(dim: str, bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> N
     assert said(capsys, "compile", model, "--dim", dim, "-o", Path(bundle.path).parent / "other")[0] == 2
 
 
+HEAD = "{'descr': '%s', 'fortran_order': False, 'shape': %s}"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [HEAD % ("<f4", "(99999999999999,)"), HEAD % ("<f4", f"({HUGE},)"), HEAD % ("<f4", "(-1,)"),
+    HEAD % ("|O", "(2,)"),
+     HEAD % ("<f4", "(2, 3)"), "[" * 3000, "{" * 60000, ""],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "start", [b"\x93NUMPY\x01\0", b"\x93NUMPY\x02\0", b"PK\x03\x04", b"\x93NUMPY\xff\0", b""]
+)
+def test_files_of_inputs(
+    head: str, start: bytes, bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    size = min(len(head), 65535).to_bytes(2 if start[6:7] == b"\x01" else 4, "little")
+    (tmp_path / "x.npy").write_bytes(start + size + head.encode() + bytes(8))
+    assert said(capsys, "run", bundle.path, "--input", f"x={tmp_path / 'x.npy'}")[0] == 2
+
+
 def test_ports(capsys: pytest.CaptureFixture[str]) -> None:
     for port in ("0", "65536", "-1", HUGE):
         code, err = said(
