@@ -89,3 +89,8 @@ _BY_NUMPY = {d.numpy: d for d in ALL.values()}
 def from_numpy(dtype: Any) -> DType:
     """The DType of a NumPy dtype; KeyError when there is none."""
     return _BY_NUMPY[np.dtype(dtype)]
+
+
+def finfo(dtype: Any) -> Any:
+    """NumPy's finfo (eps, tiny, max, nmant, smallest_subnormal) of a NumPy float type, bfloat16 included."""
+    return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]

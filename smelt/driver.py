@@ -12,7 +12,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,7 @@ from smelt.core.naming import Names, check_name, name_from, printable
 from smelt.core.passes import half
 from smelt.core.passes.context import Context, Options
 from smelt.core.passes.manager import run_pipeline
+from smelt.core.passes.numerics import fast_parts
 from smelt.core.passes.pipeline import PIPELINE
 from smelt.core.passes.quantize import regions, summary
 from smelt.core.plan.build import make_plan
@@ -69,6 +70,7 @@ class Request:
     opt: int = 3
     output: str = "out"
     fp16: bool = False
+    fast_math: tuple[str, ...] = ()
     static: bool = False
     libraries: bool = False
     name: str = ""
@@ -88,6 +90,7 @@ class Request:
         raw["dims"] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw["dims"].items()}
         raw["outputs"] = tuple(raw["outputs"])
         raw["plugins"] = tuple(raw["plugins"])
+        raw["fast_math"] = tuple(raw["fast_math"])
         return Request(**raw)
 
 
@@ -113,7 +116,9 @@ def lower(request: Request, progress: Progress = lambda stage: None) -> Lowered:
     load_plugins(request.plugins)
     progress("import")
     module = import_model(request.source, dict(request.dims), outputs=request.outputs)
-    options = Options(level=request.opt, fp16=request.fp16, libraries=request.libraries)
+    options = Options(
+        level=request.opt, fp16=request.fp16, libraries=request.libraries, fast=request.fast_math
+    )
     context = Context(machine=target.machine(spec), options=options).from_environment()
     quantised = summary(regions(module))
     halved: dict[str, Any] = {}
@@ -184,7 +189,10 @@ def _write(
         "cpu": spec.cpu,
         "devices": list(spec.devices),
         "machine": lowered.machine.name,
-        "options": {"opt": request.opt, "fp16": request.fp16, "threads": request.threads or 0},
+        "options": {
+            "opt": request.opt, "fp16": request.fp16, "threads": request.threads or 0,
+            "fast_math": list(request.fast_math),
+        },
     }
     model = {"name": name, "sha256": source_sha}
     manifest = build_manifest(module, program, model=model, compiler=compiler)
@@ -240,6 +248,7 @@ def compile(
     plugins: tuple[str, ...] = (),
     time_limit: float | None = None,
     memory_limit: float | None = None,
+    fast_math: bool | str | Iterable[str] = False,
     progress: Progress | None = None,
 ) -> Bundle:
     """Compile a model into a bundle directory and return it.
@@ -250,6 +259,8 @@ def compile(
     outputs: ONNX names of values to return besides the model's own outputs.
     fp16: weights and tensors between kernels are stored in float16; inputs and outputs keep their types, and
     kernels compute in float32. It halves memory, not always time (docs/fp16.md).
+    fast_math: rewrites that may change what overflows and how sums are bracketed: True for all, or names of
+    parts (docs/floating-point.md): reassociate, overflow, constants.
     plugins: Python files or modules that define ops of other domains (docs/add-op.md).
     time_limit: seconds of processor time, memory_limit: gigabytes that the compile may use; by default an hour
     and nine tenths of the memory (SMELT_COMPILE_SECONDS, SMELT_COMPILE_MEMORY).
@@ -266,7 +277,7 @@ def compile(
         source, stem = _as_file(model, Path(scratch))
         request = Request(
             source=source, target=target, dims=dict(dims or {}), threads=threads, opt=opt,
-            output=str(Path(output).absolute()), fp16=fp16, static=static, libraries=libraries,
+            output=str(Path(output).absolute()), fp16=fp16, fast_math=fast_parts(fast_math), static=static, libraries=libraries,
             name=name or stem, prefix=prefix, outputs=tuple(outputs), plugins=tuple(plugins),
         )  # fmt: skip
         _run_child(request, allowed, Path(scratch), progress)

@@ -41,15 +41,11 @@ from smelt.core.ir.kernel import (
 )
 from smelt.core.ir.rewrite import Body, local_buffers
 
-Kind = Literal["elementwise", "broadcast", "injective", "gather", "reduction", "contraction", "opaque"]
+Kind = Literal[
+    "elementwise", "broadcast", "injective", "gather", "reduction", "contraction", "opaque"
+]
 KINDS: tuple[Kind, ...] = (
-    "elementwise",
-    "broadcast",
-    "injective",
-    "gather",
-    "reduction",
-    "contraction",
-    "opaque",
+    "elementwise", "broadcast", "injective", "gather", "reduction", "contraction", "opaque"
 )
 Binder: TypeAlias = "Loop | Tiles | Block | Let | tuple[Axis, ...]"
 """What binds variables on the way to an access."""
@@ -219,7 +215,9 @@ def expr_kind(e: Expr, out: Sequence[str], extents: Sequence[Dim] | None = None)
     if any(isinstance(x, Let) for x in walk_expr(e)):
         return "gather"
     loads = [x for x in walk_expr(e) if isinstance(x, Load)]
-    wide = [v for n, v in enumerate(out) if extents is None or extents[n].const_or_none != 1]
+    wide = [
+        v for n, v in enumerate(out) if extents is None or extents[n].const_or_none != 1
+    ]
     followed = [_aligned(x, out) for x in loads if not x.guard]
     if len(followed) == len(loads) and all(f is not None for f in followed):
         full = not loads or any(f is not None and set(wide) <= set(f) for f in followed)
@@ -381,7 +379,9 @@ def kernel_cost(k: Kernel) -> Cost:
     """Flops and least traffic of a kernel, as formulas in its dims."""
     touched = {a.buffer for a in accesses(k.body)}
     buffers = [*k.inputs, *k.outputs]
-    size = sum((product(b.shape) * b.dtype.bytes for b in buffers if b.name in touched), start=to_dim(0))
+    size = sum(
+        (product(b.shape) * b.dtype.bytes for b in buffers if b.name in touched), start=to_dim(0)
+    )
     return Cost(stmt_flops(k.body), size)
 
 

@@ -31,7 +31,9 @@ class HasRef(Protocol):
     @property
     def ref(
         self,
-    ) -> Callable[[Sequence[Array | None], Mapping[str, Attr], Sequence[TensorType]], Sequence[Array]]: ...
+    ) -> Callable[
+        [Sequence[Array | None], Mapping[str, Attr], Sequence[TensorType]], Sequence[Array]
+    ]: ...
 
 
 def run_module(
@@ -100,7 +102,9 @@ class _Run:
         ]
         self.solve(axes, env, "shape")
 
-    def solve(self, axes: Sequence[tuple[str, Dim, int]], env: dict[str, int], kind: Kind) -> None:
+    def solve(
+        self, axes: Sequence[tuple[str, Dim, int]], env: dict[str, int], kind: Kind
+    ) -> None:
         """env grows by the symbols that `Dim == number` gives; an error where it cannot hold."""
         todo = list(axes)
         while todo:

@@ -363,7 +363,9 @@ def rename_vars(s: Stmt, names: Mapping[str, str]) -> Stmt:
         if isinstance(x, Loop):
             return replace(x, var=names.get(x.var, x.var))
         if isinstance(x, Tiles):
-            return replace(x, start=names.get(x.start, x.start), rows=names.get(x.rows, x.rows))
+            return replace(
+                x, start=names.get(x.start, x.start), rows=names.get(x.rows, x.rows)
+            )
         if isinstance(x, Block):
             return replace(x, let=tuple((names.get(v, v), e, lo, hi) for v, e, lo, hi in x.let))
         return x

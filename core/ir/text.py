@@ -47,12 +47,6 @@ from smelt.core.ir.text_parse import parse_expr, parse_kernel, parse_module, par
 from smelt.core.ir.text_print import print_expr, print_kernel, print_module, print_stmt
 
 __all__ = [
-    "parse_expr",
-    "parse_kernel",
-    "parse_module",
-    "parse_stmt",
-    "print_expr",
-    "print_kernel",
-    "print_module",
-    "print_stmt",
+    "parse_expr", "parse_kernel", "parse_module", "parse_stmt",
+    "print_expr", "print_kernel", "print_module", "print_stmt",
 ]

@@ -44,7 +44,9 @@ _LEVELS: Final = frozenset(get_args(Level))
 _SPACES: Final = frozenset(get_args(Space))
 _KINDS: Final = frozenset(get_args(ReduceKind)) | {"argmax_last", "argmin_last"}
 _ENDS: Final = frozenset({",", ")", "]", "}", "{", "..", "<", "<=", ":", "="})
-_WORDS: Final[Mapping[str, float | bool]] = {"true": True, "false": False, "inf": math.inf, "nan": math.nan}
+_WORDS: Final[Mapping[str, float | bool]] = {
+    "true": True, "false": False, "inf": math.inf, "nan": math.nan
+}
 _INFIX: Final = {symbol: (fn, level) for fn, (symbol, level) in INFIX.items()}
 _EMPTY: Final[Mapping[str, Attr]] = MappingProxyType({})
 
@@ -160,11 +162,8 @@ class Parser(Tokens):
         self.expect("{")
         rows: dict[str, list[Any]] = {k: [] for k in ("sym", "weight", "library", "kernel", "graph")}
         readers: dict[str, Callable[[], Any]] = {
-            "sym": self.symbol,
-            "weight": self.weight,
-            "library": self.library,
-            "kernel": self.kernel,
-            "graph": self.graph,
+            "sym": self.symbol, "weight": self.weight, "library": self.library,
+            "kernel": self.kernel, "graph": self.graph,
         }
         while not self.take("}"):
             if self.token not in readers:
@@ -216,7 +215,9 @@ class Parser(Tokens):
             known = self.weights.get(name) or self.weights.get(digest)
             if known is not None and known.digest == digest:
                 place = (known.data, known.path, known.offset, digest)
-                return Weight(name, dtype, shape, *place, origin=origin or known.origin, stored=known.stored)
+                return Weight(
+                    name, dtype, shape, *place, origin=origin or known.origin, stored=known.stored
+                )
             return Weight(name, dtype, shape, known_digest=digest, origin=origin)
         data = self.bytes_(dtype) if self.take("bytes") else self.elements_(dtype)
         if data.size != int(np.prod(shape, dtype=np.int64)):
@@ -578,3 +579,4 @@ def parse_stmt(text: str, scope: Mapping[str, DType] | None = None) -> Stmt:
     found = p.stmt()
     p.end()
     return found
+

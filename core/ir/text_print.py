@@ -271,7 +271,9 @@ def stmt_lines(s: Stmt, scope: Scope) -> Iterator[str]:
 
 def _head(s: Stmt, scope: Scope) -> str:
     if isinstance(s, Block):
-        lets = ", ".join(f"{name_text(v)} = {print_expr(e, scope)} in {lo} .. {hi}" for v, e, lo, hi in s.let)
+        lets = ", ".join(
+            f"{name_text(v)} = {print_expr(e, scope)} in {lo} .. {hi}" for v, e, lo, hi in s.let
+        )
         return "block" + (f" let ({lets})" if lets else "") + (f" if {_guard(s.guard)}" if s.guard else "")
     if isinstance(s, Tiles):
         names = f"({name_text(s.start)}, {name_text(s.rows)})"

@@ -107,7 +107,9 @@ class _Scope:
         origin = self.node.origin if self.node else None
         at = f"graph '{self.graph.name}'" + (f", op {self.node.op}" if self.node else "")
         shown = "".join(f"\n  | {x}" for x in islice(self.context(), CONTEXT))
-        raise SmeltError(f"{at} breaks {rule}: {message}{shown}", kind="internal", node=origin or None)
+        raise SmeltError(
+            f"{at} breaks {rule}: {message}{shown}", kind="internal", node=origin or None
+        )
 
     def context(self) -> Iterator[str]:
         """The nodes around the offender; it has a mark."""
@@ -129,10 +131,7 @@ class _Scope:
 
 def _module(m: Module) -> None:
     tables: tuple[tuple[str, Mapping[str, Any]], ...] = (
-        ("graph", m.graphs),
-        ("kernel", m.kernels),
-        ("weight", m.weights),
-        ("library", m.libraries),
+        ("graph", m.graphs), ("kernel", m.kernels), ("weight", m.weights), ("library", m.libraries),
     )
     for what, table in tables:
         for key, value in table.items():

@@ -155,7 +155,9 @@ def _coupled(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: S
     return Nest(nest_over(t, r.shape[:1], row), (q, qp, cells))
 
 
-def _ref(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
+def _ref(
+    arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
+) -> Sequence[Array]:
     (r,) = arrays
     assert r is not None
     count = r.shape[1]

@@ -196,6 +196,20 @@ class Engine:
         found, self._pending = tuple(self._pending), []
         return found
 
+    def state(self) -> tuple[Facts, int, int]:
+        """What is known and asked at this point, for `asked_since` and `back_to`."""
+        return self.facts, len(self._equal), len(self._pending)
+
+    def asked_since(self, state: tuple[Facts, int, int]) -> bool:
+        """Whether something was taken to hold since then that only a check at run time could tell."""
+        return len(self._pending) > state[2]
+
+    def back_to(self, state: tuple[Facts, int, int]) -> None:
+        """Forget what was taken to hold since then (symbols stay declared)."""
+        self.facts = state[0]
+        del self._equal[state[1] :], self._pending[state[2] :]
+        self._memo.clear()
+
     # ------------------------------------------------------------ the protocol
 
     def simplify(self, d: Dim) -> Dim:

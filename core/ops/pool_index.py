@@ -31,7 +31,9 @@ def _indices(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) -
     def spread(k: Dim) -> list[Dim]:
         return [(k // prod(kernel[a + 1 :])) % n for a, n in enumerate(kernel)]
 
-    best = t.reduce("argmax", [prod(kernel)], lambda k: x.guarded(*taps(*spread(k)), lowest(x)), dtype=i64)
+    best = t.reduce(
+        "argmax", [prod(kernel)], lambda k: x.guarded(*taps(*spread(k)), lowest(x)), dtype=i64
+    )
     spatial, order = x.shape[2:], list(range(len(kernel)))
     if attrs["column_major"]:
         order.reverse()

@@ -314,7 +314,9 @@ def _keep(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequ
             def too_close(m: Dim) -> Expr:
                 other = Load(kept.name, (*o, m), i64)
                 limit = Load(overlap.name, (), f32)
-                return t.let(other, 0, n - 1, lambda q: call("gt", _overlap(corners(q), corners(g)), limit))
+                return t.let(
+                    other, 0, n - 1, lambda q: call("gt", _overlap(corners(q), corners(g)), limit)
+                )
 
             clear = call("not", t.reduce("any", (so_far,), too_close, bool_))
             high = call("gt", Load(scores.name, (*o, p), f32), Load(least.name, (), f32))

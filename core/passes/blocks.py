@@ -13,6 +13,7 @@ from smelt.core.dtype import i8, u8
 from smelt.core.ir.graph import Node, Ref
 from smelt.core.passes.constants import ints_of
 from smelt.core.passes.editor import Array, Editor
+from smelt.core.passes.numerics import EXACT, INTEGERS
 from smelt.core.passes.rules import Rule, rule
 
 LEAST = 16
@@ -24,7 +25,10 @@ def _source(g: Editor, ref: Ref) -> Node | None:
     return g.made_by(ref, "dequantize_blocks")
 
 
-@rule("transpose")
+@rule("transpose", kind=EXACT, forms=[
+    "w: i8[32, 4] = draw; s: f32[2, 4] = draw; transpose(dequantize_blocks(w, s, axis=0, block=16), "
+    "perm=(1, 0))",
+])
 def _turn(g: Editor, n: Node) -> Ref | None:
     # transpose(dequantize_blocks(w))  -->  dequantize_blocks(transposed constants)
     d = _source(g, n.inputs[0])
@@ -41,7 +45,12 @@ def _turn(g: Editor, n: Node) -> Ref | None:
     return g.emit("dequantize_blocks", parts, {"axis": axis, "block": d.attr("block")})
 
 
-@rule("gather")
+@rule("gather", kind=EXACT, forms=[
+    "w: i8[5, 32] = draw; s: f32[5, 2] = draw; i: i64[N]; gather(dequantize_blocks(w, s, axis=1, "
+    "block=16), i, axis=0)",
+    "w: i8[5, 32] = draw; s: f32[5, 2] = draw; i: i64[N]; gather(dequantize_blocks(w, s, axis=1, "
+    "block=16), i, axis=1)",
+])
 def _pick(g: Editor, n: Node) -> Ref | None:
     # gather(dequantize_blocks(x, s, z), i)  -->  dequantize_blocks(gather(x, i), gather(s, i), gather(z, i))
     d = _source(g, n.inputs[0])
@@ -55,7 +64,10 @@ def _pick(g: Editor, n: Node) -> Ref | None:
     return g.emit("dequantize_blocks", parts, {"axis": moved, "block": d.attr("block")})
 
 
-@rule("matmul")
+@rule("matmul", kind=INTEGERS, forms=[
+    "x: f32[N, 32]; w: u8[32, 4] = draw(0, 15); s: f32[2, 4] = draw; z: u8[2, 4] = 8; matmul(x, "
+    "dequantize_blocks(w, s, z, axis=0, block=16))",
+])
 def _multiply_packed(g: Editor, n: Node) -> Ref | None:
     # matmul(x, dequantize_blocks(w))  -->  matmul_nbits(x, packed w)
     d = _source(g, n.inputs[1])

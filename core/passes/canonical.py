@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from smelt.core.dim import YES, Dim, to_dim
-from smelt.core.dtype import DType
+from smelt.core.dtype import DType, i64
 from smelt.core.ir.graph import Node, Ref
-from smelt.core.passes.constants import COMMUTATIVE, ELEMENTWISE, dims_of, ints_of, is_one, splat, whole
+from smelt.core.passes.arithmetic import ARITHMETIC_RULES
+from smelt.core.passes.constants import ELEMENTWISE, dims_of, ints_of, is_one, splat, whole
 from smelt.core.passes.editor import Editor
+from smelt.core.passes.numerics import EXACT
 from smelt.core.passes.rules import Rule, rule, rule_pass
 
 ZERO, ONE = to_dim(0), to_dim(1)
@@ -19,20 +19,22 @@ ZERO, ONE = to_dim(0), to_dim(1)
 # ---------------------------------------------------------------- views and transposes
 
 
-@rule("reshape")
+@rule("reshape", kind=EXACT, forms=["x: f32[N, 4, 6]; reshape(reshape(x, shape=(N, 24)), shape=(2 * N, 12))"])
 def _reshape_reshape(g: Editor, n: Node) -> Ref | None:
     # reshape(reshape(x))  -->  reshape(x)
     inner = g.made_by(n.inputs[0], "reshape")
     return None if inner is None else g.emit("reshape", inner.inputs, n.attrs)
 
 
-@rule("reshape")
+@rule("reshape", kind=EXACT, forms=["x: f32[N, 4]; reshape(x, shape=(N, 4))"])
 def _reshape_same(g: Editor, n: Node) -> Ref | None:
     # reshape(x) to x's own shape  -->  x
     return n.inputs[0] if whole(g, n.inputs[0], n) else None
 
 
-@rule("transpose")
+@rule("transpose", kind=EXACT, forms=[
+    "x: f32[N, 3, 4]; transpose(transpose(x, perm=(2, 0, 1)), perm=(1, 0, 2))",
+])
 def _transpose_transpose(g: Editor, n: Node) -> Ref | None:
     # transpose(transpose(x, p), q)  -->  transpose(x, p then q)
     inner = g.made_by(n.inputs[0], "transpose")
@@ -42,7 +44,7 @@ def _transpose_transpose(g: Editor, n: Node) -> Ref | None:
     return g.emit("transpose", inner.inputs, {"perm": tuple(p[a] for a in q)})
 
 
-@rule("transpose")
+@rule("transpose", kind=EXACT, forms=["x: f32[N, 1, 4]; transpose(x, perm=(1, 0, 2))"])
 def _transpose_view(g: Editor, n: Node) -> Ref | None:
     # transpose(x) that keeps the order of the axes longer than 1  -->  reshape(x), or x
     perm, shape = ints_of(n.attrs["perm"]), g.shape(n.inputs[0])
@@ -54,7 +56,10 @@ def _transpose_view(g: Editor, n: Node) -> Ref | None:
     return g.emit("reshape", n.inputs, {"shape": n.output.type.shape})
 
 
-@rule("transpose")
+@rule("transpose", kind=EXACT, forms=[
+    "x: f32[N, 3, 4]; transpose(reshape(transpose(x, perm=(0, 2, 1)), shape=(N, 4, 1, 3)), perm=(0, "
+    "3, 2, 1))",
+])
 def _transpose_of_unit_reshape(g: Editor, n: Node) -> Ref | None:
     # transpose(reshape(transpose(x))), reshape only adds or drops axes of 1  -->  reshape(transpose(x))
     view = g.made_by(n.inputs[0], "reshape")
@@ -77,7 +82,9 @@ def _transpose_of_unit_reshape(g: Editor, n: Node) -> Ref | None:
     return g.emit("reshape", (y,), {"shape": n.output.type.shape})
 
 
-@rule("broadcast_to")
+@rule("broadcast_to", kind=EXACT, forms=[
+    "x: f32[N, 1]; broadcast_to(broadcast_to(x, shape=(N, 4)), shape=(2, N, 4))",
+])
 def _broadcast_same(g: Editor, n: Node) -> Ref | None:
     # broadcast_to(x, x's shape)  -->  x;  broadcast_to(broadcast_to(x))  -->  broadcast_to(x)
     if whole(g, n.inputs[0], n):
@@ -86,7 +93,7 @@ def _broadcast_same(g: Editor, n: Node) -> Ref | None:
     return None if inner is None else g.emit("broadcast_to", inner.inputs, n.attrs)
 
 
-@rule("broadcast_to")
+@rule("broadcast_to", kind=EXACT, forms=["x: f32[N, 4]; broadcast_to(x, shape=(1, N, 4))"])
 def _broadcast_ones(g: Editor, n: Node) -> Ref | None:
     # broadcast_to(x) that only puts axes of 1 in front  -->  reshape(x)
     shape, target = g.shape(n.inputs[0]), n.output.type.shape
@@ -99,7 +106,7 @@ def _broadcast_ones(g: Editor, n: Node) -> Ref | None:
 # ---------------------------------------------------------------- data movement that moves nothing
 
 
-@rule("concat")
+@rule("concat", kind=EXACT, forms=["x: f32[N, 4]; y: f32[N, 0]; concat(x, y, x, axis=1)"])
 def _concat_simple(g: Editor, n: Node) -> Ref | None:
     # concat(x)  -->  x;  concat(a, empty, b)  -->  concat(a, b)
     axis = int(n.attr("axis"))
@@ -111,7 +118,7 @@ def _concat_simple(g: Editor, n: Node) -> Ref | None:
     return g.emit("concat", kept, n.attrs) if len(kept) > 1 else kept[0]
 
 
-@rule("concat")
+@rule("concat", kind=EXACT, forms=["x: f32[N, 4]; y: f32[N, 2]; concat(concat(x, y, axis=1), x, axis=1)"])
 def _concat_concat(g: Editor, n: Node) -> Ref | None:
     # concat(concat(a, b), c) on one axis, the inner one used once  -->  concat(a, b, c)
     def parts(r: Ref) -> tuple[Ref, ...]:
@@ -123,7 +130,10 @@ def _concat_concat(g: Editor, n: Node) -> Ref | None:
     return g.emit("concat", flat, n.attrs) if flat != n.inputs else None
 
 
-@rule("concat")
+@rule("concat", kind=EXACT, forms=[
+    "x: f32[N, 6]; concat(slice(x, starts=(0, 0), ends=(N, 2), steps=(1, 1)), slice(x, starts=(0, "
+    "2), ends=(N, 5), steps=(1, 1)), axis=1)",
+])
 def _concat_slices(g: Editor, n: Node) -> Ref | None:
     # concat(slice(x, a..b), slice(x, b..c), y)  -->  concat(slice(x, a..c), y)
     axis = int(n.attr("axis"))
@@ -147,7 +157,7 @@ def _concat_slices(g: Editor, n: Node) -> Ref | None:
     return None
 
 
-@rule("slice")
+@rule("slice", kind=EXACT, forms=["x: f32[N, 4]; slice(x, starts=(0, 0), ends=(N, 4), steps=(1, 1))"])
 def _slice_whole(g: Editor, n: Node) -> Ref | None:
     # slice(x) of everything  -->  x
     forward = all(s == 1 for s in ints_of(n.attrs["steps"]))
@@ -155,7 +165,10 @@ def _slice_whole(g: Editor, n: Node) -> Ref | None:
     return n.inputs[0] if forward and from_start and whole(g, n.inputs[0], n) else None
 
 
-@rule("slice")
+@rule("slice", kind=EXACT, forms=[
+    "x: f32[N, 8]; slice(slice(x, starts=(0, 1), ends=(N, 7), steps=(1, 1)), starts=(0, 2), ends=(N, "
+    "5), steps=(1, 1))",
+])
 def _slice_slice(g: Editor, n: Node) -> Ref | None:
     # slice(slice(x, a), b), steps 1  -->  slice(x, a + b)
     inner = g.made_by(n.inputs[0], "slice")
@@ -167,7 +180,10 @@ def _slice_slice(g: Editor, n: Node) -> Ref | None:
     return g.emit("slice", inner.inputs, {**n.attrs, "starts": starts, "ends": ends})
 
 
-@rule("slice")
+@rule("slice", kind=EXACT, forms=[
+    "x: f32[N, 4]; y: f32[N, 3]; slice(concat(x, y, axis=1), starts=(0, 5), ends=(N, 7), steps=(1, "
+    "1))",
+])
 def _slice_concat(g: Editor, n: Node) -> Ref | None:
     # slice(concat(a, b, c)) inside b  -->  slice(b), or b
     joined = g.made_by(n.inputs[0], "concat")
@@ -189,21 +205,24 @@ def _slice_concat(g: Editor, n: Node) -> Ref | None:
     return None
 
 
-@rule("pad")
+@rule("pad", kind=EXACT, forms=['x: f32[N, 4]; pad(x, before=(0, 0), after=(0, 0), mode="constant")'])
 def _pad_nothing(g: Editor, n: Node) -> Ref | None:
     # pad(x) by 0 everywhere  -->  x
     pads = (*dims_of(n.attrs["before"]), *dims_of(n.attrs["after"]))
     return n.inputs[0] if all(d == ZERO for d in pads) else None
 
 
-@rule("tile")
+@rule("tile", kind=EXACT, forms=["x: f32[N, 4]; tile(x, repeats=(1, 1))"])
 def _tile_once(g: Editor, n: Node) -> Ref | None:
     # tile(x) once along every axis  -->  x
     once = all(d == ONE for d in dims_of(n.attrs["repeats"]))
     return n.inputs[0] if once and whole(g, n.inputs[0], n) else None
 
 
-@rule("gather")
+@rule("gather", kind=EXACT, forms=[
+    "x: f32[N, 6]; i: i64[3] = [1, 2, 3]; gather(x, i, axis=1)",
+    "x: f32[N, 6]; i: i64[] = 2; gather(x, i, axis=1)",
+])
 def _gather_constant(g: Editor, n: Node) -> Ref | None:
     # gather(x, constant i)  -->  reshape(slice(x, i));  gather(x, [i, i+1, ..])  -->  slice(x)
     index = g.array(n.inputs[1])
@@ -250,162 +269,46 @@ _EXACT: dict[str, frozenset[str]] = {
 }
 
 
-@rule("cast")
+@rule("cast", kind=EXACT, forms=["x: f32[N]; cast(x, to=f32)"])
 def _cast_same(g: Editor, n: Node) -> Ref | None:
     # cast(x) to x's own type  -->  x
     return n.inputs[0] if g.type_of(n.inputs[0]).dtype == n.attrs["to"] else None
 
 
-@rule("cast")
+@rule("cast", kind=EXACT, forms=[
+    "x: u8[N]; cast(cast(x, to=f32), to=i32)",
+    "x: f16[N]; cast(cast(x, to=f32), to=i8)",
+    "x: i16[N]; cast(cast(x, to=i64), to=u8)",
+])
 def _cast_cast(g: Editor, n: Node) -> Ref | None:
     # cast(cast(x, wider), t)  -->  cast(x, t)
     inner = g.made_by(n.inputs[0], "cast")
     if inner is None:
         return None
-    middle = inner.attrs["to"]
-    assert isinstance(middle, DType)
-    if middle.name not in _EXACT.get(g.type_of(inner.inputs[0]).dtype.name, ()):
+    first, middle, last = g.type_of(inner.inputs[0]).dtype, inner.attrs["to"], n.attrs["to"]
+    assert isinstance(middle, DType) and isinstance(last, DType)
+    if middle.name not in _EXACT.get(first.name, ()):
         return None
+    if middle.is_float and last.is_int and not first.is_float and last.name not in _EXACT.get(first.name, ()):
+        return None  # from floats to integers values stop at the ends, from integers they wrap
     return g.emit("cast", inner.inputs, n.attrs)
 
 
-@rule("cast")
+@rule("cast", kind=EXACT, forms=[
+    "x: f32[N]; cast(from_dims(values=(70000 * N, N), shape=(2,), dtype=i64), to=f32)",
+])
 def _cast_from_dims(g: Editor, n: Node) -> Ref | None:
-    # cast(from_dims)  -->  from_dims of the other type
+    # cast(from_dims in 64 bits, which hold every size)  -->  from_dims of the other type
     made = g.made_by(n.inputs[0], "from_dims")
     to = n.attrs["to"]
-    if made is None or not isinstance(to, DType) or not (to.is_int or to.is_float):
+    if made is None or made.attrs["dtype"] != i64:
+        return None
+    if not isinstance(to, DType) or not (to.is_int or to.is_float):
         return None
     return g.emit("from_dims", (), {**made.attrs, "dtype": to})
 
 
-# ---------------------------------------------------------------- arithmetic
-
-
-@rule(*sorted(COMMUTATIVE))
-def _constants_right(g: Editor, n: Node) -> Ref | None:
-    # c + x  -->  x + c
-    a, b = n.inputs
-    return g.emit(n.op, (b, a), n.attrs) if g.is_weight(a) and not g.is_weight(b) else None
-
-
-@rule("less", "less_equal", "greater", "greater_equal")
-def _comparisons_right(g: Editor, n: Node) -> Ref | None:
-    # c < x  -->  x > c
-    a, b = n.inputs
-    if not g.is_weight(a) or g.is_weight(b):
-        return None
-    turned = n.op.replace("less", "#").replace("greater", "less").replace("#", "greater")
-    return g.emit(turned, (b, a), n.attrs)
-
-
-_NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "div": 1, "pow": 1}
-
-
-@rule(*_NEUTRAL)
-def _neutral(g: Editor, n: Node) -> Ref | None:
-    # x + 0, x - 0, x * 1, x / 1, x ** 1  -->  x
-    c = splat(g, n.inputs[1])
-    if c is None or c != _NEUTRAL[n.op]:
-        return None
-    return n.inputs[0] if whole(g, n.inputs[0], n) else None
-
-
-@rule("sub")
-def _sub_constant(g: Editor, n: Node) -> Ref | None:
-    # x - c  -->  x + (-c)
-    x, c = n.inputs
-    array = g.array(c)
-    if array is None or g.is_weight(x) or array.nbytes > 1 << 20:
-        return None
-    with np.errstate(all="ignore"):
-        return g.emit("add", (x, g.constant(np.negative(array))))
-
-
-@rule("div")
-def _div_power_of_two(g: Editor, n: Node) -> Ref | None:
-    # x / c  -->  x * (1 / c)  where 1 / c is exact: c a power of two
-    x, c = n.inputs
-    array = g.array(c)
-    if array is None or g.is_weight(x) or array.dtype.kind != "f" or array.size > 4096:
-        return None
-    mantissa, exponent = np.frexp(np.abs(array))
-    if not bool(np.all((mantissa == 0.5) & (np.abs(exponent) < 14))):
-        return None
-    return g.emit("mul", (x, g.constant(np.reciprocal(array))))
-
-
-@rule("add", "mul")
-def _constant_chain(g: Editor, n: Node) -> Ref | None:
-    # (x + c) + d  -->  x + (c + d);  (x * c) * d  -->  x * (c * d)
-    inner = g.made_by(n.inputs[0], n.op)
-    if inner is None or g.uses(n.inputs[0]) > 1:
-        return None
-    c, d = g.array(inner.inputs[1]), g.array(n.inputs[1])
-    if c is None or d is None or g.is_weight(inner.inputs[0]):
-        return None
-    if max(c.size, d.size) > 1 << 16:
-        return None
-    both = np.asarray((np.add if n.op == "add" else np.multiply)(c, d), c.dtype)
-    if both.size > max(c.size, d.size):
-        return None
-    return g.emit(n.op, (inner.inputs[0], g.constant(both)))
-
-
-@rule("pow")
-def _pow_small(g: Editor, n: Node) -> Ref | None:
-    # x ** 2  -->  x * x;  x ** 0.5  -->  sqrt(x);  x ** -1  -->  reciprocal(x)
-    x, c = n.inputs[0], splat(g, n.inputs[1])
-    if c is None or g.shape(x) != n.output.type.shape:
-        return None
-    if c == 2:
-        return g.emit("mul", (x, x))
-    if g.type_of(x).dtype.is_float and c in (0.5, -1):
-        return g.emit("sqrt" if c == 0.5 else "reciprocal", (x,))
-    return None
-
-
-@rule("neg", "not", "bit_not")
-def _twice(g: Editor, n: Node) -> Ref | None:
-    # -(-x)  -->  x;  not not x  -->  x
-    inner = g.made_by(n.inputs[0], n.op)
-    return None if inner is None else inner.inputs[0]
-
-
-@rule("relu", "abs", "floor", "ceil", "round", "sign")
-def _idempotent(g: Editor, n: Node) -> Ref | None:
-    # relu(relu(x))  -->  relu(x)
-    return n.inputs[0] if g.made_by(n.inputs[0], n.op) is not None else None
-
-
-@rule("max")
-def _max_zero(g: Editor, n: Node) -> Ref | None:
-    # max(x, 0)  -->  relu(x)
-    zero = splat(g, n.inputs[1])
-    return g.emit("relu", n.inputs[:1]) if zero == 0 and whole(g, n.inputs[0], n) else None
-
-
-@rule("clip")
-def _clip_open(g: Editor, n: Node) -> Ref | None:
-    # clip(x, -inf, inf)  -->  x;  clip(x, 0, inf)  -->  relu(x)
-    low = splat(g, n.inputs[1]) if len(n.inputs) > 1 and n.inputs[1] else -math.inf
-    high = splat(g, n.inputs[2]) if len(n.inputs) > 2 and n.inputs[2] else math.inf
-    if high != math.inf or low is None:
-        return None
-    if low == -math.inf:
-        return n.inputs[0]
-    return g.emit("relu", n.inputs[:1]) if low == 0 else None
-
-
-@rule("where")
-def _where_constant(g: Editor, n: Node) -> Ref | None:
-    # where(true, a, b)  -->  a;  where(false, a, b)  -->  b
-    c = splat(g, n.inputs[0])
-    if c is None:
-        return None
-    chosen = n.inputs[1] if c else n.inputs[2]
-    return chosen if whole(g, chosen, n) else None
-
+# ---------------------------------------------------------------- views and what is computed on them
 
 # operands of elementwise ops that NumPy broadcasting would broadcast anyway
 _BROADCASTING = (
@@ -414,7 +317,7 @@ _BROADCASTING = (
 )
 
 
-@rule(*_BROADCASTING)
+@rule(*_BROADCASTING, kind=EXACT, forms=["x: f32[N, 1]; y: f32[N, 4]; add(broadcast_to(x, shape=(N, 4)), y)"])
 def _implicit_broadcast(g: Editor, n: Node) -> Ref | None:
     # add(broadcast_to(x), y)  -->  add(x, y)  where y has the full shape already
     for k, r in enumerate(n.inputs):
@@ -431,7 +334,11 @@ def _implicit_broadcast(g: Editor, n: Node) -> Ref | None:
     return None
 
 
-@rule(*ELEMENTWISE)
+@rule(*ELEMENTWISE, kind=EXACT, forms=[
+    "x: f32[N, 4]; add(reshape(x, shape=(2 * N, 2)), 0.5)",
+    "x: f32[N, 4]; c: f32[1] = 0.5; max(transpose(x, perm=(1, 0)), c)",
+    "x: f32[N, 1]; exp(broadcast_to(x, shape=(N, 4)))",
+])
 def _views_last(g: Editor, n: Node) -> Ref | None:
     # f(view(x), scalars)  -->  view(f(x, scalars)), view a reshape, transpose or broadcast used once
     moved = [r for r in n.inputs if r and not _scalar_constant(g, r)]
@@ -456,7 +363,10 @@ def _scalar_constant(g: Editor, ref: Ref) -> bool:
 _IDENTITY_REDUCE = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod")
 
 
-@rule(*_IDENTITY_REDUCE)
+@rule(*_IDENTITY_REDUCE, kind=EXACT, forms=[
+    "x: f32[N, 1, 4]; reduce_mean(x, axes=(1,), keepdims=False)",
+    "x: i32[N, 1]; reduce_max(x, axes=(1,), keepdims=True)",
+])
 def _reduce_units(g: Editor, n: Node) -> Ref | None:
     # reduce(x) over axes of extent 1  -->  reshape(x)
     shape = g.shape(n.inputs[0])
@@ -467,11 +377,16 @@ def _reduce_units(g: Editor, n: Node) -> Ref | None:
     return g.emit("reshape", n.inputs, {"shape": n.output.type.shape})
 
 
-@rule("conv", "average_pool")
+@rule("conv", "average_pool", kind=EXACT, forms=[
+    "x: f32[N, 2, H]; w: f32[3, 2, 3] = draw; conv(pad(x, before=(0, 0, 1), after=(0, 0, 2), "
+    'mode="constant"), w)',
+    'x: f32[N, 2, H]; average_pool(pad(x, before=(0, 0, 1), after=(0, 0, 1), mode="constant"), '
+    "kernel=(2,), count_include_pad=True)",
+])
 def _pad_into_window(g: Editor, n: Node) -> Ref | None:
     # conv(pad(x, 0))  -->  conv(x) with larger pads
     pad = g.made_by(n.inputs[0], "pad")
-    if pad is None or pad.attrs["mode"] != "constant":
+    if pad is None or pad.attrs["mode"] != "constant" or int(n.attr("origin", 0)) != 0:
         return None
     if n.op == "average_pool" and not n.attrs.get("count_include_pad", False):
         return None
@@ -499,8 +414,7 @@ RULES: tuple[Rule, ...] = (
     _broadcast_same, _broadcast_ones, _concat_simple, _concat_concat, _concat_slices, _slice_whole,
     _slice_slice, _slice_concat, _pad_nothing, _tile_once, _gather_constant, _cast_same, _cast_cast,
     _cast_from_dims,
-    _constants_right, _comparisons_right, _neutral, _sub_constant, _div_power_of_two, _constant_chain,
-    _pow_small, _twice, _idempotent, _max_zero, _clip_open, _where_constant, _implicit_broadcast,
+    *ARITHMETIC_RULES, _implicit_broadcast,
     _views_last, _reduce_units, _pad_into_window,
 )
 

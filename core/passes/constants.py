@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from smelt.core.dim import Dim, product, to_dim
+from smelt.core.dtype import DType, finfo
 from smelt.core.ir.graph import Attr, Node, Ref
 from smelt.core.ops import elementwise
 from smelt.core.passes.editor import Array, Editor
@@ -39,9 +40,18 @@ def is_one(d: Dim) -> bool:
     return d.const_or_none == 1
 
 
-def close(value: float | int | bool | None, wanted: float, tolerance: float = 1e-4) -> bool:
-    """Whether a constant is the wanted one: exporters write 0.7978845608, 0.797885 and half floats."""
-    return value is not None and math.isclose(float(value), wanted, rel_tol=tolerance, abs_tol=1e-12)
+def same_number(a: float | int | bool, b: float) -> bool:
+    """Whether two numbers are equal and have the same sign, which 0 and -0 have not."""
+    return a == b and math.copysign(1, a) == math.copysign(1, b)
+
+
+def written(value: float | int | bool | None, wanted: float, dtype: DType, factors: int = 1) -> bool:
+    """Whether a constant is `wanted` as files have it: rounded to the type, or to a product of `factors`
+    numbers that each were."""
+    if value is None:
+        return False
+    unit = float(finfo(dtype.numpy).eps)
+    return math.isclose(float(value), wanted, rel_tol=factors * unit, abs_tol=0.0)
 
 
 def whole(editor: Editor, ref: Ref, n: Node) -> bool:
@@ -50,7 +60,8 @@ def whole(editor: Editor, ref: Ref, n: Node) -> bool:
 
 
 def splat(editor: Editor, ref: Ref) -> float | int | bool | None:
-    """The value of a weight whose elements are all the same; large weights are not looked at."""
+    """The value of a weight whose elements are all the same, signs of zeros included; large weights are not
+    looked at."""
     found = editor.scalar(ref)
     if found is not None or not ref.startswith("@"):
         return found
@@ -59,7 +70,8 @@ def splat(editor: Editor, ref: Ref) -> float | int | bool | None:
         return None
     flat = w.array().reshape(-1)
     value: float | int | bool = flat[0].item()
-    return value if bool((flat == flat[0]).all()) else None
+    alike = bool((flat == flat[0]).all()) and (value != 0 or not np.ptp(np.signbit(flat).astype(int)))
+    return value if alike else None
 
 
 def per_axis(editor: Editor, ref: Ref, rank: int, axis: int, extent: Dim) -> Array | None:

@@ -19,6 +19,7 @@ class Options:
     level: 0 (lower only) .. 3 (everything). fp16: float tensors inside may be halved.
     libraries: matrix products may become calls of a BLAS. fold_limit: bytes that folding one node may
     create. fuse_nodes, fuse_size: limits of one fused kernel, in nodes and in scalar expressions.
+    fast: parts of numerics.FAST, rewrites that may change what overflows and how sums are bracketed.
     """
 
     level: int = 3
@@ -27,6 +28,7 @@ class Options:
     fold_limit: int = 64 << 20
     fuse_nodes: int = 48
     fuse_size: int = 600
+    fast: tuple[str, ...] = ()
 
 
 Hook: TypeAlias = Callable[[Module, str, Module], None]

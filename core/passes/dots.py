@@ -15,7 +15,8 @@ from smelt.core.dtype import i8, u8
 from smelt.core.ir.graph import Module, Node, Ref
 from smelt.core.passes.context import Context
 from smelt.core.passes.editor import Array, Editor, edit_module
-from smelt.core.passes.rules import rule, run_rules, void
+from smelt.core.passes.numerics import EXACT
+from smelt.core.passes.rules import Rule, rule, run_rules, void
 
 FEW = 8
 """Bytes along the packed axis below which padding costs more than it gains."""
@@ -25,7 +26,7 @@ def dots(module: Module, ctx: Context) -> Module:
     """The module with packed products, on machines that have them."""
     if not ctx.machine.dot4:
         return module
-    return edit_module(module, lambda g: void(run_rules(g, (_packed_matmul, _packed_conv))))
+    return edit_module(module, lambda g: void(run_rules(g, RULES)))
 
 
 def packed(w: Array, axis: int) -> Array:
@@ -55,7 +56,7 @@ def _by_fours(g: Editor, x: Ref) -> Ref:
     return g.emit("reinterpret", (x,))
 
 
-@rule("matmul")
+@rule("matmul", kind=EXACT, forms=["x: u8[N, 10]; w: i8[10, 4] = draw; matmul(x, w)"])
 def _packed_matmul(g: Editor, n: Node) -> Ref | None:
     # matmul(x, w)  -->  matmul_dot4(reinterpret(x), packed w)
     w = _bytes(g, n)
@@ -65,7 +66,9 @@ def _packed_matmul(g: Editor, n: Node) -> Ref | None:
     return g.emit("matmul_dot4", (_by_fours(g, n.inputs[0]), right))
 
 
-@rule("conv")
+@rule("conv", kind=EXACT, forms=[
+    "x: u8[N, H, 6]; w: i8[3, 6, 4] = draw; conv(x, w, channels_last=True, pads_begin=(1,))",
+])
 def _packed_conv(g: Editor, n: Node) -> Ref | None:
     # conv(x, w, b), channels last  -->  conv_dot4(reinterpret(x), packed w, b)
     w = _bytes(g, n)
@@ -78,3 +81,6 @@ def _packed_conv(g: Editor, n: Node) -> Ref | None:
     four = int(np.array([origin] * 4, np.uint8).view(np.int32)[0])
     parts = (_by_fours(g, n.inputs[0]), right, *n.inputs[2:])
     return g.emit("conv_dot4", parts, {**n.attrs, "origin": four})
+
+
+RULES: tuple[Rule, ...] = (_packed_matmul, _packed_conv)

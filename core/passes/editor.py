@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from smelt.core.dim import UNKNOWN, Dim, Facts
+from smelt.core.diag import SmeltError
+from smelt.core.dim import NO, UNKNOWN, YES, Dim, Facts, Truth
 from smelt.core.dtype import from_numpy
 from smelt.core.ir.graph import Attr, Graph, Module, Node, Ref, TensorType, Value, Weight, attr_dims
 from smelt.core.ops import OPS
@@ -241,18 +242,38 @@ class Editor:
         return [k for k in found if k in self.nodes]
 
     def set_node(self, key: int, node: Node) -> None:
-        """Another node in its place, with the same outputs."""
+        """Another node in its place, with the same outputs. Raises SmeltError(kind='internal') for others."""
+        if tuple((v.name, v.type) for v in node.outputs) != tuple(
+            (v.name, v.type) for v in self.nodes[key].outputs
+        ):
+            raise _broken(f"{self.nodes[key].op} became {node.op} with other outputs", node.origin)
         self._unlink(key)
         self.nodes[key] = node
         self._link(key)
 
-    def replace(self, old: Ref, new: Ref) -> list[int]:
+    def fits(self, old: Ref, new: Ref) -> Truth:
+        """Whether new may stand for old: YES for the same dtype and a shape that is proved to be the same,
+        UNKNOWN for a shape that only a run tells, NO for anything else."""
+        a, b = self.type_of(old), self.type_of(new)
+        if a == b:
+            return YES
+        if a.dtype != b.dtype or a.rank != b.rank:
+            return NO
+        found = [self.engine.prove_eq(x, y) for x, y in zip(a.shape, b.shape, strict=True) if x != y]
+        return NO if NO in found else UNKNOWN if UNKNOWN in found else YES
+
+    def replace(self, old: Ref, new: Ref, by: str = "a pass") -> list[int]:
         """new wherever old was used; the keys of the users that changed. What made new takes old's
-        ONNX name when it has none."""
+        ONNX name when it has none. by: who says so. This is the one door through which values change
+        places: it raises SmeltError(kind='internal') unless `fits` says YES."""
         if old == new:
             return []
-        a, b = self.type_of(old), self.type_of(new)
-        assert a.dtype == b.dtype and a.rank == b.rank, f"{old}: {a} replaced by {new}: {b}"
+        if self.fits(old, new) is not YES:
+            maker = self.maker(old)
+            raise _broken(
+                f"{by}: {old}: {self.type_of(old)} cannot become {new}: {self.type_of(new)}",
+                maker.origin if maker is not None else "",
+            )
         changed = self.user_keys(old)
         for key in changed:
             self._unlink(key)
@@ -370,6 +391,13 @@ class Editor:
 
 
 # ---------------------------------------------------------------- nodes
+
+
+def _broken(message: str, node: str) -> SmeltError:
+    return SmeltError(
+        message, kind="internal", node=node or None,
+        hint="this is a bug of smelt; -O0 leaves rewrites out, please report the model",
+    )  # fmt: skip
 
 
 def used_refs(node: Node) -> list[Ref]:

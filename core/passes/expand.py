@@ -5,6 +5,7 @@ from __future__ import annotations
 from smelt.core.ir.graph import Node, Ref
 from smelt.core.ops import OPS
 from smelt.core.passes.editor import Editor
+from smelt.core.passes.numerics import ROUNDING
 from smelt.core.passes.rules import Rule, rule_pass
 
 
@@ -16,4 +17,6 @@ def _expand(g: Editor, n: Node) -> tuple[Ref, ...] | None:
 
 _EXPANDING = tuple(name for name, op in OPS.items() if op.expand is not None)
 
-expand = rule_pass((Rule("expand", _EXPANDING, _expand),))
+FORMS = ("x: f32[N, 3, H]; s: f32[3]; b: f32[3]; instance_norm(x, s, b, epsilon=1e-5)",)
+RULES = (Rule("expand", _EXPANDING, _expand, ROUNDING, FORMS),)
+expand = rule_pass(RULES)

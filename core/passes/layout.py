@@ -10,6 +10,7 @@ from smelt.core.passes.canonical import RULES as CANONICAL
 from smelt.core.passes.constants import elements, ints_of, is_one
 from smelt.core.passes.context import Context
 from smelt.core.passes.editor import Editor, edit_module
+from smelt.core.passes.numerics import SUMS
 from smelt.core.passes.rules import Rule, rule, run_rules, void
 from smelt.core.passes.sink import Perm, inverse, sink_rules
 from smelt.core.passes.traits import nominal
@@ -52,7 +53,10 @@ _WEIGHT = {
 }
 
 
-@rule(*CONVOLUTIONS)
+@rule(*CONVOLUTIONS, kind=SUMS, forms=[
+    "x: f32[N, 2, H]; w: f32[3, 2, 3] = draw; b: f32[3] = draw; conv(x, w, b, pads_begin=(1,))",
+    "x: f32[N, 2, H]; w: f32[2, 3, 3] = draw; conv_transpose(x, w, strides=(2,))",
+])
 def _channels_last(g: Editor, n: Node) -> Ref | None:
     # conv(x, w)  -->  to_first(conv(to_last(x), w'), channels_last)
     if n.attrs.get("channels_last", False):

@@ -10,17 +10,20 @@ from typing import TypeAlias
 from smelt.core.diag import SmeltError
 from smelt.core.ir.graph import Module
 from smelt.core.passes.context import Context
+from smelt.core.passes.numerics import EXACT
 
 PassFn: TypeAlias = Callable[[Module, Context], Module]
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One row of a pipeline. level: the lowest optimisation level that runs it (0: always)."""
+    """One row of a pipeline. level: the lowest optimisation level that runs it (0: always). kind: what it may
+    do to numbers, a class of numerics.py; '' where an option asks for more (fp16)."""
 
     name: str
     run: PassFn
     level: int = 1
+    kind: str = EXACT
 
 
 @dataclass(frozen=True, slots=True)

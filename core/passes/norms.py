@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from smelt.core.ir.graph import Node, Ref
-from smelt.core.passes.constants import is_one, splat
+from smelt.core.passes.constants import is_one, splat, whole
 from smelt.core.passes.editor import Editor
+from smelt.core.passes.numerics import EXACT, ROUNDING
 from smelt.core.passes.products import inverse_root, mean_over, square_root, squared, trailing
 from smelt.core.passes.rules import Rule, rule
 
@@ -25,7 +28,9 @@ def _with_epsilon(g: Editor, ref: Ref) -> tuple[Ref, float]:
     """(v, e) where ref is v + e with a constant e; e is 0 when nothing is added."""
     total = g.made_by(ref, "add")
     e = None if total is None else splat(g, total.inputs[1])
-    return (ref, 0.0) if total is None or e is None else (total.inputs[0], float(e))
+    if total is None or e is None or not 0 <= e < math.inf or g.type_of(total.inputs[0]) != g.type_of(ref):
+        return ref, 0.0
+    return total.inputs[0], float(e)
 
 
 def _centred(g: Editor, ref: Ref) -> tuple[Ref, tuple[int, ...]] | None:
@@ -37,7 +42,10 @@ def _centred(g: Editor, ref: Ref) -> tuple[Ref, tuple[int, ...]] | None:
     return mean
 
 
-@rule("div", "mul")
+@rule("div", "mul", kind=ROUNDING, forms=[
+    "x: f32[N, 8]; d = sub(x, reduce_mean(x, axes=(1,), keepdims=True)); div(d, "
+    "sqrt(add(reduce_mean(mul(d, d), axes=(1,), keepdims=True), 1e-5)))",
+])
 def _layer_norm(g: Editor, n: Node) -> Ref | None:
     # (x - mean(x)) / sqrt(mean((x - mean(x)) ** 2) + e)  -->  layer_norm(x, e)
     for d, v in _quotients(g, n):
@@ -50,12 +58,16 @@ def _layer_norm(g: Editor, n: Node) -> Ref | None:
         if base != d and _centred(g, base) != centred:
             continue
         axis = trailing(centred[1], n.output.type.rank)
-        if axis is not None:
+        if axis is not None and whole(g, centred[0], n):
             return g.emit("layer_norm", (centred[0],), {"axis": axis, "epsilon": epsilon})
     return None
 
 
-@rule("div", "mul")
+@rule("div", "mul", kind=ROUNDING, forms=[
+    "x: f32[N, 8]; mul(x, reciprocal(sqrt(add(reduce_mean(mul(x, x), axes=(1,), keepdims=True), "
+    "1e-5))))",
+    "x: f32[N, 8]; div(x, sqrt(add(reduce_mean(mul(x, x), axes=(1,), keepdims=True), 1e-5)))",
+])
 def _rms_norm(g: Editor, n: Node) -> Ref | None:
     # x / sqrt(mean(x * x) + e)  -->  rms_norm(x, e)
     for x, v in _quotients(g, n):
@@ -64,7 +76,7 @@ def _rms_norm(g: Editor, n: Node) -> Ref | None:
         if mean is None or squared(g, mean[0]) != x:
             continue
         axis = trailing(mean[1], n.output.type.rank)
-        if axis is not None:
+        if axis is not None and whole(g, x, n):
             return g.emit("rms_norm", (x,), {"axis": axis, "epsilon": epsilon})
     return None
 
@@ -105,7 +117,9 @@ def _affine(op: str, slot: int) -> Rule:
                 return g.emit(norm.op, inputs, norm.attrs)
         return None
 
-    return Rule(f"norm_{op}", (op,), apply)
+    form = "x: f32[N, 8]; c: f32[8] = draw; "
+    form += "mul(layer_norm(x{}), c)" if slot == 1 else "add(layer_norm(x, c{}), c)"
+    return Rule(f"norm_{op}", (op,), apply, EXACT, (form.format(", axis=1, epsilon=1e-5"),))
 
 
 NORM_RULES: tuple[Rule, ...] = (_layer_norm, _rms_norm, _affine("mul", 1), _affine("add", 2))

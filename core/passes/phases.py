@@ -8,6 +8,7 @@ conv_transpose(x, w), stride s  -->  slice(interleave(conv(x, w'))), a channel o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -18,6 +19,7 @@ from smelt.core.passes import dequantized
 from smelt.core.passes.constants import dims_of, ints_of
 from smelt.core.passes.dequantized import Quantised, source
 from smelt.core.passes.editor import Array, Editor
+from smelt.core.passes.numerics import INTEGERS, SUMS
 from smelt.core.passes.rules import Rule, rule, rule_pass
 
 
@@ -31,7 +33,10 @@ def blocker(g: Editor, n: Node, x: Quantised, w: Quantised) -> str | None:
     return _placed(n)
 
 
-@rule("conv_transpose")
+@rule("conv_transpose", kind=INTEGERS, forms=[
+    "x: u8[N, 4, H]; w: i8[4, 8, 3] = draw; dequantize_w = dequantize(w, 0.02, axis=-1); "
+    "conv_transpose(dequantize(x, 0.05, axis=-1), dequantize_w, strides=(2,))",
+])
 def _by_phases(g: Editor, n: Node) -> Ref | None:
     # y[q * s + r] = sum over j of x[q - j] w[r + j * s]: for each r a convolution of ceil(K / s) taps
     x, w = (source(g, r) for r in n.inputs[:2])
@@ -57,22 +62,53 @@ FEW = 8
 """Channels that fill no vector: with them phases do."""
 
 
-@rule("conv_transpose")
+@rule("conv_transpose", kind=SUMS, forms=[
+    "x: f32[N, 4, H]; w: f32[4, 3, 3] = draw; conv_transpose(x, w, strides=(2,))",
+])
 def _floats_by_phases(g: Editor, n: Node) -> Ref | None:
     # as above, where taps must be guarded (3 of them against a stride of 2) or there are few channels:
     # 32 to 3 channels of 3 x 3 took 10.2 ms instead of 0.5
     array, strides = g.array(n.inputs[1]), ints_of(n.attrs["strides"])
     if array is None or n.attr("channels_last", False) or int(n.attr("group")) != 1 or prod(strides) == 1:
         return None
-    if not g.type_of(n.inputs[1]).dtype.is_float or _placed(n) is not None:
+    if not n.output.type.dtype.is_float or _placed(n) is not None:
+        return None
+    if len({g.type_of(r).dtype for r in n.inputs if r}) > 1 or not np.isfinite(array).all():
         return None
     kernel = array.shape[2:]
     even = all(k % s == 0 for k, s in zip(kernel, strides, strict=True))
     if any(s > k for k, s in zip(kernel, strides, strict=True)) or (even and array.shape[1] >= FEW):
         return None
     taps = [-(-k // s) for k, s in zip(kernel, strides, strict=True)]
+    if not even:
+        return _by_itself(g, n, array, taps)
     w = _phased(array, np.zeros((), array.dtype), 1, strides, taps)
     return _convolved(g, n, g.constant(w, n.inputs[1][1:]), array.shape, taps)
+
+
+def _by_itself(g: Editor, n: Node, array: Array, taps: Sequence[int]) -> Ref:
+    """A convolution for each phase, with as many taps as that has: a tap of 0 for the others would make NaN
+    of infinities next to it."""
+    strides, kernel, rank = ints_of(n.attrs["strides"]), array.shape[2:], len(taps)
+    parts = []
+    for place in product(*map(range, strides)):
+        at = (slice(r, None, s) for r, s in zip(place, strides, strict=True))
+        own = array[(slice(None), slice(None), *at)]
+        w = np.flip(own, tuple(range(2, 2 + rank))).swapaxes(0, 1)
+        attrs: dict[str, Attr] = {
+            "strides": (1,) * rank, "dilations": (1,) * rank, "group": 1, "channels_last": False,
+            "pads_begin": tuple(to_dim(t - 1) for t in w.shape[2:]),
+            "pads_end": tuple(_behind(n, a, t, kernel[a], strides[a]) for a, t in enumerate(taps)),
+        }  # fmt: skip
+        inputs = (n.inputs[0], g.constant(np.ascontiguousarray(w), n.inputs[1][1:]), *n.inputs[2:])
+        parts.append(g.emit("conv", inputs, attrs))
+    y = g.emit("concat", parts, {"axis": 1})
+    (batch, _, *spatial), channels = g.shape(y), to_dim(array.shape[1])
+    y = g.emit("reshape", (y,), {"shape": (batch, *map(to_dim, strides), channels, *spatial)})
+    order = [axis for a in range(rank) for axis in (2 + rank + a, 1 + a)]
+    y = g.emit("transpose", (y,), {"perm": (0, 1 + rank, *order)})
+    whole = (batch, channels, *(q * s for q, s in zip(spatial, strides, strict=True)))
+    return _cut(g, n, g.emit("reshape", (y,), {"shape": whole}))
 
 
 def _placed(n: Node) -> str | None:
@@ -95,14 +131,19 @@ def _convolved(g: Editor, n: Node, weight: Ref, shape: Sequence[int], taps: Sequ
     }  # fmt: skip
     y = g.emit("conv", (n.inputs[0], weight, *([bias] if bias else [])), attrs)
     y = _interleaved(g, y, shape[1] * group, strides)
-    begin, made = dims_of(n.attrs["pads_begin"]), n.output.type.shape
-    ends = (*made[:2], *(b + d for b, d in zip(begin, made[2:], strict=True)))
-    starts = (to_dim(0), to_dim(0), *begin)
-    y = g.emit("slice", (y,), {"starts": starts, "ends": ends, "steps": (1,) * len(made)})
+    y = _cut(g, n, y)
     if not late:
         return y
     more = g.emit("reshape", (late,), {"shape": (*g.shape(late), *[to_dim(1)] * len(taps))})
     return g.emit("add", (y, more))
+
+
+def _cut(g: Editor, n: Node, y: Ref) -> Ref:
+    """What the pads of the transposed convolution leave."""
+    begin, made = dims_of(n.attrs["pads_begin"]), n.output.type.shape
+    ends = (*made[:2], *(b + d for b, d in zip(begin, made[2:], strict=True)))
+    starts = (to_dim(0), to_dim(0), *begin)
+    return g.emit("slice", (y,), {"starts": starts, "ends": ends, "steps": (1,) * len(made)})
 
 
 def _phased(array: Array, zero: Array, group: int, strides: Sequence[int], taps: Sequence[int]) -> Array:
@@ -161,4 +202,5 @@ def _interleaved(g: Editor, y: Ref, channels: int, strides: Sequence[int]) -> Re
 
 
 RULES: tuple[Rule, ...] = (_by_phases,)
-phases = rule_pass((_floats_by_phases,))
+FLOAT_RULES: tuple[Rule, ...] = (_floats_by_phases,)
+phases = rule_pass(FLOAT_RULES)

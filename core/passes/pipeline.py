@@ -16,6 +16,7 @@ from smelt.core.passes.layout import layout
 from smelt.core.passes.libraries import libraries
 from smelt.core.passes.lower import lower
 from smelt.core.passes.manager import Pass, run_pipeline
+from smelt.core.passes.numerics import INTEGERS, ROUNDING, SUMS
 from smelt.core.passes.patterns import patterns
 from smelt.core.passes.phases import phases
 from smelt.core.passes.quantize import quantize
@@ -25,26 +26,28 @@ from smelt.core.passes.views import views
 PIPELINE: tuple[Pass, ...] = (
     Pass("dce", dce),  # exporters leave much behind; nothing later should look at it
     Pass("regions", regions),  # before fold: loops carry constants around, which then are constants inside
-    Pass("quantize", quantize),  # before fold, which would make floats of quantised weights
-    Pass("fold", fold),  # before canonical: rules look at constants
-    Pass("canonical", canonical),  # before patterns: they rely on constants on the right, no x - c
+    Pass("quantize", quantize, kind=INTEGERS),  # before fold, which would make floats of quantised weights
+    Pass("fold", fold, kind=SUMS),  # before canonical: rules look at constants
+    # before patterns: they rely on constants on the right, no x - c
+    Pass("canonical", canonical, kind=ROUNDING),
     Pass("cse", cse),  # before patterns: exporters compute x - mean(x) twice
-    Pass("patterns", patterns),
-    Pass(
-        "phases", phases
-    ),  # after patterns, which fold norms into weights; before layout, which moves channels
+    Pass("patterns", patterns, kind=SUMS),
+    # after patterns, which fold norms into weights; before layout, which moves channels
+    Pass("phases", phases, kind=SUMS),
     Pass("expand", expand, level=0),  # after patterns: they see whole norms; before layout: it sees parts
-    Pass("fold", fold),  # patterns and expansions leave constants to compute
-    Pass("canonical", canonical),
-    Pass("layout", layout),  # before fuse: it decides what is read in which order
+    Pass("fold", fold, kind=SUMS),  # patterns and expansions leave constants to compute
+    Pass("canonical", canonical, kind=ROUNDING),
+    Pass("layout", layout, kind=SUMS),  # before fuse: it decides what is read in which order
     Pass("dots", dots),  # after layout: bytes are packed along the channels
-    Pass("views", views),  # after layout, which makes views; before fuse, which they would stop
+    # after layout, which makes views; before fuse, which they would stop
+    Pass("views", views, kind=ROUNDING),
     Pass("cse", cse),  # layout makes the same transpose for every user
     Pass("dce", dce),
-    Pass("libraries", libraries),  # before fuse: what a library does is no kernel's business
+    Pass("libraries", libraries, kind=SUMS),  # before fuse: what a library does is no kernel's business
     Pass("fuse", fuse),
     Pass("lower", lower, level=0),
-    Pass("half", half, level=0),  # last: what one kernel keeps to itself needs no storage, so it stays f32
+    # last: what one kernel keeps to itself needs no storage, so it stays f32
+    Pass("half", half, level=0, kind=""),
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from smelt.core.ir.graph import Ref
-from smelt.core.passes.constants import close, ints_of, splat
+from smelt.core.passes.constants import ints_of, splat
 from smelt.core.passes.editor import Editor
 
 
@@ -33,24 +33,28 @@ def factors(g: Editor, ref: Ref, stop: Collection[Ref] = (), depth: int = 8) -> 
     return 1.0, [ref]
 
 
-def plus(g: Editor, ref: Ref, wanted: float) -> Ref | None:
-    """x where ref is x + wanted."""
+def plus_one(g: Editor, ref: Ref) -> Ref | None:
+    """x where ref is x + 1, of x's shape."""
     total = g.made_by(ref, "add")
-    return total.inputs[0] if total is not None and close(splat(g, total.inputs[1]), wanted) else None
+    if total is None or splat(g, total.inputs[1]) != 1 or g.type_of(total.inputs[0]) != g.type_of(ref):
+        return None
+    return total.inputs[0]
 
 
 def negated(g: Editor, ref: Ref) -> Ref | None:
-    """x where ref is -x."""
+    """x where ref is -x, of x's shape."""
     n = g.made_by(ref, "neg")
     if n is not None:
         return n.inputs[0]
     n = g.made_by(ref, "mul")
-    return n.inputs[0] if n is not None and splat(g, n.inputs[1]) == -1 else None
+    if n is None or splat(g, n.inputs[1]) != -1 or g.type_of(n.inputs[0]) != g.type_of(ref):
+        return None
+    return n.inputs[0]
 
 
 def logistic_denominator(g: Editor, ref: Ref) -> Ref | None:
     """x where ref is 1 + exp(-x)."""
-    inner = plus(g, ref, 1.0)
+    inner = plus_one(g, ref)
     e = None if inner is None else g.made_by(inner, "exp")
     return None if e is None else negated(g, e.inputs[0])
 
@@ -66,7 +70,7 @@ def inverse_root(g: Editor, ref: Ref) -> Ref | None:
     if root is not None:
         inner = g.made_by(root, "sqrt")
         return None if inner is None else inner.inputs[0]
-    if n.op == "pow" and close(splat(g, n.inputs[1]), -0.5):
+    if n.op == "pow" and splat(g, n.inputs[1]) == -0.5:
         return n.inputs[0]
     return None
 

@@ -17,15 +17,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smelt.core.dim import to_dim
-from smelt.core.dtype import f32, i8, i32, u8
+from smelt.core.dim import NO, YES, Truth, to_dim
+from smelt.core.dtype import f16, f32, finfo, i8, i32, u8
 from smelt.core.ir.graph import Module, Node, Ref
+from smelt.core.ops import accumulate
 from smelt.core.passes import blocks, dequantized, phases
 from smelt.core.passes.constants import ints_of
 from smelt.core.passes.context import Context
 from smelt.core.passes.dequantized import Quantised, source
 from smelt.core.passes.editor import Array, Editor, edit_module
+from smelt.core.passes.either import either_by_size
 from smelt.core.passes.fold import evaluate, foldable
+from smelt.core.passes.numerics import EXACT, INTEGERS
 from smelt.core.passes.rules import Rule, rule, run_rules, void
 
 WHOLE = 1 << 62
@@ -51,7 +54,33 @@ def blocker(g: Editor, n: Node) -> str | None:
 
 
 def _conv_blocker(g: Editor, n: Node, x: Quantised, w: Quantised) -> str | None:
-    return dequantized.blocker(g, x, w, 0)
+    why = dequantized.blocker(g, x, w, 0)
+    if why is not None:
+        return why
+    array, zero = g.array(w.x), g.array(w.zero) if w.zero else np.zeros((), np.int64)
+    assert array is not None and zero is not None
+    zero = zero.reshape(-1, *(1,) * (array.ndim - 1)) if zero.ndim else zero
+    room = accumulate.fits_constant(_reach(g, x), array, zero, range(1, array.ndim), BIAS)
+    return None if room is YES else _TOO_LONG.format(int(np.prod(array.shape[1:])))
+
+
+BIAS = 2**29
+"""The largest bias, in steps of the products' scale, that joins their sums."""
+_TOO_LONG = "sums of {} products of bytes do not fit 32 bits"
+
+
+def _reach(g: Editor, q: Quantised) -> int:
+    """The largest |x - zero| of a quantised tensor."""
+    zero = g.array(q.zero) if q.zero else np.zeros(())
+    return accumulate.reach(g.type_of(q.x).dtype, zero)
+
+
+def _room(g: Editor, a: Quantised, b: Quantised) -> Truth:
+    """Whether 32 bits hold the sums of a product; UNKNOWN where the size of a run decides that."""
+    array, zero = g.array(b.x), g.array(b.zero) if b.zero else np.zeros((), np.int64)
+    if array is not None and zero is not None:
+        return accumulate.fits_constant(_reach(g, a), array, zero, (array.ndim - 2,))
+    return accumulate.fits(g.engine.facts, g.shape(b.x)[-2], _reach(g, a), _reach(g, b))
 
 
 def _matmul_blocker(g: Editor, n: Node, a: Quantised, b: Quantised) -> str | None:
@@ -62,7 +91,7 @@ def _matmul_blocker(g: Editor, n: Node, a: Quantised, b: Quantised) -> str | Non
         return f"the right operand has scales along axis {b.axis} of {rank}"
     if b.axis != -1 and rank != 2:
         return "the right operand has a batch and scales per column"
-    return None
+    return _TOO_LONG.format(g.shape(b.x)[-2]) if _room(g, a, b) is NO else None
 
 
 _BLOCKERS = {"conv": _conv_blocker, "matmul": _matmul_blocker, "conv_transpose": phases.blocker}
@@ -123,14 +152,31 @@ def _of_type(g: Editor, y: Ref, n: Node) -> Ref:
     return y if g.type_of(y).dtype == wanted else g.emit("cast", (y,), {"to": wanted})
 
 
+def _scales_multiply(g: Editor, a: Quantised, b: Quantised) -> bool:
+    """Whether the product of two scales keeps all its bits; scales that only a run tells are taken to."""
+    if any(g.type_of(q.scale).dtype == f16 for q in (a, b)):
+        return False  # a dequantised half overflows from 65504 on
+    left, right = g.array(a.scale), g.array(b.scale)
+    if left is None or right is None:
+        return True
+    with np.errstate(all="ignore"):
+        size = np.abs(left.astype(np.float32) * right.astype(np.float32))
+    return bool(np.all(np.isfinite(size) & (size >= np.finfo(np.float32).tiny) & (size <= 2.0**64)))
+
+
 # ---------------------------------------------------------------- convolution
 
 
-@rule("conv")
+@rule("conv", kind=INTEGERS, forms=[
+    "x: u8[N, 4, H]; z: u8[] = 100; w: i8[6, 4, 3] = draw; conv(dequantize(x, 0.05, z, axis=-1), "
+    "dequantize(w, 0.02, axis=-1), pads_begin=(1,))",
+])
 def _integer_conv(g: Editor, n: Node) -> Ref | None:
     # conv(dequantize(x), dequantize(w), b)  -->  dequantize(conv(x, w) - zero of x * sums of w) + b
     x, w = (source(g, r) for r in n.inputs[:2])
     if x is None or w is None or n.attr("channels_last", False) or blocker(g, n) is not None:
+        return None
+    if not _scales_multiply(g, x, w):
         return None
     weight, own = _signed(g, w)
     left, zero = _unsigned(g, x)
@@ -186,26 +232,44 @@ def _integer_bias(g: Editor, bias: Ref, scale: Ref, channels: int) -> Array | No
     whole, own, wanted = g.array(q.inputs[0]), g.array(q.inputs[1]), g.array(scale)
     if whole is None or own is None or wanted is None or whole.shape != (channels,):
         return None
-    return whole if np.allclose(own, wanted, rtol=1e-4, atol=0) else None
+    # the product of two scales, rounded once or twice
+    fits = np.allclose(own.astype(np.float64), wanted.astype(np.float64), rtol=2.0**-22, atol=0)
+    return whole if fits and np.abs(whole.astype(np.int64)).max(initial=0) < BIAS else None
 
 
 # ---------------------------------------------------------------- product
 
 
-@rule("matmul")
+@rule("matmul", kind=INTEGERS, forms=[
+    "x: u8[N, 6]; z: u8[] = 100; w: i8[6, 4] = draw; matmul(dequantize(x, 0.05, z, axis=-1), "
+    "dequantize(w, 0.02, axis=-1))",
+    "x: u8[N, 6]; y: i8[6, M]; matmul(dequantize(x, 0.05, axis=-1), dequantize(y, 0.02, axis=-1))",
+])
 def _integer_matmul(g: Editor, n: Node) -> Ref | None:
     # matmul(dequantize(a), dequantize(b))  -->  dequantize(matmul_integer(a, b))
     a, b = (source(g, r) for r in n.inputs)
-    if a is None or b is None or blocker(g, n) is not None:
+    if a is None or b is None or blocker(g, n) is not None or not _scales_multiply(g, a, b):
         return None
-    rank = n.output.type.rank
-    acc = integer_matmul(g, a, b)
-    scale = _product_scale(g, a, b)
-    y = g.emit("dequantize", (acc, scale), {"axis": rank - 1 if g.type_of(scale).rank else -1})
-    return _of_type(g, y, n)
+    if _room(g, a, b) is YES:
+        return _summed(g, n, a, b)
+    most = accumulate.most_terms(_reach(g, a), _reach(g, b))
+    return either_by_size(
+        g, g.shape(b.x)[-2], most, n.output.type,
+        lambda inner: _summed(inner, n, a, b), lambda inner: inner.emit("matmul", n.inputs),
+    )  # fmt: skip
 
 
-@rule("matmul_integer")
+def _summed(g: Editor, n: Node, a: Quantised, b: Quantised) -> Ref:
+    acc, scale = integer_matmul(g, a, b), _product_scale(g, a, b)
+    axis = n.output.type.rank - 1 if g.type_of(scale).rank else -1
+    return _of_type(g, g.emit("dequantize", (acc, scale), {"axis": axis}), n)
+
+
+@rule("matmul_integer", kind=EXACT, forms=[
+    "x: u8[N, 6]; z: u8[] = 100; w: i8[6, 4] = draw; matmul_integer(x, w, z)",
+    "x: i8[N, 6]; y: u8[6, M]; z: u8[] = 100; matmul_integer(x, y, '', z)",
+    "x: u8[N, 6]; w: i8[6, 4] = draw; z: u8[N]; matmul_integer(x, w, z)",
+])
 def _spelt_matmul(g: Editor, n: Node) -> Ref | None:
     # matmul_integer(a, b, zeros)  -->  matmul(a, b) + what the zero points add
     a, b, zero_a, zero_b = (*n.inputs, "", "")[:4]
@@ -274,13 +338,20 @@ def _scaled(g: Editor, ref: Ref, by: Ref | int) -> Ref:
 MOVES = ("transpose", "reshape", "slice", "max_pool", "gather", "broadcast_to", "tile")
 
 
-@rule(*MOVES)
+@rule(*MOVES, kind=EXACT, forms=[
+    "x: u8[N, 4]; transpose(dequantize(x, 0.05, axis=-1), perm=(1, 0))",
+    "x: i8[N, 2, H]; max_pool(dequantize(x, 0.05, axis=-1), kernel=(2,))",
+    "x: i8[N, 2, H]; max_pool(dequantize(x, -0.05, axis=-1), kernel=(2,))",
+    "x: u8[N, 4]; i: i64[2]; gather(dequantize(x, 0.05, axis=-1), i, axis=1)",
+])
 def _move_bytes(g: Editor, n: Node) -> Ref | None:
     # move(dequantize(x))  -->  dequantize(move(x)), and of constants now
     d = g.made_by(n.inputs[0], "dequantize")
     q = source(g, n.inputs[0])
     if d is None or q is None or (q.axis != -1 and n.op != "transpose"):
         return None
+    if n.op == "max_pool" and not _positive_scale(g, q.scale):
+        return None  # the largest byte is the largest number only then
     axis = q.axis if q.axis == -1 else ints_of(n.attrs["perm"]).index(q.axis)
     moved = g.emit(n.op, (q.x, *n.inputs[1:]), n.attrs)
     made = g.maker(moved)
@@ -289,7 +360,16 @@ def _move_bytes(g: Editor, n: Node) -> Ref | None:
     return g.emit("dequantize", (moved, *d.inputs[1:]), {"axis": axis})
 
 
-@rule("concat")
+def _positive_scale(g: Editor, scale: Ref) -> bool:
+    """Whether a scale is known to be positive and finite."""
+    array = g.array(scale)
+    return array is not None and bool(np.all((array > 0) & np.isfinite(array)))
+
+
+@rule("concat", kind=EXACT, forms=[
+    "x: u8[N, 4]; y: u8[N, 2]; z: u8[] = 3; s: f32[] = 0.05; concat(dequantize(x, s, z, axis=-1), "
+    "dequantize(y, s, z, axis=-1), axis=1)",
+])
 def _concat_bytes(g: Editor, n: Node) -> Ref | None:
     # concat(dequantize(a), dequantize(b)), same scale  -->  dequantize(concat(a, b))
     parts = [source(g, r) for r in n.inputs]
@@ -306,14 +386,28 @@ def _concat_bytes(g: Editor, n: Node) -> Ref | None:
     return g.emit("dequantize", (y, *params), {"axis": -1})
 
 
-@rule("quantize")
+@rule("quantize", kind=EXACT, forms=[
+    "x: u8[N, 4]; z: u8[] = 3; s: f32[] = 0.05; quantize(dequantize(x, s, z, axis=-1), s, z, "
+    "axis=-1, to=u8)",
+])
 def _quantize_again(g: Editor, n: Node) -> Ref | None:
     # quantize(dequantize(x)) with one scale and zero point  -->  x
     q = source(g, n.inputs[0])
     _, scale, zero = (*n.inputs, "")[:3]
     if q is None or q.axis != -1 or n.attrs.get("reciprocal", False) or not _same(g, q, scale, zero):
         return None
-    return q.x if g.type_of(q.x) == n.output.type else None
+    if g.type_of(q.x) != n.output.type or not _comes_back(g, scale):
+        return None
+    return q.x
+
+
+def _comes_back(g: Editor, scale: Ref) -> bool:
+    """Whether (x * s) / s rounds to x for all x of 9 bits: s is known, no 0, and neither end overflows."""
+    array = g.array(scale)
+    if array is None:
+        return False
+    size, info = np.abs(array.astype(np.float64)), finfo(array.dtype)
+    return bool(np.all((size >= float(info.tiny)) & (size * 512 < float(info.max)))) and info.nmant >= 10
 
 
 def _same(g: Editor, q: Quantised, scale: Ref, zero: Ref) -> bool:
@@ -331,7 +425,10 @@ def _equal(g: Editor, a: Ref, b: Ref) -> bool:
 SIMPLE = ("add", "relu", "clip", "mul", "leaky_relu", "reshape", "transpose", "hard_swish", "sigmoid")
 
 
-@rule("quantize")
+@rule("quantize", kind=EXACT, forms=[
+    "x: i32[N, 4]; z: u8[] = 3; quantize(transpose(dequantize(x, 0.0005, axis=-1), perm=(1, 0)), "
+    "0.05, z, axis=-1, to=u8)",
+])
 def _quantize_first(g: Editor, n: Node) -> Ref | None:
     # quantize(move(integer sum))  -->  move(quantize(integer sum)): bytes are moved
     m = g.made_by(n.inputs[0], "reshape", "transpose", "slice")
@@ -342,19 +439,24 @@ def _quantize_first(g: Editor, n: Node) -> Ref | None:
     return g.emit(m.op, (g.emit("quantize", (m.inputs[0], *n.inputs[1:]), n.attrs),), m.attrs)
 
 
-@rule("quantize")
+@rule("quantize", kind=INTEGERS, forms=[
+    "x: i32[N, 4]; z: u8[] = 3; quantize(relu(dequantize(x, 0.0005, axis=-1)), 0.05, z, axis=-1, "
+    "to=u8)",
+])
 def _requantize(g: Editor, n: Node) -> Ref | None:
     # quantize(f(dequantize(integer sum)), s)  -->  quantize(f(..), 1 / s): no division per element
     scale = g.array(n.inputs[1])
     if scale is None or n.attrs.get("reciprocal", False) or not _from_sums(g, n.inputs[0], 4):
         return None
-    if not np.isfinite(1 / scale.astype(np.float32)).all():
+    if not _ordinary(scale):
         return None
     inverse = g.constant((1 / scale.astype(np.float64)).astype(np.float32), "step")
     return g.emit("quantize", (n.inputs[0], inverse, *n.inputs[2:]), {**n.attrs, "reciprocal": True})
 
 
-@rule("quantize")
+@rule("quantize", kind=INTEGERS, forms=[
+    "x: i32[N, 4]; z: u8[] = 3; quantize(dequantize(x, 0.0005, axis=-1), 0.05, z, axis=-1, to=u8)",
+])
 def _rescale(g: Editor, n: Node) -> Ref | None:
     # quantize(dequantize(integer sum, s), t)  -->  quantize(sum, s / t): the one factor of ONNX Runtime's
     # integer kernels, rounded as often, so that sums next to the middle of two steps go the same way
@@ -366,15 +468,18 @@ def _rescale(g: Editor, n: Node) -> Ref | None:
     vectors |= {n.attr("axis") for r in n.inputs[2:] if r and g.type_of(r).rank}
     if own is None or step is None or len(vectors) > 1 or g.type_of(d.inputs[0]).dtype != i32:
         return None
-    factor = own.astype(np.float32) / step.astype(np.float32)
-    if not np.isfinite(factor).all():
+    if own.dtype != np.float32:
+        return None  # a half overflows from 65504 on
+    with np.errstate(all="ignore"):
+        factor = own.astype(np.float32) / step.astype(np.float32)
+    if not _ordinary(factor) or not _ordinary(own) or not _ordinary(step):
         return None
     acc = g.emit("cast", (d.inputs[0],), {"to": f32})
     attrs = {**n.attrs, "axis": next(iter(vectors), -1), "reciprocal": True}
     return g.emit("quantize", (acc, g.constant(factor, "step"), *n.inputs[2:]), attrs)
 
 
-@rule("quantize")
+@rule("quantize", kind=EXACT, forms=["x: f32[N, 4]; z: u8[] = 0; quantize(relu(x), 0.05, z, axis=-1, to=u8)"])
 def _saturated(g: Editor, n: Node) -> Ref | None:
     # quantize(relu(x), s, lowest zero point)  -->  quantize(x, s, lowest zero point): it saturates there
     r, to = g.made_by(n.inputs[0], "relu"), n.output.type.dtype
@@ -386,6 +491,13 @@ def _saturated(g: Editor, n: Node) -> Ref | None:
         if step is not None and (step > 0).all()
         else None
     )
+
+
+def _ordinary(scale: Array) -> bool:
+    """Whether scales are so far from both ends of their type that products with sums of 32 bits, and their
+    reciprocals, keep all bits."""
+    size = np.abs(scale.astype(np.float64))
+    return bool(np.all((size >= 2.0**-90) & (size <= 2.0**90)))
 
 
 def _from_sums(g: Editor, ref: Ref, depth: int) -> bool:

@@ -7,9 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from smelt.core.diag import SmeltError
+from smelt.core.dim import UNKNOWN, Facts
 from smelt.core.ir.graph import Module, Node, Ref
 from smelt.core.passes.context import Context
 from smelt.core.passes.editor import Editor, edit_module
+from smelt.core.passes.numerics import FAST
 
 Rewrite: TypeAlias = Callable[[Editor, Node], "Ref | tuple[Ref, ...] | None"]
 """(editor, node) -> what takes the place of the node's outputs, or None for no change. It may emit
@@ -18,20 +21,30 @@ nodes; when it answers None it must not have emitted any."""
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rewrite: tried on nodes of these ops. Directional: the right side is never worse."""
+    """One rewrite: tried on nodes of these ops. Directional: the right side is never worse.
+
+    kind: its class of numerics.py. forms: programs that it fits, from which tests make instances and
+    near-misses (tests/support/rule_forms.py reads them)."""
 
     name: str
     ops: tuple[str, ...]
     apply: Rewrite
+    kind: str
+    forms: tuple[str, ...]
 
 
-def rule(*ops: str) -> Callable[[Rewrite], Rule]:
+def rule(*ops: str, kind: str, forms: Sequence[str]) -> Callable[[Rewrite], Rule]:
     """Make a Rule of a function; it takes the function's name."""
 
     def make(fn: Rewrite) -> Rule:
-        return Rule(fn.__name__.strip("_"), ops, fn)
+        return Rule(fn.__name__.strip("_"), ops, fn, kind, tuple(forms))
 
     return make
+
+
+def allowed(rules: Sequence[Rule], ctx: Context) -> tuple[Rule, ...]:
+    """The rules that a compile may use: those of --fast-math only where their part is asked for."""
+    return tuple(r for r in rules if r.kind not in FAST or r.kind in ctx.options.fast)
 
 
 def run_rules(editor: Editor, rules: Sequence[Rule]) -> int:
@@ -87,14 +100,19 @@ def _try(editor: Editor, key: int, rules: Sequence[Rule]) -> list[int]:
     node = editor.nodes[key]
     for r in rules:
         editor.at(key)
+        before = editor.engine.state()
         found = r.apply(editor, node)
         if found is None:
             continue
         refs = (found,) if isinstance(found, str) else found
-        assert len(refs) == len(node.outputs), f"rule {r.name} on {node.op}"
+        if len(refs) != len(node.outputs):
+            raise SmeltError(f"rule {r.name} gives {len(refs)} values for {node.op}", kind="internal")
         touched = editor.take_fresh()
+        if not _lawful(editor, before, node, refs):
+            _drop(editor, touched)
+            continue
         for v, new in zip(node.outputs, refs, strict=True):
-            touched += editor.replace(v.name, new)
+            touched += editor.replace(v.name, new, f"rule {r.name}")
             if editor.maker(new) is not None:
                 touched.append(editor.key(new))
         touched += _remove(editor, key) if _dead(editor, node) else [key]
@@ -103,11 +121,31 @@ def _try(editor: Editor, key: int, rules: Sequence[Rule]) -> list[int]:
     return []
 
 
+def _lawful(
+    editor: Editor, before: tuple[Facts, int, int], node: Node, refs: Sequence[Ref]
+) -> bool:
+    """Whether it is proved that the new values have the shapes of the old ones, and that the new nodes need
+    no check that the old ones did not have. What is not proved is no rewrite: a check in its place could
+    refuse a run that the model allows."""
+    asked = editor.engine.asked_since(before)
+    unknown = any(editor.fits(v.name, r) is UNKNOWN for v, r in zip(node.outputs, refs, strict=True))
+    if asked:
+        editor.engine.back_to(before)
+    return not asked and not unknown
+
+
+def _drop(editor: Editor, fresh: Sequence[int]) -> None:
+    """Take back the nodes of a rewrite that is not done."""
+    for key in reversed(fresh):
+        editor.remove(key)
+
+
 def rule_pass(rules: Sequence[Rule]) -> Callable[[Module, Context], Module]:
     """A pass that runs a rule list on every graph."""
 
     def run(module: Module, ctx: Context) -> Module:
-        return edit_module(module, lambda editor: void(run_rules(editor, rules)))
+        chosen = allowed(rules, ctx)
+        return edit_module(module, lambda editor: void(run_rules(editor, chosen)))
 
     return run
 

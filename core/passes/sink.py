@@ -11,6 +11,7 @@ from smelt.core.ops import OPS
 from smelt.core.ops.movement import reshape_groups
 from smelt.core.passes.constants import elements, ints_of, is_one
 from smelt.core.passes.editor import Attrs, Editor
+from smelt.core.passes.numerics import EXACT, SUMS
 from smelt.core.passes.rules import Rule
 from smelt.core.passes.traits import Tracer, nominal
 
@@ -90,12 +91,33 @@ def sink_rules() -> tuple[Rule, ...]:
         and name not in ("reshape", "transpose") and op.compute is not None
     )
     return (
-        Rule("sink_same", tuple(_SAME), state.same),
-        Rule("sink_reduce", (*REDUCTIONS, *ARGS), state.reduce),
-        Rule("sink_pool", POOLS, state.pool),
-        Rule("sink_reshape", ("reshape",), state.reshape),
-        Rule("sink_gather", ("gather",), state.gather),
-        Rule("sink_elementwise", elementwise, state.elementwise),
+        Rule("sink_same", tuple(_SAME), state.same, EXACT, (
+            "x: f32[N, 3, 4]; softmax(transpose(x, perm=(0, 2, 1)), axis=1)",
+            "x: f32[N, 3, 4]; t = transpose(x, perm=(0, 2, 1)); concat(t, t, axis=2)",
+            "x: f32[N, 3, 4]; slice(transpose(x, perm=(0, 2, 1)), starts=(0, 1, 0), ends=(N, 4, 3), "
+            "steps=(1, 1, 2))",
+        )),
+        Rule("sink_reduce", (*REDUCTIONS, *ARGS), state.reduce, SUMS, (
+            "x: f32[N, 3, 4]; reduce_sum(transpose(x, perm=(0, 2, 1)), axes=(1, 2), keepdims=False)",
+            "x: f32[N, 3, 4]; argmax(transpose(x, perm=(0, 2, 1)), axis=1, keepdims=True, last=False)",
+        )),
+        Rule("sink_pool", POOLS, state.pool, SUMS, (
+            "x: f32[N, H, 3]; average_pool(transpose(x, perm=(0, 2, 1)), kernel=(2,), "
+            "count_include_pad=False)",
+            "x: f32[N, H, 3]; max_pool(transpose(x, perm=(0, 2, 1)), kernel=(2,), pads_begin=(1,))",
+        )),
+        Rule("sink_reshape", ("reshape",), state.reshape, EXACT, (
+            "x: f32[N, 3, 4]; reshape(transpose(x, perm=(0, 2, 1)), shape=(N, 2, 2, 3))",
+        )),
+        Rule("sink_gather", ("gather",), state.gather, EXACT, (
+            "x: f32[N, 3, 4]; i: i64[2]; gather(transpose(x, perm=(0, 2, 1)), i, axis=1)",
+        )),
+        Rule("sink_elementwise", elementwise, state.elementwise, EXACT, (
+            "x: f32[N, 3, 4]; y: f32[N, 3, 4]; "
+            "add(transpose(x, perm=(0, 2, 1)), transpose(y, perm=(0, 2, 1)))",
+            "x: f32[N, 3, 4]; c: f32[4, 1] = draw; mul(transpose(x, perm=(0, 2, 1)), c)",
+            "x: f32[N, 3, 4]; y: f32[3, 4]; add(x, y)",
+        )),
     )
 
 

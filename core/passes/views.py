@@ -8,10 +8,14 @@ from smelt.core.ops.movement import reshape_groups
 from smelt.core.passes.canonical import RULES as CANONICAL
 from smelt.core.passes.constants import dims_of, is_one
 from smelt.core.passes.editor import Editor
-from smelt.core.passes.rules import rule, rule_pass
+from smelt.core.passes.numerics import EXACT
+from smelt.core.passes.rules import Rule, rule, rule_pass
 
 
-@rule("reshape")
+@rule("reshape", kind=EXACT, forms=[
+    "x: f32[N, 2, 4]; y: f32[N, 3, 4]; reshape(concat(x, y, axis=1), shape=(2 * N, 10))",
+    "x: f32[N, 2, 4]; y: f32[N, 3, 4]; reshape(concat(x, y, axis=1), shape=(N, 5, 2, 2))",
+])
 def _above_concat(g: Editor, n: Node) -> Ref | None:
     # reshape(concat(a, b))  -->  concat(reshape(a), reshape(b))  where the joined axis stays one axis
     joined = g.made_by(n.inputs[0], "concat")
@@ -29,7 +33,10 @@ def _above_concat(g: Editor, n: Node) -> Ref | None:
     return g.emit("concat", parts, {"axis": at})
 
 
-@rule("reshape")
+@rule("reshape", kind=EXACT, forms=[
+    "x: f32[N, 6, 4]; reshape(slice(x, starts=(0, 1, 0), ends=(N, 6, 4), steps=(1, 2, 1)), shape=(N, "
+    "3, 2, 2))",
+])
 def _above_slice(g: Editor, n: Node) -> Ref | None:
     # reshape(slice(x, one axis))  -->  slice(reshape(x), that axis)  where the axis stays one axis
     part = g.made_by(n.inputs[0], "slice")
@@ -66,4 +73,5 @@ def _kept_axis(source: tuple[object, ...], target: tuple[object, ...], axis: int
     return None
 
 
-views = rule_pass((*CANONICAL, _above_concat, _above_slice))
+RULES: tuple[Rule, ...] = (_above_concat, _above_slice)
+views = rule_pass((*CANONICAL, *RULES))

@@ -126,7 +126,9 @@ def _ensemble(c: Call) -> Ref:
     if not 0 <= aggregate < len(AGGREGATES) or not 0 <= after < len(TRANSFORMS):
         raise c.fail(f"aggregate_function {aggregate} or post_transform {after} is not known")
     none = np.zeros(0, np.float32)
-    y = _regressed(c, from_leaves(c), c.integer("n_targets"), AGGREGATES[aggregate], none, TRANSFORMS[after])
+    y = _regressed(
+        c, from_leaves(c), c.integer("n_targets"), AGGREGATES[aggregate], none, TRANSFORMS[after]
+    )
     return c.cast(y, c.type().dtype)
 
 

@@ -230,3 +230,4 @@ ROWS: tuple[OnnxOp, ...] = (
     OnnxOp("SplitToSequence", 11, _split_to_sequence),
     OnnxOp("ConcatFromSequence", 11, _concat_from_sequence),
 )
+

@@ -247,3 +247,4 @@ def _refuse(c: Call, bad: Ref) -> None:
     """An error when the model runs and any of the flags [n] holds."""
     total = c.emit("reduce_sum", c.cast(bad, i64), axes=(0,), keepdims=False)
     c.builder.dims_of(total, "strings that are no numbers", 0, ZERO)
+

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from smelt.core.bundle import Bundle, is_bundle, read_bundle, replace_file
 from smelt.core.diag import SmeltError
+from smelt.core.passes.numerics import FAST, fast_parts
 from smelt.session import MOST_THREADS
 from smelt.shapes import Port, Wish, bounds_of, parse_dim_wish, parse_shapes
 
@@ -73,7 +74,7 @@ def command(add: AddParser, name: str, run: Run, summary: str, example: str) -> 
 
 
 def add_compile_options(parser: argparse.ArgumentParser, *, target: str = "host") -> None:
-    """--target, --dim, -O, --threads, --fp16 and trtexec's profiles."""
+    """--target, --dim, -O, --threads, --fp16, --fast-math and trtexec's profiles."""
     parser.add_argument(
         "--target", default=target, metavar="T", help=f"platform[:cpu][+device] (default: {target})"
     )
@@ -89,6 +90,7 @@ def add_compile_options(parser: argparse.ArgumentParser, *, target: str = "host"
     parser.add_argument(
         "--fp16", action="store_true", help="store weights and tensors between kernels in float16"
     )
+    add_fast_math(parser)
     parser.add_argument(
         "--libraries", action="store_true", help="matrix products may call a BLAS on the device"
     )
@@ -103,6 +105,22 @@ def add_compile_options(parser: argparse.ArgumentParser, *, target: str = "host"
             f"--{kind}Shapes", f"--{kind}-shapes", dest=f"{kind}_shapes", metavar="x:1x3x64x64,...",
             help=f"{kind} shapes, as trtexec takes them",
         )  # fmt: skip
+
+
+def add_fast_math(parser: argparse.ArgumentParser) -> None:
+    """--fast-math and its parts."""
+    parser.add_argument(
+        "--fast-math", type=_fast_parts, nargs="?", const=fast_parts(True), default=(), metavar="PART,...",
+        help=f"rewrites that may change what overflows and how sums are bracketed: {', '.join(FAST)}; "
+        "without parts all of them (docs/floating-point.md)",
+    )  # fmt: skip
+
+
+def _fast_parts(text: str) -> tuple[str, ...]:
+    try:
+        return fast_parts(text)
+    except SmeltError as e:
+        raise argparse.ArgumentTypeError(str(e)) from None
 
 
 def add_shape_options(parser: argparse.ArgumentParser) -> None:

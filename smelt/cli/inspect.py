@@ -90,8 +90,16 @@ def _head(bundle: Bundle) -> str:
     return (
         f"{m['model']['name']} for {bundle.target} ({m['machine']}), "
         f"smelt {m['smelt']}, -O{m['options']['opt']}{', fp16' if m['options'].get('fp16') else ''}\n"
+        f"  numbers       {_numbers(m['options'].get('fast_math'))}\n"
         f"  model sha256  {m['model']['sha256']}\n  bundle        {bundle.digest}"
     )
+
+
+def _numbers(parts: Sequence[str] | None) -> str:
+    """What rewrites were allowed to do to numbers (docs/floating-point.md)."""
+    if parts is None:
+        return "not recorded"
+    return f"--fast-math {','.join(parts)}" if parts else "roundings and the order of sums only"
 
 
 def _dims(bundle: Bundle) -> str:

@@ -6,13 +6,15 @@ import argparse
 import sys
 from pathlib import Path
 
-from smelt.cli.common import OK, AddParser, Result, Usage, check_target, command, write_result
+from smelt.cli.common import OK, AddParser, Result, Usage, add_fast_math, check_target, command, write_result
 from smelt.core.diag import SmeltError
 from smelt.core.ir.graph import Module
 from smelt.core.ir.text import parse_module, print_module
 from smelt.core.ir.verify import verify
 from smelt.core.passes.context import Context, Options
+from smelt.core.passes.equivalence import validator
 from smelt.core.passes.manager import Pass, Timing, pick, run_timed
+from smelt.core.passes.numerics import EXACT, REASSOCIATE
 from smelt.core.passes.pipeline import PIPELINE
 from smelt.core.schedule import schedule_module
 
@@ -36,6 +38,11 @@ def register(add: AddParser) -> None:
     )
     parser.add_argument("-O", dest="opt", type=int, choices=range(4), default=3)
     parser.add_argument("--fp16", action="store_true", help="let 'half' store tensors in float16")
+    add_fast_math(parser)
+    parser.add_argument(
+        "--validate", action="store_true",
+        help="run the module before and after each pass on ordinary and special numbers, and compare",
+    )
     parser.add_argument("-o", "--output", metavar="OUT.smelt", help="write here instead of stdout")
     parser.add_argument("--list", action="store_true", help="list the passes and stop")
 
@@ -89,7 +96,10 @@ def _context(args: argparse.Namespace) -> Context:
 
     spec = parse_target(check_target(args.target))
     machine = target_for(spec).machine(spec)
-    return Context(machine, Options(level=args.opt, fp16=args.fp16), verify=True).from_environment()
+    options = Options(level=args.opt, fp16=args.fp16, fast=args.fast_math)
+    kinds = {p.name: REASSOCIATE if args.fast_math and p.kind != EXACT else p.kind for p in PASSES if p.kind}
+    hooks = (validator(kinds),) if args.validate else ()
+    return Context(machine, options, on_pass=hooks, verify=True).from_environment()
 
 
 def _times(timings: tuple[Timing, ...]) -> str:

@@ -13,7 +13,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1] / "support"))  # as pytest has it, for generators run as scripts
 
 
 @dataclass(frozen=True)

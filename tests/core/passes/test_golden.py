@@ -1,4 +1,4 @@
-"""Golden files of passes: `# run: fold,fuse`, the module before, `# ---`, the module after."""
+"""Golden files of passes: `# run: fold,fuse`, perhaps `# fast: all`, before, `# ---`, after."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 
 from smelt.core.ir.text import parse_module, print_module
 from smelt.core.ir.verify import verify
+from smelt.core.passes.context import Options
 from smelt.core.passes.manager import pick, run_pipeline
+from smelt.core.passes.numerics import fast_parts
 from smelt.core.passes.pipeline import PIPELINE
 from smelt.core.passes.recheck import recheck
 from tests.core.passes.build import CONTEXT, assert_same, feeds
@@ -30,7 +32,9 @@ def test_golden(path: Path, golden: Callable[[str, str], None]) -> None:
     names = header.removeprefix("# run: ").split(",")
     module = parse_module(text)
     verify(module)
-    after = run_pipeline(module, pick(PIPELINE, names), CONTEXT)
+    fast = [line.removeprefix("# fast: ") for line in text.splitlines() if line.startswith("# fast: ")]
+    context = CONTEXT.with_(options=Options(fast=fast_parts(fast[0] if fast else "")))
+    after = run_pipeline(module, pick(PIPELINE, names), context)
     golden(f"passes/{path.name}", print_module(after))
     verify(after, "lowered" if names[-1] == "lower" else "graph")
     recheck(after)

@@ -1,0 +1,283 @@
+"""Two modules in, where they differ out: both run from their formulas, on ordinary and on special numbers.
+
+What is compared is what code is generated from: each module is lowered to naive kernels, which the kernel
+interpreter runs. How far results may be apart is said by a class of numerics.py:
+
+    EXACT     the same bits; any NaN is as good as another
+    ROUNDING  NaN and infinities where they were; numbers within 16 times what the first module's own results
+              change by when each number that goes in is off by a unit in the last place, or within 16 units
+              in the last place of the result
+    SUMS      as ROUNDING (what goes in is within its limits)
+    INTEGERS  as ROUNDING, with the units of the tensor's largest number; quantised results may be one step
+              apart, one in 50
+    FAST      within LOOSE of the tensor's magnitude
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from smelt.core.diag import SmeltError
+from smelt.core.dtype import DType, finfo
+from smelt.core.ir.graph import Array, Module, Weight
+from smelt.core.ir.interp_graph import run_module
+from smelt.core.machine import Machine
+from smelt.core.ops import OPS
+from smelt.core.passes.context import Context, Hook, Options
+from smelt.core.passes.expand import expand
+from smelt.core.passes.lower import lower
+from smelt.core.passes.numerics import EXACT, FAST, INTEGERS, SUMS
+
+NAIVE = Context(Machine("naive", 0, 16), Options(level=0))
+JITTERS = 4
+"""How often the first module runs on numbers that are a little off."""
+SPREAD, UNITS = 16, 16
+LOOSE = 2e-3
+"""What --fast-math may change ordinary results by, relatively; 16 times that in types of 16 bits."""
+MODERATE = 16.0
+"""Constants up to this size are off by a little as well. Larger ones (1.5 * 2^23 to round by) are not: half
+of what rules must not do shows only where such a one is taken at its word."""
+
+Feeds = Mapping[str, Array]
+Meaning = Callable[[Feeds], tuple[Array, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where two modules disagree. feeds: what went in."""
+
+    what: str
+    feeds: Feeds
+
+    def __str__(self) -> str:
+        given = "; ".join(f"{k} = {np.array2string(v, threshold=40)}" for k, v in self.feeds.items())
+        return f"{self.what}\nfor {given}"
+
+
+def meaning(module: Module) -> Meaning:
+    """The module as a function of its inputs, from the formulas of its ops."""
+    naive = lower(expand(module, NAIVE), NAIVE)
+    return lambda feeds: run_module(naive, feeds, OPS)
+
+
+def difference(
+    before: Module,
+    after: Module,
+    kind: str,
+    feeds: Iterator[Feeds],
+    known: tuple[Meaning, Meaning] | None = None,
+) -> Difference | None:
+    """The first difference that the class does not allow; None when there is none. Feeds that the first
+    module refuses are left out. known: the meanings of both, where they are at hand."""
+    first, second = known or (meaning(before), meaning(after))
+    nearby: list[Meaning] = []
+    for given in feeds:
+        try:
+            wanted = first(given)
+        except SmeltError:
+            continue
+        try:
+            found = second(given)
+        except SmeltError as e:
+            return Difference(f"refused: {e}", given)
+        others: list[tuple[Array, ...]] = []
+        for k, (a, b) in enumerate(zip(wanted, found, strict=True)):
+            if a.dtype != b.dtype or a.shape != b.shape:
+                what = f"output {k}: {a.dtype}{list(a.shape)} became {b.dtype}{list(b.shape)}"
+                return Difference(what, given)
+            bad = ~_same(a, b)
+            if kind in FAST:
+                bad &= ~_loosely(a, b)
+            elif kind != EXACT and bad.any():
+                nearby = nearby or [meaning(_jittered(before, s)) for s in range(JITTERS)]
+                others = others or [f(_off(given, s)) for s, f in enumerate(nearby)]
+                bad &= ~_near(a, b, [o[k] for o in others], kind)
+            if bad.any():
+                at = tuple(int(i) for i in np.argwhere(bad)[0])
+                return Difference(f"output {k} at {list(at)}: {a[at]} became {b[at]}", given)
+    return None
+
+
+# ---------------------------------------------------------------- comparing
+
+
+def _is_float(a: Array) -> bool:
+    return bool(a.dtype.kind == "f" or a.dtype == ml_dtypes.bfloat16)
+
+
+def _same(a: Array, b: Array) -> Array:
+    """Where two arrays have the same bits, or NaN both."""
+    if not _is_float(a):
+        return np.asarray(a == b)
+    bits = np.dtype(f"u{a.dtype.itemsize}")
+    equal = np.ascontiguousarray(a).view(bits).reshape(a.shape) == np.ascontiguousarray(b).view(bits).reshape(
+        a.shape
+    )
+    return np.asarray(equal | (np.isnan(a) & np.isnan(b)))
+
+
+def _near(a: Array, b: Array, others: list[Array], kind: str) -> Array:
+    """Where b is a rounding of a; others: what a is for numbers that are a little off."""
+    if not _is_float(a):
+        if kind != INTEGERS or a.dtype.itemsize > 2 or a.dtype == np.bool_:
+            return np.asarray(np.any([b == o for o in others], axis=0))
+        apart = np.abs(a.astype(np.int64) - b.astype(np.int64))
+        few = np.count_nonzero(apart) <= max(1, a.size // 50)
+        return np.asarray((apart <= 1) & few)
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    with np.errstate(all="ignore"):
+        near = [o.astype(np.float64) for o in others]
+        spread = np.max([np.where(np.isfinite(o - x), np.abs(o - x), 0) for o in near], axis=0)
+        unit = _unit(a)
+        unit = unit.max(initial=0) if kind == INTEGERS else unit
+        good = np.abs(x - y) <= SPREAD * spread + UNITS * unit
+        alike = np.any([_class(o) == _class(y) for o in [x, *near]], axis=0)
+    return np.asarray(np.where(np.isfinite(x) & np.isfinite(y), good, alike))
+
+
+def _loosely(a: Array, b: Array) -> Array:
+    """Where b is about a."""
+    if not _is_float(a):
+        return np.asarray(a == b)
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    share = LOOSE if a.dtype.itemsize > 2 else 16 * LOOSE
+    return np.asarray(np.abs(x - y) <= share * np.abs(x).max(initial=1.0))
+
+
+def _class(a: Array) -> Array:
+    """NaN, -inf, inf or a number, as 3, -1, 1, 0."""
+    return np.where(np.isnan(a), 3, np.where(np.isinf(a), np.sign(a), 0))
+
+
+def _unit(a: Array) -> Array:
+    """The unit in the last place, as f64; at least that of the smallest normal number."""
+    info = finfo(a.dtype)
+    size = np.maximum(np.abs(a.astype(np.float64)), float(info.tiny))
+    return np.asarray(np.exp2(np.floor(np.log2(np.where(np.isfinite(size), size, 1)))) * float(info.eps))
+
+
+# ---------------------------------------------------------------- numbers that are a little off
+
+
+def _off(feeds: Feeds, seed: int) -> Feeds:
+    rng = np.random.default_rng(seed)
+    return {k: _shaken(v, rng) for k, v in feeds.items()}
+
+
+def _shaken(a: Array, rng: np.random.Generator) -> Array:
+    """Each float of the array, off by up to a unit in the last place; zeros and infinities stay."""
+    if not _is_float(a) or not a.size:
+        return a
+    info = finfo(a.dtype)
+    with np.errstate(all="ignore"):
+        wide = a.astype(np.float64) * (1 + float(info.eps) * rng.choice([-1.0, 0.0, 1.0], a.shape))
+        made = wide.astype(a.dtype)
+    return np.asarray(np.where(np.isfinite(a), np.where(np.isfinite(made), made, a), a), a.dtype)
+
+
+def _jittered(module: Module, seed: int) -> Module:
+    """The module with its moderate constants a little off."""
+    rng = np.random.default_rng(seed + 1000)
+
+    def shaken(w: Weight) -> Weight:
+        if not w.dtype.is_float or w.dtype.coded:
+            return w
+        data = w.array()
+        made = np.where(np.abs(data.astype(np.float64)) <= MODERATE, _shaken(data, rng), data).astype(
+            data.dtype
+        )
+        return replace(w, data=made, recipe=None, known_digest="")
+
+    return module.with_(weights=MappingProxyType({k: shaken(w) for k, w in module.weights.items()}))
+
+
+# ---------------------------------------------------------------- feeds
+
+
+def sizes(module: Module, rng: np.random.Generator) -> dict[str, int]:
+    """A small size for each symbol."""
+    found = {}
+    for s in module.symbols:
+        high = 6 if s.high is None else min(s.high, max(6, s.low))
+        step = s.divisor
+        choices = range(-(-max(s.low, 1) // step) * step, max(high, s.low, step) + 1, step)
+        found[s.name] = int(rng.choice(list(choices) or [s.low]))
+    return found
+
+
+def numbers(
+    dtype: DType, shape: tuple[int, ...], rng: np.random.Generator, mood: str, limit: float = np.inf
+) -> Array:
+    """An array of ordinary, large or special numbers of a type. mood: 'plain', 'large' or 'special'. limit:
+    of the size of floats other than infinities, and its reciprocal of those other than 0."""
+    if dtype.category == "bool":
+        return rng.integers(0, 2, shape).astype(bool)
+    if not dtype.is_float:
+        info: Any = np.iinfo(dtype.numpy)
+        low, high = max(int(info.min), -3), min(int(info.max), 9)
+        if mood != "plain":
+            low, high = int(info.min), int(info.max)
+        made: Array = rng.integers(low, high, shape, dtype.numpy, endpoint=True)
+        if mood == "special":
+            few = np.array([info.min, info.max, 0, 1], dtype.numpy)
+            made = np.where(rng.random(shape) < 0.5, few[rng.integers(0, 4, shape)], made)
+        return np.asarray(made, dtype.numpy)
+    f = finfo(dtype.numpy)
+    most, least = min(float(f.max), limit), max(float(f.tiny), 1 / limit)
+    made = rng.uniform(-3, 3, shape)
+    if mood == "large":
+        size = np.exp2(rng.uniform(np.log2(least), np.log2(most), shape))
+        made = rng.choice([-1.0, 1.0], shape) * size
+    if mood == "special":
+        ends = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, most, -most, least, -least, 0.5, 2.5,
+                         max(float(f.smallest_subnormal), 1 / limit), -1.5, most / 2])  # fmt: skip
+        made = np.where(rng.random(shape) < 0.6, ends[rng.integers(0, len(ends), shape)], made)
+    with np.errstate(all="ignore"):
+        return np.asarray(made, dtype.numpy)
+
+
+MOODS = ("plain", "special", "large")
+
+
+def feeds_of(module: Module, seed: int, kind: str = EXACT) -> Iterator[Feeds]:
+    """Feeds of each mood at small sizes, the same for the same seed. kind: a class of numerics.py, for which
+    they are made: --fast-math need only be right for ordinary numbers, SUMS within its limits."""
+    rng = np.random.default_rng(seed)
+    counts = any(n.op == "loop" for n in module.main.walk())  # integers may be rounds, 2^62 take too long
+    for mood in MOODS[:1] if kind in FAST else MOODS:
+        env = sizes(module, rng)
+        made = {}
+        for v in module.main.inputs:
+            shape = tuple(d.evaluate(env) for d in v.type.shape)
+            limit = 2.0**40 if kind == SUMS else np.inf
+            own = "plain" if counts and not v.type.dtype.is_float else mood
+            made[v.origin or v.name[1:]] = numbers(v.type.dtype, shape, rng, own, limit)
+        yield made
+
+
+# ---------------------------------------------------------------- after each pass
+
+
+def validator(kinds: Mapping[str, str], seed: int = 0) -> Hook:
+    """A hook that holds the module after each pass against the one before it. kinds: pass -> class.
+    Raises SmeltError(kind='internal') that names the pass and shows the inputs."""
+
+    last: list[tuple[Module, Meaning]] = []  # what a pass made is what the next one takes
+
+    def look(before: Module, name: str, after: Module) -> None:
+        if before is after or name not in kinds:
+            return
+        first = last[0][1] if last and last[0][0] is before else meaning(before)
+        last[:] = [(after, meaning(after))]
+        feeds = feeds_of(before, seed, kinds[name])
+        found = difference(before, after, kinds[name], feeds, (first, last[0][1]))
+        if found is not None:
+            raise SmeltError(f"pass '{name}' changed the model: {found}", kind="internal")
+
+    return look

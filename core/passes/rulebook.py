@@ -1,0 +1,22 @@
+"""All rewrite rules by name: what docs, tests and tools ask of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from smelt.core.passes import blocks, canonical, dots, expand, layout, patterns, phases, quantize, views
+from smelt.core.passes.rules import Rule
+from smelt.core.passes.sink import sink_rules
+
+
+def rulebook() -> Mapping[str, Rule]:
+    """Each rule of each pass, by name."""
+    found: dict[str, Rule] = {}
+    for r in (
+        *canonical.RULES, *patterns.RULES, *phases.RULES, *phases.FLOAT_RULES, *expand.RULES, *layout.RULES,
+        *sink_rules(), *dots.RULES, *views.RULES, *quantize.RULES, *blocks.BLOCK_RULES,
+    ):  # fmt: skip
+        assert r.name not in found, r.name
+        found[r.name] = r
+    return MappingProxyType(found)
