@@ -212,7 +212,8 @@ _MANIFEST = fields(
         "kernels": rows(_KERNEL),
         "memory": fields({"alignment": number(1, 1 << 20), "arenas": rows(formula, least=1)}),
         "library": fields({
-            "prefix": name, "file": file_name, "static": maybe(file_name), "header": file_name,
+            "prefix": name, "identity": text, "file": file_name, "static": maybe(file_name),
+            "header": file_name,
         }),
         "weights": fields(
             {"bytes": number(0, 1 << 48), "tensors": rows(_STORED), "sha256": maybe(sha256, "")},
