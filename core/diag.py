@@ -2,10 +2,50 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["invalid", "unsupported", "shape", "device", "infra", "internal"]
+
+MOST = 4_000
+"""Characters of a message about a model: names of a megabyte are legal."""
+MOST_LINES = 20_000
+"""Characters of several problems, or of a traceback."""
+MOST_PROBLEMS = 40
+"""Problems that a message lists; `SmeltError.problems` holds all."""
+WORD = 300
+"""Characters of a word, such as a name or a formula."""
+
+
+def printable(text: str, lines: bool = False) -> str:
+    """The text with what no terminal, C comment or log line should be given escaped: control characters, line
+    ends (lines: kept), separators other than the blank, marks that change the direction of writing."""
+    if text.isprintable():
+        return text
+    kept = "\n" if lines else ""
+    return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)
+
+
+def shortened(text: str, most: int = WORD) -> str:
+    """The text, or its start and end where it is longer than `most` characters."""
+    if len(text) <= most:
+        return text
+    head, tail = most * 2 // 3, most // 6
+    return f"{text[:head]}...[{len(text) - head - tail} characters]...{text[-tail:]}"
+
+
+def shown(name: str) -> str:
+    """A name from a file as messages say it: printable, on one line, short."""
+    return printable(shortened(name))
+
+
+def _bounded(text: str, lines: bool) -> str:
+    """A whole message, with names in it that nobody has looked at."""
+    if len(text) > WORD:
+        text = re.sub(rf"\S{{{WORD + 1},}}", lambda m: shortened(m[0]), text)
+    text = shortened(text, MOST_LINES if lines else MOST)
+    return printable(text, lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +61,15 @@ class Problem:
     hint: str | None = None
     inputs: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        text = _bounded(self.message, self.kind not in ("invalid", "unsupported"))
+        object.__setattr__(self, "message", text)
+        object.__setattr__(self, "node", self.node and shown(self.node))
+        object.__setattr__(self, "hint", self.hint and _bounded(self.hint, False))
+        object.__setattr__(self, "inputs", tuple(map(shown, self.inputs)))
+
     def __str__(self) -> str:
-        where = f"node '{self.node}': " if self.node else ""
-        return f"{where}{self.message}" + (f"; {self.hint}" if self.hint else "")
+        return _sentence(self.node, self.message, self.hint)
 
 
 class SmeltError(Exception):
@@ -32,6 +78,9 @@ class SmeltError(Exception):
     kind: 'invalid' (the file or an argument is wrong), 'unsupported' (right, but smelt cannot do it),
     'shape' (run-time inputs do not fit), 'device', 'infra' (link, disk), 'internal' (smelt's bug).
     problems: all findings when there is more than one (an unsupported model lists every node).
+
+    Its texts can be printed, and are short, whatever names the model holds. A message has several lines only
+    where it lists problems or tells of a failure inside a compiler.
     """
 
     def __init__(
@@ -44,14 +93,21 @@ class SmeltError(Exception):
         problems: tuple[Problem, ...] = (),
     ) -> None:
         self.kind: Kind = kind
-        self.node = node
-        self.hint = hint
-        self.message = message
-        self.problems = problems or (Problem(message, kind, node, hint),)
-        super().__init__(str(Problem(message, kind, node, hint)))
+        several = len(problems) > 1
+        own = Problem("" if several else message, kind, node, hint)
+        self.node = own.node
+        self.hint = own.hint
+        self.message = _bounded(message, True) if several else own.message
+        self.problems = problems or (own,)
+        super().__init__(_sentence(self.node, self.message, self.hint))
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (self.message, self.kind, self.node, self.hint, self.problems))
+
+
+def _sentence(node: str | None, message: str, hint: str | None) -> str:
+    where = f"node '{node}': " if node else ""
+    return f"{where}{message}" + (f"; {hint}" if hint else "")
 
 
 def _rebuild(
@@ -76,5 +132,7 @@ def merge(problems: tuple[Problem, ...]) -> SmeltError:
     first = problems[0]
     if len(problems) == 1:
         return SmeltError(first.message, kind=first.kind, node=first.node, hint=first.hint)
-    lines = "\n".join(f"  {p}" for p in problems)
+    lines = "\n".join(f"  {shortened(str(p), MOST // 4)}" for p in problems[:MOST_PROBLEMS])
+    if len(problems) > MOST_PROBLEMS:
+        lines += f"\n  ... and {len(problems) - MOST_PROBLEMS} more"
     return SmeltError(f"{len(problems)} problems:\n{lines}", kind=first.kind, problems=problems)

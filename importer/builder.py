@@ -281,7 +281,9 @@ class GraphBuilder:
                 return b._sizes[d]
             b = b.parent
         own, high = self.engine.facts.interval(d)
-        name = self.engine.fresh("size", low if own is None else max(own, low), None if high is None else to_dim(high))
+        name = self.engine.fresh(
+            "size", low if own is None else max(own, low), None if high is None else to_dim(high)
+        )
         self.append("bind", (), {"symbol": str(name), "value": d}, ())
         self._sizes[d] = name
         return name
@@ -457,9 +459,12 @@ class GraphBuilder:
 
     # ------------------------------------------------------------ values as sizes
 
-    def dims_of(self, ref: Ref, what: str, low: int = 0, high: Dim | None = None) -> tuple[Dim, ...]:
-        """The elements of an integer tensor as sizes. One that is only known at run time is bound there, to a
-        fresh symbol in low..high; a value outside is refused when the model runs."""
+    def dims_of(
+        self, ref: Ref, what: str, low: int = 0, high: Dim | None = None, special: bool = False
+    ) -> tuple[Dim, ...]:
+        """The elements of an integer tensor as sizes, none below `low`. One that is only known at run time is
+        bound there, to a fresh symbol in low..high; a value outside is refused when the model runs.
+        special: constants below `low` have a meaning of their own."""
         t = self.type_of(ref)
         if not t.dtype.is_int:
             raise self.engine.fail(f"{what} has element type {t.dtype}, wanted an integer type")
@@ -476,6 +481,9 @@ class GraphBuilder:
         w = self.store.weights.get(ref)
         found = kn.from_array(w.array()) if w is not None else self.known_of(ref)
         elements = [None] * count if found is None else list(found.reshape(-1))
+        for e in elements if not special else ():
+            if isinstance(e, Dim) and e.is_const and e.const < low:
+                raise self.engine.fail(f"{what}: found {e.const}, wanted {low} or more")
         return tuple(
             self.engine.simplify(e) if isinstance(e, Dim) else self.bind(ref, i, what, low, high)
             for i, e in enumerate(elements)
@@ -508,6 +516,13 @@ class GraphBuilder:
         if not t.dtype.is_int:
             raise self.engine.fail(f"{what} has element type {t.dtype}, wanted an integer type")
         return tuple(int(v) for v in array.reshape(-1))
+
+    def int_of(self, ref: Ref, what: str) -> int:
+        """The one element of an integer tensor that must be a constant."""
+        found = self.ints_of(ref, what)
+        if len(found) != 1:
+            raise self.engine.fail(f"{what} has {len(found)} elements, wanted 1")
+        return found[0]
 
     # ------------------------------------------------------------ shorthands of bindings
 

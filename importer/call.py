@@ -48,6 +48,30 @@ class Undecided(SmeltError):
         self.condition, self.equal, self.op, self.key = condition, equal, op, key
 
 
+class Extents(tuple[Dim, ...]):
+    """The extents of an input, of whatever rank the file gives it: reading an axis that it has not is an
+    error of the model. Everything else is as for any tuple."""
+
+    fail: Callable[[str], SmeltError]
+    which: int
+
+    @staticmethod
+    def of(shape: tuple[Dim, ...], which: int, fail: Callable[[str], SmeltError]) -> Extents:
+        """The extents of input `which`."""
+        made = Extents(shape)
+        made.fail, made.which = fail, which
+        return made
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, int) and not -len(self) <= at < len(self):
+            least = at + 1 if at >= 0 else -at
+            raise self.fail(f"input {self.which} has rank {len(self)}, wanted at least {least}")
+        return super().__getitem__(at)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (tuple, (tuple(self),))
+
+
 @dataclass(frozen=True)
 class Call:
     """One node of the file, being translated.
@@ -86,11 +110,28 @@ class Call:
 
     def type(self, i: int = 0) -> TensorType:
         """The type of input i."""
-        return self.builder.type_of(self.x(i))
+        t = self.builder.type_of(self.x(i))
+        return TensorType(t.dtype, Extents.of(t.shape, i, self.fail))
 
     def shape(self, i: int = 0) -> tuple[Dim, ...]:
         """The shape of input i."""
         return self.type(i).shape
+
+    def extents(self, i: int, rank: int) -> tuple[Dim, ...]:
+        """The extents of input i, which must have this rank."""
+        shape = self.shape(i)
+        if len(shape) != rank:
+            raise self.fail(f"input {i} has rank {len(shape)}, wanted {rank}")
+        return shape
+
+    def positives(self, name: str, n: int, default: int | None = 1, least: int = 1) -> tuple[int, ...]:
+        """An int-list attribute with an entry for each of n axes, none below `least`."""
+        values = self.ints(name, None if default is None else (default,) * n)
+        if len(values) != n:
+            raise self.fail(f"{name} has {len(values)} entries for {n} axes")
+        if any(v < least for v in values):
+            raise self.fail(f"{name} {list(values)} has an entry below {least}")
+        return values
 
     def run_time(self, i: int) -> bool:
         """Whether input i is there and only a run knows its elements."""

@@ -11,8 +11,9 @@ from typing import TypeAlias
 import onnx
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 
-from smelt.core.diag import SmeltError, invalid, unsupported
+from smelt.core.diag import SmeltError, invalid
 from smelt.importer.outline import outline
+from smelt.importer.validity import check_model
 
 Source: TypeAlias = "str | PathLike[str] | bytes | onnx.ModelProto"
 
@@ -130,14 +131,7 @@ def opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
 def _sound(loaded: Loaded) -> Loaded:
     model = loaded.model
     _texts(model)
-    found = opsets(model.opset_import)
-    if not found and model.graph.node:
-        raise invalid("the model imports no operator set", hint="its export is incomplete; export it again")
-    version, newest = found.get("", 1), onnx.defs.onnx_opset_version()
-    if version > newest:
-        raise unsupported(
-            f"opset {version} is newer than {newest}, the newest known", try_="a newer onnx package"
-        )
+    check_model(model)
     return loaded
 
 

@@ -19,6 +19,7 @@ from smelt.importer.interface import Port, input_tensors, port, received, return
 from smelt.importer.load import UNSAID, Loaded, Source, guard, load, opsets
 from smelt.importer.symbols import Dims, declare_inputs
 from smelt.importer.translate import Scope, Translator
+from smelt.importer.validity import once
 
 
 def import_model(
@@ -87,7 +88,7 @@ def _attempt(
     model, g = loaded.model, loaded.model.graph
     constants = {t.name for t in g.initializer} | {s.values.name for s in g.sparse_initializer}
     inputs = [v for v in g.input if v.name not in constants]  # before IR 4 initialisers were inputs as well
-    _named_once([v.name for v in inputs], "graph input")
+    once([v.name for v in inputs], "graph input")
     if not g.output:
         raise invalid("the graph has no outputs", hint="export the model again")
     engine = Engine()
@@ -107,7 +108,7 @@ def _attempt(
         return engine, None, list(translator.problems.values())
     refs, infos = _return(b, g.output, refs)
     own = [o.name for o in infos]
-    _named_once(own, "graph output")
+    once(own, "graph output")
     more = [name for name in dict.fromkeys(extra) if name not in own]
     refs += [_extra(b, name) for name in more]
     names = [*own, *more]
@@ -118,7 +119,7 @@ def _attempt(
 def _receive(b: GraphBuilder, ports: Sequence[Port], dims: Dims | None) -> None:
     """Declare the tensors that stand for the inputs, and name what they make."""
     infos = [(p, v) for p in ports for v in input_tensors(p)]
-    _named_once([v.name for _, v in infos], "graph input")
+    once([v.name for _, v in infos], "graph input")
     types = declare_inputs(b.engine, [v for _, v in infos], dims)
     refs = {name: b.add_input(_input_ref(b, name), t, name) for name, t in types.items()}
     for p in ports:
@@ -150,16 +151,6 @@ def _extra(b: GraphBuilder, name: str) -> Ref:
     if sq.compound_of(b.store, ref) is not None:
         raise unsupported(f"value '{name}' is no tensor, so it cannot be returned as well")
     return ref
-
-
-def _named_once(names: list[str], what: str) -> None:
-    seen: set[str] = set()
-    for n in names:
-        if not n:
-            raise invalid(f"a {what} has no name")
-        if n in seen:
-            raise invalid(f"{what} '{n}' is declared twice", hint="give one of them another name")
-        seen.add(n)
 
 
 def _input_ref(b: GraphBuilder, name: str) -> str:

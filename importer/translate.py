@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 
-from smelt.core.diag import Problem, SmeltError, invalid
+from smelt.core.diag import Problem, SmeltError, invalid, shown, unsupported
 from smelt.core.dim import TooLarge
 from smelt.core.dtype import DType, bf16, f16, f32
 from smelt.core.ir.graph import Ref
@@ -20,7 +20,9 @@ from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, Undecided
 from smelt.importer.load import captures, guard, label, opsets, ordered, subgraphs
 from smelt.importer.sequences import Listed, Map, Maps, Maybe, Packed, Text, Texts, compound_of
+from smelt.importer.signature import check_node, check_types, signature
 from smelt.importer.undecided import Both, Tried
+from smelt.importer.validity import once
 from smelt.importer.weights import ONNX_OF, dense, weight_of
 
 WIDE = frozenset({("", "Attention")})
@@ -76,27 +78,27 @@ class Translator:
         self.functions = {
             ("" if f.domain == "ai.onnx" else f.domain, f.name, f.overload): f for f in model.functions
         }
-        self._written: dict[tuple[str, str, str], int] = {}  # nodes of a function, those that it calls included
+        self._written: dict[
+            tuple[str, str, str], int
+        ] = {}  # nodes of a function, those that it calls included
         self._expanded = 0
 
     # ------------------------------------------------------------ graphs
 
     def graph(self, b: GraphBuilder, g: GraphProto, scope: Scope, given: Iterable[str] = ()) -> list[Ref]:
         """Translate a graph's initialisers and nodes into b; the refs of its outputs."""
-        tensors = [
-            *g.initializer,
-            *(dense(s, f"initializer '{s.values.name}'") for s in g.sparse_initializer),
-        ]
         seen: set[str] = set()
-        for t in tensors:
-            if t.name in seen:
-                raise invalid(f"initializer '{t.name}' is defined twice")
-            seen.add(t.name)
+        for t in (*g.initializer, *g.sparse_initializer):
+            name = t.name if isinstance(t, onnx.TensorProto) else t.values.name
+            if name in seen:
+                raise invalid(f"initializer '{name}' is defined twice")
+            seen.add(name)
             try:
-                b.names[t.name] = self._initial(b, t)
+                b.names[name] = self._initial(b, t, name)
             except SmeltError as e:
-                self.report(e)
-                b.names[t.name] = REFUSED
+                reader = next((scope.prefix + label(n) for n in g.node if name in n.input), None)
+                self.report(e if e.node else SmeltError(e.message, kind=e.kind, node=reader, hint=e.hint))
+                b.names[name] = REFUSED
         for v in (*g.output, *g.value_info):
             if v.type.HasField("tensor_type") and v.type.tensor_type.HasField("shape"):
                 b.declared[v.name] = len(v.type.tensor_type.shape.dim)
@@ -115,8 +117,10 @@ class Translator:
             refs.append(ref)
         return refs
 
-    def _initial(self, b: GraphBuilder, t: onnx.TensorProto) -> Ref:
+    def _initial(self, b: GraphBuilder, t: onnx.TensorProto | onnx.SparseTensorProto, name: str) -> Ref:
         """The value of an initialiser."""
+        if isinstance(t, onnx.SparseTensorProto):
+            t = dense(t, f"initializer '{name}'")
         if t.data_type == onnx.TensorProto.STRING:
             return strings.of_tensor(b, t, f"initializer '{t.name}'")
         return b.store.add_weight(weight_of(t, b.store.weight_ref(t.name), self.folder))
@@ -168,7 +172,9 @@ class Translator:
             b.engine.take_checks()
             raise
         except TooLarge as e:
-            self.report(SmeltError(f"{n.op_type}: {e.message}", kind=e.kind, node=name, hint=e.hint), _reads(b, n))
+            self.report(
+                SmeltError(f"{n.op_type}: {e.message}", kind=e.kind, node=name, hint=e.hint), _reads(b, n)
+            )
             results = [REFUSED] * len(n.output)
         except SmeltError as e:
             self.report(e, _reads(b, n))
@@ -178,7 +184,9 @@ class Translator:
         except Exception as e:
             known = guard(e)
             if known is not None:
-                raise known from e
+                raise SmeltError(known.message, kind=known.kind, node=name, hint=known.hint) from e
+            if isinstance(e, MemoryError):
+                raise unsupported(f"{n.op_type}: a constant of the node fits no memory", node=name) from e
             raise SmeltError(
                 f"{n.op_type}: internal error: {type(e).__name__}: {e}",
                 kind="internal",
@@ -204,6 +212,8 @@ class Translator:
         row = None if local is not None else bindings.find(domain, n.op_type, version or 0)
         refs = [b.lookup(i) if i else "" for i in n.input]
         waiting = any(r == REFUSED or r is None for r in refs)
+        if local is None:
+            _check_signature(b, n, domain, version or 0, _given(b, n, scope), () if waiting else refs)
         if row is not None:
             if waiting:
                 raise Refused
@@ -228,7 +238,9 @@ class Translator:
         return results if back is None else [_narrowed(b, r, back) for r in results]
 
     def _call(self, b: GraphBuilder, n: NodeProto, scope: Scope, version: int, refs: Sequence[Ref]) -> Call:
-        return Call(n, version, b, tuple(refs), _given(n, scope), tuple(n.output), Subgraphs(self, b, scope))
+        return Call(
+            n, version, b, tuple(refs), _given(b, n, scope), tuple(n.output), Subgraphs(self, b, scope)
+        )
 
     # ------------------------------------------------------------ functions
 
@@ -257,7 +269,7 @@ class Translator:
             raise Refused
         types = [_type_proto(b, r) if r else onnx.TypeProto() for r in refs]
         node = NodeProto(op_type=n.op_type, domain=n.domain, input=n.input, output=n.output)
-        for name, a in _given(n, scope).items():
+        for name, a in _given(b, n, scope).items():
             node.attribute.add().CopyFrom(a)
             node.attribute[-1].name = name
         try:
@@ -293,11 +305,18 @@ class Translator:
     ) -> list[Ref]:
         if scope.depth >= MAX_DEPTH:
             raise invalid(
-                f"function '{f.name}' calls itself, or functions are nested too deeply", node=label(n)
+                f"function '{f.name}' calls itself, or functions are nested too deeply",
+                node=scope.prefix + label(n),
+            )
+        if len(n.output) > len(f.output):
+            raise invalid(
+                f"{n.op_type}: {len(n.output)} outputs of a function of {len(f.output)}",
+                node=scope.prefix + label(n),
             )
         if len(n.input) > len(f.input):
             raise invalid(
-                f"{n.op_type}: {len(n.input)} inputs for a function of {len(f.input)}", node=label(n)
+                f"{n.op_type}: {len(n.input)} inputs for a function of {len(f.input)}",
+                node=scope.prefix + label(n),
             )
         if not scope.depth:
             self._expanded += self._nodes_of(f)
@@ -306,7 +325,7 @@ class Translator:
                 f"function '{f.name}' brings the model to more than {MOST_EXPANDED} nodes, written out",
                 "an export without functions, or one where they call each other less often",
             )
-        given = {**defaults, **_given(n, scope)}
+        given = {**defaults, **_given(b, n, scope)}
         inner = Scope(
             {**scope.opsets, **opsets(f.opset_import)}, given, f"{scope.prefix}{label(n)}/", scope.depth + 1
         )
@@ -321,6 +340,13 @@ class Translator:
             nodes = ordered(f.node, list(names))
             _declare_before(b, nodes)
             self.run(b, nodes, inner, list(f.output))
+            for wanted, o in zip(n.output, f.output, strict=False):
+                if wanted and o not in b.names:
+                    raise invalid(
+                        f"{n.op_type}: output '{o}' of function '{f.name}' is not defined: none of its nodes "
+                        "makes it",
+                        node=scope.prefix + label(n),
+                    )
             results = [b.names.get(o, REFUSED) for o in f.output]
         b.declared = outer
         b.engine.at(scope.prefix + label(n), n.op_type)
@@ -406,10 +432,34 @@ def _is_scalar(n: NodeProto) -> bool:
                for a in n.attribute)  # fmt: skip
 
 
-def _given(n: NodeProto, scope: Scope) -> dict[str, AttributeProto]:
+def _check_signature(
+    b: GraphBuilder,
+    n: NodeProto,
+    domain: str,
+    version: int,
+    given: Mapping[str, AttributeProto],
+    refs: Sequence[Ref | None],
+) -> None:
+    """SmeltError when the op's definition has no room for what the node holds. refs: of its inputs, when all
+    of them have a type."""
+    own = signature(domain, n.op_type, version)
+    if own is not None:
+        check_node(own, n, given, b.engine.fail)
+        tensors = [None if not r or r in b.store.compounds else b.type_of(r).dtype for r in refs]
+        check_types(own, tensors, b.engine.fail)
+
+
+def _given(b: GraphBuilder, n: NodeProto, scope: Scope) -> dict[str, AttributeProto]:
     """A node's attributes, with references to those of the function around it resolved."""
     found: dict[str, AttributeProto] = {}
     for a in n.attribute:
+        if a.name in found:
+            raise b.engine.fail(f"attribute '{shown(a.name)}' is given twice")
+        if a.ref_attr_name and not scope.depth:
+            raise b.engine.fail(
+                f"attribute '{shown(a.name)}' refers to '{shown(a.ref_attr_name)}' of a function around the "
+                "node, which has none"
+            )
         source = scope.attributes.get(a.ref_attr_name) if a.ref_attr_name else a
         if source is not None:  # one that the caller left out is absent
             found[a.name] = source
@@ -540,6 +590,10 @@ class Subgraphs:
         """The graph's nodes in a builder, its inputs standing for these refs; the refs of its outputs."""
         if len(g.input) != len(inputs):
             raise b.engine.fail(f"the subgraph has {len(g.input)} inputs, wanted {len(inputs)}")
+        once(
+            [*(v.name for v in g.input), *(t.name for t in g.initializer)],
+            "input or initializer of the subgraph",
+        )
         names = dict(b.names) | {v.name: r for v, r in zip(g.input, inputs, strict=True)}
         where, op = b.engine.node, b.engine.op
         with _names(b, names):

@@ -15,6 +15,7 @@ from onnx import TensorProto
 from smelt.core.diag import invalid, unsupported
 from smelt.core.dtype import CODED, DType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from smelt.core.ir.graph import PIECE, Ref, Weight
+from smelt.core.ops.infer import MAX_RANK, MOST_ELEMENTS
 
 DTYPE_OF: dict[int, DType] = {
     TensorProto.FLOAT: f32,
@@ -85,8 +86,7 @@ def weight_of(t: TensorProto, ref: Ref, folder: Path | None, what: str | None = 
     what = what or f"initializer '{t.name}'"
     dtype = dtype_of(t.data_type, what)
     shape = tuple(t.dims)
-    if any(d < 0 for d in shape):
-        raise invalid(f"{what} has a negative dimension in its shape {list(shape)}")
+    check_shape(shape, what)
     wanted = math.prod(shape) * dtype.bytes
     if t.data_location == TensorProto.EXTERNAL:
         bits = PACKED.get(dtype.name, dtype.bits)
@@ -98,6 +98,16 @@ def weight_of(t: TensorProto, ref: Ref, folder: Path | None, what: str | None = 
     if dtype.coded:
         return Weight(ref, dtype, shape, data=_codes(t, dtype, shape, what), origin=t.name)
     return Weight(ref, dtype, shape, data=_elements(t, dtype, shape, wanted, what), origin=t.name)
+
+
+def check_shape(shape: tuple[int, ...], what: str) -> None:
+    """SmeltError unless a tensor of this shape can be: also one of no elements."""
+    if len(shape) > MAX_RANK:
+        raise unsupported(f"{what} has rank {len(shape)}; tensors have at most {MAX_RANK} axes")
+    if any(d < 0 for d in shape):
+        raise invalid(f"{what} has a negative dimension in its shape {list(shape)}")
+    if math.prod(d for d in shape if d) > MOST_ELEMENTS:
+        raise unsupported(f"{what} of shape {list(shape)} fits no memory")
 
 
 def array_of(t: TensorProto, what: str) -> np.ndarray[Any, Any]:
@@ -186,10 +196,15 @@ def _inside(folder: Path, location: str, what: str) -> Path:
     base = folder.resolve()
     if "\0" in location or Path(location).is_absolute() or "\\" in location:
         raise invalid(f"{what} names the external file {location!r}, wanted a path relative to the model")
-    path = (base / location).resolve()
+    try:
+        path = (base / location).resolve()
+        there = path.is_file()
+    except (OSError, RuntimeError) as e:  # a name too long, a link to itself
+        reason = e.strerror if isinstance(e, OSError) else "a link leads to itself"
+        raise invalid(f"{what} names the external file '{location}', which cannot be: {reason}") from e
     if not path.is_relative_to(base):
         raise invalid(f"{what} names the external file '{location}', which is outside the model's folder")
-    if not path.is_file():
+    if not there:
         raise invalid(
             f"{what} is in the external file '{location}', which does not exist",
             hint="put it next to the .onnx file",
@@ -210,6 +225,7 @@ def dense(t: onnx.SparseTensorProto, what: str) -> TensorProto:
     """A sparse initialiser as a dense tensor. Raises SmeltError when its indices do not fit."""
     shape = tuple(t.dims)
     total = math.prod(shape)
+    check_shape(shape, what)
     if total > 2**28:
         raise unsupported(f"{what} is sparse with {total} elements", try_="a dense initializer")
     values, where = array_of(t.values, what), array_of(t.indices, what).astype(np.int64)

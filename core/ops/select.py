@@ -83,6 +83,7 @@ def _infer_topk(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Ten
         raise c.fail(f"axis {axis} does not fit rank {x.rank}")
     if x.dtype == bool_:
         raise c.fail("bool elements have no order")
+    c.at_most("k, which is at least 0", ZERO, k)
     c.at_most("k", k, x.shape[axis])
     shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
     return TensorType(x.dtype, shape), TensorType(i64, shape)

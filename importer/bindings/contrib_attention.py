@@ -313,7 +313,7 @@ def _by_beam(c: Call, x: Ref, i: int, rows: Dim) -> Ref:
         return x
     if c.type(i).rank != 3:
         raise c.fail(f"cache_indirection has rank {c.type(i).rank}, wanted 3")
-    groups, beams, extent = c.shape(i)
+    groups, beams, extent = c.extents(i, 3)
     c.engine.same("batch and beams", batch, groups * beams)
     c.engine.at_most("rows of the past and cache_indirection", count, extent)
     named = b.slice_axis(b.reshape(c.cast(c.x(i), i64), (batch, extent)), 1, 0, count)

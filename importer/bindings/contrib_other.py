@@ -55,7 +55,7 @@ def _unique(c: Call) -> Results:
 
 def _expand_dims(c: Call) -> Ref:
     rank = c.type(0).rank
-    (axis,) = c.builder.ints_of(c.builder.reshape(c.x(1), (1,)), "axis")
+    axis = c.builder.int_of(c.builder.reshape(c.x(1), (1,)), "axis")
     where = c.axis(axis, rank + 1)
     own = c.shape(0)
     return c.builder.reshape(c.x(0), (*own[:where], 1, *own[where:]))
@@ -103,7 +103,7 @@ def _no_repeats(c: Call) -> Ref:
     b, size, ids = c.builder, c.integer("ngram_size"), c.x(0)
     if size < 1:
         raise c.fail(f"ngram_size is {size}, wanted at least 1")
-    batch, length = c.shape(0)
+    batch, length = c.extents(0, 2)
     prefix = to_dim(size - 1)
     count = c.engine.simplify(dmax(length - prefix, 0))  # places where such a sequence may have ended
     first = c.engine.simplify(length - count)  # prefix, or the length where that is less

@@ -106,7 +106,7 @@ def _gate(c: Call, i: int, to: object) -> Ref:
     b, groups = c.builder, to_dim(c.integer("kv_num_heads"))
     if not c.has(i):
         raise c.fail(f"update_rule '{c.text('update_rule', 'gated_delta')}' without input {i}")
-    batch, time, width = c.shape(i)
+    batch, time, width = c.extents(i, 3)
     x = b.transpose(c.cast(c.x(i), wide(c.type(i).dtype)), (1, 0, 2))
     if b.compare_dims(width, ONE):
         return b.reshape(x, (time, batch, 1, 1, 1))
@@ -126,7 +126,7 @@ def _causal_conv(c: Call) -> tuple[Ref, Ref]:
         raise c.fail(f"activation '{activation}' is none of none, silu, swish")
     alike(c, "batch", (0, 0), (3, 0))
     b, dilation = c.builder, c.integer("dilation", 1)
-    channels, _, taps = c.shape(1)
+    channels, _, taps = c.extents(1, 3)
     if not channels.is_const:
         raise c.unsupported(f"{channels} channels, whose number is not static")
     last = bool(c.integer("channels_last", 0))
@@ -175,7 +175,7 @@ def _three_rotary(c: Call) -> Ref:
     streams = _streams(sections, bool(c.integer("mrope_layout", 0)))
     alike(c, "batch", (0, 0), (1, 1))
     c.engine.same("sequence of inputs 0 and 1", rotary_length(c), c.shape(1)[2])
-    _, batch, length = c.shape(1)
+    _, batch, length = c.extents(1, 3)
     tables = []
     for i in (2, 3):
         rows = [

@@ -123,6 +123,12 @@ class _Settled:
 def _loop(c: Call) -> Sequence[Ref]:
     """carried' = body(i, condition, carried) while i < trip and condition; scan outputs pile up."""
     b, body = c.builder, subgraph(c, "body")
+    least = 1 + max(len(c.inputs) - 2, 0)
+    if len(body.output) < max(least, 1 + len(c.outputs)):
+        raise c.fail(
+            f"the body has {len(body.output)} outputs, wanted its condition, {least - 1} that are "
+            f"carried, and what is scanned of {len(c.outputs)} outputs"
+        )
     trip = b.cast(b.reshape(c.x(0), ()), i64) if c.has(0) else ""
     condition = b.reshape(c.x(1), ()) if c.has(1) else ""
     limit = _known_trips(c, trip)

@@ -20,16 +20,6 @@ def _spatial(c: Call) -> int:
     return rank - 2
 
 
-def _list(c: Call, name: str, n: int, default: int) -> tuple[int, ...]:
-    """An int list with one entry per spatial axis, each at least 1."""
-    values = c.ints(name, (default,) * n)
-    if len(values) != n:
-        raise c.fail(f"{name} has {len(values)} entries for {n} spatial axes")
-    if any(v < 1 for v in values):
-        raise c.fail(f"{name} {list(values)} has an entry below 1")
-    return values
-
-
 def _pads(
     c: Call, kernel: Sequence[Dim], strides: Sequence[int], dilations: Sequence[int], check: bool = True
 ) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
@@ -68,15 +58,15 @@ def _same_pads(c: Call, extent: Dim, reach: Dim, stride: int, upper: bool) -> tu
 
 def _common(c: Call, weight: int | None = None) -> dict[str, Any]:
     n = _spatial(c)
-    strides, dilations = _list(c, "strides", n, 1), _list(c, "dilations", n, 1)
+    strides, dilations = c.positives("strides", n), c.positives("dilations", n)
     if weight is None:
-        kernel = tuple(to_dim(k) for k in _list(c, "kernel_shape", n, 0))
+        kernel = tuple(to_dim(k) for k in c.positives("kernel_shape", n, None))
     else:
         if c.type(weight).rank != n + 2:
             raise c.fail(f"input has rank {n + 2}, weight has rank {c.type(weight).rank}")
         kernel = c.shape(weight)[2:]
         if c.given("kernel_shape"):
-            for a, k in enumerate(_list(c, "kernel_shape", n, 0)):
+            for a, k in enumerate(c.positives("kernel_shape", n, None)):
                 c.engine.same(f"kernel_shape {a} and the weight", kernel[a], to_dim(k))
     begin, end = _pads(c, kernel, strides, dilations)
     return {
@@ -109,16 +99,16 @@ def _conv_transpose(c: Call) -> Ref:
     n = _spatial(c)
     if c.type(1).rank != n + 2:
         raise c.fail(f"input has rank {n + 2}, weight has rank {c.type(1).rank}")
-    strides, dilations = _list(c, "strides", n, 1), _list(c, "dilations", n, 1)
-    extra: Sequence[int | Dim] = c.ints("output_padding", (0,) * n)
-    if len(extra) != n:
-        raise c.fail(f"output_padding has {len(extra)} entries for {n} spatial axes")
+    strides, dilations = c.positives("strides", n), c.positives("dilations", n)
+    extra: Sequence[int | Dim] = c.positives("output_padding", n, 0, least=0)
     kernel, spatial = c.shape(1)[2:], c.shape(0)[2:]
     auto = c.text("auto_pad", "NOTSET")
     if c.given("output_shape") or auto.startswith("SAME"):
         wanted: Sequence[Dim] = [d * s for d, s in zip(spatial, strides, strict=True)]
         if c.given("output_shape"):
             wanted = [to_dim(v) for v in c.ints("output_shape")[-n:]]
+            if len(wanted) != n:
+                raise c.fail(f"output_shape has {len(wanted)} entries for {n} spatial axes")
         full = [
             s * (x - 1) + e + d * (k - 1) + 1
             for x, s, e, d, k in zip(spatial, strides, extra, dilations, kernel, strict=True)
@@ -144,18 +134,20 @@ def transposed_conv_of(
     c: Call, bias: Ref, begin: Sequence[Dim], end: Sequence[Dim], extra: Sequence[int | Dim] | None = None
 ) -> Ref:
     """The node's transposed convolution with pads before and after each spatial axis."""
-    n = _spatial(c)
+    n, group = _spatial(c), c.integer("group", 1)
+    if group < 1:
+        raise c.fail(f"group is {group}, wanted at least 1")
     return c.emit(
         "conv_transpose",
         c.x(0),
         c.x(1),
         bias,
-        strides=_list(c, "strides", n, 1),
-        dilations=_list(c, "dilations", n, 1),
+        strides=c.positives("strides", n),
+        dilations=c.positives("dilations", n),
         pads_begin=tuple(begin),
         pads_end=tuple(end),
         output_padding=tuple(c.ints("output_padding", (0,) * n) if extra is None else extra),
-        group=c.integer("group", 1),
+        group=group,
         channels_last=False,
     )
 

@@ -326,6 +326,7 @@ def _one_hot(c: Call) -> Ref:
     depth = c.cast(c.builder.reshape(c.x(1), ()), i64)
     (d,) = c.builder.dims_of(depth, "depth")
     axis = c.axis(c.integer("axis", -1), rank + 1)
+    c.extents(2, 1)
     return c.emit("one_hot", c.cast(c.x(0), i64), c.x(2), axis=axis, depth=d)
 
 

@@ -69,7 +69,7 @@ def _reshape(c: Call) -> Ref:
 def _tile(c: Call) -> Ref:
     """input 1: how often; input 2: along which axis."""
     rank = c.type(0).rank
-    (axis,) = c.builder.ints_of(c.x(2), "axis")
+    axis = c.builder.int_of(c.x(2), "axis")
     (times,) = c.builder.dims_of(c.x(1), "tiles")
     at = c.axis(axis, rank)
     return c.emit("tile", c.x(0), repeats=tuple(times if a == at else to_dim(1) for a in range(rank)))

@@ -79,7 +79,7 @@ def _bernoulli(c: Call) -> Ref:
 
 def _multinomial(c: Call) -> Ref:
     """Draws of classes from unnormalised log probabilities: how many running sums lie below u * total."""
-    batch, classes = c.shape()
+    batch, classes = c.extents(0, 2)
     count = to_dim(c.integer("sample_size", 1))
     x = c.cast(c.x(), f32)
     weights = c.emit("exp", c.emit("sub", x, c.emit("reduce_max", x, axes=(1,), keepdims=True)))

@@ -100,6 +100,9 @@ def _by_scales(
     for k, (axis, e) in enumerate(zip(axes, elements, strict=True)):
         ratio = Ratio(e) if isinstance(e, Dim) else e
         if not isinstance(ratio, Ratio):
+            held = c.builder.constant_of(ref) if ref else None
+            if held is not None and not np.isfinite(held.reshape(-1)[k]):
+                raise c.fail(f"scale {held.reshape(-1)[k]} of axis {axis} is not finite")
             shape[axis], scales[axis], late[axis] = _run_time(c, ref, k, shape[axis]), None, k
             continue
         if ratio.const is not None and ratio.const <= 0:

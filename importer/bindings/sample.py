@@ -151,10 +151,12 @@ def _deform_conv(c: Call) -> Ref:
     if len(x) != 4 or len(w) != 4:
         raise c.unsupported(f"a deformable convolution of rank {len(x)} and {len(w)}")
     c.engine.same("channels of the group and of the weight", x[1], w[1] * groups)
-    pads = c.ints("pads", (0, 0, 0, 0))
+    if groups < 1:
+        raise c.fail(f"group is {groups}, wanted at least 1")
+    pads = c.positives("pads", 4, 0, least=0)
     columns = c.emit(
         "deform_columns", b.transpose(c.x(0), (0, 2, 3, 1)), c.x(2), c.optional(4), kernel=w[2:],
-        strides=c.ints("strides", (1, 1)), dilations=c.ints("dilations", (1, 1)),
+        strides=c.positives("strides", 2), dilations=c.positives("dilations", 2),
         pads_begin=tuple(map(to_dim, pads[:2])), pads_end=tuple(map(to_dim, pads[2:])),
         offset_group=c.integer("offset_group", 1),
     )  # fmt: skip
@@ -183,9 +185,11 @@ def _col2im(c: Call) -> Ref:
     image = b.dims_of(c.sized_like(c.x(1), length), "the image's shape")
     block = b.dims_of(c.sized_like(c.x(2), length), "the block's shape", 1)
     n = len(image)
-    strides, dilations = c.ints("strides", (1,) * n), c.ints("dilations", (1,) * n)
-    pads = c.ints("pads", (0,) * 2 * n)
-    batch, columns, _ = c.shape(0)
+    if n < 1 or len(block) != n:
+        raise c.fail(f"the image has {n} axes and the block {len(block)}, wanted as many, and at least 1")
+    strides, dilations = c.positives("strides", n), c.positives("dilations", n)
+    pads = c.positives("pads", 2 * n, 0, least=0)
+    batch, columns, _ = c.extents(0, 3)
     size = c.engine.simplify(product(block))
     c.engine.divides("the block's elements", size, columns)
     channels = c.engine.simplify(columns // size)
@@ -259,9 +263,11 @@ def _named(c: Call, d: Dim) -> Dim:
 def _max_unpool(c: Call) -> Ref:
     """Zeros, with the elements put where their flat indices say."""
     b, shape = c.builder, c.shape(0)
-    kernel = c.ints("kernel_shape")
-    n = len(kernel)
-    strides, pads = c.ints("strides", (1,) * n), c.ints("pads", (0,) * 2 * n)
+    n = len(shape) - 2
+    if n < 1:
+        raise c.fail(f"input has rank {len(shape)}, wanted [batch, channels, *spatial]")
+    kernel, strides = c.positives("kernel_shape", n, None), c.positives("strides", n)
+    pads = c.positives("pads", 2 * n, 0, least=0)
     made = [*shape[:2]]
     for a in range(n):
         made.append(c.engine.simplify((shape[2 + a] - 1) * strides[a] + kernel[a] - pads[a] - pads[a + n]))
@@ -334,7 +340,7 @@ def _causal_conv(c: Call) -> tuple[Ref, Ref]:
 def _depthwise(c: Call, padded: Ref, length: Dim) -> Ref:
     """y[b, c, t] = bias[c] + the sum over k of weight[c, 0, k] * padded[b, c, t + k]."""
     b, dtype = c.builder, c.type(0).dtype
-    channels, _, taps = c.shape(1)
+    channels, _, taps = c.extents(1, 3)
     c.engine.same("channels of input and weight", c.shape(0)[1], channels)
     c.engine.same("input channels of a filter", c.shape(1)[1], ONE)
     at = c.emit("add", b.reshape(c.iota(length), (length, 1)), b.reshape(c.iota(taps), (1, taps)))

@@ -48,7 +48,7 @@ def _stft(c: Call) -> Ref:
         return _stft_late(c, 2)
     if c.run_time(1) or c.run_time(3) or not (c.has(3) or c.shape(2)[0].is_const):
         return _stft_late(c, 1)
-    (step,) = b.ints_of(c.x(1), "frame_step")
+    step = b.int_of(c.x(1), "frame_step")
     length = _frame_length(c)
     if step < 1 or length < 1:
         raise c.fail(f"frame_step {step} and the frame length {length} must be at least 1")
@@ -105,7 +105,7 @@ def _stft_late(c: Call, parts: int) -> Ref:
 
 def _frame_length(c: Call) -> int:
     if c.has(3):
-        (length,) = c.builder.ints_of(c.x(3), "frame_length")
+        length = c.builder.int_of(c.x(3), "frame_length")
         return length
     if not c.has(2):
         raise c.fail("it has neither a window nor a frame_length")
@@ -126,7 +126,7 @@ def _dft(axis: int) -> Build:
         elif c.run_time(2):
             return _transformed_late(c)
         elif c.has(2):
-            (at,) = c.builder.ints_of(c.x(2), "axis")
+            at = c.builder.int_of(c.x(2), "axis")
         return _transformed(c, c.axis(at, rank))
 
     return build

@@ -1,0 +1,111 @@
+"""A node, its attributes and the element types of its inputs in; SmeltError out where ONNX's definition of
+its op has no room for them. One place for what every op wants, before its binding reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import onnx
+from onnx import AttributeProto, NodeProto
+
+from smelt.core.diag import SmeltError, shown
+from smelt.core.dtype import DType
+from smelt.importer.weights import ONNX_OF
+
+Fail = Callable[[str], SmeltError]
+
+TYPES = {v: k for k, v in AttributeProto.AttributeType.items()}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """An input of an op. types: the element types that it may have, as ONNX writes them. variable: inputs
+    of one name here have one type; empty where each of them has a type of its own."""
+
+    name: str
+    required: bool
+    types: frozenset[str]
+    variable: str
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What an op may be given. attributes: name -> (type, whether it must be there). inputs: the last one
+    stands for all further ones, of which there are `most` at most with it."""
+
+    attributes: Mapping[str, tuple[int, bool]]
+    inputs: tuple[Parameter, ...]
+    least: int
+    most: int
+    outputs: int
+
+    def input(self, k: int) -> Parameter:
+        """Input k, which is there."""
+        return self.inputs[min(k, len(self.inputs) - 1)]
+
+
+@cache
+def signature(domain: str, op: str, version: int) -> Signature | None:
+    """The signature in force; None where ONNX does not define the op: of other domains, and experiments."""
+    try:
+        s = onnx.defs.get_schema(op, version, domain)
+    except onnx.defs.SchemaError:
+        return None
+    single = onnx.defs.OpSchema.FormalParameterOption.Single
+    inputs = tuple(
+        Parameter(p.name, p.option == single, frozenset(p.types), p.type_str if p.is_homogeneous else "")
+        for p in s.inputs
+    )
+    attributes = {k: (int(a.type.value), bool(a.required)) for k, a in s.attributes.items()}
+    return Signature(attributes, inputs, s.min_input, s.max_input, s.max_output)
+
+
+def check_node(s: Signature, n: NodeProto, given: Mapping[str, AttributeProto], fail: Fail) -> None:
+    """The node's attributes, and how many inputs and outputs it has, are those of its op.
+    Raises what `fail` makes of a message."""
+    for name, a in given.items():
+        if name not in s.attributes:
+            known = ", ".join(sorted(s.attributes)) or "none"
+            raise fail(f"attribute '{shown(name)}' is not one of the operator's ({known})")
+        kind = s.attributes[name][0]
+        if a.type != kind:
+            raise fail(f"attribute '{name}' is {TYPES.get(a.type, a.type)}, wanted {TYPES[kind]}")
+    for name, (_, required) in s.attributes.items():
+        if required and name not in given:
+            raise fail(f"attribute '{name}' is missing")
+    if len(n.input) > s.most:
+        raise fail(f"found {len(n.input)} inputs, the operator takes {s.most} at most")
+    for k in range(max(len(n.input), s.least)):
+        if not s.inputs or not s.input(k).required:
+            continue
+        if k >= len(n.input) or not n.input[k]:
+            raise fail(f"input {k} is missing: {s.input(k).name}")
+    if len(n.output) > s.outputs:
+        raise fail(f"found {len(n.output)} outputs, the operator has {s.outputs}")
+
+
+def check_types(s: Signature, found: Sequence[DType | None], fail: Fail) -> None:
+    """Each input has an element type that the operator takes, and inputs of one type have one; None: not a
+    tensor, or absent. Raises what `fail` makes of a message."""
+    bound: dict[str, tuple[int, DType]] = {}
+    for k, dtype in enumerate(found):
+        if dtype is None or not s.inputs:
+            continue
+        p = s.input(k)
+        if not any(t.startswith("tensor(") for t in p.types):
+            continue  # a map: the binding says so
+        if f"tensor({_spelt(dtype)})" not in p.types:
+            named = ", ".join(sorted(t[7:-1] for t in p.types if t.startswith("tensor(")))
+            raise fail(f"input {k} ({p.name}) is {dtype}, wanted {named}")
+        first, other = bound.setdefault(p.variable, (k, dtype)) if p.variable else (k, dtype)
+        if other != dtype:
+            raise fail(f"inputs {first} and {k} are {other} and {dtype}, wanted one type")
+
+
+@cache
+def _spelt(dtype: DType) -> str:
+    """An element type as ONNX writes it."""
+    name = onnx.helper.tensor_dtype_to_string(ONNX_OF[dtype]).removeprefix("TensorProto.").lower()
+    return name

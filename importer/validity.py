@@ -1,0 +1,71 @@
+"""A parsed model in; SmeltError out for what its file says twice, or against the rules of ONNX, before
+anything is translated: operator sets, functions and the names in graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx
+
+from smelt.core.diag import invalid, unsupported
+
+NUL = "\0"
+
+
+def check_model(model: onnx.ModelProto) -> None:
+    """Raises SmeltError: 'invalid' for operator sets and functions that are defined twice, and names that no
+    C program could ask for; 'unsupported' for an opset that is newer than what is known."""
+    check_imports(model.opset_import, "the model")
+    if not model.opset_import and model.graph.node:
+        raise invalid("the model imports no operator set", hint="its export is incomplete; export it again")
+    _check_functions(model.functions)
+    for what, named in (("input", model.graph.input), ("output", model.graph.output)):
+        for v in named:
+            if NUL in v.name:
+                raise invalid(f"the name of {what} '{v.name}' holds a NUL character")
+
+
+def check_imports(imports: Iterable[onnx.OperatorSetIdProto], what: str) -> None:
+    """SmeltError when a domain has two versions, or one that cannot be."""
+    found: dict[str, int] = {}
+    for o in imports:
+        domain = "" if o.domain == "ai.onnx" else o.domain
+        if o.version < 1:
+            raise invalid(f"{what} imports version {o.version} of domain '{domain or 'ai.onnx'}'")
+        if found.setdefault(domain, o.version) != o.version:
+            raise invalid(
+                f"{what} imports versions {found[domain]} and {o.version} of domain '{domain or 'ai.onnx'}'",
+                hint="export the model again",
+            )
+    version, newest = found.get("", 1), onnx.defs.onnx_opset_version()
+    if version > newest:
+        raise unsupported(
+            f"opset {version} is newer than {newest}, the newest known", try_="a newer onnx package"
+        )
+
+
+def _check_functions(functions: Iterable[onnx.FunctionProto]) -> None:
+    seen: set[tuple[str, str, str]] = set()
+    for f in functions:
+        key = ("" if f.domain == "ai.onnx" else f.domain, f.name, f.overload)
+        if key in seen:
+            raise invalid(f"function '{f.name}' of domain '{f.domain}' is defined twice")
+        seen.add(key)
+        for what, names in (
+            ("input", list(f.input)),
+            ("output", list(f.output)),
+            ("attribute", [*f.attribute, *(a.name for a in f.attribute_proto)]),
+        ):
+            once(names, f"{what} of function '{f.name}'")
+        check_imports(f.opset_import, f"function '{f.name}'")
+
+
+def once(names: Iterable[str], what: str) -> None:
+    """SmeltError when a name occurs twice, or is empty."""
+    seen: set[str] = set()
+    for n in names:
+        if not n:
+            raise invalid(f"an {what} has no name" if what[0] in "aeio" else f"a {what} has no name")
+        if n in seen:
+            raise invalid(f"{what} '{n}' is declared twice", hint="give one of them another name")
+        seen.add(n)

@@ -1,0 +1,52 @@
+"""Hostile files of fixed seeds, each class of damage once: refused in words, in bounded time, or compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from attack_files import AnyCase, case, examined, fields, ops, placed
+from campaign import Outcome
+from file_judge import HANG, outcome_of
+from isolated import isolated
+
+BATCH = 16
+
+
+def outcomes(cases: Sequence[AnyCase], code: bool) -> list[tuple[AnyCase, Outcome]]:
+    """Each case's Outcome, several in a child; where a child ends early, each in a child of its own."""
+    how, reports = isolated(lambda: [examined(c, code) for c in cases], HANG)
+    if how == "ok":
+        return [(c, outcome_of(c.name[:200], r)) for c, r in zip(cases, reports, strict=True)]
+    if len(cases) == 1:
+        return [(cases[0], Outcome(f"{how} {reports}", True, cases[0].name[:200]))]
+    return [found for c in cases for found in outcomes([c], code)]
+
+
+def judge(cases: Sequence[AnyCase], code: bool) -> None:
+    """No case may be a defect."""
+    found = [f for k in range(0, len(cases), BATCH) for f in outcomes(cases[k : k + BATCH], code)]
+    bad = [o.detail for _, o in found if o.failed]
+    assert not bad, "\n\n".join([f"{len(bad)} of {len(cases)}", *bad[:10]])
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_graphs_weights_and_files(part: int) -> None:
+    judge(placed()[part::4], code=True)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_each_field_of_each_message(part: int) -> None:
+    """Two values of each field; machine code is made of a few of them."""
+    own = fields()[: 2 * len({c.klass for c in fields()})]
+    judge(own[part::32], code=True)
+    judge([c for k, c in enumerate(own) if k % 4 == part and k % 32 != part], code=False)
+
+
+def test_attributes_and_operands() -> None:
+    """A sample of each op's; `make fuzz` takes all."""
+    judge(ops()[:2100:9], code=False)
+
+
+def test_seeds_are_cases() -> None:
+    assert len({f"{type(case(s))}{case(s).name}" for s in range(len(placed()) + 200)}) >= 300
