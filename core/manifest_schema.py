@@ -165,6 +165,7 @@ def key(value: object, at: str) -> None:
 # ---------------------------------------------------------------- the manifest
 
 _COUNT = number()
+_BOUND = number(-INT64 - 1)  # of a number that a run binds, which need not be a size
 _TENSOR = fields({"name": text, "dtype": dtype, "shape": rows(extent, most=MOST_RANK)}, {"late": flag})
 _GROUP = fields(
     {
@@ -176,7 +177,7 @@ _GROUP = fields(
     {"keys": rows(key, least=1)},
 )
 _SYMBOL = fields(
-    {"name": text, "low": _COUNT, "high": maybe(_COUNT), "divisor": number(1), "origin": text},
+    {"name": text, "low": _BOUND, "high": maybe(_BOUND), "divisor": number(1), "origin": text},
 )
 _STORED = fields({
     "name": text, "dtype": dtype, "shape": rows(_COUNT, most=MOST_RANK), "offset": _COUNT, "bytes": _COUNT,

@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 
-from smelt.core.diag import Problem, SmeltError, invalid, shown, unsupported
+from smelt.core.diag import Problem, SmeltError, invalid, shown
 from smelt.core.dim import TooLarge
 from smelt.core.dtype import DType, bf16, f16, f32
 from smelt.core.ir.graph import Ref
@@ -185,8 +185,6 @@ class Translator:
             known = guard(e)
             if known is not None:
                 raise SmeltError(known.message, kind=known.kind, node=name, hint=known.hint) from e
-            if isinstance(e, MemoryError):
-                raise unsupported(f"{n.op_type}: a constant of the node fits no memory", node=name) from e
             raise SmeltError(
                 f"{n.op_type}: internal error: {type(e).__name__}: {e}",
                 kind="internal",

@@ -129,9 +129,15 @@ def _nearest(c: Call, x: Ref) -> Ref:
     return c.emit("mul", c.emit("sign", x), far)
 
 
+MOST_BINS = 1 << 16
+"""Bins of a pooled region along one axis."""
+
+
 def _bins(c: Call, start: Ref, end: Ref, size: int, extent: Dim) -> Ref:
     """i64 [regions, size, 2]: where each bin of start .. end begins within the extent, and how long it is."""
     b, one = c.builder, c.scalar(1, start)
+    if not 1 <= size <= MOST_BINS:
+        raise c.fail(f"a region of {size} bins, wanted 1 to {MOST_BINS}")
     length = c.emit("max", c.emit("add", c.emit("sub", end, start), one), one)
     step = c.emit("div", length, c.scalar(size, length))
     places = np.arange(size, dtype=np.float32).reshape(1, size)

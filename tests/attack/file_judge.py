@@ -88,7 +88,7 @@ def judge_file(path: Path, wish: Wish = Wish(), opt: int = 3, code: bool = True)
         report = Report("refused", e.kind, e.problems[0].node or "", _short(str(e)))
         return _wished(report, wish)
     except MemoryError:
-        return Report("defect", "memory", message=_site())
+        return Report("refused", "memory", message=_site())  # `compile` says so, and in what stage
     except Exception as e:
         return Report("defect", f"{type(e).__name__}", message=_site())
     if found:
