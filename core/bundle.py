@@ -187,21 +187,54 @@ def read_manifest(f: BufferedReader) -> bytes:
 def read_bundle(path: str | os.PathLike[str]) -> Bundle:
     """Open a bundle directory. Raises SmeltError(kind='invalid'): it is none, of another schema or bad."""
     folder = Path(path)
-    file = folder / MANIFEST
-    if not os.path.exists(folder) or (os.path.isdir(folder) and not os.path.exists(file)):
-        raise SmeltError(
-            f"'{folder}' is no bundle: it has no {MANIFEST}",
-            hint="make one with 'smelt compile MODEL -o DIR'",
-        )
-    if not os.path.isdir(folder):
-        raise SmeltError(f"'{folder}' is a file, expected a bundle directory")
-    with open_regular(file) as f:
+    for last in (False, False, False, True):
+        fd = _opened(folder)
+        try:
+            return _read(folder, fd)
+        except SmeltError:
+            # a compile that replaces the folder removes the files of the one that is looked at
+            if last or (os.path.isdir(folder) and os.path.samestat(os.stat(folder), os.fstat(fd))):
+                raise
+        finally:
+            os.close(fd)
+    raise AssertionError("the last look returns or raises")
+
+
+def _opened(folder: Path) -> int:
+    try:
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except NotADirectoryError:
+        raise SmeltError(f"'{folder}' is a file, expected a bundle directory") from None
+    except FileNotFoundError:
+        raise _no_bundle(folder) from None
+    except (OSError, ValueError) as e:
+        raise SmeltError(f"cannot open the bundle '{folder}': {e}", kind="infra") from None
+
+
+def _no_bundle(folder: Path) -> SmeltError:
+    return SmeltError(
+        f"'{folder}' is no bundle: it has no {MANIFEST}", hint="make one with 'smelt compile MODEL -o DIR'"
+    )
+
+
+def _is_file(name: str, fd: int) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(name, dir_fd=fd).st_mode)
+    except OSError:
+        return False
+
+
+def _read(folder: Path, fd: int) -> Bundle:
+    """The bundle in the folder that is open as fd."""
+    if MANIFEST not in os.listdir(fd):
+        raise _no_bundle(folder)
+    with open_regular(MANIFEST, fd) as f:
         try:
             manifest = parse_manifest(read_manifest(f))
         except ValueError as e:
-            raise SmeltError(f"'{file}' is damaged: {e}", hint=_AGAIN) from None
+            raise SmeltError(f"'{folder / MANIFEST}' is damaged: {e}", hint=_AGAIN) from None
     for name in manifest["files"]:
-        if not os.path.isfile(folder / name):
+        if not _is_file(name, fd):
             raise SmeltError(f"bundle '{folder}' lacks its file '{name}'", hint=_AGAIN)
     bundle = Bundle(folder, manifest)
     for name in (bundle.names.library, *([bundle.names.weights] if manifest["weights"]["bytes"] else [])):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
+from smelt.core.dim import parse_dim
 from smelt.core.dtype import ALL
 from smelt.core.naming import is_name
 
@@ -239,6 +240,11 @@ def check_manifest(manifest: Mapping[str, Any]) -> None:
         if len(tensors) != len(manifest[side]):
             raise ValueError(f"manifest.{side}: two have one name")
         _check_groups(manifest.get("groups", {}).get(side, ()), tensors, f"manifest.groups.{side}")
+    known = {s["name"] for s in manifest["symbols"]} | {name for name, _ in manifest["sizes"]}
+    for row in manifest["inputs"]:  # what a feed binds; parse_dim raises ValueError too
+        strange = {s for d in row["shape"] if isinstance(d, str) for s in parse_dim(d).symbols} - known
+        if strange:
+            raise ValueError(f"manifest.inputs: '{row['name'][:40]}' has unknown sizes {sorted(strange)}")
     total = manifest["weights"]["bytes"]
     for row in manifest["weights"]["tensors"]:
         if row["offset"] + row["bytes"] > total:

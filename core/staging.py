@@ -36,7 +36,7 @@ _OWNER: Final = ".smelt-compile"
 """In a folder that a compile works in: it is smelt's, and whoever holds the folder's lock works there."""
 _MADE: Final = re.compile(rf"\.?({FILE_NAME.pattern}|{re.escape(MANIFEST)})(\.\d+)?")
 """Names of what a compile writes into that folder, those of half-written files among them."""
-_TRIES: Final = 8
+_TRIES: Final = 64
 _ANOTHER: Final = "choose another folder with -o (output=), or move your files away"
 
 
@@ -89,9 +89,7 @@ class Staging:
         for _ in range(_TRIES):
             if self._put():
                 return Bundle(self.out, full)
-        raise SmeltError(
-            f"'{self.out}' is being replaced by others all the time", kind="infra", hint=_ANOTHER
-        )
+        raise _busy(self.out)
 
     def _put(self) -> bool:
         """One try; False when others were there between two steps of it."""
@@ -108,7 +106,8 @@ class Staging:
         if _seen(self.path) != old:  # a file came or changed since the look: back with it, and look again
             _exchange(self.path, self.out)
             return False
-        _remove(self.path, old)
+        (self.path / _OWNER).touch()  # if this process is killed here, another can go on
+        _remove(self.path, (*old, _OWNER))
         return True
 
 
@@ -160,14 +159,35 @@ def owned(folder: Path, new: Path | None = None) -> Seen:
     new: the folder that is to take its place, without which contents are not looked at.
     Raises SmeltError naming the first entry that is not smelt's.
     """
+    for _ in range(_TRIES):
+        before = _identity(folder)
+        try:
+            return _owned(folder, new)
+        except (SmeltError, OSError) as e:
+            if _identity(folder) != before:
+                continue  # another compile has replaced the folder while this one looked at its files
+            if isinstance(e, OSError):
+                raise _disk(folder, e) from None
+            raise
+    raise _busy(folder)
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    try:
+        s = os.lstat(folder)
+    except OSError:
+        return 0, 0
+    return s.st_ino, s.st_ctime_ns
+
+
+def _owned(folder: Path, new: Path | None) -> Seen:
+    """One look of `owned`. Raises OSError as well, where files vanish."""
     if os.path.islink(folder) or (os.path.lexists(folder) and not folder.is_dir()):
         raise _kept(folder, "it is no folder")
     try:
         names, seen = sorted(os.listdir(folder)), _seen(folder)
     except FileNotFoundError:
         return {}
-    except OSError as e:
-        raise _disk(folder, e) from None
     if not names:
         return {}
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -298,6 +318,10 @@ def _locked(fd: int) -> bool:
 def _short(out: Path) -> str:
     """The folder's name, cut so that a longer one beside it still is a file name (255 bytes)."""
     return os.fsdecode(os.fsencode(out.name)[:200])
+
+
+def _busy(out: Path) -> SmeltError:
+    return SmeltError(f"'{out}' is being replaced by others all the time", kind="infra", hint=_ANOTHER)
 
 
 def _disk(out: Path, e: OSError) -> SmeltError:
