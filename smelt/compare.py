@@ -175,6 +175,7 @@ def bisect(
     device: str | None = None,
     opt: int = 3,
     fp16: bool = False,
+    fast_math: Sequence[str] = (),
     rtol: float | None = None,
     atol: float | None = None,
     on_step: Callable[[str], None] = lambda text: None,
@@ -191,7 +192,10 @@ def bisect(
         on_step(f"compiling with {len(some)} values made visible")
         with tempfile.TemporaryDirectory(prefix="smelt-bisect-") as folder:
             out = f"{folder}/out"
-            bundle = compile(str(model), target, dims, opt=opt, fp16=fp16, output=out, outputs=tuple(some))
+            bundle = compile(
+                str(model), target, dims, opt=opt, fp16=fp16, fast_math=fast_math, output=out,
+                outputs=tuple(some),
+            )  # fmt: skip
             with running(bundle, device) as client:
                 got = client.run(case.tensors).outputs
         opinions = partial(Opinions, model, compare, spread=rtol is None and atol is None)

@@ -277,7 +277,8 @@ def compile(
         source, stem = _as_file(model, Path(scratch))
         request = Request(
             source=source, target=target, dims=dict(dims or {}), threads=threads, opt=opt,
-            output=str(Path(output).absolute()), fp16=fp16, fast_math=fast_parts(fast_math), static=static, libraries=libraries,
+            output=str(Path(output).absolute()), fp16=fp16, fast_math=fast_parts(fast_math), static=static,
+            libraries=libraries,
             name=name or stem, prefix=prefix, outputs=tuple(outputs), plugins=tuple(plugins),
         )  # fmt: skip
         _run_child(request, allowed, Path(scratch), progress)

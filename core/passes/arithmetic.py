@@ -58,23 +58,34 @@ SUMS = ("matmul", "conv", "conv_transpose", "reduce_sum")
 MOVES = ("reshape", "transpose", "broadcast_to", "slice", "concat", "scatter_elements", "tanh")
 
 
-def _unlike_minus_zero(g: Editor, ref: Ref, depth: int = 10) -> bool:
-    """Whether a float value is never -0: sums begin with 0, and only -0 + -0 and -0 - 0 are -0."""
+def _unlike_minus_zero(g: Editor, ref: Ref, depth: int = 10, taken: frozenset[Ref] = frozenset()) -> bool:
+    """Whether a float value is never -0: sums begin with 0, and only -0 + -0 and -0 - 0 are -0.
+    taken: values that a loop carries, which are not -0 before the loop: if no round makes one, none is."""
     n, array = g.maker(ref), g.array(ref)
+    if ref in taken:
+        return True
     if array is not None:
         return array.size <= 1 << 16 and not bool(np.any((array == 0) & np.signbit(array)))
+    if n is None and g.around is not None and depth > 0:
+        states = g.carried(ref)
+        if states is None:
+            return g.is_outside(ref) and _unlike_minus_zero(g.around[0], ref, depth - 1)
+        before, after = states
+        return _unlike_minus_zero(g.around[0], before, depth - 1) and _unlike_minus_zero(
+            g, after, depth - 1, taken | {ref}
+        )
     if n is None or depth == 0 or n.output.type.dtype.bits < 32:  # -1e-9 is -0 in 16 bits
         return False
     if n.op in SUMS or positive(g, ref):
         return True
     if n.op == "add":
-        return any(_unlike_minus_zero(g, r, depth - 1) for r in n.inputs)
+        return any(_unlike_minus_zero(g, r, depth - 1, taken) for r in n.inputs)
     if n.op == "sub":
-        return _unlike_minus_zero(g, n.inputs[0], depth - 1)
+        return _unlike_minus_zero(g, n.inputs[0], depth - 1, taken)
     if n.attrs.get("reduction", "none") != "none":
         return False
     floats = [r for r in n.inputs if r and g.type_of(r).dtype.is_float]
-    return n.op in MOVES and all(_unlike_minus_zero(g, r, depth - 1) for r in floats)
+    return n.op in MOVES and all(_unlike_minus_zero(g, r, depth - 1, taken) for r in floats)
 
 
 @rule("sub", kind=EXACT, forms=[

@@ -105,6 +105,7 @@ class Editor:
 
     def __init__(self, shop: Workshop, graph: Graph, outer: Mapping[Ref, TensorType]) -> None:
         self.shop = shop
+        self.around: tuple[Editor, Node] | None = None  # of a region: the graph around, and the node there
         self.engine = shop.engine
         self._graph = graph
         self._types: dict[Ref, TensorType] = dict(outer)
@@ -143,6 +144,20 @@ class Editor:
     def shape(self, ref: Ref) -> tuple[Dim, ...]:
         """The shape of a value or weight."""
         return self.type_of(ref).shape
+
+    def carried(self, ref: Ref) -> tuple[Ref, Ref] | None:
+        """(before the loop, after a round) of a value that the loop around carries; None for others."""
+        names = [v.name for v in self._graph.inputs]
+        if self.around is None or self.around[1].op != "loop" or ref not in names[2:]:
+            return None
+        k = names.index(ref) - 2
+        return self.around[1].inputs[2 + k], self.outputs[1 + k]
+
+    def is_outside(self, ref: Ref) -> bool:
+        """Whether a region reads the value from around it."""
+        return self.around is not None and self.maker(ref) is None and all(
+            v.name != ref for v in self._graph.inputs
+        )
 
     def maker(self, ref: Ref) -> Node | None:
         """The node of this graph that makes the value; None for inputs, weights, outer values, ''."""
@@ -471,16 +486,18 @@ def edit_module(module: Module, change: EditFn, *, fused: bool = False) -> Modul
 
 
 def _edit(
-    shop: Workshop, graph: Graph, outer: Mapping[Ref, TensorType], change: EditFn, fused: bool
-) -> Graph:
+    shop: Workshop, graph: Graph, outer: Mapping[Ref, TensorType], change: EditFn, fused: bool,
+    around: tuple[Editor, Node] | None = None,
+) -> Graph:  # fmt: skip
     editor = Editor(shop, graph, outer)
+    editor.around = around
     for key in list(editor.nodes):
         node = editor.nodes[key]
         if node.regions and (fused or node.op != "fused"):
             regions = []
             for region in node.regions:
                 with shop.engine.conditional():  # what one way demands says nothing of the other one
-                    regions.append(_edit(shop, region, editor._types, change, fused))
+                    regions.append(_edit(shop, region, editor._types, change, fused, (editor, node)))
             editor.set_node(key, node.with_(regions=tuple(regions)))
     change(editor)
     return editor.graph()

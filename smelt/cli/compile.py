@@ -128,6 +128,7 @@ def compile_args(args: argparse.Namespace, output: str) -> Bundle:
             name=getattr(args, "name", None), static=getattr(args, "static", False), libraries=args.libraries,
             outputs=tuple(getattr(args, "tap", ())), progress=talk,
             time_limit=args.limit_seconds, memory_limit=args.limit_memory,
+            fast_math=args.fast_math,
         )  # fmt: skip
     finally:
         talk.done()

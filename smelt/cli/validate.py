@@ -116,7 +116,8 @@ def _bisect(
     chosen = case(bundle, values[bad[0]], seed=args.seed, spans=spans(args))
     return bisect(
         model, chosen, target=args.target, dims=dim_wishes(args), device=args.device, opt=args.opt,
-        fp16=bool(bundle.manifest["options"].get("fp16")), rtol=args.rtol, atol=args.atol, on_step=talk,
+        fp16=bool(bundle.manifest["options"].get("fp16")),
+        fast_math=bundle.manifest["options"].get("fast_math", ()), rtol=args.rtol, atol=args.atol, on_step=talk,
     )  # fmt: skip
 
 

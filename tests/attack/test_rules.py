@@ -15,6 +15,7 @@ from rule_forms import build
 import smelt.core.passes
 from smelt.core.diag import SmeltError
 from smelt.core.ir.graph import Module
+from smelt.core.ir.text import parse_module
 from smelt.core.machine import Machine
 from smelt.core.passes.context import Context, Options
 from smelt.core.passes.equivalence import difference, feeds_of
@@ -158,3 +159,35 @@ def _done(r: Rule, module: Module) -> Module:
     from smelt.core.passes.editor import edit_module
 
     return edit_module(module, lambda g: run_rules(g, (r,)) and None)
+
+
+LOOP = """module "m" {
+  sym n in 1..*
+  weight @zero: f32[3] = [0.0, 0.0, 0.0]
+  weight @minus: f32[3] = [-0.0, -0.0, -0.0]
+
+  graph @main(%x: f32[n, 3] from "x") -> (%y as "y") {
+    %sum = reduce_sum(%x) {axes = (0,), keepdims = false} : f32[3]
+    %y = loop(_, _, START) {carried = 1, trips = dim n} : f32[3]
+      region @body(
+          %i: i64[],
+          %going: bool[],
+          %s: f32[3],
+      ) -> (%going, %t) {
+        %r = add(%s, @zero) : f32[3]
+        %t = OP(%r) : f32[3]
+      }
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "op", "dropped"),
+    [("@zero", "tanh", True), ("%sum", "tanh", True), ("@minus", "tanh", False), ("@zero", "neg", False)],
+)
+def test_zero_is_added_in_a_loop_where_a_state_may_be_minus_zero(start: str, op: str, dropped: bool) -> None:
+    before = parse_module(LOOP.replace("START", start).replace("OP", op))
+    after, fired = rewritten(before, "neutral")
+    assert bool(fired) is dropped
+    assert difference(before, after, EXACT, feeds_of(before, 0)) is None

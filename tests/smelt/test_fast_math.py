@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import helper
-from onnx_models import info, model
+from onnx_models import model
 
 from smelt.cli.main import main
 from smelt.core.bundle import read_bundle
@@ -28,10 +28,11 @@ FORM = """module "m" {
 def test_the_manifest_and_inspect_tell_the_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nodes = [helper.make_node("Exp", ["x"], ["e"]), helper.make_node("Add", ["e", "one"], ["s"]),
              helper.make_node("Log", ["s"], ["y"])]  # fmt: skip
-    m = model(nodes, [info("x", "f32", ["n", 4])], [info("y", "f32", ["n", 4])], {"one": np.ones((), np.float32)})
+    m = model(nodes, {"x": ("f32", ["n", 4])}, {"y": "f32"}, {"one": np.ones((), np.float32)})
     path = tmp_path / "m.onnx"
     path.write_bytes(m.SerializeToString())
-    for parts, told in ((["--fast-math", "overflow"], "--fast-math overflow"), ([], "roundings and the order")):
+    asked = ["--fast-math", "overflow"]
+    for parts, told in ((asked, "--fast-math overflow"), ([], "roundings and the order")):
         out = str(tmp_path / f"out{len(parts)}")
         assert main(["compile", str(path), "-o", out, *parts]) == 0
         assert read_bundle(out).manifest["options"]["fast_math"] == parts[1:]
@@ -49,4 +50,5 @@ def test_opt_validates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "softplus" not in capsys.readouterr().out
     assert main(["opt", str(path), "-p", "patterns", "--validate", "--fast-math", "overflow"]) == 0
     assert "softplus" in capsys.readouterr().out
-    assert main(["opt", str(path), "-p", "patterns", "--fast-math", "speed"]) == 2
+    with pytest.raises(SystemExit):
+        main(["opt", str(path), "-p", "patterns", "--fast-math", "speed"])
