@@ -25,6 +25,9 @@ FOLD_LIMIT = 4096
 """Elements: constants up to this size are folded here, because shapes may hang on them; the fold pass does
 the large ones."""
 
+MOST_NODES = 1_000_000
+"""Operations that one model may become: loops of constant counts inside each other are written out."""
+
 ONE = to_dim(1)
 
 UNFOLDED = ("from_dims", "dequantize", "dequantize_blocks")
@@ -44,6 +47,7 @@ class Store:
     producers: dict[Ref, Node] = field(default_factory=dict)
     compounds: dict[Ref, Any] = field(default_factory=dict)  # sequences and optionals (importer/sequences.py)
     values: int = 0
+    made: int = 0  # nodes, those that were taken back included
     numbers: dict[str, int] = field(default_factory=dict)  # of the next weight of each name
 
     def new_value(self) -> Ref:
@@ -371,6 +375,12 @@ class GraphBuilder:
         regions: tuple[Graph, ...] = (),
     ) -> tuple[Ref, ...]:
         """A node whose types are given."""
+        self.store.made += 1
+        if self.store.made > MOST_NODES:
+            raise self.engine.unsupported(
+                f"the model is more than {MOST_NODES} operations, written out",
+                "loops and functions that are repeated less often",
+            )
         outputs = tuple(Value(self.store.new_value(), t) for t in types)
         for v in outputs:
             self.store.types[v.name] = v.type

@@ -35,7 +35,7 @@ MAX_DEPTH = 64
 """Functions inside functions; deeper ones are taken for a recursion."""
 
 
-MOST_EXPANDED = 200_000
+MOST_EXPANDED = 100_000
 """Nodes that the model's own functions may become where they are called: each calling the one before it twice,
 sixty functions are 2^60."""
 

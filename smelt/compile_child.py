@@ -15,9 +15,13 @@ from typing import Any
 from smelt.core.diag import SmeltError
 from smelt.limits import Limits, apply, out_of_memory
 
+DEEPEST = 5000
+"""Calls inside each other: a fused kernel has at most 600 expressions in a row, of a few calls each."""
+
 
 def main(result: str) -> int:
     """Exit status 0: the outcome is in the file (also when the compile failed)."""
+    sys.setrecursionlimit(DEEPEST)
     stages = os.dup(1)
     os.dup2(2, 1)  # what a library or a plug-in prints names no stage
     memory, seconds, request = json.loads(_line(0))

@@ -300,7 +300,12 @@ def _as_file(model: Any, scratch: Path) -> tuple[str, str]:
 
 def _run_child(request: Request, allowed: Limits, scratch: Path, progress: Progress | None) -> None:
     result = scratch / "result.json"
-    _report(result, run_child(request.to_json(), result, Path(request.output), allowed, progress), request, allowed)
+    _report(
+        result,
+        run_child(request.to_json(), result, Path(request.output), allowed, progress),
+        request,
+        allowed,
+    )
 
 
 def _report(result: Path, ended: Ended, request: Request, allowed: Limits) -> None:
@@ -315,7 +320,9 @@ def _report(result: Path, ended: Ended, request: Request, allowed: Limits) -> No
         )
     stage = f"in stage '{ended.stage}'"
     if ended.cause in ("seconds", "stuck"):
-        spent = f"{allowed.seconds:g} s of processor time" if ended.cause == "seconds" else f"{allowed.wall:g} s"
+        spent = (
+            f"{allowed.seconds:g} s of processor time" if ended.cause == "seconds" else f"{allowed.wall:g} s"
+        )
         raise SmeltError(
             f"the compile of '{request.source}' used more than {spent} {stage}",
             kind="infra",
@@ -323,7 +330,11 @@ def _report(result: Path, ended: Ended, request: Request, allowed: Limits) -> No
         )
     if ended.cause == "memory":
         raise out_of_memory(allowed, ended.stage)
-    how = f"was killed by {signal.Signals(-ended.status).name}" if ended.status < 0 else f"ended with status {ended.status}"
+    how = (
+        f"was killed by {signal.Signals(-ended.status).name}"
+        if ended.status < 0
+        else f"ended with status {ended.status}"
+    )
     tail = "\n".join(ended.said.strip().splitlines()[-12:])
     killed = ended.cause == "killed"
     raise SmeltError(

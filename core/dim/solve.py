@@ -44,6 +44,7 @@ Goal: TypeAlias = tuple[int, tuple[Dim, ...]]  # (s, goals): s*q >= the smallest
 
 STEPS: Final = 300  # relaxations tried for one question; every proof in the tests needs fewer than 100
 FEW: Final = 60  # and for the range of an atom, or whether the opposite holds
+WORK: Final = 4000  # terms looked at for one question; 816 is the most that a development model needs
 DEPTH: Final = 20
 MEMO: Final = 20_000  # entries before a solver forgets
 
@@ -92,6 +93,7 @@ class Solver:
         self._busy: set[Atom] = set()
         self._depth = 0
         self._steps = 0
+        self._work = 0
 
     def with_symbol(
         self, name: str, given: tuple[int | None, int | None] | None, upper: Dim | None = None
@@ -134,6 +136,8 @@ class Solver:
             if known is not None and notes.tried.get(q, 0) >= steps:
                 return g * known[0] + k  # asking again will not help
             self._steps = steps
+            if not self._busy:
+                self._work = WORK
             if len(notes.memo) > MEMO:
                 notes.memo.clear()
                 notes.spans.clear()
@@ -153,8 +157,10 @@ class Solver:
         if found is None:
             found = memo[q] = self._first(q)
         best, done = found
-        if done or best >= want or q in self._active or self._depth >= DEPTH or self._steps <= 0:
+        spent = self._steps <= 0 or self._work <= 0
+        if done or best >= want or q in self._active or self._depth >= DEPTH or spent:
             return best
+        self._work -= len(q._poly)
         self._active.add(q)
         self._depth += 1
         try:
@@ -173,7 +179,7 @@ class Solver:
         finally:
             self._depth -= 1
             self._active.discard(q)
-        memo[q] = (best, self._steps > 0 and best < want)
+        memo[q] = (best, self._steps > 0 < self._work and best < want)
         return best
 
     def _first(self, q: Dim) -> tuple[Num, bool]:

@@ -41,6 +41,9 @@ LIMIT = to_dim(2**31 - 1)
 MOST_ELEMENTS = 2**40
 """More constant extents than that multiply to no tensor of any device."""
 
+MOST_JOINED = 16
+"""Unrelated extents that one result of broadcasts remembers it was made of."""
+
 MAX_RANK = 32
 """Axes of a tensor, those between the steps of an operator included; NumPy 1.26 has no more."""
 
@@ -289,7 +292,9 @@ class Engine:
         found: list[Dim] = []
         for d in map(self.simplify, extents):
             before = tuple(found)  # the parts of one extent are known to differ
-            for part in self._joins.get(d, (d,)):
+            parts = self._joins.get(d, (d,))
+            # questions grow with the square of the parts: a result of many is a size like any other
+            for part in parts if len(parts) <= MOST_JOINED else (d,):
                 if part != ONE and all(self.facts.prove_eq(part, f) is not Truth.YES for f in before):
                     found.append(part)
         if len(found) < 2:

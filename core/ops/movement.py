@@ -135,6 +135,9 @@ def _broadcast_to(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Opera
     return x[tuple(at)]
 
 
+MOST_PARTS = 64
+"""Parts of one concatenation that come of themselves; more are joined in steps."""
+
 # ---------------------------------------------------------------- concat, slice, pad, tile
 
 

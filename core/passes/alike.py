@@ -16,9 +16,12 @@ from smelt.core.passes.traits import attrs_key
 
 @dataclass
 class Alike:
-    """Makes keys for the nodes of one graph. scalar: the literal that a ref stands for, or None."""
+    """Makes keys for the nodes of one graph. scalar: the literal that a ref stands for, or None. values: whether
+    float literals of other values are others; no formula asks for one, so what an element costs and reads is
+    the same."""
 
     scalar: Callable[[Ref], Const | None]
+    values: bool = True
     _attrs: dict[int, tuple[Node, Hashable]] = field(default_factory=dict)
 
     def key(
@@ -37,7 +40,8 @@ class Alike:
                     codes[r] = len(refs)
                     refs.append(r)
                 else:
-                    codes[r] = repr(literal)  # not itself: 0.0 == -0.0
+                    plain = literal.dtype.is_float and not self.values
+                    codes[r] = str(literal.dtype) if plain else repr(literal)  # not itself: 0.0 == -0.0
             return codes[r]
 
         for at, n in enumerate(nodes):

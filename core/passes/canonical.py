@@ -7,6 +7,7 @@ import numpy as np
 from smelt.core.dim import YES, Dim, to_dim
 from smelt.core.dtype import DType, i64
 from smelt.core.ir.graph import Node, Ref
+from smelt.core.ops.movement import MOST_PARTS
 from smelt.core.passes.arithmetic import ARITHMETIC_RULES
 from smelt.core.passes.constants import ELEMENTWISE, dims_of, ints_of, is_one, splat, whole
 from smelt.core.passes.editor import Editor
@@ -127,7 +128,9 @@ def _concat_concat(g: Editor, n: Node) -> Ref | None:
         return m.inputs if m is not None and once and m.attrs["axis"] == n.attrs["axis"] else (r,)
 
     flat = tuple(s for r in n.inputs for s in parts(r))
-    return g.emit("concat", flat, n.attrs) if flat != n.inputs else None
+    if flat == n.inputs or len(flat) > MOST_PARTS:
+        return None
+    return g.emit("concat", flat, n.attrs)
 
 
 @rule("concat", kind=EXACT, forms=[

@@ -68,7 +68,7 @@ class _Fusion:
         self._inline = inline_scalars(editor.shop.weights)
         self._simplifier = Simplifier(editor.engine.facts)
         self._scalars: dict[Ref, Const | None] = {}
-        self._alike = Alike(self.scalar)
+        self._alike = Alike(self.scalar, values=False)
         self._measured: dict[Hashable, tuple[Trait, tuple[tuple[int, Read], ...]]] = {}
 
     def run(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from smelt.core.dim import Dim, ceildiv, dmax, dmin, to_dim
 from smelt.core.dtype import bool_, i64
 from smelt.core.ir.graph import Ref
+from smelt.core.ops.movement import MOST_PARTS
 from smelt.importer.bindings.axes import chosen, count, mask, sliced, spread
 from smelt.importer.bindings.indices import inside, inside_each
 from smelt.importer.call import Build, Call, OnnxOp
@@ -30,6 +31,9 @@ def _concat(c: Call) -> Ref:
     if not parts:
         raise c.fail("it has no inputs")
     axis = c.axis(c.integer("axis", 1), c.type().rank)
+    while len(parts) > MOST_PARTS:  # in steps: an element asks one part after the other whether it is theirs
+        steps = [parts[k : k + MOST_PARTS] for k in range(0, len(parts), MOST_PARTS)]
+        parts = [c.builder.emit("concat", p, {"axis": axis}) if len(p) > 1 else p[0] for p in steps]
     return parts[0] if len(parts) == 1 else c.builder.emit("concat", parts, {"axis": axis})
 
 

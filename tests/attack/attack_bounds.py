@@ -127,7 +127,10 @@ def extremes(rng: random.Random) -> onnx.ModelProto:
     value, other = a, b
     for k in range(rng.choice([8, 30, 100, 400])):
         kind = ("Min", "Max")[k % 2]
-        value, other = m.op(kind, m.op("Add", value, other), c), m.op("Add", value, m.op("Div", other, m.ints(2)))
+        value, other = (
+            m.op(kind, m.op("Add", value, other), c),
+            m.op("Add", value, m.op("Div", other, m.ints(2))),
+        )
         if rng.random() < 0.3:
             other = m.op(kind, other, m.op("Mul", value, m.ints(rng.randint(2, 3))))
     return m.model(m.filled(m.op("Max", value, m.ints(1)), a))
@@ -168,9 +171,16 @@ def towers(rng: random.Random) -> onnx.ModelProto:
             last = f"t{t}"
         if rng.random() < 0.2 and k:
             inner = helper.make_graph(
-                [helper.make_node(f"f{k - 1}", ["x"], ["z"], domain="own")], "g", [], [onnx.ValueInfoProto(name="z")]
+                [helper.make_node(f"f{k - 1}", ["x"], ["z"], domain="own")],
+                "g",
+                [],
+                [onnx.ValueInfoProto(name="z")],
             )
-            nodes.append(helper.make_node("Constant", [], ["yes"], value=helper.make_tensor("c", TensorProto.BOOL, [], [1])))
+            nodes.append(
+                helper.make_node(
+                    "Constant", [], ["yes"], value=helper.make_tensor("c", TensorProto.BOOL, [], [1])
+                )
+            )
             nodes.append(helper.make_node("If", ["yes"], ["w"], then_branch=inner, else_branch=inner))
         m.functions.append(helper.make_function("own", f"f{k}", ["x"], [last], nodes, imports))
     m.nodes.append(helper.make_node(f"f{height - 1}", [x], ["y"], domain="own"))
@@ -302,7 +312,9 @@ def windows(rng: random.Random) -> onnx.ModelProto:
         elif kind == "pad":
             x = m.op("Pad", x, m.ints(0, 0, rng.randint(0, 9), 3, 0, 0, 2, rng.randint(0, 9)))
         elif kind == "slice":
-            x = m.op("Slice", x, m.ints(rng.randint(0, 2)), m.ints(10**9), m.ints(2), m.ints(rng.randint(1, 3)))
+            x = m.op(
+                "Slice", x, m.ints(rng.randint(0, 2)), m.ints(10**9), m.ints(2), m.ints(rng.randint(1, 3))
+            )
         elif kind == "resize":
             scales = helper.make_tensor("s", FLOAT, [4], [1.0, 1.0, rng.choice([1.5, 2.0, 0.7]), 2.0])
             x = m.op("Resize", x, "", m.op("Constant", value=scales), mode="nearest")

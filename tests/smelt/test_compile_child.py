@@ -1,0 +1,258 @@
+"""The child that compiles: its path, its pipes, its limits, and its end when its caller ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import smelt
+from smelt.core.diag import SmeltError
+from smelt.limits import LEAST_MEMORY, Limits, available, limits
+from smelt.supervise import KEPT, command, environment, run_child
+
+SMALL = Limits(4 << 30, 300.0)
+
+
+def chain(count: int, op: str = "Sin") -> onnx.ModelProto:
+    """`count` ops in a row."""
+    nodes = [helper.make_node(op, [f"v{k}"], [f"v{k + 1}"]) for k in range(count)]
+    x = helper.make_tensor_value_info("v0", TensorProto.FLOAT, ["n"])
+    graph = helper.make_graph(nodes, "chain", [x], [onnx.ValueInfoProto(name=f"v{count}")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A trivial model."""
+    onnx.save(chain(3), tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+COMPILE = "import smelt; smelt.compile({model!r}, output={out!r}); print('compiled')"
+
+
+def python(code: str, cwd: Path, **more: object) -> subprocess.CompletedProcess[str]:
+    """A caller of its own, with its folder off its own path."""
+    return subprocess.run(
+        [sys.executable, "-P", "-c", code], cwd=cwd, capture_output=True, text=True, check=False, **more
+    )  # type: ignore[call-overload]
+
+
+def test_a_caller_with_limits_of_its_own(model: Path, tmp_path: Path) -> None:
+    def lower() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
+        resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, 3 << 30))
+        resource.setrlimit(resource.RLIMIT_CPU, (200, 200))
+
+    code = COMPILE.format(model=str(model), out=str(tmp_path / "out"))
+    done = python(code, tmp_path, preexec_fn=lower)
+    assert done.stdout == "compiled\n", done.stderr
+
+
+@pytest.mark.parametrize("paths", [None, f"{os.pathsep}/nowhere"])
+def test_nothing_of_the_current_folder_is_executed(model: Path, tmp_path: Path, paths: str | None) -> None:
+    folder = tmp_path / "hostile"
+    (folder / "smelt").mkdir(parents=True)
+    for name in ("onnx", "json", "numpy", "random", "llvmlite", "resource", "smelt/__init__", "core", "cupy"):
+        (folder / f"{name}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'a').write({name!r})\n")
+    before = dict(os.environ)
+    before.pop("PYTHONPATH", None)
+    # the caller keeps its own path clean; what it hands on is the question
+    code = "import os, smelt.driver\n"
+    code += "" if paths is None else f"os.environ['PYTHONPATH'] = {paths!r}\n"
+    done = python(code + COMPILE.format(model=str(model), out=str(tmp_path / "out")), folder, env=before)
+    assert done.stdout == "compiled\n", done.stderr
+    assert not (tmp_path / "executed").exists(), (tmp_path / "executed").read_text()
+
+
+def test_the_paths_of_the_user_still_count(model: Path, tmp_path: Path) -> None:
+    text = """
+from smelt.plugin import OnnxOp
+BINDINGS = (OnnxOp("Twice", 1, lambda c: c.emit("add", c.x(), c.x()), "own"),)
+"""
+    node = helper.make_node("Twice", ["x"], ["y"], domain="own")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])
+    graph = helper.make_graph([node], "g", [x], [onnx.ValueInfoProto(name="y")])
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=8), model)
+    for name, folder, path in (("near_ops", "here", ""), ("far_ops", "there", str(tmp_path / "there"))):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{name}.py").write_text(text)
+        own = {**os.environ, "SMELT_PLUGINS": name, "PYTHONPATH": path}
+        code = COMPILE.format(model=str(model), out=str(tmp_path / "out"))
+        done = python(code, tmp_path / "here", env=own)
+        assert done.stdout == "compiled\n", done.stderr
+
+
+def test_what_the_child_prints_blocks_nothing_and_names_no_stage(model: Path, tmp_path: Path) -> None:
+    plugin = tmp_path / "loud.py"
+    plugin.write_text(
+        "import os, sys\n"
+        "for _ in range(100):\n    os.write(2, b'e' * 10_000)\n    print('p' * 10_000)\n"
+        "from smelt.plugin import OnnxOp\n"
+        "BINDINGS = (OnnxOp('Nothing', 1, lambda c: c.x(), 'own'),)\n"
+    )
+    stages: list[str] = []
+    smelt.compile(str(model), output=tmp_path / "out", plugins=(str(plugin),), progress=stages.append)
+    assert stages == ["import", "optimise", "schedule", "plan", "code", "link"]
+
+
+def test_of_what_it_prints_the_end_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loud = "import os, sys; os.read(0, 9); os.write(2, b'e' * 1_000_000 + b'the end'); sys.exit(3)"
+    monkeypatch.setattr("smelt.supervise.command", lambda result: [sys.executable, "-P", "-c", loud])
+    ended = run_child("{}", tmp_path / "result", tmp_path / "out", SMALL)
+    assert ended.status == 3
+    assert len(ended.said) == KEPT
+    assert ended.said.endswith("the end")
+
+
+def test_a_limit_of_processor_time_names_the_stage(tmp_path: Path) -> None:
+    with pytest.raises(SmeltError, match=r"more than 2 s of processor time in stage '\w+'") as caught:
+        smelt.compile(chain(20_000), output=tmp_path / "out", time_limit=2)
+    assert caught.value.kind == "infra"
+    assert "--limit-seconds" in (caught.value.hint or "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_limit_of_memory_names_the_stage(tmp_path: Path) -> None:
+    with pytest.raises(SmeltError, match=r"more than 0.17 GB of memory in stage '\w+'") as caught:
+        smelt.compile(chain(20_000), output=tmp_path / "out", memory_limit=0.17)
+    assert caught.value.kind == "infra"
+    assert "SMELT_COMPILE_MEMORY" in (caught.value.hint or "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_child_that_does_nothing_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Limits, "wall", property(lambda self: 1.0))
+    asleep = "import os, time; os.write(1, b'import\\n'); time.sleep(1000)"
+    monkeypatch.setattr("smelt.supervise.command", lambda result: [sys.executable, "-P", "-c", asleep])
+    ended = run_child("{}", tmp_path / "result", tmp_path / "out", SMALL)
+    assert (ended.cause, ended.stage) == ("stuck", "import")
+
+
+def test_wishes_and_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert limits(2, 30) == Limits(2 * 10**9, 30.0)
+    monkeypatch.setenv("SMELT_COMPILE_MEMORY", "3")
+    monkeypatch.setenv("SMELT_COMPILE_SECONDS", "77")
+    assert limits() == Limits(3 * 10**9, 77.0)
+    assert limits(0.001).memory == LEAST_MEMORY
+    for wrong in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(SmeltError, match="memory_limit is"):
+            limits(wrong)
+    monkeypatch.setenv("SMELT_COMPILE_SECONDS", "soon")
+    with pytest.raises(SmeltError, match="SMELT_COMPILE_SECONDS is 'soon'"):
+        limits()
+
+
+@pytest.mark.parametrize(
+    ("row", "file"),
+    [
+        ("0::/a/b", "a/memory.max"),
+        ("0::/a/b", "memory.max"),
+        ("0::/elsewhere/on/the/host", "memory.max"),
+        ("5:cpu,memory:/docker/1", "memory/docker/1/memory.limit_in_bytes"),
+    ],
+)
+def test_control_groups_limit_the_memory(tmp_path: Path, row: str, file: str) -> None:
+    (tmp_path / "cgroup").write_text(f"1:name=systemd:/x\n{row}\n")
+    assert available(tmp_path / "cgroup", tmp_path / "fs") > 1 << 30
+    (tmp_path / "fs" / file).parent.mkdir(parents=True)
+    (tmp_path / "fs" / file).write_text("max\n")
+    assert available(tmp_path / "cgroup", tmp_path / "fs") > 1 << 30
+    (tmp_path / "fs" / file).write_text("500000000\n")
+    assert available(tmp_path / "cgroup", tmp_path / "fs") == 500_000_000
+
+
+# ---------------------------------------------------------------- the end of the caller
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended meanwhile
+            found += map(int, path.read_text().split())
+    return found
+
+
+def compiling(pid: int) -> list[int]:
+    """Those of them that lead a group of their own, as a compile does once it has begun."""
+    found = []
+    for p in children(pid):
+        with contextlib.suppress(ProcessLookupError):
+            found += [p] * (os.getpgid(p) == p)
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def until(what: object, seconds: float = 60) -> bool:
+    """Whether it becomes true in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if what():  # type: ignore[operator]
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("how", "fork"),
+    [(signal.SIGKILL, False), (signal.SIGTERM, False), (signal.SIGINT, False), (signal.SIGKILL, True)],
+)
+def test_a_killed_caller_takes_its_child_along(tmp_path: Path, how: signal.Signals, fork: bool) -> None:
+    """fork: a fork of the caller lives on and holds the child's standard input open."""
+    onnx.save(chain(20_000), tmp_path / "long.onnx")
+    lines = [
+        "import os, smelt, threading, time",
+        f"def go(): smelt.compile({str(tmp_path / 'long.onnx')!r}, output={str(tmp_path / 'out')!r}, progress=print)",
+    ]
+    if fork:
+        lines += ["t = threading.Thread(target=go, daemon=True)", "t.start()", "time.sleep(2)"]
+        lines += ["if os.fork() == 0: time.sleep(30); os._exit(0)", "t.join()"]
+    else:
+        lines += ["go()"]
+    caller = subprocess.Popen(
+        [sys.executable, "-P", "-u", "-c", "\n".join(lines)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    assert until(lambda: len(children(caller.pid)) > fork and compiling(caller.pid))
+    own, (child,) = children(caller.pid), compiling(caller.pid)
+    time.sleep(1)
+    caller.send_signal(how)
+    caller.wait(60)
+    assert until(lambda: not alive(child)), "the child runs on"
+    for p in set(own) - {child}:
+        os.kill(p, signal.SIGKILL)
+    assert [p.name for p in tmp_path.iterdir()] == ["long.onnx"]
+
+
+def test_a_compile_in_a_thread_that_is_interrupted_elsewhere(model: Path, tmp_path: Path) -> None:
+    results = []
+    work = threading.Thread(target=lambda: results.append(smelt.compile(str(model), output=tmp_path / "out")))
+    work.start()
+    work.join()
+    assert results[0].path == tmp_path / "out"
+
+
+def test_the_command_is_isolated() -> None:
+    assert command("r")[1] in ("-P", "-I")
+    assert "" not in environment().get("PYTHONPATH", "x").split(os.pathsep)
