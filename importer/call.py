@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
 import onnx
 from onnx import AttributeProto
 
@@ -183,8 +184,8 @@ class Call:
         return int(self._get(name, AttributeProto.INT, lambda a: a.i, default))
 
     def number(self, name: str, default: float | None = None) -> float:
-        """A float attribute."""
-        return float(self._get(name, AttributeProto.FLOAT, lambda a: a.f, default))
+        """A float attribute, which is an f32 in the file; so is its default."""
+        return float(np.float32(self._get(name, AttributeProto.FLOAT, lambda a: a.f, default)))
 
     def text(self, name: str, default: str | None = None) -> str:
         """A string attribute."""

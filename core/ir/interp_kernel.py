@@ -1,7 +1,8 @@
 """Kernel, dims and input arrays in, output arrays out: the exact oracle for primitives and emitters.
 
 Statements run one after the other, every level as a plain loop, with the accumulator types of the tree:
-a sum adds its terms in order in its own dtype. Loops around a single store run as NumPy arrays where
+a sum adds its terms in order in its own dtype. Expressions of 16-bit floats are computed in f32 and rounded
+where they are stored or cast, as targets do. Loops around a single store run as NumPy arrays where
 that cannot change the meaning (no instance reads what another writes, elements written once), which is
 decided per statement. Nothing wraps: an access outside its buffer is an internal error that names buffer,
 index and extent. Fresh buffers are poisoned, so that reading before writing shows.
@@ -19,7 +20,7 @@ import numpy as np
 
 from smelt.core.diag import SmeltError
 from smelt.core.dim import Dim, FloorDiv, Max, Min, Mod, Symbol
-from smelt.core.dtype import DType
+from smelt.core.dtype import DType, bf16, f16, f32
 from smelt.core.ir.intrinsics import INTRINSICS
 from smelt.core.ir.kernel import (
     Axis,
@@ -112,7 +113,11 @@ def _atom_function(a: Any) -> Callable[[Env], Any]:
 def cast_array(x: Array, to: DType) -> Array:
     """Conversion by the IR's rules: float to int truncates towards 0, saturates, and takes NaN to 0; to
     bool is != 0; int to int wraps."""
-    x = np.asarray(x)
+    with np.errstate(all="ignore"):
+        return _converted(np.asarray(x), to)
+
+
+def _converted(x: Array, to: DType) -> Array:
     if x.dtype == to.numpy:
         return x
     is_float = x.dtype.kind in "fV"  # bf16 is a void-like extension type
@@ -127,6 +132,25 @@ def cast_array(x: Array, to: DType) -> Array:
         ends = np.where(wide >= float(info.max), high, np.where(wide <= float(info.min), low, 0))
         return np.asarray(np.where(inside, exact, ends.astype(to.numpy)), to.numpy)
     return np.asarray(x.astype(to.numpy))
+
+
+def held_type(dtype: DType) -> np.dtype[Any]:
+    """The type that a value of an expression is computed in: f32 for 16-bit floats."""
+    return f32.numpy if dtype.is_float and dtype.bits == 16 else dtype.numpy
+
+
+def _held(x: Array) -> Array:
+    return x.astype(np.float32) if x.dtype in _HALVES else x
+
+
+def _term(values: Array, e: Reduce) -> Array:
+    """Terms in the type that a reduction is computed in."""
+    return _held(values) if e.body.dtype == e.dtype else _held(cast_array(values, e.dtype))
+
+
+_HALVES = (f16.numpy, bf16.numpy)
+_BY_BITS = ("bitcast", "isinf", "isnan")
+"""What looks at the bits of a value, rounded to its own type."""
 
 
 def identity(kind: str, dtype: DType) -> Any:
@@ -300,8 +324,8 @@ class _Run:
             flat = np.arange(at, min(at + step, total), dtype=np.int64)
             at_once.update(_unflatten(outer, counts, flat.reshape(-1, *[1] * len(shape))))
             values = np.broadcast_to(self.eval(n.store.value, at_once, True), (len(flat), *shape))
-            if values.dtype != target.dtype:
-                raise _broken(self, f"stores {values.dtype} into {n.store.buffer} of {target.dtype}")
+            if n.store.value.dtype.numpy != target.dtype:
+                raise _broken(self, f"stores {n.store.value.dtype} into {n.store.buffer} of {target.dtype}")
             carried = ufunc.accumulate(np.concatenate([carried, values]), axis=0)[-1:]
         places = tuple(np.broadcast_to(i, (1, *shape)) for i in index)
         target[places] = carried if places else carried.reshape(())
@@ -330,8 +354,9 @@ class _Run:
         elif shape:
             value = np.broadcast_to(np.asarray(value), shape)[keep]
         assert value is not None
-        if value.dtype != target.dtype:
-            raise _broken(self, f"stores {value.dtype} into {s.buffer} of {target.dtype}")
+        if value.dtype not in (target.dtype, held_type(s.value.dtype)) or s.value.dtype.numpy != target.dtype:
+            raise _broken(self, f"stores {s.value.dtype} into {s.buffer} of {target.dtype}")
+        value = value.astype(target.dtype, copy=False)
         target[index if index else ()] = value if index or shape == () else value[-1]
 
     def accumulated(
@@ -356,12 +381,14 @@ class _Run:
             args = [self.eval(a, env, live) for a in e.args]
             if e.fn == "cast":
                 return cast_array(args[0], e.dtype)
+            if e.fn in _BY_BITS:
+                args = [x.astype(a.dtype.numpy, copy=False) for x, a in zip(args, e.args, strict=True)]
             if e.fn == "bitcast":
                 return np.ascontiguousarray(args[0]).reshape(np.shape(args[0])).view(e.dtype.numpy)
-            result = np.asarray(INTRINSICS[e.fn].meaning(*args))
-            return result if result.dtype == e.dtype.numpy else result.astype(e.dtype.numpy)
+            result = np.asarray(INTRINSICS[e.fn].meaning(*map(_held, args)))
+            return result.astype(held_type(e.dtype), copy=False)
         if isinstance(e, Const):
-            return np.asarray(e.value, e.dtype.numpy)
+            return np.asarray(e.value, held_type(e.dtype))
         if isinstance(e, Index):
             return np.asarray(dim_function(e.dim)(env)).astype(e.dtype.numpy)
         if isinstance(e, Let):
@@ -390,8 +417,9 @@ class _Run:
             if np.any(bad):
                 value = np.broadcast_to(i, np.shape(bad))[bad].flat[0]
                 raise _broken(
-                    self, f"{name}[{', '.join(map(str, dims))}]: index {value} of axis {axis} "
-                    f"is outside 0 .. {extent - 1} (extent {extent})"
+                    self,
+                    f"{name}[{', '.join(map(str, dims))}]: index {value} of axis {axis} "
+                    f"is outside 0 .. {extent - 1} (extent {extent})",
                 )
             found.append(i)
         return tuple(found)
@@ -439,8 +467,8 @@ class _Run:
             carried = np.asarray(_STEP[e.kind].accumulate(values, axis=-1)[..., -1])
         assert carried is not None
         # A sum starts at 0: the only term it changes is -0.0.
-        result = carried + e.dtype.numpy.type(0) if e.kind == "sum" else carried
-        return np.asarray(result).astype(e.dtype.numpy, copy=False)
+        result = carried + carried.dtype.type(0) if e.kind == "sum" else carried
+        return np.asarray(result).astype(held_type(e.dtype), copy=False)
 
     def reduce_wide(self, e: Reduce, env: Env, live: Any, extents: Sequence[int]) -> Array:
         """Term after term, for many elements at once."""
@@ -448,19 +476,17 @@ class _Run:
         inner = dict(env)
         for at in np.ndindex(*extents):
             inner.update(zip((a.var for a in e.axes), at, strict=True))
-            term = cast_array(self.eval(e.body, inner, live), e.dtype)
-            total = np.asarray(_STEP[e.kind](total, term)).astype(e.dtype.numpy, copy=False)
+            term = _term(self.eval(e.body, inner, live), e)
+            total = np.asarray(_STEP[e.kind](total, term)).astype(held_type(e.dtype), copy=False)
         return total
 
-    def terms(
-        self, e: Reduce, outer: Env, live: Any, extents: Sequence[int], at: int, count: int
-    ) -> Array:
+    def terms(self, e: Reduce, outer: Env, live: Any, extents: Sequence[int], at: int, count: int) -> Array:
         """Terms at .. at+count-1 of a reduction, in row-major order of its axes, along a last axis."""
         flat = np.arange(at, at + count, dtype=np.int64)
         env = {**outer, **_unflatten(e.axes, extents, flat)}
         values = self.eval(e.body, env, live)
         if e.kind not in ("argmax", "argmin"):
-            values = cast_array(values, e.dtype)
+            values = _term(values, e)
         shape = np.broadcast_shapes(
             (1,), *((*np.shape(v)[:-1], 1) for v in outer.values() if np.ndim(v)), values.shape
         )

@@ -57,6 +57,20 @@ def _fmod(a: Any, b: Any) -> Any:
     return np.where(b == 0, np.zeros_like(a), np.fmod(a, safe))
 
 
+def _pow(a: Any, b: Any) -> Any:
+    """Floats as C's pow. Integers wrap; a negative exponent leaves only the powers of 1 and -1, as 0 is the
+    nearest integer to the others (of 0, too)."""
+    a, b = np.asarray(a), np.asarray(b)
+    if a.dtype.kind not in "iu":
+        return np.power(a, b)
+    y = np.power(a, np.maximum(b, 0))
+    if a.dtype.kind == "u":
+        return y
+    odd = (b & 1) != 0
+    of_units = np.where(a == 1, 1, np.where(a == -1, np.where(odd, -1, 1), 0)).astype(y.dtype)
+    return np.where(b < 0, of_units, y)
+
+
 def _bits(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return lambda a, b: fn(np.asarray(a), np.asarray(b))
 
@@ -103,7 +117,7 @@ _TABLE: tuple[Intrinsic, ...] = (
     Intrinsic("max", 2, "same", _propagating(np.maximum)),
     Intrinsic("neg", 1, "same", np.negative),
     Intrinsic("abs", 1, "same", np.abs),
-    Intrinsic("pow", 2, "same", np.power),
+    Intrinsic("pow", 2, "same", _pow),
     # transcendental
     *(
         Intrinsic(name, 1, "same", getattr(np, name))

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from smelt.core.dtype import DType, bool_, f32, f64, i32
+from smelt.core.dtype import DType, bf16, bool_, f16, f32, f64, from_numpy, i32, i64, u64
 from smelt.core.ir.graph import TensorType
+from smelt.core.ir.interp_kernel import cast_array
 from smelt.core.ir.intrinsics import INTRINSICS
 from smelt.core.ir.kernel import Expr
 from smelt.core.ops.table import Arg, Array, Attrs, Case, ComputeRule, Infer, InferRule, Op, RefRule
@@ -113,9 +114,10 @@ def elementwise(
     infer: InferRule = infer_broadcast,
     cases: tuple[Case, ...] = BINARY_CASES,
     tolerance: float = 1.0,
+    bits: bool = False,
 ) -> Op:
     """A row from a formula over scalar expressions; formula and ref take the operands, then attrs by
-    keyword when the op has any."""
+    keyword when the op has any. bits: it is about bits, not numbers; ref gets 16-bit floats as they are."""
 
     def compute(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, *operands: Operand | None) -> Expr:
         return formula(*(None if o is None else o.broadcast(i) for o in operands), **attrs)
@@ -124,12 +126,22 @@ def elementwise(
         arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
     ) -> Sequence[Array]:
         with np.errstate(all="ignore"):
-            y = ref(*arrays, **attrs)
-        return (np.asarray(y, dtype=types[0].dtype.numpy),)
+            y = ref(*(arrays if bits else map(held, arrays)), **attrs)
+        return (np.asarray(y).astype(types[0].dtype.numpy, copy=False),)
 
     rule: ComputeRule = compute
     ref_rule: RefRule = reference
     return Op(name, inputs, infer, ref_rule, cases, compute=rule, tolerance=tolerance, broadcasts=0)
+
+
+def held(x: Array | None) -> Any:
+    """A reference's operand: 16-bit floats as f32, because a formula rounds its result alone to 16 bits."""
+    return x if x is None or not is_half(x) else x.astype(np.float32)
+
+
+def is_half(x: Array) -> bool:
+    """Whether these are 16-bit floats."""
+    return x.dtype in (f16.numpy, bf16.numpy)
 
 
 def _intrinsic(fn: str) -> Formula:
@@ -236,14 +248,31 @@ def _prelu(x: Expr, slope: Expr) -> Expr:
     return select(call("lt", x, _k(x, 0)), call("mul", x, slope), x)
 
 
+def power_type(base: DType, exponent: DType) -> DType:
+    """The type that a power is computed in: one that holds both operands as they are. Halves stand for
+    themselves where the exponent is no wider; integers of i32 and i64 for the others modulo 2^64."""
+    if base.is_float:
+        if exponent.is_float:
+            both = {base, exponent}
+            return base if len(both) == 1 else (f64 if f64 in both else f32)
+        room = {f64: 32, f32: 16}.get(base, 8)
+        return base if exponent.bits <= room else (f32 if exponent.bits <= 16 else f64)
+    if exponent.is_float:
+        return f64
+    if exponent == base or exponent.bits < base.bits:
+        return base
+    return u64 if exponent == u64 else i64
+
+
 def _pow(a: Expr, b: Expr) -> Expr:
-    return call("pow", a, cast(b, a.dtype))
+    wide = power_type(a.dtype, b.dtype)
+    return cast(call("pow", cast(a, wide), cast(b, wide)), a.dtype)
 
 
 def _np_pow(a: Array, b: Array) -> Any:
-    if a.dtype.kind in "iu":
-        return np.power(a.astype(np.float64), b).astype(a.dtype)
-    return np.power(a, b.astype(a.dtype))
+    base = from_numpy(a.dtype)
+    wide = power_type(base, from_numpy(b.dtype))
+    return cast_array(INTRINSICS["pow"].meaning(cast_array(a, wide), cast_array(b, wide)), base)
 
 
 def _infer_pow(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -257,20 +286,6 @@ def _infer_shift(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Te
     if any(a is not None and a.dtype.category != "uint" for a in args):
         raise c.fail("bit shifts want unsigned integers")
     return infer_broadcast(c, args, attrs)
-
-
-def _ref_cast(x: Array, to: DType) -> Any:
-    if to == bool_:
-        return x != 0
-    if to.is_int and x.dtype.kind == "f":
-        # a value outside the integer's range saturates; NaN is 0
-        info = np.iinfo(to.numpy)
-        wide = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0)
-        inside = np.clip(wide, float(info.min), float(info.max))
-        y = inside.astype(to.numpy)
-        y = np.where(wide >= float(info.max), info.max, y)
-        return np.where(wide <= float(info.min), info.min, y)
-    return x.astype(to.numpy)
 
 
 # ---------------------------------------------------------------- the rows
@@ -307,6 +322,9 @@ BINARY: tuple[Op, ...] = (
         cases=(
             Case(("f32[N, 3]", "f32[3]"), low=0.1, high=3.0),
             Case(("f32[N]", "f32[]"), low=0.2),
+            Case(("i32[N]", "f32[]"), low=-4, high=9),
+            Case(("f32[N]", np.array([[2**24 + 1], [-3]]))),
+            Case(("i32[N]", "i64[3, 1]"), low=-5, high=5),
         ),
     ),
     *(
@@ -348,9 +366,9 @@ def _unary(
     *,
     infer: InferRule = infer_float,
     cases: tuple[Case, ...] = UNARY_CASES,
-    tolerance: float = 1.0,
+    bits: bool = False,
 ) -> Op:
-    return elementwise(name, formula, ref, inputs="x", infer=infer, cases=cases, tolerance=tolerance)
+    return elementwise(name, formula, ref, inputs="x", infer=infer, cases=cases, bits=bits)
 
 
 UNARY: tuple[Op, ...] = (
@@ -401,6 +419,7 @@ UNARY: tuple[Op, ...] = (
         lambda x, to: call("bitcast", x, dtype=to),
         lambda x, to: np.ascontiguousarray(x).view(to.numpy).reshape(x.shape),
         infer=_infer_bitcast,
+        bits=True,
         cases=(Case(("f32[N, 3]",), attrs={"to": i32}), Case(("i64[]",), attrs={"to": f64})),
     ),
     _unary("isnan", _intrinsic("isnan"), np.isnan, infer=infer_predicate),
@@ -457,19 +476,19 @@ UNARY: tuple[Op, ...] = (
     _unary(
         "elu",
         _piecewise(lambda x, alpha: call("mul", _k(x, alpha), _expm1(x))),
-        lambda x, alpha: np.where(x >= 0, x, alpha * np.expm1(x)),
+        lambda x, alpha: np.where(x >= 0, x, x.dtype.type(alpha) * (np.exp(x) - 1)),
         cases=(Case(("f32[N, 3]",), attrs={"alpha": 1.5}),),
     ),
     _unary(
         "celu",
         _celu,
-        lambda x, alpha: np.maximum(x, 0) + np.minimum(0, alpha * np.expm1(x / alpha)),
+        lambda x, alpha: np.maximum(x, 0) + np.minimum(0, alpha * (np.exp(x / alpha) - 1)),
         cases=(Case(("f32[N, 3]",), attrs={"alpha": 2.0}),),
     ),
     _unary(
         "selu",
         _selu,
-        lambda x, alpha, gamma: gamma * np.where(x > 0, x, alpha * np.expm1(x)),
+        lambda x, alpha, gamma: gamma * np.where(x > 0, x, alpha * (np.exp(x) - 1)),
         cases=(Case(("f32[N, 3]",), attrs={"alpha": 1.6733, "gamma": 1.0507}),),
     ),
     _unary(
@@ -487,7 +506,7 @@ UNARY: tuple[Op, ...] = (
     _unary(
         "cast",
         lambda x, to: cast(x, to),
-        _ref_cast,
+        cast_array,
         infer=_infer_cast,
         cases=(
             Case(("f32[N, 3]",), attrs={"to": bool_}),

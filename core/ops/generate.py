@@ -110,26 +110,29 @@ def _cumprod(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: S
     return _cumulate("mul", 1, t, attrs, inputs, outputs)
 
 
-def _ref_cumprod(
-    arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
+def _ref_cumulate(
+    fn: np.ufunc, neutral: int, arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
 ) -> Sequence[Array]:
+    """From the neutral element on, as the formula: -0.0 becomes 0.0 in sums. What is left out of an exclusive
+    one is not taken off again: infinities would be NaN. Each step is stored, so it is rounded to the type."""
     x, axis = arrays[0], attrs["axis"]
     assert x is not None and isinstance(axis, int)
-    y = np.cumprod(np.flip(x, axis) if attrs["reverse"] else x, axis=axis, dtype=x.dtype)
-    if attrs["exclusive"] and x.shape[axis]:
-        y = np.roll(y, 1, axis)
-        y[tuple(0 if a == axis else slice(None) for a in range(x.ndim))] = 1
+    with np.errstate(all="ignore"):
+        v = np.moveaxis(np.flip(x, axis) if attrs["reverse"] else x, axis, 0)
+        start = np.full((1, *v.shape[1:]), neutral, x.dtype)
+        y = fn.accumulate(np.concatenate([start, v]), axis=0, dtype=x.dtype)
+    y = np.moveaxis(y[:-1] if attrs["exclusive"] else y[1:], 0, axis)
     return (np.ascontiguousarray(np.flip(y, axis) if attrs["reverse"] else y),)
 
 
 def _ref_cumsum(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
-    x, axis = arrays[0], attrs["axis"]
-    assert x is not None and isinstance(axis, int)
-    v = np.flip(x, axis) if attrs["reverse"] else x
-    y = np.cumsum(v, axis=axis, dtype=x.dtype)
-    if attrs["exclusive"]:
-        y = y - v
-    return (np.ascontiguousarray(np.flip(y, axis) if attrs["reverse"] else y),)
+    return _ref_cumulate(np.add, 0, arrays, attrs, types)
+
+
+def _ref_cumprod(
+    arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
+) -> Sequence[Array]:
+    return _ref_cumulate(np.multiply, 1, arrays, attrs, types)
 
 
 _SHAPE3 = (to_dim(3),)

@@ -77,7 +77,7 @@ def matmul(
 def _ref(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     a, b = arrays
     assert a is not None and b is not None
-    wide = np.float64 if a.dtype.kind == "f" else types[0].dtype.numpy
+    wide = np.float64 if a.dtype.kind not in "iu" else types[0].dtype.numpy
     return (np.asarray(np.matmul(a.astype(wide), b.astype(wide))).astype(types[0].dtype.numpy),)
 
 

@@ -87,9 +87,10 @@ def _ref_quantize(
     assert x is not None and scale is not None
     to = _target(attrs).numpy
     step = _spread(scale.astype(np.float32), x.ndim, attrs)
-    y = np.rint(
-        x.astype(np.float32) * step if attrs.get("reciprocal", False) else x.astype(np.float32) / step
-    )
+    with np.errstate(all="ignore"):
+        wide = x.astype(np.float32)
+        y = np.rint(wide * step if attrs.get("reciprocal", False) else wide / step)
+    y = np.where(np.isnan(y), -np.inf, y)
     if zero is not None:
         y = y + _spread(zero.astype(np.float32), x.ndim, attrs)
     return (np.clip(y, np.iinfo(to).min, np.iinfo(to).max).astype(to),)

@@ -11,8 +11,10 @@ from smelt.core.dim import Dim, dmin, product, to_dim
 from smelt.core.dtype import from_numpy, i64
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.interp_kernel import identity
+from smelt.core.ir.intrinsics import INTRINSICS
 from smelt.core.ir.kernel import Expr, ReduceKind
 from smelt.core.ops.attrs import axis_of
+from smelt.core.ops.elementwise import held
 from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, const, index
 
@@ -72,7 +74,7 @@ def reduction(
         arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
     ) -> Sequence[Array]:
         with np.errstate(all="ignore"):
-            y = ref(arrays[0], axis=reduced_axes(attrs), keepdims=bool(attrs["keepdims"]))
+            y = ref(held(arrays[0]), axis=reduced_axes(attrs), keepdims=bool(attrs["keepdims"]))
         return (np.asarray(y).astype(types[0].dtype.numpy),)
 
     rows = cases or (
@@ -133,8 +135,13 @@ def _ref_log_sum_exp(
     x = arrays[0]
     assert x is not None
     axes, keep = reduced_axes(attrs), bool(attrs["keepdims"])
-    y = np.log(np.sum(np.exp(x.astype(np.float64)), axis=axes, keepdims=keep))
-    return (np.asarray(y).astype(types[0].dtype.numpy),)
+    with np.errstate(all="ignore"):
+        wide = x.astype(np.float64)
+        top = wide.max(axis=axes, keepdims=True, initial=-np.inf)
+        top = np.where(np.isfinite(top), top, 0)
+        y = np.log(np.exp(wide - top).sum(axis=axes, keepdims=True)) + top
+        y = y if keep else y.reshape([d.const for d in types[0].shape])
+        return (y.astype(types[0].dtype.numpy) if axes else x,)
 
 
 # ---------------------------------------------------------------- arg reductions
@@ -235,9 +242,12 @@ def _ref_softmax(kind: str) -> Callable[..., Sequence[Array]]:
             first = np.expand_dims(np.argmax(x, axis), axis)
             ks = np.arange(x.shape[axis]).reshape([-1 if a == axis else 1 for a in range(x.ndim)])
             return ((ks == first).astype(x.dtype),)
-        shifted = x - x.max(axis=axis, keepdims=True)
-        total = np.exp(shifted).sum(axis=axis, keepdims=True)
-        return (np.exp(shifted) / total if kind == "softmax" else shifted - np.log(total),)
+        with np.errstate(all="ignore"):
+            wide = held(x)
+            shifted = wide - wide.max(axis=axis, keepdims=True)
+            total = np.exp(shifted).sum(axis=axis, keepdims=True)
+            y = np.exp(shifted) / total if kind == "softmax" else shifted - np.log(total)
+            return (y.astype(x.dtype, copy=False),)
 
     return reference
 
@@ -253,7 +263,7 @@ def _mean_ref(x: Array, axis: tuple[int, ...], keepdims: bool) -> Any:
     """Integer means truncate, as C division does."""
     total = x.sum(axis=axis, keepdims=keepdims, dtype=x.dtype)
     n = int(np.prod([x.shape[a] for a in axis], dtype=np.int64))
-    return total / n if x.dtype.kind == "f" else np.trunc(total / n)
+    return INTRINSICS["div"].meaning(total, np.asarray(n).astype(x.dtype))
 
 
 _INT_ROWS = (

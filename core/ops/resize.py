@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from smelt.core.dim import Dim, dmax, dmin, to_dim
-from smelt.core.dtype import f32, i64
+from smelt.core.dtype import f32, f64, i64
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Expr
 from smelt.core.ops.attrs import dims, number
@@ -49,6 +49,7 @@ class _Axis:
     roi: tuple[float, float]
     late: Expr | None = None
     ends: tuple[Expr, Expr] | None = None
+    jumps: bool = False  # nearest: a last bit of a position decides which element is read
 
 
 def _scales(attrs: Attrs, rank: int) -> tuple[float | None, ...]:
@@ -76,7 +77,8 @@ def _axes(attrs: Attrs, shape: tuple[Dim, ...], out: tuple[Dim, ...]) -> list[_A
         cropped = attrs["coordinate_mode"] == "tf_crop_and_resize" and region != (0.0, 1.0)
         late = any(p is not None for p in _places(attrs, a, rank))
         same = shape[a] == out[a] and s in (None, 1.0) and not cropped and not late
-        rows.append(None if same else _Axis(shape[a], out[a], s, region))
+        jumps = attrs["mode"] == "nearest"
+        rows.append(None if same else _Axis(shape[a], out[a], s, region, jumps=jumps))
     return rows
 
 
@@ -103,19 +105,28 @@ def _scale(x: _Axis) -> Expr:
     return x.late if x.late is not None else call("div", index(x.out, f32), index(x.n, f32))
 
 
+def _over(p: Expr, x: _Axis) -> Expr:
+    """An output position in units of the input. Divided where positions jump, as in ONNX Runtime: in f32 a
+    product with the inverse is at times less than a whole number; elsewhere a last bit moves a weight by a
+    last bit, and a product is cheap."""
+    return call("div", p, _scale(x)) if x.jumps else call("mul", p, _inverse_scale(x))
+
+
 def _half_pixel(o: Dim, x: _Axis) -> Expr:
-    return call("sub", call("mul", call("add", index(o, f32), _f(0.5)), _inverse_scale(x)), _f(0.5))
+    return call("sub", _over(call("add", index(o, f32), _f(0.5)), x), _f(0.5))
 
 
 def _asymmetric(o: Dim, x: _Axis) -> Expr:
-    return call("mul", index(o, f32), _inverse_scale(x))
+    return _over(index(o, f32), x)
 
 
 def _tf_half_pixel_for_nn(o: Dim, x: _Axis) -> Expr:
-    return call("mul", call("add", index(o, f32), _f(0.5)), _inverse_scale(x))
+    return _over(call("add", index(o, f32), _f(0.5)), x)
 
 
 def _align_corners(o: Dim, x: _Axis) -> Expr:
+    if x.scale is None and x.late is None and x.jumps:
+        return call("div", call("mul", index(o, f32), index(x.n - 1, f32)), index(dmax(x.out - 1, 1), f32))
     if x.scale is None and x.late is None:
         last: Expr = index(dmax(x.out - 1, 1), f32)
     else:  # a scale counts the output's elements before they are rounded down
@@ -132,12 +143,21 @@ def _half_pixel_symmetric(o: Dim, x: _Axis) -> Expr:
     # centre the output grid when the scale does not divide evenly
     adjust = call("div", index(x.out, f32), call("mul", _scale(x), index(x.n, f32)))
     offset = call("mul", call("mul", index(x.n, f32), _f(0.5)), call("sub", _f(1.0), adjust))
-    return call("add", offset, _half_pixel(o, x))
+    if not x.jumps:
+        return call("sub", call("add", offset, _over(call("add", index(o, f32), _f(0.5)), x)), _f(0.5))
+    half = const(0.5, f64)  # from here in f64, as in ONNX Runtime
+    moved = call("div", call("add", index(o, f64), half), cast(_scale(x), f64))
+    return cast(call("sub", call("add", cast(offset, f64), moved), half), f32)
 
 
 def _tf_crop(o: Dim, x: _Axis) -> Expr:
     start, end = x.ends or (_f(x.roi[0]), _f(x.roi[1]))
     last = index(x.n - 1, f32)
+    if x.jumps:  # in ONNX Runtime's order
+        moved = call("mul", call("mul", index(o, f32), call("sub", end, start)), last)
+        many = call("add", call("mul", start, last), call("div", moved, index(dmax(x.out - 1, 1), f32)))
+        one = call("mul", call("mul", _f(0.5), call("add", start, end)), last)
+        return select(call("gt", index(x.out, i64), const(1, i64)), many, one)
     step = call("div", call("mul", call("sub", end, start), last), index(dmax(x.out - 1, 1), f32))
     many = call("add", call("mul", start, last), call("mul", index(o, f32), step))
     one = call("mul", call("mul", _f(0.5), call("add", start, end)), last)
@@ -154,11 +174,21 @@ COORDINATES: dict[str, Callable[[Dim, _Axis], Expr]] = {
     "tf_crop_and_resize": _tf_crop,
 }
 
+TIE = 1e-6
+"""Distance from a half up to which a position is one: 1 / (2 / 7) is 3.4999998 in f32. ONNX Runtime's."""
+
+
+def _rounded(p: Expr, least: float, op: str) -> Expr:
+    """floor(p), and 1 more where the rest is `op` (ge, gt) than `least`."""
+    whole = call("floor", p)
+    return call("add", whole, cast(call(op, call("sub", p, whole), _f(least)), f32))
+
+
 NEAREST: dict[str, Callable[[Expr], Expr]] = {
     "floor": lambda p: call("floor", p),
     "ceil": lambda p: call("ceil", p),
-    "round_prefer_floor": lambda p: call("ceil", call("sub", p, _f(0.5))),
-    "round_prefer_ceil": lambda p: call("floor", call("add", p, _f(0.5))),
+    "round_prefer_floor": lambda p: _rounded(p, 0.5 + TIE, "gt"),
+    "round_prefer_ceil": lambda p: _rounded(p, 0.5 - TIE, "ge"),
 }
 
 
@@ -237,7 +267,7 @@ def _resize(
     def axis(a: int, at: tuple[Dim, ...], weight: Expr | None) -> Expr:
         if a == x.rank:
             e = x[at]
-            return e if weight is None else call("mul", cast(e, f32), weight)
+            return e if weight is None else call("mul", cast(e, weight.dtype), weight)
         row = rows[a]
         if row is None:
             return axis(a + 1, (*at, i[a]), weight)
@@ -252,7 +282,8 @@ def _resize(
         return t.let(cast(call("floor", p), i64), -2, row.n + 1, lambda g: taps(a, at, weight, row, p, g))
 
     def taps(a: int, at: tuple[Dim, ...], weight: Expr | None, row: _Axis, p: Expr, g: Dim) -> Expr:
-        frac = call("sub", p, call("floor", p))
+        # doubles are weighed in doubles: they would be infinite beyond f32
+        frac = cast(call("sub", p, call("floor", p)), f64 if x.dtype == f64 else f32)
         ws = tap_weights(mode, frac, float(attrs.get("cubic_coeff") or -0.75))  # type: ignore[arg-type]
         first = 0 if mode == "linear" else -1
         if attrs["exclude_outside"]:
@@ -276,7 +307,7 @@ def _renormalised(ws: list[Expr], at: list[Dim], n: Dim) -> list[Expr]:
     kept = []
     for w, p in zip(ws, at, strict=True):
         ok = call("and", call("ge", index(p), const(0, i64)), call("lt", index(p), index(n)))
-        kept.append(select(ok, w, _f(0.0)))
+        kept.append(select(ok, w, const(0, w.dtype)))
     total: Expr = kept[0]
     for w in kept[1:]:
         total = call("add", total, w)
@@ -287,44 +318,60 @@ def _renormalised(ws: list[Expr], at: list[Dim], n: Dim) -> list[Expr]:
 
 
 def _np_position(
-    o: Array, n: int, out: int, scale: float | None, roi: tuple[float, float], mode: str
+    o: Array, n: int, out: int, scale: float | None, roi: tuple[float, float], mode: str, jumps: bool
 ) -> Array:
-    inverse = np.float32(1.0 / scale) if scale is not None else np.float32(n) / np.float32(out)
-    o = o.astype(np.float32)
-    half = np.float32(0.5)
-    centre = (o + half) * inverse - half
+    """Positions in f32, step by step as the formula's."""
+    f = np.float32
+    s = f(scale) if scale is not None else f(out) / f(n)
+    inverse = f(1.0 / scale) if scale is not None else f(n) / f(out)
+    o = o.astype(f)
+
+    def over(p: Array) -> Array:
+        return p / s if jumps else p * inverse
+
+    half = f(0.5)
     if mode == "half_pixel" or (mode == "pytorch_half_pixel" and out > 1):
-        return centre
+        return over(o + half) - half
     if mode == "pytorch_half_pixel":
         return np.zeros_like(o)
     if mode == "asymmetric":
-        return o * inverse
+        return over(o)
     if mode == "tf_half_pixel_for_nn":
-        return (o + half) * inverse
+        return over(o + half)
     if mode == "align_corners":
-        last = np.float32(max(out - 1, 1) if scale is None else np.float32(scale) * np.float32(n) - 1)
-        return o * (np.float32(n - 1) / (last or np.float32(1)))
+        if scale is None and jumps:
+            return o * f(n - 1) / f(max(out - 1, 1))
+        last = f(max(out - 1, 1)) if scale is None else s * f(n) - f(1)
+        return o * (f(n - 1) / (last or f(1)))
     if mode == "half_pixel_symmetric":
-        s = np.float32(scale if scale is not None else out / n)
-        return np.float32(n) * half * (1 - np.float32(out) / (s * np.float32(n))) + centre
-    start, end = roi
+        offset = f(n) * half * (f(1) - f(out) / (s * f(n)))
+        if jumps:
+            return np.asarray(np.float64(offset) + (o + 0.5).astype(np.float64) / np.float64(s) - 0.5).astype(
+                f
+            )
+        return offset + over(o + half) - half
+    start, end = f(roi[0]), f(roi[1])
     if out == 1:
-        return np.full_like(o, 0.5 * (start + end) * (n - 1))
-    return start * (n - 1) + o * ((end - start) * (n - 1) / (out - 1))
+        return np.full_like(o, half * (start + end) * f(n - 1))
+    if jumps:
+        return start * f(n - 1) + o * (end - start) * f(n - 1) / f(out - 1)
+    return start * f(n - 1) + o * ((end - start) * f(n - 1) / f(out - 1))
 
 
 _NP_NEAREST: dict[str, Callable[[Any], Any]] = {
     "floor": np.floor,
     "ceil": np.ceil,
-    "round_prefer_floor": lambda v: np.ceil(v - np.float32(0.5)),
-    "round_prefer_ceil": lambda v: np.floor(v + np.float32(0.5)),
+    "round_prefer_floor": lambda v: np.floor(v) + (v - np.floor(v) > np.float32(0.5 + TIE)),
+    "round_prefer_ceil": lambda v: np.floor(v) + (v - np.floor(v) >= np.float32(0.5 - TIE)),
 }
 
 
 def _np_matrix(n: int, row: tuple[int, float | None, tuple[float, float]], attrs: Attrs) -> tuple[Any, Any]:
     """[out, n] interpolation matrix of one axis, and which outputs lie outside the input."""
     out, scale, roi = row
-    p = _np_position(np.arange(out), n, out, scale, roi, str(attrs["coordinate_mode"]))
+    p = _np_position(
+        np.arange(out), n, out, scale, roi, str(attrs["coordinate_mode"]), attrs["mode"] == "nearest"
+    )
     matrix = np.zeros((out, n))
     mode, a = str(attrs["mode"]), float(attrs.get("cubic_coeff") or -0.75)  # type: ignore[arg-type]
     if mode == "nearest":
@@ -370,7 +417,10 @@ def _ref(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorTyp
         if row is None:
             continue
         matrix, out = _np_matrix(x.shape[a], (row.out.const, row.scale, row.roi), attrs)
-        moved = np.tensordot(matrix, np.moveaxis(y, a, 0), axes=(1, 0))
+        if attrs["mode"] == "nearest":  # taken, not multiplied: 0 times infinity is no 0
+            moved = np.take(np.moveaxis(y, a, 0), matrix.argmax(1), axis=0)
+        else:
+            moved = np.tensordot(matrix, np.moveaxis(y, a, 0), axes=(1, 0))
         y = np.moveaxis(moved, 0, a)
         outside.append((a, out))
     if attrs["coordinate_mode"] == "tf_crop_and_resize":

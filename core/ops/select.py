@@ -271,6 +271,8 @@ def _infer_keep(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Ten
     assert boxes and scores and order
     if (boxes.rank, scores.rank, order.rank) != (3, 3, 3):
         raise c.fail("boxes, scores and their order have rank 3")
+    if (boxes.dtype, scores.dtype, order.dtype) != (f32, f32, i64):
+        raise c.fail(f"boxes are {boxes.dtype}, scores {scores.dtype}, their order {order.dtype}")
     c.same("coordinates of a box", boxes.shape[2], to_dim(4))
     c.same("batch", boxes.shape[0], scores.shape[0])
     c.same("number of boxes", boxes.shape[1], scores.shape[2])

@@ -460,7 +460,7 @@ def _ref_pool(kind: str) -> Callable[..., Sequence[Array]]:
         reach = [(o - 1) * st + dl * (kk - 1) + 1 for o, st, dl, kk in zip(outs, s, d, k, strict=True)]
         extra = [max(r - n - b, 0) for r, n, b in zip(reach, x.shape[2:], begin, strict=True)]
         axes = tuple(range(-len(k), 0))
-        fill = {"max": -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min}.get(kind, 0)
+        fill = {"max": -np.inf if x.dtype.kind not in "iu" else np.iinfo(x.dtype).min}.get(kind, 0)
         v = _window_view(x, k, s, d, begin, extra, fill)[
             (slice(None), slice(None), *(slice(0, o) for o in outs))
         ]

@@ -9,7 +9,9 @@ import numpy as np
 from smelt.core.dim import Truth
 from smelt.core.dtype import DTYPES, DType, bool_, f64, i32
 from smelt.core.ir.graph import Ref
+from smelt.core.ir.interp_kernel import cast_array
 from smelt.importer.bindings.indices import divides
+from smelt.importer.bindings.wide import widened
 from smelt.importer.call import Build, Call, OnnxOp
 from smelt.importer.coded import decoded, encoded
 from smelt.importer.weights import dtype_of
@@ -78,7 +80,6 @@ BINARY: tuple[tuple[str, str, int], ...] = (
     ("Add", "add", 7),
     ("Sub", "sub", 7),
     ("Mul", "mul", 7),
-    ("Pow", "pow", 7),
     ("And", "and", 7),
     ("Or", "or", 7),
     ("Xor", "xor", 7),
@@ -137,6 +138,17 @@ def _div(c: Call) -> Ref:
 def _mod(c: Call) -> Ref:
     divides(c, c.x(1))
     return c.emit("fmod" if c.integer("fmod", 0) else "mod", c.x(0), c.x(1))
+
+
+def _pow(c: Call) -> Ref:
+    """A constant exponent that the type of a float base holds as it is becomes one of that type."""
+    x, by = c.x(0), c.x(1)
+    known, dtype = c.builder.constant_of(by), c.type(0).dtype
+    if known is not None and dtype.is_float and c.type(1).dtype != dtype:
+        own = cast_array(known, dtype)
+        if np.array_equal(own.astype(np.float64), known.astype(np.float64)):
+            by = c.builder.constant(own)
+    return c.emit("pow", x, by)
 
 
 def _bit_shift(c: Call) -> Ref:
@@ -247,12 +259,14 @@ ROWS: tuple[OnnxOp, ...] = (
     *(OnnxOp(name, since, same(op, 1, **attrs)) for name, op, since, attrs in UNARY),
     *(OnnxOp(name, since, same(op, 2)) for name, op, since in BINARY if op not in ("equal",)),
     OnnxOp("Equal", 7, _logical("equal")),
-    *(OnnxOp(name, 1, _chain(op)) for name, op in (("Min", "min"), ("Max", "max"), ("Sum", "add"))),
-    OnnxOp("Mean", 1, _mean),
+    *(OnnxOp(name, 1, _chain(op)) for name, op in (("Min", "min"), ("Max", "max"))),
+    OnnxOp("Sum", 1, widened(_chain("add"))),
+    OnnxOp("Mean", 1, widened(_mean)),
     OnnxOp("IsInf", 10, _is_inf),
     OnnxOp("IsNaN", 9, _is_nan),
     OnnxOp("Div", 7, _div),
     OnnxOp("Mod", 10, _mod),
+    OnnxOp("Pow", 7, _pow),
     OnnxOp("BitShift", 11, _bit_shift),
     OnnxOp("BitCast", 26, _bit_cast),
     OnnxOp("PRelu", 1, _prelu),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -256,7 +257,10 @@ def _range(c: Call) -> Ref:
     start, limit, delta = fractions
     if isinstance(delta, Ratio) and delta.const == 0:
         raise c.fail("delta is 0")
-    if isinstance(start, Ratio) and isinstance(limit, Ratio) and isinstance(delta, Ratio) and delta.const:
+    steps = _constant_steps(c) if dtype.is_float else None
+    if steps is not None:
+        n = to_dim(steps)
+    elif isinstance(start, Ratio) and isinstance(limit, Ratio) and isinstance(delta, Ratio) and delta.const:
         num = (limit.num * start.den - start.num * limit.den) * delta.den
         den = limit.den * start.den * delta.num
         count = ceildiv(num, den) if delta.const > 0 else ceildiv(-num, -den)
@@ -265,9 +269,20 @@ def _range(c: Call) -> Ref:
             return c.emit("iota", shape=(n,), start=start.num, step=delta.num, dtype=dtype)
     else:
         n = _range_count(c)
-    steps = c.emit("iota", shape=(n,), start=ZERO, step=ONE, dtype=dtype)
+    counted = c.emit("iota", shape=(n,), start=ZERO, step=ONE, dtype=dtype)
     first, step = (c.builder.reshape(c.x(i), ()) for i in (0, 2))
-    return c.emit("add", c.emit("mul", steps, step), first)
+    return c.emit("add", c.emit("mul", counted, step), first)
+
+
+def _constant_steps(c: Call) -> int | None:
+    """The length of a Range of constant floats, computed in f64 from what they are: 0.3 is a little more than
+    three tenths. None where they are not constant."""
+    given = [c.builder.constant_of(c.x(i)) for i in range(3)]
+    known = [float(a.reshape(-1)[0]) for a in given if a is not None and a.size == 1]
+    if len(known) < 3 or known[2] == 0 or not all(map(math.isfinite, known)):
+        return None
+    start, limit, delta = known
+    return max(math.ceil((limit - start) / delta), 0)
 
 
 def _range_count(c: Call) -> Dim:

@@ -423,7 +423,9 @@ def _sign(s: Scalars, kind: DType, a: Value) -> Value:
     above = _compare("ogt", "gt")(s, kind, a, zero)
     if kind.category == "uint":
         return s.select(above, s.like(a, 1), zero)
-    return s.select(above, s.like(a, 1), s.select(below, s.like(a, -1), a if kind.is_float else zero))
+    if kind.is_float:  # NaN stays, both zeros are +0
+        zero = s.select(s.compare("fcmp uno", a, a), a, zero)
+    return s.select(above, s.like(a, 1), s.select(below, s.like(a, -1), zero))
 
 
 def _round(fn: str) -> Emit:

@@ -36,7 +36,7 @@ _TYPED: Mapping[str, str] = {
     "max_float": "{T} {n}({T} a, {T} b) {{ return a > b || a != a ? a : b; }}",
     "min_int": "{T} {n}({T} a, {T} b) {{ return a < b ? a : b; }}",
     "max_int": "{T} {n}({T} a, {T} b) {{ return a > b ? a : b; }}",
-    "sign_float": "{T} {n}({T} a) {{ return a > 0 ? ({T})1 : a < 0 ? ({T})-1 : a; }}",
+    "sign_float": "{T} {n}({T} a) {{ return a > 0 ? ({T})1 : a < 0 ? ({T})-1 : a != a ? a : ({T})0; }}",
     "sign_int": "{T} {n}({T} a) {{ return ({T})((a > 0) - (a < 0)); }}",
     "sign_uint": "{T} {n}({T} a) {{ return ({T})(a > 0); }}",
     "abs_int": "{T} {n}({T} a) {{ return a < 0 ? ({T})(({U})0 - ({U})a) : a; }}",

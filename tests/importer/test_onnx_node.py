@@ -26,6 +26,8 @@ DIFFERENT = {
     # ONNX's reference scales by the unrounded output size, ONNX Runtime by the real one, as smelt does
     "test_resize_downsample_scales_linear_align_corners",
     "test_resize_downsample_scales_cubic_align_corners",
+    # ONNX's reference rounds each step of a Softmax of halves to 16 bits, smelt its result: one step apart
+    "test_attention_4d_causal_fp16_expanded",
     # the maximum of nothing: -inf in ONNX, an error of NumPy's in the oracle
     "test_reduce_max_empty_set", "test_reduce_max_empty_set_bool", "test_reduce_min_empty_set",
 }  # fmt: skip

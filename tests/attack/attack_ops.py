@@ -1,0 +1,41 @@
+"""Every operator over mixed types and values at the edges: formula, reference (what folding computes),
+compiled code, ONNX's evaluator and ONNX Runtime must agree, within bounds stated per operator."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import op_shipped
+from campaign import Outcome, main
+from op_judge import complaints
+from op_nodes import Case, draw, operators
+from op_ways import by_all
+
+SLICES = 4
+"""Seeds after which each operator has had its turn."""
+EACH = 3
+"""Nodes of each operator in a turn; of those with shipped cases one."""
+
+
+def cases(seed: int) -> list[Case]:
+    """The nodes of a seed, which smelt compiles as one model."""
+    rng = np.random.default_rng(seed)
+    turn = slice(seed % SLICES, None, SLICES)
+    found = [draw(rng, op) for op in operators()[turn] for _ in range(EACH)]
+    shipped = [op_shipped.draw(rng, op) for op in op_shipped.operators()[turn]]
+    return found + [c for c in shipped if c is not None]
+
+
+def attack(seed: int) -> Outcome:
+    """Compare all ways of computing the nodes of a seed."""
+    ways = by_all(cases(seed))
+    found = [text for w in ways for text in complaints(w)]
+    if found:
+        return Outcome("contradicts itself or ONNX", True, "\n".join(found[:12]))
+    refused = sum(bool(w.refused) for w in ways)
+    return Outcome(f"agrees ({refused} nodes refused)")
+
+
+if __name__ == "__main__":
+    sys.exit(main(attack, __doc__ or "", 200))

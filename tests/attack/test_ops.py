@@ -1,0 +1,113 @@
+"""Operators at the edges of their types: fixed seeds of the generators, each operator at least once, and what
+they have found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attack_ops
+import attack_resize
+import attack_table
+import numpy as np
+import pytest
+from op_judge import complaints
+from op_nodes import BFLOAT16, Case
+from op_ways import by_all
+
+INF, NAN = np.inf, np.nan
+
+
+def f(*values: float, dtype: Any = np.float32) -> np.ndarray[Any, Any]:
+    return np.array(values, dtype)
+
+
+# name: (node, its output; None: what ONNX's evaluator and ONNX Runtime say)
+FOUND: dict[str, tuple[Case, Any]] = {
+    "a fraction as the exponent of an integer": (
+        Case("Pow", (np.array([4, 9, 2, 0, -4], np.int32), f(0.5))),
+        [2, 3, 1, 0, 0],
+    ),
+    "a negative exponent of an integer": (
+        Case("Pow", (np.array([2, 1, -1, -1, 0], np.int64), np.array([-1, -5, -3, -2, -1]))),
+        [0, 1, -1, 1, 0],
+    ),
+    "an odd exponent that f32 does not hold": (Case("Pow", (f(-1), np.array([2**24 + 1]))), [-1]),
+    "an exponent wider than the base": (
+        Case("Pow", (np.array([2, 3], np.int32), np.array([2**32, 3]))),
+        [0, 27],
+    ),
+    "the tail of Gelu by tanh": (Case("Gelu", (f(-1e20, 1e20, -30),), {"approximate": "tanh"}), [0, 1e20, 0]),
+    "the tail of Gelu by erf": (Case("Gelu", (f(-1e20, 1e20, -30),)), [0, 1e20, 0]),
+    "an infinity in an exclusive running sum": (
+        Case("CumSum", (f(1, INF, 2), np.array(0)), {"exclusive": 1}, fixed=(1,)),
+        [0, 1, INF],
+    ),
+    "a cancelled running sum": (
+        Case("CumSum", (f(1, 1e20, 2), np.array(0)), {"exclusive": 1}, fixed=(1,)),
+        [0, 1, 1e20],
+    ),
+    "the sum of exponentials of large numbers": (
+        Case(
+            "ReduceLogSumExp", (np.array([[1000, 0]], np.int32), np.array([1])), {"keepdims": 0}, fixed=(1,)
+        ),
+        [1000],
+    ),
+    "the mean of whole numbers beyond 2^53": (
+        Case("ReduceMean", (np.array([2**53 + 1, 2**53 + 1]), np.array([0])), {"keepdims": 0}, fixed=(1,)),
+        2**53 + 1,
+    ),
+    "NaN as bytes": (
+        Case("QuantizeLinear", (f(NAN, -INF, INF), f(1)[0], np.array(4, np.int8))),
+        [-128, -128, 127],
+    ),
+    "bfloat16 as bytes": (Case("Cast", (f(256, -1, NAN, dtype=BFLOAT16),), {"to": 2}), [255, 0, 0]),
+    "a sum of three halves is rounded once": (
+        Case("Sum", (f(2048, dtype=np.float16), f(1, dtype=np.float16), f(1, dtype=np.float16))),
+        [2050],
+    ),
+    "the sign of zero": (Case("Sign", (f(-0.0, 0.0, NAN),)), [0.0, 0.0, NAN]),
+    "the sine of zero": (Case("Sin", (f(-0.0, 0.0),)), [-0.0, 0.0]),
+    "a largest bfloat16": (
+        Case("MaxPool", (f(1, -2, 3, dtype=BFLOAT16).reshape(1, 1, 3),), {"kernel_shape": [1]}),
+        None,
+    ),
+    "steps of tenths": (
+        Case("Range", (f(0.9)[0], f(3.9)[0], f(1.5)[0]), fixed=(0, 1, 2)),
+        [0.9, 2.4, float(np.float32(0.9) + np.float32(3))],
+    ),
+    "steps of fifths": (Case("Range", (f(-2.8)[0], f(-27)[0], f(-2.2)[0]), fixed=(0, 1, 2)), None),
+    "the default slope is a float": (
+        Case("LeakyRelu", (f(-3, dtype=np.float64),)),
+        [-3 * float(np.float32(0.01))],
+    ),
+}
+
+
+@pytest.mark.parametrize("seed", range(attack_ops.SLICES))
+def test_operators(seed: int) -> None:
+    found = attack_ops.attack(seed)
+    assert not found.failed, found.detail
+
+
+@pytest.mark.parametrize("seed", range(attack_table.SLICES))
+def test_rows_of_the_table(seed: int) -> None:
+    found = attack_table.attack(seed)
+    assert not found.failed, found.detail
+
+
+def test_resize() -> None:
+    found = attack_resize.attack(0)
+    assert not found.failed, found.detail
+
+
+def test_what_was_found() -> None:
+    for (name, (_, wanted)), ways in zip(FOUND.items(), by_all([c for c, _ in FOUND.values()]), strict=True):
+        assert not ways.refused, (name, ways.refused)
+        assert not list(complaints(ways)), (name, list(complaints(ways)))
+        if wanted is not None:
+            assert ways.compiled is not None
+            y = ways.compiled[0]
+            want = np.asarray(wanted).astype(y.dtype).reshape(y.shape)
+            np.testing.assert_array_equal(y, want, name)
+            if "of zero" in name:
+                np.testing.assert_array_equal(np.signbit(y) & (y == 0), np.signbit(want) & (want == 0), name)
