@@ -174,7 +174,7 @@ class Session:
         Raises SmeltError: 'shape' naming input, axis, expected and got; 'device' (no memory); what the
         model itself refuses.
         """
-        wanted = self._wanted(output_names)
+        wanted = None if output_names is None else self._wanted(output_names)
         if type(feed) is not dict:
             feed = self._as_dict(feed)
         if not self._plain:
@@ -187,10 +187,8 @@ class Session:
             results = list(unpacked(self._gives, tensors).values())
         return results if wanted is None else [results[i] for i in wanted]
 
-    def _wanted(self, output_names: Iterable[str] | None) -> list[int] | None:
+    def _wanted(self, output_names: Iterable[str]) -> list[int] | None:
         """Numbers of the outputs named; None: all of them. Raises SmeltError(kind='shape')."""
-        if output_names is None:
-            return None
         if isinstance(output_names, str | bytes) or not isinstance(output_names, Iterable):
             kind = type(output_names).__name__
             raise SmeltError(f"expected a list of names of outputs, or None, got {kind}", kind="shape")
@@ -262,7 +260,8 @@ class Session:
 
     def _run(self, feed: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
         """All outputs; the tensors in C's hands are the session's own, so one caller at a time."""
-        self._usable()
+        if self._torn or not self._handle:  # a call less: each takes a share of a small model's run
+            self._usable()
         arrays = self._bind(feed)
         shapes = tuple(a.shape for a in arrays)
         results = self._targets(shapes)
