@@ -27,7 +27,8 @@ CONSTANTS = "constants"
 FAST: Mapping[str, str] = MappingProxyType({
     REASSOCIATE: "(x + a) + b becomes x + (a + b), (x * a) * b becomes x * (a * b), GELU and hard swish that"
     " are spelt out become one op",
-    OVERFLOW: "softmax, log_softmax and softplus that are spelt out become forms that do not overflow",
+    OVERFLOW: "softmax, log_softmax and softplus that are spelt out become forms that do not overflow;"
+    " transposed convolutions multiply by taps of 0",
     CONSTANTS: "constants near those of GELU and hard swish, within 1e-3, count as them",
 })  # fmt: skip
 """The parts of --fast-math: what each allows besides EXACT and ROUNDING."""
