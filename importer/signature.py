@@ -58,7 +58,9 @@ def signature(domain: str, op: str, version: int) -> Signature | None:
         Parameter(p.name, p.option == single, frozenset(p.types), p.type_str if p.is_homogeneous else "")
         for p in s.inputs
     )
-    attributes = {k: (int(a.type.value), bool(a.required)) for k, a in s.attributes.items()}
+    # onnx's stubs do not say that its enumerations have values
+    kinds = {k: int(a.type.value) for k, a in s.attributes.items()}  # type: ignore[attr-defined]
+    attributes = {k: (kinds[k], bool(a.required)) for k, a in s.attributes.items()}
     return Signature(attributes, inputs, s.min_input, s.max_input, s.max_output)
 
 
