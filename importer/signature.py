@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import onnx
 from onnx import AttributeProto, NodeProto
@@ -50,7 +51,7 @@ class Signature:
 def signature(domain: str, op: str, version: int) -> Signature | None:
     """The signature in force; None where ONNX does not define the op: of other domains, and experiments."""
     try:
-        s = onnx.defs.get_schema(op, version, domain)
+        s: Any = onnx.defs.get_schema(op, version, domain)  # its stubs lack the values of its enums
     except onnx.defs.SchemaError:
         return None
     single = onnx.defs.OpSchema.FormalParameterOption.Single
@@ -58,9 +59,7 @@ def signature(domain: str, op: str, version: int) -> Signature | None:
         Parameter(p.name, p.option == single, frozenset(p.types), p.type_str if p.is_homogeneous else "")
         for p in s.inputs
     )
-    # onnx's stubs do not say that its enumerations have values
-    kinds = {k: int(a.type.value) for k, a in s.attributes.items()}  # type: ignore[attr-defined]
-    attributes = {k: (kinds[k], bool(a.required)) for k, a in s.attributes.items()}
+    attributes = {k: (int(a.type.value), bool(a.required)) for k, a in s.attributes.items()}
     return Signature(attributes, inputs, s.min_input, s.max_input, s.max_output)
 
 

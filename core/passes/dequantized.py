@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from smelt.core.dtype import i8, u8
 from smelt.core.ir.graph import Ref
-from smelt.core.passes.editor import Editor
+from smelt.core.passes.editor import Array, Editor
 
 BYTES = (i8, u8)
 
@@ -32,6 +34,13 @@ def blocker(g: Editor, x: Quantised, w: Quantised, axis: int) -> str | None:
     if w.axis not in (-1, axis):
         return f"the weight has scales along axis {w.axis}"
     return None
+
+
+def ordinary(scale: Array) -> bool:
+    """Whether scales are so far from both ends of their type that products with sums of 32 bits, and their
+    reciprocals, keep all bits."""
+    size = np.abs(scale.astype(np.float64))
+    return bool(np.all((size >= 2.0**-90) & (size <= 2.0**90)))
 
 
 def source(g: Editor, ref: Ref) -> Quantised | None:

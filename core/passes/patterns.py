@@ -16,6 +16,7 @@ from smelt.core.passes.products import factors, logistic_denominator, negated, p
 from smelt.core.passes.rules import Rule, rule, rule_pass
 
 # ---------------------------------------------------------------- sigmoid and its kin
+# An op of 16 bits rounds once, what it is spelt of rounds at each step.
 
 
 @rule("div", "reciprocal", kind=EXACT, forms=[
@@ -44,7 +45,7 @@ def _other(n: Node, ref: Ref) -> Ref | None:
     return b if a == ref else a if b == ref else None
 
 
-@rule("mul", kind=EXACT, forms=["x: f32[N, 4]; mul(x, sigmoid(x))"])
+@rule("mul", kind=ROUNDING, forms=["x: f32[N, 4]; mul(x, sigmoid(x))"])
 def _silu(g: Editor, n: Node) -> Ref | None:
     # x * sigmoid(x)  -->  silu(x)
     for r in n.inputs:
@@ -62,7 +63,7 @@ def _softplus(g: Editor, n: Node) -> Ref | None:
     return None if e is None else g.emit("softplus", e.inputs)
 
 
-@rule("mul", kind=EXACT, forms=["x: f32[N, 4]; mul(x, tanh(softplus(x)))"])
+@rule("mul", kind=ROUNDING, forms=["x: f32[N, 4]; mul(x, tanh(softplus(x)))"])
 def _mish(g: Editor, n: Node) -> Ref | None:
     # x * tanh(softplus(x))  -->  mish(x)
     for r in n.inputs:
@@ -222,7 +223,7 @@ NEAR = 1e-3
 """How far constants may be from those of a function where --fast-math constants says so."""
 _SWISH_FORM = "x: f32[N, 4]; mul(x, hard_sigmoid(x, alpha={}, beta=0.5))"
 _hard_swish_exact = Rule(
-    "hard_swish_of_sigmoid", ("mul",), partial(_hard_swish_of_sigmoid, near=0), EXACT,
+    "hard_swish_of_sigmoid", ("mul",), partial(_hard_swish_of_sigmoid, near=0), ROUNDING,
     (_SWISH_FORM.format("1 / 6"),),
 )  # fmt: skip
 _hard_swish_near = Rule(

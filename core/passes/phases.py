@@ -42,7 +42,8 @@ def _by_phases(g: Editor, n: Node) -> Ref | None:
     x, w = (source(g, r) for r in n.inputs[:2])
     if x is None or w is None or x.axis != -1 or n.attr("channels_last", False):
         return None
-    if blocker(g, n, x, w) is not None:
+    scales = [g.array(q.scale) for q in (x, w)]
+    if blocker(g, n, x, w) is not None or not all(s is None or dequantized.ordinary(s) for s in scales):
         return None
     array, group, strides = g.array(w.x), int(n.attr("group")), ints_of(n.attrs["strides"])
     assert array is not None

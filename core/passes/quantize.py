@@ -448,7 +448,7 @@ def _requantize(g: Editor, n: Node) -> Ref | None:
     scale = g.array(n.inputs[1])
     if scale is None or n.attrs.get("reciprocal", False) or not _from_sums(g, n.inputs[0], 4):
         return None
-    if not _ordinary(scale):
+    if not dequantized.ordinary(scale):
         return None
     inverse = g.constant((1 / scale.astype(np.float64)).astype(np.float32), "step")
     return g.emit("quantize", (n.inputs[0], inverse, *n.inputs[2:]), {**n.attrs, "reciprocal": True})
@@ -472,7 +472,7 @@ def _rescale(g: Editor, n: Node) -> Ref | None:
         return None  # a half overflows from 65504 on
     with np.errstate(all="ignore"):
         factor = own.astype(np.float32) / step.astype(np.float32)
-    if not _ordinary(factor) or not _ordinary(own) or not _ordinary(step):
+    if not dequantized.ordinary(factor) or not dequantized.ordinary(own) or not dequantized.ordinary(step):
         return None
     acc = g.emit("cast", (d.inputs[0],), {"to": f32})
     attrs = {**n.attrs, "axis": next(iter(vectors), -1), "reciprocal": True}
@@ -491,13 +491,6 @@ def _saturated(g: Editor, n: Node) -> Ref | None:
         if step is not None and (step > 0).all()
         else None
     )
-
-
-def _ordinary(scale: Array) -> bool:
-    """Whether scales are so far from both ends of their type that products with sums of 32 bits, and their
-    reciprocals, keep all bits."""
-    size = np.abs(scale.astype(np.float64))
-    return bool(np.all((size >= 2.0**-90) & (size <= 2.0**90)))
 
 
 def _from_sums(g: Editor, ref: Ref, depth: int) -> bool:
