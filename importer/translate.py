@@ -36,7 +36,7 @@ MAX_DEPTH = 64
 
 
 MOST_EXPANDED = 100_000
-"""Nodes that the model's own functions may become where they are called: each calling the one before it twice,
+"""Nodes that the model's own functions may become where they are called: each calling the one before twice,
 sixty functions are 2^60."""
 
 

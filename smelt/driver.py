@@ -262,8 +262,8 @@ def compile(
     fast_math: rewrites that may change what overflows and how sums are bracketed: True for all, or names of
     parts (docs/floating-point.md): reassociate, overflow, constants.
     plugins: Python files or modules that define ops of other domains (docs/add-op.md).
-    time_limit: seconds of processor time, memory_limit: gigabytes that the compile may use; by default an hour
-    and nine tenths of the memory (SMELT_COMPILE_SECONDS, SMELT_COMPILE_MEMORY).
+    time_limit: seconds of processor time, memory_limit: gigabytes that the compile may use; by default an
+    hour and nine tenths of the memory (SMELT_COMPILE_SECONDS, SMELT_COMPILE_MEMORY).
     Raises SmeltError; its `problems` list every unsupported node. The child may crash, the caller not.
     """
     if not 0 <= opt <= 3:
@@ -277,8 +277,8 @@ def compile(
         source, stem = _as_file(model, Path(scratch))
         request = Request(
             source=source, target=target, dims=dict(dims or {}), threads=threads, opt=opt,
-            output=str(Path(output).absolute()), fp16=fp16, fast_math=fast_parts(fast_math), static=static,
-            libraries=libraries,
+            output=str(Path(output).absolute()), fp16=fp16, fast_math=fast_parts(fast_math),
+            static=static, libraries=libraries,
             name=name or stem, prefix=prefix, outputs=tuple(outputs), plugins=tuple(plugins),
         )  # fmt: skip
         _run_child(request, allowed, Path(scratch), progress)

@@ -1,4 +1,4 @@
-"""What a compile may use: wishes, the environment, the caller's and the machine's limits -> memory and time."""
+"""Wishes, the environment, the caller's and the machine's limits in; what a compile may use out."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _groups(proc: Path, root: Path) -> Iterator[int]:
     except OSError:
         return
     for row in rows:
-        _, controllers, path = (row.split(":", 2) + ["", ""])[:3]
+        _, controllers, path = [*row.split(":", 2), "", ""][:3]
         if controllers and "memory" not in controllers.split(","):
             continue
         base, name = (root / "memory", "memory.limit_in_bytes") if controllers else (root, "memory.max")

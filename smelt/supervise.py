@@ -6,6 +6,7 @@ input stays open for as long as the caller lives: its end is the child's end, wh
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -61,8 +62,8 @@ def run_child(
     limits: Limits,
     progress: Callable[[str], None] | None = None,
 ) -> Ended:
-    """Compile in a child; the outcome is in `result` when it could say one, and nothing lies beside `out` when
-    it could not. An exception here (Ctrl-C too) ends the child, with what it has started."""
+    """Compile in a child; the outcome is in `result` when it could say one, and nothing lies beside `out`
+    when it could not. An exception here (Ctrl-C too) ends the child, with what it has started."""
     child = subprocess.Popen(
         command(str(result)),
         stdin=subprocess.PIPE,
@@ -100,19 +101,26 @@ def environment() -> dict[str, str]:
     return own
 
 
+def has_ended(child: subprocess.Popen[bytes]) -> bool:
+    """Whether it has; it is left to be waited for."""
+    try:
+        return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # the caller ignores its children's ends, or waits for all of them
+        child.poll()
+        return True
+
+
 def end(child: subprocess.Popen[bytes]) -> None:
     """The child and what it has started are gone when this returns."""
-    # even when the child has ended: a linker that it started may run on
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
+    # even when the child has ended: a linker that it started may run on. Nobody has waited for it yet, so that
+    # its number still means its group
+    if child.returncode is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
     for pipe in (child.stdin, child.stdout, child.stderr):
         if pipe is not None:
-            try:
+            with contextlib.suppress(OSError):
                 pipe.close()
-            except OSError:
-                pass
     child.wait()
 
 
@@ -143,7 +151,7 @@ class _Watch:
                 selector.register(pipe, selectors.EVENT_READ, take)
             while selector.get_map():
                 # a grandchild may hold the pipes when the child is gone
-                ended = self.child.poll() is not None
+                ended = has_ended(self.child)
                 ready = selector.select(0 if ended else 0.5)
                 for key, _ in ready:
                     data = os.read(key.fd, 1 << 16)
@@ -155,7 +163,7 @@ class _Watch:
                     return False
                 if not ended and time.monotonic() > deadline:
                     return True
-        while self.child.poll() is None:  # it closed its pipes; its end is near
+        while not has_ended(self.child):  # it closed its pipes; its end is near
             if time.monotonic() > deadline:
                 return True
             time.sleep(0.01)

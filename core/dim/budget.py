@@ -1,12 +1,12 @@
 """How large a Dim may get: the bounds that every operation keeps, and the error of one that would not.
 
-Sizes of real models are small: at most 4 terms and 36 nodes while a model is imported, 6,500 nodes in the
-formula of an arena (46 development models). Canonical forms multiply out, so a file of a few hundred nodes can
-ask for 2^60 terms. Two bounds keep that finite:
+Sizes of real models are small: at most 7 terms and 36 nodes while a model is imported, and 6,500 nodes in
+the formula of an arena (13 development models). Canonical forms multiply out, so a file of a few hundred
+nodes can ask for 2^60 terms. Two bounds keep that finite:
 
 - `large` is the soft one. A size beyond it gets a name of its own where the importer can give it one: a fresh
   symbol, which a run computes from a formula of small parts.
-- TooLarge is the hard one. An operation raises it before it has spent the memory; proofs take it for "unknown".
+- TooLarge is the hard one. An operation raises it before it has spent the memory; to proofs it is "unknown".
 """
 
 from __future__ import annotations

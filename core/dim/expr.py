@@ -313,7 +313,7 @@ def large(d: Dim) -> bool:
 
 
 def make(poly: Poly) -> Dim:
-    """The one Dim of a polynomial without zero coefficients; the caller gives the dict away. Raises TooLarge."""
+    """The one Dim of a polynomial without zero coefficients; the dict is given away. Raises TooLarge."""
     key = frozenset(poly.items())
     found = _dims.get(key)
     if found is not None:

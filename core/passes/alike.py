@@ -16,9 +16,9 @@ from smelt.core.passes.traits import attrs_key
 
 @dataclass
 class Alike:
-    """Makes keys for the nodes of one graph. scalar: the literal that a ref stands for, or None. values: whether
-    float literals of other values are others; no formula asks for one, so what an element costs and reads is
-    the same."""
+    """Makes keys for the nodes of one graph. scalar: the literal that a ref stands for, or None. values:
+    whether float literals of other values are others; no formula asks for one, so what an element costs
+    and reads is the same."""
 
     scalar: Callable[[Ref], Const | None]
     values: bool = True

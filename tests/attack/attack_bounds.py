@@ -1,8 +1,8 @@
 """Small files that ask for much: each must end, with a bundle or a refusal, in bounded time and memory.
 
 Formulas that multiply out, nest or cancel late; functions that call each other; loops that are written out;
-ranks; wide einsums; expressions of a hundred states. The compile runs as users run it, in its child; a limit of
-the child that has to end it is a failure, for it is the last resort.
+ranks; wide einsums; expressions of a hundred states. The compile runs as users run it, in its child; a limit
+of the child that has to end it is a failure, for it is the last resort.
 """
 
 from __future__ import annotations
@@ -347,9 +347,15 @@ def texts(rng: random.Random) -> onnx.ModelProto:
     m = Maker()
     x = m.input(["n"], TensorProto.STRING)
     n = rng.choice([5, 14, 40, 900])
-    pattern = rng.choice([f"(a|b)*a(a|b){{{n}}}", f"(a{{1,{n}}}){{1,{n}}}", "(" * n + "a" + ")?" * n, f"(.*a.{{{n}}})+",
-                          "|".join("abc"[k % 3] * k for k in range(1, n)), f"([a-z]*[0-9]*){{{n}}}"])  # fmt: skip
-    return m.model(m.op("RegexFullMatch", x, pattern=pattern), opset=20)
+    patterns = [
+        f"(a|b)*a(a|b){{{n}}}",
+        f"(a{{1,{n}}}){{1,{n}}}",
+        "(" * n + "a" + ")?" * n,
+        f"(.*a.{{{n}}})+",
+        "|".join("abc"[k % 3] * k for k in range(1, n)),
+        f"([a-z]*[0-9]*){{{n}}}",
+    ]
+    return m.model(m.op("RegexFullMatch", x, pattern=rng.choice(patterns)), opset=20)
 
 
 def constants(rng: random.Random) -> onnx.ModelProto:

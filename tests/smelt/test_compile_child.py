@@ -222,7 +222,8 @@ def test_a_killed_caller_takes_its_child_along(tmp_path: Path, how: signal.Signa
     onnx.save(chain(20_000), tmp_path / "long.onnx")
     lines = [
         "import os, smelt, threading, time",
-        f"def go(): smelt.compile({str(tmp_path / 'long.onnx')!r}, output={str(tmp_path / 'out')!r}, progress=print)",
+        f"model, out = {str(tmp_path / 'long.onnx')!r}, {str(tmp_path / 'out')!r}",
+        "def go(): smelt.compile(model, output=out, progress=print)",
     ]
     if fork:
         lines += ["t = threading.Thread(target=go, daemon=True)", "t.start()", "time.sleep(2)"]
