@@ -10,6 +10,7 @@ from smelt.core.dim import Dim, Facts, dmin, sym, to_dim
 from smelt.core.dtype import DType, bool_, i64
 from smelt.core.ir.graph import Graph, Module, Node, Ref, TensorType
 from smelt.core.ir.groups import group_count
+from smelt.core.ir.idle import MOST_UNSTORED, busy, unstored
 from smelt.core.ir.kernel import Kernel
 from smelt.core.plan.items import Arm, Item, is_name, new_symbols
 from smelt.core.plan.lifetime import Storages, bytes_of
@@ -163,8 +164,21 @@ class Emitter:
         dims = tuple(self.facts.simplify(to_dim(d)) for d in node.attr("dims", ()))
         for n, statement in enumerate(kernel.body):
             entry = self.entries.setdefault((kernel.name, n), len(self.entries))
-            groups = self.facts.simplify(group_count(statement).substitute(env))
+            count = group_count(statement) * busy(statement, kernel)
+            groups = self.facts.simplify(count.substitute(env))
+            for extent in unstored(statement, kernel):
+                self._bound_work(node, extent.substitute(env) * dmin(groups, ONE))
             self.run.append(Launch(entry, tuple(buffers), dims, groups))
+
+    def _bound_work(self, node: Node, extent: Dim) -> None:
+        """Refuse what is computed over an axis that no memory could hold."""
+        extent = self.facts.simplify(extent)
+        high = self.facts.bounds(extent)[1]
+        if high is not None and high <= MOST_UNSTORED:
+            return
+        where = f"node '{node.origin}': " if node.origin else ""
+        text = f"{where}{{got}} elements on an axis that is stored nowhere, at most {{want}} are computed"
+        self._demand(Check(extent, "<=", to_dim(MOST_UNSTORED), self.check(text)))
 
     def call_library(self, item: Item) -> None:
         node, name = item.node, str(item.node.attr("library"))
@@ -180,9 +194,11 @@ class Emitter:
         node = item.node
         left, right, relation = to_dim(node.attr("left")), to_dim(node.attr("right")), node.attr("relation")
         assert relation in ("==", "<=", "divides", "fits"), node
-        step = Check(left, relation, right, self.check(str(node.attr("text"))))
+        self._demand(Check(left, relation, right, self.check(str(node.attr("text")))))
+
+    def _demand(self, step: Check) -> None:
         # what a region demands is demanded only where it runs
-        early = not self.depth and self.time.stage(left, right) < 0
+        early = not self.depth and self.time.stage(step.left, step.right) < 0
         (self.plan if early else self.run).append(step)
 
     def bind(self, item: Item) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from smelt.core.dim import Dim, Facts, Min, sole_atom, sym, to_dim
+from smelt.core.dim import YES, Dim, Facts, Min, sole_atom, sym, to_dim
 from smelt.core.ir.analysis import kernel_facts
 from smelt.core.ir.kernel import (
     Block,
@@ -170,10 +170,12 @@ def unclamp(kernel: Kernel, names: tuple[str, ...]) -> Kernel:
     """
     inside = frozenset(names)
     found = False
+    shapes = {name: b.shape for name, b in kernel.buffers().items()}
+    known = kernel_facts(kernel)
 
     def load(e: Load, _: Facts) -> Expr:
         nonlocal found
-        if e.guard or e.otherwise is not None:
+        if e.guard or e.otherwise is not None or e.buffer not in shapes:
             return e
         for axis, d in enumerate(e.index):
             parts = _clamped(d, inside)
@@ -183,7 +185,11 @@ def unclamp(kernel: Kernel, names: tuple[str, ...]) -> Kernel:
                 ahead, behind = (*e.index[:axis], moving, *e.index[axis + 1 :]), list(e.index)
                 behind[axis] = fixed
                 bound = Bound(to_dim(0), moving, fixed + 1)
-                return replace(e, index=ahead, guard=(bound,), otherwise=replace(e, index=tuple(behind)))
+                other, extent = replace(e, index=tuple(behind)), shapes[e.buffer][axis]
+                if known.prove_le(fixed + 1, extent) is not YES:
+                    # the other case is read ahead of the choice, where the axis may end before c
+                    other = replace(other, guard=(Bound(to_dim(0), fixed, extent),))
+                return replace(e, index=ahead, guard=(bound,), otherwise=other)
         return e
 
     body = map_accesses(kernel.body, Facts(), load, lambda s, _: s)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
-from smelt.core.dim import Facts
-from smelt.core.ir.kernel import Kernel, Stmt, Store, walk
+from smelt.core.dim import Dim, Facts
+from smelt.core.ir.idle import guards, needed
+from smelt.core.ir.kernel import Buffer, Kernel, Stmt, Store, walk
 from smelt.targets.llvm.builder import Builder, Value
 from smelt.targets.llvm.exprs import Exprs
 from smelt.targets.llvm.machines import Cpu
@@ -21,6 +22,8 @@ class Control(Exprs):
     def __init__(self, b: Builder, cpu: Cpu, kernel: Kernel) -> None:
         super().__init__(b, cpu)
         self.kernel = kernel
+        self.all_buffers = kernel.buffers()
+        self.asked: frozenset[Dim] = frozenset()
         self.facts = Facts({d.name: (d.low, d.high) for d in kernel.dims})
 
     def written(self, body: Sequence[Stmt]) -> frozenset[str]:
@@ -46,6 +49,31 @@ class Control(Exprs):
         for name in self.written(body):
             self.epochs[name] = self.epochs.get(name, 0) + 1
         self.start_statement()
+
+    def needed(self, body: Sequence[Stmt], local: Sequence[Buffer]) -> frozenset[Dim]:
+        """Extents without which a loop's body does nothing, less those that the launch has asked about.
+        local: buffers of one round."""
+        return needed(body, self.all_buffers, local) - self.asked
+
+    def unless_idle(self, count: Value, extent: Dim, others: Collection[Dim]) -> Value:
+        """The rounds of a loop of that extent: none where one of the others, on which all that it does
+        depends, is 0."""
+        if count.const is not None or not others:
+            return count
+        params = [d.name for d in self.kernel.dims]
+        asked = guards(extent, others, self.facts, params)
+        if not asked:
+            return count
+        zero = self.b.integer(0, count.elem)
+        for d in asked:
+            n = self.index.value(d, self.env)
+            some = self.b.pure(f"icmp sgt {n.typed}, 0", "i1", 0, n)
+            made = self.b.pure(
+                f"select i1 {some.text}, {count.typed}, {zero.typed}", count.elem, 0, some, count
+            )
+            made.low, made.high = 0, count.high
+            count = made
+        return count
 
     def _loop(self, count: Value, body: Sequence[Stmt], run: Callable[[Value], None]) -> None:
         """run(i) for i in 0 .. count-1; registers that body writes are carried by phis."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from smelt.core.diag import SmeltError
 from smelt.core.ir.groups import GroupNode, group_extent, group_nest
+from smelt.core.ir.idle import needed
 from smelt.core.ir.kernel import (
     Kernel,
     Loop,
@@ -90,6 +91,7 @@ class _Function(Tiled):
         super().__init__(Builder(declared), cpu, kernel)
         self.name = function_name(kernel, part)
         self.statement = s
+        self.asked = needed((s,), self.all_buffers)
         self.invariant_loads = not any(isinstance(x, Store) and x.accumulate == "fma" for x in walk((s,)))
         self._bind_arguments()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from smelt.core.dim import Dim, sym, to_dim
 from smelt.core.dtype import DType, bool_
+from smelt.core.ir.idle import axes_needed
 from smelt.core.ir.kernel import (
     Axis,
     Bound,
@@ -472,6 +473,7 @@ class Exprs:
         axis = axes[0]
         assert not varies(axis.extent, self.env), f"extent of {axis.var} differs between lanes"
         count = self.index.value(axis.extent, self.env)
+        count = self.unless_idle(count, axis.extent, axes_needed(axes[1:]))
         nonzero = count.low is not None and count.low > 0
 
         def body(i: Value, inner: list[Value]) -> list[Value]:
@@ -479,6 +481,10 @@ class Exprs:
                 return self._over(axes[1:], inner, step)
 
         return self.b.loop(count, carried, body, nonzero)
+
+    def unless_idle(self, count: Value, extent: Dim, others: Collection[Dim]) -> Value:
+        """The rounds of a loop of that extent, none where one of the others is 0."""
+        raise NotImplementedError
 
     def _body_varies(self, e: Reduce) -> bool:
         """Whether the reduction has to be done for each lane: some index inside differs between lanes."""

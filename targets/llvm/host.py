@@ -6,7 +6,7 @@ What they call is in targets/runtime/smelt_abi.h.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from smelt.core.dim import Dim, Facts
 from smelt.core.ir.graph import Module
@@ -18,6 +18,7 @@ from smelt.core.plan.program import (
     CallLibrary,
     Check,
     CheckInput,
+    CheckText,
     Copy,
     Draw,
     Evaluate,
@@ -31,9 +32,16 @@ from smelt.core.plan.program import (
     Write,
     walk_steps,
 )
-from smelt.targets.llvm.builder import Builder, Scope, Value
+from smelt.targets.llvm.builder import Block, Builder, Scope, Value
 from smelt.targets.llvm.descriptor import HostOptions, KernelRow, descriptor
-from smelt.targets.llvm.index import Env, Indexer
+from smelt.targets.llvm.exact import Exact
+from smelt.targets.llvm.index import Env
+
+MOST_EXTENT = 1 << 62
+"""RT_MAX_EXTENT of targets/runtime/rt.h: the runtime refuses a tensor with a longer axis."""
+
+LONGEST, NAMED = 80, 6
+"""Characters of a formula, and sizes, that the message about its overflow has."""
 
 PIECE = 64
 """Steps of the run that one function does: LLVM's time and memory grow faster than a function does."""
@@ -48,10 +56,13 @@ def host_text(
 ) -> str:
     """The host code of a module. rows: by Entry.name. `declared` collects declarations."""
     facts = module_facts(module)
+    checks = _Checks(list(program.checks))
     parts = [
-        _function("plan.steps", "ptr %rt, ptr %shapes, ptr %state", _Plan(program, facts, declared).body()),
-        *_run(program, facts, declared),
-        *descriptor(program, module, rows, options),
+        _function(
+            "plan.steps", "ptr %rt, ptr %shapes, ptr %state", _Plan(program, facts, declared, checks).body()
+        ),
+        *_run(program, facts, declared, checks),
+        *descriptor(replace(program, checks=tuple(checks.rows)), module, rows, options),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -71,15 +82,32 @@ def _function(name: str, parameters: str, body: str) -> str:
     return f"define internal i32 @smelt_{name}({parameters}) nounwind {{\n{body}\n}}"
 
 
+@dataclass
+class _Checks:
+    """The checks of a program, and one more for each formula that may overflow."""
+
+    rows: list[CheckText]
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    def number(self, text: str) -> int:
+        """The number of an added check."""
+        if text not in self.numbers:
+            self.numbers[text] = len(self.rows)
+            self.rows.append(CheckText(text))
+        return self.numbers[text]
+
+
 class _Host:
     """Shared by both functions: values of Dims, calls, early returns."""
 
-    def __init__(self, program: HostProgram, facts: Facts, declared: dict[str, str]) -> None:
+    def __init__(self, program: HostProgram, facts: Facts, declared: dict[str, str], checks: _Checks) -> None:
         self.program = program
         self.facts = facts
+        self.checks = checks
         self.b = Builder(declared)
-        self.ix = Indexer(self.b, "i64")
+        self.ix = Exact(self.b, self._refusal)
         self.env: Env = {}
+        self._refusals: dict[int, Block] = {}  # a check -> where it fails
 
     def symbol(self, name: str, value: Value) -> None:
         """Make the value known under the symbol's name, with its range."""
@@ -88,7 +116,37 @@ class _Host:
         self.env[name] = value
 
     def value(self, d: Dim) -> Value:
-        return self.ix.value(d, self.env)
+        """The Dim's value; where it does not fit in 64 bits the function returns with an error."""
+        return self.ix.exact(d, self.env)
+
+    def _refusal(self, d: Dim) -> str:
+        """The label of a block that leaves with an error that has the formula and its numbers."""
+        check = self._overflow_check(d)
+        if check not in self._refusals:
+            self._refusals[check] = self.b.block("overflow")
+        return self._refusals[check].label
+
+    def _overflow_check(self, d: Dim) -> int:
+        slots = dict(self.program.symbol_slots)
+        numbers = ", ".join(f"{s} = {{state {slots[s]}}}" for s in sorted(d.symbols)[:NAMED] if s in slots)
+        # many formulas have the same symbols, whose names are long
+        end = self.checks.number(f" does not fit in 64 bits{' at ' if numbers else ''}{numbers}")
+        return self.checks.number(f"the size {_short(str(d))}{{check {end}}}")
+
+    def text(self) -> str:
+        """The blocks of the finished function."""
+        if self._refusals:
+            leave, check, status = self.b.block("leave"), self.b.name(), self.b.name()
+            edges = ", ".join(f"[ {n}, %{block.label} ]" for n, block in self._refusals.items())
+            for block in self._refusals.values():
+                block.lines = [f"br label %{leave.label}"]
+            self.b.declare("smelt_rt_fail", "i32", ["ptr", "i32", "i64", "i64"], "nounwind")
+            leave.phis = [f"{check} = phi i32 {edges}"]
+            leave.lines = [
+                f"{status} = call i32 @smelt_rt_fail(ptr %rt, i32 {check}, i64 0, i64 0)",
+                f"ret i32 {status}",
+            ]
+        return self.b.text("ret i32 0")
 
     def argument(self, name: str, elem: str) -> Value:
         return Value(f"%{name}", elem, 0, self.b.root)
@@ -159,10 +217,12 @@ class _Plan(_Host):
         self.state, self.shapes = self.argument("state", "ptr"), self.argument("shapes", "ptr")
         for s in self.program.plan:
             self.step(s)
-        return self.b.text("ret i32 0")
+        return self.text()
 
     def extent(self, n: int, axis: int) -> Value:
-        return self.element(self.element(self.shapes, n, "ptr"), axis, "i64")
+        found = self.element(self.element(self.shapes, n, "ptr"), axis, "i64")
+        found.low, found.high = 0, MOST_EXTENT
+        return found
 
     def step(self, step: Step) -> None:
         match step:
@@ -185,15 +245,15 @@ class _Plan(_Host):
 
     def bind(self, s: BindInput) -> None:
         got = self.extent(s.input, s.axis)
-        whole = self.ix.as_value(self.ix.sub(got, self.ix.number(s.rest, self.env)))
+        whole = self.ix.exact(s.rest, self.env, got)
         value = whole
         if s.factor != 1:
             value = self.b.here(f"sdiv i64 {whole.text}, {s.factor}", "i64", 0)
-            back = self.ix.as_value(self.ix.mul(value, s.factor))
+            back = self.b.here(f"mul i64 {value.text}, {s.factor}", "i64", 0)
             self.fail_if(self.compare("ne", back, whole), s.check, got, got)
         # a fresh value: the bounds given to a symbol hold only after its checks
-        self.symbol(s.symbol, Value(value.text, "i64", 0, value.scope))
-        self.env[s.symbol].low = 0  # type: ignore[union-attr]
+        bound = Value(value.text, "i64", 0, value.scope, None, 0, MOST_EXTENT)
+        self.env[s.symbol] = bound
         negative = self.compare("slt", value, self.b.integer(0))
         self.fail_if(negative, s.check, got, got)
         self.store(self.state, dict(self.program.symbol_slots)[s.symbol], value)
@@ -202,12 +262,12 @@ class _Plan(_Host):
 _RUN = "ptr %rt, ptr %state, ptr %inputs, i64 %weights, i64 %arena"
 
 
-def _run(program: HostProgram, facts: Facts, declared: dict[str, str]) -> list[str]:
+def _run(program: HostProgram, facts: Facts, declared: dict[str, str], checks: _Checks) -> list[str]:
     """The functions that the run is made of; smelt_run.steps is the last."""
     opened = sorted({k for s in walk_steps(program.run) if (k := _opens(s)) is not None})
     shared = _Shared(dict(program.dim_slots), dict(program.symbol_slots), program.late(),
                      {key: n for n, key in enumerate(opened)}, [])  # fmt: skip
-    run = _Run(program, facts, declared, shared)
+    run = _Run(program, facts, declared, checks, shared)
     run.b.allocas.append(f"%opened = alloca [{max(1, len(opened))} x i64]")
     whole = _function("run.steps", _RUN, run.body(program.run))
     return [*shared.pieces, whole]
@@ -233,8 +293,15 @@ class _Run(_Host):
     at each use, since branches and loops change them.
     """
 
-    def __init__(self, program: HostProgram, facts: Facts, declared: dict[str, str], shared: _Shared) -> None:
-        super().__init__(program, facts, declared)
+    def __init__(
+        self,
+        program: HostProgram,
+        facts: Facts,
+        declared: dict[str, str],
+        checks: _Checks,
+        shared: _Shared,
+    ) -> None:
+        super().__init__(program, facts, declared, checks)
         self.shared = shared
         self.state = self.argument("state", "ptr")
         self.inputs = self.argument("inputs", "ptr")
@@ -251,7 +318,7 @@ class _Run(_Host):
         widest = max([1, *(len(_arguments(s)) for s in walk_steps(tuple(steps)))])
         self.b.allocas.append(f"%args = alloca [{widest} x i64], align 16")
         self.arm(steps)
-        return self.b.text("ret i32 0")
+        return self.text()
 
     def arm(self, steps: Sequence[Step]) -> list[Value]:
         """These steps, here or as calls of functions for a stretch of them each."""
@@ -261,7 +328,7 @@ class _Run(_Host):
                 self.step(s)
             return []
         for stretch in stretches:
-            piece = _Run(self.program, self.facts, self.b.declared, self.shared)
+            piece = _Run(self.program, self.facts, self.b.declared, self.checks, self.shared)
             body = piece.body(stretch)
             name = f"run.{len(self.shared.pieces)}"
             self.shared.pieces.append(_function(name, f"{_RUN}, ptr %opened", body))
@@ -350,10 +417,14 @@ class _Run(_Host):
 
     def repeat(self, s: Repeat) -> None:
         """counter = 0; while (counter < limit && going) { round; body; counter++ }"""
-        b, outer, before = self.b, self.b.scope, self.b.scope.block
+        b, outer = self.b, self.b.scope
         zero, one = b.integer(0), b.integer(1)
         limit = None if s.limit is None else self.value(s.limit)
+        if limit is not None and s.going is None:
+            # nothing but an error ends more rounds than the runtime allows, so it comes before the first
+            self.must("smelt_rt_rounds", self.argument("rt", "ptr"), limit)
         self.set(s.counter, zero)
+        before = outer.block
         head, body, leave = b.block("rounds"), b.block("round"), b.block("exit")
         b.scope = inner = Scope(outer, head, False)
         again = [] if limit is None else [self.compare("slt", self.value(_sym(s.counter)), limit)]
@@ -414,6 +485,10 @@ def _arguments(step: Step) -> Sequence[object]:
             return shape
         case _:
             return ()
+
+
+def _short(formula: str) -> str:
+    return formula if len(formula) <= LONGEST else f"{formula[:LONGEST]} ..."
 
 
 def _sym(name: str) -> Dim:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from smelt.core.diag import SmeltError
 from smelt.core.dim import Atom, Dim, FloorDiv, Min, Mod, Symbol
 from smelt.targets.llvm.builder import Builder, Value
 
@@ -44,8 +45,7 @@ class Indexer:
 
     def value(self, dim: Dim, env: Env) -> Value:
         """The dim as a scalar; no symbol of it may differ between lanes."""
-        number = self.number(dim, env)
-        return self.b.integer(number, self.elem) if isinstance(number, int) else number
+        return self.as_value(self.number(dim, env))
 
     def number(self, dim: Dim, env: Env) -> Number:
         """The dim as an int when the environment makes it one, else as a scalar."""
@@ -118,13 +118,31 @@ class Indexer:
     # -- arithmetic with bounds
 
     def as_value(self, n: Number) -> Value:
-        return self.b.integer(n, self.elem) if isinstance(n, int) else n
+        """Raises SmeltError(unsupported) for a number that the target's addresses cannot reach."""
+        if not isinstance(n, int):
+            return n
+        if not self.fits(n):
+            raise SmeltError(
+                f"a size or an offset of {n} does not fit in the target's {self.elem[1:]}-bit addresses",
+                kind="unsupported",
+                hint="look for an attribute or a constant that large",
+            )
+        return self.b.integer(n, self.elem)
+
+    def fits(self, n: int) -> bool:
+        """Whether a value can hold the number."""
+        return n.bit_length() < int(self.elem[1:])
 
     def _op(self, op: str, a: Number, b: Number, low: int | None, high: int | None) -> Value:
         x, y = self.as_value(a), self.as_value(b)
         made = self.b.pure(f"{op} {x.typed}, {y.text}", self.elem, 0, x, y)
         made.low, made.high = low, high
         return made
+
+    def _ring(self, op: str, a: Number, b: Number, low: int | None, high: int | None) -> Value:
+        """A sum, difference or product. It wraps (no nsw: a result that fits is right whatever its parts
+        were, and code that is hoisted out of loops that do not run must be harmless)."""
+        return self._op(op, a, b, low, high)
 
     def add(self, a: Number, b: Number) -> Number:
         if isinstance(a, int) and isinstance(b, int):
@@ -136,7 +154,7 @@ class Indexer:
         (al, ah), (bl, bh) = bounds(a), bounds(b)
         low = None if al is None or bl is None else al + bl
         high = None if ah is None or bh is None else ah + bh
-        return self._op("add nsw", a, b, low, high)
+        return self._ring("add", a, b, low, high)
 
     def sub(self, a: Number, b: Number) -> Number:
         if isinstance(a, int) and isinstance(b, int):
@@ -146,7 +164,7 @@ class Indexer:
         (al, ah), (bl, bh) = bounds(a), bounds(b)
         low = None if al is None or bh is None else al - bh
         high = None if ah is None or bl is None else ah - bl
-        return self._op("sub nsw", a, b, low, high)
+        return self._ring("sub", a, b, low, high)
 
     def mul(self, a: Number, b: Number) -> Number:
         if isinstance(a, int) and isinstance(b, int):
@@ -163,7 +181,7 @@ class Indexer:
         if al is not None and bl is not None and al >= 0 and bl >= 0:
             low = al * bl
             high = None if ah is None or bh is None else ah * bh
-        return self._op("mul nsw", a, b, low, high)
+        return self._ring("mul", a, b, low, high)
 
     def floordiv(self, a: Number, b: Number) -> Number:
         """a // b rounded down. A divisor that is not constant counts as at least 1: it is a size."""
@@ -179,8 +197,9 @@ class Indexer:
         if al is not None and al >= 0 and not (isinstance(b, int) and b < 0):
             return self._op("udiv", a, safe, 0, ah)
         quotient = self._op("sdiv", a, safe, None, None)
-        rest = self.sub(a, self.mul(quotient, safe))
-        return self._op("sub", quotient, self._wrong_sign(rest, safe), None, None)
+        rest = self._op("sub", a, self._op("mul", quotient, safe, None, None), None, None)
+        low, high = (None, None) if isinstance(b, int) and b < 0 else _towards_zero(al, ah)
+        return self._op("sub", quotient, self._wrong_sign(rest, safe), low, high)
 
     def mod(self, a: Number, b: Number) -> Number:
         """a % b with the sign of b."""
@@ -195,7 +214,7 @@ class Indexer:
             high = b - 1 if isinstance(b, int) else None
             return self._op("urem", a, safe, 0, high)
         rest = self._op("srem", a, safe, None, None)
-        fix = self.mul(self._wrong_sign(rest, safe), safe)
+        fix = self._op("mul", self._wrong_sign(rest, safe), safe, None, None)
         high = b - 1 if isinstance(b, int) and b > 0 else None
         made = self._op("add", rest, fix, None if isinstance(b, int) and b < 0 else 0, high)
         return made
@@ -251,7 +270,7 @@ class Indexer:
                 return self.b.splat(first, lanes)
             offsets = ", ".join(f"{self.elem} {step * i}" for i in range(lanes))
             start = self.b.splat(first, lanes)
-            rhs = f"add nsw {start.typed}, <{offsets}>"
+            rhs = f"add {start.typed}, <{offsets}>"
             return self.b.pure(rhs, self.elem, lanes, start)
         return self.b.vector([self.value(dim, self.lane(env, i)) for i in range(lanes)])
 
@@ -320,6 +339,11 @@ class Indexer:
 def bounds(n: Number) -> tuple[int | None, int | None]:
     """Inclusive bounds; None where unknown."""
     return (n, n) if isinstance(n, int) else (n.low, n.high)
+
+
+def _towards_zero(low: int | None, high: int | None) -> tuple[int | None, int | None]:
+    """Bounds of x // d, rounded down, for any d >= 1 and x in these bounds."""
+    return None if low is None else min(low, 0), None if high is None else max(high, -1)
 
 
 def _operands(atom: Atom) -> tuple[Dim, ...]:

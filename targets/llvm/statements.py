@@ -133,6 +133,7 @@ class Statements(Stores):
             return
         if count.low is None or count.low < 1:
             count = self._with_low(count, s.extent)
+        count = self.unless_idle(count, s.extent, self.needed(s.body, s.buffers))
 
         def run(i: Value) -> None:
             with self.bind({s.var: int(i.const) if i.const is not None else i}):

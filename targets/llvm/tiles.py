@@ -128,7 +128,10 @@ class Tiled(Statements):
             self._with_buffers(t.buffers, t.body, lambda: self._stmts(t.body))
 
         extent = self.index.number(t.extent, self.env)
+        around = self.needed(t.body, t.buffers)
         if t.mode == "greedy":
+            if isinstance(extent, Value):
+                extent = self.unless_idle(extent, t.extent, around)
             self._greedy(t, 0, extent, t.sizes, inside, self.facts.bounds(t.extent)[1])
             return
         if isinstance(extent, int) and extent == 0:
@@ -142,7 +145,7 @@ class Tiled(Statements):
         def run(i: Value) -> None:
             self._balanced_tile(t, int(i.const) if i.const is not None else i, inside)
 
-        self._loop(self.index.as_value(count), t.body, run)
+        self._loop(self.unless_idle(self.index.as_value(count), t.extent, around), t.body, run)
 
 
 def _divides(facts: Facts, extent: Dim, size: int) -> bool:

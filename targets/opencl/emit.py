@@ -8,14 +8,15 @@ all work-items, with a barrier where an edge between siblings is all-to-all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from math import prod
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import ceildiv, product
+from smelt.core.dim import Dim, ceildiv, product
 from smelt.core.dtype import DType, bool_, f64
 from smelt.core.ir.analysis import accesses, kernel_facts, written
+from smelt.core.ir.idle import needed
 from smelt.core.ir.kernel import Block, Bound, Buffer, Expr, Kernel, Loop, Stmt, Store, Tiles, walk, walk_expr
 from smelt.core.machine import Machine
 from smelt.targets.opencl.exprs import Exprs, Place
@@ -127,6 +128,7 @@ class _Function(Exprs):
     def __init__(self, kernel: Kernel, s: Stmt, name: str, helpers: Helpers, machine: Machine) -> None:
         super().__init__(helpers, kernel_facts(kernel))
         self.kernel, self.statement, self.name, self.machine = kernel, s, name, machine
+        self.asked = needed((s,), kernel.buffers())
         self.lanes = lane_count(s, machine.max_lanes)
         self.own: frozenset[str] = frozenset()
         self.head: list[str] = []
@@ -405,6 +407,10 @@ class _Function(Exprs):
             case Tiles():
                 self._tiles(s, shared)
 
+    def _needed(self, body: Sequence[Stmt], local: Sequence[Buffer]) -> frozenset[Dim]:
+        """Extents without which a loop's body does nothing, less those that the launch has asked about."""
+        return needed(body, self.kernel.buffers(), local) - self.asked
+
     def _loop(self, s: Loop, shared: bool) -> None:
         def inside() -> None:
             with self._buffers(s.buffers, s.body, shared):
@@ -420,6 +426,7 @@ class _Function(Exprs):
         if s.level == "unroll" and count is not None:
             self.w.line("#pragma unroll")
         head = f"for (long {name} = 0; {name} < {self.index(s.extent)}; ++{name})"
+        head = self.unless_idle(s.extent, self._needed(s.body, s.buffers)) + head
         with self.w.braces(head), self.bind({s.var: name}, self.inside(s)):
             self._iteration(s.body, inside, shared)
 
@@ -430,12 +437,14 @@ class _Function(Exprs):
             with self._buffers(t.buffers, t.body, shared):
                 self._stmts(t.body, shared)
 
+        asked = self.unless_idle(t.extent, self._needed(t.body, t.buffers))
         if t.mode == "greedy":
-            self._greedy(t, "0", self.index(t.extent), inside, shared)
+            with self.w.braces(asked) if asked else nullcontext():
+                self._greedy(t, "0", self.index(t.extent), inside, shared)
             return
         at = self.w.fresh("tile")
         count = self.index(ceildiv(t.extent, t.sizes[0]))
-        with self.w.braces(f"for (long {at} = 0; {at} < {count}; ++{at})"):
+        with self.w.braces(f"{asked}for (long {at} = 0; {at} < {count}; ++{at})"):
             self._tile(t, at, lambda: self._iteration(t.body, inside, shared), shared)
 
     def _block(self, s: Block, shared: bool) -> None:

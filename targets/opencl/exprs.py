@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from smelt.core.dim import YES, Dim, Facts, sym, to_dim
 from smelt.core.dtype import DType, bf16, bool_, f16, i64
 from smelt.core.ir.analysis import Binder, enter
+from smelt.core.ir.idle import axes_needed, guards
 from smelt.core.ir.kernel import (
     Axis,
     Bound,
@@ -102,6 +103,13 @@ class Exprs:
         """The value of a Dim that is constant here."""
         known = {s: v for s in d.symbols if isinstance(v := self.env.get(s), int)}
         return d.substitute(known).const_or_none
+
+    def unless_idle(self, extent: Dim, others: Collection[Dim]) -> str:
+        """What stands before a loop of that extent where all that it does depends on others that may be 0."""
+        if self.number(extent) is not None:
+            return ""
+        asked = guards(extent, others, self.facts, self.env.keys())
+        return f"if ({' && '.join(f'{self.index(d)} > 0L' for d in asked)}) " if asked else ""
 
     def condition(self, guard: Sequence[Bound]) -> str:
         """The conjunction of what is not proved; empty when everything is."""
@@ -264,6 +272,7 @@ class Exprs:
         axis = axes[0]
         name = self.variable(axis.var)
         head = f"for (long {name} = 0; {name} < {self.index(axis.extent)}; ++{name})"
+        head = self.unless_idle(axis.extent, axes_needed(axes[1:])) + head
         with self.w.braces(head), self.bind({axis.var: name}, self.inside((axis,))), self._axes(axes[1:]):
             yield
 

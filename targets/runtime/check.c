@@ -75,42 +75,62 @@ static size_t append(char *to, size_t at, const char *from, size_t n) {
   return at + n;
 }
 
+/* The length of a "{state 12}" at p where `what` is "{state ", and its number; 0 where there is none. */
+static size_t numbered(const char *p, const char *what, uint32_t *number) {
+  const char *end = p + strlen(what), *first = end;
+  if (strncmp(p, what, strlen(what))) return 0;
+  for (*number = 0; *end >= '0' && *end <= '9' && *number < UINT32_MAX / 16; end++) *number = *number * 10 + (uint32_t)(*end - '0');
+  return end > first && *end == '}' ? (size_t)(end + 1 - p) : 0;
+}
+
+static size_t append_number(char *to, size_t at, int64_t number) {
+  char digits[24];
+  return append(to, at, digits, (size_t)snprintf(digits, sizeof digits, "%lld", (long long)number));
+}
+
+/* A check's text with its numbers, and the texts of other checks (one level deep), in the place of their names. */
+static size_t expand(smelt_rt *rt, size_t at, uint32_t check, int64_t got, int64_t want, int inner) {
+  for (const char *p = rt->model->checks[check].text; *p;) {
+    uint32_t number = 0;
+    size_t name;
+    if ((name = numbered(p, "{state ", &number)) && number < rt->model->n_state) {
+      at = append_number(rt->error, at, rt->state[number]);
+    } else if (!inner && (name = numbered(p, "{check ", &number)) && number < rt->model->n_checks) {
+      at = expand(rt, at, number, got, want, 1);
+    } else if (strncmp(p, "{got}", name = 5) == 0) {
+      at = append_number(rt->error, at, got);
+    } else if (strncmp(p, "{want}", name = 6) == 0) {
+      at = append_number(rt->error, at, want);
+    } else {
+      at = append(rt->error, at, p, name = 1);
+    }
+    p += name;
+  }
+  return at;
+}
+
 int32_t smelt_rt_fail(smelt_rt *rt, int32_t check, int64_t got, int64_t want) {
   if (check < 0 || (uint32_t)check >= rt->model->n_checks)
     return rt_error(rt, SMELT_INTERNAL, "model '%s' failed check %d, which it does not have; compile it again", rt->model->name,
                     (int)check);
-  const smelt_check_desc *desc = &rt->model->checks[check];
-  char number[2][24];
-  int length[2] = {snprintf(number[0], sizeof number[0], "%lld", (long long)got),
-                   snprintf(number[1], sizeof number[1], "%lld", (long long)want)};
-  size_t at = 0;
-  for (const char *p = desc->text; *p;) {
-    int got_here = strncmp(p, "{got}", 5) == 0, want_here = strncmp(p, "{want}", 6) == 0;
-    if (got_here || want_here) {
-      at = append(rt->error, at, number[want_here], (size_t)length[want_here]);
-      p += got_here ? 5 : 6;
-    } else {
-      at = append(rt->error, at, p++, 1);
-    }
-  }
-  rt->error[at] = 0;
-  return desc->status != SMELT_OK ? desc->status : SMELT_INTERNAL;
+  rt->error[expand(rt, 0, (uint32_t)check, got, want, 0)] = 0;
+  int32_t status = rt->model->checks[check].status;
+  return status != SMELT_OK ? status : SMELT_INTERNAL;
 }
 
 /* ---- tensors ---- */
 int rt_tensor_bytes(DLDataType type, int32_t rank, const int64_t *shape, uint64_t *bytes) {
   int empty = 0;
+  int64_t n = 1, bits = (int64_t)type.bits * type.lanes;
   for (int32_t i = 0; i < rank; i++) {
     if (shape[i] < 0) return 0;
     empty |= shape[i] == 0;
+    if (shape[i] && __builtin_mul_overflow(n, shape[i], &n)) return 0; /* an empty tensor too: its strides are products */
   }
-  int64_t n = empty ? 0 : (int64_t)type.bits * type.lanes;
-  for (int32_t i = 0; i < rank; i++)
-    if (!empty && __builtin_mul_overflow(n, shape[i], &n)) return 0;
-  if (n > INT64_MAX - 7) return 0;
-  uint64_t total = ((uint64_t)n + 7) / 8;
-  if (total > SIZE_MAX / 2) return 0; /* 32-bit: no object is larger */
-  *bytes = total;
+  if (n > RT_MAX_EXTENT) return 0;
+  uint64_t each = ((uint64_t)bits + 7) / 8;
+  if (!empty && each && (uint64_t)n > (uint64_t)(SIZE_MAX / 2) / each) return 0; /* no object is larger */
+  *bytes = empty ? 0 : bits % 8 ? (uint64_t)n / 8 * (uint64_t)bits + ((uint64_t)n % 8 * (uint64_t)bits + 7) / 8 : (uint64_t)n * each;
   return 1;
 }
 
@@ -146,6 +166,9 @@ static int32_t check_tensor(smelt_rt *rt, const char *role, const smelt_tensor_d
     if (t->shape[i] < 0)
       return rt_error(rt, SMELT_SHAPE, "%s '%s' axis %d: got %lld, a size cannot be negative", role, want->name, (int)i,
                       (long long)t->shape[i]);
+    else if (t->shape[i] > RT_MAX_EXTENT)
+      return rt_error(rt, SMELT_SHAPE, "%s '%s' axis %d: got %lld, the longest axis of this device is %lld", role, want->name, (int)i,
+                      (long long)t->shape[i], (long long)RT_MAX_EXTENT);
   if (!rt_tensor_bytes(t->dtype, t->ndim, t->shape, bytes))
     return rt_error(rt, SMELT_SHAPE, "%s '%s': its dims multiply to more bytes than this device can address", role, want->name);
   if (t->device.device_type != 1)

@@ -257,15 +257,18 @@ static smelt_addr no_space(smelt_rt *rt, const char *what, uint64_t bytes, int32
 }
 
 enum { UNIT = 4096 };
+/* What an address can tell apart, and a size_t, whole units. */
+static int too_many(uint64_t bytes) { return bytes > ((uint64_t)1 << OFFSET_BITS) - UNIT || bytes > SIZE_MAX / 2; }
 
 static smelt_addr grow_space(smelt_rt *rt, uint32_t i, uint64_t bytes, const char *what) {
   rt_device *d = rt->device;
   cl_space *space = &d->spaces[i];
   if (space->memory && bytes <= space->capacity) return address(i);
+  if (too_many(bytes)) return no_space(rt, what, bytes, 0);
   uint64_t rounded = bytes ? (bytes + UNIT - 1) / UNIT * UNIT : UNIT;
   int32_t code = 0;
   release_space(d, space);
-  if (rounded <= SIZE_MAX / 2) space->memory = d->cl.clCreateBuffer(d->context, CL_MEM_READ_WRITE, (size_t)rounded, NULL, &code);
+  space->memory = d->cl.clCreateBuffer(d->context, CL_MEM_READ_WRITE, (size_t)rounded, NULL, &code);
   if (!space->memory) return no_space(rt, what, bytes, code);
   space->capacity = rounded;
   rt->allocations++;
@@ -278,9 +281,11 @@ static smelt_addr extend_space(smelt_rt *rt, uint32_t i, uint64_t bytes, const c
   cl_space *space = &d->spaces[i], old = *space;
   if (!old.memory) return grow_space(rt, i, bytes, what);
   if (bytes <= old.capacity) return address(i);
-  uint64_t roomy = old.capacity + old.capacity / 2, rounded = ((bytes > roomy ? bytes : roomy) + UNIT - 1) / UNIT * UNIT;
+  uint64_t roomy = old.capacity + old.capacity / 2, wanted = bytes > roomy || too_many(roomy) ? bytes : roomy;
+  if (too_many(wanted)) return no_space(rt, what, bytes, 0);
+  uint64_t rounded = (wanted + UNIT - 1) / UNIT * UNIT;
   int32_t code = 0;
-  cl_handle memory = rounded <= SIZE_MAX / 2 ? d->cl.clCreateBuffer(d->context, CL_MEM_READ_WRITE, (size_t)rounded, NULL, &code) : NULL;
+  cl_handle memory = d->cl.clCreateBuffer(d->context, CL_MEM_READ_WRITE, (size_t)rounded, NULL, &code);
   if (!memory) return no_space(rt, what, bytes, code);
   code = d->cl.clEnqueueCopyBuffer(d->queue, old.memory, memory, 0, 0, (size_t)old.capacity, 0, NULL, NULL);
   release_space(d, space); /* the driver keeps it until the copy is done */
@@ -387,7 +392,10 @@ int32_t rt_device_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t 
   for (int32_t i = 0; i < desc->n_dims; i++) code |= d->cl.clSetKernelArg(kernel, at++, sizeof(int64_t), &args[desc->n_buffers + i]);
   code |= d->cl.clSetKernelArg(kernel, at, sizeof groups, &groups);
   if (code) return cl_failed(rt, desc->name, code);
-  size_t lanes = desc->lane_count > 0 ? (size_t)desc->lane_count : 1, all = (size_t)groups * lanes;
+  size_t lanes = desc->lane_count > 0 ? (size_t)desc->lane_count : 1, all;
+  if (__builtin_mul_overflow((uint64_t)groups, lanes, &all) || all > SIZE_MAX / 2)
+    return rt_error(rt, SMELT_SHAPE, "kernel '%s' wants %lld groups of %d work-items, more than this device can count; use smaller shapes",
+                    desc->name, (long long)groups, (int)lanes);
   code = d->cl.clEnqueueNDRangeKernel(d->queue, kernel, 1, NULL, &all, &lanes, 0, NULL, NULL);
   return code ? cl_failed(rt, desc->name, code) : SMELT_OK;
 }

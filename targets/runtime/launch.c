@@ -2,6 +2,18 @@
 #include "rt.h"
 
 /* ---- kernels ---- */
+/* Where addresses have 32 bits, kernels compute with as many. */
+static int32_t too_large(smelt_rt *rt, int32_t id, const int64_t *args, int64_t groups) {
+  const smelt_kernel_desc *kernel = &rt->model->kernels[id];
+  const int64_t *dims = args + kernel->n_buffers;
+  int64_t most = groups;
+  for (int32_t i = 0; i < kernel->n_dims; i++)
+    if (dims[i] > most || dims[i] < -INT32_MAX) most = dims[i];
+  if (most <= INT32_MAX && most >= -INT32_MAX) return SMELT_OK;
+  return rt_error(rt, SMELT_SHAPE, "kernel '%s' gets a size of %lld, this device has 32-bit addresses; use smaller shapes", kernel->name,
+                  (long long)most);
+}
+
 static int32_t launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t groups) {
   const smelt_kernel_desc *kernel = &rt->model->kernels[id];
   if (kernel->unit != 0) return rt_device_launch(rt, id, args, groups);
@@ -23,6 +35,10 @@ int32_t smelt_rt_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t g
     return rt_error(rt, SMELT_DEVICE, "cancelled by smelt_cancel before kernel '%s'", rt->model->kernels[id].name);
   if (rt->lost) return rt->lost;
   if (groups <= 0) return SMELT_OK;
+  if (SIZE_MAX == UINT32_MAX && rt->model->kernels[id].unit == 0) {
+    int32_t status = too_large(rt, id, args, groups);
+    if (status) return status;
+  }
   if (!rt->profiling) return launch(rt, id, args, groups);
   uint64_t begin = sm_now();
   int32_t status = launch(rt, id, args, groups);
@@ -59,6 +75,12 @@ int32_t smelt_rt_write(smelt_rt *rt, smelt_addr at, int64_t value, int32_t width
 }
 
 /* ---- loops ---- */
+int32_t smelt_rt_rounds(smelt_rt *rt, int64_t rounds) {
+  if (rounds <= SMELT_MAX_ROUNDS) return SMELT_OK;
+  return rt_error(rt, SMELT_INVALID, "a loop of model '%s' is to run %lld rounds, the limit is %lld", rt->model->name, (long long)rounds,
+                  (long long)SMELT_MAX_ROUNDS);
+}
+
 int32_t smelt_rt_round(smelt_rt *rt, int64_t round) {
   if (atomic_load_explicit(&rt->cancel, memory_order_relaxed))
     return rt_error(rt, SMELT_DEVICE, "cancelled by smelt_cancel in round %lld of a loop", (long long)round);

@@ -119,12 +119,20 @@ static int same_shape(smelt_rt *rt, uint32_t i, const int64_t *shape) {
   return 1;
 }
 
+static int32_t impossible(smelt_rt *rt, const smelt_tensor_desc *desc, const int64_t *shape) {
+  char dims[256] = "";
+  for (int32_t i = 0, at = 0; i < desc->rank && at < (int)sizeof dims - 24; i++)
+    at += snprintf(dims + at, sizeof dims - (size_t)at, "%s%lld", i ? "x" : "", (long long)shape[i]);
+  return rt_error(rt, SMELT_SHAPE, "output '%s' of %s: its dims multiply to more bytes than this device can address; use smaller shapes",
+                  desc->name, dims);
+}
+
 smelt_addr smelt_rt_output(smelt_rt *rt, int32_t i, const int64_t *shape) {
   uint64_t bytes = 0;
-  if (i < 0 || (uint32_t)i >= rt->model->n_outputs ||
-      !rt_tensor_bytes(rt->model->outputs[i].dtype, rt->model->outputs[i].rank, shape, &bytes))
-    return lose(rt, rt_error(rt, SMELT_INTERNAL, "model '%s' wants output %d of an impossible shape; compile it again", rt->model->name, (int)i));
+  if (i < 0 || (uint32_t)i >= rt->model->n_outputs)
+    return lose(rt, rt_error(rt, SMELT_INTERNAL, "model '%s' has no output %d; compile it again", rt->model->name, (int)i));
   const smelt_tensor_desc *desc = &rt->model->outputs[i];
+  if (!rt_tensor_bytes(desc->dtype, desc->rank, shape, &bytes)) return lose(rt, impossible(rt, desc, shape));
   rt_output *out = &rt->outputs[i];
   if (out->caller && !same_shape(rt, (uint32_t)i, shape)) return lose(rt, SMELT_SHAPE);
   if (desc->rank) memcpy(out->shape, shape, (size_t)desc->rank * sizeof *shape);

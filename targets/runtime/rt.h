@@ -8,6 +8,9 @@
 
 enum { RT_ERROR_BYTES = 1024, RT_MAX_THREADS = 128, RT_MAX_RANK = 64 };
 
+/* The longest axis: an index and what is added to it (a padding, a window) fit a register. Generated code relies on it. */
+#define RT_MAX_EXTENT (SIZE_MAX > UINT32_MAX ? (int64_t)1 << 62 : (int64_t)INT32_MAX)
+
 /* Memory that only grows: capacity is the high-water mark. */
 typedef struct {
   void *data;
@@ -98,7 +101,8 @@ smelt_status rt_refuse(const char *text);
 int rt_take(smelt_rt *rt);
 void rt_release(smelt_rt *rt);
 smelt_status rt_refuse_busy(const smelt_rt *rt, const char *call);
-/* Bytes of a compact tensor; 0 and *bytes untouched when a dim is negative or the product overflows. */
+/* Bytes of a compact tensor; 0 and *bytes untouched when a dim is negative or the product of those that are not 0 is more
+ * than an address can tell. */
 int rt_tensor_bytes(DLDataType type, int32_t rank, const int64_t *shape, uint64_t *bytes);
 /* Check the caller's tensors against the model and bind them: shapes, shape_of, input_at/bytes/host, outputs[].caller. */
 int32_t rt_bind_inputs(smelt_rt *rt, const DLTensor *inputs, size_t n);

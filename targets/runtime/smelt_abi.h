@@ -39,7 +39,8 @@ typedef struct {
   int32_t rank;
 } smelt_tensor_desc;
 
-/* A run-time check: `text` has the whole message with {got} and {want} in it. */
+/* A run-time check: `text` has the whole message, with names in it: {got}, {want}, {state 7} for the number in slot
+ * 7 and {check 3} for the text of check 3, in which no further check is named. */
 typedef struct {
   int32_t status;          /* smelt_status */
   int32_t reserved;
@@ -85,7 +86,7 @@ extern const smelt_model_desc smelt_model; /* defined by the generated object */
  * the right one. A launch after a failure does nothing but return it. ---- */
 /* Launch kernel `id` over `groups` groups (0: nothing to do). Returns 0 or a status. */
 int32_t smelt_rt_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t groups);
-/* A check failed: format its text. Returns the check's status, to be returned by the caller. */
+/* A check failed, or a size overflowed: format its text. Returns the check's status, to be returned by the caller. */
 int32_t smelt_rt_fail(smelt_rt *rt, int32_t check, int64_t got, int64_t want);
 /* A further arena (1 ..), whose size is only known in the middle of a run. 0 on failure. What it held is lost when it grows. */
 smelt_addr smelt_rt_reserve(smelt_rt *rt, int32_t arena, int64_t bytes);
@@ -103,6 +104,8 @@ int32_t smelt_rt_write(smelt_rt *rt, smelt_addr at, int64_t value, int32_t width
 #define SMELT_MAX_ROUNDS 100000000
 #endif
 int32_t smelt_rt_round(smelt_rt *rt, int64_t round);
+/* A loop that nothing ends earlier begins: a status where it has more rounds than that. */
+int32_t smelt_rt_rounds(smelt_rt *rt, int64_t rounds);
 /* Another number each time, 0 .. 2^62 - 1; no two sessions start alike. */
 int64_t smelt_rt_random(smelt_rt *rt);
 /* Copy between two addresses of the model's unit. */

@@ -1,10 +1,11 @@
 """Models in, reports of memory errors out: generated code and runtime under AddressSanitizer, the runtime
 under UndefinedBehaviorSanitizer as well.
 
-python tests/support/sanitizer.py [--forms static,dynamic,strict] [--share PERCENT] [--only NAME]
+python tests/support/sanitizer.py [--forms static,dynamic,strict,extents] [--share PERCENT] [--only NAME]
 Each case of onnx.backend.test is compiled as always; then its code is built once more with every load and
-store checked, put in the bundle's place, and run in a process of its own: on the case's data, and on the same
-data with integers that lie far outside. The runtime's memory comes from an allocator with forbidden zones.
+store checked, put in the bundle's place, and run in a process of its own: on the case's data, on the same
+data with integers that lie far outside, and (extents) with axes and sizes that no memory holds. The runtime's
+memory comes from an allocator with forbidden zones.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import extents
 import numpy as np
 
 import smelt.driver as driver
@@ -38,6 +40,8 @@ ROUNDS = 1000
 """After so many rounds a loop ends with an error here."""
 EXTREMES = (-(2**63), 2**63 - 1, 2**62, -(2**31), 2**31 - 1, 1000, -1000, -1)
 ASAN = "detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=256:abort_on_error=0:exitcode=99"
+FEEDS = 24
+"""Feeds with extreme extents for a case."""
 PIECE = 60
 """Cases in one process."""
 
@@ -139,11 +143,12 @@ class Workshop:
 
 @dataclass(frozen=True)
 class Work:
-    """A checked bundle and what it is fed."""
+    """A checked bundle and what it is fed. extents: how many feeds with extreme extents as well."""
 
     name: str
     bundle: str
     feeds: tuple[dict[str, Any], ...]
+    extents: int = 0
 
 
 def extremes(feed: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -177,7 +182,7 @@ def _feed_all(item: Work) -> None:
     for feed in item.feeds:
         mine = {n: v for n, v in feed.items() if n in known}
         session.run(None, mine)
-        for far in extremes(mine):
+        for far in (*extremes(mine), *extents.draws(mine, item.name, item.extents)):
             try:
                 session.run(None, far)
             except (SmeltError, MemoryError, OverflowError):
@@ -226,10 +231,11 @@ def _child(items: Sequence[Work]) -> str:
 # ---------------------------------------------------------------- cases of onnx.backend.test
 
 
-def backend_work(shop: Workshop, cases: Iterable[Any], folder: Path) -> Iterator[Work]:
-    """The cases that compile, built. Those that are refused are no business of this test."""
-    for case in cases:
-        here = folder / re.sub(r"\W", "_", case.id)
+def backend_work(shop: Workshop, cases: Iterable[tuple[str, Any]], folder: Path) -> Iterator[Work]:
+    """The cases that compile, each with its form, built. Those that are refused are no business here."""
+    for form, case in cases:
+        name = f"{form}:{case.name}"
+        here = folder / re.sub(r"\W", "_", name)
         here.mkdir()
         (here / "m.onnx").write_bytes(case.model.SerializeToString())
         try:
@@ -237,17 +243,19 @@ def backend_work(shop: Workshop, cases: Iterable[Any], folder: Path) -> Iterator
         except SmeltError:
             continue
         names = [v.name for v in case.model.graph.input]
-        yield Work(case.id, str(here / "out"), tuple(dict(zip(names, d[0], strict=False)) for d in case.data))
+        feeds = tuple(dict(zip(names, d[0], strict=False)) for d in case.data)
+        yield Work(name, str(here / "out"), feeds, FEEDS if form == "extents" else 0)
 
 
-def chosen(forms: Sequence[str], share: float, only: str = "") -> list[Any]:
-    """A share (in per cent) of the cases in each form, by hash."""
+def chosen(forms: Sequence[str], share: float, only: str = "") -> list[tuple[str, Any]]:
+    """A share (in per cent) of the cases in each form, by hash. extents: strict, with extreme extents fed."""
     from smelt.conformance.cases import bucket, in_form, shipped
 
     def taken(name: str, form: str) -> bool:
         return only in name and (bucket(f"{form}:{name}") * 100 + bucket(f"{name}/{form}")) < share * 100
 
-    return [in_form(s, f) for f in forms for s in shipped() if taken(s.name, f)]  # type: ignore[arg-type]
+    in_forms = [(f, s) for f in forms for s in shipped() if taken(s.name, f)]
+    return [(f, in_form(s, "strict" if f == "extents" else f)) for f, s in in_forms]  # type: ignore[arg-type]
 
 
 def campaign(
@@ -279,7 +287,7 @@ def campaign(
 def main() -> int:
     """The command line; exit code 1 when something was found, 3 when this machine cannot look."""
     p = argparse.ArgumentParser(description=__doc__)
-    p.add_argument("--forms", default="static,dynamic,strict")
+    p.add_argument("--forms", default="static,dynamic,strict,extents")
     p.add_argument("--share", type=float, default=100)
     p.add_argument("--only", default="")
     p.add_argument("--work", help=argparse.SUPPRESS)

@@ -12,6 +12,7 @@ from naive_kernels import add_of_a_broadcast, check, nest, op_kernel, operand, s
 from smelt.core.dim import sym, to_dim
 from smelt.core.dtype import f32, i64
 from smelt.core.ir.kernel import Buffer, DimParam, Kernel, Load, Loop, Reduce, Store, Tiles, walk, walk_expr
+from smelt.core.ir.text import parse_kernel, print_kernel
 from smelt.core.ops.trace import Trace, call
 from smelt.core.schedule.pack import apply_numpy, packed_inputs
 from smelt.core.schedule.schedule import apply, parse
@@ -268,3 +269,14 @@ def test_equal_reductions_share_a_register() -> None:
     kernel = Kernel("twice", (DimParam("m"), DimParam("n")), (x,), (y,), nest(y, value))
     done = apply(kernel, parse("stage_reduce i0 acc"))
     assert sum(isinstance(s, Store) and isinstance(s.value, Reduce) for s in walk(done.body)) == 1
+
+
+def test_a_limit_that_is_not_the_operands_own_is_read_inside_of_it() -> None:
+    """Both cases of a choice are read: x may have fewer than c elements where c - 1 is never reached."""
+    k = parse_kernel(
+        "kernel @k(n: dim in 0..*, c: dim in 0..*, x: f32[n], z: f32[c]) -> (y: f32[n])\n"
+        "{ serial i in n { y[i] = x[min(c - 1, i)] + z[min(c - 1, i)] } }"
+    )
+    text = print_kernel(apply(k, parse("unclamp [i]")))
+    assert "x[i] if (0 <= i < c) else (x[c - 1] if (0 <= c - 1 < n))" in text
+    assert "z[i] if (0 <= i < c) else z[c - 1])" in text

@@ -77,6 +77,8 @@ static const smelt_tensor_desc inputs[] = {{"x", F32, 2}, {"y", F32, 1}};
 static const smelt_tensor_desc outputs[] = {{"z", F32, 2}, {"s", F32, 1}, {"p", F32, 1}, {"g", F32, 2}};
 static const smelt_check_desc checks[] = {
     {SMELT_SHAPE, 0, "input 'y' axis 0: got {got}, wanted {want}, the size of input 'x' axis 1"},
+    {SMELT_SHAPE, 0, "the size n*m{check 2} {check 9} {state 99} {state }"},
+    {SMELT_SHAPE, 0, " overflows at n = {state 1}, m = {state 2}{check 1}"},
 };
 
 enum { ARENA_BYTES, N, M, PLANS_OF_23, STATE };
@@ -87,6 +89,7 @@ static int32_t model_plan(smelt_rt *rt, const int64_t *const *shapes, int64_t *s
   state[N] = n, state[M] = m;
   state[ARENA_BYTES] = n * m * 4 + 8;
   if (n == 23 && ++state[PLANS_OF_23] > 1) return SMELT_INTERNAL; /* it was planned before */
+  if (n == 25) return smelt_rt_fail(rt, 1, 0, 0);
   return n == 19 ? smelt_rt_fail(rt, 99, 0, 0) : SMELT_OK;
 }
 
@@ -112,6 +115,7 @@ static int32_t model_run(smelt_rt *rt, int64_t *state, const smelt_addr *in, sme
   if (n == 14) return 77;                                      /* no status */
   if (n == 15) return SMELT_OK;                                /* no outputs */
   if (n == 16 && !smelt_rt_reserve(rt, 1, (int64_t)1 << 54)) return SMELT_DEVICE;
+  if (n == 24) return smelt_rt_output(rt, 0, (int64_t[]){(int64_t)1 << 40, (int64_t)1 << 40}) ? SMELT_OK : SMELT_DEVICE;
   if (n == 18) return smelt_rt_launch(rt, 99, &elements, 1);   /* no such kernel */
   if (n == 20) return smelt_rt_round(rt, SMELT_MAX_ROUNDS);    /* a loop that does not end */
   smelt_addr t = arena + 8, k_at = arena;                      /* k first: 8 bytes */
@@ -146,7 +150,7 @@ enum { OUTPUTS = 3 };
 
 const smelt_model_desc smelt_model = {
     .abi_version = SMELT_ABI_VERSION,
-    .n_inputs = 2, .n_outputs = OUTPUTS, .n_kernels = 4, .n_checks = 1, .n_arenas = 2, .n_state = STATE,
+    .n_inputs = 2, .n_outputs = OUTPUTS, .n_kernels = 4, .n_checks = 3, .n_arenas = 2, .n_state = STATE,
     .name = "probe", .prefix = "model", .inputs = inputs, .outputs = outputs, .kernels = kernels, .checks = checks,
 #ifndef NO_WEIGHTS
     .weights_bytes = 16,

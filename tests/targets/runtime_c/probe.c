@@ -190,6 +190,7 @@ static void test_overlaps(smelt_session *session) {
 
 static void test_refusals(smelt_session *session, size_t n_out) {
   int64_t xs[] = {2, 3}, ys[] = {3}, four[] = {4}, negative[] = {-1, 3}, vast[] = {(int64_t)1 << 40, (int64_t)1 << 40};
+  int64_t endless[] = {0, INT64_MAX};
   DLTensor good[] = {tensor(x, 2, xs), tensor(y, 1, ys)}, in[2], out[4] = {{0}};
   const struct {
     int32_t which, rank, status;
@@ -205,6 +206,7 @@ static void test_refusals(smelt_session *session, size_t n_out) {
       {1, 1, SMELT_SHAPE, ys, {0, 32, 1}, 1, y, "input 'y': your tensor is int32"},
       {0, 2, SMELT_SHAPE, negative, {2, 32, 1}, 1, x, "input 'x' axis 0: got -1"},
       {0, 2, SMELT_SHAPE, vast, {2, 32, 1}, 1, x, "input 'x': its dims multiply"},
+      {0, 2, SMELT_SHAPE, endless, {2, 32, 1}, 1, NULL, "input 'x' axis 1: got 9223372036854775807, the longest axis"},
       {0, 2, SMELT_INVALID, xs, {2, 32, 1}, 2, x, "device type 2"},
       {0, 2, SMELT_INVALID, xs, {2, 32, 1}, 1, NULL, "data is NULL, wanted 24 bytes"},
       {0, 2, SMELT_INVALID, NULL, {2, 32, 1}, 1, x, "shape is NULL"},
@@ -224,7 +226,9 @@ static void test_refusals(smelt_session *session, size_t n_out) {
     const char *text;
   } bugs[] = {{13, SMELT_UNSUPPORTED, "gave no reason"}, {14, SMELT_INTERNAL, "status 77"}, {15, SMELT_INTERNAL, "without output 'z'"},
               {16, SMELT_DEVICE, "18014398509481984 bytes"}, {18, SMELT_INTERNAL, "kernel 99 of 4"}, {19, SMELT_INTERNAL, "check 99"},
-              {20, SMELT_INVALID, "100000000 rounds"}};
+              {20, SMELT_INVALID, "100000000 rounds"},
+              {24, SMELT_SHAPE, "output 'z' of 1099511627776x1099511627776: its dims multiply"},
+              {25, SMELT_SHAPE, "the size n*m overflows at n = 25, m = 3{check 1} {check 9} {state 99} {state }"}};
   for (size_t i = 0; i < sizeof bugs / sizeof *bugs; i++)
     EXPECT((int32_t)go(session, bugs[i].n, 3, out, n_out) == bugs[i].status && has(E(session), bugs[i].text));
   EXPECT(go(session, 2, 3, out, n_out) == SMELT_OK && right(out, 2, 3)); /* still usable */
@@ -282,7 +286,7 @@ static void test_threads(const char *bundle, size_t n_out) {
   DLTensor out[4];
   for (int i = 0; i < 3000; i++) {
     int64_t n = 1 + i % 37;
-    if (n == 13 || n == 14 || n == 15 || n == 16 || n == 18 || n == 19 || n == 20 || n == 23) continue;
+    if (n == 13 || n == 14 || n == 15 || n == 16 || n == 18 || n == 19 || n == 20 || n == 23 || n == 24 || n == 25) continue;
     EXPECT(go(session, n, 3, out, n_out) == SMELT_OK && right(out, n, 3));
   }
   shared = session;

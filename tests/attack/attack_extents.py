@@ -1,0 +1,139 @@
+"""Extreme extents for every op -> the right values or a SmeltError, in bounded time; the session lives on.
+
+A seed draws one of ONNX's backend cases in its strict form (each axis of each input has a name of its own,
+operands are run-time inputs) and feeds for it from tests/support/extents.py. It is compiled and run in a
+forked child whose memory and processor time are bounded. What comes out is compared with ONNX's evaluator
+where that answers; after each feed the session must give what it gave for the good one before.
+`make sanitize forms=extents` runs the same feeds in code that is checked load by load.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx.reference import ReferenceEvaluator
+
+sys.path.append(str(Path(__file__).parents[1] / "support"))
+import extents
+from campaign import Outcome, main
+from isolated import isolated
+
+FEEDS = 24
+ROOM = 512 << 20
+"""Bytes that a run may take: what is larger is refused at once, as on a machine that is full."""
+SECONDS = 60
+"""Processor time of a child, compiling included."""
+LONGEST = 4.0
+"""Processor time of a run. What the feeds hold takes a fraction of a second; loops around nothing, years."""
+ASKED = 1
+"""Seconds that the evaluator gets for an answer."""
+
+
+def attack(seed: int) -> Outcome:
+    """One case with its feeds."""
+    from smelt.conformance.cases import bucket, in_form, shipped
+
+    cases = shipped()
+    case = in_form(cases[(seed * 7919 + bucket(str(seed))) % len(cases)], "strict")
+    names = [v.name for v in case.model.graph.input]
+    feed = dict(zip(names, case.data[0][0], strict=False))
+    with tempfile.TemporaryDirectory(prefix="extents-") as folder:
+        (Path(folder) / "m.onnx").write_bytes(case.model.SerializeToString())
+        how, found = isolated(lambda: campaign(Path(folder), feed, f"{seed}"), 10 * SECONDS)
+        at = Path(folder) / "at"
+        where = f"{case.name} at {at.read_text() if at.exists() else 'compiling'}"
+    if how != "ok":
+        return Outcome(f"{how}: {found}", True, where)
+    what, failed, detail = found
+    return Outcome(what, failed, f"{case.name}: {detail}")
+
+
+def campaign(folder: Path, feed: Mapping[str, Any], seed: str, count: int = FEEDS) -> tuple[str, bool, str]:
+    """(what happened, whether that is a defect, details) of feeds for the model in a folder. Bounds this
+    process; what it is at stands in the file 'at'."""
+    import smelt
+    from smelt.core.diag import SmeltError
+    from smelt.driver import Request, compile_here
+
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    warnings.simplefilter("ignore")
+    source = folder / "m.onnx"
+    try:
+        compile_here(Request(str(source), "host", output=str(folder / "out"), runner=False, name="m"))
+        session = smelt.load(folder / "out", threads=1)
+        known = {a.name for a in session.get_inputs()}
+        good = {n: v for n, v in feed.items() if n in known}
+        before = session.run(None, good)
+        draws = not _same(before, session.run(None, good))  # a random op
+    except SmeltError as e:
+        return f"not compiled: {e.kind}", e.kind == "internal", str(e)
+    counts: dict[str, int] = {}
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + ROOM
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    for made in extents.draws(good, seed, count):
+        (folder / "at").write_text(extents.text(made))
+        start = time.process_time()
+        try:
+            got = session.run(None, made)
+            what = "answered"
+        except SmeltError as e:
+            got, what = None, e.kind
+            if e.kind == "internal":
+                return "internal", True, f"{extents.text(made)}\n{e}"
+        spent = time.process_time() - start
+        if spent > LONGEST:
+            return "slow", True, f"{extents.text(made)}\n{spent:.1f} s of processor time, {what}"
+        counts[what] = counts.get(what, 0) + 1
+        if got is not None:
+            wrong = _differs(source, made, got)
+            if wrong:
+                return "wrong", True, f"{extents.text(made)}\n{wrong}"
+        if not _same(before, session.run(None, good)) and not draws:
+            return "a good feed gives other values", True, extents.text(made)
+    return "survived " + "/".join(sorted(counts)), False, str(counts)
+
+
+def _differs(source: Path, feed: Mapping[str, Any], got: Sequence[Any]) -> str:
+    """What the evaluator has otherwise; '' where it agrees or does not answer."""
+    plain = [np.asarray(a) for a in (*feed.values(), *got) if isinstance(a, np.ndarray)]
+    if len(plain) < len(feed) + len(got) or sum(a.nbytes for a in plain) > 1 << 20:
+        return ""
+    how, wanted = isolated(lambda: _evaluated(source, feed), ASKED)
+    if how != "ok" or wanted is None:
+        return ""
+    for k, (a, b) in enumerate(zip(got, wanted, strict=True)):
+        if not isinstance(b, np.ndarray | np.generic):
+            continue
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return f"output {k}: {a.dtype}{list(a.shape)}, ONNX's evaluator has {b.dtype}{list(b.shape)}"
+    return ""
+
+
+def _evaluated(source: Path, feed: Mapping[str, Any]) -> list[Any] | None:
+    """None where it fails: it was not made for such feeds."""
+    try:
+        return list(ReferenceEvaluator(str(source)).run(None, dict(feed)))
+    except Exception:
+        return None
+
+
+def _same(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    pairs = list(zip(a, b, strict=True))
+    return all(
+        x.shape == y.shape and (x.tobytes() == y.tobytes() or x.dtype == object)
+        for x, y in pairs
+        if isinstance(x, np.ndarray) and isinstance(y, np.ndarray)
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(attack, __doc__ or "", 200))
