@@ -179,9 +179,10 @@ def open_regular(path: Path | str, folder: int | None = None) -> BufferedReader:
 
 def read_manifest(f: BufferedReader) -> bytes:
     """The text of a manifest that is open. Raises ValueError when it is too long to be one."""
-    if os.fstat(f.fileno()).st_size > _MOST_MANIFEST:
+    size = os.fstat(f.fileno()).st_size
+    if size > _MOST_MANIFEST:
         raise ValueError(f"it has more than {_MOST_MANIFEST} bytes")
-    return f.read(_MOST_MANIFEST)
+    return f.read(size)
 
 
 def read_bundle(path: str | os.PathLike[str]) -> Bundle:
