@@ -117,7 +117,8 @@ def _bisect(
     return bisect(
         model, chosen, target=args.target, dims=dim_wishes(args), device=args.device, opt=args.opt,
         fp16=bool(bundle.manifest["options"].get("fp16")),
-        fast_math=bundle.manifest["options"].get("fast_math", ()), rtol=args.rtol, atol=args.atol, on_step=talk,
+        fast_math=bundle.manifest["options"].get("fast_math", ()), rtol=args.rtol, atol=args.atol,
+        on_step=talk,
     )  # fmt: skip
 
 
