@@ -24,6 +24,7 @@ from smelt.core.bundle import (
     damaged,
     open_regular,
     read_manifest,
+    replace_file,
     seal_of,
 )
 from smelt.core.diag import SmeltError
@@ -167,6 +168,11 @@ def _loaded(digest: str, data: bytes, name: str) -> ctypes.CDLL:
 @contextlib.contextmanager
 def _private(data: bytes, name: str, serial: int) -> Iterator[str]:
     """A path, never the same twice, under which the linker finds these bytes while the block lasts."""
+    if folder := os.environ.get("SMELT_KEEP_CODE"):  # debuggers and sanitizers read symbols from a file
+        kept = Path(folder).absolute() / f"{name}-{hashlib.sha256(data).hexdigest()}.so"
+        replace_file(kept, data)
+        yield str(kept)
+        return
     fd = _memory_file(name)
     if fd is None:
         folder = tempfile.mkdtemp(prefix="smelt-load-")  # for this user alone

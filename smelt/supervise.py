@@ -112,8 +112,8 @@ def has_ended(child: subprocess.Popen[bytes]) -> bool:
 
 def end(child: subprocess.Popen[bytes]) -> None:
     """The child and what it has started are gone when this returns."""
-    # even when the child has ended: a linker that it started may run on. Nobody has waited for it yet, so that
-    # its number still means its group
+    # even when the child has ended: a linker that it started may run on. Nobody has waited for it yet, so
+    # that its number still means its group
     if child.returncode is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)

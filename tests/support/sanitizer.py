@@ -217,12 +217,13 @@ def findings(items: Sequence[Work]) -> dict[str, str]:
 
 
 def _child(items: Sequence[Work]) -> str:
-    with tempfile.NamedTemporaryFile() as file:
+    with tempfile.NamedTemporaryFile() as file, tempfile.TemporaryDirectory() as kept:
         file.write(pickle.dumps(list(items)))
         file.flush()
         env = {
             **os.environ, "LD_PRELOAD": f"{library('asan')}:{library('ubsan')}", "ASAN_OPTIONS": ASAN,
             "UBSAN_OPTIONS": "print_stacktrace=1", "PYTHONMALLOC": "malloc", "OMP_NUM_THREADS": "1",
+            "SMELT_KEEP_CODE": kept,
         }  # fmt: skip
         command = [sys.executable, __file__, "--work", file.name]
         try:
