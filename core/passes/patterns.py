@@ -19,17 +19,17 @@ from smelt.core.passes.rules import Rule, rule, rule_pass
 # An op of 16 bits rounds once, what it is spelt of rounds at each step.
 
 
-@rule("div", "reciprocal", kind=EXACT, forms=[
+@rule("div", "reciprocal", kind=ROUNDING, forms=[
     "x: f32[N, 4]; div(1.0, add(exp(neg(x)), 1.0))",
     "x: f32[N, 4]; reciprocal(add(exp(neg(x)), 1.0))",
 ])
 def _sigmoid(g: Editor, n: Node) -> Ref | None:
-    # 1 / (1 + exp(-x))  -->  sigmoid(x)
+    # 1 / (1 + exp(-x))  -->  sigmoid(x); not of halves, as below
     x = logistic_denominator(g, n.inputs[-1])
     if x is None:
         return None
     one = n.op == "reciprocal" or splat(g, n.inputs[0]) == 1
-    return g.emit("sigmoid", (x,)) if one and whole(g, x, n) else None
+    return g.emit("sigmoid", (x,)) if one and whole(g, x, n) and g.type_of(x).dtype != f16 else None
 
 
 @rule("div", kind=ROUNDING, forms=["x: f32[N, 4]; div(x, add(exp(neg(x)), 1.0))"])
@@ -352,8 +352,8 @@ def _softmax_of(g: Editor, n: Node, shifted: bool) -> Ref | None:
     if e is None or s is None or s.inputs[0] != n.inputs[0] or not s.attrs["keepdims"]:
         return None
     axes = ints_of(s.attrs["axes"])
-    if len(axes) != 1:
-        return None
+    if len(axes) != 1 or n.output.type.dtype == f16:
+        return None  # sums of more than 65504 are infinite in halves, and these ops sum in more bits
     x = _unshifted(g, e.inputs[0], axes[0])
     if shifted is not (x != e.inputs[0]):
         return None
@@ -402,8 +402,8 @@ def _log_softmax_of(g: Editor, n: Node, shifted: bool) -> Ref | None:
     if s is None or e is None or e.inputs[0] != n.inputs[0] or not s.attrs["keepdims"]:
         return None
     axes = ints_of(s.attrs["axes"])
-    if len(axes) != 1:
-        return None
+    if len(axes) != 1 or n.output.type.dtype == f16:
+        return None  # sums of more than 65504 are infinite in halves, and these ops sum in more bits
     x = _unshifted(g, e.inputs[0], axes[0])
     if shifted is not (x != e.inputs[0]):
         return None
