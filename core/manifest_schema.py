@@ -77,6 +77,12 @@ def extent(value: object, at: str) -> None:
     (formula if isinstance(value, str) else number())(value, at)
 
 
+def declared(value: object, at: str) -> None:
+    """A size that a model declares of the tensors in a group; '': it does not say."""
+    if value != "":
+        extent(value, at)
+
+
 def dtype(value: object, at: str) -> None:
     """The name of an element type."""
     if not isinstance(value, str) or value not in ALL:
@@ -173,7 +179,7 @@ _GROUP = fields(
         "name": text,
         "kind": one_of(*PARTS),
         "parts": rows(text, least=1, most=3),
-        "shape": maybe(rows(extent, most=MOST_RANK)),
+        "shape": maybe(rows(declared, most=MOST_RANK)),
     },
     {"keys": rows(key, least=1)},
 )

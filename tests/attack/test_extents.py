@@ -43,7 +43,7 @@ def _refused(session: Any, feed: dict[str, Any], kind: str, *words: str) -> None
     assert e.value.kind == kind and all(w in str(e.value) for w in words), (e.value.kind, str(e.value))
 
 
-@pytest.mark.parametrize("seed", [1, 2, 5, 8, 110])
+@pytest.mark.parametrize("seed", [2, 5, 8, 110, 310])
 def test_seeds(seed: int) -> None:
     outcome = attack(seed)
     assert not outcome.failed, f"{outcome.what}\n{outcome.detail}"
