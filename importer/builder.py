@@ -285,9 +285,8 @@ class GraphBuilder:
                 return b._sizes[d]
             b = b.parent
         own, high = self.engine.facts.interval(d)
-        name = self.engine.fresh(
-            "size", low if own is None else max(own, low), None if high is None else to_dim(high)
-        )
+        top = to_dim(high) if high is not None and low <= high < 2**63 else None
+        name = self.engine.fresh("size", min(max(low if own is None else own, low), 2**63 - 1), top)
         self.append("bind", (), {"symbol": str(name), "value": d}, ())
         self._sizes[d] = name
         return name

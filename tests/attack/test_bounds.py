@@ -51,6 +51,13 @@ def test_attack(seed: int) -> None:
     assert not outcome.failed, outcome.detail
 
 
+@pytest.mark.parametrize(("name", "seed"), [("arithmetic", 20), ("extremes", 22), ("einsums", 5)])
+def test_found(name: str, seed: int) -> None:
+    """Ranges of named sizes that no manifest could hold; proofs about products of twenty sizes."""
+    outcome = bounds.judged(name, bounds.CLASSES[name](random.Random(seed)), f"seed {seed}")
+    assert not outcome.failed, outcome.detail
+
+
 def squared(times: int) -> onnx.ModelProto:
     """ConstantOfShape of n^(2^times) + ..., clipped to 5."""
     m = bounds.Maker()
