@@ -144,8 +144,15 @@ def _furthest(c: Call, at: Ref, axes: tuple[int, ...], index: int, wraps: bool) 
     top = b.emit("reduce_max", [order], {"axes": axes, "keepdims": False})
     if not all((c.engine.bounds(d)[0] or 0) > 0 for d in b.type_of(at).shape):
         top = b.emit("max", [top, b.scalar(0, top)])  # the greatest of none
-    d = _bound(b, top, index, low=0)
-    return (d // 2) * (1 - d % 2 * 2) - d % 2 if wraps else d - d // FAR * (2 * FAR)
+    # turned back on the tensor: a formula of sizes would need parts that 64 bits do not hold
+    if wraps:
+        odd = b.emit("bit_and", [top, b.scalar(1, top)])
+        half = b.emit("div", [top, b.scalar(2, top)])
+        back = b.emit("bit_xor", [half, b.emit("neg", [odd])])
+    else:
+        beyond = b.emit("less", [b.scalar(FAR - 1, top), top])
+        back = b.emit("where", [beyond, b.emit("sub", [top, b.scalar(2 * FAR, top)]), top])
+    return _bound(b, back, index, low=-FAR)
 
 
 def _bound(b: GraphBuilder, ref: Ref, index: int, base: str = "index", low: int = -(2**63)) -> Dim:

@@ -131,7 +131,7 @@ class Indexer:
 
     def fits(self, n: int) -> bool:
         """Whether a value can hold the number."""
-        return n.bit_length() < int(self.elem[1:])
+        return -(half := 1 << int(self.elem[1:]) - 1) <= n < half
 
     def _op(self, op: str, a: Number, b: Number, low: int | None, high: int | None) -> Value:
         x, y = self.as_value(a), self.as_value(b)
