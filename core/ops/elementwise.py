@@ -56,6 +56,22 @@ def infer_float(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Ten
     return infer_broadcast(c, args, attrs)
 
 
+def infer_logical(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    """As infer_broadcast, for bools only: a number has no one meaning as a truth value."""
+    for a in args:
+        if a is not None and a.dtype != bool_:
+            raise c.fail(f"wants a bool tensor, found {a.dtype}")
+    return infer_broadcast(c, args, attrs)
+
+
+def infer_bits(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    """As infer_broadcast, for integers and bools only."""
+    for a in args:
+        if a is not None and a.dtype.is_float:
+            raise c.fail(f"wants a tensor of integers, found {a.dtype}")
+    return infer_broadcast(c, args, attrs)
+
+
 def _infer_where(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
     condition, then, other = args
     assert condition and then and other
@@ -339,11 +355,11 @@ BINARY: tuple[Op, ...] = (
         )
     ),
     *(
-        elementwise(name, _intrinsic(name), ref, cases=_BOOL_CASES)
+        elementwise(name, _intrinsic(name), ref, infer=infer_logical, cases=_BOOL_CASES)
         for name, ref in (("and", np.logical_and), ("or", np.logical_or), ("xor", np.logical_xor))
     ),
     *(
-        elementwise(f"bit_{name}", _intrinsic(name), ref, cases=INT_BINARY_CASES)
+        elementwise(f"bit_{name}", _intrinsic(name), ref, infer=infer_bits, cases=INT_BINARY_CASES)
         for name, ref in (("and", np.bitwise_and), ("or", np.bitwise_or), ("xor", np.bitwise_xor))
     ),
     *(
@@ -404,14 +420,14 @@ UNARY: tuple[Op, ...] = (
         "not",
         _intrinsic("not"),
         np.logical_not,
-        infer=infer_broadcast,
+        infer=infer_logical,
         cases=(Case(("bool[N, 3]",)),),
     ),
     _unary(
         "bit_not",
         _intrinsic("not"),
         np.invert,
-        infer=infer_broadcast,
+        infer=infer_bits,
         cases=(Case(("i32[N, 3]",)),),
     ),
     _unary(

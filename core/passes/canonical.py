@@ -153,8 +153,11 @@ def _concat_slices(g: Editor, n: Node) -> Ref | None:
         )
         if not same or mine[1][axis] != theirs[0][axis]:
             continue
-        ends = tuple(theirs[1][d] if d == axis else e for d, e in enumerate(mine[1]))
-        joined = g.emit("slice", first.inputs, {**first.attrs, "ends": ends})
+        parts = ((a, mine), (b, theirs))  # x[2:1] is empty, not a step back: both must run forwards
+        if any(g.shape(r)[axis] != ends[axis] - starts[axis] for r, (starts, ends) in parts):
+            continue
+        joined_ends = tuple(theirs[1][d] if d == axis else e for d, e in enumerate(mine[1]))
+        joined = g.emit("slice", first.inputs, {**first.attrs, "ends": joined_ends})
         rest = (*n.inputs[:k], joined, *n.inputs[k + 2 :])
         return g.emit("concat", rest, n.attrs) if len(rest) > 1 else joined
     return None

@@ -85,6 +85,11 @@ FOUND = {
         "x: f32[N, 4, H]; w: f32[4, 3, 3] = draw; conv_transpose(x, w, strides=(2,))", SUMS),
     "a scale of 0": (
         "x: u8[N]; s: f32[] = 0.0; quantize(dequantize(x, s, axis=-1), s, axis=-1, to=u8)", EXACT),
+    "a slice that ends before it starts": (
+        "x: f32[N, 6]; concat(slice(x, starts=(0, 0), ends=(N, 2), steps=(1, 1)), slice(x, starts=(0, 2), "
+        "ends=(N, 1), steps=(1, 1)), axis=1)", EXACT),
+    "a broadcast that is one for N = 1 only": (
+        "x: f32[N, 1]; broadcast_to(broadcast_to(x, shape=(1, 4)), shape=(2, N, 4))", EXACT),
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from smelt.core.diag import SmeltError
 from smelt.core.dim import Dim, Truth, ceildiv, dmin, sym, to_dim
-from smelt.core.dtype import f32
+from smelt.core.dtype import DType, bf16, bool_, f32, i32
 from smelt.core.ir.graph import Module, Symbol, TensorType
 from smelt.core.ops import OPS
 from smelt.core.ops.infer import Engine, infer_node
@@ -193,3 +193,18 @@ def test_infer_node_gives_simplified_types() -> None:
     (t,) = infer_node(OPS["matmul"], args, {}, e)
     assert t == TensorType(f32, (A, to_dim(2)))
     assert e.simplify(B) == to_dim(4)
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "right"),
+    [("not", f32, False), ("not", bool_, True), ("and", i32, False), ("or", bool_, True), ("xor", f32, False),
+     ("bit_not", f32, False), ("bit_not", i32, True), ("bit_or", bf16, False), ("bit_and", bool_, True)],
+)  # fmt: skip
+def test_truth_values_are_bools_and_bits_are_integers(op: str, dtype: DType, right: bool) -> None:
+    """NumPy takes floats for truth values; the formulas have no such thing."""
+    args = [Arg(TensorType(dtype, (to_dim(3),)))] * len(OPS[op].inputs.split())
+    if right:
+        infer_node(OPS[op], args, {}, engine())
+    else:
+        with pytest.raises(SmeltError, match="wants a .*tensor"):
+            infer_node(OPS[op], args, {}, engine())
