@@ -63,8 +63,16 @@ def _of(s: Stmt, buffers: Buffers, local: frozenset[str]) -> frozenset[Dim] | No
 
 def _zeros(*extents: Dim) -> frozenset[Dim]:
     """The extents, and the symbols that make one of them 0: those of n//64 and of n % 64 alike."""
-    symbols = (sym(n) for d in extents for n in d.symbols if d.substitute({n: 0}) == 0)
+    symbols = (sym(n) for d in extents for n in d.symbols if _nothing_at(d, n))
     return frozenset((*extents, *symbols))
+
+
+def _nothing_at(d: Dim, symbol: str) -> bool:
+    """Whether d is 0 where the symbol is; not so where it divides, which the symbol's range excludes."""
+    try:
+        return d.substitute({symbol: 0}) == 0
+    except ZeroDivisionError:
+        return False
 
 
 def _sure(d: Dim) -> bool:
@@ -114,7 +122,7 @@ def _told(d: Dim, groups: Dim) -> bool:
     """Whether there are no groups anyway where d is 0."""
     atom = sole_atom(d)
     if isinstance(atom, Symbol):
-        return groups.substitute({atom.name: 0}) == 0
+        return _nothing_at(groups, atom.name)
     factors = _factors(d)
     if len(factors) > 1:
         return all(_told(f, groups) for f in factors)
