@@ -78,9 +78,8 @@ def extent(value: object, at: str) -> None:
 
 
 def declared(value: object, at: str) -> None:
-    """A size that a model declares of the tensors in a group; '': it does not say."""
-    if value != "":
-        extent(value, at)
+    """A size as the model's file declares it: a number, a name, or "" for none."""
+    (text if isinstance(value, str) else number())(value, at)
 
 
 def dtype(value: object, at: str) -> None:

@@ -8,6 +8,8 @@ from onnx import AttributeProto, numpy_helper
 from smelt.core.ops.table import Array
 from smelt.importer.call import Call
 
+ROUNDINGS = ("up", "down", "nearest")
+
 
 def text(c: Call, name: str, default: str) -> str:
     """A string attribute."""
@@ -56,3 +58,11 @@ def numbers(c: Call, name: str) -> Array:
     """A list of floats as f32[n], or the tensor `name`_as_tensor as f64[n]; empty when both are absent."""
     found = tensor(c, f"{name}_as_tensor")
     return np.array(c.floats(name, ()), np.float32) if found is None else found.reshape(-1)
+
+
+def rounding(c: Call) -> str:
+    """How a cast rounds what lies between two values of float8e8m0."""
+    mode = c.text("round_mode", "up")
+    if mode not in ROUNDINGS:
+        raise c.fail(f"round_mode '{mode}' is none of {', '.join(ROUNDINGS)}")
+    return mode

@@ -125,6 +125,13 @@ class Call:
             raise self.fail(f"input {i} has rank {len(shape)}, wanted {rank}")
         return shape
 
+    def size(self, i: int, what: str, low: int = 0, high: Dim | None = None) -> Dim:
+        """Input i, an integer tensor of one element, as a size within the limits."""
+        found = self.builder.dims_of(self.x(i), what, low, high)
+        if len(found) != 1:
+            raise self.fail(f"{what} has {len(found)} elements, wanted 1")
+        return found[0]
+
     def positives(self, name: str, n: int, default: int | None = 1, least: int = 1) -> tuple[int, ...]:
         """An int-list attribute with an entry for each of n axes, none below `least`."""
         values = self.ints(name, None if default is None else (default,) * n)

@@ -130,6 +130,8 @@ def from_leaves(c: Call) -> Forest:
     split, weight, codes = (tensor(c, k) for k in ("nodes_splits", "leaf_weights", "nodes_modes"))
     if split is None or weight is None or codes is None:
         raise c.fail("nodes_splits, nodes_modes or leaf_weights is missing")
+    if any(a.ndim != 1 or a.dtype.kind != k for a, k in ((split, "f"), (weight, "f"), (codes, "u"))):
+        raise c.fail("nodes_splits and leaf_weights are not rows of floats, or nodes_modes no row of bytes")
     n, leaves = len(split), len(weight)
     target, feature = integers(c, "leaf_targetids"), integers(c, "nodes_featureids")
     if len(target) != leaves or len(feature) != n or len(codes) != n:
@@ -147,6 +149,8 @@ def from_leaves(c: Call) -> Forest:
         child[:, side] = np.where(is_leaf != 0, n + at, at)
     missing = _missing(c, n)
     found = tensor(c, "membership_values")
+    if found is not None and found.dtype.kind != "f":
+        raise c.fail("membership_values are no floats")
     values = iter(() if found is None else found.reshape(-1).tolist())
     # NaN ends a set
     sets = [tuple(takewhile(lambda v: v == v, values)) if CODES[int(k)] == MEMBER else () for k in codes]

@@ -13,6 +13,7 @@ from onnx import AttributeProto, NodeProto
 
 from smelt.core.diag import SmeltError, shown
 from smelt.core.dtype import DType
+from smelt.core.ir.graph import TensorType
 from smelt.importer.weights import ONNX_OF
 
 Fail = Callable[[str], SmeltError]
@@ -23,12 +24,14 @@ TYPES = {v: k for k, v in AttributeProto.AttributeType.items()}
 @dataclass(frozen=True)
 class Parameter:
     """An input of an op. types: the element types that it may have, as ONNX writes them. variable: inputs
-    of one name here have one type; empty where each of them has a type of its own."""
+    of one name here have one type; empty where each of them has a type of its own. ranks: those that it may
+    have; empty where the definition does not say."""
 
     name: str
     required: bool
     types: frozenset[str]
     variable: str
+    ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,14 +90,17 @@ def check_node(s: Signature, n: NodeProto, given: Mapping[str, AttributeProto], 
         raise fail(f"found {len(n.output)} outputs, the operator has {s.outputs}")
 
 
-def check_types(s: Signature, found: Sequence[DType | None], fail: Fail) -> None:
-    """Each input has an element type that the operator takes, and inputs of one type have one; None: not a
-    tensor, or absent. Raises what `fail` makes of a message."""
+def check_types(s: Signature, found: Sequence[TensorType | None], fail: Fail) -> None:
+    """Each input has an element type and a rank that the operator takes, and inputs of one type have one;
+    None: not a tensor, or absent. Raises what `fail` makes of a message."""
     bound: dict[str, tuple[int, DType]] = {}
-    for k, dtype in enumerate(found):
-        if dtype is None or not s.inputs:
+    for k, t in enumerate(found):
+        if t is None or not s.inputs:
             continue
-        p = s.input(k)
+        p, dtype = s.input(k), t.dtype
+        if p.ranks and t.rank not in p.ranks:
+            wanted = " or ".join(map(str, p.ranks))
+            raise fail(f"input {k} ({p.name}) has rank {t.rank}, wanted {wanted}")
         if not any(t.startswith("tensor(") for t in p.types):
             continue  # a map: the binding says so
         if f"tensor({_spelt(dtype)})" not in p.types:

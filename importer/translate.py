@@ -18,6 +18,8 @@ from smelt.core.ir.graph import Ref
 from smelt.importer import bindings, refusals, strings
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, Undecided
+from smelt.importer.contrib_signatures import DOMAIN as CONTRIB
+from smelt.importer.contrib_signatures import contrib
 from smelt.importer.load import captures, guard, label, opsets, ordered, subgraphs
 from smelt.importer.sequences import Listed, Map, Maps, Maybe, Packed, Text, Texts, compound_of
 from smelt.importer.signature import check_node, check_types, signature
@@ -440,10 +442,10 @@ def _check_signature(
 ) -> None:
     """SmeltError when the op's definition has no room for what the node holds. refs: of its inputs, when all
     of them have a type."""
-    own = signature(domain, n.op_type, version)
+    own = contrib(n.op_type) if domain == CONTRIB else signature(domain, n.op_type, version)
     if own is not None:
         check_node(own, n, given, b.engine.fail)
-        tensors = [None if not r or r in b.store.compounds else b.type_of(r).dtype for r in refs]
+        tensors = [None if not r or r in b.store.compounds else b.type_of(r) for r in refs]
         check_types(own, tensors, b.engine.fail)
 
 

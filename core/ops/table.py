@@ -43,6 +43,10 @@ class Arg:
 class Infer(Protocol):
     """What a type rule may ask and say. It never guesses: it proves, refutes, or records a check."""
 
+    def divides(self, what: str, divisor: Dim, d: Dim) -> None:
+        """divisor must divide d: proved, refuted with an error, or checked at run time."""
+        ...
+
     def same(self, what: str, a: Dim, b: Dim) -> Dim:
         """a and b must be equal: proves, unifies or records a run-time check, and returns the one to
         use; raises SmeltError when they cannot be."""

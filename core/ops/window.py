@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from smelt.core.dim import Dim, ceildiv, dmax, dmin, product, to_dim
-from smelt.core.dtype import i32
+from smelt.core.dtype import DType, i32
 from smelt.core.ir.graph import Attr, TensorType
 from smelt.core.ir.kernel import Bound, Expr
 from smelt.core.ops.attrs import dims, integer, ints, number
@@ -87,14 +87,24 @@ def infer_conv(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Tens
     c.same("channels", channels, per_group * group)
     if m.is_const and m.const % group:
         raise c.fail(f"{m} output channels do not divide into {group} groups")
-    if len(args) > 2 and args[2] is not None:
-        c.same("bias length", args[2].shape[0], m)
+    c.divides("groups and output channels", to_dim(group), m)
+    made = i32 if bytes_ else x.dtype
+    _check_bias(c, args[2] if len(args) > 2 else None, made, m)
     out = []
     for a, n_a in enumerate(spatial):
         pads = dims(attrs, "pads_begin")[a] + dims(attrs, "pads_end")[a]
         s, d = ints(attrs, "strides")[a], ints(attrs, "dilations")[a]
         out.append(c.simplify(window_extent(n_a, kernel[a], s, d, pads)))
-    return (TensorType(i32 if bytes_ else x.dtype, join_shape(n, m, out, last(attrs))),)
+    return (TensorType(made, join_shape(n, m, out, last(attrs))),)
+
+
+def _check_bias(c: Infer, bias: Arg | None, dtype: DType, m: Dim) -> None:
+    """A bias has the result's type and a number for each output channel."""
+    if bias is None:
+        return
+    if bias.rank != 1 or bias.dtype != dtype:
+        raise c.fail(f"the bias is {bias.dtype} of rank {bias.rank}, wanted {dtype} of rank 1")
+    c.same("bias length", bias.shape[0], m)
 
 
 def conv(
@@ -237,10 +247,14 @@ def infer_conv_transpose(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> 
     assert x and w
     if x.rank < 3 or w.rank != x.rank:
         raise c.fail(f"input of rank {x.rank} and weight of rank {w.rank}; both want the same, 3 or more")
+    if x.dtype != w.dtype:
+        raise c.fail(f"input is {x.dtype}, weight is {w.dtype}")
     n, channels, spatial = split_shape(x.shape, last(attrs))
     wc, per_group, kernel = _transposed_parts(w.shape, last(attrs))
     c.same("channels", channels, wc)
     group = integer(attrs, "group")
+    c.divides("groups and channels", to_dim(group), channels)
+    _check_bias(c, args[2] if len(args) > 2 else None, x.dtype, c.simplify(per_group * group))
     out = []
     for a, n_a in enumerate(spatial):
         s, d = ints(attrs, "strides")[a], ints(attrs, "dilations")[a]

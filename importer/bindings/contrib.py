@@ -91,10 +91,10 @@ def embed_layer_norm(c: Call) -> tuple[Ref, ...]:
     """Norm of word + position + segment embeddings; output 1 counts the mask's ones, output 2 is the sum."""
     b = c.builder
     length = c.shape(0)[1]
-    total = c.emit("gather", c.x(2), c.x(0), axis=0)
+    total = rows_at(c, c.x(2), c.x(0), "input_ids' element")
     places = c.x(3)
     if c.has(8):
-        position = c.emit("gather", places, c.x(8), axis=0)
+        position = rows_at(c, places, c.x(8), "position_ids' element")
     else:
         c.engine.at_most("sequence length and position embeddings", length, b.type_of(places).shape[0])
         position = b.slice_axis(places, 0, 0, length)

@@ -43,7 +43,7 @@ def _group_query(c: Call) -> tuple[Ref, ...]:
     if c.has(14) or c.has(15):
         q, k = (_head_norm(c, x, i) for x, i in ((q, 14), (k, 15)))
     rows, size = b.type_of(q).shape[2:]
-    (total,) = b.dims_of(c.x(6), "total_sequence_length")
+    total = c.size(6, "total_sequence_length")
     lengths = c.cast(b.reshape(c.x(5), b.type_of(q).shape[:1]), i64)
     lengths = c.emit("add", lengths, c.scalar(1, lengths))
     before = past_lengths(c, lengths, rows, total)

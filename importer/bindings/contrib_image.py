@@ -101,6 +101,10 @@ def _crop_and_resize(c: Call) -> Ref:
     batch, _, *extents = c.shape(0)
     inside(c, c.x(2), batch, "image of a box", wraps=False)
     size = b.dims_of(c.sized_like(c.x(3), 2), "crop_size", 1)
+    if len(size) != 2:
+        raise c.fail(f"crop_size has {len(size)} elements, wanted 2")
+    for what, extent in zip(("rows", "columns"), extents, strict=True):
+        c.engine.at_most(f"1 and the image's {what}", to_dim(1), extent)
     count = c.shape(1)[0]
     rows, columns = (_crop_places(c, a, extents[a], size[a], count) for a in (0, 1))
     image = b.reshape(c.cast(c.x(2), i64), (count, 1, 1, 1))

@@ -118,6 +118,7 @@ def _gather_block_quantized(c: Call) -> Ref:
     if c.has(3) and kind.name in FLOATS:
         raise c.fail(f"zero_points for a table of {kind}")
     if c.has(3):
+        c.extents(3, rank)
         zero = c.x(3) if bits == 8 else c.emit("unpack_bits", c.x(3), bits=bits)
         zero = c.builder.slice_axis(zero, axis, 0, c.shape(2)[axis])
         q = c.emit("sub", q, _blockwise(c, c.cast(zero, to), gathered, axis, block, q))

@@ -32,7 +32,7 @@ def _sparse_attention(c: Call) -> tuple[Ref, ...]:
     q, k, v = query_key_value(c, heads, groups)
     batch, _, rows, size = b.type_of(q).shape
     extent = c.shape(3)[2]
-    (total,) = b.dims_of(b.reshape(c.x(7), ()), "total_sequence_length", 0, extent)
+    total = c.size(7, "total_sequence_length", 0, extent)
     before = past_lengths(c, c.cast(b.reshape(c.x(8), (batch,)), i64), rows, total)
     if c.integer("do_rotary", 0):
         q, k = rotated(c, (q, k), before, rows, cos=9, places=None)
@@ -79,6 +79,7 @@ def _layouts(c: Call) -> Ref:
     wide = b.from_dims([blocks], (1, 1))
     there = c.emit("and", c.emit("less", row, wide), c.emit("greater_equal", column, c.scalar(0, column)))
     at = c.emit("add", c.emit("mul", row, wide), column)
+    there = c.emit("and", there, c.emit("less", column, wide))  # a column that is none is not seen
     at = c.emit("where", there, at, c.scalar(0, at))
     area = c.engine.simplify(blocks * blocks)
     none = b.broadcast_to(b.constant(np.array(0, np.int64)), (count, area))

@@ -10,6 +10,7 @@ from smelt.core.dim import Truth
 from smelt.core.dtype import DTYPES, DType, bool_, f64, i32
 from smelt.core.ir.graph import Ref
 from smelt.core.ir.interp_kernel import cast_array
+from smelt.importer.attributes import rounding
 from smelt.importer.bindings.indices import divides
 from smelt.importer.bindings.wide import widened
 from smelt.importer.call import Build, Call, OnnxOp
@@ -205,7 +206,7 @@ def _cast_like(c: Call) -> Ref:
 def _cast_to(c: Call, to: DType) -> Ref:
     if not to.coded or c.type(0).dtype == to:
         return c.cast(c.x(0), to)
-    return encoded(c.builder, c.x(0), to, bool(c.integer("saturate", 1)), c.text("round_mode", "up"))
+    return encoded(c.builder, c.x(0), to, bool(c.integer("saturate", 1)), rounding(c))
 
 
 def _dropout(c: Call) -> tuple[Ref, ...]:
@@ -245,14 +246,14 @@ def _logical(op: str) -> Callable[[Call], Ref]:
 
 
 def _shrink(c: Call) -> Ref:
-    """x - bias where x > lambd, x + bias where x < -lambd, else 0; of integers in f64, then cut off."""
+    """x + bias where x < -lambd, else x - bias where x > lambd, else 0; of integers in f64, then cut off."""
     dtype, bias, lambd = c.type().dtype, c.number("bias", 0.0), c.number("lambd", 0.5)
     x = c.x() if dtype.is_float else c.cast(c.x(), f64)
-    low = c.emit(
-        "where", c.emit("less", x, c.scalar(-lambd, x)), c.emit("add", x, c.scalar(bias, x)), c.scalar(0, x)
+    high = c.emit(
+        "where", c.emit("greater", x, c.scalar(lambd, x)), c.emit("sub", x, c.scalar(bias, x)), c.scalar(0, x)
     )
-    high = c.emit("sub", x, c.scalar(bias, x))
-    return c.cast(c.emit("where", c.emit("greater", x, c.scalar(lambd, x)), high, low), dtype)
+    low = c.emit("add", x, c.scalar(bias, x))
+    return c.cast(c.emit("where", c.emit("less", x, c.scalar(-lambd, x)), low, high), dtype)
 
 
 ROWS: tuple[OnnxOp, ...] = (

@@ -167,6 +167,10 @@ def _label_encoder(c: Call) -> Ref:
     if len(keys) != len(values):
         raise c.fail(f"{len(keys)} keys and {len(values)} values")
     default = tensor(c, "default_tensor")
+    if default is not None and (
+        default.size != 1 or (default.dtype.kind == "O") != (values.dtype.kind == "O")
+    ):
+        raise c.fail("default_tensor is not one element of the values' type")
     if kind != "tensor":
         other = DEFAULTS[kind](c)
     else:

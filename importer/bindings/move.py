@@ -288,6 +288,8 @@ def _gather_elements(c: Call) -> Ref:
 
 def _gather_nd(c: Call) -> Ref:
     batch, at, rank = c.integer("batch_dims", 0), c.x(1), c.declared_rank()
+    if not c.type(0).rank or not c.type(1).rank:
+        raise c.fail(f"found {c.type(0)} and indices {c.type(1)}, wanted rank 1 or more")
     if rank is not None:
         at = _pointing(c, at, c.type(1).rank + c.type(0).rank - 1 - batch - rank)
     _all_inside(c, at, batch)
@@ -343,7 +345,7 @@ def _cum(c: Call, op: str) -> Ref:
     x, rank = c.x(0), c.type(0).rank
     array = c.builder.constant_of(c.x(1))
     if array is not None:
-        return c.emit(op, x, axis=c.axis(int(array.reshape(-1)[0]), rank), **flags)
+        return c.emit(op, x, axis=c.axis(c.builder.int_of(c.x(1), "axis"), rank), **flags)
     # an axis that is only known at run time: every total, and the right one is picked
     axis = c.cast(c.builder.reshape(c.x(1), ()), i64)
     axis = c.emit(

@@ -149,6 +149,8 @@ def _lp_norm(c: Call) -> Ref:
 
 
 def _lrn(c: Call) -> Ref:
+    if c.type().rank < 2:
+        raise c.fail(f"input has rank {c.type().rank}, wanted [batch, channels, *spatial]")
     return c.emit(
         "lrn",
         c.x(),

@@ -172,6 +172,8 @@ def _divided(c: Call) -> tuple[Ref, Ref]:
 def scaled(c: Call, x: Ref, scale: Ref, zero: Ref, axis: int = -1) -> Ref:
     """A quantised tensor as floats; axis: of vectors of scales."""
     t = c.builder.type_of(x)
+    if axis >= t.rank:
+        raise c.fail(f"a quantised input has rank {t.rank}, wanted at least {axis + 1}")
     each = ONE if axis < 0 else t.shape[axis]
     parts = [_parameter(c, scale, each), _parameter(c, zero, each)]
     if not t.dtype.coded:

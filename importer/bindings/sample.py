@@ -74,14 +74,20 @@ def _affine_grid(c: Call) -> Ref:
 
 
 def _roi_align(c: Call) -> Ref:
-    samples = c.integer("sampling_ratio", 0)
+    samples, mode = c.integer("sampling_ratio", 0), c.text("mode", "avg")
+    if mode not in ("avg", "max"):
+        raise c.fail(f"mode '{mode}' is none of avg, max")
+    batch, _, *extents = c.extents(0, 4)
+    inside(c, c.x(2), batch, "image of a region", wraps=False)
+    for what, extent in zip(("rows", "columns"), extents, strict=True):
+        c.engine.at_most(f"1 and the image's {what}", ONE, extent)  # positions are moved to the nearest pixel
     default = "half_pixel" if c.opset >= 16 else "output_half_pixel"
     half = c.text("coordinate_transformation_mode", default) == "half_pixel"
     size = tuple(to_dim(c.integer(name, 1)) for name in ("output_height", "output_width"))
     grid, most = ("", (to_dim(samples),) * 2) if samples > 0 else _samples_of(c, size, half)
     return c.emit(
         "roi_align", c.x(0), c.x(1), c.cast(c.x(2), i64), *([grid] if grid else []),
-        size=size, samples=most, scale=c.number("spatial_scale", 1.0), mode=c.text("mode", "avg"),
+        size=size, samples=most, scale=c.number("spatial_scale", 1.0), mode=mode,
         half_pixel=half,
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ from smelt.core.dim import to_dim
 from smelt.core.dtype import DType, bool_, f64, i64, u8, u64
 from smelt.core.ir.graph import Ref
 from smelt.importer import strings as st
+from smelt.importer.attributes import rounding
 from smelt.importer.call import Call
 from smelt.importer.coded import WHOLE, encoded
 from smelt.importer.weights import dtype_of
@@ -239,7 +240,7 @@ def _read(c: Call, chars: Ref, to: DType) -> Ref:
     y = c.emit("where", a.op("equal", kind, 2), c.emit("mul", sign, c.scalar(np.inf, y)), y)
     y = c.emit("where", a.op("equal", kind, 3), c.scalar(np.nan, y), y)
     if to.coded:
-        y = encoded(b, y, to, bool(c.integer("saturate", 1)), c.text("round_mode", "up"))
+        y = encoded(b, y, to, bool(c.integer("saturate", 1)), rounding(c))
     return b.reshape(c.cast(y, to), shape)
 
 
@@ -247,4 +248,3 @@ def _refuse(c: Call, bad: Ref) -> None:
     """An error when the model runs and any of the flags [n] holds."""
     total = c.emit("reduce_sum", c.cast(bad, i64), axes=(0,), keepdims=False)
     c.builder.dims_of(total, "strings that are no numbers", 0, ZERO)
-

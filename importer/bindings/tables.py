@@ -14,6 +14,11 @@ from smelt.importer import strings as st
 from smelt.importer.attributes import texts
 from smelt.importer.call import Call, OnnxOp
 
+MOST_PLACES = 1 << 28
+"""Elements of the matrix that puts n-grams into columns: a file of some bytes must not ask for all memory."""
+MOST_SKIPPED = 64
+"""Elements between the members of an n-gram: each number of them is a pass over the input."""
+
 
 def _tf_idf(c: Call) -> Ref:
     """How often each n-gram of the pool occurs, with up to max_skip_count elements between its members."""
@@ -32,6 +37,7 @@ def _tf_idf(c: Call) -> Ref:
     if len(shape) not in (1, 2):
         raise c.fail(f"input has rank {len(shape)}, wanted 1 or 2")
     x = b.reshape(x, (1, shape[0])) if len(shape) == 1 else x
+    _check_pool(c, starts, places)
     first, counted = 0, []
     for size, (start, end) in enumerate(itertools.pairwise(starts), 1):
         grams = np.array(pool[start:end], np.int64).reshape(-1, size)
@@ -40,6 +46,8 @@ def _tf_idf(c: Call) -> Ref:
             counted.append((own, _occurrences(c, x, grams)))
     total = max(places, default=-1) + 1
     order = [p for own, _ in counted for p in own]
+    if len(order) * total > MOST_PLACES:
+        raise c.unsupported(f"{len(order)} n-grams in {total} columns", try_="places without gaps")
     spread = np.zeros((len(order), total), np.float32)
     spread[np.arange(len(order)), order] = 1.0
     if not counted:
@@ -48,12 +56,30 @@ def _tf_idf(c: Call) -> Ref:
     y = c.emit("matmul", found, b.constant(spread))
     mode = c.text("mode")
     if mode in ("IDF", "TFIDF"):
-        given = c.floats("weights", (1.0,) * total)
+        given = c.floats("weights", (1.0,) * len(places))
+        if len(given) != len(places):
+            raise c.fail(f"weights has {len(given)} entries for {len(places)} n-grams")
         weights = np.ones(total, np.float32)
         weights[list(places)] = [given[k] for k in range(len(places))]
         base = c.emit("min", y, c.scalar(1, y)) if mode == "IDF" else y
         y = c.emit("mul", base, b.constant(weights))
     return b.reshape(y, (*shape[:-1], total))
+
+
+def _check_pool(c: Call, starts: Sequence[int], places: Sequence[int]) -> None:
+    """SmeltError where the pool's parts are not parts of it, or a place is none."""
+    for size, (start, end) in enumerate(itertools.pairwise(starts), 1):
+        if not 0 <= start <= end or (end - start) % size:
+            raise c.fail(
+                f"ngram_counts {list(starts[:-1])[:8]} does not cut a pool of {starts[-1]} into n-grams"
+            )
+    grams = sum((end - start) // size for size, (start, end) in enumerate(itertools.pairwise(starts), 1))
+    if len(places) != grams:
+        raise c.fail(f"ngram_indexes has {len(places)} entries for {grams} n-grams")
+    if any(not 0 <= p < MOST_PLACES for p in places):
+        raise c.fail(f"ngram_indexes has an entry outside 0..{MOST_PLACES - 1}")
+    if not 0 <= c.integer("max_skip_count") <= MOST_SKIPPED:
+        raise c.fail(f"max_skip_count is {c.integer('max_skip_count')}, wanted 0..{MOST_SKIPPED}")
 
 
 def _occurrences(c: Call, x: Ref, grams: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> Ref:

@@ -42,6 +42,10 @@ def words_to_run(spec: TargetSpec) -> list[str]:
     return list(command)
 
 
+EMULATED = {True: ("emulated",), False: ()}
+"""Arguments of the probe, by whether an emulator runs it."""
+
+
 def run(words: list[str], program: Path, *args: object) -> str:
     done = subprocess.run(
         [*words, str(program), *map(str, args)],
@@ -198,7 +202,7 @@ def test_static_runner(name: str, bundle: Path) -> None:
     made = build_runner(spec, model_object(name), bundle, source=PROBE)
     elf = check_elf(made, spec.platform)
     assert elf.kind == 2 and not elf.needed and elf.interpreter is None
-    assert run(words, made, bundle) == "OK\n"
+    assert run(words, made, bundle, *EMULATED[bool(words)]) == "OK\n"
     assert "static program" in run(words, made, bundle, "beside")
     again = build_runner(spec, model_object(name), bundle / "again", source=PROBE)
     assert again.read_bytes() == made.read_bytes()
@@ -217,7 +221,7 @@ def test_android_library_under_glibc(bundle: Path) -> None:
     for theirs, ours in {"libc.so": "libc.so.6", "libm.so": "libm.so.6", "libdl.so": "libdl.so.2"}.items():
         (shim / theirs).symlink_to(ARM64_LIBC / "lib" / ours)
     words += ["-L", str(ARM64_LIBC), "-E", f"LD_LIBRARY_PATH={shim}"]
-    assert run(words, runner, bundle) == "OK\n"
+    assert run(words, runner, bundle, *EMULATED[bool(words)]) == "OK\n"
     assert run(words, runner, bundle, "beside") == "status 0: \n"
 
 
@@ -232,7 +236,7 @@ def test_android_runner_under_bionic(name: str, folder: str, bundle: Path) -> No
     words = [*words_to_run(spec), "-L", str(root)]
     build_library(spec, model_object(name), bundle, MODEL)
     runner = build_runner(spec, b"", bundle, source=PROBE)
-    assert "OK\n" in run(words, runner, bundle)
+    assert "OK\n" in run(words, runner, bundle, *EMULATED[bool(words)])
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -267,7 +271,7 @@ def test_a_static_program_of_two_models(name: str, bundle: Path) -> None:
     libc, program = toolchain._static_libc(spec.platform), bundle / "program"
     command = ["ld.lld", *toolchain._STATIC_FLAGS, "-o", str(program), str(libc / "crt1.o"), *objects]
     toolchain._zig([*command, "--start-group", *sorted(libc.glob("*.a")), "--end-group"], cwd=bundle)
-    assert run(words, program, bundle) == "OK\n"
+    assert run(words, program, bundle, *EMULATED[bool(words)]) == "OK\n"
 
 
 def test_static_archive(bundle: Path) -> None:

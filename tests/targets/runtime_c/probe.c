@@ -501,7 +501,8 @@ int main(int argc, char **argv) {
     test_profile(session, n_out);
     test_threads(bundle, n_out);
 #ifndef NO_FORK
-    test_fork_in_a_run(bundle, n_out);
+    /* qemu-user's own threads do not survive a fork: children of any program with threads hang in it */
+    if (strcmp(what, "emulated")) test_fork_in_a_run(bundle, n_out);
 #endif
     test_close_in_a_run(bundle);
   }

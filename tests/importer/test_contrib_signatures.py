@@ -1,0 +1,28 @@
+"""com.microsoft's signatures against the schemas of the ONNX Runtime that is here."""
+
+from typing import Any
+
+import onnxruntime.capi.onnxruntime_pybind11_state as runtime
+import pytest
+
+from smelt.importer.bindings import BINDINGS
+from smelt.importer.contrib_signatures import DOMAIN, contrib
+from smelt.importer.signature import TYPES
+
+SCHEMAS: dict[tuple[str, str], Any] = {(s.domain, s.name): s for s in runtime.get_all_operator_schema()}
+
+
+@pytest.mark.parametrize("op", sorted(op for domain, op in BINDINGS if domain == DOMAIN))
+def test_a_signature_says_what_onnx_runtime_says(op: str) -> None:
+    theirs = SCHEMAS.get((DOMAIN, op)) or SCHEMAS["", op]
+    ours = contrib(op)
+    assert ours is not None
+    assert {n: (TYPES[kind], must) for n, (kind, must) in ours.attributes.items()} == {
+        n: (a.type.name, a.required) for n, a in theirs.attributes.items()
+    }
+    assert [(p.name, p.types) for p in ours.inputs] == [(p.name, frozenset(p.types)) for p in theirs.inputs]
+    assert [p.required for p in ours.inputs] == [p.option.name != "Optional" for p in theirs.inputs]
+    assert [p.variable for p in ours.inputs if p.variable] == [
+        p.typeStr.removeprefix("tensor(").removesuffix(")") for p in theirs.inputs if p.isHomogeneous
+    ]
+    assert (min(ours.most, 2**31 - 1), ours.outputs) == (theirs.max_input, theirs.max_output)
