@@ -183,6 +183,8 @@ def _bias(g: Editor, n: Node) -> Ref | None:
     before = g.array(given) if given else None
     if c is None or (given and (before is None or n.output.type.dtype == f16)):
         return None
+    if before is not None and before.dtype != c.dtype:
+        return None  # a bias of another type (i32 beside bytes) cannot hold the sum
     channels = n.output.type.shape[_channel_axis(m)].const
     own = np.broadcast_to(c, (channels,))
     total = own if before is None else _sums(before, own)

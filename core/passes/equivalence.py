@@ -7,9 +7,10 @@ interpreter runs. How far results may be apart is said by a class of numerics.py
     ROUNDING  NaN and infinities where they were; numbers within 16 times what the first module's own results
               change by when each number that goes in is off by a unit in the last place, or within 16 units
               in the last place of the result
-    SUMS      as ROUNDING (what goes in is within its limits)
-    INTEGERS  as ROUNDING, with the units of the tensor's largest number; quantised results may be one step
-              apart, one in 50
+    SUMS      as ROUNDING (what goes in is within its limits; where constant factors are not, finite results
+              only)
+    INTEGERS  as ROUNDING, with the units of the tensor's largest number; quantised results may besides be one
+              step apart, one in 50
     FAST      within LOOSE of the tensor's magnitude
 """
 
@@ -35,14 +36,19 @@ from smelt.core.passes.lower import lower
 from smelt.core.passes.numerics import EXACT, FAST, INTEGERS, SUMS
 
 NAIVE = Context(Machine("naive", 0, 16), Options(level=0))
-JITTERS = 4
-"""How often the first module runs on numbers that are a little off."""
+JITTERS = (4, 24)
+"""How often the first module runs on numbers that are a little off. Where few do not explain a difference,
+more may: a result in the middle of two steps goes either way by chance."""
 SPREAD, UNITS = 16, 16
 LOOSE = 2e-3
 """What --fast-math may change ordinary results by, relatively; 16 times that in types of 16 bits."""
 MODERATE = 16.0
 """Constants up to this size are off by a little as well. Larger ones (1.5 * 2^23 to round by) are not: half
 of what rules must not do shows only where such a one is taken at its word."""
+
+LIMIT = 2.0**40
+"""The largest size of numbers that SUMS speaks of; its reciprocal is the least."""
+SUMMING = frozenset({"matmul", "conv", "conv_transpose"})
 
 Feeds = Mapping[str, Array]
 Meaning = Callable[[Feeds], tuple[Array, ...]]
@@ -77,6 +83,7 @@ def difference(
     module refuses are left out. known: the meanings of both, where they are at hand."""
     first, second = known or (meaning(before), meaning(after))
     nearby: list[Meaning] = []
+    overflows = kind == SUMS and _large_factors(before)
     for given in feeds:
         try:
             wanted = first(given)
@@ -95,15 +102,29 @@ def difference(
             if kind in FAST:
                 bad &= ~_loosely(a, b)
             elif kind != EXACT and bad.any():
-                nearby = nearby or [meaning(_jittered(before, s)) for s in range(JITTERS)]
-                others = others or [f(_off(given, s)) for s, f in enumerate(nearby)]
-                bad &= ~_near(a, b, [o[k] for o in others], kind)
+                for count in JITTERS:
+                    nearby += [meaning(_jittered(before, s)) for s in range(len(nearby), count)]
+                    others += [nearby[s](_off(given, s)) for s in range(len(others), count)]
+                    if (near := _near(a, b, [o[k] for o in others], kind)).all():
+                        break
+                bad &= ~near
+            if overflows and _is_float(a):
+                bad &= np.isfinite(a.astype(np.float64)) & np.isfinite(b.astype(np.float64))
             if bad.any() and not _defined(before, given):
                 break
             if bad.any():
                 at = tuple(int(i) for i in np.argwhere(bad)[0])
                 return Difference(f"output {k} at {list(at)}: {a[at]} became {b[at]}", given)
     return None
+
+
+def _large_factors(module: Module) -> bool:
+    """Whether a sum of products has constants outside the limits of SUMS: 3e38 overflows in one order, and
+    not in another. Other constants (-3e38 in masks) do not count."""
+    names = {r for n in module.main.walk() if n.op in SUMMING for r in n.inputs if r in module.weights}
+    floats = [w for r in names if (w := module.weights[r]).dtype.is_float and not w.dtype.coded]
+    found = [np.abs(w.array().astype(np.float64)) for w in floats]
+    return any(bool((np.isfinite(a) & (a > LIMIT)).any()) for a in found)
 
 
 def _defined(module: Module, feeds: Feeds) -> bool:
@@ -138,10 +159,11 @@ def _same(a: Array, b: Array) -> Array:
 def _near(a: Array, b: Array, others: list[Array], kind: str) -> Array:
     """Where b is a rounding of a; others: what a is for numbers that are a little off."""
     if not _is_float(a):
+        rounded = np.asarray(np.any([b == o for o in others], axis=0))
         if kind != INTEGERS or a.dtype.itemsize > 2 or a.dtype == np.bool_:
-            return np.asarray(np.any([b == o for o in others], axis=0))
-        apart = np.abs(a.astype(np.int64) - b.astype(np.int64))
-        few = np.count_nonzero(apart) <= max(1, a.size // 50)
+            return rounded
+        apart = np.where(rounded, 0, np.abs(a.astype(np.int64) - b.astype(np.int64)))
+        few = np.count_nonzero(apart) <= max(1, a.size // 50)  # the middles of steps do not count: rounded
         return np.asarray((apart <= 1) & few)
     x, y = a.astype(np.float64), b.astype(np.float64)
     with np.errstate(all="ignore"):
@@ -268,7 +290,7 @@ def feeds_of(module: Module, seed: int, kind: str = EXACT) -> Iterator[Feeds]:
         made = {}
         for v in module.main.inputs:
             shape = tuple(d.evaluate(env) for d in v.type.shape)
-            limit = 2.0**40 if kind == SUMS else np.inf
+            limit = LIMIT if kind == SUMS else np.inf
             own = "plain" if counts and not v.type.dtype.is_float else mood
             made[v.origin or v.name[1:]] = numbers(v.type.dtype, shape, rng, own, limit)
         yield made

@@ -398,6 +398,8 @@ def _quantize_again(g: Editor, n: Node) -> Ref | None:
         return None
     if g.type_of(q.x) != n.output.type or not _comes_back(g, scale):
         return None
+    if zero and g.type_of(zero).dtype != n.output.type.dtype:
+        return None  # one beyond the type moves every value to an end of it
     return q.x
 
 

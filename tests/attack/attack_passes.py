@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 
 from campaign import Outcome, main
-from flow_models import flow_model
-from fuzz_draw import draw
-from rule_forms import build, mutant
+from model_sources import SOURCES
 
 from smelt.core.diag import SmeltError
 from smelt.core.ir.graph import Module
@@ -18,33 +15,10 @@ from smelt.core.passes.context import Context
 from smelt.core.passes.equivalence import validator
 from smelt.core.passes.manager import run_pipeline
 from smelt.core.passes.pipeline import PIPELINE
-from smelt.core.passes.rulebook import rulebook
-from smelt.importer import import_model
 
 MACHINE = Machine("test", 512, 32, dot4=True)
 KINDS = {p.name: p.kind for p in PIPELINE if p.kind}
-FORMS = [(name, form) for name, r in rulebook().items() for form in r.forms]
-
-
-def _form(seed: int) -> Module | None:
-    """A rule's form or a mutant of one, through all passes: those of the others meet it too."""
-    _, form = FORMS[seed % len(FORMS)]
-    try:
-        return build(mutant(form, seed // len(FORMS)))
-    except (SmeltError, ArithmeticError, LookupError, AssertionError, TypeError, ValueError):
-        return None
-
-
-def _fuzzed(seed: int) -> Module | None:
-    found = draw(seed)
-    return None if found is None else import_model(found.model)
-
-
-def _flow(seed: int) -> Module | None:
-    return import_model(flow_model(seed))
-
-
-SOURCES: tuple[Callable[[int], Module | None], ...] = (_form, _form, _fuzzed, _flow)
+TURNS = tuple(SOURCES)
 
 
 def validated(module: Module, seed: int) -> str:
@@ -58,9 +32,14 @@ def validated(module: Module, seed: int) -> str:
 
 def attack(seed: int) -> Outcome:
     """One model of one of the sources, in turn."""
-    source = SOURCES[seed % len(SOURCES)]
+    name = TURNS[seed % len(TURNS)]
+    return attack_source(name, seed // len(TURNS))
+
+
+def attack_source(name: str, seed: int) -> Outcome:
+    """One model of a source (tests/support/model_sources.py)."""
     try:
-        module = source(seed // len(SOURCES))
+        module = SOURCES[name](seed)
     except SmeltError as e:
         return Outcome(f"refused: {e.kind}")
     if module is None:
@@ -68,7 +47,7 @@ def attack(seed: int) -> Outcome:
     found = validated(module, seed)
     if found:
         return Outcome(found.partition("changed")[0], True, f"{found}\n{print_module(module)[:20_000]}")
-    return Outcome(f"agrees: {source.__name__.strip('_')}")
+    return Outcome(f"agrees: {name}")
 
 
 if __name__ == "__main__":

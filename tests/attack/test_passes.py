@@ -1,14 +1,13 @@
-"""The suite's small models before and after every pass: forms of rules, golden files, drawn and QDQ ones."""
+"""The small models of the suite before and after every pass: golden files, and what tests/support offers."""
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 
-import numpy as np
 import pytest
-from attack_passes import FORMS, KINDS, MACHINE, attack, validated
-from onnx_models import imported
-from qdq_models import Net
+from attack_passes import KINDS, MACHINE, attack_source, validated
+from model_sources import ELSEWHERE, FORMS, SOURCES
 from rule_forms import build, mutant
 
 from smelt.core.diag import SmeltError
@@ -21,13 +20,33 @@ from smelt.core.passes.numerics import EXACT
 from tests.core.passes.random_graphs import Random
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "passes"
+SUPPORT = Path(__file__).parents[1] / "support"
 
 
-@pytest.mark.parametrize("seed", [s for s in range(24) if s % 4 > 1])
-def test_drawn_models(seed: int) -> None:
-    """Fuzzed models and nested loops and branches."""
-    outcome = attack(seed)
-    assert not outcome.failed, outcome.detail
+WRITTEN = ("sequence_models", "text_models", "onnx_models")
+"""Recorded from tests that run for it, which takes seconds: one of them a day here, all in `make fuzz`.
+ONNX's shipped cases take as long to load."""
+
+
+@pytest.mark.parametrize("name", [n for n in SOURCES if n not in (*WRITTEN, "rule_forms", "op_shipped")])
+def test_small_models(name: str) -> None:
+    for seed in (0, 1):
+        outcome = attack_source(name, seed)
+        assert not outcome.failed, outcome.detail
+
+
+def test_models_that_tests_write() -> None:
+    name = WRITTEN[date.today().toordinal() % len(WRITTEN)]
+    for seed in range(3):
+        outcome = attack_source(name, seed)
+        assert not outcome.failed, outcome.detail
+
+
+def test_every_maker_of_models_is_a_source() -> None:
+    """Models that tests/support makes are held to every pass, or it is said why not."""
+    makers = {p.stem for p in SUPPORT.glob("*_models.py")} | {"forests"}
+    assert makers <= {*SOURCES, *ELSEWHERE}, "add it to SOURCES of tests/support/model_sources.py"
+    assert {*SOURCES, *ELSEWHERE} <= {p.stem for p in SUPPORT.glob("*.py")} and not {*SOURCES} & {*ELSEWHERE}
 
 
 @pytest.mark.parametrize("part", range(6))
@@ -47,27 +66,6 @@ def test_golden_files(path: Path) -> None:
 @pytest.mark.parametrize("seed", range(0, 40, 4))
 def test_random_graphs(seed: int) -> None:
     assert not (found := validated(Random(seed).module(), seed)), found
-
-
-def _quantised(kind: str) -> Module:
-    rng, net = np.random.default_rng(0), Net()
-    x = net.qdq("x", 0.05, 120)
-    if kind == "conv":
-        w = net.weight(rng.integers(-127, 128, (6, 4, 3, 3)).astype(np.int8), np.full(6, 0.02, np.float32),
-                       np.zeros(6, np.int8))  # fmt: skip
-        y = net.qdq(net.op("Relu", net.op("Conv", x, w, pads=[1] * 4)), 0.3, 0)
-        return imported(net.model(y, x=["n", 4, "h", "w"]))
-    if kind == "pool":
-        return imported(net.model(net.op("MaxPool", x, kernel_shape=[2, 2]), x=["n", 3, "h", "w"]))
-    w = net.weight(
-        rng.integers(-127, 128, (10, 6)).astype(np.int8), np.array(0.02, np.float32), np.array(3, np.int8)
-    )
-    return imported(net.model(net.qdq(net.op("MatMul", x, w), 0.2, 128), x=["n", "m", 10]))
-
-
-@pytest.mark.parametrize("kind", ["conv", "pool", "matmul"])
-def test_quantised_models(kind: str) -> None:
-    assert not (found := validated(_quantised(kind), 2)), found
 
 
 def test_a_pass_that_lies_is_named() -> None:

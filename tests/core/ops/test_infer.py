@@ -206,5 +206,5 @@ def test_truth_values_are_bools_and_bits_are_integers(op: str, dtype: DType, rig
     if right:
         infer_node(OPS[op], args, {}, engine())
     else:
-        with pytest.raises(SmeltError, match="wants a .*tensor"):
+        with pytest.raises(SmeltError, match=r"wants a .*tensor"):
             infer_node(OPS[op], args, {}, engine())
