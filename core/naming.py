@@ -7,7 +7,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 
-from smelt.core.diag import SmeltError
+from smelt.core.diag import SmeltError, printable
 
 LONGEST = 40
 FUNCTIONS = (
@@ -139,12 +139,6 @@ def name_from(text: str) -> str:
     if (text and not base) or None in kept or len(name) > LONGEST:
         name = f"{name[: LONGEST - 9].rstrip('_')}_{hashlib.sha256(composed).hexdigest()[:8]}"
     return f"{name}_model" if name in RESERVED else name
-
-
-def printable(text: str) -> str:
-    """The text as others may show and store it. What is no UTF-8, starts a line, or turns the text around it
-    (which compilers refuse in comments) becomes a question mark."""
-    return "".join("?" if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") else c for c in text)
 
 
 def _plain_character(c: str) -> str | None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias
 
+from smelt.core.diag import printable
 from smelt.devicefarm.budget import infra
 from smelt.devicefarm.frames import FrameType
 
@@ -33,12 +34,9 @@ INT64 = 2**63 - 1
 UINT64 = 2**64 - 1
 
 
-def printable(text: str, limit: int = 4000) -> str:
+def one_line(text: str, limit: int = 4000) -> str:
     """The text on one line, without what moves a terminal's cursor, its first `limit` characters."""
-    cut = text if len(text) <= limit else text[:limit] + "..."
-    if cut.isprintable():
-        return cut
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
+    return printable(text if len(text) <= limit else text[:limit] + "...")
 
 
 # ---------------------------------------------------------------- what a field may be
@@ -69,7 +67,7 @@ class Text:
         if not isinstance(value, str):
             _refuse(where, "a text", value)
         # half of a surrogate pair is no character: it could be neither printed nor written
-        return value.encode("utf-8", "replace").decode() if self.exact else printable(value)
+        return value.encode("utf-8", "replace").decode() if self.exact else one_line(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +223,7 @@ def read_json(payload: bytes) -> Mapping[str, Any]:
     except RecursionError:
         raise infra("the runner sent JSON that is nested too deeply") from None
     except ValueError as error:  # no JSON, or a number of more digits than Python reads
-        raise infra(f"the runner sent JSON that cannot be read: {printable(str(error), 200)}") from error
+        raise infra(f"the runner sent JSON that cannot be read: {one_line(str(error), 200)}") from error
     if not isinstance(value, dict):
         raise infra("the runner sent JSON that is not an object")
     return value

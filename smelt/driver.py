@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from smelt.core.bundle import Bundle, hash_file, read_bundle, write_weights
-from smelt.core.diag import Problem, SmeltError
+from smelt.core.diag import Problem, SmeltError, printable
 from smelt.core.ir.graph import Module
 from smelt.core.ir.text import print_module
 from smelt.core.ir.verify import module_facts, verify
 from smelt.core.machine import Machine
-from smelt.core.naming import Names, check_name, name_from, printable
+from smelt.core.naming import Names, check_name, name_from
 from smelt.core.passes import half
 from smelt.core.passes.context import Context, Options
 from smelt.core.passes.manager import run_pipeline

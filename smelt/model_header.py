@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from smelt.core.naming import FUNCTIONS, Names, printable
+from smelt.core.diag import printable
+from smelt.core.naming import FUNCTIONS, Names
 from smelt.core.plan.program import HostProgram, Tensor
 from smelt.targets.toolchain import runtime_dir
 

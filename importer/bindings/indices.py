@@ -77,6 +77,16 @@ def divides(c: Call, divisor: Ref) -> None:
         _check(b, _bound(b, zero, 0, "zero_divisor"), ZERO, f"{_where(c)}an integer is divided by 0")
 
 
+def nonzero(c: Call, x: Ref, what: str) -> None:
+    """A number [] is not 0: an error now where it is a constant, else when the model runs."""
+    b, array = c.builder, c.builder.constant_of(x)
+    if array is None:
+        zero = b.cast(b.emit("equal", [x, b.scalar(0, x)]), i64)
+        _check(b, _bound(b, zero, 0, "zero", low=0), ZERO, f"{_where(c)}{what} is 0")
+    elif not array.all():
+        raise c.fail(f"{what} is 0")
+
+
 def _sizes(b: GraphBuilder, ref: Ref) -> list[Dim]:
     """The elements of a ref when all are known as sizes, and few; else []."""
     found = b.known_of(ref)
@@ -184,4 +194,4 @@ def _check(b: GraphBuilder, left: Dim, right: Dim, text: str) -> None:
     b.append("check", (), attrs, ())
 
 
-__all__ = ["divides", "inside", "inside_each"]
+__all__ = ["divides", "inside", "inside_each", "nonzero"]

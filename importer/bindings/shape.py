@@ -14,6 +14,7 @@ from smelt.core.ir.graph import Ref
 from smelt.importer import strings
 from smelt.importer.attributes import text, texts
 from smelt.importer.bindings.axes import kept_sizes, mask, rank_with, rank_without, widened
+from smelt.importer.bindings.indices import nonzero
 from smelt.importer.call import Call, OnnxOp
 from smelt.importer.known import Ratio
 from smelt.importer.weights import array_of, dense, dtype_of
@@ -288,6 +289,7 @@ def _constant_steps(c: Call) -> int | None:
 def _range_count(c: Call) -> Dim:
     """The length of a Range whose ends are computed at run time: max(0, ceil((limit - start) / delta))."""
     b = c.builder
+    nonzero(c, b.reshape(c.x(2), ()), "delta")
     start, limit, delta = (c.cast(b.reshape(c.x(i), ()), f64) for i in range(3))
     steps = c.emit("ceil", c.emit("div", c.emit("sub", limit, start), delta))
     count = c.cast(c.emit("max", steps, c.scalar(0, steps)), i64)

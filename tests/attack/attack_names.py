@@ -17,10 +17,10 @@ from pathlib import Path
 
 from campaign import Outcome, main
 
-from smelt.core.diag import SmeltError
+from smelt.core.diag import SmeltError, printable
 from smelt.core.dim import parse_dim
 from smelt.core.dtype import ALL
-from smelt.core.naming import LONGEST, RESERVED, Names, check_name, name_from, printable
+from smelt.core.naming import LONGEST, RESERVED, Names, check_name, name_from
 from smelt.core.plan.program import HostProgram, Tensor
 from smelt.model_header import model_header
 from smelt.targets.toolchain import runtime_dir

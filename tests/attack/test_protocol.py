@@ -25,7 +25,7 @@ from smelt.devicefarm.wire import (
     LOG_LIMIT,
     Log,
     Output,
-    printable,
+    one_line,
     read_json,
     read_record,
 )
@@ -84,7 +84,7 @@ def test_words_of_a_device_move_no_cursor_and_can_be_written() -> None:
     found = parse_facts(facts(cpu="\x1b[2J\u202eARM\r\n", board="\ud800", machine="m" * 9999))
     assert found.cpu == "\\x1b[2J\\u202eARM\\r\\n"
     assert found.board.encode() and len(found.machine) < 5000
-    assert printable("né 机") == "né 机"
+    assert one_line("né 机") == "né 机"
     end = read_record("end", json.dumps({"status": "ok", "text": "\x07", "crc32": 0}).encode())
     assert end["text"] == "\\x07"
 
