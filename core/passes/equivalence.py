@@ -11,6 +11,7 @@ interpreter runs. How far results may be apart is said by a class of numerics.py
               only)
     INTEGERS  as ROUNDING, with the units of the tensor's largest number; quantised results may besides be one
               step apart, one in 50
+    WIDER     as ROUNDING where a value has 16 bits, finite results only; EXACT elsewhere
     FAST      within LOOSE of the tensor's magnitude
 """
 
@@ -33,7 +34,7 @@ from smelt.core.ops import OPS
 from smelt.core.passes.context import Context, Hook, Options
 from smelt.core.passes.expand import expand
 from smelt.core.passes.lower import lower
-from smelt.core.passes.numerics import EXACT, FAST, INTEGERS, SUMS
+from smelt.core.passes.numerics import EXACT, FAST, INTEGERS, SUMS, WIDER
 
 NAIVE = Context(Machine("naive", 0, 16), Options(level=0))
 JITTERS = (4, 24)
@@ -83,7 +84,9 @@ def difference(
     module refuses are left out. known: the meanings of both, where they are at hand."""
     first, second = known or (meaning(before), meaning(after))
     nearby: list[Meaning] = []
-    overflows = kind == SUMS and _large_factors(before)
+    if kind == WIDER and not _has_halves(before):
+        kind = EXACT
+    overflows = kind == WIDER or (kind == SUMS and _large_factors(before))
     for given in feeds:
         try:
             wanted = first(given)
@@ -125,6 +128,12 @@ def _large_factors(module: Module) -> bool:
     floats = [w for r in names if (w := module.weights[r]).dtype.is_float and not w.dtype.coded]
     found = [np.abs(w.array().astype(np.float64)) for w in floats]
     return any(bool((np.isfinite(a) & (a > LIMIT)).any()) for a in found)
+
+
+def _has_halves(module: Module) -> bool:
+    """Whether a value has a float type of 16 bits."""
+    types = [v.type for n in module.main.walk() for v in n.outputs] + [v.type for v in module.main.inputs]
+    return any(t.dtype.is_float and t.dtype.bits == 16 for t in types)
 
 
 def _defined(module: Module, feeds: Feeds) -> bool:

@@ -16,7 +16,7 @@ from smelt.core.passes.layout import layout
 from smelt.core.passes.libraries import libraries
 from smelt.core.passes.lower import lower
 from smelt.core.passes.manager import Pass, run_pipeline
-from smelt.core.passes.numerics import INTEGERS, ROUNDING, SUMS
+from smelt.core.passes.numerics import INTEGERS, ROUNDING, SUMS, WIDER
 from smelt.core.passes.patterns import patterns
 from smelt.core.passes.phases import phases
 from smelt.core.passes.quantize import quantize
@@ -44,7 +44,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("cse", cse),  # layout makes the same transpose for every user
     Pass("dce", dce),
     Pass("libraries", libraries, kind=SUMS),  # before fuse: what a library does is no kernel's business
-    Pass("fuse", fuse),
+    Pass("fuse", fuse, kind=WIDER),
     Pass("lower", lower, level=0),
     # last: what one kernel keeps to itself needs no storage, so it stays f32
     Pass("half", half, level=0, kind=""),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import date
 from pathlib import Path
 
 import pytest
@@ -36,9 +35,8 @@ def test_small_models(name: str) -> None:
 
 
 def test_models_that_tests_write() -> None:
-    name = WRITTEN[date.today().toordinal() % len(WRITTEN)]
-    for seed in range(3):
-        outcome = attack_source(name, seed)
+    for seed in range(3):  # those of the other files run in `make fuzz`
+        outcome = attack_source(WRITTEN[0], seed)
         assert not outcome.failed, outcome.detail
 
 
