@@ -19,6 +19,7 @@ from smelt.core.dim import YES, Dim, Facts, Max, align_up, dmax, sym, to_dim
 from smelt.core.dim import Symbol as Atom
 from smelt.core.ir.graph import Symbol
 from smelt.core.plan.lifetime import Storage
+from smelt.core.plan.lives import Lives
 from smelt.core.plan.terms import Terms, value_at
 
 ALIGNMENT = 64
@@ -75,9 +76,11 @@ def place(storages: Sequence[Storage], facts: Facts, samples: Sequence[Mapping[s
     sized = [(s, sizes.name(facts.simplify(s.bytes))) for s in storages]
     at = _greedy([(s, max(sizes.at(size)[-1], ALIGNMENT)) for s, size in sized])
     placed: list[_Placed] = []
+    lives = Lives()
     for number in sorted(range(len(sized)), key=lambda n: (at[n], n)):
         s, size = sized[number]
-        below = [p for p in placed if _together(p.storage, s) and p.end is not p.offset]
+        below = [p for p in map(placed.__getitem__, lives.beside(s)) if p.end is not p.offset]
+        lives.add(s)
         under = frozenset(p.number for p in below).union(*(p.under for p in below))
         # what lies below a storage that is itself below cannot be the highest
         inner = frozenset().union(*(p.under for p in below)) if below else frozenset()
@@ -88,17 +91,14 @@ def place(storages: Sequence[Storage], facts: Facts, samples: Sequence[Mapping[s
     return Arena({p.storage.root: sizes.real(p.offset) for p in placed}, sizes.real(peak))
 
 
-def _together(a: Storage, b: Storage) -> bool:
-    return a.first <= b.last and b.first <= a.last
-
-
 def _greedy(rows: Sequence[tuple[Storage, int]]) -> list[int]:
     """Offsets in numbers: the largest first, each in the lowest gap that is wide enough."""
     at = [0] * len(rows)
     done: list[int] = []
+    lives = Lives()
     for n in sorted(range(len(rows)), key=lambda n: (-rows[n][1], rows[n][0].first, rows[n][0].root)):
         s, size = rows[n]
-        spans = sorted((at[k], at[k] + rows[k][1]) for k in done if _together(rows[k][0], s))
+        spans = sorted((at[k], at[k] + rows[k][1]) for k in map(done.__getitem__, lives.beside(s)))
         start = 0
         for low, high in spans:
             if start + size <= low:
@@ -106,6 +106,7 @@ def _greedy(rows: Sequence[tuple[Storage, int]]) -> list[int]:
             start = max(start, high)
         at[n] = start
         done.append(n)
+        lives.add(s)
     return at
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -32,11 +33,13 @@ def pack_weights(module: Module, naive: Module) -> Module:
     wanted = {name: packed_inputs(k.flags) for name, k in module.kernels.items()}
     weights = dict(module.weights)
     made: dict[tuple[Ref, str], Ref] = {}
+    copies: Counter[Ref] = Counter()
 
     def packed(ref: Ref, spec: PackSpec, source: tuple[int, ...]) -> Ref:
         key = (ref, f"{spec} of {source}")
         if key not in made:
-            name = f"{ref}.packed{sum(r == ref for r, _ in made)}"
+            name = f"{ref}.packed{copies[ref]}"
+            copies[ref] += 1
             weights[name] = _packed(module.weights[ref], spec, source, name)
             made[key] = name
         return made[key]
