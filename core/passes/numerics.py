@@ -22,7 +22,7 @@ INTEGERS = "integers"
 own by what the latter lose. A quantised result next to the middle of two steps may be either."""
 WIDER = "wider"
 """As ROUNDING where numbers of 16 bits are, and EXACT elsewhere: what one kernel computes of them stays f32
-up to the store, so that it is rounded once, and what would overflow between two of its operations does not."""
+up to the store, so that it is rounded once, and what would overflow between two operations does not."""
 REASSOCIATE = "reassociate"
 OVERFLOW = "overflow"
 CONSTANTS = "constants"

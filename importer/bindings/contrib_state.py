@@ -137,6 +137,8 @@ def _causal_conv(c: Call) -> tuple[Ref, Ref]:
         state = _time_last(c, c.x(3), channels) if last else c.x(3)
     else:
         state = b.broadcast_to(c.scalar(0, x), (batch, channels, before))
+    if b.type_of(state).rank != 3:
+        raise c.fail(f"the past state is {b.type_of(state)}, wanted rank 3")
     c.engine.same("rows of the past state", b.type_of(state).shape[2], before)
     both = c.emit("concat", state, x, axis=2)
     y = c.emit(

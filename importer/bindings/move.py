@@ -131,6 +131,8 @@ def _clamped(c: Call, v: Dim | Ref, extent: Dim, low: Dim, high: Dim, what: str)
 def _split(c: Call) -> tuple[Ref, ...]:
     axis = c.axis(c.integer("axis", 0), c.type().rank)
     extent, n = c.shape()[axis], len(c.outputs)
+    if not n:
+        raise c.fail("the node has no outputs")
     sizes = _split_sizes(c, extent, n)
     if len(sizes) != n:
         raise c.fail(f"{len(sizes)} sizes for {n} outputs")

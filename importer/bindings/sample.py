@@ -78,6 +78,7 @@ def _roi_align(c: Call) -> Ref:
     if mode not in ("avg", "max"):
         raise c.fail(f"mode '{mode}' is none of avg, max")
     batch, _, *extents = c.extents(0, 4)
+    c.extents(1, 2)
     inside(c, c.x(2), batch, "image of a region", wraps=False)
     for what, extent in zip(("rows", "columns"), extents, strict=True):
         c.engine.at_most(f"1 and the image's {what}", ONE, extent)  # positions are moved to the nearest pixel
@@ -332,6 +333,8 @@ def _causal_conv(c: Call) -> tuple[Ref, Ref]:
     batch, channels, _ = shape
     before = c.engine.simplify(c.shape(1)[2] - 1)
     state = c.optional(3) or b.broadcast_to(c.scalar(0, c.x(0)), (batch, channels, before))
+    if b.type_of(state).rank != 3:
+        raise c.fail(f"the past state is {b.type_of(state)}, wanted rank 3")
     c.engine.same("the past state's extent", b.type_of(state).shape[2], before)
     padded = c.emit("concat", state, c.x(0), axis=2)
     activation = c.text("activation", "none")

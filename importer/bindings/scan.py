@@ -101,11 +101,11 @@ def _scan(c: Call) -> Sequence[Ref]:
     if m < 1 or n < 0 or len(g.input) != n + m or len(g.output) != len(c.outputs):
         raise c.fail(f"num_scan_inputs {m} does not fit {len(c.inputs)} inputs and the body")
     scans = [c.x(n + i) for i in range(m)]
-    axes = [c.axis(a, c.type(n + i).rank) for i, a in enumerate(c.ints("scan_input_axes", (0,) * m))]
+    axes = [c.axis(a, c.type(n + i).rank) for i, a in enumerate(_each(c, "scan_input_axes", m))]
     count = c.shape(n)[axes[0]]
     for i in range(1, m):
         count = c.engine.same(f"length of scan input {i}", count, c.shape(n + i)[axes[i]])
-    flip = c.ints("scan_input_directions", (0,) * m)
+    flip = _each(c, "scan_input_directions", m)
 
     def step(b: GraphBuilder, k: Dim | Ref, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
         slices = [at(b, x, backwards(b, k, count) if flip[i] else k, axes[i]) for i, x in enumerate(scans)]
@@ -114,10 +114,7 @@ def _scan(c: Call) -> Sequence[Ref]:
         return refs[:n], refs[n:]
 
     states, stacks = counted(c, count, [c.x(i) for i in range(n)], step)
-    out_axes, out_flip = (
-        c.ints("scan_output_axes", (0,) * outs),
-        c.ints("scan_output_directions", (0,) * outs),
-    )
+    out_axes, out_flip = _each(c, "scan_output_axes", outs), _each(c, "scan_output_directions", outs)
     for i, ref in enumerate(stacks):
         if out_flip[i]:
             ref = c.builder.slice_axis(ref, 0, count - 1, -1, -1)
@@ -125,6 +122,14 @@ def _scan(c: Call) -> Sequence[Ref]:
         to = c.axis(out_axes[i], rank)
         stacks[i] = c.builder.transpose(ref, [*range(1, to + 1), 0, *range(to + 1, rank)])
     return [*states, *stacks]
+
+
+def _each(c: Call, name: str, n: int) -> tuple[int, ...]:
+    """A list attribute with an entry for each of n, all 0 by default."""
+    found = c.ints(name, (0,) * n)
+    if len(found) != n:
+        raise c.fail(f"{name} has {len(found)} entries, wanted {n}")
+    return found
 
 
 def _scan8(c: Call) -> Sequence[Ref]:
@@ -139,7 +144,7 @@ def _scan8(c: Call) -> Sequence[Ref]:
     batch, count = c.shape(1)[0], c.shape(1 + n)[1]
     for i in range(n + m):
         batch = c.engine.same(f"batch of input {1 + i}", batch, c.shape(1 + i)[0])
-    flip = c.ints("directions", (0,) * m)
+    flip = _each(c, "directions", m)
 
     def entry(b: GraphBuilder, k: Dim | Ref, _: list[Ref]) -> tuple[list[Ref], list[Ref]]:
         own = [at(b, x, k) for x in given]
