@@ -374,6 +374,7 @@ def _signature(record: str) -> Signature:
         least=required[-1] + 1,
         most=2**31 if inputs[-1].endswith("*") else len(inputs),
         outputs=int(outputs),
+        grows=True,
     )
 
 

@@ -37,13 +37,15 @@ class Parameter:
 @dataclass(frozen=True)
 class Signature:
     """What an op may be given. attributes: name -> (type, whether it must be there). inputs: the last one
-    stands for all further ones, of which there are `most` at most with it."""
+    stands for all further ones, of which there are `most` at most with it. grows: a later release may give
+    the op more under the same version (com.microsoft's do)."""
 
     attributes: Mapping[str, tuple[int, bool]]
     inputs: tuple[Parameter, ...]
     least: int
     most: int
     outputs: int
+    grows: bool = False
 
     def input(self, k: int) -> Parameter:
         """Input k, which is there."""
@@ -66,13 +68,16 @@ def signature(domain: str, op: str, version: int) -> Signature | None:
     return Signature(attributes, inputs, s.min_input, s.max_input, s.max_output)
 
 
-def check_node(s: Signature, n: NodeProto, given: Mapping[str, AttributeProto], fail: Fail) -> None:
+def check_node(
+    s: Signature, n: NodeProto, given: Mapping[str, AttributeProto], fail: Fail, unsupported: Fail
+) -> None:
     """The node's attributes, and how many inputs and outputs it has, are those of its op.
-    Raises what `fail` makes of a message."""
+    Raises what `fail` makes of a message; `unsupported` of what a later release may have given the op."""
+    beyond = unsupported if s.grows else fail
     for name, a in given.items():
         if name not in s.attributes:
             known = ", ".join(sorted(s.attributes)) or "none"
-            raise fail(f"attribute '{shown(name)}' is not one of the operator's ({known})")
+            raise beyond(f"attribute '{shown(name)}' is not one of the operator's ({known})")
         kind = s.attributes[name][0]
         if a.type != kind:
             raise fail(f"attribute '{name}' is {TYPES.get(a.type, a.type)}, wanted {TYPES[kind]}")
@@ -80,14 +85,14 @@ def check_node(s: Signature, n: NodeProto, given: Mapping[str, AttributeProto], 
         if required and name not in given:
             raise fail(f"attribute '{name}' is missing")
     if len(n.input) > s.most:
-        raise fail(f"found {len(n.input)} inputs, the operator takes {s.most} at most")
+        raise beyond(f"found {len(n.input)} inputs, the operator takes {s.most} at most")
     for k in range(max(len(n.input), s.least)):
         if not s.inputs or not s.input(k).required:
             continue
         if k >= len(n.input) or not n.input[k]:
             raise fail(f"input {k} is missing: {s.input(k).name}")
     if len(n.output) > s.outputs:
-        raise fail(f"found {len(n.output)} outputs, the operator has {s.outputs}")
+        raise beyond(f"found {len(n.output)} outputs, the operator has {s.outputs}")
 
 
 def check_types(s: Signature, found: Sequence[TensorType | None], fail: Fail) -> None:

@@ -444,7 +444,7 @@ def _check_signature(
     of them have a type."""
     own = contrib(n.op_type) if domain == CONTRIB else signature(domain, n.op_type, version)
     if own is not None:
-        check_node(own, n, given, b.engine.fail)
+        check_node(own, n, given, b.engine.fail, b.engine.unsupported)
         tensors = [None if not r or r in b.store.compounds else b.type_of(r) for r in refs]
         check_types(own, tensors, b.engine.fail)
 

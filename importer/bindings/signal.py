@@ -17,6 +17,10 @@ from smelt.importer.weights import dtype_of
 ZERO, ONE = to_dim(0), to_dim(1)
 
 
+MOST_CONSTANT = 1 << 24
+"""Elements of a window, or of waves, that are computed here (128 MB of f64); a run computes what has more."""
+
+
 def _waves(
     count: int, bins: int, sign: float, dtype: DType
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -53,6 +57,8 @@ def _stft(c: Call) -> Ref:
     if step < 1 or length < 1:
         raise c.fail(f"frame_step {step} and the frame length {length} must be at least 1")
     bins = length // 2 + 1 if c.integer("onesided", 1) else length
+    if 2 * bins * length > MOST_CONSTANT:
+        return _stft_late(c, 1)
     dtype = c.type(0).dtype
     waves = np.concatenate([w.T for w in _waves(length, bins, -1.0, dtype)])  # e^(-i w) = cos, and sin of -w
     filters = b.constant(waves.reshape(2 * bins, 1, length))
@@ -210,7 +216,7 @@ def _products(c: Call, x: Ref, axis: int, n: Dim, bins: Dim, sign: float) -> tup
     """(a + ib)(cos + i sin) summed along the axis, which then has `bins` elements."""
     b = c.builder
     rank = b.type_of(x).rank
-    if n.is_const and bins.is_const:
+    if n.is_const and bins.is_const and 2 * n.const * bins.const <= MOST_CONSTANT:
         cos, sin = (b.constant(w) for w in _waves(n.const, bins.const, sign, f64))
     else:
         cos, sin = _symbolic_waves(c, n, bins, sign, f64)
@@ -259,7 +265,7 @@ def _window(alpha: tuple[float, ...]) -> Build:
         (size,) = c.builder.dims_of(c.builder.reshape(c.x(), ()), "size")
         n = size if c.integer("periodic", 1) else size - 1
         order = sorted(enumerate(alpha), key=lambda term: term[0] % 2)  # so the middle is 1 exactly
-        if size.is_const and n.const >= 1:
+        if size.is_const and 1 <= n.const <= MOST_CONSTANT:
             turns = np.arange(size.const) / n.const
             waves = [a * (-1) ** k * np.cos(2 * np.pi * k * turns) for k, a in order]
             return c.cast(c.builder.constant(np.sum(waves, axis=0)), dtype)
