@@ -27,6 +27,7 @@ from smelt.conformance.single import (
     history,
     node_of,
     operators,
+    parts,
 )
 
 # Where an attribute, not an input, says what a type variable is.
@@ -112,11 +113,30 @@ def in_dtype(op: str, variable: str, dtype: str) -> Shipped | str:
         tensors = {f.tensor: f.name for f in formals(node, schema) if f.variable == variable}
         if not (tensors or (op, variable) in ATTRIBUTES) or (not base.data[0][0] and op not in _SOURCES):
             continue
-        made = _converted(base, op, variable, dtype)
+        made = _converted(_raised(base, op, variable, dtype), op, variable, dtype)
         if isinstance(made, Shipped):
             return made
         why = made
     return why
+
+
+def _raised(s: Shipped, op: str, variable: str, dtype: str) -> Shipped:
+    """The case at the operator's newest version, where its own has no such element type."""
+    domain, name = parts(op)
+    (own,) = [o for o in s.model.opset_import if o.domain in (domain, domain or "ai.onnx")]
+    allowed = {
+        t
+        for c in onnx.defs.get_schema(name, own.version, domain).type_constraints
+        if c.type_param_str == variable
+        for t in c.allowed_type_strs
+    }
+    if any(f"tensor({dtype})" in t for t in allowed):
+        return s
+    model = copied(s.model)
+    for o in model.opset_import:
+        if o.domain == own.domain:
+            o.version = max(o.version, history(op)[-1].since_version)
+    return replace(s, model=model)
 
 
 _SOURCES = ("RandomNormal", "RandomUniform", "Constant")
