@@ -189,7 +189,7 @@ static void test_overlaps(smelt_session *session) {
 }
 
 static void test_refusals(smelt_session *session, size_t n_out) {
-  int64_t xs[] = {2, 3}, ys[] = {3}, four[] = {4}, negative[] = {-1, 3}, vast[] = {1 << 30, 1 << 30};
+  int64_t xs[] = {2, 3}, ys[] = {3}, four[] = {4}, negative[] = {-1, 3}, vast[] = {INT32_MAX, INT32_MAX};
   int64_t endless[] = {0, INT64_MAX};
   DLTensor good[] = {tensor(x, 2, xs), tensor(y, 1, ys)}, in[2], out[4] = {{0}};
   const struct {
