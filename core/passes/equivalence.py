@@ -12,7 +12,7 @@ interpreter runs. How far results may be apart is said by a class of numerics.py
     INTEGERS  as ROUNDING, with the units of the tensor's largest number; quantised results may besides be one
               step apart, one in 50
     WIDER     as ROUNDING where a value has 16 bits, finite results only; EXACT elsewhere
-    FAST      within LOOSE of the tensor's magnitude
+    FAST      within LOOSE of the tensor's magnitude; constant factors as in SUMS
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def difference(
     nearby: list[Meaning] = []
     if kind == WIDER and not _has_halves(before):
         kind = EXACT
-    overflows = kind == WIDER or (kind == SUMS and _large_factors(before))
+    overflows = kind == WIDER or (kind in (SUMS, *FAST) and _large_factors(before))
     for given in feeds:
         try:
             wanted = first(given)
