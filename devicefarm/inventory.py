@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from smelt.core.bundle import replace_file
+from smelt.core.cache import cache_dir
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.local import LocalTransport
 from smelt.devicefarm.qemu_user import (
@@ -76,11 +77,6 @@ def inventory_path() -> Path:
         return Path(named)
     base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     return Path(base) / "smelt" / "devices.toml"
-
-
-def cache_path() -> Path:
-    """Where the farm may keep small files on this machine."""
-    return Path(os.environ.get("SMELT_CACHE") or Path.home() / ".cache" / "smelt")
 
 
 def read_inventory(path: Path | None = None) -> dict[str, Device]:
@@ -179,7 +175,7 @@ def _qemu_user(device: Device, shim: Path | None) -> Transport:
 
 
 def _android(device: Device, shim: Path | None) -> Transport:
-    return android_emulated(cache_path(), shim_runner=shim, store=_store(device))
+    return android_emulated(cache_dir(), shim_runner=shim, store=_store(device))
 
 
 def _ssh(device: Device, shim: Path | None) -> Transport:

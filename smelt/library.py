@@ -27,6 +27,7 @@ from smelt.core.bundle import (
     replace_file,
     seal_of,
 )
+from smelt.core.cache import cache_dir
 from smelt.core.diag import SmeltError
 
 COPIED = 32 << 20
@@ -141,11 +142,7 @@ def _stamp(s: os.stat_result, digest: str) -> Path:
     """A file whose being there says that one with these facts was found to have the digest. A copy, a
     download and a change make other facts."""
     facts = f"{s.st_dev} {s.st_ino} {s.st_size} {s.st_mtime_ns} {s.st_ctime_ns} {digest}"
-    base = (
-        os.environ.get("SMELT_CACHE")
-        or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "smelt"
-    )
-    return Path(base) / "verified" / hashlib.sha256(facts.encode()).hexdigest()
+    return cache_dir() / "verified" / hashlib.sha256(facts.encode()).hexdigest()
 
 
 # ---------------------------------------------------------------- code by content

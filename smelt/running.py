@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from smelt.core.bundle import Bundle
+from smelt.core.cache import cache_dir
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget
 from smelt.devicefarm.client import RunnerClient, open_session
@@ -14,7 +15,6 @@ from smelt.devicefarm.inventory import (
     DEFAULT_DEVICE,
     Device,
     NoDevice,
-    cache_path,
     find_device,
     open_transport,
 )
@@ -51,7 +51,7 @@ def transport_for(bundle: Bundle, device: Device) -> Transport:
     shim = None
     if device.transport == "android" and PLATFORMS[platform].shim:
         spec = parse_target(bundle.target)
-        shim = build_shim_runner(spec, cache_path() / f"smelt_run.{platform}.shim")
+        shim = build_shim_runner(spec, cache_dir() / f"smelt_run.{platform}.shim")
     try:
         return open_transport(device, bundle=Path(bundle.path), shim_runner=shim)
     except SmeltError as e:

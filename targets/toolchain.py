@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from smelt.core.cache import cache_dir
 from smelt.core.diag import SmeltError
 from smelt.core.naming import FUNCTIONS, Names
 from smelt.targets.elf import Elf, global_symbols, read_elf, rename_symbols
@@ -85,19 +86,11 @@ def runtime_dir() -> Path:
 # ---- running zig ----
 
 
-def _cache_dir() -> Path:
-    chosen = os.environ.get("SMELT_CACHE")
-    if chosen:
-        return Path(chosen).absolute()
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base).absolute() / "smelt"
-
-
 def _zig(words: Sequence[str | Path], cwd: Path) -> str:
     """Run zig; its stderr. Raises SmeltError(kind='internal') with the tool's own words when it fails."""
     # the binary itself: `python -m ziglang` starts a second Python first
     binary = zig_directory() / ("zig.exe" if os.name == "nt" else "zig")
-    kept = str(_cache_dir() / "zig")
+    kept = str(cache_dir() / "zig")
     env = {k: v for k, v in os.environ.items() if k not in _UNWANTED}
     env |= {"ZIG_GLOBAL_CACHE_DIR": kept, "ZIG_LOCAL_CACHE_DIR": kept, "LC_ALL": "C"}
     command = [str(binary), *map(str, words)]
@@ -139,7 +132,7 @@ def _package_version(name: str) -> str:
 
 def _kept_folder(kind: str, key: Sequence[object]) -> Path:
     text = json.dumps([kind, *key, _package_version("ziglang"), _package_version("llvmlite")])
-    return _cache_dir() / kind / hashlib.sha256(text.encode()).hexdigest()[:32]
+    return cache_dir() / kind / hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _kept(kind: str, key: Sequence[object], build: Callable[[Path], None]) -> Path:
