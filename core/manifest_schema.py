@@ -25,8 +25,9 @@ FILE_NAME: Final = re.compile(
 INT64: Final = (1 << 63) - 1
 MOST_TEXT: Final = 1 << 20
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
-MOST_FORMULA: Final = 1 << 18
-"""Characters; the longest formula that a development model has is 29,461."""
+MOST_FORMULA: Final = 1 << 24
+"""Characters: what the bounds of a formula (dim/budget.py) and of a symbol's name leave room for. The longest
+formula that a development model has is 29,461."""
 MOST_RANK: Final = 4096
 PARTS: Final[Mapping[str, int]] = MappingProxyType(
     {

@@ -190,6 +190,14 @@ class Call:
         """An int attribute."""
         return int(self._get(name, AttributeProto.INT, lambda a: a.i, default))
 
+    def flag(self, name: str, default: int = 0) -> bool:
+        """An int attribute that is 0 or 1. Raises SmeltError(kind='invalid') for others, which runtimes read
+        in different ways."""
+        value = self.integer(name, default)
+        if value not in (0, 1):
+            raise self.fail(f"{name} is {value}, wanted 0 or 1")
+        return bool(value)
+
     def number(self, name: str, default: float | None = None) -> float:
         """A float attribute, which is an f32 in the file; so is its default."""
         return float(np.float32(self._get(name, AttributeProto.FLOAT, lambda a: a.f, default)))

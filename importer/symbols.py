@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import operator
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -20,6 +22,19 @@ Dims: TypeAlias = "Mapping[str, int | tuple[int, int | None]]"
 
 ANONYMOUS = frozenset({"", "?", "-1", "None", "none", "unk", "*"})
 """Spellings of 'some size' that exporters write; two of them are two sizes."""
+
+
+LONGEST = 120
+"""Characters of a symbol: formulas repeat them. The longest that a development model has is 44."""
+_LONG_NAME = re.compile(r"\w{%d,}" % (LONGEST + 1))
+_LONG_PARAM = 4000
+
+
+def short(name: str) -> str:
+    """The name of a symbol as it is, or its beginning and a digest of the whole."""
+    if len(name) <= LONGEST:
+        return name
+    return f"{name[: LONGEST - 13]}_{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:12]}"
 
 
 @dataclass(frozen=True)
@@ -87,7 +102,11 @@ def dim_text(d: onnx.TensorShapeProto.Dimension) -> int | str:
     """A declared dim: its size, its name, or '' when neither says anything."""
     if d.WhichOneof("value") == "dim_value" and d.dim_value >= 0:
         return int(d.dim_value)
-    return "" if d.dim_param.strip() in ANONYMOUS else str(d.dim_param)
+    param = d.dim_param.strip()
+    if param in ANONYMOUS:
+        return ""
+    param = _LONG_NAME.sub(lambda m: short(m[0]), param)
+    return short(param) if len(param) > _LONG_PARAM else param
 
 
 def _plain_names(raw: Mapping[str, tuple[int, list[int | str]]]) -> set[str]:
@@ -106,7 +125,7 @@ def _symbolic(slot: _Slot, named: set[str], taken: set[str], origins: dict[str, 
     if slot.param:
         dim = dim_from_param(slot.param)
         if not dim.symbols <= named:  # 2*batch, and batch is nowhere alone: a size of its own
-            dim = sym(slot.param)
+            dim = sym(short(slot.param))
         for s in sorted(dim.symbols):
             taken.add(s)
             origins.setdefault(s, (where, False))
@@ -122,7 +141,7 @@ def _symbolic(slot: _Slot, named: set[str], taken: set[str], origins: dict[str, 
 
 def _identifier(text: str) -> str:
     clean = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in text)
-    return clean if clean and not clean[0].isdigit() else f"x{clean}"
+    return short(clean if clean and not clean[0].isdigit() else f"x{clean}")
 
 
 def _wishes(
@@ -159,8 +178,8 @@ def _find(
     key: str, shapes: Mapping[str, Sequence[Dim]], origins: Mapping[str, tuple[str, bool]]
 ) -> tuple[str | None, int | None]:
     """(symbol, None), or (None, size) for an axis that is static."""
-    if key in origins:
-        return key, None
+    if (symbol := short(str(key).strip())) in origins:
+        return symbol, None
     head, _, tail = str(key).rpartition(":")
     if head in shapes and tail.isdigit() and int(tail) < len(shapes[head]):
         d = shapes[head][int(tail)]

@@ -62,7 +62,9 @@ _dims: WeakValueDictionary[frozenset[tuple[Mono, int]], Dim] = WeakValueDictiona
 class Dim:
     """An immutable symbolic integer; `==` and hash agree with int for constants."""
 
-    __slots__ = ("__weakref__", "_hash", "_poly", "_sorted", "_symbols", "_terms", "_text", "depth", "nodes")
+    __slots__ = (
+        "__weakref__", "_hash", "_poly", "_sorted", "_symbols", "_terms", "_text", "const_or_none", "depth", "nodes",
+    )  # fmt: skip
     __array_ufunc__ = None  # NumPy scalars on the left leave the operation to us
 
     _poly: Poly
@@ -71,6 +73,8 @@ class Dim:
     _symbols: frozenset[str] | None
     _terms: tuple[Term, ...] | None
     _text: str | None
+    const_or_none: int | None
+    """The value when no symbol is left, else None."""
     nodes: int
     """Of the expression written out: symbols, operators, numbers."""
     depth: int
@@ -85,14 +89,6 @@ class Dim:
     def is_const(self) -> bool:
         """True when no symbol is left."""
         return self.const_or_none is not None
-
-    @property
-    def const_or_none(self) -> int | None:
-        """The value when no symbol is left, else None."""
-        poly = self._poly
-        if not poly:
-            return 0
-        return poly.get((), None) if len(poly) == 1 else None
 
     @property
     def const(self) -> int:
@@ -332,7 +328,9 @@ def make(poly: Poly) -> Dim:
     dim.nodes, dim.depth = nodes, depth
     dim._poly = poly
     dim._sorted = dim._symbols = dim._terms = dim._text = None
-    dim._hash = hash(poly.get((), 0)) if not poly or (len(poly) == 1 and () in poly) else hash(key)
+    value = poly.get(()) if poly else 0
+    dim.const_or_none = value if len(poly) <= 1 else None
+    dim._hash = hash(key) if dim.const_or_none is None else hash(value)
     with LOCK:
         return _dims.setdefault(key, dim)
 

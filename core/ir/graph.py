@@ -59,7 +59,11 @@ class TensorType:
     @property
     def symbols(self) -> frozenset[str]:
         """The symbols that the extents speak of."""
-        return frozenset(s for d in self.shape if not d.is_const for s in d.symbols)
+        found: frozenset[str] = frozenset()
+        for d in self.shape:
+            if d.const_or_none is None:
+                found = found | d.symbols if found else d.symbols
+        return found
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
@@ -117,6 +121,8 @@ class Node:
     @property
     def settled(self) -> frozenset[str]:
         """The symbols that have a value at the latest when the node has run: bound, or of its outputs."""
+        if self.op != "bind" and len(self.outputs) == 1:  # nearly all: 40 times a node in a compile
+            return self.outputs[0].type.symbols
         return self.bound.union(*(v.type.symbols for v in self.outputs))
 
     def with_(self, **changes: Any) -> Node:

@@ -78,11 +78,10 @@ def _equalities(module: Module) -> tuple[Equalities, Times]:
     given = {s for v in module.main.inputs for s in v.type.symbols}
     times: dict[str, int] = {}
     for place, node in enumerate(module.main.nodes, 1):
-        for s in sorted(node.settled):
-            if s not in given:
-                times.setdefault(s, place)
-        left, right = node.attrs.get("left"), node.attrs.get("right")
+        for s in sorted(node.settled - given):
+            times.setdefault(s, place)
         if node.op == "check" and node.attrs.get("relation") == "==":
+            left, right = node.attrs.get("left"), node.attrs.get("right")
             assert isinstance(left, Dim) and isinstance(right, Dim)
             found.append((left, right))
     return tuple(found), tuple(times.items())
@@ -129,9 +128,8 @@ class Editor:
         known.update(s for v in graph.inputs for s in v.type.symbols)
         found: dict[str, int] = {}
         for key, node in self.nodes.items():
-            for s in sorted(node.settled):
-                if s not in known:
-                    found.setdefault(s, key)
+            for s in sorted(node.settled - known):
+                found.setdefault(s, key)
         return found
 
     # ------------------------------------------------------------ asking
@@ -352,57 +350,57 @@ class Editor:
 
     def in_order(self) -> list[int]:
         """All nodes, in their places."""
-        return sorted(self.nodes, key=lambda k: (self._place[k], k))
+        return sorted(self.nodes, key=self._place.__getitem__)  # keys only grow, and the sort is stable
 
     def graph(self) -> Graph:
         """The new graph: used nodes and nodes with effects, uses after definitions."""
         order: list[int] = []
         seen: set[int] = set()
-        live = self._live()
+        needs = self._live()
         for root in self.in_order():
-            if root in live:
-                self._visit(root, seen, order)
+            if root in needs:
+                _visit(root, needs, seen, order)
         nodes = tuple(self.nodes[k] for k in order)
         return self._graph.with_(nodes=nodes, outputs=tuple(self.outputs))
 
-    def _live(self) -> set[int]:
+    def _live(self) -> dict[int, list[int]]:
+        """The nodes that something needs, and the nodes that each of them needs."""
         todo = [self._maker[r] for r in self.outputs if r in self._maker]
         todo += [k for k, n in self.nodes.items() if n.op in EFFECTS or not _pure(n)]
-        live: set[int] = set()
+        live: dict[int, list[int]] = {}
         while todo:
             key = todo.pop()
             if key not in live:
-                live.add(key)
-                todo += self._needs(key)
+                live[key] = found = self._needs(key)
+                todo += found
         return live
 
-    def _needs(self, key: int) -> Iterator[int]:
+    def _needs(self, key: int) -> list[int]:
         """The nodes that must run before this one: makers of what it uses, binders of its symbols."""
         node = self.nodes[key]
-        yield from (self._maker[r] for r in used_refs(node) if r in self._maker)
+        found = [self._maker[r] for r in used_refs(node) if r in self._maker]
         if self._binder:
-            for s in sorted(_symbols(node)):
-                other = self._binder.get(s, key)
-                if other != key and other in self.nodes:
-                    yield other
+            others = (self._binder.get(s, key) for s in sorted(_symbols(node)))
+            found += [k for k in others if k != key and k in self.nodes]
+        return found
 
-    def _visit(self, root: int, seen: set[int], order: list[int]) -> None:
-        """Depth first without recursion: graphs are thousands of nodes deep."""
-        stack: list[tuple[int, Iterator[int]]] = []
-        if root in seen:
-            return
-        seen.add(root)
-        stack.append((root, self._needs(root)))
-        while stack:
-            key, rest = stack[-1]
-            for other in rest:
-                if other not in seen:
-                    seen.add(other)
-                    stack.append((other, self._needs(other)))
-                    break
-            else:
-                stack.pop()
-                order.append(key)
+
+def _visit(root: int, needs: Mapping[int, Sequence[int]], seen: set[int], order: list[int]) -> None:
+    """Depth first without recursion: graphs are thousands of nodes deep."""
+    if root in seen:
+        return
+    seen.add(root)
+    stack = [(root, iter(needs[root]))]
+    while stack:
+        key, rest = stack[-1]
+        for other in rest:
+            if other not in seen:
+                seen.add(other)
+                stack.append((other, iter(needs[other])))
+                break
+        else:
+            stack.pop()
+            order.append(key)
 
 
 # ---------------------------------------------------------------- nodes
@@ -417,7 +415,8 @@ def _broken(message: str, node: str) -> SmeltError:
 
 def used_refs(node: Node) -> list[Ref]:
     """The refs a node uses, each once: its inputs, and what its regions take from outside."""
-    found = dict.fromkeys(r for r in node.inputs if r)
+    found = dict.fromkeys(node.inputs)
+    found.pop("", None)
     for region in node.regions:
         found.update(dict.fromkeys(captured(region)))
     return list(found)

@@ -69,6 +69,7 @@ class _Fusion:
         self._simplifier = Simplifier(editor.engine.facts)
         self._scalars: dict[Ref, Const | None] = {}
         self._alike = Alike(self.scalar, values=False)
+        self._sizes: dict[TensorType, int] = {}
         self._measured: dict[Hashable, tuple[Trait, tuple[tuple[int, Read], ...]]] = {}
 
     def run(self) -> None:
@@ -233,7 +234,9 @@ class _Fusion:
         total = 0
         for r in refs:
             t: TensorType = self.g.type_of(r)
-            total += nominal(self._facts(), elements(t.shape)) * t.dtype.bytes
+            if t not in self._sizes:
+                self._sizes[t] = nominal(self._facts(), elements(t.shape)) * t.dtype.bytes
+            total += self._sizes[t]
         return total
 
     # ------------------------------------------------------------ what is stored

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from smelt.core.dim import to_dim
-from smelt.core.ir.graph import Node, Ref
+from smelt.core.ir.graph import Node, Ref, TensorType
 from smelt.core.ops import OPS
 from smelt.core.ops.movement import reshape_groups
 from smelt.core.passes.constants import elements, ints_of, is_one
@@ -127,6 +127,7 @@ class _Sinking:
     def __init__(self) -> None:
         self._pinned: set[Ref] = set()
         self._tracer: Tracer | None = None
+        self._sizes: dict[TensorType, int] = {}
 
     def _source(self, g: Editor, ref: Ref) -> tuple[Ref, Perm] | None:
         """(x, p) where ref is transpose(x, p) and may sink."""
@@ -149,7 +150,9 @@ class _Sinking:
 
     def _bytes(self, g: Editor, ref: Ref) -> int:
         t = g.type_of(ref)
-        return nominal(g.engine.facts, elements(t.shape)) * t.dtype.bytes
+        if t not in self._sizes:
+            self._sizes[t] = nominal(g.engine.facts, elements(t.shape)) * t.dtype.bytes
+        return self._sizes[t]
 
     def _turned(self, g: Editor, ref: Ref, p: Perm) -> Ref:
         """The operand with the axes that it has before the transpose p."""

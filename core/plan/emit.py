@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from smelt.core.diag import SmeltError
 from smelt.core.dim import Dim, Facts, dmin, sym, to_dim
@@ -53,6 +54,10 @@ def scratch_name(position: int, name: str) -> str:
     return f"scratch.{position}.{name}"
 
 
+Launches: TypeAlias = "tuple[tuple[Dim, ...], Sequence[tuple[Dim, Sequence[Dim]]]]"
+"""Dims of a call, and (groups, extents that are stored nowhere) of each statement."""
+
+
 @dataclass
 class Emitter:
     """Collects the steps of one graph; used once. check: text -> number of a new check.
@@ -69,6 +74,7 @@ class Emitter:
     libraries: list[str] = field(default_factory=list)
     opened: set[int] = field(default_factory=set)
     depth: int = 0
+    _sizes: dict[tuple[str, tuple[Dim, ...]], Launches] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.time = self.layout.time
@@ -161,21 +167,32 @@ class Emitter:
         buffers = self._buffers(node)
         buffers += [self.places.roots[scratch_name(item.start, b.name)] for b in kernel.scratch]
         assert len(buffers) == len(kernel.inputs) + len(kernel.outputs) + len(kernel.scratch), node
-        dims = tuple(self.facts.simplify(to_dim(d)) for d in node.attr("dims", ()))
-        for n, statement in enumerate(kernel.body):
+        key = (kernel.name, tuple(node.attr("dims", ())))
+        if key not in self._sizes:  # networks repeat their layers
+            self._sizes[key] = self._launches(kernel, env, key[1])
+        dims, launches = self._sizes[key]
+        for n, (groups, unheld) in enumerate(launches):
             entry = self.entries.setdefault((kernel.name, n), len(self.entries))
+            for extent in unheld:
+                self._bound_work(node, extent)
+            self.run.append(Launch(entry, tuple(buffers), dims, groups))
+
+    def _launches(self, kernel: Kernel, env: Mapping[str, Dim], dims: Sequence[Dim]) -> Launches:
+        """The kernel's dims, and for each statement its groups and the extents that could be too many."""
+        found = []
+        for statement in kernel.body:
             count = group_count(statement) * busy(statement, kernel)
             groups = self.facts.simplify(count.substitute(env))
-            for extent in unstored(statement, kernel):
-                self._bound_work(node, extent.substitute(env) * dmin(groups, ONE))
-            self.run.append(Launch(entry, tuple(buffers), dims, groups))
+            axes = [d.substitute(env) * dmin(groups, ONE) for d in unstored(statement, kernel)]
+            found.append((groups, [d for d in map(self.facts.simplify, axes) if not self._bounded(d)]))
+        return tuple(self.facts.simplify(to_dim(d)) for d in dims), found
+
+    def _bounded(self, extent: Dim) -> bool:
+        high = self.facts.bounds(extent)[1]
+        return high is not None and high <= MOST_UNSTORED
 
     def _bound_work(self, node: Node, extent: Dim) -> None:
         """Refuse what is computed over an axis that no memory could hold."""
-        extent = self.facts.simplify(extent)
-        high = self.facts.bounds(extent)[1]
-        if high is not None and high <= MOST_UNSTORED:
-            return
         where = f"node '{node.origin}': " if node.origin else ""
         text = f"{where}{{got}} elements on an axis that is stored nowhere, at most {{want}} are computed"
         self._demand(Check(extent, "<=", to_dim(MOST_UNSTORED), self.check(text)))

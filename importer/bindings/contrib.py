@@ -266,7 +266,7 @@ def rotary_by(c: Call, tables: Sequence[Ref]) -> Ref:
     for t in tables:
         n = b.type_of(t).shape[0]
         spread.append(b.reshape(t, (n, 1, length, half) if heads_first else (n, length, 1, half)))
-    y = rotate(c, x, spread[0], spread[1], bool(c.integer("interleaved", 0)))
+    y = rotate(c, x, spread[0], spread[1], c.flag("interleaved"))
     scale = c.number("scale", 1.0)
     if scale != 1.0:
         y = c.emit("mul", y, c.scalar(scale, y))

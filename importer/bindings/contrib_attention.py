@@ -160,7 +160,7 @@ def _positive(c: Call, mask: Ref) -> Ref:
 
 def _attention(c: Call) -> tuple[Ref, ...]:
     """One projection into queries, keys and values, then attention with an optional past [2, B, H, P, D]."""
-    if c.integer("do_rotary", 0) or c.integer("past_present_share_buffer", 0):
+    if c.flag("do_rotary") or c.flag("past_present_share_buffer"):
         raise c.unsupported("do_rotary or past_present_share_buffer")
     alike(c, "batch", (0, 0), (4, 1))
     heads = head_count(c)
@@ -173,7 +173,7 @@ def _attention(c: Call) -> tuple[Ref, ...]:
 
 def _quantised_attention(c: Call) -> tuple[Ref, ...]:
     """As Attention, of input and weight in bytes with a scale and a zero point each."""
-    if c.integer("do_rotary", 0) or c.integer("past_present_share_buffer", 0):
+    if c.flag("do_rotary") or c.flag("past_present_share_buffer"):
         raise c.unsupported("do_rotary or past_present_share_buffer")
     alike(c, "batch", (0, 0), (8, 1))
     x = scaled(c, c.x(0), c.x(3), c.optional(6))
@@ -221,7 +221,7 @@ def _with_past(
     terms = [c.x(bias)] if c.has(bias) else []
     if c.has(mask) and not _is_dummy(c, mask):
         terms.append(_padding(c, mask, batch, rows, columns, q))
-    allowed = _causal(c, rows, columns) if c.integer("unidirectional", 0) else ""
+    allowed = _causal(c, rows, columns) if c.flag("unidirectional") else ""
     y, _, _ = attend(c, q, k, v, scale=scale_of(c, size, q), allowed=allowed, bias=terms)
     return (join_heads(c, y), *outputs)
 
@@ -274,7 +274,7 @@ def _attended(c: Call, p: _Places) -> tuple[Ref, ...]:
     terms = [c.x(p.added)] if c.has(p.added) else []
     if c.has(p.mask):
         terms.append(_padding(c, p.mask, batch, rows, columns, q))
-    allowed = _causal(c, rows, columns) if c.integer("unidirectional", 0) else ""
+    allowed = _causal(c, rows, columns) if c.flag("unidirectional") else ""
     y, scores, _ = attend(c, q, k, v, scale=scale_of(c, size, q), allowed=allowed, bias=terms)
     return (join_heads(c, y), *present, scores)
 

@@ -54,7 +54,7 @@ def _packed_mixture(c: Call) -> Ref:
 
 def _mixed(c: Call, layers: tuple[_Layer, ...]) -> Ref:
     """The sum of the chosen experts' results, weighted by the router."""
-    if c.integer("use_sparse_mixer", 0):
+    if c.flag("use_sparse_mixer"):
         raise c.unsupported("use_sparse_mixer")
     b, dtype, shape, chosen = c.builder, c.type(0).dtype, c.shape(0), to_dim(c.integer("k", 1))
     if len(shape) not in (2, 3) or c.type(1).rank != 2:
@@ -80,10 +80,10 @@ def _routed(c: Call, scores: Ref, chosen: Dim, packed: bool) -> tuple[Ref, Ref]:
     if packed and c.has(14):
         every = c.cast(c.x(14), c.builder.type_of(scores).dtype)
         share = c.emit("gather_elements", every, which, axis=1)
-        if c.integer("normalize_routing_weights", 0):
+        if c.flag("normalize_routing_weights"):
             share = c.emit("div", share, c.emit("reduce_sum", share, axes=(1,), keepdims=True))
         return which, share
-    if c.integer("normalize_routing_weights", 0) or packed:
+    if c.flag("normalize_routing_weights") or packed:
         return which, c.emit("softmax", values, axis=1)
     return which, c.emit("gather_elements", c.emit("softmax", scores, axis=1), which, axis=1)
 

@@ -47,12 +47,12 @@ def _group_query(c: Call) -> tuple[Ref, ...]:
     lengths = c.cast(b.reshape(c.x(5), b.type_of(q).shape[:1]), i64)
     lengths = c.emit("add", lengths, c.scalar(1, lengths))
     before = past_lengths(c, lengths, rows, total)
-    if c.integer("do_rotary", 0):
+    if c.flag("do_rotary"):
         q, k = rotated(c, (q, k), before, rows, cos=7, places=9)
     codes = [_code(c, name, i, groups, size) for name, i in (("k", 12), ("v", 13))]
     new = [_stored(c, n, code) for n, code in zip((k, v), codes, strict=True)]
     bias = c.optional(10)
-    if c.integer("sliding_window_cache", 0):
+    if c.flag("sliding_window_cache"):
         staged, present, held, bias = _sliding(c, new, lengths, before, rows, bias)
     else:
         present = [_appended(c, i, n, before, total) for i, n in ((3, new[0]), (4, new[1]))]
@@ -78,7 +78,7 @@ def _scores(c: Call, scores: list[Ref], allowed: Ref) -> Ref:
         return ""
     if which not in (1, 2):
         raise c.fail(f"output_qk is asked for and qk_output is {which}, wanted 1 or 2")
-    if c.integer("sliding_window_cache", 0):
+    if c.flag("sliding_window_cache"):
         raise c.unsupported("output_qk of a sliding cache")
     return scores[1] if which == 2 else c.emit("where", allowed, scores[0], c.scalar(0, scores[0]))
 
@@ -248,7 +248,7 @@ def rotated(
     for i in (cos, cos + 1):
         t = rows_at(c, c.x(i), at, "position")
         tables.append(b.reshape(t, (b.type_of(t).shape[0], 1, rows, c.shape(i)[1])))
-    interleaved = bool(c.integer("rotary_interleaved", 0))
+    interleaved = c.flag("rotary_interleaved")
     return tuple(rotate(c, x, tables[0], tables[1], interleaved) for x in parts)
 
 
@@ -287,7 +287,7 @@ def _window(c: Call, before: Ref, rows: Dim, total: Dim) -> Ref:
     b, (batch,) = c.builder, c.builder.type_of(before).shape
     window = c.integer("local_window_size", -1)
     at = b.reshape(c.iota(total), (1, 1, 1, total))
-    if not c.integer("causal", 1):
+    if not c.flag("causal", 1):
         if window > 0:
             raise c.fail(f"local_window_size is {window} and causal is 0")
         ends = c.emit("add", before, b.from_dims([rows], (1,)))

@@ -59,7 +59,7 @@ def _max_pool(c: Call) -> Ref:
 
 def _normed(c: Call, x: Ref) -> Ref:
     """Groups of channels normed, scaled per channel, and an activation."""
-    groups, last = c.integer("groups"), bool(c.integer("channels_last", 1))
+    groups, last = c.integer("groups"), c.flag("channels_last", 1)
     if groups < 1:
         raise c.fail(f"groups is {groups}, wanted at least 1")
     dtype = c.builder.type_of(x).dtype
@@ -79,7 +79,7 @@ def _group_norm(c: Call) -> Ref:
 
 def _skip_group_norm(c: Call) -> tuple[Ref, Ref]:
     """The norm of input + skip + bias, and the sum. A skip [batch, channels] goes to every place."""
-    if not c.integer("channels_last", 1):
+    if not c.flag("channels_last", 1):
         raise c.unsupported("channels_last=0")
     b, skip, shape = c.builder, c.x(3), c.shape(3)
     if len(shape) == 2:

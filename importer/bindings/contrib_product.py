@@ -91,9 +91,9 @@ def _fused_matmul(c: Call) -> Ref:
     for i, side in ((0, "A"), (1, "B")):
         x, rank = c.x(i), c.type(i).rank
         order = list(range(rank))
-        if c.integer(f"transBatch{side}", 0) and rank > 2:
+        if c.flag(f"transBatch{side}") and rank > 2:
             order = [*order[1:-1], order[0], order[-1]]
-        if c.integer(f"trans{side}", 0) and rank > 1:
+        if c.flag(f"trans{side}") and rank > 1:
             order[-2:] = reversed(order[-2:])
         operands.append(c.builder.transpose(x, order))
     y = c.emit("matmul", *operands)

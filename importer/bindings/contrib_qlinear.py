@@ -21,7 +21,7 @@ from smelt.importer.call import Build, Call, OnnxOp
 def _either(build: Build) -> Build:
     """The op, with its channels behind the spatial axes where the node says so."""
     last = on_first(build)
-    return lambda c: last(c) if c.integer("channels_last", 0) else build(c)
+    return lambda c: last(c) if c.flag("channels_last") else build(c)
 
 
 def _binary(op: str) -> Build:
@@ -74,7 +74,7 @@ def _global_average(c: Call, x: Ref) -> Ref:
 
 def _mean(c: Call, x: Ref) -> Ref:
     axes = c.axes(c.ints("axes"), c.type(0).rank)
-    return c.emit("reduce_mean", x, axes=axes, keepdims=bool(c.integer("keepdims", 1)))
+    return c.emit("reduce_mean", x, axes=axes, keepdims=c.flag("keepdims", 1))
 
 
 def _average(c: Call, x: Ref) -> Ref:

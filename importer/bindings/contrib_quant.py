@@ -222,7 +222,7 @@ def _matmul_bnb4(c: Call) -> Ref:
     scale = _repeated(c, b.reshape(c.x(2), (_size(c, 2),)), 0, block)
     w = c.emit("mul", c.emit("gather", table, codes, axis=0), b.slice_axis(scale, 0, 0, count))
     w = b.reshape(w, (columns, depth))
-    return c.emit("matmul", c.x(0), b.transpose(w, (1, 0)) if c.integer("transB", 1) else w)
+    return c.emit("matmul", c.x(0), b.transpose(w, (1, 0)) if c.flag("transB", 1) else w)
 
 
 def _size(c: Call, i: int) -> Dim:
@@ -236,8 +236,8 @@ def _q_gemm(c: Call) -> Ref:
     """alpha * A' B' + C, C of scale alpha * a_scale * b_scale; floats where the output has no scale."""
     b = c.builder
     left, right = scaled(c, c.x(0), c.x(1), c.x(2)), scaled(c, c.x(3), c.x(4), c.x(5), _columns(c))
-    left = b.transpose(left, (1, 0)) if c.integer("transA", 0) else left
-    right = b.transpose(right, (1, 0)) if c.integer("transB", 0) else right
+    left = b.transpose(left, (1, 0)) if c.flag("transA") else left
+    right = b.transpose(right, (1, 0)) if c.flag("transB") else right
     y = c.emit("matmul", left, right)
     alpha = c.number("alpha", 1.0)
     if alpha != 1.0:
@@ -254,7 +254,7 @@ def _q_gemm(c: Call) -> Ref:
 
 def _columns(c: Call) -> int:
     """The axis of B that is one per column of the product."""
-    return 0 if c.integer("transB", 0) else 1
+    return 0 if c.flag("transB") else 1
 
 
 def _integer_to_float(c: Call) -> Ref:

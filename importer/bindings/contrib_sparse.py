@@ -34,7 +34,7 @@ def _sparse_attention(c: Call) -> tuple[Ref, ...]:
     extent = c.shape(3)[2]
     total = c.size(7, "total_sequence_length", 0, extent)
     before = past_lengths(c, c.cast(b.reshape(c.x(8), (batch,)), i64), rows, total)
-    if c.integer("do_rotary", 0):
+    if c.flag("do_rotary"):
         q, k = rotated(c, (q, k), before, rows, cos=9, places=None)
     ends = c.emit("add", before, b.from_dims([rows], (1,)))
     held = c.emit("less", b.reshape(c.iota(extent), (1, 1, extent, 1)), b.reshape(ends, (batch, 1, 1, 1)))

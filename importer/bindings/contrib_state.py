@@ -129,7 +129,7 @@ def _causal_conv(c: Call) -> tuple[Ref, Ref]:
     channels, _, taps = c.extents(1, 3)
     if not channels.is_const:
         raise c.unsupported(f"{channels} channels, whose number is not static")
-    last = bool(c.integer("channels_last", 0))
+    last = c.flag("channels_last")
     before = c.engine.simplify((taps - 1) * dilation)
     x = _time_last(c, c.x(0), channels) if last else c.x(0)
     batch = b.type_of(x).shape[0]
@@ -174,7 +174,7 @@ def _three_rotary(c: Call) -> Ref:
         raise c.fail(f"mrope_section has {len(sections)} entries, wanted 3 for a cache of static width")
     if sum(sections) != half.const:
         raise c.fail(f"mrope_section {list(sections)} adds up to {sum(sections)}, the cache has {half}")
-    streams = _streams(sections, bool(c.integer("mrope_layout", 0)))
+    streams = _streams(sections, c.flag("mrope_layout"))
     alike(c, "batch", (0, 0), (1, 1))
     c.engine.same("sequence of inputs 0 and 1", rotary_length(c), c.shape(1)[2])
     _, batch, length = c.extents(1, 3)

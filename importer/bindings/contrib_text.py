@@ -43,7 +43,7 @@ def _tokenizer(c: Call) -> Ref:
     (parts,) = b.dims_of(c.emit("max", top, c.scalar(0, top)), "tokens", 0, st.width_of(b, x))
     y = c.emit("tokens", flat, *tables, least=least, parts=parts)
     number = b.reshape(count, (b.type_of(flat).shape[0], 1, 1))
-    if c.integer("mark"):
+    if c.flag("mark"):
         y, number, parts = _marked(c, y, number, parts)
     pad, y = st.alike(b, [st.constant(b, [text(c, "pad_value", "")], (1, 1)), y])
     y = c.emit("where", c.emit("less", _order(c, parts), number), y, pad)

@@ -153,9 +153,9 @@ def transposed_conv_of(
 
 
 def _pool_attrs(c: Call, op: str) -> dict[str, Any]:
-    attrs = _common(c) | {"ceil_mode": bool(c.integer("ceil_mode", 0))}
+    attrs = _common(c) | {"ceil_mode": c.flag("ceil_mode")}
     if op == "average_pool":
-        attrs["count_include_pad"] = bool(c.integer("count_include_pad", 0))
+        attrs["count_include_pad"] = c.flag("count_include_pad")
     if op == "lp_pool":
         attrs["p"] = c.integer("p", 2)
     return attrs
@@ -172,7 +172,7 @@ def _pool(op: str) -> Build:
         y = c.emit(op, c.x(), **attrs)
         if not c.wants(1):
             return (y,)
-        order = {"column_major": bool(c.integer("storage_order", 0))}
+        order = {"column_major": c.flag("storage_order")}
         return (y, c.emit("max_pool_indices", c.x(), **attrs, **order))
 
     return build

@@ -126,8 +126,8 @@ def _is_inf(c: Call) -> Ref:
     return c.emit(
         "isinf",
         _number(c),
-        detect_positive=bool(c.integer("detect_positive", 1)),
-        detect_negative=bool(c.integer("detect_negative", 1)),
+        detect_positive=c.flag("detect_positive", 1),
+        detect_negative=c.flag("detect_negative", 1),
     )
 
 
@@ -138,7 +138,7 @@ def _div(c: Call) -> Ref:
 
 def _mod(c: Call) -> Ref:
     divides(c, c.x(1))
-    return c.emit("fmod" if c.integer("fmod", 0) else "mod", c.x(0), c.x(1))
+    return c.emit("fmod" if c.flag("fmod") else "mod", c.x(0), c.x(1))
 
 
 def _pow(c: Call) -> Ref:
@@ -206,7 +206,7 @@ def _cast_like(c: Call) -> Ref:
 def _cast_to(c: Call, to: DType) -> Ref:
     if not to.coded or c.type(0).dtype == to:
         return c.cast(c.x(0), to)
-    return encoded(c.builder, c.x(0), to, bool(c.integer("saturate", 1)), rounding(c))
+    return encoded(c.builder, c.x(0), to, c.flag("saturate", 1), rounding(c))
 
 
 def _dropout(c: Call) -> tuple[Ref, ...]:

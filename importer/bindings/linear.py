@@ -21,8 +21,8 @@ def gemm_of(c: Call) -> Ref:
     for i in (0, 1):
         if c.type(i).rank != 2:
             raise c.fail(f"input {i} has rank {c.type(i).rank}, wanted 2")
-    a = c.builder.transpose(c.x(0), (1, 0)) if c.integer("transA", 0) else c.x(0)
-    b = c.builder.transpose(c.x(1), (1, 0)) if c.integer("transB", 0) else c.x(1)
+    a = c.builder.transpose(c.x(0), (1, 0)) if c.flag("transA") else c.x(0)
+    b = c.builder.transpose(c.x(1), (1, 0)) if c.flag("transB") else c.x(1)
     alpha, beta = c.number("alpha", 1.0), c.number("beta", 1.0)
     y = c.emit("matmul", a, b)
     if alpha != 1.0:

@@ -128,7 +128,7 @@ def _one_hot(c: Call) -> Ref:
     if len(last) < count:
         hits = c.emit("and", hits, b.constant(np.array([last[int(v)] == k for k, v in enumerate(wanted)])))
     y = c.cast(hits, f32)
-    if not c.integer("zeros", 1):
+    if not c.flag("zeros", 1):
         unknown = c.emit("sub", c.scalar(1, y), c.emit("reduce_sum", y, axes=(len(shape),), keepdims=False))
         total = c.emit("reduce_sum", c.cast(unknown, i64), axes=tuple(range(len(shape))), keepdims=False)
         b.dims_of(total, "elements of no category", 0, to_dim(0))

@@ -117,7 +117,7 @@ def _svm_regressor(c: Call) -> Ref:
     else:
         y = _product(c, x, _matrix(c, "coefficients", 1))
     y = c.emit("add", y, c.scalar(float(rho[0]), y))
-    if c.integer("one_class", 0):
+    if c.flag("one_class"):
         one = c.scalar(1, y)
         y = c.emit("where", c.emit("greater", y, c.scalar(0, y)), one, c.emit("neg", one))
     return y

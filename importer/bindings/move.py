@@ -343,7 +343,7 @@ def _cumulated(op: str) -> Build:
 
 
 def _cum(c: Call, op: str) -> Ref:
-    flags = {"exclusive": bool(c.integer("exclusive", 0)), "reverse": bool(c.integer("reverse", 0))}
+    flags = {"exclusive": c.flag("exclusive"), "reverse": c.flag("reverse")}
     x, rank = c.x(0), c.type(0).rank
     array = c.builder.constant_of(c.x(1))
     if array is not None:
@@ -365,8 +365,8 @@ def _trilu(c: Call) -> Ref:
         (k,) = c.builder.dims_of(c.builder.reshape(c.x(1), ()), "k", -FAR)
     if c.type().dtype == bool_:
         inner = c.cast(c.x(), i64)
-        return c.cast(c.emit("trilu", inner, upper=bool(c.integer("upper", 1)), k=k), bool_)
-    return c.emit("trilu", c.x(), upper=bool(c.integer("upper", 1)), k=k)
+        return c.cast(c.emit("trilu", inner, upper=c.flag("upper", 1), k=k), bool_)
+    return c.emit("trilu", c.x(), upper=c.flag("upper", 1), k=k)
 
 
 def _reverse_sequence(c: Call) -> Ref:

@@ -11,11 +11,11 @@ from smelt.importer.weights import dtype_of
 
 
 def _batch_norm(c: Call) -> Ref | tuple[Ref, ...]:
-    if c.integer("training_mode", 0):
+    if c.flag("training_mode"):
         return _batch_norm_training(c)
     if any(c.wants(k) for k in range(1, 5)):
         raise c.unsupported("further outputs without training_mode", try_="exporting in eval mode")
-    if not c.integer("spatial", 1):
+    if not c.flag("spatial", 1):
         return _batch_norm_of_each(c)
     dtype = c.type(0).dtype
     parts = [c.cast(c.x(i), wide(dtype)) for i in range(5)]
@@ -171,8 +171,8 @@ def _mean_variance_1(c: Call) -> Ref:
     rank = c.type().rank
     if rank != 4:
         raise c.fail(f"input has rank {rank}, wanted 4")
-    axes = (0, 1, 2, 3) if c.integer("across_channels", 0) else (0, 2, 3)
-    return _standard_score(c, axes, bool(c.integer("normalize_variance", 1)))
+    axes = (0, 1, 2, 3) if c.flag("across_channels") else (0, 2, 3)
+    return _standard_score(c, axes, c.flag("normalize_variance", 1))
 
 
 def _standard_score(c: Call, axes: tuple[int, ...], scaled: bool) -> Ref:

@@ -33,7 +33,7 @@ def _aligned(c: Call, a: int, b: int) -> Ref:
     """Input b with 1s behind, so that its axes start at attribute `axis` of input a; by default they end
     where a's end, as in NumPy."""
     ref, rank, own = c.x(b), c.type(a).rank, c.shape(b)
-    if not c.integer("broadcast", 0) or not c.given("axis"):
+    if not c.flag("broadcast") or not c.given("axis"):
         return ref
     behind = rank - c.axis(c.integer("axis"), rank) - len(own)
     if behind < 0:

@@ -121,7 +121,7 @@ def _encoded(c: Call, to: DType) -> Ref:
     """_quantize to codes; floats among them are rounded by their own format."""
     y = c.emit("div", c.cast(c.x(0), f32), _spread(c, c.cast(c.x(1), f32)))
     if to.name not in WHOLE:
-        return encoded(c.builder, y, to, bool(c.integer("saturate", 1)))
+        return encoded(c.builder, y, to, c.flag("saturate", 1))
     y = c.emit("round", y)
     if c.has(2):
         y = c.emit("add", y, _spread(c, c.cast(c.x(2), f32)))

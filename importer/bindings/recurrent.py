@@ -109,7 +109,7 @@ def _rnn(layer: _Layer) -> tuple[Ref, Cell]:
 
 def _gru(layer: _Layer) -> tuple[Ref, Cell]:
     """Gates z, r, h:  h' = (1 - z) * g(x_h + r * (h R_h' + b)) + z * h, or r inside of the product."""
-    b0, late = layer.c.builder, bool(layer.c.integer("linear_before_reset", 0))
+    b0, late = layer.c.builder, layer.c.flag("linear_before_reset")
     turned = b0.transpose(layer.r, (1, 0))
     gates = b0.slice_axis(turned, 1, 0, layer.hidden * 2)
     new = layer.gate(b0, turned, 2)
@@ -138,7 +138,7 @@ def _gru(layer: _Layer) -> tuple[Ref, Cell]:
 
 def _lstm(layer: _Layer) -> tuple[Ref, Cell]:
     """Gates i, o, f, c: C = f*C + i*g(c), H = o*h(C); peepholes add p*C to i and f, p*(new C) to o."""
-    b0, coupled = layer.c.builder, bool(layer.c.integer("input_forget", 0))
+    b0, coupled = layer.c.builder, layer.c.flag("input_forget")
     turned = b0.transpose(layer.r, (1, 0))
 
     def peep(b: GraphBuilder, x: Ref, state: Ref, k: int) -> Ref:
@@ -193,7 +193,7 @@ def recurrent(kind: _Kind, products: Products | None = None) -> Callable[[Call],
 
     def build(c: Call) -> Sequence[Ref]:
         b, n = c.builder, kind.states
-        direction, batched = c.text("direction", "forward"), bool(c.integer("layout", 0))
+        direction, batched = c.text("direction", "forward"), c.flag("layout")
         if direction not in DIRECTIONS:
             raise c.fail(f"direction '{direction}' is none of {', '.join(DIRECTIONS)}")
         flips = DIRECTIONS[direction]

@@ -29,8 +29,8 @@ def _reduction(op: str) -> Build:
     """axes: an attribute first, input 1 later; none means all, unless noop_with_empty_axes."""
 
     def build(c: Call) -> Ref:
-        dtype, rank, keep = c.type().dtype, c.type().rank, bool(c.integer("keepdims", 1))
-        nothing = bool(c.integer("noop_with_empty_axes", 0))
+        dtype, rank, keep = c.type().dtype, c.type().rank, c.flag("keepdims", 1)
+        nothing = c.flag("noop_with_empty_axes")
         x = c.cast(c.x(), u8) if dtype == bool_ else c.x()  # max of bools is any, min is all
         if dtype.is_int and op in ROOTS:
             x = c.cast(x, f64)
@@ -50,8 +50,8 @@ def _arg(op: str) -> Build:
             op,
             c.x(),
             axis=c.axis(c.integer("axis", 0), c.type().rank),
-            keepdims=bool(c.integer("keepdims", 1)),
-            last=bool(c.integer("select_last_index", 0)),
+            keepdims=c.flag("keepdims", 1),
+            last=c.flag("select_last_index"),
         )
 
     return build

@@ -62,7 +62,7 @@ def _emit(
     ):
         return c.x(0)
     roi, late = roi or Roi(), late or Late("", (None,) * len(shape))
-    stretch, many = bool(c.integer("antialias", 0)), False
+    stretch, many = c.flag("antialias"), False
     if coordinates != "tf_crop_and_resize":
         rows = zip(x_shape, shape, scales, late.at, strict=True)
         changed = sum(not (n == out and s in (None, 1.0) and k is None) for n, out, s, k in rows)
@@ -79,7 +79,7 @@ def _emit(
             "coordinate_mode": coordinates,
             "nearest_mode": nearest,
             "cubic_coeff": c.number("cubic_coeff_a", -0.75),
-            "exclude_outside": bool(c.integer("exclude_outside", 0)),
+            "exclude_outside": c.flag("exclude_outside"),
             "extrapolation": c.number("extrapolation_value", 0.0),
             "roi": roi.values,
             "scale_at": late.at if late.ref else None,

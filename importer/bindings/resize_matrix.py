@@ -114,7 +114,7 @@ def _matrix(c: Call, n: Dim, out: Dim, p: Ref, width: Ref, mode: str) -> Ref:
     weights = _filter(c, c.emit("abs", c.emit("mul", away, width)), mode)
     at = c.emit("add", b.reshape(base, (out, 1)), b.reshape(taps, (1, count)))
     last = c.emit("sub", b.cast(b.from_dims([n], []), f64), c.scalar(1, at))
-    if c.integer("exclude_outside", 0):
+    if c.flag("exclude_outside"):
         inside = c.emit("and", c.emit("greater_equal", at, c.scalar(0, at)), c.emit("less_equal", at, last))
         weights = c.emit("where", inside, weights, c.scalar(0, weights))
     weights = c.emit("div", weights, c.emit("reduce_sum", weights, axes=(1,), keepdims=True))

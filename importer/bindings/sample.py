@@ -33,7 +33,7 @@ def grid_sample(c: Call) -> Ref:
     mode, padding = c.text("mode", "linear"), c.text("padding_mode", "zeros")
     if mode not in GRID_MODES or padding not in ("zeros", "border", "reflection"):
         raise c.fail(f"mode '{mode}' with padding_mode '{padding}'")
-    corners = bool(c.integer("align_corners", 0))
+    corners = c.flag("align_corners")
     return c.emit(
         "grid_sample", c.x(0), c.x(1), mode=GRID_MODES[mode], padding=padding, align_corners=corners
     )
@@ -43,7 +43,7 @@ def _affine_grid(c: Call) -> Ref:
     """theta @ (x, y, [z,] 1) for each point of a grid over -1..1."""
     b = c.builder
     n = c.type(0).rank
-    theta, corners = c.shape(0), bool(c.integer("align_corners", 0))
+    theta, corners = c.shape(0), c.flag("align_corners")
     length = theta[1].const + 2 if theta[1].is_const else c.declared_rank()
     size = b.dims_of(c.sized_like(c.x(1), length), "the size of an AffineGrid")
     if n != 3 or len(size) not in (4, 5):

@@ -65,7 +65,7 @@ def _top_k(c: Call) -> tuple[Ref, ...]:
         k = c.builder.dims_of(c.builder.reshape(c.x(1), ()), "k", 0, n)[0]
     c.engine.at_most("k", k, n)
     return sorted_by(
-        c, c.x(), k, axis, bool(c.integer("largest", 1)), bool(c.integer("sorted", 1))
+        c, c.x(), k, axis, c.flag("largest", 1), c.flag("sorted", 1)
     )
 
 
@@ -113,7 +113,7 @@ def _unique(c: Call) -> Sequence[Ref]:
     counts = _gaps(c, starts, m, n)
     group = c.emit("cumsum", b.cast(opens, i64), axis=0, exclusive=False, reverse=False)
     inverse = _scattered(c, order, c.emit("sub", group, one), n)
-    if not c.integer("sorted", 1):  # in the order of their first appearance
+    if not c.flag("sorted", 1):  # in the order of their first appearance
         _, rank = sorted_by(c, first, m)
         values, first, counts = (c.emit("gather", v, rank, axis=0) for v in (values, first, counts))
         inverse = c.emit("gather", _scattered(c, rank, c.iota(m), m), inverse, axis=0)
@@ -165,7 +165,7 @@ def _non_max_suppression(c: Call) -> Ref:
     c.engine.same("batch of boxes and scores", c.shape(0)[0], c.shape(1)[0])
     n = c.engine.same("number of boxes", c.shape(0)[1], c.shape(1)[2])
     low, high = b.slice_axis(boxes, 2, 0, 2), b.slice_axis(boxes, 2, 2, 4)
-    if c.integer("center_point_box", 0):
+    if c.flag("center_point_box"):
         half = c.emit("mul", high, b.scalar(0.5, high))
         corners = [c.emit("sub", low, half), c.emit("add", low, half)]
     else:

@@ -22,7 +22,7 @@ def _split_to_sequence(c: Call) -> Ref:
     shape = c.shape()
     axis = c.axis(c.integer("axis", 0), len(shape))
     if not c.has(1):
-        return _ones(c, axis, bool(c.integer("keepdims", 1)))
+        return _ones(c, axis, c.flag("keepdims", 1))
     t = c.type(1)
     if not t.dtype.is_int or t.rank > 1:
         raise c.fail(f"split is {t}, wanted integers of rank 0 or 1")
@@ -143,9 +143,7 @@ def _places(c: Call, lengths: Ref, before: Dim, total: Dim, after: Dim) -> Ref:
 
 
 def _concat_from_sequence(c: Call) -> Ref:
-    s, new = sequence(c), c.integer("new_axis", 0)
-    if new not in (0, 1):
-        raise c.fail(f"new_axis is {new}, wanted 0 or 1")
+    s, new = sequence(c), int(c.flag("new_axis"))
     if isinstance(s, sq.Listed):
         return _concat_list(c, s, new)
     if s.dims is None:

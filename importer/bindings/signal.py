@@ -56,7 +56,7 @@ def _stft(c: Call) -> Ref:
     length = _frame_length(c)
     if step < 1 or length < 1:
         raise c.fail(f"frame_step {step} and the frame length {length} must be at least 1")
-    bins = length // 2 + 1 if c.integer("onesided", 1) else length
+    bins = length // 2 + 1 if c.flag("onesided", 1) else length
     if 2 * bins * length > MOST_CONSTANT:
         return _stft_late(c, 1)
     dtype = c.type(0).dtype
@@ -104,7 +104,7 @@ def _stft_late(c: Call, parts: int) -> Ref:
         x = c.emit("mul", x, b.reshape(c.cast(c.x(2), f64), (length, 1)))
     if parts == 1:
         x = b.emit("pad", [x], {"before": (ZERO,) * 4, "after": (*(ZERO,) * 3, ONE), "mode": "constant"})
-    bins = c.engine.simplify(length // 2 + 1) if c.integer("onesided", 1) else length
+    bins = c.engine.simplify(length // 2 + 1) if c.flag("onesided", 1) else length
     pair = [b.reshape(p, (*b.type_of(p).shape, 1)) for p in _products(c, x, 2, length, bins, -1.0)]
     return c.cast(c.emit("concat", *pair, axis=3), c.type(0).dtype)
 
@@ -150,7 +150,7 @@ def _transformed(c: Call, axis: int) -> Ref:
 
 def _half_to_real(c: Call) -> bool:
     """Half a spectrum in, a real signal out."""
-    return bool(c.integer("onesided", 0)) and bool(c.integer("inverse", 0))
+    return c.flag("onesided") and c.flag("inverse")
 
 
 def _finished(c: Call, y: Ref) -> Ref:
@@ -200,7 +200,7 @@ def _pairs(c: Call) -> Ref:
 def _along(c: Call, x: Ref, axis: int, n: Dim, wanted: Dim | None) -> Ref:
     """The transform of complex pairs along one axis of n elements, cut or padded to `wanted`."""
     b = c.builder
-    inverse, onesided = bool(c.integer("inverse", 0)), bool(c.integer("onesided", 0))
+    inverse, onesided = c.flag("inverse"), c.flag("onesided")
     if wanted is not None:
         x = (_mirrored if inverse and onesided else _fitted)(c, x, axis, n, wanted)
         n = wanted
@@ -263,7 +263,7 @@ def _window(alpha: tuple[float, ...]) -> Build:
     def build(c: Call) -> Ref:
         dtype = dtype_of(c.integer("output_datatype", 1), "attribute 'output_datatype'", c.engine.node)
         (size,) = c.builder.dims_of(c.builder.reshape(c.x(), ()), "size")
-        n = size if c.integer("periodic", 1) else size - 1
+        n = size if c.flag("periodic", 1) else size - 1
         order = sorted(enumerate(alpha), key=lambda term: term[0] % 2)  # so the middle is 1 exactly
         if size.is_const and 1 <= n.const <= MOST_CONSTANT:
             turns = np.arange(size.const) / n.const

@@ -240,7 +240,7 @@ def _read(c: Call, chars: Ref, to: DType) -> Ref:
     y = c.emit("where", a.op("equal", kind, 2), c.emit("mul", sign, c.scalar(np.inf, y)), y)
     y = c.emit("where", a.op("equal", kind, 3), c.scalar(np.nan, y), y)
     if to.coded:
-        y = encoded(b, y, to, bool(c.integer("saturate", 1)), rounding(c))
+        y = encoded(b, y, to, c.flag("saturate", 1), rounding(c))
     return b.reshape(c.cast(y, to), shape)
 
 

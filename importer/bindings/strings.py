@@ -117,7 +117,7 @@ def _normalizer(c: Call) -> Ref:
         raise c.fail(f"case_change_action '{action}' is none of NONE, LOWER, UPPER")
     flat = st.rows(b, x)
     if stop:
-        flat = _kept(c, flat, stop, bool(c.integer("is_case_sensitive", 0)))
+        flat = _kept(c, flat, stop, c.flag("is_case_sensitive"))
     y = flat if action == "NONE" else cased(c, flat, action == "UPPER")
     count, width = b.type_of(y).shape
     missing = c.engine.simplify(dmax(count, 1) - count)

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from campaign import Outcome
 from fuzz_doubt import contested, difference, unstable
-from fuzz_graph import Found, session
+from fuzz_graph import Found, session, walk
 from isolated import isolated
 
 PROCESSOR = 20
@@ -155,7 +155,7 @@ def _run(bundle: Any) -> Report:
         try:
             outputs = session.run(None, feed)
         except SmeltError as e:
-            if e.kind not in ("shape", "device"):
+            if e.kind not in ("shape", "device") and "rounds, which is the limit" not in str(e):
                 return Report("defect", f"run: kind {e.kind}", message=_short(str(e)))
             continue
         if sum(a.nbytes for a in outputs if isinstance(a, np.ndarray)) < 1 << 20:
@@ -179,7 +179,10 @@ def _feed(manifest: Any, size: int) -> dict[str, Any] | None:
             return None
         if row["dtype"] not in DTYPES:
             return None  # codes of 8 bits and fewer
-        feed[row["name"]] = rng.integers(0, 3, shape).astype(DTYPES[row["dtype"]].numpy)
+        dtype = DTYPES[row["dtype"]].numpy
+        # small integers and, for floats, 128ths: sums of few are exact, and what is sorted is rarely a tie
+        parts = rng.integers(0, 128, shape) / 128 if row["dtype"].startswith(("f", "bf")) else 0
+        feed[row["name"]] = (rng.integers(0, 3, shape) + parts).astype(dtype)
     return feed
 
 
@@ -205,10 +208,21 @@ def outcome_of(name: str, report: Report) -> Outcome:
     )
 
 
+RANDOM = frozenset(
+    {"Dropout", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial",
+     "Bernoulli"}
+)  # fmt: skip
+MEANS = frozenset({"NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"})
+"""ONNX does not say what the mean of nothing is (docs/differences.md)."""
+
+
 def compared(data: bytes, report: Report) -> Outcome:
     """What ONNX Runtime says of a model that smelt ran: it refuses it, agrees, or does not."""
     try:
         model = onnx.ModelProto.FromString(data)
+        ops = {n.op_type for n in walk(model.graph.node)}
+        if ops & RANDOM:
+            return Outcome("ran, random")
         oracle = session(model)
     except Exception as e:
         return Outcome("ran, ONNX Runtime refuses", False, str(e)[:300])
@@ -220,9 +234,13 @@ def compared(data: bytes, report: Report) -> Outcome:
             wanted = oracle.run(names, feed)
         except Exception:
             return Outcome("ran, ONNX Runtime does not run it")
+        if ops & MEANS and any(a.size == 0 for a in feed.values()):
+            continue
         for name, got, want in zip(names, outputs, wanted, strict=True):
             if not isinstance(want, np.ndarray):
                 continue
+            if "Loop" in ops and got.size == want.size == 0:
+                continue  # what rounds that were not run stack up (docs/differences.md)
             text = difference(got, want)
             if (
                 text

@@ -48,6 +48,25 @@ def test_dims_fix_and_bound() -> None:
     assert ranges(imported(m, dims={"x:1": (16, None)}))["seq"] == (16, None, 1)
 
 
+def test_very_long_names() -> None:
+    name, other = "n" * 1_000_000, "many words " * 100_000
+    text = f"{name} + {name}"
+    made = model(RELU, {"x": ("f32", [name, other, text])}, {"y": "f32"})
+    a, b, c = (str(d) for d in imported(made).main.inputs[0].type.shape)
+    assert len(a) < 200 and len(b) < 200 and a != b
+    assert c == f"2*{a}"
+    fixed = import_model(made, dims={name: 3, other: 5})
+    assert [str(d) for d in fixed.main.inputs[0].type.shape] == ["3", "5", "6"]
+
+
+@pytest.mark.parametrize("value", [-1, 2, 2**40])
+def test_what_says_yes_or_no_says_nothing_else(value: int) -> None:
+    node = helper.make_node("ReduceSum", ["x"], ["y"], name="sum", keepdims=value)
+    with pytest.raises(SmeltError, match=f"keepdims is {value}, wanted 0 or 1") as e:
+        imported(model([node], {"x": ("f32", ["n", 4])}, {"y": "f32"}))
+    assert e.value.kind == "invalid" and e.value.node == "sum"
+
+
 @pytest.mark.parametrize(
     ("dims", "text"),
     [
