@@ -37,7 +37,8 @@ help:
 	@echo "                   (seed=0 count=1000 seconds=600), then every attack of tests/attack (attack=mutants: only that)"
 	@echo "make fuzz-farm     hostile bytes to both ends of the farm's protocol, five minutes each"
 	@echo "make sanitize      ONNX's backend cases with code and runtime under AddressSanitizer and UBSan"
-	@echo "                   (forms=static,dynamic,strict,extents share=100, in per cent; extents: axes of 2^62)"
+	@echo "                   (forms=static,dynamic,strict,extents,others share=100, in per cent; extents: axes of 2^62"
+	@echo "                   in these cases, others: in forms of com.microsoft's and ai.onnx.ml's ops)"
 	@echo "make bless         write what the golden tests produce into tests/golden"
 	@echo "make setup         make $(VENV) with everything for development"
 	@echo "make emulators     install what emulated boards and tests need (Debian packages), where that is allowed"
@@ -104,7 +105,7 @@ fuzz-farm: $(READY)
 	done; exit $$status
 
 sanitize: $(READY)
-	$(BIN)/python tests/support/sanitizer.py --forms $(or $(forms),static,dynamic,strict,extents) --share $(or $(share),100)
+	$(BIN)/python tests/support/sanitizer.py --forms $(or $(forms),static,dynamic,strict,extents,others) --share $(or $(share),100)
 
 chaos:
 	@echo "make chaos: not there yet; the farm's tests (tests/devicefarm) drop, delay and damage frames on loopback"

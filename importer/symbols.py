@@ -26,7 +26,7 @@ ANONYMOUS = frozenset({"", "?", "-1", "None", "none", "unk", "*"})
 
 LONGEST = 120
 """Characters of a symbol: formulas repeat them. The longest that a development model has is 44."""
-_LONG_NAME = re.compile(r"\w{%d,}" % (LONGEST + 1))
+_LONG_NAME = re.compile(rf"\w{{{LONGEST + 1},}}")
 _LONG_PARAM = 4000
 
 

@@ -63,7 +63,8 @@ class Dim:
     """An immutable symbolic integer; `==` and hash agree with int for constants."""
 
     __slots__ = (
-        "__weakref__", "_hash", "_poly", "_sorted", "_symbols", "_terms", "_text", "const_or_none", "depth", "nodes",
+        "__weakref__", "_hash", "_poly", "_sorted", "_symbols", "_terms", "_text", "const_or_none", "depth",
+        "nodes",
     )  # fmt: skip
     __array_ufunc__ = None  # NumPy scalars on the left leave the operation to us
 

@@ -1,7 +1,8 @@
 """Extreme extents for every op -> the right values or a SmeltError, in bounded time; the session lives on.
 
 A seed draws one of ONNX's backend cases in its strict form (each axis of each input has a name of its own,
-operands are run-time inputs) and feeds for it from tests/support/extents.py. It is compiled and run in a
+operands are run-time inputs), every third one a form of an op of com.microsoft or ai.onnx.ml, and feeds for
+it from tests/support/extents.py. It is compiled and run in a
 forked child whose memory and processor time are bounded. What comes out is compared with ONNX's evaluator
 where that answers; after each feed the session must give what it gave for the good one before.
 `make sanitize forms=extents` runs the same feeds in code that is checked load by load.
@@ -25,6 +26,9 @@ sys.path.append(str(Path(__file__).parents[1] / "support"))
 import extents
 from campaign import Outcome, main
 from isolated import isolated
+from other_ops import other_cases
+
+from smelt.conformance.cases import Case, bucket, in_form, shipped
 
 FEEDS = 24
 ROOM = 512 << 20
@@ -39,10 +43,7 @@ ASKED = 1
 
 def attack(seed: int) -> Outcome:
     """One case with its feeds."""
-    from smelt.conformance.cases import bucket, in_form, shipped
-
-    cases = shipped()
-    case = in_form(cases[(seed * 7919 + bucket(str(seed))) % len(cases)], "strict")
+    case = drawn(seed)
     names = [v.name for v in case.model.graph.input]
     feed = dict(zip(names, case.data[0][0], strict=False))
     with tempfile.TemporaryDirectory(prefix="extents-") as folder:
@@ -54,6 +55,14 @@ def attack(seed: int) -> Outcome:
         return Outcome(f"{how}: {found}", True, where)
     what, failed, detail = found
     return Outcome(what, failed, f"{case.name}: {detail}")
+
+
+def drawn(seed: int) -> Case:
+    """The case of a seed."""
+    at = seed * 7919 + bucket(str(seed))
+    if seed % 3 == 1:
+        return other_cases()[at % len(other_cases())]
+    return in_form(shipped()[at % len(shipped())], "strict")
 
 
 def campaign(folder: Path, feed: Mapping[str, Any], seed: str, count: int = FEEDS) -> tuple[str, bool, str]:

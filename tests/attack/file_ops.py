@@ -3,13 +3,10 @@ node is hostile out."""
 
 from __future__ import annotations
 
-import importlib
-import sys
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,18 +19,6 @@ NodeChange: TypeAlias = "Callable[[ModelProto, NodeProto], None]"
 INTS = (0, -1, 1, -2, 3, 1000, 2**31, 2**40, 2**62, 2**63 - 1, -(2**63))
 FLOATS = (0.0, -1.0, float("nan"), float("inf"), 1e38, -1e-40)
 WORDS = (b"", b"nonsense", b"\xff\xfe", b"...->,", b"a\0b", b"z" * (1 << 16))
-FORMS = (
-    "contrib",
-    "contrib_attention",
-    "contrib_branch",
-    "contrib_decode",
-    "contrib_other",
-    "contrib_quant",
-    "contrib_sparse",
-    "quant",
-    "region",
-)
-"""tests/importer/test_NAME_forms.py: the forms of ops that ONNX has no cases of."""
 
 
 @dataclass(frozen=True)
@@ -76,16 +61,10 @@ def base_models() -> dict[str, ModelProto]:
 
 def _forms() -> Iterator[tuple[str, ModelProto]]:
     from op_forms import onnx_model
+    from other_ops import forms
 
-    folder = str(Path(__file__).parents[1] / "importer")
-    sys.path.append(folder)
-    try:
-        for name in FORMS:
-            forms = importlib.import_module(f"test_{name}_forms").FORMS
-            for title, form in forms.items():
-                yield title, onnx_model(form, title)
-    finally:
-        sys.path.remove(folder)
+    for title, form in forms():
+        yield title, onnx_model(form, title)
 
 
 def _subject(m: ModelProto, base: str) -> NodeProto:

@@ -23,6 +23,8 @@ NUMBERS = (
     0, 1, 2, -1, 1000, -1000, 65536, 2**21, 2**22, 2**31 - 1, 2**31, -(2**31), 2**32, 2**32 + 1, 3037000500,
     2642246, 2**40, 2**61, 2**62, -(2**62), 2**63 - 1, -(2**63),
 )  # fmt: skip
+SHARED = 10_007
+"""The same for an extent that several tensors have."""
 MOST_BYTES = 16 << 20
 TRIES = 20
 
@@ -118,7 +120,10 @@ def _large(feed: Feed, rng: random.Random) -> Feed:
     known = sorted({n for v in _arrays(feed).values() for n in v.shape})
     if not known:
         return feed
-    return _mapped(feed, {rng.choice(known): rng.choice(LARGE)}, 4 * MOST_BYTES) or feed
+    chosen, long = rng.choice(known), rng.choice(LARGE)
+    if sum(chosen in v.shape for v in _arrays(feed).values()) > 1:
+        long = SHARED  # a window over as many elements: a trillion products would be right, and slow
+    return _mapped(feed, {chosen: long}, 4 * MOST_BYTES) or feed
 
 
 def _numbers(feed: Feed, rng: random.Random) -> Feed:

@@ -1,11 +1,12 @@
 """Models in, reports of memory errors out: generated code and runtime under AddressSanitizer, the runtime
 under UndefinedBehaviorSanitizer as well.
 
-python tests/support/sanitizer.py [--forms static,dynamic,strict,extents] [--share PERCENT] [--only NAME]
-Each case of onnx.backend.test is compiled as always; then its code is built once more with every load and
-store checked, put in the bundle's place, and run in a process of its own: on the case's data, on the same
-data with integers that lie far outside, and (extents) with axes and sizes that no memory holds. The runtime's
-memory comes from an allocator with forbidden zones.
+python tests/support/sanitizer.py [--forms static,dynamic,strict,extents,others] [--share PERCENT]
+Each case of onnx.backend.test, and (others) each form of an op of com.microsoft and ai.onnx.ml, is compiled
+as always; then its code is built once more with every load and store checked, put in the bundle's place,
+and run in a process of its own: on the case's data, on the same data with integers that lie far outside,
+and (extents, others) with axes and sizes that no memory holds. The runtime's memory comes from an allocator
+with forbidden zones.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ EXTREMES = (-(2**63), 2**63 - 1, 2**62, -(2**31), 2**31 - 1, 1000, -1000, -1)
 ASAN = "detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=256:abort_on_error=0:exitcode=99"
 FEEDS = 24
 """Feeds with extreme extents for a case."""
+OTHERS = "others"
 PIECE = 60
 """Cases in one process."""
 
@@ -252,18 +254,23 @@ def backend_work(shop: Workshop, cases: Iterable[tuple[str, Any]], folder: Path)
             continue
         names = [v.name for v in case.model.graph.input]
         feeds = tuple(dict(zip(names, d[0], strict=False)) for d in case.data)
-        yield Work(name, str(here / "out"), feeds, FEEDS if form == "extents" else 0)
+        yield Work(name, str(here / "out"), feeds, FEEDS if form in ("extents", OTHERS) else 0)
 
 
 def chosen(forms: Sequence[str], share: float, only: str = "") -> list[tuple[str, Any]]:
-    """A share (in per cent) of the cases in each form, by hash. extents: strict, with extreme extents fed."""
+    """A share (in per cent) of the cases in each form, by hash. extents: strict, with extreme extents fed;
+    others: the same of ops that ONNX has no cases of."""
+    from other_ops import other_cases
+
     from smelt.conformance.cases import bucket, in_form, shipped
 
     def taken(name: str, form: str) -> bool:
         return only in name and (bucket(f"{form}:{name}") * 100 + bucket(f"{name}/{form}")) < share * 100
 
-    in_forms = [(f, s) for f in forms for s in shipped() if taken(s.name, f)]
-    return [(f, in_form(s, "strict" if f == "extents" else f)) for f, s in in_forms]  # type: ignore[arg-type]
+    in_forms = [(f, s) for f in forms if f != OTHERS for s in shipped() if taken(s.name, f)]
+    found: list[tuple[str, Any]] = [(f, in_form(s, "strict" if f == "extents" else f)) for f, s in in_forms]  # type: ignore[arg-type]
+    others = other_cases() if OTHERS in forms else ()
+    return found + [(OTHERS, c) for c in others if taken(c.name, OTHERS)]
 
 
 def campaign(
@@ -295,7 +302,7 @@ def campaign(
 def main() -> int:
     """The command line; exit code 1 when something was found, 3 when this machine cannot look."""
     p = argparse.ArgumentParser(description=__doc__)
-    p.add_argument("--forms", default="static,dynamic,strict,extents")
+    p.add_argument("--forms", default="static,dynamic,strict,extents,others")
     p.add_argument("--share", type=float, default=100)
     p.add_argument("--only", default="")
     p.add_argument("--work", help=argparse.SUPPRESS)
