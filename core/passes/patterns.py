@@ -391,7 +391,9 @@ def _unshifted(g: Editor, ref: Ref, axis: int) -> Ref:
 def _log_softmax(g: Editor, n: Node) -> Ref | None:
     # log(softmax(x))  -->  log_softmax(x), which is no infinity where softmax is 0
     inner = g.made_by(n.inputs[0], "softmax")
-    return None if inner is None else g.emit("log_softmax", inner.inputs, inner.attrs)
+    if inner is None or n.output.type.dtype.bytes < 4:
+        return None  # a softmax next to 1 that is rounded has the log 0
+    return g.emit("log_softmax", inner.inputs, inner.attrs)
 
 
 def _log_softmax_of(g: Editor, n: Node, shifted: bool) -> Ref | None:
@@ -402,8 +404,8 @@ def _log_softmax_of(g: Editor, n: Node, shifted: bool) -> Ref | None:
     if s is None or e is None or e.inputs[0] != n.inputs[0] or not s.attrs["keepdims"]:
         return None
     axes = ints_of(s.attrs["axes"])
-    if len(axes) != 1 or n.output.type.dtype == f16:
-        return None  # sums of more than 65504 are infinite in halves, and these ops sum in more bits
+    if len(axes) != 1 or n.output.type.dtype.bytes < 4:
+        return None  # halves sum to infinity from 65504 on, and a sum next to 1 that is rounded has the log 0
     x = _unshifted(g, e.inputs[0], axes[0])
     if shifted is not (x != e.inputs[0]):
         return None

@@ -81,6 +81,9 @@ FOUND = {
         "x: f32[N]; cast(from_dims(values=(300 * N,), shape=(1,), dtype=bf16), to=f32)", EXACT),
     "a softmax without its maximum": (
         "x: f32[N, 4]; e = exp(x); div(e, reduce_sum(e, axes=(1,), keepdims=True))", ROUNDING),
+    "a sum next to 1 in few bits": (
+        "x: bf16[N, 4]; d = sub(x, reduce_max(x, axes=(1,), keepdims=True)); "
+        "sub(d, log(reduce_sum(exp(d), axes=(1,), keepdims=True)))", ROUNDING),
     "infinities beside a tap of 0": (
         "x: f32[N, 4, H]; w: f32[4, 3, 3] = draw; conv_transpose(x, w, strides=(2,))", SUMS),
     "a scale of 0": (
