@@ -159,3 +159,19 @@ def test_rounds_around_nothing_end(tmp_path: Path) -> None:
         session, {"trips": np.array(2**62), "x": np.ones(0, np.float32)}, "invalid", "4611686018427387904"
     )
     assert time.process_time() - start < TURNS
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.float32, np.float64])
+def test_a_range_of_no_step(tmp_path: Path, dtype: Any) -> None:
+    """Known to the run alone."""
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    nodes = [node("Range", ["a", "b", "c"], ["y"], name="steps")]
+    session = _model(tmp_path, nodes, {n: (kind, []) for n in "abc"}, {"y": (kind, None)})
+
+    def feed(*numbers: int) -> dict[str, Any]:
+        return {n: np.array(v, dtype) for n, v in zip("abc", numbers, strict=True)}
+
+    for ends in ((0, 5), (0, 0), (5, 0)):
+        _refused(session, feed(*ends, 0), "shape", "steps", "delta is 0")
+    assert session.run(None, feed(0, 5, 2))[0].tolist() == [0, 2, 4]
+    assert session.run(None, feed(0, 5, -1))[0].tolist() == []

@@ -104,3 +104,27 @@ def test_source_and_table_agree(tmp_path: Path) -> None:
     assert first.device_source is not None
     assert first.device_source.count("__kernel ") == len(lowered.program.entries)
     assert list(first.dumps) == ["model.cl", "model.ll", "model.o"]
+
+
+HOSTILE = ("*/ #error /*", '"; }', "a\nb\\", "%s%n", "kernel", "é漢\u202e", "__global", "x" * 300, "0")
+
+
+def test_names_are_no_code(tmp_path: Path) -> None:
+    """Names of values, nodes and sizes that would be code, comments or formats where source is written."""
+    context()
+    nodes, last = [], "in"
+    for k, name in enumerate(HOSTILE):
+        op = ("Exp", "Neg", "Softmax")[k % 3]
+        nodes.append(onnx.helper.make_node(op, [last], [name], name=f"{name} /* {op}"))
+        last = name
+    x = onnx.helper.make_tensor_value_info("in", onnx.TensorProto.FLOAT, ['n */ "', "m\n#define x"])
+    y = onnx.helper.make_tensor_value_info(last, onnx.TensorProto.FLOAT, None)
+    graph = onnx.helper.make_graph(nodes, "*/ g", [x], [y])
+    sets = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=sets, ir_version=8), tmp_path / "m.onnx")
+    results = []
+    for target in ("host", "x86+opencl"):
+        out = tmp_path / target.replace("+", "-")
+        session = smelt.load(smelt.compile(tmp_path / "m.onnx", target=target, output=out), threads=1)
+        results.append(session.run(None, {"in": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)})[0])
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-5)
