@@ -8,7 +8,7 @@ from functools import cache
 
 from onnx import AttributeProto
 
-from smelt.importer.signature import Parameter, Signature
+from smelt.importer.signature import RANGES, Parameter, Signature
 
 DOMAIN = "com.microsoft"
 
@@ -364,7 +364,7 @@ def _records() -> Mapping[str, str]:
 
 def _signature(record: str) -> Signature:
     first, attributes, kinds = record.split("|")
-    _, outputs, *inputs = first.split()
+    op, outputs, *inputs = first.split()
     types = dict(k.split("=") for k in kinds.split())
     parameters = tuple(_parameter(p, types) for p in inputs)
     required = [k for k, p in enumerate(parameters) if p.required]
@@ -375,6 +375,7 @@ def _signature(record: str) -> Signature:
         most=2**31 if inputs[-1].endswith("*") else len(inputs),
         outputs=int(outputs),
         grows=True,
+        ranges=RANGES.get((DOMAIN, op), {}),
     )
 
 

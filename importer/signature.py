@@ -3,9 +3,11 @@ its op has no room for them. One place for what every op wants, before its bindi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import onnx
@@ -38,7 +40,7 @@ class Parameter:
 class Signature:
     """What an op may be given. attributes: name -> (type, whether it must be there). inputs: the last one
     stands for all further ones, of which there are `most` at most with it. grows: a later release may give
-    the op more under the same version (com.microsoft's do)."""
+    the op more under the same version (com.microsoft's do). ranges: attribute -> its least and largest."""
 
     attributes: Mapping[str, tuple[int, bool]]
     inputs: tuple[Parameter, ...]
@@ -46,10 +48,18 @@ class Signature:
     most: int
     outputs: int
     grows: bool = False
+    ranges: Mapping[str, tuple[float, float]] = MappingProxyType({})
 
     def input(self, k: int) -> Parameter:
         """Input k, which is there."""
         return self.inputs[min(k, len(self.inputs) - 1)]
+
+
+RANGES: Mapping[tuple[str, str], Mapping[str, tuple[float, float]]] = {
+    ("", "Attention"): {"is_causal": (0, 1), "qk_matmul_output_mode": (0, 3), "softcap": (0, math.inf)},
+    ("com.microsoft", "GroupQueryAttention"): {"softcap": (0, math.inf)},
+}
+"""What no binding looks at: of ops that ONNX's functions spell out, and what ONNX Runtime takes for none."""
 
 
 @cache
@@ -65,7 +75,8 @@ def signature(domain: str, op: str, version: int) -> Signature | None:
         for p in s.inputs
     )
     attributes = {k: (int(a.type.value), bool(a.required)) for k, a in s.attributes.items()}
-    return Signature(attributes, inputs, s.min_input, s.max_input, s.max_output)
+    ranges = RANGES.get((domain, op), {})
+    return Signature(attributes, inputs, s.min_input, s.max_input, s.max_output, ranges=ranges)
 
 
 def check_node(
@@ -81,6 +92,10 @@ def check_node(
         kind = s.attributes[name][0]
         if a.type != kind:
             raise fail(f"attribute '{name}' is {TYPES.get(a.type, a.type)}, wanted {TYPES[kind]}")
+        low, high = s.ranges.get(name, (-math.inf, math.inf))
+        value = onnx.helper.get_attribute_value(a) if name in s.ranges else low
+        if not low <= value <= high:
+            raise fail(f"{name} is {value}, wanted {low} to {high}")
     for name, (_, required) in s.attributes.items():
         if required and name not in given:
             raise fail(f"attribute '{name}' is missing")

@@ -182,7 +182,7 @@ def _feed(manifest: Any, size: int) -> dict[str, Any] | None:
         dtype = DTYPES[row["dtype"]].numpy
         # small integers and, for floats, 128ths: sums of few are exact, and what is sorted is rarely a tie
         parts = rng.integers(0, 128, shape) / 128 if row["dtype"].startswith(("f", "bf")) else 0
-        feed[row["name"]] = (rng.integers(0, 3, shape) + parts).astype(dtype)
+        feed[row["name"]] = np.asarray(rng.integers(0, 3, shape) + parts).astype(dtype)
     return feed
 
 

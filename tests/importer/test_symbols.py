@@ -201,3 +201,11 @@ def test_further_outputs() -> None:
 def test_same_model_same_module() -> None:
     m = model(ADD, {"x": ("f32", ["a", None]), "z": ("f32", ["b", 8])}, {"y": "f32"})
     assert import_model(m) == import_model(m)
+
+
+@pytest.mark.parametrize("attribute", [{"softcap": -1.0}, {"softcap": float("nan")}, {"is_causal": 2}])
+def test_attributes_of_ops_that_functions_spell_out(attribute: dict[str, Any]) -> None:
+    node = helper.make_node("Attention", ["q", "q", "q"], ["y"], name="heads", **attribute)
+    with pytest.raises(SmeltError, match=f"{next(iter(attribute))} is .*, wanted 0 to") as e:
+        imported(model([node], {"q": ("f32", ["n", 2, "s", 4])}, {"y": "f32"}, opset=23))
+    assert e.value.kind == "invalid" and e.value.node == "heads"
