@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -48,7 +48,7 @@ class Signature:
     most: int
     outputs: int
     grows: bool = False
-    ranges: Mapping[str, tuple[float, float]] = MappingProxyType({})
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=lambda: MappingProxyType({}))
 
     def input(self, k: int) -> Parameter:
         """Input k, which is there."""
