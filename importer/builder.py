@@ -567,9 +567,13 @@ class GraphBuilder:
         return self.emit("broadcast_to", [self._as_known(x, dims[len(dims) - own.rank :])], {"shape": dims})
 
     def slice_axis(self, x: Ref, axis: int, start: Dim | int, end: Dim | int, step: int = 1) -> Ref:
-        """x[start:end:step] along one axis; 0 <= start <= end <= extent for a positive step."""
+        """x[start:end:step] along one axis. A positive step wants 0 <= start <= end <= extent, which is proved,
+        refuted with an error, or checked at run time."""
         shape = self.type_of(x).shape
         start, end = self.engine.simplify(to_dim(start)), self.engine.simplify(to_dim(end))
+        if step > 0:
+            for low, high in ((to_dim(0), start), (start, end), (end, shape[axis])):
+                self.engine.at_most(f"axis {axis}, read from {start} to {end}", low, high)
         if step == 1 and start == to_dim(0) and end == shape[axis]:
             return x
         starts, ends, steps = [to_dim(0)] * len(shape), list(shape), [1] * len(shape)

@@ -13,7 +13,7 @@ from smelt.core.ir.kernel import Bound, Expr
 from smelt.core.ops.attrs import integer
 from smelt.core.ops.linear import accumulator
 from smelt.core.ops.nbits import field, fields
-from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op
+from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op, wants_elements
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const
 
 ZERO = to_dim(0)
@@ -32,6 +32,7 @@ def _infer(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorTy
     if x.rank != 2 or which.rank != 1 or w.rank != 3 or not x.dtype.is_float or not which.dtype.is_int:
         raise c.fail(f"found {x.type}, {which.type} and {w.type}; wanted rows, integers and matrices")
     c.same("rows", x.shape[0], which.shape[0])
+    wants_elements(c, "the axis of experts", (x.shape[0], w.shape[1]), w.shape[0])
     if not bits:
         if w.dtype != x.dtype:
             raise c.fail(f"rows are {x.dtype}, matrices {w.dtype}")

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from smelt.core.dim import Dim, dmin, product, to_dim
+from smelt.core.dim import Dim, to_dim
 from smelt.core.dtype import i64
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Block, Buffer, Expr, Load, Loop, Stmt, Store
 from smelt.core.ops.attrs import axis_of, integer
-from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Nest, Op
+from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Nest, Op, wants_elements
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const, index, select
 
 ZERO = to_dim(0)
@@ -29,17 +29,11 @@ def _want_int(c: Infer, a: Arg) -> None:
         raise c.fail(f"indices are {a.dtype}, expected an integer type")
 
 
-def _wants_elements(c: Infer, what: str, indices: Sequence[Dim], extent: Dim) -> None:
-    """Where there are indices there must be an element for them to be clamped to."""
-    if not extent.is_const or extent.const < 1:
-        c.at_most(f"{what} has no elements to index", dmin(product(indices), 1), extent)
-
-
 def _inside(c: Infer, indices: Arg, x: Arg, axis: int) -> None:
     """But for its axis, indices are positions of x."""
     for a, (n, d) in enumerate(zip(indices.shape, x.shape, strict=True)):
         if a == axis:
-            _wants_elements(c, f"axis {a}", indices.shape, d)
+            wants_elements(c, f"axis {a}", indices.shape, d)
         else:
             c.at_most(f"axis {a} of the indices", n, d)
 
@@ -51,7 +45,7 @@ def _infer_gather(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[T
     if not 0 <= axis < x.rank:
         raise c.fail(f"axis {axis} does not fit rank {x.rank}")
     _want_int(c, idx)
-    _wants_elements(c, f"axis {axis}", idx.shape, x.shape[axis])
+    wants_elements(c, f"axis {axis}", idx.shape, x.shape[axis])
     return (TensorType(x.dtype, (*x.shape[:axis], *idx.shape, *x.shape[axis + 1 :])),)
 
 
@@ -120,7 +114,7 @@ def _infer_gather_nd(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tupl
     for a in range(batch):
         c.same(f"batch axis {a}", x.shape[a], idx.shape[a])
     for d in x.shape[batch : batch + depth.const]:
-        _wants_elements(c, "an axis", idx.shape, d)
+        wants_elements(c, "an axis", idx.shape, d)
     return (TensorType(x.dtype, (*idx.shape[:-1], *x.shape[batch + depth.const :])),)
 
 
@@ -291,7 +285,7 @@ def _infer_scatter_nd(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tup
     if depth.const > x.rank:
         raise c.fail(f"indices of depth {depth} do not fit rank {x.rank}")
     for d in x.shape[: depth.const]:
-        _wants_elements(c, "an axis", idx.shape, d)
+        wants_elements(c, "an axis", idx.shape, d)
     want = (*idx.shape[:-1], *x.shape[depth.const :])
     if len(want) != updates.rank:
         raise c.fail(f"updates have rank {updates.rank}, expected {len(want)}")

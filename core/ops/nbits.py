@@ -12,7 +12,7 @@ from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Bound, Expr
 from smelt.core.ops.attrs import integer
 from smelt.core.ops.linear import accumulator
-from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op
+from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op, wants_elements
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const, index
 
 ZERO = to_dim(0)
@@ -80,6 +80,7 @@ def _infer_matmul(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[T
             c.same(f"blocks of {what}", q.shape[1], a.shape[1])
     if group is not None:
         c.same("group indices", group.shape[0], x.shape[-1])
+        wants_elements(c, "the axis of blocks", group.shape, scale.shape[1])
     return (TensorType(x.dtype, (*x.shape[:-1], q.shape[0])),)
 
 

@@ -10,7 +10,7 @@ from smelt.core.dim import Dim, dmin, to_dim
 from smelt.core.dtype import i64
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Expr
-from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op
+from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op, wants_elements
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const, index, select
 
 
@@ -24,6 +24,7 @@ def _infer(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorTy
     for what, a in (("rows", rows), ("columns", columns)):
         c.same(f"regions and {what}", batch.shape[0], a.shape[0])
         c.same(f"numbers of {what}", a.shape[2], to_dim(2))
+    wants_elements(c, "the batch", batch.shape, x.shape[0])
     return (TensorType(x.dtype, (batch.shape[0], x.shape[1], rows.shape[1], columns.shape[1])),)
 
 

@@ -15,7 +15,7 @@ from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Bound, Expr
 from smelt.core.ops.attrs import dims, integer, ints, number
 from smelt.core.ops.resize import tap_weights
-from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op
+from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op, wants_elements
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const, index, select
 from smelt.core.ops.window import window_extent
 
@@ -74,7 +74,11 @@ def _infer_grid(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Ten
         raise c.fail(f"input has rank {x.rank}, grid has rank {grid.rank}; wanted the same, at least 3")
     c.same("batch of input and grid", x.shape[0], grid.shape[0])
     c.same("coordinates per position", grid.shape[-1], to_dim(n))
-    return (TensorType(x.dtype, (*x.shape[:2], *grid.shape[1:-1])),)
+    made = (*x.shape[:2], *grid.shape[1:-1])
+    if attrs["padding"] != "zeros":  # positions outside are moved inside
+        for a, extent in enumerate(x.shape[2:], 2):
+            wants_elements(c, f"axis {a}", made, extent)
+    return (TensorType(x.dtype, made),)
 
 
 def _reflected(p: Expr, n: Dim, corners: bool) -> Expr:
@@ -284,7 +288,10 @@ def _infer_roi(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Tens
         raise c.fail(f"ranks are {x.rank}, {rois.rank} and {batch.rank}, wanted 4, 2 and 1")
     c.same("regions and batch indices", rois.shape[0], batch.shape[0])
     c.same("numbers per region", rois.shape[1], to_dim(4))
-    return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *dims(attrs, "size"))),)
+    made = (rois.shape[0], x.shape[1], *dims(attrs, "size"))
+    for a in (0, 2, 3):
+        wants_elements(c, f"axis {a}", made, x.shape[a])
+    return (TensorType(x.dtype, made),)
 
 
 def _roi_align(

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from smelt.core.dim import Dim
+from smelt.core.dim import Dim, dmin, product
 from smelt.core.dtype import DType
 from smelt.core.ir.graph import Attr, Ref, TensorType
 from smelt.core.ir.kernel import Buffer, Expr, Stmt
@@ -75,6 +75,13 @@ class Infer(Protocol):
     def unsupported(self, message: str, try_: str | None = None) -> Exception:
         """A SmeltError(kind='unsupported') that carries the node's name, to be raised by the rule."""
         ...
+
+
+def wants_elements(c: Infer, what: str, made: Sequence[Dim], extent: Dim) -> None:
+    """Where elements of extents `made` are chosen by data from an axis, it must have some: a position that is
+    clamped into an axis of no elements is outside of it."""
+    if not extent.is_const or extent.const < 1:
+        c.at_most(f"{what} has no elements to index", dmin(product(made), 1), extent)
 
 
 InferRule: TypeAlias = Callable[[Infer, Sequence[Arg | None], Attrs], tuple[TensorType, ...]]

@@ -202,8 +202,9 @@ def recurrent(kind: _Kind, products: Products | None = None) -> Callable[[Call],
         for i, rank in ((1, 3), (2, 3), (3, 2), (4, 1), (5, 3), (6, 3), (7, 2)):
             if c.has(i) and c.type(i).rank != rank:
                 raise c.fail(f"input {i} has rank {c.type(i).rank}, wanted {rank}")
-        for i in (1, 2):
-            c.engine.same(f"directions of input {i}", c.shape(i)[0], to_dim(len(flips)))
+        for i, axis in ((1, 0), (2, 0), (3, 0), (5, 1 if batched else 0), (6, 1 if batched else 0), (7, 0)):
+            if c.has(i):
+                c.engine.same(f"directions of input {i}", c.shape(i)[axis], to_dim(len(flips)))
         x = b.transpose(c.x(0), (1, 0, 2)) if batched else c.x(0)
         time, batch, _ = b.type_of(x).shape
         for i, axis in ((4, 0), (5, 0 if batched else 1), (6, 0 if batched else 1)):
@@ -229,6 +230,11 @@ def _layer(c: Call, kind: _Kind, d: int, directions: int) -> _Layer:
     if c.given("hidden_size"):
         hidden = c.engine.same("hidden_size", hidden, to_dim(c.integer("hidden_size")))
     c.engine.same("gates of W", b.type_of(w).shape[0], hidden * kind.gates)
+    c.engine.same("gates of R", b.type_of(r).shape[0], hidden * kind.gates)
+    if c.has(3):
+        c.engine.same("biases", c.shape(3)[1], hidden * kind.gates * 2)
+    if kind.states == 2 and c.has(7):
+        c.engine.same("peepholes", c.shape(7)[1], hidden * 3)
     bias = at(b, c.x(3), to_dim(d)) if c.has(3) else ""
     span = hidden * kind.gates
     return _Layer(
