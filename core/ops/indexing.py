@@ -314,6 +314,9 @@ def _infer_one_hot(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[
     d = depth if isinstance(depth, Dim) else to_dim(int(depth))  # type: ignore[arg-type]
     if not 0 <= axis <= idx.rank:
         raise c.fail(f"axis {axis} does not fit rank {idx.rank + 1}")
+    if values.rank != 1:
+        raise c.fail(f"the values have rank {values.rank}, wanted 1")
+    c.same("values for off and on", values.shape[0], to_dim(2))
     return (TensorType(values.dtype, (*idx.shape[:axis], d, *idx.shape[axis:])),)
 
 

@@ -198,6 +198,9 @@ def _infer_deform(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[T
     if x.rank != 4 or offset.rank != 4 or (mask is not None and mask.rank != 4):
         raise c.unsupported(f"a deformable convolution of rank {x.rank} with offsets of rank {offset.rank}")
     offsets, kernel = integer(attrs, "offset_group"), dims(attrs, "kernel")
+    if offsets < 1:
+        raise c.fail(f"offset_group is {offsets}, wanted at least 1")
+    c.divides("channels in groups of offsets", to_dim(offsets), x.shape[3])
     strides, dilations = ints(attrs, "strides"), ints(attrs, "dilations")
     pads = [b + e for b, e in zip(dims(attrs, "pads_begin"), dims(attrs, "pads_end"), strict=True)]
     extents = [

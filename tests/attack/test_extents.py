@@ -32,7 +32,8 @@ def _model(
 
     held = [numpy_helper.from_array(np.array(v, np.int64), n) for n, v in (constants or {}).items()]
     graph = helper.make_graph(nodes, "g", values(inputs), values(results), held)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    folder.mkdir(exist_ok=True)
     save_model(made, folder / "m.onnx")
     return smelt.load(smelt.compile(folder / "m.onnx", target=target, output=folder / "out"), threads=1)
 
@@ -175,3 +176,39 @@ def test_a_range_of_no_step(tmp_path: Path, dtype: Any) -> None:
         _refused(session, feed(*ends, 0), "shape", "steps", "delta is 0")
     assert session.run(None, feed(0, 5, 2))[0].tolist() == [0, 2, 4]
     assert session.run(None, feed(0, 5, -1))[0].tolist() == []
+
+
+@pytest.mark.parametrize("padding", ["border", "reflection"])
+def test_positions_in_an_image_of_nothing(tmp_path: Path, padding: str) -> None:
+    nodes = [node("GridSample", ["x", "g"], ["y"], name="grid", padding_mode=padding)]
+    inputs = {"x": (F32, ["n", "c", "h", "w"]), "g": (F32, ["n", "p", "q", 2])}
+    session = _model(tmp_path, nodes, inputs, {"y": (F32, None)})
+    x, g = np.zeros((1, 1, 3, 0), np.float32), np.zeros((1, 2, 4, 2), np.float32)
+    _refused(session, {"x": x, "g": g}, "shape", "grid", "no elements")
+    assert session.run(None, {"x": x, "g": g[:, :0]})[0].shape == (1, 1, 0, 4)
+
+
+def test_operands_that_are_too_short(tmp_path: Path) -> None:
+    """What an op reads at fixed places of an operand, or group by group, has to be there."""
+    gru = [node("GRU", ["x", "w", "r", "b"], ["", "y"], name="gru", hidden_size=5)]
+    inputs = {"x": (F32, ["t", "n", 3]), "w": (F32, [1, 15, 3]), "r": (F32, [1, 15, 5]), "b": (F32, ["d", "k"])}
+    feed = {n: np.zeros(s, np.float32) for n, s in (("x", (2, 1, 3)), ("w", (1, 15, 3)), ("r", (1, 15, 5)))}
+    session = _model(tmp_path / "gru", gru, inputs, {"y": (F32, None)})
+    for shape in ((0, 0), (1, 0), (1, 29), (1, 31), (2, 30)):
+        _refused(session, {**feed, "b": np.zeros(shape, np.float32)}, "shape", "'b' axis")
+    assert session.run(None, {**feed, "b": np.zeros((1, 30), np.float32)})[0].shape == (1, 1, 5)
+
+    hot = [node("OneHot", ["i", "d", "v"], ["y"], name="hot")]
+    session = _model(
+        tmp_path / "hot", hot, {"i": (I64, ["n"]), "d": (I64, []), "v": (F32, ["k"])}, {"y": (F32, None)}
+    )
+    for k in (0, 1, 3):
+        feed = {"i": np.zeros(3, np.int64), "d": np.array(2), "v": np.zeros(k, np.float32)}
+        _refused(session, feed, "shape", "'v' axis 0")
+
+    deform = [node("DeformConv", ["x", "w", "o"], ["y"], name="deform", offset_group=2)]
+    inputs = {"x": (F32, ["n", "c", "h", "l"]), "w": (F32, ["m", "c", 2, 2]), "o": (F32, ["n", 16, 3, 3])}
+    session = _model(tmp_path / "deform", deform, inputs, {"y": (F32, None)})
+    for c in (1, 3):
+        feed = {"x": np.zeros((1, c, 4, 4), np.float32), "w": np.zeros((1, c, 2, 2), np.float32)}
+        _refused(session, {**feed, "o": np.zeros((1, 16, 3, 3), np.float32)}, "shape", "c is")
