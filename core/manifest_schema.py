@@ -23,7 +23,7 @@ FILE_NAME: Final = re.compile(
 """Names that a bundle's files have: all that smelt writes, and nothing with a path in it."""
 
 INT64: Final = (1 << 63) - 1
-MOST_TEXT: Final = 1 << 20
+MOST_TEXT: Final = 1 << 22
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 MOST_FORMULA: Final = 1 << 24
 """Characters: what the bounds of a formula (dim/budget.py) and of a symbol's name leave room for. The longest

@@ -228,9 +228,11 @@ class GraphBuilder:
         return self.store.constant(np.asarray(array))
 
     def scalar(self, value: float | int | bool, like: Ref) -> Ref:
-        """A rank-0 constant of the type of `like`."""
+        """A rank-0 constant of the type of `like`. Raises SmeltError for a number that the type has not."""
         dtype = self.type_of(like).dtype
         try:
+            if not dtype.is_float and value != int(value):
+                raise ValueError
             return self.constant(np.array(value, dtype.numpy))
         except (OverflowError, ValueError):
             raise self.engine.fail(f"{value} does not fit {dtype}") from None
@@ -567,8 +569,8 @@ class GraphBuilder:
         return self.emit("broadcast_to", [self._as_known(x, dims[len(dims) - own.rank :])], {"shape": dims})
 
     def slice_axis(self, x: Ref, axis: int, start: Dim | int, end: Dim | int, step: int = 1) -> Ref:
-        """x[start:end:step] along one axis. A positive step wants 0 <= start <= end <= extent, which is proved,
-        refuted with an error, or checked at run time."""
+        """x[start:end:step] along one axis. A positive step wants 0 <= start <= end <= extent; that is
+        proved, refuted with an error or checked at run time."""
         shape = self.type_of(x).shape
         start, end = self.engine.simplify(to_dim(start)), self.engine.simplify(to_dim(end))
         if step > 0:

@@ -289,7 +289,8 @@ def _nothing(b: GraphBuilder, p: Port) -> Ref:
 
 
 def _other(p: Port, found: str) -> SmeltError:
-    inner = helper.tensor_dtype_to_string(p.element.elem_type).removeprefix("TensorProto.").lower()
+    names = {v: k.lower() for k, v in TensorProto.DataType.items()}
+    inner = names.get(p.element.elem_type, f"element type {p.element.elem_type}")
     return invalid(
         f"output '{p.name}' is declared as {p.kind} of {inner}, its node makes {found}",
         hint="the file's types are stale; export it again",

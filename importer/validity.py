@@ -7,14 +7,17 @@ from collections.abc import Iterable
 
 import onnx
 
-from smelt.core.diag import invalid, unsupported
+from smelt.core.diag import invalid, shown, unsupported
 
 NUL = "\0"
+LONGEST = 1 << 14
+"""Characters of a name of a tensor or a node: exporters that join the names of fused nodes write thousands."""
 
 
 def check_model(model: onnx.ModelProto) -> None:
     """Raises SmeltError: 'invalid' for operator sets and functions that are defined twice, and names that no
-    C program could ask for; 'unsupported' for an opset that is newer than what is known."""
+    C program could ask for; 'unsupported' for an opset that is newer than what is known, and names that are
+    enormous."""
     check_imports(model.opset_import, "the model")
     if not model.opset_import and model.graph.node:
         raise invalid("the model imports no operator set", hint="its export is incomplete; export it again")
@@ -23,6 +26,33 @@ def check_model(model: onnx.ModelProto) -> None:
         for v in named:
             if NUL in v.name:
                 raise invalid(f"the name of {what} '{v.name}' holds a NUL character")
+    _check_names(model.graph)
+    for f in model.functions:
+        _check_lengths((*f.input, *f.output))
+        _check_nodes(f.node)
+
+
+def _check_names(graph: onnx.GraphProto) -> None:
+    """No name of a graph, or of one inside its nodes, is enormous."""
+    _check_lengths(v.name for v in (*graph.input, *graph.output, *graph.initializer))
+    _check_lengths(t.values.name for t in graph.sparse_initializer)
+    _check_nodes(graph.node)
+
+
+def _check_nodes(nodes: Iterable[onnx.NodeProto]) -> None:
+    for n in nodes:
+        _check_lengths((n.name, *n.input, *n.output))
+        for a in n.attribute:
+            for g in (*a.graphs, *((a.g,) if a.HasField("g") else ())):
+                _check_names(g)
+
+
+def _check_lengths(names: Iterable[str]) -> None:
+    for name in names:
+        if len(name) > LONGEST:
+            raise unsupported(
+                f"a name has {len(name)} characters: '{shown(name)}'", try_=f"names of at most {LONGEST}"
+            )
 
 
 def check_imports(imports: Iterable[onnx.OperatorSetIdProto], what: str) -> None:

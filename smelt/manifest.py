@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from smelt.core.diag import shortened
 from smelt.core.dim import Dim
 from smelt.core.ir.graph import Module
 from smelt.core.plan.arena import ALIGNMENT
 from smelt.core.plan.program import HostProgram, Launch, Tensor, walk_steps
+
+LONGEST = 4096
+"""Characters of what names the nodes of a kernel, for people."""
 
 
 def build_manifest(
@@ -99,7 +103,7 @@ def _kernels(module: Module, program: HostProgram) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "origin": module.kernels[name].origin,
+            "origin": shortened(module.kernels[name].origin, LONGEST),
             "schedule": module.kernels[name].schedule,
             "launches": count,
             "statements": len(module.kernels[name].body),

@@ -38,8 +38,8 @@ def _scale(c: Call) -> Ref:
 def _image_scaler(c: Call) -> Ref:
     """scale * x + bias, the bias one number for each channel."""
     bias, shape = c.floats("bias"), c.shape()
-    if len(shape) != 4:
-        raise c.fail(f"input has rank {len(shape)}, wanted 4")
+    if len(shape) != 4 or not c.type().dtype.is_float:
+        raise c.fail(f"input is {c.type()}, wanted floats of rank 4")
     c.engine.same("channels and entries of bias", shape[1], to_dim(len(bias)))
     own = np.array(bias, c.type().dtype.numpy).reshape(1, -1, 1, 1)
     return c.emit("add", _scale(c), c.builder.constant(own))

@@ -304,6 +304,9 @@ def _direction(
         return kept, [b.emit("where", [live, new[0], b.scalar(0, new[0])])]
 
     states, (stack,) = counted(c, time, starts, step)
+    if lengths:  # ONNX does not say what an empty sequence ends with; ONNX Runtime gives 0
+        some = b0.emit("greater", [lengths, b0.scalar(0, lengths)])
+        states = [b0.emit("where", [some, s, b0.scalar(0, s)]) for s in states]
     if flip:
         stack = b0.slice_axis(stack, 0, time - 1, -1, -1)
     return stack, states

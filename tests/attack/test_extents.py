@@ -191,7 +191,8 @@ def test_positions_in_an_image_of_nothing(tmp_path: Path, padding: str) -> None:
 def test_operands_that_are_too_short(tmp_path: Path) -> None:
     """What an op reads at fixed places of an operand, or group by group, has to be there."""
     gru = [node("GRU", ["x", "w", "r", "b"], ["", "y"], name="gru", hidden_size=5)]
-    inputs = {"x": (F32, ["t", "n", 3]), "w": (F32, [1, 15, 3]), "r": (F32, [1, 15, 5]), "b": (F32, ["d", "k"])}
+    inputs = {"x": (F32, ["t", "n", 3]), "w": (F32, [1, 15, 3]), "r": (F32, [1, 15, 5])}
+    inputs["b"] = (F32, ["d", "k"])
     feed = {n: np.zeros(s, np.float32) for n, s in (("x", (2, 1, 3)), ("w", (1, 15, 3)), ("r", (1, 15, 5)))}
     session = _model(tmp_path / "gru", gru, inputs, {"y": (F32, None)})
     for shape in ((0, 0), (1, 0), (1, 29), (1, 31), (2, 30)):

@@ -47,6 +47,8 @@ FEEDS = 24
 OTHERS = "others"
 PIECE = 60
 """Cases in one process."""
+PATIENCE = 2400
+"""Seconds for them on a busy machine: strings by the million, checked byte by byte, take minutes."""
 
 ALLOCATOR = """
 #include <stdlib.h>
@@ -230,7 +232,7 @@ def _child(items: Sequence[Work]) -> str:
         command = [sys.executable, __file__, "--work", file.name]
         try:
             done = subprocess.run(
-                command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600,
+                command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE,
                 errors="replace",
             )  # fmt: skip
         except subprocess.TimeoutExpired as e:
