@@ -11,7 +11,7 @@ from smelt.core.diag import invalid, shown, unsupported
 
 NUL = "\0"
 LONGEST = 1 << 14
-"""Characters of a name of a tensor or a node: exporters that join the names of fused nodes write thousands."""
+"""Characters of a name of a tensor or a node: exporters that join names of fused nodes write thousands."""
 
 
 def check_model(model: onnx.ModelProto) -> None:

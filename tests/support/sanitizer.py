@@ -232,8 +232,8 @@ def _child(items: Sequence[Work]) -> str:
         command = [sys.executable, __file__, "--work", file.name]
         try:
             done = subprocess.run(
-                command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE,
-                errors="replace",
+                command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                timeout=PATIENCE, errors="replace",
             )  # fmt: skip
         except subprocess.TimeoutExpired as e:
             return (e.stdout or b"").decode(errors="replace") + "\nit takes too long"
