@@ -350,6 +350,7 @@ def _cum(c: Call, op: str) -> Ref:
         return c.emit(op, x, axis=c.axis(c.builder.int_of(c.x(1), "axis"), rank), **flags)
     # an axis that is only known at run time: every total, and the right one is picked
     axis = c.cast(c.builder.reshape(c.x(1), ()), i64)
+    inside(c, axis, to_dim(rank), "the axis")
     axis = c.emit(
         "where", c.emit("less", axis, c.scalar(0, axis)), c.emit("add", axis, c.scalar(rank, axis)), axis
     )

@@ -23,7 +23,8 @@ TURNS = 5.0
 
 
 def _model(
-    folder: Path, nodes: Any, inputs: Any, results: Any, constants: Any = None, target: str = "host"
+    folder: Path, nodes: Any, inputs: Any, results: Any, constants: Any = None, target: str = "host",
+    opset: int = 20,
 ) -> Any:
     """A session. inputs, results: name -> (element type, dims); constants: name -> integers."""
 
@@ -32,7 +33,7 @@ def _model(
 
     held = [numpy_helper.from_array(np.array(v, np.int64), n) for n, v in (constants or {}).items()]
     graph = helper.make_graph(nodes, "g", values(inputs), values(results), held)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
     folder.mkdir(exist_ok=True)
     save_model(made, folder / "m.onnx")
     return smelt.load(smelt.compile(folder / "m.onnx", target=target, output=folder / "out"), threads=1)
@@ -213,3 +214,17 @@ def test_operands_that_are_too_short(tmp_path: Path) -> None:
     for c in (1, 3):
         feed = {"x": np.zeros((1, c, 4, 4), np.float32), "w": np.zeros((1, c, 2, 2), np.float32)}
         _refused(session, {**feed, "o": np.zeros((1, 16, 3, 3), np.float32)}, "shape", "c is")
+
+
+@pytest.mark.parametrize("op", ["CumSum", "CumProd"])
+def test_an_axis_that_there_is_not(tmp_path: Path, op: str) -> None:
+    """Known to the run alone."""
+    nodes = [node(op, ["x", "a"], ["y"], name="total")]
+    made = {"x": (TensorProto.DOUBLE, ["n", "m"]), "a": (TensorProto.INT32, [])}
+    session = _model(tmp_path, nodes, made, {"y": (TensorProto.DOUBLE, None)}, opset=26)
+    for x in (np.ones((2, 3)), np.ones((0, 65536))):
+        for a in (2, -3, -(2**31)):
+            _refused(session, {"x": x, "a": np.array(a, np.int32)}, "shape", "total", "the axis is")
+        for a in (-2, -1, 0, 1):
+            want = (np.cumsum if op == "CumSum" else np.cumprod)(x, a)
+            np.testing.assert_array_equal(session.run(None, {"x": x, "a": np.array(a, np.int32)})[0], want)
