@@ -41,7 +41,8 @@ SPELT = frozenset({"LinearAttention", "FlexAttention"})
 evaluator has kernels of its own for them."""
 LONGEST = 4.0
 EACH = 1e-5
-"""Processor time of a run, and more for each part of a sequence that it gives. What the feeds hold takes a fraction of a second; loops around nothing, years."""
+"""Processor time of a run, and more for each part of a sequence that it gives. What the feeds hold takes a
+fraction of a second; loops around nothing, years."""
 ASKED = 1
 """Seconds that the evaluator gets for an answer."""
 
