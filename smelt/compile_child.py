@@ -23,7 +23,7 @@ DEEPEST = 5000
 def main(result: str) -> int:
     """Exit status 0: the outcome is in the file (also when the compile failed)."""
     sys.setrecursionlimit(DEEPEST)
-    gc.set_threshold(200_000, 20, 20)  # the IR has hardly a cycle, and looking for them took a sixth of the time
+    gc.set_threshold(200_000, 20, 20)  # looking for cycles took a sixth of the time, and there are few
     stages = os.dup(1)
     os.dup2(2, 1)  # what a library or a plug-in prints names no stage
     memory, seconds, request = json.loads(_line(0))

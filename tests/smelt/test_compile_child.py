@@ -219,7 +219,7 @@ def until(what: object, seconds: float = 60) -> bool:
 )
 def test_a_killed_caller_takes_its_child_along(tmp_path: Path, how: signal.Signals, fork: bool) -> None:
     """fork: a fork of the caller lives on and holds the child's standard input open."""
-    onnx.save(chain(20_000), tmp_path / "long.onnx")
+    onnx.save(chain(60_000), tmp_path / "long.onnx")
     lines = [
         "import os, smelt, threading, time",
         f"model, out = {str(tmp_path / 'long.onnx')!r}, {str(tmp_path / 'out')!r}",
