@@ -101,3 +101,43 @@ def test_core_ops_are_not_replaced(tmp_path: Path) -> None:
     thief.write_text(PLUGIN.replace("my_distance", "matmul"))
     with pytest.raises(smelt.SmeltError, match="core op 'matmul' already"):
         load_plugins([str(thief)])
+
+
+EXPANDED = '''
+"""An op in other core ops."""
+
+import numpy as np
+
+from smelt.plugin import Case, Op, OnnxOp, TensorType
+
+
+def _infer(c, args, attrs):
+    return (args[0].type,)
+
+
+def _expand(g, inputs, attrs):
+    return (g.emit("mul", (inputs[0], g.emit("tanh", inputs[:1]))),)
+
+
+def _ref(arrays, attrs, types):
+    return (arrays[0] * np.tanh(arrays[0]),)
+
+
+OPS = (Op("my_swish", "x", _infer, _ref, (Case(("f32[3, 4]",)),), expand=_expand),)
+BINDINGS = (OnnxOp("Swish", 1, lambda c: c.emit("my_swish", c.x()), "my.domain"),)
+'''
+
+
+def test_an_op_in_other_ops(tmp_path: Path) -> None:
+    """The passes were imported before the plug-in came."""
+    plugin = tmp_path / "my_swish.py"
+    plugin.write_text(EXPANDED)
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 4])
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    made = helper.make_node("Swish", ["x"], ["y"], domain="my.domain")
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("my.domain", 1)]
+    m = helper.make_model(helper.make_graph([made], "g", [x], [y]), opset_imports=sets, ir_version=8)
+    a = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
+    for opt in (0, 3):
+        bundle = smelt.compile(m, output=tmp_path / f"out{opt}", plugins=(str(plugin),), opt=opt)
+        np.testing.assert_allclose(smelt.load(bundle).run(None, {"x": a})[0], a * np.tanh(a), rtol=1e-5)
