@@ -10,17 +10,12 @@ import numpy as np
 from smelt.core.dim import Dim, product, to_dim
 from smelt.core.dtype import DType, finfo
 from smelt.core.ir.graph import Attr, Node, Ref
-from smelt.core.ops import elementwise
 from smelt.core.passes.editor import Array, Editor
 
 # x op c and c op x are the same; constants stand on the right
 COMMUTATIVE = frozenset(
     ["add", "mul", "min", "max", "and", "or", "xor", "equal", "not_equal", "bit_and", "bit_or", "bit_xor"]
 )
-
-
-# ops whose every operand is read at the output's own index, up to broadcasting
-ELEMENTWISE: tuple[str, ...] = tuple(op.name for op in elementwise.ROWS)
 
 
 def dims_of(value: Attr) -> tuple[Dim, ...]:

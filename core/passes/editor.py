@@ -19,6 +19,7 @@ from smelt.core.ir.graph import Attr, Graph, Module, Node, Ref, TensorType, Valu
 from smelt.core.ops import OPS
 from smelt.core.ops.infer import Engine, infer_node
 from smelt.core.ops.table import Arg
+from smelt.core.passes.traits import Tracer, Trait
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Attrs: TypeAlias = Mapping[str, Attr]
@@ -35,6 +36,7 @@ class Workshop:
         self.engine = Engine.of(module)
         equalities, times = _equalities(module)
         self.engine.facts = _learned(self.engine.facts, equalities, times, threading.get_ident())
+        self.tracer = Tracer(self.engine.facts)
         self._taken = set(module.weights)
         for graph in module.graphs.values():
             self._taken.update(_names(graph))
@@ -205,6 +207,10 @@ class Editor:
             return None
         value: float | int | bool = self.shop.weights[ref].array().reshape(()).item()
         return value
+
+    def trait(self, node: Node) -> Trait:
+        """How the node reads its operands, and what an element costs."""
+        return self.shop.tracer.trait(node, [self.type_of(r) if r else None for r in node.inputs])
 
     # ------------------------------------------------------------ changing
 

@@ -14,7 +14,7 @@ def rulebook() -> Mapping[str, Rule]:
     """Each rule of each pass, by name."""
     found: dict[str, Rule] = {}
     for r in (
-        *canonical.RULES, *patterns.RULES, *phases.RULES, *phases.FLOAT_RULES, *expand.rules(), *layout.RULES,
+        *canonical.RULES, *patterns.RULES, *phases.RULES, *phases.FLOAT_RULES, *expand.RULES, *layout.RULES,
         *sink_rules(), *dots.RULES, *views.RULES, *quantize.RULES, *blocks.BLOCK_RULES,
     ):  # fmt: skip
         assert r.name not in found, r.name

@@ -10,6 +10,8 @@ from typing import TypeAlias
 from smelt.core.diag import SmeltError
 from smelt.core.dim import UNKNOWN, Facts
 from smelt.core.ir.graph import Module, Node, Ref
+from smelt.core.ops import OPS
+from smelt.core.ops.table import Op
 from smelt.core.passes.context import Context
 from smelt.core.passes.editor import Editor, edit_module
 from smelt.core.passes.numerics import FAST
@@ -23,6 +25,7 @@ nodes; when it answers None it must not have emitted any."""
 class Rule:
     """One rewrite: tried on nodes of these ops. Directional: the right side is never worse.
 
+    where: which rows of the op table, instead of names; asked when rules run, since plug-ins add rows.
     kind: its class of numerics.py. forms: programs that it fits, from which tests make instances and
     near-misses (tests/support/rule_forms.py reads them)."""
 
@@ -31,13 +34,20 @@ class Rule:
     apply: Rewrite
     kind: str
     forms: tuple[str, ...]
+    where: Callable[[Op], bool] | None = None
+
+    def names(self) -> tuple[str, ...]:
+        """The ops of today's table that it is tried on."""
+        return self.ops if self.where is None else tuple(n for n, op in OPS.items() if self.where(op))
 
 
-def rule(*ops: str, kind: str, forms: Sequence[str]) -> Callable[[Rewrite], Rule]:
+def rule(
+    *ops: str, kind: str, forms: Sequence[str], where: Callable[[Op], bool] | None = None
+) -> Callable[[Rewrite], Rule]:
     """Make a Rule of a function; it takes the function's name."""
 
     def make(fn: Rewrite) -> Rule:
-        return Rule(fn.__name__.strip("_"), ops, fn, kind, tuple(forms))
+        return Rule(fn.__name__.strip("_"), ops, fn, kind, tuple(forms), where)
 
     return make
 
@@ -52,7 +62,7 @@ def run_rules(editor: Editor, rules: Sequence[Rule]) -> int:
     change has touched."""
     table: dict[str, list[Rule]] = {}
     for r in rules:
-        for op in r.ops:
+        for op in r.names():
             table.setdefault(op, []).append(r)
     work = deque(editor.in_order())
     queued = set(work)

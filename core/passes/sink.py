@@ -13,7 +13,7 @@ from smelt.core.passes.constants import elements, ints_of, is_one
 from smelt.core.passes.editor import Attrs, Editor
 from smelt.core.passes.numerics import EXACT, SUMS
 from smelt.core.passes.rules import Rule
-from smelt.core.passes.traits import Tracer, nominal
+from smelt.core.passes.traits import nominal
 
 Perm: TypeAlias = tuple[int, ...]
 
@@ -78,7 +78,10 @@ _SAME: Mapping[str, Mapping[str, Remap]] = {
 # how many leading inputs are tensors of the output's axes; the rest (a pad value) stay as they are
 _TENSORS = {"quantize": 1, "dequantize": 1, "pad": 1, "resize": 1, "slice": 1, "tile": 1, "broadcast_to": 1}
 POOLS = ("max_pool", "average_pool", "lp_pool")
-REDUCTIONS = tuple(name for name in OPS if name.startswith("reduce_"))
+REDUCTIONS = (
+    "reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_mean", "reduce_l1", "reduce_l2",
+    "reduce_sum_square", "reduce_log_sum", "reduce_log_sum_exp",
+)  # fmt: skip
 ARGS = ("argmax", "argmin")
 
 
@@ -126,7 +129,6 @@ class _Sinking:
 
     def __init__(self) -> None:
         self._pinned: set[Ref] = set()
-        self._tracer: Tracer | None = None
         self._sizes: dict[TensorType, int] = {}
 
     def _source(self, g: Editor, ref: Ref) -> tuple[Ref, Perm] | None:
@@ -221,10 +223,7 @@ class _Sinking:
         """f(transpose(x, p), transpose(y, p), c)  -->  transpose(f(x, y, c'), p)"""
         if len(n.outputs) != 1 or all(self._source(g, r) is None for r in n.inputs if r):
             return None
-        types = [g.type_of(r) if r else None for r in n.inputs]
-        if self._tracer is None:
-            self._tracer = Tracer(g.engine.facts)
-        if not self._tracer.trait(n, types).elementwise:
+        if not g.trait(n).elementwise:
             return None
         p = self._common(g, n.inputs, n.output.type.rank)
         if p is None or not self._pays(g, n, n.inputs, p):

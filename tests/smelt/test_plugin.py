@@ -141,3 +141,59 @@ def test_an_op_in_other_ops(tmp_path: Path) -> None:
     for opt in (0, 3):
         bundle = smelt.compile(m, output=tmp_path / f"out{opt}", plugins=(str(plugin),), opt=opt)
         np.testing.assert_allclose(smelt.load(bundle).run(None, {"x": a})[0], a * np.tanh(a), rtol=1e-5)
+
+
+FLIP = '''
+"""An op that reads its operand backwards, and one that doubles it."""
+
+import numpy as np
+
+from smelt.plugin import Case, Op, OnnxOp, TensorType, call
+
+
+def _infer(c, args, attrs):
+    return (args[0].type,)
+
+
+def _flip(t, i, attrs, out, x):
+    return x[(*i[:-1], out.shape[-1] - 1 - i[-1])]
+
+
+def _twice(t, i, attrs, out, x):
+    return call("add", x[i], x[i])
+
+
+OPS = (
+    Op("my_flip", "x", _infer, lambda a, *_: (a[0][..., ::-1],), (Case(("f32[3, 4]",)),), compute=_flip),
+    Op("reduce_my_twice", "x", _infer, lambda a, *_: (2 * a[0],), (Case(("f32[3, 4]",)),), compute=_twice),
+)
+BINDINGS = (
+    OnnxOp("Flip", 1, lambda c: c.emit("my_flip", c.x()), "my.domain"),
+    OnnxOp("Twice", 1, lambda c: c.emit("reduce_my_twice", c.x()), "my.domain"),
+)
+'''
+
+
+def test_passes_ask_what_an_op_does_not_what_it_is_called(tmp_path: Path) -> None:
+    """Views move through the one that reads at its own index, and stay in front of the other."""
+    plugin = tmp_path / "my_flip.py"
+    plugin.write_text(FLIP)
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["a"], perm=[1, 0]),
+        helper.make_node("Flip", ["a"], ["b"], domain="my.domain"),
+        helper.make_node("Reshape", ["b", "flat"], ["c"]),
+        helper.make_node("Twice", ["c"], ["d"], domain="my.domain"),
+        helper.make_node("Flip", ["d"], ["e"], domain="my.domain"),
+        helper.make_node("Reshape", ["e", "wide"], ["f"]),
+        helper.make_node("Flip", ["f"], ["y"], domain="my.domain"),
+    ]
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 4])
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    shapes = [onnx.numpy_helper.from_array(np.array(v), n) for n, v in (("flat", [-1]), ("wide", [-1, 2]))]
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("my.domain", 1)]
+    graph = helper.make_graph(nodes, "g", [x], [y], shapes)
+    m = helper.make_model(graph, opset_imports=sets, ir_version=8)
+    bundle = smelt.compile(m, output=tmp_path / "out", plugins=(str(plugin),))
+    a = np.arange(12, dtype=np.float32).reshape(3, 4)
+    want = (2 * a.T[:, ::-1].reshape(-1))[::-1].reshape(-1, 2)[:, ::-1]
+    np.testing.assert_array_equal(smelt.load(bundle).run(None, {"x": a})[0], want)
