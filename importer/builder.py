@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from smelt.core.diag import SmeltError
 from smelt.core.dim import Dim, TooLarge, Truth, large, to_dim
 from smelt.core.dtype import DType, bool_, f32, from_numpy, i32, i64
 from smelt.core.ir.graph import Attr, Graph, Node, Ref, TensorType, Value, Weight
 from smelt.core.ops import OPS
 from smelt.core.ops.infer import LIMIT, Definition, Engine, infer_node
-from smelt.core.ops.table import Arg, Array, Attrs
+from smelt.core.ops.table import Arg, Array, Attrs, Op
 from smelt.importer import known as kn
 from smelt.importer.coded import MOVES, decoded, encoded
 from smelt.importer.known import Known
@@ -263,6 +265,8 @@ class GraphBuilder:
                 results = row.ref(arrays, clean, types)
             return tuple(self.constant(np.asarray(r)) for r in results)
         found = self._carried(op, [r for r in inputs if r], clean, types)
+        if row.value is not None:
+            found = self._valued(row, inputs, clean, types)
         if found is not None:
             found = self._named(found)
         if found is not None and not types[0].dtype.is_float and kn.complete(found):
@@ -314,6 +318,22 @@ class GraphBuilder:
             return None
         parts = [self.size(d, -(2**63)) for d in parts]
         return parts[0] if isinstance(e, Dim) else kn.Ratio(*parts)
+
+    def _valued(
+        self, row: Op, inputs: Sequence[Ref], attrs: Attrs, types: Sequence[TensorType]
+    ) -> Known | None:
+        """What the row of a plug-in's op says of its only output's elements."""
+        assert row.value is not None
+        if len(types) != 1 or not types[0].dtype.is_int or kn.unknown(types[0]) is None:
+            return None
+        (found,) = row.value(self.engine, [self.arg(r) for r in inputs], attrs)
+        if found is None:
+            return None
+        shape = [d.const for d in types[0].shape]
+        if len(found) != math.prod(shape):
+            what = f"the value rule of '{row.name}' gives {len(found)} elements for {types[0]}"
+            raise SmeltError(what, kind="internal", node=self.engine.node, hint="its plug-in is wrong")
+        return kn.full(shape, [self.engine.simplify(to_dim(d)) for d in found])
 
     def _carried(
         self, op: str, inputs: Sequence[Ref], attrs: Attrs, types: Sequence[TensorType]

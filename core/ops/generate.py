@@ -11,7 +11,7 @@ from smelt.core.dtype import DType, i64
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Bound, Buffer, Expr, Load, Loop, Stmt, Store
 from smelt.core.ops.attrs import dims
-from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Nest, Op, ShapeValue
+from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Nest, Op
 from smelt.core.ops.trace import DimIndex, Trace, call, const, index, select
 
 ZERO = to_dim(0)
@@ -44,10 +44,6 @@ def _ref_from_dims(
     values = [d.const for d in dims(attrs, "values")]
     shape = [d.const for d in types[0].shape]
     return (np.array(values, types[0].dtype.numpy).reshape(shape),)
-
-
-def _given_value(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[ShapeValue | None, ...]:
-    return (dims(attrs, "values"),)
 
 
 def _iota(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType) -> Expr:
@@ -155,7 +151,6 @@ ROWS: tuple[Op, ...] = (
             Case((), attrs={"values": (sym("N"),), "shape": (), "dtype": i64}),
         ),
         compute=_from_dims,
-        value=_given_value,
     ),
     Op(
         "iota",

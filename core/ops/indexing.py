@@ -62,19 +62,6 @@ def _ref_gather(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Te
     return (np.take(x, idx.astype(np.int64), axis=axis_of(attrs)),)
 
 
-def _gather_value(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[tuple[Dim, ...] | None, ...]:
-    x, idx = args
-    if x is None or idx is None or x.value is None or idx.value is None or x.rank != 1:
-        return (None,)
-    if not all(v.is_const for v in idx.value):
-        return (None,)
-    n = len(x.value)
-    for v in idx.value:
-        if not -n <= v.const < n:
-            raise c.fail(f"index {v} is outside a tensor of {n} elements")
-    return (tuple(x.value[v.const] for v in idx.value),)
-
-
 def _infer_gather_elements(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
     x, idx = args
     assert x and idx
@@ -352,7 +339,6 @@ ROWS: tuple[Op, ...] = (
             Case(("i64[5]", "i64[0, N]"), attrs={"axis": 0}),
         ),
         compute=_gather,
-        value=_gather_value,
     ),
     Op(
         "gather_elements",

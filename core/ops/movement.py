@@ -10,7 +10,7 @@ from smelt.core.dim import Dim, dmax, dmin, product, to_dim
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Bound, Expr
 from smelt.core.ops.attrs import axis_of, dims, ints
-from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op, ShapeValue
+from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op
 from smelt.core.ops.trace import DimIndex, Operand, Trace, const, guard_expr, inside, select
 
 ZERO, ONE = to_dim(0), to_dim(1)
@@ -77,11 +77,6 @@ def reshape_index(source: tuple[Dim, ...], target: tuple[Dim, ...], i: DimIndex)
 
 def _reshape(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) -> Expr:
     return x[reshape_index(x.shape, out.shape, i)]
-
-
-def _first_value(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[ShapeValue | None, ...]:
-    """The elements stay in order."""
-    return (args[0].value if args[0] is not None else None,)
 
 
 # ---------------------------------------------------------------- transpose, broadcast
@@ -178,15 +173,6 @@ def _ref_concat(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Te
     return (np.concatenate([a for a in arrays if a is not None], axis=axis_of(attrs)),)
 
 
-def _concat_value(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[ShapeValue | None, ...]:
-    values: list[Dim] = []
-    for a in args:
-        if a is None or a.value is None or a.rank != 1:
-            return (None,)
-        values.extend(a.value)
-    return (tuple(values),)
-
-
 def _infer_slice(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
     """Extent ceil((end - start) / step) per axis, at least 0."""
     x = args[0]
@@ -216,18 +202,6 @@ def _ref_slice(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Ten
     ):
         spans.append(slice(start, None if step < 0 and end < 0 else end, step))
     return (np.array(x[tuple(spans)], order="C"),)
-
-
-def _slice_value(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[ShapeValue | None, ...]:
-    x = args[0]
-    if x is None or x.value is None or x.rank != 1:
-        return (None,)
-    start, end = dims(attrs, "starts")[0], dims(attrs, "ends")[0]
-    if not (start.is_const and end.is_const):
-        return (None,)
-    step = ints(attrs, "steps")[0]
-    stop = None if step < 0 and end.const < 0 else end.const
-    return (x.value[slice(start.const, stop, step)],)
 
 
 def _infer_pad(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -352,7 +326,6 @@ ROWS: tuple[Op, ...] = (
             Case(("f32[6, 4]",), attrs={"shape": (to_dim(8), to_dim(3))}),
         ),
         compute=_reshape,
-        value=_first_value,
         view=True,
     ),
     Op(
@@ -390,7 +363,6 @@ ROWS: tuple[Op, ...] = (
             Case(("f32[2, N]", "f32[2, M]", "f32[2, 8]"), attrs={"axis": 1}),
         ),
         compute=_concat,
-        value=_concat_value,
     ),
     Op(
         "slice",
@@ -416,7 +388,6 @@ ROWS: tuple[Op, ...] = (
             ),
         ),
         compute=_slice,
-        value=_slice_value,
     ),
     Op(
         "pad",

@@ -197,3 +197,51 @@ def test_passes_ask_what_an_op_does_not_what_it_is_called(tmp_path: Path) -> Non
     a = np.arange(12, dtype=np.float32).reshape(3, 4)
     want = (2 * a.T[:, ::-1].reshape(-1))[::-1].reshape(-1, 2)[:, ::-1]
     np.testing.assert_array_equal(smelt.load(bundle).run(None, {"x": a})[0], want)
+
+
+HALVES = '''
+"""Sizes computed from sizes."""
+
+import numpy as np
+
+from smelt.plugin import Case, Op, OnnxOp, TensorType, call, const
+
+
+def _infer(c, args, attrs):
+    return (args[0].type,)
+
+
+def _compute(t, i, attrs, out, x):
+    return call("div", x[i], const(2, out.dtype))
+
+
+def _value(c, args, attrs):
+    return (None if args[0].value is None else tuple(d // 2 for d in args[0].value),)
+
+
+OPS = (
+    Op("my_half", "x", _infer, lambda a, *_: (a[0] // 2,), (Case(("i64[3]",), low=0, high=9),),
+       compute=_compute, value=_value),
+)
+BINDINGS = (OnnxOp("Half", 1, lambda c: c.emit("my_half", c.x()), "my.domain"),)
+'''
+
+
+def test_sizes_go_through_an_op(tmp_path: Path) -> None:
+    """Shape -> Half -> Expand: the size is n//2 when the model is compiled, not a number that a run finds."""
+    plugin = tmp_path / "my_half.py"
+    plugin.write_text(HALVES)
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Half", ["s"], ["h"], domain="my.domain"),
+        helper.make_node("Expand", ["one", "h"], ["y"]),
+    ]
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 4])
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    one = [onnx.numpy_helper.from_array(np.ones((1, 1), np.float32), "one")]
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("my.domain", 1)]
+    graph = helper.make_graph(nodes, "g", [x], [y], one)
+    m = helper.make_model(graph, opset_imports=sets, ir_version=8)
+    bundle = smelt.compile(m, output=tmp_path / "out", plugins=(str(plugin),))
+    assert bundle.manifest["outputs"][0]["shape"] == ["n//2", 2]
+    assert smelt.load(bundle).run(None, {"x": np.zeros((7, 4), np.float32)})[0].shape == (3, 2)
