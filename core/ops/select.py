@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from smelt.core.dim import Dim, dmin, to_dim
-from smelt.core.dtype import DType, bool_, f32, i64
+from smelt.core.dtype import DType, bf16, bool_, f32, i64
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Block, Bound, Buffer, Expr, Load, Loop, Stmt, Store
 from smelt.core.ops.indexing import nest_over
@@ -255,10 +255,11 @@ def _ref_topk(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Tens
     x, axis, k = arrays[0], attrs["axis"], _dim(attrs, "k").const
     assert x is not None and isinstance(axis, int)
     n = x.shape[axis]
+    keys = x.astype(np.float32) if types[0].dtype == bf16 else x  # NumPy finds no NaN in types of others
     if attrs["largest"]:  # ascending from behind: equal elements stay in order
-        order = n - 1 - np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
+        order = n - 1 - np.flip(np.argsort(np.flip(keys, axis), axis=axis, kind="stable"), axis)
     else:
-        order = np.argsort(x, axis=axis, kind="stable")
+        order = np.argsort(keys, axis=axis, kind="stable")
     first = np.take(order, np.arange(k), axis=axis)
     return np.take_along_axis(x, first, axis=axis), first.astype(np.int64)
 

@@ -6,10 +6,11 @@ from __future__ import annotations
 import sys
 
 import numpy as np
-import op_shipped
 from campaign import Outcome, main
 from op_judge import complaints
 from op_nodes import Case, draw, operators
+from op_shipped import draw as shipped_draw
+from op_shipped import operators as shipped_operators
 from op_ways import by_all
 
 SLICES = 4
@@ -23,7 +24,7 @@ def cases(seed: int) -> list[Case]:
     rng = np.random.default_rng(seed)
     turn = slice(seed % SLICES, None, SLICES)
     found = [draw(rng, op) for op in operators()[turn] for _ in range(EACH)]
-    shipped = [op_shipped.draw(rng, op) for op in op_shipped.operators()[turn]]
+    shipped = [shipped_draw(rng, op) for op in shipped_operators()[turn]]
     return found + [c for c in shipped if c is not None]
 
 
