@@ -23,7 +23,7 @@ from op_ways import Ways
 class Bound:
     """ulps: units in the last place. epsilons: further, absolutely, times the largest of 1 and the inputs'
     magnitude where `scaled`. tiny: results below the least normal number may be 0. chain: a product of many
-    factors, in any order: where some order passes below the least normal number, bits are lost on that way."""
+    factors in any order: where one of these passes below the least normal number, bits are lost."""
 
     ulps: float = 0
     epsilons: float = 0
