@@ -24,7 +24,7 @@ NUMBERS = (
     2642246, 2**40, 2**61, 2**62, -(2**62), 2**63 - 1, -(2**63),
 )  # fmt: skip
 SHARED = 10_007
-"""The same for an extent that several tensors have."""
+"""The same for an extent that several tensors have, or one of texts."""
 MOST_BYTES = 16 << 20
 TRIES = 20
 
@@ -121,8 +121,9 @@ def _large(feed: Feed, rng: random.Random) -> Feed:
     if not known:
         return feed
     chosen, long = rng.choice(known), rng.choice(LARGE)
-    if sum(chosen in v.shape for v in _arrays(feed).values()) > 1:
-        long = SHARED  # a window over as many elements: a trillion products would be right, and slow
+    holders = [v for v in _arrays(feed).values() if chosen in v.shape]
+    if len(holders) > 1 or any(v.dtype == object for v in holders):
+        long = SHARED  # a window over as many elements, or as many texts, would be right, and slow
     return _mapped(feed, {chosen: long}, 4 * MOST_BYTES) or feed
 
 
