@@ -175,7 +175,7 @@ BINDINGS = (
 
 
 def test_passes_ask_what_an_op_does_not_what_it_is_called(tmp_path: Path) -> None:
-    """Views move through the one that reads at its own index, and stay in front of the other."""
+    """Neither the one that reads backwards nor the one with the name of a reduction is taken for another."""
     plugin = tmp_path / "my_flip.py"
     plugin.write_text(FLIP)
     nodes = [
