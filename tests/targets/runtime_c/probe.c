@@ -502,7 +502,11 @@ int main(int argc, char **argv) {
     test_threads(bundle, n_out);
 #ifndef NO_FORK
     /* not under qemu-user 7.2: now and then a child waits for ever for a lock of qemu's own, beside its RCU thread's event */
+#ifndef __SANITIZE_ADDRESS__ /* gcc 12's does not hold its allocator's locks across a fork: a child may wait for one for ever */
     if (strcmp(what, "emulated")) test_fork_in_a_run(bundle, n_out);
+#else
+    (void)test_fork_in_a_run;
+#endif
 #endif
     test_close_in_a_run(bundle);
   }
