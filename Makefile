@@ -34,7 +34,8 @@ help:
 	@echo "                   opsets; writes docs/ops.md (bless=1: and the known failures; form=dtype: only that)"
 	@echo "                   target=arm64 or target=x86+opencl: a tenth of the cases there (sample=100: all)"
 	@echo "make fuzz          random models at random sizes against ONNX Runtime, failures shrunk and printed"
-	@echo "                   (seed=0 count=1000 seconds=600), then every attack of tests/attack (attack=mutants: only that)"
+	@echo "                   (seed=0 count=1000 seconds=600), then every attack of tests/attack with all of its seeds, which"
+	@echo "                   takes hours (attack=mutants: only that; count=100 or seconds=600: so many, or so long, of each)"
 	@echo "make fuzz-farm     hostile bytes to both ends of the farm's protocol, five minutes each"
 	@echo "make sanitize      ONNX's backend cases with code and runtime under AddressSanitizer and UBSan"
 	@echo "                   (forms=static,dynamic,strict,extents,others share=100, in per cent; extents: axes of 2^62"
@@ -96,7 +97,7 @@ fuzz: $(READY)
 	@status=0; \
 	$(if $(attack),,$(BIN)/python tests/support/fuzzer.py $(BUDGET) --seconds $(or $(seconds),600) || status=1;) \
 	for a in $(ATTACKS); do \
-	  echo "== $$a"; $(BIN)/python $$a $(BUDGET) --seconds $(or $(seconds),600) || status=1; \
+	  echo "== $$a"; $(BIN)/python $$a $(BUDGET) $(if $(seconds),--seconds $(seconds)) || status=1; \
 	done; exit $$status
 
 fuzz-farm: $(READY)

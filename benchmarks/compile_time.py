@@ -1,6 +1,6 @@
 """Graphs of many nodes -> what compiling each takes: seconds of processor time, megabytes at the peak.
 
-python benchmarks/compile_time.py [--nodes 100000] [--kinds chain,ladder] [--stages]
+python benchmarks/compile_time.py [--nodes 100000] [--kinds chain,ladder]
 Every graph has one dynamic axis. Each compile runs in a process of its own, which measures itself.
 """
 

@@ -19,7 +19,7 @@ from smelt.core.ir.graph import Attr, Graph, Module, Node, Ref, TensorType, Valu
 from smelt.core.ops import OPS
 from smelt.core.ops.infer import Engine, infer_node
 from smelt.core.ops.table import Arg
-from smelt.core.passes.traits import Tracer, Trait
+from smelt.core.passes.traits import Tracer, Trait, nominal_bytes
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Attrs: TypeAlias = Mapping[str, Attr]
@@ -37,6 +37,7 @@ class Workshop:
         equalities, times = _equalities(module)
         self.engine.facts = _learned(self.engine.facts, equalities, times, threading.get_ident())
         self.tracer = Tracer(self.engine.facts)
+        self._bytes: dict[TensorType, int] = {}
         self._taken = set(module.weights)
         for graph in module.graphs.values():
             self._taken.update(_names(graph))
@@ -52,6 +53,12 @@ class Workshop:
             if (found := f"{base}_{n}") not in self._taken:
                 self._taken.add(found)
                 return found
+
+    def bytes(self, t: TensorType) -> int:
+        """What a tensor takes at nominal sizes."""
+        if t not in self._bytes:
+            self._bytes[t] = nominal_bytes(self.engine.facts, t)
+        return self._bytes[t]
 
     def constant(self, array: Array, name: str = "c", origin: str = "") -> Ref:
         """A new weight that holds the array."""

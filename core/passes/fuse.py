@@ -18,15 +18,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from smelt.core.dim import Facts
-from smelt.core.ir.graph import Graph, Module, Node, Ref, TensorType, Value
+from smelt.core.ir.graph import Graph, Module, Node, Ref, Value
 from smelt.core.ir.kernel import Const
 from smelt.core.ops import OPS
 from smelt.core.passes.alike import Alike
 from smelt.core.passes.compose import Composer, Simplifier, inline_scalars
-from smelt.core.passes.constants import elements
 from smelt.core.passes.context import Context, Options
 from smelt.core.passes.editor import STRUCTURAL, Editor, edit_module, renamed
-from smelt.core.passes.traits import Read, Trait, expr_reads, expr_trait, nominal, out_index
+from smelt.core.passes.traits import Read, Trait, expr_reads, expr_trait, out_index
 
 CHEAP = 4  # additions per element that a row reduction may repeat in each of its passes
 RECOMPUTE = 2  # additions per element that every consumer may repeat
@@ -69,7 +68,6 @@ class _Fusion:
         self._simplifier = Simplifier(editor.engine.facts)
         self._scalars: dict[Ref, Const | None] = {}
         self._alike = Alike(self.scalar, values=False)
-        self._sizes: dict[TensorType, int] = {}
         self._measured: dict[Hashable, tuple[Trait, tuple[tuple[int, Read], ...]]] = {}
 
     def run(self) -> None:
@@ -231,13 +229,7 @@ class _Fusion:
         return self._bytes(tuple(producer.outside)) <= self._bytes((ref,))
 
     def _bytes(self, refs: Sequence[Ref]) -> int:
-        total = 0
-        for r in refs:
-            t: TensorType = self.g.type_of(r)
-            if t not in self._sizes:
-                self._sizes[t] = nominal(self._facts(), elements(t.shape)) * t.dtype.bytes
-            total += self._sizes[t]
-        return total
+        return sum(self.g.shop.bytes(self.g.type_of(r)) for r in refs)
 
     # ------------------------------------------------------------ what is stored
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from smelt.core.ir.graph import Module, Node, Ref
 from smelt.core.passes.canonical import RULES as CANONICAL
-from smelt.core.passes.constants import elements, ints_of, is_one
+from smelt.core.passes.constants import ints_of, is_one
 from smelt.core.passes.context import Context
 from smelt.core.passes.editor import Editor, edit_module
 from smelt.core.passes.numerics import SUMS
 from smelt.core.passes.rules import Rule, rule, run_rules, void
 from smelt.core.passes.sink import Perm, inverse, sink_rules
-from smelt.core.passes.traits import nominal
+from smelt.core.passes.traits import nominal_bytes
 
 CONVOLUTIONS = ("conv", "conv_transpose")
 TIDY = tuple(
@@ -93,7 +93,7 @@ def leftovers(module: Module) -> tuple[Leftover, ...]:
         for node in graph.walk():
             if node.op == "transpose" and moves(node):
                 t = node.output.type
-                found.append(Leftover(node.output.name, nominal(facts, elements(t.shape)) * t.dtype.bytes))
+                found.append(Leftover(node.output.name, nominal_bytes(facts, t)))
     return tuple(found)
 
 

@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from smelt.core.dim import to_dim
-from smelt.core.ir.graph import Node, Ref, TensorType
+from smelt.core.ir.graph import Node, Ref
 from smelt.core.ops import OPS
 from smelt.core.ops.movement import reshape_groups
-from smelt.core.passes.constants import elements, ints_of, is_one
+from smelt.core.passes.constants import ints_of, is_one
 from smelt.core.passes.editor import Attrs, Editor
 from smelt.core.passes.numerics import EXACT, SUMS
 from smelt.core.passes.rules import Rule
-from smelt.core.passes.traits import nominal
 
 Perm: TypeAlias = tuple[int, ...]
 
@@ -129,7 +128,6 @@ class _Sinking:
 
     def __init__(self) -> None:
         self._pinned: set[Ref] = set()
-        self._sizes: dict[TensorType, int] = {}
 
     def _source(self, g: Editor, ref: Ref) -> tuple[Ref, Perm] | None:
         """(x, p) where ref is transpose(x, p) and may sink."""
@@ -151,10 +149,7 @@ class _Sinking:
         return max(weight, key=lambda p: weight[p]) if weight else None
 
     def _bytes(self, g: Editor, ref: Ref) -> int:
-        t = g.type_of(ref)
-        if t not in self._sizes:
-            self._sizes[t] = nominal(g.engine.facts, elements(t.shape)) * t.dtype.bytes
-        return self._sizes[t]
+        return g.shop.bytes(g.type_of(ref))
 
     def _turned(self, g: Editor, ref: Ref, p: Perm) -> Ref:
         """The operand with the axes that it has before the transpose p."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from smelt.core.dim import YES, Dim, Facts, Symbol, sym, to_dim
+from smelt.core.dim import YES, Dim, Facts, Symbol, product, sym, to_dim
 from smelt.core.ir.graph import Attr, Node, TensorType
 from smelt.core.ir.kernel import Axis, Call, Expr, Index, Let, Load, Reduce, children
 from smelt.core.ops import OPS
@@ -323,3 +323,8 @@ def nominal(facts: Facts, d: Dim) -> int:
         value = max(32, low or 0)
         env[s] = value if high is None else min(value, high)
     return d.evaluate(env)
+
+
+def nominal_bytes(facts: Facts, t: TensorType) -> int:
+    """What a tensor takes at such sizes."""
+    return nominal(facts, product(t.shape)) * t.dtype.bytes

@@ -64,9 +64,7 @@ def _top_k(c: Call) -> tuple[Ref, ...]:
     else:
         k = c.builder.dims_of(c.builder.reshape(c.x(1), ()), "k", 0, n)[0]
     c.engine.at_most("k", k, n)
-    return sorted_by(
-        c, c.x(), k, axis, c.flag("largest", 1), c.flag("sorted", 1)
-    )
+    return sorted_by(c, c.x(), k, axis, c.flag("largest", 1), c.flag("sorted", 1))
 
 
 def sorted_by(

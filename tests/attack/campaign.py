@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import argparse
 import collections
+import math
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,14 @@ class Tally:
 
     counts: collections.Counter[str] = field(default_factory=collections.Counter)
     failures: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    unrun: int = 0
+    """Seeds that the time did not reach."""
 
     def report(self) -> str:
         """A line per kind of failure, the first seeds and the first detail of each."""
-        lines = [f"# {dict(self.counts)}"]
+        lines = [f"# {self.counts.total()} seeds: {dict(self.counts)}"]
+        if self.unrun:
+            lines.append(f"# the time was over {self.unrun} seeds before the end")
         for what, found in sorted(self.failures.items(), key=lambda f: -len(f[1])):
             seeds = ", ".join(str(seed) for seed, _ in found[:8])
             lines.append(f"# {len(found):4d}x {what} (seeds {seeds})\n{found[0][1]}")
@@ -46,12 +51,13 @@ class Tally:
 
 
 def campaign(
-    attack: Callable[[int], Outcome], seeds: Iterable[int], seconds: float = 1e9, log: Any = None
+    attack: Callable[[int], Outcome], seeds: Sequence[int], seconds: float = math.inf, log: Any = None
 ) -> Tally:
     """Attack with each seed until the time is over."""
     tally, end = Tally(), time.monotonic() + seconds
-    for seed in seeds:
+    for done, seed in enumerate(seeds):
         if time.monotonic() > end:
+            tally.unrun = len(seeds) - done
             break
         outcome = attack(seed)
         tally.counts[outcome.what] += 1
@@ -69,7 +75,7 @@ def main(attack: Callable[[int], Outcome], doc: str, count: int = 1000) -> int:
     p = argparse.ArgumentParser(description=doc)
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--count", type=int, default=count)
-    p.add_argument("--seconds", type=float, default=600)
+    p.add_argument("--seconds", type=float, default=math.inf)
     args = p.parse_args()
     tally = campaign(attack, range(args.seed, args.seed + args.count), args.seconds, sys.stdout)
     print(tally.report())

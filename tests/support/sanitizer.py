@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -280,7 +279,7 @@ def campaign(
 ) -> tuple[int, dict[str, str]]:
     """(cases that ran, findings) of the backend's cases."""
     count, found = 0, {}
-    with tempfile.TemporaryDirectory(prefix="sanitize-") as folder, ThreadPoolExecutor(1) as running:
+    with tempfile.TemporaryDirectory(prefix="sanitize-") as folder:
         base = Path(folder)
         (base / "shop").mkdir()
         shop = Workshop(base / "shop")
@@ -288,7 +287,7 @@ def campaign(
         for first in range(0, len(cases), PIECE):
             items = list(backend_work(shop, cases[first : first + PIECE], base))
             count += len(items)
-            more = running.submit(findings, items).result()
+            more = findings(items)
             found.update(more)
             for item in items:
                 shutil.rmtree(Path(item.bundle).parent, ignore_errors=True)
