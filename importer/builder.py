@@ -21,6 +21,8 @@ from smelt.core.ops.infer import LIMIT, Definition, Engine, infer_node
 from smelt.core.ops.table import Arg, Array, Attrs, Op
 from smelt.importer import known as kn
 from smelt.importer.coded import MOVES, decoded, encoded
+from smelt.importer.derive import derived
+from smelt.importer.elements import decided
 from smelt.importer.known import Known
 
 FOLD_LIMIT = 4096
@@ -162,7 +164,7 @@ class GraphBuilder:
         if found is None:
             found = self.store.known.get(ref)
             if found is not None and self.store.types[ref].dtype == bool_:
-                found = kn.decided(self.engine, found)
+                found = decided(self.engine, found)
         if found is None:
             w = self.store.weights.get(ref)
             if (
@@ -264,9 +266,7 @@ class GraphBuilder:
             with np.errstate(all="ignore"):
                 results = row.ref(arrays, clean, types)
             return tuple(self.constant(np.asarray(r)) for r in results)
-        found = self._carried(op, [r for r in inputs if r], clean, types)
-        if row.value is not None:
-            found = self._valued(row, inputs, clean, types)
+        found = self._carried(row, inputs, clean, types)
         if found is not None:
             found = self._named(found)
         if found is not None and not types[0].dtype.is_float and kn.complete(found):
@@ -322,9 +322,9 @@ class GraphBuilder:
     def _valued(
         self, row: Op, inputs: Sequence[Ref], attrs: Attrs, types: Sequence[TensorType]
     ) -> Known | None:
-        """What the row of a plug-in's op says of its only output's elements."""
+        """What the op's row says of its only output's elements."""
         assert row.value is not None
-        if len(types) != 1 or not types[0].dtype.is_int or kn.unknown(types[0]) is None:
+        if not types[0].dtype.is_int or kn.unknown(types[0]) is None:
             return None
         (found,) = row.value(self.engine, [self.arg(r) for r in inputs], attrs)
         if found is None:
@@ -336,19 +336,32 @@ class GraphBuilder:
         return kn.full(shape, [self.engine.simplify(to_dim(d)) for d in found])
 
     def _carried(
-        self, op: str, inputs: Sequence[Ref], attrs: Attrs, types: Sequence[TensorType]
+        self, row: Op, inputs: Sequence[Ref], attrs: Attrs, types: Sequence[TensorType]
     ) -> Known | None:
-        """What is known of the only output's elements. Constants are looked at last: most stand beside values
-        of which nothing is known."""
-        if len(types) != 1 or op not in kn.RULES:
-            return None
-        values = [r for r in inputs if r not in self.store.weights]
-        if op != "clip" and any(self.known_of(r) is None for r in values):
+        """What is known of the only output's elements."""
+        if len(types) != 1 or not row.pure:
             return None
         try:
-            return kn.carry(self.engine, op, [self.known_of(r) for r in inputs], attrs, types[0])
+            if row.value is not None:
+                return self._valued(row, inputs, attrs, types)
+            found = self._derived(row, inputs, attrs, types[0])
         except TooLarge:
             return None  # a run computes the elements
+        return found if _tells(found) or (found is not None and not found.size) else None
+
+    def _derived(
+        self, row: Op, inputs: Sequence[Ref], attrs: Attrs, out: TensorType
+    ) -> Known | None:
+        """What the op's formula says of its only output's elements. Constants are looked at last: most stand
+        beside values of which nothing is known."""
+        values = [self.known_of(r) for r in inputs if r and r not in self.store.weights]
+        if any(v is None for v in values) or (values and not any(_tells(v) for v in values)):
+            return None
+        operands = [self.known_of(r) if r else None for r in inputs]
+        if any(r and v is None for r, v in zip(inputs, operands, strict=True)):
+            return None
+        given = [self.type_of(r) if r else None for r in inputs]
+        return derived(self.engine, row, operands, given, attrs, out)
 
     def aligned(self, inputs: Sequence[Ref], skip: int = 0) -> tuple[Ref, ...]:
         """The inputs of a NumPy broadcast, those with an extent that may be 1 at run time broadcast by a node
@@ -621,6 +634,11 @@ def _settled(attr: Attr) -> bool:
     if isinstance(attr, tuple):
         return all(_settled(a) for a in attr)
     return not isinstance(attr, Dim) or attr.is_const
+
+
+def _tells(known: Known | None) -> bool:
+    """Whether some element is known."""
+    return known is not None and any(e is not None for e in known.reshape(-1))
 
 
 def _wraps(d: Dim) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +12,7 @@ from smelt.core.dtype import DType, i64
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Bound, Buffer, Expr, Load, Loop, Stmt, Store
 from smelt.core.ops.attrs import dims
-from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Nest, Op
+from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Nest, Op, ShapeValue
 from smelt.core.ops.trace import DimIndex, Trace, call, const, index, select
 
 ZERO = to_dim(0)
@@ -131,6 +132,17 @@ def _ref_cumprod(
     return _ref_cumulate(np.multiply, 1, arrays, attrs, types)
 
 
+def _value_cumsum(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[ShapeValue | None, ...]:
+    """Running sums of sizes."""
+    x = args[0]
+    if x is None or x.value is None or x.rank != 1:
+        return (None,)
+    order = x.value[::-1] if attrs["reverse"] else x.value
+    sums = tuple(itertools.accumulate(order, initial=ZERO))
+    found = sums[:-1] if attrs["exclusive"] else sums[1:]
+    return (found[::-1] if attrs["reverse"] else found,)
+
+
 _SHAPE3 = (to_dim(3),)
 
 ROWS: tuple[Op, ...] = (
@@ -180,6 +192,7 @@ ROWS: tuple[Op, ...] = (
             )
         ),
         nest=_cumsum,
+        value=_value_cumsum,
     ),
     Op(
         "cumprod",

@@ -139,7 +139,7 @@ class Case:
 class Op:
     """One row. Exactly one of compute, nest, expand is given. inputs: names, 'a b? *rest'.
 
-    value: how small integer tensors propagate as Dims; of plug-ins: importer/known.py has the rules of ours.
+    value: how small integer tensors propagate as Dims where no formula (compute) tells.
     view: output 0 has the bytes of input 0 (reshape): no kernel is needed.
     pure: no side effects; two equal nodes are one.
     tolerance: factor on the default tolerance against the reference, with its reason in a comment.

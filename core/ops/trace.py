@@ -23,6 +23,8 @@ from smelt.core.ir.kernel import (
 )
 
 DimIndex: TypeAlias = tuple[Dim, ...]
+MARK = "__"
+"""Variables of loops and reductions start with it until a kernel is finished."""
 
 
 def call(fn: str, *args: Expr, dtype: DType | None = None) -> Call:

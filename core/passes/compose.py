@@ -12,9 +12,9 @@ from smelt.core.ir.analysis import enter
 from smelt.core.ir.graph import Node, Ref, TensorType, Weight
 from smelt.core.ir.kernel import Axis, Bound, Call, Const, Expr, Index, Let, Load, Reduce
 from smelt.core.ops import OPS
-from smelt.core.ops.trace import Operand, Trace
+from smelt.core.ops.trace import MARK, Operand, Trace
 from smelt.core.passes.collapse import drop_unit_axes
-from smelt.core.passes.traits import MARK, variable
+from smelt.core.passes.traits import variable
 
 TypeOf = Callable[[Ref], TensorType]
 

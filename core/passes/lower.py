@@ -30,7 +30,7 @@ from smelt.core.ir.kernel import (
 )
 from smelt.core.ir.rewrite import bound_here, free_symbols, map_stmt_dims, rename_vars
 from smelt.core.ops import OPS
-from smelt.core.ops.trace import Trace, cast
+from smelt.core.ops.trace import MARK, Trace, cast
 from smelt.core.passes.abstract import (
     Abstraction,
     Equation,
@@ -46,7 +46,7 @@ from smelt.core.passes.compose import Composer, Simplifier, inline_scalars
 from smelt.core.passes.context import Context
 from smelt.core.passes.editor import STRUCTURAL, Editor, edit_module
 from smelt.core.passes.split import split_divided
-from smelt.core.passes.traits import MARK, out_index, variable
+from smelt.core.passes.traits import out_index, variable
 
 KEEP = (STRUCTURAL - {"fused"}) | {"reshape", "reinterpret"}
 NAME_OPS = 5  # ops that a kernel's name spells out

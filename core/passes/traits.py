@@ -9,7 +9,7 @@ from smelt.core.dim import YES, Dim, Facts, Symbol, product, sym, to_dim
 from smelt.core.ir.graph import Attr, Node, TensorType
 from smelt.core.ir.kernel import Axis, Call, Expr, Index, Let, Load, Reduce, children
 from smelt.core.ops import OPS
-from smelt.core.ops.trace import Operand, Trace
+from smelt.core.ops.trace import MARK, Operand, Trace
 
 # what one call of an intrinsic costs, in additions; everything else costs 1
 COSTS = {
@@ -17,7 +17,6 @@ COSTS = {
     "sinh": 16, "cosh": 16, "asin": 25, "acos": 25, "atan": 25, "asinh": 30, "acosh": 30, "atanh": 30,
     "div": 4, "sqrt": 5, "mod": 10, "fmod": 12,
 }
-MARK = "__"  # variables of loops and reductions start with it until a kernel is finished
 FREE = frozenset({"cast", "bitcast"})
 PRODUCTS = frozenset({"mul", "dot4"})
 

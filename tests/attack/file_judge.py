@@ -214,7 +214,7 @@ RANDOM = frozenset(
     {"Dropout", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial",
      "Bernoulli"}
 )  # fmt: skip
-MEANS = frozenset({"NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"})
+MEANS = frozenset({"NegativeLogLikelihoodLoss", "ReduceMean", "SoftmaxCrossEntropyLoss"})
 """ONNX does not say what the mean of nothing is (docs/differences.md)."""
 
 

@@ -215,22 +215,27 @@ def _compute(t, i, attrs, out, x):
     return call("div", x[i], const(2, out.dtype))
 
 
+def _expand(g, inputs, attrs):
+    return (g.emit("div", (inputs[0], g.constant(np.array(2)))),)
+
+
 def _value(c, args, attrs):
     return (None if args[0].value is None else tuple(d // 2 for d in args[0].value),)
 
 
 OPS = (
     Op("my_half", "x", _infer, lambda a, *_: (a[0] // 2,), (Case(("i64[3]",), low=0, high=9),),
-       compute=_compute, value=_value),
+       RULES),
 )
 BINDINGS = (OnnxOp("Half", 1, lambda c: c.emit("my_half", c.x()), "my.domain"),)
 '''
 
 
-def test_sizes_go_through_an_op(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rules", ["compute=_compute", "expand=_expand, value=_value"])
+def test_sizes_go_through_an_op(tmp_path: Path, rules: str) -> None:
     """Shape -> Half -> Expand: the size is n//2 when the model is compiled, not a number that a run finds."""
     plugin = tmp_path / "my_half.py"
-    plugin.write_text(HALVES)
+    plugin.write_text(HALVES.replace("RULES", rules))
     nodes = [
         helper.make_node("Shape", ["x"], ["s"]),
         helper.make_node("Half", ["s"], ["h"], domain="my.domain"),
