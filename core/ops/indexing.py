@@ -96,6 +96,8 @@ def _infer_gather_nd(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tupl
     batch, depth = integer(attrs, "batch_dims"), idx.shape[-1]
     if not depth.is_const:
         raise c.unsupported(f"the last extent of the indices is {depth}, it must be a number")
+    if not 0 <= batch < idx.rank:
+        raise c.fail(f"batch_dims is {batch}, wanted 0 to {idx.rank - 1} for indices of rank {idx.rank}")
     if batch + depth.const > x.rank:
         raise c.fail(f"indices of depth {depth} after {batch} batch axes do not fit rank {x.rank}")
     for a in range(batch):

@@ -292,6 +292,9 @@ def _gather_nd(c: Call) -> Ref:
     batch, at, rank = c.integer("batch_dims", 0), c.x(1), c.declared_rank()
     if not c.type(0).rank or not c.type(1).rank:
         raise c.fail(f"found {c.type(0)} and indices {c.type(1)}, wanted rank 1 or more")
+    most = min(c.type(0).rank, c.type(1).rank) - 1
+    if not 0 <= batch <= most:
+        raise c.fail(f"batch_dims is {batch}, wanted 0 to {most}")
     if rank is not None:
         at = _pointing(c, at, c.type(1).rank + c.type(0).rank - 1 - batch - rank)
     _all_inside(c, at, batch)
