@@ -9,7 +9,7 @@ from smelt.core.dtype import DType, i64
 from smelt.core.ir.graph import Node, Ref
 from smelt.core.ops.movement import MOST_PARTS
 from smelt.core.passes.arithmetic import ARITHMETIC_RULES
-from smelt.core.passes.constants import ELEMENTWISE, dims_of, ints_of, is_one, splat, whole
+from smelt.core.passes.constants import dims_of, ints_of, is_one, splat, whole
 from smelt.core.passes.editor import Editor
 from smelt.core.passes.numerics import EXACT
 from smelt.core.passes.rules import Rule, rule, rule_pass
@@ -340,7 +340,9 @@ def _implicit_broadcast(g: Editor, n: Node) -> Ref | None:
     return None
 
 
-@rule(*ELEMENTWISE, kind=EXACT, forms=[
+# whole shapes broadcast, so no attribute speaks of axes. The trait of one node alone does not tell: a slice
+# of all of an axis of 1 reads at the output's own index too
+@rule(kind=EXACT, where=lambda op: op.broadcasts == 0, forms=[
     "x: f32[N, 4]; add(reshape(x, shape=(2 * N, 2)), 0.5)",
     "x: f32[N, 4]; c: f32[1] = 0.5; max(transpose(x, perm=(1, 0)), c)",
     "x: f32[N, 1]; exp(broadcast_to(x, shape=(N, 4)))",

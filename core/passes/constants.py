@@ -10,18 +10,12 @@ import numpy as np
 from smelt.core.dim import Dim, product, to_dim
 from smelt.core.dtype import DType, finfo
 from smelt.core.ir.graph import Attr, Node, Ref
-from smelt.core.ops import elementwise
 from smelt.core.passes.editor import Array, Editor
 
 # x op c and c op x are the same; constants stand on the right
 COMMUTATIVE = frozenset(
     ["add", "mul", "min", "max", "and", "or", "xor", "equal", "not_equal", "bit_and", "bit_or", "bit_xor"]
 )
-
-
-# ops without attributes that speak of axes; whether one reads all operands at the output's own index is asked
-# of its trait, which alone does not do: a slice of all of an axis of 1 reads like that too
-ELEMENTWISE: tuple[str, ...] = tuple(op.name for op in elementwise.ROWS)
 
 
 def dims_of(value: Attr) -> tuple[Dim, ...]:

@@ -404,12 +404,14 @@ def _quantize_again(g: Editor, n: Node) -> Ref | None:
 
 
 def _comes_back(g: Editor, scale: Ref) -> bool:
-    """Whether (x * s) / s rounds to x for all x of 9 bits: s is known, no 0, and neither end overflows."""
+    """Whether (x * s) / s rounds to x for all x of 9 bits: s is known, no 0, and neither end overflows, in its
+    type and in f32, in which `quantize` divides."""
     array = g.array(scale)
     if array is None:
         return False
-    size, info = np.abs(array.astype(np.float64)), finfo(array.dtype)
-    return bool(np.all((size >= float(info.tiny)) & (size * 512 < float(info.max)))) and info.nmant >= 10
+    size, own, f32 = np.abs(array.astype(np.float64)), finfo(array.dtype), np.finfo(np.float32)
+    low, high = max(float(own.tiny), float(f32.tiny)), min(float(own.max), float(f32.max))
+    return bool(np.all((size >= low) & (size * 512 < high))) and own.nmant >= 10
 
 
 def _same(g: Editor, q: Quantised, scale: Ref, zero: Ref) -> bool:

@@ -174,10 +174,12 @@ BINDINGS = (
 '''
 
 
-def test_passes_ask_what_an_op_does_not_what_it_is_called(tmp_path: Path) -> None:
-    """Neither the one that reads backwards nor the one with the name of a reduction is taken for another."""
+@pytest.mark.parametrize("more", ["", ", broadcasts=0"])
+def test_passes_ask_what_an_op_does_not_what_it_is_called(tmp_path: Path, more: str) -> None:
+    """Neither the one that reads backwards nor the one with the name of a reduction is taken for another, not
+    even where its row says that it broadcasts like a sum."""
     plugin = tmp_path / "my_flip.py"
-    plugin.write_text(FLIP)
+    plugin.write_text(FLIP.replace("compute=_flip", f"compute=_flip{more}"))
     nodes = [
         helper.make_node("Transpose", ["x"], ["a"], perm=[1, 0]),
         helper.make_node("Flip", ["a"], ["b"], domain="my.domain"),
