@@ -19,7 +19,7 @@ from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Bound, Call, Const, Expr, Index, Let, Load, Reduce
 from smelt.core.ops.infer import Engine
 from smelt.core.ops.table import Attrs, Op
-from smelt.core.ops.trace import MARK, DimIndex, Operand, Trace
+from smelt.core.ops.trace import element
 from smelt.importer.elements import CALLS, STEPS, cast
 from smelt.importer.known import Element, Known, Ratio, fraction, full, unknown
 
@@ -42,19 +42,12 @@ def derived(
     made = unknown(out)
     if made is None or not callable(op.compute):
         return None
-    reading, found = _Reading(c, operands), []
-    tensors = [None if t is None else _operand(k, t) for k, t in enumerate(inputs)]
+    reading = _Reading(c, {f"x{k}": v for k, v in enumerate(operands)})
+    found = []
     for at in itertools.product(*map(range, made.shape)):
-        e = op.compute(Trace(MARK), tuple(map(to_dim, at)), attrs, out, *tensors)
+        e = element(op.compute, inputs, tuple(map(to_dim, at)), attrs, out)
         found.append(_held(c, reading.element(e, {}), out.dtype))
     return full(made.shape, found)
-
-
-def _operand(k: int, t: TensorType) -> Operand:
-    def at(i: DimIndex) -> Expr:
-        return Load(str(k), i, t.dtype)
-
-    return Operand(t.dtype, t.shape, at)
 
 
 def _held(c: Engine, e: Element, dtype: DType) -> Element:
@@ -71,9 +64,9 @@ def _held(c: Engine, e: Element, dtype: DType) -> Element:
 
 
 class _Reading:
-    """Expressions over what is known of operands; buffers are called by the operands' numbers."""
+    """Expressions over what is known of operands, by the names of their buffers."""
 
-    def __init__(self, c: Engine, operands: Sequence[Known | None]) -> None:
+    def __init__(self, c: Engine, operands: Mapping[str, Known | None]) -> None:
         self.c = c
         self.operands = operands
 
@@ -97,7 +90,7 @@ class _Reading:
         inside = [_holds(b, env) for b in e.guard]
         if False in inside:
             return self.element(Const(0, e.dtype) if e.otherwise is None else e.otherwise, env)
-        source = self.operands[int(e.buffer)]
+        source = self.operands[e.buffer]
         at = tuple(d.substitute(env).const_or_none for d in e.index)
         if source is None or None in inside:
             return None

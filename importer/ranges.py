@@ -1,4 +1,4 @@
-"""A ref in, what its integer elements can be at least and at most: by the ops that made it."""
+"""A ref in, what its integer elements can be at least and at most: by the formulas that made it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from smelt.core.dim import Dim, dmax, dmin, to_dim
+from smelt.core.dim import Dim, TooLarge, dmax, dmin, sym, to_dim
 from smelt.core.dtype import DType, bool_, i32, i64
 from smelt.core.ir.graph import Node, Ref, TensorType
+from smelt.core.ir.kernel import Call, Const, Expr, Index, Let, Load, Reduce
+from smelt.core.ops import OPS
 from smelt.core.ops.infer import Engine
+from smelt.core.ops.trace import MARK, DimIndex, element
 from smelt.importer.known import Known
 
 Span: TypeAlias = "tuple[Dim | None, Dim | None]"
 """The least and the greatest element, both included; None where nothing is known."""
 
 NOTHING: Span = (None, None)
-ZERO = to_dim(0)
+ZERO, ONE = to_dim(0), to_dim(1)
 DEPTH = 12
 """How many ops a question goes back."""
 FEW = 16
@@ -36,27 +39,145 @@ class Origins(Protocol):
     def producer(self, ref: Ref) -> Node | None: ...
 
 
-def span(b: Origins, ref: Ref, depth: int = DEPTH) -> Span:
+def span(b: Origins, ref: Ref) -> Span:
     """The least and greatest element of an integer or bool tensor, whatever its size."""
-    t = b.type_of(ref)
-    if t.dtype == bool_:
-        return ZERO, to_dim(1)
-    if not t.dtype.is_int or t.dtype.coded:
+    try:
+        return _Question(b).anywhere(ref, DEPTH)
+    except TooLarge:
         return NOTHING
-    array = b.constant_of(ref)
-    if array is not None:
-        return (to_dim(int(array.min())), to_dim(int(array.max()))) if array.size else (ZERO, ZERO)
-    found = b.known_of(ref)
-    if found is not None and 0 < found.size <= FEW and all(isinstance(e, Dim) for e in found.reshape(-1)):
-        dims = [e for e in found.reshape(-1) if isinstance(e, Dim)]
-        return reduce(dmin, dims), reduce(dmax, dims)
-    node = b.producer(ref)
-    if node is None or not depth:
-        return _of_type(t.dtype)
-    rule = _RULES.get(node.op)
-    own = NOTHING if rule is None else rule(b, node, _place(node, ref), depth - 1)
-    wide = _of_type(t.dtype)
-    return (wide[0] if own[0] is None else own[0], wide[1] if own[1] is None else own[1])
+
+
+class _Question:
+    """One tensor's elements at an index of variables, through the formulas that they come from."""
+
+    def __init__(self, b: Origins) -> None:
+        self.b = b
+        self.variables: dict[str, tuple[Dim, Dim]] = {}
+        self.marks = 0
+        self.answers: dict[tuple[Ref, DimIndex], Span] = {}
+
+    def mark(self) -> str:
+        """What the names of a formula's variables begin with."""
+        self.marks += 1
+        return f"{MARK}{self.marks}_"
+
+    def anywhere(self, ref: Ref, depth: int) -> Span:
+        """An element at any place."""
+        mark, index = self.mark(), []
+        for a, d in enumerate(self.b.type_of(ref).shape):
+            name = f"{mark}i{a}"
+            self.variables[name] = ZERO, d - 1
+            index.append(sym(name))
+        return self.at(ref, tuple(index), depth)
+
+    def at(self, ref: Ref, index: DimIndex, depth: int) -> Span:
+        """The element of a ref at an index."""
+        t = self.b.type_of(ref)
+        index = tuple(ZERO if d == ONE else i for i, d in zip(index, t.shape, strict=True))
+        if (ref, index) not in self.answers:
+            self.answers[ref, index] = self._at(ref, t, index, depth)
+        return self.answers[ref, index]
+
+    def _at(self, ref: Ref, t: TensorType, index: DimIndex, depth: int) -> Span:
+        if t.dtype == bool_:
+            return ZERO, ONE
+        if not t.dtype.is_int or t.dtype.coded:
+            return NOTHING
+        array = self.b.constant_of(ref)
+        if array is not None:
+            return (to_dim(int(array.min())), to_dim(int(array.max()))) if array.size else (ZERO, ZERO)
+        found = self.b.known_of(ref)
+        if found is not None and 0 < found.size <= FEW:
+            dims = [e for e in found.reshape(-1) if isinstance(e, Dim)]
+            if len(dims) == found.size:
+                return reduce(dmin, dims), reduce(dmax, dims)
+        node, wide = self.b.producer(ref), _of_type(t.dtype)
+        own = NOTHING if node is None or not depth else self.made(node, ref, index, depth - 1)
+        return (wide[0] if own[0] is None else own[0], wide[1] if own[1] is None else own[1])
+
+    def made(self, node: Node, ref: Ref, index: DimIndex, depth: int) -> Span:
+        """What a node makes there."""
+        row = OPS.get(node.op)
+        if row is None:
+            return NOTHING
+        types = [self.b.type_of(r) if r else None for r in node.inputs]
+        if row.span is not None:
+            place = next(k for k, v in enumerate(node.outputs) if v.name == ref)
+            found = row.span(types, node.attrs, place, index)
+            return self.anywhere(node.inputs[found], depth) if isinstance(found, int) else found
+        if not callable(row.compute) or len(node.outputs) != 1:
+            return NOTHING
+        e = element(row.compute, types, index, node.attrs, node.output.type, self.mark())
+        return self.element(e, node, depth)
+
+    def element(self, e: Expr, node: Node, depth: int) -> Span:
+        """What an expression over a node's operands can be."""
+        return _READ[type(e)](self, e, node, depth)
+
+    def const(self, e: Const, node: Node, depth: int) -> Span:
+        """A literal."""
+        return NOTHING if e.dtype.is_float else (to_dim(int(e.value)),) * 2
+
+    def position(self, e: Index, node: Node, depth: int) -> Span:
+        """An index, or a size that a formula speaks of."""
+        return NOTHING if e.dtype.is_float else self.dim(e.dim)
+
+    def load(self, e: Load, node: Node, depth: int) -> Span:
+        """An operand's element, or what stands for those outside."""
+        inner = self.at(node.inputs[int(e.buffer.removeprefix("x"))], e.index, depth)
+        if not e.guard:
+            return inner
+        outside = Const(0, e.dtype) if e.otherwise is None else e.otherwise
+        return _joined([inner, self.element(outside, node, depth)])
+
+    def call(self, e: Call, node: Node, depth: int) -> Span:
+        """An intrinsic of integers."""
+        if e.dtype == bool_:
+            return ZERO, ONE
+        if e.fn not in _CALLS:
+            return NOTHING
+        operands = e.args[1:] if e.fn == "select" else e.args
+        spans = [self.element(a, node, depth) for a in operands]
+        return _CALLS[e.fn](self.b.engine, operands[0].dtype, e.dtype, *spans)
+
+    def let(self, e: Let, node: Node, depth: int) -> Span:
+        """The body, with a variable that data decides."""
+        low, high = self.dim(e.low)[0], self.dim(e.high)[1]
+        if low is None or high is None:
+            return NOTHING
+        self.variables[e.var] = low, high
+        return self.element(e.body, node, depth)
+
+    def reduce(self, e: Reduce, node: Node, depth: int) -> Span:
+        """One of the elements, or the place of one."""
+        if e.kind in ("argmax", "argmin"):
+            return ZERO, e.axes[0].extent - 1
+        if e.kind not in ("max", "min"):
+            return NOTHING
+        self.variables.update((a.var, (ZERO, a.extent - 1)) for a in e.axes)
+        return self.element(e.body, node, depth)
+
+    def dim(self, d: Dim) -> Span:
+        """A sum of variables times numbers, with each at one end or the other."""
+        low = high = d
+        for name in sorted(self.variables.keys() & d.symbols):
+            start = d.substitute({name: 0})
+            step = d.substitute({name: 1}) - start
+            if not step.is_const or start + step * sym(name) != d:
+                return NOTHING
+            ends = self.variables[name] if step.const >= 0 else self.variables[name][::-1]
+            low, high = low.substitute({name: ends[0]}), high.substitute({name: ends[1]})
+        return low, high
+
+
+_READ: Mapping[type, Callable[..., Span]] = {
+    Const: _Question.const,
+    Index: _Question.position,
+    Load: _Question.load,
+    Call: _Question.call,
+    Let: _Question.let,
+    Reduce: _Question.reduce,
+}
 
 
 def _of_type(dtype: DType) -> Span:
@@ -67,20 +188,6 @@ def _of_type(dtype: DType) -> Span:
     return to_dim(int(info.min)), to_dim(int(info.max))
 
 
-def _place(node: Node, ref: Ref) -> int:
-    return next(k for k, v in enumerate(node.outputs) if v.name == ref)
-
-
-def _entry(attr: object, k: int) -> Dim:
-    assert isinstance(attr, tuple)
-    d = attr[k]
-    assert isinstance(d, Dim)
-    return d
-
-
-Rule: TypeAlias = Callable[[Origins, Node, int, int], Span]
-
-
 def _joined(spans: Sequence[Span]) -> Span:
     """Elements of any of them."""
     lows, highs = [s[0] for s in spans], [s[1] for s in spans]
@@ -89,148 +196,64 @@ def _joined(spans: Sequence[Span]) -> Span:
     return low, high
 
 
-def _of_inputs(*which: int) -> Rule:
-    """Elements of these inputs (of all, when none is named)."""
-
-    def rule(b: Origins, node: Node, _: int, depth: int) -> Span:
-        refs = [node.inputs[k] for k in which] if which else [r for r in node.inputs if r]
-        return _joined([span(b, r, depth) for r in refs])
-
-    return rule
+# ---------------------------------------------------------------- intrinsics: engine, two types, spans
 
 
-def _pad(b: Origins, node: Node, _: int, depth: int) -> Span:
-    inner = span(b, node.inputs[0], depth)
-    if node.attrs.get("mode") != "constant":
-        return inner
-    return _joined([inner, span(b, node.inputs[1], depth) if len(node.inputs) > 1 else (ZERO, ZERO)])
-
-
-def _position(b: Origins, node: Node, _: int, depth: int) -> Span:
-    axis = node.attrs["axis"]
-    assert isinstance(axis, int)
-    return ZERO, b.type_of(node.inputs[0]).shape[axis] - 1
-
-
-def _topk(b: Origins, node: Node, place: int, depth: int) -> Span:
-    return _position(b, node, 0, depth) if place else span(b, node.inputs[0], depth)
-
-
-def _non_zero(b: Origins, node: Node, _: int, depth: int) -> Span:
-    shape = b.type_of(node.inputs[0]).shape
-    return ZERO, reduce(dmax, [d - 1 for d in shape], ZERO)
-
-
-def _slice(b: Origins, node: Node, _: int, depth: int) -> Span:
-    """A row of NonZero's result, or a column once it is turned, holds positions on one axis."""
-    source, axis = b.producer(node.inputs[0]), 0
-    if source is not None and source.op == "transpose" and source.attrs["perm"] == (1, 0):
-        source, axis = b.producer(source.inputs[0]), 1
-    if source is not None and source.op == "non_zero":
-        first, last = _entry(node.attrs["starts"], axis), _entry(node.attrs["ends"], axis)
-        if first.is_const and last.is_const and last.const == first.const + 1:
-            return ZERO, b.type_of(source.inputs[0]).shape[first.const] - 1
-    return span(b, node.inputs[0], depth)
-
-
-def _iota(b: Origins, node: Node, _: int, depth: int) -> Span:
-    start, step = node.attrs["start"], node.attrs["step"]
-    assert isinstance(start, Dim) and isinstance(step, Dim)
-    if not step.is_const:
-        return NOTHING
-    last = start + step * (_entry(node.attrs["shape"], 0) - 1)
-    return (start, last) if step.const >= 0 else (last, start)
-
-
-def _cast(b: Origins, node: Node, _: int, depth: int) -> Span:
+def _cast(c: Engine, own: DType, to: DType, x: Span) -> Span:
     """A conversion that keeps every integer there is."""
-    own, to = b.type_of(node.inputs[0]).dtype, node.attrs["to"]
-    low, high = inner = span(b, node.inputs[0], depth)
+    low, high = x
     if to in (i32, i64) and (own in (i32, i64, bool_) or own.bits <= 16):
-        top = None if high is None else b.engine.bounds(high)[1]
+        top = None if high is None else c.bounds(high)[1]
         narrow = to == i32 and own == i64 and (low is None or top is None or top >= 2**31)
-        return NOTHING if narrow else inner
+        return NOTHING if narrow else x
     return NOTHING
 
 
-def _where(b: Origins, node: Node, _: int, depth: int) -> Span:
-    return _joined([span(b, r, depth) for r in node.inputs[1:3]])
-
-
-def _least(b: Origins, node: Node, _: int, depth: int) -> Span:
+def _least(c: Engine, own: DType, to: DType, a: Span, b: Span) -> Span:
     """min(a, b): each bound of one holds above, both below."""
-    (al, ah), (bl, bh) = (span(b, r, depth) for r in node.inputs)
+    (al, ah), (bl, bh) = a, b
     low = None if al is None or bl is None else dmin(al, bl)
     return low, (dmin(ah, bh) if ah is not None and bh is not None else ah if bh is None else bh)
 
 
-def _greatest(b: Origins, node: Node, _: int, depth: int) -> Span:
-    (al, ah), (bl, bh) = (span(b, r, depth) for r in node.inputs)
+def _greatest(c: Engine, own: DType, to: DType, a: Span, b: Span) -> Span:
+    (al, ah), (bl, bh) = a, b
     high = None if ah is None or bh is None else dmax(ah, bh)
     return (dmax(al, bl) if al is not None and bl is not None else al if bl is None else bl), high
 
 
-def _clip(b: Origins, node: Node, _: int, depth: int) -> Span:
-    low, high = span(b, node.inputs[0], depth)
-    floor = span(b, node.inputs[1], depth) if len(node.inputs) > 1 and node.inputs[1] else NOTHING
-    top = span(b, node.inputs[2], depth) if len(node.inputs) > 2 and node.inputs[2] else NOTHING
-    if floor[0] is not None and top[1] is not None:
-        # max(x, floor) may lie above top, and top below floor
-        return dmin(floor[0], top[0]) if top[0] is not None else None, top[1]
-    return (low if floor[0] is None else floor[0] if top[1] is None else None), (
-        high if top[1] is None else top[1]
-    )
-
-
-def _mod(b: Origins, node: Node, _: int, depth: int) -> Span:
+def _mod(c: Engine, own: DType, to: DType, a: Span, b: Span) -> Span:
     """The remainder has the divisor's sign."""
-    low, high = span(b, node.inputs[1], depth)
-    if low is None or high is None or (b.engine.bounds(low)[0] or 0) < 1:
+    low, high = b
+    if low is None or high is None or (c.bounds(low)[0] or 0) < 1:
         return NOTHING
     return ZERO, high - 1
 
 
-def _sum(b: Origins, node: Node, _: int, depth: int) -> Span:
-    (al, ah), (bl, bh) = (span(b, r, depth) for r in node.inputs)
-    own = b.type_of(node.inputs[0]).dtype
+def _sum(c: Engine, own: DType, to: DType, a: Span, b: Span) -> Span:
+    (al, ah), (bl, bh) = a, b
     if own.bits < 64:
         return NOTHING  # it may wrap
     low = None if al is None or bl is None else al + bl
     return low, None if ah is None or bh is None else ah + bh
 
 
-def _difference(b: Origins, node: Node, _: int, depth: int) -> Span:
-    (al, ah), (bl, bh) = (span(b, r, depth) for r in node.inputs)
-    if b.type_of(node.inputs[0]).dtype.bits < 64:
+def _difference(c: Engine, own: DType, to: DType, a: Span, b: Span) -> Span:
+    (al, ah), (bl, bh) = a, b
+    if own.bits < 64:
         return NOTHING
     low = None if al is None or bh is None else al - bh
     return low, None if ah is None or bl is None else ah - bl
 
 
-_RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(
-        (
-            "reshape", "transpose", "broadcast_to", "tile", "gather", "gather_elements", "gather_nd",
-            "reduce_max", "reduce_min",
-        ),
-        _of_inputs(0),
-    ),
-    "concat": _of_inputs(),
-    "slice": _slice,
-    "pad": _pad,
-    "argmax": _position,
-    "argmin": _position,
-    "topk": _topk,
-    "non_zero": _non_zero,
-    "iota": _iota,
+_CALLS: Mapping[str, Callable[..., Span]] = {
     "cast": _cast,
-    "where": _where,
+    "select": lambda c, own, to, a, b: _joined([a, b]),
     "min": _least,
     "max": _greatest,
-    "clip": _clip,
     "mod": _mod,
     "add": _sum,
     "sub": _difference,
-}  # fmt: skip
+}
 
 __all__ = ["Span", "span"]

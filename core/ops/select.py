@@ -6,15 +6,17 @@ and hands it to the op as an attribute.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from smelt.core.dim import Dim, dmin, to_dim
+from smelt.core.dim import Dim, dmax, dmin, to_dim
 from smelt.core.dtype import DType, bf16, bool_, f32, i64
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Block, Bound, Buffer, Expr, Load, Loop, Stmt, Store
+from smelt.core.ops.attrs import axis_of
 from smelt.core.ops.indexing import nest_over
 from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Nest, Op
 from smelt.core.ops.trace import DimIndex, Trace, call, cast, const, index, select
@@ -318,9 +320,7 @@ def _keep(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequ
             def too_close(m: Dim) -> Expr:
                 other = Load(kept.name, (*o, m), i64)
                 limit = Load(overlap.name, (), f32)
-                return t.let(
-                    other, 0, n - 1, lambda q: call("gt", _overlap(corners(q), corners(g)), limit)
-                )
+                return t.let(other, 0, n - 1, lambda q: call("gt", _overlap(corners(q), corners(g)), limit))
 
             clear = call("not", t.reduce("any", (so_far,), too_close, bool_))
             high = call("gt", Load(scores.name, (*o, p), f32), Load(least.name, (), f32))
@@ -388,6 +388,24 @@ def _keep_case(most: int, overlap: float, least: float) -> Case:
     return Case((_BOXES, _SCORES, _ORDER, *limits))
 
 
+def _positions(inputs: Sequence[TensorType | None], attrs: Attrs, place: int, i: DimIndex) -> tuple[Dim, Dim]:
+    """Row a has positions on axis a."""
+    (x,) = inputs
+    assert x is not None
+    row = i[0].const_or_none
+    most = functools.reduce(dmax, x.shape, ONE) if row is None else x.shape[row]
+    return ZERO, most - 1
+
+
+def _first(
+    inputs: Sequence[TensorType | None], attrs: Attrs, place: int, i: DimIndex
+) -> tuple[Dim, Dim] | int:
+    """Elements, and where on their axis they stood."""
+    x = inputs[0]
+    assert x is not None
+    return (ZERO, x.shape[axis_of(attrs)] - 1) if place else 0
+
+
 ROWS: tuple[Op, ...] = (
     Op(
         "non_zero",
@@ -401,6 +419,7 @@ ROWS: tuple[Op, ...] = (
             Case((np.array(7, np.int32),), attrs={"count": to_dim(1)}),
         ),
         nest=_non_zero,
+        span=_positions,
     ),
     Op(
         "topk",
@@ -419,6 +438,7 @@ ROWS: tuple[Op, ...] = (
             ),
         ),
         nest=_topk,
+        span=_first,
     ),
     Op(
         "nms_keep",

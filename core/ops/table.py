@@ -92,6 +92,9 @@ NestRule: TypeAlias = Callable[[Trace, Attrs, Sequence[Buffer | None], Sequence[
 """(trace, attrs, input buffers, output buffers) -> Nest: ops that are no function of the index alone
 (cumsum, sort, nonzero); index variables come from trace.fresh."""
 ValueRule: TypeAlias = Callable[[Infer, Sequence[Arg | None], Attrs], "tuple[ShapeValue | None, ...]"]
+SpanRule: TypeAlias = Callable[[Sequence[TensorType | None], Attrs, int, DimIndex], "tuple[Dim, Dim] | int"]
+"""(input types, attrs, which output, index) -> the least and the greatest that its integer there can be, or
+the number of the input that it is an element of."""
 RefRule: TypeAlias = Callable[[Sequence[Array | None], Attrs, Sequence[TensorType]], Sequence[Array]]
 
 
@@ -140,6 +143,7 @@ class Op:
     """One row. Exactly one of compute, nest, expand is given. inputs: names, 'a b? *rest'.
 
     value: how small integer tensors propagate as Dims where no formula (compute) tells.
+    span: what integers its outputs hold, where no formula tells.
     view: output 0 has the bytes of input 0 (reshape): no kernel is needed.
     pure: no side effects; two equal nodes are one.
     tolerance: factor on the default tolerance against the reference, with its reason in a comment.
@@ -156,6 +160,7 @@ class Op:
     nest: NestRule | None = None
     expand: ExpandRule | None = None
     value: ValueRule | None = None
+    span: SpanRule | None = None
     view: bool = False
     pure: bool = True
     tolerance: float = 1.0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from smelt.core.dim import Dim, DimLike, to_dim
 from smelt.core.dtype import DType, bool_, i64
+from smelt.core.ir.graph import Attr, TensorType
 from smelt.core.ir.intrinsics import INTRINSICS
 from smelt.core.ir.kernel import (
     Axis,
@@ -131,6 +132,24 @@ def guard_loads(e: Expr, bounds: tuple[Bound, ...]) -> Expr:
     if isinstance(e, Let):
         return Let(e.var, guard_loads(e.value, bounds), e.low, e.high, guard_loads(e.body, bounds))
     return e
+
+
+def element(
+    rule: Callable[..., Expr],
+    inputs: Sequence[TensorType | None],
+    index: DimIndex,
+    attrs: Mapping[str, Attr],
+    out: TensorType,
+    mark: str = MARK,
+) -> Expr:
+    """The element of a compute rule's result at `index`, its operands as loads of buffers x0, x1, ...; the
+    names of its variables begin with the mark."""
+
+    def operand(k: int, t: TensorType) -> Operand:
+        return Operand(t.dtype, t.shape, lambda i: Load(f"x{k}", i, t.dtype))
+
+    operands = [None if t is None else operand(k, t) for k, t in enumerate(inputs)]
+    return rule(Trace(mark), index, attrs, out, *operands)
 
 
 class Trace:

@@ -404,8 +404,8 @@ def _quantize_again(g: Editor, n: Node) -> Ref | None:
 
 
 def _comes_back(g: Editor, scale: Ref) -> bool:
-    """Whether (x * s) / s rounds to x for all x of 9 bits: s is known, no 0, and neither end overflows, in its
-    type and in f32, in which `quantize` divides."""
+    """Whether (x * s) / s rounds to x for all x of 9 bits: s is known, no 0, and neither end overflows,
+    neither in its type nor in f32, in which `quantize` divides."""
     array = g.array(scale)
     if array is None:
         return False

@@ -9,7 +9,7 @@ from smelt.core.dim import YES, Dim, Facts, Symbol, product, sym, to_dim
 from smelt.core.ir.graph import Attr, Node, TensorType
 from smelt.core.ir.kernel import Axis, Call, Expr, Index, Let, Load, Reduce, children
 from smelt.core.ops import OPS
-from smelt.core.ops.trace import MARK, Operand, Trace
+from smelt.core.ops.trace import MARK, element
 
 # what one call of an intrinsic costs, in additions; everything else costs 1
 COSTS = {
@@ -127,12 +127,7 @@ def trace_node(node: Node, inputs: Sequence[TensorType | None], index: tuple[Dim
     """The element of the node's output at `index`, its operands as loads of buffers x0, x1, ..."""
     rule = OPS[node.op].compute
     assert callable(rule)
-
-    def operand(k: int, t: TensorType) -> Operand:
-        return Operand(t.dtype, t.shape, lambda i: Load(f"x{k}", i, t.dtype))
-
-    operands = [None if t is None else operand(k, t) for k, t in enumerate(inputs)]
-    return rule(Trace(MARK), index, node.attrs, node.output.type, *operands)
+    return element(rule, inputs, index, node.attrs, node.output.type)
 
 
 def _trait(node: Node, inputs: Sequence[TensorType | None], facts: Facts) -> Trait:
