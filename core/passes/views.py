@@ -66,10 +66,10 @@ def _above_slice(g: Editor, n: Node) -> Ref | None:
 
 
 def _kept_axis(source: tuple[object, ...], target: tuple[object, ...], axis: int) -> int | None:
-    """The axis of target that is exactly this axis of source."""
+    """The axis of target that is exactly this axis of source. Sizes that a check alone makes equal differ."""
     for mine, theirs in reshape_groups(source, target):  # type: ignore[arg-type]
         if mine == (axis,):
-            return theirs[0] if len(theirs) == 1 else None
+            return theirs[0] if len(theirs) == 1 and source[axis] == target[theirs[0]] else None
     return None
 
 

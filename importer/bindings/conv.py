@@ -157,8 +157,15 @@ def _pool_attrs(c: Call, op: str) -> dict[str, Any]:
     if op == "average_pool":
         attrs["count_include_pad"] = c.flag("count_include_pad")
     if op == "lp_pool":
-        attrs["p"] = c.integer("p", 2)
+        attrs["p"] = _norm(c)
     return attrs
+
+
+def _norm(c: Call) -> int:
+    p = c.integer("p", 2)
+    if p < 1:
+        raise c.fail(f"p is {p}, wanted at least 1")
+    return p
 
 
 def pool_of(c: Call, op: str, x: Ref) -> Ref:
@@ -187,7 +194,7 @@ def _global(op: str) -> Build:
 
 
 def _global_lp(c: Call) -> Ref:
-    p, x, axes = c.integer("p", 2), c.x(), tuple(range(2, _spatial(c) + 2))
+    p, x, axes = _norm(c), c.x(), tuple(range(2, _spatial(c) + 2))
     if p in (1, 2):
         return c.emit(f"reduce_l{p}", x, axes=axes, keepdims=True)
     powers = c.emit("pow", c.emit("abs", x), c.scalar(p, x))

@@ -151,10 +151,13 @@ def _lp_norm(c: Call) -> Ref:
 def _lrn(c: Call) -> Ref:
     if c.type().rank < 2:
         raise c.fail(f"input has rank {c.type().rank}, wanted [batch, channels, *spatial]")
+    size = c.integer("size")
+    if size < 1:
+        raise c.fail(f"size is {size}, wanted at least 1")
     return c.emit(
         "lrn",
         c.x(),
-        size=c.integer("size"),
+        size=size,
         alpha=c.number("alpha", 1e-4),
         beta=c.number("beta", 0.75),
         bias=c.number("bias", 1.0),
