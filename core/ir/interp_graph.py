@@ -43,14 +43,17 @@ def run_module(
     *,
     watch: Watch | None = None,
     libraries: Mapping[str, Callable[..., Sequence[Array]]] | None = None,
+    rounds: int | None = None,
 ) -> tuple[Array, ...]:
     """The outputs of the main graph, in order.
 
     feeds: arrays by ONNX input name (a value's origin, or its name without '%'). watch: called with each
     node, value and array as they are made (regions included). libraries: meanings of call_library.
-    Raises SmeltError: kind 'shape' for inputs that do not fit, 'internal' when a result breaks its type.
+    rounds: the most that a loop may have.
+    Raises SmeltError: kind 'shape' for inputs that do not fit, 'invalid' for a loop of too many rounds,
+    'internal' when a result breaks its type.
     """
-    run = _Run(module, ops, watch, libraries or {})
+    run = _Run(module, ops, watch, libraries or {}, rounds)
     g = module.main
     env: dict[str, int] = {}
     values: Values = {}
@@ -73,11 +76,13 @@ class _Run:
         ops: Mapping[str, HasRef],
         watch: Watch | None,
         libraries: Mapping[str, Callable[..., Sequence[Array]]],
+        rounds: int | None,
     ) -> None:
         self.module = module
         self.ops = ops
         self.watch = watch
         self.libraries = libraries
+        self.rounds = rounds
         self.symbols = {s.name: s for s in module.symbols}
         self.weights: dict[Ref, Array] = {}
         self.drawn: dict[str, int] = {}
@@ -270,6 +275,8 @@ class _Run:
         stacked: list[list[Array]] = [[] for _ in range(len(body.outputs) - 1 - len(carried))]
         k = 0
         while going and (trip is None or k < trip):
+            if k == self.rounds:
+                raise SmeltError(f"a loop has run {k} rounds, which is the limit here", node=n.origin)
             inner: Values = ChainMap({}, values)
             state = [np.asarray(k, np.int64), np.asarray(going), *carried]
             for v, x in zip(body.inputs, state, strict=True):

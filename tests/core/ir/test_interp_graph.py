@@ -13,6 +13,8 @@ from smelt.core.ir.graph import Module, Node, Value
 from smelt.core.ir.interp_graph import run_module
 from smelt.core.ir.text import parse_module
 from smelt.core.ops import OPS
+from smelt.core.passes.equivalence import difference
+from smelt.core.passes.numerics import EXACT
 
 
 def run(text: str, **feeds: Any) -> tuple[np.ndarray[Any, Any], ...]:
@@ -145,6 +147,17 @@ def test_loops_carry_values_that_grow() -> None:
     y, z = run(LOOP, x=f(1, 2), trip=np.array(3), go=np.array(False))
     np.testing.assert_array_equal(y, f(1, 2))
     assert z.shape == (0, 1)
+
+
+def test_a_loop_without_end_ends() -> None:
+    """Where a caller says after how many rounds; a pass may be validated on feeds that it never ends on."""
+    module = parse_module(
+        """module "m" { sym n in 0..* graph @main(%x: f32[n]) -> (%y) { %y = loop(_, _, %x) : f32[n]
+        region @body(%i: i64[], %c: bool[], %v: f32[n]) -> (%c, %w) { %w = neg(%v) : f32[n] } } }"""
+    )
+    with pytest.raises(SmeltError, match="has run 50 rounds"):
+        run_module(module, {"x": f(1)}, OPS, rounds=50)
+    assert difference(module, module, EXACT, iter([{"x": f(1)}])) is None
 
 
 def broken(nodes: str) -> Module:
