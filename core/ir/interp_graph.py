@@ -9,8 +9,10 @@ is found at the node that has it.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -36,6 +38,14 @@ class HasRef(Protocol):
     ]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a run may take: rounds of a loop, elements of a tensor. Data may ask for any number of both."""
+
+    rounds: int
+    elements: int
+
+
 def run_module(
     module: Module,
     feeds: Mapping[str, Array],
@@ -43,17 +53,16 @@ def run_module(
     *,
     watch: Watch | None = None,
     libraries: Mapping[str, Callable[..., Sequence[Array]]] | None = None,
-    rounds: int | None = None,
+    limits: Limits | None = None,
 ) -> tuple[Array, ...]:
     """The outputs of the main graph, in order.
 
     feeds: arrays by ONNX input name (a value's origin, or its name without '%'). watch: called with each
     node, value and array as they are made (regions included). libraries: meanings of call_library.
-    rounds: the most that a loop may have.
-    Raises SmeltError: kind 'shape' for inputs that do not fit, 'invalid' for a loop of too many rounds,
+    Raises SmeltError: kind 'shape' for inputs that do not fit, 'invalid' for what is beyond the limits,
     'internal' when a result breaks its type.
     """
-    run = _Run(module, ops, watch, libraries or {}, rounds)
+    run = _Run(module, ops, watch, libraries or {}, limits)
     g = module.main
     env: dict[str, int] = {}
     values: Values = {}
@@ -76,13 +85,13 @@ class _Run:
         ops: Mapping[str, HasRef],
         watch: Watch | None,
         libraries: Mapping[str, Callable[..., Sequence[Array]]],
-        rounds: int | None,
+        limits: Limits | None,
     ) -> None:
         self.module = module
         self.ops = ops
         self.watch = watch
         self.libraries = libraries
-        self.rounds = rounds
+        self.limits = limits
         self.symbols = {s.name: s for s in module.symbols}
         self.weights: dict[Ref, Array] = {}
         self.drawn: dict[str, int] = {}
@@ -189,7 +198,16 @@ class _Run:
         ]
         self.solve(axes, env, "internal")
 
+    def small(self, n: Node, env: dict[str, int], most: int) -> None:
+        """Refuse a node whose results, as far as their sizes are known, have too many elements."""
+        for v in n.outputs:
+            sizes = [k for d in v.type.shape if (k := _known(d, env).const_or_none) is not None]
+            if math.prod(sizes) > most and len(sizes) == v.type.rank:
+                raise SmeltError(f"{v.name} has {math.prod(sizes)} elements, at most {most} are made here")
+
     def node(self, n: Node, values: Values, env: dict[str, int]) -> Sequence[Array]:
+        if self.limits:
+            self.small(n, env, self.limits.elements)
         special = _STRUCTURAL.get(n.op)
         if special is not None:
             return special(self, n, values, env)
@@ -275,7 +293,7 @@ class _Run:
         stacked: list[list[Array]] = [[] for _ in range(len(body.outputs) - 1 - len(carried))]
         k = 0
         while going and (trip is None or k < trip):
-            if k == self.rounds:
+            if self.limits and k == self.limits.rounds:
                 raise SmeltError(f"a loop has run {k} rounds, which is the limit here", node=n.origin)
             inner: Values = ChainMap({}, values)
             state = [np.asarray(k, np.int64), np.asarray(going), *carried]

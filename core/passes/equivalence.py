@@ -28,7 +28,7 @@ import numpy as np
 from smelt.core.diag import SmeltError
 from smelt.core.dtype import DType, finfo
 from smelt.core.ir.graph import Array, Module, Weight
-from smelt.core.ir.interp_graph import run_module
+from smelt.core.ir.interp_graph import Limits, run_module
 from smelt.core.machine import Machine
 from smelt.core.ops import OPS
 from smelt.core.passes.context import Context, Hook, Options
@@ -40,8 +40,8 @@ NAIVE = Context(Machine("naive", 0, 16), Options(level=0))
 JITTERS = (4, 24)
 """How often the first module runs on numbers that are a little off. Where few do not explain a difference,
 more may: a result in the middle of two steps goes either way by chance."""
-ROUNDS = 10_000
-"""More of a loop are left out: on NaN its condition may never become false."""
+LIMITS = Limits(rounds=10_000, elements=1 << 22)
+"""Feeds that ask for more are left out: on NaN a loop's condition may never become false."""
 SPREAD, UNITS = 16, 16
 LOOSE = 2e-3
 """What --fast-math may change ordinary results by, relatively; 16 times that in types of 16 bits."""
@@ -72,7 +72,7 @@ class Difference:
 def meaning(module: Module) -> Meaning:
     """The module as a function of its inputs, from the formulas of its ops."""
     naive = lower(expand(module, NAIVE), NAIVE)
-    return lambda feeds: run_module(naive, feeds, OPS, rounds=ROUNDS)
+    return lambda feeds: run_module(naive, feeds, OPS, limits=LIMITS)
 
 
 def difference(
@@ -143,7 +143,7 @@ def _defined(module: Module, feeds: Feeds) -> bool:
     that is broadcast to [1, 4], which is right for N = 1 only, it reads the first row for N = 4. No rule owes
     anything to such sizes; an importer puts a check before the node."""
     try:
-        run_module(module, feeds, OPS, rounds=ROUNDS)
+        run_module(module, feeds, OPS, limits=LIMITS)
     except (SmeltError, ValueError):  # NumPy's word for shapes that do not fit
         return False
     return True

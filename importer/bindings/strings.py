@@ -19,6 +19,8 @@ from smelt.importer.call import Build, Call, OnnxOp, Results
 from smelt.importer.regex import Refused, automaton
 
 ZERO, ONE = to_dim(0), to_dim(1)
+MOST_DELIMITER = 256
+"""Bytes: each is a comparison in the kernel."""
 TWO_BYTES = 0x800
 """Code points below it are one or two bytes in UTF-8."""
 
@@ -43,6 +45,8 @@ def _split(c: Call) -> tuple[Ref, Ref]:
     delimiter, most = text(c, "delimiter", ""), c.integer("maxsplit", -1)
     if "\0" in delimiter:
         raise c.unsupported("a delimiter with a zero byte")
+    if len(delimiter.encode()) > MOST_DELIMITER:
+        raise c.unsupported(f"a delimiter of more than {MOST_DELIMITER} bytes")
     count = c.emit("text_parts", flat, delimiter=delimiter, most=most)
     parts = _greatest(c, count, b.engine.simplify(st.width_of(b, x) + 1))
     found = c.emit("text_split", flat, delimiter=delimiter, most=most, parts=parts)

@@ -10,7 +10,7 @@ from ir_samples import dyn_ffn
 
 from smelt.core.diag import SmeltError
 from smelt.core.ir.graph import Module, Node, Value
-from smelt.core.ir.interp_graph import run_module
+from smelt.core.ir.interp_graph import Limits, run_module
 from smelt.core.ir.text import parse_module
 from smelt.core.ops import OPS
 from smelt.core.passes.equivalence import difference
@@ -156,8 +156,19 @@ def test_a_loop_without_end_ends() -> None:
         region @body(%i: i64[], %c: bool[], %v: f32[n]) -> (%c, %w) { %w = neg(%v) : f32[n] } } }"""
     )
     with pytest.raises(SmeltError, match="has run 50 rounds"):
-        run_module(module, {"x": f(1)}, OPS, rounds=50)
+        run_module(module, {"x": f(1)}, OPS, limits=Limits(50, 100))
     assert difference(module, module, EXACT, iter([{"x": f(1)}])) is None
+
+
+def test_a_tensor_that_no_memory_holds() -> None:
+    """A size that data decides is no reason to make it, where a caller says how large one may be."""
+    module = parse_module(
+        """module "m" { sym n in 0..* sym k in 0..* graph @main(%x: i64[n], %o: f32[1]) -> (%y) {
+        bind(%x) {symbol = "k", index = 0, low = dim 0, high = dim 1125899906842624}
+        %y = broadcast_to(%o) {shape = [k]} : f32[k] } }"""
+    )
+    with pytest.raises(SmeltError, match="has 1099511627776 elements, at most 100"):
+        run_module(module, {"x": np.array([2**40]), "o": f(1)}, OPS, limits=Limits(50, 100))
 
 
 def broken(nodes: str) -> Module:
