@@ -198,6 +198,8 @@ def _checked(
 ) -> Forest:
     """A forest whose walks end; with one inner node that nothing reaches where there would be none."""
     first, target, weight = entries
+    if not len(root):
+        raise c.fail("the ensemble has no tree")
     if not len(feature):
         root = root + 1
         feature, threshold, codes = np.zeros(1, np.int64), np.zeros(1, threshold.dtype), np.zeros(1, np.uint8)
