@@ -93,6 +93,8 @@ def _infer_gather_nd(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tupl
     x, idx = args
     assert x and idx
     _want_int(c, idx)
+    if not idx.rank:
+        raise c.fail("the indices have rank 0, wanted 1 or more")
     batch, depth = integer(attrs, "batch_dims"), idx.shape[-1]
     if not depth.is_const:
         raise c.unsupported(f"the last extent of the indices is {depth}, it must be a number")
@@ -268,6 +270,8 @@ def _infer_scatter_nd(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tup
     result = _infer_scatter(c, args, attrs)
     x, idx, updates = args
     assert x and idx and updates
+    if not idx.rank:
+        raise c.fail("the indices have rank 0, wanted 1 or more")
     depth = idx.shape[-1]
     if not depth.is_const:
         raise c.unsupported(f"the last extent of the indices is {depth}, it must be a number")

@@ -27,7 +27,7 @@ import numpy as np
 
 from smelt.core.diag import SmeltError
 from smelt.core.dtype import DType, finfo
-from smelt.core.ir.graph import Array, Module, Weight
+from smelt.core.ir.graph import Array, Module, Node, Value, Weight
 from smelt.core.ir.interp_graph import Limits, run_module
 from smelt.core.machine import Machine
 from smelt.core.ops import OPS
@@ -115,7 +115,7 @@ def difference(
                 bad &= ~near
             if overflows and _is_float(a):
                 bad &= np.isfinite(a.astype(np.float64)) & np.isfinite(b.astype(np.float64))
-            if bad.any() and not _defined(before, given):
+            if bad.any() and (not _defined(before, given) or (kind == WIDER and _overflows(before, given))):
                 break
             if bad.any():
                 at = tuple(int(i) for i in np.argwhere(bad)[0])
@@ -147,6 +147,18 @@ def _defined(module: Module, feeds: Feeds) -> bool:
     except (SmeltError, ValueError):  # NumPy's word for shapes that do not fit
         return False
     return True
+
+
+def _overflows(module: Module, feeds: Feeds) -> bool:
+    """Whether some number of 16 bits is infinite on the way, of which a quotient may be finite again."""
+    found = []
+
+    def watch(node: Node, value: Value, array: Array) -> None:
+        half = value.type.dtype.is_float and value.type.dtype.bits == 16
+        found.append(half and bool(np.isinf(array.astype(np.float32)).any()))
+
+    run_module(module, feeds, OPS, watch=watch, limits=LIMITS)
+    return any(found)
 
 
 # ---------------------------------------------------------------- comparing

@@ -327,6 +327,8 @@ def _scatter_elements(c: Call) -> Ref:
 
 
 def _scatter_nd(c: Call) -> Ref:
+    if not c.type(0).rank or not c.type(1).rank:
+        raise c.fail(f"found {c.type(0)} and indices {c.type(1)}, wanted rank 1 or more")
     at = _pointing(c, c.x(1), c.type(1).rank - 1 + c.type(0).rank - c.type(2).rank)
     _all_inside(c, at, 0)
     return c.emit("scatter_nd", c.x(0), at, c.x(2), reduction=c.text("reduction", "none"))

@@ -203,3 +203,18 @@ def test_constants_are_settled_before_a_run(tmp_path: Path) -> None:
     m = model([body], {"x": ("f32", ["N", 4])}, {"y": "f32"}, {"i": np.array([[-5]]), "u": u})
     with pytest.raises(SmeltError, match="index of axis 1: the indices reach from -5 to -5"):
         compiled(m, "host", tmp_path)
+
+
+@pytest.mark.parametrize(("op", "inputs"), [("GatherND", "xi"), ("ScatterND", "xiu")])
+def test_indices_without_axes(op: str, inputs: str) -> None:
+    n = node(op, list(inputs), ["y"])
+    with pytest.raises(SmeltError, match="wanted rank 1 or more") as e:
+        imported(graph(n, [], updates=["N", 4] if "u" in inputs else ()))
+    assert e.value.kind == "invalid"
+
+
+@pytest.mark.parametrize("batch", [-2, -1, 2, 2**40])
+def test_batch_axes_that_there_are_not(batch: int) -> None:
+    with pytest.raises(SmeltError, match=f"batch_dims is {batch}, wanted 0 to 1") as e:
+        imported(graph(node("GatherND", ["x", "i"], ["y"], batch_dims=batch), ["K", 2]))
+    assert e.value.kind == "invalid"
