@@ -234,9 +234,11 @@ def _sorted(nodes: list[onnx.NodeProto], needs: list[list[int]]) -> list[onnx.No
 
 
 def guard(e: Exception) -> SmeltError | None:
-    """The SmeltError for what broken protobuf text raises on access; None for our own bugs."""
+    """The SmeltError for what numbers and text of a broken model raise; None for our own bugs."""
     if isinstance(e, UnicodeDecodeError):
         return invalid("a name in the model is not valid UTF-8", hint="the file is damaged")
     if isinstance(e, RecursionError):
         return invalid("the model's graphs or functions are nested too deeply")
+    if isinstance(e, ZeroDivisionError):
+        return invalid("a size or an attribute that others are divided by is 0")
     return None

@@ -212,6 +212,8 @@ def _roi(c: Call, axes: Sequence[int]) -> Roi:
     if not c.has(1):
         raise c.fail("tf_crop_and_resize has no roi")
     rank, n = c.type(0).rank, len(axes)
+    if c.type(1).rank != 1:
+        raise c.fail(f"roi is {c.type(1)}, wanted rank 1")
     ref = c.sized_like(c.x(1), 2 * n)
     array = c.builder.constant_of(ref)
     if array is None:

@@ -293,6 +293,8 @@ def _max_unpool(c: Call) -> Ref:
     if not c.has(2):
         return y
     wanted = b.dims_of(c.sized_like(c.x(2), n + 2), "the output's shape")
+    if len(wanted) != n + 2:
+        raise c.fail(f"the output's shape has {len(wanted)} extents, wanted {n + 2}")
     after = []
     for a, (d, w) in enumerate(zip(made, wanted, strict=True)):
         c.engine.at_most(f"axis {a} of the output", d, w)
