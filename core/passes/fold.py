@@ -36,7 +36,11 @@ def _fold(editor: Editor, limit: int) -> None:
             editor.replace(node.output.name, editor.shop.weight(moved))
             continue
         arrays = [editor.array(r) if r else None for r in node.inputs]
-        for v, data in zip(node.outputs, evaluate(node, arrays), strict=True):
+        try:
+            made = evaluate(node, arrays)
+        except ValueError:  # NumPy's word for shapes that do not fit: a check in front stops every run
+            continue
+        for v, data in zip(node.outputs, made, strict=True):
             name = v.name.removeprefix("%")
             editor.replace(v.name, editor.constant(data, name, origin=v.origin))
 

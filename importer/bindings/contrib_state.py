@@ -131,6 +131,8 @@ def _causal_conv(c: Call) -> tuple[Ref, Ref]:
         raise c.unsupported(f"{channels} channels, whose number is not static")
     last = c.flag("channels_last")
     before = c.engine.simplify((taps - 1) * dilation)
+    if not c.type(0).rank:
+        raise c.fail(f"the input is {c.type(0)}, wanted [batch, channels, length]")
     x = _time_last(c, c.x(0), channels) if last else c.x(0)
     batch = b.type_of(x).shape[0]
     if c.has(3):
