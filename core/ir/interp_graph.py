@@ -199,10 +199,10 @@ class _Run:
         self.solve(axes, env, "internal")
 
     def small(self, n: Node, env: dict[str, int], most: int) -> None:
-        """Refuse a node whose results, as far as their sizes are known, have too many elements."""
+        """Refuse a node whose results have too many elements; not those whose sizes it decides itself."""
         for v in n.outputs:
             sizes = [k for d in v.type.shape if (k := _known(d, env).const_or_none) is not None]
-            if math.prod(sizes) > most and len(sizes) == v.type.rank:
+            if len(sizes) == v.type.rank and math.prod(sizes) > most:
                 raise SmeltError(f"{v.name} has {math.prod(sizes)} elements, at most {most} are made here")
 
     def node(self, n: Node, values: Values, env: dict[str, int]) -> Sequence[Array]:

@@ -292,9 +292,6 @@ def _gather_nd(c: Call) -> Ref:
     batch, at, rank = c.integer("batch_dims", 0), c.x(1), c.declared_rank()
     if not c.type(0).rank or not c.type(1).rank:
         raise c.fail(f"found {c.type(0)} and indices {c.type(1)}, wanted rank 1 or more")
-    most = min(c.type(0).rank, c.type(1).rank) - 1
-    if not 0 <= batch <= most:
-        raise c.fail(f"batch_dims is {batch}, wanted 0 to {most}")
     if rank is not None:
         at = _pointing(c, at, c.type(1).rank + c.type(0).rank - 1 - batch - rank)
     _all_inside(c, at, batch)
@@ -327,8 +324,6 @@ def _scatter_elements(c: Call) -> Ref:
 
 
 def _scatter_nd(c: Call) -> Ref:
-    if not c.type(0).rank or not c.type(1).rank:
-        raise c.fail(f"found {c.type(0)} and indices {c.type(1)}, wanted rank 1 or more")
     at = _pointing(c, c.x(1), c.type(1).rank - 1 + c.type(0).rank - c.type(2).rank)
     _all_inside(c, at, 0)
     return c.emit("scatter_nd", c.x(0), at, c.x(2), reduction=c.text("reduction", "none"))

@@ -208,7 +208,7 @@ def test_constants_are_settled_before_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("op", "inputs"), [("GatherND", "xi"), ("ScatterND", "xiu")])
 def test_indices_without_axes(op: str, inputs: str) -> None:
     n = node(op, list(inputs), ["y"])
-    with pytest.raises(SmeltError, match="wanted rank 1 or more") as e:
+    with pytest.raises(SmeltError, match=r"wanted (rank )?1 or more") as e:
         imported(graph(n, [], updates=["N", 4] if "u" in inputs else ()))
     assert e.value.kind == "invalid"
 
