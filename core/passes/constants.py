@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
-from smelt.core.dim import Dim, product, to_dim
+from smelt.core.dim import Dim, to_dim
 from smelt.core.dtype import DType, finfo
 from smelt.core.ir.graph import Attr, Node, Ref
 from smelt.core.passes.editor import Array, Editor
@@ -82,8 +81,3 @@ def per_axis(editor: Editor, ref: Ref, rank: int, axis: int, extent: Dim) -> Arr
     array = editor.array(ref)
     assert array is not None
     return np.asarray(array).reshape(shape[axis])
-
-
-def elements(shape: Sequence[Dim]) -> Dim:
-    """How many elements a shape has."""
-    return product(shape)

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from smelt.core.dim import product
 from smelt.core.ir.graph import Module, Node, TensorType, Weight
 from smelt.core.ops import OPS
-from smelt.core.passes.constants import elements, ints_of
+from smelt.core.passes.constants import ints_of
 from smelt.core.passes.context import Context
 from smelt.core.passes.editor import STRUCTURAL, Array, Attrs, Editor, edit_module
 
@@ -69,7 +70,7 @@ def foldable(editor: Editor, node: Node, limit: int) -> bool:
     given = sum(editor.shop.weights[r].bytes for r in node.inputs if r)
     made = 0
     for v in node.outputs:
-        n = elements(v.type.shape)
+        n = product(v.type.shape)
         if not n.is_const:
             return False
         made += n.const * v.type.dtype.bytes
