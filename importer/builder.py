@@ -454,7 +454,10 @@ class GraphBuilder:
         return ref
 
     def from_dims(self, values: Sequence[Dim], shape: Sequence[int]) -> Ref:
-        """An i64 tensor of sizes."""
+        """An i64 tensor of sizes. Raises SmeltError(kind='invalid') for a constant that it cannot hold."""
+        beyond = [d for d in values if d.is_const and _wraps(d)]
+        if beyond:
+            raise self.engine.fail(f"a size comes to {beyond[0]}, more than 64 bits hold")
         t = TensorType(i64, tuple(to_dim(n) for n in shape))
         return self.sized(kn.full(shape, list(values)), t)
 

@@ -25,6 +25,7 @@ from smelt.core.dim.expr import (
     sole_atom,
     sym,
     to_dim,
+    value_at,
 )
 from smelt.core.dim.facts import NO, UNKNOWN, YES, Facts, Range, Truth
 from smelt.core.dim.parse import dim_from_param, parse_dim
@@ -56,4 +57,5 @@ __all__ = [
     "sole_atom",
     "sym",
     "to_dim",
+    "value_at",
 ]

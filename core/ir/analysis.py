@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from smelt.core.dim import Dim, Facts, Min, product, sym, to_dim
+from smelt.core.dim import Dim, Facts, Min, product, sym, to_dim, value_at
 from smelt.core.ir.kernel import (
     Axis,
     Block,
@@ -339,7 +339,7 @@ class Cost:
 
     def intensity(self, env: Mapping[str, int]) -> float:
         """flops per byte at given dims."""
-        return self.flops.evaluate(env) / max(1, self.bytes.evaluate(env))
+        return value_at(self.flops, env) / max(1, value_at(self.bytes, env))
 
 
 def expr_flops(e: Expr) -> Dim:

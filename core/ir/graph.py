@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +34,19 @@ MOST_PARTS = 16
 
 Attr: TypeAlias = "None | bool | int | float | str | Dim | DType | tuple[Attr, ...]"
 """Attribute values. Sizes and positions are Dims (also when constant); modes are str."""
+
+
+def attrs_key(attrs: Mapping[str, Attr]) -> Hashable:
+    """The attributes as a hashable value that is equal for equal ones alone."""
+    return tuple(sorted((k, _frozen(v)) for k, v in attrs.items()))
+
+
+def _frozen(value: Attr) -> Hashable:
+    kind = value.__class__
+    if kind is tuple:
+        return tuple(map(_frozen, value))  # type: ignore[arg-type]
+    # 0.0 == -0.0, True == 1, nan != nan
+    return (repr(value),) if kind is float or kind is bool else value
 
 
 def attr_dims(value: Attr) -> Iterator[Dim]:

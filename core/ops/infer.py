@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import combinations, islice
@@ -29,7 +29,7 @@ from smelt.core.dim import (
     to_dim,
 )
 from smelt.core.dim import Symbol as SymbolAtom
-from smelt.core.ir.graph import Module, Symbol, TensorType
+from smelt.core.ir.graph import Module, Symbol, TensorType, attrs_key
 from smelt.core.ops.table import Arg, Attrs, Op
 
 Relation = Literal["==", "<=", "divides", "fits"]
@@ -100,6 +100,8 @@ class Engine:
         self._differ: list[tuple[Dim, Dim]] = []
         self._pending: list[Check | Definition] = []
         self._memo: dict[Dim, Dim] = {}
+        self._types: dict[Hashable, tuple[TensorType, ...]] = {}
+        self._types_under: tuple[object, ...] = ()
         self._final: Facts | None = None
         self._settled: dict[Dim, Dim] = {}
         self._joins: dict[Dim, tuple[Dim, ...]] = {}  # results of broadcasts -> the extents that may be 1
@@ -212,6 +214,25 @@ class Engine:
         self.facts = state[0]
         del self._equal[state[1] :], self._pending[state[2] :]
         self._memo.clear()
+
+    def once(self, node: Hashable, infer: Callable[[], tuple[TensorType, ...]]) -> tuple[TensorType, ...]:
+        """The types that `infer` finds, kept as long as nothing new is known: large graphs ask for the same
+        few thousand times. What records a check or learns of a size is asked each time."""
+        if self._types_under != (now := self._knowledge()):
+            self._types.clear()
+            self._types_under = now
+        found = self._types.get(node)
+        if found is None:
+            said = len(self._pending), len(self._demands)
+            found = infer()
+            if self._knowledge() == now and (len(self._pending), len(self._demands)) == said:
+                self._types[node] = found
+        return found
+
+    def _knowledge(self) -> tuple[object, ...]:
+        """What a node's types depend on beside its inputs and attributes."""
+        counts = (len(self._symbols), len(self._solved), len(self._equal), len(self._differ))
+        return (self.facts, self._conditional, *counts)
 
     # ------------------------------------------------------------ the protocol
 
@@ -657,6 +678,13 @@ def infer_node(op: Op, args: Sequence[Arg | None], attrs: Attrs, engine: Engine)
 
     Raises SmeltError when the inputs cannot fit.
     """
+    if any(a is not None and a.value is not None for a in args):
+        return _inferred(op, args, attrs, engine)
+    node = (op.name, tuple(None if a is None else a.type for a in args), attrs_key(attrs))
+    return engine.once(node, lambda: _inferred(op, args, attrs, engine))
+
+
+def _inferred(op: Op, args: Sequence[Arg | None], attrs: Attrs, engine: Engine) -> tuple[TensorType, ...]:
     found = tuple(engine.simplify_type(t) for t in op.infer(engine, args, attrs))
     for t in found:
         if t.rank > MAX_RANK:

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
-from smelt.core.ir.graph import Node, Ref, TensorType
+from smelt.core.ir.graph import Node, Ref, TensorType, attrs_key
 from smelt.core.ir.kernel import Const
-from smelt.core.passes.traits import attrs_key
 
 
 @dataclass
@@ -54,5 +53,5 @@ class Alike:
     def _attrs_of(self, n: Node) -> Hashable:
         found = self._attrs.get(id(n))
         if found is None:
-            found = self._attrs[id(n)] = (n, attrs_key(n))  # with the node, so that its id stays its own
+            found = self._attrs[id(n)] = n, attrs_key(n.attrs)  # with the node: its id stays its own
         return found[1]

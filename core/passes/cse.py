@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from types import MappingProxyType
 
-from smelt.core.ir.graph import Attr, Module, Node, Ref, Weight
+from smelt.core.ir.graph import Module, Node, Ref, Weight, attrs_key
 from smelt.core.ops import OPS
 from smelt.core.passes.context import Context
 from smelt.core.passes.editor import Editor, edit_module, renamed_graph
@@ -49,14 +49,4 @@ def _share_nodes(editor: Editor) -> None:
 
 
 def _identity(node: Node) -> Hashable:
-    attrs = tuple(sorted((k, _frozen(v)) for k, v in node.attrs.items()))
-    return (node.op, node.inputs, attrs, tuple(v.type for v in node.outputs))
-
-
-def _frozen(value: Attr) -> Hashable:
-    # repr tells 0.0 from -0.0, True from 1 and nan from nothing
-    if isinstance(value, tuple):
-        return tuple(_frozen(v) for v in value)
-    return repr(value) if isinstance(value, bool | int | float | str) or value is None else (
-        type(value).__name__, str(value)
-    )
+    return (node.op, node.inputs, attrs_key(node.attrs), tuple(v.type for v in node.outputs))

@@ -38,13 +38,14 @@ class Workshop:
         self.engine.facts = _learned(self.engine.facts, equalities, times, threading.get_ident())
         self.tracer = Tracer(self.engine.facts)
         self._bytes: dict[TensorType, int] = {}
-        self._taken = set(module.weights)
-        for graph in module.graphs.values():
-            self._taken.update(_names(graph))
+        self._module = module
+        self._taken: set[str] = set()  # filled when the first name is asked for: most passes change nothing
         self._counts: dict[str, int] = {}
 
     def name(self, base: str) -> str:
         """base, or base_1, base_2, ...: the first that no value or weight has."""
+        if not self._taken:
+            self._taken.update(self._module.weights, *map(_names, self._module.graphs.values()))
         if base not in self._taken:
             self._taken.add(base)
             return base
@@ -129,6 +130,7 @@ class Editor:
         self._origin = ""
         for position, node in enumerate(graph.nodes):
             self._add(node, (position, 1 << 60))
+        self._changed = False
         self._binder = self._binders(graph, outer)
 
     def _binders(self, graph: Graph, outer: Mapping[Ref, TensorType]) -> dict[str, int]:
@@ -184,7 +186,7 @@ class Editor:
         """Where a node stands: comparable, earlier is less."""
         return self._place[key]
 
-    def refs_of(self, key: int) -> list[Ref]:
+    def refs_of(self, key: int) -> Sequence[Ref]:
         """The refs that a node uses, regions included."""
         return used_refs(self.nodes[key])
 
@@ -274,7 +276,7 @@ class Editor:
         ):
             raise _broken(f"{self.nodes[key].op} became {node.op} with other outputs", node.origin)
         self._unlink(key)
-        self.nodes[key] = node
+        self.nodes[key], self._changed = node, True
         self._link(key)
 
     def fits(self, old: Ref, new: Ref) -> Truth:
@@ -294,6 +296,7 @@ class Editor:
         places: it raises SmeltError(kind='internal') unless `fits` says YES."""
         if old == new:
             return []
+        self._changed = True
         if self.fits(old, new) is not YES:
             maker = self.maker(old)
             raise _broken(
@@ -326,6 +329,7 @@ class Editor:
 
     def remove(self, key: int) -> None:
         """Drop a node that nothing uses."""
+        self._changed = True
         self._unlink(key)
         for v in self.nodes.pop(key).outputs:
             del self._maker[v.name]
@@ -336,14 +340,12 @@ class Editor:
             return
         origin = next(v.origin for v in source.outputs if v.name == old)
         node = self.nodes[target]
-        outputs = tuple(
-            replace(v, origin=origin) if v.name == new and not v.origin else v for v in node.outputs
-        )
-        if outputs != node.outputs:
-            self.nodes[target] = node.with_(outputs=outputs)
+        if origin and any(v.name == new and not v.origin for v in node.outputs):
+            outputs = (replace(v, origin=origin) if v.name == new else v for v in node.outputs)
+            self.nodes[target] = node.with_(outputs=tuple(outputs))
 
     def _add(self, node: Node, place: tuple[int, int]) -> int:
-        key = len(self._place)
+        key, self._changed = len(self._place), True
         self.nodes[key], self._place[key] = node, place
         for v in node.outputs:
             self._maker[v.name] = key
@@ -365,8 +367,16 @@ class Editor:
         """All nodes, in their places."""
         return sorted(self.nodes, key=self._place.__getitem__)  # keys only grow, and the sort is stable
 
+    def sweep(self) -> None:
+        """Drop the nodes that nothing needs."""
+        live = self._live()
+        self._changed |= len(live) < len(self.nodes)
+
     def graph(self) -> Graph:
-        """The new graph: used nodes and nodes with effects, uses after definitions."""
+        """The new graph: used nodes and nodes with effects, uses after definitions; the old one as it was
+        when nothing changed."""
+        if not self._changed and self.outputs == list(self._graph.outputs):
+            return self._graph
         order: list[int] = []
         seen: set[int] = set()
         needs = self._live()
@@ -426,9 +436,12 @@ def _broken(message: str, node: str) -> SmeltError:
     )  # fmt: skip
 
 
-def used_refs(node: Node) -> list[Ref]:
+def used_refs(node: Node) -> Sequence[Ref]:
     """The refs a node uses, each once: its inputs, and what its regions take from outside."""
-    found = dict.fromkeys(node.inputs)
+    inputs = node.inputs
+    if not node.regions and "" not in inputs and len({*inputs}) == len(inputs):
+        return inputs  # nearly all, and every pass asks for every node's
+    found = dict.fromkeys(inputs)
     found.pop("", None)
     for region in node.regions:
         found.update(dict.fromkeys(captured(region)))
@@ -489,12 +502,20 @@ EditFn: TypeAlias = Callable[[Editor], None]
 
 def edit_module(module: Module, change: EditFn, *, fused: bool = False) -> Module:
     """The module after `change` ran on every graph and on the regions of its control flow (inner ones
-    first), without the weights that nothing uses any more. fused: regions of fused nodes as well."""
+    first), without the weights that nothing uses any more; the module itself when nothing changed. fused:
+    regions of fused nodes as well."""
     shop = Workshop(module)
     graphs = {name: _edit(shop, graph, {}, change, fused) for name, graph in module.graphs.items()}
-    used = {r for g in graphs.values() for r in captured(g)}
-    weights = {name: w for name, w in shop.weights.items() if name in used}
-    return module.with_(graphs=graphs, weights=MappingProxyType(weights))
+    if all(g is module.graphs[name] for name, g in graphs.items()):
+        return module
+    return without_unused(module.with_(graphs=graphs, weights=MappingProxyType(shop.weights)))
+
+
+def without_unused(module: Module) -> Module:
+    """The module without the weights that nothing uses."""
+    used = {r for g in module.graphs.values() for r in captured(g)}
+    weights = {name: w for name, w in module.weights.items() if name in used}
+    return module if len(weights) == len(module.weights) else module.with_(weights=MappingProxyType(weights))
 
 
 def _edit(
@@ -510,6 +531,7 @@ def _edit(
             for region in node.regions:
                 with shop.engine.conditional():  # what one way demands says nothing of the other one
                     regions.append(_edit(shop, region, editor._types, change, fused, (editor, node)))
-            editor.set_node(key, node.with_(regions=tuple(regions)))
+            if any(new is not old for new, old in zip(regions, node.regions, strict=True)):
+                editor.set_node(key, node.with_(regions=tuple(regions)))
     change(editor)
     return editor.graph()

@@ -88,13 +88,11 @@ def leftovers(module: Module) -> tuple[Leftover, ...]:
     from smelt.core.ops.infer import Engine
 
     facts = Engine.of(module).facts
-    found = []
-    for graph in module.graphs.values():
-        for node in graph.walk():
-            if node.op == "transpose" and moves(node):
-                t = node.output.type
-                found.append(Leftover(node.output.name, nominal_bytes(facts, t)))
-    return tuple(found)
+    stay = [
+        n.output for graph in module.graphs.values() for n in graph.walk() if n.op == "transpose" and moves(n)
+    ]
+    sizes = {t: nominal_bytes(facts, t) for t in {v.type for v in stay}}
+    return tuple(Leftover(v.name, sizes[v.type]) for v in stay)
 
 
 def transposed_bytes(module: Module) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from smelt.core.dim import YES, Dim, Facts, Symbol, product, sym, to_dim
-from smelt.core.ir.graph import Attr, Node, TensorType
+from smelt.core.dim import YES, Dim, Facts, Symbol, product, sym, to_dim, value_at
+from smelt.core.ir.graph import Node, TensorType, attrs_key
 from smelt.core.ir.kernel import Axis, Call, Expr, Index, Let, Load, Reduce, children
 from smelt.core.ops import OPS
 from smelt.core.ops.trace import MARK, element
@@ -106,21 +106,10 @@ class Tracer:
         row = OPS.get(node.op)
         if row is None or row.compute is None or len(node.outputs) != 1 or isinstance(row.compute, tuple):
             return OPAQUE
-        key = (node.op, attrs_key(node), tuple(inputs), node.output.type)
+        key = (node.op, attrs_key(node.attrs), tuple(inputs), node.output.type)
         if key not in self._found:
             self._found[key] = _trait(node, inputs, self._facts)
         return self._found[key]
-
-
-def attrs_key(node: Node) -> Hashable:
-    """The attributes as a hashable value."""
-    return tuple(sorted((k, _frozen(v)) for k, v in node.attrs.items()))
-
-
-def _frozen(value: Attr) -> Hashable:
-    if isinstance(value, tuple):
-        return tuple(_frozen(v) for v in value)
-    return (type(value).__name__, repr(value))
 
 
 def trace_node(node: Node, inputs: Sequence[TensorType | None], index: tuple[Dim, ...]) -> Expr:
@@ -316,7 +305,7 @@ def nominal(facts: Facts, d: Dim) -> int:
         low, high = facts.bounds(sym(s))
         value = max(32, low or 0)
         env[s] = value if high is None else min(value, high)
-    return d.evaluate(env)
+    return value_at(d, env)
 
 
 def nominal_bytes(facts: Facts, t: TensorType) -> int:

@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from smelt.core.dim import YES, Dim, Facts, Max, align_up, dmax, sym, to_dim
+from smelt.core.dim import YES, Dim, Facts, Max, align_up, dmax, sym, to_dim, value_at
 from smelt.core.dim import Symbol as Atom
 from smelt.core.ir.graph import Symbol
 from smelt.core.plan.lifetime import Storage
 from smelt.core.plan.lives import Lives
-from smelt.core.plan.terms import Terms, value_at
+from smelt.core.plan.terms import Terms
 
 ALIGNMENT = 64
 """Bytes: a cache line and the widest vector."""
@@ -160,7 +160,7 @@ class _Sizes:
         """The value at each sample."""
         columns = {name: self.values[name] for name in d.symbols}
         return tuple(
-            d.evaluate({name: v[n] for name, v in columns.items()}) for n in range(len(self.samples))
+            value_at(d, {name: v[n] for name, v in columns.items()}) for n in range(len(self.samples))
         )
 
     def le(self, a: Dim, b: Dim) -> bool:

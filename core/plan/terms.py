@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from smelt.core.dim import YES, Atom, Dim, Facts, FloorDiv, Max, Min, Mod, Symbol, dmax, dmin, sym
+from smelt.core.dim import YES, Atom, Dim, Facts, FloorDiv, Max, Min, Mod, Symbol, dmax, dmin, sym, value_at
 
 Product: TypeAlias = tuple[Atom, ...]
 """Factors of a term, repeated by their powers."""
@@ -71,14 +71,6 @@ class Terms:
             low = self.facts.bounds(as_dim(a))[0]
             self.natural[a] = low is not None and low >= 0
         return self.natural[a]
-
-
-def value_at(size: Dim, point: Mapping[str, int]) -> int:
-    """The size at a sample, 0 where it divides by 0: a run with such sizes ends in its checks."""
-    try:
-        return size.evaluate(point)
-    except ZeroDivisionError:
-        return 0
 
 
 def _flat(powers: tuple[tuple[Atom, int], ...]) -> tuple[Atom, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -19,8 +19,9 @@ sys.path += [str(Path(__file__).parents[1] / "support")]
 from campaign import Outcome, main
 from file_fields import EXTERNAL, FieldCase, field_cases
 from file_graphs import PlacedCase, placed_cases
-from file_judge import Report, Wish, judge_file, judged, limited
+from file_judge import HANG, Report, Wish, judge_file, judged, limited, outcome_of
 from file_ops import OpCase, op_cases
+from isolated import isolated
 
 T = TypeVar("T", FieldCase, OpCase)
 AnyCase = PlacedCase | FieldCase | OpCase
@@ -92,6 +93,16 @@ def examined(c: AnyCase, code: bool = True) -> Report:
         path.write_bytes(c.data())
         (path.parent / "w.bin").write_bytes(EXTERNAL.tobytes())
         return judge_file(path, Wish(), code=code)
+
+
+def outcomes(cases: Sequence[AnyCase], code: bool) -> list[tuple[AnyCase, Outcome]]:
+    """Each case's Outcome, several in a child; where a child ends early, each in a child of its own."""
+    how, reports = isolated(lambda: [examined(c, code) for c in cases], HANG)
+    if how == "ok":
+        return [(c, outcome_of(c.name[:200], r)) for c, r in zip(cases, reports, strict=True)]
+    if len(cases) == 1:
+        return [(cases[0], Outcome(f"{how} {reports}", True, cases[0].name[:200]))]
+    return [found for c in cases for found in outcomes([c], code)]
 
 
 def attack(seed: int) -> Outcome:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from attack_files import AnyCase, case, examined, fields, ops, placed
-from campaign import Outcome
-from file_judge import HANG, outcome_of
-from isolated import isolated
+from attack_files import AnyCase, case, fields, ops, outcomes, placed
 
 BATCH = 16
 FOUND = frozenset(
@@ -29,16 +26,6 @@ FOUND = frozenset(
     }
 )
 """What campaigns have found."""
-
-
-def outcomes(cases: Sequence[AnyCase], code: bool) -> list[tuple[AnyCase, Outcome]]:
-    """Each case's Outcome, several in a child; where a child ends early, each in a child of its own."""
-    how, reports = isolated(lambda: [examined(c, code) for c in cases], HANG)
-    if how == "ok":
-        return [(c, outcome_of(c.name[:200], r)) for c, r in zip(cases, reports, strict=True)]
-    if len(cases) == 1:
-        return [(cases[0], Outcome(f"{how} {reports}", True, cases[0].name[:200]))]
-    return [found for c in cases for found in outcomes([c], code)]
 
 
 def judge(cases: Sequence[AnyCase], code: bool) -> None:
