@@ -48,6 +48,13 @@ def infer_predicate(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple
     return (TensorType(bool_, t.shape),)
 
 
+def infer_number(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    """As infer_broadcast, for numbers only: truth values have no sum and no order."""
+    if any(a is not None and a.dtype == bool_ for a in args):
+        raise c.fail("wants a tensor of numbers, found bool")
+    return infer_broadcast(c, args, attrs)
+
+
 def infer_float(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
     """As infer_broadcast, for float types only."""
     for a in args:
@@ -127,7 +134,7 @@ def elementwise(
     ref: Callable[..., Any],
     *,
     inputs: str = "a b",
-    infer: InferRule = infer_broadcast,
+    infer: InferRule = infer_number,
     cases: tuple[Case, ...] = BINARY_CASES,
     tolerance: float = 1.0,
     bits: bool = False,
@@ -412,9 +419,9 @@ UNARY: tuple[Op, ...] = (
         )
     ),
     _unary("erf", _intrinsic("erf"), INTRINSICS["erf"].meaning),
-    _unary("neg", _intrinsic("neg"), np.negative, infer=infer_broadcast),
-    _unary("abs", _intrinsic("abs"), np.abs, infer=infer_broadcast),
-    _unary("sign", _intrinsic("sign"), np.sign, infer=infer_broadcast),
+    _unary("neg", _intrinsic("neg"), np.negative, infer=infer_number),
+    _unary("abs", _intrinsic("abs"), np.abs, infer=infer_number),
+    _unary("sign", _intrinsic("sign"), np.sign, infer=infer_number),
     _unary("reciprocal", lambda x: call("div", _k(x, 1), x), lambda x: 1 / x, cases=_POSITIVE),
     _unary(
         "not",
@@ -455,7 +462,7 @@ UNARY: tuple[Op, ...] = (
         "relu",
         lambda x: call("max", x, const(0, x.dtype)),
         lambda x: np.maximum(x, 0),
-        infer=infer_broadcast,
+        infer=infer_number,
     ),
     _unary("softplus", _softplus, _np_softplus),
     _unary(

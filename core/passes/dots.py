@@ -14,9 +14,9 @@ from smelt.core.dim import Dim, to_dim
 from smelt.core.dtype import i8, u8
 from smelt.core.ir.graph import Module, Node, Ref
 from smelt.core.passes.context import Context
-from smelt.core.passes.editor import Array, Editor, edit_module
+from smelt.core.passes.editor import Array, Editor
 from smelt.core.passes.numerics import EXACT
-from smelt.core.passes.rules import Rule, rule, run_rules, void
+from smelt.core.passes.rules import Rule, rewrite, rule
 
 FEW = 8
 """Bytes along the packed axis below which padding costs more than it gains."""
@@ -26,7 +26,7 @@ def dots(module: Module, ctx: Context) -> Module:
     """The module with packed products, on machines that have them."""
     if not ctx.machine.dot4:
         return module
-    return edit_module(module, lambda g: void(run_rules(g, RULES)))
+    return rewrite(module, RULES)
 
 
 def packed(w: Array, axis: int) -> Array:

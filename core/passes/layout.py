@@ -9,9 +9,9 @@ from smelt.core.ir.graph import Module, Node, Ref
 from smelt.core.passes.canonical import RULES as CANONICAL
 from smelt.core.passes.constants import ints_of, is_one
 from smelt.core.passes.context import Context
-from smelt.core.passes.editor import Editor, edit_module
+from smelt.core.passes.editor import Editor
 from smelt.core.passes.numerics import SUMS
-from smelt.core.passes.rules import Rule, rule, run_rules, void
+from smelt.core.passes.rules import Rule, rewrite, rule
 from smelt.core.passes.sink import Perm, inverse, sink_rules
 from smelt.core.passes.traits import nominal_bytes
 
@@ -30,8 +30,8 @@ def layout(module: Module, ctx: Context) -> Module:
     fewer bytes are transposed with it than without."""
     if ctx.machine.vector_bits == 0 and ctx.machine.max_lanes == 1:
         return module
-    turned = edit_module(module, lambda g: void(run_rules(g, (_channels_last, *TIDY))))
-    sunk = edit_module(turned, lambda g: void(run_rules(g, (*TIDY, *sink_rules()))))
+    turned = rewrite(module, (_channels_last, *TIDY))
+    sunk = rewrite(turned, (*TIDY, *sink_rules()))
     return sunk if transposed_bytes(sunk) <= transposed_bytes(turned) else turned
 
 

@@ -29,7 +29,7 @@ from smelt.core.passes.editor import Array, Editor, edit_module
 from smelt.core.passes.either import either_by_size
 from smelt.core.passes.fold import evaluate, foldable
 from smelt.core.passes.numerics import EXACT, INTEGERS
-from smelt.core.passes.rules import Rule, rule, run_rules, void
+from smelt.core.passes.rules import Rule, rewrite, rule, run_rules
 
 WHOLE = 1 << 62
 """Bytes that a moved weight may have: it takes the place of the one that was moved."""
@@ -37,7 +37,7 @@ WHOLE = 1 << 62
 
 def quantize(module: Module, ctx: Context) -> Module:
     """The module with integer convolutions and products where both operands are quantised."""
-    return edit_module(module, lambda g: void(run_rules(g, (*RULES, *phases.RULES, *blocks.BLOCK_RULES))))
+    return rewrite(module, (*RULES, *phases.RULES, *blocks.BLOCK_RULES))
 
 
 # ---------------------------------------------------------------- what is in the way

@@ -27,6 +27,8 @@ WIDER = frozenset({"broadcast_to", "tile", "one_hot", "concat", "pad"})
 
 def regions(module: Module, ctx: Context) -> Module:
     """The module whose loops carry only what changes and repeat only what differs."""
+    if not any(n.op == "loop" for graph in module.graphs.values() for n in graph.walk()):
+        return module
     return edit_module(module, _clean)
 
 

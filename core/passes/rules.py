@@ -154,11 +154,18 @@ def rule_pass(rules: Sequence[Rule]) -> Callable[[Module, Context], Module]:
     """A pass that runs a rule list on every graph."""
 
     def run(module: Module, ctx: Context) -> Module:
-        chosen = allowed(rules, ctx)
-        return edit_module(module, lambda editor: void(run_rules(editor, chosen)))
+        return rewrite(module, allowed(rules, ctx))
 
     return run
 
 
-def void(_: object) -> None:
-    """Drop a result."""
+def rewrite(module: Module, rules: Sequence[Rule]) -> Module:
+    """The module on every graph of which the rules have come to rest."""
+    ops = {op for r in rules for op in r.names()}
+    if not any(n.op in ops for graph in module.graphs.values() for n in graph.walk()):
+        return module
+
+    def change(editor: Editor) -> None:
+        run_rules(editor, rules)
+
+    return edit_module(module, change)
