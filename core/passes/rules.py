@@ -108,9 +108,11 @@ def _dead(editor: Editor, node: Node) -> bool:
 def _try(editor: Editor, key: int, rules: Sequence[Rule]) -> list[int]:
     """The nodes to look at again after the first rule that fits; empty when none does."""
     node = editor.nodes[key]
+    if not rules:
+        return []
+    editor.at(key)
+    before = editor.engine.state()
     for r in rules:
-        editor.at(key)
-        before = editor.engine.state()
         found = r.apply(editor, node)
         if found is None:
             continue
@@ -120,6 +122,7 @@ def _try(editor: Editor, key: int, rules: Sequence[Rule]) -> list[int]:
         touched = editor.take_fresh()
         if not _lawful(editor, before, node, refs):
             _drop(editor, touched)
+            before = editor.engine.state()
             continue
         for v, new in zip(node.outputs, refs, strict=True):
             touched += editor.replace(v.name, new, f"rule {r.name}")

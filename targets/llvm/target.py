@@ -22,6 +22,10 @@ from smelt.targets.toolchain import join_objects
 BATCH = 1 << 18
 """Characters of text that LLVM gets at a time; a kernel is never cut. It needs some 40 bytes for each."""
 
+LONG_HOST = 1 << 20
+"""Characters of the host's text, some 370 for a launch, from which on it is not optimised: 10,000 launches then
+take 0.4 s and 178 bytes each, not 2.5 s and 79 (benchmarks/results/compile_time.md)."""
+
 
 def cpu_of(spec: TargetSpec) -> Cpu:
     """The processor that a target names."""
@@ -62,7 +66,8 @@ class LlvmTarget:
         objects = [_object(t, cpu, name) for t in _batches(texts())]
         names = [function_name(module.kernels[e.kernel], e.statement) for e in program.entries]
         declared = {n: f'declare void @"{n}"(ptr, i64, i64) nounwind' for n in names}
-        objects.append(_object(Text(host.functions, {**host.declared, **declared}), cpu, name))
+        calls = Text(host.functions, {**host.declared, **declared})
+        objects.append(_object(calls, cpu, name, opt=2 if calls.size < LONG_HOST else 0))
         code = join_objects(objects)
 
         def whole() -> str:
@@ -77,8 +82,8 @@ def _host(module: Module, program: HostProgram, options: HostOptions) -> Text:
     return Text((host_text(program, module, rows, options, declared),), declared)
 
 
-def _object(text: Text, cpu: Cpu, name: str) -> bytes:
-    return compile_object(text.module(cpu), cpu, name=name)
+def _object(text: Text, cpu: Cpu, name: str, opt: int = 2) -> bytes:
+    return compile_object(text.module(cpu), cpu, opt, name)
 
 
 def _batches(texts: Iterable[Text]) -> Iterator[Text]:

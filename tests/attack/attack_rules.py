@@ -15,12 +15,12 @@ from smelt.core.ir.interp_graph import run_module
 from smelt.core.ir.text import print_module
 from smelt.core.ir.verify import verify
 from smelt.core.ops import OPS
-from smelt.core.passes.editor import Editor, edit_module
+from smelt.core.passes.editor import Editor
 from smelt.core.passes.equivalence import difference, feeds_of, meaning
 from smelt.core.passes.numerics import REASSOCIATE
 from smelt.core.passes.recheck import recheck
 from smelt.core.passes.rulebook import rulebook
-from smelt.core.passes.rules import Rule, run_rules, void
+from smelt.core.passes.rules import Rule, rewrite
 
 BOOK = rulebook()
 NAMES = tuple(BOOK)
@@ -46,7 +46,7 @@ def rewritten(module: Module, name: str) -> tuple[Module, int]:
 
     rule = rulebook()[name]  # a fresh one: some remember what they did
     probe: Rule = dataclasses.replace(rule, apply=counted)
-    return edit_module(module, lambda g: void(run_rules(g, (probe,)))), fired
+    return rewrite(module, (probe,)), fired
 
 
 def attack_rule(name: str, seed: int) -> Outcome:
