@@ -37,6 +37,14 @@ class DType:
         """Signed or unsigned integer (not bool)."""
         return self.category in ("int", "uint") and not self.coded
 
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the greatest element of an integer type. Raises ValueError for others."""
+        if not self.is_int:
+            raise ValueError(f"{self.name} is no integer type")
+        signed = self.category == "int"
+        return (-1 << self.bits - 1, (1 << self.bits - 1) - 1) if signed else (0, (1 << self.bits) - 1)
+
     def __str__(self) -> str:
         return self.name
 

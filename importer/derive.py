@@ -11,8 +11,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 
-import numpy as np
-
 from smelt.core.dim import Dim, to_dim
 from smelt.core.dtype import DType, i32, i64
 from smelt.core.ir.graph import TensorType
@@ -57,8 +55,8 @@ def _held(c: Engine, e: Element, dtype: DType) -> Element:
     if not isinstance(e, Dim):
         return e
     if e.is_const:
-        info = np.iinfo(dtype.numpy)
-        return e if info.min <= e.const <= info.max else None
+        low, high = dtype.limits
+        return e if low <= e.const <= high else None
     # a size that does not fit 32 bits is refused by the run-time limits anyway
     return e if dtype in (i64, i32) else None
 

@@ -184,8 +184,8 @@ def _of_type(dtype: DType) -> Span:
     """What 8 or 16 bits can hold; more bits say too little to help."""
     if dtype.bits > 16:
         return (ZERO, None) if dtype.category == "uint" else NOTHING
-    info = np.iinfo(dtype.numpy)
-    return to_dim(int(info.min)), to_dim(int(info.max))
+    low, high = dtype.limits
+    return to_dim(low), to_dim(high)
 
 
 def _joined(spans: Sequence[Span]) -> Span:

@@ -163,8 +163,8 @@ def identity(kind: str, dtype: DType) -> Any:
         return dtype.numpy.type(-np.inf if kind == "max" else np.inf)
     if dtype.category == "bool":
         return np.bool_(kind == "min")
-    info = np.iinfo(dtype.numpy)
-    return dtype.numpy.type(info.min if kind == "max" else info.max)
+    low, high = dtype.limits
+    return dtype.numpy.type(low if kind == "max" else high)
 
 
 _STEP: Mapping[str, Any] = {

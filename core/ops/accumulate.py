@@ -30,11 +30,11 @@ def reach(dtype: DType, zero: Array | int | None = None) -> int:
     >>> reach(u8, 128), reach(u8, 0), reach(i8, 0), reach(u8)
     (128, 255, 128, 255)
     """
-    info = np.iinfo(dtype.numpy)
+    low, high = dtype.limits
     if zero is None:
-        return int(info.max) - int(info.min)
+        return high - low
     every = np.asarray(zero).astype(object).ravel()
-    return max((max(int(z) - int(info.min), int(info.max) - int(z)) for z in every), default=0)
+    return max((max(int(z) - low, high - int(z)) for z in every), default=0)
 
 
 def most_terms(left: int, right: int, bias: int = 0) -> int:

@@ -65,10 +65,10 @@ def _quantize(
 
     A float of 1.5 * 2^23 has no bits behind the point: adding it rounds, and leaves the integer in the low
     bits. Limits are integers, so that clamping first gives the same; NaN becomes the lowest value."""
-    info = np.iinfo(_target(attrs).numpy)
+    least, most = _target(attrs).limits
     step = cast(_at(scale, i, attrs), f32)
     y: Expr = call("mul" if attrs.get("reciprocal", False) else "div", cast(x[i], f32), step)
-    low, high = const(info.min, f32), const(info.max, f32)
+    low, high = const(least, f32), const(most, f32)
     moved: Expr = const(-MAGIC_BITS, i32)
     if zero is not None:
         own = _at(zero, i, attrs)

@@ -406,7 +406,7 @@ def lowest(x: Operand) -> Expr:
     """What no element of x is less than."""
     if x.dtype.is_float:
         return const(float("-inf"), x.dtype)
-    return const(int(np.iinfo(x.dtype.numpy).min), x.dtype)
+    return const(x.dtype.limits[0], x.dtype)
 
 
 def _max_pool(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) -> Expr:

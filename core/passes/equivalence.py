@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -276,14 +275,13 @@ def numbers(
     of the size of floats other than infinities, and its reciprocal of those other than 0."""
     if dtype.category == "bool":
         return rng.integers(0, 2, shape).astype(bool)
+    if dtype.coded:
+        return np.asarray(rng.uniform(0, 2, shape)).astype(dtype.numpy)
     if not dtype.is_float:
-        info: Any = np.iinfo(dtype.numpy)
-        low, high = max(int(info.min), -3), min(int(info.max), 9)
-        if mood != "plain":
-            low, high = int(info.min), int(info.max)
+        low, high = dtype.limits if mood != "plain" else (max(dtype.limits[0], -3), 9)
         made: Array = rng.integers(low, high, shape, dtype.numpy, endpoint=True)
         if mood == "special":
-            few = np.array([info.min, info.max, 0, 1], dtype.numpy)
+            few = np.array([*dtype.limits, 0, 1], dtype.numpy)
             made = np.where(rng.random(shape) < 0.5, few[rng.integers(0, 4, shape)], made)
         return np.asarray(made, dtype.numpy)
     f = finfo(dtype.numpy)

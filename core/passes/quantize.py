@@ -487,7 +487,7 @@ def _rescale(g: Editor, n: Node) -> Ref | None:
 def _saturated(g: Editor, n: Node) -> Ref | None:
     # quantize(relu(x), s, lowest zero point)  -->  quantize(x, s, lowest zero point): it saturates there
     r, to = g.made_by(n.inputs[0], "relu"), n.output.type.dtype
-    if r is None or len(n.inputs) < 3 or g.scalar(n.inputs[2]) != np.iinfo(to.numpy).min:
+    if r is None or len(n.inputs) < 3 or g.scalar(n.inputs[2]) != to.limits[0]:
         return None
     step = g.array(n.inputs[1])
     return (

@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from smelt.core.dim import Dim, Facts, ceildiv, sym, to_dim
 from smelt.core.dtype import DType
 from smelt.core.ir.analysis import enter
@@ -68,8 +66,8 @@ def identity(kind: str, dtype: DType) -> Const:
         return Const(float("-inf") if kind == "max" else float("inf"), dtype)
     if dtype.category == "bool":
         return Const(kind == "min", dtype)
-    info = np.iinfo(dtype.numpy)
-    return Const(int(info.min if kind == "max" else info.max), dtype)
+    low, high = dtype.limits
+    return Const(low if kind == "max" else high, dtype)
 
 
 def alpha(e: Expr) -> Expr:

@@ -150,8 +150,8 @@ def _quantize(c: Call) -> Ref:
     y = c.emit("round", y)
     if c.has(2):
         y = c.emit("add", y, _spread(c, c.cast(c.x(2), f32)))
-    info = np.iinfo(to.numpy)
-    return c.cast(c.emit("clip", y, c.scalar(info.min, y), c.scalar(info.max, y)), to)
+    low, high = to.limits
+    return c.cast(c.emit("clip", y, c.scalar(low, y), c.scalar(high, y)), to)
 
 
 def _divided(c: Call) -> tuple[Ref, Ref]:

@@ -23,13 +23,15 @@ from op_ways import Ways
 class Bound:
     """ulps: units in the last place. epsilons: further, absolutely, times the largest of 1 and the inputs'
     magnitude where `scaled`. tiny: results below the least normal number may be 0. chain: a product of many
-    factors in any order: where one of these passes below the least normal number, bits are lost."""
+    factors in any order: where one of these passes below the least normal number, bits are lost. logged: the
+    result is the logarithm of what the epsilons are of, a sum in any order."""
 
     ulps: float = 0
     epsilons: float = 0
     scaled: bool = False
     tiny: bool = False
     chain: bool = False
+    logged: bool = False
 
 
 EXACT = Bound()
@@ -53,7 +55,7 @@ BOUNDS: dict[str, Bound] = {
     "Softmax": Bound(8, tiny=True),
     "LogSoftmax": Bound(8, 8, tiny=True),
     "ReduceLogSumExp": Bound(4, 4, tiny=True),
-    "ReduceLogSum": Bound(4, 4),
+    "ReduceLogSum": Bound(8, 8, scaled=True, logged=True),
     # a product and a sum in one rounding or two
     **dict.fromkeys(("MatMul", "ReduceSumSquare", "ReduceL2", "Shrink"), Bound(4, 4, scaled=True)),
     **dict.fromkeys(
@@ -223,7 +225,8 @@ def agree(c: Case, a: Array, b: Array, factor: float = 1) -> Any:
     with np.errstate(all="ignore"):
         size = np.maximum(np.maximum(np.abs(x), np.abs(y)), tiny)
         room = bound.ulps * factor * np.exp2(np.floor(np.log2(size))) * eps
-        room = room + bound.epsilons * factor * eps * (_magnitude(c) if bound.scaled else 1)
+        part = np.exp(-np.minimum(x, y)) if bound.logged else 1.0  # d log(s) = ds / s
+        room = room + bound.epsilons * factor * eps * (_magnitude(c) if bound.scaled else 1) * part
         room = room + (tiny if bound.tiny else 0)
         if a.dtype.itemsize == 2 and bound != EXACT:
             room = room + np.exp2(np.floor(np.log2(size))) * eps
