@@ -192,7 +192,7 @@ def spoil(call: Call, rng: random.Random) -> None:
         }[how]  # fmt: skip
         if 0 not in t.shape[: t.ndim] or how != "vast" or which >= 2 or (which == 0 and axis == 1):
             call.bad.append(how)
-    elif how == "strides" and t.ndim == 2 and t.shape[0] > 1:
+    elif how == "strides" and t.ndim == 2 and t.shape[0] > 1 and t.shape[1] > 1:  # along 1 any is right
         strides = (INT64 * 2)(*rng.choice([(1, t.shape[0]), (0, 1), (-3, 1), (3, 2), (2**62, 1), (3, -1)]))
         call.kept.append(strides)
         t.strides = strides
