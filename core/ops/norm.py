@@ -10,6 +10,7 @@ from smelt.core.dim import Dim, product, to_dim
 from smelt.core.ir.graph import Ref, TensorType
 from smelt.core.ir.kernel import Expr
 from smelt.core.ops.attrs import axis_of, number
+from smelt.core.ops.elementwise import held
 from smelt.core.ops.table import Arg, Array, Attrs, Builder, Case, Infer, Op, RefRule
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, const, index
 
@@ -85,7 +86,7 @@ def _ref_layer(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Ten
     x = arrays[0]
     assert x is not None
     axes = tuple(range(axis_of(attrs), x.ndim))
-    wide = x.astype(np.float64)
+    wide = held(x)
     d = wide - wide.mean(axis=axes, keepdims=True)
     y = d / np.sqrt((d * d).mean(axis=axes, keepdims=True) + number(attrs, "epsilon"))
     return (_affine(y, arrays[1:]).astype(x.dtype),)
@@ -95,7 +96,7 @@ def _ref_rms(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Tenso
     x = arrays[0]
     assert x is not None
     axes = tuple(range(axis_of(attrs), x.ndim))
-    wide = x.astype(np.float64)
+    wide = held(x)
     y = wide / np.sqrt((wide * wide).mean(axis=axes, keepdims=True) + number(attrs, "epsilon"))
     return (_affine(y, arrays[1:]).astype(x.dtype),)
 
@@ -189,7 +190,7 @@ def _ref_group() -> RefRule:
     ) -> Sequence[Array]:
         x, scale, bias = (np.asarray(a) for a in arrays)
         g = int(attrs.get("groups", x.shape[1]))  # type: ignore[arg-type]
-        split = x.reshape(x.shape[0], g, -1).astype(np.float64)
+        split = held(x.reshape(x.shape[0], g, -1))
         d = split - split.mean(axis=2, keepdims=True)
         y = d / np.sqrt((d * d).mean(axis=2, keepdims=True) + number(attrs, "epsilon"))
         shape = (-1, *(1,) * (x.ndim - 2))

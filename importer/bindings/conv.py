@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from smelt.core.dim import Dim, ceildiv, dmax, to_dim
@@ -11,6 +12,8 @@ from smelt.importer.call import Build, Call, OnnxOp
 
 ZERO = to_dim(0)
 AUTO = ("NOTSET", "", "SAME_UPPER", "SAME_LOWER", "VALID")
+MOST_TAPS = 1 << 24
+"""Elements of a pool's window. Pads that auto_pad makes let any window fit, and each element is looked at."""
 
 
 def _spatial(c: Call) -> int:
@@ -60,7 +63,10 @@ def _common(c: Call, weight: int | None = None) -> dict[str, Any]:
     n = _spatial(c)
     strides, dilations = c.positives("strides", n), c.positives("dilations", n)
     if weight is None:
-        kernel = tuple(to_dim(k) for k in c.positives("kernel_shape", n, None))
+        taps = c.positives("kernel_shape", n, None)
+        if prod(taps) > MOST_TAPS:
+            raise c.unsupported(f"a window of {prod(taps)} elements; at most {MOST_TAPS} are looked at")
+        kernel = tuple(map(to_dim, taps))
     else:
         if c.type(weight).rank != n + 2:
             raise c.fail(f"input has rank {n + 2}, weight has rank {c.type(weight).rank}")

@@ -237,12 +237,15 @@ def _layer(c: Call, kind: _Kind, d: int, directions: int) -> _Layer:
         c.engine.same("peepholes", c.shape(7)[1], hidden * 3)
     bias = at(b, c.x(3), to_dim(d)) if c.has(3) else ""
     span = hidden * kind.gates
+    clip = c.number("clip", 0.0)
+    if not clip >= 0:
+        raise c.fail(f"clip is {clip}, wanted a bound above 0")
     return _Layer(
         c, w, r,
         b.slice_axis(bias, 0, 0, span) if bias else "",
         b.slice_axis(bias, 0, span, span * 2) if bias else "",
         at(b, c.x(7), to_dim(d)) if kind.states == 2 and c.has(7) else "",
-        _activations(c, kind, d, directions), hidden, c.number("clip", 0.0),
+        _activations(c, kind, d, directions), hidden, clip,
     )  # fmt: skip
 
 

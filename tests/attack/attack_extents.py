@@ -16,7 +16,8 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ SECONDS = 60
 SPELT = frozenset({"FlexAttention", "LinearAttention", "Reshape"})
 """Ops that for no elements may leave an extent over, which may be any, or take a computed 0 for "as it is"
 (docs/differences.md); the evaluator has kernels of its own for those that reshape inside."""
+UNTYPED = frozenset({"Scaler"})
+"""Ops to whose results the evaluator gives the input's type, not the one that ONNX says."""
 MANY = re.compile(r"int64\[\]=\d{8,}")
 LONGEST = 4.0
 EACH = 1e-5
@@ -59,7 +62,8 @@ def attack(seed: int) -> Outcome:
         how, found = isolated(lambda: campaign(Path(folder), feed, f"{seed}"), 10 * SECONDS)
         at = Path(folder) / "at"
         where = f"{case.name} at {at.read_text() if at.exists() else 'compiling'}"
-    if how != "ok" and any(n.op_type == "Loop" for n in case.model.graph.node) and MANY.search(where):
+    loops = any(n.op_type == "Loop" for n in case.model.graph.node)
+    if loops and MANY.search(where) and (how != "ok" or found[0] == "slow"):
         return Outcome("a loop that is told to go on")  # up to the runtime's limit, which takes minutes
     if how != "ok":
         return Outcome(f"{how}: {found}", True, where)
@@ -95,14 +99,12 @@ def campaign(folder: Path, feed: Mapping[str, Any], seed: str, count: int = FEED
     except SmeltError as e:
         return f"not compiled: {e.kind}", e.kind == "internal", str(e)
     counts: dict[str, int] = {}
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + ROOM
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
     for made in extents.draws(good, seed, count):
         (folder / "at").write_text(extents.text(made))
         start = time.process_time()
         try:
-            got = session.run(None, made)
+            with _little_memory():
+                got = session.run(None, made)
             what = "answered"
         except SmeltError as e:
             got, what = None, e.kind
@@ -122,6 +124,18 @@ def campaign(folder: Path, feed: Mapping[str, Any], seed: str, count: int = FEED
     return "survived " + "/".join(sorted(counts)), False, str(counts)
 
 
+@contextmanager
+def _little_memory() -> Iterator[None]:
+    """ROOM bytes more than this process has now."""
+    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (now + ROOM, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
 def _differs(source: Path, feed: Mapping[str, Any], got: Sequence[Any]) -> str:
     """What the evaluator has otherwise; '' where it agrees or does not answer."""
     plain = [np.asarray(a) for a in (*feed.values(), *got) if isinstance(a, np.ndarray)]
@@ -130,13 +144,13 @@ def _differs(source: Path, feed: Mapping[str, Any], got: Sequence[Any]) -> str:
     how, wanted = isolated(lambda: _evaluated(source, feed), ASKED)
     if how != "ok" or wanted is None:
         return ""
-    spelt = SPELT.intersection(n.op_type for n in onnx.load(source, load_external_data=False).graph.node)
+    ops = {n.op_type for n in onnx.load(source, load_external_data=False).graph.node}
     for k, (a, b) in enumerate(zip(got, wanted, strict=True)):
         if not isinstance(b, np.ndarray | np.generic) or b.dtype.kind in "USO":
             continue
-        if a.size == b.size == 0 and a.dtype == b.dtype and spelt:
+        if a.size == b.size == 0 and a.dtype == b.dtype and ops & SPELT:
             continue
-        if a.shape != b.shape or a.dtype != b.dtype:
+        if a.shape != b.shape or (a.dtype != b.dtype and not ops & UNTYPED):
             return f"output {k}: {a.dtype}{list(a.shape)}, ONNX's evaluator has {b.dtype}{list(b.shape)}"
     return ""
 
