@@ -17,7 +17,8 @@ from smelt.core.dim import Dim, TooLarge, Truth, large, to_dim
 from smelt.core.dtype import DType, bool_, f32, from_numpy, i32, i64
 from smelt.core.ir.graph import Attr, Graph, Node, Ref, TensorType, Value, Weight
 from smelt.core.ops import OPS
-from smelt.core.ops.infer import LIMIT, Definition, Engine, infer_node
+from smelt.core.ops.infer import LIMIT, Definition, Engine
+from smelt.core.ops.infer_node import infer_node
 from smelt.core.ops.table import Arg, Array, Attrs, Op
 from smelt.importer import known as kn
 from smelt.importer.coded import MOVES, decoded, encoded

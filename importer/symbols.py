@@ -14,7 +14,8 @@ import onnx
 from smelt.core.diag import invalid, unsupported
 from smelt.core.dim import Dim, dim_from_param, sym, to_dim
 from smelt.core.ir.graph import Symbol, TensorType
-from smelt.core.ops.infer import MAX_RANK, Engine, addressable
+from smelt.core.ops.infer import Engine
+from smelt.core.ops.infer_node import MAX_RANK, addressable
 from smelt.importer.weights import dtype_of
 
 Dims: TypeAlias = "Mapping[str, int | tuple[int, int | None]]"

@@ -15,7 +15,7 @@ from onnx import TensorProto
 from smelt.core.diag import invalid, unsupported
 from smelt.core.dtype import CODED, DType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from smelt.core.ir.graph import PIECE, Ref, Weight
-from smelt.core.ops.infer import MAX_RANK, MOST_ELEMENTS
+from smelt.core.ops.infer_node import MAX_RANK, MOST_ELEMENTS
 
 DTYPE_OF: dict[int, DType] = {
     TensorProto.FLOAT: f32,

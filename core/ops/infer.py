@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import combinations, islice
-from math import gcd, lcm, prod
+from math import gcd, lcm
 from typing import Literal
 
 from smelt.core.diag import SmeltError
@@ -29,8 +29,7 @@ from smelt.core.dim import (
     to_dim,
 )
 from smelt.core.dim import Symbol as SymbolAtom
-from smelt.core.ir.graph import Module, Symbol, TensorType, attrs_key
-from smelt.core.ops.table import Arg, Attrs, Op
+from smelt.core.ir.graph import Module, Symbol, TensorType
 
 Relation = Literal["==", "<=", "divides", "fits"]
 """left relation right; fits: left is 1 or equals right, so that it broadcasts to it."""
@@ -38,14 +37,11 @@ ONE = to_dim(1)
 ZERO = to_dim(0)
 LIMIT = to_dim(2**31 - 1)
 """The largest size that a run-time integer may have where nothing else bounds it."""
-MOST_ELEMENTS = 2**40
-"""More constant extents than that multiply to no tensor of any device."""
+LARGEST = 2**62
+"""The largest extent that an axis of an empty tensor may have."""
 
 MOST_JOINED = 16
 """Unrelated extents that one result of broadcasts remembers it was made of."""
-
-MAX_RANK = 32
-"""Axes of a tensor, those between the steps of an operator included; NumPy 1.26 has no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -633,6 +629,8 @@ class Engine:
             raise self.fail(
                 f"{what}: no value of {name} is left: it must be at least {s.low} and at most {s.high}"
             )
+        if s.low > LARGEST:
+            raise self.fail(f"{what}: {name} would have to be at least {s.low}, more than any tensor has")
         self._symbols[name] = s
         self._know_range(s)
         return True
@@ -671,31 +669,3 @@ def _lone_atom(d: Dim) -> Atom | None:
     """The only atom that d depends on, when it does so affinely."""
     found = _affine(d)
     return None if found is None else found[1]
-
-
-def infer_node(op: Op, args: Sequence[Arg | None], attrs: Attrs, engine: Engine) -> tuple[TensorType, ...]:
-    """The output types of one node. Checks that it needs stay in the engine (`take_checks`).
-
-    Raises SmeltError when the inputs cannot fit.
-    """
-    if any(a is not None and a.value is not None for a in args):
-        return _inferred(op, args, attrs, engine)
-    node = (op.name, tuple(None if a is None else a.type for a in args), attrs_key(attrs))
-    return engine.once(node, lambda: _inferred(op, args, attrs, engine))
-
-
-def _inferred(op: Op, args: Sequence[Arg | None], attrs: Attrs, engine: Engine) -> tuple[TensorType, ...]:
-    found = tuple(engine.simplify_type(t) for t in op.infer(engine, args, attrs))
-    for t in found:
-        if t.rank > MAX_RANK:
-            raise engine.unsupported(f"a result of rank {t.rank}; tensors have at most {MAX_RANK} axes")
-        if not addressable(t.shape):
-            raise engine.unsupported(f"a result of extents {', '.join(map(str, t.shape))} fits no memory")
-    return found
-
-
-def addressable(shape: Sequence[Dim]) -> bool:
-    """Whether the constant extents alone leave room in 64 bits for elements, offsets and the others."""
-    known = [d.const for d in shape if d.is_const and d.const > 0]
-    numbers = (abs(k) for d in shape for _, k in d.sorted_items())
-    return prod(known) <= MOST_ELEMENTS and all(k <= MOST_ELEMENTS for k in numbers)

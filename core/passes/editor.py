@@ -17,7 +17,8 @@ from smelt.core.dim import NO, UNKNOWN, YES, Dim, Facts, Truth
 from smelt.core.dtype import from_numpy
 from smelt.core.ir.graph import Attr, Graph, Module, Node, Ref, TensorType, Value, Weight, attr_dims
 from smelt.core.ops import OPS
-from smelt.core.ops.infer import Engine, infer_node
+from smelt.core.ops.infer import Engine
+from smelt.core.ops.infer_node import infer_node
 from smelt.core.ops.table import Arg
 from smelt.core.passes.traits import Tracer, Trait, nominal_bytes
 

@@ -8,7 +8,8 @@ from smelt.core.diag import SmeltError
 from smelt.core.dim import NO, Dim
 from smelt.core.ir.graph import Graph, Module, Node, Ref, TensorType
 from smelt.core.ops import OPS
-from smelt.core.ops.infer import Engine, infer_node
+from smelt.core.ops.infer import Engine
+from smelt.core.ops.infer_node import infer_node
 from smelt.core.ops.table import Arg
 
 

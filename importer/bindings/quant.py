@@ -160,6 +160,8 @@ def _divided(c: Call) -> tuple[Ref, Ref]:
     if c.integer("precision", 0) in (0, onnx.TensorProto.FLOAT):
         return x, _parameter(c, c.x(1), _along(c)[1])
     to = dtype_of(c.integer("precision"), "attribute 'precision'", c.engine.node)
+    if not to.is_float:
+        raise c.fail(f"attribute 'precision' is {to}, wanted a float type to divide in")
     y = c.cast(c.emit("div", c.cast(x, to), c.cast(_spread(c, c.x(1)), to)), f32)
     along, each = _along(c)
     one = c.scalar(1, y)

@@ -23,8 +23,8 @@ BATCH = 1 << 18
 """Characters of text that LLVM gets at a time; a kernel is never cut. It needs some 40 bytes for each."""
 
 LONG_HOST = 1 << 20
-"""Characters of the host's text, some 370 for a launch, from which on it is not optimised: 10,000 launches then
-take 0.4 s and 178 bytes each, not 2.5 s and 79 (benchmarks/results/compile_time.md)."""
+"""Characters of the host's text, some 370 for a launch, from which on it is not optimised: 10,000 launches
+then take 0.4 s and 178 bytes each, not 2.5 s and 79 (benchmarks/results/compile_time.md)."""
 
 
 def cpu_of(spec: TargetSpec) -> Cpu:

@@ -9,7 +9,8 @@ from smelt.core.dim import Dim, Truth, ceildiv, dmin, sym, to_dim
 from smelt.core.dtype import DType, bf16, bool_, f32, i32
 from smelt.core.ir.graph import Module, Symbol, TensorType
 from smelt.core.ops import OPS
-from smelt.core.ops.infer import Engine, infer_node
+from smelt.core.ops.infer import Engine
+from smelt.core.ops.infer_node import infer_node
 from smelt.core.ops.table import Arg
 
 A, B, C = sym("a"), sym("b"), sym("c")
