@@ -1,4 +1,4 @@
-"""One node in: its op, the types of its inputs, its attributes; out: its outputs' types, which fit some memory."""
+"""A node's op, attributes and types of inputs in; the types of its outputs, which fit some memory, out."""
 
 from __future__ import annotations
 

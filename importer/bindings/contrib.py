@@ -266,11 +266,8 @@ def rotary_by(c: Call, tables: Sequence[Ref]) -> Ref:
     for t in tables:
         n = b.type_of(t).shape[0]
         spread.append(b.reshape(t, (n, 1, length, half) if heads_first else (n, length, 1, half)))
-    y = rotate(c, x, spread[0], spread[1], c.flag("interleaved"))
-    scale = c.number("scale", 1.0)
-    if scale != 1.0:
-        y = c.emit("mul", y, c.scalar(scale, y))
-    return b.reshape(y, shape)
+    # `scale` is left alone: ONNX Runtime 1.31 reads it and does nothing with it
+    return b.reshape(rotate(c, x, spread[0], spread[1], c.flag("interleaved")), shape)
 
 
 def _bias_softmax(c: Call) -> Ref:

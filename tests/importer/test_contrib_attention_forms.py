@@ -299,7 +299,7 @@ def _rotary() -> dict[str, Form]:
         "part of heads": form("B 4 S 8", "B S", 2, num_heads=4, rotary_embedding_dim=4),
         "part, pairs": form("B S 32", "1", 3, num_heads=2, rotary_embedding_dim=6, interleaved=1),
         "heads": form("B S 32", "1", num_heads=4, rotary_embedding_dim=8),
-        "scale": form("B S 32", "1", scale=1.0),
+        "scale": form("B S 32", "1", scale=0.5),
         "ragged": form("B S 32", "B S", is_packed_batching=1),
         "half": form("B S 32", "B S", t="f16"),
         "half, heads": form("B 4 S 8", "1", t="f16", interleaved=1),
