@@ -214,8 +214,11 @@ RANDOM = frozenset(
     {"Dropout", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial",
      "Bernoulli"}
 )  # fmt: skip
-MEANS = frozenset({"NegativeLogLikelihoodLoss", "ReduceMean", "SoftmaxCrossEntropyLoss"})
-"""ONNX does not say what the mean of nothing is (docs/differences.md)."""
+OF_SOME = frozenset(
+    {"NegativeLogLikelihoodLoss", "ReduceMax", "ReduceMean", "ReduceMin", "SoftmaxCrossEntropyLoss"}
+)
+"""ONNX does not say what the mean of nothing is; ONNX Runtime has errors in the least and the largest
+(docs/differences.md)."""
 
 
 WINDOWS = ("Pool", "Conv")
@@ -261,7 +264,7 @@ def compared(data: bytes, report: Report) -> Outcome:
             wanted = oracle.run(names, feed)
         except Exception:
             return Outcome("ran, ONNX Runtime does not run it")
-        if ops & MEANS and any(a.size == 0 for a in feed.values()):
+        if ops & OF_SOME and any(a.size == 0 for a in feed.values()):
             continue
         for name, got, want in zip(names, outputs, wanted, strict=True):
             if not isinstance(want, np.ndarray):
