@@ -49,7 +49,7 @@ MODERATE = 16.0
 of what rules must not do shows only where such a one is taken at its word."""
 
 LIMIT = 2.0**40
-"""The largest size of numbers that SUMS speaks of; its reciprocal is the least."""
+"""The largest size of numbers that SUMS and INTEGERS speak of; its reciprocal is the least."""
 SUMMING = frozenset({"matmul", "conv", "conv_transpose"})
 
 Feeds = Mapping[str, Array]
@@ -194,8 +194,18 @@ def _near(a: Array, b: Array, others: list[Array], kind: str) -> Array:
         unit = _unit(a)
         unit = unit.max(initial=0) if kind == INTEGERS else unit
         good = np.abs(x - y) <= SPREAD * spread + UNITS * unit
+        if kind == INTEGERS:
+            good |= _one_step(x, y, good)
         alike = np.any([_class(o) == _class(y) for o in [x, *near]], axis=0)
     return np.asarray(np.where(np.isfinite(x) & np.isfinite(y), good, alike))
+
+
+def _one_step(x: Array, y: Array, good: Array) -> Array:
+    """Where y is the next of the values that occur, and hardly any is not good: in the middle of two steps
+    a sum of rounded products goes either way."""
+    found = np.unique(np.concatenate([x[np.isfinite(x)], y[np.isfinite(y)]]))
+    step = np.diff(found).min(initial=np.inf)
+    return np.asarray((np.abs(x - y) <= step * 1.001) & (np.count_nonzero(~good) <= max(1, x.size // 50)))
 
 
 def _loosely(a: Array, b: Array) -> Array:
@@ -303,7 +313,7 @@ MOODS = ("plain", "special", "large")
 
 def feeds_of(module: Module, seed: int, kind: str = EXACT) -> Iterator[Feeds]:
     """Feeds of each mood at small sizes, the same for the same seed. kind: a class of numerics.py, for which
-    they are made: --fast-math need only be right for ordinary numbers, SUMS within its limits."""
+    they are made: --fast-math need only be right for ordinary numbers, SUMS and INTEGERS within limits."""
     rng = np.random.default_rng(seed)
     counts = any(n.op == "loop" for n in module.main.walk())  # integers may be rounds, 2^62 take too long
     for mood in MOODS[:1] if kind in FAST else MOODS:
@@ -311,7 +321,7 @@ def feeds_of(module: Module, seed: int, kind: str = EXACT) -> Iterator[Feeds]:
         made = {}
         for v in module.main.inputs:
             shape = tuple(d.evaluate(env) for d in v.type.shape)
-            limit = LIMIT if kind == SUMS else np.inf
+            limit = LIMIT if kind in (SUMS, INTEGERS) else np.inf
             own = "plain" if counts and not v.type.dtype.is_float else mood
             made[v.origin or v.name[1:]] = numbers(v.type.dtype, shape, rng, own, limit)
         yield made

@@ -19,7 +19,8 @@ overflow on one way and not on the other. Constants move in f32, f64 and bf16, w
 vanishes or cancels; not in f16."""
 INTEGERS = "integers"
 """As ROUNDING, but sums of dequantised bytes are sums of integers, which are exact: apart from the model's
-own by what the latter lose. A quantised result next to the middle of two steps may be either."""
+own by what the latter lose, for scales between 2^-40 and 2^40. A quantised result next to the middle of two
+steps may be either."""
 WIDER = "wider"
 """As ROUNDING where numbers of 16 bits are, and EXACT elsewhere: what one kernel computes of them stays f32
 up to the store, so that it is rounded once, and what would overflow between two operations does not."""

@@ -335,24 +335,36 @@ def _scaled(g: Editor, ref: Ref, by: Ref | int) -> Ref:
 
 # ---------------------------------------------------------------- moves
 
-MOVES = ("transpose", "reshape", "slice", "max_pool", "gather", "broadcast_to", "tile")
-
-
-@rule(*MOVES, kind=EXACT, forms=[
+@rule(where=lambda op: op.compute is not None and op.broadcasts is None, kind=EXACT, forms=[
     "x: u8[N, 4]; transpose(dequantize(x, 0.05, axis=-1), perm=(1, 0))",
-    "x: i8[N, 2, H]; max_pool(dequantize(x, 0.05, axis=-1), kernel=(2,))",
-    "x: i8[N, 2, H]; max_pool(dequantize(x, -0.05, axis=-1), kernel=(2,))",
     "x: u8[N, 4]; i: i64[2]; gather(dequantize(x, 0.05, axis=-1), i, axis=1)",
+    "x: i8[N, 4]; i: i64[N, 2]; gather_elements(dequantize(x, 0.05, axis=-1), i, axis=1)",
+    "x: u8[N, 4]; reduce_sum(dequantize(x, 0.05, axis=-1), axes=(), keepdims=False)",
 ])
 def _move_bytes(g: Editor, n: Node) -> Ref | None:
-    # move(dequantize(x))  -->  dequantize(move(x)), and of constants now
-    d = g.made_by(n.inputs[0], "dequantize")
-    q = source(g, n.inputs[0])
-    if d is None or q is None or (q.axis != -1 and n.op != "transpose"):
+    # move(dequantize(x))  -->  dequantize(move(x))
+    d = g.made_by(n.inputs[0], "dequantize") if n.inputs else None
+    q = source(g, n.inputs[0]) if d is not None else None
+    if d is None or q is None or g.trait(n).moved != 0 or (q.axis != -1 and n.op != "transpose"):
         return None
-    if n.op == "max_pool" and not _positive_scale(g, q.scale):
-        return None  # the largest byte is the largest number only then
     axis = q.axis if q.axis == -1 else ints_of(n.attrs["perm"]).index(q.axis)
+    return _moved_bytes(g, n, q, d, axis)
+
+
+@rule("max_pool", kind=EXACT, forms=[
+    "x: i8[N, 2, H]; max_pool(dequantize(x, 0.05, axis=-1), kernel=(2,))",
+    "x: i8[N, 2, H]; max_pool(dequantize(x, -0.05, axis=-1), kernel=(2,))",
+])
+def _largest_bytes(g: Editor, n: Node) -> Ref | None:
+    # max_pool(dequantize(x))  -->  dequantize(max_pool(x)), the scale above 0
+    d, q = g.made_by(n.inputs[0], "dequantize"), source(g, n.inputs[0])
+    if d is None or q is None or q.axis != -1 or not _positive_scale(g, q.scale):
+        return None
+    return _moved_bytes(g, n, q, d, -1)
+
+
+def _moved_bytes(g: Editor, n: Node, q: Quantised, d: Node, axis: int) -> Ref:
+    """dequantize(n of the bytes); those of constants are moved now."""
     moved = g.emit(n.op, (q.x, *n.inputs[1:]), n.attrs)
     made = g.maker(moved)
     if made is not None and foldable(g, made, WHOLE):
@@ -508,8 +520,8 @@ def _from_sums(g: Editor, ref: Ref, depth: int) -> bool:
 
 
 RULES: tuple[Rule, ...] = (
-    _saturated, _rescale, _quantize_first, _requantize, _quantize_again, _move_bytes, _concat_bytes,
-    _integer_conv, _integer_matmul, _spelt_matmul,
+    _saturated, _rescale, _quantize_first, _requantize, _quantize_again, _move_bytes, _largest_bytes,
+    _concat_bytes, _integer_conv, _integer_matmul, _spelt_matmul,
 )  # fmt: skip
 
 
@@ -531,7 +543,7 @@ def regions(module: Module) -> tuple[Region, ...]:
     found: list[Region] = []
 
     def look(g: Editor) -> None:
-        run_rules(g, [_quantize_again, _move_bytes, _concat_bytes, *blocks.MOVES])
+        run_rules(g, [_quantize_again, _move_bytes, _largest_bytes, _concat_bytes, *blocks.MOVES])
         for key in g.in_order():
             n = g.nodes[key]
             if n.op == "matmul_integer":

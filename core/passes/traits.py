@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from smelt.core.dim import YES, Dim, Facts, Symbol, product, sym, to_dim, value_at
 from smelt.core.ir.graph import Node, TensorType, attrs_key
@@ -58,7 +58,8 @@ class Trait:
     reads: one per input (None: not read). cost: additions per output element, outside reductions.
     size: scalar expressions per output element. heavy: it has a reduction. contraction: it sums
     products. plain: it only moves elements. known: False for ops without an element formula. placed: the
-    element's position is part of its value (trilu, eye_like).
+    element's position is part of its value (trilu, eye_like). moved: the operand of which each element of the
+    result is one, as it is; other operands only say which one.
     """
 
     reads: tuple[Read | None, ...]
@@ -69,6 +70,7 @@ class Trait:
     plain: bool
     known: bool = True
     placed: bool = False
+    moved: int | None = None
 
     @property
     def elementwise(self) -> bool:
@@ -125,7 +127,7 @@ def _trait(node: Node, inputs: Sequence[TensorType | None], facts: Facts) -> Tra
     types = {f"x{k}": t for k, t in enumerate(inputs) if t is not None}
     found = expr_reads(e, shape, types, facts)
     reads = tuple(found.get(f"x{k}") for k in range(len(inputs)))
-    return expr_trait(e, reads)
+    return replace(expr_trait(e, reads), moved=_moved(e))
 
 
 def expr_trait(e: Expr, reads: tuple[Read | None, ...]) -> Trait:
@@ -136,6 +138,12 @@ def expr_trait(e: Expr, reads: tuple[Read | None, ...]) -> Trait:
         reads, cost, size, bool(found), any(_is_contraction(r) for r in found),
         cost == 0 and not found, placed=_tells_positions(e),
     )
+
+
+def _moved(e: Expr) -> int | None:
+    while isinstance(e, Let):
+        e = e.body
+    return int(e.buffer[1:]) if isinstance(e, Load) and not e.guard else None
 
 
 def _tells_positions(e: Expr) -> bool:
