@@ -120,7 +120,7 @@ def _weight(m: onnx.ModelProto, rng: Any) -> None:
         data = np.frombuffer(t.raw_data, np.uint8).copy()
         data[int(rng.integers(len(data)))] = int(rng.integers(256))
         t.raw_data = data.tobytes()
-    elif t.data_type == onnx.TensorProto.INT64 and t.raw_data:
+    elif t.data_type == onnx.TensorProto.INT64 and t.raw_data and len(t.raw_data) % 8 == 0:
         numbers = np.frombuffer(t.raw_data, np.int64).copy()
         numbers[int(rng.integers(len(numbers)))] = _number(rng)
         t.raw_data = numbers.tobytes()
