@@ -1,6 +1,6 @@
 """Hostile attributes and operands of every op: a seed -> a batch of files, and what lowering made of them.
 
-attack_files takes a sample of them as far as machine code; this goes through all of them once, without it.
+attack_files takes a sample of them through machine code and a run; this goes through all of them, without.
 """
 
 from __future__ import annotations
