@@ -10,7 +10,7 @@ from smelt.core.naming import Names
 from smelt.targets.elf import symbol_sizes
 
 TOP = 10
-_HOST = ("smelt_plan", "smelt_run.steps", "smelt_host")
+_HOST = ("smelt_plan", "smelt_run.", "smelt_host")
 
 
 @dataclass(frozen=True)
