@@ -20,6 +20,9 @@ def _infer_like_first(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tup
     assert x is not None
     if not x.dtype.is_float:
         raise c.fail(f"wants a float tensor, found {x.dtype}")
+    for a in args[1:]:
+        if a is not None and a.dtype != x.dtype:
+            raise c.fail(f"a parameter is {a.type}, wanted the input's type {x.dtype}")
     return (x.type,)
 
 

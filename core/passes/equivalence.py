@@ -114,7 +114,12 @@ def difference(
                 bad &= ~near
             if overflows and _is_float(a):
                 bad &= np.isfinite(a.astype(np.float64)) & np.isfinite(b.astype(np.float64))
-            if bad.any() and (not _defined(before, given) or (kind == WIDER and _overflows(before, given))):
+            if bad.any() and not _defined(before, given):
+                break
+            if bad.any() and (
+                (kind == WIDER and _overflows(before, given))
+                or (kind == INTEGERS and not _finite_scales(before, given))
+            ):
                 break
             if bad.any():
                 at = tuple(int(i) for i in np.argwhere(bad)[0])
@@ -158,6 +163,21 @@ def _overflows(module: Module, feeds: Feeds) -> bool:
 
     run_module(module, feeds, OPS, watch=watch, limits=LIMITS)
     return any(found)
+
+
+def _finite_scales(module: Module, feeds: Feeds) -> bool:
+    """Whether bytes stand for finite numbers: with an infinite scale some are NaN, and sums of integers are
+    not."""
+    scales = {n.inputs[1] for n in module.main.walk() if n.op in ("quantize", "dequantize")}
+    found = [module.weights[r].array() for r in scales if r in module.weights]
+    found += [feeds[v.origin or v.name[1:]] for v in module.main.inputs if v.name in scales]
+
+    def watch(node: Node, value: Value, array: Array) -> None:
+        if value.name in scales:
+            found.append(array)
+
+    run_module(module, feeds, OPS, watch=watch, limits=LIMITS)
+    return all(bool(np.isfinite(a.astype(np.float64)).all()) for a in found)
 
 
 # ---------------------------------------------------------------- comparing

@@ -38,16 +38,17 @@ ROOM = 512 << 20
 """Bytes that a run may take: what is larger is refused at once, as on a machine that is full."""
 SECONDS = 60
 """Processor time of a child, compiling included."""
-SPELT = frozenset({"FlexAttention", "LinearAttention", "Reshape"})
-"""Ops that for no elements may leave an extent over, which may be any, or take a computed 0 for "as it is"
-(docs/differences.md); the evaluator has kernels of its own for those that reshape inside."""
+SPELT = frozenset({"FlexAttention", "LinearAttention", "QLinearConv", "Reshape"})
+"""Ops that for no elements may leave an extent over, which may be any, take a computed 0 for "as it is", or
+have a window of no elements, which fits anywhere (docs/differences.md); the evaluator has kernels of its own
+for those that reshape inside."""
 UNTYPED = frozenset({"Scaler"})
 """Ops to whose results the evaluator gives the input's type, not the one that ONNX says."""
 MANY = re.compile(r"int64\[\]=\d{8,}")
 LONGEST = 4.0
-EACH = 1e-5
-"""Processor time of a run, and more for each part of a sequence that it gives. What the feeds hold takes a
-fraction of a second; loops around nothing, years."""
+EACH, BYTE = 1e-5, 2e-7
+"""Processor time of a run, and more for each part of a sequence and each byte that it gives. What the feeds
+hold takes a fraction of a second, windows of pads alone half a microsecond each; loops around nothing, years."""
 ASKED = 1
 """Seconds that the evaluator gets for an answer."""
 
@@ -112,7 +113,8 @@ def campaign(folder: Path, feed: Mapping[str, Any], seed: str, count: int = FEED
                 return "internal", True, f"{extents.text(made)}\n{e}"
         spent = time.process_time() - start
         parts = sum(len(v) for v in got or () if isinstance(v, list))
-        if spent > LONGEST + EACH * parts:
+        size = sum(a.nbytes for a in got or () if isinstance(a, np.ndarray))
+        if spent > LONGEST + EACH * parts + BYTE * size:
             return "slow", True, f"{extents.text(made)}\n{spent:.1f} s of processor time, {what}"
         counts[what] = counts.get(what, 0) + 1
         if got is not None:

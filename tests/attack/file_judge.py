@@ -215,10 +215,11 @@ RANDOM = frozenset(
      "Bernoulli"}
 )  # fmt: skip
 OF_SOME = frozenset(
-    {"NegativeLogLikelihoodLoss", "ReduceMax", "ReduceMean", "ReduceMin", "SoftmaxCrossEntropyLoss"}
-)
-"""ONNX does not say what the mean of nothing is; ONNX Runtime has errors in the least and the largest
-(docs/differences.md)."""
+    {"ArgMax", "ArgMin", "NegativeLogLikelihoodLoss", "ReduceMax", "ReduceMean", "ReduceMin",
+     "SoftmaxCrossEntropyLoss"}
+)  # fmt: skip
+"""ONNX does not say what the mean of nothing is; ONNX Runtime gives the least and the largest of nothing the
+input's shape (docs/differences.md)."""
 
 
 WINDOWS = ("Pool", "Conv")
