@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -83,18 +83,19 @@ def _equalities(module: Module) -> tuple[Equalities, Times]:
     """What run-time checks of the entry graph make sure of, and which of its nodes gives each symbol that no
     input has its value. A node behind a check may lean on it, and passes move nodes towards their users only;
     the importer puts a check right behind what its sizes come from."""
-    if "main" not in module.graphs:
-        return (), ()
     found = []
+    for node in module.main.nodes if "main" in module.graphs else ():
+        if node.op == "check" and node.attrs.get("relation") == "==":
+            left, right = node.attrs.get("left"), node.attrs.get("right")
+            assert isinstance(left, Dim) and isinstance(right, Dim)
+            found.append((left, right))
+    if not found:
+        return (), ()
     given = {s for v in module.main.inputs for s in v.type.symbols}
     times: dict[str, int] = {}
     for place, node in enumerate(module.main.nodes, 1):
         for s in sorted(node.settled - given):
             times.setdefault(s, place)
-        if node.op == "check" and node.attrs.get("relation") == "==":
-            left, right = node.attrs.get("left"), node.attrs.get("right")
-            assert isinstance(left, Dim) and isinstance(right, Dim)
-            found.append((left, right))
     return tuple(found), tuple(times.items())
 
 
@@ -132,17 +133,21 @@ class Editor:
         for position, node in enumerate(graph.nodes):
             self._add(node, (position, 1 << 60))
         self._changed = False
-        self._binder = self._binders(graph, outer)
+        self._outer = outer
+        self._moved: dict[int, int] = {}  # a node that decided sizes -> the one that does from here on
 
-    def _binders(self, graph: Graph, outer: Mapping[Ref, TensorType]) -> dict[str, int]:
-        """Symbols that a node of this graph gives a value at run time: those that no input has."""
-        known = {s for t in outer.values() for s in t.symbols}
-        known.update(s for v in graph.inputs for s in v.type.symbols)
+    @cached_property
+    def _binder(self) -> dict[str, int]:
+        """Symbols that a node gives a value at run time: those that no input has. Of the graph as it came,
+        whose nodes have their places as keys; made when it is asked for: most passes change nothing."""
+        known = {s for t in self._outer.values() for s in t.symbols}
+        known.update(s for v in self._graph.inputs for s in v.type.symbols)
         found: dict[str, int] = {}
-        for key, node in self.nodes.items():
-            for s in sorted(node.settled - known):
-                found.setdefault(s, key)
-        return found
+        for key, node in enumerate(self._graph.nodes):
+            if not node.settled <= known:
+                for s in sorted(node.settled - known):
+                    found.setdefault(s, key)
+        return {s: self._moved.get(k, k) for s, k in found.items()}
 
     # ------------------------------------------------------------ asking
 
@@ -326,7 +331,8 @@ class Editor:
 
     def binds_for(self, key: int, new: int) -> None:
         """Sizes that a node decided are decided by another one from here on."""
-        self._binder = {s: new if k == key else k for s, k in self._binder.items()}
+        self._moved = {k: new if to == key else to for k, to in self._moved.items()} | {key: new}
+        self.__dict__.pop("_binder", None)
 
     def remove(self, key: int) -> None:
         """Drop a node that nothing uses."""

@@ -48,7 +48,7 @@ MANY = re.compile(r"int64\[\]=\d{8,}")
 LONGEST = 4.0
 EACH, BYTE = 1e-5, 2e-7
 """Processor time of a run, and more for each part of a sequence and each byte that it gives. What the feeds
-hold takes a fraction of a second, windows of pads alone half a microsecond each; loops around nothing, years."""
+hold takes a fraction of a second, a window of pads alone half a microsecond; loops around nothing, years."""
 ASKED = 1
 """Seconds that the evaluator gets for an answer."""
 
