@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from types import MappingProxyType
@@ -249,6 +249,15 @@ class Editor:
         args = [Arg(self.type_of(r)) if r else None for r in inputs]
         self.engine.at(self._origin, op)
         return infer_node(OPS[op], args, attrs, self.engine)
+
+    def accepted(self, op: str, inputs: Sequence[Ref], attrs: Attrs) -> tuple[TensorType, ...] | None:
+        """As infer, None where the type rule refuses these inputs; what it asked for is forgotten then."""
+        before = self.engine.state()
+        try:
+            return self.infer(op, inputs, attrs)
+        except SmeltError:
+            self.engine.back_to(before)
+            return None
 
     def constant(self, array: Array, name: str = "c", origin: str = "") -> Ref:
         """A new weight that holds the array."""
@@ -507,10 +516,15 @@ def _names(graph: Graph) -> Iterable[str]:
 EditFn: TypeAlias = Callable[[Editor], None]
 
 
-def edit_module(module: Module, change: EditFn, *, fused: bool = False) -> Module:
+def edit_module(
+    module: Module, change: EditFn, *, fused: bool = False, ops: Container[str] | None = None
+) -> Module:
     """The module after `change` ran on every graph and on the regions of its control flow (inner ones
     first), without the weights that nothing uses any more; the module itself when nothing changed. fused:
-    regions of fused nodes as well."""
+    regions of fused nodes as well. ops: what `change` looks for; a module without such a node is not
+    opened."""
+    if ops is not None and not any(n.op in ops for graph in module.graphs.values() for n in graph.walk()):
+        return module
     shop = Workshop(module)
     graphs = {name: _edit(shop, graph, {}, change, fused) for name, graph in module.graphs.items()}
     if all(g is module.graphs[name] for name, g in graphs.items()):

@@ -13,7 +13,7 @@ Products of bytes are summed in i32, exactly. What stands between an integer sum
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -347,8 +347,19 @@ def _move_bytes(g: Editor, n: Node) -> Ref | None:
     q = source(g, n.inputs[0]) if d is not None else None
     if d is None or q is None or g.trait(n).moved != 0 or (q.axis != -1 and n.op != "transpose"):
         return None
+    if not _takes_bytes(g, n, q):
+        return None
     axis = q.axis if q.axis == -1 else ints_of(n.attrs["perm"]).index(q.axis)
     return _moved_bytes(g, n, q, d, axis)
+
+
+def _takes_bytes(g: Editor, n: Node, q: Quantised) -> bool:
+    """Whether a move of floats is one of bytes too: nearest grid samples and plug-ins may want floats."""
+    inputs = (q.x, *n.inputs[1:])
+    types = g.accepted(n.op, inputs, n.attrs)
+    if types is None or types[0].dtype != g.type_of(q.x).dtype:
+        return False
+    return g.trait(n.with_(inputs=inputs, outputs=(replace(n.output, type=types[0]),))).moved == 0
 
 
 @rule("max_pool", kind=EXACT, forms=[

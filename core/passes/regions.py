@@ -27,9 +27,7 @@ WIDER = frozenset({"broadcast_to", "tile", "one_hot", "concat", "pad"})
 
 def regions(module: Module, ctx: Context) -> Module:
     """The module whose loops carry only what changes and repeat only what differs."""
-    if not any(n.op == "loop" for graph in module.graphs.values() for n in graph.walk()):
-        return module
-    return edit_module(module, _clean)
+    return edit_module(module, _clean, ops={"loop"})
 
 
 def _clean(editor: Editor) -> None:

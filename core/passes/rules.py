@@ -164,11 +164,8 @@ def rule_pass(rules: Sequence[Rule]) -> Callable[[Module, Context], Module]:
 
 def rewrite(module: Module, rules: Sequence[Rule]) -> Module:
     """The module on every graph of which the rules have come to rest."""
-    ops = {op for r in rules for op in r.names()}
-    if not any(n.op in ops for graph in module.graphs.values() for n in graph.walk()):
-        return module
 
     def change(editor: Editor) -> None:
         run_rules(editor, rules)
 
-    return edit_module(module, change)
+    return edit_module(module, change, ops={op for r in rules for op in r.names()})

@@ -57,9 +57,9 @@ class Trait:
 
     reads: one per input (None: not read). cost: additions per output element, outside reductions.
     size: scalar expressions per output element. heavy: it has a reduction. contraction: it sums
-    products. plain: it only moves elements. known: False for ops without an element formula. placed: the
-    element's position is part of its value (trilu, eye_like). moved: the operand of which each element of the
-    result is one, as it is; other operands only say which one.
+    products. plain: it computes nothing, it casts or moves. known: False for ops without an element formula.
+    placed: the element's position is part of its value (trilu, eye_like). moved: the operand of which each
+    element of the result is one, as it is; other operands only say which one.
     """
 
     reads: tuple[Read | None, ...]
@@ -124,10 +124,11 @@ def trace_node(node: Node, inputs: Sequence[TensorType | None], index: tuple[Dim
 def _trait(node: Node, inputs: Sequence[TensorType | None], facts: Facts) -> Trait:
     shape = node.output.type.shape
     e = trace_node(node, inputs, out_index(shape))
-    types = {f"x{k}": t for k, t in enumerate(inputs) if t is not None}
+    operands = [f"x{k}" for k in range(len(inputs))]
+    types = {name: t for name, t in zip(operands, inputs, strict=True) if t is not None}
     found = expr_reads(e, shape, types, facts)
-    reads = tuple(found.get(f"x{k}") for k in range(len(inputs)))
-    return replace(expr_trait(e, reads), moved=_moved(e))
+    reads = tuple(map(found.get, operands))
+    return replace(expr_trait(e, reads), moved=_moved(e, operands))
 
 
 def expr_trait(e: Expr, reads: tuple[Read | None, ...]) -> Trait:
@@ -140,10 +141,10 @@ def expr_trait(e: Expr, reads: tuple[Read | None, ...]) -> Trait:
     )
 
 
-def _moved(e: Expr) -> int | None:
+def _moved(e: Expr, operands: Sequence[str]) -> int | None:
     while isinstance(e, Let):
         e = e.body
-    return int(e.buffer[1:]) if isinstance(e, Load) and not e.guard else None
+    return operands.index(e.buffer) if isinstance(e, Load) and not e.guard else None
 
 
 def _tells_positions(e: Expr) -> bool:

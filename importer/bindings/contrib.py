@@ -237,6 +237,7 @@ def _rotary(c: Call) -> Ref:
     if c.type(1).rank == 1:
         steps = c.iota(length)
         places = b.reshape(c.emit("add", steps, b.reshape(places, ())), (1, length))
+    # `scale` is left alone: ONNX Runtime 1.31 reads it and does nothing with it here
     return rotary_by(c, [rows_at(c, c.x(i), places, "position") for i in (2, 3)])
 
 
@@ -266,7 +267,6 @@ def rotary_by(c: Call, tables: Sequence[Ref]) -> Ref:
     for t in tables:
         n = b.type_of(t).shape[0]
         spread.append(b.reshape(t, (n, 1, length, half) if heads_first else (n, length, 1, half)))
-    # `scale` is left alone: ONNX Runtime 1.31 reads it and does nothing with it
     return b.reshape(rotate(c, x, spread[0], spread[1], c.flag("interleaved")), shape)
 
 

@@ -190,6 +190,9 @@ def _three_rotary(c: Call) -> Ref:
         for a in (1, 2):
             table = c.emit("where", b.constant(streams == a), rows[a], table)
         tables.append(table)
+    scale = c.number("scale", 1.0)
+    if scale != 1.0:  # ONNX Runtime 1.31: of what is turned, not of the channels handed on
+        tables = [c.emit("mul", t, c.scalar(scale, t)) for t in tables]
     return rotary_by(c, tables)
 
 

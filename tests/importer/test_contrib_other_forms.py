@@ -128,6 +128,10 @@ def _states() -> dict[str, Form]:
             found[f"MRotaryEmbedding heads {layout} {pairs}"] = form(
                 "MRotaryEmbedding", x("B 4 S 16"), places, *tables, **own
             )
+    found["MRotaryEmbedding part scaled"] = form(
+        "MRotaryEmbedding", x("B S 80"), places, *tables, num_heads=4, rotary_embedding_dim=16, scale=0.5,
+        mrope_section=[4, 2, 2],
+    )  # fmt: skip
     return found
 
 

@@ -252,3 +252,74 @@ def test_sizes_go_through_an_op(tmp_path: Path, rules: str) -> None:
     bundle = smelt.compile(m, output=tmp_path / "out", plugins=(str(plugin),))
     assert bundle.manifest["outputs"][0]["shape"] == ["n//2", 2]
     assert smelt.load(bundle).run(None, {"x": np.zeros((7, 4), np.float32)})[0].shape == (3, 2)
+
+
+FLOATS = '''
+"""Three ops that hand their input on, defined on floats: on bytes one is refused, one adds 1, one widens."""
+
+from smelt.plugin import DTYPES, Case, Op, OnnxOp, TensorType, call, cast, const
+
+f32 = DTYPES["f32"]
+
+
+def _wants_floats(c, args, attrs):
+    if not args[0].dtype.is_float:
+        raise c.fail(f"x is {args[0].dtype}, wanted floats")
+    return (args[0].type,)
+
+
+def _same(c, args, attrs):
+    return (args[0].type,)
+
+
+def _wide(c, args, attrs):
+    return (TensorType(f32, args[0].shape),)
+
+
+def _moves(t, i, attrs, out, x):
+    return x[i]
+
+
+def _counts(t, i, attrs, out, x):
+    return x[i] if x.dtype.is_float else call("add", x[i], const(1, x.dtype))
+
+
+def _widens(t, i, attrs, out, x):
+    return cast(x[i], f32)
+
+
+def _ref(arrays, attrs, types):
+    return (arrays[0].copy(),)
+
+
+CASES = (Case(("f32[N, 4]",)),)
+OPS = tuple(
+    Op(f"my_{name}", "x", infer, _ref, CASES, compute=compute)
+    for name, infer, compute in (
+        ("refuses", _wants_floats, _moves), ("counts", _same, _counts), ("widens", _wide, _widens),
+    )
+)
+BINDINGS = tuple(
+    OnnxOp(op.name, 1, lambda c, name=op.name: c.emit(name, c.x()), "my.domain") for op in OPS
+)
+'''
+
+
+def test_a_plugin_for_floats_alone_moves_no_bytes(tmp_path: Path) -> None:
+    """What a formula makes of floats says nothing of bytes: `quantize` leaves such an op where it is."""
+    plugin = tmp_path / "floats.py"
+    plugin.write_text(FLOATS)
+    names = ("refuses", "counts", "widens")
+    nodes = [helper.make_node("DequantizeLinear", ["x", "s"], ["d"])]
+    nodes += [helper.make_node(f"my_{k}", ["d"], [k], domain="my.domain") for k in names]
+    g = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", onnx.TensorProto.UINT8, ["n", 4])],
+        [helper.make_tensor_value_info(k, onnx.TensorProto.FLOAT, None) for k in names],
+        [onnx.numpy_helper.from_array(np.array(0.25, np.float32), "s")],
+    )  # fmt: skip
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("my.domain", 1)]
+    m = helper.make_model(g, opset_imports=sets, ir_version=8)
+    bundle = smelt.compile(m, output=tmp_path / "out", plugins=(str(plugin),))
+    x = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    for y in smelt.load(bundle).run(None, {"x": x}):
+        np.testing.assert_array_equal(y, x * np.float32(0.25))
