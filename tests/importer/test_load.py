@@ -206,6 +206,13 @@ def test_attribute_of_another_type() -> None:
     )
 
 
+def test_an_integer_type_to_divide_in() -> None:
+    own = {"precision": TensorProto.INT32, "output_dtype": TensorProto.UINT8}
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s"], ["y"], "quantize", **own)]
+    m = model(nodes, {"x": ("f32", ["n"]), "s": ("f32", [])}, {"y": "u8"}, opset=23)
+    refused(m, "attribute 'precision' is i32, wanted a float type", node="quantize")
+
+
 def test_missing_attribute_and_input() -> None:
     m = model([helper.make_node("Cast", ["x"], ["y"], "c")], {"x": ("f32", [2])}, {"y": "f32"})
     refused(m, "attribute 'to' is missing", node="c")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 
 from smelt.core.diag import SmeltError
@@ -11,7 +14,7 @@ from smelt.core.ir.graph import Module, Symbol, TensorType
 from smelt.core.ops import OPS
 from smelt.core.ops.infer import Engine
 from smelt.core.ops.infer_node import infer_node
-from smelt.core.ops.table import Arg
+from smelt.core.ops.table import Arg, Attrs, Infer
 
 A, B, C = sym("a"), sym("b"), sym("c")
 
@@ -209,3 +212,64 @@ def test_truth_values_are_bools_and_bits_are_integers(op: str, dtype: DType, rig
     else:
         with pytest.raises(SmeltError, match=r"wants a .*tensor"):
             infer_node(OPS[op], args, {}, engine())
+
+
+@pytest.mark.parametrize("op", ["add", "sub", "mul", "max", "neg", "abs"])
+def test_truth_values_are_no_numbers(op: str) -> None:
+    args = [Arg(TensorType(bool_, (to_dim(3),)))] * len(OPS[op].inputs.split())
+    with pytest.raises(SmeltError, match="wants a tensor of numbers, found bool"):
+        infer_node(OPS[op], args, {}, engine())
+
+
+@pytest.mark.parametrize("op", ["layer_norm", "rms_norm", "instance_norm", "group_norm"])
+def test_norms_take_parameters_of_the_inputs_type(op: str) -> None:
+    x, attrs = TensorType(f32, (A, to_dim(4), to_dim(4))), {"axis": 2, "epsilon": 1e-5, "groups": 2}
+    for dtype in (f32, bf16):
+        args = [Arg(x)] + [Arg(TensorType(dtype, (to_dim(4),)))] * (len(OPS[op].inputs.split()) - 1)
+        if dtype == f32:
+            assert infer_node(OPS[op], args, attrs, engine("a")) == (x,)
+        else:
+            with pytest.raises(SmeltError, match="wanted the input's type f32"):
+                infer_node(OPS[op], args, attrs, engine("a"))
+
+
+# ---------------------------------------------------------------- equal nodes are typed once
+
+
+def test_equal_nodes_are_typed_once() -> None:
+    """Until something new is known: then what was found may be told in simpler terms."""
+    asked: list[str] = []
+
+    def watched(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+        asked.append(str(args))
+        return OPS["relu"].infer(c, args, attrs)
+
+    row = replace(OPS["relu"], infer=watched)
+    e = engine("a", "b")
+    node = [Arg(TensorType(f32, (A + B,)))]
+    assert infer_node(row, node, {}, e) == infer_node(row, node, {}, e)
+    assert len(asked) == 1
+    e.same("sizes", B, to_dim(4))
+    (t,) = infer_node(row, node, {}, e)
+    assert len(asked) == 2 and t.shape == (A + 4,)
+
+
+def test_what_a_node_demands_is_asked_each_time() -> None:
+    """A check that was taken must be recorded again for the next node."""
+    e = engine("a", "b", learn=False)
+    node = [Arg(TensorType(f32, (A,))), Arg(TensorType(f32, (B,)))]
+    for _ in range(2):
+        with e.conditional():
+            infer_node(OPS["add"], node, {}, e)
+            assert len(texts(e)) == 1
+
+
+def test_a_region_does_not_type_nodes_for_the_graph_around_it() -> None:
+    """Inside, N is 4 behind a check; outside it is anything."""
+    e = engine("a", learn=False)
+    node = [Arg(TensorType(f32, (A,)))]
+    with e.conditional():
+        e.same("sizes", A, to_dim(4))
+        inside = infer_node(OPS["relu"], node, {}, e)
+    outside = infer_node(OPS["relu"], node, {}, e)
+    assert inside[0].shape in ((to_dim(4),), (A,)) and outside[0].shape == (A,)

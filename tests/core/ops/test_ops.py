@@ -8,6 +8,8 @@ import pytest
 
 from smelt.core.ir.interp_kernel import run_kernel
 from smelt.core.ops import OPS
+from smelt.core.passes.equivalence import meaning
+from tests.core.passes.build import Build
 
 ROWS = cases.rows()
 
@@ -36,3 +38,17 @@ def test_formula_agrees_with_reference(row: cases.Row) -> None:
             got = run_kernel(kernel, env, [a for a in inputs if a is not None])
         for g, w in zip(got, want, strict=True):
             cases.close(g, w, row.op.tolerance)
+
+
+@pytest.mark.parametrize("op", ["layer_norm", "rms_norm"])
+@pytest.mark.parametrize("size", [1e30, 1e-30, 3e38])
+def test_norms_fold_as_they_run(op: str, size: float) -> None:
+    """Squares of 1e30 overflow f32: a reference in f64 would fold a constant to what no run computes."""
+    x = np.array([[1, -2, 3, 0]], np.float32) * np.float32(size / 3)
+    b = Build("f32[1, 4]")
+    attrs = {"axis": 1, "epsilon": 1e-5}
+    module = b.done(b(op, b.inputs[0], **attrs))
+    with np.errstate(all="ignore"):
+        (folded,) = OPS[op].ref([x], attrs, [b.g.type_of(module.main.outputs[0])])
+        (ran,) = meaning(module)({"x0": x})
+    np.testing.assert_allclose(ran, folded, rtol=1e-5)

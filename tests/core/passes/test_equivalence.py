@@ -1,0 +1,59 @@
+"""What judges every pass and rule: near enough is stated, and what is farther away is found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from smelt.core.dtype import u8
+from smelt.core.passes.equivalence import difference
+from smelt.core.passes.numerics import EXACT, INTEGERS
+from tests.core.passes.build import Build
+
+Array = np.ndarray[Any, Any]
+STEPS = (np.arange(400) % 50).astype(np.float32) * np.float32(0.25)
+"""Each in the middle between two ties: numbers that are a little off are rounded to the same."""
+
+
+def found(wanted: Array, given: Array, kind: str = INTEGERS, scale: float = 0.25) -> bool:
+    """Whether two results of a quantised model count as different."""
+    b = Build("f32[N]")
+    step = b.weight(scale)
+    y = b("dequantize", b("quantize", b.inputs[0], step, axis=-1, to=u8), step, axis=-1)
+    module = b.done(y)
+    known = (lambda _: (wanted,), lambda _: (given,))
+    return difference(module, module, kind, iter([{"x0": STEPS}]), known) is not None
+
+
+def moved(count: int, steps: float) -> Array:
+    y = STEPS.copy()
+    y[:count] += np.float32(0.25 * steps)
+    return y
+
+
+@pytest.mark.parametrize(
+    ("count", "steps", "differs"),
+    [(0, 0, False), (8, 1, False), (8, -1, False),
+     (9, 1, True), (400, 1, True), (1, 2, True), (1, 0.3, True)],
+)  # fmt: skip
+def test_a_tie_goes_either_way_for_a_few_elements(count: int, steps: float, differs: bool) -> None:
+    """2 % of the elements, by one step of the values that occur: no more, no farther, nothing between."""
+    assert found(STEPS, moved(count, steps)) is differs
+    assert found(STEPS, moved(count, steps), EXACT) is (count > 0)
+
+
+def test_bytes_of_a_few_elements_may_be_one_step_away() -> None:
+    wanted = (np.arange(400) % 200).astype(np.uint8)
+    for count, by, differs in ((8, 1, False), (9, 1, True), (1, 2, True)):
+        given = wanted.copy()
+        given[:count] += np.uint8(by)
+        assert found(wanted, given) is differs
+
+
+def test_infinite_scales_are_not_compared_and_finite_ones_are() -> None:
+    """With an infinite scale some bytes stand for NaN, and sums of integers do not: documented."""
+    given = np.full(400, np.nan, np.float32)
+    assert found(STEPS, given, scale=0.25)
+    assert not found(STEPS, given, scale=np.inf)

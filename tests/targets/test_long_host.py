@@ -1,0 +1,60 @@
+"""Host programs too long to be optimised: compiled as they stand, they run alike on each processor."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from smelt.devicefarm.budget import Budget, Limits
+from smelt.devicefarm.client import open_session
+from smelt.devicefarm.inventory import DEFAULT_DEVICE, find_device, open_transport
+from smelt.driver import Request, compile_here
+from smelt.targets.llvm import target as llvm_target
+from smelt.targets.platform import parse_target
+
+LAUNCHES = 40
+
+
+def chain(path: Path) -> Path:
+    """Softmaxes along alternate axes of a tensor whose sizes are all dynamic: a launch each."""
+    nodes = [helper.make_node("Softmax", [f"v{k}"], [f"v{k + 1}"], axis=k % 2 + 1) for k in range(LAUNCHES)]
+    ends = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", "m", "k"]) for n in ("v0", f"v{LAUNCHES}")
+    ]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def wanted(x: np.ndarray) -> np.ndarray:
+    y = x.astype(np.float64)
+    for k in range(LAUNCHES):
+        e = np.exp(y - y.max(axis=k % 2 + 1, keepdims=True, initial=-np.inf))
+        y = e / e.sum(axis=k % 2 + 1, keepdims=True)
+    return y
+
+
+@pytest.mark.parametrize("target", ["x86", "arm64", "armv7"])
+def test_hosts_that_are_not_optimised(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    emulator = parse_target(target).platform.emulator
+    if emulator is not None and shutil.which(emulator.binary) is None:
+        pytest.skip("needs qemu: apt-get install qemu-user-static")
+    sizes = []
+    for limit in (llvm_target.LONG_HOST, 0):
+        monkeypatch.setattr(llvm_target, "LONG_HOST", limit)
+        out = tmp_path / f"out{limit}"
+        bundle = compile_here(Request(str(chain(tmp_path / "m.onnx")), target=target, output=str(out)))
+        sizes.append((bundle.path / bundle.names.library).stat().st_size)
+    assert sizes[1] > sizes[0], "the limit decides nothing"
+    device = find_device(DEFAULT_DEVICE.get(parse_target(target).platform.name, "local"), tmp_path / "none")
+    rng = np.random.default_rng(0)
+    with open_session(open_transport(device), bundle.path, budget=Budget(Limits(total=120)), threads=1) as s:
+        for shape in ((2, 3, 5), (1, 1, 1), (0, 4, 2), (3, 17, 8)):
+            x = rng.standard_normal(shape).astype(np.float32)
+            (y,) = s.run({"v0": x}).outputs.values()
+            np.testing.assert_allclose(y, wanted(x), rtol=1e-4, atol=1e-6)
