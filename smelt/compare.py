@@ -18,7 +18,8 @@ from smelt.difference import Array, OutputError, compare_values
 from smelt.driver import DimWish, compile
 from smelt.groups import Group, groups, unpacked
 from smelt.opinions import Compare, Opinion, Opinions, Ruling
-from smelt.reference import Reference, value_names
+from smelt.own_reference import Oracle, oracle
+from smelt.reference import value_names
 from smelt.running import running
 from smelt.shapes import Case
 
@@ -76,9 +77,10 @@ def validate(
     enough: int | None = None,
     on_case: Callable[[CaseResult], None] = lambda c: None,
 ) -> Validation:
-    """Run every case on the device and in ONNX Runtime. Stops after `enough` compared cases.
+    """Run every case on the device and in ONNX Runtime, the reference. Stops after `enough` compared cases.
 
-    Inputs that ONNX Runtime refuses are skipped: they are not legal for the model. A model that dies on
+    The reference of a model with ops of a plug-in is smelt/own_reference.py.
+    Inputs that the reference refuses are skipped: they are not legal for the model. A model that dies on
     the device is started again for the next case. Raises SmeltError for everything that is no verdict
     about the model: no device, a lost link. A bundle made with fp16 is held to HALVED. What differs from ONNX
     Runtime is a mismatch only when no other reference defends it (smelt/opinions.py).
@@ -86,7 +88,7 @@ def validate(
     half = bool(bundle.manifest["options"].get("fp16"))
     compare = partial(compare_values, rtol=rtol, atol=atol, half=half)
     opinions = Opinions(model, compare, spread=rtol is None and atol is None)
-    judge = _Judge(Reference(model), groups(bundle.manifest, "outputs"), opinions, compare)
+    judge = _Judge(oracle(model, bundle.manifest), groups(bundle.manifest, "outputs"), opinions, compare)
     results: list[CaseResult] = []
     with ExitStack() as stack:
         client: RunnerClient | None = None
@@ -103,14 +105,14 @@ def validate(
                 client = None
             results.append(result)
             on_case(result)
-    return Validation(name, emulated, f"onnxruntime {judge.reference.version}", tuple(results))
+    return Validation(name, emulated, judge.reference.label, tuple(results))
 
 
 @dataclass(frozen=True)
 class _Judge:
     """What says whether outputs are right."""
 
-    reference: Reference
+    reference: Oracle
     outputs: Sequence[Group]
     opinions: Opinions
     compare: Compare
@@ -199,7 +201,7 @@ def bisect(
             with running(bundle, device) as client:
                 got = client.run(case.tensors).outputs
         opinions = partial(Opinions, model, compare, spread=rtol is None and atol is None)
-        want = Reference(model, outputs=some).run(case.feed)
+        want = oracle(model, bundle.manifest, some).run(case.feed)
         return _first_wrong(case, {n: got[n] for n in some if n in got}, want, compare, opinions)
 
     def divergence(error: OutputError, alone: bool) -> Divergence:

@@ -21,11 +21,11 @@ from types import ModuleType
 
 from smelt.core import ops
 from smelt.core.diag import SmeltError
-from smelt.core.dim import Dim, to_dim
+from smelt.core.dim import Dim, dmax, dmin, to_dim
 from smelt.core.dtype import DTYPES, DType
 from smelt.core.ir.graph import Ref, TensorType
-from smelt.core.ir.kernel import Expr
-from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op
+from smelt.core.ir.kernel import Bound, Buffer, Expr, Load, Loop, Stmt, Store
+from smelt.core.ops.table import Arg, Array, Attrs, Builder, Case, Infer, Nest, Op, ShapeValue
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const, index, select
 from smelt.importer import bindings
 from smelt.importer.call import Call, OnnxOp
@@ -82,6 +82,9 @@ __all__ = [
     "Arg",
     "Array",
     "Attrs",
+    "Bound",
+    "Buffer",
+    "Builder",
     "Call",
     "Case",
     "DType",
@@ -89,18 +92,26 @@ __all__ = [
     "DimIndex",
     "Expr",
     "Infer",
+    "Load",
+    "Loop",
+    "Nest",
     "OnnxOp",
     "Op",
     "Operand",
     "Ref",
+    "ShapeValue",
     "SmeltError",
+    "Stmt",
+    "Store",
     "TensorType",
     "Trace",
     "call",
     "cast",
     "const",
+    "dmax",
+    "dmin",
     "index",
     "load_plugins",
     "select",
     "to_dim",
-]  # fmt: skip
+]

@@ -55,7 +55,7 @@ class Reference:
             self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         except Exception as e:
             raise SmeltError(f"onnxruntime refuses '{model}': {_first_line(e)}", kind="invalid") from None
-        self.version: str = onnxruntime.__version__
+        self.label: str = f"onnxruntime {onnxruntime.__version__}"
         self.outputs = [o.name for o in self._session.get_outputs()]
 
     def run(self, feed: Mapping[str, Any]) -> dict[str, Any]:

@@ -57,10 +57,10 @@ def tell(
     bundle = compile(model, target, dims, output=str(output), progress=on_step)
     seconds = time.monotonic() - start
     wanted = cases(bundle, wishes, count=count, seed=seed)
-    on_step("comparing with onnxruntime")
+    on_step("comparing")
     found = validate(
         bundle, model, wanted, device=device, enough=None if wishes else count,
-        on_case=lambda c: on_step(f"comparing with onnxruntime: {c.label}: {c.status}"),
+        on_case=lambda c: on_step(f"comparing: {c.label}: {c.status}"),
     )  # fmt: skip
     good = {c.label for c in found.cases if c.status == "pass"}
     again = [c for c in _again(bundle, wishes, seed) if c.label in good]

@@ -290,10 +290,11 @@ def _names(atom: object) -> frozenset[str]:
 
 
 def _is_contraction(r: Reduce) -> bool:
-    """A sum of a product of two loads (through casts and guards)."""
+    """A sum of a product of two loads (through casts and guards) at two places: x @ transpose(x) is one, a
+    sum of squares is none."""
     return r.kind == "sum" and isinstance(r.body, Call) and r.body.fn in PRODUCTS and all(
         any(isinstance(x, Load) for x in _walk(a)) for a in r.body.args
-    ) and len({x.buffer for x in _walk(r.body) if isinstance(x, Load)}) > 1
+    ) and len({(x.buffer, x.index) for x in _walk(r.body) if isinstance(x, Load)}) > 1
 
 
 def expr_cost(e: Expr) -> int:

@@ -32,6 +32,9 @@ COMMANDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 
+READING = ("check", "compile", "validate", "opt", "report", "bench")
+"""Commands that read a model, and so need the plug-ins that SMELT_PLUGINS names."""
+
 COMPILING = ("check", "compile", "inspect", "opt")
 """Commands for which a shape that does not fit is a fault of the model, not of a run."""
 
@@ -40,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit code; never raises (but argparse's own SystemExit for usage)."""
     args = _parser(sys.argv[1:] if argv is None else argv).parse_args(argv)
     try:
+        if args.command in READING and os.environ.get("SMELT_PLUGINS"):
+            importlib.import_module("smelt.plugin").load_plugins()  # it takes long to import
         result = args.run(args)
         _print(args, result)
         return int(result.code)

@@ -123,7 +123,8 @@ def story_text(s: Story, device: str | None) -> str:
     told = sum(c.status != "skipped" for c in s.validation.cases)
     good = s.verdict.exit_code == 0
     word = colour("PASS" if good else s.verdict.value.upper(), "green" if good else "red")
-    lines.append(f"{word}: {passed} of {told} shapes agree with onnxruntime on {s.validation.device}")
+    found = s.validation
+    lines.append(f"{word}: {passed} of {told} shapes agree with {found.reference} on {found.device}")
     return "\n".join(lines)
 
 

@@ -240,3 +240,16 @@ def test_a_product_does_not_look_single_elements_up(axis: int, kernels: int) -> 
     before = b.done(b("add", y, z))
     after = run_pipeline(before, PIPELINE, CONTEXT)
     assert len(after.main.nodes) == kernels
+
+
+def test_a_product_with_itself_is_a_product() -> None:
+    """x @ transpose(x) reads one tensor at two places: it takes in index maps only, as other products do. A
+    concatenation inside would ask for each element of each tile which part it is in."""
+    b = Build("f32[N, 4]", "f32[M, 4]")
+    x = b("concat", *b.inputs, axis=0)
+    y = b("matmul", x, b("transpose", x, perm=(1, 0)))
+    before = b.done(y)
+    after = run_pipeline(before, PIPELINE, CONTEXT)
+    assert sorted(after.kernels) == ["concat", "matmul"]
+    for env in ({"N": 3, "M": 2}, {"N": 0, "M": 1}, {"N": 17, "M": 9}):
+        assert_same(before, after, feeds(before, env))
