@@ -1,4 +1,4 @@
-"""What a target is: a planned Module in, an Artifact (object code, device source, dumps) out."""
+"""What a target is: a planned Module in, an Artifact (object code, dumps) out."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from smelt.targets.platform import TargetSpec
 class Artifact:
     """What a target makes of a module.
 
-    object: a relocatable object for the platform. device_source: text that a driver compiles at run
-    time, or None. dumps: file name -> what makes its text or bytes, in the order of the stages, for people.
+    object: a relocatable object for the platform, which holds the code of its devices too. dumps: file name
+    -> what makes its text or bytes, in the order of the stages, for people.
     """
 
     object: bytes
-    device_source: str | None = None
     dumps: Mapping[str, Callable[[], str | bytes]] = field(default_factory=dict)
 
 

@@ -201,7 +201,8 @@ ALIASES: Mapping[str, tuple[str, str | None]] = MappingProxyType(
         "android": ("aarch64-android", None),
     }
 )
-DEVICES = ("opencl",)
+DEVICES = tuple(sorted(p.stem.removesuffix("_driver") for p in Path(__file__).parent.glob("*/*_driver.c")))
+"""Each is a folder beside this file, with a driver for the runtime."""
 
 # What this machine calls its processor -> arch of a row.
 _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64",

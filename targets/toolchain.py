@@ -40,7 +40,7 @@ __all__ = [
     "runtime_dir",
 ]
 
-_RUNTIME = ("check", "cpu", "device_cl", "launch", "memory", "pool", "session", "weights")
+_RUNTIME = ("check", "cpu", "device", "launch", "memory", "pool", "session", "weights")
 _C_FLAGS = (
     "-std=c11",
     "-O2",
@@ -185,6 +185,17 @@ def _objects(
     return [folder / f"{name}.o" for name in names]
 
 
+def driver_source(device: str) -> Path:
+    """The C file in a device's folder that runs its kernels (runtime/driver.h)."""
+    return runtime_dir().parent / device / f"{device}_driver.c"
+
+
+def _drivers(spec: TargetSpec) -> list[Path]:
+    """The compiled drivers of a target's devices."""
+    files = [driver_source(device) for device in spec.devices]
+    return [_objects(spec.platform, (f.stem,), source=f.parent)[0] for f in files]
+
+
 def _stubs(platform: Platform) -> list[Path]:
     """Stand-ins for the platform's libc libraries, to be linked against and never to be loaded."""
     rows = libraries(platform)
@@ -269,6 +280,7 @@ def prepare(spec: TargetSpec) -> None:
     """Make everything that is kept for a target, so that no later call waits for it. The first time
     a static program's libc is built, which takes half a minute; call it beside other work."""
     _objects(spec.platform, _RUNTIME)
+    _drivers(spec)
     _stubs(spec.platform)
     if spec.platform.bits == 32:
         _builtins(spec.platform)
@@ -348,7 +360,7 @@ def _named(spec: TargetSpec, model_object: bytes, names: Names, hidden: bool) ->
     never meets in one program. Public functions have the prefix; all else has a name that C cannot
     spell, and stays inside. hidden: the public functions do too."""
     objects = {names.object: model_object}
-    for path in _objects(spec.platform, _RUNTIME):
+    for path in (*_objects(spec.platform, _RUNTIME), *_drivers(spec)):
         objects[f"{names.prefix}_{path.name}"] = path.read_bytes()
     public = {f"smelt_{f}": new for f, new in zip(FUNCTIONS, names.functions, strict=True)}
     public["smelt_open_this"] = names.opener

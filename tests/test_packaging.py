@@ -52,8 +52,9 @@ def test_wheel_holds_every_module(wheel: Path) -> None:
 
 def test_wheel_holds_the_runtime_and_types(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    for path in (ROOT / "targets" / "runtime").glob("*.[ch]"):
-        assert f"smelt/targets/runtime/{path.name}" in names
+    sources = [*(ROOT / "targets").glob("runtime/*.[ch]"), *(ROOT / "targets").glob("*/*_driver.c")]
+    for path in sources:
+        assert f"smelt/{path.relative_to(ROOT)}" in names
     assert "smelt/py.typed" in names
 
 

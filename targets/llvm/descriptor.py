@@ -14,7 +14,7 @@ from smelt.core.plan.program import HostProgram, Tensor
 from smelt.core.sums import NO_SUMS, Sums
 from smelt.targets.llvm.emit import function_name
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 """SMELT_ABI_VERSION."""
 
 _STATUS = {"invalid": 1, "unsupported": 2, "shape": 3, "device": 4, "infra": 5, "internal": 6}
@@ -26,21 +26,31 @@ _TENSOR = "{ ptr, { i8, i8, i16 }, i32 }"
 _KERNEL = "{ ptr, ptr, i32, i32, i32, i32, i32, i32 }"
 _CHECK = "{ i32, i32, ptr }"
 _LIBRARY = "{ ptr, ptr, i32, i32 }"
+_UNIT = "{ ptr, ptr, i64 }"
 _MODEL = (
     "{ i32, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr, ptr, ptr, ptr, "
-    "i64, [32 x i8], ptr, ptr, ptr, ptr, i32, ptr, [4 x i64] }"
+    "i64, [32 x i8], ptr, i32, ptr, ptr, ptr, ptr, i32, ptr, [4 x i64] }"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class KernelRow:
-    """How an entry of the kernel table runs. unit: 0 CPU, 1 OpenCL. lanes: work-items of a group.
-    symbol: its function's name where that is not the entry's."""
+    """How an entry of the kernel table runs. unit: 0 the CPU, k the k-th of the units. lanes: work-items of a
+    group. symbol: its function's name where that is not the entry's."""
 
     unit: int = 0
     lanes: int = 1
     grain: int = 1
     symbol: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRow:
+    """A unit besides the CPU. driver: the device's name, after which its driver is called. code: what that
+    makes the unit's kernels of."""
+
+    driver: str
+    code: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +61,7 @@ class HostOptions:
     prefix: str
     default_threads: int = 0
     weights_sha256: bytes = bytes(32)
-    device_source: str | None = None
+    units: tuple[UnitRow, ...] = ()
     weights_sums: Sums = NO_SUMS
     cpu_features: tuple[str, ...] = ()
 
@@ -72,8 +82,7 @@ class _Texts:
         made = []
         for text, name in self.names.items():
             raw = text.encode() + b"\0"
-            data = "".join(chr(c) if 32 <= c < 127 and c not in b'"\\' else f"\\{c:02X}" for c in raw)
-            made.append(f'{name} = private unnamed_addr constant [{len(raw)} x i8] c"{data}"')
+            made.append(f'{name} = private unnamed_addr constant [{len(raw)} x i8] c"{_escaped(raw)}"')
         return made
 
 
@@ -117,6 +126,7 @@ def descriptor(
         "kernels": _table("kernels", _KERNEL, kernels),
         "checks": _table("checks", _CHECK, checks),
         "libraries": _table("libraries", _LIBRARY, libraries),
+        "units": _table("units", _UNIT, [_unit(u, k) for k, u in enumerate(options.units, 1)]),
     }
     digest = ", ".join(f"i8 {c}" for c in options.weights_sha256)
     sums = ", ".join(f"i64 {n}" for n in options.weights_sums)
@@ -135,11 +145,31 @@ def descriptor(
     model = (
         f"@smelt_model = constant {_MODEL} {{ "
         f"{', '.join(f'i32 {c}' for c in counts)}, {texts.ref(options.name)}, {texts.ref(options.prefix)}, "
-        f"{pointers}, i64 {program.weights_bytes}, [32 x i8] [{digest}], {texts.ref(options.device_source)}, "
-        f"ptr @smelt_plan.steps, ptr @smelt_run.steps, {tables['libraries'][1]}, i32 {len(libraries)}, "
+        f"{pointers}, i64 {program.weights_bytes}, [32 x i8] [{digest}], {tables['units'][1]}, "
+        f"i32 {len(options.units)}, ptr null, ptr @smelt_plan.steps, ptr @smelt_run.steps, "
+        f"{tables['libraries'][1]}, i32 {len(libraries)}, "
         f"{features}, [4 x i64] [{sums}] }}"
     )
-    return ["\n".join(texts.lines()), *(t for t, _ in tables.values() if t), model]
+    given = [line for k, u in enumerate(options.units, 1) for line in _unit_data(u, k)]
+    return ["\n".join((*texts.lines(), *given)), *(t for t, _ in tables.values() if t), model]
+
+
+def _unit(row: UnitRow, k: int) -> str:
+    return f"ptr @smelt_driver_{row.driver}, ptr @smelt_code.{k}, i64 {len(row.code)}"
+
+
+def _unit_data(row: UnitRow, k: int) -> tuple[str, str]:
+    """The unit's driver, which linking takes from the folder of its target, and its code."""
+    data = f'[{len(row.code)} x i8] c"{_escaped(row.code)}"'
+    return (
+        f"@smelt_driver_{row.driver} = external constant i8",
+        f"@smelt_code.{k} = internal constant {data}, align 16",
+    )
+
+
+def _escaped(raw: bytes) -> str:
+    """Bytes as LLVM's text has them."""
+    return "".join(chr(c) if 32 <= c < 127 and c not in b'"\\' else f"\\{c:02X}" for c in raw)
 
 
 def _library(library: Library, texts: _Texts) -> str:

@@ -61,7 +61,7 @@ class LlvmTarget:
         def texts() -> Iterator[Text]:
             return (emit_kernel(module.kernels[k], cpu) for k in kernels)
 
-        options = HostOptions(name, prefix, threads, weights_sha256, None, weights_sums, required(spec))
+        options = HostOptions(name, prefix, threads, weights_sha256, (), weights_sums, required(spec))
         host = _host(module, program, options)
         objects = [_object(t, cpu, name) for t in _batches(texts())]
         names = [function_name(module.kernels[e.kernel], e.statement) for e in program.entries]
@@ -73,7 +73,10 @@ class LlvmTarget:
         def whole() -> str:
             return merged((*texts(), host)).module(cpu)
 
-        return Artifact(code, None, {"model.ll": whole, "model.o": lambda: code})
+        return Artifact(code, {"model.ll": whole, "model.o": lambda: code})
+
+
+TARGET = LlvmTarget()
 
 
 def _host(module: Module, program: HostProgram, options: HostOptions) -> Text:

@@ -12,7 +12,7 @@ from smelt.core.sums import NO_SUMS, Sums
 from smelt.targets.base import Artifact
 from smelt.targets.cpu_features import required
 from smelt.targets.llvm.compile import compile_object
-from smelt.targets.llvm.descriptor import HostOptions, KernelRow
+from smelt.targets.llvm.descriptor import HostOptions, KernelRow, UnitRow
 from smelt.targets.llvm.emit import module_text
 from smelt.targets.llvm.host import host_text
 from smelt.targets.llvm.target import cpu_of
@@ -52,9 +52,13 @@ class OpenClTarget:
             rows[e.name] = KernelRow(unit=1, lanes=part.lanes, symbol=part.name)
         cpu = cpu_of(spec)
         declared: dict[str, str] = {}
-        options = HostOptions(name, prefix, threads, weights_sha256, source, weights_sums, required(spec))
+        unit = UnitRow(self.name, source.encode())
+        options = HostOptions(name, prefix, threads, weights_sha256, (unit,), weights_sums, required(spec))
         host = module_text([host_text(program, module, rows, options, declared)], declared, cpu)
         code = compile_object(host, cpu, name=name)
         dumps: dict[str, Callable[[], str | bytes]]
         dumps = {"model.cl": lambda: source, "model.ll": lambda: host, "model.o": lambda: code}
-        return Artifact(code, source, dumps)
+        return Artifact(code, dumps)
+
+
+TARGET = OpenClTarget()

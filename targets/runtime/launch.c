@@ -61,6 +61,18 @@ int64_t smelt_rt_read(smelt_rt *rt, smelt_addr at, int32_t width, int32_t is_sig
   return is_signed ? (int64_t)(bits << unused) >> unused : (int64_t)bits;
 }
 
+smelt_addr smelt_rt_weights(smelt_rt *rt, int32_t unit) {
+  if (!rt->device) return (smelt_addr)(intptr_t)rt->weights;
+  if (unit < 0 || (uint32_t)unit > rt->model->n_units) {
+    rt->lost = rt_error(rt, SMELT_INTERNAL, "model '%s' wants its weights at unit %d of %u; compile it again", rt->model->name, (int)unit,
+                        (unsigned)rt->model->n_units);
+    return 0;
+  }
+  smelt_addr at = rt_device_weights(rt, (uint32_t)unit);
+  if (!at && rt->model->weights_bytes) rt->lost = SMELT_DEVICE;
+  return at;
+}
+
 int32_t smelt_rt_copy(smelt_rt *rt, smelt_addr to, smelt_addr from, int64_t bytes) {
   if (bytes <= 0 || to == from) return SMELT_OK;
   if (rt->device) return rt_device_copy(rt, to, from, (uint64_t)bytes);

@@ -72,6 +72,7 @@ struct smelt_rt {
   _Atomic int32_t busy, cancel;
   int pid; /* of the process that opened the session */
   uint64_t allocations, runs;
+  uint64_t crossings, crossed_bytes; /* copies from one unit to another */
   uint64_t random; /* where the numbers that runs draw have got to; 0: nowhere yet */
   const uint8_t *weights;
   int32_t weights_fd;      /* open while weights are mapped from it, else -1 */
@@ -132,7 +133,7 @@ void rt_pool_run(rt_pool *pool, smelt_kernel_fn fn, const int64_t *args, int64_t
 void rt_pool_after_fork(rt_pool *pool); /* in a child the workers are gone: forget them */
 void rt_pool_close(rt_pool *pool);
 
-/* ---- device_cl.c; every function may be called only when rt->device is set, but for open ---- */
+/* ---- device.c; every function may be called only when rt->device is set, but for open and launch ---- */
 int32_t rt_device_open(smelt_rt *rt);
 void rt_device_close(smelt_rt *rt);
 int32_t rt_device_check(smelt_rt *rt);  /* can this process use it? */
@@ -143,7 +144,9 @@ int32_t rt_device_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t 
 /* keep: what the arena holds stays when it grows. */
 smelt_addr rt_device_arena(smelt_rt *rt, uint32_t arena, uint64_t bytes, int keep);
 smelt_addr rt_device_output(smelt_rt *rt, uint32_t output, uint64_t bytes);
-smelt_addr rt_device_weights(const smelt_rt *rt);
+/* In the memory of a unit; of that which has arena 0. */
+smelt_addr rt_device_weights(smelt_rt *rt, uint32_t unit);
+smelt_addr rt_device_first_weights(smelt_rt *rt);
 uint64_t rt_device_arena_capacity(const smelt_rt *rt);
 void rt_device_trim(smelt_rt *rt);
 int32_t rt_device_read(smelt_rt *rt, smelt_addr at, void *to, uint64_t bytes);

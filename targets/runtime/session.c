@@ -55,7 +55,7 @@ static int32_t open_in(smelt_rt *rt, const char *bundle_dir, const smelt_options
   int verify = options && options->struct_size >= (int32_t)(offsetof(smelt_options, verify) + sizeof(int32_t)) && options->verify;
   int32_t status = rt_cpu_check(rt);
   if (!status) status = rt_weights_open(rt, bundle_dir, verify);
-  if (!status && rt->model->device_source) status = rt_device_open(rt);
+  if (!status && rt->model->n_units) status = rt_device_open(rt);
   return status;
 }
 
@@ -141,7 +141,7 @@ static int32_t plan(smelt_rt *rt) {
 }
 
 static int32_t execute(smelt_rt *rt) {
-  smelt_addr arena = 0, weights = rt->device ? rt_device_weights(rt) : (smelt_addr)(intptr_t)rt->weights;
+  smelt_addr arena = 0, weights = rt->device ? rt_device_first_weights(rt) : (smelt_addr)(intptr_t)rt->weights;
   int32_t status = rt->device ? rt_device_begin(rt) : rt_stage_inputs(rt);
   if (status) return status;
   if (rt->model->n_arenas && !(arena = smelt_rt_reserve(rt, 0, rt->state[0]))) return rt->lost;

@@ -6,17 +6,31 @@
 #endif
 #include "smelt.h"
 
-#define SMELT_ABI_VERSION 4 /* that of the object and of the runtime, which are linked together, are the same */
+#define SMELT_ABI_VERSION 5 /* that of the object and of the runtime, which are linked together, are the same */
 
 typedef struct smelt_rt smelt_rt; /* the runtime's side of one session */
 
-/* An address in generated code is an int64: a pointer on the CPU; (space << 56 | byte offset) on a device with its own
- * memory. Generated code only ever adds byte offsets to it. Weights, arenas and session-owned outputs start on 64 bytes at
- * least; an input or a caller's output is aligned to its element (the runtime copies one that is not). */
+/* An address in generated code is an int64: a pointer in a model that runs on the CPU alone; (space << 48 | byte offset) in one
+ * with other units, where a space is one piece of memory at one unit (device.c). Generated code only ever adds byte offsets to
+ * it. Weights, arenas and session-owned outputs start on 64 bytes at least; an input or a caller's output is aligned to its
+ * element (the runtime copies one that is not). */
 typedef int64_t smelt_addr;
 
-/* An OpenCL kernel's parameters, in order: for each buffer `__global uchar *base, ulong offset`, for each dim `long`,
- * then `long groups`. It is launched over one dimension of groups * lane_count work-items, lane_count in a group. */
+/* An address as a driver gets it. */
+typedef struct {
+  void *memory;
+  uint64_t offset;
+} smelt_place;
+
+/* What runs a unit's kernels: see driver.h. */
+typedef struct smelt_driver smelt_driver;
+
+/* A unit besides the CPU. The object that has kernels for it names the driver, so that linking takes that in. */
+typedef struct {
+  const smelt_driver *driver;
+  const void *code; /* of all its kernels; what it is (OpenCL C, SPIR-V, PTX) is between target and driver */
+  uint64_t code_bytes;
+} smelt_unit_desc;
 
 /* One parallel region of a kernel. args: the buffers' addresses, then the kernel's dims, all int64.
  * Runs groups lo..hi-1 of its outermost (flattened) group space. */
@@ -25,10 +39,10 @@ typedef void (*smelt_kernel_fn)(const int64_t *args, int64_t lo, int64_t hi);
 typedef struct {
   const char *name;
   smelt_kernel_fn fn;      /* CPU; NULL on other units */
-  int32_t unit;            /* 0 CPU, 1 OpenCL */
+  int32_t unit;            /* 0 the CPU, k the k-th of the model's units */
   int32_t n_buffers;
   int32_t n_dims;
-  int32_t lane_count;      /* work-items of a group (OpenCL), 1 on the CPU */
+  int32_t lane_count;      /* work-items of a group, 1 on the CPU */
   int32_t grain;           /* least groups that are worth a claim by a thread */
   int32_t reserved;
 } smelt_kernel_desc;
@@ -68,11 +82,14 @@ typedef struct smelt_model_desc {
   const smelt_check_desc *checks;
   uint64_t weights_bytes;          /* 0: none; else the file has these, and then their hash */
   uint8_t weights_sha256[32];
-  const char *device_source;       /* OpenCL C, or NULL */
+  const smelt_unit_desc *units;    /* units 1 .. n_units */
+  uint32_t n_units;
+  /* The unit in whose memory each arena, input and output is, one after the other; NULL: all at unit 1, if there is one. */
+  const uint32_t *homes;
   /* Bind symbols from the input shapes, check them, compute sizes and offsets into state. Pure: no launch.
    * Returns 0, or a status after smelt_rt_fail. state[0] = bytes of arena 0. Called when an input shape changed. */
   int32_t (*plan)(smelt_rt *rt, const int64_t *const *shapes, int64_t *state);
-  /* Launch everything. arena = address of arena 0. */
+  /* Launch everything. arena = address of arena 0; weights: those in the memory of arena 0's unit. */
   int32_t (*run)(smelt_rt *rt, int64_t *state, const smelt_addr *inputs, smelt_addr weights, smelt_addr arena);
   const smelt_library_desc *libraries;
   uint32_t n_libraries;
@@ -108,7 +125,9 @@ int32_t smelt_rt_round(smelt_rt *rt, int64_t round);
 int32_t smelt_rt_rounds(smelt_rt *rt, int64_t rounds);
 /* Another number each time, 0 .. 2^62 - 1; no two sessions start alike. */
 int64_t smelt_rt_random(smelt_rt *rt);
-/* Copy between two addresses of the model's unit. */
+/* Where the weights are in the memory of a unit. 0 on failure. */
+smelt_addr smelt_rt_weights(smelt_rt *rt, int32_t unit);
+/* Copy between two addresses, of one unit or of two. */
 int32_t smelt_rt_copy(smelt_rt *rt, smelt_addr to, smelt_addr from, int64_t bytes);
 /* An external library function was chosen for a node (library call): args as for a kernel. */
 int32_t smelt_rt_library(smelt_rt *rt, int32_t id, const int64_t *args);

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from smelt.targets.toolchain import runtime_dir
+from smelt.targets.platform import DEVICES
+from smelt.targets.toolchain import driver_source, runtime_dir
 
 HERE = Path(__file__).resolve().parent / "runtime_c"
 GCC = shutil.which("gcc")
@@ -38,12 +39,13 @@ def bundle(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def build(folder: Path, *flags: str) -> Path:
-    """The runtime, model.c and probe.c as one program of the host compiler."""
+def build(folder: Path, *flags: str, parts: tuple[str, ...] = ("model.c", "probe.c")) -> Path:
+    """The runtime, model.c and probe.c (or other parts) as one program of the host compiler."""
     program = folder / "probe"
     sources = [path for path in sorted(runtime_dir().glob("*.c")) if path.stem not in ("crt", "runner")]
+    sources += map(driver_source, DEVICES)
     command = [str(GCC), "-std=gnu11", *WARNINGS, "-DSMELT_STATIC", f"-I{runtime_dir()}", *flags]
-    command += [str(HERE / "model.c"), str(HERE / "probe.c"), *map(str, sources), "-o", str(program)]
+    command += [*(str(HERE / part) for part in parts), *map(str, sources), "-o", str(program)]
     subprocess.run([*command, "-ldl", "-lpthread", "-lm"], check=True)
     return program
 
@@ -162,3 +164,32 @@ def test_missing_driver_says_what_to_install(bundle: Path) -> None:
     said = run(build(bundle, "-O1", "-DWITH_OPENCL", str(no_driver)), bundle, "open")
     assert said.startswith("status 4: OpenCL: libOpenCL.so.1 cannot be loaded")
     assert "pocl-opencl-icd" in said
+
+
+# ---------------------------------------------------------------- several units
+
+TWO_UNITS = ("two_units.c", "fake_driver.c")
+CHECKED = tuple(flag for flag in ADDRESS if flag != "-DSMELT_TEST_ALLOC")
+
+
+@pytest.mark.parametrize(
+    "flags", [CHECKED, ("-O2",), ("-O2", "-DWITH_OPENCL")], ids=["address", "plain", "opencl"]
+)
+def test_kernels_alternate_between_units(bundle: Path, flags: tuple[str, ...]) -> None:
+    """Two devices, the second one a fake that queues its work, and the CPU: what crosses is counted."""
+    if "-DWITH_OPENCL" in flags and not HAS_OPENCL:
+        pytest.skip(OPENCL)
+    assert run(build(bundle, *flags, parts=TWO_UNITS), bundle) == "OK\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "env", "said"),
+    [(("-DWRONG_UNIT",), {}, "kernel 'square' of unit 1 gets memory of unit 2"),
+     (("-DWRONG_HOME",), {}, "model 'two' keeps something at unit 7 of 2"),
+     ((), {"FAKE_REFUSES": "1"}, "fake: told to refuse")],
+)  # fmt: skip
+def test_what_units_do_not_accept(
+    bundle: Path, flags: tuple[str, ...], env: dict[str, str], said: str
+) -> None:
+    """A program that forgets a copy, or says where something is that is nowhere, is told; nothing leaks."""
+    assert said in run(build(bundle, *CHECKED, *flags, parts=TWO_UNITS), bundle, **env)

@@ -143,6 +143,8 @@ def test_runtime_compiles_without_warnings(name: str) -> None:
     strict = ("-Wall", "-Wextra", "-Wshadow", "-Werror")
     objects = toolchain._objects(PLATFORMS[name], toolchain._RUNTIME, strict)
     assert len(objects) == len(toolchain._RUNTIME)
+    for driver in map(toolchain.driver_source, DEVICES):
+        assert toolchain._objects(PLATFORMS[name], (driver.stem,), strict, driver.parent)
 
 
 @pytest.mark.parametrize("name", EVERY)

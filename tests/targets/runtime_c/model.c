@@ -62,6 +62,8 @@ static const char source[] =
     "  s[get_group_id(0)] = sum;\n"
     "}\n";
 #endif
+extern const smelt_driver smelt_driver_opencl;
+static const smelt_unit_desc units[] = {{&smelt_driver_opencl, source, sizeof source - 1}};
 #else
 enum { UNIT = 0, LANES = 1 };
 #endif
@@ -160,7 +162,7 @@ const smelt_model_desc smelt_model = {
     .weights_sums = SUM(0x3f800000, 0xc0000000, 0x40400000, 0xc0800000), /* 1, -2, 3, -4 */
     .plan = model_plan, .run = model_run,
 #ifdef WITH_OPENCL
-    .device_source = source,
+    .units = units, .n_units = 1,
 #endif
 #ifdef WITH_LIBRARY
     .libraries = library_table, .n_libraries = 1,

@@ -1,0 +1,377 @@
+/* device.c: a model with units besides the CPU: its addresses, its memory at each unit, what crosses between them.
+ *
+ * An address is (space << 48 | byte offset). A space is one piece of memory at one unit: the weights at unit 0, 1, ..; then the
+ * arenas, the inputs and the outputs, each at its home. Space 0 is none, so that 0 is no address. Memory at unit 0, the CPU, is the
+ * host's own; a kernel of the CPU may also be given memory of a device, which is mapped for it, as on chips that share memory. */
+#include "driver.h"
+#include "rt.h"
+
+enum { OFFSET_BITS = 48, MAX_SPACES = 1 << 15, HOST = 0 };
+
+typedef struct {
+  uint32_t unit;
+  int32_t foreign;   /* not ours to give back: the model's weights on the host */
+  void *memory;      /* the driver's, or the host's bytes */
+  uint64_t capacity;
+  char *mapped;      /* where the host sees a device's memory, between map and unmap */
+} rt_space;
+
+typedef struct {
+  const smelt_driver *driver;
+  void *state;
+} rt_unit;
+
+struct rt_device {
+  uint32_t first_arena, first_input, first_output, n_spaces, n_units;
+  rt_space *spaces;
+  rt_unit *units; /* [unit - 1] */
+  smelt_place *places; /* of the buffers of a launch */
+};
+
+static smelt_addr address(uint32_t space) { return (smelt_addr)((uint64_t)space << OFFSET_BITS); }
+static uint64_t offset_of(smelt_addr at) { return (uint64_t)at & (((uint64_t)1 << OFFSET_BITS) - 1); }
+static uint32_t number_of(smelt_addr at) { return (uint32_t)((uint64_t)at >> OFFSET_BITS); }
+static rt_space *space_of(const smelt_rt *rt, smelt_addr at) {
+  uint32_t i = number_of(at);
+  return &rt->device->spaces[i < rt->device->n_spaces ? i : 0];
+}
+static rt_unit *unit_of(const smelt_rt *rt, const rt_space *space) { return &rt->device->units[space->unit - 1]; }
+
+static int32_t failed(smelt_rt *rt, const rt_unit *u, const char *what, int32_t code) {
+  return rt_error(rt, SMELT_DEVICE, "%s device '%s': %s failed with code %d; %s", u->driver->name, u->driver->device(u->state), what, (int)code,
+                  u->driver->codes);
+}
+
+/* ---- opening ---- */
+static uint32_t home(const smelt_model_desc *m, uint32_t i) { return m->homes ? m->homes[i] : 1; }
+/* Where the program's first addresses are: arena 0 and the weights beside it. */
+static uint32_t first_home(const smelt_model_desc *m) { return m->n_arenas ? home(m, 0) : 1; }
+
+static int32_t lay_out_spaces(smelt_rt *rt) {
+  const smelt_model_desc *m = rt->model;
+  uint64_t movable = (uint64_t)m->n_arenas + m->n_inputs + m->n_outputs, n = 2 + (uint64_t)m->n_units + movable;
+  if (n > MAX_SPACES)
+    return rt_error(rt, SMELT_UNSUPPORTED, "model '%s' has %llu inputs, outputs and arenas, at most %d fit an address; compile it for the CPU alone",
+                    m->name, (unsigned long long)movable, MAX_SPACES - 2 - (int)m->n_units);
+  for (uint32_t i = 0; i < movable; i++)
+    if (home(m, i) > m->n_units)
+      return rt_error(rt, SMELT_INTERNAL, "model '%s' keeps something at unit %u of %u; compile it again", m->name, (unsigned)home(m, i),
+                      (unsigned)m->n_units);
+  size_t most = 1;
+  for (uint32_t i = 0; i < m->n_kernels; i++)
+    if ((size_t)m->kernels[i].n_buffers > most) most = (size_t)m->kernels[i].n_buffers;
+  rt_device *d = calloc(1, sizeof *d + (size_t)n * sizeof *d->spaces + m->n_units * sizeof *d->units + most * sizeof *d->places);
+  if (!d) return rt_error(rt, SMELT_DEVICE, "smelt_open: the system has no memory for a device session; close others");
+  rt->device = d;
+  d->spaces = (rt_space *)(d + 1);
+  d->units = (rt_unit *)(d->spaces + n);
+  d->places = (smelt_place *)(d->units + m->n_units);
+  d->n_spaces = (uint32_t)n;
+  d->n_units = m->n_units;
+  d->first_arena = 2 + m->n_units;
+  d->first_input = d->first_arena + m->n_arenas;
+  d->first_output = d->first_input + m->n_inputs;
+  for (uint32_t i = 0; i < d->first_arena; i++) d->spaces[i].unit = i ? i - 1 : 0;
+  for (uint32_t i = d->first_arena; i < d->n_spaces; i++) d->spaces[i].unit = home(m, i - d->first_arena);
+  d->spaces[1] = (rt_space){.foreign = 1, .memory = (void *)(uintptr_t)rt->weights, .capacity = m->weights_bytes};
+  return SMELT_OK;
+}
+
+int32_t rt_device_open(smelt_rt *rt) {
+  int32_t status = lay_out_spaces(rt);
+  for (uint32_t i = 0; !status && i < rt->model->n_units; i++) {
+    rt->device->units[i].driver = rt->model->units[i].driver;
+    status = rt->model->units[i].driver->open(rt, i + 1, &rt->device->units[i].state);
+  }
+  if (status || !rt->model->weights_bytes) return status;
+  return rt_device_weights(rt, first_home(rt->model)) ? SMELT_OK : SMELT_DEVICE;
+}
+
+smelt_addr rt_device_first_weights(smelt_rt *rt) { return rt_device_weights(rt, first_home(rt->model)); }
+
+static void release_space(smelt_rt *rt, rt_space *space) {
+  if (space->memory && !space->foreign) {
+    if (space->unit == HOST) {
+      rt_block block = {space->memory, space->capacity};
+      rt_block_free(&block);
+    } else {
+      rt_unit *u = unit_of(rt, space);
+      u->driver->release(u->state, space->memory);
+    }
+  }
+  *space = (rt_space){.unit = space->unit};
+}
+
+/* A forked child has no use of drivers, and calls in it may wait for ever. */
+static int is_parent(const smelt_rt *rt) { return rt->pid == sm_getpid(); }
+
+void rt_device_close(smelt_rt *rt) {
+  rt_device *d = rt->device;
+  if (is_parent(rt)) {
+    for (uint32_t i = 0; i < d->n_units; i++)
+      if (d->units[i].state) d->units[i].driver->finish(d->units[i].state);
+    for (uint32_t i = 0; i < d->n_spaces; i++)
+      if (d->spaces[i].unit == HOST || d->units[d->spaces[i].unit - 1].state) release_space(rt, &d->spaces[i]);
+    for (uint32_t i = 0; i < d->n_units; i++)
+      if (d->units[i].state) d->units[i].driver->close(d->units[i].state);
+  }
+  free(d);
+  rt->device = NULL;
+}
+
+int32_t rt_device_check(smelt_rt *rt) {
+  if (is_parent(rt)) return SMELT_OK;
+  const rt_unit *u = &rt->device->units[0];
+  return rt_error(rt, SMELT_DEVICE, "%s device '%s': the session was opened before a fork, which drivers do not survive; open it in the child",
+                  u->driver->name, u->driver->device(u->state));
+}
+
+/* ---- memory ---- */
+static smelt_addr no_space(smelt_rt *rt, const rt_space *space, const char *what, uint64_t bytes, int32_t code) {
+  if (space->unit == HOST) {
+    rt_error(rt, SMELT_DEVICE, "%s: %llu bytes wanted, the system has no more memory; use smaller shapes or close other sessions", what,
+             (unsigned long long)bytes);
+    return 0;
+  }
+  const rt_unit *u = unit_of(rt, space);
+  rt_error(rt, SMELT_DEVICE, "%s device '%s': %s wants %llu bytes and gets none (code %d); use smaller shapes", u->driver->name,
+           u->driver->device(u->state), what, (unsigned long long)bytes, (int)code);
+  return 0;
+}
+
+enum { UNIT_OF_SIZE = 4096 };
+/* What an address can tell apart, and a size_t, whole units. */
+static int too_many(uint64_t bytes) { return bytes > ((uint64_t)1 << OFFSET_BITS) - UNIT_OF_SIZE || bytes > SIZE_MAX / 2; }
+
+static void *allocate(smelt_rt *rt, rt_space *space, uint64_t rounded, int32_t *code) {
+  if (space->unit == HOST) {
+    rt_block block = {0};
+    return rt_block_grow(rt, &block, rounded) ? block.data : NULL;
+  }
+  rt_unit *u = unit_of(rt, space);
+  void *memory = u->driver->allocate(u->state, (size_t)rounded, NULL, code);
+  rt->allocations += memory != NULL;
+  return memory;
+}
+
+/* keep: what it holds stays in front, and it grows by half at least. */
+static smelt_addr grow(smelt_rt *rt, uint32_t i, uint64_t bytes, int keep, const char *what) {
+  rt_space *space = &rt->device->spaces[i], old = *space;
+  if (old.memory && bytes <= old.capacity) return address(i);
+  uint64_t roomy = old.capacity + old.capacity / 2, wanted = !keep || bytes > roomy || too_many(roomy) ? bytes : roomy;
+  if (too_many(wanted)) return no_space(rt, space, what, bytes, 0);
+  uint64_t rounded = wanted ? (wanted + UNIT_OF_SIZE - 1) / UNIT_OF_SIZE * UNIT_OF_SIZE : UNIT_OF_SIZE;
+  int32_t code = 0;
+  keep = keep && old.memory;
+  if (!keep) release_space(rt, space); /* before, not after: the peak is then the new size alone */
+  void *memory = allocate(rt, space, rounded, &code);
+  if (!memory) return no_space(rt, space, what, bytes, code);
+  if (keep && old.unit == HOST) memcpy(memory, old.memory, (size_t)old.capacity);
+  if (keep && old.unit != HOST) {
+    rt_unit *u = unit_of(rt, space);
+    code = u->driver->copy(u->state, memory, 0, old.memory, 0, (size_t)old.capacity);
+    if (code) failed(rt, u, "copy", code);
+  }
+  if (keep) release_space(rt, space);
+  space->memory = memory;
+  space->capacity = rounded;
+  return code ? 0 : address(i);
+}
+
+smelt_addr rt_device_arena(smelt_rt *rt, uint32_t arena, uint64_t bytes, int keep) {
+  return grow(rt, rt->device->first_arena + arena, bytes, keep, "working memory");
+}
+smelt_addr rt_device_output(smelt_rt *rt, uint32_t output, uint64_t bytes) {
+  return grow(rt, rt->device->first_output + output, bytes, 0, rt->model->outputs[output].name);
+}
+
+smelt_addr rt_device_weights(smelt_rt *rt, uint32_t unit) {
+  rt_space *space = &rt->device->spaces[1 + unit];
+  uint64_t bytes = rt->model->weights_bytes;
+  if (!bytes || space->memory) return bytes ? address(1 + unit) : 0;
+  rt_unit *u = unit_of(rt, space);
+  int32_t code = 0;
+  space->memory = u->driver->allocate(u->state, (size_t)bytes, rt->weights, &code);
+  if (!space->memory) {
+    rt_error(rt, SMELT_DEVICE, "%s device '%s': %llu bytes of weights do not fit (code %d); use a device with more memory", u->driver->name,
+             u->driver->device(u->state), (unsigned long long)bytes, (int)code);
+    return 0;
+  }
+  space->capacity = bytes;
+  rt->allocations++;
+  return address(1 + unit);
+}
+
+uint64_t rt_device_arena_capacity(const smelt_rt *rt) {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < rt->model->n_arenas; i++) bytes += rt->device->spaces[rt->device->first_arena + i].capacity;
+  return bytes;
+}
+
+void rt_device_trim(smelt_rt *rt) {
+  if (!is_parent(rt)) return;
+  for (uint32_t i = rt->device->first_arena; i < rt->device->n_spaces; i++) release_space(rt, &rt->device->spaces[i]);
+}
+
+/* ---- into the model and out of it ---- */
+int32_t rt_device_begin(smelt_rt *rt) {
+  for (uint32_t i = 0; i < rt->model->n_inputs; i++) {
+    uint32_t at = rt->device->first_input + i;
+    rt_space *space = &rt->device->spaces[at];
+    if (!(rt->input_at[i] = grow(rt, at, rt->input_bytes[i], 0, rt->model->inputs[i].name))) return SMELT_DEVICE;
+    if (!rt->input_bytes[i]) continue;
+    if (space->unit == HOST) {
+      memcpy(space->memory, rt->input_host[i], (size_t)rt->input_bytes[i]);
+      continue;
+    }
+    rt_unit *u = unit_of(rt, space);
+    int32_t code = u->driver->upload(u->state, space->memory, 0, rt->input_host[i], (size_t)rt->input_bytes[i], 0);
+    if (code) return failed(rt, u, "upload of an input", code);
+  }
+  return SMELT_OK;
+}
+
+int32_t rt_device_finish(smelt_rt *rt) {
+  rt_device *d = rt->device;
+  for (uint32_t i = 0; i < rt->model->n_outputs; i++) {
+    rt_output *out = &rt->outputs[i];
+    rt_space *space = &d->spaces[d->first_output + i];
+    if (!out->at || !out->bytes) continue;
+    if (space->unit == HOST) {
+      memcpy(out->host, space->memory, (size_t)out->bytes);
+      continue;
+    }
+    rt_unit *u = unit_of(rt, space);
+    int32_t code = u->driver->download(u->state, space->memory, 0, out->host, (size_t)out->bytes, 0);
+    if (code) return failed(rt, u, "download of an output", code);
+  }
+  for (uint32_t i = 0; i < d->n_units; i++) {
+    int32_t code = d->units[i].driver->finish(d->units[i].state);
+    if (code) return failed(rt, &d->units[i], "waiting for the end", code);
+  }
+  return SMELT_OK;
+}
+
+void rt_device_drain(smelt_rt *rt) {
+  for (uint32_t i = 0; i < rt->device->n_units; i++) rt->device->units[i].driver->finish(rt->device->units[i].state);
+}
+
+/* ---- bytes ---- */
+static int32_t download(smelt_rt *rt, smelt_addr at, void *to, uint64_t bytes, const char *what) {
+  rt_space *space = space_of(rt, at);
+  if (space->unit == HOST) {
+    memcpy(to, (char *)space->memory + offset_of(at), (size_t)bytes);
+    return SMELT_OK;
+  }
+  rt_unit *u = unit_of(rt, space);
+  int32_t code = u->driver->download(u->state, space->memory, (size_t)offset_of(at), to, (size_t)bytes, 1);
+  return code ? failed(rt, u, what, code) : SMELT_OK;
+}
+
+static int32_t upload(smelt_rt *rt, smelt_addr at, const void *from, uint64_t bytes, const char *what) {
+  rt_space *space = space_of(rt, at);
+  if (space->unit == HOST) {
+    memcpy((char *)space->memory + offset_of(at), from, (size_t)bytes);
+    return SMELT_OK;
+  }
+  rt_unit *u = unit_of(rt, space);
+  int32_t code = u->driver->upload(u->state, space->memory, (size_t)offset_of(at), from, (size_t)bytes, 1);
+  return code ? failed(rt, u, what, code) : SMELT_OK;
+}
+
+int32_t rt_device_read(smelt_rt *rt, smelt_addr at, void *to, uint64_t bytes) { return download(rt, at, to, bytes, "read of an element"); }
+int32_t rt_device_write(smelt_rt *rt, smelt_addr at, const void *from, uint64_t bytes) {
+  return upload(rt, at, from, bytes, "write of an element");
+}
+
+/* Where the host sees an address; NULL after rt_error. */
+static char *host_view(smelt_rt *rt, smelt_addr at) {
+  rt_space *space = space_of(rt, at);
+  if (space->unit == HOST) return (char *)space->memory + offset_of(at);
+  if (!space->mapped) {
+    rt_unit *u = unit_of(rt, space);
+    int32_t code = 0;
+    int writes = number_of(at) >= rt->device->first_arena; /* all but the weights */
+    space->mapped = u->driver->map(u->state, space->memory, (size_t)space->capacity, writes, &code);
+    if (!space->mapped) {
+      rt_device_unmap(rt);
+      failed(rt, u, "mapping memory for the host", code);
+      return NULL;
+    }
+  }
+  return space->mapped + offset_of(at);
+}
+
+/* From one unit to another: through the host's view of where it comes from. */
+static int32_t cross(smelt_rt *rt, smelt_addr to, smelt_addr from, uint64_t bytes) {
+  rt->crossings++;
+  rt->crossed_bytes += bytes;
+  if (space_of(rt, to)->unit == HOST) return download(rt, from, (char *)space_of(rt, to)->memory + offset_of(to), bytes, "copy to the host");
+  const char *host = host_view(rt, from);
+  if (!host) return SMELT_DEVICE;
+  int32_t status = upload(rt, to, host, bytes, "copy from another unit");
+  int32_t unmapped = rt_device_unmap(rt);
+  return status ? status : unmapped;
+}
+
+int32_t rt_device_copy(smelt_rt *rt, smelt_addr to, smelt_addr from, uint64_t bytes) {
+  rt_space *a = space_of(rt, to), *b = space_of(rt, from);
+  if (a->unit != b->unit) return cross(rt, to, from, bytes);
+  uint64_t distance = to > from ? (uint64_t)(to - from) : (uint64_t)(from - to);
+  if (a->unit == HOST || distance < bytes) { /* overlapping, which drivers refuse: on the host then */
+    char *target = host_view(rt, to), *source = target ? host_view(rt, from) : NULL;
+    if (!source) return SMELT_DEVICE;
+    memmove(target, source, (size_t)bytes);
+    return rt_device_unmap(rt);
+  }
+  rt_unit *u = unit_of(rt, a);
+  int32_t code = u->driver->copy(u->state, a->memory, (size_t)offset_of(to), b->memory, (size_t)offset_of(from), (size_t)bytes);
+  return code ? failed(rt, u, "copy", code) : SMELT_OK;
+}
+
+/* ---- work ---- */
+int32_t rt_device_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t groups) {
+  rt_device *d = rt->device;
+  const smelt_kernel_desc *desc = &rt->model->kernels[id];
+  if (!d || desc->unit < 0 || (uint32_t)desc->unit > d->n_units)
+    return rt_error(rt, SMELT_INTERNAL, "kernel '%s' is for unit %d, model '%s' has %u; compile it again", desc->name, (int)desc->unit,
+                    rt->model->name, (unsigned)rt->model->n_units);
+  for (int32_t i = 0; i < desc->n_buffers; i++) {
+    const rt_space *space = space_of(rt, args[i]);
+    if (args[i] && space->unit != (uint32_t)desc->unit)
+      return rt_error(rt, SMELT_INTERNAL, "kernel '%s' of unit %d gets memory of unit %u; compile the model again", desc->name, (int)desc->unit,
+                      (unsigned)space->unit);
+    d->places[i] = (smelt_place){space->memory, offset_of(args[i])};
+  }
+  size_t lanes = desc->lane_count > 0 ? (size_t)desc->lane_count : 1, all;
+  if (__builtin_mul_overflow((uint64_t)groups, lanes, &all) || all > SIZE_MAX / 2)
+    return rt_error(rt, SMELT_SHAPE, "kernel '%s' wants %lld groups of %d work-items, more than this device can count; use smaller shapes",
+                    desc->name, (long long)groups, (int)lanes);
+  rt_unit *u = &d->units[desc->unit - 1];
+  int32_t code = u->driver->launch(u->state, id, d->places, args + desc->n_buffers, groups);
+  return code ? failed(rt, u, desc->name, code) : SMELT_OK;
+}
+
+int32_t rt_device_map(smelt_rt *rt, const int64_t *args, int32_t n_buffers, int32_t n_dims) {
+  for (int32_t i = 0; i < n_buffers; i++) {
+    char *host = args[i] && space_of(rt, args[i])->memory ? host_view(rt, args[i]) : NULL;
+    if (!host && args[i] && space_of(rt, args[i])->memory) return SMELT_DEVICE;
+    rt->mapped_args[i] = (int64_t)(intptr_t)host;
+  }
+  if (n_dims) memcpy(rt->mapped_args + n_buffers, args + n_buffers, (size_t)n_dims * sizeof *args);
+  return SMELT_OK;
+}
+
+int32_t rt_device_unmap(smelt_rt *rt) {
+  rt_device *d = rt->device;
+  int32_t status = SMELT_OK;
+  for (uint32_t i = 0; i < d->n_spaces; i++) {
+    rt_space *space = &d->spaces[i];
+    if (!space->mapped) continue;
+    rt_unit *u = unit_of(rt, space);
+    int32_t code = u->driver->unmap(u->state, space->memory, space->mapped);
+    space->mapped = NULL;
+    if (code && !status) status = failed(rt, u, "unmapping memory", code);
+  }
+  return status;
+}

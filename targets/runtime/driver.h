@@ -1,0 +1,40 @@
+/* driver.h: what a unit of the device (a GPU, an NPU) offers the runtime: one table of functions, in the folder of its target. */
+#ifndef SMELT_DRIVER_H
+#define SMELT_DRIVER_H
+#include "smelt_abi.h"
+
+/* Errors. A function that returns a code gives 0 for success, or the device's own number, which the runtime puts into its message
+ * with the table's `codes`. One that returns a status has called rt_error. */
+struct smelt_driver {
+  const char *name;  /* "OpenCL" */
+  const char *codes; /* where its numbers are explained, and what to do: "see CL_* in CL/cl.h, or compile without +opencl" */
+
+  /* Load the vendor's library, choose a device, and make the kernels of `unit` ready from its code. *state is what the other
+   * functions get; it is set as soon as `close` has something to give back, also on failure. Returns a status. */
+  int32_t (*open)(smelt_rt *rt, uint32_t unit, void **state);
+  /* Give everything back. Not called in a child of fork: drivers do not survive that. */
+  void (*close)(void *state);
+  /* The device's name, for people. */
+  const char *(*device)(const void *state);
+
+  /* Memory of at least 1 byte, its contents undefined or copied from `contents`, which is read only then; NULL and *code on failure.
+   * `release` may come before work that uses the memory has ended. */
+  void *(*allocate)(void *state, size_t bytes, const void *contents, int32_t *code);
+  void (*release)(void *state, void *memory);
+
+  /* In the order in which they are asked for, after and before the launches around them. wait: the bytes are there when it returns;
+   * else `host` stays as it is until `finish`. */
+  int32_t (*upload)(void *state, void *memory, size_t offset, const void *host, size_t bytes, int wait);
+  int32_t (*download)(void *state, void *memory, size_t offset, void *host, size_t bytes, int wait);
+  /* Within the device; the ranges do not overlap. */
+  int32_t (*copy)(void *state, void *to, size_t to_offset, void *from, size_t from_offset, size_t bytes);
+  /* The first `bytes` of a memory as the host sees them, after all work before; NULL and *code on failure. */
+  void *(*map)(void *state, void *memory, size_t bytes, int writes, int32_t *code);
+  int32_t (*unmap)(void *state, void *memory, void *mapped);
+
+  /* Start kernel `id` of the model. buffers: memory and offset of each; dims: the kernel's sizes. */
+  int32_t (*launch)(void *state, int32_t id, const smelt_place *buffers, const int64_t *dims, int64_t groups);
+  /* Wait until everything is done. */
+  int32_t (*finish)(void *state);
+};
+#endif
