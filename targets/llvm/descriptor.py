@@ -1,6 +1,6 @@
 """HostProgram in, LLVM IR text out: the constant `smelt_model`, by which the runtime knows a model.
 
-The struct layouts below are those of targets/runtime/smelt_abi.h, field by field.
+Layouts and numbers come from the runtime's headers (abi.py).
 """
 
 from __future__ import annotations
@@ -10,27 +10,13 @@ from dataclasses import dataclass
 
 from smelt.core.dtype import DType
 from smelt.core.ir.graph import Library, Module
-from smelt.core.plan.program import HostProgram, Tensor
+from smelt.core.plan.program import CheckText, Entry, HostProgram, Tensor
 from smelt.core.sums import NO_SUMS, Sums
+from smelt.targets.llvm.abi import Struct, constants, structs
 from smelt.targets.llvm.emit import function_name
 
-ABI_VERSION = 5
-"""SMELT_ABI_VERSION."""
-
-_STATUS = {"invalid": 1, "unsupported": 2, "shape": 3, "device": 4, "infra": 5, "internal": 6}
 _DLPACK = {"int": 0, "uint": 1, "float": 2, "bool": 6}
 _BFLOAT = 4
-_ADAPTERS = {"sgemm": 1}
-
-_TENSOR = "{ ptr, { i8, i8, i16 }, i32 }"
-_KERNEL = "{ ptr, ptr, i32, i32, i32, i32, i32, i32 }"
-_CHECK = "{ i32, i32, ptr }"
-_LIBRARY = "{ ptr, ptr, i32, i32 }"
-_UNIT = "{ ptr, ptr, i64 }"
-_MODEL = (
-    "{ i32, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr, ptr, ptr, ptr, "
-    "i64, [32 x i8], ptr, i32, ptr, ptr, ptr, ptr, i32, ptr, [4 x i64] }"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +52,6 @@ class HostOptions:
     cpu_features: tuple[str, ...] = ()
 
 
-
 class _Texts:
     """C strings as private constants, each once."""
 
@@ -75,8 +60,8 @@ class _Texts:
 
     def ref(self, text: str | None) -> str:
         if text is None:
-            return "ptr null"
-        return "ptr " + self.names.setdefault(text, f"@smelt_text.{len(self.names)}")
+            return "null"
+        return self.names.setdefault(text, f"@smelt_text.{len(self.names)}")
 
     def lines(self) -> list[str]:
         made = []
@@ -86,76 +71,100 @@ class _Texts:
         return made
 
 
+def _escaped(raw: bytes) -> str:
+    """Bytes as LLVM's text has them."""
+    return "".join(chr(c) if 32 <= c < 127 and c not in b'"\\' else f"\\{c:02X}" for c in raw)
+
+
 def _dlpack(d: DType) -> str:
     code = _BFLOAT if d.name == "bf16" else _DLPACK[d.category]
-    return f"{{ i8, i8, i16 }} {{ i8 {code}, i8 {d.bits}, i16 1 }}"
+    return structs()["DLDataType"].value(code=code, bits=d.bits, lanes=1)
 
 
-def _table(name: str, row: str, rows: Sequence[str]) -> tuple[str, str]:
-    """(definition, pointer to it) of a constant array; an empty one is null."""
-    if not rows:
-        return "", "ptr null"
-    body = ", ".join(f"{row} {{ {r} }}" for r in rows)
-    return f"@smelt_{name} = internal constant [{len(rows)} x {row}] [ {body} ]", f"ptr @smelt_{name}"
+def _table(name: str, row: Struct, values: Sequence[str]) -> tuple[str, str]:
+    """(definition, address) of a constant array; an empty one is null."""
+    if not values:
+        return "", "null"
+    body = ", ".join(f"{row.type} {v}" for v in values)
+    return f"@smelt_{name} = internal constant [{len(values)} x {row.type}] [ {body} ]", f"@smelt_{name}"
 
 
 def descriptor(
     program: HostProgram, module: Module, rows: Mapping[str, KernelRow], options: HostOptions
 ) -> list[str]:
-    texts = _Texts()
+    """LLVM IR: texts, tables, and `smelt_model`."""
+    texts, row = _Texts(), structs()
 
-    def tensors(name: str, items: Sequence[Tensor]) -> tuple[str, str]:
-        return _table(
-            name, _TENSOR, [f"{texts.ref(t.name)}, {_dlpack(t.dtype)}, i32 {len(t.shape)}" for t in items]
-        )
+    def tensors(items: Sequence[Tensor]) -> list[str]:
+        desc = row["smelt_tensor_desc"]
+        return [
+            desc.value(name=texts.ref(t.name), dtype=_dlpack(t.dtype), rank=len(t.shape)) for t in items
+        ]
 
-    kernels = []
-    for e in program.entries:
-        k, row = module.kernels[e.kernel], rows[e.name]
-        fn = f'ptr @"{function_name(k, e.statement)}"' if row.unit == 0 else "ptr null"
-        buffers = len(k.inputs) + len(k.outputs) + len(k.scratch)
-        kernels.append(
-            f"{texts.ref(row.symbol or e.name)}, {fn}, i32 {row.unit}, i32 {buffers}, i32 {len(k.dims)}, "
-            f"i32 {row.lanes}, i32 {row.grain}, i32 0"
-        )
-    checks = [f"i32 {_STATUS[c.kind]}, i32 0, {texts.ref(c.text)}" for c in program.checks]
-    libraries = [_library(module.libraries[name], texts) for name in program.libraries]
     tables = {
-        "inputs": tensors("inputs", program.inputs),
-        "outputs": tensors("outputs", program.outputs),
-        "kernels": _table("kernels", _KERNEL, kernels),
-        "checks": _table("checks", _CHECK, checks),
-        "libraries": _table("libraries", _LIBRARY, libraries),
-        "units": _table("units", _UNIT, [_unit(u, k) for k, u in enumerate(options.units, 1)]),
-    }
-    digest = ", ".join(f"i8 {c}" for c in options.weights_sha256)
-    sums = ", ".join(f"i64 {n}" for n in options.weights_sums)
-    features = texts.ref(",".join(options.cpu_features) or None)
-    counts = (
-        ABI_VERSION,
-        len(program.inputs),
-        len(program.outputs),
-        len(kernels),
-        len(checks),
-        len(program.peak),
-        program.slots,
-        options.default_threads,
-    )
-    pointers = ", ".join(tables[n][1] for n in ("inputs", "outputs", "kernels", "checks"))
-    model = (
-        f"@smelt_model = constant {_MODEL} {{ "
-        f"{', '.join(f'i32 {c}' for c in counts)}, {texts.ref(options.name)}, {texts.ref(options.prefix)}, "
-        f"{pointers}, i64 {program.weights_bytes}, [32 x i8] [{digest}], {tables['units'][1]}, "
-        f"i32 {len(options.units)}, ptr null, ptr @smelt_plan.steps, ptr @smelt_run.steps, "
-        f"{tables['libraries'][1]}, i32 {len(libraries)}, "
-        f"{features}, [4 x i64] [{sums}] }}"
+        "inputs": ("smelt_tensor_desc", tensors(program.inputs)),
+        "outputs": ("smelt_tensor_desc", tensors(program.outputs)),
+        "kernels": ("smelt_kernel_desc", [_kernel(module, e, rows[e.name], texts) for e in program.entries]),
+        "checks": ("smelt_check_desc", [_check(c, texts) for c in program.checks]),
+        "libraries": (
+            "smelt_library_desc", [_library(module.libraries[name], texts) for name in program.libraries],
+        ),
+        "units": ("smelt_unit_desc", [_unit(u, k) for k, u in enumerate(options.units, 1)]),
+    }  # fmt: skip
+    made = {name: _table(name, row[struct], values) for name, (struct, values) in tables.items()}
+    desc = row["smelt_model_desc"]
+    model = desc.value(
+        abi_version=constants()["SMELT_ABI_VERSION"],
+        n_arenas=len(program.peak),
+        n_state=program.slots,
+        default_threads=options.default_threads,
+        name=texts.ref(options.name),
+        prefix=texts.ref(options.prefix),
+        weights_bytes=program.weights_bytes,
+        weights_sha256=f"[{', '.join(f'i8 {c}' for c in options.weights_sha256)}]",
+        weights_sums=f"[{', '.join(f'i64 {n}' for n in options.weights_sums)}]",
+        cpu_features=texts.ref(",".join(options.cpu_features) or None),
+        plan="@smelt_plan.steps",
+        run="@smelt_run.steps",
+        **{name: address for name, (_, address) in made.items()},
+        **{f"n_{name}": len(values) for name, (_, values) in tables.items()},
     )
     given = [line for k, u in enumerate(options.units, 1) for line in _unit_data(u, k)]
-    return ["\n".join((*texts.lines(), *given)), *(t for t, _ in tables.values() if t), model]
+    return [
+        "\n".join((*texts.lines(), *given)), *(text for text, _ in made.values() if text),
+        f"@smelt_model = constant {desc.type} {model}",
+    ]  # fmt: skip
+
+
+def _kernel(module: Module, e: Entry, row: KernelRow, texts: _Texts) -> str:
+    k = module.kernels[e.kernel]
+    return structs()["smelt_kernel_desc"].value(
+        name=texts.ref(row.symbol or e.name),
+        fn=f'@"{function_name(k, e.statement)}"' if row.unit == 0 else "null",
+        unit=row.unit,
+        n_buffers=len(k.inputs) + len(k.outputs) + len(k.scratch),
+        n_dims=len(k.dims),
+        lane_count=row.lanes,
+        grain=row.grain,
+    )
+
+
+def _check(c: CheckText, texts: _Texts) -> str:
+    status = constants()[f"SMELT_{c.kind.upper()}"]
+    return structs()["smelt_check_desc"].value(status=status, text=texts.ref(c.text))
+
+
+def _library(library: Library, texts: _Texts) -> str:
+    return structs()["smelt_library_desc"].value(
+        files=texts.ref(";".join(library.files)), symbol=texts.ref(library.name),
+        adapter=constants()[f"SMELT_LIBRARY_{library.adapter.upper()}"],
+    )  # fmt: skip
 
 
 def _unit(row: UnitRow, k: int) -> str:
-    return f"ptr @smelt_driver_{row.driver}, ptr @smelt_code.{k}, i64 {len(row.code)}"
+    return structs()["smelt_unit_desc"].value(
+        driver=f"@smelt_driver_{row.driver}", code=f"@smelt_code.{k}", code_bytes=len(row.code)
+    )
 
 
 def _unit_data(row: UnitRow, k: int) -> tuple[str, str]:
@@ -165,13 +174,3 @@ def _unit_data(row: UnitRow, k: int) -> tuple[str, str]:
         f"@smelt_driver_{row.driver} = external constant i8",
         f"@smelt_code.{k} = internal constant {data}, align 16",
     )
-
-
-def _escaped(raw: bytes) -> str:
-    """Bytes as LLVM's text has them."""
-    return "".join(chr(c) if 32 <= c < 127 and c not in b'"\\' else f"\\{c:02X}" for c in raw)
-
-
-def _library(library: Library, texts: _Texts) -> str:
-    files, adapter = ";".join(library.files), _ADAPTERS[library.adapter]
-    return f"{texts.ref(files)}, {texts.ref(library.name)}, i32 {adapter}, i32 0"
