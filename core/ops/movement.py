@@ -185,6 +185,11 @@ def _infer_slice(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Te
             raise c.fail("step 0 in a slice")
         span = (end - start) if step > 0 else (start - end)
         shape.append(c.simplify(dmax((span + abs(step) - 1) // abs(step), 0)))
+        if shape[-1].const_or_none != 0:
+            extent = x.shape[len(shape) - 1]
+            low, high = (start, end - extent) if step > 0 else (end + 1, start - extent + 1)
+            if (low.is_const and low.const < 0) or (high.is_const and high.const > 0):
+                raise c.fail(f"a slice from {start} to {end} by {step} leaves the axis of {extent}")
     return (TensorType(x.dtype, tuple(shape)),)
 
 

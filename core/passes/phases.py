@@ -30,7 +30,7 @@ def blocker(g: Editor, n: Node, x: Quantised, w: Quantised) -> str | None:
         return why
     if w.axis == 1 and g.array(w.scale) is None:
         return "the weight has scales that are computed at run time"
-    return _placed(n)
+    return _placed(g, n)
 
 
 @rule("conv_transpose", kind=INTEGERS, forms=[
@@ -69,7 +69,7 @@ def _of_floats(g: Editor, n: Node, filled: bool) -> Ref | None:
     array, strides = g.array(n.inputs[1]), ints_of(n.attrs["strides"])
     if array is None or n.attr("channels_last", False) or int(n.attr("group")) != 1 or prod(strides) == 1:
         return None
-    if not n.output.type.dtype.is_float or _placed(n) is not None:
+    if not n.output.type.dtype.is_float or _placed(g, n) is not None:
         return None
     if len({g.type_of(r).dtype for r in n.inputs if r}) > 1 or not np.isfinite(array).all():
         return None
@@ -129,12 +129,15 @@ def _by_itself(g: Editor, n: Node, array: Array, taps: Sequence[int]) -> Ref:
     return _cut(g, n, g.emit("reshape", (y,), {"shape": whole}))
 
 
-def _placed(n: Node) -> str | None:
+def _placed(g: Editor, n: Node) -> str | None:
     """Why the taps are not where phases have them; None when they are."""
     if any(d != 1 for d in ints_of(n.attrs["dilations"])):
         return "the taps are spread by dilations"
     if not all(d.is_const for name in ("pads_end", "output_padding") for d in dims_of(n.attrs[name])):
         return "the pads are computed at run time"
+    lows = [g.engine.facts.bounds(d)[0] for d in dims_of(n.attrs["pads_begin"])]
+    if any(low is None or low < 0 for low in lows):
+        return "the pads may be negative: zeros in front, which no phase makes"
     return None
 
 

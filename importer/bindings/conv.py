@@ -42,6 +42,8 @@ def _pads(
     pads = c.ints("pads", (0,) * (2 * n)) if auto != "VALID" else (0,) * (2 * n)
     if len(pads) != 2 * n:
         raise c.fail(f"pads has {len(pads)} entries for {n} spatial axes, wanted {2 * n}")
+    if min(pads, default=0) < 0:
+        raise c.fail(f"pads has {min(pads)}, wanted counts of elements to add", "slice the input instead")
     if check:
         for a in range(n):
             # one stride short of the window gives an output of extent 0, which simply works

@@ -273,3 +273,20 @@ def test_a_region_does_not_type_nodes_for_the_graph_around_it() -> None:
         inside = infer_node(OPS["relu"], node, {}, e)
     outside = infer_node(OPS["relu"], node, {}, e)
     assert inside[0].shape in ((to_dim(4),), (A,)) and outside[0].shape == (A,)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "step", "right"),
+    [(to_dim(0), A, 1, True), (to_dim(-1), A, 1, False), (to_dim(0), A + 1, 1, False),
+     (to_dim(3), to_dim(3), 1, True), (to_dim(-1), to_dim(-1), 1, True), (A - 1, to_dim(-1), -1, True),
+     (A, to_dim(-1), -1, False), (A - 1, to_dim(-2), -1, False), (B, A, 1, True)],
+)  # fmt: skip
+def test_slices_stay_on_the_axis(start: Dim, end: Dim, step: int, right: bool) -> None:
+    """What is known to leave it is a fault of whoever made it: the formula reads where it is told to."""
+    attrs = {"starts": (start,), "ends": (end,), "steps": (step,)}
+    args = [Arg(TensorType(f32, (A,)))]
+    if right:
+        infer_node(OPS["slice"], args, attrs, engine("a", "b"))
+    else:
+        with pytest.raises(SmeltError, match="leaves the axis of a"):
+            infer_node(OPS["slice"], args, attrs, engine("a", "b"))

@@ -8,11 +8,15 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from onnx_models import ops_of
 from oracle import plain_session
 from qdq_models import optimised
 
+from smelt.core.dim import sym, to_dim
 from smelt.core.ir.interp_graph import run_module
 from smelt.core.ops import OPS
+from smelt.core.passes.phases import phases
+from tests.core.passes.build import CONTEXT, Build
 
 RNG = np.random.default_rng(0)
 SIZES = ((2, 5, 7), (1, 1, 1), (1, 9, 2))
@@ -79,3 +83,16 @@ def test_as_onnxruntime(name: str) -> None:
         (want,), (got,) = session.run(None, {"x": x}), run_module(module, {"x": x}, OPS)
         assert got.shape == want.shape and got.dtype == want.dtype
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_pads_that_may_be_negative_stay() -> None:
+    """They stand for zeros in front, and a slice that starts there would read what is before the tensor."""
+    b = Build("f32[N, 3, H]")
+    w = b.weight(RNG.standard_normal((3, 4, 3)))
+    for begin, fires in ((to_dim(1), True), (to_dim(-1), False), (sym("N") - 1, False)):
+        attrs = {"strides": (2,), "dilations": (1,), "group": 1, "channels_last": False}
+        attrs |= {"pads_begin": (begin,), "pads_end": (to_dim(0),), "output_padding": (0,)}
+        y = b("conv_transpose", b.inputs[0], w, **attrs)
+        module = b.done(y)
+        found = phases(module, CONTEXT)
+        assert ("conv_transpose" not in ops_of(found)) is fires, begin
