@@ -38,7 +38,7 @@ class Rule:
 
     def names(self) -> tuple[str, ...]:
         """The ops of today's table that it is tried on."""
-        return self.ops if self.where is None else tuple(n for n, op in OPS.items() if self.where(op))
+        return self.ops if self.where is None else tuple(n for n, op in tuple(OPS.items()) if self.where(op))
 
 
 def rule(

@@ -88,7 +88,7 @@ def sink_rules() -> tuple[Rule, ...]:
     """Fresh sinking rules; they remember which transposes they made on the way and leave those alone."""
     state = _Sinking()
     elementwise = tuple(
-        name for name, op in OPS.items()
+        name for name, op in tuple(OPS.items())
         if name not in _SAME and name not in POOLS and name not in REDUCTIONS
         and name not in ("reshape", "transpose") and op.compute is not None
     )

@@ -220,8 +220,17 @@ def model_ports(model: Path, dims: DimWishes) -> tuple[Port, ...]:
     """The inputs of an ONNX file. Raises SmeltError when it cannot be imported."""
     from smelt.importer import import_model
 
+    load_named_plugins()
     graph = import_model(model, dict(dims)).main
     return tuple(Port(v.origin or v.name, v.type.dtype, tuple(v.type.shape)) for v in graph.inputs)
+
+
+def load_named_plugins() -> None:
+    """Load the plug-ins that SMELT_PLUGINS names, as a compile does."""
+    from smelt.plugin import load_plugins, look_here
+
+    look_here()
+    load_plugins()
 
 
 def model_file(text: str) -> Path:

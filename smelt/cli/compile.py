@@ -22,6 +22,7 @@ from smelt.cli.common import (
     command,
     count_bytes,
     dim_wishes,
+    load_named_plugins,
     model_file,
     profiled,
 )
@@ -70,6 +71,7 @@ def run_check(args: argparse.Namespace) -> Result:
     if args.json and args.sarif:
         raise Usage("--json and --sarif are two forms of the one answer: pass one of them")
     check_target(args.target)
+    load_named_plugins()
     # Reading a profile needs a model that can be imported, which is what check is to find out.
     found = check_model(model_file(args.model), dict(dim_wishes(args)) if not profiled(args) else None)
     found = [p if p.hint else replace(p, hint=FIXES.get(p.kind)) for p in found]
