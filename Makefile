@@ -116,7 +116,7 @@ bless: $(READY)
 	$(BIN)/python -m pytest --bless tests/core
 
 links:
-	@for f in importer core targets devicefarm; do ln -sfn ../$$f smelt/$$f; done
+	@for f in families importer core targets devicefarm; do ln -sfn ../$$f smelt/$$f; done
 
 clean:
 	rm -rf out build dist *.egg-info .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -2,7 +2,7 @@
 
 from setuptools import find_packages, setup
 
-FLOORS = ("importer", "core", "targets", "devicefarm")
+FLOORS = ("families", "importer", "core", "targets", "devicefarm")
 found = [p for f in FLOORS for p in find_packages(include=[f, f"{f}.*"])]
 own = [
     p

@@ -16,7 +16,6 @@ from smelt.core.diag import SmeltError
 from smelt.core.dim import Dim, TooLarge, Truth, large, to_dim
 from smelt.core.dtype import DType, bool_, f32, from_numpy, i32, i64
 from smelt.core.ir.graph import Attr, Graph, Node, Ref, TensorType, Value, Weight
-from smelt.core.ops import OPS
 from smelt.core.ops.infer import LIMIT, Definition, Engine
 from smelt.core.ops.infer_node import infer_node
 from smelt.core.ops.table import Arg, Array, Attrs, Op
@@ -24,6 +23,7 @@ from smelt.importer import known as kn
 from smelt.importer.coded import MOVES, decoded, encoded
 from smelt.importer.derive import derived
 from smelt.importer.elements import decided
+from smelt.importer.families import core_op
 from smelt.importer.known import Known
 
 FOLD_LIMIT = 4096
@@ -249,7 +249,7 @@ class GraphBuilder:
 
     def emit_many(self, op: str, inputs: Sequence[Ref], attrs: Attrs | None = None) -> tuple[Ref, ...]:
         """One op; the refs of its outputs. Folds it when all inputs are small constants."""
-        row = OPS.get(op)
+        row = core_op(op)
         if row is None:
             raise self.engine.unsupported(f"op '{op}' is not in the op table")
         clean: dict[str, Attr] = {} if attrs is None else dict(attrs)

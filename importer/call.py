@@ -34,6 +34,11 @@ class OnnxOp:
     domain: str = ""
 
 
+def standard(rows: Sequence[OnnxOp], name: str) -> Build:
+    """What the newest form of a standard op does."""
+    return max((r for r in rows if r.name == name and not r.domain), key=lambda r: r.since).build
+
+
 class Undecided(SmeltError):
     """A rank hangs on what only a run knows. Whoever translates the node may go both ways from there with
     what reads its results; to all others it is a refusal.

@@ -67,12 +67,10 @@ def _line(fd: int) -> str:
 
 def _compile(text: str, progress: Any) -> dict[str, Any]:
     from smelt.driver import Request, compile_here
-    from smelt.plugin import named
+    from smelt.plugin import look_here
 
     request = Request.from_json(text)
-    # a plug-in that is named as a module may lie in the current folder; nothing else is taken from there
-    if any(not n.endswith(".py") for n in named(request.plugins)):
-        sys.path.append(os.getcwd())
+    look_here(request.plugins)
     threading.Thread(target=_watch, args=(Path(request.output), os.getppid()), daemon=True).start()
     compile_here(request, progress)
     return {"ok": True}

@@ -8,6 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from smelt.importer.plugins import load_all
+
+load_all()  # what walks the tables of ops, sees the families as well
+
 GOLDEN = Path(__file__).parent / "golden"
 
 

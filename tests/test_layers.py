@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FLOORS = ("core", "importer", "targets", "devicefarm")
+FLOORS = ("core", "importer", "families", "targets", "devicefarm")
 
 
 def tracked(*patterns: str) -> list[Path]:

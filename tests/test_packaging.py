@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FLOORS = ("core", "importer", "targets", "devicefarm")
+FLOORS = ("core", "importer", "families", "targets", "devicefarm")
 
 
 @pytest.fixture(scope="module")
@@ -72,3 +72,31 @@ def test_wheel_works_away_from_the_checkout(wheel: Path, tmp_path: Path) -> None
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert str(tmp_path) in done.stdout
+
+
+FAMILY = """
+import sys, numpy, smelt
+from onnx import parser
+head = '<ir_version: 9, opset_import: ["" : 20, "ai.onnx.ml" : 3]> g (float[n, 2] x) => (float[n, 2] y)'
+model = parser.parse_model(head + "{ y = ai.onnx.ml.Binarizer <threshold = 0.5> (x) }")
+smelt.compile(model, output=sys.argv[1])
+print(smelt.load(sys.argv[1]).run(None, {"x": numpy.array([[0, 1]], numpy.float32)})[0].tolist())
+import smelt.importer.plugins as plugins
+plugins.load_all()
+print(*sorted(m.__file__ for name, m in sys.modules.items() if name.startswith("smelt.families.")), sep="\\n")
+"""
+
+
+def test_families_are_found_away_from_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    """By the child that compiles, and by name."""
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    done = subprocess.run(
+        [sys.executable, "-c", FAMILY, str(tmp_path / "out")],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result, *files = done.stdout.splitlines()
+    assert result == "[[0.0, 1.0]]"
+    assert len(files) > 10
+    assert all(f.startswith(str(tmp_path / "site")) for f in files)

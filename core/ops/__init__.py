@@ -8,9 +8,7 @@ from types import MappingProxyType
 from smelt.core.diag import SmeltError
 from smelt.core.ops import (
     cache,
-    coupled,
     elementwise,
-    experts,
     generate,
     indexing,
     linear,
@@ -25,26 +23,24 @@ from smelt.core.ops import (
     resize,
     sample,
     select,
-    text,
+    text_find,
     text_number,
-    text_token,
-    trees,
     window,
 )
 from smelt.core.ops.table import Op
 
 _ROOMS = (
     elementwise, reduce, linear, norm, window, movement, indexing, resize, generate, cache, nbits, quantized,
-    experts, select, sample, random, pool_index, region_pool, trees, coupled, text,
-    text_number, text_token,
+    select, sample, random, pool_index, region_pool, text_find, text_number,
 )  # fmt: skip
 _TABLE: dict[str, Op] = {op.name: op for room in _ROOMS for op in room.ROWS}
 OPS: Mapping[str, Op] = MappingProxyType(_TABLE)
 
 
 def extend(rows: Iterable[Op]) -> None:
-    """Put ops of a plug-in into the table, before a model is read. Raises SmeltError when a name is taken."""
+    """Put ops of a plug-in into the table: all of them, or none and SmeltError when a name is taken."""
+    new: dict[str, Op] = {}
     for op in rows:
-        if _TABLE.get(op.name, op) is not op:
+        if new.setdefault(op.name, _TABLE.get(op.name, op)) is not op:
             raise SmeltError(f"there is a core op '{op.name}' already", hint="give the new op another name")
-        _TABLE[op.name] = op
+    _TABLE.update(new)

@@ -38,7 +38,10 @@ class Rule:
 
     def names(self) -> tuple[str, ...]:
         """The ops of today's table that it is tried on."""
-        return self.ops if self.where is None else tuple(n for n, op in OPS.items() if self.where(op))
+        if self.where is None:
+            return self.ops
+        table = tuple(OPS.items())  # a copy: another thread may load a family meanwhile
+        return tuple(n for n, op in table if self.where(op))
 
 
 def rule(

@@ -87,8 +87,9 @@ ARGS = ("argmax", "argmin")
 def sink_rules() -> tuple[Rule, ...]:
     """Fresh sinking rules; they remember which transposes they made on the way and leave those alone."""
     state = _Sinking()
+    table = tuple(OPS.items())  # a copy: another thread may load a family meanwhile
     elementwise = tuple(
-        name for name, op in OPS.items()
+        name for name, op in table
         if name not in _SAME and name not in POOLS and name not in REDUCTIONS
         and name not in ("reshape", "transpose") and op.compute is not None
     )

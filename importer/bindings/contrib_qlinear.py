@@ -9,8 +9,7 @@ from smelt.core.dim import product, to_dim
 from smelt.core.dtype import i64
 from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.contrib import MS, embed_layer_norm
-from smelt.importer.bindings.contrib_image import on_first
-from smelt.importer.bindings.conv import pool_of
+from smelt.importer.bindings.conv import on_first, pool_of
 from smelt.importer.bindings.quant import byte_range, q_linear_conv, requantized, scaled
 from smelt.importer.bindings.recurrent import KINDS, Product, recurrent
 from smelt.importer.bindings.scan import at

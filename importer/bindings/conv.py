@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -208,6 +209,34 @@ def _global_lp(c: Call) -> Ref:
     powers = c.emit("pow", c.emit("abs", x), c.scalar(p, x))
     total = c.emit("reduce_sum", powers, axes=axes, keepdims=True)
     return c.emit("pow", total, c.scalar(1 / p, x))
+
+
+# ---------------------------------------------------------------- channels last
+
+
+def channels_first(c: Call, x: Ref) -> Ref:
+    """[batch, *spatial, channels] as [batch, channels, *spatial]."""
+    rank = c.builder.type_of(x).rank
+    return c.builder.transpose(x, (0, rank - 1, *range(1, rank - 1)))
+
+
+def channels_last(c: Call, x: Ref) -> Ref:
+    """The way back."""
+    rank = c.builder.type_of(x).rank
+    return c.builder.transpose(x, (0, *range(2, rank), 1))
+
+
+def on_first(build: Build) -> Build:
+    """The op on input 0 with its channels moved to the front, and its result moved back."""
+
+    def moved(c: Call) -> Ref:
+        if c.type(0).rank < 3:
+            raise c.fail(f"input has rank {c.type(0).rank}, wanted [batch, *spatial, channels]")
+        y = build(replace(c, inputs=(channels_first(c, c.x(0)), *c.inputs[1:])))
+        assert isinstance(y, str)
+        return channels_last(c, y)
+
+    return moved
 
 
 ROWS: tuple[OnnxOp, ...] = (

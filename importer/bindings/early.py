@@ -7,8 +7,7 @@ import numpy as np
 from smelt.core.dim import dmax, dmin, to_dim
 from smelt.core.ir.graph import Ref
 from smelt.importer.bindings import move
-from smelt.importer.bindings.contrib_other import standard
-from smelt.importer.call import Build, Call, OnnxOp
+from smelt.importer.call import Build, Call, OnnxOp, standard
 
 ZERO = to_dim(0)
 

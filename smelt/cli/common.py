@@ -224,6 +224,14 @@ def model_ports(model: Path, dims: DimWishes) -> tuple[Port, ...]:
     return tuple(Port(v.origin or v.name, v.type.dtype, tuple(v.type.shape)) for v in graph.inputs)
 
 
+def load_named_plugins() -> None:
+    """Load the plug-ins that SMELT_PLUGINS names, as a compile does."""
+    from smelt.plugin import load_plugins, look_here
+
+    look_here()
+    load_plugins()
+
+
 def model_file(text: str) -> Path:
     """The path of an ONNX model that exists. Raises Usage."""
     path = Path(text)

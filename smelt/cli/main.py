@@ -13,7 +13,17 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from smelt.cli.common import CANCELLED, INTERNAL, SCHEMA_VERSION, UNSUPPORTED, USAGE, Result, Usage, colour
+from smelt.cli.common import (
+    CANCELLED,
+    INTERNAL,
+    SCHEMA_VERSION,
+    UNSUPPORTED,
+    USAGE,
+    Result,
+    Usage,
+    colour,
+    load_named_plugins,
+)
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.verdict import verdict_of_error
 
@@ -44,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser(sys.argv[1:] if argv is None else argv).parse_args(argv)
     try:
         if args.command in READING and os.environ.get("SMELT_PLUGINS"):
-            importlib.import_module("smelt.plugin").load_plugins()  # it takes long to import
+            load_named_plugins()
         result = args.run(args)
         _print(args, result)
         return int(result.code)

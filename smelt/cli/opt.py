@@ -6,12 +6,23 @@ import argparse
 import sys
 from pathlib import Path
 
-from smelt.cli.common import OK, AddParser, Result, Usage, add_fast_math, check_target, command, write_result
+from smelt.cli.common import (
+    OK,
+    AddParser,
+    Result,
+    Usage,
+    add_fast_math,
+    check_target,
+    command,
+    write_result,
+)
 from smelt.core.diag import SmeltError
 from smelt.core.ir.graph import Module
 from smelt.core.ir.text import parse_module, print_module
 from smelt.core.ir.verify import verify
+from smelt.core.ops import OPS
 from smelt.core.passes.context import Context, Options
+from smelt.core.passes.editor import STRUCTURAL
 from smelt.core.passes.equivalence import validator
 from smelt.core.passes.manager import Pass, Timing, pick, run_timed
 from smelt.core.passes.numerics import EXACT, REASSOCIATE
@@ -76,7 +87,7 @@ def _chosen(names: str | None) -> tuple[Pass, ...]:
 
 def _read(name: str) -> Module:
     if name == "-":
-        return parse_module(sys.stdin.read())
+        return _with_its_ops(parse_module(sys.stdin.read()))
     path = Path(name)
     if not path.is_file():
         raise Usage(f"no file '{name}'")
@@ -85,9 +96,20 @@ def _read(name: str) -> Module:
 
         return import_model(path)
     try:
-        return parse_module(path.read_text("utf-8"))
+        return _with_its_ops(parse_module(path.read_text("utf-8")))
     except UnicodeDecodeError:
         raise Usage(f"'{name}' is no text; models end in .onnx") from None
+
+
+def _with_its_ops(module: Module) -> Module:
+    """The module, whose ops are in the table where a family or a plug-in has them."""
+    used = {n.op for g in module.graphs.values() for n in g.walk()}
+    if used - OPS.keys() - STRUCTURAL:
+        from smelt.importer.families import core_op
+
+        for name in sorted(used):
+            core_op(name)
+    return module
 
 
 def _context(args: argparse.Namespace) -> Context:

@@ -16,8 +16,8 @@ from onnx import TensorProto, helper
 from smelt.cli.main import main
 from smelt.core.diag import SmeltError
 from smelt.driver import Request, compile_here
+from smelt.families.text.regex import Refused, automaton
 from smelt.importer import import_model
-from smelt.importer.regex import Refused, automaton
 from smelt.session import Session, load
 
 Array = np.ndarray[Any, Any]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -323,3 +325,22 @@ def test_a_plugin_for_floats_alone_moves_no_bytes(tmp_path: Path) -> None:
     x = np.arange(12, dtype=np.uint8).reshape(3, 4)
     for y in smelt.load(bundle).run(None, {"x": x}):
         np.testing.assert_array_equal(y, x * np.float32(0.25))
+
+
+def test_every_command_reads_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that compile nothing as well: `check`, and `opt` of a model and of its text."""
+    (tmp_path / "named_ops.py").write_text(PLUGIN)
+    onnx.save(model(), tmp_path / "m.onnx")
+    text = tmp_path / "m.smelt"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SMELT_PLUGINS", "named_ops")  # a module in the current folder
+    words = [sys.executable, "-P", "-m", "smelt.cli"]
+    for args, said in (
+        (["check", "m.onnx"], "every node is supported"),
+        (["opt", "m.onnx", "-p", "", "-o", str(text)], ""),
+        (["opt", str(text), "-p", "expand,lower"], "kernel @my_distance("),
+    ):
+        done = subprocess.run([*words, *args], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert said in done.stdout, args
+    assert "my_distance(" in text.read_text()

@@ -18,6 +18,7 @@ from smelt.core.ops.infer import Engine
 from smelt.core.ops.infer_node import infer_node
 from smelt.core.ops.table import Arg, Array, Case, Op
 from smelt.core.ops.trace import Operand, Trace
+from smelt.importer.plugins import load_all
 
 SIZES = (1, 2, 5, 7)
 
@@ -41,7 +42,8 @@ class Row:
 
 
 def rows() -> list[Row]:
-    """Every case of every op."""
+    """Every case of every op, those of the families included."""
+    load_all()
     return [_row(op, n, case) for op in OPS.values() for n, case in enumerate(op.cases)]
 
 

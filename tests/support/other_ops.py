@@ -62,7 +62,7 @@ def _contrib() -> Iterator[Case]:
 
 def _classical() -> Iterator[Case]:
     count: collections.Counter[str] = collections.Counter()
-    for model in recorded(["importer/test_ml.py"]):
+    for model in recorded(["families/test_ml.py"]):
         op = model.graph.node[0].op_type
         if count[op] == OF_EACH:
             continue

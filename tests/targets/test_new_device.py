@@ -35,7 +35,7 @@ def checkout(tmp_path: Path) -> Path:
     """The sources with one folder more."""
     copy = tmp_path / "copy"
     copy.mkdir()
-    for floor in ("core", "importer", "targets", "devicefarm", "smelt"):
+    for floor in ("core", "importer", "families", "targets", "devicefarm", "smelt"):
         left_out = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / floor, copy / floor, symlinks=True, ignore=left_out)
     renamed_copy(copy / "targets" / "opencl", copy / "targets" / NAME)

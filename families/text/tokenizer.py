@@ -6,10 +6,10 @@ import numpy as np
 
 from smelt.core.dim import Dim, to_dim
 from smelt.core.ir.graph import Ref
+from smelt.families.text.regex import Automaton, Refused, automaton
 from smelt.importer import strings as st
 from smelt.importer.attributes import text, texts
 from smelt.importer.call import Call, OnnxOp
-from smelt.importer.regex import Automaton, Refused, automaton
 
 ZERO = to_dim(0)
 BEGIN, END = "\x02", "\x03"

@@ -3,47 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from smelt.core.dim import Dim, to_dim
 from smelt.core.dtype import f32, i64
 from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.contrib import MS
-from smelt.importer.bindings.conv import conv_of, pool_of, transposed_conv_of
+from smelt.importer.bindings.conv import (
+    channels_first,
+    channels_last,
+    conv_of,
+    on_first,
+    pool_of,
+    transposed_conv_of,
+)
 from smelt.importer.bindings.indices import inside
 from smelt.importer.bindings.sample import grid_sample
 from smelt.importer.bindings.wide import wide
-from smelt.importer.call import Build, Call, OnnxOp
+from smelt.importer.call import Call, OnnxOp
 
 ZERO, ONE = to_dim(0), to_dim(1)
 
 
 # ---------------------------------------------------------------- channels last
-
-
-def channels_first(c: Call, x: Ref) -> Ref:
-    """[batch, *spatial, channels] as [batch, channels, *spatial]."""
-    rank = c.builder.type_of(x).rank
-    return c.builder.transpose(x, (0, rank - 1, *range(1, rank - 1)))
-
-
-def channels_last(c: Call, x: Ref) -> Ref:
-    """The way back."""
-    rank = c.builder.type_of(x).rank
-    return c.builder.transpose(x, (0, *range(2, rank), 1))
-
-
-def on_first(build: Build) -> Build:
-    """The op on input 0 with its channels moved to the front, and its result moved back."""
-
-    def moved(c: Call) -> Ref:
-        if c.type(0).rank < 3:
-            raise c.fail(f"input has rank {c.type(0).rank}, wanted [batch, *spatial, channels]")
-        y = build(replace(c, inputs=(channels_first(c, c.x(0)), *c.inputs[1:])))
-        assert isinstance(y, str)
-        return channels_last(c, y)
-
-    return moved
 
 
 def _conv(c: Call) -> Ref:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,17 +14,11 @@ from smelt.core.ir.graph import Ref
 from smelt.importer.bindings import move, select, shape
 from smelt.importer.bindings.contrib import MS, rows_at
 from smelt.importer.bindings.indices import inside
-from smelt.importer.call import Build, Call, OnnxOp, Results
+from smelt.importer.call import Call, OnnxOp, Results, standard
 
 ZERO, ONE = to_dim(0), to_dim(1)
 
 # ---------------------------------------------------------------- standard ops
-
-
-def standard(rows: Sequence[OnnxOp], name: str) -> Build:
-    """What the newest form of a standard op does."""
-    return max((r for r in rows if r.name == name and not r.domain), key=lambda r: r.since).build
-
 
 _pad_of = standard(move.ROWS, "Pad")
 _range_of = standard(shape.ROWS, "Range")

@@ -10,9 +10,9 @@ from smelt.core.dim import to_dim
 from smelt.core.dtype import DType, f32, f64, from_numpy
 from smelt.core.ir.graph import Ref
 from smelt.core.ops.table import Array
-from smelt.core.ops.trees import START
-from smelt.importer.attributes import integers, numbers, texts
-from smelt.importer.bindings.ml_scores import (
+from smelt.families.ml.forest import CODES, Forest, from_leaves, from_nodes
+from smelt.families.ml.ops.trees import START
+from smelt.families.ml.scores import (
     ML,
     TRANSFORMS,
     chosen,
@@ -26,8 +26,8 @@ from smelt.importer.bindings.ml_scores import (
     transformed,
     two_columns,
 )
+from smelt.importer.attributes import integers, numbers, texts
 from smelt.importer.call import Call, OnnxOp
-from smelt.importer.forest import CODES, Forest, from_leaves, from_nodes
 
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 """TreeEnsemble counts them in this order."""

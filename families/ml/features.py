@@ -11,12 +11,13 @@ from smelt.core.dim import Dim, dmin, product, to_dim
 from smelt.core.dtype import f32, f64, i64
 from smelt.core.ir.graph import Ref
 from smelt.core.ops.table import Array
+from smelt.families.ml.scores import ML, constant, rows
 from smelt.importer import sequences as sq
 from smelt.importer import strings as st
 from smelt.importer.attributes import integers, tensor, text, texts
 from smelt.importer.bindings.indices import inside
-from smelt.importer.bindings.ml_scores import ML, constant, rows
 from smelt.importer.bindings.select import sorted_by
+from smelt.importer.bindings.strings import aware
 from smelt.importer.call import Build, Call, OnnxOp
 
 
@@ -314,7 +315,7 @@ def _ml(name: str, build: Build, since: int = 1) -> OnnxOp:
 
 
 ROWS: tuple[OnnxOp, ...] = (
-    _ml("ArrayFeatureExtractor", _array_features),
+    aware(_ml("ArrayFeatureExtractor", _array_features)),
     _ml("Binarizer", _binarizer),
     _ml("Scaler", _scaler),
     _ml("Normalizer", _normalizer),

@@ -10,7 +10,7 @@ from smelt.core.dim import to_dim
 from smelt.core.dtype import f32, f64, i64
 from smelt.core.ir.graph import Ref
 from smelt.core.ops.table import Array
-from smelt.importer.bindings.ml_scores import (
+from smelt.families.ml.scores import (
     ML,
     chosen,
     class_count,

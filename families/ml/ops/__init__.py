@@ -1,0 +1,1 @@
+"""Core ops of classical models, a room of the op table each."""

@@ -1,0 +1,1 @@
+"""Core ops on strings, a room of the op table each."""
