@@ -66,7 +66,8 @@ def _line(fd: int) -> str:
 
 
 def _compile(text: str, progress: Any) -> dict[str, Any]:
-    from smelt.driver import Request, compile_here
+    from smelt.compiler import compile_here
+    from smelt.driver import Request
     from smelt.plugin import look_here
 
     request = Request.from_json(text)

@@ -12,8 +12,9 @@ import onnx
 from onnx import helper
 from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict
 
+from smelt.compiler import compile_here
 from smelt.core.diag import SmeltError
-from smelt.driver import Request, compile, compile_here
+from smelt.driver import Request, compile
 from smelt.importer import check_model
 from smelt.session import Session, load
 

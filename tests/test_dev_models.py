@@ -14,8 +14,9 @@ import pytest
 from sample_models import MORE, Array, Feeds, Model, check_close, model_named, reference
 
 import smelt
+from smelt.compiler import compile_here
 from smelt.core.bundle import Bundle
-from smelt.driver import Request, compile_here
+from smelt.driver import Request
 from smelt.running import Unavailable, running
 
 ROUNDED = ("smart_turn_v3.2_int8", "minilm_real_dynamic_int8", "smollm_genai_int4")

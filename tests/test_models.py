@@ -14,6 +14,7 @@ import pytest
 from sample_models import MODELS, Model, check_close, reference
 
 import smelt
+from smelt.compiler import compile_here
 from smelt.core.bundle import Bundle
 from smelt.core.ir.text import parse_module, print_module
 from smelt.core.ir.verify import verify
@@ -22,7 +23,7 @@ from smelt.core.passes.manager import run_pipeline
 from smelt.core.passes.pipeline import PIPELINE
 from smelt.core.schedule import schedule_module
 from smelt.core.schedule.weights import pack_weights
-from smelt.driver import Request, compile_here
+from smelt.driver import Request
 from smelt.importer import import_model
 from smelt.targets.platform import parse_target
 from smelt.targets.registry import target_for
@@ -105,7 +106,7 @@ def test_two_compiles_and_two_hash_seeds_give_the_same_bytes(tmp_path: Path) -> 
     digests = []
     for n, seed in enumerate(("0", "1", "1")):
         code = (
-            "import sys; from smelt.driver import *; "
+            "import sys; from smelt.compiler import *; "
             "print(compile_here(Request(source=sys.argv[1], target='x86', output=sys.argv[2])).digest)"
         )
         done = subprocess.run(

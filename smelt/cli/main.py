@@ -82,7 +82,9 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"smelt {__version__}")
     group = parser.add_subparsers(metavar="COMMAND", required=True)
-    wanted = [m for m, names in COMMANDS.items() if argv and argv[0] in names] or list(COMMANDS)
+    wanted = [m for m, names in COMMANDS.items() if argv and argv[0] in names]
+    if not wanted and list(argv) != ["--version"]:
+        wanted = list(COMMANDS)
     for module in wanted:
         importlib.import_module(f"smelt.cli.{module}").register(group.add_parser)
     return parser

@@ -11,12 +11,13 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from smelt.compiler import compile_here
 from smelt.conformance.cases import Case, DataSet, Value
 from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
 from smelt.core.dtype import ALL
 from smelt.devicefarm.report import RunnerError
-from smelt.driver import Request, compile_here
+from smelt.driver import Request
 from smelt.groups import groups, packed, unpacked
 from smelt.running import running
 from smelt.session import load

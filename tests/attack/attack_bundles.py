@@ -29,9 +29,10 @@ from onnx import TensorProto, helper, numpy_helper
 import smelt
 from smelt.cli.common import INTERNAL
 from smelt.cli.main import main as command
+from smelt.compiler import compile_here
 from smelt.core.bundle import MANIFEST, Bundle, read_bundle, sealed
 from smelt.core.diag import SmeltError
-from smelt.driver import Request, compile_here
+from smelt.driver import Request
 from smelt.library import Held
 from smelt.session import _Options, _Tensor
 from smelt.shapes import bind, case

@@ -84,8 +84,9 @@ def campaign(folder: Path, feed: Mapping[str, Any], seed: str, count: int = FEED
     """(what happened, whether that is a defect, details) of feeds for the model in a folder. Bounds this
     process; what it is at stands in the file 'at'."""
     import smelt
+    from smelt.compiler import compile_here
     from smelt.core.diag import SmeltError
-    from smelt.driver import Request, compile_here
+    from smelt.driver import Request
 
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     warnings.simplefilter("ignore")

@@ -78,7 +78,7 @@ def attack(seed: int) -> Outcome:
 
 
 if __name__ == "__main__":
-    import smelt.driver
+    import smelt.compiler
     import smelt.session  # noqa: F401  imported once, before the forks
 
     sys.exit(main(attack, __doc__ or "", count=10_000))

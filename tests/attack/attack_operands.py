@@ -43,7 +43,7 @@ def together(cases: Sequence[OpCase]) -> Outcome:
 
 
 if __name__ == "__main__":
-    import smelt.driver
+    import smelt.compiler
     import smelt.session  # noqa: F401  imported once, before the forks
 
     sys.exit(main(attack, __doc__ or "", count=-(-len(changes()) // BATCH)))

@@ -31,6 +31,7 @@ from frames_raw import Raw
 from isolated import isolated
 from onnx_models import model
 
+from smelt.compiler import compile_here
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget, Limits
 from smelt.devicefarm.channel import PipeChannel
@@ -39,7 +40,7 @@ from smelt.devicefarm.frames import Decoder, FrameType
 from smelt.devicefarm.measure import RunPlan
 from smelt.devicefarm.report import RunnerError
 from smelt.devicefarm.verdict import verdict_of_error, verdict_of_timing
-from smelt.driver import Request, compile_here
+from smelt.driver import Request
 
 LIMIT = 0.25
 """Seconds that the client waits for an answer; a request with data has a little more."""

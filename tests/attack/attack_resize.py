@@ -14,7 +14,8 @@ from campaign import Outcome, main
 from onnx import helper, numpy_helper
 from oracle import plain_session
 
-from smelt.driver import Request, compile_here
+from smelt.compiler import compile_here
+from smelt.driver import Request
 from smelt.session import load
 
 MODES = tuple(

@@ -68,8 +68,9 @@ def limited() -> None:
 
 def judge_file(path: Path, wish: Wish = Wish(), opt: int = 3, code: bool = True) -> Report:
     """Check and compile a file in this process. code: False stops before machine code is made."""
+    from smelt.compiler import compile_here, lower
     from smelt.core.diag import SmeltError
-    from smelt.driver import Request, compile_here, lower
+    from smelt.driver import Request
     from smelt.importer import check_model
 
     out = path.parent / "out"

@@ -15,10 +15,11 @@ import pytest
 from onnx import TensorProto, helper
 
 import smelt
+from smelt.compiler import compile_here
 from smelt.core.diag import SmeltError
 from smelt.core.dim import Dim, Facts, TooLarge, dmax, dmin, parse_dim, sym
 from smelt.core.dim.budget import DEPTH, NODES
-from smelt.driver import Request, compile_here
+from smelt.driver import Request
 from smelt.importer import check_model, import_model
 
 IMPORT_SECONDS = 20.0

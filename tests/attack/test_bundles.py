@@ -18,10 +18,11 @@ from isolated import isolated
 from onnx import TensorProto, helper, numpy_helper
 
 import smelt
+from smelt.compiler import compile_here
 from smelt.core.bundle import MANIFEST, read_bundle, sealed
 from smelt.core.diag import SmeltError
 from smelt.core.sums import SAMPLE_BYTES, sample_offsets
-from smelt.driver import Request, compile_here
+from smelt.driver import Request
 from smelt.library import COPIED, Held
 
 FEED = attacks.FEED

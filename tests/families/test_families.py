@@ -146,7 +146,8 @@ def test_a_model_loads_what_it_uses(name: str, tmp_path: Path) -> None:
 
 def test_a_compile_without_rare_ops_loads_none(tmp_path: Path) -> None:
     code = LOADED + (
-        "from smelt.driver import Request, compile_here\nimport smelt.cli.main, smelt.session, smelt.plugin\n"
+        "import smelt.cli.main, smelt.session, smelt.plugin\n"
+        "from smelt.compiler import Request, compile_here\n"
         "compile_here(Request(sys.argv[1], output=sys.argv[2]))\nprint(loaded())"
     )
     assert python(code, tmp_path, str(saved("plain", tmp_path)), str(tmp_path / "out")) == "[]\n"

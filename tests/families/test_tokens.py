@@ -11,8 +11,9 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
+from smelt.compiler import compile_here
 from smelt.core.diag import SmeltError
-from smelt.driver import Request, compile_here
+from smelt.driver import Request
 from smelt.importer import import_model
 from smelt.session import load
 

@@ -14,8 +14,9 @@ from onnx_models import imported, model
 from opencl_run import context
 
 import smelt
+from smelt.compiler import compile_here
 from smelt.core.diag import SmeltError
-from smelt.driver import Request, compile_here
+from smelt.driver import Request
 
 node = helper.make_node
 X = np.arange(20, dtype=np.float32).reshape(5, 4)

@@ -11,7 +11,8 @@ from onnx_models import model
 from oracle import plain_session
 
 import smelt
-from smelt.driver import Request, compile_here
+from smelt.compiler import compile_here
+from smelt.driver import Request
 
 WAYS = {
     "constants": ({"step": np.array(3), "window": np.hanning(8).astype(np.float32)}, {}),

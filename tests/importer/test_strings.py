@@ -14,8 +14,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from smelt.cli.main import main
+from smelt.compiler import compile_here
 from smelt.core.diag import SmeltError
-from smelt.driver import Request, compile_here
+from smelt.driver import Request
 from smelt.families.text.regex import Refused, automaton
 from smelt.importer import import_model
 from smelt.session import Session, load

@@ -17,8 +17,9 @@ from mutate import damaged
 from onnx import helper
 
 import smelt
+from smelt.compiler import compile_here
 from smelt.core.diag import SmeltError
-from smelt.driver import Request, compile_here
+from smelt.driver import Request
 from smelt.importer import import_model
 
 F32 = np.dtype(np.float32)

@@ -12,8 +12,9 @@ import pytest
 from onnx import TensorProto, helper
 
 import smelt
+from smelt.compiler import compile_here
 from smelt.core.bundle import Bundle
-from smelt.driver import Request, compile_here
+from smelt.driver import Request
 
 ort = pytest.importorskip("onnxruntime", reason="install smelt[validate]")
 Shape = tuple[int | str, ...]

@@ -254,6 +254,19 @@ def test_a_compile_in_a_thread_that_is_interrupted_elsewhere(model: Path, tmp_pa
     assert results[0].path == tmp_path / "out"
 
 
+def test_who_calls_compile_does_not_load_the_compiler(model: Path, tmp_path: Path) -> None:
+    """Its import takes half a second, and the child does that anyway."""
+    code = (
+        "import smelt, sys\n"
+        "smelt.compile(sys.argv[1], output=sys.argv[2])\n"
+        "heavy = ('smelt.importer', 'smelt.core.ops', 'onnx', 'llvmlite')\n"
+        "print([m for m in sys.modules if m.startswith(heavy)])"
+    )
+    words = [sys.executable, "-c", code, str(model), str(tmp_path / "out")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
 def test_the_command_is_isolated() -> None:
     assert command("r")[1] in ("-P", "-I")
     assert "" not in environment().get("PYTHONPATH", "x").split(os.pathsep)

@@ -13,8 +13,9 @@ from isolated import isolated
 from onnx import helper
 
 import smelt
+from smelt.compiler import compile_here
 from smelt.core.bundle import Bundle
-from smelt.driver import Request, compile_here
+from smelt.driver import Request
 
 F32 = np.dtype(np.float32)
 

@@ -15,8 +15,9 @@ from onnx import helper
 from onnx_models import info, model
 
 import smelt
+from smelt.compiler import compile_here
 from smelt.core.diag import SmeltError
-from smelt.driver import Request, compile_here
+from smelt.driver import Request
 from smelt.session import Session
 from smelt.targets.llvm import host
 

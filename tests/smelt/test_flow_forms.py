@@ -10,7 +10,8 @@ import pytest
 from text_models import Flow, agree_flow, flag, floats, model_of, whole
 
 import smelt
-from smelt.driver import Request, compile_here
+from smelt.compiler import compile_here
+from smelt.driver import Request
 
 FLOWS: dict[str, Flow] = {
     "dynamo: cond with captured tensors": Flow(

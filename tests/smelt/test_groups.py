@@ -13,10 +13,11 @@ from sequence_models import body, info, model, opt, seq, tensor
 
 from smelt.cli.main import main
 from smelt.compare import validate
+from smelt.compiler import compile_here
 from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
 from smelt.difference import compare_values
-from smelt.driver import Request, compile_here
+from smelt.driver import Request
 from smelt.groups import groups, packed, unpacked
 from smelt.session import NodeArg, load
 from smelt.shapes import cases

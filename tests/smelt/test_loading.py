@@ -16,10 +16,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 import smelt
 from smelt import library
+from smelt.compiler import compile_here
 from smelt.core.bundle import Bundle, read_bundle
 from smelt.core.diag import SmeltError
 from smelt.core.staging import _exchange
-from smelt.driver import Request, compile_here
+from smelt.driver import Request
 
 X = np.ones((2, 4), np.float32)
 

@@ -15,10 +15,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from smelt.compiler import compile_here
 from smelt.core.bundle import Bundle, read_bundle
 from smelt.core.diag import SmeltError
 from smelt.core.naming import Names
-from smelt.driver import Request, compile, compile_here
+from smelt.driver import Request, compile
 from smelt.targets.elf import read_elf
 from smelt.targets.toolchain import runtime_dir
 

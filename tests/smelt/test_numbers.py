@@ -9,8 +9,9 @@ from onnx import helper
 from onnx_models import model as onnx_model
 
 from smelt.cli.main import main
+from smelt.compiler import compile_here
 from smelt.core.bundle import Bundle
-from smelt.driver import Request, compile_here
+from smelt.driver import Request
 
 HUGE = "9" * 5000
 BAD = ("", "x", "-1", "1.5", "1e3", "nan", "0x10", "99999999999999999999", HUGE)

@@ -13,7 +13,8 @@ from fuzz_graph import build, session
 from onnx import helper
 
 import smelt
-from smelt.driver import Request, compile_here
+from smelt.compiler import compile_here
+from smelt.driver import Request
 
 Array = np.ndarray[Any, Any]
 F32, F64, BOOL = np.dtype(np.float32), np.dtype(np.float64), np.dtype(bool)

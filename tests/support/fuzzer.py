@@ -58,8 +58,9 @@ class Verdict:
 
 def judge(found: Found, options: Options = Options()) -> Verdict:
     """Compile, run at every size and at the first again, compare. Raises nothing of smelt's."""
+    from smelt.compiler import compile_here
     from smelt.core.diag import SmeltError
-    from smelt.driver import Request, compile_here
+    from smelt.driver import Request
     from smelt.session import load
 
     oracle = session(found.model)
@@ -220,7 +221,7 @@ def main() -> int:
     p.add_argument("--one", type=int, help="judge the model of this seed and print it as a script")
     args = p.parse_args()
     with contextlib.suppress(ImportError):
-        import smelt.driver
+        import smelt.compiler
         import smelt.session  # noqa: F401  imported once, before the forks
     if args.one is not None:
         seeds: Iterator[int] = iter([args.one])

@@ -16,10 +16,11 @@ import pytest
 from onnx import helper, numpy_helper
 from oracle import plain_session
 
+from smelt.compiler import compile_here
 from smelt.core.ir.interp_graph import run_module
 from smelt.core.ir.verify import verify
 from smelt.core.ops import OPS
-from smelt.driver import Request, compile_here
+from smelt.driver import Request
 from smelt.importer import import_model
 from smelt.session import load
 

@@ -17,13 +17,14 @@ from op_nodes import BFLOAT16, VERSION, Case
 from op_values import Array
 from oracle import plain_session
 
+from smelt.compiler import compile_here
 from smelt.core.diag import SmeltError
 from smelt.core.ir.interp_graph import run_module
 from smelt.core.machine import Machine
 from smelt.core.ops import OPS
 from smelt.core.passes.context import Context, Options
 from smelt.core.passes.pipeline import run as run_passes
-from smelt.driver import Request, compile_here
+from smelt.driver import Request
 from smelt.importer import import_model
 from smelt.session import load
 

@@ -18,9 +18,10 @@ from onnx import helper
 from op_forms import Form, feeds, onnx_model
 from record_models import recorded
 
+from smelt.compiler import compile_here
 from smelt.conformance.cases import Case
 from smelt.core.diag import SmeltError
-from smelt.driver import Request, compile_here
+from smelt.driver import Request
 from smelt.session import load
 
 TESTS = Path(__file__).parents[1]

@@ -28,7 +28,7 @@ from unittest import mock
 import extents
 import numpy as np
 
-import smelt.driver as driver
+import smelt.compiler as compiler
 from smelt.core.diag import SmeltError
 from smelt.core.naming import Names
 from smelt.targets.platform import zig_directory
@@ -119,7 +119,7 @@ class Workshop:
     def bundle(self, source: Path, out: Path, opt: int = 3) -> None:
         """A bundle whose library is checked. Raises SmeltError."""
         texts: dict[str, str] = {}
-        real = driver.target_for
+        real = compiler.target_for
 
         def target_for(spec: Any) -> Any:
             target = real(spec)
@@ -140,11 +140,11 @@ class Workshop:
 
         # in the compile itself: a library that is put into a bundle later is not what its manifest says
         with (
-            mock.patch.object(driver, "target_for", target_for),
-            mock.patch.object(driver, "build_library", build_library),
+            mock.patch.object(compiler, "target_for", target_for),
+            mock.patch.object(compiler, "build_library", build_library),
         ):
-            driver.compile_here(
-                driver.Request(str(source), output=str(out), opt=opt, name="model", runner=False)
+            compiler.compile_here(
+                compiler.Request(str(source), output=str(out), opt=opt, name="model", runner=False)
             )
 
 

@@ -13,7 +13,8 @@ import onnxruntime
 from onnx import TypeProto, ValueInfoProto, helper
 from onnx_models import TYPES
 
-from smelt.driver import Request, compile_here
+from smelt.compiler import compile_here
+from smelt.driver import Request
 from smelt.session import Session, load
 
 ELEMENTS = {**TYPES, "f16": onnx.TensorProto.FLOAT16, "f64": onnx.TensorProto.DOUBLE}

@@ -13,7 +13,8 @@ from onnx import parser
 from oracle import plain_session
 
 import smelt
-from smelt.driver import Request, compile_here
+from smelt.compiler import compile_here
+from smelt.driver import Request
 
 Array = np.ndarray[Any, Any]
 

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from smelt.compiler import compile_here
 from smelt.devicefarm.budget import Budget, Limits
 from smelt.devicefarm.client import open_session
 from smelt.devicefarm.inventory import DEFAULT_DEVICE, find_device, open_transport
-from smelt.driver import Request, compile_here
+from smelt.driver import Request
 from smelt.targets.llvm import target as llvm_target
 from smelt.targets.platform import parse_target
 

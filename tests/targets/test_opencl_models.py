@@ -86,7 +86,8 @@ def test_other_types(tmp_path: Path) -> None:
 
 def test_source_and_table_agree(tmp_path: Path) -> None:
     """Every kernel of the table is in the source, under C names, all on the device."""
-    from smelt.driver import Request, lower
+    from smelt.compiler import lower
+    from smelt.driver import Request
     from smelt.targets.opencl.target import OpenClTarget
 
     path = tmp_path / "m.onnx"

@@ -13,10 +13,11 @@ import pytest
 from oracle import plain_session
 from qdq_models import Net, optimised
 
+from smelt.compiler import compile_here
 from smelt.core.ir.interp_graph import run_module
 from smelt.core.ops import OPS
 from smelt.core.passes.quantize import regions, summary
-from smelt.driver import Request, compile_here
+from smelt.driver import Request
 from smelt.importer import import_model
 from smelt.session import load
 
