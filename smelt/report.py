@@ -13,7 +13,7 @@ from smelt.core.bundle import Bundle
 from smelt.devicefarm.measure import QUICK, RunPlan
 from smelt.devicefarm.verdict import Verdict
 from smelt.driver import DimWish, compile
-from smelt.shapes import Case, Wish, case, cases, defaults, symbols
+from smelt.shapes import Case, Wish, case, cases, trials
 from smelt.size import Sizes, sizes
 
 # emulated runs show the path, not the speed: a few are enough
@@ -73,4 +73,4 @@ def tell(
 def _again(bundle: Bundle, wishes: Sequence[Wish], seed: int) -> list[Case]:
     if wishes:
         return list(cases(bundle, wishes, seed=seed))
-    return [case(bundle, values, seed=seed) for values in defaults(symbols(bundle))]
+    return [case(bundle, values, seed=seed) for values in trials(bundle)]

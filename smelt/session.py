@@ -83,7 +83,7 @@ class NodeArg:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes: what the current shapes need, the high-water marks, and how often memory was asked for."""
+    """Bytes: what the last run needed, the high-water marks, and how often memory was asked for."""
 
     arena_bytes: int
     arena_capacity: int

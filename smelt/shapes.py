@@ -278,7 +278,7 @@ def random_array(
 ) -> Array:
     """Normal floats, integers and booleans 0 or 1; both uniform over a span if one is given. Raises
     SmeltError when this machine has not the memory to draw so many."""
-    need, have = 8 * math.prod(shape), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    need, have = 8 * math.prod(shape), memory()
     if need > have:
         said = f"random values of shape {list(shape)} take {need:,} bytes, this machine has {have:,}"
         raise SmeltError(said, kind="shape", hint="choose a smaller --shape")
@@ -353,10 +353,36 @@ def cases(
     seed: int = 0,
     spans: Mapping[str, tuple[float, float]] | None = None,
 ) -> Iterator[Case]:
-    """One case per wish; without wishes `count` cases at shapes of our choice, and then the spare ones."""
+    """One case per wish; without wishes `count` cases at shapes of our choice (`trials`), and then the spare
+    ones."""
     if wishes:
         for wish in wishes:
             yield case(bundle, bind(bundle, wish), seed=seed, spans=spans)
         return
-    for values in islice(defaults(symbols(bundle)), max(count, len(_LADDER))):
+    for values in islice(trials(bundle), max(count, len(_LADDER))):
         yield case(bundle, values, seed=seed, spans=spans)
+
+
+def trials(bundle: Bundle) -> list[dict[str, int]]:
+    """Symbol values that are tried when nobody names any, small first: those of `defaults` that take at most
+    a quarter of this machine's memory, as the bundle's formulas say.
+
+    Raises SmeltError(kind='shape') when none is left."""
+    sized = [(_bytes(bundle, v), v) for v in defaults(symbols(bundle))]
+    found = [v for n, v in sized if n <= memory() // 4]
+    if not found:
+        least = min(n for n, _ in sized)
+        said = f"the least of the shapes that are tried takes {least:,} bytes, this machine has {memory():,}"
+        raise SmeltError(said, kind="shape", hint="name one with --shape")
+    return found
+
+
+def memory() -> int:
+    """Bytes of this machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _bytes(bundle: Bundle, values: Mapping[str, int]) -> int:
+    """What inputs and arenas take at these sizes; what a run finds out on the way is not in it."""
+    inputs = sum(p.dtype.bytes * math.prod(d.evaluate(values) for d in p.shape) for p in ports(bundle))
+    return inputs + sum(d.evaluate(values) for d in bundle.arenas if d.symbols <= values.keys())

@@ -67,7 +67,8 @@ def test_arena_is_the_formula_to_the_byte(model: Model, session: smelt.Session, 
         feeds = model.feeds(size)
         session.run(None, feeds)
         symbols = bundle.bind({name: a.shape for name, a in feeds.items()})
-        assert session.memory().arena_bytes == bundle.peak_bytes(symbols), dict(size)
+        known, found = bundle.peak_bytes(symbols), session.memory().arena_bytes
+        assert found == known or (bundle.late and found > known), dict(size)
 
 
 def differs_by_rounding_alone(model: Model, session: smelt.Session, ort: Any, other: Any) -> None:

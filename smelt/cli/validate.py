@@ -33,7 +33,7 @@ from smelt.core.bundle import Bundle, hash_file, is_bundle
 from smelt.core.diag import SmeltError
 from smelt.difference import OutputError
 from smelt.opinions import Opinion
-from smelt.shapes import bind, case, cases, defaults, symbols
+from smelt.shapes import bind, case, cases, trials
 
 MOST_OPINIONS = 6
 """Told per case; --json has them all."""
@@ -112,7 +112,7 @@ def _bisect(
     if not bad:
         return None
     wishes = shape_wishes(args)
-    values = list(defaults(symbols(bundle))) if not wishes else [bind(bundle, w) for w in wishes]
+    values = trials(bundle) if not wishes else [bind(bundle, w) for w in wishes]
     chosen = case(bundle, values[bad[0]], seed=args.seed, spans=spans(args))
     return bisect(
         model, chosen, target=args.target, dims=dim_wishes(args), device=args.device, opt=args.opt,

@@ -67,6 +67,7 @@ static smelt_addr reserve(smelt_rt *rt, int32_t arena, int64_t bytes, int keep) 
   if (arena < 0 || (uint32_t)arena >= rt->model->n_arenas || bytes < 0)
     return lose(rt, rt_error(rt, SMELT_INTERNAL, "model '%s' wants %lld bytes for arena %d of %u; compile it again", rt->model->name, (long long)bytes,
              (int)arena, (unsigned)rt->model->n_arenas));
+  rt->arena_bytes[arena] = (uint64_t)bytes;
   if (rt->device) {
     smelt_addr at = rt_device_arena(rt, (uint32_t)arena, (uint64_t)bytes, keep);
     return at ? at : lose(rt, SMELT_DEVICE);
@@ -167,8 +168,10 @@ smelt_status smelt_memory_stats(const smelt_session *s, smelt_memory *out) {
   const smelt_rt *rt = (const smelt_rt *)s;
   if (rt_is_foreign(rt)) return rt_refuse("smelt_memory_stats: " RT_FOREIGN);
   *out = (smelt_memory){.weights_bytes = rt->model->weights_bytes, .allocations = rt->allocations, .runs = rt->runs};
-  if (rt->planned && rt->model->n_arenas) out->arena_bytes = (uint64_t)rt->state[0];
-  for (uint32_t i = 0; i < rt->model->n_arenas; i++) out->arena_capacity += rt->arenas[i].capacity;
+  for (uint32_t i = 0; i < rt->model->n_arenas; i++) {
+    out->arena_bytes += rt->arena_bytes[i];
+    out->arena_capacity += rt->arenas[i].capacity;
+  }
   if (rt->device) out->arena_capacity += rt_device_arena_capacity(rt);
   for (uint32_t i = 0; i < rt->model->n_outputs; i++) out->output_capacity += rt->outputs[i].block.capacity;
   return SMELT_OK;

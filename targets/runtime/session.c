@@ -26,6 +26,7 @@ static size_t lay_out(smelt_rt *rt, const smelt_model_desc *m, char *base) {
   rt->input_host = carve(base, &at, m->n_inputs, sizeof *rt->input_host);
   rt->input_staging = carve(base, &at, m->n_inputs, sizeof *rt->input_staging);
   rt->arenas = carve(base, &at, m->n_arenas, sizeof *rt->arenas);
+  rt->arena_bytes = carve(base, &at, m->n_arenas, sizeof *rt->arena_bytes);
   rt->outputs = carve(base, &at, m->n_outputs, sizeof *rt->outputs);
   rt->kernel_ns = carve(base, &at, m->n_kernels, sizeof *rt->kernel_ns);
   rt->kernel_launches = carve(base, &at, m->n_kernels, sizeof *rt->kernel_launches);
@@ -144,6 +145,7 @@ static int32_t execute(smelt_rt *rt) {
   smelt_addr arena = 0, weights = rt->device ? rt_device_first_weights(rt) : (smelt_addr)(intptr_t)rt->weights;
   int32_t status = rt->device ? rt_device_begin(rt) : rt_stage_inputs(rt);
   if (status) return status;
+  for (uint32_t i = 0; i < rt->model->n_arenas; i++) rt->arena_bytes[i] = 0;
   if (rt->model->n_arenas && !(arena = smelt_rt_reserve(rt, 0, rt->state[0]))) return rt->lost;
   status = rt->model->run(rt, rt->state, rt->input_at, weights, arena);
   return rt->lost ? rt->lost : status;

@@ -50,7 +50,7 @@ typedef struct {
 } smelt_options;
 
 typedef struct {
-  uint64_t arena_bytes;      /* what the current shapes need: the manifest's formula, evaluated */
+  uint64_t arena_bytes;      /* what the last run needed: the manifest's formulas, evaluated */
   uint64_t arena_capacity;   /* high-water mark that the session holds */
   uint64_t output_capacity;  /* session-owned output memory */
   uint64_t weights_bytes;

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
 
+import smelt
 from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
 from smelt.core.dim import parse_dim
@@ -20,11 +23,13 @@ from smelt.shapes import (
     bind,
     bounds_of,
     case,
+    cases,
     defaults,
     parse_dim_wish,
     parse_shapes,
     shapes_at,
     symbols,
+    trials,
 )
 
 
@@ -148,3 +153,31 @@ def test_readable_formula_text() -> None:
     assert f.lines() == ["  64 * the largest of", "    3*n*ceil(n/32)", "    7", "  where n = long.name"]
     assert f.lines([{"long.name": 100}])[1:3] == ["    3*n*ceil(n/32)", "    1 more, larger at other sizes"]
     assert readable(parse_dim("4*n + 8")).lines() == ["  4*n + 8"]
+
+
+def test_no_shape_is_tried_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sum over all pairs of rows keeps n * n * k floats between its kernels: the formula says so before."""
+    nodes = [
+        helper.make_node("Unsqueeze", ["x", "one"], ["a"]),
+        helper.make_node("Unsqueeze", ["x", "zero"], ["b"]), helper.make_node("Sub", ["a", "b"], ["d"]),
+        helper.make_node("Softmax", ["d"], ["e"], axis=1), helper.make_node("Softmax", ["e"], ["y"], axis=0),
+    ]  # fmt: skip
+    ins = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "k"])]
+    outs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    kept = [numpy_helper.from_array(np.array([v]), n) for n, v in (("one", 1), ("zero", 0))]
+    g = helper.make_graph(nodes, "g", ins, outs, kept)
+    m = helper.make_model(g, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    bundle = smelt.compile(m, output=tmp_path / "out")
+    every = trials(bundle)
+    needs = [bundle.peak_bytes(v) for v in every]
+    assert len(every) > 2 and max(needs) > 4 * min(needs) > 0
+    room = 4 * (max(needs) - 1)
+    monkeypatch.setattr("smelt.shapes.memory", lambda: room)
+    left = trials(bundle)
+    assert left == [v for v, n in zip(every, needs, strict=True) if v in left] and len(left) < len(every)
+    assert max(bundle.peak_bytes(v) for v in left) <= room // 4
+    assert [c.shapes for c in cases(bundle, count=9)] == [shapes_at(bundle, v) for v in left]
+    monkeypatch.setattr("smelt.shapes.memory", lambda: 64)
+    with pytest.raises(SmeltError, match=r"takes [\d,]+ bytes, this machine has 64") as caught:
+        trials(bundle)
+    assert caught.value.kind == "shape" and "--shape" in str(caught.value.hint)
