@@ -11,6 +11,11 @@ from smelt.core.dim import Dim, Max, sym
 LONG = 4
 """Names up to this length stay as they are."""
 
+MOST_CASES = 3
+"""Cases that a summary has."""
+MODEST, VAST = 64, 1 << 20
+"""Sizes of dims that stay, and that grow without end."""
+
 _LETTERS = "nhwabcdefgijklmopqrstuvxyz"
 # ceil(x/k) is printed as (x + k-1)//k
 _ROUNDED = re.compile(r"\(\((\w+) \+ (\d+)\)//(\d+)\)|\((\w+) \+ (\d+)\)//(\d+)")
@@ -38,6 +43,27 @@ class Formula:
             rows = [f"{unit}the largest of", *(f"  {t}" for t in (*text, *rest))]
         if self.legend:
             rows.append("where " + ", ".join(f"{s} = {n}" for s, n in self.legend))
+        return [indent + r for r in rows]
+
+    def growing(self, highs: Mapping[str, int | None], indent: str = "  ") -> list[str]:
+        """What the formula comes to as each name grows towards its high (None: without end) while the others
+        stay at MODEST: a line for each case that is then the largest, at most MOST_CASES of them."""
+        if len(self.arms) <= MOST_CASES:
+            return self.lines(indent=indent)
+        names = dict(self.legend)
+        modest = {s: min(MODEST, highs.get(names.get(s, s)) or MODEST) for a in self.arms for s in a.symbols}
+        grows: dict[Dim, list[str]] = {}
+        for s in sorted(modest):
+            high = highs.get(names.get(s, s))
+            env = {**modest, s: VAST if high is None else high}
+            grows.setdefault(max(self.arms, key=lambda a: a.evaluate(env)), []).append(s)  # used at once
+        told = sorted(grows.items(), key=lambda g: -len(g[1]))[:MOST_CASES]
+        unit = "" if self.unit == 1 else f"{self.unit} * "
+        rows = [f"{unit}the largest of {len(self.arms)}, which is"]
+        rows += [f"  {_ceil(str(arm))}  as {', '.join(of)} grow{'s' * (len(of) == 1)}" for arm, of in told]
+        used = {s for arm, _ in told for s in arm.symbols}
+        if legend := [f"{s} = {n}" for s, n in self.legend if s in used]:
+            rows.append("where " + ", ".join(legend))
         return [indent + r for r in rows]
 
     def _largest(self, at: Sequence[Mapping[str, int]]) -> tuple[Dim, ...]:

@@ -20,7 +20,7 @@ from smelt.cli.common import (
     table,
 )
 from smelt.cli.compile import compile_args
-from smelt.core.bundle import Bundle, formula, is_bundle
+from smelt.core.bundle import Bundle, is_bundle
 from smelt.formula import readable
 from smelt.shapes import bind, label, shapes_at
 from smelt.size import Sizes, sizes
@@ -36,6 +36,7 @@ def register(add: AddParser) -> None:
         "source", metavar="MODEL|BUNDLE", help="a model is compiled first, into a folder that is removed"
     )
     parser.add_argument("--kernels", action="store_true", help="every kernel with its schedule")
+    parser.add_argument("--formula", action="store_true", help="the memory formula with all of its cases")
     parser.add_argument("--values", action="store_true", help="where every value lives in the arena")
     parser.add_argument("--verify", action="store_true", help="compare every file with its hash")
     add_compile_options(parser)
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace) -> Result:
     parts = [
         _head(bundle),
         _dims(bundle),
-        memory_text(bundle),
+        memory_text(bundle, exact=args.formula),
         size_text(found),
         _kernels(bundle, args.kernels),
         *quantised_text(bundle),
@@ -119,12 +120,15 @@ def _range(s: Mapping[str, Any]) -> str:
     return f"{s['low']}..{high}{step}"
 
 
-def memory_text(bundle: Bundle, at: Sequence[Mapping[str, int]] = ()) -> str:
-    """The peak-memory formula, in bytes; at: symbol values that choose which of its cases are shown."""
-    first, *others = (formula(d) for d in bundle.manifest["memory"]["arenas"])
-    lines = ["peak memory of the arena, in bytes:", *readable(first).lines(at)]
-    for d in others:
-        lines += ["and once the sizes in it are known:", *readable(d).lines()]
+def memory_text(bundle: Bundle, at: Sequence[Mapping[str, int]] = (), exact: bool = False) -> str:
+    """The peak-memory formula, in bytes: what it comes to as each dim grows. at: symbol values that choose
+    which of its cases are shown; exact: all."""
+    highs = {s["name"]: s["high"] for s in bundle.manifest["symbols"]}
+    first, *others = map(readable, bundle.arenas)
+    lines = ["peak memory of the arena, in bytes:"]
+    lines += first.lines(at) if at or exact else first.growing(highs)
+    for f in others:
+        lines += ["and once the sizes in it are known:", *(f.lines() if exact else f.growing(highs))]
     return "\n".join(lines)
 
 

@@ -155,6 +155,21 @@ def test_readable_formula_text() -> None:
     assert readable(parse_dim("4*n + 8")).lines() == ["  4*n + 8"]
 
 
+def test_a_long_formula_is_told_by_what_grows() -> None:
+    """A case for each dim that grows, those of several dims once; bounded ones grow to their bounds."""
+    text = "64*max(3*n*h, n*n*h, 100*h*h*w, 7*w, 5000, 12*n*w)"
+    told = readable(parse_dim(text)).growing({"n": None, "h": None, "w": None})
+    assert told[0] == "  64 * the largest of 6, which is"
+    assert sorted(told[1:]) == ["    100*h*h*w  as h, w grow", "    h*n*n  as n grows"]
+    bounded = readable(parse_dim(text)).growing({"n": 32, "h": None, "w": None})
+    assert bounded[1:] == ["    100*h*h*w  as h, n, w grow"]
+    short = readable(parse_dim("64*max(n, 7)"))
+    assert short.growing({"n": None}) == short.lines()
+    named = readable(parse_dim("max(" + ", ".join(f"{k}*long.name_{k}" for k in range(1, 9)) + ")"))
+    lines = named.growing({})
+    assert len(lines) == 1 + 3 + 1 and lines[-1].count("=") == 3
+
+
 def test_no_shape_is_tried_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sum over all pairs of rows keeps n * n * k floats between its kernels: the formula says so before."""
     nodes = [
