@@ -1,0 +1,187 @@
+"""What the docs tell a reader to type is typed here: commands of the README and the guides, their Python."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import smelt
+from smelt.core.ir.text import parse_module
+from smelt.core.ir.verify import verify
+from smelt.core.passes.context import Context
+from smelt.core.passes.editor import Editor, edit_module
+from smelt.core.passes.pipeline import PIPELINE
+from smelt.importer import import_model
+from smelt.targets.platform import parse_target
+from tests.core.passes.build import CONTEXT
+
+ROOT = Path(__file__).parents[1]
+DOCS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+SHAPES = "x:1x3x24x20"
+"""In the place of larger ones and of '...': these tests are about the words."""
+
+
+def fenced(path: Path, language: str = "") -> list[str]:
+    """The blocks between lines of three backticks, of those with the language behind the first one."""
+    found: list[str] = []
+    block: list[str] | None = None
+    for line in path.read_text("utf-8").splitlines():
+        if not line.startswith("```"):
+            if block is not None:
+                block.append(line)
+        elif block is None:
+            block, wanted = [], line[3:] == language
+        else:
+            found += ["\n".join(block) + "\n"] if wanted else []
+            block = None
+    return found
+
+
+def code(path: Path, start: str) -> str:
+    """The one Python block that begins like this."""
+    (found,) = (b for b in fenced(path, "python") if b.startswith(start))
+    return found
+
+
+def commands(path: Path) -> list[str]:
+    """Lines that begin with a command of smelt, without what explains them: that stands two spaces or more
+    behind, and a command's name is at most six before its arguments."""
+    lines = [line.strip() for b in fenced(path) for line in b.splitlines()]
+    lines += [line.strip() for line in re.findall(r"^    (.*)$", path.read_text("utf-8"), re.M)]
+    found = (re.match(r"((?:\w+=\S+ )*smelt [a-z]+)(?: {1,6}(\S.*?))?(?:\s{2,}.*)?$", line) for line in lines)
+    return [f"{m[1]} {m[2] or ''}".strip() for m in found if m is not None]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the commands name: model.onnx, det.onnx, module.smelt, and a bundle of the model."""
+    made = tmp_path_factory.mktemp("docs")
+    rng = np.random.default_rng(0)
+    held = {"w": rng.standard_normal((4, 3, 3, 3)).astype(np.float32)}
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], "conv", pads=[1] * 4),
+        helper.make_node("Sigmoid", ["c"], ["y"], "sigmoid"),
+    ]
+    x, y = (
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", k, "h", "w"])
+        for n, k in (("x", 3), ("y", 4))
+    )
+    kept = [numpy_helper.from_array(a, n) for n, a in held.items()]
+    sets = [helper.make_opsetid("", 17)]
+    m = helper.make_model(helper.make_graph(nodes, "g", [x], [y], kept), opset_imports=sets, ir_version=8)
+    for name in ("model.onnx", "det.onnx"):
+        onnx.save(m, str(made / name))
+    smelt.compile(m, output=made / "out")
+    run("smelt opt model.onnx -p '' -o module.smelt", made)
+    return made
+
+
+def run(command: str, folder: Path, **env: str) -> str:
+    """A command line, in the folder; its output."""
+    *variables, rest = re.match(r"((?:\w+=\S+ )*)smelt (.*)", command).groups()  # type: ignore[union-attr]
+    own = dict(v.split("=", 1) for v in variables[0].split())
+    done = subprocess.run(
+        [sys.executable, "-m", "smelt.cli", *shlex.split(rest)], cwd=folder, capture_output=True, text=True,
+        env={**os.environ, **own, **env}, timeout=300, check=False,
+    )  # fmt: skip
+    timed = rest.startswith("bench") and done.returncode == 5  # too busy to time anything, which it says
+    assert done.returncode == 0 or timed, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+TYPED = [(path, c) for path in DOCS for c in commands(path)]
+ELSEWHERE = MappingProxyType({
+    "add-target.md": "tests/targets/test_new_device.py adds the target",
+    "add-op.md": "test_plugin_of_the_guide has the plug-in",
+})  # fmt: skip
+
+
+def test_the_docs_have_commands() -> None:
+    names = {path.name for path, _ in TYPED}
+    assert {"README.md", "debug.md", "add-op.md", "add-target.md"} <= names and len(TYPED) > 12
+
+
+@pytest.mark.parametrize(
+    ("path", "command"),
+    [pytest.param(p, c, id=f"{p.stem}: {c}") for p, c in TYPED if p.name not in ELSEWHERE],
+)
+def test_commands(path: Path, command: str, folder: Path, tmp_path: Path) -> None:
+    target = re.search(r"--target (\S+)", command)
+    if target is not None and target[1] == "T":
+        command = command.replace("--target T", "--target host")
+    elif target is not None:
+        emulator = parse_target(target[1]).platform.emulator
+        if emulator is not None and shutil.which(emulator.binary) is None:
+            pytest.skip("needs qemu: apt-get install qemu-user-static")
+    command = re.sub(r"x:1x3x224x224|\.\.\.", SHAPES, command)
+    command = command.replace(" -o out", "")
+    if command.startswith("smelt compile"):
+        command += f" -o {tmp_path / 'out'}"
+    run(command, folder)
+
+
+def test_the_readmes_python(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shutil.copy(folder / "model.onnx", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    x = np.ones((2, 3, 5, 7), np.float32)
+    names: dict[str, Any] = {"x": x}
+    exec(code(ROOT / "README.md", "import smelt\n"), names)
+    assert names["y"].shape == (2, 4, 5, 7)
+
+
+def test_plugin_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guide's plug-in, with the two commands below it."""
+    path = ROOT / "docs" / "add-op.md"
+    (tmp_path / "my_ops.py").write_text(code(path, "# my_ops.py\n"))
+    nodes = [
+        helper.make_node("Gate", ["a"], ["g"], domain="my.domain", beta=2.0),
+        helper.make_node("Distance", ["g", "b"], ["y"], domain="my.domain"),
+    ]
+    ins = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [n, 4]) for n in "ab"]
+    outs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("my.domain", 1)]
+    m = helper.make_model(helper.make_graph(nodes, "g", ins, outs), opset_imports=sets, ir_version=8)
+    onnx.save(m, str(tmp_path / "model.onnx"))
+    (line,) = re.findall(r"^    (smelt\.compile\(.*)  # ", path.read_text("utf-8"), re.M)
+    monkeypatch.chdir(tmp_path)
+    exec(line, {"smelt": smelt})
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((n, 4)).astype(np.float32) for n in (3, 2))
+    (y,) = smelt.load(tmp_path / "out").run(None, {"a": a, "b": b})
+    gate = a / (1 + np.exp(-2 * a))
+    np.testing.assert_allclose(y, np.sqrt(((gate[:, None] - b[None]) ** 2).sum(-1)), rtol=1e-4)
+    (typed,) = (c for c in commands(path) if "SMELT_PLUGINS" in c)
+    run(f"{typed} -o again", tmp_path)
+
+
+def test_the_pass_of_the_guide(folder: Path) -> None:
+    """Its function is one, and its row fits the pipeline."""
+    names: dict[str, Any] = {"edit_module": edit_module, "Editor": Editor, "Context": Context}
+    exec("from smelt.core.ir.graph import Module\n" + code(ROOT / "docs" / "add-pass.md", '"""Graph'), names)
+    module = import_model(folder / "model.onnx")
+    assert names["tidy"](module, CONTEXT) is module
+
+
+def test_dumps_are_read_again(folder: Path, tmp_path: Path) -> None:
+    """debug.md: a file for every pass, each of which is a module that can be edited and read."""
+    dumps = tmp_path / "dir"
+    dumps.mkdir()
+    run(f"smelt compile model.onnx -o {tmp_path / 'out'}", folder, SMELT_DUMP=str(dumps))
+    made = sorted(dumps.glob("*.smelt"))
+    assert len(made) > 10 and made[-1].name == "99-scheduled.smelt"
+    assert {"model.ll", "model.o"} <= {p.name for p in dumps.iterdir()}
+    assert {p.stem.split("-", 1)[1] for p in made[:-1]} <= {p.name for p in PIPELINE} | {"import"}
+    for path in made[:-1]:
+        verify(parse_module(path.read_text("utf-8")))
