@@ -40,7 +40,7 @@ help:
 	@echo "make sanitize      ONNX's backend cases with code and runtime under AddressSanitizer and UBSan"
 	@echo "                   (forms=static,dynamic,strict,extents,others share=100, in per cent; extents: axes of 2^62"
 	@echo "                   in these cases, others: in forms of com.microsoft's and ai.onnx.ml's ops)"
-	@echo "make bless         write what the golden tests produce into tests/golden"
+	@echo "make bless         write what the golden tests produce into tests/golden, and docs/files.md"
 	@echo "make setup         make $(VENV) with everything for development"
 	@echo "make emulators     install what emulated boards and tests need (Debian packages), where that is allowed"
 	@echo "make links         make the links in smelt/ again (only type checkers need them)"
@@ -113,7 +113,7 @@ chaos:
 	@exit 3
 
 bless: $(READY)
-	$(BIN)/python -m pytest --bless tests/core
+	$(BIN)/python -m pytest --bless tests/core tests/test_map.py
 
 links:
 	@for f in families importer core targets devicefarm; do ln -sfn ../$$f smelt/$$f; done

@@ -1,0 +1,75 @@
+"""docs/files.md has every file with its first sentence; --bless writes it from the files themselves."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "files.md"
+ORDER = (
+    "smelt", "smelt/cli", "smelt/conformance", "importer", "importer/bindings", "families", "core", "core/dim",
+    "core/ir", "core/ops", "core/passes", "core/schedule", "core/plan", "targets", "targets/llvm",
+    "targets/opencl", "targets/runtime", "devicefarm",
+)  # fmt: skip
+"""Folders in the order in which a model flows through them; others follow the one that they are in."""
+HEAD = """\
+# Every file in a sentence
+
+The first sentence of each file, folder by folder in the order of [map.md](map.md). `make bless` writes this page.
+"""
+
+
+def folders() -> dict[str, list[Path]]:
+    """Tracked sources by folder, in order."""
+    said = subprocess.run(
+        ["git", "ls-files", *(o for o in ORDER if "/" not in o)], cwd=ROOT, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    found: dict[str, list[Path]] = {}
+    for line in said.stdout.splitlines():
+        path = ROOT / line
+        if path.suffix in (".py", ".c", ".h") and path.is_file() and path.stat().st_size:
+            found.setdefault(str(Path(line).parent), []).append(path)
+    return dict(sorted(found.items(), key=lambda kv: (place(kv[0]), kv[0])))
+
+
+def place(folder: str) -> int:
+    """Where a folder stands: with the nearest of ORDER that holds it."""
+    parts = folder.split("/")
+    near = ("/".join(parts[:n]) for n in range(len(parts), 0, -1))
+    return next(ORDER.index(f) for f in near if f in ORDER)
+
+
+def sentence(path: Path) -> str:
+    """The first sentence of a file's docstring, or of the comment that a C file opens with."""
+    text = path.read_text("utf-8")
+    if path.suffix == ".py":
+        said = ast.get_docstring(ast.parse(text)) or ""
+    else:
+        opening = re.match(r"/\* [\w.]+: (.*?)\*/", text, re.S)
+        said = re.sub(r"\n \*", "\n", opening[1]) if opening else ""
+    first = re.match(r"(.*?[.!?])(?=\s|$)", " ".join(said.split("\n\n")[0].split()))
+    return first[1] if first else ""
+
+
+def lines() -> Iterator[str]:
+    """The page."""
+    yield HEAD
+    for folder, paths in folders().items():
+        yield f"## {folder}/\n"
+        yield "".join(f"- `{p.name}`: {sentence(p)}\n" for p in paths)
+
+
+def test_every_file_is_on_the_page(request: pytest.FixtureRequest) -> None:
+    page = "\n".join(lines())
+    if request.config.getoption("--bless"):
+        PAGE.write_text(page, "utf-8")
+    assert PAGE.read_text("utf-8") == page, "make bless"
+    bare = [line for line in page.splitlines() if re.fullmatch(r"- `[^`]*`: ", line)]
+    assert bare == [], "these open with no sentence"
