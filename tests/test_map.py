@@ -13,15 +13,15 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "files.md"
 ORDER = (
-    "smelt", "smelt/cli", "smelt/conformance", "importer", "importer/bindings", "families", "core", "core/dim",
-    "core/ir", "core/ops", "core/passes", "core/schedule", "core/plan", "targets", "targets/llvm",
+    "smelt", "smelt/cli", "smelt/conformance", "importer", "importer/bindings", "families", "core",
+    "core/dim", "core/ir", "core/ops", "core/passes", "core/schedule", "core/plan", "targets", "targets/llvm",
     "targets/opencl", "targets/runtime", "devicefarm",
 )  # fmt: skip
 """Folders in the order in which a model flows through them; others follow the one that they are in."""
 HEAD = """\
 # Every file in a sentence
 
-The first sentence of each file, folder by folder in the order of [map.md](map.md). `make bless` writes this page.
+The first sentence of each file, folder by folder in the order of [map.md](map.md). `make bless` writes it.
 """
 
 
@@ -34,7 +34,7 @@ def folders() -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
     for line in said.stdout.splitlines():
         path = ROOT / line
-        if path.suffix in (".py", ".c", ".h") and path.is_file() and path.stat().st_size:
+        if path.suffix in (".py", ".c", ".h") and path.is_file() and path.read_text("utf-8").strip():
             found.setdefault(str(Path(line).parent), []).append(path)
     return dict(sorted(found.items(), key=lambda kv: (place(kv[0]), kv[0])))
 
