@@ -100,3 +100,12 @@ def test_families_are_found_away_from_the_checkout(wheel: Path, tmp_path: Path) 
     assert result == "[[0.0, 1.0]]"
     assert len(files) > 10
     assert all(f.startswith(str(tmp_path / "site")) for f in files)
+
+
+def test_a_folder_of_its_name_hides_nothing(tmp_path: Path) -> None:
+    """Beside a clone called smelt, `import smelt` would find that folder: a package without contents."""
+    (tmp_path / "smelt").mkdir()
+    code = "import smelt, smelt.core.ops; print(smelt.__version__)"
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout.strip(), done.stderr
