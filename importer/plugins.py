@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
@@ -19,12 +20,20 @@ from smelt.importer import families
 from smelt.importer.bindings import table
 from smelt.importer.call import OnnxOp
 
+_LOADING = threading.RLock()
+"""One thread at a time: half of a module that another thread imports has no rows yet."""
+
 
 def load(name: str) -> None:
     """Put what a plug-in defines into the tables; a second time nothing is new.
 
     A family that has one of its names is loaded first, so that a name is taken whether or not a model asked
     for the family. Raises SmeltError when the plug-in cannot be loaded, defines nothing, or what is there."""
+    with _LOADING:
+        _load(name)
+
+
+def _load(name: str) -> None:
     module = _module(name)
     rows: Iterable[OnnxOp] = getattr(module, "BINDINGS", ())
     own: Iterable[Op] = getattr(module, "OPS", ())

@@ -87,8 +87,9 @@ def validate(
     """
     half = bool(bundle.manifest["options"].get("fp16"))
     compare = partial(compare_values, rtol=rtol, atol=atol, half=half)
-    opinions = Opinions(model, compare, spread=rtol is None and atol is None)
-    judge = _Judge(oracle(model, bundle.manifest), groups(bundle.manifest, "outputs"), opinions, compare)
+    reference = oracle(model, bundle.manifest)
+    opinions = Opinions(model, compare, spread=rtol is None and atol is None, first=reference.name)
+    judge = _Judge(reference, groups(bundle.manifest, "outputs"), opinions, compare)
     results: list[CaseResult] = []
     with ExitStack() as stack:
         client: RunnerClient | None = None

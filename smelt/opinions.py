@@ -75,14 +75,16 @@ class Opinions:
     """Second opinions on a model, each asked for only when those before it did not settle the matter.
 
     outputs: names of inner values to judge, besides the model's own outputs. spread: whether the reference's
-    own spread excuses a difference; a caller who names a tolerance wants that one.
+    own spread excuses a difference; a caller who names a tolerance wants that one. first: the reference's
+    name in messages.
     """
 
     def __init__(
-        self, model: Path, compare: Compare, outputs: Sequence[str] = (), *, spread: bool = True
-    ) -> None:
+        self, model: Path, compare: Compare, outputs: Sequence[str] = (), *, spread: bool = True,
+        first: str = "onnxruntime",
+    ) -> None:  # fmt: skip
         self._model, self._compare, self._outputs = model, compare, tuple(outputs)
-        self._spread = spread
+        self._spread, self._first = spread, first
 
     def rule(
         self, feed: Mapping[str, Value], got: Mapping[str, Value], want: Mapping[str, Value]
@@ -97,7 +99,7 @@ class Opinions:
                 errors, apart = (tuple(self._compare(name, a[name], said[name])) for a in (got, want))
                 opinions[name].append(Opinion(who, errors, apart))
                 if all(e.ok for e in errors):
-                    why = f"agree with {who}, from which onnxruntime differs"
+                    why = f"agree with {who}, from which {self._first} differs"
                     rulings[name] = Ruling(True, why, errors, tuple(opinions[name]))
 
         written = self._run(self._as_written, feed)
@@ -111,7 +113,8 @@ class Opinions:
             if name in spreads and spreads[name].covers(got[name], written[name]):
                 rulings[name] = Ruling(True, WITHIN, errors, tuple(opinions[name]))
             else:
-                rulings[name] = Ruling(False, _nobody(opinions[name]), errors, tuple(opinions[name]))
+                why = _nobody(self._first, opinions[name])
+                rulings[name] = Ruling(False, why, errors, tuple(opinions[name]))
         return rulings
 
     @cached_property
@@ -214,6 +217,6 @@ def _told(who: str, errors: Sequence[OutputError]) -> str:
     return f"{who} agrees (max error {worst.max_abs:.3g})" if not bad else f"{who} differs ({bad[0]})"
 
 
-def _nobody(opinions: Sequence[Opinion]) -> str:
+def _nobody(first: str, opinions: Sequence[Opinion]) -> str:
     asked = ", ".join(o.who for o in opinions)
-    return "differ from onnxruntime" + (f" and are not defended by {asked}" if asked else "")
+    return f"differ from {first}" + (f" and are not defended by {asked}" if asked else "")

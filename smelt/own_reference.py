@@ -21,10 +21,10 @@ from smelt.reference import Reference
 
 
 class Oracle(Protocol):
-    """What says what outputs should be. label: its name in messages."""
+    """What says what outputs should be. name: in messages; label: the same with its version."""
 
-    @property
-    def label(self) -> str: ...
+    name: str
+    label: str
 
     def run(self, feed: Mapping[str, Value]) -> dict[str, Value]:
         """Outputs by name. Raises SmeltError(kind='shape') for inputs that are none."""
@@ -35,7 +35,8 @@ class OwnReference:
     """The references of all ops of one model. manifest: that of a bundle made of it, with `outputs` visible
     besides the model's own."""
 
-    label = "the references of its ops"
+    name = "the references of its ops"
+    label = name
 
     def __init__(self, model: Path, manifest: Mapping[str, Any], outputs: Sequence[str] = ()) -> None:
         self._module = import_model(model, outputs=tuple(outputs))

@@ -25,6 +25,8 @@ class Reference:
     Raises SmeltError: 'infra' when ONNX Runtime is not installed, 'invalid' when it refuses the model.
     """
 
+    name = "onnxruntime"
+
     def __init__(
         self,
         model: Path,

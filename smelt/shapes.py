@@ -365,13 +365,14 @@ def cases(
 
 def trials(bundle: Bundle) -> list[dict[str, int]]:
     """Symbol values that are tried when nobody names any, small first: those of `defaults` that take at most
-    a quarter of this machine's memory, as the bundle's formulas say.
-
-    Raises SmeltError(kind='shape') when none is left."""
+    a quarter of this machine's memory, as the bundle's formulas say; where none does, the least that it can
+    hold. Raises SmeltError(kind='shape') when it can hold none."""
     sized = [(_bytes(bundle, v), v) for v in defaults(symbols(bundle))]
     found = [v for n, v in sized if n <= memory() // 4]
+    least = min(n for n, _ in sized)
+    if not found and least <= memory():
+        return [next(v for n, v in sized if n == least)]
     if not found:
-        least = min(n for n, _ in sized)
         said = f"the least of the shapes that are tried takes {least:,} bytes, this machine has {memory():,}"
         raise SmeltError(said, kind="shape", hint="name one with --shape")
     return found

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import combinations, islice
 from math import gcd, lcm
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from smelt.core.diag import SmeltError
 from smelt.core.dim import (
@@ -73,6 +73,16 @@ class Demand:
     what: str
     node: str
     op: str
+
+
+class State(NamedTuple):
+    """What an engine knows, and how much it has recorded."""
+
+    facts: Facts
+    equal: int
+    differ: int
+    pending: int
+    demands: int
 
 
 class Engine:
@@ -197,18 +207,21 @@ class Engine:
         found, self._pending = tuple(self._pending), []
         return found
 
-    def state(self) -> tuple[Facts, int, int]:
+    def state(self) -> State:
         """What is known and asked at this point, for `asked_since` and `back_to`."""
-        return self.facts, len(self._equal), len(self._pending)
+        counts = (len(self._equal), len(self._differ), len(self._pending), len(self._demands))
+        return State(self.facts, *counts)
 
-    def asked_since(self, state: tuple[Facts, int, int]) -> bool:
+    def asked_since(self, state: State) -> bool:
         """Whether something was taken to hold since then that only a check at run time could tell."""
-        return len(self._pending) > state[2]
+        return len(self._pending) > state.pending
 
-    def back_to(self, state: tuple[Facts, int, int]) -> None:
+    def back_to(self, state: State) -> None:
         """Forget what was taken to hold since then (symbols stay declared)."""
-        self.facts = state[0]
-        del self._equal[state[1] :], self._pending[state[2] :]
+        self.facts = state.facts
+        del self._equal[state.equal :], self._differ[state.differ :], self._pending[state.pending :]
+        for demand in list(self._demands)[state.demands :]:
+            del self._demands[demand]
         self._memo.clear()
 
     def once(self, node: Hashable, infer: Callable[[], tuple[TensorType, ...]]) -> tuple[TensorType, ...]:

@@ -33,6 +33,8 @@ def _inferred(op: Op, args: Sequence[Arg | None], attrs: Attrs, engine: Engine) 
     for t in found:
         if t.rank > MAX_RANK:
             raise engine.unsupported(f"a result of rank {t.rank}; tensors have at most {MAX_RANK} axes")
+        if any(d.is_const and d.const < 0 for d in t.shape):
+            raise engine.fail(f"a result of extents {', '.join(map(str, t.shape))}: one of them is negative")
         if not addressable(t.shape):
             raise engine.unsupported(f"a result of extents {', '.join(map(str, t.shape))} fits no memory")
     return found

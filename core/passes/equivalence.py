@@ -221,15 +221,17 @@ def _near(a: Array, b: Array, others: list[Array], kind: str) -> Array:
 
 
 def _one_step(x: Array, y: Array, good: Array) -> Array:
-    """Where y is the next of the values that occur, all of them multiples of one step apart, and hardly any
-    is not good: in the middle of two steps a sum of rounded products goes either way."""
-    found = np.unique(np.concatenate([x[np.isfinite(x)], y[np.isfinite(y)]]))
-    step = np.diff(found).min(initial=np.inf)
-    places = (found - found[:1]) / step
+    """Where y is one step from x, all values of x being multiples of a step apart, and hardly any is not
+    good: in the middle of two steps a sum of rounded products goes either way. Fewer than three values tell
+    no step."""
+    known = np.unique(x[np.isfinite(x)])
+    if known.size < 3 or np.count_nonzero(~good) > max(1, x.size // 50):
+        return np.zeros(x.shape, bool)
+    step = np.diff(known).min()
     # 255 steps of f32, each rounded to 1.2e-7 of the largest, are off by 0.01 of a step
+    places, apart = (known - known[0]) / step, np.abs(x - y) / step
     stepped = bool(np.all(np.abs(places - np.round(places)) < 0.05))
-    few = stepped and np.count_nonzero(~good) <= max(1, x.size // 50)
-    return np.asarray((np.abs(x - y) <= step * 1.001) & few)
+    return np.asarray(stepped & (np.abs(apart - np.round(apart)) < 0.05) & (apart < 1.5))
 
 
 def _loosely(a: Array, b: Array) -> Array:

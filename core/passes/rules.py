@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import UNKNOWN, Facts
+from smelt.core.dim import UNKNOWN
 from smelt.core.ir.graph import Module, Node, Ref
 from smelt.core.ops import OPS
+from smelt.core.ops.infer import State
 from smelt.core.ops.table import Op
 from smelt.core.passes.context import Context
 from smelt.core.passes.editor import Editor, edit_module
@@ -137,9 +138,7 @@ def _try(editor: Editor, key: int, rules: Sequence[Rule]) -> list[int]:
     return []
 
 
-def _lawful(
-    editor: Editor, before: tuple[Facts, int, int], node: Node, refs: Sequence[Ref]
-) -> bool:
+def _lawful(editor: Editor, before: State, node: Node, refs: Sequence[Ref]) -> bool:
     """Whether it is proved that the new values have the shapes of the old ones, and that the new nodes need
     no check that the old ones did not have. What is not proved is no rewrite: a check in its place could
     refuse a run that the model allows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import re
@@ -220,6 +221,7 @@ def model_ports(model: Path, dims: DimWishes) -> tuple[Port, ...]:
     """The inputs of an ONNX file. Raises SmeltError when it cannot be imported."""
     from smelt.importer import import_model
 
+    load_named_plugins()
     graph = import_model(model, dict(dims)).main
     return tuple(Port(v.origin or v.name, v.type.dtype, tuple(v.type.shape)) for v in graph.inputs)
 
@@ -228,8 +230,9 @@ def load_named_plugins() -> None:
     """Load the plug-ins that SMELT_PLUGINS names, as a compile does."""
     from smelt.plugin import load_plugins, look_here
 
-    look_here()
-    load_plugins()
+    with contextlib.redirect_stdout(sys.stderr):  # stdout has the command's own result
+        look_here()
+        load_plugins()
 
 
 def model_file(text: str) -> Path:

@@ -42,7 +42,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 
-READING = ("check", "compile", "validate", "opt", "report", "bench")
+READING = ("check", "compile", "validate", "opt", "report")
 """Commands that read a model, and so need the plug-ins that SMELT_PLUGINS names."""
 
 COMPILING = ("check", "compile", "inspect", "opt")

@@ -129,7 +129,9 @@ def descriptor(
         **{name: address for name, (_, address) in made.items()},
         **{f"n_{name}": len(values) for name, (_, values) in tables.items()},
     )
-    given = [line for k, u in enumerate(options.units, 1) for line in _unit_data(u, k)]
+    drivers = dict.fromkeys(u.driver for u in options.units)  # which linking takes from their targets
+    given = [f"@smelt_driver_{d} = external constant i8" for d in drivers]
+    given += [_unit_data(u, k) for k, u in enumerate(options.units, 1)]
     return [
         "\n".join((*texts.lines(), *given)), *(text for text, _ in made.values() if text),
         f"@smelt_model = constant {desc.type} {model}",
@@ -167,10 +169,5 @@ def _unit(row: UnitRow, k: int) -> str:
     )
 
 
-def _unit_data(row: UnitRow, k: int) -> tuple[str, str]:
-    """The unit's driver, which linking takes from the folder of its target, and its code."""
-    data = f'[{len(row.code)} x i8] c"{_escaped(row.code)}"'
-    return (
-        f"@smelt_driver_{row.driver} = external constant i8",
-        f"@smelt_code.{k} = internal constant {data}, align 16",
-    )
+def _unit_data(row: UnitRow, k: int) -> str:
+    return f'@smelt_code.{k} = internal constant [{len(row.code)} x i8] c"{_escaped(row.code)}", align 16'

@@ -60,12 +60,13 @@ static int32_t lay_out_spaces(smelt_rt *rt) {
   size_t most = 1;
   for (uint32_t i = 0; i < m->n_kernels; i++)
     if ((size_t)m->kernels[i].n_buffers > most) most = (size_t)m->kernels[i].n_buffers;
-  rt_device *d = calloc(1, sizeof *d + (size_t)n * sizeof *d->spaces + m->n_units * sizeof *d->units + most * sizeof *d->places);
+  size_t head = (sizeof(rt_device) + 15) / 16 * 16; /* spaces have 64-bit fields, also where pointers have 32 */
+  rt_device *d = calloc(1, head + (size_t)n * sizeof *d->spaces + m->n_units * sizeof *d->units + most * sizeof *d->places);
   if (!d) return rt_error(rt, SMELT_DEVICE, "smelt_open: the system has no memory for a device session; close others");
   rt->device = d;
-  d->spaces = (rt_space *)(d + 1);
-  d->units = (rt_unit *)(d->spaces + n);
-  d->places = (smelt_place *)(d->units + m->n_units);
+  d->spaces = (rt_space *)((char *)d + head);
+  d->places = (smelt_place *)(d->spaces + n);
+  d->units = (rt_unit *)(d->places + most);
   d->n_spaces = (uint32_t)n;
   d->n_units = m->n_units;
   d->first_arena = 2 + m->n_units;
@@ -107,14 +108,13 @@ static int is_parent(const smelt_rt *rt) { return rt->pid == sm_getpid(); }
 
 void rt_device_close(smelt_rt *rt) {
   rt_device *d = rt->device;
-  if (is_parent(rt)) {
-    for (uint32_t i = 0; i < d->n_units; i++)
-      if (d->units[i].state) d->units[i].driver->finish(d->units[i].state);
-    for (uint32_t i = 0; i < d->n_spaces; i++)
-      if (d->spaces[i].unit == HOST || d->units[d->spaces[i].unit - 1].state) release_space(rt, &d->spaces[i]);
-    for (uint32_t i = 0; i < d->n_units; i++)
-      if (d->units[i].state) d->units[i].driver->close(d->units[i].state);
-  }
+  int drivers = is_parent(rt);
+  for (uint32_t i = 0; drivers && i < d->n_units; i++)
+    if (d->units[i].state) d->units[i].driver->finish(d->units[i].state);
+  for (uint32_t i = 0; i < d->n_spaces; i++)
+    if (d->spaces[i].unit == HOST || (drivers && d->units[d->spaces[i].unit - 1].state)) release_space(rt, &d->spaces[i]);
+  for (uint32_t i = 0; drivers && i < d->n_units; i++)
+    if (d->units[i].state) d->units[i].driver->close(d->units[i].state);
   free(d);
   rt->device = NULL;
 }
@@ -209,8 +209,8 @@ uint64_t rt_device_arena_capacity(const smelt_rt *rt) {
 }
 
 void rt_device_trim(smelt_rt *rt) {
-  if (!is_parent(rt)) return;
-  for (uint32_t i = rt->device->first_arena; i < rt->device->n_spaces; i++) release_space(rt, &rt->device->spaces[i]);
+  for (uint32_t i = rt->device->first_arena; i < rt->device->n_spaces; i++)
+    if (rt->device->spaces[i].unit == HOST || is_parent(rt)) release_space(rt, &rt->device->spaces[i]);
 }
 
 /* ---- into the model and out of it ---- */

@@ -67,7 +67,7 @@ static smelt_addr reserve(smelt_rt *rt, int32_t arena, int64_t bytes, int keep) 
   if (arena < 0 || (uint32_t)arena >= rt->model->n_arenas || bytes < 0)
     return lose(rt, rt_error(rt, SMELT_INTERNAL, "model '%s' wants %lld bytes for arena %d of %u; compile it again", rt->model->name, (long long)bytes,
              (int)arena, (unsigned)rt->model->n_arenas));
-  rt->arena_bytes[arena] = (uint64_t)bytes;
+  if ((uint64_t)bytes > rt->arena_bytes[arena]) rt->arena_bytes[arena] = (uint64_t)bytes; /* rounds of a loop differ */
   if (rt->device) {
     smelt_addr at = rt_device_arena(rt, (uint32_t)arena, (uint64_t)bytes, keep);
     return at ? at : lose(rt, SMELT_DEVICE);

@@ -62,7 +62,7 @@ struct smelt_rt {
   const void **input_host;
   rt_block *input_staging;
   rt_block *arenas;
-  uint64_t *arena_bytes;            /* per arena, what the last run asked for */
+  uint64_t *arena_bytes;            /* per arena, the most that the last run asked for */
   rt_output *outputs;
   uint64_t *kernel_ns, *kernel_launches;
   void **library_fn;

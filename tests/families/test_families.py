@@ -280,3 +280,15 @@ def test_a_family_is_a_plugin() -> None:
     before = len(ops.OPS), len(table.BINDINGS)
     plugin.load_plugins([f.module for f in FAMILIES])
     assert (len(ops.OPS), len(table.BINDINGS)) == before
+
+
+def test_threads_that_need_a_family_at_once(tmp_path: Path) -> None:
+    """Whoever comes second waits until the first has it: half a module has no rows."""
+    code = (
+        "import sys, threading\nfrom smelt.importer import check_model\n"
+        "found, ready = [], threading.Barrier(6)\n"
+        "def work():\n    ready.wait()\n    found.append(check_model(sys.argv[1]))\n"
+        "threads = [threading.Thread(target=work) for _ in range(6)]\n"
+        "for t in threads: t.start()\nfor t in threads: t.join()\nprint([str(p) for f in found for p in f])"
+    )
+    assert python(code, tmp_path, str(saved("ml", tmp_path))) == "[]\n"

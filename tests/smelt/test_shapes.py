@@ -192,6 +192,8 @@ def test_no_shape_is_tried_that_does_not_fit(tmp_path: Path, monkeypatch: pytest
     assert left == [v for v, n in zip(every, needs, strict=True) if v in left] and len(left) < len(every)
     assert max(bundle.peak_bytes(v) for v in left) <= room // 4
     assert [c.shapes for c in cases(bundle, count=9)] == [shapes_at(bundle, v) for v in left]
+    monkeypatch.setattr("smelt.shapes.memory", lambda: 2 * min(needs))
+    assert [bundle.peak_bytes(v) for v in trials(bundle)] == [min(needs)], "the least of them still fits"
     monkeypatch.setattr("smelt.shapes.memory", lambda: 64)
     with pytest.raises(SmeltError, match=r"takes [\d,]+ bytes, this machine has 64") as caught:
         trials(bundle)

@@ -290,3 +290,12 @@ def test_slices_stay_on_the_axis(start: Dim, end: Dim, step: int, right: bool) -
     else:
         with pytest.raises(SmeltError, match="leaves the axis of a"):
             infer_node(OPS["slice"], args, attrs, engine("a", "b"))
+
+
+def test_no_size_is_negative() -> None:
+    """Whatever rule gives it: an attribute of a file may be any number."""
+    attrs = {"shape": (to_dim(-3), A)}
+    negative = replace(OPS["relu"], infer=lambda c, args, attrs: (TensorType(f32, attrs["shape"]),))
+    with pytest.raises(SmeltError, match=r"extents -3, a: one of them is negative") as caught:
+        infer_node(negative, [Arg(TensorType(f32, (A,)))], attrs, engine("a"))
+    assert caught.value.kind == "invalid" and caught.value.node == "node1"

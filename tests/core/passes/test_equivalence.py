@@ -57,3 +57,25 @@ def test_infinite_scales_are_not_compared_and_finite_ones_are() -> None:
     given = np.full(400, np.nan, np.float32)
     assert found(STEPS, given, scale=0.25)
     assert not found(STEPS, given, scale=np.inf)
+
+
+def one_of(values: list[float], wrong: float) -> tuple[Array, Array]:
+    """400 elements of these values, and the same with one changed."""
+    x = np.array(values, np.float32)[np.arange(400) % len(values)]
+    y = x.copy()
+    y[0] = wrong
+    return x, y
+
+
+@pytest.mark.parametrize(
+    ("values", "wrong", "differs"),
+    [([0], 5, True), ([1], 100, True), ([0, 1], 1.5, True), ([0, 8], 4, True), ([3], 1000, True),
+     ([0, 0.25, 0.5], 0.25, False), ([0, 0.25, 0.5], -0.25, False), ([0, 0.25, 0.5], 0.5, True)],
+)  # fmt: skip
+def test_few_values_tell_no_step(values: list[float], wrong: float, differs: bool) -> None:
+    """The wrong value itself must not be what says how far apart two steps are."""
+    wanted, found = one_of(values, wrong)
+    b = Build("f32[N]")
+    module = b.done(b("relu", b.inputs[0]))
+    known = (lambda _: (wanted,), lambda _: (found,))
+    assert (difference(module, module, INTEGERS, iter([{"x0": wanted}]), known) is not None) is differs
