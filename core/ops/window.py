@@ -35,6 +35,13 @@ def join_shape(n: Dim, c: Dim, spatial: Sequence[Dim], channels_last: bool) -> t
     return (n, *spatial, c) if channels_last else (n, c, *spatial)
 
 
+def check_steps(c: Infer, attrs: Attrs) -> None:
+    """Windows, and the taps in one, are one element apart at least."""
+    for name in ("strides", "dilations"):
+        if min(ints(attrs, name), default=1) < 1:
+            raise c.fail(f"{name} are {list(ints(attrs, name))}, wanted 1 and more")
+
+
 def window_extent(n: Dim, k: Dim, stride: int, dilation: int, pads: Dim) -> Dim:
     """How many windows fit: floor((n + pads - dilation * (k - 1) - 1) / stride) + 1, at least 0."""
     return dmax((n + pads - dilation * (k - 1) - 1) // stride + 1, 0)
@@ -69,6 +76,7 @@ def _weight_parts(shape: tuple[Dim, ...], channels_last: bool) -> tuple[Dim, Dim
 
 def infer_conv(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
     """[N, C, *S] * [M, C/group, *K] -> [N, M, *O] (or the channels-last forms)."""
+    check_steps(c, attrs)
     x, w = args[:2]
     assert x and w
     if x.rank < 3 or w.rank != x.rank:
@@ -243,6 +251,7 @@ def _transposed_parts(shape: tuple[Dim, ...], channels_last: bool) -> tuple[Dim,
 
 def infer_conv_transpose(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
     """[N, C, *S] * [C, M/group, *K] -> [N, M, *O], O = (S-1)*stride + dilation*(K-1) + 1 + extra - pads."""
+    check_steps(c, attrs)
     x, w = args[:2]
     assert x and w
     if x.rank < 3 or w.rank != x.rank:
@@ -354,6 +363,7 @@ def _ref_conv_transpose(
 
 def infer_pool(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
     """Windows per spatial axis; ceil_mode keeps a partial last window that starts inside."""
+    check_steps(c, attrs)
     x = args[0]
     assert x is not None
     n, channels, spatial = split_shape(x.shape, last(attrs))

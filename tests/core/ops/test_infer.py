@@ -299,3 +299,17 @@ def test_no_size_is_negative() -> None:
     with pytest.raises(SmeltError, match=r"extents -3, a: one of them is negative") as caught:
         infer_node(negative, [Arg(TensorType(f32, (A,)))], attrs, engine("a"))
     assert caught.value.kind == "invalid" and caught.value.node == "node1"
+
+
+@pytest.mark.parametrize("op", ["conv", "conv_transpose", "max_pool"])
+@pytest.mark.parametrize("name", ["strides", "dilations"])
+def test_windows_move_on(op: str, name: str) -> None:
+    """IR that somebody wrote may have any number there; an importer refuses it before."""
+    none, one = (to_dim(0),), (1,)
+    attrs = {"strides": one, "dilations": one, "pads_begin": none, "pads_end": none, "output_padding": (0,),
+             "group": 1, "channels_last": False, "kernel": (2,), "ceil_mode": False}  # fmt: skip
+    shapes = ((A, to_dim(3), to_dim(8)), (to_dim(3), to_dim(3), to_dim(2)))
+    args = [Arg(TensorType(f32, s)) for s in shapes[: 1 if op == "max_pool" else 2]]
+    infer_node(OPS[op], args, attrs, engine("a"))
+    with pytest.raises(SmeltError, match=rf"{name} are \[0\], wanted 1 and more"):
+        infer_node(OPS[op], args, {**attrs, name: (0,)}, engine("a"))
