@@ -32,6 +32,8 @@ def _infer_layer(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Te
     if not 0 <= axis < t.rank:
         raise c.fail(f"axis {axis} does not fit rank {t.rank}")
     for a in args[1:]:
+        if a is not None and a.rank > t.rank:
+            raise c.fail(f"a parameter is {a.type}, wanted at most the {t.rank} axes of the input")
         if a is not None:
             c.broadcast(t.shape, a.shape)
     return (t,)

@@ -313,3 +313,11 @@ def test_windows_move_on(op: str, name: str) -> None:
     infer_node(OPS[op], args, attrs, engine("a"))
     with pytest.raises(SmeltError, match=rf"{name} are \[0\], wanted 1 and more"):
         infer_node(OPS[op], args, {**attrs, name: (0,)}, engine("a"))
+
+
+@pytest.mark.parametrize("op", ["layer_norm", "rms_norm"])
+def test_norms_have_no_axes_of_their_parameters(op: str) -> None:
+    x, attrs = TensorType(f32, (A, to_dim(4))), {"axis": 1, "epsilon": 1e-5}
+    scale = Arg(TensorType(f32, (to_dim(1), A, to_dim(4))))
+    with pytest.raises(SmeltError, match="wanted at most the 2 axes of the input"):
+        infer_node(OPS[op], [Arg(x), scale], attrs, engine("a"))
