@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import Dim, parse_dim, to_dim
+from smelt.core.dim import Dim, parse_dim
 from smelt.core.manifest_schema import check_manifest
 from smelt.core.naming import Names
 
@@ -59,28 +59,14 @@ class Bundle:
         """SHA-256 (hex) over the manifest, which holds every file's hash: the bundle's identity."""
         return hashlib.sha256(manifest_bytes(self.manifest)).hexdigest()
 
-    @cached_property
-    def peak(self) -> Dim:
-        """Bytes of all arenas whose sizes the input shapes give, as a formula in their symbols."""
-        return sum((d for d in self.arenas if d.symbols <= self._given()), to_dim(0))
-
-    @property
-    def late(self) -> tuple[Dim, ...]:
-        """Bytes of each arena whose size a run finds out: formulas in symbols that no input has."""
-        return tuple(d for d in self.arenas if not d.symbols <= self._given())
-
     @property
     def arenas(self) -> tuple[Dim, ...]:
         """Bytes of each arena, as formulas; those of late ones are in symbols that a run decides."""
         return tuple(formula(d) for d in self.manifest["memory"]["arenas"])
 
-    def _given(self) -> frozenset[str]:
-        dims = (formula(str(d)) for row in self.manifest["inputs"] for d in row["shape"])
-        return frozenset().union(*(d.symbols for d in dims))
-
     def peak_bytes(self, symbols: Mapping[str, int]) -> int:
-        """The formula's value, without the late arenas. Raises KeyError when a symbol is missing."""
-        return self.peak.evaluate(symbols)
+        """Bytes of the arenas whose sizes these symbols give; late ones are not among them."""
+        return sum(d.evaluate(symbols) for d in self.arenas if d.symbols <= symbols.keys())
 
     def bind(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
         """Symbol values that input shapes give. Raises SmeltError(kind='shape') on a contradiction."""

@@ -386,4 +386,4 @@ def memory() -> int:
 def _bytes(bundle: Bundle, values: Mapping[str, int]) -> int:
     """What inputs and arenas take at these sizes; what a run finds out on the way is not in it."""
     inputs = sum(p.dtype.bytes * math.prod(d.evaluate(values) for d in p.shape) for p in ports(bundle))
-    return inputs + sum(d.evaluate(values) for d in bundle.arenas if d.symbols <= values.keys())
+    return inputs + bundle.peak_bytes(values)

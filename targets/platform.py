@@ -201,8 +201,11 @@ ALIASES: Mapping[str, tuple[str, str | None]] = MappingProxyType(
         "android": ("aarch64-android", None),
     }
 )
-DEVICES = tuple(sorted(p.stem.removesuffix("_driver") for p in Path(__file__).parent.glob("*/*_driver.c")))
-"""Each is a folder beside this file, with a driver for the runtime."""
+DRIVERS: Mapping[str, Path] = MappingProxyType(
+    {p.stem.removesuffix("_driver"): p for p in sorted(Path(__file__).parent.glob("*/*_driver.c"))}
+)
+"""Device -> the C file that runs its kernels (runtime/driver.h), in the folder of its target."""
+DEVICES = tuple(DRIVERS)
 
 # What this machine calls its processor -> arch of a row.
 _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64",

@@ -23,7 +23,7 @@ from smelt.core.cache import cache_dir
 from smelt.core.diag import SmeltError
 from smelt.core.naming import FUNCTIONS, Names
 from smelt.targets.elf import Elf, global_symbols, read_elf, rename_symbols
-from smelt.targets.platform import PLATFORMS, Platform, TargetSpec, parse_target, zig_directory
+from smelt.targets.platform import DRIVERS, PLATFORMS, Platform, TargetSpec, parse_target, zig_directory
 from smelt.targets.stubs import libraries, stub_ir
 
 __all__ = [
@@ -185,14 +185,9 @@ def _objects(
     return [folder / f"{name}.o" for name in names]
 
 
-def driver_source(device: str) -> Path:
-    """The C file in a device's folder that runs its kernels (runtime/driver.h)."""
-    return runtime_dir().parent / device / f"{device}_driver.c"
-
-
 def _drivers(spec: TargetSpec) -> list[Path]:
     """The compiled drivers of a target's devices."""
-    files = [driver_source(device) for device in spec.devices]
+    files = [DRIVERS[device] for device in spec.devices]
     return [_objects(spec.platform, (f.stem,), source=f.parent)[0] for f in files]
 
 

@@ -37,6 +37,11 @@ _TABLE: dict[str, Op] = {op.name: op for room in _ROOMS for op in room.ROWS}
 OPS: Mapping[str, Op] = MappingProxyType(_TABLE)
 
 
+def rows() -> tuple[Op, ...]:
+    """The ops of now: another thread may load a family meanwhile, which the table itself shows."""
+    return tuple(_TABLE.values())
+
+
 def extend(rows: Iterable[Op]) -> None:
     """Put ops of a plug-in into the table: all of them, or none and SmeltError when a name is taken."""
     new: dict[str, Op] = {}

@@ -220,8 +220,8 @@ class Engine:
         """Forget what was taken to hold since then (symbols stay declared)."""
         self.facts = state.facts
         del self._equal[state.equal :], self._differ[state.differ :], self._pending[state.pending :]
-        for demand in list(self._demands)[state.demands :]:
-            del self._demands[demand]
+        while len(self._demands) > state.demands:
+            self._demands.popitem()
         self._memo.clear()
 
     def once(self, node: Hashable, infer: Callable[[], tuple[TensorType, ...]]) -> tuple[TensorType, ...]:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from smelt.core.diag import SmeltError
 from smelt.core.dim import UNKNOWN
 from smelt.core.ir.graph import Module, Node, Ref
-from smelt.core.ops import OPS
+from smelt.core.ops import rows
 from smelt.core.ops.infer import State
 from smelt.core.ops.table import Op
 from smelt.core.passes.context import Context
@@ -39,10 +39,7 @@ class Rule:
 
     def names(self) -> tuple[str, ...]:
         """The ops of today's table that it is tried on."""
-        if self.where is None:
-            return self.ops
-        table = tuple(OPS.items())  # a copy: another thread may load a family meanwhile
-        return tuple(n for n, op in table if self.where(op))
+        return self.ops if self.where is None else tuple(op.name for op in rows() if self.where(op))
 
 
 def rule(

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from smelt.core.dim import to_dim
 from smelt.core.ir.graph import Node, Ref
-from smelt.core.ops import OPS
+from smelt.core.ops import rows
 from smelt.core.ops.movement import reshape_groups
 from smelt.core.passes.constants import ints_of, is_one
 from smelt.core.passes.editor import Attrs, Editor
@@ -87,11 +87,10 @@ ARGS = ("argmax", "argmin")
 def sink_rules() -> tuple[Rule, ...]:
     """Fresh sinking rules; they remember which transposes they made on the way and leave those alone."""
     state = _Sinking()
-    table = tuple(OPS.items())  # a copy: another thread may load a family meanwhile
     elementwise = tuple(
-        name for name, op in table
-        if name not in _SAME and name not in POOLS and name not in REDUCTIONS
-        and name not in ("reshape", "transpose") and op.compute is not None
+        op.name for op in rows()
+        if op.name not in _SAME and op.name not in POOLS and op.name not in REDUCTIONS
+        and op.name not in ("reshape", "transpose") and op.compute is not None
     )
     return (
         Rule("sink_same", tuple(_SAME), state.same, EXACT, (

@@ -42,8 +42,8 @@ COMMANDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 
-READING = ("check", "compile", "validate", "opt", "report")
-"""Commands that read a model, and so need the plug-ins that SMELT_PLUGINS names."""
+READING = ("check", "validate", "opt", "report")
+"""Commands that read a model in this process, and so need the plug-ins that SMELT_PLUGINS names."""
 
 COMPILING = ("check", "compile", "inspect", "opt")
 """Commands for which a shape that does not fit is a fault of the model, not of a run."""

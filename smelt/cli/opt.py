@@ -6,16 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from smelt.cli.common import (
-    OK,
-    AddParser,
-    Result,
-    Usage,
-    add_fast_math,
-    check_target,
-    command,
-    write_result,
-)
+from smelt.cli.common import OK, AddParser, Result, Usage, add_fast_math, check_target, command, write_result
 from smelt.core.diag import SmeltError
 from smelt.core.ir.graph import Module
 from smelt.core.ir.text import parse_module, print_module

@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 
-RUNTIME = Path(__file__).parents[1] / "runtime"
+from smelt.targets.toolchain import runtime_dir
+
 HEADERS = ("smelt.h", "smelt_abi.h")
 
 _SCALARS = {
@@ -61,7 +61,7 @@ def constants() -> Mapping[str, int]:
 
 @cache
 def _read() -> tuple[Mapping[str, Struct], Mapping[str, int]]:
-    text = "\n".join((RUNTIME / name).read_text("utf-8") for name in HEADERS)
+    text = "\n".join((runtime_dir() / name).read_text("utf-8") for name in HEADERS)
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
     types = {**_SCALARS, **dict.fromkeys(_FUNCTION.findall(text), "ptr")}
     found = {}

@@ -243,7 +243,7 @@ def _readers(folder: Path) -> Any:
     ) == 2:
         bundle.bind({"x": (2, 16)})
     case(bundle, bind(bundle, {}))
-    str(bundle.peak)
+    str(bundle.arenas)
     return None
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import llvmlite.binding as llvm
 import pytest
 
-from smelt.targets.llvm.abi import RUNTIME, constants, structs
+from smelt.targets.llvm.abi import constants, structs
 from smelt.targets.platform import PLATFORMS
+from smelt.targets.toolchain import runtime_dir
 
 
 @pytest.mark.parametrize("name", ["x86_64-linux", "armv7-linux", "aarch64-android"])
@@ -31,7 +32,7 @@ def test_structs_lie_as_in_c(name: str, tmp_path: Path) -> None:
     source = tmp_path / "layout.c"
     source.write_text("\n".join(lines) + "\n")
     command = [sys.executable, "-m", "ziglang", "cc", "-target", platform.zig, *platform.zig_flags, "-c"]
-    words = [*command, f"-I{RUNTIME}", str(source), "-o", str(tmp_path / "layout.o")]
+    words = [*command, f"-I{runtime_dir()}", str(source), "-o", str(tmp_path / "layout.o")]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert len(lines) > 70

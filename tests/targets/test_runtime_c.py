@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from smelt.targets.platform import DEVICES
-from smelt.targets.toolchain import driver_source, runtime_dir
+from smelt.targets.platform import DRIVERS
+from smelt.targets.toolchain import runtime_dir
 
 HERE = Path(__file__).resolve().parent / "runtime_c"
 GCC = shutil.which("gcc")
@@ -43,7 +43,7 @@ def build(folder: Path, *flags: str, parts: tuple[str, ...] = ("model.c", "probe
     """The runtime, model.c and probe.c (or other parts) as one program of the host compiler."""
     program = folder / "probe"
     sources = [path for path in sorted(runtime_dir().glob("*.c")) if path.stem not in ("crt", "runner")]
-    sources += map(driver_source, DEVICES)
+    sources += DRIVERS.values()
     command = [str(GCC), "-std=gnu11", *WARNINGS, "-DSMELT_STATIC", f"-I{runtime_dir()}", *flags]
     command += [*(str(HERE / part) for part in parts), *map(str, sources), "-o", str(program)]
     subprocess.run([*command, "-ldl", "-lpthread", "-lm"], check=True)

@@ -17,7 +17,7 @@ from smelt.core.diag import SmeltError
 from smelt.core.naming import FUNCTIONS, Names
 from smelt.targets import toolchain
 from smelt.targets.elf import global_symbols, read_elf
-from smelt.targets.platform import DEVICES, PLATFORMS, TargetSpec, cpu_names, parse_target
+from smelt.targets.platform import DRIVERS, PLATFORMS, TargetSpec, cpu_names, parse_target
 from smelt.targets.toolchain import build_library, build_runner, build_static, check_elf, runtime_dir
 
 SOURCES = Path(__file__).resolve().parent / "runtime_c"
@@ -143,7 +143,7 @@ def test_runtime_compiles_without_warnings(name: str) -> None:
     strict = ("-Wall", "-Wextra", "-Wshadow", "-Werror")
     objects = toolchain._objects(PLATFORMS[name], toolchain._RUNTIME, strict)
     assert len(objects) == len(toolchain._RUNTIME)
-    for driver in map(toolchain.driver_source, DEVICES):
+    for driver in DRIVERS.values():
         assert toolchain._objects(PLATFORMS[name], (driver.stem,), strict, driver.parent)
 
 
@@ -163,7 +163,7 @@ def test_library(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", DRIVERS)
 def test_dynamic_runner(name: str, device: str, tmp_path: Path) -> None:
     spec = parse_target(f"{name}+{device}")
     made = build_runner(spec, b"", tmp_path)
