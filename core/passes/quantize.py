@@ -354,7 +354,7 @@ def _move_bytes(g: Editor, n: Node) -> Ref | None:
 
 
 def _takes_bytes(g: Editor, n: Node, q: Quantised) -> bool:
-    """Whether a move of floats is one of bytes too: nearest grid samples and plug-ins may want floats."""
+    """Whether a move of floats is one of bytes too: a plug-in's type rule or formula may say otherwise."""
     inputs = (q.x, *n.inputs[1:])
     types = g.accepted(n.op, inputs, n.attrs)
     if types is None or types[0].dtype != g.type_of(q.x).dtype:
