@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from boards import need_emulator
 from onnx import TensorProto, helper, numpy_helper
 
 import smelt
@@ -24,7 +25,6 @@ from smelt.core.passes.context import Context
 from smelt.core.passes.editor import Editor, edit_module
 from smelt.core.passes.pipeline import PIPELINE
 from smelt.importer import import_model
-from smelt.targets.platform import parse_target
 from tests.core.passes.build import CONTEXT
 
 ROOT = Path(__file__).parents[1]
@@ -122,9 +122,7 @@ def test_commands(path: Path, command: str, folder: Path, tmp_path: Path) -> Non
     if target is not None and target[1] == "T":
         command = command.replace("--target T", "--target host")
     elif target is not None:
-        emulator = parse_target(target[1]).platform.emulator
-        if emulator is not None and shutil.which(emulator.binary) is None:
-            pytest.skip("needs qemu: apt-get install qemu-user-static")
+        need_emulator(target[1])
     command = re.sub(r"x:1x3x224x224|\.\.\.", SHAPES, command)
     command = command.replace(" -o out", "")
     if command.startswith("smelt compile"):

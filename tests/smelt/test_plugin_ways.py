@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +11,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from boards import need_emulator
 from onnx import TensorProto, helper, numpy_helper
 
 import smelt
 from smelt.core.bundle import Bundle
-from smelt.targets.platform import parse_target
 
 PLUGIN = Path(__file__).parents[1] / "support" / "plugin_ways.py"
 MINE = "my.domain"
@@ -90,9 +89,7 @@ def compiled(m: onnx.ModelProto, tmp_path: Path, **options: Any) -> Bundle:
 )  # fmt: skip
 def test_every_target(target: str, more: tuple[str, ...], file: Path) -> None:
     """The compiled model agrees with the plug-in's references, at several sizes; 0 rows among them."""
-    emulator = parse_target(target).platform.emulator
-    if emulator is not None and shutil.which(emulator.binary) is None:
-        pytest.skip("needs qemu: apt-get install qemu-user-static")
+    need_emulator(target)
     shapes = [w for n, m in ((3, 2), (1, 1), (0, 4), (5, 3)) for w in ("--shape", f"x:{n}x7,c:{m}x7")]
     done = run("validate", str(file), "--target", target, *more, *shapes)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from boards import need_emulator
 from onnx import TensorProto, helper
 
 from smelt.compiler import compile_here
@@ -42,9 +42,7 @@ def wanted(x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("target", ["x86", "arm64", "armv7"])
 def test_hosts_that_are_not_optimised(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    emulator = parse_target(target).platform.emulator
-    if emulator is not None and shutil.which(emulator.binary) is None:
-        pytest.skip("needs qemu: apt-get install qemu-user-static")
+    need_emulator(target)
     sizes = []
     for limit in (llvm_target.LONG_HOST, 0):
         monkeypatch.setattr(llvm_target, "LONG_HOST", limit)

@@ -6,19 +6,15 @@ import os
 import shutil
 import subprocess
 import sys
-from ctypes.util import find_library
 from pathlib import Path
 
 import onnx
 import pytest
+from boards import needs_opencl
 from onnx import TensorProto, helper
 
 ROOT = Path(__file__).parents[2]
 NAME = "mydevice"
-needs_opencl = pytest.mark.skipif(
-    find_library("OpenCL") is None or not any(Path("/etc/OpenCL/vendors").glob("*.icd")),
-    reason="no OpenCL driver: apt install pocl-opencl-icd ocl-icd-libopencl1",
-)
 
 
 def renamed_copy(source: Path, to: Path) -> None:

@@ -11,6 +11,7 @@ from ctypes.util import find_library
 from pathlib import Path
 
 import pytest
+from boards import HAS_OPENCL, NO_OPENCL, needs_opencl
 
 from smelt.targets.platform import DRIVERS
 from smelt.targets.toolchain import runtime_dir
@@ -24,9 +25,6 @@ ADDRESS = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=a
 THREAD = ("-g", "-O1", "-fsanitize=thread", "-DNO_FORK")  # tsan does not follow a fork of threads
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Werror")
 BLAS = "libnot-there.so;libopenblas.so.0;libblas.so.3"
-OPENCL = "no OpenCL driver: apt install pocl-opencl-icd ocl-icd-libopencl1"
-HAS_OPENCL = find_library("OpenCL") is not None and any(Path("/etc/OpenCL/vendors").glob("*.icd"))
-needs_opencl = pytest.mark.skipif(not HAS_OPENCL, reason=OPENCL)
 needs_blas = pytest.mark.skipif(
     find_library("openblas") is None and find_library("blas") is None,
     reason="no BLAS: apt install libopenblas0-pthread",
@@ -178,7 +176,7 @@ CHECKED = tuple(flag for flag in ADDRESS if flag != "-DSMELT_TEST_ALLOC")
 def test_kernels_alternate_between_units(bundle: Path, flags: tuple[str, ...]) -> None:
     """Two devices, the second one a fake that queues its work, and the CPU: what crosses is counted."""
     if "-DWITH_OPENCL" in flags and not HAS_OPENCL:
-        pytest.skip(OPENCL)
+        pytest.skip(NO_OPENCL)
     assert run(build(bundle, *flags, parts=TWO_UNITS), bundle) == "OK\n"
 
 
