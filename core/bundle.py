@@ -22,11 +22,11 @@ from typing import Any, Final
 import numpy as np
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import Dim, parse_dim
+from smelt.core.dim import Dim, parse_dim, to_dim
 from smelt.core.manifest_schema import check_manifest
 from smelt.core.naming import Names
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 MANIFEST = "manifest.json"
 RUNNER = "smelt_run"
 _CHUNK = 1 << 20
@@ -63,6 +63,11 @@ class Bundle:
     def arenas(self) -> tuple[Dim, ...]:
         """Bytes of each arena, as formulas; those of late ones are in symbols that a run decides."""
         return tuple(formula(d) for d in self.manifest["memory"]["arenas"])
+
+    @property
+    def state_bytes(self) -> Dim:
+        """Bytes of what one run leaves for the next and of what replaces it."""
+        return sum((formula(row["bytes"]) for row in self.manifest["state"]), to_dim(0))
 
     def peak_bytes(self, symbols: Mapping[str, int]) -> int:
         """Bytes of the arenas whose sizes these symbols give; late ones are not among them."""
@@ -266,11 +271,8 @@ def is_bundle(path: str | os.PathLike[str]) -> bool:
 
 def hash_file(path: Path) -> str:
     """SHA-256 (hex) of a file."""
-    h = hashlib.sha256()
     with path.open("rb") as f:
-        while chunk := f.read(_CHUNK):
-            h.update(chunk)
-    return h.hexdigest()
+        return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 def write_weights(path: Path, rows: Iterable[tuple[int, Iterable[np.ndarray[Any, Any]]]], total: int) -> str:

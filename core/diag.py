@@ -8,7 +8,7 @@ from typing import Literal
 
 Kind = Literal["invalid", "unsupported", "shape", "device", "infra", "internal"]
 
-MOST = 4_000
+MOST_CHARACTERS = 4_000
 """Characters of a message about a model: names of a megabyte are legal."""
 MOST_LINES = 20_000
 """Characters of several problems, or of a traceback."""
@@ -44,7 +44,7 @@ def _bounded(text: str, lines: bool) -> str:
     """A whole message, with names in it that nobody has looked at."""
     if len(text) > WORD:
         text = re.sub(rf"\S{{{WORD + 1},}}", lambda m: shortened(m[0]), text)
-    text = shortened(text, MOST_LINES if lines else MOST)
+    text = shortened(text, MOST_LINES if lines else MOST_CHARACTERS)
     return printable(text, lines)
 
 
@@ -132,7 +132,7 @@ def merge(problems: tuple[Problem, ...]) -> SmeltError:
     first = problems[0]
     if len(problems) == 1:
         return SmeltError(first.message, kind=first.kind, node=first.node, hint=first.hint)
-    lines = "\n".join(f"  {shortened(str(p), MOST // 4)}" for p in problems[:MOST_PROBLEMS])
+    lines = "\n".join(f"  {shortened(str(p), MOST_CHARACTERS // 4)}" for p in problems[:MOST_PROBLEMS])
     if len(problems) > MOST_PROBLEMS:
         lines += f"\n  ... and {len(problems) - MOST_PROBLEMS} more"
     return SmeltError(f"{len(problems)} problems:\n{lines}", kind=first.kind, problems=problems)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import ml_dtypes
 import numpy as np
 
+Array: TypeAlias = np.ndarray[Any, Any]
 Category = Literal["float", "int", "uint", "bool"]
 
 
@@ -69,6 +70,8 @@ u32 = _row("u32", "uint", 32, np.uint32)
 u16 = _row("u16", "uint", 16, np.uint16)
 u8 = _row("u8", "uint", 8, np.uint8)
 bool_ = _row("bool", "bool", 8, np.bool_)
+
+BYTES = (i8, u8)
 
 DTYPES: dict[str, DType] = {
     d.name: d for d in (f64, f32, f16, bf16, i64, i32, i16, i8, u64, u32, u16, u8, bool_)

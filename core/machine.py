@@ -2,7 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+FREE = frozenset({"cast", "bitcast"})
+COSTS: Mapping[str, int] = MappingProxyType({
+    "div": 5, "sqrt": 8, "exp": 14, "erf": 16, "tanh": 16, "log": 34, "sin": 47, "cos": 47,
+    "mod": 1200, "fmod": 1200, "asin": 350, "pow": 450, "acos": 450, "atan": 450, "log1p": 560, "tan": 560,
+    "cosh": 600, "acosh": 700, "sinh": 900, "atanh": 1150, "asinh": 1150,
+})  # fmt: skip
+"""What an element of a scalar function takes, in multiply-adds; others take one. From 350 on they are calls
+of libm, an element at a time. benchmarks/results/intrinsics.md has the measurement."""
+HEAVY = 12
+"""The cost from which a function rules its loop: its latency, not its loads and stores."""
+
+CPU = "cpu"
+"""The name of the unit that the host code runs on; others are called as their device is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """A row of an instruction set: the loops that one instruction means, and what it costs.
+
+    meaning: the text of a kernel (see core/ir/instructions.py). Its last statement is the loops; its buffers
+    are the registers, elements in row-major order, the accumulator last among the inputs. macs: multiply-adds
+    per cycle of one core. latency: cycles from one sum to the next one that needs it. source: where these two
+    come from. features: what the processor must have, by LLVM's names.
+    """
+
+    name: str
+    meaning: str
+    macs: float
+    latency: int
+    source: str
+    features: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +48,8 @@ class Machine:
     levels: which of group/lane/vector the machine has, outermost first.
     max_lanes: work-items of a group (1 on a CPU). shared_bytes: per-group memory (0: none).
     cache_bytes: private L1 and L2 in bytes. masked: masked vector loads and stores are cheap.
-    dot4: sums of four products of bytes are cheap.
-    tail_lanes: vector widths in elements of 4 bytes that a tail may use, widest first, ends in 1.
+    instructions: the rows that sum products here; what has no row is computed element by element.
+    costs: what scalar functions take; those of COSTS where nobody has measured others.
     """
 
     name: str
@@ -23,13 +57,22 @@ class Machine:
     vector_registers: int
     fma: bool = True
     masked: bool = False
-    dot4: bool = False
+    instructions: tuple[Instruction, ...] = ()
     levels: tuple[str, ...] = ("group", "vector")
     max_lanes: int = 1
     shared_bytes: int = 0
     cache_bytes: tuple[int, int] = (32 * 1024, 512 * 1024)
     cores: int = 4
+    costs: Mapping[str, int] = field(default_factory=lambda: COSTS, hash=False)
 
     def lanes(self, bits: int) -> int:
         """How many elements of `bits` width a vector holds; at least 1."""
         return max(1, self.vector_bits // bits)
+
+    def cost(self, work: Mapping[str, int]) -> int:
+        """What so many calls of scalar functions take, in multiply-adds of one element; casts are free."""
+        return sum(n * self.costs.get(fn, 1) for fn, n in work.items() if fn not in FREE)
+
+    def heavy(self, fn: str) -> bool:
+        """Whether a loop that calls the function is bound by it."""
+        return self.costs.get(fn, 1) >= HEAVY

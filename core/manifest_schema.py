@@ -15,7 +15,7 @@ from smelt.core.dim import parse_dim
 from smelt.core.dtype import ALL
 from smelt.core.naming import is_name
 
-Rule: TypeAlias = Callable[[object, str], None]
+Valid: TypeAlias = Callable[[object, str], None]
 
 FILE_NAME: Final = re.compile(
     r"smelt_run|lib[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}\.(so|a)|[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}\.(bin|weights|h|o)"
@@ -63,7 +63,7 @@ def flag(value: object, at: str) -> None:
         raise _fail(at, "true or false", value)
 
 
-def number(low: int = 0, high: int = INT64) -> Rule:
+def number(low: int = 0, high: int = INT64) -> Valid:
     """A whole number in low..high."""
 
     def rule(value: object, at: str) -> None:
@@ -95,12 +95,12 @@ def sha256(value: object, at: str) -> None:
         raise _fail(at, "a SHA-256 in hexadecimal", value)
 
 
-def maybe(rule: Rule, absent: object = None) -> Rule:
+def maybe(rule: Valid, absent: object = None) -> Valid:
     """What rule allows, or the value that stands for nothing."""
     return lambda value, at: None if value == absent and type(value) is type(absent) else rule(value, at)
 
 
-def rows(rule: Rule, least: int = 0, most: int | None = None) -> Rule:
+def rows(rule: Valid, least: int = 0, most: int | None = None) -> Valid:
     """A list, each item by rule."""
 
     def check(value: object, at: str) -> None:
@@ -112,7 +112,7 @@ def rows(rule: Rule, least: int = 0, most: int | None = None) -> Rule:
     return check
 
 
-def fields(required: Mapping[str, Rule], optional: Mapping[str, Rule] = MappingProxyType({})) -> Rule:
+def fields(required: Mapping[str, Valid], optional: Mapping[str, Valid] = MappingProxyType({})) -> Valid:
     """A table that has these fields; others are left alone."""
 
     def check(value: object, at: str) -> None:
@@ -129,7 +129,7 @@ def fields(required: Mapping[str, Rule], optional: Mapping[str, Rule] = MappingP
     return check
 
 
-def table(key: Rule, item: Rule) -> Rule:
+def table(key: Valid, item: Valid) -> Valid:
     """A table whose keys are data."""
 
     def check(value: object, at: str) -> None:
@@ -142,7 +142,7 @@ def table(key: Rule, item: Rule) -> Rule:
     return check
 
 
-def one_of(*names: str) -> Rule:
+def one_of(*names: str) -> Valid:
     """One of some words."""
 
     def rule(value: object, at: str) -> None:
@@ -173,7 +173,14 @@ def key(value: object, at: str) -> None:
 
 _COUNT = number()
 _BOUND = number(-INT64 - 1)  # of a number that a run binds, which need not be a size
-_TENSOR = fields({"name": text, "dtype": dtype, "shape": rows(extent, most=MOST_RANK)}, {"late": flag})
+_TENSOR = fields(
+    {"name": text, "dtype": dtype, "shape": rows(extent, most=MOST_RANK)}, {"late": flag, "unit": text}
+)
+_STATE = fields({
+    "name": text, "output": text, "dtype": dtype,
+    **dict.fromkeys(("shape", "next", "start"), rows(extent, most=MOST_RANK)),
+    "bytes": formula, "most": maybe(number()),
+})  # fmt: skip
 _GROUP = fields(
     {
         "name": text,
@@ -183,17 +190,24 @@ _GROUP = fields(
     },
     {"keys": rows(key, least=1)},
 )
+QUANTISED: Final = fields({"integer": _COUNT, "float": table(text, text)}, {"packed": _COUNT})
+HALVED: Final = fields({"half": _COUNT, "weights": _COUNT, "float": table(text, _COUNT)})
+GROUPS: Final = fields({"inputs": rows(_GROUP), "outputs": rows(_GROUP)})
 _SYMBOL = fields(
     {"name": text, "low": _BOUND, "high": maybe(_BOUND), "divisor": number(1), "origin": text},
 )
 _STORED = fields({
     "name": text, "dtype": dtype, "shape": rows(_COUNT, most=MOST_RANK), "offset": _COUNT, "bytes": _COUNT,
-})  # fmt: skip
+}, {"layout": maybe(text)})  # fmt: skip
 _VALUE = fields({
     "name": text, "arena": _COUNT, "offset": formula, "bytes": formula,
     "live": rows(_COUNT, least=2, most=2),
 })  # fmt: skip
-_KERNEL = fields({"name": text, "origin": text, "schedule": text, "launches": _COUNT, "statements": _COUNT})
+_KERNEL = fields(
+    {"name": text, "origin": text, "schedule": text, "launches": _COUNT, "statements": _COUNT},
+    {"unit": text},
+)
+_TRANSFER = fields({"name": text, "from": text, "to": text, "bytes": formula})
 
 
 def _size(value: object, at: str) -> None:
@@ -214,11 +228,15 @@ _MANIFEST = fields(
     {
         "cpu": text, "devices": rows(text), "machine": text,
         "options": fields({"opt": number(0, 9), "threads": _COUNT}, {"fp16": flag}),
+        "state": rows(_STATE),
         "symbols": rows(_SYMBOL),
         "sizes": rows(_size),
         "checks": rows(fields({"text": text, "kind": text})),
         "kernels": rows(_KERNEL),
-        "memory": fields({"alignment": number(1, 1 << 20), "arenas": rows(formula, least=1)}),
+        "memory": fields(
+            {"alignment": number(1, 1 << 20), "arenas": rows(formula, least=1)},
+            {"units": rows(text), "most": rows(maybe(_COUNT)), "outputs": rows(maybe(_COUNT))},
+        ),
         "library": fields({
             "prefix": name, "identity": text, "file": file_name, "static": maybe(file_name),
             "header": file_name,
@@ -230,9 +248,10 @@ _MANIFEST = fields(
         "values": rows(_VALUE),
     },
     {
-        "quantised": fields({"integer": _COUNT, "float": table(text, text)}, {"packed": _COUNT}),
-        "fp16": fields({"half": _COUNT, "weights": _COUNT, "float": table(text, _COUNT)}),
-        "groups": fields({"inputs": rows(_GROUP), "outputs": rows(_GROUP)}),
+        "transfers": rows(_TRANSFER),
+        "quantised": QUANTISED,
+        "fp16": HALVED,
+        "groups": GROUPS,
     },
 )  # fmt: skip
 
@@ -242,33 +261,53 @@ def check_manifest(manifest: Mapping[str, Any]) -> None:
     OWN(manifest, "manifest")
     _MANIFEST(manifest, "manifest")
     for side in ("inputs", "outputs"):
-        tensors = {row["name"]: row for row in manifest[side]}
-        if len(tensors) != len(manifest[side]):
+        ranks = {row["name"]: len(row["shape"]) for row in manifest[side]}
+        if len(ranks) != len(manifest[side]):
             raise ValueError(f"manifest.{side}: two have one name")
-        _check_groups(manifest.get("groups", {}).get(side, ()), tensors, f"manifest.groups.{side}")
+        check_groups(manifest.get("groups", {}).get(side, ()), ranks, f"manifest.groups.{side}")
+    _check_state(manifest)
     known = {s["name"] for s in manifest["symbols"]} | {name for name, _ in manifest["sizes"]}
-    for row in manifest["inputs"]:  # what a feed binds; parse_dim raises ValueError too
+    # what a feed binds, and what a run finds; parse_dim raises ValueError, too
+    for row in (*manifest["inputs"], *manifest["state"]):
         strange = {s for d in row["shape"] if isinstance(d, str) for s in parse_dim(d).symbols} - known
         if strange:
-            raise ValueError(f"manifest.inputs: '{row['name'][:40]}' has unknown sizes {sorted(strange)}")
+            raise ValueError(f"manifest: '{row['name'][:40]}' has unknown sizes {sorted(strange)}")
     total = manifest["weights"]["bytes"]
     for row in manifest["weights"]["tensors"]:
         if row["offset"] + row["bytes"] > total:
             raise ValueError(f"manifest.weights: '{row['name'][:40]}' lies beyond its {total} bytes")
 
 
-def _check_groups(found: Sequence[Mapping[str, Any]], tensors: Mapping[str, Any], at: str) -> None:
+def _check_state(manifest: Mapping[str, Any]) -> None:
+    for own, side in (("name", "inputs"), ("output", "outputs")):
+        names = [row[own] for row in manifest["state"]]
+        if len({*names}) != len(names) or {*names} & {row["name"] for row in manifest[side]}:
+            raise ValueError(f"manifest.state: one of manifest.{side}, or two of its own, have one name")
+    fed = {s for row in manifest["inputs"] for d in row["shape"] for s in parse_dim(str(d)).symbols}
+    for row in manifest["state"]:
+        where = f"manifest.state: '{row['name'][:40]}'"
+        if not len(row["shape"]) == len(row["next"]) == len(row["start"]):
+            raise ValueError(f"{where} has shapes of different rank")
+        if not {s for d in row["start"] for s in parse_dim(str(d)).symbols} <= fed:
+            raise ValueError(f"{where} starts with sizes that no input has")
+        for d in row["next"]:
+            parse_dim(str(d))
+        parse_dim(row["bytes"])
+
+
+def check_groups(found: Sequence[Mapping[str, Any]], ranks: Mapping[str, int], at: str) -> None:
+    """Raises ValueError for a group that cannot be made of tensors of these names and ranks."""
     used: set[str] = set()
     for g in found:
         parts, where = g["parts"], f"{at}: '{g['name'][:40]}'"
-        if len(parts) != PARTS[g["kind"]] or used & {*parts} or not tensors.keys() >= {*parts}:
+        if len(parts) != PARTS[g["kind"]] or used & {*parts} or not ranks.keys() >= {*parts}:
             raise ValueError(f"{where} is no {g['kind']} of tensors of the model: {parts}")
         used |= {*parts}
         if g["kind"] == "maps" and "keys" not in g:
             raise ValueError(f"{where} has no keys")
         # characters lie along one more axis, and a sequence has its shapes after them
         chars = parts[-2 if "sequence" in g["kind"] else -1]
-        if "strings" in g["kind"] and not tensors[chars]["shape"]:
+        if "strings" in g["kind"] and not ranks[chars]:
             raise ValueError(f"{where}: its strings have no axis")
     if len({g["name"] for g in found}) != len(found):
         raise ValueError(f"{at}: two have one name")

@@ -11,9 +11,10 @@ from smelt.core.diag import SmeltError, printable
 
 LONGEST = 40
 FUNCTIONS = (
-    "cancel", "close", "error", "input_count", "input_name", "input_rank", "input_type", "kernel_count",
-    "kernel_stats", "memory_stats", "open", "output_count", "output_name", "output_rank", "output_type",
-    "profile", "run", "trim",
+    "cancel", "close", "error", "fork", "input_count", "input_name", "input_rank", "input_type",
+    "kernel_count", "kernel_stats", "memory_stats", "open", "output_count", "output_name", "output_rank",
+    "output_type", "profile", "reset", "run", "state_count", "state_get", "state_name", "state_rank",
+    "state_set", "state_type", "trim",
 )  # fmt: skip
 """What every model can do: model `det` has det_open and so on; smelt.h says what each does."""
 

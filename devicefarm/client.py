@@ -167,6 +167,9 @@ class RunnerClient:
     ) -> RunReport:
         """Set the inputs (by name or in order; None keeps the last ones), run by the plan, fetch
         the outputs.
+
+        A single run goes on from the state that the last one left; what is timed or profiled begins each
+        run at the start, so that all do the same.
         """
         model = self._loaded()
         if inputs is not None:
@@ -203,6 +206,12 @@ class RunnerClient:
                 return np.frombuffer(raw, info.dtype.numpy).reshape(found.dims)
             except ValueError as error:  # an empty one whose other dims NumPy cannot hold
                 raise infra(f"output {index} of dims {found.dims} is no array: {error}") from error
+
+    def reset_state(self) -> None:
+        """What runs left for the next one is gone: the model is as it was when it was loaded."""
+        self._loaded()
+        limit = self.budget.limits.command
+        self._request(FrameType.STATE, PAIR.pack(_ms(limit), 0), limit)
 
     def reset(self) -> None:
         """End the worker; nothing of the model is left on the device's memory."""

@@ -41,6 +41,7 @@ class FrameType(IntEnum):
     CANCEL = 14
     RESET = 15
     QUIT = 16
+    STATE = 17
 
 
 @dataclass(frozen=True, slots=True)

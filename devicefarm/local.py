@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from smelt.core.bundle import hash_file
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget, infra
 from smelt.devicefarm.channel import Channel, PipeChannel
-from smelt.devicefarm.transport import RUNNER, Completed, deploy_files, hash_file
+from smelt.devicefarm.transport import RUNNER, Completed, deploy_files
 
 OUTPUT_LIMIT = 64 * 1024
 

@@ -94,6 +94,7 @@ class Memory:
     weights_bytes: int
     allocations: int
     runs: int
+    state_capacity: int
     resident_peak: int
 
 
@@ -108,10 +109,12 @@ class KernelTime:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The loaded model. load_ns covers opening the library and the session."""
+    """The loaded model. state: what it keeps between runs, by the names of inputs that nobody feeds.
+    load_ns covers opening the library and the session."""
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
+    state: tuple[TensorInfo, ...]
     load_ns: int
     memory: Memory
 
@@ -251,16 +254,16 @@ def parse_facts(payload: bytes) -> DeviceFacts:
 def parse_model(payload: bytes) -> ModelInfo:
     """The model's signature."""
     r = read_record("model", payload)
-    inputs, outputs = (
+    inputs, outputs, state = (
         tuple(
             TensorInfo(t["name"], dtype_of_code(t["code"], t["bits"], t["lanes"]), t["rank"]) for t in r[side]
         )
-        for side in ("inputs", "outputs")
+        for side in ("inputs", "outputs", "state")
     )
-    for tensors in (inputs, outputs):
+    for tensors in ((*inputs, *state), outputs):
         if len({t.name for t in tensors}) != len(tensors):
             raise infra("the device's model has two tensors of one name")
-    return ModelInfo(inputs, outputs, r["load_ns"], _memory(r["memory"]))
+    return ModelInfo(inputs, outputs, state, r["load_ns"], _memory(r["memory"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from smelt.core.bundle import hash_file
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget, infra
 from smelt.devicefarm.channel import Channel
@@ -76,12 +77,6 @@ class Files(Protocol):
     def set_executable(self, path: str, budget: Budget) -> None: ...
     def remove(self, path: str, budget: Budget) -> None: ...
     def full_path(self, path: str) -> str: ...
-
-
-def hash_file(path: Path) -> str:
-    """sha256 of a file's bytes, in hexadecimal."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def bundle_listing(bundle: Path) -> dict[str, str]:

@@ -154,7 +154,11 @@ _CONDITION = Record(
 )  # fmt: skip
 _MEMORY = Record(
     dict.fromkeys(
-        ("arena_bytes", "arena_capacity", "output_capacity", "weights_bytes", "allocations", "runs"), _COUNT
+        (
+            "arena_bytes", "arena_capacity", "output_capacity", "weights_bytes", "allocations", "runs",
+            "state_capacity",
+        ),
+        _COUNT,
     )
     | {"resident_peak_kb": _COUNT}
 )
@@ -177,8 +181,8 @@ RECORDS: Mapping[str, Record] = {
     ),
     "model": Record(
         {
-            "inputs": Many(_TENSOR, MOST_TENSORS), "outputs": Many(_TENSOR, MOST_TENSORS), "load_ns": _COUNT,
-            "memory": _MEMORY,
+            "inputs": Many(_TENSOR, MOST_TENSORS), "outputs": Many(_TENSOR, MOST_TENSORS),
+            "state": Many(_TENSOR, MOST_TENSORS), "load_ns": _COUNT, "memory": _MEMORY,
         }
     ),
     "run": Record(
@@ -207,6 +211,7 @@ ANSWERS: Mapping[FrameType, Mapping[FrameType, int]] = {
     FrameType.SETIN: _RUN_FRAMES,
     FrameType.RUN: {**_RUN_FRAMES, FrameType.STATS: 2, FrameType.SAMPLES: 2},
     FrameType.GETOUT: {**_RUN_FRAMES, FrameType.OUT: 1, FrameType.DATA: OUTPUT_LIMIT},
+    FrameType.STATE: _RUN_FRAMES,
     FrameType.RESET: {FrameType.CRASH: 1},
     FrameType.QUIT: {FrameType.CRASH: 1},
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import AttributeProto, numpy_helper
 
-from smelt.core.ops.table import Array
+from smelt.core.dtype import Array
 from smelt.importer.call import Call
 
 ROUNDINGS = ("up", "down", "nearest")

@@ -1,25 +1,24 @@
-"""Two ways to go on in, each with a region of its own; an `if` node and the values behind it out."""
+"""Two ways to go on in, each with a region of its own; an `if` node and the values after it out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from smelt.core.dim import Dim, Truth, to_dim
+from smelt.core.dim import ONE, Dim, Truth
 from smelt.core.ir.graph import Graph, Ref, TensorType
 from smelt.core.ops.infer import Engine
 from smelt.importer import known as kn
 from smelt.importer import sequences as sq
 from smelt.importer.builder import GraphBuilder
 
-ONE = to_dim(1)
 SHAPE = 8
 """Integers: no longer vector is taken for a shape."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """What one way makes: its region, and the refs of the values that count behind it."""
+    """What one way makes: its region, and the refs of the values that count after it."""
 
     region: GraphBuilder
     refs: list[Ref]
@@ -43,10 +42,10 @@ def inner_symbols(b: GraphBuilder, before: frozenset[str]) -> frozenset[str]:
     return frozenset().union(*found) - outer
 
 
-def chosen(
+def by_branch(
     b: GraphBuilder, condition: Ref, then: Arm, other: Arm, before: frozenset[str], shapes: bool = False
 ) -> list[Ref] | None:
-    """The values behind an `if` of two ways; None where one has another rank in each of them.
+    """The values after an `if` of two ways; None where one has another rank in each of them.
 
     condition: a bool of rank 0. before: the symbols that there were before both. shapes: None as well where
     a small vector of integers has another length in each of them, and so stands for another rank.
@@ -79,7 +78,7 @@ def chosen(
 
 
 def one_rank(x: GraphBuilder, ref: Ref, y: GraphBuilder, other: Ref) -> bool:
-    """Whether these may be one value behind both regions, for all that their types say."""
+    """Whether these may be one value after both regions, for all that their types say."""
     if ref in x.store.compounds or other in y.store.compounds:
         return ref in x.store.compounds and other in y.store.compounds
     a, b = x.store.types.get(ref), y.store.types.get(other)

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import Dim, TooLarge, Truth, large, to_dim
-from smelt.core.dtype import DType, bool_, f32, from_numpy, i32, i64
+from smelt.core.dim import ONE, Dim, TooLarge, Truth, large, to_dim
+from smelt.core.dtype import Array, DType, bool_, f32, from_numpy, i32, i64
 from smelt.core.ir.graph import Attr, Graph, Node, Ref, TensorType, Value, Weight
-from smelt.core.ops.infer import LIMIT, Definition, Engine
+from smelt.core.ops.infer import LARGEST_SIZE, Definition, Engine
 from smelt.core.ops.infer_node import infer_node
-from smelt.core.ops.table import Arg, Array, Attrs, Op
+from smelt.core.ops.table import Arg, Attrs, Op
 from smelt.importer import known as kn
-from smelt.importer.coded import MOVES, decoded, encoded
+from smelt.importer.coded import CODE_MOVES, decoded, encoded
 from smelt.importer.derive import derived
 from smelt.importer.elements import decided
 from smelt.importer.families import core_op
@@ -33,7 +33,6 @@ the large ones."""
 MOST_NODES = 1_000_000
 """Operations that one model may become: loops of constant counts inside each other are written out."""
 
-ONE = to_dim(1)
 
 UNFOLDED = ("from_dims", "dequantize", "dequantize_blocks")
 """Ops that stay though their inputs are constants: a quantised weight may be used as it is."""
@@ -256,7 +255,7 @@ class GraphBuilder:
         inputs = _trimmed(inputs)
         if row.broadcasts is not None and len(inputs) > 1:
             inputs = self.aligned(inputs, row.broadcasts)
-        if op not in MOVES:
+        if op not in CODE_MOVES:
             for r in inputs:
                 if r and self.type_of(r).dtype.coded:
                     raise self.engine.unsupported(f"'{op}' of {self.type_of(r).dtype} elements")
@@ -541,7 +540,7 @@ class GraphBuilder:
         """A fresh symbol for one element (flat index) of a run-time integer tensor."""
         base = re.sub(r"\W+", "_", what.split("'")[0]).strip("_") or "n"
         d = self.engine.fresh(base, low, high)
-        top = LIMIT if high is None else self.engine.simplify(high)
+        top = LARGEST_SIZE if high is None else self.engine.simplify(high)
         attrs: dict[str, Attr] = {
             "symbol": str(next(iter(d.symbols))),
             "index": index,

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 
-from smelt.core.dtype import DType, f32, i32, i64, u8, u32
+from smelt.core.dtype import Array, DType, f32, i32, i64, u8, u32
 from smelt.core.ir.graph import Ref
-from smelt.core.ops.table import Array
 
 if TYPE_CHECKING:
     from smelt.importer.builder import GraphBuilder
 
-MOVES = frozenset(
+CODE_MOVES = frozenset(
     {
         "bitcast", "broadcast_to", "concat", "gather", "gather_elements", "gather_nd", "pad", "reshape",
         "slice", "tile", "transpose", "where",

@@ -8,9 +8,8 @@ from functools import cache
 
 from onnx import AttributeProto
 
+from smelt.importer.domains import MS
 from smelt.importer.signature import RANGES, Parameter, Signature
-
-DOMAIN = "com.microsoft"
 
 TABLE = """
 Attention 2
@@ -375,7 +374,7 @@ def _signature(record: str) -> Signature:
         most=2**31 if inputs[-1].endswith("*") else len(inputs),
         outputs=int(outputs),
         grows=True,
-        ranges=RANGES.get((DOMAIN, op), {}),
+        ranges=RANGES.get((MS, op), {}),
     )
 
 

@@ -1,4 +1,4 @@
-"""What is known of an op's operands -> what is known of its result: its formula, read element by element.
+"""What is known of an op's operands -> what is known of its result, by its formula, element by element.
 
 So every op with a formula carries sizes, those of plug-ins too, and none carries another value than its
 kernel computes.
@@ -18,7 +18,7 @@ from smelt.core.ir.kernel import Bound, Call, Const, Expr, Index, Let, Load, Red
 from smelt.core.ops.infer import Engine
 from smelt.core.ops.table import Attrs, Op
 from smelt.core.ops.trace import element
-from smelt.importer.elements import CALLS, STEPS, cast
+from smelt.importer.elements import CALLS, STEPS, cast_element
 from smelt.importer.known import Element, Known, Ratio, fraction, full, unknown
 
 MOST_TERMS = 4096
@@ -100,7 +100,7 @@ class _Reading:
     def call(self, e: Call, env: Env) -> Element:
         """An intrinsic of elements."""
         if e.fn == "cast":
-            return cast(self.c, self.element(e.args[0], env), e.dtype)
+            return cast_element(self.c, self.element(e.args[0], env), e.dtype)
         known = CALLS.get(e.fn)
         return None if known is None else known(self.c, *(self.element(a, env) for a in e.args))
 

@@ -9,10 +9,10 @@ from functools import reduce
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from smelt.core.dim import Dim, Truth, ceildiv, dmax, dmin, to_dim
+from smelt.core.dim import ONE, ZERO, Dim, Truth, ceildiv, dmax, dmin, to_dim
 from smelt.core.dtype import DType, bool_, i32, i64
 from smelt.core.ops.infer import Engine
-from smelt.importer.known import ONE, ZERO, Element, Equality, Known, Ratio, full
+from smelt.importer.known import Element, Equality, Known, Ratio, full
 
 
 def decided(c: Engine, known: Known) -> Known:
@@ -210,7 +210,7 @@ def _round(c: Engine, x: Element) -> Element:
     return None if x.const is None else Ratio(to_dim(round(x.const)))  # both round half to even
 
 
-def cast(c: Engine, x: Element, to: DType) -> Element:
+def cast_element(c: Engine, x: Element, to: DType) -> Element:
     """ONNX's Cast of one element; None where the value is not known after it."""
     if isinstance(x, bool):
         return x if to == bool_ else to_dim(int(x)) if to.is_int else Ratio(to_dim(int(x)))

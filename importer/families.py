@@ -13,8 +13,7 @@ from types import MappingProxyType
 
 from smelt.core import ops
 from smelt.core.ops.table import Op
-
-ML, MS = "ai.onnx.ml", "com.microsoft"
+from smelt.importer.domains import ML, MS
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 
 from smelt.core.diag import SmeltError, invalid
-from smelt.core.dim import Dim, dim_from_param, sym, to_dim
+from smelt.core.dim import ONE, Dim, dim_from_param, sym
 from smelt.core.ir.graph import Attr, Graph, Module, Node, Ref, Symbol, TensorType, Value, attr_dims
 from smelt.core.ops.infer import Engine
 from smelt.importer.builder import GraphBuilder, Store
@@ -17,7 +17,6 @@ from smelt.importer.symbols import dim_text
 from smelt.importer.translate import REFUSED
 from smelt.importer.weights import DTYPE_OF
 
-ONE = to_dim(1)
 KEPT = frozenset({"check", "bind"})
 """Nodes that stay although nothing reads them."""
 
@@ -84,7 +83,7 @@ class _Settle:
 
 
 def _raised(inputs: Sequence[Value], nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """The nodes with every check right behind what gives its sizes their values, or behind the check before
+    """The nodes with every check right after what gives its sizes their values, or after the check before
     it: passes lean on what checks make sure of, so nothing that could lean on one may run before it."""
     behind: list[list[Node]] = [[]]
     # symbol -> the node, counted from 1 without checks, that gives it a value
@@ -195,7 +194,7 @@ def check_declared(b: GraphBuilder, g: onnx.GraphProto) -> list[SmeltError]:
     return problems
 
 
-def renamed(module: Module, outputs: Sequence[onnx.ValueInfoProto]) -> Module:
+def with_file_names(module: Module, outputs: Sequence[onnx.ValueInfoProto]) -> Module:
     """A size that only a run decides takes the name that the file gives it, where that name is free."""
     names: dict[str, Dim] = {}
     taken = {s.name for s in module.symbols}

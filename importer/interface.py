@@ -4,7 +4,7 @@ A tensor is itself. A tensor of strings `x` is the bytes `x.chars` (importer/str
 `x.keys` and `x.values`, a list of maps `x.scores`, a row for each of them. A sequence is the pair `x.values`
 and `x.shapes` (importer/sequences.py says what they hold), one of strings `x.chars`, a row for each string,
 and `x.shapes`.
-An optional has a flag `x.given` in front; an optional tensor is `x.value` behind it.
+An optional has a flag `x.given` in front; an optional tensor is `x.value` after it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import onnx
 from onnx import TensorProto, TypeProto, helper
 
 from smelt.core.diag import SmeltError, invalid, unsupported
-from smelt.core.dim import to_dim
+from smelt.core.dim import ZERO, to_dim
 from smelt.core.dtype import DType, bool_, i64
 from smelt.core.ir.graph import Ref
 from smelt.importer import sequences as sq
@@ -214,7 +214,7 @@ def _checked(b: GraphBuilder, p: sq.Packed) -> None:
     if p.dims is not None and all(d is not None for d in p.dims):
         claimed = sq.uniform_size(p) * length
     else:
-        sizes = sq.sizes(b, p, sq.ZERO, length)
+        sizes = sq.sizes(b, p, ZERO, length)
         summed = b.emit("reduce_sum", [sizes], {"axes": (0,), "keepdims": False})
         claimed = sq.number(b, summed, "values_by_shapes")
     b.engine.same(f"values of sequence '{p.values[1:]}'", total, b.engine.simplify(claimed))
@@ -275,7 +275,7 @@ def _texts(b: GraphBuilder, p: Port, item: Ref) -> list[Ref]:
 
 
 def _nothing(b: GraphBuilder, p: Port) -> Ref:
-    """What stands behind the flag of an optional that is always empty."""
+    """What stands after the flag of an optional that is always empty."""
     if p.strings:
         shape = [] if p.sequence else [d if isinstance(d, int) else 0 for d in p.dims() or ()]
         none = b.constant(np.zeros([*shape, 1] if not p.sequence else [0, 1], np.uint8))

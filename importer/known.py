@@ -14,16 +14,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from smelt.core.dim import Dim, to_dim
-from smelt.core.dtype import DType
+from smelt.core.dim import ONE, Dim, to_dim
+from smelt.core.dtype import Array, DType
 from smelt.core.ir.graph import TensorType
-from smelt.core.ops.table import Array
 
 LIMIT = 256
 """More elements than this are data, not a shape."""
-
-ONE = to_dim(1)
-ZERO = to_dim(0)
 
 
 @dataclass(frozen=True, slots=True)

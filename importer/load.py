@@ -12,8 +12,9 @@ import onnx
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 
 from smelt.core.diag import SmeltError, invalid
+from smelt.importer.domains import ML, MS
 from smelt.importer.outline import outline
-from smelt.importer.validity import check_model
+from smelt.importer.validity import check_definitions
 
 Source: TypeAlias = "str | PathLike[str] | bytes | onnx.ModelProto"
 
@@ -119,7 +120,7 @@ def _texts(message: Message, depth: int = 0) -> None:
                 )
 
 
-UNSAID = {"com.microsoft": 1, "ai.onnx.ml": 5}
+UNSAID = {MS: 1, ML: 5}
 """Versions of the domains that ONNX Runtime takes as imported, so that exporters forget them."""
 
 
@@ -131,7 +132,7 @@ def opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
 def _sound(loaded: Loaded) -> Loaded:
     model = loaded.model
     _texts(model)
-    check_model(model)
+    check_definitions(model)
     return loaded
 
 

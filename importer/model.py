@@ -9,12 +9,12 @@ import numpy as np
 import onnx
 
 from smelt.core.diag import Problem, SmeltError, invalid, merge, unsupported
+from smelt.core.dtype import Array
 from smelt.core.ir.graph import Module, Ref
 from smelt.core.ops.infer import Demand, Engine
-from smelt.core.ops.table import Array
 from smelt.importer import sequences as sq
 from smelt.importer.builder import GraphBuilder, Store
-from smelt.importer.finish import check_declared, finish, renamed
+from smelt.importer.finish import check_declared, finish, with_file_names
 from smelt.importer.interface import Port, input_tensors, port, received, returned
 from smelt.importer.load import UNSAID, Loaded, Source, guard, load, opsets
 from smelt.importer.symbols import Dims, declare_inputs
@@ -31,7 +31,7 @@ def import_model(
     """Read an ONNX model: a path, bytes, or a ModelProto.
 
     dims: fixes or bounds symbols by name: {"batch": 1, "seq": (1, 512)}; an unnamed dim of an input is called
-    'input:axis'. outputs: ONNX names of values to return behind the model's own outputs. constants: inputs
+    'input:axis'. outputs: ONNX names of values to return after the model's own outputs. constants: inputs
     that always have these values (axes, scales); they are inputs no more.
 
     The Module's graph 'main' holds core ops only; every value has a dtype and a shape of Dims; weights are
@@ -71,7 +71,7 @@ def _imported(
 def _translated(
     loaded: Loaded, dims: Dims | None, extra: Sequence[str], given: Mapping[str, Array]
 ) -> tuple[Module | None, list[Problem]]:
-    """Once; or twice where a broadcast met sizes that may be 1, and a node behind it says more of them."""
+    """Once; or twice where a broadcast met sizes that may be 1, and a node after it says more of them."""
     engine, module, problems = _attempt(loaded, dims, extra, given, ())
     if engine.joined and engine.demands:
         _, module, problems = _attempt(loaded, dims, extra, given, engine.demands)
@@ -113,7 +113,7 @@ def _attempt(
     refs += [_extra(b, name) for name in more]
     names = [*own, *more]
     module = finish(_module_name(loaded.name), b, refs, names)
-    return engine, renamed(module, infos), []
+    return engine, with_file_names(module, infos), []
 
 
 def _receive(b: GraphBuilder, ports: Sequence[Port], dims: Dims | None) -> None:

@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from smelt.core.dim import Dim, TooLarge, dmax, dmin, sym, to_dim
+from smelt.core.dim import ONE, ZERO, Dim, TooLarge, dmax, dmin, sym, to_dim
 from smelt.core.dtype import DType, bool_, i32, i64
 from smelt.core.ir.graph import Node, Ref, TensorType
 from smelt.core.ir.kernel import Call, Const, Expr, Index, Let, Load, Reduce
@@ -21,10 +21,9 @@ Span: TypeAlias = "tuple[Dim | None, Dim | None]"
 """The least and the greatest element, both included; None where nothing is known."""
 
 NOTHING: Span = (None, None)
-ZERO, ONE = to_dim(0), to_dim(1)
 DEPTH = 12
 """How many ops a question goes back."""
-FEW = 16
+FEW_ELEMENTS = 16
 """Elements that are looked at one by one."""
 
 
@@ -87,7 +86,7 @@ class _Question:
         if array is not None:
             return (to_dim(int(array.min())), to_dim(int(array.max()))) if array.size else (ZERO, ZERO)
         found = self.b.known_of(ref)
-        if found is not None and 0 < found.size <= FEW:
+        if found is not None and 0 < found.size <= FEW_ELEMENTS:
             dims = [e for e in found.reshape(-1) if isinstance(e, Dim)]
             if len(dims) == found.size:
                 return reduce(dmin, dims), reduce(dmax, dims)

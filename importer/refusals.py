@@ -7,6 +7,8 @@ from types import MappingProxyType
 
 import onnx
 
+from smelt.importer.domains import MS
+
 PLUGIN = "a plug-in that defines it (docs/add-op.md)"
 LAYOUT = (
     "saving the model with ONNX Runtime's optimisation level 'extended' or below: weights in this layout are "
@@ -21,11 +23,11 @@ INSTEAD: Mapping[tuple[str, str], str] = MappingProxyType(
         ("com.microsoft.nchwc", ""): LAYOUT,
         ("com.ms.internal.nhwc", ""): LAYOUT,
         **{
-            ("com.microsoft", op): SEARCH
+            (MS, op): SEARCH
             for op in ("BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch")
         },
         **{
-            ("com.microsoft", op): DEVICE
+            (MS, op): DEVICE
             for op in (
                 "PagedAttention", "PackedAttention", "PackedMultiHeadAttention", "DecoderMaskedSelfAttention",
                 "DecoderAttention", "LongformerAttention", "QOrderedAttention", "QOrderedGelu",
@@ -34,9 +36,9 @@ INSTEAD: Mapping[tuple[str, str], str] = MappingProxyType(
                 "GatedRelativePositionBias",
             )
         },
-        ("com.microsoft", "EPContext"): "the model that the execution provider's cache was made of",
-        ("com.microsoft", "MatMulFpQ4"): "MatMulNBits, whose weights do not depend on the machine",
-        ("com.microsoft", "SparseToDenseMatMul"): "a dense matrix: smelt has no sparse tensors at run time",
+        (MS, "EPContext"): "the model that the execution provider's cache was made of",
+        (MS, "MatMulFpQ4"): "MatMulNBits, whose weights do not depend on the machine",
+        (MS, "SparseToDenseMatMul"): "a dense matrix: smelt has no sparse tensors at run time",
     }
 )  # fmt: skip
 

@@ -1,9 +1,9 @@
 """Sequences and optionals of a model in; the tensors that stand for them out, and back.
 
 The IR has tensors only. A sequence is either `Listed`: its length is known, and each element is a tensor of
-its own; or `Packed`: all elements flat behind each other in one tensor, their shapes as the rows of a second
+its own; or `Packed`: all elements flat one after another in one tensor, their shapes as the rows of a second
 one. An optional is a `Maybe`: a flag and what may be inside. What crosses the border of a region or of the
-model crosses it as its tensors (`leaves`) and is put together again behind it (`assemble`), in a `Form` that
+model crosses it as its tensors (`leaves`) and is put together again after it (`assemble`), in a `Form` that
 both sides agree on.
 """
 
@@ -15,16 +15,15 @@ from typing import ClassVar, TypeAlias
 
 import numpy as np
 
-from smelt.core.dim import Dim, Truth, dmax, product, to_dim
+from smelt.core.dim import ONE, ZERO, Dim, Truth, dmax, product, to_dim
 from smelt.core.dtype import DType, bool_, i64
 from smelt.core.ir.graph import Ref, TensorType
 from smelt.core.ops.infer import Engine
 from smelt.importer import known as kn
 from smelt.importer.builder import GraphBuilder, Store
 
-ZERO, ONE = to_dim(0), to_dim(1)
 NO_RANK = -1
-"""Stands behind the extents of an element whose rank is below the widest one's, in the rows of shapes."""
+"""Stands after the extents of an element whose rank is below the widest one's, in the rows of shapes."""
 
 Extents: TypeAlias = "tuple[Dim | None, ...] | None"
 """What all elements have in common: per axis the extent, None where they differ; None: not even a rank."""
@@ -45,8 +44,8 @@ class Listed:
 class Packed:
     """A sequence whose length a run may know.
 
-    values: [total], all elements in row-major order, one behind the other. shapes: i64[length, width], a row
-    per element, NO_RANK behind the extents of an element with fewer axes.
+    values: [total], all elements in row-major order, one after the other. shapes: i64[length, width], a row
+    per element, NO_RANK after the extents of an element with fewer axes.
     """
 
     dtype: DType
@@ -71,7 +70,7 @@ class Maybe:
 
 @dataclass(frozen=True)
 class Text:
-    """A tensor of strings (importer/strings.py). chars: u8[*shape, width], UTF-8 with zeros behind it."""
+    """A tensor of strings (importer/strings.py). chars: u8[*shape, width], UTF-8 with zeros after it."""
 
     chars: Ref
     legal: ClassVar[bool] = True  # ONNX lets ops take it for which there is no meaning here
@@ -270,7 +269,7 @@ def assemble(b: GraphBuilder, form: Form, refs: Sequence[Ref]) -> Ref:
 
 
 def assembled(b: GraphBuilder, forms: Sequence[Form], refs: Sequence[Ref]) -> list[Ref]:
-    """The values of several forms, whose leaves stand one behind the other."""
+    """The values of several forms, whose leaves stand one after the other."""
     rest: Iterator[Ref] = iter(refs)
     return [assemble(b, f, [next(rest) for _ in range(count(f))]) for f in forms]
 

@@ -16,6 +16,7 @@ from onnx import AttributeProto, NodeProto
 from smelt.core.diag import SmeltError, shown
 from smelt.core.dtype import DType
 from smelt.core.ir.graph import TensorType
+from smelt.importer.domains import MS
 from smelt.importer.weights import ONNX_OF
 
 Fail = Callable[[str], SmeltError]
@@ -57,7 +58,7 @@ class Signature:
 
 RANGES: Mapping[tuple[str, str], Mapping[str, tuple[float, float]]] = {
     ("", "Attention"): {"is_causal": (0, 1), "qk_matmul_output_mode": (0, 3), "softcap": (0, math.inf)},
-    ("com.microsoft", "GroupQueryAttention"): {"softcap": (0, math.inf)},
+    (MS, "GroupQueryAttention"): {"softcap": (0, math.inf)},
 }
 """What no binding looks at: of ops that ONNX's functions spell out, and what ONNX Runtime takes for none."""
 

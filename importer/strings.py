@@ -1,8 +1,8 @@
 """Tensors of strings as tensors of bytes: constants, widths, comparison, and what only moves elements.
 
-A string tensor of shape [*S] is u8[*S, width]: UTF-8 with zeros behind it, up to a width that is a size like
+A string tensor of shape [*S] is u8[*S, width]: UTF-8 with zeros after it, up to a width that is a size like
 any other. Ops that move elements work on the numbers of the elements, by their own bindings; the rows with
-these numbers are gathered behind them. So strings can be moved by whatever tensors can be moved by.
+these numbers are gathered after them. So strings can be moved by whatever tensors can be moved by.
 """
 
 from __future__ import annotations
@@ -14,17 +14,14 @@ import numpy as np
 import onnx
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import Dim, dmax, product, to_dim
-from smelt.core.dtype import i64, u8
+from smelt.core.dim import ZERO, Dim, dmax, product, to_dim
+from smelt.core.dtype import Array, i64, u8
 from smelt.core.ir.graph import Attr, Ref
-from smelt.core.ops.table import Array
 from smelt.importer import sequences as sq
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Build, Call, Results
 
-ZERO = to_dim(0)
-
-MOVES = frozenset({
+STRING_MOVES = frozenset({
     "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand", "Concat", "Gather", "GatherElements", "GatherND",
     "Slice", "Split", "Transpose", "Tile", "Where", "Compress", "Scatter", "ScatterElements", "ScatterND",
     "ReverseSequence", "ArrayFeatureExtractor", "DepthToSpace", "SpaceToDepth", "Pad", "CenterCropPad",

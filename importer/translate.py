@@ -18,8 +18,8 @@ from smelt.core.ir.graph import Ref
 from smelt.importer import bindings, refusals, strings
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, Undecided
-from smelt.importer.contrib_signatures import DOMAIN as CONTRIB
 from smelt.importer.contrib_signatures import contrib
+from smelt.importer.domains import MS
 from smelt.importer.load import captures, guard, label, opsets, ordered, subgraphs
 from smelt.importer.sequences import Listed, Map, Maps, Maybe, Packed, Text, Texts, compound_of
 from smelt.importer.signature import check_node, check_types, signature
@@ -135,7 +135,7 @@ class Translator:
     # ------------------------------------------------------------ nodes
 
     def run(self, b: GraphBuilder, nodes: Sequence[NodeProto], scope: Scope, outs: Sequence[str]) -> None:
-        """Translate nodes in order; `outs` are the names that are read behind them. Where a run decides a
+        """Translate nodes in order; `outs` are the names that are read after them. Where a run decides a
         rank, what follows is translated for either; raises Undecided where that does not end in one rank and
         a list of nodes around this one may do better."""
         self._lists += 1
@@ -391,7 +391,7 @@ RANK_KEEPING = frozenset(
     {"Abs", "Cast", "CastLike", "Clip", "Exp", "Identity", "LeakyRelu", "Log", "LogSoftmax", "Neg",
      "Reciprocal", "Relu", "Sigmoid", "Softmax", "Sqrt", "Tanh"}
 )  # fmt: skip
-"""Operators whose result has the rank of input 0: what files put behind reductions."""
+"""Operators whose result has the rank of input 0: what files put after reductions."""
 WINDOWED = frozenset({"AveragePool", "Conv", "ConvTranspose", "LpPool", "MaxPool"})
 OF_RANK = {"Gemm": 2, "GRU": 3, "LSTM": 3, "RNN": 3}
 """Operators that take one rank only."""
@@ -442,7 +442,7 @@ def _check_signature(
 ) -> None:
     """SmeltError when the op's definition has no room for what the node holds. refs: of its inputs, when all
     of them have a type."""
-    own = contrib(n.op_type) if domain == CONTRIB else signature(domain, n.op_type, version)
+    own = contrib(n.op_type) if domain == MS else signature(domain, n.op_type, version)
     if own is not None:
         check_node(own, n, given, b.engine.fail, b.engine.unsupported)
         tensors = [None if not r or r in b.store.compounds else b.type_of(r) for r in refs]

@@ -23,7 +23,7 @@ from smelt.core.dim import to_dim
 from smelt.core.dtype import i64
 from smelt.core.ir.graph import Ref
 from smelt.importer import known as kn
-from smelt.importer.branches import Arm, chosen, declared, one_rank
+from smelt.importer.branches import Arm, by_branch, declared, one_rank
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Undecided
 from smelt.importer.load import uses
@@ -42,7 +42,7 @@ class Runs(Protocol):
     problems: dict[tuple[str | None, str], Problem]
 
     def run(self, b: GraphBuilder, nodes: Sequence[NodeProto], scope: Any, outs: Sequence[str]) -> None:
-        """Translate nodes in order; `outs` are names that are read behind them."""
+        """Translate nodes in order; `outs` are names that are read after them."""
         ...
 
 
@@ -73,10 +73,10 @@ class _Way:
 
 @dataclass
 class Both:
-    """nodes[0], which is undecided for the reason `why`, and those behind it in its list.
+    """nodes[0], which is undecided for the reason `why`, and those after it in its list.
 
-    outs: names that are read behind all of them. here: whether nodes[0] itself is undecided, not one of which
-    it is made. before: the symbols that there were. along: nodes behind it that are to be translated both
+    outs: names that are read after all of them. here: whether nodes[0] itself is undecided, not one of which
+    it is made. before: the symbols that there were. along: nodes after it that are to be translated both
     ways as well, because they have two of their own.
     """
 
@@ -121,7 +121,7 @@ class Both:
     # ------------------------------------------------------------ which nodes
 
     def _readers(self) -> list[NodeProto]:
-        """The node, those that go with it, and all behind that read what one of these makes."""
+        """The node, those that go with it, and all after that read what one of these makes."""
         names: set[str] = set()
         found: list[NodeProto] = []
         for n in self.nodes:
@@ -239,10 +239,10 @@ class Both:
         x, y = (b.from_dims([d], []) for d in self.why.equal)
         return b.emit("equal", [x, y])
 
-    # ------------------------------------------------------------ behind both
+    # ------------------------------------------------------------ after both
 
     def _enough(self, readers: Sequence[NodeProto], size: int, then: Arm, other: Arm) -> int | None:
-        """The smallest number of nodes, more than half of `size`, behind which there is one rank again."""
+        """The smallest number of nodes, more than half of `size`, after which there is one rank again."""
         for n in range(size // 2 + 1, size + 1):
             names = self._live(readers[:n])
             pairs = [(then.region.names.get(o), other.region.names.get(o)) for o in names]
@@ -259,7 +259,7 @@ class Both:
                 return False
             then, other = (w.arm for w in ways if w.arm is not None)
         b.engine.at(self.why.node or "", self.why.op)
-        found = chosen(b, self._flag(), then, other, self.before, shapes=True)
+        found = by_branch(b, self._flag(), then, other, self.before, shapes=True)
         if found is None:
             return False
         for name, ref in zip(names, found, strict=True):

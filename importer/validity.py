@@ -14,7 +14,7 @@ LONGEST = 1 << 14
 """Characters of a name of a tensor or a node: exporters that join names of fused nodes write thousands."""
 
 
-def check_model(model: onnx.ModelProto) -> None:
+def check_definitions(model: onnx.ModelProto) -> None:
     """Raises SmeltError: 'invalid' for operator sets and functions that are defined twice, and names that no
     C program could ask for; 'unsupported' for an opset that is newer than what is known, and names that are
     enormous."""

@@ -15,7 +15,7 @@ from smelt.devicefarm.report import RunReport
 from smelt.devicefarm.verdict import Verdict, verdict_of_timing
 from smelt.reference import Reference
 from smelt.running import running
-from smelt.session import load
+from smelt.session import Session, load
 from smelt.shapes import Case
 
 PLANS: dict[str, RunPlan] = {"quick": QUICK, "steady": STEADY}
@@ -81,18 +81,26 @@ def against(
     seconds: float = 6.0,
     on_case: Callable[[Pair], None] = lambda p: None,
 ) -> tuple[Pair, ...]:
-    """Time the bundle and ONNX Runtime in turns, ABBA, so that drift of the machine meets both alike.
+    """Time the bundle and ONNX Runtime in turns, ABBA, so that drift of the machine meets both alike. Both
+    begin each run at the start of a model's state.
 
     rounds: at most, per case. seconds: a case stops after as many, but not before 5 rounds.
     """
     session, rival = load(bundle, threads=threads), Reference(model, threads=threads)
     found = []
     for case in cases:
-        ours, theirs = partial(session.run, None, case.feed), partial(rival.run, case.feed)
-        found.append(_pair(case.label, ours, theirs, rounds, seconds))
+        theirs = partial(rival.run, {**case.feed, **case.state})
+        found.append(_pair(case.label, partial(_from_start, session, case), theirs, rounds, seconds))
         on_case(found[-1])
     session.close()
     return tuple(found)
+
+
+def _from_start(session: Session, case: Case) -> None:
+    """A run that goes on from no other, so that each does the same."""
+    if case.state:
+        session.reset()
+    session.run(None, case.feed)
 
 
 def _pair(label: str, a: Callable[[], object], b: Callable[[], object], rounds: int, seconds: float) -> Pair:

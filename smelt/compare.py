@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -16,7 +16,7 @@ from smelt.devicefarm.client import RunnerClient
 from smelt.devicefarm.verdict import Verdict, verdict_of_error
 from smelt.difference import Array, OutputError, compare_values
 from smelt.driver import DimWish, compile
-from smelt.groups import Group, groups, unpacked
+from smelt.groups import Group, Value, groups, unpacked
 from smelt.opinions import Compare, Opinion, Opinions, Ruling
 from smelt.own_reference import Oracle, oracle
 from smelt.reference import value_names
@@ -80,6 +80,7 @@ def validate(
     """Run every case on the device and in ONNX Runtime, the reference. Stops after `enough` compared cases.
 
     The reference of a model with ops of a plug-in is smelt/own_reference.py.
+    Of a model that keeps state, each case is a few runs, of which each goes on from the one before.
     Inputs that the reference refuses are skipped: they are not legal for the model. A model that dies on
     the device is started again for the next case. Raises SmeltError for everything that is no verdict
     about the model: no device, a lost link. A bundle made with fp16 is held to HALVED. What differs from ONNX
@@ -89,7 +90,8 @@ def validate(
     compare = partial(compare_values, rtol=rtol, atol=atol, half=half)
     reference = oracle(model, bundle.manifest)
     opinions = Opinions(model, compare, spread=rtol is None and atol is None, first=reference.name)
-    judge = _Judge(reference, groups(bundle.manifest, "outputs"), opinions, compare)
+    replaced = {row["name"]: row["output"] for row in bundle.manifest["state"]}
+    judge = _Judge(reference, groups(bundle.manifest, "outputs"), opinions, compare, replaced)
     results: list[CaseResult] = []
     with ExitStack() as stack:
         client: RunnerClient | None = None
@@ -100,7 +102,7 @@ def validate(
             if client is None:
                 client = stack.enter_context(running(bundle, device, threads=threads))
                 name, emulated = client.device, client.emulated
-            result = _one(client, judge, case)
+            result = _steps(client, judge, case) if replaced else _one(client, judge, case, {})[0]
             if result.verdict in (Verdict.CRASH, Verdict.TIMEOUT):
                 stack.close()
                 client = None
@@ -111,38 +113,68 @@ def validate(
 
 @dataclass(frozen=True)
 class _Judge:
-    """What says whether outputs are right."""
+    """What says whether outputs are right. replaced: the model's state, outputs by the inputs that they
+    replace."""
 
     reference: Oracle
     outputs: Sequence[Group]
     opinions: Opinions
     compare: Compare
+    replaced: Mapping[str, str]
 
 
-def _one(client: RunnerClient, judge: _Judge, case: Case) -> CaseResult:
+STEPS = 4
+"""Runs that a case has where each goes on from the state of the one before."""
+
+
+def _steps(client: RunnerClient, judge: _Judge, case: Case) -> CaseResult:
+    """Runs from the start of the state, against the reference that is fed its own; the first that is not
+    right, or the last one."""
+    client.reset_state()
+    following: Case | None = case
+    state, done = case.state, 0
+    while following is not None and done < STEPS:
+        result, want = _one(client, judge, following, state)
+        if result.status != "pass":
+            break
+        done, last = done + 1, result
+        state = {name: want[output] for name, output in judge.replaced.items()}
+        following = following.then({name: a.shape for name, a in state.items()})
+    if result.status == "skipped" and done:  # the reference takes no more steps
+        result = replace(last, why=f"{judge.reference.name} refuses step {done + 1}")
+    step = f"{done} step{'s' * (done > 1)}" if result.status == "pass" else f"step {done + 1}"
+    return replace(result, label=f"{case.label}, {step}")
+
+
+def _one(
+    client: RunnerClient, judge: _Judge, case: Case, state: Mapping[str, Array]
+) -> tuple[CaseResult, Mapping[str, Value]]:
+    """One run, and the reference's outputs. state: what that is fed besides."""
+    fed = {**case.feed, **state}
     try:
-        want = judge.reference.run(case.feed)
+        want = judge.reference.run(fed)
     except SmeltError as e:
-        return CaseResult(case.label, "skipped", why=str(e))
+        return CaseResult(case.label, "skipped", why=str(e)), {}
     try:
         report = client.run(case.tensors)
     except SmeltError as e:
         verdict = verdict_of_error(e)
         if verdict in (Verdict.INFRA, Verdict.NO_DEVICE):
             raise
-        return CaseResult(case.label, "failed", why=str(e), verdict=verdict)
+        return CaseResult(case.label, "failed", why=str(e), verdict=verdict), want
     got = unpacked(judge.outputs, report.outputs)
     errors = {n: tuple(judge.compare(n, got[n], want[n])) for n in got}
     apart = {n: got[n] for n in got if not all(e.ok for e in errors[n])}
-    rulings = judge.opinions.rule(case.feed, apart, want) if apart else {}
+    rulings = judge.opinions.rule(fed, apart, want) if apart else {}
     errors |= {n: r.errors for n, r in rulings.items()}
     good = all(r.right for r in rulings.values())
-    return CaseResult(
+    result = CaseResult(
         case.label, "pass" if good else "mismatch", tuple(e for n in got for e in errors[n]),
         shapes=case.shapes, why=_why({n: r for n, r in rulings.items() if r.right is good}),
         verdict=Verdict.PASS if good else Verdict.MISMATCH, arena_bytes=report.memory.arena_bytes,
         opinions={n: r.opinions for n, r in rulings.items()},
     )  # fmt: skip
+    return result, want
 
 
 def _why(rulings: Mapping[str, Ruling]) -> str:
@@ -179,6 +211,7 @@ def bisect(
     opt: int = 3,
     fp16: bool = False,
     fast_math: Sequence[str] = (),
+    place: Mapping[str, str] | None = None,
     rtol: float | None = None,
     atol: float | None = None,
     on_step: Callable[[str], None] = lambda text: None,
@@ -197,7 +230,7 @@ def bisect(
             out = f"{folder}/out"
             bundle = compile(
                 str(model), target, dims, opt=opt, fp16=fp16, fast_math=fast_math, output=out,
-                outputs=tuple(some),
+                outputs=tuple(some), place=place,
             )  # fmt: skip
             with running(bundle, device) as client:
                 got = client.run(case.tensors).outputs

@@ -20,6 +20,15 @@ DEEPEST = 5000
 """Calls inside each other: a fused kernel has at most 600 expressions in a row, of a few calls each."""
 
 
+def preload() -> None:
+    """Import what every compile needs; the processor's target, since few compiles need another."""
+    import smelt.compiler
+    import smelt.plugin  # noqa: F401
+    from smelt.targets.registry import cpu_target
+
+    cpu_target()
+
+
 def main(result: str) -> int:
     """Exit status 0: the outcome is in the file (also when the compile failed)."""
     sys.setrecursionlimit(DEEPEST)
@@ -66,13 +75,15 @@ def _line(fd: int) -> str:
 
 
 def _compile(text: str, progress: Any) -> dict[str, Any]:
-    from smelt.compiler import compile_here
+    from smelt.compiler import compile_here, plan_here
     from smelt.driver import Request
     from smelt.plugin import look_here
 
     request = Request.from_json(text)
     look_here(request.plugins)
     threading.Thread(target=_watch, args=(Path(request.output), os.getppid()), daemon=True).start()
+    if request.plan_only:
+        return {"ok": True, **plan_here(request, progress)}
     compile_here(request, progress)
     return {"ok": True}
 

@@ -11,36 +11,29 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from smelt.core.bundle import Bundle, hash_file, write_weights
+from smelt.core.bundle import Bundle, write_weights
 from smelt.core.diag import printable
 from smelt.core.ir.graph import Module
-from smelt.core.ir.text import print_module
-from smelt.core.ir.verify import module_facts, verify
+from smelt.core.ir.verify import module_facts
 from smelt.core.machine import Machine
 from smelt.core.naming import Names, name_from
-from smelt.core.passes import half
-from smelt.core.passes.context import Context, Options
-from smelt.core.passes.manager import run_pipeline
-from smelt.core.passes.pipeline import PIPELINE
-from smelt.core.passes.quantize import regions, summary
 from smelt.core.plan.build import make_plan
 from smelt.core.plan.program import HostProgram
-from smelt.core.schedule import schedule_module
-from smelt.core.schedule.weights import pack_weights
+from smelt.core.plan.state import with_state
+from smelt.core.plan.weights import physical
 from smelt.core.staging import Staging
 from smelt.core.sums import NO_SUMS, weight_sums
 from smelt.driver import Progress, Request
-from smelt.importer import import_model, interface
-from smelt.importer.interface import stands_for_more
-from smelt.manifest import build_manifest, group_rows
+from smelt.manifest import build_manifest
 from smelt.model_header import model_header
 from smelt.plugin import load_plugins
+from smelt.stages import Compilation, imported, is_dump, resumed
 from smelt.targets.platform import TargetSpec, parse_target
-from smelt.targets.registry import target_for
+from smelt.targets.registry import cpu_target, devices, machines, usual_unit
 from smelt.targets.toolchain import (
     build_library,
     build_runner,
@@ -52,51 +45,62 @@ from smelt.targets.toolchain import (
 
 @dataclass(frozen=True)
 class Lowered:
-    """A model on its way: the scheduled module, its host program, and whom it is for."""
+    """A model on its way: the compile after its last pass, the host program, and whom they are for."""
 
-    module: Module
+    compilation: Compilation
     program: HostProgram
     machine: Machine
     spec: TargetSpec
-    quantised: Mapping[str, Any] = field(default_factory=dict)
-    halved: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def module(self) -> Module:
+        """The scheduled module."""
+        return self.compilation.module
 
 
-def lower(request: Request, progress: Progress = lambda stage: None) -> Lowered:
-    """Import, optimise, schedule and plan; no code yet."""
-    spec = parse_target(request.target)
-    target = target_for(spec)
+def begin(request: Request) -> Compilation:
+    """The compile of a model, or the one that a dump holds. Raises SmeltError."""
     load_plugins(request.plugins)
-    progress("import")
-    module = import_model(request.source, dict(request.dims), outputs=request.outputs)
-    options = Options(
-        level=request.opt, fp16=request.fp16, libraries=request.libraries, fast=request.fast_math
-    )
-    context = Context(machine=target.machine(spec), options=options).from_environment()
-    quantised = summary(regions(module))
-    halved: dict[str, Any] = {}
-    if request.fp16:
-        context = context.with_(on_pass=(*context.on_pass, half.reporter(halved)))
-    progress("optimise")
-    module = run_pipeline(module, PIPELINE, context)
-    verify(module, "lowered")  # 1 to 3 % of a compile; a size read before it is known would be a wrong answer
-    progress("schedule")
-    naive = module
-    module = pack_weights(schedule_module(naive, context.machine), naive)
-    if context.dump is not None:
-        (context.dump / "99-scheduled.smelt").write_text(print_module(module), "utf-8")
+    return resumed(request) if is_dump(request.source) else imported(request)
+
+
+def lower(
+    request: Request, progress: Progress = lambda stage: None, begun: Compilation | None = None
+) -> Lowered:
+    """Import (unless it is begun), optimise, schedule and plan; no code yet."""
+    if begun is None:
+        progress("import")
+        begun = begin(request)
+    spec = parse_target(begun.request.target)
+    units, usual = machines(spec), usual_unit(spec)
+    machine = units[usual]
+    begun = begun.finished(units, usual, progress)
     progress("plan")
-    return Lowered(module, make_plan(module, module_facts(module)), context.machine, spec, quantised, halved)
+    # only here: passes and dumps have inputs and outputs in the model's order
+    module, states = with_state(begun.module, begun.request.state, module_facts(begun.module))
+    program = make_plan(module, module_facts(module), states=states)
+    return Lowered(replace(begun, module=module), program, machine, spec)
 
 
 def compile_here(request: Request, progress: Progress = lambda stage: None) -> Bundle:
     """Compile in this process. Raises SmeltError."""
+    begun = None
+    if is_dump(request.source):  # which says what it is for
+        progress("read")
+        begun = begin(request)
+        request = begun.request
     with ThreadPoolExecutor(1) as background:
         # the first time for a platform its libc is built, which takes as long as a compile: beside it
         prepared = background.submit(prepare, parse_target(request.target))
-        lowered = lower(request, progress)
+        lowered = lower(request, progress, begun)
         with Staging(request.output) as stage:
             return _write(request, lowered, stage, progress, prepared)
+
+
+def plan_here(request: Request, progress: Progress = lambda stage: None) -> dict[str, Any]:
+    """What a bundle's manifest would say of its module and plan; no code is made. Raises SmeltError."""
+    lowered = lower(request, progress)
+    return build_manifest(lowered.module, lowered.program, model={}, compiler={})
 
 
 def _write(
@@ -107,15 +111,16 @@ def _write(
     module, program, spec = lowered.module, lowered.program, lowered.spec
     digest, sums = "", NO_SUMS
     called = request.name or Path(request.source).stem
-    name, source_sha = printable(called), hash_file(Path(request.source))
+    name, source_sha = printable(called), lowered.compilation.source
     names = Names(request.prefix or name_from(called), _identity(request, source_sha))
     if program.weights:
         progress("weights")
-        rows = ((w.offset, module.weights[w.ref].pieces()) for w in program.weights)
+        places = {w.offset: w for w in program.weights}
+        rows = ((at, physical(module.weights[w.ref], w.layout).pieces()) for at, w in places.items())
         digest = write_weights(stage.path / names.weights, rows, program.weights_bytes)
         sums = weight_sums(stage.path / names.weights, program.weights_bytes)
     progress("code")
-    artifact = target_for(spec).emit(
+    artifact = cpu_target().emit(
         module,
         program,
         spec,
@@ -124,6 +129,7 @@ def _write(
         threads=request.threads or 0,
         weights_sha256=bytes.fromhex(digest) if digest else bytes(32),
         weights_sums=sums,
+        devices=devices(spec),
     )
     progress("link")
     prepared.result()
@@ -144,15 +150,13 @@ def _write(
         "machine": lowered.machine.name,
         "options": {
             "opt": request.opt, "fp16": request.fp16, "threads": request.threads or 0,
-            "fast_math": list(request.fast_math),
+            "fast_math": list(request.fast_math), "place": [list(rule) for rule in request.place],
         },
     }
     model = {"name": name, "sha256": source_sha}
     manifest = build_manifest(module, program, model=model, compiler=compiler)
-    tensors = (t.name for t in (*program.inputs, *program.outputs))
-    # what a model calls so itself is a plain tensor to `interface`; without such names it need not be asked
-    if any(map(stands_for_more, tensors)):
-        manifest["groups"] = group_rows(*interface(request.source))
+    if lowered.compilation.groups is not None:
+        manifest["groups"] = dict(lowered.compilation.groups)
     manifest["library"] = {
         "prefix": names.prefix,
         "identity": names.identity,
@@ -161,9 +165,9 @@ def _write(
         "header": names.header,
     }
     manifest["weights"] |= {"sha256": digest, "file": names.weights if digest else None}
-    manifest["quantised"] = dict(lowered.quantised)
+    manifest["quantised"] = dict(lowered.compilation.quantised)
     if request.fp16:
-        manifest["fp16"] = dict(lowered.halved)
+        manifest["fp16"] = dict(lowered.compilation.halved)
     return stage.commit(manifest)
 
 
@@ -171,6 +175,7 @@ def _identity(request: Request, source_sha: str) -> str:
     """Eight hex digits that another model, or another form of it, has not; the same for every target, since
     programs are compiled for several with one header."""
     form = [source_sha, sorted(request.dims.items()), request.outputs, request.fp16]
+    form += [sorted(request.state.items())] if request.state else []
     return hashlib.sha256(json.dumps(form).encode()).hexdigest()[:8]
 
 

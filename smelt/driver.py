@@ -1,4 +1,4 @@
-"""The front of the compiler: an ONNX model and wishes in, a bundle on disk out, made in a child process.
+"""The front of the compiler: an ONNX model and options in, a bundle on disk out, made in a child process.
 
 Neither a hostile model nor a compiler bug can take the caller down, and no caller loads the compiler.
 """
@@ -29,7 +29,8 @@ Progress: TypeAlias = Callable[[str], None]
 @dataclass(frozen=True)
 class Request:
     """What to compile and how: the arguments of `compile`, checked and in one value. name: what the model is
-    called in messages, '' after its file. prefix: of its C functions and files, '' made of the name."""
+    called in messages, '' after its file. prefix: of its C functions and files, '' made of the name.
+    plan_only: up to the plan, no bundle."""
 
     source: str
     target: str = "host"
@@ -46,10 +47,13 @@ class Request:
     outputs: tuple[str, ...] = ()
     runner: bool = True
     plugins: tuple[str, ...] = ()
+    place: tuple[tuple[str, str], ...] = ()
+    plan_only: bool = False
+    state: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """The request as text for the child."""
-        return json.dumps({**self.__dict__, "dims": dict(self.dims)})
+        return json.dumps({**self.__dict__, "dims": dict(self.dims), "state": dict(self.state)})
 
     @staticmethod
     def from_json(text: str) -> Request:
@@ -59,6 +63,7 @@ class Request:
         raw["outputs"] = tuple(raw["outputs"])
         raw["plugins"] = tuple(raw["plugins"])
         raw["fast_math"] = tuple(raw["fast_math"])
+        raw["place"] = tuple(map(tuple, raw["place"]))
         return Request(**raw)
 
 
@@ -78,12 +83,16 @@ def compile(
     plugins: tuple[str, ...] = (),
     time_limit: float | None = None,
     memory_limit: float | None = None,
+    place: Mapping[str, str] | None = None,
     fast_math: bool | str | Iterable[str] = False,
+    state: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Bundle:
     """Compile a model into a bundle directory and return it.
 
-    model: path, bytes or onnx.ModelProto. dims: fix (4) or bound ((1, 512)) symbolic dims by name.
+    model: path, bytes or onnx.ModelProto; or the path of a dump (x.smelt, docs/debug.md), which brings the
+    options that it was begun with: what is left at its default here is as the dump says.
+    dims: fix (4) or bound ((1, 512)) symbolic dims by name.
     name: of its C functions and files ('det': det_open, det.h, libdet.so, det.weights), at most 40 of a to z,
     0 to 9 and '_'; None makes it of the model's file.
     outputs: ONNX names of values to return besides the model's own outputs.
@@ -91,28 +100,74 @@ def compile(
     kernels compute in float32. It halves memory, not always time (docs/fp16.md).
     fast_math: rewrites that may change what overflows and how sums are bracketed: True for all, or names of
     parts (docs/floating-point.md): reassociate, overflow, constants.
+    place: where kernels run, for a target with devices: {pattern: unit}, {"conv*": "cpu", "*": "opencl"}.
+    The first pattern (with * and ?) that fits a kernel's name or its ONNX node's decides; without one it is
+    the target's first device. `smelt inspect --kernels` shows names and units.
+    state: inputs that outputs of the run before replace, by name ({'past': 'present'}; one '*' in each stands
+    for any text): they stay in the session, are not fed and not returned (docs/state.md).
     plugins: Python files or modules that define ops of other domains (docs/add-op.md).
     time_limit: seconds of processor time, memory_limit: gigabytes that the compile may use; by default an
     hour and nine tenths of the memory (SMELT_COMPILE_SECONDS, SMELT_COMPILE_MEMORY).
     Raises SmeltError; its `problems` list every unsupported node. The child may crash, the caller not.
     """
+    check_output(output)  # before the work, not after it
+    with tempfile.TemporaryDirectory(prefix="smelt-") as scratch:
+        request = _asked(
+            model, Path(scratch), target=target, dims=dict(dims or {}), threads=threads, opt=opt,
+            output=str(Path(output).absolute()), fp16=fp16, fast_math=fast_parts(fast_math), static=static,
+            libraries=libraries, name=name or "", prefix="" if name is None else check_name(name),
+            outputs=tuple(outputs), plugins=tuple(plugins), place=tuple((place or {}).items()),
+            state=_names(state or {}),
+        )  # fmt: skip
+        _run_child(request, limits(memory_limit, time_limit), Path(scratch), progress)
+    return read_bundle(output)
+
+
+def planned(
+    model: Any,
+    target: str = "host",
+    dims: Mapping[str, DimWish] | None = None,
+    opt: int = 3,
+    fp16: bool = False,
+    *,
+    libraries: bool = False,
+    plugins: tuple[str, ...] = (),
+    time_limit: float | None = None,
+    memory_limit: float | None = None,
+    place: Mapping[str, str] | None = None,
+    fast_math: bool | str | Iterable[str] = False,
+    state: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """The fields of the manifest that are known before there is code, as `compile` with these arguments would
+    write them: memory, weights (but for their hash), symbols, inputs, outputs, values, kernels.
+    Raises SmeltError; the child may crash, the caller not."""
+    with tempfile.TemporaryDirectory(prefix="smelt-") as scratch:
+        request = _asked(
+            model, Path(scratch), target=target, dims=dict(dims or {}), opt=opt, fp16=fp16,
+            output=str(Path(scratch) / "none"), fast_math=fast_parts(fast_math), libraries=libraries,
+            plugins=tuple(plugins), place=tuple((place or {}).items()), plan_only=True,
+            state=_names(state or {}),
+        )  # fmt: skip
+        return _run_child(request, limits(memory_limit, time_limit), Path(scratch), progress)
+
+
+def _asked(model: Any, scratch: Path, **given: Any) -> Request:
+    """The request, with the model as a file. Raises SmeltError for options that no compile takes."""
+    opt, threads = given["opt"], given.get("threads")
     if not 0 <= opt <= 3:
         raise SmeltError(f"opt is {opt}, expected 0..3")
     if threads is not None and threads < 1:
         raise SmeltError(f"threads is {threads}, expected 1 or more")
-    allowed = limits(memory_limit, time_limit)
-    prefix = "" if name is None else check_name(name)
-    check_output(output)  # before the work, not after it
-    with tempfile.TemporaryDirectory(prefix="smelt-") as scratch:
-        source, stem = _as_file(model, Path(scratch))
-        request = Request(
-            source=source, target=target, dims=dict(dims or {}), threads=threads, opt=opt,
-            output=str(Path(output).absolute()), fp16=fp16, fast_math=fast_parts(fast_math),
-            static=static, libraries=libraries,
-            name=name or stem, prefix=prefix, outputs=tuple(outputs), plugins=tuple(plugins),
-        )  # fmt: skip
-        _run_child(request, allowed, Path(scratch), progress)
-    return read_bundle(output)
+    source, stem = _as_file(model, scratch)
+    return Request(source=source, **{**given, "name": given.get("name") or stem})
+
+
+def _names(state: Mapping[str, str]) -> dict[str, str]:
+    """The pairs as a dict. Raises SmeltError where they are no texts."""
+    if not isinstance(state, Mapping) or not all(isinstance(x, str) for pair in state.items() for x in pair):
+        raise SmeltError(f"state is {state!r:.80}, expected names of outputs by names of inputs")
+    return dict(state)
 
 
 def _as_file(model: Any, scratch: Path) -> tuple[str, str]:
@@ -128,22 +183,22 @@ def _as_file(model: Any, scratch: Path) -> tuple[str, str]:
     return str(path), "model"
 
 
-def _run_child(request: Request, allowed: Limits, scratch: Path, progress: Progress | None) -> None:
+def _run_child(request: Request, allowed: Limits, scratch: Path, progress: Progress | None) -> dict[str, Any]:
     result = scratch / "result.json"
-    _report(
-        result,
-        run_child(request.to_json(), result, Path(request.output), allowed, progress),
-        request,
-        allowed,
-    )
+    try:
+        ended = run_child(request.to_json(), result, Path(request.output), allowed, progress)
+    except OSError as e:
+        raise SmeltError(str(e), kind="infra", hint="the system may be out of processes or memory") from e
+    return _report(result, ended, request, allowed)
 
 
-def _report(result: Path, ended: Ended, request: Request, allowed: Limits) -> None:
-    """Raise what the child found; a child that died without a word, and at no limit, is an internal error."""
+def _report(result: Path, ended: Ended, request: Request, allowed: Limits) -> dict[str, Any]:
+    """What the child found, or raised; a child that died without a word, and at no limit, is an internal
+    error."""
     if result.is_file():
-        found = json.loads(result.read_text("utf-8"))
+        found: dict[str, Any] = json.loads(result.read_text("utf-8"))
         if found["ok"]:
-            return
+            return found
         problems = tuple(Problem(**{**p, "inputs": tuple(p["inputs"])}) for p in found["problems"])
         raise SmeltError(
             found["message"], kind=found["kind"], node=found["node"], hint=found["hint"], problems=problems

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from smelt.core.dim import Dim, Max, sym
+from smelt.core.bundle import formula
+from smelt.core.dim import Dim, Max, sym, to_dim
 
 LONG = 4
 """Names up to this length stay as they are."""
@@ -82,6 +84,29 @@ def readable(dim: Dim) -> Formula:
     legend = tuple(_short(dim.symbols))
     unit, arms = _arms(dim.substitute({name: sym(short) for short, name in legend}))
     return Formula(unit, arms, legend)
+
+
+def memory_text(
+    manifest: Mapping[str, Any], at: Sequence[Mapping[str, int]] = (), exact: bool = False
+) -> str:
+    """The peak-memory formula of a manifest, in bytes: what it comes to as each dim grows, and what it is at
+    most. at: symbol values that choose which of its cases are shown; exact: all."""
+    highs = {s["name"]: s["high"] for s in manifest["symbols"]}
+    first, *others = (readable(formula(text)) for text in manifest["memory"]["arenas"])
+    lines = ["peak memory of the arena, in bytes:"]
+    lines += first.lines(at) if at or exact else first.growing(highs)
+    for f in others:
+        lines += ["and once the sizes in it are known:", *(f.lines() if exact else f.growing(highs))]
+    most = manifest["memory"].get("most", [None])
+    if manifest["symbols"] and None not in most:
+        lines.append(f"within the bounds of the dims: {sum(most):,} at most, reserved at open")
+    if state := manifest["state"]:
+        held = sum((formula(row["bytes"]) for row in state), to_dim(0))
+        lines += ["and of the state, in two buffers each:", *readable(held).lines()]
+        bounds = [row["most"] for row in state]
+        known = f"{2 * sum(bounds):,} at most" if None not in bounds else "without a bound: --dim gives one"
+        lines.append(f"  {known}")
+    return "\n".join(lines)
 
 
 def _short(symbols: frozenset[str]) -> Iterator[tuple[str, str]]:

@@ -1,9 +1,9 @@
 """Lists, None and arrays as Python has them <-> the tensors that stand for sequences and optionals.
 
 The manifest's field 'groups' says which of a bundle's inputs and outputs belong together. A sequence is
-`values` (all elements flat, one behind the other) and `shapes` (a row of extents per element; -1 behind those
+`values` (all elements flat, one after the other) and `shapes` (a row of extents per element; -1 after those
 of an element with fewer axes than the widest); an optional has a flag `given` in front of its tensor `value`
-or of its sequence. A tensor of strings is `chars`: UTF-8 along one more axis, with zeros behind each string.
+or of its sequence. A tensor of strings is `chars`: UTF-8 along one more axis, with zeros after each string.
 A map is its `keys` and its `values`. A list of maps is `scores`: a row per map, a column per key.
 """
 
@@ -267,7 +267,7 @@ def _value(g: Group, parts: Sequence[Array]) -> Value:
     return items
 
 
-def named(values: Mapping[str, Value]) -> dict[str, Array]:
+def named_arrays(values: Mapping[str, Value]) -> dict[str, Array]:
     """Every array of some values: those of a list as 'name[0]', 'name[1]' ...; the numbers of maps as rows of
     one; None has none."""
     found: dict[str, Array] = {}

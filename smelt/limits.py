@@ -1,4 +1,4 @@
-"""Wishes, the environment, the caller's and the machine's limits in; what a compile may use out."""
+"""Options, the environment, the caller's and the machine's limits in; what a compile may use out."""
 
 from __future__ import annotations
 

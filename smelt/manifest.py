@@ -7,9 +7,11 @@ from typing import Any, Protocol
 
 from smelt.core.diag import shortened
 from smelt.core.dim import Dim
-from smelt.core.ir.graph import Module
+from smelt.core.ir.graph import Graph, Module, Weight
+from smelt.core.machine import CPU
 from smelt.core.plan.arena import ALIGNMENT
-from smelt.core.plan.program import HostProgram, Launch, Tensor, walk_steps
+from smelt.core.plan.lifetime import bytes_of
+from smelt.core.plan.program import HostProgram, Launch, StartAxis, Tensor, WeightPlace, walk_steps
 
 LONGEST = 4096
 """Characters of what names the nodes of a kernel, for people."""
@@ -19,12 +21,15 @@ def build_manifest(
     module: Module, program: HostProgram, *, model: Mapping[str, Any], compiler: Mapping[str, Any]
 ) -> dict[str, Any]:
     """model: name and sha256 of the source. compiler: smelt's version, target, machine, options."""
-    late = program.late()
+    late, units = program.late(), (CPU, *program.units)
+    homes = [units[n] for n in program.homes]
+    inputs, outputs = homes[len(program.peak) :], homes[len(program.peak) + len(program.inputs) :]
     return {
         **compiler,
         "model": dict(model),
-        "inputs": [_tensor(t, late) for t in program.inputs],
-        "outputs": [_tensor(t, late) for t in program.outputs],
+        "inputs": [_tensor(t, late, u) for t, u in zip(program.fed, inputs, strict=False)],
+        "outputs": [_tensor(t, late, u) for t, u in zip(program.given, outputs, strict=False)],
+        "state": _state(program),
         "symbols": [
             {"name": s.name, "low": s.low, "high": s.high, "divisor": s.divisor, "origin": s.origin}
             for s in module.symbols
@@ -33,21 +38,32 @@ def build_manifest(
         "checks": [{"text": c.text, "kind": c.kind} for c in program.checks],
         "kernels": _kernels(module, program),
         "variants": [],
-        "memory": {"alignment": ALIGNMENT, "arenas": [str(d) for d in program.peak]},
+        "transfers": _transfers(module.main),
+        "memory": {
+            "alignment": ALIGNMENT,
+            "arenas": [str(d) for d in program.peak],
+            "units": homes[: len(program.peak)],
+            "most": list(program.most[: len(program.peak)]),
+            "outputs": list(program.most[len(program.peak) :]),
+        },
         "weights": {
             "bytes": program.weights_bytes,
-            "tensors": [
-                {
-                    "name": module.weights[w.ref].origin or w.ref[1:],
-                    "dtype": module.weights[w.ref].dtype.name,
-                    "shape": list(module.weights[w.ref].shape),
-                    "offset": w.offset,
-                    "bytes": w.bytes,
-                }
-                for w in program.weights
-            ],
+            "tensors": [_stored(module.weights[w.ref], w) for w in program.weights],
         },
         "values": _values(module, program),
+    }
+
+
+def _stored(w: Weight, place: WeightPlace) -> dict[str, Any]:
+    """A weight in one of its layouts; those of equal bytes have one offset."""
+    shape = list(w.shape) if place.layout is None else [d.const for d in place.layout.shape]
+    return {
+        "name": w.origin or w.name[1:],
+        "dtype": w.dtype.name,
+        "shape": shape,
+        "layout": None if place.layout is None else str(place.layout),
+        "offset": place.offset,
+        "bytes": place.bytes,
     }
 
 
@@ -82,10 +98,44 @@ def group_rows(inputs: Sequence[_Group], outputs: Sequence[_Group]) -> dict[str,
     }
 
 
-def _tensor(t: Tensor, late: frozenset[str]) -> dict[str, Any]:
+def _tensor(t: Tensor, late: frozenset[str], unit: str) -> dict[str, Any]:
     shape = [_extent(d) for d in t.shape]
     symbols = {s for d in t.shape for s in d.symbols}
-    return {"name": t.name, "dtype": t.dtype.name, "shape": shape, "late": bool(symbols & late)}
+    return {"name": t.name, "dtype": t.dtype.name, "shape": shape, "late": bool(symbols & late), "unit": unit}
+
+
+def _transfers(graph: Graph) -> list[dict[str, Any]]:
+    """The copies from one unit to another, made at each run, or at each round of the loop around them."""
+    values = {v.name: v for v in graph.inputs}
+    for n in graph.walk():
+        values.update((v.name, v) for v in (*n.outputs, *(x for r in n.regions for x in r.inputs)))
+    rows = []
+    for n in (n for n in graph.walk() if n.op == "transfer"):
+        v, size = values[n.inputs[0]], bytes_of(n.output.type.dtype, n.output.type.shape)
+        rows.append({"name": v.origin or v.name, "from": v.unit, "to": n.unit, "bytes": str(size)})
+    return rows
+
+
+def _state(program: HostProgram) -> list[dict[str, Any]]:
+    """What runs leave for the next one. start: the extents before the first run, as those of the inputs and
+    numbers; bytes: of the input and of the output that replaces it; most: that either can have."""
+    starts: dict[int, list[int | str]] = {}
+    for s in program.plan:
+        if isinstance(s, StartAxis):
+            starts.setdefault(s.input, []).append(_extent(s.extent))
+    return [
+        {
+            "name": s.input.name,
+            "output": s.output.name,
+            "dtype": s.input.dtype.name,
+            "shape": [_extent(d) for d in s.input.shape],
+            "next": [_extent(d) for d in s.output.shape],
+            "start": starts.get(n, []),
+            "bytes": str(s.bytes),
+            "most": s.most,
+        }
+        for n, s in enumerate(program.states, len(program.fed))
+    ]
 
 
 def _extent(d: Dim) -> int | str:
@@ -96,6 +146,7 @@ def _extent(d: Dim) -> int | str:
 def _kernels(module: Module, program: HostProgram) -> list[dict[str, Any]]:
     """Each kernel once, in the order of first launch, with at how many places the host launches it."""
     launches: dict[str, int] = {}
+    units = {e.kernel: (CPU, *program.units)[e.unit] for e in program.entries}
     for s in walk_steps(program.run):
         if isinstance(s, Launch):
             e = program.entries[s.entry]
@@ -103,6 +154,7 @@ def _kernels(module: Module, program: HostProgram) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
+            "unit": units[name],
             "origin": shortened(module.kernels[name].origin, LONGEST),
             "schedule": module.kernels[name].schedule,
             "launches": count,

@@ -16,7 +16,7 @@ from smelt.core.ir.interp_graph import run_module
 from smelt.core.ops import OPS
 from smelt.groups import Value, groups, packed, unpacked
 from smelt.importer import import_model
-from smelt.plugin import named
+from smelt.plugin import named_plugins
 from smelt.reference import Reference
 
 
@@ -42,12 +42,15 @@ class OwnReference:
         self._module = import_model(model, outputs=tuple(outputs))
         self._takes, self._gives = groups(manifest, "inputs"), groups(manifest, "outputs")
         self._symbols = manifest["symbols"]
-        self._names = [row["name"] for row in manifest["outputs"]]
+        self._state = manifest["state"]
 
     def run(self, feed: Mapping[str, Value]) -> dict[str, Value]:
         """As Oracle's."""
-        found = run_module(self._module, packed(self._takes, feed, self._symbols), OPS)
-        return unpacked(self._gives, dict(zip(self._names, found, strict=True)))
+        state = {row["name"]: feed[row["name"]] for row in self._state}
+        fed = {name: value for name, value in feed.items() if name not in state}
+        found = run_module(self._module, {**packed(self._takes, fed, self._symbols), **state}, OPS)
+        tensors = dict(zip(self._module.main.output_names, found, strict=True))
+        return {**unpacked(self._gives, tensors), **{r["output"]: tensors[r["output"]] for r in self._state}}
 
 
 def oracle(model: Path, manifest: Mapping[str, Any], outputs: Sequence[str] = ()) -> Oracle:
@@ -57,6 +60,6 @@ def oracle(model: Path, manifest: Mapping[str, Any], outputs: Sequence[str] = ()
     try:
         return Reference(model, outputs=outputs)
     except SmeltError as e:
-        if e.kind != "invalid" or not named():
+        if e.kind != "invalid" or not named_plugins():
             raise
         return OwnReference(model, manifest, outputs)

@@ -17,10 +17,10 @@ from collections.abc import Iterable
 
 from smelt.core.diag import SmeltError
 from smelt.core.dim import Dim, dmax, dmin, to_dim
-from smelt.core.dtype import DTYPES, DType
+from smelt.core.dtype import DTYPES, Array, DType
 from smelt.core.ir.graph import Ref, TensorType
 from smelt.core.ir.kernel import Bound, Buffer, Expr, Load, Loop, Stmt, Store
-from smelt.core.ops.table import Arg, Array, Attrs, Builder, Case, Infer, Nest, Op, ShapeValue
+from smelt.core.ops.table import Arg, Attrs, Builder, Case, Infer, Nest, Op, ShapeValue
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const, index, select
 from smelt.importer import plugins
 from smelt.importer.call import Call, OnnxOp
@@ -32,11 +32,11 @@ def load_plugins(names: Iterable[str] = ()) -> None:
     """Load plug-ins by file or module name, and those that SMELT_PLUGINS names; each is loaded once.
 
     Raises SmeltError when one cannot be loaded, has no ops, or defines what is there already."""
-    for name in named(names):
+    for name in named_plugins(names):
         plugins.load(name)
 
 
-def named(names: Iterable[str] = ()) -> tuple[str, ...]:
+def named_plugins(names: Iterable[str] = ()) -> tuple[str, ...]:
     """The plug-ins that SMELT_PLUGINS names, then these, each once."""
     given = [n for n in os.environ.get(VARIABLE, "").split(os.pathsep) if n]
     return tuple(dict.fromkeys([*given, *names]))
@@ -45,7 +45,7 @@ def named(names: Iterable[str] = ()) -> tuple[str, ...]:
 def look_here(names: Iterable[str] = ()) -> None:
     """Where one of the plug-ins is named as a module, it may lie in the current folder: in a process that
     takes nothing else from there."""
-    if any(not n.endswith(".py") for n in named(names)):
+    if any(not n.endswith(".py") for n in named_plugins(names)):
         sys.path.append(os.getcwd())
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from smelt.core.bundle import Bundle, damaged, read_bundle
+from smelt.core.bundle import Bundle, damaged, formula, read_bundle
 from smelt.core.diag import Kind, SmeltError
 from smelt.core.dtype import ALL, DType
 from smelt.groups import Group, as_array, groups, packed, reading, unpacked
@@ -60,6 +60,7 @@ class _Options(ctypes.Structure):
 
 _MEMORY_FIELDS = (
     "arena_bytes", "arena_capacity", "output_capacity", "weights_bytes", "allocations", "runs",
+    "crossings", "crossed_bytes", "state_capacity",
 )  # fmt: skip
 
 
@@ -83,7 +84,9 @@ class NodeArg:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes: what the last run needed, the high-water marks, and how often memory was asked for."""
+    """Bytes: what the last run needed, the high-water marks, and how often memory was asked for. crossings:
+    how many copies from one unit of the device to another all runs made, of how many bytes. state_capacity:
+    of what runs leave for the next one, both buffers of each state."""
 
     arena_bytes: int
     arena_capacity: int
@@ -91,6 +94,9 @@ class Memory:
     weights_bytes: int
     allocations: int
     runs: int
+    crossings: int
+    crossed_bytes: int
+    state_capacity: int
 
 
 _TRIES = 4
@@ -122,26 +128,35 @@ class Session:
         if threads is not None and not (_whole(threads) and 0 <= threads <= MOST_THREADS):
             most, got = MOST_THREADS, f"{threads!r:.80}"
             raise SmeltError(f"threads: expected a whole number from 0 to {most}, got {got}")
-        self.bundle = bundle
-        self._lock = threading.Lock()
-        self._torn = False  # a fork in the middle of a call left it half made
-        self._handle = ctypes.c_void_p()
+        handle = ctypes.c_void_p()
         options = _Options(ctypes.sizeof(_Options), int(threads or 0))
         with Held(bundle) as held:
             self._lib = _library(held)
             held.verify(verify)
-            status = self._lib.smelt_open(
-                os.fsencode(held.path), ctypes.byref(options), ctypes.byref(self._handle)
-            )
+            status = self._lib.smelt_open(os.fsencode(held.path), ctypes.byref(options), ctypes.byref(handle))
             if status:
                 e = self._error(status, None)
                 raise SmeltError(held.told(e.message), kind=e.kind)
+        self._own(bundle, handle)
+
+    def _own(self, bundle: Bundle, handle: ctypes.c_void_p) -> None:
+        """Make ready for calls of what the handle stands for."""
+        self.bundle = bundle
+        self._handle = handle
+        self._lock = threading.Lock()
+        self._torn = False  # a fork in the middle of a call left it half made
         self._takes, self._gives = groups(bundle.manifest, "inputs"), groups(bundle.manifest, "outputs")
         self._plain = "groups" not in bundle.manifest
         self._inputs = [_Port(row) for row in bundle.manifest["inputs"]]
         self._outputs = [_Port(row) for row in bundle.manifest["outputs"]]
-        for side, ports in (("input", self._inputs), ("output", self._outputs)):
+        self._state = [_Port(row) for row in bundle.manifest["state"]]
+        self._replaced_by = {row["output"]: n for n, row in enumerate(bundle.manifest["state"])}
+        for side, ports in (("input", self._inputs), ("output", self._outputs), ("state", self._state)):
             _agree(self._lib, side, ports, bundle)
+        if self._state:  # what runs leave may size outputs, too, unless their dims are those of fed inputs
+            fed = {d for p in self._inputs for d in p.dims}
+            for p in self._outputs:
+                p.late |= not {s for d in p.dims for s in formula(str(d)).symbols} <= fed
         self._in = (_Tensor * max(1, len(self._inputs)))()
         self._out = (_Tensor * max(1, len(self._outputs)))()
         for tensors, ports in ((self._in, self._inputs), (self._out, self._outputs)):
@@ -169,7 +184,8 @@ class Session:
         run_options: object = None,
     ) -> list[Any]:
         """The outputs named (all when None or none is), for NumPy arrays or anything with DLPack by input
-        name; lists of them are sequences, None is an empty optional.
+        name; lists of them are sequences, None is an empty optional. An output that replaces an input is
+        returned where it is named.
 
         Raises SmeltError: 'shape' naming input, axis, expected and got; 'device' (no memory); what the
         model itself refuses.
@@ -180,19 +196,23 @@ class Session:
         if not self._plain:
             _same_names([g.name for g in self._takes], list(feed))
             feed = packed(self._takes, feed, self.bundle.manifest["symbols"])
+        kept: dict[int, Any] = {}
         with self._lock:
             results: list[Any] = self._run(feed)
+            if wanted is not None:
+                kept = {i: self._state_value(i - len(self._gives)) for i in wanted if i >= len(self._gives)}
         if not self._plain:
             tensors = {p.name: r for p, r in zip(self._outputs, results, strict=True)}
             results = list(unpacked(self._gives, tensors).values())
-        return results if wanted is None else [results[i] for i in wanted]
+        return results if wanted is None else [kept[i] if i in kept else results[i] for i in wanted]
 
     def _wanted(self, output_names: Iterable[str]) -> list[int] | None:
-        """Numbers of the outputs named; None: all of them. Raises SmeltError(kind='shape')."""
+        """Numbers of the outputs named, those that replace inputs after the others; None: all of the
+        others. Raises SmeltError(kind='shape')."""
         if isinstance(output_names, str | bytes) or not isinstance(output_names, Iterable):
             kind = type(output_names).__name__
             raise SmeltError(f"expected a list of names of outputs, or None, got {kind}", kind="shape")
-        known, found = [g.name for g in self._gives], []
+        known, found = [*(g.name for g in self._gives), *self._replaced_by], []
         with reading("the names of outputs"):
             for name in output_names:
                 if name not in known:
@@ -211,6 +231,47 @@ class Session:
             return dict(feed)
 
     # ------------------------------------------------------------ what onnxruntime has not
+
+    def state(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Copies of what the last run left for the next one, by the names of the inputs; those that are at
+        their start are not among them. `set_state` takes it back."""
+        with self._lock:
+            self._usable()
+            found = {p.name: self._state_value(n) for n, p in enumerate(self._state)}
+        return {name: a for name, a in found.items() if a is not None}
+
+    def set_state(self, values: Mapping[str, Any]) -> None:
+        """Make the next run go on from these, by the names of the inputs; those that are not named are back
+        at their start. Their extents are checked by that run.
+
+        Raises SmeltError(kind='shape') for an unknown name, another type or rank; nothing has changed then.
+        """
+        given, known = self._as_dict(values), {p.name: p for p in self._state}
+        if strange := [n for n in given if n not in known]:
+            told = ", ".join(known) or "none"
+            raise SmeltError(f"no state is called {strange[0]!r:.80}; there are: {told}", kind="shape")
+        arrays = {n: known[n].array(x, "state") for n, x in given.items()}
+        with self._lock:
+            self._usable()
+            for n, p in enumerate(self._state):
+                self._set_state(n, p, arrays.get(p.name))
+
+    def reset(self) -> None:
+        """Every state back to its start, as before the first run."""
+        with self._lock:
+            self._usable()
+            self._asked(self._lib.smelt_reset(self._handle))
+
+    def fork(self) -> Session:
+        """A session of its own that goes on from a copy of this one's state, with the same weights."""
+        handle = ctypes.c_void_p()
+        with self._lock:
+            self._usable()
+            self._asked(self._lib.smelt_fork(self._handle, ctypes.byref(handle)))
+        made = object.__new__(type(self))
+        made._lib = self._lib
+        made._own(self.bundle, handle)
+        return made
 
     def memory(self) -> Memory:
         """Arena, outputs and weights in bytes, and allocations so far."""
@@ -310,6 +371,20 @@ class Session:
             results.append(r)
         return results
 
+    def _state_value(self, n: int) -> np.ndarray[Any, Any] | None:
+        """A copy of state n; None at its start."""
+        t = _Tensor()
+        self._asked(self._lib.smelt_state_get(self._handle, n, ctypes.byref(t)))
+        return _copied(t, self._state[n]) if t.data else None
+
+    def _set_state(self, n: int, p: _Port, value: np.ndarray[Any, Any] | None) -> None:
+        if value is None:
+            self._asked(self._lib.smelt_state_set(self._handle, n, None))
+            return
+        p.set_shape(value.shape)
+        t = _Tensor(_address(value), _Device(1, 0), p.rank, p.dlpack, p.shape)
+        self._asked(self._lib.smelt_state_set(self._handle, n, ctypes.byref(t)))
+
     def _usable(self) -> None:
         """Raises SmeltError when the session is closed, or was being called while this process was forked."""
         if not self._handle:
@@ -400,24 +475,24 @@ class _Port:
             self.shape[: self.rank] = shape  # type: ignore[call-overload]  # a tuple serves as well
             self.written = shape
 
-    def array(self, x: Any) -> np.ndarray[Any, Any]:
+    def array(self, x: Any, role: str = "input") -> np.ndarray[Any, Any]:
         """x as a compact array, not of a subclass; refuses a wrong dtype or rank. Extents are the model's own
         to check."""
         if type(x) is not np.ndarray:
-            x = as_array(x, f"input '{self.name}'")
+            x = as_array(x, f"{role} '{self.name}'")
         if x.dtype != self.dtype.numpy:
             raise SmeltError(
-                f"input '{self.name}': expected {self.dtype.numpy} elements, got {x.dtype}", kind="shape"
+                f"{role} '{self.name}': expected {self.dtype.numpy} elements, got {x.dtype}", kind="shape"
             )
         if x.ndim != self.rank:
             raise SmeltError(
-                f"input '{self.name}': expected rank {self.rank} {self.dims}, got rank {x.ndim} "
+                f"{role} '{self.name}': expected rank {self.rank} {self.dims}, got rank {x.ndim} "
                 f"{list(x.shape)}",
                 kind="shape",
             )
         if x.flags.c_contiguous:
             return x  # type: ignore[no-any-return]  # its type was asked above
-        with reading(f"input '{self.name}', made compact"):
+        with reading(f"{role} '{self.name}', made compact"):
             compact: np.ndarray[Any, Any] = np.ascontiguousarray(x)
         return compact
 
@@ -487,6 +562,13 @@ def _library(held: Held) -> Any:
         "smelt_output_count": ([pointer], size),
         "smelt_output_rank": ([pointer, size], ctypes.c_int32),
         "smelt_output_type": ([pointer, size], _DataType),
+        "smelt_state_count": ([pointer], size),
+        "smelt_state_rank": ([pointer, size], ctypes.c_int32),
+        "smelt_state_type": ([pointer, size], _DataType),
+        "smelt_state_get": ([pointer, size, pointer], ctypes.c_int),
+        "smelt_state_set": ([pointer, size, pointer], ctypes.c_int),
+        "smelt_reset": ([pointer], ctypes.c_int),
+        "smelt_fork": ([pointer, pointer], ctypes.c_int),
         "smelt_kernel_stats": ([pointer, size, pointer, pointer, pointer], ctypes.c_int),
     }
     functions = SimpleNamespace()

@@ -6,8 +6,8 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -16,8 +16,8 @@ import numpy as np
 from smelt.core.bundle import Bundle, formula
 from smelt.core.diag import SmeltError
 from smelt.core.dim import Dim
-from smelt.core.dtype import DType
-from smelt.groups import Group, Value, groups, named, packed
+from smelt.core.dtype import ALL, DType
+from smelt.groups import Group, Value, groups, named_arrays, packed
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Wish: TypeAlias = "Mapping[str, int | tuple[int, ...]]"
@@ -60,11 +60,15 @@ class Symbol:
 @dataclass(frozen=True)
 class Case:
     """Inputs of one run. label: the shapes, for people. feed: as a session takes them. packed: as the model
-    takes them, where it has sequences or optionals."""
+    takes them, where it has sequences or optionals. state: what a model that keeps state starts with, for who
+    feeds it by hand. then: the state's shapes after the run -> the next run's inputs; None where the model
+    takes no more."""
 
     label: str
     feed: Mapping[str, Value]
     packed: Mapping[str, Array] | None = None
+    state: Mapping[str, Array] = field(default_factory=dict)
+    then: Callable[[Mapping[str, tuple[int, ...]]], Case | None] = lambda shapes: None
 
     @property
     def tensors(self) -> Mapping[str, Array]:
@@ -89,30 +93,59 @@ def ports(bundle: Bundle) -> tuple[Port, ...]:
 def feed_case(bundle: Bundle, feed: Mapping[str, Value]) -> Case:
     """The case of these inputs."""
     found = groups(bundle.manifest, "inputs")
-    text = label({n: np.shape(a) for n, a in named(feed).items()})
+    text = label({n: np.shape(a) for n, a in named_arrays(feed).items()})
     plain = all(g.plain for g in found)
     return Case(text, feed, None if plain else packed(found, feed, bundle.manifest["symbols"]))
 
 
 def symbols(bundle: Bundle) -> tuple[Symbol, ...]:
-    """The symbols that the shapes of inputs are made of, in order of appearance."""
+    """The symbols that the shapes of inputs are made of, in order of appearance, then those that only runs
+    change: these have the one value that the state starts with."""
     rows = {r["name"]: r for r in bundle.manifest["symbols"]}
     places: dict[str, list[tuple[int, int]]] = {}
-    for p in ports(bundle):
-        for axis, d in enumerate(p.shape):
+    shapes = [p.shape for p in ports(bundle)] + [_dims(row["shape"]) for row in bundle.manifest["state"]]
+    own = _own_symbols(bundle)
+    for shape in shapes:
+        for axis, d in enumerate(shape):
             for s in sorted(d.symbols):
-                places.setdefault(s, []).append((axis, len(p.shape)))
+                places.setdefault(s, []).append((axis, len(shape)))
     return tuple(
         Symbol(
             s,
             int(rows[s]["low"]),
-            rows[s]["high"],
+            int(rows[s]["low"]) if s in own else rows[s]["high"],
             int(rows[s]["divisor"]),
             batch=all(axis == 0 for axis, _ in at),
             image=any(rank == 4 for _, rank in at),
         )
         for s, at in places.items()
     )
+
+
+def _dims(shape: Iterable[int | str]) -> tuple[Dim, ...]:
+    return tuple(formula(str(d)) for d in shape)
+
+
+def _own_symbols(bundle: Bundle) -> frozenset[str]:
+    """Those that the state has from runs, not from inputs."""
+    sides = [
+        frozenset(s for row in bundle.manifest["state"] for d in _dims(row[side]) for s in d.symbols)
+        for side in ("shape", "start")
+    ]
+    return sides[0] - sides[1]
+
+
+def state_values(bundle: Bundle, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int] | None:
+    """The symbol values that these shapes of the state give; None where one is out of its range."""
+    rows, own = {r["name"]: r for r in bundle.manifest["symbols"]}, _own_symbols(bundle)
+    found: dict[str, int] = {}
+    for state in bundle.manifest["state"]:
+        for d, n in zip(_dims(state["shape"]), shapes[state["name"]], strict=True):
+            parts = d.linear(next(iter(d.symbols))) if len(d.symbols) == 1 and d.symbols <= own else None
+            if parts is not None and parts[0].is_const and parts[1].is_const:
+                found[next(iter(d.symbols))] = (n - parts[1].const) // parts[0].const
+    highs = ((n, rows[s]["high"]) for s, n in found.items())
+    return None if any(high is not None and n > high for n, high in highs) else found
 
 
 # ---------------------------------------------------------------- what users type
@@ -328,7 +361,16 @@ def case(
             continue
         found = [random_array(g.element, s, rng, spans.get(g.name, spans.get(""))) for s in wanted]
         feed[g.name] = found if g.sequence else found[0]
-    return feed_case(bundle, feed)
+
+    def then(after: Mapping[str, tuple[int, ...]]) -> Case | None:
+        own = state_values(bundle, after)
+        return None if own is None else case(bundle, {**values, **own}, seed=seed + 1, spans=spans)
+
+    state = {
+        row["name"]: np.zeros([d.evaluate(values) for d in _dims(row["start"])], ALL[row["dtype"]].numpy)
+        for row in bundle.manifest["state"]
+    }
+    return replace(feed_case(bundle, feed), state=state, then=then)
 
 
 ELEMENTS = 3
@@ -386,4 +428,6 @@ def memory() -> int:
 def _bytes(bundle: Bundle, values: Mapping[str, int]) -> int:
     """What inputs and arenas take at these sizes; what a run finds out on the way is not in it."""
     inputs = sum(p.dtype.bytes * math.prod(d.evaluate(values) for d in p.shape) for p in ports(bundle))
-    return inputs + bundle.peak_bytes(values)
+    state = bundle.state_bytes
+    kept = state.evaluate(values) if state.symbols <= values.keys() else 0
+    return inputs + kept + bundle.peak_bytes(values)

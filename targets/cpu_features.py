@@ -40,12 +40,18 @@ ASKED: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 def required(spec: TargetSpec) -> tuple[str, ...]:
     """Features of ASKED that code for a target may use: those of its cpu, changed by the target's own."""
-    features, cpus = _tables(spec.platform.arch)
-    found = set(_with_needed(cpus.get(spec.cpu, frozenset()), features))
-    own = [f for f in spec.features.split(",") if f]
-    found |= set(_with_needed(frozenset(f[1:] for f in own if f[0] == "+"), features))
-    found -= {f[1:] for f in own if f[0] == "-"}
+    own = {f[1:]: f[0] == "+" for f in spec.features.split(",") if f}
+    found = features_of(spec.platform.arch, spec.cpu, own)
     return tuple(f for f in ASKED[spec.platform.arch] if f in found)
+
+
+def features_of(arch: str, cpu: str, own: Mapping[str, bool]) -> frozenset[str]:
+    """LLVM's features of a cpu, with those of `own` added (True) or taken away (False). A cpu that the tables
+    do not have brings none."""
+    needs, cpus = _tables(arch)
+    found = _with_needed(cpus.get(cpu, frozenset()), needs)
+    found |= _with_needed(frozenset(f for f, on in own.items() if on), needs)
+    return found - {f for f, on in own.items() if not on}
 
 
 Tables = tuple[Mapping[str, frozenset[str]], Mapping[str, frozenset[str]]]

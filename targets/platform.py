@@ -254,7 +254,7 @@ def parse_target(text: str) -> TargetSpec:
     if match is None:
         raise _unknown(f"target {text!r} is not of the form platform[:cpu][+device]")
     name, cpu, rest = match.groups()
-    devices = tuple(sorted(set(rest.split("+")[1:])))
+    devices = tuple(dict.fromkeys(rest.split("+")[1:]))
     for device in devices:
         if device not in DEVICES:
             raise _unknown(f"target {text!r}: there is no device {device!r}, only {', '.join(DEVICES)}")

@@ -1,26 +1,40 @@
-"""Which target folder makes the code of a TargetSpec: that of its device, or of the platform's CPU."""
+"""Which folders make the code of a TargetSpec: that of the platform's CPU, and one for each device."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
+from typing import Any
 
-from smelt.core.diag import SmeltError
-from smelt.targets.base import Target
+from smelt.core.machine import CPU, Machine
+from smelt.targets.base import Device, Target
 from smelt.targets.platform import TargetSpec
 
-CPU = "llvm"
+_FOLDER = "llvm"
 """The folder of every platform's CPU."""
 
 
-def target_for(spec: TargetSpec) -> Target:
-    """The target that emits the kernels of a spec: TARGET of its folder's target.py, imported on use, so that
-    one target's needs are not another's. Raises SmeltError for two devices at once."""
-    if len(spec.devices) > 1:
-        raise SmeltError(
-            f"target '{spec}' names several devices; kernels are bound to one",
-            kind="unsupported",
-            hint="choose one of them",
-        )
-    (folder,) = spec.devices or (CPU,)
-    found: Target = import_module(f"smelt.targets.{folder}.target").TARGET
+def cpu_target() -> Target:
+    """The target that emits the host's code and the CPU's kernels."""
+    found: Target = _import(_FOLDER)
     return found
+
+
+def devices(spec: TargetSpec) -> Mapping[str, Device]:
+    """The devices that a spec names, in its order: TARGET of each folder's target.py, imported on use, so
+    that one device's needs are not another's."""
+    return {name: _import(name) for name in spec.devices}
+
+
+def machines(spec: TargetSpec) -> Mapping[str, Machine]:
+    """What schedules may know of each unit, by its name."""
+    return {CPU: cpu_target().machine(spec), **{name: d.machine(spec) for name, d in devices(spec).items()}}
+
+
+def usual_unit(spec: TargetSpec) -> str:
+    """The unit that kernels run on unless something else is said: the first device, if there is one."""
+    return next(iter(spec.devices), CPU)
+
+
+def _import(folder: str) -> Any:
+    return import_module(f"smelt.targets.{folder}.target").TARGET

@@ -40,7 +40,9 @@ __all__ = [
     "runtime_dir",
 ]
 
-_RUNTIME = ("check", "cpu", "device", "launch", "memory", "pool", "session", "weights")
+_RUNTIME = ("check", "cpu", "device", "launch", "memory", "pool", "session", "state", "weights")
+_RUNNER = ("runner", "runner_crash", "runner_facts", "runner_frames", "runner_supervisor", "runner_worker")
+_RUNNER_MODEL = "runner_model"  # the one part of the runner that a static program has in another form
 _C_FLAGS = (
     "-std=c11",
     "-O2",
@@ -276,6 +278,7 @@ def prepare(spec: TargetSpec) -> None:
     a static program's libc is built, which takes half a minute; call it beside other work."""
     _objects(spec.platform, _RUNTIME)
     _drivers(spec)
+    _runner_objects(spec.platform, None, _is_static(spec))
     _stubs(spec.platform)
     if spec.platform.bits == 32:
         _builtins(spec.platform)
@@ -399,7 +402,8 @@ def _is_static(spec: TargetSpec) -> bool:
 
 def build_runner(spec: TargetSpec, model_object: bytes, out_dir: Path, *, source: Path | None = None) -> Path:
     """out_dir/smelt_run. Without devices on Linux: a static program that holds the model and runs on any
-    kernel. Else: a dynamic one that opens the library of the bundle it is given. source: another runner.c."""
+    kernel. Else: a dynamic one that opens the library of the bundle it is given. source: a program of one
+    C file instead."""
     out = out_dir / "smelt_run"
     if _is_static(spec):
         return _link_static(spec.platform, model_object, out, source)
@@ -416,20 +420,22 @@ def build_shim_runner(spec: TargetSpec, out: Path, *, source: Path | None = None
     return _link_dynamic(PLATFORMS[spec.platform.shim], out, source)
 
 
-def _runner_object(platform: Platform, source: Path | None, defines: Sequence[str]) -> Path:
-    folder, name = (source.resolve().parent, source.stem) if source else (None, "runner")
-    return _objects(platform, (name,), defines, folder)[0]
+def _runner_objects(platform: Platform, source: Path | None, static: bool) -> list[Path]:
+    defines = ("-DSMELT_STATIC",) if static else ()
+    if source:
+        return _objects(platform, (source.stem,), defines, source.resolve().parent)
+    return [*_objects(platform, _RUNNER), *_objects(platform, (_RUNNER_MODEL,), defines)]
 
 
 def _link_dynamic(platform: Platform, out: Path, source: Path | None) -> Path:
-    objects = [*_objects(platform, ("crt",)), _runner_object(platform, source, ())]
+    objects = [*_objects(platform, ("crt",)), *_runner_objects(platform, source, static=False)]
     _link(platform, objects, out, ("-pie", "-dynamic-linker", platform.loader))
     return out
 
 
 def _link_static(platform: Platform, model_object: bytes, out: Path, source: Path | None) -> Path:
     out.parent.mkdir(parents=True, exist_ok=True)
-    objects = [_runner_object(platform, source, ("-DSMELT_STATIC",)), *_objects(platform, _RUNTIME)]
+    objects = [*_runner_objects(platform, source, static=True), *_objects(platform, _RUNTIME)]
     libc = _static_libc(platform)
     archives = sorted(libc.glob("*.a"))
     with tempfile.TemporaryDirectory(prefix="smelt-link-") as folder_name:

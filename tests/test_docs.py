@@ -17,14 +17,13 @@ import onnx
 import pytest
 from boards import need_emulator
 from onnx import TensorProto, helper, numpy_helper
+from state_models import decoder, tokens
 
 import smelt
-from smelt.core.ir.text import parse_module
-from smelt.core.ir.verify import verify
 from smelt.core.passes.context import Context
-from smelt.core.passes.editor import Editor, edit_module
-from smelt.core.passes.pipeline import PIPELINE
+from smelt.core.passes.rewriting.editor import Editor, edit_module
 from smelt.importer import import_model
+from smelt.stages import PASSES
 from tests.core.passes.build import CONTEXT
 
 ROOT = Path(__file__).parents[1]
@@ -105,6 +104,7 @@ TYPED = [(path, c) for path in DOCS for c in commands(path)]
 ELSEWHERE = MappingProxyType({
     "add-target.md": "tests/targets/test_new_device.py adds the target",
     "add-op.md": "test_plugin_of_the_guide has the plug-in",
+    "state.md": "test_the_page_on_state has the decoder",
 })  # fmt: skip
 
 
@@ -164,6 +164,22 @@ def test_plugin_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     run(f"{typed} -o again", tmp_path)
 
 
+def test_the_page_on_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commands, and its Python: what was saved is there again at the end."""
+    page = ROOT / "docs" / "state.md"
+    onnx.save(decoder(), str(tmp_path / "decoder.onnx"))
+    for command in commands(page):
+        run(command, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    first, then = tokens(np.random.default_rng(0), 1, 0, 5), tokens(np.random.default_rng(1), 1, 5, 1)
+    names: dict[str, Any] = {"prompt": first["ids"], "mask": first["mask"]}
+    names |= {"token": then["ids"], "longer": then["mask"]}
+    exec(code(page, "import smelt\n"), names)
+    assert names["logits"].shape == (1, 1, 11) and names["saved"]["past_key"].shape == (1, 2, 6, 4)
+    for session in (names["session"], names["other"]):
+        np.testing.assert_array_equal(session.state()["past_value"], names["saved"]["past_value"])
+
+
 def test_the_pass_of_the_guide(folder: Path) -> None:
     """Its function is one, and its row fits the pipeline."""
     names: dict[str, Any] = {"edit_module": edit_module, "Editor": Editor, "Context": Context}
@@ -172,14 +188,21 @@ def test_the_pass_of_the_guide(folder: Path) -> None:
     assert names["tidy"](module, CONTEXT) is module
 
 
-def test_dumps_are_read_again(folder: Path, tmp_path: Path) -> None:
-    """debug.md: a file for every pass, each of which is a module that can be edited and read."""
+def test_dumps_are_compiled_again(folder: Path, tmp_path: Path) -> None:
+    """debug.md: a file for every pass, named as it says; the commands work, the bundle is the same."""
+    guide = ROOT / "docs" / "debug.md"
     dumps = tmp_path / "dir"
-    dumps.mkdir()
     run(f"smelt compile model.onnx -o {tmp_path / 'out'}", folder, SMELT_DUMP=str(dumps))
-    made = sorted(dumps.glob("*.smelt"))
-    assert len(made) > 10 and made[-1].name == "99-scheduled.smelt"
+    made = sorted(p.name for p in dumps.glob("*.smelt"))
+    assert made == [f"{k:02d}-{p.name}.smelt" for k, p in enumerate(PASSES)]
     assert {"model.ll", "model.o"} <= {p.name for p in dumps.iterdir()}
-    assert {p.stem.split("-", 1)[1] for p in made[:-1]} <= {p.name for p in PIPELINE} | {"import"}
-    for path in made[:-1]:
-        verify(parse_module(path.read_text("utf-8")))
+    text = guide.read_text("utf-8")
+    assert set(re.findall(r"\d\d-\w+\.smelt", text)) <= {*made}
+    (typed,) = re.findall(r"`(smelt opt dir/.*?)`", text)
+    run(typed, tmp_path)
+    for source in ("dir/07-patterns.smelt", "dir/22-schedule.smelt"):
+        run(f"smelt compile {source} -o again", tmp_path)
+        assert (tmp_path / "again" / "manifest.json").read_bytes() == (
+            tmp_path / "out" / "manifest.json"
+        ).read_bytes()
+    run("smelt compile dir/mine.smelt -o mine", tmp_path)

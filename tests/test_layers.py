@@ -65,6 +65,30 @@ def test_no_file_is_too_long() -> None:
     assert long == []
 
 
+SHARED = {
+    "ROWS": "an op table's entries, one tuple for each file of core/ops/rows",
+    "RULES": "a pass's rewrite rules, one tuple for each file of core/passes",
+    "T": "a type variable",
+}
+"""Names of core that several files may define, with the reason."""
+
+
+def test_a_constant_or_class_of_core_has_one_definition() -> None:
+    """One name, one meaning: a reader who looks for a name finds one answer."""
+    places: dict[str, set[str]] = {}
+    for path in tracked("core/**.py"):
+        for node in ast.parse(path.read_text("utf-8")).body:
+            bound = ast.walk(node) if isinstance(node, ast.Assign | ast.AnnAssign) else ()
+            names = [e.id for e in bound if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store)]
+            names += [node.name] if isinstance(node, ast.ClassDef) else []
+            for name in names:
+                if name[0].isupper():
+                    places.setdefault(name, set()).add(str(path.relative_to(ROOT)))
+    twice = {n: sorted(p) for n, p in places.items() if len(p) > 1 and n not in SHARED}
+    assert len(places) > 300
+    assert twice == {}
+
+
 def test_top_folders_are_no_packages_of_their_own() -> None:
     """`import core` from the checkout would be a second copy of every class."""
     found = [

@@ -11,9 +11,12 @@ solve.py   the lower bounds that proofs rest on
 
 from __future__ import annotations
 
-from smelt.core.dim.atoms import Atom, FloorDiv, Max, Min, Mod, Symbol
+from smelt.core.dim.atoms import Atom, FloorDiv, Max, Min, Mod, SymbolAtom
 from smelt.core.dim.budget import TooLarge
 from smelt.core.dim.expr import (
+    ONE,
+    TWO,
+    ZERO,
     Dim,
     DimLike,
     align_up,
@@ -32,8 +35,11 @@ from smelt.core.dim.parse import dim_from_param, parse_dim
 
 __all__ = [
     "NO",
+    "ONE",
+    "TWO",
     "UNKNOWN",
     "YES",
+    "ZERO",
     "Atom",
     "Dim",
     "DimLike",
@@ -43,7 +49,7 @@ __all__ = [
     "Min",
     "Mod",
     "Range",
-    "Symbol",
+    "SymbolAtom",
     "TooLarge",
     "Truth",
     "align_up",

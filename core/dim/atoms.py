@@ -1,4 +1,4 @@
-"""The atoms of symbolic integers and their products: the bricks that expr.py builds a Dim from."""
+"""The atoms of symbolic integers and their products, of which expr.py builds a Dim."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CACHE: Final = 1 << 15  # entries of each memo; a module of 7,000 nodes needs ab
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
-class Symbol:
+class SymbolAtom:
     """A named unknown integer."""
 
     name: str
@@ -71,7 +71,7 @@ class Max:
     depth: int = 0
 
 
-Atom: TypeAlias = Symbol | FloorDiv | Mod | Min | Max
+Atom: TypeAlias = SymbolAtom | FloorDiv | Mod | Min | Max
 Mono: TypeAlias = tuple[tuple[Atom, int], ...]  # product of atom ** power, sorted by atom.key; () is 1
 Poly: TypeAlias = dict[Mono, int]  # no zero coefficients
 Term: TypeAlias = tuple[int, Mono]
@@ -80,7 +80,7 @@ _atoms: WeakValueDictionary[tuple[object, ...], Atom] = WeakValueDictionary()
 LOCK: Final = threading.Lock()  # taken only to add to the tables of atoms and Dims
 
 
-_RANK: Final[dict[type, int]] = {Symbol: 0, FloorDiv: 1, Mod: 2, Min: 3, Max: 4}
+_RANK: Final[dict[type, int]] = {SymbolAtom: 0, FloorDiv: 1, Mod: 2, Min: 3, Max: 4}
 
 
 def intern_atom(kind: Callable[..., Atom], *parts: object) -> Atom:
@@ -102,14 +102,14 @@ def intern_atom(kind: Callable[..., Atom], *parts: object) -> Atom:
 
 def _extent(atom: Atom) -> tuple[int, int]:
     """Nodes of an atom written out, and how deep it nests."""
-    if isinstance(atom, Symbol):
+    if isinstance(atom, SymbolAtom):
         return 1, 0
     parts = atom.args if isinstance(atom, Min | Max) else (atom.a, atom.b)
     return 1 + sum(x.nodes for x in parts), 1 + max(x.depth for x in parts)
 
 
 def atom_symbols(atom: Atom) -> frozenset[str]:
-    if isinstance(atom, Symbol):
+    if isinstance(atom, SymbolAtom):
         return frozenset((atom.name,))
     if isinstance(atom, Min | Max):
         return frozenset().union(*(x.symbols for x in atom.args))

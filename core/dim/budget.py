@@ -18,7 +18,7 @@ from smelt.core.diag import SmeltError
 TERMS: Final = 4096
 """Of a polynomial."""
 
-PRODUCTS: Final = 1 << 16
+MOST_PRODUCTS: Final = 1 << 16
 """Pairs of terms that one multiplication looks at."""
 
 NODES: Final = 100_000

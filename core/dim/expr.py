@@ -28,7 +28,7 @@ from smelt.core.dim.atoms import (
     Mod,
     Mono,
     Poly,
-    Symbol,
+    SymbolAtom,
     Term,
     atom_symbols,
     intern_atom,
@@ -39,7 +39,7 @@ from smelt.core.dim.atoms import (
 )
 from smelt.core.dim.budget import (
     BITS,
-    PRODUCTS,
+    MOST_PRODUCTS,
     SOFT_DEGREE,
     SOFT_DEPTH,
     SOFT_NODES,
@@ -135,7 +135,7 @@ class Dim:
             others: list[tuple[Atom, int]] = []
             found = False
             for atom, power in mono:
-                if isinstance(atom, Symbol) and atom.name == name:
+                if isinstance(atom, SymbolAtom) and atom.name == name:
                     if power != 1:
                         return None
                     found = True
@@ -200,8 +200,8 @@ class Dim:
                 return NotImplemented
             other = to_dim(other)
         poly: Poly = {}
-        if len(self._poly) * len(other._poly) > PRODUCTS:
-            raise TooLarge(f"{PRODUCTS} products of terms")
+        if len(self._poly) * len(other._poly) > MOST_PRODUCTS:
+            raise TooLarge(f"{MOST_PRODUCTS} products of terms")
         for m, j in self._poly.items():
             for n, k in other._poly.items():
                 mono = mono_mul(m, n) if m and n else m or n
@@ -346,6 +346,7 @@ def _constant(value: int) -> Dim:
 
 ZERO: Final = _constant(0)
 ONE: Final = _constant(1)
+TWO: Final = _constant(2)
 
 
 def to_dim(x: DimLike | SupportsIndex) -> Dim:
@@ -356,7 +357,7 @@ def to_dim(x: DimLike | SupportsIndex) -> Dim:
 @lru_cache(CACHE)
 def sym(name: str) -> Dim:
     """The symbol of that name; any string will do (odd ones print in backquotes)."""
-    return atom_dim(intern_atom(Symbol, name))
+    return atom_dim(intern_atom(SymbolAtom, name))
 
 
 def value_at(d: Dim, point: Mapping[str, int]) -> int:
@@ -402,7 +403,7 @@ def atom_dim(atom: Atom) -> Dim:
 
 
 _EVALUATE: Final[Mapping[type, Callable[[Any, Mapping[str, int]], int]]] = {
-    Symbol: lambda atom, env: env[atom.name],
+    SymbolAtom: lambda atom, env: env[atom.name],
     FloorDiv: lambda atom, env: atom.a.evaluate(env) // atom.b.evaluate(env),
     Mod: lambda atom, env: atom.a.evaluate(env) % atom.b.evaluate(env),
     Min: lambda atom, env: min(x.evaluate(env) for x in atom.args),
@@ -454,8 +455,8 @@ def divide_poly(a: Dim, b: Dim) -> tuple[Dim, Dim]:
     steps = 0
     while work:
         steps += 1
-        if steps * (len(work) if tail else 1) > PRODUCTS:
-            raise TooLarge(f"{PRODUCTS} products of terms")
+        if steps * (len(work) if tail else 1) > MOST_PRODUCTS:
+            raise TooLarge(f"{MOST_PRODUCTS} products of terms")
         m = min(work, key=mono_key) if tail else next(iter(work))
         k = work.pop(m)
         part = mono_div(m, lead)
@@ -598,11 +599,14 @@ def _extreme(smallest: bool, xs: tuple[Dim, ...]) -> Dim:
     number, _ = common_factor(*args)
     if number > 1:
         args = [divide_terms(x, number, ()) for x in args]
+    # what is left may absorb more: min(n, max(n, 2*n))  -->  n + min(0, max(0, n))  -->  n
+    if shift != 0 or number > 1:
+        return shift + number * _extreme(smallest, tuple(args))
     # min(-a, -b)  -->  -max(a, b)
     if all(k < 0 for x in args for k in x._poly.values()):
-        return shift - number * _extreme(not smallest, tuple(-x for x in args))
+        return -_extreme(not smallest, tuple(-x for x in args))
     args.sort(key=lambda x: (x.is_const, str(x)))
-    return shift + number * atom_dim(intern_atom(Min if smallest else Max, tuple(args)))
+    return atom_dim(intern_atom(Min if smallest else Max, tuple(args)))
 
 
 def _flat(smallest: bool, x: Dim) -> Iterator[Dim]:
@@ -675,7 +679,7 @@ def _substitute(dim: Dim, chosen: tuple[tuple[str, Dim], ...]) -> Dim:
 
 
 def _substitute_atom(atom: Atom, mapping: Mapping[str, Dim]) -> Dim:
-    if isinstance(atom, Symbol):
+    if isinstance(atom, SymbolAtom):
         found = mapping.get(atom.name)
         return atom_dim(atom) if found is None else found
     return rebuild(atom, lambda x: x.substitute(mapping))
@@ -683,7 +687,7 @@ def _substitute_atom(atom: Atom, mapping: Mapping[str, Dim]) -> Dim:
 
 def rebuild(atom: Atom, change: Callable[[Dim], Dim]) -> Dim:
     """The atom with `change` applied to its operands, canonical again; a symbol stays."""
-    if isinstance(atom, Symbol):
+    if isinstance(atom, SymbolAtom):
         return atom_dim(atom)
     if isinstance(atom, Min | Max):
         return _extreme(isinstance(atom, Min), tuple(map(change, atom.args)))

@@ -10,7 +10,7 @@ from math import gcd, lcm
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from smelt.core.dim.atoms import FloorDiv, Symbol
+from smelt.core.dim.atoms import FloorDiv, SymbolAtom
 from smelt.core.dim.budget import TooLarge
 from smelt.core.dim.expr import (
     ZERO,
@@ -25,7 +25,7 @@ from smelt.core.dim.expr import (
     sym,
     to_dim,
 )
-from smelt.core.dim.solve import FEW, Solver
+from smelt.core.dim.solve import FEW_STEPS, Solver
 
 Range: TypeAlias = tuple[int | None, int | None]  # inclusive low, high; None is unbounded
 
@@ -107,9 +107,9 @@ class Facts:
         if name in self.equal:
             whole = self.equal[name]
             atom = sole_atom(whole)
-            return (
-                self.with_divisor(atom.name, d) if isinstance(atom, Symbol) else self.with_equal(whole % d, 0)
-            )
+            if isinstance(atom, SymbolAtom):
+                return self.with_divisor(atom.name, d)
+            return self.with_equal(whole % d, 0)
         return replace(self, divisors={**self.divisors, name: lcm(d, self.divisors.get(name, 1))})
 
     def with_upper(self, name: str, hi: DimLike) -> Facts:
@@ -139,7 +139,7 @@ class Facts:
         if len(terms) == 1 + bool(k) and terms[0][0]:
             (mono, c) = terms[0]
             atom, power = mono[0]
-            if isinstance(atom, Symbol) and power == 1 and len(mono) == 1:  # c*name + k >= 0
+            if isinstance(atom, SymbolAtom) and power == 1 and len(mono) == 1:  # c*name + k >= 0
                 low, high = (-(k // c), None) if c > 0 else (None, k // -c)
                 given = self.ranges.get(atom.name, SIZE)
                 return replace(self, ranges={**self.ranges, atom.name: _meet(given, (low, high))})
@@ -159,7 +159,7 @@ class Facts:
             return self
         if self.prove_eq(left, right) is NO:
             raise ValueError(f"{a} == {b} contradicts what is known")
-        first = [x.name for x in map(sole_atom, (left, right)) if isinstance(x, Symbol)]
+        first = [x.name for x in map(sole_atom, (left, right)) if isinstance(x, SymbolAtom)]
         latest = max(times.get(s, 0) for s in rest.symbols)
         for name in (*first, *sorted(rest.symbols, reverse=True)):
             if times.get(name, 0) < latest:
@@ -199,7 +199,7 @@ class Facts:
         )
         low, high = self.ranges.get(name, SIZE)
         atom = sole_atom(value)
-        if isinstance(atom, Symbol):  # the looser of two ranges goes, 0..* included
+        if isinstance(atom, SymbolAtom):  # the looser of two ranges goes, 0..* included
             given = _meet((low, high), self.ranges.get(atom.name, SIZE))
             facts = replace(facts, ranges={**facts.ranges, atom.name: given})
         else:
@@ -251,7 +251,7 @@ class Facts:
         k = rest.sorted_items()[-1][1] if not rest.sorted_items()[-1][0] else 0
         if k % common_factor(rest - k)[0]:  # as 2*n + 1 == 0
             return NO
-        low_zero, high_zero = self._solver.low(rest, 1, FEW), self._solver.high(rest, -1, FEW)
+        low_zero, high_zero = self._solver.low(rest, 1, FEW_STEPS), self._solver.high(rest, -1, FEW_STEPS)
         if low_zero > 0 or high_zero < 0:
             return NO
         return YES if low_zero == 0 == high_zero else UNKNOWN
@@ -270,7 +270,7 @@ class Facts:
         simple = _halves(self._solver.simplify(rest))
         if simple is not rest and self._solver.low(simple, 0) >= 0:
             return YES
-        return NO if self._solver.high(simple, -1, FEW) < 0 else UNKNOWN
+        return NO if self._solver.high(simple, -1, FEW_STEPS) < 0 else UNKNOWN
 
     def prove_lt(self, a: DimLike, b: DimLike) -> Truth:
         """a < b?"""
@@ -301,7 +301,8 @@ class Facts:
             return YES if constant == 0 else NO
         if any(divisor == z or -divisor == z for z in self.zeros):
             return UNKNOWN
-        return NO if self._solver.low(rest, 1, FEW) > 0 or self._solver.high(rest, -1, FEW) < 0 else UNKNOWN
+        apart = self._solver.low(rest, 1, FEW_STEPS) > 0 or self._solver.high(rest, -1, FEW_STEPS) < 0
+        return NO if apart else UNKNOWN
 
     # -- the solver's own symbols: a name with divisor d is d times a hidden symbol
 
@@ -342,7 +343,7 @@ class Facts:
         for mono, k in dim.sorted_items():
             factors: list[Dim] = []
             for atom, power in mono:
-                if not isinstance(atom, Symbol) or atom.name not in names:
+                if not isinstance(atom, SymbolAtom) or atom.name not in names:
                     factors += [rebuild(atom, self._outside)] * power
                     continue
                 name, d = names[atom.name]

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 from smelt.core.dim.budget import TooLarge
 from smelt.core.dim.expr import ONE, Dim, ceildiv, dmax, dmin, sym, to_dim
-from smelt.core.dim.present import FUNCTIONS
+from smelt.core.dim.present import DIM_FUNCTIONS
 
 MAX_TEXT: Final = 16384  # characters
 MAX_DEPTH: Final = 60  # brackets; the parser recurses
@@ -162,7 +162,7 @@ class _Parser:
             return to_dim(int(value)), ONE
         if kind == "quoted":
             return sym(_ESCAPE.sub(_unescape, value)), ONE
-        if value in FUNCTIONS and self.take("("):
+        if value in DIM_FUNCTIONS and self.take("("):
             return self.call(value)
         return sym(value), ONE
 
@@ -214,8 +214,8 @@ def _unescape(match: re.Match[str]) -> str:
     return _PLAIN_ESCAPE.get(match[2], match[2])
 
 
-Pair: TypeAlias = Callable[[Dim, Dim], Dim]
-_ROUNDING: Final[Mapping[str, Pair]] = {
+DimPair: TypeAlias = Callable[[Dim, Dim], Dim]
+_ROUNDING: Final[Mapping[str, DimPair]] = {
     "floor": _nonzero_div,
     "ceil": _nonzero_ceil,
     "ceiling": _nonzero_ceil,
@@ -226,7 +226,7 @@ _MANY: Final[Mapping[str, Callable[..., Dim]]] = {
     "max": dmax,
     "Max": dmax,
 }
-_PAIR: Final[Mapping[str, Pair]] = {
+_PAIR: Final[Mapping[str, DimPair]] = {
     "mod": _nonzero_mod,
     "Mod": _nonzero_mod,
     "FloorDiv": _nonzero_div,

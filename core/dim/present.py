@@ -15,7 +15,7 @@ from smelt.core.dim.atoms import (
     Mod,
     Mono,
     Poly,
-    Symbol,
+    SymbolAtom,
     Term,
     intern_atom,
     mono_div,
@@ -26,7 +26,7 @@ from smelt.core.dim.expr import Dim, make, to_dim
 
 PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 # names that the parser takes for functions; as symbols they are quoted
-FUNCTIONS: Final = frozenset(
+DIM_FUNCTIONS: Final = frozenset(
     ("min", "max", "floor", "ceil", "ceiling", "mod", "Min", "Max", "Mod", "FloorDiv", "CeilDiv")
 )
 ESCAPES: Final = {"\\": "\\\\", "`": "\\`", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -133,14 +133,14 @@ def _is_bare(mono: Mono) -> bool:
 
 
 def _name(name: str) -> str:
-    if PLAIN.fullmatch(name) and name not in FUNCTIONS:
+    if PLAIN.fullmatch(name) and name not in DIM_FUNCTIONS:
         return name
     escaped = (ESCAPES.get(c, c) if c.isprintable() or c in ESCAPES else f"\\u{ord(c):06x}" for c in name)
     return "`" + "".join(escaped) + "`"
 
 
 ATOM_TEXT: Final[Mapping[type, Callable[[Any], str]]] = {
-    Symbol: lambda atom: _name(atom.name),
+    SymbolAtom: lambda atom: _name(atom.name),
     FloorDiv: lambda atom: f"{_operand(atom.a)}//{_operand(atom.b)}",
     Mod: lambda atom: f"{_operand(atom.a)} % {_operand(atom.b)}",
     Min: lambda atom: f"min({', '.join(map(str, atom.args))})",

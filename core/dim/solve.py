@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from typing import Final, TypeAlias
 
-from smelt.core.dim.atoms import Atom, FloorDiv, Max, Min, Mod, Mono, Poly, Symbol, atom_symbols, mono_div
+from smelt.core.dim.atoms import Atom, FloorDiv, Max, Min, Mod, Mono, Poly, SymbolAtom, atom_symbols, mono_div
 from smelt.core.dim.expr import (
     ONE,
     ZERO,
@@ -43,9 +43,9 @@ Span: TypeAlias = tuple[Num, Num]
 Goal: TypeAlias = tuple[int, tuple[Dim, ...]]  # (s, goals): s*q >= the smallest of the goals
 
 STEPS: Final = 300  # relaxations tried for one question; every proof in the tests needs fewer than 100
-FEW: Final = 60  # and for the range of an atom, or whether the opposite holds
-WORK: Final = 4000  # terms looked at for one question; 816 is the most that a development model needs
-DEPTH: Final = 20
+FEW_STEPS: Final = 60  # and for the range of an atom, or whether the opposite holds
+WORK: Final = 4000  # terms and atoms looked at for one question; a development model needs up to 1,627
+GOAL_DEPTH: Final = 20
 MEMO: Final = 20_000  # entries before a solver forgets
 
 
@@ -158,7 +158,7 @@ class Solver:
             found = memo[q] = self._first(q)
         best, done = found
         spent = self._steps <= 0 or self._work <= 0
-        if done or best >= want or q in self._active or self._depth >= DEPTH or spent:
+        if done or best >= want or q in self._active or self._depth >= GOAL_DEPTH or spent:
             return best
         self._work -= len(q._poly)
         self._active.add(q)
@@ -201,7 +201,7 @@ class Solver:
     def _free(self, mono: Mono) -> bool:
         """Whether a monomial is a symbol that only numbers bound."""
         atom, power = mono[0]
-        return len(mono) == 1 == power and isinstance(atom, Symbol) and atom.name not in self._bounded
+        return len(mono) == 1 == power and isinstance(atom, SymbolAtom) and atom.name not in self._bounded
 
     def _independent(self, q: Dim) -> bool:
         """Whether q is a sum of multiples of symbols that only numbers bound: its interval is exact."""
@@ -254,13 +254,13 @@ class Solver:
         if found is not None:
             return found
         if atom in self._busy:  # bounds that bound each other
-            return self._given(atom.name) if isinstance(atom, Symbol) else (-INF, INF)
+            return self._given(atom.name) if isinstance(atom, SymbolAtom) else (-INF, INF)
         # a question of its own, with a budget of its own
         outer = self._depth, self._steps, self._active
         self._depth, self._active = 0, set()
         self._busy.add(atom)
         try:
-            if isinstance(atom, Symbol):
+            if isinstance(atom, SymbolAtom):
                 low, high = self._given(atom.name)
                 low = max(low, *(self._interval(x) for x in self.lowers.get(atom.name, ())), -INF)
                 high = min(high, *(-self._interval(-x) for x in self.uppers.get(atom.name, ())), INF)
@@ -269,8 +269,8 @@ class Solver:
                 found = self._quotient_span(atom)
             else:
                 assert isinstance(atom, Min | Max)
-                lows = [self.low(x, steps=FEW) for x in atom.args]
-                highs = [self.high(x, steps=FEW) for x in atom.args]
+                lows = [self.low(x, steps=FEW_STEPS) for x in atom.args]
+                highs = [self.high(x, steps=FEW_STEPS) for x in atom.args]
                 pick = min if isinstance(atom, Min) else max
                 found = pick(lows), pick(highs)
         finally:
@@ -284,20 +284,21 @@ class Solver:
         return (-INF if low is None else low), (INF if high is None else high)
 
     def _quotient_span(self, atom: FloorDiv) -> Span:
-        b_low, b_high = self.low(atom.b, steps=FEW), self.high(atom.b, steps=FEW)
+        b_low, b_high = self.low(atom.b, steps=FEW_STEPS), self.high(atom.b, steps=FEW_STEPS)
         if b_low < 0:
             return -INF, INF
         b_low, b_high = max(b_low, 1), max(b_high, 1)  # a divisor that is not negative is at least 1
-        low, high = self.low(atom.a, steps=FEW), self.high(atom.a, steps=FEW)
+        low, high = self.low(atom.a, steps=FEW_STEPS), self.high(atom.a, steps=FEW_STEPS)
         return _floor(low, b_low if low < 0 else b_high), _floor(high, b_high if high < 0 else b_low)
 
     # -- relaxations
 
     def _relaxations(self, q: Dim, want: Num) -> Iterator[Goal]:
         atoms = {atom: None for mono, _ in q.sorted_items() for atom, _ in mono}
+        self._work -= len(atoms)  # each may ask for two signs, which have no steps of their own
         for atom in sorted(atoms, key=self._priority):
             parts = _split(q, atom)
-            if isinstance(atom, Symbol):
+            if isinstance(atom, SymbolAtom):
                 yield from self._relax_symbol(atom, parts)
             elif len(parts) > (0 in parts) + 1 or 1 not in parts:
                 continue  # a power of an atom
@@ -309,7 +310,7 @@ class Solver:
         yield from self._use_facts(q)
 
     def _priority(self, atom: Atom) -> int:
-        if isinstance(atom, Symbol):
+        if isinstance(atom, SymbolAtom):
             return 2 if atom.name in self.uppers or atom.name in self.lowers else 3
         return 1 if isinstance(atom, FloorDiv) else 0
 
@@ -319,7 +320,7 @@ class Solver:
             return 1
         return -1 if all(self.high(x, 0) <= 0 for x in parts) else 0
 
-    def _relax_symbol(self, atom: Symbol, parts: Mapping[int, Dim]) -> Iterator[Goal]:
+    def _relax_symbol(self, atom: SymbolAtom, parts: Mapping[int, Dim]) -> Iterator[Goal]:
         rest = parts.get(0, ZERO)
         coefs = {n: x for n, x in parts.items() if n}
         linear = coefs.keys() == {1}
@@ -421,7 +422,7 @@ class Solver:
 
     def simplify(self, p: Dim) -> Dim:
         """An equal Dim with the divisions, minima and maxima gone that the bounds decide."""
-        if all(isinstance(a, Symbol) for m in p._poly for a, _ in m):
+        if all(isinstance(a, SymbolAtom) for m in p._poly for a, _ in m):
             return p
         simple = self._notes(p).simple
         found = simple.get(p)
@@ -498,7 +499,7 @@ def _bounds_from(
             if k not in (1, -1) or len(mono) != 1 or mono[0][1] != 1:
                 continue
             atom = mono[0][0]
-            if not isinstance(atom, Symbol) or seen[atom.name] > 1:
+            if not isinstance(atom, SymbolAtom) or seen[atom.name] > 1:
                 continue
             rest = {m: -n if k == 1 else n for m, n in fact._poly.items() if m != mono}
             side = below if k == 1 else above
@@ -521,7 +522,7 @@ def _map_atoms(p: Dim, change: Callable[[Atom], Dim]) -> Dim:
     for mono, k in p.sorted_items():
         part = ONE * k
         for atom, power in mono:
-            value = atom_dim(atom) if isinstance(atom, Symbol) else change(atom)
+            value = atom_dim(atom) if isinstance(atom, SymbolAtom) else change(atom)
             for _ in range(power):
                 part = part * value
         total = total + part
@@ -549,5 +550,5 @@ def _floor(a: Num, b: Num) -> Num:
 
 def _name(mono: Mono) -> str:
     atom = mono[0][0]
-    assert isinstance(atom, Symbol)
+    assert isinstance(atom, SymbolAtom)
     return atom.name

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from smelt.core.dim import YES, Dim, Facts, sym, to_dim
-from smelt.core.ir.analysis import Access, Binder, accesses, enter
+from smelt.core.ir.analysis.scope import Access, Binder, accesses, enter
 from smelt.core.ir.kernel import Buffer, Let, Level, Loop, Stmt, Store, Tiles
 from smelt.core.ir.rewrite import Body, bound_here, bound_symbols, freshen
 

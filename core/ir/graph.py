@@ -15,13 +15,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from smelt.core.dim import Dim
-from smelt.core.dtype import DType
+from smelt.core.dtype import Array, DType
 from smelt.core.ir.kernel import Kernel
 
 Ref: TypeAlias = str
 """A use of a tensor: '%name' (a value of the graph or of one around it) or '@name' (a weight)."""
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
 
 PIECE = 4 << 20
 """Bytes of a weight's file that are read at a time."""
@@ -85,11 +83,13 @@ class TensorType:
 @dataclass(frozen=True, slots=True)
 class Value:
     """One tensor of a graph. name: unique in the module's graph, with its '%'. origin: the ONNX name
-    it came from; it survives every rewrite, so that errors and bisects speak the user's names."""
+    it came from; it survives every rewrite, so that errors and bisects speak the user's names. unit: in whose
+    memory it lies; '' before units are assigned, and for a view of a weight, which every unit has."""
 
     name: Ref
     type: TensorType
     origin: str = ""
+    unit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,7 @@ class Node:
     op: a row of the op table, or one of the structural ops
         call_kernel  attrs kernel: str, dims: tuple of Dim (arguments of the kernel's dims, in order)
         call_library attrs library: str, dims: tuple of Dim
+        transfer     its one input in the memory of another unit, that of the output
         fused        regions: one graph whose nodes become a single kernel
         check        attrs left: Dim, relation: '==' | '<=' | 'divides' | 'fits', right: Dim, text: str
         bind         one input (integer tensor), attrs symbol: str, index: int (flat), low, high: Dim
@@ -137,6 +138,11 @@ class Node:
         if self.op != "bind" and len(self.outputs) == 1:  # nearly all: 40 times a node in a compile
             return self.outputs[0].type.symbols
         return self.bound.union(*(v.type.symbols for v in self.outputs))
+
+    @property
+    def unit(self) -> str:
+        """The unit that runs it: the one in whose memory its results lie."""
+        return self.outputs[0].unit if self.outputs else ""
 
     def with_(self, **changes: Any) -> Node:
         """A copy with some fields replaced."""
@@ -209,7 +215,12 @@ class Weight:
     @property
     def bytes(self) -> int:
         """Size of the data in bytes."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.bytes
+        return math.prod(self.shape) * self.dtype.bytes
+
+    @property
+    def is_named_only(self) -> bool:
+        """Whether nothing but the digest is known of its elements."""
+        return self.data is None and self.path is None and self.recipe is None
 
     def array(self) -> Array:
         """The elements, read-only; mapped from the file when they are external."""

@@ -1,5 +1,5 @@
-"""Statements in, what bounds their loops out: extents without which they do nothing, and extents of nothing
-that is stored.
+"""Statements in; out, the extents that must be above 0 for them to do anything, and the extents of loops that
+no stored tensor bounds.
 
 A tensor of no elements may have an axis of 2^62 beside its axis of 0, so a nest that would turn 2^62 times
 around a loop of no rounds has to be told before it starts.
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from smelt.core.dim import Dim, Facts, Symbol, dmin, product, sole_atom, sym, to_dim
+from smelt.core.dim import Dim, Facts, SymbolAtom, dmin, product, sole_atom, sym, to_dim
 from smelt.core.dim.expr import atom_dim
 from smelt.core.ir.groups import group_count
 from smelt.core.ir.kernel import (
@@ -121,7 +121,7 @@ def unstored(s: Stmt, kernel: Kernel) -> tuple[Dim, ...]:
 def _told(d: Dim, groups: Dim) -> bool:
     """Whether there are no groups anyway where d is 0."""
     atom = sole_atom(d)
-    if isinstance(atom, Symbol):
+    if isinstance(atom, SymbolAtom):
         return _nothing_at(groups, atom.name)
     factors = _factors(d)
     if len(factors) > 1:

@@ -13,16 +13,16 @@ import math
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
 from smelt.core.diag import Kind, SmeltError
 from smelt.core.dim import Dim, to_dim
+from smelt.core.dtype import Array
 from smelt.core.ir.graph import Attr, Graph, Module, Node, Ref, Symbol, TensorType, Value
 from smelt.core.ir.interp_kernel import run_kernel
 
-Array: TypeAlias = np.ndarray[Any, Any]
 Watch: TypeAlias = Callable[[Node, Value, Array], None]
 Values: TypeAlias = MutableMapping[Ref, Array]
 
@@ -225,8 +225,9 @@ class _Run:
         dims = [d.evaluate(env) for d in n.attr("dims", ())]
         known = dict(zip((d.name for d in kernel.dims), dims, strict=True))
         inputs = [
-            np.asarray(self.value(r, values)).reshape([d.evaluate(known) for d in b.shape])
+            (x if b.layout is None else b.layout.apply(x)).reshape([d.evaluate(known) for d in b.shape])
             for r, b in zip(n.inputs, kernel.inputs, strict=True)
+            for x in (np.asarray(self.value(r, values)),)
         ]
         found = run_kernel(kernel, dims, inputs)
         shapes = [[d.evaluate(env) for d in v.type.shape] for v in n.outputs]
@@ -237,6 +238,9 @@ class _Run:
         if name not in self.libraries:
             raise SmeltError(f"no meaning for library function '{name}'", kind="unsupported", node=n.origin)
         return self.libraries[name](*(self.value(r, values) for r in n.inputs))
+
+    def transfer(self, n: Node, values: Values, env: dict[str, int]) -> Sequence[Array]:
+        return (np.asarray(self.value(n.inputs[0], values)),)
 
     def fused(self, n: Node, values: Values, env: dict[str, int]) -> Sequence[Array]:
         (region,) = n.regions
@@ -328,6 +332,7 @@ RELATIONS: Mapping[str, Callable[[int, int], bool]] = {
 _STRUCTURAL: Mapping[str, Callable[[_Run, Node, Values, dict[str, int]], Sequence[Array]]] = {
     "call_kernel": _Run.call_kernel,
     "call_library": _Run.call_library,
+    "transfer": _Run.transfer,
     "fused": _Run.fused,
     "check": _Run.check,
     "bind": _Run.bind,

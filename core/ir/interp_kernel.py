@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import Dim, FloorDiv, Max, Min, Mod, Symbol
-from smelt.core.dtype import DType, bf16, f16, f32
+from smelt.core.dim import Dim, FloorDiv, Max, Min, Mod, SymbolAtom
+from smelt.core.dtype import Array, DType, bf16, f16, f32
 from smelt.core.ir.intrinsics import INTRINSICS
 from smelt.core.ir.kernel import (
     Axis,
@@ -43,11 +43,10 @@ from smelt.core.ir.kernel import (
 )
 from smelt.core.ir.rewrite import free_symbols
 
-Array: TypeAlias = np.ndarray[Any, Any]
 Env: TypeAlias = Mapping[str, Any]
 """Symbol -> int, or an int64 array over the loops that run at once."""
 
-LIMIT = 1 << 20  # elements evaluated at once: a few arrays of this size stay in cache
+CHUNK_ELEMENTS = 1 << 20  # elements evaluated at once: a few arrays of this size stay in cache
 WIDE = 1 << 11  # elements from which a reduction runs term by term: NumPy's own scans are slow there
 
 
@@ -88,7 +87,7 @@ def _term_function(coef: int, factors: Sequence[tuple[Any, int]]) -> Callable[[E
 
 
 def _atom_function(a: Any) -> Callable[[Env], Any]:
-    if isinstance(a, Symbol):
+    if isinstance(a, SymbolAtom):
         name = a.name
         return lambda env: env[name]
     if isinstance(a, FloorDiv):
@@ -283,13 +282,13 @@ class _Run:
             self.scoped(s, inner)
 
     def nest(self, n: _Nest, depth: int, env: Env) -> None:
-        """Loops from `depth` on: one by one until the rest may run as arrays of at most LIMIT."""
+        """Loops from `depth` on: one by one until the rest may run as arrays of at most CHUNK_ELEMENTS."""
         rest = n.loops[depth:]
         if depth >= n.first:
             extents = [int(dim_function(x.extent)(env)) for x in rest]
             if any(e <= 0 for e in extents):
                 return
-            if len(rest) <= 1 or prod(extents) <= LIMIT:
+            if len(rest) <= 1 or prod(extents) <= CHUNK_ELEMENTS:
                 rank = len(rest)
                 at_once = {**env, **_ranges(rest, extents, rank)}
                 if not n.careful or self.distinct(n.store, at_once, tuple(extents)):
@@ -313,11 +312,11 @@ class _Run:
             return True
         rank = len(shape) + 1
         at_once = {**env, **_ranges(inner, shape, rank)}
-        if prod(shape) > LIMIT or not self.distinct(n.store, at_once, (1, *shape)):
+        if prod(shape) > CHUNK_ELEMENTS or not self.distinct(n.store, at_once, (1, *shape)):
             return False
         target = self.buffers[n.store.buffer]
         index = self.index(n.store.buffer, n.store.index, at_once, True)
-        total, step = prod(counts), max(1, LIMIT // prod(shape))
+        total, step = prod(counts), max(1, CHUNK_ELEMENTS // prod(shape))
         ufunc = _ACCUMULATE[n.store.accumulate or ""]
         carried = np.broadcast_to(target[index], (1, *shape))
         for at in range(0, total, step):
@@ -454,7 +453,7 @@ class _Run:
             return self.reduce_wide(e, env, live, extents)
         outer = {k: v[..., None] if isinstance(v, np.ndarray) and v.ndim else v for k, v in env.items()}
         inner_live = live[..., None] if isinstance(live, np.ndarray) and live.ndim else live
-        step = total if e.kind in ("argmax", "argmin") else max(1, LIMIT // max(1, width))
+        step = total if e.kind in ("argmax", "argmin") else max(1, CHUNK_ELEMENTS // max(1, width))
         carried: Array | None = None
         for at in range(0, total, step):
             values = self.terms(e, outer, inner_live, extents, at, min(step, total - at))

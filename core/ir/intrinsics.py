@@ -96,14 +96,6 @@ def _saturate(x: Any) -> Any:
     return np.where(np.isfinite(a), np.clip(a, -65504, 65504), a).astype(a.dtype)
 
 
-def _dot4(a: Any, b: Any) -> Any:
-    """Four products of the bytes of a (unsigned) with those of b (signed), summed; a and b are i32."""
-    a, b = np.broadcast_arrays(np.asarray(a, np.int32), np.asarray(b, np.int32))
-    x = np.ascontiguousarray(a).reshape(*a.shape, 1).view(np.uint8).astype(np.int32)
-    y = np.ascontiguousarray(b).reshape(*b.shape, 1).view(np.int8).astype(np.int32)
-    return (x * y).sum(-1, dtype=np.int32)
-
-
 _TABLE: tuple[Intrinsic, ...] = (
     # arithmetic
     Intrinsic("add", 2, "same", np.add),
@@ -158,8 +150,6 @@ _TABLE: tuple[Intrinsic, ...] = (
     Intrinsic("not", 1, "same", np.invert),
     Intrinsic("shl", 2, "same", _shift(np.left_shift)),
     Intrinsic("shr", 2, "same", _shift(np.right_shift)),
-    # packed bytes
-    Intrinsic("dot4", 2, "same", _dot4),
     # typed
     Intrinsic("select", 3, "explicit", np.where),
     Intrinsic("cast", 1, "explicit", None),  # type: ignore[arg-type]  # by dtype, see interp

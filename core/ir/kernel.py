@@ -7,11 +7,12 @@ algebra serves shapes, access maps, offsets and proofs. Data-dependent indices e
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from smelt.core.dim import Dim
 from smelt.core.dtype import DType
+from smelt.core.ir.layout import Layout
 
 Space = Literal["global", "scratch", "shared", "register"]
 Level = Literal["unit", "group", "lane", "vector", "serial", "unroll"]
@@ -20,12 +21,15 @@ ReduceKind = Literal["sum", "prod", "max", "min", "any", "all", "argmax", "argmi
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Row-major storage. Register extents must be constants (after tile sizes are substituted)."""
+    """Row-major storage. Register extents must be constants (after tile sizes are substituted).
+    layout: of an input that is a weight at every call, and lies so before the kernel runs; shape is then the
+    layout's."""
 
     name: str
     dtype: DType
     shape: tuple[Dim, ...]
     space: Space = "global"
+    layout: Layout | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,15 +176,19 @@ class Tiles:
 @dataclass(frozen=True, slots=True)
 class Block:
     """Statements in order, with buffers of their own and optional integer bindings and guard.
-    let: symbols bound to values (clamped to low..high), visible in body. Runs only where guard holds."""
+    let: symbols bound to values (clamped to low..high), visible in body. Runs only where guard holds.
+    by: the name of a machine's instruction that the body, one nest of loops, is computed by; the body is what
+    it means (see core/ir/instructions.py)."""
 
     body: tuple[Stmt, ...]
     buffers: tuple[Buffer, ...] = ()
     let: tuple[tuple[str, Expr, Dim, Dim], ...] = ()
     guard: tuple[Bound, ...] = ()
+    by: str = ""
 
 
 Stmt: TypeAlias = Store | Loop | Tiles | Block
+LoopNode: TypeAlias = Loop | Tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +215,6 @@ class Kernel:
     scratch: tuple[Buffer, ...] = ()
     schedule: str = ""
     origin: str = ""
-    flags: frozenset[str] = field(default_factory=frozenset)
 
     def buffers(self) -> dict[str, Buffer]:
         """Parameters and scratch by name."""

@@ -173,7 +173,7 @@ def map_stmt_exprs(s: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
 
 def map_buffer_dims(b: Buffer, fn: DimFn) -> Buffer:
     """fn applied to the extents of a buffer."""
-    return Buffer(b.name, b.dtype, _dims(b.shape, fn), b.space)
+    return replace(b, shape=_dims(b.shape, fn))
 
 
 def map_stmt_dims(s: Stmt, fn: DimFn) -> Stmt:
@@ -185,7 +185,7 @@ def map_stmt_dims(s: Stmt, fn: DimFn) -> Stmt:
     buffers = tuple([map_buffer_dims(b, fn) for b in s.buffers])
     if isinstance(s, Block):
         let = tuple([(v, map_expr_dims(x, fn), fn(lo), fn(hi)) for v, x, lo, hi in s.let])
-        return Block(body, buffers, let, map_guard(s.guard, fn))
+        return Block(body, buffers, let, map_guard(s.guard, fn), s.by)
     return replace(s, extent=fn(s.extent), body=body, buffers=buffers)
 
 
@@ -215,7 +215,7 @@ def _substitute_block(s: Block, mapping: Mapping[str, DimLike]) -> Block:
         inner = _shadow(inner, (var,))
     buffers = tuple([map_buffer_dims(b, lambda d: d.substitute(inner)) for b in s.buffers])
     guard = substitute_guard(s.guard, inner)
-    return Block(substitute_body(s.body, inner), buffers, tuple(let), guard)
+    return Block(substitute_body(s.body, inner), buffers, tuple(let), guard, s.by)
 
 
 def substitute_body(body: Body, mapping: Mapping[str, DimLike]) -> Body:

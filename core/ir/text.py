@@ -4,6 +4,7 @@ Spaces and line ends mean nothing, `#` starts a comment. DIM is an index express
 (4*n + m//2, min(a, b), x % 3); NAME an identifier or anything in backquotes; STR a JSON string; REF is
 %name or @name, with STR after the sigil for odd names; DTYPE f32, i64, bool ...
 
+dump     = ['compile' JSON] module                                    JSON: see dump.py
 module   = 'module' STR '{' {sym | weight | library | kernel | graph} '}'
 sym      = 'sym' NAME 'in' range ['from' STR]
 range    = INT '..' (INT | '*') ['%' INT]                             low, high, divisor
@@ -12,22 +13,24 @@ data     = '[' element,* ']' | 'bytes' STR(hex) | 'sha256' STR        row-major;
 library  = 'library' STR 'adapter' STR 'files' STR* ';'
 
 graph    = 'graph' REF '(' value,* ')' '->' '(' (REF ['as' STR]),* ')' '{' node* '}'
-value    = REF ':' type ['from' STR]                                  from: the ONNX name it came from
+value    = REF ':' placed
+placed   = type ['on' STR] ['from' STR]                               on: a unit; from: the ONNX name
 type     = DTYPE '[' DIM,* ']'
 node     = [REF,+ '='] OP '(' (REF | '_'),* ')' ['{' (KEY '=' attr),* '}']
-           [':' (type ['from' STR]),+] ['at' STR] region*             at: the ONNX node; '_': absent
+           [':' placed,+] ['at' STR] region*                          at: the ONNX node; '_': absent
 region   = as graph, with the word 'region'
 attr     = INT | FLOAT | 'true' | 'false' | 'none' | STR | ':' DTYPE | 'dim' DIM
          | '[' DIM,+ ']'                                              a tuple of Dims
          | '(' attr,* ')'                                             any other tuple
 
-kernel   = 'kernel' REF '(' (NAME ':' 'dim' 'in' range),* buffer,* ')' '->' '(' buffer,* ')'
-           ['scratch' '(' buffer,* ')'] ['origin' STR] ['flags' '(' STR,* ')'] ['schedule' STR]
+kernel   = 'kernel' REF '(' (NAME ':' 'dim' 'in' range),* input,* ')' '->' '(' buffer,* ')'
+           ['scratch' '(' buffer,* ')'] ['origin' STR] ['schedule' STR]
            '{' stmt* '}'
+input    = buffer ['laid' STR 'of' '[' DIM,* ']']                     a weight's axes: layout.py
 buffer   = NAME ':' [SPACE] type                                      SPACE: global (scratch) if unsaid
 stmt     = LEVEL NAME 'in' DIM scope                                  unit group lane vector serial unroll
          | 'tiles' LEVEL '(' NAME ',' NAME ')' 'in' DIM ':' ('balanced' | 'greedy') '(' sizes,* ')' scope
-         | 'block' ['let' '(' (NAME '=' expr 'in' DIM '..' DIM),* ')'] ['if' guard] scope
+         | 'block' ['by' NAME] ['let' '(' (NAME '=' expr 'in' DIM '..' DIM),* ')'] ['if' guard] scope
          | NAME '[' DIM,* ']' [INTRINSIC] '=' expr ['if' guard]       y[i] add= e accumulates
 scope    = '{' (SPACE NAME ':' type)* stmt* '}'
 sizes    = INT | INT '..' INT                                         12 .. 9 is 12, 11, 10, 9

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast, get_args
 
 import numpy as np
 
+from smelt.core.diag import SmeltError
 from smelt.core.dim import Dim, parse_dim
 from smelt.core.dtype import ALL, DType
 from smelt.core.ir.graph import Attr, Graph, Library, Module, Node, Ref, Symbol, TensorType, Value, Weight
@@ -35,6 +38,7 @@ from smelt.core.ir.kernel import (
     Store,
     Tiles,
 )
+from smelt.core.ir.layout import Layout, parse_spec
 from smelt.core.ir.text_print import INFIX, elements, usual_dtype
 from smelt.core.ir.text_tokens import Tokens, error_at
 
@@ -50,6 +54,11 @@ _WORDS: Final[Mapping[str, float | bool]] = {
 _INFIX: Final = {symbol: (fn, level) for fn, (symbol, level) in INFIX.items()}
 _EMPTY: Final[Mapping[str, Attr]] = MappingProxyType({})
 
+MOST_AXES: Final = 32
+"""Of an array: NumPy 1.26 has no more."""
+MOST_SIZES: Final = 1 << 12
+"""That one `a .. b` of tiles stands for; strategies write some dozen."""
+
 
 class Parser(Tokens):
     """Recursive descent over the tokens of one text. weights: arrays or weights by name or digest, for
@@ -60,6 +69,8 @@ class Parser(Tokens):
         self.weights = weights or {}
         self.dims: dict[str, Dim] = {}
         self.scope: dict[str, DType] = {}
+        self.head: Mapping[str, Any] | None = None
+        self.begins = 0  # where the module does
 
     def dtype(self) -> DType:
         return ALL[self.one_of(ALL, "an element type")]
@@ -124,8 +135,10 @@ class Parser(Tokens):
             return value if sign > 0 else -value  # the NaN stays the same object: it equals itself then
         if not t[:1].isdigit():
             raise self.fail("a number")
+        if t.isdigit():
+            return sign * self.integer()
         self.at += 1
-        return sign * int(t) if t.isdigit() else sign * float(t)
+        return sign * float(t)
 
     def attr(self) -> Attr:
         t = self.token
@@ -157,6 +170,9 @@ class Parser(Tokens):
     # -- module
 
     def module(self) -> Module:
+        if self.take("compile"):
+            self.head = self.json()
+        self.begins = self.starts[self.at]
         self.expect("module")
         name = self.string()
         self.expect("{")
@@ -165,11 +181,17 @@ class Parser(Tokens):
             "sym": self.symbol, "weight": self.weight, "library": self.library,
             "kernel": self.kernel, "graph": self.graph,
         }
+        taken: set[tuple[str, str]] = set()
         while not self.take("}"):
             if self.token not in readers:
                 raise self.fail("sym, weight, library, kernel, graph or '}'")
-            what = self.token
+            what, first = self.token, self.at
             rows[what].append(readers[what]())
+            defined = what, rows[what][-1].name
+            if defined in taken and what != "sym":  # the verifier's to find: the module holds both
+                self.at = first
+                raise self.fail("no second {} '{}'".format(*defined))
+            taken.add(defined)
         self.end()
         return Module(
             name,
@@ -183,6 +205,18 @@ class Parser(Tokens):
     def end(self) -> None:
         if self.token:
             raise self.fail("the end")
+
+    def json(self) -> Mapping[str, Any]:
+        """A table of fields."""
+        try:
+            found, end = json.JSONDecoder().raw_decode(self.text, self.starts[self.at])
+        except (ValueError, RecursionError):
+            raise self.fail("a table of fields as JSON") from None
+        if not isinstance(found, dict):
+            raise self.fail("a table of fields as JSON")
+        while self.starts[self.at] < end:
+            self.at += 1
+        return found
 
     def symbol(self) -> Symbol:
         self.expect("sym")
@@ -206,11 +240,13 @@ class Parser(Tokens):
         name = self.ref("@")
         self.expect(":")
         dtype = self.dtype()
-        self.expect("[")
-        shape = self.listed("]", self.integer)
+        shape = self.extents()
         self.expect("=")
         if self.take("sha256"):
             digest = self.string()
+            if not digest:
+                self.at -= 1
+                raise self.fail("a digest")
             origin = self.optional_string("from")
             known = self.weights.get(name) or self.weights.get(digest)
             if known is not None and known.digest == digest:
@@ -220,11 +256,21 @@ class Parser(Tokens):
                 )
             return Weight(name, dtype, shape, known_digest=digest, origin=origin)
         data = self.bytes_(dtype) if self.take("bytes") else self.elements_(dtype)
-        if data.size != int(np.prod(shape, dtype=np.int64)):
-            raise self.fail(f"the {int(np.prod(shape, dtype=np.int64))} elements of {name}")
+        if data.size != math.prod(shape):
+            raise self.fail(f"the {math.prod(shape)} elements of {name}")
         data = data.reshape(shape)
         data.flags.writeable = False
         return Weight(name, dtype, shape, data, origin=self.optional_string("from"))
+
+    def extents(self) -> tuple[int, ...]:
+        """The shape of an array."""
+        self.expect("[")
+        first = self.at
+        shape = self.listed("]", self.integer)
+        if min(shape, default=0) < 0 or len(shape) > MOST_AXES:
+            self.at = first
+            raise self.fail(f"at most {MOST_AXES} extents, none negative")
+        return shape
 
     def bytes_(self, dtype: DType) -> np.ndarray[Any, Any]:
         try:
@@ -254,7 +300,12 @@ class Parser(Tokens):
     def value(self) -> Value:
         name = self.ref("%")
         self.expect(":")
-        return Value(name, self.type(), self.optional_string("from"))
+        return self.placed(name)
+
+    def placed(self, name: Ref) -> Value:
+        """type ['on' STR] ['from' STR]"""
+        t, unit = self.type(), self.optional_string("on")
+        return Value(name, t, self.optional_string("from"), unit)
 
     def graph(self, word: str = "graph") -> Graph:
         self.expect(word)
@@ -297,7 +348,7 @@ class Parser(Tokens):
             for n, name in enumerate(names):
                 if n:
                     self.expect(",")
-                outputs.append(Value(name, self.type(), self.optional_string("from")))
+                outputs.append(self.placed(name))
         origin = self.optional_string("at")
         regions = []
         while self.token == "region" and self.tokens[self.at + 1][:1] == "@":
@@ -330,7 +381,6 @@ class Parser(Tokens):
         readers: dict[str, Callable[[], Any]] = {
             "scratch": lambda: self._list(lambda: self.buffer("scratch")),
             "origin": self.string,
-            "flags": lambda: frozenset(self._list(self.string)),
             "schedule": self.string,
         }
         while self.token in readers:
@@ -348,7 +398,8 @@ class Parser(Tokens):
             self.expect(":")
             self.expect("dim")
             return DimParam(name, *self.range())
-        return self.buffer()
+        found = self.buffer()
+        return replace(found, layout=self.layout()) if self.take("laid") else found
 
     def buffer(self, usual: Space = "global") -> Buffer:
         name = self.name()
@@ -356,6 +407,16 @@ class Parser(Tokens):
         space = cast(Space, self.next()) if self.token in _SPACES else usual
         t = self.type()
         return Buffer(name, t.dtype, t.shape, space)
+
+    def layout(self) -> Layout:
+        """'laid' STR 'of' shape"""
+        try:
+            spec = parse_spec(self.string())
+        except ValueError as e:
+            self.at -= 1
+            raise self.fail(f"a layout ({e})") from None
+        self.expect("of")
+        return Layout(spec, self.shape())
 
     def body(self) -> tuple[Stmt, ...]:
         found: list[Stmt] = []
@@ -408,7 +469,10 @@ class Parser(Tokens):
     def sizes(self) -> tuple[int, ...]:
         """12, or 12 .. 9 for 12, 11, 10, 9"""
         first = self.integer()
-        return tuple(range(first, self.integer() - 1, -1)) if self.take("..") else (first,)
+        last = self.integer() if self.take("..") else first
+        if not 0 <= first - last < MOST_SIZES:
+            raise self.fail(f"at most {MOST_SIZES} sizes, the largest first")
+        return tuple(range(first, last - 1, -1))
 
     def block(self) -> Block:
         def binding() -> tuple[str, Expr, Dim, Dim]:
@@ -417,10 +481,11 @@ class Parser(Tokens):
             value = self.expr()
             return name, value, *self.clamp()
 
+        by = self.name() if self.take("by") else ""
         lets = self._list(binding) if self.take("let") else ()
         guard = self.guard() if self.take("if") else ()
         body, buffers = self.scoped()
-        return Block(body, buffers, lets, guard)
+        return Block(body, buffers, lets, guard, by)
 
     def clamp(self) -> tuple[Dim, Dim]:
         """'in' low '..' high"""
@@ -552,7 +617,15 @@ class Parser(Tokens):
 def parse_module(text: str, weights: Mapping[str, Weight] | None = None) -> Module:
     """The module that print_module printed, or a person wrote. weights: by name or digest, for data that
     the text refers to. Raises SmeltError(kind='invalid') with line and column."""
-    return Parser(text, weights).module()
+    return within_depth(Parser(text, weights).module)
+
+
+def within_depth(parse: Callable[[], T]) -> T:
+    """What it gives. Raises SmeltError(kind='invalid') where the text nests deeper than Python calls do."""
+    try:
+        return parse()
+    except RecursionError:
+        raise SmeltError("the text nests too deeply") from None
 
 
 def parse_kernel(text: str) -> Kernel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -140,14 +141,18 @@ def _weight_line(w: Weight) -> str:
 
 def _data(w: Weight) -> str:
     """Elements in place when they are few and read back to the same bytes, else the digest."""
-    count = int(np.prod(w.shape, dtype=np.int64))
-    if count > INLINE or (w.data is None and w.path is None):
+    if not stands_in_text(w):
         return f"sha256 {quote(w.digest)}"
     array = np.ascontiguousarray(w.array())
     words = [element_text(x) for x in array.ravel()]
     if elements(words, w.dtype).tobytes() == array.tobytes():
         return f"[{', '.join(words)}]"
     return f"bytes {quote(array.tobytes().hex())}"  # NaNs with a payload
+
+
+def stands_in_text(w: Weight) -> bool:
+    """Whether a weight's elements are printed; others are named by their digest."""
+    return math.prod(w.shape) <= INLINE and not w.is_named_only
 
 
 def element_text(x: Any) -> str:
@@ -166,7 +171,12 @@ def elements(words: Sequence[str], dtype: DType) -> np.ndarray[Any, Any]:
 
 
 def value_text(v: Value) -> str:
-    return f"{ref_text(v.name)}: {type_text(v.type)}{_origin(v.origin)}"
+    return f"{ref_text(v.name)}: {placed_text(v)}"
+
+
+def placed_text(v: Value) -> str:
+    """A value's type, the unit that it lies at, and where it came from."""
+    return f"{type_text(v.type)}{_origin(v.unit, 'on')}{_origin(v.origin)}"
 
 
 def graph_lines(g: Graph, word: str = "graph") -> Iterator[str]:
@@ -195,8 +205,7 @@ def node_lines(n: Node) -> Iterator[str]:
         line += f" {{{', '.join(f'{k} = {attr_text(n.attrs[k])}' for k in sorted(n.attrs))}}}"
     if n.outputs:
         line = f"{', '.join(ref_text(v.name) for v in n.outputs)} = {line}"
-        types = [f"{type_text(v.type)}{_origin(v.origin)}" for v in n.outputs]
-        line += f" : {', '.join(types)}"
+        line += f" : {', '.join(map(placed_text, n.outputs))}"
     yield line + _origin(n.origin, "at")
     for r in n.regions:
         yield from _indent(graph_lines(r, "region"))
@@ -220,8 +229,6 @@ def kernel_lines(k: Kernel) -> Iterator[str]:
         notes.append(f"scratch ({', '.join(buffer_text(b, 'scratch') for b in k.scratch)})")
     if k.origin:
         notes.append(f"origin {quote(k.origin)}")
-    if k.flags:
-        notes.append(f"flags ({', '.join(quote(f) for f in sorted(k.flags))})")
     if k.schedule:
         notes.append(f"schedule {quote(k.schedule)}")
     if notes:
@@ -241,7 +248,10 @@ def _dim_param(d: DimParam) -> str:
 
 def buffer_text(b: Buffer, usual: str = "global") -> str:
     space = "" if b.space == usual else f"{b.space} "
-    return f"{name_text(b.name)}: {space}{b.dtype}[{', '.join(map(str, b.shape))}]"
+    text = f"{name_text(b.name)}: {space}{b.dtype}[{', '.join(map(str, b.shape))}]"
+    if b.layout is None:
+        return text
+    return f"{text} laid {quote(str(b.layout.spec))} of [{', '.join(map(str, b.layout.source))}]"
 
 
 def print_stmt(s: Stmt, scope: Scope | None = None) -> str:
@@ -274,7 +284,8 @@ def _head(s: Stmt, scope: Scope) -> str:
         lets = ", ".join(
             f"{name_text(v)} = {print_expr(e, scope)} in {lo} .. {hi}" for v, e, lo, hi in s.let
         )
-        return "block" + (f" let ({lets})" if lets else "") + (f" if {_guard(s.guard)}" if s.guard else "")
+        head = f"block by {name_text(s.by)}" if s.by else "block"
+        return head + (f" let ({lets})" if lets else "") + (f" if {_guard(s.guard)}" if s.guard else "")
     if isinstance(s, Tiles):
         names = f"({name_text(s.start)}, {name_text(s.rows)})"
         return f"tiles {s.level} {names} in {s.extent} : {s.mode} ({_sizes(s.sizes)})"

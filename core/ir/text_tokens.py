@@ -24,6 +24,9 @@ _TOKEN: Final = re.compile(
     re.VERBOSE,
 )
 
+LONGEST_INTEGER: Final = 1000
+"""Of an integer; Python reads no more than some thousand."""
+
 
 class Tokens:
     """The tokens of a text, and a position among them."""
@@ -125,6 +128,8 @@ class Tokens:
         sign = -1 if self.take("-") else 1
         if not self.token.isdigit():
             raise self.fail("an integer")
+        if len(self.token) > LONGEST_INTEGER:
+            raise self.fail(f"at most {LONGEST_INTEGER} digits")
         return sign * int(self.next())
 
     def optional_string(self, word: str) -> str:

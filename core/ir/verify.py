@@ -10,10 +10,13 @@ Modules and graphs
                 used outside its region; absent inputs ('') only where a node takes them.
   M4 calls      a called kernel or library exists; counts of dims, inputs and outputs fit its signature;
                 dtypes are equal and sizes equal after substitution; dims lie in the declared ranges.
-  M5 stage      lowered and later: only reshape, call_kernel, call_library, check, bind, if and loop.
+  M5 stage      lowered and later: only reshape, call_kernel, call_library, transfer, check, bind, if, loop.
   M6 regions    fused: one region, its inputs and outputs are the node's; if: two regions with the node's
                 outputs; loop: one region (iteration, condition, carried) -> (condition, carried, stacked).
   M7 attributes checks and binds are well-formed.
+  M8 units      all values name the unit that they lie at, or none does; what a kernel reads and writes lies
+                at one unit, as a view with its source, a carried value with what it becomes, and a branch's
+                result with what the arms give; a transfer's ends lie at two.
 
 Kernels
   K1 names      dims and parameters are distinct; nothing is bound or declared again in its own scope.
@@ -28,6 +31,8 @@ Kernels
                 lanes of a vector may accumulate into one element (a declared reduction).
   K8 levels     unit, group, lane, vector nest in that order, groups only inside groups; tile sizes
                 descend to 1 (balanced: every size).
+  K9 instructions  a block by an instruction has neither buffers nor lets nor a guard, and is what the
+                Machine's row of that name means.
 
 That printing then parsing gives an equal module is checked by `verify_text`. That a plan never overlaps
 two live buffers is the planner's own check (core/plan).
@@ -47,10 +52,11 @@ from smelt.core.ir.interp_graph import RELATIONS
 from smelt.core.ir.kernel import Kernel
 from smelt.core.ir.text import parse_module, print_module
 from smelt.core.ir.text_print import node_lines
+from smelt.core.ir.units import verify_units
 from smelt.core.ir.verify_kernel import CONTEXT, Stage, verify_kernel
 from smelt.core.machine import Machine
 
-LOWERED = frozenset({"reshape", "reinterpret", "call_kernel", "call_library", "check", "bind", "if", "loop"})
+LOWERED = frozenset({"reshape", "call_kernel", "call_library", "transfer", "check", "bind", "if", "loop"})
 AROUND = 2  # nodes shown before and after the offender
 
 
@@ -68,7 +74,10 @@ def verify(
         seen: set[Ref] = set()
         bound = _bound_by_inputs(g.inputs)
         scope = _Scope(module, stage, g, facts, {}, bound, seen)
+        for name in sorted(bound - {s.name for s in module.symbols}):
+            scope.fail("M2 (symbols)", f"'{name}', a size of an input, is not declared")
         _graph(g, scope)
+        verify_units(g)
 
 
 def verify_text(module: Module) -> None:
@@ -257,13 +266,17 @@ def _call_kernel(n: Node, scope: _Scope) -> None:
 
 def _signature(n: Node, kernel: Kernel, dims: Mapping[str, Dim], scope: _Scope) -> None:
     types = [_type(r, scope) if r else None for r in n.inputs] + [v.type for v in n.outputs]
+    for b, r in zip(kernel.inputs, n.inputs, strict=True):
+        if b.layout is not None and not r.startswith("@"):
+            scope.fail("M4 (calls)", f"{b.name} of kernel '{kernel.name}' has a layout, {r} is no weight")
     for t, b in zip(types, (*kernel.inputs, *kernel.outputs), strict=True):
         if t is None:
             scope.fail("M4 (calls)", f"kernel '{kernel.name}' has no absent inputs")
         if t.dtype != b.dtype:
             scope.fail("M4 (calls)", f"{b.name} of kernel '{kernel.name}' is {b.dtype}, found {t.dtype}")
         # Leading dims may be collapsed, so sizes must agree, not shapes.
-        wanted = product(d.substitute(dims) for d in b.shape)
+        logical = b.shape if b.layout is None else b.layout.source
+        wanted = product(d.substitute(dims) for d in logical)
         if scope.facts.prove_eq(product(t.shape), wanted) is NO:
             scope.fail("M4 (calls)", f"{b.name} of kernel '{kernel.name}' has {wanted} elements, found {t}")
 
@@ -271,6 +284,11 @@ def _signature(n: Node, kernel: Kernel, dims: Mapping[str, Dim], scope: _Scope) 
 def _call_library(n: Node, scope: _Scope) -> None:
     if n.attr("library") not in scope.module.libraries:
         scope.fail("M4 (calls)", f"there is no library function '{n.attr('library')}'")
+
+
+def _transfer(n: Node, scope: _Scope) -> None:
+    if len(n.inputs) != 1 or len(n.outputs) != 1 or _type(n.inputs[0], scope) != n.output.type:
+        scope.fail("M4 (calls)", "a transfer is one value of one type")
 
 
 def _fused(n: Node, scope: _Scope) -> None:
@@ -361,6 +379,7 @@ def _bind_element(n: Node, scope: _Scope) -> None:
 _STRUCTURAL = {
     "call_kernel": _call_kernel,
     "call_library": _call_library,
+    "transfer": _transfer,
     "fused": _fused,
     "if": _if,
     "loop": _loop,

@@ -10,8 +10,9 @@ from typing import Literal, NoReturn
 from smelt.core.diag import SmeltError
 from smelt.core.dim import NO, YES, Dim, Facts, Truth, product, to_dim
 from smelt.core.dtype import DType, bool_
-from smelt.core.ir.analysis import Access, accesses, enter, kernel_buffers, kernel_facts
+from smelt.core.ir.analysis.scope import Access, accesses, enter, kernel_buffers, kernel_facts
 from smelt.core.ir.edges import PARALLEL, disjoint_writes
+from smelt.core.ir.instructions import match, row_of
 from smelt.core.ir.intrinsics import INTRINSICS
 from smelt.core.ir.kernel import (
     Block,
@@ -114,6 +115,9 @@ def verify_kernel(
     for b in scope.buffers.values():
         if b.space not in ("global", "scratch"):
             scope.fail("K3 (buffers)", f"parameter '{b.name}' is {b.space}")
+        if b.layout is not None and b.layout.shape != b.shape:
+            shape = ", ".join(map(str, b.layout.shape))
+            scope.fail("K3 (buffers)", f"parameter '{b.name}' has a layout of shape [{shape}]")
     for s in kernel.body:
         _stmt(s, scope)
     _accesses(kernel, scope)
@@ -141,6 +145,8 @@ def _stmt(s: Stmt, scope: _Scope) -> None:
 def _enter(s: Loop | Tiles | Block, scope: _Scope) -> _Scope:
     """The scope of the body, after a check of what stands at its head."""
     if isinstance(s, Block):
+        if s.by:
+            _instruction(s, scope)
         for var, value, low, high in s.let:
             _integer(value, scope)
             scope.symbols((low, high))
@@ -157,6 +163,19 @@ def _enter(s: Loop | Tiles | Block, scope: _Scope) -> _Scope:
         _tiles(s, scope)
         names = [(s.start, s.level), (s.rows, "rows")]
     return replace(scope.bind(names), facts=enter(scope.facts, s), path=path)
+
+
+def _instruction(s: Block, scope: _Scope) -> None:
+    if s.let or s.guard or s.buffers:
+        scope.fail("K9 (instructions)", "a block by an instruction has lets, a guard or buffers")
+    if scope.machine is None:
+        return
+    row = row_of(scope.machine, s.by)
+    if row is None:
+        scope.fail("K9 (instructions)", f"{scope.machine.name} has no '{s.by}'")
+    found = match(s.body, row)
+    if isinstance(found, str):
+        scope.fail("K9 (instructions)", f"this is not '{s.by}': {found}")
 
 
 def _nesting(s: Loop | Tiles, scope: _Scope) -> None:

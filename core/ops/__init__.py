@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from smelt.core.diag import SmeltError
-from smelt.core.ops import (
+from smelt.core.ops.rows import (
     cache,
     elementwise,
     generate,
@@ -37,15 +37,15 @@ _TABLE: dict[str, Op] = {op.name: op for room in _ROOMS for op in room.ROWS}
 OPS: Mapping[str, Op] = MappingProxyType(_TABLE)
 
 
-def rows() -> tuple[Op, ...]:
+def current_ops() -> tuple[Op, ...]:
     """The ops of now: another thread may load a family meanwhile, which the table itself shows."""
     return tuple(_TABLE.values())
 
 
-def extend(rows: Iterable[Op]) -> None:
+def extend(current_ops: Iterable[Op]) -> None:
     """Put ops of a plug-in into the table: all of them, or none and SmeltError when a name is taken."""
     new: dict[str, Op] = {}
-    for op in rows:
+    for op in current_ops:
         if new.setdefault(op.name, _TABLE.get(op.name, op)) is not op:
             raise SmeltError(f"there is a core op '{op.name}' already", hint="give the new op another name")
     _TABLE.update(new)

@@ -10,16 +10,13 @@ not.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
 
 import numpy as np
 
 from smelt.core.dim import NO, UNKNOWN, YES, Dim, Facts, Truth
-from smelt.core.dtype import DType
+from smelt.core.dtype import Array, DType
 
-Array: TypeAlias = np.ndarray[Any, Any]
-
-LIMIT = 2**31 - 1
+I32_MAX = 2**31 - 1
 """The largest sum that i32 holds, on both sides of zero."""
 
 
@@ -39,7 +36,7 @@ def reach(dtype: DType, zero: Array | int | None = None) -> int:
 
 def most_terms(left: int, right: int, bias: int = 0) -> int:
     """How many products of at most left * right, and a bias, sum up to what i32 holds for sure."""
-    return max(LIMIT - abs(bias), 0) // max(left * right, 1)
+    return max(I32_MAX - abs(bias), 0) // max(left * right, 1)
 
 
 def fits(facts: Facts, terms: Dim, left: int, right: int, bias: int = 0) -> Truth:
@@ -56,7 +53,7 @@ def fits_constant(
     over (K of [K, N]; all but the first of a convolution's); bias: i32 per sum, or 0. YES or NO."""
     own = np.abs(weight.astype(np.int64) - np.asarray(zero).astype(np.int64)).sum(axis=tuple(axes))
     totals = left * own + np.abs(np.asarray(bias).astype(np.int64))
-    return YES if int(totals.max(initial=0)) <= LIMIT else NO
+    return YES if int(totals.max(initial=0)) <= I32_MAX else NO
 
 
-__all__ = ["LIMIT", "NO", "UNKNOWN", "YES", "fits", "fits_constant", "most_terms", "reach"]
+__all__ = ["I32_MAX", "NO", "UNKNOWN", "YES", "fits", "fits_constant", "most_terms", "reach"]

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from smelt.core.diag import SmeltError
 from smelt.core.dim import (
+    ONE,
     Atom,
     Dim,
     Facts,
@@ -19,6 +20,7 @@ from smelt.core.dim import (
     Max,
     Min,
     Range,
+    SymbolAtom,
     TooLarge,
     Truth,
     dmax,
@@ -28,16 +30,13 @@ from smelt.core.dim import (
     sym,
     to_dim,
 )
-from smelt.core.dim import Symbol as SymbolAtom
 from smelt.core.ir.graph import Module, Symbol, TensorType
 
 Relation = Literal["==", "<=", "divides", "fits"]
 """left relation right; fits: left is 1 or equals right, so that it broadcasts to it."""
-ONE = to_dim(1)
-ZERO = to_dim(0)
-LIMIT = to_dim(2**31 - 1)
+LARGEST_SIZE = to_dim(2**31 - 1)
 """The largest size that a run-time integer may have where nothing else bounds it."""
-LARGEST = 2**62
+LARGEST_EXTENT = 2**62
 """The largest extent that an axis of an empty tensor may have."""
 
 MOST_JOINED = 16
@@ -45,7 +44,7 @@ MOST_JOINED = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class Unproven:
     """A relation that could not be proved; it becomes a `check` node in front of the node that needs it."""
 
     left: Dim
@@ -90,8 +89,9 @@ class Engine:
 
     Knowledge comes in three strengths. *Solved* symbols (an equality that every run must meet, solved for a
     symbol of the inputs) vanish from all types: binding the inputs checks them. *Ranges* of input symbols
-    shrink when an unconditional node needs it: binding checks them as well. Anything else becomes a `Check`
-    and is known only below it. Inside a region that may not run (`conditional`), only checks are recorded.
+    shrink when an unconditional node needs it: binding checks them as well. Anything else becomes an
+    `Unproven` and is known only below it. Inside a region that may not run (`conditional`), only checks are
+    recorded.
 
     learn: False for passes, which re-infer types that were inferred before and must change nothing.
     """
@@ -104,7 +104,7 @@ class Engine:
         self._uppers: dict[str, Dim] = {}
         self._equal: list[tuple[Dim, Dim]] = []
         self._differ: list[tuple[Dim, Dim]] = []
-        self._pending: list[Check | Definition] = []
+        self._pending: list[Unproven | Definition] = []
         self._memo: dict[Dim, Dim] = {}
         self._types: dict[Hashable, tuple[TensorType, ...]] = {}
         self._types_under: tuple[object, ...] = ()
@@ -179,7 +179,7 @@ class Engine:
 
     @contextmanager
     def conditional(self) -> Iterator[None]:
-        """A region that may not run: what it needs is checked inside and forgotten behind it."""
+        """A region that may not run: what it needs is checked inside and forgotten after it."""
         facts, equal, differ = self.facts, list(self._equal), list(self._differ)
         count = len(self._symbols)
         self._conditional += 1
@@ -202,7 +202,7 @@ class Engine:
         """The operator of that node."""
         return self._op
 
-    def take_checks(self) -> tuple[Check | Definition, ...]:
+    def take_checks(self) -> tuple[Unproven | Definition, ...]:
         """The checks and definitions recorded since the last call."""
         found, self._pending = tuple(self._pending), []
         return found
@@ -485,7 +485,7 @@ class Engine:
         """d is 1 or `wide`."""
         others = " or ".join(str(p) for p in self._joins.get(wide, (wide,)) if p != d)
         node = f"node '{self._where}' ({self._op}): " if self._where else ""
-        self._pending.append(Check(d, "fits", wide, f"{node}{what}: {d} must be 1 or equal {others}"))
+        self._pending.append(Unproven(d, "fits", wide, f"{node}{what}: {d} must be 1 or equal {others}"))
 
     # ------------------------------------------------------------ learning
 
@@ -499,7 +499,7 @@ class Engine:
             "<=": "{} must be at most {}",
             "divides": "{} must divide {}",
         }
-        self._pending.append(Check(a, relation, b, f"{node}{what}: {wish[relation].format(a, b)}"))
+        self._pending.append(Unproven(a, relation, b, f"{node}{what}: {wish[relation].format(a, b)}"))
 
     def _resolve(self, d: Dim) -> Dim:
         if not self._solved or self._solved.keys().isdisjoint(d.symbols):
@@ -642,7 +642,7 @@ class Engine:
             raise self.fail(
                 f"{what}: no value of {name} is left: it must be at least {s.low} and at most {s.high}"
             )
-        if s.low > LARGEST:
+        if s.low > LARGEST_EXTENT:
             raise self.fail(f"{what}: {name} would have to be at least {s.low}, more than any tensor has")
         self._symbols[name] = s
         self._know_range(s)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
-
-import numpy as np
+from typing import Protocol, TypeAlias
 
 from smelt.core.dim import Dim, dmin, product
-from smelt.core.dtype import DType
+from smelt.core.dtype import Array, DType
 from smelt.core.ir.graph import Attr, Ref, TensorType
 from smelt.core.ir.kernel import Buffer, Expr, Stmt
 from smelt.core.ops.trace import DimIndex, Operand, Trace
 
-Array: TypeAlias = np.ndarray[Any, Any]
 Attrs: TypeAlias = Mapping[str, Attr]
 ShapeValue: TypeAlias = tuple[Dim, ...]
 """The elements of a small integer tensor (rank 0 or 1, row-major) as Dims."""

@@ -105,10 +105,10 @@ def guard_expr(e: Expr, bounds: tuple[Bound, ...], otherwise: Expr) -> Expr:
         return e
     if isinstance(e, Load) and not e.guard:
         return Load(e.buffer, e.index, e.dtype, bounds, otherwise)
-    return select(inside(bounds), guard_loads(e, bounds), otherwise)
+    return select(in_bounds(bounds), guard_loads(e, bounds), otherwise)
 
 
-def inside(bounds: tuple[Bound, ...]) -> Expr:
+def in_bounds(bounds: tuple[Bound, ...]) -> Expr:
     """The conjunction of the bounds as a bool value."""
     terms: list[Expr] = []
     for b in bounds:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from smelt.core.ir.graph import Module
@@ -20,6 +20,7 @@ class Options:
     libraries: matrix products may become calls of a BLAS. fold_limit: bytes that folding one node may
     create. fuse_nodes, fuse_size: limits of one fused kernel, in nodes and in scalar expressions.
     fast: parts of numerics.FAST, rewrites that may change what overflows and how sums are bracketed.
+    place: (pattern of names, unit): where kernels run, the first that fits.
     """
 
     level: int = 3
@@ -29,31 +30,34 @@ class Options:
     fuse_nodes: int = 48
     fuse_size: int = 600
     fast: tuple[str, ...] = ()
+    place: tuple[tuple[str, str], ...] = ()
 
 
 Hook: TypeAlias = Callable[[Module, str, Module], None]
 """(module before, name of the pass, module after): called after every pass."""
 
+DumpHook: TypeAlias = Callable[[Module, str], None]
+"""(module after, name of the pass)"""
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """machine: whom to compile for. verify: check the module after every pass. dump: folder that gets
-    NN-name.smelt after every pass. on_pass: called after every pass, in order."""
+    """machine: whom to compile for. verify: check the module after every pass. on_pass: called after every
+    pass, in order. dump: called last, also with a module that breaks a rule. units: what kernels may run
+    on, by name, and unit: the one that machine is of; none: kernels are not placed."""
 
     machine: Machine
     options: Options = field(default_factory=Options)
     on_pass: tuple[Hook, ...] = ()
     verify: bool = False
-    dump: Path | None = None
+    dump: DumpHook | None = None
+    units: Mapping[str, Machine] = field(default_factory=lambda: MappingProxyType({}))
+    unit: str = ""
 
     def with_(self, **changes: Any) -> Context:
         """A copy with some fields replaced."""
         return replace(self, **changes)
 
     def from_environment(self) -> Context:
-        """SMELT_DEBUG (any level) turns verification on, SMELT_DUMP names the folder for dumps."""
-        folder = os.environ.get("SMELT_DUMP")
-        return self.with_(
-            verify=self.verify or os.environ.get("SMELT_DEBUG", "0") not in ("", "0"),
-            dump=Path(folder) if folder else self.dump,
-        )
+        """SMELT_DEBUG (any level) turns verification on."""
+        return self.with_(verify=self.verify or os.environ.get("SMELT_DEBUG", "0") not in ("", "0"))

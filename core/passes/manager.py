@@ -1,4 +1,4 @@
-"""Runs passes over a module: names, times, verifies and dumps; the passes themselves stay silent."""
+"""Runs passes over a module: names, times, verifies, has them dumped; the passes themselves stay silent."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ PassFn: TypeAlias = Callable[[Module, Context], Module]
 @dataclass(frozen=True, slots=True)
 class Pass:
     """One row of a pipeline. level: the lowest optimisation level that runs it (0: always). kind: what it may
-    do to numbers, a class of numerics.py; '' where an option asks for more (fp16)."""
+    do to numbers, a class of numerics.py; '' where an option asks for more (fp16). why: what it does to a
+    module and for which reasons, in lines."""
 
     name: str
     run: PassFn
     level: int = 1
     kind: str = EXACT
+    why: Callable[[Module, Context], Sequence[str]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +49,19 @@ def run_timed(
 
     Raises SmeltError(kind='internal') naming the pass when what it made does not verify."""
     timings: list[Timing] = []
-    for number, p in enumerate(q for q in passes if q.level <= ctx.options.level):
+    for p in (q for q in passes if q.level <= ctx.options.level):
         before, start = module, time.perf_counter()
         module = p.run(before, ctx)
         nodes = len(module.main.nodes) if "main" in module.graphs else 0
         timings.append(Timing(p.name, time.perf_counter() - start, nodes))
-        if ctx.dump is not None:
-            _dump(module, ctx, f"{number:02d}-{p.name}.smelt")
-        if ctx.verify:
-            _verify(module, p.name)
-        for hook in ctx.on_pass:
-            hook(before, p.name, module)
+        try:
+            if ctx.verify:
+                _verify(module, p.name)
+            for hook in ctx.on_pass:
+                hook(before, p.name, module)
+        finally:  # what does not verify is what somebody wants to read
+            if ctx.dump is not None:
+                ctx.dump(module, p.name)
     return module, tuple(timings)
 
 
@@ -69,22 +73,6 @@ def pick(passes: Sequence[Pass], names: Sequence[str]) -> tuple[Pass, ...]:
             known = ", ".join(dict.fromkeys(p.name for p in passes))
             raise SmeltError(f"there is no pass '{name}'; there are {known}")
     return tuple(table[name] for name in names)
-
-
-def run_on_text(text: str, names: Sequence[str], passes: Sequence[Pass], ctx: Context) -> str:
-    """IR text after the named passes, as IR text: what `smelt opt -p fold,fuse` does. Weights must stand in
-    the text. Raises SmeltError for text that does not parse and names that there are not."""
-    from smelt.core.ir.text import parse_module, print_module
-
-    return print_module(run_pipeline(parse_module(text), pick(passes, names), ctx))
-
-
-def _dump(module: Module, ctx: Context, name: str) -> None:
-    from smelt.core.ir.text import print_module
-
-    assert ctx.dump is not None
-    ctx.dump.mkdir(parents=True, exist_ok=True)
-    (ctx.dump / name).write_text(print_module(module))
 
 
 def _verify(module: Module, name: str) -> None:

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 from smelt.core.ir.graph import Module
-from smelt.core.passes.canonical import canonical
+from smelt.core.passes.cleanup.canonical import canonical
+from smelt.core.passes.cleanup.cse import cse
+from smelt.core.passes.cleanup.dce import dce
+from smelt.core.passes.cleanup.fold import fold
+from smelt.core.passes.cleanup.views import views
 from smelt.core.passes.context import Context
-from smelt.core.passes.cse import cse
-from smelt.core.passes.dce import dce
-from smelt.core.passes.dots import dots
-from smelt.core.passes.expand import expand
-from smelt.core.passes.fold import fold
-from smelt.core.passes.fuse import fuse
-from smelt.core.passes.half import half
-from smelt.core.passes.layout import layout
-from smelt.core.passes.libraries import libraries
-from smelt.core.passes.lower import lower
+from smelt.core.passes.lowering.fuse import explain, fuse
+from smelt.core.passes.lowering.half import half
+from smelt.core.passes.lowering.lower import lower
+from smelt.core.passes.lowering.place import place
 from smelt.core.passes.manager import Pass, run_pipeline
 from smelt.core.passes.numerics import INTEGERS, ROUNDING, SUMS, WIDER
-from smelt.core.passes.patterns import patterns
-from smelt.core.passes.phases import phases
-from smelt.core.passes.quantize import quantize
-from smelt.core.passes.regions import regions
-from smelt.core.passes.views import views
+from smelt.core.passes.quantized.byte_operands import channels, signs
+from smelt.core.passes.quantized.quantize import quantize
+from smelt.core.passes.whole_graph.expand import expand
+from smelt.core.passes.whole_graph.layout import layout
+from smelt.core.passes.whole_graph.libraries import libraries
+from smelt.core.passes.whole_graph.patterns import patterns
+from smelt.core.passes.whole_graph.phases import phases
+from smelt.core.passes.whole_graph.regions import regions
 
 PIPELINE: tuple[Pass, ...] = (
     Pass("dce", dce),  # exporters leave much behind; nothing later should look at it
     Pass("regions", regions),  # before fold: loops carry constants around, which then are constants inside
     Pass("quantize", quantize, kind=INTEGERS),  # before fold, which would make floats of quantised weights
+    Pass("signs", signs),  # after quantize, which makes products of u8 and i8; before canonical merges sums
     Pass("fold", fold, kind=SUMS),  # before canonical: rules look at constants
     # before patterns: they rely on constants on the right, no x - c
     Pass("canonical", canonical, kind=ROUNDING),
@@ -38,16 +40,17 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("fold", fold, kind=SUMS),  # patterns and expansions leave constants to compute
     Pass("canonical", canonical, kind=ROUNDING),
     Pass("layout", layout, kind=SUMS),  # before fuse: it decides what is read in which order
-    Pass("dots", dots),  # after layout: bytes are packed along the channels
+    Pass("channels", channels),  # after layout, which brings channels last; before fuse, which joins the pads
     # after layout, which makes views; before fuse, which they would stop
     Pass("views", views, kind=ROUNDING),
     Pass("cse", cse),  # layout makes the same transpose for every user
     Pass("dce", dce),
     Pass("libraries", libraries, kind=SUMS),  # before fuse: what a library does is no kernel's business
-    Pass("fuse", fuse, kind=WIDER),
+    Pass("fuse", fuse, kind=WIDER, why=explain),
     Pass("lower", lower, level=0),
     # last: what one kernel keeps to itself needs no storage, so it stays f32
     Pass("half", half, level=0, kind=""),
+    Pass("place", place, level=0, kind=""),  # kernels and what lies between them are settled
 )
 
 

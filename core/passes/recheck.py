@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from smelt.core.diag import SmeltError
 from smelt.core.dim import NO, Dim
@@ -14,8 +14,8 @@ from smelt.core.ops.table import Arg
 
 
 def recheck(module: Module) -> None:
-    """Infer every op's type again from its inputs' types and compare: dtype and rank must be equal, and
-    no extent may be proved to differ. Raises SmeltError(kind='internal') naming the node."""
+    """Count every op's inputs, infer its type again from theirs and compare: dtype and rank must be equal,
+    and no extent may be proved to differ. Raises SmeltError(kind='internal') naming the node."""
     engine = Engine.of(module)
     weights = {name: w.type for name, w in module.weights.items()}
     for graph in module.graphs.values():
@@ -35,6 +35,7 @@ def _graph(graph: Graph, types: dict[Ref, TensorType], engine: Engine) -> None:
 
 def _node(node: Node, types: Mapping[Ref, TensorType], engine: Engine) -> None:
     engine.at(node.origin, node.op)
+    _count(node, OPS[node.op].inputs.split())
     args = [Arg(types[r]) if r else None for r in node.inputs]
     for v, found in zip(node.outputs, infer_node(OPS[node.op], args, node.attrs, engine), strict=True):
         fits = v.type.dtype == found.dtype and v.type.rank == found.rank and all(
@@ -45,6 +46,18 @@ def _node(node: Node, types: Mapping[Ref, TensorType], engine: Engine) -> None:
                 f"{node.op} gives {found}, but {v.name} is declared {v.type}", kind="internal",
                 node=node.origin or None,
             )
+
+
+def _count(node: Node, wanted: Sequence[str]) -> None:
+    """wanted: 'a b? *rest', word by word."""
+    rest = any(w.startswith("*") for w in wanted)
+    named = [w for w in wanted if not w.startswith("*")]
+    absent = [w for k, w in enumerate(named) if w[-1] != "?" and not "".join(node.inputs[k : k + 1])]
+    if absent or (len(node.inputs) > len(named) and not rest):
+        raise SmeltError(
+            f"{node.op} takes {' '.join(wanted) or 'no inputs'}, found {len(node.inputs)} inputs",
+            kind="internal", node=node.origin or None,
+        )  # fmt: skip
 
 
 def _may_equal(engine: Engine, a: Dim, b: Dim) -> bool:

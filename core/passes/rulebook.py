@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from smelt.core.passes import blocks, canonical, dots, expand, layout, patterns, phases, quantize, views
-from smelt.core.passes.rules import Rule
-from smelt.core.passes.sink import sink_rules
+from smelt.core.passes.cleanup import canonical, views
+from smelt.core.passes.quantized import blocks, byte_operands, quantize
+from smelt.core.passes.rewriting.rules import Rule
+from smelt.core.passes.whole_graph import expand, layout, patterns, phases
+from smelt.core.passes.whole_graph.sink import sink_rules
 
 
 def rulebook() -> Mapping[str, Rule]:
@@ -15,7 +17,7 @@ def rulebook() -> Mapping[str, Rule]:
     found: dict[str, Rule] = {}
     for r in (
         *canonical.RULES, *patterns.RULES, *phases.RULES, *phases.FLOAT_RULES, *expand.RULES, *layout.RULES,
-        *sink_rules(), *dots.RULES, *views.RULES, *quantize.RULES, *blocks.BLOCK_RULES,
+        *sink_rules(), *views.RULES, *quantize.RULES, *byte_operands.RULES, *blocks.BLOCK_RULES,
     ):  # fmt: skip
         assert r.name not in found, r.name
         found[r.name] = r

@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from smelt.core.dim import YES, Dim, Facts, Max, align_up, dmax, sym, to_dim, value_at
-from smelt.core.dim import Symbol as Atom
+from smelt.core.dim import YES, Dim, Facts, Max, SymbolAtom, align_up, dmax, sym, to_dim, value_at
 from smelt.core.ir.graph import Symbol
 from smelt.core.plan.lifetime import Storage
 from smelt.core.plan.lives import Lives
@@ -240,6 +239,6 @@ def _signed(d: Dim) -> tuple[list[str], list[str], int]:
             constant += coefficient
             continue
         ((atom, power),) = powers
-        assert power == 1 and isinstance(atom, Atom), d
+        assert power == 1 and isinstance(atom, SymbolAtom), d
         (positive if coefficient > 0 else negative).extend([atom.name] * abs(coefficient))
     return positive, negative, constant

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from smelt.core.dim import Dim, Facts
-from smelt.core.ir.graph import Graph, Module, Ref
-from smelt.core.plan.arena import ALIGNMENT, Arena, place, sample_points
-from smelt.core.plan.emit import Emitter, Places, callee, dims_of, scratch_name
+from smelt.core.ir.graph import Graph, Module, Ref, TensorType
+from smelt.core.machine import CPU
+from smelt.core.plan.arena import Arena, place, sample_points
+from smelt.core.plan.bounds import most_bytes
+from smelt.core.plan.emit import Emitter, Places, callee, evaluated_dims, scratch_name
 from smelt.core.plan.inputs import InputBinder
 from smelt.core.plan.items import walk_items
 from smelt.core.plan.lifetime import Storage, Storages, bytes_of, storages
@@ -20,27 +23,31 @@ from smelt.core.plan.program import (
     Entry,
     Evaluate,
     HostProgram,
+    HostStep,
     Placement,
     ReadSymbol,
     Repeat,
-    Step,
+    StatePair,
     Tensor,
-    WeightPlace,
     walk_steps,
 )
+from smelt.core.plan.weights import weight_places
 
 PAGE = 4096
+T = TypeVar("T")
 
 
-def make_plan(module: Module, facts: Facts, in_place: bool = True) -> HostProgram:
+def make_plan(module: Module, facts: Facts, in_place: bool = True, states: int = 0) -> HostProgram:
     """Plan the main graph and the regions of its control flow. Every node must be a view, call_kernel,
     call_library, check, bind, if or loop.
 
-    What the input shapes size lies in arena 0. Sizes that a run decides (bind, the shapes of what a branch
-    or a loop leaves) have an arena for each position where they become known, reserved there: in a loop,
-    once per round. A carried value or a stack whose size changes has an arena of its own.
+    What the input shapes size lies in arena 0, or in an arena for each unit that values name. Sizes that a
+    run decides (bind, the shapes of what a branch or a loop leaves) have an arena for each position where
+    they become known, reserved there: in a loop, once per round. A carried value or a stack whose size
+    changes has an arena of its own.
+    states: so many of the last inputs are state, which as many of the last outputs replace.
     """
-    return _Builder(module, facts, in_place).build()
+    return _Builder(module, facts, in_place, states).build()
 
 
 @dataclass
@@ -50,6 +57,7 @@ class _Builder:
     module: Module
     facts: Facts
     in_place: bool
+    states: int = 0
     texts: list[CheckText] = field(default_factory=list)
     slots: dict[Dim, int] = field(default_factory=dict)
     symbol_slots: dict[str, int] = field(default_factory=dict)
@@ -58,28 +66,38 @@ class _Builder:
     def build(self) -> HostProgram:
         graph = self.module.main
         binder = InputBinder(self.module.symbols, self._check)
-        binder.bind(graph.inputs)
+        binder.bind(graph.inputs, self._replacements())
         for symbol in binder.bound:
             self._new_symbol(symbol)
         layout = storages(self.module, graph, self.facts, self.in_place)
         direct = self._direct_outputs(graph, layout)
-        rows = [*(s for s in layout.rows if s.root not in direct), *self._scratch(layout)]
-        stages = sorted({-1, *(layout.time.stage(s.bytes) for s in rows)})
-        arenas = self._place(rows, stages, layout)
+        scratch, scratch_units = self._scratch(layout)
+        rows = [*(s for s in layout.rows if s.root not in direct), *scratch]
+        units = _unit_names(graph)
+        at_unit = {r: units.index(u or CPU) for r, u in {**layout.units, **scratch_units}.items()}
+        stages, arenas = self._place(rows, at_unit, layout, len(units) > 1)
         roots = {
             root: Address("arena", k, arena.offsets[root])
             for k, arena in enumerate(arenas)
             for root in arena.offsets
         }
         alone = {root: len(arenas) + k for k, root in enumerate(layout.alone)}
-        weights = self._weights(graph)
+        weights = weight_places(self.module, graph, layout.time, units)
+        homes = {
+            **{("arena", k): unit for k, (_, unit) in enumerate(stages)},
+            **{("arena", k): at_unit[root] for root, k in alone.items()},
+            **{("input", n): units.index(v.unit or CPU) for n, v in enumerate(graph.inputs)},
+            **{("output", n): u for n, u in enumerate(_output_units(graph, layout, at_unit, units))},
+        }
         places = Places(
             roots,
-            {w.ref: w.offset for w in weights},
+            {(w.ref, w.layout): w for w in weights},
             direct,
             {v.name: n for n, v in enumerate(graph.inputs)},
-            {at: (k, arenas[k].bytes) for k, at in enumerate(stages) if at >= 0},
+            [(at, k, arenas[k].bytes) for k, (at, _) in enumerate(stages) if k],
             alone,
+            units,
+            homes,
         )
         emitter = Emitter(self.module, self.facts, layout, places, self._check, binder.steps)
         emitter.emit()
@@ -90,30 +108,56 @@ class _Builder:
         program_late = self._late_symbols(run)
         for step in walk_steps(run):
             self._slots_of(step, program_late)
-        total = weights[-1].offset + weights[-1].bytes if weights else 0
+        total = max((w.offset + w.bytes for w in weights), default=0)
         sizes = {s.root: s for s in rows}
+        peak = (*(a.bytes for a in arenas), *layout.alone.values())
+        made = (bytes_of(t.dtype, t.shape) for t in emitter.output_types)
+        steps = walk_steps((*binder.steps, *run))
+        names = [pair for s in steps if isinstance(s, Assign) for pair in s.symbols]
+        most = most_bytes((*peak, *made), self.facts, self.module.symbols, names)
+        inputs = tuple(Tensor(v.origin or v.name[1:], v.type.dtype, v.type.shape) for v in graph.inputs)
+        outputs = tuple(
+            Tensor(name, t.dtype, t.shape)
+            for name, t in zip(graph.output_names, emitter.output_types, strict=True)
+        )
         return HostProgram(
-            inputs=tuple(Tensor(v.origin or v.name[1:], v.type.dtype, v.type.shape) for v in graph.inputs),
-            outputs=tuple(
-                Tensor(name, t.dtype, t.shape)
-                for name, t in zip(graph.output_names, emitter.output_types, strict=True)
-            ),
+            inputs=inputs,
+            outputs=outputs,
             checks=tuple(self.texts),
-            entries=tuple(Entry(k, n) for k, n in emitter.entries),
+            entries=tuple(Entry(k, n, unit) for k, n, unit in emitter.entries),
             libraries=tuple(emitter.libraries),
             plan=(*binder.steps, *self._evaluations(arenas[0])),
             run=run,
             slots=self.next_slot,
             symbol_slots=tuple(self.symbol_slots.items()),
             dim_slots=tuple(self.slots.items()),
-            peak=(*(a.bytes for a in arenas), *layout.alone.values()),
+            peak=peak,
+            most=most,
             weights=weights,
             weights_bytes=-(-total // PAGE) * PAGE,
             placements=tuple(
                 Placement(r, a.number, a.offset, sizes[r].bytes, sizes[r].first, sizes[r].last)
                 for r, a in roots.items()
             ),
+            units=units[1:],
+            homes=tuple(homes.values()),
+            states=tuple(map(self._state, self._last(inputs), self._last(outputs), self._last(most))),
         )
+
+    # ------------------------------------------------------------ state
+
+    def _last(self, tensors: tuple[T, ...]) -> tuple[T, ...]:
+        return tensors[len(tensors) - self.states :]
+
+    def _replacements(self) -> list[TensorType]:
+        """The types of the outputs that replace inputs."""
+        graph, weights = self.module.main, self.module.weights
+        values = graph.values()
+        return [(weights if ref in weights else values)[ref].type for ref in self._last(graph.outputs)]
+
+    def _state(self, before: Tensor, after: Tensor, most: int | None) -> StatePair:
+        size = bytes_of(before.dtype, before.shape) + bytes_of(after.dtype, after.shape)
+        return StatePair(before, after, self.facts.simplify(size), most)
 
     def _check(self, text: str) -> int:
         self.texts.append(CheckText(text))
@@ -121,33 +165,33 @@ class _Builder:
 
     # ------------------------------------------------------------ memory
 
-    def _scratch(self, layout: Storages) -> list[Storage]:
-        rows = []
+    def _scratch(self, layout: Storages) -> tuple[list[Storage], dict[Ref, str]]:
+        """Storages for what kernels keep while they run, and the units of these."""
+        rows, units = [], {}
         for item in walk_items(layout.time.items):
             if item.node.op != "call_kernel":
                 continue
             kernel, env = callee(self.module, item.node)
             for b in kernel.scratch:
                 size = self.facts.simplify(bytes_of(b.dtype, tuple(d.substitute(env) for d in b.shape)))
-                rows.append(Storage(scratch_name(item.start, b.name), size, item.start, item.start))
-        return rows
+                name = scratch_name(item.start, b.name)
+                rows.append(Storage(name, size, item.start, item.start))
+                units[name] = item.node.unit
+        return rows, units
 
-    def _place(self, rows: Sequence[Storage], stages: Sequence[int], layout: Storages) -> list[Arena]:
-        """One arena per position where sizes become known; the first one is known before anything runs."""
+    def _place(
+        self, rows: Sequence[Storage], units: Mapping[Ref, int], layout: Storages, several: bool
+    ) -> tuple[list[tuple[int, int]], list[Arena]]:
+        """An arena for each unit and each position where sizes become known, -1 before anything runs. One of
+        those comes first."""
         samples = sample_points(self.module.symbols)
-        time = layout.time
-        return [place([s for s in rows if time.stage(s.bytes) == at], self.facts, samples) for at in stages]
-
-    def _weights(self, graph: Graph) -> tuple[WeightPlace, ...]:
-        used = dict.fromkeys(r for n in graph.walk() for r in n.inputs if r.startswith("@"))
-        regions = (g for n in graph.walk() for g in n.regions)
-        used.update(dict.fromkeys(r for g in (*regions, graph) for r in g.outputs if r.startswith("@")))
-        offset, rows = 0, []
-        for ref in used:
-            size = self.module.weights[ref].bytes
-            rows.append(WeightPlace(ref, offset, size))
-            offset = -(-(offset + size) // ALIGNMENT) * ALIGNMENT
-        return tuple(rows)
+        found: dict[tuple[int, int], list[Storage]] = {}
+        for s in rows:
+            found.setdefault((layout.time.stage(s.bytes), units[s.root]), []).append(s)
+        if not any(at < 0 for at, _ in found):
+            found[-1, int(several)] = []
+        keys = sorted(found)
+        return keys, [place(found[key], self.facts, samples) for key in keys]
 
     def _direct_outputs(self, graph: Graph, layout: Storages) -> dict[Ref, int]:
         """Storages that are written straight into output memory: root -> output number. The output's shape
@@ -166,7 +210,7 @@ class _Builder:
 
     def _made_at(self, root: Ref, layout: Storages) -> int:
         """Where the node of the main graph starts that makes a storage (a branch's result whose size is
-        known only behind it is made in its arms)."""
+        known only after it is made in its arms)."""
         for item in layout.time.items:
             if any(v.name == root for v in item.node.outputs):
                 return item.start
@@ -179,7 +223,7 @@ class _Builder:
             self.symbol_slots[symbol] = self.next_slot
             self.next_slot += 1
 
-    def _late_symbols(self, run: tuple[Step, ...]) -> set[str]:
+    def _late_symbols(self, run: tuple[HostStep, ...]) -> set[str]:
         """Symbols that the run phase sets, each with a slot from here on."""
         before = set(self.symbol_slots)
         for s in walk_steps(run):
@@ -192,17 +236,34 @@ class _Builder:
                 self._new_symbol(s.counter)
         return set(self.symbol_slots) - before
 
-    def _slots_of(self, step: Step, late: set[str]) -> None:
+    def _slots_of(self, step: HostStep, late: set[str]) -> None:
         """Give every Dim that a step mentions, that is no constant and that input shapes decide, a slot."""
-        for d in dims_of(step):
+        for d in evaluated_dims(step):
             known = d.is_const or d in self.slots or str(d) in self.symbol_slots
             if not known and not d.symbols & late:
                 self.slots[d] = self.next_slot
                 self.next_slot += 1
 
-    def _evaluations(self, arena: Arena) -> list[Step]:
+    def _evaluations(self, arena: Arena) -> list[HostStep]:
         """Slot 0 is the arena's size; the others follow in the order they were asked for."""
         return [Evaluate(0, arena.bytes), *(Evaluate(slot, d) for d, slot in self.slots.items())]
+
+
+def _unit_names(graph: Graph) -> tuple[str, ...]:
+    """The units that values lie at, by number: the CPU and then in the order of the nodes."""
+    used = (v.unit for n in graph.walk() for v in n.outputs)
+    return tuple(dict.fromkeys((CPU, *filter(None, used))))
+
+
+def _output_units(
+    graph: Graph, layout: Storages, at_unit: Mapping[Ref, int], units: Sequence[str]
+) -> Iterator[int]:
+    """Where each output lies: as the value that it is; at the CPU if that is a weight."""
+    inputs = {v.name: units.index(v.unit or CPU) for v in graph.inputs}
+    for ref in graph.outputs:
+        root = layout.root(ref)
+        root = layout.slices[root].stack if root in layout.slices else root
+        yield at_unit.get(root, inputs.get(root, 0))
 
 
 __all__ = ["make_plan"]

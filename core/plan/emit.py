@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import Dim, Facts, dmin, sym, to_dim
+from smelt.core.dim import ONE, ZERO, Dim, Facts, dmin, sym, to_dim
 from smelt.core.dtype import DType, bool_, i64
 from smelt.core.ir.graph import Graph, Module, Node, Ref, TensorType
 from smelt.core.ir.groups import group_count
 from smelt.core.ir.idle import MOST_UNSTORED, busy, unstored
 from smelt.core.ir.kernel import Kernel
-from smelt.core.plan.items import Arm, Item, is_name, new_symbols
+from smelt.core.ir.layout import Layout
+from smelt.core.machine import CPU
+from smelt.core.plan.items import Arm, Item, is_size_name, new_symbols
 from smelt.core.plan.lifetime import Storages, bytes_of
 from smelt.core.plan.program import (
     Address,
@@ -23,30 +25,35 @@ from smelt.core.plan.program import (
     Check,
     Copy,
     Draw,
+    HostStep,
     Launch,
     OpenOutput,
+    OpenWeights,
     ReadSymbol,
     Repeat,
     Reserve,
-    Step,
+    WeightPlace,
     Write,
+    weights_span,
 )
-
-ZERO, ONE = to_dim(0), to_dim(1)
+from smelt.core.plan.weights import layouts
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where everything lies. roots: of storages in arenas. weights: offsets. direct: storages that are
-    output memory, by root. inputs: numbers. stages: (arena, bytes) that are reserved at a position.
-    alone: the arenas of storages that have one to themselves."""
+    """Where everything lies. roots: of storages in arenas. weights: by layout too. direct: storages that are
+    output memory, by root. inputs: numbers. stages: (position, arena, bytes), what is reserved when; position
+    -1: before anything runs. alone: the arenas of storages that have one to themselves. units: names by
+    number. homes: at which unit each arena, input and output lies."""
 
     roots: Mapping[Ref, Address]
-    weights: Mapping[Ref, int]
+    weights: Mapping[tuple[Ref, Layout | None], WeightPlace]
     direct: Mapping[Ref, int]
     inputs: Mapping[Ref, int]
-    stages: Mapping[int, tuple[int, Dim]]
+    stages: Sequence[tuple[int, int, Dim]]
     alone: Mapping[Ref, int]
+    units: Sequence[str]
+    homes: Mapping[tuple[str, int], int]
 
 
 def scratch_name(position: int, name: str) -> str:
@@ -68,9 +75,9 @@ class Emitter:
     layout: Storages
     places: Places
     check: Callable[[str], int]
-    plan: list[Step]
-    run: list[Step] = field(default_factory=list)
-    entries: dict[tuple[str, int], int] = field(default_factory=dict)
+    plan: list[HostStep]
+    run: list[HostStep] = field(default_factory=list)
+    entries: dict[tuple[str, int, int], int] = field(default_factory=dict)
     libraries: list[str] = field(default_factory=list)
     opened: set[int] = field(default_factory=set)
     depth: int = 0
@@ -79,6 +86,9 @@ class Emitter:
     def __post_init__(self) -> None:
         self.time = self.layout.time
         self.types = _types(self.module.main)
+        weights = tuple(self.places.weights.values())
+        units = range(1, len(self.places.units))
+        self.first_weights = {u: weights_span(weights, u)[0] for u in units}
         self.output_types = [self.type_of(r) for r in self._outputs()]
 
     def _outputs(self) -> Sequence[Ref]:
@@ -88,6 +98,9 @@ class Emitter:
 
     def emit(self) -> None:
         """All steps of the main graph."""
+        self.reserve_stage(-1)
+        read = {unit for w in self.places.weights.values() for unit in w.units}
+        self.run += [OpenWeights(unit) for unit in sorted(read - {self.places.homes["arena", 0]})]
         self.items(self.time.items)
         for n, ref in enumerate(self._outputs()):
             self.open_output(n)
@@ -105,7 +118,7 @@ class Emitter:
                 raise SmeltError(f"op '{node.op}' was not lowered", kind="internal", node=node.origin)
             rule(self, item)
 
-    def inside(self, emit: Callable[[], None]) -> tuple[Step, ...]:
+    def inside(self, emit: Callable[[], None]) -> tuple[HostStep, ...]:
         """The steps that `emit` makes, as those of a region."""
         outside, self.run = self.run, []
         self.depth += 1
@@ -121,11 +134,12 @@ class Emitter:
     def type_of(self, ref: Ref) -> TensorType:
         return self.module.weights[ref].type if ref.startswith("@") else self.types[ref]
 
-    def address(self, ref: Ref) -> Address:
-        """Where a value or weight lies."""
+    def address(self, ref: Ref, layout: Layout | None = None, unit: int = 0) -> Address:
+        """Where a value lies, or a weight in one of its layouts at a unit."""
         root, places = self.layout.root(ref), self.places
-        if root in places.weights:
-            return Address("weights", 0, to_dim(places.weights[root]))
+        if root.startswith("@"):
+            offset = places.weights[root, layout].offset - self.first_weights.get(unit, 0)
+            return Address("weights", unit, to_dim(offset))
         if root in self.layout.slices:
             part = self.layout.slices[root]
             at = self.address(part.stack)
@@ -146,15 +160,14 @@ class Emitter:
 
     def copy(self, to: Address, ref: Ref, size: Dim | None = None) -> None:
         """Copy a value's bytes to where they are not yet."""
-        source = self.address(ref)
+        source = self.address(ref, unit=self.places.homes[to.base, to.number])
         if source != to:
             t = self.type_of(self.time.value(ref))
             self.run.append(Copy(to, source, bytes_of(t.dtype, t.shape) if size is None else size))
 
     def reserve_stage(self, position: int) -> None:
         """Memory for what only the sizes bound at this position size."""
-        if position in self.places.stages:
-            self.run.append(Reserve(*self.places.stages[position]))
+        self.run += [Reserve(k, size) for at, k, size in self.places.stages if at == position]
 
     # ------------------------------------------------------------ plain nodes
 
@@ -171,8 +184,9 @@ class Emitter:
         if key not in self._sizes:  # networks repeat their layers
             self._sizes[key] = self._launches(kernel, env, key[1])
         dims, launches = self._sizes[key]
+        unit = self.unit(node)
         for n, (groups, unheld) in enumerate(launches):
-            entry = self.entries.setdefault((kernel.name, n), len(self.entries))
+            entry = self.entries.setdefault((kernel.name, n, unit), len(self.entries))
             for extent in unheld:
                 self._bound_work(node, extent)
             self.run.append(Launch(entry, tuple(buffers), dims, groups))
@@ -197,6 +211,13 @@ class Emitter:
         text = f"{where}{{got}} elements on an axis that is stored nowhere, at most {{want}} are computed"
         self._demand(Check(extent, "<=", to_dim(MOST_UNSTORED), self.check(text)))
 
+    def unit(self, node: Node) -> int:
+        """The number of the unit that runs a kernel; 0 for what the host does."""
+        return self.places.units.index(node.unit or CPU) if node.op == "call_kernel" else 0
+
+    def transfer(self, item: Item) -> None:
+        self.copy(self.address(item.node.output.name), item.node.inputs[0])
+
     def call_library(self, item: Item) -> None:
         node, name = item.node, str(item.node.attr("library"))
         if name not in self.libraries:
@@ -205,7 +226,9 @@ class Emitter:
         self.run.append(CallLibrary(number, tuple(self._buffers(node)), dims))
 
     def _buffers(self, node: Node) -> list[Address]:
-        return [*(self.address(r) for r in node.inputs if r), *(self.address(v.name) for v in node.outputs)]
+        inputs = zip(node.inputs, layouts(self.module, node), strict=True)
+        read = (self.address(r, layout, self.unit(node)) for r, layout in inputs if r)
+        return [*read, *(self.address(v.name) for v in node.outputs)]
 
     def check_node(self, item: Item) -> None:
         node = item.node
@@ -220,7 +243,7 @@ class Emitter:
 
     def bind(self, item: Item) -> None:
         node = item.node
-        if is_name(node):
+        if is_size_name(node):
             value = to_dim(node.attr("value"))
             steps = self.plan if self.time.stage(value) < 0 else self.run
             steps.append(Assign(((str(node.attr("symbol")), value),)))
@@ -270,7 +293,7 @@ class Emitter:
     # ------------------------------------------------------------ loops
 
     def loop(self, item: Item) -> None:
-        """Before: the first states. Then rounds. Behind: the sizes that the rounds have decided."""
+        """Before: the first states. Then rounds. After: the sizes that the rounds have decided."""
         (arm,), node = item.arms, item.node
         states = arm.graph.inputs[2:]
         shaping = new_symbols(arm.graph.inputs[2:], self.time, arm.start)
@@ -350,7 +373,7 @@ class Emitter:
             self.run.append(Assign(tuple((s, shapes[k][axis]) for s, (k, axis) in shaping.items())))
 
     def _stack_sizes(self, item: Item) -> list[tuple[str, Dim]]:
-        """Sizes of stacked slices that only the rounds know: symbol behind the loop, size in a round."""
+        """Sizes of stacked slices that only the rounds know: symbol after the loop, size in a round."""
         (arm,) = item.arms
         count = len(arm.graph.inputs) - 2
         late = new_symbols(item.node.outputs, self.time, item.end)
@@ -396,6 +419,7 @@ class Emitter:
 _RULES: Mapping[str, Callable[[Emitter, Item], None]] = {
     "call_kernel": Emitter.call_kernel,
     "call_library": Emitter.call_library,
+    "transfer": Emitter.transfer,
     "check": Emitter.check_node,
     "bind": Emitter.bind,
     "if": Emitter.branch,
@@ -420,7 +444,7 @@ def _types(graph: Graph) -> dict[Ref, TensorType]:
     return found
 
 
-def dims_of(step: Step) -> list[Dim]:
+def evaluated_dims(step: HostStep) -> list[Dim]:
     """The Dims that a step of the run phase evaluates itself."""
     match step:
         case Launch(_, buffers, dims, groups):

@@ -65,7 +65,7 @@ def is_view(node: Node) -> bool:
     return node.op in OPS and OPS[node.op].view
 
 
-def is_name(node: Node) -> bool:
+def is_size_name(node: Node) -> bool:
     """A symbol that stands for a formula."""
     return node.op == "bind" and not node.inputs and not node.attr("draw", False)
 
@@ -117,7 +117,7 @@ class _Walk:
             start = self._tick()
             arms = tuple(self._arm(region) for region in node.regions)
             end = self._tick() if arms else start
-            if node.op == "bind" and not (is_name(node) and self._early(to_dim(node.attr("value")))):
+            if node.op == "bind" and not (is_size_name(node) and self._early(to_dim(node.attr("value")))):
                 self._bind(str(node.attr("symbol")), start)
             elif node.op == "bind":
                 self.known.add(str(node.attr("symbol")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from smelt.core.dim import YES, Dim, Facts, dmax, product, to_dim
@@ -69,7 +69,7 @@ def _read_at_store(name: str, mine: list[Store], body: tuple[Stmt, ...]) -> bool
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Behind a round, what the storage `to` holds becomes the value `source` (a root). reserve: `to` has an
+    """After a round, what the storage `to` holds becomes the value `source` (a root). reserve: `to` has an
     arena of its own, which gets the new size first."""
 
     to: Ref
@@ -80,7 +80,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class LoopPlan:
-    """copied: numbers of the carried values whose first state is copied in. moves: what happens behind each
+    """copied: numbers of the carried values whose first state is copied in. moves: what happens after each
     round, in order. counter, flag: storages of the round's number and the condition ('': nobody reads it)."""
 
     copied: frozenset[int]
@@ -103,7 +103,7 @@ class Storages:
     """of: the root of every value (weights and inputs are their own roots). rows: arena candidates, in
     order of first use. alone: storages whose size changes while they hold something (a carried value that
     grows, a stack of unknown height), by root, each in an arena of its own. slices: roots that lie inside a
-    stack. loops: by the loop's position."""
+    stack. loops: by the loop's position. units: at which unit each root of rows and alone lies."""
 
     time: Timeline
     of: Mapping[Ref, Ref]
@@ -111,6 +111,7 @@ class Storages:
     alone: Mapping[Ref, Dim] = field(default_factory=dict)
     slices: Mapping[Ref, Slice] = field(default_factory=dict)
     loops: Mapping[int, LoopPlan] = field(default_factory=dict)
+    units: Mapping[Ref, str] = field(default_factory=dict)
 
     def root(self, ref: Ref) -> Ref:
         """The storage of a value."""
@@ -137,7 +138,9 @@ class _Layout:
         self.may = (
             {name: in_place_inputs(k) for name, k in module.kernels.items()} if reuse_in_place else {}
         )
-        self.types = _types(graph, self.time)
+        values = list(_values(graph, self.time))
+        self.types = {v.name: v.type for v in values}
+        self.units = {v.name: v.unit for v in values}
         self.uses = _last_uses(graph, self.time)
         self.outputs = {self.time.value(r) for r in graph.outputs}
         self.roots: dict[Ref, Ref] = {v.name: v.name for v in graph.inputs}
@@ -159,7 +162,8 @@ class _Layout:
             Storage(r, self.sizes[r], self.first[r], self.last[r])
             for r in sorted(self.sizes, key=self.first.__getitem__)
         )
-        return Storages(self.time, roots, rows, self.alone, self.slices, self.loops)
+        units = {r: self.units[r] for r in (*self.sizes, *self.alone)}
+        return Storages(self.time, roots, rows, self.alone, self.slices, self.loops, units)
 
     # ------------------------------------------------------------ small answers
 
@@ -236,7 +240,7 @@ class _Layout:
 
     def branch(self, item: Item) -> None:
         """Results of a size known before lie in one storage that both branches write to; others get theirs
-        behind the branches."""
+        after the branches."""
         early = [self.known(v.type, item.start) for v in item.node.outputs]
         for v, known in zip(item.node.outputs, early, strict=True):
             if v.name in self.wanted:
@@ -275,7 +279,7 @@ class _Layout:
     def state(
         self, item: Item, k: int, state: Value, result: Value, first: Ref, copied: set[int], taken: set[Ref]
     ) -> None:
-        """The storage of carried value k: before, in and behind the loop."""
+        """The storage of carried value k: before, in and after the loop."""
         if not self.known(state.type, item.start):
             self.alone[result.name] = self.bytes(state.type)
             self.roots[result.name] = self.roots[state.name] = result.name
@@ -353,6 +357,7 @@ class _Layout:
             # a ring: its first state is put aside
             m = waiting[0]
             aside = f"aside.{item.start}.{len(done)}"
+            self.units[aside] = self.units[m.to]
             if m.reserve:
                 self.alone[aside] = sizes[m.to]
                 self.roots[aside] = aside
@@ -375,13 +380,12 @@ def _made_in(arm: Arm) -> dict[Ref, Item]:
     return {v.name: item for item in arm.items for v in item.node.outputs}
 
 
-def _types(graph: Graph, time: Timeline) -> dict[Ref, TensorType]:
-    found = {v.name: v.type for v in graph.inputs}
+def _values(graph: Graph, time: Timeline) -> Iterator[Value]:
+    yield from graph.inputs
     for item in walk_items(time.items):
-        found.update((v.name, v.type) for v in item.node.outputs)
+        yield from item.node.outputs
         for arm in item.arms:
-            found.update((v.name, v.type) for v in arm.graph.inputs)
-    return found
+            yield from arm.graph.inputs
 
 
 def _last_uses(graph: Graph, time: Timeline) -> dict[Ref, int]:

@@ -1,4 +1,4 @@
-"""Storages, one after the other -> which of those before it each lives together with, without looking at all.
+"""Storages in order -> which of those before it each lives together with, without comparing every pair.
 
 A compile of n values asks n times; nearly all of them live for a few steps, so that looking at every pair
 finds nearly nothing (planning 20,000 nodes of residual blocks: 6.1 s with it, 1.7 without).

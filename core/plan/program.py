@@ -8,26 +8,28 @@ used; what they size lies in further arenas, which are reserved once the sizes a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from smelt.core.dim import Dim
 from smelt.core.dtype import DType
+from smelt.core.ir.layout import Layout
 
 Base = Literal["arena", "input", "output", "weights"]
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A place: base (and its number: arena, input or output index) plus a byte offset."""
+    """A place: base (and its number: arena, input or output index, or the unit that weights are at) plus a
+    byte offset."""
 
     base: Base
     number: int
     offset: Dim
 
     def __str__(self) -> str:
-        name = self.base if self.base == "weights" else f"{self.base}{self.number}"
+        name = self.base if self.base == "weights" and not self.number else f"{self.base}{self.number}"
         return f"{name} + {self.offset}"
 
 
@@ -74,6 +76,15 @@ class CheckInput:
 
 
 @dataclass(frozen=True, slots=True)
+class StartAxis:
+    """A state that has no value yet starts with `extent` elements along the axis of its input."""
+
+    input: int
+    axis: int
+    extent: Dim
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
     """left relation right must hold; 'divides': left divides right; 'fits': left is 1 or right."""
 
@@ -98,6 +109,13 @@ class Reserve:
     arena: int
     bytes: Dim
     keep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWeights:
+    """From here on the address of the weights at a unit is known."""
+
+    unit: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,27 +191,29 @@ class Branch:
     """`then` where the symbol is not 0, else `otherwise`."""
 
     symbol: str
-    then: tuple[Step, ...]
-    otherwise: tuple[Step, ...]
+    then: tuple[HostStep, ...]
+    otherwise: tuple[HostStep, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
     """`body` while counter < limit (None: no limit of the model's own) and the symbol `going` is not 0
-    (None: always). The counter starts at 0 and counts finished rounds; it keeps its value behind the loop."""
+    (None: always). The counter starts at 0 and counts finished rounds; it keeps its value after the loop."""
 
     counter: str
     limit: Dim | None
     going: str | None
-    body: tuple[Step, ...]
+    body: tuple[HostStep, ...]
 
 
-Step: TypeAlias = (
+HostStep: TypeAlias = (
     BindInput
     | CheckInput
+    | StartAxis
     | Check
     | Evaluate
     | Reserve
+    | OpenWeights
     | OpenOutput
     | Launch
     | CallLibrary
@@ -207,7 +227,7 @@ Step: TypeAlias = (
 )
 
 
-def walk_steps(steps: tuple[Step, ...]) -> Iterator[Step]:
+def walk_steps(steps: tuple[HostStep, ...]) -> Iterator[HostStep]:
     """All steps, those of branches and loops after the step that holds them."""
     for s in steps:
         yield s
@@ -220,10 +240,11 @@ def walk_steps(steps: tuple[Step, ...]) -> Iterator[Step]:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A row of the kernel table: one top-level statement of a kernel."""
+    """A row of the kernel table: one top-level statement of a kernel. unit: the number of who runs it."""
 
     kernel: str
     statement: int
+    unit: int = 0
 
     @property
     def name(self) -> str:
@@ -233,11 +254,21 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class WeightPlace:
-    """Where a weight lies in the weights."""
+    """Where a weight lies in the weights' file in one of its layouts; several places may have one offset.
+    units: the numbers of those that read it."""
 
     ref: str
+    layout: Layout | None
     offset: int
     bytes: int
+    units: tuple[int, ...] = (0,)
+
+
+def weights_span(places: Sequence[WeightPlace], unit: int) -> tuple[int, int]:
+    """(first byte, bytes) that hold all weights which a unit reads."""
+    mine = [w for w in places if unit in w.units]
+    first = min((w.offset for w in mine), default=0)
+    return first, max((w.offset + w.bytes for w in mine), default=0) - first
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,24 +284,62 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
+class StatePair:
+    """An input that an output replaces. bytes: of both while a run lasts. most: that the output, and so a
+    buffer, can have; None: there is no bound."""
+
+    input: Tensor
+    output: Tensor
+    bytes: Dim
+    most: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class HostProgram:
-    """Everything the host code needs. slots: how many int64 of state, slot 0 is arena 0's bytes.
-    peak: bytes of each arena as a formula."""
+    """Everything the host code needs. slots: how many int64 it keeps, slot 0 is arena 0's bytes.
+    peak: bytes of each arena as a formula. most: the most bytes that each arena, and then each output, may
+    take; None where dims without a bound are in it. states: the last inputs and the last outputs, in pairs.
+
+    units: those besides the CPU, which has number 0, from number 1 on. homes: the number of the unit where
+    each arena, input and output lies, one after the other."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     checks: tuple[CheckText, ...]
     entries: tuple[Entry, ...]
     libraries: tuple[str, ...]
-    plan: tuple[Step, ...]
-    run: tuple[Step, ...]
+    plan: tuple[HostStep, ...]
+    run: tuple[HostStep, ...]
     slots: int
     symbol_slots: tuple[tuple[str, int], ...]
     dim_slots: tuple[tuple[Dim, int], ...]
     peak: tuple[Dim, ...]
+    most: tuple[int | None, ...]
     weights: tuple[WeightPlace, ...]
     weights_bytes: int
     placements: tuple[Placement, ...] = ()
+    units: tuple[str, ...] = ()
+    homes: tuple[int, ...] = ()
+    states: tuple[StatePair, ...] = ()
+
+    @property
+    def home(self) -> int:
+        """The unit of arena 0, and of the weights that the run is given."""
+        return self.homes[0]
+
+    def weights_at(self, unit: int) -> tuple[int, int]:
+        """(first byte, bytes) of the part of the weights' file that a unit has; the CPU has all."""
+        return weights_span(self.weights, unit) if unit else (0, self.weights_bytes)
+
+    @property
+    def fed(self) -> tuple[Tensor, ...]:
+        """The inputs that a caller feeds."""
+        return self.inputs[: len(self.inputs) - len(self.states)]
+
+    @property
+    def given(self) -> tuple[Tensor, ...]:
+        """The outputs that a caller gets."""
+        return self.outputs[: len(self.outputs) - len(self.states)]
 
     def names(self) -> tuple[tuple[str, Dim], ...]:
         """Symbols that stand for formulas in what the inputs bind, in order."""

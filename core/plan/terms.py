@@ -6,7 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from smelt.core.dim import YES, Atom, Dim, Facts, FloorDiv, Max, Min, Mod, Symbol, dmax, dmin, sym, value_at
+from smelt.core.dim import (
+    YES,
+    Atom,
+    Dim,
+    Facts,
+    FloorDiv,
+    Max,
+    Min,
+    Mod,
+    SymbolAtom,
+    dmax,
+    dmin,
+    sym,
+    value_at,
+)
 
 Product: TypeAlias = tuple[Atom, ...]
 """Factors of a term, repeated by their powers."""
@@ -81,7 +95,7 @@ def _flat(powers: tuple[tuple[Atom, int], ...]) -> tuple[Atom, ...]:
 def as_dim(a: Atom) -> Dim:
     """The atom as an expression of its own."""
     match a:
-        case Symbol():
+        case SymbolAtom():
             return sym(a.name)
         case FloorDiv():
             return a.a // a.b

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from smelt.core.ir.kernel import Kernel, Stmt
 from smelt.core.ir.rewrite import fresh_name, local_buffers
 from smelt.core.machine import Machine
-from smelt.core.schedule.schedule import Arg, Schedule, Step, apply_step
+from smelt.core.schedule.schedule import Schedule, Step, StepArg, apply_step
 from smelt.core.schedule.tree import ScheduleError, chain, find, names_of, var_of
 from smelt.core.schedule.view import View, view
 
@@ -27,13 +27,13 @@ class Draft:
         """What was done so far."""
         return Schedule(tuple(self.steps))
 
-    def do(self, name: str, *args: Arg) -> None:
+    def do(self, name: str, *args: StepArg) -> None:
         """One step; ScheduleError when the primitive refuses."""
         step = Step(name, args)
-        self.kernel = apply_step(self.kernel, step)
+        self.kernel = apply_step(self.kernel, step, self.machine.instructions)
         self.steps.append(step)
 
-    def attempt(self, name: str, *args: Arg) -> bool:
+    def attempt(self, name: str, *args: StepArg) -> bool:
         """One step if it is legal."""
         try:
             self.do(name, *args)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Literal
 
 from smelt.core.dim import YES, Dim, DimLike, Facts, ceildiv, dmin, sym, to_dim
-from smelt.core.ir.analysis import accesses, enter, kernel_facts
+from smelt.core.ir.analysis.scope import accesses, enter, kernel_facts
 from smelt.core.ir.kernel import (
     Axis,
     Bound,
@@ -18,6 +18,7 @@ from smelt.core.ir.kernel import (
     Level,
     Load,
     Loop,
+    LoopNode,
     Reduce,
     Stmt,
     Store,
@@ -37,7 +38,6 @@ from smelt.core.ir.rewrite import (
     substitute_expr,
 )
 from smelt.core.schedule.tree import (
-    Node,
     ScheduleError,
     chain,
     edit,
@@ -109,7 +109,7 @@ def _drop_unit_axis(e: Expr) -> Expr:
     return replace(e, axes=kept, body=body) if kept else e
 
 
-def _serial(node: Node, what: str) -> Loop:
+def _serial(node: LoopNode, what: str) -> Loop:
     if not isinstance(node, Loop) or node.level != "serial" or node.buffers:
         raise ScheduleError(what, f"loop '{var_of(node)}' is bound, tiled or owns buffers already")
     return node
@@ -132,7 +132,7 @@ def split(
     what = f"split {var} {factor}"
     _new(kernel, what, outer, inner)
 
-    def rewrite(node: Node, facts: Facts) -> Stmt:
+    def rewrite(node: LoopNode, facts: Facts) -> Stmt:
         loop = _serial(node, what)
         at = sym(outer) * factor + sym(inner)
         exact = facts.prove_divisible(loop.extent, factor) is YES
@@ -155,7 +155,7 @@ def chunk(kernel: Kernel, var: str, size: int, outer: str) -> Kernel:
     what = f"chunk {var} {size}"
     _new(kernel, what, outer)
 
-    def rewrite(node: Node, facts: Facts) -> Stmt:
+    def rewrite(node: LoopNode, facts: Facts) -> Stmt:
         loop = _serial(node, what)
         at = sym(outer) * size + sym(var)
         exact = facts.prove_divisible(loop.extent, size) is YES
@@ -178,7 +178,7 @@ def tile(
     if list(sizes) != sorted(set(sizes), reverse=True) or not sizes or sizes[-1] < 1:
         raise ScheduleError(what, f"sizes {sizes} do not descend")
 
-    def rewrite(node: Node, facts: Facts) -> Stmt:
+    def rewrite(node: LoopNode, facts: Facts) -> Stmt:
         loop = _serial(node, what)
         if sizes[-1] != 1 and facts.prove_divisible(loop.extent, sizes[-1]) is not YES:
             raise ScheduleError(what, f"tiles of {sizes} do not provably cover {loop.extent}")
@@ -205,7 +205,7 @@ def order(kernel: Kernel, names: tuple[str, ...]) -> Kernel:
         raise ScheduleError(what, "no such loops")
     first = min((f for f in found if f is not None), key=lambda f: len(f[0]))[1]
 
-    def rewrite(node: Node, facts: Facts) -> Body:
+    def rewrite(node: LoopNode, facts: Facts) -> Body:
         nodes, body = chain(node)
         by_name = {var_of(n): n for n in nodes}
         if not set(names) <= by_name.keys():
@@ -223,7 +223,7 @@ def order(kernel: Kernel, names: tuple[str, ...]) -> Kernel:
     return edit(kernel, var_of(first), rewrite, what)
 
 
-def _check_scopes(nodes: list[Node], what: str) -> None:
+def _check_scopes(nodes: list[LoopNode], what: str) -> None:
     """Refuse an order in which an extent uses a variable that is bound further in."""
     for i, n in enumerate(nodes):
         later = bound_symbols(tuple(replace(m, body=()) for m in nodes[i:]))
@@ -239,12 +239,10 @@ def peel(kernel: Kernel, var: str, at: DimLike, suffix: str) -> Kernel:
     what = f"peel {var} {at}"
     p = to_dim(at)
 
-    def rewrite(node: Node, facts: Facts) -> Body:
+    def rewrite(node: LoopNode, facts: Facts) -> Body:
         loop = _serial(node, what)
         if facts.prove_le(0, p) is not YES or facts.prove_le(p, loop.extent) is not YES:
             raise ScheduleError(what, f"0 <= {p} <= {loop.extent} is not provable")
-        if not is_parallel(loop, facts):
-            raise ScheduleError(what, "the loop is not parallel")
         renaming = {v: v + suffix for v in bound_symbols(loop)}
         _new(kernel, what, *renaming.values())
         copy = rename_vars(loop, renaming)
@@ -271,7 +269,7 @@ def bind(kernel: Kernel, var: str, level: Level) -> Kernel:
     """
     what = f"bind {var} {level}"
 
-    def rewrite(node: Node, facts: Facts) -> Stmt:
+    def rewrite(node: LoopNode, facts: Facts) -> Stmt:
         if level in ("group", "lane", "vector", "unit") and not is_parallel(node, facts):
             raise ScheduleError(what, "iterations are not provably independent")
         if level in ("vector", "unroll") and not is_static(node.extent, kernel):
@@ -301,7 +299,7 @@ def strip(kernel: Kernel, var: str, lanes: int, wide: int, masked: bool) -> Kern
     o, p, r = f"{var}.o", f"{var}.p", f"{var}.r"
     _new(kernel, what, o, p, r)
 
-    def rewrite(node: Node, facts: Facts) -> Body:
+    def rewrite(node: LoopNode, facts: Facts) -> Body:
         loop = _serial(node, what)
         if not all(isinstance(s, Store) for s in loop.body) or not is_parallel(loop, facts):
             raise ScheduleError(what, "the loop is not an innermost parallel one")
@@ -405,7 +403,7 @@ def collapse(kernel: Kernel, a: str, b: str, into: str) -> Kernel:
         body = tuple(map_stmt_exprs(s, lambda e: map_expr(e, axes)) for s in merged.body)
         return _facts_tidy(merged.with_(body=body))
 
-    def rewrite(node: Node, facts: Facts) -> Stmt:
+    def rewrite(node: LoopNode, facts: Facts) -> Stmt:
         inner = node.body[0]
         assert isinstance(inner, Loop)
         return Loop("serial", into, n * m, substitute_body(inner.body, env))

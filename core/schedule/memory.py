@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from smelt.core.dim import YES, Dim, Facts, Min, sole_atom, sym, to_dim
-from smelt.core.ir.analysis import kernel_facts
+from smelt.core.dim import YES, Dim, Facts, Min, align_up, sole_atom, sym, to_dim
+from smelt.core.ir.analysis.scope import kernel_facts
 from smelt.core.ir.kernel import (
     Block,
     Bound,
@@ -17,14 +17,14 @@ from smelt.core.ir.kernel import (
     Let,
     Load,
     Loop,
+    LoopNode,
     Stmt,
     Store,
     walk_expr,
 )
+from smelt.core.ir.layout import Layout, PackSpec, parse_spec
 from smelt.core.ir.rewrite import Body, fresh_name, map_expr
-from smelt.core.schedule.pack import Packed, PackSpec, parse_spec
 from smelt.core.schedule.tree import (
-    Node,
     ScheduleError,
     chain,
     edit,
@@ -41,23 +41,24 @@ from smelt.core.schedule.tree import (
 def pack(kernel: Kernel, buffer: str, layout: str) -> Kernel:
     """x: f32[k, n]; .. x[k, j]  -->  x: f32[n/32, k, 32]; .. x[j // 32, k, j % 32]     for (1/32, 0, 1%32)
 
-    Only for inputs that are constants: the kernel's flags record the layout, and the operand is packed
-    once, when the model is compiled, with zeros behind the end of a split axis.
+    Only for inputs that are constants: the buffer records the layout, in which the weight lies before the
+    kernel runs, with zeros after the end of a split axis. A guard that keeps an index
+    inside such an axis goes: (x[k] if 0 <= k < n)  -->  x[k//4, k % 4] for (0/4, 0%4).
     """
     what = f"pack {buffer}"
     spec = _spec(what, layout)
     number = next((i for i, b in enumerate(kernel.inputs) if b.name == buffer), None)
     if number is None or len(kernel.inputs[number].shape) != spec.rank:
         raise ScheduleError(what, f"no input of rank {spec.rank} has that name")
-    if any(f.startswith(f"pack {number} ") for f in kernel.flags):
-        raise ScheduleError(what, "it is packed already")
     old = kernel.inputs[number]
-    packed = Buffer(old.name, old.dtype, spec.shape(old.shape), old.space)
+    if old.layout is not None:
+        raise ScheduleError(what, "it is packed already")
+    layout_of = Layout(spec, old.shape)
+    packed = replace(old, shape=layout_of.shape, layout=layout_of)
     inputs = (*kernel.inputs[:number], packed, *kernel.inputs[number + 1 :])
-    body = _redirect(kernel.body, buffer, buffer, spec)
-    flags = kernel.flags | {str(Packed(number, spec))}
+    body = _redirect(kernel, old, buffer, spec)
     facts = kernel_facts(kernel)
-    return kernel.with_(inputs=inputs, body=tidy(body, facts), flags=flags)
+    return kernel.with_(inputs=inputs, body=tidy(body, facts))
 
 
 def stage(kernel: Kernel, buffer: str, layout: str, name: str) -> Kernel:
@@ -65,7 +66,7 @@ def stage(kernel: Kernel, buffer: str, layout: str, name: str) -> Kernel:
       -->  scratch p: f32[n/32, k, 32]; for a, b, c { p[a, b, c] = x[b, a*32+c] else 0 };
            s(p[j // 32, k, j % 32])
 
-    A copy in the packed layout, made at run time before everything else; zeros behind the end.
+    A copy in the packed layout, made at run time before everything else; zeros after the end.
     """
     what = f"stage {buffer}"
     spec = _spec(what, layout)
@@ -90,7 +91,7 @@ def stage(kernel: Kernel, buffer: str, layout: str, name: str) -> Kernel:
     loops = [Loop("serial", v, n, ()) for v, n in zip(names, copy.shape, strict=True)]
     fill = rebuild(loops, (Store(name, position, value),))
     facts = kernel_facts(kernel)
-    body = _redirect(kernel.body, buffer, name, spec)
+    body = _redirect(kernel, source, name, spec)
     return kernel.with_(
         body=(*tidy(fill, facts), *tidy(body, facts)), scratch=(*kernel.scratch, copy)
     )
@@ -103,13 +104,25 @@ def _spec(what: str, layout: str) -> PackSpec:
         raise ScheduleError(what, str(e)) from e
 
 
-def _redirect(body: Body, old: str, new: str, spec: PackSpec) -> Body:
-    """Loads of old[i] become loads of new[spec.index(i)]."""
+def _redirect(kernel: Kernel, old: Buffer, new: str, spec: PackSpec) -> Body:
+    """Loads of old[i] become loads of new[spec.index(i)], without the guards that the padding makes idle."""
 
-    def load(e: Load, _: Facts) -> Expr:
-        return replace(e, buffer=new, index=spec.index(e.index)) if e.buffer == old else e
+    def load(e: Load, facts: Facts) -> Expr:
+        if e.buffer != old.name:
+            return e
+        guard = e.guard if e.otherwise is not None else tuple(b for b in e.guard if not idle(e, b, facts))
+        return replace(e, buffer=new, index=spec.index(e.index), guard=guard)
 
-    return map_accesses(body, Facts(), load, lambda s, _: s)
+    def idle(e: Load, b: Bound, facts: Facts) -> bool:
+        """Whether the load reads zeros where the bound fails."""
+        return any(
+            b == Bound(to_dim(0), i, n)
+            and facts.prove_le(0, i) is YES
+            and facts.prove_lt(i, align_up(n, spec.factor(a))) is YES
+            for a, (i, n) in enumerate(zip(e.index, old.shape, strict=True))
+        )
+
+    return map_accesses(kernel.body, kernel_facts(kernel), load, lambda s, _: s)
 
 
 def bind_let(kernel: Kernel, var: str) -> Kernel:
@@ -120,7 +133,7 @@ def bind_let(kernel: Kernel, var: str) -> Kernel:
     """
     what = f"bind_let {var}"
 
-    def rewrite(node: Node, facts: Facts) -> Stmt:
+    def rewrite(node: LoopNode, facts: Facts) -> Stmt:
         found: list[tuple[str, Expr]] = []
         body = tuple(_lift(s, found) for s in node.body)
         if not found:
@@ -165,7 +178,7 @@ def _bound_around(leaf: Body, e: Let) -> frozenset[str]:
 def unclamp(kernel: Kernel, names: tuple[str, ...]) -> Kernel:
     """x[min(c, v + k)]  -->  x[v + k] where 0 <= v + k < c + 1, else x[c]; v one of the names, c without it
 
-    An operand of an extent that may be 1 is read this way. Behind it neighbours are neighbours: vectors load
+    An operand of an extent that may be 1 is read this way. After it neighbours are neighbours: vectors load
     them at once, and the other case is decided for a whole vector.
     """
     inside = frozenset(names)

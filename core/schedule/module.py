@@ -1,48 +1,146 @@
-"""Module -> Module: every kernel scheduled for a machine, once per structure."""
+"""Module -> Module: every kernel scheduled for the machine that runs it, once for each way to use it.
+
+A use is what a schedule may rely on: the unit, which inputs are weights, the ranges of the dims at the call.
+Uses for which the same is decided share one kernel, scheduled for all of them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from types import MappingProxyType
+
+from smelt.core.dim import Dim, Facts, sym
 from smelt.core.ir.graph import Graph, Module, Node
-from smelt.core.ir.kernel import Kernel
+from smelt.core.ir.kernel import DimParam, Kernel
+from smelt.core.ir.params import both, parameter, union
+from smelt.core.ir.rewrite import map_stmt_dims
+from smelt.core.ir.verify import module_facts
 from smelt.core.machine import Machine
 from smelt.core.schedule.strategies import draft
+
+Machines = Mapping[str, Machine]
+_FORMULA = sym("")
 
 
 def schedule_kernel(kernel: Kernel, machine: Machine, constants: frozenset[str] = frozenset()) -> Kernel:
     """The kernel scheduled for the machine. constants: names of inputs that are known when compiling
-    and may be packed (see core/schedule/pack.py; the records stand in the result's flags)."""
+    and may be packed (see core/ir/layout.py)."""
     return draft(kernel, machine, constants).kernel
 
 
-def schedule_module(module: Module, machine: Machine) -> Module:
-    """Every kernel scheduled. An input counts as constant when all calls of the kernel pass a weight."""
-    constant: dict[str, set[int]] = {}
-    for graph in module.graphs.values():
-        _note_constants(graph, constant)
-    done: dict[tuple[Kernel, frozenset[str]], Kernel] = {}
-    kernels: dict[str, Kernel] = {}
-    for name, kernel in module.kernels.items():
+def schedule_module(module: Module, machine: Machine, units: Machines = MappingProxyType({})) -> Module:
+    """Every kernel scheduled. units: the machines of the units that run calls (Node.unit); machine:
+    that of calls which name none. Where uses of a kernel differ in what is decided, calls name one of
+    several; what nobody calls is scheduled for any use."""
+    return _Scheduling(module, machine, units).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """What may be relied on when a kernel is called. constants: numbers of the inputs that are weights."""
+
+    kernel: str
+    unit: str
+    constants: frozenset[int]
+    dims: tuple[DimParam, ...]
+
+
+@dataclass
+class _Scheduling:
+    """Collects the kernels of one module; used once."""
+
+    module: Module
+    machine: Machine
+    units: Machines
+    done: dict[tuple[Kernel, str, frozenset[int]], Kernel] = field(default_factory=dict)
+    ranges: dict[Dim, DimParam] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.facts: Facts = module_facts(self.module)
+
+    def run(self) -> Module:
+        graphs = self.module.graphs
+        uses: dict[str, dict[_Use, None]] = {name: {} for name in self.module.kernels}
+        for node in (n for g in graphs.values() for n in g.walk() if n.op == "call_kernel"):
+            use = self._use(node)
+            uses[use.kernel][use] = None
+        kernels: dict[str, Kernel] = {}
+        names: dict[_Use, str] = {}
+        for name, mine in uses.items():
+            for scheduled, group in self._decided(name, mine):
+                own = name if name not in kernels else _free(name, {*kernels, *uses})
+                kernels[own] = scheduled.with_(name=own)
+                names.update(dict.fromkeys(group, own))
+
+        def renamed(g: Graph) -> Graph:
+            return g.with_(nodes=tuple(map(call, g.nodes)))
+
+        def call(n: Node) -> Node:
+            if n.op == "call_kernel":
+                return n.with_(attrs={**n.attrs, "kernel": names[self._use(n)]})
+            return n.with_(regions=tuple(map(renamed, n.regions))) if n.regions else n
+
+        return self.module.with_(kernels=kernels, graphs={name: renamed(g) for name, g in graphs.items()})
+
+    def _use(self, node: Node) -> _Use:
+        kernel = self.module.kernels[str(node.attr("kernel"))]
+        dims = tuple(map(self._range, kernel.dims, node.attr("dims", ())))
+        constants = frozenset(i for i, ref in enumerate(node.inputs) if ref.startswith("@"))
+        return _Use(kernel.name, node.unit, constants, dims)
+
+    def _range(self, p: DimParam, size: Dim) -> DimParam:
+        """What is known of a dim at a call."""
+        if size not in self.ranges:  # networks repeat their sizes
+            self.ranges[size] = parameter("", size, self.facts)
+        return both(p, self.ranges[size])
+
+    def _decided(self, name: str, uses: Iterable[_Use]) -> Iterator[tuple[Kernel, list[_Use]]]:
+        """The kernels that come of one, each with the uses for which it was decided so."""
+        kernel = self.module.kernels[name]
+        groups: dict[tuple[str, Hashable], list[_Use]] = {}
+        for u in uses:
+            groups.setdefault((u.unit, _decisions(self._scheduled(u))), []).append(u)
+        for (_, decisions), group in groups.items():
+            whole = reduce(_joined, group)
+            if _decisions(self._scheduled(whole)) == decisions:
+                yield self._scheduled(whole).with_(origin=kernel.origin), group
+            else:
+                yield from ((self._scheduled(u).with_(origin=kernel.origin), [u]) for u in group)
+        if not groups:
+            plain = _Use(name, "", frozenset(), kernel.dims)
+            yield self._scheduled(plain).with_(origin=kernel.origin), []
+
+    def _scheduled(self, use: _Use) -> Kernel:
+        """The kernel for a use, without a name; kernels of equal structure are scheduled once."""
+        kernel = self.module.kernels[use.kernel].with_(name="", origin="", dims=use.dims)
         if kernel.schedule:
-            kernels[name] = kernel
-            continue
-        numbers = constant.get(name, set())
-        names = frozenset(kernel.inputs[i].name for i in numbers)
-        key = (kernel.with_(name="", origin=""), names)
-        if key not in done:
-            done[key] = schedule_kernel(kernel, machine, names)
-        kernels[name] = done[key].with_(name=kernel.name, origin=kernel.origin)
-    return module.with_(kernels=kernels)
+            return kernel
+        key = (kernel, use.unit, use.constants)
+        if key not in self.done:
+            names = frozenset(kernel.inputs[i].name for i in use.constants)
+            self.done[key] = schedule_kernel(kernel, self.units.get(use.unit, self.machine), names)
+        return self.done[key]
 
 
-def _note_constants(graph: Graph, constant: dict[str, set[int]]) -> None:
-    """Kernel -> input numbers that are weights at every call so far."""
-    for node in graph.walk():
-        if node.op != "call_kernel":
-            continue
-        name = node.attr("kernel")
-        mine = _weight_inputs(node)
-        constant[name] = constant[name] & mine if name in constant else mine
+def _joined(a: _Use, b: _Use) -> _Use:
+    """What both allow to rely on."""
+    dims = tuple(map(union, a.dims, b.dims))
+    return _Use(a.kernel, a.unit, a.constants & b.constants, dims)
 
 
-def _weight_inputs(node: Node) -> set[int]:
-    return {i for i, ref in enumerate(node.inputs) if ref.startswith("@")}
+def _decisions(kernel: Kernel) -> Hashable:
+    """A scheduled kernel but for what its formulas say: the steps, the loops and tiles with the sizes that
+    are constant, which tails and guards there are."""
+    body = tuple(map_stmt_dims(s, lambda d: d if d.is_const else _FORMULA) for s in kernel.body)
+    return kernel.schedule, tuple(b.layout for b in kernel.inputs), len(kernel.scratch), body
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    """The name, or the first of name_2, name_3 .. that is not taken."""
+    found, n = name, 1
+    while found in taken:
+        n += 1
+        found = f"{name}_{n}"
+    return found

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from smelt.core.dim import Dim, Facts, ceildiv, sym, to_dim
 from smelt.core.dtype import DType
-from smelt.core.ir.analysis import enter
+from smelt.core.ir.analysis.scope import enter
 from smelt.core.ir.kernel import (
     Axis,
     Block,
@@ -21,6 +21,7 @@ from smelt.core.ir.kernel import (
     Let,
     Load,
     Loop,
+    LoopNode,
     Reduce,
     Stmt,
     Store,
@@ -37,7 +38,6 @@ from smelt.core.ir.rewrite import (
     with_children,
 )
 from smelt.core.schedule.tree import (
-    Node,
     ScheduleError,
     chain,
     declare,
@@ -84,7 +84,7 @@ def alpha(e: Expr) -> Expr:
 # ---------------------------------------------------------------- stages
 
 
-Pick = Callable[[Expr, "frozenset[str]", Sequence[Node]], bool]
+Pick = Callable[[Expr, "frozenset[str]", Sequence[LoopNode]], bool]
 """(expression, variables bound inside the value around it, loops around the store) -> stage it?"""
 
 
@@ -111,7 +111,7 @@ class _Stager:
             out += [*stages, *rebuild(nodes, tuple(done))]
         return tuple(out)
 
-    def value(self, e: Expr, bound: frozenset[str], nodes: Sequence[Node], stages: list[Stmt]) -> Expr:
+    def value(self, e: Expr, bound: frozenset[str], nodes: Sequence[LoopNode], stages: list[Stmt]) -> Expr:
         inner = bound
         if isinstance(e, Reduce):
             inner = bound | {a.var for a in e.axes}
@@ -125,7 +125,7 @@ class _Stager:
             return self.stage(done, nodes, stages)
         return done
 
-    def stage(self, e: Expr, nodes: Sequence[Node], stages: list[Stmt]) -> Expr:
+    def stage(self, e: Expr, nodes: Sequence[LoopNode], stages: list[Stmt]) -> Expr:
         free = used_in(e)
         around = [n for n in nodes if var_of(n) in free]
         key = (alpha(e), tuple(var_of(n) for n in around))
@@ -139,7 +139,7 @@ class _Stager:
         return self.known[key]
 
 
-def _static(nodes: Sequence[Node], kernel: Kernel) -> bool:
+def _static(nodes: Sequence[LoopNode], kernel: Kernel) -> bool:
     """True when registers over these loops have static extents."""
     return all(isinstance(n, Loop) and is_static(n.extent, kernel) for n in nodes)
 
@@ -156,7 +156,7 @@ def stage_reduce(kernel: Kernel, var: str, base: str = "acc") -> Kernel:
     """
     what = f"stage_reduce {var}"
 
-    def pick(e: Expr, bound: frozenset[str], nodes: Sequence[Node]) -> bool:
+    def pick(e: Expr, bound: frozenset[str], nodes: Sequence[LoopNode]) -> bool:
         free = used_in(e)
         around = [n for n in nodes if var_of(n) in free]
         return isinstance(e, Reduce) and not (free & bound) and _static(around, kernel)
@@ -178,7 +178,7 @@ def hoist(kernel: Kernel, var: str, base: str = "inv") -> Kernel:
     """
     what = f"hoist {var}"
 
-    def pick(e: Expr, bound: frozenset[str], nodes: Sequence[Node]) -> bool:
+    def pick(e: Expr, bound: frozenset[str], nodes: Sequence[LoopNode]) -> bool:
         if not isinstance(e, Call):
             return False
         free = used_in(e)
@@ -188,12 +188,12 @@ def hoist(kernel: Kernel, var: str, base: str = "inv") -> Kernel:
         reduces = any(isinstance(x, Reduce) for x in walk_expr(e))
         return repeated and costly and not reduces and not (free & bound) and _static(around, kernel)
 
-    def invariant(e: Expr, bound: frozenset[str], nodes: Sequence[Node]) -> bool:
+    def invariant(e: Expr, bound: frozenset[str], nodes: Sequence[LoopNode]) -> bool:
         around = [n for n in nodes if var_of(n) in used_in(e)]
         plain = not isinstance(e, Const) and not any(isinstance(x, Reduce) for x in walk_expr(e))
         return plain and (bool(bound) or len(around) < len(nodes)) and not (used_in(e) & bound)
 
-    def rewrite(node: Node, facts: Facts) -> Stmt:
+    def rewrite(node: LoopNode, facts: Facts) -> Stmt:
         body = tuple(_reciprocals(s, invariant) for s in node.body)
         stager = _Stager(base, names_of(kernel), pick)
         body = stager.body(body)
@@ -228,7 +228,7 @@ def _reciprocals(s: Stmt, invariant: Pick) -> Stmt:
 
 
 def _with_stages(kernel: Kernel, var: str, base: str, pick: Pick, what: str) -> Kernel:
-    def rewrite(node: Node, facts: Facts) -> Stmt:
+    def rewrite(node: LoopNode, facts: Facts) -> Stmt:
         stager = _Stager(base, names_of(kernel), pick)
         body = stager.body(node.body)
         if not stager.buffers:
@@ -242,10 +242,10 @@ def _with_stages(kernel: Kernel, var: str, base: str, pick: Pick, what: str) -> 
 
 
 def _edit_stage(
-    kernel: Kernel, name: str, fn: Callable[[tuple[Node, ...], Store, Reduce, Facts], Body], what: str
+    kernel: Kernel, name: str, fn: Callable[[tuple[LoopNode, ...], Store, Reduce, Facts], Body], what: str
 ) -> Kernel:
     """fn(loops, store, reduction, facts outside the loops) in the place of `loops { name[..] = Reduce }`."""
-    from smelt.core.ir.analysis import kernel_facts
+    from smelt.core.ir.analysis.scope import kernel_facts
 
     hits = 0
 
@@ -292,7 +292,7 @@ def accumulate(kernel: Kernel, name: str, axes: tuple[str, ...] = ()) -> Kernel:
     """
     what = f"accumulate {name}"
 
-    def rewrite(nodes: tuple[Node, ...], store: Store, e: Reduce, facts: Facts) -> Body:
+    def rewrite(nodes: tuple[LoopNode, ...], store: Store, e: Reduce, facts: Facts) -> Body:
         fn, value = _update(store, e, what)
         by_name = {a.var: a for a in e.axes}
         order = axes or tuple(by_name)
@@ -324,7 +324,7 @@ def widen(kernel: Kernel, name: str, var: str, width: int) -> Kernel:
             raise ScheduleError(what, f"{e.buffer}[{', '.join(map(str, e.index))}] may leave its buffer")
         return e
 
-    def rewrite(nodes: tuple[Node, ...], store: Store, e: Reduce, facts: Facts) -> Body:
+    def rewrite(nodes: tuple[LoopNode, ...], store: Store, e: Reduce, facts: Facts) -> Body:
         nonlocal settled
         axis.append(store.index.index(sym(var)))
         settled = _ranges_without(nodes, e, var)
@@ -350,7 +350,7 @@ def widen(kernel: Kernel, name: str, var: str, width: int) -> Kernel:
     return kernel.with_(body=tuple(map(buffers, kernel.body)))
 
 
-def _ranges_without(nodes: tuple[Node, ...], e: Expr, var: str) -> bool:
+def _ranges_without(nodes: tuple[LoopNode, ...], e: Expr, var: str) -> bool:
     """Whether v's loop runs at least once and nothing else ranges further where v does: then a load without
     v in its index reads on the padding what it reads before."""
     for n in nodes:
@@ -377,7 +377,7 @@ def strip_reduce(kernel: Kernel, name: str, lanes: int, wide: int, masked: bool)
     taken = names_of(kernel)
     partial = fresh_name(f"{name}.p", taken)
 
-    def rewrite(nodes: tuple[Node, ...], store: Store, e: Reduce, facts: Facts) -> Body:
+    def rewrite(nodes: tuple[LoopNode, ...], store: Store, e: Reduce, facts: Facts) -> Body:
         fn, value = _update(store, e, what)
         inner = facts
         for n in nodes:
@@ -505,7 +505,7 @@ def _writes(leaf: Body, buffer: str) -> bool:
     return len(leaf) == 1 and isinstance(leaf[0], Store) and leaf[0].buffer == buffer
 
 
-_Part = tuple[int, Stmt, tuple[Node, ...], Body]
+_Part = tuple[int, Stmt, tuple[LoopNode, ...], Body]
 
 
 def _keep(body: Body, stage: _Part, final: _Part, what: str) -> Body:

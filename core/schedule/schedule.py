@@ -9,10 +9,12 @@ from typing import Any, TypeAlias
 
 from smelt.core.dim import Dim, parse_dim, to_dim
 from smelt.core.ir.kernel import Kernel
-from smelt.core.schedule import loops, memory, reductions
+from smelt.core.machine import Instruction
+from smelt.core.schedule import instruct, loops, memory, reductions
 from smelt.core.schedule.tree import ScheduleError
 
-Arg: TypeAlias = "str | int | bool | Dim | tuple[int, ...] | tuple[str, ...]"
+StepArg: TypeAlias = "str | int | bool | Dim | tuple[int, ...] | tuple[str, ...]"
+InstructionRows: TypeAlias = "tuple[Instruction, ...]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,7 @@ class Step:
     """One primitive and its arguments, in the order of its signature after the kernel."""
 
     name: str
-    args: tuple[Arg, ...] = ()
+    args: tuple[StepArg, ...] = ()
 
     def __str__(self) -> str:
         return " ".join((self.name, *map(_print, self.args)))
@@ -40,7 +42,8 @@ class Schedule:
 
 
 # name -> (primitive, kinds of its arguments)
-# kinds: v a name, i an int, b a flag, s sizes, o names up to the end, d a Dim, l a pack layout
+# kinds: v a name, i an int, b a flag, s sizes, o names up to the end, d a Dim, l a pack layout,
+# r one of the machine's rows, by its name
 PRIMITIVES: Mapping[str, tuple[Callable[..., Kernel], str]] = {
     "normalise": (loops.normalise, ""),
     "enclose": (loops.enclose, "iv"),
@@ -63,26 +66,38 @@ PRIMITIVES: Mapping[str, tuple[Callable[..., Kernel], str]] = {
     "stage": (memory.stage, "vlv"),
     "bind_let": (memory.bind_let, "v"),
     "unclamp": (memory.unclamp, "o"),
+    "deepen": (instruct.deepen, "vivv"),
+    "replace": (instruct.by_instruction, "vr"),
 }
 
 
-def apply(kernel: Kernel, schedule: Schedule) -> Kernel:
-    """The kernel after all steps; Kernel.schedule holds their text, appended to what was there."""
+def apply(kernel: Kernel, schedule: Schedule, rows: InstructionRows = ()) -> Kernel:
+    """The kernel after all steps; Kernel.schedule holds their text, appended to what was there. rows: the
+    machine's instructions, which steps name."""
     for step in schedule.steps:
-        kernel = apply_step(kernel, step)
+        kernel = apply_step(kernel, step, rows)
     return kernel
 
 
-def apply_step(kernel: Kernel, step: Step) -> Kernel:
+def apply_step(kernel: Kernel, step: Step, rows: InstructionRows = ()) -> Kernel:
     """One step. Raises ScheduleError when it is unknown or not provably legal."""
     if step.name not in PRIMITIVES:
         raise ScheduleError(step.name, "there is no such primitive")
-    done = PRIMITIVES[step.name][0](kernel, *step.args)
+    primitive, kinds = PRIMITIVES[step.name]
+    args = (_row(a, step, rows) if k == "r" else a for a, k in zip(step.args, kinds, strict=True))
+    done = primitive(kernel, *args)
     text = f"{kernel.schedule}; {step}" if kernel.schedule else str(step)
     return done.with_(schedule=text)
 
 
-def _print(arg: Arg) -> str:
+def _row(name: StepArg, step: Step, rows: InstructionRows) -> Instruction:
+    found = next((r for r in rows if r.name == name), None)
+    if found is None:
+        raise ScheduleError(str(step), f"the machine has no instruction '{name}'")
+    return found
+
+
+def _print(arg: StepArg) -> str:
     if isinstance(arg, bool):
         return "yes" if arg else "no"
     if isinstance(arg, tuple):
@@ -119,6 +134,7 @@ _READ: Mapping[str, Callable[[str], Any]] = {
     "o": lambda t: tuple(_strip(t).split()),
     "d": lambda t: to_dim(parse_dim(_strip(t))),
     "l": str,
+    "r": str,
 }
 
 

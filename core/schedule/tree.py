@@ -8,8 +8,8 @@ from math import gcd
 from typing import TypeAlias
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import YES, Dim, Facts, Symbol, sym, to_dim
-from smelt.core.ir.analysis import enter, kernel_facts
+from smelt.core.dim import YES, Dim, Facts, SymbolAtom, sym, to_dim
+from smelt.core.ir.analysis.scope import enter, kernel_facts
 from smelt.core.ir.kernel import (
     Axis,
     Block,
@@ -23,6 +23,7 @@ from smelt.core.ir.kernel import (
     Let,
     Load,
     Loop,
+    LoopNode,
     Reduce,
     Stmt,
     Store,
@@ -32,8 +33,6 @@ from smelt.core.ir.kernel import (
 )
 from smelt.core.ir.rewrite import Body, bound_symbols, free_symbols, local_buffers
 
-Node: TypeAlias = Loop | Tiles
-
 
 class ScheduleError(SmeltError):
     """A primitive that refuses: what it was asked, and why that is not provably legal."""
@@ -42,12 +41,12 @@ class ScheduleError(SmeltError):
         super().__init__(f"{primitive}: {reason}", kind="internal")
 
 
-def var_of(node: Node) -> str:
+def var_of(node: LoopNode) -> str:
     """The name a schedule calls a loop by: its variable, or the start of its tiles."""
     return node.var if isinstance(node, Loop) else node.start
 
 
-def edit(kernel: Kernel, var: str, fn: Callable[[Node, Facts], Stmt | Body], what: str) -> Kernel:
+def edit(kernel: Kernel, var: str, fn: Callable[[LoopNode, Facts], Stmt | Body], what: str) -> Kernel:
     """Every loop named var replaced by fn(loop, facts outside it). Refuses when there is none."""
     hits = 0
 
@@ -71,10 +70,10 @@ def edit(kernel: Kernel, var: str, fn: Callable[[Node, Facts], Stmt | Body], wha
     return kernel.with_(body=body)
 
 
-def find(kernel: Kernel, var: str) -> tuple[tuple[Stmt, ...], Node] | None:
+def find(kernel: Kernel, var: str) -> tuple[tuple[Stmt, ...], LoopNode] | None:
     """(statements around it, outermost first; the loop) for the first loop of that name."""
 
-    def visit(s: Stmt, path: tuple[Stmt, ...]) -> tuple[tuple[Stmt, ...], Node] | None:
+    def visit(s: Stmt, path: tuple[Stmt, ...]) -> tuple[tuple[Stmt, ...], LoopNode] | None:
         if isinstance(s, Store):
             return None
         if not isinstance(s, Block) and var_of(s) == var:
@@ -92,9 +91,9 @@ def find(kernel: Kernel, var: str) -> tuple[tuple[Stmt, ...], Node] | None:
     return None
 
 
-def chain(s: Stmt) -> tuple[tuple[Node, ...], Body]:
+def chain(s: Stmt) -> tuple[tuple[LoopNode, ...], Body]:
     """The perfectly nested loops from s inward, and the body of the innermost."""
-    nodes: list[Node] = []
+    nodes: list[LoopNode] = []
     body: Body = (s,)
     while len(body) == 1 and isinstance(body[0], Loop | Tiles):
         nodes.append(body[0])
@@ -102,7 +101,7 @@ def chain(s: Stmt) -> tuple[tuple[Node, ...], Body]:
     return tuple(nodes), body
 
 
-def rebuild(nodes: Iterable[Node], body: Body) -> Body:
+def rebuild(nodes: Iterable[LoopNode], body: Body) -> Body:
     """The loops around another body, outermost first."""
     for node in reversed(tuple(nodes)):
         body = (replace(node, body=body),)
@@ -202,7 +201,7 @@ def guard_body(kernel: Kernel, body: Body, facts: Facts, bound: Bound, tail: boo
 
 
 def _plain(d: Dim) -> bool:
-    return all(isinstance(a, Symbol) for _, mono in d.terms() for a, _ in mono)
+    return all(isinstance(a, SymbolAtom) for _, mono in d.terms() for a, _ in mono)
 
 
 def simplify_dim(d: Dim, facts: Facts) -> Dim:
@@ -286,7 +285,7 @@ def tidy(body: Body, facts: Facts) -> Body:
             inner = enter(facts, s)
             guard = _guard(s.guard, inner)
             if guard is not None:
-                out.append(Block(tidy(s.body, inner), s.buffers, let, guard))
+                out.append(Block(tidy(s.body, inner), s.buffers, let, guard, s.by))
         else:
             done = replace(s, extent=simplify_dim(s.extent, facts))
             out.append(replace(done, body=tidy(s.body, enter(facts, done))))
@@ -318,7 +317,7 @@ def _inner_extents(body: Body) -> dict[str, Dim]:
     return found
 
 
-def distinct_axes(node: Node, index: tuple[Dim, ...], facts: Facts) -> tuple[int, ...]:
+def distinct_axes(node: LoopNode, index: tuple[Dim, ...], facts: Facts) -> tuple[int, ...]:
     """The axes along which different iterations of node touch disjoint positions, whatever the loops
     inside it do: c*v + fine + coarse, where fine stays below c, and coarse moves in multiples of more
     than c*v + fine ever reaches."""
@@ -355,7 +354,7 @@ def _apart(step: int, rows: Dim, extent: Dim, reaches: dict[str, tuple[int, Dim]
     )
 
 
-def is_parallel(node: Node, facts: Facts) -> bool:
+def is_parallel(node: LoopNode, facts: Facts) -> bool:
     """True when the iterations of node are proved independent: each writes its own elements, and what
     one writes no other reads. Buffers declared inside are private."""
     if node.extent == 1 or node.extent == 0:
@@ -391,6 +390,6 @@ def used_in(s: Stmt | Expr | Body) -> frozenset[str]:
     return free_symbols(s)
 
 
-def declare(node: Node, buffers: tuple[Buffer, ...]) -> Node:
+def declare(node: LoopNode, buffers: tuple[Buffer, ...]) -> LoopNode:
     """node with further buffers of its own."""
     return replace(node, buffers=(*node.buffers, *buffers))

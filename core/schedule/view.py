@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from smelt.core.dim import Dim, FloorDiv, Max, Min, Mod, to_dim
-from smelt.core.ir.analysis import strip_casts
+from smelt.core.ir.analysis.cost import heavy
+from smelt.core.ir.analysis.traits import factors, strip_casts
 from smelt.core.ir.kernel import (
     Call,
     Const,
@@ -22,15 +23,8 @@ from smelt.core.ir.kernel import (
     children,
     walk_expr,
 )
+from smelt.core.machine import Machine
 from smelt.core.schedule.tree import chain, used_in
-
-HEAVY = frozenset(
-    ("exp", "log", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "asinh",
-     "acosh", "atanh", "erf", "pow")
-)
-
-PRODUCTS = frozenset(("mul", "dot4"))
-"""What a contraction sums."""
 
 
 @dataclass(frozen=True)
@@ -103,10 +97,9 @@ class View:
         found += [x.dtype.bits for s in self.stores for x in walk_expr(s.value) if isinstance(x, Reduce)]
         return max([b for b in found if b <= 32] or [64])
 
-    @property
-    def is_heavy(self) -> bool:
-        """Whether an element costs a transcendental function."""
-        return any(isinstance(x, Call) and x.fn in HEAVY for s in self.stores for x in walk_expr(s.value))
+    def is_heavy(self, machine: Machine) -> bool:
+        """Whether a function that is dear on the machine rules what an element takes."""
+        return any(heavy(s.value, machine) for s in self.stores)
 
     @property
     def has_lets(self) -> bool:
@@ -180,14 +173,11 @@ def roles(v: View) -> Roles | None:
 
 
 def _roles(v: View, r: Reduce) -> Roles | None:
-    body = strip_casts(r.body)
-    if r.kind != "sum" or not isinstance(body, Call) or body.fn not in PRODUCTS:
+    parts, column = factors(r), v.contiguous_store()
+    if parts is None or column is None:
         return None
-    column = v.contiguous_store()
-    if column is None:
-        return None
-    a, b = body.args
-    if column in v.follows(a) and body.fn == "mul":  # the operands of dot4 are no equals
+    a, b = parts
+    if column in v.follows(a):
         a, b = b, a
     found = _right(v, b, column)
     if column not in v.follows(b) or column in v.follows(a) or not found:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from smelt.core.dim import Dim, to_dim
+from smelt.core.dim import ONE, Dim, to_dim
 from smelt.core.ir.graph import Ref
-from smelt.importer.bindings.contrib import MS
 from smelt.importer.bindings.wide import wide
 from smelt.importer.call import Call, OnnxOp
+from smelt.importer.domains import MS
 
-ONE = to_dim(1)
 LEAST = 1e-6
 """What the root of a gate's product is taken of at least."""
 

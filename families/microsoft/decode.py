@@ -6,21 +6,20 @@ import math
 
 import numpy as np
 
-from smelt.core.dim import Dim, to_dim
+from smelt.core.dim import ONE, Dim
 from smelt.core.dtype import i32, i64
 from smelt.core.ir.graph import Ref
-from smelt.importer.bindings.contrib import MS
-from smelt.importer.bindings.scan import counted
+from smelt.importer.bindings.standard.scan import counted
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, OnnxOp
+from smelt.importer.domains import MS
 
-ZERO, ONE = to_dim(0), to_dim(1)
 LONGEST = 256
 """The longest n-gram whose end is looked for: a table of source tokens times this many is made."""
 
 
 def _bifurcation(c: Call) -> tuple[Ref, Ref]:
-    """The tokens with what was predicted rightly and one more behind, and where the source goes on from them.
+    """The tokens with what was predicted rightly and one more after, and where the source goes on from them.
 
     src_tokens [N], cur_tokens [M], prev_suffix_match_idx of one element, pred_tokens [N + 1 - it] or absent.
     """
@@ -46,7 +45,7 @@ def _predicted(c: Call) -> Ref:
         raise c.fail(f"pred_tokens has rank {c.type(3).rank}, wanted 1")
     (start,) = b.dims_of(b.reshape(c.x(2), ()), "prev_suffix_match_idx", 0, length)
     rest = c.engine.simplify(length - start)
-    c.engine.same("pred_tokens and the source behind the match, and 1", c.shape(3)[0], rest + 1)
+    c.engine.same("pred_tokens and the source after the match, and 1", c.shape(3)[0], rest + 1)
     guess, own = b.slice_axis(c.x(3), 0, 0, rest), b.slice_axis(c.x(0), 0, start, length)
     end = b.from_dims([rest], (1,))
     wrong = c.emit("where", c.emit("not_equal", guess, own), c.iota(rest), end)
@@ -56,7 +55,7 @@ def _predicted(c: Call) -> Ref:
 
 
 def _suffix_end(c: Call, tokens: Ref) -> Ref:
-    """i64 []: behind the one place of the source that ends as the tokens do; -1 where there is none or more.
+    """i64 []: after the one place of the source that ends as the tokens do; -1 where there is none or more.
 
     The shortest n-gram is looked for first; longer ones where it stands in several places. For places that
     end alike in n tokens end alike in fewer, `n` of the places that have n in common fall as n grows: so a
@@ -70,7 +69,7 @@ def _suffix_end(c: Call, tokens: Ref) -> Ref:
     (length,), (count,) = c.shape(0), b.type_of(tokens).shape
     front = b.broadcast_to(c.scalar(0, tokens), (most,))
     back = c.iota(most)
-    # rows: places of the source, the first behind its first token; columns: how far in front of the place
+    # rows: places of the source, the first after its first token; columns: how far in front of the place
     behind = c.emit("sub", b.reshape(c.iota(length), (length, 1)), b.reshape(back, (1, most)))
     padded = c.emit("concat", front, c.x(0), axis=0)
     seen = c.emit("gather", padded, c.emit("add", behind, c.scalar(most, behind)), axis=0)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from smelt.core.dim import Dim, ceildiv, product, to_dim
 from smelt.core.dtype import i64, u8
 from smelt.core.ir.graph import Ref
-from smelt.importer.bindings.contrib import MS
-from smelt.importer.bindings.contrib_quant import in_steps
-from smelt.importer.bindings.select import sorted_by
+from smelt.importer.bindings.microsoft.quant import in_steps
+from smelt.importer.bindings.standard.select import sorted_by
 from smelt.importer.bindings.wide import wide
 from smelt.importer.call import Call, OnnxOp
+from smelt.importer.domains import MS
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "identity": ""}
 

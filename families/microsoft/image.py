@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from smelt.core.dim import Dim, to_dim
+from smelt.core.dim import ONE, ZERO, Dim, to_dim
 from smelt.core.dtype import f32, i64
 from smelt.core.ir.graph import Ref
-from smelt.importer.bindings.contrib import MS
-from smelt.importer.bindings.conv import (
+from smelt.importer.bindings.indices import inside
+from smelt.importer.bindings.standard.conv import (
     channels_first,
     channels_last,
     conv_of,
@@ -16,13 +16,10 @@ from smelt.importer.bindings.conv import (
     pool_of,
     transposed_conv_of,
 )
-from smelt.importer.bindings.indices import inside
-from smelt.importer.bindings.sample import grid_sample
+from smelt.importer.bindings.standard.sample import grid_sample
 from smelt.importer.bindings.wide import wide
 from smelt.importer.call import Call, OnnxOp
-
-ZERO, ONE = to_dim(0), to_dim(1)
-
+from smelt.importer.domains import MS
 
 # ---------------------------------------------------------------- channels last
 

@@ -8,15 +8,14 @@ from dataclasses import replace
 import numpy as np
 from onnx import helper
 
-from smelt.core.dim import dmax, to_dim
+from smelt.core.dim import ZERO, dmax, to_dim
 from smelt.core.dtype import i64
 from smelt.core.ir.graph import Ref
-from smelt.importer.bindings import move, select, shape
-from smelt.importer.bindings.contrib import MS, rows_at
 from smelt.importer.bindings.indices import inside
+from smelt.importer.bindings.microsoft.fused import rows_at
+from smelt.importer.bindings.standard import move, select, shape
 from smelt.importer.call import Call, OnnxOp, Results, standard
-
-ZERO, ONE = to_dim(0), to_dim(1)
+from smelt.importer.domains import MS
 
 # ---------------------------------------------------------------- standard ops
 

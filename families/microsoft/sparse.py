@@ -7,12 +7,11 @@ import numpy as np
 from smelt.core.dim import Dim, to_dim
 from smelt.core.dtype import bool_, i64
 from smelt.core.ir.graph import Ref
-from smelt.importer.bindings.contrib import MS, alike
-from smelt.importer.bindings.contrib_attention import attend, head_count, join_heads, scale_of
-from smelt.importer.bindings.contrib_grouped import past_lengths, query_key_value, rotated
+from smelt.importer.bindings.microsoft.attention import attend, head_count, join_heads, scale_of
+from smelt.importer.bindings.microsoft.fused import alike
+from smelt.importer.bindings.microsoft.grouped import past_lengths, query_key_value, rotated
 from smelt.importer.call import Call, OnnxOp
-
-ONE = to_dim(1)
+from smelt.importer.domains import MS
 
 
 def _sparse_attention(c: Call) -> tuple[Ref, ...]:
@@ -74,7 +73,7 @@ def _layouts(c: Call) -> Ref:
     place = b.reshape(c.iota(listed), (1, listed, 1))
     begun = c.emit("greater_equal", place, b.reshape(c.cast(c.x(5), i64), (count, 1, ends)))
     row = c.emit("reduce_sum", c.cast(begun, i64), axes=(2,), keepdims=False)
-    row = c.emit("sub", row, c.scalar(1, row))  # [layouts, listed]; that number of blocks: behind the end
+    row = c.emit("sub", row, c.scalar(1, row))  # [layouts, listed]; that number of blocks: after the end
     column = c.cast(c.x(6), i64)
     wide = b.from_dims([blocks], (1, 1))
     there = c.emit("and", c.emit("less", row, wide), c.emit("greater_equal", column, c.scalar(0, column)))

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from smelt.core.dim import Dim, product, to_dim
+from smelt.core.dim import ONE, ZERO, Dim, product, to_dim
 from smelt.core.ir.graph import Ref
-from smelt.importer.bindings.contrib import MS, alike, rotary_by, rotary_length, rows_at
-from smelt.importer.bindings.scan import at, counted
+from smelt.importer.bindings.microsoft.fused import alike, rotary_by, rotary_length, rows_at
+from smelt.importer.bindings.standard.scan import at, counted
 from smelt.importer.bindings.wide import wide
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, OnnxOp
-
-ZERO, ONE = to_dim(0), to_dim(1)
+from smelt.importer.domains import MS
 
 # ---------------------------------------------------------------- linear attention
 

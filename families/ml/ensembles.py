@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from smelt.core.dim import to_dim
-from smelt.core.dtype import DType, f32, f64, from_numpy
+from smelt.core.dtype import Array, DType, f32, f64, from_numpy
 from smelt.core.ir.graph import Ref
-from smelt.core.ops.table import Array
 from smelt.families.ml.forest import CODES, Forest, from_leaves, from_nodes
 from smelt.families.ml.ops.trees import START
 from smelt.families.ml.scores import (
-    ML,
     TRANSFORMS,
     chosen,
     class_count,
@@ -28,6 +26,7 @@ from smelt.families.ml.scores import (
 )
 from smelt.importer.attributes import integers, numbers, texts
 from smelt.importer.call import Call, OnnxOp
+from smelt.importer.domains import ML
 
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 """TreeEnsemble counts them in this order."""

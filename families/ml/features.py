@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 
 from smelt.core.dim import Dim, dmin, product, to_dim
-from smelt.core.dtype import f32, f64, i64
+from smelt.core.dtype import Array, f32, f64, i64
 from smelt.core.ir.graph import Ref
-from smelt.core.ops.table import Array
-from smelt.families.ml.scores import ML, constant, rows
+from smelt.families.ml.scores import constant, rows
 from smelt.importer import sequences as sq
 from smelt.importer import strings as st
 from smelt.importer.attributes import integers, tensor, text, texts
 from smelt.importer.bindings.indices import inside
-from smelt.importer.bindings.select import sorted_by
-from smelt.importer.bindings.strings import aware
+from smelt.importer.bindings.standard.select import sorted_by
+from smelt.importer.bindings.text.strings import aware
 from smelt.importer.call import Build, Call, OnnxOp
+from smelt.importer.domains import ML
 
 
 def _array_features(c: Call) -> Ref:

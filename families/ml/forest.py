@@ -8,7 +8,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from smelt.core.ops.table import Array
+from smelt.core.dtype import Array
 from smelt.families.ml.ops.trees import MEMBER
 from smelt.importer.attributes import integers, numbers, tensor, texts
 from smelt.importer.call import Call

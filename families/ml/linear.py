@@ -7,11 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from smelt.core.dim import to_dim
-from smelt.core.dtype import f32, f64, i64
+from smelt.core.dtype import Array, f32, f64, i64
 from smelt.core.ir.graph import Ref
-from smelt.core.ops.table import Array
 from smelt.families.ml.scores import (
-    ML,
     chosen,
     class_count,
     column,
@@ -24,6 +22,7 @@ from smelt.families.ml.scores import (
     two_columns,
 )
 from smelt.importer.call import Call, OnnxOp
+from smelt.importer.domains import ML
 
 KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
 

@@ -14,8 +14,6 @@ from smelt.importer import strings as st
 from smelt.importer.attributes import integers, texts
 from smelt.importer.call import Call
 
-ML = "ai.onnx.ml"
-
 
 def rows(c: Call, dtype: DType | None = None, i: int = 0) -> Ref:
     """Input i as [rows, features]; one row when its rank is 1. Of the given type, else f32 or f64."""

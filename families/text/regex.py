@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from smelt.core.ops.table import Array
+from smelt.core.dtype import Array
 
 TOP = 0x10FFFF
 MOST_STATES = 4096

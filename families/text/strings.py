@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from smelt.core.dim import Dim, dmax, to_dim
+from smelt.core.dim import ONE, ZERO, Dim, dmax
 from smelt.core.dtype import bool_, i64, u8
 from smelt.core.ir.graph import Ref
 from smelt.families.text.regex import Refused, automaton
@@ -12,7 +12,6 @@ from smelt.importer import strings as st
 from smelt.importer.attributes import text, texts
 from smelt.importer.call import Call, OnnxOp
 
-ZERO, ONE = to_dim(0), to_dim(1)
 MOST_DELIMITER = 256
 """Bytes: each is a comparison in the kernel."""
 TWO_BYTES = 0x800
@@ -20,7 +19,7 @@ TWO_BYTES = 0x800
 
 
 def _concat(c: Call) -> Ref:
-    """Each string of the first input with one of the second behind it."""
+    """Each string of the first input with one of the second after it."""
     b, x, y = c.builder, st.text(c, 0), st.text(c, 1)
     return st.made(b, c.emit("text_concat", x, y, st.lengths(b, x)))
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from smelt.core.dim import Dim, to_dim
+from smelt.core.dim import ZERO, Dim, to_dim
 from smelt.core.ir.graph import Ref
 from smelt.families.text.regex import Automaton, Refused, automaton
 from smelt.importer import strings as st
 from smelt.importer.attributes import text, texts
 from smelt.importer.call import Call, OnnxOp
 
-ZERO = to_dim(0)
 BEGIN, END = "\x02", "\x03"
 """Tokens that `mark` puts around those of each string."""
 
@@ -57,7 +56,7 @@ def _order(c: Call, parts: Dim) -> Ref:
 
 
 def _marked(c: Call, y: Ref, number: Ref, parts: Dim) -> tuple[Ref, Ref, Dim]:
-    """The tokens with one in front of the first and one behind the last."""
+    """The tokens with one in front of the first and one after the last."""
     b, parts = c.builder, c.engine.simplify(parts + 2)
     none = b.constant(np.array(0, np.uint8))
     edge = (ZERO, to_dim(1), ZERO)

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from smelt.core.dim import Dim, to_dim
+from smelt.core.dim import ONE, ZERO, Dim, to_dim
 from smelt.core.dtype import i64
 from smelt.core.ir.graph import Ref
 from smelt.importer.call import Call
 
-ONE, ZERO = to_dim(1), to_dim(0)
 
-
-def chosen(c: Call, axes: Ref, rank: int) -> Ref:
+def axis_is_chosen(c: Call, axes: Ref, rank: int) -> Ref:
     """bool[axes, rank]: whether element j of the axes is axis d."""
     b = c.builder
     axes = b.reshape(b.cast(axes, i64), (count(c, axes),))
@@ -37,7 +35,7 @@ def count(c: Call, axes: Ref) -> Dim:
 def mask(c: Call, axes: Ref, rank: int) -> Ref:
     """i64[rank]: 1 for chosen axes. Each element of the axes must choose one that no other chooses."""
     b = c.builder
-    hits = b.cast(chosen(c, axes, rank), i64)
+    hits = b.cast(axis_is_chosen(c, axes, rank), i64)
     found = c.emit("reduce_sum", hits, axes=(0,), keepdims=False)
     flags = c.emit("min", found, c.scalar(1, found))
     total = c.emit("reduce_sum", flags, axes=(0,), keepdims=False)
@@ -68,7 +66,7 @@ def kept_sizes(c: Call, found: Ref, rank: int) -> tuple[Dim, ...]:
     return b.dims_of(c.emit("reduce_sum", picked, axes=(1,), keepdims=False), "size of a kept axis")
 
 
-def widened(c: Call, found: Ref, rank: int) -> tuple[Dim, ...]:
+def with_ones(c: Call, found: Ref, rank: int) -> tuple[Dim, ...]:
     """The sizes of input 0 with 1s put at the chosen axes of the result."""
     b, shape = c.builder, c.shape(0)
     if not shape:
@@ -139,7 +137,7 @@ def sliced(c: Call, starts: Ref, ends: Ref, axes: Ref, steps: Ref) -> Ref:
             c.engine.same(f"the number of {what} and of starts", count(c, ref), n)
     if not axes:
         axes = c.iota(n)
-    hits = chosen(c, axes, rank)
+    hits = axis_is_chosen(c, axes, rank)
     mask(c, axes, rank)  # refuses axes that do not fit
     by = spread(c, steps, hits, (ONE,) * rank) if steps else b.from_dims((ONE,) * rank, [rank])
     zero, one = c.scalar(0, by), c.scalar(1, by)

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from smelt.core.dim import Dim, Truth, dmax, product, to_dim
+from smelt.core.dim import ONE, ZERO, Dim, Truth, dmax, product, to_dim
 from smelt.core.dtype import i64
 from smelt.core.ir.graph import Attr, Ref
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call
 from smelt.importer.ranges import span
 
-ZERO, ONE = to_dim(0), to_dim(1)
 FAR = 2**61
 """What the order of indices by their distance can tell apart."""
 MANY = 64
 """Elements that are sizes and are compared one by one before the model runs."""
-FEW = 2
+FEW_INDICES = 2
 """Elements that are read one by one, without a reduction."""
 
 
@@ -29,7 +28,7 @@ def inside(c: Call, at: Ref, extent: Dim, what: str, wraps: bool = True) -> None
     (where they `wrap`). What cannot be proved is checked at run time. what: 'index of axis 0'."""
     if not _proved(c, at, extent, what, wraps):
         count = product(c.builder.type_of(at).shape)
-        if count.is_const and count.const <= FEW:
+        if count.is_const and count.const <= FEW_INDICES:
             flat = c.builder.reshape(at, (count,))
             for k in range(count.const):
                 _compare(c, _bound(c.builder, flat, k), extent, what, wraps)
@@ -122,7 +121,7 @@ def _proved(c: Call, at: Ref, extent: Dim, what: str, wraps: bool) -> bool:
         return True
     known = _sizes(b, at)
     for e in known:
-        engine.at_most(f"{what} behind the last", e + 1, extent)
+        engine.at_most(f"{what} after the last", e + 1, extent)
         engine.at_most(f"{what} before the first", least, e)
     return bool(known)
 

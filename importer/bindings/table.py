@@ -1,4 +1,4 @@
-"""The table of bindings: the rows of the files beside this one in, and of plug-ins; name -> rows out."""
+"""The table of bindings: the rows of the packages below and of plug-ins in; name -> rows out."""
 
 from __future__ import annotations
 
@@ -6,13 +6,9 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from smelt.core.diag import SmeltError
-from smelt.importer.bindings import (
-    contrib,
-    contrib_attention,
-    contrib_grouped,
-    contrib_product,
-    contrib_qlinear,
-    contrib_quant,
+from smelt.importer.bindings.microsoft import attention, fused, grouped, product, qlinear
+from smelt.importer.bindings.microsoft import quant as microsoft_quant
+from smelt.importer.bindings.standard import (
     control,
     conv,
     early,
@@ -34,8 +30,8 @@ from smelt.importer.bindings import (
     sequence_split,
     shape,
     signal,
-    strings,
 )
+from smelt.importer.bindings.text import strings
 from smelt.importer.call import OnnxOp
 
 _FILES = (
@@ -59,13 +55,13 @@ _FILES = (
     random,
     sample,
     elimination,
-    contrib,
-    contrib_attention,
+    fused,
+    attention,
     early,
-    contrib_grouped,
-    contrib_product,
-    contrib_qlinear,
-    contrib_quant,
+    grouped,
+    product,
+    qlinear,
+    microsoft_quant,
 )
 
 

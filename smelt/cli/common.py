@@ -93,6 +93,15 @@ def add_compile_options(parser: argparse.ArgumentParser, *, target: str = "host"
     )
     add_fast_math(parser)
     parser.add_argument(
+        "--place", type=_rules, default={}, metavar="NAME=UNIT,...",
+        help="which kernels run where, by their names or their nodes' (with * and ?); the first that fits: "
+        "'conv*=cpu,*=opencl' (default: all on the target's first device)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--state", action="append", default=[], metavar="IN=OUT",
+        help="an input that an output of the last run replaces; a * on each side pairs many (docs/state.md)",
+    )  # fmt: skip
+    parser.add_argument(
         "--libraries", action="store_true", help="matrix products may call a BLAS on the device"
     )
     parser.add_argument(
@@ -122,6 +131,16 @@ def _fast_parts(text: str) -> tuple[str, ...]:
         return fast_parts(text)
     except SmeltError as e:
         raise argparse.ArgumentTypeError(str(e)) from None
+
+
+def _rules(text: str) -> dict[str, str]:
+    rules: dict[str, str] = {}
+    for rule in filter(None, text.split(",")):
+        pattern, equals, unit = rule.rpartition("=")
+        if not (pattern and equals and unit):
+            raise argparse.ArgumentTypeError(f"'{rule}' is not of the form NAME=UNIT, as in 'conv*=cpu'")
+        rules.setdefault(pattern, unit)
+    return rules
 
 
 def add_shape_options(parser: argparse.ArgumentParser) -> None:
@@ -217,10 +236,24 @@ def dim_wishes(args: argparse.Namespace) -> DimWishes:
     return found
 
 
+def state_wishes(args: argparse.Namespace) -> dict[str, str]:
+    """--state. Raises Usage."""
+    found: dict[str, str] = {}
+    for text in args.state:
+        name, equals, output = text.partition("=")
+        if not (name and equals and output):
+            raise Usage(f"cannot read the state '{text:.200}'; write INPUT=OUTPUT, such as past=present")
+        if found.setdefault(name, output) != output:
+            raise Usage(f"--state names '{name}' twice, with '{found[name]}' and '{output}'")
+    return found
+
+
 def model_ports(model: Path, dims: DimWishes) -> tuple[Port, ...]:
     """The inputs of an ONNX file. Raises SmeltError when it cannot be imported."""
     from smelt.importer import import_model
 
+    if model.suffix == ".smelt":
+        raise Usage("a .smelt file has its dims already; min, opt and max shapes are for ONNX models")
     load_named_plugins()
     graph = import_model(model, dict(dims)).main
     return tuple(Port(v.origin or v.name, v.type.dtype, tuple(v.type.shape)) for v in graph.inputs)

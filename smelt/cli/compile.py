@@ -24,9 +24,11 @@ from smelt.cli.common import (
     dim_wishes,
     model_file,
     profiled,
+    state_wishes,
 )
 from smelt.cli.sarif import log
 from smelt.core.bundle import Bundle
+from smelt.formula import memory_text
 
 # kind of a problem -> what to do where the one who found it did not say
 FIXES: Mapping[str, str] = MappingProxyType(
@@ -45,13 +47,15 @@ def register(add: AddParser) -> None:
         "smelt check model.onnx --target arm64",
     )  # fmt: skip
     check.add_argument("model", metavar="MODEL")
-    check.add_argument("--sarif", action="store_true", help="print a SARIF 2.1.0 log instead of text")
+    check.add_argument("--sarif", action="store_true", help="print a SARIF 2.1.0 log of the problems")
     add_compile_options(check)
     comp = command(
         add, "compile", run_compile, "compile a model into a bundle",
         "smelt compile model.onnx --target arm64 -o out --dim batch=1 --dim seq=1..512",
     )  # fmt: skip
-    comp.add_argument("model", metavar="MODEL")
+    comp.add_argument(
+        "model", metavar="MODEL", help="an ONNX file, or a dump, which brings its options (docs/debug.md)"
+    )
     comp.add_argument("-o", "--output", default="out", metavar="DIR", help="the bundle (default: out)")
     comp.add_argument("--static", action="store_true", help="also write a static library, such as libdet.a")
     comp.add_argument(
@@ -64,7 +68,7 @@ def register(add: AddParser) -> None:
 
 
 def run_check(args: argparse.Namespace) -> Result:
-    """Import only: all findings, without compiling. Exit code 3 if there is one."""
+    """All findings of the import, exit code 3 if there is one; else what the plan says of memory. No code."""
     from smelt.importer import check_model
 
     if args.json and args.sarif:
@@ -82,11 +86,33 @@ def run_check(args: argparse.Namespace) -> Result:
     if args.sarif:
         return Result(code, data, json.dumps(log(args.model, found, code), indent=2))
     if not found:
-        return Result(OK, data, f"{args.model}: every node is supported for {args.target}")
+        plan = _planned(args)
+        data |= {"memory": plan["memory"], "symbols": plan["symbols"], "weights": plan["weights"]["bytes"]}
+        lines = [
+            f"{args.model}: every node is supported for {args.target}",
+            f"weights: {data['weights']:,} bytes",
+            memory_text(plan),
+        ]
+        return Result(OK, data, "\n".join(lines))
     lines = [f"{args.model}: {len(found)} problem{'s' if len(found) > 1 else ''}"]
     for p in found:
         lines += [f"  {p}", *([f"      reads {', '.join(p.inputs)}"] if p.inputs else [])]
     return Result(code, data, "\n".join(lines))
+
+
+def _planned(args: argparse.Namespace) -> dict[str, Any]:
+    """The manifest's fields that a compile by these options would write."""
+    from smelt.driver import planned
+
+    talk = Talk(args)
+    try:
+        return planned(
+            model_file(args.model), args.target, dim_wishes(args), args.opt, args.fp16,
+            libraries=args.libraries, time_limit=args.limit_seconds, memory_limit=args.limit_memory,
+            place=args.place, fast_math=args.fast_math, state=state_wishes(args), progress=talk,
+        )  # fmt: skip
+    finally:
+        talk.done()
 
 
 def run_compile(args: argparse.Namespace) -> Result:
@@ -105,6 +131,7 @@ def run_compile(args: argparse.Namespace) -> Result:
         "files": files,
         "inputs": bundle.manifest["inputs"],
         "outputs": bundle.manifest["outputs"],
+        "state": bundle.manifest["state"],
         "peak_memory": bundle.manifest["memory"]["arenas"],
     }
     code = sum(n for name, n in files.items() if name != bundle.names.weights)
@@ -128,7 +155,7 @@ def compile_args(args: argparse.Namespace, output: str) -> Bundle:
             name=getattr(args, "name", None), static=getattr(args, "static", False), libraries=args.libraries,
             outputs=tuple(getattr(args, "tap", ())), progress=talk,
             time_limit=args.limit_seconds, memory_limit=args.limit_memory,
-            fast_math=args.fast_math,
+            fast_math=args.fast_math, place=args.place, state=state_wishes(args),
         )  # fmt: skip
     finally:
         talk.done()

@@ -21,7 +21,7 @@ from smelt.cli.common import (
 )
 from smelt.cli.compile import compile_args
 from smelt.core.bundle import Bundle, is_bundle
-from smelt.formula import readable
+from smelt.formula import memory_text
 from smelt.shapes import bind, label, shapes_at
 from smelt.size import Sizes, sizes
 
@@ -70,9 +70,10 @@ def run(args: argparse.Namespace) -> Result:
     parts = [
         _head(bundle),
         _dims(bundle),
-        memory_text(bundle, exact=args.formula),
+        memory_text(bundle.manifest, exact=args.formula),
         size_text(found),
         _kernels(bundle, args.kernels),
+        *transfers_text(bundle),
         *quantised_text(bundle),
         *fp16_text(bundle),
     ]
@@ -107,11 +108,21 @@ def _dims(bundle: Bundle) -> str:
     m = bundle.manifest
     lines = []
     for kind in ("inputs", "outputs"):
-        rows = [[r["name"], r["dtype"], "[" + ", ".join(map(str, r["shape"])) + "]"] for r in m[kind]]
+        rows = [[r["name"], r["dtype"], _shape(r["shape"])] for r in m[kind]]
         lines += [f"{kind}:", table(rows, indent="  ")] if rows else [f"{kind}: none"]
+    rows = [
+        [s["name"], s["dtype"], _shape(s["shape"]), s["output"], _shape(s["next"]), _shape(s["start"])]
+        for s in m["state"]
+    ]
+    head = ["state", "", "", "next", "", "start"]
+    lines += [table([head, *rows])] if rows else []
     rows = [[s["name"], _range(s), s["origin"]] for s in m["symbols"]]
     lines += ["dims:", table(rows, indent="  ")] if rows else ["dims: all fixed"]
     return "\n".join(lines)
+
+
+def _shape(extents: Sequence[int | str]) -> str:
+    return "[" + ", ".join(map(str, extents)) + "]"
 
 
 def _range(s: Mapping[str, Any]) -> str:
@@ -120,16 +131,11 @@ def _range(s: Mapping[str, Any]) -> str:
     return f"{s['low']}..{high}{step}"
 
 
-def memory_text(bundle: Bundle, at: Sequence[Mapping[str, int]] = (), exact: bool = False) -> str:
-    """The peak-memory formula, in bytes: what it comes to as each dim grows. at: symbol values that choose
-    which of its cases are shown; exact: all."""
-    highs = {s["name"]: s["high"] for s in bundle.manifest["symbols"]}
-    first, *others = map(readable, bundle.arenas)
-    lines = ["peak memory of the arena, in bytes:"]
-    lines += first.lines(at) if at or exact else first.growing(highs)
-    for f in others:
-        lines += ["and once the sizes in it are known:", *(f.lines() if exact else f.growing(highs))]
-    return "\n".join(lines)
+def transfers_text(bundle: Bundle) -> list[str]:
+    """What crosses from one unit to another; nothing for a model of one unit."""
+    found = bundle.manifest.get("transfers") or []
+    rows = [[t["name"], f"{t['from']} -> {t['to']}", t["bytes"]] for t in found]
+    return ["copied between units (value, way, bytes):\n" + table(rows, indent="  ")] if rows else []
 
 
 def quantised_text(bundle: Bundle) -> list[str]:
@@ -175,7 +181,8 @@ def _kernels(bundle: Bundle, schedules: bool) -> str:
     if not schedules:
         return lines[0] + " (--kernels shows them)"
     for k in rows:
-        lines.append(f"  {k['name']} x{k['launches']}, {k['statements']} statement(s)")
+        where = f" on {k['unit']}" if "unit" in k else ""
+        lines.append(f"  {k['name']}{where} x{k['launches']}, {k['statements']} statement(s)")
         lines += [f"    from      {k['origin']}", f"    schedule  {k['schedule']}"]
     return "\n".join(lines)
 

@@ -3,37 +3,39 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from smelt.cli.common import OK, AddParser, Result, Usage, add_fast_math, check_target, command, write_result
+from smelt.compile_child import DEEPEST
 from smelt.core.diag import SmeltError
+from smelt.core.ir.dump import DUMP_SUFFIX
 from smelt.core.ir.graph import Module
-from smelt.core.ir.text import parse_module, print_module
+from smelt.core.ir.store import WeightStore
 from smelt.core.ir.verify import verify
-from smelt.core.ops import OPS
-from smelt.core.passes.context import Context, Options
-from smelt.core.passes.editor import STRUCTURAL
+from smelt.core.passes.context import Context, Hook
 from smelt.core.passes.equivalence import validator
 from smelt.core.passes.manager import Pass, Timing, pick, run_timed
 from smelt.core.passes.numerics import EXACT, REASSOCIATE
 from smelt.core.passes.pipeline import PIPELINE
-from smelt.core.schedule import schedule_module
-
-SCHEDULE = Pass("schedule", lambda module, ctx: schedule_module(module, ctx.machine), level=0)
-PASSES = (*PIPELINE, SCHEDULE)
-"""What -p may name: the pipeline's passes, and the scheduling that follows it."""
+from smelt.driver import Request
+from smelt.stages import PASSES, Compilation, imported, resumed
+from smelt.targets.platform import parse_target
+from smelt.targets.registry import machines, usual_unit
 
 
 def register(add: AddParser) -> None:
     """The command."""
     parser = command(
         add, "opt", run, "run passes on IR text",
-        "smelt opt module.smelt -p fold,fuse\nsmelt opt model.onnx -p '' > module.smelt",
+        "smelt opt module.smelt -p fold,fuse\nsmelt opt model.onnx -p '' -o module.smelt\n"
+        "smelt opt model.onnx --why",
     )  # fmt: skip
     parser.add_argument("file", metavar="FILE.smelt|MODEL.onnx|-", help="- reads IR text from stdin")
     parser.add_argument(
-        "-p", "--passes", metavar="P,P,...", help="passes in order (default: the whole pipeline)"
+        "-p", "--passes", metavar="P,P,...", help="passes in order (default: what is left of the pipeline)"
     )
     parser.add_argument(
         "--target", default="host", metavar="T", help="whose machine passes ask (default: host)"
@@ -45,74 +47,89 @@ def register(add: AddParser) -> None:
         "--validate", action="store_true",
         help="run the module before and after each pass on ordinary and special numbers, and compare",
     )
-    parser.add_argument("-o", "--output", metavar="OUT.smelt", help="write here instead of stdout")
+    parser.add_argument(
+        "-o", "--output", metavar="OUT.smelt",
+        help="write here instead of stdout, and large weights beside it",
+    )
+    parser.add_argument(
+        "--why", action="store_true",
+        help="instead of the module: which nodes became one kernel, which did not, and for which reasons",
+    )
     parser.add_argument("--list", action="store_true", help="list the passes and stop")
 
 
 def run(args: argparse.Namespace) -> Result:
-    """The module after the passes; verified before, and after each of them."""
+    """The module after the passes; verified before (a dump when it is read), and after each of them."""
     if args.list:
         names = list(dict.fromkeys(p.name for p in PASSES))
         return Result(OK, {"passes": names, "pipeline": [p.name for p in PIPELINE]}, "\n".join(names))
-    chosen = _chosen(args.passes)
-    module = _read(args.file)
-    verify(module)
-    done, timings = run_timed(module, chosen, _context(args))
-    text = print_module(done)
+    sys.setrecursionlimit(DEEPEST)
+    named = _named(args.passes)
+    begun = _read(args)
+    chosen = PIPELINE[begun.place :] if named is None else named
+    chosen = tuple(p for p in chosen if p.level <= begun.request.opt)
+    ctx, reasons = _context(args, begun), list[str]()
+    if args.why:
+        ctx = ctx.with_(on_pass=(*ctx.on_pass, _reasons(chosen, ctx, reasons)))
+    done, timings = run_timed(begun.module, chosen, ctx)
+    for p in chosen:
+        begun = begun.advanced(p.name, done)
+    text = begun.dump()
     if args.output:
-        write_result(args.output, text.encode(), ".smelt")
+        write_result(args.output, text.encode(), DUMP_SUFFIX)
+        place = Path(os.path.realpath(args.output))
+        if place.is_file():  # and no pipe or device
+            WeightStore(place.parent).keep(done.weights.values())
     if args.verbose:
         print(_times(timings), file=sys.stderr)
     rows = [{"pass": t.name, "seconds": t.seconds, "nodes": t.nodes} for t in timings]
-    return Result(OK, {"passes": rows, "module": text}, "" if args.output else text.rstrip("\n"))
+    shown = "\n".join(reasons) if args.why else "" if args.output else text.rstrip("\n")
+    return Result(OK, {"passes": rows, "module": text, "why": reasons}, shown)
 
 
-def _chosen(names: str | None) -> tuple[Pass, ...]:
+def _reasons(passes: Sequence[Pass], ctx: Context, found: list[str]) -> Hook:
+    """After each pass that can say why: its reasons, in `found`."""
+    why = {p.name: p.why for p in passes if p.why is not None}
+
+    def note(before: Module, name: str, after: Module) -> None:
+        if name in why:
+            found.extend(why[name](before, ctx))
+
+    return note
+
+
+def _named(names: str | None) -> tuple[Pass, ...] | None:
     if names is None:
-        return PIPELINE
+        return None
     try:
         return pick(PASSES, [n for n in names.split(",") if n])
     except SmeltError as e:
         raise Usage(str(e)) from None
 
 
-def _read(name: str) -> Module:
-    if name == "-":
-        return _with_its_ops(parse_module(sys.stdin.read()))
-    path = Path(name)
-    if not path.is_file():
-        raise Usage(f"no file '{name}'")
-    if path.suffix == ".onnx":
-        from smelt.importer import import_model
-
-        return import_model(path)
-    try:
-        return _with_its_ops(parse_module(path.read_text("utf-8")))
-    except UnicodeDecodeError:
-        raise Usage(f"'{name}' is no text; models end in .onnx") from None
-
-
-def _with_its_ops(module: Module) -> Module:
-    """The module, whose ops are in the table where a family or a plug-in has them."""
-    used = {n.op for g in module.graphs.values() for n in g.walk()}
-    if used - OPS.keys() - STRUCTURAL:
-        from smelt.importer.families import core_op
-
-        for name in sorted(used):
-            core_op(name)
-    return module
+def _read(args: argparse.Namespace) -> Compilation:
+    request = Request(
+        source=args.file, target=check_target(args.target), opt=args.opt, fp16=args.fp16,
+        fast_math=args.fast_math,
+    )  # fmt: skip
+    if args.file == "-":
+        return resumed(request, sys.stdin.read())
+    if not Path(args.file).is_file():
+        raise Usage(f"no file '{args.file}'")
+    if Path(args.file).suffix != ".onnx":
+        return resumed(request)
+    begun = imported(request)
+    verify(begun.module)
+    return begun
 
 
-def _context(args: argparse.Namespace) -> Context:
-    from smelt.targets.platform import parse_target
-    from smelt.targets.registry import target_for
-
-    spec = parse_target(check_target(args.target))
-    machine = target_for(spec).machine(spec)
-    options = Options(level=args.opt, fp16=args.fp16, fast=args.fast_math)
-    kinds = {p.name: REASSOCIATE if args.fast_math and p.kind != EXACT else p.kind for p in PASSES if p.kind}
+def _context(args: argparse.Namespace, begun: Compilation) -> Context:
+    spec = parse_target(begun.request.target)
+    context = begun.context(machines(spec), usual_unit(spec))
+    fast = begun.request.fast_math
+    kinds = {p.name: REASSOCIATE if fast and p.kind != EXACT else p.kind for p in PASSES if p.kind}
     hooks = (validator(kinds),) if args.validate else ()
-    return Context(machine, options, on_pass=hooks, verify=True).from_environment()
+    return context.with_(on_pass=(*context.on_pass, *hooks), verify=True)
 
 
 def _times(timings: tuple[Timing, ...]) -> str:

@@ -25,9 +25,10 @@ from smelt.cli.common import (
     table,
     whole,
 )
-from smelt.cli.inspect import memory_text, size_text
+from smelt.cli.inspect import size_text
 from smelt.cli.validate import case_lines, validation_data
 from smelt.devicefarm.inventory import describe
+from smelt.formula import memory_text
 from smelt.report import Story, tell
 from smelt.running import device_for
 from smelt.samples import DEFAULT, SAMPLES, fetch
@@ -136,7 +137,7 @@ def _range(d: dict[str, Any]) -> str:
 def _memory(s: Story) -> list[str]:
     """The formula, as far as it decides at the shapes that ran, and what was measured there."""
     ran = [c for c in s.validation.cases if c.arena_bytes]
-    lines = [memory_text(s.bundle, [s.bundle.bind(c.shapes) for c in ran])]
+    lines = [memory_text(s.bundle.manifest, [s.bundle.bind(c.shapes) for c in ran])]
     return lines + [f"  measured at {c.label}: {c.arena_bytes:,} bytes" for c in ran]
 
 

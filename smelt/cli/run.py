@@ -25,7 +25,7 @@ from smelt.cli.common import (
     write_result,
 )
 from smelt.core.bundle import Bundle
-from smelt.groups import Value, groups, named, unpacked
+from smelt.groups import Value, groups, named_arrays, unpacked
 from smelt.running import running
 from smelt.session import MOST_THREADS
 from smelt.shapes import Array, Case, bind, case, feed_case
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> Result:
     chosen = _case(args, bundle)
     with running(bundle, args.device, threads=args.threads, verify=args.verify or None) as client:
         report = client.run(chosen.tensors)
-    outputs = named(unpacked(groups(bundle.manifest, "outputs"), report.outputs))
+    outputs = named_arrays(unpacked(groups(bundle.manifest, "outputs"), report.outputs))
     if args.output:
         # strings as NumPy's own; the stub takes any name for an option
         plain = {n: a.astype(str) if a.dtype == object else a for n, a in outputs.items()}

@@ -67,6 +67,8 @@ def run(args: argparse.Namespace) -> Result:
     """Every case's errors; exit code 1 if one is outside the tolerance."""
     with tempfile.TemporaryDirectory(prefix="smelt-validate-") as folder:
         bundle, model = bundle_and_model(args, folder)
+        if args.bisect and bundle.manifest["state"]:
+            raise Usage("--bisect runs a model once, so it takes no state: leave --state out")
         talk = Talk(args)
         wishes = [] if _compiles(args) and not args.shape and profiled(args) else shape_wishes(args)
         wanted = cases(bundle, wishes, count=args.count, seed=args.seed, spans=spans(args))
@@ -118,7 +120,7 @@ def _bisect(
         model, chosen, target=args.target, dims=dim_wishes(args), device=args.device, opt=args.opt,
         fp16=bool(bundle.manifest["options"].get("fp16")),
         fast_math=bundle.manifest["options"].get("fast_math", ()), rtol=args.rtol, atol=args.atol,
-        on_step=talk,
+        place=dict(bundle.manifest["options"].get("place", ())), on_step=talk,
     )  # fmt: skip
 
 

@@ -51,7 +51,7 @@ ATTRIBUTES: dict[tuple[str, str], str] = {
 # Where an integer zero has no answer: (operator, name of the input).
 NOT_ZERO = {("Div", "B"), ("Mod", "B"), ("Range", "delta")}
 # Zero points of float types are 0: the schema says so only in words.
-ZERO = {(q, f"{x}_zero_point") for q, x in (("QuantizeLinear", "y"), ("DequantizeLinear", "x"))} | {
+ZERO_POINTS = {(q, f"{x}_zero_point") for q, x in (("QuantizeLinear", "y"), ("DequantizeLinear", "x"))} | {
     ("QLinearMatMul", f"{x}_zero_point") for x in "aby"
 }
 # Variables that the operator's meaning ties to another, where no attribute sets them apart.
@@ -198,7 +198,7 @@ def _model(base: Shipped, op: str, variable: str, code: int) -> tuple[ModelProto
             if op in CUT_OFF and variable == "T1":  # no plane: hardly a sample of it lies on an integer
                 feed[tensor] = feed[tensor] * feed[tensor]
             feed[tensor] = _value(feed[tensor], to, (op, formal) in NOT_ZERO)
-            if (op, formal) in ZERO and _kind(np.dtype(to)) == "float":
+            if (op, formal) in ZERO_POINTS and _kind(np.dtype(to)) == "float":
                 feed[tensor] = np.zeros_like(feed[tensor])
     for v in (*model.graph.input, *model.graph.output, *model.graph.value_info):
         if v.name in inside or v.name in outside:

@@ -49,7 +49,7 @@ class Result:
     seconds: float = 0.0
 
 
-def named(key: str, target: str) -> str:
+def named_result(key: str, target: str) -> str:
     """The id of a case's result."""
     return key if target == "host" else f"{target}/{key}"
 

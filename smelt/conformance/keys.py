@@ -12,7 +12,7 @@ from functools import cache
 
 from smelt.conformance import dtypes, opsets
 from smelt.conformance.cases import FORMS, Form, Shipped, in_form, shipped
-from smelt.conformance.judge import Result, judge, named
+from smelt.conformance.judge import Result, judge, named_result
 from smelt.conformance.oracle import evaluator, runtime
 
 SWEEPS = ("dtype", "opset")
@@ -33,7 +33,7 @@ def judge_key(key: str, stage: Stage = lambda text: None, target: str = "host") 
     """The result under the key itself; on another target 'target/key'."""
     kind, rest = key.split(":", 1)
     result = _form(kind, rest, stage, target) if kind in FORMS else _derived(key, stage, target)
-    return replace(result, id=named(key, target))
+    return replace(result, id=named_result(key, target))
 
 
 def _form(form: str, name: str, stage: Stage, target: str) -> Result:

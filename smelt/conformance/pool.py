@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 from smelt.conformance.cases import shipped
-from smelt.conformance.judge import Result, named
+from smelt.conformance.judge import Result, named_result
 
 TIME_LIMIT = 90.0
 """Seconds of wall time that one case may take, compilation included."""
@@ -92,7 +92,7 @@ def _hear(c: _Child, ready: bool, limit: float, target: str) -> Result | None:
     """What became of the child's case; None while it is at work."""
     if c.case is None:
         return None
-    name = named(c.case, target)
+    name = named_result(c.case, target)
     passed = time.monotonic() - c.since
     if ready:
         try:
@@ -128,7 +128,7 @@ def _serve(pipe: Connection, target: str) -> None:
         try:
             result = judge_key(key, pipe.send, target)
         except MemoryError:
-            result = Result(named(key, target), "internal", "out of memory")
+            result = Result(named_result(key, target), "internal", "out of memory")
         except Exception as e:  # of the harness: one case is lost, not the child
-            result = Result(named(key, target), "internal", f"no case: {e!r}"[:200])
+            result = Result(named_result(key, target), "internal", f"no case: {e!r}"[:200])
         pipe.send(result)

@@ -13,7 +13,6 @@ from smelt.core.ir.graph import Library, Module
 from smelt.core.plan.program import CheckText, Entry, HostProgram, Tensor
 from smelt.core.sums import NO_SUMS, Sums
 from smelt.targets.llvm.abi import Struct, constants, structs
-from smelt.targets.llvm.emit import function_name
 
 _DLPACK = {"int": 0, "uint": 1, "float": 2, "bool": 6}
 _BFLOAT = 4
@@ -21,22 +20,23 @@ _BFLOAT = 4
 
 @dataclass(frozen=True, slots=True)
 class KernelRow:
-    """How an entry of the kernel table runs. unit: 0 the CPU, k the k-th of the units. lanes: work-items of a
-    group. symbol: its function's name where that is not the entry's."""
+    """How an entry of the kernel table runs. symbol: its name, in its driver's code on a device. function: of
+    the host's code; '' for none. lanes: work-items of a group."""
 
-    unit: int = 0
+    symbol: str
+    function: str
     lanes: int = 1
     grain: int = 1
-    symbol: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class UnitRow:
     """A unit besides the CPU. driver: the device's name, after which its driver is called. code: what that
-    makes the unit's kernels of."""
+    makes the unit's kernels of. weights: first byte and bytes of the part of the weights that it reads."""
 
     driver: str
     code: bytes
+    weights: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,8 @@ def descriptor(
     model = desc.value(
         abi_version=constants()["SMELT_ABI_VERSION"],
         n_arenas=len(program.peak),
-        n_state=program.slots,
+        n_slots=program.slots,
+        n_states=len(program.states),
         default_threads=options.default_threads,
         name=texts.ref(options.name),
         prefix=texts.ref(options.prefix),
@@ -126,12 +127,20 @@ def descriptor(
         cpu_features=texts.ref(",".join(options.cpu_features) or None),
         plan="@smelt_plan.steps",
         run="@smelt_run.steps",
+        homes="@smelt_homes" if program.units else "null",
+        most="@smelt_most" if program.most else "null",
         **{name: address for name, (_, address) in made.items()},
         **{f"n_{name}": len(values) for name, (_, values) in tables.items()},
     )
     drivers = dict.fromkeys(u.driver for u in options.units)  # which linking takes from their targets
     given = [f"@smelt_driver_{d} = external constant i8" for d in drivers]
     given += [_unit_data(u, k) for k, u in enumerate(options.units, 1)]
+    if program.units:
+        rows_of = ", ".join(f"i32 {unit}" for unit in program.homes)
+        given.append(f"@smelt_homes = internal constant [{len(program.homes)} x i32] [ {rows_of} ]")
+    if program.most:
+        bounds = ", ".join(f"i64 {0 if n is None else max(n, 1)}" for n in program.most)
+        given.append(f"@smelt_most = internal constant [{len(program.most)} x i64] [ {bounds} ]")
     return [
         "\n".join((*texts.lines(), *given)), *(text for text, _ in made.values() if text),
         f"@smelt_model = constant {desc.type} {model}",
@@ -141,9 +150,9 @@ def descriptor(
 def _kernel(module: Module, e: Entry, row: KernelRow, texts: _Texts) -> str:
     k = module.kernels[e.kernel]
     return structs()["smelt_kernel_desc"].value(
-        name=texts.ref(row.symbol or e.name),
-        fn=f'@"{function_name(k, e.statement)}"' if row.unit == 0 else "null",
-        unit=row.unit,
+        name=texts.ref(row.symbol),
+        fn=f'@"{row.function}"' if row.function else "null",
+        unit=e.unit,
         n_buffers=len(k.inputs) + len(k.outputs) + len(k.scratch),
         n_dims=len(k.dims),
         lane_count=row.lanes,
@@ -165,8 +174,9 @@ def _library(library: Library, texts: _Texts) -> str:
 
 def _unit(row: UnitRow, k: int) -> str:
     return structs()["smelt_unit_desc"].value(
-        driver=f"@smelt_driver_{row.driver}", code=f"@smelt_code.{k}", code_bytes=len(row.code)
-    )
+        driver=f"@smelt_driver_{row.driver}", code=f"@smelt_code.{k}", code_bytes=len(row.code),
+        weights_at=row.weights[0], weights_bytes=row.weights[1],
+    )  # fmt: skip
 
 
 def _unit_data(row: UnitRow, k: int) -> str:

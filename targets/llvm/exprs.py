@@ -330,7 +330,7 @@ class Exprs:
             return self._otherwise(e, lanes, other)
         if inside.lanes:
             return self._read_masked(m, self.pointer(m, e.index), inside, other)
-        value = self._read(m, self._select_pointer(m, e, inside, lanes), lanes)
+        value = self._read(m, self.select_pointer(m, e, inside, lanes), lanes)
         if zero:
             return value
         assert other is not None
@@ -341,7 +341,7 @@ class Exprs:
             return self.b.const(0, compute_elem(e.dtype), lanes)
         return other
 
-    def _select_pointer(self, m: Memory, e: Load, inside: Value, lanes: int) -> Value:
+    def select_pointer(self, m: Memory, e: Load, inside: Value, lanes: int) -> Value:
         """inside ? &buffer[index] : zeros. The choice is made outside of the loops that the guard does
         not mention, when what they add to the address stays inside the zero page."""
         width = m.buffer.dtype.bytes
@@ -369,12 +369,14 @@ class Exprs:
         return self.b.pure(rhs, "ptr", 0, inside, pointer)
 
     def _read(self, m: Memory, pointer: Value, lanes: int) -> Value:
-        """Load; from read-only memory it is hoisted out of loops that run at least once."""
         dtype = m.buffer.dtype
-        elem = storage_elem(dtype)
+        return self.from_storage(self.read_raw(m, pointer, storage_elem(dtype), lanes), dtype)
+
+    def read_raw(self, m: Memory, pointer: Value, elem: str, lanes: int) -> Value:
+        """Load; from read-only memory it is hoisted out of loops that run at least once."""
         epoch = 0 if m.read_only else self.epochs.get(m.buffer.name, 0)
         note = ", !invariant.load !0" if m.read_only and self.invariant_loads else ""
-        rhs = f"load {type_text(elem, lanes)}, ptr {pointer.text}, align {dtype.bytes}{note}"
+        rhs = f"load {type_text(elem, lanes)}, ptr {pointer.text}, align {m.buffer.dtype.bytes}{note}"
         key = f"{rhs} #{epoch}"
         scope = self.b.scope
         while m.read_only and scope.certain and scope.depth > pointer.scope.depth:
@@ -388,7 +390,7 @@ class Exprs:
             look = look.parent
         if found is None:
             found = self.b.at(scope, rhs, elem, lanes, key)
-        return self.from_storage(found, dtype)
+        return found
 
     def _read_masked(
         self, m: Memory, pointer: Value, mask: Value, other: Value | None

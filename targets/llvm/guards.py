@@ -35,6 +35,11 @@ class InnerBound:
     bound: Bound
     ends: tuple[Bound, Bound]
 
+    @property
+    def undecided(self) -> bool:
+        """Whether a run has a say: a guard of constants is decided where its loops are written out."""
+        return any(not d.is_const for end in self.ends for d in (end.low, end.index, end.high))
+
 
 def inner_bounds(body: Sequence[Stmt], env: Env) -> list[InnerBound]:
     """The bounds of guarded loads in a body whose variables run over constant ranges there, in order;
@@ -51,7 +56,8 @@ def inner_bounds(body: Sequence[Stmt], env: Env) -> list[InnerBound]:
                 made = _inner_bound(bound, extents, known)
                 if made is None:
                     return []
-                found[bound] = made
+                if made.undecided:
+                    found[bound] = made
         pays = pays or _iterations(load, extents, vectors) < WORTH
     return list(found.values()) if pays else []
 

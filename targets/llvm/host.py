@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from smelt.core.dim import Dim, Facts
 from smelt.core.ir.graph import Module
+from smelt.core.ir.verify import module_facts
 from smelt.core.plan.program import (
     Address,
     Assign,
@@ -23,12 +24,14 @@ from smelt.core.plan.program import (
     Draw,
     Evaluate,
     HostProgram,
+    HostStep,
     Launch,
     OpenOutput,
+    OpenWeights,
     ReadSymbol,
     Repeat,
     Reserve,
-    Step,
+    StartAxis,
     Write,
     walk_steps,
 )
@@ -59,20 +62,12 @@ def host_text(
     checks = _Checks(list(program.checks))
     parts = [
         _function(
-            "plan.steps", "ptr %rt, ptr %shapes, ptr %state", _Plan(program, facts, declared, checks).body()
+            "plan.steps", "ptr %rt, ptr %shapes, ptr %slots", _Plan(program, facts, declared, checks).body()
         ),
         *_run(program, facts, declared, checks),
         *descriptor(replace(program, checks=tuple(checks.rows)), module, rows, options),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def module_facts(module: Module) -> Facts:
-    """Ranges of the module's symbols."""
-    facts = Facts()
-    for s in module.symbols:
-        facts = facts.with_range(s.name, s.low, s.high)
-    return facts
 
 
 # ---------------------------------------------------------------- functions
@@ -128,7 +123,7 @@ class _Host:
 
     def _overflow_check(self, d: Dim) -> int:
         slots = dict(self.program.symbol_slots)
-        numbers = ", ".join(f"{s} = {{state {slots[s]}}}" for s in sorted(d.symbols)[:NAMED] if s in slots)
+        numbers = ", ".join(f"{s} = {{slot {slots[s]}}}" for s in sorted(d.symbols)[:NAMED] if s in slots)
         # many formulas have the same symbols, whose names are long
         end = self.checks.number(f" does not fit in 64 bits{' at ' if numbers else ''}{numbers}")
         return self.checks.number(f"the size {_short(str(d))}{{check {end}}}")
@@ -214,7 +209,7 @@ class _Plan(_Host):
 
     def body(self) -> str:
         """The text of the function."""
-        self.state, self.shapes = self.argument("state", "ptr"), self.argument("shapes", "ptr")
+        self.slots, self.shapes = self.argument("slots", "ptr"), self.argument("shapes", "ptr")
         for s in self.program.plan:
             self.step(s)
         return self.text()
@@ -224,22 +219,26 @@ class _Plan(_Host):
         found.low, found.high = 0, MOST_EXTENT
         return found
 
-    def step(self, step: Step) -> None:
+    def step(self, step: HostStep) -> None:
         match step:
             case BindInput():
                 self.bind(step)
             case CheckInput(n, axis, want, check):
                 got, expected = self.extent(n, axis), self.value(want)
                 self.fail_if(self.compare("ne", got, expected), check, got, expected)
+            case StartAxis(n, axis, extent):
+                at = self.b.integer(n, "i32"), self.b.integer(axis, "i32")
+                rt = self.argument("rt", "ptr")
+                self.leave_if_failed(self.call("smelt_rt_start", "i32", rt, *at, self.value(extent)))
             case Check():
                 self.check(step)
             case Evaluate(slot, dim):
-                self.store(self.state, slot, self.value(dim))
+                self.store(self.slots, slot, self.value(dim))
             case Assign(symbols):
                 for name, dim in symbols:
                     value = self.value(dim)
                     self.symbol(name, value)
-                    self.store(self.state, dict(self.program.symbol_slots)[name], value)
+                    self.store(self.slots, dict(self.program.symbol_slots)[name], value)
             case _:
                 raise AssertionError(f"{step} in the plan phase")
 
@@ -256,10 +255,10 @@ class _Plan(_Host):
         self.env[s.symbol] = bound
         negative = self.compare("slt", value, self.b.integer(0))
         self.fail_if(negative, s.check, got, got)
-        self.store(self.state, dict(self.program.symbol_slots)[s.symbol], value)
+        self.store(self.slots, dict(self.program.symbol_slots)[s.symbol], value)
 
 
-_RUN = "ptr %rt, ptr %state, ptr %inputs, i64 %weights, i64 %arena"
+_RUN = "ptr %rt, ptr %slots, ptr %inputs, i64 %weights, i64 %arena"
 
 
 def _run(program: HostProgram, facts: Facts, declared: dict[str, str], checks: _Checks) -> list[str]:
@@ -275,7 +274,7 @@ def _run(program: HostProgram, facts: Facts, declared: dict[str, str], checks: _
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """What the pieces of the run have in common. slots and symbols: where the state holds a formula, a
+    """What the pieces of the run have in common. slots and symbols: which slot holds a formula, a
     symbol. opened: where %opened holds the address of an output or an arena. pieces: texts, added as
     they are done."""
 
@@ -289,7 +288,7 @@ class _Shared:
 class _Run(_Host):
     """Launch everything with the slots that plan filled: one function for a stretch of steps.
 
-    Symbols that the run itself sets live in the state, addresses that it gets in %opened: both are loaded
+    Symbols that the run itself sets live in slots, addresses that it gets in %opened: both are loaded
     at each use, since branches and loops change them.
     """
 
@@ -303,24 +302,24 @@ class _Run(_Host):
     ) -> None:
         super().__init__(program, facts, declared, checks)
         self.shared = shared
-        self.state = self.argument("state", "ptr")
+        self.slots = self.argument("slots", "ptr")
         self.inputs = self.argument("inputs", "ptr")
         self.opened = self.argument("opened", "ptr")
         self.args = self.argument("args", "ptr")
         self.bases: dict[tuple[str, int], Value] = {
-            ("weights", 0): self.argument("weights", "i64"),
+            ("weights", program.home): self.argument("weights", "i64"),
             ("arena", 0): self.argument("arena", "i64"),
         }
         self.loaded: dict[int, Value] = {}
 
-    def body(self, steps: Sequence[Step]) -> str:
+    def body(self, steps: Sequence[HostStep]) -> str:
         """The text of the function that does these steps."""
         widest = max([1, *(len(_arguments(s)) for s in walk_steps(tuple(steps)))])
         self.b.allocas.append(f"%args = alloca [{widest} x i64], align 16")
         self.arm(steps)
         return self.text()
 
-    def arm(self, steps: Sequence[Step]) -> list[Value]:
+    def arm(self, steps: Sequence[HostStep]) -> list[Value]:
         """These steps, here or as calls of functions for a stretch of them each."""
         stretches = _stretches(steps)
         if len(stretches) == 1:
@@ -337,7 +336,7 @@ class _Run(_Host):
 
     def slot(self, n: int) -> Value:
         if n not in self.loaded:
-            self.loaded[n] = self.early(self.state, n, "i64")
+            self.loaded[n] = self.early(self.slots, n, "i64")
         return self.loaded[n]
 
     def value(self, d: Dim) -> Value:
@@ -347,13 +346,13 @@ class _Run(_Host):
         for name in sorted(d.symbols):
             at = self.shared.symbols[name]
             if name in late:
-                self.symbol(name, self.element(self.state, at, "i64"))
+                self.symbol(name, self.element(self.slots, at, "i64"))
             elif name not in self.env:
                 self.symbol(name, self.slot(at))
         return super().value(d)
 
     def set(self, symbol: str, value: Value) -> None:
-        self.store(self.state, self.shared.symbols[symbol], value)
+        self.store(self.slots, self.shared.symbols[symbol], value)
 
     def address(self, a: Address) -> Value:
         key = (a.base, a.number)
@@ -370,7 +369,7 @@ class _Run(_Host):
         for n, v in enumerate(values):
             self.store(self.args, n, v)
 
-    def step(self, step: Step) -> None:
+    def step(self, step: HostStep) -> None:
         rt, b = self.argument("rt", "ptr"), self.b
         match step:
             case Launch(entry, buffers, dims, groups):
@@ -380,6 +379,8 @@ class _Run(_Host):
             case CallLibrary(library, buffers, dims):
                 self.fill([*map(self.address, buffers), *map(self.value, dims)])
                 self.must("smelt_rt_library", rt, b.integer(library, "i32"), self.args)
+            case OpenWeights(unit):
+                self.open(("weights", unit), self.call("smelt_rt_weights", "i64", rt, b.integer(unit, "i32")))
             case OpenOutput(n, shape):
                 self.fill([self.value(d) for d in shape])
                 at = self.call("smelt_rt_output", "i64", rt, b.integer(n, "i32"), self.args)
@@ -455,17 +456,19 @@ class _Run(_Host):
         self.set(s.symbol, self.call("smelt_rt_read", "i64", rt, self.address(s.at), width, signed))
 
 
-def _opens(step: Step) -> tuple[str, int] | None:
+def _opens(step: HostStep) -> tuple[str, int] | None:
     """The base whose address a step gets from the runtime."""
+    if isinstance(step, OpenWeights):
+        return "weights", step.unit
     if isinstance(step, OpenOutput):
         return "output", step.output
     return ("arena", step.arena) if isinstance(step, Reserve) else None
 
 
-def _stretches(steps: Sequence[Step]) -> list[list[Step]]:
+def _stretches(steps: Sequence[HostStep]) -> list[list[HostStep]]:
     """Neighbours grouped so that no group counts more than PIECE steps, those inside steps included; a
     step that counts more by itself is alone."""
-    groups: list[list[Step]] = [[]]
+    groups: list[list[HostStep]] = [[]]
     size = 0
     for s in steps:
         more = sum(1 for _ in walk_steps((s,)))
@@ -477,7 +480,7 @@ def _stretches(steps: Sequence[Step]) -> list[list[Step]]:
     return groups
 
 
-def _arguments(step: Step) -> Sequence[object]:
+def _arguments(step: HostStep) -> Sequence[object]:
     match step:
         case Launch(_, buffers, dims, _) | CallLibrary(_, buffers, dims):
             return [*buffers, *dims]

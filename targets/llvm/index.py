@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import Atom, Dim, FloorDiv, Min, Mod, Symbol
+from smelt.core.dim import Atom, Dim, FloorDiv, Min, Mod, SymbolAtom
 from smelt.targets.llvm.builder import Builder, Value
 
 
@@ -93,7 +93,7 @@ class Indexer:
         return acc
 
     def atom(self, atom: Atom, env: Env) -> Number:
-        if isinstance(atom, Symbol):
+        if isinstance(atom, SymbolAtom):
             bound = env[atom.name]
             assert not isinstance(bound, Lanes), f"{atom.name} differs between lanes"
             return bound if isinstance(bound, int) else self._width(bound)
@@ -290,7 +290,7 @@ class Indexer:
             values: list[Value] = []
             moving: Lanes | None = None
             for atom, power in mono:
-                if isinstance(atom, Symbol):
+                if isinstance(atom, SymbolAtom):
                     bound = env[atom.name]
                     if isinstance(bound, Lanes):
                         if moving is not None or power != 1:
@@ -349,7 +349,7 @@ def _towards_zero(low: int | None, high: int | None) -> tuple[int | None, int | 
 def _operands(atom: Atom) -> tuple[Dim, ...]:
     if isinstance(atom, FloorDiv | Mod):
         return (atom.a, atom.b)
-    return () if isinstance(atom, Symbol) else atom.args
+    return () if isinstance(atom, SymbolAtom) else atom.args
 
 
 def _atom_varies(dim: Dim, env: Env) -> bool:

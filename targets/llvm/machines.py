@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from smelt.core.diag import SmeltError
 from smelt.core.machine import Machine
+from smelt.targets.cpu_features import features_of
+from smelt.targets.instructions import arm, x86
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,9 +17,7 @@ class Cpu:
 
     machine: what schedules see. index_bits: width of addresses. half: f16 <-> f32 are instructions.
     propagating: llvm.maximum and llvm.minimum are one instruction. rounding: floor, round etc. are.
-    vnni: bytes are multiplied and summed by fours in one instruction. pairs: by pairs of 16 bits: the
-    function for each number of lanes. features: LLVM's feature string. abi: LLVM's ABI name, where one must
-    be given.
+    features: LLVM's feature string. abi: LLVM's ABI name, where one must be given.
     """
 
     triple: str
@@ -28,8 +28,6 @@ class Cpu:
     half: bool = True
     propagating: bool = False
     rounding: bool = True
-    vnni: bool = False
-    pairs: Mapping[int, str] = field(default_factory=dict, hash=False)
     abi: str = ""
 
     @property
@@ -41,8 +39,8 @@ def _simd(name: str, bits: int, registers: int, **more: object) -> Machine:
     return replace(Machine(name, bits, registers), **more)  # type: ignore[arg-type]
 
 
-_AVX512 = _simd("avx512", 512, 32, masked=True, dot4=True, cache_bytes=(32 * 1024, 1024 * 1024))
-_AVX2 = _simd("avx2", 256, 16, masked=True, dot4=True)
+_AVX512 = _simd("avx512", 512, 32, masked=True, cache_bytes=(32 * 1024, 1024 * 1024))
+_AVX2 = _simd("avx2", 256, 16, masked=True)
 _SSE4 = _simd("sse4.2", 128, 16, fma=False)
 _NEON64 = _simd("neon", 128, 32)
 _NEON32 = _simd("neon32", 128, 16)
@@ -52,12 +50,6 @@ _RVV = _simd("rv64v", 128, 32)
 # x86-64 cpus by LLVM's name, widest first; a name that is not listed is decided by its features.
 _X86_512 = ("x86-64-v4", "znver4", "znver5", "skylake-avx512", "icelake-server", "sapphirerapids")
 _X86_256 = ("x86-64-v3", "haswell", "znver1", "znver2", "znver3", "alderlake", "broadwell", "skylake")
-_X86_VNNI = ("znver4", "znver5", "icelake-server", "sapphirerapids")
-_PAIRS = {
-    4: "llvm.x86.sse2.pmadd.wd",
-    8: "llvm.x86.avx2.pmadd.wd",
-    16: "llvm.x86.avx512.pmaddw.d.512",
-}
 _RISCV_V = ("spacemit-x60", "sifive-x280", "sifive-p670", "tt-ascalon-d8")
 
 
@@ -90,17 +82,18 @@ def _flags(features: str | Mapping[str, bool]) -> dict[str, bool]:
 def _x86(triple: str, cpu: str, text: str, flags: dict[str, bool]) -> Cpu:
     wide = flags.get("avx512f", cpu in _X86_512) and flags.get("avx512vl", cpu in _X86_512)
     middle = flags.get("avx2", cpu in _X86_256 or wide) and flags.get("fma", True)
+    there = features_of("x86_64", cpu, flags)
     if wide:
-        vnni = flags.get("avx512vnni", cpu in _X86_VNNI)
-        return Cpu(triple, cpu, _AVX512, text, vnni=vnni, pairs=_PAIRS)
+        return Cpu(triple, cpu, replace(_AVX512, instructions=x86.rows(16, there)), text)
     if middle:
-        pairs = {8: _PAIRS[8], 4: _PAIRS[4]}
-        return Cpu(triple, cpu, _AVX2, text, half=flags.get("f16c", True), pairs=pairs)
+        machine = replace(_AVX2, instructions=x86.rows(8, there))
+        return Cpu(triple, cpu, machine, text, half=flags.get("f16c", True))
     return Cpu(triple, cpu, _SSE4, text, half=False, rounding=cpu != "x86-64")
 
 
 def _aarch64(triple: str, cpu: str, text: str, flags: dict[str, bool]) -> Cpu:
-    return Cpu(triple, cpu, _NEON64, text, propagating=True)
+    machine = replace(_NEON64, instructions=arm.rows(features_of("aarch64", cpu, flags)))
+    return Cpu(triple, cpu, machine, text, propagating=True)
 
 
 def _armv7(triple: str, cpu: str, text: str, flags: dict[str, bool]) -> Cpu:

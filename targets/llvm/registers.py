@@ -20,6 +20,7 @@ from smelt.core.ir.kernel import (
     Store,
     Tiles,
     children,
+    walk,
 )
 from smelt.targets.llvm.builder import Builder, Value
 from smelt.targets.llvm.index import Env
@@ -77,6 +78,15 @@ class Registers:
                 part = b.with_lane(self.get(b, (lead, start)), part, at + i - start)
             self.cells[lead, start] = part
 
+    def read_tile(self, b: Builder, index: Sequence[int], rows: int, columns: int) -> Value:
+        """The elements of `rows` rows from index on, `columns` of each, as one vector."""
+        assert rows == 1, f"{self.buffer.name}: rows do not share a register"
+        return self.read(b, index, columns)
+
+    def write_tile(self, b: Builder, index: Sequence[int], rows: int, value: Value) -> None:
+        """The inverse of `read_tile`."""
+        self.write(b, index, value)
+
     def _blend(
         self, b: Builder, key: tuple[tuple[int, ...], int], piece: int, value: Value, at: int
     ) -> Value:
@@ -100,6 +110,52 @@ class Registers:
         return b.lane(cell, at - start) if width else cell
 
 
+@dataclass
+class TileRegisters(Registers):
+    """A register buffer of which each cell holds a tile, `tile` rows of `tile` columns in row-major order, as
+    an instruction that multiplies small matrices wants it. A last tile of fewer rows has idle lanes."""
+
+    tile: int = 2
+
+    def every(self) -> Iterator[tuple[tuple[int, ...], int]]:
+        *lead, rows, columns = self.shape
+        for at in product(*(range(n) for n in lead), range(0, rows, self.tile)):
+            for j in range(0, columns, self.tile):
+                yield at, j
+
+    def get(self, b: Builder, key: tuple[tuple[int, ...], int]) -> Value:
+        found = self.cells.get(key)
+        return b.poison(self.elem, self.tile**2) if found is None else found
+
+    def read(self, b: Builder, index: Sequence[int], lanes: int) -> Value:
+        if lanes == 2 * self.tile and index[-1] % self.tile == 0:
+            (first, row), (second, _) = (self._of(index, at) for at in (0, self.tile))
+            picks = [row + i for i in range(self.tile)]
+            low, high = self.get(b, first), self.get(b, second)
+            return b.shuffle(low, high, [*picks, *(self.tile**2 + p for p in picks)])
+        parts = [self._of(index, i) for i in range(max(lanes, 1))]
+        values = [b.lane(self.get(b, key), lane) for key, lane in parts]
+        return b.vector(values) if lanes else values[0]
+
+    def write(self, b: Builder, index: Sequence[int], value: Value) -> None:
+        for i in range(max(value.lanes, 1)):
+            key, lane = self._of(index, i)
+            self.cells[key] = b.with_lane(self.get(b, key), b.lane(value, i), lane)
+
+    def read_tile(self, b: Builder, index: Sequence[int], rows: int, columns: int) -> Value:
+        assert rows == columns == self.tile, f"{self.buffer.name}: tiles of {rows} x {columns}"
+        return self.get(b, self._of(index, 0)[0])
+
+    def write_tile(self, b: Builder, index: Sequence[int], rows: int, value: Value) -> None:
+        self.cells[self._of(index, 0)[0]] = value
+
+    def _of(self, index: Sequence[int], ahead: int) -> tuple[tuple[tuple[int, ...], int], int]:
+        """(cell, lane) of the element so many columns ahead of index."""
+        *lead, row, column = index
+        i, j = row % self.tile, (column + ahead) % self.tile
+        return ((*lead, row - i), column + ahead - j), i * self.tile + j
+
+
 def pieces(extent: int, lanes: int) -> list[tuple[int, int]]:
     """Cut a vector loop into (start, width): widths are powers of two, at most `lanes`; 0 is a scalar."""
     out, at = [], 0
@@ -120,6 +176,7 @@ class _Uses:
     fits: bool = True
     widths: set[tuple[int, int]] = field(default_factory=set)  # (extent, lanes) of vector loops
     unknown: bool = False
+    tile: int = 1  # rows and columns that an instruction wants in one register
 
 
 def plan_registers(
@@ -128,11 +185,13 @@ def plan_registers(
     env: Env,
     elems: dict[str, str],
     lanes_of: Callable[[Loop], int],
+    tile_of: Callable[[Block], int],
 ) -> dict[str, Registers | None]:
     """For each buffer its (empty) registers, or None when some index of it is not constant once loops
-    are expanded; then it must live in memory. lanes_of(loop) gives the lanes of a vector loop."""
+    are expanded; then it must live in memory. lanes_of(loop) gives the lanes of a vector loop; tile_of(block)
+    the rows that share a register in the instruction of a block."""
     uses = {b.name: _Uses() for b in buffers}
-    scan = _Scan(uses, lanes_of)
+    scan = _Scan(uses, lanes_of, tile_of)
     fixed = {name for name, bound in env.items() if isinstance(bound, int)}
     numbers = {name: bound for name, bound in env.items() if isinstance(bound, int)}
     for s in body:
@@ -145,7 +204,10 @@ def plan_registers(
             out[b.name] = None
             continue
         known = tuple(n for n in shape if n is not None)
-        out[b.name] = Registers(b, elems[b.name], known, _cuts(known, use))
+        if use.tile > 1:
+            out[b.name] = TileRegisters(b, elems[b.name], known, (), tile=use.tile)
+        else:
+            out[b.name] = Registers(b, elems[b.name], known, _cuts(known, use))
     return out
 
 
@@ -173,9 +235,12 @@ def _cuts(shape: tuple[int, ...], use: _Uses) -> tuple[tuple[int, int], ...]:
 class _Scan:
     """Walks statements; fixed: variables that are constants when the code is expanded."""
 
-    def __init__(self, uses: dict[str, _Uses], lanes_of: Callable[[Loop], int]) -> None:
+    def __init__(
+        self, uses: dict[str, _Uses], lanes_of: Callable[[Loop], int], tile_of: Callable[[Block], int]
+    ) -> None:
         self.uses = uses
         self.lanes_of = lanes_of
+        self.tile_of = tile_of
 
     def stmt(
         self, s: Stmt, fixed: set[str], vectors: dict[str, tuple[int, int]], numbers: dict[str, int]
@@ -187,6 +252,9 @@ class _Scan:
         if isinstance(s, Block):
             for _, value, _, _ in s.let:
                 self.expr(value, fixed, vectors, numbers)
+            for inner in walk((s,)) if s.by else ():
+                if isinstance(inner, Store) and inner.buffer in self.uses:
+                    self.uses[inner.buffer].tile = self.tile_of(s)
         elif isinstance(s, Tiles):
             fixed = fixed | {s.rows}
             if s.level == "unroll":

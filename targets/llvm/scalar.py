@@ -92,37 +92,6 @@ class Scalars:
             return self.b.intrinsic("fma", a.elem, a.lanes, a, b, c)
         return self.binary("fadd", self.binary("fmul", a, b), c)
 
-    def dot4(self, a: Value, b: Value, c: Value) -> Value:
-        """c plus the products of the four bytes of a (unsigned) and b (signed), in i32."""
-        a, b, c = self.same(a, b, c)
-        if self.cpu.vnni and a.lanes in (4, 8, 16):
-            name = f"llvm.x86.avx512.vpdpbusd.{32 * a.lanes}"
-            return self.b.call(name, "i32", a.lanes, c, a, b)
-        if a.lanes in self.cpu.pairs:
-            return self._dot4_pairs(a, b, c)
-        for shift in (24, 16, 8, 0):
-            x = self.binary("lshr", self.binary("shl", a, self.like(a, shift)), self.like(a, 24))
-            y = self.binary("ashr", self.binary("shl", b, self.like(b, shift)), self.like(b, 24))
-            c = self.binary("add", c, self.binary("mul", x, y))
-        return c
-
-    def _dot4_pairs(self, a: Value, b: Value, c: Value) -> Value:
-        """By products of 16-bit pairs: the bytes 0 and 2, then 1 and 3 of each element."""
-        low = self.binary("and", a, self.like(a, 0x00FF00FF))
-        high = self.binary("and", self.binary("lshr", a, self.like(a, 8)), self.like(a, 0x00FF00FF))
-        halves = self._resized(b, "i16", 2 * b.lanes)
-        eight = self.like(halves, 8)
-        for x, y in (
-            (low, self.binary("ashr", self.binary("shl", halves, eight), eight)),
-            (high, self.binary("ashr", halves, eight)),
-        ):
-            x = self._resized(x, "i16", 2 * x.lanes)
-            c = self.binary("add", c, self.b.call(self.cpu.pairs[c.lanes], "i32", c.lanes, x, y))
-        return c
-
-    def _resized(self, v: Value, elem: str, lanes: int) -> Value:
-        return self.b.pure(f"bitcast {v.typed} to {type_text(elem, lanes)}", elem, lanes, v)
-
     def add(self, a: Value, b: Value) -> Value:
         return self.binary("fadd" if a.elem in FLOAT_ELEMS else "add", a, b)
 
@@ -513,5 +482,4 @@ TABLE: dict[str, Emit] = {
     "not": _not,
     "shl": _shift("shl"),
     "shr": _shift("lshr"),
-    "dot4": lambda s, kind, a, b: s.dot4(a, b, s.like(a, 0)),
 }

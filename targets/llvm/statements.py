@@ -24,15 +24,15 @@ from smelt.targets.llvm.builder import Builder, Value
 from smelt.targets.llvm.exprs import Memory, dtype_of
 from smelt.targets.llvm.guards import inner_bounds
 from smelt.targets.llvm.index import Env, Lanes, varies
+from smelt.targets.llvm.instructed import Instructed
 from smelt.targets.llvm.machines import Cpu
 from smelt.targets.llvm.registers import pieces, plan_registers
 from smelt.targets.llvm.scalar import compute_elem, storage_elem
-from smelt.targets.llvm.stores import Stores
 
 LOCAL_LIMIT = 1 << 18  # bytes of a thread's stack that a kernel may use for local buffers
 
 
-class Statements(Stores):
+class Statements(Instructed):
     """The statements of one kernel."""
 
     def __init__(self, b: Builder, cpu: Cpu, kernel: Kernel) -> None:
@@ -54,7 +54,8 @@ class Statements(Stores):
             return
         elems = {b.name: compute_elem(b.dtype) for b in buffers}
         planned = plan_registers(
-            [b for b in buffers if b.space == "register"], body, self.env, elems, self.vector_lanes
+            [b for b in buffers if b.space == "register"], body, self.env, elems, self.vector_lanes,
+            self.tile_of,
         )
         local = {b.name: self._local(b) for b in buffers if planned.get(b.name) is None}
 
@@ -186,6 +187,9 @@ class Statements(Stores):
         return False
 
     def _block(self, s: Block) -> None:
+        if s.by:
+            self._instruction(s, lambda: self._stmts(s.body))
+            return
         if not s.let:
             self._guarded(s)
             return

@@ -119,9 +119,6 @@ class Stores(Control):
         if fn == "fma" and value is None and isinstance(e, Call) and e.fn == "mul":
             x, y = (self.value(a) for a in e.args)
             return self.s.fma(x, y, old)
-        if fn == "add" and value is None and isinstance(e, Call) and e.fn == "dot4":
-            x, y = (self.value(a) for a in e.args)
-            return self.s.dot4(x, y, old)
         v = self.value(e) if value is None else value
         return self.combine("add" if fn == "fma" else fn or "", dtype_of(e), old, v)
 

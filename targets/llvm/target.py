@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from smelt.core.ir.graph import Module
 from smelt.core.machine import Machine
-from smelt.core.plan.program import HostProgram
+from smelt.core.plan.program import Entry, HostProgram
 from smelt.core.sums import NO_SUMS, Sums
-from smelt.targets.base import Artifact
+from smelt.targets.base import Artifact, Device, DeviceCode
 from smelt.targets.cpu_features import required
 from smelt.targets.llvm.compile import compile_object
-from smelt.targets.llvm.descriptor import HostOptions, KernelRow
+from smelt.targets.llvm.descriptor import HostOptions, KernelRow, UnitRow
 from smelt.targets.llvm.emit import Text, emit_kernel, function_name, merged
 from smelt.targets.llvm.host import host_text
 from smelt.targets.llvm.machines import Cpu, cpu_for, machine_for
@@ -53,36 +53,55 @@ class LlvmTarget:
         threads: int,
         weights_sha256: bytes,
         weights_sums: Sums = NO_SUMS,
+        devices: Mapping[str, Device],
     ) -> Artifact:
         """One object for the platform. Raises SmeltError(internal) naming the kernel LLVM refuses."""
         cpu = cpu_of(spec)
-        kernels = dict.fromkeys(e.kernel for e in program.entries)
+        kernels = _used(program, 0)
 
         def texts() -> Iterator[Text]:
             return (emit_kernel(module.kernels[k], cpu) for k in kernels)
 
-        options = HostOptions(name, prefix, threads, weights_sha256, (), weights_sums, required(spec))
-        host = _host(module, program, options)
+        codes = [
+            devices[unit].emit([module.kernels[k] for k in _used(program, number)], spec)
+            for number, unit in enumerate(program.units, 1)
+        ]
+        units = tuple(
+            UnitRow(unit, code.code, program.weights_at(number))
+            for number, (unit, code) in enumerate(zip(program.units, codes, strict=True), 1)
+        )
+        options = HostOptions(name, prefix, threads, weights_sha256, units, weights_sums, required(spec))
+        rows = {e.name: _row(module, e, codes) for e in program.entries}
+        declared: dict[str, str] = {}
+        host = Text((host_text(program, module, rows, options, declared),), declared)
         objects = [_object(t, cpu, name) for t in _batches(texts())]
-        names = [function_name(module.kernels[e.kernel], e.statement) for e in program.entries]
-        declared = {n: f'declare void @"{n}"(ptr, i64, i64) nounwind' for n in names}
-        calls = Text(host.functions, {**host.declared, **declared})
+        names = {row.function: e.unit for e, row in zip(program.entries, rows.values(), strict=True)}
+        functions = {n: f'declare void @"{n}"(ptr, i64, i64) nounwind' for n in names if n}
+        calls = Text(host.functions, {**host.declared, **functions})
         objects.append(_object(calls, cpu, name, opt=2 if calls.size < LONG_HOST else 0))
-        code = join_objects(objects)
+        code = join_objects([*objects, *(o for c in codes for o in c.objects)])
 
         def whole() -> str:
-            return merged((*texts(), host)).module(cpu)
+            others = {n: text for n, text in functions.items() if names[n]}
+            return merged((*texts(), Text(host.functions, {**host.declared, **others}))).module(cpu)
 
-        return Artifact(code, {"model.ll": whole, "model.o": lambda: code})
+        dumps = {name: make for c in codes for name, make in c.dumps.items()}
+        return Artifact(code, {**dumps, "model.ll": whole, "model.o": lambda: code})
 
 
 TARGET = LlvmTarget()
 
 
-def _host(module: Module, program: HostProgram, options: HostOptions) -> Text:
-    declared: dict[str, str] = {}
-    rows = {e.name: KernelRow() for e in program.entries}
-    return Text((host_text(program, module, rows, options, declared),), declared)
+def _used(program: HostProgram, unit: int) -> Iterable[str]:
+    """The kernels that a unit runs, in the order of their first launch."""
+    return dict.fromkeys(e.kernel for e in program.entries if e.unit == unit)
+
+
+def _row(module: Module, e: Entry, codes: Sequence[DeviceCode]) -> KernelRow:
+    if not e.unit:
+        return KernelRow(e.name, function_name(module.kernels[e.kernel], e.statement))
+    part = codes[e.unit - 1].parts[e.kernel, e.statement]
+    return KernelRow(part.symbol, part.function, part.lanes)
 
 
 def _object(text: Text, cpu: Cpu, name: str, opt: int = 2) -> bytes:

@@ -15,14 +15,26 @@ from math import prod
 from smelt.core.diag import SmeltError
 from smelt.core.dim import Dim, ceildiv, product
 from smelt.core.dtype import DType, bool_, f64
-from smelt.core.ir.analysis import accesses, kernel_facts, written
+from smelt.core.ir.analysis.scope import accesses, kernel_facts, written
 from smelt.core.ir.idle import needed
-from smelt.core.ir.kernel import Block, Bound, Buffer, Expr, Kernel, Loop, Stmt, Store, Tiles, walk, walk_expr
+from smelt.core.ir.kernel import (
+    Block,
+    Bound,
+    Buffer,
+    Expr,
+    Kernel,
+    Loop,
+    LoopNode,
+    Stmt,
+    Store,
+    Tiles,
+    walk,
+    walk_expr,
+)
 from smelt.core.machine import Machine
 from smelt.targets.opencl.exprs import Exprs, Place
 from smelt.targets.opencl.helpers import Helpers, storage_type, value_type
 from smelt.targets.opencl.lanes import (
-    Node,
     barriers_before,
     has_lanes,
     instances,
@@ -183,7 +195,7 @@ class _Function(Exprs):
             at = self._decode(flat, nodes)
         self._enter(nodes, at, lambda: self._stmts(body, shared), shared)
 
-    def _decode(self, flat: str, nodes: Sequence[Node]) -> list[str | int]:
+    def _decode(self, flat: str, nodes: Sequence[LoopNode]) -> list[str | int]:
         """A flat instance number as one number for each node, the last fastest."""
         found: list[str | int] = []
         for n in reversed(nodes[1:]):
@@ -198,7 +210,7 @@ class _Function(Exprs):
         return found[::-1]
 
     def _enter(
-        self, nodes: Sequence[Node], at: Sequence[str | int], inside: Inside, shared: bool
+        self, nodes: Sequence[LoopNode], at: Sequence[str | int], inside: Inside, shared: bool
     ) -> None:
         """Bind the variables of parallel nodes from the outermost on, then go inside."""
         if not nodes:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from smelt.core.dim import YES, Dim, Facts, sym, to_dim
 from smelt.core.dtype import DType, bf16, bool_, f16, i64
-from smelt.core.ir.analysis import Binder, enter
+from smelt.core.ir.analysis.scope import Binder, enter
 from smelt.core.ir.idle import axes_needed, guards
 from smelt.core.ir.kernel import (
     Axis,

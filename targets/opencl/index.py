@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from smelt.core.dim import YES, Atom, Dim, Facts, FloorDiv, Max, Min, Mod, Symbol
+from smelt.core.dim import YES, Atom, Dim, Facts, FloorDiv, Max, Min, Mod, SymbolAtom
 from smelt.targets.opencl.helpers import Helpers
 
 Env: TypeAlias = Mapping[str, str | int]
@@ -52,7 +52,7 @@ class _Writer:
 
     def atom(self, a: Atom) -> str:
         match a:
-            case Symbol():
+            case SymbolAtom():
                 return str(self.env[a.name])
             case FloorDiv():
                 return self.division(a.a, a.b, "/", "floordiv")

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from smelt.core.dim import Dim, Facts, ceildiv, sym
-from smelt.core.ir.analysis import accesses, expr_accesses
+from smelt.core.ir.analysis.scope import accesses, expr_accesses
 from smelt.core.ir.edges import parallel_chain, sibling_edges
-from smelt.core.ir.kernel import Block, Buffer, Loop, Stmt, Store, Tiles, walk
-
-Node = Loop | Tiles
+from smelt.core.ir.kernel import Block, Buffer, Loop, LoopNode, Stmt, Store, Tiles, walk
 
 
-def nest(s: Stmt, level: str) -> tuple[tuple[Node, ...], tuple[Stmt, ...]]:
+def nest(s: Stmt, level: str) -> tuple[tuple[LoopNode, ...], tuple[Stmt, ...]]:
     """The directly nested nodes of a level at a statement, and what is inside them."""
-    nodes: list[Node] = []
+    nodes: list[LoopNode] = []
     body: tuple[Stmt, ...] = (s,)
     while len(body) == 1:
         inner = body[0]
@@ -25,7 +23,7 @@ def nest(s: Stmt, level: str) -> tuple[tuple[Node, ...], tuple[Stmt, ...]]:
     return tuple(nodes), body
 
 
-def instances(node: Node) -> Dim:
+def instances(node: LoopNode) -> Dim:
     """How many instances a parallel node has."""
     return node.extent if isinstance(node, Loop) else ceildiv(node.extent, node.sizes[0])
 
@@ -35,7 +33,7 @@ def has_lanes(s: Stmt) -> bool:
     return any(isinstance(x, Loop | Tiles) and x.level == "lane" for x in walk((s,)))
 
 
-def lane_nests(body: Sequence[Stmt]) -> Iterator[tuple[tuple[Node, ...], tuple[Stmt, ...]]]:
+def lane_nests(body: Sequence[Stmt]) -> Iterator[tuple[tuple[LoopNode, ...], tuple[Stmt, ...]]]:
     """Every outermost nest of lane nodes."""
     for s in body:
         nodes, inner = nest(s, "lane")

@@ -211,12 +211,6 @@ _MATH = (
 
 
 
-def _dot4(h: Helpers, kind: DType, a: str, b: str) -> str:
-    """Bytes of a unsigned, of b signed."""
-    parts = (f"((({a}) >> {s}) & 255) * (((({b}) << {24 - s})) >> 24)" for s in (0, 8, 16, 24))
-    return f"({' + '.join(parts)})"
-
-
 TABLE: Mapping[str, Emit] = {
     "add": _wrapping("+"),
     "sub": _wrapping("-"),
@@ -251,6 +245,5 @@ TABLE: Mapping[str, Emit] = {
     "not": _not,
     "shl": _shift("shl"),
     "shr": _shift("shr"),
-    "dot4": _dot4,
 }
 """One row per intrinsic; cast, bitcast and select are functions above."""

@@ -75,7 +75,7 @@ static size_t append(char *to, size_t at, const char *from, size_t n) {
   return at + n;
 }
 
-/* The length of a "{state 12}" at p where `what` is "{state ", and its number; 0 where there is none. */
+/* The length of a "{slot 12}" at p where `what` is "{slot ", and its number; 0 where there is none. */
 static size_t numbered(const char *p, const char *what, uint32_t *number) {
   const char *end = p + strlen(what), *first = end;
   if (strncmp(p, what, strlen(what))) return 0;
@@ -93,8 +93,8 @@ static size_t expand(smelt_rt *rt, size_t at, uint32_t check, int64_t got, int64
   for (const char *p = rt->model->checks[check].text; *p;) {
     uint32_t number = 0;
     size_t name;
-    if ((name = numbered(p, "{state ", &number)) && number < rt->model->n_state) {
-      at = append_number(rt->error, at, rt->state[number]);
+    if ((name = numbered(p, "{slot ", &number)) && number < rt->model->n_slots) {
+      at = append_number(rt->error, at, rt->slots[number]);
     } else if (!inner && (name = numbered(p, "{check ", &number)) && number < rt->model->n_checks) {
       at = expand(rt, at, number, got, want, 1);
     } else if (strncmp(p, "{got}", name = 5) == 0) {
@@ -151,8 +151,7 @@ static const char *type_class(uint8_t code) {
   return code < sizeof names / sizeof *names ? names[code] : "type";
 }
 
-/* What holds for an input as for an output that the caller owns. */
-static int32_t check_tensor(smelt_rt *rt, const char *role, const smelt_tensor_desc *want, const DLTensor *t, uint64_t *bytes) {
+int32_t rt_check_tensor(smelt_rt *rt, const char *role, const smelt_tensor_desc *want, const DLTensor *t, uint64_t *bytes) {
   if (t->dtype.code != want->dtype.code || t->dtype.bits != want->dtype.bits || t->dtype.lanes != want->dtype.lanes)
     return rt_error(rt, SMELT_SHAPE, "%s '%s': your tensor is %s%d%s, the model wants %s%d; convert it first", role, want->name,
                     type_class(t->dtype.code), t->dtype.bits, t->dtype.lanes == 1 ? "" : " of several lanes",
@@ -194,18 +193,18 @@ static int32_t check_count(smelt_rt *rt, const char *role, size_t got, uint32_t 
 }
 
 int32_t rt_bind_inputs(smelt_rt *rt, const DLTensor *inputs, size_t n) {
-  int32_t status = check_count(rt, "input", n, rt->model->n_inputs, inputs);
+  int32_t status = check_count(rt, "input", n, rt_fed(rt->model), inputs);
   if (status) return status;
   int64_t *dims = rt->shapes;
-  for (uint32_t i = 0; i < rt->model->n_inputs; i++) {
+  for (uint32_t i = 0; i < rt_fed(rt->model); i++) {
     const DLTensor *t = &inputs[i];
-    status = check_tensor(rt, "input", &rt->model->inputs[i], t, &rt->input_bytes[i]);
+    status = rt_check_tensor(rt, "input", &rt->model->inputs[i], t, &rt->input_bytes[i]);
     if (status) return status;
     if (t->ndim) memcpy(dims, t->shape, (size_t)t->ndim * sizeof *dims);
-    rt->shape_of[i] = dims;
     dims += t->ndim;
     rt->input_host[i] = t->data ? (const char *)t->data + t->byte_offset : NULL;
   }
+  rt_state_bind(rt);
   return SMELT_OK;
 }
 
@@ -252,12 +251,12 @@ static int32_t check_overlaps(smelt_rt *rt) {
 }
 
 int32_t rt_bind_outputs(smelt_rt *rt, const DLTensor *outputs, size_t n) {
-  int32_t status = check_count(rt, "output", n, rt->model->n_outputs, outputs);
+  int32_t status = check_count(rt, "output", n, rt_given(rt->model), outputs);
   for (uint32_t i = 0; !status && i < rt->model->n_outputs; i++) {
     rt_output *out = &rt->outputs[i];
-    out->caller = outputs[i].data ? &outputs[i] : NULL;
+    out->caller = i < rt_given(rt->model) && outputs[i].data ? &outputs[i] : NULL;
     out->at = 0;
-    if (out->caller) status = check_tensor(rt, "output", &rt->model->outputs[i], out->caller, &out->bytes);
+    if (out->caller) status = rt_check_tensor(rt, "output", &rt->model->outputs[i], out->caller, &out->bytes);
   }
   return status ? status : check_overlaps(rt);
 }

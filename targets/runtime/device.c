@@ -182,16 +182,46 @@ smelt_addr rt_device_arena(smelt_rt *rt, uint32_t arena, uint64_t bytes, int kee
   return grow(rt, rt->device->first_arena + arena, bytes, keep, "working memory");
 }
 smelt_addr rt_device_output(smelt_rt *rt, uint32_t output, uint64_t bytes) {
-  return grow(rt, rt->device->first_output + output, bytes, 0, rt->model->outputs[output].name);
+  uint32_t at = rt->device->first_output + output;
+  if (bytes > rt->device->spaces[at].capacity) bytes = rt_output_room(rt, output, bytes);
+  return grow(rt, at, bytes, 0, rt->model->outputs[output].name);
+}
+
+/* ---- state: an input and an output that change places ---- */
+static uint32_t replaced(const smelt_rt *rt, uint32_t output) { return output - rt_given(rt->model) + rt_fed(rt->model); }
+
+int rt_device_keeps(const smelt_rt *rt, uint32_t output) {
+  const rt_device *d = rt->device;
+  return output >= rt_given(rt->model) && d->spaces[d->first_output + output].unit == d->spaces[d->first_input + replaced(rt, output)].unit;
+}
+
+void rt_device_swap(smelt_rt *rt, uint32_t input, uint32_t output) {
+  rt_space *a = &rt->device->spaces[rt->device->first_input + input], *b = &rt->device->spaces[rt->device->first_output + output], old = *a;
+  *a = *b;
+  *b = old;
+}
+
+uint64_t rt_device_state_capacity(const smelt_rt *rt) {
+  const rt_device *d = rt->device;
+  uint64_t bytes = 0;
+  for (uint32_t i = rt_given(rt->model); i < rt->model->n_outputs; i++)
+    bytes += d->spaces[d->first_output + i].capacity + d->spaces[d->first_input + replaced(rt, i)].capacity;
+  return bytes;
+}
+
+static int holds_state(const smelt_rt *rt, uint32_t space) {
+  uint32_t first = rt->device->first_input + rt_fed(rt->model);
+  return space >= first && space < rt->device->first_output && rt->states[space - first].begun && rt->states[space - first].resident;
 }
 
 smelt_addr rt_device_weights(smelt_rt *rt, uint32_t unit) {
   rt_space *space = &rt->device->spaces[1 + unit];
-  uint64_t bytes = rt->model->weights_bytes;
-  if (!bytes || space->memory) return bytes ? address(1 + unit) : 0;
+  if (unit == HOST || space->memory) return address(1 + unit);
   rt_unit *u = unit_of(rt, space);
+  uint64_t first = rt->model->units[unit - 1].weights_at, bytes = rt->model->units[unit - 1].weights_bytes;
   int32_t code = 0;
-  space->memory = u->driver->allocate(u->state, (size_t)bytes, rt->weights, &code);
+  if (!bytes) return address(1 + unit);
+  space->memory = u->driver->allocate(u->state, (size_t)bytes, rt->weights + first, &code);
   if (!space->memory) {
     rt_error(rt, SMELT_DEVICE, "%s device '%s': %llu bytes of weights do not fit (code %d); use a device with more memory", u->driver->name,
              u->driver->device(u->state), (unsigned long long)bytes, (int)code);
@@ -210,7 +240,7 @@ uint64_t rt_device_arena_capacity(const smelt_rt *rt) {
 
 void rt_device_trim(smelt_rt *rt) {
   for (uint32_t i = rt->device->first_arena; i < rt->device->n_spaces; i++)
-    if (rt->device->spaces[i].unit == HOST || is_parent(rt)) release_space(rt, &rt->device->spaces[i]);
+    if (!holds_state(rt, i) && (rt->device->spaces[i].unit == HOST || is_parent(rt))) release_space(rt, &rt->device->spaces[i]);
 }
 
 /* ---- into the model and out of it ---- */
@@ -218,6 +248,10 @@ int32_t rt_device_begin(smelt_rt *rt) {
   for (uint32_t i = 0; i < rt->model->n_inputs; i++) {
     uint32_t at = rt->device->first_input + i;
     rt_space *space = &rt->device->spaces[at];
+    if (holds_state(rt, at)) {
+      rt->input_at[i] = address(at);
+      continue;
+    }
     if (!(rt->input_at[i] = grow(rt, at, rt->input_bytes[i], 0, rt->model->inputs[i].name))) return SMELT_DEVICE;
     if (!rt->input_bytes[i]) continue;
     if (space->unit == HOST) {
@@ -236,7 +270,7 @@ int32_t rt_device_finish(smelt_rt *rt) {
   for (uint32_t i = 0; i < rt->model->n_outputs; i++) {
     rt_output *out = &rt->outputs[i];
     rt_space *space = &d->spaces[d->first_output + i];
-    if (!out->at || !out->bytes) continue;
+    if (!out->at || !out->bytes || rt_device_keeps(rt, i)) continue;
     if (space->unit == HOST) {
       memcpy(out->host, space->memory, (size_t)out->bytes);
       continue;
@@ -280,6 +314,9 @@ static int32_t upload(smelt_rt *rt, smelt_addr at, const void *from, uint64_t by
 }
 
 int32_t rt_device_read(smelt_rt *rt, smelt_addr at, void *to, uint64_t bytes) { return download(rt, at, to, bytes, "read of an element"); }
+int32_t rt_device_read_input(smelt_rt *rt, uint32_t input, void *to, uint64_t bytes) {
+  return download(rt, address(rt->device->first_input + input), to, bytes, "read of a state");
+}
 int32_t rt_device_write(smelt_rt *rt, smelt_addr at, const void *from, uint64_t bytes) {
   return upload(rt, at, from, bytes, "write of an element");
 }

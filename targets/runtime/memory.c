@@ -1,4 +1,4 @@
-/* memory.c: sizes in, arenas and output memory out; everything grows to its high-water mark and no further. */
+/* memory.c: sizes in, arenas and output memory out; what is bounded is taken once, the rest grows to its high-water mark. */
 #include "rt.h"
 
 /* Tests replace the system by an allocator that can say no and that AddressSanitizer watches. */
@@ -58,6 +58,33 @@ static int32_t out_of_memory(smelt_rt *rt, const char *what, const char *name, i
                   what, name, (long long)bytes);
 }
 
+/* The most bytes that arena `i` (outputs: behind the arenas) may take; 0: nobody knows. */
+static uint64_t most(const smelt_rt *rt, uint32_t i) { return rt->model->most && !rt->device ? rt->model->most[i] : 0; }
+
+static uint64_t at_once(uint64_t bytes, uint64_t most_bytes) { return bytes < most_bytes ? most_bytes : bytes; }
+
+uint64_t rt_output_room(const smelt_rt *rt, uint32_t i, uint64_t bytes) {
+  uint64_t bound = most(rt, rt->model->n_arenas + i);
+  return bound || i < rt_given(rt->model) ? at_once(bytes, bound) : bytes + bytes / 2; /* a state that grows is likely to go on */
+}
+
+int32_t rt_reserve_bounded(smelt_rt *rt) {
+  const smelt_model_desc *m = rt->model;
+  uint32_t known = 0;
+  uint32_t all = m->n_arenas + m->n_outputs + m->n_states; /* a state has as much on both sides */
+  for (uint32_t i = 0; i < all; i++) {
+    uint64_t bytes = most(rt, i < m->n_arenas + m->n_outputs ? i : i - m->n_states);
+    rt_block *block = i < m->n_arenas ? &rt->arenas[i] : i < m->n_arenas + m->n_outputs ? &rt->outputs[i - m->n_arenas].block
+                      : &rt->states[i - m->n_arenas - m->n_outputs].block;
+    known += bytes != 0;
+    if (bytes && !rt_block_grow(rt, block, bytes))
+      return rt_error(rt, SMELT_DEVICE, "model '%s' may need %llu bytes within the bounds of its dims, the system has no more memory; "
+                      "compile it with lower bounds, or close other sessions", m->name, (unsigned long long)bytes);
+  }
+  if (known == all) rt_pool_start(&rt->pool); /* so that no run asks for stacks either */
+  return SMELT_OK;
+}
+
 static smelt_addr lose(smelt_rt *rt, int32_t status) {
   rt->lost = status;
   return 0;
@@ -73,7 +100,8 @@ static smelt_addr reserve(smelt_rt *rt, int32_t arena, int64_t bytes, int keep) 
     return at ? at : lose(rt, SMELT_DEVICE);
   }
   rt_block *block = &rt->arenas[arena];
-  if (!(keep ? rt_block_extend(rt, block, (uint64_t)bytes) : rt_block_grow(rt, block, (uint64_t)bytes)))
+  uint64_t room = at_once((uint64_t)bytes, most(rt, (uint32_t)arena));
+  if (!(keep ? rt_block_extend(rt, block, room) : rt_block_grow(rt, block, room)))
     return lose(rt, out_of_memory(rt, "working memory of model ", rt->model->name, bytes));
   return (smelt_addr)(intptr_t)block->data;
 }
@@ -139,8 +167,9 @@ smelt_addr smelt_rt_output(smelt_rt *rt, int32_t i, const int64_t *shape) {
   if (desc->rank) memcpy(out->shape, shape, (size_t)desc->rank * sizeof *shape);
   out->bytes = bytes;
   out->host = out->caller ? (char *)out->caller->data + out->caller->byte_offset : NULL;
-  int owned = !rt_output_direct(rt, (uint32_t)i);
-  if (owned && !rt_block_grow(rt, &out->block, bytes)) return lose(rt, out_of_memory(rt, "output ", desc->name, (int64_t)bytes));
+  int owned = !rt_output_direct(rt, (uint32_t)i) && !(rt->device && rt_device_keeps(rt, (uint32_t)i));
+  uint64_t room = bytes > out->block.capacity ? rt_output_room(rt, (uint32_t)i, bytes) : bytes;
+  if (owned && !rt_block_grow(rt, &out->block, room)) return lose(rt, out_of_memory(rt, "output ", desc->name, (int64_t)bytes));
   if (!out->host) out->host = out->block.data;
   out->at = rt->device ? rt_device_output(rt, (uint32_t)i, bytes) : (smelt_addr)(intptr_t)(owned ? out->block.data : out->host);
   return out->at ? out->at : lose(rt, SMELT_DEVICE);
@@ -151,7 +180,7 @@ int32_t rt_finish_outputs(smelt_rt *rt, DLTensor *outputs) {
     if (!rt->outputs[i].at)
       return rt_error(rt, SMELT_INTERNAL, "model '%s' ended without output '%s'; compile it again", rt->model->name,
                       rt->model->outputs[i].name);
-  for (uint32_t i = 0; i < rt->model->n_outputs; i++) {
+  for (uint32_t i = 0; i < rt_given(rt->model); i++) {
     rt_output *out = &rt->outputs[i];
     const smelt_tensor_desc *desc = &rt->model->outputs[i];
     if (out->caller) { /* misaligned: it was computed beside, or the device has downloaded it already */
@@ -167,13 +196,17 @@ smelt_status smelt_memory_stats(const smelt_session *s, smelt_memory *out) {
   if (!s || !out) return rt_refuse(s ? "smelt_memory_stats: out is NULL, wanted where to put the numbers" : "smelt_memory_stats: the session is NULL; open one first");
   const smelt_rt *rt = (const smelt_rt *)s;
   if (rt_is_foreign(rt)) return rt_refuse("smelt_memory_stats: " RT_FOREIGN);
-  *out = (smelt_memory){.weights_bytes = rt->model->weights_bytes, .allocations = rt->allocations, .runs = rt->runs};
+  *out = (smelt_memory){.weights_bytes = rt->model->weights_bytes, .allocations = rt->allocations, .runs = rt->runs,
+                        .crossings = rt->crossings, .crossed_bytes = rt->crossed_bytes};
   for (uint32_t i = 0; i < rt->model->n_arenas; i++) {
     out->arena_bytes += rt->arena_bytes[i];
     out->arena_capacity += rt->arenas[i].capacity;
   }
   if (rt->device) out->arena_capacity += rt_device_arena_capacity(rt);
-  for (uint32_t i = 0; i < rt->model->n_outputs; i++) out->output_capacity += rt->outputs[i].block.capacity;
+  for (uint32_t i = 0; i < rt->model->n_outputs; i++)
+    *(i < rt_given(rt->model) ? &out->output_capacity : &out->state_capacity) += rt->outputs[i].block.capacity;
+  for (uint32_t k = 0; k < rt->model->n_states; k++) out->state_capacity += rt->states[k].block.capacity;
+  if (rt->device) out->state_capacity += rt_device_state_capacity(rt);
   return SMELT_OK;
 }
 

@@ -87,6 +87,10 @@ static void start(rt_pool *pool) {
   pthread_attr_destroy(&attr);
 }
 
+void rt_pool_start(rt_pool *pool) {
+  if (pool->threads > 1 && !pool->tried) start(pool);
+}
+
 void rt_pool_init(rt_pool *pool, int32_t threads) {
   int cpus = sm_cpu_count();
   if (threads <= 0) threads = cpus;
@@ -100,7 +104,7 @@ void rt_pool_run(rt_pool *pool, smelt_kernel_fn fn, const int64_t *args, int64_t
   int64_t chunk = groups / parts + (groups % parts != 0);
   if (chunk < grain) chunk = grain;
   int64_t n_chunks = groups / chunk + (groups % chunk != 0);
-  if (pool->threads > 1 && n_chunks > 1 && !pool->tried) start(pool);
+  if (n_chunks > 1) rt_pool_start(pool);
   if (pool->started == 0 || n_chunks <= 1) {
     fn(args, 0, groups);
     return;

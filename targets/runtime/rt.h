@@ -49,12 +49,19 @@ typedef struct {
   smelt_addr at;          /* what generated code writes to; 0: not asked for yet */
 } rt_output;
 
+typedef struct {
+  rt_block block;   /* its bytes on the host; a device's are in the space of the input */
+  uint64_t bytes;
+  int32_t begun;    /* it has a value; else the next run starts it with zeros */
+  int32_t resident; /* the value lies on a device, not in block */
+} rt_state;
+
 typedef struct rt_device rt_device;
 
 struct smelt_rt {
   const smelt_model_desc *model; /* first: see rt_is_foreign */
   void *memory; /* the block this struct lies in */
-  int64_t *state;
+  int64_t *slots;
   int64_t *shapes, *planned_shapes; /* all inputs' dims, one after the other */
   const int64_t **shape_of;         /* per input, into shapes */
   smelt_addr *input_at;
@@ -64,6 +71,7 @@ struct smelt_rt {
   rt_block *arenas;
   uint64_t *arena_bytes;            /* per arena, the most that the last run asked for */
   rt_output *outputs;
+  rt_state *states;
   uint64_t *kernel_ns, *kernel_launches;
   void **library_fn;
   int64_t *mapped_args; /* a CPU kernel's args in a device session */
@@ -88,6 +96,10 @@ struct smelt_rt {
 static inline int rt_is_foreign(const smelt_rt *rt) { return rt->model != &smelt_model; }
 #define RT_FOREIGN "the session is one of another model; call the functions of the model that opened it"
 
+/* Inputs that a caller feeds and outputs that he gets; the others are state. */
+static inline uint32_t rt_fed(const smelt_model_desc *m) { return m->n_inputs - m->n_states; }
+static inline uint32_t rt_given(const smelt_model_desc *m) { return m->n_outputs - m->n_states; }
+
 /* ---- session.c ---- */
 smelt_status smelt_open_this(const char *bundle_dir, const smelt_options *options, smelt_session **out);
 
@@ -109,16 +121,28 @@ int rt_tensor_bytes(DLDataType type, int32_t rank, const int64_t *shape, uint64_
 /* Check the caller's tensors against the model and bind them: shapes, shape_of, input_at/bytes/host, outputs[].caller. */
 int32_t rt_bind_inputs(smelt_rt *rt, const DLTensor *inputs, size_t n);
 int32_t rt_bind_outputs(smelt_rt *rt, const DLTensor *outputs, size_t n);
+/* What holds for any tensor of a caller. role: "input" and so on, for messages. */
+int32_t rt_check_tensor(smelt_rt *rt, const char *role, const smelt_tensor_desc *want, const DLTensor *t, uint64_t *bytes);
 
 /* ---- memory.c ---- */
 /* Make a block hold `bytes` (64-byte aligned at least); its contents are lost when it grows. 0 when the system refuses. */
 int rt_block_grow(smelt_rt *rt, rt_block *block, uint64_t bytes);
+int32_t rt_reserve_bounded(smelt_rt *rt); /* all that has a bound */
 /* The same, keeping the contents. */
 int rt_block_extend(smelt_rt *rt, rt_block *block, uint64_t bytes);
 void rt_block_free(rt_block *block);
 int rt_output_direct(const smelt_rt *rt, uint32_t i);
+/* What to ask for when output i wants so many bytes and has fewer. */
+uint64_t rt_output_room(const smelt_rt *rt, uint32_t i, uint64_t bytes);
 int32_t rt_stage_inputs(smelt_rt *rt);
 int32_t rt_finish_outputs(smelt_rt *rt, DLTensor *outputs);
+
+/* ---- state.c ---- */
+void rt_state_bind(smelt_rt *rt);     /* before the plan: shapes, memory */
+int32_t rt_state_begin(smelt_rt *rt); /* after it: zeros for what has no value yet */
+void rt_state_keep(smelt_rt *rt);     /* after a run that succeeded: its outputs are the next one's inputs */
+int32_t rt_state_copy(smelt_rt *to, smelt_rt *from);
+void rt_state_free(smelt_rt *rt);
 
 /* ---- cpu.c ---- */
 int32_t rt_cpu_check(smelt_rt *rt); /* does this processor have what the model's code uses? */
@@ -126,10 +150,12 @@ int32_t rt_cpu_check(smelt_rt *rt); /* does this processor have what the model's
 /* ---- weights.c ---- */
 int32_t rt_weights_open(smelt_rt *rt, const char *bundle_dir, int verify);
 int32_t rt_weights_check(smelt_rt *rt); /* before a run: is the mapped file as it was? */
+int32_t rt_weights_share(smelt_rt *rt, const smelt_rt *from); /* open the weights of another session */
 void rt_weights_close(smelt_rt *rt);
 
 /* ---- pool.c ---- */
 void rt_pool_init(rt_pool *pool, int32_t threads);
+void rt_pool_start(rt_pool *pool); /* before the first region that needs it */
 void rt_pool_run(rt_pool *pool, smelt_kernel_fn fn, const int64_t *args, int64_t groups, int32_t grain);
 void rt_pool_after_fork(rt_pool *pool); /* in a child the workers are gone: forget them */
 void rt_pool_close(rt_pool *pool);
@@ -145,10 +171,15 @@ int32_t rt_device_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t 
 /* keep: what the arena holds stays when it grows. */
 smelt_addr rt_device_arena(smelt_rt *rt, uint32_t arena, uint64_t bytes, int keep);
 smelt_addr rt_device_output(smelt_rt *rt, uint32_t output, uint64_t bytes);
+/* Is this output's memory at the unit where the input lies that it replaces? Then the two change places. */
+int rt_device_keeps(const smelt_rt *rt, uint32_t output);
+void rt_device_swap(smelt_rt *rt, uint32_t input, uint32_t output);
+int32_t rt_device_read_input(smelt_rt *rt, uint32_t input, void *to, uint64_t bytes);
 /* In the memory of a unit; of that which has arena 0. */
 smelt_addr rt_device_weights(smelt_rt *rt, uint32_t unit);
 smelt_addr rt_device_first_weights(smelt_rt *rt);
 uint64_t rt_device_arena_capacity(const smelt_rt *rt);
+uint64_t rt_device_state_capacity(const smelt_rt *rt);
 void rt_device_trim(smelt_rt *rt);
 int32_t rt_device_read(smelt_rt *rt, smelt_addr at, void *to, uint64_t bytes);
 int32_t rt_device_write(smelt_rt *rt, smelt_addr at, const void *from, uint64_t bytes);

@@ -3,6 +3,7 @@
  * Two builds: SMELT_STATIC has the model linked in and takes only the weights from the bundle; the other one opens
  * the lib*.so in the bundle. It needs no libc header, and of libc only what runner_sys.h declares. */
 #include "runner_supervisor.h"
+#include "runner_worker.h"
 
 static const char USAGE[] =
     "usage: smelt_run BUNDLE_DIR [--info] [--shape NAME:1x3x224x224]... [--repeat N] [--threads N] [--zero]\n"
@@ -83,17 +84,20 @@ static void put_dims(buffer *b, const DLTensor *t) {
   put(b, "]");
 }
 
+static void put_port(buffer *b, const char *role, const char *name, DLDataType type, int32_t rank) {
+  DLTensor shown = {.dtype = type};
+  put_format(b, "%s %s: ", role, name);
+  put_dims(b, &shown);
+  b->len -= 2;
+  put_format(b, " of rank %i\n", I(rank));
+}
+
 static void put_info(worker *w, buffer *b) {
-  for (size_t i = 0; i < w->n_inputs + w->n_outputs; i++) {
-    int is_input = i < w->n_inputs;
-    size_t k = is_input ? i : i - w->n_inputs;
-    DLDataType t = is_input ? w->api.input_type(w->session, k) : w->api.output_type(w->session, k);
-    DLTensor shown = {.dtype = t};
-    put_format(b, "%s %s: ", is_input ? "input " : "output", is_input ? w->api.input_name(w->session, k) : w->api.output_name(w->session, k));
-    put_dims(b, &shown);
-    b->len -= 2;
-    put_format(b, " of rank %i\n", I(is_input ? w->api.input_rank(w->session, k) : w->api.output_rank(w->session, k)));
-  }
+  const model_api *api = &w->api;
+  const smelt_session *s = w->session;
+  for (size_t i = 0; i < w->n_inputs; i++) put_port(b, "input ", api->input_name(s, i), api->input_type(s, i), api->input_rank(s, i));
+  for (size_t i = 0; i < w->n_outputs; i++) put_port(b, "output", api->output_name(s, i), api->output_type(s, i), api->output_rank(s, i));
+  for (size_t i = 0; i < api->state_count(s); i++) put_port(b, "state ", api->state_name(s, i), api->state_type(s, i), api->state_rank(s, i));
 }
 
 /* What stands after "NAME:" when this --shape names the input; else NULL. A name may have a ':' in it. */
@@ -203,6 +207,7 @@ static void sort_times(uint64_t *ns, size_t n) { /* heap sort: no recursion, no 
 static int run_and_time(worker *w, const command *c, buffer *b) {
   size_t repeat = (size_t)c->repeat;
   uint64_t first, *ns = sys_map((repeat + 1) * sizeof *ns);
+  w->afresh = 1;
   smelt_status s = ns ? run_once(w, &first) : SMELT_DEVICE;
   for (size_t i = 0; ns && s == SMELT_OK && i < repeat; i++) s = run_once(w, &ns[i]);
   if (!ns || s != SMELT_OK) {

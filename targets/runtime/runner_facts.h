@@ -3,170 +3,18 @@
 #define RUNNER_FACTS_H
 #include "runner_frames.h"
 
-#define RUNNER_VERSION "1"
-#if defined(__ANDROID__)
-#define RUNNER_LIBC "bionic"
-#elif defined(SMELT_STATIC)
-#define RUNNER_LIBC "static"
-#else
-#define RUNNER_LIBC "dynamic"
-#endif
+#pragma GCC visibility push(hidden)
 
-typedef struct { uint8_t word, bit; const char *name; } feature; /* word 0: AT_HWCAP, 1: AT_HWCAP2 */
-static const feature FEATURES[] = {
-#if defined(__aarch64__)
-    {0, 1, "neon"}, {0, 3, "aes"}, {0, 8, "atomics"}, {0, 9, "fphp"}, {0, 10, "fp16"}, {0, 20, "dotprod"}, {0, 22, "sve"},
-    {0, 23, "fp16fml"}, {1, 1, "sve2"}, {1, 9, "svei8mm"}, {1, 12, "svebf16"}, {1, 13, "i8mm"}, {1, 14, "bf16"},
-    {1, 17, "bti"}, {1, 23, "sme"},
-#elif defined(__arm__)
-    {0, 6, "vfp"}, {0, 12, "neon"}, {0, 13, "vfp3"}, {0, 16, "vfp4"}, {0, 17, "idiva"}, {0, 24, "dotprod"},
-#elif defined(__riscv)
-    {0, 0, "a"}, {0, 2, "c"}, {0, 3, "d"}, {0, 5, "f"}, {0, 8, "i"}, {0, 12, "m"}, {0, 21, "v"},
-#endif
-    {0, 255, NULL}};
-
-/* x86 tells by cpuinfo's flags; these are the ones that code generation asks about. */
-static const char *const X86_FLAGS[] = {"sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl",
-                                        "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", NULL};
-
-static const char *find_text(const char *in, const char *word) {
-  for (; *in; in++) {
-    size_t n = 0;
-    while (word[n] && in[n] == word[n]) n++;
-    if (!word[n]) return in;
-  }
-  return NULL;
-}
-
-static int has_word(const char *line, const char *word) {
-  size_t n = strlen(word);
-  while (*line && *line != '\n') {
-    while (*line == ' ' || *line == '\t') line++;
-    size_t m = 0;
-    while (line[m] && line[m] != ' ' && line[m] != '\n') m++;
-    if (m == n && !memcmp(line, word, n)) return 1;
-    line += m;
-    if (!m) break;
-  }
-  return 0;
-}
-
-static uint64_t number_after(const char *text, const char *key) { /* the first digits behind key; 0 without them */
-  const char *p = find_text(text, key);
-  uint64_t value = 0;
-  if (!p) return 0;
-  for (p += strlen(key); *p && *p != '\n' && (*p < '0' || *p > '9'); p++) {}
-  for (; *p >= '0' && *p <= '9'; p++) value = value * 10 + (uint64_t)(*p - '0');
-  return value;
-}
-
-static void put_line_after(buffer *b, const char *text, const char *key) { /* rest of "key : value" as a JSON string */
-  const char *p = find_text(text, key);
-  size_t n = 0;
-  if (p)
-    for (p += strlen(key); *p == ' ' || *p == '\t' || *p == ':'; p++) {}
-  while (p && p[n] && p[n] != '\n') n++;
-  put_quoted_n(b, p ? p : "", n);
-}
-
-static uint64_t auxiliary(unsigned long key) {
-  unsigned long pairs[128];
-  int fd = sys_open("/proc/self/auxv", SYS_O_RDONLY);
-  long n = fd < 0 ? 0 : sys_read(fd, pairs, sizeof pairs);
-  if (fd >= 0) sys_close(fd);
-  for (size_t i = 0; n > 0 && i + 1 < (size_t)n / sizeof pairs[0]; i += 2)
-    if (pairs[i] == key) return pairs[i + 1];
-  return 0;
-}
-
-static void put_features(buffer *b, const char *cpuinfo) {
-  uint64_t caps[2] = {auxiliary(16), auxiliary(26)};
-  const char *sep = "";
-  put(b, "[");
-  for (const feature *f = FEATURES; f->name; f++)
-    if (caps[f->word] >> f->bit & 1) {
-      put_format(b, "%s%q", sep, f->name);
-      sep = ",";
-    }
-#if defined(__x86_64__)
-  const char *flags = find_text(cpuinfo, "flags");
-  while (flags && *flags && *flags != ':') flags++;
-  for (const char *const *name = X86_FLAGS; flags && *flags && *name; name++)
-    if (has_word(flags + 1, *name)) {
-      put_format(b, "%s%q", sep, *name);
-      sep = ",";
-    }
-#else
-  (void)cpuinfo;
-  (void)has_word;
-#endif
-  put(b, "]");
-}
-
-static uint64_t cpus_allowed(void) {
-  uint8_t mask[1024];
-  uint64_t count = 0;
-  long n = sys(NR_sched_getaffinity, 0, sizeof mask, (long)mask, 0, 0, 0);
-  for (long i = 0; i < n; i++) count += (uint64_t)__builtin_popcount(mask[i]);
-  return count ? count : 1;
-}
+/* The first digits after key on its line of text; 0 without them. */
+uint64_t number_after(const char *text, const char *key);
+/* The kernel's value for this AT_ number; 0 without one. */
+uint64_t auxiliary(unsigned long key);
 
 /* What may change while a run goes on, so that the host can judge whether its times are valid. -1: the device does not say.
  * sysfs is the root of the tree (normally /sys). */
-static void put_condition(buffer *b, const char *sysfs) {
-  static const char zone_digits[] = "0123456789";
-  char path[256], value[64], load[64];
-  int64_t hottest = -1;
-  buffer p = {(uint8_t *)path, 0, 0, sizeof path};
-  for (int zone = 0; zone < 10; zone++) { /* ten zones cover the boards seen so far */
-    char name[2] = {zone_digits[zone], 0};
-    p.len = 0;
-    put_format(&p, "%s/class/thermal/thermal_zone%s/temp", sysfs, name);
-    path[p.len] = 0;
-    if (!read_small(path, value, sizeof value) || value[0] == '-') continue;
-    int64_t milli = (int64_t)number_after(value, "");
-    if (milli > hottest) hottest = milli;
-  }
-  static const char *const files[2] = {"scaling_cur_freq", "scaling_max_freq"};
-  static const char *const names[2] = {"frequency_khz", "frequency_limit_khz"};
-  put_format(b, "{\"temperature_millidegrees\":%i", hottest);
-  for (int i = 0; i < 2; i++) {
-    p.len = 0;
-    put_format(&p, "%s/devices/system/cpu/cpu0/cpufreq/%s", sysfs, files[i]);
-    path[p.len] = 0;
-    put_format(b, ",%q:%i", names[i], read_small(path, value, sizeof value) ? I(number_after(value, "")) : I(-1));
-  }
-  p.len = 0;
-  put_format(&p, "%s/devices/system/cpu/cpu0/cpufreq/scaling_governor", sysfs);
-  path[p.len] = 0;
-  read_small(path, value, sizeof value);
-  read_small("/proc/loadavg", load, sizeof load);
-  for (char *c = load; *c; c++)
-    if (*c == ' ') *c = 0;
-  put_format(b, ",\"governor\":%q,\"load\":%q}", value, load);
-}
+void put_condition(buffer *b, const char *sysfs);
+/* The payload of HELLO. */
+void put_facts(buffer *b, const char *sysfs);
 
-static void put_facts(buffer *b, const char *sysfs) {
-  static char cpuinfo[16384], memory[4096];
-  char boot[64], board[128];
-  sys_utsname name;
-  memset(&name, 0, sizeof name);
-  sys(NR_uname, (long)&name, 0, 0, 0, 0, 0);
-  read_small("/proc/cpuinfo", cpuinfo, sizeof cpuinfo);
-  read_small("/proc/meminfo", memory, sizeof memory);
-  read_small("/proc/sys/kernel/random/boot_id", boot, sizeof boot);
-  read_small("/proc/device-tree/model", board, sizeof board);
-  put_format(b, "{\"protocol\":%u,\"runner\":%q,\"arch\":%q,\"libc\":%q,\"pointer_bits\":%u,\"kernel\":%q,\"machine\":%q",
-             U(FRAME_VERSION), RUNNER_VERSION, RUNNER_ARCH, RUNNER_LIBC, U(8 * sizeof(void *)), name.release, name.machine);
-  put_format(b, ",\"page_size\":%u,\"cores\":%u,\"memory_kb\":%u,\"available_kb\":%u,\"boot_id\":%q,\"board\":%q,\"pid\":%u",
-             auxiliary(6), cpus_allowed(), number_after(memory, "MemTotal:"), number_after(memory, "MemAvailable:"), boot,
-             board, U(sys_getpid()));
-  put(b, ",\"cpu\":");
-  put_line_after(b, cpuinfo, "model name");
-  put(b, ",\"features\":");
-  put_features(b, cpuinfo);
-  put(b, ",\"condition\":");
-  put_condition(b, sysfs);
-  put(b, "}");
-}
+#pragma GCC visibility pop
 #endif

@@ -14,7 +14,6 @@ void *memset(void *at, int value, size_t n);
 int memcmp(const void *a, const void *b, size_t n);
 size_t strlen(const char *s);
 int strcmp(const char *a, const char *b);
-#ifndef SMELT_STATIC
 void *dlopen(const char *path, int flags);
 void *dlsym(void *library, const char *name);
 char *dlerror(void);
@@ -22,7 +21,6 @@ char *dlerror(void);
 #define RUNNER_RTLD_NOW 0 /* 32-bit bionic numbers the flags in its own way: there 2 is RTLD_GLOBAL */
 #else
 #define RUNNER_RTLD_NOW 2
-#endif
 #endif
 
 #if defined(__x86_64__)
@@ -54,7 +52,7 @@ enum { NR_read = 3, NR_write = 4, NR_close = 6, NR_getpid = 20, NR_kill = 37, NR
 #error "runner_sys.h has no system call numbers for this architecture; add a row"
 #endif
 
-static long sys(long number, long a, long b, long c, long d, long e, long f) {
+static inline long sys(long number, long a, long b, long c, long d, long e, long f) {
 #if defined(__x86_64__)
   long result;
   register long r10 __asm__("r10") = d;
@@ -108,46 +106,46 @@ typedef struct { int fd; short events, revents; } sys_pollfd;
 typedef struct { long seconds, nanoseconds; } sys_timespec;
 typedef struct { char system[65], node[65], release[65], version[65], machine[65], domain[65]; } sys_utsname;
 
-static long sys_read(int fd, void *to, size_t n) { return sys(NR_read, fd, (long)to, (long)n, 0, 0, 0); }
-static long sys_write(int fd, const void *from, size_t n) { return sys(NR_write, fd, (long)from, (long)n, 0, 0, 0); }
-static void sys_close(int fd) { sys(NR_close, fd, 0, 0, 0, 0, 0); }
-static int sys_open(const char *path, int flags) {
+static inline long sys_read(int fd, void *to, size_t n) { return sys(NR_read, fd, (long)to, (long)n, 0, 0, 0); }
+static inline long sys_write(int fd, const void *from, size_t n) { return sys(NR_write, fd, (long)from, (long)n, 0, 0, 0); }
+static inline void sys_close(int fd) { sys(NR_close, fd, 0, 0, 0, 0, 0); }
+static inline int sys_open(const char *path, int flags) {
   return (int)sys(NR_openat, SYS_AT_FDCWD, (long)path, flags | SYS_O_CLOEXEC, 0, 0, 0);
 }
-static int sys_pipe(int ends[2]) { return (int)sys(NR_pipe2, (long)ends, SYS_O_CLOEXEC, 0, 0, 0, 0); }
-static int sys_dup_to(int from, int to) { return (int)sys(NR_dup3, from, to, 0, 0, 0, 0); }
-static void sys_nonblocking(int fd) {
+static inline int sys_pipe(int ends[2]) { return (int)sys(NR_pipe2, (long)ends, SYS_O_CLOEXEC, 0, 0, 0, 0); }
+static inline int sys_dup_to(int from, int to) { return (int)sys(NR_dup3, from, to, 0, 0, 0, 0); }
+static inline void sys_nonblocking(int fd) {
   long flags = sys(NR_fcntl, fd, 3, 0, 0, 0, 0);
   if (flags >= 0) sys(NR_fcntl, fd, 4, flags | SYS_O_NONBLOCK, 0, 0, 0);
 }
-static void sys_widen(int fd) { sys(NR_fcntl, fd, 1031 /* F_SETPIPE_SZ */, 1 << 20, 0, 0, 0); } /* refused: no harm */
-static int sys_poll(sys_pollfd *fds, size_t n, int64_t wait_ns) {
+static inline void sys_widen(int fd) { sys(NR_fcntl, fd, 1031 /* F_SETPIPE_SZ */, 1 << 20, 0, 0, 0); } /* refused: no harm */
+static inline int sys_poll(sys_pollfd *fds, size_t n, int64_t wait_ns) {
   sys_timespec wait = {(long)(wait_ns / 1000000000), (long)(wait_ns % 1000000000)};
   return (int)sys(NR_ppoll, (long)fds, (long)n, wait_ns < 0 ? 0 : (long)&wait, 0, 8, 0);
 }
-static int sys_wait(int pid, int *status, int flags) { return (int)sys(NR_wait4, pid, (long)status, flags, 0, 0, 0); }
-static void sys_kill(int pid, int number) { sys(NR_kill, pid, number, 0, 0, 0, 0); }
-static int sys_getpid(void) { return (int)sys(NR_getpid, 0, 0, 0, 0, 0, 0); }
-static int sys_getppid(void) { return (int)sys(NR_getppid, 0, 0, 0, 0, 0, 0); }
-static void sys_setpgid(int pid, int group) { sys(NR_setpgid, pid, group, 0, 0, 0, 0); }
-static void sys_prctl(int what, long value) { sys(NR_prctl, what, value, 0, 0, 0, 0); }
-static void sys_limit(int what, uint64_t limit) {
+static inline int sys_wait(int pid, int *status, int flags) { return (int)sys(NR_wait4, pid, (long)status, flags, 0, 0, 0); }
+static inline void sys_kill(int pid, int number) { sys(NR_kill, pid, number, 0, 0, 0, 0); }
+static inline int sys_getpid(void) { return (int)sys(NR_getpid, 0, 0, 0, 0, 0, 0); }
+static inline int sys_getppid(void) { return (int)sys(NR_getppid, 0, 0, 0, 0, 0, 0); }
+static inline void sys_setpgid(int pid, int group) { sys(NR_setpgid, pid, group, 0, 0, 0, 0); }
+static inline void sys_prctl(int what, long value) { sys(NR_prctl, what, value, 0, 0, 0, 0); }
+static inline void sys_limit(int what, uint64_t limit) {
   uint64_t both[2] = {limit, limit};
   sys(NR_prlimit64, 0, what, (long)both, 0, 0, 0);
 }
-__attribute__((noreturn)) static void sys_exit(int code) {
+__attribute__((noreturn)) static inline void sys_exit(int code) {
   for (;;) sys(NR_exit_group, code, 0, 0, 0, 0, 0);
 }
-static uint64_t sys_now(void) { /* CLOCK_MONOTONIC_RAW, ns: never slewed by NTP */
+static inline uint64_t sys_now(void) { /* CLOCK_MONOTONIC_RAW, ns: never slewed by NTP */
   sys_timespec t = {0, 0};
   sys(NR_clock_gettime, SYS_CLOCK_RAW, (long)&t, 0, 0, 0, 0);
   return (uint64_t)t.seconds * 1000000000u + (uint64_t)t.nanoseconds;
 }
-static void *sys_map(size_t bytes) { /* zeroed private memory, NULL when there is none */
+static inline void *sys_map(size_t bytes) { /* zeroed private memory, NULL when there is none */
   long at = sys(NR_mmap, 0, (long)bytes, 3, 0x22, -1, 0);
   return at < 0 && at > -4096 ? NULL : (void *)at;
 }
-static void sys_unmap(void *at, size_t bytes) { sys(NR_munmap, (long)at, (long)bytes, 0, 0, 0, 0); }
+static inline void sys_unmap(void *at, size_t bytes) { sys(NR_munmap, (long)at, (long)bytes, 0, 0, 0, 0); }
 
 /* ---- fatal signals of the model ---- */
 typedef struct {
@@ -160,19 +158,17 @@ typedef struct {
 } sys_action;
 
 #if defined(__x86_64__)
-void runner_restore(void);
-__asm__(".text\n.globl runner_restore\n.hidden runner_restore\n.type runner_restore,@function\n"
-        "runner_restore:\n\tmov $15, %eax\n\tsyscall\n.size runner_restore,.-runner_restore\n");
+__attribute__((naked, unused)) static void sys_signal_return(void) { __asm__("mov $15, %eax\n\tsyscall"); }
 #endif
 
-static void sys_on_signal(int number, void (*handler)(int, void *, void *), unsigned long flags) {
+static inline void sys_on_signal(int number, void (*handler)(int, void *, void *), unsigned long flags) {
   sys_action action;
   memset(&action, 0, sizeof action);
   action.handler = handler;
   action.flags = flags;
 #if defined(__x86_64__) /* the one architecture whose kernel has no return stub of its own */
   action.flags |= 0x04000000;
-  action.restorer = runner_restore;
+  action.restorer = sys_signal_return;
 #endif
   sys(NR_rt_sigaction, number, (long)&action, 0, 8, 0, 0);
 }

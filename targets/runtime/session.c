@@ -17,7 +17,7 @@ static size_t lay_out(smelt_rt *rt, const smelt_model_desc *m, char *base) {
     if (n > n_args) n_args = n;
   }
   rt->n_shapes = (uint32_t)n_shapes;
-  rt->state = carve(base, &at, m->n_state ? m->n_state : 1, sizeof *rt->state);
+  rt->slots = carve(base, &at, m->n_slots ? m->n_slots : 1, sizeof *rt->slots);
   rt->shapes = carve(base, &at, n_shapes, sizeof *rt->shapes);
   rt->planned_shapes = carve(base, &at, n_shapes, sizeof *rt->planned_shapes);
   rt->shape_of = carve(base, &at, m->n_inputs, sizeof *rt->shape_of);
@@ -28,6 +28,7 @@ static size_t lay_out(smelt_rt *rt, const smelt_model_desc *m, char *base) {
   rt->arenas = carve(base, &at, m->n_arenas, sizeof *rt->arenas);
   rt->arena_bytes = carve(base, &at, m->n_arenas, sizeof *rt->arena_bytes);
   rt->outputs = carve(base, &at, m->n_outputs, sizeof *rt->outputs);
+  rt->states = carve(base, &at, m->n_states, sizeof *rt->states);
   rt->kernel_ns = carve(base, &at, m->n_kernels, sizeof *rt->kernel_ns);
   rt->kernel_launches = carve(base, &at, m->n_kernels, sizeof *rt->kernel_launches);
   rt->library_fn = carve(base, &at, m->n_libraries, sizeof *rt->library_fn);
@@ -36,10 +37,12 @@ static size_t lay_out(smelt_rt *rt, const smelt_model_desc *m, char *base) {
     int64_t *shape = carve(base, &at, (size_t)m->outputs[i].rank, sizeof *shape);
     if (base) rt->outputs[i].shape = shape;
   }
+  const int64_t *shape = rt->shapes;
+  for (uint32_t i = 0; base && i < m->n_inputs; shape += m->inputs[i++].rank) rt->shape_of[i] = shape;
   return at;
 }
 
-static smelt_rt *create(const smelt_model_desc *model) {
+static smelt_rt *create(const smelt_model_desc *model, int32_t threads) {
   smelt_rt sizes = {0};
   size_t bytes = lay_out(&sizes, model, NULL);
   char *memory = calloc(1, bytes + 64); /* + 64: the pool's words want a cache line each */
@@ -49,7 +52,27 @@ static smelt_rt *create(const smelt_model_desc *model) {
   rt->model = model;
   rt->weights_fd = -1;
   lay_out(rt, model, (char *)rt);
+  rt->pid = sm_getpid();
+  rt_pool_init(&rt->pool, threads);
   return rt;
+}
+
+static smelt_status no_session(const char *call) {
+  char text[RT_ERROR_BYTES];
+  snprintf(text, sizeof text, "%s: the system has no memory for a session; close others", call);
+  rt_thread_error(text);
+  return SMELT_DEVICE;
+}
+
+/* A session whose making ended with a status: to the caller, or away. */
+static smelt_status hand_out(smelt_rt *rt, int32_t status, smelt_session **out) {
+  if (status) {
+    rt_thread_error(rt->error);
+    smelt_close((smelt_session *)rt);
+    return (smelt_status)status;
+  }
+  *out = (smelt_session *)rt;
+  return SMELT_OK;
 }
 
 static int32_t open_in(smelt_rt *rt, const char *bundle_dir, const smelt_options *options) {
@@ -57,6 +80,7 @@ static int32_t open_in(smelt_rt *rt, const char *bundle_dir, const smelt_options
   int32_t status = rt_cpu_check(rt);
   if (!status) status = rt_weights_open(rt, bundle_dir, verify);
   if (!status && rt->model->n_units) status = rt_device_open(rt);
+  if (!status) status = rt_reserve_bounded(rt);
   return status;
 }
 
@@ -76,21 +100,31 @@ smelt_status smelt_open(const char *bundle_dir, const smelt_options *options, sm
   }
   if (smelt_model.abi_version != SMELT_ABI_VERSION)
     return rt_refuse("smelt_open: the model object and the runtime beside it speak different versions; compile the model again");
-  smelt_rt *rt = create(&smelt_model);
-  if (!rt) {
-    rt_thread_error("smelt_open: the system has no memory for a session; close others");
-    return SMELT_DEVICE;
-  }
-  rt->pid = sm_getpid();
-  rt_pool_init(&rt->pool, threads);
-  int32_t status = open_in(rt, bundle_dir, options);
-  if (status) {
-    rt_thread_error(rt->error);
-    smelt_close((smelt_session *)rt);
-    return (smelt_status)status;
-  }
-  *out = (smelt_session *)rt;
-  return SMELT_OK;
+  smelt_rt *rt = create(&smelt_model, threads);
+  return rt ? hand_out(rt, open_in(rt, bundle_dir, options), out) : no_session("smelt_open");
+}
+
+/* The copy of the state is the only thing of `from` that has to stand still. */
+static int32_t fork_from(smelt_rt *rt, smelt_rt *from) {
+  int32_t status = from->device ? rt_device_check(from) : SMELT_OK;
+  if (status) return rt_error(rt, status, "%s", from->error);
+  status = rt_weights_share(rt, from);
+  if (!status && rt->model->n_units) status = rt_device_open(rt);
+  if (!status) status = rt_reserve_bounded(rt);
+  return status ? status : rt_state_copy(rt, from);
+}
+
+smelt_status smelt_fork(smelt_session *s, smelt_session **out) {
+  smelt_rt *from = (smelt_rt *)s;
+  if (!out) return rt_refuse("smelt_fork: out is NULL, wanted where to put the session");
+  *out = NULL;
+  if (!from) return rt_refuse("smelt_fork: the session is NULL; open one first");
+  if (rt_is_foreign(from)) return rt_refuse("smelt_fork: " RT_FOREIGN);
+  if (!rt_take(from)) return rt_refuse_busy(from, "smelt_fork");
+  smelt_rt *rt = create(from->model, from->pool.threads);
+  smelt_status status = rt ? hand_out(rt, fork_from(rt, from), out) : no_session("smelt_fork");
+  rt_release(from);
+  return status;
 }
 
 enum { NAP_NS = 200000 };
@@ -113,6 +147,7 @@ void smelt_close(smelt_session *s) {
   for (uint32_t i = 0; i < rt->model->n_arenas; i++) rt_block_free(&rt->arenas[i]);
   for (uint32_t i = 0; i < rt->model->n_inputs; i++) rt_block_free(&rt->input_staging[i]);
   for (uint32_t i = 0; i < rt->model->n_outputs; i++) rt_block_free(&rt->outputs[i].block);
+  rt_state_free(rt);
   rt_weights_close(rt);
   free(rt->memory);
 }
@@ -134,7 +169,7 @@ static int32_t plan(smelt_rt *rt) {
   size_t bytes = rt->n_shapes * sizeof *rt->shapes;
   if (rt->planned && (!bytes || memcmp(rt->shapes, rt->planned_shapes, bytes) == 0)) return SMELT_OK;
   rt->planned = 0;
-  int32_t status = rt->model->plan((smelt_rt *)rt, rt->shape_of, rt->state);
+  int32_t status = rt->model->plan((smelt_rt *)rt, rt->shape_of, rt->slots);
   if (status) return status;
   if (bytes) memcpy(rt->planned_shapes, rt->shapes, bytes);
   rt->planned = 1;
@@ -146,8 +181,8 @@ static int32_t execute(smelt_rt *rt) {
   int32_t status = rt->device ? rt_device_begin(rt) : rt_stage_inputs(rt);
   if (status) return status;
   for (uint32_t i = 0; i < rt->model->n_arenas; i++) rt->arena_bytes[i] = 0;
-  if (rt->model->n_arenas && !(arena = smelt_rt_reserve(rt, 0, rt->state[0]))) return rt->lost;
-  status = rt->model->run(rt, rt->state, rt->input_at, weights, arena);
+  if (rt->model->n_arenas && !(arena = smelt_rt_reserve(rt, 0, rt->slots[0]))) return rt->lost;
+  status = rt->model->run(rt, rt->slots, rt->input_at, weights, arena);
   return rt->lost ? rt->lost : status;
 }
 
@@ -157,11 +192,14 @@ static int32_t run(smelt_rt *rt, const DLTensor *inputs, size_t n_inputs, DLTens
   if (!status) status = rt_bind_inputs(rt, inputs, n_inputs);
   if (!status) status = rt_bind_outputs(rt, outputs, n_outputs);
   if (!status) status = plan(rt);
+  if (!status) status = rt_state_begin(rt);
   if (status) return status;
   status = execute(rt);
   if (rt->device && !status) status = rt_device_finish(rt);
   if (rt->device && status) rt_device_drain(rt); /* the caller's memory must not be in use when we return */
-  return status ? status : rt_finish_outputs(rt, outputs);
+  if (!status) status = rt_finish_outputs(rt, outputs);
+  if (!status) rt_state_keep(rt);
+  return status;
 }
 
 smelt_status smelt_run(smelt_session *s, const DLTensor *inputs, size_t n_inputs, DLTensor *outputs, size_t n_outputs) {
@@ -194,24 +232,32 @@ static const smelt_model_desc *model_of(const smelt_session *s) {
 }
 static const smelt_tensor_desc *input(const smelt_session *s, size_t i) {
   const smelt_model_desc *m = model_of(s);
-  return i < m->n_inputs ? &m->inputs[i] : NULL;
+  return i < rt_fed(m) ? &m->inputs[i] : NULL;
 }
 static const smelt_tensor_desc *output(const smelt_session *s, size_t i) {
   const smelt_model_desc *m = model_of(s);
-  return i < m->n_outputs ? &m->outputs[i] : NULL;
+  return i < rt_given(m) ? &m->outputs[i] : NULL;
+}
+static const smelt_tensor_desc *state(const smelt_session *s, size_t i) {
+  const smelt_model_desc *m = model_of(s);
+  return i < m->n_states ? &m->inputs[rt_fed(m) + i] : NULL;
 }
 static const char *name_of(const smelt_tensor_desc *t) { return t ? t->name : NULL; }
 static DLDataType type_of(const smelt_tensor_desc *t) { return t ? t->dtype : (DLDataType){0, 0, 0}; }
 static int32_t rank_of(const smelt_tensor_desc *t) { return t ? t->rank : -1; }
 
-size_t smelt_input_count(const smelt_session *s) { return model_of(s)->n_inputs; }
-size_t smelt_output_count(const smelt_session *s) { return model_of(s)->n_outputs; }
+size_t smelt_input_count(const smelt_session *s) { return rt_fed(model_of(s)); }
+size_t smelt_output_count(const smelt_session *s) { return rt_given(model_of(s)); }
 const char *smelt_input_name(const smelt_session *s, size_t i) { return name_of(input(s, i)); }
 const char *smelt_output_name(const smelt_session *s, size_t i) { return name_of(output(s, i)); }
 DLDataType smelt_input_type(const smelt_session *s, size_t i) { return type_of(input(s, i)); }
 DLDataType smelt_output_type(const smelt_session *s, size_t i) { return type_of(output(s, i)); }
 int32_t smelt_input_rank(const smelt_session *s, size_t i) { return rank_of(input(s, i)); }
 int32_t smelt_output_rank(const smelt_session *s, size_t i) { return rank_of(output(s, i)); }
+size_t smelt_state_count(const smelt_session *s) { return model_of(s)->n_states; }
+const char *smelt_state_name(const smelt_session *s, size_t i) { return name_of(state(s, i)); }
+DLDataType smelt_state_type(const smelt_session *s, size_t i) { return type_of(state(s, i)); }
+int32_t smelt_state_rank(const smelt_session *s, size_t i) { return rank_of(state(s, i)); }
 
 /* ---- profile ---- */
 smelt_status smelt_profile(smelt_session *s, int32_t enable) {

@@ -56,6 +56,9 @@ typedef struct {
   uint64_t weights_bytes;
   uint64_t allocations;      /* how many times the session asked the system (or the device) for memory */
   uint64_t runs;
+  uint64_t crossings;        /* copies from one unit of the device to another, by all runs */
+  uint64_t crossed_bytes;    /* and their bytes */
+  uint64_t state_capacity;   /* of what runs leave for the next one, both buffers of each state */
 } smelt_memory;
 
 #ifdef __cplusplus
@@ -84,6 +87,14 @@ typedef struct {
 #define smelt_output_type SMELT_JOIN(SMELT_PREFIX, _output_type)
 #define smelt_input_rank SMELT_JOIN(SMELT_PREFIX, _input_rank)
 #define smelt_output_rank SMELT_JOIN(SMELT_PREFIX, _output_rank)
+#define smelt_state_count SMELT_JOIN(SMELT_PREFIX, _state_count)
+#define smelt_state_name SMELT_JOIN(SMELT_PREFIX, _state_name)
+#define smelt_state_type SMELT_JOIN(SMELT_PREFIX, _state_type)
+#define smelt_state_rank SMELT_JOIN(SMELT_PREFIX, _state_rank)
+#define smelt_state_get SMELT_JOIN(SMELT_PREFIX, _state_get)
+#define smelt_state_set SMELT_JOIN(SMELT_PREFIX, _state_set)
+#define smelt_reset SMELT_JOIN(SMELT_PREFIX, _reset)
+#define smelt_fork SMELT_JOIN(SMELT_PREFIX, _fork)
 #define smelt_memory_stats SMELT_JOIN(SMELT_PREFIX, _memory_stats)
 #define smelt_trim SMELT_JOIN(SMELT_PREFIX, _trim)
 #define smelt_profile SMELT_JOIN(SMELT_PREFIX, _profile)
@@ -96,14 +107,17 @@ extern "C" {
 #endif
 
 /* bundle_dir: the folder of the model's weights (det.weights); NULL: the one that this library was loaded from. Weights of
- * another model are refused, and so is a session of another model by every function below. */
+ * another model are refused, and so is a session of another model by every function below.
+ * Where bounds of the dims bound an arena or an output (the manifest's memory.most and memory.outputs), it is reserved here, at
+ * that size: where all are bounded, no run takes memory, but for copies of misaligned inputs. Pages that were never written are the
+ * system's. What has no bound grows to its high-water mark in runs; so does all memory of a device. */
 smelt_status smelt_open(const char *bundle_dir, const smelt_options *options, smelt_session **out);
 /* One run at a time on a session; threads that want to run at once open a session each.
  * Inputs in the model's order (smelt_input_name). An output whose data is NULL gets session-owned memory and shape, valid
  * until the next smelt_run, smelt_trim or smelt_close; one whose data is not NULL must have the right shape and is written
  * in place. What a run writes may share no memory with an input or another output (SMELT_INVALID names the two): a
  * session-owned output is copied before it goes in again. Tensors are compact and in host memory; data of an empty tensor
- * may be NULL. After a failure outputs are as they were, but for caller-owned data, and the session stays usable.
+ * may be NULL. After a failure outputs and state are as they were, but for caller-owned data, and the session stays usable.
  * A process that forks leaves its children its sessions; one that was running at that moment can only be closed there. */
 smelt_status smelt_run(smelt_session *s, const DLTensor *inputs, size_t n_inputs, DLTensor *outputs, size_t n_outputs);
 void smelt_close(smelt_session *s); /* a run in another thread is cancelled and waited for; s NULL: nothing happens */
@@ -120,9 +134,26 @@ DLDataType smelt_output_type(const smelt_session *s, size_t i);
 int32_t smelt_input_rank(const smelt_session *s, size_t i);
 int32_t smelt_output_rank(const smelt_session *s, size_t i);
 
+/* State: inputs that outputs of the run before replace, where the model was compiled so. They are neither among the inputs nor
+ * among the outputs above: a run that succeeds leaves them in the session for the next run, without a copy. A state has an
+ * input's name. Before the first run, and after smelt_reset, each is at its start: zeros; of an axis that runs change as few
+ * as the model allows (an empty cache), of any other as many as the inputs of that run say. */
+size_t smelt_state_count(const smelt_session *s);
+const char *smelt_state_name(const smelt_session *s, size_t i);
+DLDataType smelt_state_type(const smelt_session *s, size_t i);
+int32_t smelt_state_rank(const smelt_session *s, size_t i);
+/* Point out at the value of state i, in host memory, valid until the next call that takes the session. At its start data is
+ * NULL, and so is shape: the next run decides them. */
+smelt_status smelt_state_get(smelt_session *s, size_t i, DLTensor *out);
+/* Copy a value into state i, of its type and rank; that its extents fit is checked by the next run. value NULL: its start. */
+smelt_status smelt_state_set(smelt_session *s, size_t i, const DLTensor *value);
+smelt_status smelt_reset(smelt_session *s); /* every state back to its start */
+/* A session of its own that goes on from a copy of this one's state, with the same options and the same weights. */
+smelt_status smelt_fork(smelt_session *s, smelt_session **out);
+
 smelt_status smelt_memory_stats(const smelt_session *s, smelt_memory *out);
-smelt_status smelt_trim(smelt_session *s); /* give back all that runs made: arenas, session-owned outputs (they are no
-                                            * longer valid), copies of inputs; the next run asks for memory anew */
+smelt_status smelt_trim(smelt_session *s); /* give back all that runs made but for the state: arenas, session-owned outputs (they
+                                            * are no longer valid), copies of inputs, what open reserved; the next run asks anew */
 /* Per-kernel totals since the last smelt_profile(s, 1): nanoseconds and launches by kernel id. names live as long as the
  * library. On a device every launch is then waited for, so the sum is more than a run without profile takes. */
 smelt_status smelt_profile(smelt_session *s, int32_t enable);

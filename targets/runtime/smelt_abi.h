@@ -6,7 +6,7 @@
 #endif
 #include "smelt.h"
 
-#define SMELT_ABI_VERSION 5 /* that of the object and of the runtime, which are linked together, are the same */
+#define SMELT_ABI_VERSION 6 /* that of the object and of the runtime, which are linked together, are the same */
 
 typedef struct smelt_rt smelt_rt; /* the runtime's side of one session */
 
@@ -30,6 +30,7 @@ typedef struct {
   const smelt_driver *driver;
   const void *code; /* of all its kernels; what it is (OpenCL C, SPIR-V, PTX) is between target and driver */
   uint64_t code_bytes;
+  uint64_t weights_at, weights_bytes; /* the part of the weights that its kernels read; their addresses count from its start */
 } smelt_unit_desc;
 
 /* One parallel region of a kernel. args: the buffers' addresses, then the kernel's dims, all int64.
@@ -38,7 +39,7 @@ typedef void (*smelt_kernel_fn)(const int64_t *args, int64_t lo, int64_t hi);
 
 typedef struct {
   const char *name;
-  smelt_kernel_fn fn;      /* CPU; NULL on other units */
+  smelt_kernel_fn fn;      /* CPU; on other units NULL, or what the driver calls */
   int32_t unit;            /* 0 the CPU, k the k-th of the model's units */
   int32_t n_buffers;
   int32_t n_dims;
@@ -53,7 +54,7 @@ typedef struct {
   int32_t rank;
 } smelt_tensor_desc;
 
-/* A run-time check: `text` has the whole message, with names in it: {got}, {want}, {state 7} for the number in slot
+/* A run-time check: `text` has the whole message, with names in it: {got}, {want}, {slot 7} for the number in slot
  * 7 and {check 3} for the text of check 3, in which no further check is named. */
 typedef struct {
   int32_t status;          /* smelt_status */
@@ -73,7 +74,7 @@ typedef struct {
 typedef struct smelt_model_desc {
   uint32_t abi_version;
   uint32_t n_inputs, n_outputs, n_kernels, n_checks, n_arenas;
-  uint32_t n_state;        /* int64 slots of host state: symbols, sizes, offsets */
+  uint32_t n_slots;        /* int64 that plan and run keep: symbols, sizes, offsets */
   int32_t default_threads; /* 0: as many as the machine has */
   const char *name;        /* for people */
   const char *prefix;      /* "det": its functions are det_open and so on, its weights lie in det.weights */
@@ -86,21 +87,29 @@ typedef struct smelt_model_desc {
   uint32_t n_units;
   /* The unit in whose memory each arena, input and output is, one after the other; NULL: all at unit 1, if there is one. */
   const uint32_t *homes;
-  /* Bind symbols from the input shapes, check them, compute sizes and offsets into state. Pure: no launch.
-   * Returns 0, or a status after smelt_rt_fail. state[0] = bytes of arena 0. Called when an input shape changed. */
-  int32_t (*plan)(smelt_rt *rt, const int64_t *const *shapes, int64_t *state);
+  /* Bind symbols from the input shapes, check them, compute sizes and offsets into slots. Pure: no launch.
+   * Returns 0, or a status after smelt_rt_fail. slots[0] = bytes of arena 0. Called when an input shape changed. */
+  int32_t (*plan)(smelt_rt *rt, const int64_t *const *shapes, int64_t *slots);
   /* Launch everything. arena = address of arena 0; weights: those in the memory of arena 0's unit. */
-  int32_t (*run)(smelt_rt *rt, int64_t *state, const smelt_addr *inputs, smelt_addr weights, smelt_addr arena);
+  int32_t (*run)(smelt_rt *rt, int64_t *slots, const smelt_addr *inputs, smelt_addr weights, smelt_addr arena);
   const smelt_library_desc *libraries;
   uint32_t n_libraries;
   const char *cpu_features;        /* that the code uses, LLVM's names with ',' between them; NULL: none */
   uint64_t weights_sums[4];        /* of all bytes, and of samples: see weights.c */
+  /* The most bytes that each arena and then each output may take, whatever the dims are within their bounds; 0: nobody
+   * knows. NULL: of none. smelt_open reserves them in the host's memory. */
+  const uint64_t *most;
+  /* The last so many inputs are state: as many of the last outputs are the next run's inputs in their place (state.c). */
+  uint32_t n_states;
 } smelt_model_desc;
 
 extern const smelt_model_desc smelt_model; /* defined by the generated object */
 
 /* ---- what generated code calls; each is defined in the runtime. After an address 0 return any status: the runtime knows
  * the right one. A launch after a failure does nothing but return it. ---- */
+/* In plan: a state that has no value yet starts with this extent at this axis, which shapes has from then on; of others nothing
+ * changes. Returns 0 or a status. */
+int32_t smelt_rt_start(smelt_rt *rt, int32_t input, int32_t axis, int64_t extent);
 /* Launch kernel `id` over `groups` groups (0: nothing to do). Returns 0 or a status. */
 int32_t smelt_rt_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t groups);
 /* A check failed, or a size overflowed: format its text. Returns the check's status, to be returned by the caller. */

@@ -255,6 +255,25 @@ int32_t rt_weights_open(smelt_rt *rt, const char *bundle_dir, int verify) {
   return status;
 }
 
+/* A forked session's: the same copy, or a mapping of its own of the same file. */
+int32_t rt_weights_share(smelt_rt *rt, const smelt_rt *from) {
+  uint64_t bytes = rt->model->weights_bytes;
+  if (!bytes) return SMELT_OK;
+  if (from->weights_shared) {
+    lock_copy();
+    copy.users++;
+    atomic_store(&copy.owner, 0);
+    rt->weights = from->weights;
+    rt->weights_shared = 1;
+    return SMELT_OK;
+  }
+  memcpy(rt->weights_mtime, from->weights_mtime, sizeof rt->weights_mtime);
+  rt->weights_fd = sm_duplicate(from->weights_fd);
+  rt->weights = rt->weights_fd < 0 ? NULL : sm_mmap((size_t)bytes, SM_PROT_READ, SM_MAP_SHARED, rt->weights_fd);
+  if (rt->weights) return SMELT_OK;
+  return rt_error(rt, SMELT_INFRA, "smelt_fork: mapping %llu bytes of weights failed; are there files and address space left", (unsigned long long)bytes);
+}
+
 void rt_weights_close(smelt_rt *rt) {
   void *data = (void *)(uintptr_t)rt->weights;
   if (rt->weights_shared) {

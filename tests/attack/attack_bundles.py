@@ -185,7 +185,7 @@ TEXTS = (
     b'{"a":' * 50_000,
     b"\xff\xfe",
     b"1" * 10_000,
-    b'{"schema_version": 2}',
+    b'{"schema_version": 3}',
 )
 
 

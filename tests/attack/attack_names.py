@@ -90,7 +90,7 @@ def wrong_with_pair(rng: random.Random, text: str) -> str:
 def wrong_with_header(rng: random.Random, text: str) -> str:
     """What C and C++ compilers say of the header of a model with such a name and such tensors."""
     tensors = tuple(Tensor(printable(draw(rng)), ALL["f32"], (parse_dim("3*n"),)) for _ in range(3))
-    program = HostProgram(tensors, tensors, (), (), (), (), (), 0, (), (), (), (), 0)
+    program = HostProgram(tensors, tensors, (), (), (), (), (), 0, (), (), (), (), (), 0)
     names = Names(name_from(text), f"{rng.getrandbits(32):08x}")
     with tempfile.TemporaryDirectory() as folder:
         shutil.copyfile(runtime_dir() / "smelt.h", Path(folder) / "smelt.h")

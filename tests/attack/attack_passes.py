@@ -16,7 +16,7 @@ from smelt.core.passes.equivalence import validator
 from smelt.core.passes.manager import run_pipeline
 from smelt.core.passes.pipeline import PIPELINE
 
-MACHINE = Machine("test", 512, 32, dot4=True)
+MACHINE = Machine("test", 512, 32)
 KINDS = {p.name: p.kind for p in PIPELINE if p.kind}
 TURNS = tuple(SOURCES)
 

@@ -61,7 +61,7 @@ def runner() -> Path:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     flags = ["gcc", "-std=c11", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
              "-Wno-builtin-declaration-mismatch", f"-I{rig.RUNTIME}"]  # fmt: skip
-    rig.run([*flags, str(rig.RUNTIME / "runner.c"), "-o", str(folder / "smelt_run")])
+    rig.run([*flags, *rig.RUNNER, "-o", str(folder / "smelt_run")])
     model = [str(rig.HERE / "fake_model.c"), "-o", str(folder / "libmodel.so")]
     rig.run([*flags, "-w", "-shared", "-fPIC", *model])
     os.mkfifo(folder / "fifo")

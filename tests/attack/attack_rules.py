@@ -15,12 +15,12 @@ from smelt.core.ir.interp_graph import run_module
 from smelt.core.ir.text import print_module
 from smelt.core.ir.verify import verify
 from smelt.core.ops import OPS
-from smelt.core.passes.editor import Editor
 from smelt.core.passes.equivalence import difference, feeds_of, meaning
 from smelt.core.passes.numerics import REASSOCIATE
 from smelt.core.passes.recheck import recheck
+from smelt.core.passes.rewriting.editor import Editor
+from smelt.core.passes.rewriting.rules import Rule, rewrite
 from smelt.core.passes.rulebook import rulebook
-from smelt.core.passes.rules import Rule, rewrite
 
 BOOK = rulebook()
 NAMES = tuple(BOOK)

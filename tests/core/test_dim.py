@@ -25,7 +25,7 @@ from smelt.core.dim import (
     Max,
     Min,
     Mod,
-    Symbol,
+    SymbolAtom,
     align_up,
     ceildiv,
     dim_from_param,
@@ -85,7 +85,7 @@ def test_text_comes_back(x: Dim) -> None:
 @given(DIMS, ENVS)
 def test_terms_mean_the_dim(x: Dim, env: Env) -> None:
     def value(atom: Any) -> int:
-        if isinstance(atom, Symbol):
+        if isinstance(atom, SymbolAtom):
             return env[atom.name]
         if isinstance(atom, Min | Max):
             return (min if isinstance(atom, Min) else max)(whole(y) for y in atom.args)
@@ -135,7 +135,7 @@ def test_polynomials_agree_with_sympy() -> None:
         poly = sympy.Poly(sympy.expand(theirs), *names)
         want = {k: int(v) for k, v in poly.terms() if v}
         got = {
-            tuple({t.name: p for t, p in mono if isinstance(t, Symbol)}.get(str(s), 0) for s in names): k
+            tuple({t.name: p for t, p in mono if isinstance(t, SymbolAtom)}.get(str(s), 0) for s in names): k
             for k, mono in ours.terms()
         }
         assert got == want
@@ -386,3 +386,10 @@ def test_speed_smoke() -> None:
     for more in range(500):
         facts = Facts().with_index("i", 4).with_index("o", (m + more) // 4)
         assert facts.prove_lt(4 * sym("o") + sym("i"), m + more) is YES
+
+
+def test_what_is_left_beside_a_common_part_is_absorbed_as_well() -> None:
+    n = sym("n")
+    assert dmin(n, dmax(n, 2 * n)) == n
+    assert dmax(2 * n, dmin(2 * n, 4 * n)) == 2 * n
+    assert parse_dim(str(dmin(3 * n + 1, 6 * n + 1, 1))) == dmin(3 * n + 1, 6 * n + 1, 1)

@@ -22,8 +22,10 @@ from smelt.core.dim import (
     ceildiv,
     dmax,
     dmin,
+    product,
     sym,
 )
+from smelt.core.dim.solve import Solver
 
 n, m, h, w, a, b, c = map(sym, "nmhwabc")
 batch, seq = sym("batch"), sym("seq")
@@ -305,3 +307,19 @@ def test_what_is_known_stays_known_beside_a_new_symbol() -> None:
     assert later.bounds(k) == (1, 4) and below.bounds(k) == (1, 5)
     twice = g.with_range("k", 3, None)
     assert twice.bounds(k) == (3, 5) and twice.bounds(k // 2) == (1, 2) and g.bounds(k // 2) == (0, 2)
+
+
+def test_products_of_many_sizes_are_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of 20 sizes may ask for two signs, each of which has 19 sizes: 103,301 questions, uncounted."""
+    asked = 0
+    low = Solver.low
+
+    def counted(self: Solver, *args: object) -> object:
+        nonlocal asked
+        asked += 1
+        return low(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Solver, "low", counted)
+    sizes = [sym(f"d{k}") for k in range(20)]
+    assert Facts().prove_eq(sizes[0] * sizes[1] * sym("size"), product(sizes)) is UNKNOWN
+    assert asked < 20_000

@@ -1,6 +1,7 @@
 /* fake_model.c: a hand-written model behind smelt.h that misbehaves as its input `mode` says.
  *
  *   inputs   x: f32[n, m], mode: i32[]        outputs   y: f32[n, m] = 2 x, count: i64[] = n m
+ *   state    turns: i64[], how many runs went well since the start; count has it above its 32nd bit
  * It includes no libc header, so that any compiler can build it for any platform. */
 #ifndef SMELT_PREFIX
 #define SMELT_PREFIX model
@@ -29,6 +30,7 @@ struct smelt_session {
   smelt_memory memory;
   int profile;
   uint64_t launches;
+  int64_t kept; /* its state */
   const char *error;
 };
 static const char *open_error = "";
@@ -57,6 +59,11 @@ DLDataType smelt_output_type(const smelt_session *s, size_t i) { (void)s; return
 int32_t smelt_input_rank(const smelt_session *s, size_t i) { (void)s; return i ? 0 : 2; }
 int32_t smelt_output_rank(const smelt_session *s, size_t i) { (void)s; return i ? 0 : 2; }
 smelt_status smelt_memory_stats(const smelt_session *s, smelt_memory *out) { *out = s->memory; return SMELT_OK; }
+size_t smelt_state_count(const smelt_session *s) { (void)s; return 1; }
+const char *smelt_state_name(const smelt_session *s, size_t i) { (void)s; return i ? NULL : "turns"; }
+DLDataType smelt_state_type(const smelt_session *s, size_t i) { (void)s, (void)i; return (DLDataType){0, 64, 1}; }
+int32_t smelt_state_rank(const smelt_session *s, size_t i) { (void)s, (void)i; return 0; }
+smelt_status smelt_reset(smelt_session *s) { s->kept = 0; return SMELT_OK; }
 smelt_status smelt_trim(smelt_session *s) { (void)s; return SMELT_OK; }
 smelt_status smelt_profile(smelt_session *s, int32_t enable) { s->profile = enable; if (enable) s->launches = 0; return SMELT_OK; }
 size_t smelt_kernel_count(const smelt_session *s) { (void)s; return 1; }
@@ -119,7 +126,7 @@ smelt_status smelt_run(smelt_session *s, const DLTensor *inputs, size_t n_inputs
     s->memory.allocations++;
   }
   for (size_t i = 0; i < n; i++) s->y[i] = 2 * x[i];
-  s->count = (int64_t)n;
+  s->count = (int64_t)n + (s->kept++ << 32);
   s->dims[0] = inputs[0].shape[0];
   s->dims[1] = mode == BAD_OUTPUT ? -5 : inputs[0].shape[1];
   s->memory.arena_bytes = n * 4;

@@ -22,6 +22,7 @@ from smelt.devicefarm.ssh import SshAddress
 
 HERE = Path(__file__).parent
 RUNTIME = HERE.parents[1] / "targets" / "runtime"
+RUNNER = [str(path) for path in sorted(RUNTIME.glob("runner*.c"))]
 SYSROOT = Path("/usr/aarch64-linux-gnu")
 
 
@@ -42,14 +43,14 @@ def build_native(out: Path, *, static: bool = False) -> Path:
     need(shutil.which("gcc"), "needs a C compiler: apt-get install gcc libc6-dev")
     out.mkdir(parents=True, exist_ok=True)
     cc = ["gcc", "-std=c11", "-O1", "-g0", "-Wall", "-Wextra", "-Werror", f"-I{RUNTIME}"]
-    model, runner = str(HERE / "fake_model.c"), str(RUNTIME / "runner.c")
+    model = str(HERE / "fake_model.c")
     quiet = ["-Wno-unused-result", "-Wno-builtin-declaration-mismatch", "-Wno-infinite-recursion"]
     if static:
-        both = ["-DSMELT_STATIC", "-DSMELT_PREFIX=model", runner, model]
+        both = ["-DSMELT_STATIC", "-DSMELT_PREFIX=model", *RUNNER, model]
         run([*cc, *quiet, "-static", *both, "-o", str(out / "smelt_run")])
         return out
     run([*cc, *quiet, "-shared", "-fPIC", model, "-o", str(out / "libmodel.so")])
-    run([*cc, runner, "-o", str(out / "smelt_run")])
+    run([*cc, *RUNNER, "-o", str(out / "smelt_run")])
     return out
 
 
@@ -85,18 +86,18 @@ def build_arm64(
         f"-I{RUNTIME}",
     ]
 
-    def compile_to(source: Path, triple: str) -> str:
-        made = out.parent / f"{source.stem}.{triple}.o"
+    def compile_to(source: str | Path, triple: str) -> str:
+        made = out.parent / f"{Path(source).stem}.{triple}.o"
         run([*zig(), "cc", "-target", triple, *flags, str(source), "-o", str(made)], env=zig_env())
         return str(made)
 
-    runner = compile_to(RUNTIME / "runner.c", "aarch64-linux-gnu")
+    runner = [compile_to(part, "aarch64-linux-gnu") for part in RUNNER]
     model = compile_to(HERE / "fake_model.c", target)
     libc = [str(lib / "libc.so.6"), str(lib / "ld-linux-aarch64.so.1")]
     start = [str(lib / "Scrt1.o"), str(lib / "crti.o")]
     link = [*zig(), "ld.lld", "-z", "noexecstack"]
     run([*link, "-pie", "-dynamic-linker", "/lib/ld-linux-aarch64.so.1", "-o", str(out / "smelt_run"),
-         *start, runner, *libc, str(lib / "crtn.o")])  # fmt: skip
+         *start, *runner, *libc, str(lib / "crtn.o")])  # fmt: skip
     (out / "smelt_run").chmod(0o755)
     needed = libc if library_names == "glibc" else [android_stub(out.parent)]
     run(

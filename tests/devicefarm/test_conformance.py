@@ -27,7 +27,7 @@ from smelt.devicefarm.client import RunnerClient, open_session
 from smelt.devicefarm.doctor import examine, healthy
 from smelt.devicefarm.frames import Decoder, Frame, FrameType, encode
 from smelt.devicefarm.local import LocalTransport
-from smelt.devicefarm.measure import RunPlan
+from smelt.devicefarm.measure import ONCE, QUICK, RunPlan
 from smelt.devicefarm.qemu_user import android_emulated, qemu_user
 from smelt.devicefarm.report import RunnerError
 from smelt.devicefarm.ssh import SshAddress, SshTransport
@@ -154,15 +154,35 @@ def test_facts_and_signature(client: RunnerClient, place: Place) -> None:
 
 
 def test_changing_shapes_in_one_session(client: RunnerClient) -> None:
-    for shape in ((1, 1), (3, 5), (0, 7), (64, 33), (2, 0), (1, 1)):
+    for ran, shape in enumerate(((1, 1), (3, 5), (0, 7), (64, 33), (2, 0), (1, 1))):
         x = np.random.default_rng(1).random(shape, np.float32)
         report = client.run({'x"\n': x, "mode": mode(FINE)})
         assert report.outputs["y"].shape == shape
         assert np.array_equal(report.outputs["y"], 2 * x)
         assert report.outputs["count"].shape == ()
-        assert report.outputs["count"] == x.size
+        assert report.outputs["count"] == x.size + (ran << 32)  # its state counts the runs
     assert report.memory.runs == 6
     assert report.samples_ns == () and report.timing is None
+
+
+def test_state_lasts_until_it_is_reset(client: RunnerClient) -> None:
+    """A run that fails leaves it; what is timed or profiled starts anew each time, and so does a new load."""
+    assert client.model is not None
+    assert [(t.name, str(t.dtype), t.rank) for t in client.model.state] == [("turns", "i64", 0)]
+
+    def runs(plan: RunPlan = ONCE) -> int:
+        return int(client.run([X, mode(FINE)], plan).outputs["count"]) >> 32
+
+    assert [runs(), runs(), runs()] == [0, 1, 2]
+    with pytest.raises(RunnerError, match="expected 4, got 5"):
+        client.run([X, mode(REFUSE)])
+    assert runs() == 3
+    client.reset_state()
+    assert [runs(), runs()] == [0, 1]
+    assert [runs(QUICK), runs(replace(ONCE, profile=True)), runs()] == [0, 0, 1]
+    client.reset()
+    with pytest.raises(RunnerError, match="no model is loaded"):
+        client.reset_state()
 
 
 def test_strided_inputs(client: RunnerClient) -> None:

@@ -146,8 +146,8 @@ def test_compiles_for_every_platform_without_libc_headers(triple: str, tmp_path:
     for static in ([], ["-DSMELT_STATIC"]):
         flags = ["-c", "-O1", "-std=c11", "-fPIC", "-Wall", "-Wextra", "-Werror", *static]
         runtime = ["-fno-sanitize=all", "-fno-stack-protector"]
-        files = [str(rig.RUNTIME / "runner.c"), "-o", str(tmp_path / "runner.o")]
-        rig.run([*rig.zig(), "cc", "-target", triple, *flags, *runtime, *files], env=rig.zig_env())
+        command = [*rig.zig(), "cc", "-target", triple, *flags, *runtime, *rig.RUNNER]
+        rig.run(command, cwd=tmp_path, env=rig.zig_env())
 
 
 # ---- a sanitized build under mutated requests ----
@@ -213,7 +213,7 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("sanitized")
     flags = ["gcc", "-std=c11", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
              "-Wno-builtin-declaration-mismatch", f"-I{rig.RUNTIME}"]  # fmt: skip
-    rig.run([*flags, str(rig.RUNTIME / "runner.c"), "-o", str(out / "smelt_run")])
+    rig.run([*flags, *rig.RUNNER, "-o", str(out / "smelt_run")])
     rig.run(
         [
             *flags,

@@ -7,17 +7,18 @@ import onnxruntime.capi.onnxruntime_pybind11_state as runtime
 import pytest
 
 from smelt.importer.bindings import BINDINGS
-from smelt.importer.contrib_signatures import DOMAIN, contrib
+from smelt.importer.contrib_signatures import contrib
+from smelt.importer.domains import MS
 from smelt.importer.signature import TYPES
 
 NEWER = tuple(map(int, onnxruntime.__version__.split(".")[:2])) > (1, 31)
 SCHEMAS: dict[tuple[str, str], Any] = {(s.domain, s.name): s for s in runtime.get_all_operator_schema()}
 
 
-@pytest.mark.parametrize("op", sorted(op for domain, op in BINDINGS if domain == DOMAIN))
+@pytest.mark.parametrize("op", sorted(op for domain, op in BINDINGS if domain == MS))
 def test_a_signature_says_what_onnx_runtime_says(op: str) -> None:
     """Releases after 1.31, which the table was made of, may have added attributes, inputs and outputs."""
-    theirs = SCHEMAS.get((DOMAIN, op)) or SCHEMAS["", op]
+    theirs = SCHEMAS.get((MS, op)) or SCHEMAS["", op]
     ours = contrib(op)
     assert ours is not None
     added = {n for n, a in theirs.attributes.items() if n not in ours.attributes and not a.required}

@@ -283,6 +283,6 @@ def test_a_carried_value_of_changing_rank_is_unsupported() -> None:
         {"y": "f32"},
         {"ax": np.array([0])},
     )
-    with pytest.raises(SmeltError, match="carried value 0 has rank 1 before and 2 behind the body") as caught:
+    with pytest.raises(SmeltError, match="carried value 0 has rank 1 before and 2 after the body") as caught:
         import_model(m)
     assert (caught.value.kind, caught.value.node) == ("unsupported", "round")

@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from sample_models import model_named
 
 from smelt.cli.main import main
@@ -113,6 +114,40 @@ def test_compile_hands_the_dims_on(broken: Path, tmp_path: Path) -> None:
     with pytest.raises(SmeltError) as e:
         compile(broken, output=tmp_path / "out")
     assert {p.node: p.inputs for p in e.value.problems}["strange"] == ("x: f32[batch, seq, h, 6]",)
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("--dim", "n=1..64"), ("--dim", "n=7", "-O0"), ("--fp16", "--target", "arm64")], ids=str
+)
+def test_memory_is_what_the_bundle_says(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same formulas, bounds and bytes of weights as a compile by the same options."""
+    rng = np.random.default_rng(0)
+    held = [numpy_helper.from_array(rng.standard_normal((64, 64)).astype(np.float32), n) for n in "uv"]
+    nodes = [
+        helper.make_node("MatMul", ["x", "u"], ["a"]),
+        helper.make_node("Softmax", ["a"], ["b"], axis=-1),
+        helper.make_node("MatMul", ["b", "v"], ["c"]),
+        helper.make_node("Concat", ["a", "c"], ["y"], axis=1),
+    ]
+    ports = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", k]) for n, k in (("x", 64), ("y", 128))
+    ]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], held)
+    path = tmp_path / "net.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
+    code, text = check(capsys, path, "--json", *words)
+    found = json.loads(text)
+    assert main(["compile", str(path), "-o", str(tmp_path / "b"), "--json", *words]) == code == 0
+    manifest = json.loads((tmp_path / "b" / "manifest.json").read_text())
+    assert found["memory"] == manifest["memory"] and found["symbols"] == manifest["symbols"]
+    assert found["weights"] == manifest["weights"]["bytes"] > 0
+    _, text = check(capsys, path, *words)
+    assert f"weights: {found['weights']:,} bytes" in text
+    assert ("at most, reserved at open" in text) == ("n=1..64" in words)
+    if "n=1..64" in words:
+        assert f"{sum(found['memory']['most']):,} at most" in text
 
 
 def test_a_large_model_is_checked_in_seconds_and_little_memory() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import resource
 import signal
@@ -18,8 +19,9 @@ from onnx import TensorProto, helper
 
 import smelt
 from smelt.core.diag import SmeltError
+from smelt.forks import SERVER, command, environment
 from smelt.limits import LEAST_MEMORY, Limits, available, limits
-from smelt.supervise import KEPT, command, environment, run_child
+from smelt.supervise import KEPT, run_child
 
 SMALL = Limits(4 << 30, 300.0)
 
@@ -108,10 +110,21 @@ def test_what_the_child_prints_blocks_nothing_and_names_no_stage(model: Path, tm
     assert stages == ["import", "optimise", "schedule", "plan", "code", "link"]
 
 
+def stand_in(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, body: str
+) -> tuple[Path, Path, Limits, None, str]:
+    """What run_child needs besides a request, with a program that does this in the compiler's place."""
+    name = f"stand_in_{abs(hash(body))}"
+    (folder / "path").mkdir()
+    text = f"import os, sys, time\ndef preload(): pass\ndef main(result):\n    {body}\n    return 0\n"
+    (folder / "path" / f"{name}.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(folder / "path"))
+    return folder / "result", folder / "out", SMALL, None, name
+
+
 def test_of_what_it_prints_the_end_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loud = "import os, sys; os.read(0, 9); os.write(2, b'e' * 1_000_000 + b'the end'); sys.exit(3)"
-    monkeypatch.setattr("smelt.supervise.command", lambda result: [sys.executable, "-P", "-c", loud])
-    ended = run_child("{}", tmp_path / "result", tmp_path / "out", SMALL)
+    body = "os.read(0, 9); os.write(2, b'e' * 1_000_000 + b'the end'); sys.exit(3)"
+    ended = run_child("{}", *stand_in(tmp_path, monkeypatch, body))
     assert ended.status == 3
     assert len(ended.said) == KEPT
     assert ended.said.endswith("the end")
@@ -135,9 +148,8 @@ def test_a_limit_of_memory_names_the_stage(tmp_path: Path) -> None:
 
 def test_a_child_that_does_nothing_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Limits, "wall", property(lambda self: 1.0))
-    asleep = "import os, time; os.write(1, b'import\\n'); time.sleep(1000)"
-    monkeypatch.setattr("smelt.supervise.command", lambda result: [sys.executable, "-P", "-c", asleep])
-    ended = run_child("{}", tmp_path / "result", tmp_path / "out", SMALL)
+    body = "os.write(1, b'import\\n'); time.sleep(1000)"
+    ended = run_child("{}", *stand_in(tmp_path, monkeypatch, body))
     assert (ended.cause, ended.stage) == ("stuck", "import")
 
 
@@ -178,21 +190,21 @@ def test_control_groups_limit_the_memory(tmp_path: Path, row: str, file: str) ->
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started."""
+    """The processes that a process and those that it has started have started."""
     found: list[int] = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):  # the thread has ended meanwhile
             found += map(int, path.read_text().split())
-    return found
+    return found + [p for own in found for p in children(own)]
 
 
 def compiling(pid: int) -> list[int]:
-    """Those of them that lead a group of their own, as a compile does once it has begun."""
+    """Those of them that lead a group of their own below the server, which does as well."""
     found = []
     for p in children(pid):
         with contextlib.suppress(ProcessLookupError):
             found += [p] * (os.getpgid(p) == p)
-    return found
+    return found[1:]
 
 
 def alive(pid: int) -> bool:
@@ -242,7 +254,8 @@ def test_a_killed_caller_takes_its_child_along(tmp_path: Path, how: signal.Signa
     caller.wait(60)
     assert until(lambda: not alive(child)), "the child runs on"
     for p in set(own) - {child}:
-        os.kill(p, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(p, signal.SIGKILL)
     assert [p.name for p in tmp_path.iterdir()] == ["long.onnx"]
 
 
@@ -267,6 +280,66 @@ def test_who_calls_compile_does_not_load_the_compiler(model: Path, tmp_path: Pat
     assert done.stdout == "[]\n", done.stdout + done.stderr
 
 
+def test_one_server_starts_all_children_of_a_process(model: Path, tmp_path: Path) -> None:
+    """It is started again when it has gone, and for another PYTHONPATH; a fork of the caller has its own."""
+    code = "\n".join([
+        "import os, signal, smelt, sys",
+        "from smelt.forks import SERVER",
+        "def one():",
+        "    smelt.compile(sys.argv[1], output=sys.argv[2])",
+        "    return SERVER.process.pid",
+        "first, second = one(), one()",
+        "os.kill(second, signal.SIGKILL)",
+        "third = one()",
+        "os.environ['PYTHONPATH'] = '/nowhere'",
+        "fourth = one()",
+        "pid = os.fork()",
+        "if pid == 0: os._exit(int(one() == fourth))",
+        "print(first == second, len({second, third, fourth}), os.waitpid(pid, 0)[1], one() == fourth)",
+    ])  # fmt: skip
+    words = [sys.executable, "-c", code, str(model), str(tmp_path / "out")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.stdout == "True 3 0 True\n", done.stdout + done.stderr
+
+
+def test_children_are_what_their_caller_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folder, environment, umask and limits are the caller's at that moment, not the server's."""
+    told = "[os.getcwd(), os.environ.get('OWN'), os.umask(0), resource.getrlimit(resource.RLIMIT_NOFILE)[0]]"
+    body = f"import json, resource; json.dump({told}, open(result, 'w'))"
+    result, out, own, _, program = stand_in(tmp_path, monkeypatch, body)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for k in (1, 2):
+        folder = tmp_path / f"in{k}"
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("OWN", str(k))
+        before = os.umask(0o070 + k)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200 + k, hard))
+        try:
+            assert run_child("{}", result, out, own, None, program).status == 0
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            os.umask(before)
+        assert json.loads(result.read_text()) == [str(folder), str(k), 0o070 + k, 200 + k]
+
+
+def test_a_server_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OSError, match="No module named 'no_such_program'"):
+        run_child("{}", tmp_path / "result", tmp_path / "out", SMALL, None, "no_such_program")
+
+
 def test_the_command_is_isolated() -> None:
-    assert command("r")[1] in ("-P", "-I")
+    assert command(3, "program")[1] in ("-P", "-I")
     assert "" not in environment().get("PYTHONPATH", "x").split(os.pathsep)
+
+
+def test_a_server_ends_for_want_of_work_but_not_while_a_child_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result, out, own, _, program = stand_in(tmp_path, monkeypatch, "time.sleep(6)")
+    module = tmp_path / "path" / f"{program}.py"
+    module.write_text(module.read_text() + "import smelt.fork_server as f\nf.IDLE = 2.0\n")
+    assert run_child("{}", result, out, own, None, program).status == 0
+    assert SERVER.process is not None
+    assert SERVER.process.wait(30) == 0
+    assert run_child("{}", result, out, own, None, program).status == 0  # by another one

@@ -84,7 +84,7 @@ def bundle(*inputs: tuple[str, list[Any]], **ranges: tuple[int, int | None, int]
     rows_of = [
         {"name": n, "low": a, "high": b, "divisor": d, "origin": ""} for n, (a, b, d) in ranges.items()
     ]
-    return Bundle(Path("."), {"inputs": rows, "symbols": rows_of})
+    return Bundle(Path("."), {"inputs": rows, "symbols": rows_of, "state": []})
 
 
 def test_wishes_bind_symbols_through_shapes() -> None:

@@ -28,7 +28,6 @@ BY_FN: dict[str, tuple[DType, ...]] = {
     **dict.fromkeys(("and", "or", "xor", "not"), BITS),
     **dict.fromkeys(("shl", "shr"), tuple(d for d in INTS if d.category == "uint")),
     "fma": FLOATS,
-    "dot4": (i32,),
     "pow": (f64, f32, i32, i64),
     **dict.fromkeys(("floor", "ceil", "round", "trunc", "isnan", "isinf", "saturate"), FLOATS),
     **dict.fromkeys(TRANSCENDENTAL, FLOATS),

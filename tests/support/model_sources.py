@@ -131,6 +131,7 @@ SOURCES: Mapping[str, Source] = {
 """The module of tests/support -> its models."""
 ELSEWHERE: Mapping[str, str] = {
     "sample_models": "whole networks, for which the interpreter is too slow: tests/test_models.py runs them",
+    "state_models": "two decoders, of ops that other sources have: tests/smelt/test_state.py runs them",
     "record_models": "takes models out of tests, for the sources above",
 }
 """What is named like a source and is none, and why."""

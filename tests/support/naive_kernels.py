@@ -13,9 +13,9 @@ from smelt.core.dtype import DType, f32
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.interp_kernel import run_kernel
 from smelt.core.ir.kernel import Buffer, DimParam, Expr, Kernel, Load, Loop, Stmt, Store
+from smelt.core.ir.layout import apply_numpy
 from smelt.core.ops import OPS
 from smelt.core.ops.trace import Operand, Trace
-from smelt.core.schedule.pack import apply_numpy, packed_inputs
 from smelt.core.schedule.tree import map_accesses
 
 Shape = Sequence[DimLike | str]
@@ -92,10 +92,9 @@ def check(
     """Both give the same outputs for these sizes; packed operands are packed first."""
     inputs = random_inputs(naive, env, seed)
     wanted = run_kernel(naive, env, inputs)
-    packed = {p.input: p.spec for p in packed_inputs(scheduled.flags)}
     given = []
-    for n, (x, b) in enumerate(zip(inputs, scheduled.inputs, strict=True)):
-        x = apply_numpy(packed[n], x) if n in packed else x
+    for x, b in zip(inputs, scheduled.inputs, strict=True):
+        x = x if b.layout is None else apply_numpy(b.layout.spec, x)
         given.append(x.reshape(tuple(d.evaluate(env) for d in b.shape)))
     found = run_kernel(scheduled, env, given)
     for w, f in zip(wanted, found, strict=True):

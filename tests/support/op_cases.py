@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from smelt.core.dim import Dim, parse_dim, to_dim
-from smelt.core.dtype import DTYPES, DType, from_numpy
+from smelt.core.dtype import DTYPES, Array, DType, from_numpy
 from smelt.core.ir.graph import Attr, Symbol, TensorType, attr_dims
 from smelt.core.ir.kernel import Buffer, DimParam, Kernel, Load, Loop, Stmt, Store
 from smelt.core.ops import OPS
 from smelt.core.ops.infer import Engine
 from smelt.core.ops.infer_node import infer_node
-from smelt.core.ops.table import Arg, Array, Case, Op
+from smelt.core.ops.table import Arg, Case, Op
 from smelt.core.ops.trace import Operand, Trace
 from smelt.importer.plugins import load_all
 

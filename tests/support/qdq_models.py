@@ -17,13 +17,13 @@ from smelt.core.passes.pipeline import PIPELINE
 from smelt.importer import import_model
 
 Array = np.ndarray[Any, Any]
-CONTEXT = Context(Machine("test", 512, 32, dot4=True))
+CONTEXT = Context(Machine("test", 512, 32))
 UPTO = next(i for i, p in enumerate(PIPELINE) if p.name == "fuse")
 
 
-def optimised(model: onnx.ModelProto) -> Module:
-    """The model up to fusion, for a machine that sums products of bytes."""
-    module = run_pipeline(import_model(model), PIPELINE[:UPTO], CONTEXT)
+def optimised(model: onnx.ModelProto, context: Context = CONTEXT) -> Module:
+    """The model up to fusion."""
+    module = run_pipeline(import_model(model), PIPELINE[:UPTO], context)
     verify(module)
     return module
 

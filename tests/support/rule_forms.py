@@ -22,7 +22,7 @@ from smelt.core.diag import SmeltError
 from smelt.core.dim import Dim, sym, to_dim
 from smelt.core.dtype import ALL
 from smelt.core.ir.graph import Graph, Module, Ref, Symbol, TensorType, Value
-from smelt.core.passes.editor import Editor, Workshop
+from smelt.core.passes.rewriting.editor import Editor, Workshop
 
 DIMS = frozenset(
     [

@@ -119,11 +119,9 @@ class Workshop:
     def bundle(self, source: Path, out: Path, opt: int = 3) -> None:
         """A bundle whose library is checked. Raises SmeltError."""
         texts: dict[str, str] = {}
-        real = compiler.target_for
+        target = compiler.cpu_target()
 
-        def target_for(spec: Any) -> Any:
-            target = real(spec)
-
+        def cpu_target() -> Any:
             class Listening:
                 machine = staticmethod(target.machine)
 
@@ -140,7 +138,7 @@ class Workshop:
 
         # in the compile itself: a library that is put into a bundle later is not what its manifest says
         with (
-            mock.patch.object(compiler, "target_for", target_for),
+            mock.patch.object(compiler, "cpu_target", cpu_target),
             mock.patch.object(compiler, "build_library", build_library),
         ):
             compiler.compile_here(

@@ -34,6 +34,7 @@ from smelt.core.ir.kernel import (
     Store,
     Tiles,
 )
+from smelt.core.ir.layout import Layout, parse_spec
 
 T = TypeVar("T")
 
@@ -158,9 +159,16 @@ def kernels() -> st.SearchStrategy[Kernel]:
     """Kernels that print, whether or not they make sense."""
     own = _seq(buffers(SPACES), 0, 2)
     return st.builds(
-        Kernel, TEXTS, _seq(dim_params(), 0, 2), own, own, _seq(stmts(), 0, 2), own, TEXTS, TEXTS,
-        st.frozensets(TEXTS, max_size=2),
-    )
+        Kernel, TEXTS, _seq(dim_params(), 0, 2), _seq(st.one_of(buffers(SPACES), laid()), 0, 2), own,
+        _seq(stmts(), 0, 2), own, TEXTS, TEXTS,
+    )  # fmt: skip
+
+
+def laid() -> st.SearchStrategy[Buffer]:
+    """Inputs that are weights in a layout."""
+    specs = st.sampled_from(["(1/32, 0, 1%32)", "(0)", "(1, 0)"]).map(parse_spec)
+    layouts = st.builds(Layout, specs, _seq(dims(), 0, 2))
+    return st.builds(Buffer, BUFFERS, TYPES, _seq(dims(), 0, 2), st.just("global"), layouts)
 
 
 # ---------------------------------------------------------------- modules

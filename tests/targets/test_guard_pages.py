@@ -15,13 +15,13 @@ from native_cpus import CPUS
 from smelt.core.dtype import from_numpy
 from smelt.core.ir import interp_graph
 from smelt.core.ir.graph import Module
-from smelt.core.ops import OPS, sample
+from smelt.core.ops import OPS
+from smelt.core.ops.rows import sample
 from smelt.core.ops.table import Op
 from smelt.core.passes.context import Context
 from smelt.core.passes.manager import run_pipeline
 from smelt.core.passes.pipeline import PIPELINE
 from smelt.core.schedule import schedule_module
-from smelt.core.schedule.weights import pack_weights
 from smelt.targets.llvm.machines import Cpu
 from tests.core.passes.build import case_module, feeds, run
 from tests.core.passes.random_graphs import Random
@@ -35,7 +35,7 @@ SIZES = {"N": 2, "M": 3, "K": 2, "H": 5, "W": 17, "S": 3}
 def scheduled(module: Module, cpu: Cpu) -> Module:
     """As the driver does it."""
     lowered = run_pipeline(module, PIPELINE, Context(cpu.machine))
-    return pack_weights(schedule_module(lowered, cpu.machine), lowered)
+    return schedule_module(lowered, cpu.machine)
 
 
 def guarded(module: Module, inputs: dict[str, np.ndarray], guard: Guard) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import llvmlite.binding as llvm
 import pytest
 
-from smelt.core.dim import Dim, FloorDiv, Mod, Symbol, dmax, dmin, sym, to_dim
+from smelt.core.dim import Dim, FloorDiv, Mod, SymbolAtom, dmax, dmin, sym, to_dim
 from smelt.targets.llvm.builder import Builder, Value
 from smelt.targets.llvm.compile import parse, target_machine
 from smelt.targets.llvm.exact import LEAST, MOST, Exact
@@ -42,9 +42,9 @@ def _largest(d: Dim, env: Mapping[str, int]) -> int:
     for coefficient, factors in d.terms():
         part = abs(coefficient)
         for atom, power in factors:
-            inner = () if isinstance(atom, Symbol) else _operands(atom)
+            inner = () if isinstance(atom, SymbolAtom) else _operands(atom)
             most = max([most, *(_largest(x, env) for x in inner)])
-            value = abs(env[atom.name]) if isinstance(atom, Symbol) else _of_atom(atom, env)
+            value = abs(env[atom.name]) if isinstance(atom, SymbolAtom) else _of_atom(atom, env)
             part *= max(value, 1) ** power
         total += part
     return max(most, total)

@@ -18,7 +18,7 @@ from intrinsic_kernels import (
 )
 from native_cpus import CPUS
 
-from smelt.core.dim import sym, to_dim
+from smelt.core.dim import sym
 from smelt.core.dtype import DType, bool_, f16, f32, f64, i32, i64
 from smelt.core.ir.interp_kernel import cast_array
 from smelt.core.ir.intrinsics import INTRINSICS
@@ -134,8 +134,6 @@ def test_accuracy(fn: str) -> None:
 
 @pytest.mark.parametrize("exponent", [0.0, 1.0, 2.0, 3.0, -1.0, 0.5, 1.7])
 def test_constant_power(exponent: float) -> None:
-    from smelt.core.ir.kernel import Const
-
     (x,) = operands(1, f32)
     value = Call("pow", (operand(0, f32), Const(exponent, f32)), f32)
     (got,) = jit(vector_kernel([f32], [("y", f32, value)]))([x], {"n": len(x)})
@@ -162,36 +160,3 @@ def test_vectors_on_each_level(fn: str, cpu: Cpu) -> None:
     with np.errstate(all="ignore"):
         want = np.asarray(INTRINSICS[fn].meaning(x.astype(np.float64))).astype(np.float32)
     same(got, want, 0 if fn in ("floor", "ceil", "round", "trunc") else 5e-7, f32)
-
-
-def packed_product(columns: int) -> Kernel:
-    """y[j] = sum over k of dot4(a[k], b[k, j]), accumulated in registers as contractions do."""
-    k, j = sym("k"), sym("j")
-    value = Call("dot4", (Load("x0", (k,), i32), Load("x1", (k, j), i32)), i32)
-    acc = Buffer("acc", i32, (to_dim(columns),), "register")
-
-    def row(s: Store) -> Loop:
-        return Loop("vector", "j", to_dim(columns), (s,))
-
-    body = (
-        row(Store("acc", (j,), Const(0, i32))),
-        Loop("serial", "k", sym("n"), (row(Store("acc", (j,), value, accumulate="add")),)),
-        row(Store("y", (j,), Load("acc", (j,), i32))),
-    )
-    inputs = (Buffer("x0", i32, (sym("n"),)), Buffer("x1", i32, (sym("n"), to_dim(columns))))
-    tree = Loop("group", "g", to_dim(1), body, (acc,))
-    return Kernel("k", (DimParam("n"),), inputs, (Buffer("y", i32, (to_dim(columns),)),), (tree,))
-
-
-@pytest.mark.parametrize("cpu", CPUS, ids=[c.cpu for c in CPUS])
-@pytest.mark.parametrize("columns", [1, 4, 13, 32])
-def test_bytes_by_fours_on_each_level(columns: int, cpu: Cpu) -> None:
-    """Exact for every byte, the extremes included: no instruction may saturate in between."""
-    rng = np.random.default_rng(columns)
-    a = rng.integers(0, 256, (30, 4)).astype(np.uint8)
-    b = rng.integers(-128, 128, (30, columns, 4)).astype(np.int8)
-    a[:5], b[:3], b[3:5] = 255, -128, 127
-    packed = (a.view(np.int32).reshape(-1), b.view(np.int32).reshape(30, columns))
-    (got,) = jit(packed_product(columns), cpu)(list(packed), {"n": 30})
-    want = np.einsum("ki,kji->j", a.astype(np.int32), b.astype(np.int32))
-    np.testing.assert_array_equal(got, want)

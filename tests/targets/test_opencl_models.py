@@ -88,16 +88,16 @@ def test_source_and_table_agree(tmp_path: Path) -> None:
     """Every kernel of the table is in the source, under C names, all on the device."""
     from smelt.compiler import lower
     from smelt.driver import Request
-    from smelt.targets.opencl.target import OpenClTarget
+    from smelt.targets.registry import cpu_target, devices
 
     path = tmp_path / "m.onnx"
     onnx.save(build(CONV, k=uniform(5, 3, 3, 3), b=uniform(5), m=uniform(5, 4)), path)
     lowered = lower(Request(source=str(path), target="x86+opencl"))
-    make = OpenClTarget().emit
+    make = cpu_target().emit
     first, again = (
         make(
             lowered.module, lowered.program, lowered.spec, name="m", prefix="m", threads=0,
-            weights_sha256=bytes(32),
+            weights_sha256=bytes(32), devices=devices(lowered.spec),
         )
         for _ in range(2)
     )

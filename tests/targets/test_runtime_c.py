@@ -164,6 +164,19 @@ def test_missing_driver_says_what_to_install(bundle: Path) -> None:
     assert "pocl-opencl-icd" in said
 
 
+@pytest.mark.parametrize("flags", [ADDRESS, THREAD, ("-O2",)], ids=["address", "thread", "plain"])
+def test_state(bundle: Path, flags: tuple[str, ...]) -> None:
+    """What runs leave for the next: failures, reset, forks, values from outside, bounds, denied memory."""
+    assert run(build(bundle, *flags, parts=("stateful.c",)), bundle) == "OK\n"
+
+
+@pytest.mark.parametrize("more", [(), ("-DCROSSED",)], ids=["at one unit", "made at another unit"])
+def test_state_on_a_device(bundle: Path, more: tuple[str, ...]) -> None:
+    """The same where state lies in a device's memory."""
+    flags = (*CHECKED, "-DWITH_UNITS", *more)
+    assert run(build(bundle, *flags, parts=("stateful.c", "fake_driver.c")), bundle) == "OK\n"
+
+
 # ---------------------------------------------------------------- several units
 
 TWO_UNITS = ("two_units.c", "fake_driver.c")

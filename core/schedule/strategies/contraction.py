@@ -7,15 +7,17 @@ positions, columns output channels, the reduction runs over taps and channels. F
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from smelt.core.dim import YES, Dim
-from smelt.core.ir.analysis import kernel_facts
+from smelt.core.ir.analysis.scope import kernel_facts
+from smelt.core.ir.instructions import meaning
 from smelt.core.ir.kernel import Load, walk_expr
+from smelt.core.ir.layout import PackDim, PackSpec
 from smelt.core.machine import Machine
 from smelt.core.schedule.draft import Draft
-from smelt.core.schedule.pack import PackDim, PackSpec
+from smelt.core.schedule.strategies.fitting import Fit, fitting, latency
 from smelt.core.schedule.tree import ScheduleError, chain, expressions, find, var_of
 from smelt.core.schedule.view import Roles, View, roles
 
@@ -25,19 +27,23 @@ MAX_ROWS = 16
 
 @dataclass(frozen=True)
 class Shape:
-    """A register tile: rows x (vectors * lanes) columns."""
+    """A register tile: rows x (vectors * lanes) columns. fit: what sums several terms at once."""
 
     rows: int
     vectors: int
     lanes: int
+    fit: Fit | None = None
 
     @property
     def columns(self) -> int:
         return self.vectors * self.lanes
 
 
-def register_shapes(machine: Machine, lanes: int, accumulators: int, pointers: bool) -> tuple[Shape, ...]:
-    """The tiles that fit the register file: rows*vectors accumulators, a vector of B each, one of A.
+def register_shapes(
+    machine: Machine, lanes: int, accumulators: int, pointers: bool, panel: int = 1
+) -> tuple[Shape, ...]:
+    """The tiles that fit the register file: rows*vectors accumulators, `panel` registers of B for each vector
+    of columns, one of A.
 
     pointers: every row has an address of its own (padding, strides unknown when compiling), so that
     more than 8 rows would spill addresses on a machine with 16 integer registers.
@@ -47,7 +53,7 @@ def register_shapes(machine: Machine, lanes: int, accumulators: int, pointers: b
     live = registers - 3 if registers >= 32 else registers - 1
     found = []
     for vectors in (1, 2, 4, 8):
-        rows = (live - 1 - vectors) // (vectors * accumulators)
+        rows = (live - 1 - vectors * panel) // (vectors * accumulators)
         rows = min(rows, 8 if pointers else MAX_ROWS)
         rows -= rows % 2 if rows > 4 else 0
         if rows >= 1:
@@ -56,15 +62,16 @@ def register_shapes(machine: Machine, lanes: int, accumulators: int, pointers: b
 
 
 def choose_shape(
-    shapes: tuple[Shape, ...], columns: int | None, rows: int | None, panel_bytes: int, cache: int
+    shapes: tuple[Shape, ...], columns: int | None, rows: int | None, panel_bytes: int, cache: int, busy: int
 ) -> Shape:
     """The tile with the least estimated time per output. columns, rows: extents when constant.
-    panel_bytes: of one column of B (0: unknown); panels that overflow `cache` are read from further out."""
+    panel_bytes: of one column of B (0: unknown); panels that overflow `cache` are read from further out.
+    busy: sums that keep the pipes busy (latency times instructions per cycle)."""
 
     def efficiency(height: int, vectors: int) -> float:
         fma, loads = height * vectors, height + vectors
-        # 8: latency 4 times 2 pipes; 4 per vector of B: what the second-level cache delivers meanwhile
-        return fma / max(fma, loads, 8, 4 * vectors)
+        # 4 per vector of B: what the second-level cache delivers meanwhile
+        return fma / max(fma, loads, busy, 4 * vectors)
 
     def time(s: Shape) -> float:
         heights = _heights(s.rows, rows)
@@ -111,15 +118,22 @@ def contraction(d: Draft, root: str) -> None:
     if v.extent(r.column) == 0:
         raise ScheduleError("contraction", "nothing to compute")
     v, r = _collapsed(d, v, r)
+    fit = fitting(d, v, r)
+    if fit is not None:
+        d.do("deepen", fit.axis, fit.depth, fit.outer, fit.inner)
+        v, r = _again(d, v, r)
     lanes = d.machine.lanes(v.bits)
     rows = None if r.row is None else v.extent(r.row).const_or_none
     rows = 1 if r.row is None else rows
-    shapes = register_shapes(d.machine, lanes, len(v.reduces()), _needs_pointers(v, r))
-    panel = _panel_bytes(r)
+    wide = 1 if fit is None else lanes // meaning(fit.row).columns
+    shapes = register_shapes(d.machine, lanes, len(v.reduces()), _needs_pointers(v, r), wide)
+    panel = _panel_bytes(r) // (fit.depth if fit else 1)
     columns = v.extent(r.column).const_or_none
     if rows is None or rows > 2:
         shapes = tuple(s for s in shapes if s.vectors <= 4) or shapes
-    shape = choose_shape(shapes, columns, rows, panel, d.machine.cache_bytes[1] * 3 // 4)
+    busy = latency(d.machine, r, fit)
+    shape = choose_shape(shapes, columns, rows, panel, d.machine.cache_bytes[1] * 3 // 4, busy)
+    shape = replace(shape, fit=fit)
     padded = _layout(d, v, r, shape, rows)
     if columns is None:
         _dynamic_columns(d, r, shape, padded)
@@ -135,11 +149,16 @@ def _collapsed(d: Draft, v: View, r: Roles) -> tuple[View, Roles]:
         name = d.fresh(f"{outer}_{r.row}")
         if outer not in r.outer or not d.attempt("collapse", outer, r.row, name):
             break
-        v = d.view(name)
-        again = roles(v)
-        assert again is not None
-        r = again
+        v, r = _again(d, d.view(name), r)
     return v, r
+
+
+def _again(d: Draft, v: View, r: Roles) -> tuple[View, Roles]:
+    """The nest and its roles after a step that changed neither."""
+    v = d.view(v.vars[0])
+    again = roles(v)
+    assert again is not None
+    return v, again
 
 
 def _needs_pointers(v: View, r: Roles) -> bool:
@@ -170,16 +189,17 @@ that every step misses the TLB and the prefetcher."""
 
 
 def _layout(d: Draft, v: View, r: Roles, shape: Shape, rows: int | None) -> bool:
-    """Bring B into panels when that pays; True when B then has zeros behind its last column."""
+    """Bring B into panels when that pays; True when B then has zeros after its last column."""
     if r.beside:
         return _layout_all(d, r, shape)
     b = r.b
     loads = [x for e in expressions(d.kernel.body) for x in walk_expr(e) if isinstance(x, Load)]
     same = all(x.index == b.index for x in loads if x.buffer == b.buffer)
     axes = [i for i, x in enumerate(b.index) if r.column in x.symbols]
-    panels = same and len(axes) == 1 and not b.guard and _fits_panels(d, b.index[axes[0]], r, shape)
+    plain = not b.guard or shape.fit is not None  # the guard of a last block goes when B is padded
+    panels = same and len(axes) == 1 and plain and _fits_panels(d, b.index[axes[0]], r, shape)
     if panels and b.buffer in d.constants:
-        d.do("pack", b.buffer, str(_panel_spec(b, r, axes[0], shape.columns)))
+        d.do("pack", b.buffer, str(_panel_spec(b, r, axes[0], shape)))
         return True
     few = rows is not None and rows < 8
     if v.stride(b, r.column) == 1:
@@ -191,13 +211,13 @@ def _layout(d: Draft, v: View, r: Roles, shape: Shape, rows: int | None) -> bool
     if not panels:
         return False
     name = d.fresh(f"{b.buffer}.panels")
-    d.do("stage", b.buffer, str(_panel_spec(b, r, axes[0], shape.columns)), name)
+    d.do("stage", b.buffer, str(_panel_spec(b, r, axes[0], shape)), name)
     _schedule_copy(d, name)
     return True
 
 
 def _layout_all(d: Draft, r: Roles, shape: Shape) -> bool:
-    """Bring everything that B is decoded with into panels; they have zeros behind the last column."""
+    """Bring everything that B is decoded with into panels; they have zeros after the last column."""
     every = [x for e in expressions(d.kernel.body) for x in walk_expr(e) if isinstance(x, Load)]
     specs = []
     for b in (r.b, *r.beside):
@@ -206,7 +226,7 @@ def _layout_all(d: Draft, r: Roles, shape: Shape) -> bool:
         fits = same and len(axes) == 1 and _fits_panels(d, b.index[axes[0]], r, shape)
         if not fits or b.buffer not in d.constants:
             raise ScheduleError("contraction", "a decoded operand that is not constant")
-        specs.append((b.buffer, _panel_spec(b, r, axes[0], shape.columns)))
+        specs.append((b.buffer, _panel_spec(b, r, axes[0], shape)))
     for buffer, spec in specs:
         d.do("pack", buffer, str(spec))
     return True
@@ -220,9 +240,11 @@ def _fits_panels(d: Draft, index: Dim, r: Roles, shape: Shape) -> bool:
     return kernel_facts(d.kernel).prove_divisible(found[1], shape.columns) is YES
 
 
-def _panel_spec(b: Load, r: Roles, axis: int, columns: int) -> PackSpec:
-    """Axes of batch loops, panel, axes of the reduction in its order, column within the panel."""
-    depth = {a.var: i for i, a in enumerate(r.reduce.axes)}
+def _panel_spec(b: Load, r: Roles, axis: int, shape: Shape) -> PackSpec:
+    """Axes of batch loops, panel, axes of the reduction in its order, column within the panel, and, where an
+    instruction sums several terms at once, these."""
+    columns, fit = shape.columns, shape.fit
+    depth = {a.var: i for i, a in enumerate(r.reduce.axes) if fit is None or a.var != fit.inner}
 
     def rank(a: int) -> tuple[int, int]:
         found = [depth[s] for s in b.index[a].symbols if s in depth]
@@ -232,7 +254,11 @@ def _panel_spec(b: Load, r: Roles, axis: int, columns: int) -> PackSpec:
     batch = [PackDim(a) for a in others if rank(a)[0] == 0]
     inner = [PackDim(a) for a in others if rank(a)[0] == 1]
     panel, lane = PackDim(axis, "outer", columns), PackDim(axis, "inner", columns)
-    return PackSpec((*batch, panel, *inner, lane))
+    if fit is None:
+        return PackSpec((*batch, panel, *inner, lane))
+    (deep,) = (a for a in others if fit.inner in b.index[a].symbols)
+    inner = [PackDim(deep, "outer", fit.depth) if p.axis == deep else p for p in inner]
+    return PackSpec((*batch, panel, *inner, lane, PackDim(deep, "inner", fit.depth)))
 
 
 def _is_far(v: View, r: Roles) -> bool:
@@ -350,7 +376,21 @@ def _tile(
     for x in row_inner:
         d.do("unroll", x)
     d.do("bind", inner, "vector")
-    _unroll_short(d, r, suffix)
+    parts = () if shape.fit is None else _last_block(d, shape.fit, suffix)
+    _unroll_short(d, r, suffix, shape.fit)
+    for q in parts:
+        assert shape.fit is not None
+        d.do("replace", q, shape.fit.row.name)
+
+
+def _last_block(d: Draft, fit: Fit, suffix: str) -> tuple[str, ...]:
+    """The last block of an axis that is no multiple of the instruction's depth apart from those that need no
+    guard. The loops over the terms of a block."""
+    o, q = fit.outer + suffix, fit.inner + suffix
+    if fit.extent % fit.depth == 0 or fit.extent < fit.depth:
+        return (q,)
+    d.do("peel", o, fit.extent // fit.depth, ".r")
+    return (q, f"{q}.r")
 
 
 def _split_rows(d: Draft, row: str | None, shape: Shape) -> tuple[list[str], list[str]]:
@@ -373,9 +413,10 @@ def _split_rows(d: Draft, row: str | None, shape: Shape) -> tuple[list[str], lis
     return [names[0]], [names[1]]
 
 
-def _unroll_short(d: Draft, r: Roles, suffix: str) -> None:
+def _unroll_short(d: Draft, r: Roles, suffix: str, fit: Fit | None) -> None:
     """The innermost reduction axis of a few steps (3 input channels) is written out."""
-    last = r.reduce.axes[-1] if r.reduce.axes else None
+    axes = [a for a in r.reduce.axes if fit is None or a.var != fit.inner]
+    last = axes[-1] if axes else None
     if last is not None and last.extent.is_const and last.extent.const <= 4:
         d.attempt("unroll", last.var + suffix)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from smelt.core.dim import YES, Dim
-from smelt.core.ir.analysis import kernel_facts
+from smelt.core.ir.analysis.scope import kernel_facts
 from smelt.core.ir.kernel import Load, walk_expr
 from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.strategies.reduction import cut_columns, panel_names
@@ -37,7 +37,7 @@ def _one(d: Draft, root: str) -> None:
         _transposed(d, v, across, inner, lanes)
         return
     size = min(d.kernel.buffers()[s.buffer].dtype.bytes for s in v.stores)
-    budget = max((HEAVY_CHUNK_BYTES if v.is_heavy else CHUNK_BYTES) // size, 4 * lanes)
+    budget = max((HEAVY_CHUNK_BYTES if v.is_heavy(d.machine) else CHUNK_BYTES) // size, 4 * lanes)
     n = v.extent(inner).const_or_none
     groups = list(v.vars[:-1])
     if n is None or n > budget:
@@ -51,7 +51,7 @@ def _one(d: Draft, root: str) -> None:
         d.do("bind", g, "group")
     if v.has_lets and len(v.vars) > 1:
         d.attempt("bind_let", v.vars[-2])
-    d.do("strip", inner, lanes, 2 if v.is_heavy else 4, d.machine.masked)
+    d.do("strip", inner, lanes, 2 if v.is_heavy(d.machine) else 4, d.machine.masked)
 
 
 def _across(v: View, inner: str, lanes: int) -> str | None:

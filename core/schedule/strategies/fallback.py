@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from smelt.core.ir.analysis import enter, kernel_facts
+from smelt.core.ir.analysis.scope import enter, kernel_facts
 from smelt.core.ir.kernel import Loop
 from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.tree import ScheduleError, chain, is_parallel, var_of

@@ -8,7 +8,7 @@ from smelt.core.schedule.strategies.elementwise import collapse_all
 from smelt.core.schedule.tree import ScheduleError
 from smelt.core.schedule.view import View, roles
 
-LANES = 64
+MOST_LANES = 64
 """Work-items of a group: a multiple of every wave and warp size in use."""
 TILE_ROWS = 4
 """Rows that a work-item of a contraction computes, so that it reads the right operand once for all."""
@@ -39,7 +39,7 @@ def lanes(d: Draft, root: str) -> None:
 def _width(d: Draft, v: View, var: str) -> int:
     """Work-items along a loop: no more than the power of two that holds it."""
     n = v.extent(var).const_or_none
-    return min(LANES, d.machine.max_lanes, LANES if n is None else power(n))
+    return min(MOST_LANES, d.machine.max_lanes, MOST_LANES if n is None else power(n))
 
 
 def _rows(d: Draft, v: View) -> None:

@@ -6,12 +6,13 @@ from __future__ import annotations
 from math import ceil, prod
 
 from smelt.core.dim import YES, Dim
-from smelt.core.ir.analysis import kernel_facts
-from smelt.core.ir.kernel import Call, Load, Reduce, Store, walk, walk_expr
+from smelt.core.ir.analysis.cost import heavy
+from smelt.core.ir.analysis.scope import kernel_facts
+from smelt.core.ir.kernel import Load, Reduce, Store, walk, walk_expr
 from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.strategies.contraction import power
 from smelt.core.schedule.tree import ScheduleError, chain, find, used_in, var_of
-from smelt.core.schedule.view import HEAVY, View
+from smelt.core.schedule.view import View
 
 UNROLL_TAPS = 9
 """Window positions that are written out; beyond that a loop over them costs nothing."""
@@ -56,11 +57,11 @@ def _rows(d: Draft, root: str, gathered: bool) -> None:
     names = d.stage_reduce(anchor)
     _keep_heavy(d, v, names)
     d.attempt("hoist", anchor, "inv")
-    heavy = v.is_heavy
+    unroll = 2 if v.is_heavy(d.machine) else 4
     for name in names:
-        d.attempt("strip_reduce", name, lanes, 2 if heavy else 4, d.machine.masked)
+        d.attempt("strip_reduce", name, lanes, unroll, d.machine.masked)
     for x in inner[-1:]:
-        d.do("strip", x, lanes, 2 if heavy else 4, d.machine.masked)
+        d.do("strip", x, lanes, unroll, d.machine.masked)
 
 
 def _sides(v: View) -> tuple[list[str], list[str]]:
@@ -126,7 +127,7 @@ def _keep_heavy(d: Draft, v: View, names: list[str]) -> None:
     if len(v.stores) != 1:
         return
     for r, name in _fills(d, names):
-        if any(isinstance(x, Call) and x.fn in HEAVY for x in walk_expr(r.body)):
+        if heavy(r.body, d.machine):
             d.attempt("keep", name, v.stores[0].buffer)
 
 

@@ -1,1 +1,1 @@
-"""Core ops of com.microsoft's rare ops, a room of the op table each."""
+"""Core ops of com.microsoft's rare ops: rows of the op table, a file by subject."""

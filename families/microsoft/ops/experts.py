@@ -6,17 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from smelt.core.dim import Dim, ceildiv, to_dim
-from smelt.core.dtype import i64, u8
+from smelt.core.dim import ZERO, Dim, ceildiv, to_dim
+from smelt.core.dtype import Array, i64, u8
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Bound, Expr
 from smelt.core.ops.attrs import integer
-from smelt.core.ops.linear import accumulator
-from smelt.core.ops.nbits import field, fields
-from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Op, wants_elements
+from smelt.core.ops.rows.linear import accumulator
+from smelt.core.ops.rows.nbits import field, fields
+from smelt.core.ops.table import Arg, Attrs, Case, Infer, Op, wants_elements
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const
-
-ZERO = to_dim(0)
 
 
 def _packing(attrs: Attrs) -> tuple[int, int]:

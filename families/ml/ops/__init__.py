@@ -1,1 +1,1 @@
-"""Core ops of classical models, a room of the op table each."""
+"""Core ops of classical models: rows of the op table, a file by subject."""

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smelt.core.dim import Dim, to_dim
-from smelt.core.dtype import i64
+from smelt.core.dim import ONE, TWO, ZERO, Dim, to_dim
+from smelt.core.dtype import Array, i64
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Block, Bound, Buffer, Expr, Load, Loop, Stmt, Store
-from smelt.core.ops.indexing import nest_over
-from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Nest, Op
+from smelt.core.ops.rows.indexing import nest_over
+from smelt.core.ops.table import Arg, Attrs, Case, Infer, Nest, Op
 from smelt.core.ops.trace import DimIndex, Trace, call, cast, const, index, select
 
-ZERO, ONE, TWO = to_dim(0), to_dim(1), to_dim(2)
 ROUNDS = 100
 """Most rounds, and ACCURACY how near to the end the last one must come, as in ONNX Runtime."""
 ACCURACY = 0.005

@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from smelt.core.dim import Dim, ceildiv, dmin, to_dim
-from smelt.core.dtype import bool_, i64
+from smelt.core.dim import ONE, TWO, ZERO, Dim, ceildiv, dmin, to_dim
+from smelt.core.dtype import Array, bool_, i64
 from smelt.core.ir.graph import Attr, TensorType
 from smelt.core.ir.kernel import Block, Bound, Buffer, Expr, Load, Loop, Stmt, Store
-from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Nest, Op
+from smelt.core.ops.table import Arg, Attrs, Case, Infer, Nest, Op
 from smelt.core.ops.trace import Trace, call, cast, const, index, select
-
-ZERO, ONE, TWO = to_dim(0), to_dim(1), to_dim(2)
 
 MODES: Mapping[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "leq": ("le", operator.le),

@@ -1,1 +1,1 @@
-"""Core ops on strings, a room of the op table each."""
+"""Core ops on strings: rows of the op table, a file by subject."""

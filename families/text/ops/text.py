@@ -1,4 +1,4 @@
-"""Strings as bytes with zeros behind them: joining, splitting, walking automata."""
+"""Strings as bytes, padded with zeros: joining, splitting, walking automata."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smelt.core.dim import Dim, dmax, dmin, to_dim
-from smelt.core.dtype import bool_, i64, u8
+from smelt.core.dim import ONE, ZERO, Dim, dmax, dmin, to_dim
+from smelt.core.dtype import Array, bool_, i64, u8
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Block, Bound, Buffer, Expr, Load, Loop, Stmt, Store
 from smelt.core.ops.attrs import integer
-from smelt.core.ops.indexing import nest_over
-from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Nest, Op
-from smelt.core.ops.text_walk import ONE, SPACES, ZERO, Walk, among, both, byte_at, chars, whole
+from smelt.core.ops.rows.indexing import nest_over
+from smelt.core.ops.rows.text_walk import SPACES, Walk, among, both, byte_at, chars, int64
+from smelt.core.ops.table import Arg, Attrs, Case, Infer, Nest, Op
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const, index, select
 
 # ---------------------------------------------------------------- concat
@@ -74,7 +74,7 @@ class _Split(Walk):
 
     def more(self, parts: Dim) -> Expr:
         """Whether a part may end where this many have begun."""
-        return const(True, bool_) if self.most < 0 else call("le", index(parts), whole(self.most))
+        return const(True, bool_) if self.most < 0 else call("le", index(parts), int64(self.most))
 
     def walk(self, write: Callable[[Dim, Dim, Expr], Stmt] | None) -> tuple[Stmt, ...]:
         """All bytes. write(part, column, byte): what to do with one that is kept."""
@@ -82,20 +82,20 @@ class _Split(Walk):
         end, byte, state, parts, column, keeps, step, part, at = g
         width, one = self.x.shape[1], to_dim(1)
         load: list[tuple[str, Expr, Dim, Dim]] = [
-            (str(byte), select(call("lt", index(k), index(end)), self.byte(k), whole(0)), ZERO, to_dim(255)),
+            (str(byte), select(call("lt", index(k), index(end)), self.byte(k), int64(0)), ZERO, to_dim(255)),
             (str(state), self.cell(STATE), ZERO, to_dim(max(len(self.delimiter), 1))),
             (str(parts), self.cell(PARTS), ZERO, width + 1),
             (str(column), self.cell(COLUMN), ZERO, width),
         ]
         if self.delimiter:  # step: whether the delimiter begins here
             first = dmax(parts, dmin(byte, 1))
-            here = both(call("eq", index(state), whole(0)), call("ne", index(byte), whole(0)))
+            here = both(call("eq", index(state), int64(0)), call("ne", index(byte), int64(0)))
             match = both(
                 here,
                 self.more(first),
-                *(call("eq", self.byte(k + d), whole(v)) for d, v in enumerate(self.delimiter)),
+                *(call("eq", self.byte(k + d), int64(v)) for d, v in enumerate(self.delimiter)),
             )
-            kept = both(here, call("eq", index(step), whole(0)))
+            kept = both(here, call("eq", index(step), int64(0)))
             now: list[tuple[str, Expr, Dim, Dim]] = [
                 (str(step), cast(match, i64), ZERO, one),
                 (str(keeps), cast(kept, i64), ZERO, one),
@@ -111,9 +111,9 @@ class _Split(Walk):
             )
         else:  # step: whether a word begins here
             space = among(index(byte), SPACES)
-            some = call("ne", index(byte), whole(0))
-            begins = both(some, call("not", space), call("eq", index(state), whole(0)))
-            inner = both(call("not", self.more(parts)), call("eq", index(state), whole(1)))
+            some = call("ne", index(byte), int64(0))
+            begins = both(some, call("not", space), call("eq", index(state), int64(0)))
+            inner = both(call("not", self.more(parts)), call("eq", index(state), int64(1)))
             kept = both(some, call("or", call("not", space), inner))
             now = [(str(step), cast(begins, i64), ZERO, one), (str(keeps), cast(kept, i64), ZERO, one)]
             now += [
@@ -126,7 +126,7 @@ class _Split(Walk):
             kept_one = (Bound(ONE, keeps, to_dim(2)),)
             body = (Block((write(part, at, cast(index(byte), u8)),), guard=kept_one), *body)
         loop = Loop("serial", str(k), width, (Block(body, let=(*load, *now)),))
-        clear = tuple(self.put(c, whole(0)) for c in range(3))
+        clear = tuple(self.put(c, int64(0)) for c in range(3))
         return (*clear, Block((loop,), let=((str(end), self.end(), ZERO, width),)))
 
     def end(self) -> Expr:
@@ -135,9 +135,9 @@ class _Split(Walk):
 
         def there(k: Dim) -> Expr:
             e = self.byte(k)
-            return select(among(e, gone), whole(0), index(k + 1))
+            return select(among(e, gone), int64(0), index(k + 1))
 
-        return call("max", self.trace.reduce("max", (width,), there), whole(0))
+        return call("max", self.trace.reduce("max", (width,), there), int64(0))
 
 
 def _infer_parts(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -237,7 +237,7 @@ def _match(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Seq
             (Store(y.name, i, Load(accept.name, (end,), bool_)),),
             let=((str(end), Load(cell.name, at, i64), ZERO, states - 1),),
         )
-        return (Store(cell.name, at, whole(0)), Loop("serial", str(k), x.shape[1], (step,)), last)
+        return (Store(cell.name, at, int64(0)), Loop("serial", str(k), x.shape[1], (step,)), last)
 
     return Nest(nest_over(t, (x.shape[0],), row), (cell,))
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smelt.core.dim import Dim, dmax, dmin, to_dim
-from smelt.core.dtype import bool_, i64, u8
+from smelt.core.dim import ONE, TWO, ZERO, Dim, dmax, dmin, to_dim
+from smelt.core.dtype import Array, bool_, i64, u8
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Block, Bound, Buffer, Expr, Load, Loop, Stmt, Store
 from smelt.core.ops.attrs import integer
-from smelt.core.ops.indexing import nest_over
-from smelt.core.ops.table import Arg, Array, Attrs, Case, Infer, Nest, Op
-from smelt.core.ops.text_walk import ONE, TWO, ZERO, Walk, chars, whole
+from smelt.core.ops.rows.indexing import nest_over
+from smelt.core.ops.rows.text_walk import Walk, chars, int64
+from smelt.core.ops.table import Arg, Attrs, Case, Infer, Nest, Op
 from smelt.core.ops.trace import DimIndex, Trace, call, cast, const, index, select
 
 NEXT, PARTS, STATE, LAST = range(4)
@@ -34,7 +34,7 @@ class _Walk(Walk):
 
     def leads(self, k: Dim) -> Expr:
         """Whether a character begins at k."""
-        return call("ne", call("and", self.byte(k), whole(0xC0)), whole(0x80))
+        return call("ne", call("and", self.byte(k), int64(0xC0)), int64(0x80))
 
     def longest(self, i: Dim) -> Loop:
         """Leave in LAST where the longest accepted piece from i on ends."""
@@ -65,9 +65,9 @@ class _Walk(Walk):
         begins, last, keeps, part = (self.trace.fresh("g") for _ in range(4))
         width = self.x.shape[1]
         free = call("ge", index(i), self.cell(NEXT))
-        some = call("and", call("ne", self.byte(i), whole(0)), self.leads(i))
+        some = call("and", call("ne", self.byte(i), int64(0)), self.leads(i))
         count = self.trace.sum((last - i,), lambda k: cast(self.leads(i + k), i64))
-        good = call("and", call("lt", index(i), index(last)), call("ge", count, whole(self.least)))
+        good = call("and", call("lt", index(i), index(last)), call("ge", count, int64(self.least)))
         kept: tuple[Stmt, ...] = (self.put(PARTS, index(part + 1)),)
         if y is not None:
             at = (self.n, dmin(part, y.shape[1] - 1), m)
@@ -84,12 +84,12 @@ class _Walk(Walk):
                 (str(part), self.cell(PARTS), ZERO, width),
             ),
         )
-        search = (self.put(STATE, whole(0)), self.put(LAST, index(i)), self.longest(i), token)
+        search = (self.put(STATE, int64(0)), self.put(LAST, index(i)), self.longest(i), token)
         step = Block(
             (Block(search, guard=(Bound(ONE, begins, TWO),)),),
             let=((str(begins), cast(call("and", free, some), i64), ZERO, ONE),),
         )
-        return (self.put(NEXT, whole(0)), self.put(PARTS, whole(0)), Loop("serial", str(i), width, (step,)))
+        return (self.put(NEXT, int64(0)), self.put(PARTS, int64(0)), Loop("serial", str(i), width, (step,)))
 
 
 def _infer_count(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:

@@ -1,26 +1,17 @@
-"""Kinds, costs and dependence edges: from index expressions alone."""
+"""Traits, costs and dependence edges: from index expressions alone."""
 
 from __future__ import annotations
 
-import op_cases as cases
+from dataclasses import replace
+
 import pytest
 from ir_samples import gemm, gpu_gemm, matmul
 
 from smelt.core.dim import Facts, sym
 from smelt.core.dtype import f32, i64
-from smelt.core.ir.analysis import (
-    Kind,
-    as_nest,
-    enter,
-    expr_kind,
-    find_contraction,
-    kernel_buffers,
-    kernel_cost,
-    kernel_facts,
-    kernel_kind,
-    read_count,
-    stmt_kind,
-)
+from smelt.core.ir.analysis.cost import heavy, kernel_cost
+from smelt.core.ir.analysis.scope import enter, kernel_buffers, kernel_facts
+from smelt.core.ir.analysis.traits import Trait, expr_trait
 from smelt.core.ir.edges import (
     carried_edges,
     disjoint_writes,
@@ -30,99 +21,112 @@ from smelt.core.ir.edges import (
 )
 from smelt.core.ir.kernel import Kernel, Loop, Stmt
 from smelt.core.ir.text import parse_expr, parse_kernel, parse_stmt
+from smelt.core.machine import COSTS, Machine
 
+MACHINE = Machine("test", 256, 16)
+M, N, K = sym("m"), sym("n"), sym("k")
 SCOPE = {"x": f32, "w": f32, "y": f32, "idx": i64}
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("1.0:f32", "elementwise"),
-        ("exp(x[i, j])", "elementwise"),
-        ("x[i, j] + w[j]", "elementwise"),
-        ("x[i, j] + w[i, 0]", "elementwise"),
-        ("x[0, j] * w[i, 0]", "broadcast"),
-        ("x[i]", "broadcast"),
-        ("x[min(i, m - 1), j]", "broadcast"),
-        ("x[j, i]", "injective"),
-        ("x[i, j + 2] + w[i, j]", "injective"),
-        ("x[(4*i + j)//3, (4*i + j) % 3]", "injective"),
-        ("(x[i, j - 1] if (1 <= j < n))", "injective"),
-        ("x[i, j] + x[i, j + 1]", "gather"),
-        ("let g = idx[i] in 0 .. n { x[g, j] }", "gather"),
-        ("sum k in n { x[i, k] }", "reduction"),
-        ("sum k in n { x[i, k] * w[k, j] }", "contraction"),
-        ("max(sum:f64 k in n { cast:f64(x[i, k] * w[k, j]) }, 0.0:f64)", "contraction"),
-        ("sum k in 3 { x[i + k, j] * w[k, j] }", "reduction"),  # depthwise
-        ("sum k in n { x[i, j, k] * x[i, j, k] }", "reduction"),
-        ("max k in n { x[i, k] * w[k, j] }", "reduction"),
-        ("sum k in n { x[i, k] + w[k, j] }", "reduction"),
-    ],
-)
-def test_kinds(text: str, kind: Kind) -> None:
-    assert expr_kind(parse_expr(text, SCOPE), ("i", "j")) == kind
-
-
-def test_axes_of_extent_one_need_not_be_followed() -> None:
-    e = parse_expr("x[0, j]", SCOPE)
-    assert expr_kind(e, ("i", "j"), (sym("n"), sym("m"))) == "broadcast"
-    assert expr_kind(e, ("i", "j"), (sym("n") * 0 + 1, sym("m"))) == "elementwise"
+def trait(text: str) -> Trait:
+    """Of the element at [i, j] of a tensor [m, n]; x is [m, n], w [n, m]."""
+    shapes = {"x": (M, N), "w": (N, M), "idx": (N,)}
+    return expr_trait(parse_expr(text, SCOPE), ("x", "w"), {"i": M, "j": N}, shapes, Facts())
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"),
+    ("text", "contraction"),
     [
-        ("serial i in n { serial j in m { y[i, j] = x[i, j] } }", "elementwise"),
-        ("serial i in n { serial j in m { y[j, i] = x[i, j] } }", "injective"),
-        ("serial i in n { y[0, i] = x[i] }", "elementwise"),
-        ("serial i in n { y[2*i] = x[i] }", "opaque"),
-        ("serial i in n { y[i] add= x[i] }", "opaque"),
-        ("serial i in n { y[i] = y[i] + x[i] }", "opaque"),
-        ("serial i in n { serial j in m { y[i] = x[i, j] } }", "opaque"),
-        ("vector i in 8 { y[i] = x[i] }", "opaque"),
-        ("serial i in n { y[i] = x[i] y[i] = x[i] }", "opaque"),
+        ("sum k in n { x[i, k] * w[k, j] }", True),
+        ("max(sum:f64 k in n { cast:f64(x[i, k] * w[k, j]) }, 0.0:f64)", True),
+        ("sum k in 3 { x[i + k, j] * w[k, j] }", True),  # depthwise
+        ("sum k in n { x[i, k] * x[j, k] }", True),  # x times its transpose
+        ("sum k in n { x[i, k] * x[i, k] }", False),  # a sum of squares
+        ("sum k in n { x[i, k] * 2.0:f32 }", False),
+        ("max k in n { x[i, k] * w[k, j] }", False),
+        ("sum k in n { x[i, k] + w[k, j] }", False),
+        ("x[i, j] * w[j, i]", False),
     ],
 )
-def test_kinds_of_statements(text: str, kind: Kind) -> None:
-    assert stmt_kind(parse_stmt(text, SCOPE)) == kind
+def test_a_contraction_is_a_sum_of_products_of_two_places(text: str, contraction: bool) -> None:
+    assert trait(text).contraction is contraction
 
 
-def test_a_contraction_says_who_owns_which_axis() -> None:
-    e = parse_expr("sum k in n { x[b, i, k] * w[b, k, j] } + y[i, j]", SCOPE)
-    found = find_contraction(e, ("b", "i", "j"))
-    assert found is not None
-    assert (found.shared, found.left_vars, found.right_vars) == (("b",), ("i",), ("j",))
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("x[i, j] / (sum k in n { x[i, k] })", 1),
+        ("(max k in n { x[i, k] }) / (sum k in n { exp(x[i, k] - (max l in n { x[i, l] })) })", 1),
+        ("(x[i, j] - (sum k in n { x[i, k] })) * w[j, 0]", 1),
+        ("x[i, j] + (sum k in m { w[i, k] }) * (sum l in n { x[i, l] })", 1),
+        ("x[i, j] / (sum k in m { x[k, j] })", None),  # along columns: no neighbours
+        ("x[i, j] - (sum k in n { x[i, k] }) - (max k in m { w[j, k] })", None),  # two row spaces
+        ("x[i, j] / (sum k in n { sum l in m { x[l, k] } })", None),  # one row in all
+        ("sum k in n { x[i, k] * (sum l in n { x[k, l] }) }", None),  # once for each element of another
+        ("x[i, j]", None),
+    ],
+)
+def test_reductions_that_run_along_the_same_rows(text: str, rows: int | None) -> None:
+    assert trait(text).rows == rows
 
 
-def test_kinds_over_the_op_table() -> None:
-    """Kinds of whole rows, for ops whose kind no case may change."""
-    wanted: dict[str, set[Kind]] = {
-        "exp": {"elementwise"}, "cast": {"elementwise"}, "softmax": {"reduction"},
-        "slice": {"elementwise", "injective"}, "gather": {"gather"}, "max_pool": {"reduction"},
-        "concat": {"injective"}, "broadcast_to": {"broadcast"}, "layer_norm": {"reduction"},
-    }
-    for row in cases.rows():
-        kernel = cases.naive_kernel(row) if row.op.name in wanted else None
-        if kernel is not None:
-            assert kernel_kind(kernel) in wanted[row.op.name], row.name
+def test_several_axes_within_a_row_are_read_as_one_or_not_at_all() -> None:
+    shapes = {"x": (M, N, K), "w": (K,), "v": (N, K)}
+    total = "(sum a in n, b in k { x[i, a, b] })"
+    found = []
+    for factor in ("", " * v[j, l]", " * w[l]"):
+        e = parse_expr(f"x[i, j, l] - {total}{factor}", {**SCOPE, "v": f32})
+        found.append(expr_trait(e, (), {"i": M, "j": N, "l": K}, shapes, Facts()).rows)
+    assert found == [1, 1, None]
+
+
+@pytest.mark.parametrize(
+    ("text", "work"),
+    [
+        ("exp(x[i, j]) + exp(w[j, i])", {"exp": 2, "add": 1}),
+        ("cast:f32(idx[j])", {}),
+        ("sum k in n { x[i, k] * w[k, j] }", {"mul": 1}),
+        ("let g = idx[j] in 0 .. n { x[i, g] / 2.0:f32 }", {"div": 1}),
+    ],
+)
+def test_work_is_counted_by_intrinsic(text: str, work: dict[str, int]) -> None:
+    assert trait(text).work == work
+
+
+@pytest.mark.parametrize(
+    ("text", "plain", "placed", "moved"),
+    [
+        ("x[i, j]", True, False, 0),
+        ("w[j, i]", True, False, 1),
+        ("let g = idx[j] in 0 .. n { x[i, g] }", True, False, 0),
+        ("(x[i, j - 1] if (1 <= j < n))", True, False, None),
+        ("x[i, j] + 1.0:f32", False, False, None),
+        ("x[i, j] + [j]:f32", False, True, None),
+        ("x[i, j] + [m]:f32", False, False, None),
+    ],
+)
+def test_what_an_element_is_made_of(text: str, plain: bool, placed: bool, moved: int | None) -> None:
+    t = trait(text)
+    assert (t.plain, t.placed, t.moved) == (plain, placed, moved)
+
+
+def test_machines_say_what_functions_cost() -> None:
+    slow = replace(MACHINE, costs={"div": 100})
+    assert MACHINE.cost({"exp": 2, "add": 1, "cast": 5}) == 2 * COSTS["exp"] + 1
+    assert slow.cost({"div": 1, "exp": 1}) == 101
+    assert (MACHINE.heavy("exp"), MACHINE.heavy("div"), slow.heavy("div")) == (True, False, True)
+    e = parse_expr("x[i, j] / w[j, i]", SCOPE)
+    assert (heavy(e, MACHINE), heavy(e, slow)) == (False, True)
 
 
 def test_costs_are_formulas() -> None:
     m, n, k = sym("m"), sym("n"), sym("k")
-    cost = kernel_cost(matmul())
+    cost = kernel_cost(matmul(), MACHINE)
     assert cost.flops == m * n * (2 * k + 1)
     assert cost.bytes == 4 * (m * k + k * n + n + m * n)
     assert cost.intensity({"m": 64, "n": 64, "k": 64}) > 10
-    tiles = kernel_cost(gemm(depth=12, panels=3))
+    tiles = kernel_cost(gemm(depth=12, panels=3), MACHINE)
     assert tiles.flops == m * 96 * (24 + 2)
-
-
-def test_reads_are_counted() -> None:
-    nest = as_nest(matmul().body[0])
-    assert nest is not None
-    m, n, k = sym("m"), sym("n"), sym("k")
-    assert read_count(nest.store.value, "x", m * n) == m * n * k
-    assert read_count(nest.store.value, "b", m * n) == m * n
 
 
 # ---------------------------------------------------------------- edges

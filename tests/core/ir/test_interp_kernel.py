@@ -62,7 +62,7 @@ def test_arrays_mean_what_elements_mean(s: gen.Sample) -> None:
 def test_chunks_mean_the_whole(s: gen.Sample) -> None:
     whole = run_kernel(s.kernel, s.dims, s.inputs)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interp, "LIMIT", 3)
+        patch.setattr(interp, "CHUNK_ELEMENTS", 3)
         parts = run_kernel(s.kernel, s.dims, s.inputs)
         patch.setattr(interp, "WIDE", 1)
         terms = run_kernel(s.kernel, s.dims, s.inputs)
@@ -265,7 +265,7 @@ def test_accumulation_keeps_its_order(rng: np.random.Generator, accumulate: str)
     )
     fast = run_kernel(k, [13], [x, w, b])[0]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interp, "LIMIT", 1200)  # three steps at once: the carry goes through chunks
+        patch.setattr(interp, "CHUNK_ELEMENTS", 1200)  # three steps at once: the carry goes through chunks
         parts = run_kernel(k, [13], [x, w, b])[0]
         patch.setattr(interp, "_nest_of", lambda s: None)
         slow = run_kernel(k, [13], [x, w, b])[0]

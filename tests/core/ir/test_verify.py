@@ -13,7 +13,8 @@ from smelt.core.ir.graph import Symbol
 from smelt.core.ir.kernel import DimParam, Kernel
 from smelt.core.ir.text import parse_kernel, parse_module
 from smelt.core.ir.verify import Stage, verify, verify_kernel, verify_text
-from smelt.core.machine import Machine
+from smelt.core.machine import Instruction, Machine
+from smelt.targets.instructions.meanings import multiply_add
 
 
 def refused(check: object, rule: str, message: str) -> str:
@@ -126,11 +127,41 @@ def kernel_refused(
         ("serial a in n { group b in m { z[a, b] = x[a] } }", "K8", "a group node inside a serial node"),
         ("tiles group (a, r) in n : greedy (8, 4) { unroll b in r { y[a+b] = x[a+b] } }", "K8", "descending"),
         ("tiles group (a, r) in n : balanced (4, 1) { unroll b in r { y[a+b] = x[a] } }", "K8", "every size"),
+        # K9
+        ("block by fma.4 if (0 <= n < 9) { y[0] = 0.0:f32 }", "K9", "has lets, a guard or buffers"),
+        ("block by fma.4 { register t: f32[4] y[0] = 0.0:f32 }", "K9", "has lets, a guard or buffers"),
     ],
 )
 def test_broken_kernels(body: str, rule: str, message: str) -> None:
     text = kernel_refused(body, rule, message)
     assert "\n  | " in text  # shows the IR around it
+
+
+FMA = Instruction("fma.4", multiply_add("fma.4", 4), 8, 4, "a test")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("block by fma.4 { vector b in 4 { t[b] fma= x[0] * x[b] } }", ""),
+        ("block by fma.8 { vector b in 8 { t[b] fma= x[0] * x[b] } }", "cpu has no 'fma.8'"),
+        ("block by fma.4 { vector b in 6 { t[b] fma= x[0] * x[b] } }", "loop 'b' of 6 does not fit"),
+        ("block by fma.4 { vector b in 4 { t[b] add= x[0] * x[b] } }", "does not end in 'fma='"),
+        ("block by fma.4 { vector b in 4 { t[b] fma= x[0] * x[2*b] } }", "x[2*b] is not laid out as 'b'"),
+        ("block by fma.4 { vector b in 4 { t[b] fma= x[b] * x[b] } }", "x[b] is not laid out as 'a'"),
+        ("block by fma.4 { vector b in 4 { t[7 - b] fma= x[0] * x[b] } }", "as the row's result"),
+        ("block by fma.4 { unroll a in 2 { vector b in 4 { t[a + b] fma= x[a] * x[b] } } }", "row's result"),
+        ("block by fma.4 { vector b in 4 { t[b] fma= exp(x[0]) * x[b] } }", "it is not fma.4's product"),
+    ],
+)
+def test_a_block_by_an_instruction_is_what_the_row_means(body: str, message: str) -> None:
+    text = f"serial g in 1 {{ register t: f32[8] vector c in 8 {{ t[c] = 0.0:f32 }} {body} }}"
+    kernel = parse_kernel(f"{HEAD} {{ {text} }}")
+    machine = Machine("cpu", 128, 16, instructions=(FMA,))
+    if not message:
+        verify_kernel(kernel, "scheduled", machine=machine)
+        return
+    refused(lambda: verify_kernel(kernel, "scheduled", machine=machine), "K9", message)
 
 
 def test_accesses_that_are_not_proved_are_errors_when_strict() -> None:

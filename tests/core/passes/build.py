@@ -17,7 +17,7 @@ from smelt.core.machine import Machine
 from smelt.core.ops import OPS
 from smelt.core.ops.table import Case
 from smelt.core.passes.context import Context
-from smelt.core.passes.editor import Editor, Workshop
+from smelt.core.passes.rewriting.editor import Editor, Workshop
 
 MACHINE = Machine("test", 256, 16)
 CONTEXT = Context(MACHINE)

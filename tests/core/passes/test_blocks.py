@@ -16,7 +16,7 @@ from qdq_models import Net, optimised
 from smelt.compiler import compile_here
 from smelt.core.ir.interp_graph import run_module
 from smelt.core.ops import OPS
-from smelt.core.passes.quantize import regions, summary
+from smelt.core.passes.quantized.quantize import quantized_products, quantized_summary
 from smelt.driver import Request
 from smelt.importer import import_model
 from smelt.session import load
@@ -91,7 +91,8 @@ def test_product(name: str) -> None:
     depth = model.graph.input[0].type.tensor_type.shape.dim[2].dim_value
     module = optimised(model)
     assert [n.op for n in module.main.nodes] == ["matmul_nbits"]
-    assert summary(regions(import_model(model))) == {"integer": 0, "float": {}, "packed": 1}
+    found = quantized_summary(quantized_products(import_model(model)))
+    assert found == {"integer": 0, "float": {}, "packed": 1}
     wide = 8 if name.startswith(("i8", "u8")) else 2 if name.startswith("small") else 4
     assert module.main.nodes[0].attrs["bits"] == wide
     for n, m in ((2, 3), (1, 1)):
@@ -127,7 +128,7 @@ def test_rows_are_gathered_first() -> None:
 def test_what_stays_float_says_why(kind: str, axis: int, reason: str) -> None:
     net = Net()
     model = finished(net, net.op("MatMul", "x", weight(net, kind, (32, 32), axis, 16, False)), x=["n", 32])
-    assert list(summary(regions(import_model(model)))["float"].values()) == [reason]  # type: ignore[attr-defined]
+    assert list(quantized_summary(quantized_products(import_model(model)))["float"].values()) == [reason]  # type: ignore[attr-defined]
     feeds = {"x": np.random.default_rng(0).standard_normal((3, 32)).astype(np.float32)}
     want = reference(model, feeds)
     np.testing.assert_allclose(

@@ -8,8 +8,8 @@ import pytest
 
 from smelt.core.dim import YES, sym
 from smelt.core.ir.graph import Graph, Module, Node, Value
-from smelt.core.passes.editor import Editor, Workshop, edit_module
-from smelt.core.passes.rules import rewrite, rule
+from smelt.core.passes.rewriting.editor import Editor, Workshop, edit_module
+from smelt.core.passes.rewriting.rules import rewrite, rule
 from tests.core.passes.build import Build
 
 

@@ -9,10 +9,10 @@ from smelt.core.dim import sym
 from smelt.core.dtype import i8, i32, u8
 from smelt.core.ir.verify import verify
 from smelt.core.ops.accumulate import most_terms, reach
-from smelt.core.passes.editor import Editor
-from smelt.core.passes.either import either_by_size
 from smelt.core.passes.manager import run_pipeline
 from smelt.core.passes.pipeline import PIPELINE
+from smelt.core.passes.rewriting.editor import Editor
+from smelt.core.passes.rewriting.either import either_by_size
 from tests.core.passes.build import CONTEXT, Build, run
 
 

@@ -17,7 +17,7 @@ from smelt.core.ir.graph import Module, Ref, Weight
 from smelt.core.ir.text import parse_module, print_module
 from smelt.core.ir.verify import verify
 from smelt.core.passes.context import Options
-from smelt.core.passes.half import SMALL, decide, half
+from smelt.core.passes.lowering.half import SMALL_WEIGHT, decide, half
 from smelt.core.passes.manager import run_pipeline
 from smelt.core.passes.pipeline import PIPELINE
 from tests.core.passes.build import CONTEXT, Build, feeds, run
@@ -115,7 +115,7 @@ def _chain(make: Make) -> tuple[Module, Module]:
 def test_what_needs_range_or_digits_stays(name: str) -> None:
     make, why = STAYS[name]
     module, after = _chain(make)
-    lowered = run_pipeline(module, PIPELINE[:-1], CONTEXT.with_(options=APART))
+    lowered = run_pipeline(module, PIPELINE[:-2], CONTEXT.with_(options=APART))
     assert why in " ".join(decide(lowered).kept.values())
     last = [n for n in after.main.nodes if n.op == "call_kernel"][-1]
     assert all(t == f32 for t in _types(after, last.inputs))
@@ -163,7 +163,7 @@ WEIGHTS: dict[str, tuple[Any, bool]] = {
     "usual": (RNG.normal(0, 0.05, (128, 64)), True),
     "with_infinities": (np.where(RNG.random((128, 64)) < 0.1, -np.inf, 1.5), True),
     "mostly_zeros": (np.where(RNG.random((128, 64)) < 0.9, 0, 0.5), True),
-    "small": (RNG.normal(0, 0.05, (SMALL // 64, 64)), False),
+    "small": (RNG.normal(0, 0.05, (SMALL_WEIGHT // 64, 64)), False),
     "large_numbers": (RNG.normal(0, 1e5, (128, 64)), False),
     "mask": (np.where(RNG.random((128, 64)) < 0.5, np.finfo(np.float32).min, 0), False),
     "near_zero": (RNG.normal(0, 1e-5, (128, 64)), False),

@@ -15,7 +15,7 @@ from qdq_models import optimised
 from smelt.core.dim import sym, to_dim
 from smelt.core.ir.interp_graph import run_module
 from smelt.core.ops import OPS
-from smelt.core.passes.phases import phases
+from smelt.core.passes.whole_graph.phases import phases
 from tests.core.passes.build import CONTEXT, Build
 
 RNG = np.random.default_rng(0)

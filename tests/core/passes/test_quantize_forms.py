@@ -14,7 +14,7 @@ from qdq_models import Net, optimised
 
 from smelt.core.ir.interp_graph import run_module
 from smelt.core.ops import OPS
-from smelt.core.passes.quantize import regions, summary
+from smelt.core.passes.quantized.quantize import quantized_products, quantized_summary
 from smelt.importer import import_model
 
 Array = np.ndarray[Any, Any]
@@ -387,7 +387,7 @@ def test_region(name: str) -> None:
     model, probe, _ = models(region)
     module = optimised(model)
     agrees(region, lambda given: run_module(module, given, OPS), probe)
-    found = summary(regions(import_model(model)))
+    found = quantized_summary(quantized_products(import_model(model)))
     assert bool(found["float"]) == (not region.integer), found
     if region.reason:
         assert set(found["float"].values()) == {region.reason}  # type: ignore[attr-defined]

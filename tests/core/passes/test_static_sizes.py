@@ -14,7 +14,6 @@ from smelt.core.ops.table import Case
 from smelt.core.passes.manager import run_pipeline
 from smelt.core.passes.pipeline import PIPELINE
 from smelt.core.schedule import schedule_module
-from smelt.core.schedule.weights import pack_weights
 from tests.core.passes.build import CONTEXT, case_module, feeds, run
 
 # the interpreter has no first of nothing, although nobody would read it
@@ -44,6 +43,6 @@ def test_op(name: str, size: int) -> None:
         module = case_module(name, fixed(row, size))
         inputs = feeds(module, {}, 0, row.case.low, row.case.high)
         lowered = run_pipeline(module, PIPELINE, CONTEXT)
-        after = pack_weights(schedule_module(lowered, CONTEXT.machine), lowered)
+        after = schedule_module(lowered, CONTEXT.machine)
         for got, want in zip(run(after, inputs), run(module, inputs), strict=True):
             cases.close(np.asarray(got), np.asarray(want), row.op.tolerance)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from naive_kernels import op_kernel
 
 from smelt.core.dim import sym, to_dim
-from smelt.core.schedule.pack import PackDim, PackSpec, apply_numpy, parse_spec
+from smelt.core.ir.layout import PackDim, PackSpec, apply_numpy, parse_spec
 from smelt.core.schedule.schedule import PRIMITIVES, Schedule, Step, apply, parse
 from smelt.core.schedule.tree import ScheduleError
 
@@ -21,6 +21,7 @@ _ARGS = {
     "s": st.lists(st.integers(1, 64), min_size=1, max_size=5).map(tuple),
     "o": st.lists(_NAMES, max_size=4).map(tuple),
     "d": st.sampled_from([to_dim(3), sym("m") // 4 * 4, sym("m") - sym("n")]),
+    "r": st.sampled_from(["sdot", "vpdpbusd.512"]),
     "l": st.sampled_from(["(1/32, 0, 1%32)", "(0)", "(2, 0/8, 1, 0%8)"]),
 }
 

@@ -1,236 +1,18 @@
 """Strategies: every kind of kernel, for machines of every shape, keeps its meaning at awkward sizes."""
 
-# ruff: noqa: E501  (tables)
+# ruff: noqa: E501  (a table)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
-
 import pytest
-from naive_kernels import (
-    add_of_a_broadcast,
-    check,
-    nest,
-    op_kernel,
-    operand,
-    shape_of,
-    softmax_of_a_broadcast,
-)
+from naive_kernels import check
+from strategy_kernels import KERNELS, MACHINES
 
-from smelt.core.dim import Dim, Facts, parse_dim, sym, to_dim
-from smelt.core.dtype import f16, f32, f64, i32, i64
-from smelt.core.ir.kernel import Buffer, DimParam, Expr, Kernel, Load, Loop, Store, Tiles, walk
+from smelt.core.ir.kernel import Store, Tiles, walk
 from smelt.core.machine import Machine
-from smelt.core.ops.trace import Trace, call
 from smelt.core.schedule.schedule import apply, parse
 from smelt.core.schedule.strategies import draft
 from smelt.core.schedule.strategies.contraction import choose_shape, register_shapes
-from smelt.core.schedule.tree import map_accesses
-
-# Two lanes reach every tail at small sizes; the others are real shapes of register files.
-MACHINES = (
-    Machine("wide", 512, 32, masked=True, cache_bytes=(48 << 10, 1 << 20)),
-    Machine("two", 64, 16, masked=True),
-    Machine("unmasked", 64, 16),
-    Machine("scalar", 0, 0),
-    Machine("gpu", 128, 64, levels=("group", "lane"), max_lanes=8, shared_bytes=32 << 10),
-)
-Envs = Sequence[dict[str, int]]
-PAIR = {"strides": (1, 1), "dilations": (1, 1), "group": 1, "channels_last": True}
-
-
-def _bias(t: Trace, e: Expr, i: tuple[Dim, ...], b: Any) -> Expr:
-    return call("tanh", call("add", e, b[(i[-1],)]))
-
-
-def _conv(c: int, m: int, k: int, s: int = 1, p: int = 0, group: int = 1, last: bool = True) -> Kernel:
-    oh, ow = (parse_dim(f"({n} + {2 * p - k})//{s} + 1") for n in "hw")
-    attrs = {
-        **PAIR, "strides": (s, s), "group": group, "channels_last": last,
-        "pads_begin": (to_dim(p),) * 2, "pads_end": (to_dim(p),) * 2,
-    }  # fmt: skip
-    x: tuple[Any, ...] = ("n", "h", "w", c) if last else ("n", c, "h", "w")
-    w = (k, k, c // group, m) if last else (m, c // group, k, k)
-    out = ("n", oh, ow, m) if last else ("n", m, oh, ow)
-    return op_kernel("conv", [x, w, (m,)], out, attrs)
-
-
-def _conv_n(rank: int) -> Kernel:
-    """1-d and 3-d, with padding, channels last."""
-    names = "dhw"[3 - rank :]
-    attrs = {
-        "strides": (1,) * rank, "dilations": (1,) * rank, "group": 1, "channels_last": True,
-        "pads_begin": (to_dim(1),) * rank, "pads_end": (to_dim(1),) * rank,
-    }  # fmt: skip
-    return op_kernel("conv", [("n", *names, 3), (*(3,) * rank, 3, 5), (5,)], ("n", *names, 5), attrs)
-
-
-def _conv_transpose(k: int, s: int, p: int) -> Kernel:
-    oh, ow = (parse_dim(f"({n} - 1)*{s} + {k - 2 * p}") for n in "hw")
-    attrs = {
-        **PAIR, "strides": (s, s), "pads_begin": (to_dim(p),) * 2, "pads_end": (to_dim(p),) * 2,
-        "output_padding": (to_dim(0),) * 2,
-    }  # fmt: skip
-    return op_kernel("conv_transpose", [("n", "h", "w", 3), (k, k, 3, 5), (5,)], ("n", oh, ow, 5), attrs)
-
-
-def _pool(op: str, c: int | str, k: int, s: int, p: int) -> Kernel:
-    oh, ow = (parse_dim(f"({n} + {2 * p - k})//{s} + 1") for n in "hw")
-    attrs = {
-        "kernel": (k, k), "strides": (s, s), "dilations": (1, 1), "ceil_mode": False, "channels_last": True,
-        "count_include_pad": False, "pads_begin": (to_dim(p),) * 2, "pads_end": (to_dim(p),) * 2,
-    }  # fmt: skip
-    return op_kernel(op, [("n", "h", "w", c)], ("n", oh, ow, c), attrs)
-
-
-def _frames() -> Kernel:
-    """A convolution over frames whose number is a size of its own: nothing says that they stay inside a."""
-    t = Trace()
-    a, b = Buffer("a", f32, shape_of(("n", "w"))), Buffer("b", f32, shape_of((5, 20)))
-    y = Buffer("y", f32, shape_of(("n", "f", 20)))
-
-    def value(i: tuple[Dim, ...]) -> Expr:
-        return t.sum([5], lambda k: call("mul", operand(a)[i[0], 3 * i[1] + k], operand(b)[k, i[2]]))
-
-    return Kernel("frames", tuple(DimParam(n) for n in "nwf"), (a, b), (y,), nest(y, value))
-
-
-def _scores() -> Kernel:
-    """Attention scores with both operands as [b, s, h, d]: the right one is read along its rows."""
-    t = Trace()
-    a, b = (Buffer(n, f32, shape_of(("b", length, 2, 4))) for n, length in (("a", "s"), ("b", "t")))
-    y = Buffer("y", f32, shape_of(("b", 2, "s", "t")))
-
-    def value(i: tuple[Dim, ...]) -> Expr:
-        return t.sum([4], lambda d: call(
-            "mul", operand(a)[i[0], i[2], i[1], d], operand(b)[i[0], i[3], i[1], d]))  # fmt: skip
-
-    return Kernel("scores", tuple(DimParam(n) for n in "bst"), (a, b), (y,), nest(y, value))
-
-
-def _softmax_of_a_transpose() -> Kernel:
-    """Rows whose elements lie a row of x apart."""
-    plain = op_kernel("softmax", [("m", "n")], ("m", "n"), {"axis": 1})
-    x = replace(plain.inputs[0], shape=plain.inputs[0].shape[::-1])
-
-    def load(e: Load, facts: Facts) -> Expr:
-        return replace(e, index=e.index[::-1]) if e.buffer == x.name else e
-
-    body = map_accesses(plain.body, Facts(), load, lambda store, facts: store)
-    return plain.with_(inputs=(x,), body=body)
-
-
-def _two_outputs() -> Kernel:
-    """A value stored twice, once through exp, in one nest."""
-    x, y, z = (Buffer(n, f32, shape_of(("m", "n"))) for n in "xyz")
-    i = (sym("i"), sym("j"))
-    e = operand(x)[i]
-    stores = (Store("y", i, e), Store("z", i, call("exp", e)))
-    body = (Loop("serial", "i", sym("m"), (Loop("serial", "j", sym("n"), stores),)),)
-    return Kernel("two", (DimParam("m"), DimParam("n")), (x,), (y, z), body)
-
-
-def _two_nests() -> Kernel:
-    """Siblings: the sum of each row, then x minus it; the variables have the same names."""
-    x, y = (Buffer(n, f32, shape_of(("m", "n"))) for n in "xy")
-    s = Buffer("s", f32, shape_of(("m",)))
-    t = Trace()
-    first = nest(s, lambda i: t.sum([sym("n")], lambda k: operand(x)[i[0], k]))
-    second = nest(y, lambda i: call("sub", operand(x)[i], operand(s)[i[0]]))
-    return Kernel("centre", (DimParam("m"), DimParam("n")), (x,), (s, y), (*first, *second))
-
-
-def _scan() -> Kernel:
-    """Running sums along the second axis: rows are independent, columns are not."""
-    x, y = (Buffer(n, f32, shape_of(("m", "n"))) for n in "xy")
-    i, j = sym("i"), sym("j")
-    start = Store("y", (i, to_dim(0)), Load("x", (i, to_dim(0)), f32))
-    value = call("add", Load("y", (i, j), f32), Load("x", (i, j + 1), f32))
-    step = Loop("serial", "j", sym("n") - 1, (Store("y", (i, j + 1), value),))
-    body = (Loop("serial", "i", sym("m"), (start, step)),)
-    return Kernel("scan", (DimParam("m"), DimParam("n", 1)), (x,), (y,), body)
-
-
-_MAT = op_kernel("matmul", [("m", 5), (5, 20)], ("m", 20), epilogue=_bias, extra=[(20,)])
-_FREE = op_kernel("matmul", [("m", "k"), ("k", "n")], ("m", "n"), epilogue=_bias, extra=[("n",)])
-_SUM = {"keepdims": False}
-_IMAGE: Envs = ({"n": 1, "h": 5, "w": 7}, {"n": 2, "h": 3, "w": 4})
-_MN: Envs = ({"m": 3, "n": 5}, {"m": 2, "n": 37}, {"m": 1, "n": 0}, {"m": 0, "n": 4})
-_PQR: Envs = ({"p": 3, "q": 5, "r": 37}, {"p": 2, "q": 1, "r": 3}, {"p": 1, "q": 0, "r": 2})
-
-# name -> (kernel, constant inputs, sizes)
-KERNELS: dict[str, tuple[Kernel, str, Envs]] = {
-    "matmul-packed": (_MAT, "bc", ({"m": 1}, {"m": 13}, {"m": 0})),
-    "matmul-in-place": (_MAT, "", ({"m": 1}, {"m": 14})),
-    "matmul-dynamic": (_FREE, "", ({"m": 5, "k": 3, "n": 40}, {"m": 1, "k": 0, "n": 7}, {"m": 4, "k": 2, "n": 32})),
-    "vector-matrix": (op_kernel("matmul", [(1, "k"), ("k", "n")], (1, "n")), "b", ({"k": 3, "n": 40}, {"k": 0, "n": 2})),
-    "matrix-vector": (op_kernel("matmul", [("m", "k"), ("k",)], ("m",)), "", ({"m": 3, "k": 40}, {"m": 1, "k": 0})),
-    "dot": (op_kernel("matmul", [("k",), ("k",)], ()), "", ({"k": 35}, {"k": 0})),
-    "three-rows": (op_kernel("matmul", [(3, "k"), ("k", 50)], (3, 50)), "b", ({"k": 2},)),
-    "batched": (op_kernel("matmul", [("b", 2, "s", "t"), ("b", 2, "t", 8)], ("b", 2, "s", 8)), "", ({"b": 2, "s": 13, "t": 3},)),
-    "scores": (_scores(), "", ({"b": 1, "s": 5, "t": 37}, {"b": 2, "s": 1, "t": 4})),
-    "matmul-f16": (op_kernel("matmul", [("m", 4), (4, 20)], ("m", 20), dtypes=[f16, f16]), "b", ({"m": 3},)),
-    "matmul-f64": (op_kernel("matmul", [("m", 4), (4, 20)], ("m", 20), dtypes=[f64, f64]), "b", ({"m": 3},)),
-    "matmul-i32": (op_kernel("matmul", [("m", 4), (4, 20)], ("m", 20), dtypes=[i32, i32]), "b", ({"m": 3},)),
-    "conv-3x3": (_conv(3, 20, 3, 1, 1), "bc", _IMAGE),
-    "conv-3x3-s2": (_conv(5, 4, 3, 2, 1), "bc", _IMAGE),
-    "conv-1x1": (_conv(4, 20, 1), "bc", _IMAGE),
-    "conv-1x1-s2": (_conv(4, 20, 1, 2), "bc", _IMAGE),
-    "conv-dynamic-weights": (_conv(3, 20, 3, 1, 1), "", _IMAGE),
-    "conv-nchw": (_conv(3, 5, 3, 1, 1, last=False), "bc", _IMAGE),
-    "conv-depthwise": (_conv(20, 20, 3, 1, 1, 20), "bc", _IMAGE),
-    "conv-grouped": (_conv(4, 40, 3, 1, 1, 2), "bc", _IMAGE),
-    "conv-grouped-nchw": (_conv(4, 8, 3, 1, 1, 4, last=False), "bc", _IMAGE),
-    "conv-1d": (_conv_n(1), "bc", ({"n": 2, "w": 9},)),
-    "conv-3d": (_conv_n(3), "bc", ({"n": 1, "d": 2, "h": 3, "w": 5},)),
-    "frames": (_frames(), "b", ({"n": 2, "w": 44, "f": 14}, {"n": 1, "w": 5, "f": 1}, {"n": 3, "w": 0, "f": 0})),
-    "conv-transpose-2x2": (_conv_transpose(2, 2, 0), "bc", _IMAGE),
-    "conv-transpose-3x3": (_conv_transpose(3, 2, 1), "bc", _IMAGE),
-    "max-pool": (_pool("max_pool", 20, 3, 2, 1), "", _IMAGE),
-    "average-pool": (_pool("average_pool", 8, 2, 2, 0), "", _IMAGE),
-    "average-pool-dynamic": (_pool("average_pool", "c", 3, 1, 1), "", ({"n": 1, "h": 3, "w": 4, "c": 19},)),
-    "softmax": (op_kernel("softmax", [("m", "n")], ("m", "n"), {"axis": 1}), "", _MN),
-    "softmax-static": (op_kernel("softmax", [("m", 50)], ("m", 50), {"axis": 1}), "", ({"m": 3},)),
-    "softmax-single": (op_kernel("softmax", [("n",)], ("n",), {"axis": 0}), "", ({"n": 37}, {"n": 0})),
-    "softmax-middle": (op_kernel("softmax", [("p", "q", "r")], ("p", "q", "r"), {"axis": 1}), "", _PQR),
-    "softmax-of-a-broadcast": (softmax_of_a_broadcast(), "", ({"m": 3, "n": 37, "k": 1}, {"m": 2, "n": 5, "k": 5}, {"m": 1, "n": 0, "k": 1})),
-    "softmax-of-a-transpose": (_softmax_of_a_transpose(), "", _MN),
-    "add-broadcast": (add_of_a_broadcast(), "", ({"m": 3, "n": 37, "k": 1}, {"m": 2, "n": 5, "k": 5}, {"m": 0, "n": 3, "k": 1})),
-    "log-softmax": (op_kernel("log_softmax", [("m", "n")], ("m", "n"), {"axis": 1}), "", _MN),
-    "hardmax": (op_kernel("hardmax", [("m", 9)], ("m", 9), {"axis": 1}), "", ({"m": 4},)),
-    "layer-norm": (op_kernel("layer_norm", [("m", "n"), ("n",), ("n",)], ("m", "n"), {"axis": 1, "epsilon": 1e-5}), "", _MN),
-    "layer-norm-2": (op_kernel("layer_norm", [("m", 3, 7), (3, 7), (3, 7)], ("m", 3, 7), {"axis": 1, "epsilon": 1e-5}), "", ({"m": 3},)),
-    "argmax": (op_kernel("argmax", [("p", "q")], ("p",), {"axis": 1, **_SUM}, out_dtype=i64), "", ({"p": 3, "q": 5},)),
-    **{
-        f"sum-{''.join(map(str, axes))}": (
-            op_kernel(
-                "reduce_sum", [("p", "q", "r")],
-                tuple(n for a, n in enumerate("pqr") if a not in axes), {"axes": axes, **_SUM},
-            ), "", _PQR)
-        for axes in ((0,), (1,), (2,), (0, 1), (1, 2), (0, 2), (0, 1, 2))
-    },
-    "max-static": (op_kernel("reduce_max", [("p", 3, 20)], ("p", 20), {"axes": (1,), **_SUM}), "", ({"p": 2},)),
-    "add": (op_kernel("add", [("n", 3, "w"), ("n", 3, "w")], ("n", 3, "w")), "", ({"n": 2, "w": 50}, {"n": 0, "w": 3})),
-    "add-row": (op_kernel("add", [("m", "n"), ("n",)], ("m", "n")), "", _MN),
-    "add-column": (op_kernel("add", [("m", 1), ("n",)], ("m", "n")), "", _MN),
-    "add-scalar": (op_kernel("add", [(), ()], ()), "", ({},)),
-    "tanh": (op_kernel("tanh", [(5, 100)], (5, 100)), "", ({},)),
-    "large": (op_kernel("tanh", [("n",)], ("n",)), "", ({"n": 1500},)),
-    "transpose": (op_kernel("transpose", [("n", "h", "w", 3)], ("n", 3, "h", "w"), {"perm": (0, 3, 1, 2)}), "", _IMAGE),
-    "transpose-2d": (op_kernel("transpose", [("m", "n")], ("n", "m"), {"perm": (1, 0)}), "", ({"m": 21, "n": 19}, {"m": 3, "n": 40}, {"m": 0, "n": 2})),
-    "known-multiple": (op_kernel("tanh", [("n",)], ("n",)).with_(dims=(DimParam("n", 0, None, 64),)), "", ({"n": 128}, {"n": 0})),
-    "concat-middle": (op_kernel("concat", [("n", "a", 8), ("n", "b", 8)], ("n", "a+b", 8), {"axis": 1}), "", ({"n": 2, "a": 3, "b": 4}, {"n": 2, "a": 0, "b": 1})),
-    "concat-last": (op_kernel("concat", [("n", "a", 8), ("n", "a", 5)], ("n", "a", 13), {"axis": 2}), "", ({"n": 2, "a": 3},)),
-    "pad": (op_kernel("pad", [("n", "w")], ("n", "w+3"), {"before": (to_dim(0), to_dim(1)), "after": (to_dim(0), to_dim(2)), "mode": "constant"}), "", ({"n": 2, "w": 30},)),
-    "slice": (op_kernel("slice", [("n", "w")], ("n", "w-3"), {"starts": (to_dim(0), to_dim(1)), "ends": (sym("n"), sym("w") - 2), "steps": (1, 1)}), "", ({"n": 2, "w": 30},)),
-    "gather": (op_kernel("gather", [(6, 40), ("b", "s")], ("b", "s", 40), {"axis": 0}, dtypes=[f32, i64]), "", ({"b": 2, "s": 3},)),
-    "reshape": (op_kernel("reshape", [("n", 4, 6)], ("n", 24), {"shape": (sym("n"), to_dim(24))}), "", ({"n": 3},)),
-    "two-outputs": (_two_outputs(), "", _MN),
-    "two-nests": (_two_nests(), "", ({"m": 3, "n": 37}, {"m": 1, "n": 0})),
-    "scan": (_scan(), "", ({"m": 3, "n": 7}, {"m": 1, "n": 1})),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda m: m.name)
@@ -288,7 +70,7 @@ def test_register_tiles_of_real_machines() -> None:
 
     def best(machine: Machine, rows: int | None) -> tuple[int, int]:
         shapes = register_shapes(machine, machine.lanes(32), 1, False)
-        s = choose_shape(tuple(x for x in shapes if x.vectors <= 4), 768, rows, 0, 1 << 20)
+        s = choose_shape(tuple(x for x in shapes if x.vectors <= 4), 768, rows, 0, 1 << 20, 8)
         return s.rows, s.columns
 
     assert best(Machine("avx512", 512, 32), 768) == (12, 32)

@@ -21,20 +21,18 @@ typedef struct {
 } fake_work;
 
 typedef struct {
-  const smelt_model_desc *model;
-  const smelt_kernel_fn *kernels; /* the unit's code: a table of functions, by kernel id */
+  const smelt_model_desc *model; /* whose kernel table has the functions */
   uint32_t n_work;
   fake_work work[MOST_WORK];
 } fake_unit;
 
 static int32_t open_unit(smelt_rt *rt, uint32_t unit, void **state) {
-  const smelt_unit_desc *desc = &rt->model->units[unit - 1];
   fake_unit *u = calloc(1, sizeof *u);
   if (!u) return rt_error(rt, SMELT_DEVICE, "fake: no memory");
   *state = u;
   u->model = rt->model;
-  u->kernels = desc->code;
-  if (desc->code_bytes != rt->model->n_kernels * sizeof *u->kernels) return rt_error(rt, SMELT_DEVICE, "fake: the code is cut short");
+  for (uint32_t i = 0; i < rt->model->n_kernels; i++)
+    if (rt->model->kernels[i].unit == (int32_t)unit && !rt->model->kernels[i].fn) return rt_error(rt, SMELT_DEVICE, "fake: a kernel has no function");
   return getenv("FAKE_REFUSES") ? rt_error(rt, SMELT_DEVICE, "fake: told to refuse") : SMELT_OK;
 }
 static void close_unit(void *state) { free(state); }
@@ -48,7 +46,7 @@ static int32_t finish(void *state) {
       case UPLOAD: memcpy(w->a->data + w->at, w->source, w->bytes); break;
       case DOWNLOAD: memcpy(w->target, w->a->data + w->at, w->bytes); break;
       case COPY: memcpy(w->a->data + w->at, w->b->data + w->from, w->bytes); break;
-      case LAUNCH: u->kernels[w->id](w->args, 0, w->groups); break;
+      case LAUNCH: u->model->kernels[w->id].fn(w->args, 0, w->groups); break;
     }
   }
   u->n_work = 0;

@@ -63,7 +63,7 @@ static const char source[] =
     "}\n";
 #endif
 extern const smelt_driver smelt_driver_opencl;
-static const smelt_unit_desc units[] = {{&smelt_driver_opencl, source, sizeof source - 1}};
+static const smelt_unit_desc units[] = {{&smelt_driver_opencl, source, sizeof source - 1, 0, 16}};
 #else
 enum { UNIT = 0, LANES = 1 };
 #endif
@@ -79,8 +79,8 @@ static const smelt_tensor_desc inputs[] = {{"x", F32, 2}, {"y", F32, 1}};
 static const smelt_tensor_desc outputs[] = {{"z", F32, 2}, {"s", F32, 1}, {"p", F32, 1}, {"g", F32, 2}};
 static const smelt_check_desc checks[] = {
     {SMELT_SHAPE, 0, "input 'y' axis 0: got {got}, wanted {want}, the size of input 'x' axis 1"},
-    {SMELT_SHAPE, 0, "the size n*m{check 2} {check 9} {state 99} {state }"},
-    {SMELT_SHAPE, 0, " overflows at n = {state 1}, m = {state 2}{check 1}"},
+    {SMELT_SHAPE, 0, "the size n*m{check 2} {check 9} {slot 99} {slot }"},
+    {SMELT_SHAPE, 0, " overflows at n = {slot 1}, m = {slot 2}{check 1}"},
 };
 
 enum { ARENA_BYTES, N, M, PLANS_OF_23, STATE };
@@ -152,7 +152,7 @@ enum { OUTPUTS = 3 };
 
 const smelt_model_desc smelt_model = {
     .abi_version = SMELT_ABI_VERSION,
-    .n_inputs = 2, .n_outputs = OUTPUTS, .n_kernels = 4, .n_checks = 3, .n_arenas = 2, .n_state = STATE,
+    .n_inputs = 2, .n_outputs = OUTPUTS, .n_kernels = 4, .n_checks = 3, .n_arenas = 2, .n_slots = STATE,
     .name = "probe", .prefix = "model", .inputs = inputs, .outputs = outputs, .kernels = kernels, .checks = checks,
 #ifndef NO_WEIGHTS
     .weights_bytes = 16,

@@ -229,7 +229,7 @@ static void test_refusals(smelt_session *session, size_t n_out) {
               {16, SMELT_DEVICE, "18014398509481984 bytes"}, {18, SMELT_INTERNAL, "kernel 99 of 4"}, {19, SMELT_INTERNAL, "check 99"},
               {20, SMELT_INVALID, "100000000 rounds"},
               {24, SMELT_SHAPE, "output 'z' of 1099511627776x1099511627776: its dims multiply"},
-              {25, SMELT_SHAPE, "the size n*m overflows at n = 25, m = 3{check 1} {check 9} {state 99} {state }"}};
+              {25, SMELT_SHAPE, "the size n*m overflows at n = 25, m = 3{check 1} {check 9} {slot 99} {slot }"}};
   for (size_t i = 0; i < sizeof bugs / sizeof *bugs; i++)
     EXPECT((int32_t)go(session, bugs[i].n, 3, out, n_out) == bugs[i].status && has(E(session), bugs[i].text));
   EXPECT(go(session, 2, 3, out, n_out) == SMELT_OK && right(out, 2, 3)); /* still usable */

@@ -39,16 +39,15 @@ static void rowsum(const int64_t *a, int64_t lo, int64_t hi) { /* v, s; m */
 
 enum { SCALE, SQUARE, SUBTRACT, ROWSUM, KERNELS };
 static const smelt_kernel_desc kernels[KERNELS] = {
-    {.name = "scale", .unit = 1, .n_buffers = 3, .n_dims = 1, .lane_count = 1, .grain = 1},
+    {.name = "scale", .fn = scale, .unit = 1, .n_buffers = 3, .n_dims = 1, .lane_count = 1, .grain = 1},
 #ifdef WRONG_UNIT
-    {.name = "square", .unit = 1, .n_buffers = 3, .n_dims = 1, .lane_count = 1, .grain = 1},
+    {.name = "square", .fn = square, .unit = 1, .n_buffers = 3, .n_dims = 1, .lane_count = 1, .grain = 1},
 #else
-    {.name = "square", .unit = 2, .n_buffers = 3, .n_dims = 1, .lane_count = 1, .grain = 1},
+    {.name = "square", .fn = square, .unit = 2, .n_buffers = 3, .n_dims = 1, .lane_count = 1, .grain = 1},
 #endif
-    {.name = "subtract", .unit = 1, .n_buffers = 3, .n_dims = 1, .lane_count = 1, .grain = 1},
+    {.name = "subtract", .fn = subtract, .unit = 1, .n_buffers = 3, .n_dims = 1, .lane_count = 1, .grain = 1},
     {.name = "rowsum", .fn = rowsum, .n_buffers = 2, .n_dims = 1, .lane_count = 1, .grain = 1},
 };
-static const smelt_kernel_fn functions[KERNELS] = {scale, square, subtract, NULL};
 
 extern const smelt_driver smelt_driver_fake;
 #ifdef WITH_OPENCL
@@ -60,11 +59,11 @@ static const char source[] =
     "  for (long i = get_group_id(0), j = 0; j < m; j++) t[i * m + j] = 2 * x[i * m + j] + w[j % 4];\n}\n"
     "kernel void subtract(" BUFFER(u) BUFFER(t) BUFFER(v) "long m, long groups) {\n" FLOATS(u) FLOATS(t) FLOATS(v)
     "  for (long i = get_group_id(0), j = 0; j < m; j++) v[i * m + j] = u[i * m + j] - t[i * m + j];\n}\n";
-#define FIRST {&smelt_driver_opencl, source, sizeof source - 1}
+#define FIRST {&smelt_driver_opencl, source, sizeof source - 1, 0, 16}
 #else
-#define FIRST {&smelt_driver_fake, functions, sizeof functions}
+#define FIRST {&smelt_driver_fake, NULL, 0, 0, 16}
 #endif
-static const smelt_unit_desc units[] = {FIRST, {&smelt_driver_fake, functions, sizeof functions}};
+static const smelt_unit_desc units[] = {FIRST, {&smelt_driver_fake, NULL, 0, 0, 16}};
 enum { HOST, ONE, TWO };
 #ifdef WRONG_HOME
 static const uint32_t homes[] = {ONE, TWO, HOST, 7, ONE, HOST};
@@ -99,7 +98,7 @@ static int32_t model_run(smelt_rt *rt, int64_t *state, const smelt_addr *in, sme
 }
 
 const smelt_model_desc smelt_model = {
-    .abi_version = SMELT_ABI_VERSION, .n_inputs = 1, .n_outputs = 2, .n_kernels = KERNELS, .n_arenas = 3, .n_state = 3,
+    .abi_version = SMELT_ABI_VERSION, .n_inputs = 1, .n_outputs = 2, .n_kernels = KERNELS, .n_arenas = 3, .n_slots = 3,
     .name = "two", .prefix = "model", .inputs = inputs, .outputs = outputs, .kernels = kernels, .weights_bytes = 16,
     .weights_sums = {(uint64_t)0x3f800000 + 0xc0000000 + 0x40400000 + 0xc0800000,
                      (uint64_t)0x3f800000 + 0xc0000000 * (uint64_t)2 + 0x40400000 * (uint64_t)3 + 0xc0800000 * (uint64_t)4,

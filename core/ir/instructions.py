@@ -1,0 +1,238 @@
+"""A row of an instruction set and loops in; what the instruction takes there out, or why it does not fit.
+
+The meaning of a row is a kernel: its last statement is a nest around one store that accumulates, its inputs
+and its output are the instruction's registers, elements in row-major order. Loops fit the row when they are
+that nest but for names, for where their operands lie, and for repetition: loops of their own around the row's
+loops, more columns, and any number of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+
+from smelt.core.dim import Dim, DimLike, sym
+from smelt.core.dtype import DType
+from smelt.core.ir.kernel import Call, Const, Expr, Kernel, Load, Loop, Stmt, Store
+from smelt.core.ir.text_parse import parse_kernel
+from smelt.core.machine import Instruction, Machine
+
+COMMUTES = ("add", "mul")
+
+
+@dataclass(frozen=True, slots=True)
+class RowMeaning:
+    """What a row says. loops, store: its nest. left, right: the factors of the product that it sums.
+    depth: terms that are summed into an element. rows, columns: extents of the results' last two axes
+    (rows: 1 where there is one axis). fragments: elements lie in registers by an expression, not by an axis
+    for each loop, as those of a matrix instruction do over the lanes of a GPU."""
+
+    kernel: Kernel
+    loops: tuple[Loop, ...]
+    store: Store
+    left: Load
+    right: Load
+    depth: int
+    rows: int
+    columns: int
+    fragments: bool
+
+    @property
+    def types(self) -> tuple[DType, DType, DType]:
+        """(left factor, right factor, sum)"""
+        return self.left.dtype, self.right.dtype, self.store.value.dtype
+
+
+@lru_cache(maxsize=256)
+def meaning(row: Instruction) -> RowMeaning:
+    """The parsed meaning of a row. Raises SmeltError(invalid) where the text is no kernel."""
+    kernel = parse_kernel(row.meaning)
+    loops, store = _nest(kernel.body[-1:])
+    assert store is not None and store.accumulate is not None, f"{row.name} accumulates nothing"
+    left, right = _loads(store.value)
+    summed = [x for x in loops if not _uses(store.index, (x.var,))]
+    fragments = not all(_is_variable(d) for x in (store, left, right) for d in x.index)
+    extents = [n.const for n in kernel.outputs[0].shape]
+    rows = 1 if fragments or len(extents) < 2 else extents[-2]
+    depth = 1
+    for x in summed:
+        depth *= x.extent.const
+    return RowMeaning(kernel, loops, store, left, right, depth, rows, extents[-1], fragments)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Where an instruction stands in a nest. around: loops that repeat it. loops: the row's variables -> the
+    loops of the nest. left, right: its operands. store: what it accumulates into."""
+
+    row: Instruction
+    around: tuple[Loop, ...]
+    loops: Mapping[str, Loop]
+    left: Load
+    right: Load
+    store: Store
+
+
+def match(body: Sequence[Stmt], row: Instruction) -> Match | str:
+    """How the statements are the row's loops, or in what they differ."""
+    want = meaning(row)
+    loops, store = _nest(body)
+    if store is None:
+        return "it is no perfect nest of loops around one store"
+    if store.accumulate != want.store.accumulate or store.guard:
+        return f"it does not end in '{want.store.accumulate}=' without a guard"
+    whys = [f"it is not {want.kernel.name}'s product of {want.left.dtype} and {want.right.dtype}"]
+    for order, pair in enumerate(_factors(store.value, want.store.value)):
+        for picked in combinations(loops, len(want.loops)):
+            names = {w.var: x.var for w, x in zip(want.loops, picked, strict=True)}
+            why = _differs(want, loops, picked, store, pair, names)
+            if not why:
+                by_name = {w.var: x for w, x in zip(want.loops, picked, strict=True)}
+                around = tuple(x for x in loops if x not in picked)
+                return Match(row, around, by_name, *pair, store)
+            if order == 0:
+                whys.append(why)
+    return whys[-1]
+
+
+def row_of(machine: Machine | None, name: str) -> Instruction | None:
+    """The machine's row of that name."""
+    rows = () if machine is None else machine.instructions
+    return next((r for r in rows if r.name == name), None)
+
+
+def _nest(body: Sequence[Stmt]) -> tuple[tuple[Loop, ...], Store | None]:
+    loops: list[Loop] = []
+    while len(body) == 1 and isinstance(body[0], Loop) and not body[0].buffers:
+        loops.append(body[0])
+        body = body[0].body
+    leaf = body[0] if len(body) == 1 else None
+    return tuple(loops), leaf if isinstance(leaf, Store) else None
+
+
+def _loads(e: Expr) -> tuple[Load, Load]:
+    """The two loads of a product of (widened) loads."""
+    found: list[Load] = []
+
+    def visit(x: Expr) -> None:
+        if isinstance(x, Load):
+            found.append(x)
+        elif isinstance(x, Call):
+            for a in x.args:
+                visit(a)
+
+    visit(e)
+    left, right = found
+    return left, right
+
+
+def _factors(e: Expr, want: Expr) -> Iterator[tuple[Load, Load]]:
+    """The loads of e that stand where the row's loads do, in their order; several where factors commute."""
+    for found in _unified(e, want):
+        if len(found) == 2:
+            yield found[0], found[1]
+
+
+def _unified(e: Expr, want: Expr) -> Iterator[tuple[Load, ...]]:
+    if isinstance(want, Load):
+        if isinstance(e, Load) and e.dtype == want.dtype:
+            yield (e,)
+    elif isinstance(want, Const):
+        if e == want:
+            yield ()
+    elif isinstance(want, Call) and isinstance(e, Call) and (e.fn, e.dtype) == (want.fn, want.dtype):
+        orders = [e.args] if want.fn not in COMMUTES else [e.args, e.args[::-1]]
+        for args in orders:
+            yield from _all(args, want.args)
+
+
+def _all(parts: Sequence[Expr], want: Sequence[Expr]) -> Iterator[tuple[Load, ...]]:
+    if len(parts) != len(want):
+        return
+    if not parts:
+        yield ()
+        return
+    for first in _unified(parts[0], want[0]):
+        for rest in _all(parts[1:], want[1:]):
+            yield (*first, *rest)
+
+
+def _differs(
+    want: RowMeaning, loops: Sequence[Loop], picked: Sequence[Loop], store: Store, pair: tuple[Load, Load],
+    names: Mapping[str, str],
+) -> str:
+    """In what a nest whose loops stand for the row's differs from it; '' when in nothing."""
+    mine = tuple(x.var for x in picked)
+    for w, x in zip(want.loops, picked, strict=True):
+        if not _extent_fits(want, w, x):
+            return f"loop '{x.var}' of {x.extent} does not fit the row's {w.extent}"
+    if not _result_fits(want, loops, mine, store, names):
+        return f"{store.buffer}[{', '.join(map(str, store.index))}] is not laid out as the row's result"
+    for load, like in zip(pair, (want.left, want.right), strict=True):
+        if not _operand_fits(want, load, like, mine, names):
+            return f"{load.buffer}[{', '.join(map(str, load.index))}] is not laid out as '{like.buffer}'"
+    return ""
+
+
+def _extent_fits(want: RowMeaning, w: Loop, x: Loop) -> bool:
+    """Terms must be as many as the row's; columns whole instructions; rows any number."""
+    if not _uses(want.store.index, (w.var,)) or want.fragments:
+        return x.extent == w.extent
+    if _uses(want.store.index[-1:], (w.var,)):
+        return x.extent.is_const and x.extent.const % w.extent.const == 0 and x.extent.const > 0
+    return True
+
+
+def _result_fits(
+    want: RowMeaning, loops: Sequence[Loop], mine: Sequence[str], store: Store, names: Mapping[str, str]
+) -> bool:
+    """The last axes are the row's up to a base, and the loops around pick elements of their own."""
+    rank = len(want.store.index)
+    if len(store.index) < rank or not _same_axes(store.index, want.store.index, mine, names):
+        return False
+    every = frozenset(x.var for x in loops)
+    for x in loops:
+        if x.var in mine:
+            continue
+        axes = [d for d in store.index if x.var in d.symbols]
+        part = axes[0].linear(x.var) if len(axes) == 1 else None
+        if part is None or part[0] != 1 or part[1].symbols & every:
+            return False
+    return True
+
+
+def _operand_fits(
+    want: RowMeaning, load: Load, like: Load, mine: Sequence[str], names: Mapping[str, str]
+) -> bool:
+    """The operand depends on the row's loops as the row's operand does, and its last axis is the row's."""
+    allowed = {names[v] for d in like.index for v in d.symbols}
+    used = {v for d in load.index for v in d.symbols}
+    used |= {v for b in load.guard for d in (b.low, b.index, b.high) for v in d.symbols}
+    if used & set(mine) - allowed or not isinstance(load.otherwise, Const | None):
+        return False
+    if want.fragments:
+        return not load.guard and _same_axes(load.index, like.index, mine, names)
+    return not like.index or _same_axes(load.index[-1:], like.index[-1:], mine, names)
+
+
+def _same_axes(
+    index: Sequence[Dim], want: Sequence[Dim], mine: Sequence[str], names: Mapping[str, str]
+) -> bool:
+    """Whether the last axes differ from the wanted ones by a base, and the others do not move."""
+    if len(index) < len(want):
+        return False
+    renamed: Mapping[str, DimLike] = {a: sym(b) for a, b in names.items()}
+    moving = frozenset(mine)
+    cut = len(index) - len(want)
+    apart = [*index[:cut], *(a - b.substitute(renamed) for a, b in zip(index[cut:], want, strict=True))]
+    return not any(d.symbols & moving for d in apart)
+
+
+def _uses(index: Sequence[Dim], names: Sequence[str]) -> bool:
+    return any(d.symbols & set(names) for d in index)
+
+
+def _is_variable(d: Dim) -> bool:
+    return len(d.symbols) == 1 and d == sym(next(iter(d.symbols)))

@@ -1,0 +1,125 @@
+"""Weights in, a folder out that has each content once, in a file named by its SHA-256; and back."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from io import BufferedReader
+from pathlib import Path
+
+import numpy as np
+
+from smelt.core.diag import SmeltError
+from smelt.core.ir.graph import EAGER, PIECE, Module, Weight
+from smelt.core.ir.text_print import stands_in_text
+
+FOLDER = "smelt-weights"
+"""The store of the dumps in a folder: a folder in it."""
+
+_DIGEST = re.compile("[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class WeightStore:
+    """The store of the dumps in `home`. A weight of any size passes through it some MiB at a time."""
+
+    home: Path
+
+    @property
+    def folder(self) -> Path:
+        """Where the files are."""
+        return self.home / FOLDER
+
+    def keep(self, weights: Iterable[Weight]) -> None:
+        """Write every weight that a module's text names by its digest and that is not there yet. A file
+        appears whole or not at all. Raises SmeltError(kind='infra') when the disk refuses."""
+        for w in weights:
+            place = self.folder / w.digest
+            if stands_in_text(w) or _size(place) == w.bytes:
+                continue
+            if w.is_named_only:
+                raise self._lacks(w)
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self._write(w, place)
+            except OSError as e:
+                raise SmeltError(f"cannot write '{place}': {e.strerror or e}", kind="infra") from None
+
+    def _write(self, w: Weight, place: Path) -> None:
+        part = self.folder / f".{w.digest[:16]}.{secrets.token_hex(4)}"
+        try:
+            with part.open("xb") as f:
+                for piece in w.pieces():
+                    f.write(np.ascontiguousarray(piece).view(np.uint8).data)
+            part.replace(place)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            raise
+
+    def fill(self, module: Module) -> Module:
+        """The module; weights that were only named are spans of the store's files (small ones: in memory).
+        Every file is read, and held against its name once. Raises SmeltError for one that is missing or is
+        not what was written."""
+        seen: set[str] = set()
+        filled = {ref: self._found(w, seen) for ref, w in module.weights.items()}
+        return module.with_(weights=filled)
+
+    def _found(self, w: Weight, seen: set[str]) -> Weight:
+        if not w.is_named_only:
+            return w
+        if not _DIGEST.fullmatch(w.digest):
+            raise SmeltError(f"weight '{w.name}' is named by {w.digest!r}, which is no SHA-256")
+        with self._opened(w) as f:
+            if os.fstat(f.fileno()).st_size != w.bytes:
+                raise self._damaged(w, f"{w.bytes} bytes are wanted, it has another length")
+            if w.digest not in seen and hashlib.file_digest(f, "sha256").hexdigest() != w.digest:
+                raise self._damaged(w, "its content is not what its name says")
+            seen.add(w.digest)
+            if w.bytes > EAGER:
+                return replace(w, path=self.folder / w.digest, offset=0)
+            f.seek(0)
+            data = np.frombuffer(f.read(PIECE), w.dtype.numpy).reshape(w.shape)
+            return replace(w, data=data)
+
+    def _opened(self, w: Weight) -> BufferedReader:
+        """The file of a weight: a plain one in this folder, which is neither waited for nor followed."""
+        try:
+            place = self.folder / w.digest
+            fd = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+        except (FileNotFoundError, NotADirectoryError):
+            raise self._lacks(w) from None
+        except OSError as e:
+            raise self._damaged(w, e.strerror or str(e)) from None
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise self._damaged(w, "it is no plain file")
+        return os.fdopen(fd, "rb")
+
+    def _lacks(self, w: Weight) -> SmeltError:
+        return SmeltError(
+            f"weight '{w.name}' ({w.bytes} bytes) is not in '{self.folder}', which has no file {w.digest}",
+            hint=f"put the folder {FOLDER} beside the .smelt file, or write both again: 'smelt opt ... -o', "
+            "or a compile with SMELT_DUMP",
+        )
+
+    def _damaged(self, w: Weight, why: str) -> SmeltError:
+        return SmeltError(
+            f"weight '{w.name}': the file '{self.folder / w.digest}' is damaged: {why}",
+            hint="remove that file and write the dump again",
+        )
+
+
+def _size(place: Path) -> int:
+    """Bytes of a plain file; -1 where there is none."""
+    try:
+        found = place.lstat()
+    except OSError:
+        return -1
+    return found.st_size if stat.S_ISREG(found.st_mode) else -1

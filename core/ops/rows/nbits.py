@@ -1,0 +1,165 @@
+"""Weights of 2, 4 or 8 bits, packed into bytes: their product with a float matrix, and their elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from smelt.core.dim import ZERO, Dim, ceildiv, to_dim
+from smelt.core.dtype import Array, i32, i64, u8
+from smelt.core.ir.graph import TensorType
+from smelt.core.ir.kernel import Bound, Expr
+from smelt.core.ops.attrs import integer
+from smelt.core.ops.rows.linear import accumulator
+from smelt.core.ops.table import Arg, Attrs, Case, Infer, Op, wants_elements
+from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const, index
+
+
+def field(byte: Expr, part: Dim, bits: int) -> Expr:
+    """Field `part` of a byte (0: the lowest bits), as i32."""
+    wide = cast(byte, i32)
+    if bits == 8:
+        return wide
+    moved = call("shr", wide, index(part * bits, i32))
+    return call("and", moved, const((1 << bits) - 1, i32))
+
+
+def fields(a: Array, bits: int) -> Array:
+    """All fields of an array of bytes, along its last axis."""
+    per = 8 // bits
+    parts = [(a >> np.uint8(bits * h)) & np.uint8((1 << bits) - 1) for h in range(per)]
+    return np.stack(parts, -1).reshape(*a.shape[:-1], a.shape[-1] * per)
+
+
+# ---------------------------------------------------------------- elements
+
+
+def _infer_unpack(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    (x,) = args
+    assert x
+    if x.dtype != u8 or x.rank == 0:
+        raise c.fail(f"packed data is {x.type}, wanted u8 of rank 1 or more")
+    return (TensorType(u8, (*x.shape[:-1], x.shape[-1] * (8 // integer(attrs, "bits")))),)
+
+
+def _unpack(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) -> Expr:
+    """(x[.., i // per] >> bits * (i % per)) & mask"""
+    bits = integer(attrs, "bits")
+    per = 8 // bits
+    return cast(field(x[(*i[:-1], i[-1] // per)], i[-1] % per, bits), u8)
+
+
+def _ref_unpack(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
+    (x,) = arrays
+    assert x is not None
+    return (fields(x, integer(attrs, "bits")),)
+
+
+# ---------------------------------------------------------------- product
+
+
+def _infer_matmul(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    """x [.., K], q u8 [N, blocks, bytes], scale [N, blocks], zero [N, blocks] -> [.., N]"""
+    x, q, scale, zero, group = (*args, None, None)[:5]
+    assert x and q and scale
+    block, per = integer(attrs, "block"), 8 // integer(attrs, "bits")
+    if x.rank == 0 or not x.dtype.is_float:
+        raise c.fail(f"the left operand is {x.type}, wanted floats of rank 1 or more")
+    if q.dtype != u8 or q.rank != 3:
+        raise c.fail(f"packed weights are {q.type}, wanted u8 of rank 3")
+    c.same("bytes per block", q.shape[2], to_dim(block // per))
+    c.same("blocks of weights", q.shape[1], ceildiv(x.shape[-1], to_dim(block)))
+    for what, a in (("scales", scale), ("zero points", zero)):
+        if a is not None:
+            if a.rank != 2:
+                raise c.fail(f"{what} have rank {a.rank}, wanted 2")
+            c.same(f"columns of {what}", q.shape[0], a.shape[0])
+            c.same(f"blocks of {what}", q.shape[1], a.shape[1])
+    if group is not None:
+        c.same("group indices", group.shape[0], x.shape[-1])
+        wants_elements(c, "the axis of blocks", group.shape, scale.shape[1])
+    return (TensorType(x.dtype, (*x.shape[:-1], q.shape[0])),)
+
+
+def _matmul(
+    t: Trace, i: DimIndex, attrs: Attrs, out: TensorType,
+    x: Operand, q: Operand, scale: Operand, zero: Operand | None = None, group: Operand | None = None,
+) -> Expr:  # fmt: skip
+    """sum over blocks b, bytes j, fields h of x[.., k] * (field(q[n, b, j], h) - zero[n, b]) * scale[n, b]"""
+    bits, block = integer(attrs, "bits"), integer(attrs, "block")
+    per, n = 8 // bits, i[-1]
+    acc = accumulator(x.dtype)
+    depth = x.shape[-1]
+    whole = depth.is_const and depth.const % block == 0
+
+    def weight(b: Dim, j: Dim, h: Dim, g: Dim) -> Expr:
+        w = cast(field(q[n, b, j], h, bits), acc)
+        origin = const(1 << (bits - 1), acc) if zero is None else cast(zero[n, g], acc)
+        return call("mul", call("sub", w, origin), cast(scale[n, g], acc))
+
+    def term(b: Dim, j: Dim, h: Dim) -> Expr:
+        k = b * block + j * per + h
+        bounds = () if whole else (Bound(ZERO, k, depth),)
+        a = cast(x.guarded((*i[:-1], k), bounds, const(0, x.dtype)), acc)
+        if group is None:
+            return call("mul", a, weight(b, j, h, b))
+        own = cast(group.guarded((k,), bounds, const(0, group.dtype)), i64)
+        return call("mul", a, t.let(own, 0, scale.shape[1] - 1, lambda g: weight(b, j, h, g)))
+
+    if per == 1:
+        total = t.sum([q.shape[1], block], lambda b, j: term(b, j, ZERO))
+    else:
+        total = t.sum([q.shape[1], block // per, per], term)
+    return cast(total, out.dtype)
+
+
+def _ref_matmul(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
+    x, q, scale, zero, group = (*arrays, None, None)[:5]
+    assert x is not None and q is not None and scale is not None
+    bits, block = integer(attrs, "bits"), integer(attrs, "block")
+    depth = x.shape[-1]
+    w = fields(q, bits).reshape(q.shape[0], q.shape[1] * block)[:, :depth].astype(np.float64)
+    own = np.arange(depth) // block if group is None else np.clip(group, 0, scale.shape[1] - 1)
+    origin = np.float64(1 << (bits - 1)) if zero is None else zero.astype(np.float64)[:, own]
+    w = (w - origin) * scale.astype(np.float64)[:, own]
+    return ((x.astype(np.float64) @ w.T).astype(x.dtype),)
+
+
+def _nbits(bits: int, block: int, depth: int, *more: str | Array, columns: int = 40) -> Case:
+    blocks = -(-depth // block)
+    rng = np.random.default_rng(bits)
+    q = rng.integers(0, 256, (columns, blocks, block * bits // 8)).astype(np.uint8)
+    scales = rng.uniform(0.05, 0.2, (columns, blocks)).astype(np.float32)
+    return Case((f"f32[N, 2, {depth}]", q, scales, *more), attrs={"bits": bits, "block": block})
+
+
+_ZEROS = np.random.default_rng(9).integers(0, 16, (40, 3)).astype(np.uint8)
+_GROUPS = np.random.default_rng(8).integers(0, 3, 70).astype(np.int32)
+
+ROWS: tuple[Op, ...] = (
+    Op(
+        "unpack_bits",
+        "x",
+        _infer_unpack,
+        _ref_unpack,
+        tuple(Case(("u8[N, 6]",), attrs={"bits": b}, low=0, high=255) for b in (2, 4)),
+        compute=_unpack,
+    ),
+    Op(
+        "matmul_nbits",
+        "x q scale zero? group?",
+        _infer_matmul,
+        _ref_matmul,
+        (
+            _nbits(4, 32, 64),
+            _nbits(4, 32, 70, _ZEROS),
+            _nbits(2, 16, 48),
+            _nbits(8, 16, 33),
+            _nbits(4, 32, 70, _ZEROS, _GROUPS),
+            _nbits(4, 16, 32, columns=3),
+        ),
+        compute=_matmul,
+        tolerance=4,  # sums of a hundred products in another order
+    ),
+)

@@ -1,0 +1,453 @@
+"""What depends on the elements' values: positions that are not zero, the largest elements, boxes that stay.
+
+Sizes that data decides never come from a type rule: an importer counts first, binds a symbol to the count,
+and hands it to the op as an attribute.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from smelt.core.dim import ONE, ZERO, Dim, dmax, dmin, to_dim
+from smelt.core.dtype import Array, DType, bf16, bool_, f32, i64
+from smelt.core.ir.graph import TensorType
+from smelt.core.ir.kernel import Block, Bound, Buffer, Expr, Load, Loop, Stmt, Store
+from smelt.core.ops.attrs import axis_of
+from smelt.core.ops.rows.indexing import nest_over
+from smelt.core.ops.table import Arg, Attrs, Case, Infer, Nest, Op
+from smelt.core.ops.trace import DimIndex, Trace, call, cast, const, index, select
+
+PASSES = 62
+"""Merges that sort any number of elements."""
+FEW_KEPT = 48
+"""So many are found by insertion."""
+
+
+def _dim(attrs: Attrs, name: str) -> Dim:
+    return to_dim(attrs[name])  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- non-zero
+
+
+def _infer_non_zero(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    (x,) = args
+    assert x
+    return (TensorType(i64, (to_dim(x.rank), _dim(attrs, "count"))),)
+
+
+def _non_zero(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Nest:
+    """One walk over x; a cell holds how many were found."""
+    (x,), (y,) = inputs, outputs
+    assert x
+    cell = Buffer("found", i64, (ONE,))
+    last = y.shape[1] - 1
+
+    def visit(i: DimIndex) -> tuple[Stmt, ...]:
+        here, at = t.fresh("g"), t.fresh("g")
+        hit = cast(_non_zero_value(Load(x.name, i, x.dtype), x.dtype), i64)
+        stores = (
+            *(Store(y.name, (to_dim(a), at), index(d)) for a, d in enumerate(i)),
+            Store(cell.name, (ZERO,), const(1, i64), accumulate="add"),
+        )
+        found = Load(cell.name, (ZERO,), i64)
+        inner = Block(stores, let=((str(at), found, ZERO, last),), guard=(Bound(ONE, here, to_dim(2)),))
+        return (Block((inner,), let=((str(here), hit, ZERO, ONE),)),)
+
+    return Nest((Block((Store(cell.name, (ZERO,), const(0, i64)), *nest_over(t, x.shape, visit))),), (cell,))
+
+
+def _non_zero_value(e: Expr, dtype: DType) -> Expr:
+    return e if dtype == bool_ else call("ne", e, const(0, dtype))
+
+
+def _ref_non_zero(
+    arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
+) -> Sequence[Array]:
+    (x,) = arrays
+    assert x is not None
+    found = np.stack(np.nonzero(x)) if x.ndim else np.zeros((0, int(x != 0)), np.int64)
+    return (found.astype(np.int64).reshape(x.ndim, -1 if x.ndim else _dim(attrs, "count").const),)
+
+
+# ---------------------------------------------------------------- top k
+
+
+def _infer_topk(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    (x,), axis, k = args, attrs["axis"], _dim(attrs, "k")
+    assert x and isinstance(axis, int)
+    if not 0 <= axis < x.rank:
+        raise c.fail(f"axis {axis} does not fit rank {x.rank}")
+    if x.dtype == bool_:
+        raise c.fail("bool elements have no order")
+    c.at_most("k, which is at least 0", ZERO, k)
+    c.at_most("k", k, x.shape[axis])
+    shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
+    return TensorType(x.dtype, shape), TensorType(i64, shape)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """One row of a sort along `axis`: how its elements, the order of positions and the cells are named."""
+
+    trace: Trace
+    x: Buffer
+    axis: int
+    largest: bool
+    order: Buffer
+    other: Buffer
+    best: Buffer
+    cells: Buffer
+    outer: DimIndex
+
+    @property
+    def count(self) -> Dim:
+        return self.x.shape[self.axis]
+
+    def at(self, p: Dim) -> DimIndex:
+        return (*self.outer[: self.axis], p, *self.outer[self.axis :])
+
+    def element(self, p: Dim) -> Load:
+        return Load(self.x.name, self.at(p), self.x.dtype)
+
+    def load(self, b: Buffer, p: Dim | int) -> Load:
+        return Load(b.name, (*self.outer, to_dim(p)), b.dtype)
+
+    def store(self, b: Buffer, p: Dim | int, e: Expr, accumulate: str | None = None) -> Store:
+        return Store(b.name, (*self.outer, to_dim(p)), e, accumulate=accumulate)
+
+    def loop(self, count: Dim, body: Callable[[Dim], tuple[Stmt, ...]]) -> Loop:
+        v = self.trace.fresh("i")
+        return Loop("serial", str(v), count, body(v))
+
+    def before(self, a: Expr, b: Expr) -> Expr:
+        """Whether b belongs before a although it stands after it. NaN is larger than everything."""
+        e = call("gt" if self.largest else "lt", b, a)
+        if not a.dtype.is_float:
+            return e
+        odd, other = (b, a) if self.largest else (a, b)
+        return call("or", e, call("and", call("isnan", odd), call("not", call("isnan", other))))
+
+
+def _inserted(r: _Rows, k: Dim) -> tuple[Stmt, ...]:
+    """The first k by insertion: `best` and `order` hold those found so far, in order, cell 0 how many. Most
+    elements are not better than the last one and cost one comparison."""
+    n = r.count
+
+    def step(p: Dim) -> tuple[Stmt, ...]:
+        found, enters, to = (r.trace.fresh("g") for _ in range(3))
+        full = call("ge", r.load(r.cells, 0), index(k))
+        better = r.before(r.load(r.best, k - 1), r.element(p))
+        stay = r.trace.sum(
+            (found,), lambda m: cast(call("not", r.before(r.load(r.best, m), r.element(p))), i64)
+        )
+
+        def shift(m: Dim) -> tuple[Stmt, ...]:
+            to = k - 1 - m
+            return (
+                r.store(r.best, to, r.load(r.best, to - 1)),
+                r.store(r.order, to, r.load(r.order, to - 1)),
+            )
+
+        insert = Block(
+            (
+                r.loop(k - 1 - to, shift),
+                r.store(r.best, to, r.element(p)),
+                r.store(r.order, to, index(p)),
+                r.store(r.cells, 0, index(dmin(found + 1, k))),
+            ),
+            let=((str(found), r.load(r.cells, 0), ZERO, k), (str(to), stay, ZERO, k - 1)),
+        )
+        wanted = cast(call("or", call("not", full), better), i64)
+        return (
+            Block(
+                (Block((insert,), guard=(Bound(ONE, enters, to_dim(2)),)),),
+                let=((str(enters), wanted, ZERO, ONE),),
+            ),
+        )
+
+    return (r.store(r.cells, 0, const(0, i64)), r.loop(n, step))
+
+
+def _merged(r: _Rows) -> tuple[Stmt, ...]:
+    """All positions by merging runs of 1, 2, 4, .. elements; cell 0 holds the width, 1 and 2 where the two
+    runs are."""
+    n = r.count
+
+    def one(width: Dim) -> Callable[[Dim], tuple[Stmt, ...]]:
+        """The next element of a merged run: from the left half unless the right one has a better."""
+
+        def step(p: Dim) -> tuple[Stmt, ...]:
+            start = p // (2 * width) * (2 * width)
+            middle, end = dmin(start + width, n), dmin(start + 2 * width, n)
+            left, right, a, b, g = (r.trace.fresh("g") for _ in range(5))
+            better = r.before(r.element(a), r.element(b))
+            none = call("ge", r.load(r.cells, 2), index(end))
+            rest = call("lt", r.load(r.cells, 1), index(middle))
+            take = call("and", rest, call("or", none, call("not", better)))
+            chosen = select(call("eq", index(g), const(1, i64)), index(a), index(b))
+            opens = (r.store(r.cells, 1, index(start)), r.store(r.cells, 2, index(middle)))
+            return (
+                Block(opens, guard=(Bound(start, p, start + 1),)),
+                Block(
+                    (
+                        r.store(r.other, p, chosen),
+                        r.store(r.cells, 1, index(g), "add"),
+                        r.store(r.cells, 2, index(1 - g), "add"),
+                    ),
+                    let=(
+                        (str(left), r.load(r.cells, 1), ZERO, n - 1),
+                        (str(right), r.load(r.cells, 2), ZERO, n - 1),
+                        (str(a), r.load(r.order, left), ZERO, n - 1),
+                        (str(b), r.load(r.order, right), ZERO, n - 1),
+                        (str(g), cast(take, i64), ZERO, ONE),
+                    ),
+                ),
+            )
+
+        return step
+
+    def merge(_: Dim) -> tuple[Stmt, ...]:
+        width = r.trace.fresh("g")
+        copy = r.loop(n, lambda p: (r.store(r.order, p, r.load(r.other, p)),))
+        body = (r.loop(n, one(width)), copy, r.store(r.cells, 0, index(2 * width)))
+        again = Block(body, guard=(Bound(ONE, width, n),))
+        return (Block((again,), let=((str(width), r.load(r.cells, 0), ONE, to_dim(1 << PASSES)),)),)
+
+    return (
+        r.loop(n, lambda p: (r.store(r.order, p, index(p)),)),
+        r.store(r.cells, 0, const(1, i64)),
+        r.loop(to_dim(PASSES), merge),
+    )
+
+
+def _topk(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Nest:
+    """A few by insertion, more by sorting everything; equal elements stay in order either way."""
+    (x,), (y, where), axis = inputs, outputs, attrs["axis"]
+    assert x and isinstance(axis, int)
+    n, k = x.shape[axis], _dim(attrs, "k")
+    others = (*x.shape[:axis], *x.shape[axis + 1 :])
+    order, other = Buffer("order", i64, (*others, n)), Buffer("other", i64, (*others, n))
+    best = Buffer("best", x.dtype, (*others, dmin(k, FEW_KEPT)))
+    cells = Buffer("cells", i64, (*others, to_dim(3)))
+
+    def row(o: DimIndex) -> tuple[Stmt, ...]:
+        r = _Rows(t, x, axis, bool(attrs["largest"]), order, other, best, cells, o)
+
+        def take(p: Dim) -> tuple[Stmt, ...]:
+            g = t.fresh("g")
+            stores = (Store(y.name, r.at(p), r.element(g)), Store(where.name, r.at(p), index(g)))
+            return (Block(stores, let=((str(g), r.load(order, p), ZERO, n - 1),)),)
+
+        return (
+            Block(_inserted(r, dmin(k, FEW_KEPT)), guard=(Bound(ONE, k, to_dim(FEW_KEPT + 1)),)),
+            Block(_merged(r), guard=(Bound(to_dim(FEW_KEPT + 1), k, n + 1),)),
+            r.loop(k, take),
+        )
+
+    body = nest_over(t, others, row)
+    return Nest(body if others else (Block(body),), (order, other, best, cells))
+
+
+def _ref_topk(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
+    x, axis, k = arrays[0], attrs["axis"], _dim(attrs, "k").const
+    assert x is not None and isinstance(axis, int)
+    n = x.shape[axis]
+    keys = x.astype(np.float32) if types[0].dtype == bf16 else x  # NumPy finds no NaN in types of others
+    if attrs["largest"]:  # ascending from behind: equal elements stay in order
+        order = n - 1 - np.flip(np.argsort(np.flip(keys, axis), axis=axis, kind="stable"), axis)
+    else:
+        order = np.argsort(keys, axis=axis, kind="stable")
+    first = np.take(order, np.arange(k), axis=axis)
+    return np.take_along_axis(x, first, axis=axis), first.astype(np.int64)
+
+
+# ---------------------------------------------------------------- boxes
+
+
+def _infer_keep(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    boxes, scores, order = args[:3]
+    assert boxes and scores and order
+    if (boxes.rank, scores.rank, order.rank) != (3, 3, 3):
+        raise c.fail("boxes, scores and their order have rank 3")
+    if (boxes.dtype, scores.dtype, order.dtype) != (f32, f32, i64):
+        raise c.fail(f"boxes are {boxes.dtype}, scores {scores.dtype}, their order {order.dtype}")
+    c.same("coordinates of a box", boxes.shape[2], to_dim(4))
+    c.same("batch", boxes.shape[0], scores.shape[0])
+    c.same("number of boxes", boxes.shape[1], scores.shape[2])
+    return (TensorType(bool_, scores.shape),)
+
+
+def _overlap(a: Sequence[Expr], b: Sequence[Expr]) -> Expr:
+    """Intersection over union of boxes given by two corners, low ones first; 0 where they do not meet."""
+
+    def area(box: Sequence[Expr]) -> Expr:
+        return call("mul", call("sub", box[2], box[0]), call("sub", box[3], box[1]))
+
+    zero = const(0, f32)
+    sides = [
+        call("max", call("sub", call("min", a[d + 2], b[d + 2]), call("max", a[d], b[d])), zero)
+        for d in (0, 1)
+    ]
+    both = call("mul", sides[0], sides[1])
+    union = call("sub", call("add", area(a), area(b)), both)
+    return select(call("gt", both, zero), call("div", both, union), zero)
+
+
+def _keep(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Nest:
+    """Best first: a box stays when its score is high enough, it overlaps none that stays too much, and
+    there is room."""
+    boxes, scores, order, most, overlap, least = inputs
+    assert boxes and scores and order and most and overlap and least
+    (y,) = outputs
+    n = scores.shape[2]
+    kept, count = Buffer("kept", i64, scores.shape), Buffer("count", i64, (*scores.shape[:2], ONE))
+
+    def row(o: DimIndex) -> tuple[Stmt, ...]:
+        batch, _ = o
+        cell = Load(count.name, (*o, ZERO), i64)
+
+        def corners(g: Dim) -> list[Expr]:
+            return [Load(boxes.name, (batch, g, to_dim(d)), f32) for d in range(4)]
+
+        def box(p: Dim) -> tuple[Stmt, ...]:
+            g, so_far, worth, stays = (t.fresh("g") for _ in range(4))
+
+            def too_close(m: Dim) -> Expr:
+                other = Load(kept.name, (*o, m), i64)
+                limit = Load(overlap.name, (), f32)
+                return t.let(other, 0, n - 1, lambda q: call("gt", _overlap(corners(q), corners(g)), limit))
+
+            clear = call("not", t.reduce("any", (so_far,), too_close, bool_))
+            high = call("gt", Load(scores.name, (*o, p), f32), Load(least.name, (), f32))
+            room = call("lt", cell, Load(most.name, (), i64))
+            keep = (
+                Store(y.name, (*o, p), const(True, bool_)),
+                Store(kept.name, (*o, so_far), index(g)),
+                Store(count.name, (*o, ZERO), const(1, i64), accumulate="add"),
+            )
+            two = to_dim(2)
+            judged = Block(
+                (Block(keep, guard=(Bound(ONE, stays, two),)),),
+                let=((str(stays), cast(clear, i64), ZERO, ONE),),
+            )
+            return (
+                Store(y.name, (*o, p), const(False, bool_)),
+                Block(
+                    (Block((judged,), guard=(Bound(ONE, worth, two),)),),
+                    let=(
+                        (str(g), Load(order.name, (*o, p), i64), ZERO, n - 1),
+                        (str(so_far), cell, ZERO, n - 1),
+                        (str(worth), cast(call("and", high, room), i64), ZERO, ONE),
+                    ),
+                ),
+            )
+
+        v = t.fresh("i")
+        return (Store(count.name, (*o, ZERO), const(0, i64)), Loop("serial", str(v), n, box(v)))
+
+    return Nest(nest_over(t, scores.shape[:2], row), (kept, count))
+
+
+def _ref_keep(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
+    boxes, scores, order, most, overlap, least = (np.asarray(a) for a in arrays)
+    y = np.zeros(scores.shape, np.bool_)
+    for batch, c in np.ndindex(*scores.shape[:2]):
+        kept: list[Array] = []
+        for p, g in enumerate(order[batch, c]):
+            box = boxes[batch, g]
+            if scores[batch, c, p] <= least or len(kept) >= most:
+                continue
+            if not any(_ref_overlap(q, box) > overlap for q in kept):
+                kept.append(box)
+                y[batch, c, p] = True
+    return (y,)
+
+
+def _ref_overlap(a: Array, b: Array) -> np.float32:
+    sides = np.maximum(np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2]), np.float32(0))
+    both = sides[0] * sides[1]
+    union = np.prod(a[2:] - a[:2]) + np.prod(b[2:] - b[:2]) - both
+    return np.float32(both / union if both > 0 else 0)
+
+
+_SPARSE = np.array([[0, 1.5, 0], [-2, 0, 3]], np.float32)
+_BOXES = np.array(
+    [[[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, -0.1, 1, 0.9], [0, 10, 1, 11], [2, 2, 3, 3]]], np.float32
+)
+_SCORES = np.array([[[0.9, 0.75, 0.6, 0.5, 0.1]]], np.float32)
+_ORDER = np.array([[[3, 0, 1, 2, 4]]], np.int64)
+
+
+def _keep_case(most: int, overlap: float, least: float) -> Case:
+    limits = (np.array(most, np.int64), np.array(overlap, np.float32), np.array(least, np.float32))
+    return Case((_BOXES, _SCORES, _ORDER, *limits))
+
+
+def _positions(inputs: Sequence[TensorType | None], attrs: Attrs, place: int, i: DimIndex) -> tuple[Dim, Dim]:
+    """Row a has positions on axis a."""
+    (x,) = inputs
+    assert x is not None
+    row = i[0].const_or_none
+    most = functools.reduce(dmax, x.shape, ONE) if row is None else x.shape[row]
+    return ZERO, most - 1
+
+
+def _first(
+    inputs: Sequence[TensorType | None], attrs: Attrs, place: int, i: DimIndex
+) -> tuple[Dim, Dim] | int:
+    """Elements, and where on their axis they stood."""
+    x = inputs[0]
+    assert x is not None
+    return (ZERO, x.shape[axis_of(attrs)] - 1) if place else 0
+
+
+ROWS: tuple[Op, ...] = (
+    Op(
+        "non_zero",
+        "x",
+        _infer_non_zero,
+        _ref_non_zero,
+        (
+            Case((_SPARSE,), attrs={"count": to_dim(3)}),
+            Case((np.array([False, True, True]),), attrs={"count": to_dim(2)}),
+            Case((np.zeros((2, 0, 3), np.int64),), attrs={"count": to_dim(0)}),
+            Case((np.array(7, np.int32),), attrs={"count": to_dim(1)}),
+        ),
+        nest=_non_zero,
+        span=_positions,
+    ),
+    Op(
+        "topk",
+        "x",
+        _infer_topk,
+        _ref_topk,
+        (
+            Case(("f32[N, 6]",), attrs={"axis": 1, "k": to_dim(3), "largest": True, "sorted": True}),
+            Case(("i32[5, N, 2]",), attrs={"axis": 0, "k": to_dim(5), "largest": False, "sorted": True}),
+            Case(("i64[9]",), attrs={"axis": 0, "k": to_dim(4), "largest": True, "sorted": True}),
+            Case(("f32[2, 70]",), attrs={"axis": 1, "k": to_dim(60), "largest": True, "sorted": True}),
+            Case(("i32[100, 2]",), attrs={"axis": 0, "k": to_dim(100), "largest": False, "sorted": True}),
+            Case(
+                (np.array([[1, np.nan, 3, 3, -np.inf]], np.float32),),
+                attrs={"axis": 1, "k": to_dim(5), "largest": True, "sorted": False},
+            ),
+        ),
+        nest=_topk,
+        span=_first,
+    ),
+    Op(
+        "nms_keep",
+        "boxes scores order most overlap least",
+        _infer_keep,
+        _ref_keep,
+        (_keep_case(3, 0.5, 0.0), _keep_case(9, 0.95, 0.55), _keep_case(0, 0.5, 0.0)),
+        nest=_keep,
+    ),
+)
+
+__all__ = ["ROWS"]

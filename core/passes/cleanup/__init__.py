@@ -1,0 +1,1 @@
+"""Passes and rules that clean up: one spelling, no doubles, nothing unused, constants computed."""

@@ -1,0 +1,1 @@
+"""From ops to kernels: nodes grouped, formulas composed, loops collapsed and named alike."""

@@ -1,0 +1,203 @@
+"""Lowered graphs -> lowered graphs whose values name the unit that they lie at; transfers where edges cross.
+
+A kernel runs on one unit and reads what lies there:
+
+    %a = call_kernel(%x) {kernel = "f"}           %a = call_kernel(%x) {kernel = "f"} : .. on "cpu"
+    %b = call_kernel(%a) {kernel = "g"}    -->    %a.gpu = transfer(%a) : .. on "gpu"
+                                                  %b = call_kernel(%a.gpu) {kernel = "g"} : .. on "gpu"
+
+What crosses is moved once to each unit that reads it, before the outermost loop that reads it. An input lies
+where it is read, at the CPU if only the host reads it or several units do; what a loop carries or a branch
+gives lies where the body or the first arm makes it. Weights are at every unit that reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import TypeAlias
+
+from smelt.core.diag import SmeltError
+from smelt.core.ir.graph import Graph, Module, Node, Ref, Value
+from smelt.core.ir.units import CALLS, VIEWS
+from smelt.core.machine import CPU
+from smelt.core.passes.context import Context
+
+Rules: TypeAlias = Sequence[tuple[str, str]]
+
+
+def place(module: Module, ctx: Context) -> Module:
+    """The module with a unit for each value. A kernel runs where the first rule of ctx.options.place says
+    whose pattern fits its name or its node's, else on the unit that ctx.machine is of.
+
+    Raises SmeltError for a unit that there is not."""
+    for pattern, unit in ctx.options.place:
+        if unit not in ctx.units:
+            known = ", ".join(ctx.units)
+            raise SmeltError(f"place: '{pattern}={unit}' names no unit of the target, which has {known}")
+    if not ctx.units:
+        return module
+    return module.with_(graphs={name: _place(g, ctx) for name, g in module.graphs.items()})
+
+
+def _place(graph: Graph, ctx: Context) -> Graph:
+    units = _Units(graph, ctx.options.place, ctx.unit)
+    return _Scope(units, None, "", {}).graph(graph, [units.of_input(v) for v in graph.inputs])
+
+
+class _Units:
+    """Where each value of a graph is to lie, before anything is moved."""
+
+    def __init__(self, graph: Graph, rules: Rules, usual: str) -> None:
+        self.rules = rules
+        self.usual = usual
+        nodes = list(graph.walk())
+        self.maker = {v.name: n for n in nodes for v in n.outputs}
+        self.wanted: dict[Ref, dict[str, None]] = {}
+        self.names = {*self.maker, *(v.name for v in graph.inputs)}
+        self.names.update(v.name for n in nodes for r in n.regions for v in r.inputs)
+        for n in nodes:
+            for ref, unit in self._reads(n):
+                self.wanted.setdefault(self._source(ref), {})[unit] = None
+
+    def of_call(self, n: Node) -> str:
+        """The unit that runs a kernel; libraries are the host's."""
+        if n.op == "call_library":
+            return CPU
+        for pattern, unit in self.rules:
+            if fnmatchcase(str(n.attr("kernel")), pattern) or (n.origin and fnmatchcase(n.origin, pattern)):
+                return unit
+        return self.usual
+
+    def of_result(self, n: Node, k: int) -> str:
+        """Where output k of a node lies."""
+        if n.op in CALLS:
+            return self.of_call(n)
+        if n.op not in ("if", "loop"):
+            return n.unit or self.usual
+        ref = self._source(n.regions[0].outputs[k + (n.op == "loop")])
+        made = self.maker.get(ref)
+        return self.of_result(made, [v.name for v in made.outputs].index(ref)) if made else self.usual
+
+    def of_input(self, v: Value) -> str:
+        """Where an input lies."""
+        wanted = self.wanted.get(v.name, {})
+        return next(iter(wanted)) if len(wanted) == 1 else CPU
+
+    def _source(self, ref: Ref) -> Ref:
+        """What a ref is a view of."""
+        while ref in self.maker and self.maker[ref].op in VIEWS:
+            ref = self.maker[ref].inputs[0]
+        return ref
+
+    def _reads(self, n: Node) -> Iterable[tuple[Ref, str]]:
+        if n.op in CALLS:
+            return [(r, self.of_call(n)) for r in n.inputs]
+        if n.op not in ("if", "loop"):
+            return []
+        units = [self.of_result(n, k) for k in range(len(n.outputs))]
+        first = n.op == "loop"
+        found = [pair for r in n.regions for pair in zip(r.outputs[first:], units, strict=True)]
+        return [*found, *zip(n.inputs[2:], units, strict=False)] if first else found
+
+
+@dataclass
+class _Scope:
+    """A graph or a region while it is written again. values: what is defined here, by name. moved: the name
+    of a value at another unit."""
+
+    units: _Units
+    outer: _Scope | None
+    op: str
+    values: dict[Ref, Value]
+    nodes: list[Node] = field(default_factory=list)
+    moved: dict[tuple[Ref, str], Ref] = field(default_factory=dict)
+
+    def graph(self, g: Graph, inputs: Sequence[str], results: Sequence[str] = ()) -> Graph:
+        """The graph with its inputs at these units, and its last results."""
+        given = tuple(replace(v, unit=unit) for v, unit in zip(g.inputs, inputs, strict=True))
+        self.values.update((v.name, v) for v in given)
+        for n in g.nodes:
+            self.node(n)
+        kept = len(g.outputs) - len(results)
+        outputs = (*g.outputs[:kept], *map(self.at, g.outputs[kept:], results))
+        return g.with_(inputs=given, nodes=tuple(self.nodes), outputs=outputs)
+
+    def node(self, n: Node) -> None:
+        units = [self.units.of_result(n, k) for k in range(len(n.outputs))]
+        if n.op in VIEWS:
+            units = [self.unit(n.inputs[0])]
+        elif n.op in CALLS:
+            n = n.with_(inputs=tuple(self.at(r, units[0]) for r in n.inputs))
+        elif n.op == "if":
+            n = n.with_(regions=tuple(self.region(n.op, r, [], units) for r in n.regions))
+        elif n.op == "loop":
+            n = self.loop(n, units)
+        outputs = tuple(replace(v, unit=unit) for v, unit in zip(n.outputs, units, strict=True))
+        self.add(n.with_(outputs=outputs))
+
+    def loop(self, n: Node, units: Sequence[str]) -> Node:
+        (body,) = n.regions
+        carried = n.inputs[2:]
+        inputs = (*n.inputs[:2], *map(self.at, carried, units))
+        cells = [self.units.of_input(v) for v in body.inputs[:2]]
+        region = self.region(n.op, body, [*cells, *units[: len(carried)]], units)
+        return n.with_(inputs=inputs, regions=(region,))
+
+    def region(self, op: str, g: Graph, inputs: Sequence[str], results: Sequence[str]) -> Graph:
+        return _Scope(self.units, self, op, {}).graph(g, inputs, results)
+
+    def add(self, n: Node) -> None:
+        self.nodes.append(n)
+        self.values.update((v.name, v) for v in n.outputs)
+
+    def find(self, ref: Ref) -> Value | None:
+        """The value of that name, from here or around; None for a weight."""
+        if ref in self.values or self.outer is None:
+            return self.values.get(ref)
+        return self.outer.find(ref)
+
+    def repeats(self, ref: Ref) -> bool:
+        """Whether a loop stands between here and what defines the value."""
+        if ref in self.values or self.outer is None:
+            return False
+        return self.op == "loop" or self.outer.repeats(ref)
+
+    def unit(self, ref: Ref) -> str:
+        found = self.find(ref)
+        return found.unit if found else ""
+
+    def known(self, ref: Ref, unit: str) -> Ref | None:
+        """What a value is called at a unit that it was moved to."""
+        if (ref, unit) in self.moved or self.outer is None:
+            return self.moved.get((ref, unit))
+        return self.outer.known(ref, unit)
+
+    def at(self, ref: Ref, unit: str) -> Ref:
+        """The value at a unit, moved there first if it is not."""
+        value = self.find(ref)
+        if value is None or value.unit in ("", unit):
+            return ref
+        known = self.known(ref, unit)
+        if known is not None:
+            return known
+        if self.outer is not None and self.repeats(ref):
+            return self.outer.at(ref, unit)  # once, not once per round
+        maker = self.units.maker.get(ref)
+        name = self.free(f"{ref}.{unit}")
+        moved = (replace(value, name=name, unit=unit),)
+        if maker is not None and maker.op in VIEWS:
+            self.add(maker.with_(inputs=(self.at(maker.inputs[0], unit),), outputs=moved))
+        else:
+            self.add(Node("transfer", (ref,), moved, origin=maker.origin if maker else ""))
+        self.moved[ref, unit] = name
+        return name
+
+    def free(self, name: Ref) -> Ref:
+        """The name, longer where it is taken."""
+        while name in self.units.names:
+            name += "'"
+        self.units.names.add(name)
+        return name
+

@@ -1,0 +1,1 @@
+"""Passes that compute with the integers of quantised models."""

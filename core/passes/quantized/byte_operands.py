@@ -1,0 +1,107 @@
+"""Graph -> Graph: products of bytes get operands that the machine's instructions take, by two passes.
+
+    signs:     matmul(x u8, w i8)         -->  matmul(x - 128 as i8, w) + 128 * column sums of w
+               conv(x u8, w i8, b)        -->  conv(x - 128 as i8, w, b + 128 * sums of w)
+               where the machine has no row for u8 times i8, but one for i8 times i8
+    channels:  conv(x[.., 3], w[.., 3, m])  -->  conv(pad(x)[.., 4], pad(w)[.., 4, m])
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from smelt.core.dim import Dim, to_dim
+from smelt.core.dtype import BYTES, Array, DType, i8, i32, u8
+from smelt.core.ir.graph import Module, Node, Ref
+from smelt.core.ir.instructions import meaning
+from smelt.core.machine import Machine
+from smelt.core.passes.context import Context
+from smelt.core.passes.numerics import EXACT
+from smelt.core.passes.quantized.quantize import turned
+from smelt.core.passes.rewriting.editor import Editor
+from smelt.core.passes.rewriting.rules import Rule, rewrite, rule
+
+
+def signs(module: Module, ctx: Context) -> Module:
+    """The module with signed bytes on the left, on machines whose instructions take only those."""
+    found = _deep(ctx.machine)
+    if (u8, i8) in found or (i8, i8) not in found:
+        return module
+    return rewrite(module, (_signed_matmul, _signed_conv))
+
+
+def channels(module: Module, ctx: Context) -> Module:
+    """The module with padded channels, on machines whose instructions take four bytes at a time."""
+    return rewrite(module, (_padded_conv,)) if _deep(ctx.machine) else module
+
+
+def _deep(machine: Machine) -> set[tuple[DType, DType]]:
+    """The types of the factors of instructions that sum several products of bytes at once."""
+    rows = (meaning(r) for r in machine.instructions)
+    return {row.types[:2] for row in rows if row.depth > 1 and row.types[2] == i32}
+
+
+def _weight(g: Editor, n: Node) -> Array | None:
+    """The constant i8 right operand of a product with u8, else None."""
+    x, w = n.inputs[:2]
+    return g.array(w) if (g.type_of(x).dtype, g.type_of(w).dtype) == (u8, i8) else None
+
+
+def _signed(g: Editor, x: Ref) -> Ref:
+    """x - 128 as i8; of bytes that were signed before, these."""
+    xor = g.made_by(x, "bit_xor")
+    cast = g.made_by(xor.inputs[0], "cast") if xor is not None and g.scalar(xor.inputs[1]) == 128 else None
+    if cast is not None and g.type_of(cast.inputs[0]).dtype == i8:
+        return cast.inputs[0]
+    return turned(g, x, "i8")
+
+
+@rule("matmul", kind=EXACT, forms=["x: u8[N, 10]; w: i8[10, 4] = draw; matmul(x, w)"])
+def _signed_matmul(g: Editor, n: Node) -> Ref | None:
+    # matmul(x, w)  -->  matmul(x - 128, w) + 128 * sums of w
+    w = _weight(g, n)
+    if w is None or w.ndim < 2 or g.type_of(n.inputs[0]).rank < 2:
+        return None
+    sums = 128 * w.astype(np.int32).sum(axis=-2, keepdims=True, dtype=np.int32)
+    acc = g.emit("matmul", (_signed(g, n.inputs[0]), n.inputs[1]))
+    return g.emit("add", (acc, g.constant(sums, "correction")))
+
+
+@rule("conv", kind=EXACT, forms=[
+    "x: u8[N, 6, H]; w: i8[4, 6, 3] = draw; conv(x, w, pads_begin=(1,), origin=7)",
+    "x: u8[N, H, 6]; w: i8[3, 6, 4] = draw; b: i32[4]; conv(x, w, b, channels_last=True, origin=200)",
+])
+def _signed_conv(g: Editor, n: Node) -> Ref | None:
+    # conv(x, w, b)  -->  conv(x - 128, w, b + 128 * sums of w)
+    w = _weight(g, n)
+    if w is None or int(n.attr("group")) != 1:
+        return None
+    last = bool(n.attr("channels_last", False))
+    axes = tuple(range(w.ndim - 1) if last else range(1, w.ndim))
+    bias = g.constant(128 * w.astype(np.int32).sum(axis=axes, dtype=np.int32), "correction")
+    if len(n.inputs) > 2 and n.inputs[2]:
+        bias = g.emit("add", (n.inputs[2], bias))
+    attrs = {**n.attrs, "origin": int(n.attr("origin", 0)) - 128}
+    return g.emit("conv", (_signed(g, n.inputs[0]), n.inputs[1], bias), attrs)
+
+
+@rule("conv", kind=EXACT, forms=[
+    "x: u8[N, H, 3]; w: i8[3, 3, 4] = draw; conv(x, w, channels_last=True, pads_begin=(1,), origin=7)",
+])
+def _padded_conv(g: Editor, n: Node) -> Ref | None:
+    # conv(x, w, b) on 3 channels  -->  conv(pad(x), pad(w), b) on 4: 3 bytes take two loads, 4 take one
+    x, w = n.inputs[:2]
+    array = g.array(w)
+    if not n.attr("channels_last", False) or int(n.attr("group")) != 1 or g.type_of(x).dtype not in BYTES:
+        return None
+    if array is None or array.dtype != np.int8 or array.shape[-2] != 3:
+        return None
+    rank = g.type_of(x).rank
+    zeros: tuple[Dim, ...] = (to_dim(0),) * rank
+    after = (*zeros[1:], to_dim(1))
+    wide = g.emit("pad", (x,), {"before": zeros, "after": after, "mode": "constant"})
+    more = np.pad(array, [(0, 1 if a == array.ndim - 2 else 0) for a in range(array.ndim)])
+    return g.emit("conv", (wide, g.constant(more, w[1:]), *n.inputs[2:]), n.attrs)
+
+
+RULES: tuple[Rule, ...] = (_signed_matmul, _signed_conv, _padded_conv)

@@ -1,0 +1,1 @@
+"""What passes rewrite with: the editor of a graph, rules and their engine, questions about constants."""

@@ -1,0 +1,112 @@
+"""Graph -> Graph: convolutions work on channels-last tensors; transposes sink until they cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from smelt.core.ir.graph import Module, Node, Ref
+from smelt.core.ops.rows.window import CONVOLUTIONS
+from smelt.core.ops.traits import nominal_bytes
+from smelt.core.passes.cleanup.canonical import RULES as CANONICAL
+from smelt.core.passes.context import Context
+from smelt.core.passes.numerics import SUMS
+from smelt.core.passes.rewriting.constants import ints_of, is_one
+from smelt.core.passes.rewriting.editor import Editor
+from smelt.core.passes.rewriting.rules import Rule, rewrite, rule
+from smelt.core.passes.whole_graph.sink import Perm, inverse, sink_rules
+
+TIDY = tuple(
+    r for r in CANONICAL
+    if r.name in {"reshape_reshape", "reshape_same", "transpose_transpose", "transpose_view",
+                  "transpose_of_unit_reshape"}
+)
+
+
+def layout(module: Module, ctx: Context) -> Module:
+    """The module with channels last around convolutions, on machines that have vectors.
+
+    After it every conv and conv_transpose has channels_last=True. Sinking is kept for a graph only when
+    fewer bytes are transposed with it than without."""
+    if ctx.machine.vector_bits == 0 and ctx.machine.max_lanes == 1:
+        return module
+    turned = rewrite(module, (_channels_last, *TIDY))
+    sunk = rewrite(turned, (*TIDY, *sink_rules()))
+    return sunk if transposed_bytes(sunk) <= transposed_bytes(turned) else turned
+
+
+def to_last(rank: int) -> Perm:
+    """[N, C, *S] -> [N, *S, C]"""
+    return (0, *range(2, rank), 1)
+
+
+def to_first(rank: int) -> Perm:
+    """[N, *S, C] -> [N, C, *S]"""
+    return (0, rank - 1, *range(1, rank - 1))
+
+
+# a convolution's weight in its channels-last form, by op: [M, C/g, *K] -> [*K, C/g, M], and for
+# transposed ones [C, M/g, *K] -> [*K, C, M/g]
+_WEIGHT = {
+    "conv": lambda rank: (*range(2, rank), 1, 0),
+    "conv_transpose": lambda rank: (*range(2, rank), 0, 1),
+}
+
+
+@rule(*CONVOLUTIONS, kind=SUMS, forms=[
+    "x: f32[N, 2, H]; w: f32[3, 2, 3] = draw; b: f32[3] = draw; conv(x, w, b, pads_begin=(1,))",
+    "x: f32[N, 2, H]; w: f32[2, 3, 3] = draw; conv_transpose(x, w, strides=(2,))",
+])
+def _channels_last(g: Editor, n: Node) -> Ref | None:
+    # conv(x, w)  -->  to_first(conv(to_last(x), w'), channels_last)
+    if n.attrs.get("channels_last", False):
+        return None
+    rank = n.output.type.rank
+    x = g.emit("transpose", n.inputs[:1], {"perm": to_last(rank)})
+    w = relaid(g, n.inputs[1], _WEIGHT[n.op](rank))
+    y = g.emit(n.op, (x, w, *n.inputs[2:]), {**n.attrs, "channels_last": True})
+    return g.emit("transpose", (y,), {"perm": to_first(rank)})
+
+
+def relaid(g: Editor, ref: Ref, perm: Perm) -> Ref:
+    """The tensor transposed: a weight at compile time, a value by a node."""
+    if not g.is_weight(ref):
+        return g.emit("transpose", (ref,), {"perm": perm})
+    return g.shop.weight(g.shop.weights[ref].transposed(perm, ref))
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A transpose that stays: its value and its bytes at nominal sizes."""
+
+    ref: Ref
+    bytes: int
+
+
+def leftovers(module: Module) -> tuple[Leftover, ...]:
+    """The transposes of a module that really move elements."""
+    from smelt.core.ops.infer import Engine
+
+    facts = Engine.of(module).facts
+    stay = [
+        n.output for graph in module.graphs.values() for n in graph.walk() if n.op == "transpose" and moves(n)
+    ]
+    sizes = {t: nominal_bytes(facts, t) for t in {v.type for v in stay}}
+    return tuple(Leftover(v.name, sizes[v.type]) for v in stay)
+
+
+def transposed_bytes(module: Module) -> int:
+    """How many bytes all transposes write, at nominal sizes."""
+    return sum(x.bytes for x in leftovers(module))
+
+
+def moves(node: Node) -> bool:
+    """Whether a transpose changes the order of axes longer than 1."""
+    perm, out = ints_of(node.attrs["perm"]), node.output.type.shape
+    back = inverse(perm)
+    long = [a for a in range(len(perm)) if not is_one(out[back[a]])]
+    order = [back[a] for a in long]
+    return order != sorted(order)
+
+
+RULES: Sequence[Rule] = (_channels_last,)

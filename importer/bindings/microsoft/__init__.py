@@ -1,0 +1,1 @@
+"""Bindings of com.microsoft: what exporters and optimisers write for common models."""

@@ -1,0 +1,1 @@
+"""Bindings of the standard domain (ai.onnx), a file by subject."""

@@ -1,0 +1,192 @@
+"""Bindings of ops that pick elements by their values: NonZero, Compress, TopK, Unique, NonMaxSuppression.
+
+What data decides is counted first, the count is bound to a symbol, and everything after it has that size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from smelt.core.dim import ONE, Dim, product, to_dim
+from smelt.core.dtype import bool_, f32, i64
+from smelt.core.ir.graph import Attr, Ref
+from smelt.importer.bindings.standard.scan import at, backwards, counted
+from smelt.importer.builder import GraphBuilder
+from smelt.importer.call import Call, OnnxOp
+
+
+def positions(c: Call, x: Ref) -> Ref:
+    """i64[rank, n]: where x is not zero, in row-major order."""
+    b, t = c.builder, c.builder.type_of(x)
+    known = b.constant_of(x)
+    if known is not None:
+        found = np.stack(np.nonzero(known)) if known.ndim else np.zeros((0, int(known != 0)), np.int64)
+        return b.constant(found.astype(np.int64))
+    hit = x if t.dtype == bool_ else c.emit("not_equal", x, b.scalar(0, x))
+    count = b.cast(hit, i64)
+    if t.rank:
+        count = c.emit("reduce_sum", count, axes=tuple(range(t.rank)), keepdims=False)
+    n = b.bind(count, 0, "non_zero", 0, product(t.shape))
+    return c.emit("non_zero", x, count=n)
+
+
+def flat_positions(c: Call, x: Ref) -> Ref:
+    """i64[n]: where a tensor of rank 1 is not zero."""
+    found = positions(c, x)
+    return c.builder.reshape(found, c.builder.type_of(found).shape[1:])
+
+
+def _non_zero(c: Call) -> Ref:
+    return positions(c, c.x())
+
+
+def _compress(c: Call) -> Ref:
+    """The slices of the axis (of the flat input) where the condition holds."""
+    x = c.x(0)
+    axis = c.axis(c.integer("axis"), c.type(0).rank) if c.given("axis") else 0
+    if not c.given("axis"):
+        x = c.builder.reshape(x, (product(c.shape(0)),))
+    if c.type(1).rank != 1:
+        raise c.fail(f"the condition has rank {c.type(1).rank}, wanted 1")
+    c.engine.at_most("length of the condition", c.shape(1)[0], c.builder.type_of(x).shape[axis])
+    return c.emit("gather", x, flat_positions(c, c.x(1)), axis=axis)
+
+
+def _top_k(c: Call) -> tuple[Ref, ...]:
+    axis = c.axis(c.integer("axis", -1), c.type().rank)
+    n = c.shape()[axis]
+    if c.given("k"):
+        k = to_dim(c.integer("k"))
+    else:
+        k = c.builder.dims_of(c.builder.reshape(c.x(1), ()), "k", 0, n)[0]
+    c.engine.at_most("k", k, n)
+    return sorted_by(c, c.x(), k, axis, c.flag("largest", 1), c.flag("sorted", 1))
+
+
+def sorted_by(
+    c: Call, x: Ref, k: Dim, axis: int = 0, largest: bool = False, ordered: bool = True
+) -> tuple[Ref, ...]:
+    """(values, positions) of the first k elements along an axis; equal ones stay in order."""
+    attrs: dict[str, Attr] = {"k": k, "axis": axis, "largest": largest, "sorted": ordered}
+    return c.emit_many("topk", [x], attrs)
+
+
+# ---------------------------------------------------------------- unique
+
+
+def _size(c: Call, n: Dim) -> Ref:
+    return c.builder.from_dims([n], [])
+
+
+def _unique(c: Call) -> Sequence[Ref]:
+    """Sort, mark where a run of equal elements (slices of the axis) starts, and take the starts."""
+    b, x, shape, dtype = c.builder, c.x(), c.shape(), c.type().dtype
+    axis = c.axis(c.integer("axis"), len(shape)) if c.given("axis") else None
+    if dtype == bool_:
+        x = b.cast(x, i64)
+    if axis is None:
+        items = b.reshape(x, (product(shape), ONE))
+        rest: tuple[Dim, ...] = ()
+    else:
+        front = b.transpose(x, [axis, *(a for a in range(len(shape)) if a != axis)])
+        rest = b.type_of(front).shape[1:]
+        items = b.reshape(front, (shape[axis], product(rest)))
+    n, width = b.type_of(items).shape
+    order = _lexical(c, items, n, width)
+    ordered = c.emit("gather", items, order, axis=0)
+    zero, one = b.constant(np.zeros((), np.int64)), b.constant(np.ones((), np.int64))
+    places = c.iota(n)
+    before = c.emit("gather", ordered, c.emit("max", c.emit("sub", places, one), zero), axis=0)
+    differs = b.cast(c.emit("not_equal", ordered, before), i64)
+    some = c.emit("greater", c.emit("reduce_sum", differs, axes=(1,), keepdims=False), zero)
+    opens = c.emit("or", some, c.emit("equal", places, zero))
+    starts = flat_positions(c, opens)
+    (m,) = b.type_of(starts).shape
+    values = c.emit("gather", ordered, starts, axis=0)
+    first = c.emit("gather", order, starts, axis=0)
+    counts = _gaps(c, starts, m, n)
+    group = c.emit("cumsum", b.cast(opens, i64), axis=0, exclusive=False, reverse=False)
+    inverse = _scattered(c, order, c.emit("sub", group, one), n)
+    if not c.flag("sorted", 1):  # in the order of their first appearance
+        _, rank = sorted_by(c, first, m)
+        values, first, counts = (c.emit("gather", v, rank, axis=0) for v in (values, first, counts))
+        inverse = c.emit("gather", _scattered(c, rank, c.iota(m), m), inverse, axis=0)
+    values = b.cast(b.reshape(values, (m, *rest)), dtype)
+    if axis is not None:
+        values = b.transpose(values, [*range(1, axis + 1), 0, *range(axis + 1, len(shape))])
+    return (values, first, inverse, counts)[: len(c.outputs)]
+
+
+def _lexical(c: Call, items: Ref, n: Dim, width: Dim) -> Ref:
+    """The order of the rows by their elements, the first one first: stable sorts from the last to the
+    first."""
+
+    def step(b: GraphBuilder, k: Dim | Ref, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
+        column = at(b, items, backwards(b, k, width), 1)
+        keys = b.emit("gather", [column, states[0]], {"axis": 0})
+        attrs: dict[str, Attr] = {"k": n, "axis": 0, "largest": False, "sorted": True}
+        _, rank = b.emit_many("topk", [keys], attrs)
+        return [b.emit("gather", [states[0], rank], {"axis": 0})], []
+
+    return counted(c, width, [c.iota(n)], step)[0][0]
+
+
+def _gaps(c: Call, starts: Ref, m: Dim, n: Dim) -> Ref:
+    """starts[i + 1] - starts[i], the last one up to n."""
+    one = c.builder.constant(np.ones((), np.int64))
+    following = c.emit("add", c.iota(m), one)
+    inner = c.emit("less", following, _size(c, m))
+    at = c.emit("min", following, c.emit("sub", _size(c, m), one))
+    after = c.emit("where", inner, c.emit("gather", starts, at, axis=0), _size(c, n))
+    return c.emit("sub", after, starts)
+
+
+def _scattered(c: Call, to: Ref, values: Ref, n: Dim) -> Ref:
+    """y with y[to[i]] = values[i]."""
+    empty = c.builder.broadcast_to(c.builder.constant(np.zeros((), np.int64)), (n,))
+    return c.emit("scatter_elements", empty, to, values, axis=0, reduction="none")
+
+
+# ---------------------------------------------------------------- boxes
+
+
+def _non_max_suppression(c: Call) -> Ref:
+    """Best first within batch and class; (batch, class, box) of those that stay."""
+    b, boxes, scores = c.builder, c.x(0), c.x(1)
+    if c.type(0).dtype != f32 or c.type(1).dtype != f32 or (c.type(0).rank, c.type(1).rank) != (3, 3):
+        raise c.fail(f"boxes {c.type(0)} and scores {c.type(1)}, wanted f32 of rank 3")
+    c.engine.same("coordinates of a box", c.shape(0)[2], to_dim(4))
+    c.engine.same("batch of boxes and scores", c.shape(0)[0], c.shape(1)[0])
+    n = c.engine.same("number of boxes", c.shape(0)[1], c.shape(1)[2])
+    low, high = b.slice_axis(boxes, 2, 0, 2), b.slice_axis(boxes, 2, 2, 4)
+    if c.flag("center_point_box"):
+        half = c.emit("mul", high, b.scalar(0.5, high))
+        corners = [c.emit("sub", low, half), c.emit("add", low, half)]
+    else:
+        corners = [c.emit("min", low, high), c.emit("max", low, high)]
+    ordered, order = sorted_by(c, scores, n, 2, largest=True)
+    limits = (
+        b.cast(_scalar(c, 2, np.zeros((), np.int64)), i64),
+        _scalar(c, 3, np.zeros((), np.float32)),
+        _scalar(c, 4, np.full((), -np.inf, np.float32)),
+    )
+    keep = c.emit("nms_keep", c.emit("concat", *corners, axis=2), ordered, order, *limits)
+    found = b.transpose(positions(c, keep), (1, 0))
+    rows = b.type_of(found).shape[0]
+    box = b.reshape(c.emit("gather_nd", order, found, batch_dims=0), (rows, 1))
+    return c.emit("concat", b.slice_axis(found, 1, 0, 2), box, axis=1)
+
+
+def _scalar(c: Call, i: int, default: np.ndarray[tuple[()], np.dtype[np.generic]]) -> Ref:
+    return c.builder.reshape(c.x(i), ()) if c.has(i) else c.builder.constant(default)
+
+
+ROWS: tuple[OnnxOp, ...] = (
+    OnnxOp("NonZero", 9, _non_zero),
+    OnnxOp("Compress", 9, _compress),
+    OnnxOp("TopK", 1, _top_k),
+    OnnxOp("Unique", 11, _unique),
+    OnnxOp("NonMaxSuppression", 10, _non_max_suppression),
+)

@@ -1,0 +1,1 @@
+"""What ops of the standard domain mean for strings."""

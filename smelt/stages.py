@@ -1,0 +1,328 @@
+"""The passes of a whole compile, and a compile between two of them: from a model or a dump, and to one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from smelt.core.bundle import hash_file
+from smelt.core.diag import SmeltError
+from smelt.core.ir.dump import DUMP_SUFFIX, Dump, dump_text, parse_dump, read_dump, write_dump
+from smelt.core.ir.graph import Graph, Module
+from smelt.core.ir.store import WeightStore
+from smelt.core.ir.text import print_module
+from smelt.core.ir.verify import LOWERED, module_facts, verify
+from smelt.core.machine import Machine
+from smelt.core.manifest_schema import (
+    GROUPS,
+    HALVED,
+    QUANTISED,
+    check_groups,
+    fields,
+    flag,
+    maybe,
+    number,
+    rows,
+    sha256,
+    table,
+    text,
+)
+from smelt.core.naming import check_name
+from smelt.core.passes.context import Context, Options
+from smelt.core.passes.equivalence import NAIVE
+from smelt.core.passes.lowering import half
+from smelt.core.passes.lowering.lower import lower
+from smelt.core.passes.manager import Pass, run_pipeline
+from smelt.core.passes.numerics import fast_parts
+from smelt.core.passes.pipeline import PIPELINE
+from smelt.core.passes.quantized.quantize import quantized_products, quantized_summary
+from smelt.core.passes.recheck import recheck
+from smelt.core.passes.rewriting.editor import STRUCTURAL
+from smelt.core.passes.whole_graph.expand import expand
+from smelt.core.plan.state import with_state
+from smelt.core.schedule import schedule_module
+from smelt.driver import Request
+from smelt.importer import import_model, interface
+from smelt.importer.families import core_op
+from smelt.importer.interface import stands_for_more
+from smelt.manifest import group_rows
+from smelt.targets.platform import parse_target
+
+SCHEDULE = Pass("schedule", lambda m, ctx: schedule_module(m, ctx.machine, ctx.units), level=0)
+PASSES: Final = (*PIPELINE, SCHEDULE)
+"""What stands between the importer and the planner."""
+
+_LOWERED: Final = 1 + [p.name for p in PASSES].index("lower")
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """A compile between two passes, with all that the rest of it needs.
+
+    place: how many of PASSES are done, or left out. source: SHA-256 of the model's file. quantised, halved,
+    groups: fields of the manifest that are found on the way (halved: filled by the pass).
+    """
+
+    request: Request
+    module: Module
+    source: str
+    place: int = 0
+    quantised: Mapping[str, Any] = field(default_factory=lambda: quantized_summary(()))
+    halved: dict[str, Any] = field(default_factory=dict)
+    groups: Mapping[str, Any] | None = None
+
+    def head(self) -> dict[str, Any]:
+        """What a dump says besides the module."""
+        from smelt import __version__
+
+        r = self.request
+        asked = {name: getattr(r, name) for name in (*FIXED, *FREE)}
+        asked |= {"target": str(parse_target(r.target)), "name": r.name or Path(r.source).stem}
+        return {
+            "smelt": __version__,
+            "place": self.place,
+            "after": PASSES[self.place - 1].name if self.place else "",
+            "source": self.source,
+            "request": {**asked, "dims": dict(r.dims), "state": dict(r.state)},
+            "quantised": dict(self.quantised),
+            "fp16": self.halved,
+            "groups": self.groups,
+        }
+
+    def dump(self) -> str:
+        """The text of a dump, which needs the store where the module's weights are."""
+        return dump_text(self.module, self.head())
+
+    def write(self, path: Path) -> None:
+        """A dump, with its weights beside it. Raises SmeltError when the disk refuses."""
+        write_dump(path, self.module, self.head())
+
+    def advanced(self, name: str, module: Module) -> Compilation:
+        """The compile after this pass, which gave this module."""
+        return replace(self, module=module, place=after(self.place, name))
+
+    def context(self, units: Mapping[str, Machine], usual: str) -> Context:
+        """What passes are given. usual: the unit that kernels run on. SMELT_DEBUG has each result verified,
+        SMELT_DUMP has it written."""
+        r = self.request
+        options = Options(
+            level=r.opt, fp16=r.fp16, libraries=r.libraries, fast=r.fast_math, place=r.place
+        )  # fmt: skip
+        hooks = (half.reporter(self.halved),) if r.fp16 else ()
+        folder = os.environ.get("SMELT_DUMP")
+        dump = Dumps(Path(folder), self) if folder else None
+        context = Context(units[usual], options, on_pass=hooks, dump=dump, units=units, unit=usual)
+        return context.from_environment()
+
+    def finished(
+        self, units: Mapping[str, Machine], usual: str, progress: Callable[[str], None]
+    ) -> Compilation:
+        """The compile after all that is left of PASSES."""
+        context, end = self.context(units, usual), len(PIPELINE)
+        progress("optimise")
+        module = run_pipeline(self.module, PASSES[self.place : end], context)
+        if self.place <= end:
+            verify(module, "lowered")  # 1 to 3 % of a compile; a size read too early would be a wrong answer
+        progress("schedule")
+        # SMELT_DEBUG stops here: the verifier cannot prove all that schedules make
+        context = context.with_(verify=False)
+        module = run_pipeline(module, PASSES[max(self.place, end) :], context)
+        return replace(self, module=module, place=len(PASSES))
+
+
+class Dumps:
+    """Called after each pass: a dump of what it gave, NN-pass.smelt."""
+
+    def __init__(self, folder: Path, begun: Compilation) -> None:
+        self.folder = folder
+        self.done = begun
+
+    def __call__(self, module: Module, name: str) -> None:
+        self.done = self.done.advanced(name, module)
+        self.done.write(self.folder / f"{self.done.place - 1:02d}-{name}{DUMP_SUFFIX}")
+
+
+def after(place: int, name: str) -> int:
+    """The place after a pass: the next one of that name, unless one that no compile can do without lies in
+    between; then, and where the pipeline has none, the place is what it was."""
+    for k, p in enumerate(PASSES[place:], place + 1):
+        if p.name == name:
+            return k
+        if p.level == 0:
+            break
+    return place
+
+
+# ---------------------------------------------------------------- from a model
+
+
+def imported(request: Request) -> Compilation:
+    """The start of a compile of an ONNX file. Raises SmeltError."""
+    module = import_model(request.source, dict(request.dims), outputs=request.outputs)
+    tensors = (*(v.origin or v.name for v in module.main.inputs), *module.main.output_names)
+    # what a model calls so itself is a plain tensor to `interface`; without such names it need not be asked
+    groups = group_rows(*interface(request.source)) if any(map(stands_for_more, tensors)) else None
+    _check_state(request, module, groups or {})
+    found = quantized_summary(quantized_products(module))
+    return Compilation(request, module, hash_file(Path(request.source)), quantised=found, groups=groups)
+
+
+def _check_state(request: Request, module: Module, groups: Mapping[str, Any]) -> None:
+    """Raises SmeltError for state that cannot be, before any work."""
+    named = {n: g["kind"] for side in groups.values() for g in side for n in (g["name"], *g["parts"])}
+    for name in (n for pair in request.state.items() for n in pair):
+        if name in named:
+            kind = named[name]
+            raise SmeltError(f"state: '{name}' is of kind '{kind}'; only a tensor of numbers can be state")
+    with_state(module, request.state, module_facts(module))
+
+
+# ---------------------------------------------------------------- from a dump
+
+FIXED: Final = ("target", "dims", "opt", "fp16", "fast_math", "libraries", "outputs", "place")
+"""What passes have relied on: a dump is compiled as it was begun."""
+FREE: Final = ("threads", "static", "name", "prefix", "state")
+"""What only the end of a compile asks for."""
+
+_HEAD: Final = fields(
+    {
+        "smelt": text, "place": number(0, len(PASSES)), "after": text, "source": sha256,
+        "request": fields({
+            "target": text, "dims": table(text, lambda value, at: None), "opt": number(0, 3), "fp16": flag,
+            "fast_math": rows(text), "libraries": flag, "outputs": rows(text), "place": rows(rows(text)),
+            "threads": maybe(number(1)), "static": flag, "name": text, "prefix": text,
+            "state": table(text, text),
+        }),
+        "quantised": QUANTISED, "fp16": maybe(HALVED, {}), "groups": maybe(GROUPS),
+    }
+)  # fmt: skip
+
+
+def is_dump(source: str) -> bool:
+    """Whether a file to compile is a dump."""
+    return source.endswith(DUMP_SUFFIX)
+
+
+def resumed(request: Request, given: str | None = None) -> Compilation:
+    """A compile that goes on from the dump in the file (given: from this text, whose weights are in the
+    store of the current folder). Its options are those that it was begun with; what the request asks for
+    besides must be the same, where passes have relied on it. Plug-ins are never loaded by a dump's word.
+
+    A text without a head is a module of no compile: the request's options are taken, and it goes on from
+    where its nodes and kernels say that it is. Raises SmeltError(kind='invalid').
+    """
+    found = read_dump(Path(request.source)) if given is None else parse_dump(given, WeightStore(Path.cwd()))
+    begun = _headless(request, found) if found.head is None else _with_head(request, found, found.head)
+    _hold(begun, found.edited)
+    if found.head is None and begun.place < _LOWERED:
+        begun = replace(begun, quantised=quantized_summary(quantized_products(begun.module)))
+    return begun
+
+
+def _headless(request: Request, found: Dump) -> Compilation:
+    if request.dims or request.outputs:
+        raise SmeltError(
+            "dims and outputs of a .smelt file are what its text says",
+            hint="edit its lines 'sym' and the outputs of '@main'; --dim and --tap are for ONNX models",
+        )
+    nodes = [n for g in found.module.graphs.values() for n in g.walk()]
+    place = 0
+    if found.module.kernels and all(n.op in LOWERED for n in nodes):
+        scheduled = any(k.schedule for k in found.module.kernels.values())
+        place = len(PASSES) if scheduled else _LOWERED
+        if scheduled and request.fp16:
+            raise SmeltError("the kernels of this .smelt file are scheduled, and --fp16 comes before that")
+    return Compilation(request, found.module, _text_hash(found), place)
+
+
+def _with_head(request: Request, found: Dump, head: Mapping[str, Any]) -> Compilation:
+    from smelt import __version__
+
+    try:
+        _HEAD(head, "the head")
+    except ValueError as e:
+        raise SmeltError(f"this dump cannot be resumed: {e}", hint=_AGAIN) from None
+    place: int = head["place"]
+    if head["smelt"] != __version__ or head["after"] != (PASSES[place - 1].name if place else ""):
+        raise SmeltError(
+            f"the dump is of smelt {head['smelt']} after pass {place}, '{head['after']}', and this smelt "
+            f"{__version__} has no such place",
+            hint=_AGAIN,
+        )
+    source = _text_hash(found) if found.edited else head["source"]
+    own = _merged(request, _request(head["request"]))
+    return Compilation(own, found.module, source, place, head["quantised"], head["fp16"], head["groups"])
+
+
+_AGAIN: Final = "write the dump again, by a compile with SMELT_DUMP or by 'smelt opt MODEL -o OUT.smelt'"
+
+
+def _request(made: Mapping[str, Any]) -> Request:
+    """What the compile was begun with. Raises SmeltError for what no compile takes."""
+    own = {name: made[name] for name in (*FIXED, *FREE)}
+    asked = Request.from_json(json.dumps({**own, "source": "", "plugins": ()}))
+    parse_target(asked.target)
+    fast_parts(asked.fast_math)
+    if asked.prefix:
+        check_name(asked.prefix)
+    return asked
+
+
+def _merged(request: Request, made: Request) -> Request:
+    """The request with all that it does not ask for as it was when the dump was made."""
+    plain, changes = Request(source=""), {}
+    for name in (*FIXED, *FREE):
+        asked, begun = getattr(request, name), getattr(made, name)
+        given = asked != getattr(plain, name) and (name != "name" or request.prefix)
+        same = asked == begun or (name == "target" and str(parse_target(asked)) == begun)
+        if not given:
+            changes[name] = begun
+        elif name in FIXED and not same:
+            raise SmeltError(
+                f"the dump was made with {name} {begun!r}, found {asked!r}",
+                hint="leave the option out, or compile the model again with the other one",
+            )
+    return replace(request, **changes)
+
+
+def _text_hash(found: Dump) -> str:
+    """The identity of a module that no model's file has."""
+    return hashlib.sha256(print_module(found.module).encode()).hexdigest()
+
+
+def _hold(begun: Compilation, edited: bool) -> None:
+    """Hold what a text says against the rules of modules and of ops. Raises SmeltError(kind='invalid')."""
+    module = begun.module
+    for name in sorted({n.op for g in module.graphs.values() for n in g.walk()}):
+        if core_op(name) is None and name not in STRUCTURAL | LOWERED:
+            hint = "a plug-in's op needs the plug-in: plugins=[...] or SMELT_PLUGINS; no dump loads one"
+            raise SmeltError(f"there is no op '{name}'", hint=hint)
+    graph, last = begun.place < _LOWERED, begun.place == len(PASSES)
+    try:
+        # K7 cannot prove all that schedules make: what nobody has changed since is taken at its word
+        if edited or not last:
+            verify(module, "graph" if graph else "scheduled" if last else "lowered")
+        recheck(module)
+        if edited and graph:
+            lower(expand(module, NAIVE), NAIVE)  # formulas meet attributes that no pass has written
+        _check_groups(module.main, begun.groups or {})
+    except MemoryError:
+        raise
+    except RecursionError:
+        raise SmeltError("the text nests too deeply") from None
+    except Exception as e:  # rules take attributes for what each op says that they are; a text has any
+        why = e.message.split("\n")[0] if isinstance(e, SmeltError) else f"{type(e).__name__}: {e}"
+        raise SmeltError(f"the text is no sound module: {why}", node=getattr(e, "node", None)) from None
+
+
+def _check_groups(g: Graph, groups: Mapping[str, Any]) -> None:
+    types = {v.name: v.type for v in (*g.inputs, *(v for n in g.nodes for v in n.outputs))}
+    inputs = {v.origin or v.name[1:]: v.type.rank for v in g.inputs}
+    outputs = {n: types[r].rank for n, r in zip(g.output_names, g.outputs, strict=False) if r in types}
+    for side, ranks in (("inputs", inputs), ("outputs", outputs)):
+        check_groups(groups.get(side, ()), ranks, f"the head: groups.{side}")

@@ -1,0 +1,233 @@
+"""A block by an instruction in, the instruction out: operands as it wants them, and the code of each row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from smelt.core.ir.instructions import Match, RowMeaning, match, meaning, row_of
+from smelt.core.ir.kernel import Block, Bound, Const, Load, Loop
+from smelt.targets.llvm.builder import Value, type_text
+from smelt.targets.llvm.index import Env, Lanes
+from smelt.targets.llvm.scalar import Scalars
+from smelt.targets.llvm.stores import Stores
+
+Print: TypeAlias = Callable[[Scalars, Value, Value, Value], Value]
+"""(left operand, right operand, accumulator) -> accumulator. Bytes come as integers of `depth` bytes."""
+
+
+class Instructed(Stores):
+    """The blocks by instructions of one kernel."""
+
+    def _instruction(self, s: Block, plain: Callable[[], None]) -> None:
+        """The block by its instruction, or `plain` where its sums are no registers."""
+        row = row_of(self.cpu.machine, s.by)
+        assert row is not None, f"{self.cpu.machine.name} has no instruction '{s.by}'"
+        found = match(s.body, row)
+        assert isinstance(found, Match), f"this is not '{s.by}': {found}"
+        if found.store.buffer not in self.registers:
+            plain()
+            return
+        self.start_statement()
+        self._repeat_around(found.around, found)
+
+    def tile_of(self, s: Block) -> int:
+        """The rows of results that share a register in the instruction of a block."""
+        row = row_of(self.cpu.machine, s.by)
+        return 1 if row is None else meaning(row).rows
+
+    def _repeat_around(self, around: tuple[Loop, ...], found: Match) -> None:
+        if not around:
+            self._each_tile(found)
+            return
+        for i in range(self._count(around[0])):
+            with self.bind({around[0].var: i}):
+                self._repeat_around(around[1:], found)
+
+    def _count(self, loop: Loop) -> int:
+        n = self.index.number(loop.extent, self.env)
+        assert isinstance(n, int), f"loop '{loop.var}' around an instruction has the extent {loop.extent}"
+        return n
+
+    def _each_tile(self, found: Match) -> None:
+        """Every tile of rows and columns that one instruction computes; terms are its own business."""
+        want = meaning(found.row)
+        axes = [next(iter(d.symbols)) for d in want.store.index]
+        column = found.loops[axes[-1]]
+        row = found.loops[axes[-2]] if len(axes) > 1 else None
+        terms = {x.var: 0 for v, x in found.loops.items() if v not in axes}
+        height = 1 if row is None else self._count(row)
+        for i in range(0, height, want.rows):
+            for j in range(0, self._count(column), want.columns):
+                here: Env = {**terms, column.var: j, **({} if row is None else {row.var: i})}
+                with self.bind(here):
+                    self._one(found, want, min(want.rows, height - i))
+
+    def _one(self, found: Match, want: RowMeaning, height: int) -> None:
+        index = [self.index.number(d, self.env) for d in found.store.index]
+        at = [n for n in index if isinstance(n, int)]
+        assert len(at) == len(index), f"{found.store.buffer}: a register index is not constant"
+        r = self.registers[found.store.buffer]
+        old = r.read_tile(self.b, at, want.rows, want.columns)
+        operands = _Operands(self, found, want, height)
+        left, right = operands.of(found.left, want.left), operands.of(found.right, want.right)
+        printed = PRINT[found.row.name.split(".")[0]](self.s, left, right, old)
+        r.write_tile(self.b, at, want.rows, printed)
+
+    # -- words of bytes
+
+    def word(self, e: Load, var: str, n: int) -> Value:
+        """n neighbours of bytes from var = 0 on as one integer, the first lowest; what a guard keeps out is
+        the load's `otherwise`."""
+        moving = tuple(g for g in e.guard if any(var in d.symbols for d in (g.low, g.index, g.high)))
+        fixed = replace(e, guard=tuple(g for g in e.guard if g not in moving))
+        valid = self._valid(moving, var, n)
+        byte = int(e.otherwise.value) & 255 if isinstance(e.otherwise, Const) else 0
+        elem = f"i{8 * n}"
+        with self.bind({var: 0}, 0):
+            inside = self.condition(fixed.guard)
+            other = self.b.integer(_signed(sum(byte << 8 * i for i in range(n)), n), elem)
+            if inside.const == 0 or valid == 0:
+                return other
+            m = self.memory[e.buffer]
+            pointer = (
+                self.pointer(m, e.index) if inside.const else self.select_pointer(m, fixed, inside, valid)
+            )
+            found = self._joined(e, pointer, valid, n)
+            if byte and valid < n:
+                rest = sum(byte << 8 * i for i in range(valid, n))
+                found = self.s.binary("or", found, self.b.integer(_signed(rest, n), elem))
+            return self.s.select(inside, found, other) if byte and not inside.const else found
+
+    def _valid(self, moving: tuple[Bound, ...], var: str, n: int) -> int:
+        """How many of the first neighbours are inside; that must be known when compiling."""
+        for i in range(n):
+            with self.bind({var: i}, 0):
+                inside = self.condition(moving)
+            assert inside.const is not None, f"a guard of '{var}' is decided by a run only"
+            if not inside.const:
+                return i
+        return n
+
+    def _joined(self, e: Load, pointer: Value, valid: int, n: int) -> Value:
+        """`valid` bytes from the pointer on, zeros above them, by loads of 1, 2, 4 and 8."""
+        elem, total, at = f"i{8 * n}", None, 0
+        while at < valid:
+            size = 1 << ((valid - at).bit_length() - 1)
+            part = self.read_raw(self.memory[e.buffer], self.at(pointer, at), f"i{8 * size}", 0)
+            part = part if size == n else self.s.convert("zext", part, elem)
+            part = self.s.binary("shl", part, self.b.integer(8 * at, elem)) if at else part
+            total = part if total is None else self.s.binary("or", total, part)
+            at += size
+        assert total is not None
+        return total
+
+
+def _signed(value: int, n: int) -> int:
+    """The same n bytes as a signed number, as LLVM spells constants."""
+    return value - (1 << 8 * n) if value >> 8 * n - 1 else value
+
+
+@dataclass
+class _Operands:
+    """The operands of one instruction. height: rows that it computes for."""
+
+    code: Instructed
+    found: Match
+    want: RowMeaning
+    height: int
+
+    def of(self, e: Load, like: Load) -> Value:
+        """One operand: floats as they are, bytes as words along the operand's last axis, one for each lane of
+        the other."""
+        code, names = self.code, [next(iter(d.symbols)) for d in like.index]
+        loops: Mapping[str, Loop] = self.found.loops
+        if e.dtype.is_float:
+            if not names:
+                return code.value(e)
+            (column,) = names
+            start, count = code.env[loops[column].var], self.want.columns
+            assert isinstance(start, int)
+            with code.bind({loops[column].var: Lanes(start, count)}, count):
+                return code.b.splat(code.value(e), count)
+        *outer, last = names
+        depth = self.want.depth
+        var = loops[last].var
+        if not outer:
+            return code.word(e, var, depth)
+        across = loops[outer[0]].var
+        rows = outer[0] in {v for d in self.want.store.index[:-1] for v in d.symbols}
+        count = self.height if rows else self.want.columns
+        start = code.env[across]
+        assert isinstance(start, int)
+        if not e.guard and not rows and self._dense(e, across, var, depth):
+            m = code.memory[e.buffer]
+            with code.bind({var: 0}, 0):
+                return code.read_raw(m, code.pointer(m, e.index), f"i{8 * depth}", count)
+        words = []
+        for i in range(count):
+            with code.bind({across: start + i}, 0):
+                words.append(code.word(e, var, depth))
+        missing = (self.want.rows if rows else count) - count
+        return code.b.vector([*words, *[code.b.integer(0, f"i{8 * depth}")] * missing])
+
+    def _dense(self, e: Load, across: str, var: str, depth: int) -> bool:
+        """Whether neighbours across lie one word apart."""
+        flat = self.code.flat(self.code.memory[e.buffer].buffer, e.index)
+        steps = [flat.linear(v) for v in (across, var)]
+        return [None if s is None else s[0] for s in steps] == [depth, 1]
+
+
+# ---------------------------------------------------------------- the code of each row
+
+
+def _fma(s: Scalars, a: Value, b: Value, c: Value) -> Value:
+    return s.fma(a, b, c)
+
+
+def _vpdpbusd(s: Scalars, a: Value, b: Value, c: Value) -> Value:
+    return s.b.call(f"llvm.x86.avx512.vpdpbusd.{32 * c.lanes}", "i32", c.lanes, c, s.b.splat(a, c.lanes), b)
+
+
+_PAIRS = {8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}
+
+
+def _vpmaddwd(s: Scalars, a: Value, b: Value, c: Value) -> Value:
+    """By products of 16-bit pairs: the bytes 0 and 2, then 1 and 3 of each word."""
+    a = s.b.splat(a, c.lanes)
+    low = s.binary("and", a, s.like(a, 0x00FF00FF))
+    high = s.binary("and", s.binary("lshr", a, s.like(a, 8)), s.like(a, 0x00FF00FF))
+    halves = _as(s, b, "i16", 2 * b.lanes)
+    eight = s.like(halves, 8)
+    for x, y in (
+        (low, s.binary("ashr", s.binary("shl", halves, eight), eight)),
+        (high, s.binary("ashr", halves, eight)),
+    ):
+        x = _as(s, x, "i16", 2 * x.lanes)
+        c = s.binary("add", c, s.b.call(_PAIRS[c.lanes], "i32", c.lanes, x, y))
+    return c
+
+
+def _neon(name: str) -> Print:
+    """A dot product or a tile of bytes on AArch64; a lone word is in every lane."""
+
+    def emit(s: Scalars, a: Value, b: Value, c: Value) -> Value:
+        left, right = (_as(s, s.b.splat(x, 4 if not x.lanes else x.lanes), "i8", 16) for x in (a, b))
+        return s.b.call(f"llvm.aarch64.neon.{name}.v4i32.v16i8", "i32", 4, c, left, right)
+
+    return emit
+
+
+def _as(s: Scalars, v: Value, elem: str, lanes: int) -> Value:
+    return s.b.pure(f"bitcast {v.typed} to {type_text(elem, lanes)}", elem, lanes, v)
+
+
+PRINT: Mapping[str, Print] = {
+    "vfmadd": _fma,
+    "fmla": _fma,
+    "vpdpbusd": _vpdpbusd,
+    "vpmaddwd": _vpmaddwd,
+    **{name: _neon(name) for name in ("sdot", "udot", "usdot", "smmla", "ummla", "usmmla")},
+}
+"""The first part of a row's name -> its code."""

@@ -1,0 +1,148 @@
+"""Each rule of fusion by a program on which it decides; kernels that reductions along the same rows share."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+
+import pytest
+from rule_forms import build
+
+from smelt.core.ir.graph import Module
+from smelt.core.ir.kernel import Reduce, Store, walk, walk_expr
+from smelt.core.machine import Machine
+from smelt.core.passes.context import Context, Options
+from smelt.core.passes.lowering.fuse import explain, fuse
+from smelt.core.passes.lowering.fusion_rules import LATE_OBJECTIONS, OBJECTIONS, PERMISSIONS
+from smelt.core.passes.manager import pick, run_pipeline
+from smelt.core.passes.pipeline import PIPELINE
+from smelt.core.schedule import schedule_module
+from tests.core.passes.build import CONTEXT, assert_same, feeds
+
+LANES = replace(CONTEXT, machine=Machine("lanes", 0, 64, levels=("group", "lane"), max_lanes=64))
+SMALL = replace(CONTEXT, options=Options(fuse_nodes=2))
+MANY = "; ".join(f"x{k}: f32[N, 4]" for k in range(26))
+SUM = "y0 = neg(x0); " + "; ".join(f"y{k} = add(y{k - 1}, x{k})" for k in range(1, 26))
+ROWS = "s = reduce_sum(x, axes=(1,), keepdims=True); "
+
+
+def module(form: str) -> Module:
+    """The module of a program in one line (rule_forms.py)."""
+    return build(ast.parse(form))
+
+
+# the rule, a program on which it decides, the producer that comes in or stays out, on which machine
+DECISIONS: tuple[tuple[str, str, str, Context], ...] = (
+    ("epilogue", "x: f32[N, 4]; w: f32[4, M]; relu(matmul(x, w))", "in matmul", CONTEXT),
+    ("rows", f"x: f32[N, 64]; {ROWS}div(x, s)", "in reduce_sum", CONTEXT),
+    ("operand", "x: f32[4, N]; w: f32[4, M]; matmul(transpose(x, perm=(1, 0)), w)", "in transpose", CONTEXT),
+    ("prologue", "x: f32[N, 64]; reduce_sum(exp(x), axes=(1,), keepdims=True)", "in exp", CONTEXT),
+    ("element", "x: f32[N, 4]; relu(exp(x))", "in exp", CONTEXT),
+    (
+        "order",
+        "x: f32[4, N]; w: f32[4, M]; matmul(transpose(exp(x), perm=(1, 0)), w)",
+        "out transpose", CONTEXT,
+    ),
+    ("view", "x: f32[N, 4, 2]; relu(reshape(x, shape=(N, 8)))", "out reshape", CONTEXT),
+    (
+        "conditions",
+        "x: f32[N, 4]; z: f32[N, 4]; concat(exp(concat(exp(x), z, axis=0)), z, axis=0)",
+        "out exp", CONTEXT,
+    ),
+    ("needed", "x: f32[N, 4]; e = exp(x); (relu(e), neg(e), e)", "out exp", CONTEXT),
+    ("size", "x: f32[N, 4]; relu(exp(neg(x)))", "out exp", SMALL),
+    ("inputs", f"{MANY}; {SUM}; y25", "out add", CONTEXT),
+    (
+        "no rows",
+        "x: f32[N, 64, 8]; sub(x, reduce_sum(x, axes=(1,), keepdims=True))",
+        "out reduce_sum", CONTEXT,
+    ),
+    ("few rows", f"x: f32[2, 70000]; {ROWS}div(x, s)", "out reduce_sum", CONTEXT),
+    ("lanes", f"x: f32[N, 64]; {ROWS}div(x, s)", "out reduce_sum", LANES),
+    (
+        "no product",
+        "x: f32[N, 6, 8]; w: f32[4, 2, 3]; "
+        "conv(slice(x, starts=(0, 1, 0), ends=(N, 5, 8), steps=(1, 1, 1)), w, group=2)",
+        "out slice", CONTEXT,
+    ),
+    (
+        "look-up",
+        "x: f32[N, 8]; w: f32[8, 8]; t: f32[N, 8]; i: i64[N, 8]; "
+        "add(matmul(x, w), gather_elements(t, i, axis=1))",
+        "out gather_elements", CONTEXT,
+    ),
+    (
+        "division",
+        "x: f32[N, 4, 6]; z: f32[3*N, 8]; add(z, reshape(transpose(x, perm=(0, 2, 1)), shape=(3*N, 8)))",
+        "out reshape", CONTEXT,
+    ),
+)
+
+
+@pytest.mark.parametrize(("rule", "form", "wanted", "ctx"), DECISIONS, ids=[d[0] for d in DECISIONS])
+def test_the_rule_decides(rule: str, form: str, wanted: str, ctx: Context) -> None:
+    before = module(form)
+    lines = [" ".join(line.split()) for line in explain(before, ctx)]
+    assert any(line.startswith(wanted) and f"({rule}: " in line for line in lines), "\n".join(lines)
+    after = fuse(before, ctx)
+    env = {s.name: max(s.low, 3) for s in before.symbols}
+    assert_same(before, after, feeds(before, env))
+
+
+def test_every_rule_has_a_program() -> None:
+    rules = {r.name for r in (*PERMISSIONS, *OBJECTIONS, *LATE_OBJECTIONS)}
+    assert {d[0] for d in DECISIONS} == rules | {"order"}
+
+
+# ---------------------------------------------------------------- rows
+
+STANDARDISE = (
+    "x: f32[N, M]; m = reduce_mean(x, axes=(1,), keepdims=True); d = sub(x, m); "
+    "v = reduce_mean(mul(d, d), axes=(1,), keepdims=True); "
+)
+
+
+@pytest.mark.parametrize(
+    ("form", "kernels"),
+    [
+        (f"{STANDARDISE}div(d, sqrt(add(v, 1e-3)))", 1),
+        # each row quantised by its largest magnitude
+        (
+            "x: f32[N, M]; a = reduce_max(abs(x), axes=(1,), keepdims=True); "
+            "cast(round(mul(div(x, max(a, 1e-6)), 127.0)), to=i8)",
+            1,
+        ),
+        # softmax spelt out, of a sum: patterns find it
+        (
+            "x: f32[N, M]; k: f32[N, M]; l = add(x, k); "
+            "e = exp(sub(l, reduce_max(l, axes=(1,), keepdims=True))); "
+            "div(e, reduce_sum(e, axes=(1,), keepdims=True))",
+            1,
+        ),
+        ("x: f32[N, H, M]; div(x, reduce_l2(x, axes=(2,), keepdims=True))", 1),
+        # along another axis than the last, nothing changes
+        ("x: f32[N, M]; div(x, reduce_sum(x, axes=(0,), keepdims=True))", 2),
+    ],
+)
+@pytest.mark.parametrize("machine", [CONTEXT.machine, Machine("wide", 512, 32, masked=True)])
+def test_reductions_along_the_same_rows_share_a_kernel(form: str, kernels: int, machine: Machine) -> None:
+    before = module(form)
+    after = run_pipeline(before, PIPELINE, replace(CONTEXT, machine=machine))
+    assert len([n for n in after.main.nodes if n.op == "call_kernel"]) == kernels
+    scheduled = schedule_module(after, machine)
+    for env in ({"N": 3, "M": 70, "H": 2}, {"N": 1, "M": 1, "H": 1}):
+        inputs = feeds(before, {s.name: env[s.name] for s in before.symbols})
+        assert_same(before, after, inputs)
+        assert_same(before, scheduled, inputs)
+
+
+def test_each_reduction_of_a_row_runs_once() -> None:
+    """The schedule computes them before the elements of the row, not for each of them."""
+    before = module(f"{STANDARDISE}div(d, sqrt(add(v, 1e-3)))")
+    after = run_pipeline(before, pick(PIPELINE, ["fuse", "lower"]), CONTEXT)
+    (kernel,) = schedule_module(after, CONTEXT.machine).kernels.values()
+    (output,) = kernel.outputs
+    stores = [s for s in walk(kernel.body) if isinstance(s, Store)]
+    reducing = {s.buffer for s in stores if any(isinstance(x, Reduce) for x in walk_expr(s.value))}
+    assert any(s.buffer == output.name for s in stores)
+    assert output.name not in reducing

@@ -1,0 +1,157 @@
+"""place: a unit for every value, a transfer for each edge that crosses; and what the verifier refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+from smelt.core.diag import SmeltError
+from smelt.core.ir.graph import Module, Node
+from smelt.core.ir.interp_graph import run_module
+from smelt.core.ir.text import parse_module, print_module
+from smelt.core.ir.verify import verify, verify_text
+from smelt.core.machine import Machine
+from smelt.core.ops import OPS
+from smelt.core.passes.context import Context, Options
+from smelt.core.passes.lowering.place import place
+
+MACHINE = Machine("m", 256, 16)
+UNITS = {"cpu": MACHINE, "gpu": MACHINE, "npu": MACHINE}
+KERNELS = """
+  sym n in 1..*
+  weight @w: f32[1, 2] = [1, 2]
+  kernel @f(d0: dim in 0..*, x: f32[d0, 2]) -> (y: f32[d0, 2]) {
+    serial i in d0 { serial j in 2 { y[i, j] = x[i, j] + 1.0:f32 } }
+  }
+  kernel @g(d0: dim in 0..*, x: f32[d0, 2], z: f32[d0, 2]) -> (y: f32[d0, 2]) {
+    serial i in d0 { serial j in 2 { y[i, j] = x[i, j] * z[i, j] } }
+  }
+  kernel @less(x: i64[]) -> (y: bool[]) { y[] = lt(x[], 3:i64) }
+"""
+CHAIN = """
+  graph @main(%x: f32[n, 2]) -> (%d, %e) {
+    %a = call_kernel(%x) {dims = [n], kernel = "f"} : f32[n, 2]
+    %v = reshape(%a) {shape = [2, n]} : f32[2, n]
+    %b = call_kernel(%v, %x) {dims = [n], kernel = "g"} : f32[n, 2]
+    %c = call_kernel(%b, %v) {dims = [n], kernel = "g"} : f32[n, 2]
+    %d = call_kernel(%c) {dims = [n], kernel = "f"} : f32[n, 2]
+    %e = call_kernel(%v) {dims = [n], kernel = "f"} : f32[n, 2]
+  }
+"""
+FLOW = """
+  graph @main(%x: f32[n, 2], %k: i64[], %q: bool[]) -> (%r, %t) {
+    %a = call_kernel(%x) {dims = [n], kernel = "f"} : f32[n, 2]
+    %s = call_kernel(%a) {dims = [n], kernel = "f"} : f32[n, 2]
+    %r = loop(%k, _, %s) : f32[n, 2]
+      region @body(%i: i64[], %go: bool[], %u: f32[n, 2]) -> (%more, %p) {
+        %more = call_kernel(%i) {dims = (), kernel = "less"} : bool[]
+        %o = call_kernel(%u, %a) {dims = [n], kernel = "g"} : f32[n, 2]
+        %p = call_kernel(%o) {dims = [n], kernel = "f"} : f32[n, 2]
+      }
+    %t = if(%q) : f32[n, 2]
+      region @then() -> (%y) {
+        %y = call_kernel(%r, %a) {dims = [n], kernel = "g"} : f32[n, 2]
+      }
+      region @else() -> (%a) {
+      }
+  }
+"""
+
+
+def module(graph: str) -> Module:
+    return parse_module(f'module "m" {{{KERNELS}{graph}}}')
+
+
+def placed(graph: str, *rules: tuple[str, str], unit: str = "cpu") -> Module:
+    """After the pass, which must keep what the module computes and says."""
+    before = module(graph)
+    verify(before, "lowered")
+    after = place(before, Context(MACHINE, Options(place=rules), units=UNITS, unit=unit))
+    verify(after, "lowered")
+    verify_text(after)
+    given = {"x": np.arange(6, dtype=np.float32).reshape(3, 2), "k": np.array(5), "q": np.array(True)}
+    for q in (True, False):
+        feeds = {**{v.name[1:]: given[v.name[1:]] for v in before.main.inputs}, "q": np.array(q)}
+        for got, want in zip(run_module(after, feeds, OPS), run_module(before, feeds, OPS), strict=True):
+            np.testing.assert_array_equal(got, want)
+    return after
+
+
+def moves(m: Module) -> list[str]:
+    return shown(m.main.walk())
+
+
+def shown(nodes: Iterable[Node]) -> list[str]:
+    return [f"{n.inputs[0]} -> {n.unit}" for n in nodes if n.op == "transfer"]
+
+
+def test_one_unit_moves_nothing() -> None:
+    for graph in (CHAIN, FLOW):
+        after = placed(graph, unit="gpu")
+        assert moves(after) == []
+        assert {n.unit for n in after.main.walk() if n.op == "call_kernel"} == {"gpu"}
+    after = placed(FLOW, unit="gpu")
+    assert {v.name: v.unit for v in after.main.inputs} == {"%x": "gpu", "%k": "cpu", "%q": "cpu"}
+
+
+def test_an_edge_crosses_once() -> None:
+    """%v is read by three kernels at the other unit, through a view: the value moves, not the view."""
+    after = placed(CHAIN, ("g", "gpu"), ("*", "cpu"))
+    assert moves(after) == ["%a -> gpu", "%x -> gpu", "%c -> cpu"]
+    views = [n for n in after.main.nodes if n.op == "reshape"]
+    assert [(n.inputs[0], n.unit) for n in views] == [("%a", "cpu"), ("%a.gpu", "gpu")]
+
+
+def test_three_units() -> None:
+    after = placed(CHAIN, ("g", "gpu"), unit="npu")
+    assert moves(after) == ["%a -> gpu", "%x -> gpu", "%c -> npu"]
+    assert after.main.inputs[0].unit == "npu"
+
+
+def test_the_first_rule_that_fits() -> None:
+    assert moves(placed(CHAIN, ("[fg]", "gpu"), ("f", "cpu"))) == []
+
+
+def test_a_loop_moves_what_it_reads_before_it() -> None:
+    """%a, from outside, once; what a round makes at the other unit, at each round."""
+    after = placed(FLOW, ("g", "gpu"), ("*", "cpu"))
+    (loop,) = (n for n in after.main.nodes if n.op == "loop")
+    assert shown(after.main.nodes) == ["%a -> gpu"]
+    assert shown(loop.regions[0].nodes) == ["%u -> gpu", "%o -> cpu"]
+    branch = after.main.nodes[-1]
+    assert shown(branch.regions[0].nodes) == ["%r -> gpu"]
+    assert branch.unit == "gpu" and branch.regions[1].outputs == ("%a.gpu",)
+    assert [v.unit for v in loop.regions[0].inputs] == ["cpu", "cpu", "cpu"]
+
+
+def test_a_carried_value_lies_where_the_body_makes_it() -> None:
+    after = placed(FLOW, ("f", "gpu"), ("*", "cpu"))
+    (loop,) = (n for n in after.main.nodes if n.op == "loop")
+    assert loop.unit == "gpu" and loop.regions[0].inputs[2].unit == "gpu"
+
+
+def test_an_unknown_unit() -> None:
+    with pytest.raises(SmeltError, match=r"'f=dsp' names no unit of the target, which has cpu, gpu, npu"):
+        placed(CHAIN, ("f", "dsp"))
+
+
+@pytest.mark.parametrize(
+    ("graph", "old", "new", "said"),
+    [
+        (CHAIN, "transfer(%a) : f32[n, 2] on 'gpu'", "transfer(%a) : f32[n, 2] on 'cpu'", "goes from 'cpu'"),
+        (CHAIN, "f32[n, 2] on 'gpu'\n    %c", "f32[n, 2] on 'cpu'\n    %c", "lies at 'gpu', wanted at 'cpu'"),
+        (CHAIN, "(%x: f32[n, 2] on 'cpu')", "(%x: f32[n, 2])", "%x lies nowhere"),
+        (CHAIN, "f32[2, n] on 'cpu'", "f32[2, n] on 'gpu'", "%a lies at 'cpu', wanted at 'gpu'"),
+        (FLOW, "on 'gpu'\n      region @then", "on 'cpu'\n      region @then", "wanted at 'cpu'"),
+        (FLOW, "%u: f32[n, 2] on 'cpu'", "%u: f32[n, 2] on 'gpu'", "%u lies at 'gpu', wanted at 'cpu'"),
+    ],
+)
+def test_what_the_verifier_refuses(graph: str, old: str, new: str, said: str) -> None:
+    text = print_module(placed(graph, ("g", "gpu"), ("*", "cpu")))
+    before, after = (t.replace("'", '"') for t in (old, new))
+    assert before in text
+    with pytest.raises(SmeltError, match="M8") as e:
+        verify(parse_module(text.replace(before, after, 1)), "lowered")
+    assert said in str(e.value)

@@ -1,0 +1,122 @@
+"""Every row of every instruction set: its meaning runs, is a product of matrices, and is found in kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from smelt.core.ir.instructions import Match, match, meaning
+from smelt.core.ir.interp_kernel import run_kernel
+from smelt.core.ir.kernel import walk
+from smelt.core.ir.text import parse_kernel, print_kernel
+from smelt.core.ir.verify_kernel import verify_kernel
+from smelt.core.machine import Instruction, Machine
+from smelt.core.schedule.schedule import apply, parse
+from smelt.targets.cpu_features import ASKED
+from smelt.targets.instructions import arm, nvidia, x86
+from smelt.targets.llvm.instructed import PRINT
+from smelt.targets.llvm.machines import machine_for
+
+CPU_ROWS = (*x86.WIDE.values(), *x86.MIDDLE.values(), *arm.ROWS)
+ROWS = {r.name: r for r in (*CPU_ROWS, *nvidia.ROWS)}
+
+
+def registers(row: Instruction) -> list[np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(len(row.name))
+    found = []
+    for b in meaning(row).kernel.inputs:
+        low = 0 if b.dtype.category == "uint" else -99
+        found.append(rng.integers(low, 99, [d.const for d in b.shape]).astype(b.dtype.numpy))
+    return found
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_a_row_is_a_kernel(row: Instruction) -> None:
+    want = meaning(row)
+    verify_kernel(want.kernel, "lowered", strict=True)
+    assert want.kernel.name == row.name
+    assert isinstance(match(want.kernel.body[-1:], row), Match)
+    assert row.macs > 0 and row.latency > 0 and row.source
+
+
+@pytest.mark.parametrize("row", CPU_ROWS, ids=[r.name for r in CPU_ROWS])
+def test_a_row_multiplies_a_matrix(row: Instruction) -> None:
+    a, b, c = registers(row)
+    (got,) = run_kernel(meaning(row).kernel, {}, [a, b, c])
+    depth = meaning(row).depth
+    left, right = (x.astype(c.dtype).reshape(-1, depth) for x in (a, b))
+    shape = (len(left), len(right))
+    np.testing.assert_array_equal(got.reshape(shape), left @ right.T + c.reshape(shape))
+
+
+@pytest.mark.parametrize("row", CPU_ROWS, ids=[r.name for r in CPU_ROWS])
+def test_a_row_that_sums_several_terms_has_code(row: Instruction) -> None:
+    assert meaning(row).depth == 1 or row.name.split(".")[0] in PRINT
+    arch = "aarch64" if row in arm.ROWS else "x86_64"
+    assert set(row.features) <= set(ASKED[arch])  # asked for before any code runs
+
+
+LEVELS = {
+    ("x86_64-linux", "x86-64-v2", ""): set(),
+    ("x86_64-linux", "x86-64-v3", ""): {"vfmadd.256", "vpmaddwd.256"},
+    ("x86_64-linux", "x86-64-v3", "+avxvnni"): {"vfmadd.256", "vpmaddwd.256", "vpdpbusd.256"},
+    ("x86_64-linux", "alderlake", ""): {"vfmadd.256", "vpmaddwd.256", "vpdpbusd.256"},
+    ("x86_64-linux", "x86-64-v4", ""): {"vfmadd.512", "vpmaddwd.512"},
+    ("x86_64-linux", "icelake-server", ""): {"vfmadd.512", "vpmaddwd.512", "vpdpbusd.512"},
+    ("aarch64-linux", "cortex-a53", ""): {"fmla"},
+    ("aarch64-linux", "cortex-a76", ""): {"fmla", "sdot", "udot"},
+    ("aarch64-linux", "cortex-a76", "-dotprod"): {"fmla"},
+    ("aarch64-linux", "cortex-x2", ""): {"fmla", "sdot", "udot", "usdot", "smmla", "ummla", "usmmla"},
+}
+
+
+@pytest.mark.parametrize("level", LEVELS, ids=lambda x: f"{x[1]}{x[2]}")
+def test_rows_of_a_processor(level: tuple[str, str, str]) -> None:
+    plain = ("vpmulld", "smlal")
+    found = {r.name for r in machine_for(*level).instructions}
+    assert {n for n in found if not n.startswith(plain)} == LEVELS[level]
+
+
+WARP = """
+kernel @warp(a: f16[16, 16], b: f16[16, 8]) -> (y: f32[16, 8]) {
+  group g in 1 {
+    register p: f16[32, 8]
+    register q: f16[32, 4]
+    register s: f32[32, 4]
+    lane l in 32 {
+      unroll r in 8 { p[l, r] = a[l//4 + 8*(r//2 % 2), 2*(l % 4) + r % 2 + 8*(r//4)] }
+      unroll t in 4 { q[l, t] = b[2*(l % 4) + t % 2 + 8*(t//2), l//4] }
+      unroll u in 4 { s[l, u] = 0.0:f32 }
+    }
+    unroll k in 16 { unroll i in 16 { unroll j in 8 {
+      s[4*(i % 8) + j//2, 2*(i//8) + j % 2] fma=
+        cast:f32(p[4*(i % 8) + (k % 8)//2, 4*(k//8) + 2*(i//8) + k % 2])
+          * cast:f32(q[4*j + (k % 8)//2, 2*(k//8) + k % 2])
+    } } }
+    lane m in 8 { lane n in 4 { unroll v in 2 { unroll w in 2 {
+      y[m + 8*v, 2*n + w] = s[4*m + n, 2*v + w]
+    } } } }
+  }
+}"""
+
+
+def test_a_warp_multiplies_matrices() -> None:
+    """Fragments loaded and stored by lane as PTX lays them out, the product put in by `replace`."""
+    gpu = Machine("gpu", 0, 64, levels=("group", "lane"), max_lanes=32, instructions=nvidia.ROWS)
+    done = apply(parse_kernel(WARP), parse("replace k mma.m16n8k16"), gpu.instructions)
+    assert [getattr(s, "by", "") for s in walk(done.body)].count("mma.m16n8k16") == 1
+    assert parse_kernel(print_kernel(done)) == done
+    verify_kernel(done, "scheduled", machine=gpu)
+    rng = np.random.default_rng(0)
+    a, b = (rng.normal(size=s).astype(np.float16) for s in ((16, 16), (16, 8)))
+    (got,) = run_kernel(done, {}, [a, b])
+    np.testing.assert_allclose(got, a.astype(np.float32) @ b.astype(np.float32), rtol=1e-5, atol=1e-5)
+
+
+def test_fragments_of_another_layout_are_refused() -> None:
+    text = WARP.replace("4*(k//8) + 2*(i//8) + k % 2", "4*(i//8) + 2*(k//8) + k % 2", 1)
+    kernel = parse_kernel(text)
+    (found,) = (match((s,), nvidia.ROWS[0]) for s in walk(kernel.body) if getattr(s, "var", "") == "k")
+    assert isinstance(found, str) and "is not laid out as 'a'" in found

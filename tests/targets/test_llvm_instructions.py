@@ -1,0 +1,164 @@
+"""Products of bytes by the rows of each processor: scheduled, interpreted and run, equal to the last bit."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+import pytest
+from emulated import Board, build, run
+from naive_kernels import op_kernel
+from native_cpus import CPUS
+
+from smelt.core.dim import to_dim
+from smelt.core.dtype import DType, i8, i32, u8
+from smelt.core.ir.instructions import Match, match
+from smelt.core.ir.interp_kernel import run_kernel
+from smelt.core.ir.kernel import Block, Kernel, Loop, Stmt
+from smelt.core.ir.layout import apply_numpy
+from smelt.core.ir.rewrite import map_stmts
+from smelt.core.ir.text import parse_kernel, print_kernel
+from smelt.core.ir.verify_kernel import verify_kernel
+from smelt.core.machine import Machine
+from smelt.core.schedule.schedule import apply, parse
+from smelt.core.schedule.strategies import draft
+from smelt.targets.llvm.jit import jit
+from smelt.targets.llvm.machines import Cpu, cpu_for
+
+Array = np.ndarray[Any, Any]
+
+
+def product(k: int, n: int, left: DType = u8) -> Kernel:
+    return op_kernel("matmul", [("m", k), (k, n)], ("m", n), dtypes=[left, i8], out_dtype=i32)
+
+
+def convolution(c: int, n: int, k: int, pad: int, left: DType = u8) -> Kernel:
+    attrs = {
+        "strides": (2, 1), "dilations": (1, 1), "group": 1, "channels_last": True,
+        "pads_begin": (to_dim(pad),) * 2, "pads_end": (to_dim(pad),) * 2, "origin": 100,
+    }  # fmt: skip
+    out = ("n", f"(h + {2 * pad - k})//2 + 1", f"w + {2 * pad - k} + 1", n)
+    shapes = [("n", "h", "w", c), (k, k, c, n), (n,)]
+    return op_kernel("conv", shapes, out, attrs, dtypes=[left, i8, i32], out_dtype=i32)
+
+
+# One vector and several, a cut one, one column more; K below, at, above and far above a row's depth.
+KERNELS = {
+    **{f"product-{k}x{n}": (product, (k, n)) for k, n in ((3, 5), (8, 16), (30, 100), (129, 33), (64, 65))},
+    "conv-3x3-3": (convolution, (3, 40, 3, 1)),
+    "conv-3x3-19": (convolution, (19, 7, 3, 1)),
+    "conv-1x1-16": (convolution, (16, 24, 1, 0)),
+}
+ENVS = ({"m": 1}, {"m": 2}, {"m": 7}, {"m": 13})
+CONV_ENVS = ({"n": 1, "h": 5, "w": 4}, {"n": 2, "h": 6, "w": 9})
+
+
+def case(name: str, left: DType = u8) -> tuple[Kernel, tuple[dict[str, int], ...]]:
+    make, args = KERNELS[name]
+    return make(*args, left), ENVS if make is product else CONV_ENVS  # type: ignore[operator]
+
+
+def scheduled(kernel: Kernel, machine: Machine) -> Kernel:
+    """The kernel for a machine, its B constant; what it says is what it means, in text as well."""
+    d = draft(kernel, machine, frozenset("bc"))
+    verify_kernel(d.kernel, "scheduled", machine=machine)
+    assert parse_kernel(print_kernel(d.kernel)) == d.kernel
+    assert apply(kernel.with_(schedule=""), parse(str(d.schedule)), machine.instructions) == d.kernel
+    return d.kernel
+
+
+def arrays(kernel: Kernel, env: dict[str, int], seed: int) -> list[Array]:
+    """Bytes with runs of the extremes, where a sum of two products leaves 16 bits."""
+    rng = np.random.default_rng(seed)
+    out = []
+    for b in kernel.inputs:
+        low, high = b.dtype.limits if b.dtype.bits == 8 else (-1000, 1000)
+        x = rng.integers(low, high + 1, [d.evaluate(env) for d in b.shape]).astype(b.dtype.numpy)
+        x[rng.random(x.shape) < 0.2] = high
+        x[rng.random(x.shape) < 0.2] = low
+        out.append(x)
+    return out
+
+
+def operands(kernel: Kernel, given: list[Array], env: dict[str, int]) -> list[Array]:
+    """The inputs as a scheduled kernel takes them."""
+    pairs = zip(given, kernel.inputs, strict=True)
+    found = [x if b.layout is None else apply_numpy(b.layout.spec, x) for x, b in pairs]
+    shapes = [[d.evaluate(env) for d in b.shape] for b in kernel.inputs]
+    return [x.reshape(s) for x, s in zip(found, shapes, strict=True)]
+
+
+def native() -> list[Cpu]:
+    """The processors of CPUS, and AVX2 with VNNI where this one has it."""
+    flags = llvm.get_host_cpu_features()
+    more = ["+avxvnni"] if flags.get("avxvnni") else []
+    return [*CPUS, *(cpu_for("x86_64-unknown-linux-gnu", "x86-64-v3", f) for f in more)]
+
+
+@pytest.mark.parametrize("cpu", native(), ids=lambda c: f"{c.cpu}{c.features[:8]}")
+@pytest.mark.parametrize("name", KERNELS)
+def test_products_of_bytes_on_each_level(name: str, cpu: Cpu) -> None:
+    naive, envs = case(name)
+    kernel = scheduled(naive, cpu.machine)
+    deep = [r for r in cpu.machine.instructions if r.name.startswith(("vpdpbusd", "vpmaddwd"))]
+    assert ("replace" in kernel.schedule) == bool(deep)
+    code = jit(kernel, cpu)
+    for seed, env in enumerate(envs):
+        given = arrays(naive, env, seed)
+        (want,) = run_kernel(naive, env, given)
+        feeds = operands(kernel, given, env)
+        for (got,) in (run_kernel(kernel, env, feeds), code(feeds, env)):
+            np.testing.assert_array_equal(got.reshape(want.shape), want, err_msg=f"{env}")
+
+
+ARM = {
+    "dotprod": ("+dotprod", i8, "sdot"),
+    "i8mm": ("+dotprod,+i8mm", u8, "usmmla"),
+    "i8mm-signed": ("+dotprod,+i8mm", i8, "smmla"),
+}
+
+
+@pytest.mark.parametrize("level", ARM)
+def test_products_of_bytes_on_arm(level: str, tmp_path: Path) -> None:
+    features, left, row = ARM[level]
+    cpu = cpu_for("aarch64-unknown-linux-gnu", "generic", features)
+    board = Board(cpu, ("-target", "aarch64-linux-none"), ("qemu-aarch64-static", "-cpu", "max"))
+    naive = [case(name, left) for name in KERNELS]
+    kernels = [scheduled(k, cpu.machine).with_(name=f"t{i}") for i, (k, _) in enumerate(naive)]
+    assert all("replace" in k.schedule for k in kernels)
+    assert f" {row}" in kernels[list(KERNELS).index("product-64x65")].schedule
+    if shutil.which(board.qemu[0]) is None:
+        pytest.skip(f"{board.qemu[0]} is not installed")
+    program = build(board, kernels, tmp_path)
+    for i, ((plain, envs), kernel) in enumerate(zip(naive, kernels, strict=True)):
+        for seed, env in enumerate(envs):
+            given = arrays(plain, env, seed)
+            (want,) = run_kernel(plain, env, given)
+            feeds = operands(kernel, given, env)
+            (got,) = run(board, program, i, kernel, env, feeds)
+            np.testing.assert_array_equal(got.reshape(want.shape), want, err_msg=f"{list(KERNELS)[i]} {env}")
+
+
+@pytest.mark.parametrize("cpu", [c for c in CPUS if any(r.name[:3] == "vfm" for r in c.machine.instructions)])
+def test_the_multiply_add_of_a_contraction_is_a_row(cpu: Cpu) -> None:
+    """What the strategy makes of a product of floats means the row whose cost it asked for."""
+    naive = op_kernel("matmul", [("m", 24), (24, 48)], ("m", 48))
+    d = draft(naive, cpu.machine, frozenset("b"))
+    row = cpu.machine.instructions[0]
+
+    def by_row(s: Stmt) -> Stmt:
+        rows = isinstance(s, Loop) and s.var == "i0.i" and isinstance(match((s,), row), Match)
+        return Block((s,), by=row.name) if rows else s
+
+    marked = d.kernel.with_(body=map_stmts(d.kernel.body, by_row))
+    assert marked != d.kernel
+    verify_kernel(marked, "scheduled", machine=cpu.machine)
+    rng = np.random.default_rng(0)
+    given = [rng.normal(size=s).astype(np.float32) for s in ((7, 24), (24, 48))]
+    feeds = operands(d.kernel, given, {"m": 7})
+    want, got = (jit(k, cpu)(feeds, {"m": 7}) for k in (d.kernel, marked))
+    np.testing.assert_array_equal(got[0], want[0])
+    np.testing.assert_allclose(run_kernel(marked, {"m": 7}, feeds)[0], want[0], rtol=1e-5, atol=1e-5)

@@ -1,0 +1,138 @@
+"""Bounded dims: open reserves every arena and output, and no run takes memory after it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+import smelt
+from smelt.compiler import compile_here
+from smelt.core.bundle import Bundle
+from smelt.driver import Request
+
+SOURCE = Path(__file__).parent / "runtime_c" / "sealed.c"
+
+PLAIN = """<ir_version: 8, opset_import: ["": 17]>
+g (float[N,M] x) => (float[N,M] y) {
+  a = Exp(x)
+  s = ReduceSum<keepdims = 1>(a, ax)
+  b = Transpose<perm = [1, 0]>(a)
+  c = MatMul(a, b)
+  d = MatMul(c, a)
+  y = Div(d, s)
+}"""
+"""Stored values of three sizes; its products run on all threads."""
+
+LATE = """<ir_version: 8, opset_import: ["": 17]>
+g (float[N,M] x) => (float[C] y, int64[2,K] where) {
+  where = NonZero(p)
+  p = Relu(x)
+  rows = Transpose<perm = [1, 0]>(where)
+  picked = GatherND(x, rows)
+  e = Exp(picked)
+  f = CumSum(e, zero)
+  y = Mul(f, picked)
+}"""
+"""How many elements there are is known in the middle of the run."""
+
+
+def model(text: str, **held: np.ndarray[Any, Any]) -> onnx.ModelProto:
+    lines = text.splitlines()
+    nodes = sorted(lines[2:-1], key=lambda line: "p = Relu" not in line)
+    made = parser.parse_model("\n".join([*lines[:2], *nodes, "}"]))
+    made.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in held.items())
+    return made
+
+
+MODELS = {
+    "plain": model(PLAIN, ax=np.array([1], np.int64)),
+    "late": model(LATE, zero=np.array(0, np.int64)),
+}
+BOUNDS = {"N": (1, 96), "M": (1, 80)}
+SHAPES = ("3x8", "96x80", "1x1", "17x80", "96x1")
+
+
+def bundle(name: str, folder: Path, dims: dict[str, Any]) -> Bundle:
+    onnx.save(MODELS[name], str(folder / "net.onnx"))
+    return compile_here(Request(source=str(folder / "net.onnx"), dims=dims, output=str(folder / "b")))
+
+
+def sealed(made: Bundle, threads: int) -> subprocess.CompletedProcess[str]:
+    """The runs, with no memory to be had after open."""
+    gcc = shutil.which("gcc")
+    if gcc is None:
+        pytest.skip("no gcc: apt install gcc libc6-dev")
+    program = made.path.parent / "sealed"
+    command = [gcc, "-std=gnu11", "-w", f"-I{made.path}", str(SOURCE), "-o", str(program)]
+    subprocess.run([*command, str(made.path / made.names.library), f"-Wl,-rpath,{made.path}"], check=True)
+    words = [program, str(made.path), str(threads), *SHAPES]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode == 77:
+        pytest.skip("this system has no seccomp")
+    return done
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("name", MODELS)
+def test_no_run_takes_memory(name: str, threads: int, tmp_path: Path) -> None:
+    """The kernel refuses every mmap, brk and thread, and malloc is counted."""
+    made = bundle(name, tmp_path, BOUNDS)
+    memory = made.manifest["memory"]
+    assert all(n is not None for n in (*memory["most"], *memory["outputs"]))
+    assert (len(memory["most"]) > 1) == (name == "late")
+    done = sealed(made, threads)
+    assert done.returncode == 0, done.stderr
+    calls, allocations, total = done.stdout.split()
+    assert (calls, allocations) == ("0", "0")
+    want, session = 0.0, smelt.load(made)
+    for text in SHAPES:
+        shape = tuple(map(int, text.split("x")))
+        x = np.arange(np.prod(shape)).reshape(shape) * 37 % 101 / 101 - 0.3
+        want += session.run(None, {"x": x.astype(np.float32)})[0].astype(np.float64).sum()
+    np.testing.assert_allclose(float(total), want, rtol=1e-3)
+
+
+def test_without_bounds_memory_follows_the_shapes(tmp_path: Path) -> None:
+    """One dim without a bound: nothing that it sizes is reserved, and the program above fails in words."""
+    made = bundle("plain", tmp_path, {"M": (1, 80)})
+    assert made.manifest["memory"]["most"] == [None]
+    done = sealed(made, 1)
+    assert done.returncode == 3 and "no more memory" in done.stderr
+    session = smelt.load(made)
+    assert session.memory().arena_capacity == 0
+    session.run(None, {"x": np.zeros((3, 8), np.float32)})
+    assert 0 < session.memory().arena_capacity < 1 << 16
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_bounds_hold_and_are_met(name: str, tmp_path: Path) -> None:
+    """No shape within the bounds wants more than what is reserved, and the largest wants that."""
+    made = bundle(name, tmp_path, BOUNDS)
+    session = smelt.load(made)
+    most = made.manifest["memory"]["most"]
+    assert session.memory().arena_capacity >= sum(most)
+    for shape in ((1, 1), (50, 7), (96, 80)):
+        session.run(None, {"x": np.ones(shape, np.float32)})
+        assert session.memory().arena_bytes <= sum(most)
+    assert session.memory().arena_bytes == sum(most)
+    session.trim()
+    assert session.memory().arena_capacity == 0
+    session.run(None, {"x": np.ones((2, 2), np.float32)})
+    assert session.memory().arena_capacity >= sum(most), "again at once"
+
+
+def test_more_than_there_is_is_refused_at_open(tmp_path: Path) -> None:
+    made = bundle("plain", tmp_path, {"N": (1, 200_000), "M": (1, 200_000)})
+    (most,) = made.manifest["memory"]["most"]
+    assert most is not None and most > 1 << 38
+    with pytest.raises(smelt.SmeltError, match="within the bounds of its dims"):
+        smelt.load(made)
+
+

@@ -1,0 +1,180 @@
+"""Models whose kernels alternate between units agree with ONNX Runtime; copies are those of crossing edges.
+
+The units are the CPU, OpenCL, and a device that needs no hardware, a folder added to a copy of the sources.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from boards import needs_opencl
+from checkouts import FAKE, Checkout, checkout
+from flow_models import flow_feeds, flow_model
+
+from smelt.core.dim import parse_dim
+
+Array = np.ndarray[Any, Any]
+Feed = Mapping[str, Array]
+
+CHAIN = """
+<ir_version: 8, opset_import: ["" : 17]>
+chain (float[n, 24] x) => (float[n, 24] y, float[n, 1] s)
+<float[24, 24] v, float[24, 24] w>
+{
+  [one] a = MatMul (x, w)
+  [two] p = Softmax (a)
+  [three] b = MatMul (p, v)
+  [four] y = MatMul (b, w)
+  [five] s = ReduceSum (b, axes)
+}
+"""
+LOOP = """
+<ir_version: 8, opset_import: ["" : 17]>
+rounds (int64 k, float[n, 24] x) => (float[n, 24] y, float[k, n, 24] ys)
+<float[24, 24] v, float[24, 24] w>
+{
+  [one] a = MatMul (x, w)
+  [rounds] y, ys = Loop (k, , a) <
+    body = body (int64 i, bool go, float[n, 24] h) => (bool on, float[n, 24] t, float[n, 24] u) {
+      on = Identity (go)
+      [two] p = Softmax (h)
+      [three] t = MatMul (p, v)
+      [four] u = Add (p, a)
+  }>
+}
+"""
+
+
+SCRIPT = """
+import json, pickle, sys, smelt
+folder, target, place = sys.argv[1:]
+bundle = smelt.compile(folder + "/model.onnx", target, output=folder + "/bundle", place=json.loads(place))
+session, rows = smelt.load(bundle), []
+for feed in pickle.load(open(folder + "/feeds", "rb")):
+    before, outputs, after = session.memory(), session.run(None, feed), session.memory()
+    rows.append((outputs, after.crossings - before.crossings, after.crossed_bytes - before.crossed_bytes))
+pickle.dump((rows, bundle.manifest), open(folder + "/rows", "wb"))
+"""
+TARGETS = [
+    "x86+fake",
+    pytest.param("x86+opencl", marks=needs_opencl),
+    pytest.param("x86+opencl+fake", marks=needs_opencl),
+    pytest.param("x86+fake+opencl", marks=needs_opencl),
+]
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """smelt with one device more."""
+    copy = checkout(tmp_path_factory.mktemp("units") / "copy")
+    copy.add("fake", *FAKE)
+    return copy
+
+
+def crossed(
+    sources: Checkout, folder: Path, model: onnx.ModelProto, target: str, place: Mapping[str, str],
+    feeds: Sequence[Feed],
+) -> tuple[dict[str, Any], list[tuple[int, int]]]:
+    """The manifest, and (copies between units, their bytes) of each run; outputs are ONNX Runtime's."""
+    onnx.save(model, str(folder / "model.onnx"))
+    (folder / "feeds").write_bytes(pickle.dumps(list(feeds)))
+    done = sources.python("-c", SCRIPT, str(folder), target, json.dumps(place))
+    assert done.returncode == 0, done.stderr
+    rows, manifest = pickle.loads((folder / "rows").read_bytes())
+    oracle = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for feed, (found, _, _) in zip(feeds, rows, strict=True):
+        for got, want in zip(found, oracle.run(None, dict(feed)), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-5)
+    return manifest, [(copies, size) for _, copies, size in rows]
+
+
+def weighted(text: str) -> onnx.ModelProto:
+    """The model with its weights."""
+    made = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(3)
+    square = {n: rng.standard_normal((24, 24)).astype(np.float32) for n in "vw"}
+    del made.graph.initializer[:]
+    for name, value in {**square, "axes": np.array([1])}.items():
+        made.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    return made
+
+
+def rows_of(*counts: int) -> list[dict[str, Array]]:
+    """An input with so many rows of 96 bytes, for each."""
+    return [{"x": np.random.default_rng(n).standard_normal((n, 24)).astype(np.float32)} for n in counts]
+
+
+def others(target: str) -> tuple[str, str]:
+    """The unit that kernels run on unless a rule says something else, and another one."""
+    devices = target.split("+")[1:]
+    return devices[0], (*devices[1:], "cpu")[0]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_kernels_alternate(target: str, sources: Checkout, tmp_path: Path) -> None:
+    usual, other = others(target)
+    feeds = rows_of(1, 5, 33, 5)
+    place = {"one": other, "three": other}
+    manifest, crossings = crossed(sources, tmp_path, weighted(CHAIN), target, place, feeds)
+    # a goes there, p back, b there: it is read by two
+    assert crossings == [(3, 3 * 96 * len(f["x"])) for f in feeds]
+    ways = [(t["name"], t["from"], t["to"]) for t in manifest["transfers"]]
+    assert ways == [("a", other, usual), ("p", usual, other), ("b", other, usual)]
+    assert {parse_dim(t["bytes"]).evaluate({"n": 5}) for t in manifest["transfers"]} == {480}
+    assert {k["unit"] for k in manifest["kernels"]} == {usual, other}
+    assert [manifest[side][0]["unit"] for side in ("inputs", "outputs")] == [other, usual]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_loop_crosses_at_each_round(target: str, sources: Checkout, tmp_path: Path) -> None:
+    _, other = others(target)
+    feeds = [{**f, "k": np.array(k)} for k, f in enumerate(rows_of(5, 2, 7, 5), 1)]
+    _, crossings = crossed(sources, tmp_path, weighted(LOOP), target, {"two": other}, feeds)
+    # h goes there and p back, in each round
+    assert crossings == [(2 * int(f["k"]), 2 * int(f["k"]) * 96 * len(f["x"])) for f in feeds]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_all_on_one_unit(target: str, sources: Checkout, tmp_path: Path) -> None:
+    """The first device without a rule; a device without a kernel is not in the model, nor is a second copy of
+    the weights in its file."""
+    usual, _ = others(target)
+    sizes = []
+    for name, place, unit in (("a", {}, usual), ("b", {"*": "cpu"}, "cpu")):
+        folder = tmp_path / name
+        folder.mkdir()
+        manifest, crossings = crossed(sources, folder, weighted(CHAIN), target, place, rows_of(3, 4))
+        assert crossings == [(0, 0)] * 2 and manifest["transfers"] == []
+        assert {k["unit"] for k in manifest["kernels"]} == {unit}
+        sizes.append(manifest["weights"]["bytes"])
+    assert sizes == [8192, 8192]
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("target", TARGETS)
+def test_any_kernel_anywhere(target: str, seed: int, sources: Checkout, tmp_path: Path) -> None:
+    """Branches and loops in each other, whose kernels are anywhere by their names."""
+    units = ["cpu", *target.split("+")[1:]]
+    rng = np.random.default_rng(seed)
+    letters = {f"{c}*": units[rng.integers(len(units))] for c in "abcdefghijklmnopqrstuvwxyz"}
+    numbers = {f"*_{k}": units[rng.integers(len(units))] for k in range(2, 20)}
+    feeds = [flow_feeds(k, n) for k, n in enumerate((2, 5, 1, 5))]
+    crossed(sources, tmp_path, flow_model(seed), target, {**numbers, **letters}, feeds)
+
+
+def test_an_unknown_unit(sources: Checkout, tmp_path: Path) -> None:
+    onnx.save(weighted(CHAIN), str(tmp_path / "model.onnx"))
+    words = ("-m", "smelt.cli", "compile", str(tmp_path / "model.onnx"), "-o", str(tmp_path / "out"))
+    refused = sources.python(*words, "--target", "x86+fake", "--place", "one=gpu,*=cpu")
+    assert refused.returncode == 3, refused.stderr
+    assert "'one=gpu' names no unit of the target, which has cpu, fake" in refused.stderr
+    refused = sources.python(*words, "--target", "x86+fake", "--place", "one")
+    assert refused.returncode == 2 and "'one' is not of the form NAME=UNIT" in refused.stderr
