@@ -86,7 +86,7 @@ def against(
 
     rounds: at most, per case. seconds: a case stops after as many, but not before 5 rounds.
     """
-    session, rival = load(bundle, threads=threads), Reference(model, threads=threads)
+    session, rival = load(bundle, threads=threads), Reference(model, threads=threads, exact=False)
     found = []
     for case in cases:
         theirs = partial(rival.run, {**case.feed, **case.state})

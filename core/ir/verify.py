@@ -13,7 +13,9 @@ Modules and graphs
   M5 stage      lowered and later: only reshape, call_kernel, call_library, transfer, check, bind, if, loop.
   M6 regions    fused: one region, its inputs and outputs are the node's; if: two regions with the node's
                 outputs; loop: one region (iteration, condition, carried) -> (condition, carried, stacked).
-  M7 attributes checks and binds are well-formed.
+                What goes in, what a region gives and what comes out have one dtype and rank, and no two
+                sizes of symbols from outside that are proved to differ.
+  M7 attributes checks, binds and trips are well-formed.
   M8 units      all values name the unit that they lie at, or none does; what a kernel reads and writes lies
                 at one unit, as a view with its source, a carried value with what it becomes, and a branch's
                 result with what the arms give; a transfer's ends lie at two.
@@ -46,7 +48,8 @@ from itertools import islice
 from typing import Any, NoReturn
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import NO, Dim, Facts, product, sym
+from smelt.core.dim import NO, ONE, Dim, Facts, product, sym
+from smelt.core.dtype import bool_, i64
 from smelt.core.ir.graph import Graph, Module, Node, Ref, TensorType, Value, attr_dims
 from smelt.core.ir.interp_graph import RELATIONS
 from smelt.core.ir.kernel import Kernel
@@ -314,9 +317,17 @@ def _new_symbols(n: Node, inner: _Scope, scope: _Scope) -> set[str]:
 
 def _same_outputs(n: Node, region: Graph, inner: _Scope, scope: _Scope) -> None:
     for v, r in zip(n.outputs, region.outputs, strict=False):
-        t = _type(r, inner)
-        if t.dtype != v.type.dtype or t.rank != v.type.rank:
-            scope.fail("M6 (regions)", f"{v.name} is {v.type}, the region gives {t}")
+        _agree(v.name, v.type, _type(r, inner), "the region gives", scope)
+
+
+def _agree(name: Ref, t: TensorType, found: TensorType, what: str, scope: _Scope) -> None:
+    """The types of one value before, in and after a region. Sizes of the symbols that the region binds may be
+    anything; others may not be proved to differ."""
+    same = t.dtype == found.dtype and t.rank == found.rank
+    pairs = zip(t.shape, found.shape, strict=True) if same else ()
+    sizes = [(a, b) for a, b in pairs if a.symbols | b.symbols <= scope.bound]
+    if not same or any(scope.facts.prove_eq(a, b) is NO for a, b in sizes):
+        scope.fail("M6 (regions)", f"{name} is {t}, {what} {found}")
 
 
 def _if(n: Node, scope: _Scope) -> None:
@@ -338,10 +349,27 @@ def _loop(n: Node, scope: _Scope) -> None:
     stacked = len(n.outputs) - carried
     if stacked < 0 or len(body.inputs) != carried + 2 or len(body.outputs) != 1 + carried + stacked:
         scope.fail("M6 (regions)", f"region '{body.name}' does not fit {carried} carried values")
+    if not isinstance(n.attr("trips", ONE), Dim):
+        scope.fail("M7 (attributes)", "a loop's trips is a Dim")
     inner = replace(scope.inside(body), node=None)
     # The region's own sizes change from one iteration to the next; its inputs bind them.
     inner.bound.update(_bound_by_inputs(body.inputs))
     _graph(body, inner)
+    gives = [_type(r, inner) for r in body.outputs]
+    counter, before = body.inputs[:2]
+    scalars = (("round", counter.type, i64), ("flag", before.type, bool_), ("flag", gives[0], bool_))
+    for what, t, dtype in scalars:
+        if t != TensorType(dtype, ()):
+            scope.fail("M6 (regions)", f"the {what} of region '{body.name}' is {t}, not {dtype}[]")
+    for r, v, g, o in zip(n.inputs[2:], body.inputs[2:], gives[1:], n.outputs, strict=False):
+        if not r:
+            scope.fail("M6 (regions)", f"carried value {v.name} has no first state")
+        _agree(v.name, v.type, _type(r, scope), "its first state", scope)
+        _agree(v.name, v.type, g, "the region gives", scope)
+        _agree(o.name, o.type, g, "the region gives", scope)
+    for o, g in zip(n.outputs[carried:], gives[1 + carried :], strict=True):
+        row = TensorType(o.type.dtype, o.type.shape[1:])
+        _agree(o.name, row, g, "less its first axis; the region gives", scope)
 
 
 def _check(n: Node, scope: _Scope) -> None:

@@ -41,6 +41,7 @@ def runtime(model: ModelProto, feed: Mapping[str, Value]) -> tuple[Value, ...] |
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
+    options.add_session_config_entry("session.x64quantprecision", "1")  # see smelt/reference.py
     try:
         session = onnxruntime.InferenceSession(
             _capped(model).SerializeToString(), options, providers=["CPUExecutionProvider"]

@@ -182,7 +182,7 @@ LOOP = """module "m" {
 
   graph @main(%x: f32[n, 3] from "x") -> (%y as "y") {
     %sum = reduce_sum(%x) {axes = (0,), keepdims = false} : f32[3]
-    %y = loop(_, _, START) {carried = 1, trips = dim n} : f32[3]
+    %y = loop(_, _, START) {trips = dim n} : f32[3]
       region @body(
           %i: i64[],
           %going: bool[],

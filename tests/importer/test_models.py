@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx_models import Array, types_of
+from oracle import runtime_session
 
 from smelt.core.ir.interp_graph import run_module
 from smelt.core.ir.verify import verify
@@ -52,9 +53,6 @@ def test_model(name: str) -> None:
     if wanted is not None:
         assert types_of(module) == wanted
     assert SHAPE_OPS.isdisjoint(n.op for n in module.main.nodes)
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    for w, f in zip(session.run(None, feeds), run_module(module, feeds, OPS), strict=True):
+    for w, f in zip(runtime_session(path).run(None, feeds), run_module(module, feeds, OPS), strict=True):
         assert w.shape == f.shape
         np.testing.assert_allclose(f, w, rtol=1e-3, atol=1e-4)

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from flow_models import flow_feeds, flow_model
 from onnx import helper
 from onnx_models import info, model
+from oracle import runtime_session
 
 import smelt
 from smelt.compiler import compile_here
@@ -41,9 +41,7 @@ def native(tmp_path: Path) -> Native:
 
 def agree(session: Session, m: onnx.ModelProto, cases: Sequence[Feeds], tolerance: float = 1e-5) -> None:
     """The session gives what ONNX Runtime gives, in this order, one after the other."""
-    settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = 4
-    other = onnxruntime.InferenceSession(m.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    other = runtime_session(m)
     for feeds in cases:
         for found, wanted in zip(session.run(None, feeds), other.run(None, dict(feeds)), strict=True):
             assert found.dtype == wanted.dtype

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from onnx_models import model
+from oracle import runtime_session
 
 import smelt
 from smelt.cli.inspect import fp16_text
@@ -26,7 +26,7 @@ node = helper.make_node
 
 
 def near(m: onnx.ModelProto, session: Any, feed: Mapping[str, Array]) -> None:
-    oracle = onnxruntime.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"])
+    oracle = runtime_session(m)
     for want, got in zip(oracle.run(None, dict(feed)), session.run(None, dict(feed)), strict=True):
         error = compare_arrays("y", got, want, half=True)
         assert error.ok, str(error)

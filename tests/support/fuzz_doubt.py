@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-from fuzz_graph import Array, Found, session, walk
+from fuzz_graph import Array, Found, walk
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from oracle import plain_session
 
 HALF = 2.0**-10
 """The last bit of 16-bit floats."""
@@ -92,7 +93,7 @@ def _alone(model: onnx.ModelProto, feed: dict[str, Any]) -> list[Any] | None:
         )
     model.ir_version = 10
     try:
-        return list(session(model).run(None, feed))
+        return list(plain_session(model).run(None, feed))
     except Exception:
         return None
 
@@ -101,10 +102,10 @@ def _neighbours(rng: np.random.Generator, model: onnx.ModelProto, oracle: Any) -
     """Sessions of the model itself and of ones that round a little differently."""
     rounds = any(_quantises(n) for n in walk(model.graph.node))
     for _ in range(8 if rounds else 4):
-        yield session(_nudged_scales(rng, model)) if rounds else oracle
+        yield plain_session(_nudged_scales(rng, model)) if rounds else oracle
     if any(n.op_type in SUMS for n in model.graph.node):
         for _ in range(4):
-            yield session(_nudged_sums(rng, model))
+            yield plain_session(_nudged_sums(rng, model))
 
 
 def _run(session: Any, name: str, feed: dict[str, Array]) -> Array | None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import helper, numpy_helper
+from oracle import plain_session
 
 Array = np.ndarray[Any, Any]
 
@@ -71,15 +71,6 @@ class Value:
     def size(self) -> int:
         """The largest number of elements."""
         return max(a.size for a in self.arrays)
-
-
-def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """ONNX Runtime without its own rewrites, on one thread."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
 
 
 def element(dtype: np.dtype[Any]) -> int:
@@ -299,7 +290,7 @@ class Graph:
         proto = build(nodes, types, [], {}, self.opset)
         proto.graph.output.extend(onnx.ValueInfoProto(name=o) for o in outputs)
         try:
-            run = session(proto)
+            run = plain_session(proto)
             return [
                 dict(zip(outputs, run.run(outputs, {n: known[n].arrays[i] for n in needed}), strict=True))
                 for i in range(len(self.environments))

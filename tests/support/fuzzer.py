@@ -22,9 +22,10 @@ from typing import Any
 import onnx
 from fuzz_doubt import contested, difference, unstable
 from fuzz_draw import draw
-from fuzz_graph import Array, Found, session
+from fuzz_graph import Array, Found
 from fuzz_shrink import script, shrink
 from isolated import HANG, isolated
+from oracle import plain_session
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def judge(found: Found, options: Options = Options()) -> Verdict:
     from smelt.driver import Request
     from smelt.session import load
 
-    oracle = session(found.model)
+    oracle = plain_session(found.model)
     names = [o.name for o in found.model.graph.output]
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         path = Path(folder) / "m.onnx"
@@ -123,7 +124,7 @@ def drawn(seed: int, without: frozenset[str] = frozenset()) -> Found | None:
 def _answered(found: Found | None) -> Found | None:
     """The model, if ONNX Runtime runs it."""
     if found is not None:
-        oracle = session(found.model)
+        oracle = plain_session(found.model)
         for feed in found.feeds:
             oracle.run(None, feed)
     return found

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
+from oracle import runtime_session
 
 from smelt.core.ir.graph import Module
 from smelt.core.ir.interp_graph import run_module
@@ -72,14 +73,7 @@ def ops_of(module: Module) -> list[str]:
 
 def agree(m: onnx.ModelProto, feeds: Mapping[str, Array], tolerance: float = 1e-5, **options: Any) -> None:
     """The imported model gives what ONNX Runtime gives."""
-    import onnxruntime
-
-    settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = 4
-    session = onnxruntime.InferenceSession(
-        m.SerializeToString(), settings, providers=["CPUExecutionProvider"]
-    )
-    wanted = session.run(None, dict(feeds))
+    wanted = runtime_session(m).run(None, dict(feeds))
     found = run_module(imported(m, **options), feeds, OPS)
     for w, f in zip(wanted, found, strict=True):
         assert w.dtype == f.dtype

@@ -167,13 +167,10 @@ def model_named(name: str) -> Model:
 
 def reference(path: Path, *, plain: bool = False) -> Any:
     """ONNX Runtime on one thread; the test is skipped when it is not there. plain: it rewrites nothing."""
-    ort = pytest.importorskip("onnxruntime", reason="install smelt[validate]")
-    options = ort.SessionOptions()
-    if plain:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    pytest.importorskip("onnxruntime", reason="install smelt[validate]")
+    from oracle import runtime_session
+
+    return runtime_session(Path(path), plain=plain)
 
 
 def check_close(got: Sequence[Array], want: Sequence[Array], what: str, least: float = 1.0) -> None:

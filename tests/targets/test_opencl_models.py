@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from opencl_run import context
+from oracle import runtime_session
 
 import smelt
 
@@ -56,7 +56,7 @@ def check(model: onnx.ModelProto, out: Path, feeds: list[dict[str, Array]]) -> N
     context()  # skips where there is no device
     data = model.SerializeToString()
     session = smelt.load(smelt.compile(data, target="x86+opencl", output=out))
-    oracle = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    oracle = runtime_session(model)
     for feed in feeds:
         for got, want in zip(session.run(None, feed), oracle.run(None, feed), strict=True):
             assert got.shape == want.shape and got.dtype == want.dtype

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from boards import needs_opencl
 from checkouts import FAKE, Checkout, checkout
 from flow_models import flow_feeds, flow_model
+from oracle import runtime_session
 
 from smelt.core.dim import parse_dim
 
@@ -89,7 +89,7 @@ def crossed(
     done = sources.python("-c", SCRIPT, str(folder), target, json.dumps(place))
     assert done.returncode == 0, done.stderr
     rows, manifest = pickle.loads((folder / "rows").read_bytes())
-    oracle = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    oracle = runtime_session(model)
     for feed, (found, _, _) in zip(feeds, rows, strict=True):
         for got, want in zip(found, oracle.run(None, dict(feed)), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-5)

@@ -10,7 +10,6 @@ broadcast outside would cost memory and save nothing. What follows a check insid
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 from smelt.core.ir.graph import Attr, Graph, Module, Node, Ref, TensorType, Value, attr_dims
 from smelt.core.ops import OPS
@@ -55,9 +54,8 @@ def _without_constants(editor: Editor, old_key: int, node: Node) -> int:
     )
     old = [*(node.outputs[k] for k in keep), *node.outputs[count:]]
     made = tuple(Value(editor.shop.name(v.name), v.type, v.origin) for v in old)
-    attrs: dict[str, Attr] = {**node.attrs, "carried": len(keep)}
     inputs = (*node.inputs[:2], *(first[k] for k in keep))
-    key = editor.add(Node("loop", inputs, made, MappingProxyType(attrs), (inner,), node.origin))
+    key = editor.add(Node("loop", inputs, made, node.attrs, (inner,), node.origin))
     editor.binds_for(old_key, key)
     for v, w in zip(old, made, strict=True):
         editor.replace(v.name, w.name)

@@ -159,7 +159,7 @@ def _rounds(c: Call, s: _Settled, trip: Ref, condition: Ref, limit: Dim | None) 
     count = _trips(c, trip, limit, s.goes_on and (not condition or _flag(c, condition) is True))
     results = [_final(c, t, b.type_of(r)) for t, r in zip(types, states, strict=True)]
     results += [stacked(c, s.region.type_of(r), count, s.inner) for r in refs[1 + len(states) :]]
-    attrs: dict[str, Attr] = {"carried": len(states)}
+    attrs: dict[str, Attr] = {}
     if limit is not None:
         trip, attrs["trips"] = "", limit
     made = b.append("loop", (trip, condition, *states), attrs, results, (closed(s.region, "body", refs),))

@@ -328,3 +328,24 @@ def test_loops() -> None:
     # What a region binds ends with it.
     outside = LOOP.replace("f32[r], f32[s, 2]", "f32[q + r], f32[r, 2]")
     refused(lambda: verify(parse_module(outside)), "M2", "'q' is not bound")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rule", "message"),
+    [
+        ("@body(%i: i64[]", "@body(%i: i32[]", "M6", "the round of region 'body' is i32[], not i64[]"),
+        ("%c: bool[]", "%c: bool[1]", "M6", "the flag of region 'body' is bool[1], not bool[]"),
+        ("-> (%c, %w", "-> (%i, %w", "M6", "the flag of region 'body' is i64[], not bool[]"),
+        ("%trip, _, %x", "%trip, _, _", "M6", "carried value %v has no first state"),
+        ("%trip, _, %x", "%trip, _, %trip", "M6", "%v is f32[q], its first state i64[]"),
+        (": f32[r], f32[s, 2]", ": f32[r, 2], f32[s, 2]", "M6", "%y is f32[r, 2], the region gives f32[2*q]"),
+        (": f32[r], f32[s, 2]", ": f32[r], f32[s, 3]", "M6", "%z is f32[3], less its first axis; the region"),
+        ("%v: f32[q]", "%v: f32[n + 1]", "M6", "%v is f32[n + 1], its first state f32[n]"),
+        ("(%trip, _, %x)", "(_, _, %x) {trips = 3}", "M7", "a loop's trips is a Dim"),
+    ],
+)
+def test_broken_loops(old: str, new: str, rule: str, message: str) -> None:
+    text = LOOP.replace("sym r", "sym q in 0..* sym s in 0..* sym r")
+    assert old in text
+    verify(parse_module(text))
+    refused(lambda: verify(parse_module(text.replace(old, new))), rule, message)

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper
 from onnx_models import ops_of
-from oracle import plain_session
+from oracle import plain_session, runtime_session
 from qdq_models import Net, optimised
 
 from smelt.core.ir.graph import Module
@@ -202,7 +201,7 @@ def test_sums_between_two_steps_are_rounded_as_integer_kernels_round_them(relu: 
     w = net.weight(s8(8, 4, 3, 3) // 16, np.array(0.1, np.float32), np.array(0, np.int8))
     y = net.op("Conv", x, w, pads=[1] * 4)
     m = net.model(net.qdq(net.op("Relu", y) if relu else y, 0.02, 0 if relu else 128), x=["n", 4, "h", "w"])
-    session = onnxruntime.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = runtime_session(m)
     feeds = {"x": RNG.uniform(-0.5, 0.5, (2, 4, 9, 8)).astype(np.float32)}
     module = optimised(m)
     np.testing.assert_array_equal(run_module(module, feeds, OPS)[0], session.run(None, feeds)[0])
