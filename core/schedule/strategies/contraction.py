@@ -2,7 +2,8 @@
 
 The schedule is the same for a matrix product and a convolution on channels-last data: rows are output
 positions, columns output channels, the reduction runs over taps and channels. For every panel of columns
-{ for every tile of rows { accumulate in registers; epilogue; store } }.
+{ for every tile of rows { accumulate in registers; epilogue; store } }. What the numbers below are worth
+stands in benchmarks/results/choices.md.
 """
 
 from __future__ import annotations
@@ -23,6 +24,26 @@ from smelt.core.schedule.view import Roles, View, roles
 
 MAX_ROWS = 16
 """Bodies of a row tile are emitted once per height; more rows than this gain nothing."""
+SUPPLY = 4
+"""Cycles in which the second-level cache delivers a vector of B."""
+SPILLED = 1.3
+"""What a wide tile takes, times, whose panel of B does not stay in the second-level cache. Tiles near to
+square read least of A and B together, wherever they lie: 12x8 for 6x16 takes 1.4 times as long with AVX2."""
+SECOND_NEST = 0.25
+"""What a narrower nest for the last columns takes, in whole vectors."""
+FEW_ROWS = 32
+"""With fewer rows B is read in place: packing it costs more than it saves."""
+SQUARE = 2
+"""Vectors of the tile that is nearest to square: 6x16 of 16 registers, 12x32 of 32."""
+MANY_ROWS = 64
+"""From here on tiles near to square win over wide ones."""
+FAR = 4096
+"""Bytes between reduction steps of B from which reading it in place loses to packing it: one page, so
+that every step misses the TLB and the prefetcher."""
+FAR_MANY = 1024
+"""The same where the rows are many for sure: steps that share a few sets of the first cache are enough."""
+SHORT_AXIS = 4
+"""Steps of the innermost axis of a reduction (3 input channels) that are written out."""
 
 
 @dataclass(frozen=True)
@@ -70,26 +91,25 @@ def choose_shape(
 
     def efficiency(height: int, vectors: int) -> float:
         fma, loads = height * vectors, height + vectors
-        # 4 per vector of B: what the second-level cache delivers meanwhile
-        return fma / max(fma, loads, busy, 4 * vectors)
+        return fma / max(fma, loads, busy, SUPPLY * vectors)
 
     def time(s: Shape) -> float:
         heights = _heights(s.rows, rows)
         height = heights[0]
-        spill = 1.3 if panel_bytes * s.columns > cache else 1.0
+        spill = SPILLED if s.vectors > SQUARE and panel_bytes * s.columns > cache else 1.0
         if columns is None:
             return spill / efficiency(height, s.vectors)
         full, rest = divmod(columns, s.columns)
         cost = full * s.vectors / efficiency(height, s.vectors) * spill
         tail = power(ceil(rest / s.lanes)) if rest else 0
         if rest:
-            cost += tail / efficiency(height, tail) + (0.25 if full else 0)  # and a second loop nest
+            cost += tail / efficiency(height, tail) + (SECOND_NEST if full else 0)
         return cost
 
     # Of equals: the one nearest to square when there are many rows for sure (12x32 reads half the B of
     # 6x64), else the wider one: few rows leave more sums in flight, and there are fewer bodies to emit.
-    many = rows is not None and rows >= 64
-    return min(shapes, key=lambda s: (round(time(s), 6), abs(s.vectors - 2) if many else -s.vectors))
+    many = rows is not None and rows >= MANY_ROWS
+    return min(shapes, key=lambda s: (round(time(s), 6), abs(s.vectors - SQUARE) if many else -s.vectors))
 
 
 def power(n: int) -> int:
@@ -183,11 +203,6 @@ def _panel_bytes(r: Roles) -> int:
 # ---------------------------------------------------------------- the right operand
 
 
-FAR = 4096
-"""Bytes between reduction steps of B from which reading it in place loses to packing it: one page, so
-that every step misses the TLB and the prefetcher."""
-
-
 def _layout(d: Draft, v: View, r: Roles, shape: Shape, rows: int | None) -> bool:
     """Bring B into panels when that pays; True when B then has zeros after its last column."""
     if r.beside:
@@ -201,10 +216,11 @@ def _layout(d: Draft, v: View, r: Roles, shape: Shape, rows: int | None) -> bool
     if panels and b.buffer in d.constants:
         d.do("pack", b.buffer, str(_panel_spec(b, r, axes[0], shape)))
         return True
-    few = rows is not None and rows < 8
+    few = rows is not None and rows < FEW_ROWS
     if v.stride(b, r.column) == 1:
         symbolic = not v.extent(r.column).is_const and not d.machine.masked
-        if few or not (symbolic or _is_far(v, r)):
+        far = FAR_MANY if rows is not None and rows >= MANY_ROWS else FAR
+        if few or not (symbolic or _step(v, r) >= far):
             return False
     elif rows == 1:
         raise ScheduleError("contraction", "a vector times a matrix along its rows: dot products do better")
@@ -261,10 +277,10 @@ def _panel_spec(b: Load, r: Roles, axis: int, shape: Shape) -> PackSpec:
     return PackSpec((*batch, panel, *inner, lane, PackDim(deep, "inner", fit.depth)))
 
 
-def _is_far(v: View, r: Roles) -> bool:
-    """Whether steps of the innermost reduction axis jump a page or more in B."""
+def _step(v: View, r: Roles) -> int:
+    """Bytes between steps of the innermost reduction axis in B; 0 when unknown."""
     step = v.stride(r.b, r.reduce.axes[-1].var) if r.reduce.axes else None
-    return step is not None and step.is_const and step.const * r.b.dtype.bytes >= FAR
+    return step.const * r.b.dtype.bytes if step is not None and step.is_const else 0
 
 
 def _schedule_copy(d: Draft, name: str) -> None:
@@ -414,10 +430,10 @@ def _split_rows(d: Draft, row: str | None, shape: Shape) -> tuple[list[str], lis
 
 
 def _unroll_short(d: Draft, r: Roles, suffix: str, fit: Fit | None) -> None:
-    """The innermost reduction axis of a few steps (3 input channels) is written out."""
+    """The innermost reduction axis is written out where it has few steps."""
     axes = [a for a in r.reduce.axes if fit is None or a.var != fit.inner]
     last = axes[-1] if axes else None
-    if last is not None and last.extent.is_const and last.extent.const <= 4:
+    if last is not None and last.extent.is_const and last.extent.const <= SHORT_AXIS:
         d.attempt("unroll", last.var + suffix)
 
 

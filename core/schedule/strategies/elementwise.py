@@ -1,4 +1,6 @@
-"""Nests without reductions (elementwise, broadcasts, data movement): flat loops in chunks of vectors."""
+"""Nests without reductions (elementwise, broadcasts, data movement): flat loops in chunks of vectors.
+
+What the numbers below are worth stands in benchmarks/results/choices.md."""
 
 from __future__ import annotations
 
@@ -6,15 +8,16 @@ from smelt.core.dim import YES, Dim
 from smelt.core.ir.analysis.scope import kernel_facts
 from smelt.core.ir.kernel import Load, walk_expr
 from smelt.core.schedule.draft import Draft
-from smelt.core.schedule.strategies.reduction import cut_columns, panel_names
+from smelt.core.schedule.strategies.reduction import HEAVY_IN_FLIGHT, IN_FLIGHT, cut_columns, panel_names
 from smelt.core.schedule.tree import ScheduleError
 from smelt.core.schedule.view import View
 
 CHUNK_BYTES = 16 * 1024
 """Written per group: enough to pay for claiming it, few enough that cores share short tensors."""
 HEAVY_CHUNK_BYTES = 4 * 1024
-MAX_PARTS = 8
-"""Nests that peeling at boundaries (concat, pad) may make of one."""
+MAX_PARTS = 32
+"""Nests that peeling at boundaries (concat, pad) may make of one: each is up to 2 KB of code and 30 ms of
+compiling, and a concatenation of 24 parts in 8 nests takes four times as long as in 32."""
 
 
 def elementwise(d: Draft, root: str) -> None:
@@ -51,7 +54,7 @@ def _one(d: Draft, root: str) -> None:
         d.do("bind", g, "group")
     if v.has_lets and len(v.vars) > 1:
         d.attempt("bind_let", v.vars[-2])
-    d.do("strip", inner, lanes, 2 if v.is_heavy(d.machine) else 4, d.machine.masked)
+    d.do("strip", inner, lanes, HEAVY_IN_FLIGHT if v.is_heavy(d.machine) else IN_FLIGHT, d.machine.masked)
 
 
 def _across(v: View, inner: str, lanes: int) -> str | None:

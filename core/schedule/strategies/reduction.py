@@ -1,5 +1,6 @@
 """Reductions: along the contiguous axis (rows in registers, then across the vector), or along another
-one (vectors of kept elements: pooling, depthwise convolution, softmax over channels)."""
+one (vectors of kept elements: pooling, depthwise convolution, softmax over channels). What the numbers below
+are worth stands in benchmarks/results/choices.md."""
 
 from __future__ import annotations
 
@@ -14,8 +15,16 @@ from smelt.core.schedule.strategies.contraction import power
 from smelt.core.schedule.tree import ScheduleError, chain, find, used_in, var_of
 from smelt.core.schedule.view import View
 
-UNROLL_TAPS = 9
-"""Window positions that are written out; beyond that a loop over them costs nothing."""
+SHORT_ROW = 512
+"""Elements of a row up to which several are one group's, so that claiming a group pays."""
+GROUP_ELEMENTS = 2048
+"""Elements of such a group."""
+IN_FLIGHT, HEAVY_IN_FLIGHT = 4, 2
+"""Vectors that a turn of a loop has in flight; fewer where a costly function fills the pipes by itself."""
+MOST_TILE = 8
+"""Rows of a window's tile: beyond that the addresses of its positions do not fit 16 integer registers."""
+UNROLL_TAPS = 49
+"""Window positions that are written out where rows of a tile share them: 7 x 7, in 0.7 of the time."""
 
 
 # ---------------------------------------------------------------- rows
@@ -57,7 +66,7 @@ def _rows(d: Draft, root: str, gathered: bool) -> None:
     names = d.stage_reduce(anchor)
     _keep_heavy(d, v, names)
     d.attempt("hoist", anchor, "inv")
-    unroll = 2 if v.is_heavy(d.machine) else 4
+    unroll = HEAVY_IN_FLIGHT if v.is_heavy(d.machine) else IN_FLIGHT
     for name in names:
         d.attempt("strip_reduce", name, lanes, unroll, d.machine.masked)
     for x in inner[-1:]:
@@ -109,8 +118,8 @@ def _group_rows(d: Draft, v: View, groups: list[str], inner: list[str]) -> None:
     work = [v.extent(x).const_or_none for x in inner]
     work += [prod_or_none([a.extent for a in r.axes]) for r in v.all_reduces()]
     size = max((n for n in work if n is not None), default=None)
-    if size is not None and None not in work and size <= 512:
-        d.do("chunk", groups[-1], max(1, 2048 // max(size, 16)), f"{groups[-1]}.g")
+    if size is not None and None not in work and size <= SHORT_ROW:
+        d.do("chunk", groups[-1], max(1, GROUP_ELEMENTS // max(size, 16)), f"{groups[-1]}.g")
         groups[-1] += ".g"
     for g in groups:
         d.do("bind", g, "group")
@@ -285,8 +294,7 @@ def _tile_height(d: Draft, v: View, row: str, wide: int) -> int:
                     if step is not None and last.var in i.symbols:
                         stride = max(stride, step[0].const_or_none or 1)
     live = max(d.machine.vector_registers, 16) - 1
-    # 8: beyond that the addresses of window positions do not fit 16 integer registers
-    return max(2, min(8, (live // wide - taps - 1 + stride) // (1 + stride)))
+    return max(2, min(MOST_TILE, (live // wide - taps - 1 + stride) // (1 + stride)))
 
 
 def _tile_rows(d: Draft, row: str, most: int) -> tuple[list[str], list[str]]:
