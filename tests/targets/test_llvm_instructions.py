@@ -13,7 +13,7 @@ from emulated import Board, build, run
 from naive_kernels import op_kernel
 from native_cpus import CPUS
 
-from smelt.core.dim import to_dim
+from smelt.core.dim import Facts, to_dim
 from smelt.core.dtype import DType, i8, i32, u8
 from smelt.core.ir.instructions import Match, match
 from smelt.core.ir.interp_kernel import run_kernel
@@ -150,7 +150,7 @@ def test_the_multiply_add_of_a_contraction_is_a_row(cpu: Cpu) -> None:
     row = cpu.machine.instructions[0]
 
     def by_row(s: Stmt) -> Stmt:
-        rows = isinstance(s, Loop) and s.var == "i0.i" and isinstance(match((s,), row), Match)
+        rows = isinstance(s, Loop) and s.var == "i0.i" and isinstance(match((s,), row, Facts()), Match)
         return Block((s,), by=row.name) if rows else s
 
     marked = d.kernel.with_(body=map_stmts(d.kernel.body, by_row))

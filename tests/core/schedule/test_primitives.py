@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -29,6 +30,19 @@ def matmul() -> Kernel:
 def deep() -> Kernel:
     """Products of bytes over 11 terms, no multiple of an instruction's four."""
     return op_kernel("matmul", [("m", 11), (11, 8)], ("m", 8), dtypes=[u8, i8], out_dtype=i32)
+
+
+def padded(pad: float, dtype: str = "f32") -> Kernel:
+    """Sums of 11 products, the left factor a value of padding before row 1."""
+    acc = "i32" if dtype == "i8" else dtype
+    product = "cast:i32((a[i - 1, k] if (0 <= i - 1 < m) else {})) * cast:i32(b[k])" if dtype == "i8" else (
+        "(a[i - 1, k] if (0 <= i - 1 < m) else {}) * b[k]"
+    )
+    value = product.format(f"{pad}: {dtype}")
+    return parse_kernel(
+        f"kernel @padded(m: dim in 0..*, a: {dtype}[m, 11], b: {dtype}[11]) -> (y: {acc}[m + 1])\n"
+        f"{{ serial i in m + 1 {{ y[i] = sum k in 11 {{ {value} }} }} }}"
+    )
 
 
 ROWS = (Instruction("dot", dot("dot", "u8", "i8", 4, 4), 16, 4, "a test"),)
@@ -111,6 +125,8 @@ LEGAL: tuple[tuple[Make, str], ...] = (
     (deep, "deepen k1 4 o q; pack b (1/4, 0/4, 1%4, 0%4); stage_reduce i0 acc; accumulate acc []; "
            "peel o 2 .r; bind i1 vector; replace q dot"),
     (deep, "deepen k1 2 o q; stage b (1/4, 0/2, 1%4, 0%2) panels"),
+    (lambda: padded(0.0), "deepen k 4 o q"),
+    (lambda: padded(3, "i8"), "deepen k 4 o q"),
     (maximum, "enclose 0 one; stage_reduce i0 acc; accumulate acc []; peel k1 0 .t"),
 )  # fmt: skip
 
@@ -174,9 +190,12 @@ ILLEGAL: tuple[tuple[Make, str, str, str], ...] = (
     (matmul, "", "deepen k0 4 a q", "name 'a' or 'q' is taken"),
     (maximum, "", "deepen k1 4 o q", "no sum whose terms may change places"),
     (deep, "deepen k1 4 o q", "deepen q 3 r s", "no product of two loads"),
+    (lambda: padded(math.inf), "", "deepen k 4 o q", "is not 0 where its guard fails"),
     (deep, "stage_reduce i0 acc; accumulate acc []", "replace k1 sdot", "machine has no instruction 'sdot'"),
     (deep, "stage_reduce i0 acc; accumulate acc []", "replace k1 dot", "does not fit the row's 4"),
     (deep, "", "replace i0 dot", "does not end in 'add='"),
+    (deep, "deepen k1 4 o q; pack b (1/4, 0/4, 1%4, 0%4); stage_reduce i0 acc; accumulate acc []; "
+           "bind i1 vector", "replace q dot", "let through the first terms"),  # as many as o says
 )
 
 
