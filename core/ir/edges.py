@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from smelt.core.dim import YES, Dim, Facts, sym, to_dim
-from smelt.core.ir.analysis.scope import Access, Binder, accesses, enter
+from smelt.core.ir.analysis.scope import Access, Binder, accesses
 from smelt.core.ir.kernel import Buffer, Let, Level, Loop, Stmt, Store, Tiles
 from smelt.core.ir.rewrite import Body, bound_here, bound_symbols, freshen
 
@@ -70,36 +70,11 @@ def sibling_edges(body: Body, facts: Facts, shapes: Mapping[str, Buffer]) -> tup
     return tuple(found)
 
 
-def carried_edges(s: Stmt, facts: Facts, shapes: Mapping[str, Buffer]) -> tuple[Edge, ...]:
-    """Edges from one iteration of a serial loop to the next: `earlier` in iteration k, `later` (which
-    may stand before it, or be it) in iteration k + 1. Buffers declared by the loop live in one iteration
-    and carry nothing."""
-    if not isinstance(s, Loop) or s.level not in ("serial", "unroll"):
-        return ()
-    inner = enter(facts, s)
-    own = frozenset(b.name for b in s.buffers if b.space != "register")
-    found = []
-    for earlier in range(len(s.body)):
-        for later in range(earlier + 1):
-            # The next iteration sees another value of the loop's variable.
-            other = freshen(Loop("serial", s.var, s.extent, (s.body[later],)), bound_symbols(s))
-            assert isinstance(other, Loop)
-            joint = enter(inner, other)
-            edge = _edge(s.body[earlier], other.body[0], joint, shapes, own)
-            if edge is not None:
-                found.append(Edge(earlier, later, *edge))
-    return tuple(found)
-
-
 def _edge(
-    a: Stmt,
-    b: Stmt,
-    facts: Facts,
-    shapes: Mapping[str, Buffer],
-    private: frozenset[str] = frozenset(),
+    a: Stmt, b: Stmt, facts: Facts, shapes: Mapping[str, Buffer]
 ) -> tuple[EdgeKind, tuple[str, ...]] | None:
     b = freshen(b, bound_symbols(a))
-    conflicts = list(_conflicts(a, b, private))
+    conflicts = list(_conflicts(a, b, frozenset()))
     if not conflicts:
         return None
     names = tuple(sorted({x.buffer for x, _ in conflicts}))
