@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 def make_plan(module: Module, facts: Facts, in_place: bool = True, states: int = 0) -> HostProgram:
     """Plan the main graph and the regions of its control flow. Every node must be a view, call_kernel,
-    call_library, check, bind, if or loop.
+    call_library, transfer, check, bind, if or loop.
 
     What the input shapes size lies in arena 0, or in an arena for each unit that values name. Sizes that a
     run decides (bind, the shapes of what a branch or a loop leaves) have an arena for each position where

@@ -137,7 +137,7 @@ def edges_of(text: str) -> dict[tuple[int, int], str]:
     return {(e.earlier, e.later): e.kind for e in found}
 
 
-HEAD = """kernel @k(n: dim in 0..*, m: dim in 1..*, x: f32[n, m]) -> (y: f32[n, m])
+HEAD = """kernel @k(n: dim in 0..*, m: dim in 1..*, d: dim in 0..* % 4, x: f32[n, m]) -> (y: f32[n, m])
     scratch (t: f32[n, m])"""
 
 
@@ -216,6 +216,13 @@ def test_matching_needs_one_space() -> None:
     assert match_parallel(parallel_chain(a), parallel_chain(b)) is None
 
 
+def _last(start: str, vectors: str) -> str:
+    """Chunks of 16, of which what is left from `start` on is done in vectors of 2, without a guard: d is a
+    multiple of 4."""
+    store = f"t[16*g + {start} + 2*p + i, 0] = x[0, 0]"
+    return f"group g in (d + 15)//16 {{ serial p in {vectors} {{ vector i in 2 {{ {store} }} }} }}"
+
+
 @pytest.mark.parametrize(
     ("text", "shared"),
     [
@@ -232,6 +239,11 @@ def test_matching_needs_one_space() -> None:
         ("group i in n { group j in m { t[i, j] = x[i, j] } }", ()),
         ("group i in n { group j in m { t[i, 0] = x[i, j] } }", ("t",)),
         ("vector i in 8 { t[0, 0] add= x[i, 0] }", ()),  # a declared reduction
+        (_last("8*(min(d//4 - 4*g, 4)//2)", "2*(min(d//4 - 4*g, 4) % 2)"), ()),
+        (_last("8*(min(d//4 - 4*g, 4)//2)", "2*(min(d//4 - 4*g, 4) % 2) + 1"), ("t",)),
+        (_last("8*(min(d//4 - 4*g, 4)//4)", "4"), ()),
+        (_last("8*(min(d//4 - 4*g, 4)//4)", "5"), ("t",)),
+        (_last("8*(g % 2)", "6"), ("t",)),
         ("group i in 8 { t[0, 0] add= x[i, 0] }", ("t",)),
         ("group i in n { register a: f32[] a[] = x[i, 0] t[i, 0] = a[] }", ()),
     ],
