@@ -208,16 +208,27 @@ def test_refusals(make: Make, first: str, text: str, reason: str) -> None:
         apply(kernel, parse(text), ROWS)
 
 
-def test_dependent_iterations_are_not_parallel() -> None:
-    """A running sum: y[i] = y[i - 1] + x[i]."""
-    x, y = Buffer("x", f32, (sym("n"),)), Buffer("y", f32, (sym("n") + 1,))
-    i = sym("i")
-    value = call("add", Load("y", (i,), f32), Load("x", (i,), f32))
-    body = (Loop("serial", "i", sym("n"), (Store("y", (i + 1,), value),)),)
-    kernel = Kernel("scan", (DimParam("n"),), (x,), (y,), body)
-    for text in ("bind i group", "strip i 4 1 yes"):
-        with pytest.raises(ScheduleError):
-            apply(kernel, parse(text))
+def running() -> Kernel:
+    """A running sum: y[i + 1] = y[i] + x[i], y[0] = 0."""
+    return parse_kernel(
+        "kernel @scan(n: dim in 0..*, x: f32[n]) -> (y: f32[n + 1])\n"
+        "{ y[0] = 0.0: f32  serial i in n { y[i + 1] = y[i] + x[i] } }"
+    )
+
+
+@pytest.mark.parametrize("text", ["bind i group", "bind i lane", "strip i 4 1 yes"])
+def test_dependent_iterations_are_not_parallel(text: str) -> None:
+    with pytest.raises(ScheduleError):
+        apply(running(), parse(text))
+
+
+@pytest.mark.parametrize(
+    "text", ["peel i {n//3} .t", "peel i 0 .t", "peel i {n//3} .t; peel i.t 0 .u; split i 4 o p yes"]
+)
+def test_dependent_iterations_keep_their_order(text: str) -> None:
+    """The part that is peeled off goes on from what the first one has left."""
+    for n in (0, 1, 2, 3, 10):
+        check(running(), apply(running(), parse(text)), {"n": n})
 
 
 def test_overlapping_writes_are_not_parallel() -> None:
