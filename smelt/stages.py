@@ -311,7 +311,8 @@ def _hold(begun: Compilation, edited: bool) -> None:
             verify(module, "graph" if graph else "scheduled" if last else "lowered")
         recheck(module)
         if edited and graph:
-            lower(expand(module, NAIVE), NAIVE)  # formulas meet attributes that no pass has written
+            # formulas meet attributes that no pass has written, and may read what is not there
+            verify(lower(expand(module, NAIVE), NAIVE), "lowered")
         _check_groups(module.main, begun.groups or {})
     except MemoryError:
         raise

@@ -85,6 +85,8 @@ def changed(text: str, rng: np.random.Generator) -> str:
     except SmeltError:
         return text
     places = [k for k, w in enumerate(t.tokens) if w and (way > 3 or w[0].isdigit())]
+    if not places:
+        return text
     k = places[int(rng.integers(len(places)))]
     new = t.tokens[places[int(rng.integers(len(places)))]]
     if way < 4:

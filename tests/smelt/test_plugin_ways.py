@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,33 @@ def test_fusion(op: str, kernels: int, tmp_path: Path) -> None:
     nodes = [node("Add", "x one", "a"), node(op, "a", "b"), node("Mul", "b two", "y")]
     bundle = compiled(model(nodes, "y", {"one": np.float32(1), "two": np.float32(2)}), tmp_path)
     assert len(bundle.manifest["kernels"]) == kernels
+
+
+@pytest.mark.parametrize(
+    ("nodes", "outputs", "kernels", "wanted"),
+    [
+        # each output with what comes before it and what comes after it
+        ([node("Mul", "p two", "y"), node("Mul", "q two", "z")], "y z", 2, lambda p, q: (2 * p, 2 * q)),
+        ([node("Add", "p q", "y")], "y", 1, lambda p, q: (p + q,)),
+        ([node("Mul", "q two", "y")], "y", 1, lambda p, q: (2 * q,)),
+        # both are stored as they are: each is a kernel with the sum before it
+        ([], "p q", 2, lambda p, q: (p, q)),
+        # p is stored, so nobody computes it again
+        ([node("Mul", "p two", "s"), node("Add", "s q", "y")], "p y", 2, lambda p, q: (p, 2 * p + q)),
+    ],
+)
+def test_fusion_of_several_outputs(
+    nodes: list[onnx.NodeProto], outputs: str, kernels: int, wanted: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Each output of a formula with several is fused as if it were a node of its own."""
+    made = [node("Add", "x half", "a"), node("Parts", "a", "p q"), *nodes]
+    bundle = compiled(model(made, outputs, {"half": np.float32(0.5), "two": np.float32(2)}), tmp_path)
+    assert len(bundle.manifest["kernels"]) == kernels
+    x = np.linspace(-3, 3, 12, dtype=np.float32).reshape(3, 4)
+    floor = np.floor(x + 0.5)
+    found = smelt.load(bundle).run(None, {"x": x})
+    for got, want in zip(found, wanted(floor, x + 0.5 - floor), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(("op", "moves"), [("Flip", True), ("Gate", False), ("Twice", False)])

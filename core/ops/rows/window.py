@@ -85,6 +85,10 @@ def infer_conv(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Tens
     bytes_ = x.dtype in BYTES and w.dtype in BYTES
     if x.dtype != w.dtype and not bytes_:
         raise c.fail(f"input is {x.dtype}, weight is {w.dtype}")
+    low, high = x.dtype.limits if bytes_ else (0, 0)
+    zero = attrs.get("origin", 0)
+    if type(zero) is not int or not low <= zero <= high:
+        raise c.fail(f"origin is {zero}; for an input of {x.dtype} it is an integer from {low} to {high}")
     n, channels, spatial = split_shape(x.shape, last(attrs))
     m, per_group, kernel = _weight_parts(w.shape, last(attrs))
     group = integer(attrs, "group")

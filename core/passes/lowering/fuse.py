@@ -1,8 +1,8 @@
 """Graph -> Graph: nodes that one kernel computes better together become one `fused` node.
 
-Groups grow from producers to consumers. Whether a group takes its producer in is decided by the composed
-index expressions: where each outside tensor is read, how often, and in which order (fusion_rules.py).
-What several consumers read is taken in by each when that saves more than it costs.
+Groups grow from producers to consumers, one for each output of a node. Whether a group takes its producer in
+is decided by the composed index expressions: where each outside tensor is read, how often, and in which order
+(fusion_rules.py). What several consumers read is taken in by each when that saves more than it costs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Fusion:
     def __init__(self, editor: Editor, ctx: Context) -> None:
         self.g = editor
         self.ctx = ctx
-        self.groups: dict[int, Group] = {}
+        self.groups: dict[Ref, Group] = {}
         self.apart: set[Ref] = set()  # values that are stored anyway: nobody recomputes them
         self._inline = inline_scalars(editor.shop.weights)
         self._simplifier = Simplifier(editor.engine.facts)
@@ -66,18 +66,20 @@ class _Fusion:
         """A line per kernel, producer that came in and producer that did not, in the order of the graph."""
         lines, stored = [], self._settled()
         for key in self.g.in_order():
-            group = self.groups.get(key)
-            if key in stored and group is not None and not self._is_view(self.g.nodes[key]):
-                lines += self._story(key, group)
+            for v in self.g.nodes[key].outputs:
+                group = self.groups.get(v.name)
+                if v.name in stored and group is not None and not self._is_view(self.g.nodes[key]):
+                    lines += self._story(v.name, group)
         return lines
 
-    def _settled(self) -> set[int]:
-        """Groups grown until none recomputes what is stored anyway; the nodes that are stored."""
+    def _settled(self) -> set[Ref]:
+        """Groups grown until none recomputes what is stored anyway; the values that are stored."""
         for _ in range(3):
             self.groups = {}
             for key in self.g.in_order():
-                if self._fusible(self.g.nodes[key]):
-                    self.groups[key] = self._grow(key)
+                n = self.g.nodes[key]
+                if self._fusible(n):
+                    self.groups.update((v.name, self._grow(key, k)) for k, v in enumerate(n.outputs))
             stored = self._stored()
             twice = self._recomputed(stored) - self.apart
             if not twice:
@@ -88,9 +90,10 @@ class _Fusion:
     # ------------------------------------------------------------ groups
 
     def _fusible(self, n: Node) -> bool:
-        if n.op in STRUCTURAL or n.op not in OPS or len(n.outputs) != 1:
+        if n.op in STRUCTURAL or n.op not in OPS:
             return False
-        return callable(OPS[n.op].compute)
+        rules = OPS[n.op].compute
+        return all(map(callable, rules)) if isinstance(rules, tuple) else callable(rules)
 
     def _is_view(self, n: Node) -> bool:
         return n.op in OPS and OPS[n.op].view
@@ -103,19 +106,19 @@ class _Fusion:
             self._scalars[ref] = self._inline(ref)
         return self._scalars[ref]
 
-    def _measure(self, keys: Sequence[int]) -> Group:
-        """The group of these nodes, with its composed expression looked at."""
+    def _measure(self, keys: Sequence[int], slot: int) -> Group:
+        """The group of these nodes and that output of the last, with its composed expression looked at."""
         nodes = [self.g.nodes[k] for k in keys]
-        key, refs = self._alike.key(nodes, self.g.type_of)
+        alike, refs = self._alike.key(nodes, self.g.type_of)
+        key = alike, slot
         if key not in self._measured:
-            self._measured[key] = self._look(nodes, refs)
+            self._measured[key] = self._look(nodes, nodes[-1].outputs[slot], refs)
         found = self._measured[key]
         outside = MappingProxyType({refs[k]: read for k, read in found.reads})
-        return Group(tuple(keys), found.trait, outside, found.rows, sum(map(self._is_view, nodes)))
+        return Group(tuple(keys), found.trait, outside, slot, found.rows, sum(map(self._is_view, nodes)))
 
-    def _look(self, nodes: Sequence[Node], refs: Sequence[Ref]) -> _Found:
-        """What the last one's element takes, and how it reads what is outside of these nodes."""
-        last = nodes[-1].output
+    def _look(self, nodes: Sequence[Node], last: Value, refs: Sequence[Ref]) -> _Found:
+        """What an element of the last one's output takes, and how it reads what is outside of these nodes."""
         shape = last.type.shape
         e = Composer(nodes, self.g.type_of, self.scalar).at(last.name, out_index(shape))
         e = self._simplifier.element(e, shape)
@@ -132,9 +135,9 @@ class _Fusion:
             rows = count, longest // max(count, 1)
         return _Found(trait, reads, rows)
 
-    def _grow(self, key: int) -> Group:
-        """The node with all the producers it takes in, reductions first."""
-        group = self._measure([key])
+    def _grow(self, key: int, slot: int) -> Group:
+        """The node with all the producers that this output of it takes in, reductions first."""
+        group = self._measure([key], slot)
         refused: set[Ref] = set()
         while True:
             found = self._candidates(group, refused)
@@ -151,10 +154,8 @@ class _Fusion:
     def _candidates(self, group: Group, refused: set[Ref]) -> list[tuple[Ref, Group]]:
         found = []
         for ref in group.outside:
-            if ref in refused or self.g.maker(ref) is None:
-                continue
-            producer = self.groups.get(self.g.key(ref))
-            if producer is not None and ref not in self.apart:
+            producer = self.groups.get(ref)
+            if producer is not None and ref not in refused and ref not in self.apart:
                 found.append((ref, producer))
         found.sort(key=lambda f: (-self._weight(f[1]),))
         return found
@@ -171,7 +172,7 @@ class _Fusion:
             return None, "order: the group does not use the elements one by one, in the order they are made"
         if against is None:
             keys = [*sorted({*group.nodes[:-1], *producer.nodes}, key=self._order), group.nodes[-1]]
-            both = self._measure(keys)
+            both = self._measure(keys, group.slot)
             against = objection(replace(offer, permitted=allowed, both=both))
         if against is not None:
             return None, f"{against.name}: {against.reason}"
@@ -194,18 +195,19 @@ class _Fusion:
     def _bytes(self, refs: Sequence[Ref]) -> int:
         return sum(self.g.shop.bytes(self.g.type_of(r)) for r in refs)
 
-    def _story(self, key: int, group: Group) -> list[str]:
+    def _story(self, made: Ref, group: Group) -> list[str]:
         """What came into a group, and why each other value that it reads stayed outside."""
         def name(ref: Ref) -> str:
             n = self.g.nodes[self.g.key(ref)]
-            return f"{n.op} {n.origin}".strip()
+            slot = f".{[v.name for v in n.outputs].index(ref)}" if len(n.outputs) > 1 else ""
+            return f"{n.op}{slot} {n.origin}".strip()
 
-        lines = [f"{name(self.g.nodes[key].output.name)}: {len(group.nodes)} node(s)"]
+        lines = [f"{name(made)}: {len(group.nodes)} node(s)"]
         lines += [f"  in   {name(ref)} ({why})" for ref, why in group.taken]
         for ref in group.outside:
             if self.g.maker(ref) is None:
                 continue
-            producer = self.groups.get(self.g.key(ref))
+            producer = self.groups.get(ref)
             if producer is None:
                 why = "no formula: it is a kernel of its own, or control flow"
             elif ref in self.apart:
@@ -217,53 +219,59 @@ class _Fusion:
 
     # ------------------------------------------------------------ what is stored
 
-    def _stored(self) -> set[int]:
-        """The nodes whose value must exist in memory, from the outputs back."""
+    def _stored(self) -> set[Ref]:
+        """The values that must exist in memory, from the outputs back."""
         todo = list(self.g.outputs)
         for key in self.g.in_order():
             n = self.g.nodes[key]
             if n.op in STRUCTURAL:
                 todo += self.g.refs_of(key)
-        stored: set[int] = set()
+        stored: set[Ref] = set()
         while todo:
             ref = todo.pop()
-            if self.g.maker(ref) is None:
+            maker = self.g.maker(ref)
+            if maker is None or ref in stored:
                 continue
-            key = self.g.key(ref)
-            if key in stored:
-                continue
-            stored.add(key)
-            n = self.g.nodes[key]
-            group = self.groups.get(key)
-            if group is None or self._is_view(n):
-                todo += self.g.refs_of(key)
+            stored.add(ref)
+            group = self.groups.get(ref)
+            if group is None or self._is_view(maker):
+                todo += self.g.refs_of(self.g.key(ref))
             else:
                 todo += list(group.outside)
         return stored
 
-    def _recomputed(self, stored: set[int]) -> set[Ref]:
+    def _recomputed(self, stored: set[Ref]) -> set[Ref]:
         """Values that are stored and recomputed as well."""
         found: set[Ref] = set()
-        for key in stored:
-            group = self.groups.get(key)
-            if group is None or self._is_view(self.g.nodes[key]):
+        for ref in stored:
+            group = self.groups.get(ref)
+            nodes = [] if group is None else [self.g.nodes[k] for k in group.nodes]
+            if not nodes or self._is_view(nodes[-1]):
                 continue
-            for k in group.nodes[:-1]:
-                if k in stored and not self._is_view(self.g.nodes[k]):
-                    found.add(self.g.nodes[k].output.name)
+            made = {v.name for n in nodes[:-1] if not self._is_view(n) for v in n.outputs}
+            found.update(made & stored & {r for n in nodes for r in n.inputs})
         return found
 
     # ------------------------------------------------------------ the result
 
-    def _emit(self, stored: set[int]) -> None:
+    def _emit(self, stored: set[Ref]) -> None:
+        """Every node whose outputs took producers in as a fused node for each of them that is stored."""
         for key in self.g.in_order():
-            group = self.groups.get(key)
-            if key not in stored or group is None or self._is_view(self.g.nodes[key]):
+            n = self.g.nodes[key]
+            outputs = [v for v in n.outputs if v.name in stored and v.name in self.groups]
+            grown = [v for v in outputs if len(self.groups[v.name].nodes) > 1]
+            if not grown or self._is_view(n):
                 continue
-            if len(group.nodes) > 1:
-                self.g.set_node(key, self._fused(group))
+            if len(n.outputs) == 1:
+                self.g.set_node(key, self._fused(self.groups[n.output.name], n.output))
+                continue
+            self.g.at(key)
+            for v in outputs:
+                alone = replace(v, name=self.g.shop.name(v.name))
+                self.g.add(self._fused(self.groups[v.name], alone))
+                self.g.replace(v.name, alone.name)
 
-    def _fused(self, group: Group) -> Node:
+    def _fused(self, group: Group, result: Value) -> Node:
         """The nodes of a group as one node with a region; names inside are new."""
         nodes = [self.g.nodes[k] for k in group.nodes]
         last = nodes[-1]
@@ -278,9 +286,9 @@ class _Fusion:
         for n in nodes:
             outputs = tuple(Value(names[v.name], v.type, v.origin) for v in n.outputs)
             body.append(renamed(n, names).with_(outputs=outputs))
-        region = Graph("fused", parameters, tuple(body), (names[last.output.name],))
+        region = Graph("fused", parameters, tuple(body), (names[last.outputs[group.slot].name],))
         origin = last.origin or next((n.origin for n in reversed(nodes) if n.origin), "")
-        return Node("fused", tuple(refs), last.outputs, regions=(region,), origin=origin)
+        return Node("fused", tuple(refs), (result,), regions=(region,), origin=origin)
 
 
 def inside_order(nodes: Sequence[Node]) -> list[Ref]:

@@ -25,15 +25,17 @@ LONG_ROW = 4096
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Nodes (keys in order) whose last one is the output. outside: the tensors it reads, and how.
+    """Nodes (keys in order) whose last one makes the output. outside: the tensors it reads, and how.
 
-    rows: how many rows and how long, at middling sizes, where all reductions run along the same rows. views:
-    how many of the nodes are views. taken: the value of each producer that came in, and the permission.
+    slot: which of the last node's outputs it is. rows: how many rows and how long, at middling sizes, where
+    all reductions run along the same rows. views: how many of the nodes are views. taken: the value of each
+    producer that came in, and the permission.
     """
 
     nodes: tuple[int, ...]
     trait: Trait
     outside: Mapping[Ref, Read]
+    slot: int = 0
     rows: tuple[int, int] | None = None
     views: int = 0
     taken: tuple[tuple[Ref, str], ...] = ()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TypeAlias
 
@@ -31,14 +32,28 @@ def place(module: Module, ctx: Context) -> Module:
     """The module with a unit for each value. A kernel runs where the first rule of ctx.options.place says
     whose pattern fits its name or its node's, else on the unit that ctx.machine is of.
 
-    Raises SmeltError for a unit that there is not."""
+    Raises SmeltError for a unit that there is not and for a name that nothing has; `*` and the like may
+    fit nothing."""
+    names = _names(module)
     for pattern, unit in ctx.options.place:
         if unit not in ctx.units:
             known = ", ".join(ctx.units)
             raise SmeltError(f"place: '{pattern}={unit}' names no unit of the target, which has {known}")
+        if not any(c in pattern for c in "*?[") and pattern not in names:
+            near = ", ".join(f"'{n}'" for n in get_close_matches(pattern, names, 3, 0.0))
+            raise SmeltError(
+                f"place: '{pattern}={unit}' names no node and no kernel of '{module.name}'",
+                hint=f"near to it are {near}" if near else "the model calls no kernel",
+            )
     if not ctx.units:
         return module
     return module.with_(graphs={name: _place(g, ctx) for name, g in module.graphs.items()})
+
+
+def _names(module: Module) -> dict[str, None]:
+    """What a pattern may fit: kernels that are called, and the nodes that they come from."""
+    calls = [n for g in module.graphs.values() for n in g.walk() if n.op == "call_kernel"]
+    return dict.fromkeys(name for n in calls for name in (str(n.attr("kernel")), n.origin) if name)
 
 
 def _place(graph: Graph, ctx: Context) -> Graph:

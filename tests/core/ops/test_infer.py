@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from smelt.core.diag import SmeltError
 from smelt.core.dim import Dim, Truth, ceildiv, dmin, sym, to_dim
-from smelt.core.dtype import DType, bf16, bool_, f32, i32
+from smelt.core.dtype import DType, bf16, bool_, f32, i8, i32, u8
 from smelt.core.ir.graph import Module, Symbol, TensorType
 from smelt.core.ops import OPS
 from smelt.core.ops.infer import Engine
@@ -321,3 +322,22 @@ def test_norms_have_no_axes_of_their_parameters(op: str) -> None:
     scale = Arg(TensorType(f32, (to_dim(1), A, to_dim(4))))
     with pytest.raises(SmeltError, match="wanted at most the 2 axes of the input"):
         infer_node(OPS[op], [Arg(x), scale], attrs, engine("a"))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "zero", "right"),
+    [(u8, 255, True), (u8, -1, False), (i8, -128, True), (i8, 128, False), (u8, 0.5, False),
+     (u8, True, False), (f32, 0, True), (f32, 1, False)],
+)  # fmt: skip
+def test_the_zero_point_of_a_convolution(dtype: DType, zero: Any, right: bool) -> None:
+    """What the padding of bytes holds is one of them."""
+    none, one = (to_dim(0),), (1,)
+    attrs = {"strides": one, "dilations": one, "pads_begin": none, "pads_end": none, "group": 1,
+             "channels_last": False, "origin": zero}  # fmt: skip
+    shapes = ((A, to_dim(3), to_dim(8)), (to_dim(3), to_dim(3), to_dim(2)))
+    args = [Arg(TensorType(dtype, s)) for s in shapes]
+    if right:
+        infer_node(OPS["conv"], args, attrs, engine("a"))
+    else:
+        with pytest.raises(SmeltError, match=rf"origin is {zero}; for an input of {dtype} it is an integer"):
+            infer_node(OPS["conv"], args, attrs, engine("a"))

@@ -60,6 +60,38 @@ FLOW = """
 """
 
 
+ARMS = """
+  graph @main(%x: f32[n, 2], %k: i64[], %q: bool[]) -> (%r) {
+    %a = call_kernel(%x) {dims = [n], kernel = "f"} : f32[n, 2]
+    %r = loop(%k, _, %x) : f32[n, 2]
+      region @body(%i: i64[], %go: bool[], %u: f32[n, 2]) -> (%more, %p) {
+        %more = call_kernel(%i) {dims = (), kernel = "less"} : bool[]
+        %p = if(%q) : f32[n, 2]
+          region @then() -> (%y) {
+            %o = call_kernel(%u, %a) {dims = [n], kernel = "g"} : f32[n, 2]
+            %y = call_kernel(%o) {dims = [n], kernel = "f"} : f32[n, 2]
+          }
+          region @else() -> (%u) {
+          }
+      }
+  }
+"""
+SHARED = """
+  graph @main(%x: f32[n, 2]) -> (%a, %b) {
+    %a = call_kernel(%x) {dims = [n], kernel = "f"} : f32[n, 2]
+    %b = call_kernel(%x, %x) {dims = [n], kernel = "g"} : f32[n, 2]
+  }
+"""
+LIBRARY = """
+  library "solve" adapter "solve_it" files "libsolve.so";
+  graph @main(%x: f32[n, 2]) -> (%c) {
+    %a = call_kernel(%x) {dims = [n], kernel = "f"} : f32[n, 2]
+    %b = call_library(%a) {dims = [n], library = "solve"} : f32[n, 2]
+    %c = call_kernel(%b) {dims = [n], kernel = "f"} : f32[n, 2]
+  }
+"""
+
+
 def module(graph: str) -> Module:
     return parse_module(f'module "m" {{{KERNELS}{graph}}}')
 
@@ -106,8 +138,7 @@ def test_an_edge_crosses_once() -> None:
 
 def test_three_units() -> None:
     after = placed(CHAIN, ("g", "gpu"), unit="npu")
-    assert moves(after) == ["%a -> gpu", "%x -> gpu", "%c -> npu"]
-    assert after.main.inputs[0].unit == "npu"
+    assert moves(after) == ["%x -> npu", "%a -> gpu", "%x -> gpu", "%c -> npu"]
 
 
 def test_the_first_rule_that_fits() -> None:
@@ -130,6 +161,36 @@ def test_a_carried_value_lies_where_the_body_makes_it() -> None:
     after = placed(FLOW, ("f", "gpu"), ("*", "cpu"))
     (loop,) = (n for n in after.main.nodes if n.op == "loop")
     assert loop.unit == "gpu" and loop.regions[0].inputs[2].unit == "gpu"
+
+
+def test_a_branch_in_a_loop_moves_what_it_reads_before_the_loop() -> None:
+    """%a comes from outside the loop: one transfer, and not one per round in which the arm runs."""
+    after = placed(ARMS, ("g", "gpu"), ("*", "cpu"))
+    assert shown(after.main.nodes) == ["%a -> gpu"]
+    (loop,) = (n for n in after.main.nodes if n.op == "loop")
+    (branch,) = (n for n in loop.regions[0].nodes if n.op == "if")
+    assert shown(loop.regions[0].nodes) == []
+    assert shown(branch.regions[0].nodes) == ["%u -> gpu", "%o -> cpu"]
+
+
+def test_an_input_of_two_devices_lies_at_the_host() -> None:
+    after = placed(SHARED, ("f", "gpu"), ("g", "npu"))
+    assert after.main.inputs[0].unit == "cpu"
+    assert moves(after) == ["%x -> gpu", "%x -> npu"]
+
+
+def test_a_library_runs_at_the_host() -> None:
+    before = module(LIBRARY)
+    after = place(before, Context(MACHINE, Options(), units=UNITS, unit="gpu"))
+    verify(after, "lowered")
+    assert moves(after) == ["%a -> cpu", "%b -> gpu"]
+
+
+def test_a_rule_that_names_nothing() -> None:
+    with pytest.raises(SmeltError, match=r"'ff=gpu' names no node and no kernel of 'm'") as e:
+        placed(CHAIN, ("ff", "gpu"))
+    assert e.value.hint is not None and e.value.hint.startswith("near to it are 'f'")
+    assert moves(placed(CHAIN, ("ff*", "gpu"))) == []
 
 
 def test_an_unknown_unit() -> None:
