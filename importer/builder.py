@@ -429,7 +429,7 @@ class GraphBuilder:
         return self.engine.node
 
     def flush_checks(self) -> None:
-        """Put the checks that the engine recorded in front of what comes next."""
+        """Put the checks that the engine recorded before what comes next."""
         for c in self.engine.take_checks():
             if isinstance(c, Definition):
                 self.append("bind", (), {"symbol": c.symbol, "value": c.value}, ())

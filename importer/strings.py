@@ -202,7 +202,7 @@ def moved(c: Call, build: Build) -> Results:
 
 
 def _source(b: GraphBuilder, ref: Ref) -> sq.Text | sq.Texts | None:
-    """The strings behind a value, which an optional may hold."""
+    """The strings that a value stands for, which an optional may hold."""
     found = sq.compound_of(b.store, ref)
     if isinstance(found, sq.Maybe) and isinstance(sq.compound_of(b.store, found.item), sq.Text | sq.Texts):
         found = sq.compound_of(b.store, sq.inside(b, found))

@@ -156,7 +156,7 @@ class Both:
         return True
 
     def _visible(self) -> bool:
-        """Whether what decides means something in front of the node."""
+        """Whether what decides means something before the node."""
         if self.why.equal is None:
             return self.why.condition is not None and self.here
         wanted = {s for d in self.why.equal for s in d.symbols}

@@ -77,8 +77,9 @@ def lower(
     begun = begun.finished(units, usual, progress)
     progress("plan")
     # only here: passes and dumps have inputs and outputs in the model's order
-    module, states = with_state(begun.module, begun.request.state, module_facts(begun.module))
-    program = make_plan(module, module_facts(module), states=states)
+    facts = module_facts(begun.module)
+    module, states = with_state(begun.module, begun.request.state, facts)
+    program = make_plan(module, facts, states=states)
     return Lowered(replace(begun, module=module), program, machine, spec)
 
 

@@ -174,6 +174,8 @@ def imported(request: Request) -> Compilation:
 
 def _check_state(request: Request, module: Module, groups: Mapping[str, Any]) -> None:
     """Raises SmeltError for state that cannot be, before any work."""
+    if not request.state:
+        return
     named = {n: g["kind"] for side in groups.values() for g in side for n in (g["name"], *g["parts"])}
     for name in (n for pair in request.state.items() for n in pair):
         if name in named:

@@ -1,4 +1,4 @@
-"""Ranges, symbolic bounds and equalities -> lower bounds and simpler forms of Dims; the engine behind Facts.
+"""Ranges, symbolic bounds and equalities -> lower bounds and simpler forms of Dims; what Facts asks.
 
 A lower bound of q is found by replacing q, step by step, with something that is never larger and has fewer
 unknowns, until plain interval arithmetic decides:

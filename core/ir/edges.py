@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from smelt.core.dim import YES, Dim, Facts, sym, to_dim
-from smelt.core.ir.analysis.scope import Access, Binder, accesses, enter
+from smelt.core.dim import YES, Dim, Facts, product, sym, to_dim
+from smelt.core.dim.expr import atom_dim
+from smelt.core.ir.analysis.scope import Access, Binder, accesses
 from smelt.core.ir.kernel import Buffer, Let, Level, Loop, Stmt, Store, Tiles
 from smelt.core.ir.rewrite import Body, bound_here, bound_symbols, freshen
 
@@ -70,36 +71,11 @@ def sibling_edges(body: Body, facts: Facts, shapes: Mapping[str, Buffer]) -> tup
     return tuple(found)
 
 
-def carried_edges(s: Stmt, facts: Facts, shapes: Mapping[str, Buffer]) -> tuple[Edge, ...]:
-    """Edges from one iteration of a serial loop to the next: `earlier` in iteration k, `later` (which
-    may stand before it, or be it) in iteration k + 1. Buffers declared by the loop live in one iteration
-    and carry nothing."""
-    if not isinstance(s, Loop) or s.level not in ("serial", "unroll"):
-        return ()
-    inner = enter(facts, s)
-    own = frozenset(b.name for b in s.buffers if b.space != "register")
-    found = []
-    for earlier in range(len(s.body)):
-        for later in range(earlier + 1):
-            # The next iteration sees another value of the loop's variable.
-            other = freshen(Loop("serial", s.var, s.extent, (s.body[later],)), bound_symbols(s))
-            assert isinstance(other, Loop)
-            joint = enter(inner, other)
-            edge = _edge(s.body[earlier], other.body[0], joint, shapes, own)
-            if edge is not None:
-                found.append(Edge(earlier, later, *edge))
-    return tuple(found)
-
-
 def _edge(
-    a: Stmt,
-    b: Stmt,
-    facts: Facts,
-    shapes: Mapping[str, Buffer],
-    private: frozenset[str] = frozenset(),
+    a: Stmt, b: Stmt, facts: Facts, shapes: Mapping[str, Buffer]
 ) -> tuple[EdgeKind, tuple[str, ...]] | None:
     b = freshen(b, bound_symbols(a))
-    conflicts = list(_conflicts(a, b, private))
+    conflicts = list(_conflicts(a, b, frozenset()))
     if not conflicts:
         return None
     names = tuple(sorted({x.buffer for x, _ in conflicts}))
@@ -234,11 +210,9 @@ def _determined(
 
 
 def _apart(p: Pair, x: Dim, y: Dim, facts: Facts, private: set[str]) -> bool:
-    a, b = x.linear(p.left), y.linear(p.right)
-    if a is None or b is None or a[0] != b[0] or a[0].symbols & private:
-        return False
-    c, rest_a, rest_b = a[0], a[1], b[1]
-    if facts.prove_le(1, c) is not YES:
+    c, rest_a = _along(x, p.left)
+    other, rest_b = _along(y, p.right)
+    if c != other or c.symbols & private or facts.prove_le(1, c) is not YES:
         return False
     left_rows, right_rows = to_dim(1), to_dim(1)
     if p.left_rows:
@@ -253,19 +227,37 @@ def _apart(p: Pair, x: Dim, y: Dim, facts: Facts, private: set[str]) -> bool:
         if facts.prove_lt(reach, divisor) is YES and facts.prove_lt(-reach, divisor) is YES:
             return True
     # Both lie in [shared, shared + c*rows), whatever the loops inside do. (Tiles: start + r, r < rows.)
-    shared = _shared_part(rest_a, private)
-    span_a, span_b = rest_a - shared, rest_b - shared
-    return (
-        facts.prove_le(0, span_a) is YES
-        and facts.prove_le(0, span_b) is YES
-        and facts.prove_lt(span_a, c * left_rows) is YES
-        and facts.prove_lt(span_b, c * right_rows) is YES
+    return any(
+        facts.prove_le(shared, rest_a) is YES
+        and facts.prove_le(shared, rest_b) is YES
+        and facts.prove_lt(rest_a - shared, c * left_rows) is YES
+        and facts.prove_lt(rest_b - shared, c * right_rows) is YES
+        for shared in dict.fromkeys(_shared_parts(rest_a, private))
     )
 
 
-def _shared_part(d: Dim, private: set[str]) -> Dim:
-    """The terms of d that mention no private variable."""
-    return d.substitute(dict.fromkeys(sorted(d.symbols & private), 0))
+def _along(d: Dim, var: str) -> tuple[Dim, Dim]:
+    """(c, rest) with d == c*var + rest. The rest may depend on var as well, in a minimum or a division: the
+    end of a chunk, which is its own."""
+    c = to_dim(0)
+    for k, factors in _terms(d):
+        others = [x for x in factors if x != sym(var)]
+        if len(others) == len(factors) - 1 and not any(var in x.symbols for x in others):
+            c = c + product((to_dim(k), *others))
+    return c, d - c * sym(var)
+
+
+def _shared_parts(d: Dim, private: set[str]) -> Iterator[Dim]:
+    """What is left of d without private variables: where they are 0, and the terms that mention none."""
+    yield d.substitute(dict.fromkeys(sorted(d.symbols & private), 0))
+    terms = (product((to_dim(k), *factors)) for k, factors in _terms(d))
+    yield sum((x for x in terms if not x.symbols & private), to_dim(0))
+
+
+def _terms(d: Dim) -> Iterator[tuple[int, list[Dim]]]:
+    """d as a sum: of each term the coefficient and the factors."""
+    for k, factors in d.terms():
+        yield k, [atom_dim(atom) for atom, power in factors for _ in range(power)]
 
 
 def disjoint_writes(s: Parallel, facts: Facts, shapes: Mapping[str, Buffer]) -> tuple[str, ...]:

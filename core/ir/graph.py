@@ -419,6 +419,11 @@ class Module:
         """A copy with some fields replaced."""
         return replace(self, **changes)
 
+    def output_types(self) -> tuple[TensorType, ...]:
+        """The types of the entry graph's outputs, which may be weights."""
+        values = self.main.values()
+        return tuple((self.weights[r] if r in self.weights else values[r]).type for r in self.main.outputs)
+
     def with_main(self, graph: Graph) -> Module:
         """A copy with another entry graph."""
         return replace(self, graphs={**self.graphs, "main": graph})

@@ -37,7 +37,7 @@ memory holds, were it not fused away."""
 
 
 def needed(body: Iterable[Stmt], buffers: Buffers, local: Sequence[Buffer] = ()) -> frozenset[Dim]:
-    """Extents of which each must be above 0 for the statements to leave anything behind: of the loops around
+    """Extents of which each must be above 0 for the statements to store anything: of the loops around
     every store, of the axes of what is stored to. buffers: the kernel's own. local: those that nobody reads
     after the statements. The extents may speak of variables of loops inside."""
     found = _needed(tuple(body), buffers, frozenset(b.name for b in local))
@@ -45,7 +45,7 @@ def needed(body: Iterable[Stmt], buffers: Buffers, local: Sequence[Buffer] = ())
 
 
 def _needed(body: tuple[Stmt, ...], buffers: Buffers, local: frozenset[str]) -> frozenset[Dim] | None:
-    """None: whatever the extents are, nothing is left behind."""
+    """None: whatever the extents are, nothing is stored."""
     effects = [f for s in body if (f := _of(s, buffers, local)) is not None]
     return frozenset.intersection(*effects) if effects else None
 

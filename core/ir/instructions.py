@@ -3,7 +3,8 @@
 The meaning of a row is a kernel: its last statement is a nest around one store that accumulates, its inputs
 and its output are the instruction's registers, elements in row-major order. Loops fit the row when they are
 that nest but for names, for where their operands lie, and for repetition: loops of their own around the row's
-loops, more columns, and any number of rows.
+loops, more columns, and any number of rows. An operand may have a guard that lets through the first of the
+terms that are summed, as many in every run.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 
-from smelt.core.dim import Dim, DimLike, sym
+from smelt.core.dim import Dim, DimLike, Facts, sym
 from smelt.core.dtype import DType
-from smelt.core.ir.kernel import Call, Const, Expr, Kernel, Load, Loop, Stmt, Store
+from smelt.core.ir.kernel import Bound, Call, Const, Expr, Kernel, Load, Loop, Stmt, Store
 from smelt.core.ir.text_parse import parse_kernel
 from smelt.core.machine import Instruction, Machine
 
@@ -75,8 +76,8 @@ class Match:
     store: Store
 
 
-def match(body: Sequence[Stmt], row: Instruction) -> Match | str:
-    """How the statements are the row's loops, or in what they differ."""
+def match(body: Sequence[Stmt], row: Instruction, facts: Facts) -> Match | str:
+    """How the statements are the row's loops, or in what they differ. facts: what holds outside of them."""
     want = meaning(row)
     loops, store = _nest(body)
     if store is None:
@@ -87,7 +88,7 @@ def match(body: Sequence[Stmt], row: Instruction) -> Match | str:
     for order, pair in enumerate(_factors(store.value, want.store.value)):
         for picked in combinations(loops, len(want.loops)):
             names = {w.var: x.var for w, x in zip(want.loops, picked, strict=True)}
-            why = _differs(want, loops, picked, store, pair, names)
+            why = _differs(want, loops, picked, store, pair, names, facts)
             if not why:
                 by_name = {w.var: x for w, x in zip(want.loops, picked, strict=True)}
                 around = tuple(x for x in loops if x not in picked)
@@ -161,7 +162,7 @@ def _all(parts: Sequence[Expr], want: Sequence[Expr]) -> Iterator[tuple[Load, ..
 
 def _differs(
     want: RowMeaning, loops: Sequence[Loop], picked: Sequence[Loop], store: Store, pair: tuple[Load, Load],
-    names: Mapping[str, str],
+    names: Mapping[str, str], facts: Facts,
 ) -> str:
     """In what a nest whose loops stand for the row's differs from it; '' when in nothing."""
     mine = tuple(x.var for x in picked)
@@ -173,6 +174,8 @@ def _differs(
     for load, like in zip(pair, (want.left, want.right), strict=True):
         if not _operand_fits(want, load, like, mine, names):
             return f"{load.buffer}[{', '.join(map(str, load.index))}] is not laid out as '{like.buffer}'"
+        if not _begins(want, load, like, names, facts):
+            return f"the guard of '{load.buffer}' does not let through the first terms, as many in every run"
     return ""
 
 
@@ -215,6 +218,30 @@ def _operand_fits(
     if want.fragments:
         return not load.guard and _same_axes(load.index, like.index, mine, names)
     return not like.index or _same_axes(load.index[-1:], like.index[-1:], mine, names)
+
+
+def _begins(want: RowMeaning, load: Load, like: Load, names: Mapping[str, str], facts: Facts) -> bool:
+    """Whether what a guard lets through of the operand's last axis, where that is summed, are its first
+    elements, as many in every run: they are read as one word, with zeros or `otherwise` above them."""
+    terms = [v for d in like.index[-1:] for v in d.symbols if not _uses(want.store.index, (v,))]
+    for v in terms:
+        guard = [b for b in load.guard if _uses((b.low, b.index, b.high), (names[v],))]
+        inside = [[_holds(b, names[v], i, facts) for b in guard] for i in range(want.depth)]
+        if any(None in x for x in inside):
+            return False
+        if sorted(map(all, inside), reverse=True) != [*map(all, inside)]:
+            return False
+    return True
+
+
+def _holds(b: Bound, var: str, at: int, facts: Facts) -> bool | None:
+    """Whether a bound holds where var is `at`; None where that depends on more, be it proved of all values:
+    code of a word knows only what is one number (the variable of a loop of one round, too)."""
+    ranges = {v: facts.bounds(sym(v)) for d in (b.low, b.index, b.high) for v in d.symbols}
+    known = {v: low for v, (low, high) in ranges.items() if low is not None and low == high}
+    low, index, high = (d.substitute({**known, var: at}) for d in (b.low, b.index, b.high))
+    below, above = (index - low).const_or_none, (high - index).const_or_none
+    return None if below is None or above is None else below >= 0 and above > 0
 
 
 def _same_axes(

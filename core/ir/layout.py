@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -132,6 +132,24 @@ class Layout:
     def shape(self) -> tuple[Dim, ...]:
         """What the kernel sees."""
         return self.spec.shape(self.source)
+
+    @property
+    def order(self) -> Hashable:
+        """What is equal for layouts under which equal elements become equal bytes: each piece of the source
+        that stays whole, from the first one on, by where the source has it and how many elements. ()
+        where nothing moves. Extents must be constant."""
+        if any(n.const % self.spec.factor(axis) for axis, n in enumerate(self.source)):
+            return str(self)  # padded
+        pieces = zip(self.spec.dims, self.shape, strict=True)
+        packed = [((d.axis, d.part == "inner"), n.const) for d, n in pieces if n != 1]
+        places = {place: k for k, (place, _) in enumerate(sorted(packed))}
+        groups: list[tuple[int, int, int]] = []  # first place, the one after the last, elements
+        for place, n in packed:
+            k = places[place]
+            first, end, m = groups.pop() if groups and groups[-1][1] == k else (k, k, 1)
+            groups.append((first, end + 1, m * n))
+        firsts = sorted(first for first, _, _ in groups)
+        return tuple((firsts.index(first), n) for first, _, n in groups) if len(groups) > 1 else ()
 
     def apply(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The elements in this order; the array may have other axes of extent 1 than the source."""

@@ -80,19 +80,6 @@ def map_expr_dims(e: Expr, fn: DimFn) -> Expr:
     return e
 
 
-def replace_loads(e: Expr, fn: Callable[[Load], Expr | None]) -> Expr:
-    """Every load for which fn gives an expression is replaced by it; fn sees a load whose `otherwise`
-    is rewritten already, and what it returns is not visited again."""
-
-    def visit(x: Expr) -> Expr:
-        if not isinstance(x, Load):
-            return x
-        found = fn(x)
-        return x if found is None else found
-
-    return map_expr(e, visit)
-
-
 def substitute_expr(e: Expr, mapping: Mapping[str, DimLike]) -> Expr:
     """Symbols of every Dim in e replaced. Variables that e itself binds shadow the mapping. The caller
     sees to it that no replacement mentions a variable bound inside e (see `freshen`); asserted."""
@@ -315,33 +302,6 @@ def rename_buffers_expr(e: Expr, names: Mapping[str, str]) -> Expr:
     return map_expr(e, visit)
 
 
-def rename_buffers_stmt(s: Stmt, names: Mapping[str, str]) -> Stmt:
-    """Buffers renamed in loads, stores and local declarations."""
-    if isinstance(s, Store):
-        value = rename_buffers_expr(s.value, names)
-        return replace(s, buffer=names.get(s.buffer, s.buffer), value=value)
-    body = tuple([rename_buffers_stmt(c, names) for c in s.body])
-    buffers = tuple([_rename_buffer(b, names) for b in s.buffers])
-    if isinstance(s, Block):
-        let = tuple([(v, rename_buffers_expr(x, names), lo, hi) for v, x, lo, hi in s.let])
-        return replace(s, body=body, buffers=buffers, let=let)
-    return replace(s, body=body, buffers=buffers)
-
-
-def _rename_buffer(b: Buffer, names: Mapping[str, str]) -> Buffer:
-    return replace(b, name=names[b.name]) if b.name in names else b
-
-
-def rename_buffers(k: Kernel, names: Mapping[str, str]) -> Kernel:
-    """Buffers of a kernel renamed everywhere: parameters, scratch, local buffers, accesses."""
-    return k.with_(
-        inputs=tuple(_rename_buffer(b, names) for b in k.inputs),
-        outputs=tuple(_rename_buffer(b, names) for b in k.outputs),
-        scratch=tuple(_rename_buffer(b, names) for b in k.scratch),
-        body=tuple(rename_buffers_stmt(s, names) for s in k.body),
-    )
-
-
 def rename_vars_expr(e: Expr, names: Mapping[str, str]) -> Expr:
     """Variables renamed both where they are bound and where they are used."""
     mapping = {a: sym(b) for a, b in names.items()}
@@ -399,12 +359,6 @@ def _renaming(x: Expr | Stmt, taken: Iterable[str]) -> dict[str, str]:
     return names
 
 
-def freshen_expr(e: Expr, taken: Iterable[str]) -> Expr:
-    """e with every variable it binds renamed away from `taken` (alpha-equivalent)."""
-    names = _renaming(e, taken)
-    return rename_vars_expr(e, names) if names else e
-
-
 def freshen(s: Stmt, taken: Iterable[str]) -> Stmt:
     """s with every variable it binds renamed away from `taken` (alpha-equivalent)."""
     names = _renaming(s, taken)
@@ -414,10 +368,3 @@ def freshen(s: Stmt, taken: Iterable[str]) -> Stmt:
 def local_buffers(body: Body) -> tuple[Buffer, ...]:
     """Buffers declared by the statements of a body, outer first."""
     return tuple(b for s in walk(body) if not isinstance(s, Store) for b in s.buffers)
-
-
-def all_names(k: Kernel) -> frozenset[str]:
-    """Every name that a kernel uses: dims, variables, buffers."""
-    dims = {d.name for d in k.dims}
-    buffers = {*k.buffers(), *(b.name for b in local_buffers(k.body))}
-    return frozenset(dims | buffers | bound_symbols(k.body))

@@ -40,8 +40,10 @@ class WeightStore:
         """Write every weight that a module's text names by its digest and that is not there yet. A file
         appears whole or not at all. Raises SmeltError(kind='infra') when the disk refuses."""
         for w in weights:
+            if stands_in_text(w):
+                continue
             place = self.folder / w.digest
-            if stands_in_text(w) or _size(place) == w.bytes:
+            if _size(place) == w.bytes:
                 continue
             if w.is_named_only:
                 raise self._lacks(w)

@@ -173,7 +173,7 @@ def _instruction(s: Block, scope: _Scope) -> None:
     row = row_of(scope.machine, s.by)
     if row is None:
         scope.fail("K9 (instructions)", f"{scope.machine.name} has no '{s.by}'")
-    found = match(s.body, row)
+    found = match(s.body, row, scope.facts)
     if isinstance(found, str):
         scope.fail("K9 (instructions)", f"this is not '{s.by}': {found}")
 

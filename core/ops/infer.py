@@ -45,7 +45,7 @@ MOST_JOINED = 16
 
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """A relation that could not be proved; it becomes a `check` node in front of the node that needs it."""
+    """A relation that could not be proved; it becomes a `check` node before the node that needs it."""
 
     left: Dim
     relation: Relation
@@ -429,7 +429,7 @@ class Engine:
         return tuple(self._demands)
 
     def expect(self, demands: Iterable[Demand]) -> None:
-        """Know from the start what some node will want: broadcasts in front of it are clearer for it."""
+        """Know from the start what some node will want: the broadcasts before it are clearer for it."""
         for d in demands:
             self.at(d.node, d.op)
             if d.fits:

@@ -25,7 +25,7 @@ from smelt.core.passes.whole_graph.phases import phases
 from smelt.core.passes.whole_graph.regions import regions
 
 PIPELINE: tuple[Pass, ...] = (
-    Pass("dce", dce),  # exporters leave much behind; nothing later should look at it
+    Pass("dce", dce),  # exporters leave nodes that nothing uses; no later pass should look at them
     Pass("regions", regions),  # before fold: loops carry constants around, which then are constants inside
     Pass("quantize", quantize, kind=INTEGERS),  # before fold, which would make floats of quantised weights
     Pass("signs", signs),  # after quantize, which makes products of u8 and i8; before canonical merges sums

@@ -13,7 +13,7 @@ UNBOUNDED = 2**31 - 1
 limits."""
 
 LARGEST = 1 << 40
-"""Bytes: what may be more is taken for unbounded."""
+"""Bytes, or the value of a symbol that stands for a formula: what may be more is taken for unbounded."""
 
 
 def most_bytes(

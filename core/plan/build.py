@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from smelt.core.dim import Dim, Facts
-from smelt.core.ir.graph import Graph, Module, Ref, TensorType
+from smelt.core.ir.graph import Graph, Module, Ref
 from smelt.core.machine import CPU
 from smelt.core.plan.arena import Arena, place, sample_points
 from smelt.core.plan.bounds import most_bytes
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 def make_plan(module: Module, facts: Facts, in_place: bool = True, states: int = 0) -> HostProgram:
     """Plan the main graph and the regions of its control flow. Every node must be a view, call_kernel,
-    call_library, check, bind, if or loop.
+    call_library, transfer, check, bind, if or loop.
 
     What the input shapes size lies in arena 0, or in an arena for each unit that values name. Sizes that a
     run decides (bind, the shapes of what a branch or a loop leaves) have an arena for each position where
@@ -66,7 +66,7 @@ class _Builder:
     def build(self) -> HostProgram:
         graph = self.module.main
         binder = InputBinder(self.module.symbols, self._check)
-        binder.bind(graph.inputs, self._replacements())
+        binder.bind(graph.inputs, self._last(self.module.output_types()) if self.states else ())
         for symbol in binder.bound:
             self._new_symbol(symbol)
         layout = storages(self.module, graph, self.facts, self.in_place)
@@ -102,18 +102,16 @@ class _Builder:
         emitter = Emitter(self.module, self.facts, layout, places, self._check, binder.steps)
         emitter.emit()
         run = tuple(emitter.run)
-        for step in binder.steps:
-            for name, _ in step.symbols if isinstance(step, Assign) else ():
-                self._new_symbol(name)
-        program_late = self._late_symbols(run)
-        for step in walk_steps(run):
-            self._slots_of(step, program_late)
+        early, later = [*walk_steps(tuple(binder.steps))], [*walk_steps(run)]
+        self._name(early)
+        late = self._name(later)
+        for step in later:
+            self._slots_of(step, late)
         total = max((w.offset + w.bytes for w in weights), default=0)
         sizes = {s.root: s for s in rows}
         peak = (*(a.bytes for a in arenas), *layout.alone.values())
         made = (bytes_of(t.dtype, t.shape) for t in emitter.output_types)
-        steps = walk_steps((*binder.steps, *run))
-        names = [pair for s in steps if isinstance(s, Assign) for pair in s.symbols]
+        names = [pair for s in (*early, *later) if isinstance(s, Assign) for pair in s.symbols]
         most = most_bytes((*peak, *made), self.facts, self.module.symbols, names)
         inputs = tuple(Tensor(v.origin or v.name[1:], v.type.dtype, v.type.shape) for v in graph.inputs)
         outputs = tuple(
@@ -148,12 +146,6 @@ class _Builder:
 
     def _last(self, tensors: tuple[T, ...]) -> tuple[T, ...]:
         return tensors[len(tensors) - self.states :]
-
-    def _replacements(self) -> list[TensorType]:
-        """The types of the outputs that replace inputs."""
-        graph, weights = self.module.main, self.module.weights
-        values = graph.values()
-        return [(weights if ref in weights else values)[ref].type for ref in self._last(graph.outputs)]
 
     def _state(self, before: Tensor, after: Tensor, most: int | None) -> StatePair:
         size = bytes_of(before.dtype, before.shape) + bytes_of(after.dtype, after.shape)
@@ -223,10 +215,10 @@ class _Builder:
             self.symbol_slots[symbol] = self.next_slot
             self.next_slot += 1
 
-    def _late_symbols(self, run: tuple[HostStep, ...]) -> set[str]:
-        """Symbols that the run phase sets, each with a slot from here on."""
+    def _name(self, steps: Iterable[HostStep]) -> set[str]:
+        """A slot for each symbol that the steps set; those that had none."""
         before = set(self.symbol_slots)
-        for s in walk_steps(run):
+        for s in steps:
             if isinstance(s, ReadSymbol | Draw):
                 self._new_symbol(s.symbol)
             elif isinstance(s, Assign):

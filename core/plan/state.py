@@ -19,22 +19,23 @@ def with_state(module: Module, wishes: Mapping[str, str], facts: Facts) -> tuple
     Raises SmeltError(kind='invalid'): an unknown name, one that is used twice, tensors of different type or
     rank, extents that can never follow each other.
     """
+    if not wishes:
+        return module, 0
     graph = module.main
     inputs = [v.origin or v.name[1:] for v in graph.inputs]
     found = _pairs(wishes, inputs, graph.output_names)
-    types = {name: w.type for name, w in module.weights.items()}
-    types |= {name: v.type for name, v in graph.values().items()}
+    types = module.output_types()
     pairs = []
     for source, target in found.items():
         n, o = inputs.index(source), graph.output_names.index(target)
-        _check(source, target, graph.inputs[n].type, types[graph.outputs[o]], facts)
+        _check(source, target, graph.inputs[n].type, types[o], facts)
         pairs.append((n, o))
     arranged = graph.with_(
         inputs=_last(graph.inputs, [n for n, _ in pairs]),
         outputs=_last(graph.outputs, [o for _, o in pairs]),
         output_names=_last(graph.output_names, [o for _, o in pairs]),
     )
-    return module.with_main(arranged) if pairs else module, len(pairs)
+    return module.with_main(arranged), len(pairs)
 
 
 def _last(items: Sequence[T], moved: Sequence[int]) -> tuple[T, ...]:

@@ -1,5 +1,5 @@
 """A scheduled Module -> its physical weights: each logical weight in each layout that a kernel reads it in,
-equal bytes once, at offsets in the weights' file.
+equal ones once, at offsets in the weights' file.
 
 Calls of kernels name logical weights, whatever the kernel was scheduled for; a kernel's inputs say in which
 layout they want them (core/ir/layout.py).
@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from itertools import repeat
 
 import numpy as np
 
-from smelt.core.dim import to_dim
+from smelt.core.dim import product, to_dim
 from smelt.core.dtype import Array
 from smelt.core.ir.graph import Derived, Graph, Module, Node, Ref, Weight
 from smelt.core.ir.layout import Layout, PackSpec, apply_numpy
@@ -38,14 +38,14 @@ MOST_PASSES = 16
 def weight_places(
     module: Module, graph: Graph, time: Timeline, units: Sequence[str] = (CPU,)
 ) -> tuple[WeightPlace, ...]:
-    """What the nodes of a graph and its regions read of the weights. Places of equal bytes have one offset;
-    what the same units read lies together, in the order of first use. units: names by number."""
+    """What the nodes of a graph and its regions read of the weights. Equal weights in one layout have one
+    offset; what the same units read lies together, in the order of first use. units: names by number."""
     readers: dict[tuple[Ref, Layout | None], set[int]] = {}
     for ref, layout, unit in _uses(module, graph):
         if time.value(ref).startswith("@"):
             number = units.index(unit) if unit else 0
             readers.setdefault((time.value(ref), layout), set()).add(number)
-    shared = _equal_bytes(physical(module.weights[ref], layout) for ref, layout in readers)
+    shared = _identities(module, list(readers))
     by: dict[Hashable, set[int]] = {}
     for (identity, _), numbers in zip(shared, readers.values(), strict=True):
         by.setdefault(identity, set()).update(numbers)
@@ -83,17 +83,23 @@ def layouts(module: Module, node: Node) -> Sequence[Layout | None]:
     return [b.layout for b in module.kernels[str(node.attr("kernel"))].inputs]
 
 
-def _equal_bytes(weights: Iterable[Weight]) -> list[tuple[Hashable, int]]:
-    """For each weight what is equal for equal bytes alone, and how many bytes there are. Only weights of one
-    size whose first pieces are equal are hashed whole."""
-    rows = list(weights)
-    sizes = Counter(w.bytes for w in rows)
-    heads = {n: _head(w) for n, w in enumerate(rows) if sizes[w.bytes] > 1}
+def _identities(
+    module: Module, uses: Sequence[tuple[Ref, Layout | None]]
+) -> list[tuple[Hashable, int]]:
+    """For each weight in a layout what is equal where the weights are and the layouts do the same, and how
+    many bytes there are. Only weights of one size whose first pieces are equal are hashed whole."""
+    weights = {ref: module.weights[ref] for ref, _ in uses}
+    sizes = Counter(w.bytes for w in weights.values())
+    heads = {ref: _head(w) for ref, w in weights.items() if sizes[w.bytes] > 1}
     alike = Counter(heads.values())
+    contents = {
+        ref: w.digest if ref in heads and alike[heads[ref]] > 1 else ref for ref, w in weights.items()
+    }
     found: list[tuple[Hashable, int]] = []
-    for n, w in enumerate(rows):
-        twin = n in heads and alike[heads[n]] > 1
-        found.append((w.digest if twin else n, w.bytes))
+    for ref, layout in uses:
+        w, order = weights[ref], () if layout is None else layout.order
+        size = w.bytes if layout is None else product(layout.shape).const * w.dtype.bytes
+        found.append(((contents[ref], order, w.dtype.bytes if order else 0), size))
     return found
 
 

@@ -15,39 +15,43 @@ from smelt.core.ir.kernel import (
     Block,
     Bound,
     Call,
+    Const,
     Expr,
     Kernel,
     Load,
     LoopNode,
     Reduce,
     Stmt,
-    walk_expr,
 )
 from smelt.core.ir.rewrite import map_expr, map_stmt_exprs, substitute_expr
 from smelt.core.machine import Instruction
-from smelt.core.schedule.tree import ScheduleError, edit, expressions, names_of, tidy
+from smelt.core.schedule.tree import ScheduleError, edit, names_of, tidy
 
 
 def deepen(kernel: Kernel, axis: str, depth: int, outer: str, inner: str) -> Kernel:
     """sum k in n { a(k) * b(k) }
-      -->  sum o in ceildiv(n, d), q in d { a(o*d + q) * b(o*d + q) },  where n is no multiple of d: each
-           factor guarded by o*d + q < n
+      -->  sum o in ceildiv(n, d), q in d { a(o*d + q) * b(o*d + q) },  where n is no multiple of d: both
+           factors guarded by o*d + q < n
 
     The terms of a sum of floats keep their order: there the axis must be the last. The factors must be loads
-    (under casts), of which the right one has no guard yet.
+    (under casts), of which the right one has no guard yet; of floats, the left one must be 0 where its own
+    guard fails.
     """
     what = f"deepen {axis} {depth}"
     if {outer, inner} & names_of(kernel) or outer == inner:
         raise ScheduleError(what, f"name '{outer}' or '{inner}' is taken")
-    whole = [e for x in expressions(kernel.body) for e in walk_expr(x) if isinstance(e, Reduce)]
-    mine = [e for e in whole if any(a.var == axis for a in e.axes)]
-    if not mine:
-        raise ScheduleError(what, f"no reduction has an axis '{axis}'")
+    done = 0
 
     def visit(e: Expr) -> Expr:
-        return _deepened(e, axis, depth, outer, inner, what) if e in mine and isinstance(e, Reduce) else e
+        nonlocal done
+        if not isinstance(e, Reduce) or all(a.var != axis for a in e.axes):
+            return e
+        done += 1
+        return _deepened(e, axis, depth, outer, inner, what)
 
     body = tuple(map_stmt_exprs(s, lambda x: map_expr(x, visit)) for s in kernel.body)
+    if not done:
+        raise ScheduleError(what, f"no reduction has an axis '{axis}'")
     return kernel.with_(body=tidy(body, kernel_facts(kernel)))
 
 
@@ -64,26 +68,34 @@ def _deepened(e: Reduce, axis: str, depth: int, outer: str, inner: str, what: st
 
 
 def _guarded(e: Expr, bound: Bound, what: str) -> Expr:
-    """A product that is 0 beyond the bound: the right factor is, whatever the left one's guard gives."""
+    """A product that reads nothing beyond the bound and is 0 there. The right factor is 0 there; the left one
+    is what its own guard gives (a zero point, say), which of integers may be anything. Of floats it must be 0
+    as well: 0 times inf or NaN is NaN."""
     product = strip_casts(e)
     parts = product.args if isinstance(product, Call) and product.fn == "mul" else ()
-    loads = [strip_casts(x) for x in parts]
-    last = loads[-1] if loads else None
-    if not all(isinstance(x, Load) for x in loads) or not isinstance(last, Load) or last.guard:
+    loads = [x for x in map(strip_casts, parts) if isinstance(x, Load)]
+    if len(loads) != 2 or loads[1].guard or not _else_zero(loads[1]):
         raise ScheduleError(what, f"the last block of {bound.high} is no product of two loads")
+    if any(x.dtype.is_float for x in loads) and not _else_zero(loads[0]):
+        raise ScheduleError(what, f"'{loads[0].buffer}' is not 0 where its guard fails, as a factor must")
 
     def visit(x: Expr) -> Expr:
-        return replace(x, guard=(*x.guard, bound)) if x in loads and isinstance(x, Load) else x
+        return replace(x, guard=(*x.guard, bound)) if isinstance(x, Load) else x
 
     return map_expr(e, visit)
+
+
+def _else_zero(e: Load) -> bool:
+    """Whether a load is 0 where its guard fails."""
+    return e.otherwise is None or (isinstance(e.otherwise, Const) and e.otherwise.value == 0)
 
 
 def by_instruction(kernel: Kernel, var: str, row: Instruction) -> Kernel:
     """for v .. { s }  -->  block by row { for v .. { s } }, where the loops mean what the row says"""
     what = f"replace {var} {row.name}"
 
-    def rewrite(node: LoopNode, _: Facts) -> Stmt:
-        found = match((node,), row)
+    def rewrite(node: LoopNode, facts: Facts) -> Stmt:
+        found = match((node,), row, facts)
         if isinstance(found, str):
             raise ScheduleError(what, found)
         return Block((node,), by=row.name)

@@ -54,7 +54,7 @@ class _Scheduling:
     module: Module
     machine: Machine
     units: Machines
-    done: dict[tuple[Kernel, str, frozenset[int]], Kernel] = field(default_factory=dict)
+    done: dict[tuple[Kernel, str, frozenset[int]], tuple[Kernel, Hashable]] = field(default_factory=dict)
     ranges: dict[Dim, DimParam] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -99,28 +99,30 @@ class _Scheduling:
     def _decided(self, name: str, uses: Iterable[_Use]) -> Iterator[tuple[Kernel, list[_Use]]]:
         """The kernels that come of one, each with the uses for which it was decided so."""
         kernel = self.module.kernels[name]
-        groups: dict[tuple[str, Hashable], list[_Use]] = {}
+        groups: dict[tuple[str, Hashable], dict[_Use, Kernel]] = {}
         for u in uses:
-            groups.setdefault((u.unit, _decisions(self._scheduled(u))), []).append(u)
+            scheduled, decisions = self._scheduled(u)
+            groups.setdefault((u.unit, decisions), {})[u] = scheduled
         for (_, decisions), group in groups.items():
-            whole = reduce(_joined, group)
-            if _decisions(self._scheduled(whole)) == decisions:
-                yield self._scheduled(whole).with_(origin=kernel.origin), group
+            whole, found = self._scheduled(reduce(_joined, group))
+            if found == decisions:
+                yield whole.with_(origin=kernel.origin), list(group)
             else:
-                yield from ((self._scheduled(u).with_(origin=kernel.origin), [u]) for u in group)
+                yield from ((k.with_(origin=kernel.origin), [u]) for u, k in group.items())
         if not groups:
-            plain = _Use(name, "", frozenset(), kernel.dims)
-            yield self._scheduled(plain).with_(origin=kernel.origin), []
+            plain, _ = self._scheduled(_Use(name, "", frozenset(), kernel.dims))
+            yield plain.with_(origin=kernel.origin), []
 
-    def _scheduled(self, use: _Use) -> Kernel:
-        """The kernel for a use, without a name; kernels of equal structure are scheduled once."""
+    def _scheduled(self, use: _Use) -> tuple[Kernel, Hashable]:
+        """The kernel for a use, without a name, and its decisions; kernels of equal structure are scheduled
+        once."""
         kernel = self.module.kernels[use.kernel].with_(name="", origin="", dims=use.dims)
-        if kernel.schedule:
-            return kernel
         key = (kernel, use.unit, use.constants)
         if key not in self.done:
-            names = frozenset(kernel.inputs[i].name for i in use.constants)
-            self.done[key] = schedule_kernel(kernel, self.units.get(use.unit, self.machine), names)
+            if not kernel.schedule:
+                names = frozenset(kernel.inputs[i].name for i in use.constants)
+                kernel = schedule_kernel(kernel, self.units.get(use.unit, self.machine), names)
+            self.done[key] = kernel, _decisions(kernel)
         return self.done[key]
 
 

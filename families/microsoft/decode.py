@@ -69,7 +69,7 @@ def _suffix_end(c: Call, tokens: Ref) -> Ref:
     (length,), (count,) = c.shape(0), b.type_of(tokens).shape
     front = b.broadcast_to(c.scalar(0, tokens), (most,))
     back = c.iota(most)
-    # rows: places of the source, the first after its first token; columns: how far in front of the place
+    # rows: places of the source, the first after its first token; columns: how far before the place
     behind = c.emit("sub", b.reshape(c.iota(length), (length, 1)), b.reshape(back, (1, most)))
     padded = c.emit("concat", front, c.x(0), axis=0)
     seen = c.emit("gather", padded, c.emit("add", behind, c.scalar(most, behind)), axis=0)

@@ -56,7 +56,7 @@ def _order(c: Call, parts: Dim) -> Ref:
 
 
 def _marked(c: Call, y: Ref, number: Ref, parts: Dim) -> tuple[Ref, Ref, Dim]:
-    """The tokens with one in front of the first and one after the last."""
+    """The tokens with one before the first and one after the last."""
     b, parts = c.builder, c.engine.simplify(parts + 2)
     none = b.constant(np.array(0, np.uint8))
     edge = (ZERO, to_dim(1), ZERO)

@@ -184,7 +184,7 @@ def _compare(c: Call, at: Dim, extent: Dim, what: str, wraps: bool) -> None:
 
 
 def _where(c: Call) -> str:
-    """The node, in front of what is wrong with it."""
+    """The node, before what is wrong with it."""
     return f"node '{c.engine.node}' ({c.engine.op}): " if c.engine.node else ""
 
 

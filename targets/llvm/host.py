@@ -152,7 +152,7 @@ class _Host:
         return self.b.here(f"load {elem}, ptr {at.text}", elem, 0)
 
     def early(self, base: Value, n: int, elem: str) -> Value:
-        """base[n] loaded where the function runs in any case, so that it serves everywhere behind."""
+        """base[n] loaded where the function runs in any case, so that it serves everything after it."""
         root = self.b.root
         at = self.b.at(root, f"getelementptr {elem}, ptr {base.text}, i64 {n}", "ptr", 0, None)
         return self.b.at(root, f"load {elem}, ptr {at.text}", elem, 0, None)

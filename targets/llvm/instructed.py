@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from smelt.core.dim import Facts
 from smelt.core.ir.instructions import Match, RowMeaning, match, meaning, row_of
 from smelt.core.ir.kernel import Block, Bound, Const, Load, Loop
 from smelt.targets.llvm.builder import Value, type_text
@@ -24,7 +25,8 @@ class Instructed(Stores):
         """The block by its instruction, or `plain` where its sums are no registers."""
         row = row_of(self.cpu.machine, s.by)
         assert row is not None, f"{self.cpu.machine.name} has no instruction '{s.by}'"
-        found = match(s.body, row)
+        known = Facts({v: (n, n) for v, n in self.env.items() if isinstance(n, int)})
+        found = match(s.body, row, known)
         assert isinstance(found, Match), f"this is not '{s.by}': {found}"
         if found.store.buffer not in self.registers:
             plain()
@@ -101,7 +103,7 @@ class Instructed(Stores):
             return self.s.select(inside, found, other) if byte and not inside.const else found
 
     def _valid(self, moving: tuple[Bound, ...], var: str, n: int) -> int:
-        """How many of the first neighbours are inside; that must be known when compiling."""
+        """How many neighbours are inside: the first ones, as many in every run (core/ir/instructions.py)."""
         for i in range(n):
             with self.bind({var: i}, 0):
                 inside = self.condition(moving)

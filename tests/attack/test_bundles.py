@@ -14,6 +14,7 @@ import attack_bundles as attacks
 import numpy as np
 import onnx
 import pytest
+from boards import need_qemu
 from isolated import isolated
 from onnx import TensorProto, helper, numpy_helper
 
@@ -152,9 +153,8 @@ def test_a_bundle_for_other_processors_is_refused_before_its_code_runs(tmp_path:
         ("x86", ("qemu-x86_64-static", "-cpu", "Nehalem"), "avx2"),
         ("arm64:cortex-a76", ("qemu-aarch64-static", "-cpu", "cortex-a53"), "dotprod"),
     ]
+    need_qemu(*(c[1][0] for c in cases))
     cases = [c for c in cases if shutil.which(c[1][0])]
-    if not cases:
-        pytest.skip("no emulator: apt install qemu-user-static")
     for target, emulator, lacks in cases:
         out = tmp_path / target.replace(":", "-")
         compile_here(Request(source=str(source), target=target, output=str(out)))

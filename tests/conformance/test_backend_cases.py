@@ -3,14 +3,13 @@ chosen by hash, against the known failures."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import pytest
+from boards import need_qemu
 from onnx import helper
 from opencl_run import context
 
@@ -50,8 +49,7 @@ def test_sample_of_types_and_opsets() -> None:
 
 
 def test_sample_under_emulation() -> None:
-    if shutil.which("qemu-aarch64-static") is None and shutil.which("qemu-aarch64") is None:
-        pytest.skip("qemu's user mode is not installed")
+    need_qemu("qemu-aarch64-static", "qemu-aarch64")
     wanted = [in_one_form(s.name) for s in shipped() if bucket(f"arm64 {s.name}") < 2]
     assert len(wanted) > 20
     nothing_new(wanted, "arm64")

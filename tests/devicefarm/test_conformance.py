@@ -19,6 +19,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rig
+from boards import need_qemu
+from processes import children
 
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget, Limits
@@ -66,7 +68,7 @@ def _static(request: pytest.FixtureRequest, tmp: Path) -> Place:
 
 
 def _qemu(request: pytest.FixtureRequest, tmp: Path) -> Place:
-    rig.need(shutil.which("qemu-aarch64-static"), "needs qemu: apt-get install qemu-user-static")
+    need_qemu("qemu-aarch64-static")
     bundle = request.getfixturevalue("arm64_bundle")
     transport = qemu_user("emulated", "qemu-aarch64", sysroot=rig.SYSROOT, store=tmp / "store")
     return Place(transport, bundle, "aarch64")
@@ -107,19 +109,6 @@ def mode(number: int) -> np.ndarray:
 def reload(client: RunnerClient, place: Place) -> None:
     client.load(place.transport.deploy(place.bundle, client.budget))
     assert np.array_equal(client.run([X, mode(FINE)]).outputs["y"], 2 * X)
-
-
-def children(pid: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-            except OSError:
-                continue
-            if int(fields[1]) == pid and fields[0] != "Z":
-                found.append(int(entry.name))
-    return found
 
 
 def gone(pid: int, limit: float = 5.0) -> bool:
@@ -510,7 +499,7 @@ def test_runner_that_cannot_start(tmp_path: Path) -> None:
 def test_android_library_on_the_glibc_shim(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig.need(shutil.which("qemu-aarch64-static"), "needs qemu: apt-get install qemu-user-static")
+    need_qemu("qemu-aarch64-static")
     monkeypatch.delenv("SMELT_BIONIC_ROOT", raising=False)
     home = tmp_path_factory.mktemp("android")
     bundle = rig.build_arm64(

@@ -74,7 +74,7 @@ CASES: Mapping[str, tuple[onnx.ModelProto, Sequence[Any], Mapping[Any, str]]] = 
 
 @pytest.mark.parametrize("target", ["host", "host+opencl"])
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_run_time_indices(name: str, target: str, tmp_path: Path, needs_opencl: Any) -> None:
+def test_run_time_indices(name: str, target: str, tmp_path: Path, device: Any) -> None:
     m, good, bad = CASES[name]
     session = compiled(m, target, tmp_path)
     dtype = np.int32 if name == "narrow" else np.int64
@@ -103,7 +103,7 @@ def compiled(m: onnx.ModelProto, target: str, folder: Path) -> smelt.Session:
 
 
 @pytest.fixture
-def needs_opencl(target: str) -> None:
+def device(target: str) -> None:
     if "opencl" in target:
         context()  # skips where there is no device
 

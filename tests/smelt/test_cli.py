@@ -16,6 +16,7 @@ import front_models
 import numpy as np
 import onnx
 import pytest
+from processes import started
 
 from smelt.cli import main as cli
 from smelt.cli.main import main
@@ -351,15 +352,6 @@ def test_a_full_disk_exits_6_and_leaves_nothing(model: Path, bundle: Bundle, tmp
     assert done.returncode == 6, done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-def started(pid: int) -> list[int]:
-    """The processes that a process and those that it has started have started; outermost first."""
-    found = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            found += map(int, path.read_text().split())
-    return found + [q for p in found for q in started(p)]
 
 
 @pytest.mark.parametrize("whom", [slice(-1, None), slice(None)], ids=["the compiler", "and its server"])

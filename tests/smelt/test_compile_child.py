@@ -16,6 +16,7 @@ from pathlib import Path
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from processes import started
 
 import smelt
 from smelt.core.diag import SmeltError
@@ -189,19 +190,10 @@ def test_control_groups_limit_the_memory(tmp_path: Path, row: str, file: str) ->
 # ---------------------------------------------------------------- the end of the caller
 
 
-def children(pid: int) -> list[int]:
-    """The processes that a process and those that it has started have started."""
-    found: list[int] = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # the thread has ended meanwhile
-            found += map(int, path.read_text().split())
-    return found + [p for own in found for p in children(own)]
-
-
 def compiling(pid: int) -> list[int]:
     """Those of them that lead a group of their own below the server, which does as well."""
     found = []
-    for p in children(pid):
+    for p in started(pid):
         with contextlib.suppress(ProcessLookupError):
             found += [p] * (os.getpgid(p) == p)
     return found[1:]
@@ -247,8 +239,8 @@ def test_a_killed_caller_takes_its_child_along(tmp_path: Path, how: signal.Signa
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    assert until(lambda: len(children(caller.pid)) > fork and compiling(caller.pid))
-    own, (child,) = children(caller.pid), compiling(caller.pid)
+    assert until(lambda: len(started(caller.pid)) > fork and compiling(caller.pid))
+    own, (child,) = started(caller.pid), compiling(caller.pid)
     time.sleep(1)
     caller.send_signal(how)
     caller.wait(60)

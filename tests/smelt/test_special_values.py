@@ -109,3 +109,23 @@ def test_reductions(length: int, tmp_path: Path) -> None:
         if op in ("ReduceMax", "ReduceMin"):
             want = (np.max if op == "ReduceMax" else np.min)(x, axis=1, keepdims=True)
         check(op, got, want, x)
+
+
+@pytest.mark.parametrize("op", ["MatMul", "Conv", "ReduceSum"])
+def test_zeros_of_tiny_products_are_as_written(op: str, tmp_path: Path) -> None:
+    """-1e-30 * 1e-30 + 0, rounded once, is -0, and + 0 makes 0 of it: nothing may leave that out."""
+    x, w = np.full((3, 4, 8), -1e-30, F32), np.full((8, 4, 8), 1e-30, F32)
+    made = {
+        "MatMul": [helper.make_node("MatMul", ["x", "w"], ["s"])],
+        "Conv": [helper.make_node("Conv", ["x", "w"], ["s"])],
+        "ReduceSum": [
+            helper.make_node("Mul", ["x", "w"], ["p"]),
+            helper.make_node("ReduceSum", ["p", "axes"], ["s"]),
+        ],
+    }
+    nodes = [*made[op], helper.make_node("Add", ["s", "zero"], ["y"])]
+    weight = {"MatMul": w[0, :, :1].repeat(8, 0)[:8], "Conv": w[:, :, :3], "ReduceSum": w[0]}[op]
+    given = {"w": weight, "zero": np.zeros(1, F32), "axes": np.array([2], np.int64)}
+    ((_, got, want),) = both(nodes, {"x": x}, {"y": F32}, tmp_path, given)
+    assert not np.signbit(got).any() and not got.any()
+    np.testing.assert_array_equal(got, want)

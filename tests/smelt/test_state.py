@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -242,27 +243,67 @@ def test_sessions_and_threads_are_independent(decoder_bundle: Bundle) -> None:
     assert not failed
 
 
-def test_threads_on_one_session_wait(lstm_bundle: Bundle) -> None:
-    """However runs and copies of the state follow each other, each sees a whole step."""
-    session, x = load(lstm_bundle), np.ones((1, 1, 4), np.float32)
-    chain = [{n: a.tobytes() for n, a in load(lstm_bundle).state().items()}]
-    other = load(lstm_bundle)
-    for _ in range(60):
-        other.run(None, {"x": x})
-        chain.append({n: a.tobytes() for n, a in other.state().items()})
-    seen: list[dict[str, bytes]] = []
+class Meeting:
+    """The library of a session, whose runs stay in it until another call of that session comes in, or so long
+    that one would have come which does not wait."""
 
-    def look() -> None:
-        seen.extend({n: a.tobytes() for n, a in session.fork().state().items()} for _ in range(40))
+    def __init__(self, session: Session) -> None:
+        self.session, self.lib = session, session._lib
+        self.inside, self.came = threading.Event(), threading.Event()
+        self.met: list[str] = []
 
-    threads = [threading.Thread(target=look) for _ in range(2)]
-    for t in threads:
-        t.start()
-    for _ in range(60):
-        session.run(None, {"x": x})
-    for t in threads:
-        t.join()
-    assert all(s in chain for s in seen)
+    def __getattr__(self, name: str) -> Any:
+        fn = getattr(self.lib, name)
+
+        def call(*args: Any) -> Any:
+            if args and args[0] is self.session._handle:
+                self.entered(name)
+            return fn(*args)
+
+        return call
+
+    def entered(self, name: str) -> None:
+        if self.inside.is_set():
+            self.met.append(name)
+            self.came.set()
+        elif name == "smelt_run":
+            self.inside.set()
+            self.came.wait(0.3)
+            self.inside.clear()
+
+
+CALLS: dict[str, Callable[[Session, dict[str, Any]], object]] = {
+    "run": lambda s, feed: s.run(None, feed),
+    "state": lambda s, _: s.state(),
+    "set_state": lambda s, _: s.set_state({}),
+    "reset": lambda s, _: s.reset(),
+    "fork": lambda s, _: s.fork(),
+    "memory": lambda s, _: s.memory(),
+    "trim": lambda s, _: s.trim(),
+    "profile": lambda s, _: s.profile(),
+    "close": lambda s, _: s.close(),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_threads_on_one_session_wait(name: str, lstm_bundle: Bundle) -> None:
+    """No call gets into the library while a run of the same session is in it."""
+    session, feed = load(lstm_bundle), {"x": np.ones((1, 1, 4), np.float32)}
+    session.run(None, feed)
+    meeting = Meeting(session)
+    session._lib = meeting  # type: ignore[assignment]
+    done = threading.Event()
+
+    def other() -> None:
+        assert meeting.inside.wait(60)
+        CALLS[name](session, feed)
+        done.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    session.run(None, feed)
+    thread.join(60)
+    assert done.is_set() and not meeting.met, f"{meeting.met} while a run was in the library"
 
 
 @needs_opencl

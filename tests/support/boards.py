@@ -18,5 +18,11 @@ needs_opencl = pytest.mark.skipif(not HAS_OPENCL, reason=NO_OPENCL)
 def need_emulator(target: str) -> None:
     """Skip where programs of the target do not run: its processor is another, with no emulator here."""
     emulator = parse_target(target).platform.emulator
-    if emulator is not None and shutil.which(emulator.binary) is None:
-        pytest.skip("needs qemu: apt-get install qemu-user-static")
+    if emulator is not None:
+        need_qemu(emulator.binary)
+
+
+def need_qemu(*programs: str) -> None:
+    """Skip where none of these emulators is installed."""
+    if not any(map(shutil.which, programs)):
+        pytest.skip(f"needs {' or '.join(programs) or 'an emulator'}: apt-get install qemu-user-static")

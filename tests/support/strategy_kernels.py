@@ -214,6 +214,8 @@ KERNELS: dict[str, tuple[Kernel, str, Envs]] = {
     "transpose": (op_kernel("transpose", [("n", "h", "w", 3)], ("n", 3, "h", "w"), {"perm": (0, 3, 1, 2)}), "", _IMAGE),
     "transpose-2d": (op_kernel("transpose", [("m", "n")], ("n", "m"), {"perm": (1, 0)}), "", ({"m": 21, "n": 19}, {"m": 3, "n": 40}, {"m": 0, "n": 2})),
     "known-multiple": (op_kernel("tanh", [("n",)], ("n",)).with_(dims=(DimParam("n", 0, None, 64),)), "", ({"n": 128}, {"n": 0})),
+    "known-multiple-of-2": (op_kernel("sqrt", [("n",)], ("n",)).with_(dims=(DimParam("n", 0, None, 2),)), "", ({"n": 4102}, {"n": 14})),
+    "known-multiple-of-16": (op_kernel("sqrt", [("n",)], ("n",)).with_(dims=(DimParam("n", 0, None, 16),)), "", ({"n": 4144}, {"n": 16})),
     "concat-middle": (op_kernel("concat", [("n", "a", 8), ("n", "b", 8)], ("n", "a+b", 8), {"axis": 1}), "", ({"n": 2, "a": 3, "b": 4}, {"n": 2, "a": 0, "b": 1})),
     "concat-last": (op_kernel("concat", [("n", "a", 8), ("n", "a", 5)], ("n", "a", 13), {"axis": 2}), "", ({"n": 2, "a": 3},)),
     "pad": (op_kernel("pad", [("n", "w")], ("n", "w+3"), {"before": (to_dim(0), to_dim(1)), "after": (to_dim(0), to_dim(2)), "mode": "constant"}), "", ({"n": 2, "w": 30},)),

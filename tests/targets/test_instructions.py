@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from smelt.core.dim import Facts
 from smelt.core.ir.instructions import Match, match, meaning
 from smelt.core.ir.interp_kernel import run_kernel
 from smelt.core.ir.kernel import walk
@@ -16,6 +18,7 @@ from smelt.core.machine import Instruction, Machine
 from smelt.core.schedule.schedule import apply, parse
 from smelt.targets.cpu_features import ASKED
 from smelt.targets.instructions import arm, nvidia, x86
+from smelt.targets.instructions.meanings import dot
 from smelt.targets.llvm.instructed import PRINT
 from smelt.targets.llvm.machines import machine_for
 
@@ -37,7 +40,7 @@ def test_a_row_is_a_kernel(row: Instruction) -> None:
     want = meaning(row)
     verify_kernel(want.kernel, "lowered", strict=True)
     assert want.kernel.name == row.name
-    assert isinstance(match(want.kernel.body[-1:], row), Match)
+    assert isinstance(match(want.kernel.body[-1:], row, Facts()), Match)
     assert row.macs > 0 and row.latency > 0 and row.source
 
 
@@ -79,6 +82,35 @@ def test_rows_of_a_processor(level: tuple[str, str, str]) -> None:
     assert {n for n in found if not n.startswith(plain)} == LEVELS[level]
 
 
+WORDS = """
+kernel @words(a: u8[9], b: i8[4, 4]) -> (y: i32[4]) {
+  serial k in 4 { serial j in 4 { y[j] add= cast:i32((a[k + 3] if (GUARD))) * cast:i32(b[j, k]) } }
+}"""
+GUARDS = {
+    "none": ("0 <= 3 < 9", True),
+    "all": ("0 <= k < 4", True),
+    "the first": ("0 <= k < 3", True),
+    "the first two": ("0 <= k < 3, 0 <= 3*k < 5", True),
+    "one": ("0 <= k + 5 < 6", True),
+    "not one": ("4 <= k < 9", True),
+    "of the other axis": ("0 <= j < 3", False),
+    "the last": ("1 <= k < 4", False),
+    "the last, downwards": ("0 <= 2 - k < 2", False),
+    "the middle": ("1 <= k < 3", False),
+    "the last, by two": ("0 <= k < 3, 1 <= k < 4", False),
+}
+
+
+@pytest.mark.parametrize("name", GUARDS)
+def test_words_are_the_first_terms_of_a_guard(name: str) -> None:
+    """A guarded operand is read as one word with zeros above: a guard that begins later is refused."""
+    guard, fits = GUARDS[name]
+    kernel = parse_kernel(WORDS.replace("GUARD", guard))
+    row = replace(x86.MIDDLE["vpdpbusd"], meaning=dot("narrow", "u8", "i8", 4, 4))
+    found = match(kernel.body, row, Facts())
+    assert isinstance(found, Match) == fits, found
+
+
 WARP = """
 kernel @warp(a: f16[16, 16], b: f16[16, 8]) -> (y: f32[16, 8]) {
   group g in 1 {
@@ -118,5 +150,6 @@ def test_a_warp_multiplies_matrices() -> None:
 def test_fragments_of_another_layout_are_refused() -> None:
     text = WARP.replace("4*(k//8) + 2*(i//8) + k % 2", "4*(i//8) + 2*(k//8) + k % 2", 1)
     kernel = parse_kernel(text)
-    (found,) = (match((s,), nvidia.ROWS[0]) for s in walk(kernel.body) if getattr(s, "var", "") == "k")
+    (nest,) = (s for s in walk(kernel.body) if getattr(s, "var", "") == "k")
+    found = match((nest,), nvidia.ROWS[0], Facts())
     assert isinstance(found, str) and "is not laid out as 'a'" in found

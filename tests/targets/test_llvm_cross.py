@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from boards import need_qemu
 from emulated import Board, build, run
 from intrinsic_kernels import (
     ANY,
@@ -68,8 +68,7 @@ EMULATOR_FAILS = {("rv64gcv", d) for d in FLOATS}
 @pytest.mark.parametrize("name", BOARDS)
 def test_trees_under_emulation(name: str, tmp_path: Path) -> None:
     board = BOARDS[name]
-    if shutil.which(board.qemu[0]) is None:
-        pytest.skip(f"{board.qemu[0]} is not installed")
+    need_qemu(board.qemu[0])
     names = sorted(TREES)
     kernels = [parse_kernel(TREES[n][0]).with_(name=f"t{i}") for i, n in enumerate(names)]
     program = build(board, kernels, tmp_path)
@@ -87,8 +86,7 @@ def test_trees_under_emulation(name: str, tmp_path: Path) -> None:
 def test_intrinsics_under_emulation(name: str, tmp_path: Path) -> None:
     """All functions of a dtype and arity in one kernel, and all casts of a dtype in another."""
     board = BOARDS[name]
-    if shutil.which(board.qemu[0]) is None:
-        pytest.skip(f"{board.qemu[0]} is not installed")
+    need_qemu(board.qemu[0])
     groups = [
         (d, n, fns)
         for d in ANY

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
+from boards import need_qemu
 from emulated import Board, build, run
 from naive_kernels import op_kernel
 from native_cpus import CPUS
 
-from smelt.core.dim import to_dim
+from smelt.core.dim import Facts, to_dim
 from smelt.core.dtype import DType, i8, i32, u8
 from smelt.core.ir.instructions import Match, match
 from smelt.core.ir.interp_kernel import run_kernel
@@ -130,8 +130,7 @@ def test_products_of_bytes_on_arm(level: str, tmp_path: Path) -> None:
     kernels = [scheduled(k, cpu.machine).with_(name=f"t{i}") for i, (k, _) in enumerate(naive)]
     assert all("replace" in k.schedule for k in kernels)
     assert f" {row}" in kernels[list(KERNELS).index("product-64x65")].schedule
-    if shutil.which(board.qemu[0]) is None:
-        pytest.skip(f"{board.qemu[0]} is not installed")
+    need_qemu(board.qemu[0])
     program = build(board, kernels, tmp_path)
     for i, ((plain, envs), kernel) in enumerate(zip(naive, kernels, strict=True)):
         for seed, env in enumerate(envs):
@@ -150,7 +149,7 @@ def test_the_multiply_add_of_a_contraction_is_a_row(cpu: Cpu) -> None:
     row = cpu.machine.instructions[0]
 
     def by_row(s: Stmt) -> Stmt:
-        rows = isinstance(s, Loop) and s.var == "i0.i" and isinstance(match((s,), row), Match)
+        rows = isinstance(s, Loop) and s.var == "i0.i" and isinstance(match((s,), row, Facts()), Match)
         return Block((s,), by=row.name) if rows else s
 
     marked = d.kernel.with_(body=map_stmts(d.kernel.body, by_row))

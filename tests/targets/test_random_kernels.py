@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import strategies as gen
+from boards import need_qemu
 from guarded import Guard
 from hypothesis import HealthCheck, given, settings
 from isolated import isolated
@@ -60,8 +60,7 @@ def test_here(cpu: Cpu) -> None:
 @pytest.mark.parametrize("name", ["cortex-a53", "cortex-a7"])
 def test_on_an_emulated_board(name: str, tmp_path: Path) -> None:
     board = BOARDS[name]
-    if shutil.which(board.qemu[0]) is None:
-        pytest.skip(f"{board.qemu[0]} is not installed")
+    need_qemu(board.qemu[0])
     samples: list[gen.Sample] = []
 
     @FIXED

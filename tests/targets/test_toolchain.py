@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from boards import need_qemu
 
 from smelt.core.diag import SmeltError
 from smelt.core.naming import FUNCTIONS, Names
@@ -36,9 +37,8 @@ def words_to_run(spec: TargetSpec) -> list[str]:
     """The emulator's words, or none on the machine itself; skips where there is no emulator."""
     if spec.runs_here:
         return []
-    command = spec.emulator_command()
-    if command is None or shutil.which(command[0]) is None:
-        pytest.skip(f"no {command[0] if command else 'emulator'}: apt install qemu-user-static")
+    command = spec.emulator_command() or ()
+    need_qemu(*command[:1])
     return list(command)
 
 

@@ -19,10 +19,11 @@ class Read:
     loads: how many loads the expression has. bijective: each element is read at one place, at an index
     that is a permutation of the output's (axes of extent 1 apart). ordered: and the axes keep their
     order. last: and the last axis stays the last. once: no element is read by two output elements.
-    linear: every index is a sum of variables times constants. shifted: an index is a variable plus a
-    constant, the last axis in its place (a slice). guarded: reads are guarded. depends: an index depends on
-    data. reduced: some load is inside a reduction. missing: some output axis takes no part (a broadcast).
-    rows: every index is one variable, or 0 where the extent is 1. window: an index mixes variables.
+    linear: every index is a sum of variables times constants. shifted: each variable, those of reductions
+    too, is one index, plus what is the same for all elements; the output's are in their order, and no read is
+    guarded (a slice). guarded: reads are guarded. depends: an index depends on data. reduced: some load is
+    inside a reduction. missing: some output axis takes no part (a broadcast). rows: every index is one
+    variable, or 0 where the extent is 1. window: an index mixes variables.
     scattered: the place along the last axis depends on data, so neighbours are not read together.
     """
 

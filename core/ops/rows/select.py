@@ -258,7 +258,7 @@ def _ref_topk(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Tens
     assert x is not None and isinstance(axis, int)
     n = x.shape[axis]
     keys = x.astype(np.float32) if types[0].dtype == bf16 else x  # NumPy finds no NaN in types of others
-    if attrs["largest"]:  # ascending from behind: equal elements stay in order
+    if attrs["largest"]:  # ascending, then read from the end: equal elements stay in order
         order = n - 1 - np.flip(np.argsort(np.flip(keys, axis), axis=axis, kind="stable"), axis)
     else:
         order = np.argsort(keys, axis=axis, kind="stable")

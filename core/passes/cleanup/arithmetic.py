@@ -43,7 +43,8 @@ _NEUTRAL = {"add": -0.0, "sub": 0.0, "mul": 1.0, "div": 1.0, "pow": 1.0}
     "x: f32[N, 4]; add(x, -0.0)",
     "x: f32[N, 4]; mul(x, 1.0)",
     "x: i32[N, 4]; c: i32[4] = 0; add(x, c)",
-    "x: f32[N, 4]; c: f32[3] = 0.0; w: f32[4, 3] = draw; add(matmul(x, w), c)",
+    "x: f32[N, 4]; c: f32[4] = 0.0; add(reduce_sum(x, axes=(0,), keepdims=True), c)",
+    "x: f32[N, 4]; add(transpose(add(exp(x), x), perm=(1, 0)), 0.0)",
 ])
 def _neutral(g: Editor, n: Node) -> Ref | None:
     # x + -0, x - 0, x * 1, x / 1, x ** 1  -->  x;  x + 0, which makes 0 of -0, only where x is no -0
@@ -56,12 +57,9 @@ def _neutral(g: Editor, n: Node) -> Ref | None:
     return x if same or _unlike_minus_zero(g, x) else None
 
 
-SUM_OPS = ("matmul", "conv", "conv_transpose", "reduce_sum")
-ZERO_KEEPING_OPS = ("reshape", "transpose", "broadcast_to", "slice", "concat", "scatter_elements", "tanh")
-
-
 def _unlike_minus_zero(g: Editor, ref: Ref, depth: int = 10, taken: frozenset[Ref] = frozenset()) -> bool:
-    """Whether a float value is never -0: sums begin with 0, and only -0 + -0 and -0 - 0 are -0.
+    """Whether a float value is never -0: sums begin with 0, and only -0 + -0 and -0 - 0 are -0. No sums of
+    products: they may be fused, and -1e-30 * 1e-30 + 0, rounded once, is -0.
     taken: values that a loop carries, which are not -0 before the loop: if no round makes one, none is."""
     n, array = g.maker(ref), g.array(ref)
     if ref in taken:
@@ -78,31 +76,44 @@ def _unlike_minus_zero(g: Editor, ref: Ref, depth: int = 10, taken: frozenset[Re
         )
     if n is None or depth == 0 or n.output.type.dtype.bits < 32:  # -1e-9 is -0 in 16 bits
         return False
-    if (n.op in SUM_OPS and _has_terms(g, n)) or positive(g, ref):
+    if positive(g, ref) or (n.op == "reduce_sum" and _sums_as_stored(g, n)):
         return True
     if n.op == "add":
         return any(_unlike_minus_zero(g, r, depth - 1, taken) for r in n.inputs)
-    if n.op == "sub":
-        return _unlike_minus_zero(g, n.inputs[0], depth - 1, taken)
-    if n.attrs.get("reduction", "none") != "none":
+    picked = n.inputs[:1] if n.op == "sub" else _picked(g, n)
+    return bool(picked) and all(_unlike_minus_zero(g, r, depth - 1, taken) for r in picked)
+
+
+ZERO_KEEPING = frozenset({"tanh"})
+"""Intrinsics that make -0 of nothing but -0."""
+
+
+def _picked(g: Editor, n: Node) -> tuple[Ref, ...]:
+    """The operands of which each element of the value is one, as it is or under ZERO_KEEPING, or a 0; none
+    where some is not."""
+    trait = g.trait(n)
+    if trait.moved is not None:
+        return (n.inputs[trait.moved],)
+    keeps = trait.known and not trait.heavy and trait.work.keys() <= ZERO_KEEPING
+    if not keeps and (n.op != "scatter_elements" or n.attr("reduction", "none") != "none"):
+        return ()
+    dtype = n.output.type.dtype
+    floats = tuple(r for r in n.inputs if r and g.type_of(r).dtype.is_float)
+    return floats if all(g.type_of(r).dtype == dtype for r in floats) else ()  # -1e-50 is a -0 of 32 bits
+
+
+def _sums_as_stored(g: Editor, n: Node) -> bool:
+    """Whether a sum has several terms (one alone is added to no 0), which no formula makes: it could be a
+    product."""
+    ref = n.inputs[0]
+    if all(is_one(g.shape(ref)[a]) for a in ints_of(n.attrs["axes"])):
         return False
-    floats = [r for r in n.inputs if r and g.type_of(r).dtype.is_float]
-    return n.op in ZERO_KEEPING_OPS and all(_unlike_minus_zero(g, r, depth - 1, taken) for r in floats)
-
-
-def _has_terms(g: Editor, n: Node) -> bool:
-    """Whether a sum runs over more than extents of 1: one term alone is stored as it is, added to no 0."""
-    if n.op == "reduce_sum":
-        extents = [g.shape(n.inputs[0])[a] for a in ints_of(n.attrs["axes"])]
-    elif n.op == "matmul":
-        extents = [g.shape(n.inputs[0])[-1]]
-    else:  # the weight's axes but that of its outputs: [M, C/g, *K], [C, M/g, *K], or those two last
-        extents = list(g.shape(n.inputs[1]))
-        own, group = int(n.op == "conv_transpose"), int(n.attr("group"))
-        del extents[-1 if n.attrs.get("channels_last", False) else own]
-        if own and group > 1:
-            return False  # of C, a group sums its own only
-    return not all(map(is_one, extents))
+    while (maker := g.maker(ref)) is not None:
+        moved = g.trait(maker).moved
+        if moved is None:
+            return False
+        ref = maker.inputs[moved]
+    return True
 
 
 @rule("sub", kind=EXACT, forms=[
@@ -222,7 +233,10 @@ def positive(g: Editor, ref: Ref, depth: int = 6) -> bool:
         return True
     if n.op in ("exp", "sigmoid", "softmax", "abs", "reduce_l1", "reduce_l2", "reduce_sum_square"):
         return True
-    through = ("add", "mul", "div", "sqrt", "reduce_mean", "reduce_sum", "reshape", "transpose")
+    moved = g.trait(n).moved
+    if moved is not None:
+        return positive(g, n.inputs[moved], depth - 1)
+    through = ("add", "mul", "div", "sqrt", "reduce_mean", "reduce_sum")
     return n.op in through and all(positive(g, r, depth - 1) for r in n.inputs)
 
 

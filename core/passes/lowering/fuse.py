@@ -173,7 +173,7 @@ class _Fusion:
         if against is None:
             keys = [*sorted({*group.nodes[:-1], *producer.nodes}, key=self._order), group.nodes[-1]]
             both = self._measure(keys, group.slot)
-            against = objection(replace(offer, both=both))
+            against = objection(replace(offer, permitted=allowed, both=both))
         if against is not None:
             return None, f"{against.name}: {against.reason}"
         taken = (*group.taken, *producer.taken, (ref, f"{allowed.name}: {allowed.reason}"))

@@ -63,7 +63,8 @@ class Group:
 @dataclass(frozen=True, slots=True)
 class Offer:
     """A group and the producer of what it reads. alone: nobody else reads that. bytes: of the value, and of
-    what computing it reads. stored: it is stored anyway. both: what they make together, once composed."""
+    what computing it reads. stored: it is stored anyway. permitted: what permits to take it in; None before
+    that is asked. both: what they make together, once composed."""
 
     group: Group
     producer: Group
@@ -73,6 +74,7 @@ class Offer:
     bytes: tuple[int, int]
     machine: Machine
     options: Options
+    permitted: FusionRule | None = None
     both: Group | None = None
 
     @property
@@ -105,11 +107,6 @@ def _shared_rows(o: Offer) -> bool:
     return made.heavy and along and not made.contraction and not mine.contraction
 
 
-def _by_rows(o: Offer) -> bool:
-    """Whether nothing else permits it."""
-    return o.producer.trait.heavy and not _epilogue(o)
-
-
 def _operand(o: Offer) -> bool:
     if not _in_reduction(o) or not o.group.trait.contraction:
         return False
@@ -133,9 +130,10 @@ def _element(o: Offer) -> bool:
     return outside_reduction and (o.read.bijective or o.read.once or o.producer.trait.plain)
 
 
+ROWS = FusionRule("rows", "both reduce along the same rows, which stay in cache", _shared_rows)
 PERMISSIONS: tuple[FusionRule, ...] = (
     FusionRule("epilogue", "each element of the reduction is used once, as it is stored", _epilogue),
-    FusionRule("rows", "both reduce along the same rows, which stay in cache", _shared_rows),
+    ROWS,
     FusionRule("operand", "the product reads its operand through an index map", _operand),
     FusionRule("prologue", "the reduction reads each element once, or it is cheap to make again", _prologue),
     FusionRule("element", "each element is used where it is made, or only moves", _element),
@@ -188,21 +186,27 @@ def _both(o: Offer) -> Group:
 
 
 def _too_wide(o: Offer) -> bool:
-    return len(_both(o).outside) > MAX_INPUTS or _both(o).trait.size > o.options.fuse_size
+    return len(_both(o).outside) > MAX_INPUTS
+
+
+def _grown(o: Offer) -> bool:
+    """Whether it is too large where the estimate of _too_large was not: a guard around what is computed
+    becomes a choice between two values."""
+    return _both(o).trait.size > o.options.fuse_size
 
 
 def _no_rows(o: Offer) -> bool:
     """Whether it has reductions beside each other that do not run along the same rows."""
-    return _by_rows(o) and _both(o).rows is None
+    return o.permitted is ROWS and _both(o).rows is None
 
 
 def _few_rows(o: Offer) -> bool:
     count, length = _both(o).rows or (0, 0)
-    return _by_rows(o) and count < o.machine.cores and length > LONG_ROW
+    return o.permitted is ROWS and count < o.machine.cores and length > LONG_ROW
 
 
 def _lanes(o: Offer) -> bool:
-    return _by_rows(o) and o.machine.max_lanes > 1
+    return o.permitted is ROWS and o.machine.max_lanes > 1
 
 
 def _no_product(o: Offer) -> bool:
@@ -223,7 +227,8 @@ def _divides(o: Offer) -> bool:
 
 
 LATE_OBJECTIONS: tuple[FusionRule, ...] = (
-    FusionRule("inputs", "the kernel would read too many tensors, or be too large", _too_wide),
+    FusionRule("inputs", "the kernel would read too many tensors", _too_wide),
+    FusionRule("grown", "the kernel would be too large, with the conditions that it takes", _grown),
     FusionRule("no rows", "the reductions do not run along the same rows", _no_rows),
     FusionRule("few rows", "too few rows to share out: a kernel for each uses all of the machine", _few_rows),
     FusionRule("lanes", "work-items take a row each: what follows would be done one by one", _lanes),

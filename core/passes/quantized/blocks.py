@@ -21,7 +21,7 @@ LEAST_BLOCK = 16
 
 
 def _source(g: Editor, ref: Ref) -> Node | None:
-    """The dequantize_blocks behind a value."""
+    """The dequantize_blocks that makes a value."""
     return g.made_by(ref, "dequantize_blocks")
 
 

@@ -4,14 +4,19 @@
                conv(x u8, w i8, b)        -->  conv(x - 128 as i8, w, b + 128 * sums of w)
                where the machine has no row for u8 times i8, but one for i8 times i8
     channels:  conv(x[.., 3], w[.., 3, m])  -->  conv(pad(x)[.., 4], pad(w)[.., 4, m])
+               where the machine has a row that sums four products of such bytes
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+from typing import TypeAlias
+
 import numpy as np
 
 from smelt.core.dim import Dim, to_dim
-from smelt.core.dtype import BYTES, Array, DType, i8, i32, u8
+from smelt.core.dtype import Array, DType, i8, i32, u8
 from smelt.core.ir.graph import Module, Node, Ref
 from smelt.core.ir.instructions import meaning
 from smelt.core.machine import Machine
@@ -20,6 +25,9 @@ from smelt.core.passes.numerics import EXACT
 from smelt.core.passes.quantized.quantize import turned
 from smelt.core.passes.rewriting.editor import Editor
 from smelt.core.passes.rewriting.rules import Rule, rewrite, rule
+
+Depths: TypeAlias = Mapping[tuple[DType, DType], int]
+"""The types of two factors -> how many of their products an instruction sums at least."""
 
 
 def signs(module: Module, ctx: Context) -> Module:
@@ -31,14 +39,18 @@ def signs(module: Module, ctx: Context) -> Module:
 
 
 def channels(module: Module, ctx: Context) -> Module:
-    """The module with padded channels, on machines whose instructions take four bytes at a time."""
-    return rewrite(module, (_padded_conv,)) if _deep(ctx.machine) else module
+    """The module with padded channels, where that fills the words that the machine's instructions take."""
+    found = _deep(ctx.machine)
+    return rewrite(module, (_padding(found),)) if found else module
 
 
-def _deep(machine: Machine) -> set[tuple[DType, DType]]:
-    """The types of the factors of instructions that sum several products of bytes at once."""
-    rows = (meaning(r) for r in machine.instructions)
-    return {row.types[:2] for row in rows if row.depth > 1 and row.types[2] == i32}
+def _deep(machine: Machine) -> Depths:
+    """Of instructions that sum several products of bytes at once."""
+    found: dict[tuple[DType, DType], int] = {}
+    for row in map(meaning, machine.instructions):
+        if row.depth > 1 and row.types[2] == i32:
+            found[row.types[:2]] = min(row.depth, found.get(row.types[:2], row.depth))
+    return found
 
 
 def _weight(g: Editor, n: Node) -> Array | None:
@@ -85,16 +97,14 @@ def _signed_conv(g: Editor, n: Node) -> Ref | None:
     return g.emit("conv", (_signed(g, n.inputs[0]), n.inputs[1], bias), attrs)
 
 
-@rule("conv", kind=EXACT, forms=[
-    "x: u8[N, H, 3]; w: i8[3, 3, 4] = draw; conv(x, w, channels_last=True, pads_begin=(1,), origin=7)",
-])
-def _padded_conv(g: Editor, n: Node) -> Ref | None:
-    # conv(x, w, b) on 3 channels  -->  conv(pad(x), pad(w), b) on 4: 3 bytes take two loads, 4 take one
+def _padded_conv(g: Editor, n: Node, depths: Depths) -> Ref | None:
+    # conv(x, w, b) on 3 channels  -->  conv(pad(x), pad(w), b) on 4, the depth: 3 bytes take two loads, 4 one
     x, w = n.inputs[:2]
     array = g.array(w)
-    if not n.attr("channels_last", False) or int(n.attr("group")) != 1 or g.type_of(x).dtype not in BYTES:
+    if not n.attr("channels_last", False) or int(n.attr("group")) != 1 or array is None:
         return None
-    if array is None or array.dtype != np.int8 or array.shape[-2] != 3:
+    depth = depths.get((g.type_of(x).dtype, g.type_of(w).dtype))
+    if depth is None or array.shape[-2] != depth - 1:
         return None
     rank = g.type_of(x).rank
     zeros: tuple[Dim, ...] = (to_dim(0),) * rank
@@ -104,4 +114,12 @@ def _padded_conv(g: Editor, n: Node) -> Ref | None:
     return g.emit("conv", (wide, g.constant(more, w[1:]), *n.inputs[2:]), n.attrs)
 
 
-RULES: tuple[Rule, ...] = (_signed_matmul, _signed_conv, _padded_conv)
+def _padding(depths: Depths) -> Rule:
+    """_padded_conv for a machine."""
+    return Rule("padded_conv", ("conv",), partial(_padded_conv, depths=depths), EXACT, (
+        "x: u8[N, H, 3]; w: i8[3, 3, 4] = draw; conv(x, w, channels_last=True, pads_begin=(1,), origin=7)",
+    ))  # fmt: skip
+
+
+RULES: tuple[Rule, ...] = (_signed_matmul, _signed_conv, _padding({(u8, i8): 4}))
+"""For machines whose instructions sum four products of u8 and i8."""

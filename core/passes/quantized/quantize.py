@@ -342,6 +342,8 @@ def _scaled(g: Editor, ref: Ref, by: Ref | int) -> Ref:
     "x: u8[N, 4]; i: i64[2]; gather(dequantize(x, 0.05, axis=-1), i, axis=1)",
     "x: i8[N, 4]; i: i64[N, 2]; gather_elements(dequantize(x, 0.05, axis=-1), i, axis=1)",
     "x: u8[N, 4]; reduce_sum(dequantize(x, 0.05, axis=-1), axes=(), keepdims=False)",
+    "x: u8[N, 2, 4, 5]; p: f32[N, 3, 3, 2]; z: u8[] = 9; grid_sample(dequantize(x, 0.05, z, axis=-1), p, "
+    "mode='nearest', padding='border', align_corners=True)",
 ])
 def _move_bytes(g: Editor, n: Node) -> Ref | None:
     # move(dequantize(x))  -->  dequantize(move(x))

@@ -42,7 +42,7 @@ def ordinary(scale: Array) -> bool:
 
 
 def source(g: Editor, ref: Ref) -> Quantised | None:
-    """The dequantize of bytes behind a value, or None."""
+    """The dequantize of bytes that makes a value, or None."""
     n = g.made_by(ref, "dequantize")
     if n is None or g.type_of(n.inputs[0]).dtype not in BYTES:
         return None

@@ -114,7 +114,7 @@ def _learned(facts: Facts, equalities: Equalities, times: Times, thread: int) ->
 
 
 class Editor:
-    """One graph under edit. New nodes go in front of the node at the cursor; `graph()` puts everything
+    """One graph under edit. New nodes go before the node at the cursor; `graph()` puts everything
     into an order that respects uses and drops what nothing needs."""
 
     def __init__(self, shop: Workshop, graph: Graph, outer: Mapping[Ref, TensorType]) -> None:
@@ -233,7 +233,7 @@ class Editor:
     # ------------------------------------------------------------ changing
 
     def emit(self, op: str, inputs: Sequence[Ref], attrs: Attrs | None = None, origin: str = "") -> Ref:
-        """A node with one output in front of the cursor; its type is inferred."""
+        """A node with one output, before the cursor; its type is inferred."""
         (ref,) = self.emit_all(op, inputs, attrs, origin)
         return ref
 
@@ -271,7 +271,7 @@ class Editor:
         return self.constant(np.asarray(value, self.type_of(ref).dtype.numpy))
 
     def add(self, node: Node) -> int:
-        """A finished node in front of the cursor; its key."""
+        """A finished node before the cursor; its key."""
         self._count += 1
         key = self._add(node, (self._cursor[0], self._count))
         self._fresh.append(key)

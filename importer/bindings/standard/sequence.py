@@ -140,7 +140,7 @@ def _insert(c: Call) -> Ref:
 
 
 def _put(c: Call, x: Ref, more: Ref, at: Dim, length: Dim) -> Ref:
-    """x with `more` in front of its row `at`."""
+    """x with `more` before its row `at`."""
     if at == length:
         return joined(c, [x, more])
     return joined(c, [c.builder.slice_axis(x, 0, ZERO, at), more, c.builder.slice_axis(x, 0, at, length)])

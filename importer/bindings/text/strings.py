@@ -24,7 +24,7 @@ def _equal(c: Call) -> Ref:
 
 
 def _unique(c: Call, build: Build) -> Results:
-    """As the rows of bytes: UTF-8 is in the order of its code points, and a string in front of a longer one
+    """As the rows of bytes: UTF-8 is in the order of its code points, and a string before a longer one
     with the same start."""
     b, x = c.builder, st.text(c)
     if not c.given("axis"):

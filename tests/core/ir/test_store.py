@@ -158,3 +158,12 @@ def test_what_is_only_named_cannot_be_kept(tmp_path: Path) -> None:
         WeightStore(tmp_path).keep([bare])
     through(WeightStore(tmp_path), weight())
     WeightStore(tmp_path).keep([bare])  # it is there
+
+
+def test_what_stands_in_the_text_is_not_hashed(tmp_path: Path) -> None:
+    def unread() -> Iterator[np.ndarray[Any, Any]]:
+        raise AssertionError("it was read")
+        yield
+
+    WeightStore(tmp_path).keep([Weight("@few", f32, (4,), recipe=unread)])
+    assert not (tmp_path / FOLDER).exists()

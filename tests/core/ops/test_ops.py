@@ -7,6 +7,8 @@ import op_cases as cases
 import pytest
 
 from smelt.core.ir.interp_kernel import run_kernel
+from smelt.core.ir.kernel import Call, Const, Reduce, Store, walk, walk_expr
+from smelt.core.machine import FREE
 from smelt.core.ops import OPS
 from smelt.core.passes.equivalence import meaning
 from tests.core.passes.build import Build
@@ -38,6 +40,23 @@ def test_formula_agrees_with_reference(row: cases.Row) -> None:
             got = run_kernel(kernel, env, [a for a in inputs if a is not None])
         for g, w in zip(got, want, strict=True):
             cases.close(g, w, row.op.tolerance)
+
+
+def test_ops_that_only_move_bring_no_minus_zero() -> None:
+    """What rules believe that ask a trait whether a value can be -0 (core/passes/cleanup/arithmetic.py)."""
+    plain = 0
+    for row in ROWS:
+        rule, kernel = row.op.compute, cases.naive_kernel(row)
+        if kernel is None or not callable(rule):
+            continue
+        stores = [s.value for s in walk(kernel.body) if isinstance(s, Store)]
+        found = {x for e in stores for x in walk_expr(e)}
+        if any(isinstance(x, Reduce) or (isinstance(x, Call) and x.fn not in FREE) for x in found):
+            continue
+        plain += 1
+        values = [x.value for x in found if isinstance(x, Const)]
+        assert not any(v == 0 and np.signbit(v) for v in values), row.name
+    assert plain > 20
 
 
 @pytest.mark.parametrize("op", ["layer_norm", "rms_norm"])

@@ -21,6 +21,7 @@ from tests.core.passes.build import CONTEXT, assert_same, feeds
 
 LANES = replace(CONTEXT, machine=Machine("lanes", 0, 64, levels=("group", "lane"), max_lanes=64))
 SMALL = replace(CONTEXT, options=Options(fuse_nodes=2))
+TEN = replace(CONTEXT, options=Options(fuse_size=10))
 MANY = "; ".join(f"x{k}: f32[N, 4]" for k in range(26))
 SUM = "y0 = neg(x0); " + "; ".join(f"y{k} = add(y{k - 1}, x{k})" for k in range(1, 26))
 ROWS = "s = reduce_sum(x, axes=(1,), keepdims=True); "
@@ -51,6 +52,8 @@ DECISIONS: tuple[tuple[str, str, str, Context], ...] = (
     ),
     ("needed", "x: f32[N, 4]; e = exp(x); (relu(e), neg(e), e)", "out exp", CONTEXT),
     ("size", "x: f32[N, 4]; relu(exp(neg(x)))", "out exp", SMALL),
+    # 2 + 2 scalar expressions, 11 with the choice between them
+    ("grown", "x: f32[N, 4]; pad(exp(x), before=(0, 1), after=(0, 1), mode='constant')", "out exp", TEN),
     ("inputs", f"{MANY}; {SUM}; y25", "out add", CONTEXT),
     (
         "no rows",

@@ -208,7 +208,7 @@ def test_a_rule_changes_its_forms_only(name: str) -> None:
             found = differs(program(form), t.after, rule.kind, 1)  # tests/attack/test_rules.py does more
             assert found is None, f"{form}\n{found}"
     own = said(room)[1].get(name, Said())
-    for x, t in zip(own.refusals, refused, strict=False):
+    for x, t in zip(own.refusals, refused, strict=False):  # those of `any rule` come after them
         assert t.asked, f"{x.program}\nhas no node that the rule is tried on"
         assert not t.applied, f"{x.program}\nbecame {text_of(t.after)}"
         assert x.why, f"{x.program}\nis refused for no reason"
@@ -230,6 +230,16 @@ def test_every_rule_fired_and_refused() -> None:
     assert set().union(*map(of_room, ROOMS)) == set(rulebook())
 
 
+@pytest.mark.parametrize("room", ROOMS)
+def test_what_every_rule_refuses_is_asked_of_some(room: str) -> None:
+    common = said(room)[1].get("any", Said()).refusals
+    for n, x in enumerate(common, -len(common)):
+        assert x.why, x.program
+        assert any(outcomes(name, room)[1][n].asked for name in of_room(room)), (
+            f"{x.program}\nhas no node that a rule of {room} is tried on"
+        )
+
+
 # ---------------------------------------------------------------- rules without a guard
 
 PATTERN = ("made_by", "maker", "_source")
@@ -238,17 +248,69 @@ PATTERN = ("made_by", "maker", "_source")
 
 @pytest.mark.parametrize("name", [n for room in ROOMS for n, s in said(room)[1].items() if s.always])
 def test_a_rule_that_always_applies_has_no_guard(name: str) -> None:
-    """Its function says None only where the ops of its pattern are not there."""
-    source = textwrap.dedent(inspect.getsource(_function(rulebook()[name])))
-    (fn,) = (x for x in ast.walk(ast.parse(source)) if isinstance(x, ast.FunctionDef))
+    """Its function says None only where the ops of its pattern are not there, and nobody says it for it."""
+    assert guards(_function(rulebook()[name])) == []
+
+
+def guards(function: Callable[..., object]) -> list[str]:
+    """What lets a rule's function say None besides its pattern: conditions of its own, and functions whose
+    answer is its answer and may be None."""
+    (fn,) = (x for x in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function))))
+             if isinstance(x, ast.FunctionDef))  # fmt: skip
+    if "None" not in ast.unparse(fn.returns or ast.Constant(None)):
+        return []
     nodes = {ast.unparse(t) for x in ast.walk(fn) if isinstance(x, ast.Assign) and _asks(x.value)
              for t in x.targets}  # fmt: skip
+    found = []
     for x in ast.walk(fn):
         if isinstance(x, ast.If | ast.IfExp) and any(_says_none(y) for y in ast.walk(x)):
-            assert isinstance(x.test, ast.Compare), ast.unparse(x.test)
-            left, right = x.test.left, x.test.comparators[0]
-            assert isinstance(right, ast.Constant) and right.value is None
-            assert _asks(left) or ast.unparse(left) in nodes, ast.unparse(left)
+            of_pattern = (
+                isinstance(x.test, ast.Compare)
+                and isinstance(x.test.comparators[0], ast.Constant)
+                and x.test.comparators[0].value is None
+                and (_asks(x.test.left) or ast.unparse(x.test.left) in nodes)
+            )
+            found += [] if of_pattern else [ast.unparse(x.test)]
+        if isinstance(x, ast.Return) and x.value is not None:
+            parts = [x.value.body, x.value.orelse] if isinstance(x.value, ast.IfExp) else [x.value]
+            calls = [y for y in parts if isinstance(y, ast.Call)]
+            found += [ast.unparse(y) for y in calls if _may_be_none(y, function)]
+    return found
+
+
+def _may_be_none(call: ast.Call, function: Callable[..., object]) -> bool:
+    """Whether what is called in a function says that it may answer None; who cannot be found may."""
+    where: object = inspect.getmodule(function)
+    if isinstance(call.func, ast.Attribute):
+        owner = ast.unparse(call.func.value)
+        where = {"g": Editor, "self": getattr(function, "__self__", None)}.get(owner)
+        name = call.func.attr
+    else:
+        name = ast.unparse(call.func)
+    called = getattr(where, name, None)
+    return called is None or "None" in str(inspect.signature(called).return_annotation)
+
+
+def _other(g: Editor, n: Node) -> Ref | None:
+    return n.inputs[0] if g.uses(n.inputs[0]) == 1 else None
+
+
+def _guarded(g: Editor, n: Node) -> Ref | None:
+    if g.made_by(n.inputs[0], n.op) is None:
+        return None
+    return _other(g, n)
+
+
+def _free(g: Editor, n: Node) -> Ref | None:
+    inner = g.made_by(n.inputs[0], n.op)
+    return None if inner is None else g.emit(n.op, inner.inputs)
+
+
+def test_guards_are_found() -> None:
+    assert guards(_free) == []
+    assert guards(_guarded) == ["_other(g, n)"]
+    assert guards(_other) == ["g.uses(n.inputs[0]) == 1"]
+    assert guards(_function(rulebook()["neutral"])) != []
 
 
 def _asks(e: ast.expr) -> bool:

@@ -6,13 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from smelt.core.bundle import write_weights
+from smelt.core.dim import to_dim
 from smelt.core.dtype import f32
 from smelt.core.ir import graph
 from smelt.core.ir.graph import Weight
 from smelt.core.ir.interp_graph import run_module
-from smelt.core.ir.layout import apply_numpy, parse_spec
+from smelt.core.ir.layout import Layout, PackDim, PackSpec, apply_numpy, parse_spec
 from smelt.core.ir.text import parse_module
 from smelt.core.ir.verify import verify
 from smelt.core.ops import OPS
@@ -79,8 +82,9 @@ def test_a_file_of_weights_has_its_gaps_and_hash(tmp_path: Path) -> None:
 
 
 def test_equal_bytes_lie_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two logical weights, and of a layout that moves nothing and none; not of what only begins alike."""
-    monkeypatch.setattr(weights, "SMALL", 0)
+    """Of two logical weights, and of a layout that moves nothing and none; not of what only begins alike.
+    Nothing is packed to find out."""
+    monkeypatch.setattr(weights, "physical", None)
     text = """module "m" {
       weight @a: f32[8, 2] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
       weight @b: f32[1, 8, 2] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
@@ -108,3 +112,28 @@ def test_equal_bytes_lie_once(monkeypatch: pytest.MonkeyPatch) -> None:
         assert got.reshape(-1)[:15].tolist() == list(range(15))
     places = weights.weight_places(module, module.main, timeline(module.main))
     assert [(p.ref, p.offset) for p in places] == [("@a", 0), ("@b", 0), ("@c", 64), ("@a", 128), ("@b", 128)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_layouts_of_one_order_pack_alike(data: st.DataObject) -> None:
+    """And only those, of elements that are all different: two layouts of weights of the same elements."""
+    rows = []
+    for _ in range(2):
+        source = data.draw(st.sampled_from([(4, 6), (1, 24), (24,), (2, 2, 6), (6, 4)]))
+        pieces = []
+        for axis, n in enumerate(source):
+            factor = data.draw(st.sampled_from([f for f in (1, 2, 3, 4) if n % f == 0]))
+            split = [PackDim(axis, "outer", factor), PackDim(axis, "inner", factor)]
+            pieces += split if factor > 1 else [PackDim(axis)]
+        spec = PackSpec(tuple(data.draw(st.permutations(pieces))))
+        layout = Layout(spec, tuple(map(to_dim, source)))
+        rows.append((layout.order, layout.apply(np.arange(24)).reshape(-1).tolist()))
+    (a, x), (b, y) = rows
+    assert (a == b) == (x == y), (a, b)
+    assert (a == ()) == (x == [*range(24)])
+
+
+def test_padding_is_part_of_the_order() -> None:
+    padded, whole = (Layout(parse_spec(f"(0/{k}, 0%{k})"), (to_dim(6),)) for k in (4, 3))
+    assert whole.order == () != padded.order

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -29,6 +30,19 @@ def matmul() -> Kernel:
 def deep() -> Kernel:
     """Products of bytes over 11 terms, no multiple of an instruction's four."""
     return op_kernel("matmul", [("m", 11), (11, 8)], ("m", 8), dtypes=[u8, i8], out_dtype=i32)
+
+
+def padded(pad: float, dtype: str = "f32") -> Kernel:
+    """Sums of 11 products, the left factor a value of padding before row 1."""
+    acc = "i32" if dtype == "i8" else dtype
+    product = "cast:i32((a[i - 1, k] if (0 <= i - 1 < m) else {})) * cast:i32(b[k])" if dtype == "i8" else (
+        "(a[i - 1, k] if (0 <= i - 1 < m) else {}) * b[k]"
+    )
+    value = product.format(f"{pad}: {dtype}")
+    return parse_kernel(
+        f"kernel @padded(m: dim in 0..*, a: {dtype}[m, 11], b: {dtype}[11]) -> (y: {acc}[m + 1])\n"
+        f"{{ serial i in m + 1 {{ y[i] = sum k in 11 {{ {value} }} }} }}"
+    )
 
 
 ROWS = (Instruction("dot", dot("dot", "u8", "i8", 4, 4), 16, 4, "a test"),)
@@ -111,6 +125,8 @@ LEGAL: tuple[tuple[Make, str], ...] = (
     (deep, "deepen k1 4 o q; pack b (1/4, 0/4, 1%4, 0%4); stage_reduce i0 acc; accumulate acc []; "
            "peel o 2 .r; bind i1 vector; replace q dot"),
     (deep, "deepen k1 2 o q; stage b (1/4, 0/2, 1%4, 0%2) panels"),
+    (lambda: padded(0.0), "deepen k 4 o q"),
+    (lambda: padded(3, "i8"), "deepen k 4 o q"),
     (maximum, "enclose 0 one; stage_reduce i0 acc; accumulate acc []; peel k1 0 .t"),
 )  # fmt: skip
 
@@ -174,9 +190,12 @@ ILLEGAL: tuple[tuple[Make, str, str, str], ...] = (
     (matmul, "", "deepen k0 4 a q", "name 'a' or 'q' is taken"),
     (maximum, "", "deepen k1 4 o q", "no sum whose terms may change places"),
     (deep, "deepen k1 4 o q", "deepen q 3 r s", "no product of two loads"),
+    (lambda: padded(math.inf), "", "deepen k 4 o q", "is not 0 where its guard fails"),
     (deep, "stage_reduce i0 acc; accumulate acc []", "replace k1 sdot", "machine has no instruction 'sdot'"),
     (deep, "stage_reduce i0 acc; accumulate acc []", "replace k1 dot", "does not fit the row's 4"),
     (deep, "", "replace i0 dot", "does not end in 'add='"),
+    (deep, "deepen k1 4 o q; pack b (1/4, 0/4, 1%4, 0%4); stage_reduce i0 acc; accumulate acc []; "
+           "bind i1 vector", "replace q dot", "let through the first terms"),  # as many as o says
 )
 
 
@@ -189,16 +208,27 @@ def test_refusals(make: Make, first: str, text: str, reason: str) -> None:
         apply(kernel, parse(text), ROWS)
 
 
-def test_dependent_iterations_are_not_parallel() -> None:
-    """A running sum: y[i] = y[i - 1] + x[i]."""
-    x, y = Buffer("x", f32, (sym("n"),)), Buffer("y", f32, (sym("n") + 1,))
-    i = sym("i")
-    value = call("add", Load("y", (i,), f32), Load("x", (i,), f32))
-    body = (Loop("serial", "i", sym("n"), (Store("y", (i + 1,), value),)),)
-    kernel = Kernel("scan", (DimParam("n"),), (x,), (y,), body)
-    for text in ("bind i group", "strip i 4 1 yes"):
-        with pytest.raises(ScheduleError):
-            apply(kernel, parse(text))
+def running() -> Kernel:
+    """A running sum: y[i + 1] = y[i] + x[i], y[0] = 0."""
+    return parse_kernel(
+        "kernel @scan(n: dim in 0..*, x: f32[n]) -> (y: f32[n + 1])\n"
+        "{ y[0] = 0.0: f32  serial i in n { y[i + 1] = y[i] + x[i] } }"
+    )
+
+
+@pytest.mark.parametrize("text", ["bind i group", "bind i lane", "strip i 4 1 yes"])
+def test_dependent_iterations_are_not_parallel(text: str) -> None:
+    with pytest.raises(ScheduleError):
+        apply(running(), parse(text))
+
+
+@pytest.mark.parametrize(
+    "text", ["peel i {n//3} .t", "peel i 0 .t", "peel i {n//3} .t; peel i.t 0 .u; split i 4 o p yes"]
+)
+def test_dependent_iterations_keep_their_order(text: str) -> None:
+    """The part that is peeled off goes on from what the first one has left."""
+    for n in (0, 1, 2, 3, 10):
+        check(running(), apply(running(), parse(text)), {"n": n})
 
 
 def test_overlapping_writes_are_not_parallel() -> None:

@@ -1,4 +1,5 @@
-"""Strategies: every kind of kernel, for machines of every shape, keeps its meaning at awkward sizes."""
+"""Strategies: every kind of kernel, for machines of every shape, keeps its meaning at awkward sizes, and breaks
+no rule of the IR."""
 
 # ruff: noqa: E501  (a table)
 
@@ -9,6 +10,7 @@ from naive_kernels import check
 from strategy_kernels import KERNELS, MACHINES
 
 from smelt.core.ir.kernel import Store, Tiles, walk
+from smelt.core.ir.verify_kernel import verify_kernel
 from smelt.core.machine import Machine
 from smelt.core.schedule.schedule import apply, parse
 from smelt.core.schedule.strategies import draft
@@ -20,6 +22,7 @@ from smelt.core.schedule.strategies.contraction import choose_shape, register_sh
 def test_meaning_is_kept(name: str, machine: Machine) -> None:
     naive, constants, envs = KERNELS[name]
     d = draft(naive, machine, frozenset(constants))
+    verify_kernel(d.kernel, "scheduled", machine=machine)
     for env in envs:
         check(naive, d.kernel, env, rtol=2e-3 if "f16" in name else 2e-5)
     again = apply(naive.with_(schedule=""), parse(str(d.schedule)))
