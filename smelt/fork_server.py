@@ -41,8 +41,8 @@ def serve(number: int, module: str) -> None:
     caller = Caller.of(os.getppid())
     program = importlib.import_module(module)
     program.preload()
-    gc.collect()
     gc.freeze()  # what a fork never looks at stays shared
+    gc.enable()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the caller may ignore it
     with socket.socket(fileno=number) as requests:
         waited, keepers, listening = 0.0, 0, [requests]

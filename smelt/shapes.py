@@ -9,17 +9,23 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, TypeAlias
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from smelt.core.bundle import Bundle, formula
 from smelt.core.diag import SmeltError
 from smelt.core.dim import Dim
 from smelt.core.dtype import ALL, DType
+from smelt.core.lazily import Lazily
 from smelt.groups import Group, Value, groups, named_arrays, packed
 
-Array = np.ndarray[Any, np.dtype[Any]]
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+else:
+    np = Lazily("numpy")
+    Array: TypeAlias = Any
+
 Wish: TypeAlias = "Mapping[str, int | tuple[int, ...]]"
 """What a user fixed: symbol name -> value, input name -> whole shape."""
 

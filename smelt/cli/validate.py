@@ -42,7 +42,7 @@ MOST_OPINIONS = 6
 def register(add: AddParser) -> None:
     """The command."""
     parser = command(
-        add, "validate", run, "compare with ONNX Runtime on the device",
+        add, "validate", run,
         "smelt validate model.onnx --target arm64 --shape x:1x3x224x224 --shape x:2x3x97x131\n"
         "smelt validate out --model model.onnx --bisect",
     )  # fmt: skip

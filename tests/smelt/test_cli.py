@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import pytest
 
-from smelt.cli import main as cli
+from smelt.cli import commands as cli
 from smelt.cli.main import main
 from smelt.cli.validate import validation_text
 from smelt.compare import CaseResult, Validation
