@@ -65,10 +65,13 @@ def register(add: AddParser) -> None:
 
 def run(args: argparse.Namespace) -> Result:
     """Every case's errors; exit code 1 if one is outside the tolerance."""
+    stateless = Usage("--bisect runs a model once, so it takes no state: leave --state out")
+    if args.bisect and _compiles(args) and args.state:
+        raise stateless
     with tempfile.TemporaryDirectory(prefix="smelt-validate-") as folder:
         bundle, model = bundle_and_model(args, folder)
         if args.bisect and bundle.manifest["state"]:
-            raise Usage("--bisect runs a model once, so it takes no state: leave --state out")
+            raise stateless
         talk = Talk(args)
         wishes = [] if _compiles(args) and not args.shape and profiled(args) else shape_wishes(args)
         wanted = cases(bundle, wishes, count=args.count, seed=args.seed, spans=spans(args))
