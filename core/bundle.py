@@ -17,14 +17,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, Final
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Final
 
 from smelt.core.diag import SmeltError
 from smelt.core.dim import Dim, parse_dim, to_dim
+from smelt.core.lazily import Lazily
 from smelt.core.manifest_schema import check_manifest
 from smelt.core.naming import Names
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = Lazily("numpy")
 
 SCHEMA_VERSION = 3
 MANIFEST = "manifest.json"

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-import ml_dtypes
-import numpy as np
+from smelt.core.lazily import Lazily
 
-Array: TypeAlias = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    import ml_dtypes
+    import numpy as np
+
+    Array: TypeAlias = np.ndarray[Any, Any]
+else:
+    ml_dtypes, np = Lazily("ml_dtypes"), Lazily("numpy")
+    Array: TypeAlias = Any
+
 Category = Literal["float", "int", "uint", "bool"]
 
 
@@ -16,13 +24,19 @@ Category = Literal["float", "int", "uint", "bool"]
 class DType:
     """An element type. `name` is its spelling in IR text; `bits` its storage width (bool is 8).
 
+    scalar: the type of its elements in NumPy, or in the module that it names.
     coded: elements are codes in bytes (8-, 4- and 2-bit formats), which ops move and tables translate."""
 
     name: str
     category: Category
     bits: int
-    numpy: np.dtype[Any]
+    scalar: str
     coded: bool = False
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """Its counterpart in NumPy."""
+        return _numpy(self.scalar)
 
     @property
     def bytes(self) -> int:
@@ -53,23 +67,26 @@ class DType:
         return self.name
 
 
-def _row(name: str, category: Category, bits: int, numpy: Any) -> DType:
-    return DType(name, category, bits, np.dtype(numpy))
+@cache
+def _numpy(scalar: str) -> np.dtype[Any]:
+    module, _, name = scalar.rpartition(".")
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes if module else np, name))
+    return found
 
 
-f64 = _row("f64", "float", 64, np.float64)
-f32 = _row("f32", "float", 32, np.float32)
-f16 = _row("f16", "float", 16, np.float16)
-bf16 = _row("bf16", "float", 16, ml_dtypes.bfloat16)
-i64 = _row("i64", "int", 64, np.int64)
-i32 = _row("i32", "int", 32, np.int32)
-i16 = _row("i16", "int", 16, np.int16)
-i8 = _row("i8", "int", 8, np.int8)
-u64 = _row("u64", "uint", 64, np.uint64)
-u32 = _row("u32", "uint", 32, np.uint32)
-u16 = _row("u16", "uint", 16, np.uint16)
-u8 = _row("u8", "uint", 8, np.uint8)
-bool_ = _row("bool", "bool", 8, np.bool_)
+f64 = DType("f64", "float", 64, "float64")
+f32 = DType("f32", "float", 32, "float32")
+f16 = DType("f16", "float", 16, "float16")
+bf16 = DType("bf16", "float", 16, "ml_dtypes.bfloat16")
+i64 = DType("i64", "int", 64, "int64")
+i32 = DType("i32", "int", 32, "int32")
+i16 = DType("i16", "int", 16, "int16")
+i8 = DType("i8", "int", 8, "int8")
+u64 = DType("u64", "uint", 64, "uint64")
+u32 = DType("u32", "uint", 32, "uint32")
+u16 = DType("u16", "uint", 16, "uint16")
+u8 = DType("u8", "uint", 8, "uint8")
+bool_ = DType("bool", "bool", 8, "bool_")
 
 BYTES = (i8, u8)
 
@@ -79,27 +96,31 @@ DTYPES: dict[str, DType] = {
 
 # Formats of less than 16 bits, a byte per element: arithmetic is on what they stand for.
 CODED: dict[str, DType] = {
-    name: DType(name, "uint", 8, np.dtype(numpy), coded=True)
-    for name, numpy in (
-        ("f8e4m3fn", ml_dtypes.float8_e4m3fn),
-        ("f8e4m3fnuz", ml_dtypes.float8_e4m3fnuz),
-        ("f8e5m2", ml_dtypes.float8_e5m2),
-        ("f8e5m2fnuz", ml_dtypes.float8_e5m2fnuz),
-        ("f8e8m0", ml_dtypes.float8_e8m0fnu),
-        ("f4e2m1", ml_dtypes.float4_e2m1fn),
-        ("i4", ml_dtypes.int4),
-        ("u4", ml_dtypes.uint4),
-        ("i2", ml_dtypes.int2),
-        ("u2", ml_dtypes.uint2),
+    name: DType(name, "uint", 8, f"ml_dtypes.{scalar}", coded=True)
+    for name, scalar in (
+        ("f8e4m3fn", "float8_e4m3fn"),
+        ("f8e4m3fnuz", "float8_e4m3fnuz"),
+        ("f8e5m2", "float8_e5m2"),
+        ("f8e5m2fnuz", "float8_e5m2fnuz"),
+        ("f8e8m0", "float8_e8m0fnu"),
+        ("f4e2m1", "float4_e2m1fn"),
+        ("i4", "int4"),
+        ("u4", "uint4"),
+        ("i2", "int2"),
+        ("u2", "uint2"),
     )
 }
 ALL: dict[str, DType] = {**DTYPES, **CODED}
-_BY_NUMPY = {d.numpy: d for d in ALL.values()}
+
+
+@cache
+def _by_numpy() -> dict[np.dtype[Any], DType]:
+    return {d.numpy: d for d in ALL.values()}
 
 
 def from_numpy(dtype: Any) -> DType:
     """The DType of a NumPy dtype; KeyError when there is none."""
-    return _BY_NUMPY[np.dtype(dtype)]
+    return _by_numpy()[np.dtype(dtype)]
 
 
 def finfo(dtype: Any) -> Any:

@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from smelt.core.diag import Kind, SmeltError
 from smelt.core.dtype import from_numpy
+from smelt.core.lazily import Lazily
 from smelt.devicefarm import report as parse
 from smelt.devicefarm.budget import Budget, infra
 from smelt.devicefarm.channel import Channel
@@ -32,6 +31,11 @@ from smelt.devicefarm.report import (
 )
 from smelt.devicefarm.transport import Transport
 from smelt.devicefarm.wire import ANSWERS, OFFSET, Log, Output, read_json, read_record
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = Lazily("numpy")
 
 SETIN_HEAD = struct.Struct("<IIBBHIQ")
 LOAD_HEAD = struct.Struct("<IIIIQ")

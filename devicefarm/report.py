@@ -6,17 +6,23 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from smelt.core.diag import Kind, SmeltError
 from smelt.core.dtype import ALL, DTYPES, DType
+from smelt.core.lazily import Lazily
 from smelt.devicefarm.budget import infra
 from smelt.devicefarm.measure import Timing, summarize
 from smelt.devicefarm.wire import MOST_SAMPLES, read_record
 
-Array = np.ndarray[Any, np.dtype[Any]]
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+else:
+    np = Lazily("numpy")
+    Array: TypeAlias = Any
+
 
 # DLPack's type codes by our categories; bf16 is the one float with a code of its own
 _CODES = {"int": 0, "uint": 1, "float": 2, "bool": 6}

@@ -14,13 +14,18 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-import paramiko
+from typing import TYPE_CHECKING
 
 from smelt.core.diag import SmeltError
+from smelt.core.lazily import Lazily
 from smelt.devicefarm.budget import Budget, infra
 from smelt.devicefarm.channel import Channel, Tail
 from smelt.devicefarm.transport import RUNNER, Completed, deploy_files
+
+if TYPE_CHECKING:
+    import paramiko
+else:
+    paramiko = Lazily("paramiko")
 
 PIECE = 32 * 1024
 COMMAND_OUTPUT = 64 * 1024

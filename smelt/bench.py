@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from smelt.core.bundle import Bundle
 from smelt.devicefarm.measure import QUICK, STEADY, RunPlan, median
@@ -15,7 +16,7 @@ from smelt.devicefarm.report import RunReport
 from smelt.devicefarm.verdict import Verdict, verdict_of_timing
 from smelt.reference import Reference
 from smelt.running import running
-from smelt.session import Session, load
+from smelt.session import load
 from smelt.shapes import Case
 
 PLANS: dict[str, RunPlan] = {"quick": QUICK, "steady": STEADY}
@@ -90,38 +91,47 @@ def against(
     found = []
     for case in cases:
         theirs = partial(rival.run, {**case.feed, **case.state})
-        found.append(_pair(case.label, partial(_from_start, session, case), theirs, rounds, seconds))
+        ours = partial(session.run, None, case.feed)
+        found.append(_pair(case.label, ours, theirs, rounds, seconds, session.reset if case.state else None))
         on_case(found[-1])
     session.close()
     return tuple(found)
 
 
-def _from_start(session: Session, case: Case) -> None:
-    """A run that goes on from no other, so that each does the same."""
-    if case.state:
-        session.reset()
-    session.run(None, case.feed)
+Action: TypeAlias = Callable[[], object]
 
 
-def _pair(label: str, a: Callable[[], object], b: Callable[[], object], rounds: int, seconds: float) -> Pair:
-    once = min(_timed(f, 1) for f in (a, b, a, b))
+def _pair(
+    label: str, a: Action, b: Action, rounds: int, seconds: float, before_a: Action | None = None
+) -> Pair:
+    """before_a: what makes each run of a begin where the first did; no time of it counts."""
+    once = min(_timed(f, 1, before) for f, before in 2 * ((a, before_a), (b, None)))
     inner = max(1, math.ceil(1e6 / max(once, 1.0)))  # a sample lasts a millisecond or more
     ours: list[float] = []
     theirs: list[float] = []
     start = time.perf_counter()
     for i in range(rounds):
         for mine in (True, False) if i % 2 == 0 else (False, True):
-            (ours if mine else theirs).append(_timed(a if mine else b, inner))
+            (ours if mine else theirs).append(_timed(a, inner, before_a) if mine else _timed(b, inner, None))
         if time.perf_counter() - start > seconds and i >= 4:
             break
     return Pair(label, tuple(ours), tuple(theirs))
 
 
-def _timed(f: Callable[[], object], inner: int) -> float:
-    start = time.perf_counter_ns()
+def _timed(f: Action, inner: int, before: Action | None) -> float:
+    """ns of one f, of so many; the clock is read once where nothing comes before each."""
+    if before is None:
+        start = time.perf_counter_ns()
+        for _ in range(inner):
+            f()
+        return (time.perf_counter_ns() - start) / inner
+    total = 0
     for _ in range(inner):
+        before()
+        start = time.perf_counter_ns()
         f()
-    return (time.perf_counter_ns() - start) / inner
+        total += time.perf_counter_ns() - start
+    return total / inner
 
 
 def geomean(ratios: Sequence[float]) -> float:

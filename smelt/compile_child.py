@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -21,12 +22,17 @@ DEEPEST = 5000
 
 
 def preload() -> None:
-    """Import what every compile needs; the processor's target, since few compiles need another."""
+    """Import what every compile needs and make the tables that none changes; this processor's, since few
+    compiles are for another."""
     import smelt.compiler
     import smelt.plugin  # noqa: F401
-    from smelt.targets.registry import cpu_target
+    from smelt.importer.signature import signature
+    from smelt.targets.platform import parse_target
+    from smelt.targets.registry import machines
 
-    cpu_target()
+    signature("", "Identity", 1)  # onnx makes the definitions of all ops when it is first asked for one
+    with contextlib.suppress(SmeltError):  # a machine that smelt has no code for can compile for others
+        machines(parse_target("host"))
 
 
 def main(result: str) -> int:

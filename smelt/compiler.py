@@ -95,7 +95,7 @@ def compile_here(request: Request, progress: Progress = lambda stage: None) -> B
         prepared = background.submit(prepare, parse_target(request.target))
         lowered = lower(request, progress, begun)
         with Staging(request.output) as stage:
-            return _write(request, lowered, stage, progress, prepared)
+            return _write(request, lowered, stage, progress, prepared, background)
 
 
 def plan_here(request: Request, progress: Progress = lambda stage: None) -> dict[str, Any]:
@@ -105,7 +105,12 @@ def plan_here(request: Request, progress: Progress = lambda stage: None) -> dict
 
 
 def _write(
-    request: Request, lowered: Lowered, stage: Staging, progress: Progress, prepared: Future[None]
+    request: Request,
+    lowered: Lowered,
+    stage: Staging,
+    progress: Progress,
+    prepared: Future[None],
+    background: ThreadPoolExecutor,
 ) -> Bundle:
     from smelt import __version__
 
@@ -134,11 +139,12 @@ def _write(
     )
     progress("link")
     prepared.result()
+    runner = background.submit(build_runner, spec, artifact.object, stage.path) if request.runner else None
     build_library(spec, artifact.object, stage.path, names)
-    if request.runner:
-        build_runner(spec, artifact.object, stage.path)
     if request.static:
         build_static(spec, artifact.object, stage.path, names)
+    if runner is not None:
+        runner.result()
     shutil.copyfile(runtime_dir() / "smelt.h", stage.path / "smelt.h")
     (stage.path / names.header).write_text(model_header(name, names, program), "utf-8")
     _dump(artifact.dumps)

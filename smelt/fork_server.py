@@ -3,13 +3,15 @@
     caller --socket--> server --fork--> keeper --fork--> child, which compiles
 
 The keeper waits for the child and tells its status by the request's own socket; it takes the status up when
-the caller has closed that, so that the child's process id means nothing else before. Whoever goes, the others
-follow: the server ends with the caller or after IDLE seconds, a keeper with either, a child with its keeper.
+the caller has closed that, so that the child's process id means nothing else before. A child ends with its
+keeper, a keeper with the caller or its socket, the server with the caller or after IDLE seconds. A keeper
+outlives the server: another one may have taken its place while a compile is under way.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import importlib
 import json
@@ -20,6 +22,7 @@ import signal
 import socket
 import struct
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 IDLE = 120.0
@@ -33,40 +36,90 @@ KINDS = tuple(k for k in dir(resource) if k.startswith("RLIMIT_"))
 
 
 def serve(number: int, module: str) -> None:
-    """Until the socket closes. module: has `preload()`, which imports what every request needs, and
-    `main(result)`, which a child runs and whose result is its status."""
-    caller = os.getppid()
+    """Until the socket closes and no keeper is left. module: has `preload()`, which imports what all requests
+    need, and `main(result)`, which a child runs and whose result is its status."""
+    caller = Caller.of(os.getppid())
     program = importlib.import_module(module)
     program.preload()
-    gc.collect()
     gc.freeze()  # what a fork never looks at stays shared
+    gc.enable()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the caller may ignore it
     with socket.socket(fileno=number) as requests:
-        waited, keepers = 0.0, 0
-        while waited < IDLE and os.getppid() == caller:
-            ready, _, _ = select.select([requests], [], [], 1.0)
+        waited, keepers, listening = 0.0, 0, [requests]
+        while os.getppid() == caller.pid and (keepers or (listening and waited < IDLE)):
+            ready, _, _ = select.select(listening, [], [], 1.0)
             while keepers and os.waitpid(-1, os.WNOHANG)[0]:
                 keepers -= 1
             waited = 0.0 if ready or keepers else waited + 1.0
             if not ready:
                 continue
             data, files, _, _ = socket.recv_fds(requests, 1, FILES)
-            if not data:
-                return
-            if os.fork() == 0:
-                requests.close()
-                with contextlib.suppress(BaseException):
-                    _keep(files, os.getppid(), program)
-                os._exit(1)
-            keepers += 1
-            for f in files:
-                os.close(f)
+            if data:
+                keepers += _start(files, requests, caller, program)
+            else:
+                listening = []  # it has another server; the keepers are still to be waited for
 
 
-def _keep(files: list[int], server: int, program: Any) -> None:
+@dataclass(frozen=True)
+class Caller:
+    """The process that asks. life: readable when it has ended; None before Linux 5.3. server: its server."""
+
+    pid: int
+    server: int
+    life: int | None
+
+    @staticmethod
+    def of(pid: int) -> Caller:
+        """pid: this process's parent."""
+        return Caller(pid, os.getpid(), _life(pid))
+
+    def has_ended(self) -> bool:
+        """A fork of it may hold its sockets open, so that these alone do not tell."""
+        if self.life is None:
+            return os.getppid() != self.server  # which ends with it
+        return bool(select.select([self.life], [], [], 0)[0])
+
+
+def _life(pid: int) -> int | None:
+    """A descriptor that becomes readable when the process ends; None where the system has none."""
+    with contextlib.suppress(OSError):
+        return os.pidfd_open(pid)
+    return None
+
+
+def _start(files: list[int], requests: socket.socket, caller: Caller, program: Any) -> bool:
+    """Whether there is a keeper for the request; who asked is told why not."""
+    try:
+        if len(files) != FILES:  # this process may have no more; the caller sees its socket close
+            return False
+        pid = _fork(files[3])
+        if pid == 0:
+            requests.close()
+            with contextlib.suppress(BaseException):
+                _keep(files, caller, program)
+            os._exit(1)
+        return pid is not None
+    finally:
+        for f in files:
+            os.close(f)
+
+
+def _fork(said: int) -> int | None:
+    """As os.fork; None when the system refuses, which that socket then tells."""
+    try:
+        return os.fork()
+    except OSError as e:
+        with contextlib.suppress(OSError):
+            os.write(said, NUMBER.pack(-(e.errno or errno.EAGAIN)))
+        return None
+
+
+def _keep(files: list[int], caller: Caller, program: Any) -> None:
     """The keeper: starts the child, tells its process id and how it ended."""
     *standard, said, text = files
-    child = os.fork()
+    child = _fork(said)
+    if child is None:
+        os._exit(1)
     if child == 0:
         os.close(said)
         _become(standard, text, program)  # does not return
@@ -74,14 +127,14 @@ def _keep(files: list[int], server: int, program: Any) -> None:
         os.setpgid(child, child)
     for f in (*standard, text):
         os.close(f)
-    with socket.socket(fileno=said) as caller, contextlib.suppress(OSError):
-        caller.sendall(NUMBER.pack(child))
-        if _wait(child, caller, server):
+    with socket.socket(fileno=said) as asked, contextlib.suppress(OSError):
+        asked.sendall(NUMBER.pack(child))
+        if _wait(child, asked, caller):
             status = os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
             assert status is not None
             killed = status.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
-            caller.sendall(NUMBER.pack(-status.si_status if killed else status.si_status))
-            while os.getppid() == server and not select.select([caller], [], [], 1.0)[0]:
+            asked.sendall(NUMBER.pack(-status.si_status if killed else status.si_status))
+            while not caller.has_ended() and not select.select([asked], [], [], 1.0)[0]:
                 pass  # its number stays taken until the caller has done
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child, signal.SIGKILL)
@@ -89,16 +142,15 @@ def _keep(files: list[int], server: int, program: Any) -> None:
     os._exit(0)
 
 
-def _wait(child: int, caller: socket.socket, server: int) -> bool:
-    """Whether the child ended before the caller and the server did."""
-    watched, pause = [caller.fileno()], 0.02
-    with contextlib.suppress(OSError):  # before Linux 5.3
-        watched, pause = [*watched, os.pidfd_open(child)], 1.0
-    while os.getppid() == server:
-        ready, _, _ = select.select(watched, [], [], pause)
+def _wait(child: int, asked: socket.socket, caller: Caller) -> bool:
+    """Whether the child ended before the caller did, or closed its socket."""
+    own = _life(child)
+    watched: list[socket.socket | int] = [asked, *(f for f in (own, caller.life) if f is not None)]
+    while not caller.has_ended():
+        ready, _, _ = select.select(watched, [], [], 0.02 if own is None else 1.0)
         if os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
             return True
-        if ready:
+        if asked in ready:
             return False
     return False
 

@@ -2,7 +2,7 @@
 
 The server (fork_server.py) is a Python that takes nothing from the current folder. It lives as long as this
 process, or until it has had nothing to do for a while; starting it takes the half second that a child without
-it would take.
+it would take. A child that it has started does not end with it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,12 @@ from smelt.fork_server import KINDS, NUMBER
 PATIENCE = 120.0
 """Seconds that a server may take to import the compiler; it takes half a one."""
 
+COMPILER = "smelt.compile_child"
+"""The program that compiles."""
+
 STARTS = """
-import sys
+import gc, sys
+gc.disable()
 from importlib.util import module_from_spec, spec_from_file_location
 name, number, program, *home = sys.argv[1:]
 spec = spec_from_file_location("smelt", name, submodule_search_locations=home)
@@ -39,7 +43,12 @@ spec.loader.exec_module(module)
 from smelt.fork_server import serve
 serve(int(number), program)
 """
-"""The server's program: this very smelt, wherever it lies, and not one that the current folder offers."""
+"""The server's program: this very smelt, wherever it lies, and not one that the current folder offers. What
+imports make stays; to look for cycles in it took a fifth of their time."""
+
+ALONE = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+"""What the server has in its environment besides the caller's, which its children get as it is. A compile
+multiplies no large matrices, and a fork would wait for NumPy's threads to end."""
 
 
 @dataclass
@@ -56,21 +65,22 @@ class Child:
 
     def has_ended(self, seconds: float | None = 0) -> bool:
         """Whether it has, after waiting so long. Its number means nothing else before `end`."""
-        if self.status is None and select.select([self.said], [], [], seconds)[0]:
-            data = self.said.recv(NUMBER.size)
+        if self.status is None and _is_readable(self.said, seconds):
+            told = _told(self.said, 0)
             # who was to tell has been killed; the child goes with it
-            self.status = NUMBER.unpack(data)[0] if data else -signal.SIGKILL
+            self.status = -signal.SIGKILL if told is None else told
         return self.status is not None
 
     def end(self) -> int:
         """The child and what it has started are gone when this returns; its status."""
-        for f in (self.stdin, self.stdout, self.stderr):
-            os.close(f)
-        # even when the child has ended: a linker that it started may run on
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self.has_ended(None)
-        self.said.close()
+        with contextlib.ExitStack() as held:
+            held.callback(self.said.close)
+            for f in (self.stdin, self.stdout, self.stderr):
+                held.callback(os.close, f)
+            # even when the child has ended: a linker that it started may run on
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self.has_ended(None)
         assert self.status is not None
         return self.status
 
@@ -79,42 +89,64 @@ class Child:
 class Server:
     """The server of this process, started when it is first asked for a child and again when it has gone.
 
-    key: what it was started with; it is replaced when that changes. errors: what it prints.
+    key: what it was started with; it is replaced when that changes. errors: what it prints. replaced: those
+    before it that wait for what they have started.
     """
 
     key: tuple[object, ...] = ()
     process: subprocess.Popen[bytes] | None = None
     requests: socket.socket | None = None
     errors: IO[bytes] | None = None
+    replaced: list[subprocess.Popen[bytes]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self, program: str, result: Path) -> Child:
         """A child that runs main(result) of the module `program`. Raises OSError when there can be none."""
-        for _ in range(2):  # it may have ended a moment ago, for want of work
-            with self.lock:
-                requests = self._connection(program)
-                child = _ask(requests, result)
-                if child is not None:
-                    return child
-                said = self._close()
+        try:
+            for _ in range(2):  # it may have ended a moment ago, for want of work
+                with self.lock:
+                    child = _ask(self._connection(program), result)
+                    if child is not None:
+                        return child
+                    said = self._close()
+        except OSError as e:
+            raise OSError(f"a process for the compiler cannot be started: {e.strerror or e}") from e
         raise OSError(f"a process for the compiler cannot be started: {said or 'it ended without a word'}")
+
+    def prepare(self, program: str) -> None:
+        """Start a server beside other work: the first child will not wait for it. Who asks for that child is
+        told what goes wrong."""
+        with contextlib.suppress(OSError), self.lock:
+            self._connection(program)
 
     def _connection(self, program: str) -> socket.socket:
         """The socket of a server for that program; a new one where there is none."""
         own = environment()
         key = (program, sys.executable, sys.flags, own.get("PYTHONPATH"), tuple(smelt.__path__))
+        self.replaced = [p for p in self.replaced if p.poll() is None]
         if self.requests is not None and key == self.key:
             return self.requests
-        self._close()
-        here, there = socket.socketpair()
-        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the server)
-        with there:
-            self.process = subprocess.Popen(
-                command(there.fileno(), program), stdin=subprocess.DEVNULL, stdout=self.errors,
-                stderr=self.errors, env=own, process_group=0, pass_fds=(there.fileno(),),
-            )  # fmt: skip
-        self.requests, self.key = here, key
+        self._replace()
+        with contextlib.ExitStack() as held:
+            here, there = socket.socketpair()
+            held.callback(here.close)
+            errors = held.enter_context(tempfile.TemporaryFile())
+            with there:
+                process = subprocess.Popen(
+                    command(there.fileno(), program), stdin=subprocess.DEVNULL, stdout=errors, stderr=errors,
+                    env={**own, **ALONE}, process_group=0, pass_fds=(there.fileno(),),
+                )  # fmt: skip
+            held.pop_all()  # they live as long as the server
+            self.process, self.errors, self.requests, self.key = process, errors, here, key
         return here
+
+    def _replace(self) -> None:
+        """It gets no more requests and ends by itself, after what it has started."""
+        if self.requests is not None and self.process is not None and self.errors is not None:
+            self.requests.close()
+            self.errors.close()
+            self.replaced.append(self.process)
+        self.requests = self.process = self.errors = None
 
     def _close(self) -> str:
         """End it; what it had to say."""
@@ -135,39 +167,68 @@ class Server:
             self.requests.close()
             self.errors.close()
         self.requests = self.process = self.errors = None
+        self.replaced = []
         self.lock = threading.Lock()
 
     def close(self) -> None:
-        """End it; children that run go with it."""
+        """End it, and those before it."""
         with self.lock:
             self._close()
+            for p in self.replaced:
+                p.kill()
+                p.wait()
+            self.replaced = []
 
 
 def _ask(requests: socket.socket, result: Path) -> Child | None:
-    """The child of one request; None when the server is not there any more."""
-    here, there = socket.socketpair()
-    pipes = [os.pipe() for _ in range(3)]
-    (stdin_read, stdin), (stdout, stdout_write), (stderr, stderr_write) = pipes
-    with tempfile.TemporaryFile() as text:
-        text.write(json.dumps(_request(result)).encode())
-        text.seek(0)
-        try:
-            with there:
-                files = [stdin_read, stdout_write, stderr_write, there.fileno(), text.fileno()]
+    """The child of one request; None when the server is not there any more. Raises OSError when the system
+    refuses one."""
+    with contextlib.ExitStack() as ours:
+        with contextlib.ExitStack() as theirs:
+            here, there = socket.socketpair()
+            ours.callback(here.close)
+            theirs.callback(there.close)
+            stdin_read, stdin = _pipe(theirs, ours)
+            stdout, stdout_write = _pipe(ours, theirs)
+            stderr, stderr_write = _pipe(ours, theirs)
+            text = theirs.enter_context(tempfile.TemporaryFile())
+            text.write(json.dumps(_request(result)).encode())
+            text.seek(0)
+            files = [stdin_read, stdout_write, stderr_write, there.fileno(), text.fileno()]
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 socket.send_fds(requests, [b"."], files)
-            pid = here.recv(NUMBER.size) if select.select([here], [], [], PATIENCE)[0] else b""
-        except (BrokenPipeError, ConnectionResetError):
-            pid = b""
-        finally:
-            for f in (stdin_read, stdout_write, stderr_write):
-                os.close(f)
-    child = Child(NUMBER.unpack(pid)[0] if pid else 0, stdin, stdout, stderr, here)
-    if not pid:
-        for f in (stdin, stdout, stderr):
-            os.close(f)
-        here.close()
+        pid = _told(here, PATIENCE)
+        if pid is None:
+            return None
+        if pid < 0:
+            raise OSError(-pid, os.strerror(-pid))
+        ours.pop_all()  # they live as long as the child
+    return Child(pid, stdin, stdout, stderr, here)
+
+
+def _pipe(read: contextlib.ExitStack, write: contextlib.ExitStack) -> tuple[int, int]:
+    """Its ends, which are closed with these."""
+    ends = os.pipe()
+    read.callback(os.close, ends[0])
+    write.callback(os.close, ends[1])
+    return ends
+
+
+def _told(said: socket.socket, seconds: float | None) -> int | None:
+    """The number that comes in that time; None for none, and when nobody is left to tell one."""
+    if not _is_readable(said, seconds):
         return None
-    return child
+    data = b""
+    with contextlib.suppress(ConnectionResetError):
+        data = said.recv(NUMBER.size)
+    return NUMBER.unpack(data)[0] if data else None
+
+
+def _is_readable(said: socket.socket, seconds: float | None) -> bool:
+    """Whether it has something to say, or has ended, in that time."""
+    poll = select.poll()  # select takes no descriptor above 1023
+    poll.register(said, select.POLLIN)
+    return bool(poll.poll(None if seconds is None else 1000 * seconds))
 
 
 def _request(result: Path) -> dict[str, object]:

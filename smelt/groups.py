@@ -12,15 +12,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from smelt.core.bundle import formula
 from smelt.core.diag import SmeltError
 from smelt.core.dtype import ALL, DType
+from smelt.core.lazily import Lazily
 
-Array = np.ndarray[Any, np.dtype[Any]]
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+else:
+    np = Lazily("numpy")
+    Array: TypeAlias = Any
+
 Value: TypeAlias = Any
 """An array, a list of arrays (a sequence), a list of dicts (maps), or None (an empty optional)."""
 

@@ -26,6 +26,9 @@ SHARE = 0.9
 PATIENCE = 4
 """Seconds of a clock per second of processor time: beyond it, a child that does nothing is stuck."""
 
+MOST_THREADS = 1024
+"""That a session may be asked to run on."""
+
 LEAST_MEMORY = 128 << 20
 """Bytes: Python, NumPy and LLVM alone need about 90 MB."""
 

@@ -18,6 +18,7 @@ from smelt.core.diag import Kind, SmeltError
 from smelt.core.dtype import ALL, DType
 from smelt.groups import Group, as_array, groups, packed, reading, unpacked
 from smelt.library import Held, Moved
+from smelt.limits import MOST_THREADS
 
 _KINDS: dict[int, Kind] = {
     1: "invalid", 2: "unsupported", 3: "shape", 4: "device", 5: "infra", 6: "internal",
@@ -68,7 +69,6 @@ class _Memory(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in _MEMORY_FIELDS]
 
 
-MOST_THREADS = 1024
 MOST_SHAPES = 4096
 """Combinations of input shapes whose output shapes a session remembers."""
 

@@ -9,17 +9,23 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, TypeAlias
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from smelt.core.bundle import Bundle, formula
 from smelt.core.diag import SmeltError
 from smelt.core.dim import Dim
 from smelt.core.dtype import ALL, DType
+from smelt.core.lazily import Lazily
 from smelt.groups import Group, Value, groups, named_arrays, packed
 
-Array = np.ndarray[Any, np.dtype[Any]]
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+else:
+    np = Lazily("numpy")
+    Array: TypeAlias = Any
+
 Wish: TypeAlias = "Mapping[str, int | tuple[int, ...]]"
 """What a user fixed: symbol name -> value, input name -> whole shape."""
 
@@ -46,6 +52,10 @@ class Symbol:
     divisor: int
     batch: bool = False
     image: bool = False
+
+    def is_legal(self, value: int) -> bool:
+        """Whether the model takes it."""
+        return self.low <= value and (self.high is None or value <= self.high) and not value % self.divisor
 
     def nearest(self, value: int) -> int:
         """The legal value closest to `value` from below, or the smallest legal one."""
@@ -136,16 +146,25 @@ def _own_symbols(bundle: Bundle) -> frozenset[str]:
 
 
 def state_values(bundle: Bundle, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int] | None:
-    """The symbol values that these shapes of the state give; None where one is out of its range."""
+    """The symbol values that these shapes of the state give; None where the model takes no such state: some
+    value is none of its symbol's, or two extents give one symbol two."""
     rows, own = {r["name"]: r for r in bundle.manifest["symbols"]}, _own_symbols(bundle)
     found: dict[str, int] = {}
     for state in bundle.manifest["state"]:
         for d, n in zip(_dims(state["shape"]), shapes[state["name"]], strict=True):
-            parts = d.linear(next(iter(d.symbols))) if len(d.symbols) == 1 and d.symbols <= own else None
-            if parts is not None and parts[0].is_const and parts[1].is_const:
-                found[next(iter(d.symbols))] = (n - parts[1].const) // parts[0].const
-    highs = ((n, rows[s]["high"]) for s, n in found.items())
-    return None if any(high is not None and n > high for n, high in highs) else found
+            name = next(iter(d.symbols)) if len(d.symbols) == 1 and d.symbols <= own else None
+            parts = None if name is None else d.linear(name)
+            if name is None or parts is None or not (parts[0].is_const and parts[1].is_const):
+                continue
+            value, rest = divmod(n - parts[1].const, parts[0].const)
+            if rest or found.setdefault(name, value) != value:
+                return None
+    legal = all(_symbol(s, rows[s]).is_legal(n) for s, n in found.items())
+    return found if legal else None
+
+
+def _symbol(name: str, row: Mapping[str, Any]) -> Symbol:
+    return Symbol(name, int(row["low"]), row["high"], int(row["divisor"]))
 
 
 # ---------------------------------------------------------------- what users type

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from smelt.core.staging import sweep
-from smelt.forks import SERVER, Child
+from smelt.forks import COMPILER, SERVER, Child
 from smelt.limits import Limits
 
 KEPT = 1 << 16
@@ -48,13 +48,13 @@ def run_child(
     out: Path,
     limits: Limits,
     progress: Callable[[str], None] | None = None,
-    program: str = "smelt.compile_child",
+    program: str = COMPILER,
 ) -> Ended:
     """Compile in a child; the outcome is in `result` when it could say one, and nothing lies beside `out`
     when it could not. An exception here (Ctrl-C too) ends the child, with what it has started."""
     child = SERVER.start(program, result)
-    watch = _Watch(child, progress)
     try:
+        watch = _Watch(child, progress)
         watch.send(json.dumps([limits.memory, limits.seconds, request]))
         stuck = watch.read(time.monotonic() + limits.wall)
     finally:

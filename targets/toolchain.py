@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import PackageNotFoundError, version
+from functools import cache, lru_cache
 from pathlib import Path
 
 from smelt.core.cache import cache_dir
@@ -125,15 +125,26 @@ class _UndefinedSymbols(SmeltError):
 # ---- made once, kept ----
 
 
-def _package_version(name: str) -> str:
+@cache
+def _zig_version() -> str:
+    """ziglang's, by the name of the folder that pip left beside it: importlib.metadata finds it elsewhere
+    too, in a hundred times the time."""
+    name, end = "ziglang-", ".dist-info"
+    found = [p.name for p in zig_directory().parent.glob(f"{name}*{end}")]
+    if len(found) == 1:
+        return found[0].removeprefix(name).removesuffix(end)
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
-        return version(name)
+        return version("ziglang")
     except PackageNotFoundError:
         return "unknown"
 
 
 def _kept_folder(kind: str, key: Sequence[object]) -> Path:
-    text = json.dumps([kind, *key, _package_version("ziglang"), _package_version("llvmlite")])
+    import llvmlite
+
+    text = json.dumps([kind, *key, _zig_version(), str(llvmlite.__version__)])
     return cache_dir() / kind / hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -159,6 +170,14 @@ def _kept(kind: str, key: Sequence[object], build: Callable[[Path], None]) -> Pa
 
 
 def _hash_of_files(files: Sequence[Path]) -> str:
+    """Of their names and contents; they are read again when one of them has changed."""
+    facts = tuple((str(f), (stat := f.stat()).st_mtime_ns, stat.st_size, stat.st_ino) for f in files)
+    return _hash_of_contents(facts)
+
+
+@lru_cache(maxsize=8)
+def _hash_of_contents(facts: tuple[tuple[str, int, int, int], ...]) -> str:
+    files = [Path(name) for name, *_ in facts]
     digest = hashlib.sha256()
     for file in files:
         data = file.read_bytes()

@@ -36,7 +36,7 @@ from smelt.shapes import Case, cases
 def register(add: AddParser) -> None:
     """The command."""
     parser = command(
-        add, "bench", run, "time a model on its device",
+        add, "bench", run,
         "smelt bench out --shape x:1x3x224x224\nsmelt bench model.onnx --against onnxruntime --threads 1",
     )  # fmt: skip
     parser.add_argument("source", metavar="MODEL|BUNDLE")

@@ -12,16 +12,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from smelt.core.bundle import Bundle, is_bundle, read_bundle, replace_file
 from smelt.core.diag import SmeltError
 from smelt.core.passes.numerics import FAST, fast_parts
-from smelt.session import MOST_THREADS
-from smelt.shapes import Port, Wish, bounds_of, parse_dim_wish, parse_shapes
+from smelt.limits import MOST_THREADS
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # each command imports what it needs of these when it runs
+    from smelt.core.bundle import Bundle
     from smelt.devicefarm.doctor import Finding
+    from smelt.shapes import Port, Wish
 
 SCHEMA_VERSION = 1
 MOST_VALUE = 1e18
@@ -54,9 +55,29 @@ class AddParser(Protocol):
 
 Run = Callable[[argparse.Namespace], Result]
 
+SUMMARIES: Mapping[str, str] = MappingProxyType(
+    {
+        "check": "tell every problem of a model at once",
+        "compile": "compile a model into a bundle",
+        "run": "run a bundle on its device",
+        "validate": "compare with ONNX Runtime on the device",
+        "bench": "time a model on its device",
+        "inspect": "show what is in a model or bundle",
+        "opt": "run passes on IR text",
+        "devices": "the farm's boards and emulators",
+        "doctor": "tell what this machine can build and run",
+        "report": "compile, run, compare and time a model, and print one report",
+    }
+)
+"""What each command does, for the page of all commands, which loads none of them."""
 
-def command(add: AddParser, name: str, run: Run, summary: str, example: str) -> argparse.ArgumentParser:
-    """A parser with what every command has: --json, -v, and --help that ends with an example."""
+
+def command(
+    add: AddParser, name: str, run: Run, example: str, summary: str | None = None
+) -> argparse.ArgumentParser:
+    """A parser with what every command has: --json, -v, and --help that ends with an example. summary: of a
+    command of a group; None for one that SUMMARIES has."""
+    summary = SUMMARIES[name] if summary is None else summary
     parser = add(
         name,
         help=summary,
@@ -190,6 +211,8 @@ def tolerance(text: str) -> float:
 
 def shape_wishes(args: argparse.Namespace) -> list[Wish]:
     """One wish per --shape; trtexec's min, opt and max shapes are a run each."""
+    from smelt.shapes import parse_shapes
+
     texts = [",".join(words) for words in args.shape]
     texts += [t for k in ("min", "opt", "max") if (t := getattr(args, f"{k}_shapes", None)) is not None]
     try:
@@ -220,6 +243,10 @@ def profiled(args: argparse.Namespace) -> bool:
 
 def dim_wishes(args: argparse.Namespace) -> DimWishes:
     """--dim, and what trtexec's shapes say about the model's symbols."""
+    if not args.dim and not profiled(args):
+        return {}
+    from smelt.shapes import bounds_of, parse_dim_wish, parse_shapes
+
     try:
         found: DimWishes = dict(parse_dim_wish(t) for t in args.dim)
         profile = {
@@ -251,6 +278,7 @@ def state_wishes(args: argparse.Namespace) -> dict[str, str]:
 def model_ports(model: Path, dims: DimWishes) -> tuple[Port, ...]:
     """The inputs of an ONNX file. Raises SmeltError when it cannot be imported."""
     from smelt.importer import import_model
+    from smelt.shapes import Port
 
     if model.suffix == ".smelt":
         raise Usage("a .smelt file has its dims already; min, opt and max shapes are for ONNX models")
@@ -270,6 +298,8 @@ def load_named_plugins() -> None:
 
 def model_file(text: str) -> Path:
     """The path of an ONNX model that exists. Raises Usage."""
+    from smelt.core.bundle import is_bundle
+
     path = Path(text)
     if path.is_dir() and not is_bundle(path):
         raise Usage(f"'{text}' is a folder, expected an ONNX file")
@@ -291,6 +321,8 @@ def check_target(text: str) -> str:
 
 def open_bundle(text: str) -> Bundle:
     """A bundle directory. Raises Usage when there is nothing at the path, SmeltError when it is damaged."""
+    from smelt.core.bundle import read_bundle
+
     if not Path(text).exists():
         raise Usage(f"no bundle '{text}'")
     return read_bundle(text)
@@ -301,6 +333,8 @@ def write_result(path: str, data: bytes, suffix: str) -> None:
 
     Raises SmeltError when another kind of file is there (one without the suffix), or the disk refuses.
     """
+    from smelt.core.bundle import replace_file
+
     place = Path(os.path.realpath(path))
     try:
         if place.exists() and not place.is_file():

@@ -43,14 +43,14 @@ FIXES: Mapping[str, str] = MappingProxyType(
 def register(add: AddParser) -> None:
     """The two commands."""
     check = command(
-        add, "check", run_check, "tell every problem of a model at once",
+        add, "check", run_check,
         "smelt check model.onnx --target arm64",
     )  # fmt: skip
     check.add_argument("model", metavar="MODEL")
     check.add_argument("--sarif", action="store_true", help="print a SARIF 2.1.0 log of the problems")
     add_compile_options(check)
     comp = command(
-        add, "compile", run_compile, "compile a model into a bundle",
+        add, "compile", run_compile,
         "smelt compile model.onnx --target arm64 -o out --dim batch=1 --dim seq=1..512",
     )  # fmt: skip
     comp.add_argument(

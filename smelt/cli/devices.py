@@ -11,6 +11,7 @@ from smelt.cli.common import (
     INCONCLUSIVE,
     INFRA,
     OK,
+    SUMMARIES,
     AddParser,
     Result,
     Usage,
@@ -41,22 +42,22 @@ _TEXTS = ("host", "user", "host_key", "key_file", "root", "emulator", "cpu", "sy
 
 def register(add: AddParser) -> None:
     """The group of four."""
-    parser = add(
-        "devices", help="the farm's boards and emulators", description="The farm's boards and emulators."
-    )
+    summary = SUMMARIES["devices"]
+    parser = add("devices", help=summary, description=summary[0].upper() + summary[1:] + ".")
     group = parser.add_subparsers(metavar="list|add|show|doctor", required=True)
-    command(group.add_parser, "list", run_list, "list all devices", "smelt devices list").set_defaults(
+    command(group.add_parser, "list", run_list, "smelt devices list", "list all devices").set_defaults(
         command="devices list"
     )
-    show = command(group.add_parser, "show", run_show, "show one device", "smelt devices show local")
+    show = command(group.add_parser, "show", run_show, "smelt devices show local", "show one device")
     doctor = command(
-        group.add_parser, "doctor", run_doctor, "examine devices and say what to do",
-        "smelt devices doctor qemu-arm64",
+        group.add_parser, "doctor", run_doctor, "smelt devices doctor qemu-arm64",
+        "examine devices and say what to do",
     )  # fmt: skip
     new = command(
-        group.add_parser, "add", run_add, "add a device, or replace one of that name",
+        group.add_parser, "add", run_add,
         "smelt devices add pi5 --transport ssh --platform aarch64-linux --host pi5.local \\\n"
         "  --user pi --key-file ~/.ssh/id_ed25519 --host-key 'ssh-ed25519 AAAA...'",
+        "add a device, or replace one of that name",
     )  # fmt: skip
     for p, name in ((show, "show"), (doctor, "doctor"), (new, "add")):
         p.add_argument("name", metavar="NAME", nargs="?" if name == "doctor" else None)

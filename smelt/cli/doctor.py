@@ -25,9 +25,7 @@ EMULATORS = ("qemu-aarch64", "qemu-arm", "qemu-riscv64")
 
 def register(add: AddParser) -> None:
     """The command."""
-    parser = command(
-        add, "doctor", run, "tell what this machine can build and run", "smelt doctor --target android"
-    )
+    parser = command(add, "doctor", run, "smelt doctor --target android")
     parser.add_argument(
         "--target", metavar="T", help="also build a tiny model for T and run it on its device"
     )

@@ -29,7 +29,7 @@ from smelt.size import Sizes, sizes
 def register(add: AddParser) -> None:
     """The command."""
     parser = command(
-        add, "inspect", run, "show what is in a model or bundle",
+        add, "inspect", run,
         "smelt inspect out --kernels\nsmelt inspect model.onnx --target arm64 --shape batch=1,seq=128",
     )  # fmt: skip
     parser.add_argument(

@@ -1,145 +1,24 @@
-"""argv in, exit code out: parse, run one command, print its result, turn every failure into its code."""
+"""argv in, exit code out: the compiler is on its way while the command line is read."""
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import importlib
-import json
-import os
 import sys
-import traceback
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Sequence
 
-from smelt.cli.common import (
-    CANCELLED,
-    INTERNAL,
-    SCHEMA_VERSION,
-    UNSUPPORTED,
-    USAGE,
-    Result,
-    Usage,
-    colour,
-    load_named_plugins,
-)
-from smelt.core.diag import SmeltError
-from smelt.devicefarm.verdict import verdict_of_error
-
-# module of smelt.cli -> the commands that its `register` adds, in the order of --help
-COMMANDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "compile": ("check", "compile"),
-        "run": ("run",),
-        "validate": ("validate",),
-        "bench": ("bench",),
-        "inspect": ("inspect",),
-        "opt": ("opt",),
-        "devices": ("devices",),
-        "doctor": ("doctor",),
-        "report": ("report",),
-    }
-)
-
-READING = ("check", "validate", "opt", "report")
-"""Commands that read a model in this process, and so need the plug-ins that SMELT_PLUGINS names."""
-
-COMPILING = ("check", "compile", "inspect", "opt")
-"""Commands for which a shape that does not fit is a fault of the model, not of a run."""
+STARTING = ("check", "compile", "report")
+"""Commands that compile whatever their arguments are."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit code; never raises (but argparse's own SystemExit for usage)."""
-    args = _parser(sys.argv[1:] if argv is None else argv).parse_args(argv)
-    try:
-        if args.command in READING and os.environ.get("SMELT_PLUGINS"):
-            load_named_plugins()
-        result = args.run(args)
-        _print(args, result)
-        return int(result.code)
-    except KeyboardInterrupt:
-        print("\ncancelled", file=sys.stderr)
-        return CANCELLED
-    except BrokenPipeError:  # the reader (head, less) has gone: nothing is left to say
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # so that the exit does not flush into it
-        return 0
-    except Exception as e:
-        return _failed(args, e)
+    words = sys.argv[1:] if argv is None else argv
+    if words and words[0] in STARTING and not {"-h", "--help"} & set(words):
+        from smelt.forks import COMPILER, SERVER
 
+        SERVER.prepare(COMPILER)
+    from smelt.cli.commands import execute  # takes as long to import as Python takes to start
 
-def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser of the command that argv begins with; of all commands when it begins with none. What one
-    command needs takes a fraction of a second to import, and what all need takes more than one."""
-    from smelt import __version__
-
-    parser = argparse.ArgumentParser(
-        "smelt",
-        description="Compile ONNX models with dynamic axes into native code, and prove it on the device.",
-        epilog="exit codes: 0 ok, 1 mismatch or crash, 2 usage, 3 unsupported or invalid model, "
-        "4 no such device, 5 inconclusive timing, 6 infrastructure, 70 internal error, 130 cancelled",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"smelt {__version__}")
-    group = parser.add_subparsers(metavar="COMMAND", required=True)
-    wanted = [m for m, names in COMMANDS.items() if argv and argv[0] in names]
-    if not wanted and list(argv) != ["--version"]:
-        wanted = list(COMMANDS)
-    for module in wanted:
-        importlib.import_module(f"smelt.cli.{module}").register(group.add_parser)
-    return parser
-
-
-def _print(args: argparse.Namespace, result: Result) -> None:
-    if args.json:
-        _print_json(args, result.code, dict(result.data))
-    elif result.text:
-        print(result.text)
-    sys.stdout.flush()
-
-
-def _print_json(args: argparse.Namespace, code: int, data: dict[str, Any]) -> None:
-    head = {"schema_version": SCHEMA_VERSION, "command": args.command, "ok": code == 0, "exit_code": code}
-    print(json.dumps({**head, **data}, indent=2, default=_plain))
-
-
-def _plain(value: Any) -> Any:
-    """NumPy's numbers and paths as JSON has them."""
-    return value.item() if hasattr(value, "item") else str(value)
-
-
-def _failed(args: argparse.Namespace, e: Exception) -> int:
-    """Tell what went wrong and return the exit code."""
-    if os.environ.get("SMELT_DEBUG", "0") not in ("", "0"):
-        traceback.print_exc()
-    code, found = _explain(args.command, e)
-    if args.json:
-        with contextlib.suppress(BrokenPipeError):
-            _print_json(args, code, {"error": found})
-    print(f"smelt {args.command}: {colour('error', 'red')}: {found['message']}", file=sys.stderr)
-    if found["hint"]:
-        print(f"  hint: {found['hint']}", file=sys.stderr)
-    return code
-
-
-def _explain(command: str, e: Exception) -> tuple[int, dict[str, Any]]:
-    if isinstance(e, Usage):
-        hint = f"smelt {command} --help"
-        return USAGE, {"kind": "usage", "message": str(e), "node": None, "hint": hint, "problems": []}
-    if isinstance(e, SmeltError):
-        code = verdict_of_error(e).exit_code
-        if e.kind == "shape" and command in COMPILING:
-            code = UNSUPPORTED
-        where = f"node '{e.node}': " if e.node else ""
-        problems = [
-            {"kind": p.kind, "message": p.message, "node": p.node, "hint": p.hint, "inputs": p.inputs}
-            for p in e.problems
-        ]
-        found = {"kind": e.kind, "message": where + e.message, "node": e.node, "hint": e.hint}
-        return code, {**found, "problems": problems}
-    what = f"{type(e).__name__}: {e}"
-    hint = "this is a bug of smelt; run again with SMELT_DEBUG=1 for the place, and report it"
-    return INTERNAL, {"kind": "internal", "message": what, "node": None, "hint": hint, "problems": []}
+    return execute(words)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from smelt.targets.registry import machines, usual_unit
 def register(add: AddParser) -> None:
     """The command."""
     parser = command(
-        add, "opt", run, "run passes on IR text",
+        add, "opt", run,
         "smelt opt module.smelt -p fold,fuse\nsmelt opt model.onnx -p '' -o module.smelt\n"
         "smelt opt model.onnx --why",
     )  # fmt: skip

@@ -37,7 +37,7 @@ from smelt.samples import DEFAULT, SAMPLES, fetch
 def register(add: AddParser) -> None:
     """The command."""
     parser = command(
-        add, "report", run, "compile, run, compare and time a model, and print one report",
+        add, "report", run,
         "smelt report --target arm64\nsmelt report model.onnx --target android --dims 'batch=1 seq=1..512'",
     )  # fmt: skip
     parser.add_argument(

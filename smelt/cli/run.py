@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from smelt.cli.common import (
     OK,
@@ -25,16 +23,22 @@ from smelt.cli.common import (
     write_result,
 )
 from smelt.core.bundle import Bundle
+from smelt.core.lazily import Lazily
 from smelt.groups import Value, groups, named_arrays, unpacked
+from smelt.limits import MOST_THREADS
 from smelt.running import running
-from smelt.session import MOST_THREADS
 from smelt.shapes import Array, Case, bind, case, feed_case
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = Lazily("numpy")
 
 
 def register(add: AddParser) -> None:
     """The command."""
     parser = command(
-        add, "run", run, "run a bundle on its device",
+        add, "run", run,
         "smelt run out --input x=image.npy -o result.npz\nsmelt run out --random --shape x:1x3x224x224",
     )  # fmt: skip
     parser.add_argument("bundle", metavar="BUNDLE")

@@ -42,7 +42,7 @@ MOST_OPINIONS = 6
 def register(add: AddParser) -> None:
     """The command."""
     parser = command(
-        add, "validate", run, "compare with ONNX Runtime on the device",
+        add, "validate", run,
         "smelt validate model.onnx --target arm64 --shape x:1x3x224x224 --shape x:2x3x97x131\n"
         "smelt validate out --model model.onnx --bisect",
     )  # fmt: skip
@@ -65,10 +65,13 @@ def register(add: AddParser) -> None:
 
 def run(args: argparse.Namespace) -> Result:
     """Every case's errors; exit code 1 if one is outside the tolerance."""
+    stateless = Usage("--bisect runs a model once, so it takes no state: leave --state out")
+    if args.bisect and _compiles(args) and args.state:
+        raise stateless
     with tempfile.TemporaryDirectory(prefix="smelt-validate-") as folder:
         bundle, model = bundle_and_model(args, folder)
         if args.bisect and bundle.manifest["state"]:
-            raise Usage("--bisect runs a model once, so it takes no state: leave --state out")
+            raise stateless
         talk = Talk(args)
         wishes = [] if _compiles(args) and not args.shape and profiled(args) else shape_wishes(args)
         wanted = cases(bundle, wishes, count=args.count, seed=args.seed, spans=spans(args))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 
 from smelt.core.ir.graph import Module
 from smelt.core.machine import Machine
@@ -20,7 +21,8 @@ from smelt.targets.platform import TargetSpec
 from smelt.targets.toolchain import join_objects
 
 BATCH = 1 << 18
-"""Characters of text that LLVM gets at a time; a kernel is never cut. It needs some 40 bytes for each."""
+"""Characters of text that LLVM gets at a time; a kernel is never cut. It needs some 40 bytes for each. What a
+small model has fits with its host program: one object, which needs no linker to join it."""
 
 LONG_HOST = 1 << 20
 """Characters of the host's text, some 370 for a launch, from which on it is not optimised: 10,000 launches
@@ -74,16 +76,23 @@ class LlvmTarget:
         rows = {e.name: _row(module, e, codes) for e in program.entries}
         declared: dict[str, str] = {}
         host = Text((host_text(program, module, rows, options, declared),), declared)
-        objects = [_object(t, cpu, name) for t in _batches(texts())]
         names = {row.function: e.unit for e, row in zip(program.entries, rows.values(), strict=True)}
         functions = {n: f'declare void @"{n}"(ptr, i64, i64) nounwind' for n in names if n}
-        calls = Text(host.functions, {**host.declared, **functions})
-        objects.append(_object(calls, cpu, name, opt=2 if calls.size < LONG_HOST else 0))
+        others = {n: text for n, text in functions.items() if names[n]}
+        beside = Text(host.functions, {**host.declared, **others})
+        batches = _batches(texts())
+        first = list(islice(batches, 2))
+        size = sum(t.size for t in (*first, host))
+        if len(first) < 2 and size <= BATCH and host.size < LONG_HOST:
+            objects = [_object(merged((*first, beside)), cpu, name)]
+        else:
+            objects = [_object(t, cpu, name) for t in chain(first, batches)]
+            calls = Text(host.functions, {**host.declared, **functions})
+            objects.append(_object(calls, cpu, name, opt=2 if calls.size < LONG_HOST else 0))
         code = join_objects([*objects, *(o for c in codes for o in c.objects)])
 
         def whole() -> str:
-            others = {n: text for n, text in functions.items() if names[n]}
-            return merged((*texts(), Text(host.functions, {**host.declared, **others}))).module(cpu)
+            return merged((*texts(), beside)).module(cpu)
 
         dumps = {name: make for c in codes for name, make in c.dumps.items()}
         return Artifact(code, {**dumps, "model.ll": whole, "model.o": lambda: code})

@@ -143,7 +143,10 @@ enum { UNIT_OF_SIZE = 4096 };
 /* What an address can tell apart, and a size_t, whole units. */
 static int too_many(uint64_t bytes) { return bytes > ((uint64_t)1 << OFFSET_BITS) - UNIT_OF_SIZE || bytes > SIZE_MAX / 2; }
 
-static void *allocate(smelt_rt *rt, rt_space *space, uint64_t rounded, int32_t *code) {
+/* *bytes, in whole units; it gets what was taken. */
+static void *allocate(smelt_rt *rt, const rt_space *space, uint64_t *bytes, int32_t *code) {
+  uint64_t rounded = *bytes ? (*bytes + UNIT_OF_SIZE - 1) / UNIT_OF_SIZE * UNIT_OF_SIZE : UNIT_OF_SIZE;
+  *bytes = rounded;
   if (space->unit == HOST) {
     rt_block block = {0};
     return rt_block_grow(rt, &block, rounded) ? block.data : NULL;
@@ -154,17 +157,17 @@ static void *allocate(smelt_rt *rt, rt_space *space, uint64_t rounded, int32_t *
   return memory;
 }
 
-/* keep: what it holds stays in front, and it grows by half at least. */
-static smelt_addr grow(smelt_rt *rt, uint32_t i, uint64_t bytes, int keep, const char *what) {
+/* To `bytes` at least, and to `room` where there is as much. keep: what it holds stays in front. */
+static smelt_addr grow(smelt_rt *rt, uint32_t i, uint64_t bytes, uint64_t room, int keep, const char *what) {
   rt_space *space = &rt->device->spaces[i], old = *space;
   if (old.memory && bytes <= old.capacity) return address(i);
-  uint64_t roomy = old.capacity + old.capacity / 2, wanted = !keep || bytes > roomy || too_many(roomy) ? bytes : roomy;
-  if (too_many(wanted)) return no_space(rt, space, what, bytes, 0);
-  uint64_t rounded = wanted ? (wanted + UNIT_OF_SIZE - 1) / UNIT_OF_SIZE * UNIT_OF_SIZE : UNIT_OF_SIZE;
+  if (too_many(bytes)) return no_space(rt, space, what, bytes, 0);
+  uint64_t taken = room > bytes && !too_many(room) ? room : bytes;
   int32_t code = 0;
   keep = keep && old.memory;
   if (!keep) release_space(rt, space); /* before, not after: the peak is then the new size alone */
-  void *memory = allocate(rt, space, rounded, &code);
+  void *memory = allocate(rt, space, &taken, &code);
+  if (!memory && room > bytes) code = 0, taken = bytes, memory = allocate(rt, space, &taken, &code);
   if (!memory) return no_space(rt, space, what, bytes, code);
   if (keep && old.unit == HOST) memcpy(memory, old.memory, (size_t)old.capacity);
   if (keep && old.unit != HOST) {
@@ -174,17 +177,16 @@ static smelt_addr grow(smelt_rt *rt, uint32_t i, uint64_t bytes, int keep, const
   }
   if (keep) release_space(rt, space);
   space->memory = memory;
-  space->capacity = rounded;
+  space->capacity = taken;
   return code ? 0 : address(i);
 }
 
 smelt_addr rt_device_arena(smelt_rt *rt, uint32_t arena, uint64_t bytes, int keep) {
-  return grow(rt, rt->device->first_arena + arena, bytes, keep, "working memory");
+  uint64_t capacity = rt->device->spaces[rt->device->first_arena + arena].capacity;
+  return grow(rt, rt->device->first_arena + arena, bytes, keep ? capacity + capacity / 2 : bytes, keep, "working memory");
 }
 smelt_addr rt_device_output(smelt_rt *rt, uint32_t output, uint64_t bytes) {
-  uint32_t at = rt->device->first_output + output;
-  if (bytes > rt->device->spaces[at].capacity) bytes = rt_output_room(rt, output, bytes);
-  return grow(rt, at, bytes, 0, rt->model->outputs[output].name);
+  return grow(rt, rt->device->first_output + output, bytes, rt_output_room(rt, output, bytes), 0, rt->model->outputs[output].name);
 }
 
 /* ---- state: an input and an output that change places ---- */
@@ -252,7 +254,7 @@ int32_t rt_device_begin(smelt_rt *rt) {
       rt->input_at[i] = address(at);
       continue;
     }
-    if (!(rt->input_at[i] = grow(rt, at, rt->input_bytes[i], 0, rt->model->inputs[i].name))) return SMELT_DEVICE;
+    if (!(rt->input_at[i] = grow(rt, at, rt->input_bytes[i], rt->input_bytes[i], 0, rt->model->inputs[i].name))) return SMELT_DEVICE;
     if (!rt->input_bytes[i]) continue;
     if (space->unit == HOST) {
       memcpy(space->memory, rt->input_host[i], (size_t)rt->input_bytes[i]);

@@ -42,11 +42,15 @@ int rt_block_grow(smelt_rt *rt, rt_block *block, uint64_t bytes) {
   return 1;
 }
 
+int rt_block_grow_roomy(smelt_rt *rt, rt_block *block, uint64_t bytes, uint64_t room) {
+  if (block->data && bytes <= block->capacity) return 1;
+  return rt_block_grow(rt, block, bytes > room ? bytes : room) || (bytes < room && rt_block_grow(rt, block, bytes));
+}
+
 int rt_block_extend(smelt_rt *rt, rt_block *block, uint64_t bytes) {
   if (block->data && bytes <= block->capacity) return 1;
   rt_block bigger = {0};
-  uint64_t roomy = block->capacity + block->capacity / 2;
-  if (!rt_block_grow(rt, &bigger, bytes > roomy ? bytes : roomy) && !rt_block_grow(rt, &bigger, bytes)) return 0;
+  if (!rt_block_grow_roomy(rt, &bigger, bytes, block->capacity + block->capacity / 2)) return 0;
   if (block->data) memcpy(bigger.data, block->data, (size_t)block->capacity);
   rt_block_free(block);
   *block = bigger;
@@ -100,8 +104,8 @@ static smelt_addr reserve(smelt_rt *rt, int32_t arena, int64_t bytes, int keep) 
     return at ? at : lose(rt, SMELT_DEVICE);
   }
   rt_block *block = &rt->arenas[arena];
-  uint64_t room = at_once((uint64_t)bytes, most(rt, (uint32_t)arena));
-  if (!(keep ? rt_block_extend(rt, block, room) : rt_block_grow(rt, block, room)))
+  if (!(keep ? rt_block_extend(rt, block, at_once((uint64_t)bytes, most(rt, (uint32_t)arena)))
+             : rt_block_grow_roomy(rt, block, (uint64_t)bytes, most(rt, (uint32_t)arena))))
     return lose(rt, out_of_memory(rt, "working memory of model ", rt->model->name, bytes));
   return (smelt_addr)(intptr_t)block->data;
 }
@@ -168,8 +172,7 @@ smelt_addr smelt_rt_output(smelt_rt *rt, int32_t i, const int64_t *shape) {
   out->bytes = bytes;
   out->host = out->caller ? (char *)out->caller->data + out->caller->byte_offset : NULL;
   int owned = !rt_output_direct(rt, (uint32_t)i) && !(rt->device && rt_device_keeps(rt, (uint32_t)i));
-  uint64_t room = bytes > out->block.capacity ? rt_output_room(rt, (uint32_t)i, bytes) : bytes;
-  if (owned && !rt_block_grow(rt, &out->block, room)) return lose(rt, out_of_memory(rt, "output ", desc->name, (int64_t)bytes));
+  if (owned && !rt_block_grow_roomy(rt, &out->block, bytes, rt_output_room(rt, (uint32_t)i, bytes))) return lose(rt, out_of_memory(rt, "output ", desc->name, (int64_t)bytes));
   if (!out->host) out->host = out->block.data;
   out->at = rt->device ? rt_device_output(rt, (uint32_t)i, bytes) : (smelt_addr)(intptr_t)(owned ? out->block.data : out->host);
   return out->at ? out->at : lose(rt, SMELT_DEVICE);
@@ -218,6 +221,7 @@ smelt_status smelt_trim(smelt_session *s) {
   for (uint32_t i = 0; i < rt->model->n_arenas; i++) rt_block_free(&rt->arenas[i]);
   for (uint32_t i = 0; i < rt->model->n_inputs; i++) rt_block_free(&rt->input_staging[i]);
   for (uint32_t i = 0; i < rt->model->n_outputs; i++) rt_block_free(&rt->outputs[i].block);
+  rt_state_trim(rt);
   if (rt->device) rt_device_trim(rt);
   rt_release(rt);
   return SMELT_OK;

@@ -127,12 +127,14 @@ int32_t rt_check_tensor(smelt_rt *rt, const char *role, const smelt_tensor_desc 
 /* ---- memory.c ---- */
 /* Make a block hold `bytes` (64-byte aligned at least); its contents are lost when it grows. 0 when the system refuses. */
 int rt_block_grow(smelt_rt *rt, rt_block *block, uint64_t bytes);
-int32_t rt_reserve_bounded(smelt_rt *rt); /* all that has a bound */
-/* The same, keeping the contents. */
+/* The same, and to hold `room` where the system gives as much. */
+int rt_block_grow_roomy(smelt_rt *rt, rt_block *block, uint64_t bytes, uint64_t room);
+/* The same with half more room than it has, keeping the contents. */
 int rt_block_extend(smelt_rt *rt, rt_block *block, uint64_t bytes);
 void rt_block_free(rt_block *block);
 int rt_output_direct(const smelt_rt *rt, uint32_t i);
-/* What to ask for when output i wants so many bytes and has fewer. */
+int32_t rt_reserve_bounded(smelt_rt *rt); /* all that has a bound */
+/* What to ask for when output i wants so many bytes and has fewer, if there is as much. */
 uint64_t rt_output_room(const smelt_rt *rt, uint32_t i, uint64_t bytes);
 int32_t rt_stage_inputs(smelt_rt *rt);
 int32_t rt_finish_outputs(smelt_rt *rt, DLTensor *outputs);
@@ -142,6 +144,7 @@ void rt_state_bind(smelt_rt *rt);     /* before the plan: shapes, memory */
 int32_t rt_state_begin(smelt_rt *rt); /* after it: zeros for what has no value yet */
 void rt_state_keep(smelt_rt *rt);     /* after a run that succeeded: its outputs are the next one's inputs */
 int32_t rt_state_copy(smelt_rt *to, smelt_rt *from);
+void rt_state_trim(smelt_rt *rt);     /* what holds no value */
 void rt_state_free(smelt_rt *rt);
 
 /* ---- cpu.c ---- */

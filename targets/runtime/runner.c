@@ -207,7 +207,7 @@ static void sort_times(uint64_t *ns, size_t n) { /* heap sort: no recursion, no 
 static int run_and_time(worker *w, const command *c, buffer *b) {
   size_t repeat = (size_t)c->repeat;
   uint64_t first, *ns = sys_map((repeat + 1) * sizeof *ns);
-  w->afresh = 1;
+  begin_afresh(w, 1);
   smelt_status s = ns ? run_once(w, &first) : SMELT_DEVICE;
   for (size_t i = 0; ns && s == SMELT_OK && i < repeat; i++) s = run_once(w, &ns[i]);
   if (!ns || s != SMELT_OK) {

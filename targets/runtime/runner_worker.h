@@ -27,7 +27,7 @@ typedef struct {
   DLTensor *arguments, *outputs;
   size_t n_inputs, n_outputs;
   int ran;                /* outputs are valid */
-  int afresh;             /* each run begins at the start of the state, so that all do the same */
+  int afresh;             /* each run begins at the start of a state that there is, so that all do the same */
   uint64_t sent;          /* payload bytes of this request's OUT and DATA frames, and their checksum */
   uint32_t sent_crc;
 } worker;
@@ -41,7 +41,9 @@ uint64_t tensor_bytes(DLDataType t, const int64_t *dims, size_t rank);
 int slot_reserve(slot *s, uint64_t bytes);
 /* The tables of inputs and outputs of an open session; 0, or -1 without memory. */
 int worker_slots(worker *w);
-/* One run on the slots' tensors, and how long it took. */
+/* Whether each run is to begin at the start of the state. */
+void begin_afresh(worker *w, int yes);
+/* One run on the slots' tensors, and how long it took: without the way back to the start of the state. */
 smelt_status run_once(worker *w, uint64_t *ns);
 /* The session's memory and the process's, as JSON. */
 void put_memory(worker *w, buffer *b);

@@ -142,8 +142,10 @@ size_t smelt_state_count(const smelt_session *s);
 const char *smelt_state_name(const smelt_session *s, size_t i);
 DLDataType smelt_state_type(const smelt_session *s, size_t i);
 int32_t smelt_state_rank(const smelt_session *s, size_t i);
-/* Point out at the value of state i, in host memory, valid until the next call that takes the session. At its start data is
- * NULL, and so is shape: the next run decides them. */
+/* Point out at the value of state i, in host memory. Its data and its shape are the session's own: both stay where and as they
+ * are until the next smelt_run, smelt_state_set, smelt_reset, smelt_trim, smelt_fork or smelt_close of this session, also one that
+ * fails; other calls, smelt_state_get among them, leave them alone. At its start data is NULL, and so is shape: the next run
+ * decides them. */
 smelt_status smelt_state_get(smelt_session *s, size_t i, DLTensor *out);
 /* Copy a value into state i, of its type and rank; that its extents fit is checked by the next run. value NULL: its start. */
 smelt_status smelt_state_set(smelt_session *s, size_t i, const DLTensor *value);
@@ -152,8 +154,9 @@ smelt_status smelt_reset(smelt_session *s); /* every state back to its start */
 smelt_status smelt_fork(smelt_session *s, smelt_session **out);
 
 smelt_status smelt_memory_stats(const smelt_session *s, smelt_memory *out);
-smelt_status smelt_trim(smelt_session *s); /* give back all that runs made but for the state: arenas, session-owned outputs (they
-                                            * are no longer valid), copies of inputs, what open reserved; the next run asks anew */
+smelt_status smelt_trim(smelt_session *s); /* give back all that runs made but for the value of a state: arenas, session-owned
+                                            * outputs (they are no longer valid), copies of inputs, the memory of a state that is
+                                            * at its start, what open reserved; the next run asks anew */
 /* Per-kernel totals since the last smelt_profile(s, 1): nanoseconds and launches by kernel id. names live as long as the
  * library. On a device every launch is then waited for, so the sum is more than a run without profile takes. */
 smelt_status smelt_profile(smelt_session *s, int32_t enable);

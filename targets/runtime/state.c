@@ -45,8 +45,8 @@ int32_t rt_state_begin(smelt_rt *rt) {
     if (!state->begun) {
       if (!rt_tensor_bytes(desc->dtype, desc->rank, shape_of(rt, k), &state->bytes))
         return rt_error(rt, SMELT_SHAPE, "state '%s': its first dims multiply to more bytes than this device can address; use smaller shapes", desc->name);
-      uint64_t room = state->bytes > state->block.capacity ? rt_output_room(rt, output_of(rt, k), state->bytes) : state->bytes;
-      if (!rt_block_grow(rt, &state->block, room)) return no_memory(rt, k, state->bytes);
+      uint64_t room = rt_output_room(rt, output_of(rt, k), state->bytes);
+      if (!rt_block_grow_roomy(rt, &state->block, state->bytes, room)) return no_memory(rt, k, state->bytes);
       memset(state->block.data, 0, (size_t)state->bytes);
       state->resident = 0;
     }
@@ -96,7 +96,7 @@ static int32_t set(smelt_rt *rt, uint32_t k, const DLTensor *value) {
   int32_t status = rt_check_tensor(rt, "state", desc_of(rt, k), value, &bytes);
   if (status) return status;
   rt_block block = {0}; /* a new one: the value may lie in the old one, which stays when there is no memory */
-  if (!rt_block_grow(rt, &block, rt_output_room(rt, output_of(rt, k), bytes))) return no_memory(rt, k, bytes);
+  if (!rt_block_grow_roomy(rt, &block, bytes, rt_output_room(rt, output_of(rt, k), bytes))) return no_memory(rt, k, bytes);
   if (bytes) memcpy(block.data, (const char *)value->data + value->byte_offset, (size_t)bytes);
   if (value->ndim) memmove(shape_of(rt, k), value->shape, (size_t)value->ndim * sizeof(int64_t));
   rt_block_free(&state->block);
@@ -157,9 +157,16 @@ int32_t rt_state_copy(smelt_rt *to, smelt_rt *from) {
   for (uint32_t k = 0; k < from->model->n_states; k++) {
     int32_t status = get(from, k, &value);
     if (status) return rt_error(to, status, "%s", from->error);
-    if ((status = set(to, k, value.data ? &value : NULL))) return status;
+    status = set(to, k, value.data ? &value : NULL);
+    if (from->states[k].resident) rt_block_free(&from->states[k].block); /* the value is on the device */
+    if (status) return status;
   }
   return SMELT_OK;
+}
+
+void rt_state_trim(smelt_rt *rt) {
+  for (uint32_t k = 0; k < rt->model->n_states; k++)
+    if (!rt->states[k].begun || rt->states[k].resident) rt_block_free(&rt->states[k].block); /* nothing, or a copy that a caller has seen */
 }
 
 void rt_state_free(smelt_rt *rt) {

@@ -38,7 +38,10 @@ from smelt.devicefarm.verdict import Verdict, verdict_of_error
 
 (
     FINE, SEGFAULT, ABORT, SPIN, PRINT, EAT, LEAVE, REFUSE, FLOOD, NAP, OVERFLOW, GRANDCHILD, SCRIBBLE, BAD,
-) = range(14)  # fmt: skip
+    SLOW_RESET,
+) = range(15)  # fmt: skip
+RESET_NS = 20_000_000
+"""What a reset takes after a SLOW_RESET."""
 LIMITS = Limits(connect=20, load=20, run=20, output=20, grace=5, total=120)
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -208,6 +211,19 @@ def test_timed_run(client: RunnerClient, place: Place) -> None:
     assert timing is not None
     assert place.transport.emulated == any("emulated" in why for why in timing.invalid)
     assert not (place.transport.emulated and timing.publishable)
+
+
+def test_the_way_back_to_the_start_is_not_timed(client: RunnerClient) -> None:
+    """The model takes RESET_NS for it; no time of runs has that in it, read for each of them or for many."""
+    plan = RunPlan(
+        warmup_runs=2, warmup_min=0, warmup_max=0.1, samples=3, min_time=0, max_time=5, sample_time=1e-5
+    )
+    client.run([X, mode(SLOW_RESET)])
+    for sample_time in (0.0, 1e-5):
+        report = client.run([X, mode(SLOW_RESET)], replace(plan, sample_time=sample_time))
+        assert min(report.samples_ns) < RESET_NS
+        assert min(report.warmup_ns) < RESET_NS
+        assert report.outputs["count"] >> 32 == 0
 
 
 @pytest.mark.parametrize(

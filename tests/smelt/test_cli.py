@@ -18,7 +18,7 @@ import onnx
 import pytest
 from processes import started
 
-from smelt.cli import main as cli
+from smelt.cli import commands as cli
 from smelt.cli.main import main
 from smelt.cli.validate import validation_text
 from smelt.compare import CaseResult, Validation

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import resource
 import signal
@@ -17,14 +16,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from processes import started
+from stand_ins import stand_in
 
 import smelt
 from smelt.core.diag import SmeltError
-from smelt.forks import SERVER, command, environment
 from smelt.limits import LEAST_MEMORY, Limits, available, limits
 from smelt.supervise import KEPT, run_child
-
-SMALL = Limits(4 << 30, 300.0)
 
 
 def chain(count: int, op: str = "Sin") -> onnx.ModelProto:
@@ -111,18 +108,6 @@ def test_what_the_child_prints_blocks_nothing_and_names_no_stage(model: Path, tm
     assert stages == ["import", "optimise", "schedule", "plan", "code", "link"]
 
 
-def stand_in(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, body: str
-) -> tuple[Path, Path, Limits, None, str]:
-    """What run_child needs besides a request, with a program that does this in the compiler's place."""
-    name = f"stand_in_{abs(hash(body))}"
-    (folder / "path").mkdir()
-    text = f"import os, sys, time\ndef preload(): pass\ndef main(result):\n    {body}\n    return 0\n"
-    (folder / "path" / f"{name}.py").write_text(text)
-    monkeypatch.setenv("PYTHONPATH", str(folder / "path"))
-    return folder / "result", folder / "out", SMALL, None, name
-
-
 def test_of_what_it_prints_the_end_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     body = "os.read(0, 9); os.write(2, b'e' * 1_000_000 + b'the end'); sys.exit(3)"
     ended = run_child("{}", *stand_in(tmp_path, monkeypatch, body))
@@ -190,13 +175,13 @@ def test_control_groups_limit_the_memory(tmp_path: Path, row: str, file: str) ->
 # ---------------------------------------------------------------- the end of the caller
 
 
-def compiling(pid: int) -> list[int]:
-    """Those of them that lead a group of their own below the server, which does as well."""
+def leaders(pid: int) -> list[int]:
+    """Those of them that lead a group of their own: the server, and below it what compiles."""
     found = []
     for p in started(pid):
         with contextlib.suppress(ProcessLookupError):
             found += [p] * (os.getpgid(p) == p)
-    return found[1:]
+    return found
 
 
 def alive(pid: int) -> bool:
@@ -218,11 +203,20 @@ def until(what: object, seconds: float = 60) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("how", "fork"),
-    [(signal.SIGKILL, False), (signal.SIGTERM, False), (signal.SIGINT, False), (signal.SIGKILL, True)],
+    ("how", "fork", "orphan"),
+    [
+        (signal.SIGKILL, False, False),
+        (signal.SIGTERM, False, False),
+        (signal.SIGINT, False, False),
+        (signal.SIGKILL, True, False),
+        (signal.SIGKILL, True, True),
+    ],
 )
-def test_a_killed_caller_takes_its_child_along(tmp_path: Path, how: signal.Signals, fork: bool) -> None:
-    """fork: a fork of the caller lives on and holds the child's standard input open."""
+def test_a_killed_caller_takes_its_child_along(
+    tmp_path: Path, how: signal.Signals, fork: bool, orphan: bool
+) -> None:
+    """fork: a fork of the caller lives on and holds the child's standard input open. orphan: the server that
+    has started the child is gone."""
     onnx.save(chain(60_000), tmp_path / "long.onnx")
     lines = [
         "import os, smelt, threading, time",
@@ -239,13 +233,17 @@ def test_a_killed_caller_takes_its_child_along(tmp_path: Path, how: signal.Signa
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    assert until(lambda: len(started(caller.pid)) > fork and compiling(caller.pid))
-    own, (child,) = started(caller.pid), compiling(caller.pid)
+    assert until(lambda: len(started(caller.pid)) > fork and len(leaders(caller.pid)) > 1)
+    own, (server, child) = started(caller.pid), leaders(caller.pid)
     time.sleep(1)
+    if orphan:
+        os.kill(server, signal.SIGKILL)
+        time.sleep(2)
+        assert alive(child)
     caller.send_signal(how)
     caller.wait(60)
     assert until(lambda: not alive(child)), "the child runs on"
-    for p in set(own) - {child}:
+    for p in set(own) - {server, child}:
         with contextlib.suppress(ProcessLookupError):
             os.kill(p, signal.SIGKILL)
     assert [p.name for p in tmp_path.iterdir()] == ["long.onnx"]
@@ -270,68 +268,3 @@ def test_who_calls_compile_does_not_load_the_compiler(model: Path, tmp_path: Pat
     words = [sys.executable, "-c", code, str(model), str(tmp_path / "out")]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.stdout == "[]\n", done.stdout + done.stderr
-
-
-def test_one_server_starts_all_children_of_a_process(model: Path, tmp_path: Path) -> None:
-    """It is started again when it has gone, and for another PYTHONPATH; a fork of the caller has its own."""
-    code = "\n".join([
-        "import os, signal, smelt, sys",
-        "from smelt.forks import SERVER",
-        "def one():",
-        "    smelt.compile(sys.argv[1], output=sys.argv[2])",
-        "    return SERVER.process.pid",
-        "first, second = one(), one()",
-        "os.kill(second, signal.SIGKILL)",
-        "third = one()",
-        "os.environ['PYTHONPATH'] = '/nowhere'",
-        "fourth = one()",
-        "pid = os.fork()",
-        "if pid == 0: os._exit(int(one() == fourth))",
-        "print(first == second, len({second, third, fourth}), os.waitpid(pid, 0)[1], one() == fourth)",
-    ])  # fmt: skip
-    words = [sys.executable, "-c", code, str(model), str(tmp_path / "out")]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.stdout == "True 3 0 True\n", done.stdout + done.stderr
-
-
-def test_children_are_what_their_caller_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Folder, environment, umask and limits are the caller's at that moment, not the server's."""
-    told = "[os.getcwd(), os.environ.get('OWN'), os.umask(0), resource.getrlimit(resource.RLIMIT_NOFILE)[0]]"
-    body = f"import json, resource; json.dump({told}, open(result, 'w'))"
-    result, out, own, _, program = stand_in(tmp_path, monkeypatch, body)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    for k in (1, 2):
-        folder = tmp_path / f"in{k}"
-        folder.mkdir()
-        monkeypatch.chdir(folder)
-        monkeypatch.setenv("OWN", str(k))
-        before = os.umask(0o070 + k)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (200 + k, hard))
-        try:
-            assert run_child("{}", result, out, own, None, program).status == 0
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            os.umask(before)
-        assert json.loads(result.read_text()) == [str(folder), str(k), 0o070 + k, 200 + k]
-
-
-def test_a_server_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(OSError, match="No module named 'no_such_program'"):
-        run_child("{}", tmp_path / "result", tmp_path / "out", SMALL, None, "no_such_program")
-
-
-def test_the_command_is_isolated() -> None:
-    assert command(3, "program")[1] in ("-P", "-I")
-    assert "" not in environment().get("PYTHONPATH", "x").split(os.pathsep)
-
-
-def test_a_server_ends_for_want_of_work_but_not_while_a_child_works(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    result, out, own, _, program = stand_in(tmp_path, monkeypatch, "time.sleep(6)")
-    module = tmp_path / "path" / f"{program}.py"
-    module.write_text(module.read_text() + "import smelt.fork_server as f\nf.IDLE = 2.0\n")
-    assert run_child("{}", result, out, own, None, program).status == 0
-    assert SERVER.process is not None
-    assert SERVER.process.wait(30) == 0
-    assert run_child("{}", result, out, own, None, program).status == 0  # by another one

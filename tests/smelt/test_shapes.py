@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from smelt.shapes import (
     parse_dim_wish,
     parse_shapes,
     shapes_at,
+    state_values,
     symbols,
     trials,
 )
@@ -198,3 +200,39 @@ def test_no_shape_is_tried_that_does_not_fit(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(SmeltError, match=r"takes [\d,]+ bytes, this machine has 64") as caught:
         trials(bundle)
     assert caught.value.kind == "shape" and "--shape" in str(caught.value.hint)
+
+
+def stateful(**extents: str) -> Bundle:
+    """As much of a bundle as says that runs change the one axis of each of these states.
+
+    `past` is 4, 6 or 8, `more` anything from 2.
+    """
+    rows = [{"name": n, "shape": [d], "start": [0]} for n, d in extents.items()]
+    symbols = [
+        {"name": "past", "low": 4, "high": 8, "divisor": 2},
+        {"name": "more", "low": 2, "high": None, "divisor": 1},
+    ]
+    return cast(Bundle, SimpleNamespace(manifest={"symbols": symbols, "state": rows}))
+
+
+@pytest.mark.parametrize(
+    ("extents", "after", "found"),
+    [
+        ({"a": "past"}, (6,), {"past": 6}),
+        ({"a": "past"}, (10,), None),  # above
+        ({"a": "past"}, (2,), None),  # below
+        ({"a": "past"}, (5,), None),  # between two multiples
+        ({"a": "more"}, (1,), None),
+        ({"a": "more"}, (1000,), {"more": 1000}),
+        ({"a": "3*more + 1"}, (7,), {"more": 2}),
+        ({"a": "3*more + 1"}, (8,), None),  # no value gives 8
+        ({"a": "past", "b": "past + 2"}, (4, 6), {"past": 4}),
+        ({"a": "past", "b": "past + 2"}, (4, 8), None),  # two values
+        ({"a": "past", "b": "more"}, (8, 2), {"past": 8, "more": 2}),
+    ],
+)
+def test_what_a_state_leaves_is_for_the_next_run_to_take(
+    extents: dict[str, str], after: tuple[int, ...], found: dict[str, int] | None
+) -> None:
+    shapes = {name: (n,) for name, n in zip(extents, after, strict=True)}
+    assert state_values(stateful(**extents), shapes) == found

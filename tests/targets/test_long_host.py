@@ -1,7 +1,8 @@
-"""Host programs too long to be optimised: compiled as they stand, they run alike on each processor."""
+"""How host programs are compiled: with the kernels, alone, and too long to be optimised; they run alike."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from smelt.devicefarm.budget import Budget, Limits
 from smelt.devicefarm.client import open_session
 from smelt.devicefarm.inventory import DEFAULT_DEVICE, find_device, open_transport
 from smelt.driver import Request
+from smelt.session import load
 from smelt.targets.llvm import target as llvm_target
 from smelt.targets.platform import parse_target
 
@@ -57,3 +59,23 @@ def test_hosts_that_are_not_optimised(target: str, tmp_path: Path, monkeypatch: 
             x = rng.standard_normal(shape).astype(np.float32)
             (y,) = s.run({"v0": x}).outputs.values()
             np.testing.assert_allclose(y, wanted(x), rtol=1e-4, atol=1e-6)
+
+
+def test_a_small_model_is_one_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No linker joins it; what it computes is the same to the bit."""
+    join, parts, answers = llvm_target.join_objects, [], []
+
+    def counted(objects: Sequence[bytes]) -> bytes:
+        parts.append(len(objects))
+        return join(objects)
+
+    monkeypatch.setattr(llvm_target, "join_objects", counted)
+    x = np.random.default_rng(0).standard_normal((3, 17, 8)).astype(np.float32)
+    for batch in (llvm_target.BATCH, 1):
+        monkeypatch.setattr(llvm_target, "BATCH", batch)
+        out = str(tmp_path / f"out{batch}")
+        bundle = compile_here(Request(str(chain(tmp_path / "m.onnx")), output=out, runner=False))
+        answers.append(load(bundle, threads=1).run(None, {"v0": x})[0])
+    assert parts[0] == 1
+    assert parts[1] > 2
+    np.testing.assert_array_equal(*answers)

@@ -3,6 +3,8 @@
 #include "driver.h"
 #include "rt.h"
 
+size_t fake_allowed = SIZE_MAX; /* bytes that it gives at once; a test may take some away */
+
 enum { MOST_WORK = 64, MOST_ARGS = 16, POISON = 0x5A };
 
 typedef struct {
@@ -61,7 +63,7 @@ static int32_t queue(fake_unit *u, fake_work work, int wait) {
 
 static void *allocate(void *state, size_t bytes, const void *contents, int32_t *code) {
   fake_memory *m = malloc(sizeof *m);
-  uint8_t *data = m ? malloc(bytes) : NULL;
+  uint8_t *data = m && bytes <= fake_allowed ? malloc(bytes) : NULL;
   (void)state;
   if (!data) return free(m), *code = -1, NULL;
   for (size_t i = 0; i < bytes; i++) data[i] = contents ? ((const uint8_t *)contents)[i] : POISON;

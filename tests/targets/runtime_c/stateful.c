@@ -20,6 +20,7 @@ static void add(const int64_t *a, int64_t lo, int64_t hi) { /* sum, x, t */
 #ifdef WITH_UNITS
 enum { HOST, UNIT };
 extern const smelt_driver smelt_driver_fake;
+extern size_t fake_allowed; /* bytes that it gives at once */
 static const smelt_unit_desc units[] = {{&smelt_driver_fake, NULL, 0, 0, 0}};
 #ifdef CROSSED
 enum { MADE = HOST };
@@ -75,8 +76,8 @@ const smelt_model_desc smelt_model = {
 };
 
 #ifdef SMELT_TEST_ALLOC
-static int denied;
-void *smelt_test_map(size_t bytes) { return denied ? NULL : aligned_alloc(64, (bytes + 63) / 64 * 64); }
+static size_t allowed = SIZE_MAX; /* bytes that the system gives at once */
+void *smelt_test_map(size_t bytes) { return bytes > allowed ? NULL : aligned_alloc(64, (bytes + 63) / 64 * 64); }
 void smelt_test_unmap(void *at, size_t bytes) { (void)bytes, free(at); }
 #endif
 
@@ -203,6 +204,70 @@ static void test_bounds(smelt_session *session) {
   smelt_reset(session);
 }
 
+/* Where there is no memory for the room to grow, there is enough for the value itself. */
+static void test_little_memory(smelt_session *session) {
+#if defined(SMELT_TEST_ALLOC) || defined(WITH_UNITS)
+  DLTensor y;
+  float values[1000];
+  int64_t n = 1000;
+  for (int64_t i = 0; i < n; i++) values[i] = (float)(1 + i);
+  DLTensor value = vector(values, &n);
+  EXPECT(smelt_reset(session) == SMELT_OK && smelt_trim(session) == SMELT_OK);
+#ifdef WITH_UNITS
+#define allowed fake_allowed
+#endif
+  allowed = 4096; /* a thousand floats; half more is too much, and so is what bounds the log */
+  EXPECT(step(session, n, 1, &y) == SMELT_OK && holds(session, 1, n));
+  EXPECT(smelt_state_set(session, 0, &value) == SMELT_OK && holds(session, 1, n));
+  allowed = 2048;
+  EXPECT(smelt_reset(session) == SMELT_OK && smelt_trim(session) == SMELT_OK && step(session, n, 1, &y) == SMELT_DEVICE);
+  allowed = SIZE_MAX;
+#undef allowed
+  EXPECT(step(session, n, 1, &y) == SMELT_OK && holds(session, 1, n));
+#endif
+  smelt_reset(session);
+}
+
+static uint64_t state_capacity(smelt_session *session) {
+  smelt_memory now = {0};
+  smelt_memory_stats(session, &now);
+  return now.state_capacity;
+}
+
+/* What holds no value is given back; what does, stays. */
+static void test_trim(smelt_session *session) {
+  DLTensor y;
+  EXPECT(step(session, 1000, 1, &y) == SMELT_OK && step(session, 1000, 1, &y) == SMELT_OK);
+  EXPECT(smelt_trim(session) == SMELT_OK && state_capacity(session) >= 3000 * sizeof(float) && holds(session, 2, 1000));
+  EXPECT(smelt_reset(session) == SMELT_OK && state_capacity(session) > 0);
+  EXPECT(smelt_trim(session) == SMELT_OK && state_capacity(session) == 0 && holds(session, 0, 0));
+  EXPECT(step(session, 1000, 1, &y) == SMELT_OK && holds(session, 1, 1000));
+  uint64_t seen = state_capacity(session); /* on a device with the copies that `holds` looked at */
+  smelt_session *other = NULL;
+  EXPECT(smelt_fork(session, &other) == SMELT_OK && state_capacity(session) <= seen && holds(other, 1, 1000));
+  smelt_close(other);
+#if defined(WITH_UNITS) && !defined(CROSSED)
+  EXPECT(state_capacity(session) < seen); /* nobody may look at the copies any more */
+#endif
+  smelt_reset(session);
+}
+
+/* What a caller was shown stays where and as it is while he only asks. */
+static void test_what_is_shown(smelt_session *session) {
+  DLTensor y, first, again, other;
+  smelt_memory memory;
+  const char *name;
+  uint64_t ns, launches;
+  EXPECT(step(session, 5, 1, &y) == SMELT_OK && smelt_state_get(session, 0, &first) == SMELT_OK);
+  const void *data = first.data;
+  const int64_t *shape = first.shape;
+  EXPECT(smelt_memory_stats(session, &memory) == SMELT_OK && smelt_state_get(session, 1, &other) == SMELT_OK && other.shape[0] == 5);
+  EXPECT(smelt_profile(session, 1) == SMELT_OK && smelt_kernel_stats(session, 0, &name, &ns, &launches) == SMELT_OK);
+  EXPECT(smelt_profile(session, 0) == SMELT_OK && smelt_state_get(session, 0, &again) == SMELT_OK);
+  EXPECT(again.data == data && again.shape == shape && shape[0] == 5 && ((const float *)data)[4] == 5);
+  smelt_reset(session);
+}
+
 static void test_no_memory(smelt_session *session) {
 #ifdef SMELT_TEST_ALLOC
   DLTensor y;
@@ -210,10 +275,10 @@ static void test_no_memory(smelt_session *session) {
   static float values[3000];
   DLTensor value = vector(values, &n);
   EXPECT(step(session, 2, 1, &y) == SMELT_OK);
-  denied = 1;
+  allowed = 0;
   smelt_session *other = NULL;
   EXPECT(smelt_state_set(session, 1, &value) == SMELT_DEVICE && smelt_fork(session, &other) == SMELT_DEVICE && !other);
-  denied = 0;
+  allowed = SIZE_MAX;
   EXPECT(holds(session, 1, 2) && step(session, 2, 1, &y) == SMELT_OK && holds(session, 2, 2));
 #endif
   smelt_reset(session);
@@ -230,6 +295,9 @@ int main(int argc, char **argv) {
   test_values_from_outside(session);
   test_memory_is_apart(session);
   test_bounds(session);
+  test_little_memory(session);
+  test_trim(session);
+  test_what_is_shown(session);
   test_no_memory(session);
   smelt_close(session);
   if (!failures) puts("OK");

@@ -1,0 +1,49 @@
+"""Which time of two runtimes counts: a clock that only what is called moves."""
+
+from __future__ import annotations
+
+import pytest
+
+from smelt import bench
+
+
+class Clock:
+    """Nanoseconds that pass when somebody says so."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.calls: list[str] = []
+
+    def passes(self, name: str, ns: int) -> bench.Action:
+        """Something that takes so long."""
+
+        def action() -> None:
+            self.calls.append(name)
+            self.now += ns
+
+        return action
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(bench.time, "perf_counter_ns", lambda: made.now)
+    monkeypatch.setattr(bench.time, "perf_counter", lambda: made.now / 1e9)
+    return made
+
+
+def test_the_way_back_to_the_start_is_not_timed(clock: Clock) -> None:
+    ours, theirs, reset = clock.passes("a", 400), clock.passes("b", 700), clock.passes("reset", 10**8)
+    pair = bench._pair("x", ours, theirs, 6, 1.0, reset)
+    assert set(pair.smelt_ns) == {400}
+    assert set(pair.rival_ns) == {700}
+    assert pair.ratio == 700 / 400
+    before = [x for x, y in zip(clock.calls, clock.calls[1:], strict=False) if y == "a"]
+    assert set(before) == {"reset"}, "each run of ours begins at the start"
+    assert clock.calls.count("reset") == clock.calls.count("a")
+
+
+def test_without_a_state_nothing_comes_between(clock: Clock) -> None:
+    pair = bench._pair("x", clock.passes("a", 400), clock.passes("b", 200), 5, 1.0)
+    assert (set(pair.smelt_ns), set(pair.rival_ns)) == ({400}, {200})
+    assert len(pair.smelt_ns) == 5
