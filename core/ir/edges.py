@@ -137,7 +137,8 @@ def separated(
 
     The variables of a and b must be named apart. For each pair some group of neighbouring axes, read as
     one row-major number, must be  c*v + rest  on both sides with the same c >= 1, where the two rests
-    differ by less than c (by less than c*rows for tiles), or by a multiple of more than c*v can reach.
+    differ by less than c (by less than c*rows for tiles), or by a multiple of more than c*v can reach. A rest
+    may depend on v, too.
     """
     if not pairs:
         return True

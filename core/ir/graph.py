@@ -99,13 +99,13 @@ class Node:
     op: a row of the op table, or one of the structural ops
         call_kernel  attrs kernel: str, dims: tuple of Dim (arguments of the kernel's dims, in order)
         call_library attrs library: str, dims: tuple of Dim
-        transfer     its one input in the memory of another unit, that of the output
+        transfer     one input, copied to the memory of the unit of the output
         fused        regions: one graph whose nodes become a single kernel
         check        attrs left: Dim, relation: '==' | '<=' | 'divides' | 'fits', right: Dim, text: str
         bind         one input (integer tensor), attrs symbol: str, index: int (flat), low, high: Dim
                      binds a fresh symbol to an element, at run time; or no input, attrs symbol: str,
                      value: Dim: a name for a formula; or no input, attrs symbol: str, draw: True:
-                     another number each time that it runs
+                     a random number, another one each time that the node runs
         if, loop     control flow with regions
     inputs: refs; '' stands for an absent optional input.
     """

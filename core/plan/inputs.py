@@ -25,7 +25,7 @@ class InputBinder:
         self.bound: dict[str, None] = {}
 
     def bind(self, inputs: Sequence[Value], replacements: Sequence[TensorType] = ()) -> None:
-        """Bind each symbol at the first axis that gives it away; check every other axis against it.
+        """Bind each symbol at the first axis that determines it; check every other axis against it.
         replacements: the types of the outputs that replace the last inputs, which are state.
 
         A state starts with what the fed inputs say of its symbols. Where they say nothing, and along axes

@@ -149,7 +149,7 @@ class Roles:
     row: the innermost loop that only the left factor follows (None: a vector times a matrix).
     outer: the other loops that only the left factor follows. batch: loops of both or of neither.
     column: the loop that only the right factor follows and stores step along. a, b: the factors' loads.
-    beside: what the right factor is decoded with besides b (scales and zero points of packed weights).
+    beside: what the right factor reads besides b to decode it (scales and zero points of packed weights).
     """
 
     column: str
