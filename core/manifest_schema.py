@@ -246,9 +246,9 @@ _MANIFEST = fields(
             {"file": maybe(file_name)},
         ),
         "values": rows(_VALUE),
+        "transfers": rows(_TRANSFER),
     },
     {
-        "transfers": rows(_TRANSFER),
         "quantised": QUANTISED,
         "fp16": HALVED,
         "groups": GROUPS,

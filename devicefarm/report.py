@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from smelt.core import session_memory
 from smelt.core.diag import Kind, SmeltError
 from smelt.core.dtype import ALL, DTYPES, DType
 from smelt.core.lazily import Lazily
@@ -91,16 +92,9 @@ class DeviceFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """Memory figures of the session, in bytes."""
+class Memory(session_memory.Memory):
+    """What the runner says of the session, and the most bytes that its process had resident."""
 
-    arena_bytes: int
-    arena_capacity: int
-    output_capacity: int
-    weights_bytes: int
-    allocations: int
-    runs: int
-    state_capacity: int
     resident_peak: int
 
 

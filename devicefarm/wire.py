@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias
 
 from smelt.core.diag import printable
+from smelt.core.session_memory import MEMORY_FIELDS
 from smelt.devicefarm.budget import infra
 from smelt.devicefarm.frames import FrameType
 
@@ -152,16 +153,7 @@ _CONDITION = Record(
         "governor": Text(), "load": Text(),
     }
 )  # fmt: skip
-_MEMORY = Record(
-    dict.fromkeys(
-        (
-            "arena_bytes", "arena_capacity", "output_capacity", "weights_bytes", "allocations", "runs",
-            "state_capacity",
-        ),
-        _COUNT,
-    )
-    | {"resident_peak_kb": _COUNT}
-)
+_MEMORY = Record(dict.fromkeys((*MEMORY_FIELDS, "resident_peak_kb"), _COUNT))
 _TENSOR = Record(
     {
         "name": Text(exact=True), "code": Whole(0, 255), "bits": Whole(0, 255), "lanes": Whole(0, 65535),

@@ -16,6 +16,7 @@ import numpy as np
 from smelt.core.bundle import Bundle, damaged, formula, read_bundle
 from smelt.core.diag import Kind, SmeltError
 from smelt.core.dtype import ALL, DType
+from smelt.core.session_memory import MEMORY_FIELDS, Memory
 from smelt.groups import Group, as_array, groups, packed, reading, unpacked
 from smelt.library import Held, Moved
 from smelt.limits import MOST_THREADS
@@ -59,14 +60,8 @@ class _Options(ctypes.Structure):
     _fields_ = [("struct_size", ctypes.c_int32), ("threads", ctypes.c_int32)]
 
 
-_MEMORY_FIELDS = (
-    "arena_bytes", "arena_capacity", "output_capacity", "weights_bytes", "allocations", "runs",
-    "crossings", "crossed_bytes", "state_capacity",
-)  # fmt: skip
-
-
 class _Memory(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in _MEMORY_FIELDS]
+    _fields_ = [(name, ctypes.c_uint64) for name in MEMORY_FIELDS]
 
 
 MOST_SHAPES = 4096
@@ -80,23 +75,6 @@ class NodeArg:
     name: str
     shape: list[int | str]
     type: str
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes: what the last run needed, the high-water marks, and how often memory was asked for. crossings:
-    how many copies from one unit of the device to another all runs made, of how many bytes. state_capacity:
-    of what runs leave for the next one, both buffers of each state."""
-
-    arena_bytes: int
-    arena_capacity: int
-    output_capacity: int
-    weights_bytes: int
-    allocations: int
-    runs: int
-    crossings: int
-    crossed_bytes: int
-    state_capacity: int
 
 
 _TRIES = 4
@@ -279,7 +257,7 @@ class Session:
         with self._lock:
             self._usable()
             self._asked(self._lib.smelt_memory_stats(self._handle, ctypes.byref(m)))
-        return Memory(*(getattr(m, name) for name in _MEMORY_FIELDS))
+        return Memory(*(getattr(m, name) for name in MEMORY_FIELDS))
 
     def trim(self) -> None:
         """Give working memory and the session's own outputs back to the system; arrays of runs stay."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from smelt.core.dim import Dim, Facts
+from smelt.core.dim import Dim, Facts, dmax
 from smelt.core.ir.graph import Graph, Module, Ref
 from smelt.core.machine import CPU
 from smelt.core.plan.arena import Arena, place, sample_points
@@ -31,6 +31,7 @@ from smelt.core.plan.program import (
     Tensor,
     walk_steps,
 )
+from smelt.core.plan.stages import ArenaStage, assign, loops
 from smelt.core.plan.weights import weight_places
 
 PAGE = 4096
@@ -43,8 +44,9 @@ def make_plan(module: Module, facts: Facts, in_place: bool = True, states: int =
 
     What the input shapes size lies in arena 0, or in an arena for each unit that values name. Sizes that a
     run decides (bind, the shapes of what a branch or a loop leaves) have an arena for each position where
-    they become known, reserved there: in a loop, once per round. A carried value or a stack whose size
-    changes has an arena of its own.
+    they become known, reserved there: in a loop, once per round. Outside of loops it is one that another
+    position had, where nothing of that is needed any more. A carried value or a stack whose size changes has
+    an arena of its own.
     states: so many of the last inputs are state, which as many of the last outputs replace.
     """
     return _Builder(module, facts, in_place, states).build()
@@ -75,16 +77,15 @@ class _Builder:
         rows = [*(s for s in layout.rows if s.root not in direct), *scratch]
         units = _unit_names(graph)
         at_unit = {r: units.index(u or CPU) for r, u in {**layout.units, **scratch_units}.items()}
-        stages, arenas = self._place(rows, at_unit, layout, len(units) > 1)
-        roots = {
-            root: Address("arena", k, arena.offsets[root])
-            for k, arena in enumerate(arenas)
-            for root in arena.offsets
-        }
-        alone = {root: len(arenas) + k for k, root in enumerate(layout.alone)}
+        stages = self._place(rows, at_unit, layout, len(units) > 1)
+        roots = {r: Address("arena", s.arena, s.plan.offsets[r]) for s in stages for r in s.plan.offsets}
+        shared: dict[int, list[ArenaStage]] = {}
+        for s in stages:
+            shared.setdefault(s.arena, []).append(s)
+        alone = {root: len(shared) + k for k, root in enumerate(layout.alone)}
         weights = weight_places(self.module, graph, layout.time, units)
         homes = {
-            **{("arena", k): unit for k, (_, unit) in enumerate(stages)},
+            **{("arena", k): first.unit for k, (first, *_) in shared.items()},
             **{("arena", k): at_unit[root] for root, k in alone.items()},
             **{("input", n): units.index(v.unit or CPU) for n, v in enumerate(graph.inputs)},
             **{("output", n): u for n, u in enumerate(_output_units(graph, layout, at_unit, units))},
@@ -94,7 +95,7 @@ class _Builder:
             {(w.ref, w.layout): w for w in weights},
             direct,
             {v.name: n for n, v in enumerate(graph.inputs)},
-            [(at, k, arenas[k].bytes) for k, (at, _) in enumerate(stages) if k],
+            [(s.at, s.arena, s.plan.bytes) for s in stages if s.arena],
             alone,
             units,
             homes,
@@ -109,7 +110,7 @@ class _Builder:
             self._slots_of(step, late)
         total = max((w.offset + w.bytes for w in weights), default=0)
         sizes = {s.root: s for s in rows}
-        peak = (*(a.bytes for a in arenas), *layout.alone.values())
+        peak = (*(dmax(*(s.plan.bytes for s in own)) for own in shared.values()), *layout.alone.values())
         made = (bytes_of(t.dtype, t.shape) for t in emitter.output_types)
         names = [pair for s in (*early, *later) if isinstance(s, Assign) for pair in s.symbols]
         most = most_bytes((*peak, *made), self.facts, self.module.symbols, names)
@@ -124,7 +125,7 @@ class _Builder:
             checks=tuple(self.texts),
             entries=tuple(Entry(k, n, unit) for k, n, unit in emitter.entries),
             libraries=tuple(emitter.libraries),
-            plan=(*binder.steps, *self._evaluations(arenas[0])),
+            plan=(*binder.steps, *self._evaluations(stages[0].plan)),
             run=run,
             slots=self.next_slot,
             symbol_slots=tuple(self.symbol_slots.items()),
@@ -173,17 +174,17 @@ class _Builder:
 
     def _place(
         self, rows: Sequence[Storage], units: Mapping[Ref, int], layout: Storages, several: bool
-    ) -> tuple[list[tuple[int, int]], list[Arena]]:
-        """An arena for each unit and each position where sizes become known, -1 before anything runs. One of
-        those comes first."""
+    ) -> list[ArenaStage]:
+        """One for each unit and each position where sizes become known, -1 before anything runs. One of those
+        comes first."""
         samples = sample_points(self.module.symbols)
         found: dict[tuple[int, int], list[Storage]] = {}
         for s in rows:
             found.setdefault((layout.time.stage(s.bytes), units[s.root]), []).append(s)
         if not any(at < 0 for at, _ in found):
             found[-1, int(several)] = []
-        keys = sorted(found)
-        return keys, [place(found[key], self.facts, samples) for key in keys]
+        plans = [(*key, own, place(own, self.facts, samples)) for key, own in sorted(found.items())]
+        return assign(plans, loops(layout.time.items), samples[-1])
 
     def _direct_outputs(self, graph: Graph, layout: Storages) -> dict[Ref, int]:
         """Storages that are written straight into output memory: root -> output number. The output's shape

@@ -133,8 +133,7 @@ def _range(s: Mapping[str, Any]) -> str:
 
 def transfers_text(bundle: Bundle) -> list[str]:
     """What crosses from one unit to another; nothing for a model of one unit."""
-    found = bundle.manifest.get("transfers") or []
-    rows = [[t["name"], f"{t['from']} -> {t['to']}", t["bytes"]] for t in found]
+    rows = [[t["name"], f"{t['from']} -> {t['to']}", t["bytes"]] for t in bundle.manifest["transfers"]]
     return ["copied between units (value, way, bytes):\n" + table(rows, indent="  ")] if rows else []
 
 

@@ -135,7 +135,7 @@ const char *header_read(const uint8_t *h, frame *f) {
   memcpy(&crc, h + 28, 4);
   if (magic != FRAME_MAGIC) return "no frame magic in the stream";
   if (crc != crc32_of(0, h, 28)) return "frame header checksum differs";
-  if (h[4] != FRAME_VERSION) return "frame version is not 1";
+  if (h[4] != FRAME_VERSION) return "the frame is of another version of the protocol";
   f->type = h[5];
   memcpy(&f->job, h + 8, 8);
   memcpy(&f->fence, h + 16, 8);

@@ -4,7 +4,8 @@
  *   header  = magic 'SMLT' u32 | version u8 | type u8 | flags u16 | job u64 | fence u64 | len u32 | crc32(first 28 bytes) u32
  *
  * All little endian; crc32 is the IEEE polynomial (zlib's). Every request is answered by any number of frames and then by
- * exactly one END, whose JSON tells the truth about success. The payloads:
+ * exactly one END, whose JSON tells the truth about success. The version changes with what a frame or a record must have: 2 has all
+ * fields of smelt_memory where the session's memory is told. The payloads:
  *
  *   HELLO   host: deadline_ms u32, idle_ms u32                          runner: JSON, the device's facts
  *   LOAD    host: load_request below, then the bundle's path            runner: STAGE, STATS (kind "model")
@@ -26,7 +27,7 @@
 enum { FRAME_HELLO = 1, FRAME_LOAD, FRAME_SETIN, FRAME_DATA, FRAME_RUN, FRAME_SAMPLES, FRAME_GETOUT, FRAME_OUT, FRAME_STAGE,
        FRAME_LOG, FRAME_CRASH, FRAME_STATS, FRAME_END, FRAME_CANCEL, FRAME_RESET, FRAME_QUIT, FRAME_STATE,
        FRAME_KINDS };
-enum { FRAME_MAGIC = 0x544c4d53, FRAME_VERSION = 1, FRAME_HEADER = 32, FRAME_MAX = 16 << 20, FRAME_CHUNK = 1 << 20 };
+enum { FRAME_MAGIC = 0x544c4d53, FRAME_VERSION = 2, FRAME_HEADER = 32, FRAME_MAX = 16 << 20, FRAME_CHUNK = 1 << 20 };
 
 typedef struct {
   uint8_t type;

@@ -47,6 +47,7 @@ smelt_status smelt_open(const char *bundle_dir, const smelt_options *options, sm
   }
   *out = malloc(sizeof **out);
   memset(*out, 0, sizeof **out);
+  (*out)->memory = (smelt_memory){.arena_capacity = 11, .weights_bytes = 13, .crossings = 17, .crossed_bytes = 19, .state_capacity = 23};
   (*out)->error = "";
   return SMELT_OK;
 }

@@ -23,11 +23,12 @@ from boards import need_qemu
 from processes import children
 
 from smelt.core.diag import SmeltError
+from smelt.core.session_memory import MEMORY_FIELDS
 from smelt.devicefarm.budget import Budget, Limits
 from smelt.devicefarm.channel import PipeChannel
 from smelt.devicefarm.client import RunnerClient, open_session
 from smelt.devicefarm.doctor import examine, healthy
-from smelt.devicefarm.frames import Decoder, Frame, FrameType, encode
+from smelt.devicefarm.frames import VERSION, Decoder, Frame, FrameType, encode
 from smelt.devicefarm.local import LocalTransport
 from smelt.devicefarm.measure import ONCE, QUICK, RunPlan
 from smelt.devicefarm.qemu_user import android_emulated, qemu_user
@@ -177,6 +178,19 @@ def test_state_lasts_until_it_is_reset(client: RunnerClient) -> None:
         client.reset_state()
 
 
+def test_the_sessions_memory_is_told_field_by_field(client: RunnerClient) -> None:
+    """The model's numbers are all different, so that no name has another one's."""
+    assert client.model is not None
+    opened = dict.fromkeys(MEMORY_FIELDS, 0) | {
+        "arena_capacity": 11, "weights_bytes": 13, "crossings": 17, "crossed_bytes": 19, "state_capacity": 23,
+    }  # fmt: skip
+    assert {name: getattr(client.model.memory, name) for name in MEMORY_FIELDS} == opened
+    report = client.run([X, mode(FINE)])
+    ran = opened | {"arena_bytes": X.nbytes, "output_capacity": X.nbytes, "allocations": 1, "runs": 1}
+    assert {name: getattr(report.memory, name) for name in MEMORY_FIELDS} == ran
+    assert report.memory.resident_peak > 0
+
+
 def test_strided_inputs(client: RunnerClient) -> None:
     x = np.arange(24, dtype=np.float32).reshape(4, 6).T[::-1, ::2]
     assert np.array_equal(client.run([x, mode(FINE)]).outputs["y"], 2 * x)
@@ -214,7 +228,7 @@ def test_timed_run(client: RunnerClient, place: Place) -> None:
 
 
 def test_the_way_back_to_the_start_is_not_timed(client: RunnerClient) -> None:
-    """The model takes RESET_NS for it; no time of runs has that in it, read for each of them or for many."""
+    """The model takes RESET_NS for it, which no time of runs has, be the clock read for each or for many."""
     plan = RunPlan(
         warmup_runs=2, warmup_min=0, warmup_max=0.1, samples=3, min_time=0, max_time=5, sample_time=1e-5
     )
@@ -432,7 +446,7 @@ def corrupt(data: bytes, at: int) -> bytes:
 
 
 def oversized() -> bytes:
-    head = struct.pack("<IBBHQQI", 0x544C4D53, 1, 1, 0, 1, 0, 1 << 30)
+    head = struct.pack("<IBBHQQI", 0x544C4D53, VERSION, 1, 0, 1, 0, 1 << 30)
     return head + struct.pack("<I", zlib.crc32(head))
 
 

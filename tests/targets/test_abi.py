@@ -9,6 +9,7 @@ from pathlib import Path
 import llvmlite.binding as llvm
 import pytest
 
+from smelt.core.session_memory import MEMORY_FIELDS
 from smelt.targets.llvm.abi import constants, structs
 from smelt.targets.platform import PLATFORMS
 from smelt.targets.toolchain import runtime_dir
@@ -36,6 +37,11 @@ def test_structs_lie_as_in_c(name: str, tmp_path: Path) -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert len(lines) > 70
+
+
+def test_what_a_session_says_of_its_memory_is_named_as_in_c() -> None:
+    assert dict(structs()["smelt_memory"].fields) == dict.fromkeys(MEMORY_FIELDS, "i64")
+    assert tuple(structs()["smelt_memory"].fields) == MEMORY_FIELDS
 
 
 def test_what_a_struct_has_not_is_refused() -> None:

@@ -1,0 +1,30 @@
+"""What a session says of its memory: the fields of smelt.h's smelt_memory, by which all others go.
+
+ctypes, the runner's records and reports are made of these names; tests hold the C side against them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes: what the last run needed, the high-water marks, and how often memory was asked for. crossings:
+    how many copies from one unit of the device to another all runs made, of how many bytes. state_capacity:
+    of what runs leave for the next one, both buffers of each state."""
+
+    arena_bytes: int
+    arena_capacity: int
+    output_capacity: int
+    weights_bytes: int
+    allocations: int
+    runs: int
+    crossings: int
+    crossed_bytes: int
+    state_capacity: int
+
+
+MEMORY_FIELDS: Final[tuple[str, ...]] = tuple(f.name for f in fields(Memory))
+"""In the order of the struct: 64 bits each."""
