@@ -23,12 +23,14 @@ import numpy as np
 
 from smelt.core.diag import SmeltError
 from smelt.core.dim import Dim, parse_dim, to_dim
-from smelt.core.manifest_schema import check_manifest
+from smelt.core.manifest_schema import check_manifest, entry_views
 from smelt.core.naming import Names
 
 SCHEMA_VERSION = 3
 MANIFEST = "manifest.json"
 RUNNER = "smelt_run"
+MAIN = "main"
+"""What the entry of a model is called that was compiled alone."""
 _CHUNK = 1 << 20
 _SEAL: Final = re.compile(rb'^  "seal": "([0-9a-f]{64})"', re.MULTILINE)
 _NO_SEAL: Final = "0" * 64
@@ -53,6 +55,19 @@ class Bundle:
     def names(self) -> Names:
         """The prefix of its C functions, and the names of its library, weights and header."""
         return Names(self.manifest["library"]["prefix"])
+
+    @cached_property
+    def entries(self) -> tuple[str, ...]:
+        """The names of its entries, in order; of a model that was compiled alone, 'main'."""
+        return tuple(row["name"] for row in self.manifest.get("entries", ({"name": MAIN},)))
+
+    def entry(self, name: str | None = None) -> Bundle:
+        """This bundle as it would be if it had but one entry (None: the first). Raises SmeltError."""
+        if name is None or name in self.entries:
+            at = 0 if name is None else self.entries.index(name)
+            return Bundle(self.path, entry_views(self.manifest)[at]) if len(self.entries) > 1 else self
+        known = ", ".join(self.entries)
+        raise SmeltError(f"'{self.manifest['model']['name']}' has no entry {name!r:.80}; there are: {known}")
 
     @property
     def digest(self) -> str:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
-from smelt.core.dim import Dim, Facts
+from smelt.core.dim import Dim, Facts, to_dim
 from smelt.core.ir.graph import Graph, Module, Ref, TensorType
 from smelt.core.machine import CPU
 from smelt.core.plan.arena import Arena, place, sample_points
 from smelt.core.plan.bounds import most_bytes
 from smelt.core.plan.emit import Emitter, Places, callee, evaluated_dims, scratch_name
 from smelt.core.plan.inputs import InputBinder
-from smelt.core.plan.items import walk_items
+from smelt.core.plan.items import Timeline, walk_items
 from smelt.core.plan.lifetime import Storage, Storages, bytes_of, storages
 from smelt.core.plan.program import (
     Address,
@@ -29,15 +28,34 @@ from smelt.core.plan.program import (
     Repeat,
     StatePair,
     Tensor,
+    WeightPlace,
     walk_steps,
+    weights_span,
 )
-from smelt.core.plan.weights import weight_places
+from smelt.core.plan.state import StateUse
+from smelt.core.plan.weights import weight_places, weight_readers
 
 PAGE = 4096
-T = TypeVar("T")
 
 
-def make_plan(module: Module, facts: Facts, in_place: bool = True, states: int = 0) -> HostProgram:
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What the graphs of one library share: units by number (the CPU is the first), and where their weights
+    are. spans: first byte and bytes of the part of each unit. bytes: of the file."""
+
+    units: tuple[str, ...]
+    weights: tuple[WeightPlace, ...]
+    spans: Mapping[int, tuple[int, int]]
+    bytes: int
+
+
+def make_plan(
+    module: Module,
+    facts: Facts,
+    in_place: bool = True,
+    states: Sequence[StateUse] = (),
+    common: Common | None = None,
+) -> HostProgram:
     """Plan the main graph and the regions of its control flow. Every node must be a view, call_kernel,
     call_library, check, bind, if or loop.
 
@@ -45,9 +63,10 @@ def make_plan(module: Module, facts: Facts, in_place: bool = True, states: int =
     run decides (bind, the shapes of what a branch or a loop leaves) have an arena for each position where
     they become known, reserved there: in a loop, once per round. A carried value or a stack whose size
     changes has an arena of its own.
-    states: so many of the last inputs are state, which as many of the last outputs replace.
+    states: those that are read are the last inputs, those that are written the last outputs.
+    common: where the graph is one of several; None: it is alone.
     """
-    return _Builder(module, facts, in_place, states).build()
+    return _Builder(module, facts, in_place, tuple(states), common).build()
 
 
 @dataclass
@@ -57,7 +76,8 @@ class _Builder:
     module: Module
     facts: Facts
     in_place: bool
-    states: int = 0
+    states: tuple[StateUse, ...] = ()
+    common: Common | None = None
     texts: list[CheckText] = field(default_factory=list)
     slots: dict[Dim, int] = field(default_factory=dict)
     symbol_slots: dict[str, int] = field(default_factory=dict)
@@ -73,7 +93,8 @@ class _Builder:
         direct = self._direct_outputs(graph, layout)
         scratch, scratch_units = self._scratch(layout)
         rows = [*(s for s in layout.rows if s.root not in direct), *scratch]
-        units = _unit_names(graph)
+        common = self.common or common_of([(self.module, layout.time)])[0]
+        units, weights = common.units, common.weights
         at_unit = {r: units.index(u or CPU) for r, u in {**layout.units, **scratch_units}.items()}
         stages, arenas = self._place(rows, at_unit, layout, len(units) > 1)
         roots = {
@@ -82,7 +103,6 @@ class _Builder:
             for root in arena.offsets
         }
         alone = {root: len(arenas) + k for k, root in enumerate(layout.alone)}
-        weights = weight_places(self.module, graph, layout.time, units)
         homes = {
             **{("arena", k): unit for k, (_, unit) in enumerate(stages)},
             **{("arena", k): at_unit[root] for root, k in alone.items()},
@@ -98,6 +118,7 @@ class _Builder:
             alone,
             units,
             homes,
+            {u: common.spans[u][0] for u in range(1, len(units))},
         )
         emitter = Emitter(self.module, self.facts, layout, places, self._check, binder.steps)
         emitter.emit()
@@ -108,7 +129,6 @@ class _Builder:
         program_late = self._late_symbols(run)
         for step in walk_steps(run):
             self._slots_of(step, program_late)
-        total = max((w.offset + w.bytes for w in weights), default=0)
         sizes = {s.root: s for s in rows}
         peak = (*(a.bytes for a in arenas), *layout.alone.values())
         made = (bytes_of(t.dtype, t.shape) for t in emitter.output_types)
@@ -134,30 +154,44 @@ class _Builder:
             peak=peak,
             most=most,
             weights=weights,
-            weights_bytes=-(-total // PAGE) * PAGE,
+            weights_bytes=common.bytes,
             placements=tuple(
                 Placement(r, a.number, a.offset, sizes[r].bytes, sizes[r].first, sizes[r].last)
                 for r, a in roots.items()
             ),
             units=units[1:],
             homes=tuple(homes.values()),
-            states=tuple(map(self._state, self._last(inputs), self._last(outputs), self._last(most))),
+            states=self._pairs(inputs, outputs, most),
+            spans=dict(common.spans),
         )
 
     # ------------------------------------------------------------ state
 
-    def _last(self, tensors: tuple[T, ...]) -> tuple[T, ...]:
-        return tensors[len(tensors) - self.states :]
-
-    def _replacements(self) -> list[TensorType]:
-        """The types of the outputs that replace inputs."""
+    def _replacements(self) -> list[TensorType | None]:
+        """For each state that is read, the type of the output that replaces it."""
         graph, weights = self.module.main, self.module.weights
         values = graph.values()
-        return [(weights if ref in weights else values)[ref].type for ref in self._last(graph.outputs)]
+        written = [s.name for s in self.states if s.output is not None]
+        refs = dict(zip(written, graph.outputs[len(graph.outputs) - len(written) :], strict=True))
+        read = [s.name for s in self.states if s.input is not None]
+        return [
+            None if (r := refs.get(name)) is None else (weights if r in weights else values)[r].type
+            for name in read
+        ]
 
-    def _state(self, before: Tensor, after: Tensor, most: int | None) -> StatePair:
-        size = bytes_of(before.dtype, before.shape) + bytes_of(after.dtype, after.shape)
-        return StatePair(before, after, self.facts.simplify(size), most)
+    def _pairs(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], most: Sequence[int | None]
+    ) -> tuple[StatePair, ...]:
+        before = iter(inputs[len(inputs) - sum(s.input is not None for s in self.states) :])
+        written = sum(s.output is not None for s in self.states)
+        after = iter(zip(outputs[len(outputs) - written :], most[len(most) - written :], strict=True))
+        pairs = []
+        for s in self.states:
+            old = next(before) if s.input is not None else None
+            new, bound = next(after) if s.output is not None else (None, None)
+            size = sum((bytes_of(t.dtype, t.shape) for t in (old, new) if t is not None), to_dim(0))
+            pairs.append(StatePair(s.name, old, new, self.facts.simplify(size), bound))
+        return tuple(pairs)
 
     def _check(self, text: str) -> int:
         self.texts.append(CheckText(text))
@@ -249,10 +283,15 @@ class _Builder:
         return [Evaluate(0, arena.bytes), *(Evaluate(slot, d) for d, slot in self.slots.items())]
 
 
-def _unit_names(graph: Graph) -> tuple[str, ...]:
-    """The units that values lie at, by number: the CPU and then in the order of the nodes."""
-    used = (v.unit for n in graph.walk() for v in n.outputs)
-    return tuple(dict.fromkeys((CPU, *filter(None, used))))
+def common_of(graphs: Sequence[tuple[Module, Timeline]]) -> list[Common]:
+    """What graphs of one library share, as each of them sees it: units are in the order of the nodes."""
+    used = (v.unit for m, _ in graphs for n in m.main.walk() for v in n.outputs)
+    units = tuple(dict.fromkeys((CPU, *filter(None, used))))
+    found = weight_places([(m, weight_readers(m, m.main, time, units)) for m, time in graphs])
+    every = [w for places in found for w in places]
+    spans = {u: weights_span(every, u) for u in range(1, len(units))}
+    total = max((w.offset + w.bytes for w in every), default=0)
+    return [Common(units, places, spans, -(-total // PAGE) * PAGE) for places in found]
 
 
 def _output_units(
@@ -266,4 +305,4 @@ def _output_units(
         yield at_unit.get(root, inputs.get(root, 0))
 
 
-__all__ = ["make_plan"]
+__all__ = ["Common", "common_of", "make_plan"]

@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
+from typing import TypeAlias
 
 import numpy as np
 
@@ -35,29 +36,63 @@ MOST_PASSES = 16
 """How often a weight may be read to pack it."""
 
 
-def weight_places(
+Readers: TypeAlias = "Mapping[tuple[Ref, Layout | None], set[int]]"
+"""A weight in a layout -> the numbers of the units that read it so, in the order of first use."""
+
+
+def weight_readers(
     module: Module, graph: Graph, time: Timeline, units: Sequence[str] = (CPU,)
-) -> tuple[WeightPlace, ...]:
-    """What the nodes of a graph and its regions read of the weights. Places of equal bytes have one offset;
-    what the same units read lies together, in the order of first use. units: names by number."""
+) -> Readers:
+    """What the nodes of a graph and its regions read of the weights. units: names by number."""
     readers: dict[tuple[Ref, Layout | None], set[int]] = {}
     for ref, layout, unit in _uses(module, graph):
         if time.value(ref).startswith("@"):
             number = units.index(unit) if unit else 0
             readers.setdefault((time.value(ref), layout), set()).add(number)
-    shared = _equal_bytes(physical(module.weights[ref], layout) for ref, layout in readers)
+    return readers
+
+
+def weight_places(graphs: Sequence[tuple[Module, Readers]]) -> list[tuple[WeightPlace, ...]]:
+    """Where each of these graphs finds its weights in the file that they share. Places of equal bytes have
+    one offset; what the same units read lies together, in the order of first use."""
+    keys = [(g, key) for g, (_, readers) in enumerate(graphs) for key in readers]
+    identities = _identities(graphs, [(g, ref, layout) for g, (ref, layout) in keys])
     by: dict[Hashable, set[int]] = {}
-    for (identity, _), numbers in zip(shared, readers.values(), strict=True):
-        by.setdefault(identity, set()).update(numbers)
-    rows = [(key, identity, size) for key, (identity, size) in zip(readers, shared, strict=True)]
-    offset, places = 0, []
+    for (g, key), (identity, _) in zip(keys, identities, strict=True):
+        by.setdefault(identity, set()).update(graphs[g][1][key])
+    rows = [(g, key, identity, size) for (g, key), (identity, size) in zip(keys, identities, strict=True)]
+    offset = 0
+    places: list[list[WeightPlace]] = [[] for _ in graphs]
     at: dict[Hashable, int] = {}
-    for (ref, layout), identity, size in sorted(rows, key=lambda row: (min(by[row[1]]), max(by[row[1]]))):
+    for g, (ref, layout), identity, size in sorted(rows, key=lambda row: (min(by[row[2]]), max(by[row[2]]))):
         if identity not in at:
             at[identity] = offset
             offset = -(-(offset + size) // ALIGNMENT) * ALIGNMENT
-        places.append(WeightPlace(ref, layout, at[identity], size, tuple(sorted(by[identity]))))
-    return tuple(places)
+        places[g].append(WeightPlace(ref, layout, at[identity], size, tuple(sorted(by[identity]))))
+    return [tuple(found) for found in places]
+
+
+def _identities(
+    graphs: Sequence[tuple[Module, Readers]], rows: Sequence[tuple[int, Ref, Layout | None]]
+) -> list[tuple[Hashable, int]]:
+    """As _equal_bytes, for several graphs: weights of equal elements in one layout are packed once."""
+    weights = [graphs[g][0].weights[ref] for g, ref, _ in rows]
+    if len(graphs) == 1:
+        return _equal_bytes(physical(w, row[2]) for w, row in zip(weights, rows, strict=True))
+    sizes = Counter((w.dtype, w.shape, row[2]) for w, row in zip(weights, rows, strict=True))
+    digests: dict[tuple[int, Ref], str] = {}
+    first: dict[Hashable, int] = {}
+    same: list[int] = []
+    for n, (w, (g, ref, layout)) in enumerate(zip(weights, rows, strict=True)):
+        key: Hashable = n
+        if sizes[w.dtype, w.shape, layout] > 1:
+            if (g, ref) not in digests:
+                digests[g, ref] = w.digest
+            key = (w.dtype, w.shape, layout, digests[g, ref])
+        same.append(first.setdefault(key, n))
+    chosen = [n for n, m in enumerate(same) if n == m]
+    found = dict(zip(chosen, _equal_bytes(physical(weights[n], rows[n][2]) for n in chosen), strict=True))
+    return [found[m] for m in same]
 
 
 def _uses(module: Module, graph: Graph) -> Iterator[tuple[Ref, Layout | None, str]]:
