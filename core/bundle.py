@@ -70,6 +70,13 @@ class Bundle:
         raise SmeltError(f"'{self.manifest['model']['name']}' has no entry {name!r:.80}; there are: {known}")
 
     @property
+    def states(self) -> list[Mapping[str, Any]]:
+        """The rows of 'state' in the order of the code's numbers, each from an entry that reads it."""
+        views = entry_views(self.manifest)
+        rows = {r["name"]: r for m in reversed(views) for r in m["state"] if r["start"] is not None}
+        return [rows[name] for name in self.manifest.get("states", rows)]
+
+    @property
     def digest(self) -> str:
         """SHA-256 (hex) over the manifest, which holds every file's hash: the bundle's identity."""
         return hashlib.sha256(manifest_bytes(self.manifest)).hexdigest()

@@ -103,9 +103,7 @@ def link(modules: Sequence[tuple[str, Module, Sequence[StateUse]]]) -> Linked:
     )  # fmt: skip
     kernels = {name: k for m in reversed(shared) for name, k in m.kernels.items()}
     most = [max(known, default=None) for known in _bounds(programs, arenas, len(homes))]
-    return Linked(
-        entries, kernels, tuple(rows), tuple(libraries.values()), tuple(homes), tuple(most), states
-    )
+    return Linked(entries, kernels, tuple(rows), tuple(libraries.values()), tuple(homes), tuple(most), states)
 
 
 def _arenas(program: HostProgram, homes: list[int]) -> tuple[int, ...]:
@@ -122,9 +120,7 @@ def _arenas(program: HostProgram, homes: list[int]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _bounds(
-    programs: Sequence[HostProgram], arenas: Sequence[Sequence[int]], count: int
-) -> list[list[int]]:
+def _bounds(programs: Sequence[HostProgram], arenas: Sequence[Sequence[int]], count: int) -> list[list[int]]:
     """The bounds that are known of each arena of the session."""
     found: list[list[int]] = [[] for _ in range(count)]
     for program, own in zip(programs, arenas, strict=True):
@@ -192,7 +188,5 @@ def _renamed(module: Module, names: Mapping[str, str], kernels: Mapping[str, Ker
             return n.with_(attrs={**n.attrs, "kernel": names[str(n.attr("kernel"))]})
         return n.with_(regions=tuple(map(inside, n.regions))) if n.regions else n
 
-    own = {
-        new: kernels[new].with_(origin=module.kernels[old].origin) for old, new in names.items()
-    }
+    own = {new: kernels[new].with_(origin=module.kernels[old].origin) for old, new in names.items()}
     return module.with_(kernels=own, graphs={name: inside(g) for name, g in module.graphs.items()})
