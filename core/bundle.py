@@ -41,10 +41,14 @@ _AGAIN: Final = "compile the model again, or copy the whole bundle again"
 
 @dataclass(frozen=True)
 class Bundle:
-    """A compiled model on disk. `manifest` is the parsed manifest.json; see docs/map.md for its fields."""
+    """A compiled model on disk. `manifest` is the parsed manifest.json; see docs/map.md for its fields.
+
+    whole: of one of several entries, the bundle that it is of; chosen: the entry's name, else ''."""
 
     path: Path
     manifest: Mapping[str, Any]
+    whole: Bundle | None = None
+    chosen: str = ""
 
     @property
     def target(self) -> str:
@@ -59,13 +63,17 @@ class Bundle:
     @cached_property
     def entries(self) -> tuple[str, ...]:
         """The names of its entries, in order; of a model that was compiled alone, 'main'."""
+        if self.chosen:
+            return (self.chosen,)
         return tuple(row["name"] for row in self.manifest.get("entries", ({"name": MAIN},)))
 
     def entry(self, name: str | None = None) -> Bundle:
         """This bundle as it would be if it had but one entry (None: the first). Raises SmeltError."""
         if name is None or name in self.entries:
             at = 0 if name is None else self.entries.index(name)
-            return Bundle(self.path, entry_views(self.manifest)[at]) if len(self.entries) > 1 else self
+            if len(self.entries) == 1:
+                return self
+            return Bundle(self.path, entry_views(self.manifest)[at], self, self.entries[at])
         known = ", ".join(self.entries)
         raise SmeltError(f"'{self.manifest['model']['name']}' has no entry {name!r:.80}; there are: {known}")
 
@@ -79,7 +87,7 @@ class Bundle:
     @property
     def digest(self) -> str:
         """SHA-256 (hex) over the manifest, which holds every file's hash: the bundle's identity."""
-        return hashlib.sha256(manifest_bytes(self.manifest)).hexdigest()
+        return hashlib.sha256(manifest_bytes((self.whole or self).manifest)).hexdigest()
 
     @property
     def arenas(self) -> tuple[Dim, ...]:

@@ -109,9 +109,12 @@ def load(
     True compares all of the weights with their hash, False leaves that to cheaper sums, None does it for a
     large file that was not loaded on this machine before (docs/safety.md).
 
+    A bundle that stands for one of its entries (Bundle.entry) gives that entry of a session of its own.
     Raises SmeltError: 'invalid' (no bundle, a damaged one, no such number of threads), 'device' (compiled for
     another machine), 'infra' (files).
     """
+    if isinstance(bundle, Bundle) and bundle.whole is not None:
+        return Session(bundle.whole, threads, verify=verify).entry(bundle.chosen)
     for _ in range(_TRIES if not isinstance(bundle, Bundle) else 0):
         try:
             return Session(read_bundle(bundle), threads, verify=verify)

@@ -22,6 +22,8 @@ import smelt
 from smelt.core.bundle import Bundle, read_bundle
 from smelt.core.diag import SmeltError
 from smelt.core.manifest_schema import check_manifest
+from smelt.devicefarm.measure import QUICK
+from smelt.running import running
 from smelt.session import Session, load
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
@@ -502,3 +504,40 @@ def test_a_manifest_that_the_code_contradicts(llm: Bundle) -> None:
     del manifest["entries"], manifest["states"]
     with pytest.raises(SmeltError, match="other entries"):
         load(Bundle(llm.path, manifest))
+
+
+# ---------------------------------------------------------------- on a device
+
+
+def test_a_runner_has_entries(llm: Bundle, rng: np.random.Generator) -> None:
+    """One loaded model, whose entries share the state; an entry that does not exist changes nothing."""
+    hand, ids = ByHand(), rng.integers(0, 11, (2, 4))
+    prompt = {"ids": ids, "mask": np.zeros((2, 4), np.float32)}
+    with running(llm) as client:
+        assert client.model is not None and client.model.entries == ("prefill", "decode")
+        for _ in range(2):
+            client.use_entry("prefill")
+            same(client.run(prompt).outputs["logits"], hand.prefill(ids))
+            assert [t.name for t in client.use_entry("decode").inputs] == ["ids", "mask"]
+            for past in (4, 5, 6):
+                feed = {"ids": np.full((2, 1), 2), "mask": np.zeros((2, past + 1), np.float32)}
+                same(client.run(feed).outputs["logits"], hand.decode(feed["ids"]))
+        with pytest.raises(SmeltError, match="has no entry 'encode'; there are: prefill, decode"):
+            client.use_entry("encode")
+        client.reset_state()
+        feed = {"ids": np.full((1, 1), 2), "mask": np.zeros((1, 1), np.float32)}
+        report = client.run(feed, QUICK)
+        assert report.outputs["logits"].shape == (1, 1, 11) and report.samples_ns
+    with running(llm.entry("decode")) as client:
+        assert client.run(feed).outputs["logits"].shape == (1, 1, 11)
+
+
+def test_the_runner_for_people(llm: Bundle) -> None:
+    def said(*words: str) -> str:
+        done = subprocess.run([llm.path / "smelt_run", llm.path, *words], capture_output=True, text=True)
+        return done.stdout + done.stderr
+
+    assert "entry  prefill\nentry  decode\n" in said("--info")
+    shape = ["--shape", "ids:2x1", "--shape", "mask:2x1"]
+    assert "output logits: float32[2, 1, 11]" in said("--entry", "decode", *shape, "--repeat", "2")
+    assert "has no entry 'x'; there are: prefill, decode (invalid)" in said("--entry", "x")
