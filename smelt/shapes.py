@@ -103,7 +103,7 @@ def symbols(bundle: Bundle) -> tuple[Symbol, ...]:
     change: these have the one value that the state starts with."""
     rows = {r["name"]: r for r in bundle.manifest["symbols"]}
     places: dict[str, list[tuple[int, int]]] = {}
-    shapes = [p.shape for p in ports(bundle)] + [_dims(row["shape"]) for row in bundle.manifest["state"]]
+    shapes = [p.shape for p in ports(bundle)] + [_dims(row["shape"]) for row in read_state(bundle)]
     own = _own_symbols(bundle)
     for shape in shapes:
         for axis, d in enumerate(shape):
@@ -129,23 +129,34 @@ def _dims(shape: Iterable[int | str]) -> tuple[Dim, ...]:
 def _own_symbols(bundle: Bundle) -> frozenset[str]:
     """Those that the state has from runs, not from inputs."""
     sides = [
-        frozenset(s for row in bundle.manifest["state"] for d in _dims(row[side]) for s in d.symbols)
+        frozenset(s for row in read_state(bundle) for d in _dims(row[side]) for s in d.symbols)
         for side in ("shape", "start")
     ]
     return sides[0] - sides[1]
 
 
-def state_values(bundle: Bundle, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int] | None:
-    """The symbol values that these shapes of the state give; None where one is out of its range."""
+def read_state(bundle: Bundle) -> list[Mapping[str, Any]]:
+    """The rows of the states that the entry reads."""
+    return [row for row in bundle.manifest["state"] if row["shape"] is not None]
+
+
+def state_values(
+    bundle: Bundle, shapes: Mapping[str, tuple[int, ...]], every: bool = False
+) -> dict[str, int] | None:
+    """The symbol values that these shapes of the state give; None where one is out of its range. every: also
+    of symbols that inputs have, too."""
     rows, own = {r["name"]: r for r in bundle.manifest["symbols"]}, _own_symbols(bundle)
     found: dict[str, int] = {}
-    for state in bundle.manifest["state"]:
-        for d, n in zip(_dims(state["shape"]), shapes[state["name"]], strict=True):
-            parts = d.linear(next(iter(d.symbols))) if len(d.symbols) == 1 and d.symbols <= own else None
+    for state in read_state(bundle):
+        for d, n in zip(_dims(state["shape"]), shapes.get(state["name"], ()), strict=False):
+            if d.is_const and d.const != n:
+                return None
+            known = len(d.symbols) == 1 and (every or d.symbols <= own)
+            parts = d.linear(next(iter(d.symbols))) if known else None
             if parts is not None and parts[0].is_const and parts[1].is_const:
                 found[next(iter(d.symbols))] = (n - parts[1].const) // parts[0].const
-    highs = ((n, rows[s]["high"]) for s, n in found.items())
-    return None if any(high is not None and n > high for n, high in highs) else found
+    spans = ((n, rows[s]["low"], rows[s]["high"]) for s, n in found.items() if s in rows)
+    return None if any(n < low or (high is not None and n > high) for n, low, high in spans) else found
 
 
 # ---------------------------------------------------------------- what users type
@@ -368,7 +379,7 @@ def case(
 
     state = {
         row["name"]: np.zeros([d.evaluate(values) for d in _dims(row["start"])], ALL[row["dtype"]].numpy)
-        for row in bundle.manifest["state"]
+        for row in read_state(bundle)
     }
     return replace(feed_case(bundle, feed), state=state, then=then)
 

@@ -24,8 +24,11 @@ RULES: Mapping[str, str] = MappingProxyType(
 )
 
 
-def log(model: str, problems: Sequence[Problem], exit_code: int) -> dict[str, Any]:
-    """The log of one run of `check`: a rule per kind of problem, a result per problem.
+def log(
+    models: Sequence[str], problems: Sequence[Problem], exit_code: int, where: Sequence[str]
+) -> dict[str, Any]:
+    """The log of one run of `check`: a rule per kind of problem, a result per problem. where: the file of
+    each; one that is none of the models stands for the first.
 
     A problem of a node has the node as its logical location; every problem has the file as its physical one.
     """
@@ -35,9 +38,12 @@ def log(model: str, problems: Sequence[Problem], exit_code: int) -> dict[str, An
     rules = [{"id": k, "shortDescription": {"text": RULES[k]}} for k in kinds]
     run = {
         "tool": {"driver": {"name": "smelt", "version": __version__, "rules": rules}},
-        "artifacts": [{"location": {"uri": _uri(model)}}],
+        "artifacts": [{"location": {"uri": _uri(model)}} for model in dict.fromkeys(models)],
         "invocations": [{"executionSuccessful": True, "exitCode": exit_code}],
-        "results": [_result(model, p, kinds.index(_rule(p))) for p in problems],
+        "results": [
+            _result(*_artifact([*dict.fromkeys(models)], file), p, kinds.index(_rule(p)))
+            for p, file in zip(problems, where, strict=True)
+        ],
     }
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
@@ -46,8 +52,14 @@ def _rule(p: Problem) -> str:
     return p.kind if p.kind in RULES else "internal"
 
 
-def _result(model: str, p: Problem, index: int) -> dict[str, Any]:
-    place: dict[str, Any] = {"physicalLocation": {"artifactLocation": {"uri": _uri(model), "index": 0}}}
+def _artifact(models: Sequence[str], file: str) -> tuple[str, int]:
+    """The file and its number."""
+    at = models.index(file) if file in models else 0
+    return models[at], at
+
+
+def _result(model: str, at: int, p: Problem, index: int) -> dict[str, Any]:
+    place: dict[str, Any] = {"physicalLocation": {"artifactLocation": {"uri": _uri(model), "index": at}}}
     if p.node:
         place["logicalLocations"] = [{"name": p.node, "fullyQualifiedName": p.node, "kind": "node"}]
     found: dict[str, Any] = {

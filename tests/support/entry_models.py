@@ -1,4 +1,4 @@
-"""Models that belong together: prefill and decode of one decoder, with the same weights; encoder and decoder."""
+"""Models that belong together: prefill and decode of one decoder, with equal weights; encoder and decoder."""
 
 from __future__ import annotations
 
