@@ -83,8 +83,10 @@ def run_check(args: argparse.Namespace) -> Result:
     data: dict[str, Any] = {"model": args.model, "target": args.target, "problems": rows}
     code = UNSUPPORTED if found else OK
     if args.sarif:
-        files = list(getattr(args, "entries", {}).values()) or [args.model]
-        return Result(code, data, json.dumps(log(files, found, code, [f for f, _ in problems]), indent=2))
+        entries: dict[str, str] = getattr(args, "entries", {})
+        first = next(iter(entries.values()), args.model)
+        more = {n: file for n, (file, _) in enumerate(problems) if file not in (first, args.model)}
+        return Result(code, data, json.dumps(log(first, found, code, more), indent=2))
     if not found:
         plan = _planned(args)
         data |= {"memory": plan["memory"], "symbols": plan["symbols"], "weights": plan["weights"]["bytes"]}
@@ -92,8 +94,8 @@ def run_check(args: argparse.Namespace) -> Result:
             f"{args.model}: every node is supported for {args.target}",
             f"weights: {data['weights']:,} bytes",
         ]
-        if entries := plan.get("entries"):
-            views = dict(zip((row["name"] for row in entries), entry_views(plan), strict=True))
+        if several := plan.get("entries"):
+            views = dict(zip((row["name"] for row in several), entry_views(plan), strict=True))
             data["entries"] = [
                 {"name": name, "memory": view["memory"], "symbols": view["symbols"]}
                 for name, view in views.items()

@@ -22,15 +22,19 @@ class _Models(argparse.Action):
         args.entries = entries
 
 
-def add_models(parser: argparse.ArgumentParser, name: str, metavar: str, help_text: str) -> None:
-    """A positional argument that is a model, or several as NAME=MODEL."""
+def add_models(
+    parser: argparse.ArgumentParser, name: str, metavar: str, help_text: str, least: int = 1
+) -> None:
+    """A positional argument that is a model, or several as NAME=MODEL; least 0: it may be left out."""
     several = "; NAME=MODEL NAME=MODEL ... makes a bundle with several entries (docs/entries.md)"
-    parser.add_argument(name, metavar=metavar, nargs="+", action=_Models, help=help_text + several)
+    parser.add_argument(
+        name, metavar=metavar, nargs="+" if least else "*", action=_Models, help=help_text + several
+    )
 
 
 def _alone(words: Sequence[str]) -> bool:
-    """One model; a file may have a '=' in its name."""
-    return len(words) == 1 and (Path(words[0]).exists() or not _named(words[0]))
+    """One model or none; a file may have a '=' in its name."""
+    return not words or (len(words) == 1 and (Path(words[0]).exists() or not _named(words[0])))
 
 
 def _named(word: str) -> bool:

@@ -233,6 +233,9 @@ static int written_ranges(const smelt_rt *rt, uint32_t i, range to[2]) {
   return n;
 }
 
+/* Is range k of written_ranges the caller's? */
+static int out_of_caller(const smelt_rt *rt, uint32_t output, int k) { return rt->outputs[output].caller && !k; }
+
 static int32_t check_overlaps(smelt_rt *rt) {
   const smelt_entry_desc *m = rt->entry;
   const range weights = {"the", "weights", (uintptr_t)rt->session->weights, rt->session->weights ? rt->model->weights_bytes : 0};
@@ -243,6 +246,10 @@ static int32_t check_overlaps(smelt_rt *rt) {
       status = ka ? check_apart(rt, &a[0], &a[1]) : check_apart(rt, &a[0], &weights);
       for (uint32_t j = 0; !status && j < m->n_inputs; j++)
         status = check_apart(rt, &a[ka], &(range){"input", m->inputs[j].name, (uintptr_t)rt->input_host[j], rt->input_bytes[j]});
+      for (uint32_t j = 0; !status && out_of_caller(rt, i, ka) && j < rt->model->n_states; j++) { /* of other entries, too */
+        const rt_block *value = &rt->session->states[j].block;
+        status = check_apart(rt, &a[ka], &(range){"state", rt->model->states[j].name, (uintptr_t)value->data, value->capacity});
+      }
       for (uint32_t j = 0; !status && j < i; j++)
         for (int kb = 0, nb = written_ranges(rt, j, b); !status && kb < nb; kb++) status = check_apart(rt, &a[ka], &b[kb]);
       if (status) return status;

@@ -64,6 +64,14 @@ int main(int argc, char **argv) {
   EXPECT(llm_run(decode, in, 2, &next, 1) == SMELT_OK);
   EXPECT(llm_fork(decode, &other) == SMELT_OK && other != decode && llm_entry(other, "decode") == other);
   EXPECT(llm_reset(decode) == SMELT_OK && llm_state_get(prefill, 0, &key) == SMELT_OK && !key.data);
+  /* memory of a state is no place for an output, of whatever entry */
+  DLTensor mine = first;
+  EXPECT(run(prefill, prompt, 3, 0, &first) == SMELT_OK && llm_state_get(decode, 0, &key) == SMELT_OK);
+  mine.data = key.data;
+  int64_t one[] = {1, 1}, past[] = {1, 1};
+  DLTensor few[] = {{&token, {1, 0}, 2, {0, 64, 1}, one, NULL, 0}, {mask, {1, 0}, 2, {2, 32, 1}, past, NULL, 0}};
+  mine.shape = (int64_t[]){1, 1, 11};
+  EXPECT(llm_run(prefill, few, 2, &mine, 1) == SMELT_INVALID && strstr(llm_error(prefill), "output 'logits' and state 'past_key' share memory"));
   llm_close(decode); /* the whole session */
   EXPECT(llm_state_get(llm_entry(other, "prefill"), 0, &key) == SMELT_OK && key.shape[2] == 6);
   EXPECT(run(other, &token, 1, 6, &next) == SMELT_OK && llm_trim(other) == SMELT_OK);

@@ -14,7 +14,19 @@ from typing import Any
 import numpy as np
 import pytest
 from boards import needs_opencl
-from entry_models import Oracle, attending, encoder, prefill
+from entry_models import (
+    LLM,
+    LLM_DIMS,
+    SPEECH,
+    SPEECH_STATE,
+    Array,
+    ByHand,
+    Oracle,
+    attending,
+    encoder,
+    numbers,
+    same,
+)
 from onnx import helper, numpy_helper, parser
 from state_models import DECODER_STATE, decoder
 
@@ -22,17 +34,10 @@ import smelt
 from smelt.core.bundle import Bundle, read_bundle
 from smelt.core.diag import SmeltError
 from smelt.core.manifest_schema import check_manifest
-from smelt.devicefarm.measure import QUICK
-from smelt.running import running
 from smelt.session import Session, load
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
 HERE = Path(__file__).resolve().parent
-LLM = {"prefill": prefill(), "decode": decoder()}
-LLM_DIMS = {"batch": (1, 4), "n": (1, 16), "decode/past": (0, 32), "decode/seq": 1}
-SPEECH = {"encoder": encoder(), "decoder": attending()}
-SPEECH_STATE = {"enc_out": "encoder/last_hidden", "decoder/before": "after"}
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @pytest.fixture(scope="module")
@@ -45,29 +50,6 @@ def llm(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 def speech(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     out = tmp_path_factory.mktemp("entries") / "speech"
     return smelt.compile(SPEECH, state=SPEECH_STATE, output=out)
-
-
-class ByHand:
-    """Prefill and decode by ONNX Runtime, with the cache in the caller's hands."""
-
-    def __init__(self) -> None:
-        self.first, self.next = Oracle(prefill()), Oracle(decoder())
-        self.key = self.value = np.zeros(0, np.float32)
-
-    def prefill(self, ids: Array) -> Array:
-        return self._kept(self.first(ids=ids, mask=np.zeros(ids.shape, np.float32)))
-
-    def decode(self, ids: Array) -> Array:
-        mask = np.zeros((len(ids), self.key.shape[2] + 1), np.float32)
-        return self._kept(self.next(ids=ids, mask=mask, past_key=self.key, past_value=self.value))
-
-    def _kept(self, found: dict[str, Array]) -> Array:
-        self.key, self.value = found["present_key"], found["present_value"]
-        return found["logits"]
-
-
-def same(got: Array, want: Array) -> None:
-    np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-5)
 
 
 def say(session: Session, hand: ByHand, rng: np.random.Generator, batch: int, prompt: int, more: int) -> None:
@@ -437,10 +419,6 @@ def test_problems_say_the_entry(tmp_path: Path) -> None:
         smelt.compile({}, output=tmp_path / "out")
 
 
-def numbers(name: str) -> Any:
-    return helper.make_tensor_value_info(name, 1, ["n"])
-
-
 # ---------------------------------------------------------------- the manifest
 
 
@@ -504,40 +482,3 @@ def test_a_manifest_that_the_code_contradicts(llm: Bundle) -> None:
     del manifest["entries"], manifest["states"]
     with pytest.raises(SmeltError, match="other entries"):
         load(Bundle(llm.path, manifest))
-
-
-# ---------------------------------------------------------------- on a device
-
-
-def test_a_runner_has_entries(llm: Bundle, rng: np.random.Generator) -> None:
-    """One loaded model, whose entries share the state; an entry that does not exist changes nothing."""
-    hand, ids = ByHand(), rng.integers(0, 11, (2, 4))
-    prompt = {"ids": ids, "mask": np.zeros((2, 4), np.float32)}
-    with running(llm) as client:
-        assert client.model is not None and client.model.entries == ("prefill", "decode")
-        for _ in range(2):
-            client.use_entry("prefill")
-            same(client.run(prompt).outputs["logits"], hand.prefill(ids))
-            assert [t.name for t in client.use_entry("decode").inputs] == ["ids", "mask"]
-            for past in (4, 5, 6):
-                feed = {"ids": np.full((2, 1), 2), "mask": np.zeros((2, past + 1), np.float32)}
-                same(client.run(feed).outputs["logits"], hand.decode(feed["ids"]))
-        with pytest.raises(SmeltError, match="has no entry 'encode'; there are: prefill, decode"):
-            client.use_entry("encode")
-        client.reset_state()
-        feed = {"ids": np.full((1, 1), 2), "mask": np.zeros((1, 1), np.float32)}
-        report = client.run(feed, QUICK)
-        assert report.outputs["logits"].shape == (1, 1, 11) and report.samples_ns
-    with running(llm.entry("decode")) as client:
-        assert client.run(feed).outputs["logits"].shape == (1, 1, 11)
-
-
-def test_the_runner_for_people(llm: Bundle) -> None:
-    def said(*words: str) -> str:
-        done = subprocess.run([llm.path / "smelt_run", llm.path, *words], capture_output=True, text=True)
-        return done.stdout + done.stderr
-
-    assert "entry  prefill\nentry  decode\n" in said("--info")
-    shape = ["--shape", "ids:2x1", "--shape", "mask:2x1"]
-    assert "output logits: float32[2, 1, 11]" in said("--entry", "decode", *shape, "--repeat", "2")
-    assert "has no entry 'x'; there are: prefill, decode (invalid)" in said("--entry", "x")

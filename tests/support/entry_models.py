@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
-from onnx import numpy_helper, parser
+from onnx import helper, numpy_helper, parser
 from state_models import decoder
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -86,3 +86,37 @@ class Oracle:
     def __call__(self, **feed: Array) -> dict[str, Array]:
         names = [o.name for o in self._session.get_outputs()]
         return dict(zip(names, self._session.run(None, feed), strict=True))
+
+
+LLM = {"prefill": prefill(), "decode": decoder()}
+LLM_DIMS = {"batch": (1, 4), "n": (1, 16), "decode/past": (0, 32), "decode/seq": 1}
+SPEECH = {"encoder": encoder(), "decoder": attending()}
+SPEECH_STATE = {"enc_out": "encoder/last_hidden", "decoder/before": "after"}
+
+
+class ByHand:
+    """Prefill and decode by ONNX Runtime, with the cache in the caller's hands."""
+
+    def __init__(self) -> None:
+        self.first, self.next = Oracle(prefill()), Oracle(decoder())
+        self.key = self.value = np.zeros(0, np.float32)
+
+    def prefill(self, ids: Array) -> Array:
+        return self._kept(self.first(ids=ids, mask=np.zeros(ids.shape, np.float32)))
+
+    def decode(self, ids: Array) -> Array:
+        mask = np.zeros((len(ids), self.key.shape[2] + 1), np.float32)
+        return self._kept(self.next(ids=ids, mask=mask, past_key=self.key, past_value=self.value))
+
+    def _kept(self, found: dict[str, Array]) -> Array:
+        self.key, self.value = found["present_key"], found["present_value"]
+        return found["logits"]
+
+
+def same(got: Array, want: Array) -> None:
+    np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-5)
+
+
+def numbers(name: str) -> Any:
+    """A declaration of floats."""
+    return helper.make_tensor_value_info(name, 1, ["n"])
