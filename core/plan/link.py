@@ -23,7 +23,7 @@ from smelt.core.plan.state import StateUse
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class SessionState:
     """A state of the session. home: the number of the unit where it lies. most: bytes; None: no bound."""
 
     name: str
@@ -59,7 +59,7 @@ class Linked:
     libraries: tuple[Library, ...]
     homes: tuple[int, ...]
     most: tuple[int | None, ...]
-    states: tuple[State, ...]
+    states: tuple[SessionState, ...]
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -132,19 +132,19 @@ def _bounds(programs: Sequence[HostProgram], arenas: Sequence[Sequence[int]], co
 # ---------------------------------------------------------------- state
 
 
-def _states(programs: Sequence[HostProgram]) -> tuple[State, ...]:
+def _states(programs: Sequence[HostProgram]) -> tuple[SessionState, ...]:
     """In the order of the entries and their inputs. A state lies where its first reader wants it."""
     names = dict.fromkeys(s.name for p in programs for s in p.states if s.input is not None)
     return tuple(_state(n, [(p, s) for p in programs for s in p.states if s.name == n]) for n in names)
 
 
-def _state(name: str, uses: Sequence[tuple[HostProgram, StatePair]]) -> State:
+def _state(name: str, uses: Sequence[tuple[HostProgram, StatePair]]) -> SessionState:
     program, first = next((p, s) for p, s in uses if s.input is not None)
     assert first.input is not None
     at = len(program.peak) + program.inputs.index(first.input)
     written = [s.most for _, s in uses if s.output is not None]
     most = None if None in written else max(n for n in written if n is not None)
-    return State(name, first.input.dtype, len(first.input.shape), program.homes[at], most)
+    return SessionState(name, first.input.dtype, len(first.input.shape), program.homes[at], most)
 
 
 # ---------------------------------------------------------------- kernels
