@@ -144,7 +144,7 @@ class Dumps:
 
     def __call__(self, module: Module, name: str) -> None:
         self.done = self.done.advanced(name, module)
-        self.folder.mkdir(exist_ok=True)  # an entry's own
+        self.folder.mkdir(parents=True, exist_ok=True)  # an entry has its own
         self.done.write(self.folder / f"{self.done.place - 1:02d}-{name}{DUMP_SUFFIX}")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from boards import need_emulator
 from entry_models import LLM, LLM_DIMS, SPEECH, ByHand, numbers, same
 from onnx import helper
 from state_models import DECODER_STATE
@@ -180,3 +181,29 @@ def test_check_tells_the_problems_of_all_entries(folder: Path) -> None:
     assert [a["location"]["uri"] for a in ran["artifacts"]] == ["prefill.onnx", "bad.onnx"]
     place = ran["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]
     assert place == {"uri": "bad.onnx", "index": 1}
+
+
+@pytest.mark.parametrize("target", ["arm64", "armv7"])
+def test_entries_on_emulated_boards(target: str, folder: Path) -> None:
+    """Pointers of 64 and of 32 bits."""
+    need_emulator(target)
+    found = cli(folder, "validate", *PAIR, "--target", target, "--count", 1)
+    assert found["verdict"] == "pass"
+    assert all(e["emulated"] and e["cases"][0]["status"] == "pass" for e in found["entries"].values())
+
+
+def test_dumps_have_a_folder_per_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them goes on alone."""
+    monkeypatch.setenv("SMELT_DUMP", str(tmp_path / "dumps"))
+    smelt.compile(LLM, dims=LLM_DIMS, state=DECODER_STATE, output=tmp_path / "out")
+    monkeypatch.delenv("SMELT_DUMP")
+    made = {e: sorted(p.name for p in (tmp_path / "dumps" / e).glob("*.smelt")) for e in LLM}
+    assert made["prefill"] == made["decode"] and made["decode"]
+    last = tmp_path / "dumps" / "decode" / made["decode"][-1]
+    alone = smelt.compile(last, state=DECODER_STATE, output=tmp_path / "alone")
+    assert alone.entries == ("main",) and [r["name"] for r in alone.manifest["state"]] == [
+        "past_key",
+        "past_value",
+    ]
+    with pytest.raises(SmeltError, match="is a dump, which is compiled alone"):
+        smelt.compile({"decode": last}, output=tmp_path / "again")
