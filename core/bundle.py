@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from smelt.core.diag import SmeltError
 from smelt.core.dim import Dim, parse_dim, to_dim
 from smelt.core.lazily import Lazily
-from smelt.core.manifest_schema import check_manifest
+from smelt.core.manifest_schema import check_manifest, entry_views
 from smelt.core.naming import Names
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ else:
 SCHEMA_VERSION = 3
 MANIFEST = "manifest.json"
 RUNNER = "smelt_run"
+MAIN = "main"
+"""What the entry of a model is called that was compiled alone."""
 _CHUNK = 1 << 20
 _SEAL: Final = re.compile(rb'^  "seal": "([0-9a-f]{64})"', re.MULTILINE)
 _NO_SEAL: Final = "0" * 64
@@ -43,10 +45,14 @@ _AGAIN: Final = "compile the model again, or copy the whole bundle again"
 
 @dataclass(frozen=True)
 class Bundle:
-    """A compiled model on disk. `manifest` is the parsed manifest.json; see docs/map.md for its fields."""
+    """A compiled model on disk. `manifest` is the parsed manifest.json; see docs/map.md for its fields.
+
+    whole: of one of several entries, the bundle that it is of; chosen: the entry's name, else ''."""
 
     path: Path
     manifest: Mapping[str, Any]
+    whole: Bundle | None = None
+    chosen: str = ""
 
     @property
     def target(self) -> str:
@@ -58,10 +64,34 @@ class Bundle:
         """The prefix of its C functions, and the names of its library, weights and header."""
         return Names(self.manifest["library"]["prefix"])
 
+    @cached_property
+    def entries(self) -> tuple[str, ...]:
+        """The names of its entries, in order; of a model that was compiled alone, 'main'."""
+        if self.chosen:
+            return (self.chosen,)
+        return tuple(row["name"] for row in self.manifest.get("entries", ({"name": MAIN},)))
+
+    def entry(self, name: str | None = None) -> Bundle:
+        """This bundle as it would be if it had but one entry (None: the first). Raises SmeltError."""
+        if name is None or name in self.entries:
+            at = 0 if name is None else self.entries.index(name)
+            if len(self.entries) == 1:
+                return self
+            return Bundle(self.path, entry_views(self.manifest)[at], self, self.entries[at])
+        known = ", ".join(self.entries)
+        raise SmeltError(f"'{self.manifest['model']['name']}' has no entry {name!r:.80}; there are: {known}")
+
+    @property
+    def states(self) -> list[Mapping[str, Any]]:
+        """The rows of 'state' in the order of the code's numbers, each from an entry that reads it."""
+        views = entry_views(self.manifest)
+        rows = {r["name"]: r for m in reversed(views) for r in m["state"] if r["start"] is not None}
+        return [rows[name] for name in self.manifest.get("states", rows)]
+
     @property
     def digest(self) -> str:
         """SHA-256 (hex) over the manifest, which holds every file's hash: the bundle's identity."""
-        return hashlib.sha256(manifest_bytes(self.manifest)).hexdigest()
+        return hashlib.sha256(manifest_bytes((self.whole or self).manifest)).hexdigest()
 
     @property
     def arenas(self) -> tuple[Dim, ...]:

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from smelt.core.dim import parse_dim
 from smelt.core.dtype import ALL
-from smelt.core.naming import is_name
+from smelt.core.naming import is_entry, is_name
 
 Valid: TypeAlias = Callable[[object, str], None]
 
@@ -177,8 +177,8 @@ _TENSOR = fields(
     {"name": text, "dtype": dtype, "shape": rows(extent, most=MOST_RANK)}, {"late": flag, "unit": text}
 )
 _STATE = fields({
-    "name": text, "output": text, "dtype": dtype,
-    **dict.fromkeys(("shape", "next", "start"), rows(extent, most=MOST_RANK)),
+    "name": text, "output": maybe(text), "dtype": dtype,
+    **dict.fromkeys(("shape", "next", "start"), maybe(rows(extent, most=MOST_RANK))),
     "bytes": formula, "most": maybe(number()),
 })  # fmt: skip
 _GROUP = fields(
@@ -224,19 +224,37 @@ OWN: Final = fields({
 })  # fmt: skip
 """What the manifests of all versions have in common: by these a folder is known to be a bundle."""
 
+_ENTRY: Final = {
+    "model": fields({"name": text, "sha256": sha256}),
+    "inputs": rows(_TENSOR), "outputs": rows(_TENSOR),
+    "state": rows(_STATE),
+    "symbols": rows(_SYMBOL),
+    "sizes": rows(_size),
+    "checks": rows(fields({"text": text, "kind": text})),
+    "kernels": rows(_KERNEL),
+    "memory": fields(
+        {"alignment": number(1, 1 << 20), "arenas": rows(formula, least=1)},
+        {"units": rows(text), "most": rows(maybe(_COUNT)), "outputs": rows(maybe(_COUNT))},
+    ),
+    "values": rows(_VALUE),
+    "transfers": rows(_TRANSFER),
+}  # fmt: skip
+_ENTRY_MAY: Final = {"quantised": QUANTISED, "fp16": HALVED, "groups": GROUPS}
+OF_ENTRY: Final = frozenset({*_ENTRY, *_ENTRY_MAY})
+"""The fields that each entry has for itself."""
+
+
+def _entry_name(value: object, at: str) -> None:
+    """What an entry is called."""
+    if not isinstance(value, str) or not is_entry(value):
+        raise _fail(at, "a name that an entry can have", value)
+
+
 _MANIFEST = fields(
     {
         "cpu": text, "devices": rows(text), "machine": text,
         "options": fields({"opt": number(0, 9), "threads": _COUNT}, {"fp16": flag}),
-        "state": rows(_STATE),
-        "symbols": rows(_SYMBOL),
-        "sizes": rows(_size),
-        "checks": rows(fields({"text": text, "kind": text})),
-        "kernels": rows(_KERNEL),
-        "memory": fields(
-            {"alignment": number(1, 1 << 20), "arenas": rows(formula, least=1)},
-            {"units": rows(text), "most": rows(maybe(_COUNT)), "outputs": rows(maybe(_COUNT))},
-        ),
+        **_ENTRY,
         "library": fields({
             "prefix": name, "identity": text, "file": file_name, "static": maybe(file_name),
             "header": file_name,
@@ -245,21 +263,49 @@ _MANIFEST = fields(
             {"bytes": number(0, 1 << 48), "tensors": rows(_STORED), "sha256": maybe(sha256, "")},
             {"file": maybe(file_name)},
         ),
-        "values": rows(_VALUE),
-        "transfers": rows(_TRANSFER),
     },
-    {
-        "quantised": QUANTISED,
-        "fp16": HALVED,
-        "groups": GROUPS,
-    },
+    {**_ENTRY_MAY, "entries": rows(fields({"name": _entry_name}), least=2), "states": rows(text)},
 )  # fmt: skip
+_OTHER_ENTRY: Final = fields({"name": _entry_name, **_ENTRY}, _ENTRY_MAY)
+
+
+def entry_views(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The manifest of each entry as if it were alone: its own fields beside those of the bundle."""
+    rows = manifest.get("entries")
+    if rows is None:
+        return [dict(manifest)]
+    shared = {k: v for k, v in manifest.items() if k not in OF_ENTRY and k not in ("entries", "states")}
+    own = [{k: manifest[k] for k in OF_ENTRY if k in manifest}]
+    own += [{k: row[k] for k in OF_ENTRY if k in row} for row in rows[1:]]
+    return [{**shared, **fields_of} for fields_of in own]
 
 
 def check_manifest(manifest: Mapping[str, Any]) -> None:
     """Raises ValueError naming the first field that is not what every reader takes it to be."""
     OWN(manifest, "manifest")
     _MANIFEST(manifest, "manifest")
+    found = manifest.get("entries", [])
+    for n, row in enumerate(found[1:], 1):
+        _OTHER_ENTRY(row, f"manifest.entries[{n}]")
+    if len({row["name"] for row in found}) != len(found):
+        raise ValueError("manifest.entries: two have one name")
+    views = entry_views(manifest)
+    for n, view in enumerate(views):
+        try:
+            _check_entry(view)
+        except ValueError as e:
+            raise ValueError(f"entry '{found[n]['name']}': {e}" if found else str(e)) from None
+    if found:
+        _check_states(views, manifest)
+    elif any(row["shape"] is None or row["next"] is None for row in manifest["state"]):
+        raise ValueError("manifest.state: the only entry reads or writes one in part")
+    total = manifest["weights"]["bytes"]
+    for row in manifest["weights"]["tensors"]:
+        if row["offset"] + row["bytes"] > total:
+            raise ValueError(f"manifest.weights: '{row['name'][:40]}' lies beyond its {total} bytes")
+
+
+def _check_entry(manifest: Mapping[str, Any]) -> None:
     for side in ("inputs", "outputs"):
         ranks = {row["name"]: len(row["shape"]) for row in manifest[side]}
         if len(ranks) != len(manifest[side]):
@@ -269,28 +315,44 @@ def check_manifest(manifest: Mapping[str, Any]) -> None:
     known = {s["name"] for s in manifest["symbols"]} | {name for name, _ in manifest["sizes"]}
     # what a feed binds, and what a run finds; parse_dim raises ValueError, too
     for row in (*manifest["inputs"], *manifest["state"]):
-        strange = {s for d in row["shape"] if isinstance(d, str) for s in parse_dim(d).symbols} - known
+        shape = row["shape"] or ()
+        strange = {s for d in shape if isinstance(d, str) for s in parse_dim(d).symbols} - known
         if strange:
             raise ValueError(f"manifest: '{row['name'][:40]}' has unknown sizes {sorted(strange)}")
-    total = manifest["weights"]["bytes"]
-    for row in manifest["weights"]["tensors"]:
-        if row["offset"] + row["bytes"] > total:
-            raise ValueError(f"manifest.weights: '{row['name'][:40]}' lies beyond its {total} bytes")
+
+
+def _check_states(views: Sequence[Mapping[str, Any]], manifest: Mapping[str, Any]) -> None:
+    """What entries do with a state must be one thing."""
+    found: dict[str, set[tuple[str, int]]] = {}
+    read = set()
+    for row in (row for view in views for row in view["state"]):
+        rank = len(row["next"] if row["shape"] is None else row["shape"])
+        found.setdefault(row["name"], set()).add((row["dtype"], rank))
+        read |= set() if row["shape"] is None else {row["name"]}
+    if sorted(found) != sorted(manifest.get("states", ())) or read != found.keys():
+        raise ValueError("manifest.states: it names other states than the entries read")
+    for name, kinds in found.items():
+        if len(kinds) > 1:
+            raise ValueError(f"manifest.states: '{name[:40]}' has another type or rank in another entry")
 
 
 def _check_state(manifest: Mapping[str, Any]) -> None:
     for own, side in (("name", "inputs"), ("output", "outputs")):
-        names = [row[own] for row in manifest["state"]]
+        names = [row[own] for row in manifest["state"] if row[own] is not None]
         if len({*names}) != len(names) or {*names} & {row["name"] for row in manifest[side]}:
             raise ValueError(f"manifest.state: one of manifest.{side}, or two of its own, have one name")
     fed = {s for row in manifest["inputs"] for d in row["shape"] for s in parse_dim(str(d)).symbols}
     for row in manifest["state"]:
         where = f"manifest.state: '{row['name'][:40]}'"
-        if not len(row["shape"]) == len(row["next"]) == len(row["start"]):
+        sides = [row[side] for side in ("shape", "next", "start")]
+        half = [(row[a] is None) != (row[b] is None) for a, b in (("shape", "start"), ("next", "output"))]
+        if any(half):
+            raise ValueError(f"{where} is read or written in part")
+        if len({len(side) for side in sides if side is not None}) != 1:
             raise ValueError(f"{where} has shapes of different rank")
-        if not {s for d in row["start"] for s in parse_dim(str(d)).symbols} <= fed:
+        if not {s for d in row["start"] or () for s in parse_dim(str(d)).symbols} <= fed:
             raise ValueError(f"{where} starts with sizes that no input has")
-        for d in row["next"]:
+        for d in row["next"] or ():
             parse_dim(str(d))
         parse_dim(row["bytes"])
 

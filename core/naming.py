@@ -1,20 +1,21 @@
-"""What a model is called -> the prefix of its C functions and the names of its bundle's files."""
+"""What a model is called -> the prefix of its C functions, names of its bundle's files; names of entries."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import unicodedata
+from collections.abc import Container
 from dataclasses import dataclass
 
 from smelt.core.diag import SmeltError, printable
 
 LONGEST = 40
 FUNCTIONS = (
-    "cancel", "close", "error", "fork", "input_count", "input_name", "input_rank", "input_type",
-    "kernel_count", "kernel_stats", "memory_stats", "open", "output_count", "output_name", "output_rank",
-    "output_type", "profile", "reset", "run", "state_count", "state_get", "state_name", "state_rank",
-    "state_set", "state_type", "trim",
+    "cancel", "close", "entry", "entry_count", "entry_name", "error", "fork", "input_count", "input_name",
+    "input_rank", "input_type", "kernel_count", "kernel_stats", "memory_stats", "open", "output_count",
+    "output_name", "output_rank", "output_type", "profile", "reset", "run", "state_count", "state_get",
+    "state_name", "state_rank", "state_set", "state_type", "trim",
 )  # fmt: skip
 """What every model can do: model `det` has det_open and so on; smelt.h says what each does."""
 
@@ -122,6 +123,17 @@ def check_name(text: str) -> str:
     shown = printable(text if len(text) <= 2 * LONGEST else text[: 2 * LONGEST] + "...")
     hint = f"try the name '{name_from(text)}'"
     raise SmeltError(f"'{shown}' cannot be a model's name: {why}", kind="invalid", hint=hint)
+
+
+def is_entry(text: str) -> bool:
+    """Whether an entry can be called so; it needs no name of its own in C."""
+    return len(text) <= LONGEST and _NAME.fullmatch(text) is not None
+
+
+def entry_part(text: str, entries: Container[str]) -> tuple[str | None, str]:
+    """(entry, rest) of 'entry/rest'; (None, text) where no entry is called so."""
+    entry, slash, rest = text.partition("/")
+    return (entry, rest) if slash and entry in entries else (None, text)
 
 
 def name_from(text: str) -> str:

@@ -8,7 +8,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,6 +140,19 @@ class RunnerClient:
             if found is None:
                 raise infra("the runner loaded the model but did not describe it")
             self.model = parse.parse_model(found)
+        return self.model
+
+    def use_entry(self, name: str) -> ModelInfo:
+        """From now on requests are about this entry of the loaded model, whose inputs are set anew. What runs
+        of the others have left in the state stays."""
+        loaded = self._loaded()
+        limit = self.budget.limits.command
+        reply = self._request(FrameType.ENTRY, PAIR.pack(_ms(limit), 0) + name.encode(), limit)
+        with self._in_step():
+            found = reply.stats("model")
+            if found is None:
+                raise infra("the runner took the entry but did not describe it")
+            self.model = replace(parse.parse_model(found), load_ns=loaded.load_ns)
         return self.model
 
     def set_input(self, index: int, value: Array) -> None:
@@ -436,9 +449,10 @@ def open_session(
     verify: bool = False,
     fence: int = 0,
     on_log: Callable[[str], None] | None = None,
+    entry: str = "",
 ) -> Iterator[RunnerClient]:
     """Deploy the bundle, open its runner, load the model; the client is ready for `run`, and
-    closed at the end.
+    closed at the end. entry: which of the model's is to run, '' for the first.
     """
     budget = budget or Budget()
     remote = transport.deploy(bundle, budget)
@@ -452,6 +466,8 @@ def open_session(
     )
     try:
         client.load(remote, threads=threads, memory_limit=memory_limit, verify=verify)
+        if entry:
+            client.use_entry(entry)
         yield client
     finally:
         client.close()

@@ -42,6 +42,7 @@ class FrameType(IntEnum):
     RESET = 15
     QUIT = 16
     STATE = 17
+    ENTRY = 18
 
 
 @dataclass(frozen=True, slots=True)

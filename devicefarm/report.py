@@ -109,14 +109,15 @@ class KernelTime:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The loaded model. state: what it keeps between runs, by the names of inputs that nobody feeds.
-    load_ns covers opening the library and the session."""
+    """The loaded model, or an entry of it. state: what it keeps between runs, by the names of inputs that
+    nobody feeds; of all entries. entries: their names. load_ns covers opening the library and the session."""
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     state: tuple[TensorInfo, ...]
     load_ns: int
     memory: Memory
+    entries: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,10 +261,11 @@ def parse_model(payload: bytes) -> ModelInfo:
         )
         for side in ("inputs", "outputs", "state")
     )
-    for tensors in ((*inputs, *state), outputs):
+    alone = len(r["entries"]) == 1  # of several, one may be fed what is another's state
+    for tensors in (inputs, outputs, (*inputs, *state) if alone else state):
         if len({t.name for t in tensors}) != len(tensors):
             raise infra("the device's model has two tensors of one name")
-    return ModelInfo(inputs, outputs, state, r["load_ns"], _memory(r["memory"]))
+    return ModelInfo(inputs, outputs, state, r["load_ns"], _memory(r["memory"]), r["entries"])
 
 
 @dataclass(frozen=True, slots=True)

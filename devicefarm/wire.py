@@ -23,6 +23,7 @@ JSON_LIMIT = 4 << 20
 MOST_TENSORS = 4096
 """Inputs, or outputs, of a model; the runner has the same limit."""
 MOST_KERNELS = 1 << 16
+MOST_ENTRIES = 4096
 MOST_RANK = 64
 MOST_SAMPLES = 1 << 18
 """Samples of one kind in a run; the runner has the same limit."""
@@ -175,6 +176,7 @@ RECORDS: Mapping[str, Record] = {
         {
             "inputs": Many(_TENSOR, MOST_TENSORS), "outputs": Many(_TENSOR, MOST_TENSORS),
             "state": Many(_TENSOR, MOST_TENSORS), "load_ns": _COUNT, "memory": _MEMORY,
+            "entries": Many(Text(exact=True), MOST_ENTRIES),
         }
     ),
     "run": Record(
@@ -200,6 +202,7 @@ _RUN_FRAMES = {FrameType.STAGE: 16, FrameType.CRASH: 1}
 ANSWERS: Mapping[FrameType, Mapping[FrameType, int]] = {
     FrameType.HELLO: {FrameType.HELLO: 1, FrameType.CRASH: 1},
     FrameType.LOAD: {**_RUN_FRAMES, FrameType.STATS: 1},
+    FrameType.ENTRY: {**_RUN_FRAMES, FrameType.STATS: 1},
     FrameType.SETIN: _RUN_FRAMES,
     FrameType.RUN: {**_RUN_FRAMES, FrameType.STATS: 2, FrameType.SAMPLES: 2},
     FrameType.GETOUT: {**_RUN_FRAMES, FrameType.OUT: 1, FrameType.DATA: OUTPUT_LIMIT},

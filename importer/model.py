@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -17,7 +17,7 @@ from smelt.importer.builder import GraphBuilder, Store
 from smelt.importer.finish import check_declared, finish, with_file_names
 from smelt.importer.interface import Port, input_tensors, port, received, returned
 from smelt.importer.load import UNSAID, Loaded, Source, guard, load, opsets
-from smelt.importer.symbols import Dims, declare_inputs
+from smelt.importer.symbols import Dims, declare_inputs, known_dims
 from smelt.importer.translate import Scope, Translator
 from smelt.importer.validity import once
 
@@ -57,6 +57,22 @@ def check_model(
         return list(e.problems)
 
 
+def names_of(
+    source: Source, dims: Iterable[str], values: Iterable[str]
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Which of these keys of `dims`, and which of these names of values, a model has. Raises SmeltError."""
+    g = load(source).model.graph
+    inputs = _inputs(g)
+    known = known_dims([v for p in inputs for v in input_tensors(port(p, "input"))], dims)
+    own = {name for n in g.node for name in n.output} | {v.name for v in inputs}
+    return known, frozenset(values) & own
+
+
+def _inputs(g: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    constants = {t.name for t in g.initializer} | {s.values.name for s in g.sparse_initializer}
+    return [v for v in g.input if v.name not in constants]  # before IR 4 initialisers were inputs as well
+
+
 def _imported(
     source: Source, dims: Dims | None, outputs: Sequence[str], given: Mapping[str, Array]
 ) -> tuple[Module | None, list[Problem]]:
@@ -86,8 +102,7 @@ def _attempt(
     demands: Sequence[Demand],
 ) -> tuple[Engine, Module | None, list[Problem]]:
     model, g = loaded.model, loaded.model.graph
-    constants = {t.name for t in g.initializer} | {s.values.name for s in g.sparse_initializer}
-    inputs = [v for v in g.input if v.name not in constants]  # before IR 4 initialisers were inputs as well
+    inputs = _inputs(g)
     once([v.name for v in inputs], "graph input")
     if not g.output:
         raise invalid("the graph has no outputs", hint="export the model again")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -55,18 +55,7 @@ def declare_inputs(
     Unnamed dims get a symbol each, named after the input ('x_0'). Raises SmeltError(kind='invalid') for
     unknown names and impossible ranges in `dims`.
     """
-    raw: dict[str, tuple[int, list[int | str]]] = {}
-    for v in inputs:
-        raw[v.name] = declared(v)
-    named = _plain_names(raw)
-    shapes: dict[str, list[Dim]] = {}
-    origins: dict[str, tuple[str, bool]] = {}  # symbol -> (origin, generated)
-    taken = set(named)
-    for name, (_, axes) in raw.items():
-        shapes[name] = [
-            to_dim(d) if isinstance(d, int) else _symbolic(_Slot(name, a, d), named, taken, origins)
-            for a, d in enumerate(axes)
-        ]
+    raw, shapes, origins = _shapes(inputs)
     fixed, ranges = _wishes(dims or {}, shapes, origins)
     for s, (origin, generated) in origins.items():
         if s not in fixed:
@@ -82,6 +71,41 @@ def declare_inputs(
         if not addressable(t.shape):
             raise unsupported(f"input '{name}' of extents {', '.join(map(str, t.shape))} fits no memory")
     return found
+
+
+def known_dims(inputs: Sequence[onnx.ValueInfoProto], keys: Iterable[str]) -> frozenset[str]:
+    """Which of these keys of `dims` say something about these inputs."""
+    _, shapes, origins = _shapes(inputs)
+
+    def known(key: str) -> bool:
+        head, _, tail = key.rpartition(":")
+        return short(key.strip()) in origins or (
+            head in shapes and tail.isdigit() and int(tail) < len(shapes[head])
+        )
+
+    return frozenset(filter(known, keys))
+
+
+_Shapes: TypeAlias = (
+    "tuple[dict[str, tuple[int, list[int | str]]], dict[str, list[Dim]], dict[str, tuple[str, bool]]]"
+)
+
+
+def _shapes(inputs: Sequence[onnx.ValueInfoProto]) -> _Shapes:
+    """What inputs declare; their shapes; symbol -> (origin, generated)."""
+    raw: dict[str, tuple[int, list[int | str]]] = {}
+    for v in inputs:
+        raw[v.name] = declared(v)
+    named = _plain_names(raw)
+    shapes: dict[str, list[Dim]] = {}
+    origins: dict[str, tuple[str, bool]] = {}
+    taken = set(named)
+    for name, (_, axes) in raw.items():
+        shapes[name] = [
+            to_dim(d) if isinstance(d, int) else _symbolic(_Slot(name, a, d), named, taken, origins)
+            for a, d in enumerate(axes)
+        ]
+    return raw, shapes, origins
 
 
 def declared(v: onnx.ValueInfoProto) -> tuple[int, list[int | str]]:

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.client import RunnerClient
@@ -21,7 +23,8 @@ from smelt.opinions import Compare, Opinion, Opinions, Ruling
 from smelt.own_reference import Oracle, oracle
 from smelt.reference import value_names
 from smelt.running import running
-from smelt.shapes import Case
+from smelt.shapes import Case, label, read_state, state_values, trials
+from smelt.shapes import case as case_of
 
 Status = Literal["pass", "mismatch", "skipped", "failed"]
 
@@ -86,12 +89,7 @@ def validate(
     about the model: no device, a lost link. A bundle made with fp16 is held to HALVED. What differs from ONNX
     Runtime is a mismatch only when no other reference defends it (smelt/opinions.py).
     """
-    half = bool(bundle.manifest["options"].get("fp16"))
-    compare = partial(compare_values, rtol=rtol, atol=atol, half=half)
-    reference = oracle(model, bundle.manifest)
-    opinions = Opinions(model, compare, spread=rtol is None and atol is None, first=reference.name)
-    replaced = {row["name"]: row["output"] for row in bundle.manifest["state"]}
-    judge = _Judge(reference, groups(bundle.manifest, "outputs"), opinions, compare, replaced)
+    judge = _judge_of(bundle, model, rtol, atol)
     results: list[CaseResult] = []
     with ExitStack() as stack:
         client: RunnerClient | None = None
@@ -102,7 +100,7 @@ def validate(
             if client is None:
                 client = stack.enter_context(running(bundle, device, threads=threads))
                 name, emulated = client.device, client.emulated
-            result = _steps(client, judge, case) if replaced else _one(client, judge, case, {})[0]
+            result = _steps(client, judge, case) if judge.replaced else _one(client, judge, case, {})[0]
             if result.verdict in (Verdict.CRASH, Verdict.TIMEOUT):
                 stack.close()
                 client = None
@@ -111,16 +109,109 @@ def validate(
     return Validation(name, emulated, judge.reference.label, tuple(results))
 
 
+def validate_entries(
+    bundle: Bundle,
+    models: Mapping[str, Path],
+    *,
+    device: str | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    threads: int = 0,
+    count: int = 3,
+    seed: int = 0,
+    spans: Mapping[str, tuple[float, float]] | None = None,
+    on_case: Callable[[CaseResult], None] = lambda c: None,
+) -> dict[str, Validation]:
+    """The same of a bundle with several entries, by name. models: the file of each.
+
+    A case is a session: the entries run in their order, each at shapes that fit what those before have left
+    in the state, and a few times where it goes on from its own; ONNX Runtime is fed by hand. A case ends at
+    the first run that is not right.
+    """
+    views = {name: bundle.entry(name) for name in bundle.entries}
+    judges = {name: _judge_of(view, models[name], rtol, atol) for name, view in views.items()}
+    results: dict[str, list[CaseResult]] = {name: [] for name in views}
+    with ExitStack() as stack:
+        client = stack.enter_context(running(bundle, device, threads=threads))
+        where, emulated = client.device, client.emulated
+        for k in range(count):
+            client.reset_state()
+            held: dict[str, Value] = {}
+            for name, view in views.items():
+                client.use_entry(name)
+                turn = partial(_fitting, view, k, seed=seed + k, spans=spans)
+                result = _turn(client, judges[name], turn, held)
+                result = replace(result, label=f"{name}: {result.label}")
+                results[name].append(result)
+                on_case(result)
+                if result.verdict in (Verdict.CRASH, Verdict.TIMEOUT):
+                    stack.close()
+                    client = stack.enter_context(running(bundle, device, threads=threads))
+                if result.status in ("failed", "mismatch"):
+                    break
+    return {
+        name: Validation(where, emulated, judges[name].reference.label, tuple(found))
+        for name, found in results.items()
+    }
+
+
+def _fitting(
+    view: Bundle,
+    k: int,
+    held: Mapping[str, Value],
+    seed: int,
+    spans: Mapping[str, tuple[float, float]] | None,
+) -> Case | None:
+    """The k-th case of an entry, at the sizes of what the state holds; None where it takes no such state."""
+    bound = state_values(view, {name: np.shape(a) for name, a in held.items()}, every=True)
+    if bound is None:
+        return None
+    tried = trials(view)
+    return case_of(view, {**tried[k % len(tried)], **bound}, seed=seed, spans=spans)
+
+
+def _turn(
+    client: RunnerClient, judge: _Judge, fitting: Callable[..., Case | None], held: dict[str, Value]
+) -> CaseResult:
+    """Runs of an entry that go on from what the state holds, which they change."""
+    own = any(output is not None and name in judge.read for name, output in judge.replaced.items())
+    result, done = CaseResult("", "skipped"), 0
+    while done < (STEPS if own else 1):
+        case = fitting(held=held)
+        if case is None:
+            shapes = label({name: np.shape(held[name]) for name in held if name in judge.read})
+            why = f"it takes no state of {shapes}"
+            return replace(result, why=why) if done else CaseResult(shapes, "skipped", why=why)
+        state = {name: held.get(name, a) for name, a in case.state.items()}
+        result, want = _one(client, judge, case, state)
+        if result.status != "pass":
+            break
+        done += 1
+        held |= {name: want[output] for name, output in judge.replaced.items() if output is not None}
+    return replace(result, label=f"{result.label}, step {done}") if own else result
+
+
+def _judge_of(bundle: Bundle, model: Path, rtol: float | None, atol: float | None) -> _Judge:
+    half = bool(bundle.manifest["options"].get("fp16"))
+    compare = partial(compare_values, rtol=rtol, atol=atol, half=half)
+    reference = oracle(model, bundle.manifest)
+    opinions = Opinions(model, compare, spread=rtol is None and atol is None, first=reference.name)
+    replaced = {row["name"]: row["output"] for row in bundle.manifest["state"]}
+    read = frozenset(row["name"] for row in read_state(bundle))
+    return _Judge(reference, groups(bundle.manifest, "outputs"), opinions, compare, replaced, read)
+
+
 @dataclass(frozen=True)
 class _Judge:
     """What says whether outputs are right. replaced: the model's state, outputs by the inputs that they
-    replace."""
+    replace; None for what only another entry replaces. read: the states that are inputs."""
 
     reference: Oracle
     outputs: Sequence[Group]
     opinions: Opinions
     compare: Compare
-    replaced: Mapping[str, str]
+    replaced: Mapping[str, str | None]
+    read: frozenset[str]
 
 
 STEPS = 4
@@ -138,7 +229,8 @@ def _steps(client: RunnerClient, judge: _Judge, case: Case) -> CaseResult:
         if result.status != "pass":
             break
         done, last = done + 1, result
-        state = {name: want[output] for name, output in judge.replaced.items()}
+        made = {name: want[output] for name, output in judge.replaced.items() if output is not None}
+        state = {name: made.get(name, a) for name, a in state.items()}
         following = following.then({name: a.shape for name, a in state.items()})
     if result.status == "skipped" and done:  # the reference takes no more steps
         result = replace(last, why=f"{judge.reference.name} refuses step {done + 1}")
@@ -147,7 +239,7 @@ def _steps(client: RunnerClient, judge: _Judge, case: Case) -> CaseResult:
 
 
 def _one(
-    client: RunnerClient, judge: _Judge, case: Case, state: Mapping[str, Array]
+    client: RunnerClient, judge: _Judge, case: Case, state: Mapping[str, Value]
 ) -> tuple[CaseResult, Mapping[str, Value]]:
     """One run, and the reference's outputs. state: what that is fed besides."""
     fed = {**case.feed, **state}

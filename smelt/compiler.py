@@ -11,27 +11,28 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from smelt.core.bundle import Bundle, write_weights
+from smelt.core.bundle import MAIN, Bundle, write_weights
 from smelt.core.diag import printable
 from smelt.core.ir.graph import Module
 from smelt.core.ir.verify import module_facts
 from smelt.core.machine import Machine
 from smelt.core.naming import Names, name_from
-from smelt.core.plan.build import make_plan
+from smelt.core.plan.link import Linked, link
 from smelt.core.plan.program import HostProgram
 from smelt.core.plan.state import with_state
 from smelt.core.plan.weights import physical
 from smelt.core.staging import Staging
 from smelt.core.sums import NO_SUMS, weight_sums
 from smelt.driver import Progress, Request
+from smelt.entries import requests_of, told
 from smelt.manifest import build_manifest
 from smelt.model_header import model_header
 from smelt.plugin import load_plugins
-from smelt.stages import Compilation, imported, is_dump, resumed
+from smelt.stages import Compilation, imported, is_dump, resumed, shared_state
 from smelt.targets.platform import TargetSpec, parse_target
 from smelt.targets.registry import cpu_target, devices, machines, usual_unit
 from smelt.targets.toolchain import (
@@ -45,17 +46,29 @@ from smelt.targets.toolchain import (
 
 @dataclass(frozen=True)
 class Lowered:
-    """A model on its way: the compile after its last pass, the host program, and whom they are for."""
+    """Models on their way: the compile of each entry after its last pass, the host programs, and whom they
+    are for."""
 
-    compilation: Compilation
-    program: HostProgram
+    compilations: tuple[Compilation, ...]
+    linked: Linked
     machine: Machine
     spec: TargetSpec
 
     @property
     def module(self) -> Module:
-        """The scheduled module."""
-        return self.compilation.module
+        """The scheduled module of the first entry."""
+        return self.linked.entries[0].module
+
+    @property
+    def program(self) -> HostProgram:
+        """Its host program."""
+        return self.linked.entries[0].program
+
+    @property
+    def source(self) -> str:
+        """SHA-256 of what is compiled: of the model's file, or of those of all entries."""
+        found = [c.source for c in self.compilations]
+        return found[0] if len(found) == 1 else hashlib.sha256("".join(found).encode()).hexdigest()
 
 
 def begin(request: Request) -> Compilation:
@@ -68,19 +81,38 @@ def lower(
     request: Request, progress: Progress = lambda stage: None, begun: Compilation | None = None
 ) -> Lowered:
     """Import (unless it is begun), optimise, schedule and plan; no code yet."""
+    if request.entries:
+        return _lower_entries(request, progress)
     if begun is None:
         progress("import")
         begun = begin(request)
     spec = parse_target(begun.request.target)
     units, usual = machines(spec), usual_unit(spec)
-    machine = units[usual]
     begun = begun.finished(units, usual, progress)
     progress("plan")
     # only here: passes and dumps have inputs and outputs in the model's order
-    facts = module_facts(begun.module)
-    module, states = with_state(begun.module, begun.request.state, facts)
-    program = make_plan(module, facts, states=states)
-    return Lowered(replace(begun, module=module), program, machine, spec)
+    module, states = with_state(begun.module, begun.request.state, module_facts(begun.module))
+    return Lowered((begun,), link([(MAIN, module, states)]), units[usual], spec)
+
+
+def _lower_entries(request: Request, progress: Progress) -> Lowered:
+    """The same of several models, each on its own up to where they are linked."""
+    load_plugins(request.plugins)
+    spec = parse_target(request.target)
+    units, usual = machines(spec), usual_unit(spec)
+    progress("import")
+    begun: dict[str, Compilation] = {}
+    for name, own in requests_of(request).items():
+        with told(name):
+            begun[name] = imported(own)
+    shared_state(begun, request.state)  # what cannot be is told before the work
+    for name, compilation in begun.items():
+        with told(name):
+            begun[name] = compilation.finished(units, usual, progress)
+    progress("plan")
+    arranged = shared_state(begun, request.state)
+    linked = link([(name, *arranged[name]) for name in begun])
+    return Lowered(tuple(begun.values()), linked, units[usual], spec)
 
 
 def compile_here(request: Request, progress: Progress = lambda stage: None) -> Bundle:
@@ -101,7 +133,7 @@ def compile_here(request: Request, progress: Progress = lambda stage: None) -> B
 def plan_here(request: Request, progress: Progress = lambda stage: None) -> dict[str, Any]:
     """What a bundle's manifest would say of its module and plan; no code is made. Raises SmeltError."""
     lowered = lower(request, progress)
-    return build_manifest(lowered.module, lowered.program, model={}, compiler={})
+    return build_manifest(lowered.linked, [{} for _ in lowered.compilations], {})
 
 
 def _write(
@@ -114,21 +146,21 @@ def _write(
 ) -> Bundle:
     from smelt import __version__
 
-    module, program, spec = lowered.module, lowered.program, lowered.spec
+    linked, spec = lowered.linked, lowered.spec
     digest, sums = "", NO_SUMS
     called = request.name or Path(request.source).stem
-    name, source_sha = printable(called), lowered.compilation.source
-    names = Names(request.prefix or name_from(called), _identity(request, source_sha))
-    if program.weights:
+    name = printable(called)
+    names = Names(request.prefix or name_from(called), _identity(request, lowered))
+    total = linked.weights_bytes
+    if total:
         progress("weights")
-        places = {w.offset: w for w in program.weights}
-        rows = ((at, physical(module.weights[w.ref], w.layout).pieces()) for at, w in places.items())
-        digest = write_weights(stage.path / names.weights, rows, program.weights_bytes)
-        sums = weight_sums(stage.path / names.weights, program.weights_bytes)
+        places = {w.offset: (e.module.weights[w.ref], w) for e in linked.entries for w in e.program.weights}
+        rows = ((at, physical(weight, w.layout).pieces()) for at, (weight, w) in sorted(places.items()))
+        digest = write_weights(stage.path / names.weights, rows, total)
+        sums = weight_sums(stage.path / names.weights, total)
     progress("code")
     artifact = cpu_target().emit(
-        module,
-        program,
+        linked,
         spec,
         name=name,
         prefix=names.prefix,
@@ -146,7 +178,7 @@ def _write(
     if runner is not None:
         runner.result()
     shutil.copyfile(runtime_dir() / "smelt.h", stage.path / "smelt.h")
-    (stage.path / names.header).write_text(model_header(name, names, program), "utf-8")
+    (stage.path / names.header).write_text(model_header(name, names, linked), "utf-8")
     _dump(artifact.dumps)
     compiler = {
         "smelt": __version__,
@@ -160,10 +192,8 @@ def _write(
             "fast_math": list(request.fast_math), "place": [list(rule) for rule in request.place],
         },
     }
-    model = {"name": name, "sha256": source_sha}
-    manifest = build_manifest(module, program, model=model, compiler=compiler)
-    if lowered.compilation.groups is not None:
-        manifest["groups"] = dict(lowered.compilation.groups)
+    found = [_found(name, c, request.fp16) for c in lowered.compilations]
+    manifest = build_manifest(linked, found, compiler)
     manifest["library"] = {
         "prefix": names.prefix,
         "identity": names.identity,
@@ -172,17 +202,23 @@ def _write(
         "header": names.header,
     }
     manifest["weights"] |= {"sha256": digest, "file": names.weights if digest else None}
-    manifest["quantised"] = dict(lowered.compilation.quantised)
-    if request.fp16:
-        manifest["fp16"] = dict(lowered.compilation.halved)
     return stage.commit(manifest)
 
 
-def _identity(request: Request, source_sha: str) -> str:
+def _found(name: str, c: Compilation, fp16: bool) -> dict[str, Any]:
+    """The fields of the manifest that are found on the way of an entry."""
+    groups = {} if c.groups is None else {"groups": dict(c.groups)}
+    halved = {"fp16": dict(c.halved)} if fp16 else {}
+    model = {"name": name, "sha256": c.source}
+    return {"model": model, "quantised": dict(c.quantised), **groups, **halved}
+
+
+def _identity(request: Request, lowered: Lowered) -> str:
     """Eight hex digits that another model, or another form of it, has not; the same for every target, since
     programs are compiled for several with one header."""
-    form = [source_sha, sorted(request.dims.items()), request.outputs, request.fp16]
+    form = [lowered.source, sorted(request.dims.items()), request.outputs, request.fp16]
     form += [sorted(request.state.items())] if request.state else []
+    form += [[name for name, _ in request.entries]] if request.entries else []
     return hashlib.sha256(json.dumps(form).encode()).hexdigest()[:8]
 
 

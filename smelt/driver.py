@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from smelt.core.bundle import Bundle, read_bundle
 from smelt.core.diag import Problem, SmeltError
-from smelt.core.naming import check_name
+from smelt.core.naming import ALLOWED, check_name, is_entry
 from smelt.core.passes.numerics import fast_parts
 from smelt.core.staging import check_output
 from smelt.limits import MEMORY, SECONDS, Limits, limits, out_of_memory
@@ -30,7 +30,8 @@ Progress: TypeAlias = Callable[[str], None]
 class Request:
     """What to compile and how: the arguments of `compile`, checked and in one value. name: what the model is
     called in messages, '' after its file. prefix: of its C functions and files, '' made of the name.
-    plan_only: up to the plan, no bundle."""
+    plan_only: up to the plan, no bundle. entries: (name, file) of each entry, for a bundle with several; the
+    source is then the first one's. entry: which of them this request is about, '' for one alone."""
 
     source: str
     target: str = "host"
@@ -50,6 +51,8 @@ class Request:
     place: tuple[tuple[str, str], ...] = ()
     plan_only: bool = False
     state: Mapping[str, str] = field(default_factory=dict)
+    entries: tuple[tuple[str, str], ...] = ()
+    entry: str = ""
 
     def to_json(self) -> str:
         """The request as text for the child."""
@@ -63,7 +66,8 @@ class Request:
         raw["outputs"] = tuple(raw["outputs"])
         raw["plugins"] = tuple(raw["plugins"])
         raw["fast_math"] = tuple(raw["fast_math"])
-        raw["place"] = tuple(map(tuple, raw["place"]))
+        for name in ("place", "entries"):
+            raw[name] = tuple(map(tuple, raw.get(name, ())))
         return Request(**raw)
 
 
@@ -91,7 +95,9 @@ def compile(
     """Compile a model into a bundle directory and return it.
 
     model: path, bytes or onnx.ModelProto; or the path of a dump (x.smelt, docs/debug.md), which brings the
-    options that it was begun with: what is left at its default here is as the dump says.
+    options that it was begun with: what is left at its default here is as the dump says. A dict of models by
+    name makes a bundle with several entries, {'prefill': ..., 'decode': ...} (docs/entries.md): the names in
+    dims, outputs, place and state then stand for all entries that have them, 'decode/seq' for one of them.
     dims: fix (4) or bound ((1, 512)) symbolic dims by name.
     name: of its C functions and files ('det': det_open, det.h, libdet.so, det.weights), at most 40 of a to z,
     0 to 9 and '_'; None makes it of the model's file.
@@ -159,8 +165,23 @@ def _asked(model: Any, scratch: Path, **given: Any) -> Request:
         raise SmeltError(f"opt is {opt}, expected 0..3")
     if threads is not None and threads < 1:
         raise SmeltError(f"threads is {threads}, expected 1 or more")
+    if isinstance(model, Mapping):
+        entries = tuple((_entry_name(n), _as_file(m, scratch, f"{n}.onnx")[0]) for n, m in model.items())
+        if not entries:
+            raise SmeltError("there is no model: the dict of entries is empty")
+        if dump := next((path for _, path in entries if path.endswith(".smelt")), None):
+            raise SmeltError(f"'{dump}' is a dump, which is compiled alone", hint="name ONNX models")
+        name = given.get("name") or "_".join(n for n, _ in entries)
+        return Request(source=entries[0][1], entries=entries, **{**given, "name": name})
     source, stem = _as_file(model, scratch)
     return Request(source=source, **{**given, "name": given.get("name") or stem})
+
+
+def _entry_name(text: object) -> str:
+    """The name that a user chose for an entry. Raises SmeltError."""
+    if isinstance(text, str) and is_entry(text):
+        return text
+    raise SmeltError(f"{text!r:.80} cannot be an entry's name: {ALLOWED}")
 
 
 def _names(state: Mapping[str, str]) -> dict[str, str]:
@@ -170,15 +191,15 @@ def _names(state: Mapping[str, str]) -> dict[str, str]:
     return dict(state)
 
 
-def _as_file(model: Any, scratch: Path) -> tuple[str, str]:
-    """(path, name) of the model; bytes and protos are written to a file first."""
+def _as_file(model: Any, scratch: Path, name: str = "model.onnx") -> tuple[str, str]:
+    """(path, name) of the model; bytes and protos are written to a file of this name first."""
     if isinstance(model, str | os.PathLike):
         path = Path(model)
         if not path.is_file():
             raise SmeltError(f"no model file '{path}'", hint="check the path")
         return str(path.absolute()), path.stem
     data = model if isinstance(model, bytes) else model.SerializeToString()
-    path = scratch / "model.onnx"
+    path = scratch / name
     path.write_bytes(data)
     return str(path), "model"
 

@@ -103,7 +103,7 @@ def memory_text(
     if state := manifest["state"]:
         held = sum((formula(row["bytes"]) for row in state), to_dim(0))
         lines += ["and of the state, in two buffers each:", *readable(held).lines()]
-        bounds = [row["most"] for row in state]
+        bounds = [row["most"] for row in state if row["output"] is not None]
         known = f"{2 * sum(bounds):,} at most" if None not in bounds else "without a bound: --dim gives one"
         lines.append(f"  {known}")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""A planned module -> the manifest's fields: what users, `inspect` and the farm read."""
+"""Linked programs -> the manifest's fields: what users, `inspect` and the farm read."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from smelt.core.ir.graph import Graph, Module, Weight
 from smelt.core.machine import CPU
 from smelt.core.plan.arena import ALIGNMENT
 from smelt.core.plan.lifetime import bytes_of
+from smelt.core.plan.link import EntryPoint, Linked
 from smelt.core.plan.program import HostProgram, Launch, StartAxis, Tensor, WeightPlace, walk_steps
 
 LONGEST = 4096
@@ -18,15 +19,30 @@ LONGEST = 4096
 
 
 def build_manifest(
-    module: Module, program: HostProgram, *, model: Mapping[str, Any], compiler: Mapping[str, Any]
+    linked: Linked, found: Sequence[Mapping[str, Any]], compiler: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """model: name and sha256 of the source. compiler: smelt's version, target, machine, options."""
+    """compiler: smelt's version, target, machine, options. found: what else is known of each entry, such as
+    its model's name and SHA-256.
+
+    The fields of an entry stand at the top level where there is one. Of several, those of the first do, and
+    'entries' has a row for each in order: the first with its name, the others with all such fields.
+    """
+    rows = [{**_entry_fields(e), **own} for e, own in zip(linked.entries, found, strict=True)]
+    manifest = {**compiler, **rows[0], "variants": [], "weights": _weights(linked)}
+    if len(rows) > 1:
+        others = [{"name": e.name, **row} for e, row in zip(linked.entries[1:], rows[1:], strict=True)]
+        manifest["entries"] = [{"name": linked.entries[0].name}, *others]
+        manifest["states"] = [s.name for s in linked.states]
+    return manifest
+
+
+def _entry_fields(entry: EntryPoint) -> dict[str, Any]:
+    """What is an entry's own: a manifest without these is its bundle's."""
+    module, program = entry.module, entry.program
     late, units = program.late(), (CPU, *program.units)
     homes = [units[n] for n in program.homes]
     inputs, outputs = homes[len(program.peak) :], homes[len(program.peak) + len(program.inputs) :]
     return {
-        **compiler,
-        "model": dict(model),
         "inputs": [_tensor(t, late, u) for t, u in zip(program.fed, inputs, strict=False)],
         "outputs": [_tensor(t, late, u) for t, u in zip(program.given, outputs, strict=False)],
         "state": _state(program),
@@ -37,7 +53,6 @@ def build_manifest(
         "sizes": [[name, str(d)] for name, d in program.names()],
         "checks": [{"text": c.text, "kind": c.kind} for c in program.checks],
         "kernels": _kernels(module, program),
-        "variants": [],
         "transfers": _transfers(module.main),
         "memory": {
             "alignment": ALIGNMENT,
@@ -46,12 +61,16 @@ def build_manifest(
             "most": list(program.most[: len(program.peak)]),
             "outputs": list(program.most[len(program.peak) :]),
         },
-        "weights": {
-            "bytes": program.weights_bytes,
-            "tensors": [_stored(module.weights[w.ref], w) for w in program.weights],
-        },
         "values": _values(module, program),
     }
+
+
+def _weights(linked: Linked) -> dict[str, Any]:
+    """What is in the file of weights, each under one of its names."""
+    rows = [_stored(e.module.weights[w.ref], w) for e in linked.entries for w in e.program.weights]
+    several = len(linked.entries) > 1
+    tensors = list({(r["name"], r["layout"], r["offset"]): r for r in rows}.values()) if several else rows
+    return {"bytes": linked.weights_bytes, "tensors": tensors}
 
 
 def _stored(w: Weight, place: WeightPlace) -> dict[str, Any]:
@@ -125,16 +144,16 @@ def _state(program: HostProgram) -> list[dict[str, Any]]:
             starts.setdefault(s.input, []).append(_extent(s.extent))
     return [
         {
-            "name": s.input.name,
-            "output": s.output.name,
-            "dtype": s.input.dtype.name,
-            "shape": [_extent(d) for d in s.input.shape],
-            "next": [_extent(d) for d in s.output.shape],
-            "start": starts.get(n, []),
+            "name": s.name,
+            "output": None if s.output is None else s.output.name,
+            "dtype": next(t for t in (s.input, s.output) if t is not None).dtype.name,
+            "shape": None if s.input is None else [_extent(d) for d in s.input.shape],
+            "next": None if s.output is None else [_extent(d) for d in s.output.shape],
+            "start": None if s.input is None else starts.get(program.inputs.index(s.input), []),
             "bytes": str(s.bytes),
             "most": s.most,
         }
-        for n, s in enumerate(program.states, len(program.fed))
+        for s in program.states
     ]
 
 

@@ -1,4 +1,4 @@
-"""A host program and its model's prefix -> det.h: the functions, and the names of inputs and outputs."""
+"""Linked programs and their model's prefix -> det.h: the functions, and the names of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 
 from smelt.core.diag import printable
 from smelt.core.naming import FUNCTIONS, Names
-from smelt.core.plan.program import HostProgram, Tensor
+from smelt.core.plan.link import EntryPoint, Linked
+from smelt.core.plan.program import Tensor
 from smelt.targets.toolchain import runtime_dir
 
 _C_TYPES = {
@@ -16,14 +17,15 @@ _C_TYPES = {
 }  # fmt: skip
 
 
-def model_header(name: str, names: Names, program: HostProgram) -> str:
+def model_header(name: str, names: Names, linked: Linked) -> str:
     """C text that declares the functions and one enumerator per input and output, and documents their shapes.
     name: what people call the model."""
-    prefix = names.prefix
+    prefix, alone = names.prefix, len(linked.entries) == 1
     guard = f"SMELT_MODEL_{prefix.upper()}_H"
     lines = [
         f"/* {prefix}.h: the functions of the model '{_comment(name)}', as smelt.h explains them, and its",
-        f" * inputs and outputs in the order that {prefix}_run wants them. */",
+        f" * inputs and outputs in the order that {prefix}_run wants them"
+        f"{'' if alone else ', of each of its entries'}. */",
         f"#ifndef {guard}",
         f"#define {guard} 0x{names.identity}",
         '#include "smelt.h"',
@@ -34,9 +36,8 @@ def model_header(name: str, names: Names, program: HostProgram) -> str:
         "",
         *_declarations(names),
         "",
-        *_enum(prefix, "input", program.fed),
-        *_enum(prefix, "output", program.given),
-        *(_enum(prefix, "state", tuple(s.input for s in program.states)) if program.states else ()),
+        *(line for e in linked.entries for line in _entry(prefix if alone else f"{prefix}_{e.name}", e)),
+        *_states(prefix, linked),
         "#ifdef __cplusplus",
         "}",
         "#endif",
@@ -45,6 +46,16 @@ def model_header(name: str, names: Names, program: HostProgram) -> str:
         f"#endif /* {guard} */",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _entry(prefix: str, e: EntryPoint) -> list[str]:
+    return [*_enum(prefix, "input", e.program.fed), *_enum(prefix, "output", e.program.given)]
+
+
+def _states(prefix: str, linked: Linked) -> list[str]:
+    """The states of the session, each as an entry reads it."""
+    pairs = {s.name: s.input for e in reversed(linked.entries) for s in e.program.states if s.input}
+    return _enum(prefix, "state", tuple(pairs[s.name] for s in linked.states)) if linked.states else []
 
 
 def identifier(name: str) -> str:

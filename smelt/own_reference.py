@@ -46,11 +46,12 @@ class OwnReference:
 
     def run(self, feed: Mapping[str, Value]) -> dict[str, Value]:
         """As Oracle's."""
-        state = {row["name"]: feed[row["name"]] for row in self._state}
+        state = {row["name"]: feed[row["name"]] for row in self._state if row["shape"] is not None}
         fed = {name: value for name, value in feed.items() if name not in state}
         found = run_module(self._module, {**packed(self._takes, fed, self._symbols), **state}, OPS)
         tensors = dict(zip(self._module.main.output_names, found, strict=True))
-        return {**unpacked(self._gives, tensors), **{r["output"]: tensors[r["output"]] for r in self._state}}
+        replaced = [row["output"] for row in self._state if row["output"] is not None]
+        return {**unpacked(self._gives, tensors), **{name: tensors[name] for name in replaced}}
 
 
 def oracle(model: Path, manifest: Mapping[str, Any], outputs: Sequence[str] = ()) -> Oracle:

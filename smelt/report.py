@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from smelt.bench import Measured, measure
-from smelt.compare import Validation, validate
+from smelt.compare import Validation, validate, validate_entries
 from smelt.core.bundle import Bundle
 from smelt.devicefarm.measure import QUICK, RunPlan
 from smelt.devicefarm.verdict import Verdict
@@ -68,6 +68,39 @@ def tell(
     on_step("timing")
     times = measure(bundle, again, device=device, threads=1, plan=plan) if again else ()
     return Story(model, bundle, seconds, found, times, sizes(bundle))
+
+
+def tell_entries(
+    models: Mapping[str, Path],
+    target: str,
+    output: Path,
+    *,
+    dims: Mapping[str, DimWish] | None = None,
+    state: Mapping[str, str] | None = None,
+    device: str | None = None,
+    count: int = 3,
+    seed: int = 0,
+    on_step: Callable[[str], None] = lambda text: None,
+) -> tuple[Story, ...]:
+    """The same of a bundle with several entries: a story for each, of one compile and of sessions that go
+    through all of them. An entry is timed at the start of the state."""
+    start = time.monotonic()
+    bundle = compile(models, target, dims, state=state, output=str(output), progress=on_step)
+    seconds = time.monotonic() - start
+    on_step("comparing")
+    found = validate_entries(
+        bundle, models, device=device, count=count, seed=seed,
+        on_case=lambda c: on_step(f"comparing: {c.label}: {c.status}"),
+    )  # fmt: skip
+    stories, size = [], sizes(bundle)
+    for name, validation in found.items():
+        view, plan = bundle.entry(name), EMULATED if validation.emulated else QUICK
+        on_step(f"timing {name}")
+        good = validation.verdict is Verdict.PASS
+        first = _again(view, (), seed)[:1] if good else []
+        times = measure(view, first, device=device, threads=1, plan=plan) if first else ()
+        stories.append(Story(models[name], view, seconds, validation, times, size))
+    return tuple(stories)
 
 
 def _again(bundle: Bundle, wishes: Sequence[Wish], seed: int) -> list[Case]:

@@ -70,12 +70,15 @@ def running(
     verify: bool | None = None,
 ) -> Iterator[RunnerClient]:
     """A runner with the bundle loaded, closed at the end. threads: 0 is the bundle's default. verify: as
-    `smelt.load` has it; the bundle's other files are always compared with their hashes first."""
+    `smelt.load` has it; the bundle's other files are always compared with their hashes first. A bundle that
+    stands for one of its entries (Bundle.entry) has the runner use that."""
     with Held(bundle) as held:
         held.check(verify)
     transport = transport_for(bundle, device_for(str(bundle.manifest["platform"]), device))
     try:
-        with open_session(transport, Path(bundle.path), threads=threads, budget=budget) as client:
+        with open_session(
+            transport, Path(bundle.path), threads=threads, budget=budget, entry=bundle.chosen
+        ) as client:
             yield client
     finally:
         transport.close()

@@ -87,9 +87,12 @@ def load(
     True compares all of the weights with their hash, False leaves that to cheaper sums, None does it for a
     large file that was not loaded on this machine before (docs/safety.md).
 
+    A bundle that stands for one of its entries (Bundle.entry) gives that entry of a session of its own.
     Raises SmeltError: 'invalid' (no bundle, a damaged one, no such number of threads), 'device' (compiled for
     another machine), 'infra' (files).
     """
+    if isinstance(bundle, Bundle) and bundle.whole is not None:
+        return Session(bundle.whole, threads, verify=verify).entry(bundle.chosen)
     for _ in range(_TRIES if not isinstance(bundle, Bundle) else 0):
         try:
             return Session(read_bundle(bundle), threads, verify=verify)
@@ -98,9 +101,21 @@ def load(
     return Session(bundle if isinstance(bundle, Bundle) else read_bundle(bundle), threads, verify=verify)
 
 
+class _Gate:
+    """What all entries of a session go through. torn: a fork in the middle of a call left it half made."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.torn = False
+        self.entries: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
+
+
 class Session:
     """One loaded model with memory of its own. Runs of one session wait for each other; threads that want
-    to run at once open a session each."""
+    to run at once open a session each.
+
+    Of a model with several entries it is the first one; `session["decode"]` is another one of the same
+    session, with inputs and outputs of its own, and the same weights, memory and state."""
 
     def __init__(self, bundle: Bundle, threads: int | None = None, *, verify: bool | None = None) -> None:
         if threads is not None and not (_whole(threads) and 0 <= threads <= MOST_THREADS):
@@ -115,23 +130,33 @@ class Session:
             if status:
                 e = self._error(status, None)
                 raise SmeltError(held.told(e.message), kind=e.kind)
-        self._own(bundle, handle)
+        self._own(bundle, handle, bundle.entries[0], _Gate(), None)
 
-    def _own(self, bundle: Bundle, handle: ctypes.c_void_p) -> None:
-        """Make ready for calls of what the handle stands for."""
+    def _own(
+        self, bundle: Bundle, handle: ctypes.c_void_p, name: str, gate: _Gate, whole: Session | None
+    ) -> None:
+        """Make ready for calls of the entry that the handle stands for. whole: the session's first entry,
+        which closes it; None for itself."""
         self.bundle = bundle
         self._handle = handle
-        self._lock = threading.Lock()
-        self._torn = False  # a fork in the middle of a call left it half made
-        self._takes, self._gives = groups(bundle.manifest, "inputs"), groups(bundle.manifest, "outputs")
-        self._plain = "groups" not in bundle.manifest
-        self._inputs = [_Port(row) for row in bundle.manifest["inputs"]]
-        self._outputs = [_Port(row) for row in bundle.manifest["outputs"]]
-        self._state = [_Port(row) for row in bundle.manifest["state"]]
-        self._replaced_by = {row["output"]: n for n, row in enumerate(bundle.manifest["state"])}
+        self._gate = gate
+        self._whole = whole
+        self._name = name
+        if whole is None and _entries(self._lib, handle) != bundle.entries:
+            raise damaged(bundle.path, "its manifest and its code have other entries")
+        manifest = self._manifest = bundle.entry(name).manifest
+        self._takes, self._gives = groups(manifest, "inputs"), groups(manifest, "outputs")
+        self._plain = "groups" not in manifest
+        self._inputs = [_Port(row) for row in manifest["inputs"]]
+        self._outputs = [_Port(row) for row in manifest["outputs"]]
+        self._state = [_Port(row) for row in bundle.states]
+        numbers = {p.name: n for n, p in enumerate(self._state)}
+        written = [row for row in manifest["state"] if row["output"] is not None]
+        self._replaced_by = {row["output"]: numbers[row["name"]] for row in written}
         for side, ports in (("input", self._inputs), ("output", self._outputs), ("state", self._state)):
-            _agree(self._lib, side, ports, bundle)
-        if self._state:  # what runs leave may size outputs, too, unless their dims are those of fed inputs
+            _agree(self._lib, handle, side, ports, bundle)
+        if any(row["shape"] is not None for row in manifest["state"]):
+            # what runs leave may size outputs, too, unless their dims are those of fed inputs
             fed = {d for p in self._inputs for d in p.dims}
             for p in self._outputs:
                 p.late |= not {s for d in p.dims for s in formula(str(d)).symbols} <= fed
@@ -143,7 +168,32 @@ class Session:
                 t.shape = p.shape
         self._ours = True
         self._known: dict[tuple[tuple[int, ...], ...], list[tuple[int, ...]]] = {}
-        _LIVE.add(self)
+        gate.entries[name] = self
+        _LIVE.add(gate)
+
+    # ------------------------------------------------------------ entries
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """The names of the model's entries; of a model that was compiled alone, 'main'."""
+        return self.bundle.entries
+
+    def entry(self, name: str) -> Session:
+        """An entry of this session, by name: it shares weights, memory and state with the others, and runs
+        of all of them wait for each other. Raises SmeltError(kind='invalid')."""
+        self.bundle.entry(name)  # an error that names those that there are
+        with self._gate.lock:
+            self._usable()
+            found = self._gate.entries.get(name)
+            if found is None:
+                handle = self._lib.smelt_entry(self._handle, name.encode())
+                found = object.__new__(type(self))
+                found._lib = self._lib
+                found._own(self.bundle, ctypes.c_void_p(handle), name, self._gate, self._whole or self)
+        return found
+
+    def __getitem__(self, name: str) -> Session:
+        return self.entry(name)
 
     # ------------------------------------------------------------ as onnxruntime
 
@@ -173,12 +223,13 @@ class Session:
             feed = self._as_dict(feed)
         if not self._plain:
             _same_names([g.name for g in self._takes], list(feed))
-            feed = packed(self._takes, feed, self.bundle.manifest["symbols"])
+            feed = packed(self._takes, feed, self._manifest["symbols"])
         kept: dict[int, Any] = {}
-        with self._lock:
+        with self._gate.lock:
             results: list[Any] = self._run(feed)
             if wanted is not None:
-                kept = {i: self._state_value(i - len(self._gives)) for i in wanted if i >= len(self._gives)}
+                replaced, own = [*self._replaced_by.values()], len(self._gives)
+                kept = {i: self._state_value(replaced[i - own]) for i in wanted if i >= own}
         if not self._plain:
             tensors = {p.name: r for p, r in zip(self._outputs, results, strict=True)}
             results = list(unpacked(self._gives, tensors).values())
@@ -213,7 +264,7 @@ class Session:
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
         """Copies of what the last run left for the next one, by the names of the inputs; those that are at
         their start are not among them. `set_state` takes it back."""
-        with self._lock:
+        with self._gate.lock:
             self._usable()
             found = {p.name: self._state_value(n) for n, p in enumerate(self._state)}
         return {name: a for name, a in found.items() if a is not None}
@@ -229,45 +280,46 @@ class Session:
             told = ", ".join(known) or "none"
             raise SmeltError(f"no state is called {strange[0]!r:.80}; there are: {told}", kind="shape")
         arrays = {n: known[n].array(x, "state") for n, x in given.items()}
-        with self._lock:
+        with self._gate.lock:
             self._usable()
             for n, p in enumerate(self._state):
                 self._set_state(n, p, arrays.get(p.name))
 
     def reset(self) -> None:
         """Every state back to its start, as before the first run."""
-        with self._lock:
+        with self._gate.lock:
             self._usable()
             self._asked(self._lib.smelt_reset(self._handle))
 
     def fork(self) -> Session:
         """A session of its own that goes on from a copy of this one's state, with the same weights."""
         handle = ctypes.c_void_p()
-        with self._lock:
+        with self._gate.lock:
             self._usable()
             self._asked(self._lib.smelt_fork(self._handle, ctypes.byref(handle)))
         made = object.__new__(type(self))
-        made._lib = self._lib
-        made._own(self.bundle, handle)
-        return made
+        made._lib, first = self._lib, self.bundle.entries[0]
+        whole = ctypes.c_void_p(self._lib.smelt_entry(handle, first.encode()))
+        made._own(self.bundle, whole, first, _Gate(), None)
+        return made.entry(self._name)
 
     def memory(self) -> Memory:
         """Arena, outputs and weights in bytes, and allocations so far."""
         m = _Memory()
-        with self._lock:
+        with self._gate.lock:
             self._usable()
             self._asked(self._lib.smelt_memory_stats(self._handle, ctypes.byref(m)))
         return Memory(*(getattr(m, name) for name in MEMORY_FIELDS))
 
     def trim(self) -> None:
         """Give working memory and the session's own outputs back to the system; arrays of runs stay."""
-        with self._lock:
+        with self._gate.lock:
             self._usable()
             self._asked(self._lib.smelt_trim(self._handle))
 
     def profile(self, enable: bool = True) -> None:
         """Start (from zero) or stop per-kernel timing."""
-        with self._lock:
+        with self._gate.lock:
             self._usable()
             self._asked(self._lib.smelt_profile(self._handle, int(enable)))
 
@@ -275,7 +327,7 @@ class Session:
         """Per kernel: total nanoseconds and launches since `profile()`."""
         found = {}
         name, ns, launches = ctypes.c_char_p(), ctypes.c_uint64(), ctypes.c_uint64()
-        with self._lock:
+        with self._gate.lock:
             self._usable()
             for i in range(self._lib.smelt_kernel_count(self._handle)):
                 self._lib.smelt_kernel_stats(
@@ -285,21 +337,23 @@ class Session:
         return found
 
     def close(self) -> None:
-        """Free the session's memory, after a run that another thread is in; it cannot be used after."""
-        with self._lock:
+        """Free the session's memory, after a run that another thread is in; none of its entries can be used
+        after."""
+        with self._gate.lock:
             if self._handle:
                 self._lib.smelt_close(self._handle)
-                self._handle = ctypes.c_void_p()
+                for entry in [self, *self._gate.entries.values()]:
+                    entry._handle = ctypes.c_void_p()
 
     def __del__(self) -> None:
-        if getattr(self, "_handle", None):
+        if getattr(self, "_handle", None) and self._whole is None:
             self.close()
 
     # ------------------------------------------------------------ inside
 
     def _run(self, feed: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
         """All outputs; the tensors in C's hands are the session's own, so one caller at a time."""
-        if self._torn or not self._handle:  # a call less: each takes a share of a small model's run
+        if self._gate.torn or not self._handle:  # a call less: each takes a share of a small model's run
             self._usable()
         arrays = self._bind(feed)
         shapes = tuple(a.shape for a in arrays)
@@ -367,7 +421,7 @@ class Session:
         """Raises SmeltError when the session is closed, or was being called while this process was forked."""
         if not self._handle:
             raise SmeltError("the session is closed", kind="invalid", hint="load the bundle again")
-        if self._torn:
+        if self._gate.torn:
             raise SmeltError(
                 "the session was in the middle of a run when this process was forked",
                 kind="invalid",
@@ -386,14 +440,14 @@ class Session:
         )
 
 
-_LIVE: weakref.WeakSet[Session] = weakref.WeakSet()
+_LIVE: weakref.WeakSet[_Gate] = weakref.WeakSet()
 """What a forked child inherits: the thread that holds a lock in the parent is not there to release it."""
 
 
 def _after_fork() -> None:
-    for session in _LIVE:
-        if session._lock.locked():
-            session._lock, session._torn = threading.Lock(), True
+    for gate in _LIVE:
+        if gate.lock.locked():
+            gate.lock, gate.torn = threading.Lock(), True
 
 
 if hasattr(os, "register_at_fork"):
@@ -511,11 +565,17 @@ def _same_names(expected: list[str], got: list[str]) -> None:
     raise SmeltError(f"{'; '.join(parts)}; the model has: {', '.join(expected)}", kind="shape")
 
 
-def _agree(lib: Any, side: str, ports: list[_Port], bundle: Bundle) -> None:
+def _entries(lib: Any, handle: ctypes.c_void_p) -> tuple[str, ...]:
+    """The names of the code's entries."""
+    count = lib.smelt_entry_count(handle)
+    return tuple((lib.smelt_entry_name(handle, i) or b"").decode(errors="replace") for i in range(count))
+
+
+def _agree(lib: Any, handle: ctypes.c_void_p, side: str, ports: list[_Port], bundle: Bundle) -> None:
     """Raises SmeltError when the code has other tensors than the manifest, from which arrays are made."""
     count, rank, kind = (getattr(lib, f"smelt_{side}_{what}") for what in ("count", "rank", "type"))
     said = [(p.rank, p.dlpack.code, p.dlpack.bits) for p in ports]
-    found = [(rank(None, i), (t := kind(None, i)).code, t.bits) for i in range(count(None))]
+    found = [(rank(handle, i), (t := kind(handle, i)).code, t.bits) for i in range(count(handle))]
     if said != found:
         raise damaged(bundle.path, f"its manifest and its code have other {side}s")
 
@@ -530,6 +590,9 @@ def _library(held: Held) -> Any:
         "smelt_close": ([pointer], None),
         "smelt_cancel": ([pointer], None),
         "smelt_error": ([pointer], ctypes.c_char_p),
+        "smelt_entry": ([pointer, ctypes.c_char_p], pointer),
+        "smelt_entry_count": ([pointer], size),
+        "smelt_entry_name": ([pointer, size], ctypes.c_char_p),
         "smelt_memory_stats": ([pointer, pointer], ctypes.c_int),
         "smelt_trim": ([pointer], ctypes.c_int),
         "smelt_profile": ([pointer, ctypes.c_int32], ctypes.c_int),

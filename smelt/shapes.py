@@ -113,7 +113,7 @@ def symbols(bundle: Bundle) -> tuple[Symbol, ...]:
     change: these have the one value that the state starts with."""
     rows = {r["name"]: r for r in bundle.manifest["symbols"]}
     places: dict[str, list[tuple[int, int]]] = {}
-    shapes = [p.shape for p in ports(bundle)] + [_dims(row["shape"]) for row in bundle.manifest["state"]]
+    shapes = [p.shape for p in ports(bundle)] + [_dims(row["shape"]) for row in read_state(bundle)]
     own = _own_symbols(bundle)
     for shape in shapes:
         for axis, d in enumerate(shape):
@@ -139,27 +139,38 @@ def _dims(shape: Iterable[int | str]) -> tuple[Dim, ...]:
 def _own_symbols(bundle: Bundle) -> frozenset[str]:
     """Those that the state has from runs, not from inputs."""
     sides = [
-        frozenset(s for row in bundle.manifest["state"] for d in _dims(row[side]) for s in d.symbols)
+        frozenset(s for row in read_state(bundle) for d in _dims(row[side]) for s in d.symbols)
         for side in ("shape", "start")
     ]
     return sides[0] - sides[1]
 
 
-def state_values(bundle: Bundle, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int] | None:
-    """The symbol values that these shapes of the state give; None where the model takes no such state: some
-    value is none of its symbol's, or two extents give one symbol two."""
+def read_state(bundle: Bundle) -> list[Mapping[str, Any]]:
+    """The rows of the states that the entry reads."""
+    return [row for row in bundle.manifest["state"] if row["shape"] is not None]
+
+
+def state_values(
+    bundle: Bundle, shapes: Mapping[str, tuple[int, ...]], every: bool = False
+) -> dict[str, int] | None:
+    """The symbol values that these shapes of the state give; None where the entry takes no such state: some
+    extent is another, some value is none of its symbol's, or two extents give one symbol two. every: also of
+    symbols that inputs have, too."""
     rows, own = {r["name"]: r for r in bundle.manifest["symbols"]}, _own_symbols(bundle)
     found: dict[str, int] = {}
-    for state in bundle.manifest["state"]:
-        for d, n in zip(_dims(state["shape"]), shapes[state["name"]], strict=True):
-            name = next(iter(d.symbols)) if len(d.symbols) == 1 and d.symbols <= own else None
+    for state in read_state(bundle):
+        for d, n in zip(_dims(state["shape"]), shapes.get(state["name"], ()), strict=False):
+            if d.is_const and d.const != n:
+                return None
+            known = len(d.symbols) == 1 and (every or d.symbols <= own)
+            name = next(iter(d.symbols)) if known else None
             parts = None if name is None else d.linear(name)
             if name is None or parts is None or not (parts[0].is_const and parts[1].is_const):
                 continue
             value, rest = divmod(n - parts[1].const, parts[0].const)
             if rest or found.setdefault(name, value) != value:
                 return None
-    legal = all(_symbol(s, rows[s]).is_legal(n) for s, n in found.items())
+    legal = all(_symbol(s, rows[s]).is_legal(n) for s, n in found.items() if s in rows)
     return found if legal else None
 
 
@@ -387,7 +398,7 @@ def case(
 
     state = {
         row["name"]: np.zeros([d.evaluate(values) for d in _dims(row["start"])], ALL[row["dtype"]].numpy)
-        for row in bundle.manifest["state"]
+        for row in read_state(bundle)
     }
     return replace(feed_case(bundle, feed), state=state, then=then)
 

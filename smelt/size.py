@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from smelt.core.bundle import Bundle
+from smelt.core.manifest_schema import entry_views
 from smelt.core.naming import Names
 from smelt.targets.elf import symbol_sizes
 
@@ -39,7 +40,7 @@ def sizes(bundle: Bundle) -> Sizes:
     folder = Path(bundle.path)
     bundle.verify([bundle.names.library])  # symbols are read out of it
     files = {p.name: p.stat().st_size for p in sorted(folder.iterdir()) if p.is_file()}
-    names = {k["name"] for k in bundle.manifest["kernels"]}
+    names = {k["name"] for view in entry_views(bundle.manifest) for k in view["kernels"]}
     per_kernel: dict[str, int] = {}
     host = runtime = 0
     for symbol, size in symbol_sizes((folder / bundle.names.library).read_bytes()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -32,7 +32,7 @@ from smelt.core.manifest_schema import (
     table,
     text,
 )
-from smelt.core.naming import check_name
+from smelt.core.naming import check_name, entry_part
 from smelt.core.passes.context import Context, Options
 from smelt.core.passes.equivalence import NAIVE
 from smelt.core.passes.lowering import half
@@ -44,7 +44,7 @@ from smelt.core.passes.quantized.quantize import quantized_products, quantized_s
 from smelt.core.passes.recheck import recheck
 from smelt.core.passes.rewriting.editor import STRUCTURAL
 from smelt.core.passes.whole_graph.expand import expand
-from smelt.core.plan.state import with_state
+from smelt.core.plan.state import StateUse, with_shared_state, with_state
 from smelt.core.schedule import schedule_module
 from smelt.driver import Request
 from smelt.importer import import_model, interface
@@ -115,7 +115,7 @@ class Compilation:
         )  # fmt: skip
         hooks = (half.reporter(self.halved),) if r.fp16 else ()
         folder = os.environ.get("SMELT_DUMP")
-        dump = Dumps(Path(folder), self) if folder else None
+        dump = Dumps(Path(folder) / r.entry, self) if folder else None
         context = Context(units[usual], options, on_pass=hooks, dump=dump, units=units, unit=usual)
         return context.from_environment()
 
@@ -144,6 +144,7 @@ class Dumps:
 
     def __call__(self, module: Module, name: str) -> None:
         self.done = self.done.advanced(name, module)
+        self.folder.mkdir(parents=True, exist_ok=True)  # an entry has its own
         self.done.write(self.folder / f"{self.done.place - 1:02d}-{name}{DUMP_SUFFIX}")
 
 
@@ -167,21 +168,32 @@ def imported(request: Request) -> Compilation:
     tensors = (*(v.origin or v.name for v in module.main.inputs), *module.main.output_names)
     # what a model calls so itself is a plain tensor to `interface`; without such names it need not be asked
     groups = group_rows(*interface(request.source)) if any(map(stands_for_more, tensors)) else None
-    _check_state(request, module, groups or {})
+    if request.state and not request.entry:
+        _check_kinds((n for pair in request.state.items() for n in pair), groups or {})
+        with_state(module, request.state, module_facts(module))
     found = quantized_summary(quantized_products(module))
     return Compilation(request, module, hash_file(Path(request.source)), quantised=found, groups=groups)
 
 
-def _check_state(request: Request, module: Module, groups: Mapping[str, Any]) -> None:
-    """Raises SmeltError for state that cannot be, before any work."""
-    if not request.state:
-        return
+def _check_kinds(names: Iterable[str], groups: Mapping[str, Any]) -> None:
+    """Raises SmeltError where one of these is no tensor."""
     named = {n: g["kind"] for side in groups.values() for g in side for n in (g["name"], *g["parts"])}
-    for name in (n for pair in request.state.items() for n in pair):
+    for name in names:
         if name in named:
             kind = named[name]
             raise SmeltError(f"state: '{name}' is of kind '{kind}'; only a tensor of numbers can be state")
-    with_state(module, request.state, module_facts(module))
+
+
+def shared_state(
+    begun: Mapping[str, Compilation], wishes: Mapping[str, str]
+) -> dict[str, tuple[Module, tuple[StateUse, ...]]]:
+    """The modules of all entries with their states last, and these. Raises SmeltError for state that cannot
+    be."""
+    for c in begun.values():
+        names = (entry_part(n, begun)[1] for pair in wishes.items() for n in pair)
+        _check_kinds(names, c.groups or {})
+    facts = {name: module_facts(c.module) for name, c in begun.items()}
+    return with_shared_state({name: c.module for name, c in begun.items()}, wishes, facts)
 
 
 # ---------------------------------------------------------------- from a dump

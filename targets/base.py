@@ -1,4 +1,4 @@
-"""What a target is: a planned Module in, an Artifact (object code, dumps) out. What a device is: kernels in,
+"""What a target is: planned Modules in, an Artifact (object code, dumps) out. What a device is: kernels in,
 what its driver runs out."""
 
 from __future__ import annotations
@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from smelt.core.ir.graph import Module
 from smelt.core.ir.kernel import Kernel
 from smelt.core.machine import Machine
-from smelt.core.plan.program import HostProgram
+from smelt.core.plan.link import Linked
 from smelt.core.sums import NO_SUMS, Sums
 from smelt.targets.platform import TargetSpec
 
@@ -74,8 +73,7 @@ class Target(Unit, Protocol):
 
     def emit(
         self,
-        module: Module,
-        program: HostProgram,
+        linked: Linked,
         spec: TargetSpec,
         *,
         name: str,
@@ -85,6 +83,6 @@ class Target(Unit, Protocol):
         weights_sums: Sums = NO_SUMS,
         devices: Mapping[str, Device],
     ) -> Artifact:
-        """Code for a planned module. name: for people; prefix: of its functions and weights (core/naming.py).
-        devices: those that program.units names. Raises SmeltError(kind='unsupported') naming the kernel."""
+        """Code for a linked library. name: for people; prefix: of its functions and weights (naming.py).
+        devices: those that linked.units names. Raises SmeltError(kind='unsupported') naming the kernel."""
         ...

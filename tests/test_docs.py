@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import pytest
 from boards import need_emulator
+from entry_models import prefill
 from onnx import TensorProto, helper, numpy_helper
 from state_models import decoder, tokens
 
@@ -105,6 +106,7 @@ ELSEWHERE = MappingProxyType({
     "add-target.md": "tests/targets/test_new_device.py adds the target",
     "add-op.md": "test_plugin_of_the_guide has the plug-in",
     "state.md": "test_the_page_on_state has the decoder",
+    "entries.md": "test_the_page_on_entries has the models",
 })  # fmt: skip
 
 
@@ -178,6 +180,21 @@ def test_the_page_on_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert names["logits"].shape == (1, 1, 11) and names["saved"]["past_key"].shape == (1, 2, 6, 4)
     for session in (names["session"], names["other"]):
         np.testing.assert_array_equal(session.state()["past_value"], names["saved"]["past_value"])
+
+
+def test_the_page_on_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commands and its Python, whose bundle has the tokens of both runs in its cache."""
+    page = ROOT / "docs" / "entries.md"
+    onnx.save(prefill(), str(tmp_path / "prefill.onnx"))
+    onnx.save(decoder(), str(tmp_path / "decode.onnx"))
+    for command in commands(page):
+        run(command, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"prompt": np.array([[3, 1, 4]]), "mask": np.zeros((1, 3), np.float32)}
+    names |= {"token": np.array([[2]]), "longer": np.zeros((1, 4), np.float32)}
+    exec(code(page, "import smelt\n"), names)
+    assert names["logits"].shape == (1, 1, 11)
+    assert names["session"].state()["past_key"].shape == (1, 2, 4, 4)
 
 
 def test_the_pass_of_the_guide(folder: Path) -> None:

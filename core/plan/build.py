@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
-from smelt.core.dim import Dim, Facts, dmax
-from smelt.core.ir.graph import Graph, Module, Ref
+from smelt.core.dim import Dim, Facts, dmax, to_dim
+from smelt.core.ir.graph import Graph, Module, Ref, TensorType
 from smelt.core.machine import CPU
 from smelt.core.plan.arena import Arena, place, sample_points
 from smelt.core.plan.bounds import most_bytes
 from smelt.core.plan.emit import Emitter, Places, callee, evaluated_dims, scratch_name
 from smelt.core.plan.inputs import InputBinder
-from smelt.core.plan.items import walk_items
+from smelt.core.plan.items import Timeline, walk_items
 from smelt.core.plan.lifetime import Storage, Storages, bytes_of, storages
 from smelt.core.plan.program import (
     Address,
@@ -29,16 +28,35 @@ from smelt.core.plan.program import (
     Repeat,
     StatePair,
     Tensor,
+    WeightPlace,
     walk_steps,
+    weights_span,
 )
 from smelt.core.plan.stages import ArenaStage, assign, loops
-from smelt.core.plan.weights import weight_places
+from smelt.core.plan.state import StateUse
+from smelt.core.plan.weights import weight_places, weight_readers
 
 PAGE = 4096
-T = TypeVar("T")
 
 
-def make_plan(module: Module, facts: Facts, in_place: bool = True, states: int = 0) -> HostProgram:
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What the graphs of one library share: units by number (the CPU is the first), and where their weights
+    are. spans: first byte and bytes of the part of each unit. bytes: of the file."""
+
+    units: tuple[str, ...]
+    weights: tuple[WeightPlace, ...]
+    spans: Mapping[int, tuple[int, int]]
+    bytes: int
+
+
+def make_plan(
+    module: Module,
+    facts: Facts,
+    in_place: bool = True,
+    states: Sequence[StateUse] = (),
+    common: Common | None = None,
+) -> HostProgram:
     """Plan the main graph and the regions of its control flow. Every node must be a view, call_kernel,
     call_library, transfer, check, bind, if or loop.
 
@@ -47,9 +65,10 @@ def make_plan(module: Module, facts: Facts, in_place: bool = True, states: int =
     they become known, reserved there: in a loop, once per round. Outside of loops it is one that another
     position had, where nothing of that is needed any more. A carried value or a stack whose size changes has
     an arena of its own.
-    states: so many of the last inputs are state, which as many of the last outputs replace.
+    states: those that are read are the last inputs, those that are written the last outputs.
+    common: where the graph is one of several; None: it is alone.
     """
-    return _Builder(module, facts, in_place, states).build()
+    return _Builder(module, facts, in_place, tuple(states), common).build()
 
 
 @dataclass
@@ -59,7 +78,8 @@ class _Builder:
     module: Module
     facts: Facts
     in_place: bool
-    states: int = 0
+    states: tuple[StateUse, ...] = ()
+    common: Common | None = None
     texts: list[CheckText] = field(default_factory=list)
     slots: dict[Dim, int] = field(default_factory=dict)
     symbol_slots: dict[str, int] = field(default_factory=dict)
@@ -68,14 +88,15 @@ class _Builder:
     def build(self) -> HostProgram:
         graph = self.module.main
         binder = InputBinder(self.module.symbols, self._check)
-        binder.bind(graph.inputs, self._last(self.module.output_types()) if self.states else ())
+        binder.bind(graph.inputs, self._replacements() if self.states else ())
         for symbol in binder.bound:
             self._new_symbol(symbol)
         layout = storages(self.module, graph, self.facts, self.in_place)
         direct = self._direct_outputs(graph, layout)
         scratch, scratch_units = self._scratch(layout)
         rows = [*(s for s in layout.rows if s.root not in direct), *scratch]
-        units = _unit_names(graph)
+        common = self.common or common_of([(self.module, layout.time)])[0]
+        units, weights = common.units, common.weights
         at_unit = {r: units.index(u or CPU) for r, u in {**layout.units, **scratch_units}.items()}
         stages = self._place(rows, at_unit, layout, len(units) > 1)
         roots = {r: Address("arena", s.arena, s.plan.offsets[r]) for s in stages for r in s.plan.offsets}
@@ -83,7 +104,6 @@ class _Builder:
         for s in stages:
             shared.setdefault(s.arena, []).append(s)
         alone = {root: len(shared) + k for k, root in enumerate(layout.alone)}
-        weights = weight_places(self.module, graph, layout.time, units)
         homes = {
             **{("arena", k): first.unit for k, (first, *_) in shared.items()},
             **{("arena", k): at_unit[root] for root, k in alone.items()},
@@ -99,6 +119,7 @@ class _Builder:
             alone,
             units,
             homes,
+            {u: common.spans[u][0] for u in range(1, len(units))},
         )
         emitter = Emitter(self.module, self.facts, layout, places, self._check, binder.steps)
         emitter.emit()
@@ -108,7 +129,6 @@ class _Builder:
         late = self._name(later)
         for step in later:
             self._slots_of(step, late)
-        total = max((w.offset + w.bytes for w in weights), default=0)
         sizes = {s.root: s for s in rows}
         peak = (*(dmax(*(s.plan.bytes for s in own)) for own in shared.values()), *layout.alone.values())
         made = (bytes_of(t.dtype, t.shape) for t in emitter.output_types)
@@ -133,24 +153,39 @@ class _Builder:
             peak=peak,
             most=most,
             weights=weights,
-            weights_bytes=-(-total // PAGE) * PAGE,
+            weights_bytes=common.bytes,
             placements=tuple(
                 Placement(r, a.number, a.offset, sizes[r].bytes, sizes[r].first, sizes[r].last)
                 for r, a in roots.items()
             ),
             units=units[1:],
             homes=tuple(homes.values()),
-            states=tuple(map(self._state, self._last(inputs), self._last(outputs), self._last(most))),
+            states=self._pairs(inputs, outputs, most),
+            spans=dict(common.spans),
         )
 
     # ------------------------------------------------------------ state
 
-    def _last(self, tensors: tuple[T, ...]) -> tuple[T, ...]:
-        return tensors[len(tensors) - self.states :]
+    def _replacements(self) -> list[TensorType | None]:
+        """For each state that is read, the type of the output that replaces it."""
+        written = [s.name for s in self.states if s.output is not None]
+        types = self.module.output_types()
+        after = dict(zip(written, types[len(types) - len(written) :], strict=True))
+        return [after.get(s.name) for s in self.states if s.input is not None]
 
-    def _state(self, before: Tensor, after: Tensor, most: int | None) -> StatePair:
-        size = bytes_of(before.dtype, before.shape) + bytes_of(after.dtype, after.shape)
-        return StatePair(before, after, self.facts.simplify(size), most)
+    def _pairs(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], most: Sequence[int | None]
+    ) -> tuple[StatePair, ...]:
+        before = iter(inputs[len(inputs) - sum(s.input is not None for s in self.states) :])
+        written = sum(s.output is not None for s in self.states)
+        after = iter(zip(outputs[len(outputs) - written :], most[len(most) - written :], strict=True))
+        pairs = []
+        for s in self.states:
+            old = next(before) if s.input is not None else None
+            new, bound = next(after) if s.output is not None else (None, None)
+            size = sum((bytes_of(t.dtype, t.shape) for t in (old, new) if t is not None), to_dim(0))
+            pairs.append(StatePair(s.name, old, new, self.facts.simplify(size), bound))
+        return tuple(pairs)
 
     def _check(self, text: str) -> int:
         self.texts.append(CheckText(text))
@@ -242,10 +277,15 @@ class _Builder:
         return [Evaluate(0, arena.bytes), *(Evaluate(slot, d) for d, slot in self.slots.items())]
 
 
-def _unit_names(graph: Graph) -> tuple[str, ...]:
-    """The units that values lie at, by number: the CPU and then in the order of the nodes."""
-    used = (v.unit for n in graph.walk() for v in n.outputs)
-    return tuple(dict.fromkeys((CPU, *filter(None, used))))
+def common_of(graphs: Sequence[tuple[Module, Timeline]]) -> list[Common]:
+    """What graphs of one library share, as each of them sees it: units are in the order of the nodes."""
+    used = (v.unit for m, _ in graphs for n in m.main.walk() for v in n.outputs)
+    units = tuple(dict.fromkeys((CPU, *filter(None, used))))
+    found = weight_places([(m, weight_readers(m, m.main, time, units)) for m, time in graphs])
+    every = [w for places in found for w in places]
+    spans = {u: weights_span(every, u) for u in range(1, len(units))}
+    total = max((w.offset + w.bytes for w in every), default=0)
+    return [Common(units, places, spans, -(-total // PAGE) * PAGE) for places in found]
 
 
 def _output_units(
@@ -259,4 +299,4 @@ def _output_units(
         yield at_unit.get(root, inputs.get(root, 0))
 
 
-__all__ = ["make_plan"]
+__all__ = ["Common", "common_of", "make_plan"]

@@ -34,7 +34,6 @@ from smelt.core.plan.program import (
     Reserve,
     WeightPlace,
     Write,
-    weights_span,
 )
 from smelt.core.plan.weights import layouts
 
@@ -44,7 +43,8 @@ class Places:
     """Where everything lies. roots: of storages in arenas. weights: by layout too. direct: storages that are
     output memory, by root. inputs: numbers. stages: (position, arena, bytes), what is reserved when; position
     -1: before anything runs. alone: the arenas of storages that have one to themselves. units: names by
-    number. homes: at which unit each arena, input and output lies."""
+    number. homes: at which unit each arena, input and output lies. first_weights: where the part of the
+    weights' file starts that a unit besides the CPU has."""
 
     roots: Mapping[Ref, Address]
     weights: Mapping[tuple[Ref, Layout | None], WeightPlace]
@@ -54,6 +54,7 @@ class Places:
     alone: Mapping[Ref, int]
     units: Sequence[str]
     homes: Mapping[tuple[str, int], int]
+    first_weights: Mapping[int, int]
 
 
 def scratch_name(position: int, name: str) -> str:
@@ -86,9 +87,6 @@ class Emitter:
     def __post_init__(self) -> None:
         self.time = self.layout.time
         self.types = _types(self.module.main)
-        weights = tuple(self.places.weights.values())
-        units = range(1, len(self.places.units))
-        self.first_weights = {u: weights_span(weights, u)[0] for u in units}
         self.output_types = [self.type_of(r) for r in self._outputs()]
 
     def _outputs(self) -> Sequence[Ref]:
@@ -138,7 +136,7 @@ class Emitter:
         """Where a value lies, or a weight in one of its layouts at a unit."""
         root, places = self.layout.root(ref), self.places
         if root.startswith("@"):
-            offset = places.weights[root, layout].offset - self.first_weights.get(unit, 0)
+            offset = places.weights[root, layout].offset - places.first_weights.get(unit, 0)
             return Address("weights", unit, to_dim(offset))
         if root in self.layout.slices:
             part = self.layout.slices[root]

@@ -24,9 +24,10 @@ class InputBinder:
         self.names: list[str] = []
         self.bound: dict[str, None] = {}
 
-    def bind(self, inputs: Sequence[Value], replacements: Sequence[TensorType] = ()) -> None:
+    def bind(self, inputs: Sequence[Value], replacements: Sequence[TensorType | None] = ()) -> None:
         """Bind each symbol at the first axis that determines it; check every other axis against it.
-        replacements: the types of the outputs that replace the last inputs, which are state.
+        replacements: the types of the outputs that replace the last inputs, which are state; None where none
+        of this graph does.
 
         A state starts with what the fed inputs say of its symbols. Where they say nothing, and along axes
         that a run changes, symbols have their lowest value: an empty cache, whatever a mask's length is.
@@ -37,7 +38,10 @@ class InputBinder:
         self.names = [f"{r} '{v.origin or v.name[1:]}'" for r, v in zip(roles, inputs, strict=True)]
         rows = [(n, a, d) for n, v in enumerate(inputs) for a, d in enumerate(v.type.shape)]
         held = [row for row in rows if row[0] >= fed]
-        moving = {s for n, a, d in held if d != replacements[n - fed].shape[a] for s in d.symbols}
+        after = [None if t is None else t.shape for t in replacements]
+        moving = {
+            s for n, a, d in held if (e := after[n - fed]) is not None and d != e[a] for s in d.symbols
+        }
         waiting = self._settle([row for row in rows if row[0] < fed and not row[2].symbols & moving])
         for n, a, d in held:
             free = d.symbols - self.bound.keys()

@@ -8,8 +8,8 @@ used; what they size lies in further arenas, which are reserved once the sizes a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from smelt.core.dim import Dim
@@ -285,11 +285,13 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class StatePair:
-    """An input that an output replaces. bytes: of both while a run lasts. most: that the output, and so a
+    """A state: an input that an output replaces; None where this graph only writes, or only reads it, and
+    others of the same session do the rest. bytes: of both while a run lasts. most: that the output, and so a
     buffer, can have; None: there is no bound."""
 
-    input: Tensor
-    output: Tensor
+    name: str
+    input: Tensor | None
+    output: Tensor | None
     bytes: Dim
     most: int | None
 
@@ -298,10 +300,11 @@ class StatePair:
 class HostProgram:
     """Everything the host code needs. slots: how many int64 it keeps, slot 0 is arena 0's bytes.
     peak: bytes of each arena as a formula. most: the most bytes that each arena, and then each output, may
-    take; None where dims without a bound are in it. states: the last inputs and the last outputs, in pairs.
+    take; None where dims without a bound are in it. states: what the last inputs and the last outputs are.
 
     units: those besides the CPU, which has number 0, from number 1 on. homes: the number of the unit where
-    each arena, input and output lies, one after the other."""
+    each arena, input and output lies, one after the other. spans: first byte and bytes of the part of the
+    weights' file that each unit has; the CPU has all."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
@@ -321,25 +324,22 @@ class HostProgram:
     units: tuple[str, ...] = ()
     homes: tuple[int, ...] = ()
     states: tuple[StatePair, ...] = ()
+    spans: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def home(self) -> int:
         """The unit of arena 0, and of the weights that the run is given."""
         return self.homes[0]
 
-    def weights_at(self, unit: int) -> tuple[int, int]:
-        """(first byte, bytes) of the part of the weights' file that a unit has; the CPU has all."""
-        return weights_span(self.weights, unit) if unit else (0, self.weights_bytes)
-
     @property
     def fed(self) -> tuple[Tensor, ...]:
         """The inputs that a caller feeds."""
-        return self.inputs[: len(self.inputs) - len(self.states)]
+        return self.inputs[: len(self.inputs) - sum(s.input is not None for s in self.states)]
 
     @property
     def given(self) -> tuple[Tensor, ...]:
         """The outputs that a caller gets."""
-        return self.outputs[: len(self.outputs) - len(self.states)]
+        return self.outputs[: len(self.outputs) - sum(s.output is not None for s in self.states)]
 
     def names(self) -> tuple[tuple[str, Dim], ...]:
         """Symbols that stand for formulas in what the inputs bind, in order."""

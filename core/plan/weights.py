@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
+from typing import TypeAlias
 
 import numpy as np
 
@@ -35,29 +36,40 @@ MOST_PASSES = 16
 """How often a weight may be read to pack it."""
 
 
-def weight_places(
+Readers: TypeAlias = "Mapping[tuple[Ref, Layout | None], set[int]]"
+"""A weight in a layout -> the numbers of the units that read it so, in the order of first use."""
+
+
+def weight_readers(
     module: Module, graph: Graph, time: Timeline, units: Sequence[str] = (CPU,)
-) -> tuple[WeightPlace, ...]:
-    """What the nodes of a graph and its regions read of the weights. Equal weights in one layout have one
-    offset; what the same units read lies together, in the order of first use. units: names by number."""
+) -> Readers:
+    """What the nodes of a graph and its regions read of the weights. units: names by number."""
     readers: dict[tuple[Ref, Layout | None], set[int]] = {}
     for ref, layout, unit in _uses(module, graph):
         if time.value(ref).startswith("@"):
             number = units.index(unit) if unit else 0
             readers.setdefault((time.value(ref), layout), set()).add(number)
-    shared = _identities(module, list(readers))
+    return readers
+
+
+def weight_places(graphs: Sequence[tuple[Module, Readers]]) -> list[tuple[WeightPlace, ...]]:
+    """Where each of these graphs finds its weights in the file that they share. Places of equal bytes have
+    one offset; what the same units read lies together, in the order of first use."""
+    keys = [(g, key) for g, (_, readers) in enumerate(graphs) for key in readers]
+    identities = _identities(graphs, [(g, ref, layout) for g, (ref, layout) in keys])
     by: dict[Hashable, set[int]] = {}
-    for (identity, _), numbers in zip(shared, readers.values(), strict=True):
-        by.setdefault(identity, set()).update(numbers)
-    rows = [(key, identity, size) for key, (identity, size) in zip(readers, shared, strict=True)]
-    offset, places = 0, []
+    for (g, key), (identity, _) in zip(keys, identities, strict=True):
+        by.setdefault(identity, set()).update(graphs[g][1][key])
+    rows = [(g, key, identity, size) for (g, key), (identity, size) in zip(keys, identities, strict=True)]
+    offset = 0
+    places: list[list[WeightPlace]] = [[] for _ in graphs]
     at: dict[Hashable, int] = {}
-    for (ref, layout), identity, size in sorted(rows, key=lambda row: (min(by[row[1]]), max(by[row[1]]))):
+    for g, (ref, layout), identity, size in sorted(rows, key=lambda row: (min(by[row[2]]), max(by[row[2]]))):
         if identity not in at:
             at[identity] = offset
             offset = -(-(offset + size) // ALIGNMENT) * ALIGNMENT
-        places.append(WeightPlace(ref, layout, at[identity], size, tuple(sorted(by[identity]))))
-    return tuple(places)
+        places[g].append(WeightPlace(ref, layout, at[identity], size, tuple(sorted(by[identity]))))
+    return [tuple(found) for found in places]
 
 
 def _uses(module: Module, graph: Graph) -> Iterator[tuple[Ref, Layout | None, str]]:
@@ -84,22 +96,23 @@ def layouts(module: Module, node: Node) -> Sequence[Layout | None]:
 
 
 def _identities(
-    module: Module, uses: Sequence[tuple[Ref, Layout | None]]
+    graphs: Sequence[tuple[Module, Readers]], uses: Sequence[tuple[int, Ref, Layout | None]]
 ) -> list[tuple[Hashable, int]]:
-    """For each weight in a layout what is equal where the weights are and the layouts do the same, and how
-    many bytes there are. Only weights of one size whose first pieces are equal are hashed whole."""
-    weights = {ref: module.weights[ref] for ref, _ in uses}
+    """For each weight (number of the graph, name) in a layout what is equal where the weights are and the
+    layouts do the same, and how many bytes there are. Only weights of one size whose first pieces are equal
+    are hashed whole."""
+    weights = {(g, ref): graphs[g][0].weights[ref] for g, ref, _ in uses}
     sizes = Counter(w.bytes for w in weights.values())
-    heads = {ref: _head(w) for ref, w in weights.items() if sizes[w.bytes] > 1}
+    heads = {key: _head(w) for key, w in weights.items() if sizes[w.bytes] > 1}
     alike = Counter(heads.values())
-    contents = {
-        ref: w.digest if ref in heads and alike[heads[ref]] > 1 else ref for ref, w in weights.items()
+    contents: dict[tuple[int, Ref], Hashable] = {
+        key: w.digest if key in heads and alike[heads[key]] > 1 else key for key, w in weights.items()
     }
     found: list[tuple[Hashable, int]] = []
-    for ref, layout in uses:
-        w, order = weights[ref], () if layout is None else layout.order
+    for g, ref, layout in uses:
+        w, order = weights[g, ref], () if layout is None else layout.order
         size = w.bytes if layout is None else product(layout.shape).const * w.dtype.bytes
-        found.append(((contents[ref], order, w.dtype.bytes if order else 0), size))
+        found.append(((contents[g, ref], order, w.dtype.bytes if order else 0), size))
     return found
 
 

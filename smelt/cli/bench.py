@@ -26,7 +26,8 @@ from smelt.cli.common import (
     whole,
 )
 from smelt.cli.compile import compile_args
-from smelt.cli.validate import bundle_and_model
+from smelt.cli.entries import add_entry_option, add_models, chosen_entry
+from smelt.cli.validate import bundle_and_models
 from smelt.core.bundle import is_bundle
 from smelt.devicefarm.measure import median
 from smelt.devicefarm.verdict import worst
@@ -39,10 +40,12 @@ def register(add: AddParser) -> None:
         add, "bench", run,
         "smelt bench out --shape x:1x3x224x224\nsmelt bench model.onnx --against onnxruntime --threads 1",
     )  # fmt: skip
-    parser.add_argument("source", metavar="MODEL|BUNDLE")
+    add_models(parser, "source", "MODEL|BUNDLE", "a model is compiled first")
     parser.add_argument(
-        "--model", dest="original", metavar="MODEL", help="a bundle's ONNX file, for --against"
-    )
+        "--model", dest="original", action="append", metavar="MODEL|NAME=MODEL",
+        help="a bundle's ONNX file, for --against",
+    )  # fmt: skip
+    add_entry_option(parser, "the first")
     parser.add_argument("--against", choices=("onnxruntime",), help="race on this machine, in turns")
     parser.add_argument("--plan", choices=tuple(PLANS), default="steady", help="how long (default: steady)")
     parser.add_argument(
@@ -65,6 +68,7 @@ def _times(args: argparse.Namespace, folder: str) -> Result:
     else:
         args.model = args.source
         bundle = compile_args(args, f"{folder}/out")
+    bundle = chosen_entry(args, bundle)
     talk = Talk(args)
     found = measure(
         bundle, _cases(args, bundle), device=args.device, threads=args.threads or 0,
@@ -131,7 +135,9 @@ def measured_text(found: tuple[Measured, ...]) -> str:
 def _race(args: argparse.Namespace, folder: str) -> Result:
     if args.device not in (None, "local"):
         raise Usage("--against runs both in this process, on this machine; leave --device out")
-    bundle, model = bundle_and_model(args, folder)
+    bundle, models = bundle_and_models(args, folder)
+    bundle = chosen_entry(args, bundle)
+    model = models[bundle.entries[0]]
     talk = Talk(args)
     threads = args.threads or 1
     pairs = against(

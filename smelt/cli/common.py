@@ -256,6 +256,8 @@ def dim_wishes(args: argparse.Namespace) -> DimWishes:
         }
     except SmeltError as e:
         raise Usage(str(e)) from None
+    if profile and getattr(args, "entries", None):
+        raise Usage("min, opt and max shapes are for one model; say --dim ENTRY/DIM=LOW..HIGH")
     if profile:
         least = profile.get("min") or profile.get("opt") or profile["max"]
         most = profile.get("max") or profile.get("opt") or profile["min"]

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -22,12 +23,14 @@ from smelt.cli.common import (
     command,
     count_bytes,
     dim_wishes,
-    model_file,
     profiled,
     state_wishes,
 )
+from smelt.cli.entries import add_models, chosen_models
 from smelt.cli.sarif import log
 from smelt.core.bundle import Bundle
+from smelt.core.diag import Problem, SmeltError
+from smelt.core.manifest_schema import entry_views
 from smelt.formula import memory_text
 
 # kind of a problem -> what to do where the one who found it did not say
@@ -46,16 +49,15 @@ def register(add: AddParser) -> None:
         add, "check", run_check,
         "smelt check model.onnx --target arm64",
     )  # fmt: skip
-    check.add_argument("model", metavar="MODEL")
+    add_models(check, "model", "MODEL", "an ONNX file")
     check.add_argument("--sarif", action="store_true", help="print a SARIF 2.1.0 log of the problems")
     add_compile_options(check)
     comp = command(
         add, "compile", run_compile,
-        "smelt compile model.onnx --target arm64 -o out --dim batch=1 --dim seq=1..512",
+        "smelt compile model.onnx --target arm64 -o out --dim batch=1 --dim seq=1..512\n"
+        "smelt compile prefill=prefill.onnx decode=decode.onnx -o out --name llm --state 'past_*=present_*'",
     )  # fmt: skip
-    comp.add_argument(
-        "model", metavar="MODEL", help="an ONNX file, or a dump, which brings its options (docs/debug.md)"
-    )
+    add_models(comp, "model", "MODEL", "an ONNX file, or a dump, which brings its options (docs/debug.md)")
     comp.add_argument("-o", "--output", default="out", metavar="DIR", help="the bundle (default: out)")
     comp.add_argument("--static", action="store_true", help="also write a static library, such as libdet.a")
     comp.add_argument(
@@ -69,14 +71,11 @@ def register(add: AddParser) -> None:
 
 def run_check(args: argparse.Namespace) -> Result:
     """All findings of the import, exit code 3 if there is one; else what the plan says of memory. No code."""
-    from smelt.importer import check_model
-
     if args.json and args.sarif:
         raise Usage("--json and --sarif are two forms of the one answer: pass one of them")
     check_target(args.target)
-    # Reading a profile needs a model that can be imported, which is what check is to find out.
-    found = check_model(model_file(args.model), dict(dim_wishes(args)) if not profiled(args) else None)
-    found = [p if p.hint else replace(p, hint=FIXES.get(p.kind)) for p in found]
+    problems = _problems(args)
+    found = [p if p.hint else replace(p, hint=FIXES.get(p.kind)) for _, p in problems]
     rows = [
         {"kind": p.kind, "node": p.node, "message": p.message, "hint": p.hint, "inputs": list(p.inputs)}
         for p in found
@@ -84,20 +83,55 @@ def run_check(args: argparse.Namespace) -> Result:
     data: dict[str, Any] = {"model": args.model, "target": args.target, "problems": rows}
     code = UNSUPPORTED if found else OK
     if args.sarif:
-        return Result(code, data, json.dumps(log(args.model, found, code), indent=2))
+        entries: dict[str, str] = getattr(args, "entries", {})
+        first = next(iter(entries.values()), args.model)
+        more = {n: file for n, (file, _) in enumerate(problems) if file not in (first, args.model)}
+        return Result(code, data, json.dumps(log(first, found, code, more), indent=2))
     if not found:
         plan = _planned(args)
         data |= {"memory": plan["memory"], "symbols": plan["symbols"], "weights": plan["weights"]["bytes"]}
         lines = [
             f"{args.model}: every node is supported for {args.target}",
             f"weights: {data['weights']:,} bytes",
-            memory_text(plan),
         ]
+        if several := plan.get("entries"):
+            views = dict(zip((row["name"] for row in several), entry_views(plan), strict=True))
+            data["entries"] = [
+                {"name": name, "memory": view["memory"], "symbols": view["symbols"]}
+                for name, view in views.items()
+            ]
+            lines += [f"entry {name}:\n{memory_text(view)}" for name, view in views.items()]
+        else:
+            lines.append(memory_text(plan))
         return Result(OK, data, "\n".join(lines))
     lines = [f"{args.model}: {len(found)} problem{'s' if len(found) > 1 else ''}"]
     for p in found:
         lines += [f"  {p}", *([f"      reads {', '.join(p.inputs)}"] if p.inputs else [])]
     return Result(code, data, "\n".join(lines))
+
+
+def _problems(args: argparse.Namespace) -> list[tuple[str, Problem]]:
+    """What the import finds, each with the file that it is in."""
+    from smelt.importer import check_model
+
+    models = chosen_models(args)
+    # Reading a profile needs a model that can be imported, which is what check is to find out.
+    dims = dict(dim_wishes(args)) if not profiled(args) else {}
+    if isinstance(models, Path):
+        return [(args.model, p) for p in check_model(models, dims or None)]
+    from smelt.driver import Request
+    from smelt.entries import problem_of, requests_of
+
+    request = Request("", dims=dims, entries=tuple((name, str(path)) for name, path in models.items()))
+    try:
+        asked = requests_of(request)
+    except SmeltError as e:
+        return [(args.model, p) for p in e.problems]
+    return [
+        (args.entries[name], problem_of(name, p))
+        for name, own in asked.items()
+        for p in check_model(own.source, dict(own.dims))
+    ]
 
 
 def _planned(args: argparse.Namespace) -> dict[str, Any]:
@@ -107,7 +141,7 @@ def _planned(args: argparse.Namespace) -> dict[str, Any]:
     talk = Talk(args)
     try:
         return planned(
-            model_file(args.model), args.target, dim_wishes(args), args.opt, args.fp16,
+            chosen_models(args), args.target, dim_wishes(args), args.opt, args.fp16,
             libraries=args.libraries, time_limit=args.limit_seconds, memory_limit=args.limit_memory,
             place=args.place, fast_math=args.fast_math, state=state_wishes(args), progress=talk,
         )  # fmt: skip
@@ -134,6 +168,13 @@ def run_compile(args: argparse.Namespace) -> Result:
         "state": bundle.manifest["state"],
         "peak_memory": bundle.manifest["memory"]["arenas"],
     }
+    if len(bundle.entries) > 1:
+        fields = ("inputs", "outputs", "state")
+        views = [bundle.entry(name).manifest for name in bundle.entries]
+        data["entries"] = [
+            {"name": n, **{k: m[k] for k in fields}, "peak_memory": m["memory"]["arenas"]}
+            for n, m in zip(bundle.entries, views, strict=True)
+        ]
     code = sum(n for name, n in files.items() if name != bundle.names.weights)
     text = (
         f"compiled {args.model} for {bundle.target} in {seconds:.1f} s: {bundle.path} "
@@ -147,7 +188,7 @@ def compile_args(args: argparse.Namespace, output: str) -> Bundle:
     from smelt.driver import compile
 
     target = check_target(args.target)
-    model = model_file(args.model)
+    model = chosen_models(args)
     talk = Talk(args)
     try:
         return compile(

@@ -20,6 +20,7 @@ from smelt.cli.common import (
     table,
 )
 from smelt.cli.compile import compile_args
+from smelt.cli.entries import add_entry_option, add_models, chosen_entries
 from smelt.core.bundle import Bundle, is_bundle
 from smelt.formula import memory_text
 from smelt.shapes import bind, label, shapes_at
@@ -32,9 +33,10 @@ def register(add: AddParser) -> None:
         add, "inspect", run,
         "smelt inspect out --kernels\nsmelt inspect model.onnx --target arm64 --shape batch=1,seq=128",
     )  # fmt: skip
-    parser.add_argument(
-        "source", metavar="MODEL|BUNDLE", help="a model is compiled first, into a folder that is removed"
+    add_models(
+        parser, "source", "MODEL|BUNDLE", "a model is compiled first, into a folder that is removed"
     )
+    add_entry_option(parser, "all, one after the other")
     parser.add_argument("--kernels", action="store_true", help="every kernel with its schedule")
     parser.add_argument("--formula", action="store_true", help="the memory formula with all of its cases")
     parser.add_argument("--values", action="store_true", help="where every value lives in the arena")
@@ -53,9 +55,12 @@ def run(args: argparse.Namespace) -> Result:
             args.model = args.source
             bundle = compile_args(args, f"{folder}/out")
         found = sizes(bundle)
-        peaks = [(w, *_peak(bundle, w)) for w in shape_wishes(args)]
+        views = chosen_entries(args, bundle)
+        # shapes are those of one entry: of that which is named, else of the first
+        peaks = [(w, *_peak(next(iter(views.values())), w)) for w in shape_wishes(args)]
+    shown = bundle if args.entry is None else bundle.entry(args.entry)
     data = {
-        **{k: v for k, v in bundle.manifest.items() if k != "schema_version"},
+        **{k: v for k, v in shown.manifest.items() if k != "schema_version"},
         "digest": bundle.digest,
         "size": {
             "total": found.total,
@@ -67,17 +72,16 @@ def run(args: argparse.Namespace) -> Result:
         },
         "peak_memory": [{"shapes": s, "bytes": n} for _, s, n in peaks],
     }
-    parts = [
-        _head(bundle),
-        _dims(bundle),
-        memory_text(bundle.manifest, exact=args.formula),
-        size_text(found),
-        _kernels(bundle, args.kernels),
-        *transfers_text(bundle),
-        *quantised_text(bundle),
-        *fp16_text(bundle),
-    ]
-    parts += [_values(bundle)] if args.values else []
+    parts = [_head(bundle)]
+    for name, view in views.items():
+        parts += [f"entry {name}:"] if len(bundle.entries) > 1 else []
+        parts += [_dims(view), memory_text(view.manifest, exact=args.formula)]
+    parts.append(size_text(found))
+    for name, view in views.items():
+        parts += [f"entry {name}:"] if len(bundle.entries) > 1 else []
+        parts += [_kernels(view, args.kernels), *transfers_text(view)]
+        parts += [*quantised_text(view), *fp16_text(view)]
+        parts += [_values(view)] if args.values else []
     parts += [f"peak at {s}: {n:,} bytes" for _, s, n in peaks]
     return Result(OK, data, "\n".join(parts))
 
@@ -111,7 +115,7 @@ def _dims(bundle: Bundle) -> str:
         rows = [[r["name"], r["dtype"], _shape(r["shape"])] for r in m[kind]]
         lines += [f"{kind}:", table(rows, indent="  ")] if rows else [f"{kind}: none"]
     rows = [
-        [s["name"], s["dtype"], _shape(s["shape"]), s["output"], _shape(s["next"]), _shape(s["start"])]
+        [s["name"], s["dtype"], _shape(s["shape"]), s["output"] or "-", _shape(s["next"]), _shape(s["start"])]
         for s in m["state"]
     ]
     head = ["state", "", "", "next", "", "start"]
@@ -121,8 +125,9 @@ def _dims(bundle: Bundle) -> str:
     return "\n".join(lines)
 
 
-def _shape(extents: Sequence[int | str]) -> str:
-    return "[" + ", ".join(map(str, extents)) + "]"
+def _shape(extents: Sequence[int | str] | None) -> str:
+    """'-' for a state that the entry does not read, or does not replace."""
+    return "-" if extents is None else "[" + ", ".join(map(str, extents)) + "]"
 
 
 def _range(s: Mapping[str, Any]) -> str:

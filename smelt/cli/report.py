@@ -12,6 +12,7 @@ from smelt.cli.common import (
     AddParser,
     Result,
     Talk,
+    Usage,
     add_compile_options,
     add_device_options,
     add_shape_options,
@@ -22,14 +23,17 @@ from smelt.cli.common import (
     milliseconds,
     model_file,
     shape_wishes,
+    state_wishes,
     table,
     whole,
 )
+from smelt.cli.entries import add_models, chosen_models
 from smelt.cli.inspect import size_text
 from smelt.cli.validate import case_lines, validation_data
 from smelt.devicefarm.inventory import describe
+from smelt.devicefarm.verdict import worst
 from smelt.formula import memory_text
-from smelt.report import Story, tell
+from smelt.report import Story, tell, tell_entries
 from smelt.running import device_for
 from smelt.samples import DEFAULT, SAMPLES, fetch
 
@@ -40,10 +44,8 @@ def register(add: AddParser) -> None:
         add, "report", run,
         "smelt report --target arm64\nsmelt report model.onnx --target android --dims 'batch=1 seq=1..512'",
     )  # fmt: skip
-    parser.add_argument(
-        "model", metavar="MODEL", nargs="?", default="",
-        help=f"an ONNX file or a sample ({', '.join(SAMPLES)}; default: {DEFAULT})",
-    )  # fmt: skip
+    about = f"an ONNX file or a sample ({', '.join(SAMPLES)}; default: {DEFAULT})"
+    add_models(parser, "model", "MODEL", about, least=0)
     parser.add_argument(
         "-o", "--output", default="", metavar="DIR", help="the bundle (default: out/MODEL-TARGET)"
     )
@@ -63,6 +65,8 @@ def run(args: argparse.Namespace) -> Result:
     target = check_target(args.target)
     args.dim += [d for d in shlex.split(args.dims.replace(",", " ")) if d]
     talk = Talk(args)
+    if getattr(args, "entries", None):
+        return _entries(args, target, talk)
     name = args.model or DEFAULT
     if not Path(name).exists() and name in SAMPLES:
         talk(f"fetching {name}")
@@ -76,6 +80,26 @@ def run(args: argparse.Namespace) -> Result:
     )  # fmt: skip
     talk.done()
     return Result(story.verdict.exit_code, story_data(story), story_text(story, args.device))
+
+
+def _entries(args: argparse.Namespace, target: str, talk: Talk) -> Result:
+    """A story per entry."""
+    models = chosen_models(args)
+    assert isinstance(models, dict)
+    if args.shape:
+        raise Usage("--shape is about one entry; a report of several chooses shapes that fit each other")
+    name = f"out/{'_'.join(models)}-{args.target.replace(':', '-').replace('+', '-')}"
+    output = Path(args.output or name)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    found = tell_entries(
+        models, target, output, dims=dim_wishes(args), state=state_wishes(args), device=args.device,
+        count=args.count, seed=args.seed, on_step=talk,
+    )  # fmt: skip
+    talk.done()
+    verdict = worst([s.verdict for s in found])
+    data = {"verdict": verdict.value, "entries": {s.bundle.chosen: story_data(s) for s in found}}
+    text = "\n\n".join(f"entry {s.bundle.chosen}\n{story_text(s, args.device)}" for s in found)
+    return Result(verdict.exit_code, data, text)
 
 
 def story_data(s: Story) -> dict[str, Any]:

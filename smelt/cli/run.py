@@ -22,6 +22,7 @@ from smelt.cli.common import (
     whole,
     write_result,
 )
+from smelt.cli.entries import add_entry_option, chosen_entry
 from smelt.core.bundle import Bundle
 from smelt.core.lazily import Lazily
 from smelt.groups import Value, groups, named_arrays, unpacked
@@ -52,13 +53,14 @@ def register(add: AddParser) -> None:
     parser.add_argument(
         "--verify", action="store_true", help="compare all of the weights with their hash first"
     )
+    add_entry_option(parser, "the first")
     add_shape_options(parser)
     add_device_options(parser)
 
 
 def run(args: argparse.Namespace) -> Result:
     """One run; outputs by name with what can be said in a line."""
-    bundle = open_bundle(args.bundle)
+    bundle = chosen_entry(args, open_bundle(args.bundle))
     chosen = _case(args, bundle)
     with running(bundle, args.device, threads=args.threads, verify=args.verify or None) as client:
         report = client.run(chosen.tensors)

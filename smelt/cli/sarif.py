@@ -24,20 +24,27 @@ RULES: Mapping[str, str] = MappingProxyType(
 )
 
 
-def log(model: str, problems: Sequence[Problem], exit_code: int) -> dict[str, Any]:
-    """The log of one run of `check`: a rule per kind of problem, a result per problem.
+def log(
+    model: str, problems: Sequence[Problem], exit_code: int, more: Mapping[int, str] = MappingProxyType({})
+) -> dict[str, Any]:
+    """The log of one run of `check`: a rule per kind of problem, a result per problem. more: the files of
+    those problems, by number, that are in another one than the model's.
 
     A problem of a node has the node as its logical location; every problem has the file as its physical one.
     """
     from smelt import __version__
 
+    files = [*dict.fromkeys([model, *more.values()])]
     kinds = [k for k in RULES if any(_rule(p) == k for p in problems)]
     rules = [{"id": k, "shortDescription": {"text": RULES[k]}} for k in kinds]
     run = {
         "tool": {"driver": {"name": "smelt", "version": __version__, "rules": rules}},
-        "artifacts": [{"location": {"uri": _uri(model)}}],
+        "artifacts": [{"location": {"uri": _uri(file)}} for file in files],
         "invocations": [{"executionSuccessful": True, "exitCode": exit_code}],
-        "results": [_result(model, p, kinds.index(_rule(p))) for p in problems],
+        "results": [
+            _result(files, files.index(more.get(n, model)), p, kinds.index(_rule(p)))
+            for n, p in enumerate(problems)
+        ],
     }
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
@@ -46,8 +53,8 @@ def _rule(p: Problem) -> str:
     return p.kind if p.kind in RULES else "internal"
 
 
-def _result(model: str, p: Problem, index: int) -> dict[str, Any]:
-    place: dict[str, Any] = {"physicalLocation": {"artifactLocation": {"uri": _uri(model), "index": 0}}}
+def _result(files: Sequence[str], at: int, p: Problem, index: int) -> dict[str, Any]:
+    place: dict[str, Any] = {"physicalLocation": {"artifactLocation": {"uri": _uri(files[at]), "index": at}}}
     if p.node:
         place["logicalLocations"] = [{"name": p.node, "fullyQualifiedName": p.node, "kind": "node"}]
     found: dict[str, Any] = {

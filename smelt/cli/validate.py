@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from smelt.cli.common import (
     colour,
     command,
     dim_wishes,
-    model_file,
     open_bundle,
     profiled,
     shape_wishes,
@@ -28,9 +28,17 @@ from smelt.cli.common import (
     whole,
 )
 from smelt.cli.compile import compile_args
-from smelt.compare import CaseResult, Divergence, Validation, bisect, validate
+from smelt.cli.entries import (
+    add_entry_option,
+    add_models,
+    chosen_entry,
+    chosen_models,
+    original_models,
+)
+from smelt.compare import CaseResult, Divergence, Validation, bisect, validate, validate_entries
 from smelt.core.bundle import Bundle, hash_file, is_bundle
 from smelt.core.diag import SmeltError
+from smelt.devicefarm.verdict import worst
 from smelt.difference import OutputError
 from smelt.opinions import Opinion
 from smelt.shapes import bind, case, cases, trials
@@ -46,10 +54,12 @@ def register(add: AddParser) -> None:
         "smelt validate model.onnx --target arm64 --shape x:1x3x224x224 --shape x:2x3x97x131\n"
         "smelt validate out --model model.onnx --bisect",
     )  # fmt: skip
-    parser.add_argument("source", metavar="MODEL|BUNDLE")
+    add_models(parser, "source", "MODEL|BUNDLE", "a model is compiled first")
     parser.add_argument(
-        "--model", dest="original", metavar="MODEL", help="the ONNX file that a bundle was made of"
-    )
+        "--model", dest="original", action="append", metavar="MODEL|NAME=MODEL",
+        help="the ONNX file that a bundle was made of; one for each of its entries",
+    )  # fmt: skip
+    add_entry_option(parser, "all, each going on from what those before have left in the state")
     parser.add_argument("--rtol", type=tolerance, help="relative tolerance of an element")
     parser.add_argument("--atol", type=tolerance, help="absolute tolerance of an element")
     parser.add_argument(
@@ -69,7 +79,11 @@ def run(args: argparse.Namespace) -> Result:
     if args.bisect and _compiles(args) and args.state:
         raise stateless
     with tempfile.TemporaryDirectory(prefix="smelt-validate-") as folder:
-        bundle, model = bundle_and_model(args, folder)
+        bundle, models = bundle_and_models(args, folder)
+        if len(bundle.entries) > 1 and args.entry is None:
+            return _all_entries(args, bundle, models)
+        bundle = chosen_entry(args, bundle)
+        model = models[bundle.entries[0]]
         if args.bisect and bundle.manifest["state"]:
             raise stateless
         talk = Talk(args)
@@ -90,24 +104,41 @@ def run(args: argparse.Namespace) -> Result:
     return Result(found.verdict.exit_code, data, "\n".join(lines))
 
 
+def _all_entries(args: argparse.Namespace, bundle: Bundle, models: Mapping[str, Path]) -> Result:
+    """Every entry, in sessions that go through all of them."""
+    if args.bisect or args.shape:
+        raise Usage(f"--bisect and --shape are about one entry: say --entry {bundle.entries[0]}, for one")
+    talk = Talk(args)
+    found = validate_entries(
+        bundle, models, device=args.device, rtol=args.rtol, atol=args.atol, threads=args.threads or 0,
+        count=args.count, seed=args.seed, spans=spans(args), on_case=lambda c: talk(f"{c.label}: {c.status}"),
+    )  # fmt: skip
+    talk.done()
+    verdict = worst([v.verdict for v in found.values()])
+    data = {"verdict": verdict.value, "entries": {name: validation_data(v) for name, v in found.items()}}
+    text = "\n".join(f"entry {name} {validation_text(v)}" for name, v in found.items())
+    return Result(verdict.exit_code, data, text)
+
+
 def _compiles(args: argparse.Namespace) -> bool:
     return not is_bundle(args.source)
 
 
-def bundle_and_model(args: argparse.Namespace, folder: str) -> tuple[Bundle, Path]:
-    """args.source as a bundle (compiled into the folder if it is a model) and the ONNX file it is made of."""
+def bundle_and_models(args: argparse.Namespace, folder: str) -> tuple[Bundle, dict[str, Path]]:
+    """args.source as a bundle (compiled into the folder if it is a model) and the ONNX files that it is made
+    of, by entry."""
     if not is_bundle(args.source):
         args.model = args.source
-        model = model_file(args.source)
-        return compile_args(args, f"{folder}/out"), model
+        found = chosen_models(args)
+        bundle = compile_args(args, f"{folder}/out")
+        return bundle, {bundle.entries[0]: found} if isinstance(found, Path) else found
     bundle = open_bundle(args.source)
-    if not args.original:
-        raise Usage(f"'{args.source}' is a bundle: name the ONNX file that it was made of with --model")
-    model = model_file(args.original)
-    if hash_file(model) != bundle.manifest["model"]["sha256"]:
-        raise SmeltError(f"bundle '{args.source}' was made of another file than '{model}'")
-    args.model, args.target = str(model), bundle.target
-    return bundle, model
+    models = original_models(args, bundle)
+    for name, model in models.items():
+        if hash_file(model) != bundle.entry(name).manifest["model"]["sha256"]:
+            raise SmeltError(f"bundle '{args.source}' was made of another file than '{model}'")
+    args.model, args.target = str(next(iter(models.values()))), bundle.target
+    return bundle, models
 
 
 def _bisect(

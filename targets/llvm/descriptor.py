@@ -1,18 +1,19 @@
-"""HostProgram in, LLVM IR text out: the constant `smelt_model`, by which the runtime knows a model.
+"""Linked host programs in, LLVM IR text out: the constant `smelt_model`, by which the runtime knows a model.
 
 Layouts and numbers come from the runtime's headers (abi.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from smelt.core.dtype import DType
-from smelt.core.ir.graph import Library, Module
-from smelt.core.plan.program import CheckText, Entry, HostProgram, Tensor
+from smelt.core.ir.graph import Library
+from smelt.core.plan.link import EntryPoint, Linked
+from smelt.core.plan.program import CheckText, Entry, Tensor
 from smelt.core.sums import NO_SUMS, Sums
-from smelt.targets.llvm.abi import Struct, constants, structs
+from smelt.targets.llvm.abi import constants, structs
 
 _DLPACK = {"int": 0, "uint": 1, "float": 2, "bool": 6}
 _BFLOAT = 4
@@ -41,7 +42,7 @@ class UnitRow:
 
 @dataclass(frozen=True, slots=True)
 class HostOptions:
-    """What the descriptor says besides the program."""
+    """What the descriptor says besides the programs."""
 
     name: str
     prefix: str
@@ -81,74 +82,125 @@ def _dlpack(d: DType) -> str:
     return structs()["DLDataType"].value(code=code, bits=d.bits, lanes=1)
 
 
-def _table(name: str, row: Struct, values: Sequence[str]) -> tuple[str, str]:
-    """(definition, address) of a constant array; an empty one is null."""
-    if not values:
-        return "", "null"
-    body = ", ".join(f"{row.type} {v}" for v in values)
-    return f"@smelt_{name} = internal constant [{len(values)} x {row.type}] [ {body} ]", f"@smelt_{name}"
+class _Tables:
+    """Constant arrays, as they are asked for."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def structs(self, name: str, struct: str, values: Sequence[str]) -> str:
+        """The address of a table of structs; an empty one is null."""
+        return self._array(name, structs()[struct].type, values)
+
+    def numbers(self, name: str, elem: str, values: Iterable[int]) -> str:
+        """The address of an array of numbers; an empty one is null."""
+        return self._array(name, elem, [str(n) for n in values])
+
+    def _array(self, name: str, elem: str, values: Sequence[str]) -> str:
+        if not values:
+            return "null"
+        body = ", ".join(f"{elem} {v}" for v in values)
+        self.lines.append(f"@smelt_{name} = internal constant [{len(values)} x {elem}] [ {body} ]")
+        return f"@smelt_{name}"
+
+
+def entry_symbol(number: int, name: str) -> str:
+    """What a function or table of an entry is called, behind 'smelt_'."""
+    return f"{name}.{number}"
 
 
 def descriptor(
-    program: HostProgram, module: Module, rows: Mapping[str, KernelRow], options: HostOptions
+    linked: Linked, checks: Sequence[Sequence[CheckText]], rows: Sequence[KernelRow], options: HostOptions
 ) -> list[str]:
-    """LLVM IR: texts, tables, and `smelt_model`."""
-    texts, row = _Texts(), structs()
-
-    def tensors(items: Sequence[Tensor]) -> list[str]:
-        desc = row["smelt_tensor_desc"]
-        return [
-            desc.value(name=texts.ref(t.name), dtype=_dlpack(t.dtype), rank=len(t.shape)) for t in items
-        ]
-
-    tables = {
-        "inputs": ("smelt_tensor_desc", tensors(program.inputs)),
-        "outputs": ("smelt_tensor_desc", tensors(program.outputs)),
-        "kernels": ("smelt_kernel_desc", [_kernel(module, e, rows[e.name], texts) for e in program.entries]),
-        "checks": ("smelt_check_desc", [_check(c, texts) for c in program.checks]),
-        "libraries": (
-            "smelt_library_desc", [_library(module.libraries[name], texts) for name in program.libraries],
-        ),
-        "units": ("smelt_unit_desc", [_unit(u, k) for k, u in enumerate(options.units, 1)]),
-    }  # fmt: skip
-    made = {name: _table(name, row[struct], values) for name, (struct, values) in tables.items()}
+    """LLVM IR: texts, tables, and `smelt_model`. checks: of each entry."""
+    texts, row, made = _Texts(), structs(), _Tables()
+    entries = [
+        _entry(linked, e, n, found, texts, made)
+        for n, (e, found) in enumerate(zip(linked.entries, checks, strict=True))
+    ]
+    kernels = [_kernel(linked, e, r, texts) for e, r in zip(linked.rows, rows, strict=True)]
+    states = [
+        row["smelt_state_desc"].value(
+            name=texts.ref(s.name), dtype=_dlpack(s.dtype), rank=s.rank, home=s.home, most=_most(s.most)
+        )
+        for s in linked.states
+    ]
+    units = [_unit(u, k) for k, u in enumerate(options.units, 1)]
+    libraries = [_library(library, texts) for library in linked.libraries]
     desc = row["smelt_model_desc"]
     model = desc.value(
         abi_version=constants()["SMELT_ABI_VERSION"],
-        n_arenas=len(program.peak),
-        n_slots=program.slots,
-        n_states=len(program.states),
+        n_entries=len(entries),
+        n_kernels=len(kernels),
+        n_arenas=len(linked.homes),
+        n_states=len(states),
+        n_libraries=len(libraries),
+        n_units=len(units),
         default_threads=options.default_threads,
         name=texts.ref(options.name),
         prefix=texts.ref(options.prefix),
-        weights_bytes=program.weights_bytes,
+        entries=made.structs("entries", "smelt_entry_desc", entries),
+        kernels=made.structs("kernels", "smelt_kernel_desc", kernels),
+        states=made.structs("states", "smelt_state_desc", states),
+        libraries=made.structs("libraries", "smelt_library_desc", libraries),
+        units=made.structs("units", "smelt_unit_desc", units),
+        homes=made.numbers("homes", "i32", linked.homes if linked.units else ()),
+        most=made.numbers("most", "i64", map(_most, linked.most)),
+        cpu_features=texts.ref(",".join(options.cpu_features) or None),
+        weights_bytes=linked.weights_bytes,
         weights_sha256=f"[{', '.join(f'i8 {c}' for c in options.weights_sha256)}]",
         weights_sums=f"[{', '.join(f'i64 {n}' for n in options.weights_sums)}]",
-        cpu_features=texts.ref(",".join(options.cpu_features) or None),
-        plan="@smelt_plan.steps",
-        run="@smelt_run.steps",
-        homes="@smelt_homes" if program.units else "null",
-        most="@smelt_most" if program.most else "null",
-        **{name: address for name, (_, address) in made.items()},
-        **{f"n_{name}": len(values) for name, (_, values) in tables.items()},
     )
     drivers = dict.fromkeys(u.driver for u in options.units)  # which linking takes from their targets
     given = [f"@smelt_driver_{d} = external constant i8" for d in drivers]
     given += [_unit_data(u, k) for k, u in enumerate(options.units, 1)]
-    if program.units:
-        rows_of = ", ".join(f"i32 {unit}" for unit in program.homes)
-        given.append(f"@smelt_homes = internal constant [{len(program.homes)} x i32] [ {rows_of} ]")
-    if program.most:
-        bounds = ", ".join(f"i64 {0 if n is None else max(n, 1)}" for n in program.most)
-        given.append(f"@smelt_most = internal constant [{len(program.most)} x i64] [ {bounds} ]")
     return [
-        "\n".join((*texts.lines(), *given)), *(text for text, _ in made.values() if text),
-        f"@smelt_model = constant {desc.type} {model}",
+        "\n".join((*texts.lines(), *given)), *made.lines, f"@smelt_model = constant {desc.type} {model}",
     ]  # fmt: skip
 
 
-def _kernel(module: Module, e: Entry, row: KernelRow, texts: _Texts) -> str:
-    k = module.kernels[e.kernel]
+def _entry(
+    linked: Linked, e: EntryPoint, number: int, checks: Sequence[CheckText], texts: _Texts, made: _Tables
+) -> str:
+    """An entry's row; its tables are added to `made`."""
+    program, arenas = e.program, len(e.arenas)
+
+    def own(name: str) -> str:
+        return entry_symbol(number, name)
+
+    def tensors(items: Sequence[Tensor]) -> list[str]:
+        desc = structs()["smelt_tensor_desc"]
+        return [
+            desc.value(name=texts.ref(t.name), dtype=_dlpack(t.dtype), rank=len(t.shape)) for t in items
+        ]
+
+    return structs()["smelt_entry_desc"].value(
+        name=texts.ref(e.name),
+        n_inputs=len(program.inputs),
+        n_outputs=len(program.outputs),
+        n_checks=len(checks),
+        n_slots=program.slots,
+        arena=e.arenas[0],
+        n_reads=len(e.reads),
+        n_writes=len(e.writes),
+        reads=made.numbers(own("reads"), "i32", e.reads),
+        writes=made.numbers(own("writes"), "i32", e.writes),
+        inputs=made.structs(own("inputs"), "smelt_tensor_desc", tensors(program.inputs)),
+        outputs=made.structs(own("outputs"), "smelt_tensor_desc", tensors(program.outputs)),
+        checks=made.structs(own("checks"), "smelt_check_desc", [_check(c, texts) for c in checks]),
+        homes=made.numbers(own("homes"), "i32", program.homes[arenas:] if linked.units else ()),
+        most=made.numbers(own("most"), "i64", map(_most, program.most[arenas:])),
+        plan=f"@smelt_{own('plan')}",
+        run=f"@smelt_{own('run')}",
+    )
+
+
+def _most(n: int | None) -> int:
+    return 0 if n is None else max(n, 1)
+
+
+def _kernel(linked: Linked, e: Entry, row: KernelRow, texts: _Texts) -> str:
+    k = linked.kernels[e.kernel]
     return structs()["smelt_kernel_desc"].value(
         name=texts.ref(row.symbol),
         fn=f'@"{row.function}"' if row.function else "null",

@@ -1,4 +1,4 @@
-"""HostProgram in, LLVM IR text out: the functions `plan` and `run`, and the descriptor `smelt_model`.
+"""Linked host programs in, LLVM IR text out: each entry's `plan` and `run`, the descriptor `smelt_model`.
 
 What they call is in targets/runtime/smelt_abi.h.
 """
@@ -6,11 +6,11 @@ What they call is in targets/runtime/smelt_abi.h.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from smelt.core.dim import Dim, Facts
-from smelt.core.ir.graph import Module
 from smelt.core.ir.verify import module_facts
+from smelt.core.plan.link import EntryPoint, Linked
 from smelt.core.plan.program import (
     Address,
     Assign,
@@ -36,7 +36,7 @@ from smelt.core.plan.program import (
     walk_steps,
 )
 from smelt.targets.llvm.builder import Block, Builder, Scope, Value
-from smelt.targets.llvm.descriptor import HostOptions, KernelRow, descriptor
+from smelt.targets.llvm.descriptor import HostOptions, KernelRow, descriptor, entry_symbol
 from smelt.targets.llvm.exact import Exact
 from smelt.targets.llvm.index import Env
 
@@ -51,23 +51,30 @@ PIECE = 64
 
 
 def host_text(
-    program: HostProgram,
-    module: Module,
-    rows: Mapping[str, KernelRow],
-    options: HostOptions,
-    declared: dict[str, str],
+    linked: Linked, rows: Sequence[KernelRow], options: HostOptions, declared: dict[str, str]
 ) -> str:
-    """The host code of a module. rows: by Entry.name. `declared` collects declarations."""
-    facts = module_facts(module)
+    """The host code of a library. rows: of its kernel table. `declared` collects declarations."""
+    parts: list[str] = []
+    checks: list[Sequence[CheckText]] = []
+    for number, entry in enumerate(linked.entries):
+        texts, found = _entry(entry, number, declared)
+        parts += texts
+        checks.append(found)
+    return "\n\n".join([*parts, *descriptor(linked, checks, rows, options)]) + "\n"
+
+
+def _entry(
+    entry: EntryPoint, number: int, declared: dict[str, str]
+) -> tuple[list[str], Sequence[CheckText]]:
+    """The functions of an entry, and its checks."""
+    program, facts = entry.program, module_facts(entry.module)
     checks = _Checks(list(program.checks))
-    parts = [
-        _function(
-            "plan.steps", "ptr %rt, ptr %shapes, ptr %slots", _Plan(program, facts, declared, checks).body()
-        ),
-        *_run(program, facts, declared, checks),
-        *descriptor(replace(program, checks=tuple(checks.rows)), module, rows, options),
-    ]
-    return "\n\n".join(parts) + "\n"
+    plan = _Plan(program, facts, declared, checks).body()
+    signature = "ptr %rt, ptr %shapes, ptr %slots"
+    return [
+        _function(entry_symbol(number, "plan"), signature, plan),
+        *_run(entry, number, facts, declared, checks),
+    ], tuple(checks.rows)
 
 
 # ---------------------------------------------------------------- functions
@@ -261,14 +268,17 @@ class _Plan(_Host):
 _RUN = "ptr %rt, ptr %slots, ptr %inputs, i64 %weights, i64 %arena"
 
 
-def _run(program: HostProgram, facts: Facts, declared: dict[str, str], checks: _Checks) -> list[str]:
-    """The functions that the run is made of; smelt_run.steps is the last."""
+def _run(
+    entry: EntryPoint, number: int, facts: Facts, declared: dict[str, str], checks: _Checks
+) -> list[str]:
+    """The functions that the run is made of; that which calls the others is the last."""
+    program = entry.program
     opened = sorted({k for s in walk_steps(program.run) if (k := _opens(s)) is not None})
     shared = _Shared(dict(program.dim_slots), dict(program.symbol_slots), program.late(),
-                     {key: n for n, key in enumerate(opened)}, [])  # fmt: skip
+                     {key: n for n, key in enumerate(opened)}, [], entry, number)  # fmt: skip
     run = _Run(program, facts, declared, checks, shared)
     run.b.allocas.append(f"%opened = alloca [{max(1, len(opened))} x i64]")
-    whole = _function("run.steps", _RUN, run.body(program.run))
+    whole = _function(entry_symbol(number, "run"), _RUN, run.body(program.run))
     return [*shared.pieces, whole]
 
 
@@ -276,13 +286,15 @@ def _run(program: HostProgram, facts: Facts, declared: dict[str, str], checks: _
 class _Shared:
     """What the pieces of the run have in common. slots and symbols: which slot holds a formula, a
     symbol. opened: where %opened holds the address of an output or an arena. pieces: texts, added as
-    they are done."""
+    they are done. entry, number: whose they are."""
 
     slots: Mapping[Dim, int]
     symbols: Mapping[str, int]
     late: frozenset[str]
     opened: Mapping[tuple[str, int], int]
     pieces: list[str]
+    entry: EntryPoint
+    number: int
 
 
 class _Run(_Host):
@@ -329,7 +341,7 @@ class _Run(_Host):
         for stretch in stretches:
             piece = _Run(self.program, self.facts, self.b.declared, self.checks, self.shared)
             body = piece.body(stretch)
-            name = f"run.{len(self.shared.pieces)}"
+            name = entry_symbol(self.shared.number, f"run.{len(self.shared.pieces)}")
             self.shared.pieces.append(_function(name, f"{_RUN}, ptr %opened", body))
             self.leave_if_failed(self.b.here(f"call i32 @smelt_{name}({_RUN}, ptr %opened)", "i32", 0))
         return []
@@ -375,10 +387,12 @@ class _Run(_Host):
             case Launch(entry, buffers, dims, groups):
                 self.fill([*map(self.address, buffers), *map(self.value, dims)])
                 count = self.value(groups)
-                self.must("smelt_rt_launch", rt, b.integer(entry, "i32"), self.args, count)
+                row = b.integer(self.shared.entry.kernels[entry], "i32")
+                self.must("smelt_rt_launch", rt, row, self.args, count)
             case CallLibrary(library, buffers, dims):
                 self.fill([*map(self.address, buffers), *map(self.value, dims)])
-                self.must("smelt_rt_library", rt, b.integer(library, "i32"), self.args)
+                row = b.integer(self.shared.entry.libraries[library], "i32")
+                self.must("smelt_rt_library", rt, row, self.args)
             case OpenWeights(unit):
                 self.open(("weights", unit), self.call("smelt_rt_weights", "i64", rt, b.integer(unit, "i32")))
             case OpenOutput(n, shape):
@@ -387,7 +401,8 @@ class _Run(_Host):
                 self.open(("output", n), at)
             case Reserve(arena, size, keep):
                 name = "smelt_rt_grow" if keep else "smelt_rt_reserve"
-                at = self.call(name, "i64", rt, b.integer(arena, "i32"), self.value(size))
+                own = b.integer(self.shared.entry.arenas[arena], "i32")
+                at = self.call(name, "i64", rt, own, self.value(size))
                 self.open(("arena", arena), at)
             case ReadSymbol():
                 self.read(step)

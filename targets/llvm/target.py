@@ -1,4 +1,4 @@
-"""The CPU target: a planned module in, one relocatable object (kernels, host code, descriptor) out."""
+"""The CPU target: planned modules in, one relocatable object (kernels, host code, descriptor) out."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 
-from smelt.core.ir.graph import Module
+from smelt.core.ir.kernel import Kernel
 from smelt.core.machine import Machine
-from smelt.core.plan.program import Entry, HostProgram
+from smelt.core.plan.link import Linked
+from smelt.core.plan.program import Entry
 from smelt.core.sums import NO_SUMS, Sums
 from smelt.targets.base import Artifact, Device, DeviceCode
 from smelt.targets.cpu_features import required
@@ -46,8 +47,7 @@ class LlvmTarget:
 
     def emit(
         self,
-        module: Module,
-        program: HostProgram,
+        linked: Linked,
         spec: TargetSpec,
         *,
         name: str,
@@ -59,24 +59,24 @@ class LlvmTarget:
     ) -> Artifact:
         """One object for the platform. Raises SmeltError(internal) naming the kernel LLVM refuses."""
         cpu = cpu_of(spec)
-        kernels = _used(program, 0)
+        kernels = _used(linked, 0)
 
         def texts() -> Iterator[Text]:
-            return (emit_kernel(module.kernels[k], cpu) for k in kernels)
+            return (emit_kernel(linked.kernels[k], cpu) for k in kernels)
 
         codes = [
-            devices[unit].emit([module.kernels[k] for k in _used(program, number)], spec)
-            for number, unit in enumerate(program.units, 1)
+            devices[unit].emit([linked.kernels[k] for k in _used(linked, number)], spec)
+            for number, unit in enumerate(linked.units, 1)
         ]
         units = tuple(
-            UnitRow(unit, code.code, program.weights_at(number))
-            for number, (unit, code) in enumerate(zip(program.units, codes, strict=True), 1)
+            UnitRow(unit, code.code, linked.weights_at(number))
+            for number, (unit, code) in enumerate(zip(linked.units, codes, strict=True), 1)
         )
         options = HostOptions(name, prefix, threads, weights_sha256, units, weights_sums, required(spec))
-        rows = {e.name: _row(module, e, codes) for e in program.entries}
+        rows = [_row(linked.kernels[e.kernel], e, codes) for e in linked.rows]
         declared: dict[str, str] = {}
-        host = Text((host_text(program, module, rows, options, declared),), declared)
-        names = {row.function: e.unit for e, row in zip(program.entries, rows.values(), strict=True)}
+        host = Text((host_text(linked, rows, options, declared),), declared)
+        names = {row.function: e.unit for e, row in zip(linked.rows, rows, strict=True)}
         functions = {n: f'declare void @"{n}"(ptr, i64, i64) nounwind' for n in names if n}
         others = {n: text for n, text in functions.items() if names[n]}
         beside = Text(host.functions, {**host.declared, **others})
@@ -101,14 +101,14 @@ class LlvmTarget:
 TARGET = LlvmTarget()
 
 
-def _used(program: HostProgram, unit: int) -> Iterable[str]:
+def _used(linked: Linked, unit: int) -> Iterable[str]:
     """The kernels that a unit runs, in the order of their first launch."""
-    return dict.fromkeys(e.kernel for e in program.entries if e.unit == unit)
+    return dict.fromkeys(e.kernel for e in linked.rows if e.unit == unit)
 
 
-def _row(module: Module, e: Entry, codes: Sequence[DeviceCode]) -> KernelRow:
+def _row(kernel: Kernel, e: Entry, codes: Sequence[DeviceCode]) -> KernelRow:
     if not e.unit:
-        return KernelRow(e.name, function_name(module.kernels[e.kernel], e.statement))
+        return KernelRow(e.name, function_name(kernel, e.statement))
     part = codes[e.unit - 1].parts[e.kernel, e.statement]
     return KernelRow(part.symbol, part.function, part.lanes)
 

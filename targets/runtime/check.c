@@ -57,14 +57,14 @@ smelt_status rt_refuse(const char *text) {
 }
 
 /* ---- one call at a time ---- */
-int rt_take(smelt_rt *rt) { return !atomic_exchange(&rt->busy, 1); }
-void rt_release(smelt_rt *rt) { atomic_store(&rt->busy, 0); }
+int rt_take(smelt_rt *rt) { return !atomic_exchange(&rt->session->busy, 1); }
+void rt_release(smelt_rt *rt) { atomic_store(&rt->session->busy, 0); }
 
 /* In a forked child the run may have been another thread's of the parent, which left its state half made: it stays refused. */
 smelt_status rt_refuse_busy(const smelt_rt *rt, const char *call) {
   char text[RT_ERROR_BYTES];
   snprintf(text, sizeof text, "%s: the session is running in another thread%s", call,
-           rt->pid == sm_getpid() ? "; open a session for each thread" : ", or was when this process was forked; open one in the child");
+           rt->session->pid == sm_getpid() ? "; open a session for each thread" : ", or was when this process was forked; open one in the child");
   return rt_refuse(text);
 }
 
@@ -90,12 +90,12 @@ static size_t append_number(char *to, size_t at, int64_t number) {
 
 /* A check's text with its numbers, and the texts of other checks (one level deep), in the place of their names. */
 static size_t expand(smelt_rt *rt, size_t at, uint32_t check, int64_t got, int64_t want, int inner) {
-  for (const char *p = rt->model->checks[check].text; *p;) {
+  for (const char *p = rt->entry->checks[check].text; *p;) {
     uint32_t number = 0;
     size_t name;
-    if ((name = numbered(p, "{slot ", &number)) && number < rt->model->n_slots) {
+    if ((name = numbered(p, "{slot ", &number)) && number < rt->entry->n_slots) {
       at = append_number(rt->error, at, rt->slots[number]);
-    } else if (!inner && (name = numbered(p, "{check ", &number)) && number < rt->model->n_checks) {
+    } else if (!inner && (name = numbered(p, "{check ", &number)) && number < rt->entry->n_checks) {
       at = expand(rt, at, number, got, want, 1);
     } else if (strncmp(p, "{got}", name = 5) == 0) {
       at = append_number(rt->error, at, got);
@@ -110,11 +110,11 @@ static size_t expand(smelt_rt *rt, size_t at, uint32_t check, int64_t got, int64
 }
 
 int32_t smelt_rt_fail(smelt_rt *rt, int32_t check, int64_t got, int64_t want) {
-  if (check < 0 || (uint32_t)check >= rt->model->n_checks)
+  if (check < 0 || (uint32_t)check >= rt->entry->n_checks)
     return rt_error(rt, SMELT_INTERNAL, "model '%s' failed check %d, which it does not have; compile it again", rt->model->name,
                     (int)check);
   rt->error[expand(rt, 0, (uint32_t)check, got, want, 0)] = 0;
-  int32_t status = rt->model->checks[check].status;
+  int32_t status = rt->entry->checks[check].status;
   return status != SMELT_OK ? status : SMELT_INTERNAL;
 }
 
@@ -193,12 +193,12 @@ static int32_t check_count(smelt_rt *rt, const char *role, size_t got, uint32_t 
 }
 
 int32_t rt_bind_inputs(smelt_rt *rt, const DLTensor *inputs, size_t n) {
-  int32_t status = check_count(rt, "input", n, rt_fed(rt->model), inputs);
+  int32_t status = check_count(rt, "input", n, rt_fed(rt->entry), inputs);
   if (status) return status;
   int64_t *dims = rt->shapes;
-  for (uint32_t i = 0; i < rt_fed(rt->model); i++) {
+  for (uint32_t i = 0; i < rt_fed(rt->entry); i++) {
     const DLTensor *t = &inputs[i];
-    status = rt_check_tensor(rt, "input", &rt->model->inputs[i], t, &rt->input_bytes[i]);
+    status = rt_check_tensor(rt, "input", &rt->entry->inputs[i], t, &rt->input_bytes[i]);
     if (status) return status;
     if (t->ndim) memcpy(dims, t->shape, (size_t)t->ndim * sizeof *dims);
     dims += t->ndim;
@@ -226,16 +226,19 @@ static int32_t check_apart(smelt_rt *rt, const range *written, const range *othe
 /* Where output i's bytes come to lie in this run; the caller's memory first, then the session's. How many of the two. */
 static int written_ranges(const smelt_rt *rt, uint32_t i, range to[2]) {
   const rt_output *out = &rt->outputs[i];
-  const smelt_tensor_desc *desc = &rt->model->outputs[i];
+  const smelt_tensor_desc *desc = &rt->entry->outputs[i];
   int n = 0;
   if (out->caller) to[n++] = (range){"output", desc->name, (uintptr_t)out->caller->data + (uintptr_t)out->caller->byte_offset, out->bytes};
-  if (!rt_output_direct(rt, i)) to[n++] = (range){"output", desc->name, (uintptr_t)out->block.data, out->block.capacity};
+  if (!rt_output_direct(rt, i)) to[n++] = (range){"output", desc->name, (uintptr_t)out->block->data, out->block->capacity};
   return n;
 }
 
+/* Is range k of written_ranges the caller's? */
+static int out_of_caller(const smelt_rt *rt, uint32_t output, int k) { return rt->outputs[output].caller && !k; }
+
 static int32_t check_overlaps(smelt_rt *rt) {
-  const smelt_model_desc *m = rt->model;
-  const range weights = {"the", "weights", (uintptr_t)rt->weights, rt->weights ? m->weights_bytes : 0};
+  const smelt_entry_desc *m = rt->entry;
+  const range weights = {"the", "weights", (uintptr_t)rt->session->weights, rt->session->weights ? rt->model->weights_bytes : 0};
   range a[2], b[2];
   int32_t status = SMELT_OK;
   for (uint32_t i = 0; i < m->n_outputs; i++)
@@ -243,6 +246,10 @@ static int32_t check_overlaps(smelt_rt *rt) {
       status = ka ? check_apart(rt, &a[0], &a[1]) : check_apart(rt, &a[0], &weights);
       for (uint32_t j = 0; !status && j < m->n_inputs; j++)
         status = check_apart(rt, &a[ka], &(range){"input", m->inputs[j].name, (uintptr_t)rt->input_host[j], rt->input_bytes[j]});
+      for (uint32_t j = 0; !status && out_of_caller(rt, i, ka) && j < rt->model->n_states; j++) { /* of other entries, too */
+        const rt_block *value = &rt->session->states[j].block;
+        status = check_apart(rt, &a[ka], &(range){"state", rt->model->states[j].name, (uintptr_t)value->data, value->capacity});
+      }
       for (uint32_t j = 0; !status && j < i; j++)
         for (int kb = 0, nb = written_ranges(rt, j, b); !status && kb < nb; kb++) status = check_apart(rt, &a[ka], &b[kb]);
       if (status) return status;
@@ -251,12 +258,12 @@ static int32_t check_overlaps(smelt_rt *rt) {
 }
 
 int32_t rt_bind_outputs(smelt_rt *rt, const DLTensor *outputs, size_t n) {
-  int32_t status = check_count(rt, "output", n, rt_given(rt->model), outputs);
-  for (uint32_t i = 0; !status && i < rt->model->n_outputs; i++) {
+  int32_t status = check_count(rt, "output", n, rt_given(rt->entry), outputs);
+  for (uint32_t i = 0; !status && i < rt->entry->n_outputs; i++) {
     rt_output *out = &rt->outputs[i];
-    out->caller = i < rt_given(rt->model) && outputs[i].data ? &outputs[i] : NULL;
+    out->caller = i < rt_given(rt->entry) && outputs[i].data ? &outputs[i] : NULL;
     out->at = 0;
-    if (out->caller) status = rt_check_tensor(rt, "output", &rt->model->outputs[i], out->caller, &out->bytes);
+    if (out->caller) status = rt_check_tensor(rt, "output", &rt->entry->outputs[i], out->caller, &out->bytes);
   }
   return status ? status : check_overlaps(rt);
 }

@@ -1,7 +1,7 @@
 /* device.c: a model with units besides the CPU: its addresses, its memory at each unit, what crosses between them.
  *
  * An address is (space << 48 | byte offset). A space is one piece of memory at one unit: the weights at unit 0, 1, ..; then the
- * arenas, the inputs and the outputs, each at its home. Space 0 is none, so that 0 is no address. Memory at unit 0, the CPU, is the
+ * arenas, two for each state (its value, and what replaces it), and the inputs and outputs of each entry, each at its home. Space 0 is none, so that 0 is no address. Memory at unit 0, the CPU, is the
  * host's own; a kernel of the CPU may also be given memory of a device, which is mapped for it, as on chips that share memory. */
 #include "driver.h"
 #include "rt.h"
@@ -22,7 +22,7 @@ typedef struct {
 } rt_unit;
 
 struct rt_device {
-  uint32_t first_arena, first_input, first_output, n_spaces, n_units;
+  uint32_t first_arena, first_state, n_spaces, n_units;
   rt_space *spaces;
   rt_unit *units; /* [unit - 1] */
   smelt_place *places; /* of the buffers of a launch */
@@ -33,9 +33,9 @@ static uint64_t offset_of(smelt_addr at) { return (uint64_t)at & (((uint64_t)1 <
 static uint32_t number_of(smelt_addr at) { return (uint32_t)((uint64_t)at >> OFFSET_BITS); }
 static rt_space *space_of(const smelt_rt *rt, smelt_addr at) {
   uint32_t i = number_of(at);
-  return &rt->device->spaces[i < rt->device->n_spaces ? i : 0];
+  return &rt->session->device->spaces[i < rt->session->device->n_spaces ? i : 0];
 }
-static rt_unit *unit_of(const smelt_rt *rt, const rt_space *space) { return &rt->device->units[space->unit - 1]; }
+static rt_unit *unit_of(const smelt_rt *rt, const rt_space *space) { return &rt->session->device->units[space->unit - 1]; }
 
 static int32_t failed(smelt_rt *rt, const rt_unit *u, const char *what, int32_t code) {
   return rt_error(rt, SMELT_DEVICE, "%s device '%s': %s failed with code %d; %s", u->driver->name, u->driver->device(u->state), what, (int)code,
@@ -43,52 +43,92 @@ static int32_t failed(smelt_rt *rt, const rt_unit *u, const char *what, int32_t 
 }
 
 /* ---- opening ---- */
-static uint32_t home(const smelt_model_desc *m, uint32_t i) { return m->homes ? m->homes[i] : 1; }
-/* Where the program's first addresses are: arena 0 and the weights beside it. */
-static uint32_t first_home(const smelt_model_desc *m) { return m->n_arenas ? home(m, 0) : 1; }
+static uint32_t home(const uint32_t *homes, uint32_t i) { return homes ? homes[i] : 1; }
+/* Where the program's first addresses are: its first arena and the weights beside it. */
+static uint32_t first_home(const smelt_rt *rt) { return rt->model->n_arenas ? home(rt->model->homes, rt->entry->arena) : 1; }
+
+/* How many spaces the model has into *n; a status. */
+static int32_t count_spaces(smelt_rt *rt, uint32_t *n) {
+  const smelt_model_desc *m = rt->model;
+  uint64_t movable = (uint64_t)m->n_arenas + 2 * (uint64_t)m->n_states, worst = 0;
+  for (uint32_t i = 0; i < m->n_arenas; i++) worst = home(m->homes, i) > worst ? home(m->homes, i) : worst;
+  for (uint32_t i = 0; i < m->n_states; i++) worst = m->states[i].home > worst ? m->states[i].home : worst;
+  for (uint32_t e = 0; e < m->n_entries; e++) {
+    uint32_t tensors = m->entries[e].n_inputs + m->entries[e].n_outputs;
+    for (uint32_t i = 0; i < tensors; i++) worst = home(m->entries[e].homes, i) > worst ? home(m->entries[e].homes, i) : worst;
+    movable += tensors;
+  }
+  if (worst > m->n_units)
+    return rt_error(rt, SMELT_INTERNAL, "model '%s' keeps something at unit %u of %u; compile it again", m->name, (unsigned)worst, (unsigned)m->n_units);
+  if (2 + (uint64_t)m->n_units + movable > MAX_SPACES)
+    return rt_error(rt, SMELT_UNSUPPORTED, "model '%s' has %llu inputs, outputs, states and arenas, at most %d fit an address; compile it for the CPU alone",
+                    m->name, (unsigned long long)movable, MAX_SPACES - 2 - (int)m->n_units);
+  *n = (uint32_t)(2 + m->n_units + movable);
+  return SMELT_OK;
+}
 
 static int32_t lay_out_spaces(smelt_rt *rt) {
   const smelt_model_desc *m = rt->model;
-  uint64_t movable = (uint64_t)m->n_arenas + m->n_inputs + m->n_outputs, n = 2 + (uint64_t)m->n_units + movable;
-  if (n > MAX_SPACES)
-    return rt_error(rt, SMELT_UNSUPPORTED, "model '%s' has %llu inputs, outputs and arenas, at most %d fit an address; compile it for the CPU alone",
-                    m->name, (unsigned long long)movable, MAX_SPACES - 2 - (int)m->n_units);
-  for (uint32_t i = 0; i < movable; i++)
-    if (home(m, i) > m->n_units)
-      return rt_error(rt, SMELT_INTERNAL, "model '%s' keeps something at unit %u of %u; compile it again", m->name, (unsigned)home(m, i),
-                      (unsigned)m->n_units);
+  uint32_t n = 0, at;
+  int32_t status = count_spaces(rt, &n);
+  if (status) return status;
   size_t most = 1;
   for (uint32_t i = 0; i < m->n_kernels; i++)
     if ((size_t)m->kernels[i].n_buffers > most) most = (size_t)m->kernels[i].n_buffers;
   size_t head = (sizeof(rt_device) + 15) / 16 * 16; /* spaces have 64-bit fields, also where pointers have 32 */
   rt_device *d = calloc(1, head + (size_t)n * sizeof *d->spaces + m->n_units * sizeof *d->units + most * sizeof *d->places);
   if (!d) return rt_error(rt, SMELT_DEVICE, "smelt_open: the system has no memory for a device session; close others");
-  rt->device = d;
+  rt->session->device = d;
   d->spaces = (rt_space *)((char *)d + head);
   d->places = (smelt_place *)(d->spaces + n);
   d->units = (rt_unit *)(d->places + most);
-  d->n_spaces = (uint32_t)n;
+  d->n_spaces = n;
   d->n_units = m->n_units;
   d->first_arena = 2 + m->n_units;
-  d->first_input = d->first_arena + m->n_arenas;
-  d->first_output = d->first_input + m->n_inputs;
+  d->first_state = d->first_arena + m->n_arenas;
   for (uint32_t i = 0; i < d->first_arena; i++) d->spaces[i].unit = i ? i - 1 : 0;
-  for (uint32_t i = d->first_arena; i < d->n_spaces; i++) d->spaces[i].unit = home(m, i - d->first_arena);
-  d->spaces[1] = (rt_space){.foreign = 1, .memory = (void *)(uintptr_t)rt->weights, .capacity = m->weights_bytes};
+  for (uint32_t i = 0; i < m->n_arenas; i++) d->spaces[d->first_arena + i].unit = home(m->homes, i);
+  for (uint32_t i = 0; i < 2 * m->n_states; i++) d->spaces[d->first_state + i].unit = m->states[i / 2].home;
+  at = d->first_state + 2 * m->n_states;
+  for (uint32_t e = 0; e < m->n_entries; e++) {
+    const smelt_entry_desc *entry = &m->entries[e];
+    rt->session->views[e].first_space = at;
+    for (uint32_t i = 0; i < entry->n_inputs + entry->n_outputs; i++) d->spaces[at++].unit = home(entry->homes, i);
+  }
+  d->spaces[1] = (rt_space){.foreign = 1, .memory = (void *)(uintptr_t)rt->session->weights, .capacity = m->weights_bytes};
   return SMELT_OK;
+}
+
+/* ---- where tensors are ---- */
+static uint32_t state_number(const smelt_rt *rt, const rt_state *state) { return (uint32_t)(state - rt->session->states); }
+static uint32_t value_space(const smelt_rt *rt, uint32_t state) { return rt->session->device->first_state + 2 * state; }
+static int at_home(const smelt_rt *rt, const rt_state *state, uint32_t space) {
+  return state && rt->session->device->spaces[space].unit == rt->model->states[state_number(rt, state)].home;
+}
+
+int rt_device_reads(const smelt_rt *rt, uint32_t input) { return at_home(rt, rt_read_state(rt, input), rt->first_space + input); }
+int rt_device_keeps(const smelt_rt *rt, uint32_t output) {
+  return at_home(rt, rt_written_state(rt, output), rt->first_space + rt->entry->n_inputs + output);
+}
+static uint32_t input_space(const smelt_rt *rt, uint32_t i) {
+  return rt_device_reads(rt, i) ? value_space(rt, state_number(rt, rt_read_state(rt, i))) : rt->first_space + i;
+}
+static uint32_t output_space(const smelt_rt *rt, uint32_t i) {
+  return rt_device_keeps(rt, i) ? value_space(rt, state_number(rt, rt_written_state(rt, i))) + 1 : rt->first_space + rt->entry->n_inputs + i;
 }
 
 int32_t rt_device_open(smelt_rt *rt) {
   int32_t status = lay_out_spaces(rt);
   for (uint32_t i = 0; !status && i < rt->model->n_units; i++) {
-    rt->device->units[i].driver = rt->model->units[i].driver;
-    status = rt->model->units[i].driver->open(rt, i + 1, &rt->device->units[i].state);
+    rt->session->device->units[i].driver = rt->model->units[i].driver;
+    status = rt->model->units[i].driver->open(rt, i + 1, &rt->session->device->units[i].state);
   }
-  if (status || !rt->model->weights_bytes) return status;
-  return rt_device_weights(rt, first_home(rt->model)) ? SMELT_OK : SMELT_DEVICE;
+  for (uint32_t e = 0; !status && rt->model->weights_bytes && e < rt->model->n_entries; e++)
+    if (!rt_device_weights(rt, first_home(&rt->session->views[e]))) status = SMELT_DEVICE;
+  return status;
 }
 
-smelt_addr rt_device_first_weights(smelt_rt *rt) { return rt_device_weights(rt, first_home(rt->model)); }
+smelt_addr rt_device_first_weights(smelt_rt *rt) { return rt_device_weights(rt, first_home(rt)); }
 
 static void release_space(smelt_rt *rt, rt_space *space) {
   if (space->memory && !space->foreign) {
@@ -104,10 +144,10 @@ static void release_space(smelt_rt *rt, rt_space *space) {
 }
 
 /* A forked child has no use of drivers, and calls in it may wait for ever. */
-static int is_parent(const smelt_rt *rt) { return rt->pid == sm_getpid(); }
+static int is_parent(const smelt_rt *rt) { return rt->session->pid == sm_getpid(); }
 
 void rt_device_close(smelt_rt *rt) {
-  rt_device *d = rt->device;
+  rt_device *d = rt->session->device;
   int drivers = is_parent(rt);
   for (uint32_t i = 0; drivers && i < d->n_units; i++)
     if (d->units[i].state) d->units[i].driver->finish(d->units[i].state);
@@ -116,12 +156,12 @@ void rt_device_close(smelt_rt *rt) {
   for (uint32_t i = 0; drivers && i < d->n_units; i++)
     if (d->units[i].state) d->units[i].driver->close(d->units[i].state);
   free(d);
-  rt->device = NULL;
+  rt->session->device = NULL;
 }
 
 int32_t rt_device_check(smelt_rt *rt) {
   if (is_parent(rt)) return SMELT_OK;
-  const rt_unit *u = &rt->device->units[0];
+  const rt_unit *u = &rt->session->device->units[0];
   return rt_error(rt, SMELT_DEVICE, "%s device '%s': the session was opened before a fork, which drivers do not survive; open it in the child",
                   u->driver->name, u->driver->device(u->state));
 }
@@ -153,13 +193,13 @@ static void *allocate(smelt_rt *rt, const rt_space *space, uint64_t *bytes, int3
   }
   rt_unit *u = unit_of(rt, space);
   void *memory = u->driver->allocate(u->state, (size_t)rounded, NULL, code);
-  rt->allocations += memory != NULL;
+  rt->session->allocations += memory != NULL;
   return memory;
 }
 
 /* To `bytes` at least, and to `room` where there is as much. keep: what it holds stays in front. */
 static smelt_addr grow(smelt_rt *rt, uint32_t i, uint64_t bytes, uint64_t room, int keep, const char *what) {
-  rt_space *space = &rt->device->spaces[i], old = *space;
+  rt_space *space = &rt->session->device->spaces[i], old = *space;
   if (old.memory && bytes <= old.capacity) return address(i);
   if (too_many(bytes)) return no_space(rt, space, what, bytes, 0);
   uint64_t taken = room > bytes && !too_many(room) ? room : bytes;
@@ -182,79 +222,74 @@ static smelt_addr grow(smelt_rt *rt, uint32_t i, uint64_t bytes, uint64_t room, 
 }
 
 smelt_addr rt_device_arena(smelt_rt *rt, uint32_t arena, uint64_t bytes, int keep) {
-  uint64_t capacity = rt->device->spaces[rt->device->first_arena + arena].capacity;
-  return grow(rt, rt->device->first_arena + arena, bytes, keep ? capacity + capacity / 2 : bytes, keep, "working memory");
+  uint32_t at = rt->session->device->first_arena + arena;
+  uint64_t capacity = rt->session->device->spaces[at].capacity;
+  return grow(rt, at, bytes, keep ? capacity + capacity / 2 : bytes, keep, "working memory");
 }
 smelt_addr rt_device_output(smelt_rt *rt, uint32_t output, uint64_t bytes) {
-  return grow(rt, rt->device->first_output + output, bytes, rt_output_room(rt, output, bytes), 0, rt->model->outputs[output].name);
+  return grow(rt, output_space(rt, output), bytes, rt_output_room(rt, output, bytes), 0, rt->entry->outputs[output].name);
 }
 
-/* ---- state: an input and an output that change places ---- */
-static uint32_t replaced(const smelt_rt *rt, uint32_t output) { return output - rt_given(rt->model) + rt_fed(rt->model); }
-
-int rt_device_keeps(const smelt_rt *rt, uint32_t output) {
-  const rt_device *d = rt->device;
-  return output >= rt_given(rt->model) && d->spaces[d->first_output + output].unit == d->spaces[d->first_input + replaced(rt, output)].unit;
-}
-
-void rt_device_swap(smelt_rt *rt, uint32_t input, uint32_t output) {
-  rt_space *a = &rt->device->spaces[rt->device->first_input + input], *b = &rt->device->spaces[rt->device->first_output + output], old = *a;
-  *a = *b;
-  *b = old;
+/* ---- state: two spaces that change places ---- */
+void rt_device_swap(smelt_rt *rt, uint32_t state) {
+  rt_space *a = &rt->session->device->spaces[value_space(rt, state)], old = a[0];
+  a[0] = a[1];
+  a[1] = old;
 }
 
 uint64_t rt_device_state_capacity(const smelt_rt *rt) {
-  const rt_device *d = rt->device;
+  const rt_device *d = rt->session->device;
   uint64_t bytes = 0;
-  for (uint32_t i = rt_given(rt->model); i < rt->model->n_outputs; i++)
-    bytes += d->spaces[d->first_output + i].capacity + d->spaces[d->first_input + replaced(rt, i)].capacity;
+  for (uint32_t i = 0; i < 2 * rt->model->n_states; i++) bytes += d->spaces[d->first_state + i].capacity;
   return bytes;
 }
 
+/* Is it the value of a state, which no run may be without? */
 static int holds_state(const smelt_rt *rt, uint32_t space) {
-  uint32_t first = rt->device->first_input + rt_fed(rt->model);
-  return space >= first && space < rt->device->first_output && rt->states[space - first].begun && rt->states[space - first].resident;
+  uint32_t first = rt->session->device->first_state, state = (space - first) / 2;
+  if (space < first || state >= rt->model->n_states || (space - first) % 2) return 0;
+  return rt->session->states[state].begun && rt->session->states[state].resident;
 }
 
 smelt_addr rt_device_weights(smelt_rt *rt, uint32_t unit) {
-  rt_space *space = &rt->device->spaces[1 + unit];
+  rt_space *space = &rt->session->device->spaces[1 + unit];
   if (unit == HOST || space->memory) return address(1 + unit);
   rt_unit *u = unit_of(rt, space);
   uint64_t first = rt->model->units[unit - 1].weights_at, bytes = rt->model->units[unit - 1].weights_bytes;
   int32_t code = 0;
   if (!bytes) return address(1 + unit);
-  space->memory = u->driver->allocate(u->state, (size_t)bytes, rt->weights + first, &code);
+  space->memory = u->driver->allocate(u->state, (size_t)bytes, rt->session->weights + first, &code);
   if (!space->memory) {
     rt_error(rt, SMELT_DEVICE, "%s device '%s': %llu bytes of weights do not fit (code %d); use a device with more memory", u->driver->name,
              u->driver->device(u->state), (unsigned long long)bytes, (int)code);
     return 0;
   }
   space->capacity = bytes;
-  rt->allocations++;
+  rt->session->allocations++;
   return address(1 + unit);
 }
 
 uint64_t rt_device_arena_capacity(const smelt_rt *rt) {
   uint64_t bytes = 0;
-  for (uint32_t i = 0; i < rt->model->n_arenas; i++) bytes += rt->device->spaces[rt->device->first_arena + i].capacity;
+  for (uint32_t i = 0; i < rt->model->n_arenas; i++) bytes += rt->session->device->spaces[rt->session->device->first_arena + i].capacity;
   return bytes;
 }
 
 void rt_device_trim(smelt_rt *rt) {
-  for (uint32_t i = rt->device->first_arena; i < rt->device->n_spaces; i++)
-    if (!holds_state(rt, i) && (rt->device->spaces[i].unit == HOST || is_parent(rt))) release_space(rt, &rt->device->spaces[i]);
+  for (uint32_t i = rt->session->device->first_arena; i < rt->session->device->n_spaces; i++)
+    if (!holds_state(rt, i) && (rt->session->device->spaces[i].unit == HOST || is_parent(rt))) release_space(rt, &rt->session->device->spaces[i]);
 }
 
 /* ---- into the model and out of it ---- */
 int32_t rt_device_begin(smelt_rt *rt) {
-  for (uint32_t i = 0; i < rt->model->n_inputs; i++) {
-    uint32_t at = rt->device->first_input + i;
-    rt_space *space = &rt->device->spaces[at];
+  for (uint32_t i = 0; i < rt->entry->n_inputs; i++) {
+    uint32_t at = input_space(rt, i);
+    rt_space *space = &rt->session->device->spaces[at];
     if (holds_state(rt, at)) {
       rt->input_at[i] = address(at);
       continue;
     }
-    if (!(rt->input_at[i] = grow(rt, at, rt->input_bytes[i], rt->input_bytes[i], 0, rt->model->inputs[i].name))) return SMELT_DEVICE;
+    if (!(rt->input_at[i] = grow(rt, at, rt->input_bytes[i], rt->input_bytes[i], 0, rt->entry->inputs[i].name))) return SMELT_DEVICE;
     if (!rt->input_bytes[i]) continue;
     if (space->unit == HOST) {
       memcpy(space->memory, rt->input_host[i], (size_t)rt->input_bytes[i]);
@@ -268,10 +303,10 @@ int32_t rt_device_begin(smelt_rt *rt) {
 }
 
 int32_t rt_device_finish(smelt_rt *rt) {
-  rt_device *d = rt->device;
-  for (uint32_t i = 0; i < rt->model->n_outputs; i++) {
+  rt_device *d = rt->session->device;
+  for (uint32_t i = 0; i < rt->entry->n_outputs; i++) {
     rt_output *out = &rt->outputs[i];
-    rt_space *space = &d->spaces[d->first_output + i];
+    rt_space *space = &d->spaces[output_space(rt, i)];
     if (!out->at || !out->bytes || rt_device_keeps(rt, i)) continue;
     if (space->unit == HOST) {
       memcpy(out->host, space->memory, (size_t)out->bytes);
@@ -289,7 +324,7 @@ int32_t rt_device_finish(smelt_rt *rt) {
 }
 
 void rt_device_drain(smelt_rt *rt) {
-  for (uint32_t i = 0; i < rt->device->n_units; i++) rt->device->units[i].driver->finish(rt->device->units[i].state);
+  for (uint32_t i = 0; i < rt->session->device->n_units; i++) rt->session->device->units[i].driver->finish(rt->session->device->units[i].state);
 }
 
 /* ---- bytes ---- */
@@ -316,8 +351,8 @@ static int32_t upload(smelt_rt *rt, smelt_addr at, const void *from, uint64_t by
 }
 
 int32_t rt_device_read(smelt_rt *rt, smelt_addr at, void *to, uint64_t bytes) { return download(rt, at, to, bytes, "read of an element"); }
-int32_t rt_device_read_input(smelt_rt *rt, uint32_t input, void *to, uint64_t bytes) {
-  return download(rt, address(rt->device->first_input + input), to, bytes, "read of a state");
+int32_t rt_device_read_state(smelt_rt *rt, uint32_t state, void *to, uint64_t bytes) {
+  return download(rt, address(value_space(rt, state)), to, bytes, "read of a state");
 }
 int32_t rt_device_write(smelt_rt *rt, smelt_addr at, const void *from, uint64_t bytes) {
   return upload(rt, at, from, bytes, "write of an element");
@@ -330,7 +365,7 @@ static char *host_view(smelt_rt *rt, smelt_addr at) {
   if (!space->mapped) {
     rt_unit *u = unit_of(rt, space);
     int32_t code = 0;
-    int writes = number_of(at) >= rt->device->first_arena; /* all but the weights */
+    int writes = number_of(at) >= rt->session->device->first_arena; /* all but the weights */
     space->mapped = u->driver->map(u->state, space->memory, (size_t)space->capacity, writes, &code);
     if (!space->mapped) {
       rt_device_unmap(rt);
@@ -343,8 +378,8 @@ static char *host_view(smelt_rt *rt, smelt_addr at) {
 
 /* From one unit to another: through the host's view of where it comes from. */
 static int32_t cross(smelt_rt *rt, smelt_addr to, smelt_addr from, uint64_t bytes) {
-  rt->crossings++;
-  rt->crossed_bytes += bytes;
+  rt->session->crossings++;
+  rt->session->crossed_bytes += bytes;
   if (space_of(rt, to)->unit == HOST) return download(rt, from, (char *)space_of(rt, to)->memory + offset_of(to), bytes, "copy to the host");
   const char *host = host_view(rt, from);
   if (!host) return SMELT_DEVICE;
@@ -370,7 +405,7 @@ int32_t rt_device_copy(smelt_rt *rt, smelt_addr to, smelt_addr from, uint64_t by
 
 /* ---- work ---- */
 int32_t rt_device_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t groups) {
-  rt_device *d = rt->device;
+  rt_device *d = rt->session->device;
   const smelt_kernel_desc *desc = &rt->model->kernels[id];
   if (!d || desc->unit < 0 || (uint32_t)desc->unit > d->n_units)
     return rt_error(rt, SMELT_INTERNAL, "kernel '%s' is for unit %d, model '%s' has %u; compile it again", desc->name, (int)desc->unit,
@@ -395,14 +430,14 @@ int32_t rt_device_map(smelt_rt *rt, const int64_t *args, int32_t n_buffers, int3
   for (int32_t i = 0; i < n_buffers; i++) {
     char *host = args[i] && space_of(rt, args[i])->memory ? host_view(rt, args[i]) : NULL;
     if (!host && args[i] && space_of(rt, args[i])->memory) return SMELT_DEVICE;
-    rt->mapped_args[i] = (int64_t)(intptr_t)host;
+    rt->session->mapped_args[i] = (int64_t)(intptr_t)host;
   }
-  if (n_dims) memcpy(rt->mapped_args + n_buffers, args + n_buffers, (size_t)n_dims * sizeof *args);
+  if (n_dims) memcpy(rt->session->mapped_args + n_buffers, args + n_buffers, (size_t)n_dims * sizeof *args);
   return SMELT_OK;
 }
 
 int32_t rt_device_unmap(smelt_rt *rt) {
-  rt_device *d = rt->device;
+  rt_device *d = rt->session->device;
   int32_t status = SMELT_OK;
   for (uint32_t i = 0; i < d->n_spaces; i++) {
     rt_space *space = &d->spaces[i];

@@ -17,13 +17,13 @@ static int32_t too_large(smelt_rt *rt, int32_t id, const int64_t *args, int64_t 
 static int32_t launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t groups) {
   const smelt_kernel_desc *kernel = &rt->model->kernels[id];
   if (kernel->unit != 0) return rt_device_launch(rt, id, args, groups);
-  if (!rt->device) {
-    rt_pool_run(&rt->pool, kernel->fn, args, groups, kernel->grain);
+  if (!rt->session->device) {
+    rt_pool_run(&rt->session->pool, kernel->fn, args, groups, kernel->grain);
     return SMELT_OK;
   }
   int32_t status = rt_device_map(rt, args, kernel->n_buffers, kernel->n_dims);
   if (status) return status;
-  rt_pool_run(&rt->pool, kernel->fn, rt->mapped_args, groups, kernel->grain);
+  rt_pool_run(&rt->session->pool, kernel->fn, rt->session->mapped_args, groups, kernel->grain);
   return rt_device_unmap(rt);
 }
 
@@ -31,7 +31,7 @@ int32_t smelt_rt_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t g
   if (id < 0 || (uint32_t)id >= rt->model->n_kernels)
     return rt_error(rt, SMELT_INTERNAL, "model '%s' launches kernel %d of %u; compile it again", rt->model->name, (int)id,
                     (unsigned)rt->model->n_kernels);
-  if (atomic_load_explicit(&rt->cancel, memory_order_relaxed))
+  if (atomic_load_explicit(&rt->session->cancel, memory_order_relaxed))
     return rt_error(rt, SMELT_DEVICE, "cancelled by smelt_cancel before kernel '%s'", rt->model->kernels[id].name);
   if (rt->lost) return rt->lost;
   if (groups <= 0) return SMELT_OK;
@@ -39,19 +39,19 @@ int32_t smelt_rt_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t g
     int32_t status = too_large(rt, id, args, groups);
     if (status) return status;
   }
-  if (!rt->profiling) return launch(rt, id, args, groups);
+  if (!rt->session->profiling) return launch(rt, id, args, groups);
   uint64_t begin = sm_now();
   int32_t status = launch(rt, id, args, groups);
-  if (rt->device) rt_device_drain(rt);
-  rt->kernel_ns[id] += sm_now() - begin;
-  rt->kernel_launches[id]++;
+  if (rt->session->device) rt_device_drain(rt);
+  rt->session->kernel_ns[id] += sm_now() - begin;
+  rt->session->kernel_launches[id]++;
   return status;
 }
 
 /* ---- memory as generated code sees it ---- */
 int64_t smelt_rt_read(smelt_rt *rt, smelt_addr at, int32_t width, int32_t is_signed) {
   uint64_t bits = 0; /* little-endian: the low bytes come first */
-  if (rt->device) {
+  if (rt->session->device) {
     rt->lost = rt_device_read(rt, at, &bits, (uint64_t)width);
     if (rt->lost) return 0;
   } else {
@@ -62,7 +62,7 @@ int64_t smelt_rt_read(smelt_rt *rt, smelt_addr at, int32_t width, int32_t is_sig
 }
 
 smelt_addr smelt_rt_weights(smelt_rt *rt, int32_t unit) {
-  if (!rt->device) return (smelt_addr)(intptr_t)rt->weights;
+  if (!rt->session->device) return (smelt_addr)(intptr_t)rt->session->weights;
   if (unit < 0 || (uint32_t)unit > rt->model->n_units) {
     rt->lost = rt_error(rt, SMELT_INTERNAL, "model '%s' wants its weights at unit %d of %u; compile it again", rt->model->name, (int)unit,
                         (unsigned)rt->model->n_units);
@@ -75,13 +75,13 @@ smelt_addr smelt_rt_weights(smelt_rt *rt, int32_t unit) {
 
 int32_t smelt_rt_copy(smelt_rt *rt, smelt_addr to, smelt_addr from, int64_t bytes) {
   if (bytes <= 0 || to == from) return SMELT_OK;
-  if (rt->device) return rt_device_copy(rt, to, from, (uint64_t)bytes);
+  if (rt->session->device) return rt_device_copy(rt, to, from, (uint64_t)bytes);
   memmove((void *)(intptr_t)to, (const void *)(intptr_t)from, (size_t)bytes);
   return SMELT_OK;
 }
 
 int32_t smelt_rt_write(smelt_rt *rt, smelt_addr at, int64_t value, int32_t width) {
-  if (rt->device) return rt_device_write(rt, at, &value, (uint64_t)width); /* little-endian: the low bytes come first */
+  if (rt->session->device) return rt_device_write(rt, at, &value, (uint64_t)width); /* little-endian: the low bytes come first */
   memcpy((void *)(intptr_t)at, &value, (size_t)width);
   return SMELT_OK;
 }
@@ -94,7 +94,7 @@ int32_t smelt_rt_rounds(smelt_rt *rt, int64_t rounds) {
 }
 
 int32_t smelt_rt_round(smelt_rt *rt, int64_t round) {
-  if (atomic_load_explicit(&rt->cancel, memory_order_relaxed))
+  if (atomic_load_explicit(&rt->session->cancel, memory_order_relaxed))
     return rt_error(rt, SMELT_DEVICE, "cancelled by smelt_cancel in round %lld of a loop", (long long)round);
   if (round >= SMELT_MAX_ROUNDS)
     return rt_error(rt, SMELT_INVALID, "a loop of model '%s' has run %lld rounds, which is the limit; its condition may never become false",
@@ -126,8 +126,8 @@ static int32_t call_sgemm(smelt_rt *rt, const smelt_library_desc *library, void 
 
 /* ---- draws: Steele, Lea and Flood's splitmix64 from a start that the kernel gives. A child of fork draws others. ---- */
 int64_t smelt_rt_random(smelt_rt *rt) {
-  if (!rt->random && !sm_random(&rt->random, sizeof rt->random)) rt->random = sm_now() ^ (uint64_t)(uintptr_t)rt << 24;
-  uint64_t z = (rt->random += 0x9E3779B97F4A7C15u) ^ (uint64_t)sm_getpid() << 32;
+  if (!rt->session->random && !sm_random(&rt->session->random, sizeof rt->session->random)) rt->session->random = sm_now() ^ (uint64_t)(uintptr_t)rt << 24;
+  uint64_t z = (rt->session->random += 0x9E3779B97F4A7C15u) ^ (uint64_t)sm_getpid() << 32;
   z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
   z = (z ^ z >> 27) * 0x94D049BB133111EBu;
   return (int64_t)((z ^ z >> 31) >> 2);
@@ -166,12 +166,12 @@ int32_t smelt_rt_library(smelt_rt *rt, int32_t id, const int64_t *args) {
     return rt_error(rt, SMELT_UNSUPPORTED, "library function '%s' wants adapter %d, this runtime has %d; compile the model again", library->symbol,
                     (int)library->adapter, (int)(sizeof adapters / sizeof *adapters) - 1);
   const adapter *how = &adapters[library->adapter];
-  int32_t status = rt->library_fn[id] ? SMELT_OK : load_library(rt, library, &rt->library_fn[id]);
+  int32_t status = rt->session->library_fn[id] ? SMELT_OK : load_library(rt, library, &rt->session->library_fn[id]);
   if (status) return status;
-  if (!rt->device) return how->call(rt, library, rt->library_fn[id], args);
+  if (!rt->session->device) return how->call(rt, library, rt->session->library_fn[id], args);
   status = rt_device_map(rt, args, how->n_buffers, how->n_dims);
   if (status) return status;
-  status = how->call(rt, library, rt->library_fn[id], rt->mapped_args);
+  status = how->call(rt, library, rt->session->library_fn[id], rt->session->mapped_args);
   int32_t unmapped = rt_device_unmap(rt);
   return status ? status : unmapped;
 }

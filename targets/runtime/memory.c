@@ -35,7 +35,7 @@ int rt_block_grow(smelt_rt *rt, rt_block *block, uint64_t bytes) {
   block->data = MAP((size_t)rounded);
   if (!block->data) return 0;
   block->capacity = rounded;
-  rt->allocations++;
+  rt->session->allocations++;
 #ifndef SMELT_TEST_ALLOC
   if (rounded >= HUGE_FROM) sm_madvise(block->data, (size_t)rounded, SM_MADV_HUGEPAGE);
 #endif
@@ -62,30 +62,48 @@ static int32_t out_of_memory(smelt_rt *rt, const char *what, const char *name, i
                   what, name, (long long)bytes);
 }
 
-/* The most bytes that arena `i` (outputs: behind the arenas) may take; 0: nobody knows. */
-static uint64_t most(const smelt_rt *rt, uint32_t i) { return rt->model->most && !rt->device ? rt->model->most[i] : 0; }
+/* The most bytes that an arena, an output or a state may take; 0: nobody knows, or it is a device's. */
+static uint64_t most_of_arena(const smelt_rt *rt, uint32_t i) { return rt->model->most && !rt->session->device ? rt->model->most[i] : 0; }
+static uint64_t most_of_output(const smelt_rt *rt, uint32_t i) { return rt->entry->most && !rt->session->device ? rt->entry->most[i] : 0; }
+static uint64_t most_of_state(const smelt_rt *rt, uint32_t i) { return rt->session->device ? 0 : rt->model->states[i].most; }
 
 static uint64_t at_once(uint64_t bytes, uint64_t most_bytes) { return bytes < most_bytes ? most_bytes : bytes; }
 
+uint64_t rt_state_room(const smelt_rt *rt, uint32_t i, uint64_t bytes) {
+  uint64_t bound = most_of_state(rt, i);
+  return bound ? at_once(bytes, bound) : bytes + bytes / 2; /* a state that grows is likely to go on */
+}
+
 uint64_t rt_output_room(const smelt_rt *rt, uint32_t i, uint64_t bytes) {
-  uint64_t bound = most(rt, rt->model->n_arenas + i);
-  return bound || i < rt_given(rt->model) ? at_once(bytes, bound) : bytes + bytes / 2; /* a state that grows is likely to go on */
+  const rt_state *state = rt_written_state(rt, i);
+  return state ? rt_state_room(rt, (uint32_t)(state - rt->session->states), bytes) : at_once(bytes, most_of_output(rt, i));
+}
+
+/* A block of so many bytes, unless that is 0; *known counts those that are not. */
+static int reserve_block(smelt_rt *rt, rt_block *block, uint64_t bytes, uint32_t *known) {
+  *known += bytes != 0;
+  if (!bytes || rt_block_grow(rt, block, bytes)) return 1;
+  rt_error(rt, SMELT_DEVICE, "model '%s' may need %llu bytes within the bounds of its dims, the system has no more memory; "
+           "compile it with lower bounds, or close other sessions", rt->model->name, (unsigned long long)bytes);
+  return 0;
 }
 
 int32_t rt_reserve_bounded(smelt_rt *rt) {
   const smelt_model_desc *m = rt->model;
-  uint32_t known = 0;
-  uint32_t all = m->n_arenas + m->n_outputs + m->n_states; /* a state has as much on both sides */
-  for (uint32_t i = 0; i < all; i++) {
-    uint64_t bytes = most(rt, i < m->n_arenas + m->n_outputs ? i : i - m->n_states);
-    rt_block *block = i < m->n_arenas ? &rt->arenas[i] : i < m->n_arenas + m->n_outputs ? &rt->outputs[i - m->n_arenas].block
-                      : &rt->states[i - m->n_arenas - m->n_outputs].block;
-    known += bytes != 0;
-    if (bytes && !rt_block_grow(rt, block, bytes))
-      return rt_error(rt, SMELT_DEVICE, "model '%s' may need %llu bytes within the bounds of its dims, the system has no more memory; "
-                      "compile it with lower bounds, or close other sessions", m->name, (unsigned long long)bytes);
+  rt_session *all = rt->session;
+  uint32_t known = 0, wanted = m->n_arenas + 2 * m->n_states;
+  for (uint32_t i = 0; i < m->n_arenas; i++)
+    if (!reserve_block(rt, &all->arenas[i], most_of_arena(rt, i), &known)) return SMELT_DEVICE;
+  for (uint32_t i = 0; i < m->n_states; i++)
+    if (!reserve_block(rt, &all->states[i].block, most_of_state(rt, i), &known) || !reserve_block(rt, &all->states[i].spare, most_of_state(rt, i), &known))
+      return SMELT_DEVICE;
+  for (uint32_t e = 0; e < m->n_entries; e++) {
+    smelt_rt *view = &all->views[e];
+    wanted += rt_given(view->entry);
+    for (uint32_t i = 0; i < rt_given(view->entry); i++)
+      if (!reserve_block(rt, &view->outputs[i].own, most_of_output(view, i), &known)) return SMELT_DEVICE;
   }
-  if (known == all) rt_pool_start(&rt->pool); /* so that no run asks for stacks either */
+  if (known == wanted) rt_pool_start(&all->pool); /* so that no run asks for stacks either */
   return SMELT_OK;
 }
 
@@ -98,14 +116,14 @@ static smelt_addr reserve(smelt_rt *rt, int32_t arena, int64_t bytes, int keep) 
   if (arena < 0 || (uint32_t)arena >= rt->model->n_arenas || bytes < 0)
     return lose(rt, rt_error(rt, SMELT_INTERNAL, "model '%s' wants %lld bytes for arena %d of %u; compile it again", rt->model->name, (long long)bytes,
              (int)arena, (unsigned)rt->model->n_arenas));
-  if ((uint64_t)bytes > rt->arena_bytes[arena]) rt->arena_bytes[arena] = (uint64_t)bytes; /* rounds of a loop differ */
-  if (rt->device) {
+  if ((uint64_t)bytes > rt->session->arena_bytes[arena]) rt->session->arena_bytes[arena] = (uint64_t)bytes; /* rounds of a loop differ */
+  if (rt->session->device) {
     smelt_addr at = rt_device_arena(rt, (uint32_t)arena, (uint64_t)bytes, keep);
     return at ? at : lose(rt, SMELT_DEVICE);
   }
-  rt_block *block = &rt->arenas[arena];
-  if (!(keep ? rt_block_extend(rt, block, at_once((uint64_t)bytes, most(rt, (uint32_t)arena)))
-             : rt_block_grow_roomy(rt, block, (uint64_t)bytes, most(rt, (uint32_t)arena))))
+  rt_block *block = &rt->session->arenas[arena];
+  uint64_t most = most_of_arena(rt, (uint32_t)arena);
+  if (!(keep ? rt_block_extend(rt, block, at_once((uint64_t)bytes, most)) : rt_block_grow_roomy(rt, block, (uint64_t)bytes, most)))
     return lose(rt, out_of_memory(rt, "working memory of model ", rt->model->name, bytes));
   return (smelt_addr)(intptr_t)block->data;
 }
@@ -123,15 +141,15 @@ static int misaligned(const void *at, DLDataType type) { return ((uintptr_t)at &
 /* Generated code writes output i straight into the caller's memory. */
 int rt_output_direct(const smelt_rt *rt, uint32_t i) {
   const DLTensor *caller = rt->outputs[i].caller;
-  return caller && (rt->device || !misaligned((const char *)caller->data + caller->byte_offset, rt->model->outputs[i].dtype));
+  return caller && (rt->session->device || !misaligned((const char *)caller->data + caller->byte_offset, rt->entry->outputs[i].dtype));
 }
 
 int32_t rt_stage_inputs(smelt_rt *rt) {
-  for (uint32_t i = 0; i < rt->model->n_inputs; i++) {
+  for (uint32_t i = 0; i < rt->entry->n_inputs; i++) {
     const void *host = rt->input_host[i];
-    if (misaligned(host, rt->model->inputs[i].dtype) && rt->input_bytes[i]) {
+    if (misaligned(host, rt->entry->inputs[i].dtype) && rt->input_bytes[i]) {
       if (!rt_block_grow(rt, &rt->input_staging[i], rt->input_bytes[i]))
-        return out_of_memory(rt, "aligned copy of input ", rt->model->inputs[i].name, (int64_t)rt->input_bytes[i]);
+        return out_of_memory(rt, "aligned copy of input ", rt->entry->inputs[i].name, (int64_t)rt->input_bytes[i]);
       host = memcpy(rt->input_staging[i].data, host, (size_t)rt->input_bytes[i]);
     }
     rt->input_at[i] = (smelt_addr)(intptr_t)host;
@@ -141,7 +159,7 @@ int32_t rt_stage_inputs(smelt_rt *rt) {
 
 /* The caller's tensor has the shape that the model computed? */
 static int same_shape(smelt_rt *rt, uint32_t i, const int64_t *shape) {
-  const smelt_tensor_desc *desc = &rt->model->outputs[i];
+  const smelt_tensor_desc *desc = &rt->entry->outputs[i];
   const DLTensor *caller = rt->outputs[i].caller;
   for (int32_t axis = 0; axis < desc->rank; axis++) {
     if (caller->shape[axis] == shape[axis]) continue;
@@ -162,32 +180,32 @@ static int32_t impossible(smelt_rt *rt, const smelt_tensor_desc *desc, const int
 
 smelt_addr smelt_rt_output(smelt_rt *rt, int32_t i, const int64_t *shape) {
   uint64_t bytes = 0;
-  if (i < 0 || (uint32_t)i >= rt->model->n_outputs)
+  if (i < 0 || (uint32_t)i >= rt->entry->n_outputs)
     return lose(rt, rt_error(rt, SMELT_INTERNAL, "model '%s' has no output %d; compile it again", rt->model->name, (int)i));
-  const smelt_tensor_desc *desc = &rt->model->outputs[i];
+  const smelt_tensor_desc *desc = &rt->entry->outputs[i];
   if (!rt_tensor_bytes(desc->dtype, desc->rank, shape, &bytes)) return lose(rt, impossible(rt, desc, shape));
   rt_output *out = &rt->outputs[i];
   if (out->caller && !same_shape(rt, (uint32_t)i, shape)) return lose(rt, SMELT_SHAPE);
   if (desc->rank) memcpy(out->shape, shape, (size_t)desc->rank * sizeof *shape);
   out->bytes = bytes;
   out->host = out->caller ? (char *)out->caller->data + out->caller->byte_offset : NULL;
-  int owned = !rt_output_direct(rt, (uint32_t)i) && !(rt->device && rt_device_keeps(rt, (uint32_t)i));
-  if (owned && !rt_block_grow_roomy(rt, &out->block, bytes, rt_output_room(rt, (uint32_t)i, bytes))) return lose(rt, out_of_memory(rt, "output ", desc->name, (int64_t)bytes));
-  if (!out->host) out->host = out->block.data;
-  out->at = rt->device ? rt_device_output(rt, (uint32_t)i, bytes) : (smelt_addr)(intptr_t)(owned ? out->block.data : out->host);
+  int owned = !rt_output_direct(rt, (uint32_t)i) && !(rt->session->device && rt_device_keeps(rt, (uint32_t)i));
+  if (owned && !rt_block_grow_roomy(rt, out->block, bytes, rt_output_room(rt, (uint32_t)i, bytes))) return lose(rt, out_of_memory(rt, "output ", desc->name, (int64_t)bytes));
+  if (!out->host) out->host = out->block->data;
+  out->at = rt->session->device ? rt_device_output(rt, (uint32_t)i, bytes) : (smelt_addr)(intptr_t)(owned ? out->block->data : out->host);
   return out->at ? out->at : lose(rt, SMELT_DEVICE);
 }
 
 int32_t rt_finish_outputs(smelt_rt *rt, DLTensor *outputs) {
-  for (uint32_t i = 0; i < rt->model->n_outputs; i++)
+  for (uint32_t i = 0; i < rt->entry->n_outputs; i++)
     if (!rt->outputs[i].at)
       return rt_error(rt, SMELT_INTERNAL, "model '%s' ended without output '%s'; compile it again", rt->model->name,
-                      rt->model->outputs[i].name);
-  for (uint32_t i = 0; i < rt_given(rt->model); i++) {
+                      rt->entry->outputs[i].name);
+  for (uint32_t i = 0; i < rt_given(rt->entry); i++) {
     rt_output *out = &rt->outputs[i];
-    const smelt_tensor_desc *desc = &rt->model->outputs[i];
+    const smelt_tensor_desc *desc = &rt->entry->outputs[i];
     if (out->caller) { /* misaligned: it was computed beside, or the device has downloaded it already */
-      if (!rt->device && out->at != (smelt_addr)(intptr_t)out->host) memcpy(out->host, out->block.data, (size_t)out->bytes);
+      if (!rt->session->device && out->at != (smelt_addr)(intptr_t)out->host) memcpy(out->host, out->block->data, (size_t)out->bytes);
       continue;
     }
     outputs[i] = (DLTensor){.data = out->host, .device = {1, 0}, .ndim = desc->rank, .dtype = desc->dtype, .shape = out->shape};
@@ -199,18 +217,28 @@ smelt_status smelt_memory_stats(const smelt_session *s, smelt_memory *out) {
   if (!s || !out) return rt_refuse(s ? "smelt_memory_stats: out is NULL, wanted where to put the numbers" : "smelt_memory_stats: the session is NULL; open one first");
   const smelt_rt *rt = (const smelt_rt *)s;
   if (rt_is_foreign(rt)) return rt_refuse("smelt_memory_stats: " RT_FOREIGN);
-  *out = (smelt_memory){.weights_bytes = rt->model->weights_bytes, .allocations = rt->allocations, .runs = rt->runs,
-                        .crossings = rt->crossings, .crossed_bytes = rt->crossed_bytes};
+  *out = (smelt_memory){.weights_bytes = rt->model->weights_bytes, .allocations = rt->session->allocations, .runs = rt->session->runs,
+                        .crossings = rt->session->crossings, .crossed_bytes = rt->session->crossed_bytes};
   for (uint32_t i = 0; i < rt->model->n_arenas; i++) {
-    out->arena_bytes += rt->arena_bytes[i];
-    out->arena_capacity += rt->arenas[i].capacity;
+    out->arena_bytes += rt->session->arena_bytes[i];
+    out->arena_capacity += rt->session->arenas[i].capacity;
   }
-  if (rt->device) out->arena_capacity += rt_device_arena_capacity(rt);
-  for (uint32_t i = 0; i < rt->model->n_outputs; i++)
-    *(i < rt_given(rt->model) ? &out->output_capacity : &out->state_capacity) += rt->outputs[i].block.capacity;
-  for (uint32_t k = 0; k < rt->model->n_states; k++) out->state_capacity += rt->states[k].block.capacity;
-  if (rt->device) out->state_capacity += rt_device_state_capacity(rt);
+  if (rt->session->device) out->arena_capacity += rt_device_arena_capacity(rt);
+  for (uint32_t e = 0; e < rt->model->n_entries; e++) {
+    const smelt_rt *view = &rt->session->views[e];
+    for (uint32_t i = 0; i < rt_given(view->entry); i++) out->output_capacity += view->outputs[i].own.capacity;
+  }
+  for (uint32_t k = 0; k < rt->model->n_states; k++) {
+    const rt_state *state = &rt->session->states[k];
+    out->state_capacity += state->block.capacity + state->spare.capacity;
+  }
+  if (rt->session->device) out->state_capacity += rt_device_state_capacity(rt);
   return SMELT_OK;
+}
+
+void rt_free_tensors(smelt_rt *rt) {
+  for (uint32_t i = 0; i < rt->entry->n_inputs; i++) rt_block_free(&rt->input_staging[i]);
+  for (uint32_t i = 0; i < rt->entry->n_outputs; i++) rt_block_free(rt->outputs[i].block);
 }
 
 smelt_status smelt_trim(smelt_session *s) {
@@ -218,11 +246,10 @@ smelt_status smelt_trim(smelt_session *s) {
   if (!rt) return rt_refuse("smelt_trim: the session is NULL; open one first");
   if (rt_is_foreign(rt)) return rt_refuse("smelt_trim: " RT_FOREIGN);
   if (!rt_take(rt)) return rt_refuse_busy(rt, "smelt_trim");
-  for (uint32_t i = 0; i < rt->model->n_arenas; i++) rt_block_free(&rt->arenas[i]);
-  for (uint32_t i = 0; i < rt->model->n_inputs; i++) rt_block_free(&rt->input_staging[i]);
-  for (uint32_t i = 0; i < rt->model->n_outputs; i++) rt_block_free(&rt->outputs[i].block);
+  for (uint32_t i = 0; i < rt->model->n_arenas; i++) rt_block_free(&rt->session->arenas[i]);
+  for (uint32_t i = 0; i < rt->model->n_entries; i++) rt_free_tensors(&rt->session->views[i]);
   rt_state_trim(rt);
-  if (rt->device) rt_device_trim(rt);
+  if (rt->session->device) rt_device_trim(rt);
   rt_release(rt);
   return SMELT_OK;
 }

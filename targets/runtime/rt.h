@@ -1,4 +1,4 @@
-/* rt.h: what the runtime's own files share: one session's state and the functions that cross files. Private. */
+/* rt.h: what the runtime's own files share: a session, its entries, and the functions that cross files. Private. */
 #ifndef SMELT_RT_H
 #define SMELT_RT_H
 #include <stdatomic.h>
@@ -42,7 +42,8 @@ typedef struct {
 
 typedef struct {
   const DLTensor *caller; /* NULL: session-owned */
-  rt_block block;         /* session-owned bytes, or staging for a caller's misaligned tensor */
+  rt_block *block;        /* session-owned bytes, or staging for a caller's misaligned tensor: own, or a state's spare */
+  rt_block own;
   int64_t *shape;         /* rank slots */
   void *host;             /* where the bytes of this run end up on the host */
   uint64_t bytes;
@@ -50,7 +51,9 @@ typedef struct {
 } rt_output;
 
 typedef struct {
-  rt_block block;   /* its bytes on the host; a device's are in the space of the input */
+  rt_block block;   /* its bytes on the host; a device's are in the space of the state */
+  rt_block spare;   /* what the run writes that replaces it: the two change places */
+  int64_t *shape;   /* rank slots; of a value alone */
   uint64_t bytes;
   int32_t begun;    /* it has a value; else the next run starts it with zeros */
   int32_t resident; /* the value lies on a device, not in block */
@@ -58,26 +61,17 @@ typedef struct {
 
 typedef struct rt_device rt_device;
 
-struct smelt_rt {
-  const smelt_model_desc *model; /* first: see rt_is_foreign */
-  void *memory; /* the block this struct lies in */
-  int64_t *slots;
-  int64_t *shapes, *planned_shapes; /* all inputs' dims, one after the other */
-  const int64_t **shape_of;         /* per input, into shapes */
-  smelt_addr *input_at;
-  uint64_t *input_bytes;
-  const void **input_host;
-  rt_block *input_staging;
+/* What the entries of a session have in common. One call at a time has all of it. */
+typedef struct {
+  void *memory;  /* the block that the session lies in */
+  smelt_rt *views; /* one per entry of the model */
   rt_block *arenas;
-  uint64_t *arena_bytes;            /* per arena, the most that the last run asked for */
-  rt_output *outputs;
+  uint64_t *arena_bytes; /* per arena, the most that the last run asked for */
   rt_state *states;
   uint64_t *kernel_ns, *kernel_launches;
   void **library_fn;
   int64_t *mapped_args; /* a CPU kernel's args in a device session */
-  uint32_t n_shapes;
-  int32_t planned, profiling;
-  int32_t lost; /* status of a failure that was told to generated code as an address 0; it outranks what that returns */
+  int32_t profiling;
   _Atomic int32_t busy, cancel;
   int pid; /* of the process that opened the session */
   uint64_t allocations, runs;
@@ -89,6 +83,25 @@ struct smelt_rt {
   int64_t weights_mtime[2];
   rt_device *device; /* NULL: a CPU model */
   rt_pool pool;
+} rt_session;
+
+/* An entry of a session: what callers have in their hands. */
+struct smelt_rt {
+  const smelt_model_desc *model; /* first: see rt_is_foreign */
+  const smelt_entry_desc *entry;
+  rt_session *session;
+  int64_t *slots;
+  int64_t *shapes, *planned_shapes; /* all inputs' dims, one after the other */
+  const int64_t **shape_of;         /* per input, into shapes */
+  smelt_addr *input_at;
+  uint64_t *input_bytes;
+  const void **input_host;
+  rt_block *input_staging;
+  rt_output *outputs;
+  uint32_t n_shapes;
+  int32_t planned;
+  int32_t lost; /* status of a failure that was told to generated code as an address 0; it outranks what that returns */
+  uint32_t first_space; /* of its inputs and then its outputs, in a device session */
   char error[RT_ERROR_BYTES];
 };
 
@@ -97,8 +110,15 @@ static inline int rt_is_foreign(const smelt_rt *rt) { return rt->model != &smelt
 #define RT_FOREIGN "the session is one of another model; call the functions of the model that opened it"
 
 /* Inputs that a caller feeds and outputs that he gets; the others are state. */
-static inline uint32_t rt_fed(const smelt_model_desc *m) { return m->n_inputs - m->n_states; }
-static inline uint32_t rt_given(const smelt_model_desc *m) { return m->n_outputs - m->n_states; }
+static inline uint32_t rt_fed(const smelt_entry_desc *e) { return e->n_inputs - e->n_reads; }
+static inline uint32_t rt_given(const smelt_entry_desc *e) { return e->n_outputs - e->n_writes; }
+/* The state that an entry's input reads, or that its output replaces; NULL: a caller's. */
+static inline rt_state *rt_read_state(const smelt_rt *rt, uint32_t input) {
+  return input < rt_fed(rt->entry) ? NULL : &rt->session->states[rt->entry->reads[input - rt_fed(rt->entry)]];
+}
+static inline rt_state *rt_written_state(const smelt_rt *rt, uint32_t output) {
+  return output < rt_given(rt->entry) ? NULL : &rt->session->states[rt->entry->writes[output - rt_given(rt->entry)]];
+}
 
 /* ---- session.c ---- */
 smelt_status smelt_open_this(const char *bundle_dir, const smelt_options *options, smelt_session **out);
@@ -134,9 +154,11 @@ int rt_block_extend(smelt_rt *rt, rt_block *block, uint64_t bytes);
 void rt_block_free(rt_block *block);
 int rt_output_direct(const smelt_rt *rt, uint32_t i);
 int32_t rt_reserve_bounded(smelt_rt *rt); /* all that has a bound */
-/* What to ask for when output i wants so many bytes and has fewer, if there is as much. */
+/* What to ask for when output i, or a state, wants so many bytes and has fewer, if there is as much. */
 uint64_t rt_output_room(const smelt_rt *rt, uint32_t i, uint64_t bytes);
+uint64_t rt_state_room(const smelt_rt *rt, uint32_t state, uint64_t bytes);
 int32_t rt_stage_inputs(smelt_rt *rt);
+void rt_free_tensors(smelt_rt *rt); /* copies of inputs, session-owned outputs, spare blocks of states */
 int32_t rt_finish_outputs(smelt_rt *rt, DLTensor *outputs);
 
 /* ---- state.c ---- */
@@ -174,10 +196,12 @@ int32_t rt_device_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t 
 /* keep: what the arena holds stays when it grows. */
 smelt_addr rt_device_arena(smelt_rt *rt, uint32_t arena, uint64_t bytes, int keep);
 smelt_addr rt_device_output(smelt_rt *rt, uint32_t output, uint64_t bytes);
-/* Is this output's memory at the unit where the input lies that it replaces? Then the two change places. */
+/* Is this output's memory at the unit where the state lies that it replaces? Then the two change places. */
 int rt_device_keeps(const smelt_rt *rt, uint32_t output);
-void rt_device_swap(smelt_rt *rt, uint32_t input, uint32_t output);
-int32_t rt_device_read_input(smelt_rt *rt, uint32_t input, void *to, uint64_t bytes);
+/* Does this input read a state where that lies? */
+int rt_device_reads(const smelt_rt *rt, uint32_t input);
+void rt_device_swap(smelt_rt *rt, uint32_t state);
+int32_t rt_device_read_state(smelt_rt *rt, uint32_t state, void *to, uint64_t bytes);
 /* In the memory of a unit; of that which has arena 0. */
 smelt_addr rt_device_weights(smelt_rt *rt, uint32_t unit);
 smelt_addr rt_device_first_weights(smelt_rt *rt);

@@ -6,13 +6,13 @@
 #include "runner_worker.h"
 
 static const char USAGE[] =
-    "usage: smelt_run BUNDLE_DIR [--info] [--shape NAME:1x3x224x224]... [--repeat N] [--threads N] [--zero]\n"
+    "usage: smelt_run BUNDLE_DIR [--info] [--entry NAME] [--shape NAME:1x3x224x224]... [--repeat N] [--threads N] [--zero]\n"
     "       smelt_run --serve [--sysfs DIR]\n"
-    "Runs the model on random inputs (the same ones every time) and prints times in microseconds.\n"
+    "Runs the model, or one of its entries, on random inputs (the same ones every time) and prints times in microseconds.\n"
     "Dims that no --shape gives are 1.\n";
 
 typedef struct {
-  const char *bundle, *sysfs;
+  const char *bundle, *sysfs, *entry;
   const char *shapes[64];
   size_t n_shapes;
   int64_t repeat;
@@ -67,6 +67,7 @@ static int parse(command *c, int argc, char **argv) {
     else if (a[0] != '-' && !c->bundle) c->bundle = a;
     else if (a[0] != '-' || !value) return -1;
     else if (i++, !strcmp(a, "--sysfs")) c->sysfs = value;
+    else if (!strcmp(a, "--entry")) c->entry = value;
     else if (!strcmp(a, "--repeat")) {
       if ((c->repeat = option_number(a, value, REPEAT_MAX)) < 0) return -1;
     } else if (!strcmp(a, "--threads")) {
@@ -95,6 +96,7 @@ static void put_port(buffer *b, const char *role, const char *name, DLDataType t
 static void put_info(worker *w, buffer *b) {
   const model_api *api = &w->api;
   const smelt_session *s = w->session;
+  for (size_t i = 0; api->entry_count(s) > 1 && i < api->entry_count(s); i++) put_format(b, "entry  %s\n", api->entry_name(s, i));
   for (size_t i = 0; i < w->n_inputs; i++) put_port(b, "input ", api->input_name(s, i), api->input_type(s, i), api->input_rank(s, i));
   for (size_t i = 0; i < w->n_outputs; i++) put_port(b, "output", api->output_name(s, i), api->output_type(s, i), api->output_rank(s, i));
   for (size_t i = 0; i < api->state_count(s); i++) put_port(b, "state ", api->state_name(s, i), api->state_type(s, i), api->state_rank(s, i));
@@ -244,6 +246,13 @@ static int for_people(const command *c) {
     put_format(&b, "%s", w.api.error(NULL));
     return complain(&b, status_name(s));
   }
+  smelt_session *entry = c->entry ? w.api.entry(w.session, c->entry) : w.session;
+  if (!entry) {
+    put_format(&b, "%s", w.api.error(NULL));
+    w.api.close(w.session);
+    return complain(&b, "invalid");
+  }
+  w.session = entry;
   if (worker_slots(&w)) return complain(&b, "device");
   put_info(&w, &b);
   put_format(&b, "opened in %u us\n", (sys_now() - start) / 1000);

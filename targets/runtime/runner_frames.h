@@ -15,6 +15,9 @@
  *   SAMPLES inner u32, kind u32 (0 timed, 1 warm-up), ns u64[]: each the time of `inner` runs
  *           The loaded model keeps its state from one RUN to the next. Where runs are timed or profiled, each begins at the start
  *   STATE   host: deadline_ms u32, zero u32: the state is back at its start
+ *   ENTRY   host: deadline_ms u32, zero u32, then an entry's name        runner: STATS (kind "model", of that entry)
+ *           Later requests are about this entry of the loaded model, with inputs to be set anew; after LOAD it is the first.
+ *           The state is that of all entries
  *   GETOUT  host: deadline_ms u32, index u32                            runner: OUT, DATA
  *   OUT     index u32, code u8, bits u8, lanes u16, rank u32, zero u32, bytes u64, dims i64[rank]
  *   STAGE   text: what the worker does now    LOG  text: what the model wrote to stdout or stderr
@@ -26,7 +29,7 @@
 
 enum { FRAME_HELLO = 1, FRAME_LOAD, FRAME_SETIN, FRAME_DATA, FRAME_RUN, FRAME_SAMPLES, FRAME_GETOUT, FRAME_OUT, FRAME_STAGE,
        FRAME_LOG, FRAME_CRASH, FRAME_STATS, FRAME_END, FRAME_CANCEL, FRAME_RESET, FRAME_QUIT, FRAME_STATE,
-       FRAME_KINDS };
+       FRAME_ENTRY, FRAME_KINDS };
 enum { FRAME_MAGIC = 0x544c4d53, FRAME_VERSION = 2, FRAME_HEADER = 32, FRAME_MAX = 16 << 20, FRAME_CHUNK = 1 << 20 };
 
 typedef struct {

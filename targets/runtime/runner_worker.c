@@ -1,4 +1,4 @@
-/* runner_worker.c: the requests LOAD, SETIN, RUN, STATE and GETOUT -> calls of the model and answers. */
+/* runner_worker.c: the requests LOAD, ENTRY, SETIN, RUN, STATE and GETOUT -> calls of the model and answers. */
 #include "runner_worker.h"
 
 #include "runner_crash.h"
@@ -71,12 +71,20 @@ static void put_model(worker *w, buffer *b, uint64_t load_ns) {
     put(b, i ? "," : "");
     put_type(b, w->api.state_name(w->session, i), w->api.state_type(w->session, i), w->api.state_rank(w->session, i));
   }
+  put(b, "],\"entries\":[");
+  for (size_t i = 0; i < w->api.entry_count(w->session); i++) put_format(b, "%s%q", i ? "," : "", w->api.entry_name(w->session, i));
   put(b, "],\"memory\":");
   put_memory(w, b);
   put(b, "}");
 }
 
 int worker_slots(worker *w) {
+  for (size_t i = 0; i < w->n_inputs; i++)
+    if (w->inputs && w->inputs[i].memory) sys_unmap(w->inputs[i].memory, w->inputs[i].capacity);
+  if (w->inputs) sys_unmap(w->inputs, (w->n_inputs + 1) * sizeof(slot));
+  if (w->arguments) sys_unmap(w->arguments, (w->n_inputs + 1) * sizeof(DLTensor));
+  if (w->outputs) sys_unmap(w->outputs, (w->n_outputs + 1) * sizeof(DLTensor));
+  w->inputs = NULL, w->arguments = w->outputs = NULL, w->ran = 0;
   w->n_inputs = w->api.input_count(w->session);
   w->n_outputs = w->api.output_count(w->session);
   if (w->n_inputs > TENSOR_LIMIT || w->n_outputs > TENSOR_LIMIT) return -1;
@@ -106,6 +114,24 @@ static void on_load(worker *w) {
   }
   if (worker_slots(w)) return finish(w, "device", "no memory for the model's tensor table");
   put_model(w, fresh(w), load_ns);
+  reply_text(w, FRAME_STATS);
+  finish(w, "ok", "");
+}
+
+/* ---- ENTRY ---- */
+static void on_entry(worker *w) {
+  enum { HEAD = 8 };
+  if (w->payload.len <= HEAD) return finish(w, "protocol", "an ENTRY frame is shorter than its fixed part");
+  if (!w->session) return finish(w, "protocol", "no model is loaded");
+  buffer_add(&w->payload, "", 1);
+  smelt_session *entry = w->api.entry(w->session, (const char *)w->payload.at + HEAD);
+  if (!entry) {
+    put_format(fresh(w), "%s", w->api.error(NULL));
+    return finish_with(w, "invalid");
+  }
+  w->session = entry;
+  if (worker_slots(w)) return finish(w, "device", "no memory for the model's tensor table");
+  put_model(w, fresh(w), 0);
   reply_text(w, FRAME_STATS);
   finish(w, "ok", "");
 }
@@ -423,7 +449,8 @@ static void on_get_output(worker *w) {
 }
 
 static void (*const REQUESTS[FRAME_KINDS])(worker *) = {
-    [FRAME_LOAD] = on_load, [FRAME_SETIN] = on_set_input, [FRAME_RUN] = on_run, [FRAME_STATE] = on_state, [FRAME_GETOUT] = on_get_output};
+    [FRAME_LOAD] = on_load, [FRAME_SETIN] = on_set_input, [FRAME_RUN] = on_run, [FRAME_STATE] = on_state, [FRAME_GETOUT] = on_get_output,
+    [FRAME_ENTRY] = on_entry};
 
 __attribute__((noreturn)) void worker_main(int in, int out, int crash, const char *sysfs) {
   static worker w;

@@ -22,7 +22,7 @@ typedef struct {
   frame request;
   buffer payload, reply, text;
   model_api api;
-  smelt_session *session;
+  smelt_session *session; /* the entry that requests are about */
   slot *inputs;
   DLTensor *arguments, *outputs;
   size_t n_inputs, n_outputs;
@@ -39,7 +39,7 @@ typedef struct {
 uint64_t tensor_bytes(DLDataType t, const int64_t *dims, size_t rank);
 /* Memory of at least so many bytes for a slot; 0, or -1 without. */
 int slot_reserve(slot *s, uint64_t bytes);
-/* The tables of inputs and outputs of an open session; 0, or -1 without memory. */
+/* The tables of inputs and outputs of an open session's entry, in the place of another one's; 0, or -1 without memory. */
 int worker_slots(worker *w);
 /* Whether each run is to begin at the start of the state. */
 void begin_afresh(worker *w, int yes);

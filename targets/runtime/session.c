@@ -8,53 +8,73 @@ static void *carve(char *base, size_t *at, size_t count, size_t each) {
   return here;
 }
 
-/* With base NULL: only the size. */
-static size_t lay_out(smelt_rt *rt, const smelt_model_desc *m, char *base) {
-  size_t at = (sizeof *rt + 63) / 64 * 64, n_shapes = 0, n_args = 8;
-  for (uint32_t i = 0; i < m->n_inputs; i++) n_shapes += (size_t)m->inputs[i].rank;
+/* The tables of an entry. With base NULL nothing is set but the numbers. */
+static void lay_out_entry(smelt_rt *rt, const smelt_entry_desc *e, char *base, size_t *at) {
+  uint32_t n_shapes = 0;
+  for (uint32_t i = 0; i < e->n_inputs; i++) n_shapes += (uint32_t)e->inputs[i].rank;
+  rt->n_shapes = n_shapes;
+  rt->slots = carve(base, at, e->n_slots ? e->n_slots : 1, sizeof *rt->slots);
+  rt->shapes = carve(base, at, n_shapes, sizeof *rt->shapes);
+  rt->planned_shapes = carve(base, at, n_shapes, sizeof *rt->planned_shapes);
+  rt->shape_of = carve(base, at, e->n_inputs, sizeof *rt->shape_of);
+  rt->input_at = carve(base, at, e->n_inputs, sizeof *rt->input_at);
+  rt->input_bytes = carve(base, at, e->n_inputs, sizeof *rt->input_bytes);
+  rt->input_host = carve(base, at, e->n_inputs, sizeof *rt->input_host);
+  rt->input_staging = carve(base, at, e->n_inputs, sizeof *rt->input_staging);
+  rt->outputs = carve(base, at, e->n_outputs, sizeof *rt->outputs);
+  for (uint32_t i = 0; i < e->n_outputs; i++) {
+    int64_t *shape = carve(base, at, (size_t)e->outputs[i].rank, sizeof *shape);
+    if (base) rt->outputs[i].shape = shape;
+  }
+  const int64_t *shape = rt->shapes;
+  for (uint32_t i = 0; base && i < e->n_inputs; shape += e->inputs[i++].rank) rt->shape_of[i] = shape;
+}
+
+/* The session at `base` and all its tables; NULL: only how many bytes they are. */
+static size_t lay_out(const smelt_model_desc *m, char *base) {
+  rt_session sizes, *all = base ? (rt_session *)base : &sizes;
+  size_t at = (sizeof *all + 63) / 64 * 64, n_args = 8;
   for (uint32_t i = 0; i < m->n_kernels; i++) {
     size_t n = (size_t)m->kernels[i].n_buffers + (size_t)m->kernels[i].n_dims;
     if (n > n_args) n_args = n;
   }
-  rt->n_shapes = (uint32_t)n_shapes;
-  rt->slots = carve(base, &at, m->n_slots ? m->n_slots : 1, sizeof *rt->slots);
-  rt->shapes = carve(base, &at, n_shapes, sizeof *rt->shapes);
-  rt->planned_shapes = carve(base, &at, n_shapes, sizeof *rt->planned_shapes);
-  rt->shape_of = carve(base, &at, m->n_inputs, sizeof *rt->shape_of);
-  rt->input_at = carve(base, &at, m->n_inputs, sizeof *rt->input_at);
-  rt->input_bytes = carve(base, &at, m->n_inputs, sizeof *rt->input_bytes);
-  rt->input_host = carve(base, &at, m->n_inputs, sizeof *rt->input_host);
-  rt->input_staging = carve(base, &at, m->n_inputs, sizeof *rt->input_staging);
-  rt->arenas = carve(base, &at, m->n_arenas, sizeof *rt->arenas);
-  rt->arena_bytes = carve(base, &at, m->n_arenas, sizeof *rt->arena_bytes);
-  rt->outputs = carve(base, &at, m->n_outputs, sizeof *rt->outputs);
-  rt->states = carve(base, &at, m->n_states, sizeof *rt->states);
-  rt->kernel_ns = carve(base, &at, m->n_kernels, sizeof *rt->kernel_ns);
-  rt->kernel_launches = carve(base, &at, m->n_kernels, sizeof *rt->kernel_launches);
-  rt->library_fn = carve(base, &at, m->n_libraries, sizeof *rt->library_fn);
-  rt->mapped_args = carve(base, &at, n_args, sizeof *rt->mapped_args);
-  for (uint32_t i = 0; i < m->n_outputs; i++) {
-    int64_t *shape = carve(base, &at, (size_t)m->outputs[i].rank, sizeof *shape);
-    if (base) rt->outputs[i].shape = shape;
+  all->views = carve(base, &at, m->n_entries, sizeof *all->views);
+  all->arenas = carve(base, &at, m->n_arenas, sizeof *all->arenas);
+  all->arena_bytes = carve(base, &at, m->n_arenas, sizeof *all->arena_bytes);
+  all->states = carve(base, &at, m->n_states, sizeof *all->states);
+  all->kernel_ns = carve(base, &at, m->n_kernels, sizeof *all->kernel_ns);
+  all->kernel_launches = carve(base, &at, m->n_kernels, sizeof *all->kernel_launches);
+  all->library_fn = carve(base, &at, m->n_libraries, sizeof *all->library_fn);
+  all->mapped_args = carve(base, &at, n_args, sizeof *all->mapped_args);
+  for (uint32_t i = 0; i < m->n_states; i++) {
+    int64_t *shape = carve(base, &at, (size_t)m->states[i].rank, sizeof *shape);
+    if (base) all->states[i].shape = shape;
   }
-  const int64_t *shape = rt->shapes;
-  for (uint32_t i = 0; base && i < m->n_inputs; shape += m->inputs[i++].rank) rt->shape_of[i] = shape;
+  for (uint32_t i = 0; i < m->n_entries; i++) {
+    smelt_rt none_yet, *rt = base ? &all->views[i] : &none_yet;
+    lay_out_entry(rt, &m->entries[i], base, &at);
+    if (!base) continue;
+    rt->model = m, rt->entry = &m->entries[i], rt->session = all;
+    for (uint32_t k = 0; k < rt->entry->n_outputs; k++) {
+      rt_state *state = rt_written_state(rt, k);
+      rt->outputs[k].block = state ? &state->spare : &rt->outputs[k].own;
+    }
+  }
   return at;
 }
 
+/* The first entry of a new session. */
 static smelt_rt *create(const smelt_model_desc *model, int32_t threads) {
-  smelt_rt sizes = {0};
-  size_t bytes = lay_out(&sizes, model, NULL);
+  size_t bytes = lay_out(model, NULL);
   char *memory = calloc(1, bytes + 64); /* + 64: the pool's words want a cache line each */
   if (!memory) return NULL;
-  smelt_rt *rt = (smelt_rt *)(((uintptr_t)memory + 63) & ~(uintptr_t)63);
-  rt->memory = memory;
-  rt->model = model;
-  rt->weights_fd = -1;
-  lay_out(rt, model, (char *)rt);
-  rt->pid = sm_getpid();
-  rt_pool_init(&rt->pool, threads);
-  return rt;
+  rt_session *all = (rt_session *)(((uintptr_t)memory + 63) & ~(uintptr_t)63);
+  lay_out(model, (char *)all);
+  all->memory = memory;
+  all->weights_fd = -1;
+  all->pid = sm_getpid();
+  rt_pool_init(&all->pool, threads);
+  return all->views;
 }
 
 static smelt_status no_session(const char *call) {
@@ -106,7 +126,7 @@ smelt_status smelt_open(const char *bundle_dir, const smelt_options *options, sm
 
 /* The copy of the state is the only thing of `from` that has to stand still. */
 static int32_t fork_from(smelt_rt *rt, smelt_rt *from) {
-  int32_t status = from->device ? rt_device_check(from) : SMELT_OK;
+  int32_t status = from->session->device ? rt_device_check(from) : SMELT_OK;
   if (status) return rt_error(rt, status, "%s", from->error);
   status = rt_weights_share(rt, from);
   if (!status && rt->model->n_units) status = rt_device_open(rt);
@@ -121,8 +141,9 @@ smelt_status smelt_fork(smelt_session *s, smelt_session **out) {
   if (!from) return rt_refuse("smelt_fork: the session is NULL; open one first");
   if (rt_is_foreign(from)) return rt_refuse("smelt_fork: " RT_FOREIGN);
   if (!rt_take(from)) return rt_refuse_busy(from, "smelt_fork");
-  smelt_rt *rt = create(from->model, from->pool.threads);
+  smelt_rt *rt = create(from->model, from->session->pool.threads);
   smelt_status status = rt ? hand_out(rt, fork_from(rt, from), out) : no_session("smelt_fork");
+  if (!status) *out = (smelt_session *)&rt->session->views[from - from->session->views]; /* the same entry */
   rt_release(from);
   return status;
 }
@@ -137,19 +158,19 @@ void smelt_close(smelt_session *s) {
     rt_thread_error("smelt_close: " RT_FOREIGN);
     return;
   }
-  if (rt->pid == sm_getpid()) /* in a forked child nobody is left to wait for */
+  if (rt->session->pid == sm_getpid()) /* in a forked child nobody is left to wait for */
     while (!rt_take(rt)) {
-      atomic_store(&rt->cancel, 1);
+      atomic_store(&rt->session->cancel, 1);
       sm_sleep(NAP_NS);
     }
-  rt_pool_close(&rt->pool);
-  if (rt->device) rt_device_close(rt);
-  for (uint32_t i = 0; i < rt->model->n_arenas; i++) rt_block_free(&rt->arenas[i]);
-  for (uint32_t i = 0; i < rt->model->n_inputs; i++) rt_block_free(&rt->input_staging[i]);
-  for (uint32_t i = 0; i < rt->model->n_outputs; i++) rt_block_free(&rt->outputs[i].block);
+  rt_session *all = rt->session;
+  rt_pool_close(&all->pool);
+  if (all->device) rt_device_close(rt);
+  for (uint32_t i = 0; i < rt->model->n_arenas; i++) rt_block_free(&all->arenas[i]);
+  for (uint32_t i = 0; i < rt->model->n_entries; i++) rt_free_tensors(&all->views[i]);
   rt_state_free(rt);
   rt_weights_close(rt);
-  free(rt->memory);
+  free(all->memory);
 }
 
 const char *smelt_error(const smelt_session *s) {
@@ -169,7 +190,7 @@ static int32_t plan(smelt_rt *rt) {
   size_t bytes = rt->n_shapes * sizeof *rt->shapes;
   if (rt->planned && (!bytes || memcmp(rt->shapes, rt->planned_shapes, bytes) == 0)) return SMELT_OK;
   rt->planned = 0;
-  int32_t status = rt->model->plan((smelt_rt *)rt, rt->shape_of, rt->slots);
+  int32_t status = rt->entry->plan((smelt_rt *)rt, rt->shape_of, rt->slots);
   if (status) return status;
   if (bytes) memcpy(rt->planned_shapes, rt->shapes, bytes);
   rt->planned = 1;
@@ -177,29 +198,41 @@ static int32_t plan(smelt_rt *rt) {
 }
 
 static int32_t execute(smelt_rt *rt) {
-  smelt_addr arena = 0, weights = rt->device ? rt_device_first_weights(rt) : (smelt_addr)(intptr_t)rt->weights;
-  int32_t status = rt->device ? rt_device_begin(rt) : rt_stage_inputs(rt);
+  smelt_addr arena = 0, weights = rt->session->device ? rt_device_first_weights(rt) : (smelt_addr)(intptr_t)rt->session->weights;
+  int32_t status = rt->session->device ? rt_device_begin(rt) : rt_stage_inputs(rt);
   if (status) return status;
-  for (uint32_t i = 0; i < rt->model->n_arenas; i++) rt->arena_bytes[i] = 0;
-  if (rt->model->n_arenas && !(arena = smelt_rt_reserve(rt, 0, rt->slots[0]))) return rt->lost;
-  status = rt->model->run(rt, rt->slots, rt->input_at, weights, arena);
+  for (uint32_t i = 0; i < rt->model->n_arenas; i++) rt->session->arena_bytes[i] = 0;
+  if (rt->model->n_arenas && !(arena = smelt_rt_reserve(rt, (int32_t)rt->entry->arena, rt->slots[0]))) return rt->lost;
+  status = rt->entry->run(rt, rt->slots, rt->input_at, weights, arena);
   return rt->lost ? rt->lost : status;
 }
 
 static int32_t run(smelt_rt *rt, const DLTensor *inputs, size_t n_inputs, DLTensor *outputs, size_t n_outputs) {
-  int32_t status = rt->device ? rt_device_check(rt) : SMELT_OK;
-  if (!status && rt->weights_fd >= 0) status = rt_weights_check(rt);
+  int32_t status = rt->session->device ? rt_device_check(rt) : SMELT_OK;
+  if (!status && rt->session->weights_fd >= 0) status = rt_weights_check(rt);
   if (!status) status = rt_bind_inputs(rt, inputs, n_inputs);
   if (!status) status = rt_bind_outputs(rt, outputs, n_outputs);
   if (!status) status = plan(rt);
   if (!status) status = rt_state_begin(rt);
   if (status) return status;
   status = execute(rt);
-  if (rt->device && !status) status = rt_device_finish(rt);
-  if (rt->device && status) rt_device_drain(rt); /* the caller's memory must not be in use when we return */
+  if (rt->session->device && !status) status = rt_device_finish(rt);
+  if (rt->session->device && status) rt_device_drain(rt); /* the caller's memory must not be in use when we return */
   if (!status) status = rt_finish_outputs(rt, outputs);
   if (!status) rt_state_keep(rt);
   return status;
+}
+
+/* Of a model with several entries, an error says which one failed. */
+static void name_entry(smelt_rt *rt) {
+  enum { NAME_BYTES = 80 };
+  char head[NAME_BYTES];
+  if (rt->model->n_entries < 2) return;
+  size_t n = (size_t)snprintf(head, sizeof head, "entry '%.64s': ", rt->entry->name), kept = strlen(rt->error);
+  if (kept > RT_ERROR_BYTES - 1 - n) kept = RT_ERROR_BYTES - 1 - n; /* the end of a long text gives way */
+  memmove(rt->error + n, rt->error, kept);
+  memcpy(rt->error, head, n);
+  rt->error[n + kept] = 0;
 }
 
 smelt_status smelt_run(smelt_session *s, const DLTensor *inputs, size_t n_inputs, DLTensor *outputs, size_t n_outputs) {
@@ -207,8 +240,8 @@ smelt_status smelt_run(smelt_session *s, const DLTensor *inputs, size_t n_inputs
   if (!rt) return rt_refuse("smelt_run: the session is NULL; open one first");
   if (rt_is_foreign(rt)) return rt_refuse("smelt_run: " RT_FOREIGN);
   if (!rt_take(rt)) return rt_refuse_busy(rt, "smelt_run");
-  rt_pool_after_fork(&rt->pool);
-  atomic_store(&rt->cancel, 0);
+  rt_pool_after_fork(&rt->session->pool);
+  atomic_store(&rt->session->cancel, 0);
   rt->error[0] = 0;
   rt->lost = 0;
   int32_t status = run(rt, inputs, n_inputs, outputs, n_outputs);
@@ -216,38 +249,73 @@ smelt_status smelt_run(smelt_session *s, const DLTensor *inputs, size_t n_inputs
     status = rt_error(rt, SMELT_INTERNAL, "model '%s' returned status %d, which does not exist; compile it again", rt->model->name, (int)status);
   if (status && !rt->error[0])
     rt_error(rt, status, "model '%s' failed with status %d and gave no reason; compile it again", rt->model->name, (int)status);
-  if (!status) rt->runs++;
+  if (status) name_entry(rt);
+  if (!status) rt->session->runs++;
   rt_release(rt);
   return (smelt_status)status;
 }
 
 void smelt_cancel(smelt_session *s) {
-  if (s && !rt_is_foreign((smelt_rt *)s)) atomic_store(&((smelt_rt *)s)->cancel, 1);
+  if (s && !rt_is_foreign((smelt_rt *)s)) atomic_store(&((smelt_rt *)s)->session->cancel, 1);
 }
 
 /* ---- what the model is ---- */
 static const smelt_model_desc none;
+static const smelt_entry_desc no_entry;
 static const smelt_model_desc *model_of(const smelt_session *s) {
   return s && rt_is_foreign((const smelt_rt *)s) ? &none : &smelt_model;
 }
-static const smelt_tensor_desc *input(const smelt_session *s, size_t i) {
+static const smelt_entry_desc *entry_of(const smelt_session *s) {
   const smelt_model_desc *m = model_of(s);
-  return i < rt_fed(m) ? &m->inputs[i] : NULL;
+  return !m->n_entries ? &no_entry : s ? ((const smelt_rt *)s)->entry : m->entries;
+}
+static const smelt_tensor_desc *input(const smelt_session *s, size_t i) {
+  const smelt_entry_desc *e = entry_of(s);
+  return i < rt_fed(e) ? &e->inputs[i] : NULL;
 }
 static const smelt_tensor_desc *output(const smelt_session *s, size_t i) {
-  const smelt_model_desc *m = model_of(s);
-  return i < rt_given(m) ? &m->outputs[i] : NULL;
+  const smelt_entry_desc *e = entry_of(s);
+  return i < rt_given(e) ? &e->outputs[i] : NULL;
 }
-static const smelt_tensor_desc *state(const smelt_session *s, size_t i) {
+static const smelt_state_desc *state(const smelt_session *s, size_t i) {
   const smelt_model_desc *m = model_of(s);
-  return i < m->n_states ? &m->inputs[rt_fed(m) + i] : NULL;
+  return i < m->n_states ? &m->states[i] : NULL;
 }
+
+size_t smelt_entry_count(const smelt_session *s) { return model_of(s)->n_entries; }
+const char *smelt_entry_name(const smelt_session *s, size_t i) {
+  const smelt_model_desc *m = model_of(s);
+  return i < m->n_entries ? m->entries[i].name : NULL;
+}
+
+static smelt_session *no_such_entry(const smelt_model_desc *m, const char *name) {
+  char text[RT_ERROR_BYTES];
+  int at = snprintf(text, sizeof text, "smelt_entry: model '%.64s' has no entry '%.64s'; there are:", m->name, name);
+  for (uint32_t i = 0; i < m->n_entries && at < (int)sizeof text; i++)
+    at += snprintf(text + at, sizeof text - (size_t)at, "%s %.64s", i ? "," : "", m->entries[i].name);
+  rt_refuse(text);
+  return NULL;
+}
+
+smelt_session *smelt_entry(smelt_session *s, const char *name) {
+  smelt_rt *rt = (smelt_rt *)s;
+  const char *why = !rt ? "smelt_entry: the session is NULL; open one first" : rt_is_foreign(rt) ? "smelt_entry: " RT_FOREIGN : NULL;
+  if (!why && !name) why = "smelt_entry: name is NULL, wanted that of an entry; see smelt_entry_name";
+  if (why) {
+    rt_refuse(why);
+    return NULL;
+  }
+  for (uint32_t i = 0; i < rt->model->n_entries; i++)
+    if (strcmp(rt->model->entries[i].name, name) == 0) return (smelt_session *)&rt->session->views[i];
+  return no_such_entry(rt->model, name);
+}
+
 static const char *name_of(const smelt_tensor_desc *t) { return t ? t->name : NULL; }
 static DLDataType type_of(const smelt_tensor_desc *t) { return t ? t->dtype : (DLDataType){0, 0, 0}; }
 static int32_t rank_of(const smelt_tensor_desc *t) { return t ? t->rank : -1; }
 
-size_t smelt_input_count(const smelt_session *s) { return rt_fed(model_of(s)); }
-size_t smelt_output_count(const smelt_session *s) { return rt_given(model_of(s)); }
+size_t smelt_input_count(const smelt_session *s) { return rt_fed(entry_of(s)); }
+size_t smelt_output_count(const smelt_session *s) { return rt_given(entry_of(s)); }
 const char *smelt_input_name(const smelt_session *s, size_t i) { return name_of(input(s, i)); }
 const char *smelt_output_name(const smelt_session *s, size_t i) { return name_of(output(s, i)); }
 DLDataType smelt_input_type(const smelt_session *s, size_t i) { return type_of(input(s, i)); }
@@ -255,9 +323,9 @@ DLDataType smelt_output_type(const smelt_session *s, size_t i) { return type_of(
 int32_t smelt_input_rank(const smelt_session *s, size_t i) { return rank_of(input(s, i)); }
 int32_t smelt_output_rank(const smelt_session *s, size_t i) { return rank_of(output(s, i)); }
 size_t smelt_state_count(const smelt_session *s) { return model_of(s)->n_states; }
-const char *smelt_state_name(const smelt_session *s, size_t i) { return name_of(state(s, i)); }
-DLDataType smelt_state_type(const smelt_session *s, size_t i) { return type_of(state(s, i)); }
-int32_t smelt_state_rank(const smelt_session *s, size_t i) { return rank_of(state(s, i)); }
+const char *smelt_state_name(const smelt_session *s, size_t i) { return state(s, i) ? state(s, i)->name : NULL; }
+DLDataType smelt_state_type(const smelt_session *s, size_t i) { return state(s, i) ? state(s, i)->dtype : (DLDataType){0, 0, 0}; }
+int32_t smelt_state_rank(const smelt_session *s, size_t i) { return state(s, i) ? state(s, i)->rank : -1; }
 
 /* ---- profile ---- */
 smelt_status smelt_profile(smelt_session *s, int32_t enable) {
@@ -265,8 +333,8 @@ smelt_status smelt_profile(smelt_session *s, int32_t enable) {
   if (!rt) return rt_refuse("smelt_profile: the session is NULL; open one first");
   if (rt_is_foreign(rt)) return rt_refuse("smelt_profile: " RT_FOREIGN);
   if (!rt_take(rt)) return rt_refuse_busy(rt, "smelt_profile");
-  rt->profiling = enable != 0;
-  for (uint32_t i = 0; enable && i < rt->model->n_kernels; i++) rt->kernel_ns[i] = rt->kernel_launches[i] = 0;
+  rt->session->profiling = enable != 0;
+  for (uint32_t i = 0; enable && i < rt->model->n_kernels; i++) rt->session->kernel_ns[i] = rt->session->kernel_launches[i] = 0;
   rt_release(rt);
   return SMELT_OK;
 }
@@ -279,7 +347,7 @@ smelt_status smelt_kernel_stats(const smelt_session *s, size_t i, const char **n
   if (rt_is_foreign(rt)) return rt_refuse("smelt_kernel_stats: " RT_FOREIGN);
   if (i >= rt->model->n_kernels) return rt_refuse("smelt_kernel_stats: the model has no kernel of this number; see smelt_kernel_count");
   if (name) *name = rt->model->kernels[i].name;
-  if (ns) *ns = rt->kernel_ns[i];
-  if (launches) *launches = rt->kernel_launches[i];
+  if (ns) *ns = rt->session->kernel_ns[i];
+  if (launches) *launches = rt->session->kernel_launches[i];
   return SMELT_OK;
 }

@@ -79,6 +79,9 @@ typedef struct {
 #define smelt_run SMELT_JOIN(SMELT_PREFIX, _run)
 #define smelt_close SMELT_JOIN(SMELT_PREFIX, _close)
 #define smelt_error SMELT_JOIN(SMELT_PREFIX, _error)
+#define smelt_entry SMELT_JOIN(SMELT_PREFIX, _entry)
+#define smelt_entry_count SMELT_JOIN(SMELT_PREFIX, _entry_count)
+#define smelt_entry_name SMELT_JOIN(SMELT_PREFIX, _entry_name)
 #define smelt_input_count SMELT_JOIN(SMELT_PREFIX, _input_count)
 #define smelt_output_count SMELT_JOIN(SMELT_PREFIX, _output_count)
 #define smelt_input_name SMELT_JOIN(SMELT_PREFIX, _input_name)
@@ -120,10 +123,20 @@ smelt_status smelt_open(const char *bundle_dir, const smelt_options *options, sm
  * may be NULL. After a failure outputs and state are as they were, but for caller-owned data, and the session stays usable.
  * A process that forks leaves its children its sessions; one that was running at that moment can only be closed there. */
 smelt_status smelt_run(smelt_session *s, const DLTensor *inputs, size_t n_inputs, DLTensor *outputs, size_t n_outputs);
-void smelt_close(smelt_session *s); /* a run in another thread is cancelled and waited for; s NULL: nothing happens */
+void smelt_close(smelt_session *s); /* of the whole session, by any of its entries, once; a run in another thread is cancelled and
+                                     * waited for; s NULL: nothing happens */
 const char *smelt_error(const smelt_session *s); /* of the last smelt_run that failed; s NULL: of this thread's last smelt_open
                                                   * that failed, or other call that was refused: an argument was NULL or out
                                                   * of range, or the session was running */
+
+/* Entries: a model may have several, such as prefill and decode, each with inputs, outputs and dims of its own. They share the session:
+ * its weights, threads, working memory and state. What smelt_open gives is its first entry; smelt_entry gives another one, for which
+ * every function here stands too. It lives as long as the session, is not closed on its own, and runs of all of them exclude each
+ * other. Outputs that the session owns are the entry's: a run of another entry leaves them as they are. NULL: there is no entry of
+ * this name; smelt_error(NULL) says which there are. A model that was compiled of one file has one entry, main. */
+smelt_session *smelt_entry(smelt_session *s, const char *name);
+size_t smelt_entry_count(const smelt_session *s);
+const char *smelt_entry_name(const smelt_session *s, size_t i);
 
 size_t smelt_input_count(const smelt_session *s);
 size_t smelt_output_count(const smelt_session *s);
@@ -135,8 +148,8 @@ int32_t smelt_input_rank(const smelt_session *s, size_t i);
 int32_t smelt_output_rank(const smelt_session *s, size_t i);
 
 /* State: inputs that outputs of the run before replace, where the model was compiled so. They are neither among the inputs nor
- * among the outputs above: a run that succeeds leaves them in the session for the next run, without a copy. A state has an
- * input's name. Before the first run, and after smelt_reset, each is at its start: zeros; of an axis that runs change as few
+ * among the outputs above: a run that succeeds leaves them in the session for the next run, without a copy; of several entries, an
+ * output of one may replace an input of another. A state has an input's name, and all of them are the session's, whichever entry is asked. Before the first run, and after smelt_reset, each is at its start: zeros; of an axis that runs change as few
  * as the model allows (an empty cache), of any other as many as the inputs of that run say. */
 size_t smelt_state_count(const smelt_session *s);
 const char *smelt_state_name(const smelt_session *s, size_t i);
@@ -150,7 +163,8 @@ smelt_status smelt_state_get(smelt_session *s, size_t i, DLTensor *out);
 /* Copy a value into state i, of its type and rank; that its extents fit is checked by the next run. value NULL: its start. */
 smelt_status smelt_state_set(smelt_session *s, size_t i, const DLTensor *value);
 smelt_status smelt_reset(smelt_session *s); /* every state back to its start */
-/* A session of its own that goes on from a copy of this one's state, with the same options and the same weights. */
+/* A session of its own that goes on from a copy of this one's state, with the same options and the same weights; out is the entry that
+ * s is. */
 smelt_status smelt_fork(smelt_session *s, smelt_session **out);
 
 smelt_status smelt_memory_stats(const smelt_session *s, smelt_memory *out);

@@ -6,9 +6,9 @@
 #endif
 #include "smelt.h"
 
-#define SMELT_ABI_VERSION 6 /* that of the object and of the runtime, which are linked together, are the same */
+#define SMELT_ABI_VERSION 7 /* that of the object and of the runtime, which are linked together, are the same */
 
-typedef struct smelt_rt smelt_rt; /* the runtime's side of one session */
+typedef struct smelt_rt smelt_rt; /* the runtime's side of one entry of a session */
 
 /* An address in generated code is an int64: a pointer in a model that runs on the CPU alone; (space << 48 | byte offset) in one
  * with other units, where a space is one piece of memory at one unit (device.c). Generated code only ever adds byte offsets to
@@ -71,36 +71,56 @@ typedef struct {
   int32_t reserved;
 } smelt_library_desc;
 
+/* What runs leave for later ones: inputs of entries that outputs of entries replace. */
+typedef struct {
+  const char *name;        /* of the inputs that read it */
+  DLDataType dtype;
+  int32_t rank;
+  uint32_t home;           /* the unit in whose memory it is */
+  uint32_t reserved;
+  uint64_t most;           /* bytes that it may have, whatever the dims are within their bounds; 0: nobody knows */
+} smelt_state_desc;
+
+/* A function of the model: a graph with inputs and outputs of its own. */
+typedef struct {
+  const char *name;
+  uint32_t n_inputs, n_outputs, n_checks;
+  uint32_t n_slots;        /* int64 that plan and run keep: symbols, sizes, offsets */
+  uint32_t arena;          /* of the model's arenas, that which `run` is given */
+  /* The last so many inputs are state, and the last so many outputs replace state (state.c): the states' numbers. */
+  uint32_t n_reads, n_writes;
+  const uint32_t *reads, *writes;
+  const smelt_tensor_desc *inputs, *outputs;
+  const smelt_check_desc *checks;
+  /* The unit in whose memory each input and output is, one after the other; NULL: all at unit 1, if there is one. */
+  const uint32_t *homes;
+  /* The most bytes that each output may take, whatever the dims are within their bounds; 0: nobody knows. NULL: of none. smelt_open
+   * reserves them, and those of arenas and states, in the host's memory. */
+  const uint64_t *most;
+  /* Bind symbols from the input shapes, check them, compute sizes and offsets into slots. Pure: no launch.
+   * Returns 0, or a status after smelt_rt_fail. slots[0] = bytes of its first arena. Called when an input shape changed. */
+  int32_t (*plan)(smelt_rt *rt, const int64_t *const *shapes, int64_t *slots);
+  /* Launch everything. arena = address of its first arena; weights: those in the memory of that arena's unit. */
+  int32_t (*run)(smelt_rt *rt, int64_t *slots, const smelt_addr *inputs, smelt_addr weights, smelt_addr arena);
+} smelt_entry_desc;
+
 typedef struct smelt_model_desc {
   uint32_t abi_version;
-  uint32_t n_inputs, n_outputs, n_kernels, n_checks, n_arenas;
-  uint32_t n_slots;        /* int64 that plan and run keep: symbols, sizes, offsets */
+  uint32_t n_entries, n_kernels, n_arenas, n_states, n_libraries, n_units;
   int32_t default_threads; /* 0: as many as the machine has */
   const char *name;        /* for people */
   const char *prefix;      /* "det": its functions are det_open and so on, its weights lie in det.weights */
-  const smelt_tensor_desc *inputs, *outputs;
+  const smelt_entry_desc *entries; /* of different names; smelt_open gives the first */
   const smelt_kernel_desc *kernels;
-  const smelt_check_desc *checks;
+  const smelt_state_desc *states;
+  const smelt_library_desc *libraries;
+  const smelt_unit_desc *units;    /* units 1 .. n_units */
+  const uint32_t *homes;           /* the unit of each arena; NULL: all at unit 1, if there is one */
+  const uint64_t *most;            /* the most bytes of each arena, as those of outputs above */
+  const char *cpu_features;        /* that the code uses, LLVM's names with ',' between them; NULL: none */
   uint64_t weights_bytes;          /* 0: none; else the file has these, and then their hash */
   uint8_t weights_sha256[32];
-  const smelt_unit_desc *units;    /* units 1 .. n_units */
-  uint32_t n_units;
-  /* The unit in whose memory each arena, input and output is, one after the other; NULL: all at unit 1, if there is one. */
-  const uint32_t *homes;
-  /* Bind symbols from the input shapes, check them, compute sizes and offsets into slots. Pure: no launch.
-   * Returns 0, or a status after smelt_rt_fail. slots[0] = bytes of arena 0. Called when an input shape changed. */
-  int32_t (*plan)(smelt_rt *rt, const int64_t *const *shapes, int64_t *slots);
-  /* Launch everything. arena = address of arena 0; weights: those in the memory of arena 0's unit. */
-  int32_t (*run)(smelt_rt *rt, int64_t *slots, const smelt_addr *inputs, smelt_addr weights, smelt_addr arena);
-  const smelt_library_desc *libraries;
-  uint32_t n_libraries;
-  const char *cpu_features;        /* that the code uses, LLVM's names with ',' between them; NULL: none */
   uint64_t weights_sums[4];        /* of all bytes, and of samples: see weights.c */
-  /* The most bytes that each arena and then each output may take, whatever the dims are within their bounds; 0: nobody
-   * knows. NULL: of none. smelt_open reserves them in the host's memory. */
-  const uint64_t *most;
-  /* The last so many inputs are state: as many of the last outputs are the next run's inputs in their place (state.c). */
-  uint32_t n_states;
 } smelt_model_desc;
 
 extern const smelt_model_desc smelt_model; /* defined by the generated object */

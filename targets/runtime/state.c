@@ -1,35 +1,36 @@
-/* state.c: what a run leaves for the next one: inputs that outputs replace, without a copy; read, set, reset and forked by the API.
+/* state.c: what runs leave for later ones: inputs that outputs replace, without a copy; read, set, reset and forked by the API.
  *
- * State k is the model's input fed + k, which its output given + k replaces (rt_fed, rt_given). Its extents stand in rt->shapes as those of
- * every input. A run reads the one block and writes the other; when it has succeeded, and not before, the two change places. */
+ * The states are the session's. An entry's last n_reads inputs read some of them, and its last n_writes outputs replace some (rt_read_state,
+ * rt_written_state). A run reads the one block of a state and writes the other; when it has succeeded, and not before, the two change
+ * places. */
 #include "rt.h"
 
 enum { UNKNOWN = -1 }; /* an extent of a state that has no value yet, until the plan tells */
 
-static uint32_t input_of(const smelt_rt *rt, uint32_t k) { return rt_fed(rt->model) + k; }
-static uint32_t output_of(const smelt_rt *rt, uint32_t k) { return rt_given(rt->model) + k; }
-static const smelt_tensor_desc *desc_of(const smelt_rt *rt, uint32_t k) { return &rt->model->inputs[input_of(rt, k)]; }
-static int64_t *shape_of(const smelt_rt *rt, uint32_t k) { return rt->shapes + (rt->shape_of[input_of(rt, k)] - rt->shapes); }
+static const smelt_state_desc *desc_of(const smelt_rt *rt, uint32_t k) { return &rt->model->states[k]; }
+static int64_t *shape_of(const smelt_rt *rt, uint32_t input) { return rt->shapes + (rt->shape_of[input] - rt->shapes); }
+static size_t shape_bytes(const smelt_rt *rt, uint32_t k) { return (size_t)desc_of(rt, k)->rank * sizeof(int64_t); }
 
 /* ---- a run ---- */
 void rt_state_bind(smelt_rt *rt) {
-  for (uint32_t k = 0; k < rt->model->n_states; k++) {
-    const rt_state *state = &rt->states[k];
-    for (int32_t axis = 0; axis < desc_of(rt, k)->rank && !state->begun; axis++) shape_of(rt, k)[axis] = UNKNOWN;
-    rt->input_host[input_of(rt, k)] = state->block.data;
-    rt->input_bytes[input_of(rt, k)] = state->block.capacity; /* a caller's output must lie apart from all of it */
+  for (uint32_t i = rt_fed(rt->entry); i < rt->entry->n_inputs; i++) {
+    const rt_state *state = rt_read_state(rt, i);
+    int32_t rank = rt->entry->inputs[i].rank;
+    for (int32_t axis = 0; axis < rank; axis++) shape_of(rt, i)[axis] = state->begun ? state->shape[axis] : UNKNOWN;
+    rt->input_host[i] = state->block.data;
+    rt->input_bytes[i] = state->block.capacity; /* a caller's output must lie apart from all of it */
   }
 }
 
 int32_t smelt_rt_start(smelt_rt *rt, int32_t input, int32_t axis, int64_t extent) {
-  uint32_t k = (uint32_t)input - rt_fed(rt->model);
-  if (input < 0 || k >= rt->model->n_states || axis < 0 || axis >= desc_of(rt, k)->rank)
+  uint32_t i = (uint32_t)input;
+  if (input < 0 || i < rt_fed(rt->entry) || i >= rt->entry->n_inputs || axis < 0 || axis >= rt->entry->inputs[i].rank)
     return rt_error(rt, SMELT_INTERNAL, "model '%s' has no state %d with an axis %d; compile it again", rt->model->name, (int)input, (int)axis);
-  if (rt->states[k].begun) return SMELT_OK;
+  if (rt_read_state(rt, i)->begun) return SMELT_OK;
   if (extent < 0 || extent > RT_MAX_EXTENT)
-    return rt_error(rt, SMELT_SHAPE, "state '%s' axis %d: it would start with an extent of %lld; use smaller shapes", desc_of(rt, k)->name, (int)axis,
-                    (long long)extent);
-  shape_of(rt, k)[axis] = extent;
+    return rt_error(rt, SMELT_SHAPE, "state '%s' axis %d: it would start with an extent of %lld; use smaller shapes", rt->entry->inputs[i].name,
+                    (int)axis, (long long)extent);
+  shape_of(rt, i)[axis] = extent;
   return SMELT_OK;
 }
 
@@ -38,78 +39,84 @@ static int32_t no_memory(smelt_rt *rt, uint32_t k, uint64_t bytes) {
                   desc_of(rt, k)->name, (unsigned long long)bytes);
 }
 
+/* The value in host memory, also of a state that lies on a device. */
+static int32_t to_host(smelt_rt *rt, uint32_t k) {
+  rt_state *state = &rt->session->states[k];
+  if (!state->begun || !state->resident) return SMELT_OK;
+  int32_t status = rt_device_check(rt);
+  if (status) return status;
+  if (!rt_block_grow(rt, &state->block, state->bytes)) return no_memory(rt, k, state->bytes);
+  return state->bytes ? rt_device_read_state(rt, k, state->block.data, state->bytes) : SMELT_OK;
+}
+
 int32_t rt_state_begin(smelt_rt *rt) {
-  for (uint32_t k = 0; k < rt->model->n_states; k++) {
-    rt_state *state = &rt->states[k];
-    const smelt_tensor_desc *desc = desc_of(rt, k);
+  for (uint32_t i = rt_fed(rt->entry); i < rt->entry->n_inputs; i++) {
+    rt_state *state = rt_read_state(rt, i);
+    uint32_t k = (uint32_t)(state - rt->session->states);
+    const smelt_state_desc *desc = desc_of(rt, k);
     if (!state->begun) {
-      if (!rt_tensor_bytes(desc->dtype, desc->rank, shape_of(rt, k), &state->bytes))
+      if (!rt_tensor_bytes(desc->dtype, desc->rank, shape_of(rt, i), &state->bytes))
         return rt_error(rt, SMELT_SHAPE, "state '%s': its first dims multiply to more bytes than this device can address; use smaller shapes", desc->name);
-      uint64_t room = rt_output_room(rt, output_of(rt, k), state->bytes);
-      if (!rt_block_grow_roomy(rt, &state->block, state->bytes, room)) return no_memory(rt, k, state->bytes);
+      if (!rt_block_grow_roomy(rt, &state->block, state->bytes, rt_state_room(rt, k, state->bytes))) return no_memory(rt, k, state->bytes);
       memset(state->block.data, 0, (size_t)state->bytes);
       state->resident = 0;
+    } else if (state->resident && !rt_device_reads(rt, i)) { /* another entry left it at another unit */
+      int32_t status = to_host(rt, k);
+      if (status) return status;
     }
-    rt->input_host[input_of(rt, k)] = state->block.data;
-    rt->input_bytes[input_of(rt, k)] = state->bytes;
+    rt->input_host[i] = state->block.data;
+    rt->input_bytes[i] = state->bytes;
   }
   return SMELT_OK;
 }
 
 void rt_state_keep(smelt_rt *rt) {
-  for (uint32_t k = 0; k < rt->model->n_states; k++) {
-    rt_state *state = &rt->states[k];
-    rt_output *out = &rt->outputs[output_of(rt, k)];
-    state->resident = rt->device && rt_device_keeps(rt, output_of(rt, k));
+  for (uint32_t i = rt_given(rt->entry); i < rt->entry->n_outputs; i++) {
+    rt_state *state = rt_written_state(rt, i);
+    rt_output *out = &rt->outputs[i];
+    uint32_t k = (uint32_t)(state - rt->session->states);
+    state->resident = rt->session->device && rt_device_keeps(rt, i);
     if (state->resident) {
-      rt_device_swap(rt, input_of(rt, k), output_of(rt, k));
+      rt_device_swap(rt, k);
       rt_block_free(&state->block); /* zeros, or a copy that a caller has seen */
     } else {
-      rt_block written = out->block;
-      out->block = state->block;
+      rt_block written = state->spare;
+      state->spare = state->block;
       state->block = written;
     }
     state->bytes = out->bytes;
     state->begun = 1;
-    if (desc_of(rt, k)->rank) memcpy(shape_of(rt, k), out->shape, (size_t)desc_of(rt, k)->rank * sizeof(int64_t));
+    if (desc_of(rt, k)->rank) memcpy(state->shape, out->shape, shape_bytes(rt, k));
   }
 }
 
 /* ---- what callers ask ---- */
-/* The value in host memory, also of a state that lies on a device. */
-static int32_t to_host(smelt_rt *rt, uint32_t k) {
-  rt_state *state = &rt->states[k];
-  if (!state->begun || !state->resident) return SMELT_OK;
-  int32_t status = rt_device_check(rt);
-  if (status) return status;
-  if (!rt_block_grow(rt, &state->block, state->bytes)) return no_memory(rt, k, state->bytes);
-  return state->bytes ? rt_device_read_input(rt, input_of(rt, k), state->block.data, state->bytes) : SMELT_OK;
-}
-
 static int32_t set(smelt_rt *rt, uint32_t k, const DLTensor *value) {
-  rt_state *state = &rt->states[k];
+  rt_state *state = &rt->session->states[k];
+  const smelt_tensor_desc desc = {desc_of(rt, k)->name, desc_of(rt, k)->dtype, desc_of(rt, k)->rank};
   uint64_t bytes = 0;
   if (!value) {
     state->begun = 0;
     return SMELT_OK;
   }
-  int32_t status = rt_check_tensor(rt, "state", desc_of(rt, k), value, &bytes);
+  int32_t status = rt_check_tensor(rt, "state", &desc, value, &bytes);
   if (status) return status;
   rt_block block = {0}; /* a new one: the value may lie in the old one, which stays when there is no memory */
-  if (!rt_block_grow_roomy(rt, &block, bytes, rt_output_room(rt, output_of(rt, k), bytes))) return no_memory(rt, k, bytes);
+  if (!rt_block_grow_roomy(rt, &block, bytes, rt_state_room(rt, k, bytes))) return no_memory(rt, k, bytes);
   if (bytes) memcpy(block.data, (const char *)value->data + value->byte_offset, (size_t)bytes);
-  if (value->ndim) memmove(shape_of(rt, k), value->shape, (size_t)value->ndim * sizeof(int64_t));
+  if (value->ndim) memmove(state->shape, value->shape, shape_bytes(rt, k));
   rt_block_free(&state->block);
-  *state = (rt_state){.block = block, .bytes = bytes, .begun = 1};
+  state->block = block, state->bytes = bytes, state->begun = 1, state->resident = 0;
   return SMELT_OK;
 }
 
 static int32_t get(smelt_rt *rt, uint32_t k, DLTensor *out) {
-  const smelt_tensor_desc *desc = desc_of(rt, k);
+  const smelt_state_desc *desc = desc_of(rt, k);
   int32_t status = to_host(rt, k);
   if (status) return status;
   *out = (DLTensor){.device = {1, 0}, .ndim = desc->rank, .dtype = desc->dtype};
-  if (rt->states[k].begun) out->data = rt->states[k].block.data, out->shape = shape_of(rt, k);
+  const rt_state *state = &rt->session->states[k];
+  if (state->begun) out->data = state->block.data, out->shape = state->shape;
   return SMELT_OK;
 }
 
@@ -147,7 +154,7 @@ smelt_status smelt_reset(smelt_session *s) {
   if (!rt) return rt_refuse("smelt_reset: the session is NULL; open one first");
   if (rt_is_foreign(rt)) return rt_refuse("smelt_reset: " RT_FOREIGN);
   if (!rt_take(rt)) return rt_refuse_busy(rt, "smelt_reset");
-  for (uint32_t k = 0; k < rt->model->n_states; k++) rt->states[k].begun = 0;
+  for (uint32_t k = 0; k < rt->model->n_states; k++) rt->session->states[k].begun = 0;
   rt_release(rt);
   return SMELT_OK;
 }
@@ -158,17 +165,22 @@ int32_t rt_state_copy(smelt_rt *to, smelt_rt *from) {
     int32_t status = get(from, k, &value);
     if (status) return rt_error(to, status, "%s", from->error);
     status = set(to, k, value.data ? &value : NULL);
-    if (from->states[k].resident) rt_block_free(&from->states[k].block); /* the value is on the device */
+    if (from->session->states[k].resident) rt_block_free(&from->session->states[k].block); /* the value is on the device */
     if (status) return status;
   }
   return SMELT_OK;
 }
 
 void rt_state_trim(smelt_rt *rt) {
-  for (uint32_t k = 0; k < rt->model->n_states; k++)
-    if (!rt->states[k].begun || rt->states[k].resident) rt_block_free(&rt->states[k].block); /* nothing, or a copy that a caller has seen */
+  for (uint32_t k = 0; k < rt->model->n_states; k++) {
+    rt_state *state = &rt->session->states[k];
+    if (!state->begun || state->resident) rt_block_free(&state->block); /* nothing, or a copy that a caller has seen */
+  }
 }
 
 void rt_state_free(smelt_rt *rt) {
-  for (uint32_t k = 0; k < rt->model->n_states; k++) rt_block_free(&rt->states[k].block);
+  for (uint32_t k = 0; k < rt->model->n_states; k++) {
+    rt_block_free(&rt->session->states[k].block);
+    rt_block_free(&rt->session->states[k].spare);
+  }
 }

@@ -184,8 +184,8 @@ static int32_t copy_file(smelt_rt *rt, const char *path, int fd, int *tried) {
     lock_copy();
     if (!copy.users) copy.data = own, spare = NULL;
     copy.users++;
-    rt->weights = copy.data;
-    rt->weights_shared = 1;
+    rt->session->weights = copy.data;
+    rt->session->weights_shared = 1;
     atomic_store(&copy.owner, 0);
   }
   if (spare) sm_munmap(spare, bytes);
@@ -196,11 +196,11 @@ static int32_t map_file(smelt_rt *rt, const char *path, int fd) {
   uint64_t want = rt->model->weights_bytes;
   int32_t status = check_samples(rt, path, fd);
   if (status) return status;
-  rt->weights = sm_mmap((size_t)want, SM_PROT_READ, SM_MAP_SHARED, fd);
-  if (!rt->weights)
+  rt->session->weights = sm_mmap((size_t)want, SM_PROT_READ, SM_MAP_SHARED, fd);
+  if (!rt->session->weights)
     return rt_error(rt, SMELT_INFRA, "%s: mapping %llu bytes failed; is there address space left", path, (unsigned long long)want);
-  sm_madvise((void *)(uintptr_t)rt->weights, (size_t)want, SM_MADV_WILLNEED);
-  rt->weights_fd = fd;
+  sm_madvise((void *)(uintptr_t)rt->session->weights, (size_t)want, SM_MADV_WILLNEED);
+  rt->session->weights_fd = fd;
   return SMELT_OK;
 }
 
@@ -210,7 +210,7 @@ static int32_t load_file(smelt_rt *rt, const char *path, int fd, int verify) {
   if (got != (int64_t)want)
     return rt_error(rt, SMELT_INVALID, "%s: has %lld bytes, model '%s' wants %llu; copy the bundle again", path, (long long)got,
                     rt->model->name, (unsigned long long)want);
-  if (!sm_file_time(fd, rt->weights_mtime)) rt->weights_mtime[1] = -1;
+  if (!sm_file_time(fd, rt->session->weights_mtime)) rt->session->weights_mtime[1] = -1;
   int32_t status = check_whose(rt, path, fd);
   int copied = 0;
   if (!status && verify) status = check_hash(rt, path, fd);
@@ -221,9 +221,9 @@ static int32_t load_file(smelt_rt *rt, const char *path, int fd, int verify) {
 
 int32_t rt_weights_check(smelt_rt *rt) {
   int64_t now[2];
-  int changed = sm_file_size(rt->weights_fd) != (int64_t)(rt->model->weights_bytes + HASH_BYTES);
-  if (!changed && rt->weights_mtime[1] >= 0 && sm_file_time(rt->weights_fd, now))
-    changed = now[0] != rt->weights_mtime[0] || now[1] != rt->weights_mtime[1];
+  int changed = sm_file_size(rt->session->weights_fd) != (int64_t)(rt->model->weights_bytes + HASH_BYTES);
+  if (!changed && rt->session->weights_mtime[1] >= 0 && sm_file_time(rt->session->weights_fd, now))
+    changed = now[0] != rt->session->weights_mtime[0] || now[1] != rt->session->weights_mtime[1];
   return !changed ? SMELT_OK
                   : rt_error(rt, SMELT_INFRA, "model '%s': the file of its weights was written to after it was opened; copy the bundle again and open it anew",
                              rt->model->name);
@@ -251,7 +251,7 @@ int32_t rt_weights_open(smelt_rt *rt, const char *bundle_dir, int verify) {
   int fd = sm_open(path);
   if (fd < 0) return rt_error(rt, SMELT_INFRA, "%s: cannot be opened (errno %d); the bundle needs its weights beside the library", path, -fd);
   int32_t status = load_file(rt, path, fd, verify);
-  if (rt->weights_fd != fd) sm_close(fd);
+  if (rt->session->weights_fd != fd) sm_close(fd);
   return status;
 }
 
@@ -259,30 +259,30 @@ int32_t rt_weights_open(smelt_rt *rt, const char *bundle_dir, int verify) {
 int32_t rt_weights_share(smelt_rt *rt, const smelt_rt *from) {
   uint64_t bytes = rt->model->weights_bytes;
   if (!bytes) return SMELT_OK;
-  if (from->weights_shared) {
+  if (from->session->weights_shared) {
     lock_copy();
     copy.users++;
     atomic_store(&copy.owner, 0);
-    rt->weights = from->weights;
-    rt->weights_shared = 1;
+    rt->session->weights = from->session->weights;
+    rt->session->weights_shared = 1;
     return SMELT_OK;
   }
-  memcpy(rt->weights_mtime, from->weights_mtime, sizeof rt->weights_mtime);
-  rt->weights_fd = sm_duplicate(from->weights_fd);
-  rt->weights = rt->weights_fd < 0 ? NULL : sm_mmap((size_t)bytes, SM_PROT_READ, SM_MAP_SHARED, rt->weights_fd);
-  if (rt->weights) return SMELT_OK;
+  memcpy(rt->session->weights_mtime, from->session->weights_mtime, sizeof rt->session->weights_mtime);
+  rt->session->weights_fd = sm_duplicate(from->session->weights_fd);
+  rt->session->weights = rt->session->weights_fd < 0 ? NULL : sm_mmap((size_t)bytes, SM_PROT_READ, SM_MAP_SHARED, rt->session->weights_fd);
+  if (rt->session->weights) return SMELT_OK;
   return rt_error(rt, SMELT_INFRA, "smelt_fork: mapping %llu bytes of weights failed; are there files and address space left", (unsigned long long)bytes);
 }
 
 void rt_weights_close(smelt_rt *rt) {
-  void *data = (void *)(uintptr_t)rt->weights;
-  if (rt->weights_shared) {
+  void *data = (void *)(uintptr_t)rt->session->weights;
+  if (rt->session->weights_shared) {
     lock_copy();
     if (--copy.users) data = NULL;
     atomic_store(&copy.owner, 0);
   }
   if (data) sm_munmap(data, (size_t)rt->model->weights_bytes);
-  if (rt->weights_fd >= 0) sm_close(rt->weights_fd);
-  rt->weights = NULL;
-  rt->weights_fd = -1;
+  if (rt->session->weights_fd >= 0) sm_close(rt->session->weights_fd);
+  rt->session->weights = NULL;
+  rt->session->weights_fd = -1;
 }

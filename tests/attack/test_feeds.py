@@ -134,7 +134,7 @@ def test_a_fork_in_the_middle_of_a_run_does_not_hang_the_child() -> None:
 
 def test_a_session_torn_by_a_fork_says_so() -> None:
     session = smelt.load(places()[0].session.bundle)
-    with session._lock:
+    with session._gate.lock:
 
         def child() -> str:
             with pytest.raises(SmeltError) as caught:

@@ -53,6 +53,12 @@ smelt_status smelt_open(const char *bundle_dir, const smelt_options *options, sm
 }
 void smelt_close(smelt_session *s) { free(s->y); free(s); }
 const char *smelt_error(const smelt_session *s) { return s ? s->error : open_error; }
+size_t smelt_entry_count(const smelt_session *s) { (void)s; return 1; }
+const char *smelt_entry_name(const smelt_session *s, size_t i) { (void)s; return i ? NULL : "main"; }
+smelt_session *smelt_entry(smelt_session *s, const char *name) {
+  open_error = "there is no such entry";
+  return strlen(name) == 4 && name[0] == 'm' ? s : NULL;
+}
 size_t smelt_input_count(const smelt_session *s) { (void)s; return 2; }
 size_t smelt_output_count(const smelt_session *s) { (void)s; return 2; }
 const char *smelt_input_name(const smelt_session *s, size_t i) { (void)s; return i ? "mode" : "x\"\n"; }

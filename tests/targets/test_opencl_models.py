@@ -96,7 +96,7 @@ def test_source_and_table_agree(tmp_path: Path) -> None:
     make = cpu_target().emit
     first, again = (
         make(
-            lowered.module, lowered.program, lowered.spec, name="m", prefix="m", threads=0,
+            lowered.linked, lowered.spec, name="m", prefix="m", threads=0,
             weights_sha256=bytes(32), devices=devices(lowered.spec),
         )
         for _ in range(2)

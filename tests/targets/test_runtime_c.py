@@ -177,6 +177,18 @@ def test_state_on_a_device(bundle: Path, more: tuple[str, ...]) -> None:
     assert run(build(bundle, *flags, parts=("stateful.c", "fake_driver.c")), bundle) == "OK\n"
 
 
+@pytest.mark.parametrize("flags", [ADDRESS, THREAD, ("-O2",)], ids=["address", "thread", "plain"])
+def test_entries(bundle: Path, flags: tuple[str, ...]) -> None:
+    """Three entries over one state: what one leaves for another, failures, forks, threads, denied memory."""
+    assert run(build(bundle, *flags, parts=("two_entries.c",)), bundle) == "OK\n"
+
+
+def test_entries_on_a_device(bundle: Path) -> None:
+    """The same where entries use the state at another unit than the one where it lies."""
+    flags = (*CHECKED, "-DWITH_UNITS")
+    assert run(build(bundle, *flags, parts=("two_entries.c", "fake_driver.c")), bundle) == "OK\n"
+
+
 # ---------------------------------------------------------------- several units
 
 TWO_UNITS = ("two_units.c", "fake_driver.c")

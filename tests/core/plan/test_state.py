@@ -20,8 +20,8 @@ TEXT = """module "m" {
 
 
 def test_pairs_come_last() -> None:
-    module, count = with_state(parse_module(TEXT), {"a": "b"}, Facts())
-    assert count == 1
+    module, uses = with_state(parse_module(TEXT), {"a": "b"}, Facts())
+    assert [(u.input, u.output) for u in uses] == [("a", "b")]
     assert [v.name for v in module.main.inputs] == ["%x", "%a"]
     assert module.main.output_names == ("y", "b") and module.main.outputs == ("%y", "@w")
     assert [str(t) for t in module.output_types()] == ["f32[N]", "f32[2]"]
@@ -34,4 +34,4 @@ def test_types_must_fit() -> None:
 
 def test_without_state_nothing_is_looked_at() -> None:
     empty = Module("no graph")
-    assert with_state(empty, {}, Facts()) == (empty, 0)
+    assert with_state(empty, {}, Facts()) == (empty, ())

@@ -110,7 +110,8 @@ def test_equal_bytes_lie_once(monkeypatch: pytest.MonkeyPatch) -> None:
     verify(module, "lowered")
     for got in run_module(module, {}, OPS):
         assert got.reshape(-1)[:15].tolist() == list(range(15))
-    places = weights.weight_places(module, module.main, timeline(module.main))
+    readers = weights.weight_readers(module, module.main, timeline(module.main))
+    (places,) = weights.weight_places([(module, readers)])
     assert [(p.ref, p.offset) for p in places] == [("@a", 0), ("@b", 0), ("@c", 64), ("@a", 128), ("@b", 128)]
 
 

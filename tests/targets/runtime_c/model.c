@@ -150,17 +150,19 @@ static const smelt_library_desc library_table[] = {{WITH_LIBRARY, "cblas_sgemm",
 enum { OUTPUTS = 3 };
 #endif
 
+static const smelt_entry_desc entries[] = {{
+    .name = "main", .n_inputs = 2, .n_outputs = OUTPUTS, .n_checks = 3, .n_slots = STATE, .inputs = inputs, .outputs = outputs, .checks = checks,
+    .plan = model_plan, .run = model_run,
+}};
 const smelt_model_desc smelt_model = {
-    .abi_version = SMELT_ABI_VERSION,
-    .n_inputs = 2, .n_outputs = OUTPUTS, .n_kernels = 4, .n_checks = 3, .n_arenas = 2, .n_slots = STATE,
-    .name = "probe", .prefix = "model", .inputs = inputs, .outputs = outputs, .kernels = kernels, .checks = checks,
+    .abi_version = SMELT_ABI_VERSION, .n_entries = 1, .n_kernels = 4, .n_arenas = 2,
+    .name = "probe", .prefix = "model", .entries = entries, .kernels = kernels,
 #ifndef NO_WEIGHTS
     .weights_bytes = 16,
 #endif
     .weights_sha256 = WEIGHTS_SHA,
 #define SUM(a, b, c, d) {(uint64_t)a + b + c + d, (uint64_t)a + (uint64_t)b * 2 + (uint64_t)c * 3 + (uint64_t)d * 4}
     .weights_sums = SUM(0x3f800000, 0xc0000000, 0x40400000, 0xc0800000), /* 1, -2, 3, -4 */
-    .plan = model_plan, .run = model_run,
 #ifdef WITH_OPENCL
     .units = units, .n_units = 1,
 #endif

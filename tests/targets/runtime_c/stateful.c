@@ -27,7 +27,8 @@ enum { MADE = HOST };
 #else
 enum { MADE = UNIT };
 #endif
-static const uint32_t homes[] = {UNIT, UNIT, UNIT, UNIT, UNIT, MADE, UNIT}; /* the arena; x, sum, log; y, sum, log */
+static const uint32_t homes[] = {UNIT, UNIT, UNIT, UNIT, MADE, UNIT}; /* x, sum, log; y, sum, log */
+static const uint32_t arena_homes[] = {UNIT};
 #else
 enum { UNIT };
 #endif
@@ -36,7 +37,8 @@ static const smelt_kernel_desc kernels[] = {
 };
 static const smelt_tensor_desc inputs[] = {{"x", F32, 1}, {"sum", F32, 1}, {"log", F32, 1}};
 static const smelt_tensor_desc outputs[] = {{"y", F32, 1}, {"next_sum", F32, 1}, {"next_log", F32, 1}};
-static const uint64_t most[] = {0, 0, 0, MOST * 1024 * 4}; /* bytes of the arena, y, sum, log */
+static const smelt_state_desc states[] = {{"sum", F32, 1, UNIT, 0, 0}, {"log", F32, 1, UNIT, 0, MOST * 1024 * 4}};
+static const uint32_t numbers[] = {0, 1};
 static const smelt_check_desc checks[] = {
     {SMELT_SHAPE, 0, "state 'sum' axis 0: expected {want} (n), got {got}"},
     {SMELT_SHAPE, 0, "state 'log' axis 0: k is {got}, above {want}"},
@@ -66,12 +68,18 @@ static int32_t model_run(smelt_rt *rt, int64_t *slots, const smelt_addr *in, sme
   return first.f == BAD ? rt_error(rt, SMELT_UNSUPPORTED, "told to fail") : SMELT_OK;
 }
 
-const smelt_model_desc smelt_model = {
-    .abi_version = SMELT_ABI_VERSION, .n_inputs = 3, .n_outputs = 3, .n_kernels = 1, .n_checks = 2, .n_arenas = 1, .n_slots = 3,
-    .name = "stateful", .prefix = "model", .inputs = inputs, .outputs = outputs, .kernels = kernels, .checks = checks,
-    .plan = model_plan, .run = model_run, .most = most, .n_states = 2,
+static const smelt_entry_desc entries[] = {{
+    .name = "main", .n_inputs = 3, .n_outputs = 3, .n_checks = 2, .n_slots = 3, .n_reads = 2, .n_writes = 2, .reads = numbers, .writes = numbers,
+    .inputs = inputs, .outputs = outputs, .checks = checks, .plan = model_plan, .run = model_run,
 #ifdef WITH_UNITS
-    .units = units, .n_units = 1, .homes = homes,
+    .homes = homes,
+#endif
+}};
+const smelt_model_desc smelt_model = {
+    .abi_version = SMELT_ABI_VERSION, .n_entries = 1, .n_kernels = 1, .n_arenas = 1, .n_states = 2,
+    .name = "stateful", .prefix = "model", .entries = entries, .kernels = kernels, .states = states,
+#ifdef WITH_UNITS
+    .units = units, .n_units = 1, .homes = arena_homes,
 #endif
 };
 

@@ -97,14 +97,18 @@ static int32_t model_run(smelt_rt *rt, int64_t *state, const smelt_addr *in, sme
   return smelt_rt_launch(rt, ROWSUM, (int64_t[]){v_host, s, m}, n);
 }
 
+static const smelt_entry_desc entries[] = {{
+    .name = "main", .n_inputs = 1, .n_outputs = 2, .n_slots = 3, .inputs = inputs, .outputs = outputs, .plan = model_plan, .run = model_run,
+    .homes = homes + 3,
+}};
 const smelt_model_desc smelt_model = {
-    .abi_version = SMELT_ABI_VERSION, .n_inputs = 1, .n_outputs = 2, .n_kernels = KERNELS, .n_arenas = 3, .n_slots = 3,
-    .name = "two", .prefix = "model", .inputs = inputs, .outputs = outputs, .kernels = kernels, .weights_bytes = 16,
+    .abi_version = SMELT_ABI_VERSION, .n_entries = 1, .n_kernels = KERNELS, .n_arenas = 3,
+    .name = "two", .prefix = "model", .entries = entries, .kernels = kernels, .weights_bytes = 16,
     .weights_sums = {(uint64_t)0x3f800000 + 0xc0000000 + 0x40400000 + 0xc0800000,
                      (uint64_t)0x3f800000 + 0xc0000000 * (uint64_t)2 + 0x40400000 * (uint64_t)3 + 0xc0800000 * (uint64_t)4,
                      (uint64_t)0x3f800000 + 0xc0000000 + 0x40400000 + 0xc0800000,
                      (uint64_t)0x3f800000 + 0xc0000000 * (uint64_t)2 + 0x40400000 * (uint64_t)3 + 0xc0800000 * (uint64_t)4},
-    .plan = model_plan, .run = model_run, .units = units, .n_units = 2, .homes = homes,
+    .units = units, .n_units = 2, .homes = homes,
 };
 
 /* ---- the program: argv[1] is the bundle's folder ---- */
@@ -116,10 +120,10 @@ static int wrong(smelt_session *session, int64_t n, int64_t m) {
   DLTensor in = {.data = x, .device = {1, 0}, .ndim = 2, .dtype = F32, .shape = shape}, out[2];
   memset(out, 0, sizeof out);
   const smelt_rt *rt = (const smelt_rt *)session;
-  uint64_t crossed = rt->crossings, bytes = rt->crossed_bytes;
+  uint64_t crossed = rt->session->crossings, bytes = rt->session->crossed_bytes;
   if (smelt_run(session, &in, 1, out, 2)) return printf("%s\n", smelt_error(session)), 1;
-  if (n > 0 && m > 0 && (rt->crossings - crossed != 3 || rt->crossed_bytes - bytes != (uint64_t)(3 * n * m * 4)))
-    return printf("%d copies between units\n", (int)(rt->crossings - crossed)), 1;
+  if (n > 0 && m > 0 && (rt->session->crossings - crossed != 3 || rt->session->crossed_bytes - bytes != (uint64_t)(3 * n * m * 4)))
+    return printf("%d copies between units\n", (int)(rt->session->crossings - crossed)), 1;
   for (int64_t i = 0; i < n; i++) {
     float sum = 0;
     for (int64_t j = 0; j < m; j++) {

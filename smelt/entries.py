@@ -1,0 +1,82 @@
+"""A request with several entries -> one request for each: which options are whose, and errors that say so."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TypeVar
+
+from smelt.core.diag import Problem, SmeltError, merge
+from smelt.core.naming import entry_part
+from smelt.driver import Request
+from smelt.importer import names_of
+
+T = TypeVar("T")
+
+
+def requests_of(request: Request) -> dict[str, Request]:
+    """What is asked of each entry, by name; state is left out, since it is about all of them.
+
+    'entry/option' is about one entry. Without an entry, a dim or a value stands for those entries that have
+    it, and a rule of where kernels run for all. Raises SmeltError for a dim or a value that no entry has.
+    """
+    sources, names = dict(request.entries), [name for name, _ in request.entries]
+    free_dims = [key for key in request.dims if entry_part(key, names)[0] is None]
+    free_values = [name for name in request.outputs if entry_part(name, names)[0] is None]
+    known = {}
+    for name in names:
+        with told(name):
+            known[name] = names_of(sources[name], free_dims, free_values)
+    _check("dims: no entry has a size", free_dims, {n: dims for n, (dims, _) in known.items()})
+    _check("outputs: no entry has a value", free_values, {n: values for n, (_, values) in known.items()})
+    return {
+        name: replace(
+            request,
+            source=sources[name],
+            entries=(),
+            entry=name,
+            dims=_own(request.dims, name, names, known[name][0]),
+            outputs=tuple(_own(dict.fromkeys(request.outputs), name, names, known[name][1])),
+            place=tuple(_own(dict(request.place), name, names, None).items()),
+            state={},
+        )
+        for name in names
+    }
+
+
+def _own(
+    options: Mapping[str, T], entry: str, names: Sequence[str], known: Container[str] | None
+) -> dict[str, T]:
+    """Those of an entry, without its name in front; what names the entry comes before what stands for all.
+    known: what the entry has of these (None: all)."""
+    split = [(*entry_part(key, names), value) for key, value in options.items()]
+    mine = {key: value for owner, key, value in split if owner == entry}
+    free = {key: value for owner, key, value in split if owner is None and (known is None or key in known)}
+    return {**mine, **{key: value for key, value in free.items() if key not in mine}}
+
+
+def _check(what: str, asked: Iterable[str], known: Mapping[str, frozenset[str]]) -> None:
+    for name in asked:
+        if not any(name in own for own in known.values()):
+            hint = f"the entries are {', '.join(known)}; 'ENTRY/{name}' is about one of them"
+            raise SmeltError(f"{what} '{name}'", hint=hint)
+
+
+@contextmanager
+def told(entry: str) -> Iterator[None]:
+    """What is raised inside says which entry it is about."""
+    try:
+        yield
+    except SmeltError as e:
+        raise of_entry(entry, e) from e
+
+
+def of_entry(entry: str, e: SmeltError) -> SmeltError:
+    """The error with the entry's name in each of its findings."""
+    return merge(tuple(problem_of(entry, p) for p in e.problems))
+
+
+def problem_of(entry: str, p: Problem) -> Problem:
+    """The finding with the entry's name."""
+    return replace(p, message=f"entry '{entry}': {p.message}")
