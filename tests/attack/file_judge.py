@@ -151,6 +151,8 @@ def _run(bundle: Any) -> Report:
     try:
         session = load(bundle, threads=1)
     except SmeltError as e:
+        if e.kind == "device" and "within the bounds of its dims" in e.message:
+            return Report("refused", "memory", message=_short(str(e)))
         return Report("defect", "load", message=_short(str(e)))
     for size in (2, 0):
         feed = _feed(bundle.manifest, size)
