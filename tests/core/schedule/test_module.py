@@ -17,7 +17,7 @@ from smelt.core.ir.text import parse_module
 from smelt.core.ir.verify import verify, verify_kernel
 from smelt.core.machine import Machine
 from smelt.core.plan.items import timeline
-from smelt.core.plan.weights import weight_places
+from smelt.core.plan.weights import weight_places, weight_readers
 from smelt.core.schedule import schedule_module
 
 MACHINE = Machine("m", 256, 16)
@@ -102,7 +102,7 @@ def test_calls_name_logical_weights() -> None:
     done = schedule_module(naive, MACHINE)
     assert done.graphs == naive.graphs and done.weights == naive.weights
     verify(done, "scheduled")
-    places = weight_places(done, done.main, timeline(done.main))
+    (places,) = weight_places([(done, weight_readers(done, done.main, timeline(done.main)))])
     assert [(p.ref, p.layout, p.offset) for p in places] == [("@w", done.kernels["k1"].inputs[1].layout, 0)]
 
 
