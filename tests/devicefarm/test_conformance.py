@@ -211,6 +211,7 @@ def test_timed_run(client: RunnerClient, place: Place) -> None:
         samples=20,
         min_time=0.01,
         max_time=5,
+        sample_time=0.01,  # twenty naps of a quiet machine, two of a busy one
         profile=True,
     )
     report = client.run([X, mode(NAP)], plan)
