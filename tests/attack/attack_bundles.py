@@ -73,6 +73,18 @@ def bundles() -> tuple[Path, Path]:
     return made[0], made[1]
 
 
+@functools.cache
+def several() -> Path:
+    """A bundle of two entries, both of which are the first bundle's model."""
+    first, _ = bundles()
+    source, made = str(first.parent / "0.onnx"), first.parent / "several"
+    compile_here(Request(
+        source="", output=str(made), name="probe", prefix="probe", runner=False,
+        entries=(("one", source), ("two", source)), dims={"two/n": (1, 4)},
+    ))  # fmt: skip
+    return made
+
+
 _KEPT: list[Any] = []
 
 
@@ -232,7 +244,9 @@ def damage(r: random.Random, folder: Path, other: Path) -> str:
 
 
 def _load(folder: Path) -> Any:
-    return smelt.load(folder).run(None, {"x": FEED})[0]
+    session = smelt.load(folder)
+    found = [session[name].run(None, {"x": FEED})[0] for name in session.entries]
+    return found[0] if all(np.array_equal(found[0], y) for y in found) else np.zeros(0)
 
 
 def _readers(folder: Path) -> Any:
@@ -310,6 +324,8 @@ def attack(seed: int) -> Outcome:
     r = random.Random(seed)
     way = LOOKS[seed % len(LOOKS)]
     whole, other = bundles()
+    if seed // len(LOOKS) % 3 == 2:
+        whole = several()
     with tempfile.TemporaryDirectory(prefix="smelt-attack-") as scratch:
         folder = Path(scratch) / "bundle"
         shutil.copytree(whole, folder)
