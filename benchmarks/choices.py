@@ -123,6 +123,7 @@ CHOICES = (
     Choice("SHORT_ROW", (reduction,), (0, 128, 2048), (rows(SOFTMAX, 64, 4000), rows(SOFTMAX, 512, 500))),
     Choice("GROUP_ELEMENTS", (reduction,), (256, 16384), (rows(SOFTMAX, 16, 8000), rows(SOFTMAX, 128, 999))),
     Choice("MOST_TILE", (reduction,), (2, 4, 16), DEPTHWISE),
+    Choice("WIDE_TILE", (reduction,), (2, 3, 6, 8), DEPTHWISE),
     Choice("UNROLL_TAPS", (reduction,), (0, 9, 25), DEPTHWISE),
     Choice("CHEAP", (fusion_rules,), (0, 2, 16), (Model(NORMED, {"N": 1000}),)),
     Choice("RECOMPUTE", (fusion_rules,), (0, 1, 8), (Model(STORED, {"N": 1000}),)),

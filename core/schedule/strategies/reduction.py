@@ -23,6 +23,9 @@ IN_FLIGHT, HEAVY_IN_FLIGHT = 4, 2
 """Vectors that a turn of a loop has in flight; fewer where a costly function fills the pipes by itself."""
 MOST_TILE = 8
 """Rows of a window's tile: beyond that the addresses of its positions do not fit 16 integer registers."""
+WIDE_WINDOW, WIDE_TILE = 9, 4
+"""Window positions beyond which a tile has fewer rows: each is written out for every height of a tile. With 8
+rows, 5 x 5 took a tenth more of a text recogniser's code for 1 % of its time (benchmarks/results/choices.md)."""
 UNROLL_TAPS = 49
 """Window positions that are written out where rows of a tile share them: 7 x 7, in 0.7 of the time."""
 
@@ -283,9 +286,12 @@ def _panel(
 def _tile_height(d: Draft, v: View, row: str, wide: int) -> int:
     """Rows of a tile whose sums, and the window positions they share, stay in registers together:
     wide * (rows + stride*(rows - 1) + taps) + wide of weights."""
-    stride, taps = 1, 1
+    stride, taps, most = 1, 1, MOST_TILE
     for r in v.all_reduces():
         last = r.axes[-1]
+        window = prod_or_none([a.extent for a in r.axes])
+        if window is not None and window > WIDE_WINDOW:
+            most = WIDE_TILE
         taps = max(taps, last.extent.const_or_none or 1)
         for x in walk_expr(r.body):
             if isinstance(x, Load):
@@ -294,7 +300,7 @@ def _tile_height(d: Draft, v: View, row: str, wide: int) -> int:
                     if step is not None and last.var in i.symbols:
                         stride = max(stride, step[0].const_or_none or 1)
     live = max(d.machine.vector_registers, 16) - 1
-    return max(2, min(MOST_TILE, (live // wide - taps - 1 + stride) // (1 + stride)))
+    return max(2, min(most, (live // wide - taps - 1 + stride) // (1 + stride)))
 
 
 def _tile_rows(d: Draft, row: str, most: int) -> tuple[list[str], list[str]]:
