@@ -42,6 +42,7 @@ two live buffers is the planner's own check (core/plan).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -92,13 +93,23 @@ def verify_text(module: Module) -> None:
 
 
 def module_facts(module: Module) -> Facts:
-    """Ranges and divisors of a module's symbols."""
+    """Ranges and divisors of a module's symbols, and what those that a run binds are at most."""
     facts = Facts()
     for s in module.symbols:
         facts = facts.with_range(s.name, s.low, s.high)
         if s.divisor > 1:
             facts = facts.with_divisor(s.name, s.divisor)
+    for name, high in most_of_binds(module).items():
+        facts = facts.with_upper(name, high)
     return facts
+
+
+def most_of_binds(module: Module) -> dict[str, Dim]:
+    """What the symbols that nodes of the main graph bind are at most, as formulas in others: the run refuses
+    more. Not of those that two nodes bind, nor in loops, where a round may know other sizes than the next."""
+    found = [(str(n.attrs["symbol"]), n.attrs.get("high")) for n in module.main.nodes if n.op == "bind"]
+    times = Counter(name for name, _ in found)
+    return {s: d for s, d in found if times[s] == 1 and isinstance(d, Dim) and not d.is_const}
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,11 @@ match, a + b <= c + d since a <= c and b <= d.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from types import MappingProxyType
 
 from smelt.core.dim import YES, Dim, Facts, Max, SymbolAtom, align_up, dmax, sym, to_dim, value_at
 from smelt.core.ir.graph import Symbol
@@ -33,14 +36,6 @@ a term that it may not need, which is right, only longer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Arena:
-    """offsets: of each storage's root. bytes: the peak as a formula."""
-
-    offsets: Mapping[str, Dim]
-    bytes: Dim
-
-
-@dataclass(frozen=True, slots=True)
 class _Placed:
     """A storage with a place. offset, end: in the names of sizes. under: numbers of all that are below
     it, directly or through others."""
@@ -52,14 +47,35 @@ class _Placed:
     under: frozenset[int]
 
 
-def sample_points(symbols: Sequence[Symbol]) -> tuple[Mapping[str, int], ...]:
-    """A few assignments inside the symbols' ranges: small, odd, usual and large sizes."""
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """offsets: of each storage's root. bytes: the peak as a formula, also of what was there before. own:
+    without that. top, placed: the peak and what may still live, in the names of sizes."""
+
+    offsets: Mapping[str, Dim]
+    bytes: Dim
+    own: Dim
+    top: Dim = field(repr=False, compare=False)
+    placed: tuple[_Placed, ...] = field(repr=False, compare=False)
+
+    def since(self, position: int) -> Arena:
+        """Without what is dead there."""
+        return replace(self, placed=tuple(p for p in self.placed if p.storage.last >= position))
+
+
+def sample_points(
+    symbols: Sequence[Symbol], most: Mapping[str, Dim] = MappingProxyType({})
+) -> tuple[Mapping[str, int], ...]:
+    """A few assignments inside the symbols' ranges: small, odd, usual and large sizes. most: what symbols
+    are at most, as formulas in symbols that come before."""
     points = []
     for base in _SAMPLES:
-        point = {}
+        point: dict[str, int] = {}
         for n, s in enumerate(symbols):
             value = (base + n) * s.divisor
             high = s.high if s.high is not None else value
+            if s.name in most and most[s.name].symbols <= point.keys():
+                high = min(high, value_at(most[s.name], point))
             point[s.name] = max(s.low, min(value, high // s.divisor * s.divisor))
         points.append(point)
     return tuple(points)
@@ -71,45 +87,84 @@ def place(storages: Sequence[Storage], facts: Facts, samples: Sequence[Mapping[s
     The last sample chooses who lies below whom. Raises KeyError when a size has a symbol that no sample
     assigns.
     """
-    sizes = _Sizes(facts, samples)
-    sized = [(s, sizes.name(facts.simplify(s.bytes))) for s in storages]
-    at = _greedy([(s, max(sizes.at(size)[-1], ALIGNMENT)) for s, size in sized])
-    placed: list[_Placed] = []
-    lives = Lives()
-    for number in sorted(range(len(sized)), key=lambda n: (at[n], n)):
-        s, size = sized[number]
-        below = [p for p in map(placed.__getitem__, lives.beside(s)) if p.end is not p.offset]
+    return put(storages, Sizes(facts, samples))
+
+
+def put(
+    storages: Sequence[Storage], sizes: Sizes, onto: Arena | None = None, later: Sequence[int] = ()
+) -> Arena:
+    """Offsets for storages in an arena that has others already, whose offsets stay.
+
+    What lives beside one of the others lies above it, or below it where that is proved for all sizes. later:
+    positions at which more may come; what lives through most of these lies lowest. sizes: of all that is in
+    the arena.
+    """
+    sized = [(s, sizes.of(s.bytes)) for s in storages]
+    held = onto.placed if onto else ()
+    placed, lives = [*held], Lives()
+    for p in held:
+        lives.add(p.storage)
+    at = _greedy([(s, max(sizes.at(size)[-1], ALIGNMENT)) for s, size in sized], held, sizes, later)
+    for s, size in (sized[n] for n in sorted(range(len(sized)), key=lambda n: (at[n], n))):
+        beside = [placed[k] for k in lives.beside(s)]
         lives.add(s)
-        under = frozenset(p.number for p in below).union(*(p.under for p in below))
+        placed.append(_above(s, size, [p for p in beside if p.end is not p.offset], held, sizes))
+    added = placed[len(held) :]
+    inner = frozenset[int]().union(*(p.under for p in added))
+    own = _highest([p.end for p in added if p.number not in inner], sizes)
+    top = _highest([own, onto.top], sizes) if onto else own
+    real = {p.storage.root: sizes.real(p.offset) for p in added}
+    return Arena(real, sizes.real(top), sizes.real(own), top, tuple(placed))
+
+
+def _above(
+    s: Storage, size: Dim, beside: Sequence[_Placed], held: Sequence[_Placed], sizes: Sizes
+) -> _Placed:
+    """A storage at the lowest place above what was put before it, of what lives beside it. What was held
+    from the start may also lie above, where the order is proved."""
+    early = {p.number for p in held}
+    below = [p for p in beside if p.number not in early]
+    open_ = [p for p in beside if p.number in early]
+    while True:
         # what lies below a storage that is itself below cannot be the highest
-        inner = frozenset().union(*(p.under for p in below)) if below else frozenset()
+        inner = frozenset[int]().union(*(p.under for p in below))
         offset = _highest([p.end for p in below if p.number not in inner], sizes)
-        placed.append(_Placed(number, s, offset, offset + size, under))
-    inner = frozenset().union(*(p.under for p in placed)) if placed else frozenset()
-    peak = _highest([p.end for p in placed if p.number not in inner], sizes)
-    return Arena({p.storage.root: sizes.real(p.offset) for p in placed}, sizes.real(peak))
+        open_ = [p for p in open_ if p.number not in inner]
+        hit = [p for p in open_ if not sizes.le(offset + size, p.offset)]
+        if not hit:
+            under = inner.union(p.number for p in below)
+            return _Placed(next(sizes.numbers), s, offset, offset + size, under)
+        lowest = min(hit, key=lambda p: (sizes.at(p.offset)[::-1], p.number))
+        below.append(lowest)
+        open_.remove(lowest)
 
 
-def _greedy(rows: Sequence[tuple[Storage, int]]) -> list[int]:
-    """Offsets in numbers: the largest first, each in the lowest gap that is wide enough."""
+def _greedy(
+    rows: Sequence[tuple[Storage, int]], held: Sequence[_Placed], sizes: Sizes, later: Sequence[int]
+) -> list[int]:
+    """Offsets in numbers, of storages with their bytes, beside those held. Those that live through most of
+    the later positions first, of these the largest, each in the lowest gap that is wide enough."""
+    spans = [(sizes.at(p.offset)[-1], sizes.at(p.end)[-1]) for p in held]
     at = [0] * len(rows)
-    done: list[int] = []
     lives = Lives()
-    for n in sorted(range(len(rows)), key=lambda n: (-rows[n][1], rows[n][0].first, rows[n][0].root)):
+    for p in held:
+        lives.add(p.storage)
+    through = [bisect_right(later, s.last) - bisect_right(later, s.first) for s, _ in rows]
+    first = [(-n, -size, s.first, s.root) for n, (s, size) in zip(through, rows, strict=True)]
+    for n in sorted(range(len(rows)), key=first.__getitem__):
         s, size = rows[n]
-        spans = sorted((at[k], at[k] + rows[k][1]) for k in map(done.__getitem__, lives.beside(s)))
         start = 0
-        for low, high in spans:
+        for low, high in sorted(map(spans.__getitem__, lives.beside(s))):
             if start + size <= low:
                 break
             start = max(start, high)
         at[n] = start
-        done.append(n)
+        spans.append((start, start + size))
         lives.add(s)
     return at
 
 
-def _highest(ends: Sequence[Dim], sizes: _Sizes) -> Dim:
+def _highest(ends: Sequence[Dim], sizes: Sizes) -> Dim:
     """The greatest end; ends that another one provably dominates are left out of the formula."""
     rows = {e: sizes.at(e) for e in dict.fromkeys(ends)}
     kept: list[Dim] = []
@@ -124,8 +179,8 @@ def _below(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
 
 
 @dataclass
-class _Sizes:
-    """Distinct sizes under short names, and what is proved about their order; lives for one `place`."""
+class Sizes:
+    """Distinct sizes under short names, and what is proved about their order; lives for one plan."""
 
     facts: Facts
     samples: Sequence[Mapping[str, int]]
@@ -135,19 +190,21 @@ class _Sizes:
     values: dict[str, tuple[int, ...]] = field(default_factory=dict)
     known: dict[tuple[Dim, Dim], bool] = field(default_factory=dict)
     budget: int = _PROOFS
+    numbers: Iterator[int] = field(default_factory=count)
 
     def __post_init__(self) -> None:
         self.terms = Terms(self.facts, self.samples)
 
-    def name(self, count: Dim) -> Dim:
+    def of(self, bytes_: Dim) -> Dim:
         """The name of so many bytes, rounded up to the alignment; a constant is its own."""
-        size = align_up(count, ALIGNMENT)
+        exact = self.facts.simplify(bytes_)
+        size = align_up(exact, ALIGNMENT)
         if size.is_const:
             return size
         if size not in self.names:
             name = f"S{len(self.names)}"
             self.names[size] = sym(name)
-            self.reals[name], self.raw[name] = size, count
+            self.reals[name], self.raw[name] = size, exact
             self.values[name] = tuple(value_at(size, p) for p in self.samples)
         return self.names[size]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from smelt.core.dim import Dim, Facts, dmax, to_dim
+from smelt.core.dim import Dim, Facts, to_dim
 from smelt.core.ir.graph import Graph, Module, Ref, TensorType
+from smelt.core.ir.verify import most_of_binds
 from smelt.core.machine import CPU
-from smelt.core.plan.arena import Arena, place, sample_points
+from smelt.core.plan.arena import Arena, sample_points
 from smelt.core.plan.bounds import most_bytes
 from smelt.core.plan.emit import Emitter, Places, callee, evaluated_dims, scratch_name
 from smelt.core.plan.inputs import InputBinder
@@ -26,6 +27,7 @@ from smelt.core.plan.program import (
     Placement,
     ReadSymbol,
     Repeat,
+    Reserve,
     StatePair,
     Tensor,
     WeightPlace,
@@ -62,9 +64,8 @@ def make_plan(
 
     What the input shapes size lies in arena 0, or in an arena for each unit that values name. Sizes that a
     run decides (bind, the shapes of what a branch or a loop leaves) have an arena for each position where
-    they become known, reserved there: in a loop, once per round. Outside of loops it is one that another
-    position had, where nothing of that is needed any more. A carried value or a stack whose size changes has
-    an arena of its own.
+    they become known, reserved there: in a loop, once per round. Outside of loops positions share arenas
+    (core/plan/stages.py). A carried value or a stack whose size changes has an arena of its own.
     states: those that are read are the last inputs, those that are written the last outputs.
     common: where the graph is one of several; None: it is alone.
     """
@@ -100,12 +101,10 @@ class _Builder:
         at_unit = {r: units.index(u or CPU) for r, u in {**layout.units, **scratch_units}.items()}
         stages = self._place(rows, at_unit, layout, len(units) > 1)
         roots = {r: Address("arena", s.arena, s.plan.offsets[r]) for s in stages for r in s.plan.offsets}
-        shared: dict[int, list[ArenaStage]] = {}
-        for s in stages:
-            shared.setdefault(s.arena, []).append(s)
+        shared = {s.arena: s for s in stages}  # the last of each, by when all is in it
         alone = {root: len(shared) + k for k, root in enumerate(layout.alone)}
         homes = {
-            **{("arena", k): first.unit for k, (first, *_) in shared.items()},
+            **{("arena", k): s.unit for k, s in shared.items()},
             **{("arena", k): at_unit[root] for root, k in alone.items()},
             **{("input", n): units.index(v.unit or CPU) for n, v in enumerate(graph.inputs)},
             **{("output", n): u for n, u in enumerate(_output_units(graph, layout, at_unit, units))},
@@ -115,7 +114,7 @@ class _Builder:
             {(w.ref, w.layout): w for w in weights},
             direct,
             {v.name: n for n, v in enumerate(graph.inputs)},
-            [(s.at, s.arena, s.plan.bytes) for s in stages if s.arena],
+            [(s.at, Reserve(s.arena, s.plan.own, s.keep)) for s in stages if s.arena],
             alone,
             units,
             homes,
@@ -130,7 +129,7 @@ class _Builder:
         for step in later:
             self._slots_of(step, late)
         sizes = {s.root: s for s in rows}
-        peak = (*(dmax(*(s.plan.bytes for s in own)) for own in shared.values()), *layout.alone.values())
+        peak = (*(s.plan.bytes for s in shared.values()), *layout.alone.values())
         made = (bytes_of(t.dtype, t.shape) for t in emitter.output_types)
         names = [pair for s in (*early, *later) if isinstance(s, Assign) for pair in s.symbols]
         most = most_bytes((*peak, *made), self.facts, self.module.symbols, names)
@@ -212,14 +211,14 @@ class _Builder:
     ) -> list[ArenaStage]:
         """One for each unit and each position where sizes become known, -1 before anything runs. One of those
         comes first."""
-        samples = sample_points(self.module.symbols)
+        samples = sample_points(self.module.symbols, most_of_binds(self.module))
         found: dict[tuple[int, int], list[Storage]] = {}
         for s in rows:
             found.setdefault((layout.time.stage(s.bytes), units[s.root]), []).append(s)
         if not any(at < 0 for at, _ in found):
             found[-1, int(several)] = []
-        plans = [(*key, own, place(own, self.facts, samples)) for key, own in sorted(found.items())]
-        return assign(plans, loops(layout.time.items), samples[-1])
+        rounds = loops(layout.time.items)
+        return assign([(*key, own) for key, own in sorted(found.items())], rounds, self.facts, samples)
 
     def _direct_outputs(self, graph: Graph, layout: Storages) -> dict[Ref, int]:
         """Storages that are written straight into output memory: root -> output number. The output's shape

@@ -41,7 +41,7 @@ from smelt.core.plan.weights import layouts
 @dataclass(frozen=True)
 class Places:
     """Where everything lies. roots: of storages in arenas. weights: by layout too. direct: storages that are
-    output memory, by root. inputs: numbers. stages: (position, arena, bytes), what is reserved when; position
+    output memory, by root. inputs: numbers. stages: (position, what is reserved there); position
     -1: before anything runs. alone: the arenas of storages that have one to themselves. units: names by
     number. homes: at which unit each arena, input and output lies. first_weights: where the part of the
     weights' file starts that a unit besides the CPU has."""
@@ -50,7 +50,7 @@ class Places:
     weights: Mapping[tuple[Ref, Layout | None], WeightPlace]
     direct: Mapping[Ref, int]
     inputs: Mapping[Ref, int]
-    stages: Sequence[tuple[int, int, Dim]]
+    stages: Sequence[tuple[int, Reserve]]
     alone: Mapping[Ref, int]
     units: Sequence[str]
     homes: Mapping[tuple[str, int], int]
@@ -165,7 +165,7 @@ class Emitter:
 
     def reserve_stage(self, position: int) -> None:
         """Memory for what only the sizes bound at this position size."""
-        self.run += [Reserve(k, size) for at, k, size in self.places.stages if at == position]
+        self.run += [step for at, step in self.places.stages if at == position]
 
     # ------------------------------------------------------------ plain nodes
 

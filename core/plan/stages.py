@@ -1,61 +1,89 @@
-"""Plans of what becomes known at one position each -> the arenas they lie in: late ones share what is free.
+"""Storages that become known at one position each -> the arenas they lie in: late ones share what is free.
 
-An arena that is reserved anew loses what it held. So a stage may have another one's where nothing of that
-lives any more when it is reserved; the arena then takes the larger of the two sizes, whatever these are.
+A stage may lie in an arena that others have, where nothing of these lives beside it: anywhere once all of
+that is dead, else above what lives, or below it where sizes have a provable order. The arena takes the larger
+of the two ends; it grows with what it holds where something of that is still read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 
-from smelt.core.dim import value_at
-from smelt.core.plan.arena import Arena
+from smelt.core.dim import Facts, value_at
+from smelt.core.plan.arena import Arena, Sizes, put
 from smelt.core.plan.items import Item
 from smelt.core.plan.lifetime import Storage
+
+WAYS = 8
+"""Arenas that a stage tries, the first and those that are free soonest: each costs a plan, and a graph may
+have thousands of late sizes that all live to its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArenaStage:
-    """What is reserved at a position (-1: before anything runs) at a unit. arena: its number."""
+    """What comes into an arena at a position (-1: before anything runs) at a unit. arena: its number. keep:
+    something that it holds is still read."""
 
     at: int
     unit: int
     arena: int
     plan: Arena
+    keep: bool = False
 
 
 @dataclass
 class _Taken:
-    """An arena so far: its unit, when the last of what it holds is read, and its bytes at the sample."""
+    """An arena so far, with its bytes at the sample. last: when the last of what it holds is read. until: no
+    other stage may have it before."""
 
     unit: int
-    last: int
+    plan: Arena
     bytes: int
+    last: int
+    until: int
 
 
 def assign(
-    rows: Sequence[tuple[int, int, Sequence[Storage], Arena]],
+    rows: Sequence[tuple[int, int, Sequence[Storage]]],
     rounds: Sequence[tuple[int, int]],
-    sample: Mapping[str, int],
+    facts: Facts,
+    samples: Sequence[Mapping[str, int]],
 ) -> list[ArenaStage]:
-    """rows: position, unit, storages and their plan, by position. rounds: positions that loops repeat, where
-    what is reserved in one round may not be what the next one still reads: no sharing there. Arena 0 is the
-    first one's own. Of several that are free a stage takes the one that grows least at the sample."""
+    """rows: position, unit and storages, by position. rounds: positions that loops repeat, where what is
+    reserved in one round may not be what the next one still reads: no sharing there. The first arena has an
+    address that stays, so others lie in it only where they provably fit. Of several, and of one of its own, a
+    stage takes the arena that grows least at the last sample."""
+    sizes = Sizes(facts, samples)
+    late = sorted({at for at, _, _ in rows if at >= 0 and not _repeated(at, rounds)})
     found: list[ArenaStage] = []
     taken: list[_Taken] = []
-    for at, unit, storages, plan in rows:
+    for at, unit, storages in rows:
         last = max((s.last for s in storages), default=at)
-        size = value_at(plan.bytes, sample)
-        able = not any(start < at < end for start, end in rounds)
-        free = [k for k, t in enumerate(taken) if able and k and t.unit == unit and t.last < at]
-        if not free:
-            taken.append(_Taken(unit, _until(at, last, rounds), size))
-            found.append(ArenaStage(at, unit, len(taken) - 1, plan))
+        able = not _repeated(at, rounds)
+        later = late if able and at >= 0 else ()
+        plan = put(storages, sizes, later=later)
+        # growth, rank, bytes, number, plan; an arena of its own where another would grow as much: what comes
+        # later may lie lower in two than in one
+        size = value_at(plan.bytes, samples[-1])
+        ways = [(size, size == 0, 0, len(taken), plan)]
+        free = [k for k, t in enumerate(taken) if able and t.unit == unit and t.until < at]
+        for k in nsmallest(WAYS, free, key=lambda k: (k > 0, taken[k].last)):
+            arena = taken[k]
+            arena.plan = arena.plan.since(at)
+            both = put(storages, sizes, arena.plan, later)
+            if k or both.top == arena.plan.top:
+                growth = max(0, value_at(both.bytes, samples[-1]) - arena.bytes)
+                ways.append((growth, growth > 0, arena.bytes, k, both))
+        growth, _, before, number, plan = min(ways, key=lambda way: way[:4])
+        if number == len(taken):
+            taken.append(_Taken(unit, plan, growth, last, _until(at, rounds)))
+            found.append(ArenaStage(at, unit, number, plan))
             continue
-        number = min(free, key=lambda k: (max(0, size - taken[k].bytes), taken[k].bytes, k))
-        taken[number] = _Taken(unit, last, max(size, taken[number].bytes))
-        found.append(ArenaStage(at, unit, number, plan))
+        arena = taken[number]
+        found.append(ArenaStage(at, unit, number, plan, arena.last >= at))
+        taken[number] = _Taken(unit, plan, before + growth, max(last, arena.last), arena.until)
     return found
 
 
@@ -71,6 +99,10 @@ def loops(items: Iterable[Item]) -> list[tuple[int, int]]:
     return found
 
 
-def _until(at: int, last: int, rounds: Sequence[tuple[int, int]]) -> int:
+def _repeated(at: int, rounds: Sequence[tuple[int, int]]) -> bool:
+    return any(start < at < end for start, end in rounds)
+
+
+def _until(at: int, rounds: Sequence[tuple[int, int]]) -> int:
     """What is reserved in a round is there until the loop ends: the next round reserves it again."""
-    return max([last, *(end for start, end in rounds if start < at < end)])
+    return max((end for start, end in rounds if start < at < end), default=-1)

@@ -7,9 +7,11 @@ void *smelt_test_map(size_t bytes);
 void smelt_test_unmap(void *at, size_t bytes);
 #define MAP(bytes) smelt_test_map(bytes)
 #define UNMAP(at, bytes) smelt_test_unmap(at, bytes)
+#define REMAP(at, old, bytes) NULL /* so that contents are copied, and what still points at the old ones is seen */
 #else
 #define MAP(bytes) sm_mmap(bytes, SM_PROT_READ | SM_PROT_WRITE, SM_MAP_PRIVATE | SM_MAP_ANONYMOUS, -1)
 #define UNMAP(at, bytes) sm_munmap(at, bytes)
+#define REMAP(at, old, bytes) sm_mremap(at, old, bytes)
 #endif
 
 #ifdef SMELT_TEST_ALLOC
@@ -26,35 +28,49 @@ void rt_block_free(rt_block *block) {
   block->capacity = 0;
 }
 
-int rt_block_grow(smelt_rt *rt, rt_block *block, uint64_t bytes) {
-  if (block->data && bytes <= block->capacity) return 1;
-  if (bytes > SIZE_MAX / 2) return 0;
-  uint64_t rounded = (bytes + PAGE - 1) / PAGE * PAGE;
-  if (!rounded) rounded = PAGE;
-  rt_block_free(block); /* before, not after: the peak is then the new size alone */
-  block->data = MAP((size_t)rounded);
-  if (!block->data) return 0;
-  block->capacity = rounded;
+static uint64_t in_pages(uint64_t bytes) { return bytes ? (bytes + PAGE - 1) / PAGE * PAGE : PAGE; }
+
+static int has(const rt_block *block, uint64_t bytes) { return block->data && bytes <= block->capacity; }
+
+/* The block has this memory from here on. 0: the system gave none. */
+static int take(smelt_rt *rt, rt_block *block, void *data, uint64_t bytes) {
+  if (!data) return 0;
+  *block = (rt_block){.data = data, .capacity = bytes};
   rt->session->allocations++;
 #ifndef SMELT_TEST_ALLOC
-  if (rounded >= HUGE_FROM) sm_madvise(block->data, (size_t)rounded, SM_MADV_HUGEPAGE);
+  if (bytes >= HUGE_FROM) sm_madvise(data, (size_t)bytes, SM_MADV_HUGEPAGE);
 #endif
   return 1;
 }
 
+int rt_block_grow(smelt_rt *rt, rt_block *block, uint64_t bytes) {
+  if (has(block, bytes)) return 1;
+  if (bytes > SIZE_MAX / 2) return 0;
+  rt_block_free(block); /* before, not after: the peak is then the new size alone */
+  return take(rt, block, MAP((size_t)in_pages(bytes)), in_pages(bytes));
+}
+
 int rt_block_grow_roomy(smelt_rt *rt, rt_block *block, uint64_t bytes, uint64_t room) {
-  if (block->data && bytes <= block->capacity) return 1;
+  if (has(block, bytes)) return 1;
   return rt_block_grow(rt, block, bytes > room ? bytes : room) || (bytes < room && rt_block_grow(rt, block, bytes));
 }
 
-int rt_block_extend(smelt_rt *rt, rt_block *block, uint64_t bytes) {
-  if (block->data && bytes <= block->capacity) return 1;
+/* The pages move where the system can do that: no copy, and never both at once. */
+static int extend(smelt_rt *rt, rt_block *block, uint64_t bytes) {
+  if (bytes > SIZE_MAX / 2) return 0;
+  if (block->data && take(rt, block, REMAP(block->data, (size_t)block->capacity, (size_t)in_pages(bytes)), in_pages(bytes))) return 1;
   rt_block bigger = {0};
-  if (!rt_block_grow_roomy(rt, &bigger, bytes, block->capacity + block->capacity / 2)) return 0;
+  if (!rt_block_grow(rt, &bigger, bytes)) return 0;
   if (block->data) memcpy(bigger.data, block->data, (size_t)block->capacity);
   rt_block_free(block);
   *block = bigger;
   return 1;
+}
+
+int rt_block_extend(smelt_rt *rt, rt_block *block, uint64_t bytes) {
+  if (has(block, bytes)) return 1;
+  uint64_t room = block->capacity + block->capacity / 2;
+  return extend(rt, block, bytes > room ? bytes : room) || (bytes < room && extend(rt, block, bytes));
 }
 
 static int32_t out_of_memory(smelt_rt *rt, const char *what, const char *name, int64_t bytes) {

@@ -149,7 +149,7 @@ int32_t rt_check_tensor(smelt_rt *rt, const char *role, const smelt_tensor_desc 
 int rt_block_grow(smelt_rt *rt, rt_block *block, uint64_t bytes);
 /* The same, and to hold `room` where the system gives as much. */
 int rt_block_grow_roomy(smelt_rt *rt, rt_block *block, uint64_t bytes, uint64_t room);
-/* The same with half more room than it has, keeping the contents. */
+/* The same with half more room than it has, keeping the contents; they may move. */
 int rt_block_extend(smelt_rt *rt, rt_block *block, uint64_t bytes);
 void rt_block_free(rt_block *block);
 int rt_output_direct(const smelt_rt *rt, uint32_t i);

@@ -59,7 +59,7 @@ int pthread_attr_destroy(sm_thread_attr *);
 #if defined(__x86_64__)
 enum {
   SM_read = 0, SM_write = 1, SM_close = 3, SM_lseek = 8, SM_mmap = 9, SM_munmap = 11, SM_rt_sigprocmask = 14,
-  SM_sched_yield = 24, SM_madvise = 28, SM_nanosleep = 35, SM_getpid = 39, SM_wait4 = 61, SM_kill = 62, SM_fcntl = 72,
+  SM_sched_yield = 24, SM_mremap = 25, SM_madvise = 28, SM_nanosleep = 35, SM_getpid = 39, SM_wait4 = 61, SM_kill = 62, SM_fcntl = 72,
   SM_setpgid = 109,
   SM_prctl = 157, SM_gettid = 186, SM_futex = 202, SM_sched_getaffinity = 204, SM_clock_gettime = 228,
   SM_exit_group = 231, SM_openat = 257, SM_ppoll = 271, SM_dup3 = 292, SM_pipe2 = 293, SM_prlimit64 = 302, SM_getrandom = 318, SM_statx = 332
@@ -75,7 +75,7 @@ enum {
   SM_dup3 = 24, SM_fcntl = 25, SM_openat = 56, SM_close = 57, SM_pipe2 = 59, SM_lseek = 62, SM_read = 63, SM_write = 64, SM_ppoll = 73,
   SM_exit_group = 94, SM_futex = 98, SM_nanosleep = 101, SM_clock_gettime = 113, SM_sched_getaffinity = 123,
   SM_sched_yield = 124, SM_kill = 129, SM_rt_sigprocmask = 135, SM_setpgid = 154, SM_prctl = 167, SM_getpid = 172,
-  SM_gettid = 178, SM_munmap = 215, SM_mmap = 222, SM_madvise = 233, SM_wait4 = 260, SM_prlimit64 = 261, SM_getrandom = 278, SM_statx = 291
+  SM_gettid = 178, SM_munmap = 215, SM_mremap = 216, SM_mmap = 222, SM_madvise = 233, SM_wait4 = 260, SM_prlimit64 = 261, SM_getrandom = 278, SM_statx = 291
 };
 #if defined(__aarch64__)
 static inline long sm_syscall(long n, long a, long b, long c, long d, long e, long f) {
@@ -95,7 +95,7 @@ static inline long sm_syscall(long n, long a, long b, long c, long d, long e, lo
 #elif defined(__arm__)
 enum {
   SM_read = 3, SM_write = 4, SM_close = 6, SM_getpid = 20, SM_kill = 37, SM_setpgid = 57, SM_munmap = 91, SM_wait4 = 114,
-  SM_llseek = 140, SM_sched_yield = 158, SM_nanosleep = 162, SM_prctl = 172, SM_rt_sigprocmask = 175, SM_mmap2 = 192,
+  SM_llseek = 140, SM_sched_yield = 158, SM_nanosleep = 162, SM_mremap = 163, SM_prctl = 172, SM_rt_sigprocmask = 175, SM_mmap2 = 192,
   SM_madvise = 220, SM_fcntl = 221 /* fcntl64 */, SM_gettid = 224, SM_futex = 240, SM_sched_getaffinity = 242, SM_exit_group = 248,
   SM_clock_gettime = 263, SM_openat = 322, SM_ppoll = 336, SM_dup3 = 358, SM_pipe2 = 359, SM_prlimit64 = 369, SM_getrandom = 384, SM_statx = 397
 };
@@ -164,6 +164,12 @@ static inline void *sm_mmap(size_t bytes, int prot, int flags, int fd) {
   return sm_failed(r) ? NULL : (void *)r;
 }
 static inline void sm_munmap(void *at, size_t bytes) { sm_syscall(SM_munmap, (long)at, (long)bytes, 0, 0, 0, 0); }
+/* To `bytes` bytes, elsewhere if need be; NULL on failure. */
+static inline void *sm_mremap(void *at, size_t old, size_t bytes) {
+  enum { MAY_MOVE = 1 };
+  long r = sm_syscall(SM_mremap, (long)at, (long)old, (long)bytes, MAY_MOVE, 0, 0);
+  return sm_failed(r) ? NULL : (void *)r;
+}
 static inline void sm_madvise(void *at, size_t bytes, int advice) {
   sm_syscall(SM_madvise, (long)at, (long)bytes, advice, 0, 0, 0);
 }
