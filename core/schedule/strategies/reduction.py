@@ -25,7 +25,7 @@ MOST_TILE = 8
 """Rows of a window's tile: beyond that the addresses of its positions do not fit 16 integer registers."""
 WIDE_WINDOW, WIDE_TILE = 9, 4
 """Window positions beyond which a tile has fewer rows: each is written out for every height of a tile. With 8
-rows, 5 x 5 took a tenth more of a text recogniser's code for 1 % of its time (benchmarks/results/choices.md)."""
+rows, 5 x 5 took a tenth more of a recogniser's code for 1 % of its time (benchmarks/results/choices.md)."""
 UNROLL_TAPS = 49
 """Window positions that are written out where rows of a tile share them: 7 x 7, in 0.7 of the time."""
 
