@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -285,7 +284,7 @@ def _read(folder: Path, fd: int) -> Bundle:
 
 def replace_file(place: Path, data: bytes) -> None:
     """Write a file whole or not at all: what was there stays until all is written. Raises OSError."""
-    part = place.with_name(f".{place.name[:100]}.{secrets.token_hex(4)}")
+    part = place.with_name(f".{place.name[:100]}.{os.urandom(4).hex()}")
     with part.open("xb") as f:
         try:
             f.write(data)

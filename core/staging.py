@@ -13,7 +13,6 @@ import errno
 import fcntl
 import os
 import re
-import secrets
 import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -47,7 +46,7 @@ class Staging:
 
     def __init__(self, out: str | os.PathLike[str]) -> None:
         self.out = _place(out)
-        self.path = self.out.parent / f".{_short(self.out)}.part-{os.getpid()}-{secrets.token_hex(4)}"
+        self.path = self.out.parent / f".{_short(self.out)}.part-{os.getpid()}-{os.urandom(4).hex()}"
         self._lock = -1
 
     def __enter__(self) -> Staging:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import AttributeProto, numpy_helper
+import onnx
+from onnx import AttributeProto
 
 from smelt.core.dtype import Array
 from smelt.importer.call import Call
@@ -40,7 +41,7 @@ def tensor(c: Call, name: str) -> Array | None:
     if a.type != AttributeProto.TENSOR:
         raise c.fail(f"attribute '{name}' is no tensor")
     try:
-        found = np.asarray(numpy_helper.to_array(a.t))
+        found = np.asarray(onnx.numpy_helper.to_array(a.t))
         if found.dtype.kind not in "OSU":
             return found
         strings = [s.decode() if isinstance(s, bytes) else str(s) for s in found.reshape(-1).tolist()]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
-from onnx import TensorProto, TypeProto, helper
+from onnx import TensorProto, TypeProto
 
 from smelt.core.diag import SmeltError, invalid, unsupported
 from smelt.core.dim import ZERO, to_dim
@@ -149,20 +149,20 @@ def input_tensors(p: Port) -> list[onnx.ValueInfoProto]:
     if p.kind == "map":
         key = (TensorProto.UINT8, ["", ""]) if p.keys == ("",) else (TensorProto.INT64, [""])
         return [
-            helper.make_tensor_value_info(p.parts[0], *key),
-            helper.make_tensor_value_info(p.parts[1], p.element.elem_type, [""]),
+            onnx.helper.make_tensor_value_info(p.parts[0], *key),
+            onnx.helper.make_tensor_value_info(p.parts[1], p.element.elem_type, [""]),
         ]
     if p.optional:
-        found.append(helper.make_tensor_value_info(p.parts[0], TensorProto.BOOL, []))
+        found.append(onnx.helper.make_tensor_value_info(p.parts[0], TensorProto.BOOL, []))
     if p.sequence:
         width = "" if dims is None else len(dims)
         kind, rows = (TensorProto.UINT8, ["", ""]) if p.strings else (p.element.elem_type, [""])
         found += [
-            helper.make_tensor_value_info(p.parts[-2], kind, rows),
-            helper.make_tensor_value_info(p.parts[-1], TensorProto.INT64, ["", width]),
+            onnx.helper.make_tensor_value_info(p.parts[-2], kind, rows),
+            onnx.helper.make_tensor_value_info(p.parts[-1], TensorProto.INT64, ["", width]),
         ]
     elif p.strings and dims is not None:
-        found.append(helper.make_tensor_value_info(p.parts[-1], TensorProto.UINT8, [*dims, ""]))
+        found.append(onnx.helper.make_tensor_value_info(p.parts[-1], TensorProto.UINT8, [*dims, ""]))
     else:
         own = onnx.ValueInfoProto(name=p.parts[-1])
         own.type.tensor_type.CopyFrom(p.element)

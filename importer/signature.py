@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import onnx
-from onnx import AttributeProto, NodeProto
+from onnx import AttributeProto, NodeProto, TensorProto
 
 from smelt.core.diag import SmeltError, shown
 from smelt.core.dtype import DType
@@ -135,5 +135,4 @@ def check_types(s: Signature, found: Sequence[TensorType | None], fail: Fail) ->
 @cache
 def _spelt(dtype: DType) -> str:
     """An element type as ONNX writes it."""
-    name = onnx.helper.tensor_dtype_to_string(ONNX_OF[dtype]).removeprefix("TensorProto.").lower()
-    return name
+    return str(TensorProto.DataType.Name(ONNX_OF[dtype]).lower())

@@ -1,11 +1,13 @@
-"""The front door: what a user imports. Everything is loaded on first use."""
+"""The front door: what a user imports. Everything is loaded on first use, `typing` (8 ms) too."""
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from smelt import onnx_backend as backend
     from smelt.core.bundle import Bundle
     from smelt.core.diag import SmeltError

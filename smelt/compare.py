@@ -17,11 +17,12 @@ from smelt.core.diag import SmeltError
 from smelt.devicefarm.client import RunnerClient
 from smelt.devicefarm.verdict import Verdict, verdict_of_error
 from smelt.difference import Array, OutputError, compare_values
-from smelt.driver import DimWish, compile
+from smelt.driver import compile
 from smelt.groups import Group, Value, groups, unpacked
 from smelt.opinions import Compare, Opinion, Opinions, Ruling
 from smelt.own_reference import Oracle, oracle
 from smelt.reference import value_names
+from smelt.request import DimWish
 from smelt.running import running
 from smelt.shapes import Case, label, read_state, state_values, trials
 from smelt.shapes import case as case_of

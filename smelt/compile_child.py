@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from smelt.core.diag import SmeltError
+from smelt.core.lazily import only
 from smelt.limits import Limits, apply, out_of_memory
 
 DEEPEST = 5000
@@ -24,6 +25,7 @@ DEEPEST = 5000
 def preload() -> None:
     """Import what every compile needs and make the tables that none changes; this processor's, since few
     compiles are for another."""
+    only("onnx", "onnx_ml_pb2", "defs")
     import smelt.compiler
     import smelt.plugin  # noqa: F401
     from smelt.importer.signature import signature
@@ -33,6 +35,15 @@ def preload() -> None:
     signature("", "Identity", 1)  # onnx makes the definitions of all ops when it is first asked for one
     with contextlib.suppress(SmeltError):  # a machine that smelt has no code for can compile for others
         machines(parse_target("host"))
+
+
+def preload_rest() -> None:
+    """Import what larger models need besides, and find the files that all bundles share."""
+    import onnx.helper  # noqa: F401
+
+    from smelt.targets.toolchain import look_up
+
+    look_up()
 
 
 def main(result: str) -> int:
@@ -82,8 +93,8 @@ def _line(fd: int) -> str:
 
 def _compile(text: str, progress: Any) -> dict[str, Any]:
     from smelt.compiler import compile_here, plan_here
-    from smelt.driver import Request
     from smelt.plugin import look_here
+    from smelt.request import Request
 
     request = Request.from_json(text)
     look_here(request.plugins)

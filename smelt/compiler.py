@@ -27,11 +27,11 @@ from smelt.core.plan.state import with_state
 from smelt.core.plan.weights import physical
 from smelt.core.staging import Staging
 from smelt.core.sums import NO_SUMS, weight_sums
-from smelt.driver import Progress, Request
 from smelt.entries import requests_of, told
 from smelt.manifest import build_manifest
 from smelt.model_header import model_header
 from smelt.plugin import load_plugins
+from smelt.request import Progress, Request
 from smelt.stages import Compilation, imported, is_dump, resumed, shared_state
 from smelt.targets.platform import TargetSpec, parse_target
 from smelt.targets.registry import cpu_target, devices, machines, usual_unit

@@ -9,10 +9,9 @@ import json
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from smelt.core.bundle import Bundle, read_bundle
 from smelt.core.diag import Problem, SmeltError
@@ -20,55 +19,8 @@ from smelt.core.naming import ALLOWED, check_name, is_entry
 from smelt.core.passes.numerics import fast_parts
 from smelt.core.staging import check_output
 from smelt.limits import MEMORY, SECONDS, Limits, limits, out_of_memory
+from smelt.request import DimWish, Progress, Request
 from smelt.supervise import Ended, run_child
-
-DimWish: TypeAlias = "int | tuple[int, int | None]"
-Progress: TypeAlias = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Request:
-    """What to compile and how: the arguments of `compile`, checked and in one value. name: what the model is
-    called in messages, '' after its file. prefix: of its C functions and files, '' made of the name.
-    plan_only: up to the plan, no bundle. entries: (name, file) of each entry, for a bundle with several; the
-    source is then the first one's. entry: which of them this request is about, '' for one alone."""
-
-    source: str
-    target: str = "host"
-    dims: Mapping[str, DimWish] = field(default_factory=dict)
-    threads: int | None = None
-    opt: int = 3
-    output: str = "out"
-    fp16: bool = False
-    fast_math: tuple[str, ...] = ()
-    static: bool = False
-    libraries: bool = False
-    name: str = ""
-    prefix: str = ""
-    outputs: tuple[str, ...] = ()
-    runner: bool = True
-    plugins: tuple[str, ...] = ()
-    place: tuple[tuple[str, str], ...] = ()
-    plan_only: bool = False
-    state: Mapping[str, str] = field(default_factory=dict)
-    entries: tuple[tuple[str, str], ...] = ()
-    entry: str = ""
-
-    def to_json(self) -> str:
-        """The request as text for the child."""
-        return json.dumps({**self.__dict__, "dims": dict(self.dims), "state": dict(self.state)})
-
-    @staticmethod
-    def from_json(text: str) -> Request:
-        """The inverse of to_json."""
-        raw = json.loads(text)
-        raw["dims"] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw["dims"].items()}
-        raw["outputs"] = tuple(raw["outputs"])
-        raw["plugins"] = tuple(raw["plugins"])
-        raw["fast_math"] = tuple(raw["fast_math"])
-        for name in ("place", "entries"):
-            raw[name] = tuple(map(tuple, raw.get(name, ())))
-        return Request(**raw)
 
 
 def compile(

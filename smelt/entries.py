@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from smelt.core.diag import Problem, SmeltError, merge
 from smelt.core.naming import entry_part
-from smelt.driver import Request
 from smelt.importer import names_of
+from smelt.request import Request
 
 T = TypeVar("T")
 

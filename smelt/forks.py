@@ -1,30 +1,30 @@
 """A module's name in, a child process that runs it out: a fork of a server that has it in memory.
 
 The server (fork_server.py) is a Python that takes nothing from the current folder. It lives as long as this
-process, or until it has had nothing to do for a while; starting it takes the half second that a child without
-it would take. A child that it has started does not end with it.
+process, or until it has had nothing to do for a while; starting it takes the quarter of a second that a child
+without it would take. A child that it has started does not end with it.
+
+A command starts the server before it does anything else, so this file imports no more than that takes.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
-import resource
 import select
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import IO
 
 import smelt
-from smelt.fork_server import KINDS, NUMBER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import IO
 
 PATIENCE = 120.0
 """Seconds that a server may take to import the compiler; it takes half a one."""
@@ -51,17 +51,17 @@ ALONE = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 multiplies no large matrices, and a fork would wait for NumPy's threads to end."""
 
 
-@dataclass
 class Child:
     """A process that the server has started, which leads a group of its own. stdin, stdout, stderr: this end
     of its pipes. said: the socket that tells its status, which is as subprocess gives it; None: it runs."""
 
-    pid: int
-    stdin: int
-    stdout: int
-    stderr: int
-    said: socket.socket
-    status: int | None = None
+    def __init__(self, pid: int, stdin: int, stdout: int, stderr: int, said: socket.socket) -> None:
+        self.pid = pid
+        self.stdin = stdin
+        self.stdout = stdout
+        self.stderr = stderr
+        self.said = said
+        self.status: int | None = None
 
     def has_ended(self, seconds: float | None = 0) -> bool:
         """Whether it has, after waiting so long. Its number means nothing else before `end`."""
@@ -85,7 +85,6 @@ class Child:
         return self.status
 
 
-@dataclass
 class Server:
     """The server of this process, started when it is first asked for a child and again when it has gone.
 
@@ -93,12 +92,13 @@ class Server:
     before it that wait for what they have started.
     """
 
-    key: tuple[object, ...] = ()
-    process: subprocess.Popen[bytes] | None = None
-    requests: socket.socket | None = None
-    errors: IO[bytes] | None = None
-    replaced: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self) -> None:
+        self.key: tuple[object, ...] = ()
+        self.process: subprocess.Popen[bytes] | None = None
+        self.requests: socket.socket | None = None
+        self.errors: IO[bytes] | None = None
+        self.replaced: list[subprocess.Popen[bytes]] = []
+        self.lock = threading.Lock()
 
     def start(self, program: str, result: Path) -> Child:
         """A child that runs main(result) of the module `program`. Raises OSError when there can be none."""
@@ -130,7 +130,7 @@ class Server:
         with contextlib.ExitStack() as held:
             here, there = socket.socketpair()
             held.callback(here.close)
-            errors = held.enter_context(tempfile.TemporaryFile())
+            errors = held.enter_context(_unnamed())
             with there:
                 process = subprocess.Popen(
                     command(there.fileno(), program), stdin=subprocess.DEVNULL, stdout=errors, stderr=errors,
@@ -191,8 +191,8 @@ def _ask(requests: socket.socket, result: Path) -> Child | None:
             stdin_read, stdin = _pipe(theirs, ours)
             stdout, stdout_write = _pipe(ours, theirs)
             stderr, stderr_write = _pipe(ours, theirs)
-            text = theirs.enter_context(tempfile.TemporaryFile())
-            text.write(json.dumps(_request(result)).encode())
+            text = theirs.enter_context(_unnamed())
+            text.write(_request(result).encode())
             text.seek(0)
             files = [stdin_read, stdout_write, stderr_write, there.fileno(), text.fileno()]
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -214,8 +214,19 @@ def _pipe(read: contextlib.ExitStack, write: contextlib.ExitStack) -> tuple[int,
     return ends
 
 
+def _unnamed() -> IO[bytes]:
+    """A file to write and read, which is gone when it is closed."""
+    with contextlib.suppress(AttributeError, OSError):  # an old Python, or an old Linux
+        return open(os.memfd_create("smelt"), "w+b")
+    import tempfile  # whose import takes longer than all that is done with the file
+
+    return tempfile.TemporaryFile()
+
+
 def _told(said: socket.socket, seconds: float | None) -> int | None:
     """The number that comes in that time; None for none, and when nobody is left to tell one."""
+    from smelt.fork_server import NUMBER
+
     if not _is_readable(said, seconds):
         return None
     data = b""
@@ -231,12 +242,17 @@ def _is_readable(said: socket.socket, seconds: float | None) -> bool:
     return bool(poll.poll(None if seconds is None else 1000 * seconds))
 
 
-def _request(result: Path) -> dict[str, object]:
-    """What the child is to be: in the folder, the environment and the limits of this process."""
+def _request(result: Path) -> str:
+    """What the child is to be, as JSON: in the folder, the environment and the limits of this process."""
+    import json
+    import resource
+
+    from smelt.fork_server import KINDS
+
     folder = None
     with contextlib.suppress(FileNotFoundError):  # somebody has deleted it
         folder = os.getcwd()
-    return {
+    asked = {
         "result": str(result),
         "environment": environment(),
         "folder": folder,
@@ -244,14 +260,13 @@ def _request(result: Path) -> dict[str, object]:
         "nice": os.nice(0),
         "limits": {k: resource.getrlimit(getattr(resource, k)) for k in KINDS},
     }
+    return json.dumps(asked)
 
 
 def _umask() -> int | None:
     """Which permissions new files do not get; asking the system for it would change it for other threads."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("Umask:"):
-                return int(line.split()[1], 8)
+    with contextlib.suppress(OSError), open("/proc/self/status") as status:
+        return next((int(line.split()[1], 8) for line in status if line.startswith("Umask:")), None)
     return None
 
 
@@ -260,8 +275,8 @@ def command(number: int, program: str) -> list[str]:
     PYTHONPATH stay, unless the caller does without them as well."""
     flags = ["-I"] if sys.flags.isolated else ["-P"]
     flags += ["-E"] * sys.flags.ignore_environment + ["-s"] * sys.flags.no_user_site
-    home = [str(Path(p).absolute()) for p in smelt.__path__]
-    name = str(Path(str(smelt.__file__)).absolute())
+    home = [os.path.abspath(p) for p in smelt.__path__]
+    name = os.path.abspath(smelt.__file__)
     return [sys.executable, *flags, "-c", STARTS, name, str(number), program, *home]
 
 

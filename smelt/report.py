@@ -12,7 +12,8 @@ from smelt.compare import Validation, validate, validate_entries
 from smelt.core.bundle import Bundle
 from smelt.devicefarm.measure import QUICK, RunPlan
 from smelt.devicefarm.verdict import Verdict
-from smelt.driver import DimWish, compile
+from smelt.driver import compile
+from smelt.request import DimWish
 from smelt.shapes import Case, Wish, case, cases, trials
 from smelt.size import Sizes, sizes
 

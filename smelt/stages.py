@@ -46,11 +46,11 @@ from smelt.core.passes.rewriting.editor import STRUCTURAL
 from smelt.core.passes.whole_graph.expand import expand
 from smelt.core.plan.state import StateUse, with_shared_state, with_state
 from smelt.core.schedule import schedule_module
-from smelt.driver import Request
 from smelt.importer import import_model, interface
 from smelt.importer.families import core_op
 from smelt.importer.interface import stands_for_more
 from smelt.manifest import group_rows
+from smelt.request import Request
 from smelt.targets.platform import parse_target
 
 SCHEDULE = Pass("schedule", lambda m, ctx: schedule_module(m, ctx.machine, ctx.units), level=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from smelt.core.diag import SmeltError
 
@@ -43,6 +44,7 @@ class _Section:
     offset: int
     size: int
     link: int
+    info: int
     entry: int
 
 
@@ -88,20 +90,24 @@ class _File:
             else:
                 yield f[0], f[1], f[2], f[3], f[5], f[7]
 
+    @cached_property
     def sections(self) -> list[_Section]:
+        """All of them, by number."""
         rows = []
         for i in range(self.section_count):
             at = self.section_at + i * self.section_entry
             f = struct.unpack_from(self.layout.section, self.data, at)
-            rows.append(_Section(kind=f[1], offset=f[4], size=f[5], link=f[6], entry=f[9]))
+            rows.append(_Section(kind=f[1], offset=f[4], size=f[5], link=f[6], info=f[7], entry=f[9]))
         return rows
 
-    def symbols(self, kind: int) -> Iterator[tuple[int, str, int, bool]]:
-        """(file offset of the entry, name, binding, defined) of each symbol of a table."""
-        sections = self.sections()
+    def symbols(self, kind: int, local: bool = True) -> Iterator[tuple[int, str, int, bool]]:
+        """(file offset of the entry, name, binding, defined) of each symbol of a table, where local ones come
+        first."""
+        sections = self.sections
         for table in (s for s in sections if s.kind == kind):
             strings = sections[table.link]
-            for at in range(table.offset, table.offset + table.size, table.entry):
+            first = table.offset + (0 if local else table.info * table.entry)
+            for at in range(first, table.offset + table.size, table.entry):
                 fields = struct.unpack_from(self.layout.symbol, self.data, at)
                 name, info, section = (fields[i] for i in self.layout.order)
                 yield at, self.text(strings.offset + name), info >> 4, section != _UNDEFINED
@@ -167,7 +173,7 @@ def symbol_sizes(data: bytes) -> tuple[tuple[str, int], ...]:
     Raises SmeltError(kind='invalid') when data is not an ELF file.
     """
     file = _File(data)
-    sections = file.sections()
+    sections = file.sections
     size_at, section_at = 5 if file.bits == 64 else 2, file.layout.order[2]
     kind = _SHT_SYMTAB if any(s.kind == _SHT_SYMTAB for s in sections) else _SHT_DYNSYM
     rows = []
@@ -181,8 +187,8 @@ def symbol_sizes(data: bytes) -> tuple[tuple[str, int], ...]:
 
 def global_symbols(data: bytes) -> frozenset[str]:
     """Names that an object file defines for others."""
-    symbols = _File(data).symbols(_SHT_SYMTAB)
-    return frozenset(name for _, name, binding, defined in symbols if defined and binding != _LOCAL)
+    symbols = _File(data).symbols(_SHT_SYMTAB, local=False)
+    return frozenset(name for _, name, _, defined in symbols if defined)
 
 
 def rename_symbols(data: bytes, names: Mapping[str, str], hidden: frozenset[str] = frozenset()) -> bytes:
@@ -195,11 +201,11 @@ def rename_symbols(data: bytes, names: Mapping[str, str], hidden: frozenset[str]
     file = _File(data)
     out, at_name = bytearray(data), {}
     word, other_at = struct.Struct("<I"), 5 if file.bits == 64 else 13
-    for table in (s for s in file.sections() if s.kind == _SHT_SYMTAB):
-        strings = file.sections()[table.link]
+    for table in (s for s in file.sections if s.kind == _SHT_SYMTAB):
+        strings = file.sections[table.link]
         text = bytearray(data[strings.offset : strings.offset + strings.size])
-        for at, name, binding, _ in file.symbols(_SHT_SYMTAB):
-            if binding == _LOCAL or name not in names:
+        for at, name, _, _ in file.symbols(_SHT_SYMTAB, local=False):
+            if name not in names:
                 continue
             new = names[name]
             if new not in at_name:
@@ -213,6 +219,6 @@ def rename_symbols(data: bytes, names: Mapping[str, str], hidden: frozenset[str]
         size.pack_into(out, header + (16 if file.bits == 32 else 24), len(out), len(text))
         out += text
     made = bytes(out)
-    left = [n for _, n, binding, defined in _File(made).symbols(_SHT_SYMTAB) if defined and binding != _LOCAL]
+    left = [n for _, n, _, defined in _File(made).symbols(_SHT_SYMTAB, local=False) if defined]
     assert len(left) == len(set(left)), "two symbols got one name"
     return made

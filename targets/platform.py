@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import os
 import platform as _python_platform
@@ -244,8 +243,9 @@ def host_platform_name() -> str | None:
     return next((p.name for p in _ROWS if p.arch == arch and p.name.endswith(f"-{system}")), None)
 
 
-def parse_target(text: str) -> TargetSpec:
-    """'<platform or alias or host>[:cpu][+device...]' -> TargetSpec.
+def parse_target(text: str, ask: bool = True) -> TargetSpec:
+    """'<platform or alias or host>[:cpu][+device...]' -> TargetSpec. ask: LLVM, for the name and features of
+    this machine's processor; who only wants to know whether there is such a target need not load it.
 
     Raises SmeltError(kind='unsupported') for a platform, cpu or device that does not exist, listing
     those that do.
@@ -259,7 +259,7 @@ def parse_target(text: str) -> TargetSpec:
         if device not in DEVICES:
             raise _unknown(f"target {text!r}: there is no device {device!r}, only {', '.join(DEVICES)}")
     if name == "host":
-        return _host(cpu, devices)
+        return _host(cpu, devices, ask)
     platform_name, alias_cpu = ALIASES.get(name, (name, None))
     row = PLATFORMS.get(platform_name)
     if row is None:
@@ -277,7 +277,9 @@ def _spec(row: Platform, cpu: str | None, devices: tuple[str, ...]) -> TargetSpe
         return TargetSpec(row, row.default_cpu, row.features, devices)
     known = cpu_names(row.arch)
     if known and cpu not in known:  # LLVM would only warn, and compile for something else
-        near = difflib.get_close_matches(cpu, known, 6, 0.4) or sorted(known)
+        from difflib import get_close_matches
+
+        near = get_close_matches(cpu, known, 6, 0.4) or sorted(known)
         raise SmeltError(
             f"platform {row.name!r} has no cpu {cpu!r}",
             kind="unsupported",
@@ -286,12 +288,12 @@ def _spec(row: Platform, cpu: str | None, devices: tuple[str, ...]) -> TargetSpe
     return TargetSpec(row, cpu, "", devices)
 
 
-def _host(cpu: str | None, devices: tuple[str, ...]) -> TargetSpec:
+def _host(cpu: str | None, devices: tuple[str, ...], ask: bool) -> TargetSpec:
     name = host_platform_name()
     if name is None:
         machine = f"{sys.platform} on {_python_platform.machine()}"
         raise _unknown(f"target 'host': this machine ({machine}) is no platform of smelt")
-    if cpu is not None:
+    if cpu is not None or not ask:
         return _spec(PLATFORMS[name], cpu, devices)
     import llvmlite.binding as llvm
 

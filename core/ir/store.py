@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import re
-import secrets
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -54,7 +53,7 @@ class WeightStore:
                 raise SmeltError(f"cannot write '{place}': {e.strerror or e}", kind="infra") from None
 
     def _write(self, w: Weight, place: Path) -> None:
-        part = self.folder / f".{w.digest[:16]}.{secrets.token_hex(4)}"
+        part = self.folder / f".{w.digest[:16]}.{os.urandom(4).hex()}"
         try:
             with part.open("xb") as f:
                 for piece in w.pieces():

@@ -315,7 +315,7 @@ def check_target(text: str) -> str:
     from smelt.targets.platform import parse_target
 
     try:
-        parse_target(text)
+        parse_target(text, ask=False)
     except SmeltError as e:
         raise Usage(str(e)) from None
     return text

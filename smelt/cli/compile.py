@@ -119,8 +119,8 @@ def _problems(args: argparse.Namespace) -> list[tuple[str, Problem]]:
     dims = dict(dim_wishes(args)) if not profiled(args) else {}
     if isinstance(models, Path):
         return [(args.model, p) for p in check_model(models, dims or None)]
-    from smelt.driver import Request
     from smelt.entries import problem_of, requests_of
+    from smelt.request import Request
 
     request = Request("", dims=dims, entries=tuple((name, str(path)) for name, path in models.items()))
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 
@@ -18,7 +19,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         SERVER.prepare(COMPILER)
     from smelt.cli.commands import execute  # takes as long to import as Python takes to start
 
-    return execute(words)
+    code = execute(words)
+    if argv is None:
+        gc.freeze()  # before it ends, the interpreter would look for cycles in all that there is
+    return code
 
 
 if __name__ == "__main__":

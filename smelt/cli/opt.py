@@ -20,7 +20,7 @@ from smelt.core.passes.equivalence import validator
 from smelt.core.passes.manager import Pass, Timing, pick, run_timed
 from smelt.core.passes.numerics import EXACT, REASSOCIATE
 from smelt.core.passes.pipeline import PIPELINE
-from smelt.driver import Request
+from smelt.request import Request
 from smelt.stages import PASSES, Compilation, imported, resumed
 from smelt.targets.platform import parse_target
 from smelt.targets.registry import machines, usual_unit

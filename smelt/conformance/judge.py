@@ -17,8 +17,8 @@ from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
 from smelt.core.dtype import ALL
 from smelt.devicefarm.report import RunnerError
-from smelt.driver import Request
 from smelt.groups import groups, packed, unpacked
+from smelt.request import Request
 from smelt.running import running
 from smelt.session import load
 from smelt.targets.platform import host_platform_name, parse_target

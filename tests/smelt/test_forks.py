@@ -153,7 +153,7 @@ def test_a_child_outlives_its_server(how: str, tmp_path: Path, monkeypatch: pyte
 def quick(folder: Path) -> str:
     """Another program, beside those that stand_in has written."""
     (folder / "path" / "quick_program.py").write_text(
-        "import sys\ndef preload(): pass\ndef main(result): sys.exit(5)\n"
+        "import sys\ndef preload(): pass\ndef preload_rest(): pass\ndef main(result): sys.exit(5)\n"
     )
     return "quick_program"
 

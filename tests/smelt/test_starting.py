@@ -18,7 +18,7 @@ import smelt
 from smelt.cli.commands import COMMANDS, SUMMARIES
 from smelt.core.bundle import Bundle
 from smelt.core.dtype import ALL, from_numpy
-from smelt.core.lazily import Lazily
+from smelt.core.lazily import Lazily, only
 from smelt.forks import SERVER
 from smelt.supervise import run_child
 from smelt.targets import toolchain
@@ -84,8 +84,66 @@ def test_what_runs_loads_numpy_but_no_compiler(bundle: Bundle) -> None:
 
 def test_who_compiles_loads_no_compiler(bundle: Bundle, tmp_path: Path) -> None:
     words = ["compile", str(bundle.path.parent / "m.onnx"), "-o", str(tmp_path / "out")]
-    assert loaded(("numpy", "onnx", *COMPILER), *words) == []
+    assert loaded(("numpy", "onnx", "llvmlite", *COMPILER), *words) == []
     assert (tmp_path / "out" / "manifest.json").is_file()
+
+
+AT_SPAWN = """
+import sys
+before = set(sys.modules)
+import subprocess
+class Stop(Exception): pass
+def started(*words, **more):
+    print(*sorted(set(sys.modules) - before))
+    raise Stop
+subprocess.Popen = started
+from smelt.cli.main import main
+try:
+    main(["compile", "m.onnx"])
+except Stop:
+    pass
+"""
+
+
+def test_the_server_is_started_before_most_imports() -> None:
+    asked = [sys.executable, "-P", "-c", AT_SPAWN]
+    found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()
+    assert "smelt.forks" in found
+    assert [m for m in found if m.startswith("smelt")] == [
+        "smelt",
+        "smelt.cli",
+        "smelt.cli.main",
+        "smelt.forks",
+    ]
+    assert not {"typing", "dataclasses", "pathlib", "json", "tempfile", "argparse"} & set(found)
+
+
+PRELOADED = """
+import sys
+from smelt.compile_child import preload, preload_rest
+preload()
+first = set(sys.modules)
+import onnx
+from smelt.request import Request
+from smelt.compiler import compile_here
+compile_here(Request(sys.argv[1], output=sys.argv[2], runner=False))
+print(*sorted(first))
+print(*sorted(set(sys.modules) - first))
+preload_rest()
+print(*sorted(set(sys.modules) - first))
+"""
+
+
+def test_what_the_smallest_compile_needs_is_there_before_it_and_no_more(
+    bundle: Bundle, tmp_path: Path
+) -> None:
+    asked = [sys.executable, "-P", "-c", PRELOADED, str(bundle.path.parent / "m.onnx"), str(tmp_path / "out")]
+    done = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    first, grown, rest = (set(line.split(" ")) - {""} for line in done.split("\n")[:3])
+    assert grown == set()  # a child would import it once per compile
+    assert {"numpy", "onnx.onnx_ml_pb2", "llvmlite.binding", "smelt.targets.llvm.target"} <= first
+    assert not {"onnx.helper", "numpy.random", "smelt.forks", "smelt.driver", "difflib"} & first
+    assert "onnx.helper" in rest
 
 
 def test_the_page_of_all_commands_has_all(capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,6 +167,16 @@ def test_a_prepared_server_starts_the_first_child(tmp_path: Path, monkeypatch: p
     first = SERVER.process
     assert run_child("{}", result, out, own, None, program).status == 5
     assert SERVER.process is first
+
+
+def test_the_rest_is_imported_beside_the_first_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rest = f"open({str(tmp_path / 'rest')!r}, 'a').write('x')"
+    body = f"sys.exit(os.path.exists({str(tmp_path / 'rest')!r}))"
+    result, out, own, _, program = stand_in(tmp_path, monkeypatch, body, rest=rest)
+    SERVER.prepare(program)
+    assert not (tmp_path / "rest").exists()
+    assert [run_child("{}", result, out, own, None, program).status for _ in range(3)][1:] == [1, 1]
+    assert (tmp_path / "rest").read_text() == "x"
 
 
 def test_a_server_that_cannot_be_prepared_is_an_error_of_who_asks_for_a_child(
@@ -143,6 +211,50 @@ def test_a_stand_in_imports_when_asked_and_once() -> None:
     assert vars(numpy)["float32"] is np.float32
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = numpy.no_such_name
+
+
+def _package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A package that says when its own code runs, with two parts."""
+    name = f"waits_{folder.name}"
+    (folder / name).mkdir()
+    (folder / name / "__init__.py").write_text("from .part import shown\nown = 'own'\nran = []\n")
+    (folder / name / "part.py").write_text("shown = object()\n_hidden = 1\n")
+    (folder / name / "second.py").write_text("more = object()\n")
+    (folder / name / "other.py").write_text(f"import {name}\nseen = {name}.own\n")
+    monkeypatch.syspath_prepend(folder)
+    return name
+
+
+def test_a_package_waits_until_more_than_a_part_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = _package(tmp_path, monkeypatch)
+    only(name, "part", "second")
+    package = sys.modules[name]
+    assert package.second is sys.modules[f"{name}.second"]
+    assert package.shown is sys.modules[f"{name}.part"].shown
+    assert not {"own", "_hidden", "more"} & vars(package).keys()
+    assert package.own == "own"
+    ran = package.ran
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = package.nothing
+    assert package.ran is ran
+    only(name, "part")
+    assert sys.modules[name] is package
+
+
+def test_a_part_that_is_imported_later_finds_the_whole_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = _package(tmp_path, monkeypatch)
+    only(name, "part")
+    assert import_module(f"{name}.other").seen == "own"
+    assert sys.modules[name].other is sys.modules[f"{name}.other"]
+
+
+def test_a_package_that_is_not_there_is_left_to_who_imports_it() -> None:
+    only("no_such_package", "part")
+    assert "no_such_package" not in sys.modules
 
 
 def test_element_types_find_their_counterparts() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -128,14 +129,21 @@ def _ref_matmul(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Te
 
 def _nbits(bits: int, block: int, depth: int, *more: str | Array, columns: int = 40) -> Case:
     blocks = -(-depth // block)
-    rng = np.random.default_rng(bits)
-    q = rng.integers(0, 256, (columns, blocks, block * bits // 8)).astype(np.uint8)
-    scales = rng.uniform(0.05, 0.2, (columns, blocks)).astype(np.float32)
+    q = _mixed(256, columns, blocks, block * bits // 8).astype(np.uint8)
+    scales = (0.05 + 0.15 / 256 * _mixed(256, columns, blocks)).astype(np.float32)
     return Case((f"f32[N, 2, {depth}]", q, scales, *more), attrs={"bits": bits, "block": block})
 
 
-_ZEROS = np.random.default_rng(9).integers(0, 16, (40, 3)).astype(np.uint8)
-_GROUPS = np.random.default_rng(8).integers(0, 3, 70).astype(np.int32)
+def _mixed(limit: int, *shape: int) -> Array:
+    """Integers below a limit, in no order that a kernel could mistake: Fibonacci hashes of their places.
+    NumPy's generators take as long to import as all rows of the op table."""
+    places = np.arange(1, math.prod(shape) + 1, dtype=np.uint64)
+    hashes = places * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(40)
+    return (hashes % np.uint64(limit)).reshape(shape).astype(np.int64)
+
+
+_ZEROS = _mixed(16, 40, 3).astype(np.uint8)
+_GROUPS = _mixed(3, 70).astype(np.int32)
 
 ROWS: tuple[Op, ...] = (
     Op(

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TypeAlias
 
@@ -40,6 +39,8 @@ def place(module: Module, ctx: Context) -> Module:
             known = ", ".join(ctx.units)
             raise SmeltError(f"place: '{pattern}={unit}' names no unit of the target, which has {known}")
         if not any(c in pattern for c in "*?[") and pattern not in names:
+            from difflib import get_close_matches
+
             near = ", ".join(f"'{n}'" for n in get_close_matches(pattern, names, 3, 0.0))
             raise SmeltError(
                 f"place: '{pattern}={unit}' names no node and no kernel of '{module.name}'",

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
-from onnx import AttributeProto, TensorProto, helper
+import onnx
+from onnx import AttributeProto, TensorProto
 
 from smelt.core.ir.graph import Ref
 from smelt.importer import sequences as sq
@@ -28,11 +29,11 @@ def _unique(c: Call, build: Build) -> Results:
     with the same start."""
     b, x = c.builder, st.text(c)
     if not c.given("axis"):
-        c = replace(c, attributes={**c.attributes, "axis": helper.make_attribute("axis", 0)})
+        c = replace(c, attributes={**c.attributes, "axis": onnx.helper.make_attribute("axis", 0)})
         x = st.rows(b, x)
     else:
         axis = c.axis(c.integer("axis"), len(st.shape_of(b, x)))
-        c = replace(c, attributes={**c.attributes, "axis": helper.make_attribute("axis", axis)})
+        c = replace(c, attributes={**c.attributes, "axis": onnx.helper.make_attribute("axis", axis)})
     values, *rest = build(replace(c, inputs=(x,)))
     return [st.made(b, values), *rest]
 
@@ -46,7 +47,7 @@ def _non_zero(c: Call, build: Build) -> Results:
 
 def _empty(c: Call, build: Build) -> Results:
     """A sequence without strings."""
-    c = replace(c, attributes={"dtype": helper.make_attribute("dtype", TensorProto.INT64)})
+    c = replace(c, attributes={"dtype": onnx.helper.make_attribute("dtype", TensorProto.INT64)})
     (order,) = [r] if isinstance(r := build(c), str) else r
     return sq.register(c.builder.store, sq.Texts(order, c.builder.constant(np.zeros((0, 1), np.uint8))))
 

@@ -1,0 +1,56 @@
+"""The options of a compile, checked, as one value, which goes to the child that compiles as text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+DimWish: TypeAlias = "int | tuple[int, int | None]"
+Progress: TypeAlias = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to compile and how: the arguments of `compile`, checked and in one value. name: what the model is
+    called in messages, '' after its file. prefix: of its C functions and files, '' made of the name.
+    plan_only: up to the plan, no bundle. entries: (name, file) of each entry, for a bundle with several; the
+    source is then the first one's. entry: which of them this request is about, '' for one alone."""
+
+    source: str
+    target: str = "host"
+    dims: Mapping[str, DimWish] = field(default_factory=dict)
+    threads: int | None = None
+    opt: int = 3
+    output: str = "out"
+    fp16: bool = False
+    fast_math: tuple[str, ...] = ()
+    static: bool = False
+    libraries: bool = False
+    name: str = ""
+    prefix: str = ""
+    outputs: tuple[str, ...] = ()
+    runner: bool = True
+    plugins: tuple[str, ...] = ()
+    place: tuple[tuple[str, str], ...] = ()
+    plan_only: bool = False
+    state: Mapping[str, str] = field(default_factory=dict)
+    entries: tuple[tuple[str, str], ...] = ()
+    entry: str = ""
+
+    def to_json(self) -> str:
+        """The request as text for the child."""
+        return json.dumps({**self.__dict__, "dims": dict(self.dims), "state": dict(self.state)})
+
+    @staticmethod
+    def from_json(text: str) -> Request:
+        """The inverse of to_json."""
+        raw = json.loads(text)
+        raw["dims"] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw["dims"].items()}
+        raw["outputs"] = tuple(raw["outputs"])
+        raw["plugins"] = tuple(raw["plugins"])
+        raw["fast_math"] = tuple(raw["fast_math"])
+        for name in ("place", "entries"):
+            raw[name] = tuple(map(tuple, raw.get(name, ())))
+        return Request(**raw)
