@@ -85,12 +85,6 @@ class DeviceFacts:
     runner: str
     pid: int
 
-    @property
-    def fingerprint(self) -> tuple[object, ...]:
-        """What must be equal for two results to share a baseline."""
-        return (self.arch, self.libc, self.kernel, self.cores, self.cpu, self.board, self.features)
-
-
 @dataclass(frozen=True, slots=True)
 class Memory(session_memory.Memory):
     """What the runner says of the session, and the most bytes that its process had resident."""

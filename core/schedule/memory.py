@@ -20,7 +20,6 @@ from smelt.core.ir.kernel import (
     LoopNode,
     Stmt,
     Store,
-    walk_expr,
 )
 from smelt.core.ir.layout import Layout, PackSpec, parse_spec
 from smelt.core.ir.rewrite import Body, fresh_name, map_expr
@@ -223,9 +222,4 @@ def _clamped(d: Dim, names: frozenset[str]) -> tuple[Dim, Dim] | None:
     return None
 
 
-def has_lets(body: Body) -> bool:
-    """Whether any value below binds a data-dependent index."""
-    return any(isinstance(e, Let) for s in stores(body) for e in walk_expr(s.value))
-
-
-__all__ = ["bind_let", "has_lets", "pack", "stage", "unclamp"]
+__all__ = ["bind_let", "pack", "stage", "unclamp"]

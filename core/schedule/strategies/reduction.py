@@ -7,8 +7,8 @@ from __future__ import annotations
 from math import ceil, prod
 
 from smelt.core.dim import YES, Dim
-from smelt.core.ir.analysis.cost import heavy
 from smelt.core.ir.analysis.scope import kernel_facts
+from smelt.core.ir.analysis.traits import heavy
 from smelt.core.ir.kernel import Load, Reduce, Store, walk, walk_expr
 from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.strategies.contraction import power
