@@ -226,17 +226,6 @@ class TargetSpec:
         cpu = "" if self.cpu == self.platform.default_cpu else f":{self.cpu}"
         return self.platform.name + cpu + "".join(f"+{d}" for d in self.devices)
 
-    def emulator_command(self) -> tuple[str, ...] | None:
-        """Words that run this target's programs on another machine; None when the row has none."""
-        emulator = self.platform.emulator
-        return emulator.command(self.cpu, self.platform.default_cpu) if emulator else None
-
-    @property
-    def runs_here(self) -> bool:
-        """This machine executes the target's machine code without an emulator."""
-        return self.platform.name == host_platform_name()
-
-
 def host_platform_name() -> str | None:
     """The row that this machine is, or None."""
     arch = _MACHINES.get(_python_platform.machine().lower())

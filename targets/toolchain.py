@@ -22,7 +22,7 @@ from pathlib import Path
 from smelt.core.cache import cache_dir
 from smelt.core.diag import SmeltError
 from smelt.core.naming import FUNCTIONS, Names
-from smelt.targets.elf import Elf, global_symbols, read_elf, rename_symbols
+from smelt.targets.elf import global_symbols, rename_symbols
 from smelt.targets.platform import DRIVERS, PLATFORMS, Platform, TargetSpec, parse_target, zig_directory
 from smelt.targets.stubs import libraries, stub_ir
 
@@ -32,7 +32,6 @@ __all__ = [
     "build_runner",
     "build_shim_runner",
     "build_static",
-    "check_elf",
     "is_prepared",
     "link_library",
     "parse_target",
@@ -464,32 +463,3 @@ def _link_static(platform: Platform, model_object: bytes, out: Path, source: Pat
         _zig([*words, "--start-group", *map(str, archives), "--end-group"], cwd=folder)
         _deliver(folder / "out", out)
     return out
-
-
-# ---- looking at what was made ----
-
-
-def check_elf(path: Path, platform: Platform) -> Elf:
-    """Read a library or program and hold it against its platform.
-
-    Raises SmeltError(kind='internal') listing all that is wrong: another machine, libraries other
-    than libc's, too small an alignment for the platform's pages, an executable stack, text
-    relocations, symbol versions, another dynamic linker.
-    """
-    elf = read_elf(path.read_bytes())
-    allowed = libraries(platform)
-    findings = {
-        f"machine {elf.machine}, wanted {platform.machine}": elf.machine != platform.machine,
-        f"{elf.bits} bit, wanted {platform.bits}": elf.bits != platform.bits,
-        f"needs {', '.join(elf.needed)}, allowed {', '.join(allowed)}": set(elf.needed) - set(allowed),
-        f"segments aligned to {elf.page}, wanted {platform.page}": elf.needed and elf.page < platform.page,
-        "an executable stack": elf.executable_stack,
-        "text relocations": elf.text_relocations,
-        "symbol versions": elf.versioned,
-        f"dynamic linker {elf.interpreter}, wanted {platform.loader}": elf.interpreter
-        and elf.interpreter != platform.loader,
-    }
-    wrong = [text for text, found in findings.items() if found]
-    if wrong:
-        raise SmeltError(f"{path.name} for {platform.name}: {'; '.join(wrong)}", kind="internal")
-    return elf

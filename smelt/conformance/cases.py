@@ -127,12 +127,6 @@ def shipped() -> tuple[Shipped, ...]:
     return tuple(rows)
 
 
-def cases(form: Form) -> Iterator[Case]:
-    """Every case in one form."""
-    for s in shipped():
-        yield in_form(s, form)
-
-
 def in_form(s: Shipped, form: Form) -> Case:
     """One case in one form."""
     model, data = s.model, s.data

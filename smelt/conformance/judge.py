@@ -86,17 +86,6 @@ def judge(case: Case, stage: Callable[[str], None] = lambda text: None, target: 
     return Result(case.id, "pass")
 
 
-def outputs_of(case: Case) -> list[list[Value]]:
-    """What the compiled case gives for each of its data sets, on this machine. Raises SmeltError."""
-    with tempfile.TemporaryDirectory(prefix="smelt-case-") as folder:
-        source = Path(folder) / "model.onnx"
-        source.write_bytes(case.model.SerializeToString())
-        out = os.path.join(folder, "out")
-        return _run_here(
-            compile_here(Request(str(source), "host", output=out, name="model", runner=False)), case
-        )
-
-
 def _run_here(bundle: Bundle, case: Case) -> list[list[Value]]:
     session = load(bundle, threads=1)
     known = {a.name for a in session.get_inputs()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -110,24 +109,6 @@ def text(table: Table) -> str:
     return json.dumps(head)[:-1] + ', "operators": {\n' + ",\n".join(rows) + "\n}}\n"
 
 
-@cache
-def tested() -> Table:
-    """The table that this installation came with; without operators where none was made."""
-    if not PATH.is_file():
-        return {"operators": {}}
-    found: Table = json.loads(PATH.read_text("utf-8"))
-    return found
-
-
-def types_of(op: str, domain: str = "") -> dict[str, tuple[str, ...]]:
-    """Type variable -> element types that the operator was tested with and passed; {} when unknown."""
-    row: Table = tested()["operators"].get(full_name(domain, op), {})
-    return {
-        v: tuple(t for verdict in ("yes", "static") for t in turned.get(verdict, "").split())
-        for v, turned in row.get("types", {}).items()
-    }
-
-
 # ---------------------------------------------------------------- the page
 
 
@@ -198,8 +179,3 @@ def _why(row: Table) -> str:
     for turned in (row.get("opsets", {}), *row.get("types", {}).values()):
         reasons += [f"{names}: {w}" for w, names in turned.items() if w not in ("yes", "static", "untested")]
     return "; ".join(reasons[:4])
-
-
-def full_name(domain: str, op: str) -> str:
-    """The name under which the table has an operator."""
-    return op if domain in ("", "ai.onnx") else f"{domain}.{op}"
