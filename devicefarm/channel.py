@@ -11,7 +11,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import IO, Protocol
 
 from smelt.devicefarm.budget import infra
@@ -40,15 +39,14 @@ class Channel(Protocol):
 class Tail:
     """The last bytes of a stream that a thread drains, so that its writer never blocks."""
 
-    def __init__(self, limit: int = STDERR_TAIL) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self._bytes = b""
         self._lock = threading.Lock()
 
     def add(self, data: bytes) -> None:
         """Append, forgetting what is too old."""
         with self._lock:
-            self._bytes = (self._bytes + data)[-self._limit :]
+            self._bytes = (self._bytes + data)[-STDERR_TAIL:]
 
     def text(self) -> str:
         """What is kept, as text."""
@@ -72,7 +70,6 @@ class PipeChannel:
         argv: Sequence[str],
         *,
         env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
         close_limit: float = 5.0,
     ) -> None:
         self._close_limit = close_limit
@@ -83,7 +80,6 @@ class PipeChannel:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=dict(env) if env is not None else None,
-                cwd=cwd,
                 start_new_session=True,
             )
         except OSError as error:

@@ -90,18 +90,15 @@ class RunnerClient:
         device: str = "device",
         emulated: bool = False,
         budget: Budget | None = None,
-        fence: int = 0,
-        on_log: Callable[[str], None] | None = None,
     ) -> None:
         self.device = device
         self.emulated = emulated
         self.budget = budget or Budget()
-        self.fence = fence
+        self.fence = 0  # the lease's token
         self._channel = channel
         self._decoder = Decoder()
         self._pending: deque[Frame] = deque()
         self._job = 0
-        self._on_log = on_log
         self._broken: SmeltError | None = None
         self._last_crash: Crash | None = None
         self.facts: DeviceFacts | None = None
@@ -324,9 +321,7 @@ class RunnerClient:
         while True:
             frame = self._next(deadline)
             if frame.type is FrameType.LOG:
-                text = log.add(frame.payload)
-                if self._on_log:
-                    self._on_log(text)
+                log.add(frame.payload)
                 continue
             if frame.type is FrameType.END:
                 end = read_record("end", frame.payload)
@@ -446,9 +441,6 @@ def open_session(
     budget: Budget | None = None,
     threads: int = 0,
     memory_limit: int = 0,
-    verify: bool = False,
-    fence: int = 0,
-    on_log: Callable[[str], None] | None = None,
     entry: str = "",
 ) -> Iterator[RunnerClient]:
     """Deploy the bundle, open its runner, load the model; the client is ready for `run`, and
@@ -461,11 +453,9 @@ def open_session(
         device=transport.name,
         emulated=transport.emulated,
         budget=budget,
-        fence=fence,
-        on_log=on_log,
     )
     try:
-        client.load(remote, threads=threads, memory_limit=memory_limit, verify=verify)
+        client.load(remote, threads=threads, memory_limit=memory_limit)
         if entry:
             client.use_entry(entry)
         yield client

@@ -98,16 +98,15 @@ def mad(samples: Sequence[float]) -> float:
     return median([abs(x - middle) for x in samples])
 
 
-def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
+def median_interval(samples: Sequence[float]) -> Interval | None:
     """Interval of the median by order statistics: no assumption about the distribution, coverage >=
-    confidence.
+    CONFIDENCE.
 
-    [x(k+1), x(n-k)] with the greatest k for which P(Binomial(n, 1/2) <= k) <= (1 - confidence) / 2.
+    [x(k+1), x(n-k)] with the greatest k for which P(Binomial(n, 1/2) <= k) <= (1 - CONFIDENCE) / 2.
     None when n is too small for any k.
     """
     n = len(samples)
-    tail = (1.0 - confidence) / 2.0
-    k = _binomial_rank(n, tail)
+    k = _binomial_rank(n, (1.0 - CONFIDENCE) / 2.0)
     if k < 0:
         return None
     ordered = sorted(samples)

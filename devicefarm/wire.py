@@ -249,14 +249,13 @@ class Log:
         self._kept = bytearray()
         self._seen = 0
 
-    def add(self, data: bytes) -> str:
-        """The new piece as text."""
+    def add(self, data: bytes) -> None:
+        """Append a piece."""
         self._seen += len(data) + 1  # an empty one counts, too
         if self._seen > LOG_LIMIT:
             raise infra(f"the runner passed on more than {LOG_LIMIT} bytes that the model printed")
         self._kept += data
         del self._kept[: max(0, len(self._kept) - LOG_KEPT)]
-        return data.decode("utf-8", "replace")
 
     def text(self) -> str:
         """What is kept."""

@@ -152,9 +152,9 @@ class Call:
             return False
         return self.builder.constant_of(self.x(i)) is None
 
-    def declared_rank(self, k: int = 0) -> int | None:
-        """The rank that the file gives output k; None when it says nothing."""
-        return self.builder.declared.get(self.outputs[k]) if k < len(self.outputs) else None
+    def declared_rank(self) -> int | None:
+        """The rank that the file gives the first output; None when it says nothing."""
+        return self.builder.declared.get(self.outputs[0]) if self.outputs else None
 
     def sized_like(self, ref: Ref, length: int | None) -> Ref:
         """A rank-1 tensor whose extent, where it is not static, must be `length`; None: is the only one that
@@ -249,11 +249,11 @@ class Call:
             raise self.fail(f"axes {list(values)} name an axis twice")
         return tuple(found)
 
-    def ints_in(self, name: str, i: int) -> tuple[int, ...] | None:
-        """A list that is an attribute in old opsets and input i in new ones; None when it is absent."""
-        if self.given(name):
-            return self.ints(name)
-        return self.builder.ints_of(self.x(i), name) if self.has(i) else None
+    def given_axes(self) -> tuple[int, ...] | None:
+        """`axes`, an attribute in old opsets and input 1 in later ones; None when it is absent."""
+        if self.given("axes"):
+            return self.ints("axes")
+        return self.builder.ints_of(self.x(1), "axes") if self.has(1) else None
 
     # ------------------------------------------------------------ emission
 

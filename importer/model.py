@@ -47,12 +47,10 @@ def import_model(
     return module
 
 
-def check_model(
-    source: Source, dims: Dims | None = None, constants: Mapping[str, Array] | None = None
-) -> list[Problem]:
+def check_model(source: Source, dims: Dims | None = None) -> list[Problem]:
     """Every problem that import_model would raise; an empty list when there is none."""
     try:
-        return _imported(source, dims, (), constants or {})[1]
+        return _imported(source, dims, (), {})[1]
     except SmeltError as e:
         return list(e.problems)
 

@@ -31,7 +31,7 @@ class Formula:
     arms: tuple[Dim, ...]
     legend: tuple[tuple[str, str], ...]
 
-    def lines(self, at: Sequence[Mapping[str, int]] = (), indent: str = "  ") -> list[str]:
+    def lines(self, at: Sequence[Mapping[str, int]] = ()) -> list[str]:
         """The formula. at: symbol values (by the real names); only arms that are the largest at one of them
         are shown, and the number of others is told."""
         shown = self._largest(at) if at else self.arms
@@ -45,13 +45,13 @@ class Formula:
             rows = [f"{unit}the largest of", *(f"  {t}" for t in (*text, *rest))]
         if self.legend:
             rows.append("where " + ", ".join(f"{s} = {n}" for s, n in self.legend))
-        return [indent + r for r in rows]
+        return ["  " + r for r in rows]
 
-    def growing(self, highs: Mapping[str, int | None], indent: str = "  ") -> list[str]:
+    def growing(self, highs: Mapping[str, int | None]) -> list[str]:
         """What the formula comes to as each name grows towards its high (None: without end) while the others
         stay at MODEST: a line for each case that is then the largest, at most MOST_CASES of them."""
         if len(self.arms) <= MOST_CASES:
-            return self.lines(indent=indent)
+            return self.lines()
         names = dict(self.legend)
         modest = {s: min(MODEST, highs.get(names.get(s, s)) or MODEST) for a in self.arms for s in a.symbols}
         grows: dict[Dim, list[str]] = {}
@@ -66,7 +66,7 @@ class Formula:
         used = {s for arm, _ in told for s in arm.symbols}
         if legend := [f"{s} = {n}" for s, n in self.legend if s in used]:
             rows.append("where " + ", ".join(legend))
-        return [indent + r for r in rows]
+        return ["  " + r for r in rows]
 
     def _largest(self, at: Sequence[Mapping[str, int]]) -> tuple[Dim, ...]:
         names = dict(self.legend)

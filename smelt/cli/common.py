@@ -95,10 +95,10 @@ def command(
 # ---------------------------------------------------------------- options
 
 
-def add_compile_options(parser: argparse.ArgumentParser, *, target: str = "host") -> None:
+def add_compile_options(parser: argparse.ArgumentParser) -> None:
     """--target, --dim, -O, --threads, --fp16, --fast-math and trtexec's profiles."""
     parser.add_argument(
-        "--target", default=target, metavar="T", help=f"platform[:cpu][+device] (default: {target})"
+        "--target", default="host", metavar="T", help="platform[:cpu][+device] (default: host)"
     )
     parser.add_argument(
         "--dim", action="append", default=[], metavar="N=4|N=1..512", help="fix or bound a symbolic dim"

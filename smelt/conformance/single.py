@@ -129,9 +129,9 @@ def _zeros(v: onnx.ValueInfoProto) -> Any:
     return np.zeros([d.dim_value for d in t.shape.dim], dtype)
 
 
-def feed_of(s: Shipped, k: int = 0) -> dict[str, Any]:
-    """Input names -> values of data set k."""
-    return {v.name: a for v, a in zip(s.model.graph.input, s.data[k][0], strict=False)}
+def feed_of(s: Shipped) -> dict[str, Any]:
+    """Input names -> values of the first data set."""
+    return {v.name: a for v, a in zip(s.model.graph.input, s.data[0][0], strict=False)}
 
 
 def version_of(model: ModelProto, domain: str) -> int:

@@ -116,12 +116,12 @@ def embed_layer_norm(c: Call) -> tuple[Ref, ...]:
 # ---------------------------------------------------------------- activations
 
 
-def _biased(op: str, bias: int, **attrs: str) -> Build:
-    """op(x + bias), the bias optional."""
+def _biased_gelu(approximate: str) -> Build:
+    """gelu(x + bias); the bias is optional."""
 
     def build(c: Call) -> Ref:
-        x = c.emit("add", c.x(0), c.x(bias)) if c.has(bias) else c.x(0)
-        return c.emit(op, x, **attrs)
+        x = c.emit("add", c.x(0), c.x(1)) if c.has(1) else c.x(0)
+        return c.emit("gelu", x, approximate=approximate)
 
     return build
 
@@ -289,8 +289,8 @@ ROWS: tuple[OnnxOp, ...] = (
     OnnxOp("SkipSimplifiedLayerNormalization", 1, _skip_norm("rms_norm", None, 3), MS),
     OnnxOp("EmbedLayerNormalization", 1, embed_layer_norm, MS),
     OnnxOp("Gelu", 1, same("gelu", 1, approximate="none"), MS),
-    OnnxOp("FastGelu", 1, _biased("gelu", 1, approximate="tanh"), MS),
-    OnnxOp("BiasGelu", 1, _biased("gelu", 1, approximate="none"), MS),
+    OnnxOp("FastGelu", 1, _biased_gelu("tanh"), MS),
+    OnnxOp("BiasGelu", 1, _biased_gelu("none"), MS),
     OnnxOp("QuickGelu", 1, _quick_gelu, MS),
     OnnxOp("BiasSoftmax", 1, _bias_softmax, MS),
     OnnxOp("BiasAdd", 1, _bias_add, MS),

@@ -158,7 +158,7 @@ def _squeeze(c: Call) -> Ref:
     if c.run_time(1):
         rank = rank_without(c, c.x(1))
         return c.builder.reshape(c.x(), kept_sizes(c, mask(c, c.x(1), len(shape)), rank))
-    wanted = c.ints_in("axes", 1)
+    wanted = c.given_axes()
     if wanted is None:
         axes = _ones(c, shape)
     else:
@@ -196,7 +196,7 @@ def _unsqueeze(c: Call) -> Ref:
     if c.run_time(1):
         rank = rank_with(c, c.x(1))
         return c.builder.reshape(c.x(), with_ones(c, mask(c, c.x(1), rank), rank))
-    wanted = c.ints_in("axes", 1)
+    wanted = c.given_axes()
     if wanted is None:
         raise c.fail("its axes are missing")
     for a in c.axes(wanted, len(shape) + len(wanted)):
