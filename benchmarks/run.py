@@ -99,9 +99,9 @@ def _cases(bundle: Bundle, name: str) -> list[Case]:
     known: Mapping[str, Any] = tomllib.loads(SHAPES.read_text("utf-8")).get(name, {})
     if not known:
         return [c for c, _ in zip(cases(bundle), range(2))]
-    spans = {n: (float(low), float(high)) for n, (low, high) in known.get("ranges", {}).items()}
-    wishes = [{k: v if isinstance(v, int) else tuple(v) for k, v in w.items()} for w in known["shapes"]]
-    return [case(bundle, bind(bundle, w), spans=spans) for w in wishes]
+    ranges = {n: (float(low), float(high)) for n, (low, high) in known.get("ranges", {}).items()}
+    specs = [{k: v if isinstance(v, int) else tuple(v) for k, v in w.items()} for w in known["shapes"]]
+    return [case(bundle, bind(bundle, w), ranges=ranges) for w in specs]
 
 
 def _table(rows: Sequence[Row]) -> str:

@@ -56,7 +56,7 @@ def declare_inputs(
     unknown names and impossible ranges in `dims`.
     """
     raw, shapes, origins = _shapes(inputs)
-    fixed, ranges = _wishes(dims or {}, shapes, origins)
+    fixed, ranges = _ranges(dims or {}, shapes, origins)
     for s, (origin, generated) in origins.items():
         if s not in fixed:
             low, high = ranges.get(s, (0, None))
@@ -169,15 +169,15 @@ def _identifier(text: str) -> str:
     return short(clean if clean and not clean[0].isdigit() else f"x{clean}")
 
 
-def _wishes(
+def _ranges(
     dims: Dims, shapes: Mapping[str, Sequence[Dim]], origins: Mapping[str, tuple[str, bool]]
 ) -> tuple[dict[str, int], dict[str, tuple[int, int | None]]]:
     """The user's fixed sizes and ranges by symbol."""
     fixed: dict[str, int] = {}
     ranges: dict[str, tuple[int, int | None]] = {}
-    for key, wish in dims.items():
+    for key, given in dims.items():
         name, static = _find(key, shapes, origins)
-        low, high = _range(key, wish)
+        low, high = _range(key, given)
         if name is None:
             assert static is not None
             if not (low <= static and (high is None or static <= high)):
@@ -221,18 +221,18 @@ def _find(
     raise invalid(f"dims: no symbol is called '{key}'", hint=f"the model's symbols are {known}")
 
 
-def _range(key: str, wish: object) -> tuple[int, int | None]:
-    pair = wish if isinstance(wish, (tuple, list)) else (wish, wish)
+def _range(key: str, given: object) -> tuple[int, int | None]:
+    pair = given if isinstance(given, (tuple, list)) else (given, given)
     try:
         low = operator.index(pair[0])
         high = None if pair[1] is None and len(pair) == 2 else operator.index(pair[1])
-        if len(pair) != 2 or isinstance(wish, bool):
+        if len(pair) != 2 or isinstance(given, bool):
             raise TypeError
     except (TypeError, IndexError):
-        raise invalid(f"dims: '{key}' is {wish!r}, wanted a size or a pair (low, high)") from None
+        raise invalid(f"dims: '{key}' is {given!r}, wanted a size or a pair (low, high)") from None
     if low < 0 or (high is not None and high < max(low, 1)):
         raise invalid(
-            f"dims: '{key}' is {wish!r}, wanted 0 <= low <= high with high at least 1",
+            f"dims: '{key}' is {given!r}, wanted 0 <= low <= high with high at least 1",
             hint=f"for example dims={{'{key}': (1, 512)}}",
         )
     return low, high

@@ -22,20 +22,23 @@ from smelt.core.staging import check_output
 from smelt.limits import MEMORY, SECONDS, Limits, limits, out_of_memory
 from smelt.supervise import Ended, run_child
 
-DimWish: TypeAlias = "int | tuple[int, int | None]"
+DimSpec: TypeAlias = "int | tuple[int, int | None]"
 Progress: TypeAlias = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to compile and how: the arguments of `compile`, checked and in one value. name: what the model is
-    called in messages, '' after its file. prefix: of its C functions and files, '' made of the name.
-    plan_only: up to the plan, no bundle. entries: (name, file) of each entry, for a bundle with several; the
-    source is then the first one's. entry: which of them this request is about, '' for one alone."""
+    """What to compile and how: the checked arguments of `compile` in one value.
+
+    name: what messages call the model; '' is the name of its file. prefix: what the names of its C functions
+    and files begin with; '' derives it from the name. plan_only: stop after the plan, write no bundle.
+    entries: (name, file) of each entry of a bundle with several; `source` is then the file of the first one.
+    entry: the entry that this request is about, '' where there is one alone.
+    """
 
     source: str
     target: str = "host"
-    dims: Mapping[str, DimWish] = field(default_factory=dict)
+    dims: Mapping[str, DimSpec] = field(default_factory=dict)
     threads: int | None = None
     opt: int = 3
     output: str = "out"
@@ -74,7 +77,7 @@ class Request:
 def compile(
     model: Any,
     target: str = "host",
-    dims: Mapping[str, DimWish] | None = None,
+    dims: Mapping[str, DimSpec] | None = None,
     threads: int | None = None,
     opt: int = 3,
     output: str | os.PathLike[str] = "out",
@@ -94,10 +97,10 @@ def compile(
 ) -> Bundle:
     """Compile a model into a bundle directory and return it.
 
-    model: path, bytes or onnx.ModelProto; or the path of a dump (x.smelt, docs/debug.md), which brings the
-    options that it was begun with: what is left at its default here is as the dump says. A dict of models by
-    name makes a bundle with several entries, {'prefill': ..., 'decode': ...} (docs/entries.md): the names in
-    dims, outputs, place and state then stand for all entries that have them, 'decode/seq' for one of them.
+    model: path, bytes or onnx.ModelProto; or the path of a dump (x.smelt, docs/debug.md), whose own options
+    hold where an argument is left at its default. A dict of models by name makes a bundle with several
+    entries, {'prefill': ..., 'decode': ...} (docs/entries.md): the names in dims, outputs, place and state
+    then stand for all entries that have them, 'decode/seq' for one of them.
     dims: fix (4) or bound ((1, 512)) symbolic dims by name.
     name: of its C functions and files ('det': det_open, det.h, libdet.so, det.weights), at most 40 of a to z,
     0 to 9 and '_'; None makes it of the model's file.
@@ -132,7 +135,7 @@ def compile(
 def planned(
     model: Any,
     target: str = "host",
-    dims: Mapping[str, DimWish] | None = None,
+    dims: Mapping[str, DimSpec] | None = None,
     opt: int = 3,
     fp16: bool = False,
     *,
@@ -159,7 +162,8 @@ def planned(
 
 
 def _asked(model: Any, scratch: Path, **given: Any) -> Request:
-    """The request, with the model as a file. Raises SmeltError for options that no compile takes."""
+    """The request; a model given as bytes or proto is written to a file in `scratch`. Raises SmeltError for
+    options that no compile takes."""
     opt, threads = given["opt"], given.get("threads")
     if not 0 <= opt <= 3:
         raise SmeltError(f"opt is {opt}, expected 0..3")
@@ -185,7 +189,7 @@ def _entry_name(text: object) -> str:
 
 
 def _names(state: Mapping[str, str]) -> dict[str, str]:
-    """The pairs as a dict. Raises SmeltError where they are no texts."""
+    """The pairs as a dict. Raises SmeltError where they are not strings."""
     if not isinstance(state, Mapping) or not all(isinstance(x, str) for pair in state.items() for x in pair):
         raise SmeltError(f"state is {state!r:.80}, expected names of outputs by names of inputs")
     return dict(state)
@@ -214,8 +218,8 @@ def _run_child(request: Request, allowed: Limits, scratch: Path, progress: Progr
 
 
 def _report(result: Path, ended: Ended, request: Request, allowed: Limits) -> dict[str, Any]:
-    """What the child found, or raised; a child that died without a word, and at no limit, is an internal
-    error."""
+    """What the child has written to `result`. Raises the SmeltError that it reports there; one of a limit
+    that it reached; one of kind 'internal' where it died without a report."""
     if result.is_file():
         found: dict[str, Any] = json.loads(result.read_text("utf-8"))
         if found["ok"]:

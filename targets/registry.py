@@ -31,7 +31,7 @@ def machines(spec: TargetSpec) -> Mapping[str, Machine]:
     return {CPU: cpu_target().machine(spec), **{name: d.machine(spec) for name, d in devices(spec).items()}}
 
 
-def usual_unit(spec: TargetSpec) -> str:
+def default_unit(spec: TargetSpec) -> str:
     """The unit that kernels run on unless something else is said: the first device, if there is one."""
     return next(iter(spec.devices), CPU)
 

@@ -22,7 +22,7 @@ from smelt.limits import MOST_THREADS
 if TYPE_CHECKING:  # each command imports what it needs of these when it runs
     from smelt.core.bundle import Bundle
     from smelt.devicefarm.doctor import Finding
-    from smelt.shapes import Port, Wish
+    from smelt.shapes import Port, ShapeSpec
 
 SCHEMA_VERSION = 1
 MOST_VALUE = 1e18
@@ -31,7 +31,7 @@ OK, FAILED, USAGE, UNSUPPORTED, NO_DEVICE, INCONCLUSIVE, INFRA, INTERNAL, CANCEL
     0, 1, 2, 3, 4, 5, 6, 70, 130,
 )  # fmt: skip
 
-DimWishes = dict[str, "int | tuple[int, int | None]"]
+DimSpecs = dict[str, "int | tuple[int, int | None]"]
 
 
 @dataclass(frozen=True)
@@ -209,8 +209,8 @@ def tolerance(text: str) -> float:
     return value
 
 
-def shape_wishes(args: argparse.Namespace) -> list[Wish]:
-    """One wish per --shape; trtexec's min, opt and max shapes are a run each."""
+def shape_specs(args: argparse.Namespace) -> list[ShapeSpec]:
+    """One spec per --shape; trtexec's min, opt and max shapes are a run each."""
     from smelt.shapes import parse_shapes
 
     texts = [",".join(words) for words in args.shape]
@@ -221,7 +221,7 @@ def shape_wishes(args: argparse.Namespace) -> list[Wish]:
         raise Usage(str(e)) from None
 
 
-def spans(args: argparse.Namespace) -> dict[str, tuple[float, float]]:
+def value_ranges(args: argparse.Namespace) -> dict[str, tuple[float, float]]:
     """--val-range as input name -> (low, high)."""
     found = {}
     for text in args.val_range:
@@ -241,14 +241,14 @@ def profiled(args: argparse.Namespace) -> bool:
     return any((args.min_shapes, args.opt_shapes, args.max_shapes))
 
 
-def dim_wishes(args: argparse.Namespace) -> DimWishes:
+def dim_specs(args: argparse.Namespace) -> DimSpecs:
     """--dim, and what trtexec's shapes say about the model's symbols."""
     if not args.dim and not profiled(args):
         return {}
-    from smelt.shapes import bounds_of, parse_dim_wish, parse_shapes
+    from smelt.shapes import bounds_of, parse_dim_spec, parse_shapes
 
     try:
-        found: DimWishes = dict(parse_dim_wish(t) for t in args.dim)
+        found: DimSpecs = dict(parse_dim_spec(t) for t in args.dim)
         profile = {
             k: {n: s for n, s in parse_shapes(t).items() if isinstance(s, tuple)}
             for k in ("min", "opt", "max")
@@ -265,7 +265,7 @@ def dim_wishes(args: argparse.Namespace) -> DimWishes:
     return found
 
 
-def state_wishes(args: argparse.Namespace) -> dict[str, str]:
+def state_pairs(args: argparse.Namespace) -> dict[str, str]:
     """--state. Raises Usage."""
     found: dict[str, str] = {}
     for text in args.state:
@@ -277,7 +277,7 @@ def state_wishes(args: argparse.Namespace) -> dict[str, str]:
     return found
 
 
-def model_ports(model: Path, dims: DimWishes) -> tuple[Port, ...]:
+def model_ports(model: Path, dims: DimSpecs) -> tuple[Port, ...]:
     """The inputs of an ONNX file. Raises SmeltError when it cannot be imported."""
     from smelt.importer import import_model
     from smelt.shapes import Port
@@ -355,7 +355,7 @@ def write_result(path: str, data: bytes, suffix: str) -> None:
 # ---------------------------------------------------------------- talking
 
 
-class Talk:
+class Progress:
     """Progress on stderr: a line that is overwritten on a terminal, every step with its time when verbose."""
 
     def __init__(self, args: argparse.Namespace) -> None:

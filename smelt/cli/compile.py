@@ -15,16 +15,16 @@ from smelt.cli.common import (
     OK,
     UNSUPPORTED,
     AddParser,
+    Progress,
     Result,
-    Talk,
     Usage,
     add_compile_options,
     check_target,
     command,
     count_bytes,
-    dim_wishes,
+    dim_specs,
     profiled,
-    state_wishes,
+    state_pairs,
 )
 from smelt.cli.entries import add_models, chosen_models
 from smelt.cli.sarif import log
@@ -116,7 +116,7 @@ def _problems(args: argparse.Namespace) -> list[tuple[str, Problem]]:
 
     models = chosen_models(args)
     # Reading a profile needs a model that can be imported, which is what check is to find out.
-    dims = dict(dim_wishes(args)) if not profiled(args) else {}
+    dims = dict(dim_specs(args)) if not profiled(args) else {}
     if isinstance(models, Path):
         return [(args.model, p) for p in check_model(models, dims or None)]
     from smelt.driver import Request
@@ -138,15 +138,15 @@ def _planned(args: argparse.Namespace) -> dict[str, Any]:
     """The manifest's fields that a compile by these options would write."""
     from smelt.driver import planned
 
-    talk = Talk(args)
+    progress = Progress(args)
     try:
         return planned(
-            chosen_models(args), args.target, dim_wishes(args), args.opt, args.fp16,
+            chosen_models(args), args.target, dim_specs(args), args.opt, args.fp16,
             libraries=args.libraries, time_limit=args.limit_seconds, memory_limit=args.limit_memory,
-            place=args.place, fast_math=args.fast_math, state=state_wishes(args), progress=talk,
+            place=args.place, fast_math=args.fast_math, state=state_pairs(args), progress=progress,
         )  # fmt: skip
     finally:
-        talk.done()
+        progress.done()
 
 
 def run_compile(args: argparse.Namespace) -> Result:
@@ -189,14 +189,14 @@ def compile_args(args: argparse.Namespace, output: str) -> Bundle:
 
     target = check_target(args.target)
     model = chosen_models(args)
-    talk = Talk(args)
+    progress = Progress(args)
     try:
         return compile(
-            model, target, dim_wishes(args), args.threads, args.opt, output, args.fp16,
+            model, target, dim_specs(args), args.threads, args.opt, output, args.fp16,
             name=getattr(args, "name", None), static=getattr(args, "static", False), libraries=args.libraries,
-            outputs=tuple(getattr(args, "tap", ())), progress=talk,
+            outputs=tuple(getattr(args, "tap", ())), progress=progress,
             time_limit=args.limit_seconds, memory_limit=args.limit_memory,
-            fast_math=args.fast_math, place=args.place, state=state_wishes(args),
+            fast_math=args.fast_math, place=args.place, state=state_pairs(args),
         )  # fmt: skip
     finally:
-        talk.done()
+        progress.done()

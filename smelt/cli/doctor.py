@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from smelt.cli.common import INFRA, OK, AddParser, Result, Talk, check_target, command, finding_text
+from smelt.cli.common import INFRA, OK, AddParser, Progress, Result, check_target, command, finding_text
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.doctor import Finding, healthy
 from smelt.devicefarm.qemu_user import BIONIC_VARIABLE, GLIBC_ROOT, bionic_root, find_emulator
@@ -33,12 +33,12 @@ def register(add: AddParser) -> None:
 
 def run(args: argparse.Namespace) -> Result:
     """Every check; exit code 6 when something that is needed is missing."""
-    talk = Talk(args)
+    progress = Progress(args)
     found = [*_python(), *_packages(), *_emulators(), _opencl(), _bionic()]
     if args.target:
-        talk(f"building for {args.target}")
+        progress(f"building for {args.target}")
         found += _target(check_target(args.target))
-    talk.done()
+    progress.done()
     code = OK if healthy(tuple(found)) else INFRA
     return Result(code, {"checks": [asdict(f) for f in found]}, "\n".join(map(finding_text, found)))
 

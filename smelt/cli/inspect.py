@@ -16,7 +16,7 @@ from smelt.cli.common import (
     command,
     count_bytes,
     open_bundle,
-    shape_wishes,
+    shape_specs,
     table,
 )
 from smelt.cli.compile import compile_args
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> Result:
         found = sizes(bundle)
         views = chosen_entries(args, bundle)
         # shapes are those of one entry: of that which is named, else of the first
-        peaks = [(w, *_peak(next(iter(views.values())), w)) for w in shape_wishes(args)]
+        peaks = [(w, *_peak(next(iter(views.values())), w)) for w in shape_specs(args)]
     shown = bundle if args.entry is None else bundle.entry(args.entry)
     data = {
         **{k: v for k, v in shown.manifest.items() if k != "schema_version"},
@@ -86,8 +86,8 @@ def run(args: argparse.Namespace) -> Result:
     return Result(OK, data, "\n".join(parts))
 
 
-def _peak(bundle: Bundle, wish: Mapping[str, Any]) -> tuple[str, int]:
-    values = bind(bundle, wish)
+def _peak(bundle: Bundle, spec: Mapping[str, Any]) -> tuple[str, int]:
+    values = bind(bundle, spec)
     return label(shapes_at(bundle, values)), bundle.peak_bytes(values)
 
 

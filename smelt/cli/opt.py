@@ -23,7 +23,7 @@ from smelt.core.passes.pipeline import PIPELINE
 from smelt.driver import Request
 from smelt.stages import PASSES, Compilation, imported, resumed
 from smelt.targets.platform import parse_target
-from smelt.targets.registry import machines, usual_unit
+from smelt.targets.registry import default_unit, machines
 
 
 def register(add: AddParser) -> None:
@@ -125,7 +125,7 @@ def _read(args: argparse.Namespace) -> Compilation:
 
 def _context(args: argparse.Namespace, begun: Compilation) -> Context:
     spec = parse_target(begun.request.target)
-    context = begun.context(machines(spec), usual_unit(spec))
+    context = begun.context(machines(spec), default_unit(spec))
     fast = begun.request.fast_math
     kinds = {p.name: REASSOCIATE if fast and p.kind != EXACT else p.kind for p in PASSES if p.kind}
     hooks = (validator(kinds),) if args.validate else ()

@@ -16,9 +16,9 @@ from smelt.cli.common import (
     command,
     milliseconds,
     open_bundle,
-    shape_wishes,
-    spans,
+    shape_specs,
     table,
+    value_ranges,
     whole,
     write_result,
 )
@@ -93,21 +93,21 @@ def run(args: argparse.Namespace) -> Result:
 
 def _case(args: argparse.Namespace, bundle: Bundle) -> Case:
     given = _given(args.input)
-    wishes = {k: v for w in shape_wishes(args) for k, v in w.items()}  # one --shape per input
+    specs = {k: v for w in shape_specs(args) for k, v in w.items()}  # one --shape per input
     names = [g.name for g in groups(bundle.manifest, "inputs")]
     unknown = sorted(set(given) - set(names))
     if unknown:
         raise Usage(f"there is no input {', '.join(map(repr, unknown))}; there are: {', '.join(names)}")
     missing = [n for n in names if n not in given]
-    if missing and not (args.random or wishes):
+    if missing and not (args.random or specs):
         raise Usage(
             f"no value for input {', '.join(map(repr, missing))}; give --input NAME=file.npy or --random"
         )
-    wish = {**{n: a.shape for n, a in given.items() if not isinstance(a, list)}, **wishes}
+    spec = {**{n: a.shape for n, a in given.items() if not isinstance(a, list)}, **specs}
     if not missing:
         # the device checks extents itself, and says it better than we could
         return feed_case(bundle, given)
-    return case(bundle, bind(bundle, wish), seed=args.seed, given=given, spans=spans(args))
+    return case(bundle, bind(bundle, spec), seed=args.seed, given=given, ranges=value_ranges(args))
 
 
 def _given(texts: list[str]) -> dict[str, Value]:

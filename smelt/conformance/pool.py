@@ -37,10 +37,10 @@ def run(
     wanted: Sequence[str],
     jobs: int | None = None,
     limit: float = TIME_LIMIT,
-    told: Callable[[Result], None] = lambda r: None,
+    on_result: Callable[[Result], None] = lambda r: None,
     target: str = "host",
 ) -> list[Result]:
-    """Results of the cases, by key (keys.py), in their order. told: called as each becomes known."""
+    """Results of the cases, by key (keys.py), in their order. on_result: called as each becomes known."""
     shipped()  # once, here; the children are forked and have them
     todo = list(reversed(wanted))
     results: dict[str, Result] = {}
@@ -55,7 +55,7 @@ def run(
             result = _hear(c, c.pipe in ready, limit, target)
             if result is not None and c.case is not None:
                 results[c.case] = result
-                told(result)
+                on_result(result)
                 c.case = None
                 if result.outcome in ("crash", "hang") or c.done >= RENEW:
                     _stop(c)
