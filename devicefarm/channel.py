@@ -21,13 +21,14 @@ F_SETPIPE_SZ = 1031
 
 
 class Channel(Protocol):
-    """Deadlines are moments of time.monotonic(); a missed one is SmeltError(kind='infra')."""
+    """A byte stream to a program. Deadlines are moments of time.monotonic(); missing one raises
+    SmeltError(kind='infra')."""
 
     def send(self, data: bytes, deadline: float) -> None:
-        """Write all of data; SmeltError(kind='infra') when the other side is gone."""
+        """Write all of data. Raises SmeltError(kind='infra') when the other end has closed."""
 
     def receive(self, deadline: float) -> bytes:
-        """At least one byte, or b"" at the end of the stream."""
+        """Wait for data: at least one byte, or b"" at the end of the stream."""
 
     def stderr_tail(self) -> str:
         """The last 8 KiB of what the program wrote to stderr."""
@@ -37,7 +38,7 @@ class Channel(Protocol):
 
 
 class Tail:
-    """The last bytes of a stream that a thread drains, so that its writer never blocks."""
+    """Keeps the last bytes of a stream that a thread reads all the time, so that its writer never blocks."""
 
     def __init__(self) -> None:
         self._bytes = b""

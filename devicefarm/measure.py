@@ -1,8 +1,7 @@
 """Raw samples of run times -> statistics and doubts; pure functions, no clock.
 
-Times are nanoseconds per run. Nothing is dropped: outliers are counted, drift and noise make a
-result `unstable` (inconclusive, exit code 5), and times of emulated devices are `invalid` as device
-speed.
+Times are nanoseconds per run. No sample is dropped: outliers are counted, drift and noise make a result
+`unstable` (inconclusive, exit code 5), and times of emulated devices are `invalid` as device speed.
 """
 
 from __future__ import annotations
@@ -191,8 +190,7 @@ def mann_kendall_p(samples: Sequence[float]) -> float:
 
 
 def summarize(samples: Sequence[float], *, invalid: Sequence[str] = ()) -> Timing:
-    """All statistics of the samples (ns per run, in the order taken, not empty), with the
-    reasons for doubt.
+    """The statistics of samples (ns per run, in the order taken, at least one), with reasons to doubt them.
     """
     assert samples
     ordered = sorted(samples)

@@ -77,16 +77,15 @@ def verdict_of_error(error: SmeltError) -> Verdict:
 
 
 def verdict_of_timing(timing: Timing) -> Verdict:
-    """PASS for times that may be used; INVALID and UNSTABLE ones are inconclusive, not wrong."""
+    """PASS for times that may be used; INVALID and UNSTABLE mean inconclusive, not wrong."""
     if timing.invalid:
         return Verdict.INVALID
     return Verdict.UNSTABLE if timing.unstable else Verdict.PASS
 
 
 def worst(verdicts: list[Verdict]) -> Verdict:
-    """The one verdict of several: real failures first, then what kept us from knowing, then
-    doubts about time.
-    """
+    """The verdict of several: failures of the model first, then those of the infrastructure, then doubts
+    about times."""
     return min(verdicts, key=SEVERITY.index, default=Verdict.PASS)
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # each command imports what it needs of these when it runs
 
 SCHEMA_VERSION = 1
 MOST_VALUE = 1e18
-"""Of random inputs: what every float and 64-bit integer holds."""
+"""The largest magnitude of random inputs: every float type and 64-bit integers can hold it."""
 OK, FAILED, USAGE, UNSUPPORTED, NO_DEVICE, INCONCLUSIVE, INFRA, INTERNAL, CANCELLED = (
     0, 1, 2, 3, 4, 5, 6, 70, 130,
 )  # fmt: skip
@@ -36,7 +36,7 @@ DimSpecs = dict[str, "int | tuple[int, int | None]"]
 
 @dataclass(frozen=True)
 class Result:
-    """What a command found: exit code, fields for --json, text for people."""
+    """The result of a command: exit code, the fields of --json, the text that is printed without it."""
 
     code: int = OK
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -44,11 +44,11 @@ class Result:
 
 
 class Usage(Exception):
-    """The command line itself is wrong: exit code 2."""
+    """The command line is wrong: exit code 2."""
 
 
 class AddParser(Protocol):
-    """argparse's add_parser of a group of commands."""
+    """The type of argparse's add_parser."""
 
     def __call__(self, name: str, **kwargs: Any) -> argparse.ArgumentParser: ...
 
@@ -69,14 +69,14 @@ SUMMARIES: Mapping[str, str] = MappingProxyType(
         "report": "compile, run, compare and time a model, and print one report",
     }
 )
-"""What each command does, for the page of all commands, which loads none of them."""
+"""Command -> its summary, for a --help that imports no command."""
 
 
 def command(
     add: AddParser, name: str, run: Run, example: str, summary: str | None = None
 ) -> argparse.ArgumentParser:
-    """A parser with what every command has: --json, -v, and --help that ends with an example. summary: of a
-    command of a group; None for one that SUMMARIES has."""
+    """Add a command's parser with --json, -v and an example at the end of --help. summary: that of a
+    subcommand; None takes it from SUMMARIES."""
     summary = SUMMARIES[name] if summary is None else summary
     parser = add(
         name,
@@ -96,7 +96,8 @@ def command(
 
 
 def add_compile_options(parser: argparse.ArgumentParser) -> None:
-    """--target, --dim, -O, --threads, --fp16, --fast-math and trtexec's profiles."""
+    """Add the options of a compile: --target, --dim, -O, --threads, --fp16, --fast-math, --place, --state and
+    trtexec's profiles of shapes."""
     parser.add_argument(
         "--target", default="host", metavar="T", help="platform[:cpu][+device] (default: host)"
     )
@@ -139,7 +140,7 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_fast_math(parser: argparse.ArgumentParser) -> None:
-    """--fast-math and its parts."""
+    """Add --fast-math, alone or with names of its parts."""
     parser.add_argument(
         "--fast-math", type=_fast_parts, nargs="?", const=fast_parts(True), default=(), metavar="PART,...",
         help=f"rewrites that may change what overflows and how sums are bracketed: {', '.join(FAST)}; "
@@ -165,7 +166,7 @@ def _rules(text: str) -> dict[str, str]:
 
 
 def add_shape_options(parser: argparse.ArgumentParser) -> None:
-    """--shape and its spellings, --seed, --val-range."""
+    """Add --shape with its synonyms, --seed and --val-range."""
     parser.add_argument(
         "--shape", "--shapes", "--input-shapes", dest="shape", action="append", default=[], nargs="+",
         metavar="x:1x3x64x64|N=4", help="shapes of inputs or values of dims; repeat for several runs",
@@ -180,14 +181,14 @@ def add_shape_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_device_options(parser: argparse.ArgumentParser) -> None:
-    """--device."""
+    """Add --device."""
     parser.add_argument(
         "--device", metavar="D", help="where to run (default: the platform's own; see 'smelt devices list')"
     )
 
 
 def whole(low: int, high: int) -> Callable[[str], int]:
-    """The type of an option: a whole number within these bounds."""
+    """The argparse type of an integer from low to high, both included."""
 
     def read(text: str) -> int:
         # not longer than the bounds: Python refuses to read a number of thousands of digits
@@ -199,7 +200,7 @@ def whole(low: int, high: int) -> Callable[[str], int]:
 
 
 def tolerance(text: str) -> float:
-    """The type of an option: a finite number from 0."""
+    """The argparse type of a finite number of at least 0."""
     try:
         value = float(text)
     except ValueError:
@@ -210,7 +211,7 @@ def tolerance(text: str) -> float:
 
 
 def shape_specs(args: argparse.Namespace) -> list[ShapeSpec]:
-    """One spec per --shape; trtexec's min, opt and max shapes are a run each."""
+    """One spec per --shape; trtexec's min, opt and max shapes are one each."""
     from smelt.shapes import parse_shapes
 
     texts = [",".join(words) for words in args.shape]
@@ -237,12 +238,12 @@ def value_ranges(args: argparse.Namespace) -> dict[str, tuple[float, float]]:
 
 
 def profiled(args: argparse.Namespace) -> bool:
-    """Whether a profile of shapes is asked for."""
+    """Whether one of trtexec's options for a profile of shapes is given."""
     return any((args.min_shapes, args.opt_shapes, args.max_shapes))
 
 
 def dim_specs(args: argparse.Namespace) -> DimSpecs:
-    """--dim, and what trtexec's shapes say about the model's symbols."""
+    """Symbol -> size or range, from --dim and from trtexec's profiles of shapes. Raises Usage."""
     if not args.dim and not profiled(args):
         return {}
     from smelt.shapes import bounds_of, parse_dim_spec, parse_shapes
@@ -266,7 +267,7 @@ def dim_specs(args: argparse.Namespace) -> DimSpecs:
 
 
 def state_pairs(args: argparse.Namespace) -> dict[str, str]:
-    """--state. Raises Usage."""
+    """--state as input -> the output that replaces it. Raises Usage."""
     found: dict[str, str] = {}
     for text in args.state:
         name, equals, output = text.partition("=")
@@ -331,9 +332,9 @@ def open_bundle(text: str) -> Bundle:
 
 
 def write_result(path: str, data: bytes, suffix: str) -> None:
-    """Write a result where the user said, whole or not at all, with a link followed.
+    """Write a file at the user's path atomically, and through a symbolic link.
 
-    Raises SmeltError when another kind of file is there (one without the suffix), or the disk refuses.
+    Raises SmeltError where the path holds a file without this suffix, or where writing fails.
     """
     from smelt.core.bundle import replace_file
 
@@ -356,7 +357,8 @@ def write_result(path: str, data: bytes, suffix: str) -> None:
 
 
 class Progress:
-    """Progress on stderr: a line that is overwritten on a terminal, every step with its time when verbose."""
+    """Progress on stderr: one line that is overwritten on a terminal; with -v a line per step with its
+    time."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._verbose: bool = args.verbose
@@ -364,7 +366,7 @@ class Progress:
         self._start = time.monotonic()
 
     def __call__(self, what: str) -> None:
-        """The step that begins now."""
+        """Show the step that begins."""
         if self._verbose:
             print(f"[{time.monotonic() - self._start:6.1f} s] {what}", file=sys.stderr, flush=True)
         elif self._live:
@@ -377,7 +379,7 @@ class Progress:
 
 
 def colour(text: str, name: str) -> str:
-    """The text in a colour, where stdout is a terminal that wants colours (NO_COLOR is honoured)."""
+    """The text in a colour where stdout is a terminal, unless NO_COLOR is set."""
     codes = {"red": 31, "green": 32, "yellow": 33, "bold": 1}
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
         return text
@@ -385,13 +387,13 @@ def colour(text: str, name: str) -> str:
 
 
 def finding_text(f: Finding) -> str:
-    """One line: a mark, the check, the detail."""
+    """A finding as one line: ok or not, the check, the detail."""
     mark, name = {True: ("ok", "green"), False: ("BAD", "red"), None: ("?", "yellow")}[f.ok]
     return f"{colour(mark.ljust(4), name)} {f.check}: {f.detail}"
 
 
 def table(rows: Sequence[Sequence[str]], *, indent: str = "") -> str:
-    """Columns as wide as their widest cell; cells that look like numbers stand on the right."""
+    """Rows as aligned columns; cells that look like numbers are right-aligned."""
     if not rows:
         return ""
     widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
@@ -403,7 +405,7 @@ def table(rows: Sequence[Sequence[str]], *, indent: str = "") -> str:
 
 
 def count_bytes(n: int) -> str:
-    """'1.4 MB': bytes for people, in powers of ten."""
+    """Bytes in powers of ten: '1.4 MB'."""
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if n >= size:
             return f"{n / size:.1f} {unit}"
@@ -411,5 +413,5 @@ def count_bytes(n: int) -> str:
 
 
 def milliseconds(ns: float) -> str:
-    """'0.123 ms'."""
+    """Nanoseconds as milliseconds: '0.123 ms'."""
     return f"{ns / 1e6:.3f} ms"

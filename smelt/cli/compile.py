@@ -44,7 +44,7 @@ FIXES: Mapping[str, str] = MappingProxyType(
 
 
 def register(add: AddParser) -> None:
-    """The two commands."""
+    """Add both commands to the parser."""
     check = command(
         add, "check", run_check,
         "smelt check model.onnx --target arm64",
@@ -70,7 +70,8 @@ def register(add: AddParser) -> None:
 
 
 def run_check(args: argparse.Namespace) -> Result:
-    """All findings of the import, exit code 3 if there is one; else what the plan says of memory. No code."""
+    """List all problems of the import, with exit code 3 if there is one; else report the planned memory. No
+    code is made."""
     if args.json and args.sarif:
         raise Usage("--json and --sarif are two forms of the one answer: pass one of them")
     check_target(args.target)
@@ -111,7 +112,7 @@ def run_check(args: argparse.Namespace) -> Result:
 
 
 def _problems(args: argparse.Namespace) -> list[tuple[str, Problem]]:
-    """What the import finds, each with the file that it is in."""
+    """(file, problem) of each problem of the import."""
     from smelt.importer import check_model
 
     models = chosen_models(args)
@@ -135,7 +136,7 @@ def _problems(args: argparse.Namespace) -> list[tuple[str, Problem]]:
 
 
 def _planned(args: argparse.Namespace) -> dict[str, Any]:
-    """The manifest's fields that a compile by these options would write."""
+    """The manifest's fields that a compile with these options would write before code generation."""
     from smelt.driver import planned
 
     progress = Progress(args)
@@ -150,7 +151,7 @@ def _planned(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_compile(args: argparse.Namespace) -> Result:
-    """Compile in a child process and say what came out."""
+    """Compile in a child process and report on the bundle."""
     start = time.monotonic()
     bundle = compile_args(args, args.output)
     seconds = time.monotonic() - start
@@ -184,7 +185,7 @@ def run_compile(args: argparse.Namespace) -> Result:
 
 
 def compile_args(args: argparse.Namespace, output: str) -> Bundle:
-    """Compile args.model by the options of add_compile_options. Raises Usage and SmeltError."""
+    """Compile args.model with the options of add_compile_options. Raises Usage and SmeltError."""
     from smelt.driver import compile
 
     target = check_target(args.target)

@@ -24,7 +24,7 @@ EMULATORS = ("qemu-aarch64", "qemu-arm", "qemu-riscv64")
 
 
 def register(add: AddParser) -> None:
-    """The command."""
+    """Add the command to the parser."""
     parser = command(add, "doctor", run, "smelt doctor --target android")
     parser.add_argument(
         "--target", metavar="T", help="also build a tiny model for T and run it on its device"
@@ -32,7 +32,7 @@ def register(add: AddParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Result:
-    """Every check; exit code 6 when something that is needed is missing."""
+    """Run every check; exit code 6 when something that smelt needs is missing."""
     progress = Progress(args)
     found = [*_python(), *_packages(), *_emulators(), _opencl(), _bionic()]
     if args.target:
@@ -64,7 +64,7 @@ def _packages() -> list[Finding]:
 
 
 def _tell(check: str, find: Callable[[], str]) -> Finding:
-    """Something that is not always needed: found, or a hint."""
+    """Check something optional: a finding of what is there, or a hint how to get it."""
     try:
         return Finding(check, True, find())
     except SmeltError as e:

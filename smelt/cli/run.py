@@ -37,7 +37,7 @@ else:
 
 
 def register(add: AddParser) -> None:
-    """The command."""
+    """Add the command to the parser."""
     parser = command(
         add, "run", run,
         "smelt run out --input x=image.npy -o result.npz\nsmelt run out --random --shape x:1x3x224x224",
@@ -59,7 +59,7 @@ def register(add: AddParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Result:
-    """One run; outputs by name with what can be said in a line."""
+    """Run once on the device; a line about each output."""
     bundle = chosen_entry(args, open_bundle(args.bundle))
     chosen = _case(args, bundle)
     with running(bundle, args.device, threads=args.threads, verify=args.verify or None) as client:
@@ -111,7 +111,7 @@ def _case(args: argparse.Namespace, bundle: Bundle) -> Case:
 
 
 def _given(texts: list[str]) -> dict[str, Value]:
-    """Arrays by input; the arrays of an .npz file, in its order, are a sequence."""
+    """Input -> array; the arrays of an .npz file, in its order, are a sequence."""
     found: dict[str, Value] = {}
     for text in texts:
         name, equals, file = text.partition("=")

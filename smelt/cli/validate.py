@@ -44,7 +44,7 @@ from smelt.opinions import Opinion
 from smelt.shapes import bind, case, cases, trials
 
 MOST_OPINIONS = 6
-"""Told per case; --json has them all."""
+"""How many opinions the text lists per case; --json has them all."""
 
 
 def register(add: AddParser) -> None:

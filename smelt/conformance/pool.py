@@ -1,4 +1,4 @@
-"""Cases in, results out: judged in child processes, so that a crash or a hang costs one case only."""
+"""Keys of cases in, results out: judged in child processes, so that a crash or a hang costs one case only."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from smelt.conformance.judge import Result, named_result
 TIME_LIMIT = 90.0
 """Seconds of wall time that one case may take, compilation included."""
 MEMORY = 12 << 30
-"""Bytes of address space that a child may have."""
+"""Limit of a child's address space in bytes."""
 RENEW = 250
-"""Cases after which a child is replaced: each leaves a loaded library behind."""
+"""How many cases a child judges before it is replaced: each leaves a loaded library behind."""
 
 
 @dataclass
@@ -89,7 +89,7 @@ def _feed(c: _Child, todo: list[str]) -> bool:
 
 
 def _hear(c: _Child, ready: bool, limit: float, target: str) -> Result | None:
-    """What became of the child's case; None while it is at work."""
+    """The result of the child's case; None while the child works on it."""
     if c.case is None:
         return None
     name = named_result(c.case, target)
@@ -112,7 +112,7 @@ def _hear(c: _Child, ready: bool, limit: float, target: str) -> Result | None:
 
 
 def _serve(pipe: Connection, target: str) -> None:
-    """The child: judges what it is sent until the pipe closes."""
+    """Run as the child: judge keys from the pipe until it closes."""
     from smelt.conformance.keys import judge_key
 
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))

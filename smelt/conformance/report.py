@@ -11,12 +11,12 @@ from pathlib import Path
 from smelt.conformance.judge import BAD, Outcome, Result
 
 LIMIT = 110
-"""Characters that a reason may have in the table."""
+"""Most characters of a reason in the table."""
 
 
 @dataclass(frozen=True)
 class Id:
-    """A result's id, taken apart: [target/]kind:rest."""
+    """The parts of a result's id, [target/]kind:rest."""
 
     target: str
     kind: str
@@ -29,7 +29,7 @@ class Id:
 
 
 def parsed(text: str) -> Id:
-    """The parts of an id; target 'host' where it names none."""
+    """Parse an id; its target is 'host' where it names none."""
     found = re.fullmatch(r"(?:([^:/]+)/)?([^:/]+):(.*)", text)
     assert found, text
     return Id(found[1] or "host", found[2], found[3])

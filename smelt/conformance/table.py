@@ -1,4 +1,4 @@
-"""Results in; what each operator can do (table.json beside this file) and docs/ops.md, made from it, out."""
+"""Results in; a table of supported operators (table.json beside this file) and the page docs/ops.md out."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ smelt/conformance/table.json. What is not supported is refused when the model is
 
 
 def build(results: Sequence[Result]) -> Table:
-    """The table of all operators that results tell of."""
+    """The table of all operators that occur in the results."""
     ops = {s.name: s.ops for s in shipped()}
     found: dict[str, Table] = {}
 
@@ -78,7 +78,7 @@ def _verdict(r: Result) -> str:
 
 
 def _packed(row: Table) -> Table:
-    """Verdicts turned around: 'yes' -> what it holds for, so that long lists of the same are short."""
+    """The row inverted, verdict -> what has it, so that equal verdicts take one line."""
     turned = {v: _turned(t) for v, t in row["types"].items()}
     counted: Counter[str] = Counter(row["why"])
     packed = {
@@ -103,7 +103,7 @@ def _short(onnx_type: str) -> str:
 
 
 def text(table: Table) -> str:
-    """The file table.json: a line per operator."""
+    """The text of table.json: a line per operator."""
     rows = [f"  {json.dumps(op)}: {json.dumps(row)}" for op, row in table["operators"].items()]
     head = {k: v for k, v in table.items() if k != "operators"}
     return json.dumps(head)[:-1] + ', "operators": {\n' + ",\n".join(rows) + "\n}}\n"
@@ -113,7 +113,7 @@ def text(table: Table) -> str:
 
 
 def page(table: Table, results: Sequence[Result]) -> str:
-    """docs/ops.md."""
+    """The text of docs/ops.md."""
     rows = table["operators"]
     targets = sorted({t for row in rows.values() for t in row.get("targets", ())})
     head = HEAD.format(onnx=table["onnx"], opset=table["opset"], targets="**, **".join(targets) or "targets")
