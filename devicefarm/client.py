@@ -234,7 +234,7 @@ class RunnerClient:
         self._request(FrameType.RESET, PAIR.pack(0, 0), self.budget.limits.command)
 
     def close(self) -> None:
-        """Send BYE where the link works, then close it, within a time limit and without exceptions."""
+        """Send QUIT where the link works, then close it, within a time limit and without exceptions."""
         if self._broken is None:
             try:
                 limit = min(self.budget.limits.close, 2.0)

@@ -1,4 +1,4 @@
-"""An ONNX model in; a Module of core ops out, or every problem that keeps it from being one."""
+"""An ONNX model in; a Module of core ops out, or all problems that prevent it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def check_model(source: Source, dims: Dims | None = None) -> list[Problem]:
 def names_of(
     source: Source, dims: Iterable[str], values: Iterable[str]
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """Which of these keys of `dims`, and which of these names of values, a model has. Raises SmeltError."""
+    """(the keys of `dims`, the names of values) out of these that a model has. Raises SmeltError."""
     g = load(source).model.graph
     inputs = _inputs(g)
     known = known_dims([v for p in inputs for v in input_tensors(port(p, "input"))], dims)
@@ -85,7 +85,8 @@ def _imported(
 def _translated(
     loaded: Loaded, dims: Dims | None, extra: Sequence[str], given: Mapping[str, Array]
 ) -> tuple[Module | None, list[Problem]]:
-    """Once; or twice where a broadcast met sizes that may be 1, and a node after it says more of them."""
+    """Translate once; or twice where a broadcast met extents that may be 1, and later nodes imply more about
+    them."""
     engine, module, problems = _attempt(loaded, dims, extra, given, ())
     if engine.joined and engine.demands:
         _, module, problems = _attempt(loaded, dims, extra, given, engine.demands)
@@ -130,7 +131,7 @@ def _attempt(
 
 
 def _receive(b: GraphBuilder, ports: Sequence[Port], dims: Dims | None) -> None:
-    """Declare the tensors that stand for the inputs, and name what they make."""
+    """Declare the tensors that represent the inputs, and name the values assembled of them."""
     infos = [(p, v) for p in ports for v in input_tensors(p)]
     once([v.name for _, v in infos], "graph input")
     types = declare_inputs(b.engine, [v for _, v in infos], dims)
@@ -142,7 +143,7 @@ def _receive(b: GraphBuilder, ports: Sequence[Port], dims: Dims | None) -> None:
 def _return(
     b: GraphBuilder, outputs: Sequence[onnx.ValueInfoProto], refs: Sequence[Ref]
 ) -> tuple[list[Ref], list[onnx.ValueInfoProto]]:
-    """The tensors that stand for the outputs, and their declarations."""
+    """The tensors that represent the outputs, and their declarations."""
     parts: list[Ref] = []
     infos: list[onnx.ValueInfoProto] = []
     for v, ref in zip(outputs, refs, strict=True):

@@ -22,17 +22,17 @@ Dims: TypeAlias = "Mapping[str, int | tuple[int, int | None]]"
 """Symbol name (or 'input:axis') -> a fixed size, or its (low, high) range; high None: unbounded."""
 
 ANONYMOUS = frozenset({"", "?", "-1", "None", "none", "unk", "*"})
-"""Spellings of 'some size' that exporters write; two of them are two sizes."""
+"""Names that exporters write for an unknown size; two occurrences are two different sizes."""
 
 
 LONGEST = 120
-"""Characters of a symbol: formulas repeat them. The longest that a development model has is 44."""
+"""Most characters of a symbol, since formulas repeat it. The longest that a development model has is 44."""
 _LONG_NAME = re.compile(rf"\w{{{LONGEST + 1},}}")
 _LONG_PARAM = 4000
 
 
 def short(name: str) -> str:
-    """The name of a symbol as it is, or its beginning and a digest of the whole."""
+    """A symbol's name; of a long one the beginning and a digest of the whole."""
     if len(name) <= LONGEST:
         return name
     return f"{name[: LONGEST - 13]}_{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:12]}"
@@ -40,7 +40,7 @@ def short(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Slot:
-    """One symbolic dim of an input: where it is and what it was called ('' when unnamed)."""
+    """One symbolic dim of an input: input, axis and name in the file ('' when unnamed)."""
 
     input: str
     axis: int
@@ -74,7 +74,7 @@ def declare_inputs(
 
 
 def known_dims(inputs: Sequence[onnx.ValueInfoProto], keys: Iterable[str]) -> frozenset[str]:
-    """Which of these keys of `dims` say something about these inputs."""
+    """Those of these keys of `dims` that name a dim of these inputs."""
     _, shapes, origins = _shapes(inputs)
 
     def known(key: str) -> bool:
@@ -92,7 +92,7 @@ _Shapes: TypeAlias = (
 
 
 def _shapes(inputs: Sequence[onnx.ValueInfoProto]) -> _Shapes:
-    """What inputs declare; their shapes; symbol -> (origin, generated)."""
+    """(what inputs declare, their shapes, symbol -> (origin, whether its name is generated))."""
     raw: dict[str, tuple[int, list[int | str]]] = {}
     for v in inputs:
         raw[v.name] = declared(v)
@@ -124,7 +124,7 @@ def declared(v: onnx.ValueInfoProto) -> tuple[int, list[int | str]]:
 
 
 def dim_text(d: onnx.TensorShapeProto.Dimension) -> int | str:
-    """A declared dim: its size, its name, or '' when neither says anything."""
+    """A declared dim: its size, its name, or '' where it has neither."""
     if d.WhichOneof("value") == "dim_value" and d.dim_value >= 0:
         return int(d.dim_value)
     param = d.dim_param.strip()
@@ -135,7 +135,7 @@ def dim_text(d: onnx.TensorShapeProto.Dimension) -> int | str:
 
 
 def _plain_names(raw: Mapping[str, tuple[int, list[int | str]]]) -> set[str]:
-    """The symbols that stand alone as the dim of some input, so that binding it gives their value."""
+    """The symbols that are by themselves the dim of some input, whose extent then determines them."""
     found = set()
     for _, axes in raw.values():
         for d in axes:
