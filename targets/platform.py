@@ -34,7 +34,7 @@ class Emulator:
     known: tuple[str, ...] = ()
 
     def command(self, cpu: str, default_cpu: str) -> tuple[str, ...]:
-        """The words to put before a program that was compiled for cpu."""
+        """The words of a command line before a program that was compiled for cpu."""
         model = cpu if cpu in self.known else self.baseline if cpu == default_cpu else self.widest
         return (self.binary, "-cpu", model)
 
@@ -227,7 +227,7 @@ class TargetSpec:
         return self.platform.name + cpu + "".join(f"+{d}" for d in self.devices)
 
 def host_platform_name() -> str | None:
-    """The row that this machine is, or None."""
+    """The name of this machine's row, or None."""
     arch = _MACHINES.get(_python_platform.machine().lower())
     system = "android" if hasattr(sys, "getandroidapilevel") else sys.platform
     return next((p.name for p in _ROWS if p.arch == arch and p.name.endswith(f"-{system}")), None)

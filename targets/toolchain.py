@@ -111,7 +111,7 @@ def _zig(words: Sequence[str | Path], cwd: Path) -> str:
 
 
 class _UndefinedSymbols(SmeltError):
-    """A link that lacks names. names: those, sorted."""
+    """A link failed for undefined symbols. names: these, sorted."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         super().__init__(
@@ -126,8 +126,8 @@ class _UndefinedSymbols(SmeltError):
 
 @cache
 def _zig_version() -> str:
-    """ziglang's, by the name of the folder that pip left beside it: importlib.metadata finds it elsewhere
-    too, in a hundred times the time."""
+    """The version of ziglang, from the name of the folder that pip leaves beside it: importlib.metadata takes
+    a hundred times as long."""
     name, end = "ziglang-", ".dist-info"
     found = [p.name for p in zig_directory().parent.glob(f"{name}*{end}")]
     if len(found) == 1:
@@ -169,7 +169,7 @@ def _kept(kind: str, key: Sequence[object], build: Callable[[Path], None]) -> Pa
 
 
 def _hash_of_files(files: Sequence[Path]) -> str:
-    """Of their names and contents; they are read again when one of them has changed."""
+    """A hash of the files' names and contents; they are read again when one of them has changed."""
     facts = tuple((str(f), (stat := f.stat()).st_mtime_ns, stat.st_size, stat.st_ino) for f in files)
     return _hash_of_contents(facts)
 
@@ -287,7 +287,7 @@ def _static_key(platform: Platform) -> tuple[object, ...]:
 
 
 def is_prepared(spec: TargetSpec) -> bool:
-    """The slow part of prepare is done already: a static program's libc is built, or not needed."""
+    """Whether the slow part of `prepare` is done: a static program's libc is built, or not needed."""
     return not _is_static(spec) or _kept_folder("musl", _static_key(spec.platform)).is_dir()
 
 
@@ -349,7 +349,7 @@ def _deliver(made: Path, out: Path) -> None:
 
 
 def join_objects(objects: Sequence[bytes]) -> bytes:
-    """One relocatable object of several."""
+    """One relocatable object joined from several."""
     if len(objects) == 1:
         return objects[0]
     with tempfile.TemporaryDirectory(prefix="smelt-link-") as folder_name:
