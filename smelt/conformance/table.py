@@ -26,16 +26,16 @@ Made by `make conformance` (onnx {onnx}, opset {opset}); do not edit. The same f
 smelt/conformance/table.json. What is not supported is refused when the model is compiled
 (`kind == 'unsupported'`), and `smelt check` says so before.
 
-- **opsets**: the versions of the operator, by the opset that each began in (7 stands for older ones too). For
-  each a case written for that version is compiled and compared with ONNX Runtime or ONNX's evaluator.
-- **types**: element types for each type variable of the operator's schema, a case each, judged with symbols
-  for sizes. 16-bit floats are compared with the exact answer, rounded once, to two units of the last place.
-- **static**, **dynamic**, **strict**: ONNX's own backend cases (the training domain and image decoding
-  aside), passed of those the operator has; a case of several operators counts for each. static: as shipped.
-  dynamic: sizes are symbols, equal sizes share one, operands that real models hold as constants are
-  initialisers. strict: every size is a symbol of its own, every operand is a run-time input.
+- **opsets**: the versions of the operator, by the first opset of each (7 includes older ones). For each
+  version a case written for it is compiled and compared with ONNX Runtime or ONNX's evaluator.
+- **types**: element types for each type variable of the operator's schema, with a case each, whose extents are
+  symbols. 16-bit floats are compared with the exact answer, rounded once, to two units of the last place.
+- **static**, **dynamic**, **strict**: ONNX's own backend cases, without the training domain and image
+  decoding: how many pass of those that have the operator. static: as shipped. dynamic: extents are symbols,
+  equal extents share one, operands that are constants in real models are initialisers. strict: every extent
+  is a symbol of its own, every operand is a run-time input.
 - **{targets}**: a tenth of the same cases, chosen by hash, on other targets.
-- *not tested*: no case could be derived, or nobody knows its answer.
+- *not tested*: no case could be derived, or no oracle has its answer.
 
 """
 
