@@ -1,5 +1,5 @@
 """Mutants of dumps: a seed -> the dump of a small model after some pass, with tokens, numbers, lines or bytes
-changed, and what reading it and going on from it made of that."""
+changed, and the outcome of reading it and of continuing its compile."""
 
 from __future__ import annotations
 

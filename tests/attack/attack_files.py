@@ -1,4 +1,4 @@
-"""Hostile ONNX files: a seed -> a file that is wrong in one way, and what smelt made of it.
+"""Hostile ONNX files: a seed -> a file that is wrong in one way, and smelt's answer to it.
 
 The first seeds take each class once: what no graph may be, weights elsewhere, files that are none; then each
 field of each message of onnx.proto; then each attribute and operand of each op. Further seeds take further

@@ -1,4 +1,4 @@
-"""What a graph, a weight or a file may be that no field alone says: cycles, names defined twice, recursion,
+"""Hostile graphs, weights and files that no single field makes: cycles, names defined twice, recursion,
 impossible shapes, external data elsewhere, files that are none. Each a case by name."""
 
 from __future__ import annotations
