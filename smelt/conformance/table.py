@@ -29,7 +29,8 @@ smelt/conformance/table.json. What is not supported is refused when the model is
 - **opsets**: the versions of the operator, by the first opset of each (7 includes older ones). For each
   version a case written for it is compiled and compared with ONNX Runtime or ONNX's evaluator.
 - **types**: element types for each type variable of the operator's schema, with a case each, whose
-  extents are symbols. 16-bit floats are compared with the exact answer, rounded once, to two units of the last place.
+  extents are symbols. 16-bit floats are compared with the exact answer, rounded once, to two units of the
+  last place.
 - **static**, **dynamic**, **strict**: ONNX's own backend cases, without the training domain and image
   decoding: how many pass of those that have the operator. static: as shipped. dynamic: extents are symbols,
   equal extents share one, operands that are constants in real models are initialisers. strict: every extent
