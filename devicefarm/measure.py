@@ -75,6 +75,7 @@ class Timing:
     unstable: tuple[str, ...] = ()
     invalid: tuple[str, ...] = ()
 
+
 def quantile(sorted_samples: Sequence[float], q: float) -> float:
     """The q-quantile with linear interpolation between order statistics; needs sorted, non-empty samples."""
     assert sorted_samples and 0.0 <= q <= 1.0

@@ -86,6 +86,7 @@ class DeviceFacts:
     runner: str
     pid: int
 
+
 @dataclass(frozen=True, slots=True)
 class Memory(session_memory.Memory):
     """The session's memory, and the peak resident set of the runner's worker in bytes."""

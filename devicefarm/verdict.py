@@ -43,7 +43,7 @@ EXIT_CODES = {
     Verdict.CANCELLED: 130,
 }
 
-# by the status of the runner's END frame; a refused shape or model is the job's own failure
+# by the status of the runner's END frame, or the kind of an error; a refused shape is the job's failure
 BY_STATUS = {
     "ok": Verdict.PASS,
     "invalid": Verdict.UNSUPPORTED,
@@ -60,20 +60,11 @@ BY_STATUS = {
     "no device": Verdict.NO_DEVICE,
 }
 
-BY_KIND = {
-    "invalid": Verdict.UNSUPPORTED,
-    "unsupported": Verdict.UNSUPPORTED,
-    "shape": Verdict.MISMATCH,
-    "device": Verdict.CRASH,
-    "infra": Verdict.INFRA,
-    "internal": Verdict.INTERNAL,
-}
-
 
 def verdict_of_error(error: SmeltError) -> Verdict:
     """The verdict of a job that ended with this error; the runner's own status wins over the error's kind."""
     status = getattr(error, "status", None)
-    return BY_STATUS[status] if status in BY_STATUS else BY_KIND[error.kind]
+    return BY_STATUS[status if status in BY_STATUS else error.kind]
 
 
 def verdict_of_timing(timing: Timing) -> Verdict:

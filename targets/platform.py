@@ -226,6 +226,7 @@ class TargetSpec:
         cpu = "" if self.cpu == self.platform.default_cpu else f":{self.cpu}"
         return self.platform.name + cpu + "".join(f"+{d}" for d in self.devices)
 
+
 def host_platform_name() -> str | None:
     """The name of this machine's row, or None."""
     arch = _MACHINES.get(_python_platform.machine().lower())

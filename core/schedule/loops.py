@@ -29,6 +29,7 @@ from smelt.core.ir.kernel import (
 from smelt.core.ir.rewrite import (
     Body,
     bound_symbols,
+    free_symbols,
     fresh_name,
     map_expr,
     map_stmt_exprs,
@@ -51,7 +52,6 @@ from smelt.core.schedule.tree import (
     rebuild,
     simplify_dim,
     tidy,
-    used_in,
     var_of,
 )
 
@@ -491,7 +491,7 @@ def _used_elsewhere(kernel: Kernel, names: set[str]) -> bool:
     used: set[str] = set()
     for s in walk(body):
         if isinstance(s, Store):
-            used |= used_in(s)
+            used |= free_symbols(s)
             used |= {v for e in (s.value,) for v in _all_dims(e)}
         elif isinstance(s, Loop | Tiles):
             used |= s.extent.symbols
@@ -503,11 +503,11 @@ def _all_dims(e: Expr) -> set[str]:
     found: set[str] = set()
     for x in walk_expr(e):
         if isinstance(x, Reduce):
-            found |= used_in(x.body)
+            found |= free_symbols(x.body)
         elif not isinstance(x, Load):
             continue
         else:
-            found |= used_in(x)
+            found |= free_symbols(x)
     return found
 
 

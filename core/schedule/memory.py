@@ -22,7 +22,7 @@ from smelt.core.ir.kernel import (
     Store,
 )
 from smelt.core.ir.layout import Layout, PackSpec, parse_spec
-from smelt.core.ir.rewrite import Body, fresh_name, map_expr
+from smelt.core.ir.rewrite import Body, free_symbols, fresh_name, map_expr
 from smelt.core.schedule.tree import (
     ScheduleError,
     chain,
@@ -32,7 +32,6 @@ from smelt.core.schedule.tree import (
     rebuild,
     stores,
     tidy,
-    used_in,
     var_of,
 )
 
@@ -153,7 +152,7 @@ def _lift(s: Stmt, found: list[tuple[str, Expr]]) -> Stmt:
     def visit(e: Expr) -> Expr:
         if not isinstance(e, Let):
             return e
-        used = used_in(e.value) | e.low.symbols | e.high.symbols
+        used = free_symbols(e.value) | e.low.symbols | e.high.symbols
         bound = _bound_around(leaf, e)
         if used & (inner | bound):
             return e

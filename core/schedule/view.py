@@ -22,8 +22,9 @@ from smelt.core.ir.kernel import (
     children,
     walk_expr,
 )
+from smelt.core.ir.rewrite import free_symbols
 from smelt.core.machine import Machine
-from smelt.core.schedule.tree import chain, used_in
+from smelt.core.schedule.tree import chain
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class View:
 
     def follows(self, e: Expr) -> frozenset[str]:
         """Which loops an expression depends on."""
-        return used_in(e) & frozenset(self.vars)
+        return free_symbols(e) & frozenset(self.vars)
 
     def stride(self, access: Load | Store, var: str) -> Dim | None:
         """Elements between neighbours in var, row-major; None when it is no constant step."""

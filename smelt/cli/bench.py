@@ -14,16 +14,13 @@ from smelt.cli.common import (
     Progress,
     Result,
     Usage,
-    add_compile_options,
-    add_device_options,
-    add_shape_options,
+    add_trial_options,
     command,
     milliseconds,
     open_bundle,
     shape_specs,
     table,
     value_ranges,
-    whole,
 )
 from smelt.cli.compile import compile_args
 from smelt.cli.entries import add_entry_option, add_models, chosen_entry
@@ -48,12 +45,7 @@ def register(add: AddParser) -> None:
     add_entry_option(parser, "the first")
     parser.add_argument("--against", choices=("onnxruntime",), help="race on this machine, in turns")
     parser.add_argument("--plan", choices=tuple(PLANS), default="steady", help="how long (default: steady)")
-    parser.add_argument(
-        "--count", type=whole(1, 10_000), default=2, help="shapes to try when none are given (default: 2)"
-    )
-    add_compile_options(parser)
-    add_shape_options(parser)
-    add_device_options(parser)
+    add_trial_options(parser, 2)
 
 
 def run(args: argparse.Namespace) -> Result:

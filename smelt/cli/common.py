@@ -187,6 +187,17 @@ def add_device_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_trial_options(parser: argparse.ArgumentParser, count: int) -> None:
+    """Add the options of a compile and runs on a device at several shapes, `count` of them by default."""
+    parser.add_argument(
+        "--count", type=whole(1, 10_000), default=count,
+        help=f"shapes to try when none are given (default: {count})",
+    )  # fmt: skip
+    add_compile_options(parser)
+    add_shape_options(parser)
+    add_device_options(parser)
+
+
 def whole(low: int, high: int) -> Callable[[str], int]:
     """The argparse type of an integer from low to high, both included."""
 

@@ -13,9 +13,7 @@ from smelt.cli.common import (
     Progress,
     Result,
     Usage,
-    add_compile_options,
-    add_device_options,
-    add_shape_options,
+    add_trial_options,
     check_target,
     colour,
     command,
@@ -25,7 +23,6 @@ from smelt.cli.common import (
     shape_specs,
     state_pairs,
     table,
-    whole,
 )
 from smelt.cli.entries import add_models, chosen_models
 from smelt.cli.inspect import size_text
@@ -52,12 +49,7 @@ def register(add: AddParser) -> None:
     parser.add_argument(
         "--dims", default="", metavar="'N=4 M=1..512'", help="several --dim in one word, for make"
     )
-    parser.add_argument(
-        "--count", type=whole(1, 10_000), default=3, help="shapes to try when none are given (default: 3)"
-    )
-    add_compile_options(parser)
-    add_shape_options(parser)
-    add_device_options(parser)
+    add_trial_options(parser, 3)
 
 
 def run(args: argparse.Namespace) -> Result:

@@ -14,9 +14,7 @@ from smelt.cli.common import (
     Progress,
     Result,
     Usage,
-    add_compile_options,
-    add_device_options,
-    add_shape_options,
+    add_trial_options,
     colour,
     command,
     dim_specs,
@@ -25,7 +23,6 @@ from smelt.cli.common import (
     shape_specs,
     tolerance,
     value_ranges,
-    whole,
 )
 from smelt.cli.compile import compile_args
 from smelt.cli.entries import (
@@ -65,12 +62,7 @@ def register(add: AddParser) -> None:
     parser.add_argument(
         "--bisect", action="store_true", help="name the first value that is wrong, by its ONNX name"
     )
-    parser.add_argument(
-        "--count", type=whole(1, 10_000), default=3, help="shapes to try when none are given (default: 3)"
-    )
-    add_compile_options(parser)
-    add_shape_options(parser)
-    add_device_options(parser)
+    add_trial_options(parser, 3)
 
 
 def run(args: argparse.Namespace) -> Result:
