@@ -464,7 +464,7 @@ def _merge_buffers(kernel: Kernel, a: str, b: str, m: Dim, into: str) -> Kernel 
     merges: dict[str, int] = {}
     for name, indices in sorted(touched.items()):
         buffer = kernel.buffers().get(name)
-        axis = None if buffer is None else _merge_axis(buffer, indices, a, b, m, env, into)
+        axis = None if buffer is None else _merge_axis(buffer, indices, m, env, into)
         # merged axes would make the indices of other nests harder to tell apart
         if axis is None or (axis >= 0 and _statements_with(kernel, name) > 1):
             return None
@@ -512,7 +512,7 @@ def _all_dims(e: Expr) -> set[str]:
 
 
 def _merge_axis(
-    buffer: Buffer, indices: list[tuple[Dim, ...]], a: str, b: str, m: Dim, env: Mapping[str, Dim], into: str
+    buffer: Buffer, indices: list[tuple[Dim, ...]], m: Dim, env: Mapping[str, Dim], into: str
 ) -> int | None:
     """The axis p whose merge with p + 1 makes every index follow the collapsed variable (-1: none needs
     merging)."""

@@ -275,7 +275,7 @@ def _edit_stage(
     return done
 
 
-def _update(store: Store, e: Reduce, what: str) -> tuple[str, Expr]:
+def _update(e: Reduce, what: str) -> tuple[str, Expr]:
     """The accumulating intrinsic and the value it takes."""
     if e.kind not in UPDATE:
         raise ScheduleError(what, f"'{e.kind}' has no accumulating form")
@@ -293,7 +293,7 @@ def accumulate(kernel: Kernel, name: str, axes: tuple[str, ...] = ()) -> Kernel:
     what = f"accumulate {name}"
 
     def rewrite(nodes: tuple[LoopNode, ...], store: Store, e: Reduce, facts: Facts) -> Body:
-        fn, value = _update(store, e, what)
+        fn, value = _update(e, what)
         by_name = {a.var: a for a in e.axes}
         order = axes or tuple(by_name)
         if sorted(order) != sorted(by_name):
@@ -378,7 +378,7 @@ def strip_reduce(kernel: Kernel, name: str, lanes: int, wide: int, masked: bool)
     partial = fresh_name(f"{name}.p", taken)
 
     def rewrite(nodes: tuple[LoopNode, ...], store: Store, e: Reduce, facts: Facts) -> Body:
-        fn, value = _update(store, e, what)
+        fn, value = _update(e, what)
         inner = facts
         for n in nodes:
             inner = enter(inner, n)

@@ -156,7 +156,7 @@ def _rounds(c: Call, s: _Settled, trip: Ref, condition: Ref, limit: Dim | None) 
     refs = [r for k, r in enumerate(s.refs, -1) if k not in gone] + taken_out(s.region, tails)
     states = [r for k, r in enumerate(s.carried) if k not in gone]
     types = [t for k, t in enumerate(s.types) if k not in gone]
-    count = _trips(c, trip, limit, s.goes_on and (not condition or _flag(c, condition) is True))
+    count = _trips(c, limit, s.goes_on and (not condition or _flag(c, condition) is True))
     results = [_final(c, t, b.type_of(r)) for t, r in zip(types, states, strict=True)]
     results += [stacked(c, s.region.type_of(r), count, s.inner) for r in refs[1 + len(states) :]]
     attrs: dict[str, Attr] = {}
@@ -351,7 +351,7 @@ def _known_trips(c: Call, trip: Ref) -> Dim | None:
     return c.engine.simplify(e) if isinstance(e, Dim) else None
 
 
-def _trips(c: Call, trip: Ref, limit: Dim | None, always: bool) -> Dim:
+def _trips(c: Call, limit: Dim | None, always: bool) -> Dim:
     """How often the body runs: the trip count where nothing else ends the loop, else a fresh symbol."""
     low = None if limit is None else c.engine.bounds(limit)[0]
     if limit is None or low is None or low < 0:
