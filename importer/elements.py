@@ -16,7 +16,7 @@ from smelt.importer.known import Element, Equality, Known, Ratio, full
 
 
 def decided(c: Engine, known: Known) -> Known:
-    """The elements simplified by all facts about sizes that are known by now."""
+    """The elements simplified by all facts about sizes that are known so far."""
     return full(
         known.shape, [_equal(c, e.a, e.b) if isinstance(e, Equality) else e for e in known.reshape(-1)]
     )

@@ -38,7 +38,8 @@ OPS: Mapping[str, Op] = MappingProxyType(_TABLE)
 
 
 def current_ops() -> tuple[Op, ...]:
-    """The ops of now: another thread may load a family meanwhile, which the table itself shows."""
+    """A copy of the table at this moment; another thread may load a family, which changes the table
+    itself."""
     return tuple(_TABLE.values())
 
 

@@ -147,7 +147,7 @@ def _padding(c: Call, i: int, batch: Dim, rows: Dim, columns: Dim, like: Ref) ->
 
 
 def _is_dummy(c: Call, i: int) -> bool:
-    """Whether a mask is one number for each of the batch, or for all: then nothing is masked."""
+    """Whether a mask has one number per batch entry, or one in all: then it masks nothing."""
     return c.type(i).rank == 2 and c.shape(i)[1] == ONE
 
 
@@ -278,7 +278,7 @@ def _attended(c: Call, p: _Places) -> tuple[Ref, ...]:
 
 
 def _cached(c: Call, p: _Places, new: Sequence[Ref], rows: Dim) -> tuple[list[Ref], list[Ref]]:
-    """Keys and values after those of the past [B, H, P, size]; and what is put out of them.
+    """(keys and values after those of the past [B, H, P, size], the outputs of both).
 
     With a length the past is a buffer that holds so many rows: the new ones go after those, into the buffer.
     Without one ONNX Runtime does not read which beam a row is of.

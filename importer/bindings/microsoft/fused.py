@@ -26,7 +26,7 @@ def alike(c: Call, what: str, *places: tuple[int, int]) -> None:
 
 
 TINY = 1e-12
-"""epsilon by default of the ops that add before they norm."""
+"""Default epsilon of the ops that add before they normalise."""
 
 
 def _normed(
@@ -81,7 +81,7 @@ def _statistics(c: Call, x: Ref, centred: bool) -> tuple[Ref, Ref]:
 
 
 def rows_at(c: Call, table: Ref, at: Ref, what: str) -> Ref:
-    """Rows of a table; one that is not there is an error when the model runs."""
+    """Rows of a table by index, with a run-time check of the indices."""
     inside(c, at, c.builder.type_of(table).shape[0], what, wraps=False)
     return c.emit("gather", table, at, axis=0)
 

@@ -169,8 +169,8 @@ def _squeeze(c: Call) -> Ref:
 
 
 def _ones(c: Call, shape: Sequence[Dim]) -> tuple[int, ...]:
-    """The axes of extent 1. Where sizes that are not known decide that, all of them are 1 or none is, as the
-    rank says that the file declares for the result."""
+    """The axes of extent 1. Where unknown sizes decide it, either all of them are 1 or none is, by the
+    result's rank in the file."""
     ones = [a for a, d in enumerate(shape) if c.engine.prove_eq(d, ONE) is Truth.YES]
     two = to_dim(2)
     maybe = [a for a, d in enumerate(shape) if c.engine.prove_eq(d, ONE) is Truth.UNKNOWN]
@@ -221,8 +221,8 @@ def _expand(c: Call) -> Ref:
 
 
 def _full_rank(c: Call) -> Ref:
-    """The shape of an Expand; one whose length only a run tells gets ones in front, up to the result's rank,
-    which the file must then give."""
+    """The shape of an Expand; one of unknown length is padded with ones in front, up to the result's rank,
+    which the file must then declare."""
     to = c.sized_like(c.x(1), None)
     wanted = c.builder.type_of(to).shape
     rank = c.declared_rank()
