@@ -1,10 +1,10 @@
-"""The numbers that strategies and fusion decide by -> what other values of them would cost on this machine.
+"""The thresholds of strategies and fusion -> the run times with other values of them on this machine.
 
     .venv/bin/python benchmarks/choices.py [NAME ...]
 
-Each number stands beside small models whose schedule it decides. Every model is compiled once per value, all
-run in turns in this process on one thread, and the medians of the processor time are printed as ratios to the
-value in use: above 1 the other value is slower. "same" is a value that makes the same kernels.
+Each threshold is listed with small models whose schedule it decides. Every model is compiled once per value;
+all run in turns in this process on one thread; the medians of their processor time are printed as ratios to
+the value in use: above 1 the other value is slower. "same" is a value that makes the same kernels.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ HEAD = '<ir_version: 8, opset_import: ["" : 17]> m '
 
 @dataclass(frozen=True)
 class Model:
-    """text: in ONNX's syntax, inputs that begin with w are weights. sizes: of its symbols when it runs."""
+    """A model. text: in ONNX's text syntax; inputs that begin with w are weights. sizes: values of its
+    symbols."""
 
     text: str
     sizes: Mapping[str, int]
@@ -51,7 +52,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Choice:
-    """A number: its name, the modules that hold it, the values to try and what it decides on."""
+    """A threshold: its name, the modules that define it, the values to try, the models that it affects."""
 
     name: str
     modules: Sequence[ModuleType]
@@ -151,7 +152,7 @@ def feed(m: onnx.ModelProto, sizes: Mapping[str, int]) -> dict[str, Any]:
 
 
 def compiled(choice: Choice, value: float, source: Path, folder: Path) -> smelt.Bundle:
-    """The model as it would be with that value."""
+    """The model compiled with that value of the threshold."""
     kind = type(getattr(choice.modules[0], choice.name))
     with ExitStack() as stack:
         for module in choice.modules:
@@ -160,7 +161,7 @@ def compiled(choice: Choice, value: float, source: Path, folder: Path) -> smelt.
 
 
 def kernels(bundle: smelt.Bundle) -> str:
-    """What tells two schedules apart."""
+    """The kernels and schedules of a bundle as text, to compare two of them."""
     return str([row["schedule"] for row in bundle.manifest["kernels"]])
 
 

@@ -1,4 +1,4 @@
-"""Graphs of many nodes -> what compiling each takes: seconds of processor time, megabytes at the peak.
+"""Graphs of many nodes -> the cost of compiling each: seconds of processor time, peak memory in MB.
 
 python benchmarks/compile_time.py [--nodes 100000] [--kinds chain,ladder]
 Every graph has one dynamic axis. Each compile runs in a process of its own, which measures itself.
@@ -45,12 +45,12 @@ class Graphs:
         return name
 
     def some(self, *shape: int) -> str:
-        """A weight unlike all the others."""
+        """A random weight, different from all others."""
         rng = np.random.default_rng(len(self.weights))
         return self.weight((rng.random(shape) + 0.5).astype(np.float32))
 
     def model(self, *outputs: str) -> onnx.ModelProto:
-        """All of it."""
+        """The model with these outputs."""
         made = [helper.make_tensor_value_info(o, TensorProto.FLOAT, None) for o in outputs]
         x = helper.make_tensor_value_info("x", TensorProto.FLOAT, self.shape)
         graph = helper.make_graph(self.nodes, "graph", [x], made, self.weights)
@@ -66,7 +66,7 @@ def chain(g: Graphs) -> onnx.ModelProto:
 
 
 def ladder(g: Graphs) -> onnx.ModelProto:
-    """Two rails, each step reads both."""
+    """Two chains, each step of which reads both."""
     a, b = "x", "x"
     while len(g.nodes) < g.count:
         a, b = g.op("Add", a, b), g.op("Mul", g.op("Tanh", a), b)

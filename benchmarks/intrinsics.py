@@ -1,9 +1,10 @@
-"""The processor of this machine -> what an element of each scalar function costs, in multiply-adds.
+"""The processor of this machine -> the cost of each scalar function per element, in multiply-adds.
 
     .venv/bin/python benchmarks/intrinsics.py
 
-Sums of 2 * CALLS calls per element on a row that stays in the first cache, less sums of CALLS calls, over as
-many multiply-adds between registers (peak.py): the least processor time of ROUNDS turns, all in turns.
+The time of sums of 2 * CALLS calls per element, minus that of CALLS calls, on a row that fits the L1 cache,
+divided by the time of as many multiply-adds between registers (peak.py). Each time is the least processor
+time of ROUNDS rounds.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from smelt.targets.llvm.machines import host
 
 N, CALLS, ROUNDS, RUNS = 2048, 8, 31, 50
 BETWEEN = {"acosh": (1.5, 3.0), "log": (0.5, 2.0)}
-"""Where arguments lie, if not within 0.1 and 0.9."""
+"""Function -> the range of its arguments, where that is not 0.1 to 0.9."""
 
 
 def several(fn: str, count: int) -> Kernel:

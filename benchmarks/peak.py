@@ -23,7 +23,8 @@ STEPS = 2_000_000  # about as long as the product, so that a neighbour meets bot
 
 @dataclass(frozen=True)
 class Share:
-    """gflops: of the product. peak: of register-to-register multiply-adds, taken in turns with it."""
+    """A matrix product's share of the peak. gflops: of the product; peak: of multiply-adds between registers,
+    measured in turns with it."""
 
     gflops: float
     peak: float
@@ -83,7 +84,7 @@ def peak_function(lanes: int) -> tuple[Callable[[int, float], float], object]:
 
 
 def matmul_share(rounds: int = 15) -> Share:
-    """Take both in turns, so that frequency and neighbours meet them alike; medians of `rounds`."""
+    """Measure both in turns, so that frequency and other load affect them alike; the medians of `rounds`."""
     features = llvm.get_host_cpu_features()
     lanes = 16 if features.get("avx512f") else 8 if features.get("fma") else 4
     function, engine = peak_function(lanes)

@@ -1,4 +1,4 @@
-"""Models -> a table of speed against ONNX Runtime on this machine, one thread, in turns; `make bench`.
+"""Models -> a table of speedups over ONNX Runtime on this machine, one thread, in turns; `make bench`.
 
 Also the 768x768x768 matrix product as a share of the multiply-add peak that this processor reaches in the
 same minute. Numbers come from this machine alone and are printed with its name.
@@ -28,17 +28,17 @@ from smelt.shapes import Case, bind, case, cases
 
 SHAPES = Path(__file__).with_name("shapes.toml")
 SLOWEST = 0.5
-"""No model may be slower than this share of ONNX Runtime's speed."""
+"""Goal: the least speedup over ONNX Runtime of every model."""
 GOAL = 0.8
-"""What the geometric mean should reach at least."""
+"""Goal: the least geometric mean of all speedups."""
 MATMUL_GOAL = 0.8
 WIDTH = 72
-"""Characters that the shapes of one race may take in the table."""
+"""Most characters of a row's shapes in the table."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One model: its races, or why there is none."""
+    """One model: its measured pairs, or the reason why there is none."""
 
     name: str
     pairs: tuple[Pair, ...] = ()
@@ -95,13 +95,13 @@ def _race(path: Path, seconds: float) -> Row:
 
 
 def _cases(bundle: Bundle, name: str) -> list[Case]:
-    """The shapes of shapes.toml, or two of our choice."""
+    """The shapes of shapes.toml, or two default ones."""
     known: Mapping[str, Any] = tomllib.loads(SHAPES.read_text("utf-8")).get(name, {})
     if not known:
         return [c for c, _ in zip(cases(bundle), range(2))]
-    spans = {n: (float(low), float(high)) for n, (low, high) in known.get("ranges", {}).items()}
-    wishes = [{k: v if isinstance(v, int) else tuple(v) for k, v in w.items()} for w in known["shapes"]]
-    return [case(bundle, bind(bundle, w), spans=spans) for w in wishes]
+    ranges = {n: (float(low), float(high)) for n, (low, high) in known.get("ranges", {}).items()}
+    specs = [{k: v if isinstance(v, int) else tuple(v) for k, v in w.items()} for w in known["shapes"]]
+    return [case(bundle, bind(bundle, w), ranges=ranges) for w in specs]
 
 
 def _table(rows: Sequence[Row]) -> str:

@@ -169,7 +169,7 @@ def sealed(manifest: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
     return {**manifest, "seal": seal}, raw[: found.start(1)] + seal.encode() + raw[found.end(1) :]
 
 
-def parse_manifest(raw: bytes, version: int = SCHEMA_VERSION) -> dict[str, Any]:
+def parse_manifest(raw: bytes) -> dict[str, Any]:
     """The manifest that a text spells. Raises ValueError saying what is wrong with it."""
     try:
         manifest = json.loads(raw.decode("utf-8"), parse_constant=_no_number)
@@ -177,9 +177,9 @@ def parse_manifest(raw: bytes, version: int = SCHEMA_VERSION) -> dict[str, Any]:
         raise ValueError("it nests too deeply") from None
     if not isinstance(manifest, dict):
         raise ValueError("it is no table of fields")
-    if manifest.get("schema_version") != version:
+    if manifest.get("schema_version") != SCHEMA_VERSION:
         got = repr(manifest.get("schema_version"))[:40]
-        raise ValueError(f"it has schema version {got}, this smelt reads {version}")
+        raise ValueError(f"it has schema version {got}, this smelt reads {SCHEMA_VERSION}")
     seal_of(raw)
     check_manifest(manifest)
     return manifest

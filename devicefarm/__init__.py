@@ -1,1 +1,1 @@
-"""Bundle + device -> RunReport: transports, the runner's protocol, measuring and verdicts."""
+"""A bundle and a device in, a RunReport out: transports, the runner's protocol, measuring, verdicts."""

@@ -1,4 +1,4 @@
-"""Limits per step -> deadlines: every wait of the farm ends at one of these."""
+"""Time limits of steps -> deadlines: every wait on a device ends at one of these."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from smelt.core.diag import SmeltError
 class Limits:
     """How long each step may take, in seconds.
 
-    upload_floor: bytes per second that a link must reach; a transfer of n bytes may take `upload` +
-    n / upload_floor. run: what a run may take beyond the times that its own plan allows for warm-up
-    and samples. idle: a runner that hears nothing from its host for so long ends itself.
-    grace: what the host waits longer than the device's own deadline before it calls the link dead.
+    upload_floor: the bytes per second that a link must reach at least; a transfer of n bytes may take
+    `upload` + n / upload_floor. run: what a run may take beyond the times that its own plan allows for
+    warm-up and samples. idle: a runner that receives nothing from its host for so long ends itself.
+    grace: how much longer than the device's own deadline the host waits before it treats the link as lost.
     """
 
     connect: float = 15.0
@@ -33,13 +33,13 @@ class Limits:
 
 
 def infra(what: str, *, hint: str | None = None) -> SmeltError:
-    """The link, the disk or the board failed: never a statement about the model."""
+    """A SmeltError of kind 'infra': link, disk or board failed, which says nothing about the model."""
     return SmeltError(what, kind="infra", hint=hint)
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits plus the moment they began to count; `deadline` never passes the total."""
+    """Limits and the moment from which they count; no deadline is later than `limits.total` after it."""
 
     limits: Limits = Limits()
     clock: Callable[[], float] = time.monotonic
@@ -50,7 +50,8 @@ class Budget:
             object.__setattr__(self, "start", self.clock())
 
     def deadline(self, seconds: float, size: int = 0) -> float:
-        """The moment (of `clock`) at which a step of `seconds` that moves `size` bytes must be over."""
+        """The moment (of `clock`, in seconds) by which a step of `seconds` that transfers `size` bytes must
+        end."""
         limit = seconds + size / self.limits.upload_floor
         return min(self.clock() + limit, self.start + self.limits.total)
 

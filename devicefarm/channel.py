@@ -11,7 +11,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import IO, Protocol
 
 from smelt.devicefarm.budget import infra
@@ -22,13 +21,14 @@ F_SETPIPE_SZ = 1031
 
 
 class Channel(Protocol):
-    """Deadlines are moments of time.monotonic(); a missed one is SmeltError(kind='infra')."""
+    """A byte stream to a program. Deadlines are moments of time.monotonic(); missing one raises
+    SmeltError(kind='infra')."""
 
     def send(self, data: bytes, deadline: float) -> None:
-        """Write all of data; SmeltError(kind='infra') when the other side is gone."""
+        """Write all of data. Raises SmeltError(kind='infra') when the other end has closed."""
 
     def receive(self, deadline: float) -> bytes:
-        """At least one byte, or b"" at the end of the stream."""
+        """Wait for data: at least one byte, or b"" at the end of the stream."""
 
     def stderr_tail(self) -> str:
         """The last 8 KiB of what the program wrote to stderr."""
@@ -38,17 +38,16 @@ class Channel(Protocol):
 
 
 class Tail:
-    """The last bytes of a stream that a thread drains, so that its writer never blocks."""
+    """Keeps the last bytes of a stream that a thread reads all the time, so that its writer never blocks."""
 
-    def __init__(self, limit: int = STDERR_TAIL) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self._bytes = b""
         self._lock = threading.Lock()
 
     def add(self, data: bytes) -> None:
         """Append, forgetting what is too old."""
         with self._lock:
-            self._bytes = (self._bytes + data)[-self._limit :]
+            self._bytes = (self._bytes + data)[-STDERR_TAIL:]
 
     def text(self) -> str:
         """What is kept, as text."""
@@ -72,7 +71,6 @@ class PipeChannel:
         argv: Sequence[str],
         *,
         env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
         close_limit: float = 5.0,
     ) -> None:
         self._close_limit = close_limit
@@ -83,7 +81,6 @@ class PipeChannel:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=dict(env) if env is not None else None,
-                cwd=cwd,
                 start_new_session=True,
             )
         except OSError as error:

@@ -78,9 +78,9 @@ class Reply:
 class RunnerClient:
     """One runner, opened once: load a model, then run it as often as wanted with changing shapes.
 
-    Every method raises RunnerError when the device refuses or the model dies (status, crash, log in
-    it), and SmeltError(kind='infra') when the link or the runner itself fails, or says what no runner
-    says; after an infra error only `close` is of use. What a request takes in is bounded (see wire).
+    Every method raises RunnerError when the device refuses or the model dies (it holds status, crash and
+    log), and SmeltError(kind='infra') when link or runner fail, or an answer breaks the protocol; after
+    such an error only `close` may be called. The size of every answer is bounded (see wire).
     """
 
     def __init__(
@@ -90,18 +90,15 @@ class RunnerClient:
         device: str = "device",
         emulated: bool = False,
         budget: Budget | None = None,
-        fence: int = 0,
-        on_log: Callable[[str], None] | None = None,
     ) -> None:
         self.device = device
         self.emulated = emulated
         self.budget = budget or Budget()
-        self.fence = fence
+        self.fence = 0  # the lease's token
         self._channel = channel
         self._decoder = Decoder()
         self._pending: deque[Frame] = deque()
         self._job = 0
-        self._on_log = on_log
         self._broken: SmeltError | None = None
         self._last_crash: Crash | None = None
         self.facts: DeviceFacts | None = None
@@ -110,7 +107,8 @@ class RunnerClient:
     # ---- requests ----
 
     def hello(self) -> DeviceFacts:
-        """The device's facts; also tells the runner how long it may idle."""
+        """Open the conversation: the device's facts. It also sends the time after which an idle runner
+        ends."""
         limits = self.budget.limits
         body = PAIR.pack(0, int(limits.idle * 1000))
         reply = self._request(FrameType.HELLO, body, limits.connect, at_once=True)
@@ -143,8 +141,8 @@ class RunnerClient:
         return self.model
 
     def use_entry(self, name: str) -> ModelInfo:
-        """From now on requests are about this entry of the loaded model, whose inputs are set anew. What runs
-        of the others have left in the state stays."""
+        """Direct the following requests to this entry of the loaded model; its inputs must be set again. The
+        state that runs of other entries have left is kept."""
         loaded = self._loaded()
         limit = self.budget.limits.command
         reply = self._request(FrameType.ENTRY, PAIR.pack(_ms(limit), 0) + name.encode(), limit)
@@ -185,8 +183,8 @@ class RunnerClient:
         """Set the inputs (by name or in order; None keeps the last ones), run by the plan, fetch
         the outputs.
 
-        A single run goes on from the state that the last one left; what is timed or profiled begins each
-        run at the start, so that all do the same.
+        A single run continues from the state that the last one left. Of a timed or profiled plan each run
+        begins at the start of the state, so that all do the same work.
         """
         model = self._loaded()
         if inputs is not None:
@@ -225,18 +223,18 @@ class RunnerClient:
                 raise infra(f"output {index} of dims {found.dims} is no array: {error}") from error
 
     def reset_state(self) -> None:
-        """What runs left for the next one is gone: the model is as it was when it was loaded."""
+        """Return the model's state to its start, as after loading."""
         self._loaded()
         limit = self.budget.limits.command
         self._request(FrameType.STATE, PAIR.pack(_ms(limit), 0), limit)
 
     def reset(self) -> None:
-        """End the worker; nothing of the model is left on the device's memory."""
+        """End the worker process, which frees all memory of the model on the device."""
         self.model = None
         self._request(FrameType.RESET, PAIR.pack(0, 0), self.budget.limits.command)
 
     def close(self) -> None:
-        """Say goodbye if the link still works and close it; bounded and without exceptions."""
+        """Send QUIT where the link works, then close it, within a time limit and without exceptions."""
         if self._broken is None:
             try:
                 limit = min(self.budget.limits.close, 2.0)
@@ -284,8 +282,8 @@ class RunnerClient:
         at_once: bool = False,
         take: Mapping[FrameType, Callable[[bytes], None]] | None = None,
     ) -> Reply:
-        """Send a request with its data and collect the answer. at_once: the device itself has no
-        deadline for it. take: what is done with payloads as they come, instead of keeping the frames.
+        """Send a request with its data and collect the answer. limit: seconds. at_once: the device has no
+        deadline of its own for it. take: type -> handler of payloads, instead of keeping the frames.
         """
         if self._broken is not None:
             raise infra(f"the runner cannot be used any more: {self._broken.message}")
@@ -307,7 +305,7 @@ class RunnerClient:
 
     @contextmanager
     def _in_step(self) -> Iterator[None]:
-        """What an answer says that no runner says ends the conversation."""
+        """Turn an answer that breaks the protocol into a failure of the stream."""
         try:
             yield
         except SmeltError as error:
@@ -324,9 +322,7 @@ class RunnerClient:
         while True:
             frame = self._next(deadline)
             if frame.type is FrameType.LOG:
-                text = log.add(frame.payload)
-                if self._on_log:
-                    self._on_log(text)
+                log.add(frame.payload)
                 continue
             if frame.type is FrameType.END:
                 end = read_record("end", frame.payload)
@@ -380,7 +376,7 @@ class RunnerClient:
         return self._pending.popleft()
 
     def _fail(self, error: SmeltError) -> SmeltError:
-        """Mark the stream as out of step: nothing that comes now can be trusted."""
+        """Mark the stream as broken: what arrives after this error cannot be trusted."""
         self._broken = self._broken or error
         return error
 
@@ -422,7 +418,8 @@ def _ms(seconds: float) -> int:
 
 
 def _packed(layout: struct.Struct, *numbers: int) -> bytes:
-    """The caller's numbers as the protocol has them. Raises SmeltError(kind='invalid')."""
+    """The caller's numbers in the protocol's layout. Raises SmeltError(kind='invalid') for one out of
+    range."""
     try:
         return layout.pack(*numbers)
     except struct.error as error:
@@ -446,13 +443,13 @@ def open_session(
     budget: Budget | None = None,
     threads: int = 0,
     memory_limit: int = 0,
-    verify: bool = False,
-    fence: int = 0,
-    on_log: Callable[[str], None] | None = None,
     entry: str = "",
 ) -> Iterator[RunnerClient]:
-    """Deploy the bundle, open its runner, load the model; the client is ready for `run`, and
-    closed at the end. entry: which of the model's is to run, '' for the first.
+    """Deploy the bundle, start its runner, load the model; the client is ready for `run`, and is closed at
+    the end of the block.
+
+    budget: None takes the default limits. threads: 0 is the bundle's default. memory_limit: bytes of the
+    worker's address space, 0 is none. entry: the one to run, '' for the first. Raises as RunnerClient does.
     """
     budget = budget or Budget()
     remote = transport.deploy(bundle, budget)
@@ -461,11 +458,9 @@ def open_session(
         device=transport.name,
         emulated=transport.emulated,
         budget=budget,
-        fence=fence,
-        on_log=on_log,
     )
     try:
-        client.load(remote, threads=threads, memory_limit=memory_limit, verify=verify)
+        client.load(remote, threads=threads, memory_limit=memory_limit)
         if entry:
             client.use_entry(entry)
         yield client

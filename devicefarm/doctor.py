@@ -1,4 +1,4 @@
-"""A transport -> findings about the device's health, each with what to do about it."""
+"""A transport -> findings about the device's health."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEAST_FREE = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check: ok True, False, or None for 'could not be told'."""
+    """The result of one check. ok: None where it could not be determined."""
 
     check: str
     ok: bool | None
@@ -29,7 +29,7 @@ class Finding:
 def examine(
     transport: Transport, *, bundle: Path | None = None, budget: Budget | None = None
 ) -> tuple[Finding, ...]:
-    """Echo, free space and, with a bundle, the runner's own facts; never raises SmeltError."""
+    """Check echo, free space and, with a bundle, the runner and its facts; errors become findings."""
     budget = budget or Budget()
     checks: list[tuple[str, Callable[[], list[Finding]]]] = [
         ("echo", lambda: [_echo(transport, budget)]),
@@ -50,7 +50,7 @@ def examine(
 
 
 def healthy(findings: tuple[Finding, ...]) -> bool:
-    """No check has failed."""
+    """Whether no check has failed."""
     return all(f.ok is not False for f in findings)
 
 

@@ -1,4 +1,4 @@
-"""Frames of the runner's protocol <-> bytes; garbage, truncated and oversized input is refused by name.
+"""Frames of the runner's protocol <-> bytes; malformed, truncated and oversized input raises an error.
 
 The layout stands at the head of targets/runtime/runner_frames.h, which this file mirrors.
 """
@@ -47,7 +47,8 @@ class FrameType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame. job: the request it belongs to; fence: the lease token of the sender."""
+    """One frame. job: the number of the request that it belongs to; fence: the sender's fencing token (a
+    runner refuses one below the highest that it has seen)."""
 
     type: FrameType
     payload: bytes = b""
@@ -101,7 +102,7 @@ class Decoder:
             yield frame
 
     def finish(self) -> None:
-        """The stream has ended: SmeltError(kind='infra') if that was in the middle of a frame."""
+        """Note the end of the stream. Raises SmeltError(kind='infra') if that is in the middle of a frame."""
         if self._pending:
             raise infra(f"the stream ended {len(self._pending)} bytes into a frame")
 

@@ -1,4 +1,4 @@
-"""devices.toml <-> Device rows, and a Device -> its Transport; a few devices need no file."""
+"""devices.toml <-> Device rows, and a Device -> its Transport; some devices are built in."""
 
 from __future__ import annotations
 
@@ -105,7 +105,8 @@ def read_inventory(path: Path | None = None) -> dict[str, Device]:
 
 
 def write_inventory(devices: Mapping[str, Device], path: Path | None = None) -> Path:
-    """Write every device that is not built in (or differs from its built-in form), atomically; the path."""
+    """Write every device that is not built in, or differs from its built-in form, atomically; the file's
+    path."""
     path = path or inventory_path()
     own = [d for _, d in sorted(devices.items()) if d not in BUILTIN]
     text = "".join((f"schema_version = {SCHEMA_VERSION}\n", *(_row_text(d) for d in own)))
@@ -115,7 +116,7 @@ def write_inventory(devices: Mapping[str, Device], path: Path | None = None) -> 
 
 
 def find_device(name: str, path: Path | None = None) -> Device:
-    """The device of that name; SmeltError(kind='infra', status 'no device') listing what exists."""
+    """The device of that name. Raises NoDevice, which lists those that exist."""
     devices = read_inventory(path)
     if name not in devices:
         raise NoDevice(f"no device is called '{name}'; there are {', '.join(sorted(devices))}")

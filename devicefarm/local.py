@@ -116,7 +116,7 @@ class LocalTransport:
         )
 
     def execute(self, argv: list[str], budget: Budget) -> Completed:
-        """Runs natively even for an emulated device: the shell and the disk are this machine's."""
+        """Run a command natively, for an emulated device too: its shell and disk are this machine's."""
         limit = budget.left(budget.deadline(budget.limits.command), "a command")
         try:
             done = subprocess.run(argv, capture_output=True, timeout=limit, check=False)

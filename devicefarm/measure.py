@@ -1,8 +1,7 @@
 """Raw samples of run times -> statistics and doubts; pure functions, no clock.
 
-Times are nanoseconds per run. Nothing is dropped: outliers are counted, drift and noise make a
-result `unstable` (inconclusive, exit code 5), and times of emulated devices are `invalid` as device
-speed.
+Times are nanoseconds per run. No sample is dropped: outliers are counted, drift and noise make a result
+`unstable` (inconclusive, exit code 5), and times of emulated devices are `invalid` as device speed.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import pairwise
 
 CONFIDENCE = 0.99
 OUTLIER_MADS = 3.5 * 1.4826  # MAD * 1.4826 estimates the standard deviation of normal data
@@ -76,11 +75,6 @@ class Timing:
     unstable: tuple[str, ...] = ()
     invalid: tuple[str, ...] = ()
 
-    @property
-    def publishable(self) -> bool:
-        """The figures are stable and valid."""
-        return not self.unstable and not self.invalid
-
 
 def quantile(sorted_samples: Sequence[float], q: float) -> float:
     """The q-quantile with linear interpolation between order statistics; needs sorted, non-empty samples."""
@@ -104,16 +98,15 @@ def mad(samples: Sequence[float]) -> float:
     return median([abs(x - middle) for x in samples])
 
 
-def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
+def median_interval(samples: Sequence[float]) -> Interval | None:
     """Interval of the median by order statistics: no assumption about the distribution, coverage >=
-    confidence.
+    CONFIDENCE.
 
-    [x(k+1), x(n-k)] with the greatest k for which P(Binomial(n, 1/2) <= k) <= (1 - confidence) / 2.
+    [x(k+1), x(n-k)] with the greatest k for which P(Binomial(n, 1/2) <= k) <= (1 - CONFIDENCE) / 2.
     None when n is too small for any k.
     """
     n = len(samples)
-    tail = (1.0 - confidence) / 2.0
-    k = _binomial_rank(n, tail)
+    k = _binomial_rank(n, (1.0 - CONFIDENCE) / 2.0)
     if k < 0:
         return None
     ordered = sorted(samples)
@@ -198,8 +191,7 @@ def mann_kendall_p(samples: Sequence[float]) -> float:
 
 
 def summarize(samples: Sequence[float], *, invalid: Sequence[str] = ()) -> Timing:
-    """All statistics of the samples (ns per run, in the order taken, not empty), with the
-    reasons for doubt.
+    """The statistics of samples (ns per run, in the order taken, at least one), with reasons to doubt them.
     """
     assert samples
     ordered = sorted(samples)
@@ -237,56 +229,3 @@ def _doubts(middle: float, ci: Interval | None, moved: float, p: float) -> tuple
         doubts.append(f"the median's 99 % interval is +-{(ci.high - ci.low) / 2 / middle:.1%} wide")
     return tuple(doubts)
 
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Two sets of launches: ratio = new / base (below 1 is faster), its interval, and the Mann-Whitney p."""
-
-    ratio: float
-    ci: Interval | None
-    p: float
-
-    def regression(self, limit: float = 1.03) -> bool | None:
-        """True: slower by more than `limit` for certain; False: for certain not; None: inconclusive."""
-        if self.ci is None or self.ci.low <= limit < self.ci.high:
-            return None
-        return self.ci.low > limit
-
-
-def compare(base: Sequence[float], new: Sequence[float]) -> Comparison:
-    """Compare medians of process launches, taken interleaved in one lease.
-
-    Between-launch noise is not within-launch noise, so a launch counts as one number. The ratio is
-    the Hodges-Lehmann estimate (median of all pairwise ratios); its interval follows from the
-    rank-sum distribution, exact for small sets.
-    """
-    assert base and new and min(base) > 0
-    ratios = sorted(b / a for a, b in product(base, new))
-    m, n = len(base), len(new)
-    counts = _rank_sum_counts(m, n)
-    total = sum(counts)
-    cumulative, rank = 0, -1
-    for u, count in enumerate(counts):
-        cumulative += count
-        if cumulative > total * (1.0 - CONFIDENCE) / 2.0:
-            break
-        rank = u
-    ci = Interval(ratios[rank], ratios[-1 - rank]) if rank >= 0 else None
-    wins = sum((b > a) + 0.5 * (b == a) for a, b in product(base, new))
-    extreme = min(wins, m * n - wins)
-    p = min(1.0, 2.0 * sum(counts[: math.floor(extreme) + 1]) / total)
-    return Comparison(quantile(ratios, 0.5), ci, p)
-
-
-def _rank_sum_counts(m: int, n: int) -> list[int]:
-    """How many orderings of m and n items give each Mann-Whitney U in 0..m*n: coefficients of
-    the Gaussian binomial.
-    """
-    assert m * n <= 10_000, "rank counts are exact and meant for tens of launches"
-    counts = [1] + [0] * (m * n)
-    for i in range(1, m + 1):  # times (1 - x^(n+i)) / (1 - x^i)
-        for u in range(m * n, n + i - 1, -1):
-            counts[u] -= counts[u - n - i]
-        for u in range(i, m * n + 1):
-            counts[u] += counts[u - i]
-    return counts

@@ -25,8 +25,8 @@ SHIM_LINKS = {
 
 
 def find_emulator(binary: str) -> str:
-    """Full path of a qemu-user binary (qemu-aarch64); its static form is preferred.
-    SmeltError(kind='device') if absent.
+    """Full path of a qemu-user binary (qemu-aarch64); its static form is preferred. Raises
+    SmeltError(kind='device') where neither is installed.
     """
     for candidate in (f"{binary}-static", binary):
         found = shutil.which(candidate)
@@ -48,7 +48,7 @@ def qemu_user(
     """A device emulated by `binary` (such as qemu-aarch64).
 
     cpu: qemu's -cpu, None for its default. sysroot: where dynamic runners find their libraries;
-    static ones need none. guest_env: variables that only the emulated program sees.
+    static ones need none. guest_env: variables that only the emulated program sees. Raises
     SmeltError(kind='device') when qemu is not installed.
     """
     prefix = [find_emulator(binary)]
@@ -78,7 +78,8 @@ def bionic_root() -> Path | None:
 
 
 def make_shim(into: Path, sysroot: Path = GLIBC_ROOT) -> Path:
-    """Fill `into` with links that give glibc's libraries of `sysroot` their Android names; `into`."""
+    """Fill a folder with links by which glibc's libraries of `sysroot` have their Android names; the
+    folder."""
     into.mkdir(parents=True, exist_ok=True)
     for android, glibc in SHIM_LINKS.items():
         target = sysroot / "lib" / glibc
@@ -101,8 +102,8 @@ def android_emulated(
     """An emulated Android device: real bionic if $SMELT_BIONIC_ROOT is set, else the bundle's
     library on glibc.
 
-    shim_runner: for the second way, an aarch64 glibc runner (dynamic build); the bundle's own one
-    needs bionic's linker. The name of the device tells which way it is.
+    shim_runner: for the second case, an aarch64 glibc runner (dynamic build); the bundle's own one needs
+    bionic's linker. The device's name says which case it is.
     """
     bionic = bionic_root()
     if bionic is not None:

@@ -1,4 +1,4 @@
-"""What a device said: facts, model, crash and run records, made of the runner's checked JSON (see wire)."""
+"""The runner's checked JSON records (see wire) -> facts, model, crash and run records as dataclasses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BY_DL_CODE: dict[tuple[int, int], DType] = {DL_CODES[d.name]: d for d in DTYPES.
 
 
 def dtype_of_code(code: int, bits: int, lanes: int) -> DType:
-    """The element type of a DLPack code; SmeltError(kind='infra') when no model has such a one."""
+    """The element type of a DLPack code. Raises SmeltError(kind='infra') when no model has such a type."""
     found = BY_DL_CODE.get((code, bits)) if lanes == 1 else None
     if found is None:
         raise infra(
@@ -55,7 +55,8 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What may make times wrong, at one moment. None: the device does not say."""
+    """The device's condition at one moment, as far as it affects times. None: the device does not report
+    it."""
 
     temperature: float | None
     frequency_khz: int | None
@@ -66,7 +67,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """Who the device is: enough to tell two apart and to see that one has changed."""
+    """What identifies a device, and the condition that it is in."""
 
     arch: str
     libc: str
@@ -85,15 +86,10 @@ class DeviceFacts:
     runner: str
     pid: int
 
-    @property
-    def fingerprint(self) -> tuple[object, ...]:
-        """What must be equal for two results to share a baseline."""
-        return (self.arch, self.libc, self.kernel, self.cores, self.cpu, self.board, self.features)
-
 
 @dataclass(frozen=True, slots=True)
 class Memory(session_memory.Memory):
-    """What the runner says of the session, and the most bytes that its process had resident."""
+    """The session's memory, and the peak resident set of the runner's worker in bytes."""
 
     resident_peak: int
 
@@ -109,8 +105,8 @@ class KernelTime:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The loaded model, or an entry of it. state: what it keeps between runs, by the names of inputs that
-    nobody feeds; of all entries. entries: their names. load_ns covers opening the library and the session."""
+    """The loaded model, or an entry of it. state: the tensors that the session keeps between runs, for all
+    entries, under the names of the inputs that read them. load_ns: opening library and session."""
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
@@ -122,9 +118,8 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """How the worker died. object+offset: the library and place of the instruction, when the
-    device could tell.
-    """
+    """How the worker died. object, offset: the library and the position in it of the faulting instruction,
+    where the device could determine them."""
 
     signal: int
     exit_code: int
@@ -146,9 +141,8 @@ class Crash:
 
 
 class RunnerError(SmeltError):
-    """A request that the device refused or did not survive. status: the END frame's; crash: when
-    the worker died.
-    """
+    """A request that the device refused, or during which the worker died. status: that of the END frame.
+    crash: set where the worker died."""
 
     def __init__(
         self, message: str, *, status: str, kind: Kind, crash: Crash | None = None, log: str = ""
@@ -168,7 +162,7 @@ def _rebuild(message: str, status: str, kind: Kind, crash: Crash | None, log: st
 
 @dataclass(frozen=True)
 class RunReport:
-    """One run on one device: outputs by name, raw times in ns per run, and the facts to judge them by."""
+    """One run on one device: outputs by name, raw times in ns per run, and facts about the device then."""
 
     device: str
     emulated: bool
@@ -200,8 +194,7 @@ BUSY_LOAD = 1.5  # runnable processes per core that are not ours
 def invalid_reasons(
     before: Condition, after: Condition, *, emulated: bool, cores: int, stable: bool
 ) -> tuple[str, ...]:
-    """Why times taken between two conditions are not the device's speed; () when nothing speaks
-    against them.
+    """The reasons why times taken between two conditions are not the device's speed; () where there is none.
     """
     found = []
     if emulated:
@@ -222,7 +215,7 @@ def invalid_reasons(
 
 
 def _condition(r: Mapping[str, Any]) -> Condition:
-    """The device's condition; below 0 in the runner's JSON is 'not known'."""
+    """The device's condition; a number below 0 in the runner's JSON means unknown."""
     milli, frequency, limit = (
         r[k] for k in ("temperature_millidegrees", "frequency_khz", "frequency_limit_khz")
     )
@@ -247,7 +240,7 @@ def _memory(r: Mapping[str, Any]) -> Memory:
 
 
 def parse_facts(payload: bytes) -> DeviceFacts:
-    """The facts of HELLO."""
+    """The facts in the answer to HELLO. Raises SmeltError(kind='infra')."""
     r = read_record("facts", payload)
     return DeviceFacts(**r | {"condition": _condition(r["condition"])})
 
@@ -270,7 +263,7 @@ def parse_model(payload: bytes) -> ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One run as the runner tells it, without its samples."""
+    """The runner's record of one run, without its samples."""
 
     first_ns: int
     inner: int

@@ -1,6 +1,5 @@
-"""The transport to a device over ssh: pinned host key, own socket, every wait bounded; no port
-is opened on the device.
-"""
+"""The transport to a device over ssh: pinned host key, own socket, every wait bounded; no port is opened on
+it."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ DEFAULT_ROOT = ".cache/smelt-farm"
 
 @dataclass(frozen=True, slots=True)
 class SshAddress:
-    """Where and as whom. host_key: 'ssh-ed25519 AAAA...', the one key that is accepted."""
+    """Host, port and user. host_key: 'ssh-ed25519 AAAA...', the one key that is accepted."""
 
     host: str
     port: int
@@ -132,7 +131,8 @@ class SshChannel:
 
 
 def bounded(action: Callable[[], object], limit: float) -> None:
-    """Run a closing action in a thread and wait at most `limit` s: some closes of paramiko can hang."""
+    """Run a closing action in a thread and wait at most `limit` seconds: some close calls of paramiko can
+    hang."""
 
     def body() -> None:
         with contextlib.suppress(Exception):

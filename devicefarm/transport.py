@@ -1,5 +1,4 @@
-"""A bundle directory -> the same directory on a device, by content; and the interface that every
-transport has.
+"""A bundle's folder -> the same folder on a device, stored by content; the interface of all transports.
 
 On the device: cas/ab/<sha256> holds files, bundles/<sha256> holds links to them under the bundle's
 own names. Remote paths are made of hashes and of checked file names only.
@@ -28,7 +27,7 @@ RUNNER = "smelt_run"
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A finished command on the device; code None when the transport could not tell."""
+    """A finished command on the device. code: its exit code, None where the transport does not know it."""
 
     code: int | None
     out: str
@@ -46,8 +45,7 @@ class Transport(Protocol):
     def emulated(self) -> bool: ...
 
     def deploy(self, bundle: Path, budget: Budget) -> str:
-        """Make the bundle's files available; its directory on the device.
-        SmeltError(kind='infra') if it cannot.
+        """Make the bundle's files available; their folder on the device. Raises SmeltError(kind='infra').
         """
 
     def open_runner(self, remote: str, budget: Budget) -> Channel:
@@ -57,10 +55,10 @@ class Transport(Protocol):
         """Run a small command (health checks); its output is cut at 64 KiB."""
 
     def free_bytes(self, budget: Budget) -> int | None:
-        """Free space where bundles go, None when the device does not say."""
+        """Free bytes where bundles are stored, None where the device does not report them."""
 
     def close(self) -> None:
-        """Give up the connection; bounded, never raises."""
+        """Close the connection, within a time limit and without exceptions."""
 
 
 class Files(Protocol):
@@ -127,7 +125,7 @@ def deploy_files(files: Files, bundle: Path, budget: Budget) -> str:
 
 
 def _store(files: Files, source: Path, digest: str, budget: Budget) -> None:
-    """One file into the content-addressed store, unless it is there."""
+    """Upload one file into the content-addressed store, unless it is there."""
     folder, final = f"cas/{digest[:2]}", f"cas/{digest[:2]}/{digest}"
     if files.exists(final, budget):
         return

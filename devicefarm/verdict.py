@@ -43,7 +43,7 @@ EXIT_CODES = {
     Verdict.CANCELLED: 130,
 }
 
-# by the status of the runner's END frame; a refused shape or model is the job's own failure
+# by the status of the runner's END frame, or the kind of an error; a refused shape is the job's failure
 BY_STATUS = {
     "ok": Verdict.PASS,
     "invalid": Verdict.UNSUPPORTED,
@@ -60,33 +60,23 @@ BY_STATUS = {
     "no device": Verdict.NO_DEVICE,
 }
 
-BY_KIND = {
-    "invalid": Verdict.UNSUPPORTED,
-    "unsupported": Verdict.UNSUPPORTED,
-    "shape": Verdict.MISMATCH,
-    "device": Verdict.CRASH,
-    "infra": Verdict.INFRA,
-    "internal": Verdict.INTERNAL,
-}
-
 
 def verdict_of_error(error: SmeltError) -> Verdict:
     """The verdict of a job that ended with this error; the runner's own status wins over the error's kind."""
     status = getattr(error, "status", None)
-    return BY_STATUS[status] if status in BY_STATUS else BY_KIND[error.kind]
+    return BY_STATUS[status if status in BY_STATUS else error.kind]
 
 
 def verdict_of_timing(timing: Timing) -> Verdict:
-    """PASS for times that may be used; INVALID and UNSTABLE ones are inconclusive, not wrong."""
+    """PASS for times that may be used; INVALID and UNSTABLE mean inconclusive, not wrong."""
     if timing.invalid:
         return Verdict.INVALID
     return Verdict.UNSTABLE if timing.unstable else Verdict.PASS
 
 
 def worst(verdicts: list[Verdict]) -> Verdict:
-    """The one verdict of several: real failures first, then what kept us from knowing, then
-    doubts about time.
-    """
+    """The verdict of several: failures of the model first, then those of the infrastructure, then doubts
+    about times."""
     return min(verdicts, key=SEVERITY.index, default=Verdict.PASS)
 
 

@@ -1,8 +1,8 @@
-"""What a device may say: records and answers of a runner, checked against tables, else SmeltError('infra').
+"""A runner's records and answers in; the same, checked against tables, out; else SmeltError('infra').
 
-A device is not trusted: its runner may be broken, its link may be someone else's. RECORDS says for every
-record which fields it has, of which type and range; ANSWERS, which frames a request may bring and how many of
-each. What is in no table is dropped or refused, so what leaves this file is bounded and of the right types.
+A device is not trusted: its runner may be broken, its link may be an attacker's. RECORDS has every record's
+fields with type and range; ANSWERS has the frames that answer a request and how many of each. What is in no
+table is dropped or refused, so that all values that leave this file are bounded and of the right types.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from smelt.devicefarm.budget import infra
 from smelt.devicefarm.frames import FrameType
 
 JSON_LIMIT = 4 << 20
-"""Bytes of one record: it takes up to twenty times as much when it is read. A real one has some 10 kB."""
+"""Most bytes of one record, which takes up to twenty times as much when parsed. A real one has some 10 kB."""
 MOST_TENSORS = 4096
-"""Inputs, or outputs, of a model; the runner has the same limit."""
+"""Most inputs, and most outputs, of a model; the runner has the same limit."""
 MOST_KERNELS = 1 << 16
 MOST_ENTRIES = 4096
 MOST_RANK = 64
 MOST_SAMPLES = 1 << 18
-"""Samples of one kind in a run; the runner has the same limit."""
+"""Most samples of one kind in a run; the runner has the same limit."""
 LOG_KEPT = 1 << 20
 LOG_LIMIT = 4 << 20
-"""Bytes that a model may print during a request; the runner passes on a quarter of it."""
+"""Most bytes that a model may print during a request; the runner passes on a quarter of them."""
 OUTPUT_LIMIT = 1 << 34
-"""Bytes of one output; a device cannot make the host allocate more."""
+"""Most bytes of one output; a device cannot make the host allocate more."""
 INT64 = 2**63 - 1
 UINT64 = 2**64 - 1
 
 
 def one_line(text: str, limit: int = 4000) -> str:
-    """The text on one line, without what moves a terminal's cursor, its first `limit` characters."""
+    """The first `limit` characters of a text on one line, without control characters."""
     return printable(text if len(text) <= limit else text[:limit] + "...")
 
 
@@ -46,7 +46,7 @@ def one_line(text: str, limit: int = 4000) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A whole number within these bounds; true and false are none."""
+    """An integer within these bounds; true and false are not integers."""
 
     low: int = 0
     high: int = INT64
@@ -60,7 +60,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text. exact: as it is, for names that are compared; else without control characters."""
+    """A text. exact: unchanged, for names that are compared; else without control characters."""
 
     exact: bool = False
 
@@ -112,7 +112,7 @@ class Many:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An object with these fields; others are left out."""
+    """An object with these fields; other fields are dropped."""
 
     fields: Mapping[str, Rule]
 
@@ -196,7 +196,7 @@ RECORDS: Mapping[str, Record] = {
     ),
     "end": Record({"status": OneOf(STATUSES), "text": Text(), "crc32": Whole(0, 2**32 - 1)}),
 }  # fmt: skip
-"""The records of the runner's JSON, by what they are of."""
+"""Name of a record in the runner's JSON -> its fields."""
 
 _RUN_FRAMES = {FrameType.STAGE: 16, FrameType.CRASH: 1}
 ANSWERS: Mapping[FrameType, Mapping[FrameType, int]] = {
@@ -210,12 +210,12 @@ ANSWERS: Mapping[FrameType, Mapping[FrameType, int]] = {
     FrameType.RESET: {FrameType.CRASH: 1},
     FrameType.QUIT: {FrameType.CRASH: 1},
 }
-"""How many frames of which type a request may bring before its END; LOG has a limit in bytes."""
+"""Request -> (type of frame -> how many may answer it before END); LOG has a limit in bytes instead."""
 
 
 def read_json(payload: bytes) -> Mapping[str, Any]:
-    """The object in a payload, its fields as yet unchecked; the model's own bytes in it may not be UTF-8.
-    Raises SmeltError(kind='infra')."""
+    """The JSON object in a payload, with unchecked fields; bytes that come from the model may be invalid
+    UTF-8. Raises SmeltError(kind='infra')."""
     if len(payload) > JSON_LIMIT:
         raise infra(f"the runner sent a record of {len(payload)} bytes, the limit is {JSON_LIMIT}")
     try:
@@ -234,7 +234,7 @@ def _no_number(name: str) -> NoReturn:
 
 
 def read_record(what: str, payload: bytes) -> dict[str, Any]:
-    """A record of RECORDS. Raises SmeltError(kind='infra')."""
+    """Parse and check a record of RECORDS. Raises SmeltError(kind='infra')."""
     return RECORDS[what].check(read_json(payload), what)
 
 
@@ -242,21 +242,20 @@ def read_record(what: str, payload: bytes) -> dict[str, Any]:
 
 
 class Log:
-    """What a model prints during a request: the end of it is kept. Raises SmeltError(kind='infra') when it is
-    more than a runner may pass on."""
+    """The end of what a model prints during a request. Raises SmeltError(kind='infra') when that is more than
+    a runner may pass on."""
 
     def __init__(self) -> None:
         self._kept = bytearray()
         self._seen = 0
 
-    def add(self, data: bytes) -> str:
-        """The new piece as text."""
+    def add(self, data: bytes) -> None:
+        """Append a piece."""
         self._seen += len(data) + 1  # an empty one counts, too
         if self._seen > LOG_LIMIT:
             raise infra(f"the runner passed on more than {LOG_LIMIT} bytes that the model printed")
         self._kept += data
         del self._kept[: max(0, len(self._kept) - LOG_KEPT)]
-        return data.decode("utf-8", "replace")
 
     def text(self) -> str:
         """What is kept."""
@@ -269,9 +268,10 @@ OFFSET = struct.Struct("<Q")
 
 @dataclass
 class Output:
-    """One output on its way in: OUT first, then DATA without a gap. Raises SmeltError(kind='infra').
+    """Assembles one output: an OUT frame, then DATA frames without a gap. Raises SmeltError(kind='infra').
 
-    index: the one asked for. dtype: (code, bits, lanes) and rank: what the model said of it; element: bytes.
+    index: that of the requested output. dtype (code, bits, lanes), rank: as the model declares them; element:
+    bytes of one element.
     """
 
     index: int

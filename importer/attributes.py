@@ -1,4 +1,4 @@
-"""Attributes that are lists of strings or tensors: a node's call in, Python and NumPy values out."""
+"""A node's attributes that are strings, lists or tensors in, Python and NumPy values out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def text(c: Call, name: str, default: str) -> str:
 
 
 def texts(c: Call, name: str) -> tuple[str, ...]:
-    """A list of strings, empty when it is absent. SmeltError when it is no UTF-8."""
+    """A list of strings, empty when it is absent. Raises SmeltError for invalid UTF-8."""
     a = c.attributes.get(name)
     if a is None:
         return ()
@@ -34,7 +34,7 @@ def texts(c: Call, name: str) -> tuple[str, ...]:
 
 
 def tensor(c: Call, name: str) -> Array | None:
-    """A tensor attribute as an array, strings as objects; None when it is absent."""
+    """A tensor attribute as an array, of strings with dtype object; None when it is absent."""
     a = c.attributes.get(name)
     if a is None:
         return None

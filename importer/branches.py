@@ -1,4 +1,4 @@
-"""Two ways to go on in, each with a region of its own; an `if` node and the values after it out."""
+"""Two branches in, each a region of its own; an `if` node and the values after it out."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from smelt.importer import sequences as sq
 from smelt.importer.builder import GraphBuilder
 
 SHAPE = 8
-"""Integers: no longer vector is taken for a shape."""
+"""Elements: a longer integer vector is not treated as a shape."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """What one way makes: its region, and the refs of the values that count after it."""
+    """One branch: its region, and the refs of the values that are read after it."""
 
     region: GraphBuilder
     refs: list[Ref]
@@ -31,12 +31,13 @@ def closed(b: GraphBuilder, name: str, refs: Sequence[Ref]) -> Graph:
 
 
 def declared(engine: Engine) -> frozenset[str]:
-    """The symbols that there are so far."""
+    """The symbols that are declared so far."""
     return frozenset(s.name for s in engine.symbols())
 
 
 def inner_symbols(b: GraphBuilder, before: frozenset[str]) -> frozenset[str]:
-    """Symbols that nodes of a region bind: outside they mean nothing. before: those declared before it."""
+    """The symbols that nodes of a region bind, which are undefined outside. before: those declared before
+    it."""
     outer = before.union(*(v.type.symbols for v in b.inputs))
     found = (n.settled if n.op in ("if", "loop") else n.bound for n in b.nodes)
     return frozenset().union(*found) - outer
@@ -45,10 +46,10 @@ def inner_symbols(b: GraphBuilder, before: frozenset[str]) -> frozenset[str]:
 def by_branch(
     b: GraphBuilder, condition: Ref, then: Arm, other: Arm, before: frozenset[str], shapes: bool = False
 ) -> list[Ref] | None:
-    """The values after an `if` of two ways; None where one has another rank in each of them.
+    """The values after an `if` of two branches; None where the branches give one of them different ranks.
 
-    condition: a bool of rank 0. before: the symbols that there were before both. shapes: None as well where
-    a small vector of integers has another length in each of them, and so stands for another rank.
+    condition: a bool of rank 0. before: the symbols declared before both. shapes: return None too where a
+    small integer vector has different lengths in the branches, since it may be a shape of another rank.
     """
     engine = b.engine
     own = inner_symbols(then.region, before) | inner_symbols(other.region, before)
@@ -78,7 +79,7 @@ def by_branch(
 
 
 def one_rank(x: GraphBuilder, ref: Ref, y: GraphBuilder, other: Ref) -> bool:
-    """Whether these may be one value after both regions, for all that their types say."""
+    """Whether the types allow these refs to be one value after both regions."""
     if ref in x.store.compounds or other in y.store.compounds:
         return ref in x.store.compounds and other in y.store.compounds
     a, b = x.store.types.get(ref), y.store.types.get(other)
@@ -92,8 +93,8 @@ def _leaves(arm: Arm, ref: Ref, form: sq.Form) -> list[Ref]:
 
 
 def _other_shape(engine: Engine, x: TensorType, y: TensorType) -> bool:
-    """Whether these are vectors of sizes, as many as a shape has, and not equally many: a number of them, and
-    another number or one that sizes of inputs decide."""
+    """Whether both are vectors that may be shapes, with different lengths: one constant, the other another
+    constant or a formula of input sizes."""
     if x.rank != 1 or not x.dtype.is_int or engine.prove_eq(x.shape[0], y.shape[0]) is Truth.YES:
         return False
     lengths = (x.shape[0], y.shape[0])
@@ -102,12 +103,12 @@ def _other_shape(engine: Engine, x: TensorType, y: TensorType) -> bool:
 
 
 def _of_one(engine: Engine, *types: TensorType) -> bool:
-    """Whether tensors of these types have one element."""
+    """Whether tensors of all these types have exactly one element."""
     return all(engine.prove_eq(d, ONE) is Truth.YES for t in types for d in t.shape)
 
 
 def _same_ranks(a: Arm, b: Arm) -> None:
-    """One element is one element: where the ways give it different ranks, both get the higher one."""
+    """Where the branches give a value of one element different ranks, reshape both to the higher rank."""
     for k, (x, y) in enumerate(zip(a.refs, b.refs, strict=True)):
         tx, ty = a.region.type_of(x), b.region.type_of(y)
         if tx.rank != ty.rank and _of_one(a.region.engine, tx, ty):

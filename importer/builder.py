@@ -27,20 +27,20 @@ from smelt.importer.families import core_op
 from smelt.importer.known import Known
 
 FOLD_LIMIT = 4096
-"""Elements: constants up to this size are folded here, because shapes may hang on them; the fold pass does
-the large ones."""
+"""Most elements of a constant that is folded here, because shapes may depend on it; the fold pass folds
+larger ones."""
 
 MOST_NODES = 1_000_000
-"""Operations that one model may become: loops of constant counts inside each other are written out."""
+"""Most operations that one model may become: nested loops with constant trip counts are unrolled."""
 
 
 UNFOLDED = ("from_dims", "dequantize", "dequantize_blocks")
-"""Ops that stay though their inputs are constants: a quantised weight may be used as it is."""
+"""Ops that are not folded although their inputs are constants: a quantised weight may be used as it is."""
 
 
 @dataclass
 class Store:
-    """What all graphs of one module share: names, weights, knowledge. Lives while one model is imported."""
+    """What all graphs of one module share during its import: names, weights, known sizes."""
 
     engine: Engine
     weights: dict[Ref, Weight] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Store:
         return f"%v{self.values}"
 
     def weight_ref(self, name: str) -> Ref:
-        """A free weight name that resembles the ONNX name."""
+        """An unused weight name derived from the ONNX name."""
         base = re.sub(r"[^A-Za-z0-9_.]+", "_", name).strip("_.") or "w"
         base = f"@w{base}" if base[0].isdigit() else f"@{base}"
         ref, n = base, self.numbers.get(base, 1)
@@ -70,7 +70,7 @@ class Store:
         return ref
 
     def add_weight(self, w: Weight) -> Ref:
-        """Make a weight known."""
+        """Add a weight; its ref."""
         self.weights[w.name] = w
         self.types[w.name] = w.type
         self.origins[w.name] = w.origin
@@ -113,7 +113,7 @@ class GraphBuilder:
     # ------------------------------------------------------------ names
 
     def lookup(self, name: str) -> Ref | None:
-        """The ref of an ONNX name, here or in a graph around; None when it was refused before."""
+        """The ref of an ONNX name in this graph or an enclosing one; None where its node was refused."""
         b: GraphBuilder | None = self
         while b is not None:
             if name in b.names:
@@ -130,7 +130,7 @@ class GraphBuilder:
 
     @contextmanager
     def in_round(self, k: Ref) -> Iterator[None]:
-        """What is emitted inside belongs to round k, an i64 scalar, of a loop."""
+        """Inside the block, emitted nodes belong to round k of a loop (an i64 scalar)."""
         self.rounds.append(k)
         try:
             yield
@@ -138,12 +138,12 @@ class GraphBuilder:
             self.rounds.pop()
 
     def rounds_around(self) -> list[Ref]:
-        """The rounds of all loops around, outer first."""
+        """The round counters of all enclosing loops, outermost first."""
         outer = [] if self.parent is None else self.parent.rounds_around()
         return outer + self.rounds
 
     def draw(self) -> Dim:
-        """A symbol that is another number each time that this graph gets here, in each round and run."""
+        """A fresh symbol with a random value, drawn each time that the graph reaches this place."""
         d = self.engine.fresh("draw", 0, to_dim(2**62 - 1))
         self.append("bind", (), {"symbol": str(d), "draw": True}, ())
         return d
@@ -151,7 +151,8 @@ class GraphBuilder:
     # ------------------------------------------------------------ what is known of a ref
 
     def type_of(self, ref: Ref) -> TensorType:
-        """The type of a ref, under everything known so far. An error for a sequence or an optional."""
+        """The type of a ref, with all equalities that are known so far. Raises SmeltError for a sequence or
+        an optional."""
         if ref in self.store.compounds:
             found = self.store.compounds[ref]
             refuse = self.engine.unsupported if getattr(found, "legal", False) else self.engine.fail
@@ -179,11 +180,11 @@ class GraphBuilder:
         return found
 
     def suppose(self, ref: Ref, elements: Known) -> None:
-        """Know a run-time value's elements here and in the regions inside."""
+        """Assume these elements of a run-time value in this graph and the regions inside."""
         self._bound[ref] = elements
 
     def forget(self, count: int) -> None:
-        """Take back all but the first `count` nodes."""
+        """Remove all but the first `count` nodes."""
         gone = {v.name for n in self.nodes[count:] for v in n.outputs}
         sizes = {s for n in self.nodes[count:] for s in n.bound}
         del self.nodes[count:]
@@ -215,7 +216,7 @@ class GraphBuilder:
         return self.store.producers.get(ref)
 
     def arg(self, ref: Ref) -> Arg | None:
-        """What a type rule sees of a ref."""
+        """The argument of a type rule for a ref; None for an absent one."""
         if not ref:
             return None
         found = self.store.known.get(ref)
@@ -232,7 +233,8 @@ class GraphBuilder:
         return self.store.constant(np.asarray(array))
 
     def scalar(self, value: float | int | bool, like: Ref) -> Ref:
-        """A rank-0 constant of the type of `like`. Raises SmeltError for a number that the type has not."""
+        """A rank-0 constant of the dtype of `like`. Raises SmeltError for a number that it cannot
+        represent."""
         dtype = self.type_of(like).dtype
         try:
             if not dtype.is_float and value != int(value):
@@ -281,8 +283,8 @@ class GraphBuilder:
     # ------------------------------------------------------------ large formulas
 
     def size(self, d: Dim, low: int = 0) -> Dim:
-        """d, or where its formula is large a symbol for it, which a run computes here; low: what it is at
-        least where its terms do not say."""
+        """d itself, or, where its formula is large, a symbol that is bound to it here at run time. low: a
+        lower bound that its terms do not imply."""
         if not large(d):
             return d
         b: GraphBuilder | None = self
@@ -298,14 +300,14 @@ class GraphBuilder:
         return name
 
     def _renamed(self, ref: Ref, t: TensorType) -> Ref:
-        """The tensor with its large extents under names of their own."""
+        """The tensor with a symbol in place of each large extent."""
         shape = tuple(map(self.size, t.shape))
         if shape == t.shape:
             return ref
         return self.append("reshape", (ref,), {"shape": shape}, [TensorType(t.dtype, shape)])[0]
 
     def _named(self, found: Known) -> Known | None:
-        """The elements, large ones under names of their own; unknown where they are no number of 64 bits."""
+        """The elements with a symbol in place of each large one; None where one exceeds 64 bits."""
         flat = found.reshape(-1)
         if not any(_unwieldy(e) for e in flat):
             return found
@@ -322,7 +324,7 @@ class GraphBuilder:
     def _valued(
         self, row: Op, inputs: Sequence[Ref], attrs: Attrs, types: Sequence[TensorType]
     ) -> Known | None:
-        """What the op's row says of its only output's elements."""
+        """The elements of the op's only output by the row's own rule for them."""
         assert row.value is not None
         if not types[0].dtype.is_int or kn.unknown(types[0]) is None:
             return None
@@ -338,7 +340,7 @@ class GraphBuilder:
     def _carried(
         self, row: Op, inputs: Sequence[Ref], attrs: Attrs, types: Sequence[TensorType]
     ) -> Known | None:
-        """What is known of the only output's elements."""
+        """The known elements of the op's only output."""
         if len(types) != 1 or not row.pure:
             return None
         try:
@@ -352,8 +354,8 @@ class GraphBuilder:
     def _derived(
         self, row: Op, inputs: Sequence[Ref], attrs: Attrs, out: TensorType
     ) -> Known | None:
-        """What the op's formula says of its only output's elements. Constants are looked at last: most stand
-        beside values of which nothing is known."""
+        """The elements of the op's only output by its formula. Constants are read last, since most are
+        operands next to unknown values."""
         values = [self.known_of(r) for r in inputs if r and r not in self.store.weights]
         if any(v is None for v in values) or (values and not any(_tells(v) for v in values)):
             return None
@@ -364,8 +366,8 @@ class GraphBuilder:
         return derived(self.engine, row, operands, given, attrs, out)
 
     def aligned(self, inputs: Sequence[Ref], skip: int = 0) -> tuple[Ref, ...]:
-        """The inputs of a NumPy broadcast, those with an extent that may be 1 at run time broadcast by a node
-        of its own. skip: axes at the end that take no part."""
+        """The inputs of a NumPy broadcast; one with an extent that may be 1 at run time is broadcast by a
+        node of its own. skip: trailing axes that are not broadcast."""
         types = [self.type_of(r) if r else None for r in inputs]
         shapes = [() if t is None else t.shape[: max(t.rank - skip, 0)] for t in types]
         rank = max(map(len, shapes))
@@ -388,8 +390,8 @@ class GraphBuilder:
         return tuple(found)
 
     def _as_known(self, ref: Ref, wide: Sequence[Dim]) -> Ref:
-        """The tensor with its first extents as numbers where they are 1 and `wide` is not: that one is 1 may
-        be known here and not to whoever reads its type."""
+        """The tensor reshaped so that leading extents that are known to be 1, where `wide` is not, are the
+        number 1: a reader of the type alone does not know it."""
         t, stored = self.type_of(ref), self.store.types[ref].shape
         hidden = (ONE == d != w and s != ONE for d, w, s in zip(t.shape, wide, stored, strict=False))
         if not any(hidden):
@@ -408,7 +410,7 @@ class GraphBuilder:
         types: Sequence[TensorType],
         regions: tuple[Graph, ...] = (),
     ) -> tuple[Ref, ...]:
-        """A node whose types are given."""
+        """Append a node with the given output types; the refs of its outputs."""
         self.store.made += 1
         if self.store.made > MOST_NODES:
             raise self.engine.unsupported(
@@ -429,7 +431,7 @@ class GraphBuilder:
         return self.engine.node
 
     def flush_checks(self) -> None:
-        """Put the checks that the engine recorded before what comes next."""
+        """Emit the checks that the engine has recorded."""
         for c in self.engine.take_checks():
             if isinstance(c, Definition):
                 self.append("bind", (), {"symbol": c.symbol, "value": c.value}, ())
@@ -443,7 +445,7 @@ class GraphBuilder:
             self.nodes.append(Node("check", (), (), MappingProxyType(attrs), (), self.engine_node()))
 
     def sized(self, found: Known, t: TensorType) -> Ref:
-        """A value whose elements are known; nothing is computed until a node reads it."""
+        """A value with known elements, which is computed only where a node reads it."""
         array = kn.to_array(found, t.dtype)
         if array is not None:
             return self.constant(array)
@@ -509,9 +511,9 @@ class GraphBuilder:
     def dims_of(
         self, ref: Ref, what: str, low: int = 0, high: Dim | None = None, special: bool = False
     ) -> tuple[Dim, ...]:
-        """The elements of an integer tensor as sizes, none below `low`. One that is only known at run time is
-        bound there, to a fresh symbol in low..high; a value outside is refused when the model runs.
-        special: constants below `low` have a meaning of their own."""
+        """The elements of an integer tensor as sizes of at least `low`. One that is unknown until run time is
+        bound to a fresh symbol in low..high; a run refuses a value outside. special: allow constants below
+        `low`, which have a meaning of their own."""
         t = self.type_of(ref)
         if not t.dtype.is_int:
             raise self.engine.fail(f"{what} has element type {t.dtype}, wanted an integer type")
@@ -625,7 +627,7 @@ class GraphBuilder:
 
 
 def _trimmed(inputs: Sequence[Ref]) -> tuple[Ref, ...]:
-    """Without absent inputs at the end."""
+    """The inputs without trailing absent ones."""
     n = len(inputs)
     while n and not inputs[n - 1]:
         n -= 1
@@ -633,7 +635,7 @@ def _trimmed(inputs: Sequence[Ref]) -> tuple[Ref, ...]:
 
 
 def _settled(attr: Attr) -> bool:
-    """Whether no size in an attribute is left to a run."""
+    """Whether every size in an attribute is constant."""
     if isinstance(attr, tuple):
         return all(_settled(a) for a in attr)
     return not isinstance(attr, Dim) or attr.is_const
@@ -645,12 +647,12 @@ def _tells(known: Known | None) -> bool:
 
 
 def _wraps(d: Dim) -> bool:
-    """Whether a number in d has more than 64 bits: the tensor's own element would have wrapped around."""
+    """Whether a number in d exceeds 64 bits: the tensor's element would have wrapped around."""
     return any(abs(k) >= 2**63 for _, k in d.sorted_items())
 
 
 def _unwieldy(e: kn.Element) -> bool:
-    """Whether an element is large, or beyond 64 bits."""
+    """Whether an element's formula is large, or exceeds 64 bits."""
     if isinstance(e, Dim):
         return large(e) or _wraps(e)
     if isinstance(e, kn.Ratio):

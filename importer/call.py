@@ -1,4 +1,5 @@
-"""What the binding of an ONNX op sees: inputs as refs, attributes by type, and the builder to emit with."""
+"""The argument of every binding: a node's inputs as refs, its attributes by type, the builder to emit
+with."""
 
 from __future__ import annotations
 
@@ -35,16 +36,16 @@ class OnnxOp:
 
 
 def standard(rows: Sequence[OnnxOp], name: str) -> Build:
-    """What the newest form of a standard op does."""
+    """The `build` of the newest version of a standard op."""
     return max((r for r in rows if r.name == name and not r.domain), key=lambda r: r.since).build
 
 
 class Undecided(SmeltError):
-    """A rank hangs on what only a run knows. Whoever translates the node may go both ways from there with
-    what reads its results; to all others it is a refusal.
+    """A result's rank depends on run-time data. The translator may then translate the node's readers for both
+    cases (importer/undecided.py); otherwise it is a refusal.
 
-    condition: the bool that decides; None where the equality of two sizes does, `equal`, which may be given
-    beside it. op, key: of the node.
+    condition: the bool that decides; None where the equality of two sizes decides. equal: these sizes, where
+    they are known. op, key: those of the node.
     """
 
     def __init__(
@@ -55,8 +56,8 @@ class Undecided(SmeltError):
 
 
 class Extents(tuple[Dim, ...]):
-    """The extents of an input, of whatever rank the file gives it: reading an axis that it has not is an
-    error of the model. Everything else is as for any tuple."""
+    """The extents of an input, as a tuple whose indexing beyond the rank raises SmeltError: the model is
+    invalid then."""
 
     fail: Callable[[str], SmeltError]
     which: int
@@ -95,23 +96,23 @@ class Call:
 
     @property
     def engine(self) -> Engine:
-        """What is known about sizes."""
+        """The engine that knows facts about sizes."""
         return self.builder.engine
 
     # ------------------------------------------------------------ inputs
 
     def has(self, i: int) -> bool:
-        """Whether optional input i is there."""
+        """Whether input i is present."""
         return i < len(self.inputs) and bool(self.inputs[i])
 
     def x(self, i: int = 0) -> Ref:
-        """Input i; an error when it is absent."""
+        """Input i. Raises SmeltError when it is absent."""
         if not self.has(i):
             raise self.fail(f"input {i} is missing")
         return self.inputs[i]
 
     def optional(self, i: int) -> Ref:
-        """Input i, or ''."""
+        """Input i, '' when it is absent."""
         return self.inputs[i] if self.has(i) else ""
 
     def type(self, i: int = 0) -> TensorType:
@@ -124,7 +125,7 @@ class Call:
         return self.type(i).shape
 
     def extents(self, i: int, rank: int) -> tuple[Dim, ...]:
-        """The extents of input i, which must have this rank."""
+        """The extents of input i. Raises SmeltError for another rank."""
         shape = self.shape(i)
         if len(shape) != rank:
             raise self.fail(f"input {i} has rank {len(shape)}, wanted {rank}")
@@ -147,18 +148,18 @@ class Call:
         return values
 
     def run_time(self, i: int) -> bool:
-        """Whether input i is there and only a run knows its elements."""
+        """Whether input i is present and its elements are not constant."""
         if not self.has(i) or any(d == to_dim(0) for d in self.shape(i)):
             return False
         return self.builder.constant_of(self.x(i)) is None
 
-    def declared_rank(self, k: int = 0) -> int | None:
-        """The rank that the file gives output k; None when it says nothing."""
-        return self.builder.declared.get(self.outputs[k]) if k < len(self.outputs) else None
+    def declared_rank(self) -> int | None:
+        """The rank that the file gives the first output; None when it says nothing."""
+        return self.builder.declared.get(self.outputs[0]) if self.outputs else None
 
     def sized_like(self, ref: Ref, length: int | None) -> Ref:
-        """A rank-1 tensor whose extent, where it is not static, must be `length`; None: is the only one that
-        is left by what is known of it."""
+        """A rank-1 tensor whose symbolic extent is set to `length`, with a check; length None: to the only
+        value that its bounds leave."""
         shape = self.builder.type_of(ref).shape
         if len(shape) != 1 or shape[0].is_const:
             return ref
@@ -171,8 +172,7 @@ class Call:
         return self.builder.reshape(ref, (length,))
 
     def one_or_each(self, ref: Ref, extent: Dim, what: str) -> Ref:
-        """A parameter of rank 0 or 1 that is one for all, [], or one each, [extent]: which of them, a run may
-        decide."""
+        """A parameter [] for all, or [extent] with one element each; a run may decide which of them it is."""
         shape = self.builder.type_of(ref).shape
         if len(shape) > 1:
             return ref
@@ -186,7 +186,7 @@ class Call:
         return self.builder.broadcast_to(ref, (extent,))
 
     def wants(self, k: int) -> bool:
-        """Whether output k is asked for."""
+        """Whether the node names output k."""
         return k < len(self.outputs) and bool(self.outputs[k])
 
     # ------------------------------------------------------------ attributes
@@ -222,7 +222,7 @@ class Call:
         return tuple(float(v) for v in found)
 
     def given(self, name: str) -> bool:
-        """Whether the attribute is there."""
+        """Whether the attribute is present."""
         return name in self.attributes
 
     def _get(self, name: str, kind: int, read: Callable[[AttributeProto], T], default: T | None) -> T:
@@ -237,23 +237,23 @@ class Call:
         return read(a)
 
     def axis(self, value: int, rank: int, name: str = "axis") -> int:
-        """An axis counted from the front; an error when it does not fit."""
+        """An axis counted from the front. Raises SmeltError when it is out of range."""
         if not -rank <= value < rank:
             raise self.fail(f"{name} {value} does not fit rank {rank}")
         return value + rank if value < 0 else value
 
     def axes(self, values: Sequence[int], rank: int) -> tuple[int, ...]:
-        """Axes counted from the front, sorted; an error for duplicates."""
+        """Axes counted from the front, sorted. Raises SmeltError for duplicates."""
         found = sorted(self.axis(v, rank, "axes") for v in values)
         if len(set(found)) != len(found):
             raise self.fail(f"axes {list(values)} name an axis twice")
         return tuple(found)
 
-    def ints_in(self, name: str, i: int) -> tuple[int, ...] | None:
-        """A list that is an attribute in old opsets and input i in new ones; None when it is absent."""
-        if self.given(name):
-            return self.ints(name)
-        return self.builder.ints_of(self.x(i), name) if self.has(i) else None
+    def given_axes(self) -> tuple[int, ...] | None:
+        """`axes`, an attribute in old opsets and input 1 in later ones; None when it is absent."""
+        if self.given("axes"):
+            return self.ints("axes")
+        return self.builder.ints_of(self.x(1), "axes") if self.has(1) else None
 
     # ------------------------------------------------------------ emission
 
@@ -280,16 +280,16 @@ class Call:
     # ------------------------------------------------------------ refusals
 
     def fail(self, message: str, hint: str | None = None) -> SmeltError:
-        """The model is wrong here."""
+        """The error for an invalid model, naming this node."""
         return self.engine.fail(message, hint)
 
     def unsupported(self, message: str, try_: str | None = None) -> SmeltError:
-        """smelt cannot do this."""
+        """The error for what smelt does not support, naming this node."""
         return self.engine.unsupported(message, try_)
 
     @property
     def may_wait(self) -> bool:
-        """Whether the node may be left undecided."""
+        """Whether the node may raise Undecided: both cases of its rank have not been tried yet."""
         return bool(self.translate is not None and self.translate.may_wait(self.node))
 
     def undecided(
@@ -299,8 +299,8 @@ class Call:
         equal: tuple[Dim, Dim] | None,
         try_: str | None = None,
     ) -> SmeltError:
-        """A run decides a rank: by a bool, by whether two sizes are equal, or by a bool that says so. A plain
-        refusal where that was tried."""
+        """The error for a rank that a run decides: by a bool, or by the equality of two sizes. It is
+        Undecided, or a plain refusal where both cases have been tried already."""
         refusal = self.engine.unsupported(message, try_)
         if not self.may_wait:
             return refusal

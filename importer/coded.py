@@ -1,7 +1,7 @@
-"""8-, 4- and 2-bit codes to numbers and back, by tables that the ONNX package's own definitions fill.
+"""8-, 4- and 2-bit codes <-> numbers, by lookup tables filled from the ONNX package's own definitions.
 
 A tensor of codes holds a byte per element. Decoding looks the byte up. Encoding a float looks up its upper 16
-bits with a lowest bit that says whether anything was cut off: no code's rounding needs to know more.
+bits, the lowest of which is a sticky bit for the cut-off half: no code's rounding needs more.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ CODE_MOVES = frozenset(
         "slice", "tile", "transpose", "where",
     }
 )  # fmt: skip
-"""Ops that may be applied to codes: they move elements."""
+"""Ops that may be applied to codes, because they only move elements."""
 
 WHOLE = {"i4": 15, "u4": 15, "i2": 3, "u2": 3}
-"""Codes of integers, and the bits that they keep."""
+"""Integer formats narrower than a byte -> the mask of their bits."""
 
 
 @cache
 def decoding(dtype: DType) -> Array:
-    """f32[256]: what each byte stands for."""
+    """f32[256]: the number that each byte encodes."""
     mask = WHOLE.get(dtype.name, 15 if dtype.name == "f4e2m1" else 255)
     codes = (np.arange(256) & mask).astype(np.uint8)
     with np.errstate(all="ignore"):

@@ -1,5 +1,5 @@
-"""com.microsoft's operators as data: a table of what each may be given, as ONNX Runtime defines it, and of
-the ranks that its inputs may have in; signatures out."""
+"""The name of a com.microsoft operator in; its signature, as ONNX Runtime defines it, with the ranks of its
+inputs, out."""
 
 from __future__ import annotations
 
@@ -351,7 +351,7 @@ attributes as name:kind, with ! what must be there; after another the elements t
 
 @cache
 def contrib(op: str) -> Signature | None:
-    """The signature of an operator; None of one that is not known."""
+    """The signature of an operator; None for an unknown one."""
     record = _records().get(op)
     return None if record is None else _signature(record)
 

@@ -1,7 +1,7 @@
-"""What is known of an op's operands -> what is known of its result, by its formula, element by element.
+"""The known elements of an op's operands -> those of its result, by evaluating its formula per element.
 
-So every op with a formula carries sizes, those of plug-ins too, and none carries another value than its
-kernel computes.
+So every op with a formula propagates known sizes, those of plug-ins too, with the values that its kernel
+computes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from smelt.importer.elements import CALLS, STEPS, cast_element
 from smelt.importer.known import Element, Known, Ratio, fraction, full, unknown
 
 MOST_TERMS = 4096
-"""Elements that one element may be reduced from."""
+"""Most elements that one element may be reduced from."""
 
 Env = Mapping[str, int]
 
@@ -35,8 +35,8 @@ def derived(
     attrs: Attrs,
     out: TensorType,
 ) -> Known | None:
-    """The elements of the op's only output; None when it has too many, or no formula. operands: the elements
-    of each input, None for one that is not there."""
+    """The elements of the op's only output; None when it has too many, or no formula. operands: the known
+    elements of each input, None for an absent one."""
     made = unknown(out)
     if made is None or not callable(op.compute):
         return None
@@ -49,7 +49,7 @@ def derived(
 
 
 def _held(c: Engine, e: Element, dtype: DType) -> Element:
-    """e, where a tensor of this type holds it as it is."""
+    """e, or None where a tensor of this dtype cannot represent it."""
     if isinstance(e, Ratio):
         return e if dtype.bits > 16 else None
     if not isinstance(e, Dim):
@@ -62,14 +62,14 @@ def _held(c: Engine, e: Element, dtype: DType) -> Element:
 
 
 class _Reading:
-    """Expressions over what is known of operands, by the names of their buffers."""
+    """Evaluates expressions over the known elements of operands, which are given by buffer name."""
 
     def __init__(self, c: Engine, operands: Mapping[str, Known | None]) -> None:
         self.c = c
         self.operands = operands
 
     def element(self, e: Expr, env: Env) -> Element:
-        """What the expression is where its variables have these values."""
+        """The value of an expression for these values of its variables."""
         return _READ[type(e)](self, e, env)
 
     def const(self, e: Const, env: Env) -> Element:
@@ -79,12 +79,12 @@ class _Reading:
         return fraction(float(e.value), e.dtype.numpy) if e.dtype.is_float else to_dim(int(e.value))
 
     def index(self, e: Index, env: Env) -> Element:
-        """A position, or a size that a formula speaks of."""
+        """A position, or a size that occurs in the formula."""
         d = self.c.simplify(e.dim.substitute(env))
         return Ratio(d) if e.dtype.is_float else d
 
     def load(self, e: Load, env: Env) -> Element:
-        """An operand's element, or what stands for those outside."""
+        """An operand's element, or the load's default outside of its guard."""
         inside = [_holds(b, env) for b in e.guard]
         if False in inside:
             return self.element(Const(0, e.dtype) if e.otherwise is None else e.otherwise, env)

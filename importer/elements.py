@@ -1,5 +1,5 @@
-"""Elements that are known as sizes -> what a scalar intrinsic makes of them: the same number as at run time,
-for all values of the sizes, or None."""
+"""Elements known as sizes -> the result of a scalar intrinsic on them: the number that a run computes, for
+all values of the sizes, or None."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from smelt.importer.known import Element, Equality, Known, Ratio, full
 
 
 def decided(c: Engine, known: Known) -> Known:
-    """The elements by what is known of sizes by now."""
+    """The elements simplified by all facts about sizes that are known so far."""
     return full(
         known.shape, [_equal(c, e.a, e.b) if isinstance(e, Equality) else e for e in known.reshape(-1)]
     )
@@ -278,9 +278,9 @@ CALLS: Mapping[str, Callable[..., Element]] = MappingProxyType(
         "select": _where,
     }
 )
-"""Intrinsic -> its meaning. Those that are not here make something unknown."""
+"""Intrinsic -> its meaning for elements. The result of any other is unknown."""
 
 STEPS: Mapping[str, Callable[[Engine, Element, Element], Element]] = MappingProxyType(
     {"sum": _add, "prod": _mul, "max": _max, "min": _min, "any": _or, "all": _and}
 )
-"""Kind of a reduction -> how it takes in one element more."""
+"""Kind of a reduction -> the combination of the accumulator and one more element."""

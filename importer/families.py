@@ -1,7 +1,7 @@
-"""The index of the families: a name that a model or a plug-in uses in, the module that defines it out.
+"""A name that a model or a plug-in uses in; the module of the family that defines it out.
 
-A family is a package of families/ with `BINDINGS` and `OPS`, as a plug-in has them. What a model uses decides
-which are loaded; this file says who has what without importing any of them.
+A family is a package of families/ with `BINDINGS` and `OPS`, as a plug-in has them. It is loaded when a model
+uses one of its names; this index finds it without importing any.
 """
 
 from __future__ import annotations
@@ -68,19 +68,19 @@ FAMILIES = (
 BY_BINDING: Mapping[tuple[str, str], str] = MappingProxyType(
     {key: f.module for f in FAMILIES for key in f.bound()}
 )
-"""(domain, name) -> the module that binds it."""
+"""(domain, name) -> the module that has its binding."""
 BY_CORE: Mapping[str, str] = MappingProxyType({op: f.module for f in FAMILIES for op in f.core.split()})
-"""The name of a core op -> the module that brings it."""
+"""Name of a core op -> the module that defines it."""
 
 
 def touched(bound: Iterable[tuple[str, str]], core: Iterable[str]) -> tuple[str, ...]:
-    """The modules of the families that have one of these names, whether they are loaded or not."""
+    """The modules of the families that define one of these names, loaded or not."""
     found = [*(BY_BINDING.get(k) for k in bound), *(BY_CORE.get(n) for n in core)]
     return tuple(dict.fromkeys(m for m in found if m is not None))
 
 
 def core_op(name: str) -> Op | None:
-    """A core op by its name, whose family's core ops are in the table from now on; None: there is none."""
+    """A core op by name; its family's core ops are added to the op table. None where no family has it."""
     if name not in ops.OPS and name in BY_CORE:
         ops.extend(importlib.import_module(BY_CORE[name]).OPS)
     return ops.OPS.get(name)

@@ -18,7 +18,7 @@ from smelt.importer.translate import REFUSED
 from smelt.importer.weights import DTYPE_OF
 
 KEPT = frozenset({"check", "bind"})
-"""Nodes that stay although nothing reads them."""
+"""Ops of nodes that are kept although nothing reads them."""
 
 
 def finish(name: str, b: GraphBuilder, outputs: Sequence[Ref], output_names: Sequence[str]) -> Module:
@@ -36,7 +36,7 @@ def finish(name: str, b: GraphBuilder, outputs: Sequence[Ref], output_names: Seq
 
 
 class _Settle:
-    """Rewrites every Dim of a graph by what was learned until the end."""
+    """Rewrites every Dim of a graph with all equalities that the import has found."""
 
     def __init__(self, store: Store) -> None:
         self._engine = store.engine
@@ -48,7 +48,7 @@ class _Settle:
         return Value(v.name, TensorType(v.type.dtype, shape), self._origins.get(v.name, v.origin))
 
     def nodes(self, nodes: Iterable[Node]) -> tuple[Node, ...]:
-        """The nodes of a graph; checks that have become true, or that were made before, go."""
+        """The nodes of a graph, without checks that have become true or repeat an earlier one."""
         result = []
         seen: set[tuple[object, ...]] = set()
         for n in nodes:
@@ -83,8 +83,8 @@ class _Settle:
 
 
 def _raised(inputs: Sequence[Value], nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """The nodes with every check right after what gives its sizes their values, or after the check before
-    it: passes lean on what checks make sure of, so nothing that could lean on one may run before it."""
+    """The nodes with every check directly after the nodes that bind its sizes, and after the check before it:
+    passes rely on checks, so a check must precede all nodes that may rely on it."""
     behind: list[list[Node]] = [[]]
     # symbol -> the node, counted from 1 without checks, that gives it a value
     given = {s: 0 for v in inputs for s in v.type.symbols}
@@ -101,7 +101,7 @@ def _raised(inputs: Sequence[Value], nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def _alive(nodes: Sequence[Node], used: set[Ref], engine: Engine) -> list[Node]:
-    """The nodes whose results are needed, or the sizes that these decide, in order."""
+    """The nodes whose results, or the sizes that these decide, are needed; in order."""
     result = []
     decided, sizes = _decided(nodes, engine), set[str]()
     for n in reversed(nodes):
@@ -118,7 +118,8 @@ def _alive(nodes: Sequence[Node], used: set[Ref], engine: Engine) -> list[Node]:
 
 
 def _decided(nodes: Sequence[Node], engine: Engine) -> dict[int, set[str]]:
-    """By node: the symbols, none of an input, that first occur in the shapes of what a region makes."""
+    """id of a node -> the symbols, none of an input, that first occur in the shapes of its regions'
+    values."""
     seen = {s.name for s in engine.symbols() if s.origin.startswith("input ")}
     found: dict[int, set[str]] = {}
     for n in nodes:
@@ -171,8 +172,8 @@ def _symbols(graph: Graph, engine: Engine) -> tuple[Symbol, ...]:
 
 
 def check_declared(b: GraphBuilder, g: onnx.GraphProto) -> list[SmeltError]:
-    """Values of another element type than the file says. Declared ranks and extents that contradict what the
-    nodes make are stale: they are ignored, as ONNX Runtime ignores them; so is a value_info of an output."""
+    """Errors for values whose dtype is not the declared one. Declared ranks and extents that contradict the
+    inferred ones are ignored, as ONNX Runtime ignores them; so is a value_info of an output."""
     problems, returned = [], {v.name for v in g.output}
     for kind, infos in (("output", g.output), ("value", g.value_info)):
         for v in infos:
@@ -195,7 +196,8 @@ def check_declared(b: GraphBuilder, g: onnx.GraphProto) -> list[SmeltError]:
 
 
 def with_file_names(module: Module, outputs: Sequence[onnx.ValueInfoProto]) -> Module:
-    """A size that only a run decides takes the name that the file gives it, where that name is free."""
+    """The module with data-dependent sizes renamed to the names that the file gives them, where these are
+    unused."""
     names: dict[str, Dim] = {}
     taken = {s.name for s in module.symbols}
     generated = {s.name for s in module.symbols if not s.origin.startswith("input ")}

@@ -1,4 +1,4 @@
-"""A model's declared inputs and outputs in; the tensors that stand for each of them at run time out.
+"""A model's declared inputs and outputs in; the tensors that represent each of them at run time out.
 
 A tensor is itself. A tensor of strings `x` is the bytes `x.chars` (importer/strings.py). A map is its
 `x.keys` and `x.values`, a list of maps `x.scores`, a row for each of them. A sequence is the pair `x.values`
@@ -34,7 +34,7 @@ class Port:
 
     kind: 'tensor', 'strings', 'sequence', 'strings sequence', or one of these with 'optional' in front;
     'map', for an input, and 'maps', a list of them, for an output. element: the type of the tensors inside.
-    parts: the names of the tensors that stand for it. keys: of maps, where they are known; of a map '' for
+    parts: the names of the tensors that represent it. keys: of maps, where they are known; of a map '' for
     strings and 0 for integers.
     """
 
@@ -79,12 +79,12 @@ _PARTS = {
 
 
 def stands_for_more(tensor: str) -> bool:
-    """Whether a tensor's name says that it is part of an input or output of another kind."""
+    """Whether a tensor's name has a suffix of an input's or output's part."""
     return tensor.endswith(tuple(part for parts in _PARTS.values() for part in parts if part))
 
 
 def port(v: onnx.ValueInfoProto, what: str) -> Port:
-    """What a declared input or output is. Raises SmeltError for types that smelt has not."""
+    """The Port of a declared input or output. Raises SmeltError for types that smelt does not support."""
     t, kind = v.type, ""
     if t.WhichOneof("value") == "optional_type":
         t, kind = t.optional_type.elem_type, "optional "
@@ -143,7 +143,7 @@ def map_keys(attributes: Iterable[onnx.AttributeProto]) -> tuple[int | str, ...]
 
 
 def input_tensors(p: Port) -> list[onnx.ValueInfoProto]:
-    """The declarations of the tensors that stand for an input."""
+    """The declarations of the tensors that represent an input."""
     dims = p.dims()
     found = []
     if p.kind == "map":
@@ -171,7 +171,8 @@ def input_tensors(p: Port) -> list[onnx.ValueInfoProto]:
 
 
 def received(b: GraphBuilder, p: Port, refs: Sequence[Ref]) -> Ref:
-    """The value of an input from the tensors that stand for it; what they claim is checked when it runs."""
+    """The value of an input, assembled of the tensors that represent it; a run checks that they are
+    consistent."""
     if p.kind == "tensor":
         return refs[0]
     if p.kind == "strings":
@@ -197,13 +198,15 @@ def _dtype(p: Port, what: str) -> DType:
 
 
 def _known_dims(p: Port) -> sq.Extents:
-    """Declared numbers hold for every element; a name may stand for another size in each of them."""
+    """The extents common to all elements of a sequence: declared numbers; a named size may differ between
+    elements."""
     dims = p.dims()
     return None if dims is None else tuple(to_dim(d) if isinstance(d, int) else None for d in dims)
 
 
 def _checked(b: GraphBuilder, p: sq.Packed) -> None:
-    """Rows of shapes are shapes, those that the file declares, of as many values as there are."""
+    """Emit checks that the rows of a sequence's shapes are shapes, as declared, and match the number of
+    values."""
     least = 0 if p.dims is not None else sq.NO_RANK
     sq.refuse(b, b.emit("less", [p.shapes, b.scalar(least, p.shapes)]), "negative_extents")
     for axis, d in enumerate(p.dims or ()):
@@ -224,7 +227,7 @@ def _checked(b: GraphBuilder, p: sq.Packed) -> None:
 
 
 def returned(b: GraphBuilder, p: Port, ref: Ref) -> list[Ref]:
-    """The tensors that stand for an output."""
+    """The tensors that represent an output."""
     b.engine.at(p.name)
     found = sq.compound_of(b.store, ref)
     if p.kind == "tensor":
@@ -264,7 +267,7 @@ def returned(b: GraphBuilder, p: Port, ref: Ref) -> list[Ref]:
 
 
 def _texts(b: GraphBuilder, p: Port, item: Ref) -> list[Ref]:
-    """The tensors of strings, or of a sequence of them."""
+    """The tensors that represent strings, or a sequence of strings."""
     inner = sq.compound_of(b.store, item)
     if isinstance(inner, sq.Texts) and p.sequence:
         own = sq.packed(b, sq.compound_of(b.store, inner.order))
@@ -275,7 +278,7 @@ def _texts(b: GraphBuilder, p: Port, item: Ref) -> list[Ref]:
 
 
 def _nothing(b: GraphBuilder, p: Port) -> Ref:
-    """What stands after the flag of an optional that is always empty."""
+    """The placeholders after the flag of an optional that is always empty."""
     if p.strings:
         shape = [] if p.sequence else [d if isinstance(d, int) else 0 for d in p.dims() or ()]
         none = b.constant(np.zeros([*shape, 1] if not p.sequence else [0, 1], np.uint8))

@@ -1,7 +1,7 @@
-"""Small tensors whose elements are known as sizes: what such elements are, and arrays to and from them.
+"""Small tensors whose elements are known as sizes: the kinds of elements, conversion from and to arrays.
 
 A `Known` is an object array of the tensor's shape. Its elements are Dims (integers), Ratios (floats that are
-exact fractions of sizes, such as a Resize scale), bools, undecided Equalities, or None: nothing is known.
+exact fractions of sizes, such as a Resize scale), bools, undecided Equalities, or None where unknown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from smelt.core.dtype import Array, DType
 from smelt.core.ir.graph import TensorType
 
 LIMIT = 256
-"""More elements than this are data, not a shape."""
+"""Most elements of a Known: a larger tensor is data, not a shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Equality:
-    """A bool that is a == b, where that is not decided."""
+    """The bool a == b, where that is undecided."""
 
     a: Dim
     b: Dim
@@ -100,7 +100,8 @@ def unknown(t: TensorType) -> Known | None:
 
 def fraction(value: float, dtype: np.dtype[Any]) -> Ratio | None:
     """The fraction that a float constant stands for: the short one that rounds to it (0.7 is 7/10), else its
-    exact value. None for infinities, NaN and the absurdly fine."""
+    exact value. None for infinities, NaN, and fractions of more than 40 bits in the denominator or 60 in
+    the numerator."""
     if not math.isfinite(value):
         return None
     if value.is_integer() and abs(value) < 2**53:

@@ -19,7 +19,7 @@ from smelt.importer.validity import check_definitions
 Source: TypeAlias = "str | PathLike[str] | bytes | onnx.ModelProto"
 
 LIMIT = 2**31 - 1
-"""Protobuf cannot hold more in one message; larger models keep their weights outside."""
+"""Most bytes of a protobuf message; larger models store weights as external data."""
 
 # What people hand over instead of ONNX: (offset, magic, what it is, what to do)
 FOREIGN: tuple[tuple[int, bytes, str, str], ...] = (
@@ -52,7 +52,8 @@ class Loaded:
 
 
 def load(source: Source) -> Loaded:
-    """Parse a model; external data is not read. SmeltError(kind='invalid') when it is no ONNX model."""
+    """Parse a model without reading external data. Raises SmeltError(kind='invalid') when it is no ONNX
+    model."""
     if isinstance(source, onnx.ModelProto):
         return _sound(Loaded(source, None, source.graph.name or "model"))
     if isinstance(source, (bytes, bytearray, memoryview)):
@@ -106,7 +107,7 @@ def _parse(data: bytes, what: str) -> onnx.ModelProto:
 
 
 def _texts(message: Message, depth: int = 0) -> None:
-    """SmeltError when a text field is not UTF-8: the parser hands it over as bytes."""
+    """Raise SmeltError for a text field that is not UTF-8, which the parser returns as bytes."""
     for field, value in message.ListFields():
         if field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
             continue
@@ -121,7 +122,7 @@ def _texts(message: Message, depth: int = 0) -> None:
 
 
 UNSAID = {MS: 1, ML: 5}
-"""Versions of the domains that ONNX Runtime takes as imported, so that exporters forget them."""
+"""Versions of domains that ONNX Runtime treats as imported, so that some exporters omit the import."""
 
 
 def opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
@@ -140,7 +141,7 @@ def _sound(loaded: Loaded) -> Loaded:
 
 
 def label(node: onnx.NodeProto) -> str:
-    """How messages call a node: its name, else what it makes."""
+    """A node's name in messages: its own, else that of its first output, else that of its operator."""
     return node.name or next((o for o in node.output if o), "") or node.op_type
 
 
@@ -153,7 +154,7 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def uses(node: onnx.NodeProto) -> Iterator[str]:
-    """The names that a node reads, those that its subgraphs capture included."""
+    """The names that a node reads, including those that its subgraphs capture."""
     yield from (i for i in node.input if i)
     for g in subgraphs(node):
         yield from captures(g)
@@ -174,7 +175,7 @@ def ordered(
     given: Iterable[str],
     outer: Mapping[str, object] | frozenset[str] = frozenset(),
 ) -> list[onnx.NodeProto]:
-    """The nodes so that each follows what it reads; the file's order where that allows it.
+    """The nodes in topological order, in the file's order where that is one.
 
     given: names of inputs and initialisers. outer: names visible from the graphs around.
     Raises SmeltError(kind='invalid') for names defined twice, undefined ones, and cycles.
@@ -235,7 +236,8 @@ def _sorted(nodes: list[onnx.NodeProto], needs: list[list[int]]) -> list[onnx.No
 
 
 def guard(e: Exception) -> SmeltError | None:
-    """The SmeltError for what numbers and text of a broken model raise; None for our own bugs."""
+    """The SmeltError for an exception that malformed numbers or text of a model raise; None for a bug of
+    smelt."""
     if isinstance(e, UnicodeDecodeError):
         return invalid("a name in the model is not valid UTF-8", hint="the file is damaged")
     if isinstance(e, RecursionError):

@@ -1,15 +1,13 @@
-"""An ONNX model in; a Module of core ops out, or every problem that keeps it from being one."""
+"""An ONNX model in; a Module of core ops out, or all problems that prevent it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-import numpy as np
 import onnx
 
 from smelt.core.diag import Problem, SmeltError, invalid, merge, unsupported
-from smelt.core.dtype import Array
 from smelt.core.ir.graph import Module, Ref
 from smelt.core.ops.infer import Demand, Engine
 from smelt.importer import sequences as sq
@@ -22,17 +20,11 @@ from smelt.importer.translate import Scope, Translator
 from smelt.importer.validity import once
 
 
-def import_model(
-    source: Source,
-    dims: Dims | None = None,
-    outputs: Sequence[str] = (),
-    constants: Mapping[str, Array] | None = None,
-) -> Module:
+def import_model(source: Source, dims: Dims | None = None, outputs: Sequence[str] = ()) -> Module:
     """Read an ONNX model: a path, bytes, or a ModelProto.
 
     dims: fixes or bounds symbols by name: {"batch": 1, "seq": (1, 512)}; an unnamed dim of an input is called
-    'input:axis'. outputs: ONNX names of values to return after the model's own outputs. constants: inputs
-    that always have these values (axes, scales); they are inputs no more.
+    'input:axis'. outputs: ONNX names of values to return after the model's own outputs.
 
     The Module's graph 'main' holds core ops only; every value has a dtype and a shape of Dims; weights are
     mapped from external files on use.
@@ -40,19 +32,17 @@ def import_model(
     Raises SmeltError: 'invalid' when no runtime could accept the file, 'unsupported' with all the nodes that
     smelt cannot translate.
     """
-    module, problems = _imported(source, dims, outputs, constants or {})
+    module, problems = _imported(source, dims, outputs)
     if problems:
         raise merge(tuple(problems))
     assert module is not None
     return module
 
 
-def check_model(
-    source: Source, dims: Dims | None = None, constants: Mapping[str, Array] | None = None
-) -> list[Problem]:
+def check_model(source: Source, dims: Dims | None = None) -> list[Problem]:
     """Every problem that import_model would raise; an empty list when there is none."""
     try:
-        return _imported(source, dims, (), constants or {})[1]
+        return _imported(source, dims, ())[1]
     except SmeltError as e:
         return list(e.problems)
 
@@ -60,7 +50,7 @@ def check_model(
 def names_of(
     source: Source, dims: Iterable[str], values: Iterable[str]
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """Which of these keys of `dims`, and which of these names of values, a model has. Raises SmeltError."""
+    """(the keys of `dims`, the names of values) out of these that a model has. Raises SmeltError."""
     g = load(source).model.graph
     inputs = _inputs(g)
     known = known_dims([v for p in inputs for v in input_tensors(port(p, "input"))], dims)
@@ -74,10 +64,10 @@ def _inputs(g: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
 
 
 def _imported(
-    source: Source, dims: Dims | None, outputs: Sequence[str], given: Mapping[str, Array]
+    source: Source, dims: Dims | None, outputs: Sequence[str]
 ) -> tuple[Module | None, list[Problem]]:
     try:
-        return _translated(load(source), dims, outputs, given)
+        return _translated(load(source), dims, outputs)
     except (UnicodeDecodeError, RecursionError) as e:
         known = guard(e)
         assert known is not None
@@ -85,21 +75,18 @@ def _imported(
 
 
 def _translated(
-    loaded: Loaded, dims: Dims | None, extra: Sequence[str], given: Mapping[str, Array]
+    loaded: Loaded, dims: Dims | None, extra: Sequence[str]
 ) -> tuple[Module | None, list[Problem]]:
-    """Once; or twice where a broadcast met sizes that may be 1, and a node after it says more of them."""
-    engine, module, problems = _attempt(loaded, dims, extra, given, ())
+    """Translate once; or twice where a broadcast met extents that may be 1, and later nodes imply more about
+    them."""
+    engine, module, problems = _attempt(loaded, dims, extra, ())
     if engine.joined and engine.demands:
-        _, module, problems = _attempt(loaded, dims, extra, given, engine.demands)
+        _, module, problems = _attempt(loaded, dims, extra, engine.demands)
     return module, problems
 
 
 def _attempt(
-    loaded: Loaded,
-    dims: Dims | None,
-    extra: Sequence[str],
-    given: Mapping[str, Array],
-    demands: Sequence[Demand],
+    loaded: Loaded, dims: Dims | None, extra: Sequence[str], demands: Sequence[Demand]
 ) -> tuple[Engine, Module | None, list[Problem]]:
     model, g = loaded.model, loaded.model.graph
     inputs = _inputs(g)
@@ -108,11 +95,7 @@ def _attempt(
         raise invalid("the graph has no outputs", hint="export the model again")
     engine = Engine()
     b = GraphBuilder(Store(engine))
-    for name in sorted(given.keys() - {v.name for v in inputs}):
-        raise invalid(f"constants: no input is called '{name}'")
-    for name, array in given.items():
-        b.names[name] = b.constant(np.asarray(array))
-    _receive(b, [port(v, "input") for v in inputs if v.name not in given], dims)
+    _receive(b, [port(v, "input") for v in inputs], dims)
     engine.expect(demands)
     translator = Translator(model, loaded.folder)
     refs = translator.graph(b, g, Scope({**UNSAID, **opsets(model.opset_import)}), [v.name for v in inputs])
@@ -132,7 +115,7 @@ def _attempt(
 
 
 def _receive(b: GraphBuilder, ports: Sequence[Port], dims: Dims | None) -> None:
-    """Declare the tensors that stand for the inputs, and name what they make."""
+    """Declare the tensors that represent the inputs, and name the values assembled of them."""
     infos = [(p, v) for p in ports for v in input_tensors(p)]
     once([v.name for _, v in infos], "graph input")
     types = declare_inputs(b.engine, [v for _, v in infos], dims)
@@ -144,7 +127,7 @@ def _receive(b: GraphBuilder, ports: Sequence[Port], dims: Dims | None) -> None:
 def _return(
     b: GraphBuilder, outputs: Sequence[onnx.ValueInfoProto], refs: Sequence[Ref]
 ) -> tuple[list[Ref], list[onnx.ValueInfoProto]]:
-    """The tensors that stand for the outputs, and their declarations."""
+    """The tensors that represent the outputs, and their declarations."""
     parts: list[Ref] = []
     infos: list[onnx.ValueInfoProto] = []
     for v, ref in zip(outputs, refs, strict=True):

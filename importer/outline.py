@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 LARGE = 1 << 16
-"""Bytes of a weight from which it is referred to."""
+"""Least bytes of a weight that is replaced by a reference."""
 
 WORTH = 8 << 20
-"""Bytes of a file from which its weights are looked at."""
+"""Least bytes of a file whose weights are replaced."""
 
 WINDOW = 1 << 12
-"""Bytes that are read for a single one: the headers of several fields."""
+"""Bytes that are read at once: the headers of several fields."""
 
 # message -> number of a field -> the message in it: the ways from a model to its weights
 INSIDE = {
@@ -34,16 +34,16 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
 DEEPEST = 200
-"""Messages within messages; the real parser goes no deeper than 100."""
+"""Deepest nesting of messages; protobuf's parser accepts 100."""
 
 
 class _Broken(Exception):
-    """The bytes are no protobuf message; the real parser will say what is wrong."""
+    """The bytes are no protobuf message; protobuf's parser will report the error."""
 
 
 def outline(path: Path) -> bytes | None:
-    """The message of a large file with references in place of large weights; None when there is nothing to
-    gain or the file is not what it seems."""
+    """The message of a large file with references in place of large weights; None when the file is small or
+    not a valid message."""
     if path.stat().st_size < WORTH or path.is_symlink():  # references may not leave the folder
         return None
     with path.open("rb") as f:
@@ -54,8 +54,8 @@ def outline(path: Path) -> bytes | None:
 
 
 class _Bytes:
-    """A file's bytes by their place; reads what is asked for, and a window around single bytes. (A mapping
-    would count as memory of the process, and with what the system reads ahead.)"""
+    """Random access to a file's bytes; single bytes are read with a window around them. (A mapping, with what
+    the system reads ahead, would count as memory of the process.)"""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file

@@ -1,4 +1,4 @@
-"""The name of a plug-in in, a Python file or a module; what it defines is in the tables of ops afterwards.
+"""The name of a plug-in in, a Python file or a module; its definitions are added to the tables of ops.
 
 A plug-in has BINDINGS, OPS, or both. The families come in the same way: a lookup in the bindings loads them.
 """
@@ -21,14 +21,16 @@ from smelt.importer.bindings import table
 from smelt.importer.call import OnnxOp
 
 _LOADING = threading.RLock()
-"""One thread at a time: half of a module that another thread imports has no rows yet."""
+"""Held during a load: a module that another thread is importing has no rows yet."""
 
 
 def load(name: str) -> None:
-    """Put what a plug-in defines into the tables; a second time nothing is new.
+    """Add a plug-in's definitions to the tables, unless it is loaded already.
 
-    A family that has one of its names is loaded first, so that a name is taken whether or not a model asked
-    for the family. Raises SmeltError when the plug-in cannot be loaded, defines nothing, or what is there."""
+    A family that has one of its names is loaded first, so that the name counts as taken whether or not a
+    model has used the family. Raises SmeltError when the plug-in cannot be loaded, defines nothing, or
+    defines a name that is taken.
+    """
     with _LOADING:
         _load(name)
 
@@ -48,13 +50,13 @@ def _load(name: str) -> None:
 
 
 def load_all() -> None:
-    """Load every family: for what walks the whole tables, such as tests and campaigns."""
+    """Load every family, for callers that iterate over the whole tables, such as tests."""
     for family in families.FAMILIES:
         load(family.module)
 
 
 def _module(name: str) -> ModuleType:
-    """The module of a plug-in; a file is known by its absolute path."""
+    """Import a plug-in's module; a file's module is named after its absolute path."""
     is_file = name.endswith(".py")
     key = f"smelt_plugin:{Path(name).resolve()}" if is_file else name
     if key in sys.modules:

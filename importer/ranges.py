@@ -1,4 +1,4 @@
-"""A ref in, what its integer elements can be at least and at most: by the formulas that made it."""
+"""A ref in; the least and greatest value of its integer elements, by the formulas that make it, out."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Span: TypeAlias = "tuple[Dim | None, Dim | None]"
 
 NOTHING: Span = (None, None)
 DEPTH = 12
-"""How many ops a question goes back."""
+"""Through how many ops the analysis goes back."""
 FEW_ELEMENTS = 16
-"""Elements that are looked at one by one."""
+"""Most elements that are examined one by one."""
 
 
 class Origins(Protocol):
-    """Who made what: a graph builder."""
+    """The part of a graph builder that the analysis reads."""
 
     engine: Engine
 
@@ -47,7 +47,7 @@ def span(b: Origins, ref: Ref) -> Span:
 
 
 class _Question:
-    """One tensor's elements at an index of variables, through the formulas that they come from."""
+    """Bounds of a tensor's elements at a symbolic index, through the formulas of the ops that make them."""
 
     def __init__(self, b: Origins) -> None:
         self.b = b
@@ -56,12 +56,12 @@ class _Question:
         self.answers: dict[tuple[Ref, DimIndex], Span] = {}
 
     def mark(self) -> str:
-        """What the names of a formula's variables begin with."""
+        """A fresh prefix for the names of a formula's variables."""
         self.marks += 1
         return f"{MARK}{self.marks}_"
 
     def anywhere(self, ref: Ref, depth: int) -> Span:
-        """An element at any place."""
+        """Bounds of all elements of a ref."""
         mark, index = self.mark(), []
         for a, d in enumerate(self.b.type_of(ref).shape):
             name = f"{mark}i{a}"
@@ -70,7 +70,7 @@ class _Question:
         return self.at(ref, tuple(index), depth)
 
     def at(self, ref: Ref, index: DimIndex, depth: int) -> Span:
-        """The element of a ref at an index."""
+        """Bounds of a ref's element at an index."""
         t = self.b.type_of(ref)
         index = tuple(ZERO if d == ONE else i for i, d in zip(index, t.shape, strict=True))
         if (ref, index) not in self.answers:
@@ -95,7 +95,7 @@ class _Question:
         return (wide[0] if own[0] is None else own[0], wide[1] if own[1] is None else own[1])
 
     def made(self, node: Node, ref: Ref, index: DimIndex, depth: int) -> Span:
-        """What a node makes there."""
+        """Bounds of a node's result at an index."""
         row = OPS.get(node.op)
         if row is None:
             return NOTHING
@@ -110,7 +110,7 @@ class _Question:
         return self.element(e, node, depth)
 
     def element(self, e: Expr, node: Node, depth: int) -> Span:
-        """What an expression over a node's operands can be."""
+        """Bounds of an expression over a node's operands."""
         return _READ[type(e)](self, e, node, depth)
 
     def const(self, e: Const, node: Node, depth: int) -> Span:
@@ -118,11 +118,11 @@ class _Question:
         return NOTHING if e.dtype.is_float else (to_dim(int(e.value)),) * 2
 
     def position(self, e: Index, node: Node, depth: int) -> Span:
-        """An index, or a size that a formula speaks of."""
+        """An index, or a size that occurs in the formula."""
         return NOTHING if e.dtype.is_float else self.dim(e.dim)
 
     def load(self, e: Load, node: Node, depth: int) -> Span:
-        """An operand's element, or what stands for those outside."""
+        """An operand's element, or the load's default outside of its guard."""
         inner = self.at(node.inputs[int(e.buffer.removeprefix("x"))], e.index, depth)
         if not e.guard:
             return inner
@@ -148,7 +148,7 @@ class _Question:
         return self.element(e.body, node, depth)
 
     def reduce(self, e: Reduce, node: Node, depth: int) -> Span:
-        """One of the elements, or the place of one."""
+        """A minimum or maximum is one of the elements; an arg-reduction is a position."""
         if e.kind in ("argmax", "argmin"):
             return ZERO, e.axes[0].extent - 1
         if e.kind not in ("max", "min"):
@@ -157,7 +157,7 @@ class _Question:
         return self.element(e.body, node, depth)
 
     def dim(self, d: Dim) -> Span:
-        """A sum of variables times numbers, with each at one end or the other."""
+        """Bounds of a linear combination of variables: each variable at one end of its range."""
         low = high = d
         for name in sorted(self.variables.keys() & d.symbols):
             start = d.substitute({name: 0})
@@ -180,7 +180,7 @@ _READ: Mapping[type, Callable[..., Span]] = {
 
 
 def _of_type(dtype: DType) -> Span:
-    """What 8 or 16 bits can hold; more bits say too little to help."""
+    """The range of an 8- or 16-bit dtype; that of a wider one is useless here."""
     if dtype.bits > 16:
         return (ZERO, None) if dtype.category == "uint" else NOTHING
     low, high = dtype.limits
@@ -188,7 +188,7 @@ def _of_type(dtype: DType) -> Span:
 
 
 def _joined(spans: Sequence[Span]) -> Span:
-    """Elements of any of them."""
+    """The union of spans."""
     lows, highs = [s[0] for s in spans], [s[1] for s in spans]
     low = None if None in lows else reduce(dmin, [d for d in lows if d is not None])
     high = None if None in highs else reduce(dmax, [d for d in highs if d is not None])
@@ -199,7 +199,7 @@ def _joined(spans: Sequence[Span]) -> Span:
 
 
 def _cast(c: Engine, own: DType, to: DType, x: Span) -> Span:
-    """A conversion that keeps every integer there is."""
+    """A conversion that changes no value of the span."""
     low, high = x
     if to in (i32, i64) and (own in (i32, i64, bool_) or own.bits <= 16):
         top = None if high is None else c.bounds(high)[1]
@@ -209,7 +209,7 @@ def _cast(c: Engine, own: DType, to: DType, x: Span) -> Span:
 
 
 def _least(c: Engine, own: DType, to: DType, a: Span, b: Span) -> Span:
-    """min(a, b): each bound of one holds above, both below."""
+    """min(a, b): the upper bound of either holds, the lower bound needs both."""
     (al, ah), (bl, bh) = a, b
     low = None if al is None or bl is None else dmin(al, bl)
     return low, (dmin(ah, bh) if ah is not None and bh is not None else ah if bh is None else bh)

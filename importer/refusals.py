@@ -1,4 +1,4 @@
-"""An op that no binding knows in; why, and what would fix it, out."""
+"""An op without binding in; the reason of the refusal, and what to do instead, out."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ INSTEAD: Mapping[tuple[str, str], str] = MappingProxyType(
 
 
 def message(domain: str, version: int, op: str) -> str:
-    """Whether the operator exists at all."""
+    """The text of the refusal, which says whether the operator exists in ONNX at all."""
     where = f"opset {version}" if not domain else f"domain '{domain}', version {version}"
     try:
         if not domain:
@@ -55,6 +55,6 @@ def message(domain: str, version: int, op: str) -> str:
 
 
 def instead(domain: str, op: str) -> str | None:
-    """What would fix it."""
+    """The hint: what to do instead; None where nothing is known."""
     found = INSTEAD.get((domain, op)) or INSTEAD.get((domain, ""))
     return found or (PLUGIN if domain else None)

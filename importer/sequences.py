@@ -204,7 +204,7 @@ def form_of(b: GraphBuilder, ref: Ref) -> Form:
 
 
 def flag_of(b: GraphBuilder, ref: Ref) -> bool | None:
-    """A bool of one element that is known now."""
+    """The value of a constant bool of one element; None for another one."""
     found = b.known_of(ref)
     if found is None or found.size != 1:
         return None

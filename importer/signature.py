@@ -1,5 +1,5 @@
-"""A node, its attributes and the element types of its inputs in; SmeltError out where ONNX's definition of
-its op has no room for them. One place for what every op wants, before its binding reads it."""
+"""A node, its attributes and the types of its inputs in; SmeltError out where ONNX's definition of its op
+does not allow them. These checks, common to all ops, come before the binding."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ TYPES = {v: k for k, v in AttributeProto.AttributeType.items()}
 
 @dataclass(frozen=True)
 class Parameter:
-    """An input of an op. types: the element types that it may have, as ONNX writes them. variable: inputs
-    of one name here have one type; empty where each of them has a type of its own. ranks: those that it may
-    have; empty where the definition does not say."""
+    """An input of an op. types: its allowed element types, as ONNX writes them. variable: the type variable,
+    which equal types share; empty where there is none. ranks: the allowed ones; empty where any is."""
 
     name: str
     required: bool
@@ -39,7 +38,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Signature:
-    """What an op may be given. attributes: name -> (type, whether it must be there). inputs: the last one
+    """The definition of an op. attributes: name -> (type, whether it is required). inputs: the last one
     stands for all further ones, of which there are `most` at most with it. grows: a later release may give
     the op more under the same version (com.microsoft's do). ranges: attribute -> its least and largest."""
 
@@ -52,7 +51,7 @@ class Signature:
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=lambda: MappingProxyType({}))
 
     def input(self, k: int) -> Parameter:
-        """Input k, which is there."""
+        """The parameter of input k, which is present."""
         return self.inputs[min(k, len(self.inputs) - 1)]
 
 
@@ -60,7 +59,8 @@ RANGES: Mapping[tuple[str, str], Mapping[str, tuple[float, float]]] = {
     ("", "Attention"): {"is_causal": (0, 1), "qk_matmul_output_mode": (0, 3), "softcap": (0, math.inf)},
     (MS, "GroupQueryAttention"): {"softcap": (0, math.inf)},
 }
-"""What no binding looks at: of ops that ONNX's functions spell out, and what ONNX Runtime takes for none."""
+"""Parameters that no binding reads: of ops that ONNX defines as functions, and those that ONNX Runtime
+ignores."""
 
 
 @cache
@@ -83,7 +83,7 @@ def signature(domain: str, op: str, version: int) -> Signature | None:
 def check_node(
     s: Signature, n: NodeProto, given: Mapping[str, AttributeProto], fail: Fail, unsupported: Fail
 ) -> None:
-    """The node's attributes, and how many inputs and outputs it has, are those of its op.
+    """Check a node's attributes and its numbers of inputs and outputs.
     Raises what `fail` makes of a message; `unsupported` of what a later release may have given the op."""
     beyond = unsupported if s.grows else fail
     for name, a in given.items():
@@ -112,8 +112,9 @@ def check_node(
 
 
 def check_types(s: Signature, found: Sequence[TensorType | None], fail: Fail) -> None:
-    """Each input has an element type and a rank that the operator takes, and inputs of one type have one;
-    None: not a tensor, or absent. Raises what `fail` makes of a message."""
+    """Check that each input has an allowed element type and rank, and that inputs of one type variable have
+    the same type. found: None for an input that is absent or no tensor. Raises what `fail` makes of a
+    message."""
     bound: dict[str, tuple[int, DType]] = {}
     for k, t in enumerate(found):
         if t is None or not s.inputs:

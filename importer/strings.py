@@ -1,8 +1,8 @@
-"""Tensors of strings as tensors of bytes: constants, widths, comparison, and what only moves elements.
+"""Tensors of strings as tensors of bytes: constants, widths, comparison, and ops that move elements.
 
-A string tensor of shape [*S] is u8[*S, width]: UTF-8 with zeros after it, up to a width that is a size like
-any other. Ops that move elements work on the numbers of the elements, by their own bindings; the rows with
-these numbers are gathered after them. So strings can be moved by whatever tensors can be moved by.
+A string tensor of shape [*S] is u8[*S, width]: UTF-8 padded with zeros up to a width that is a size like any
+other. An op that moves elements is applied to a tensor of the elements' indices, by its own binding; then the
+rows with these indices are gathered. So every op that moves tensors' elements moves strings too.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ STRING_MOVES = frozenset({
 })  # fmt: skip
 """Ops whose outputs are elements of their inputs."""
 FILLS = frozenset({"Pad", "CenterCropPad", "Trilu"})
-"""Moves that put zeros, here empty strings, beside them."""
+"""Moves that pad with zeros, here with empty strings."""
 SIZES = frozenset({"Shape", "Size", "SequenceLength", "RandomNormalLike", "RandomUniformLike"})
-"""Ops that ask for nothing but sizes."""
+"""Ops that read nothing but shapes."""
 VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
-"""Moves that leave the elements in order."""
+"""Moves that keep the order of the elements."""
 
 
 # ---------------------------------------------------------------- values
@@ -55,7 +55,7 @@ def text(c: Call, i: int = 0) -> Ref:
 
 
 def is_text(c: Call, i: int) -> bool:
-    """Whether input i is there and holds strings, or a sequence of them."""
+    """Whether input i is present and holds strings, or a sequence of strings."""
     return c.has(i) and _source(c.builder, c.x(i)) is not None
 
 
@@ -108,7 +108,7 @@ def of_tensor(b: GraphBuilder, t: onnx.TensorProto, what: str) -> Ref:
 
 
 def fitted(b: GraphBuilder, chars: Ref, width: Dim) -> Ref:
-    """The same strings in a width that is at least their own."""
+    """The same strings padded to a width that is at least their own."""
     t, width = b.type_of(chars), b.engine.simplify(width)
     if t.shape[-1] == width:
         return chars
@@ -118,7 +118,7 @@ def fitted(b: GraphBuilder, chars: Ref, width: Dim) -> Ref:
 
 
 def alike(b: GraphBuilder, parts: Sequence[Ref]) -> list[Ref]:
-    """The same strings in a width for all."""
+    """The same strings, all padded to one width."""
     width = width_of(b, parts[0])
     for p in parts[1:]:
         own = width_of(b, p)
@@ -177,7 +177,7 @@ def chosen(b: GraphBuilder, strings: Sequence[str], at: Ref) -> Ref:
 
 
 def moved(c: Call, build: Build) -> Results:
-    """What an op that moves elements makes of strings, by what it makes of their numbers."""
+    """The results of an op that moves elements, applied to strings by way of their indices."""
     b = c.builder
     found = {i: s for i, ref in enumerate(c.inputs) if ref and (s := _source(b, ref)) is not None}
     parts = alike(b, [s.table if isinstance(s, sq.Texts) else s.chars for s in found.values()])
@@ -202,7 +202,7 @@ def moved(c: Call, build: Build) -> Results:
 
 
 def _source(b: GraphBuilder, ref: Ref) -> sq.Text | sq.Texts | None:
-    """The strings that a value stands for, which an optional may hold."""
+    """The strings of a value, or of the optional that holds them; None for others."""
     found = sq.compound_of(b.store, ref)
     if isinstance(found, sq.Maybe) and isinstance(sq.compound_of(b.store, found.item), sq.Text | sq.Texts):
         found = sq.compound_of(b.store, sq.inside(b, found))
@@ -210,14 +210,14 @@ def _source(b: GraphBuilder, ref: Ref) -> sq.Text | sq.Texts | None:
 
 
 def _strings_of(b: GraphBuilder, table: Ref, ref: Ref) -> Ref:
-    """The strings whose numbers a tensor, or a sequence, holds."""
+    """The strings of a table whose indices a tensor, or a sequence, holds."""
     if sq.compound_of(b.store, ref) is not None:
         return sq.register(b.store, sq.Texts(ref, table))
     return picked(b, table, ref)
 
 
 def _shifted(b: GraphBuilder, order: Ref, by: Dim) -> Ref:
-    """A sequence of numbers, each of them greater by so many."""
+    """A sequence of integers, all of them increased by `by`."""
     if by == ZERO:
         return order
     more = b.from_dims([by], ())

@@ -22,17 +22,17 @@ Dims: TypeAlias = "Mapping[str, int | tuple[int, int | None]]"
 """Symbol name (or 'input:axis') -> a fixed size, or its (low, high) range; high None: unbounded."""
 
 ANONYMOUS = frozenset({"", "?", "-1", "None", "none", "unk", "*"})
-"""Spellings of 'some size' that exporters write; two of them are two sizes."""
+"""Names that exporters write for an unknown size; two occurrences are two different sizes."""
 
 
 LONGEST = 120
-"""Characters of a symbol: formulas repeat them. The longest that a development model has is 44."""
+"""Most characters of a symbol, since formulas repeat it. The longest that a development model has is 44."""
 _LONG_NAME = re.compile(rf"\w{{{LONGEST + 1},}}")
 _LONG_PARAM = 4000
 
 
 def short(name: str) -> str:
-    """The name of a symbol as it is, or its beginning and a digest of the whole."""
+    """A symbol's name; of a long one the beginning and a digest of the whole."""
     if len(name) <= LONGEST:
         return name
     return f"{name[: LONGEST - 13]}_{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:12]}"
@@ -40,7 +40,7 @@ def short(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Slot:
-    """One symbolic dim of an input: where it is and what it was called ('' when unnamed)."""
+    """One symbolic dim of an input: input, axis and name in the file ('' when unnamed)."""
 
     input: str
     axis: int
@@ -56,7 +56,7 @@ def declare_inputs(
     unknown names and impossible ranges in `dims`.
     """
     raw, shapes, origins = _shapes(inputs)
-    fixed, ranges = _wishes(dims or {}, shapes, origins)
+    fixed, ranges = _ranges(dims or {}, shapes, origins)
     for s, (origin, generated) in origins.items():
         if s not in fixed:
             low, high = ranges.get(s, (0, None))
@@ -74,7 +74,7 @@ def declare_inputs(
 
 
 def known_dims(inputs: Sequence[onnx.ValueInfoProto], keys: Iterable[str]) -> frozenset[str]:
-    """Which of these keys of `dims` say something about these inputs."""
+    """Those of these keys of `dims` that name a dim of these inputs."""
     _, shapes, origins = _shapes(inputs)
 
     def known(key: str) -> bool:
@@ -92,7 +92,7 @@ _Shapes: TypeAlias = (
 
 
 def _shapes(inputs: Sequence[onnx.ValueInfoProto]) -> _Shapes:
-    """What inputs declare; their shapes; symbol -> (origin, generated)."""
+    """(what inputs declare, their shapes, symbol -> (origin, whether its name is generated))."""
     raw: dict[str, tuple[int, list[int | str]]] = {}
     for v in inputs:
         raw[v.name] = declared(v)
@@ -124,7 +124,7 @@ def declared(v: onnx.ValueInfoProto) -> tuple[int, list[int | str]]:
 
 
 def dim_text(d: onnx.TensorShapeProto.Dimension) -> int | str:
-    """A declared dim: its size, its name, or '' when neither says anything."""
+    """A declared dim: its size, its name, or '' where it has neither."""
     if d.WhichOneof("value") == "dim_value" and d.dim_value >= 0:
         return int(d.dim_value)
     param = d.dim_param.strip()
@@ -135,7 +135,7 @@ def dim_text(d: onnx.TensorShapeProto.Dimension) -> int | str:
 
 
 def _plain_names(raw: Mapping[str, tuple[int, list[int | str]]]) -> set[str]:
-    """The symbols that stand alone as the dim of some input, so that binding it gives their value."""
+    """The symbols that are by themselves the dim of some input, whose extent then determines them."""
     found = set()
     for _, axes in raw.values():
         for d in axes:
@@ -169,15 +169,15 @@ def _identifier(text: str) -> str:
     return short(clean if clean and not clean[0].isdigit() else f"x{clean}")
 
 
-def _wishes(
+def _ranges(
     dims: Dims, shapes: Mapping[str, Sequence[Dim]], origins: Mapping[str, tuple[str, bool]]
 ) -> tuple[dict[str, int], dict[str, tuple[int, int | None]]]:
     """The user's fixed sizes and ranges by symbol."""
     fixed: dict[str, int] = {}
     ranges: dict[str, tuple[int, int | None]] = {}
-    for key, wish in dims.items():
+    for key, given in dims.items():
         name, static = _find(key, shapes, origins)
-        low, high = _range(key, wish)
+        low, high = _range(key, given)
         if name is None:
             assert static is not None
             if not (low <= static and (high is None or static <= high)):
@@ -221,18 +221,18 @@ def _find(
     raise invalid(f"dims: no symbol is called '{key}'", hint=f"the model's symbols are {known}")
 
 
-def _range(key: str, wish: object) -> tuple[int, int | None]:
-    pair = wish if isinstance(wish, (tuple, list)) else (wish, wish)
+def _range(key: str, given: object) -> tuple[int, int | None]:
+    pair = given if isinstance(given, (tuple, list)) else (given, given)
     try:
         low = operator.index(pair[0])
         high = None if pair[1] is None and len(pair) == 2 else operator.index(pair[1])
-        if len(pair) != 2 or isinstance(wish, bool):
+        if len(pair) != 2 or isinstance(given, bool):
             raise TypeError
     except (TypeError, IndexError):
-        raise invalid(f"dims: '{key}' is {wish!r}, wanted a size or a pair (low, high)") from None
+        raise invalid(f"dims: '{key}' is {given!r}, wanted a size or a pair (low, high)") from None
     if low < 0 or (high is not None and high < max(low, 1)):
         raise invalid(
-            f"dims: '{key}' is {wish!r}, wanted 0 <= low <= high with high at least 1",
+            f"dims: '{key}' is {given!r}, wanted 0 <= low <= high with high at least 1",
             hint=f"for example dims={{'{key}': (1, 512)}}",
         )
     return low, high

@@ -28,18 +28,18 @@ from smelt.importer.validity import once
 from smelt.importer.weights import ONNX_OF, dense, weight_of
 
 WIDE = frozenset({("", "Attention")})
-"""ONNX's functions whose steps are computed as f32 where their inputs are 16-bit floats."""
+"""ONNX functions whose steps are computed in f32 where the inputs are 16-bit floats."""
 
 REFUSED: Ref = "!"
-"""Stands for a value whose node was refused: what reads it is skipped without another message."""
+"""The ref of a value whose node was refused: nodes that read it are skipped without another problem."""
 
 MAX_DEPTH = 64
-"""Functions inside functions; deeper ones are taken for a recursion."""
+"""Deepest nesting of function calls; a deeper one is treated as a recursion."""
 
 
 MOST_EXPANDED = 100_000
-"""Nodes that the model's own functions may become where they are called: each calling the one before twice,
-sixty functions are 2^60."""
+"""Most nodes after inlining of the model's own functions: sixty functions, each of which calls the one before
+twice, would be 2^60."""
 
 
 class Refused(Exception):
@@ -48,7 +48,7 @@ class Refused(Exception):
 
 @dataclass
 class Attempt:
-    """What became of a translation that was tried: why it failed, if it did, and the problems it left."""
+    """The result of an attempted translation: the reason of its failure, if any, and its problems."""
 
     failed: SmeltError | Refused | None = None
     problems: dict[tuple[str | None, str], Problem] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Scope:
-    """Where nodes stand: the opsets in force, the attributes of the function around, a prefix for names."""
+    """The context of nodes: opsets in force, attributes of the enclosing function, a prefix for names."""
 
     opsets: Mapping[str, int]
     attributes: Mapping[str, AttributeProto] = field(default_factory=dict)
@@ -70,7 +70,7 @@ def key(n: NodeProto, scope: Scope) -> str:
 
 
 class Translator:
-    """Translates the nodes of one model; problems pile up until the end, so that all are reported."""
+    """Translates the nodes of one model; collects problems until the end, so that all are reported."""
 
     def __init__(self, model: onnx.ModelProto, folder: Path | None) -> None:
         self.folder = folder
@@ -128,16 +128,16 @@ class Translator:
         return b.store.add_weight(weight_of(t, b.store.weight_ref(t.name), self.folder))
 
     def report(self, e: SmeltError, inputs: tuple[str, ...] = ()) -> None:
-        """Keep the problems of a refused node that reads these inputs."""
+        """Record the problems of a refused node that reads these inputs."""
         for p in e.problems:
             self.problems.setdefault((p.node, p.message), p if p.inputs else replace(p, inputs=inputs))
 
     # ------------------------------------------------------------ nodes
 
     def run(self, b: GraphBuilder, nodes: Sequence[NodeProto], scope: Scope, outs: Sequence[str]) -> None:
-        """Translate nodes in order; `outs` are the names that are read after them. Where a run decides a
-        rank, what follows is translated for either; raises Undecided where that does not end in one rank and
-        a list of nodes around this one may do better."""
+        """Translate nodes in order; outs: the names that are read after them. Where a run decides a rank, the
+        following nodes are translated for both cases. Raises Undecided where the cases do not end in one rank
+        and the enclosing list of nodes may succeed."""
         self._lists += 1
         try:
             left, done = list(nodes), 0
@@ -283,7 +283,7 @@ class Translator:
         return found if found.node else None
 
     def _nodes_of(self, f: FunctionProto) -> int:
-        """How many nodes a function is, written out; counted once, whatever it calls how often."""
+        """How many nodes a function has after inlining; computed once per function."""
         key = ("" if f.domain == "ai.onnx" else f.domain, f.name, f.overload)
         if key not in self._written:
             self._written[key] = 0  # one that calls itself is refused for that
@@ -362,14 +362,15 @@ def _all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 
 
 def _captured(b: GraphBuilder, attributes: Iterable[AttributeProto]) -> dict[str, Ref]:
-    """What the graphs among a node's attributes read from around the node."""
+    """The values that graphs among a node's attributes capture, by name."""
     graphs = [g for a in attributes for g in ([a.g] if a.HasField("g") else a.graphs)]
     found = {u: b.lookup(u) for g in graphs for u in captures(g)}
     return {u: ref for u, ref in found.items() if ref is not None}
 
 
 def _widened(b: GraphBuilder, refs: Sequence[Ref]) -> tuple[list[Ref], DType | None]:
-    """16-bit floats as f32, and the first input's type; None, and all as it is, when that is another."""
+    """The inputs with 16-bit floats cast to f32, and the first input's type; unchanged and None where that is
+    no 16-bit float."""
     first = b.type_of(refs[0]).dtype if refs and refs[0] else f32
     if first not in (f16, bf16):
         return list(refs), None
@@ -381,7 +382,7 @@ def _narrowed(b: GraphBuilder, ref: Ref, dtype: DType) -> Ref:
 
 
 def _reads(b: GraphBuilder, n: NodeProto) -> tuple[str, ...]:
-    """The inputs of a node with their types, as far as they have one."""
+    """The inputs of a node as texts for messages, with their types where they have one."""
     known = b.store.types.keys() - b.store.compounds.keys()
     refs = {i: b.lookup(i) for i in n.input if i}
     return tuple(f"{i}: {b.type_of(r)}" for i, r in refs.items() if r in known)
@@ -391,16 +392,16 @@ RANK_KEEPING = frozenset(
     {"Abs", "Cast", "CastLike", "Clip", "Exp", "Identity", "LeakyRelu", "Log", "LogSoftmax", "Neg",
      "Reciprocal", "Relu", "Sigmoid", "Softmax", "Sqrt", "Tanh"}
 )  # fmt: skip
-"""Operators whose result has the rank of input 0: what files put after reductions."""
+"""Operators whose result has the rank of input 0, as they occur after reductions."""
 WINDOWED = frozenset({"AveragePool", "Conv", "ConvTranspose", "LpPool", "MaxPool"})
 OF_RANK = {"Gemm": 2, "GRU": 3, "LSTM": 3, "RNN": 3}
-"""Operators that take one rank only."""
+"""Operator -> the one rank that it accepts."""
 BROADCASTING = frozenset({"Add", "Div", "Mul", "Pow", "Sub"})
-"""Operators whose result has the rank of the other input where one is a scalar."""
+"""Operators whose result has the rank of one input where the other one is a scalar."""
 
 
 def _demanded(n: NodeProto) -> int | None:
-    """The rank that a node's attributes ask of input 0; None where they ask for none."""
+    """The rank of input 0 that a node's attributes imply; None where they imply none."""
     for a in n.attribute:
         if (n.op_type, a.name) == ("Transpose", "perm"):
             return len(a.ints)
@@ -410,8 +411,8 @@ def _demanded(n: NodeProto) -> int | None:
 
 
 def _declare_before(b: GraphBuilder, nodes: Sequence[NodeProto]) -> None:
-    """Ranks that the file gives to results, and those that nodes ask of what they read, hold for what makes
-    these, too."""
+    """Propagate ranks backwards: those that the file declares for results, and those that nodes need of their
+    inputs, hold for the nodes that make these."""
     for n in nodes:
         asked = _demanded(n) if n.domain in ("", "ai.onnx") and n.input else None
         if asked is not None:
@@ -440,8 +441,8 @@ def _check_signature(
     given: Mapping[str, AttributeProto],
     refs: Sequence[Ref | None],
 ) -> None:
-    """SmeltError when the op's definition has no room for what the node holds. refs: of its inputs, when all
-    of them have a type."""
+    """Raise SmeltError where the op's definition does not allow the node. refs: those of its inputs, None for
+    one without a type."""
     own = contrib(n.op_type) if domain == MS else signature(domain, n.op_type, version)
     if own is not None:
         check_node(own, n, given, b.engine.fail, b.engine.unsupported)
@@ -501,7 +502,7 @@ def _type_proto(b: GraphBuilder, ref: Ref) -> onnx.TypeProto:
 
 @contextmanager
 def _names(b: GraphBuilder, names: dict[str, Ref]) -> Iterator[None]:
-    """A scope of its own for names, in the same graph."""
+    """A nested scope of names in the same graph."""
     saved, b.names = b.names, names
     try:
         yield
@@ -510,7 +511,7 @@ def _names(b: GraphBuilder, names: dict[str, Ref]) -> Iterator[None]:
 
 
 class _Visible(Mapping[str, Ref]):
-    """The names that a graph sees around it."""
+    """The names that a graph can read from enclosing graphs."""
 
     def __init__(self, b: GraphBuilder) -> None:
         self._b = b
@@ -530,14 +531,14 @@ class _Visible(Mapping[str, Ref]):
 
 @dataclass(frozen=True)
 class Subgraphs:
-    """What a binding may do with the graphs in its attributes."""
+    """The interface by which a binding translates the graphs in its attributes."""
 
     translator: Translator
     builder: GraphBuilder
     scope: Scope
 
     def may_wait(self, n: NodeProto) -> bool:
-        """Whether going both ways was not tried yet where a run decides the rank of what this node makes."""
+        """Whether translating both cases of this node's rank has not been tried yet."""
         return self.key(n) not in self.translator.tried.firm
 
     def key(self, n: NodeProto) -> str:
@@ -545,12 +546,12 @@ class Subgraphs:
         return key(n, self.scope)
 
     def external(self, t: onnx.TensorProto, name: str, what: str) -> Ref:
-        """The weight of an attribute whose elements are in a file."""
+        """The weight of a tensor attribute with external data."""
         store = self.builder.store
         return store.add_weight(weight_of(t, store.weight_ref(name), self.translator.folder, what))
 
     def inline(self, g: GraphProto) -> list[Ref]:
-        """The graph's nodes as part of the graph around; the refs of its outputs."""
+        """Translate the graph's nodes into the enclosing graph; the refs of its outputs."""
         b = self.builder
         with _names(b, dict(b.names)):
             where, op = b.engine.node, b.engine.op
@@ -562,7 +563,7 @@ class Subgraphs:
 
     @contextmanager
     def attempt(self) -> Iterator[Attempt]:
-        """A translation that may fail: nothing is reported unless `give_up` is called."""
+        """A translation that may fail without a report, unless `give_up` is called."""
         found, engine = Attempt(), self.builder.engine
         where, before = (engine.node, engine.op), dict(self.translator.problems)
         try:
@@ -574,7 +575,7 @@ class Subgraphs:
             engine.at(*where)
 
     def give_up(self, attempt: Attempt) -> SmeltError | Refused:
-        """The reason of a failure, whose problems are reported."""
+        """Report the problems of a failed attempt; its reason."""
         assert attempt.failed is not None
         self.translator.problems.update(attempt.problems)
         return attempt.failed

@@ -1,13 +1,13 @@
-"""A node whose ranks a run decides, and what follows it, in; both ways of it, as branches of an `if`, out.
+"""A node whose result's rank a run decides, and its readers, in; both cases as branches of an `if` out.
 
-Types have a rank, so a value whose rank a run decides has none. What reads such a value can be translated
-once for each way, up to where all that is read further on has one rank again:
+Every type has a rank, so a value whose rank a run decides has no type. Its readers are translated once per
+case (tail duplication), up to where every value that is read later has one rank again:
 
     y = Squeeze(x); z = Relu(y); s = ReduceSum(z)
     -->  s = if x.shape[0] == 1 { ReduceSum(Relu(reshape x)) } else { ReduceSum(Relu(x)) }
 
-A way on which a node could never run (an axis that its input has not) is none: the other one is taken, and
-that a run takes it is checked. So is one that ends in another rank than the file declares.
+A case in which a node could never run (it names an axis that its input lacks) is excluded: the other one is
+taken, with a check at run time. So is a case that ends in another rank than the file declares.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from smelt.importer.call import Undecided
 from smelt.importer.load import uses
 
 MOST_NODES = 256
-"""Nodes of a file that are translated both ways because of one of them."""
+"""Most nodes of a file that are translated for both cases because of one of them."""
 MOST_TRIED = 2_000
-"""Nodes of a file that are translated again in one model, counted each time."""
+"""Most repeated translations of nodes in one model."""
 MOST_DEPTH = 4
-"""Decisions inside each other."""
+"""Deepest nesting of such decisions."""
 
 
 class Runs(Protocol):
@@ -48,8 +48,8 @@ class Runs(Protocol):
 
 @dataclass
 class Tried:
-    """What was tried so far in one model: how many nodes were translated again, how deep inside each other,
-    how often a way was ruled out, and the nodes for which going both ways led nowhere."""
+    """The attempts so far in one model: how many nodes were translated again, the depth of nesting, how often
+    a case was excluded, and the nodes for which both cases failed."""
 
     nodes: int = 0
     depth: int = 0
@@ -57,14 +57,14 @@ class Tried:
     firm: set[str] = field(default_factory=set)
 
     def exhausted(self) -> bool:
-        """Whether no more may be tried."""
+        """Whether the limits allow no further attempt."""
         return self.nodes > MOST_TRIED or self.depth >= MOST_DEPTH or self.ruled > MOST_TRIED
 
 
 @dataclass(frozen=True)
 class _Way:
-    """One way, translated. impossible: the nodes could never run on it. open: another node has two ways on
-    it, which do not end in the same ranks."""
+    """One case, translated. impossible: the nodes could never run in it. open: another node in it has two
+    cases, which end in different ranks."""
 
     arm: Arm | None
     impossible: bool
@@ -73,11 +73,12 @@ class _Way:
 
 @dataclass
 class Both:
-    """nodes[0], which is undecided for the reason `why`, and those after it in its list.
+    """The translation of nodes[0], whose rank is undecided for the reason `why`, with the nodes after it.
 
-    outs: names that are read after all of them. here: whether nodes[0] itself is undecided, not one of which
-    it is made. before: the symbols that there were. along: nodes after it that are to be translated both
-    ways as well, because they have two of their own.
+    outs: names that are read after all nodes. here: whether nodes[0] itself is undecided, not a node inside
+    it.
+    before: the symbols declared before. along: later nodes that are translated for both cases too, because
+    they have two cases of their own.
     """
 
     runs: Runs
@@ -92,8 +93,8 @@ class Both:
     along: set[int] = field(default_factory=set)
 
     def translate(self) -> list[NodeProto]:
-        """Decide nodes[0], or translate it both ways with those that read its results; the nodes that are
-        left to translate. Raises `why` where neither is to be had."""
+        """Decide nodes[0], or translate it and its readers for both cases; the nodes that are left to
+        translate. Raises `why` where neither is possible."""
         if self.tried.exhausted() or not self._visible():
             raise self.why
         self.before = declared(self.builder.engine)
@@ -121,7 +122,7 @@ class Both:
     # ------------------------------------------------------------ which nodes
 
     def _readers(self) -> list[NodeProto]:
-        """The node, those that go with it, and all after that read what one of these makes."""
+        """The node, those in `along`, and all later nodes that read a result of one of these."""
         names: set[str] = set()
         found: list[NodeProto] = []
         for n in self.nodes:
@@ -131,14 +132,14 @@ class Both:
         return found
 
     def _live(self, chosen_: Sequence[NodeProto]) -> list[str]:
-        """What these nodes make and others read."""
+        """The names of results of these nodes that other nodes read."""
         own = {id(n) for n in chosen_}
         read = {u for n in self.nodes if id(n) not in own for u in uses(n)} | set(self.outs)
         return list(dict.fromkeys(o for n in chosen_ for o in n.output if o and o in read))
 
     def _prepare(self, chosen_: Sequence[NodeProto]) -> bool:
-        """Translate what these nodes read and none of them makes. False where one of that has two ways of its
-        own, and so goes along with the node from here on."""
+        """Translate the nodes whose results these read. False where one of them has two cases of its own; it
+        is added to `along`."""
         own = {id(n) for n in chosen_}
         wanted = {u for n in chosen_ for u in uses(n)}
         needed: list[NodeProto] = []
@@ -156,7 +157,7 @@ class Both:
         return True
 
     def _visible(self) -> bool:
-        """Whether what decides means something before the node."""
+        """Whether the deciding condition is defined before the node."""
         if self.why.equal is None:
             return self.why.condition is not None and self.here
         wanted = {s for d in self.why.equal for s in d.symbols}
@@ -169,7 +170,7 @@ class Both:
     # ------------------------------------------------------------ ways
 
     def _suppose(self, region: GraphBuilder, way: bool) -> None:
-        """Know in a region which way it is."""
+        """Assume the case's condition in its region."""
         if self.why.condition is not None and self.here:
             shape = [d.const for d in region.type_of(self.why.condition).shape if d.is_const]
             region.suppose(self.why.condition, kn.full(shape, [way]))
@@ -183,7 +184,7 @@ class Both:
         region.flush_checks()
 
     def _way(self, nodes: Sequence[NodeProto], names: Sequence[str], way: bool) -> _Way:
-        """The nodes, translated for one way."""
+        """The nodes, translated for one case."""
         engine, before = self.builder.engine, dict(self.runs.problems)
         where = (engine.node, engine.op)
         region = GraphBuilder(self.builder.store, self.builder)
@@ -212,7 +213,7 @@ class Both:
         return _Way(Arm(region, refs), False, False)
 
     def _rule_out(self, then: bool) -> None:
-        """Take the way that is left, and check that a run does so too."""
+        """Translate for the case that is left, with a run-time check of its condition."""
         self.tried.ruled += 1
         b, why = self.builder, self.why
         b.engine.at(why.node or "", why.op)
@@ -242,7 +243,8 @@ class Both:
     # ------------------------------------------------------------ after both
 
     def _enough(self, readers: Sequence[NodeProto], size: int, then: Arm, other: Arm) -> int | None:
-        """The smallest number of nodes, more than half of `size`, after which there is one rank again."""
+        """The smallest number of readers, more than half of `size`, after which every read value has one
+        rank."""
         for n in range(size // 2 + 1, size + 1):
             names = self._live(readers[:n])
             pairs = [(then.region.names.get(o), other.region.names.get(o)) for o in names]
@@ -251,7 +253,8 @@ class Both:
         return None
 
     def _joined(self, nodes: Sequence[NodeProto], whole: bool, then: Arm, other: Arm) -> bool:
-        """Put the `if` of both ways there; whether that could be done. whole: the arms are of these nodes."""
+        """Emit the `if` of both cases; whether that was possible. whole: the arms hold exactly these
+        nodes."""
         names, b = self._live(nodes), self.builder
         if not whole:
             ways = [self._way(nodes, names, way) for way in (True, False)]
@@ -271,7 +274,7 @@ class Both:
         return True
 
     def _declared(self, names: Sequence[str], then: Arm, other: Arm) -> bool:
-        """Take the way that gives the ranks that the file declares, where only one does."""
+        """Take the case whose ranks the file declares, where only one has them."""
         fits = []
         for arm in (then, other):
             ranks = [

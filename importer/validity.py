@@ -1,5 +1,5 @@
-"""A parsed model in; SmeltError out for what its file says twice, or against the rules of ONNX, before
-anything is translated: operator sets, functions and the names in graphs."""
+"""A parsed model in; SmeltError out for duplicate or illegal operator sets, functions and names, before nodes
+are translated."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from smelt.core.diag import invalid, shown, unsupported
 
 NUL = "\0"
 LONGEST = 1 << 14
-"""Characters of a name of a tensor or a node: exporters that join names of fused nodes write thousands."""
+"""Most characters of a tensor's or node's name: exporters that join names of fused nodes write thousands."""
 
 
 def check_definitions(model: onnx.ModelProto) -> None:
-    """Raises SmeltError: 'invalid' for operator sets and functions that are defined twice, and names that no
-    C program could ask for; 'unsupported' for an opset that is newer than what is known, and names that are
-    enormous."""
+    """Check definitions. Raises SmeltError: 'invalid' for operator sets and functions that are defined twice,
+    and names that C strings cannot hold; 'unsupported' for an opset newer than the known ones, and too long
+    names."""
     check_imports(model.opset_import, "the model")
     if not model.opset_import and model.graph.node:
         raise invalid("the model imports no operator set", hint="its export is incomplete; export it again")
@@ -33,7 +33,7 @@ def check_definitions(model: onnx.ModelProto) -> None:
 
 
 def _check_names(graph: onnx.GraphProto) -> None:
-    """No name of a graph, or of one inside its nodes, is enormous."""
+    """Check the lengths of all names of a graph and of its nodes' subgraphs."""
     _check_lengths(v.name for v in (*graph.input, *graph.output, *graph.initializer))
     _check_lengths(t.values.name for t in graph.sparse_initializer)
     _check_nodes(graph.node)
@@ -56,7 +56,7 @@ def _check_lengths(names: Iterable[str]) -> None:
 
 
 def check_imports(imports: Iterable[onnx.OperatorSetIdProto], what: str) -> None:
-    """SmeltError when a domain has two versions, or one that cannot be."""
+    """Raise SmeltError for a domain with two versions, or with an impossible one."""
     found: dict[str, int] = {}
     for o in imports:
         domain = "" if o.domain == "ai.onnx" else o.domain
@@ -91,7 +91,7 @@ def _check_functions(functions: Iterable[onnx.FunctionProto]) -> None:
 
 
 def once(names: Iterable[str], what: str) -> None:
-    """SmeltError when a name occurs twice, or is empty."""
+    """Raise SmeltError for a name that occurs twice or is empty."""
     seen: set[str] = set()
     for n in names:
         if not n:

@@ -101,7 +101,7 @@ def weight_of(t: TensorProto, ref: Ref, folder: Path | None, what: str | None = 
 
 
 def check_shape(shape: tuple[int, ...], what: str) -> None:
-    """SmeltError unless a tensor of this shape can be: also one of no elements."""
+    """Raise SmeltError for an impossible shape, of a tensor without elements too."""
     if len(shape) > MAX_RANK:
         raise unsupported(f"{what} has rank {len(shape)}; tensors have at most {MAX_RANK} axes")
     if any(d < 0 for d in shape):
@@ -116,7 +116,7 @@ def array_of(t: TensorProto, what: str) -> np.ndarray[Any, Any]:
 
 
 def _codes(t: TensorProto, dtype: DType, shape: tuple[int, ...], what: str) -> np.ndarray[Any, Any]:
-    """A byte per element; the file packs formats of less than 8 bits."""
+    """The codes of a tensor, a byte per element; the file packs formats of fewer than 8 bits."""
     try:
         array = np.ascontiguousarray(onnx.numpy_helper.to_array(t)).reshape(shape)
     except (ValueError, TypeError) as e:
@@ -192,7 +192,8 @@ def _external(t: TensorProto, folder: Path | None, wanted: int, what: str) -> tu
 
 
 def _inside(folder: Path, location: str, what: str) -> Path:
-    """The file, when it is really inside the model's folder: an untrusted model must not read others."""
+    """The path of external data. Raises SmeltError where it is outside of the model's folder: an untrusted
+    model must not read other files."""
     base = folder.resolve()
     if "\0" in location or Path(location).is_absolute() or "\\" in location:
         raise invalid(f"{what} names the external file {location!r}, wanted a path relative to the model")

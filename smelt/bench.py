@@ -24,7 +24,7 @@ PLANS: dict[str, RunPlan] = {"quick": QUICK, "steady": STEADY}
 
 @dataclass(frozen=True)
 class Measured:
-    """One case on one device; times in ns. load_ns: opening library and session, once per device."""
+    """The times of one case on one device, in ns. load_ns: what opening library and session took."""
 
     label: str
     load_ns: int
@@ -47,7 +47,11 @@ def measure(
     plan: RunPlan = STEADY,
     on_case: Callable[[Measured], None] = lambda m: None,
 ) -> tuple[Measured, ...]:
-    """Load, first and steady times of every case, by the runner on the device. Raises SmeltError."""
+    """Measure load, first and steady times of every case, in ns, by the runner on the device.
+
+    threads: 0 takes the bundle's default. on_case: called after each case. Raises SmeltError: 'infra' for no
+    device or a lost link, RunnerError for what the model or the runner refuses.
+    """
     found = []
     with running(bundle, device, threads=threads) as client:
         assert client.model is not None
@@ -60,7 +64,7 @@ def measure(
 
 @dataclass(frozen=True)
 class Pair:
-    """One case, both runtimes taken in turns in this process; ns per run, round by round."""
+    """One case, run by both runtimes in turns in this process: ns per run of each round."""
 
     label: str
     smelt_ns: tuple[float, ...]
@@ -68,7 +72,7 @@ class Pair:
 
     @property
     def ratio(self) -> float:
-        """How many times as fast as the rival: the median over rounds of rival / smelt."""
+        """Speedup over the rival: the median over rounds of rival / smelt, above 1 where smelt is faster."""
         return median([r / s for r, s in zip(self.rival_ns, self.smelt_ns, strict=True)])
 
 
@@ -82,10 +86,11 @@ def against(
     seconds: float = 6.0,
     on_case: Callable[[Pair], None] = lambda p: None,
 ) -> tuple[Pair, ...]:
-    """Time the bundle and ONNX Runtime in turns, ABBA, so that drift of the machine meets both alike. Both
-    begin each run at the start of a model's state.
+    """Time the bundle and ONNX Runtime in turns (ABBA), so that a drift of the machine's speed affects both
+    alike. Where a model keeps state, both begin every run at its start.
 
-    rounds: at most, per case. seconds: a case stops after as many, but not before 5 rounds.
+    rounds: how many a case has at most. seconds: a case ends after so many, but not before 5 rounds.
+    Raises SmeltError as `load` and Reference do, and for inputs that one of the two refuses.
     """
     session, rival = load(bundle, threads=threads), Reference(model, threads=threads, exact=False)
     found = []
@@ -104,7 +109,7 @@ Action: TypeAlias = Callable[[], object]
 def _pair(
     label: str, a: Action, b: Action, rounds: int, seconds: float, before_a: Action | None = None
 ) -> Pair:
-    """before_a: what makes each run of a begin where the first did; no time of it counts."""
+    """Time a and b in turns. before_a: called before each run of a, untimed, to reset its state."""
     once = min(_timed(f, 1, before) for f, before in 2 * ((a, before_a), (b, None)))
     inner = max(1, math.ceil(1e6 / max(once, 1.0)))  # a sample lasts a millisecond or more
     ours: list[float] = []
@@ -119,7 +124,7 @@ def _pair(
 
 
 def _timed(f: Action, inner: int, before: Action | None) -> float:
-    """ns of one f, of so many; the clock is read once where nothing comes before each."""
+    """Nanoseconds per call of f, averaged over `inner` calls. before: called before each of them, untimed."""
     if before is None:
         start = time.perf_counter_ns()
         for _ in range(inner):

@@ -22,7 +22,7 @@ from smelt.groups import Group, Value, groups, unpacked
 from smelt.opinions import Compare, Opinion, Opinions, Ruling
 from smelt.own_reference import Oracle, oracle
 from smelt.reference import value_names
-from smelt.request import DimWish
+from smelt.request import DimSpec
 from smelt.running import running
 from smelt.shapes import Case, label, read_state, state_values, trials
 from smelt.shapes import case as case_of
@@ -32,10 +32,10 @@ Status = Literal["pass", "mismatch", "skipped", "failed"]
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One set of inputs. skipped: the reference refuses them; failed: the device does, or died of them.
+    """The result of one set of inputs. skipped: the reference refuses them; failed: the device refuses them,
+    or the model crashed. why: the reason of a status, or of a ruling on a difference.
 
-    opinions: by output, those that were asked because smelt and the reference differ; `why` says what came of
-    it.
+    opinions: output -> what other references said, which are asked where smelt and the reference differ.
     """
 
     label: str
@@ -50,7 +50,7 @@ class CaseResult:
 
 @dataclass(frozen=True)
 class Validation:
-    """All cases on one device."""
+    """The results of all cases on one device. reference: name and version of what they were compared with."""
 
     device: str
     emulated: bool
@@ -83,12 +83,15 @@ def validate(
 ) -> Validation:
     """Run every case on the device and in ONNX Runtime, the reference. Stops after `enough` compared cases.
 
-    The reference of a model with ops of a plug-in is smelt/own_reference.py.
-    Of a model that keeps state, each case is a few runs, of which each goes on from the one before.
-    Inputs that the reference refuses are skipped: they are not legal for the model. A model that dies on
-    the device is started again for the next case. Raises SmeltError for everything that is no verdict
-    about the model: no device, a lost link. A bundle made with fp16 is held to HALVED. What differs from ONNX
-    Runtime is a mismatch only when no other reference defends it (smelt/opinions.py).
+    A model with ops of a plug-in is compared with smelt/own_reference.py instead. A case of a model that
+    keeps state has up to STEPS runs, each of which continues from the state of the one before. Inputs that
+    the reference refuses are not legal for the model, and are skipped. After a crash on the device the model
+    is started again for the next case. A difference from ONNX Runtime is a mismatch only where no other
+    reference agrees with smelt (smelt/opinions.py).
+
+    rtol, atol: None takes the tolerance of the output's dtype (smelt/difference.py), or FP16_TOLERANCE for a
+    bundle made with fp16. on_case: called after each case. Raises SmeltError(kind='infra') for what says
+    nothing about the model: no device, a lost link.
     """
     judge = _judge_of(bundle, model, rtol, atol)
     results: list[CaseResult] = []
@@ -120,14 +123,15 @@ def validate_entries(
     threads: int = 0,
     count: int = 3,
     seed: int = 0,
-    spans: Mapping[str, tuple[float, float]] | None = None,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
     on_case: Callable[[CaseResult], None] = lambda c: None,
 ) -> dict[str, Validation]:
-    """The same of a bundle with several entries, by name. models: the file of each.
+    """Validate a bundle with several entries: name of an entry -> its results. models: the ONNX file of each.
 
-    A case is a session: the entries run in their order, each at shapes that fit what those before have left
-    in the state, and a few times where it goes on from its own; ONNX Runtime is fed by hand. A case ends at
-    the first run that is not right.
+    A case is a session: the entries run in their order, each at shapes that fit the state that those before
+    have left, and STEPS times where it continues from a state of its own. ONNX Runtime gets the state as
+    inputs. A case ends at the first wrong run. ranges: input -> lowest and highest random value ('': all
+    others). Raises SmeltError as `validate`.
     """
     views = {name: bundle.entry(name) for name in bundle.entries}
     judges = {name: _judge_of(view, models[name], rtol, atol) for name, view in views.items()}
@@ -140,7 +144,7 @@ def validate_entries(
             held: dict[str, Value] = {}
             for name, view in views.items():
                 client.use_entry(name)
-                turn = partial(_fitting, view, k, seed=seed + k, spans=spans)
+                turn = partial(_fitting, view, k, seed=seed + k, ranges=ranges)
                 result = _turn(client, judges[name], turn, held)
                 result = replace(result, label=f"{name}: {result.label}")
                 results[name].append(result)
@@ -161,20 +165,22 @@ def _fitting(
     k: int,
     held: Mapping[str, Value],
     seed: int,
-    spans: Mapping[str, tuple[float, float]] | None,
+    ranges: Mapping[str, tuple[float, float]] | None,
 ) -> Case | None:
-    """The k-th case of an entry, at the sizes of what the state holds; None where it takes no such state."""
+    """The k-th case of an entry, at the sizes that the held state has; None where the entry takes no such
+    state."""
     bound = state_values(view, {name: np.shape(a) for name, a in held.items()}, every=True)
     if bound is None:
         return None
     tried = trials(view)
-    return case_of(view, {**tried[k % len(tried)], **bound}, seed=seed, spans=spans)
+    return case_of(view, {**tried[k % len(tried)], **bound}, seed=seed, ranges=ranges)
 
 
 def _turn(
     client: RunnerClient, judge: _Judge, fitting: Callable[..., Case | None], held: dict[str, Value]
 ) -> CaseResult:
-    """Runs of an entry that go on from what the state holds, which they change."""
+    """Run an entry from the held state, and update that; `held`: input -> the state that the reference
+    has."""
     own = any(output is not None and name in judge.read for name, output in judge.replaced.items())
     result, done = CaseResult("", "skipped"), 0
     while done < (STEPS if own else 1):
@@ -204,8 +210,8 @@ def _judge_of(bundle: Bundle, model: Path, rtol: float | None, atol: float | Non
 
 @dataclass(frozen=True)
 class _Judge:
-    """What says whether outputs are right. replaced: the model's state, outputs by the inputs that they
-    replace; None for what only another entry replaces. read: the states that are inputs."""
+    """What decides whether outputs are right. replaced: input -> the output that replaces it as state, None
+    where only another entry replaces it. read: the inputs that are state."""
 
     reference: Oracle
     outputs: Sequence[Group]
@@ -216,12 +222,12 @@ class _Judge:
 
 
 STEPS = 4
-"""Runs that a case has where each goes on from the state of the one before."""
+"""Runs of a case in which each run continues from the state of the one before."""
 
 
 def _steps(client: RunnerClient, judge: _Judge, case: Case) -> CaseResult:
-    """Runs from the start of the state, against the reference that is fed its own; the first that is not
-    right, or the last one."""
+    """Run a case STEPS times from the start of the state; the reference gets the state that it returned
+    itself. The result of the first wrong run, or of the last one."""
     client.reset_state()
     following: Case | None = case
     state, done = case.state, 0
@@ -242,7 +248,8 @@ def _steps(client: RunnerClient, judge: _Judge, case: Case) -> CaseResult:
 def _one(
     client: RunnerClient, judge: _Judge, case: Case, state: Mapping[str, Value]
 ) -> tuple[CaseResult, Mapping[str, Value]]:
-    """One run, and the reference's outputs. state: what that is fed besides."""
+    """The result of one run, and the reference's outputs. state: what the reference is fed besides the
+    case."""
     fed = {**case.feed, **state}
     try:
         want = judge.reference.run(fed)
@@ -271,7 +278,7 @@ def _one(
 
 
 def _why(rulings: Mapping[str, Ruling]) -> str:
-    """The reasons, each once with the outputs that it is about; of many the first."""
+    """Each reason once, after the names of the first three outputs that it is about."""
     about: dict[str, list[str]] = {}
     for name, ruling in rulings.items():
         about.setdefault(ruling.why, []).append(f"'{name}'")
@@ -284,8 +291,8 @@ def _why(rulings: Mapping[str, Ruling]) -> str:
 
 @dataclass(frozen=True)
 class Divergence:
-    """The first value, in the model's order, whose error exceeds the tolerance. alone: it did so as well
-    when it was the only value made visible (making values visible changes what is fused)."""
+    """The first value, in the model's order, whose error exceeds the tolerance. alone: the error was there
+    too when this value was the only additional output (additional outputs change what is fused)."""
 
     name: str
     node: str
@@ -299,7 +306,7 @@ def bisect(
     case: Case,
     *,
     target: str,
-    dims: Mapping[str, DimWish] | None = None,
+    dims: Mapping[str, DimSpec] | None = None,
     device: str | None = None,
     opt: int = 3,
     fp16: bool = False,
@@ -309,10 +316,11 @@ def bisect(
     atol: float | None = None,
     on_step: Callable[[str], None] = lambda text: None,
 ) -> Divergence | None:
-    """Find where the model goes wrong: all values made visible at once; if that hides the error, by halves.
+    """Find the first wrong value: compile with all values as outputs; if that hides the error, by bisection.
 
-    A value counts as wrong when ONNX Runtime that runs every node as written says so, and its own spread does
-    not explain it. None when no visible value is wrong.
+    A value is wrong when ONNX Runtime, which runs every node as written, differs by more than the tolerance
+    and by more than its own spread (smelt/opinions.py). None when no value that can be an output is wrong.
+    on_step: called with a text before each compile. Raises SmeltError as `compile` and `validate`.
     """
     names = _visible(model)
     compare = partial(compare_values, rtol=rtol, atol=atol, half=fp16)
@@ -357,8 +365,8 @@ def _first_wrong(
     compare: Compare,
     opinions: Callable[[Sequence[str]], Opinions],
 ) -> OutputError | None:
-    """The first of these values that no reference defends. Opinions are asked about a few at a time, then
-    about more: the first wrong value is mostly among the first that differ."""
+    """The first of these values with which no reference agrees. Opinions are asked for a few values at a
+    time, then for more: the first wrong value is mostly among the first that differ."""
     apart = [n for n in got if not all(e.ok for e in compare(n, got[n], want[n]))]
     few = 4
     while apart:

@@ -19,12 +19,12 @@ from smelt.core.lazily import only
 from smelt.limits import Limits, apply, out_of_memory
 
 DEEPEST = 5000
-"""Calls inside each other: a fused kernel has at most 600 expressions in a row, of a few calls each."""
+"""Python's recursion limit: a fused kernel nests at most 600 expressions, of a few calls each."""
 
 
 def preload() -> None:
-    """Import what every compile needs and make the tables that none changes; this processor's, since few
-    compiles are for another."""
+    """Import what every compile needs, and make the tables that no compile changes: those of this machine's
+    processor, since few compiles are for another."""
     only("onnx", "onnx_ml_pb2", "defs")
     import smelt.compiler
     import smelt.plugin  # noqa: F401
@@ -81,7 +81,7 @@ def main(result: str) -> int:
 
 
 def _line(fd: int) -> str:
-    """The first line; what follows it is left for `_watch`."""
+    """The first line of the descriptor; the bytes after it are left for `_watch`."""
     data = bytearray()
     while not data.endswith(b"\n"):
         piece = os.read(fd, 1 << 16)
@@ -106,8 +106,8 @@ def _compile(text: str, progress: Any) -> dict[str, Any]:
 
 
 def _watch(out: Path, parent: int) -> None:
-    """End this process and its group when the caller is gone: its end of stdin closes. A fork of the caller
-    may hold that open, so that the parent's id is looked at as well."""
+    """End this process and its group when the caller has ended. Then its end of stdin closes, unless a fork
+    of the caller holds that open; so the parent's process id is polled too."""
     from smelt.core.staging import sweep
 
     while os.getppid() == parent:

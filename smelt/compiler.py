@@ -1,6 +1,6 @@
 """A request in, a bundle on disk out: the whole compiler, in the process that calls it.
 
-smelt/driver.py runs it in a child process; who calls `compile_here` takes the risks of the model.
+smelt/driver.py runs it in a child process; a model that crashes `compile_here` crashes its caller.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from smelt.core.plan.state import with_state
 from smelt.core.plan.weights import physical
 from smelt.core.staging import Staging
 from smelt.core.sums import NO_SUMS, weight_sums
-from smelt.entries import requests_of, told
+from smelt.entries import errors_about, requests_of
 from smelt.manifest import build_manifest
 from smelt.model_header import model_header
 from smelt.plugin import load_plugins
 from smelt.request import Progress, Request
 from smelt.stages import Compilation, imported, is_dump, resumed, shared_state
 from smelt.targets.platform import TargetSpec, parse_target
-from smelt.targets.registry import cpu_target, devices, machines, usual_unit
+from smelt.targets.registry import cpu_target, default_unit, devices, machines
 from smelt.targets.toolchain import (
     build_library,
     build_runner,
@@ -46,8 +46,8 @@ from smelt.targets.toolchain import (
 
 @dataclass(frozen=True)
 class Lowered:
-    """Models on their way: the compile of each entry after its last pass, the host programs, and whom they
-    are for."""
+    """Planned models: the compile of each entry after its last pass, their linked host programs, the machine
+    and the target that they are for."""
 
     compilations: tuple[Compilation, ...]
     linked: Linked
@@ -61,18 +61,18 @@ class Lowered:
 
     @property
     def program(self) -> HostProgram:
-        """Its host program."""
+        """The host program of the first entry."""
         return self.linked.entries[0].program
 
     @property
     def source(self) -> str:
-        """SHA-256 of what is compiled: of the model's file, or of those of all entries."""
+        """SHA-256 of the model's file; of several entries, SHA-256 over those of all their files."""
         found = [c.source for c in self.compilations]
         return found[0] if len(found) == 1 else hashlib.sha256("".join(found).encode()).hexdigest()
 
 
 def begin(request: Request) -> Compilation:
-    """The compile of a model, or the one that a dump holds. Raises SmeltError."""
+    """Import a model, or read a dump and continue its compile. Raises SmeltError."""
     load_plugins(request.plugins)
     return resumed(request) if is_dump(request.source) else imported(request)
 
@@ -80,43 +80,44 @@ def begin(request: Request) -> Compilation:
 def lower(
     request: Request, progress: Progress = lambda stage: None, begun: Compilation | None = None
 ) -> Lowered:
-    """Import (unless it is begun), optimise, schedule and plan; no code yet."""
+    """Import (unless `begun` is given), optimise, schedule and plan; code comes later. Raises SmeltError."""
     if request.entries:
         return _lower_entries(request, progress)
     if begun is None:
         progress("import")
         begun = begin(request)
     spec = parse_target(begun.request.target)
-    units, usual = machines(spec), usual_unit(spec)
-    begun = begun.finished(units, usual, progress)
+    units, default = machines(spec), default_unit(spec)
+    begun = begun.finished(units, default, progress)
     progress("plan")
     # only here: passes and dumps have inputs and outputs in the model's order
     module, states = with_state(begun.module, begun.request.state, module_facts(begun.module))
-    return Lowered((begun,), link([(MAIN, module, states)]), units[usual], spec)
+    return Lowered((begun,), link([(MAIN, module, states)]), units[default], spec)
 
 
 def _lower_entries(request: Request, progress: Progress) -> Lowered:
-    """The same of several models, each on its own up to where they are linked."""
+    """Lower several models, each on its own, then plan and link them together."""
     load_plugins(request.plugins)
     spec = parse_target(request.target)
-    units, usual = machines(spec), usual_unit(spec)
+    units, default = machines(spec), default_unit(spec)
     progress("import")
     begun: dict[str, Compilation] = {}
     for name, own in requests_of(request).items():
-        with told(name):
+        with errors_about(name):
             begun[name] = imported(own)
-    shared_state(begun, request.state)  # what cannot be is told before the work
+    shared_state(begun, request.state)  # raises before the passes run
     for name, compilation in begun.items():
-        with told(name):
-            begun[name] = compilation.finished(units, usual, progress)
+        with errors_about(name):
+            begun[name] = compilation.finished(units, default, progress)
     progress("plan")
     arranged = shared_state(begun, request.state)
     linked = link([(name, *arranged[name]) for name in begun])
-    return Lowered(tuple(begun.values()), linked, units[usual], spec)
+    return Lowered(tuple(begun.values()), linked, units[default], spec)
 
 
 def compile_here(request: Request, progress: Progress = lambda stage: None) -> Bundle:
-    """Compile in this process. Raises SmeltError."""
+    """Compile in this process and write the bundle. Raises SmeltError. progress: called with each stage's
+    name."""
     begun = None
     if is_dump(request.source):  # which says what it is for
         progress("read")
@@ -131,7 +132,7 @@ def compile_here(request: Request, progress: Progress = lambda stage: None) -> B
 
 
 def plan_here(request: Request, progress: Progress = lambda stage: None) -> dict[str, Any]:
-    """What a bundle's manifest would say of its module and plan; no code is made. Raises SmeltError."""
+    """The manifest's fields about module and plan, without making code. Raises SmeltError."""
     lowered = lower(request, progress)
     return build_manifest(lowered.linked, [{} for _ in lowered.compilations], {})
 
@@ -206,7 +207,7 @@ def _write(
 
 
 def _found(name: str, c: Compilation, fp16: bool) -> dict[str, Any]:
-    """The fields of the manifest that are found on the way of an entry."""
+    """The fields of an entry in the manifest that its passes have found out."""
     groups = {} if c.groups is None else {"groups": dict(c.groups)}
     halved = {"fp16": dict(c.halved)} if fp16 else {}
     model = {"name": name, "sha256": c.source}
@@ -214,8 +215,8 @@ def _found(name: str, c: Compilation, fp16: bool) -> dict[str, Any]:
 
 
 def _identity(request: Request, lowered: Lowered) -> str:
-    """Eight hex digits that another model, or another form of it, has not; the same for every target, since
-    programs are compiled for several with one header."""
+    """Eight hex digits of a hash of the model and of the options that change its interface. Targets are not
+    in it, since a program may be compiled for several of them with one header."""
     form = [lowered.source, sorted(request.dims.items()), request.outputs, request.fp16]
     form += [sorted(request.state.items())] if request.state else []
     form += [[name for name, _ in request.entries]] if request.entries else []

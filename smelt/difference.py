@@ -31,20 +31,20 @@ TOLERANCES = {
     "float16": Tolerance(1e-2, 0.0, 2e-3),
     "bfloat16": Tolerance(4e-2, 0.0, 1e-2),
 }
-HALVED = Tolerance(1e-2, 1e-6, 1e-2)
-"""For float32 outputs of a bundle made with fp16: tensors in between have 11 bits, and errors add up. atol is
-that of float32, for its reason."""
+FP16_TOLERANCE = Tolerance(1e-2, 1e-6, 1e-2)
+"""For float32 outputs of a bundle made with fp16: tensors between kernels have 11 significant bits, and
+errors add up. atol is that of float32, for the same reason."""
 WEAK = 100.0
-"""Values below this many absolute tolerances are told to be a weak check."""
+"""Values below this many absolute tolerances are reported as a weak check."""
 EXACT = Tolerance(0.0, 0.0)
-"""For integers and booleans."""
+"""The tolerance of integers and booleans."""
 
 
 @dataclass(frozen=True)
 class OutputError:
-    """How one output differs. max_abs: over finite elements. largest: max|want|.
+    """How one output differs. max_abs: max|got - want| over finite elements. largest: max|want|.
 
-    bad: elements outside the tolerance (NaN against a number among them), at `worst` the worst of them.
+    bad: how many elements are outside the tolerance (NaN against a number is); worst: the index of the worst.
     weak: the values are so small that the absolute tolerance decides, and agreement says little.
     """
 
@@ -80,9 +80,10 @@ class OutputError:
 def tolerance(
     dtype: Any, rtol: float | None = None, atol: float | None = None, half: bool = False
 ) -> Tolerance:
-    """The default of a NumPy dtype, with what the user gave in its place. half: a bundle made with fp16."""
+    """The tolerance of a NumPy dtype, with the user's rtol and atol in place of its own. half: made with
+    fp16."""
     name = np.dtype(dtype).name
-    found = HALVED if half and name == "float32" else TOLERANCES.get(name, EXACT)
+    found = FP16_TOLERANCE if half and name == "float32" else TOLERANCES.get(name, EXACT)
     if rtol is not None:
         found = replace(found, rtol=rtol)
     return found if atol is None else replace(found, atol=atol, scale=0.0)
@@ -96,7 +97,8 @@ def compare_arrays(
     atol: float | None = None,
     half: bool = False,
 ) -> OutputError:
-    """The differences of one output; a wrong shape or dtype is one too. NaN agrees with NaN alone."""
+    """Compare one output with what is wanted; a wrong shape or dtype is an error too. NaN agrees with NaN
+    alone."""
     dtype = want.dtype.name
     if got.shape != want.shape or got.dtype != want.dtype:
         note = f"got {got.dtype}{list(got.shape)}, expected {dtype}{list(want.shape)}"
@@ -130,7 +132,7 @@ def compare_values(
     atol: float | None = None,
     half: bool = False,
 ) -> list[OutputError]:
-    """The differences of an output that may be a list or nothing: one per array, and at least one."""
+    """Compare an output that may be a list of arrays or None: an OutputError per array, and at least one."""
     if _are_maps(got) and _are_maps(want) and [sorted(m) for m in got] == [sorted(m) for m in want]:
         got, want = (np.array([[m[k] for k in sorted(m)] for m in maps], np.float32) for maps in (got, want))
     if isinstance(got, list) and isinstance(want, list) and len(got) == len(want) > 0:
@@ -150,7 +152,7 @@ def _are_maps(value: Value) -> bool:
 
 
 def _compare_strings(name: str, got: Array, want: Array) -> OutputError:
-    """Strings are equal or they are not."""
+    """Compare strings for equality."""
     wrong = np.argwhere(np.asarray(got != want, np.bool_))
     if not len(wrong):
         return OutputError(name, "string", want.shape, 0.0, 0.0, 0)

@@ -19,14 +19,14 @@ from smelt.core.naming import ALLOWED, check_name, is_entry
 from smelt.core.passes.numerics import fast_parts
 from smelt.core.staging import check_output
 from smelt.limits import MEMORY, SECONDS, Limits, limits, out_of_memory
-from smelt.request import DimWish, Progress, Request
+from smelt.request import DimSpec, Progress, Request
 from smelt.supervise import Ended, run_child
 
 
 def compile(
     model: Any,
     target: str = "host",
-    dims: Mapping[str, DimWish] | None = None,
+    dims: Mapping[str, DimSpec] | None = None,
     threads: int | None = None,
     opt: int = 3,
     output: str | os.PathLike[str] = "out",
@@ -46,10 +46,10 @@ def compile(
 ) -> Bundle:
     """Compile a model into a bundle directory and return it.
 
-    model: path, bytes or onnx.ModelProto; or the path of a dump (x.smelt, docs/debug.md), which brings the
-    options that it was begun with: what is left at its default here is as the dump says. A dict of models by
-    name makes a bundle with several entries, {'prefill': ..., 'decode': ...} (docs/entries.md): the names in
-    dims, outputs, place and state then stand for all entries that have them, 'decode/seq' for one of them.
+    model: path, bytes or onnx.ModelProto; or the path of a dump (x.smelt, docs/debug.md), whose own options
+    hold where an argument is left at its default. A dict of models by name makes a bundle with several
+    entries, {'prefill': ..., 'decode': ...} (docs/entries.md): the names in dims, outputs, place and state
+    then stand for all entries that have them, 'decode/seq' for one of them.
     dims: fix (4) or bound ((1, 512)) symbolic dims by name.
     name: of its C functions and files ('det': det_open, det.h, libdet.so, det.weights), at most 40 of a to z,
     0 to 9 and '_'; None makes it of the model's file.
@@ -84,7 +84,7 @@ def compile(
 def planned(
     model: Any,
     target: str = "host",
-    dims: Mapping[str, DimWish] | None = None,
+    dims: Mapping[str, DimSpec] | None = None,
     opt: int = 3,
     fp16: bool = False,
     *,
@@ -111,7 +111,8 @@ def planned(
 
 
 def _asked(model: Any, scratch: Path, **given: Any) -> Request:
-    """The request, with the model as a file. Raises SmeltError for options that no compile takes."""
+    """The request; a model given as bytes or proto is written to a file in `scratch`. Raises SmeltError for
+    options that no compile takes."""
     opt, threads = given["opt"], given.get("threads")
     if not 0 <= opt <= 3:
         raise SmeltError(f"opt is {opt}, expected 0..3")
@@ -137,7 +138,7 @@ def _entry_name(text: object) -> str:
 
 
 def _names(state: Mapping[str, str]) -> dict[str, str]:
-    """The pairs as a dict. Raises SmeltError where they are no texts."""
+    """The pairs as a dict. Raises SmeltError where they are not strings."""
     if not isinstance(state, Mapping) or not all(isinstance(x, str) for pair in state.items() for x in pair):
         raise SmeltError(f"state is {state!r:.80}, expected names of outputs by names of inputs")
     return dict(state)
@@ -166,8 +167,8 @@ def _run_child(request: Request, allowed: Limits, scratch: Path, progress: Progr
 
 
 def _report(result: Path, ended: Ended, request: Request, allowed: Limits) -> dict[str, Any]:
-    """What the child found, or raised; a child that died without a word, and at no limit, is an internal
-    error."""
+    """What the child has written to `result`. Raises the SmeltError that it reports there; one of a limit
+    that it reached; one of kind 'internal' where it died without a report."""
     if result.is_file():
         found: dict[str, Any] = json.loads(result.read_text("utf-8"))
         if found["ok"]:

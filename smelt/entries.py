@@ -1,4 +1,4 @@
-"""A request with several entries -> one request for each: which options are whose, and errors that say so."""
+"""A request with several entries -> a request for each, with its options; errors that name the entry."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ T = TypeVar("T")
 
 
 def requests_of(request: Request) -> dict[str, Request]:
-    """What is asked of each entry, by name; state is left out, since it is about all of them.
+    """Name of an entry -> the request for it alone; without `state`, which is about all entries together.
 
-    'entry/option' is about one entry. Without an entry, a dim or a value stands for those entries that have
-    it, and a rule of where kernels run for all. Raises SmeltError for a dim or a value that no entry has.
+    An option named 'entry/name' goes to that entry. Without an entry, a dim or a value goes to every entry
+    that has one of the name, and a placement rule to all. Raises SmeltError for a dim or a value that no
+    entry has.
     """
     sources, names = dict(request.entries), [name for name, _ in request.entries]
     free_dims = [key for key in request.dims if entry_part(key, names)[0] is None]
     free_values = [name for name in request.outputs if entry_part(name, names)[0] is None]
     known = {}
     for name in names:
-        with told(name):
+        with errors_about(name):
             known[name] = names_of(sources[name], free_dims, free_values)
     _check("dims: no entry has a size", free_dims, {n: dims for n, (dims, _) in known.items()})
     _check("outputs: no entry has a value", free_values, {n: values for n, (_, values) in known.items()})
@@ -48,8 +49,8 @@ def requests_of(request: Request) -> dict[str, Request]:
 def _own(
     options: Mapping[str, T], entry: str, names: Sequence[str], known: Container[str] | None
 ) -> dict[str, T]:
-    """Those of an entry, without its name in front; what names the entry comes before what stands for all.
-    known: what the entry has of these (None: all)."""
+    """The options of an entry, without its name in front; those that name the entry override those for all.
+    known: the names that the entry has (None: any)."""
     split = [(*entry_part(key, names), value) for key, value in options.items()]
     mine = {key: value for owner, key, value in split if owner == entry}
     free = {key: value for owner, key, value in split if owner is None and (known is None or key in known)}
@@ -64,8 +65,8 @@ def _check(what: str, asked: Iterable[str], known: Mapping[str, frozenset[str]])
 
 
 @contextmanager
-def told(entry: str) -> Iterator[None]:
-    """What is raised inside says which entry it is about."""
+def errors_about(entry: str) -> Iterator[None]:
+    """Add the entry's name to every SmeltError that is raised inside."""
     try:
         yield
     except SmeltError as e:
@@ -73,10 +74,10 @@ def told(entry: str) -> Iterator[None]:
 
 
 def of_entry(entry: str, e: SmeltError) -> SmeltError:
-    """The error with the entry's name in each of its findings."""
+    """The error with the entry's name in each of its problems."""
     return merge(tuple(problem_of(entry, p) for p in e.problems))
 
 
 def problem_of(entry: str, p: Problem) -> Problem:
-    """The finding with the entry's name."""
+    """The problem with the entry's name in its message."""
     return replace(p, message=f"entry '{entry}': {p.message}")

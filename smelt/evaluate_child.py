@@ -1,4 +1,4 @@
-"""A model and a feed in files -> what ONNX's own evaluator computes, in a process of its own: the child."""
+"""A model and a feed in files -> what ONNX's reference evaluator computes, in a child process."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 SECONDS = 20
-"""Processor time after which the evaluator counts as slow: it is written to be read, and a convolution of a
-real model takes it minutes."""
+"""Seconds of processor time after which the evaluator is stopped: it is written for clarity, and a
+convolution of a real model takes it minutes."""
 
 
 def main() -> int:

@@ -1,11 +1,11 @@
-"""A socket in; for each request that comes by it a fork of this process, which has the compiler in memory.
+"""Requests by a socket in; for each of them a fork of this process, which has the compiler in memory.
 
     caller --socket--> server --fork--> keeper --fork--> child, which compiles
 
-The keeper waits for the child and tells its status by the request's own socket; it takes the status up when
-the caller has closed that, so that the child's process id means nothing else before. A child ends with its
-keeper, a keeper with the caller or its socket, the server with the caller or after IDLE seconds. A keeper
-outlives the server: another one may have taken its place while a compile is under way.
+The keeper waits for the child and sends its exit status by the request's own socket. It reaps the child only
+when the caller has closed that socket, so that the child's process id is not reused before. A child ends with
+its keeper, a keeper with the caller or its socket, the server with the caller or after IDLE seconds. A keeper
+may outlive the server, which may be replaced while a compile runs.
 """
 
 from __future__ import annotations
@@ -37,9 +37,12 @@ KINDS = tuple(k for k in dir(resource) if k.startswith("RLIMIT_"))
 
 
 def serve(number: int, module: str) -> None:
-    """Until the socket closes and no keeper is left. module: has `preload()`, which imports what all requests
-    need, `preload_rest()`, what many do, which runs beside the first child, and `main(result)`, which a child
-    runs and whose result is its status."""
+    """Serve requests until the socket closes and no keeper is left.
+
+    number: the socket's file descriptor. module: the name of one that has `preload()`, which imports what all
+    requests need, `preload_rest()`, which imports what many need and runs beside the first child, and
+    `main(result)`, which a child runs and whose result is its exit status.
+    """
     caller = Caller.of(os.getppid())
     program = importlib.import_module(module)
     _load(program.preload)
@@ -74,7 +77,8 @@ def _load(imports: Callable[[], None]) -> None:
 
 @dataclass(frozen=True)
 class Caller:
-    """The process that asks. life: readable when it has ended; None before Linux 5.3. server: its server."""
+    """The process that sends requests. life: a descriptor that is readable when the process has ended; None
+    before Linux 5.3. server: this server's process id."""
 
     pid: int
     server: int
@@ -82,11 +86,11 @@ class Caller:
 
     @staticmethod
     def of(pid: int) -> Caller:
-        """pid: this process's parent."""
+        """The caller of this process. pid: that of this process's parent."""
         return Caller(pid, os.getpid(), _life(pid))
 
     def has_ended(self) -> bool:
-        """A fork of it may hold its sockets open, so that these alone do not tell."""
+        """Whether the caller has ended. Its sockets do not tell: a fork of it may hold them open."""
         if self.life is None:
             return os.getppid() != self.server  # which ends with it
         return bool(select.select([self.life], [], [], 0)[0])
@@ -100,7 +104,7 @@ def _life(pid: int) -> int | None:
 
 
 def _start(files: list[int], requests: socket.socket, caller: Caller, program: Any) -> bool:
-    """Whether there is a keeper for the request; who asked is told why not."""
+    """Start a keeper for the request. False where the system refuses; the caller receives the reason."""
     try:
         if len(files) != FILES:  # this process may have no more; the caller sees its socket close
             return False
@@ -117,7 +121,7 @@ def _start(files: list[int], requests: socket.socket, caller: Caller, program: A
 
 
 def _fork(said: int) -> int | None:
-    """As os.fork; None when the system refuses, which that socket then tells."""
+    """os.fork; None where the system refuses, with the error sent by the socket."""
     try:
         return os.fork()
     except OSError as e:
@@ -127,7 +131,7 @@ def _fork(said: int) -> int | None:
 
 
 def _keep(files: list[int], caller: Caller, program: Any) -> None:
-    """The keeper: starts the child, tells its process id and how it ended."""
+    """Run as the keeper: start the child, send its process id, then its exit status."""
     *standard, said, text = files
     child = _fork(said)
     if child is None:
@@ -155,7 +159,7 @@ def _keep(files: list[int], caller: Caller, program: Any) -> None:
 
 
 def _wait(child: int, asked: socket.socket, caller: Caller) -> bool:
-    """Whether the child ended before the caller did, or closed its socket."""
+    """Wait for the child. False where the caller ended, or closed its socket, before."""
     own = _life(child)
     watched: list[socket.socket | int] = [asked, *(f for f in (own, caller.life) if f is not None)]
     while not caller.has_ended():
@@ -168,7 +172,7 @@ def _wait(child: int, asked: socket.socket, caller: Caller) -> bool:
 
 
 def _become(standard: list[int], text: int, program: Any) -> None:
-    """The child: what the caller is, and then the program."""
+    """Run as the child: take over the caller's folder, environment and limits, then run the program."""
     status = 70
     try:
         with contextlib.suppress(OSError):
@@ -200,7 +204,7 @@ def _become(standard: list[int], text: int, program: Any) -> None:
 
 
 def _lower(kind: int, soft: int, hard: int) -> None:
-    """The caller's limit, where it is not above this process's own."""
+    """Set a resource limit to the caller's, but not above this process's own."""
     _, most = resource.getrlimit(kind)
     if most != resource.RLIM_INFINITY:
         hard = most if hard == resource.RLIM_INFINITY else min(hard, most)

@@ -1,8 +1,8 @@
 """A module's name in, a child process that runs it out: a fork of a server that has it in memory.
 
-The server (fork_server.py) is a Python that takes nothing from the current folder. It lives as long as this
-process, or until it has had nothing to do for a while; starting it takes the quarter of a second that a child
-without it would take. A child that it has started does not end with it.
+The server (fork_server.py) is a Python process that imports nothing from the current folder. It ends with
+this process, or after some time without requests. Starting it takes a quarter of a second, as starting a
+compile without it would. The children that it has started outlive it.
 
 A command starts the server before it does anything else, so this file imports no more than that takes.
 """
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from typing import IO
 
 PATIENCE = 120.0
-"""Seconds that a server may take to import the compiler; it takes half a one."""
+"""Seconds that a server may take to import the compiler; it takes half a second."""
 
 COMPILER = "smelt.compile_child"
-"""The program that compiles."""
+"""The module that compiles."""
 
 STARTS = """
 import gc, sys
@@ -43,17 +43,19 @@ spec.loader.exec_module(module)
 from smelt.fork_server import serve
 serve(int(number), program)
 """
-"""The server's program: this very smelt, wherever it lies, and not one that the current folder offers. What
-imports make stays; to look for cycles in it took a fifth of their time."""
+"""The server's program. It imports this installation of smelt, not one in the current folder. The garbage
+collector is off during imports: what they make stays, and to look for cycles in it took a fifth of their
+time."""
 
 ALONE = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-"""What the server has in its environment besides the caller's, which its children get as it is. A compile
+"""Variables of the server's environment besides the caller's; its children get the caller's alone. A compile
 multiplies no large matrices, and a fork would wait for NumPy's threads to end."""
 
 
 class Child:
-    """A process that the server has started, which leads a group of its own. stdin, stdout, stderr: this end
-    of its pipes. said: the socket that tells its status, which is as subprocess gives it; None: it runs."""
+    """A process that the server has started, the leader of a process group of its own. stdin, stdout, stderr:
+    this end of its pipes. said: the socket that brings its exit status. status: as subprocess's returncode,
+    None while it runs."""
 
     def __init__(self, pid: int, stdin: int, stdout: int, stderr: int, said: socket.socket) -> None:
         self.pid = pid
@@ -64,15 +66,16 @@ class Child:
         self.status: int | None = None
 
     def has_ended(self, seconds: float | None = 0) -> bool:
-        """Whether it has, after waiting so long. Its number means nothing else before `end`."""
+        """Wait at most so many seconds (None: without a limit); whether the child has ended. Its process id
+        is not reused before `end`."""
         if self.status is None and _is_readable(self.said, seconds):
-            told = _told(self.said, 0)
+            told = _received(self.said, 0)
             # who was to tell has been killed; the child goes with it
             self.status = -signal.SIGKILL if told is None else told
         return self.status is not None
 
     def end(self) -> int:
-        """The child and what it has started are gone when this returns; its status."""
+        """Kill the child and all processes that it has started, unless they have ended; its exit status."""
         with contextlib.ExitStack() as held:
             held.callback(self.said.close)
             for f in (self.stdin, self.stdout, self.stderr):
@@ -88,8 +91,9 @@ class Child:
 class Server:
     """The server of this process, started when it is first asked for a child and again when it has gone.
 
-    key: what it was started with; it is replaced when that changes. errors: what it prints. replaced: those
-    before it that wait for what they have started.
+    key: the program, the interpreter and the import path that it was started with; when they change, another
+    server replaces it.
+    errors: the file of its stderr. replaced: earlier servers, which still wait for their children.
     """
 
     def __init__(self) -> None:
@@ -101,7 +105,8 @@ class Server:
         self.lock = threading.Lock()
 
     def start(self, program: str, result: Path) -> Child:
-        """A child that runs main(result) of the module `program`. Raises OSError when there can be none."""
+        """Start a child that runs main(result) of the module `program`. Raises OSError where the system
+        refuses."""
         try:
             for _ in range(2):  # it may have ended a moment ago, for want of work
                 with self.lock:
@@ -114,13 +119,13 @@ class Server:
         raise OSError(f"a process for the compiler cannot be started: {said or 'it ended without a word'}")
 
     def prepare(self, program: str) -> None:
-        """Start a server beside other work: the first child will not wait for it. Who asks for that child is
-        told what goes wrong."""
+        """Start a server ahead of the first child, so that this does not wait for it. Errors are raised by
+        `start`."""
         with contextlib.suppress(OSError), self.lock:
             self._connection(program)
 
     def _connection(self, program: str) -> socket.socket:
-        """The socket of a server for that program; a new one where there is none."""
+        """The socket of the server for that program, which is started where there is none."""
         own = environment()
         key = (program, sys.executable, sys.flags, own.get("PYTHONPATH"), tuple(smelt.__path__))
         self.replaced = [p for p in self.replaced if p.poll() is None]
@@ -141,7 +146,7 @@ class Server:
         return here
 
     def _replace(self) -> None:
-        """It gets no more requests and ends by itself, after what it has started."""
+        """Send the server no more requests; it ends by itself after its children."""
         if self.requests is not None and self.process is not None and self.errors is not None:
             self.requests.close()
             self.errors.close()
@@ -149,7 +154,7 @@ class Server:
         self.requests = self.process = self.errors = None
 
     def _close(self) -> str:
-        """End it; what it had to say."""
+        """End the server; the text of its stderr."""
         if self.requests is None or self.process is None or self.errors is None:
             return ""
         self.requests.close()
@@ -162,7 +167,7 @@ class Server:
         return said[-2000:]
 
     def forget(self) -> None:
-        """In a fork of this process: it is the other's."""
+        """Called in a fork of this process: drop the server, which belongs to the parent."""
         if self.requests is not None and self.errors is not None:
             self.requests.close()
             self.errors.close()
@@ -171,7 +176,7 @@ class Server:
         self.lock = threading.Lock()
 
     def close(self) -> None:
-        """End it, and those before it."""
+        """End the server, and those that it has replaced."""
         with self.lock:
             self._close()
             for p in self.replaced:
@@ -181,8 +186,8 @@ class Server:
 
 
 def _ask(requests: socket.socket, result: Path) -> Child | None:
-    """The child of one request; None when the server is not there any more. Raises OSError when the system
-    refuses one."""
+    """Send one request; its child, or None where the server has ended. Raises OSError where the system
+    refuses to make a child."""
     with contextlib.ExitStack() as ours:
         with contextlib.ExitStack() as theirs:
             here, there = socket.socketpair()
@@ -197,7 +202,7 @@ def _ask(requests: socket.socket, result: Path) -> Child | None:
             files = [stdin_read, stdout_write, stderr_write, there.fileno(), text.fileno()]
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 socket.send_fds(requests, [b"."], files)
-        pid = _told(here, PATIENCE)
+        pid = _received(here, PATIENCE)
         if pid is None:
             return None
         if pid < 0:
@@ -207,7 +212,7 @@ def _ask(requests: socket.socket, result: Path) -> Child | None:
 
 
 def _pipe(read: contextlib.ExitStack, write: contextlib.ExitStack) -> tuple[int, int]:
-    """Its ends, which are closed with these."""
+    """A pipe's (read, write) descriptors; each is closed with its stack."""
     ends = os.pipe()
     read.callback(os.close, ends[0])
     write.callback(os.close, ends[1])
@@ -223,8 +228,9 @@ def _unnamed() -> IO[bytes]:
     return tempfile.TemporaryFile()
 
 
-def _told(said: socket.socket, seconds: float | None) -> int | None:
-    """The number that comes in that time; None for none, and when nobody is left to tell one."""
+def _received(said: socket.socket, seconds: float | None) -> int | None:
+    """The number that the socket receives within that time (seconds; None: no limit); None for a timeout, and
+    at the end of the stream."""
     from smelt.fork_server import NUMBER
 
     if not _is_readable(said, seconds):
@@ -236,14 +242,16 @@ def _told(said: socket.socket, seconds: float | None) -> int | None:
 
 
 def _is_readable(said: socket.socket, seconds: float | None) -> bool:
-    """Whether it has something to say, or has ended, in that time."""
+    """Whether the socket has data, or its other end has closed, within that time (seconds; None: no
+    limit)."""
     poll = select.poll()  # select takes no descriptor above 1023
     poll.register(said, select.POLLIN)
     return bool(poll.poll(None if seconds is None else 1000 * seconds))
 
 
 def _request(result: Path) -> str:
-    """What the child is to be, as JSON: in the folder, the environment and the limits of this process."""
+    """The text of a request, JSON, for the child to take over: folder, environment, umask and limits of this
+    process."""
     import json
     import resource
 
@@ -264,15 +272,15 @@ def _request(result: Path) -> str:
 
 
 def _umask() -> int | None:
-    """Which permissions new files do not get; asking the system for it would change it for other threads."""
+    """This process's umask, read from /proc: asking the system for it would change it for other threads."""
     with contextlib.suppress(OSError), open("/proc/self/status") as status:
         return next((int(line.split()[1], 8) for line in status if line.startswith("Umask:")), None)
     return None
 
 
 def command(number: int, program: str) -> list[str]:
-    """How the server is started: -P keeps the current folder off its path; site-packages and the caller's
-    PYTHONPATH stay, unless the caller does without them as well."""
+    """The command line of the server. -P keeps the current folder off its path; site-packages and the
+    caller's PYTHONPATH stay, unless the caller runs without them."""
     flags = ["-I"] if sys.flags.isolated else ["-P"]
     flags += ["-E"] * sys.flags.ignore_environment + ["-s"] * sys.flags.no_user_site
     home = [os.path.abspath(p) for p in smelt.__path__]
@@ -281,7 +289,8 @@ def command(number: int, program: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """The caller's, but for the blank entries of PYTHONPATH, which mean the current folder by accident."""
+    """The caller's environment without the blank entries of PYTHONPATH, which mean the current folder by
+    accident."""
     own = dict(os.environ)
     if "PYTHONPATH" in own:
         own["PYTHONPATH"] = os.pathsep.join(p for p in own["PYTHONPATH"].split(os.pathsep) if p)
@@ -289,7 +298,7 @@ def environment() -> dict[str, str]:
 
 
 SERVER = Server()
-"""That of this process."""
+"""The server of this process."""
 
 atexit.register(SERVER.close)
 os.register_at_fork(after_in_child=SERVER.forget)

@@ -11,12 +11,12 @@ from smelt.core.bundle import formula
 from smelt.core.dim import Dim, Max, sym, to_dim
 
 LONG = 4
-"""Names up to this length stay as they are."""
+"""Characters of a name up to which it is not replaced by a letter."""
 
 MOST_CASES = 3
-"""Cases that a summary has."""
+"""How many cases a summary has at most."""
 MODEST, VAST = 64, 1 << 20
-"""Sizes of dims that stay, and that grow without end."""
+"""Values of a dim that stays small, and of one that grows without bound."""
 
 _LETTERS = "nhwabcdefgijklmopqrstuvxyz"
 # ceil(x/k) is printed as (x + k-1)//k
@@ -25,15 +25,15 @@ _ROUNDED = re.compile(r"\(\((\w+) \+ (\d+)\)//(\d+)\)|\((\w+) \+ (\d+)\)//(\d+)"
 
 @dataclass(frozen=True)
 class Formula:
-    """unit * max(arms): `legend` says what the short names stand for, (short, name)."""
+    """The formula unit * max(arms). legend: (letter, name) of the symbols that are written as a letter."""
 
     unit: int
     arms: tuple[Dim, ...]
     legend: tuple[tuple[str, str], ...]
 
-    def lines(self, at: Sequence[Mapping[str, int]] = (), indent: str = "  ") -> list[str]:
-        """The formula. at: symbol values (by the real names); only arms that are the largest at one of them
-        are shown, and the number of others is told."""
+    def lines(self, at: Sequence[Mapping[str, int]] = ()) -> list[str]:
+        """The formula as text. at: symbol values (by their full names); only arms that are the largest at one
+        of them are shown, and how many others there are."""
         shown = self._largest(at) if at else self.arms
         text = [_ceil(str(a)) for a in shown]
         unit = "" if self.unit == 1 else f"{self.unit} * "
@@ -45,13 +45,13 @@ class Formula:
             rows = [f"{unit}the largest of", *(f"  {t}" for t in (*text, *rest))]
         if self.legend:
             rows.append("where " + ", ".join(f"{s} = {n}" for s, n in self.legend))
-        return [indent + r for r in rows]
+        return ["  " + r for r in rows]
 
-    def growing(self, highs: Mapping[str, int | None], indent: str = "  ") -> list[str]:
-        """What the formula comes to as each name grows towards its high (None: without end) while the others
-        stay at MODEST: a line for each case that is then the largest, at most MOST_CASES of them."""
+    def growing(self, highs: Mapping[str, int | None]) -> list[str]:
+        """The dominating arm as each symbol grows towards its high (None: without bound) while the others
+        stay at MODEST: a line per arm that is then the largest, at most MOST_CASES of them."""
         if len(self.arms) <= MOST_CASES:
-            return self.lines(indent=indent)
+            return self.lines()
         names = dict(self.legend)
         modest = {s: min(MODEST, highs.get(names.get(s, s)) or MODEST) for a in self.arms for s in a.symbols}
         grows: dict[Dim, list[str]] = {}
@@ -66,7 +66,7 @@ class Formula:
         used = {s for arm, _ in told for s in arm.symbols}
         if legend := [f"{s} = {n}" for s, n in self.legend if s in used]:
             rows.append("where " + ", ".join(legend))
-        return [indent + r for r in rows]
+        return ["  " + r for r in rows]
 
     def _largest(self, at: Sequence[Mapping[str, int]]) -> tuple[Dim, ...]:
         names = dict(self.legend)
@@ -80,7 +80,8 @@ class Formula:
 
 
 def readable(dim: Dim) -> Formula:
-    """The formula of a Dim such as an arena's size. It has the same value everywhere."""
+    """The formula of a Dim such as an arena's size. Both have the same value for all values of the
+    symbols."""
     legend = tuple(_short(dim.symbols))
     unit, arms = _arms(dim.substitute({name: sym(short) for short, name in legend}))
     return Formula(unit, arms, legend)
@@ -89,8 +90,8 @@ def readable(dim: Dim) -> Formula:
 def memory_text(
     manifest: Mapping[str, Any], at: Sequence[Mapping[str, int]] = (), exact: bool = False
 ) -> str:
-    """The peak-memory formula of a manifest, in bytes: what it comes to as each dim grows, and what it is at
-    most. at: symbol values that choose which of its cases are shown; exact: all."""
+    """The peak-memory formula of a manifest, in bytes: its dominating cases as each dim grows, and its upper
+    bound. at: symbol values; only the cases that are the largest at one of them. exact: all cases."""
     highs = {s["name"]: s["high"] for s in manifest["symbols"]}
     first, *others = (readable(formula(text)) for text in manifest["memory"]["arenas"])
     lines = ["peak memory of the arena, in bytes:"]
@@ -110,7 +111,7 @@ def memory_text(
 
 
 def _short(symbols: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """(letter, name) of the names that are too long, in the names' order."""
+    """(letter, name) of each name that is too long to be repeated, sorted by name."""
     taken = {s for s in symbols if len(s) <= LONG}
     free = (c for c in _LETTERS if c not in taken)
     for name in sorted(symbols - taken):
@@ -120,7 +121,7 @@ def _short(symbols: frozenset[str]) -> Iterator[tuple[str, str]]:
 
 
 def _arms(dim: Dim) -> tuple[int, tuple[Dim, ...]]:
-    """dim = unit * max(arms), where it is one; else 1 and itself."""
+    """(unit, arms) with dim == unit * max(arms); (1, (dim,)) for a Dim of another form."""
     items = dim.sorted_items()
     if len(items) == 1:
         ((mono, unit),) = items

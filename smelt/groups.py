@@ -1,10 +1,10 @@
-"""Lists, None and arrays as Python has them <-> the tensors that stand for sequences and optionals.
+"""Lists, None, dicts and arrays of Python <-> the tensors that represent sequences, optionals and maps.
 
-The manifest's field 'groups' says which of a bundle's inputs and outputs belong together. A sequence is
-`values` (all elements flat, one after the other) and `shapes` (a row of extents per element; -1 after those
-of an element with fewer axes than the widest); an optional has a flag `given` in front of its tensor `value`
-or of its sequence. A tensor of strings is `chars`: UTF-8 along one more axis, with zeros after each string.
-A map is its `keys` and its `values`. A list of maps is `scores`: a row per map, a column per key.
+The manifest's field 'groups' says which of a bundle's inputs and outputs form one value. A sequence is the
+tensors `values` (all elements flattened and concatenated) and `shapes` (a row of extents per element, padded
+with -1 up to the highest rank). An optional is a flag `given`, followed by its tensor `value` or by the
+tensors of its sequence. A tensor of strings is `chars`: UTF-8 along one more axis, padded with zeros. A map
+is its `keys` and its `values`. A list of maps is `scores`: a row per map, a column per key.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Value: TypeAlias = Any
 
 @dataclass(frozen=True)
 class Group:
-    """An input or output. rows: what the manifest says of its tensors; a plain tensor has one. shape: what
-    the model declares of the tensors inside, None: nothing. keys: of maps."""
+    """An input or output. rows: the manifest's rows of its tensors; a plain tensor has one. shape: the
+    declared shape of the tensors inside, None where the model declares none. keys: those of maps."""
 
     name: str
     kind: str
@@ -44,7 +44,7 @@ class Group:
 
     @property
     def plain(self) -> bool:
-        """Whether it is a tensor and nothing else."""
+        """Whether it is a plain tensor."""
         return self.kind == "tensor"
 
     @property
@@ -69,7 +69,7 @@ class Group:
 
     @property
     def extents(self) -> list[int | str]:
-        """The shape as onnxruntime tells it: a list or an optional one has none."""
+        """The shape as onnxruntime reports it: empty for a list and for an optional."""
         if self.sequence or self.kind in ("map", "maps"):
             return []
         return list(self.rows[-1]["shape"])[: -1 if self.strings else None]
@@ -81,7 +81,7 @@ class Group:
 
     @property
     def type(self) -> str:
-        """As onnxruntime spells it, but for the element type: 'seq(tensor({}))'."""
+        """The type as onnxruntime spells it, with {} in place of the element type: 'seq(tensor({}))'."""
         if self.kind == "map":
             return f"map({'string' if self.words else 'int64'},tensor({{}}))"
         if self.kind == "maps":
@@ -112,8 +112,8 @@ def groups(manifest: Mapping[str, Any], side: str) -> tuple[Group, ...]:
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """What a caller's object raises while it is read, as a SmeltError that names it. Its own methods run here
-    (__array__, __dlpack__, __len__, ...), so anything may be raised."""
+    """Turn any exception that reading a caller's object raises into a SmeltError that names the object: its
+    own methods run here (__array__, __dlpack__, __len__, ...), so it may be any."""
     try:
         yield
     except SmeltError:
@@ -126,9 +126,8 @@ def reading(what: str) -> Iterator[None]:
 
 
 def as_array(x: Value, what: str) -> Array:
-    """Anything that is an array, has DLPack or that NumPy can read, as an array of NumPy's own type, not of a
-    subclass; its elements keep their type. Raises SmeltError naming `what`; also for masked elements, whose
-    values mean nothing."""
+    """An array, an object with DLPack, or anything that NumPy can read, as a numpy.ndarray (no subclass) of
+    the same dtype. Raises SmeltError naming `what`; also for masked elements, whose values are undefined."""
     with reading(what):
         if isinstance(x, np.ma.MaskedArray) and np.ma.is_masked(x):
             why = "some of its elements are masked"
@@ -141,8 +140,8 @@ def as_array(x: Value, what: str) -> Array:
 def packed(
     inputs: Sequence[Group], feed: Mapping[str, Value], symbols: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """The tensors of a feed that may hold lists and None. symbols: the manifest's, for what stands in the
-    place of a tensor that is not given.
+    """The tensors of a feed whose values may be lists, dicts and None. symbols: the manifest's rows, which
+    give the shape of the placeholder for an empty optional.
 
     Raises SmeltError(kind='shape') naming the input and the element.
     """
@@ -168,7 +167,7 @@ def packed(
 
 
 def _parts(g: Group, value: Value) -> dict[str, Array]:
-    """The tensors of one input, a flag first where it is optional."""
+    """Tensor name -> array of one input, the flag first where it is optional."""
     flag = {g.rows[0]["name"]: np.array(value is not None)} if g.optional else {}
     if g.kind == "map":
         return flag | _map(g, value)
@@ -179,7 +178,8 @@ def _parts(g: Group, value: Value) -> dict[str, Array]:
 
 
 def chars(value: Value, what: str) -> Array:
-    """Strings (str or bytes, in an array or in lists) as u8[*shape, width]. SmeltError for anything else."""
+    """Strings (str or bytes, in an array or in nested lists) as u8[*shape, width]. Raises SmeltError naming
+    `what` for anything else."""
     # as objects: NumPy would spell out the numbers that stand among strings
     array = value if isinstance(value, np.ndarray) else np.array(value, dtype=object)
     if array.dtype.kind not in "OUS":
@@ -237,7 +237,7 @@ def _sequence(g: Group, value: Value) -> dict[str, Array]:
 def _sizes(
     inputs: Sequence[Group], found: Mapping[str, Any], symbols: Sequence[Mapping[str, Any]]
 ) -> dict[str, int]:
-    """The sizes that the tensors at hand have; the least one where none of them says it."""
+    """Symbol -> its value in the tensors that are given; its lower bound where none of them determines it."""
     sizes = {str(s["name"]): int(s["low"]) for s in symbols}
     for row in (r for g in inputs for r in g.rows if r["name"] in found):
         for d, n in zip(row["shape"], np.shape(found[row["name"]]), strict=False):
@@ -250,7 +250,7 @@ def _sizes(
 
 
 def unpacked(outputs: Sequence[Group], arrays: Mapping[str, Array]) -> dict[str, Value]:
-    """Arrays, lists and None by output from the tensors that a run gave."""
+    """Output name -> array, list, dict or None, made of the tensors that a run returned."""
     return {g.name: _value(g, [arrays[r["name"]] for r in g.rows]) for g in outputs}
 
 
@@ -274,8 +274,8 @@ def _value(g: Group, parts: Sequence[Array]) -> Value:
 
 
 def named_arrays(values: Mapping[str, Value]) -> dict[str, Array]:
-    """Every array of some values: those of a list as 'name[0]', 'name[1]' ...; the numbers of maps as rows of
-    one; None has none."""
+    """Name -> array of all arrays in some values: those of a list are 'name[0]', 'name[1]' ...; a list of
+    maps is one array with a row per map; None has no array."""
     found: dict[str, Array] = {}
     for name, v in values.items():
         if isinstance(v, list) and v and isinstance(v[0], dict):

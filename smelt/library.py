@@ -1,8 +1,8 @@
-"""A bundle in, its folder held fast and its code loaded out: by what it holds, never by a path or a search.
+"""A bundle in; its open folder and its loaded library out, identified by content, never by path or search.
 
-The dynamic linker gives back what it has mapped under a path before, whatever lies there now. So the bytes of
-the library are read, compared with the manifest's hash and put into a file without a name, which is loaded;
-sessions of the same bytes share it.
+The dynamic linker returns what it has mapped under a path before, even where the file has been replaced. So
+the bytes of the library are read, compared with the manifest's hash and written to an unnamed file, which is
+loaded; sessions of the same bytes share it.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ from smelt.core.cache import cache_dir
 from smelt.core.diag import SmeltError
 
 COPIED = 32 << 20
-"""Bytes of weights up to which smelt_open reads and sums all (runtime/weights.c); more are verified here."""
+"""Bytes of weights up to which smelt_open verifies all of them (runtime/weights.c); larger files are verified
+here."""
 _EXECUTABLE = 0x10
 """MFD_EXEC, which Linux 6.3 wants to be told and older ones refuse."""
 
 
 class Moved(SmeltError):
-    """The folder holds another bundle than the one that was read."""
+    """The folder holds another bundle than the one whose manifest was read."""
 
 
 class Held:
-    """A bundle's folder, open: what is read by it is of one bundle, whatever takes the folder's place."""
+    """A bundle's open folder: all that is read through it belongs to one bundle, even where another folder
+    takes its path."""
 
     def __init__(self, bundle: Bundle) -> None:
         """Raises Moved, or SmeltError as `open_regular` does."""
@@ -81,16 +83,17 @@ class Held:
 
     @property
     def path(self) -> str:
-        """By which this process's C code finds the very folder that is held."""
+        """A path through /proc by which C code of this process opens this very folder."""
         held = f"/proc/self/fd/{self._folder}"
         return held if os.path.isdir(held) else str(self.bundle.path)
 
-    def told(self, text: str) -> str:
-        """An error of the C code, with the folder's name in place of `path`."""
+    def with_folder_name(self, text: str) -> str:
+        """The C code's error message with the folder's name in place of `path`."""
         return text.replace(f"/proc/self/fd/{self._folder}", str(self.bundle.path))
 
     def library(self) -> ctypes.CDLL:
-        """The bundle's code. Raises SmeltError: 'invalid' (damaged), 'device' (compiled for elsewhere)."""
+        """Load the bundle's library. Raises SmeltError: 'invalid' (damaged), 'device' (for another
+        platform)."""
         file = self.bundle.names.library
         with self._open(file) as f:
             data = f.read()
@@ -107,8 +110,8 @@ class Held:
             ) from None
 
     def verify(self, wanted: bool | None) -> None:
-        """Compare all of the weights with their hash: True always, False never, None where smelt_open does
-        not read them all, once for a file that is new on this machine. Raises SmeltError(kind='invalid')."""
+        """Compare the weights with their hash. wanted: True always, False never; None: where they are too
+        large for smelt_open to verify, once per file on this machine. Raises SmeltError(kind='invalid')."""
         file, total = self.bundle.names.weights, self.bundle.manifest["weights"]["bytes"]
         if not total or wanted is False or (wanted is None and total <= COPIED):
             return
@@ -139,8 +142,8 @@ class Held:
 
 
 def _stamp(s: os.stat_result, digest: str) -> Path:
-    """A file whose being there says that one with these facts was found to have the digest. A copy, a
-    download and a change make other facts."""
+    """The path of the marker that a file of this identity (device, inode, size, times) was found to have the
+    digest. A copied, downloaded or changed file has another identity."""
     facts = f"{s.st_dev} {s.st_ino} {s.st_size} {s.st_mtime_ns} {s.st_ctime_ns} {digest}"
     return cache_dir() / "verified" / hashlib.sha256(facts.encode()).hexdigest()
 
@@ -149,12 +152,12 @@ def _stamp(s: os.stat_result, digest: str) -> Path:
 
 _LOCK = threading.Lock()
 _CODE: dict[str, ctypes.CDLL] = {}
-"""SHA-256 of a library -> its code in this process. The linker's own table goes by path, which must not
-decide. Code stays loaded until the process ends, as with any extension module."""
+"""SHA-256 of a library -> the loaded library. The linker's own table is keyed by path, which may be stale. A
+library stays loaded until the process ends, as any extension module does."""
 
 
 def _loaded(digest: str, data: bytes, name: str) -> ctypes.CDLL:
-    """The code of these bytes. Raises OSError in the linker's words."""
+    """Load a library from its bytes. Raises OSError with the linker's message."""
     with _LOCK:
         if digest not in _CODE:
             with _private(data, f"smelt-{name[:40]}-{digest[:8]}", len(_CODE)) as path:
@@ -164,7 +167,7 @@ def _loaded(digest: str, data: bytes, name: str) -> ctypes.CDLL:
 
 @contextlib.contextmanager
 def _private(data: bytes, name: str, serial: int) -> Iterator[str]:
-    """A path, never the same twice, under which the linker finds these bytes while the block lasts."""
+    """A path, never the same twice, under which the linker finds these bytes inside the block."""
     if folder := os.environ.get("SMELT_KEEP_CODE"):  # debuggers and sanitizers read symbols from a file
         kept = Path(folder).absolute() / f"{name}-{hashlib.sha256(data).hexdigest()}.so"
         replace_file(kept, data)
@@ -192,7 +195,8 @@ def _private(data: bytes, name: str, serial: int) -> Iterator[str]:
 
 
 def _memory_file(name: str) -> int | None:
-    """A file in memory, by the name that debuggers and profilers show; None where the system has none."""
+    """The descriptor of a file in memory, named for debuggers and profilers; None where the system has
+    none."""
     if not hasattr(os, "memfd_create") or not os.path.isdir("/proc/self/fd"):
         return None
     text = name.encode("ascii", "replace").decode().replace("/", "-")

@@ -1,4 +1,4 @@
-"""Options, the environment, the caller's and the machine's limits in; what a compile may use out."""
+"""Options, environment, the limits of the caller and the machine in; memory and time of a compile out."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from pathlib import Path
 from smelt.core.diag import SmeltError
 
 MEMORY = "SMELT_COMPILE_MEMORY"
-"""Gigabytes (10^9 bytes) that a compile may use, where the caller does not say."""
+"""The variable with the gigabytes (10^9 bytes) that a compile may use where the caller names none."""
 
 SECONDS = "SMELT_COMPILE_SECONDS"
-"""Seconds of processor time that a compile may use, where the caller does not say."""
+"""The variable with the seconds of processor time that a compile may use where the caller names none."""
 
 DEFAULT_SECONDS = 3600.0
 """The slowest development model takes under two minutes; an hour is a compile that will not end."""
 
 SHARE = 0.9
-"""Of the memory that there is: what a compile may use where nobody says."""
+"""The share of the available memory that a compile may use by default."""
 
 PATIENCE = 4
-"""Seconds of a clock per second of processor time: beyond it, a child that does nothing is stuck."""
+"""Seconds of wall time per second of processor time after which a child counts as stuck."""
 
 MOST_THREADS = 1024
-"""That a session may be asked to run on."""
+"""The most threads that a session may be asked to use."""
 
 LEAST_MEMORY = 128 << 20
 """Bytes: Python, NumPy and LLVM alone need about 90 MB."""
@@ -35,20 +35,21 @@ LEAST_MEMORY = 128 << 20
 
 @dataclass(frozen=True)
 class Limits:
-    """memory: bytes of data that a compile may hold. seconds: of processor time."""
+    """Limits of a compile. memory: bytes of data. seconds: of processor time."""
 
     memory: int
     seconds: float
 
     @property
     def wall(self) -> float:
-        """Seconds of a clock after which a compile is taken to be stuck."""
+        """Seconds of wall time after which a compile counts as stuck."""
         return PATIENCE * self.seconds + 60
 
 
 def limits(memory: float | None = None, seconds: float | None = None) -> Limits:
-    """memory: gigabytes; seconds: of processor time; None: what the environment says, else nine tenths of the
-    memory that this process may use, and an hour. Raises SmeltError for what is no positive number."""
+    """The limits of a compile. memory: in gigabytes; seconds: of processor time. None takes the environment's
+    value, else nine tenths of the memory that this process may use, and an hour. Raises SmeltError for a
+    value that is no positive number."""
     memory = _given(memory, MEMORY, "memory_limit")
     seconds = _given(seconds, SECONDS, "time_limit")
     most = int(SHARE * available())
@@ -101,7 +102,7 @@ def _groups(proc: Path, root: Path) -> Iterator[int]:
 
 
 def apply(own: Limits) -> None:
-    """Limit this process and all that it starts; a limit of the caller that is lower stays. No core files."""
+    """Set the limits of this process and its children, keep lower ones of the caller; disable core files."""
     _lower(resource.RLIMIT_CORE, 0)
     # data, not address space: mapped weights are no memory that the system must keep
     _lower(resource.RLIMIT_DATA, own.memory)

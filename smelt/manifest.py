@@ -15,14 +15,14 @@ from smelt.core.plan.link import EntryPoint, Linked
 from smelt.core.plan.program import HostProgram, Launch, StartAxis, Tensor, WeightPlace, walk_steps
 
 LONGEST = 4096
-"""Characters of what names the nodes of a kernel, for people."""
+"""How many characters the names of a kernel's nodes may take."""
 
 
 def build_manifest(
     linked: Linked, found: Sequence[Mapping[str, Any]], compiler: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """compiler: smelt's version, target, machine, options. found: what else is known of each entry, such as
-    its model's name and SHA-256.
+    """The manifest. compiler: smelt's version, target, machine, options. found: further fields of each entry,
+    such as its model's name and SHA-256.
 
     The fields of an entry stand at the top level where there is one. Of several, those of the first do, and
     'entries' has a row for each in order: the first with its name, the others with all such fields.
@@ -37,7 +37,7 @@ def build_manifest(
 
 
 def _entry_fields(entry: EntryPoint) -> dict[str, Any]:
-    """What is an entry's own: a manifest without these is its bundle's."""
+    """The fields of one entry, as opposed to those of the whole bundle."""
     module, program = entry.module, entry.program
     late, units = program.late(), (CPU, *program.units)
     homes = [units[n] for n in program.homes]
@@ -66,7 +66,7 @@ def _entry_fields(entry: EntryPoint) -> dict[str, Any]:
 
 
 def _weights(linked: Linked) -> dict[str, Any]:
-    """What is in the file of weights, each under one of its names."""
+    """The field 'weights': where each tensor lies in the file, under one of its names."""
     rows = [_stored(e.module.weights[w.ref], w) for e in linked.entries for w in e.program.weights]
     several = len(linked.entries) > 1
     tensors = list({(r["name"], r["layout"], r["offset"]): r for r in rows}.values()) if several else rows
@@ -74,7 +74,7 @@ def _weights(linked: Linked) -> dict[str, Any]:
 
 
 def _stored(w: Weight, place: WeightPlace) -> dict[str, Any]:
-    """A weight in one of its layouts; those of equal bytes have one offset."""
+    """The row of a weight in one of its layouts; layouts of equal bytes share an offset."""
     shape = list(w.shape) if place.layout is None else [d.const for d in place.layout.shape]
     return {
         "name": w.origin or w.name[1:],
@@ -87,7 +87,7 @@ def _stored(w: Weight, place: WeightPlace) -> dict[str, Any]:
 
 
 class _Group(Protocol):
-    """An input or output that several tensors stand for."""
+    """An input or output that several tensors represent."""
 
     @property
     def name(self) -> str: ...
@@ -105,8 +105,8 @@ class _Group(Protocol):
 
 
 def group_rows(inputs: Sequence[_Group], outputs: Sequence[_Group]) -> dict[str, Any]:
-    """The field 'groups': which tensors of 'inputs' and 'outputs' are one value of another kind.
-    shape: what the file declares of the tensors inside; null: not even their rank."""
+    """The field 'groups': which tensors of 'inputs' and 'outputs' together represent one value. shape: the
+    declared shape of the tensors inside; null where not even their rank is declared."""
     return {
         side: [
             {"name": g.name, "kind": g.kind, "parts": list(g.parts), "shape": g.dims()}
@@ -124,7 +124,8 @@ def _tensor(t: Tensor, late: frozenset[str], unit: str) -> dict[str, Any]:
 
 
 def _transfers(graph: Graph) -> list[dict[str, Any]]:
-    """The copies from one unit to another, made at each run, or at each round of the loop around them."""
+    """The field 'transfers': copies between units, made in each run, or in each iteration of the loop around
+    them."""
     values = {v.name: v for v in graph.inputs}
     for n in graph.walk():
         values.update((v.name, v) for v in (*n.outputs, *(x for r in n.regions for x in r.inputs)))
@@ -136,8 +137,8 @@ def _transfers(graph: Graph) -> list[dict[str, Any]]:
 
 
 def _state(program: HostProgram) -> list[dict[str, Any]]:
-    """What runs leave for the next one. start: the extents before the first run, as those of the inputs and
-    numbers; bytes: of the input and of the output that replaces it; most: that either can have."""
+    """The field 'state'. start: the extents before the first run, as numbers and symbols of the inputs;
+    bytes: of the input plus the output that replaces it; most: what either of them can take, in bytes."""
     starts: dict[int, list[int | str]] = {}
     for s in program.plan:
         if isinstance(s, StartAxis):
@@ -158,7 +159,7 @@ def _state(program: HostProgram) -> list[dict[str, Any]]:
 
 
 def _extent(d: Dim) -> int | str:
-    """Numbers as numbers, everything else as text that parses back."""
+    """An extent for JSON: a number, or the text of a formula, which parse_dim reads."""
     return d.const if d.is_const else str(d)
 
 

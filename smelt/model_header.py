@@ -1,4 +1,4 @@
-"""Linked programs and their model's prefix -> det.h: the functions, and the names of inputs and outputs."""
+"""Linked programs and their prefix -> det.h: declarations of the functions, numbers of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _C_TYPES = {
 
 def model_header(name: str, names: Names, linked: Linked) -> str:
     """C text that declares the functions and one enumerator per input and output, and documents their shapes.
-    name: what people call the model."""
+    name: the model's name in comments."""
     prefix, alone = names.prefix, len(linked.entries) == 1
     guard = f"SMELT_MODEL_{prefix.upper()}_H"
     lines = [
@@ -53,7 +53,7 @@ def _entry(prefix: str, e: EntryPoint) -> list[str]:
 
 
 def _states(prefix: str, linked: Linked) -> list[str]:
-    """The states of the session, each as an entry reads it."""
+    """Lines that document the session's states, each with the shape that an entry reads."""
     pairs = {s.name: s.input for e in reversed(linked.entries) for s in e.program.states if s.input}
     return _enum(prefix, "state", tuple(pairs[s.name] for s in linked.states)) if linked.states else []
 
@@ -64,7 +64,8 @@ def identifier(name: str) -> str:
 
 
 def _declarations(names: Names) -> list[str]:
-    """Those of smelt.h, under the model's prefix; to the linker that which opens it is this model's alone."""
+    """The declarations of smelt.h's functions under the model's prefix. The function that opens the model has
+    a linker name with the model's identity."""
     text = re.sub(r"/\*.*?\*/", "", (runtime_dir() / "smelt.h").read_text("utf-8"), flags=re.S)
     found = re.findall(r"^(\w[\w *]*?)smelt_(\w+)(\([^;]*\);)", text, flags=re.M)
     assert sorted(f for _, f, _ in found) == sorted(FUNCTIONS), found
@@ -76,7 +77,7 @@ def _declarations(names: Names) -> list[str]:
 
 
 def _comment(text: str) -> str:
-    """Text that neither ends the comment that it stands in nor looks like the start of one."""
+    """The text without character pairs that end or begin a C comment."""
     return printable(text).replace("*/", "* /").replace("/*", "/ *")
 
 

@@ -45,16 +45,18 @@ class SmeltRep(BackendRep):
 
 
 class SmeltBackend(Backend):
-    """prepare compiles for this machine's own processor; the only device is 'CPU'."""
+    """onnx.backend.base.Backend: `prepare` compiles for this machine's processor; the only device is
+    'CPU'."""
 
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
-        """Every node of the model can be translated."""
+        """Whether every node of the model can be translated."""
         return not check_model(model)
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> SmeltRep:
-        """Compile and load. kwargs: those of smelt.compile, and child=False to compile in this process."""
+        """Compile and load. kwargs: those of smelt.compile; child=False compiles in this process. Raises
+        SmeltError as smelt.compile and smelt.load."""
         if not cls.supports_device(device):
             raise SmeltError(f"there is no device '{device}', only CPU", kind="unsupported")
         child = bool(kwargs.pop("child", True))
@@ -72,7 +74,7 @@ class SmeltBackend(Backend):
     def run_model(
         cls, model: onnx.ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any
     ) -> tuple[Array, ...]:
-        """prepare and run."""
+        """Compile, load and run once."""
         return cls.prepare(model, device, **kwargs).run(inputs)
 
     @classmethod
@@ -100,7 +102,7 @@ class SmeltBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """'CPU' and 'CPU:0'."""
+        """Whether the device is 'CPU' or 'CPU:0'."""
         try:
             return bool(Device(device).type == DeviceType.CPU)
         except (AttributeError, KeyError, ValueError):

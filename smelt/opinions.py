@@ -1,9 +1,9 @@
-"""A disagreement with ONNX Runtime in, a ruling out: who else says what, how far the reference itself moves.
+"""A difference from ONNX Runtime in; a ruling out, by other references and the reference's own sensitivity.
 
-ONNX Runtime with its optimiser on is the reference, and it is not the specification: its optimiser fuses
-quantised regions into kernels that round otherwise, so that it differs from itself without. Before smelt is
-called wrong, it is compared with ONNX Runtime that runs every node as written, with ONNX's own evaluator, and
-with how far the reference moves when floats move by their rounding.
+ONNX Runtime with its optimiser on is the reference, but not the specification: its optimiser fuses quantised
+regions into kernels that round differently, so that its results differ from those without optimiser. Before
+a difference counts against smelt, smelt is compared with ONNX Runtime that runs every node as written, with
+ONNX's reference evaluator, and with the change of the reference when its floats are perturbed by a rounding.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from smelt.groups import Value
 from smelt.reference import Reference, evaluated
 
 Compare = Callable[[str, Value, Value], list[OutputError]]
-"""(name, got, want) -> differences, within the tolerance that was asked for."""
+"""(name, got, want) -> the differences, judged by the caller's tolerance."""
 
 AS_WRITTEN = "onnxruntime with its optimiser off"
 EVALUATOR = "onnx's evaluator"
 WITHIN = f"differ by no more than {AS_WRITTEN} itself moves when floats move by 2^-20"
-NUDGE = 2.0**-20
-"""Relative size of a nudge: what rounding makes of a float32 sum of some hundred terms, 16 units of 2^-24."""
+PERTURBATION = 2.0**-20
+"""Relative size of a perturbation: the rounding of a float32 sum of some hundred terms, 16 units of 2^-24."""
 NUDGES = 4
-"""Runs of the nudged reference; each costs as much as a run of the reference."""
+"""Runs of the perturbed reference; each costs as much as a run of the reference."""
 WIDTH = 2.0
-"""smelt may be so many times as far from the reference as the farthest nudged run: a few runs see less of
-the spread than there is."""
+"""How many times the distance of the farthest perturbed run smelt may have: few runs underestimate the
+spread."""
 
 _NUDGED = {
     "MatMul": (0, 1), "Gemm": (1, 2), "Conv": (1, 2), "ConvTranspose": (1, 2), "MatMulNBits": (2,),
@@ -42,15 +42,16 @@ _NUDGED = {
     "SimplifiedLayerNormalization": (1,), "SkipSimplifiedLayerNormalization": (2,),
     "LSTM": (1, 2, 3), "GRU": (1, 2, 3),
 }  # fmt: skip
-"""Inputs whose constants are weights or scales, where the last bits of a float mean nothing. A constant
-elsewhere may be an exponent, a bound or a size."""
+"""Op -> the inputs whose constants are weights or scales, which may be perturbed. A constant elsewhere may be
+an exponent, a bound or a size."""
 _MOST = 1 << 22
-"""Elements of a constant that is nudged: more would cost memory, and the others move the result enough."""
+"""Most elements of a constant that is perturbed: more would cost memory, and perturbing the others
+suffices."""
 
 
 @dataclass(frozen=True)
 class Opinion:
-    """What another reference says. errors: smelt's differences from it. apart: the first reference's."""
+    """The result of another reference. errors: smelt's differences from it. apart: the first reference's."""
 
     who: str
     errors: tuple[OutputError, ...]
@@ -62,8 +63,8 @@ class Opinion:
 
 @dataclass(frozen=True)
 class Ruling:
-    """On one output: right or not. why: a text that goes on after names of outputs. errors: smelt's, against
-    the reference that decided."""
+    """Whether one output is right. why: a text that continues a list of outputs' names. errors: smelt's
+    differences from the reference that decided."""
 
     right: bool
     why: str
@@ -72,11 +73,11 @@ class Ruling:
 
 
 class Opinions:
-    """Second opinions on a model, each asked for only when those before it did not settle the matter.
+    """Further references of a model, each of them run only when those before did not decide.
 
-    outputs: names of inner values to judge, besides the model's own outputs. spread: whether the reference's
-    own spread excuses a difference; a caller who names a tolerance wants that one. first: the reference's
-    name in messages.
+    outputs: names of inner values to judge besides the model's own outputs. spread: whether the reference's
+    own spread excuses a difference; False where the caller names a tolerance. first: the name of the first
+    reference in messages.
     """
 
     def __init__(
@@ -89,8 +90,8 @@ class Opinions:
     def rule(
         self, feed: Mapping[str, Value], got: Mapping[str, Value], want: Mapping[str, Value]
     ) -> dict[str, Ruling]:
-        """A ruling on each output of `got`, which differs from the first reference's `want`. Outputs that no
-        opinion defends are wrong."""
+        """A ruling on each output of `got`, which differs from the first reference's `want`. An output with
+        which no reference agrees is wrong."""
         rulings: dict[str, Ruling] = {}
         opinions: dict[str, list[Opinion]] = {name: [] for name in got}
 
@@ -134,11 +135,11 @@ class Opinions:
             return {}
 
     def _spreads(self, feed: Mapping[str, Value], base: Mapping[str, Value]) -> dict[str, Spread]:
-        """How far each value moves when float inputs, weights and scales move by their rounding."""
+        """How far each value moves when float inputs, weights and scales are perturbed."""
         rng = np.random.default_rng(0)
         found = {name: Spread() for name, value in base.items() if isinstance(value, np.ndarray)}
         for instead in self._nudged_weights(rng):
-            moved = self._run(self._reference(instead), {n: _nudged(rng, a) for n, a in feed.items()})
+            moved = self._run(self._reference(instead), {n: _perturbed(rng, a) for n, a in feed.items()})
             for name in found.keys() & moved.keys():
                 found[name] = found[name].wider(moved[name], base[name])
         return found
@@ -146,18 +147,18 @@ class Opinions:
     def _nudged_weights(self, rng: np.random.Generator) -> Iterator[dict[str, Array]]:
         weights = _weights(self._model)
         for _ in range(NUDGES):
-            yield {name: _nudged(rng, a) for name, a in weights.items()}
+            yield {name: _perturbed(rng, a) for name, a in weights.items()}
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How far a value moves: the largest step of an element, and the root of the mean square over all."""
+    """How far a value moves: the largest change of an element, and the root of the mean square over all."""
 
     most: float = 0.0
     rms: float = 0.0
 
     def wider(self, moved: Value, base: Array) -> Spread:
-        """This spread, with one more run in it."""
+        """The spread over one more run, `moved`."""
         other = _spread(moved, base)
         return self if other is None else Spread(max(self.most, other.most), max(self.rms, other.rms))
 
@@ -169,7 +170,8 @@ class Spread:
 
 
 def _spread(a: Value, b: Array) -> Spread | None:
-    """Distance of two arrays; None where they are of another kind, or infinite or NaN at other places."""
+    """The distance of two arrays; None where they differ in kind or shape, or are infinite or NaN at
+    different places."""
     if not isinstance(a, np.ndarray) or a.shape != b.shape or a.dtype != b.dtype or b.dtype.kind in "OSU":
         return None
     wide, base = a.astype(np.float64), b.astype(np.float64)
@@ -182,20 +184,20 @@ def _spread(a: Value, b: Array) -> Spread | None:
     return Spread(float(gap.max()), float(np.sqrt(np.mean(gap * gap)))) if gap.size else Spread()
 
 
-def _nudged(rng: np.random.Generator, value: Value) -> Value:
-    """The same with each float moved by its rounding; all else as it is."""
+def _perturbed(rng: np.random.Generator, value: Value) -> Value:
+    """The value with each float perturbed at random; other types as they are."""
     if isinstance(value, list):
-        return [_nudged(rng, v) for v in value]
+        return [_perturbed(rng, v) for v in value]
     if not isinstance(value, np.ndarray) or value.dtype not in (np.float16, np.float32, np.float64):
         return value
-    step = max(NUDGE, float(np.finfo(value.dtype).eps))
+    step = max(PERTURBATION, float(np.finfo(value.dtype).eps))
     with np.errstate(over="ignore", invalid="ignore"):
         moved = value * (1 + step * rng.uniform(-1, 1, value.shape))
     return np.where(np.isfinite(value), moved, value).astype(value.dtype)
 
 
 def _weights(model: Path) -> dict[str, Array]:
-    """Float initialisers of the main graph that are weights or scales."""
+    """The float initialisers of the main graph that are weights or scales, by name."""
     import onnx
     from onnx import numpy_helper
 

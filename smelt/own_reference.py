@@ -1,8 +1,8 @@
-"""A model with ops that ONNX Runtime lacks -> what its ops' own NumPy references compute.
+"""A model with ops that ONNX Runtime lacks -> the results of its ops' own NumPy references.
 
-A plug-in's ops have no other oracle: `ref` of each op, called node by node on the model as it is imported. It
-shares the importer with the code that it judges, so it says nothing about bindings; the passes, the
-schedules, the planner and the code are held to it.
+A plug-in's ops have no other oracle: `ref` of each op is called node by node on the imported module. The
+oracle shares the importer with the code that it tests, so it cannot find faults of bindings; it finds those
+of passes, schedules, the planner and code generation.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from smelt.reference import Reference
 
 
 class Oracle(Protocol):
-    """What says what outputs should be. name: in messages; label: the same with its version."""
+    """The interface of a reference implementation. name: for messages; label: name and version."""
 
     name: str
     label: str
 
     def run(self, feed: Mapping[str, Value]) -> dict[str, Value]:
-        """Outputs by name. Raises SmeltError(kind='shape') for inputs that are none."""
+        """Output name -> value. Raises SmeltError(kind='shape') for illegal inputs."""
         ...
 
 
 class OwnReference:
-    """The references of all ops of one model. manifest: that of a bundle made of it, with `outputs` visible
-    besides the model's own."""
+    """The NumPy references of all ops of one model. manifest: that of a bundle of the model, compiled with
+    `outputs` besides the model's own."""
 
     name = "the references of its ops"
     label = name
@@ -45,7 +45,7 @@ class OwnReference:
         self._state = manifest["state"]
 
     def run(self, feed: Mapping[str, Value]) -> dict[str, Value]:
-        """As Oracle's."""
+        """As Oracle.run."""
         state = {row["name"]: feed[row["name"]] for row in self._state if row["shape"] is not None}
         fed = {name: value for name, value in feed.items() if name not in state}
         found = run_module(self._module, {**packed(self._takes, fed, self._symbols), **state}, OPS)
@@ -55,9 +55,11 @@ class OwnReference:
 
 
 def oracle(model: Path, manifest: Mapping[str, Any], outputs: Sequence[str] = ()) -> Oracle:
-    """ONNX Runtime; where it refuses the model and plug-ins are in use, the ops' own references.
+    """The oracle of a model: ONNX Runtime, or the ops' own references where it refuses the model and plug-ins
+    are loaded.
 
-    Raises SmeltError as Reference does."""
+    Raises SmeltError as Reference does.
+    """
     try:
         return Reference(model, outputs=outputs)
     except SmeltError as e:

@@ -31,7 +31,8 @@ VARIABLE = "SMELT_PLUGINS"
 def load_plugins(names: Iterable[str] = ()) -> None:
     """Load plug-ins by file or module name, and those that SMELT_PLUGINS names; each is loaded once.
 
-    Raises SmeltError when one cannot be loaded, has no ops, or defines what is there already."""
+    Raises SmeltError when one cannot be loaded, has no ops, or defines an op that exists already.
+    """
     for name in named_plugins(names):
         plugins.load(name)
 
@@ -43,8 +44,8 @@ def named_plugins(names: Iterable[str] = ()) -> tuple[str, ...]:
 
 
 def look_here(names: Iterable[str] = ()) -> None:
-    """Where one of the plug-ins is named as a module, it may lie in the current folder: in a process that
-    takes nothing else from there."""
+    """Add the current folder to the import path where a plug-in is named as a module: a compile's process
+    does not import from there otherwise."""
     if any(not n.endswith(".py") for n in named_plugins(names)):
         sys.path.append(os.getcwd())
 

@@ -1,4 +1,4 @@
-"""An ONNX model -> what ONNX Runtime computes: the oracle of `validate` and the rival of `bench`."""
+"""An ONNX model -> the results of ONNX Runtime: the oracle of `validate`, the competitor of `bench`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Reference:
-    """One ONNX Runtime session on the CPU, made comparable by a fixed number of threads.
+    """One ONNX Runtime session on the CPU with a fixed number of threads.
 
     outputs: names of values to return after the model's own outputs. optimise: False runs every node as it
     is written. exact: False lets sums of byte products saturate where ONNX Runtime's default does, which is
@@ -68,7 +68,8 @@ class Reference:
     def run(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """Outputs by name: arrays, lists of them, or None, as in the feed.
 
-        Raises SmeltError(kind='shape') when ONNX Runtime refuses these inputs."""
+        Raises SmeltError(kind='shape') when ONNX Runtime refuses these inputs.
+        """
         try:
             found = self._session.run(None, dict(feed))
         except Exception as e:
@@ -78,8 +79,8 @@ class Reference:
 
 
 def evaluated(model: Path, names: Sequence[str], feed: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What ONNX's own evaluator gives for these values. None when it is slow, lacks an op or fails: it is a
-    second opinion, and may have none."""
+    """The results of ONNX's reference evaluator for these values, by name. None when it is slow, lacks an op
+    or fails."""
     with tempfile.TemporaryDirectory(prefix="smelt-evaluate-") as folder:
         asked, answer = Path(folder, "asked"), Path(folder, "answer")
         asked.write_bytes(pickle.dumps((list(names), dict(feed))))

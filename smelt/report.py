@@ -1,4 +1,4 @@
-"""A model and a target -> compiled, run on the device, compared, timed: one Story, and its text."""
+"""A model and a target -> compiled, run on the device, compared and timed: a ModelReport."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from smelt.core.bundle import Bundle
 from smelt.devicefarm.measure import QUICK, RunPlan
 from smelt.devicefarm.verdict import Verdict
 from smelt.driver import compile
-from smelt.request import DimWish
-from smelt.shapes import Case, Wish, case, cases, trials
+from smelt.request import DimSpec
+from smelt.shapes import Case, ShapeSpec, case, cases, trials
 from smelt.size import Sizes, sizes
 
 # emulated runs show the path, not the speed: a few are enough
@@ -22,8 +22,8 @@ EMULATED = RunPlan(warmup_runs=0, warmup_min=0.0, warmup_max=0.0, samples=3, min
 
 
 @dataclass(frozen=True)
-class Story:
-    """Everything that happened to one model on one device."""
+class ModelReport:
+    """The results of one model on one device. seconds: wall time of the compile."""
 
     model: Path
     bundle: Bundle
@@ -34,57 +34,59 @@ class Story:
 
     @property
     def verdict(self) -> Verdict:
-        """That of the comparison: times are information here."""
+        """The verdict of the comparison; times do not change it."""
         return self.validation.verdict
 
 
-def tell(
+def make_report(
     model: Path,
     target: str,
     output: Path,
     *,
-    dims: Mapping[str, DimWish] | None = None,
-    wishes: Sequence[Wish] = (),
+    dims: Mapping[str, DimSpec] | None = None,
+    specs: Sequence[ShapeSpec] = (),
     device: str | None = None,
     count: int = 3,
     seed: int = 0,
     on_step: Callable[[str], None] = lambda text: None,
-) -> Story:
-    """Compile for the target, deploy to its device, compare at `count` shapes (or at those wished), time.
+) -> ModelReport:
+    """Compile for the target, deploy to its device, compare at `count` shapes (or at those of specs), time.
 
-    Raises SmeltError when there is nothing to tell: the model does not compile, no device, a lost link.
+    seed: of the random inputs. on_step: called with the name of each step.
+
+    Raises SmeltError when there is no result: the model does not compile, no device, a lost link.
     """
     start = time.monotonic()
     bundle = compile(model, target, dims, output=str(output), progress=on_step)
     seconds = time.monotonic() - start
-    wanted = cases(bundle, wishes, count=count, seed=seed)
+    wanted = cases(bundle, specs, count=count, seed=seed)
     on_step("comparing")
     found = validate(
-        bundle, model, wanted, device=device, enough=None if wishes else count,
+        bundle, model, wanted, device=device, enough=None if specs else count,
         on_case=lambda c: on_step(f"comparing: {c.label}: {c.status}"),
     )  # fmt: skip
     good = {c.label for c in found.cases if c.status == "pass"}
-    again = [c for c in _again(bundle, wishes, seed) if c.label in good]
+    again = [c for c in _again(bundle, specs, seed) if c.label in good]
     plan = EMULATED if found.emulated else QUICK
     on_step("timing")
     times = measure(bundle, again, device=device, threads=1, plan=plan) if again else ()
-    return Story(model, bundle, seconds, found, times, sizes(bundle))
+    return ModelReport(model, bundle, seconds, found, times, sizes(bundle))
 
 
-def tell_entries(
+def make_entry_reports(
     models: Mapping[str, Path],
     target: str,
     output: Path,
     *,
-    dims: Mapping[str, DimWish] | None = None,
+    dims: Mapping[str, DimSpec] | None = None,
     state: Mapping[str, str] | None = None,
     device: str | None = None,
     count: int = 3,
     seed: int = 0,
     on_step: Callable[[str], None] = lambda text: None,
-) -> tuple[Story, ...]:
-    """The same of a bundle with several entries: a story for each, of one compile and of sessions that go
-    through all of them. An entry is timed at the start of the state."""
+) -> tuple[ModelReport, ...]:
+    """The reports of a bundle with several entries: of one compile, and of sessions that run all entries. An
+    entry is timed at the start of the state. Raises SmeltError as `make_report`."""
     start = time.monotonic()
     bundle = compile(models, target, dims, state=state, output=str(output), progress=on_step)
     seconds = time.monotonic() - start
@@ -93,18 +95,18 @@ def tell_entries(
         bundle, models, device=device, count=count, seed=seed,
         on_case=lambda c: on_step(f"comparing: {c.label}: {c.status}"),
     )  # fmt: skip
-    stories, size = [], sizes(bundle)
+    reports, size = [], sizes(bundle)
     for name, validation in found.items():
         view, plan = bundle.entry(name), EMULATED if validation.emulated else QUICK
         on_step(f"timing {name}")
         good = validation.verdict is Verdict.PASS
         first = _again(view, (), seed)[:1] if good else []
         times = measure(view, first, device=device, threads=1, plan=plan) if first else ()
-        stories.append(Story(models[name], view, seconds, validation, times, size))
-    return tuple(stories)
+        reports.append(ModelReport(models[name], view, seconds, validation, times, size))
+    return tuple(reports)
 
 
-def _again(bundle: Bundle, wishes: Sequence[Wish], seed: int) -> list[Case]:
-    if wishes:
-        return list(cases(bundle, wishes, seed=seed))
+def _again(bundle: Bundle, specs: Sequence[ShapeSpec], seed: int) -> list[Case]:
+    if specs:
+        return list(cases(bundle, specs, seed=seed))
     return [case(bundle, values, seed=seed) for values in trials(bundle)]

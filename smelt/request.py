@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-DimWish: TypeAlias = "int | tuple[int, int | None]"
+DimSpec: TypeAlias = "int | tuple[int, int | None]"
 Progress: TypeAlias = Callable[[str], None]
 
 
@@ -20,7 +20,7 @@ class Request:
 
     source: str
     target: str = "host"
-    dims: Mapping[str, DimWish] = field(default_factory=dict)
+    dims: Mapping[str, DimSpec] = field(default_factory=dict)
     threads: int | None = None
     opt: int = 3
     output: str = "out"

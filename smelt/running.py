@@ -25,7 +25,7 @@ from smelt.targets.toolchain import build_shim_runner
 
 
 def device_for(platform: str, name: str | None = None) -> Device:
-    """The named device, or the one that a platform is tried on. Raises NoDevice."""
+    """The named device; without a name the default one of the platform. Raises NoDevice."""
     if name is not None:
         return find_device(name)
     if platform == host_platform_name():
@@ -69,9 +69,15 @@ def running(
     budget: Budget | None = None,
     verify: bool | None = None,
 ) -> Iterator[RunnerClient]:
-    """A runner with the bundle loaded, closed at the end. threads: 0 is the bundle's default. verify: as
-    `smelt.load` has it; the bundle's other files are always compared with their hashes first. A bundle that
-    stands for one of its entries (Bundle.entry) has the runner use that."""
+    """A runner on the device with the bundle loaded; it is closed at the end of the block.
+
+    device: its name in the inventory, None for the default one of the platform. threads: 0 is the bundle's
+    default. verify: as in `smelt.load`; the bundle's other files are always compared with their hashes. A
+    bundle that stands for one of its entries (Bundle.entry) has the runner use that.
+
+    Raises NoDevice, Unavailable, and SmeltError: 'device' where bundle and device do not fit, 'invalid' for a
+    damaged bundle, 'infra' for a failed link.
+    """
     with Held(bundle) as held:
         held.check(verify)
     transport = transport_for(bundle, device_for(str(bundle.manifest["platform"]), device))

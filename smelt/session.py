@@ -65,7 +65,7 @@ class _Memory(ctypes.Structure):
 
 
 MOST_SHAPES = 4096
-"""Combinations of input shapes whose output shapes a session remembers."""
+"""How many combinations of input shapes a session remembers the output shapes of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +83,14 @@ _TRIES = 4
 def load(
     bundle: Bundle | str | os.PathLike[str], threads: int | None = None, *, verify: bool | None = None
 ) -> Session:
-    """A session on this machine. threads: None or 0 takes the bundle's default, 1 the caller only. verify:
-    True compares all of the weights with their hash, False leaves that to cheaper sums, None does it for a
-    large file that was not loaded on this machine before (docs/safety.md).
+    """A session on this machine. bundle: a Bundle or its folder. threads: None or 0 takes the bundle's
+    default, 1 runs on the caller's thread alone. verify: True compares all weights with their hash, False
+    compares cheaper checksums only, None compares the hash of a large file when it is first loaded on this
+    machine (docs/safety.md).
 
     A bundle that stands for one of its entries (Bundle.entry) gives that entry of a session of its own.
-    Raises SmeltError: 'invalid' (no bundle, a damaged one, no such number of threads), 'device' (compiled for
-    another machine), 'infra' (files).
+    Raises SmeltError: 'invalid' (no bundle, a damaged one, an impossible number of threads), 'device'
+    (compiled for another machine), 'infra' (files that cannot be read).
     """
     if isinstance(bundle, Bundle) and bundle.whole is not None:
         return Session(bundle.whole, threads, verify=verify).entry(bundle.chosen)
@@ -102,7 +103,8 @@ def load(
 
 
 class _Gate:
-    """What all entries of a session go through. torn: a fork in the middle of a call left it half made."""
+    """The lock that all entries of a session share. torn: this process was forked in the middle of a call,
+    whose effects on the session are unknown."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -111,11 +113,12 @@ class _Gate:
 
 
 class Session:
-    """One loaded model with memory of its own. Runs of one session wait for each other; threads that want
-    to run at once open a session each.
+    """One loaded model with memory of its own. Runs of one session wait for each other; for concurrent runs,
+    each thread opens a session.
 
     Of a model with several entries it is the first one; `session["decode"]` is another one of the same
-    session, with inputs and outputs of its own, and the same weights, memory and state."""
+    session, with inputs and outputs of its own, and the same weights, memory and state.
+    """
 
     def __init__(self, bundle: Bundle, threads: int | None = None, *, verify: bool | None = None) -> None:
         if threads is not None and not (_whole(threads) and 0 <= threads <= MOST_THREADS):
@@ -129,14 +132,14 @@ class Session:
             status = self._lib.smelt_open(os.fsencode(held.path), ctypes.byref(options), ctypes.byref(handle))
             if status:
                 e = self._error(status, None)
-                raise SmeltError(held.told(e.message), kind=e.kind)
+                raise SmeltError(held.with_folder_name(e.message), kind=e.kind)
         self._own(bundle, handle, bundle.entries[0], _Gate(), None)
 
     def _own(
         self, bundle: Bundle, handle: ctypes.c_void_p, name: str, gate: _Gate, whole: Session | None
     ) -> None:
-        """Make ready for calls of the entry that the handle stands for. whole: the session's first entry,
-        which closes it; None for itself."""
+        """Prepare calls of the entry of this handle. whole: the session's first entry, which owns and closes
+        the session; None where this is the first."""
         self.bundle = bundle
         self._handle = handle
         self._gate = gate
@@ -211,12 +214,14 @@ class Session:
         feed: Mapping[str, Any] | None = None,
         run_options: object = None,
     ) -> list[Any]:
-        """The outputs named (all when None or none is), for NumPy arrays or anything with DLPack by input
-        name; lists of them are sequences, None is an empty optional. An output that replaces an input is
-        returned where it is named.
+        """Run once; the values of the named outputs, in that order. None and an empty list stand for all
+        outputs but those that replace a state, which are returned where they are named.
 
-        Raises SmeltError: 'shape' naming input, axis, expected and got; 'device' (no memory); what the
-        model itself refuses.
+        feed: input name -> NumPy array, or any object with DLPack; a list of these is a sequence, None an
+        empty optional. Dtype, rank and extents must be those of the input; nothing is converted.
+
+        Raises SmeltError: 'shape' naming input, axis, expected and got; 'device' (no memory); the kind of
+        the model's own run-time checks.
         """
         wanted = None if output_names is None else self._wanted(output_names)
         if type(feed) is not dict:
@@ -236,7 +241,7 @@ class Session:
         return results if wanted is None else [kept[i] if i in kept else results[i] for i in wanted]
 
     def _wanted(self, output_names: Iterable[str]) -> list[int] | None:
-        """Numbers of the outputs named, those that replace inputs after the others; None: all of the
+        """Indices of the named outputs, where those that replace a state count after all others; None: all
         others. Raises SmeltError(kind='shape')."""
         if isinstance(output_names, str | bytes) or not isinstance(output_names, Iterable):
             kind = type(output_names).__name__
@@ -251,7 +256,7 @@ class Session:
         return found or None
 
     def _as_dict(self, feed: object) -> dict[str, Any]:
-        """Any mapping. Raises SmeltError(kind='shape')."""
+        """The feed as a dict. Raises SmeltError(kind='shape') where it is no mapping."""
         if not isinstance(feed, Mapping):
             known = ", ".join(g.name for g in self._takes)
             kind = type(feed).__name__
@@ -262,18 +267,18 @@ class Session:
     # ------------------------------------------------------------ what onnxruntime has not
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Copies of what the last run left for the next one, by the names of the inputs; those that are at
-        their start are not among them. `set_state` takes it back."""
+        """Input name -> a copy of the state that the last run left there; states at their start are left out.
+        `set_state` restores it."""
         with self._gate.lock:
             self._usable()
             found = {p.name: self._state_value(n) for n, p in enumerate(self._state)}
         return {name: a for name, a in found.items() if a is not None}
 
     def set_state(self, values: Mapping[str, Any]) -> None:
-        """Make the next run go on from these, by the names of the inputs; those that are not named are back
-        at their start. Their extents are checked by that run.
+        """Set the state (input name -> array) that the next run reads; states that are not named return to
+        their start. The next run checks the extents.
 
-        Raises SmeltError(kind='shape') for an unknown name, another type or rank; nothing has changed then.
+        Raises SmeltError(kind='shape') for an unknown name, dtype or rank; then the state is unchanged.
         """
         given, known = self._as_dict(values), {p.name: p for p in self._state}
         if strange := [n for n in given if n not in known]:
@@ -286,13 +291,13 @@ class Session:
                 self._set_state(n, p, arrays.get(p.name))
 
     def reset(self) -> None:
-        """Every state back to its start, as before the first run."""
+        """Return every state to its start, as before the first run."""
         with self._gate.lock:
             self._usable()
             self._asked(self._lib.smelt_reset(self._handle))
 
     def fork(self) -> Session:
-        """A session of its own that goes on from a copy of this one's state, with the same weights."""
+        """Another session with a copy of this one's state, memory of its own and the same weights."""
         handle = ctypes.c_void_p()
         with self._gate.lock:
             self._usable()
@@ -304,7 +309,7 @@ class Session:
         return made.entry(self._name)
 
     def memory(self) -> Memory:
-        """Arena, outputs and weights in bytes, and allocations so far."""
+        """Bytes of arena, outputs and weights, and how many allocations there were so far."""
         m = _Memory()
         with self._gate.lock:
             self._usable()
@@ -312,7 +317,8 @@ class Session:
         return Memory(*(getattr(m, name) for name in MEMORY_FIELDS))
 
     def trim(self) -> None:
-        """Give working memory and the session's own outputs back to the system; arrays of runs stay."""
+        """Return working memory and the session's own outputs to the system; arrays that runs returned stay
+        valid."""
         with self._gate.lock:
             self._usable()
             self._asked(self._lib.smelt_trim(self._handle))
@@ -324,7 +330,7 @@ class Session:
             self._asked(self._lib.smelt_profile(self._handle, int(enable)))
 
     def kernel_times(self) -> dict[str, tuple[int, int]]:
-        """Per kernel: total nanoseconds and launches since `profile()`."""
+        """Kernel name -> (total nanoseconds, launches) since `profile()`."""
         found = {}
         name, ns, launches = ctypes.c_char_p(), ctypes.c_uint64(), ctypes.c_uint64()
         with self._gate.lock:
@@ -337,7 +343,7 @@ class Session:
         return found
 
     def close(self) -> None:
-        """Free the session's memory, after a run that another thread is in; none of its entries can be used
+        """Wait for a run in another thread, then free the session's memory. Its entries cannot be used
         after."""
         with self._gate.lock:
             if self._handle:
@@ -352,7 +358,8 @@ class Session:
     # ------------------------------------------------------------ inside
 
     def _run(self, feed: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
-        """All outputs; the tensors in C's hands are the session's own, so one caller at a time."""
+        """Run once under the session's lock; all outputs. The C tensors belong to the session, so one caller
+        at a time may use them."""
         if self._gate.torn or not self._handle:  # a call less: each takes a share of a small model's run
             self._usable()
         arrays = self._bind(feed)
@@ -429,7 +436,7 @@ class Session:
             )
 
     def _asked(self, status: int) -> None:
-        """Raises SmeltError when a call was refused."""
+        """Raise the C code's error as a SmeltError where a call's status is no success."""
         if status:
             raise self._error(status, None)
 
@@ -441,7 +448,7 @@ class Session:
 
 
 _LIVE: weakref.WeakSet[_Gate] = weakref.WeakSet()
-"""What a forked child inherits: the thread that holds a lock in the parent is not there to release it."""
+"""The gates of this process. After a fork the child has no thread that could release a lock that was held."""
 
 
 def _after_fork() -> None:
@@ -455,23 +462,23 @@ if hasattr(os, "register_at_fork"):
 
 
 _DATA_AT = object.__basicsize__
-"""Where a PyArrayObject keeps its data pointer: right after the object's head, in NumPy's C ABI."""
+"""Offset in bytes of a PyArrayObject's data pointer: right after the object's header, by NumPy's C ABI."""
 
 
 def _read_address(a: np.ndarray[Any, Any]) -> int:
-    """Of the first element. Read from the object itself: a.__array_interface__ builds a dictionary, which
-    takes as long as a small model's run (0.9 us)."""
+    """The address of the first element, read from the object itself: a.__array_interface__ builds a
+    dictionary, which takes as long as a small model's run (0.9 us)."""
     return ctypes.c_void_p.from_address(id(a) + _DATA_AT).value or 0
 
 
 def _asked_address(a: np.ndarray[Any, Any]) -> int:
-    """The same, asked of NumPy."""
+    """The address of the first element, through NumPy's interface."""
     return int(a.__array_interface__["data"][0])
 
 
 def _layout_holds() -> bool:
-    """Whether this interpreter and this NumPy keep the pointer there: three arrays of our own tell. The least
-    an array can be is longer than what is read."""
+    """Whether this interpreter and this NumPy keep the pointer at _DATA_AT, by three arrays as a test. The
+    smallest array object is larger than what is read."""
     probes = np.zeros(3), np.zeros((2, 3))[1:], np.frombuffer(b"12345678")
     size = np.ndarray.__basicsize__
     return size >= _DATA_AT + ctypes.sizeof(ctypes.c_void_p) and all(
@@ -508,8 +515,8 @@ class _Port:
             self.written = shape
 
     def array(self, x: Any, role: str = "input") -> np.ndarray[Any, Any]:
-        """x as a compact array, not of a subclass; refuses a wrong dtype or rank. Extents are the model's own
-        to check."""
+        """x as a contiguous numpy.ndarray (no subclass). Raises SmeltError(kind='shape') for a wrong dtype or
+        rank; extents are checked by the model's code."""
         if type(x) is not np.ndarray:
             x = as_array(x, f"{role} '{self.name}'")
         if x.dtype != self.dtype.numpy:
@@ -530,7 +537,7 @@ class _Port:
 
 
 def _new(p: _Port, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Memory for an output. Raises SmeltError(kind='device') when there is none."""
+    """A new array for an output. Raises SmeltError(kind='device') when there is no memory."""
     try:
         return np.empty(shape, p.dtype.numpy)
     except (MemoryError, ValueError) as e:
@@ -538,7 +545,7 @@ def _new(p: _Port, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
 
 
 def _copied(t: _Tensor, p: _Port) -> np.ndarray[Any, Any]:
-    """The session's output memory as an array of its own."""
+    """A copy of an output in the session's memory."""
     shape = tuple(t.shape[a] for a in range(p.rank))
     result = _new(p, shape)
     if result.nbytes:
@@ -547,7 +554,7 @@ def _copied(t: _Tensor, p: _Port) -> np.ndarray[Any, Any]:
 
 
 def _arguments(found: Sequence[Group]) -> list[NodeArg]:
-    """As onnxruntime describes them."""
+    """The inputs or outputs as onnxruntime describes them."""
     return [NodeArg(g.name, g.extents, g.type.format(_ORT_NAMES[g.element.name])) for g in found]
 
 
@@ -566,13 +573,14 @@ def _same_names(expected: list[str], got: list[str]) -> None:
 
 
 def _entries(lib: Any, handle: ctypes.c_void_p) -> tuple[str, ...]:
-    """The names of the code's entries."""
+    """The names of the library's entries."""
     count = lib.smelt_entry_count(handle)
     return tuple((lib.smelt_entry_name(handle, i) or b"").decode(errors="replace") for i in range(count))
 
 
 def _agree(lib: Any, handle: ctypes.c_void_p, side: str, ports: list[_Port], bundle: Bundle) -> None:
-    """Raises SmeltError when the code has other tensors than the manifest, from which arrays are made."""
+    """Raise SmeltError where the library's tensors are not those of the manifest, from which arrays are
+    made."""
     count, rank, kind = (getattr(lib, f"smelt_{side}_{what}") for what in ("count", "rank", "type"))
     said = [(p.rank, p.dlpack.code, p.dlpack.bits) for p in ports]
     found = [(rank(handle, i), (t := kind(handle, i)).code, t.bits) for i in range(count(handle))]

@@ -26,8 +26,8 @@ else:
     np = Lazily("numpy")
     Array: TypeAlias = Any
 
-Wish: TypeAlias = "Mapping[str, int | tuple[int, ...]]"
-"""What a user fixed: symbol name -> value, input name -> whole shape."""
+ShapeSpec: TypeAlias = "Mapping[str, int | tuple[int, ...]]"
+"""What a user fixes: symbol name -> value, input name -> whole shape."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Port:
 class Symbol:
     """A symbolic dim with its legal values: low..high (None: unbounded), multiples of divisor.
 
-    batch: it is the first axis of every input that has it. image: it is an axis of a rank-4 input.
+    batch: the first axis of every input that has the symbol. image: an axis of an input of rank 4.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Symbol:
     image: bool = False
 
     def is_legal(self, value: int) -> bool:
-        """Whether the model takes it."""
+        """Whether the model accepts the value."""
         return self.low <= value and (self.high is None or value <= self.high) and not value % self.divisor
 
     def nearest(self, value: int) -> int:
@@ -69,10 +69,10 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Case:
-    """Inputs of one run. label: the shapes, for people. feed: as a session takes them. packed: as the model
-    takes them, where it has sequences or optionals. state: what a model that keeps state starts with, for who
-    feeds it by hand. then: the state's shapes after the run -> the next run's inputs; None where the model
-    takes no more."""
+    """The inputs of one run. label: the shapes as text. feed: input name -> value, as a session takes them.
+    packed: the tensors that represent them, where some are sequences or optionals. state: the start of the
+    model's state, for a reference that gets it as inputs. then: the state's shapes after the run -> the
+    inputs of the next run; None where the model accepts no further run."""
 
     label: str
     feed: Mapping[str, Value]
@@ -82,17 +82,17 @@ class Case:
 
     @property
     def tensors(self) -> Mapping[str, Array]:
-        """The tensors that the model takes."""
+        """Tensor name -> array, as the compiled code takes them."""
         return self.feed if self.packed is None else self.packed
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name of a tensor -> shape."""
+        """Tensor name -> shape."""
         return {name: a.shape for name, a in self.tensors.items()}
 
 
 def ports(bundle: Bundle) -> tuple[Port, ...]:
-    """The bundle's inputs that are tensors, or may be one, in order."""
+    """The bundle's inputs that are tensors or optional tensors, in order."""
     return tuple(
         Port(g.name, g.element, tuple(formula(str(d)) for d in g.extents))
         for g in groups(bundle.manifest, "inputs")
@@ -101,7 +101,7 @@ def ports(bundle: Bundle) -> tuple[Port, ...]:
 
 
 def feed_case(bundle: Bundle, feed: Mapping[str, Value]) -> Case:
-    """The case of these inputs."""
+    """A case of given inputs."""
     found = groups(bundle.manifest, "inputs")
     text = label({n: np.shape(a) for n, a in named_arrays(feed).items()})
     plain = all(g.plain for g in found)
@@ -109,8 +109,8 @@ def feed_case(bundle: Bundle, feed: Mapping[str, Value]) -> Case:
 
 
 def symbols(bundle: Bundle) -> tuple[Symbol, ...]:
-    """The symbols that the shapes of inputs are made of, in order of appearance, then those that only runs
-    change: these have the one value that the state starts with."""
+    """The symbols of the inputs' shapes, in order of appearance, then those that only the state has, whose
+    one legal value is that of the state's start."""
     rows = {r["name"]: r for r in bundle.manifest["symbols"]}
     places: dict[str, list[tuple[int, int]]] = {}
     shapes = [p.shape for p in ports(bundle)] + [_dims(row["shape"]) for row in read_state(bundle)]
@@ -137,7 +137,7 @@ def _dims(shape: Iterable[int | str]) -> tuple[Dim, ...]:
 
 
 def _own_symbols(bundle: Bundle) -> frozenset[str]:
-    """Those that the state has from runs, not from inputs."""
+    """The symbols that only the state has: runs determine them, not inputs."""
     sides = [
         frozenset(s for row in read_state(bundle) for d in _dims(row[side]) for s in d.symbols)
         for side in ("shape", "start")
@@ -153,9 +153,9 @@ def read_state(bundle: Bundle) -> list[Mapping[str, Any]]:
 def state_values(
     bundle: Bundle, shapes: Mapping[str, tuple[int, ...]], every: bool = False
 ) -> dict[str, int] | None:
-    """The symbol values that these shapes of the state give; None where the entry takes no such state: some
-    extent is another, some value is none of its symbol's, or two extents give one symbol two. every: also of
-    symbols that inputs have, too."""
+    """The symbol values that these shapes of the state imply. None where the entry cannot take such a state:
+    a constant extent differs, a value is illegal for its symbol, or two extents imply different values.
+    every: include symbols that inputs have too."""
     rows, own = {r["name"]: r for r in bundle.manifest["symbols"]}, _own_symbols(bundle)
     found: dict[str, int] = {}
     for state in read_state(bundle):
@@ -219,7 +219,7 @@ def _extent(text: str) -> bool:
     return re.fullmatch(r"[0-9]{1,19}", text) is not None and int(text) <= MOST_EXTENT
 
 
-def parse_dim_wish(text: str) -> tuple[str, int | tuple[int, int | None]]:
+def parse_dim_spec(text: str) -> tuple[str, int | tuple[int, int | None]]:
     """'N=4' -> ('N', 4); 'N=1..512' -> ('N', (1, 512)); 'N=1..' has no upper end. Raises SmeltError."""
     name, _, value = text.rpartition("=")
     m = re.fullmatch(r"\s*(\d+)\s*(?:(\.\.)\s*(\d*))?\s*", value)
@@ -258,8 +258,8 @@ def bounds_of(
 # ---------------------------------------------------------------- concrete shapes
 
 
-def bind(bundle: Bundle, wish: Wish) -> dict[str, int]:
-    """Symbol values that a wish fixes; what it leaves open gets the first default.
+def bind(bundle: Bundle, spec: ShapeSpec) -> dict[str, int]:
+    """The symbol values that a spec fixes; symbols that it leaves open get the first default.
 
     Raises SmeltError(kind='shape') for an unknown name, a wrong rank or extents that contradict.
     """
@@ -267,7 +267,7 @@ def bind(bundle: Bundle, wish: Wish) -> dict[str, int]:
     by_name, names = {p.name: p for p in inputs}, {s.name for s in known}
     values: dict[str, int] = {}
     later: list[tuple[str, int, Dim, int]] = []
-    for name, value in wish.items():
+    for name, value in spec.items():
         if isinstance(value, int) and name in names:
             values[name] = value
             continue
@@ -311,7 +311,7 @@ _LADDER = (
 
 
 def defaults(known: Sequence[Symbol]) -> Iterator[dict[str, int]]:
-    """Symbol values worth trying, small first; without repetition."""
+    """Combinations of symbol values to try, small ones first, none twice."""
     seen: list[dict[str, int]] = []
     for batch, image, size in _LADDER:
         values = {}
@@ -329,7 +329,7 @@ def shapes_at(bundle: Bundle, values: Mapping[str, int]) -> dict[str, tuple[int,
 
 
 def label(shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """'x:1x3x64x64, y:[]'"""
+    """The shapes as text: 'x:1x3x64x64, y:[]'."""
     return ", ".join(f"{n}:{'x'.join(map(str, s)) if s else '[]'}" for n, s in shapes.items())
 
 
@@ -339,8 +339,8 @@ def label(shapes: Mapping[str, tuple[int, ...]]) -> str:
 def random_array(
     dtype: DType, shape: Sequence[int], rng: np.random.Generator, span: tuple[float, float] | None = None
 ) -> Array:
-    """Normal floats, integers and booleans 0 or 1; both uniform over a span if one is given. Raises
-    SmeltError when this machine has not the memory to draw so many."""
+    """Random elements: normal floats, integers and booleans 0 or 1; uniform over the span where one is given.
+    Raises SmeltError when this machine has too little memory for them."""
     need, have = 8 * math.prod(shape), memory()
     if need > have:
         said = f"random values of shape {list(shape)} take {need:,} bytes, this machine has {have:,}"
@@ -353,7 +353,7 @@ def random_array(
 
 
 def random_strings(shape: Sequence[int], rng: np.random.Generator) -> Array:
-    """Short words, some of them empty, some with a space or a letter of two bytes."""
+    """Random short words, some of them empty, some with a space or a letter of two bytes."""
     flat = np.empty(int(np.prod(shape, dtype=np.int64)), object)
     for k in range(flat.size):
         flat[k] = "".join(rng.choice(list("abcdeABCDE012 é"), rng.integers(0, 9)))
@@ -366,21 +366,22 @@ def case(
     *,
     seed: int = 0,
     given: Mapping[str, Value] | None = None,
-    spans: Mapping[str, tuple[float, float]] | None = None,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
 ) -> Case:
-    """Inputs for symbol values: those given, others random (by seed and name, whatever else there is).
+    """A case at these symbol values: inputs that are given, and random ones, which depend on seed and name
+    alone.
 
-    spans: input name -> lowest and highest value; the name '' stands for every other input.
+    ranges: input name -> lowest and highest value; the name '' stands for every other input.
     """
     feed: dict[str, Value] = {}
-    spans, shapes = spans or {}, shapes_at(bundle, values)
+    ranges, shapes = ranges or {}, shapes_at(bundle, values)
     for g in groups(bundle.manifest, "inputs"):
         if given and g.name in given:
             feed[g.name] = given[g.name]
             continue
         rng = np.random.default_rng([seed, zlib.crc32(g.name.encode())])
         if g.kind == "map":
-            numbers = random_array(g.element, (ELEMENTS,), rng, spans.get(g.name, spans.get("")))
+            numbers = random_array(g.element, (ELEMENTS,), rng, ranges.get(g.name, ranges.get("")))
             keys = random_strings((ELEMENTS,), rng).tolist() if g.words else range(ELEMENTS)
             feed[g.name] = dict(zip(keys, numbers.tolist(), strict=False))
             continue
@@ -389,12 +390,12 @@ def case(
             words = [random_strings(s, rng) for s in wanted]
             feed[g.name] = words if g.sequence else words[0]
             continue
-        found = [random_array(g.element, s, rng, spans.get(g.name, spans.get(""))) for s in wanted]
+        found = [random_array(g.element, s, rng, ranges.get(g.name, ranges.get(""))) for s in wanted]
         feed[g.name] = found if g.sequence else found[0]
 
     def then(after: Mapping[str, tuple[int, ...]]) -> Case | None:
         own = state_values(bundle, after)
-        return None if own is None else case(bundle, {**values, **own}, seed=seed + 1, spans=spans)
+        return None if own is None else case(bundle, {**values, **own}, seed=seed + 1, ranges=ranges)
 
     state = {
         row["name"]: np.zeros([d.evaluate(values) for d in _dims(row["start"])], ALL[row["dtype"]].numpy)
@@ -404,12 +405,12 @@ def case(
 
 
 ELEMENTS = 3
-"""Arrays in a sequence of our own."""
+"""How many elements a random sequence has."""
 
 
 def _elements(g: Group, seed: int) -> list[tuple[int, ...]]:
-    """The shapes of a sequence's elements: declared numbers, and for a name the same size in the same element
-    of every sequence."""
+    """The shapes of a random sequence's elements: declared numbers as they are, and for a symbol a random
+    size, the same in the k-th element of every sequence."""
 
     def size(d: int | str, k: int) -> int:
         return d if isinstance(d, int) else 1 + zlib.crc32(f"{seed} {d} {k}".encode()) % 6
@@ -419,26 +420,26 @@ def _elements(g: Group, seed: int) -> list[tuple[int, ...]]:
 
 def cases(
     bundle: Bundle,
-    wishes: Sequence[Wish] = (),
+    specs: Sequence[ShapeSpec] = (),
     *,
     count: int = 3,
     seed: int = 0,
-    spans: Mapping[str, tuple[float, float]] | None = None,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
 ) -> Iterator[Case]:
-    """One case per wish; without wishes `count` cases at shapes of our choice (`trials`), and then the spare
-    ones."""
-    if wishes:
-        for wish in wishes:
-            yield case(bundle, bind(bundle, wish), seed=seed, spans=spans)
+    """One case per spec. Without specs, cases at the shapes of `trials`: at least `count` of them where there
+    are so many, so that a caller can replace skipped ones."""
+    if specs:
+        for spec in specs:
+            yield case(bundle, bind(bundle, spec), seed=seed, ranges=ranges)
         return
     for values in islice(trials(bundle), max(count, len(_LADDER))):
-        yield case(bundle, values, seed=seed, spans=spans)
+        yield case(bundle, values, seed=seed, ranges=ranges)
 
 
 def trials(bundle: Bundle) -> list[dict[str, int]]:
-    """Symbol values that are tried when nobody names any, small first: those of `defaults` that take at most
-    a quarter of this machine's memory, as the bundle's formulas say; where none does, the least that it can
-    hold. Raises SmeltError(kind='shape') when it can hold none."""
+    """Symbol values to try when the user names none, small ones first: those of `defaults` that take at most
+    a quarter of this machine's memory by the bundle's formulas; where none does, the smallest that fits.
+    Raises SmeltError(kind='shape') when none fits."""
     sized = [(_bytes(bundle, v), v) for v in defaults(symbols(bundle))]
     found = [v for n, v in sized if n <= memory() // 4]
     least = min(n for n, _ in sized)
@@ -456,7 +457,7 @@ def memory() -> int:
 
 
 def _bytes(bundle: Bundle, values: Mapping[str, int]) -> int:
-    """What inputs and arenas take at these sizes; what a run finds out on the way is not in it."""
+    """Bytes of inputs, state and arenas at these sizes, without data-dependent arenas."""
     inputs = sum(p.dtype.bytes * math.prod(d.evaluate(values) for d in p.shape) for p in ports(bundle))
     state = bundle.state_bytes
     kept = state.evaluate(values) if state.symbols <= values.keys() else 0

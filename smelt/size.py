@@ -16,7 +16,8 @@ _HOST = ("smelt_plan", "smelt_run.", "smelt_host")
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes. files: by name. code: of the library, by cause. kernels, weights: the largest, by name."""
+    """Sizes in bytes. files: by name. code: of the library, by cause. kernels, weights: the largest, by
+    name."""
 
     names: Names
     files: dict[str, int]
@@ -65,7 +66,7 @@ def sizes(bundle: Bundle) -> Sizes:
 
 
 def _kernel(symbol: str, names: set[str]) -> str | None:
-    """The kernel whose code a symbol is: 'k.matmul.1.body' is of 'matmul'."""
+    """The kernel that a symbol of the library belongs to: 'k.matmul.1.body' belongs to 'matmul'."""
     symbol = symbol.removeprefix("k.")
     parts = symbol.split(".")
     for n in range(len(parts), 0, -1):

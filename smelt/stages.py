@@ -1,4 +1,4 @@
-"""The passes of a whole compile, and a compile between two of them: from a model or a dump, and to one."""
+"""The passes of a whole compile; a compile between two passes, from an ONNX file or a dump, and to a dump."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ from smelt.targets.platform import parse_target
 
 SCHEDULE = Pass("schedule", lambda m, ctx: schedule_module(m, ctx.machine, ctx.units), level=0)
 PASSES: Final = (*PIPELINE, SCHEDULE)
-"""What stands between the importer and the planner."""
+"""All passes between the importer and the planner."""
 
 _LOWERED: Final = 1 + [p.name for p in PASSES].index("lower")
 
 
 @dataclass(frozen=True)
 class Compilation:
-    """A compile between two passes, with all that the rest of it needs.
+    """The state of a compile between two passes.
 
-    place: how many of PASSES are done, or left out. source: SHA-256 of the model's file. quantised, halved,
-    groups: fields of the manifest that are found on the way (halved: filled by the pass).
+    place: how many of PASSES are done or skipped. source: SHA-256 of the model's file. quantised, halved,
+    groups: fields of the manifest that importer and passes find out (the pass `half` fills `halved`).
     """
 
     request: Request
@@ -77,7 +77,7 @@ class Compilation:
     groups: Mapping[str, Any] | None = None
 
     def head(self) -> dict[str, Any]:
-        """What a dump says besides the module."""
+        """The head of a dump: all of it but the module."""
         from smelt import __version__
 
         r = self.request
@@ -95,20 +95,20 @@ class Compilation:
         }
 
     def dump(self) -> str:
-        """The text of a dump, which needs the store where the module's weights are."""
+        """The text of a dump; it refers to weights in the module's store."""
         return dump_text(self.module, self.head())
 
     def write(self, path: Path) -> None:
-        """A dump, with its weights beside it. Raises SmeltError when the disk refuses."""
+        """Write a dump, with its weights beside it. Raises SmeltError where that fails."""
         write_dump(path, self.module, self.head())
 
     def advanced(self, name: str, module: Module) -> Compilation:
-        """The compile after this pass, which gave this module."""
+        """The compile after the pass of this name, which returned this module."""
         return replace(self, module=module, place=after(self.place, name))
 
-    def context(self, units: Mapping[str, Machine], usual: str) -> Context:
-        """What passes are given. usual: the unit that kernels run on. SMELT_DEBUG has each result verified,
-        SMELT_DUMP has it written."""
+    def context(self, units: Mapping[str, Machine], default: str) -> Context:
+        """The context of the passes. default: the unit that kernels run on unless placed elsewhere.
+        SMELT_DEBUG verifies the result of each pass, SMELT_DUMP writes it."""
         r = self.request
         options = Options(
             level=r.opt, fp16=r.fp16, libraries=r.libraries, fast=r.fast_math, place=r.place
@@ -116,14 +116,14 @@ class Compilation:
         hooks = (half.reporter(self.halved),) if r.fp16 else ()
         folder = os.environ.get("SMELT_DUMP")
         dump = Dumps(Path(folder) / r.entry, self) if folder else None
-        context = Context(units[usual], options, on_pass=hooks, dump=dump, units=units, unit=usual)
+        context = Context(units[default], options, on_pass=hooks, dump=dump, units=units, unit=default)
         return context.from_environment()
 
     def finished(
-        self, units: Mapping[str, Machine], usual: str, progress: Callable[[str], None]
+        self, units: Mapping[str, Machine], default: str, progress: Callable[[str], None]
     ) -> Compilation:
-        """The compile after all that is left of PASSES."""
-        context, end = self.context(units, usual), len(PIPELINE)
+        """The compile after all remaining PASSES."""
+        context, end = self.context(units, default), len(PIPELINE)
         progress("optimise")
         module = run_pipeline(self.module, PASSES[self.place : end], context)
         if self.place <= end:
@@ -136,7 +136,7 @@ class Compilation:
 
 
 class Dumps:
-    """Called after each pass: a dump of what it gave, NN-pass.smelt."""
+    """A hook that writes a dump after each pass: NN-pass.smelt."""
 
     def __init__(self, folder: Path, begun: Compilation) -> None:
         self.folder = folder
@@ -149,8 +149,8 @@ class Dumps:
 
 
 def after(place: int, name: str) -> int:
-    """The place after a pass: the next one of that name, unless one that no compile can do without lies in
-    between; then, and where the pipeline has none, the place is what it was."""
+    """The place after the next pass of that name. It is the given place where PASSES has no such pass, or
+    where a pass that no compile may skip lies in between."""
     for k, p in enumerate(PASSES[place:], place + 1):
         if p.name == name:
             return k
@@ -163,7 +163,7 @@ def after(place: int, name: str) -> int:
 
 
 def imported(request: Request) -> Compilation:
-    """The start of a compile of an ONNX file. Raises SmeltError."""
+    """Import an ONNX file: the compile before its first pass. Raises SmeltError."""
     module = import_model(request.source, dict(request.dims), outputs=request.outputs)
     tensors = (*(v.origin or v.name for v in module.main.inputs), *module.main.output_names)
     # what a model calls so itself is a plain tensor to `interface`; without such names it need not be asked
@@ -176,7 +176,7 @@ def imported(request: Request) -> Compilation:
 
 
 def _check_kinds(names: Iterable[str], groups: Mapping[str, Any]) -> None:
-    """Raises SmeltError where one of these is no tensor."""
+    """Raise SmeltError where one of these inputs or outputs is no tensor."""
     named = {n: g["kind"] for side in groups.values() for g in side for n in (g["name"], *g["parts"])}
     for name in names:
         if name in named:
@@ -185,23 +185,23 @@ def _check_kinds(names: Iterable[str], groups: Mapping[str, Any]) -> None:
 
 
 def shared_state(
-    begun: Mapping[str, Compilation], wishes: Mapping[str, str]
+    begun: Mapping[str, Compilation], pairs: Mapping[str, str]
 ) -> dict[str, tuple[Module, tuple[StateUse, ...]]]:
-    """The modules of all entries with their states last, and these. Raises SmeltError for state that cannot
-    be."""
+    """Entry -> (its module with the state last among inputs and outputs, its states). pairs: input -> the
+    output that replaces it. Raises SmeltError for an impossible pair."""
     for c in begun.values():
-        names = (entry_part(n, begun)[1] for pair in wishes.items() for n in pair)
+        names = (entry_part(n, begun)[1] for pair in pairs.items() for n in pair)
         _check_kinds(names, c.groups or {})
     facts = {name: module_facts(c.module) for name, c in begun.items()}
-    return with_shared_state({name: c.module for name, c in begun.items()}, wishes, facts)
+    return with_shared_state({name: c.module for name, c in begun.items()}, pairs, facts)
 
 
 # ---------------------------------------------------------------- from a dump
 
 FIXED: Final = ("target", "dims", "opt", "fp16", "fast_math", "libraries", "outputs", "place")
-"""What passes have relied on: a dump is compiled as it was begun."""
+"""Options that passes depend on: a dump is compiled with those that it was begun with."""
 FREE: Final = ("threads", "static", "name", "prefix", "state")
-"""What only the end of a compile asks for."""
+"""Options that only the steps after the passes read."""
 
 _HEAD: Final = fields(
     {
@@ -223,12 +223,12 @@ def is_dump(source: str) -> bool:
 
 
 def resumed(request: Request, given: str | None = None) -> Compilation:
-    """A compile that goes on from the dump in the file (given: from this text, whose weights are in the
-    store of the current folder). Its options are those that it was begun with; what the request asks for
-    besides must be the same, where passes have relied on it. Plug-ins are never loaded by a dump's word.
+    """Continue a compile from the dump in the request's file; given: from this text, whose weights are in the
+    store of the current folder. The dump's own options hold. Where the request sets one of FIXED, it must be
+    the same. Plug-ins that a dump names are not loaded.
 
-    A text without a head is a module of no compile: the request's options are taken, and it goes on from
-    where its nodes and kernels say that it is. Raises SmeltError(kind='invalid').
+    A text without a head is a module alone: the request's options hold, and the compile continues after the
+    last pass whose result has such nodes and kernels. Raises SmeltError(kind='invalid').
     """
     found = read_dump(Path(request.source)) if given is None else parse_dump(given, WeightStore(Path.cwd()))
     begun = _headless(request, found) if found.head is None else _with_head(request, found, found.head)
@@ -277,7 +277,7 @@ _AGAIN: Final = "write the dump again, by a compile with SMELT_DUMP or by 'smelt
 
 
 def _request(made: Mapping[str, Any]) -> Request:
-    """What the compile was begun with. Raises SmeltError for what no compile takes."""
+    """The request in a dump's head. Raises SmeltError for options that no compile takes."""
     own = {name: made[name] for name in (*FIXED, *FREE)}
     asked = Request.from_json(json.dumps({**own, "source": "", "plugins": ()}))
     parse_target(asked.target)
@@ -288,7 +288,7 @@ def _request(made: Mapping[str, Any]) -> Request:
 
 
 def _merged(request: Request, made: Request) -> Request:
-    """The request with all that it does not ask for as it was when the dump was made."""
+    """The request with the dump's options in place of those that it leaves at their default."""
     plain, changes = Request(source=""), {}
     for name in (*FIXED, *FREE):
         asked, begun = getattr(request, name), getattr(made, name)
@@ -305,12 +305,12 @@ def _merged(request: Request, made: Request) -> Request:
 
 
 def _text_hash(found: Dump) -> str:
-    """The identity of a module that no model's file has."""
+    """SHA-256 of the text of a module that comes from no ONNX file."""
     return hashlib.sha256(print_module(found.module).encode()).hexdigest()
 
 
 def _hold(begun: Compilation, edited: bool) -> None:
-    """Hold what a text says against the rules of modules and of ops. Raises SmeltError(kind='invalid')."""
+    """Verify the module of a text by the rules of modules and ops. Raises SmeltError(kind='invalid')."""
     module = begun.module
     for name in sorted({n.op for g in module.graphs.values() for n in g.walk()}):
         if core_op(name) is None and name not in STRUCTURAL | LOWERED:

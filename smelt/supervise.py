@@ -1,7 +1,7 @@
-"""A request for a compile in; it runs in a child process under limits, and what became of it comes out.
+"""A request for a compile in; it runs in a child process under limits; how that ended comes out.
 
-The child's standard input stays open for as long as the caller lives: its end is the child's end, whoever
-kills the caller.
+The child's standard input is open for as long as the caller lives. When it closes, the child ends, whatever
+has killed the caller.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from smelt.forks import COMPILER, SERVER, Child
 from smelt.limits import Limits
 
 KEPT = 1 << 16
-"""Bytes of a child's standard error that are kept: the last ones."""
+"""How many of the last bytes of a child's stderr are kept."""
 
 LONGEST = 1 << 12
-"""Bytes of a line that names a stage; what is longer is none."""
+"""Most bytes of a line that names a stage; longer lines are ignored."""
 
 Cause = Literal["", "stuck", "seconds", "memory", "killed"]
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a child ended. status: as subprocess gives it. stage: the last that it named. cause: the limit that
-    ended it, 'killed' when somebody else did; '' when it ended by itself. said: the end of its stderr."""
+    """How a child ended. status: as subprocess's returncode. stage: the last that it named. cause: the limit
+    that ended it, 'killed' for a signal from elsewhere, '' when it ended by itself. said: the end of its
+    stderr."""
 
     status: int
     stage: str
@@ -50,8 +51,9 @@ def run_child(
     progress: Callable[[str], None] | None = None,
     program: str = COMPILER,
 ) -> Ended:
-    """Compile in a child; the outcome is in `result` when it could say one, and nothing lies beside `out`
-    when it could not. An exception here (Ctrl-C too) ends the child, with what it has started."""
+    """Compile in a child. It writes its outcome to `result`; where it died before, its temporary folder
+    beside `out` is removed. An exception here (Ctrl-C too) kills the child and its children. progress: called
+    with the name of each stage."""
     child = SERVER.start(program, result)
     try:
         watch = _Watch(child, progress)
@@ -75,14 +77,15 @@ class _Watch:
         self._line = bytearray()
 
     def send(self, request: str) -> None:
-        """The request, as one line; the pipe stays open."""
+        """Write the request as one line; the pipe stays open."""
         data = memoryview(request.encode() + b"\n")
         with contextlib.suppress(BrokenPipeError):  # it has died already; its status tells
             while data:
                 data = data[os.write(self.child.stdin, data) :]
 
     def read(self, deadline: float) -> bool:
-        """Until both pipes end, or the child does. Whether the deadline passed first."""
+        """Read until both pipes or the child end, or until the deadline (of time.monotonic). Whether it
+        passed."""
         with selectors.DefaultSelector() as selector:
             for pipe, take in ((self.child.stdout, self._stages), (self.child.stderr, self._errors)):
                 selector.register(pipe, selectors.EVENT_READ, take)
@@ -118,7 +121,7 @@ class _Watch:
 
 
 WANT = ("bad_alloc", "out of memory", "Cannot allocate memory", "MemoryError", "failed to map segment")
-"""What libraries print before they end for want of memory."""
+"""What libraries print before they abort because memory ran out."""
 
 
 def _cause(status: int, said: str) -> Cause:

@@ -1,5 +1,5 @@
-"""What a target is: planned Modules in, an Artifact (object code, dumps) out. What a device is: kernels in,
-what its driver runs out."""
+"""Interfaces: a target takes planned Modules and gives an Artifact (object code, dumps); a device takes
+kernels and gives the code that its driver runs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from smelt.core.sums import NO_SUMS, Sums
 from smelt.targets.platform import TargetSpec
 
 Dumps = Mapping[str, Callable[[], str | bytes]]
-"""File name -> what makes its text or bytes, in the order of the stages, for people."""
+"""File name -> a function that makes its text or bytes, in the order of the stages, for SMELT_DUMP."""
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """What a target makes of a module. object: a relocatable object for the platform, which holds the code of
-    its devices too."""
+    """The output of a target. object: a relocatable object for the platform, which includes the code of the
+    devices. dumps: intermediate texts."""
 
     object: bytes
     dumps: Dumps = field(default_factory=dict)
@@ -28,8 +28,8 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A top-level statement of a kernel as its driver gets it. symbol: what it is called there. lanes:
-    work-items of a group. function: of the host's objects, for a device that runs some."""
+    """A top-level statement of a kernel, as its driver launches it. symbol: its name in the device's code.
+    lanes: work-items of a group. function: its function in the host's objects, for devices that run these."""
 
     symbol: str
     lanes: int = 1
@@ -38,8 +38,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class DeviceCode:
-    """What a device runs. code: what its driver makes the kernels of (source, SPIR-V, PTX). parts: by kernel
-    and number of the statement. objects: for the platform, to be linked with the host's code."""
+    """The code for a device. code: what its driver builds the kernels from (source, SPIR-V, PTX). parts: by
+    kernel and index of the statement. objects: to be linked with the host's code."""
 
     code: bytes
     parts: Mapping[tuple[str, int], Part]
@@ -48,20 +48,20 @@ class DeviceCode:
 
 
 class Unit(Protocol):
-    """What every folder under targets/ has: something that kernels run on."""
+    """A unit that kernels run on; every target's folder has one."""
 
     @property
     def name(self) -> str:
-        """The folder's."""
+        """The name of the folder."""
         ...
 
     def machine(self, spec: TargetSpec) -> Machine:
-        """What schedules may know about the unit that spec names."""
+        """The machine that schedules are made for, as the spec names it."""
         ...
 
 
 class Device(Unit, Protocol):
-    """A folder whose kernels a driver runs, which lies beside it."""
+    """A unit whose kernels are run by a driver in the same folder."""
 
     def emit(self, kernels: Sequence[Kernel], spec: TargetSpec) -> DeviceCode:
         """The code of these kernels. Raises SmeltError naming the kernel that cannot be emitted."""
@@ -69,7 +69,7 @@ class Device(Unit, Protocol):
 
 
 class Target(Unit, Protocol):
-    """The folder of the platforms' CPUs, whose object holds the host program too."""
+    """The unit of the platforms' CPUs, which emits the host program too."""
 
     def emit(
         self,
@@ -83,6 +83,7 @@ class Target(Unit, Protocol):
         weights_sums: Sums = NO_SUMS,
         devices: Mapping[str, Device],
     ) -> Artifact:
-        """Code for a linked library. name: for people; prefix: of its functions and weights (naming.py).
-        devices: those that linked.units names. Raises SmeltError(kind='unsupported') naming the kernel."""
+        """The code of a linked library. name: the model's, for messages; prefix: that of its functions and
+        files (naming.py). threads: the default number. devices: those that linked.units names. Raises
+        SmeltError(kind='unsupported') naming the kernel."""
         ...

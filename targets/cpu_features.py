@@ -1,6 +1,6 @@
-"""A target in, the features that its processor must have out: what the runtime asks for before any code runs.
+"""A target in; the processor features that its code may use, which the runtime checks before it runs, out.
 
-Which features an LLVM cpu name stands for is read from the tables of the C compiler that smelt ships.
+The features of an LLVM cpu name are read from the tables of the C compiler that smelt ships.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ASKED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "riscv64": _words("m a f d c v zba zbb zbs zicond"),
     }
 )
-"""Arch -> features that code may use and that a processor may lack; runtime/cpu.c has a row for each."""
+"""Architecture -> features that its processors may lack; runtime/cpu.c has a row for each."""
 
 
 def required(spec: TargetSpec) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ def _tables(arch: str) -> Tables:
 
 
 def _with_needed(features: frozenset[str], needs: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """The features and all that they need."""
+    """The features, and transitively those that they need."""
     found, rest = set(features), list(features)
     while rest:
         more = needs.get(rest.pop(), frozenset()) - found

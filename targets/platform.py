@@ -33,7 +33,7 @@ class Emulator:
     known: tuple[str, ...] = ()
 
     def command(self, cpu: str, default_cpu: str) -> tuple[str, ...]:
-        """The words to put before a program that was compiled for cpu."""
+        """The words of a command line before a program that was compiled for cpu."""
         model = cpu if cpu in self.known else self.baseline if cpu == default_cpu else self.widest
         return (self.binary, "-cpu", model)
 
@@ -225,19 +225,9 @@ class TargetSpec:
         cpu = "" if self.cpu == self.platform.default_cpu else f":{self.cpu}"
         return self.platform.name + cpu + "".join(f"+{d}" for d in self.devices)
 
-    def emulator_command(self) -> tuple[str, ...] | None:
-        """Words that run this target's programs on another machine; None when the row has none."""
-        emulator = self.platform.emulator
-        return emulator.command(self.cpu, self.platform.default_cpu) if emulator else None
-
-    @property
-    def runs_here(self) -> bool:
-        """This machine executes the target's machine code without an emulator."""
-        return self.platform.name == host_platform_name()
-
 
 def host_platform_name() -> str | None:
-    """The row that this machine is, or None."""
+    """The name of this machine's row, or None."""
     arch = _MACHINES.get(_python_platform.machine().lower())
     system = "android" if hasattr(sys, "getandroidapilevel") else sys.platform
     return next((p.name for p in _ROWS if p.arch == arch and p.name.endswith(f"-{system}")), None)

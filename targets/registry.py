@@ -1,4 +1,4 @@
-"""Which folders make the code of a TargetSpec: that of the platform's CPU, and one for each device."""
+"""A TargetSpec in; the target of its platform's CPU, and its devices, out."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def devices(spec: TargetSpec) -> Mapping[str, Device]:
 
 
 def machines(spec: TargetSpec) -> Mapping[str, Machine]:
-    """What schedules may know of each unit, by its name."""
+    """Name of a unit -> the machine that schedules are made for."""
     return {CPU: cpu_target().machine(spec), **{name: d.machine(spec) for name, d in devices(spec).items()}}
 
 
-def usual_unit(spec: TargetSpec) -> str:
-    """The unit that kernels run on unless something else is said: the first device, if there is one."""
+def default_unit(spec: TargetSpec) -> str:
+    """The unit that kernels run on unless they are placed elsewhere: the first device, if there is one."""
     return next(iter(spec.devices), CPU)
 
 

@@ -1,6 +1,6 @@
-"""A platform in, empty stand-ins for its libc's libraries out: a link only asks which library has a name.
+"""A platform in, stub libraries in place of its libc out: a link only asks which library defines a name.
 
-So no sysroot, NDK or libc build is needed to link for a platform. Names carry no versions: a loader then
+So no sysroot, NDK or libc build is needed to link for a platform. Symbols have no versions: a loader then
 binds the oldest version of each, which every libc of the last twenty years has.
 """
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from smelt.core.cache import cache_dir
 from smelt.core.diag import SmeltError
 from smelt.core.naming import FUNCTIONS, Names
-from smelt.targets.elf import Elf, global_symbols, read_elf, rename_symbols
+from smelt.targets.elf import global_symbols, rename_symbols
 from smelt.targets.platform import DRIVERS, PLATFORMS, Platform, TargetSpec, parse_target, zig_directory
 from smelt.targets.stubs import libraries, stub_ir
 
@@ -32,7 +32,6 @@ __all__ = [
     "build_runner",
     "build_shim_runner",
     "build_static",
-    "check_elf",
     "is_prepared",
     "link_library",
     "look_up",
@@ -113,7 +112,7 @@ def _zig(words: Sequence[str | Path], cwd: Path) -> str:
 
 
 class _UndefinedSymbols(SmeltError):
-    """A link that lacks names. names: those, sorted."""
+    """A link failed for undefined symbols. names: these, sorted."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         super().__init__(
@@ -128,8 +127,8 @@ class _UndefinedSymbols(SmeltError):
 
 @cache
 def _zig_version() -> str:
-    """ziglang's, by the name of the folder that pip left beside it: importlib.metadata finds it elsewhere
-    too, in a hundred times the time."""
+    """The version of ziglang, from the name of the folder that pip leaves beside it: importlib.metadata takes
+    a hundred times as long."""
     name, end = "ziglang-", ".dist-info"
     found = [p.name for p in zig_directory().parent.glob(f"{name}*{end}")]
     if len(found) == 1:
@@ -171,7 +170,7 @@ def _kept(kind: str, key: Sequence[object], build: Callable[[Path], None]) -> Pa
 
 
 def _hash_of_files(files: Sequence[str | Path]) -> str:
-    """Of their names and contents; they are read again when one of them has changed."""
+    """A hash of the files' names and contents; they are read again when one of them has changed."""
     facts = tuple((str(f), (stat := os.stat(f)).st_mtime_ns, stat.st_size, stat.st_ino) for f in files)
     return _hash_of_contents(facts)
 
@@ -301,7 +300,7 @@ def _static_key(platform: Platform) -> tuple[object, ...]:
 
 
 def is_prepared(spec: TargetSpec) -> bool:
-    """The slow part of prepare is done already: a static program's libc is built, or not needed."""
+    """Whether the slow part of `prepare` is done: a static program's libc is built, or not needed."""
     return not _is_static(spec) or _kept_folder("musl", _static_key(spec.platform)).is_dir()
 
 
@@ -363,7 +362,7 @@ def _deliver(made: Path, out: Path) -> None:
 
 
 def join_objects(objects: Sequence[bytes]) -> bytes:
-    """One relocatable object of several."""
+    """One relocatable object joined from several."""
     if len(objects) == 1:
         return objects[0]
     with tempfile.TemporaryDirectory(prefix="smelt-link-") as folder_name:
@@ -477,32 +476,3 @@ def _link_static(platform: Platform, model_object: bytes, out: Path, source: Pat
         _zig([*words, "--start-group", *map(str, archives), "--end-group"], cwd=folder)
         _deliver(folder / "out", out)
     return out
-
-
-# ---- looking at what was made ----
-
-
-def check_elf(path: Path, platform: Platform) -> Elf:
-    """Read a library or program and hold it against its platform.
-
-    Raises SmeltError(kind='internal') listing all that is wrong: another machine, libraries other
-    than libc's, too small an alignment for the platform's pages, an executable stack, text
-    relocations, symbol versions, another dynamic linker.
-    """
-    elf = read_elf(path.read_bytes())
-    allowed = libraries(platform)
-    findings = {
-        f"machine {elf.machine}, wanted {platform.machine}": elf.machine != platform.machine,
-        f"{elf.bits} bit, wanted {platform.bits}": elf.bits != platform.bits,
-        f"needs {', '.join(elf.needed)}, allowed {', '.join(allowed)}": set(elf.needed) - set(allowed),
-        f"segments aligned to {elf.page}, wanted {platform.page}": elf.needed and elf.page < platform.page,
-        "an executable stack": elf.executable_stack,
-        "text relocations": elf.text_relocations,
-        "symbol versions": elf.versioned,
-        f"dynamic linker {elf.interpreter}, wanted {platform.loader}": elf.interpreter
-        and elf.interpreter != platform.loader,
-    }
-    wrong = [text for text, found in findings.items() if found]
-    if wrong:
-        raise SmeltError(f"{path.name} for {platform.name}: {'; '.join(wrong)}", kind="internal")
-    return elf

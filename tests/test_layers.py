@@ -1,4 +1,4 @@
-"""The house rules that a machine can check: floors, what the checkers see, first lines of files."""
+"""The house rules that a machine can check: layers, what the checkers see, first lines of files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FLOORS = ("core", "importer", "families", "targets", "devicefarm")
+LAYERS = ("core", "importer", "families", "targets", "devicefarm")
 
 
 def tracked(*patterns: str) -> list[Path]:
@@ -34,22 +34,22 @@ def test_the_checkers_see_every_file() -> None:
     from mypy.options import Options
 
     seen = {Path(s.path or "").resolve() for s in create_source_list([str(ROOT / "smelt")], Options())}
-    ours = tracked("smelt/*.py", "smelt/**/*.py", *(f"{f}/**.py" for f in FLOORS))
+    ours = tracked("smelt/*.py", "smelt/**/*.py", *(f"{f}/**.py" for f in LAYERS))
     missing = sorted(str(p.relative_to(ROOT)) for p in ours if p.resolve() not in seen)
     assert len(ours) > 100
     assert missing == []
 
 
-@pytest.mark.parametrize("floor", FLOORS)
-def test_links_lead_to_the_floors(floor: str) -> None:
-    link = ROOT / "smelt" / floor
+@pytest.mark.parametrize("layer", LAYERS)
+def test_links_lead_to_the_layers(layer: str) -> None:
+    link = ROOT / "smelt" / layer
     assert link.is_symlink(), "make links"
-    assert link.resolve() == ROOT / floor
+    assert link.resolve() == ROOT / layer
 
 
 def test_every_file_opens_with_a_sentence() -> None:
     bare = []
-    for path in tracked("smelt/**.py", "benchmarks/**.py", "examples/**.py", *(f"{f}/**.py" for f in FLOORS)):
+    for path in tracked("smelt/**.py", "benchmarks/**.py", "examples/**.py", *(f"{f}/**.py" for f in LAYERS)):
         text = path.read_text("utf-8")
         if text.strip() and not ast.get_docstring(ast.parse(text)):
             bare.append(str(path.relative_to(ROOT)))
@@ -59,7 +59,7 @@ def test_every_file_opens_with_a_sentence() -> None:
 def test_no_file_is_too_long() -> None:
     long = [
         f"{p.relative_to(ROOT)}: {n}"
-        for p in tracked(*(f"{f}/**.py" for f in (*FLOORS, "smelt")))
+        for p in tracked(*(f"{f}/**.py" for f in (*LAYERS, "smelt")))
         if (n := len(p.read_text("utf-8").splitlines())) > 700
     ]
     assert long == []
@@ -95,7 +95,7 @@ def test_top_folders_are_no_packages_of_their_own() -> None:
         f"{p.relative_to(ROOT)}:{node.lineno}"
         for p in tracked("*.py", "**/*.py")
         for node in ast.walk(ast.parse(p.read_text("utf-8")))
-        if (isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in FLOORS)
-        or (isinstance(node, ast.Import) and any(a.name.split(".")[0] in FLOORS for a in node.names))
+        if (isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in LAYERS)
+        or (isinstance(node, ast.Import) and any(a.name.split(".")[0] in LAYERS for a in node.names))
     ]
     assert found == []

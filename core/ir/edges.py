@@ -45,13 +45,12 @@ class Pair:
     right_rows: str = ""
 
 
-def parallel_chain(s: Stmt, level: Level | None = None) -> tuple[Parallel, ...]:
+def parallel_chain(s: Stmt) -> tuple[Parallel, ...]:
     """The directly nested parallel nodes at the top of s, all of one level (of the first one's)."""
     chain: list[Parallel] = []
     while isinstance(s, Loop | Tiles) and s.level in PARALLEL:
-        if s.level != (level or s.level):
+        if chain and s.level != chain[0].level:
             break
-        level = s.level
         chain.append(s)
         if len(s.body) != 1:
             break

@@ -1,4 +1,4 @@
-"""Module, graphs, nodes, values: the dataflow floor of the IR. Immutable; passes build new ones."""
+"""Module, graphs, nodes, values: the dataflow level of the IR. Immutable; passes build new ones."""
 
 from __future__ import annotations
 

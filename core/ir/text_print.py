@@ -33,7 +33,6 @@ from smelt.core.ir.kernel import (
 
 INLINE = 64  # elements up to which a weight is printed in place
 BARE_REF = re.compile(r"[A-Za-z0-9_./$-]+")
-BARE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 INFIX = {"add": ("+", 1), "sub": ("-", 1), "mul": ("*", 2), "div": ("/", 2)}
 """Intrinsics that print between their operands, with their precedence; all associate to the left."""
 ARG_REDUCE = ("argmax", "argmin")

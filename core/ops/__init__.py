@@ -38,14 +38,15 @@ OPS: Mapping[str, Op] = MappingProxyType(_TABLE)
 
 
 def current_ops() -> tuple[Op, ...]:
-    """The ops of now: another thread may load a family meanwhile, which the table itself shows."""
+    """A copy of the table at this moment; another thread may load a family, which changes the table
+    itself."""
     return tuple(_TABLE.values())
 
 
-def extend(current_ops: Iterable[Op]) -> None:
+def extend(ops: Iterable[Op]) -> None:
     """Put ops of a plug-in into the table: all of them, or none and SmeltError when a name is taken."""
     new: dict[str, Op] = {}
-    for op in current_ops:
+    for op in ops:
         if new.setdefault(op.name, _TABLE.get(op.name, op)) is not op:
             raise SmeltError(f"there is a core op '{op.name}' already", hint="give the new op another name")
     _TABLE.update(new)

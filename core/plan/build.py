@@ -55,7 +55,6 @@ class Common:
 def make_plan(
     module: Module,
     facts: Facts,
-    in_place: bool = True,
     states: Sequence[StateUse] = (),
     common: Common | None = None,
 ) -> HostProgram:
@@ -69,7 +68,7 @@ def make_plan(
     states: those that are read are the last inputs, those that are written the last outputs.
     common: where the graph is one of several; None: it is alone.
     """
-    return _Builder(module, facts, in_place, tuple(states), common).build()
+    return _Builder(module, facts, tuple(states), common).build()
 
 
 @dataclass
@@ -78,7 +77,6 @@ class _Builder:
 
     module: Module
     facts: Facts
-    in_place: bool
     states: tuple[StateUse, ...] = ()
     common: Common | None = None
     texts: list[CheckText] = field(default_factory=list)
@@ -92,7 +90,7 @@ class _Builder:
         binder.bind(graph.inputs, self._replacements() if self.states else ())
         for symbol in binder.bound:
             self._new_symbol(symbol)
-        layout = storages(self.module, graph, self.facts, self.in_place)
+        layout = storages(self.module, graph, self.facts)
         direct = self._direct_outputs(graph, layout)
         scratch, scratch_units = self._scratch(layout)
         rows = [*(s for s in layout.rows if s.root not in direct), *scratch]

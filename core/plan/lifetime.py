@@ -118,26 +118,24 @@ class Storages:
         return self.of.get(ref, ref)
 
 
-def storages(module: Module, graph: Graph, facts: Facts, reuse_in_place: bool = True) -> Storages:
+def storages(module: Module, graph: Graph, facts: Facts) -> Storages:
     """Group values into storages and compute lifetimes over positions.
 
     Graph inputs and weights are never written, so no output takes over their storage. What a loop carries
     has one storage, which the body's result is written to straight where the old state is not read any
     more; a stack of known height is written slice by slice where it lies.
     """
-    return _Layout(module, graph, facts, reuse_in_place).storages()
+    return _Layout(module, graph, facts).storages()
 
 
 class _Layout:
     """The walk over the items of one graph."""
 
-    def __init__(self, module: Module, graph: Graph, facts: Facts, reuse_in_place: bool) -> None:
+    def __init__(self, module: Module, graph: Graph, facts: Facts) -> None:
         self.facts = facts
         self.weights = module.weights
         self.time = timeline(graph)
-        self.may = (
-            {name: in_place_inputs(k) for name, k in module.kernels.items()} if reuse_in_place else {}
-        )
+        self.may = {name: in_place_inputs(k) for name, k in module.kernels.items()}
         values = list(_values(graph, self.time))
         self.types = {v.name: v.type for v in values}
         self.units = {v.name: v.unit for v in values}

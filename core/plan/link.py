@@ -1,7 +1,7 @@
 """Scheduled Modules, each an entry of one library -> their host programs, and the tables that they share.
 
 Every entry has been a module of its own up to here: passes and schedules know nothing of others. What is
-equal is now put in one place: kernels, weights by their bytes, working memory, states.
+equal is put in one place: kernels, weights by their bytes, working memory, states.
 """
 
 from __future__ import annotations

@@ -25,19 +25,19 @@ class StateUse:
 
 
 def with_state(
-    module: Module, wishes: Mapping[str, str], facts: Facts
+    module: Module, pairs: Mapping[str, str], facts: Facts
 ) -> tuple[Module, tuple[StateUse, ...]]:
-    """(the module, its states). wishes: name of an input -> name of the output that replaces it;
+    """(the module, its states). pairs: name of an input -> name of the output that replaces it;
     one '*' in each stands for any text, the same in both ('past.*': 'present.*').
 
     Raises SmeltError(kind='invalid'): an unknown name, one that is used twice, tensors of different type or
     rank, extents that can never follow each other.
     """
-    if not wishes:
+    if not pairs:
         return module, ()
     graph = module.main
     inputs = [v.origin or v.name[1:] for v in graph.inputs]
-    found = _pairs(wishes, inputs, graph.output_names)
+    found = _pairs(pairs, inputs, graph.output_names)
     before, after = _types(module)
     for source, target in found.items():
         _check(source, target, before[source], after[target], facts)
@@ -74,10 +74,10 @@ def _last(items: Sequence[T], moved: Sequence[int]) -> tuple[T, ...]:
 # ---------------------------------------------------------------- names
 
 
-def _pairs(wishes: Mapping[str, str], inputs: Sequence[str], outputs: Sequence[str]) -> dict[str, str]:
+def _pairs(pairs: Mapping[str, str], inputs: Sequence[str], outputs: Sequence[str]) -> dict[str, str]:
     """Input -> output, by name, in the order of the inputs."""
     found: dict[str, str] = {}
-    for source, target in wishes.items():
+    for source, target in pairs.items():
         for name, other in _matches(source, target, inputs):
             _known(name, "input", inputs, source)
             _known(other, "output", outputs, source)
@@ -91,7 +91,7 @@ def _pairs(wishes: Mapping[str, str], inputs: Sequence[str], outputs: Sequence[s
 
 
 def _matches(source: str, target: str, inputs: Sequence[str]) -> list[tuple[str, str]]:
-    """The pairs that one wish stands for."""
+    """The pairs that one pattern stands for."""
     if source in inputs or "*" not in source + target:
         return [(source, target)]
     if source.count("*") != 1 or target.count("*") != 1:
@@ -107,9 +107,9 @@ def _matches(source: str, target: str, inputs: Sequence[str]) -> list[tuple[str,
     return found
 
 
-def _known(name: str, what: str, names: Sequence[str], wish: str) -> None:
+def _known(name: str, what: str, names: Sequence[str], pattern: str) -> None:
     if name not in names:
-        of = f" (for '{wish}')" if "*" in wish else ""
+        of = f" (for '{pattern}')" if "*" in pattern else ""
         raise _refused(f"no {what} is called '{name}'{of}; there are: {_names(names)}")
 
 
@@ -162,17 +162,17 @@ class _State:
 
 
 def with_shared_state(
-    modules: Mapping[str, Module], wishes: Mapping[str, str], facts: Mapping[str, Facts]
+    modules: Mapping[str, Module], pairs: Mapping[str, str], facts: Mapping[str, Facts]
 ) -> dict[str, tuple[Module, tuple[StateUse, ...]]]:
     """As with_state, for the graphs of one session by name, which share their states.
 
-    A wish stands for all graphs: each that has an input of the name reads the state, each that has such an
+    A pattern stands for all graphs: each that has an input of the name reads the state, each that has such an
     output replaces it. 'graph/input' is about that graph alone, and 'graph/output' means the output of that
     one, whoever reads. Raises SmeltError(kind='invalid') as with_state does; also where nobody reads or
     writes a state, and where types or ranks of it differ.
     """
     types = {name: _types(m) for name, m in modules.items()}
-    states = _states(wishes, types)
+    states = _states(pairs, types)
     for name, state in states.items():
         _check_shared(name, state, types, facts)
     found = {}
@@ -187,22 +187,22 @@ _Types = Mapping[str, "tuple[Mapping[str, TensorType], Mapping[str, TensorType]]
 """Types of the inputs and of the outputs, by graph."""
 
 
-def _states(wishes: Mapping[str, str], types: _Types) -> dict[str, _State]:
+def _states(pairs: Mapping[str, str], types: _Types) -> dict[str, _State]:
     """By name, in the order in which the graphs' inputs have them."""
     inputs = list(dict.fromkeys(n for before, _ in types.values() for n in before))
     found: dict[str, _State] = {}
-    for wish, target in wishes.items():
-        graph, source = entry_part(wish, types)
+    for pattern, target in pairs.items():
+        graph, source = entry_part(pattern, types)
         writer, output = entry_part(target, types)
         for name, replaced_by in _matches(source, output, inputs):
-            _known(name, "input", inputs, wish)
+            _known(name, "input", inputs, pattern)
             state = found.setdefault(name, _State())
             state.readers |= {g: None for g in types if graph in (None, g) and name in types[g][0]}
             writers = [g for g in types if g == (writer or graph or g) and replaced_by in types[g][1]]
             if not writers:
                 where = writer or graph
                 of = list(types[where][1]) if where else sorted({o for _, a in types.values() for o in a})
-                _known(replaced_by, f"output of entry '{where}'" if where else "output", of, wish)
+                _known(replaced_by, f"output of entry '{where}'" if where else "output", of, pattern)
             for g in writers:
                 _claim(found, name, g, replaced_by)
     for name, state in found.items():

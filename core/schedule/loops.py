@@ -29,6 +29,7 @@ from smelt.core.ir.kernel import (
 from smelt.core.ir.rewrite import (
     Body,
     bound_symbols,
+    free_symbols,
     fresh_name,
     map_expr,
     map_stmt_exprs,
@@ -51,7 +52,6 @@ from smelt.core.schedule.tree import (
     rebuild,
     simplify_dim,
     tidy,
-    used_in,
     var_of,
 )
 
@@ -464,7 +464,7 @@ def _merge_buffers(kernel: Kernel, a: str, b: str, m: Dim, into: str) -> Kernel 
     merges: dict[str, int] = {}
     for name, indices in sorted(touched.items()):
         buffer = kernel.buffers().get(name)
-        axis = None if buffer is None else _merge_axis(buffer, indices, a, b, m, env, into)
+        axis = None if buffer is None else _merge_axis(buffer, indices, m, env, into)
         # merged axes would make the indices of other nests harder to tell apart
         if axis is None or (axis >= 0 and _statements_with(kernel, name) > 1):
             return None
@@ -491,7 +491,7 @@ def _used_elsewhere(kernel: Kernel, names: set[str]) -> bool:
     used: set[str] = set()
     for s in walk(body):
         if isinstance(s, Store):
-            used |= used_in(s)
+            used |= free_symbols(s)
             used |= {v for e in (s.value,) for v in _all_dims(e)}
         elif isinstance(s, Loop | Tiles):
             used |= s.extent.symbols
@@ -503,16 +503,16 @@ def _all_dims(e: Expr) -> set[str]:
     found: set[str] = set()
     for x in walk_expr(e):
         if isinstance(x, Reduce):
-            found |= used_in(x.body)
+            found |= free_symbols(x.body)
         elif not isinstance(x, Load):
             continue
         else:
-            found |= used_in(x)
+            found |= free_symbols(x)
     return found
 
 
 def _merge_axis(
-    buffer: Buffer, indices: list[tuple[Dim, ...]], a: str, b: str, m: Dim, env: Mapping[str, Dim], into: str
+    buffer: Buffer, indices: list[tuple[Dim, ...]], m: Dim, env: Mapping[str, Dim], into: str
 ) -> int | None:
     """The axis p whose merge with p + 1 makes every index follow the collapsed variable (-1: none needs
     merging)."""

@@ -20,10 +20,9 @@ from smelt.core.ir.kernel import (
     LoopNode,
     Stmt,
     Store,
-    walk_expr,
 )
 from smelt.core.ir.layout import Layout, PackSpec, parse_spec
-from smelt.core.ir.rewrite import Body, fresh_name, map_expr
+from smelt.core.ir.rewrite import Body, free_symbols, fresh_name, map_expr
 from smelt.core.schedule.tree import (
     ScheduleError,
     chain,
@@ -33,7 +32,6 @@ from smelt.core.schedule.tree import (
     rebuild,
     stores,
     tidy,
-    used_in,
     var_of,
 )
 
@@ -154,7 +152,7 @@ def _lift(s: Stmt, found: list[tuple[str, Expr]]) -> Stmt:
     def visit(e: Expr) -> Expr:
         if not isinstance(e, Let):
             return e
-        used = used_in(e.value) | e.low.symbols | e.high.symbols
+        used = free_symbols(e.value) | e.low.symbols | e.high.symbols
         bound = _bound_around(leaf, e)
         if used & (inner | bound):
             return e
@@ -223,9 +221,4 @@ def _clamped(d: Dim, names: frozenset[str]) -> tuple[Dim, Dim] | None:
     return None
 
 
-def has_lets(body: Body) -> bool:
-    """Whether any value below binds a data-dependent index."""
-    return any(isinstance(e, Let) for s in stores(body) for e in walk_expr(s.value))
-
-
-__all__ = ["bind_let", "has_lets", "pack", "stage", "unclamp"]
+__all__ = ["bind_let", "pack", "stage", "unclamp"]

@@ -31,6 +31,7 @@ from smelt.core.ir.kernel import (
 )
 from smelt.core.ir.rewrite import (
     Body,
+    free_symbols,
     fresh_name,
     map_expr,
     rename_vars_expr,
@@ -48,7 +49,6 @@ from smelt.core.schedule.tree import (
     names_of,
     rebuild,
     tidy,
-    used_in,
     var_of,
     within,
 )
@@ -126,7 +126,7 @@ class _Stager:
         return done
 
     def stage(self, e: Expr, nodes: Sequence[LoopNode], stages: list[Stmt]) -> Expr:
-        free = used_in(e)
+        free = free_symbols(e)
         around = [n for n in nodes if var_of(n) in free]
         key = (alpha(e), tuple(var_of(n) for n in around))
         if key not in self.known:
@@ -157,7 +157,7 @@ def stage_reduce(kernel: Kernel, var: str, base: str = "acc") -> Kernel:
     what = f"stage_reduce {var}"
 
     def pick(e: Expr, bound: frozenset[str], nodes: Sequence[LoopNode]) -> bool:
-        free = used_in(e)
+        free = free_symbols(e)
         around = [n for n in nodes if var_of(n) in free]
         return isinstance(e, Reduce) and not (free & bound) and _static(around, kernel)
 
@@ -181,7 +181,7 @@ def hoist(kernel: Kernel, var: str, base: str = "inv") -> Kernel:
     def pick(e: Expr, bound: frozenset[str], nodes: Sequence[LoopNode]) -> bool:
         if not isinstance(e, Call):
             return False
-        free = used_in(e)
+        free = free_symbols(e)
         around = [n for n in nodes if var_of(n) in free]
         repeated = bool(bound) or len(around) < len(nodes)
         costly = any(isinstance(x, Call) and x.fn not in _CHEAP for x in walk_expr(e))
@@ -189,9 +189,9 @@ def hoist(kernel: Kernel, var: str, base: str = "inv") -> Kernel:
         return repeated and costly and not reduces and not (free & bound) and _static(around, kernel)
 
     def invariant(e: Expr, bound: frozenset[str], nodes: Sequence[LoopNode]) -> bool:
-        around = [n for n in nodes if var_of(n) in used_in(e)]
+        around = [n for n in nodes if var_of(n) in free_symbols(e)]
         plain = not isinstance(e, Const) and not any(isinstance(x, Reduce) for x in walk_expr(e))
-        return plain and (bool(bound) or len(around) < len(nodes)) and not (used_in(e) & bound)
+        return plain and (bool(bound) or len(around) < len(nodes)) and not (free_symbols(e) & bound)
 
     def rewrite(node: LoopNode, facts: Facts) -> Stmt:
         body = tuple(_reciprocals(s, invariant) for s in node.body)
@@ -275,7 +275,7 @@ def _edit_stage(
     return done
 
 
-def _update(store: Store, e: Reduce, what: str) -> tuple[str, Expr]:
+def _update(e: Reduce, what: str) -> tuple[str, Expr]:
     """The accumulating intrinsic and the value it takes."""
     if e.kind not in UPDATE:
         raise ScheduleError(what, f"'{e.kind}' has no accumulating form")
@@ -293,7 +293,7 @@ def accumulate(kernel: Kernel, name: str, axes: tuple[str, ...] = ()) -> Kernel:
     what = f"accumulate {name}"
 
     def rewrite(nodes: tuple[LoopNode, ...], store: Store, e: Reduce, facts: Facts) -> Body:
-        fn, value = _update(store, e, what)
+        fn, value = _update(e, what)
         by_name = {a.var: a for a in e.axes}
         order = axes or tuple(by_name)
         if sorted(order) != sorted(by_name):
@@ -378,7 +378,7 @@ def strip_reduce(kernel: Kernel, name: str, lanes: int, wide: int, masked: bool)
     partial = fresh_name(f"{name}.p", taken)
 
     def rewrite(nodes: tuple[LoopNode, ...], store: Store, e: Reduce, facts: Facts) -> Body:
-        fn, value = _update(store, e, what)
+        fn, value = _update(e, what)
         inner = facts
         for n in nodes:
             inner = enter(inner, n)

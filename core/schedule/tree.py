@@ -31,7 +31,7 @@ from smelt.core.ir.kernel import (
     walk,
     walk_expr,
 )
-from smelt.core.ir.rewrite import Body, bound_symbols, free_symbols, local_buffers
+from smelt.core.ir.rewrite import Body, bound_symbols, local_buffers
 
 
 class ScheduleError(SmeltError):
@@ -383,11 +383,6 @@ def is_static(extent: Dim, kernel: Kernel) -> bool:
     """A constant, or the size of a tile around it: the only symbols that emitters make constant."""
     tiles = {s.rows for s in walk(kernel.body) if isinstance(s, Tiles)}
     return extent.is_const or any(extent == sym(name) for name in tiles)
-
-
-def used_in(s: Stmt | Expr | Body) -> frozenset[str]:
-    """Symbols used but not bound inside."""
-    return free_symbols(s)
 
 
 def declare(node: LoopNode, buffers: tuple[Buffer, ...]) -> LoopNode:

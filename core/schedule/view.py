@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from smelt.core.dim import Dim, FloorDiv, Max, Min, Mod, to_dim
-from smelt.core.ir.analysis.cost import heavy
-from smelt.core.ir.analysis.traits import factors, strip_casts
+from smelt.core.ir.analysis.traits import factors, heavy, strip_casts
 from smelt.core.ir.kernel import (
     Call,
     Const,
@@ -23,8 +22,9 @@ from smelt.core.ir.kernel import (
     children,
     walk_expr,
 )
+from smelt.core.ir.rewrite import free_symbols
 from smelt.core.machine import Machine
-from smelt.core.schedule.tree import chain, used_in
+from smelt.core.schedule.tree import chain
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class View:
 
     def follows(self, e: Expr) -> frozenset[str]:
         """Which loops an expression depends on."""
-        return used_in(e) & frozenset(self.vars)
+        return free_symbols(e) & frozenset(self.vars)
 
     def stride(self, access: Load | Store, var: str) -> Dim | None:
         """Elements between neighbours in var, row-major; None when it is no constant step."""

@@ -1,4 +1,5 @@
-"""Rare ops of com.microsoft: images, experts, states, branches, decoded tokens. Bindings and core ops."""
+"""Rare ops of com.microsoft: images, mixtures of experts, recurrent states, decoding. Bindings and core
+ops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bindings of com.microsoft ops on residual streams beside each other (branches), and of their gates."""
+"""Bindings of com.microsoft ops on parallel residual streams (branches), and of their gates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from smelt.importer.call import Call, OnnxOp
 from smelt.importer.domains import MS
 
 LEAST = 1e-6
-"""What the root of a gate's product is taken of at least."""
+"""The least value that the square root in a gate is taken of."""
 
 
 def _grouped(c: Call) -> Ref:
@@ -89,7 +89,7 @@ def _spread(c: Call) -> Ref:
 
 def _engram_gate(c: Call) -> tuple[Ref, ...]:
     """sigmoid(sign(d) sqrt(|d|)) times the value, d the product of normed keys and queries over the root of
-    their size; and that normed, times a scale."""
+    their size; and the result normed, times a scale."""
     b, dtype, shape = c.builder, c.type(0).dtype, c.shape(0)
     to = wide(dtype)
     key, query = (

@@ -1,4 +1,5 @@
-"""Bindings of com.microsoft ops on decoded tokens: which guesses were right, and when each was said."""
+"""Bindings of com.microsoft ops on decoded tokens: speculative decoding, alignment by dynamic time
+warping."""
 
 from __future__ import annotations
 
@@ -15,11 +16,12 @@ from smelt.importer.call import Call, OnnxOp
 from smelt.importer.domains import MS
 
 LONGEST = 256
-"""The longest n-gram whose end is looked for: a table of source tokens times this many is made."""
+"""The longest n-gram that is searched for: a table [source tokens, this] is made."""
 
 
 def _bifurcation(c: Call) -> tuple[Ref, Ref]:
-    """The tokens with what was predicted rightly and one more after, and where the source goes on from them.
+    """(the tokens followed by the correctly predicted ones and one more, the source position that continues
+    them).
 
     src_tokens [N], cur_tokens [M], prev_suffix_match_idx of one element, pred_tokens [N + 1 - it] or absent.
     """
@@ -39,7 +41,7 @@ def _elements(c: Call, i: int) -> Dim:
 
 
 def _predicted(c: Call) -> Ref:
-    """pred_tokens up to and with the first that is not what the source has there."""
+    """pred_tokens up to and including the first one that differs from the source at its place."""
     b, (length,) = c.builder, c.shape(0)
     if c.type(3).rank != 1:
         raise c.fail(f"pred_tokens has rank {c.type(3).rank}, wanted 1")
@@ -55,10 +57,11 @@ def _predicted(c: Call) -> Ref:
 
 
 def _suffix_end(c: Call, tokens: Ref) -> Ref:
-    """i64 []: after the one place of the source that ends as the tokens do; -1 where there is none or more.
+    """i64 []: the position after the only occurrence in the source of the tokens' suffix; -1 for none or
+    several.
 
-    The shortest n-gram is looked for first; longer ones where it stands in several places. For places that
-    end alike in n tokens end alike in fewer, `n` of the places that have n in common fall as n grows: so a
+    The shortest n-gram is searched for first, a longer one where that occurs several times. A place where the
+    last n tokens occur is one where fewer of them occur, so the number of places falls as n grows, and a
     single place is the same for every n that has one.
     """
     b, least, most = c.builder, c.integer("min_ngram_size", 1), c.integer("max_ngram_size", 3)
@@ -94,7 +97,8 @@ def _suffix_end(c: Call, tokens: Ref) -> Ref:
 
 
 def _time_warping(c: Call) -> Ref:
-    """i32 [2, n]: rows and columns of the cheapest way from corner to corner of costs [M, N] or [1, M, N]."""
+    """i32 [2, n]: rows and columns of the cheapest path from the first to the last corner of costs [M, N] or
+    [1, M, N] (dynamic time warping)."""
     b, shape = c.builder, c.shape(0)
     if len(shape) == 3:
         c.engine.same("the first axis and 1", shape[0], ONE)
@@ -141,10 +145,10 @@ def up_move(g: GraphBuilder) -> Ref:
 
 
 def _moves(c: Call, costs: Ref, rows: Dim, columns: Dim, diagonals: Dim) -> Ref:
-    """i64 [diagonals * rows]: how the cheapest way to each place comes, by diagonals row + column.
+    """i64 [diagonals * rows]: the last move of the cheapest path to each cell, by diagonals row + column.
 
-    Both where that is cheaper than either, along the column where that is cheaper than the others, else along
-    the row: so ties are resolved by the operator.
+    The move is diagonal where that is cheaper than both others, along the column where that is cheaper than
+    both others, else along the row: the operator resolves ties so.
     """
     b = c.builder
     far = b.broadcast_to(c.scalar(math.inf, costs), (rows,))

@@ -1,4 +1,4 @@
-"""Bindings of com.microsoft's mixtures of experts: each token goes through the few that it scores highest."""
+"""Bindings of com.microsoft's mixtures of experts: each token goes through its highest-scored experts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "identity": ""}
 
 @dataclass(frozen=True)
 class _Layer:
-    """Where the inputs of one layer are: weights [experts, out, in], bias, and of packed weights the rest.
+    """The indices of one layer's inputs: weights [experts, out, in], bias, and scales and zero points of
+    packed weights.
 
     bits: of a packed weight; 0: a float.
     """

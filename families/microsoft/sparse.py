@@ -1,4 +1,4 @@
-"""Binding of com.microsoft's SparseAttention: rows look at blocks of columns that a mask names."""
+"""Binding of com.microsoft's SparseAttention: each row attends to blocks of columns that a mask names."""
 
 from __future__ import annotations
 

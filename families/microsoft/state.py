@@ -1,4 +1,4 @@
-"""Bindings of com.microsoft ops that carry a state from token to token, and of positions in three axes."""
+"""Bindings of com.microsoft's recurrent ops over tokens, and of rotary embeddings over three axes."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _gate(c: Call, i: int, to: object) -> Ref:
 
 
 def _causal_conv(c: Call) -> tuple[Ref, Ref]:
-    """Each channel convolved along time with the rows before; the new state is the last of those."""
+    """(each channel convolved along time with the rows before it, the new state: the last of these rows)."""
     if c.integer("ndim", 1) != 1 or c.integer("state_window", 0):
         raise c.unsupported("ndim above 1 or state_window")
     activation = c.text("activation", "none")

@@ -1,4 +1,5 @@
-"""Bindings of tree ensembles: one core op walks the forest, others make scores and labels of its sums."""
+"""Bindings of tree ensembles: one core op evaluates the forest, others turn its sums into scores and
+labels."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from smelt.importer.domains import ML
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 """TreeEnsemble counts them in this order."""
 STEPS = 2
-"""So many levels of a tree are walked without asking whether a leaf is reached."""
+"""How many levels of a tree are walked between two tests for a leaf."""
 JOIN = {"AVERAGE": "add", "SUM": "add", "MIN": "min", "MAX": "max"}
 
 
@@ -69,7 +70,7 @@ def _scores(c: Call, x: Ref, f: Forest, targets: int, join: str = "add") -> Ref:
 
 
 def _small(a: Array) -> Array:
-    """Positions in as few bytes as hold them; without a sign, so that nothing is below 0."""
+    """Positions in the smallest unsigned integer type that holds them."""
     return a.astype(np.uint16 if int(a.max(initial=0)) < 2**16 else np.uint32)
 
 

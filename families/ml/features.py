@@ -1,4 +1,4 @@
-"""Bindings of classical models' features: scaling, filling gaps, picking, joining, encoding."""
+"""Bindings of ai.onnx.ml's feature ops: scaling, imputation, selection, concatenation, encoding."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _normalizer(c: Call) -> Ref:
 
 
 def _imputer(c: Call) -> Ref:
-    """What equals replaced_value (NaN too) becomes the feature's value."""
+    """x with elements equal to replaced_value (NaN too) replaced by the feature's imputed value."""
     x, dtype = c.x(), c.type().dtype
     floats = np.array(c.floats("imputed_value_floats", ()), np.float32)
     values = floats if dtype.is_float else integers(c, "imputed_value_int64s")

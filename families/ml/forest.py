@@ -44,7 +44,8 @@ class Forest:
     members: Array
 
     def surely(self, targets: int) -> Array:
-        """bool[targets]: whether every row gets a weight for the target: all leaves of a tree have one."""
+        """bool[targets]: whether every row gets a weight for the target, because all leaves of some tree have
+        one."""
         trees, inner = len(self.root), len(self.feature)
         owner = np.full(inner + len(self.first) - 1, -1)
         front, of = self.root, np.arange(trees)
@@ -196,7 +197,8 @@ def _checked(
     entries: tuple[Array, Array, Array],
     sets: list[tuple[float, ...]],
 ) -> Forest:
-    """A forest whose walks end; with one inner node that nothing reaches where there would be none."""
+    """A validated forest without cycles; with one unreachable inner node where it has none. Raises
+    SmeltError."""
     first, target, weight = entries
     if not len(root):
         raise c.fail("the ensemble has no tree")

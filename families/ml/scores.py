@@ -1,4 +1,4 @@
-"""What classical models do with raw scores: transforms, and class labels of positions."""
+"""Bindings' helpers for raw scores of classical models: post transforms, and labels of class indices."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ from smelt.importer.attributes import texts
 from smelt.importer.call import Call, OnnxOp
 
 MOST_PLACES = 1 << 28
-"""Elements of the matrix that puts n-grams into columns: a file of some bytes must not ask for all memory."""
+"""Most elements of the matrix that maps n-grams to columns: a small file must not take all memory."""
 MOST_SKIPPED = 64
-"""Elements between the members of an n-gram: each number of them is a pass over the input."""
+"""Most skipped elements within an n-gram: each number of them is a pass over the input."""
 
 
 def _tf_idf(c: Call) -> Ref:
@@ -67,7 +67,7 @@ def _tf_idf(c: Call) -> Ref:
 
 
 def _check_pool(c: Call, starts: Sequence[int], places: Sequence[int]) -> None:
-    """SmeltError where the pool's parts are not parts of it, or a place is none."""
+    """Raise SmeltError where the pool's ranges or the columns are out of range."""
     for size, (start, end) in enumerate(itertools.pairwise(starts), 1):
         if not 0 <= start <= end or (end - start) % size:
             raise c.fail(

@@ -1,4 +1,4 @@
-"""Axes that only a run knows: masks and sizes computed by core ops, bound as symbols where shapes need them.
+"""Axes known only at run time: masks and sizes computed by core ops, bound as symbols where shapes need them.
 
 An axis d is chosen when some element of the axes tensor is d or d - rank. The mask of chosen axes is a small
 tensor, and so are the sizes that follow from it.
@@ -45,7 +45,7 @@ def mask(c: Call, axes: Ref, rank: int) -> Ref:
 
 
 def paired(c: Call, found: Ref, shape: Sequence[Dim]) -> list[tuple[Dim, Dim]]:
-    """(1, n) for a chosen axis of n elements, (n, 1) for another one."""
+    """For each axis of n elements the pair (1, n) if it is chosen, else (n, 1)."""
     sizes = c.builder.from_dims(shape, [len(shape)])
     one, some = c.scalar(1, sizes), c.emit("greater", found, c.scalar(0, found))
     outer = c.builder.dims_of(c.emit("where", some, one, sizes), "size of an axis that stays")
@@ -80,12 +80,12 @@ def with_ones(c: Call, found: Ref, rank: int) -> tuple[Dim, ...]:
 
 
 def rank_without(c: Call, axes: Ref) -> int:
-    """The rank of the result when the axes go."""
+    """The rank of the result when the axes are removed."""
     return _rank(c, axes, -1)
 
 
 def rank_with(c: Call, axes: Ref) -> int:
-    """The rank of the result when the axes are new."""
+    """The rank of the result when the axes are inserted."""
     return _rank(c, axes, 1)
 
 
@@ -102,8 +102,8 @@ def _rank(c: Call, axes: Ref, sign: int) -> int:
 
 
 def reduced(c: Call, op: str, x: Ref, axes: Ref, keep: bool, none_is_all: bool) -> Ref:
-    """A reduction over axes that only a run knows: each axis of n becomes a pair (1, n) or (n, 1), and the
-    second ones are reduced."""
+    """A reduction over axes known only at run time: each axis of n is split into a pair (1, n) or (n, 1), and
+    the second of each pair is reduced."""
     b, shape = c.builder, c.builder.type_of(x).shape
     rank = len(shape)
     result = rank if keep else rank_without(c, axes)

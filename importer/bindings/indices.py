@@ -1,7 +1,7 @@
-"""Integers that must hold: indices proved to be inside, divisors to be no 0, or checked when the model runs.
+"""Indices and divisors in; proofs that indices are in range and divisors are not 0, or run-time checks, out.
 
-Kernels clamp what they index by, so nothing is ever touched outside. What is wrong is told nevertheless: the
-one index that lies furthest out is found by a reduction, bound to a symbol, and compared with the extent.
+Kernels clamp their indices, so no access is out of bounds. A wrong index is reported nevertheless: the one
+that is farthest out of range is found by a reduction, bound to a symbol, and compared with the extent.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from smelt.importer.call import Call
 from smelt.importer.ranges import span
 
 FAR = 2**61
-"""What the order of indices by their distance can tell apart."""
+"""Indices beyond this distance compare as equal."""
 MANY = 64
-"""Elements that are sizes and are compared one by one before the model runs."""
+"""Most elements known as sizes that are compared one by one at compile time."""
 FEW_INDICES = 2
-"""Elements that are read one by one, without a reduction."""
+"""Most elements that are checked one by one, without a reduction."""
 
 
 def inside(c: Call, at: Ref, extent: Dim, what: str, wraps: bool = True) -> None:
@@ -38,7 +38,7 @@ def inside(c: Call, at: Ref, extent: Dim, what: str, wraps: bool = True) -> None
 
 
 def inside_each(c: Call, at: Ref, extents: Sequence[Dim], what: str) -> None:
-    """The same for tuples of indices along the last axis, one for each extent."""
+    """Check tuples of indices along the last axis, one for each extent, as `inside`."""
     b = c.builder
     rank = b.type_of(at).rank
     columns = [b.slice_axis(at, rank - 1, k, k + 1) for k in range(len(extents))]
@@ -77,7 +77,7 @@ def divides(c: Call, divisor: Ref) -> None:
 
 
 def nonzero(c: Call, x: Ref, what: str) -> None:
-    """A number [] is not 0: an error now where it is a constant, else when the model runs."""
+    """Check that a scalar is not 0: a constant at compile time, another one at run time."""
     b, array = c.builder, c.builder.constant_of(x)
     if array is None:
         zero = b.cast(b.emit("equal", [x, b.scalar(0, x)]), i64)

@@ -1,4 +1,4 @@
-"""A binding in; one that computes some element types as wider ones out: nothing between is rounded."""
+"""A binding in; one that computes some element types in wider ones, without intermediate rounding, out."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from smelt.importer.call import Build, Call, Results
 
 HALVES: Mapping[DType, DType] = {f16: f32, bf16: f32}
 WHOLE: Mapping[DType, DType] = {d: f64 for d in DTYPES.values() if d.is_int}
-"""Integers in ops of real numbers: the result is cut off to an integer."""
+"""Integers in ops on real numbers: the result is truncated to an integer."""
 TRUTHS: Mapping[DType, DType] = {bool_: i32}
-"""Sums of bools: any of them."""
+"""Sums of bools mean `any`."""
 
 
 def wide(dtype: DType) -> DType:

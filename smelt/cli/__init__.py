@@ -1,1 +1,1 @@
-"""The command line: one file per command or two, tied together by main."""
+"""The command line: a file per command or two, which `main` runs."""

@@ -11,19 +11,16 @@ from smelt.bench import PLANS, Measured, Pair, against, geomean, measure
 from smelt.cli.common import (
     OK,
     AddParser,
+    Progress,
     Result,
-    Talk,
     Usage,
-    add_compile_options,
-    add_device_options,
-    add_shape_options,
+    add_trial_options,
     command,
     milliseconds,
     open_bundle,
-    shape_wishes,
-    spans,
+    shape_specs,
     table,
-    whole,
+    value_ranges,
 )
 from smelt.cli.compile import compile_args
 from smelt.cli.entries import add_entry_option, add_models, chosen_entry
@@ -35,7 +32,7 @@ from smelt.shapes import Case, cases
 
 
 def register(add: AddParser) -> None:
-    """The command."""
+    """Add the command to the parser."""
     parser = command(
         add, "bench", run,
         "smelt bench out --shape x:1x3x224x224\nsmelt bench model.onnx --against onnxruntime --threads 1",
@@ -48,16 +45,11 @@ def register(add: AddParser) -> None:
     add_entry_option(parser, "the first")
     parser.add_argument("--against", choices=("onnxruntime",), help="race on this machine, in turns")
     parser.add_argument("--plan", choices=tuple(PLANS), default="steady", help="how long (default: steady)")
-    parser.add_argument(
-        "--count", type=whole(1, 10_000), default=2, help="shapes to try when none are given (default: 2)"
-    )
-    add_compile_options(parser)
-    add_shape_options(parser)
-    add_device_options(parser)
+    add_trial_options(parser, 2)
 
 
 def run(args: argparse.Namespace) -> Result:
-    """Times per shape. Exit code 5 when they are no statement about the device's speed."""
+    """Measure every shape. Exit code 5: the times are inconclusive, or those of an emulated device."""
     with tempfile.TemporaryDirectory(prefix="smelt-bench-") as folder:
         return _race(args, folder) if args.against else _times(args, folder)
 
@@ -69,12 +61,12 @@ def _times(args: argparse.Namespace, folder: str) -> Result:
         args.model = args.source
         bundle = compile_args(args, f"{folder}/out")
     bundle = chosen_entry(args, bundle)
-    talk = Talk(args)
+    progress = Progress(args)
     found = measure(
         bundle, _cases(args, bundle), device=args.device, threads=args.threads or 0,
-        plan=PLANS[args.plan], on_case=lambda m: talk(m.label),
+        plan=PLANS[args.plan], on_case=lambda m: progress(m.label),
     )  # fmt: skip
-    talk.done()
+    progress.done()
     verdict = worst([m.verdict for m in found])
     data = {
         "device": found[0].report.device,
@@ -86,8 +78,9 @@ def _times(args: argparse.Namespace, folder: str) -> Result:
 
 
 def _cases(args: argparse.Namespace, bundle: Any) -> list[Case]:
-    wishes = shape_wishes(args)
-    return list(islice(cases(bundle, wishes, seed=args.seed, spans=spans(args)), len(wishes) or args.count))
+    specs = shape_specs(args)
+    wanted = cases(bundle, specs, seed=args.seed, ranges=value_ranges(args))
+    return list(islice(wanted, len(specs) or args.count))
 
 
 def measured_data(m: Measured) -> dict[str, Any]:
@@ -115,7 +108,7 @@ def measured_data(m: Measured) -> dict[str, Any]:
 
 
 def measured_text(found: tuple[Measured, ...]) -> str:
-    """A table, and below it every doubt about its numbers."""
+    """The table of times, followed by the reasons to doubt them."""
     rows = [["shapes", "load", "first", "p50", "p90", "p99", "samples"]]
     doubts: list[str] = []
     for m in found:
@@ -138,16 +131,16 @@ def _race(args: argparse.Namespace, folder: str) -> Result:
     bundle, models = bundle_and_models(args, folder)
     bundle = chosen_entry(args, bundle)
     model = models[bundle.entries[0]]
-    talk = Talk(args)
+    progress = Progress(args)
     threads = args.threads or 1
     pairs = against(
         bundle,
         model,
         _cases(args, bundle),
         threads=threads,
-        on_case=lambda p: talk(f"{p.label}: {p.ratio:.2f}"),
+        on_case=lambda p: progress(f"{p.label}: {p.ratio:.2f}"),
     )
-    talk.done()
+    progress.done()
     mean = geomean([p.ratio for p in pairs])
     data = {
         "against": args.against,

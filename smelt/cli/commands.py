@@ -1,4 +1,4 @@
-"""The words of a command line in, exit code out: parse, run one command, print its result or what failed."""
+"""The words of a command line in, exit code out: parse, run one command, print its result or error."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ COMMANDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 
 READING = ("check", "validate", "opt", "report")
-"""Commands that read a model in this process, and so need the plug-ins that SMELT_PLUGINS names."""
+"""Commands that import a model in this process, which therefore loads the plug-ins of SMELT_PLUGINS."""
 
 COMPILING = ("check", "compile", "inspect", "opt")
-"""Commands for which a shape that does not fit is a fault of the model, not of a run."""
+"""Commands for which an error of kind 'shape' is a fault of the model, not of a run."""
 
 
 def execute(words: Sequence[str]) -> int:
-    """The exit code; never raises (but argparse's own SystemExit for usage)."""
+    """Run a command line; its exit code. Raises nothing but argparse's SystemExit for wrong usage."""
     args = _parser(words).parse_args(words)
     try:
         if args.command in READING and os.environ.get("SMELT_PLUGINS"):
@@ -69,8 +69,8 @@ def execute(words: Sequence[str]) -> int:
 
 
 def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser of the command that argv begins with; of others no more than the name and what they do. What
-    one command needs takes a fraction of a second to import, and what all need takes more than one."""
+    """The parser of argv's command in full; of the other commands only name and summary. Importing one
+    command takes a fraction of a second, importing all takes more than one."""
     from smelt import __version__
 
     parser = argparse.ArgumentParser(
@@ -105,12 +105,12 @@ def _print_json(args: argparse.Namespace, code: int, data: dict[str, Any]) -> No
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's numbers and paths as JSON has them."""
+    """A JSON value for NumPy's numbers and for paths."""
     return value.item() if hasattr(value, "item") else str(value)
 
 
 def _failed(args: argparse.Namespace, e: Exception) -> int:
-    """Tell what went wrong and return the exit code."""
+    """Print the error, as JSON with --json, and return the exit code."""
     if os.environ.get("SMELT_DEBUG", "0") not in ("", "0"):
         traceback.print_exc()
     code, found = _explain(args.command, e)

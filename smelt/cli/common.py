@@ -22,21 +22,21 @@ from smelt.limits import MOST_THREADS
 if TYPE_CHECKING:  # each command imports what it needs of these when it runs
     from smelt.core.bundle import Bundle
     from smelt.devicefarm.doctor import Finding
-    from smelt.shapes import Port, Wish
+    from smelt.shapes import Port, ShapeSpec
 
 SCHEMA_VERSION = 1
 MOST_VALUE = 1e18
-"""Of random inputs: what every float and 64-bit integer holds."""
+"""The largest magnitude of random inputs: every float type and 64-bit integers can hold it."""
 OK, FAILED, USAGE, UNSUPPORTED, NO_DEVICE, INCONCLUSIVE, INFRA, INTERNAL, CANCELLED = (
     0, 1, 2, 3, 4, 5, 6, 70, 130,
 )  # fmt: skip
 
-DimWishes = dict[str, "int | tuple[int, int | None]"]
+DimSpecs = dict[str, "int | tuple[int, int | None]"]
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a command found: exit code, fields for --json, text for people."""
+    """The result of a command: exit code, the fields of --json, the text that is printed without it."""
 
     code: int = OK
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -44,11 +44,11 @@ class Result:
 
 
 class Usage(Exception):
-    """The command line itself is wrong: exit code 2."""
+    """The command line is wrong: exit code 2."""
 
 
 class AddParser(Protocol):
-    """argparse's add_parser of a group of commands."""
+    """The type of argparse's add_parser."""
 
     def __call__(self, name: str, **kwargs: Any) -> argparse.ArgumentParser: ...
 
@@ -69,14 +69,14 @@ SUMMARIES: Mapping[str, str] = MappingProxyType(
         "report": "compile, run, compare and time a model, and print one report",
     }
 )
-"""What each command does, for the page of all commands, which loads none of them."""
+"""Command -> its summary, for a --help that imports no command."""
 
 
 def command(
     add: AddParser, name: str, run: Run, example: str, summary: str | None = None
 ) -> argparse.ArgumentParser:
-    """A parser with what every command has: --json, -v, and --help that ends with an example. summary: of a
-    command of a group; None for one that SUMMARIES has."""
+    """Add a command's parser with --json, -v and an example at the end of --help. summary: that of a
+    subcommand; None takes it from SUMMARIES."""
     summary = SUMMARIES[name] if summary is None else summary
     parser = add(
         name,
@@ -95,10 +95,11 @@ def command(
 # ---------------------------------------------------------------- options
 
 
-def add_compile_options(parser: argparse.ArgumentParser, *, target: str = "host") -> None:
-    """--target, --dim, -O, --threads, --fp16, --fast-math and trtexec's profiles."""
+def add_compile_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a compile: --target, --dim, -O, --threads, --fp16, --fast-math, --place, --state and
+    trtexec's profiles of shapes."""
     parser.add_argument(
-        "--target", default=target, metavar="T", help=f"platform[:cpu][+device] (default: {target})"
+        "--target", default="host", metavar="T", help="platform[:cpu][+device] (default: host)"
     )
     parser.add_argument(
         "--dim", action="append", default=[], metavar="N=4|N=1..512", help="fix or bound a symbolic dim"
@@ -139,7 +140,7 @@ def add_compile_options(parser: argparse.ArgumentParser, *, target: str = "host"
 
 
 def add_fast_math(parser: argparse.ArgumentParser) -> None:
-    """--fast-math and its parts."""
+    """Add --fast-math, alone or with names of its parts."""
     parser.add_argument(
         "--fast-math", type=_fast_parts, nargs="?", const=fast_parts(True), default=(), metavar="PART,...",
         help=f"rewrites that may change what overflows and how sums are bracketed: {', '.join(FAST)}; "
@@ -165,7 +166,7 @@ def _rules(text: str) -> dict[str, str]:
 
 
 def add_shape_options(parser: argparse.ArgumentParser) -> None:
-    """--shape and its spellings, --seed, --val-range."""
+    """Add --shape with its synonyms, --seed and --val-range."""
     parser.add_argument(
         "--shape", "--shapes", "--input-shapes", dest="shape", action="append", default=[], nargs="+",
         metavar="x:1x3x64x64|N=4", help="shapes of inputs or values of dims; repeat for several runs",
@@ -180,14 +181,25 @@ def add_shape_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_device_options(parser: argparse.ArgumentParser) -> None:
-    """--device."""
+    """Add --device."""
     parser.add_argument(
         "--device", metavar="D", help="where to run (default: the platform's own; see 'smelt devices list')"
     )
 
 
+def add_trial_options(parser: argparse.ArgumentParser, count: int) -> None:
+    """Add the options of a compile and runs on a device at several shapes, `count` of them by default."""
+    parser.add_argument(
+        "--count", type=whole(1, 10_000), default=count,
+        help=f"shapes to try when none are given (default: {count})",
+    )  # fmt: skip
+    add_compile_options(parser)
+    add_shape_options(parser)
+    add_device_options(parser)
+
+
 def whole(low: int, high: int) -> Callable[[str], int]:
-    """The type of an option: a whole number within these bounds."""
+    """The argparse type of an integer from low to high, both included."""
 
     def read(text: str) -> int:
         # not longer than the bounds: Python refuses to read a number of thousands of digits
@@ -199,7 +211,7 @@ def whole(low: int, high: int) -> Callable[[str], int]:
 
 
 def tolerance(text: str) -> float:
-    """The type of an option: a finite number from 0."""
+    """The argparse type of a finite number of at least 0."""
     try:
         value = float(text)
     except ValueError:
@@ -209,8 +221,8 @@ def tolerance(text: str) -> float:
     return value
 
 
-def shape_wishes(args: argparse.Namespace) -> list[Wish]:
-    """One wish per --shape; trtexec's min, opt and max shapes are a run each."""
+def shape_specs(args: argparse.Namespace) -> list[ShapeSpec]:
+    """One spec per --shape; trtexec's min, opt and max shapes are one each."""
     from smelt.shapes import parse_shapes
 
     texts = [",".join(words) for words in args.shape]
@@ -221,7 +233,7 @@ def shape_wishes(args: argparse.Namespace) -> list[Wish]:
         raise Usage(str(e)) from None
 
 
-def spans(args: argparse.Namespace) -> dict[str, tuple[float, float]]:
+def value_ranges(args: argparse.Namespace) -> dict[str, tuple[float, float]]:
     """--val-range as input name -> (low, high)."""
     found = {}
     for text in args.val_range:
@@ -237,18 +249,18 @@ def spans(args: argparse.Namespace) -> dict[str, tuple[float, float]]:
 
 
 def profiled(args: argparse.Namespace) -> bool:
-    """Whether a profile of shapes is asked for."""
+    """Whether one of trtexec's options for a profile of shapes is given."""
     return any((args.min_shapes, args.opt_shapes, args.max_shapes))
 
 
-def dim_wishes(args: argparse.Namespace) -> DimWishes:
-    """--dim, and what trtexec's shapes say about the model's symbols."""
+def dim_specs(args: argparse.Namespace) -> DimSpecs:
+    """Symbol -> size or range, from --dim and from trtexec's profiles of shapes. Raises Usage."""
     if not args.dim and not profiled(args):
         return {}
-    from smelt.shapes import bounds_of, parse_dim_wish, parse_shapes
+    from smelt.shapes import bounds_of, parse_dim_spec, parse_shapes
 
     try:
-        found: DimWishes = dict(parse_dim_wish(t) for t in args.dim)
+        found: DimSpecs = dict(parse_dim_spec(t) for t in args.dim)
         profile = {
             k: {n: s for n, s in parse_shapes(t).items() if isinstance(s, tuple)}
             for k in ("min", "opt", "max")
@@ -265,8 +277,8 @@ def dim_wishes(args: argparse.Namespace) -> DimWishes:
     return found
 
 
-def state_wishes(args: argparse.Namespace) -> dict[str, str]:
-    """--state. Raises Usage."""
+def state_pairs(args: argparse.Namespace) -> dict[str, str]:
+    """--state as input -> the output that replaces it. Raises Usage."""
     found: dict[str, str] = {}
     for text in args.state:
         name, equals, output = text.partition("=")
@@ -277,7 +289,7 @@ def state_wishes(args: argparse.Namespace) -> dict[str, str]:
     return found
 
 
-def model_ports(model: Path, dims: DimWishes) -> tuple[Port, ...]:
+def model_ports(model: Path, dims: DimSpecs) -> tuple[Port, ...]:
     """The inputs of an ONNX file. Raises SmeltError when it cannot be imported."""
     from smelt.importer import import_model
     from smelt.shapes import Port
@@ -331,9 +343,9 @@ def open_bundle(text: str) -> Bundle:
 
 
 def write_result(path: str, data: bytes, suffix: str) -> None:
-    """Write a result where the user said, whole or not at all, with a link followed.
+    """Write a file at the user's path atomically, and through a symbolic link.
 
-    Raises SmeltError when another kind of file is there (one without the suffix), or the disk refuses.
+    Raises SmeltError where the path holds a file without this suffix, or where writing fails.
     """
     from smelt.core.bundle import replace_file
 
@@ -355,8 +367,9 @@ def write_result(path: str, data: bytes, suffix: str) -> None:
 # ---------------------------------------------------------------- talking
 
 
-class Talk:
-    """Progress on stderr: a line that is overwritten on a terminal, every step with its time when verbose."""
+class Progress:
+    """Progress on stderr: one line that is overwritten on a terminal; with -v a line per step with its
+    time."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._verbose: bool = args.verbose
@@ -364,7 +377,7 @@ class Talk:
         self._start = time.monotonic()
 
     def __call__(self, what: str) -> None:
-        """The step that begins now."""
+        """Show the step that begins."""
         if self._verbose:
             print(f"[{time.monotonic() - self._start:6.1f} s] {what}", file=sys.stderr, flush=True)
         elif self._live:
@@ -377,7 +390,7 @@ class Talk:
 
 
 def colour(text: str, name: str) -> str:
-    """The text in a colour, where stdout is a terminal that wants colours (NO_COLOR is honoured)."""
+    """The text in a colour where stdout is a terminal, unless NO_COLOR is set."""
     codes = {"red": 31, "green": 32, "yellow": 33, "bold": 1}
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
         return text
@@ -385,13 +398,13 @@ def colour(text: str, name: str) -> str:
 
 
 def finding_text(f: Finding) -> str:
-    """One line: a mark, the check, the detail."""
+    """A finding as one line: ok or not, the check, the detail."""
     mark, name = {True: ("ok", "green"), False: ("BAD", "red"), None: ("?", "yellow")}[f.ok]
     return f"{colour(mark.ljust(4), name)} {f.check}: {f.detail}"
 
 
 def table(rows: Sequence[Sequence[str]], *, indent: str = "") -> str:
-    """Columns as wide as their widest cell; cells that look like numbers stand on the right."""
+    """Rows as aligned columns; cells that look like numbers are right-aligned."""
     if not rows:
         return ""
     widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
@@ -403,7 +416,7 @@ def table(rows: Sequence[Sequence[str]], *, indent: str = "") -> str:
 
 
 def count_bytes(n: int) -> str:
-    """'1.4 MB': bytes for people, in powers of ten."""
+    """Bytes in powers of ten: '1.4 MB'."""
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if n >= size:
             return f"{n / size:.1f} {unit}"
@@ -411,5 +424,5 @@ def count_bytes(n: int) -> str:
 
 
 def milliseconds(ns: float) -> str:
-    """'0.123 ms'."""
+    """Nanoseconds as milliseconds: '0.123 ms'."""
     return f"{ns / 1e6:.3f} ms"

@@ -15,16 +15,16 @@ from smelt.cli.common import (
     OK,
     UNSUPPORTED,
     AddParser,
+    Progress,
     Result,
-    Talk,
     Usage,
     add_compile_options,
     check_target,
     command,
     count_bytes,
-    dim_wishes,
+    dim_specs,
     profiled,
-    state_wishes,
+    state_pairs,
 )
 from smelt.cli.entries import add_models, chosen_models
 from smelt.cli.sarif import log
@@ -44,7 +44,7 @@ FIXES: Mapping[str, str] = MappingProxyType(
 
 
 def register(add: AddParser) -> None:
-    """The two commands."""
+    """Add both commands to the parser."""
     check = command(
         add, "check", run_check,
         "smelt check model.onnx --target arm64",
@@ -70,7 +70,8 @@ def register(add: AddParser) -> None:
 
 
 def run_check(args: argparse.Namespace) -> Result:
-    """All findings of the import, exit code 3 if there is one; else what the plan says of memory. No code."""
+    """List all problems of the import, with exit code 3 if there is one; else report the planned memory. No
+    code is made."""
     if args.json and args.sarif:
         raise Usage("--json and --sarif are two forms of the one answer: pass one of them")
     check_target(args.target)
@@ -111,12 +112,12 @@ def run_check(args: argparse.Namespace) -> Result:
 
 
 def _problems(args: argparse.Namespace) -> list[tuple[str, Problem]]:
-    """What the import finds, each with the file that it is in."""
+    """(file, problem) of each problem of the import."""
     from smelt.importer import check_model
 
     models = chosen_models(args)
     # Reading a profile needs a model that can be imported, which is what check is to find out.
-    dims = dict(dim_wishes(args)) if not profiled(args) else {}
+    dims = dict(dim_specs(args)) if not profiled(args) else {}
     if isinstance(models, Path):
         return [(args.model, p) for p in check_model(models, dims or None)]
     from smelt.entries import problem_of, requests_of
@@ -135,22 +136,22 @@ def _problems(args: argparse.Namespace) -> list[tuple[str, Problem]]:
 
 
 def _planned(args: argparse.Namespace) -> dict[str, Any]:
-    """The manifest's fields that a compile by these options would write."""
+    """The manifest's fields that a compile with these options would write before code generation."""
     from smelt.driver import planned
 
-    talk = Talk(args)
+    progress = Progress(args)
     try:
         return planned(
-            chosen_models(args), args.target, dim_wishes(args), args.opt, args.fp16,
+            chosen_models(args), args.target, dim_specs(args), args.opt, args.fp16,
             libraries=args.libraries, time_limit=args.limit_seconds, memory_limit=args.limit_memory,
-            place=args.place, fast_math=args.fast_math, state=state_wishes(args), progress=talk,
+            place=args.place, fast_math=args.fast_math, state=state_pairs(args), progress=progress,
         )  # fmt: skip
     finally:
-        talk.done()
+        progress.done()
 
 
 def run_compile(args: argparse.Namespace) -> Result:
-    """Compile in a child process and say what came out."""
+    """Compile in a child process and report on the bundle."""
     start = time.monotonic()
     bundle = compile_args(args, args.output)
     seconds = time.monotonic() - start
@@ -184,19 +185,19 @@ def run_compile(args: argparse.Namespace) -> Result:
 
 
 def compile_args(args: argparse.Namespace, output: str) -> Bundle:
-    """Compile args.model by the options of add_compile_options. Raises Usage and SmeltError."""
+    """Compile args.model with the options of add_compile_options. Raises Usage and SmeltError."""
     from smelt.driver import compile
 
     target = check_target(args.target)
     model = chosen_models(args)
-    talk = Talk(args)
+    progress = Progress(args)
     try:
         return compile(
-            model, target, dim_wishes(args), args.threads, args.opt, output, args.fp16,
+            model, target, dim_specs(args), args.threads, args.opt, output, args.fp16,
             name=getattr(args, "name", None), static=getattr(args, "static", False), libraries=args.libraries,
-            outputs=tuple(getattr(args, "tap", ())), progress=talk,
+            outputs=tuple(getattr(args, "tap", ())), progress=progress,
             time_limit=args.limit_seconds, memory_limit=args.limit_memory,
-            fast_math=args.fast_math, place=args.place, state=state_wishes(args),
+            fast_math=args.fast_math, place=args.place, state=state_pairs(args),
         )  # fmt: skip
     finally:
-        talk.done()
+        progress.done()

@@ -41,7 +41,7 @@ _TEXTS = ("host", "user", "host_key", "key_file", "root", "emulator", "cpu", "sy
 
 
 def register(add: AddParser) -> None:
-    """The group of four."""
+    """Add the four subcommands to the parser."""
     summary = SUMMARIES["devices"]
     parser = add("devices", help=summary, description=summary[0].upper() + summary[1:] + ".")
     group = parser.add_subparsers(metavar="list|add|show|doctor", required=True)
@@ -72,7 +72,7 @@ def register(add: AddParser) -> None:
 
 
 def run_list(args: argparse.Namespace) -> Result:
-    """Name, platform, transport, and where it is."""
+    """List name, platform, transport and address of each device."""
     found = sorted(read_inventory().values(), key=lambda d: d.name)
     rows = [["name", "platform", "transport", "where"]]
     rows += [[d.name, d.platform, d.transport, describe(d)] for d in found]
@@ -80,7 +80,7 @@ def run_list(args: argparse.Namespace) -> Result:
 
 
 def run_show(args: argparse.Namespace) -> Result:
-    """Every field of one device."""
+    """Show every field of one device."""
     device = find_device(args.name)
     rows = [[k, ", ".join(v) if isinstance(v, tuple) else str(v)] for k, v in asdict(device).items() if v]
     return Result(
@@ -89,7 +89,7 @@ def run_show(args: argparse.Namespace) -> Result:
 
 
 def run_add(args: argparse.Namespace) -> Result:
-    """Write the inventory file with one device more."""
+    """Add a device to the inventory file."""
     if not NAME.fullmatch(args.name):
         raise Usage(f"'{args.name}' is no device name: lower-case letters, digits and ._-")
     texts = {k: getattr(args, k) for k in _TEXTS}
@@ -101,7 +101,8 @@ def run_add(args: argparse.Namespace) -> Result:
 
 
 def run_doctor(args: argparse.Namespace) -> Result:
-    """Echo, disk and runner of one device, or of all. Exit code 6 when one is broken, 5 when too busy."""
+    """Check echo, disk and runner of one device, or of all. Exit code 6 when one is broken, 5 when too
+    busy."""
     names = [args.name] if args.name else sorted(read_inventory())
     found = {n: examine_device(find_device(n), quick=args.quick) for n in names}
     lines = []
@@ -116,7 +117,7 @@ def run_doctor(args: argparse.Namespace) -> Result:
 
 
 def examine_device(device: Device, *, quick: bool = False) -> tuple[Finding, ...]:
-    """Health of one device; unless quick with a runner, for which a tiny model is compiled."""
+    """Check one device. quick: without its runner, for which a tiny model must be compiled."""
     with tempfile.TemporaryDirectory(prefix="smelt-doctor-") as folder:
         try:
             if quick and device.transport != "android":

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from smelt.cli.common import INFRA, OK, AddParser, Result, Talk, check_target, command, finding_text
+from smelt.cli.common import INFRA, OK, AddParser, Progress, Result, check_target, command, finding_text
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.doctor import Finding, healthy
 from smelt.devicefarm.qemu_user import BIONIC_VARIABLE, GLIBC_ROOT, bionic_root, find_emulator
@@ -24,7 +24,7 @@ EMULATORS = ("qemu-aarch64", "qemu-arm", "qemu-riscv64")
 
 
 def register(add: AddParser) -> None:
-    """The command."""
+    """Add the command to the parser."""
     parser = command(add, "doctor", run, "smelt doctor --target android")
     parser.add_argument(
         "--target", metavar="T", help="also build a tiny model for T and run it on its device"
@@ -32,13 +32,13 @@ def register(add: AddParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Result:
-    """Every check; exit code 6 when something that is needed is missing."""
-    talk = Talk(args)
+    """Run every check; exit code 6 when something that smelt needs is missing."""
+    progress = Progress(args)
     found = [*_python(), *_packages(), *_emulators(), _opencl(), _bionic()]
     if args.target:
-        talk(f"building for {args.target}")
+        progress(f"building for {args.target}")
         found += _target(check_target(args.target))
-    talk.done()
+    progress.done()
     code = OK if healthy(tuple(found)) else INFRA
     return Result(code, {"checks": [asdict(f) for f in found]}, "\n".join(map(finding_text, found)))
 
@@ -64,7 +64,7 @@ def _packages() -> list[Finding]:
 
 
 def _tell(check: str, find: Callable[[], str]) -> Finding:
-    """Something that is not always needed: found, or a hint."""
+    """Check something optional: a finding of what is there, or a hint how to get it."""
     try:
         return Finding(check, True, find())
     except SmeltError as e:

@@ -1,4 +1,4 @@
-"""What users type about entries: one model or a model per entry, and which entry a command is about."""
+"""Arguments about entries: one model, or a model per entry; the entry that a command is about."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from smelt.core.naming import is_entry
 
 
 class _Models(argparse.Action):
-    """Words -> their text under the option's name, and args.entries: files by entry, none for one model."""
+    """argparse action: sets the option to the words as text, and args.entries to file by entry (empty for one
+    model)."""
 
     def __call__(self, parser: argparse.ArgumentParser, args: Any, values: Any, option: Any = None) -> None:
         words: list[str] = list(values)
@@ -25,7 +26,7 @@ class _Models(argparse.Action):
 def add_models(
     parser: argparse.ArgumentParser, name: str, metavar: str, help_text: str, least: int = 1
 ) -> None:
-    """A positional argument that is a model, or several as NAME=MODEL; least 0: it may be left out."""
+    """Add a positional argument: a model, or several as NAME=MODEL. least: 0 makes it optional."""
     several = "; NAME=MODEL NAME=MODEL ... makes a bundle with several entries (docs/entries.md)"
     parser.add_argument(
         name, metavar=metavar, nargs="+" if least else "*", action=_Models, help=help_text + several
@@ -33,7 +34,7 @@ def add_models(
 
 
 def _alone(words: Sequence[str]) -> bool:
-    """One model or none; a file may have a '=' in its name."""
+    """Whether the words are one model or none; a file's name may contain '='."""
     return not words or (len(words) == 1 and (Path(words[0]).exists() or not _named(words[0])))
 
 
@@ -54,31 +55,31 @@ def _entries(parser: argparse.ArgumentParser, words: Sequence[str]) -> dict[str,
 
 
 def chosen_models(args: argparse.Namespace) -> Path | dict[str, Path]:
-    """The file of args.model, or those of its entries, which exist. Raises Usage."""
+    """The file of args.model, or entry -> file. Raises Usage where one does not exist."""
     entries: dict[str, str] = getattr(args, "entries", {})
     return {name: model_file(path) for name, path in entries.items()} or model_file(args.model)
 
 
 def add_entry_option(parser: argparse.ArgumentParser, otherwise: str) -> None:
-    """--entry. otherwise: what is taken without it."""
+    """Add --entry. otherwise: the default, as text for --help."""
     parser.add_argument(
         "--entry", metavar="NAME", help=f"the entry of a bundle that has several (default: {otherwise})"
     )
 
 
 def chosen_entry(args: argparse.Namespace, bundle: Bundle) -> Bundle:
-    """The bundle as that entry which --entry names, else the first. Raises SmeltError."""
+    """The bundle's entry that --entry names, else the first one. Raises SmeltError for an unknown name."""
     return bundle.entry(args.entry)
 
 
 def chosen_entries(args: argparse.Namespace, bundle: Bundle) -> dict[str, Bundle]:
-    """That entry which --entry names, else all, by name. Raises SmeltError."""
+    """Name -> the entry that --entry names, else all entries. Raises SmeltError for an unknown name."""
     names = bundle.entries if args.entry is None else (args.entry,)
     return {name: bundle.entry(name) for name in names}
 
 
 def original_models(args: argparse.Namespace, bundle: Bundle) -> dict[str, Path]:
-    """The files that --model names for a bundle, by entry. Raises Usage."""
+    """Entry -> the ONNX file that --model names for it. Raises Usage where one is missing."""
     words: list[str] = args.original or []
     if len(bundle.entries) == 1 and len(words) == 1:
         return {bundle.entries[0]: model_file(words[0])}

@@ -16,7 +16,7 @@ from smelt.cli.common import (
     command,
     count_bytes,
     open_bundle,
-    shape_wishes,
+    shape_specs,
     table,
 )
 from smelt.cli.compile import compile_args
@@ -28,7 +28,7 @@ from smelt.size import Sizes, sizes
 
 
 def register(add: AddParser) -> None:
-    """The command."""
+    """Add the command to the parser."""
     parser = command(
         add, "inspect", run,
         "smelt inspect out --kernels\nsmelt inspect model.onnx --target arm64 --shape batch=1,seq=128",
@@ -46,7 +46,7 @@ def register(add: AddParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Result:
-    """Reads the manifest and the library's symbols; runs nothing."""
+    """Describe a bundle by its manifest and its library's symbols, without running it."""
     with tempfile.TemporaryDirectory(prefix="smelt-inspect-") as folder:
         if is_bundle(args.source):
             bundle = open_bundle(args.source)
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> Result:
         found = sizes(bundle)
         views = chosen_entries(args, bundle)
         # shapes are those of one entry: of that which is named, else of the first
-        peaks = [(w, *_peak(next(iter(views.values())), w)) for w in shape_wishes(args)]
+        peaks = [(w, *_peak(next(iter(views.values())), w)) for w in shape_specs(args)]
     shown = bundle if args.entry is None else bundle.entry(args.entry)
     data = {
         **{k: v for k, v in shown.manifest.items() if k != "schema_version"},
@@ -86,8 +86,8 @@ def run(args: argparse.Namespace) -> Result:
     return Result(OK, data, "\n".join(parts))
 
 
-def _peak(bundle: Bundle, wish: Mapping[str, Any]) -> tuple[str, int]:
-    values = bind(bundle, wish)
+def _peak(bundle: Bundle, spec: Mapping[str, Any]) -> tuple[str, int]:
+    values = bind(bundle, spec)
     return label(shapes_at(bundle, values)), bundle.peak_bytes(values)
 
 
@@ -102,7 +102,7 @@ def _head(bundle: Bundle) -> str:
 
 
 def _numbers(parts: Sequence[str] | None) -> str:
-    """What rewrites were allowed to do to numbers (docs/floating-point.md)."""
+    """The rewrites of floating-point arithmetic that were allowed, as text (docs/floating-point.md)."""
     if parts is None:
         return "not recorded"
     return f"--fast-math {','.join(parts)}" if parts else "roundings and the order of sums only"
@@ -126,7 +126,7 @@ def _dims(bundle: Bundle) -> str:
 
 
 def _shape(extents: Sequence[int | str] | None) -> str:
-    """'-' for a state that the entry does not read, or does not replace."""
+    """The extents as text; '-' for None: a state that the entry does not read, or does not replace."""
     return "-" if extents is None else "[" + ", ".join(map(str, extents)) + "]"
 
 
@@ -137,14 +137,14 @@ def _range(s: Mapping[str, Any]) -> str:
 
 
 def transfers_text(bundle: Bundle) -> list[str]:
-    """What crosses from one unit to another; nothing for a model of one unit."""
+    """Lines about the copies between units; none for a model on one unit."""
     rows = [[t["name"], f"{t['from']} -> {t['to']}", t["bytes"]] for t in bundle.manifest["transfers"]]
     return ["copied between units (value, way, bytes):\n" + table(rows, indent="  ")] if rows else []
 
 
 def quantised_text(bundle: Bundle) -> list[str]:
-    """How many quantised convolutions and products became integer kernels, and why the others did not;
-    nothing for a model without any."""
+    """Lines that say how many quantised convolutions and products became integer kernels, and why the others
+    did not; none for a model without any."""
     found = bundle.manifest.get("quantised") or {}
     left, packed = found.get("float", {}), found.get("packed", 0)
     total = found.get("integer", 0) + packed + len(left)
@@ -157,7 +157,8 @@ def quantised_text(bundle: Bundle) -> list[str]:
 
 
 def fp16_text(bundle: Bundle) -> list[str]:
-    """How many tensors between kernels are in float16, and why the others are not; nothing without fp16."""
+    """Lines that say how many tensors between kernels are in float16, and why the others are not; none
+    without fp16."""
     found = bundle.manifest.get("fp16")
     if not found:
         return []

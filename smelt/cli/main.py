@@ -1,4 +1,4 @@
-"""argv in, exit code out: the compiler is on its way while the command line is read."""
+"""argv in, exit code out; the compiler's process starts while the command line is parsed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import sys
 from collections.abc import Sequence
 
 STARTING = ("check", "compile", "report")
-"""Commands that compile whatever their arguments are."""
+"""Commands that always compile."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit code; never raises (but argparse's own SystemExit for usage)."""
+    """Run the command line; its exit code. Raises nothing but argparse's SystemExit for wrong usage."""
     words = sys.argv[1:] if argv is None else argv
     if words and words[0] in STARTING and not {"-h", "--help"} & set(words):
         from smelt.forks import COMPILER, SERVER

@@ -23,11 +23,11 @@ from smelt.core.passes.pipeline import PIPELINE
 from smelt.request import Request
 from smelt.stages import PASSES, Compilation, imported, resumed
 from smelt.targets.platform import parse_target
-from smelt.targets.registry import machines, usual_unit
+from smelt.targets.registry import default_unit, machines
 
 
 def register(add: AddParser) -> None:
-    """The command."""
+    """Add the command to the parser."""
     parser = command(
         add, "opt", run,
         "smelt opt module.smelt -p fold,fuse\nsmelt opt model.onnx -p '' -o module.smelt\n"
@@ -59,7 +59,7 @@ def register(add: AddParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Result:
-    """The module after the passes; verified before (a dump when it is read), and after each of them."""
+    """Print the module after the passes. It is verified before them and after each of them."""
     if args.list:
         names = list(dict.fromkeys(p.name for p in PASSES))
         return Result(OK, {"passes": names, "pipeline": [p.name for p in PIPELINE]}, "\n".join(names))
@@ -88,7 +88,8 @@ def run(args: argparse.Namespace) -> Result:
 
 
 def _reasons(passes: Sequence[Pass], ctx: Context, found: list[str]) -> Hook:
-    """After each pass that can say why: its reasons, in `found`."""
+    """A hook that appends to `found`, after each pass with explanations, the reasons of what it did not
+    do."""
     why = {p.name: p.why for p in passes if p.why is not None}
 
     def note(before: Module, name: str, after: Module) -> None:
@@ -125,7 +126,7 @@ def _read(args: argparse.Namespace) -> Compilation:
 
 def _context(args: argparse.Namespace, begun: Compilation) -> Context:
     spec = parse_target(begun.request.target)
-    context = begun.context(machines(spec), usual_unit(spec))
+    context = begun.context(machines(spec), default_unit(spec))
     fast = begun.request.fast_math
     kinds = {p.name: REASSOCIATE if fast and p.kind != EXACT else p.kind for p in PASSES if p.kind}
     hooks = (validator(kinds),) if args.validate else ()

@@ -10,22 +10,19 @@ from typing import Any
 from smelt.cli.bench import measured_data
 from smelt.cli.common import (
     AddParser,
+    Progress,
     Result,
-    Talk,
     Usage,
-    add_compile_options,
-    add_device_options,
-    add_shape_options,
+    add_trial_options,
     check_target,
     colour,
     command,
-    dim_wishes,
+    dim_specs,
     milliseconds,
     model_file,
-    shape_wishes,
-    state_wishes,
+    shape_specs,
+    state_pairs,
     table,
-    whole,
 )
 from smelt.cli.entries import add_models, chosen_models
 from smelt.cli.inspect import size_text
@@ -33,13 +30,13 @@ from smelt.cli.validate import case_lines, validation_data
 from smelt.devicefarm.inventory import describe
 from smelt.devicefarm.verdict import worst
 from smelt.formula import memory_text
-from smelt.report import Story, tell, tell_entries
+from smelt.report import ModelReport, make_entry_reports, make_report
 from smelt.running import device_for
 from smelt.samples import DEFAULT, SAMPLES, fetch
 
 
 def register(add: AddParser) -> None:
-    """The command."""
+    """Add the command to the parser."""
     parser = command(
         add, "report", run,
         "smelt report --target arm64\nsmelt report model.onnx --target android --dims 'batch=1 seq=1..512'",
@@ -52,38 +49,33 @@ def register(add: AddParser) -> None:
     parser.add_argument(
         "--dims", default="", metavar="'N=4 M=1..512'", help="several --dim in one word, for make"
     )
-    parser.add_argument(
-        "--count", type=whole(1, 10_000), default=3, help="shapes to try when none are given (default: 3)"
-    )
-    add_compile_options(parser)
-    add_shape_options(parser)
-    add_device_options(parser)
+    add_trial_options(parser, 3)
 
 
 def run(args: argparse.Namespace) -> Result:
-    """Exit code of the comparison; times never fail a report."""
+    """Compile, deploy, compare, time; the exit code is that of the comparison."""
     target = check_target(args.target)
     args.dim += [d for d in shlex.split(args.dims.replace(",", " ")) if d]
-    talk = Talk(args)
+    progress = Progress(args)
     if getattr(args, "entries", None):
-        return _entries(args, target, talk)
+        return _entries(args, target, progress)
     name = args.model or DEFAULT
     if not Path(name).exists() and name in SAMPLES:
-        talk(f"fetching {name}")
+        progress(f"fetching {name}")
         args.model = str(fetch(name))
     model = model_file(args.model)
     output = Path(args.output or f"out/{model.stem}-{args.target.replace(':', '-').replace('+', '-')}")
     output.parent.mkdir(parents=True, exist_ok=True)
-    story = tell(
-        model, target, output, dims=dim_wishes(args), wishes=shape_wishes(args), device=args.device,
-        count=args.count, seed=args.seed, on_step=talk,
+    made = make_report(
+        model, target, output, dims=dim_specs(args), specs=shape_specs(args), device=args.device,
+        count=args.count, seed=args.seed, on_step=progress,
     )  # fmt: skip
-    talk.done()
-    return Result(story.verdict.exit_code, story_data(story), story_text(story, args.device))
+    progress.done()
+    return Result(made.verdict.exit_code, report_data(made), report_text(made, args.device))
 
 
-def _entries(args: argparse.Namespace, target: str, talk: Talk) -> Result:
-    """A story per entry."""
+def _entries(args: argparse.Namespace, target: str, progress: Progress) -> Result:
+    """Report on every entry of a bundle."""
     models = chosen_models(args)
     assert isinstance(models, dict)
     if args.shape:
@@ -91,18 +83,18 @@ def _entries(args: argparse.Namespace, target: str, talk: Talk) -> Result:
     name = f"out/{'_'.join(models)}-{args.target.replace(':', '-').replace('+', '-')}"
     output = Path(args.output or name)
     output.parent.mkdir(parents=True, exist_ok=True)
-    found = tell_entries(
-        models, target, output, dims=dim_wishes(args), state=state_wishes(args), device=args.device,
-        count=args.count, seed=args.seed, on_step=talk,
+    found = make_entry_reports(
+        models, target, output, dims=dim_specs(args), state=state_pairs(args), device=args.device,
+        count=args.count, seed=args.seed, on_step=progress,
     )  # fmt: skip
-    talk.done()
+    progress.done()
     verdict = worst([s.verdict for s in found])
-    data = {"verdict": verdict.value, "entries": {s.bundle.chosen: story_data(s) for s in found}}
-    text = "\n\n".join(f"entry {s.bundle.chosen}\n{story_text(s, args.device)}" for s in found)
+    data = {"verdict": verdict.value, "entries": {s.bundle.chosen: report_data(s) for s in found}}
+    text = "\n\n".join(f"entry {s.bundle.chosen}\n{report_text(s, args.device)}" for s in found)
     return Result(verdict.exit_code, data, text)
 
 
-def story_data(s: Story) -> dict[str, Any]:
+def report_data(s: ModelReport) -> dict[str, Any]:
     """The fields of --json."""
     m = s.bundle.manifest
     return {
@@ -118,7 +110,7 @@ def story_data(s: Story) -> dict[str, Any]:
     }
 
 
-def story_text(s: Story, device: str | None) -> str:
+def report_text(s: ModelReport, device: str | None) -> str:
     """The report."""
     m = s.bundle.manifest
     where = device_for(str(m["platform"]), device)
@@ -158,14 +150,15 @@ def _range(d: dict[str, Any]) -> str:
     return high + (f", multiples of {d['divisor']}" if d["divisor"] != 1 else "")
 
 
-def _memory(s: Story) -> list[str]:
-    """The formula, as far as it decides at the shapes that ran, and what was measured there."""
+def _memory(s: ModelReport) -> list[str]:
+    """The peak-memory formula, with the cases that dominate at the shapes that ran, and what was measured
+    there."""
     ran = [c for c in s.validation.cases if c.arena_bytes]
     lines = [memory_text(s.bundle.manifest, [s.bundle.bind(c.shapes) for c in ran])]
     return lines + [f"  measured at {c.label}: {c.arena_bytes:,} bytes" for c in ran]
 
 
-def _times(s: Story) -> list[str]:
+def _times(s: ModelReport) -> list[str]:
     if not s.times:
         return ["times: none, since no shape agrees"]
     mark = ""

@@ -16,9 +16,9 @@ from smelt.cli.common import (
     command,
     milliseconds,
     open_bundle,
-    shape_wishes,
-    spans,
+    shape_specs,
     table,
+    value_ranges,
     whole,
     write_result,
 )
@@ -37,7 +37,7 @@ else:
 
 
 def register(add: AddParser) -> None:
-    """The command."""
+    """Add the command to the parser."""
     parser = command(
         add, "run", run,
         "smelt run out --input x=image.npy -o result.npz\nsmelt run out --random --shape x:1x3x224x224",
@@ -59,7 +59,7 @@ def register(add: AddParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Result:
-    """One run; outputs by name with what can be said in a line."""
+    """Run once on the device; a line about each output."""
     bundle = chosen_entry(args, open_bundle(args.bundle))
     chosen = _case(args, bundle)
     with running(bundle, args.device, threads=args.threads, verify=args.verify or None) as client:
@@ -93,25 +93,25 @@ def run(args: argparse.Namespace) -> Result:
 
 def _case(args: argparse.Namespace, bundle: Bundle) -> Case:
     given = _given(args.input)
-    wishes = {k: v for w in shape_wishes(args) for k, v in w.items()}  # one --shape per input
+    specs = {k: v for w in shape_specs(args) for k, v in w.items()}  # one --shape per input
     names = [g.name for g in groups(bundle.manifest, "inputs")]
     unknown = sorted(set(given) - set(names))
     if unknown:
         raise Usage(f"there is no input {', '.join(map(repr, unknown))}; there are: {', '.join(names)}")
     missing = [n for n in names if n not in given]
-    if missing and not (args.random or wishes):
+    if missing and not (args.random or specs):
         raise Usage(
             f"no value for input {', '.join(map(repr, missing))}; give --input NAME=file.npy or --random"
         )
-    wish = {**{n: a.shape for n, a in given.items() if not isinstance(a, list)}, **wishes}
+    spec = {**{n: a.shape for n, a in given.items() if not isinstance(a, list)}, **specs}
     if not missing:
         # the device checks extents itself, and says it better than we could
         return feed_case(bundle, given)
-    return case(bundle, bind(bundle, wish), seed=args.seed, given=given, spans=spans(args))
+    return case(bundle, bind(bundle, spec), seed=args.seed, given=given, ranges=value_ranges(args))
 
 
 def _given(texts: list[str]) -> dict[str, Value]:
-    """Arrays by input; the arrays of an .npz file, in its order, are a sequence."""
+    """Input -> array; the arrays of an .npz file, in its order, are a sequence."""
     found: dict[str, Value] = {}
     for text in texts:
         name, equals, file = text.partition("=")

@@ -27,8 +27,8 @@ RULES: Mapping[str, str] = MappingProxyType(
 def log(
     model: str, problems: Sequence[Problem], exit_code: int, more: Mapping[int, str] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """The log of one run of `check`: a rule per kind of problem, a result per problem. more: the files of
-    those problems, by number, that are in another one than the model's.
+    """The log of one run of `check`: a rule per kind of problem, a result per problem. more: index of a
+    problem -> its file, where that is not `model`.
 
     A problem of a node has the node as its logical location; every problem has the file as its physical one.
     """

@@ -11,21 +11,18 @@ from typing import Any
 
 from smelt.cli.common import (
     AddParser,
+    Progress,
     Result,
-    Talk,
     Usage,
-    add_compile_options,
-    add_device_options,
-    add_shape_options,
+    add_trial_options,
     colour,
     command,
-    dim_wishes,
+    dim_specs,
     open_bundle,
     profiled,
-    shape_wishes,
-    spans,
+    shape_specs,
     tolerance,
-    whole,
+    value_ranges,
 )
 from smelt.cli.compile import compile_args
 from smelt.cli.entries import (
@@ -44,11 +41,11 @@ from smelt.opinions import Opinion
 from smelt.shapes import bind, case, cases, trials
 
 MOST_OPINIONS = 6
-"""Told per case; --json has them all."""
+"""How many opinions the text lists per case; --json has them all."""
 
 
 def register(add: AddParser) -> None:
-    """The command."""
+    """Add the command to the parser."""
     parser = command(
         add, "validate", run,
         "smelt validate model.onnx --target arm64 --shape x:1x3x224x224 --shape x:2x3x97x131\n"
@@ -65,16 +62,11 @@ def register(add: AddParser) -> None:
     parser.add_argument(
         "--bisect", action="store_true", help="name the first value that is wrong, by its ONNX name"
     )
-    parser.add_argument(
-        "--count", type=whole(1, 10_000), default=3, help="shapes to try when none are given (default: 3)"
-    )
-    add_compile_options(parser)
-    add_shape_options(parser)
-    add_device_options(parser)
+    add_trial_options(parser, 3)
 
 
 def run(args: argparse.Namespace) -> Result:
-    """Every case's errors; exit code 1 if one is outside the tolerance."""
+    """Compare every case with ONNX Runtime; exit code 1 if an error is outside the tolerance."""
     stateless = Usage("--bisect runs a model once, so it takes no state: leave --state out")
     if args.bisect and _compiles(args) and args.state:
         raise stateless
@@ -86,16 +78,16 @@ def run(args: argparse.Namespace) -> Result:
         model = models[bundle.entries[0]]
         if args.bisect and bundle.manifest["state"]:
             raise stateless
-        talk = Talk(args)
-        wishes = [] if _compiles(args) and not args.shape and profiled(args) else shape_wishes(args)
-        wanted = cases(bundle, wishes, count=args.count, seed=args.seed, spans=spans(args))
+        progress = Progress(args)
+        specs = [] if _compiles(args) and not args.shape and profiled(args) else shape_specs(args)
+        wanted = cases(bundle, specs, count=args.count, seed=args.seed, ranges=value_ranges(args))
         found = validate(
             bundle, model, wanted, device=args.device, rtol=args.rtol, atol=args.atol,
-            threads=args.threads or 0, enough=None if wishes else args.count,
-            on_case=lambda c: talk(f"{c.label}: {c.status}"),
+            threads=args.threads or 0, enough=None if specs else args.count,
+            on_case=lambda c: progress(f"{c.label}: {c.status}"),
         )  # fmt: skip
-        first = _bisect(args, bundle, model, found, talk) if args.bisect else None
-        talk.done()
+        first = _bisect(args, bundle, model, found, progress) if args.bisect else None
+        progress.done()
     data = validation_data(found)
     lines = [validation_text(found)]
     if args.bisect:
@@ -105,15 +97,16 @@ def run(args: argparse.Namespace) -> Result:
 
 
 def _all_entries(args: argparse.Namespace, bundle: Bundle, models: Mapping[str, Path]) -> Result:
-    """Every entry, in sessions that go through all of them."""
+    """Validate every entry, in sessions that run all of them one after another."""
     if args.bisect or args.shape:
         raise Usage(f"--bisect and --shape are about one entry: say --entry {bundle.entries[0]}, for one")
-    talk = Talk(args)
+    progress = Progress(args)
     found = validate_entries(
         bundle, models, device=args.device, rtol=args.rtol, atol=args.atol, threads=args.threads or 0,
-        count=args.count, seed=args.seed, spans=spans(args), on_case=lambda c: talk(f"{c.label}: {c.status}"),
+        count=args.count, seed=args.seed, ranges=value_ranges(args),
+        on_case=lambda c: progress(f"{c.label}: {c.status}"),
     )  # fmt: skip
-    talk.done()
+    progress.done()
     verdict = worst([v.verdict for v in found.values()])
     data = {"verdict": verdict.value, "entries": {name: validation_data(v) for name, v in found.items()}}
     text = "\n".join(f"entry {name} {validation_text(v)}" for name, v in found.items())
@@ -142,19 +135,19 @@ def bundle_and_models(args: argparse.Namespace, folder: str) -> tuple[Bundle, di
 
 
 def _bisect(
-    args: argparse.Namespace, bundle: Bundle, model: Path, found: Validation, talk: Talk
+    args: argparse.Namespace, bundle: Bundle, model: Path, found: Validation, progress: Progress
 ) -> Divergence | None:
     bad = [i for i, c in enumerate(found.cases) if c.status == "mismatch"]
     if not bad:
         return None
-    wishes = shape_wishes(args)
-    values = trials(bundle) if not wishes else [bind(bundle, w) for w in wishes]
-    chosen = case(bundle, values[bad[0]], seed=args.seed, spans=spans(args))
+    specs = shape_specs(args)
+    values = trials(bundle) if not specs else [bind(bundle, w) for w in specs]
+    chosen = case(bundle, values[bad[0]], seed=args.seed, ranges=value_ranges(args))
     return bisect(
-        model, chosen, target=args.target, dims=dim_wishes(args), device=args.device, opt=args.opt,
+        model, chosen, target=args.target, dims=dim_specs(args), device=args.device, opt=args.opt,
         fp16=bool(bundle.manifest["options"].get("fp16")),
         fast_math=bundle.manifest["options"].get("fast_math", ()), rtol=args.rtol, atol=args.atol,
-        place=dict(bundle.manifest["options"].get("place", ())), on_step=talk,
+        place=dict(bundle.manifest["options"].get("place", ())), on_step=progress,
     )  # fmt: skip
 
 
@@ -213,7 +206,7 @@ def validation_text(found: Validation) -> str:
 
 
 def case_lines(c: CaseResult) -> list[str]:
-    """What one case found."""
+    """The lines of one case: its result and the errors of its outputs."""
     marks = {"pass": "green", "mismatch": "red", "failed": "red", "skipped": "yellow"}
     lines = [f"  {colour(c.status.ljust(8), marks[c.status])} {c.label}" + (f": {c.why}" if c.why else "")]
     lines += [f"             {o.name}: {o}" for o in c.outputs]

@@ -1,4 +1,4 @@
-"""`python -m smelt.conformance`: all cases and sweeps, the table, and news against the known failures."""
+"""`python -m smelt.conformance`: all cases and sweeps, the table of operators, unexpected failures."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from smelt.conformance.cases import FORMS, bucket
 from smelt.conformance.judge import BAD, Result
 from smelt.conformance.keys import SWEEPS, every
 from smelt.conformance.pool import TIME_LIMIT, run
-from smelt.conformance.report import failures_text, known, news, summary
+from smelt.conformance.report import failures_text, known, summary, unexpected
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0 when nothing fails that is not listed; 1 otherwise."""
+    """Run the cases; exit code 0 when all failures are listed, else 1."""
     args = _arguments(argv)
-    wanted = [k for k in every(tuple(args.form or FORMS)) if drawn(k, args.sample) and args.only in k]
+    wanted = [k for k in every(tuple(args.form or FORMS)) if sampled(k, args.sample) and args.only in k]
     results = run(wanted, args.jobs, args.limit, _Progress(len(wanted)), args.target)
     print(summary(results))
     every_one = _merged(args.json, results) if args.json else results
@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.bless:
         args.known.write_text(failures_text(results, listed), "utf-8")
         return 0
-    worse, better = news(results, listed)
+    worse, better = unexpected(results, listed)
     for line in worse:
         print(f"new failure: {line}")
     for line in better:
@@ -58,14 +58,14 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def drawn(key: str, sample: int) -> bool:
-    """Whether a key is in the sample of so many per cent; the forms of a case are drawn together."""
+def sampled(key: str, sample: int) -> bool:
+    """Whether a key belongs to the sample of so many per cent; all forms of a case do or none."""
     kind, rest = key.split(":", 1)
     return bucket(rest if kind in FORMS else key) < sample
 
 
 def _merged(path: Path, results: Sequence[Result]) -> list[Result]:
-    """The results with those that the file has of other cases; written back."""
+    """The results together with the file's results of other cases; the file is updated."""
     before = [Result(**row) for row in json.loads(path.read_text("utf-8"))] if path.is_file() else []
     new = {r.id for r in results}
     found = [*(r for r in before if r.id not in new), *results]
@@ -74,7 +74,7 @@ def _merged(path: Path, results: Sequence[Result]) -> list[Result]:
 
 
 class _Progress:
-    """Says what went badly at once, and every half minute how far it is."""
+    """Prints failures at once, and every half minute the number of finished cases."""
 
     def __init__(self, total: int) -> None:
         self._total, self._done, self._said = total, 0, time.monotonic()

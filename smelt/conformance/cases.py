@@ -1,9 +1,9 @@
 """The cases of onnx.backend.test that need no download in; models and data in three forms out.
 
-static: as shipped. dynamic: as exporters write dynamic models: sizes of inputs are symbols, equal sizes
-share one, 1 stays 1, and operands that real models hold as constants are initialisers. strict: every size of
-an input is a symbol of its own, every operand is a run-time input, and the file says nothing of values in
-between. Outputs keep their rank; their sizes are left open in both.
+static: as shipped. dynamic: as exporters write dynamic models: extents of inputs are symbols, equal extents
+share one, 1 stays 1, and operands that are constants in real models are initialisers. strict: every extent of
+an input is a symbol of its own, every operand is a run-time input, and the file has no types of inner values.
+In both, outputs keep their rank and their extents are unknown.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DataSet: TypeAlias = tuple[tuple[Value, ...], tuple[Value, ...]]
 
 FOLDERS = ("simple", "pytorch-converted", "pytorch-operator")
 OUTSIDE = re.compile(r"test_(image_decoder|adagrad|adam|momentum|gradient|nesterov)")
-"""The training domain, and decoding of image files."""
+"""Operators without a case here: those of the training domain, and decoding of image files."""
 
 # Operands that real models hold as constants, by op: positions of inputs.
 CONSTANT: dict[str, tuple[int, ...]] = {
@@ -63,7 +63,7 @@ CONSTANT: dict[str, tuple[int, ...]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One case in one form. inputs of data go to the model's inputs by position."""
+    """One case in one form. data: the data sets, whose arrays belong to the model's inputs by position."""
 
     name: str
     form: Form
@@ -75,7 +75,7 @@ class Case:
 
     @property
     def id(self) -> str:
-        """form:name."""
+        """The key of the case, 'form:name'."""
         return f"{self.form}:{self.name}"
 
 
@@ -93,13 +93,14 @@ class Shipped:
 
 
 def bucket(text: str) -> int:
-    """0..99, the same on every machine: what samples are drawn by."""
+    """A hash from 0 to 99, the same on every machine, by which samples are chosen."""
     return zlib.crc32(text.encode()) % 100
 
 
 @cache
 def shipped() -> tuple[Shipped, ...]:
-    """All cases that need no download, by name. Takes seconds: ONNX computes its node cases anew."""
+    """All cases that need no download, sorted by name. Takes seconds, since ONNX computes its node cases
+    here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from onnx.backend.test.loader import load_model_tests
@@ -125,12 +126,6 @@ def shipped() -> tuple[Shipped, ...]:
             )
         )
     return tuple(rows)
-
-
-def cases(form: Form) -> Iterator[Case]:
-    """Every case in one form."""
-    for s in shipped():
-        yield in_form(s, form)
 
 
 def in_form(s: Shipped, form: Form) -> Case:
@@ -194,13 +189,13 @@ def _value(v: Any) -> Value:
 
 
 def _ops(m: ModelProto) -> tuple[str, ...]:
-    """The ops that a case is about: those of its graph, constants aside."""
+    """The ops that a case tests: those of its graph, without constants."""
     names = {(f"{n.domain}." if n.domain not in ("", "ai.onnx") else "") + n.op_type for n in m.graph.node}
     return tuple(sorted(names - {"Constant"} or names))
 
 
 def _constants(m: ModelProto) -> Iterator[str]:
-    """Inputs that only stand where real models have constants."""
+    """Names of the inputs that are constants in real models."""
     uses: dict[str, list[bool]] = {}
     for n in m.graph.node:
         for k, name in enumerate(n.input):
@@ -212,7 +207,7 @@ def _constants(m: ModelProto) -> Iterator[str]:
 
 
 def _fixed(m: ModelProto, data: tuple[DataSet, ...], constants: frozenset[str]) -> tuple[DataSet, ...]:
-    """Makes the constants of a model initialisers; the data without them."""
+    """Turn inputs into initialisers; the data sets without these inputs."""
     names = [v.name for v in m.graph.input]
     firm = []
     for k, name in enumerate(names):
@@ -238,7 +233,7 @@ def _same(a: Value, b: Value) -> bool:
 
 
 def _free(m: ModelProto, form: Form) -> None:
-    """Sizes become symbols; what the file says of other values goes."""
+    """Replace extents by symbols, and remove the declared types of inner values."""
     weights = {t.name for t in m.graph.initializer}
     del m.graph.value_info[:]
     for v in m.graph.output:

@@ -1,7 +1,7 @@
 """An operator, one of its type variables and an element type in; a case in that type out, answer included.
 
-The case is a shipped one with the tensors of that variable converted. Answers of 16-bit floats are computed
-in wider ones and rounded once; all others as ONNX's evaluator computes them, or ONNX Runtime where it cannot.
+The case is a shipped one with the tensors of that variable converted. Answers in 16-bit floats are computed
+in wider types and rounded once; all others come from ONNX's evaluator, or from ONNX Runtime where it cannot.
 """
 
 from __future__ import annotations
@@ -71,25 +71,26 @@ COARSE = frozenset({"Erf", "Gelu", "HardSwish"})
 # answered in f64 and cut off.
 CUT_OFF = frozenset({"GridSample", "Resize", "Upsample"})
 CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap", "ai.onnx.ml.LabelEncoder"})
-"""Operators with graphs or tables inside, whose types a conversion of their own inputs would contradict."""
+"""Operators with graphs or tables as attributes, whose types would contradict converted inputs."""
 
 NARROW = ("float16", "bfloat16")
 # (relative, absolute): two units in the last place; what f32 sums lose; and f64 must not be f32 inside.
 TOLERANCE = {"float16": (2**-9, 1e-6), "bfloat16": (2**-6, 1e-6), "double": (1e-9, 1e-12)}
 MIXED = (TensorProto.FLOAT,)
 SMALL = 9
-"""Integers made of floats are within this, so that products of some of them fit bytes."""
+"""Bound of integers converted from floats, so that products of a few of them fit 8 bits."""
 
 
 def keys() -> Iterator[str]:
-    """dtype:operator:variable:type of all, by operator; types in ONNX's spelling."""
+    """The keys 'dtype:operator:variable:type', sorted by operator, with types as ONNX spells them."""
     for op in operators():
         for variable, types in variables(op).items():
             yield from (f"dtype:{op}:{variable}:{t}" for t in types)
 
 
 def variables(op: str) -> dict[str, tuple[str, ...]]:
-    """The type variables that inputs or attributes of an operator decide, with the element types allowed."""
+    """Type variable -> its allowed element types, for those that an operator's inputs or attributes
+    determine."""
     if op in CONTROL:
         return {}
     schema, found = history(op)[-1], {}
@@ -105,7 +106,7 @@ def variables(op: str) -> dict[str, tuple[str, ...]]:
 
 
 def in_dtype(op: str, variable: str, dtype: str) -> Shipped | str:
-    """The case, or why there is none."""
+    """The case of a key, or the reason why there is none."""
     why = "no case has an input of this type"
     for base in candidates(op)[:40]:
         node, schema = node_of(base.model, op), history(op)[-1]
@@ -121,7 +122,7 @@ def in_dtype(op: str, variable: str, dtype: str) -> Shipped | str:
 
 
 def _raised(s: Shipped, op: str, variable: str, dtype: str) -> Shipped:
-    """The case at the operator's newest version, where its own has no such element type."""
+    """The case at the operator's newest version, where the case's own version lacks the element type."""
     domain, name = parts(op)
     (own,) = [o for o in s.model.opset_import if o.domain in (domain, domain or "ai.onnx")]
     allowed = {
@@ -143,7 +144,7 @@ _SOURCES = ("RandomNormal", "RandomUniform", "Constant")
 
 
 def answered(s: Shipped, oracles: tuple[Oracle, ...] = (evaluator, runtime)) -> Shipped | None:
-    """The case with the first oracle's answer to the same inputs."""
+    """The case with the answer of the first oracle that has one; None where none has."""
     found = first(s.model, feed_of(s), oracles)
     return None if found is None else replace(s, data=((s.data[0][0], found[0]),))
 
@@ -152,7 +153,7 @@ def answered(s: Shipped, oracles: tuple[Oracle, ...] = (evaluator, runtime)) -> 
 
 
 def _converted(base: Shipped, op: str, variable: str, dtype: str) -> Shipped | str:
-    """The base case's first data set with all tensors of a variable in another type."""
+    """The base case's first data set with all tensors of a type variable converted, or the reason why not."""
     code = TensorProto.DataType.Value(dtype.upper())
     model, feed = _model(base, op, variable, code)
     mixed = any(_elem(v.type) in MIXED for v in model.graph.input)  # what is f32 may be computed in f32
@@ -177,7 +178,8 @@ def _converted(base: Shipped, op: str, variable: str, dtype: str) -> Shipped | s
 
 
 def _texts(value: Value) -> Value:
-    """With empty strings where ONNX's evaluator puts the number 0 beside strings: what Pad has by default."""
+    """The value with '' in place of the number 0, which ONNX's evaluator uses as default padding of
+    strings."""
     if not isinstance(value, np.ndarray) or value.dtype != np.dtype(object):
         return value
     found = [e if isinstance(e, str) else "" for e in value.reshape(-1)]
@@ -221,7 +223,7 @@ def _model(base: Shipped, op: str, variable: str, code: int) -> tuple[ModelProto
 
 
 def _group(op: str, variable: str, dtype: str) -> set[str]:
-    """The variable, and those tied to it that may have the type."""
+    """The type variable, and those that must change with it and allow the type."""
     allowed = {c.type_param_str: c.allowed_type_strs for c in history(op)[-1].type_constraints}
     tied = COUPLED.get((op, variable), ())
     return {variable, *(v for v in tied if any(f"tensor({dtype})" in t for t in allowed[v]))}
@@ -243,7 +245,7 @@ WIDTH = {"double": 64, "float": 32, "bfloat16": 16, "bool": 8, "complex64": 64}
 
 
 def _same_width(model: ModelProto, node: NodeProto, variable: str, code: int, feed: dict[str, Value]) -> None:
-    """Gives the other side of a BitCast an unsigned type of as many bits."""
+    """Give the other side of a BitCast an unsigned type of the same width."""
     name = TensorProto.DataType.Name(code).lower()
     found = re.fullmatch(r"(?:u?int|float)(2|4|8|16|32|64)(?:e\d.*)?", name)
     bits = WIDTH.get(name) or int(found[1] if found else 8)
@@ -266,7 +268,8 @@ def _retype(t: Any, code: int) -> None:
 
 
 def _value(v: Value, to: Any, not_zero: bool = False) -> Value:
-    """A value in another element type: floats become small integers, everything fits."""
+    """A value in another element type: fractions become small integers, and every element is
+    representable."""
     if isinstance(v, list):
         return [_value(x, to, not_zero) for x in v]
     if v is None:
@@ -278,8 +281,8 @@ def _value(v: Value, to: Any, not_zero: bool = False) -> Value:
 
 
 def _inside(x: Any, to: Any) -> Any:
-    """Clipped to what an integer type holds: beyond, ONNX leaves the result of a cast open. With a fraction
-    for strings: whether a whole number ends in '.0' is left open too."""
+    """The elements clipped to an integer type's range: beyond it, ONNX does not define the result of a cast.
+    For strings, with a fraction: ONNX does not define whether a whole number ends in '.0'."""
     if _kind(np.dtype(to)) == "string" and np.asarray(x).dtype.kind == "f":
         return np.rint(x) + np.asarray(0.5, x.dtype)
     if _kind(np.dtype(to)) != "int":
@@ -337,7 +340,8 @@ def _wide_answer(
     feed: Mapping[str, Value],
     wides: tuple[str, ...] = ("double", "float"),
 ) -> tuple[Value, ...] | None:
-    """Computed in f64 or f32 from the rounded inputs; its outputs are rounded, or cut off, once."""
+    """The answer, computed in f64 or f32 from the rounded inputs, with outputs rounded (or truncated)
+    once."""
     if (op, variable) in ATTRIBUTES:
         return None
     allowed = variables(op)[variable]
@@ -366,7 +370,7 @@ def _wide_answer(
 
 
 def _zeros(output: onnx.ValueInfoProto, like: Value) -> Value:
-    """Stands for random numbers, of which only types and shapes are compared."""
+    """Zeros in place of random outputs, of which only types and shapes are compared."""
     return np.zeros(np.shape(like), onnx.helper.tensor_dtype_to_np_dtype(_elem(output.type)))
 
 
@@ -378,7 +382,7 @@ def _elem(t: Any) -> int:
 
 
 def _cast(v: Value, to: Any, any_kind: bool = False) -> Value:
-    """Floats as another type; any_kind: integers too."""
+    """Convert floats to another type; any_kind: integers too."""
     if isinstance(v, list):
         return [_cast(x, to, any_kind) for x in v]
     if v is None or not (any_kind or _kind(np.asarray(v).dtype) == "float"):

@@ -26,17 +26,17 @@ from smelt.targets.platform import host_platform_name, parse_target
 Outcome: TypeAlias = Literal[
     "pass", "unsupported", "invalid", "refused", "wrong", "internal", "crash", "hang", "untested"
 ]
-"""pass; unsupported: refused by the compiler as such; invalid: a good model called bad; refused: by the
-compiled model, at run time; wrong: another answer; internal: an exception that is no refusal; crash: the
-process died; hang: the time limit; untested: there is no case, or nobody who knows its answer."""
+"""pass; unsupported: the compiler refuses the model as unsupported; invalid: the compiler calls a valid model
+invalid; refused: the compiled model refuses the inputs; wrong: another answer; internal: any other exception;
+crash: the process died; hang: the time limit passed; untested: no case, or no oracle has the answer."""
 DIED: dict[str, Outcome] = {"crash": "crash", "timeout": "hang"}
-"""What a runner's status means."""
+"""Status of a runner -> outcome."""
 BAD: tuple[Outcome, ...] = ("wrong", "internal", "crash", "hang")
 
 RANDOM = frozenset(
     {"Bernoulli", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial"}
 )
-"""Ops whose numbers come from a generator that ONNX leaves open: only types and shapes are compared."""
+"""Ops whose random generator ONNX does not define: only types and shapes are compared."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,16 @@ class Result:
 
 
 def named_result(key: str, target: str) -> str:
-    """The id of a case's result."""
+    """The id of a case's result: the key, with 'target/' in front for another target than the host."""
     return key if target == "host" else f"{target}/{key}"
 
 
 def judge(case: Case, stage: Callable[[str], None] = lambda text: None, target: str = "host") -> Result:
-    """Compile here and run: in this process, or on the emulated board that a foreign platform is tried on.
+    """Compile in this process, run and compare. The run is in this process, or on the platform's emulated
+    board.
 
-    stage: told what comes next, in case the process dies of it."""
+    stage: called with the name of each step before it, for a parent that sees this process die.
+    """
     with tempfile.TemporaryDirectory(prefix="smelt-case-") as folder:
         stage("compiling")
         source = Path(folder) / "model.onnx"
@@ -84,17 +86,6 @@ def judge(case: Case, stage: Callable[[str], None] = lambda text: None, target: 
         if why:
             return Result(case.id, "wrong", why)
     return Result(case.id, "pass")
-
-
-def outputs_of(case: Case) -> list[list[Value]]:
-    """What the compiled case gives for each of its data sets, on this machine. Raises SmeltError."""
-    with tempfile.TemporaryDirectory(prefix="smelt-case-") as folder:
-        source = Path(folder) / "model.onnx"
-        source.write_bytes(case.model.SerializeToString())
-        out = os.path.join(folder, "out")
-        return _run_here(
-            compile_here(Request(str(source), "host", output=out, name="model", runner=False)), case
-        )
 
 
 def _run_here(bundle: Bundle, case: Case) -> list[list[Value]]:
@@ -135,7 +126,7 @@ def _line(e: BaseException) -> str:
 
 
 def _site(e: BaseException) -> str:
-    """file:line of ours where the exception came from."""
+    """'file:line: ' of smelt's own frame that raised the exception."""
     site, tb = "", e.__traceback__
     while tb is not None:
         site = f"{Path(tb.tb_frame.f_code.co_filename).name}:{tb.tb_lineno}: "
@@ -147,7 +138,7 @@ def _site(e: BaseException) -> str:
 
 
 def difference(case: Case, found: Sequence[Value], wanted: Sequence[Value]) -> str:
-    """What differs, by the rules of onnx.backend.test; '' when nothing does."""
+    """The first difference as text, by the rules of onnx.backend.test; '' when there is none."""
     if len(found) != len(wanted):
         return f"{len(found)} outputs, wanted {len(wanted)}"
     dropped = "Dropout" in case.ops and "training" in case.name and "zero" not in case.name

@@ -1,7 +1,7 @@
-"""A key in, a judged case out: a form and a shipped case, or dtype: or opset: and an operator.
+"""A key in, the result of its case out: 'form:case', 'dtype:operator:...' or 'opset:operator:version'.
 
-A derived case is judged with symbols for sizes; where that is refused, with its sizes as they are, and the
-result's reason then begins with 'static only'.
+A derived case is judged with symbolic extents; where that is refused, with its extents as they are, and then
+the result's reason begins with 'static only'.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Stage = Callable[[str], None]
 
 
 def every(kinds: Sequence[str] = FORMS) -> list[str]:
-    """All keys of these kinds: forms and sweeps."""
+    """All keys of these kinds: forms, and the sweeps dtype and opset."""
     found: list[str] = []
     for kind in kinds:
         found += _KEYS[kind](kind)
@@ -30,7 +30,7 @@ def every(kinds: Sequence[str] = FORMS) -> list[str]:
 
 
 def judge_key(key: str, stage: Stage = lambda text: None, target: str = "host") -> Result:
-    """The result under the key itself; on another target 'target/key'."""
+    """Judge the case of a key; the result's id is the key, on another target 'target/key'."""
     kind, rest = key.split(":", 1)
     result = _form(kind, rest, stage, target) if kind in FORMS else _derived(key, stage, target)
     return replace(result, id=named_result(key, target))
@@ -56,7 +56,7 @@ def _derived(key: str, stage: Stage, target: str) -> Result:
 
 
 def derived(key: str) -> Shipped | str:
-    """The case of a dtype: or opset: key, or why there is none."""
+    """The case of a 'dtype:' or 'opset:' key, or the reason why there is none."""
     kind, op, *rest = key.split(":")
     if kind == "dtype":
         return dtypes.in_dtype(op, rest[0], rest[1])
@@ -64,7 +64,7 @@ def derived(key: str) -> Shipped | str:
 
 
 def _judged(case: Shipped, form: Form, stage: Stage, target: str) -> Result:
-    """By the first oracle; where that is contradicted, by the other."""
+    """Judge by the first oracle's answer; where smelt differs, by the other oracle's."""
     result = judge(in_form(case, form), stage, target)
     if result.outcome == "wrong":
         for oracle in (runtime, evaluator):

@@ -1,7 +1,7 @@
 """An operator and one of its older versions in; a case written for that version out, answer included.
 
-The case is a shipped one, rewritten by what the two schemas say: an input that the old one has as an
-attribute becomes one, attributes that it lacks go where they hold the default.
+The case is a shipped one, rewritten by the differences of the two schemas: an input that is an attribute in
+the old schema becomes one; attributes that the old schema lacks are dropped where they hold the default.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from smelt.conformance.single import (
 )
 
 OLDEST = 7
-"""The first opset that counts: older files broadcast in another way, and ONNX Runtime reads them no more."""
+"""The oldest opset that is tested: older ones broadcast differently, and ONNX Runtime does not read them."""
 ALIAS = {"constant_value": "value"}
-"""Inputs whose attribute had another name."""
+"""Input -> the name of the attribute that it was, where the names differ."""
 TRIES = 60
 
 
 def keys() -> Iterator[str]:
-    """opset:operator:version: each version in force at opset 7 or later, by the opset that it began in."""
+    """The keys 'opset:operator:version': each version in force at opset 7 or later, by its first opset."""
     for op in operators():
         yield from (f"opset:{op}:{v}" for v in versions(op))
 
 
 def versions(op: str) -> tuple[int, ...]:
-    """The opsets from which on an operator had another schema; of the standard domain none before 7."""
+    """The opsets that changed an operator's schema; in the standard domain none before 7."""
     schemas = history(op)
     if parts(op)[0]:
         return tuple(int(s.since_version) for s in schemas if not s.deprecated)
@@ -53,7 +53,7 @@ def versions(op: str) -> tuple[int, ...]:
 
 
 def at_opset(op: str, version: int) -> Shipped | str:
-    """The case, or why there is none."""
+    """The case of a key, or the reason why there is none."""
     why = "no case"
     for base in candidates(op)[:TRIES]:
         made = _rewritten(base, op, version)
@@ -69,7 +69,7 @@ def at_opset(op: str, version: int) -> Shipped | str:
 
 
 def _rewritten(base: Shipped, op: str, version: int) -> Shipped | str:
-    """The base case's first data set at that version."""
+    """The base case's first data set at that version, or the reason why not."""
     domain, name = parts(op)
     old = onnx.defs.get_schema(name, version, domain)
     new = onnx.defs.get_schema(name, version_of(base.model, domain), domain)
@@ -102,7 +102,7 @@ def _rewritten(base: Shipped, op: str, version: int) -> Shipped | str:
 
 
 def _move_inputs(node: NodeProto, old: Any, new: Any, model: ModelProto, feed: dict[str, Any]) -> str:
-    """Puts the inputs where the old schema has them; what cannot be done, or ''."""
+    """Move inputs to where the old schema has them; the reason why that fails, or ''."""
     places = {p.name.lower(): k for k, p in enumerate(old.inputs)}
     placed: dict[int, str] = {}
     for k, f in _positions(node, new):
@@ -130,7 +130,7 @@ def _move_inputs(node: NodeProto, old: Any, new: Any, model: ModelProto, feed: d
 
 
 def _positions(node: NodeProto, schema: Any) -> Iterator[tuple[int, Formal]]:
-    """(position, tensor) of the inputs that are there."""
+    """(position, tensor) of each input that is present."""
     there = [k for k, tensor in enumerate(node.input) if tensor]
     return zip(there, list(formals(node, schema)), strict=False)
 
@@ -155,7 +155,7 @@ def _constant(tensor: str, model: ModelProto, feed: dict[str, Any]) -> Any:
 
 
 def _forget(tensor: str, model: ModelProto, feed: dict[str, Any]) -> None:
-    """Takes a tensor that nothing reads any more off the model's inputs."""
+    """Remove a tensor without readers from the model's inputs."""
     feed.pop(tensor, None)
     for rows in (model.graph.input, model.graph.initializer):
         for row in [r for r in rows if r.name == tensor]:
@@ -174,7 +174,7 @@ def _as_attribute(name: str, kind: Any, value: Any) -> AttributeProto:
 
 
 def _drop_attributes(node: NodeProto, old: Any, new: Any) -> str:
-    """Takes away what the old schema lacks; what cannot go, or ''."""
+    """Remove attributes that the old schema lacks; the reason why one cannot be removed, or ''."""
     for a in [a for a in node.attribute if a.name not in old.attributes]:
         default = new.attributes[a.name].default_value if a.name in new.attributes else None
         if default is None or onnx.helper.get_attribute_value(a) != onnx.helper.get_attribute_value(default):
@@ -184,7 +184,7 @@ def _drop_attributes(node: NodeProto, old: Any, new: Any) -> str:
 
 
 def _unfit(node: NodeProto, old: Any, model: ModelProto) -> str:
-    """An input whose type the old schema does not take; ''."""
+    """The reason why the old schema refuses an input's type, or ''."""
     allowed = {c.type_param_str: set(c.allowed_type_strs) for c in old.type_constraints}
     types = {v.name: v.type for v in model.graph.input}
     for f in formals(node, old):

@@ -14,13 +14,13 @@ from onnx import ModelProto
 from smelt.conformance.cases import Value
 
 ONLY_TYPES = frozenset({"GlobalLpPool", "MaxRoiPool", "Multinomial"})
-"""Operators to which opset 22 added bfloat16 and nothing else; ONNX Runtime has them up to 21."""
+"""Operators to which opset 22 added only bfloat16; ONNX Runtime implements them up to opset 21."""
 
 Oracle: TypeAlias = Callable[[ModelProto, Mapping[str, Value]], "tuple[Value, ...] | None"]
 
 
 def evaluator(model: ModelProto, feed: Mapping[str, Value]) -> tuple[Value, ...] | None:
-    """What onnx.reference says; None when it cannot."""
+    """The outputs that onnx.reference computes; None when it fails."""
     from onnx.reference import ReferenceEvaluator
 
     with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -33,7 +33,7 @@ def evaluator(model: ModelProto, feed: Mapping[str, Value]) -> tuple[Value, ...]
 
 
 def runtime(model: ModelProto, feed: Mapping[str, Value]) -> tuple[Value, ...] | None:
-    """What ONNX Runtime says; None when it cannot, or is not installed."""
+    """The outputs that ONNX Runtime computes; None when it fails, or is not installed."""
     try:
         import onnxruntime
     except ImportError:
@@ -55,7 +55,7 @@ def runtime(model: ModelProto, feed: Mapping[str, Value]) -> tuple[Value, ...] |
 def first(
     model: ModelProto, feed: Mapping[str, Value], oracles: Sequence[Oracle]
 ) -> tuple[tuple[Value, ...], Oracle] | None:
-    """The first answer and whose it is."""
+    """The first oracle's answer that is not None, with that oracle; None where no oracle has one."""
     for oracle in oracles:
         found = oracle(model, feed)
         if found is not None:
@@ -64,8 +64,8 @@ def first(
 
 
 def _typed(model: ModelProto, found: Sequence[Value]) -> tuple[Value, ...] | None:
-    """The answer, when its tensors have the element types that the model declares, or are floats of another
-    width: an evaluator may compute f64 in f32."""
+    """The answer, converted to the declared element types. None where there are fewer outputs, or
+    types that are not floats differ: an evaluator may compute f64 in f32."""
     if len(found) != len(model.graph.output):
         return None
     outputs = []
@@ -85,7 +85,7 @@ def _typed(model: ModelProto, found: Sequence[Value]) -> tuple[Value, ...] | Non
 
 @cache
 def _newest_runtime() -> int:
-    """The newest opset that ONNX Runtime reads."""
+    """The newest opset that the installed ONNX Runtime reads."""
     import onnxruntime
 
     node = onnx.helper.make_node("Identity", ["x"], ["y"])
@@ -107,7 +107,7 @@ def _newest_runtime() -> int:
 
 
 def _capped(model: ModelProto) -> ModelProto:
-    """The model at an opset that ONNX Runtime reads, where its operators have not changed since."""
+    """The model at an opset that ONNX Runtime reads, where its operators are the same there."""
     needed = max((_since(model, n) for n in model.graph.node), default=1)
     made = ModelProto()
     made.CopyFrom(model)

@@ -1,4 +1,4 @@
-"""Cases in, results out: judged in child processes, so that a crash or a hang costs one case only."""
+"""Keys of cases in, results out: judged in child processes, so that a crash or a hang costs one case only."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from smelt.conformance.judge import Result, named_result
 TIME_LIMIT = 90.0
 """Seconds of wall time that one case may take, compilation included."""
 MEMORY = 12 << 30
-"""Bytes of address space that a child may have."""
+"""Limit of a child's address space in bytes."""
 RENEW = 250
-"""Cases after which a child is replaced: each leaves a loaded library behind."""
+"""How many cases a child judges before it is replaced: each leaves a loaded library behind."""
 
 
 @dataclass
@@ -37,10 +37,10 @@ def run(
     wanted: Sequence[str],
     jobs: int | None = None,
     limit: float = TIME_LIMIT,
-    told: Callable[[Result], None] = lambda r: None,
+    on_result: Callable[[Result], None] = lambda r: None,
     target: str = "host",
 ) -> list[Result]:
-    """Results of the cases, by key (keys.py), in their order. told: called as each becomes known."""
+    """Results of the cases, by key (keys.py), in their order. on_result: called as each becomes known."""
     shipped()  # once, here; the children are forked and have them
     todo = list(reversed(wanted))
     results: dict[str, Result] = {}
@@ -55,7 +55,7 @@ def run(
             result = _hear(c, c.pipe in ready, limit, target)
             if result is not None and c.case is not None:
                 results[c.case] = result
-                told(result)
+                on_result(result)
                 c.case = None
                 if result.outcome in ("crash", "hang") or c.done >= RENEW:
                     _stop(c)
@@ -89,7 +89,7 @@ def _feed(c: _Child, todo: list[str]) -> bool:
 
 
 def _hear(c: _Child, ready: bool, limit: float, target: str) -> Result | None:
-    """What became of the child's case; None while it is at work."""
+    """The result of the child's case; None while the child works on it."""
     if c.case is None:
         return None
     name = named_result(c.case, target)
@@ -112,7 +112,7 @@ def _hear(c: _Child, ready: bool, limit: float, target: str) -> Result | None:
 
 
 def _serve(pipe: Connection, target: str) -> None:
-    """The child: judges what it is sent until the pipe closes."""
+    """Run as the child: judge keys from the pipe until it closes."""
     from smelt.conformance.keys import judge_key
 
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))

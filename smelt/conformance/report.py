@@ -11,12 +11,12 @@ from pathlib import Path
 from smelt.conformance.judge import BAD, Outcome, Result
 
 LIMIT = 110
-"""Characters that a reason may have in the table."""
+"""Most characters of a reason in the table."""
 
 
 @dataclass(frozen=True)
 class Id:
-    """A result's id, taken apart: [target/]kind:rest."""
+    """The parts of a result's id, [target/]kind:rest."""
 
     target: str
     kind: str
@@ -24,12 +24,12 @@ class Id:
 
     @property
     def group(self) -> str:
-        """What a summary counts together."""
+        """The row of the summary that counts the result."""
         return self.kind if self.target == "host" else f"{self.target}, {self.kind}"
 
 
 def parsed(text: str) -> Id:
-    """The parts of an id; target 'host' where it names none."""
+    """Parse an id; its target is 'host' where it names none."""
     found = re.fullmatch(r"(?:([^:/]+)/)?([^:/]+):(.*)", text)
     assert found, text
     return Id(found[1] or "host", found[2], found[3])
@@ -61,7 +61,7 @@ def summary(results: Sequence[Result]) -> str:
 
 
 def plain(r: Result) -> str:
-    """A reason without the names and numbers of one case."""
+    """The reason with names and numbers replaced, so that equal causes in different cases are equal texts."""
     text = re.sub(r"'[^']*'", "'_'", r.reason)
     text = re.sub(r"\[[^\]]*\]", "[..]", text)
     text = re.sub(r"(?<![A-Za-z0-9_])\d+(\.\d+)?(e[-+]?\d+)?(?![A-Za-z0-9_])", "#", text)
@@ -83,7 +83,7 @@ def known(path: Path) -> dict[str, tuple[Outcome, str]]:
 
 
 def failures_text(results: Sequence[Result], before: Mapping[str, tuple[Outcome, str]] | None = None) -> str:
-    """The file of known failures. before: what was listed; lines of cases that did not run now stay."""
+    """The file of known failures. before: the listed failures; those of cases that did not run are kept."""
     listed = dict(before or {})
     for r in results:
         old = listed.pop(r.id, ("pass", ""))
@@ -98,10 +98,13 @@ def failures_text(results: Sequence[Result], before: Mapping[str, tuple[Outcome,
     return "\n".join(lines) + "\n"
 
 
-def news(results: Sequence[Result], listed: Mapping[str, tuple[Outcome, str]]) -> tuple[list[str], list[str]]:
-    """(failures that are not listed, or listed as milder; listed ones that pass now).
+def unexpected(
+    results: Sequence[Result], listed: Mapping[str, tuple[Outcome, str]]
+) -> tuple[list[str], list[str]]:
+    """(failures that are not listed, or worse than listed; listed failures that pass).
 
-    On another target a case may fail as it is listed for this machine, or under its own id."""
+    On another target a case may fail as it is listed for this machine, or under its own id.
+    """
     worse, better = [], []
     for r in results:
         here = r.id.split("/", 1)[-1]

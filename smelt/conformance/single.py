@@ -31,7 +31,8 @@ ROIS = np.array([[0, 0, 0, 3, 3], [0, 1, 2, 5, 5]], np.float32)
 
 @dataclass(frozen=True)
 class Formal:
-    """An input or output of a node: the tensor's name, and what the schema calls it and its type."""
+    """An input or output of a node: the tensor's name, and the schema's names of the parameter and its
+    type."""
 
     tensor: str
     name: str
@@ -39,14 +40,14 @@ class Formal:
 
 
 def parts(op: str) -> tuple[str, str]:
-    """(domain, name) of an operator's full name."""
+    """Split an operator's full name into (domain, name)."""
     domain, _, name = op.rpartition(".")
     return domain, name
 
 
 @cache
 def history(op: str) -> tuple[Any, ...]:
-    """The operator's schemas, oldest first."""
+    """All schemas of an operator, oldest first."""
     domain, name = parts(op)
     found = (s for s in onnx.defs.get_all_schemas_with_history() if (s.domain, s.name) == (domain, name))
     return tuple(sorted(found, key=lambda s: int(s.since_version)))
@@ -61,7 +62,8 @@ def operators() -> tuple[str, ...]:
 
 @cache
 def candidates(op: str) -> tuple[Shipped, ...]:
-    """Cases of one node of this operator (constants aside): first those with many inputs, then small ones."""
+    """Cases whose only node, besides constants, is this operator: sorted by most inputs first, then by
+    size."""
     found = [s for s in _by_op().get(op, ()) if node_of(s.model, op) is not None]
     if not found and op in OWN:
         found = [_own(op)]
@@ -78,7 +80,7 @@ def node_of(model: ModelProto, op: str) -> NodeProto | None:
 
 
 def formals(node: NodeProto, schema: Any, outputs: bool = False) -> Iterator[Formal]:
-    """The tensors of a node beside the schema's names for them; absent ones are left out."""
+    """The tensors of a node with the schema's names of their parameters; absent ones are left out."""
     declared = schema.outputs if outputs else schema.inputs
     for k, tensor in enumerate(node.output if outputs else node.input):
         if k >= len(declared) and not (declared and _variadic(declared[-1])):
@@ -129,9 +131,9 @@ def _zeros(v: onnx.ValueInfoProto) -> Any:
     return np.zeros([d.dim_value for d in t.shape.dim], dtype)
 
 
-def feed_of(s: Shipped, k: int = 0) -> dict[str, Any]:
-    """Input names -> values of data set k."""
-    return {v.name: a for v, a in zip(s.model.graph.input, s.data[k][0], strict=False)}
+def feed_of(s: Shipped) -> dict[str, Any]:
+    """Input names -> values of the first data set."""
+    return {v.name: a for v, a in zip(s.model.graph.input, s.data[0][0], strict=False)}
 
 
 def version_of(model: ModelProto, domain: str) -> int:
@@ -141,7 +143,7 @@ def version_of(model: ModelProto, domain: str) -> int:
 
 
 def copied(model: ModelProto) -> ModelProto:
-    """A copy to be changed."""
+    """A deep copy."""
     made = ModelProto()
     made.CopyFrom(model)
     return made

@@ -1,11 +1,10 @@
-"""Results in; what each operator can do (table.json beside this file) and docs/ops.md, made from it, out."""
+"""Results in; a table of supported operators (table.json beside this file) and the page docs/ops.md out."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -27,22 +26,23 @@ Made by `make conformance` (onnx {onnx}, opset {opset}); do not edit. The same f
 smelt/conformance/table.json. What is not supported is refused when the model is compiled
 (`kind == 'unsupported'`), and `smelt check` says so before.
 
-- **opsets**: the versions of the operator, by the opset that each began in (7 stands for older ones too). For
-  each a case written for that version is compiled and compared with ONNX Runtime or ONNX's evaluator.
-- **types**: element types for each type variable of the operator's schema, a case each, judged with symbols
-  for sizes. 16-bit floats are compared with the exact answer, rounded once, to two units of the last place.
-- **static**, **dynamic**, **strict**: ONNX's own backend cases (the training domain and image decoding
-  aside), passed of those the operator has; a case of several operators counts for each. static: as shipped.
-  dynamic: sizes are symbols, equal sizes share one, operands that real models hold as constants are
-  initialisers. strict: every size is a symbol of its own, every operand is a run-time input.
+- **opsets**: the versions of the operator, by the first opset of each (7 includes older ones). For each
+  version a case written for it is compiled and compared with ONNX Runtime or ONNX's evaluator.
+- **types**: element types for each type variable of the operator's schema, with a case each, whose
+  extents are symbols. 16-bit floats are compared with the exact answer, rounded once, to two units of the
+  last place.
+- **static**, **dynamic**, **strict**: ONNX's own backend cases, without the training domain and image
+  decoding: how many pass of those that have the operator. static: as shipped. dynamic: extents are symbols,
+  equal extents share one, operands that are constants in real models are initialisers. strict: every extent
+  is a symbol of its own, every operand is a run-time input.
 - **{targets}**: a tenth of the same cases, chosen by hash, on other targets.
-- *not tested*: no case could be derived, or nobody knows its answer.
+- *not tested*: no case could be derived, or no oracle has its answer.
 
 """
 
 
 def build(results: Sequence[Result]) -> Table:
-    """The table of all operators that results tell of."""
+    """The table of all operators that occur in the results."""
     ops = {s.name: s.ops for s in shipped()}
     found: dict[str, Table] = {}
 
@@ -79,7 +79,7 @@ def _verdict(r: Result) -> str:
 
 
 def _packed(row: Table) -> Table:
-    """Verdicts turned around: 'yes' -> what it holds for, so that long lists of the same are short."""
+    """The row inverted, verdict -> what has it, so that equal verdicts take one line."""
     turned = {v: _turned(t) for v, t in row["types"].items()}
     counted: Counter[str] = Counter(row["why"])
     packed = {
@@ -104,35 +104,17 @@ def _short(onnx_type: str) -> str:
 
 
 def text(table: Table) -> str:
-    """The file table.json: a line per operator."""
+    """The text of table.json: a line per operator."""
     rows = [f"  {json.dumps(op)}: {json.dumps(row)}" for op, row in table["operators"].items()]
     head = {k: v for k, v in table.items() if k != "operators"}
     return json.dumps(head)[:-1] + ', "operators": {\n' + ",\n".join(rows) + "\n}}\n"
-
-
-@cache
-def tested() -> Table:
-    """The table that this installation came with; without operators where none was made."""
-    if not PATH.is_file():
-        return {"operators": {}}
-    found: Table = json.loads(PATH.read_text("utf-8"))
-    return found
-
-
-def types_of(op: str, domain: str = "") -> dict[str, tuple[str, ...]]:
-    """Type variable -> element types that the operator was tested with and passed; {} when unknown."""
-    row: Table = tested()["operators"].get(full_name(domain, op), {})
-    return {
-        v: tuple(t for verdict in ("yes", "static") for t in turned.get(verdict, "").split())
-        for v, turned in row.get("types", {}).items()
-    }
 
 
 # ---------------------------------------------------------------- the page
 
 
 def page(table: Table, results: Sequence[Result]) -> str:
-    """docs/ops.md."""
+    """The text of docs/ops.md."""
     rows = table["operators"]
     targets = sorted({t for row in rows.values() for t in row.get("targets", ())})
     head = HEAD.format(onnx=table["onnx"], opset=table["opset"], targets="**, **".join(targets) or "targets")
@@ -198,8 +180,3 @@ def _why(row: Table) -> str:
     for turned in (row.get("opsets", {}), *row.get("types", {}).values()):
         reasons += [f"{names}: {w}" for w, names in turned.items() if w not in ("yes", "static", "untested")]
     return "; ".join(reasons[:4])
-
-
-def full_name(domain: str, op: str) -> str:
-    """The name under which the table has an operator."""
-    return op if domain in ("", "ai.onnx") else f"{domain}.{op}"

@@ -1,4 +1,4 @@
-"""The C headers of the runtime in; what generated code must know of them out: layouts of structs, constants.
+"""The C headers of the runtime in; the layouts of structs and constants that generated code uses out.
 
 The headers are the one definition: a field that is added there is in the layout, and a descriptor that does
 not name it leaves it 0.
@@ -41,7 +41,8 @@ class Struct:
     def value(self, **given: object) -> str:
         """A constant of the type: '{ i32 1, ptr null }'. given: values by field; the others are 0.
 
-        Raises KeyError for a field that the struct has not."""
+        Raises KeyError for a field that the struct has not.
+        """
         for name in given:
             if name not in self.fields:
                 raise KeyError(f"{self.name} has no field '{name}', it has {', '.join(self.fields)}")
@@ -55,7 +56,7 @@ def structs() -> Mapping[str, Struct]:
 
 
 def constants() -> Mapping[str, int]:
-    """Numbers that the headers give names: of enums, and of macros."""
+    """Name -> number of the headers' enumerators and numeric macros."""
     return _read()[1]
 
 

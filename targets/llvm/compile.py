@@ -59,11 +59,3 @@ def compile_object(text: str, cpu: Cpu, opt: int = 2, name: str = "") -> bytes:
     module = parse(text, name)
     module.data_layout = str(machine.target_data)
     return bytes(machine.emit_object(module))
-
-
-def compile_assembly(text: str, cpu: Cpu, opt: int = 2) -> str:
-    """The same as assembly text, for people and tests."""
-    machine = target_machine(cpu, opt)
-    module = parse(text)
-    module.data_layout = str(machine.target_data)
-    return str(machine.emit_assembly(module))

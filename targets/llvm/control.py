@@ -45,19 +45,19 @@ class Control(Exprs):
             self.registers[n].cells[key] = v
 
     def _touch(self, body: Sequence[Stmt]) -> None:
-        """What was loaded from buffers that body writes is out of date."""
+        """Forget loaded values of buffers that body writes."""
         for name in self.written(body):
             self.epochs[name] = self.epochs.get(name, 0) + 1
         self.start_statement()
 
     def needed(self, body: Sequence[Stmt], local: Sequence[Buffer]) -> frozenset[Dim]:
-        """Extents without which a loop's body does nothing, less those that the launch has asked about.
-        local: buffers of one round."""
+        """The extents whose being 0 leaves a loop's body without effect, except those that the launch tests.
+        local: buffers of one iteration."""
         return needed(body, self.all_buffers, local) - self.asked
 
     def unless_idle(self, count: Value, extent: Dim, others: Collection[Dim]) -> Value:
-        """The rounds of a loop of that extent: none where one of the others, on which all that it does
-        depends, is 0."""
+        """The trip count of a loop of that extent: 0 where one of the others, on which all its effects
+        depend, is 0."""
         if count.const is not None or not others:
             return count
         params = [d.name for d in self.kernel.dims]

@@ -1,4 +1,4 @@
-"""Dims in, 64-bit values out that are the integers they stand for, and a jump away where one does not fit."""
+"""Dims in, their exact values in 64 bits out, with a jump to an error where a value does not fit."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ LEAST, MOST = -(1 << 63), (1 << 63) - 1
 class Exact(Indexer):
     """Evaluates Dims on the host, where nothing may wrap: what comes out sizes memory, loops and checks.
 
-    Each sum and product whose operands' bounds do not exclude it is followed by a jump on overflow; one after
-    the other, so a total that fits is refused where a part of it does not. overflow: the label to go to for a
-    Dim. What may jump stays where it is asked for: an arm that is not taken refuses nothing.
+    Each sum and product that may overflow by its operands' bounds is followed by a jump on overflow; a total
+    that fits is refused too where a partial sum does not. overflow: the label for the overflow of a Dim. Code
+    that may jump is not hoisted: a branch that is not taken refuses nothing.
     """
 
     def __init__(self, builder: Builder, overflow: Callable[[Dim], str]) -> None:

@@ -156,7 +156,7 @@ class Exprs:
         width = int(elem[1:])
         if kind.bits > width:
             # clamp before narrowing, lest a wild index wraps into range
-            v = self._clamp(v, self._wide_bound(low, v), self._wide_bound(high, v))
+            v = self._clamp(v, self._bound_value(low, self.wide), self._bound_value(high, self.wide))
             return self._bounded(self.s.convert("trunc", v, elem), low, high)
         if kind.bits < width:
             v = self.s.convert("sext" if kind.category == "int" else "zext", v, elem)
@@ -168,9 +168,6 @@ class Exprs:
         v.low = low.const_or_none if v.low is None else v.low
         v.high = high.const_or_none if v.high is None else v.high
         return v
-
-    def _wide_bound(self, d: Dim, like: Value) -> Value:
-        return self._bound_value(d, self.wide)
 
     def _bound_value(self, d: Dim, indexer: Indexer) -> Value:
         if self.lanes and varies(d, self.env):

@@ -1,4 +1,4 @@
-"""A body with guarded loads in, the bounds whose checks are worth leaving out where all of them hold."""
+"""A body with guarded loads in; the bounds to test once, so that a copy of the body needs no checks, out."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ Extents = dict[str, int]
 
 @dataclass(frozen=True)
 class InnerBound:
-    """A bound over inner variables; where `ends` (its smallest and largest index) hold, it always does."""
+    """A bound over inner variables, which holds for all of them where it holds at both `ends`."""
 
     bound: Bound
     ends: tuple[Bound, Bound]
 
     @property
     def undecided(self) -> bool:
-        """Whether a run has a say: a guard of constants is decided where its loops are written out."""
+        """Whether a run decides: a guard of constants is decided where its loops are unrolled."""
         return any(not d.is_const for end in self.ends for d in (end.low, end.index, end.high))
 
 

@@ -1,4 +1,5 @@
-"""A block by an instruction in, the instruction out: operands as it wants them, and the code of each row."""
+"""A block that one instruction computes in, that instruction out, with its operands in the layout it
+needs."""
 
 from __future__ import annotations
 
@@ -19,10 +20,10 @@ Print: TypeAlias = Callable[[Scalars, Value, Value, Value], Value]
 
 
 class Instructed(Stores):
-    """The blocks by instructions of one kernel."""
+    """Emits the blocks of one kernel that are marked for an instruction."""
 
     def _instruction(self, s: Block, plain: Callable[[], None]) -> None:
-        """The block by its instruction, or `plain` where its sums are no registers."""
+        """Emit the block by its instruction, or `plain` where its sums are not in registers."""
         row = row_of(self.cpu.machine, s.by)
         assert row is not None, f"{self.cpu.machine.name} has no instruction '{s.by}'"
         known = Facts({v: (n, n) for v, n in self.env.items() if isinstance(n, int)})

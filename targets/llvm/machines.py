@@ -1,4 +1,4 @@
-"""Triple, cpu and features in; what the emitter and the schedules may know about that processor out."""
+"""Triple, cpu and features in; the processor's description for the emitter and for schedules out."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def cpu_for(triple: str, cpu: str, features: str | Mapping[str, bool] = "") -> C
 
 
 def machine_for(triple: str, cpu: str, features: str | Mapping[str, bool] = "") -> Machine:
-    """What schedules may know about that processor; raises as `cpu_for`."""
+    """The processor's Machine, for schedules. Raises as `cpu_for`."""
     return cpu_for(triple, cpu, features).machine
 
 

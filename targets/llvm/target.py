@@ -22,12 +22,12 @@ from smelt.targets.platform import TargetSpec
 from smelt.targets.toolchain import join_objects
 
 BATCH = 1 << 18
-"""Characters of text that LLVM gets at a time; a kernel is never cut. It needs some 40 bytes for each. What a
-small model has fits with its host program: one object, which needs no linker to join it."""
+"""Characters of text that LLVM compiles at a time, each of which takes some 40 bytes of memory; a kernel is
+never split. A small model fits with its host program: one object, which needs no linker."""
 
 LONG_HOST = 1 << 20
-"""Characters of the host's text, some 370 for a launch, from which on it is not optimised: 10,000 launches
-then take 0.4 s and 178 bytes each, not 2.5 s and 79 (benchmarks/results/compile_time.md)."""
+"""Characters of the host program's text (some 370 per launch) from which on it is not optimised: 10,000
+launches then take 0.4 s and 178 bytes each, not 2.5 s and 79 (benchmarks/results/compile_time.md)."""
 
 
 def cpu_of(spec: TargetSpec) -> Cpu:
@@ -102,7 +102,7 @@ TARGET = LlvmTarget()
 
 
 def _used(linked: Linked, unit: int) -> Iterable[str]:
-    """The kernels that a unit runs, in the order of their first launch."""
+    """Names of the kernels that a unit runs, in the order of their first launch."""
     return dict.fromkeys(e.kernel for e in linked.rows if e.unit == unit)
 
 

@@ -1,4 +1,5 @@
-"""Tiles in, a copy of the body for each tile size out: balanced by a switch, greedy by a loop per size."""
+"""Tiles in, a copy of the body per tile size out: balanced tiles by a switch, greedy ones by a loop per
+size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-/* opencl_driver.c: OpenCL for the runtime: its table of functions (driver.h); the vendor's library comes by dlopen.
+/* opencl_driver.c: the driver (driver.h) for OpenCL devices; it opens the vendor's library by dlopen.
  * A unit's code is OpenCL C. */
 #include "driver.h"
 #include "rt.h"

@@ -1,4 +1,4 @@
-/* check.c: caller's tensors against the model's description in, bound inputs and outputs or an error text out. */
+/* check.c: the caller's tensors and the model's description in, bound inputs and outputs or an error text out. */
 #include "rt.h"
 
 int32_t rt_error(smelt_rt *rt, int32_t status, const char *format, ...) {

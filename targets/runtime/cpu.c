@@ -1,7 +1,7 @@
 /* cpu.c: the names of processor features that a model's code uses in, an error text that lists the missing ones out.
  *
- * Names are LLVM's. One that no row here knows, or that this system has no way to ask for, counts as there: what is refused
- * surely cannot run. targets/cpu_features.py says which names are asked for. */
+ * Names are LLVM's. A feature without a row here, or that this system cannot be asked about, counts as present: only a model
+ * that certainly cannot run is refused. targets/cpu_features.py says which names are asked for. */
 #include "rt.h"
 
 typedef struct {

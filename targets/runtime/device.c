@@ -1,4 +1,4 @@
-/* device.c: a model with units besides the CPU: its addresses, its memory at each unit, what crosses between them.
+/* device.c: addresses, memory and copies of a model with units besides the CPU, by the functions of their drivers.
  *
  * An address is (space << 48 | byte offset). A space is one piece of memory at one unit: the weights at unit 0, 1, ..; then the
  * arenas, two for each state (its value, and what replaces it), and the inputs and outputs of each entry, each at its home. Space 0 is none, so that 0 is no address. Memory at unit 0, the CPU, is the

@@ -1,4 +1,4 @@
-/* driver.h: what a unit of the device (a GPU, an NPU) offers the runtime: one table of functions, in the folder of its target. */
+/* driver.h: the table of functions that a driver of a GPU or an NPU gives the runtime; the driver lies in its target's folder. */
 #ifndef SMELT_DRIVER_H
 #define SMELT_DRIVER_H
 #include "smelt_abi.h"

@@ -1,4 +1,4 @@
-/* launch.c: a kernel or library id with its arguments in, the work done (or queued on the device) out. */
+/* launch.c: the id of a kernel or library function with its arguments in; the call, on the CPU or queued on a device, out. */
 #include "rt.h"
 
 /* ---- kernels ---- */

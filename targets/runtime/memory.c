@@ -1,4 +1,4 @@
-/* memory.c: sizes in, arenas and output memory out; what is bounded is taken once, the rest grows to its high-water mark. */
+/* memory.c: sizes in, memory of arenas and outputs out; bounded sizes are reserved once, others grow to their high-water mark. */
 #include "rt.h"
 
 /* Tests replace the system by an allocator that can say no and that AddressSanitizer watches. */

@@ -1,4 +1,4 @@
-/* rt.h: what the runtime's own files share: a session, its entries, and the functions that cross files. Private. */
+/* rt.h: the private header of the runtime: the session, its entries, and functions that several of its files call. */
 #ifndef SMELT_RT_H
 #define SMELT_RT_H
 #include <stdatomic.h>

@@ -1,4 +1,4 @@
-/* runner.c: the program on the device. `smelt_run --serve` speaks frames on stdin and stdout; `smelt_run BUNDLE` is for people.
+/* runner.c: main of smelt_run. `smelt_run --serve` exchanges frames on stdin and stdout; `smelt_run BUNDLE` prints text.
  *
  * Two builds: SMELT_STATIC has the model linked in and takes only the weights from the bundle; the other one opens
  * the lib*.so in the bundle. It needs no libc header, and of libc only what runner_sys.h declares. */

@@ -1,4 +1,4 @@
-/* runner_facts.h: what the device says about itself -> JSON, read from procfs, sysfs and the auxiliary vector. */
+/* runner_facts.h: facts about the device (procfs, sysfs, auxiliary vector) -> JSON. */
 #ifndef RUNNER_FACTS_H
 #define RUNNER_FACTS_H
 #include "runner_frames.h"

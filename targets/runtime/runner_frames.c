@@ -1,4 +1,4 @@
-/* runner_frames.c: checksums, buffers, text and frames: what runner_frames.h declares. */
+/* runner_frames.c: the functions of runner_frames.h: checksums, buffers, JSON text and frames. */
 #include "runner_frames.h"
 
 /* ---- crc32, eight bytes a step: 40 MB tensors pass through it twice ---- */

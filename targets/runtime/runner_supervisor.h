@@ -1,6 +1,6 @@
-/* runner_supervisor.h: frames on stdin -> frames on stdout, with the model in a child that may crash, hang or eat memory.
+/* runner_supervisor.h: frames on stdin -> frames on stdout, with the model in a child process that may crash, hang or exhaust memory.
  *
- * One poll loop, no blocking call, no model code: a deadline, the end of stdin or a broken stream always gets through. */
+ * One poll loop, no blocking call, no model code: so a deadline, the end of stdin and a broken stream are always noticed. */
 #ifndef RUNNER_SUPERVISOR_H
 #define RUNNER_SUPERVISOR_H
 

@@ -1,7 +1,7 @@
 /* runner_worker.h: requests of the supervisor -> calls of the model; the only process of the runner that runs model code.
  *
- * It reads frames from one pipe and writes frames to another; whatever the model does to it (a crash, a hang, exit) is the
- * supervisor's to notice. */
+ * It reads frames from one pipe and writes frames to another; where the model crashes, hangs or exits, the
+ * supervisor notices. */
 #ifndef RUNNER_WORKER_H
 #define RUNNER_WORKER_H
 #include "runner_model.h"

@@ -1,4 +1,4 @@
-/* smelt_abi.h: what generated code and the runtime promise each other (the device ABI, floor 0). Not for users. */
+/* smelt_abi.h: the ABI between generated code and the runtime. Not for users. */
 #ifndef SMELT_ABI_H
 #define SMELT_ABI_H
 #ifndef SMELT_PREFIX

@@ -1,4 +1,4 @@
-/* state.c: what runs leave for later ones: inputs that outputs replace, without a copy; read, set, reset and forked by the API.
+/* state.c: the states of a session: inputs that outputs of a run replace, without a copy; read, set, reset and copied by the API.
  *
  * The states are the session's. An entry's last n_reads inputs read some of them, and its last n_writes outputs replace some (rt_read_state,
  * rt_written_state). A run reads the one block of a state and writes the other; when it has succeeded, and not before, the two change

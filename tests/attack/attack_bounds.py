@@ -1,4 +1,5 @@
-"""Small files that ask for much: each must end, with a bundle or a refusal, in bounded time and memory.
+"""Small files that demand much work: each compile must end with a bundle or a refusal, in bounded time and
+memory.
 
 Formulas that multiply out, nest or cancel late; functions that call each other; loops that are written out;
 ranks; wide einsums; expressions of a hundred states. The compile runs as users run it, in its child; a limit

@@ -1,5 +1,5 @@
 """Mutants of dumps: a seed -> the dump of a small model after some pass, with tokens, numbers, lines or bytes
-changed, and what reading it and going on from it made of that."""
+changed, and the outcome of reading it and of continuing its compile."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from smelt.core.plan.build import make_plan
 from smelt.driver import Request
 from smelt.stages import PASSES, Compilation, resumed
 from smelt.targets.platform import parse_target
-from smelt.targets.registry import machines, usual_unit
+from smelt.targets.registry import default_unit, machines
 
 HOST = parse_target("host")
-UNITS, UNIT = machines(HOST), usual_unit(HOST)
+UNITS, UNIT = machines(HOST), default_unit(HOST)
 TOGETHER = 40
 """Mutants of one model: making its dumps takes longer than reading them."""
 MAKERS = ("flow_models", "fuzz_draw", "qdq_models", "rule_forms", "front_models", "op_nodes")

@@ -1,4 +1,5 @@
-"""Extreme extents for every op -> the right values or a SmeltError, in bounded time; the session lives on.
+"""Extreme extents for every op -> the right values or a SmeltError, in bounded time; the session stays
+usable.
 
 A seed draws one of ONNX's backend cases in its strict form (each axis of each input has a name of its own,
 operands are run-time inputs), every third one a form of an op of com.microsoft or ai.onnx.ml, and feeds for

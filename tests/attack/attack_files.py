@@ -1,4 +1,4 @@
-"""Hostile ONNX files: a seed -> a file that is wrong in one way, and what smelt made of it.
+"""Hostile ONNX files: a seed -> a file that is wrong in one way, and smelt's answer to it.
 
 The first seeds take each class once: what no graph may be, weights elsewhere, files that are none; then each
 field of each message of onnx.proto; then each attribute and operand of each op. Further seeds take further
@@ -19,7 +19,7 @@ sys.path += [str(Path(__file__).parents[1] / "support")]
 from campaign import Outcome, main
 from file_fields import EXTERNAL, FieldCase, field_cases
 from file_graphs import PlacedCase, placed_cases
-from file_judge import HANG, Report, Wish, judge_file, judged, limited, outcome_of
+from file_judge import HANG, Expected, Report, judge_file, judged, limited, outcome_of
 from file_ops import OpCase, op_cases
 from isolated import isolated
 
@@ -89,10 +89,10 @@ def examined(c: AnyCase, code: bool = True) -> Report:
         path = Path(folder) / "m.onnx"
         if isinstance(c, PlacedCase):
             c.place(path)
-            return judge_file(path, c.wish, code=code)
+            return judge_file(path, c.expected, code=code)
         path.write_bytes(c.data())
         (path.parent / "w.bin").write_bytes(EXTERNAL.tobytes())
-        return judge_file(path, Wish(), code=code)
+        return judge_file(path, Expected(), code=code)
 
 
 def outcomes(cases: Sequence[AnyCase], code: bool) -> list[tuple[AnyCase, Outcome]]:

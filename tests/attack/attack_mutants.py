@@ -1,5 +1,5 @@
 """Mutants of sound models: a seed -> bytes flipped or cut, fields, nodes, attributes, extents, types or
-weights changed, and what smelt made of it. Results of mutants that ONNX Runtime accepts too are compared."""
+weights changed, and smelt's answer to it. Results of mutants that ONNX Runtime accepts too are compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Hostile names of models and tensors -> names of functions and files: right in C, and nobody else's.
+"""Hostile names of models and tensors -> names of functions and files: legal in C, and not taken by a
+platform's headers and libraries.
 
 python tests/attack/attack_names.py [--seed N] [--count N]
 """

@@ -1,4 +1,4 @@
-"""Hostile attributes and operands of every op: a seed -> a batch of files, and what lowering made of them.
+"""Hostile attributes and operands of every op: a seed -> a batch of files, and the outcome of lowering each.
 
 attack_files takes a sample of them through machine code and a run; this goes through all of them, without.
 """

@@ -75,7 +75,7 @@ def requests(client: RunnerClient) -> list[tuple[str, Callable[[], Any]]]:
 
     def run() -> Any:
         report = client.run([X], PLAN)
-        text = f"{report.timing} {report.facts.fingerprint} {report.memory}"
+        text = f"{report.timing} {report.facts} {report.memory}"
         return report, text, report.timing and verdict_of_timing(report.timing)
 
     return [

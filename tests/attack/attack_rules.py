@@ -1,4 +1,4 @@
-"""A seed -> a form of a rewrite rule, or what is nearly like it: the rule runs, and both sides must agree."""
+"""A seed -> an instance or near-miss of a rewrite rule's form: the results before and after it must agree."""
 
 from __future__ import annotations
 

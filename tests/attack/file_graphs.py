@@ -1,4 +1,4 @@
-"""What a graph, a weight or a file may be that no field alone says: cycles, names defined twice, recursion,
+"""Hostile graphs, weights and files that no single field makes: cycles, names defined twice, recursion,
 impossible shapes, external data elsewhere, files that are none. Each a case by name."""
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx
 from file_fields import specimen
-from file_judge import Wish
+from file_judge import Expected
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 Place: TypeAlias = "Callable[[Path], None]"
 """Puts what it is about at a path."""
 F, I64, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
-BAD = Wish(refused=True)
+BAD = Expected(refused=True)
 info, node = helper.make_tensor_value_info, helper.make_node
 
 
@@ -28,7 +28,7 @@ class PlacedCase:
 
     name: str
     place: Place
-    wish: Wish
+    expected: Expected
 
     @property
     def klass(self) -> str:
@@ -432,4 +432,4 @@ def placed_cases() -> list[PlacedCase]:
     rows = [(f"graph: {n}", _holding(m.SerializeToString()), n) for n, m in _graphs().items()]
     rows += [(f"external data: {n}", _with_weight(t, data), n) for n, (t, data) in _weights().items()]
     rows += [(f"file: {n}", place, n) for n, place in _files().items()]
-    return [PlacedCase(name, place, Wish() if n in HARMLESS else BAD) for name, place, n in rows]
+    return [PlacedCase(name, place, Expected() if n in HARMLESS else BAD) for name, place, n in rows]

@@ -35,7 +35,7 @@ KINDS = ("invalid", "unsupported", "shape")
 
 
 @dataclass(frozen=True)
-class Wish:
+class Expected:
     """What must come of a file. refused: it must not be accepted. node, kind: of the error."""
 
     refused: bool = False
@@ -67,7 +67,7 @@ def limited() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (most, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
-def judge_file(path: Path, wish: Wish = Wish(), opt: int = 3, code: bool = True) -> Report:
+def judge_file(path: Path, expected: Expected = Expected(), opt: int = 3, code: bool = True) -> Report:
     """Check and compile a file in this process. code: False stops before machine code is made."""
     from smelt.compiler import compile_here, lower
     from smelt.core.diag import SmeltError
@@ -80,7 +80,7 @@ def judge_file(path: Path, wish: Wish = Wish(), opt: int = 3, code: bool = True)
         request = Request(source=str(path), output=str(out), runner=False, opt=opt)
         if not code:
             lower(request)
-            return _wished(Report("ran"), wish)
+            return _checked(Report("ran"), expected)
         bundle = compile_here(request)
     except SmeltError as e:
         left = sorted(p.name for p in path.parent.iterdir() if "out" in p.name)
@@ -90,7 +90,7 @@ def judge_file(path: Path, wish: Wish = Wish(), opt: int = 3, code: bool = True)
         if bad:
             return Report("defect", bad, message=_short(str(e)))
         report = Report("refused", e.kind, e.problems[0].node or "", _short(str(e)))
-        return _wished(report, wish)
+        return _checked(report, expected)
     except MemoryError:
         return Report("refused", "memory", message=_site())  # `compile` says so, and in what stage
     except Exception as e:
@@ -98,18 +98,18 @@ def judge_file(path: Path, wish: Wish = Wish(), opt: int = 3, code: bool = True)
     if found:
         return Report("defect", "check refuses, compile does not", message=_short(str(found[0])))
     report = _run(bundle)
-    return _wished(report, wish)
+    return _checked(report, expected)
 
 
-def _wished(report: Report, wish: Wish) -> Report:
+def _checked(report: Report, expected: Expected) -> Report:
     if report.how == "defect":
         return report
-    if report.how == "ran" and wish.refused:
+    if report.how == "ran" and expected.refused:
         return Report("defect", "accepted", message="compiled, and no error")
-    if wish.kind and report.how == "refused" and report.kind != wish.kind:
-        return Report("defect", f"of kind {report.kind}, not {wish.kind}", message=report.message)
-    if wish.node and report.how == "refused" and report.node != wish.node:
-        return Report("defect", f"of node {report.node!r}, not {wish.node!r}", message=report.message)
+    if expected.kind and report.how == "refused" and report.kind != expected.kind:
+        return Report("defect", f"of kind {report.kind}, not {expected.kind}", message=report.message)
+    if expected.node and report.how == "refused" and report.node != expected.node:
+        return Report("defect", f"of node {report.node!r}, not {expected.node!r}", message=report.message)
     return report
 
 

@@ -1,4 +1,4 @@
-"""Fixed seeds of the attack on names, and that they are apart from what the platforms' own files have."""
+"""Fixed seeds of the attack on names; no given name is one of the platforms' own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where `-o` may write: a folder that smelt wrote, whole and alone; every file of anybody else's survives."""
+"""Where `-o` may write: only into unmodified bundles and empty folders; every other file survives."""
 
 from __future__ import annotations
 

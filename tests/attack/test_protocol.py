@@ -1,4 +1,4 @@
-"""Both ends of the farm's protocol under attack: fixed seeds of the campaigns,
+"""Both ends of the runner's protocol under attack: fixed seeds of the campaigns,
 and the cases that they have found."""
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from smelt.conformance.cases import FORMS, Case, bucket, in_form, shipped
 from smelt.conformance.judge import BAD, Outcome, Result, difference, judge
 from smelt.conformance.keys import SWEEPS, every
 from smelt.conformance.pool import run
-from smelt.conformance.report import known, news
+from smelt.conformance.report import known, unexpected
 
 KNOWN = Path(__file__).parents[1] / "known_failures.txt"
 SLOWEST = 60.0
@@ -37,7 +37,7 @@ def in_one_form(name: str) -> str:
 
 def nothing_new(wanted: Sequence[str], target: str = "host") -> None:
     """Nothing fails that is not listed, nothing listed passes."""
-    worse, better = news(run(wanted, jobs=2, limit=SLOWEST, target=target), known(KNOWN))
+    worse, better = unexpected(run(wanted, jobs=2, limit=SLOWEST, target=target), known(KNOWN))
     assert not worse
     assert not better, "take them off tests/known_failures.txt"
 
@@ -112,5 +112,5 @@ def test_bad_outcomes_outrank_refusals() -> None:
         "static:b": ("wrong", ""),
     }
     rows = [Result("static:a", "crash"), Result("static:b", "wrong"), Result("static:c", "pass")]
-    assert [w.split(":")[1] for w in news(rows, listed)[0]] == ["a"]
+    assert [w.split(":")[1] for w in unexpected(rows, listed)[0]] == ["a"]
     assert "crash" in BAD

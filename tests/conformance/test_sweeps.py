@@ -13,7 +13,7 @@ from smelt.conformance import dtypes, opsets, table
 from smelt.conformance.cases import Shipped
 from smelt.conformance.judge import Result
 from smelt.conformance.keys import derived, every, judge_key
-from smelt.conformance.report import failures_text, known, news, parsed, summary
+from smelt.conformance.report import failures_text, known, parsed, summary, unexpected
 from smelt.conformance.single import history, node_of
 
 
@@ -140,7 +140,7 @@ def test_reasons_by_hand_stay(tmp_path: Path) -> None:
 
 def test_other_targets_may_fail_as_this_one() -> None:
     rows = [Result("arm64/static:a", "unsupported"), Result("arm64/static:b", "crash")]
-    worse, better = news(rows, {"static:a": ("unsupported", ""), "static:b": ("unsupported", "")})
+    worse, better = unexpected(rows, {"static:a": ("unsupported", ""), "static:b": ("unsupported", "")})
     assert len(worse) == 1 and "static:b" in worse[0] and not better
 
 

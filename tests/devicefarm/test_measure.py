@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import statistics
 
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 
 from smelt.devicefarm.measure import (
     Interval,
-    compare,
     drift,
     mad,
     mann_kendall_p,
@@ -133,45 +131,3 @@ def test_wide_noise_is_called_unstable() -> None:
     assert any("interval" in why for why in summarize(noise(1, 20, 0.2)).unstable)
     assert summarize([5.0, 5.0]).unstable == ("fewer than 8 samples",)
 
-
-def test_invalid_times_are_not_publishable() -> None:
-    assert summarize(noise(3)).publishable
-    assert not summarize(noise(3), invalid=["emulated"]).publishable
-
-
-# ---- comparing launches ----
-
-
-def test_compare_p_is_exact() -> None:
-    # by hand over all C(7, 3) assignments of ranks
-    base, new = [1.0, 2.0, 4.0], [3.0, 5.0, 6.0, 7.0]
-    pooled = base + new
-    observed = sum(b > a for a in base for b in new)
-    count = total = 0
-    for chosen in itertools.combinations(pooled, 3):
-        rest = [x for x in pooled if x not in chosen]
-        u = sum(b > a for a in chosen for b in rest)
-        total += 1
-        count += min(u, 12 - u) <= min(observed, 12 - observed)
-    assert compare(base, new).p == pytest.approx(count / total)
-
-
-@given(st.lists(TIMES, min_size=1, max_size=12), st.lists(TIMES, min_size=1, max_size=12))
-def test_compare_is_antisymmetric(base: list[float], new: list[float]) -> None:
-    one, other = compare(base, new), compare(new, base)
-    assert one.p == pytest.approx(other.p)
-    assert 0 < one.p <= 1
-    if one.ci and other.ci:
-        assert one.ci.low <= one.ratio <= one.ci.high
-        assert one.ci.low == pytest.approx(1 / other.ci.high)
-
-
-def test_regression_needs_enough_launches_and_a_clear_difference() -> None:
-    rng = random.Random(5)
-    base = [100 * (1 + rng.gauss(0, 0.005)) for _ in range(8)]
-    same = [100 * (1 + rng.gauss(0, 0.005)) for _ in range(8)]
-    slow = [110 * (1 + rng.gauss(0, 0.005)) for _ in range(8)]
-    assert compare(base, slow).regression() is True
-    assert compare(base, same).regression() is False
-    assert compare(base[:3], slow[:3]).regression() is None  # too few launches to be 99 % sure
-    assert compare(base, [103.0 + rng.gauss(0, 1) for _ in range(8)]).regression() is None

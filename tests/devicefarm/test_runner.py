@@ -130,7 +130,7 @@ def test_throttling_makes_times_invalid(native_bundle: Path, tmp_path: Path) -> 
         hot = client.run([X, np.int32(9)], QUICK)
         assert any("throttled: the frequency limit fell from 1800000 to 600000" in w for w in hot.invalid)
         assert any("too hot: 97" in w for w in hot.invalid)
-        assert hot.timing is not None and not hot.timing.publishable
+        assert hot.timing is not None and (hot.timing.unstable or hot.timing.invalid)
     finally:
         client.close()
 

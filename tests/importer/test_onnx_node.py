@@ -89,13 +89,15 @@ def _module(case: Any, m: onnx.ModelProto) -> Any:
         return import_model(m)
     except SmeltError as e:
         rows = list(zip(m.graph.input, case.data_sets[0][0], strict=False))[1:]
-        constants = {
-            v.name: a for v, a in rows
+        constants = [
+            onnx.numpy_helper.from_array(a, v.name) for v, a in rows
             if isinstance(a, np.ndarray) and (a.dtype == np.int64 or v.name in ("scales", "roi"))
-        }  # fmt: skip
+        ]  # fmt: skip
         if e.kind != "unsupported" or not constants:
             raise
-        return import_model(m, constants=constants)
+        fixed = onnx.ModelProto.FromString(m.SerializeToString())
+        fixed.graph.initializer.extend(constants)
+        return import_model(fixed)
 
 
 def _array(a: Any) -> np.ndarray[Any, Any]:

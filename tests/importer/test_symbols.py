@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 from onnx_models import agree, imported, model, ops_of, types_of
 
 from smelt.core.diag import SmeltError
@@ -177,16 +177,15 @@ def test_output_names_of_run_time_sizes() -> None:
     agree(m, {"n": np.array(5)})
 
 
-def test_constants_for_inputs() -> None:
+def test_inputs_with_initialisers_are_constants() -> None:
     nodes = [helper.make_node("Unsqueeze", ["x", "axes"], ["y"])]
     m = model(nodes, {"x": ("f32", ["n"]), "axes": ("i64", [1])}, {"y": "f32"})
     assert len(imported(m).main.inputs) == 2
     agree(m, {"x": np.arange(3, dtype=np.float32), "axes": np.array([-1])})
-    module = imported(m, constants={"axes": np.array([0])})
+    m.graph.initializer.append(numpy_helper.from_array(np.array([0]), "axes"))
+    module = imported(m)
     assert types_of(module) == ["f32[1, n]"]
     assert len(module.main.inputs) == 1
-    with pytest.raises(SmeltError, match="no input is called 'b'"):
-        import_model(m, constants={"b": np.array([0])})
 
 
 def test_further_outputs() -> None:

@@ -255,7 +255,7 @@ def interrupted(*args: object, **more: object) -> object:
 
 POINTS = {
     "sending": (socket, "send_fds"),
-    "waiting": (forks, "_told"),
+    "waiting": (forks, "_received"),
     "asking": (forks, "_request"),
     "a pipe": (os, "pipe"),
     "starting": (subprocess, "Popen"),

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from elf_facts import read_elf
 from onnx import TensorProto, helper, numpy_helper
 
 from smelt.compiler import compile_here
@@ -20,7 +21,6 @@ from smelt.core.bundle import Bundle, read_bundle
 from smelt.core.diag import SmeltError
 from smelt.core.naming import Names
 from smelt.driver import Request, compile
-from smelt.targets.elf import read_elf
 from smelt.targets.toolchain import runtime_dir
 
 HERE = Path(__file__).resolve().parent

@@ -26,7 +26,7 @@ from smelt.shapes import (
     case,
     cases,
     defaults,
-    parse_dim_wish,
+    parse_dim_spec,
     parse_shapes,
     shapes_at,
     state_values,
@@ -72,13 +72,13 @@ def test_polygraphys_spelling_reads_back(shapes: dict[str, list[int]]) -> None:
 
 
 def test_dim_wishes() -> None:
-    assert parse_dim_wish("N=4") == ("N", 4)
-    assert parse_dim_wish("N=1..512") == ("N", (1, 512))
-    assert parse_dim_wish("N=2..") == ("N", (2, None))
-    assert parse_dim_wish("a=b=3") == ("a=b", 3)
+    assert parse_dim_spec("N=4") == ("N", 4)
+    assert parse_dim_spec("N=1..512") == ("N", (1, 512))
+    assert parse_dim_spec("N=2..") == ("N", (2, None))
+    assert parse_dim_spec("a=b=3") == ("a=b", 3)
     for bad in ("N", "N=", "=3", "N=5..2", "N=x", "N=-1"):
         with pytest.raises(SmeltError):
-            parse_dim_wish(bad)
+            parse_dim_spec(bad)
 
 
 def bundle(*inputs: tuple[str, list[Any]], **ranges: tuple[int, int | None, int]) -> Bundle:
@@ -130,7 +130,7 @@ def test_random_inputs_depend_on_seed_and_name_only() -> None:
     assert (a.feed["x"] == b.feed["x"]).all()
     assert (b.feed["x"] != b.feed["y"]).any()
     assert (case(one, {"n": 5}, seed=1).feed["x"] != a.feed["x"]).any()
-    spanned = case(one, {"n": 500}, spans={"x": (3.0, 4.0)}).feed["x"]
+    spanned = case(one, {"n": 500}, ranges={"x": (3.0, 4.0)}).feed["x"]
     assert 3.0 <= spanned.min() < spanned.max() <= 4.0
 
 

@@ -29,10 +29,10 @@ from smelt.core.plan.build import make_plan
 from smelt.driver import Request
 from smelt.stages import PASSES, Compilation, after, resumed
 from smelt.targets.platform import parse_target
-from smelt.targets.registry import machines, usual_unit
+from smelt.targets.registry import default_unit, machines
 
 HOST = parse_target("host")
-UNITS, UNIT = machines(HOST), usual_unit(HOST)
+UNITS, UNIT = machines(HOST), default_unit(HOST)
 MODELS = 3
 
 

@@ -1,4 +1,4 @@
-"""What a test needs of this machine besides Python: without it the test skips, and says what to install."""
+"""Tools that tests need besides Python: where one is missing, the test skips and says what to install."""
 
 from __future__ import annotations
 

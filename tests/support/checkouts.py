@@ -1,4 +1,4 @@
-"""The sources copied, so that a test can add a folder to targets/ and run commands with it."""
+"""Copies the sources, so that a test can add a folder to targets/ and run commands with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that belong together: prefill and decode of one decoder, with equal weights; encoder and decoder."""
+"""Models for bundles with several entries: prefill and decode with equal weights; encoder and decoder."""
 
 from __future__ import annotations
 

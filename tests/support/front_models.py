@@ -1,4 +1,4 @@
-"""Small ONNX models for the tests of the front door, as protos."""
+"""Small ONNX models as protos, for the tests of smelt/."""
 
 from __future__ import annotations
 

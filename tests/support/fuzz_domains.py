@@ -1,4 +1,4 @@
-"""A growing random graph in, one more step of it out: rare ops of com.microsoft and ai.onnx.ml."""
+"""A random graph under construction in, one more step out: rare ops of com.microsoft and ai.onnx.ml."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A disagreement and the model it came from in; whether the reference is in doubt out: because rounding alone
-moves it as far, or because ONNX's own evaluator says what smelt says."""
+"""A difference from the reference and its model in; whether the reference is unreliable there out: because
+rounding alone moves it as far, or because ONNX's own evaluator says what smelt says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A growing random graph in, one more step of it out: views, moves, indexing, computed shapes."""
+"""A random graph under construction in, one more step of it out: views, moves, indexing, computed shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A growing random graph in, one more step of it out: quantised tensors, QDQ, QLinear, contrib."""
+"""A random graph under construction in, one more step out: quantised tensors, QDQ, QLinear, contrib."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A growing random graph in, one more step of it out: ops that few models have, sizes data decides."""
+"""A random graph under construction in, one more step out: ops that few models have, sizes data decides."""
 
 from __future__ import annotations
 

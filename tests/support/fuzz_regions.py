@@ -1,4 +1,4 @@
-"""A growing random graph in, one more step of it out: bodies of If, Loop and Scan; sequences, RNNs."""
+"""A random graph under construction in, one more step out: bodies of If, Loop and Scan; sequences, RNNs."""
 
 from __future__ import annotations
 

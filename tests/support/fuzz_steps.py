@@ -1,4 +1,4 @@
-"""A growing random graph in, one more step of it out: elementwise, reducing and contracting ops."""
+"""A random graph under construction in, one more step out: elementwise, reducing and contracting ops."""
 
 from __future__ import annotations
 

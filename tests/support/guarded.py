@@ -1,4 +1,4 @@
-"""A kernel and its inputs in, its outputs out, with every buffer beside a page that may not be touched."""
+"""A kernel and its inputs in, its outputs out, with every buffer next to an inaccessible page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hand-written IR that several tests share: the examples of the design, as data."""
+"""Hand-written IR that several tests share, as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Work in, its result out of a forked child: a crash or a hang becomes a word, not the end of the caller."""
+"""Work in, its result out of a forked child: a crash or a hang becomes a result, and does not end the
+caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels -> seeded inputs for them, and the comparison of what two executions of one gave."""
+"""Kernels -> seeded inputs; the results of two executions -> their comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ways of computing a node gave -> where they contradict each other, within stated bounds.
+"""A node's results by several implementations -> those that differ by more than the stated bounds.
 
 Bounds are per operator, in units in the last place and as a multiple of the type's epsilon; none means bit
 for bit. Where ONNX's evaluator and ONNX Runtime differ from each other, either is

@@ -1,4 +1,4 @@
-"""An element type in; the values at its edges, and arrays of them out: where formulas and references part."""
+"""An element type in; its extreme and special values, and arrays of them, out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing in; models of one op each that ONNX has no cases of (com.microsoft, ai.onnx.ml), as strict cases:
+"""Models of one op each for which ONNX has no cases (com.microsoft, ai.onnx.ml), as strict cases:
 each axis has a size of its own, with inputs at which they run."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A process id -> the processes that it has started, as /proc tells."""
+"""A process id -> the processes that it has started, read from /proc."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rule's form (a program in one line) -> modules: the form itself, and what is nearly like it.
+"""A rule's form (a program in one line) -> modules: instances of the form, and near-misses of it.
 
     x: f32[N, 4]; c: f32[4] = draw; mul(layer_norm(x, axis=1, epsilon=1e-5), c)
 

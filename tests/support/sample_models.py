@@ -1,4 +1,4 @@
-"""Real models for the tests: fetched from packages that carry them, with inputs at usual and odd shapes."""
+"""Real models for the tests, downloaded from packages that contain them, with inputs of various shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hand-scheduled kernels as IR text, each with sizes to run it at: what emitters of CPU code must handle."""
+"""Hand-scheduled kernels as IR text, each with sizes to run it at, for the tests of CPU emitters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The body of a program in, what run_child needs to run it in the compiler's place out."""
+"""The body of a program in; a module that run_child runs in place of the compiler out."""
 
 from __future__ import annotations
 

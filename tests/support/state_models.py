@@ -1,4 +1,5 @@
-"""Models whose outputs are the next run's inputs, with the arrays of ONNX Runtime that is fed by hand."""
+"""Models whose outputs are the next run's inputs, with the results of ONNX Runtime, which gets the state as
+inputs."""
 
 from __future__ import annotations
 

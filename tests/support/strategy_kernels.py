@@ -1,4 +1,4 @@
-"""Naive kernels of every kind by name, and machines of every shape: what strategies are tried on."""
+"""Naive kernels of every kind, by name, and different machines, for the tests of strategies."""
 
 # ruff: noqa: E501  (tables)
 

@@ -15,7 +15,7 @@ from scheduled_trees import TREES, gemm_text
 from smelt.core.diag import SmeltError
 from smelt.core.ir.groups import group_count
 from smelt.core.ir.text import parse_kernel
-from smelt.targets.llvm.compile import compile_assembly, compile_object, parse
+from smelt.targets.llvm.compile import compile_object, parse, target_machine
 from smelt.targets.llvm.emit import emit_kernel, emit_module
 from smelt.targets.llvm.machines import Cpu, cpu_for, machine_for
 
@@ -25,7 +25,10 @@ V7 = "armv7-unknown-linux-gnueabihf"
 
 
 def assembly(rows: int, width: int, cpu: Cpu) -> str:
-    return compile_assembly(emit_module([parse_kernel(gemm_text(64, 4 * width, rows, width))], cpu), cpu)
+    module = parse(emit_module([parse_kernel(gemm_text(64, 4 * width, rows, width))], cpu))
+    machine = target_machine(cpu, 2)
+    module.data_layout = str(machine.target_data)
+    return str(machine.emit_assembly(module))
 
 
 def innermost(text: str, fma: str) -> str:

@@ -13,13 +13,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 from boards import need_qemu
+from elf_facts import check_elf, read_elf
 
 from smelt.core.diag import SmeltError
 from smelt.core.naming import FUNCTIONS, Names
 from smelt.targets import toolchain
-from smelt.targets.elf import global_symbols, read_elf
-from smelt.targets.platform import DRIVERS, PLATFORMS, TargetSpec, cpu_names, parse_target
-from smelt.targets.toolchain import build_library, build_runner, build_static, check_elf, runtime_dir
+from smelt.targets.elf import global_symbols
+from smelt.targets.platform import (
+    DRIVERS,
+    PLATFORMS,
+    TargetSpec,
+    cpu_names,
+    host_platform_name,
+    parse_target,
+)
+from smelt.targets.toolchain import build_library, build_runner, build_static, runtime_dir
 
 SOURCES = Path(__file__).resolve().parent / "runtime_c"
 PROBE = SOURCES / "probe.c"
@@ -35,9 +43,10 @@ def model_object(name: str) -> bytes:
 
 def words_to_run(spec: TargetSpec) -> list[str]:
     """The emulator's words, or none on the machine itself; skips where there is no emulator."""
-    if spec.runs_here:
+    if spec.platform.name == host_platform_name():
         return []
-    command = spec.emulator_command() or ()
+    emulator = spec.platform.emulator
+    command = emulator.command(spec.cpu, spec.platform.default_cpu) if emulator else ()
     need_qemu(*command[:1])
     return list(command)
 
@@ -86,7 +95,7 @@ def test_parse_target(text: str, platform: str, cpu: str, devices: tuple[str, ..
 
 def test_host_is_a_platform_with_its_own_features() -> None:
     spec = parse_target("host")
-    assert spec.runs_here and spec.cpu and "+" in spec.features
+    assert spec.platform.name == host_platform_name() and spec.cpu and "+" in spec.features
     assert parse_target("host+opencl").devices == ("opencl",)
 
 
@@ -113,13 +122,10 @@ def test_unknown_targets_are_refused_with_what_there_is(text: str, words: str | 
 
 
 def test_emulators_follow_the_cpu() -> None:
-    assert parse_target("arm64").emulator_command() == ("qemu-aarch64-static", "-cpu", "cortex-a53")
-    assert parse_target("arm64:cortex-a76").emulator_command() == (
-        "qemu-aarch64-static",
-        "-cpu",
-        "cortex-a76",
-    )
-    assert parse_target("arm64:cortex-x1").emulator_command() == ("qemu-aarch64-static", "-cpu", "max")
+    row = PLATFORMS["aarch64-linux"]
+    assert row.emulator is not None
+    for cpu, told in (("cortex-a53", "cortex-a53"), ("cortex-a76", "cortex-a76"), ("cortex-x1", "max")):
+        assert row.emulator.command(cpu, row.default_cpu) == ("qemu-aarch64-static", "-cpu", told)
 
 
 def test_default_cpus_are_known() -> None:
@@ -318,7 +324,7 @@ def test_undefined_functions_are_named(tmp_path: Path) -> None:
     assert error.value.kind == "internal" and not (tmp_path / "x.so").exists()
 
 
-@pytest.mark.skipif(not parse_target("x86").runs_here, reason="the code is for x86-64")
+@pytest.mark.skipif(host_platform_name() != "x86_64-linux", reason="the code is for x86-64")
 def test_half_floats_of_an_old_cpu_come_from_the_builtins(tmp_path: Path) -> None:
     """x86-64 before F16C has no conversion: LLVM calls a function that libc does not have."""
     ir = """define i16 @smelt_run(float %x) {

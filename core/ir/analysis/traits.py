@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from smelt.core.dim import YES, Dim, Facts, SymbolAtom, sym, to_dim
 from smelt.core.ir.analysis.scope import Access, expr_accesses
 from smelt.core.ir.kernel import Axis, Call, Expr, Index, Let, Load, Reduce, children, walk_expr
-from smelt.core.machine import FREE
+from smelt.core.machine import FREE, Machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,3 +330,6 @@ def _names(atom: object) -> frozenset[str]:
     return found
 
 
+def heavy(e: Expr, machine: Machine) -> bool:
+    """Whether e applies a function that is expensive on the machine."""
+    return any(isinstance(x, Call) and machine.heavy(x.fn) for x in walk_expr(e))

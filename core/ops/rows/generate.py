@@ -106,7 +106,7 @@ def _cumprod(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: S
 
 
 def _ref_cumulate(
-    fn: np.ufunc, neutral: int, arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
+    fn: np.ufunc, neutral: int, arrays: Sequence[Array | None], attrs: Attrs
 ) -> Sequence[Array]:
     """From the neutral element on, as the formula: -0.0 becomes 0.0 in sums. What is left out of an exclusive
     one is not taken off again: infinities would be NaN. Each step is stored, so it is rounded to the type."""
@@ -121,13 +121,13 @@ def _ref_cumulate(
 
 
 def _ref_cumsum(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
-    return _ref_cumulate(np.add, 0, arrays, attrs, types)
+    return _ref_cumulate(np.add, 0, arrays, attrs)
 
 
 def _ref_cumprod(
     arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
 ) -> Sequence[Array]:
-    return _ref_cumulate(np.multiply, 1, arrays, attrs, types)
+    return _ref_cumulate(np.multiply, 1, arrays, attrs)
 
 
 def _value_cumsum(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[ShapeValue | None, ...]:

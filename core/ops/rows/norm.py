@@ -117,11 +117,10 @@ def _affine(y: Array, rest: Sequence[Array | None]) -> Array:
 # ---------------------------------------------------------------- expansions
 
 
-def _per_channel(b: Builder, ref: Ref, rank: int, axis: int = 1) -> Ref:
-    """A [C] vector as [C, 1, ..] so that it broadcasts along `axis` of a rank-`rank` tensor."""
+def _per_channel(b: Builder, ref: Ref, rank: int) -> Ref:
+    """A [C] vector as [C, 1, ..] so that it broadcasts along axis 1 of a rank-`rank` tensor."""
     (channels,) = b.type_of(ref).shape
-    tail = rank - axis - 1
-    return b.emit("reshape", [ref], {"shape": (channels, *(to_dim(1) for _ in range(tail)))})
+    return b.emit("reshape", [ref], {"shape": (channels, *[to_dim(1)] * (rank - 2))})
 
 
 def _scalar(b: Builder, value: float, like: Ref) -> Ref:

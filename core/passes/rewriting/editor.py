@@ -519,17 +519,14 @@ def _names(graph: Graph) -> Iterable[str]:
 EditFn: TypeAlias = Callable[[Editor], None]
 
 
-def edit_module(
-    module: Module, change: EditFn, *, fused: bool = False, ops: Container[str] | None = None
-) -> Module:
+def edit_module(module: Module, change: EditFn, *, ops: Container[str] | None = None) -> Module:
     """The module after `change` ran on every graph and on the regions of its control flow (inner ones
-    first), without the weights that nothing uses any more; the module itself when nothing changed. fused:
-    regions of fused nodes as well. ops: what `change` looks for; a module without such a node is not
-    opened."""
+    first; not on those of fused nodes), without the weights that nothing uses any more; the module itself
+    when nothing changed. ops: what `change` looks for; a module without such a node is not opened."""
     if ops is not None and not any(n.op in ops for graph in module.graphs.values() for n in graph.walk()):
         return module
     shop = Workshop(module)
-    graphs = {name: _edit(shop, graph, {}, change, fused) for name, graph in module.graphs.items()}
+    graphs = {name: _edit(shop, graph, {}, change) for name, graph in module.graphs.items()}
     if all(g is module.graphs[name] for name, g in graphs.items()):
         return module
     return without_unused(module.with_(graphs=graphs, weights=MappingProxyType(shop.weights)))
@@ -543,18 +540,18 @@ def without_unused(module: Module) -> Module:
 
 
 def _edit(
-    shop: Workshop, graph: Graph, outer: Mapping[Ref, TensorType], change: EditFn, fused: bool,
+    shop: Workshop, graph: Graph, outer: Mapping[Ref, TensorType], change: EditFn,
     around: tuple[Editor, Node] | None = None,
 ) -> Graph:  # fmt: skip
     editor = Editor(shop, graph, outer)
     editor.around = around
     for key in list(editor.nodes):
         node = editor.nodes[key]
-        if node.regions and (fused or node.op != "fused"):
+        if node.regions and node.op != "fused":
             regions = []
             for region in node.regions:
                 with shop.engine.conditional():  # what one way demands says nothing of the other one
-                    regions.append(_edit(shop, region, editor._types, change, fused, (editor, node)))
+                    regions.append(_edit(shop, region, editor._types, change, (editor, node)))
             if any(new is not old for new, old in zip(regions, node.regions, strict=True)):
                 editor.set_node(key, node.with_(regions=tuple(regions)))
     change(editor)

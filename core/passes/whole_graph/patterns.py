@@ -253,7 +253,7 @@ def _gelu_erf(g: Editor, n: Node) -> Ref | None:
         if found is None:
             continue
         half, u = found
-        x = _scaled(g, u, math.sqrt(0.5), leaves, y, term)
+        x = _scaled(g, u, math.sqrt(0.5))
         if x is None or not whole(g, x, n):
             continue
         scale, _ = factors(g, y, stop=(x, term))
@@ -273,8 +273,8 @@ def _one_plus(g: Editor, ref: Ref, fn: str) -> tuple[float, Ref] | None:
     return None if inner is None or scale != float(c) else (float(c), inner.inputs[0])
 
 
-def _scaled(g: Editor, u: Ref, scale: float, leaves: list[Ref], y: Ref, term: Ref) -> Ref | None:
-    """x where u is scale * x and x is a factor of y."""
+def _scaled(g: Editor, u: Ref, scale: float) -> Ref | None:
+    """x where u is scale * x."""
     n = g.maker(u)
     for candidate in (n.inputs if n is not None and n.op in ("mul", "div") else ()):
         if splat(g, candidate) is None:

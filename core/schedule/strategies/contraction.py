@@ -141,7 +141,7 @@ def contraction(d: Draft, root: str) -> None:
     fit = fitting(d, v, r)
     if fit is not None:
         d.do("deepen", fit.axis, fit.depth, fit.outer, fit.inner)
-        v, r = _again(d, v, r)
+        v, r = _again(d, v)
     lanes = d.machine.lanes(v.bits)
     rows = None if r.row is None else v.extent(r.row).const_or_none
     rows = 1 if r.row is None else rows
@@ -156,7 +156,7 @@ def contraction(d: Draft, root: str) -> None:
     shape = replace(shape, fit=fit)
     padded = _layout(d, v, r, shape, rows)
     if columns is None:
-        _dynamic_columns(d, r, shape, padded)
+        _dynamic_columns(d, r, shape)
     else:
         _constant_columns(d, r, shape, columns, padded)
 
@@ -169,11 +169,11 @@ def _collapsed(d: Draft, v: View, r: Roles) -> tuple[View, Roles]:
         name = d.fresh(f"{outer}_{r.row}")
         if outer not in r.outer or not d.attempt("collapse", outer, r.row, name):
             break
-        v, r = _again(d, d.view(name), r)
+        v, r = _again(d, d.view(name))
     return v, r
 
 
-def _again(d: Draft, v: View, r: Roles) -> tuple[View, Roles]:
+def _again(d: Draft, v: View) -> tuple[View, Roles]:
     """The nest and its roles after a step that changed neither."""
     v = d.view(v.vars[0])
     again = roles(v)
@@ -352,7 +352,7 @@ def _panel(
     _tile(d, r, suffix, f"{column}.o", f"{column}.i", shape, padded_width)
 
 
-def _dynamic_columns(d: Draft, r: Roles, shape: Shape, padded: bool) -> None:
+def _dynamic_columns(d: Draft, r: Roles, shape: Shape) -> None:
     """Panels that are whole are not masked; the last one, if cut, is a nest of its own."""
     c, n = r.column, d.view(r.column).extent(r.column)
     o, i = f"{c}.o", f"{c}.i"

@@ -7,12 +7,13 @@ from __future__ import annotations
 from math import ceil, prod
 
 from smelt.core.dim import YES, Dim
-from smelt.core.ir.analysis.cost import heavy
 from smelt.core.ir.analysis.scope import kernel_facts
+from smelt.core.ir.analysis.traits import heavy
 from smelt.core.ir.kernel import Load, Reduce, Store, walk, walk_expr
+from smelt.core.ir.rewrite import free_symbols
 from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.strategies.contraction import power
-from smelt.core.schedule.tree import ScheduleError, chain, find, used_in, var_of
+from smelt.core.schedule.tree import ScheduleError, chain, find, var_of
 from smelt.core.schedule.view import View
 
 SHORT_ROW = 512
@@ -78,7 +79,7 @@ def _rows(d: Draft, root: str, gathered: bool) -> None:
 
 def _sides(v: View) -> tuple[list[str], list[str]]:
     """(loops that some reduction follows, loops that none does)"""
-    followed = frozenset[str]().union(*(used_in(r) for r in v.all_reduces()))
+    followed = frozenset[str]().union(*(free_symbols(r) for r in v.all_reduces()))
     return [x for x in v.vars if x in followed], [x for x in v.vars if x not in followed]
 
 
@@ -189,7 +190,7 @@ def _window_row(v: View, column: str, inner: list[str]) -> str | None:
     """The innermost other loop that a reduction over a window follows (its loads overlap)."""
     if inner or not all(len(r.axes) >= 1 and _is_window(v, r) for r in v.all_reduces()):
         return None
-    followed = [x for x in v.vars if x != column and all(x in used_in(r) for r in v.all_reduces())]
+    followed = [x for x in v.vars if x != column and all(x in free_symbols(r) for r in v.all_reduces())]
     return followed[-1] if followed and v.extent(followed[-1]).const_or_none != 1 else None
 
 

@@ -1,4 +1,4 @@
-"""The product of rows with matrices that data picks: each row has an expert of its own."""
+"""The core op that multiplies each row by the matrix of the expert that data picks for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const
 
 
 def _packing(attrs: Attrs) -> tuple[int, int]:
-    """Bits of a weight, 0 for numbers; and how many share a scale."""
+    """(bits of a packed weight, 0 for floats; how many weights share a scale)."""
     return integer(attrs, "bits"), integer(attrs, "block")
 
 

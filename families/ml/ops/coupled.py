@@ -1,4 +1,4 @@
-"""Probabilities of classes from those of pairs of classes, by an iteration for each row."""
+"""The core op for probabilities of classes from those of pairs of classes, by an iteration per row."""
 
 from __future__ import annotations
 

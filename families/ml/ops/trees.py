@@ -1,4 +1,4 @@
-"""Decision forests: constant tables walked row by row."""
+"""The core op that evaluates decision forests, given as constant tables, for each row."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ MODES: Mapping[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "eq": ("eq", operator.eq),
     "neq": ("ne", operator.ne),
 }
-"""What a node asks of a feature: its name, and the intrinsic and the function that answer."""
+"""The comparisons of nodes: name, intrinsic, NumPy function."""
 MEMBER = "member"
 BLOCK = 16
-"""So many rows walk a tree before the next one."""
+"""How many rows walk a tree before the next tree."""
 START: Mapping[str, float] = {"add": 0.0, "min": float("inf"), "max": float("-inf")}
 """How leaves are joined, and the value of none."""
 

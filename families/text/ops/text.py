@@ -1,4 +1,4 @@
-"""Strings as bytes, padded with zeros: joining, splitting, walking automata."""
+"""Core ops on strings, as bytes padded with zeros: concatenation, splitting, matching by automata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Tokens of strings: the longest pieces that an automaton accepts, from left to right."""
+"""The core op that splits strings into tokens: the longest pieces that an automaton accepts, left to
+right."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def _padding(c: Call, i: int, batch: Dim, rows: Dim, columns: Dim, like: Ref) ->
 
 
 def _is_dummy(c: Call, i: int) -> bool:
-    """Whether a mask is one number for each of the batch, or for all: then nothing is masked."""
+    """Whether a mask has one number per batch entry, or one in all: then it masks nothing."""
     return c.type(i).rank == 2 and c.shape(i)[1] == ONE
 
 
@@ -168,7 +168,7 @@ def _attention(c: Call) -> tuple[Ref, ...]:
     if c.has(2):
         y = c.emit("add", y, c.x(2))
     parts = _projections(c, y, heads)
-    return _with_past(c, parts, heads, mask=3, past=4, bias=5)
+    return _with_past(c, parts, mask=3, past=4, bias=5)
 
 
 def _quantised_attention(c: Call) -> tuple[Ref, ...]:
@@ -180,7 +180,7 @@ def _quantised_attention(c: Call) -> tuple[Ref, ...]:
     w = scaled(c, c.x(1), c.x(4), c.optional(7), 1)
     y = c.emit("add", c.emit("matmul", x, w), c.x(2))
     heads = head_count(c)
-    return _with_past(c, _projections(c, y, heads), heads, mask=5, past=8, bias=9)
+    return _with_past(c, _projections(c, y, heads), mask=5, past=8, bias=9)
 
 
 def _projections(c: Call, y: Ref, heads: int) -> list[Ref]:
@@ -200,9 +200,7 @@ def _projections(c: Call, y: Ref, heads: int) -> list[Ref]:
     return parts
 
 
-def _with_past(
-    c: Call, parts: Sequence[Ref], heads: int, *, mask: int, past: int, bias: int
-) -> tuple[Ref, ...]:
+def _with_past(c: Call, parts: Sequence[Ref], *, mask: int, past: int, bias: int) -> tuple[Ref, ...]:
     """The rest of Attention, from queries, keys and values [B, H, S, size]."""
     b = c.builder
     q, k, v = parts
@@ -280,7 +278,7 @@ def _attended(c: Call, p: _Places) -> tuple[Ref, ...]:
 
 
 def _cached(c: Call, p: _Places, new: Sequence[Ref], rows: Dim) -> tuple[list[Ref], list[Ref]]:
-    """Keys and values after those of the past [B, H, P, size]; and what is put out of them.
+    """(keys and values after those of the past [B, H, P, size], the outputs of both).
 
     With a length the past is a buffer that holds so many rows: the new ones go after those, into the buffer.
     Without one ONNX Runtime does not read which beam a row is of.

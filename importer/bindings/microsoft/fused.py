@@ -26,7 +26,7 @@ def alike(c: Call, what: str, *places: tuple[int, int]) -> None:
 
 
 TINY = 1e-12
-"""epsilon by default of the ops that add before they norm."""
+"""Default epsilon of the ops that add before they normalise."""
 
 
 def _normed(
@@ -81,7 +81,7 @@ def _statistics(c: Call, x: Ref, centred: bool) -> tuple[Ref, Ref]:
 
 
 def rows_at(c: Call, table: Ref, at: Ref, what: str) -> Ref:
-    """Rows of a table; one that is not there is an error when the model runs."""
+    """Rows of a table by index, with a run-time check of the indices."""
     inside(c, at, c.builder.type_of(table).shape[0], what, wraps=False)
     return c.emit("gather", table, at, axis=0)
 
@@ -116,12 +116,12 @@ def embed_layer_norm(c: Call) -> tuple[Ref, ...]:
 # ---------------------------------------------------------------- activations
 
 
-def _biased(op: str, bias: int, **attrs: str) -> Build:
-    """op(x + bias), the bias optional."""
+def _biased_gelu(approximate: str) -> Build:
+    """gelu(x + bias); the bias is optional."""
 
     def build(c: Call) -> Ref:
-        x = c.emit("add", c.x(0), c.x(bias)) if c.has(bias) else c.x(0)
-        return c.emit(op, x, **attrs)
+        x = c.emit("add", c.x(0), c.x(1)) if c.has(1) else c.x(0)
+        return c.emit("gelu", x, approximate=approximate)
 
     return build
 
@@ -289,8 +289,8 @@ ROWS: tuple[OnnxOp, ...] = (
     OnnxOp("SkipSimplifiedLayerNormalization", 1, _skip_norm("rms_norm", None, 3), MS),
     OnnxOp("EmbedLayerNormalization", 1, embed_layer_norm, MS),
     OnnxOp("Gelu", 1, same("gelu", 1, approximate="none"), MS),
-    OnnxOp("FastGelu", 1, _biased("gelu", 1, approximate="tanh"), MS),
-    OnnxOp("BiasGelu", 1, _biased("gelu", 1, approximate="none"), MS),
+    OnnxOp("FastGelu", 1, _biased_gelu("tanh"), MS),
+    OnnxOp("BiasGelu", 1, _biased_gelu("none"), MS),
     OnnxOp("QuickGelu", 1, _quick_gelu, MS),
     OnnxOp("BiasSoftmax", 1, _bias_softmax, MS),
     OnnxOp("BiasAdd", 1, _bias_add, MS),

@@ -1,4 +1,4 @@
-"""Bindings of com.microsoft products and convolutions with what is fused onto them."""
+"""Bindings of com.microsoft's matrix products and convolutions with fused activations and scales."""
 
 from __future__ import annotations
 

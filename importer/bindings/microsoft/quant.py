@@ -18,7 +18,7 @@ from smelt.importer.ranges import span
 
 BITS = (2, 4, 8)
 FLOATS = ("f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f4e2m1")
-"""Codes that a table may hold."""
+"""Most codes that a table may hold."""
 
 
 def _bits(c: Call, default: int) -> int:
@@ -60,8 +60,8 @@ def _matmul_nbits(c: Call) -> Ref:
 
 
 def _wants_bytes(c: Call, bits: int, block: int) -> bool:
-    """Whether accuracy_level lets ONNX Runtime round activations to bytes, and its kernels have that form:
-    of constant weights with whole zero points whose blocks stand in order."""
+    """Whether ONNX Runtime rounds activations to bytes here: accuracy_level allows it, and the weights and
+    integer zero points are constant with blocks in order."""
     whole = not c.has(3) or c.type(3).dtype == u8
     kernel = block >= 32 or bits > 2
     constant = c.builder.constant_of(c.x(1)) is not None
@@ -199,8 +199,8 @@ FOURS = ((*EIGHTS, *(-v for v in EIGHTS)), NORMAL)
 
 
 def _matmul_bnb4(c: Call) -> Ref:
-    """x times the transpose of weights [N, K], which are codes of 4 bits in a row, each block of them with
-    the greatest there is; transB = 0: times the weights themselves."""
+    """x times the transpose of weights [N, K]: consecutive 4-bit codes, scaled by the greatest magnitude of
+    each block; transB = 0: times the weights themselves."""
     kind, block = c.integer("quant_type"), c.integer("block_size")
     if kind not in (0, 1):
         raise c.fail(f"quant_type is {kind}, wanted 0 or 1")

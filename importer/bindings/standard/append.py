@@ -1,4 +1,4 @@
-"""States of a loop that its rounds only append to: as stacks, they are written once and never copied."""
+"""States of a loop to which its rounds only append in; stacks, which are written in place, out."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from smelt.importer.builder import GraphBuilder
 
 @dataclass(frozen=True)
 class Append:
-    """A packed sequence whose values are state `place` and its shapes the next one. flat, row: what a round
-    puts after them; of the same size in all rounds. nodes: those that do it."""
+    """A packed sequence whose values are state `place` and whose shapes are the next state. flat, row: what
+    each round appends to the two, of the same size in all rounds. nodes: those that append."""
 
     place: int
     flat: Ref
@@ -86,7 +86,8 @@ def _walk(nodes: Iterable[Node]) -> Iterator[Node]:
 
 
 def taken_out(region: GraphBuilder, found: Sequence[Append]) -> list[Ref]:
-    """Make the region do without the states; what a round adds to their stacks: values and a row for each."""
+    """Remove the states from the region; the refs that each round appends to their stacks: values and a row
+    each."""
     places = {2 + a.place + k for a in found for k in (0, 1)}
     gone = [n for a in found for n in a.nodes]
     region.nodes = [n for n in region.nodes if not any(n is g for g in gone)]

@@ -1,4 +1,4 @@
-"""Bindings of If and Loop: regions, or nothing at all where the condition is known."""
+"""Bindings of If and Loop: regions, or inlined graphs where the condition is constant."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from smelt.importer.call import Call, OnnxOp
 from smelt.importer.load import subgraphs
 
 ROUNDS = 16
-"""Attempts at the shapes that a loop carries; each makes at least one more extent dynamic."""
+"""Most attempts to find the shapes of carried values; each makes at least one more extent dynamic."""
 WRITTEN_OUT, AT_MOST = 64, 512
-"""Nodes: a loop whose rounds are counted and give what they carry other sizes is written out as so many, and
-one that cannot be had otherwise (other ranks) as so many at most."""
+"""Most nodes of an unrolled loop: of one with a known trip count whose carried sizes change, and of one that
+has no other translation (carried ranks change)."""
 
 
 def _flag(c: Call, ref: Ref) -> bool | None:
-    """A condition that is known now."""
+    """The value of a condition that is constant; None for another one."""
     return sq.flag_of(c.builder, ref)
 
 
@@ -73,8 +73,8 @@ def _equality(c: Call) -> tuple[Dim, Dim] | None:
 
 
 def _assumed(c: Call) -> Sequence[Ref]:
-    """The branches give different ranks. A condition `size == number` is what exporters make of squeezing an
-    axis: it is taken to hold, which is checked when the model runs."""
+    """Translate an If whose branches give different ranks. Exporters write a condition `size == number` for
+    squeezing an axis: it is assumed to hold, with a run-time check."""
     sizes = _equality(c)
     if sizes is None:
         raise c.unsupported(
@@ -92,8 +92,8 @@ def _assumed(c: Call) -> Sequence[Ref]:
 
 @dataclass(frozen=True)
 class _Round:
-    """The body of a loop, translated for states of these forms and types. outs: its results as tensors: the
-    condition, the states, what is stacked. before: the symbols that there were."""
+    """The body of a loop, translated for states of these forms and types. outs: its results as tensors:
+    condition, states, stacked values. before: the symbols declared before it."""
 
     region: GraphBuilder
     results: list[Ref]
@@ -103,10 +103,11 @@ class _Round:
 
 @dataclass(frozen=True)
 class _Settled:
-    """A loop's body for states of forms and types that every round leaves as they are.
+    """A loop's body for states whose forms and types no round changes.
 
-    refs: its results as tensors. carried: the states before the loop. inner: sizes that mean nothing outside.
-    goes_on: no round ends the loop. grown: sizes of states differ from round to round.
+    refs: its results as tensors. carried: the states before the loop. inner: symbols that are undefined
+    outside.
+    goes_on: the condition never ends the loop. grown: sizes of states change between rounds.
     """
 
     region: GraphBuilder
@@ -120,7 +121,7 @@ class _Settled:
 
 
 def _loop(c: Call) -> Sequence[Ref]:
-    """carried' = body(i, condition, carried) while i < trip and condition; scan outputs pile up."""
+    """carried' = body(i, condition, carried) while i < trip and condition; scan outputs are stacked."""
     b, body = c.builder, subgraph(c, "body")
     least = 1 + max(len(c.inputs) - 2, 0)
     if len(body.output) < max(least, 1 + len(c.outputs)):
@@ -156,7 +157,7 @@ def _rounds(c: Call, s: _Settled, trip: Ref, condition: Ref, limit: Dim | None) 
     refs = [r for k, r in enumerate(s.refs, -1) if k not in gone] + taken_out(s.region, tails)
     states = [r for k, r in enumerate(s.carried) if k not in gone]
     types = [t for k, t in enumerate(s.types) if k not in gone]
-    count = _trips(c, trip, limit, s.goes_on and (not condition or _flag(c, condition) is True))
+    count = _trips(c, limit, s.goes_on and (not condition or _flag(c, condition) is True))
     results = [_final(c, t, b.type_of(r)) for t, r in zip(types, states, strict=True)]
     results += [stacked(c, s.region.type_of(r), count, s.inner) for r in refs[1 + len(states) :]]
     attrs: dict[str, Attr] = {}
@@ -169,8 +170,8 @@ def _rounds(c: Call, s: _Settled, trip: Ref, condition: Ref, limit: Dim | None) 
 
 
 def _peeled(c: Call, g: Any, condition: Ref, limit: Dim | None) -> list[Ref] | None:
-    """The first round, and a loop of the others, where states have their types from the first round on: sums
-    that start from a scalar. None where that is not so."""
+    """The first round, then a loop of the others, where the types of states change only in the first round
+    (sums that start from a scalar). None where they change later."""
     if limit is None or limit.is_const or (condition and _flag(c, condition) is not True):
         return None
     b, n = c.builder, len(c.inputs) - 2
@@ -196,8 +197,8 @@ def _peeled(c: Call, g: Any, condition: Ref, limit: Dim | None) -> list[Ref] | N
 
 
 def _written_out(c: Call, g: Any, condition: Ref, limit: Dim | None, most: int) -> list[Ref] | None:
-    """The rounds one after the other, where they are there for certain and have no more than `most` nodes:
-    types may change from each to the next. None where they are not."""
+    """The loop unrolled, so that types may change between rounds. None where the trip count is unknown or the
+    rounds have more than `most` nodes."""
     b, count = c.builder, 0 if limit is None else (limit.const_or_none or 0)
     if not 0 < count * max(_size(g), 1) <= most or (condition and _flag(c, condition) is not True):
         return None
@@ -267,7 +268,7 @@ def _settled(c: Call, g: Any, values: list[Ref], first: int = 0) -> _Settled:
 
 
 def _same_ones(region: GraphBuilder, refs: list[Ref], types: Sequence[TensorType]) -> None:
-    """One element is one element: a state keeps the rank that it had before the body."""
+    """Reshape states of one element to the rank that they had before the body."""
     for k, t in enumerate(types, 1):
         own = region.type_of(refs[k])
         if own.rank != t.rank and all(d == ONE for d in (*own.shape, *t.shape)):
@@ -351,7 +352,7 @@ def _known_trips(c: Call, trip: Ref) -> Dim | None:
     return c.engine.simplify(e) if isinstance(e, Dim) else None
 
 
-def _trips(c: Call, trip: Ref, limit: Dim | None, always: bool) -> Dim:
+def _trips(c: Call, limit: Dim | None, always: bool) -> Dim:
     """How often the body runs: the trip count where nothing else ends the loop, else a fresh symbol."""
     low = None if limit is None else c.engine.bounds(limit)[0]
     if limit is None or low is None or low < 0:
@@ -360,8 +361,8 @@ def _trips(c: Call, trip: Ref, limit: Dim | None, always: bool) -> Dim:
 
 
 def _widened(c: Call, k: int, t: TensorType, o: TensorType, own: set[str]) -> TensorType:
-    """The type of carried value k at the head of the body: what one round changes is dynamic. own: the sizes
-    that are dynamic in this loop; it grows."""
+    """The type of carried value k at the start of the body: extents that a round changes are dynamic. own:
+    the symbols that are dynamic in this loop; the function adds to it."""
     if t.dtype != o.dtype:
         raise c.fail(f"carried value {k} is {t.dtype} before and {o.dtype} after the body")
     if t.rank != o.rank:
@@ -379,8 +380,8 @@ def _widened(c: Call, k: int, t: TensorType, o: TensorType, own: set[str]) -> Te
 
 
 def stacked(c: Call, t: TensorType, count: Dim, own: frozenset[str]) -> TensorType:
-    """A stack of what each round adds. A size that only the rounds know must be the same in all of them,
-    which is checked at run time."""
+    """The type of a stack of one value per round. A size that is only known inside the loop must be the same
+    in all rounds, which a run checks."""
     shape = (d if own.isdisjoint(d.symbols) else c.engine.fresh("stack_size") for d in t.shape)
     return TensorType(t.dtype, (count, *shape))
 

@@ -13,7 +13,7 @@ from smelt.importer.call import Build, Call, OnnxOp
 
 AUTO = ("NOTSET", "", "SAME_UPPER", "SAME_LOWER", "VALID")
 MOST_TAPS = 1 << 24
-"""Elements of a pool's window. Pads that auto_pad makes let any window fit, and each element is looked at."""
+"""Most elements of a pool's window: with the pads of auto_pad any window fits, and each element is read."""
 
 
 def _spatial(c: Call) -> int:
@@ -220,7 +220,7 @@ def channels_first(c: Call, x: Ref) -> Ref:
 
 
 def channels_last(c: Call, x: Ref) -> Ref:
-    """The way back."""
+    """[batch, channels, *spatial] as [batch, *spatial, channels]."""
     rank = c.builder.type_of(x).rank
     return c.builder.transpose(x, (0, *range(2, rank), 1))
 

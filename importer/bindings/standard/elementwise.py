@@ -114,7 +114,7 @@ def _mean(c: Call) -> Ref:
 
 
 def _number(c: Call) -> Ref:
-    """Input 0, codes as the numbers that they stand for."""
+    """Input 0, with codes decoded to numbers."""
     return decoded(c.builder, c.x()) if c.type().dtype.coded else c.x()
 
 

@@ -1,4 +1,4 @@
-"""Bindings of Det and Inverse: elimination, or what a small determinant is when it is written out."""
+"""Bindings of Det and Inverse: Gaussian elimination, or cofactor expansion of a small determinant."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from smelt.importer.call import Call, OnnxOp
 from smelt.importer.domains import MS
 
 SMALL = 3
-"""Rows of a matrix whose determinant is written out."""
+"""Most rows of a matrix whose determinant is expanded by cofactors."""
 
 
 def _det(c: Call) -> Ref:
@@ -95,7 +95,7 @@ def _pivoted(b: GraphBuilder, m: Ref, k: Ref, rows: Ref) -> tuple[Ref, Ref]:
 
 
 def _inverse(c: Call) -> Ref:
-    """Gauss's and Jordan's elimination of [A | 1]."""
+    """Gauss-Jordan elimination of [A | 1]."""
     b, dtype, own = c.builder, c.type(0).dtype, c.shape(0)
     if len(own) < 2:
         raise c.fail(f"input has rank {len(own)}, wanted square matrices")

@@ -181,7 +181,7 @@ def _pad11(c: Call) -> Ref:
 
 
 def _pad_late(c: Call, rank: int) -> Ref:
-    """Pads of axes that only a run knows: zero for the others."""
+    """Pads of axes known only at run time: zero for the others."""
     b = c.builder
     n = count(c, c.x(3))
     c.engine.same("pads", c.shape(1)[0], n * 2)
@@ -241,7 +241,7 @@ def _cut(c: Call, x: Ref, axis: int, pad: Dim, at_start: bool) -> tuple[Ref, Dim
 
 
 def _gather(c: Call) -> Ref:
-    """A gather; one element or a run of them is a slice."""
+    """A gather; as a slice for one index or consecutive ones."""
     x, shape = c.x(0), c.shape(0)
     axis = c.axis(c.integer("axis", 0), len(shape))
     if c.builder.constant_of(c.x(1)) is not None:
@@ -306,7 +306,7 @@ def _all_inside(c: Call, at: Ref, batch: int) -> None:
 
 
 def _pointing(c: Call, at: Ref, length: int) -> Ref:
-    """Indices whose last extent, where it is not static, follows from the ranks around."""
+    """Indices whose last extent, where it is not static, is inferred from the ranks of input and result."""
     shape = c.builder.type_of(at).shape
     if not shape or shape[-1].is_const:
         return at

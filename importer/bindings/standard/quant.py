@@ -104,7 +104,7 @@ def _dequantized(c: Call) -> Ref:
 
 
 def _decoded(c: Call) -> Ref:
-    """_dequantize of codes: through what they stand for."""
+    """Dequantised codes, by way of the numbers that they encode."""
     own = c.type(1).dtype
     to = f32 if own.coded else own
     if c.integer("output_dtype", 0):
@@ -170,7 +170,7 @@ def _divided(c: Call) -> tuple[Ref, Ref]:
 
 
 def scaled(c: Call, x: Ref, scale: Ref, zero: Ref, axis: int = -1) -> Ref:
-    """A quantised tensor as floats; axis: of vectors of scales."""
+    """A quantised tensor as floats; axis: that of a vector of scales."""
     t = c.builder.type_of(x)
     if axis >= t.rank:
         raise c.fail(f"a quantised input has rank {t.rank}, wanted at least {axis + 1}")

@@ -19,7 +19,7 @@ from smelt.importer.weights import dtype_of
 
 
 def _seed(c: Call, stream: int) -> int:
-    """31 bits; another stream, another sequence."""
+    """A seed of 31 bits; different streams give different sequences."""
     own = b""
     if c.given("seed"):  # Dropout's is an integer, the others' a float
         a = c.attributes["seed"]
@@ -28,7 +28,7 @@ def _seed(c: Call, stream: int) -> int:
 
 
 def uniform(c: Call, shape: Sequence[Dim], dtype: DType = f32, stream: int = 0) -> Ref:
-    """Numbers in [0, 1)."""
+    """Uniform numbers in [0, 1)."""
     b = c.builder
     attrs: dict[str, Attr] = {"shape": tuple(shape), "dtype": dtype, "seed": _seed(c, stream)}
     if c.given("seed"):

@@ -36,7 +36,7 @@ def _reduction(op: str) -> Build:
             x = c.cast(x, f64)
         if c.run_time(1):
             return c.cast(reduced(c, op, x, c.x(1), keep, not nothing), dtype)
-        axes = c.ints_in("axes", 1)
+        axes = c.given_axes()
         if not axes:
             axes = () if nothing else tuple(range(rank))
         return c.cast(c.emit(op, x, axes=c.axes(axes, rank), keepdims=keep), dtype)

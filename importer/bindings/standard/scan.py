@@ -1,4 +1,4 @@
-"""Bindings of Scan, and loops whose rounds are counted: what recurrent ops and eliminations are made of."""
+"""Bindings of Scan; counted loops, for the bindings of recurrent ops and eliminations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Step: TypeAlias = "Callable[[GraphBuilder, Dim | Ref, list[Ref]], tuple[list[Ref
 """(builder, round, states) -> (new states of the same types, what the round adds to the stacks)."""
 
 UNROLLED = 4
-"""Rounds: a loop that is known to be this short is written out."""
+"""Most rounds of a loop that is unrolled."""
 
 
 def counted(c: Call, count: Dim, states: Sequence[Ref], step: Step) -> tuple[list[Ref], list[Ref]]:

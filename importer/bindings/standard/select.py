@@ -1,6 +1,6 @@
-"""Bindings of ops that pick elements by their values: NonZero, Compress, TopK, Unique, NonMaxSuppression.
+"""Bindings of ops that select elements by value: NonZero, Compress, TopK, Unique, NonMaxSuppression.
 
-What data decides is counted first, the count is bound to a symbol, and everything after it has that size.
+The selected elements are counted first, the count is bound to a symbol, and all results have that size.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _scattered(c: Call, to: Ref, values: Ref, n: Dim) -> Ref:
 
 
 def _non_max_suppression(c: Call) -> Ref:
-    """Best first within batch and class; (batch, class, box) of those that stay."""
+    """(batch, class, box) of the boxes that are kept, the best first within batch and class."""
     b, boxes, scores = c.builder, c.x(0), c.x(1)
     if c.type(0).dtype != f32 or c.type(1).dtype != f32 or (c.type(0).rank, c.type(1).rank) != (3, 3):
         raise c.fail(f"boxes {c.type(0)} and scores {c.type(1)}, wanted f32 of rank 3")

@@ -1,4 +1,5 @@
-"""Bindings of ops on sequences and optionals: most vanish, the others move values of packed sequences."""
+"""Bindings of ops on sequences and optionals: most emit nothing, the others move values of packed
+sequences."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from smelt.importer.weights import dtype_of
 
 
 def sequence(c: Call, i: int = 0) -> sq.Listed | sq.Packed:
-    """Input i as a sequence; an error when it is none."""
+    """Input i as a sequence. Raises SmeltError when it is none."""
     found = sq.compound_of(c.builder.store, c.x(i))
     if isinstance(found, sq.Maybe):
         found = sq.compound_of(c.builder.store, sq.inside(c.builder, found))
@@ -39,8 +40,8 @@ def listed(c: Call, dtype: DType, items: Sequence[Ref]) -> Ref:
 
 
 def position(c: Call, i: int, length: Dim, behind: bool = False) -> Dim:
-    """Input i as a place in a sequence, counted from the front; one outside is an error, when it runs at the
-    latest. behind: the place after the last element is one, too."""
+    """Input i as a position in a sequence, counted from the front, with a check that it is in range. behind:
+    allow the position after the last element."""
     b, ref = c.builder, c.x(i)
     t = b.type_of(ref)
     if not t.dtype.is_int or t.rank > 1:

@@ -158,7 +158,7 @@ def _squeeze(c: Call) -> Ref:
     if c.run_time(1):
         rank = rank_without(c, c.x(1))
         return c.builder.reshape(c.x(), kept_sizes(c, mask(c, c.x(1), len(shape)), rank))
-    wanted = c.ints_in("axes", 1)
+    wanted = c.given_axes()
     if wanted is None:
         axes = _ones(c, shape)
     else:
@@ -169,8 +169,8 @@ def _squeeze(c: Call) -> Ref:
 
 
 def _ones(c: Call, shape: Sequence[Dim]) -> tuple[int, ...]:
-    """The axes of extent 1. Where sizes that are not known decide that, all of them are 1 or none is, as the
-    rank says that the file declares for the result."""
+    """The axes of extent 1. Where unknown sizes decide it, either all of them are 1 or none is, by the
+    result's rank in the file."""
     ones = [a for a, d in enumerate(shape) if c.engine.prove_eq(d, ONE) is Truth.YES]
     two = to_dim(2)
     maybe = [a for a, d in enumerate(shape) if c.engine.prove_eq(d, ONE) is Truth.UNKNOWN]
@@ -196,7 +196,7 @@ def _unsqueeze(c: Call) -> Ref:
     if c.run_time(1):
         rank = rank_with(c, c.x(1))
         return c.builder.reshape(c.x(), with_ones(c, mask(c, c.x(1), rank), rank))
-    wanted = c.ints_in("axes", 1)
+    wanted = c.given_axes()
     if wanted is None:
         raise c.fail("its axes are missing")
     for a in c.axes(wanted, len(shape) + len(wanted)):
@@ -221,8 +221,8 @@ def _expand(c: Call) -> Ref:
 
 
 def _full_rank(c: Call) -> Ref:
-    """The shape of an Expand; one whose length only a run tells gets ones in front, up to the result's rank,
-    which the file must then give."""
+    """The shape of an Expand; one of unknown length is padded with ones in front, up to the result's rank,
+    which the file must then declare."""
     to = c.sized_like(c.x(1), None)
     wanted = c.builder.type_of(to).shape
     rank = c.declared_rank()

@@ -29,7 +29,7 @@ def _waves(
 
 
 def _symbolic_waves(c: Call, count: Dim, bins: Dim, sign: float, dtype: DType) -> tuple[Ref, Ref]:
-    """The same for a length that is only known at run time: `count` angles, which the matrix picks from."""
+    """As _waves, for a length known only at run time: `count` angles, from which the matrix is gathered."""
     rows = c.builder.reshape(c.iota(count), (count, 1))
     columns = c.builder.reshape(c.iota(bins), (1, bins))
     n = c.builder.from_dims([count], [])
@@ -85,7 +85,7 @@ def _is_complex(c: Call, parts: Dim) -> bool:
 
 
 def _stft_late(c: Call, parts: int) -> Ref:
-    """The same for a complex signal, or a step or a length that only a run knows: frames are gathered."""
+    """As _stft, for a complex signal, or a step or length known only at run time: frames are gathered."""
     b, shape = c.builder, c.shape(0)
     (step,) = b.dims_of(b.reshape(c.x(1), ()), "frame_step", 1)
     length = b.dims_of(b.reshape(c.x(3), ()), "frame_length", 1)[0] if c.has(3) else c.shape(2)[0]
@@ -151,7 +151,7 @@ def _half_to_real(c: Call) -> bool:
 
 
 def _finished(c: Call, y: Ref) -> Ref:
-    """In the input's type; the real parts alone where the result is real."""
+    """The result in the input's type; only its real parts where it is real."""
     y = c.builder.slice_axis(y, c.builder.type_of(y).rank - 1, 0, 1) if _half_to_real(c) else y
     return c.cast(y, c.type(0).dtype)
 

@@ -31,7 +31,7 @@ def cast_strings(c: Call) -> Ref:
 
 
 def cast_like(c: Call) -> Ref:
-    """The same, to the type of the second input."""
+    """Cast from or to strings, to the type of the second input."""
     if st.is_text(c, 1):
         return c.x() if st.is_text(c, 0) else _printed(c, c.x())
     return _read(c, st.text(c), c.type(1).dtype)
@@ -244,6 +244,6 @@ def _read(c: Call, chars: Ref, to: DType) -> Ref:
 
 
 def _refuse(c: Call, bad: Ref) -> None:
-    """An error when the model runs and any of the flags [n] holds."""
+    """Emit a check that none of the flags [n] holds at run time."""
     total = c.emit("reduce_sum", c.cast(bad, i64), axes=(0,), keepdims=False)
     c.builder.dims_of(total, "strings that are no numbers", 0, ZERO)

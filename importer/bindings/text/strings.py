@@ -1,4 +1,4 @@
-"""The meaning for strings of ops that other tensors know as well (families/text has those for strings)."""
+"""Bindings of general ops for tensors of strings (families/text has the ops that are for strings alone)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ KNOWN = st.STRING_MOVES | st.SIZES | MEANINGS.keys() | BESIDE.keys()
 
 
 def aware(row: OnnxOp) -> OnnxOp:
-    """The row, with a meaning for strings where there is one."""
+    """The row, with a binding for strings where there is one."""
     if row.domain not in ("", ML) or row.name not in KNOWN:
         return row
 
@@ -80,7 +80,7 @@ def aware(row: OnnxOp) -> OnnxOp:
 
 
 def _strings(c: Call) -> bool:
-    """Whether an input holds strings, or the output shall."""
+    """Whether an input holds strings, or the output is to."""
     for name, ops in (("to", ("Cast",)), ("dtype", ("SequenceEmpty",))):
         to = c.attributes.get(name) if c.node.op_type in ops else None
         if to is not None and to.type == AttributeProto.INT and to.i == TensorProto.STRING:
