@@ -22,6 +22,7 @@ from smelt.core.ir.kernel import (
     Reduce,
     Stmt,
     Store,
+    Tiles,
     walk_expr,
 )
 from smelt.core.ir.layout import Layout, PackSpec, parse_spec
@@ -116,7 +117,10 @@ def stage_factor(kernel: Kernel, var: str, axis: str, name: str) -> Kernel:
     place = find(kernel, var)
     if name in taken or place is None:
         raise ScheduleError(what, f"name '{name}' is taken, or there is no loop '{var}'")
-    groups = [x for x in (*place[0], place[1]) if isinstance(x, Loop) and x.level == "group"]
+    around = [x for x in (*place[0], place[1]) if isinstance(x, Loop | Tiles)]
+    groups = [x for x in around if isinstance(x, Loop) and x.level == "group"]
+    if any(x.level != "serial" for x in around if x not in groups):
+        raise ScheduleError(what, "a loop around it is parallel, and no plain group")
     made: list[Buffer] = []
 
     def rewrite(node: LoopNode, facts: Facts) -> Stmt:
