@@ -47,11 +47,11 @@ class Read:
 class RowFactor:
     """A product of which one factor reduces along the rows that the product sums over (softmax(x) * v).
 
-    groups: the output variables that this factor follows; row: the innermost that it follows alone, which is
-    none of them. axis: the summed one. bytes: of an element of the factor."""
+    rows: the output variables that this factor follows alone; groups: those that both follow. axis: the one
+    that is summed. bytes: of an element of the factor."""
 
     groups: tuple[str, ...]
-    row: str | None
+    rows: tuple[str, ...]
     axis: Axis
     bytes: int
 
@@ -142,8 +142,8 @@ def row_factor(
     e: Expr, variables: Mapping[str, Dim], shapes: Mapping[str, Sequence[Dim]]
 ) -> RowFactor | None:
     """The factor whose rows a block of which one kernel can make ahead of the product, where all reductions
-    are part of that one product: they and the factor step through neighbours along equal axes, and no index
-    depends on data."""
+    are part of that one product: they and the factor step through neighbours along equal axes, neighbours of
+    the output are columns, where there are any, and no index depends on data."""
     outer = [x for x in _outside(e) if isinstance(x, Reduce)]
     parts = split_factors(outer[0]) if outer and all(x == outer[0] for x in outer) else None
     if parts is None or len(outer[0].axes) != 1 or any(isinstance(x, Let) for x in walk_expr(e)):
@@ -154,10 +154,12 @@ def row_factor(
     apart = all(axis.var not in _variables_of(r) for r in inner)
     if not (along and apart) or not all(_steps(r, shapes) for r in (*inner, replace(outer[0], body=left))):
         return None
-    mine = [v for v, n in variables.items() if n.const_or_none != 1 and v in _variables_of(left)]
-    alone = [v for v in mine if v not in _variables_of(right)]
-    row = alone[-1] if alone else None
-    return RowFactor(tuple(v for v in mine if v != row), row, axis, left.dtype.bytes)
+    mine, others = _variables_of(left), _variables_of(right)
+    long = [v for v, n in variables.items() if n.const_or_none != 1]
+    if long and long[-1] in mine and not mine.issuperset(long):
+        return None
+    both = tuple(v for v in variables if v in mine & others)
+    return RowFactor(both, tuple(v for v in variables if v in mine - others), axis, left.dtype.bytes)
 
 
 def _variables_of(e: Expr) -> set[str]:

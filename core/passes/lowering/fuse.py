@@ -143,9 +143,9 @@ class _Fusion:
             return None
         facts = self._facts()
         height = self.ctx.machine.row_block(nominal(facts, f.axis.extent) * f.bytes)
-        count = product(variables[v] for v in f.groups)
-        count = count if f.row is None else count * ceildiv(variables[f.row], height)
-        columns = product(n for v, n in variables.items() if v not in (*f.groups, f.row))
+        rows, groups = (product(variables[v] for v in names) for names in (f.rows, f.groups))
+        count = groups * ceildiv(rows, height)
+        columns = product(n for v, n in variables.items() if v not in (*f.groups, *f.rows))
         return Blocks(nominal(facts, count), least(facts, count), nominal(facts, columns))
 
     def _grow(self, key: int, slot: int) -> Group:

@@ -23,8 +23,9 @@ LONG_ROW = 4096
 """Elements of a row from which few rows are better shared out in parts, by a kernel for each."""
 NARROW = 128
 """Columns up to which a product has little to share out but its rows."""
-BLOCKS = 8
-"""Blocks of rows for every core, from which a wider product is shared out evenly by its rows alone."""
+BLOCKS, WIDE_BLOCKS = 2, 8
+"""Blocks of rows for every core, at middling sizes of a narrow product and at the least sizes of a wider one,
+from which cores seldom wait for the last block: three blocks on two cores take 1.4 times as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,8 +241,9 @@ def _few_blocks(o: Offer) -> bool:
     blocks = _both(o).blocks
     if o.permitted is not FACTOR or blocks is None:
         return False
-    wide = blocks.columns > NARROW and blocks.least < BLOCKS * o.machine.cores
-    return wide or blocks.count < o.machine.cores
+    if blocks.columns > NARROW:
+        return blocks.least < WIDE_BLOCKS * o.machine.cores
+    return blocks.count < BLOCKS * o.machine.cores
 
 
 def _lanes(o: Offer) -> bool:

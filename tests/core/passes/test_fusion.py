@@ -185,7 +185,8 @@ NORM = "m = reduce_mean(mul(x, x), axes=(2,), keepdims=True); n = div(x, sqrt(ad
         (f"x: f32[8, M, 6]; w: f32[6, 4] = draw; {NORM}matmul(n, w)", 1),
         # rows in f16: rounded where the product reads them
         ("x: f16[8, M, N]; v: f16[8, N, 4]; matmul(softmax(x, axis=2), v)", 1),
-        # another reader; both factors; a product of products
+        # columns that are rows of the other factor; another reader; both factors; a product of products
+        ("x: f32[8, M, N]; w: f32[4, N]; matmul(w, transpose(softmax(x, axis=2), perm=(0, 2, 1)))", 2),
         (f"{SCORES}p = softmax(x, axis=2); (matmul(p, v), p)", 2),
         ("x: f32[8, M, N]; v: f32[8, N, 4]; matmul(softmax(x, axis=2), softmax(v, axis=1))", 2),
         (f"{SCORES}w: f32[4, 4]; matmul(matmul(softmax(x, axis=2), v), w)", 2),
