@@ -179,10 +179,10 @@ NORM = "m = reduce_mean(mul(x, x), axes=(2,), keepdims=True); n = div(x, sqrt(ad
             1,
         ),
         # the right factor along its rows; the rows themselves; one row for each head
-        ("x: f32[8, M, N]; v: f32[4, N]; matmul(softmax(x, axis=2), transpose(v, perm=(1, 0)))", 1),
+        ("x: f32[H, M, N]; v: f32[4, N]; matmul(softmax(x, axis=2), transpose(v, perm=(1, 0)))", 1),
         ("x: f32[8, N, N]; matmul(softmax(x, axis=2), x)", 1),
         ("x: f32[8, 1, N]; v: f32[8, N, 4]; matmul(softmax(x, axis=2), v)", 1),
-        (f"x: f32[8, M, 6]; w: f32[6, 4] = draw; {NORM}matmul(n, w)", 1),
+        (f"x: f32[H, M, 6]; w: f32[6, 4] = draw; {NORM}matmul(n, w)", 1),
         # rows in f16: rounded where the product reads them
         ("x: f16[8, M, N]; v: f16[8, N, 4]; matmul(softmax(x, axis=2), v)", 1),
         # columns that are rows of the other factor; another reader; both factors; a product of products
