@@ -153,13 +153,13 @@ def _row_factor(o: Offer) -> bool:
 
 
 ROWS = FusionRule("rows", "both reduce along the same rows, which stay in cache", _shared_rows)
-FACTOR = FusionRule(
+ROW_FACTOR = FusionRule(
     "row factor", "a block of rows is made in cache for the product that sums over them", _row_factor
 )
 PERMISSIONS: tuple[FusionRule, ...] = (
     FusionRule("epilogue", "each element of the reduction is used once, as it is stored", _epilogue),
     ROWS,
-    FACTOR,
+    ROW_FACTOR,
     FusionRule("operand", "the product reads its operand through an index map", _operand),
     FusionRule("prologue", "the reduction reads each element once, or it is cheap to make again", _prologue),
     FusionRule("element", "each element is used where it is made, or only moves", _element),
@@ -233,13 +233,13 @@ def _few_rows(o: Offer) -> bool:
 
 def _no_factor(o: Offer) -> bool:
     """Whether a factor of a product has reductions that no block of rows is made by."""
-    wanted = o.permitted is FACTOR or o.group.blocks is not None or o.producer.blocks is not None
+    wanted = o.permitted is ROW_FACTOR or o.group.blocks is not None or o.producer.blocks is not None
     return wanted and _both(o).blocks is None
 
 
 def _few_blocks(o: Offer) -> bool:
     blocks = _both(o).blocks
-    if o.permitted is not FACTOR or blocks is None:
+    if o.permitted is not ROW_FACTOR or blocks is None:
         return False
     if blocks.columns > NARROW:
         return blocks.least < WIDE_BLOCKS * o.machine.cores
@@ -247,7 +247,7 @@ def _few_blocks(o: Offer) -> bool:
 
 
 def _lanes(o: Offer) -> bool:
-    return o.permitted in (ROWS, FACTOR) and o.machine.max_lanes > 1
+    return o.permitted in (ROWS, ROW_FACTOR) and o.machine.max_lanes > 1
 
 
 def _no_product(o: Offer) -> bool:
