@@ -131,6 +131,8 @@ STANDARDISE = (
             1,
         ),
         ("x: f32[N, H, M]; div(x, reduce_l2(x, axes=(2,), keepdims=True))", 1),
+        # squares of what is computed are no product of two operands
+        ("x: f32[N, M]; r: f32[N, M]; s: f32[M]; layer_norm(add(x, r), s, s, axis=1, epsilon=1e-5)", 1),
         # along another axis than the last, nothing changes
         ("x: f32[N, M]; div(x, reduce_sum(x, axes=(0,), keepdims=True))", 2),
     ],
