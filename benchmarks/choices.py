@@ -29,6 +29,7 @@ from onnx import numpy_helper
 
 import smelt
 from smelt.compiler import compile_here
+from smelt.core import machine
 from smelt.core.passes.lowering import fusion_rules
 from smelt.driver import Request
 from smelt.targets.llvm.machines import host
@@ -89,6 +90,18 @@ def rows(op: str, length: int, n: int) -> Model:
     return Model(f"(float[N,{length}] x) => (float[N,{length}] y) {{ y = {op}(x) }}", {"N": n})
 
 
+def attention(heads: int, n: int) -> Model:
+    """Scores of n x n in each head: softmax, times 64 columns."""
+    text = f"(float[{heads},N,N] s, float[{heads},N,64] v) => (float[{heads},N,64] y)"
+    return Model(f"{text} {{ p = {SOFTMAX}(s) y = MatMul(p, v) }}", {"N": n})
+
+
+def normed(n: int, k: int, m: int) -> Model:
+    """Rows of k, normalised, times [k, m]."""
+    text = f"(float[{n},{k}] x, float[{k}] ws, float[{k}] wb, float[{k},{m}] w) => (float[{n},{m}] y)"
+    return Model(f"{text} {{ p = LayerNormalization<axis = -1>(x, ws, wb) y = MatMul(p, w) }}", {"N": n})
+
+
 SOFTMAX = "Softmax<axis = -1>"
 STORED = (
     "(float[N,256] x, float[N,256] z) => (float[N,256] y, float[N,256] v)"
@@ -104,6 +117,7 @@ SUMS = "(" + ", ".join(f"float[N] x{k}" for k in range(30)) + ") => (float[N] y)
 SUMS += ", ".join(f"x{k}" for k in range(30)) + ") }"
 DEPTHWISE = tuple(convolution(64, 56, 64, k, 64) for k in (3, 5, 7))
 FEW = tuple(product(n, 512, 2048, "b", f"{n}") for n in (6, 12, 24, 64))
+ROW_PRODUCTS = (attention(12, 512), attention(96, 128), normed(4096, 384, 64), normed(4096, 384, 384))
 CHOICES = (
     Choice("MAX_ROWS", (contraction,), (4, 8, 12, 24), (product(512, 256, 8), product(512, 256, 16))),
     Choice("SUPPLY", (contraction,), (1, 2, 8), (product(384, 384, 384), product(128, 1536, 384))),
@@ -126,6 +140,12 @@ CHOICES = (
     Choice("MOST_TILE", (reduction,), (2, 4, 16), DEPTHWISE),
     Choice("WIDE_TILE", (reduction,), (2, 3, 6, 8), DEPTHWISE),
     Choice("UNROLL_TAPS", (reduction,), (0, 9, 25), DEPTHWISE),
+    Choice("BLOCK_ROWS", (machine,), (12, 24, 96), ROW_PRODUCTS),
+    # whether it is one kernel or two
+    Choice("NARROW", (fusion_rules,), (0,), (attention(12, 512),)),
+    Choice("BLOCKS", (fusion_rules,), (0, 1 << 20), (
+        attention(96, 128), normed(96, 384, 64), normed(4096, 384, 64))),
+    Choice("WIDE_BLOCKS", (fusion_rules,), (0, 1 << 20), tuple(normed(n, 384, 384) for n in (512, 4096))),
     Choice("CHEAP", (fusion_rules,), (0, 2, 16), (Model(NORMED, {"N": 1000}),)),
     Choice("RECOMPUTE", (fusion_rules,), (0, 1, 8), (Model(STORED, {"N": 1000}),)),
     Choice("MAX_INPUTS", (fusion_rules,), (8, 64), (Model(SUMS, {"N": 50_000}),)),

@@ -17,6 +17,9 @@ of libm, an element at a time. benchmarks/results/intrinsics.md has the measurem
 HEAVY = 12
 """The cost from which a function rules its loop: its latency, not its loads and stores."""
 
+BLOCK_ROWS = 48
+"""Rows that are made at a time for the product that follows. benchmarks/results/choices.md has its worth."""
+
 CPU = "cpu"
 """The name of the unit that the host code runs on; others are called as their device is."""
 
@@ -68,6 +71,12 @@ class Machine:
     def lanes(self, bits: int) -> int:
         """How many elements of `bits` width a vector holds; at least 1."""
         return max(1, self.vector_bits // bits)
+
+    def row_block(self, size: int | None) -> int:
+        """How many rows of `size` bytes (None: unknown) are made at a time for the product that follows: half
+        of the second-level cache holds them."""
+        most = BLOCK_ROWS if size is None else self.cache_bytes[1] // 2 // max(size, 1)
+        return max(1, min(BLOCK_ROWS, most))
 
     def cost(self, work: Mapping[str, int]) -> int:
         """What so many calls of scalar functions take, in multiply-adds of one element; casts are free."""

@@ -71,6 +71,11 @@ def nominal(facts: Facts, d: Dim) -> int:
     return value_at(d, env)
 
 
+def least(facts: Facts, d: Dim) -> int:
+    """The Dim with every symbol at its least size, 1 where that is 0."""
+    return value_at(d, {s: max(1, facts.bounds(sym(s))[0] or 1) for s in d.symbols})
+
+
 def nominal_bytes(facts: Facts, t: TensorType) -> int:
     """What a tensor takes at such sizes."""
     return nominal(facts, product(t.shape)) * t.dtype.bytes

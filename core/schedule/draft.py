@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from smelt.core.ir.kernel import Kernel, Stmt
+from smelt.core.ir.kernel import Kernel, Loop, Stmt, Tiles
 from smelt.core.ir.rewrite import fresh_name, local_buffers
 from smelt.core.machine import Machine
 from smelt.core.schedule.schedule import Schedule, Step, StepArg, apply_step
@@ -57,11 +57,21 @@ class Draft:
         return fresh_name(base, names_of(self.kernel))
 
     def root(self, var: str) -> Stmt:
-        """The top-level statement that holds the loop var."""
+        """The outermost statement from which the loops are perfectly nested down to var."""
         found = find(self.kernel, var)
         assert found is not None, var
         path, node = found
-        return path[0] if path else node
+        return next(s for s in (*path, node) if var in map(var_of, chain(s)[0]))
+
+    def inside(self, var: str) -> bool:
+        """Whether the nest of var is one of several statements of a loop around it."""
+        return self.root(var) not in self.kernel.body
+
+    def share(self, groups: Sequence[str]) -> None:
+        """These loops as groups, unless a loop around them, which holds more than their nest, is one."""
+        for g in groups:
+            if not self.inside(g):
+                self.do("bind", g, "group")
 
     def view(self, var: str) -> View:
         """The nest that holds the loop var; ScheduleError when it is no plain nest."""
@@ -69,6 +79,12 @@ class Draft:
         if seen is None:
             raise ScheduleError("view", f"the nest of '{var}' is no plain one")
         return seen
+
+    def nests(self, var: str) -> list[str]:
+        """The outermost loop of every statement inside the loop var."""
+        found = find(self.kernel, var)
+        assert found is not None, var
+        return [var_of(s) for s in found[1].body if isinstance(s, Loop | Tiles)]
 
     def stage_reduce(self, var: str) -> list[str]:
         """`stage_reduce var`; the registers it made, in the order in which they are filled."""
@@ -79,7 +95,8 @@ class Draft:
     def enclose(self, var: str) -> str:
         """A loop of one iteration around the nest of var; its name."""
         name = self.fresh("one")
-        self.do("enclose", self.kernel.body.index(self.root(var)), name)
+        nodes, _ = chain(self.root(var))
+        self.do("enclose", var_of(nodes[0]), name)
         return name
 
     def split_phases(self, root: str) -> str:
@@ -91,12 +108,7 @@ class Draft:
             divisors = v.divisors(loop.var)
             if len(divisors) == 1 and loop.extent != divisors[0]:
                 self.attempt("split", loop.var, divisors[0], f"{loop.var}.q", f"{loop.var}.p", False)
-        top = self.kernel.body
-        for s in top:
-            nodes, _ = chain(s)
-            if nodes and var_of(nodes[0]) in (root, f"{root}.q"):
-                return var_of(nodes[0])
-        return root
+        return root if find(self.kernel, root) is not None else f"{root}.q"
 
     def order(self, *names: str) -> None:
         """The perfectly nested loops `names` in this order, unless they are already."""

@@ -79,14 +79,17 @@ def normalise(kernel: Kernel) -> Kernel:
     return kernel.with_(body=tuple(out))
 
 
-def enclose(kernel: Kernel, number: int, name: str) -> Kernel:
-    """s  -->  for name in 1 { s }, for the top-level statement of that number: a node to stage at."""
-    what = f"enclose {number} {name}"
+def enclose(kernel: Kernel, at: str, name: str) -> Kernel:
+    """s  -->  for name in 1 { s }, for the loop `at` or the top-level statement of that number: a node to
+    stage at."""
+    what = f"enclose {at} {name}"
     _new(kernel, what, name)
-    if not 0 <= number < len(kernel.body):
+    if not at.isdigit():
+        return edit(kernel, at, lambda node, _: Loop("serial", name, to_dim(1), (node,)), what)
+    if int(at) >= len(kernel.body):
         raise ScheduleError(what, f"there are {len(kernel.body)} statements")
     body = list(kernel.body)
-    body[number] = Loop("serial", name, to_dim(1), (body[number],))
+    body[int(at)] = Loop("serial", name, to_dim(1), (body[int(at)],))
     return kernel.with_(body=tuple(body))
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from smelt.core.dim import YES, Dim, Facts, Min, align_up, sole_atom, sym, to_dim
-from smelt.core.ir.analysis.scope import kernel_facts
+from smelt.core.ir.analysis.scope import enter, kernel_facts
+from smelt.core.ir.analysis.traits import split_factors
 from smelt.core.ir.kernel import (
     Block,
     Bound,
@@ -18,15 +19,20 @@ from smelt.core.ir.kernel import (
     Load,
     Loop,
     LoopNode,
+    Reduce,
     Stmt,
     Store,
+    Tiles,
+    walk_expr,
 )
 from smelt.core.ir.layout import Layout, PackSpec, parse_spec
-from smelt.core.ir.rewrite import Body, free_symbols, fresh_name, map_expr
+from smelt.core.ir.rewrite import Body, free_symbols, fresh_name, map_expr, map_stmt_exprs, rename_vars
 from smelt.core.schedule.tree import (
     ScheduleError,
     chain,
     edit,
+    expressions,
+    find,
     map_accesses,
     names_of,
     rebuild,
@@ -93,6 +99,63 @@ def stage(kernel: Kernel, buffer: str, layout: str, name: str) -> Kernel:
     return kernel.with_(
         body=(*tidy(fill, facts), *tidy(body, facts)), scratch=(*kernel.scratch, copy)
     )
+
+
+def stage_factor(kernel: Kernel, var: str, axis: str, name: str) -> Kernel:
+    """<v> { for i { for j { y[i, j] = f(sum k in n { e(i, k) * x[k, j] }) } } }
+      -->  scratch p: f32[v, i, n];
+           <v> { for i { for k' in n { p[v, i, k'] = e(i, k') } };
+                 for i { for j { y[i, j] = f(sum k in n { p[v, i, k] * x[k, j] }) } } }
+
+    The factor that has reductions of its own is computed once for every i and k, ahead of the sums over k. p
+    has the group loops from v outward, the loops inside v that e follows (those without an extent in sizes of
+    the kernel: their most), and k.
+    """
+    what = f"stage_factor {var} {axis} {name}"
+    taken = names_of(kernel)
+    place = find(kernel, var)
+    if name in taken or place is None:
+        raise ScheduleError(what, f"name '{name}' is taken, or there is no loop '{var}'")
+    around = [x for x in (*place[0], place[1]) if isinstance(x, Loop | Tiles)]
+    groups = [x for x in around if isinstance(x, Loop) and x.level == "group"]
+    if any(x.level != "serial" for x in around if x not in groups):
+        raise ScheduleError(what, "a loop around it is parallel, and no plain group")
+    made: list[Buffer] = []
+
+    def rewrite(node: LoopNode, facts: Facts) -> Stmt:
+        nodes, leaf = chain(node)
+        sums = (x for e in expressions(leaf) for x in walk_expr(e) if isinstance(x, Reduce))
+        found = {(x.axes, *parts) for x in sums if (parts := split_factors(x)) is not None}
+        if len(found) != 1 or [a.var for a in next(iter(found))[0]] != [axis]:
+            raise ScheduleError(what, f"no product over '{axis}' alone has one factor with reductions")
+        (((last,), e, _),) = found
+        loops = [Loop("serial", var_of(n), n.extent, ()) for n in nodes[1:] if var_of(n) in free_symbols(e)]
+        loops.append(Loop("serial", last.var, last.extent, ()))
+        inner = enter(facts, node)
+        shape = (*(g.extent for g in groups), *(_most(n.extent, inner, kernel, what) for n in loops))
+        made.append(Buffer(name, e.dtype, shape, "scratch"))
+        index = tuple(sym(n.var) for n in (*groups, *loops))
+        renaming = {n.var: fresh_name(f"{n.var}.f", {*taken, name}) for n in loops}
+        (fill,) = rebuild(loops, (Store(name, index, e),))
+        load = Load(name, index, e.dtype)
+
+        def read(whole: Expr) -> Expr:
+            return map_expr(whole, lambda x: load if x == e else x)
+
+        rest = rebuild(nodes[1:], tuple(map_stmt_exprs(s, read) for s in leaf))
+        return replace(node, body=(rename_vars(fill, renaming), *rest))
+
+    done = edit(kernel, var, rewrite, what)
+    return done.with_(scratch=(*kernel.scratch, *made))
+
+
+def _most(extent: Dim, facts: Facts, kernel: Kernel, what: str) -> Dim:
+    """The extent, or what it is at most in sizes of the kernel: where the loops around are at 0."""
+    inner = extent.symbols - {d.name for d in kernel.dims}
+    most = extent.substitute(dict.fromkeys(inner, 0))
+    if facts.prove_le(extent, most) is not YES:
+        raise ScheduleError(what, f"extent {extent} is not provably at most {most}")
+    return most
 
 
 def _spec(what: str, layout: str) -> PackSpec:
@@ -221,4 +284,4 @@ def _clamped(d: Dim, names: frozenset[str]) -> tuple[Dim, Dim] | None:
     return None
 
 
-__all__ = ["bind_let", "pack", "stage", "unclamp"]
+__all__ = ["bind_let", "pack", "stage", "stage_factor", "unclamp"]

@@ -465,7 +465,7 @@ def keep(kernel: Kernel, name: str, buffer: str) -> Kernel:
     acc = sum k { e(k) }; for j { y[j] = f(e(j), acc) }
       -->  for j { y[j] = e(j) }; acc = sum k { y[k] }; for j { y[j] = f(y[j], acc) }
 
-    Needs one store to y, of e's type, and no other read of y.
+    Needs one store to y, of e's type, and no read of y beside them.
     """
     what = f"keep {name} {buffer}"
     hits = 0
@@ -480,10 +480,6 @@ def keep(kernel: Kernel, name: str, buffer: str) -> Kernel:
             return _keep(body, stage[0], final[0], what)
         return tuple(s if isinstance(s, Store) else replace(s, body=visit(s.body)) for s in body)
 
-    for s in kernel.body:
-        for e in _values(s):
-            if any(isinstance(x, Load) and x.buffer == buffer for x in walk_expr(e)):
-                raise ScheduleError(what, f"'{buffer}' is read already")
     done = kernel.with_(body=visit(kernel.body))
     if hits != 1:
         raise ScheduleError(what, "no stage and store to share a value")
@@ -512,6 +508,9 @@ def _keep(body: Body, stage: _Part, final: _Part, what: str) -> Body:
     i, _, stage_nodes, (fill,) = stage
     j, _, final_nodes, (last,) = final
     assert isinstance(fill, Store) and isinstance(fill.value, Reduce) and isinstance(last, Store)
+    for read in (x for s in body for e in _values(s) for x in walk_expr(e)):
+        if isinstance(read, Load) and read.buffer == last.buffer:
+            raise ScheduleError(what, f"'{last.buffer}' is read already")
     extra = [n for n in final_nodes if var_of(n) not in {var_of(m) for m in stage_nodes}]
     e = fill.value
     if len(extra) != 1 or len(e.axes) != 1 or last.guard or last.accumulate:

@@ -45,7 +45,7 @@ class Schedule:
 # r one of the machine's rows, by its name
 PRIMITIVES: Mapping[str, tuple[Callable[..., Kernel], str]] = {
     "normalise": (loops.normalise, ""),
-    "enclose": (loops.enclose, "iv"),
+    "enclose": (loops.enclose, "vv"),
     "split": (loops.split, "vivvb"),
     "chunk": (loops.chunk, "viv"),
     "tile": (loops.tile, "vsvvvv"),
@@ -63,6 +63,7 @@ PRIMITIVES: Mapping[str, tuple[Callable[..., Kernel], str]] = {
     "keep": (reductions.keep, "vv"),
     "pack": (memory.pack, "vl"),
     "stage": (memory.stage, "vlv"),
+    "stage_factor": (memory.stage_factor, "vvv"),
     "bind_let": (memory.bind_let, "v"),
     "unclamp": (memory.unclamp, "o"),
     "deepen": (instruct.deepen, "vivv"),

@@ -8,13 +8,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from naive_kernels import add_of_a_broadcast, nest, op_kernel, operand, shape_of, softmax_of_a_broadcast
+from naive_kernels import (
+    Shape,
+    add_of_a_broadcast,
+    nest,
+    op_kernel,
+    operand,
+    shape_of,
+    softmax_of_a_broadcast,
+)
 
 from smelt.core.dim import Dim, Facts, parse_dim, sym, to_dim
-from smelt.core.dtype import f16, f32, f64, i32, i64, u8
+from smelt.core.dtype import DType, f16, f32, f64, i32, i64, u8
+from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Buffer, DimParam, Expr, Kernel, Load, Loop, Store
 from smelt.core.machine import Machine
-from smelt.core.ops.trace import Trace, call
+from smelt.core.ops import OPS
+from smelt.core.ops.trace import Operand, Trace, call
 from smelt.core.schedule.tree import map_accesses
 
 # Two lanes reach every tail at small sizes; the others are real shapes of register files.
@@ -141,6 +151,30 @@ def _scan() -> Kernel:
     return Kernel("scan", (DimParam("m"), DimParam("n", 1)), (x,), (y,), body)
 
 
+def _row_product(op: str, shapes: Sequence[Shape], right: Shape, out: Shape, dtype: DType = f32, turned: bool = False) -> Kernel:
+    """tanh(op(a, ..) * the last input), op along the last axis. turned: the right one is read along its rows."""
+    buffers = [Buffer("abcd"[n], dtype, shape_of(s)) for n, s in enumerate((*shapes, right))]
+    t, y = Trace(), Buffer("y", dtype, shape_of(out))
+    *mine, last = map(operand, buffers)
+    attrs = {"axis": len(shapes[0]) - 1, "epsilon": 1e-5}
+
+    def row(i: tuple[Dim, ...]) -> Expr:
+        rule = OPS[op].compute
+        assert callable(rule)
+        return rule(t, i, attrs, TensorType(dtype, mine[0].shape), *mine)
+
+    swapped = Operand(dtype, (*last.shape[:-2], *last.shape[:-3:-1]), lambda i: last[(*i[:-2], i[-1], i[-2])])
+
+    def value(i: tuple[Dim, ...]) -> Expr:
+        rule = OPS["matmul"].compute
+        assert callable(rule)
+        factors = Operand(dtype, mine[0].shape, row), swapped if turned else last
+        return call("tanh", rule(t, i, {}, TensorType(dtype, y.shape), *factors))
+
+    names = sorted({s for b in (*buffers, y) for d in b.shape for s in d.symbols})
+    return Kernel("row_product", tuple(DimParam(n) for n in names), tuple(buffers), (y,), nest(y, value))
+
+
 _MAT = op_kernel("matmul", [("m", 5), (5, 20)], ("m", 20), epilogue=_bias, extra=[(20,)])
 _FREE = op_kernel("matmul", [("m", "k"), ("k", "n")], ("m", "n"), epilogue=_bias, extra=[("n",)])
 _NBITS = op_kernel("matmul_nbits", [("m", 32), (6, 2, 8), (6, 2)], ("m", 6), {"bits": 4, "block": 16}, dtypes=[f32, u8, f32])
@@ -224,5 +258,14 @@ KERNELS: dict[str, tuple[Kernel, str, Envs]] = {
     "reshape": (op_kernel("reshape", [("n", 4, 6)], ("n", 24), {"shape": (sym("n"), to_dim(24))}), "", ({"n": 3},)),
     "two-outputs": (_two_outputs(), "", _MN),
     "two-nests": (_two_nests(), "", ({"m": 3, "n": 37}, {"m": 1, "n": 0})),
+    "softmax-matmul": (_row_product("softmax", [("b", 2, "s", "t")], ("b", 2, "t", 20), ("b", 2, "s", 20)), "", ({"b": 2, "s": 53, "t": 5}, {"b": 1, "s": 3, "t": 37}, {"b": 1, "s": 2, "t": 0}, {"b": 0, "s": 4, "t": 4}, {"b": 2, "s": 0, "t": 3})),
+    "softmax-matmul-f16": (_row_product("softmax", [("m", 9)], (9, 20), ("m", 20), f16), "b", ({"m": 50},)),
+    "softmax-matmul-turned": (_row_product("softmax", [("m", "n")], (20, "n"), ("m", 20), turned=True), "", ({"m": 50, "n": 5}, {"m": 1, "n": 37})),
+    "softmax-vector": (_row_product("softmax", [("m", "n")], ("n",), ("m",)), "", ({"m": 50, "n": 5}, {"m": 1, "n": 0})),
+    "softmax-of-one-row": (_row_product("softmax", [(1, "n")], ("n", 20), (1, 20)), "", ({"n": 37}, {"n": 0})),
+    "softmax-of-one-row-each": (_row_product("softmax", [("b", 1, "n")], ("b", "n", 20), ("b", 1, 20)), "", ({"b": 3, "n": 5}, {"b": 0, "n": 5})),
+    "softmax-of-few-rows": (_row_product("softmax", [(3, "n")], ("n", 8), (3, 8)), "", ({"n": 37}, {"n": 0})),
+    "softmax-of-long-rows": (_row_product("softmax", [("m", 30000)], (30000, 4), ("m", 4)), "", ({"m": 3},)),
+    "norm-matmul": (_row_product("layer_norm", [("m", 7), (7,), (7,)], (7, 50), ("m", 50)), "d", ({"m": 53}, {"m": 1}, {"m": 0})),
     "scan": (_scan(), "", ({"m": 3, "n": 7}, {"m": 1, "n": 1})),
 }  # fmt: skip

@@ -1,14 +1,18 @@
-"""Hand-scheduled trees, compiled for each instruction set that runs here, agree with the interpreter."""
+"""Trees that hands or a strategy scheduled, compiled for each instruction set that runs here, agree with the
+interpreter."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from kernel_data import compare, inputs
 from native_cpus import CPUS
 from scheduled_trees import TREES
+from strategy_kernels import KERNELS
 
 from smelt.core.ir.interp_kernel import run_kernel
 from smelt.core.ir.text import parse_kernel
+from smelt.core.schedule import schedule_kernel
 from smelt.targets.llvm.jit import jit
 from smelt.targets.llvm.machines import Cpu
 
@@ -23,6 +27,24 @@ def test_tree(name: str, cpu: Cpu) -> None:
         arrays = inputs(kernel, env)
         want = run_kernel(kernel, env, arrays)
         compare(compiled(arrays, env), want)
+
+
+ROW_PRODUCTS = [name for name, (kernel, *_) in KERNELS.items() if kernel.name == "row_product"]
+
+
+@pytest.mark.parametrize("cpu", CPUS, ids=[c.cpu for c in CPUS])
+@pytest.mark.parametrize("name", ROW_PRODUCTS)
+def test_row_product(name: str, cpu: Cpu) -> None:
+    """One kernel, compiled once, at all sizes; what is not finite stays in its row."""
+    naive, _, sizes = KERNELS[name]
+    compiled = jit(schedule_kernel(naive, cpu.machine), cpu)
+    for env in sizes:
+        arrays = inputs(naive, env)
+        for odd in (0.0, np.inf, -np.inf, np.nan):
+            arrays[0].reshape(-1)[3:4] = odd
+            with np.errstate(invalid="ignore"):
+                want = run_kernel(naive, env, arrays)
+            compare(compiled(arrays, env), want)
 
 
 @pytest.mark.parametrize("name", sorted(TREES))

@@ -40,6 +40,7 @@ ZOO = {
                      "conv(x, w, group=96, channels_last=True, pads_begin=(1, 1), pads_end=(1, 1))",
     "max-pool": "x: f32[N, H, K, 64]; max_pool(x, kernel=(3, 3), strides=(2, 2), channels_last=True)",
     "softmax": "x: f32[N, M]; softmax(x, axis=1)",
+    "softmax-times-values": "x: f32[N, 8, M, K]; v: f32[N, 8, K, 64]; matmul(softmax(x, axis=3), v)",
     "layer-norm": "x: f32[N, M, 768]; s: f32[768] = draw; b: f32[768] = draw; layer_norm(x, s, b, axis=2, epsilon=1e-5)",
     "mean-of-columns": "x: f32[N, 256]; reduce_mean(x, axes=(0,), keepdims=False)",
     "transpose-of-heads": "x: f32[N, M, 8, 64]; transpose(x, perm=(0, 2, 1, 3))",

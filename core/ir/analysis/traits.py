@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from smelt.core.dim import YES, Dim, Facts, SymbolAtom, sym, to_dim
 from smelt.core.ir.analysis.scope import Access, expr_accesses
@@ -44,6 +44,19 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
+class RowFactor:
+    """A product of which one factor reduces along the rows that the product sums over (softmax(x) * v).
+
+    rows: the output variables that this factor follows alone; groups: those that both follow. axis: the one
+    that is summed. bytes: of an element of the factor."""
+
+    groups: tuple[str, ...]
+    rows: tuple[str, ...]
+    axis: Axis
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Trait:
     """What an element of a tensor is made of.
 
@@ -52,6 +65,7 @@ class Trait:
     where there is no expression to look at. placed: the element's position is part of its value (trilu,
     eye_like). moved: the operand of which each element is one, as it is; other operands only say which one.
     rows: over how many of the outer axes all of its reductions run, where they share them (see `row_space`).
+    factor: of the product that all its reductions are part of (see `row_factor`).
     """
 
     reads: tuple[Read | None, ...]
@@ -63,6 +77,7 @@ class Trait:
     placed: bool = False
     moved: int | None = None
     rows: int | None = None
+    factor: RowFactor | None = None
 
     @property
     def plain(self) -> bool:
@@ -96,6 +111,7 @@ def expr_trait(
         tuple(map(reads.get, operands)), expr_work(e), expr_size(e), bool(reduces),
         any(factors(r) is not None for r in reduces), placed=_tells_positions(e, variables),
         moved=_moved(e, operands), rows=row_space(e, variables, shapes) if reduces else None,
+        factor=row_factor(e, variables, shapes),
     )
 
 
@@ -117,9 +133,33 @@ def row_space(e: Expr, variables: Mapping[str, Dim], shapes: Mapping[str, Sequen
     if len(spaces) != 1 or spaces != {frozenset(long[:count])} or not count:
         return None
     within = long[count:]
-    if len(within) > 1 and not all(_as_one(x, within) for x in _outside(e)):
+    if len(within) > 1 and not all(_as_one(x, within) for x in _outside(e) if isinstance(x, Load)):
         return None
     return list(variables).index(long[count - 1]) + 1
+
+
+def row_factor(
+    e: Expr, variables: Mapping[str, Dim], shapes: Mapping[str, Sequence[Dim]]
+) -> RowFactor | None:
+    """The factor whose rows a block of which one kernel can make ahead of the product, where all reductions
+    are part of that one product: they and the factor step through neighbours along equal axes, neighbours of
+    the output are columns, where there are any, and no index depends on data."""
+    outer = [x for x in _outside(e) if isinstance(x, Reduce)]
+    parts = split_factors(outer[0]) if outer and all(x == outer[0] for x in outer) else None
+    if parts is None or len(outer[0].axes) != 1 or any(isinstance(x, Let) for x in walk_expr(e)):
+        return None
+    (left, right), (axis,) = parts, outer[0].axes
+    inner = {x for x in walk_expr(left) if isinstance(x, Reduce)}
+    along = all([a.extent for a in r.axes] == [axis.extent] for r in inner)
+    apart = all(axis.var not in _variables_of(r) for r in inner)
+    if not (along and apart) or not all(_steps(r, shapes) for r in (*inner, replace(outer[0], body=left))):
+        return None
+    mine, others = _variables_of(left), _variables_of(right)
+    long = [v for v, n in variables.items() if n.const_or_none != 1]
+    if long and long[-1] in mine and not mine.issuperset(long):
+        return None
+    both = tuple(v for v in variables if v in mine & others)
+    return RowFactor(both, tuple(v for v in variables if v in mine - others), axis, left.dtype.bytes)
 
 
 def _variables_of(e: Expr) -> set[str]:
@@ -146,12 +186,12 @@ def _steps(r: Reduce, shapes: Mapping[str, Sequence[Dim]]) -> bool:
     return False
 
 
-def _outside(e: Expr) -> Iterator[Load]:
-    """The loads that no reduction holds."""
+def _outside(e: Expr) -> Iterator[Load | Reduce]:
+    """The loads that no reduction holds, and the reductions that no other holds."""
     stack = [e]
     while stack:
         x = stack.pop()
-        if isinstance(x, Load):
+        if isinstance(x, Load | Reduce):
             yield x
         if not isinstance(x, Reduce):
             stack.extend(children(x))
@@ -192,10 +232,19 @@ def factors(r: Reduce) -> tuple[Expr, Expr] | None:
     """The two factors of a contraction: a sum of products of what is read at two places (through casts and
     guards), so x @ transpose(x) is one and a sum of squares is none; None for other reductions."""
     body = strip_casts(r.body)
-    if r.kind != "sum" or not isinstance(body, Call) or body.fn != "mul":
+    if r.kind != "sum" or not isinstance(body, Call) or body.fn != "mul" or body.args[0] == body.args[1]:
         return None
     loads = [{(x.buffer, x.index) for x in walk_expr(a) if isinstance(x, Load)} for a in body.args]
     return (body.args[0], body.args[1]) if all(loads) and len(loads[0] | loads[1]) > 1 else None
+
+
+def split_factors(r: Reduce) -> tuple[Expr, Expr] | None:
+    """The factors of a contraction of which one alone has reductions of its own: that one, without the casts
+    around it, and the other; None for other reductions."""
+    found = factors(r) or ()
+    heavy = [f for f in found if any(isinstance(x, Reduce) for x in walk_expr(f))]
+    rest = [f for f in found if f not in heavy]
+    return (strip_casts(heavy[0]), rest[0]) if len(heavy) == len(rest) == 1 else None
 
 
 def _moved(e: Expr, operands: Sequence[str]) -> int | None:

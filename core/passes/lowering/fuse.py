@@ -7,20 +7,20 @@ is decided by the composed index expressions: where each outside tensor is read,
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from smelt.core.dim import Facts, product
-from smelt.core.ir.analysis.traits import Read, Trait, expr_trait
+from smelt.core.dim import Dim, Facts, ceildiv, product
+from smelt.core.ir.analysis.traits import Read, RowFactor, Trait, expr_trait
 from smelt.core.ir.graph import Graph, Module, Node, Ref, Value
 from smelt.core.ir.kernel import Const
 from smelt.core.ops import OPS
-from smelt.core.ops.traits import nominal, out_index, out_variables
+from smelt.core.ops.traits import least, nominal, out_index, out_variables
 from smelt.core.passes.context import Context
 from smelt.core.passes.lowering.alike import Alike
 from smelt.core.passes.lowering.compose import Composer, Simplifier, inline_scalars
-from smelt.core.passes.lowering.fusion_rules import Group, Offer, objection, permission
+from smelt.core.passes.lowering.fusion_rules import Blocks, Group, Offer, objection, permission
 from smelt.core.passes.rewriting.editor import STRUCTURAL, Editor, edit_module, renamed
 
 
@@ -43,6 +43,7 @@ class _Found:
     trait: Trait
     reads: tuple[tuple[int, Read], ...]
     rows: tuple[int, int] | None
+    blocks: Blocks | None
 
 
 class _Fusion:
@@ -115,7 +116,8 @@ class _Fusion:
             self._measured[key] = self._look(nodes, nodes[-1].outputs[slot], refs)
         found = self._measured[key]
         outside = MappingProxyType({refs[k]: read for k, read in found.reads})
-        return Group(tuple(keys), found.trait, outside, slot, found.rows, sum(map(self._is_view, nodes)))
+        views = sum(map(self._is_view, nodes))
+        return Group(tuple(keys), found.trait, outside, slot, found.rows, found.blocks, views)
 
     def _look(self, nodes: Sequence[Node], last: Value, refs: Sequence[Ref]) -> _Found:
         """What an element of the last one's output takes, and how it reads what is outside of these nodes."""
@@ -133,7 +135,18 @@ class _Fusion:
             count = nominal(self._facts(), product(shape[: trait.rows]))
             longest = max(nominal(self._facts(), product(s)) for s in (shape, *shapes.values()))
             rows = count, longest // max(count, 1)
-        return _Found(trait, reads, rows)
+        return _Found(trait, reads, rows, self._blocks(trait.factor, out_variables(shape)))
+
+    def _blocks(self, f: RowFactor | None, variables: Mapping[str, Dim]) -> Blocks | None:
+        """How many blocks of rows a product has whose factor reduces along them."""
+        if f is None:
+            return None
+        facts = self._facts()
+        height = self.ctx.machine.row_block(nominal(facts, f.axis.extent) * f.bytes)
+        rows, groups = (product(variables[v] for v in names) for names in (f.rows, f.groups))
+        count = groups * ceildiv(rows, height)
+        columns = product(n for v, n in variables.items() if v not in (*f.groups, *f.rows))
+        return Blocks(nominal(facts, count), least(facts, count), nominal(facts, columns))
 
     def _grow(self, key: int, slot: int) -> Group:
         """The node with all the producers that this output of it takes in, reductions first."""

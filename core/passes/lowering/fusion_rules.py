@@ -21,6 +21,21 @@ RECOMPUTE = 2
 MAX_INPUTS = 24
 LONG_ROW = 4096
 """Elements of a row from which few rows are better shared out in parts, by a kernel for each."""
+NARROW = 128
+"""Columns up to which a product has little to share out but its rows."""
+BLOCKS, WIDE_BLOCKS = 2, 8
+"""Blocks of rows for every core, at middling sizes of a narrow product and at the least sizes of a wider one,
+from which cores seldom wait for the last block: three blocks on two cores take 1.4 times as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """The blocks of rows that a product is made in: their number at middling and at the least sizes, and the
+    columns of the product."""
+
+    count: int
+    least: int
+    columns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +43,8 @@ class Group:
     """Nodes (keys in order) whose last one makes the output. outside: the tensors it reads, and how.
 
     slot: which of the last node's outputs it is. rows: how many rows and how long, at middling sizes, where
-    all reductions run along the same rows. views: how many of the nodes are views. taken: the value of each
+    all reductions run along the same rows. blocks: of the product of which a factor reduces along its rows,
+    where all reductions are part of that. views: how many of the nodes are views. taken: the value of each
     producer that came in, and the permission.
     """
 
@@ -37,6 +53,7 @@ class Group:
     outside: Mapping[Ref, Read]
     slot: int = 0
     rows: tuple[int, int] | None = None
+    blocks: Blocks | None = None
     views: int = 0
     taken: tuple[tuple[Ref, str], ...] = ()
 
@@ -130,10 +147,19 @@ def _element(o: Offer) -> bool:
     return outside_reduction and (o.read.bijective or o.read.once or o.producer.trait.plain)
 
 
+def _row_factor(o: Offer) -> bool:
+    made, mine = o.producer.trait, o.group.trait
+    return made.heavy and not made.contraction and mine.contraction and o.read.reduced and o.read.rows
+
+
 ROWS = FusionRule("rows", "both reduce along the same rows, which stay in cache", _shared_rows)
+ROW_FACTOR = FusionRule(
+    "row factor", "a block of rows is made in cache for the product that sums over them", _row_factor
+)
 PERMISSIONS: tuple[FusionRule, ...] = (
     FusionRule("epilogue", "each element of the reduction is used once, as it is stored", _epilogue),
     ROWS,
+    ROW_FACTOR,
     FusionRule("operand", "the product reads its operand through an index map", _operand),
     FusionRule("prologue", "the reduction reads each element once, or it is cheap to make again", _prologue),
     FusionRule("element", "each element is used where it is made, or only moves", _element),
@@ -205,8 +231,23 @@ def _few_rows(o: Offer) -> bool:
     return o.permitted is ROWS and count < o.machine.cores and length > LONG_ROW
 
 
+def _no_factor(o: Offer) -> bool:
+    """Whether a factor of a product has reductions that no block of rows is made by."""
+    wanted = o.permitted is ROW_FACTOR or o.group.blocks is not None or o.producer.blocks is not None
+    return wanted and _both(o).blocks is None
+
+
+def _few_blocks(o: Offer) -> bool:
+    blocks = _both(o).blocks
+    if o.permitted is not ROW_FACTOR or blocks is None:
+        return False
+    if blocks.columns > NARROW:
+        return blocks.least < WIDE_BLOCKS * o.machine.cores
+    return blocks.count < BLOCKS * o.machine.cores
+
+
 def _lanes(o: Offer) -> bool:
-    return o.permitted is ROWS and o.machine.max_lanes > 1
+    return o.permitted in (ROWS, ROW_FACTOR) and o.machine.max_lanes > 1
 
 
 def _no_product(o: Offer) -> bool:
@@ -231,6 +272,8 @@ LATE_OBJECTIONS: tuple[FusionRule, ...] = (
     FusionRule("grown", "the kernel would be too large, with the conditions that it takes", _grown),
     FusionRule("no rows", "the reductions do not run along the same rows", _no_rows),
     FusionRule("few rows", "too few rows to share out: a kernel for each uses all of the machine", _few_rows),
+    FusionRule("no factor", "no block of rows can be made for the product that sums over them", _no_factor),
+    FusionRule("few blocks", "too few blocks of rows, where a product shares out columns too", _few_blocks),
     FusionRule("lanes", "work-items take a row each: what follows would be done one by one", _lanes),
     FusionRule("no product", "the product could not read its operand by sums of variables", _no_product),
     FusionRule("look-up", "a product's tile would look up every element by code of its own", _looks_up),

@@ -14,6 +14,7 @@ from smelt.core.schedule.strategies.elementwise import elementwise
 from smelt.core.schedule.strategies.fallback import outer_groups
 from smelt.core.schedule.strategies.lanes import lanes
 from smelt.core.schedule.strategies.reduction import columns, gathered_rows, rows
+from smelt.core.schedule.strategies.row_product import row_product
 from smelt.core.schedule.tree import ScheduleError, chain
 
 Strategy: TypeAlias = Callable[[Draft, str], None]
@@ -21,7 +22,10 @@ Strategy: TypeAlias = Callable[[Draft, str], None]
 # A strategy refuses (ScheduleError) nests that are not its kind; its steps are then taken back.
 # Order: contraction before columns, whose trees would also fit a matrix product; rows before columns,
 # because a row kernel's reductions follow no contiguous loop; gathered rows take what is neither.
-VECTORS: tuple[Strategy, ...] = (elementwise, contraction, rows, columns, gathered_rows, outer_groups)
+# Row products before all of these, which they ask about the two nests that they make.
+VECTORS: tuple[Strategy, ...] = (
+    elementwise, row_product, contraction, rows, columns, gathered_rows, outer_groups,
+)  # fmt: skip
 LANES: tuple[Strategy, ...] = (lanes, outer_groups)
 
 
@@ -36,7 +40,7 @@ def draft(kernel: Kernel, machine: Machine, constants: frozenset[str] = frozense
     d.do("normalise")
     for number, s in enumerate(d.kernel.body):
         if isinstance(s, Store) and any(isinstance(x, Reduce) for x in walk_expr(s.value)):
-            d.do("enclose", number, d.fresh("one"))
+            d.do("enclose", str(number), d.fresh("one"))
     for root in _roots(d.kernel):
         for strategy in LANES if machine.max_lanes > 1 else VECTORS:
             try:

@@ -383,8 +383,7 @@ def _tile(
     if not groups:
         groups = [d.enclose(inner)]
     d.order(*groups, *row_inner, inner)
-    for g in groups:
-        d.do("bind", g, "group")
+    d.share(groups)
     for name in d.stage_reduce(groups[-1]):
         if padded_width:
             d.do("widen", name, inner, padded_width)

@@ -16,7 +16,7 @@ def outer_groups(d: Draft, root: str) -> None:
         if not isinstance(n, Loop) or n.level != "serial" or not is_parallel(n, facts):
             return
         try:
-            d.do("bind", var_of(n), "group")
+            d.share([var_of(n)])
         except ScheduleError:
             return
         facts = enter(facts, n)

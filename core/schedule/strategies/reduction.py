@@ -119,14 +119,15 @@ def _collapsed(d: Draft, v: View) -> View:
 
 def _group_rows(d: Draft, v: View, groups: list[str], inner: list[str]) -> None:
     """Rows become groups, several at a time when they are short."""
+    if d.inside(groups[-1]):
+        return
     work = [v.extent(x).const_or_none for x in inner]
     work += [prod_or_none([a.extent for a in r.axes]) for r in v.all_reduces()]
     size = max((n for n in work if n is not None), default=None)
     if size is not None and None not in work and size <= SHORT_ROW:
         d.do("chunk", groups[-1], max(1, GROUP_ELEMENTS // max(size, 16)), f"{groups[-1]}.g")
         groups[-1] += ".g"
-    for g in groups:
-        d.do("bind", g, "group")
+    d.share(groups)
 
 
 def prod_or_none(extents: list[Dim]) -> int | None:
@@ -180,8 +181,7 @@ def columns(d: Draft, root: str) -> None:
     row_outer, row_inner = _tile_rows(d, row, _tile_height(d, v, row, wide))
     d.order(*others, *row_outer, column, *row_inner)
     # a line of tiles per group, so that finding one's place is paid for once per line
-    for g in others if len(others) > 1 else [*others, *row_outer]:
-        d.do("bind", g, "group")
+    d.share(others if len(others) > 1 else [*others, *row_outer])
     for _, suffix in cut_columns(d, column, n, wide * lanes, lanes, False):
         _panel(d, v, [], [], [x + suffix for x in row_inner], column, suffix)
 
@@ -267,8 +267,7 @@ def _panel(
     """Accumulators for the columns of one panel (times the rows of a tile)."""
     o, i = panel_names(column, suffix)
     d.order(*(groups or [o]), *inner, *row_inner, i)
-    for g in groups:
-        d.do("bind", g, "group")
+    d.share(groups)
     names = d.stage_reduce(o)
     _keep_heavy(d, v, names)
     d.attempt("hoist", o, "inv")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from rule_forms import build
 
@@ -24,6 +25,7 @@ SMALL = replace(CONTEXT, options=Options(fuse_nodes=2))
 TEN = replace(CONTEXT, options=Options(fuse_size=10))
 MANY = "; ".join(f"x{k}: f32[N, 4]" for k in range(26))
 SUM = "y0 = neg(x0); " + "; ".join(f"y{k} = add(y{k - 1}, x{k})" for k in range(1, 26))
+HEADS = "x: f32[8, N, 16]; v: f32[8, 16, 4]; "
 ROWS = "s = reduce_sum(x, axes=(1,), keepdims=True); "
 
 
@@ -36,6 +38,7 @@ def module(form: str) -> Module:
 DECISIONS: tuple[tuple[str, str, str, Context], ...] = (
     ("epilogue", "x: f32[N, 4]; w: f32[4, M]; relu(matmul(x, w))", "in matmul", CONTEXT),
     ("rows", f"x: f32[N, 64]; {ROWS}div(x, s)", "in reduce_sum", CONTEXT),
+    ("row factor", f"{HEADS}matmul(softmax(x, axis=2), v)", "in softmax", CONTEXT),
     ("operand", "x: f32[4, N]; w: f32[4, M]; matmul(transpose(x, perm=(1, 0)), w)", "in transpose", CONTEXT),
     ("prologue", "x: f32[N, 64]; reduce_sum(exp(x), axes=(1,), keepdims=True)", "in exp", CONTEXT),
     ("element", "x: f32[N, 4]; relu(exp(x))", "in exp", CONTEXT),
@@ -61,7 +64,12 @@ DECISIONS: tuple[tuple[str, str, str, Context], ...] = (
         "out reduce_sum", CONTEXT,
     ),
     ("few rows", f"x: f32[2, 70000]; {ROWS}div(x, s)", "out reduce_sum", CONTEXT),
+    ("no factor", f"{HEADS}matmul(softmax(x, axis=1), v)", "out softmax", CONTEXT),
+    # one block at middling sizes; two blocks of each of the 8 that a run may have, and 200 columns
+    ("few blocks", "x: f32[N, 16]; w: f32[16, 4]; matmul(softmax(x, axis=1), w)", "out softmax", CONTEXT),
+    ("few blocks", f"{HEADS}u: f32[16, 200]; matmul(softmax(x, axis=2), u)", "out softmax", CONTEXT),
     ("lanes", f"x: f32[N, 64]; {ROWS}div(x, s)", "out reduce_sum", LANES),
+    ("lanes", f"{HEADS}matmul(softmax(x, axis=2), v)", "out softmax", LANES),
     (
         "no product",
         "x: f32[N, 6, 8]; w: f32[4, 2, 3]; "
@@ -82,7 +90,7 @@ DECISIONS: tuple[tuple[str, str, str, Context], ...] = (
 )
 
 
-@pytest.mark.parametrize(("rule", "form", "wanted", "ctx"), DECISIONS, ids=[d[0] for d in DECISIONS])
+@pytest.mark.parametrize(("rule", "form", "wanted", "ctx"), DECISIONS)
 def test_the_rule_decides(rule: str, form: str, wanted: str, ctx: Context) -> None:
     before = module(form)
     lines = [" ".join(line.split()) for line in explain(before, ctx)]
@@ -123,6 +131,8 @@ STANDARDISE = (
             1,
         ),
         ("x: f32[N, H, M]; div(x, reduce_l2(x, axes=(2,), keepdims=True))", 1),
+        # squares of what is computed are no product of two operands
+        ("x: f32[N, M]; r: f32[N, M]; s: f32[M]; layer_norm(add(x, r), s, s, axis=1, epsilon=1e-5)", 1),
         # along another axis than the last, nothing changes
         ("x: f32[N, M]; div(x, reduce_sum(x, axes=(0,), keepdims=True))", 2),
     ],
@@ -149,3 +159,60 @@ def test_each_reduction_of_a_row_runs_once() -> None:
     reducing = {s.buffer for s in stores if any(isinstance(x, Reduce) for x in walk_expr(s.value))}
     assert any(s.buffer == output.name for s in stores)
     assert output.name not in reducing
+
+
+# ---------------------------------------------------------------- a product and the rows that it sums over
+
+SCORES = "x: f32[8, M, N]; v: f32[8, N, 4]; "
+NORM = "m = reduce_mean(mul(x, x), axes=(2,), keepdims=True); n = div(x, sqrt(add(m, 1e-3))); "
+
+
+@pytest.mark.parametrize(
+    ("form", "kernels"),
+    [
+        (f"{SCORES}matmul(softmax(x, axis=2), v)", 1),
+        (f"{SCORES}k: f32[M, N]; matmul(softmax(add(mul(x, 0.5), k), axis=2), v)", 1),
+        (f"{SCORES}k: bool[8, 1, N]; matmul(softmax(where(k, x, -inf), axis=2), v)", 1),
+        (f"{SCORES}r: f32[8, M, 4]; relu(add(matmul(softmax(x, axis=2), v), r))", 1),
+        # heads beside each other, as attention has them
+        (
+            "x: f32[H, 8, M, N]; v: f32[H, N, 8, 4]; "
+            "transpose(matmul(softmax(x, axis=3), transpose(v, perm=(0, 2, 1, 3))), perm=(0, 2, 1, 3))",
+            1,
+        ),
+        # the right factor along its rows; the rows themselves; one row for each head
+        ("x: f32[H, M, N]; v: f32[4, N]; matmul(softmax(x, axis=2), transpose(v, perm=(1, 0)))", 1),
+        ("x: f32[8, N, N]; matmul(softmax(x, axis=2), x)", 1),
+        ("x: f32[8, 1, N]; v: f32[8, N, 4]; matmul(softmax(x, axis=2), v)", 1),
+        (f"x: f32[H, M, 6]; w: f32[6, 4] = draw; {NORM}matmul(n, w)", 1),
+        # rows in f16: rounded where the product reads them
+        ("x: f16[8, M, N]; v: f16[8, N, 4]; matmul(softmax(x, axis=2), v)", 1),
+        # columns that are rows of the other factor; another reader; both factors; a product of products
+        ("x: f32[8, M, N]; w: f32[4, N]; matmul(w, transpose(softmax(x, axis=2), perm=(0, 2, 1)))", 2),
+        (f"{SCORES}p = softmax(x, axis=2); (matmul(p, v), p)", 2),
+        ("x: f32[8, M, N]; v: f32[8, N, 4]; matmul(softmax(x, axis=2), softmax(v, axis=1))", 2),
+        (f"{SCORES}w: f32[4, 4]; matmul(matmul(softmax(x, axis=2), v), w)", 2),
+    ],
+)
+@pytest.mark.parametrize("machine", [CONTEXT.machine, Machine("wide", 512, 32, masked=True)])
+def test_a_product_and_the_rows_it_sums_over_share_a_kernel(
+    form: str, kernels: int, machine: Machine
+) -> None:
+    before = module(form)
+    after = run_pipeline(before, PIPELINE, replace(CONTEXT, machine=machine))
+    assert len([n for n in after.main.nodes if n.op == "call_kernel"]) == kernels
+    scheduled = schedule_module(after, machine)
+    for env in ({"N": 5, "M": 50, "H": 2}, {"N": 37, "M": 3, "H": 1}, {"N": 1, "M": 1, "H": 1}):
+        inputs = feeds(before, {s.name: env[s.name] for s in before.symbols})
+        assert_same(before, after, inputs)
+        assert_same(before, scheduled, inputs)
+
+
+@pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan])
+def test_what_is_not_finite_stays_in_its_row(odd: float) -> None:
+    before = module(f"{SCORES}matmul(softmax(x, axis=2), v)")
+    scheduled = schedule_module(run_pipeline(before, PIPELINE, CONTEXT), CONTEXT.machine)
+    inputs = feeds(before, {"N": 5, "M": 50})
+    inputs["x"][3, 48, 2] = odd
+    inputs["x"][4, 7] = odd
+    assert_same(before, scheduled, inputs)

@@ -73,6 +73,15 @@ def rows() -> Kernel:
     return op_kernel("gather", [("n", 20), ("m",)], ("m", 20), {"axis": 0}, dtypes=[f32, i64])
 
 
+def weighted() -> Kernel:
+    """A product of which one factor reduces along the rows that are summed over."""
+    return parse_kernel(
+        "kernel @weighted(m: dim in 0..*, n: dim in 0..*, a: f32[m, n], b: f32[n, 20]) -> (y: f32[m, 20])\n"
+        "{ serial i in m { serial j in 20 {"
+        " y[i, j] = sum k in n { exp(a[i, k] - max l in n { a[i, l] }) * b[k, j] } } } }"
+    )
+
+
 # (kernel, schedule): one row per primitive and per way it can go
 LEGAL: tuple[tuple[Make, str], ...] = (
     (matmul, "normalise"),
@@ -116,6 +125,12 @@ LEGAL: tuple[tuple[Make, str], ...] = (
     (layer_norm, "stage_reduce i0 acc; hoist i0 inv; strip_reduce acc 4 1 no; strip_reduce acc1 4 1 yes"),
     (rows, "bind_let i0; bind i1 vector"),
     (maximum, "enclose 0 one"),
+    (matmul, "enclose i1 one"),
+    (weighted, "stage_factor i k p"),
+    (weighted, "bind i group; stage_factor i k p; enclose j one"),
+    (weighted, "chunk i 3 c; stage_factor c k p"),  # one buffer for one block after the other
+    (weighted, "chunk i 3 c; bind c group; stage_factor c k p; stage_reduce i.f acc; keep acc p; "
+               "strip k.f 4 2 yes; stage_reduce i acc; accumulate acc1 []; bind j vector"),
     (add_of_a_broadcast, "unclamp [i1]"),
     (add_of_a_broadcast, "unclamp [i1]; strip i1 4 2 yes"),
     (add_of_a_broadcast, "unclamp [i1]; strip i1 4 2 no"),
@@ -182,6 +197,12 @@ ILLEGAL: tuple[tuple[Make, str, str, str], ...] = (
     (matmul, "", "stage y (0, 1) p", "no readable"),
     (softmax, "stage_reduce i0 acc; keep acc1 y", "keep acc y", "read already"),
     (rows, "", "bind_let i1", "no data-dependent"),
+    (matmul, "", "stage_factor i0 k0 p", "one factor with reductions"),
+    (weighted, "", "stage_factor i l p", "no product over 'l'"),
+    (weighted, "", "stage_factor i k a", "name 'a' is taken"),
+    (weighted, "", "stage_factor zz k p", "no loop 'zz'"),
+    (weighted, "tile i [2 1] balanced t r x", "stage_factor t k p", "not provably at most"),
+    (weighted, "tile i [2 1] balanced t r x; bind t group", "stage_factor x k p", "no plain group"),
     (matmul, "", "enclose 3 one", "1 statements"),
     (add_of_a_broadcast, "", "unclamp [i0]", "no index is held"),
     (add, "", "unclamp [i1]", "no index is held"),

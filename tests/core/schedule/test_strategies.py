@@ -39,7 +39,9 @@ REACHED = {
     "sum-012": "strip_reduce", "add": "collapse", "gather": "bind_let", "concat-last": "peel", "scan": "bind i group",
     "transpose-2d": "split i1",
     "vector-matrix": "pack b", "dot": "strip_reduce", "conv-3d": "pack b", "conv-1d": "pack b",
-    "frames": "widen",
+    "frames": "widen", "softmax-matmul": "keep acc1 rows", "softmax-matmul-turned": "stage b", "norm-matmul": "pack d",
+    "softmax-vector": "strip_reduce acc2", "softmax-of-one-row-each": "bind i2 vector",
+    "softmax-of-few-rows": "unroll i0", "softmax-of-long-rows": "chunk i0 4 i0.c",
 }  # fmt: skip
 
 

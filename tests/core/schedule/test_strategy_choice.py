@@ -22,6 +22,7 @@ NAMES = tuple(dict.fromkeys(s.__name__ for s in (*strategies.VECTORS, *strategie
 # strategy -> kernels whose schedule is shown; of others the first that they take
 SHOWN = {
     "elementwise": ("add-row", "transpose-2d", "concat-middle"),
+    "row_product": ("softmax-matmul", "norm-matmul"),
     "contraction": ("matmul-packed", "vector-matrix", "conv-3x3"),
     "rows": ("sum-2", "softmax"),
     "columns": ("sum-0", "max-pool"),
