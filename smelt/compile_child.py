@@ -69,15 +69,22 @@ def main(result: str) -> int:
         outcome = _failure(out_of_memory(limits, reached[0]))
     except RecursionError:
         outcome = _failure(SmeltError("the model nests too deeply", kind="unsupported"))
-    except Exception:
+    except Exception as e:
         text = f"the compiler failed in stage '{reached[0]}':\n{traceback.format_exc()}"
-        outcome = _failure(
-            SmeltError(text, kind="internal", hint="this is a bug of smelt; report it with the model")
-        )
+        bug = SmeltError(text, kind="internal", hint="this is a bug of smelt; report it with the model")
+        # CPython 3.11 forgets the MemoryError where there is no memory for a generator's frame
+        full = isinstance(e, SystemError) and _data() > 0.9 * limits.memory
+        outcome = _failure(out_of_memory(limits, reached[0]) if full else bug)
     part = Path(result).with_suffix(".part")
     part.write_text(json.dumps(outcome), "utf-8")
     os.replace(part, result)
     return 0
+
+
+def _data() -> int:
+    """Bytes of data of this process, which its limit counts."""
+    with open("/proc/self/status") as status:
+        return next((1024 * int(line.split()[1]) for line in status if line.startswith("VmData:")), 0)
 
 
 def _line(fd: int) -> str:

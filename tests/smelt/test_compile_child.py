@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import resource
 import signal
@@ -130,6 +131,24 @@ def test_a_limit_of_memory_names_the_stage(tmp_path: Path) -> None:
     assert caught.value.kind == "infra"
     assert "SMELT_COMPILE_MEMORY" in (caught.value.hint or "")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("data", "kind"), [(0.95, "infra"), (0.5, "internal")])
+def test_memory_that_python_forgets_to_tell_of(tmp_path: Path, data: float, kind: str) -> None:
+    """CPython 3.11 raises SystemError where there is no memory for a generator's frame."""
+    body = (
+        "import sys, smelt.compile_child as c\n"
+        "def fails(request, progress):\n"
+        "    progress('code')\n"
+        "    raise SystemError('error return without exception set')\n"
+        f"c._compile, c._data = fails, lambda: {data} * 10**9\n"
+        "c.main(sys.argv[1])"
+    )
+    words = [sys.executable, "-c", body, str(tmp_path / "result")]
+    asked = json.dumps([10**9, 60, "{}"]) + "\n"
+    subprocess.run(words, input=asked, text=True, check=True, capture_output=True, timeout=120)
+    outcome = json.loads((tmp_path / "result").read_text())
+    assert (outcome["kind"], "in stage 'code'" in outcome["message"]) == (kind, True)
 
 
 def test_a_child_that_does_nothing_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,7 +211,7 @@ def test_two_models_of_one_name_do_not_run_silently(
 
 
 def test_the_example_fits_any_model(bundles: dict[str, Bundle], tmp_path: Path) -> None:
-    example = runtime_dir().parents[1] / "examples" / "run_model.c"
+    example = runtime_dir().resolve().parents[1] / "examples" / "run_model.c"
     b = bundles["rec"]
     for words in (("gcc", "-std=c11"), ("g++", "-x", "c++")):
         program = tmp_path / words[0]
