@@ -35,6 +35,8 @@ _OWNER: Final = ".smelt-compile"
 """In a folder that a compile works in: it is smelt's, and whoever holds the folder's lock works there."""
 _MADE: Final = re.compile(rf"\.?({FILE_NAME.pattern}|{re.escape(MANIFEST)})(\.\d+)?")
 """Names of what a compile writes into that folder, those of half-written files among them."""
+_UNIQUE: Final = re.compile(r"\d+-[0-9a-f]{8}")
+"""How the name of such a folder ends: the process and a random number."""
 _TRIES: Final = 64
 _ANOTHER: Final = "choose another folder with -o (output=), or move your files away"
 
@@ -54,13 +56,27 @@ class Staging:
         try:
             self.out.parent.mkdir(parents=True, exist_ok=True)
             sweep(self.out)
-            self.path.mkdir()
-            self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            _locked(self._lock)
-            (self.path / _OWNER).touch()
+            for _ in range(_TRIES):
+                if self._begin():
+                    return self
         except OSError as e:
             raise _disk(self.out, e) from None
-        return self
+        raise _busy(self.out)
+
+    def _begin(self) -> bool:
+        """Make the folder and lock it; False when a sweep took it, still empty, for a killed compile's."""
+        self.path.mkdir()
+        try:
+            self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
+            (self.path / _OWNER).touch()
+        except FileNotFoundError:
+            if self._lock >= 0:
+                os.close(self._lock)
+                self._lock = -1
+            return False
+        return True
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if kind is not None:
@@ -287,7 +303,8 @@ def _remove_made(folder: Path) -> None:
 
 def sweep(out: Path, own: int | None = None) -> None:
     """Remove what killed compiles into `out` have left; those that live hold a lock, and are let be, but for
-    that of the process `own`, which is about to end."""
+    that of the process `own`, which is about to end. A compile that was killed at its first or its last step
+    leaves an empty folder."""
     start = f".{_short(out)}.part-"
     try:
         found = [e.path for e in os.scandir(out.parent) if e.name.startswith(start)]
@@ -299,7 +316,10 @@ def sweep(out: Path, own: int | None = None) -> None:
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 is_own = own is not None and os.path.basename(path).startswith(ending)
-                if os.path.isfile(os.path.join(path, _OWNER)) and (is_own or _locked(fd)):
+                is_empty = not os.listdir(fd) and _UNIQUE.fullmatch(os.path.basename(path)[len(start) :])
+                if is_empty and _locked(fd):
+                    os.rmdir(path)  # which fails if it is no longer empty
+                elif os.path.isfile(os.path.join(path, _OWNER)) and (is_own or _locked(fd)):
                     _remove_made(Path(path))
             finally:
                 os.close(fd)

@@ -265,6 +265,13 @@ def test_a_killed_compile_leaves_the_old_bundle_and_the_next_sweeps(tmp_path: Pa
         put(out)
         assert stage.path.is_dir() and (stage.path / "libprobe.so").exists()
     shutil.rmtree(living.path)  # neither committed nor failed: this test's own
+    for step in ("first", "last"):  # a compile that was killed there leaves an empty folder
+        (tmp_path / f".out.part-7-{step.encode().hex()[:8]}").mkdir()
+    empty = tmp_path / ".out.part-7-empty"
+    empty.mkdir()
+    sweep(out)
+    assert [p.name for p in tmp_path.glob(".out.part-7-*")] == [empty.name], "nobody's compile is called so"
+    empty.rmdir()
     foreign = tmp_path / ".out.part-7-thesis"
     foreign.mkdir()
     (foreign / "thesis.tex").write_text("years")
