@@ -316,11 +316,10 @@ def sweep(out: Path, own: int | None = None) -> None:
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 is_own = own is not None and os.path.basename(path).startswith(ending)
-                is_empty = not os.listdir(fd) and _UNIQUE.fullmatch(os.path.basename(path)[len(start) :])
-                if is_empty and _locked(fd):
-                    os.rmdir(path)  # which fails if it is no longer empty
-                elif os.path.isfile(os.path.join(path, _OWNER)) and (is_own or _locked(fd)):
-                    _remove_made(Path(path))
+                marked = os.path.isfile(os.path.join(path, _OWNER))
+                empty = not os.listdir(fd) and _UNIQUE.fullmatch(os.path.basename(path)[len(start) :])
+                if (marked or empty) and (is_own or _locked(fd)):
+                    _remove_made(Path(path)) if marked else os.rmdir(path)
             finally:
                 os.close(fd)
 

@@ -33,6 +33,8 @@ _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-f]{6})|(.))", re.DOTALL)
 _PLAIN_ESCAPE: Final = {"n": "\n", "r": "\r", "t": "\t"}
 
 Fraction: TypeAlias = tuple[Dim, Dim]  # numerator, denominator
+
+
 def parse_dim(text: str, limit: int | None = MAX_TEXT) -> Dim:
     """The Dim that `text` spells; ValueError when it spells none, divides by zero or has more than `limit`
     characters (None: no limit, for text of our own)."""

@@ -56,12 +56,13 @@ def assign(
     address that stays, so others lie in it only where they provably fit. Of several, and of one of its own, a
     stage takes the arena that grows least at the last sample."""
     sizes = Sizes(facts, samples)
-    late = sorted({at for at, _, _ in rows if at >= 0 and not _repeated(at, rounds)})
+    late = sorted({at for at, _, _ in rows if at >= 0 and _until(at, rounds) < 0})
     found: list[ArenaStage] = []
     taken: list[_Taken] = []
     for at, unit, storages in rows:
         last = max((s.last for s in storages), default=at)
-        able = not _repeated(at, rounds)
+        until = _until(at, rounds)
+        able = until < 0
         later = late if able and at >= 0 else ()
         plan = put(storages, sizes, later=later)
         # growth, rank, bytes, number, plan; an arena of its own where another would grow as much: what comes
@@ -78,7 +79,7 @@ def assign(
                 ways.append((growth, growth > 0, arena.bytes, k, both))
         growth, _, before, number, plan = min(ways, key=lambda way: way[:4])
         if number == len(taken):
-            taken.append(_Taken(unit, plan, growth, last, _until(at, rounds)))
+            taken.append(_Taken(unit, plan, growth, last, until))
             found.append(ArenaStage(at, unit, number, plan))
             continue
         arena = taken[number]
@@ -99,10 +100,7 @@ def loops(items: Iterable[Item]) -> list[tuple[int, int]]:
     return found
 
 
-def _repeated(at: int, rounds: Sequence[tuple[int, int]]) -> bool:
-    return any(start < at < end for start, end in rounds)
-
-
 def _until(at: int, rounds: Sequence[tuple[int, int]]) -> int:
-    """What is reserved in a round is there until the loop ends: the next round reserves it again."""
+    """Where the last loop ends that repeats the position, -1 for none: what is reserved in a round is there
+    until then, since the next round reserves it again."""
     return max((end for start, end in rounds if start < at < end), default=-1)

@@ -210,7 +210,6 @@ _MATH = (
 )  # fmt: skip
 
 
-
 TABLE: Mapping[str, Emit] = {
     "add": _wrapping("+"),
     "sub": _wrapping("-"),

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from schedule_text import apply, parse
 
 from smelt.core.dim import Facts
 from smelt.core.ir.instructions import Match, match, meaning
@@ -16,6 +15,7 @@ from smelt.core.ir.kernel import walk
 from smelt.core.ir.text import parse_kernel, print_kernel
 from smelt.core.ir.verify_kernel import verify_kernel
 from smelt.core.machine import Instruction, Machine
+from smelt.core.schedule.schedule import apply, parse
 from smelt.targets.cpu_features import ASKED
 from smelt.targets.instructions import arm, nvidia, x86
 from smelt.targets.instructions.meanings import dot

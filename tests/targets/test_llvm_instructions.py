@@ -12,7 +12,6 @@ from boards import need_qemu
 from emulated import Board, build, run
 from naive_kernels import op_kernel
 from native_cpus import CPUS
-from schedule_text import apply, parse
 
 from smelt.core.dim import Facts, to_dim
 from smelt.core.dtype import DType, i8, i32, u8
@@ -24,6 +23,7 @@ from smelt.core.ir.rewrite import map_stmts
 from smelt.core.ir.text import parse_kernel, print_kernel
 from smelt.core.ir.verify_kernel import verify_kernel
 from smelt.core.machine import Machine
+from smelt.core.schedule.schedule import apply, parse
 from smelt.core.schedule.strategies import draft
 from smelt.targets.llvm.jit import jit
 from smelt.targets.llvm.machines import Cpu, cpu_for

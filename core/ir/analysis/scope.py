@@ -134,7 +134,6 @@ def accesses(
         yield from accesses(body.body, (*binders, body), guard)
 
 
-
 # ---------------------------------------------------------------- buffers
 
 

@@ -190,6 +190,7 @@ def test_what_every_pass_gives_is_dumped() -> None:
 def test_a_broken_pass_is_named() -> None:
     b = Build("f32[N]")
     module = b.done(b("relu", b.inputs[0]))
+
     def breaks(m: Module, ctx: Context) -> Module:
         return m.with_main(m.main.with_(outputs=("%nothing",)))
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_kernels import add_of_a_broadcast, check, nest, op_kernel, operand, softmax_of_a_broadcast
-from schedule_text import apply, parse
 
 from smelt.core.dim import sym, to_dim
 from smelt.core.dtype import f32, i8, i32, i64, u8
@@ -17,6 +16,7 @@ from smelt.core.ir.kernel import Buffer, DimParam, Kernel, Load, Loop, Reduce, S
 from smelt.core.ir.text import parse_kernel, print_kernel
 from smelt.core.machine import Instruction
 from smelt.core.ops.trace import Trace, call
+from smelt.core.schedule.schedule import apply, parse
 from smelt.core.schedule.tree import ScheduleError
 from smelt.targets.instructions.meanings import dot
 

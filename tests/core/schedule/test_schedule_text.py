@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from naive_kernels import op_kernel
-from schedule_text import apply, parse
 
 from smelt.core.dim import sym, to_dim
 from smelt.core.ir.layout import PackDim, PackSpec, apply_numpy, parse_spec
-from smelt.core.schedule.schedule import PRIMITIVES, Schedule, Step
+from smelt.core.schedule.schedule import PRIMITIVES, Schedule, Step, apply, parse
 from smelt.core.schedule.tree import ScheduleError
 
 _NAMES = st.sampled_from(["i", "j.o", "acc1", "k_2.t"])

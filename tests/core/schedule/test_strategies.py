@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import pytest
 from naive_kernels import check
-from schedule_text import apply, parse
 from strategy_kernels import KERNELS, MACHINES
 
 from smelt.core.ir.kernel import Store, Tiles, walk
 from smelt.core.ir.verify_kernel import verify_kernel
 from smelt.core.machine import Machine
+from smelt.core.schedule.schedule import apply, parse
 from smelt.core.schedule.strategies import draft
 from smelt.core.schedule.strategies.contraction import choose_shape, register_shapes
 
