@@ -24,7 +24,7 @@ export SMELT_SAMPLES ?= $(CURDIR)/.cache/models
 .PHONY: help report setup test check bench conformance fuzz fuzz-farm sanitize chaos bless emulators clean links
 
 help:
-	@echo "make target=x86|arm64|armv7|android [model=FILE.onnx] [dims='batch=1 seq=1..512'] [shapes='x:1x3x64x64']"
+	@echo "make target=x86|arm64|armv7|android|jetson [model=FILE.onnx] [dims='batch=1 seq=1..512'] [shapes='x:1x3x64x64']"
 	@echo "                   compile, deploy to this machine or an emulated board, compare with ONNX Runtime,"
 	@echo "                   time, and print one report; the default model is a text detector, downloaded by pip"
 	@echo "make test          run all tests (test=PATH: only these)"

@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -30,25 +30,31 @@ from onnx import numpy_helper
 import smelt
 from smelt.compiler import compile_here
 from smelt.core import machine
-from smelt.core.passes.lowering import fusion_rules
-from smelt.driver import Request
+from smelt.core.dtype import Array
+from smelt.core.passes.cleanup import fold
+from smelt.core.passes.lowering import fusion_rules, half
+from smelt.core.passes.quantized import blocks
+from smelt.core.passes.whole_graph import phases
+from smelt.core.schedule import view
+from smelt.request import Request
 from smelt.targets.llvm.machines import host
 
 STRATEGIES = "smelt.core.schedule.strategies"
-contraction, elementwise, reduction = (
-    import_module(f"{STRATEGIES}.{name}") for name in ("contraction", "elementwise", "reduction")
+contraction, elementwise, fitting, reduction = (
+    import_module(f"{STRATEGIES}.{name}") for name in ("contraction", "elementwise", "fitting", "reduction")
 )
 ROUNDS, SAMPLE = 41, 2e-3
-HEAD = '<ir_version: 8, opset_import: ["" : 17]> m '
+HEAD = '<ir_version: 8, opset_import: ["" : 21]> m '
 
 
 @dataclass(frozen=True)
 class Model:
     """A model. text: in ONNX's text syntax; inputs that begin with w are weights. sizes: values of its
-    symbols."""
+    symbols. fp16: whether it is compiled with that option."""
 
     text: str
     sizes: Mapping[str, int]
+    fp16: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,9 +72,9 @@ class Choice:
         return float(getattr(self.modules[0], self.name))
 
 
-def product(n: int, k: int, m: int, b: str = "w", rows: str = "N") -> Model:
+def product(n: int, k: int, m: int, b: str = "w", rows: str = "N", of: str = "float") -> Model:
     """[n, k] * [k, m], B a weight or (b="b") given at run time."""
-    text = f"(float[{rows},{k}] x, float[{k},{m}] {b}) => (float[{rows},{m}] y) {{ y = MatMul(x, {b}) }}"
+    text = f"({of}[{rows},{k}] x, {of}[{k},{m}] {b}) => ({of}[{rows},{m}] y) {{ y = MatMul(x, {b}) }}"
     return Model(text, {"N": n})
 
 
@@ -77,17 +83,44 @@ def unary(op: str, n: int) -> Model:
     return Model(f"(float[N] x) => (float[N] y) {{ y = {op}(x) }}", {"N": n})
 
 
-def convolution(c: int, size: int, m: int, k: int, group: int = 1) -> Model:
-    """k x k taps on c channels of size x size."""
-    shape = f"float[N,{c},{size},{size}] x, float[{m},{c // group},{k},{k}] w"
+def convolution(c: int, size: int, m: int, k: int, group: int = 1, width: int = 0) -> Model:
+    """k x k taps on c channels of size x (width or size)."""
+    width = width or size
+    shape = f"float[N,{c},{size},{width}] x, float[{m},{c // group},{k},{k}] w"
     pads = ", ".join([str(k // 2)] * 4)
-    y = f"float[N,{m},{size},{size}] y"
+    y = f"float[N,{m},{size},{width}] y"
     return Model(f"({shape}) => ({y}) {{ y = Conv<group = {group}, pads = [{pads}]>(x, w) }}", {"N": 1})
 
 
-def rows(op: str, length: int, n: int) -> Model:
+def upward(c: int, size: int, m: int) -> Model:
+    """A transposed convolution of 4 x 4 taps and stride 2."""
+    text = f"(float[N,{c},{size},{size}] x, float[{c},{m},4,4] w) => (float[N,{m},{2 * size},{2 * size}] y)"
+    made = "ConvTranspose<strides = [2, 2], pads = [1, 1, 1, 1]>(x, w)"
+    return Model(f"{text} {{ y = {made} }}", {"N": 1})
+
+
+def in_blocks(k: int, m: int, block: int) -> Model:
+    """A row times [k, m] of bytes with a scale for each block."""
+    text = f"(float[N,{k}] x, int8[{k},{m}] w, float[{k // block},{m}] ws) => (float[N,{m}] y)"
+    made = f"DequantizeLinear<axis = 0, block_size = {block}>(w, ws) y = MatMul(x, d)"
+    return Model(f"{text} {{ d = {made} }}", {"N": 1})
+
+
+def mean(n: int, m: int, of: str = "Abs") -> Model:
+    """Means of a function of n rows of m."""
+    text = f"(float[N,{n},{m}] x) => (float[N,1,{m}] y) <int64[1] a = {{1}}>"
+    return Model(f"{text} {{ e = {of}(x) y = ReduceMean(e, a) }}", {"N": 8})
+
+
+def spread(n: int) -> Model:
+    """A constant of n equal elements, added to rows."""
+    text = f"(float[N,{n}] x, float[1] w) => (float[N,{n}] y) <int64[1] a = {{{n}}}>"
+    return Model(f"{text} {{ e = Expand(w, a) y = Add(x, e) }}", {"N": 64})
+
+
+def rows(op: str, length: int, n: int, count: str = "N") -> Model:
     """An op along rows of a constant length."""
-    return Model(f"(float[N,{length}] x) => (float[N,{length}] y) {{ y = {op}(x) }}", {"N": n})
+    return Model(f"(float[{count},{length}] x) => (float[{count},{length}] y) {{ y = {op}(x) }}", {"N": n})
 
 
 def attention(heads: int, n: int) -> Model:
@@ -103,6 +136,7 @@ def normed(n: int, k: int, m: int) -> Model:
 
 
 SOFTMAX = "Softmax<axis = -1>"
+BY_COLUMN = "(float[N,M,256] x) => (float[N,1,256] y) <int64[1] a = {1}> { y = ReduceMean(x, a) }"
 STORED = (
     "(float[N,256] x, float[N,256] z) => (float[N,256] y, float[N,256] v)"
     "{ a = Add(x, z) s = Mul(a, x) b = Mul(s, z) y = Relu(b) v = Neg(b) }"
@@ -111,20 +145,38 @@ NORMED = (
     "(float[N,256] x) => (float[N,256] y)"
     "{ e = Abs(x) f = Add(e, x) g = Mul(f, x) h = Mul(g, e) y = Softmax<axis = -1>(h) }"
 )
+DIVIDED = "(float[N,256] x, float[N,256] z) => (float[N,256] y) { h = Div(x, z) y = Softmax<axis = -1>(h) }"
+SCALED = (
+    "(float[1,K] x) => (float[1,K] y) <int64[1] a = {1}>"
+    "{ b = Abs(x) m = ReduceMax(b, a) q = Div(x, m) s = ReduceSum(q, a) y = Mul(q, s) }"
+)
 PARTS = "(" + ", ".join(f"float[N,64] x{k}" for k in range(24)) + ") => (float[N,1536] y) "
 PARTS += "{ y = Concat<axis = 1>(" + ", ".join(f"x{k}" for k in range(24)) + ") }"
 SUMS = "(" + ", ".join(f"float[N] x{k}" for k in range(30)) + ") => (float[N] y) { y = Sum("
 SUMS += ", ".join(f"x{k}" for k in range(30)) + ") }"
 DEPTHWISE = tuple(convolution(64, 56, 64, k, 64) for k in (3, 5, 7))
 FEW = tuple(product(n, 512, 2048, "b", f"{n}") for n in (6, 12, 24, 64))
+BYTES = Model(
+    "(float[N,512] x, int8[512,512] w, float ws) => (float[N,512] y)"
+    "{ d = DequantizeLinear(w, ws) y = MatMul(x, d) }",
+    {"N": 64},
+)
 ROW_PRODUCTS = (attention(12, 512), attention(96, 128), normed(4096, 384, 64), normed(4096, 384, 384))
 CHOICES = (
     Choice("MAX_ROWS", (contraction,), (4, 8, 12, 24), (product(512, 256, 8), product(512, 256, 16))),
+    Choice("POINTER_ROWS", (contraction,), (4, 12), (
+        convolution(32, 28, 32, 3), convolution(128, 14, 64, 3))),
+    Choice("EXACT_SHARE", (contraction,), (0.5, 1.0), (
+        product(512, 256, 256, rows="512"), product(49, 512, 128, rows="49"))),
+    Choice("BUSY", (fitting,), (1, 16), tuple(
+        product(n, 512, m, rows=f"{n}", of="double")
+        for n, m in ((1, 24), (2, 24), (2, 40), (4, 8), (64, 256)))),
+    Choice("LEAST_ROWS", (view,), (1, 16), tuple(convolution(32, 64, 32, 3, width=n) for n in (2, 8))),
     Choice("SUPPLY", (contraction,), (1, 2, 8), (product(384, 384, 384), product(128, 1536, 384))),
-    Choice("SPILLED", (contraction,), (1.0, 2.0), (product(256, 8192, 64), product(256, 4096, 96))),
     Choice("SECOND_NEST", (contraction,), (0.0, 1.0), (product(256, 256, 72), product(256, 256, 100))),
     Choice("FEW_ROWS", (contraction,), (8, 16, 128), FEW),
-    Choice("MANY_ROWS", (contraction,), (1, 1 << 20), (product(512, 384, 384, rows="512"),)),
+    Choice("MANY_ROWS", (contraction,), (1, 1 << 20), tuple(
+        product(n, 256, 256, "b", f"{n}") for n in (48, 256))),
     Choice("FAR", (contraction,), (1024, 8192), tuple(
         product(48, 512, m, "b", "48") for m in (512, 1024))),
     Choice("FAR_MANY", (contraction,), (256, 4096), tuple(
@@ -137,6 +189,14 @@ CHOICES = (
     Choice("HEAVY_IN_FLIGHT", (reduction, elementwise), (1, 4), (unary("Tanh", 4000), unary("Exp", 4000))),
     Choice("SHORT_ROW", (reduction,), (0, 128, 2048), (rows(SOFTMAX, 64, 4000), rows(SOFTMAX, 512, 500))),
     Choice("GROUP_ELEMENTS", (reduction,), (256, 16384), (rows(SOFTMAX, 16, 8000), rows(SOFTMAX, 128, 999))),
+    Choice("KEPT_VECTORS", (reduction,), (2, 4, 16), (
+        mean(64, 1024), mean(512, 128), mean(49, 512), mean(4, 4096), mean(200, 72), mean(64, 1024, "Exp"))),
+    Choice("BLOCK_TERMS", (reduction,), (16, 256, 1 << 30), (
+        mean(512, 128), mean(512, 256), mean(4096, 1024), mean(512, 256, "Exp"),
+        *(Model(BY_COLUMN, {"N": n, "M": m}) for n, m in ((1, 512), (8, 512), (1, 20_000), (8, 5))))),
+    Choice("TILED_VECTORS", (reduction,), (1, 4), DEPTHWISE),
+    Choice("WIDE_WINDOW", (reduction,), (0, 25, 49), tuple(
+        convolution(64, 60, 64, k, 64) for k in (3, 5, 7))),
     Choice("MOST_TILE", (reduction,), (2, 4, 16), DEPTHWISE),
     Choice("WIDE_TILE", (reduction,), (2, 3, 6, 8), DEPTHWISE),
     Choice("UNROLL_TAPS", (reduction,), (0, 9, 25), DEPTHWISE),
@@ -146,7 +206,17 @@ CHOICES = (
     Choice("BLOCKS", (fusion_rules,), (0, 1 << 20), (
         attention(96, 128), normed(96, 384, 64), normed(4096, 384, 64))),
     Choice("WIDE_BLOCKS", (fusion_rules,), (0, 1 << 20), tuple(normed(n, 384, 384) for n in (512, 4096))),
-    Choice("CHEAP", (fusion_rules,), (0, 2, 16), (Model(NORMED, {"N": 1000}),)),
+    Choice("LONG_ROW", (fusion_rules,), (0, 1 << 20), tuple(
+        Model(SCALED.replace("K", str(k)), {"N": 1}) for k in (2048, 65536))),
+    Choice("FEW_CHANNELS", (phases,), (0, 1 << 20), tuple(upward(32, 40, m) for m in (3, 8, 12, 16, 24, 32))),
+    Choice("LEAST_BLOCK", (blocks,), (1, 64), tuple(in_blocks(1024, 1024, b) for b in (4, 8, 16, 32))),
+    Choice("GROWTH", (fold,), (1, 64), (BYTES, spread(65536))),
+    Choice("SMALL_CONSTANT", (fold,), (0, 1 << 20), (spread(1000), spread(65536))),
+    Choice("SMALL_WEIGHT", (half,), (0, 1 << 20), tuple(
+        replace(product(64, n, n), fp16=True) for n in (48, 512))),
+    Choice("HEAVY", (machine,), (8, 1 << 20), (
+        rows(SOFTMAX, 512, 500), unary("Sqrt", 4000), unary("Tanh", 4000))),
+    Choice("CHEAP", (fusion_rules,), (0, 2, 16), (Model(NORMED, {"N": 1000}), Model(DIVIDED, {"N": 1000}))),
     Choice("RECOMPUTE", (fusion_rules,), (0, 1, 8), (Model(STORED, {"N": 1000}),)),
     Choice("MAX_INPUTS", (fusion_rules,), (8, 64), (Model(SUMS, {"N": 50_000}),)),
 )  # fmt: skip
@@ -159,30 +229,38 @@ def made(model: Model) -> onnx.ModelProto:
     for v in [v for v in m.graph.input if v.name.startswith("w")]:
         m.graph.input.remove(v)
         shape = [d.dim_value for d in v.type.tensor_type.shape.dim]
-        m.graph.initializer.append(numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), v.name))
+        m.graph.initializer.append(numpy_helper.from_array(drawn(rng, v, shape), v.name))
     return m
+
+
+def drawn(rng: np.random.Generator, v: onnx.ValueInfoProto, shape: list[int]) -> Array:
+    """Normal numbers of a value's type, in eighths where they are integers."""
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type)
+    return (rng.normal(size=shape) * (8 if dtype.kind == "i" else 1)).astype(dtype)
 
 
 def feed(m: onnx.ModelProto, sizes: Mapping[str, int]) -> dict[str, Any]:
     """Random inputs."""
     rng = np.random.default_rng(1)
-    dims = {v.name: v.type.tensor_type.shape.dim for v in m.graph.input}
-    shapes = {name: [d.dim_value or sizes[d.dim_param] for d in found] for name, found in dims.items()}
-    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    shapes = {
+        v.name: [d.dim_value or sizes[d.dim_param] for d in v.type.tensor_type.shape.dim]
+        for v in m.graph.input
+    }
+    return {v.name: drawn(rng, v, shapes[v.name]) for v in m.graph.input}
 
 
-def compiled(choice: Choice, value: float, source: Path, folder: Path) -> smelt.Bundle:
+def compiled(choice: Choice, value: float, source: Path, folder: Path, fp16: bool) -> smelt.Bundle:
     """The model compiled with that value of the threshold."""
     kind = type(getattr(choice.modules[0], choice.name))
     with ExitStack() as stack:
         for module in choice.modules:
             stack.enter_context(patch.object(module, choice.name, kind(value)))
-        return compile_here(Request(str(source), output=str(folder), runner=False, threads=1))
+        return compile_here(Request(str(source), output=str(folder), runner=False, threads=1, fp16=fp16))
 
 
-def kernels(bundle: smelt.Bundle) -> str:
-    """The kernels and schedules of a bundle as text, to compare two of them."""
-    return str([row["schedule"] for row in bundle.manifest["kernels"]])
+def contents(bundle: smelt.Bundle) -> dict[str, str]:
+    """Name -> hash of a bundle's library and weights, to compare two of them."""
+    return dict(bundle.manifest["files"])
 
 
 def compare(choice: Choice, model: Model, folder: Path) -> str:
@@ -192,7 +270,7 @@ def compare(choice: Choice, model: Model, folder: Path) -> str:
     onnx.save(m, str(source))
     given = feed(m, model.sizes)
     values = (choice.used, *choice.values)
-    bundles = [compiled(choice, v, source, folder / f"{k}") for k, v in enumerate(values)]
+    bundles = [compiled(choice, v, source, folder / f"{k}", model.fp16) for k, v in enumerate(values)]
     sessions = [smelt.load(b, threads=1) for b in bundles]
     start = time.thread_time()
     sessions[0].run(None, given)
@@ -205,7 +283,7 @@ def compare(choice: Choice, model: Model, folder: Path) -> str:
                 sessions[k].run(None, given)
             taken[k].append(time.thread_time() - start)
     medians = [statistics.median(t) for t in taken]
-    same = [kernels(b) == kernels(bundles[0]) for b in bundles]
+    same = [contents(b) == contents(bundles[0]) for b in bundles]
     cells = ["same" if same[k] else f"{medians[k] / medians[0]:.2f}" for k in range(1, len(values))]
     return " ".join(f"{v:g}: {cell}," for v, cell in zip(choice.values, cells, strict=True))[:-1]
 

@@ -24,7 +24,7 @@ from smelt.core.diag import SmeltError
 from smelt.devicefarm.measure import median
 from smelt.driver import compile
 from smelt.samples import SAMPLES, fetch
-from smelt.shapes import Case, bind, case, cases
+from smelt.shapes import RunCase, bind, case, cases
 
 SHAPES = Path(__file__).with_name("shapes.toml")
 SLOWEST = 0.5
@@ -94,7 +94,7 @@ def _race(path: Path, seconds: float) -> Row:
         return Row(name, why=str(e).splitlines()[0][:120])
 
 
-def _cases(bundle: Bundle, name: str) -> list[Case]:
+def _cases(bundle: Bundle, name: str) -> list[RunCase]:
     """The shapes of shapes.toml, or two default ones."""
     known: Mapping[str, Any] = tomllib.loads(SHAPES.read_text("utf-8")).get(name, {})
     if not known:

@@ -95,12 +95,12 @@ class Bundle:
     @property
     def arenas(self) -> tuple[Dim, ...]:
         """Bytes of each arena, as formulas; those of late ones are in symbols that a run decides."""
-        return tuple(formula(d) for d in self.manifest["memory"]["arenas"])
+        return tuple(spelled_dim(d) for d in self.manifest["memory"]["arenas"])
 
     @property
     def state_bytes(self) -> Dim:
         """Bytes of what one run leaves for the next and of what replaces it."""
-        return sum((formula(row["bytes"]) for row in self.manifest["state"]), to_dim(0))
+        return sum((spelled_dim(row["bytes"]) for row in self.manifest["state"]), to_dim(0))
 
     def peak_bytes(self, symbols: Mapping[str, int]) -> int:
         """Bytes of the arenas whose sizes these symbols give; late ones are not among them."""
@@ -111,7 +111,7 @@ class Bundle:
         values: dict[str, int] = {}
         for row in self.manifest["inputs"]:
             for d, got in zip(row["shape"], shapes[row["name"]], strict=True):
-                e = formula(str(d))
+                e = spelled_dim(str(d))
                 if len(e.symbols) == 1:
                     (name,) = e.symbols
                     parts = e.linear(name)
@@ -123,7 +123,7 @@ class Bundle:
                         kind="shape",
                     )
         for name, text in self.manifest.get("sizes", ()):
-            e = formula(text)
+            e = spelled_dim(text)
             if e.symbols <= values.keys():
                 values[name] = e.evaluate(values)
         return values
@@ -142,7 +142,7 @@ class Bundle:
         return str(self.path)
 
 
-def formula(text: str) -> Dim:
+def spelled_dim(text: str) -> Dim:
     """The Dim that a manifest spells. Raises SmeltError(kind='invalid') when it spells none."""
     try:
         return parse_dim(text, limit=None)
@@ -225,7 +225,10 @@ def read_manifest(f: BufferedReader) -> bytes:
 
 def read_bundle(path: str | os.PathLike[str]) -> Bundle:
     """Open a bundle directory. Raises SmeltError(kind='invalid'): it is none, of another schema or bad."""
-    folder = Path(path)
+    try:
+        folder = Path(path)
+    except TypeError:
+        raise SmeltError(f"expected the path of a bundle, got {type(path).__name__}") from None
     for last in (False, False, False, True):
         fd = _opened(folder)
         try:
@@ -288,7 +291,7 @@ def replace_file(place: Path, data: bytes) -> None:
     with part.open("xb") as f:
         try:
             f.write(data)
-            if place.exists():
+            if os.path.exists(place):
                 part.chmod(stat.S_IMODE(place.stat().st_mode))
             f.flush()
             part.replace(place)
@@ -299,7 +302,7 @@ def replace_file(place: Path, data: bytes) -> None:
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:
     """Whether the path looks like a bundle directory."""
-    return (Path(path) / MANIFEST).is_file()
+    return os.path.isfile(os.path.join(path, MANIFEST))  # which no path is too long for
 
 
 def hash_file(path: Path) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -50,7 +52,8 @@ def _bounded(text: str, lines: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One finding about a model: `message` by the rules of the house, `node` an ONNX node name.
+    """One finding about a model: `message` says what was found and what was wanted, `node` is the ONNX node's
+    name.
 
     inputs: what the node reads, with element types and dims: 'x: f32[batch, 3, h, w]'.
     """
@@ -70,6 +73,10 @@ class Problem:
 
     def __str__(self) -> str:
         return _sentence(self.node, self.message, self.hint)
+
+
+class SmeltWarning(UserWarning):
+    """What went otherwise than it should have, without harm to the result."""
 
 
 class SmeltError(Exception):
@@ -114,6 +121,21 @@ def _rebuild(
     message: str, kind: Kind, node: str | None, hint: str | None, problems: tuple[Problem, ...]
 ) -> SmeltError:
     return SmeltError(message, kind=kind, node=node, hint=hint, problems=problems)
+
+
+@contextmanager
+def reading(what: str, kind: Kind = "shape") -> Iterator[None]:
+    """Turn any exception that reading a caller's object raises into a SmeltError that names the object: its
+    own methods run here (__array__, __dlpack__, __len__, ...), so it may be any."""
+    try:
+        yield
+    except SmeltError:
+        raise
+    except MemoryError as e:
+        raise SmeltError(f"{what}: there is no memory for it: {e}", kind="device") from e
+    except Exception as e:
+        why = f"{type(e).__name__}: {e}"
+        raise SmeltError(f"{what}: cannot be read ({why:.300})", kind=kind) from e
 
 
 def unsupported(what: str, *, node: str | None = None, try_: str | None = None) -> SmeltError:

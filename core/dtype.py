@@ -88,6 +88,8 @@ u16 = DType("u16", "uint", 16, "uint16")
 u8 = DType("u8", "uint", 8, "uint8")
 bool_ = DType("bool", "bool", 8, "bool_")
 
+INT64 = 2**63 - 1
+"""The largest i64."""
 BYTES = (i8, u8)
 
 DTYPES: dict[str, DType] = {
@@ -114,13 +116,15 @@ ALL: dict[str, DType] = {**DTYPES, **CODED}
 
 
 @cache
-def _by_numpy() -> dict[np.dtype[Any], DType]:
-    return {d.numpy: d for d in ALL.values()}
+def _by_numpy(own: bool) -> dict[np.dtype[Any], DType]:
+    """Those of NumPy's own, or the others, which take importing a module more."""
+    return {d.numpy: d for d in ALL.values() if own == ("." not in d.scalar)}
 
 
 def from_numpy(dtype: Any) -> DType:
     """The DType of a NumPy dtype; KeyError when there is none."""
-    return _by_numpy()[np.dtype(dtype)]
+    found = np.dtype(dtype)
+    return _by_numpy(found.type.__module__ == "numpy")[found]
 
 
 def finfo(dtype: Any) -> Any:

@@ -11,6 +11,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from smelt.core.forksafe import IMPORTS
+
 
 class Lazily:
     """As `import name as ...`, where a type checker is told that it is that import."""
@@ -19,7 +21,8 @@ class Lazily:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        found = getattr(import_module(self._name), attribute)
+        with IMPORTS:
+            found = getattr(import_module(self._name), attribute)
         setattr(self, attribute, found)  # the next time it is found without this
         return found
 

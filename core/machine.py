@@ -8,12 +8,12 @@ from types import MappingProxyType
 
 FREE = frozenset({"cast", "bitcast"})
 COSTS: Mapping[str, int] = MappingProxyType({
-    "div": 5, "sqrt": 8, "exp": 14, "erf": 16, "tanh": 16, "log": 34, "sin": 47, "cos": 47,
-    "mod": 1200, "fmod": 1200, "asin": 350, "pow": 450, "acos": 450, "atan": 450, "log1p": 560, "tan": 560,
-    "cosh": 600, "acosh": 700, "sinh": 900, "atanh": 1150, "asinh": 1150,
+    "div": 3, "sqrt": 8, "exp": 13, "erf": 14, "tanh": 14, "log": 28, "sin": 41, "cos": 42,
+    "mod": 890, "fmod": 890, "asin": 303, "pow": 342, "acos": 375, "atan": 395, "log1p": 475, "tan": 516,
+    "cosh": 492, "acosh": 541, "sinh": 752, "atanh": 908, "asinh": 925,
 })  # fmt: skip
-"""What an element of a scalar function takes, in multiply-adds; others take one. From 350 on they are calls
-of libm, an element at a time. benchmarks/results/intrinsics.md has the measurement."""
+"""What an element of a scalar function takes, in multiply-adds; others take one. From 300 on they are calls
+of libm, an element at a time. The mean of the processors in benchmarks/results/intrinsics.md."""
 HEAVY = 12
 """The cost from which a function rules its loop: its latency, not its loads and stores."""
 
@@ -67,6 +67,11 @@ class Machine:
     cache_bytes: tuple[int, int] = (32 * 1024, 512 * 1024)
     cores: int = 4
     costs: Mapping[str, int] = field(default_factory=lambda: COSTS, hash=False)
+
+    @property
+    def has_lanes(self) -> bool:
+        """Whether groups are more than one lane wide."""
+        return self.max_lanes > 1
 
     def lanes(self, bits: int) -> int:
         """How many elements of `bits` width a vector holds; at least 1."""

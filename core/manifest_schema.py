@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
-from smelt.core.dim import parse_dim
-from smelt.core.dtype import ALL
+from smelt.core.dim import Dim, parse_dim
+from smelt.core.dtype import ALL, INT64
 from smelt.core.naming import is_entry, is_name
 
 Valid: TypeAlias = Callable[[object, str], None]
@@ -22,7 +22,6 @@ FILE_NAME: Final = re.compile(
 )
 """Names that a bundle's files have: all that smelt writes, and nothing with a path in it."""
 
-INT64: Final = (1 << 63) - 1
 MOST_TEXT: Final = 1 << 22
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 MOST_FORMULA: Final = 1 << 24
@@ -51,6 +50,13 @@ def text(value: object, at: str) -> None:
         raise _fail(at, f"a text of at most {MOST_TEXT} characters", value)
 
 
+def label(value: object, at: str) -> None:
+    """A text for terminals and the system: no control characters, no line ends."""
+    text(value, at)
+    if not str(value).isprintable():
+        raise _fail(at, "a text of printable characters", value)
+
+
 def formula(value: object, at: str) -> None:
     """Text that may spell a Dim; whether it does is found where it is read."""
     if not isinstance(value, str) or not 0 < len(value) <= MOST_FORMULA:
@@ -63,7 +69,7 @@ def flag(value: object, at: str) -> None:
         raise _fail(at, "true or false", value)
 
 
-def number(low: int = 0, high: int = INT64) -> Valid:
+def whole_number(low: int = 0, high: int = INT64) -> Valid:
     """A whole number in low..high."""
 
     def rule(value: object, at: str) -> None:
@@ -75,12 +81,12 @@ def number(low: int = 0, high: int = INT64) -> Valid:
 
 def extent(value: object, at: str) -> None:
     """A size: a number or a formula."""
-    (formula if isinstance(value, str) else number())(value, at)
+    (formula if isinstance(value, str) else whole_number())(value, at)
 
 
 def declared(value: object, at: str) -> None:
     """A size as the model's file declares it: a number, a name, or "" for none."""
-    (text if isinstance(value, str) else number())(value, at)
+    (text if isinstance(value, str) else whole_number())(value, at)
 
 
 def dtype(value: object, at: str) -> None:
@@ -100,7 +106,7 @@ def maybe(rule: Valid, absent: object = None) -> Valid:
     return lambda value, at: None if value == absent and type(value) is type(absent) else rule(value, at)
 
 
-def rows(rule: Valid, least: int = 0, most: int | None = None) -> Valid:
+def list_of(rule: Valid, least: int = 0, most: int | None = None) -> Valid:
     """A list, each item by rule."""
 
     def check(value: object, at: str) -> None:
@@ -166,78 +172,78 @@ def name(value: object, at: str) -> None:
 
 def key(value: object, at: str) -> None:
     """A key of a map: a text or a number."""
-    (text if isinstance(value, str) else number(-INT64 - 1))(value, at)
+    (text if isinstance(value, str) else whole_number(-INT64 - 1))(value, at)
 
 
 # ---------------------------------------------------------------- the manifest
 
-_COUNT = number()
-_BOUND = number(-INT64 - 1)  # of a number that a run binds, which need not be a size
+_COUNT = whole_number()
+_BOUND = whole_number(-INT64 - 1)  # of a number that a run binds, which need not be a size
 _TENSOR = fields(
-    {"name": text, "dtype": dtype, "shape": rows(extent, most=MOST_RANK)}, {"late": flag, "unit": text}
+    {"name": text, "dtype": dtype, "shape": list_of(extent, most=MOST_RANK)}, {"late": flag, "unit": label}
 )
 _STATE = fields({
     "name": text, "output": maybe(text), "dtype": dtype,
-    **dict.fromkeys(("shape", "next", "start"), maybe(rows(extent, most=MOST_RANK))),
-    "bytes": formula, "most": maybe(number()),
-})  # fmt: skip
+    **dict.fromkeys(("shape", "next", "start"), maybe(list_of(extent, most=MOST_RANK))),
+    "bytes": formula, "most": maybe(whole_number()),
+}, {"room": maybe(list_of(whole_number(), least=2, most=2)), "in_place": flag})  # fmt: skip
 _GROUP = fields(
     {
         "name": text,
         "kind": one_of(*PARTS),
-        "parts": rows(text, least=1, most=3),
-        "shape": maybe(rows(declared, most=MOST_RANK)),
+        "parts": list_of(text, least=1, most=3),
+        "shape": maybe(list_of(declared, most=MOST_RANK)),
     },
-    {"keys": rows(key, least=1)},
+    {"keys": list_of(key, least=1)},
 )
 QUANTISED: Final = fields({"integer": _COUNT, "float": table(text, text)}, {"packed": _COUNT})
 HALVED: Final = fields({"half": _COUNT, "weights": _COUNT, "float": table(text, _COUNT)})
-GROUPS: Final = fields({"inputs": rows(_GROUP), "outputs": rows(_GROUP)})
+GROUPS: Final = fields({"inputs": list_of(_GROUP), "outputs": list_of(_GROUP)})
 _SYMBOL = fields(
-    {"name": text, "low": _BOUND, "high": maybe(_BOUND), "divisor": number(1), "origin": text},
+    {"name": text, "low": _BOUND, "high": maybe(_BOUND), "divisor": whole_number(1), "origin": text},
 )
 _STORED = fields({
-    "name": text, "dtype": dtype, "shape": rows(_COUNT, most=MOST_RANK), "offset": _COUNT, "bytes": _COUNT,
+    "name": text, "dtype": dtype, "shape": list_of(_COUNT, most=MOST_RANK), "offset": _COUNT, "bytes": _COUNT,
 }, {"layout": maybe(text)})  # fmt: skip
 _VALUE = fields({
     "name": text, "arena": _COUNT, "offset": formula, "bytes": formula,
-    "live": rows(_COUNT, least=2, most=2),
+    "live": list_of(_COUNT, least=2, most=2),
 })  # fmt: skip
 _KERNEL = fields(
     {"name": text, "origin": text, "schedule": text, "launches": _COUNT, "statements": _COUNT},
-    {"unit": text},
+    {"unit": label},
 )
-_TRANSFER = fields({"name": text, "from": text, "to": text, "bytes": formula})
+_TRANSFER = fields({"name": text, "from": label, "to": label, "bytes": formula})
 
 
 def _size(value: object, at: str) -> None:
     """[name, formula]"""
-    rows(formula, least=2, most=2)(value, at)
+    list_of(formula, least=2, most=2)(value, at)
 
 
 OWN: Final = fields({
-    "schema_version": number(1, 1 << 16),
-    "smelt": text, "target": text, "platform": text,
-    "model": fields({"name": text, "sha256": sha256}),
-    "inputs": rows(_TENSOR), "outputs": rows(_TENSOR),
+    "schema_version": whole_number(1, 1 << 16),
+    "smelt": label, "target": label, "platform": label,
+    "model": fields({"name": label, "sha256": sha256}),
+    "inputs": list_of(_TENSOR), "outputs": list_of(_TENSOR),
     "files": table(file_name, sha256),
 })  # fmt: skip
 """What the manifests of all versions have in common: by these a folder is known to be a bundle."""
 
 _ENTRY: Final = {
-    "model": fields({"name": text, "sha256": sha256}),
-    "inputs": rows(_TENSOR), "outputs": rows(_TENSOR),
-    "state": rows(_STATE),
-    "symbols": rows(_SYMBOL),
-    "sizes": rows(_size),
-    "checks": rows(fields({"text": text, "kind": text})),
-    "kernels": rows(_KERNEL),
+    "model": fields({"name": label, "sha256": sha256}),
+    "inputs": list_of(_TENSOR), "outputs": list_of(_TENSOR),
+    "state": list_of(_STATE),
+    "symbols": list_of(_SYMBOL),
+    "sizes": list_of(_size),
+    "checks": list_of(fields({"text": text, "kind": text})),
+    "kernels": list_of(_KERNEL),
     "memory": fields(
-        {"alignment": number(1, 1 << 20), "arenas": rows(formula, least=1)},
-        {"units": rows(text), "most": rows(maybe(_COUNT)), "outputs": rows(maybe(_COUNT))},
+        {"alignment": whole_number(1, 1 << 20), "arenas": list_of(formula, least=1)},
+        {"units": list_of(label), "most": list_of(maybe(_COUNT)), "outputs": list_of(maybe(_COUNT))},
     ),
-    "values": rows(_VALUE),
-    "transfers": rows(_TRANSFER),
+    "values": list_of(_VALUE),
+    "transfers": list_of(_TRANSFER),
 }  # fmt: skip
 _ENTRY_MAY: Final = {"quantised": QUANTISED, "fp16": HALVED, "groups": GROUPS}
 OF_ENTRY: Final = frozenset({*_ENTRY, *_ENTRY_MAY})
@@ -252,19 +258,19 @@ def _entry_name(value: object, at: str) -> None:
 
 _MANIFEST = fields(
     {
-        "cpu": text, "devices": rows(text), "machine": text,
-        "options": fields({"opt": number(0, 9), "threads": _COUNT}, {"fp16": flag}),
+        "cpu": label, "devices": list_of(label), "machine": label,
+        "options": fields({"opt": whole_number(0, 9), "threads": _COUNT}, {"fp16": flag}),
         **_ENTRY,
         "library": fields({
-            "prefix": name, "identity": text, "file": file_name, "static": maybe(file_name),
+            "prefix": name, "identity": label, "file": file_name, "static": maybe(file_name),
             "header": file_name,
         }),
         "weights": fields(
-            {"bytes": number(0, 1 << 48), "tensors": rows(_STORED), "sha256": maybe(sha256, "")},
+            {"bytes": whole_number(0, 1 << 48), "tensors": list_of(_STORED), "sha256": maybe(sha256, "")},
             {"file": maybe(file_name)},
         ),
     },
-    {**_ENTRY_MAY, "entries": rows(fields({"name": _entry_name}), least=2), "states": rows(text)},
+    {**_ENTRY_MAY, "entries": list_of(fields({"name": _entry_name}), least=2), "states": list_of(text)},
 )  # fmt: skip
 _OTHER_ENTRY: Final = fields({"name": _entry_name, **_ENTRY}, _ENTRY_MAY)
 
@@ -305,6 +311,11 @@ def check_manifest(manifest: Mapping[str, Any]) -> None:
             raise ValueError(f"manifest.weights: '{row['name'][:40]}' lies beyond its {total} bytes")
 
 
+def _dim(extent: int | str) -> Dim:
+    """The extent that a manifest spells, as long as it may be: no formula of smelt is refused."""
+    return parse_dim(str(extent), limit=None)
+
+
 def _check_entry(manifest: Mapping[str, Any]) -> None:
     for side in ("inputs", "outputs"):
         ranks = {row["name"]: len(row["shape"]) for row in manifest[side]}
@@ -313,10 +324,10 @@ def _check_entry(manifest: Mapping[str, Any]) -> None:
         check_groups(manifest.get("groups", {}).get(side, ()), ranks, f"manifest.groups.{side}")
     _check_state(manifest)
     known = {s["name"] for s in manifest["symbols"]} | {name for name, _ in manifest["sizes"]}
-    # what a feed binds, and what a run finds; parse_dim raises ValueError, too
+    # what a feed binds, and what a run finds; _dim raises ValueError, too
     for row in (*manifest["inputs"], *manifest["state"]):
         shape = row["shape"] or ()
-        strange = {s for d in shape if isinstance(d, str) for s in parse_dim(d).symbols} - known
+        strange = {s for d in shape if isinstance(d, str) for s in _dim(d).symbols} - known
         if strange:
             raise ValueError(f"manifest: '{row['name'][:40]}' has unknown sizes {sorted(strange)}")
 
@@ -341,7 +352,7 @@ def _check_state(manifest: Mapping[str, Any]) -> None:
         names = [row[own] for row in manifest["state"] if row[own] is not None]
         if len({*names}) != len(names) or {*names} & {row["name"] for row in manifest[side]}:
             raise ValueError(f"manifest.state: one of manifest.{side}, or two of its own, have one name")
-    fed = {s for row in manifest["inputs"] for d in row["shape"] for s in parse_dim(str(d)).symbols}
+    fed = {s for row in manifest["inputs"] for d in row["shape"] for s in _dim(d).symbols}
     for row in manifest["state"]:
         where = f"manifest.state: '{row['name'][:40]}'"
         sides = [row[side] for side in ("shape", "next", "start")]
@@ -350,11 +361,11 @@ def _check_state(manifest: Mapping[str, Any]) -> None:
             raise ValueError(f"{where} is read or written in part")
         if len({len(side) for side in sides if side is not None}) != 1:
             raise ValueError(f"{where} has shapes of different rank")
-        if not {s for d in row["start"] or () for s in parse_dim(str(d)).symbols} <= fed:
+        if not {s for d in row["start"] or () for s in _dim(d).symbols} <= fed:
             raise ValueError(f"{where} starts with sizes that no input has")
         for d in row["next"] or ():
-            parse_dim(str(d))
-        parse_dim(row["bytes"])
+            _dim(d)
+        _dim(row["bytes"])
 
 
 def check_groups(found: Sequence[Mapping[str, Any]], ranks: Mapping[str, int], at: str) -> None:

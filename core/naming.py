@@ -10,18 +10,20 @@ from dataclasses import dataclass
 
 from smelt.core.diag import SmeltError, printable
 
-LONGEST = 40
+LONGEST_PREFIX = 40
 FUNCTIONS = (
-    "cancel", "close", "entry", "entry_count", "entry_name", "error", "fork", "input_count", "input_name",
-    "input_rank", "input_type", "kernel_count", "kernel_stats", "memory_stats", "open", "output_count",
-    "output_name", "output_rank", "output_type", "profile", "reset", "run", "state_count", "state_get",
-    "state_name", "state_rank", "state_set", "state_type", "trim",
+    "cancel", "close", "entry", "entry_count", "entry_name", "error", "fallback", "fork", "input_count",
+    "input_name", "input_rank", "input_type", "input_unit", "kernel_count", "kernel_stats",
+    "memory_stats", "open", "output_count", "output_name", "output_rank", "output_type", "output_unit",
+    "profile", "reset", "run", "state_count", "state_get", "state_name", "state_rank", "state_set",
+    "state_type", "tensor", "tensor_copy", "tensor_free", "trim",
 )  # fmt: skip
 """What every model can do: model `det` has det_open and so on; smelt.h says what each does."""
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 ALLOWED = (
-    f"allowed are up to {LONGEST} of a to z, 0 to 9 and single '_' between them, the first one a letter"
+    f"allowed are up to {LONGEST_PREFIX} of a to z, 0 to 9 and single '_' between them, "
+    "the first one a letter"
 )
 
 # A model of such a name would have a file that is found instead of the system's, or a function of libc's.
@@ -111,7 +113,7 @@ class Names:
 
 def is_name(text: str) -> bool:
     """Whether a model can be called so."""
-    return len(text) <= LONGEST and text not in RESERVED and _NAME.fullmatch(text) is not None
+    return len(text) <= LONGEST_PREFIX and text not in RESERVED and _NAME.fullmatch(text) is not None
 
 
 def check_name(text: str) -> str:
@@ -120,14 +122,14 @@ def check_name(text: str) -> str:
         return text
     taken = "it is a word of C, or that of a library, header or function of the system"
     why = taken if text in RESERVED else ALLOWED
-    shown = printable(text if len(text) <= 2 * LONGEST else text[: 2 * LONGEST] + "...")
+    shown = printable(text if len(text) <= 2 * LONGEST_PREFIX else text[: 2 * LONGEST_PREFIX] + "...")
     hint = f"try the name '{name_from(text)}'"
     raise SmeltError(f"'{shown}' cannot be a model's name: {why}", kind="invalid", hint=hint)
 
 
 def is_entry(text: str) -> bool:
     """Whether an entry can be called so; it needs no name of its own in C."""
-    return len(text) <= LONGEST and _NAME.fullmatch(text) is not None
+    return len(text) <= LONGEST_PREFIX and _NAME.fullmatch(text) is not None
 
 
 def entry_part(text: str, entries: Container[str]) -> tuple[str | None, str]:
@@ -149,8 +151,8 @@ def name_from(text: str) -> str:
     name = base or "model"
     if name[0].isdigit():
         name = f"m_{name}"
-    if (text and not base) or None in kept or len(name) > LONGEST:
-        name = f"{name[: LONGEST - 9].rstrip('_')}_{hashlib.sha256(composed).hexdigest()[:8]}"
+    if (text and not base) or None in kept or len(name) > LONGEST_PREFIX:
+        name = f"{name[: LONGEST_PREFIX - 9].rstrip('_')}_{hashlib.sha256(composed).hexdigest()[:8]}"
     return f"{name}_model" if name in RESERVED else name
 
 

@@ -13,7 +13,11 @@ from typing import Final
 class Memory:
     """Bytes: what the last run needed, the high-water marks, and how often memory was asked for. crossings:
     how many copies from one unit of the device to another all runs made, of how many bytes. state_capacity:
-    of what runs leave for the next one, both buffers of each state."""
+    of what runs leave for the next one, both buffers of each state.
+
+    Of units besides the CPU, by all runs: launches of kernels; submits, how often a driver was told to begin
+    what had been asked for; uploads and reads, transfers from and to the host; waits of the host for one.
+    cache_hits and cache_misses: binaries of their code that were found in a file at open, or were not."""
 
     arena_bytes: int
     arena_capacity: int
@@ -24,6 +28,15 @@ class Memory:
     crossings: int
     crossed_bytes: int
     state_capacity: int
+    launches: int
+    submits: int
+    uploads: int
+    uploaded_bytes: int
+    reads: int
+    read_bytes: int
+    waits: int
+    cache_hits: int
+    cache_misses: int
 
 
 MEMORY_FIELDS: Final[tuple[str, ...]] = tuple(f.name for f in fields(Memory))

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import itertools
 import os
 import re
 import stat
@@ -44,17 +45,17 @@ _ANOTHER: Final = "choose another folder with -o (output=), or move your files a
 class Staging:
     """A folder beside the bundle's place that becomes the bundle when the `with` block ends well, and
     vanishes otherwise. A link in the place of `out` is followed. The folder is locked, so that other compiles
-    let it be."""
+    let it be. there: the folder that existed, in which it is or its parents are made."""
 
     def __init__(self, out: str | os.PathLike[str]) -> None:
         self.out = _place(out)
-        self.path = self.out.parent / f".{_short(self.out)}.part-{os.getpid()}-{os.urandom(4).hex()}"
+        self.path = self.out.parent / f"{_start(self.out)}{os.getpid()}-{os.urandom(4).hex()}"
+        self.there = next((p for p in self.out.parents if os.path.isdir(p)), self.out)
         self._lock = -1
 
     def __enter__(self) -> Staging:
         check_output(self.out)
         try:
-            self.out.parent.mkdir(parents=True, exist_ok=True)
             sweep(self.out)
             for _ in range(_TRIES):
                 if self._begin():
@@ -65,8 +66,8 @@ class Staging:
 
     def _begin(self) -> bool:
         """Make the folder and lock it; False when a sweep took it, still empty, for a killed compile's."""
-        self.path.mkdir()
         try:
+            self.path.mkdir(parents=True)  # in the loop: a compile that fails removes parents that it made
             self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.flock(self._lock, fcntl.LOCK_EX)
@@ -80,16 +81,21 @@ class Staging:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if kind is not None:
-            _remove_made(self.path)
+            self.discard()
         os.close(self._lock)
         if isinstance(error, OSError):
             raise _disk(self.out, error) from error
 
-    def commit(self, manifest: dict[str, Any]) -> Bundle:
-        """Hash every file into the manifest, write it, and put the folder in its place.
+    def discard(self) -> None:
+        """Remove the folder, and those that were made to hold it."""
+        _remove_made(self.path)
+        for folder in itertools.takewhile(lambda p: p != self.there, self.out.parents):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
-        Raises SmeltError when what lies there is not smelt's to replace; it is then as it was.
-        """
+    def seal(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """Hash every file into the manifest and write it: what is left is to `put` the folder in its place.
+        The manifest with its seal."""
         names = sorted(p.name for p in self.path.iterdir() if p.name != _OWNER)
         full, raw = sealed(
             {
@@ -101,29 +107,57 @@ class Staging:
         parse_manifest(raw)  # what would be refused later must not be written
         (self.path / MANIFEST).write_bytes(raw)
         (self.path / _OWNER).unlink()
-        for _ in range(_TRIES):
-            if self._put():
-                return Bundle(self.out, full)
-        raise _busy(self.out)
+        return full
 
-    def _put(self) -> bool:
-        """One try; False when others were there between two steps of it."""
-        try:
-            os.rename(self.path, self.out)  # where there is nothing, or an empty folder
-            return True
-        except OSError as e:
-            if e.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                raise
-        check_place(self.out)
-        old = owned(self.out, self.path)
-        if not old or not _exchange(self.path, self.out):
-            return False
-        if _seen(self.path) != old:  # a file came or changed since the look: back with it, and look again
-            _exchange(self.path, self.out)
-            return False
-        (self.path / _OWNER).touch()  # if this process is killed here, another can go on
-        _remove(self.path, (*old, _OWNER))
+    def commit(self, manifest: dict[str, Any]) -> Bundle:
+        """`seal`, then `put`."""
+        full = self.seal(manifest)
+        publish(self.path.name, self.out)
+        return Bundle(self.out, full)
+
+
+def publish(name: str, out: str | os.PathLike[str]) -> None:
+    """Move the sealed folder of this name, which a Staging has made beside `out`, to its place.
+
+    Raises SmeltError when what lies there is not smelt's to replace; it is then as it was, and the folder is
+    removed.
+    """
+    place = _place(out)
+    path = place.parent / name
+    if not (name.startswith(_start(place)) and _UNIQUE.fullmatch(name[len(_start(place)) :])):
+        what = f"'{out}' is another place than when the compile began: {name!r} was not made for '{place}'"
+        raise SmeltError(what, kind="infra", hint="compile again, while nobody else changes that folder")
+    try:
+        for _ in range(_TRIES):
+            if _put(path, place):
+                return
+        raise _busy(place)
+    except OSError as e:
+        _remove_made(path)
+        raise _disk(place, e) from e
+    except BaseException:
+        _remove_made(path)
+        raise
+
+
+def _put(path: Path, out: Path) -> bool:
+    """One try; False when others were there between two steps of it."""
+    try:
+        os.rename(path, out)  # where there is nothing, or an empty folder
         return True
+    except OSError as e:
+        if e.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+    check_place(out)
+    old = owned(out, path)
+    if not old or not _exchange(path, out):
+        return False
+    if _seen(path) != old:  # a file came or changed since the look: back with it, and look again
+        _exchange(path, out)
+        return False
+    (path / _OWNER).touch()  # if this process is killed here, another can go on
+    _remove(path, (*old, _OWNER))
+    return True
 
 
 # ---------------------------------------------------------------- whose is it?
@@ -197,7 +231,7 @@ def _identity(folder: Path) -> tuple[int, int]:
 
 def _owned(folder: Path, new: Path | None) -> Seen:
     """One look of `owned`. Raises OSError as well, where files vanish."""
-    if os.path.islink(folder) or (os.path.lexists(folder) and not folder.is_dir()):
+    if os.path.islink(folder) or (os.path.lexists(folder) and not os.path.isdir(folder)):
         raise _kept(folder, "it is no folder")
     try:
         names, seen = sorted(os.listdir(folder)), _seen(folder)
@@ -301,24 +335,21 @@ def _remove_made(folder: Path) -> None:
             _remove(folder, (_OWNER,))
 
 
-def sweep(out: Path, own: int | None = None) -> None:
-    """Remove what killed compiles into `out` have left; those that live hold a lock, and are let be, but for
-    that of the process `own`, which is about to end. A compile that was killed at its first or its last step
-    leaves an empty folder."""
-    start = f".{_short(out)}.part-"
+def sweep(out: Path) -> None:
+    """Remove what killed compiles into `out` have left; those that live hold a lock, and are let be. A
+    compile that was killed at its first or its last step leaves an empty folder."""
+    start = _start(out)
     try:
         found = [e.path for e in os.scandir(out.parent) if e.name.startswith(start)]
-        ending = f"{start}{own}-"
     except OSError:
         return
     for path in found:
         with contextlib.suppress(OSError):
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
-                is_own = own is not None and os.path.basename(path).startswith(ending)
                 marked = os.path.isfile(os.path.join(path, _OWNER))
                 empty = not os.listdir(fd) and _UNIQUE.fullmatch(os.path.basename(path)[len(start) :])
-                if (marked or empty) and (is_own or _locked(fd)):
+                if (marked or empty) and _locked(fd):
                     _remove_made(Path(path)) if marked else os.rmdir(path)
             finally:
                 os.close(fd)
@@ -333,9 +364,10 @@ def _locked(fd: int) -> bool:
     return True
 
 
-def _short(out: Path) -> str:
-    """The folder's name, cut so that a longer one beside it still is a file name (255 bytes)."""
-    return os.fsdecode(os.fsencode(out.name)[:200])
+def _start(out: Path) -> str:
+    """How names of folders begin that compiles into `out` work in: with its own name, cut so that a longer
+    one still is a file name (255 bytes)."""
+    return f".{os.fsdecode(os.fsencode(out.name)[:200])}.part-"
 
 
 def _busy(out: Path) -> SmeltError:

@@ -13,7 +13,7 @@ from typing import BinaryIO, Final
 
 import numpy as np
 
-SAMPLES: Final = 64
+SUM_SAMPLES: Final = 64
 SAMPLE_BYTES: Final = 4096
 _CHUNK: Final = 1 << 20
 _MASK: Final = (1 << 64) - 1
@@ -33,7 +33,8 @@ def weight_sums(path: Path, total: int) -> Sums:
 def sample_offsets(total: int) -> list[int]:
     """Where the samples start: blocks of a grid, the first and the last among them."""
     blocks = -(-total // SAMPLE_BYTES)
-    return [i * (blocks - 1) // (SAMPLES - 1) * SAMPLE_BYTES for i in range(SAMPLES)] if blocks else []
+    places = range(SUM_SAMPLES if blocks else 0)
+    return [i * (blocks - 1) // (SUM_SAMPLES - 1) * SAMPLE_BYTES for i in places]
 
 
 def _pieces(f: BinaryIO, at: int, size: int) -> Iterator[bytes]:

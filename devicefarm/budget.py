@@ -10,7 +10,7 @@ from smelt.core.diag import SmeltError
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class StepLimits:
     """How long each step may take, in seconds.
 
     upload_floor: the bytes per second that a link must reach at least; a transfer of n bytes may take
@@ -41,7 +41,7 @@ def infra(what: str, *, hint: str | None = None) -> SmeltError:
 class Budget:
     """Limits and the moment from which they count; no deadline is later than `limits.total` after it."""
 
-    limits: Limits = Limits()
+    limits: StepLimits = StepLimits()
     clock: Callable[[], float] = time.monotonic
     start: float = field(default=-1.0)
 

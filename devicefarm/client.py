@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smelt.core.diag import Kind, SmeltError
-from smelt.core.dtype import from_numpy
+from smelt.core.dtype import Array, from_numpy
 from smelt.core.lazily import Lazily
 from smelt.devicefarm import report as parse
 from smelt.devicefarm.budget import Budget, infra
@@ -22,7 +22,6 @@ from smelt.devicefarm.frames import CHUNK, Decoder, Frame, FrameType, encode
 from smelt.devicefarm.measure import ONCE, RunPlan
 from smelt.devicefarm.report import (
     DL_CODES,
-    Array,
     Crash,
     DeviceFacts,
     ModelInfo,

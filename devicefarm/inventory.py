@@ -17,6 +17,7 @@ from smelt.core.diag import SmeltError
 from smelt.devicefarm.local import LocalTransport
 from smelt.devicefarm.qemu_user import (
     BIONIC_VARIABLE,
+    GLIBC_ROOT,
     SHIM_RUNNER,
     android_emulated,
     qemu_user,
@@ -24,8 +25,8 @@ from smelt.devicefarm.qemu_user import (
 from smelt.devicefarm.ssh import DEFAULT_ROOT, SshAddress, SshTransport
 from smelt.devicefarm.transport import Transport
 
-SCHEMA_VERSION = 1
-NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+INVENTORY_VERSION = 1
+DEVICE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ BUILTIN = (
     Device("local", "local", "host", tags=("builtin",)),
     Device(
         "qemu-arm64", "qemu-user", "aarch64-linux", emulator="qemu-aarch64",
-        cpu="max", tags=("builtin", "emulated"),
+        cpu="max", sysroot=str(GLIBC_ROOT), tags=("builtin", "emulated"),
     ),
     Device(
         "qemu-armv7", "qemu-user", "armv7-linux", emulator="qemu-arm",
@@ -91,9 +92,9 @@ def read_inventory(path: Path | None = None) -> dict[str, Device]:
         data = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SmeltError(f"'{path}' cannot be read: {error}", kind="invalid") from error
-    if data.get("schema_version") != SCHEMA_VERSION:
+    if data.get("schema_version") != INVENTORY_VERSION:
         raise SmeltError(
-            f"'{path}' has schema_version {data.get('schema_version')!r}, wanted {SCHEMA_VERSION}",
+            f"'{path}' has schema_version {data.get('schema_version')!r}, wanted {INVENTORY_VERSION}",
             kind="invalid",
         )
     rows = data.get("device", {})
@@ -109,7 +110,7 @@ def write_inventory(devices: Mapping[str, Device], path: Path | None = None) -> 
     path."""
     path = path or inventory_path()
     own = [d for _, d in sorted(devices.items()) if d not in BUILTIN]
-    text = "".join((f"schema_version = {SCHEMA_VERSION}\n", *(_row_text(d) for d in own)))
+    text = "".join((f"schema_version = {INVENTORY_VERSION}\n", *(_row_text(d) for d in own)))
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(Path(os.path.realpath(path)), text.encode())
     return path
@@ -218,7 +219,7 @@ DESCRIPTIONS: dict[str, Callable[[Device], str]] = {
 
 def _parse_row(path: Path, name: str, row: Any) -> Device:
     where = f"'{path}', device '{name}'"
-    if not NAME.fullmatch(name):
+    if not DEVICE_NAME.fullmatch(name):
         raise SmeltError(f"{where}: names are lower-case letters, digits and ._-", kind="invalid")
     known = {f.name: f for f in fields(Device) if f.name != "name"}
     if not isinstance(row, dict):

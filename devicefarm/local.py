@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from smelt.core.bundle import hash_file
+from smelt.core.bundle import RUNNER, hash_file
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget, infra
 from smelt.devicefarm.channel import Channel, PipeChannel
-from smelt.devicefarm.transport import RUNNER, Completed, deploy_files
+from smelt.devicefarm.transport import Completed, deploy_files
 
-OUTPUT_LIMIT = 64 * 1024
+PRINTED_LIMIT = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class LocalTransport:
             done = subprocess.run(argv, capture_output=True, timeout=limit, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise infra(f"'{argv[0]}' failed on device '{self.name}': {error}") from error
-        out, err = (b[:OUTPUT_LIMIT].decode("utf-8", "replace") for b in (done.stdout, done.stderr))
+        out, err = (b[:PRINTED_LIMIT].decode("utf-8", "replace") for b in (done.stdout, done.stderr))
         return Completed(done.returncode, out, err)
 
     def free_bytes(self, budget: Budget) -> int | None:

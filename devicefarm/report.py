@@ -6,11 +6,12 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from smelt.core import session_memory
 from smelt.core.diag import Kind, SmeltError
-from smelt.core.dtype import ALL, DTYPES, DType
+from smelt.core.dlpack import DLPACK
+from smelt.core.dtype import DTYPES, Array, DType
 from smelt.core.lazily import Lazily
 from smelt.devicefarm.budget import infra
 from smelt.devicefarm.measure import Timing, summarize
@@ -18,18 +19,10 @@ from smelt.devicefarm.wire import MOST_SAMPLES, read_record
 
 if TYPE_CHECKING:
     import numpy as np
-
-    Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 else:
     np = Lazily("numpy")
-    Array: TypeAlias = Any
 
-
-# DLPack's type codes by our categories; bf16 is the one float with a code of its own
-_CODES = {"int": 0, "uint": 1, "float": 2, "bool": 6}
-DL_CODES: dict[str, tuple[int, int]] = {
-    d.name: (4 if d.name == "bf16" else _CODES[d.category], d.bits) for d in ALL.values()
-}
+DL_CODES: dict[str, tuple[int, int]] = {d.name: code for d, code in DLPACK.items()}
 BY_DL_CODE: dict[tuple[int, int], DType] = {DL_CODES[d.name]: d for d in DTYPES.values()}
 
 
@@ -88,7 +81,7 @@ class DeviceFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory(session_memory.Memory):
+class RunnerMemory(session_memory.Memory):
     """The session's memory, and the peak resident set of the runner's worker in bytes."""
 
     resident_peak: int
@@ -112,7 +105,7 @@ class ModelInfo:
     outputs: tuple[TensorInfo, ...]
     state: tuple[TensorInfo, ...]
     load_ns: int
-    memory: Memory
+    memory: RunnerMemory
     entries: tuple[str, ...] = ()
 
 
@@ -173,7 +166,7 @@ class RunReport:
     samples_ns: tuple[float, ...]
     warmup_ns: tuple[float, ...]
     inner: int
-    memory: Memory
+    memory: RunnerMemory
     before: Condition
     after: Condition
     warmup_stable: bool
@@ -232,9 +225,9 @@ def _condition(r: Mapping[str, Any]) -> Condition:
     )
 
 
-def _memory(r: Mapping[str, Any]) -> Memory:
+def _memory(r: Mapping[str, Any]) -> RunnerMemory:
     """The session's memory statistics."""
-    return Memory(
+    return RunnerMemory(
         **{k: n for k, n in r.items() if k != "resident_peak_kb"}, resident_peak=1024 * r["resident_peak_kb"]
     )
 
@@ -268,7 +261,7 @@ class RunRecord:
     first_ns: int
     inner: int
     warmup_stable: bool
-    memory: Memory
+    memory: RunnerMemory
     before: Condition
     after: Condition
 

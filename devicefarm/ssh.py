@@ -15,18 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from smelt.core.bundle import RUNNER
 from smelt.core.diag import SmeltError
 from smelt.core.lazily import Lazily
 from smelt.devicefarm.budget import Budget, infra
 from smelt.devicefarm.channel import Channel, Tail
-from smelt.devicefarm.transport import RUNNER, Completed, deploy_files
+from smelt.devicefarm.transport import Completed, deploy_files
 
 if TYPE_CHECKING:
     import paramiko
 else:
     paramiko = Lazily("paramiko")
 
-PIECE = 32 * 1024
+SSH_PIECE = 32 * 1024
 COMMAND_OUTPUT = 64 * 1024
 RECEIVE_QUEUE = 256  # pieces that the drain may be ahead of the reader: 8 MiB
 DEFAULT_ROOT = ".cache/smelt-farm"
@@ -64,7 +65,7 @@ class SshChannel:
                 raise infra("sending to the device took longer than its limit")
             self._channel.settimeout(left)
             try:
-                sent = self._channel.send(bytes(view[:PIECE]))
+                sent = self._channel.send(bytes(view[:SSH_PIECE]))
             except TimeoutError:
                 continue
             except (OSError, paramiko.SSHException, EOFError) as error:
@@ -101,7 +102,7 @@ class SshChannel:
     def _drain_out(self) -> None:
         while True:
             try:
-                data = self._channel.recv(PIECE * 8)
+                data = self._channel.recv(SSH_PIECE * 8)
             except TimeoutError:  # `send` sets the timeout of both directions
                 if self._closing:
                     return
@@ -346,7 +347,7 @@ class _SftpFiles:
             self.sftp.open(self.full_path(path), "wb") as writer,
         ):
             writer.set_pipelined(True)
-            while piece := reader.read(PIECE):
+            while piece := reader.read(SSH_PIECE):
                 budget.left(deadline, f"uploading '{source.name}'")
                 writer.write(piece)
 
@@ -361,7 +362,7 @@ class _SftpFiles:
         digest = hashlib.sha256()
         with self._doing("reading", path), self.sftp.open(self.full_path(path), "rb") as reader:
             reader.prefetch()
-            while piece := reader.read(PIECE):
+            while piece := reader.read(SSH_PIECE):
                 digest.update(piece)
         return digest.hexdigest()
 

@@ -21,8 +21,7 @@ from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget, infra
 from smelt.devicefarm.channel import Channel
 
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,127}")
-RUNNER = "smelt_run"
+SENT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ def bundle_listing(bundle: Path) -> dict[str, str]:
         raise SmeltError(f"bundle '{bundle}' is not a directory", kind="invalid")
     found = {}
     for entry in sorted(os.scandir(bundle), key=lambda e: e.name):
-        if not NAME.fullmatch(entry.name):
+        if not SENT_NAME.fullmatch(entry.name):
             raise SmeltError(
                 f"bundle file {entry.name!r} has a name that is not deployed; "
                 "allowed are letters, digits and ._+-",

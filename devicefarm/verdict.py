@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from smelt.core import exits
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.measure import Timing
 
@@ -30,17 +31,17 @@ class Verdict(Enum):
 
 
 EXIT_CODES = {
-    Verdict.PASS: 0,
-    Verdict.MISMATCH: 1,
-    Verdict.CRASH: 1,
-    Verdict.TIMEOUT: 1,
-    Verdict.UNSUPPORTED: 3,
-    Verdict.NO_DEVICE: 4,
-    Verdict.UNSTABLE: 5,
-    Verdict.INVALID: 5,  # times that were taken while throttled, too hot, ...
-    Verdict.INFRA: 6,
-    Verdict.INTERNAL: 70,
-    Verdict.CANCELLED: 130,
+    Verdict.PASS: exits.OK,
+    Verdict.MISMATCH: exits.FAILED,
+    Verdict.CRASH: exits.FAILED,
+    Verdict.TIMEOUT: exits.FAILED,
+    Verdict.UNSUPPORTED: exits.UNSUPPORTED,
+    Verdict.NO_DEVICE: exits.NO_DEVICE,
+    Verdict.UNSTABLE: exits.INCONCLUSIVE,
+    Verdict.INVALID: exits.INCONCLUSIVE,  # times that were taken while throttled, too hot, ...
+    Verdict.INFRA: exits.INFRA,
+    Verdict.INTERNAL: exits.INTERNAL,
+    Verdict.CANCELLED: exits.CANCELLED,
 }
 
 # by the status of the runner's END frame, or the kind of an error; a refused shape is the job's failure

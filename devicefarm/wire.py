@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias
 
 from smelt.core.diag import printable
+from smelt.core.dtype import INT64
 from smelt.core.session_memory import MEMORY_FIELDS
 from smelt.devicefarm.budget import infra
 from smelt.devicefarm.frames import FrameType
@@ -24,7 +25,7 @@ MOST_TENSORS = 4096
 """Most inputs, and most outputs, of a model; the runner has the same limit."""
 MOST_KERNELS = 1 << 16
 MOST_ENTRIES = 4096
-MOST_RANK = 64
+MOST_WIRE_RANK = 64
 MOST_SAMPLES = 1 << 18
 """Most samples of one kind in a run; the runner has the same limit."""
 LOG_KEPT = 1 << 20
@@ -32,7 +33,6 @@ LOG_LIMIT = 4 << 20
 """Most bytes that a model may print during a request; the runner passes on a quarter of them."""
 OUTPUT_LIMIT = 1 << 34
 """Most bytes of one output; a device cannot make the host allocate more."""
-INT64 = 2**63 - 1
 UINT64 = 2**64 - 1
 
 
@@ -59,7 +59,7 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextRule:
     """A text. exact: unchanged, for names that are compared; else without control characters."""
 
     exact: bool = False
@@ -100,7 +100,7 @@ class OneOf:
 class Many:
     """A list of up to `most` of a kind."""
 
-    of: Rule
+    of: FieldRule
     most: int
 
     def check(self, value: Any, where: str) -> tuple[Any, ...]:
@@ -114,7 +114,7 @@ class Many:
 class Record:
     """An object with these fields; other fields are dropped."""
 
-    fields: Mapping[str, Rule]
+    fields: Mapping[str, FieldRule]
 
     def check(self, value: Any, where: str) -> dict[str, Any]:
         """The fields. Raises SmeltError(kind='infra')."""
@@ -123,7 +123,7 @@ class Record:
         return {k: rule.check(value.get(k), f"{where}.{k}") for k, rule in self.fields.items()}
 
 
-Rule: TypeAlias = "Whole | Text | Flag | OneOf | Many | Record"
+FieldRule: TypeAlias = "Whole | TextRule | Flag | OneOf | Many | Record"
 
 
 def _refuse(where: str, wanted: str, value: Any) -> NoReturn:
@@ -151,32 +151,32 @@ _COUNT = Whole(0, UINT64)
 _CONDITION = Record(
     {
         "temperature_millidegrees": _ANY, "frequency_khz": _ANY, "frequency_limit_khz": _ANY,
-        "governor": Text(), "load": Text(),
+        "governor": TextRule(), "load": TextRule(),
     }
 )  # fmt: skip
 _MEMORY = Record(dict.fromkeys((*MEMORY_FIELDS, "resident_peak_kb"), _COUNT))
 _TENSOR = Record(
     {
-        "name": Text(exact=True), "code": Whole(0, 255), "bits": Whole(0, 255), "lanes": Whole(0, 65535),
-        "rank": Whole(0, MOST_RANK),
+        "name": TextRule(exact=True), "code": Whole(0, 255), "bits": Whole(0, 255), "lanes": Whole(0, 65535),
+        "rank": Whole(0, MOST_WIRE_RANK),
     }
 )  # fmt: skip
-_KERNEL = Record({"name": Text(exact=True), "ns": _COUNT, "launches": _COUNT})
+_KERNEL = Record({"name": TextRule(exact=True), "ns": _COUNT, "launches": _COUNT})
 
 RECORDS: Mapping[str, Record] = {
     "facts": Record(
-        dict.fromkeys(("arch", "libc", "kernel", "machine", "cpu", "board", "boot_id", "runner"), Text())
+        dict.fromkeys(("arch", "libc", "kernel", "machine", "cpu", "board", "boot_id", "runner"), TextRule())
         | {
             "pointer_bits": OneOf((32, 64)), "page_size": Whole(0, 1 << 40), "cores": Whole(1, 1 << 20),
             "memory_kb": _COUNT, "available_kb": _COUNT, "pid": Whole(0, 1 << 32),
-            "features": Many(Text(), 1024), "condition": _CONDITION,
+            "features": Many(TextRule(), 1024), "condition": _CONDITION,
         }
     ),
     "model": Record(
         {
             "inputs": Many(_TENSOR, MOST_TENSORS), "outputs": Many(_TENSOR, MOST_TENSORS),
             "state": Many(_TENSOR, MOST_TENSORS), "load_ns": _COUNT, "memory": _MEMORY,
-            "entries": Many(Text(exact=True), MOST_ENTRIES),
+            "entries": Many(TextRule(exact=True), MOST_ENTRIES),
         }
     ),
     "run": Record(
@@ -191,10 +191,10 @@ RECORDS: Mapping[str, Record] = {
             "signal": Whole(0, 255), "exit_code": Whole(0, 255), "code": Whole(-(2**31), 2**31 - 1),
             "address": _COUNT, "offset": _COUNT,
         }
-        | dict.fromkeys(("object", "stage", "reason"), Text())
-        | {"tail": Text(exact=True)}
+        | dict.fromkeys(("object", "stage", "reason"), TextRule())
+        | {"tail": TextRule(exact=True)}
     ),
-    "end": Record({"status": OneOf(STATUSES), "text": Text(), "crc32": Whole(0, 2**32 - 1)}),
+    "end": Record({"status": OneOf(STATUSES), "text": TextRule(), "crc32": Whole(0, 2**32 - 1)}),
 }  # fmt: skip
 """Name of a record in the runner's JSON -> its fields."""
 

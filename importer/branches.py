@@ -17,7 +17,7 @@ SHAPE = 8
 
 
 @dataclass(frozen=True)
-class Arm:
+class TranslatedBranch:
     """One branch: its region, and the refs of the values that are read after it."""
 
     region: GraphBuilder
@@ -44,7 +44,12 @@ def inner_symbols(b: GraphBuilder, before: frozenset[str]) -> frozenset[str]:
 
 
 def by_branch(
-    b: GraphBuilder, condition: Ref, then: Arm, other: Arm, before: frozenset[str], shapes: bool = False
+    b: GraphBuilder,
+    condition: Ref,
+    then: TranslatedBranch,
+    other: TranslatedBranch,
+    before: frozenset[str],
+    shapes: bool = False,
 ) -> list[Ref] | None:
     """The values after an `if` of two branches; None where the branches give one of them different ranks.
 
@@ -57,12 +62,14 @@ def by_branch(
         sq.joined(engine, f"output {k}", sq.form_of(then.region, r), sq.form_of(other.region, s), own)
         for k, (r, s) in enumerate(zip(then.refs, other.refs, strict=True))
     ]
-    arms: list[Arm] = []
+    arms: list[TranslatedBranch] = []
     for arm in (then, other):
         with engine.conditional():
             whole = [sq.in_form(arm.region, r, f, own) for r, f in zip(arm.refs, forms, strict=True)]
             arms.append(
-                Arm(arm.region, [x for r, f in zip(whole, forms, strict=True) for x in _leaves(arm, r, f)])
+                TranslatedBranch(
+                    arm.region, [x for r, f in zip(whole, forms, strict=True) for x in _leaves(arm, r, f)]
+                )
             )
             if len(arms) == 2:
                 _same_ranks(*arms)
@@ -88,7 +95,7 @@ def one_rank(x: GraphBuilder, ref: Ref, y: GraphBuilder, other: Ref) -> bool:
     return not _other_shape(x.engine, a, b) if a.rank == b.rank else _of_one(x.engine, a, b)
 
 
-def _leaves(arm: Arm, ref: Ref, form: sq.Form) -> list[Ref]:
+def _leaves(arm: TranslatedBranch, ref: Ref, form: sq.ElementForm) -> list[Ref]:
     return sq.leaves(arm.region, ref, form)
 
 
@@ -107,7 +114,7 @@ def _of_one(engine: Engine, *types: TensorType) -> bool:
     return all(engine.prove_eq(d, ONE) is Truth.YES for t in types for d in t.shape)
 
 
-def _same_ranks(a: Arm, b: Arm) -> None:
+def _same_ranks(a: TranslatedBranch, b: TranslatedBranch) -> None:
     """Where the branches give a value of one element different ranks, reshape both to the higher rank."""
     for k, (x, y) in enumerate(zip(a.refs, b.refs, strict=True)):
         tx, ty = a.region.type_of(x), b.region.type_of(y)

@@ -39,7 +39,7 @@ UNFOLDED = ("from_dims", "dequantize", "dequantize_blocks")
 
 
 @dataclass
-class Store:
+class ImportStore:
     """What all graphs of one module share during its import: names, weights, known sizes."""
 
     engine: Engine
@@ -96,7 +96,7 @@ class GraphBuilder:
     `from_dims` node only where a node really reads them.
     """
 
-    def __init__(self, store: Store, parent: GraphBuilder | None = None) -> None:
+    def __init__(self, store: ImportStore, parent: GraphBuilder | None = None) -> None:
         self.store = store
         self.engine = store.engine
         self.parent = parent
@@ -172,7 +172,7 @@ class GraphBuilder:
                 w is None
                 or w.dtype.coded
                 or w.type.rank > 8
-                or w.bytes > kn.LIMIT * w.dtype.bytes
+                or w.bytes > kn.MOST_KNOWN * w.dtype.bytes
                 or (w.dtype.bits == 16 and w.dtype.is_float)
             ):
                 return None if w is not None else kn.unknown(self.type_of(ref))

@@ -26,14 +26,14 @@ CODE_MOVES = frozenset(
 )  # fmt: skip
 """Ops that may be applied to codes, because they only move elements."""
 
-WHOLE = {"i4": 15, "u4": 15, "i2": 3, "u2": 3}
+CODE_MASKS = {"i4": 15, "u4": 15, "i2": 3, "u2": 3}
 """Integer formats narrower than a byte -> the mask of their bits."""
 
 
 @cache
 def decoding(dtype: DType) -> Array:
     """f32[256]: the number that each byte encodes."""
-    mask = WHOLE.get(dtype.name, 15 if dtype.name == "f4e2m1" else 255)
+    mask = CODE_MASKS.get(dtype.name, 15 if dtype.name == "f4e2m1" else 255)
     codes = (np.arange(256) & mask).astype(np.uint8)
     with np.errstate(all="ignore"):
         return np.ascontiguousarray(codes.view(dtype.numpy).astype(np.float32))
@@ -63,8 +63,8 @@ def encoded(b: GraphBuilder, x: Ref, to: DType, saturate: bool = True, rounding:
     source = b.type_of(x).dtype
     if source.coded:
         x = decoded(b, x)
-    elif not source.is_float and to.name in WHOLE:
-        low = b.emit("bit_and", [b.cast(x, i32), b.constant(np.array(WHOLE[to.name], np.int32))])
+    elif not source.is_float and to.name in CODE_MASKS:
+        low = b.emit("bit_and", [b.cast(x, i32), b.constant(np.array(CODE_MASKS[to.name], np.int32))])
         return b.emit("bitcast", [b.cast(low, u8)], {"to": to})
     bits = b.emit("bitcast", [b.cast(x, f32)], {"to": u32})
     high = b.emit("shift_right", [bits, b.constant(np.array(16, np.uint32))])

@@ -11,7 +11,7 @@ from onnx import AttributeProto
 from smelt.importer.domains import MS
 from smelt.importer.signature import RANGES, Parameter, Signature
 
-TABLE = """
+SIGNATURES = """
 Attention 2
     input:T@3 weights:T@2 bias:T?@1 mask_index:M? past:T?@5 attention_bias:T?@4 past_sequence_length:M?
     | do_rotary:INT mask_filter_value:FLOAT num_heads:INT! past_present_share_buffer:INT
@@ -358,7 +358,7 @@ def contrib(op: str) -> Signature | None:
 
 @cache
 def _records() -> Mapping[str, str]:
-    return {found.split(None, 1)[0]: found for found in TABLE.strip().split("\n\n")}
+    return {found.split(None, 1)[0]: found for found in SIGNATURES.strip().split("\n\n")}
 
 
 def _signature(record: str) -> Signature:

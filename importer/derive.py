@@ -18,13 +18,13 @@ from smelt.core.ir.kernel import Bound, Call, Const, Expr, Index, Let, Load, Red
 from smelt.core.ops.infer import Engine
 from smelt.core.ops.table import Attrs, Op
 from smelt.core.ops.trace import element
-from smelt.importer.elements import CALLS, STEPS, cast_element
+from smelt.importer.elements import ELEMENT_CALLS, ELEMENT_STEPS, cast_element
 from smelt.importer.known import Element, Known, Ratio, fraction, full, unknown
 
 MOST_TERMS = 4096
 """Most elements that one element may be reduced from."""
 
-Env = Mapping[str, int]
+SymbolValues = Mapping[str, int]
 
 
 def derived(
@@ -68,22 +68,22 @@ class _Reading:
         self.c = c
         self.operands = operands
 
-    def element(self, e: Expr, env: Env) -> Element:
+    def element(self, e: Expr, env: SymbolValues) -> Element:
         """The value of an expression for these values of its variables."""
         return _READ[type(e)](self, e, env)
 
-    def const(self, e: Const, env: Env) -> Element:
+    def const(self, e: Const, env: SymbolValues) -> Element:
         """A literal."""
         if isinstance(e.value, bool):
             return e.value
         return fraction(float(e.value), e.dtype.numpy) if e.dtype.is_float else to_dim(int(e.value))
 
-    def index(self, e: Index, env: Env) -> Element:
+    def index(self, e: Index, env: SymbolValues) -> Element:
         """A position, or a size that occurs in the formula."""
         d = self.c.simplify(e.dim.substitute(env))
         return Ratio(d) if e.dtype.is_float else d
 
-    def load(self, e: Load, env: Env) -> Element:
+    def load(self, e: Load, env: SymbolValues) -> Element:
         """An operand's element, or the load's default outside of its guard."""
         inside = [_holds(b, env) for b in e.guard]
         if False in inside:
@@ -97,14 +97,14 @@ class _Reading:
         found: Element = source.item(at)  # type: ignore[arg-type]
         return found
 
-    def call(self, e: Call, env: Env) -> Element:
+    def call(self, e: Call, env: SymbolValues) -> Element:
         """An intrinsic of elements."""
         if e.fn == "cast":
             return cast_element(self.c, self.element(e.args[0], env), e.dtype)
-        known = CALLS.get(e.fn)
+        known = ELEMENT_CALLS.get(e.fn)
         return None if known is None else known(self.c, *(self.element(a, env) for a in e.args))
 
-    def let(self, e: Let, env: Env) -> Element:
+    def let(self, e: Let, env: SymbolValues) -> Element:
         """The body with a variable that is a number."""
         value = self.element(e.value, env)
         low, high = (d.substitute(env).const_or_none for d in (e.low, e.high))
@@ -112,11 +112,11 @@ class _Reading:
             return None
         return self.element(e.body, {**env, e.var: max(low, min(value.const, high))})
 
-    def reduce(self, e: Reduce, env: Env) -> Element:
+    def reduce(self, e: Reduce, env: SymbolValues) -> Element:
         """All elements of a reduction, one after the other."""
         extents = [a.extent.substitute(env).const_or_none for a in e.axes]
         numbers = [n for n in extents if n is not None]
-        step = STEPS.get(e.kind)
+        step = ELEMENT_STEPS.get(e.kind)
         if step is None or len(numbers) < len(extents) or not 0 < math.prod(numbers) <= MOST_TERMS:
             return None
         places = itertools.product(*map(range, numbers))
@@ -135,7 +135,7 @@ _READ: Mapping[type, Callable[..., Element]] = {
 }
 
 
-def _holds(b: Bound, env: Env) -> bool | None:
+def _holds(b: Bound, env: SymbolValues) -> bool | None:
     """Whether low <= index < high; None where that is not known."""
     low, index, high = (d.substitute(env).const_or_none for d in (b.low, b.index, b.high))
     return None if low is None or index is None or high is None else low <= index < high

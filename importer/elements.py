@@ -249,7 +249,7 @@ def _nothing(c: Engine, a: Ratio, b: Ratio) -> Element:
 _add = _arith(lambda c, a, b: a + b, _add_float)
 _mul = _arith(lambda c, a, b: a * b, lambda c, a, b: _reduced(a.num * b.num, a.den * b.den))
 
-CALLS: Mapping[str, Callable[..., Element]] = MappingProxyType(
+ELEMENT_CALLS: Mapping[str, Callable[..., Element]] = MappingProxyType(
     {
         "add": _add,
         "sub": _arith(lambda c, a, b: a - b, _sub_float),
@@ -280,7 +280,7 @@ CALLS: Mapping[str, Callable[..., Element]] = MappingProxyType(
 )
 """Intrinsic -> its meaning for elements. The result of any other is unknown."""
 
-STEPS: Mapping[str, Callable[[Engine, Element, Element], Element]] = MappingProxyType(
+ELEMENT_STEPS: Mapping[str, Callable[[Engine, Element, Element], Element]] = MappingProxyType(
     {"sum": _add, "prod": _mul, "max": _max, "min": _min, "any": _or, "all": _and}
 )
 """Kind of a reduction -> the combination of the accumulator and one more element."""

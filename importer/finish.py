@@ -12,7 +12,7 @@ from smelt.core.diag import SmeltError, invalid
 from smelt.core.dim import ONE, Dim, dim_from_param, sym
 from smelt.core.ir.graph import Attr, Graph, Module, Node, Ref, Symbol, TensorType, Value, attr_dims
 from smelt.core.ops.infer import Engine
-from smelt.importer.builder import GraphBuilder, Store
+from smelt.importer.builder import GraphBuilder, ImportStore
 from smelt.importer.symbols import dim_text
 from smelt.importer.translate import REFUSED
 from smelt.importer.weights import DTYPE_OF
@@ -38,7 +38,7 @@ def finish(name: str, b: GraphBuilder, outputs: Sequence[Ref], output_names: Seq
 class _Settle:
     """Rewrites every Dim of a graph with all equalities that the import has found."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ImportStore) -> None:
         self._engine = store.engine
         self._origins = store.origins
 
@@ -145,7 +145,7 @@ def _sizes_of(n: Node) -> set[str]:
     return found
 
 
-def _used(graph: Graph, store: Store) -> dict[Ref, Any]:
+def _used(graph: Graph, store: ImportStore) -> dict[Ref, Any]:
     names = set(graph.outputs)
     for n in graph.walk():
         names.update(n.inputs)

@@ -29,7 +29,7 @@ from smelt.importer.weights import dtype_of
 
 
 @dataclass(frozen=True)
-class Port:
+class DeclaredPort:
     """An input or output as the file declares it.
 
     kind: 'tensor', 'strings', 'sequence', 'strings sequence', or one of these with 'optional' in front;
@@ -83,7 +83,7 @@ def stands_for_more(tensor: str) -> bool:
     return tensor.endswith(tuple(part for parts in _PARTS.values() for part in parts if part))
 
 
-def port(v: onnx.ValueInfoProto, what: str) -> Port:
+def port(v: onnx.ValueInfoProto, what: str) -> DeclaredPort:
     """The Port of a declared input or output. Raises SmeltError for types that smelt does not support."""
     t, kind = v.type, ""
     if t.WhichOneof("value") == "optional_type":
@@ -96,7 +96,8 @@ def port(v: onnx.ValueInfoProto, what: str) -> Port:
     if found is None:
         raise invalid(f"{what} '{v.name}' has no type", hint="its export is incomplete; export it again")
     if found == "map_type" and kind == "sequence":
-        return Port(v.name, "maps", TypeProto.Tensor(elem_type=TensorProto.FLOAT), (f"{v.name}.scores",))
+        scores = TypeProto.Tensor(elem_type=TensorProto.FLOAT)
+        return DeclaredPort(v.name, "maps", scores, (f"{v.name}.scores",))
     if found == "map_type" and kind == "tensor" and what == "input":
         return _map_port(v.name, t.map_type)
     if found == "tensor_type" and t.tensor_type.elem_type == TensorProto.STRING:
@@ -104,10 +105,10 @@ def port(v: onnx.ValueInfoProto, what: str) -> Port:
     if found != "tensor_type":
         holds = "is" if kind == "tensor" else f"is {'an' if kind[0] == 'o' else 'a'} {kind} that holds"
         raise unsupported(f"{what} '{v.name}' {holds} a {found.removesuffix('_type')}, not a tensor")
-    return Port(v.name, kind, t.tensor_type, tuple(v.name + p for p in _PARTS[kind]))
+    return DeclaredPort(v.name, kind, t.tensor_type, tuple(v.name + p for p in _PARTS[kind]))
 
 
-def _map_port(name: str, t: TypeProto.Map) -> Port:
+def _map_port(name: str, t: TypeProto.Map) -> DeclaredPort:
     """An input that is a map from integers or strings to numbers."""
     parts = tuple(name + p for p in _PARTS["map"])
     value = t.value_type.tensor_type
@@ -115,10 +116,10 @@ def _map_port(name: str, t: TypeProto.Map) -> Port:
         raise unsupported(f"input '{name}' is a map whose values are no numbers")
     if t.key_type not in (TensorProto.INT64, TensorProto.STRING):
         raise unsupported(f"input '{name}' is a map whose keys are neither int64 nor strings")
-    return Port(name, "map", value, parts, ("",) if t.key_type == TensorProto.STRING else (0,))
+    return DeclaredPort(name, "map", value, parts, ("",) if t.key_type == TensorProto.STRING else (0,))
 
 
-def interface(source: Source) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+def interface(source: Source) -> tuple[tuple[DeclaredPort, ...], tuple[DeclaredPort, ...]]:
     """The inputs and outputs of a model that are not plain tensors."""
     g = load(source).model.graph
     constants = {t.name for t in g.initializer} | {s.values.name for s in g.sparse_initializer}
@@ -142,7 +143,7 @@ def map_keys(attributes: Iterable[onnx.AttributeProto]) -> tuple[int | str, ...]
 # ---------------------------------------------------------------- inputs
 
 
-def input_tensors(p: Port) -> list[onnx.ValueInfoProto]:
+def input_tensors(p: DeclaredPort) -> list[onnx.ValueInfoProto]:
     """The declarations of the tensors that represent an input."""
     dims = p.dims()
     found = []
@@ -170,7 +171,7 @@ def input_tensors(p: Port) -> list[onnx.ValueInfoProto]:
     return found
 
 
-def received(b: GraphBuilder, p: Port, refs: Sequence[Ref]) -> Ref:
+def received(b: GraphBuilder, p: DeclaredPort, refs: Sequence[Ref]) -> Ref:
     """The value of an input, assembled of the tensors that represent it; a run checks that they are
     consistent."""
     if p.kind == "tensor":
@@ -193,11 +194,11 @@ def received(b: GraphBuilder, p: Port, refs: Sequence[Ref]) -> Ref:
     return sq.register(b.store, sq.Maybe(refs[0], item)) if p.optional else item
 
 
-def _dtype(p: Port, what: str) -> DType:
+def _dtype(p: DeclaredPort, what: str) -> DType:
     return dtype_of(p.element.elem_type, f"{what} '{p.name}'")
 
 
-def _known_dims(p: Port) -> sq.Extents:
+def _known_dims(p: DeclaredPort) -> sq.CommonExtents:
     """The extents common to all elements of a sequence: declared numbers; a named size may differ between
     elements."""
     dims = p.dims()
@@ -226,7 +227,7 @@ def _checked(b: GraphBuilder, p: sq.Packed) -> None:
 # ---------------------------------------------------------------- outputs
 
 
-def returned(b: GraphBuilder, p: Port, ref: Ref) -> list[Ref]:
+def returned(b: GraphBuilder, p: DeclaredPort, ref: Ref) -> list[Ref]:
     """The tensors that represent an output."""
     b.engine.at(p.name)
     found = sq.compound_of(b.store, ref)
@@ -266,7 +267,7 @@ def returned(b: GraphBuilder, p: Port, ref: Ref) -> list[Ref]:
     return [b.cast(b.reshape(maybe.given, ()), bool_), *parts] if p.optional else parts
 
 
-def _texts(b: GraphBuilder, p: Port, item: Ref) -> list[Ref]:
+def _texts(b: GraphBuilder, p: DeclaredPort, item: Ref) -> list[Ref]:
     """The tensors that represent strings, or a sequence of strings."""
     inner = sq.compound_of(b.store, item)
     if isinstance(inner, sq.Texts) and p.sequence:
@@ -277,7 +278,7 @@ def _texts(b: GraphBuilder, p: Port, item: Ref) -> list[Ref]:
     raise _other(p, "a tensor of numbers" if inner is None else str(inner))
 
 
-def _nothing(b: GraphBuilder, p: Port) -> Ref:
+def _nothing(b: GraphBuilder, p: DeclaredPort) -> Ref:
     """The placeholders after the flag of an optional that is always empty."""
     if p.strings:
         shape = [] if p.sequence else [d if isinstance(d, int) else 0 for d in p.dims() or ()]
@@ -291,7 +292,7 @@ def _nothing(b: GraphBuilder, p: Port) -> Ref:
     return b.constant(np.zeros([d if isinstance(d, int) else 0 for d in p.dims() or ()], dtype.numpy))
 
 
-def _other(p: Port, found: str) -> SmeltError:
+def _other(p: DeclaredPort, found: str) -> SmeltError:
     names = {v: k.lower() for k, v in TensorProto.DataType.items()}
     inner = names.get(p.element.elem_type, f"element type {p.element.elem_type}")
     return invalid(

@@ -18,7 +18,7 @@ from smelt.core.dim import ONE, Dim, to_dim
 from smelt.core.dtype import Array, DType
 from smelt.core.ir.graph import TensorType
 
-LIMIT = 256
+MOST_KNOWN = 256
 """Most elements of a Known: a larger tensor is data, not a shape."""
 
 
@@ -95,7 +95,7 @@ def unknown(t: TensorType) -> Known | None:
     if not all(d.is_const for d in t.shape):
         return None
     shape = [d.const for d in t.shape]
-    return full(shape, [None] * math.prod(shape)) if math.prod(shape) <= LIMIT else None
+    return full(shape, [None] * math.prod(shape)) if math.prod(shape) <= MOST_KNOWN else None
 
 
 def fraction(value: float, dtype: np.dtype[Any]) -> Ratio | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike, fspath
+from os.path import realpath
 from pathlib import Path
 from typing import TypeAlias
 
@@ -12,13 +14,14 @@ import onnx
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 
 from smelt.core.diag import SmeltError, invalid
+from smelt.core.dim.expr import DividedByZero
 from smelt.importer.domains import ML, MS
 from smelt.importer.outline import outline
 from smelt.importer.validity import check_definitions
 
 Source: TypeAlias = "str | PathLike[str] | bytes | onnx.ModelProto"
 
-LIMIT = 2**31 - 1
+MOST_MESSAGE = 2**31 - 1
 """Most bytes of a protobuf message; larger models store weights as external data."""
 
 # What people hand over instead of ONNX: (offset, magic, what it is, what to do)
@@ -44,10 +47,11 @@ FOREIGN: tuple[tuple[int, bytes, str, str], ...] = (
 
 @dataclass(frozen=True)
 class Loaded:
-    """A parsed model, the folder of its external data (None: it came as bytes), and a name for it."""
+    """A parsed model, the folders of its external data, and a name for it. folders: that of the path, from
+    which names of files count, and that of the file which it links to; none where it came as bytes."""
 
     model: onnx.ModelProto
-    folder: Path | None
+    folders: tuple[Path, ...]
     name: str
 
 
@@ -55,23 +59,24 @@ def load(source: Source) -> Loaded:
     """Parse a model without reading external data. Raises SmeltError(kind='invalid') when it is no ONNX
     model."""
     if isinstance(source, onnx.ModelProto):
-        return _sound(Loaded(source, None, source.graph.name or "model"))
+        return _sound(Loaded(source, (), source.graph.name or "model"))
     if isinstance(source, (bytes, bytearray, memoryview)):
         model = _parse(bytes(source), "the bytes")
-        return _sound(Loaded(model, None, model.graph.name or "model"))
+        return _sound(Loaded(model, (), model.graph.name or "model"))
     path = Path(fspath(source))
-    return _sound(Loaded(_parse(_read(path), f"'{path}'"), path.parent, path.stem))
+    folders = (path.parent, Path(realpath(path)).parent)
+    return _sound(Loaded(_parse(_read(path), f"'{path}'"), folders, path.stem))
 
 
 def _read(path: Path) -> bytes:
-    if not path.exists():
+    if not os.path.exists(path):
         raise invalid(f"'{path}' does not exist", hint="check the path of the model")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise invalid(f"'{path}' is not a file", hint="pass the .onnx file inside it")
     size = path.stat().st_size
-    if size > LIMIT:
+    if size > MOST_MESSAGE:
         raise invalid(
-            f"'{path}' has {size} bytes, more than the {LIMIT} that a protobuf message may have",
+            f"'{path}' has {size} bytes, more than the {MOST_MESSAGE} that a protobuf message may have",
             hint="save the model with external data (onnx.save(..., save_as_external_data=True))",
         )
     try:
@@ -84,7 +89,7 @@ def _read(path: Path) -> bytes:
 def _parse(data: bytes, what: str) -> onnx.ModelProto:
     if not data:
         raise invalid(f"{what} is empty, wanted an ONNX model", hint="check that the download finished")
-    if len(data) > LIMIT:
+    if len(data) > MOST_MESSAGE:
         raise invalid(f"{what} has {len(data)} bytes, more than a protobuf message may have")
     for offset, magic, kind, hint in FOREIGN:
         if data[offset : offset + len(magic)] == magic:
@@ -242,6 +247,6 @@ def guard(e: Exception) -> SmeltError | None:
         return invalid("a name in the model is not valid UTF-8", hint="the file is damaged")
     if isinstance(e, RecursionError):
         return invalid("the model's graphs or functions are nested too deeply")
-    if isinstance(e, ZeroDivisionError):
+    if isinstance(e, DividedByZero):
         return invalid("a size or an attribute that others are divided by is 0")
     return None

@@ -11,12 +11,12 @@ from smelt.core.diag import Problem, SmeltError, invalid, merge, unsupported
 from smelt.core.ir.graph import Module, Ref
 from smelt.core.ops.infer import Demand, Engine
 from smelt.importer import sequences as sq
-from smelt.importer.builder import GraphBuilder, Store
+from smelt.importer.builder import GraphBuilder, ImportStore
 from smelt.importer.finish import check_declared, finish, with_file_names
-from smelt.importer.interface import Port, input_tensors, port, received, returned
+from smelt.importer.interface import DeclaredPort, input_tensors, port, received, returned
 from smelt.importer.load import UNSAID, Loaded, Source, guard, load, opsets
 from smelt.importer.symbols import Dims, declare_inputs, known_dims
-from smelt.importer.translate import Scope, Translator
+from smelt.importer.translate import NodeScope, Translator
 from smelt.importer.validity import once
 
 
@@ -94,11 +94,12 @@ def _attempt(
     if not g.output:
         raise invalid("the graph has no outputs", hint="export the model again")
     engine = Engine()
-    b = GraphBuilder(Store(engine))
+    b = GraphBuilder(ImportStore(engine))
     _receive(b, [port(v, "input") for v in inputs], dims)
     engine.expect(demands)
-    translator = Translator(model, loaded.folder)
-    refs = translator.graph(b, g, Scope({**UNSAID, **opsets(model.opset_import)}), [v.name for v in inputs])
+    translator = Translator(model, loaded.folders)
+    scope = NodeScope({**UNSAID, **opsets(model.opset_import)})
+    refs = translator.graph(b, g, scope, [v.name for v in inputs])
     if not translator.problems:
         for e in check_declared(b, g):
             translator.report(e)
@@ -114,7 +115,7 @@ def _attempt(
     return engine, with_file_names(module, infos), []
 
 
-def _receive(b: GraphBuilder, ports: Sequence[Port], dims: Dims | None) -> None:
+def _receive(b: GraphBuilder, ports: Sequence[DeclaredPort], dims: Dims | None) -> None:
     """Declare the tensors that represent the inputs, and name the values assembled of them."""
     infos = [(p, v) for p in ports for v in input_tensors(p)]
     once([v.name for _, v in infos], "graph input")

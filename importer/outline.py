@@ -13,10 +13,10 @@ from typing import BinaryIO
 LARGE = 1 << 16
 """Least bytes of a weight that is replaced by a reference."""
 
-WORTH = 8 << 20
+WORTH_REPLACING = 8 << 20
 """Least bytes of a file whose weights are replaced."""
 
-WINDOW = 1 << 12
+READ_WINDOW = 1 << 12
 """Bytes that are read at once: the headers of several fields."""
 
 # message -> number of a field -> the message in it: the ways from a model to its weights
@@ -30,10 +30,10 @@ INSIDE = {
 }
 OP_TYPE = 4  # of a node; tensors in attributes of other nodes than Constant are small by their meaning
 RAW_DATA, EXTERNAL_DATA, DATA_LOCATION = 9, 13, 14
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+VARINT, FIXED64, LENGTH_DELIMITED, FIXED32 = 0, 1, 2, 5
 
 
-DEEPEST = 200
+DEEPEST_MESSAGE = 200
 """Deepest nesting of messages; protobuf's parser accepts 100."""
 
 
@@ -44,7 +44,7 @@ class _Broken(Exception):
 def outline(path: Path) -> bytes | None:
     """The message of a large file with references in place of large weights; None when the file is small or
     not a valid message."""
-    if path.stat().st_size < WORTH or path.is_symlink():  # references may not leave the folder
+    if path.stat().st_size < WORTH_REPLACING:
         return None
     with path.open("rb") as f:
         try:
@@ -63,7 +63,7 @@ class _Bytes:
 
     def __getitem__(self, at: int) -> int:
         if not 0 <= at - self.start < len(self.window):
-            self.start, self.window = at, self.span(at, at + WINDOW)
+            self.start, self.window = at, self.span(at, at + READ_WINDOW)
             if not self.window:
                 raise _Broken
         return self.window[at - self.start]
@@ -85,7 +85,7 @@ class _Outliner:
 
     def message(self, kind: str, start: int, end: int, depth: int = 0) -> bytes:
         """A message of this kind, its large weights replaced."""
-        if end - start < LARGE or depth > DEEPEST:
+        if end - start < LARGE or depth > DEEPEST_MESSAGE:
             return self.data.span(start, end)
         if kind == "Tensor":
             return self._tensor(start, end)
@@ -96,17 +96,18 @@ class _Outliner:
         parts = []
         for number, wire, at, first, last in fields:
             inner = INSIDE[kind].get(number)
-            if inner is None or wire != BYTES:
+            if inner is None or wire != LENGTH_DELIMITED:
                 parts.append(self.data.span(at, last))
                 continue
             body = self.message(inner, first, last, depth + 1)
-            parts += [_tag(number, BYTES), _varint(len(body)), body]
+            parts += [_tag(number, LENGTH_DELIMITED), _varint(len(body)), body]
         return b"".join(parts)
 
     def _tensor(self, start: int, end: int) -> bytes:
         """A tensor whose large raw data is a reference."""
         fields = list(self._fields(start, end))
-        raw = [(first, last) for n, kind, _, first, last in fields if n == RAW_DATA and kind == BYTES]
+        of_raw = (RAW_DATA, LENGTH_DELIMITED)
+        raw = [(first, last) for n, kind, _, first, last in fields if (n, kind) == of_raw]
         plain = not any(n in (EXTERNAL_DATA, DATA_LOCATION) for n, *_ in fields)
         if not plain or len(raw) != 1 or raw[0][1] - raw[0][0] < LARGE:
             return self.data.span(start, end)
@@ -114,10 +115,10 @@ class _Outliner:
         parts = [self.data.span(at, stop) for n, _, at, _, stop in fields if n != RAW_DATA]
         for key, value in (("location", self.name), ("offset", str(first)), ("length", str(last - first))):
             entry = b"".join(
-                _tag(n, BYTES) + _varint(len(text)) + text
+                _tag(n, LENGTH_DELIMITED) + _varint(len(text)) + text
                 for n, text in ((1, key.encode()), (2, value.encode()))
             )
-            parts += [_tag(EXTERNAL_DATA, BYTES), _varint(len(entry)), entry]
+            parts += [_tag(EXTERNAL_DATA, LENGTH_DELIMITED), _varint(len(entry)), entry]
         parts += [_tag(DATA_LOCATION, VARINT), _varint(1)]
         return b"".join(parts)
 
@@ -129,7 +130,7 @@ class _Outliner:
             number, kind = tag >> 3, tag & 7
             if kind == VARINT:
                 _, last = self._read_varint(first, end)
-            elif kind == BYTES:
+            elif kind == LENGTH_DELIMITED:
                 length, first = self._read_varint(first, end)
                 last = first + length
             elif kind in (FIXED32, FIXED64):

@@ -8,19 +8,23 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-import threading
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
 from smelt.core import ops
-from smelt.core.diag import SmeltError
+from smelt.core.diag import Kind, SmeltError
+from smelt.core.forksafe import ForkSafe
 from smelt.core.ops.table import Op
 from smelt.importer import families
 from smelt.importer.bindings import table
-from smelt.importer.call import OnnxOp
+from smelt.importer.call import Call, OnnxOp, Results
 
-_LOADING = threading.RLock()
+T = TypeVar("T")
+
+_LOADING = ForkSafe()
 """Held during a load: a module that another thread is importing has no rows yet."""
 
 
@@ -37,16 +41,56 @@ def load(name: str) -> None:
 
 def _load(name: str) -> None:
     module = _module(name)
-    rows: Iterable[OnnxOp] = getattr(module, "BINDINGS", ())
-    own: Iterable[Op] = getattr(module, "OPS", ())
-    rows, own = tuple(rows), tuple(own)
+    rows, own = _table(module, name, "BINDINGS", OnnxOp), _table(module, name, "OPS", Op)
     if not rows and not own:
         raise SmeltError(f"plug-in '{name}' defines neither BINDINGS nor OPS", hint="see docs/add-op.md")
+    if name not in {f.module for f in families.FAMILIES}:  # whose faults are smelt's
+        rows = tuple(_blamed(row, name) for row in rows)
     for family in families.touched([(r.domain, r.name) for r in rows], [op.name for op in own]):
         if family != name:
             load(family)
     ops.extend(own)
     table.extend(rows)
+
+
+def _table(module: ModuleType, name: str, field: str, kind: type[T]) -> tuple[T, ...]:
+    """The rows of one of a plug-in's tables. Raises SmeltError where it is none."""
+    try:
+        rows = tuple(getattr(module, field, ()))
+    except Exception as e:
+        raise _fault(name, f"{field} is no list of rows ({type(e).__name__}: {e})") from e
+    for row in rows:
+        if not isinstance(row, kind):
+            raise _fault(name, f"{field} holds {row!r:.80}, expected {kind.__name__}(...)")
+    return rows
+
+
+def _blamed(row: OnnxOp, name: str) -> OnnxOp:
+    """The row of a plug-in, whose faults are told as its own. Raises SmeltError for one that cannot be."""
+    typed = isinstance(row.name, str) and isinstance(row.domain, str) and type(row.since) is int
+    if not typed or not callable(row.build):
+        raise _fault(name, f"{row!r:.200} is no OnnxOp(name, since, build, domain)")
+
+    def build(call: Call) -> Results:
+        try:
+            made = row.build(call)
+        except (MemoryError, KeyboardInterrupt):
+            raise
+        except BaseException as e:  # SystemExit, too
+            if type(e).__module__.startswith("smelt."):  # a refusal of the node, or of one before it
+                raise
+            what = f"its binding of {row.name} raised {type(e).__name__}: {e}"
+            raise _fault(name, what, "infra" if isinstance(e, OSError) else "invalid") from e
+        refs = [made] if isinstance(made, str) else made
+        if not isinstance(refs, Sequence) or not all(isinstance(r, str) for r in refs):
+            raise _fault(name, f"its binding of {row.name} returned {made!r:.80}, expected references")
+        return made
+
+    return replace(row, build=build)
+
+
+def _fault(name: str, what: str, kind: Kind = "invalid") -> SmeltError:
+    return SmeltError(f"plug-in '{name}': {what}", kind=kind, hint="see docs/add-op.md")
 
 
 def load_all() -> None:
@@ -66,7 +110,7 @@ def _module(name: str) -> ModuleType:
     except (MemoryError, RecursionError):  # a limit of the compile, reached while a model is read
         sys.modules.pop(key, None)
         raise
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         sys.modules.pop(key, None)
         raise SmeltError(
             f"plug-in '{name}' cannot be loaded: {type(e).__name__}: {e}",

@@ -20,8 +20,8 @@ from smelt.importer.known import Known
 Span: TypeAlias = "tuple[Dim | None, Dim | None]"
 """The least and the greatest element, both included; None where nothing is known."""
 
-NOTHING: Span = (None, None)
-DEPTH = 12
+UNKNOWN_SPAN: Span = (None, None)
+RANGE_DEPTH = 12
 """Through how many ops the analysis goes back."""
 FEW_ELEMENTS = 16
 """Most elements that are examined one by one."""
@@ -41,9 +41,9 @@ class Origins(Protocol):
 def span(b: Origins, ref: Ref) -> Span:
     """The least and greatest element of an integer or bool tensor, whatever its size."""
     try:
-        return _Question(b).anywhere(ref, DEPTH)
+        return _Question(b).anywhere(ref, RANGE_DEPTH)
     except TooLarge:
-        return NOTHING
+        return UNKNOWN_SPAN
 
 
 class _Question:
@@ -81,7 +81,7 @@ class _Question:
         if t.dtype == bool_:
             return ZERO, ONE
         if not t.dtype.is_int or t.dtype.coded:
-            return NOTHING
+            return UNKNOWN_SPAN
         array = self.b.constant_of(ref)
         if array is not None:
             return (to_dim(int(array.min())), to_dim(int(array.max()))) if array.size else (ZERO, ZERO)
@@ -91,21 +91,21 @@ class _Question:
             if len(dims) == found.size:
                 return reduce(dmin, dims), reduce(dmax, dims)
         node, wide = self.b.producer(ref), _of_type(t.dtype)
-        own = NOTHING if node is None or not depth else self.made(node, ref, index, depth - 1)
+        own = UNKNOWN_SPAN if node is None or not depth else self.made(node, ref, index, depth - 1)
         return (wide[0] if own[0] is None else own[0], wide[1] if own[1] is None else own[1])
 
     def made(self, node: Node, ref: Ref, index: DimIndex, depth: int) -> Span:
         """Bounds of a node's result at an index."""
         row = OPS.get(node.op)
         if row is None:
-            return NOTHING
+            return UNKNOWN_SPAN
         types = [self.b.type_of(r) if r else None for r in node.inputs]
         if row.span is not None:
             place = next(k for k, v in enumerate(node.outputs) if v.name == ref)
             found = row.span(types, node.attrs, place, index)
             return self.anywhere(node.inputs[found], depth) if isinstance(found, int) else found
         if not callable(row.compute) or len(node.outputs) != 1:
-            return NOTHING
+            return UNKNOWN_SPAN
         e = element(row.compute, types, index, node.attrs, node.output.type, self.mark())
         return self.element(e, node, depth)
 
@@ -115,11 +115,11 @@ class _Question:
 
     def const(self, e: Const, node: Node, depth: int) -> Span:
         """A literal."""
-        return NOTHING if e.dtype.is_float else (to_dim(int(e.value)),) * 2
+        return UNKNOWN_SPAN if e.dtype.is_float else (to_dim(int(e.value)),) * 2
 
     def position(self, e: Index, node: Node, depth: int) -> Span:
         """An index, or a size that occurs in the formula."""
-        return NOTHING if e.dtype.is_float else self.dim(e.dim)
+        return UNKNOWN_SPAN if e.dtype.is_float else self.dim(e.dim)
 
     def load(self, e: Load, node: Node, depth: int) -> Span:
         """An operand's element, or the load's default outside of its guard."""
@@ -134,7 +134,7 @@ class _Question:
         if e.dtype == bool_:
             return ZERO, ONE
         if e.fn not in _CALLS:
-            return NOTHING
+            return UNKNOWN_SPAN
         operands = e.args[1:] if e.fn == "select" else e.args
         spans = [self.element(a, node, depth) for a in operands]
         return _CALLS[e.fn](self.b.engine, operands[0].dtype, e.dtype, *spans)
@@ -143,7 +143,7 @@ class _Question:
         """The body, with a variable that data decides."""
         low, high = self.dim(e.low)[0], self.dim(e.high)[1]
         if low is None or high is None:
-            return NOTHING
+            return UNKNOWN_SPAN
         self.variables[e.var] = low, high
         return self.element(e.body, node, depth)
 
@@ -152,7 +152,7 @@ class _Question:
         if e.kind in ("argmax", "argmin"):
             return ZERO, e.axes[0].extent - 1
         if e.kind not in ("max", "min"):
-            return NOTHING
+            return UNKNOWN_SPAN
         self.variables.update((a.var, (ZERO, a.extent - 1)) for a in e.axes)
         return self.element(e.body, node, depth)
 
@@ -163,7 +163,7 @@ class _Question:
             start = d.substitute({name: 0})
             step = d.substitute({name: 1}) - start
             if not step.is_const or start + step * sym(name) != d:
-                return NOTHING
+                return UNKNOWN_SPAN
             ends = self.variables[name] if step.const >= 0 else self.variables[name][::-1]
             low, high = low.substitute({name: ends[0]}), high.substitute({name: ends[1]})
         return low, high
@@ -182,7 +182,7 @@ _READ: Mapping[type, Callable[..., Span]] = {
 def _of_type(dtype: DType) -> Span:
     """The range of an 8- or 16-bit dtype; that of a wider one is useless here."""
     if dtype.bits > 16:
-        return (ZERO, None) if dtype.category == "uint" else NOTHING
+        return (ZERO, None) if dtype.category == "uint" else UNKNOWN_SPAN
     low, high = dtype.limits
     return to_dim(low), to_dim(high)
 
@@ -204,8 +204,8 @@ def _cast(c: Engine, own: DType, to: DType, x: Span) -> Span:
     if to in (i32, i64) and (own in (i32, i64, bool_) or own.bits <= 16):
         top = None if high is None else c.bounds(high)[1]
         narrow = to == i32 and own == i64 and (low is None or top is None or top >= 2**31)
-        return NOTHING if narrow else x
-    return NOTHING
+        return UNKNOWN_SPAN if narrow else x
+    return UNKNOWN_SPAN
 
 
 def _least(c: Engine, own: DType, to: DType, a: Span, b: Span) -> Span:
@@ -225,14 +225,14 @@ def _mod(c: Engine, own: DType, to: DType, a: Span, b: Span) -> Span:
     """The remainder has the divisor's sign."""
     low, high = b
     if low is None or high is None or (c.bounds(low)[0] or 0) < 1:
-        return NOTHING
+        return UNKNOWN_SPAN
     return ZERO, high - 1
 
 
 def _sum(c: Engine, own: DType, to: DType, a: Span, b: Span) -> Span:
     (al, ah), (bl, bh) = a, b
     if own.bits < 64:
-        return NOTHING  # it may wrap
+        return UNKNOWN_SPAN  # it may wrap
     low = None if al is None or bl is None else al + bl
     return low, None if ah is None or bh is None else ah + bh
 
@@ -240,7 +240,7 @@ def _sum(c: Engine, own: DType, to: DType, a: Span, b: Span) -> Span:
 def _difference(c: Engine, own: DType, to: DType, a: Span, b: Span) -> Span:
     (al, ah), (bl, bh) = a, b
     if own.bits < 64:
-        return NOTHING
+        return UNKNOWN_SPAN
     low = None if al is None or bh is None else al - bh
     return low, None if ah is None or bl is None else ah - bl
 

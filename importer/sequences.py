@@ -3,8 +3,8 @@
 The IR has tensors only. A sequence is either `Listed`: its length is known, and each element is a tensor of
 its own; or `Packed`: all elements flat one after another in one tensor, their shapes as the rows of a second
 one. An optional is a `Maybe`: a flag and what may be inside. What crosses the border of a region or of the
-model crosses it as its tensors (`leaves`) and is put together again after it (`assemble`), in a `Form` that
-both sides agree on.
+model crosses it as its tensors (`leaves`) and is put together again after it (`assemble`), in an
+`ElementForm` that both sides agree on.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from smelt.core.dtype import DType, bool_, i64
 from smelt.core.ir.graph import Ref, TensorType
 from smelt.core.ops.infer import Engine
 from smelt.importer import known as kn
-from smelt.importer.builder import GraphBuilder, Store
+from smelt.importer.builder import GraphBuilder, ImportStore
 
 NO_RANK = -1
 """Stands after the extents of an element whose rank is below the widest one's, in the rows of shapes."""
 
-Extents: TypeAlias = "tuple[Dim | None, ...] | None"
+CommonExtents: TypeAlias = "tuple[Dim | None, ...] | None"
 """What all elements have in common: per axis the extent, None where they differ; None: not even a rank."""
 
 
@@ -51,7 +51,7 @@ class Packed:
     dtype: DType
     values: Ref
     shapes: Ref
-    dims: Extents
+    dims: CommonExtents
 
     def __str__(self) -> str:
         return f"a sequence of {self.dtype} tensors"
@@ -117,14 +117,14 @@ class Map:
 Compound: TypeAlias = "Listed | Packed | Maybe | Text | Texts | Maps | Map"
 
 
-def register(store: Store, value: Compound) -> Ref:
+def register(store: ImportStore, value: Compound) -> Ref:
     """A ref for a compound value."""
     ref = f"~{len(store.compounds) + 1}"
     store.compounds[ref] = value
     return ref
 
 
-def compound_of(store: Store, ref: Ref) -> Compound | None:
+def compound_of(store: ImportStore, ref: Ref) -> Compound | None:
     """The compound that a ref stands for; None for a tensor."""
     found: Compound | None = store.compounds.get(ref)
     return found
@@ -147,7 +147,7 @@ class TextForm:
 class TextsForm:
     """The leaves of the order, and the table."""
 
-    order: Form
+    order: ElementForm
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class ListForm:
 
     dtype: DType
     ranks: tuple[int, ...]
-    dims: Extents = field(default=None, compare=False)
+    dims: CommonExtents = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class PackForm:
     """Two leaves: values and shapes. width: axes of the widest element, None: a run knows."""
 
     dtype: DType
-    dims: Extents
+    dims: CommonExtents
     width: int | None
 
 
@@ -174,15 +174,15 @@ class MaybeForm:
     whoever has nothing inside and needs something in its place."""
 
     given: bool | None
-    item: Form | None
+    item: ElementForm | None
     types: tuple[TensorType, ...] = field(default=(), compare=False)
 
 
-Form: TypeAlias = "TensorForm | TextForm | TextsForm | ListForm | PackForm | MaybeForm"
+ElementForm: TypeAlias = "TensorForm | TextForm | TextsForm | ListForm | PackForm | MaybeForm"
 TENSOR = TensorForm()
 
 
-def form_of(b: GraphBuilder, ref: Ref) -> Form:
+def form_of(b: GraphBuilder, ref: Ref) -> ElementForm:
     """The form that a value has."""
     match compound_of(b.store, ref):
         case None:
@@ -212,7 +212,7 @@ def flag_of(b: GraphBuilder, ref: Ref) -> bool | None:
     return e if isinstance(e, bool) else None
 
 
-def leaves(b: GraphBuilder, ref: Ref, form: Form | None = None) -> list[Ref]:
+def leaves(b: GraphBuilder, ref: Ref, form: ElementForm | None = None) -> list[Ref]:
     """The tensors that a value is made of, in the order of its form. form: one that does not know the flag of
     an optional, which the value may."""
     match compound_of(b.store, ref):
@@ -234,7 +234,7 @@ def leaves(b: GraphBuilder, ref: Ref, form: Form | None = None) -> list[Ref]:
             return [values]
 
 
-def count(form: Form) -> int:
+def count(form: ElementForm) -> int:
     """How many leaves a form has."""
     match form:
         case TensorForm() | TextForm():
@@ -249,7 +249,7 @@ def count(form: Form) -> int:
             return (given is None) + (count(item) if item else 0)
 
 
-def assemble(b: GraphBuilder, form: Form, refs: Sequence[Ref]) -> Ref:
+def assemble(b: GraphBuilder, form: ElementForm, refs: Sequence[Ref]) -> Ref:
     """The value of a form whose leaves are these refs."""
     match form:
         case TensorForm():
@@ -268,13 +268,15 @@ def assemble(b: GraphBuilder, form: Form, refs: Sequence[Ref]) -> Ref:
             return register(b.store, Maybe(flag, assemble(b, item, rest) if item else ""))
 
 
-def assembled(b: GraphBuilder, forms: Sequence[Form], refs: Sequence[Ref]) -> list[Ref]:
+def assembled(b: GraphBuilder, forms: Sequence[ElementForm], refs: Sequence[Ref]) -> list[Ref]:
     """The values of several forms, whose leaves stand one after the other."""
     rest: Iterator[Ref] = iter(refs)
     return [assemble(b, f, [next(rest) for _ in range(count(f))]) for f in forms]
 
 
-def joined(engine: Engine, what: str, a: Form, b: Form, own: frozenset[str] = frozenset()) -> Form:
+def joined(
+    engine: Engine, what: str, a: ElementForm, b: ElementForm, own: frozenset[str] = frozenset()
+) -> ElementForm:
     """The form that both an `a` and a `b` can take. own: symbols that mean nothing outside."""
     if isinstance(a, MaybeForm) or isinstance(b, MaybeForm):
         return _joined_optionals(engine, what, _optional(a), _optional(b), own)
@@ -292,7 +294,7 @@ def joined(engine: Engine, what: str, a: Form, b: Form, own: frozenset[str] = fr
     return _joined_packs(engine, _pack_form(a), _pack_form(b), own)
 
 
-def packed_form(a: Form) -> Form:
+def packed_form(a: ElementForm) -> ElementForm:
     """The form with nothing said about lengths."""
     if isinstance(a, MaybeForm):
         return MaybeForm(a.given, packed_form(a.item) if a.item else None, ())
@@ -301,7 +303,7 @@ def packed_form(a: Form) -> Form:
     return _pack_form(a) if isinstance(a, ListForm) else a
 
 
-def _optional(a: Form) -> MaybeForm:
+def _optional(a: ElementForm) -> MaybeForm:
     return a if isinstance(a, MaybeForm) else MaybeForm(True, a)
 
 
@@ -329,14 +331,14 @@ def _joined_packs(engine: Engine, a: PackForm, b: PackForm, own: frozenset[str])
     return PackForm(a.dtype, hidden(agreed(engine, a.dims, b.dims), own), width)
 
 
-def hidden(dims: Extents, own: frozenset[str]) -> Extents:
+def hidden(dims: CommonExtents, own: frozenset[str]) -> CommonExtents:
     """The extents without those that speak of symbols which end with a region."""
     if dims is None:
         return None
     return tuple(d if d is not None and own.isdisjoint(d.symbols) else None for d in dims)
 
 
-def agreed(engine: Engine, a: Extents, b: Extents) -> Extents:
+def agreed(engine: Engine, a: CommonExtents, b: CommonExtents) -> CommonExtents:
     """What two kinds of elements have in common."""
     if a is None or b is None or len(a) != len(b):
         return None
@@ -349,7 +351,7 @@ def agreed(engine: Engine, a: Extents, b: Extents) -> Extents:
 # ---------------------------------------------------------------- from form to form
 
 
-def in_form(b: GraphBuilder, ref: Ref, form: Form, own: frozenset[str] = frozenset()) -> Ref:
+def in_form(b: GraphBuilder, ref: Ref, form: ElementForm, own: frozenset[str] = frozenset()) -> Ref:
     """The value in a wider form. own: symbols that mean nothing where the form comes from."""
     if isinstance(form, MaybeForm):
         return _as_maybe(b, ref, form, own)
@@ -425,9 +427,9 @@ def packed(b: GraphBuilder, value: Compound | None) -> Packed:
     return Packed(value.dtype, values, shapes, common(b.engine, types))
 
 
-def common(engine: Engine, types: Sequence[TensorType]) -> Extents:
+def common(engine: Engine, types: Sequence[TensorType]) -> CommonExtents:
     """What tensors have in common; None when there are none."""
-    dims: Extents = types[0].shape if types else None
+    dims: CommonExtents = types[0].shape if types else None
     for t in types[1:]:
         dims = agreed(engine, dims, t.shape)
     return dims
@@ -495,7 +497,7 @@ def size_of(b: GraphBuilder, p: Packed, k: Dim, start: Dim) -> Dim:
     return number(b, b.reshape(sizes(b, p, k, k + 1), ()), "size", 0, total_of(b, p) - start)
 
 
-def extents(b: GraphBuilder, p: Packed, k: Dim, dims: Extents) -> tuple[Dim, ...]:
+def extents(b: GraphBuilder, p: Packed, k: Dim, dims: CommonExtents) -> tuple[Dim, ...]:
     """The shape of element k, which has an axis for each of `dims`."""
     assert dims is not None
     if all(d is not None for d in dims):
@@ -524,7 +526,7 @@ def element(b: GraphBuilder, p: Packed, k: Dim, rank: Callable[[], int]) -> Ref:
     return b.reshape(b.slice_axis(p.values, 0, start, start + size), shape)
 
 
-def _of_rank(b: GraphBuilder, p: Packed, k: Dim, rank: int) -> Extents:
+def _of_rank(b: GraphBuilder, p: Packed, k: Dim, rank: int) -> CommonExtents:
     """Nothing but the rank, which a run must find to be so."""
     width = b.type_of(p.shapes).shape[1]
     b.engine.at_most("axes of the element", to_dim(rank), width)

@@ -33,7 +33,7 @@ FILLS = frozenset({"Pad", "CenterCropPad", "Trilu"})
 """Moves that pad with zeros, here with empty strings."""
 SIZES = frozenset({"Shape", "Size", "SequenceLength", "RandomNormalLike", "RandomUniformLike"})
 """Ops that read nothing but shapes."""
-VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+ORDER_KEEPING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 """Moves that keep the order of the elements."""
 
 
@@ -196,7 +196,7 @@ def moved(c: Call, build: Build) -> Results:
         flat.insert(0, b.broadcast_to(b.constant(np.array(0, np.uint8)), (1, width_of(b, parts[0]))))
     table = flat[0] if len(flat) == 1 else b.emit("concat", flat, {"axis": 0})
     refs = [results] if isinstance(results, str) else list(results)
-    if c.node.op_type in VIEWS:
+    if c.node.op_type in ORDER_KEEPING:
         return [made(b, b.reshape(parts[0], (*b.type_of(r).shape, width_of(b, parts[0])))) for r in refs]
     return [_strings_of(b, table, r) if r else "" for r in refs]
 

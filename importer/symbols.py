@@ -25,17 +25,17 @@ ANONYMOUS = frozenset({"", "?", "-1", "None", "none", "unk", "*"})
 """Names that exporters write for an unknown size; two occurrences are two different sizes."""
 
 
-LONGEST = 120
+LONGEST_SYMBOL = 120
 """Most characters of a symbol, since formulas repeat it. The longest that a development model has is 44."""
-_LONG_NAME = re.compile(rf"\w{{{LONGEST + 1},}}")
+_LONG_NAME = re.compile(rf"\w{{{LONGEST_SYMBOL + 1},}}")
 _LONG_PARAM = 4000
 
 
 def short(name: str) -> str:
     """A symbol's name; of a long one the beginning and a digest of the whole."""
-    if len(name) <= LONGEST:
+    if len(name) <= LONGEST_SYMBOL:
         return name
-    return f"{name[: LONGEST - 13]}_{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:12]}"
+    return f"{name[: LONGEST_SYMBOL - 13]}_{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:12]}"
 
 
 @dataclass(frozen=True)

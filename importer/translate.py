@@ -27,13 +27,13 @@ from smelt.importer.undecided import Both, Tried
 from smelt.importer.validity import once
 from smelt.importer.weights import ONNX_OF, dense, weight_of
 
-WIDE = frozenset({("", "Attention")})
+WIDE_FUNCTIONS = frozenset({("", "Attention")})
 """ONNX functions whose steps are computed in f32 where the inputs are 16-bit floats."""
 
 REFUSED: Ref = "!"
 """The ref of a value whose node was refused: nodes that read it are skipped without another problem."""
 
-MAX_DEPTH = 64
+MAX_CALL_DEPTH = 64
 """Deepest nesting of function calls; a deeper one is treated as a recursion."""
 
 
@@ -55,7 +55,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Scope:
+class NodeScope:
     """The context of nodes: opsets in force, attributes of the enclosing function, a prefix for names."""
 
     opsets: Mapping[str, int]
@@ -64,7 +64,7 @@ class Scope:
     depth: int = 0
 
 
-def key(n: NodeProto, scope: Scope) -> str:
+def key(n: NodeProto, scope: NodeScope) -> str:
     """Tells a node from all others of a model."""
     return f"{scope.prefix}{label(n)}:{next((o for o in n.output if o), '')}"
 
@@ -72,8 +72,8 @@ def key(n: NodeProto, scope: Scope) -> str:
 class Translator:
     """Translates the nodes of one model; collects problems until the end, so that all are reported."""
 
-    def __init__(self, model: onnx.ModelProto, folder: Path | None) -> None:
-        self.folder = folder
+    def __init__(self, model: onnx.ModelProto, folders: tuple[Path, ...]) -> None:
+        self.folders = folders
         self.problems: dict[tuple[str | None, str], Problem] = {}
         self.tried = Tried()
         self._lists = 0  # lists of nodes inside each other that are being translated
@@ -87,7 +87,7 @@ class Translator:
 
     # ------------------------------------------------------------ graphs
 
-    def graph(self, b: GraphBuilder, g: GraphProto, scope: Scope, given: Iterable[str] = ()) -> list[Ref]:
+    def graph(self, b: GraphBuilder, g: GraphProto, scope: NodeScope, given: Iterable[str] = ()) -> list[Ref]:
         """Translate a graph's initialisers and nodes into b; the refs of its outputs."""
         seen: set[str] = set()
         for t in (*g.initializer, *g.sparse_initializer):
@@ -125,7 +125,7 @@ class Translator:
             t = dense(t, f"initializer '{name}'")
         if t.data_type == onnx.TensorProto.STRING:
             return strings.of_tensor(b, t, f"initializer '{t.name}'")
-        return b.store.add_weight(weight_of(t, b.store.weight_ref(t.name), self.folder))
+        return b.store.add_weight(weight_of(t, b.store.weight_ref(t.name), self.folders))
 
     def report(self, e: SmeltError, inputs: tuple[str, ...] = ()) -> None:
         """Record the problems of a refused node that reads these inputs."""
@@ -134,7 +134,7 @@ class Translator:
 
     # ------------------------------------------------------------ nodes
 
-    def run(self, b: GraphBuilder, nodes: Sequence[NodeProto], scope: Scope, outs: Sequence[str]) -> None:
+    def run(self, b: GraphBuilder, nodes: Sequence[NodeProto], scope: NodeScope, outs: Sequence[str]) -> None:
         """Translate nodes in order; outs: the names that are read after them. Where a run decides a rank, the
         following nodes are translated for both cases. Raises Undecided where the cases do not end in one rank
         and the enclosing list of nodes may succeed."""
@@ -161,7 +161,7 @@ class Translator:
         finally:
             self._lists -= 1
 
-    def node(self, b: GraphBuilder, n: NodeProto, scope: Scope) -> None:
+    def node(self, b: GraphBuilder, n: NodeProto, scope: NodeScope) -> None:
         """Translate one node; on a refusal its outputs become REFUSED. Raises Undecided."""
         name = scope.prefix + label(n)
         b.engine.at(name, n.op_type)
@@ -179,6 +179,8 @@ class Translator:
             )
             results = [REFUSED] * len(n.output)
         except SmeltError as e:
+            if e.kind == "infra":  # the machine's failure is no problem of the model to go on from
+                raise
             self.report(e, _reads(b, n))
             results = [REFUSED] * len(n.output)
         except MemoryError:
@@ -200,7 +202,7 @@ class Translator:
                 if ref and ref != REFUSED:
                     b.store.origins.setdefault(ref, scope.prefix + o)
 
-    def _results(self, b: GraphBuilder, n: NodeProto, scope: Scope) -> Sequence[Ref]:
+    def _results(self, b: GraphBuilder, n: NodeProto, scope: NodeScope) -> Sequence[Ref]:
         domain = "" if n.domain == "ai.onnx" else n.domain
         local = self.functions.get((domain, n.op_type, n.overload))
         version = scope.opsets.get(domain)
@@ -225,7 +227,7 @@ class Translator:
                     raise b.engine.fail(f"output {k} ('{o}') is not one that the operator makes here")
             return found
         inputs, back = [r or "" for r in refs], None
-        if local is None and not waiting and (domain, n.op_type) in WIDE:
+        if local is None and not waiting and (domain, n.op_type) in WIDE_FUNCTIONS:
             inputs, back = _widened(b, inputs)
         body = local or self._standard_body(b, n, domain, version or 0, inputs, scope, waiting)
         if body is None:
@@ -237,7 +239,9 @@ class Translator:
         results = self._inline(b, n, body, scope, inputs, _defaults(n, domain, version, local))
         return results if back is None else [_narrowed(b, r, back) for r in results]
 
-    def _call(self, b: GraphBuilder, n: NodeProto, scope: Scope, version: int, refs: Sequence[Ref]) -> Call:
+    def _call(
+        self, b: GraphBuilder, n: NodeProto, scope: NodeScope, version: int, refs: Sequence[Ref]
+    ) -> Call:
         return Call(
             n, version, b, tuple(refs), _given(b, n, scope), tuple(n.output), Subgraphs(self, b, scope)
         )
@@ -251,7 +255,7 @@ class Translator:
         domain: str,
         version: int,
         refs: Sequence[Ref],
-        scope: Scope,
+        scope: NodeScope,
         waiting: bool,
     ) -> FunctionProto | None:
         """ONNX's own definition of a composite op, when it has one."""
@@ -299,11 +303,11 @@ class Translator:
         b: GraphBuilder,
         n: NodeProto,
         f: FunctionProto,
-        scope: Scope,
+        scope: NodeScope,
         refs: Sequence[Ref],
         defaults: Mapping[str, AttributeProto],
     ) -> list[Ref]:
-        if scope.depth >= MAX_DEPTH:
+        if scope.depth >= MAX_CALL_DEPTH:
             raise invalid(
                 f"function '{f.name}' calls itself, or functions are nested too deeply",
                 node=scope.prefix + label(n),
@@ -326,7 +330,7 @@ class Translator:
                 "an export without functions, or one where they call each other less often",
             )
         given = {**defaults, **_given(b, n, scope)}
-        inner = Scope(
+        inner = NodeScope(
             {**scope.opsets, **opsets(f.opset_import)}, given, f"{scope.prefix}{label(n)}/", scope.depth + 1
         )
         own = {o for m in f.node for o in m.output}
@@ -450,7 +454,7 @@ def _check_signature(
         check_types(own, tensors, b.engine.fail)
 
 
-def _given(b: GraphBuilder, n: NodeProto, scope: Scope) -> dict[str, AttributeProto]:
+def _given(b: GraphBuilder, n: NodeProto, scope: NodeScope) -> dict[str, AttributeProto]:
     """A node's attributes, with references to those of the function around it resolved."""
     found: dict[str, AttributeProto] = {}
     for a in n.attribute:
@@ -535,7 +539,7 @@ class Subgraphs:
 
     translator: Translator
     builder: GraphBuilder
-    scope: Scope
+    scope: NodeScope
 
     def may_wait(self, n: NodeProto) -> bool:
         """Whether translating both cases of this node's rank has not been tried yet."""
@@ -548,7 +552,7 @@ class Subgraphs:
     def external(self, t: onnx.TensorProto, name: str, what: str) -> Ref:
         """The weight of a tensor attribute with external data."""
         store = self.builder.store
-        return store.add_weight(weight_of(t, store.weight_ref(name), self.translator.folder, what))
+        return store.add_weight(weight_of(t, store.weight_ref(name), self.translator.folders, what))
 
     def inline(self, g: GraphProto) -> list[Ref]:
         """Translate the graph's nodes into the enclosing graph; the refs of its outputs."""

@@ -23,14 +23,14 @@ from smelt.core.dim import to_dim
 from smelt.core.dtype import i64
 from smelt.core.ir.graph import Ref
 from smelt.importer import known as kn
-from smelt.importer.branches import Arm, by_branch, declared, one_rank
+from smelt.importer.branches import TranslatedBranch, by_branch, declared, one_rank
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Undecided
 from smelt.importer.load import uses
 
-MOST_NODES = 256
+MOST_TWICE = 256
 """Most nodes of a file that are translated for both cases because of one of them."""
-MOST_TRIED = 2_000
+MOST_REPEATED = 2_000
 """Most repeated translations of nodes in one model."""
 MOST_DEPTH = 4
 """Deepest nesting of such decisions."""
@@ -58,7 +58,7 @@ class Tried:
 
     def exhausted(self) -> bool:
         """Whether the limits allow no further attempt."""
-        return self.nodes > MOST_TRIED or self.depth >= MOST_DEPTH or self.ruled > MOST_TRIED
+        return self.nodes > MOST_REPEATED or self.depth >= MOST_DEPTH or self.ruled > MOST_REPEATED
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class _Way:
     """One case, translated. impossible: the nodes could never run in it. open: another node in it has two
     cases, which end in different ranks."""
 
-    arm: Arm | None
+    arm: TranslatedBranch | None
     impossible: bool
     open: bool
 
@@ -115,9 +115,9 @@ class Both:
                     return self.nodes
             elif not (then.open or other.open):
                 raise self.why
-            if size in (len(readers), MOST_NODES) or self.tried.exhausted():
+            if size in (len(readers), MOST_TWICE) or self.tried.exhausted():
                 raise self.why
-            size = min(2 * size, MOST_NODES, len(readers))
+            size = min(2 * size, MOST_TWICE, len(readers))
 
     # ------------------------------------------------------------ which nodes
 
@@ -210,7 +210,7 @@ class Both:
         store, refs = self.builder.store, [region.names.get(o, "") for o in names]
         if failed or new or not all(r in store.types or r in store.compounds for r in refs):
             return _Way(None, impossible or (bool(new) and all(p.kind == "invalid" for p in new)), open_)
-        return _Way(Arm(region, refs), False, False)
+        return _Way(TranslatedBranch(region, refs), False, False)
 
     def _rule_out(self, then: bool) -> None:
         """Translate for the case that is left, with a run-time check of its condition."""
@@ -242,7 +242,9 @@ class Both:
 
     # ------------------------------------------------------------ after both
 
-    def _enough(self, readers: Sequence[NodeProto], size: int, then: Arm, other: Arm) -> int | None:
+    def _enough(
+        self, readers: Sequence[NodeProto], size: int, then: TranslatedBranch, other: TranslatedBranch
+    ) -> int | None:
         """The smallest number of readers, more than half of `size`, after which every read value has one
         rank."""
         for n in range(size // 2 + 1, size + 1):
@@ -252,7 +254,9 @@ class Both:
                 return n
         return None
 
-    def _joined(self, nodes: Sequence[NodeProto], whole: bool, then: Arm, other: Arm) -> bool:
+    def _joined(
+        self, nodes: Sequence[NodeProto], whole: bool, then: TranslatedBranch, other: TranslatedBranch
+    ) -> bool:
         """Emit the `if` of both cases; whether that was possible. whole: the arms hold exactly these
         nodes."""
         names, b = self._live(nodes), self.builder
@@ -273,7 +277,7 @@ class Both:
         self.nodes = [n for n in self.nodes if id(n) not in done]
         return True
 
-    def _declared(self, names: Sequence[str], then: Arm, other: Arm) -> bool:
+    def _declared(self, names: Sequence[str], then: TranslatedBranch, other: TranslatedBranch) -> bool:
         """Take the case whose ranks the file declares, where only one has them."""
         fits = []
         for arm in (then, other):

@@ -10,7 +10,7 @@ import onnx
 from smelt.core.diag import invalid, shown, unsupported
 
 NUL = "\0"
-LONGEST = 1 << 14
+LONGEST_TENSOR_NAME = 1 << 14
 """Most characters of a tensor's or node's name: exporters that join names of fused nodes write thousands."""
 
 
@@ -49,9 +49,10 @@ def _check_nodes(nodes: Iterable[onnx.NodeProto]) -> None:
 
 def _check_lengths(names: Iterable[str]) -> None:
     for name in names:
-        if len(name) > LONGEST:
+        if len(name) > LONGEST_TENSOR_NAME:
             raise unsupported(
-                f"a name has {len(name)} characters: '{shown(name)}'", try_=f"names of at most {LONGEST}"
+                f"a name has {len(name)} characters: '{shown(name)}'",
+                try_=f"names of at most {LONGEST_TENSOR_NAME}",
             )
 
 

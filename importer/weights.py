@@ -14,7 +14,7 @@ from onnx import TensorProto
 
 from smelt.core.diag import invalid, unsupported
 from smelt.core.dtype import CODED, DType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
-from smelt.core.ir.graph import PIECE, Ref, Weight
+from smelt.core.ir.graph import FILE_PIECE, Ref, Weight
 from smelt.core.ops.infer_node import MAX_RANK, MOST_ELEMENTS
 
 DTYPE_OF: dict[int, DType] = {
@@ -77,11 +77,12 @@ def dtype_of(elem_type: int, what: str, node: str | None = None) -> DType:
     raise invalid(f"{what} has no valid element type (found {elem_type})", node=node)
 
 
-def weight_of(t: TensorProto, ref: Ref, folder: Path | None, what: str | None = None) -> Weight:
-    """The tensor as a Weight named `ref`. External data is checked, and mapped on use, never read here.
+def weight_of(t: TensorProto, ref: Ref, folders: tuple[Path, ...], what: str | None = None) -> Weight:
+    """The tensor as a Weight named `ref`. External data is checked, and mapped on use, never read here; its
+    name counts from the first of the folders.
 
     Raises SmeltError(kind='invalid') when shape, type and data do not agree, or when the external file is
-    missing, too short, or outside `folder`.
+    missing, too short, or outside all `folders`.
     """
     what = what or f"initializer '{t.name}'"
     dtype = dtype_of(t.data_type, what)
@@ -90,7 +91,7 @@ def weight_of(t: TensorProto, ref: Ref, folder: Path | None, what: str | None = 
     wanted = math.prod(shape) * dtype.bytes
     if t.data_location == TensorProto.EXTERNAL:
         bits = PACKED.get(dtype.name, dtype.bits)
-        path, offset = _external(t, folder, -(-math.prod(shape) * bits // 8), what)
+        path, offset = _external(t, folders, -(-math.prod(shape) * bits // 8), what)
         if bits < 8:
             unpack = partial(_unpacked, path, offset, math.prod(shape), dtype)
             return Weight(ref, dtype, shape, recipe=unpack, origin=t.name)
@@ -112,7 +113,7 @@ def check_shape(shape: tuple[int, ...], what: str) -> None:
 
 def array_of(t: TensorProto, what: str) -> np.ndarray[Any, Any]:
     """The elements of a small tensor inside the file (attributes)."""
-    return weight_of(t, "@", None, what).array()
+    return weight_of(t, "@", (), what).array()
 
 
 def _codes(t: TensorProto, dtype: DType, shape: tuple[int, ...], what: str) -> np.ndarray[Any, Any]:
@@ -128,7 +129,7 @@ def _codes(t: TensorProto, dtype: DType, shape: tuple[int, ...], what: str) -> n
 def _unpacked(path: Path, offset: int, count: int, dtype: DType) -> Iterator[np.ndarray[Any, Any]]:
     """The elements of a span that packs several into a byte, the first into its lowest bits."""
     bits = PACKED[dtype.name]
-    per, most = 8 // bits, PIECE
+    per, most = 8 // bits, FILE_PIECE
     shifts = np.arange(per, dtype=np.uint8) * np.uint8(bits)
     for start in range(0, count, most):
         n = min(most, count - start)
@@ -167,17 +168,17 @@ def _elements(
     return array
 
 
-def _external(t: TensorProto, folder: Path | None, wanted: int, what: str) -> tuple[Path, int]:
+def _external(t: TensorProto, folders: tuple[Path, ...], wanted: int, what: str) -> tuple[Path, int]:
     entries = {e.key: e.value for e in t.external_data}
     location = entries.get("location", "")
     if not location:
         raise invalid(f"{what} is external but names no file")
-    if folder is None:
+    if not folders:
         raise invalid(
             f"{what} is in the external file '{location}', but the model came as bytes",
             hint="pass the path of the .onnx file",
         )
-    path = _inside(folder, location, what)
+    path = _inside(folders, location, what)
     offset = _number(entries, "offset", 0, what)
     length = _number(entries, "length", wanted, what)
     size = path.stat().st_size
@@ -191,10 +192,11 @@ def _external(t: TensorProto, folder: Path | None, wanted: int, what: str) -> tu
     return path, offset
 
 
-def _inside(folder: Path, location: str, what: str) -> Path:
-    """The path of external data. Raises SmeltError where it is outside of the model's folder: an untrusted
-    model must not read other files."""
-    base = folder.resolve()
+def _inside(folders: tuple[Path, ...], location: str, what: str) -> Path:
+    """The path of external data. Raises SmeltError where it is outside of the model's folders: an untrusted
+    model must not read other files. There are two where the model is a link: a cache of downloads keeps all
+    files in one folder, and names them by links in another."""
+    base, *others = (f.resolve() for f in folders)
     if "\0" in location or Path(location).is_absolute() or "\\" in location:
         raise invalid(f"{what} names the external file {location!r}, wanted a path relative to the model")
     try:
@@ -203,7 +205,7 @@ def _inside(folder: Path, location: str, what: str) -> Path:
     except (OSError, RuntimeError) as e:  # a name too long, a link to itself
         reason = e.strerror if isinstance(e, OSError) else "a link leads to itself"
         raise invalid(f"{what} names the external file '{location}', which cannot be: {reason}") from e
-    if not path.is_relative_to(base):
+    if not any(path.is_relative_to(f) for f in (base, *others)):
         raise invalid(f"{what} names the external file '{location}', which is outside the model's folder")
     if not there:
         raise invalid(

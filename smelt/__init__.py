@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from smelt.core.forksafe import IMPORTS
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from smelt import onnx_backend as backend
     from smelt.core.bundle import Bundle
-    from smelt.core.diag import SmeltError
+    from smelt.core.diag import SmeltError, SmeltWarning
     from smelt.driver import compile
     from smelt.session import Session, load
 
 __version__ = "0.1.0"
-__all__ = ["Bundle", "Session", "SmeltError", "__version__", "backend", "compile", "load"]
+__all__ = ["Bundle", "Session", "SmeltError", "SmeltWarning", "__version__", "backend", "compile", "load"]
 
 _HOMES = {
     "compile": ("smelt.driver", "compile"),
@@ -23,6 +25,7 @@ _HOMES = {
     "Session": ("smelt.session", "Session"),
     "Bundle": ("smelt.core.bundle", "Bundle"),
     "SmeltError": ("smelt.core.diag", "SmeltError"),
+    "SmeltWarning": ("smelt.core.diag", "SmeltWarning"),
     "backend": ("smelt.onnx_backend", ""),
 }
 
@@ -31,7 +34,8 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'smelt' has no attribute '{name}'")
-    module = import_module(home[0])
+    with IMPORTS:
+        module = import_module(home[0])
     return getattr(module, home[1]) if home[1] else module
 
 

@@ -4,31 +4,38 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 from smelt.core.bundle import Bundle
+from smelt.core.session_memory import Memory
 from smelt.devicefarm.measure import QUICK, STEADY, RunPlan, median
 from smelt.devicefarm.report import RunReport
 from smelt.devicefarm.verdict import Verdict, verdict_of_timing
 from smelt.reference import Reference
 from smelt.running import running
 from smelt.session import load
-from smelt.shapes import Case
+from smelt.shapes import RunCase
 
 PLANS: dict[str, RunPlan] = {"quick": QUICK, "steady": STEADY}
 
 
+UNIT_COUNTS = ("launches", "submits", "uploads", "reads", "waits")
+"""What a run does at units besides the CPU: fields of Memory, which count from the start of the session."""
+
+
 @dataclass(frozen=True)
 class Measured:
-    """The times of one case on one device, in ns. load_ns: what opening library and session took."""
+    """The times of one case on one device, in ns. load_ns: what opening library and session took. per_run:
+    counts of UNIT_COUNTS; {}: all ran on the CPU."""
 
     label: str
     load_ns: int
     report: RunReport
+    per_run: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Verdict:
@@ -40,7 +47,7 @@ class Measured:
 
 def measure(
     bundle: Bundle,
-    cases: Sequence[Case],
+    cases: Sequence[RunCase],
     *,
     device: str | None = None,
     threads: int = 0,
@@ -55,11 +62,21 @@ def measure(
     found = []
     with running(bundle, device, threads=threads) as client:
         assert client.model is not None
+        before: Memory = client.model.memory
         for case in cases:
             report = client.run(case.tensors, plan, outputs=False)
-            found.append(Measured(case.label, client.model.load_ns, report))
+            counted = per_run(before, report.memory)
+            before = report.memory
+            found.append(Measured(case.label, client.model.load_ns, report, counted))
             on_case(found[-1])
     return tuple(found)
+
+
+def per_run(before: Memory, after: Memory) -> dict[str, float]:
+    """The mean over the runs between two looks."""
+    runs = max(1, after.runs - before.runs)
+    counts = {name: (getattr(after, name) - getattr(before, name)) / runs for name in UNIT_COUNTS}
+    return counts if counts["launches"] else {}
 
 
 @dataclass(frozen=True)
@@ -79,7 +96,7 @@ class Pair:
 def against(
     bundle: Bundle,
     model: Path,
-    cases: Sequence[Case],
+    cases: Sequence[RunCase],
     *,
     threads: int = 1,
     rounds: int = 15,

@@ -14,17 +14,18 @@ import numpy as np
 
 from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
+from smelt.core.dtype import Array
 from smelt.devicefarm.client import RunnerClient
 from smelt.devicefarm.verdict import Verdict, verdict_of_error
-from smelt.difference import Array, OutputError, compare_values
+from smelt.difference import OutputError, compare_values
 from smelt.driver import compile
-from smelt.groups import Group, Value, groups, unpacked
+from smelt.groups import Group, GroupValue, groups, unpacked
 from smelt.opinions import Compare, Opinion, Opinions, Ruling
-from smelt.own_reference import Oracle, oracle
+from smelt.own_reference import Evaluator, oracle
 from smelt.reference import value_names
 from smelt.request import DimSpec
 from smelt.running import running
-from smelt.shapes import Case, label, read_state, state_values, trials
+from smelt.shapes import RunCase, label, read_state, state_values, trials
 from smelt.shapes import case as case_of
 
 Status = Literal["pass", "mismatch", "skipped", "failed"]
@@ -72,7 +73,7 @@ class Validation:
 def validate(
     bundle: Bundle,
     model: Path,
-    cases: Iterable[Case],
+    cases: Iterable[RunCase],
     *,
     device: str | None = None,
     rtol: float | None = None,
@@ -84,9 +85,9 @@ def validate(
     """Run every case on the device and in ONNX Runtime, the reference. Stops after `enough` compared cases.
 
     A model with ops of a plug-in is compared with smelt/own_reference.py instead. A case of a model that
-    keeps state has up to STEPS runs, each of which continues from the state of the one before. Inputs that
-    the reference refuses are not legal for the model, and are skipped. After a crash on the device the model
-    is started again for the next case. A difference from ONNX Runtime is a mismatch only where no other
+    keeps state has up to STATE_RUNS runs, each of which continues from the state of the one before. Inputs
+    that the reference refuses are not legal for the model, and are skipped. After a crash on the device the
+    model is started again for the next case. A difference from ONNX Runtime is a mismatch only where no other
     reference agrees with smelt (smelt/opinions.py).
 
     rtol, atol: None takes the tolerance of the output's dtype (smelt/difference.py), or FP16_TOLERANCE for a
@@ -129,7 +130,7 @@ def validate_entries(
     """Validate a bundle with several entries: name of an entry -> its results. models: the ONNX file of each.
 
     A case is a session: the entries run in their order, each at shapes that fit the state that those before
-    have left, and STEPS times where it continues from a state of its own. ONNX Runtime gets the state as
+    have left, and STATE_RUNS times where it continues from a state of its own. ONNX Runtime gets the state as
     inputs. A case ends at the first wrong run. ranges: input -> lowest and highest random value ('': all
     others). Raises SmeltError as `validate`.
     """
@@ -141,7 +142,7 @@ def validate_entries(
         where, emulated = client.device, client.emulated
         for k in range(count):
             client.reset_state()
-            held: dict[str, Value] = {}
+            held: dict[str, GroupValue] = {}
             for name, view in views.items():
                 client.use_entry(name)
                 turn = partial(_fitting, view, k, seed=seed + k, ranges=ranges)
@@ -163,10 +164,10 @@ def validate_entries(
 def _fitting(
     view: Bundle,
     k: int,
-    held: Mapping[str, Value],
+    held: Mapping[str, GroupValue],
     seed: int,
     ranges: Mapping[str, tuple[float, float]] | None,
-) -> Case | None:
+) -> RunCase | None:
     """The k-th case of an entry, at the sizes that the held state has; None where the entry takes no such
     state."""
     bound = state_values(view, {name: np.shape(a) for name, a in held.items()}, every=True)
@@ -177,13 +178,13 @@ def _fitting(
 
 
 def _turn(
-    client: RunnerClient, judge: _Judge, fitting: Callable[..., Case | None], held: dict[str, Value]
+    client: RunnerClient, judge: _Judge, fitting: Callable[..., RunCase | None], held: dict[str, GroupValue]
 ) -> CaseResult:
     """Run an entry from the held state, and update that; `held`: input -> the state that the reference
     has."""
     own = any(output is not None and name in judge.read for name, output in judge.replaced.items())
     result, done = CaseResult("", "skipped"), 0
-    while done < (STEPS if own else 1):
+    while done < (STATE_RUNS if own else 1):
         case = fitting(held=held)
         if case is None:
             shapes = label({name: np.shape(held[name]) for name in held if name in judge.read})
@@ -213,7 +214,7 @@ class _Judge:
     """What decides whether outputs are right. replaced: input -> the output that replaces it as state, None
     where only another entry replaces it. read: the inputs that are state."""
 
-    reference: Oracle
+    reference: Evaluator
     outputs: Sequence[Group]
     opinions: Opinions
     compare: Compare
@@ -221,17 +222,17 @@ class _Judge:
     read: frozenset[str]
 
 
-STEPS = 4
+STATE_RUNS = 4
 """Runs of a case in which each run continues from the state of the one before."""
 
 
-def _steps(client: RunnerClient, judge: _Judge, case: Case) -> CaseResult:
-    """Run a case STEPS times from the start of the state; the reference gets the state that it returned
+def _steps(client: RunnerClient, judge: _Judge, case: RunCase) -> CaseResult:
+    """Run a case STATE_RUNS times from the start of the state; the reference gets the state that it returned
     itself. The result of the first wrong run, or of the last one."""
     client.reset_state()
-    following: Case | None = case
+    following: RunCase | None = case
     state, done = case.state, 0
-    while following is not None and done < STEPS:
+    while following is not None and done < STATE_RUNS:
         result, want = _one(client, judge, following, state)
         if result.status != "pass":
             break
@@ -246,8 +247,8 @@ def _steps(client: RunnerClient, judge: _Judge, case: Case) -> CaseResult:
 
 
 def _one(
-    client: RunnerClient, judge: _Judge, case: Case, state: Mapping[str, Value]
-) -> tuple[CaseResult, Mapping[str, Value]]:
+    client: RunnerClient, judge: _Judge, case: RunCase, state: Mapping[str, GroupValue]
+) -> tuple[CaseResult, Mapping[str, GroupValue]]:
     """The result of one run, and the reference's outputs. state: what the reference is fed besides the
     case."""
     fed = {**case.feed, **state}
@@ -303,7 +304,7 @@ class Divergence:
 
 def bisect(
     model: Path,
-    case: Case,
+    case: RunCase,
     *,
     target: str,
     dims: Mapping[str, DimSpec] | None = None,
@@ -359,7 +360,7 @@ def bisect(
 
 
 def _first_wrong(
-    case: Case,
+    case: RunCase,
     got: Mapping[str, Array],
     want: Mapping[str, Array],
     compare: Compare,

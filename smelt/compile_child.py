@@ -11,14 +11,17 @@ import signal
 import sys
 import threading
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from smelt.core.diag import SmeltError
 from smelt.core.lazily import only
-from smelt.limits import Limits, apply, out_of_memory
+from smelt.core.staging import Staging
+from smelt.limits import CONFINE, Limits, apply, apply_to_system, out_of_memory
+from smelt.request import OnProgress, Request
 
-DEEPEST = 5000
+DEEPEST_STACK = 5000
 """Python's recursion limit: a fused kernel nests at most 600 expressions, of a few calls each."""
 
 
@@ -27,6 +30,7 @@ def preload() -> None:
     processor, since few compiles are for another."""
     only("onnx", "onnx_ml_pb2", "defs")
     import smelt.compiler
+    import smelt.confine
     import smelt.plugin  # noqa: F401
     from smelt.importer.signature import signature
     from smelt.targets.platform import parse_target
@@ -41,14 +45,16 @@ def preload_rest() -> None:
     """Import what larger models need besides, and find the files that all bundles share."""
     import onnx.helper  # noqa: F401
 
+    from smelt.confine import installed
     from smelt.targets.toolchain import look_up
 
     look_up()
+    installed()
 
 
 def main(result: str) -> int:
     """Exit status 0: the outcome is in the file (also when the compile failed)."""
-    sys.setrecursionlimit(DEEPEST)
+    sys.setrecursionlimit(DEEPEST_STACK)
     gc.set_threshold(200_000, 20, 20)  # looking for cycles took a sixth of the time, and there are few
     stages = os.dup(1)
     os.dup2(2, 1)  # what a library or a plug-in prints names no stage
@@ -61,24 +67,38 @@ def main(result: str) -> int:
         reached[0] = stage
         os.write(stages, f"{stage}\n".encode())
 
+    asked = Request.from_json(request)
     try:
-        outcome = _compile(request, progress)
-    except SmeltError as e:
-        outcome = _failure(e)
+        outcome = _compile(asked, progress, Path(result).parent)
     except MemoryError:
         outcome = _failure(out_of_memory(limits, reached[0]))
     except RecursionError:
         outcome = _failure(SmeltError("the model nests too deeply", kind="unsupported"))
     except Exception as e:
-        text = f"the compiler failed in stage '{reached[0]}':\n{traceback.format_exc()}"
-        bug = SmeltError(text, kind="internal", hint="this is a bug of smelt; report it with the model")
-        # CPython 3.11 forgets the MemoryError where there is no memory for a generator's frame
-        full = isinstance(e, SystemError) and _data() > 0.9 * limits.memory
-        outcome = _failure(out_of_memory(limits, reached[0]) if full else bug)
+        outcome = _failure(_error(e, limits, reached[0]))
     part = Path(result).with_suffix(".part")
     part.write_text(json.dumps(outcome), "utf-8")
     os.replace(part, result)
     return 0
+
+
+def _error(e: Exception, limits: Limits, stage: str) -> SmeltError:
+    """The error that an exception of that stage is reported as."""
+    from smelt.confine import refusal
+
+    if _is_confined() and (refused := refusal(e)):
+        return refused
+    if isinstance(e, SmeltError):
+        return e
+    # CPython 3.11 forgets the MemoryError where there is no memory for a generator's frame
+    if isinstance(e, SystemError) and _data() > 0.9 * limits.memory:
+        return out_of_memory(limits, stage)
+    text = f"the compiler failed in stage '{stage}':\n{traceback.format_exc()}"
+    return SmeltError(text, kind="internal", hint="this is a bug of smelt; report it with the model")
+
+
+def _is_confined() -> bool:
+    return os.environ.get(CONFINE) != "0"
 
 
 def _data() -> int:
@@ -98,30 +118,69 @@ def _line(fd: int) -> str:
     return data.decode()
 
 
-def _compile(text: str, progress: Any) -> dict[str, Any]:
-    from smelt.compiler import compile_here, plan_here
+def _compile(request: Request, progress: OnProgress, scratch: Path) -> dict[str, Any]:
+    """Compile or plan, confined to what the request needs before the model is read. scratch: a folder for all
+    temporary files. The outcome: the name of the bundle's folder, or the fields of a plan."""
+    from smelt.compiler import compile_into, plan_here
     from smelt.plugin import look_here
-    from smelt.request import Request
 
-    request = Request.from_json(text)
     look_here(request.plugins)
-    threading.Thread(target=_watch, args=(Path(request.output), os.getppid()), daemon=True).start()
     if request.plan_only:
+        _begin(request, scratch, None)
         return {"ok": True, **plan_here(request, progress)}
-    compile_here(request, progress)
-    return {"ok": True}
+    note = _prepared(request, scratch)
+    with Staging(request.output) as stage:
+        _begin(request, scratch, stage)
+        stage.seal(compile_into(stage, request, progress))
+    return {"ok": True, "folder": stage.path.name, "note": note}
 
 
-def _watch(out: Path, parent: int) -> None:
-    """End this process and its group when the caller has ended. Then its end of stdin closes, unless a fork
-    of the caller holds that open; so the parent's process id is polled too."""
-    from smelt.core.staging import sweep
+def _prepared(request: Request, scratch: Path) -> str:
+    """Make what is kept for all compiles, so that from then on it can only be read; a dump says itself what
+    it is for, so for one the cache folder is only tried. Where that takes no file, another in `scratch` is
+    used, and the text says so; else ''. Raises SmeltError."""
+    from smelt.core.cache import cache_dir, try_cache
+    from smelt.stages import is_dump
+    from smelt.targets.platform import parse_target
+    from smelt.targets.toolchain import prepare
 
+    spec = None if is_dump(request.source) else parse_target(request.target)
+    make = try_cache if spec is None else partial(prepare, spec)
+    try:
+        make()
+        return ""
+    except (SmeltError, OSError) as e:
+        found, kept = e, cache_dir()
+    os.environ["SMELT_CACHE"] = str(scratch / "cache")
+    make()  # what failed for another reason fails again
+    reason = found.message if isinstance(found, SmeltError) else found.strerror or str(found)
+    return f"compiled without the cache folder '{kept}', which takes much longer: {reason:.300}"
+
+
+def _begin(request: Request, scratch: Path, stage: Staging | None) -> None:
+    """Confine this process, and end it when its caller has ended."""
+    if _is_confined():
+        from smelt.confine import confine, largest_file
+
+        apply_to_system(largest_file(request))
+        confine(request, scratch, stage)
+    told, tell = os.pipe()
+    os.set_blocking(tell, False)
+    signal.set_wakeup_fd(tell)
+    signal.signal(signal.SIGTERM, lambda number, frame: None)  # its number is written to `tell`
+    threading.Thread(target=_watch, args=(stage, told, os.getppid()), daemon=True).start()
+
+
+def _watch(stage: Staging | None, told: int, parent: int) -> None:
+    """End this process and its group, without leaving files, when the caller has ended. Then its end of stdin
+    closes, unless a fork of the caller holds that open; the keeper sends SIGTERM, which `told` receives; or
+    the keeper has been killed too, and the parent's process id is another."""
     while os.getppid() == parent:
-        ready, _, _ = select.select([0], [], [], 1.0)
-        if ready and not os.read(0, 1 << 16):
+        ready, _, _ = select.select([0, told], [], [], 1.0)
+        if told in ready or (0 in ready and not os.read(0, 1 << 16)):
             break
-    sweep(Path(os.path.realpath(out)), own=os.getpid())
+    if stage is not None:
+        stage.discard()
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)

@@ -11,19 +11,20 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from smelt.core.bundle import MAIN, Bundle, write_weights
-from smelt.core.diag import printable
+from smelt.core.diag import SmeltError, printable
 from smelt.core.ir.graph import Module
 from smelt.core.ir.verify import module_facts
-from smelt.core.machine import Machine
+from smelt.core.machine import CPU, Machine
 from smelt.core.naming import Names, name_from
-from smelt.core.plan.link import Linked, link
+from smelt.core.plan.link import Arranged, Linked, link
 from smelt.core.plan.program import HostProgram
-from smelt.core.plan.state import with_state
+from smelt.core.plan.room import with_room
+from smelt.core.plan.state import StateUse, with_state
 from smelt.core.plan.weights import physical
 from smelt.core.staging import Staging
 from smelt.core.sums import NO_SUMS, weight_sums
@@ -31,8 +32,8 @@ from smelt.entries import errors_about, requests_of
 from smelt.manifest import build_manifest
 from smelt.model_header import model_header
 from smelt.plugin import load_plugins
-from smelt.request import Progress, Request
-from smelt.stages import Compilation, imported, is_dump, resumed, shared_state
+from smelt.request import OnProgress, Request
+from smelt.stages import Compilation, imported, is_dump, resumed, resumed_request, shared_state
 from smelt.targets.platform import TargetSpec, parse_target
 from smelt.targets.registry import cpu_target, default_unit, devices, machines
 from smelt.targets.toolchain import (
@@ -71,80 +72,126 @@ class Lowered:
         return found[0] if len(found) == 1 else hashlib.sha256("".join(found).encode()).hexdigest()
 
 
-def begin(request: Request) -> Compilation:
-    """Import a model, or read a dump and continue its compile. Raises SmeltError."""
+def begin(request: Request) -> dict[str, Compilation]:
+    """Import models, or read dumps and continue their compiles: one for each entry. Raises SmeltError."""
     load_plugins(request.plugins)
-    return resumed(request) if is_dump(request.source) else imported(request)
+    if not request.entries:
+        return {MAIN: resumed(request) if is_dump(request.source) else imported(request)}
+    begun = {}
+    for name, own in requests_of(request).items():
+        with errors_about(name):
+            begun[name] = resumed(own) if is_dump(own.source) else imported(own)
+    return begun
 
 
 def lower(
-    request: Request, progress: Progress = lambda stage: None, begun: Compilation | None = None
+    request: Request,
+    progress: OnProgress = lambda stage: None,
+    begun: Mapping[str, Compilation] | None = None,
 ) -> Lowered:
     """Import (unless `begun` is given), optimise, schedule and plan; code comes later. Raises SmeltError."""
-    if request.entries:
-        return _lower_entries(request, progress)
     if begun is None:
         progress("import")
         begun = begin(request)
-    spec = parse_target(begun.request.target)
-    units, default = machines(spec), default_unit(spec)
-    begun = begun.finished(units, default, progress)
-    progress("plan")
-    # only here: passes and dumps have inputs and outputs in the model's order
-    module, states = with_state(begun.module, begun.request.state, module_facts(begun.module))
-    return Lowered((begun,), link([(MAIN, module, states)]), units[default], spec)
-
-
-def _lower_entries(request: Request, progress: Progress) -> Lowered:
-    """Lower several models, each on its own, then plan and link them together."""
-    load_plugins(request.plugins)
     spec = parse_target(request.target)
     units, default = machines(spec), default_unit(spec)
-    progress("import")
-    begun: dict[str, Compilation] = {}
-    for name, own in requests_of(request).items():
-        with errors_about(name):
-            begun[name] = imported(own)
-    shared_state(begun, request.state)  # raises before the passes run
+    if request.state:
+        begun = _with_room(request, begun)
+    twins = _for_the_cpu(begun, units, progress) if request.fallback else {}
+    done = {}
     for name, compilation in begun.items():
-        with errors_about(name):
-            begun[name] = compilation.finished(units, default, progress)
+        with errors_about(name if request.entries else ""):
+            done[name] = compilation.finished(units, default, progress)
     progress("plan")
-    arranged = shared_state(begun, request.state)
-    linked = link([(name, *arranged[name]) for name in begun])
-    return Lowered(tuple(begun.values()), linked, units[default], spec)
+    linked = link(_arranged(request, done), _arranged(request, twins))
+    return Lowered(tuple(done.values()), linked, units[default], spec)
 
 
-def compile_here(request: Request, progress: Progress = lambda stage: None) -> Bundle:
+def _with_room(request: Request, begun: Mapping[str, Compilation]) -> dict[str, Compilation]:
+    """The compiles before their first pass with states that grow where they lie; one that goes on from a dump
+    after that keeps what it has. Raises SmeltError for impossible states."""
+    found = _with_state(request, begun)
+    if any(c.place for c in begun.values()):
+        return dict(begun)
+    modules = {name: c.module for name, c in begun.items()}
+    uses = {name: states for name, (_, states) in found.items()}
+    grown = with_room(modules, uses, {name: module_facts(m) for name, m in modules.items()})
+    return {name: replace(c, module=grown[name]) for name, c in begun.items()}
+
+
+def _with_state(
+    request: Request, done: Mapping[str, Compilation]
+) -> dict[str, tuple[Module, tuple[StateUse, ...]]]:
+    if request.entries:
+        return shared_state(done, request.state)
+    alone = done[MAIN].module
+    return {MAIN: with_state(alone, request.state, module_facts(alone))}
+
+
+def _for_the_cpu(
+    begun: Mapping[str, Compilation], units: Mapping[str, Machine], progress: OnProgress
+) -> dict[str, Compilation]:
+    """The compiles of the entries, finished as for a target without devices. Raises SmeltError where a
+    device has already had a say, or there is none."""
+    if len(units) == 1:
+        raise SmeltError("fallback: the target has no unit besides the CPU", hint="leave --fallback out")
+    if any(c.place for c in begun.values()):
+        raise SmeltError("fallback: a dump has no passes for the CPU left", hint="compile the model's file")
+    return {
+        name: replace(c, request=replace(c.request, place=()), halved={}).finished(units, CPU, progress)
+        for name, c in begun.items()
+    }
+
+
+def _arranged(request: Request, done: Mapping[str, Compilation]) -> list[Arranged]:
+    """What is linked: the modules with their states. Not before, since passes and dumps have inputs and
+    outputs in the model's order."""
+    if not done:
+        return []
+    found = _with_state(request, done)
+    return [(name, *found[name]) for name in done]
+
+
+def compile_here(request: Request, progress: OnProgress = lambda stage: None) -> Bundle:
     """Compile in this process and write the bundle. Raises SmeltError. progress: called with each stage's
     name."""
+    with Staging(request.output) as stage:
+        return stage.commit(compile_into(stage, request, progress))
+
+
+def compile_into(stage: Staging, request: Request, progress: OnProgress) -> dict[str, Any]:
+    """Compile in this process and write the bundle's files into the folder of `stage`; its manifest. Raises
+    SmeltError."""
     begun = None
     if is_dump(request.source):  # which says what it is for
         progress("read")
         begun = begin(request)
-        request = begun.request
+        request = resumed_request(request, begun)
     with ThreadPoolExecutor(1) as background:
         # the first time for a platform its libc is built, which takes as long as a compile: beside it
         prepared = background.submit(prepare, parse_target(request.target))
         lowered = lower(request, progress, begun)
-        with Staging(request.output) as stage:
-            return _write(request, lowered, stage, progress, prepared, background)
+        return _write(request, lowered, stage.path, progress, prepared, background)
 
 
-def plan_here(request: Request, progress: Progress = lambda stage: None) -> dict[str, Any]:
+def plan_here(request: Request, progress: OnProgress = lambda stage: None) -> dict[str, Any]:
     """The manifest's fields about module and plan, without making code. Raises SmeltError."""
-    lowered = lower(request, progress)
+    begun = None
+    if is_dump(request.source):
+        begun = begin(request)
+        request = resumed_request(request, begun)
+    lowered = lower(request, progress, begun)
     return build_manifest(lowered.linked, [{} for _ in lowered.compilations], {})
 
 
 def _write(
     request: Request,
     lowered: Lowered,
-    stage: Staging,
-    progress: Progress,
+    folder: Path,
+    progress: OnProgress,
     prepared: Future[None],
     background: ThreadPoolExecutor,
-) -> Bundle:
+) -> dict[str, Any]:
     from smelt import __version__
 
     linked, spec = lowered.linked, lowered.spec
@@ -155,10 +202,11 @@ def _write(
     total = linked.weights_bytes
     if total:
         progress("weights")
-        places = {w.offset: (e.module.weights[w.ref], w) for e in linked.entries for w in e.program.weights}
+        whole = linked.all_entries
+        places = {w.offset: (e.module.weights[w.ref], w) for e in whole for w in e.program.weights}
         rows = ((at, physical(weight, w.layout).pieces()) for at, (weight, w) in sorted(places.items()))
-        digest = write_weights(stage.path / names.weights, rows, total)
-        sums = weight_sums(stage.path / names.weights, total)
+        digest = write_weights(folder / names.weights, rows, total)
+        sums = weight_sums(folder / names.weights, total)
     progress("code")
     artifact = cpu_target().emit(
         linked,
@@ -172,14 +220,14 @@ def _write(
     )
     progress("link")
     prepared.result()
-    runner = background.submit(build_runner, spec, artifact.object, stage.path) if request.runner else None
-    build_library(spec, artifact.object, stage.path, names)
+    runner = background.submit(build_runner, spec, artifact.object, folder) if request.runner else None
+    build_library(spec, artifact.object, folder, names)
     if request.static:
-        build_static(spec, artifact.object, stage.path, names)
+        build_static(spec, artifact.object, folder, names)
     if runner is not None:
         runner.result()
-    shutil.copyfile(runtime_dir() / "smelt.h", stage.path / "smelt.h")
-    (stage.path / names.header).write_text(model_header(name, names, linked), "utf-8")
+    shutil.copyfile(runtime_dir() / "smelt.h", folder / "smelt.h")
+    (folder / names.header).write_text(model_header(name, names, linked), "utf-8")
     _dump(artifact.dumps)
     compiler = {
         "smelt": __version__,
@@ -190,7 +238,9 @@ def _write(
         "machine": lowered.machine.name,
         "options": {
             "opt": request.opt, "fp16": request.fp16, "threads": request.threads or 0,
-            "fast_math": list(request.fast_math), "place": [list(rule) for rule in request.place],
+            "fast_math": list(request.fast_math),
+            "place": [rule for c in lowered.compilations for rule in c.placed()],
+            "fallback": request.fallback,
         },
     }
     found = [_found(name, c, request.fp16) for c in lowered.compilations]
@@ -203,7 +253,7 @@ def _write(
         "header": names.header,
     }
     manifest["weights"] |= {"sha256": digest, "file": names.weights if digest else None}
-    return stage.commit(manifest)
+    return manifest
 
 
 def _found(name: str, c: Compilation, fp16: bool) -> dict[str, Any]:
@@ -217,7 +267,8 @@ def _found(name: str, c: Compilation, fp16: bool) -> dict[str, Any]:
 def _identity(request: Request, lowered: Lowered) -> str:
     """Eight hex digits of a hash of the model and of the options that change its interface. Targets are not
     in it, since a program may be compiled for several of them with one header."""
-    form = [lowered.source, sorted(request.dims.items()), request.outputs, request.fp16]
+    asked = [[sorted(c.request.dims.items()), c.request.outputs] for c in lowered.compilations]
+    form = [lowered.source, asked, request.fp16]
     form += [sorted(request.state.items())] if request.state else []
     form += [[name for name, _ in request.entries]] if request.entries else []
     return hashlib.sha256(json.dumps(form).encode()).hexdigest()[:8]

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from smelt.groups import Value
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from smelt.core.dtype import Array
+from smelt.groups import GroupValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ FP16_TOLERANCE = Tolerance(1e-2, 1e-6, 1e-2)
 errors add up. atol is that of float32, for the same reason."""
 WEAK = 100.0
 """Values below this many absolute tolerances are reported as a weak check."""
-EXACT = Tolerance(0.0, 0.0)
+EXACT_TOLERANCE = Tolerance(0.0, 0.0)
 """The tolerance of integers and booleans."""
 
 
@@ -83,7 +82,7 @@ def tolerance(
     """The tolerance of a NumPy dtype, with the user's rtol and atol in place of its own. half: made with
     fp16."""
     name = np.dtype(dtype).name
-    found = FP16_TOLERANCE if half and name == "float32" else TOLERANCES.get(name, EXACT)
+    found = FP16_TOLERANCE if half and name == "float32" else TOLERANCES.get(name, EXACT_TOLERANCE)
     if rtol is not None:
         found = replace(found, rtol=rtol)
     return found if atol is None else replace(found, atol=atol, scale=0.0)
@@ -126,8 +125,8 @@ def compare_arrays(
 
 def compare_values(
     name: str,
-    got: Value,
-    want: Value,
+    got: GroupValue,
+    want: GroupValue,
     rtol: float | None = None,
     atol: float | None = None,
     half: bool = False,
@@ -147,7 +146,7 @@ def compare_values(
     return [OutputError(name, "", (), 0.0, 0.0, 1, note=f"got {_told(got)}, expected {_told(want)}")]
 
 
-def _are_maps(value: Value) -> bool:
+def _are_maps(value: GroupValue) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(m, dict) for m in value)
 
 
@@ -162,7 +161,7 @@ def _compare_strings(name: str, got: Array, want: Array) -> OutputError:
     )
 
 
-def _told(value: Value) -> str:
+def _told(value: GroupValue) -> str:
     if value is None:
         return "nothing"
     return f"{len(value)} arrays" if isinstance(value, list) else f"{value.dtype}{list(value.shape)}"

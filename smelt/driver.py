@@ -5,21 +5,24 @@ Neither a hostile model nor a compiler bug can take the caller down, and no call
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import tempfile
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import smelt.fork_server  # noqa: F401  # with this module, so that no compile imports it while others fork
+from smelt.arguments import checked, value_text
 from smelt.core.bundle import Bundle, read_bundle
-from smelt.core.diag import Problem, SmeltError
-from smelt.core.naming import ALLOWED, check_name, is_entry
-from smelt.core.passes.numerics import fast_parts
-from smelt.core.staging import check_output
+from smelt.core.diag import Kind, Problem, SmeltError, SmeltWarning, reading
+from smelt.core.naming import ALLOWED, is_entry
+from smelt.core.staging import check_output, publish
 from smelt.limits import MEMORY, SECONDS, Limits, limits, out_of_memory
-from smelt.request import DimSpec, Progress, Request
+from smelt.request import DimSpec, OnProgress, Request
 from smelt.supervise import Ended, run_child
 
 
@@ -42,7 +45,8 @@ def compile(
     place: Mapping[str, str] | None = None,
     fast_math: bool | str | Iterable[str] = False,
     state: Mapping[str, str] | None = None,
-    progress: Progress | None = None,
+    fallback: bool = False,
+    progress: OnProgress | None = None,
 ) -> Bundle:
     """Compile a model into a bundle directory and return it.
 
@@ -63,21 +67,28 @@ def compile(
     the target's first device. `smelt inspect --kernels` shows names and units.
     state: inputs that outputs of the run before replace, by name ({'past': 'present'}; one '*' in each stands
     for any text): they stay in the session, are not fed and not returned (docs/state.md).
+    fallback: the bundle has all code for the CPU as well, which a session turns to where the device or its
+    driver is missing, or fails (docs/units.md).
     plugins: Python files or modules that define ops of other domains (docs/add-op.md).
     time_limit: seconds of processor time, memory_limit: gigabytes that the compile may use; by default an
     hour and nine tenths of the memory (SMELT_COMPILE_SECONDS, SMELT_COMPILE_MEMORY).
-    Raises SmeltError; its `problems` list every unsupported node. The child may crash, the caller not.
+    Raises SmeltError; its `problems` list every unsupported node. It is of kind 'invalid' for an argument
+    that has another type or value than these, too; nothing else is raised, but by `progress`. The child may
+    crash, the caller not.
     """
-    check_output(output)  # before the work, not after it
-    with tempfile.TemporaryDirectory(prefix="smelt-") as scratch:
-        request = _asked(
-            model, Path(scratch), target=target, dims=dict(dims or {}), threads=threads, opt=opt,
-            output=str(Path(output).absolute()), fp16=fp16, fast_math=fast_parts(fast_math), static=static,
-            libraries=libraries, name=name or "", prefix="" if name is None else check_name(name),
-            outputs=tuple(outputs), plugins=tuple(plugins), place=tuple((place or {}).items()),
-            state=_names(state or {}),
-        )  # fmt: skip
-        _run_child(request, limits(memory_limit, time_limit), Path(scratch), progress)
+    options = checked({
+        "target": target, "dims": dims, "threads": threads, "opt": opt, "output": output, "fp16": fp16,
+        "fast_math": fast_math, "static": static, "libraries": libraries, "name": name, "outputs": outputs,
+        "plugins": plugins, "place": place, "state": state, "fallback": fallback,
+    })  # fmt: skip
+    allowed = limits(memory_limit, time_limit)
+    check_output(options["output"])  # before the work, not after it
+    with _scratch() as scratch:
+        request = _asked(model, scratch, {**options, "prefix": options["name"]})
+        made = _run_child(request, allowed, scratch, progress)
+        publish(str(made.get("folder")), options["output"])
+    if note := made.get("note"):
+        warnings.warn(note, SmeltWarning, stacklevel=2)
     return read_bundle(output)
 
 
@@ -95,39 +106,59 @@ def planned(
     place: Mapping[str, str] | None = None,
     fast_math: bool | str | Iterable[str] = False,
     state: Mapping[str, str] | None = None,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> dict[str, Any]:
     """The fields of the manifest that are known before there is code, as `compile` with these arguments would
     write them: memory, weights (but for their hash), symbols, inputs, outputs, values, kernels.
     Raises SmeltError; the child may crash, the caller not."""
-    with tempfile.TemporaryDirectory(prefix="smelt-") as scratch:
-        request = _asked(
-            model, Path(scratch), target=target, dims=dict(dims or {}), opt=opt, fp16=fp16,
-            output=str(Path(scratch) / "none"), fast_math=fast_parts(fast_math), libraries=libraries,
-            plugins=tuple(plugins), place=tuple((place or {}).items()), plan_only=True,
-            state=_names(state or {}),
-        )  # fmt: skip
-        return _run_child(request, limits(memory_limit, time_limit), Path(scratch), progress)
+    options = checked({
+        "target": target, "dims": dims, "opt": opt, "fp16": fp16, "fast_math": fast_math,
+        "libraries": libraries, "plugins": plugins, "place": place, "plan_only": True, "state": state,
+    })  # fmt: skip
+    allowed = limits(memory_limit, time_limit)
+    with _scratch() as scratch:
+        request = _asked(model, scratch, {**options, "output": str(scratch / "none")})
+        return _run_child(request, allowed, scratch, progress)
 
 
-def _asked(model: Any, scratch: Path, **given: Any) -> Request:
-    """The request; a model given as bytes or proto is written to a file in `scratch`. Raises SmeltError for
-    options that no compile takes."""
-    opt, threads = given["opt"], given.get("threads")
-    if not 0 <= opt <= 3:
-        raise SmeltError(f"opt is {opt}, expected 0..3")
-    if threads is not None and threads < 1:
-        raise SmeltError(f"threads is {threads}, expected 1 or more")
-    if isinstance(model, Mapping):
-        entries = tuple((_entry_name(n), _as_file(m, scratch, f"{n}.onnx")[0]) for n, m in model.items())
-        if not entries:
-            raise SmeltError("there is no model: the dict of entries is empty")
-        if dump := next((path for _, path in entries if path.endswith(".smelt")), None):
-            raise SmeltError(f"'{dump}' is a dump, which is compiled alone", hint="name ONNX models")
-        name = given.get("name") or "_".join(n for n, _ in entries)
-        return Request(source=entries[0][1], entries=entries, **{**given, "name": name})
-    source, stem = _as_file(model, scratch)
-    return Request(source=source, **{**given, "name": given.get("name") or stem})
+@contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder for temporary files, which goes with the block. Raises SmeltError(kind='infra') where there
+    can be none."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="smelt-", ignore_cleanup_errors=True)
+    except OSError as e:
+        raise _no_space(os.environ.get("TMPDIR", "/tmp"), e) from None
+    with folder as name:
+        yield Path(name)
+
+
+def _no_space(folder: str | os.PathLike[str], e: OSError) -> SmeltError:
+    """The error of a temporary folder that takes no file."""
+    return SmeltError(
+        f"cannot write to the temporary folder '{os.fspath(folder)}': {e.strerror or e}",
+        kind="infra",
+        hint="free some space, or name another one with TMPDIR",
+    )
+
+
+def _asked(model: Any, scratch: Path, options: Mapping[str, Any]) -> Request:
+    """The request; a model given as bytes or proto is written to a file in `scratch`. Raises SmeltError."""
+    called = options.get("name")
+    if not isinstance(model, Mapping):
+        source, stem = _as_file(model, scratch)
+        return Request(source=source, **{**options, "name": called or stem})
+    with reading("model", kind="invalid"):
+        models = tuple(model.items())
+    entries = tuple((_entry_name(n), _as_file(m, scratch, f"{n}.onnx")[0]) for n, m in models)
+    if not entries:
+        raise SmeltError("there is no model: the dict of entries is empty")
+    dumps = [name for name, path in entries if path.endswith(".smelt")]
+    if 0 < len(dumps) < len(entries):
+        what = f"entries that are dumps ({', '.join(dumps)}) and others that are none"
+        raise SmeltError(what, hint="name models only, or a dump of each entry")
+    name = called or "_".join(n for n, _ in entries)
+    return Request(source=entries[0][1], entries=entries, **{**options, "name": name})
 
 
 def _entry_name(text: object) -> str:
@@ -137,27 +168,41 @@ def _entry_name(text: object) -> str:
     raise SmeltError(f"{text!r:.80} cannot be an entry's name: {ALLOWED}")
 
 
-def _names(state: Mapping[str, str]) -> dict[str, str]:
-    """The pairs as a dict. Raises SmeltError where they are not strings."""
-    if not isinstance(state, Mapping) or not all(isinstance(x, str) for pair in state.items() for x in pair):
-        raise SmeltError(f"state is {state!r:.80}, expected names of outputs by names of inputs")
-    return dict(state)
-
-
 def _as_file(model: Any, scratch: Path, name: str = "model.onnx") -> tuple[str, str]:
     """(path, name) of the model; bytes and protos are written to a file of this name first."""
     if isinstance(model, str | os.PathLike):
-        path = Path(model)
-        if not path.is_file():
+        with reading("model", kind="invalid"):
+            path = Path(os.fsdecode(model))
+        if not os.path.isfile(path):
             raise SmeltError(f"no model file '{path}'", hint="check the path")
-        return str(path.absolute()), path.stem
-    data = model if isinstance(model, bytes) else model.SerializeToString()
+        return os.path.abspath(path), path.stem
     path = scratch / name
-    path.write_bytes(data)
+    try:
+        path.write_bytes(_as_bytes(model))
+    except OSError as e:
+        raise _no_space(scratch, e) from None
     return str(path), "model"
 
 
-def _run_child(request: Request, allowed: Limits, scratch: Path, progress: Progress | None) -> dict[str, Any]:
+def _as_bytes(model: Any) -> bytes:
+    if isinstance(model, bytes | bytearray | memoryview):
+        return bytes(model)
+    if not hasattr(model, "SerializeToString"):
+        wanted = "a path, bytes, a ModelProto or a dict of these"
+        raise SmeltError(f"model: expected {wanted}, got {value_text(model)}")
+    try:
+        return bytes(model.SerializeToString())
+    except Exception as e:  # protobuf's own kinds, one for a model of 2 GiB
+        raise SmeltError(f"model: it cannot be written as bytes: {e}", hint="pass a path") from None
+
+
+LONGEST_REPORT = 1 << 28
+"""Characters of a child's report that are read: a plan with a million rows has fewer."""
+
+
+def _run_child(
+    request: Request, allowed: Limits, scratch: Path, progress: OnProgress | None
+) -> dict[str, Any]:
     result = scratch / "result.json"
     try:
         ended = run_child(request.to_json(), result, Path(request.output), allowed, progress)
@@ -169,14 +214,13 @@ def _run_child(request: Request, allowed: Limits, scratch: Path, progress: Progr
 def _report(result: Path, ended: Ended, request: Request, allowed: Limits) -> dict[str, Any]:
     """What the child has written to `result`. Raises the SmeltError that it reports there; one of a limit
     that it reached; one of kind 'internal' where it died without a report."""
-    if result.is_file():
-        found: dict[str, Any] = json.loads(result.read_text("utf-8"))
-        if found["ok"]:
+    # a child that a model has taken over may write anything, as much as a file may have
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+        with open(result, encoding="utf-8") as file:
+            found: dict[str, Any] = json.loads(file.read(LONGEST_REPORT))
+        if found["ok"] is True:
             return found
-        problems = tuple(Problem(**{**p, "inputs": tuple(p["inputs"])}) for p in found["problems"])
-        raise SmeltError(
-            found["message"], kind=found["kind"], node=found["node"], hint=found["hint"], problems=problems
-        )
+        raise _reported(found)
     stage = f"in stage '{ended.stage}'"
     if ended.cause in ("seconds", "stuck"):
         spent = (
@@ -204,3 +248,12 @@ def _report(result: Path, ended: Ended, request: Request, allowed: Limits) -> di
         else "this is a bug of smelt; report it with the model, or with SMELT_DEBUG=1's output",
     )
 
+
+def _reported(found: Mapping[str, Any]) -> SmeltError:
+    """The error in a child's report. Raises KeyError or TypeError where it is no such report."""
+    problems = tuple(Problem(**{**p, "inputs": tuple(p["inputs"])}) for p in found["problems"])
+    message, kind, node, hint = (found[name] for name in ("message", "kind", "node", "hint"))
+    texts = all(t is None or isinstance(t, str) for t in (node, hint))
+    if not isinstance(message, str) or kind not in get_args(Kind) or not texts:
+        raise TypeError
+    return SmeltError(message, kind=kind, node=node, hint=hint, problems=problems)

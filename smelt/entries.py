@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from smelt.core.diag import Problem, SmeltError, merge
+from smelt.core.ir.dump import DUMP_SUFFIX
 from smelt.core.naming import entry_part
 from smelt.importer import names_of
 from smelt.request import Request
@@ -16,19 +17,20 @@ T = TypeVar("T")
 
 
 def requests_of(request: Request) -> dict[str, Request]:
-    """Name of an entry -> the request for it alone; without `state`, which is about all entries together.
+    """Name of an entry -> the request for it alone; its `state` is about all entries together.
 
     An option named 'entry/name' goes to that entry. Without an entry, a dim or a value goes to every entry
-    that has one of the name, and a placement rule to all. Raises SmeltError for a dim or a value that no
-    entry has.
+    that has one of the name, and a placement rule to all; a dump has those that it was begun with. Raises
+    SmeltError for a dim or a value that no entry has.
     """
     sources, names = dict(request.entries), [name for name, _ in request.entries]
     free_dims = [key for key in request.dims if entry_part(key, names)[0] is None]
     free_values = [name for name in request.outputs if entry_part(name, names)[0] is None]
-    known = {}
+    known: dict[str, tuple[frozenset[str] | None, frozenset[str] | None]] = {}
     for name in names:
         with errors_about(name):
-            known[name] = names_of(sources[name], free_dims, free_values)
+            dump = sources[name].endswith(DUMP_SUFFIX)  # whose own options say what it has
+            known[name] = (None, None) if dump else names_of(sources[name], free_dims, free_values)
     _check("dims: no entry has a size", free_dims, {n: dims for n, (dims, _) in known.items()})
     _check("outputs: no entry has a value", free_values, {n: values for n, (_, values) in known.items()})
     return {
@@ -40,7 +42,6 @@ def requests_of(request: Request) -> dict[str, Request]:
             dims=_own(request.dims, name, names, known[name][0]),
             outputs=tuple(_own(dict.fromkeys(request.outputs), name, names, known[name][1])),
             place=tuple(_own(dict(request.place), name, names, None).items()),
-            state={},
         )
         for name in names
     }
@@ -57,19 +58,21 @@ def _own(
     return {**mine, **{key: value for key, value in free.items() if key not in mine}}
 
 
-def _check(what: str, asked: Iterable[str], known: Mapping[str, frozenset[str]]) -> None:
+def _check(what: str, asked: Iterable[str], known: Mapping[str, frozenset[str] | None]) -> None:
     for name in asked:
-        if not any(name in own for own in known.values()):
+        if not any(own is None or name in own for own in known.values()):
             hint = f"the entries are {', '.join(known)}; 'ENTRY/{name}' is about one of them"
             raise SmeltError(f"{what} '{name}'", hint=hint)
 
 
 @contextmanager
 def errors_about(entry: str) -> Iterator[None]:
-    """Add the entry's name to every SmeltError that is raised inside."""
+    """Add the entry's name to every SmeltError that is raised inside; '' adds none."""
     try:
         yield
     except SmeltError as e:
+        if not entry:
+            raise
         raise of_entry(entry, e) from e
 
 

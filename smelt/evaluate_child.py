@@ -7,7 +7,7 @@ import resource
 import sys
 from pathlib import Path
 
-SECONDS = 20
+EVALUATOR_SECONDS = 20
 """Seconds of processor time after which the evaluator is stopped: it is written for clarity, and a
 convolution of a real model takes it minutes."""
 
@@ -18,7 +18,7 @@ def main() -> int:
     from onnx.reference import ReferenceEvaluator
 
     model, asked, answer = map(Path, sys.argv[1:4])
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    resource.setrlimit(resource.RLIMIT_CPU, (EVALUATOR_SECONDS, EVALUATOR_SECONDS))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     names, feed = pickle.loads(asked.read_bytes())
     found = ReferenceEvaluator(onnx.load(str(model))).run(list(names), feed)

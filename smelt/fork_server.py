@@ -22,6 +22,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -29,11 +30,14 @@ from typing import Any
 IDLE = 120.0
 """Seconds without a request and without a child after which the server gives its 90 MB back."""
 
+GRACE = 10.0
+"""Seconds after the caller's end in which a child may end by itself."""
+
 NUMBER = struct.Struct("=i")
-FILES = 5
+DESCRIPTORS = 5
 """What a request brings: standard input, output and error of the child, the request's socket, its text."""
 
-KINDS = tuple(k for k in dir(resource) if k.startswith("RLIMIT_"))
+RLIMITS = tuple(k for k in dir(resource) if k.startswith("RLIMIT_"))
 
 
 def serve(number: int, module: str) -> None:
@@ -48,7 +52,9 @@ def serve(number: int, module: str) -> None:
     _load(program.preload)
     rest: Callable[[], None] | None = program.preload_rest
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the caller may ignore it
-    with socket.socket(fileno=number) as requests:
+    low = os.dup(number)  # select takes no descriptor above 1023, as the caller's may be
+    os.close(number)
+    with socket.socket(fileno=low) as requests:
         waited, keepers, listening = 0.0, 0, [requests]
         while os.getppid() == caller.pid and (keepers or (listening and waited < IDLE)):
             ready, _, _ = select.select(listening, [], [], 1.0)
@@ -57,7 +63,7 @@ def serve(number: int, module: str) -> None:
             waited = 0.0 if ready or keepers else waited + 1.0
             if not ready:
                 continue
-            data, files, _, _ = socket.recv_fds(requests, 1, FILES)
+            data, files, _, _ = socket.recv_fds(requests, 1, DESCRIPTORS)
             if data:
                 keepers += _start(files, requests, caller, program)
                 if rest is not None:
@@ -106,7 +112,7 @@ def _life(pid: int) -> int | None:
 def _start(files: list[int], requests: socket.socket, caller: Caller, program: Any) -> bool:
     """Start a keeper for the request. False where the system refuses; the caller receives the reason."""
     try:
-        if len(files) != FILES:  # this process may have no more; the caller sees its socket close
+        if len(files) != DESCRIPTORS:  # this process may have no more; the caller sees its socket close
             return False
         pid = _fork(files[3])
         if pid == 0:
@@ -152,6 +158,8 @@ def _keep(files: list[int], caller: Caller, program: Any) -> None:
             asked.sendall(NUMBER.pack(-status.si_status if killed else status.si_status))
             while not caller.has_ended() and not select.select([asked], [], [], 1.0)[0]:
                 pass  # its number stays taken until the caller has done
+        else:  # a caller that lives has killed the child before it closes the socket
+            _let_end(child)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -169,6 +177,15 @@ def _wait(child: int, asked: socket.socket, caller: Caller) -> bool:
         if asked in ready:
             return False
     return False
+
+
+def _let_end(child: int) -> None:
+    """Ask the child to remove its files and end, and wait for that."""
+    os.kill(child, signal.SIGTERM)
+    latest = time.monotonic() + GRACE
+    options = os.WEXITED | os.WNOWAIT | os.WNOHANG
+    while time.monotonic() < latest and os.waitid(os.P_PID, child, options) is None:
+        time.sleep(0.02)
 
 
 def _become(standard: list[int], text: int, program: Any) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import os
 import select
 import signal
@@ -26,8 +27,11 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import IO
 
-PATIENCE = 120.0
+START_PATIENCE = 120.0
 """Seconds that a server may take to import the compiler; it takes half a second."""
+
+LONGEST_WAIT = 2e6
+"""Seconds: poll takes fewer than 2^31 milliseconds."""
 
 COMPILER = "smelt.compile_child"
 """The module that compiles."""
@@ -133,7 +137,7 @@ class Server:
             return self.requests
         self._replace()
         with contextlib.ExitStack() as held:
-            here, there = socket.socketpair()
+            here, there = _sockets()
             held.callback(here.close)
             errors = held.enter_context(_unnamed())
             with there:
@@ -190,7 +194,7 @@ def _ask(requests: socket.socket, result: Path) -> Child | None:
     refuses to make a child."""
     with contextlib.ExitStack() as ours:
         with contextlib.ExitStack() as theirs:
-            here, there = socket.socketpair()
+            here, there = _sockets()
             ours.callback(here.close)
             theirs.callback(there.close)
             stdin_read, stdin = _pipe(theirs, ours)
@@ -202,7 +206,7 @@ def _ask(requests: socket.socket, result: Path) -> Child | None:
             files = [stdin_read, stdout_write, stderr_write, there.fileno(), text.fileno()]
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 socket.send_fds(requests, [b"."], files)
-        pid = _received(here, PATIENCE)
+        pid = _received(here, START_PATIENCE)
         if pid is None:
             return None
         if pid < 0:
@@ -213,16 +217,32 @@ def _ask(requests: socket.socket, result: Path) -> Child | None:
 
 def _pipe(read: contextlib.ExitStack, write: contextlib.ExitStack) -> tuple[int, int]:
     """A pipe's (read, write) descriptors; each is closed with its stack."""
-    ends = os.pipe()
+    ends = tuple(map(_above_standard, os.pipe()))
     read.callback(os.close, ends[0])
     write.callback(os.close, ends[1])
-    return ends
+    return ends[0], ends[1]
+
+
+def _sockets() -> tuple[socket.socket, socket.socket]:
+    """socket.socketpair, of descriptors above 2."""
+    here, there = (socket.socket(fileno=_above_standard(s.detach())) for s in socket.socketpair())
+    return here, there
+
+
+def _above_standard(number: int) -> int:
+    """The descriptor, moved where it is one of the first three: a daemon has closed those, and all the same
+    somebody may write to them."""
+    if number > 2:
+        return number
+    moved = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(number)
+    return moved
 
 
 def _unnamed() -> IO[bytes]:
     """A file to write and read, which is gone when it is closed."""
     with contextlib.suppress(AttributeError, OSError):  # an old Python, or an old Linux
-        return open(os.memfd_create("smelt"), "w+b")
+        return open(_above_standard(os.memfd_create("smelt")), "w+b")
     import tempfile  # whose import takes longer than all that is done with the file
 
     return tempfile.TemporaryFile()
@@ -242,11 +262,11 @@ def _received(said: socket.socket, seconds: float | None) -> int | None:
 
 
 def _is_readable(said: socket.socket, seconds: float | None) -> bool:
-    """Whether the socket has data, or its other end has closed, within that time (seconds; None: no
-    limit)."""
+    """Whether the socket has data, or its other end has closed, within that time (seconds, of which it waits
+    at most LONGEST_WAIT; None: no limit)."""
     poll = select.poll()  # select takes no descriptor above 1023
     poll.register(said, select.POLLIN)
-    return bool(poll.poll(None if seconds is None else 1000 * seconds))
+    return bool(poll.poll(None if seconds is None else 1000 * min(seconds, LONGEST_WAIT)))
 
 
 def _request(result: Path) -> str:
@@ -255,7 +275,8 @@ def _request(result: Path) -> str:
     import json
     import resource
 
-    from smelt.fork_server import KINDS
+    from smelt.fork_server import RLIMITS
+
 
     folder = None
     with contextlib.suppress(FileNotFoundError):  # somebody has deleted it
@@ -266,7 +287,7 @@ def _request(result: Path) -> str:
         "folder": folder,
         "umask": _umask(),
         "nice": os.nice(0),
-        "limits": {k: resource.getrlimit(getattr(resource, k)) for k in KINDS},
+        "limits": {k: resource.getrlimit(getattr(resource, k)) for k in RLIMITS},
     }
     return json.dumps(asked)
 

@@ -9,25 +9,21 @@ is its `keys` and its `values`. A list of maps is `scores`: a row per map, a col
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from smelt.core.bundle import formula
-from smelt.core.diag import SmeltError
-from smelt.core.dtype import ALL, DType
+from smelt.core.bundle import spelled_dim
+from smelt.core.diag import SmeltError, reading
+from smelt.core.dtype import ALL, Array, DType
 from smelt.core.lazily import Lazily
 
 if TYPE_CHECKING:
     import numpy as np
-
-    Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 else:
     np = Lazily("numpy")
-    Array: TypeAlias = Any
 
-Value: TypeAlias = Any
+GroupValue: TypeAlias = Any
 """An array, a list of arrays (a sequence), a list of dicts (maps), or None (an empty optional)."""
 
 
@@ -110,22 +106,7 @@ def groups(manifest: Mapping[str, Any], side: str) -> tuple[Group, ...]:
 # ---------------------------------------------------------------- what goes in
 
 
-@contextmanager
-def reading(what: str) -> Iterator[None]:
-    """Turn any exception that reading a caller's object raises into a SmeltError that names the object: its
-    own methods run here (__array__, __dlpack__, __len__, ...), so it may be any."""
-    try:
-        yield
-    except SmeltError:
-        raise
-    except MemoryError as e:
-        raise SmeltError(f"{what}: there is no memory for it: {e}", kind="device") from e
-    except Exception as e:
-        why = f"{type(e).__name__}: {e}"
-        raise SmeltError(f"{what}: cannot be read ({why:.300})", kind="shape") from e
-
-
-def as_array(x: Value, what: str) -> Array:
+def as_array(x: GroupValue, what: str) -> Array:
     """An array, an object with DLPack, or anything that NumPy can read, as a numpy.ndarray (no subclass) of
     the same dtype. Raises SmeltError naming `what`; also for masked elements, whose values are undefined."""
     with reading(what):
@@ -138,7 +119,7 @@ def as_array(x: Value, what: str) -> Array:
 
 
 def packed(
-    inputs: Sequence[Group], feed: Mapping[str, Value], symbols: Sequence[Mapping[str, Any]] = ()
+    inputs: Sequence[Group], feed: Mapping[str, GroupValue], symbols: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
     """The tensors of a feed whose values may be lists, dicts and None. symbols: the manifest's rows, which
     give the shape of the placeholder for an empty optional.
@@ -160,13 +141,13 @@ def packed(
     for g in absent:
         row = g.rows[-1]
         with reading(f"input '{g.name}', which is not given"):
-            shape = [formula(str(d)).evaluate(sizes) for d in row["shape"]]
+            shape = [spelled_dim(str(d)).evaluate(sizes) for d in row["shape"]]
             found[row["name"]] = np.zeros(shape, ALL[row["dtype"]].numpy)
     known = {g.name for g in inputs}
     return {**found, **{n: v for n, v in feed.items() if n not in known}}
 
 
-def _parts(g: Group, value: Value) -> dict[str, Array]:
+def _parts(g: Group, value: GroupValue) -> dict[str, Array]:
     """Tensor name -> array of one input, the flag first where it is optional."""
     flag = {g.rows[0]["name"]: np.array(value is not None)} if g.optional else {}
     if g.kind == "map":
@@ -177,7 +158,7 @@ def _parts(g: Group, value: Value) -> dict[str, Array]:
     return flag | {g.rows[-1]["name"]: chars(value, what) if g.strings else as_array(value, what)}
 
 
-def chars(value: Value, what: str) -> Array:
+def chars(value: GroupValue, what: str) -> Array:
     """Strings (str or bytes, in an array or in nested lists) as u8[*shape, width]. Raises SmeltError naming
     `what` for anything else."""
     # as objects: NumPy would spell out the numbers that stand among strings
@@ -194,7 +175,7 @@ def chars(value: Value, what: str) -> Array:
     return np.frombuffer(joined, np.uint8).reshape(*array.shape, width)
 
 
-def _map(g: Group, value: Value) -> dict[str, Array]:
+def _map(g: Group, value: GroupValue) -> dict[str, Array]:
     what = f"input '{g.name}'"
     if not isinstance(value, Mapping):
         raise SmeltError(f"{what}: expected a dict, got {type(value).__name__}", kind="shape")
@@ -209,7 +190,7 @@ def _map(g: Group, value: Value) -> dict[str, Array]:
     return {g.rows[0]["name"]: own, g.rows[1]["name"]: numbers}
 
 
-def _sequence(g: Group, value: Value) -> dict[str, Array]:
+def _sequence(g: Group, value: GroupValue) -> dict[str, Array]:
     values, shapes = g.rows[-2:]
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         kind = type(value).__name__
@@ -249,12 +230,12 @@ def _sizes(
 # ---------------------------------------------------------------- what comes out
 
 
-def unpacked(outputs: Sequence[Group], arrays: Mapping[str, Array]) -> dict[str, Value]:
+def unpacked(outputs: Sequence[Group], arrays: Mapping[str, Array]) -> dict[str, GroupValue]:
     """Output name -> array, list, dict or None, made of the tensors that a run returned."""
     return {g.name: _value(g, [arrays[r["name"]] for r in g.rows]) for g in outputs}
 
 
-def _value(g: Group, parts: Sequence[Array]) -> Value:
+def _value(g: Group, parts: Sequence[Array]) -> GroupValue:
     if g.optional and not bool(parts[0].reshape(())):
         return None
     if g.strings:
@@ -273,7 +254,7 @@ def _value(g: Group, parts: Sequence[Array]) -> Value:
     return items
 
 
-def named_arrays(values: Mapping[str, Value]) -> dict[str, Array]:
+def named_arrays(values: Mapping[str, GroupValue]) -> dict[str, Array]:
     """Name -> array of all arrays in some values: those of a list are 'name[0]', 'name[1]' ...; a list of
     maps is one array with a row per map; None has no array."""
     found: dict[str, Array] = {}

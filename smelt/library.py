@@ -13,7 +13,6 @@ import hashlib
 import os
 import shutil
 import tempfile
-import threading
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
@@ -29,6 +28,7 @@ from smelt.core.bundle import (
 )
 from smelt.core.cache import cache_dir
 from smelt.core.diag import SmeltError
+from smelt.core.forksafe import ForkSafe
 
 COPIED = 32 << 20
 """Bytes of weights up to which smelt_open verifies all of them (runtime/weights.c); larger files are verified
@@ -101,7 +101,7 @@ class Held:
         if digest != self.bundle.manifest["files"][file]:
             raise damaged(self.bundle.path, f"its file '{file}' is not what was compiled")
         try:
-            return _loaded(digest, data, str(self.bundle.manifest["model"]["name"]))
+            return _loaded(digest, data, self.bundle.names.prefix)
         except OSError as e:
             raise SmeltError(
                 f"cannot load '{self.bundle.path}', compiled for {self.bundle.target}: {e}",
@@ -118,13 +118,14 @@ class Held:
         digest = self.bundle.manifest["files"][file]
         with self._open(file) as f:
             stamp = _stamp(os.fstat(f.fileno()), digest)
-            if wanted is None and stamp.exists():
+            if wanted is None and stamp is not None and os.path.exists(stamp):
                 return
             if hashlib.file_digest(f, "sha256").hexdigest() != digest:
                 raise damaged(self.bundle.path, f"its file '{file}' is not what was compiled")
-        with contextlib.suppress(OSError):  # the next load verifies again
-            stamp.parent.mkdir(parents=True, exist_ok=True)
-            stamp.touch()
+        if stamp is not None:
+            with contextlib.suppress(OSError):  # the next load verifies again
+                stamp.parent.mkdir(parents=True, exist_ok=True)
+                stamp.touch()
 
     def check(self, verify: bool | None = None) -> None:
         """Compare every file with its hash, the weights as `verify` does. Raises SmeltError('invalid')."""
@@ -141,26 +142,30 @@ class Held:
             yield f
 
 
-def _stamp(s: os.stat_result, digest: str) -> Path:
+def _stamp(s: os.stat_result, digest: str) -> Path | None:
     """The path of the marker that a file of this identity (device, inode, size, times) was found to have the
-    digest. A copied, downloaded or changed file has another identity."""
+    digest; None where there is no folder for markers. A copied, downloaded or changed file has another
+    identity."""
     facts = f"{s.st_dev} {s.st_ino} {s.st_size} {s.st_mtime_ns} {s.st_ctime_ns} {digest}"
-    return cache_dir() / "verified" / hashlib.sha256(facts.encode()).hexdigest()
+    with contextlib.suppress(SmeltError):
+        return cache_dir() / "verified" / hashlib.sha256(facts.encode()).hexdigest()
+    return None
 
 
 # ---------------------------------------------------------------- code by content
 
-_LOCK = threading.Lock()
+_LOCK = ForkSafe()
 _CODE: dict[str, ctypes.CDLL] = {}
 """SHA-256 of a library -> the loaded library. The linker's own table is keyed by path, which may be stale. A
 library stays loaded until the process ends, as any extension module does."""
 
 
-def _loaded(digest: str, data: bytes, name: str) -> ctypes.CDLL:
-    """Load a library from its bytes. Raises OSError with the linker's message."""
+def _loaded(digest: str, data: bytes, prefix: str) -> ctypes.CDLL:
+    """Load a library from its bytes. prefix: of its C functions, which is a safe name for a file too. Raises
+    OSError with the linker's message."""
     with _LOCK:
         if digest not in _CODE:
-            with _private(data, f"smelt-{name[:40]}-{digest[:8]}", len(_CODE)) as path:
+            with _private(data, f"smelt-{prefix}-{digest[:8]}", len(_CODE)) as path:
                 _CODE[digest] = ctypes.CDLL(path, mode=os.RTLD_LOCAL | os.RTLD_NOW)
         return _CODE[digest]
 
@@ -199,8 +204,7 @@ def _memory_file(name: str) -> int | None:
     none."""
     if not hasattr(os, "memfd_create") or not os.path.isdir("/proc/self/fd"):
         return None
-    text = name.encode("ascii", "replace").decode().replace("/", "-")
     for flags in (os.MFD_CLOEXEC | _EXECUTABLE, os.MFD_CLOEXEC):
         with contextlib.suppress(OSError):
-            return os.memfd_create(text, flags)
+            return os.memfd_create(name, flags)
     return None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import resource
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,16 @@ MEMORY = "SMELT_COMPILE_MEMORY"
 
 SECONDS = "SMELT_COMPILE_SECONDS"
 """The variable with the seconds of processor time that a compile may use where the caller names none."""
+
+CONFINE = "SMELT_COMPILE_CONFINE"
+"""The variable that is 0 where a compile may use all files, the network, and as much of the disk and as many
+processes as its caller."""
+
+MOST_ALLOWED = 1e9
+"""The most gigabytes and seconds that a limit may be."""
+
+TASKS = 4096
+"""Processes and threads that a compile may start besides those that exist; it needs fewer than 50."""
 
 DEFAULT_SECONDS = 3600.0
 """The slowest development model takes under two minutes; an hour is a compile that will not end."""
@@ -63,11 +75,11 @@ def _given(value: float | None, variable: str, name: str) -> float | None:
         return None
     try:
         number = float(text if value is None else value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if not 0 < number <= 1e9:
+    if not 0 < number <= MOST_ALLOWED or isinstance(value, bool):
         what, found = (name, value) if value is not None else (variable, text)
-        raise SmeltError(f"{what} is {found!r}, wanted a number above 0")
+        raise SmeltError(f"{what} is {found!r:.80}, wanted a number above 0, at most {MOST_ALLOWED:.0e}")
     return number
 
 
@@ -108,6 +120,17 @@ def apply(own: Limits) -> None:
     _lower(resource.RLIMIT_DATA, own.memory)
     seconds = math.ceil(own.seconds)
     _lower(resource.RLIMIT_CPU, seconds, seconds + 5)
+
+
+def apply_to_system(largest_file: int) -> None:
+    """Limit the size of files (bytes), beyond which a write is an error and no signal, and the number of
+    processes. The kernel counts those of the user, in all containers, of which this process may not see all;
+    so all that exist on the machine count as the user's. It excepts root."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    _lower(resource.RLIMIT_FSIZE, largest_file)
+    with contextlib.suppress(OSError, ValueError, IndexError):  # no /proc: no limit
+        tasks = int(Path("/proc/loadavg").read_text().split()[3].split("/")[1])
+        _lower(resource.RLIMIT_NPROC, tasks + TASKS)
 
 
 def _lower(kind: int, soft: int, hard: int | None = None) -> None:

@@ -14,7 +14,7 @@ from smelt.core.plan.lifetime import bytes_of
 from smelt.core.plan.link import EntryPoint, Linked
 from smelt.core.plan.program import HostProgram, Launch, StartAxis, Tensor, WeightPlace, walk_steps
 
-LONGEST = 4096
+LONGEST_ORIGIN = 4096
 """How many characters the names of a kernel's nodes may take."""
 
 
@@ -59,7 +59,7 @@ def _entry_fields(entry: EntryPoint) -> dict[str, Any]:
             "arenas": [str(d) for d in program.peak],
             "units": homes[: len(program.peak)],
             "most": list(program.most[: len(program.peak)]),
-            "outputs": list(program.most[len(program.peak) :]),
+            "outputs": list(program.most[len(program.peak) + len(program.inputs) :]),
         },
         "values": _values(module, program),
     }
@@ -67,8 +67,8 @@ def _entry_fields(entry: EntryPoint) -> dict[str, Any]:
 
 def _weights(linked: Linked) -> dict[str, Any]:
     """The field 'weights': where each tensor lies in the file, under one of its names."""
-    rows = [_stored(e.module.weights[w.ref], w) for e in linked.entries for w in e.program.weights]
-    several = len(linked.entries) > 1
+    rows = [_stored(e.module.weights[w.ref], w) for e in linked.all_entries for w in e.program.weights]
+    several = len(linked.all_entries) > 1
     tensors = list({(r["name"], r["layout"], r["offset"]): r for r in rows}.values()) if several else rows
     return {"bytes": linked.weights_bytes, "tensors": tensors}
 
@@ -138,7 +138,8 @@ def _transfers(graph: Graph) -> list[dict[str, Any]]:
 
 def _state(program: HostProgram) -> list[dict[str, Any]]:
     """The field 'state'. start: the extents before the first run, as numbers and symbols of the inputs;
-    bytes: of the input plus the output that replaces it; most: what either of them can take, in bytes."""
+    bytes: of the input plus the output that replaces it; most: what either of them can take, in bytes;
+    room: an axis and its extent in memory; in_place: the output is written where the input lies."""
     starts: dict[int, list[int | str]] = {}
     for s in program.plan:
         if isinstance(s, StartAxis):
@@ -153,6 +154,8 @@ def _state(program: HostProgram) -> list[dict[str, Any]]:
             "start": None if s.input is None else starts.get(program.inputs.index(s.input), []),
             "bytes": str(s.bytes),
             "most": s.most,
+            "room": None if s.room is None else list(s.room),
+            "in_place": s.in_place,
         }
         for s in program.states
     ]
@@ -167,15 +170,18 @@ def _kernels(module: Module, program: HostProgram) -> list[dict[str, Any]]:
     """Each kernel once, in the order of first launch, with at how many places the host launches it."""
     launches: dict[str, int] = {}
     units = {e.kernel: (CPU, *program.units)[e.unit] for e in program.entries}
+    first: dict[str, int] = {}
+    for e in program.entries:
+        first[e.kernel] = min(e.statement, first.get(e.kernel, e.statement))
     for s in walk_steps(program.run):
         if isinstance(s, Launch):
             e = program.entries[s.entry]
-            launches[e.kernel] = launches.get(e.kernel, 0) + (e.statement == 0)
+            launches[e.kernel] = launches.get(e.kernel, 0) + (e.statement == first[e.kernel])
     return [
         {
             "name": name,
             "unit": units[name],
-            "origin": shortened(module.kernels[name].origin, LONGEST),
+            "origin": shortened(module.kernels[name].origin, LONGEST_ORIGIN),
             "schedule": module.kernels[name].schedule,
             "launches": count,
             "statements": len(module.kernels[name].body),

@@ -14,12 +14,11 @@ from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupl
 
 from smelt.compiler import compile_here
 from smelt.core.diag import SmeltError
+from smelt.core.dtype import Array
 from smelt.driver import compile
 from smelt.importer import check_model
 from smelt.request import Request
 from smelt.session import Session, load
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class SmeltRep(BackendRep):

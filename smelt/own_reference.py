@@ -14,19 +14,19 @@ from typing import Any, Protocol
 from smelt.core.diag import SmeltError
 from smelt.core.ir.interp_graph import run_module
 from smelt.core.ops import OPS
-from smelt.groups import Value, groups, packed, unpacked
+from smelt.groups import GroupValue, groups, packed, unpacked
 from smelt.importer import import_model
 from smelt.plugin import named_plugins
 from smelt.reference import Reference
 
 
-class Oracle(Protocol):
+class Evaluator(Protocol):
     """The interface of a reference implementation. name: for messages; label: name and version."""
 
     name: str
     label: str
 
-    def run(self, feed: Mapping[str, Value]) -> dict[str, Value]:
+    def run(self, feed: Mapping[str, GroupValue]) -> dict[str, GroupValue]:
         """Output name -> value. Raises SmeltError(kind='shape') for illegal inputs."""
         ...
 
@@ -44,7 +44,7 @@ class OwnReference:
         self._symbols = manifest["symbols"]
         self._state = manifest["state"]
 
-    def run(self, feed: Mapping[str, Value]) -> dict[str, Value]:
+    def run(self, feed: Mapping[str, GroupValue]) -> dict[str, GroupValue]:
         """As Oracle.run."""
         state = {row["name"]: feed[row["name"]] for row in self._state if row["shape"] is not None}
         fed = {name: value for name, value in feed.items() if name not in state}
@@ -54,7 +54,7 @@ class OwnReference:
         return {**unpacked(self._gives, tensors), **{name: tensors[name] for name in replaced}}
 
 
-def oracle(model: Path, manifest: Mapping[str, Any], outputs: Sequence[str] = ()) -> Oracle:
+def oracle(model: Path, manifest: Mapping[str, Any], outputs: Sequence[str] = ()) -> Evaluator:
     """The oracle of a model: ONNX Runtime, or the ops' own references where it refuses the model and plug-ins
     are loaded.
 

@@ -11,6 +11,7 @@ separated like PATH, which every command reads.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterable
@@ -47,7 +48,8 @@ def look_here(names: Iterable[str] = ()) -> None:
     """Add the current folder to the import path where a plug-in is named as a module: a compile's process
     does not import from there otherwise."""
     if any(not n.endswith(".py") for n in named_plugins(names)):
-        sys.path.append(os.getcwd())
+        with contextlib.suppress(FileNotFoundError):  # somebody has deleted it
+            sys.path.append(os.getcwd())
 
 
 __all__ = [

@@ -6,15 +6,14 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from smelt.core.diag import SmeltError
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from smelt.core.dtype import Array
 
 
 class Reference:
@@ -22,7 +21,8 @@ class Reference:
 
     outputs: names of values to return after the model's own outputs. optimise: False runs every node as it
     is written. exact: False lets sums of byte products saturate where ONNX Runtime's default does, which is
-    faster. instead: arrays in the place of initialisers of the same name, type and shape.
+    faster. instead: arrays in the place of initialisers of the same name, type and shape. edit: changes the
+    onnx.ModelProto first.
     Raises SmeltError: 'infra' when ONNX Runtime is not installed, 'invalid' when it refuses the model.
     """
 
@@ -37,6 +37,7 @@ class Reference:
         optimise: bool = True,
         exact: bool = True,
         instead: Mapping[str, Array] | None = None,
+        edit: Callable[[Any], None] | None = None,
     ) -> None:
         try:
             import onnxruntime
@@ -57,8 +58,8 @@ class Reference:
         self._kept = {n: onnxruntime.OrtValue.ortvalue_from_numpy(a) for n, a in (instead or {}).items()}
         for name, value in self._kept.items():
             options.add_initializer(name, value)
-        source: Any = str(model) if not outputs else _with_outputs(model, outputs)
         try:
+            source: Any = str(model) if not outputs and edit is None else _edited(model, outputs, edit)
             self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         except Exception as e:
             raise SmeltError(f"onnxruntime refuses '{model}': {_first_line(e)}", kind="invalid") from None
@@ -91,10 +92,12 @@ def evaluated(model: Path, names: Sequence[str], feed: Mapping[str, Any]) -> dic
         return dict(zip(names, pickle.loads(answer.read_bytes()), strict=True))
 
 
-def _with_outputs(model: Path, names: Sequence[str]) -> bytes:
+def _edited(model: Path, names: Sequence[str], edit: Callable[[Any], None] | None) -> bytes:
     import onnx
 
     proto = onnx.load(str(model))
+    if edit is not None:
+        edit(proto)
     there = {o.name for o in proto.graph.output}
     proto.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in there)
     return bytes(proto.SerializeToString())

@@ -14,8 +14,9 @@ from smelt.devicefarm.measure import QUICK, RunPlan
 from smelt.devicefarm.verdict import Verdict
 from smelt.driver import compile
 from smelt.request import DimSpec
-from smelt.shapes import Case, ShapeSpec, case, cases, trials
+from smelt.shapes import RunCase, ShapeSpec, case, cases, trials
 from smelt.size import Sizes, sizes
+from smelt.targets.platform import BOARDS
 
 # emulated runs show the path, not the speed: a few are enough
 EMULATED = RunPlan(warmup_runs=0, warmup_min=0.0, warmup_max=0.0, samples=3, min_time=0.0, max_time=5.0)
@@ -57,7 +58,8 @@ def make_report(
     Raises SmeltError when there is no result: the model does not compile, no device, a lost link.
     """
     start = time.monotonic()
-    bundle = compile(model, target, dims, output=str(output), progress=on_step)
+    # a board whose GPU cannot be emulated shows the path that it takes without one
+    bundle = compile(model, target, dims, output=str(output), fallback=target in BOARDS, progress=on_step)
     seconds = time.monotonic() - start
     wanted = cases(bundle, specs, count=count, seed=seed)
     on_step("comparing")
@@ -106,7 +108,7 @@ def make_entry_reports(
     return tuple(reports)
 
 
-def _again(bundle: Bundle, specs: Sequence[ShapeSpec], seed: int) -> list[Case]:
+def _again(bundle: Bundle, specs: Sequence[ShapeSpec], seed: int) -> list[RunCase]:
     if specs:
         return list(cases(bundle, specs, seed=seed))
     return [case(bundle, values, seed=seed) for values in trials(bundle)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 DimSpec: TypeAlias = "int | tuple[int, int | None]"
-Progress: TypeAlias = Callable[[str], None]
+OnProgress: TypeAlias = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Request:
     state: Mapping[str, str] = field(default_factory=dict)
     entries: tuple[tuple[str, str], ...] = ()
     entry: str = ""
+    fallback: bool = False
 
     def to_json(self) -> str:
         """The request as text for the child."""

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import math
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from smelt.core.bundle import Bundle, damaged, formula, read_bundle
-from smelt.core.diag import Kind, SmeltError
-from smelt.core.dtype import ALL, DType
+from smelt.core.bundle import Bundle, damaged, read_bundle, spelled_dim
+from smelt.core.diag import Kind, SmeltError, reading
+from smelt.core.dtype import INT64
 from smelt.core.session_memory import MEMORY_FIELDS, Memory
-from smelt.groups import Group, as_array, groups, packed, reading, unpacked
+from smelt.groups import Group, groups, packed, unpacked
 from smelt.library import Held, Moved
 from smelt.limits import MOST_THREADS
+from smelt.ports import BoundPort, DLDataType, DLDevice, DLTensor, UnitTensor, address, copied, new_array
 
 _KINDS: dict[int, Kind] = {
     1: "invalid", 2: "unsupported", 3: "shape", 4: "device", 5: "infra", 6: "internal",
@@ -32,28 +35,6 @@ _ORT_NAMES = {
     "f8e5m2fnuz": "float8e5m2fnuz", "f8e8m0": "float8e8m0", "f4e2m1": "float4e2m1",
     "i4": "int4", "u4": "uint4", "i2": "int2", "u2": "uint2",
 }  # fmt: skip
-
-
-class _Device(ctypes.Structure):
-    _fields_ = [("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32)]
-
-
-class _DataType(ctypes.Structure):
-    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
-
-
-class _Tensor(ctypes.Structure):
-    """DLPack's DLTensor."""
-
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device", _Device),
-        ("ndim", ctypes.c_int32),
-        ("dtype", _DataType),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]
 
 
 class _Options(ctypes.Structure):
@@ -103,13 +84,27 @@ def load(
 
 
 class _Gate:
-    """The lock that all entries of a session share. torn: this process was forked in the middle of a call,
-    whose effects on the session are unknown."""
+    """The lock that all entries of a session share. busy: the thread that holds it is in a call; a second
+    call there comes from an object of the first one's feed, a finaliser or a signal handler. torn: this
+    process was forked in the middle of another thread's call, whose effects on the session are unknown."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
+        self.busy = False
         self.torn = False
         self.entries: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Inside the block, one call of the session. Raises SmeltError inside another one of this thread."""
+        with self.lock:
+            if self.busy:
+                raise _inside()
+            self.busy = True
+            try:
+                yield
+            finally:
+                self.busy = False
 
 
 class Session:
@@ -150,9 +145,10 @@ class Session:
         manifest = self._manifest = bundle.entry(name).manifest
         self._takes, self._gives = groups(manifest, "inputs"), groups(manifest, "outputs")
         self._plain = "groups" not in manifest
-        self._inputs = [_Port(row) for row in manifest["inputs"]]
-        self._outputs = [_Port(row) for row in manifest["outputs"]]
-        self._state = [_Port(row) for row in bundle.states]
+        self._inputs = [BoundPort(row) for row in manifest["inputs"]]
+        self._outputs = [BoundPort(row) for row in manifest["outputs"]]
+        self._state = [BoundPort(row) for row in bundle.states]
+        self._rooms = {row["name"]: row["room"] for row in bundle.states if row.get("room")}
         numbers = {p.name: n for n, p in enumerate(self._state)}
         written = [row for row in manifest["state"] if row["output"] is not None]
         self._replaced_by = {row["output"]: numbers[row["name"]] for row in written}
@@ -162,14 +158,15 @@ class Session:
             # what runs leave may size outputs, too, unless their dims are those of fed inputs
             fed = {d for p in self._inputs for d in p.dims}
             for p in self._outputs:
-                p.late |= not {s for d in p.dims for s in formula(str(d)).symbols} <= fed
-        self._in = (_Tensor * max(1, len(self._inputs)))()
-        self._out = (_Tensor * max(1, len(self._outputs)))()
+                p.late |= not {s for d in p.dims for s in spelled_dim(str(d)).symbols} <= fed
+        self._in = (DLTensor * max(1, len(self._inputs)))()
+        self._out = (DLTensor * max(1, len(self._outputs)))()
         for tensors, ports in ((self._in, self._inputs), (self._out, self._outputs)):
             for t, p in zip(tensors, ports, strict=False):
-                t.device, t.ndim, t.dtype = _Device(1, 0), p.rank, p.dlpack
+                t.device, t.ndim, t.dtype = DLDevice(1, 0), p.rank, p.dlpack
                 t.shape = p.shape
         self._ours = True
+        self._away = False
         self._known: dict[tuple[tuple[int, ...], ...], list[tuple[int, ...]]] = {}
         gate.entries[name] = self
         _LIVE.add(gate)
@@ -185,7 +182,7 @@ class Session:
         """An entry of this session, by name: it shares weights, memory and state with the others, and runs
         of all of them wait for each other. Raises SmeltError(kind='invalid')."""
         self.bundle.entry(name)  # an error that names those that there are
-        with self._gate.lock:
+        with self._gate.alone():
             self._usable()
             found = self._gate.entries.get(name)
             if found is None:
@@ -230,11 +227,18 @@ class Session:
             _same_names([g.name for g in self._takes], list(feed))
             feed = packed(self._takes, feed, self._manifest["symbols"])
         kept: dict[int, Any] = {}
-        with self._gate.lock:
-            results: list[Any] = self._run(feed)
-            if wanted is not None:
-                replaced, own = [*self._replaced_by.values()], len(self._gives)
-                kept = {i: self._state_value(replaced[i - own]) for i in wanted if i >= own}
+        gate = self._gate
+        with gate.lock:  # as gate.alone(), which would take as long as half of a small model's run
+            if gate.busy:
+                raise _inside()
+            gate.busy = True
+            try:
+                results: list[Any] = self._run(feed)
+                if wanted is not None:
+                    replaced, own = [*self._replaced_by.values()], len(self._gives)
+                    kept = {i: self._state_value(replaced[i - own]) for i in wanted if i >= own}
+            finally:
+                gate.busy = False
         if not self._plain:
             tensors = {p.name: r for p, r in zip(self._outputs, results, strict=True)}
             results = list(unpacked(self._gives, tensors).values())
@@ -255,21 +259,24 @@ class Session:
                 found.append(known.index(name))
         return found or None
 
-    def _as_dict(self, feed: object) -> dict[str, Any]:
-        """The feed as a dict. Raises SmeltError(kind='shape') where it is no mapping."""
-        if not isinstance(feed, Mapping):
-            known = ", ".join(g.name for g in self._takes)
-            kind = type(feed).__name__
-            raise SmeltError(f"expected a dict of the inputs by name ({known}), got {kind}", kind="shape")
-        with reading("the dict of inputs"):
-            return dict(feed)
+    def _as_dict(
+        self, given: object, what: str = "inputs", names: Iterable[str] | None = None
+    ) -> dict[str, Any]:
+        """The argument as a dict. what, names: of its keys, those of the feed by default. Raises
+        SmeltError(kind='shape') where it is no mapping."""
+        if not isinstance(given, Mapping):
+            known = ", ".join((g.name for g in self._takes) if names is None else names) or "none"
+            kind = type(given).__name__
+            raise SmeltError(f"expected a dict of the {what} by name ({known}), got {kind}", kind="shape")
+        with reading(f"the dict of {what}"):
+            return dict(given)
 
     # ------------------------------------------------------------ what onnxruntime has not
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
         """Input name -> a copy of the state that the last run left there; states at their start are left out.
         `set_state` restores it."""
-        with self._gate.lock:
+        with self._gate.alone():
             self._usable()
             found = {p.name: self._state_value(n) for n, p in enumerate(self._state)}
         return {name: a for name, a in found.items() if a is not None}
@@ -278,28 +285,126 @@ class Session:
         """Set the state (input name -> array) that the next run reads; states that are not named return to
         their start. The next run checks the extents.
 
-        Raises SmeltError(kind='shape') for an unknown name, dtype or rank; then the state is unchanged.
+        Raises SmeltError(kind='shape') for an unknown name, dtype or rank, or rows that the
+        state has no room for; then the state is unchanged.
         """
-        given, known = self._as_dict(values), {p.name: p for p in self._state}
+        known = {p.name: p for p in self._state}
+        given = self._as_dict(values, "states", known)
         if strange := [n for n in given if n not in known]:
             told = ", ".join(known) or "none"
             raise SmeltError(f"no state is called {strange[0]!r:.80}; there are: {told}", kind="shape")
         arrays = {n: known[n].array(x, "state") for n, x in given.items()}
-        with self._gate.lock:
+        for name, (axis, room) in self._rooms.items():
+            if name in arrays and (got := arrays[name].shape[axis]) > room:
+                raise SmeltError(
+                    f"state '{name}' axis {axis}: expected at most {room}, got {got}",
+                    kind="shape",
+                    hint="compile with another --dim range to allow it",
+                )
+        with self._gate.alone():
             self._usable()
             for n, p in enumerate(self._state):
                 self._set_state(n, p, arrays.get(p.name))
 
+    def tensor(self, name: str, value: Any) -> UnitTensor:
+        """Memory of this session at the unit where the model has the input or output of that name, of its
+        element type. value: an array, which is copied there, or a shape. Runs take it in their feed, and
+        `run_into` for outputs. Raises SmeltError."""
+        ports = (*self._inputs, *self._outputs)
+        p = next((p for p in ports if p.name == name), None)
+        if p is None:
+            told = ", ".join(p.name for p in ports)
+            raise SmeltError(f"no tensor is named {name!r:.80}; there are: {told}", kind="shape")
+        plain = isinstance(value, tuple | list) and all(map(_whole, value))
+        array = None if plain else p.array(value, "tensor")
+        shape = tuple(map(int, value)) if array is None else array.shape
+        size = math.prod(shape) * p.dtype.numpy.itemsize
+        if len(shape) != p.rank or not all(0 <= d <= INT64 for d in (*shape, size)):
+            what = f"expected a possible shape of rank {p.rank} {p.dims}, got {shape}"
+            raise SmeltError(f"tensor '{name}': {what}", kind="shape")
+        side, row = ("input", self._inputs) if p in self._inputs else ("output", self._outputs)
+        extents = (ctypes.c_int64 * max(1, p.rank))(*shape)
+        t = DLTensor(None, DLDevice(1, 0), p.rank, p.dlpack, extents)
+        with self._gate.alone():
+            self._usable()
+            unit = getattr(self._lib, f"smelt_{side}_unit")(self._handle, row.index(p))
+            self._asked(self._lib.smelt_tensor(self._handle, unit, size, ctypes.byref(t)))
+        made = UnitTensor(self, p, shape, t)
+        if array is not None:
+            made.write(array)
+        return made
+
+    def run_into(self, outputs: Mapping[str, UnitTensor], feed: Mapping[str, Any]) -> list[Any]:
+        """Run once; values of the named outputs are written to these tensors, which must have the right
+        shapes and be no input of this run. Returns all outputs: these tensors, arrays for the others."""
+        known = [p.name for p in self._outputs]
+        given = self._as_dict(outputs, "outputs", known)
+        if not self._plain or any(n not in known for n in given):
+            told = ", ".join(known) if self._plain else "sequences, strings or maps, which have none"
+            raise SmeltError(f"outputs {list(given)} are not among those of the model: {told}", kind="shape")
+        if wrong := [n for n, t in given.items() if type(t) is not UnitTensor]:
+            kind = type(given[wrong[0]]).__name__
+            hint = f"session.tensor('{wrong[0]}', shape) makes one"
+            what = f"output '{wrong[0]}': expected a UnitTensor, got {kind}"
+            raise SmeltError(what, kind="shape", hint=hint)
+        with self._gate.alone():
+            self._usable()
+            _held = self._bind(self._as_dict(feed))  # compact copies among them, which nobody else holds
+            self._ours, self._away = False, True
+            for t, p in zip(self._out, self._outputs, strict=False):
+                t.data, t.shape = None, p.shape
+                if p.name in given:
+                    p.place(t, given[p.name], self)
+            status = self._lib.smelt_run(
+                self._handle, self._in, len(self._inputs), self._out, len(self._outputs)
+            )
+            if status:
+                raise self._error(status, self._handle)
+            rows = zip(self._out, self._outputs, strict=False)
+            return [given[p.name] if p.name in given else copied(t, p) for t, p in rows]
+
+    def same_session(self, other: Session) -> bool:
+        """Whether both are entries of one session."""
+        return self._gate is other._gate
+
+    def copy_tensor(
+        self, port: BoundPort, t: Any, value: np.ndarray[Any, Any] | None
+    ) -> np.ndarray[Any, Any]:
+        """Between a UnitTensor's bytes and the host: of `value`, or to a new array."""
+        shape = tuple(t.shape[k] for k in range(port.rank))
+        array = new_array(port, shape) if value is None else port.array(value, "tensor")
+        if array.shape != shape:
+            raise SmeltError(
+                f"tensor '{port.name}': expected shape {list(shape)}, got {list(array.shape)}", kind="shape"
+            )
+        data = address(array) if array.size else None
+        here = DLTensor(data, DLDevice(1, 0), port.rank, port.dlpack, t.shape)
+        pair = (here, t) if value is None else (t, here)
+        with self._gate.alone():
+            self._usable()
+            self._asked(self._lib.smelt_tensor_copy(self._handle, *map(ctypes.byref, pair)))
+        return array
+
+    def free_tensor(self, t: Any, wait: bool) -> None:
+        """Give a UnitTensor's memory back, now or, where a call is under way, with the session."""
+        if t.data and self._handle and self._gate.lock.acquire(blocking=wait):
+            try:
+                if not self._gate.busy:
+                    self._lib.smelt_tensor_free(self._handle, ctypes.byref(t))
+            finally:
+                self._gate.lock.release()
+        t.data = None
+
     def reset(self) -> None:
         """Return every state to its start, as before the first run."""
-        with self._gate.lock:
+        with self._gate.alone():
             self._usable()
             self._asked(self._lib.smelt_reset(self._handle))
 
     def fork(self) -> Session:
         """Another session with a copy of this one's state, memory of its own and the same weights."""
         handle = ctypes.c_void_p()
-        with self._gate.lock:
+        with self._gate.alone():
             self._usable()
             self._asked(self._lib.smelt_fork(self._handle, ctypes.byref(handle)))
         made = object.__new__(type(self))
@@ -311,21 +416,30 @@ class Session:
     def memory(self) -> Memory:
         """Bytes of arena, outputs and weights, and how many allocations there were so far."""
         m = _Memory()
-        with self._gate.lock:
+        with self._gate.alone():
             self._usable()
             self._asked(self._lib.smelt_memory_stats(self._handle, ctypes.byref(m)))
         return Memory(*(getattr(m, name) for name in MEMORY_FIELDS))
 
+    @property
+    def fallback(self) -> str | None:
+        """Why the session runs on the CPU although the bundle is for a device as well: the device's error.
+        None: it does not."""
+        with self._gate.lock:
+            self._usable()
+            why = self._lib.smelt_fallback(self._handle)
+        return None if why is None else str(why.decode(errors="replace"))
+
     def trim(self) -> None:
         """Return working memory and the session's own outputs to the system; arrays that runs returned stay
         valid."""
-        with self._gate.lock:
+        with self._gate.alone():
             self._usable()
             self._asked(self._lib.smelt_trim(self._handle))
 
     def profile(self, enable: bool = True) -> None:
         """Start (from zero) or stop per-kernel timing."""
-        with self._gate.lock:
+        with self._gate.alone():
             self._usable()
             self._asked(self._lib.smelt_profile(self._handle, int(enable)))
 
@@ -333,7 +447,7 @@ class Session:
         """Kernel name -> (total nanoseconds, launches) since `profile()`."""
         found = {}
         name, ns, launches = ctypes.c_char_p(), ctypes.c_uint64(), ctypes.c_uint64()
-        with self._gate.lock:
+        with self._gate.alone():
             self._usable()
             for i in range(self._lib.smelt_kernel_count(self._handle)):
                 self._lib.smelt_kernel_stats(
@@ -345,7 +459,7 @@ class Session:
     def close(self) -> None:
         """Wait for a run in another thread, then free the session's memory. Its entries cannot be used
         after."""
-        with self._gate.lock:
+        with self._gate.alone():
             if self._handle:
                 self._lib.smelt_close(self._handle)
                 for entry in [self, *self._gate.entries.values()]:
@@ -369,7 +483,7 @@ class Session:
         if status:
             raise self._error(status, self._handle)
         if results is None:
-            results = [_copied(t, p) for t, p in zip(self._out, self._outputs, strict=False)]
+            results = [copied(t, p) for t, p in zip(self._out, self._outputs, strict=False)]
             if not any(p.late for p in self._outputs):
                 # outputs sized by input shapes alone: from now on the model writes into our arrays
                 if len(self._known) == MOST_SHAPES:
@@ -377,14 +491,23 @@ class Session:
                 self._known[shapes] = [r.shape for r in results]
         return results
 
-    def _bind(self, feed: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
+    def _bind(self, feed: Mapping[str, Any]) -> list[np.ndarray[Any, Any] | UnitTensor]:
         if len(feed) != len(self._inputs) or any(p.name not in feed for p in self._inputs):
             _same_names([p.name for p in self._inputs], list(feed))
-        arrays = []
+        if self._away:
+            for t in (*self._in, *self._out):
+                t.device = DLDevice(1, 0)
+            self._away = False
+        arrays: list[np.ndarray[Any, Any] | UnitTensor] = []
         for t, p in zip(self._in, self._inputs, strict=False):
-            a = p.array(feed[p.name])
+            x = feed[p.name]
+            if type(x) is UnitTensor:
+                arrays.append(p.place(t, x, self))
+                self._away = True
+                continue
+            a = p.array(x)
             arrays.append(a)
-            t.data = _address(a) if a.size else None
+            t.data = address(a) if a.size else None
             p.set_shape(a.shape)
         return arrays
 
@@ -403,25 +526,25 @@ class Session:
             self._ours = True
         results = []
         for t, p, shape in zip(self._out, self._outputs, known, strict=False):
-            r = _new(p, shape)
+            r = new_array(p, shape)
             p.set_shape(shape)
             # an empty array has an address too: data None would mean the session's memory
-            t.data = _address(r)
+            t.data = address(r)
             results.append(r)
         return results
 
     def _state_value(self, n: int) -> np.ndarray[Any, Any] | None:
         """A copy of state n; None at its start."""
-        t = _Tensor()
+        t = DLTensor()
         self._asked(self._lib.smelt_state_get(self._handle, n, ctypes.byref(t)))
-        return _copied(t, self._state[n]) if t.data else None
+        return copied(t, self._state[n]) if t.data else None
 
-    def _set_state(self, n: int, p: _Port, value: np.ndarray[Any, Any] | None) -> None:
+    def _set_state(self, n: int, p: BoundPort, value: np.ndarray[Any, Any] | None) -> None:
         if value is None:
             self._asked(self._lib.smelt_state_set(self._handle, n, None))
             return
         p.set_shape(value.shape)
-        t = _Tensor(_address(value), _Device(1, 0), p.rank, p.dlpack, p.shape)
+        t = DLTensor(address(value), DLDevice(1, 0), p.rank, p.dlpack, p.shape)
         self._asked(self._lib.smelt_state_set(self._handle, n, ctypes.byref(t)))
 
     def _usable(self) -> None:
@@ -453,104 +576,26 @@ _LIVE: weakref.WeakSet[_Gate] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for gate in _LIVE:
-        if gate.lock.locked():
-            gate.lock, gate.torn = threading.Lock(), True
+        if gate.lock.acquire(blocking=False):  # free, or held by this thread, which goes on
+            gate.lock.release()
+        else:
+            gate.lock, gate.busy, gate.torn = threading.RLock(), False, True
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-_DATA_AT = object.__basicsize__
-"""Offset in bytes of a PyArrayObject's data pointer: right after the object's header, by NumPy's C ABI."""
-
-
-def _read_address(a: np.ndarray[Any, Any]) -> int:
-    """The address of the first element, read from the object itself: a.__array_interface__ builds a
-    dictionary, which takes as long as a small model's run (0.9 us)."""
-    return ctypes.c_void_p.from_address(id(a) + _DATA_AT).value or 0
-
-
-def _asked_address(a: np.ndarray[Any, Any]) -> int:
-    """The address of the first element, through NumPy's interface."""
-    return int(a.__array_interface__["data"][0])
-
-
-def _layout_holds() -> bool:
-    """Whether this interpreter and this NumPy keep the pointer at _DATA_AT, by three arrays as a test. The
-    smallest array object is larger than what is read."""
-    probes = np.zeros(3), np.zeros((2, 3))[1:], np.frombuffer(b"12345678")
-    size = np.ndarray.__basicsize__
-    return size >= _DATA_AT + ctypes.sizeof(ctypes.c_void_p) and all(
-        _read_address(a) == _asked_address(a) for a in probes
+def _inside() -> SmeltError:
+    """The refusal of a call that would wait for the one around it."""
+    return SmeltError(
+        "the session is used from inside one of its own calls",
+        hint="an object of the feed, a finaliser or a signal handler calls it; give that its own session",
     )
-
-
-# arrays are of the exact type when they come here (see _Port.array): a subclass may not be laid out so
-_address = _read_address if _layout_holds() else _asked_address
 
 
 def _whole(n: object) -> bool:
     return isinstance(n, int | np.integer) and not isinstance(n, bool)
-
-
-class _Port:
-    """An input or output of the manifest, ready for calls."""
-
-    def __init__(self, row: Mapping[str, Any]) -> None:
-        self.name: str = row["name"]
-        self.dtype: DType = ALL[row["dtype"]]
-        self.dims: list[int | str] = list(row["shape"])
-        self.rank = len(self.dims)
-        self.late = bool(row.get("late", False))
-        self.shape = (ctypes.c_int64 * max(1, self.rank))()
-        self.written: tuple[int, ...] | None = None
-        code = {"int": 0, "uint": 1, "float": 2, "bool": 6}[self.dtype.category]
-        self.dlpack = _DataType(4 if self.dtype.name == "bf16" else code, self.dtype.bits, 1)
-
-    def set_shape(self, shape: tuple[int, ...]) -> None:
-        """Write the extents where the model reads them, when they are not those of the last call."""
-        if shape != self.written:
-            self.shape[: self.rank] = shape  # type: ignore[call-overload]  # a tuple serves as well
-            self.written = shape
-
-    def array(self, x: Any, role: str = "input") -> np.ndarray[Any, Any]:
-        """x as a contiguous numpy.ndarray (no subclass). Raises SmeltError(kind='shape') for a wrong dtype or
-        rank; extents are checked by the model's code."""
-        if type(x) is not np.ndarray:
-            x = as_array(x, f"{role} '{self.name}'")
-        if x.dtype != self.dtype.numpy:
-            raise SmeltError(
-                f"{role} '{self.name}': expected {self.dtype.numpy} elements, got {x.dtype}", kind="shape"
-            )
-        if x.ndim != self.rank:
-            raise SmeltError(
-                f"{role} '{self.name}': expected rank {self.rank} {self.dims}, got rank {x.ndim} "
-                f"{list(x.shape)}",
-                kind="shape",
-            )
-        if x.flags.c_contiguous:
-            return x  # type: ignore[no-any-return]  # its type was asked above
-        with reading(f"{role} '{self.name}', made compact"):
-            compact: np.ndarray[Any, Any] = np.ascontiguousarray(x)
-        return compact
-
-
-def _new(p: _Port, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """A new array for an output. Raises SmeltError(kind='device') when there is no memory."""
-    try:
-        return np.empty(shape, p.dtype.numpy)
-    except (MemoryError, ValueError) as e:
-        raise SmeltError(f"output '{p.name}' of shape {list(shape)}: {e}", kind="device") from None
-
-
-def _copied(t: _Tensor, p: _Port) -> np.ndarray[Any, Any]:
-    """A copy of an output in the session's memory."""
-    shape = tuple(t.shape[a] for a in range(p.rank))
-    result = _new(p, shape)
-    if result.nbytes:
-        ctypes.memmove(_address(result), t.data, result.nbytes)
-    return result
 
 
 def _arguments(found: Sequence[Group]) -> list[NodeArg]:
@@ -578,7 +623,7 @@ def _entries(lib: Any, handle: ctypes.c_void_p) -> tuple[str, ...]:
     return tuple((lib.smelt_entry_name(handle, i) or b"").decode(errors="replace") for i in range(count))
 
 
-def _agree(lib: Any, handle: ctypes.c_void_p, side: str, ports: list[_Port], bundle: Bundle) -> None:
+def _agree(lib: Any, handle: ctypes.c_void_p, side: str, ports: list[BoundPort], bundle: Bundle) -> None:
     """Raise SmeltError where the library's tensors are not those of the manifest, from which arrays are
     made."""
     count, rank, kind = (getattr(lib, f"smelt_{side}_{what}") for what in ("count", "rank", "type"))
@@ -603,20 +648,26 @@ def _library(held: Held) -> Any:
         "smelt_entry_name": ([pointer, size], ctypes.c_char_p),
         "smelt_memory_stats": ([pointer, pointer], ctypes.c_int),
         "smelt_trim": ([pointer], ctypes.c_int),
+        "smelt_input_unit": ([pointer, size], ctypes.c_int32),
+        "smelt_output_unit": ([pointer, size], ctypes.c_int32),
+        "smelt_tensor": ([pointer, ctypes.c_int32, ctypes.c_uint64, pointer], ctypes.c_int),
+        "smelt_tensor_free": ([pointer, pointer], ctypes.c_int),
+        "smelt_tensor_copy": ([pointer, pointer, pointer], ctypes.c_int),
         "smelt_profile": ([pointer, ctypes.c_int32], ctypes.c_int),
         "smelt_kernel_count": ([pointer], size),
         "smelt_input_count": ([pointer], size),
         "smelt_input_rank": ([pointer, size], ctypes.c_int32),
-        "smelt_input_type": ([pointer, size], _DataType),
+        "smelt_input_type": ([pointer, size], DLDataType),
         "smelt_output_count": ([pointer], size),
         "smelt_output_rank": ([pointer, size], ctypes.c_int32),
-        "smelt_output_type": ([pointer, size], _DataType),
+        "smelt_output_type": ([pointer, size], DLDataType),
         "smelt_state_count": ([pointer], size),
         "smelt_state_rank": ([pointer, size], ctypes.c_int32),
-        "smelt_state_type": ([pointer, size], _DataType),
+        "smelt_state_type": ([pointer, size], DLDataType),
         "smelt_state_get": ([pointer, size, pointer], ctypes.c_int),
         "smelt_state_set": ([pointer, size, pointer], ctypes.c_int),
         "smelt_reset": ([pointer], ctypes.c_int),
+        "smelt_fallback": ([pointer], ctypes.c_char_p),
         "smelt_fork": ([pointer, pointer], ctypes.c_int),
         "smelt_kernel_stats": ([pointer, size, pointer, pointer, pointer], ctypes.c_int),
     }

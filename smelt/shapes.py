@@ -11,20 +11,17 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from smelt.core.bundle import Bundle, formula
+from smelt.core.bundle import Bundle, spelled_dim
 from smelt.core.diag import SmeltError
 from smelt.core.dim import Dim
-from smelt.core.dtype import ALL, DType
+from smelt.core.dtype import ALL, INT64, Array, DType
 from smelt.core.lazily import Lazily
-from smelt.groups import Group, Value, groups, named_arrays, packed
+from smelt.groups import Group, GroupValue, groups, named_arrays, packed
 
 if TYPE_CHECKING:
     import numpy as np
-
-    Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 else:
     np = Lazily("numpy")
-    Array: TypeAlias = Any
 
 ShapeSpec: TypeAlias = "Mapping[str, int | tuple[int, ...]]"
 """What a user fixes: symbol name -> value, input name -> whole shape."""
@@ -40,7 +37,7 @@ class Port:
 
 
 @dataclass(frozen=True)
-class Symbol:
+class InputSymbol:
     """A symbolic dim with its legal values: low..high (None: unbounded), multiples of divisor.
 
     batch: the first axis of every input that has the symbol. image: an axis of an input of rank 4.
@@ -68,17 +65,17 @@ class Symbol:
 
 
 @dataclass(frozen=True)
-class Case:
+class RunCase:
     """The inputs of one run. label: the shapes as text. feed: input name -> value, as a session takes them.
     packed: the tensors that represent them, where some are sequences or optionals. state: the start of the
     model's state, for a reference that gets it as inputs. then: the state's shapes after the run -> the
     inputs of the next run; None where the model accepts no further run."""
 
     label: str
-    feed: Mapping[str, Value]
+    feed: Mapping[str, GroupValue]
     packed: Mapping[str, Array] | None = None
     state: Mapping[str, Array] = field(default_factory=dict)
-    then: Callable[[Mapping[str, tuple[int, ...]]], Case | None] = lambda shapes: None
+    then: Callable[[Mapping[str, tuple[int, ...]]], RunCase | None] = lambda shapes: None
 
     @property
     def tensors(self) -> Mapping[str, Array]:
@@ -94,21 +91,21 @@ class Case:
 def ports(bundle: Bundle) -> tuple[Port, ...]:
     """The bundle's inputs that are tensors or optional tensors, in order."""
     return tuple(
-        Port(g.name, g.element, tuple(formula(str(d)) for d in g.extents))
+        Port(g.name, g.element, tuple(spelled_dim(str(d)) for d in g.extents))
         for g in groups(bundle.manifest, "inputs")
         if not g.sequence
     )
 
 
-def feed_case(bundle: Bundle, feed: Mapping[str, Value]) -> Case:
+def feed_case(bundle: Bundle, feed: Mapping[str, GroupValue]) -> RunCase:
     """A case of given inputs."""
     found = groups(bundle.manifest, "inputs")
     text = label({n: np.shape(a) for n, a in named_arrays(feed).items()})
     plain = all(g.plain for g in found)
-    return Case(text, feed, None if plain else packed(found, feed, bundle.manifest["symbols"]))
+    return RunCase(text, feed, None if plain else packed(found, feed, bundle.manifest["symbols"]))
 
 
-def symbols(bundle: Bundle) -> tuple[Symbol, ...]:
+def symbols(bundle: Bundle) -> tuple[InputSymbol, ...]:
     """The symbols of the inputs' shapes, in order of appearance, then those that only the state has, whose
     one legal value is that of the state's start."""
     rows = {r["name"]: r for r in bundle.manifest["symbols"]}
@@ -120,7 +117,7 @@ def symbols(bundle: Bundle) -> tuple[Symbol, ...]:
             for s in sorted(d.symbols):
                 places.setdefault(s, []).append((axis, len(shape)))
     return tuple(
-        Symbol(
+        InputSymbol(
             s,
             int(rows[s]["low"]),
             int(rows[s]["low"]) if s in own else rows[s]["high"],
@@ -133,7 +130,7 @@ def symbols(bundle: Bundle) -> tuple[Symbol, ...]:
 
 
 def _dims(shape: Iterable[int | str]) -> tuple[Dim, ...]:
-    return tuple(formula(str(d)) for d in shape)
+    return tuple(spelled_dim(str(d)) for d in shape)
 
 
 def _own_symbols(bundle: Bundle) -> frozenset[str]:
@@ -174,8 +171,8 @@ def state_values(
     return found if legal else None
 
 
-def _symbol(name: str, row: Mapping[str, Any]) -> Symbol:
-    return Symbol(name, int(row["low"]), row["high"], int(row["divisor"]))
+def _symbol(name: str, row: Mapping[str, Any]) -> InputSymbol:
+    return InputSymbol(name, int(row["low"]), row["high"], int(row["divisor"]))
 
 
 # ---------------------------------------------------------------- what users type
@@ -204,19 +201,16 @@ def parse_shapes(text: str) -> dict[str, int | tuple[int, ...]]:
         numbers = [n.strip() for n in m["value"].strip("[]").replace("x", ",").split(",")]
         if not all(map(_extent, filter(None, numbers))) or ("" in numbers and len(numbers) > 1):
             said = f"shape '{m['value']:.200}' of '{name:.200}'"
-            raise SmeltError(f"{said}: extents are whole numbers from 0 to {MOST_EXTENT}")
+            raise SmeltError(f"{said}: extents are whole numbers from 0 to {INT64}")
         shape = tuple(int(n) for n in numbers if n)
         found[name] = shape[0] if m["sep"] == "=" and len(shape) == 1 else shape
         at = m.end()
     return found
 
 
-MOST_EXTENT = 2**63 - 1
-
-
 def _extent(text: str) -> bool:
     """A whole number that fits 64 bits; Python refuses to read one of thousands of digits."""
-    return re.fullmatch(r"[0-9]{1,19}", text) is not None and int(text) <= MOST_EXTENT
+    return re.fullmatch(r"[0-9]{1,19}", text) is not None and int(text) <= INT64
 
 
 def parse_dim_spec(text: str) -> tuple[str, int | tuple[int, int | None]]:
@@ -226,7 +220,7 @@ def parse_dim_spec(text: str) -> tuple[str, int | tuple[int, int | None]]:
     if not name.strip() or m is None:
         raise SmeltError(f"cannot read the dim '{text:.200}'", hint="write NAME=4 or NAME=1..512")
     if not all(map(_extent, filter(None, (m[1], m[3])))):
-        raise SmeltError(f"dim '{name.strip():.200}': a size is a whole number from 0 to {MOST_EXTENT}")
+        raise SmeltError(f"dim '{name.strip():.200}': a size is a whole number from 0 to {INT64}")
     low = int(m[1])
     if m[2] is None:
         return name.strip(), low
@@ -310,7 +304,7 @@ _LADDER = (
 )
 
 
-def defaults(known: Sequence[Symbol]) -> Iterator[dict[str, int]]:
+def defaults(known: Sequence[InputSymbol]) -> Iterator[dict[str, int]]:
     """Combinations of symbol values to try, small ones first, none twice."""
     seen: list[dict[str, int]] = []
     for batch, image, size in _LADDER:
@@ -365,15 +359,15 @@ def case(
     values: Mapping[str, int],
     *,
     seed: int = 0,
-    given: Mapping[str, Value] | None = None,
+    given: Mapping[str, GroupValue] | None = None,
     ranges: Mapping[str, tuple[float, float]] | None = None,
-) -> Case:
+) -> RunCase:
     """A case at these symbol values: inputs that are given, and random ones, which depend on seed and name
     alone.
 
     ranges: input name -> lowest and highest value; the name '' stands for every other input.
     """
-    feed: dict[str, Value] = {}
+    feed: dict[str, GroupValue] = {}
     ranges, shapes = ranges or {}, shapes_at(bundle, values)
     for g in groups(bundle.manifest, "inputs"):
         if given and g.name in given:
@@ -393,7 +387,7 @@ def case(
         found = [random_array(g.element, s, rng, ranges.get(g.name, ranges.get(""))) for s in wanted]
         feed[g.name] = found if g.sequence else found[0]
 
-    def then(after: Mapping[str, tuple[int, ...]]) -> Case | None:
+    def then(after: Mapping[str, tuple[int, ...]]) -> RunCase | None:
         own = state_values(bundle, after)
         return None if own is None else case(bundle, {**values, **own}, seed=seed + 1, ranges=ranges)
 
@@ -425,7 +419,7 @@ def cases(
     count: int = 3,
     seed: int = 0,
     ranges: Mapping[str, tuple[float, float]] | None = None,
-) -> Iterator[Case]:
+) -> Iterator[RunCase]:
     """One case per spec. Without specs, cases at the shapes of `trials`: at least `count` of them where there
     are so many, so that a caller can replace skipped ones."""
     if specs:

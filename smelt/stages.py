@@ -25,12 +25,12 @@ from smelt.core.manifest_schema import (
     check_groups,
     fields,
     flag,
+    list_of,
     maybe,
-    number,
-    rows,
     sha256,
     table,
     text,
+    whole_number,
 )
 from smelt.core.naming import check_name, entry_part
 from smelt.core.passes.context import Context, Options
@@ -81,18 +81,23 @@ class Compilation:
         from smelt import __version__
 
         r = self.request
-        asked = {name: getattr(r, name) for name in (*FIXED, *FREE)}
+        asked = {name: getattr(r, name) for name in (*FIXED, *LATE_OPTIONS)}
         asked |= {"target": str(parse_target(r.target)), "name": r.name or Path(r.source).stem}
         return {
             "smelt": __version__,
             "place": self.place,
             "after": PASSES[self.place - 1].name if self.place else "",
             "source": self.source,
-            "request": {**asked, "dims": dict(r.dims), "state": dict(r.state)},
+            "request": {**asked, "dims": dict(r.dims), "state": dict(r.state), "entry": r.entry},
             "quantised": dict(self.quantised),
             "fp16": self.halved,
             "groups": self.groups,
         }
+
+    def placed(self) -> list[list[str]]:
+        """The rules of placement, as `place` takes them: those of an entry name it."""
+        start = f"{self.request.entry}/" if self.request.entry else ""
+        return [[start + pattern, unit] for pattern, unit in self.request.place]
 
     def dump(self) -> str:
         """The text of a dump; it refers to weights in the module's store."""
@@ -115,7 +120,7 @@ class Compilation:
         )  # fmt: skip
         hooks = (half.reporter(self.halved),) if r.fp16 else ()
         folder = os.environ.get("SMELT_DUMP")
-        dump = Dumps(Path(folder) / r.entry, self) if folder else None
+        dump = PassDumps(Path(folder) / r.entry, self) if folder else None
         context = Context(units[default], options, on_pass=hooks, dump=dump, units=units, unit=default)
         return context.from_environment()
 
@@ -135,7 +140,7 @@ class Compilation:
         return replace(self, module=module, place=len(PASSES))
 
 
-class Dumps:
+class PassDumps:
     """A hook that writes a dump after each pass: NN-pass.smelt."""
 
     def __init__(self, folder: Path, begun: Compilation) -> None:
@@ -200,17 +205,20 @@ def shared_state(
 
 FIXED: Final = ("target", "dims", "opt", "fp16", "fast_math", "libraries", "outputs", "place")
 """Options that passes depend on: a dump is compiled with those that it was begun with."""
-FREE: Final = ("threads", "static", "name", "prefix", "state")
+SHARED: Final = ("target", "opt", "fp16", "fast_math", "libraries")
+"""Those of them that entries cannot have of their own."""
+LATE_OPTIONS: Final = ("threads", "static", "name", "prefix", "state")
 """Options that only the steps after the passes read."""
 
 _HEAD: Final = fields(
     {
-        "smelt": text, "place": number(0, len(PASSES)), "after": text, "source": sha256,
+        "smelt": text, "place": whole_number(0, len(PASSES)), "after": text, "source": sha256,
         "request": fields({
-            "target": text, "dims": table(text, lambda value, at: None), "opt": number(0, 3), "fp16": flag,
-            "fast_math": rows(text), "libraries": flag, "outputs": rows(text), "place": rows(rows(text)),
-            "threads": maybe(number(1)), "static": flag, "name": text, "prefix": text,
-            "state": table(text, text),
+            "target": text, "dims": table(text, lambda value, at: None), "opt": whole_number(0, 3),
+            "fp16": flag, "fast_math": list_of(text), "libraries": flag, "outputs": list_of(text),
+            "place": list_of(list_of(text)),
+            "threads": maybe(whole_number(1)), "static": flag, "name": text, "prefix": text,
+            "state": table(text, text), "entry": text,
         }),
         "quantised": QUANTISED, "fp16": maybe(HALVED, {}), "groups": maybe(GROUPS),
     }
@@ -269,8 +277,29 @@ def _with_head(request: Request, found: Dump, head: Mapping[str, Any]) -> Compil
             hint=_AGAIN,
         )
     source = _text_hash(found) if found.edited else head["source"]
-    own = _merged(request, _request(head["request"]))
+    made = _request(head["request"])
+    if head["request"]["entry"] and not request.entry:
+        made = replace(made, state={})  # which is about all entries together
+    own = _merged(request, made)
     return Compilation(own, found.module, source, place, head["quantised"], head["fp16"], head["groups"])
+
+
+def resumed_request(request: Request, begun: Mapping[str, Compilation]) -> Request:
+    """The request for all entries together, with the options of their dumps. Raises SmeltError where these
+    differ in what a library has one of."""
+    first, *others = (c.request for c in begun.values())
+    for own in others:
+        for name in (*SHARED, *LATE_OPTIONS):
+            a, b = getattr(first, name), getattr(own, name)
+            if a != b:
+                raise SmeltError(
+                    f"the dumps of the entries were made with different values of {name}: {a!r} and {b!r}",
+                    hint="use dumps of one compile, or compile the models again",
+                )
+    if not request.entries:
+        return first
+    source, entries = request.source, request.entries
+    return replace(first, source=source, entries=entries, entry="", dims={}, outputs=(), place=())
 
 
 _AGAIN: Final = "write the dump again, by a compile with SMELT_DUMP or by 'smelt opt MODEL -o OUT.smelt'"
@@ -278,7 +307,7 @@ _AGAIN: Final = "write the dump again, by a compile with SMELT_DUMP or by 'smelt
 
 def _request(made: Mapping[str, Any]) -> Request:
     """The request in a dump's head. Raises SmeltError for options that no compile takes."""
-    own = {name: made[name] for name in (*FIXED, *FREE)}
+    own = {name: made[name] for name in (*FIXED, *LATE_OPTIONS)}
     asked = Request.from_json(json.dumps({**own, "source": "", "plugins": ()}))
     parse_target(asked.target)
     fast_parts(asked.fast_math)
@@ -290,7 +319,7 @@ def _request(made: Mapping[str, Any]) -> Request:
 def _merged(request: Request, made: Request) -> Request:
     """The request with the dump's options in place of those that it leaves at their default."""
     plain, changes = Request(source=""), {}
-    for name in (*FIXED, *FREE):
+    for name in (*FIXED, *LATE_OPTIONS):
         asked, begun = getattr(request, name), getattr(made, name)
         given = asked != getattr(plain, name) and (name != "name" or request.prefix)
         same = asked == begun or (name == "target" and str(parse_target(asked)) == begun)

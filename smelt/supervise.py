@@ -21,10 +21,10 @@ from smelt.core.staging import sweep
 from smelt.forks import COMPILER, SERVER, Child
 from smelt.limits import Limits
 
-KEPT = 1 << 16
+KEPT_STDERR = 1 << 16
 """How many of the last bytes of a child's stderr are kept."""
 
-LONGEST = 1 << 12
+LONGEST_LINE = 1 << 12
 """Most bytes of a line that names a stage; longer lines are ignored."""
 
 Cause = Literal["", "stuck", "seconds", "memory", "killed"]
@@ -108,12 +108,12 @@ class _Watch:
 
     def _errors(self, data: bytes) -> None:
         self.said += data
-        del self.said[:-KEPT]
+        del self.said[:-KEPT_STDERR]
 
     def _stages(self, data: bytes) -> None:
         self._line += data
         *lines, rest = bytes(self._line).split(b"\n")
-        self._line = bytearray(rest[-LONGEST:])
+        self._line = bytearray(rest[-LONGEST_LINE:])
         for line in lines:
             self.stage = line.decode("utf-8", "replace").strip()
             if self.progress is not None:

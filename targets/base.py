@@ -27,7 +27,7 @@ class Artifact:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LaunchedPart:
     """A top-level statement of a kernel, as its driver launches it. symbol: its name in the device's code.
     lanes: work-items of a group. function: its function in the host's objects, for devices that run these."""
 
@@ -42,7 +42,7 @@ class DeviceCode:
     kernel and index of the statement. objects: to be linked with the host's code."""
 
     code: bytes
-    parts: Mapping[tuple[str, int], Part]
+    parts: Mapping[tuple[str, int], LaunchedPart]
     objects: tuple[bytes, ...] = ()
     dumps: Dumps = field(default_factory=dict)
 
@@ -60,7 +60,7 @@ class Unit(Protocol):
         ...
 
 
-class Device(Unit, Protocol):
+class DeviceUnit(Unit, Protocol):
     """A unit whose kernels are run by a driver in the same folder."""
 
     def emit(self, kernels: Sequence[Kernel], spec: TargetSpec) -> DeviceCode:
@@ -81,7 +81,7 @@ class Target(Unit, Protocol):
         threads: int,
         weights_sha256: bytes,
         weights_sums: Sums = NO_SUMS,
-        devices: Mapping[str, Device],
+        devices: Mapping[str, DeviceUnit],
     ) -> Artifact:
         """The code of a linked library. name: the model's, for messages; prefix: that of its functions and
         files (naming.py). threads: the default number. devices: those that linked.units names. Raises

@@ -8,7 +8,7 @@ import platform as _python_platform
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -200,6 +200,16 @@ ALIASES: Mapping[str, tuple[str, str | None]] = MappingProxyType(
         "android": ("aarch64-android", None),
     }
 )
+# Boards whose GPU belongs to them -> the target that each is.
+BOARDS: Mapping[str, str] = MappingProxyType(
+    {
+        "jetson": "aarch64-linux:cortex-a78ae+cuda:sm_87",
+        "jetson-nano": "aarch64-linux:cortex-a57+cuda:sm_53",
+        "jetson-xavier": "aarch64-linux:carmel+cuda:sm_72",
+        "jetson-orin": "aarch64-linux:cortex-a78ae+cuda:sm_87",
+        "jetson-thor": "aarch64-linux:neoverse-v3ae+cuda:sm_110",
+    }
+)
 DRIVERS: Mapping[str, Path] = MappingProxyType(
     {p.stem.removesuffix("_driver"): p for p in sorted(Path(__file__).parent.glob("*/*_driver.c"))}
 )
@@ -213,17 +223,24 @@ _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64
 
 @dataclass(frozen=True, slots=True)
 class TargetSpec:
-    """A platform, the cpu and LLVM features to compile for, and devices ("opencl") beside it."""
+    """A platform, the cpu and LLVM features to compile for, and devices ("opencl") beside it. chips: what was
+    named behind a device, (device, chip) each: ("cuda", "sm_87")."""
 
     platform: Platform
     cpu: str
     features: str = ""
     devices: tuple[str, ...] = ()
+    chips: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         """The text that parse_target reads back (of `host`: without its exact features)."""
         cpu = "" if self.cpu == self.platform.default_cpu else f":{self.cpu}"
-        return self.platform.name + cpu + "".join(f"+{d}" for d in self.devices)
+        devices = (":".join(("+" + d, *self.chips_of(d))) for d in self.devices)
+        return self.platform.name + cpu + "".join(devices)
+
+    def chips_of(self, device: str) -> tuple[str, ...]:
+        """The chips of a device that are to be compiled for; none: any."""
+        return tuple(chip for name, chip in self.chips if name == device)
 
 
 def host_platform_name() -> str | None:
@@ -234,31 +251,35 @@ def host_platform_name() -> str | None:
 
 
 def parse_target(text: str, ask: bool = True) -> TargetSpec:
-    """'<platform or alias or host>[:cpu][+device...]' -> TargetSpec. ask: LLVM, for the name and features of
-    this machine's processor; who only wants to know whether there is such a target need not load it.
+    """'<platform or alias or host>[:cpu][+device[:chip...]...]' or a board -> TargetSpec. ask: LLVM, for the
+    name and features of this machine's processor; who only wants to know whether there is such a target need
+    not load it.
 
     Raises SmeltError(kind='unsupported') for a platform, cpu or device that does not exist, listing
-    those that do.
+    those that do. Which chips there are is the device's business.
     """
-    match = re.fullmatch(r"([\w.-]+)(?::([\w.-]+))?((?:\+[\w:.-]+)*)", text.strip())
+    text = BOARDS.get(text.strip(), text)
+    match = re.fullmatch(r"([\w.-]+)(?::([\w.-]+))?((?:\+[\w.-]+(?::[\w.-]+)*)*)", text.strip())
     if match is None:
-        raise _unknown(f"target {text!r} is not of the form platform[:cpu][+device]")
+        raise _unknown(f"target {text!r} is not of the form platform[:cpu][+device[:chip]]")
     name, cpu, rest = match.groups()
-    devices = tuple(dict.fromkeys(rest.split("+")[1:]))
+    words = [word.split(":") for word in rest.split("+")[1:]]
+    devices = tuple(dict.fromkeys(word[0] for word in words))
+    chips = tuple(dict.fromkeys((device, chip) for device, *named in words for chip in named))
     for device in devices:
         if device not in DEVICES:
             raise _unknown(f"target {text!r}: there is no device {device!r}, only {', '.join(DEVICES)}")
     if name == "host":
-        return _host(cpu, devices, ask)
+        return replace(_host(cpu, devices, ask), chips=chips)
     platform_name, alias_cpu = ALIASES.get(name, (name, None))
     row = PLATFORMS.get(platform_name)
     if row is None:
         raise _unknown(f"target {text!r}: there is no platform {name!r}")
-    return _spec(row, cpu or alias_cpu, devices)
+    return replace(_spec(row, cpu or alias_cpu, devices), chips=chips)
 
 
 def _unknown(message: str) -> SmeltError:
-    names = ", ".join((*ALIASES, "host", *PLATFORMS))
+    names = ", ".join((*ALIASES, *BOARDS, "host", *PLATFORMS))
     return SmeltError(message, kind="unsupported", hint=f"targets: {names}")
 
 

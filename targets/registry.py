@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from smelt.core.machine import CPU, Machine
-from smelt.targets.base import Device, Target
+from smelt.targets.base import DeviceUnit, Target
 from smelt.targets.platform import TargetSpec
 
 _FOLDER = "llvm"
@@ -20,7 +20,7 @@ def cpu_target() -> Target:
     return found
 
 
-def devices(spec: TargetSpec) -> Mapping[str, Device]:
+def devices(spec: TargetSpec) -> Mapping[str, DeviceUnit]:
     """The devices that a spec names, in its order: TARGET of each folder's target.py, imported on use, so
     that one device's needs are not another's."""
     return {name: _import(name) for name in spec.devices}

@@ -40,7 +40,11 @@ __all__ = [
     "runtime_dir",
 ]
 
-_RUNTIME = ("check", "cpu", "device", "launch", "memory", "pool", "session", "state", "weights")
+_RUNTIME = (
+    "cache", "check", "cpu", "device", "launch", "memory", "pool", "session", "state", "tensor", "unit",
+    "weights",
+)  # fmt: skip
+_CRT = ("crt",)
 _RUNNER = ("runner", "runner_crash", "runner_facts", "runner_frames", "runner_supervisor", "runner_worker")
 _RUNNER_MODEL = "runner_model"  # the one part of the runner that a static program has in another form
 _C_FLAGS = (
@@ -97,7 +101,10 @@ def _zig(words: Sequence[str | Path], cwd: Path) -> str:
     env |= {"ZIG_GLOBAL_CACHE_DIR": kept, "ZIG_LOCAL_CACHE_DIR": kept, "LC_ALL": "C"}
     command = [str(binary), *map(str, words)]
     try:
-        done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, stdin=subprocess.DEVNULL)
+        # restore_signals would let a limit of a file's size kill zig instead of failing its write
+        done = subprocess.run(
+            command, cwd=cwd, env=env, capture_output=True, stdin=subprocess.DEVNULL, restore_signals=False
+        )
     except OSError as error:
         raise SmeltError(
             f"{binary}: cannot be run: {error}", kind="infra", hint="reinstall ziglang"
@@ -144,7 +151,7 @@ def _zig_version() -> str:
 def _kept_folder(kind: str, key: Sequence[object]) -> Path:
     import llvmlite
 
-    text = json.dumps([kind, *key, _zig_version(), str(llvmlite.__version__)])
+    text = json.dumps([kind, "with a sum", *key, _zig_version(), str(llvmlite.__version__)])
     return cache_dir() / kind / hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -152,21 +159,52 @@ def _kept(kind: str, key: Sequence[object], build: Callable[[Path], None]) -> Pa
     """The folder that build filled for this key; built in a folder beside it, then renamed, so that
     a second process sees all of it or nothing."""
     folder = _kept_folder(kind, key)
-    if folder.is_dir():
-        return folder
+    try:
+        if not _is_whole(folder):
+            _make(folder, build)
+    except OSError as e:
+        raise SmeltError(
+            f"cannot keep what is built once in the cache folder '{cache_dir()}': {e.strerror or e}",
+            kind="infra",
+            hint="make it writable, or choose another with SMELT_CACHE",
+        ) from None
+    return folder
+
+
+def _make(folder: Path, build: Callable[[Path], None]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     making = Path(tempfile.mkdtemp(prefix=".making-", dir=folder.parent))
     try:
         build(making)
+        (making / _SUM).write_text(_sum(making), "utf-8")
         making.chmod(0o755)
         try:
             making.rename(folder)
         except OSError:
             if not folder.is_dir():
                 raise
+            if not _is_whole(folder):
+                folder.rename(making / "damaged")
+                making.rename(folder)
+                shutil.rmtree(folder / "damaged", ignore_errors=True)
     finally:
         shutil.rmtree(making, ignore_errors=True)
-    return folder
+
+
+_SUM = ".sum"
+"""The file in a kept folder that has the hash of all others: a power failure may leave empty ones."""
+
+
+def _sum(folder: Path) -> str:
+    return _hash_of_files(sorted(str(f) for f in folder.rglob("*") if f.name != _SUM and f.is_file()))
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether the folder is there with all that was built into it."""
+    try:
+        return (folder / _SUM).read_text("utf-8") == _sum(folder)
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _hash_of_files(files: Sequence[str | Path]) -> str:
@@ -175,7 +213,7 @@ def _hash_of_files(files: Sequence[str | Path]) -> str:
     return _hash_of_contents(facts)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)
 def _hash_of_contents(facts: tuple[tuple[str, int, int, int], ...]) -> str:
     files = [Path(name) for name, *_ in facts]
     digest = hashlib.sha256()
@@ -311,10 +349,11 @@ def prepare(spec: TargetSpec) -> None:
     _drivers(spec)
     _runner_objects(spec.platform, None, _is_static(spec))
     _stubs(spec.platform)
-    if spec.platform.bits == 32:
-        _builtins(spec.platform)
+    _builtins(spec.platform)
     if _is_static(spec):
         _static_libc(spec.platform)
+    else:
+        _objects(spec.platform, _CRT)
 
 
 # ---- linking ----
@@ -459,7 +498,7 @@ def _runner_objects(platform: Platform, source: Path | None, static: bool) -> li
 
 
 def _link_dynamic(platform: Platform, out: Path, source: Path | None) -> Path:
-    objects = [*_objects(platform, ("crt",)), *_runner_objects(platform, source, static=False)]
+    objects = [*_objects(platform, _CRT), *_runner_objects(platform, source, static=False)]
     _link(platform, objects, out, ("-pie", "-dynamic-linker", platform.loader))
     return out
 

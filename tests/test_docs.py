@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,10 +24,14 @@ from onnx import TensorProto, helper, numpy_helper
 from state_models import decoder, tokens
 
 import smelt
+from smelt.core.ir.text import parse_kernel, print_kernel
+from smelt.core.ops import OPS
+from smelt.core.ops.rows import quantized
 from smelt.core.passes.context import Context
 from smelt.core.passes.rewriting.editor import Editor, edit_module
 from smelt.importer import import_model
 from smelt.stages import PASSES
+from smelt.targets.instructions import arm
 from tests.core.passes.build import CONTEXT
 
 ROOT = Path(__file__).parents[1]
@@ -34,7 +41,7 @@ SHAPES = "x:1x3x24x20"
 
 
 def fenced(path: Path, language: str = "") -> list[str]:
-    """The blocks between lines of three backticks, of those with the language behind the first one."""
+    """The blocks between lines of three backticks, of those with the language after the first one."""
     found: list[str] = []
     block: list[str] | None = None
     for line in path.read_text("utf-8").splitlines():
@@ -57,11 +64,35 @@ def code(path: Path, start: str) -> str:
 
 def commands(path: Path) -> list[str]:
     """Lines that begin with a command of smelt, without what explains them: that stands two spaces or more
-    behind, and a command's name is at most six before its arguments."""
+    after it, and a command's name is at most six before its arguments."""
     lines = [line.strip() for b in fenced(path) for line in b.splitlines()]
     lines += [line.strip() for line in re.findall(r"^    (.*)$", path.read_text("utf-8"), re.M)]
     found = (re.match(r"((?:\w+=\S+ )*smelt [a-z]+)(?: {1,6}(\S.*?))?(?:\s{2,}.*)?$", line) for line in lines)
     return [f"{m[1]} {m[2] or ''}".strip() for m in found if m is not None]
+
+
+SUBJECTS = MappingProxyType({
+    "inspect": "out", "run": f"out --random --shape {SHAPES}", "bench": f"model.onnx --shape {SHAPES}",
+})  # fmt: skip
+"""Command -> what it is about, where a sentence speaks of the option alone."""
+NAMED = MappingProxyType({
+    "FILE.smelt": "module.smelt", "-p tidy": "-p fold", "NAME": "x86", "...": "model.onnx",
+    "MODEL": "model.onnx", "BUNDLE": "out",
+})  # fmt: skip
+"""What stands for something of the reader's -> something."""
+
+
+def inline(path: Path) -> list[str]:
+    """Commands with arguments inside sentences, made whole; those that read a dump have their own test."""
+    found = re.findall(r"`((?:\w+=\S+ )*smelt [a-z]+ [^`]+)`", path.read_text("utf-8"))
+    made = []
+    for command in (c for c in found if "dir/" not in c and not c.endswith(" -p")):
+        for words, instead in NAMED.items():
+            command = command.replace(words, instead)
+        verb, rest = re.findall(r"smelt ([a-z]+) (.*)", command)[0]
+        alone = rest.startswith("-") and verb in SUBJECTS
+        made.append(f"{command} {SUBJECTS[verb]}" if alone else command)
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +133,7 @@ def run(command: str, folder: Path, **env: str) -> str:
 
 
 TYPED = [(path, c) for path in DOCS for c in commands(path)]
+SAID = [(path, c) for path in DOCS for c in inline(path)]
 ELSEWHERE = MappingProxyType({
     "add-target.md": "tests/targets/test_new_device.py adds the target",
     "add-op.md": "test_plugin_of_the_guide has the plug-in",
@@ -130,6 +162,16 @@ def test_commands(path: Path, command: str, folder: Path, tmp_path: Path) -> Non
     if command.startswith("smelt compile"):
         command += f" -o {tmp_path / 'out'}"
     run(command, folder)
+
+
+def test_sentences_have_commands() -> None:
+    assert {"debug.md", "add-pass.md", "add-target.md"} <= {path.name for path, _ in SAID}
+
+
+@pytest.mark.parametrize(("path", "command"), [pytest.param(p, c, id=f"{p.stem}: {c}") for p, c in SAID])
+def test_commands_in_sentences(path: Path, command: str, folder: Path, tmp_path: Path) -> None:
+    own = re.sub(r" -o \S+", "", command)
+    run(f"{own} -o {tmp_path / 'out'}" if "smelt compile" in own else own, folder, SMELT_DUMP=str(tmp_path))
 
 
 def test_the_readmes_python(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -164,6 +206,64 @@ def test_plugin_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     np.testing.assert_allclose(y, np.sqrt(((gate[:, None] - b[None]) ** 2).sum(-1)), rtol=1e-4)
     (typed,) = (c for c in commands(path) if "SMELT_PLUGINS" in c)
     run(f"{typed} -o again", tmp_path)
+
+
+def unparsed(nodes: Iterable[ast.AST]) -> list[str]:
+    return [ast.unparse(n) for n in nodes]
+
+
+def function(tree: ast.Module, name: str) -> ast.FunctionDef:
+    """The function of a module's top level."""
+    (found,) = (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name)
+    return found
+
+
+def test_the_entry_of_the_guide() -> None:
+    """It is the one of the table: its formula to the letter, its other fields by value."""
+    block = ast.parse(code(ROOT / "docs" / "add-op.md", "def _blocks("))
+    source = ast.parse((ROOT / "core/ops/rows/quantized.py").read_text("utf-8"))
+    theirs = function(source, "_blocks").body
+    assert unparsed(function(block, "_blocks").body) == unparsed(theirs)
+    (entry,) = (n.value for n in block.body if isinstance(n, ast.Expr))
+    made = eval(ast.unparse(entry), vars(quantized))
+    op = OPS["dequantize_blocks"]
+    assert made.cases and set(map(repr, made.cases)) <= set(map(repr, op.cases))
+    assert replace(made, cases=op.cases) == op
+
+
+def test_the_binding_of_the_guide() -> None:
+    """What it shows stands in the importer."""
+    block = ast.parse(code(ROOT / "docs" / "add-op.md", "# importer/bindings/standard/quant.py"))
+    source = ast.parse((ROOT / "importer/bindings/standard/quant.py").read_text("utf-8"))
+    shown = [n for n in function(block, "_dequantized").body if ast.unparse(n) != "..."]
+    assert shown and set(unparsed(shown)) <= set(unparsed(function(source, "_dequantized").body))
+    rows = [{ast.unparse(x) for n in t.body if ast.unparse(n).startswith("ROWS") for x in n.value.elts}
+            for t in (block, source)]  # type: ignore[attr-defined]  # fmt: skip
+    assert len(rows[0]) == 2 and rows[0] - {"..."} <= rows[1]
+
+
+def test_the_tests_of_the_guide_are_there() -> None:
+    """Its line for pytest finds tests of the interpreter and of compiled code."""
+    text = (ROOT / "docs" / "add-op.md").read_text("utf-8")
+    (line,) = re.findall(r"^    \.venv/bin/python (-m pytest .*)$", text, re.M)
+    asked = [sys.executable, *line.split(), "-n0", "-q", "--collect-only", "-p", "no:cacheprovider"]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert re.search(r"test_llvm_ops\.py: ?[1-9]|test_llvm_ops\.py::", done.stdout), done.stdout
+
+
+def test_the_instruction_of_the_guide() -> None:
+    (block,) = (b for b in fenced(ROOT / "docs" / "add-target.md") if b.startswith("kernel @sdot"))
+    (row,) = (r for r in arm.ROWS if r.name == "sdot")
+    assert print_kernel(parse_kernel(block)) == print_kernel(parse_kernel(row.meaning))
+
+
+def test_the_golden_file_of_the_guide() -> None:
+    """Every golden file has the form that it shows."""
+    form = re.compile(r'# run: [\w,]+\n(# .*\n)*module "[^"]*" \{.*\}\n# ---\n', re.S)
+    (block,) = (b for b in fenced(ROOT / "docs" / "add-pass.md") if b.startswith("# run"))
+    assert form.fullmatch(block)
+    golden = sorted((ROOT / "tests/golden/passes").glob("*.smelt"))
+    assert golden and [p.name for p in golden if not form.match(p.read_text("utf-8"))] == []
 
 
 def test_the_page_on_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

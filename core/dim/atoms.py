@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from weakref import WeakValueDictionary
 
 from smelt.core.dim.budget import DEGREE, TooLarge, check
+from smelt.core.forksafe import ForkSafe
 
 if TYPE_CHECKING:
     from smelt.core.dim.expr import Dim
@@ -77,7 +77,7 @@ Poly: TypeAlias = dict[Mono, int]  # no zero coefficients
 Term: TypeAlias = tuple[int, Mono]
 
 _atoms: WeakValueDictionary[tuple[object, ...], Atom] = WeakValueDictionary()
-LOCK: Final = threading.Lock()  # taken only to add to the tables of atoms and Dims
+LOCK: Final = ForkSafe()  # taken only to add to the tables of atoms and Dims
 
 
 _RANK: Final[dict[type, int]] = {SymbolAtom: 0, FloorDiv: 1, Mod: 2, Min: 3, Max: 4}

@@ -277,9 +277,9 @@ class Dim:
     def __str__(self) -> str:
         found = self._text
         if found is None:
-            from smelt.core.dim.present import text
+            from smelt.core.dim.present import terms_text
 
-            found = self._text = text(self.terms())
+            found = self._text = terms_text(self.terms())
         return found
 
     def __repr__(self) -> str:
@@ -294,7 +294,7 @@ class Dim:
     def __reduce__(self) -> tuple[object, ...]:
         from smelt.core.dim.parse import parse_dim
 
-        return (parse_dim, (str(self),))
+        return (parse_dim, (str(self), None))
 
 
 DimLike: TypeAlias = Dim | int
@@ -358,6 +358,10 @@ def to_dim(x: DimLike | SupportsIndex) -> Dim:
 def sym(name: str) -> Dim:
     """The symbol of that name; any string will do (odd ones print in backquotes)."""
     return atom_dim(intern_atom(SymbolAtom, name))
+
+
+class DividedByZero(ZeroDivisionError):
+    """A formula of a model's numbers divides by 0."""
 
 
 def value_at(d: Dim, point: Mapping[str, int]) -> int:
@@ -484,7 +488,7 @@ def _floordiv(a: Dim, b: Dim) -> Dim:
     number = b.const_or_none
     if number is not None:
         if number == 0:
-            raise ZeroDivisionError(f"division of {a} by zero")
+            raise DividedByZero(f"division of {a} by zero")
         return _div_int(a, number) if number > 0 else _div_int(-a, -number)
     if all(k < 0 for k in b._poly.values()):
         a, b = -a, -b
@@ -682,10 +686,10 @@ def _substitute_atom(atom: Atom, mapping: Mapping[str, Dim]) -> Dim:
     if isinstance(atom, SymbolAtom):
         found = mapping.get(atom.name)
         return atom_dim(atom) if found is None else found
-    return rebuild(atom, lambda x: x.substitute(mapping))
+    return rebuild_atom(atom, lambda x: x.substitute(mapping))
 
 
-def rebuild(atom: Atom, change: Callable[[Dim], Dim]) -> Dim:
+def rebuild_atom(atom: Atom, change: Callable[[Dim], Dim]) -> Dim:
     """The atom with `change` applied to its operands, canonical again; a symbol stays."""
     if isinstance(atom, SymbolAtom):
         return atom_dim(atom)

@@ -20,7 +20,7 @@ from smelt.core.dim.expr import (
     divide_terms,
     make,
     product,
-    rebuild,
+    rebuild_atom,
     sole_atom,
     sym,
     to_dim,
@@ -254,7 +254,8 @@ class Facts:
         low_zero, high_zero = self._solver.low(rest, 1, FEW_STEPS), self._solver.high(rest, -1, FEW_STEPS)
         if low_zero > 0 or high_zero < 0:
             return NO
-        return YES if low_zero == 0 == high_zero else UNKNOWN
+        low, high = self._solver.low(rest, 0, FEW_STEPS), self._solver.high(rest, 0, FEW_STEPS)
+        return YES if low == 0 == high else UNKNOWN
 
     def prove_le(self, a: DimLike, b: DimLike) -> Truth:
         """a <= b?"""
@@ -267,6 +268,8 @@ class Facts:
         rest = self._inside(to_dim(b) - a)
         if self._solver.low(rest, 0) >= 0:
             return YES
+        if self._solver.refuted(rest, 0) and self._solver.refuted(-rest, 1):
+            return UNKNOWN
         simple = _halves(self._solver.simplify(rest))
         if simple is not rest and self._solver.low(simple, 0) >= 0:
             return YES
@@ -344,7 +347,7 @@ class Facts:
             factors: list[Dim] = []
             for atom, power in mono:
                 if not isinstance(atom, SymbolAtom) or atom.name not in names:
-                    factors += [rebuild(atom, self._outside)] * power
+                    factors += [rebuild_atom(atom, self._outside)] * power
                     continue
                 name, d = names[atom.name]
                 for _ in range(power):

@@ -19,7 +19,7 @@ from smelt.core.dim.expr import ONE, Dim, ceildiv, dmax, dmin, sym, to_dim
 from smelt.core.dim.present import DIM_FUNCTIONS
 
 MAX_TEXT: Final = 16384  # characters
-MAX_DEPTH: Final = 60  # brackets; the parser recurses
+MAX_BRACKETS: Final = 60  # brackets; the parser recurses
 MAX_TERMS: Final = 4096  # of a product, expanded
 MAX_POWER: Final = 16
 
@@ -104,8 +104,8 @@ class _Parser:
 
     def expr(self, exact: bool) -> Fraction:
         self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise ValueError(f"a dimension expression nests more than {MAX_DEPTH} deep")
+        if self.depth > MAX_BRACKETS:
+            raise ValueError(f"a dimension expression nests more than {MAX_BRACKETS} deep")
         a = self.term(exact)
         while op := self.take("+", "-"):
             b = self.term(exact)

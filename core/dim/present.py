@@ -93,7 +93,7 @@ def _replace(poly: Poly, spelt: Poly, factor: Poly, atom: Atom) -> Poly:
 # -- text
 
 
-def text(terms: tuple[Term, ...]) -> str:
+def terms_text(terms: tuple[Term, ...]) -> str:
     """`4*batch*seq + (h + 1)//2 - n % 3`; parse_dim reads it back."""
     if not terms:
         return "0"

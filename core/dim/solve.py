@@ -32,17 +32,18 @@ from smelt.core.dim.expr import (
     dmin,
     make,
     product,
-    rebuild,
+    rebuild_atom,
     sole_atom,
     to_dim,
 )
+from smelt.core.dim.points import Points
 
 INF: Final = math.inf
 Num: TypeAlias = int | float  # an int, or an infinity for "no bound"; never any other float
-Span: TypeAlias = tuple[Num, Num]
+NumSpan: TypeAlias = tuple[Num, Num]
 Goal: TypeAlias = tuple[int, tuple[Dim, ...]]  # (s, goals): s*q >= the smallest of the goals
 
-STEPS: Final = 300  # relaxations tried for one question; every proof in the tests needs fewer than 100
+MOST_RELAXATIONS: Final = 300  # for one question; every proof in the tests needs fewer than 100
 FEW_STEPS: Final = 60  # and for the range of an atom, or whether the opposite holds
 WORK: Final = 4000  # terms and atoms looked at for one question; a development model needs up to 1,627
 GOAL_DEPTH: Final = 20
@@ -55,7 +56,7 @@ class Notes:
     def __init__(self) -> None:
         self.memo: dict[Dim, tuple[Num, bool]] = {}
         self.tried: dict[Dim, int] = {}
-        self.spans: dict[Atom, Span] = {}
+        self.spans: dict[Atom, NumSpan] = {}
         self.simple: dict[Dim, Dim] = {}
 
 
@@ -87,6 +88,7 @@ class Solver:
                     self._places.setdefault(mono, []).append((place, at))
         sides = (*self.uppers.values(), *self.lowers.values())
         self._mentioned = self._bounded | {s for bounds in sides for x in bounds for s in x.symbols}
+        self._points = Points(ranges, self.uppers, self.lowers, zeros, nonneg)
         self._shared = self._own = Notes()
         self._later: frozenset[str] = frozenset()
         self._active: set[Dim] = set()
@@ -109,6 +111,7 @@ class Solver:
             made.uppers = {**self.uppers, name: (upper,)}
             made._bounded = self._bounded | {name}
             made._mentioned = self._mentioned | {name} | upper.symbols
+        made._points = Points(made.ranges, made.uppers, made.lowers, self.zeros, self.nonneg)
         made._own, made._later = Notes(), self._later | {name}
         made._active, made._busy = set(), set()
         made._depth = made._steps = 0
@@ -119,7 +122,7 @@ class Solver:
 
     # -- lower bounds
 
-    def low(self, p: Dim, want: Num = INF, steps: int = STEPS) -> Num:
+    def low(self, p: Dim, want: Num = INF, steps: int = MOST_RELAXATIONS) -> Num:
         """A lower bound of p; the search stops early at one that is >= want. -inf when none is found."""
         constant = p.const_or_none
         if constant is not None:
@@ -143,11 +146,15 @@ class Solver:
                 notes.spans.clear()
                 notes.tried.clear()
         found = self._low(q, enough)
-        if not self._depth and found < enough:
+        if not self._depth and found < enough and not self.refuted(q, enough):
             self._notes(q).tried[q] = steps
         return g * found + k
 
-    def high(self, p: Dim, want: Num = -INF, steps: int = STEPS) -> Num:
+    def refuted(self, q: Dim, want: Num) -> bool:
+        """Whether q is less than `want` for some values that are allowed."""
+        return want < INF and self._points.least(q, want) < want
+
+    def high(self, p: Dim, want: Num = -INF, steps: int = MOST_RELAXATIONS) -> Num:
         """An upper bound of p; the search stops early at one that is <= want."""
         return -self.low(-p, -want, steps)
 
@@ -160,6 +167,10 @@ class Solver:
         spent = self._steps <= 0 or self._work <= 0
         if done or best >= want or q in self._active or self._depth >= GOAL_DEPTH or spent:
             return best
+        least = self._points.least(q, want if isinstance(want, int) else -INF)
+        if best >= least or least < want < INF:
+            memo[q] = (best, best >= least)
+            return best
         self._work -= len(q._poly)
         self._active.add(q)
         self._depth += 1
@@ -168,18 +179,18 @@ class Solver:
             for scale, goals in self._relaxations(q, want) if best < want else ():
                 self._steps -= 1
                 enough = scale * (want - 1) + 1  # rounding to an integer does the rest
-                least = INF
+                low: Num = INF
                 for goal in goals:
-                    least = min(least, self.low(goal, enough))
-                    if least == -INF:
+                    low = min(low, self.low(goal, enough))
+                    if low == -INF:
                         break
-                best = max(best, _ceil(least, scale))
-                if best >= want or self._steps <= 0:
+                best = max(best, _ceil(low, scale))
+                if best >= min(want, least) or self._steps <= 0:
                     break
         finally:
             self._depth -= 1
             self._active.discard(q)
-        memo[q] = (best, self._steps > 0 < self._work and best < want)
+        memo[q] = (best, best >= least or (self._steps > 0 < self._work and best < want))
         return best
 
     def _first(self, q: Dim) -> tuple[Num, bool]:
@@ -220,7 +231,7 @@ class Solver:
 
     # -- intervals
 
-    def interval(self, q: Dim) -> Span:
+    def interval(self, q: Dim) -> NumSpan:
         """The lower and the upper end of q, term by term."""
         return self._interval(q), -self._interval(-q)
 
@@ -234,7 +245,7 @@ class Solver:
             total += part
         return total
 
-    def _mono_span(self, mono: Mono) -> Span:
+    def _mono_span(self, mono: Mono) -> NumSpan:
         low: Num = 1
         high: Num = 1
         for atom, power in mono:
@@ -246,7 +257,7 @@ class Solver:
                 low = max(low, 0)
         return low, high
 
-    def span(self, atom: Atom) -> Span:
+    def span(self, atom: Atom) -> NumSpan:
         """The interval of an atom."""
         later = self._later and not atom_symbols(atom).isdisjoint(self._later)
         spans = (self._own if later else self._shared).spans
@@ -279,11 +290,11 @@ class Solver:
         spans[atom] = found
         return found
 
-    def _given(self, name: str) -> Span:
+    def _given(self, name: str) -> NumSpan:
         low, high = self.ranges.get(name, (0, None))
         return (-INF if low is None else low), (INF if high is None else high)
 
-    def _quotient_span(self, atom: FloorDiv) -> Span:
+    def _quotient_span(self, atom: FloorDiv) -> NumSpan:
         b_low, b_high = self.low(atom.b, steps=FEW_STEPS), self.high(atom.b, steps=FEW_STEPS)
         if b_low < 0:
             return -INF, INF
@@ -430,7 +441,7 @@ class Solver:
             found = p
             for _ in range(4):
                 before = found
-                found = _map_atoms(found, lambda a: rebuild(a, self.simplify))
+                found = _map_atoms(found, lambda a: rebuild_atom(a, self.simplify))
                 found = _map_atoms(found, self._narrow)
                 if found is before:
                     break

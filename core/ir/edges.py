@@ -35,7 +35,7 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class NodePair:
     """A parallel node seen from two sides: the names of its variable in either statement, and, when it
     is made of tiles, the names of their sizes."""
 
@@ -94,7 +94,7 @@ def _conflicts(a: Stmt, b: Stmt, private: frozenset[str]) -> Iterator[tuple[Acce
                 yield x, y
 
 
-def match_parallel(a: Sequence[Parallel], b: Sequence[Parallel]) -> tuple[Pair, ...] | None:
+def match_parallel(a: Sequence[Parallel], b: Sequence[Parallel]) -> tuple[NodePair, ...] | None:
     """The parallel nodes of two siblings side by side; None when they do not run over the same space."""
     if len(a) != len(b):
         return None
@@ -103,11 +103,11 @@ def match_parallel(a: Sequence[Parallel], b: Sequence[Parallel]) -> tuple[Pair, 
         if x.level != y.level or x.extent != y.extent:
             return None
         if isinstance(x, Loop) and isinstance(y, Loop):
-            pairs.append(Pair(x.var, y.var))
+            pairs.append(NodePair(x.var, y.var))
         elif isinstance(x, Tiles) and isinstance(y, Tiles):
             if (x.sizes, x.mode) != (y.sizes, y.mode):
                 return None
-            pairs.append(Pair(x.start, y.start, x.rows, y.rows))
+            pairs.append(NodePair(x.start, y.start, x.rows, y.rows))
         else:
             return None
     return tuple(pairs)
@@ -130,7 +130,7 @@ def _variables(binders: Sequence[Binder]) -> set[str]:
 
 
 def separated(
-    a: Access, b: Access, pairs: Sequence[Pair], facts: Facts, shapes: Mapping[str, Buffer]
+    a: Access, b: Access, pairs: Sequence[NodePair], facts: Facts, shapes: Mapping[str, Buffer]
 ) -> bool:
     """Whether it is proved that a and b touch one element only when every pair has equal values.
 
@@ -193,7 +193,7 @@ def _groups(index: Sequence[Dim], shape: Sequence[Dim]) -> list[Dim]:
 
 
 def _determined(
-    p: Pair,
+    p: NodePair,
     left: Sequence[Dim],
     right: Sequence[Dim],
     facts: Facts,
@@ -209,7 +209,7 @@ def _determined(
     )
 
 
-def _apart(p: Pair, x: Dim, y: Dim, facts: Facts, private: set[str]) -> bool:
+def _apart(p: NodePair, x: Dim, y: Dim, facts: Facts, private: set[str]) -> bool:
     c, rest_a = _along(x, p.left)
     other, rest_b = _along(y, p.right)
     if c != other or c.symbols & private or facts.prove_le(1, c) is not YES:

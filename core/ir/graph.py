@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import math
 from abc import ABC, abstractmethod
@@ -21,7 +22,7 @@ from smelt.core.ir.kernel import Kernel
 Ref: TypeAlias = str
 """A use of a tensor: '%name' (a value of the graph or of one around it) or '@name' (a weight)."""
 
-PIECE = 4 << 20
+FILE_PIECE = 4 << 20
 """Bytes of a weight's file that are read at a time."""
 
 EAGER = 64 << 10
@@ -223,7 +224,7 @@ class Weight:
         return self.data is None and self.path is None and self.recipe is None
 
     def array(self) -> Array:
-        """The elements, read-only; mapped from the file when they are external."""
+        """The elements, read-only; mapped from the file when they are external. Raises MemoryError."""
         if self.data is not None:
             return self.data
         if self.recipe is not None:
@@ -233,13 +234,19 @@ class Weight:
             return np.zeros(self.shape, self.dtype.numpy)
         if self.stored is not None:
             return self._read(0, math.prod(self.shape)).reshape(self.shape)
-        return np.memmap(
-            self.path,
-            dtype=self.dtype.numpy,
-            mode="r",
-            offset=self.offset,
-            shape=self.shape or (1,),
-        ).reshape(self.shape)
+        try:
+            mapped = np.memmap(
+                self.path,
+                dtype=self.dtype.numpy,
+                mode="r",
+                offset=self.offset,
+                shape=self.shape or (1,),
+            )
+        except OSError as e:
+            if e.errno == errno.ENOMEM:  # the process may have no more addresses
+                raise MemoryError(f"no room to map the weight {self.name}") from None
+            raise
+        return mapped.reshape(self.shape)
 
     def pieces(self) -> Iterator[Array]:
         """The elements in order, flat, some at a time; what is in a file is read, not mapped, so that it
@@ -247,7 +254,7 @@ class Weight:
         if self.recipe is not None:
             yield from (a.reshape(-1) for a in self.recipe())
         elif self.data is None and self.path is not None and self.bytes:
-            count, most = math.prod(self.shape), max(1, PIECE // self.dtype.bytes)
+            count, most = math.prod(self.shape), max(1, FILE_PIECE // self.dtype.bytes)
             for start in range(0, count, most):
                 yield self._read(start, min(most, count - start))
         else:
@@ -286,7 +293,7 @@ class Weight:
         if before == 1:
             found[0] = self._read(start * after, (stop - start) * after).reshape(-1, after)
         else:
-            most = max(1, PIECE // (extent * after * self.dtype.bytes))
+            most = max(1, FILE_PIECE // (extent * after * self.dtype.bytes))
             for row in range(0, before, most):
                 rows = min(most, before - row)
                 block = self._read(row * extent * after, rows * extent * after)
@@ -348,7 +355,7 @@ class Derived(ABC):
     def __call__(self) -> Iterator[Array]:
         """All elements, in parts along the first axis; each may read the whole source, hence few of them."""
         extent = self.shape[0]
-        step = max(1, math.ceil(extent / min(MOST_PARTS, math.ceil(self.source.bytes / PIECE) or 1)))
+        step = max(1, math.ceil(extent / min(MOST_PARTS, math.ceil(self.source.bytes / FILE_PIECE) or 1)))
         for start in range(0, extent, step):
             yield np.ascontiguousarray(self.window(0, start, min(extent, start + step)))
 

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from smelt.core.dim import Dim, Facts, SymbolAtom, dmin, product, sole_atom, sym, to_dim
 from smelt.core.dim.expr import atom_dim
+from smelt.core.ir.analysis.scope import accesses
 from smelt.core.ir.groups import group_count
 from smelt.core.ir.kernel import (
     Axis,
@@ -29,7 +30,7 @@ from smelt.core.ir.kernel import (
 
 Buffers: TypeAlias = Mapping[str, Buffer]
 
-MANY = 1 << 20
+MANY_ROUNDS = 1 << 20
 """Rounds from which on it matters that they do nothing."""
 MOST_UNSTORED = 1 << 36
 """Elements on an axis that is computed and stored nowhere: a minute of work. More would be a tensor that no
@@ -42,6 +43,13 @@ def needed(body: Iterable[Stmt], buffers: Buffers, local: Sequence[Buffer] = ())
     after the statements. The extents may speak of variables of loops inside."""
     found = _needed(tuple(body), buffers, frozenset(b.name for b in local))
     return frozenset() if found is None else frozenset(d for d in found if not _sure(d))
+
+
+def needed_at_all(s: Stmt, kernel: Kernel) -> frozenset[Dim]:
+    """The same of a top-level statement of a kernel: scratch that only this one touches is read by nobody
+    after it."""
+    others = {a.buffer for x in kernel.body if x is not s for a in accesses(x)}
+    return needed((s,), kernel.buffers(), [b for b in kernel.scratch if b.name not in others])
 
 
 def _needed(body: tuple[Stmt, ...], buffers: Buffers, local: frozenset[str]) -> frozenset[Dim] | None:
@@ -89,7 +97,7 @@ def guards(extent: Dim, others: Iterable[Dim], facts: Facts, known: Collection[s
     the loop may be long."""
     names = frozenset(known)
     high = facts.bounds(extent)[1] if extent.symbols <= names else None
-    if high is not None and high <= MANY:
+    if high is not None and high <= MANY_ROUNDS:
         return ()
     return tuple(
         d for d in sorted(set(others), key=str) if d.symbols <= names and (facts.bounds(d)[0] or 0) < 1
@@ -101,7 +109,7 @@ def busy(s: Stmt, kernel: Kernel) -> Dim:
     that it does not, other than those that make its groups none already."""
     names = frozenset(d.name for d in kernel.dims)
     groups = group_count(s)
-    found = (d for d in needed((s,), kernel.buffers()) if d.symbols <= names and not _told(d, groups))
+    found = (d for d in needed_at_all(s, kernel) if d.symbols <= names and not _told(d, groups))
     return product(dmin(d, to_dim(1)) for d in sorted(found, key=str))
 
 

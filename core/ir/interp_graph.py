@@ -39,7 +39,7 @@ class HasRef(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RunLimits:
     """What a run may take: rounds of a loop, elements of a tensor. Data may ask for any number of both."""
 
     rounds: int
@@ -53,7 +53,7 @@ def run_module(
     *,
     watch: Watch | None = None,
     libraries: Mapping[str, Callable[..., Sequence[Array]]] | None = None,
-    limits: Limits | None = None,
+    limits: RunLimits | None = None,
 ) -> tuple[Array, ...]:
     """The outputs of the main graph, in order.
 
@@ -85,7 +85,7 @@ class _Run:
         ops: Mapping[str, HasRef],
         watch: Watch | None,
         libraries: Mapping[str, Callable[..., Sequence[Array]]],
-        limits: Limits | None,
+        limits: RunLimits | None,
     ) -> None:
         self.module = module
         self.ops = ops

@@ -43,18 +43,18 @@ from smelt.core.ir.kernel import (
 )
 from smelt.core.ir.rewrite import free_symbols
 
-Env: TypeAlias = Mapping[str, Any]
+LoopEnv: TypeAlias = Mapping[str, Any]
 """Symbol -> int, or an int64 array over the loops that run at once."""
 
 CHUNK_ELEMENTS = 1 << 20  # elements evaluated at once: a few arrays of this size stay in cache
-WIDE = 1 << 11  # elements from which a reduction runs term by term: NumPy's own scans are slow there
+WIDE_REDUCTION = 1 << 11  # elements from which a reduction runs term by term: NumPy's scans are slow there
 
 
 # ---------------------------------------------------------------- scalars and index expressions
 
 
 @lru_cache(maxsize=8192)
-def dim_function(d: Dim) -> Callable[[Env], Any]:
+def dim_function(d: Dim) -> Callable[[LoopEnv], Any]:
     """d as a function of an environment of ints or int64 arrays; floors as Dim.evaluate does."""
     if d.const_or_none is not None:
         value = d.const
@@ -63,7 +63,7 @@ def dim_function(d: Dim) -> Callable[[Env], Any]:
     if len(terms) == 1:
         return terms[0]
 
-    def total(env: Env) -> Any:
+    def total(env: LoopEnv) -> Any:
         result = terms[0](env)
         for t in terms[1:]:
             result = result + t(env)
@@ -72,12 +72,12 @@ def dim_function(d: Dim) -> Callable[[Env], Any]:
     return total
 
 
-def _term_function(coef: int, factors: Sequence[tuple[Any, int]]) -> Callable[[Env], Any]:
+def _term_function(coef: int, factors: Sequence[tuple[Any, int]]) -> Callable[[LoopEnv], Any]:
     atoms = [(_atom_function(a), power) for a, power in factors]
     if coef == 1 and len(atoms) == 1 and atoms[0][1] == 1:
         return atoms[0][0]
 
-    def value(env: Env) -> Any:
+    def value(env: LoopEnv) -> Any:
         result: Any = coef
         for f, power in atoms:
             result = result * f(env) ** power
@@ -86,7 +86,7 @@ def _term_function(coef: int, factors: Sequence[tuple[Any, int]]) -> Callable[[E
     return value
 
 
-def _atom_function(a: Any) -> Callable[[Env], Any]:
+def _atom_function(a: Any) -> Callable[[LoopEnv], Any]:
     if isinstance(a, SymbolAtom):
         name = a.name
         return lambda env: env[name]
@@ -100,7 +100,7 @@ def _atom_function(a: Any) -> Callable[[Env], Any]:
     parts = [dim_function(p) for p in a.args]
     pick: Any = np.minimum if isinstance(a, Min) else np.maximum
 
-    def value(env: Env) -> Any:
+    def value(env: LoopEnv) -> Any:
         result = parts[0](env)
         for p in parts[1:]:
             result = pick(result, p(env))
@@ -218,7 +218,7 @@ class _Nest:
     summed: int
 
 
-class _Run:
+class Runner:
     """One run of a kernel: buffers by name."""
 
     def __init__(self, kernel: Kernel, env: dict[str, int]) -> None:
@@ -228,13 +228,21 @@ class _Run:
         self.nests: dict[int, _Nest | None] = {}
         self.free: dict[int, frozenset[str]] = {}
 
-    def fresh(self, b: Buffer, env: Env) -> Array:
+    def fresh(self, b: Buffer, env: LoopEnv) -> Array:
         shape = tuple(int(dim_function(d)(env)) for d in b.shape)
         return poison(shape, b.dtype)
 
     # -- statements
 
-    def run(self, body: tuple[Stmt, ...], env: Env) -> None:
+    def broken(self, message: str) -> SmeltError:
+        """The error of this kernel."""
+        return SmeltError(f"kernel '{self.kernel.name}': {message}", kind="internal")
+
+    def whole(self) -> None:
+        """All of the kernel."""
+        self.run(self.kernel.body, self.env)
+
+    def run(self, body: tuple[Stmt, ...], env: LoopEnv) -> None:
         for s in body:
             if isinstance(s, Store):
                 self.store(s, env, ())
@@ -245,19 +253,22 @@ class _Run:
             else:
                 self.block(s, env)
 
-    def scoped(self, s: Loop | Tiles | Block, env: Env) -> None:
-        """The body of s with its buffers, which vanish afterwards."""
+    def scoped(self, s: Loop | Tiles | Block, env: LoopEnv, inside: Callable[[], None] | None = None) -> None:
+        """The body of s (or what `inside` does) with its buffers, which vanish afterwards."""
         hidden = {b.name: self.buffers.get(b.name) for b in s.buffers}
         for b in s.buffers:
             self.buffers[b.name] = self.fresh(b, env)
-        self.run(s.body, env)
+        if inside is None:
+            self.run(s.body, env)
+        else:
+            inside()
         for name, old in hidden.items():
             if old is None:
                 del self.buffers[name]
             else:
                 self.buffers[name] = old
 
-    def loop(self, s: Loop, env: Env) -> None:
+    def loop(self, s: Loop, env: LoopEnv) -> None:
         if id(s) not in self.nests:
             self.nests[id(s)] = _nest_of(s)
         nest = self.nests[id(s)]
@@ -267,21 +278,26 @@ class _Run:
         for n in range(int(dim_function(s.extent)(env))):
             self.scoped(s, {**env, s.var: n})
 
-    def tiles(self, s: Tiles, env: Env) -> None:
+    def tiles(self, s: Tiles, env: LoopEnv) -> None:
         start = 0
         for rows in tile_sizes(int(dim_function(s.extent)(env)), s.sizes, s.mode):
             assert rows in s.sizes, f"tile of {rows} rows is not in {s.sizes}"
             self.scoped(s, {**env, s.start: start, s.rows: rows})
             start += rows
 
-    def block(self, s: Block, env: Env) -> None:
+    def block(self, s: Block, env: LoopEnv) -> None:
+        inner = self.bound(s, env)
+        if inner is not None:
+            self.scoped(s, inner)
+
+    def bound(self, s: Block, env: LoopEnv) -> LoopEnv | None:
+        """env with a block's lets; None where its guard does not hold."""
         inner = dict(env)
         for var, value, low, high in s.let:
             inner[var] = int(self.clamped(value, low, high, inner, True))
-        if all(_holds(b, inner) for b in s.guard):
-            self.scoped(s, inner)
+        return inner if all(_holds(b, inner) for b in s.guard) else None
 
-    def nest(self, n: _Nest, depth: int, env: Env) -> None:
+    def nest(self, n: _Nest, depth: int, env: LoopEnv) -> None:
         """Loops from `depth` on: one by one until the rest may run as arrays of at most CHUNK_ELEMENTS."""
         rest = n.loops[depth:]
         if depth >= n.first:
@@ -302,7 +318,7 @@ class _Run:
         for i in range(int(dim_function(rest[0].extent)(env))):
             self.nest(n, depth + 1, {**env, rest[0].var: i})
 
-    def scan(self, n: _Nest, depth: int, env: Env) -> bool:
+    def scan(self, n: _Nest, depth: int, env: LoopEnv) -> bool:
         """Loops that accumulate into elements picked by the loops inside them, in order, many at once.
         False when that cannot be (the caller runs them one by one)."""
         outer, inner = n.loops[depth : n.first], n.loops[n.first :]
@@ -324,20 +340,20 @@ class _Run:
             at_once.update(_unflatten(outer, counts, flat.reshape(-1, *[1] * len(shape))))
             values = np.broadcast_to(self.eval(n.store.value, at_once, True), (len(flat), *shape))
             if n.store.value.dtype.numpy != target.dtype:
-                raise _broken(self, f"stores {n.store.value.dtype} into {n.store.buffer} of {target.dtype}")
+                raise self.broken(f"stores {n.store.value.dtype} into {n.store.buffer} of {target.dtype}")
             carried = ufunc.accumulate(np.concatenate([carried, values]), axis=0)[-1:]
         places = tuple(np.broadcast_to(i, (1, *shape)) for i in index)
         target[places] = carried if places else carried.reshape(())
         return True
 
-    def distinct(self, s: Store, env: Env, shape: tuple[int, ...]) -> bool:
+    def distinct(self, s: Store, env: LoopEnv, shape: tuple[int, ...]) -> bool:
         flat: Any = 0
         for d, extent in zip(s.index, self.buffers[s.buffer].shape, strict=True):
             flat = flat * max(extent, 1) + dim_function(d)(env)
         flat = np.broadcast_to(flat, shape).ravel()
         return len(np.unique(flat)) == len(flat)
 
-    def store(self, s: Store, env: Env, shape: tuple[int, ...]) -> None:
+    def store(self, s: Store, env: LoopEnv, shape: tuple[int, ...]) -> None:
         live = _mask(s.guard, env, True)
         if not np.any(live):
             return
@@ -354,12 +370,12 @@ class _Run:
             value = np.broadcast_to(np.asarray(value), shape)[keep]
         assert value is not None
         if value.dtype not in (target.dtype, held_type(s.value.dtype)) or s.value.dtype.numpy != target.dtype:
-            raise _broken(self, f"stores {s.value.dtype} into {s.buffer} of {target.dtype}")
+            raise self.broken(f"stores {s.value.dtype} into {s.buffer} of {target.dtype}")
         value = value.astype(target.dtype, copy=False)
         target[index if index else ()] = value if index or shape == () else value[-1]
 
     def accumulated(
-        self, s: Store, old: Array, value: Array | None, env: Env, live: Any, shape: tuple[int, ...]
+        self, s: Store, old: Array, value: Array | None, env: LoopEnv, live: Any, shape: tuple[int, ...]
     ) -> Array:
         def select(v: Array) -> Array:
             return np.broadcast_to(v, shape)[np.broadcast_to(live, shape)] if shape else v
@@ -373,7 +389,7 @@ class _Run:
 
     # -- expressions
 
-    def eval(self, e: Expr, env: Env, live: Any) -> Array:
+    def eval(self, e: Expr, env: LoopEnv, live: Any) -> Array:
         if isinstance(e, Load):
             return self.load(e, env, live)
         if isinstance(e, Call):
@@ -395,15 +411,15 @@ class _Run:
             return self.eval(e.body, {**env, e.var: value}, live)
         return self.reduce(e, env, live)
 
-    def clamped(self, value: Expr, low: Dim, high: Dim, env: Env, live: Any) -> Any:
+    def clamped(self, value: Expr, low: Dim, high: Dim, env: LoopEnv, live: Any) -> Any:
         v = self.eval(value, env, live).astype(np.int64)
         return np.minimum(np.maximum(v, dim_function(low)(env)), dim_function(high)(env))
 
-    def index(self, name: str, dims: tuple[Dim, ...], env: Env, live: Any) -> tuple[Any, ...]:
+    def index(self, name: str, dims: tuple[Dim, ...], env: LoopEnv, live: Any) -> tuple[Any, ...]:
         """The index where live (0 elsewhere); an internal error when it leaves the buffer."""
         shape = self.buffers[name].shape
         if len(dims) != len(shape):
-            raise _broken(self, f"{len(dims)} indices for {name} of rank {len(shape)}")
+            raise self.broken(f"{len(dims)} indices for {name} of rank {len(shape)}")
         found = []
         everywhere = live is True or bool(np.all(live))
         for axis, (d, extent) in enumerate(zip(dims, shape, strict=True)):
@@ -415,18 +431,17 @@ class _Run:
                 bad = bad & live
             if np.any(bad):
                 value = np.broadcast_to(i, np.shape(bad))[bad].flat[0]
-                raise _broken(
-                    self,
+                raise self.broken(
                     f"{name}[{', '.join(map(str, dims))}]: index {value} of axis {axis} "
                     f"is outside 0 .. {extent - 1} (extent {extent})",
                 )
             found.append(i)
         return tuple(found)
 
-    def load(self, e: Load, env: Env, live: Any) -> Array:
+    def load(self, e: Load, env: LoopEnv, live: Any) -> Array:
         data = self.buffers[e.buffer]
         if data.dtype != e.dtype.numpy:
-            raise _broken(self, f"loads {e.dtype} from {e.buffer} of {data.dtype}")
+            raise self.broken(f"loads {e.dtype} from {e.buffer} of {data.dtype}")
         inside = _mask(e.guard, env, live)
         if inside is True or np.all(inside):
             return np.asarray(data[self.index(e.buffer, e.index, env, inside)])
@@ -437,19 +452,19 @@ class _Run:
         found = data[self.index(e.buffer, e.index, env, inside)]
         return np.asarray(np.where(inside, found, other))
 
-    def reduce(self, e: Reduce, env: Env, live: Any) -> Array:
+    def reduce(self, e: Reduce, env: LoopEnv, live: Any) -> Array:
         extents = [int(dim_function(a.extent)(env)) for a in e.axes]
         total = prod(extents)
         if total <= 0 or any(n < 0 for n in extents):
             if e.kind in ("argmax", "argmin"):
-                raise _broken(self, f"{e.kind} over nothing")
+                raise self.broken(f"{e.kind} over nothing")
             return np.asarray(identity(e.kind, e.dtype))
         # Only what the reduction mentions: a row's mean is taken once per row, not once per element.
         if id(e) not in self.free:
             self.free[id(e)] = free_symbols(e)
         env = {k: env[k] for k in self.free[id(e)]}
         width = prod(np.broadcast_shapes(*(np.shape(v) for v in env.values()), np.shape(live), (1,)))
-        if width >= WIDE and e.kind not in ("argmax", "argmin"):
+        if width >= WIDE_REDUCTION and e.kind not in ("argmax", "argmin"):
             return self.reduce_wide(e, env, live, extents)
         outer = {k: v[..., None] if isinstance(v, np.ndarray) and v.ndim else v for k, v in env.items()}
         inner_live = live[..., None] if isinstance(live, np.ndarray) and live.ndim else live
@@ -469,7 +484,7 @@ class _Run:
         result = carried + carried.dtype.type(0) if e.kind == "sum" else carried
         return np.asarray(result).astype(held_type(e.dtype), copy=False)
 
-    def reduce_wide(self, e: Reduce, env: Env, live: Any, extents: Sequence[int]) -> Array:
+    def reduce_wide(self, e: Reduce, env: LoopEnv, live: Any, extents: Sequence[int]) -> Array:
         """Term after term, for many elements at once."""
         total = np.asarray(identity(e.kind, e.dtype))
         inner = dict(env)
@@ -479,7 +494,9 @@ class _Run:
             total = np.asarray(_STEP[e.kind](total, term)).astype(held_type(e.dtype), copy=False)
         return total
 
-    def terms(self, e: Reduce, outer: Env, live: Any, extents: Sequence[int], at: int, count: int) -> Array:
+    def terms(
+        self, e: Reduce, outer: LoopEnv, live: Any, extents: Sequence[int], at: int, count: int
+    ) -> Array:
         """Terms at .. at+count-1 of a reduction, in row-major order of its axes, along a last axis."""
         flat = np.arange(at, at + count, dtype=np.int64)
         env = {**outer, **_unflatten(e.axes, extents, flat)}
@@ -522,7 +539,7 @@ def _position(e: Reduce, values: Array) -> Array:
     return np.asarray(found).astype(e.dtype.numpy)
 
 
-def _mask(guard: tuple[Bound, ...], env: Env, live: Any) -> Any:
+def _mask(guard: tuple[Bound, ...], env: LoopEnv, live: Any) -> Any:
     result = live
     for b in guard:
         low, i, high = (dim_function(d)(env) for d in (b.low, b.index, b.high))
@@ -530,7 +547,7 @@ def _mask(guard: tuple[Bound, ...], env: Env, live: Any) -> Any:
     return result
 
 
-def _holds(b: Bound, env: Env) -> bool:
+def _holds(b: Bound, env: LoopEnv) -> bool:
     return bool(_mask((b,), env, True))
 
 
@@ -566,10 +583,6 @@ def _nest_of(s: Loop) -> _Nest | None:
     return _Nest(tuple(loops), inner, first, own or inner.accumulate is not None, summed)
 
 
-def _broken(run: _Run, message: str) -> SmeltError:
-    return SmeltError(f"kernel '{run.kernel.name}': {message}", kind="internal")
-
-
 def poison(shape: tuple[int, ...], dtype: DType) -> Array:
     """A buffer nobody wrote yet: NaN, or a pattern that is unlikely by chance."""
     if dtype.is_float:
@@ -581,25 +594,28 @@ def poison(shape: tuple[int, ...], dtype: DType) -> Array:
 
 
 def run_kernel(
-    kernel: Kernel, dims: Mapping[str, int] | Sequence[int], inputs: Sequence[Array]
+    kernel: Kernel,
+    dims: Mapping[str, int] | Sequence[int],
+    inputs: Sequence[Array],
+    make: Callable[[Kernel, dict[str, int]], Runner] = Runner,
 ) -> tuple[Array, ...]:
     """The outputs of a kernel. dims: values of its dims, by name or in order; inputs: arrays whose dtypes
-    and shapes fit its input buffers. Raises SmeltError(kind='internal') for an access outside a buffer
-    and for arrays that do not fit."""
+    and shapes fit its input buffers. make: another order of execution. Raises SmeltError(kind='internal')
+    for an access outside a buffer and for arrays that do not fit."""
     names = [d.name for d in kernel.dims]
     env = dict(dims) if isinstance(dims, Mapping) else dict(zip(names, dims, strict=True))
-    run = _Run(kernel, {n: int(env[n]) for n in names})
+    run = make(kernel, {n: int(env[n]) for n in names})
     if len(inputs) != len(kernel.inputs):
-        raise _broken(run, f"{len(inputs)} inputs, expected {len(kernel.inputs)}")
+        raise run.broken(f"{len(inputs)} inputs, expected {len(kernel.inputs)}")
     for b, x in zip(kernel.inputs, inputs, strict=True):
         x = np.asarray(x)
         shape = tuple(int(dim_function(d)(run.env)) for d in b.shape)
         if x.dtype != b.dtype.numpy or x.shape != shape:
             found, wanted = f"{x.dtype}{list(x.shape)}", f"{b.dtype}{list(shape)}"
-            raise _broken(run, f"input {b.name} is {found}, expected {wanted}")
+            raise run.broken(f"input {b.name} is {found}, expected {wanted}")
         run.buffers[b.name] = x
     for b in (*kernel.outputs, *kernel.scratch):
         run.buffers[b.name] = run.fresh(b, run.env)
     with np.errstate(all="ignore"):
-        run.run(kernel.body, run.env)
+        run.whole()
     return tuple(run.buffers[b.name] for b in kernel.outputs)

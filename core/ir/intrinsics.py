@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -157,3 +158,8 @@ _TABLE: tuple[Intrinsic, ...] = (
 )
 
 INTRINSICS: dict[str, Intrinsic] = {i.name: i for i in _TABLE}
+
+REDUCE_FN: Mapping[str, str] = MappingProxyType({
+    "sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and",
+})  # fmt: skip
+"""The kind of a reduction -> the intrinsic that it repeats."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from smelt.core.dim import Dim, align_up, ceildiv, to_dim
 
-Part: TypeAlias = Literal["all", "outer", "inner"]
+DimPart: TypeAlias = Literal["all", "outer", "inner"]
 _SPELLING = re.compile(r"(\d+)(?:([/%])(\d+))?")
 
 
@@ -21,7 +21,7 @@ class PackDim:
     `factor` ('outer' prints as 1/32, 'inner' as 1%32)."""
 
     axis: int
-    part: Part = "all"
+    part: DimPart = "all"
     factor: int = 1
 
     def __str__(self) -> str:
@@ -95,7 +95,7 @@ def parse_spec(text: str) -> PackSpec:
         m = _SPELLING.fullmatch(item.strip())
         if m is None:
             raise ValueError(f"pack spec {text!r}: {item.strip()!r} is not 0, 0/32 or 0%32")
-        part: Part = {"/": "outer", "%": "inner", None: "all"}[m[2]]  # type: ignore[assignment]
+        part: DimPart = {"/": "outer", "%": "inner", None: "all"}[m[2]]  # type: ignore[assignment]
         dims.append(PackDim(int(m[1]), part, int(m[3] or 1)))
     return PackSpec(tuple(dims))
 

@@ -31,7 +31,7 @@ def union(a: DimParam, b: DimParam) -> DimParam:
     return DimParam(a.name, min(a.low, b.low), high, gcd(a.divisor, b.divisor))
 
 
-def both(a: DimParam, b: DimParam) -> DimParam:
+def intersection(a: DimParam, b: DimParam) -> DimParam:
     """What is known where either is."""
     highs = [p.high for p in (a, b) if p.high is not None]
     return DimParam(a.name, max(a.low, b.low), min(highs, default=None), lcm(a.divisor, b.divisor))

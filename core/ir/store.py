@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from smelt.core.diag import SmeltError
-from smelt.core.ir.graph import EAGER, PIECE, Module, Weight
+from smelt.core.ir.graph import EAGER, FILE_PIECE, Module, Weight
 from smelt.core.ir.text_print import stands_in_text
 
 FOLDER = "smelt-weights"
@@ -86,7 +86,7 @@ class WeightStore:
             if w.bytes > EAGER:
                 return replace(w, path=self.folder / w.digest, offset=0)
             f.seek(0)
-            data = np.frombuffer(f.read(PIECE), w.dtype.numpy).reshape(w.shape)
+            data = np.frombuffer(f.read(FILE_PIECE), w.dtype.numpy).reshape(w.shape)
             return replace(w, data=data)
 
     def _opened(self, w: Weight) -> BufferedReader:

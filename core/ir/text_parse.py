@@ -105,7 +105,8 @@ class Parser(Tokens):
 
     def _dim(self, text: str) -> Dim:
         try:
-            return parse_dim(re.sub(r"#[^\n]*", "", text) if "#" in text and "`" not in text else text)
+            clean = re.sub(r"#[^\n]*", "", text) if "#" in text and "`" not in text else text
+            return parse_dim(clean, limit=None)
         except (ValueError, ZeroDivisionError) as e:
             raise error_at(self.text, self.starts[self.at], str(e)) from None
 

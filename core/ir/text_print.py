@@ -37,7 +37,7 @@ INFIX = {"add": ("+", 1), "sub": ("-", 1), "mul": ("*", 2), "div": ("/", 2)}
 """Intrinsics that print between their operands, with their precedence; all associate to the left."""
 ARG_REDUCE = ("argmax", "argmin")
 
-Scope = Mapping[str, DType]
+BufferTypes = Mapping[str, DType]
 """dtype of each visible buffer: a load of that dtype need not say it."""
 
 
@@ -253,17 +253,17 @@ def buffer_text(b: Buffer, usual: str = "global") -> str:
     return f"{text} laid {quote(str(b.layout.spec))} of [{', '.join(map(str, b.layout.source))}]"
 
 
-def print_stmt(s: Stmt, scope: Scope | None = None) -> str:
+def print_stmt(s: Stmt, scope: BufferTypes | None = None) -> str:
     """The text of one statement. Loads of buffers outside of `scope` say their dtype."""
     return "\n".join(stmt_lines(s, scope or {})) + "\n"
 
 
-def body_lines(body: Iterable[Stmt], scope: Scope) -> Iterator[str]:
+def body_lines(body: Iterable[Stmt], scope: BufferTypes) -> Iterator[str]:
     for s in body:
         yield from stmt_lines(s, scope)
 
 
-def stmt_lines(s: Stmt, scope: Scope) -> Iterator[str]:
+def stmt_lines(s: Stmt, scope: BufferTypes) -> Iterator[str]:
     if isinstance(s, Store):
         op = "=" if s.accumulate is None else f"{s.accumulate}="
         target = f"{name_text(s.buffer)}[{', '.join(map(str, s.index))}]"
@@ -278,7 +278,7 @@ def stmt_lines(s: Stmt, scope: Scope) -> Iterator[str]:
     yield "}"
 
 
-def _head(s: Stmt, scope: Scope) -> str:
+def _head(s: Stmt, scope: BufferTypes) -> str:
     if isinstance(s, Block):
         lets = ", ".join(
             f"{name_text(v)} = {print_expr(e, scope)} in {lo} .. {hi}" for v, e, lo, hi in s.let
@@ -312,7 +312,7 @@ def _guard(guard: Sequence[Bound]) -> str:
     return f"({', '.join(f'{b.low} <= {b.index} < {b.high}' for b in guard)})"
 
 
-def print_expr(e: Expr, scope: Scope | None = None, precedence: int = 0) -> str:
+def print_expr(e: Expr, scope: BufferTypes | None = None, precedence: int = 0) -> str:
     """The text of an expression, in parentheses when it binds less than `precedence`."""
     scope = scope or {}
     if isinstance(e, Const):
@@ -352,7 +352,7 @@ def _suffix(dtype: DType, usual: DType | None) -> str:
     return "" if dtype == usual else f":{dtype}"
 
 
-def _load(e: Load, scope: Scope) -> str:
+def _load(e: Load, scope: BufferTypes) -> str:
     text = f"{name_text(e.buffer)}[{', '.join(map(str, e.index))}]"
     text += _suffix(e.dtype, scope.get(e.buffer))
     if not e.guard and e.otherwise is None:

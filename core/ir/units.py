@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import NoReturn
 
 from smelt.core.diag import SmeltError
@@ -10,7 +11,11 @@ from smelt.core.ir.graph import Graph, Node, Ref, Value
 
 CALLS = frozenset({"call_kernel", "call_library"})
 """Ops of a lowered graph that a unit runs."""
-VIEWS = frozenset({"reshape"})
+HOST_CALLS = frozenset({"call_library"})
+"""Those that the host alone runs."""
+HOST_READS: Mapping[str, int] = MappingProxyType({"bind": 1, "if": 1, "loop": 2})
+"""Ops of a lowered graph that the host decides by -> how many of their first inputs it reads, if given."""
+VIEWS = frozenset({"reshape", "room", "held"})
 """Ops of a lowered graph whose result is their input's bytes."""
 
 

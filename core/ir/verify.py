@@ -25,16 +25,19 @@ Kernels
   K2 symbols    every symbol is bound where it is used; dims have possible ranges.
   K3 buffers    declared before use, indexed by their rank; inputs are never written.
   K4 types      loads, stores, intrinsics and reductions have the types that they say.
-  K5 static     register extents are constant once tiles are expanded, and shared memory fits the Machine;
-                scheduled: so are register indices and the extents of vector loops.
+  K5 static     register extents are constant once tiles are expanded, and what a group shares fits the
+                Machine; scheduled: so are register indices and the extents of vector loops.
   K6 bounds     every access is inside its buffer or guarded. A refuted access is an error always, one
                 that is not proved only when `strict`.
   K7 races      instances of a parallel node write disjoint elements, and none reads what another writes;
                 lanes of a vector may accumulate into one element (a declared reduction).
-  K8 levels     unit, group, lane, vector nest in that order, groups only inside groups; tile sizes
-                descend to 1 (balanced: every size).
+  K8 levels     unit, group, lane, vector nest in that order, groups only inside groups, and the Machine has
+                them; tile sizes descend to 1 (balanced: every size).
   K9 instructions  a block by an instruction has neither buffers nor lets nor a guard, and is what the
                 Machine's row of that name means.
+  K10 barriers  lanes wait for each other where all lanes of the group come (core/ir/barriers.py): no lane
+                node lies inside another but directly, and shared buffers are declared outside of lanes and
+                vectors.
 
 That printing then parsing gives an equal module is checked by `verify_text`. That a plan never overlaps
 two live buffers is the planner's own check (core/plan).
@@ -56,11 +59,11 @@ from smelt.core.ir.interp_graph import RELATIONS
 from smelt.core.ir.kernel import Kernel
 from smelt.core.ir.text import parse_module, print_module
 from smelt.core.ir.text_print import node_lines
-from smelt.core.ir.units import verify_units
+from smelt.core.ir.units import CALLS, VIEWS, verify_units
 from smelt.core.ir.verify_kernel import CONTEXT, Stage, verify_kernel
 from smelt.core.machine import Machine
 
-LOWERED = frozenset({"reshape", "call_kernel", "call_library", "transfer", "check", "bind", "if", "loop"})
+LOWERED = VIEWS | CALLS | {"transfer", "check", "bind", "if", "loop"}
 AROUND = 2  # nodes shown before and after the offender
 
 

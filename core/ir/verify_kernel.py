@@ -10,7 +10,7 @@ from typing import Literal, NoReturn
 from smelt.core.diag import SmeltError
 from smelt.core.dim import NO, YES, Dim, Facts, Truth, product, to_dim
 from smelt.core.dtype import DType, bool_
-from smelt.core.ir.analysis.scope import Access, accesses, enter, kernel_buffers, kernel_facts
+from smelt.core.ir.analysis.scope import Access, accesses, enter, holding, kernel_buffers, kernel_facts
 from smelt.core.ir.edges import PARALLEL, disjoint_writes
 from smelt.core.ir.instructions import match, row_of
 from smelt.core.ir.intrinsics import INTRINSICS
@@ -50,7 +50,8 @@ STATIC_LEVELS = ("unroll", "vector", "lane")
 @dataclass(frozen=True)
 class _Scope:
     """What is visible at a point of the tree. levels: level of each bound loop variable; 'rows' for a
-    tile's size, 'let', 'axis' and 'dim' for the others."""
+    tile's size, 'let', 'axis' and 'dim' for the others. shared: bytes of the buffers that a group has had so
+    far."""
 
     kernel: Kernel
     stage: Stage
@@ -60,6 +61,7 @@ class _Scope:
     buffers: Mapping[str, Buffer]
     levels: Mapping[str, str]
     path: tuple[str, ...] = ()
+    shared: list[int | None] = field(default_factory=list, compare=False)
     where: Stmt | None = field(default=None, compare=False)
 
     def fail(self, rule: str, message: str, at: Stmt | Expr | None = None) -> NoReturn:
@@ -105,7 +107,7 @@ def verify_kernel(
     strict: bool = False,
     machine: Machine | None = None,
 ) -> None:
-    """Raises SmeltError(kind='internal') for the first broken rule K1..K9 (see verify.py)."""
+    """Raises SmeltError(kind='internal') for the first broken rule K1..K10 (see verify.py)."""
     base = _Scope(kernel, stage, strict, machine, kernel_facts(kernel), {}, {})
     for d in kernel.dims:
         if d.divisor < 1 or d.low < 0 or (d.high is not None and d.high < d.low):
@@ -119,7 +121,7 @@ def verify_kernel(
             shape = ", ".join(map(str, b.layout.shape))
             scope.fail("K3 (buffers)", f"parameter '{b.name}' has a layout of shape [{shape}]")
     for s in kernel.body:
-        _stmt(s, scope)
+        _stmt(s, replace(scope, shared=[]))
     _accesses(kernel, scope)
     _parallel(kernel.body, scope, kernel_buffers(kernel))
 
@@ -184,6 +186,11 @@ def _nesting(s: Loop | Tiles, scope: _Scope) -> None:
         scope.fail("K8 (levels)", f"a {s.level} node inside a {above[-1]} node")
     if s.level == "group" and any(x not in ("unit", "group") for x in scope.path):
         scope.fail("K8 (levels)", f"a group node inside a {scope.path[-1]} node")
+    levels = LEVEL_ORDER if scope.machine is None else (*scope.machine.levels, "unit")
+    if scope.machine is not None and s.level in LEVEL_ORDER and s.level not in levels:
+        scope.fail("K8 (levels)", f"{scope.machine.name} has no level '{s.level}'")
+    if s.level == "lane" and "lane" in scope.path and scope.path[-1] != "lane":
+        scope.fail("K10 (barriers)", "lanes inside of a lane would have to wait for each other there")
 
 
 def _tiles(s: Tiles, scope: _Scope) -> None:
@@ -201,11 +208,18 @@ def _is_static(d: Dim, scope: _Scope) -> bool:
 def _local(b: Buffer, s: Stmt, scope: _Scope) -> None:
     if b.space == "register" and not all(_is_static(d, scope) for d in b.shape):
         scope.fail("K5 (static)", f"register '{b.name}' has an extent that is not constant")
-    if b.space == "shared" and scope.machine is not None:
-        high = scope.facts.bounds(product(b.shape) * b.dtype.bytes)[1]
-        if high is None or high > scope.machine.shared_bytes:
+    if b.space != "shared":
+        return
+    if {"lane", "vector"} & {*scope.path}:
+        scope.fail("K10 (barriers)", f"shared '{b.name}' is a lane's own, lanes of a group share it")
+    high = scope.facts.bounds(product(b.shape) * b.dtype.bytes)[1]
+    scope.shared.append(high)
+    if scope.machine is not None:
+        total = None if None in scope.shared else sum(n or 0 for n in scope.shared)
+        if total is None or total > scope.machine.shared_bytes:
             have = f"{scope.machine.name} has {scope.machine.shared_bytes}"
-            scope.fail("K5 (static)", f"shared '{b.name}' needs {high} bytes, {have}")
+            more = " with what its group shares besides" if len(scope.shared) > 1 else ""
+            scope.fail("K5 (static)", f"shared '{b.name}' needs {total} bytes{more}, {have}")
 
 
 def _store(s: Store, scope: _Scope) -> None:
@@ -376,7 +390,7 @@ def _both(a: Truth, b: Truth) -> Truth:
 def _inside_guarded(facts: Facts, d: Dim, extent: Dim, guard: Sequence[Bound]) -> Truth:
     """0 <= d < extent where the guard holds: either half by a bound on d itself, up to an offset, or by
     the solver, which learns the bounds as inequalities."""
-    known = _assume(facts, guard)
+    known = holding(facts, guard)
     low, high = known.prove_le(0, d), known.prove_lt(d, extent)
     for g in guard:
         offset = d - g.index
@@ -389,12 +403,6 @@ def _inside_guarded(facts: Facts, d: Dim, extent: Dim, guard: Sequence[Bound]) -
 
 def _inside_bound(facts: Facts, g: Bound) -> Truth:
     return _inside(facts, g.index - g.low, g.high - g.low)
-
-
-def _assume(facts: Facts, guard: Sequence[Bound]) -> Facts:
-    for g in guard:
-        facts = facts.with_le(g.low, g.index).with_le(g.index + 1, g.high)
-    return facts
 
 
 def _may_run(a: Access, facts: Facts) -> bool:

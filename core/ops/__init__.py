@@ -21,6 +21,7 @@ from smelt.core.ops.rows import (
     reduce,
     region_pool,
     resize,
+    room,
     sample,
     select,
     text_find,
@@ -31,9 +32,9 @@ from smelt.core.ops.table import Op
 
 _ROOMS = (
     elementwise, reduce, linear, norm, window, movement, indexing, resize, generate, cache, nbits, quantized,
-    select, sample, random, pool_index, region_pool, text_find, text_number,
+    select, sample, random, pool_index, region_pool, text_find, text_number, room,
 )  # fmt: skip
-_TABLE: dict[str, Op] = {op.name: op for room in _ROOMS for op in room.ROWS}
+_TABLE: dict[str, Op] = {op.name: op for rows in _ROOMS for op in rows.ROWS}
 OPS: Mapping[str, Op] = MappingProxyType(_TABLE)
 
 

@@ -27,7 +27,7 @@ import numpy as np
 from smelt.core.diag import SmeltError
 from smelt.core.dtype import Array, DType, finfo
 from smelt.core.ir.graph import Module, Node, Value, Weight
-from smelt.core.ir.interp_graph import Limits, run_module
+from smelt.core.ir.interp_graph import RunLimits, run_module
 from smelt.core.machine import Machine
 from smelt.core.ops import OPS
 from smelt.core.passes.context import Context, Hook, Options
@@ -39,7 +39,7 @@ NAIVE = Context(Machine("naive", 0, 16), Options(level=0))
 JITTERS = (4, 24)
 """How often the first module runs on numbers that are a little off. Where few do not explain a difference,
 more may: a result in the middle of two steps goes either way by chance."""
-LIMITS = Limits(rounds=10_000, elements=1 << 22)
+LIMITS = RunLimits(rounds=10_000, elements=1 << 22)
 """Feeds that ask for more are left out: on NaN a loop's condition may never become false."""
 SPREAD, UNITS = 16, 16
 LOOSE = 2e-3
@@ -68,7 +68,7 @@ class Difference:
         return f"{self.what}\nfor {given}"
 
 
-def meaning(module: Module) -> Meaning:
+def as_function(module: Module) -> Meaning:
     """The module as a function of its inputs, from the formulas of its ops."""
     naive = lower(expand(module, NAIVE), NAIVE)
     return lambda feeds: run_module(naive, feeds, OPS, limits=LIMITS)
@@ -83,7 +83,7 @@ def difference(
 ) -> Difference | None:
     """The first difference that the class does not allow; None when there is none. Feeds that the first
     module refuses are left out. known: the meanings of both, where they are at hand."""
-    first, second = known or (meaning(before), meaning(after))
+    first, second = known or (as_function(before), as_function(after))
     nearby: list[Meaning] = []
     if kind == WIDER and not _has_halves(before):
         kind = EXACT
@@ -107,7 +107,7 @@ def difference(
                 bad &= ~_loosely(a, b)
             elif kind != EXACT and bad.any():
                 for count in JITTERS:
-                    nearby += [meaning(_jittered(before, s)) for s in range(len(nearby), count)]
+                    nearby += [as_function(_jittered(before, s)) for s in range(len(nearby), count)]
                     others += [nearby[s](_off(given, s)) for s in range(len(others), count)]
                     if (near := _near(a, b, [o[k] for o in others], kind)).all():
                         break
@@ -366,8 +366,8 @@ def validator(kinds: Mapping[str, str], seed: int = 0) -> Hook:
     def look(before: Module, name: str, after: Module) -> None:
         if before is after or name not in kinds:
             return
-        first = last[0][1] if last and last[0][0] is before else meaning(before)
-        last[:] = [(after, meaning(after))]
+        first = last[0][1] if last and last[0][0] is before else as_function(before)
+        last[:] = [(after, as_function(after))]
         feeds = feeds_of(before, seed, kinds[name])
         found = difference(before, after, kinds[name], feeds, (first, last[0][1]))
         if found is not None:

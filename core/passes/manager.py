@@ -29,7 +29,7 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class PassTiming:
     """How long one pass took, in seconds, and how many nodes the entry graph had after it."""
 
     name: str
@@ -44,16 +44,16 @@ def run_pipeline(module: Module, passes: Sequence[Pass], ctx: Context) -> Module
 
 def run_timed(
     module: Module, passes: Sequence[Pass], ctx: Context
-) -> tuple[Module, tuple[Timing, ...]]:
+) -> tuple[Module, tuple[PassTiming, ...]]:
     """As run_pipeline, with the time of each pass.
 
     Raises SmeltError(kind='internal') naming the pass when what it made does not verify."""
-    timings: list[Timing] = []
+    timings: list[PassTiming] = []
     for p in (q for q in passes if q.level <= ctx.options.level):
         before, start = module, time.perf_counter()
         module = p.run(before, ctx)
         nodes = len(module.main.nodes) if "main" in module.graphs else 0
-        timings.append(Timing(p.name, time.perf_counter() - start, nodes))
+        timings.append(PassTiming(p.name, time.perf_counter() - start, nodes))
         try:
             if ctx.verify:
                 _verify(module, p.name)

@@ -81,19 +81,11 @@ def sample_points(
     return tuple(points)
 
 
-def place(storages: Sequence[Storage], facts: Facts, samples: Sequence[Mapping[str, int]]) -> Arena:
-    """Offsets for all storages; two that live at the same time never overlap.
-
-    The last sample chooses who lies below whom. Raises KeyError when a size has a symbol that no sample
-    assigns.
-    """
-    return put(storages, Sizes(facts, samples))
-
-
 def put(
-    storages: Sequence[Storage], sizes: Sizes, onto: Arena | None = None, later: Sequence[int] = ()
+    storages: Sequence[Storage], sizes: OrderedSizes, onto: Arena | None = None, later: Sequence[int] = ()
 ) -> Arena:
-    """Offsets for storages in an arena that has others already, whose offsets stay.
+    """Offsets for storages in an arena that has others already, whose offsets stay. Two that live at the same
+    time never overlap; the last sample of the sizes chooses who lies below whom.
 
     What lives beside one of the others lies above it, or below it where that is proved for all sizes. later:
     positions at which more may come; what lives through most of these lies lowest. sizes: of all that is in
@@ -110,7 +102,7 @@ def put(
         lives.add(s)
         placed.append(_above(s, size, [p for p in beside if p.end is not p.offset], held, sizes))
     added = placed[len(held) :]
-    inner = frozenset[int]().union(*(p.under for p in added))
+    inner = _covered(added, sizes)
     own = _highest([p.end for p in added if p.number not in inner], sizes)
     top = _highest([own, onto.top], sizes) if onto else own
     real = {p.storage.root: sizes.real(p.offset) for p in added}
@@ -118,7 +110,7 @@ def put(
 
 
 def _above(
-    s: Storage, size: Dim, beside: Sequence[_Placed], held: Sequence[_Placed], sizes: Sizes
+    s: Storage, size: Dim, beside: Sequence[_Placed], held: Sequence[_Placed], sizes: OrderedSizes
 ) -> _Placed:
     """A storage at the lowest place above what was put before it, of what lives beside it. What was held
     from the start may also lie above, where the order is proved."""
@@ -127,20 +119,31 @@ def _above(
     open_ = [p for p in beside if p.number in early]
     while True:
         # what lies below a storage that is itself below cannot be the highest
-        inner = frozenset[int]().union(*(p.under for p in below))
+        inner = _covered(below, sizes)
         offset = _highest([p.end for p in below if p.number not in inner], sizes)
         open_ = [p for p in open_ if p.number not in inner]
-        hit = [p for p in open_ if not sizes.le(offset + size, p.offset)]
+        end = offset + size
+        hit = [p for p in open_ if not sizes.le(end, p.offset)]
         if not hit:
             under = inner.union(p.number for p in below)
-            return _Placed(next(sizes.numbers), s, offset, offset + size, under)
-        lowest = min(hit, key=lambda p: (sizes.at(p.offset)[::-1], p.number))
-        below.append(lowest)
-        open_.remove(lowest)
+            return _Placed(next(sizes.numbers), s, offset, end, under)
+        below += hit  # what is hit now would be hit by a higher place too
+        numbers = {p.number for p in hit}
+        open_ = [p for p in open_ if p.number not in numbers]
+
+
+def _covered(placed: Sequence[_Placed], sizes: OrderedSizes) -> frozenset[int]:
+    """The numbers of all that lies below one of these. From the top down, since what lies below one that is
+    itself covered has been counted with that: of n that live together one is looked into, not all."""
+    inner: set[int] = set()
+    for p in sorted(placed, key=lambda p: sizes.at(p.end)[-1], reverse=True):
+        if p.number not in inner:
+            inner |= p.under
+    return frozenset(inner)
 
 
 def _greedy(
-    rows: Sequence[tuple[Storage, int]], held: Sequence[_Placed], sizes: Sizes, later: Sequence[int]
+    rows: Sequence[tuple[Storage, int]], held: Sequence[_Placed], sizes: OrderedSizes, later: Sequence[int]
 ) -> list[int]:
     """Offsets in numbers, of storages with their bytes, beside those held. Those that live through most of
     the later positions first, of these the largest, each in the lowest gap that is wide enough."""
@@ -164,7 +167,7 @@ def _greedy(
     return at
 
 
-def _highest(ends: Sequence[Dim], sizes: Sizes) -> Dim:
+def _highest(ends: Sequence[Dim], sizes: OrderedSizes) -> Dim:
     """The greatest end; ends that another one provably dominates are left out of the formula."""
     rows = {e: sizes.at(e) for e in dict.fromkeys(ends)}
     kept: list[Dim] = []
@@ -179,7 +182,7 @@ def _below(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
 
 
 @dataclass
-class Sizes:
+class OrderedSizes:
     """Distinct sizes under short names, and what is proved about their order; lives for one plan."""
 
     facts: Facts
@@ -189,6 +192,7 @@ class Sizes:
     raw: dict[str, Dim] = field(default_factory=dict)
     values: dict[str, tuple[int, ...]] = field(default_factory=dict)
     known: dict[tuple[Dim, Dim], bool] = field(default_factory=dict)
+    found: dict[Dim, tuple[int, ...]] = field(default_factory=dict)
     budget: int = _PROOFS
     numbers: Iterator[int] = field(default_factory=count)
 
@@ -214,10 +218,11 @@ class Sizes:
 
     def at(self, d: Dim) -> tuple[int, ...]:
         """The value at each sample."""
-        columns = {name: self.values[name] for name in d.symbols}
-        return tuple(
-            value_at(d, {name: v[n] for name, v in columns.items()}) for n in range(len(self.samples))
-        )
+        if d not in self.found:
+            columns = {name: self.values[name] for name in d.symbols}
+            points = ({name: v[n] for name, v in columns.items()} for n in range(len(self.samples)))
+            self.found[d] = tuple(value_at(d, p) for p in points)
+        return self.found[d]
 
     def le(self, a: Dim, b: Dim) -> bool:
         """Proved: a <= b for all values of the symbols."""

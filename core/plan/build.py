@@ -14,7 +14,7 @@ from smelt.core.plan.bounds import most_bytes
 from smelt.core.plan.emit import Emitter, Places, callee, evaluated_dims, scratch_name
 from smelt.core.plan.inputs import InputBinder
 from smelt.core.plan.items import Timeline, walk_items
-from smelt.core.plan.lifetime import Storage, Storages, bytes_of, storages
+from smelt.core.plan.lifetime import Storage, Storages, bytes_of, copying_parts, storages
 from smelt.core.plan.program import (
     Address,
     Assign,
@@ -34,6 +34,7 @@ from smelt.core.plan.program import (
     walk_steps,
     weights_span,
 )
+from smelt.core.plan.room import check_rooms, held_values, rooms
 from smelt.core.plan.stages import ArenaStage, assign, loops
 from smelt.core.plan.state import StateUse
 from smelt.core.plan.weights import weight_places, weight_readers
@@ -86,6 +87,7 @@ class _Builder:
 
     def build(self) -> HostProgram:
         graph = self.module.main
+        check_rooms(graph, self.states)
         binder = InputBinder(self.module.symbols, self._check)
         binder.bind(graph.inputs, self._replacements() if self.states else ())
         for symbol in binder.bound:
@@ -117,6 +119,7 @@ class _Builder:
             units,
             homes,
             {u: common.spans[u][0] for u in range(1, len(units))},
+            self._renewed(layout, direct, homes),
         )
         emitter = Emitter(self.module, self.facts, layout, places, self._check, binder.steps)
         emitter.emit()
@@ -128,9 +131,10 @@ class _Builder:
             self._slots_of(step, late)
         sizes = {s.root: s for s in rows}
         peak = (*(s.plan.bytes for s in shared.values()), *layout.alone.values())
-        made = (bytes_of(t.dtype, t.shape) for t in emitter.output_types)
+        made = [bytes_of(t.dtype, t.shape) for t in self._stored_types()]
         names = [pair for s in (*early, *later) if isinstance(s, Assign) for pair in s.symbols]
-        most = most_bytes((*peak, *made), self.facts, self.module.symbols, names)
+        fed = [bytes_of(v.type.dtype, v.type.shape) for v in graph.inputs]
+        most = most_bytes((*peak, *fed, *made), self.facts, self.module.symbols, names)
         inputs = tuple(Tensor(v.origin or v.name[1:], v.type.dtype, v.type.shape) for v in graph.inputs)
         outputs = tuple(
             Tensor(name, t.dtype, t.shape)
@@ -157,7 +161,7 @@ class _Builder:
             ),
             units=units[1:],
             homes=tuple(homes.values()),
-            states=self._pairs(inputs, outputs, most),
+            states=self._pairs(inputs, outputs, most, places.renewed),
             spans=dict(common.spans),
         )
 
@@ -170,18 +174,58 @@ class _Builder:
         after = dict(zip(written, types[len(types) - len(written) :], strict=True))
         return [after.get(s.name) for s in self.states if s.input is not None]
 
+    def _stored_types(self) -> list[TensorType]:
+        """Of the outputs, as they lie in memory: a state with its room."""
+        graph = self.module.main
+        whole = held_values(graph)
+        types = {v.name: v.type for n in graph.nodes for v in n.outputs}
+        found = zip(graph.outputs, self.module.output_types(), strict=True)
+        return [types[whole[ref].inputs[0]] if ref in whole else t for ref, t in found]
+
+    def _renewed(
+        self, layout: Storages, direct: Mapping[Ref, int], homes: Mapping[tuple[str, int], int]
+    ) -> dict[int, int]:
+        """Outputs by number that lie where the state lies that they replace, and the inputs that read it:
+        what kernels write is behind all that is read, and one statement copies what is there."""
+        graph = self.module.main
+        read = [s.name for s in self.states if s.input is not None]
+        written = [s.name for s in self.states if s.output is not None]
+        reads = {name: n for n, name in enumerate(read, len(graph.inputs) - len(read))}
+        made, whole = {v.name: n for n in graph.nodes for v in n.outputs}, held_values(graph)
+        found = {}
+        for o, name in enumerate(written, len(graph.outputs) - len(written)):
+            put = made.get(layout.time.value(graph.outputs[o]))
+            if graph.outputs[o] not in whole or put is None or put.op != "call_kernel" or name not in reads:
+                continue
+            i, copies = reads[name], copying_parts(self.module.kernels[str(put.attr("kernel"))]).values()
+            source = [layout.root(put.inputs[x]) for x, y in copies if put.outputs[y] == put.output]
+            there = homes["input", i] == homes["output", o]
+            if source == [graph.inputs[i].name] and direct.get(layout.root(put.output.name)) == o and there:
+                found[o] = i
+        return found
+
     def _pairs(
-        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], most: Sequence[int | None]
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], most: Sequence[int | None],
+        renewed: Mapping[int, int],
     ) -> tuple[StatePair, ...]:
-        before = iter(inputs[len(inputs) - sum(s.input is not None for s in self.states) :])
-        written = sum(s.output is not None for s in self.states)
-        after = iter(zip(outputs[len(outputs) - written :], most[len(most) - written :], strict=True))
+        given = rooms(self.module.main)
+        types = self._stored_types()
+        i, o = (
+            len(side) - sum(getattr(s, name) is not None for s in self.states)
+            for side, name in ((inputs, "input"), (outputs, "output"))
+        )
         pairs = []
         for s in self.states:
-            old = next(before) if s.input is not None else None
-            new, bound = next(after) if s.output is not None else (None, None)
-            size = sum((bytes_of(t.dtype, t.shape) for t in (old, new) if t is not None), to_dim(0))
-            pairs.append(StatePair(s.name, old, new, self.facts.simplify(size), bound))
+            old = inputs[i] if s.input is not None else None
+            new, bound = (outputs[o], most[o - len(outputs)]) if s.output is not None else (None, None)
+            room = None if old is None else given.get(self.module.main.inputs[i].name)
+            lies = old is not None and new is not None and renewed.get(o) == i
+            size = to_dim(0) if new is None else bytes_of(types[o].dtype, types[o].shape)
+            if old is not None and not lies:
+                size += bytes_of(old.dtype, old.shape if room is None else room.output.type.shape)
+            axis = None if room is None else (int(room.attr("axis")), to_dim(room.attr("rows")).const)
+            pairs.append(StatePair(s.name, old, new, self.facts.simplify(size), bound, axis, lies))
+            i, o = i + (old is not None), o + (new is not None)
         return tuple(pairs)
 
     def _check(self, text: str) -> int:

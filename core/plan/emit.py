@@ -16,7 +16,7 @@ from smelt.core.ir.kernel import Kernel
 from smelt.core.ir.layout import Layout
 from smelt.core.machine import CPU
 from smelt.core.plan.items import Arm, Item, is_size_name, new_symbols
-from smelt.core.plan.lifetime import Storages, bytes_of
+from smelt.core.plan.lifetime import Storages, bytes_of, copying_parts
 from smelt.core.plan.program import (
     Address,
     Assign,
@@ -44,7 +44,8 @@ class Places:
     output memory, by root. inputs: numbers. stages: (position, what is reserved there); position
     -1: before anything runs. alone: the arenas of storages that have one to themselves. units: names by
     number. homes: at which unit each arena, input and output lies. first_weights: where the part of the
-    weights' file starts that a unit besides the CPU has."""
+    weights' file starts that a unit besides the CPU has. renewed: outputs, and the inputs that they lie
+    where they are."""
 
     roots: Mapping[Ref, Address]
     weights: Mapping[tuple[Ref, Layout | None], WeightPlace]
@@ -55,6 +56,7 @@ class Places:
     units: Sequence[str]
     homes: Mapping[tuple[str, int], int]
     first_weights: Mapping[int, int]
+    renewed: Mapping[int, int]
 
 
 def scratch_name(position: int, name: str) -> str:
@@ -182,12 +184,26 @@ class Emitter:
         if key not in self._sizes:  # networks repeat their layers
             self._sizes[key] = self._launches(kernel, env, key[1])
         dims, launches = self._sizes[key]
-        unit = self.unit(node)
+        unit, idle = self.unit(node), self._idle(kernel, buffers)
         for n, (groups, unheld) in enumerate(launches):
+            if n in idle:
+                continue
             entry = self.entries.setdefault((kernel.name, n, unit), len(self.entries))
             for extent in unheld:
                 self._bound_work(node, extent)
             self.run.append(Launch(entry, tuple(buffers), dims, groups))
+
+    def _idle(self, kernel: Kernel, buffers: Sequence[Address]) -> list[int]:
+        """The statements that would copy an input to where it lies."""
+        if not self.places.renewed:
+            return []
+        first = len(kernel.inputs)
+        pairs = {n: (buffers[x], buffers[first + y]) for n, (x, y) in copying_parts(kernel).items()}
+        return [
+            n
+            for n, (x, y) in pairs.items()
+            if (x.base, y.base) == ("input", "output") and self.places.renewed.get(y.number) == x.number
+        ]
 
     def _launches(self, kernel: Kernel, env: Mapping[str, Dim], dims: Sequence[Dim]) -> Launches:
         """The kernel's dims, and for each statement its groups and the extents that could be too many."""

@@ -53,6 +53,32 @@ def in_place_inputs(kernel: Kernel) -> dict[int, tuple[int, ...]]:
     return found
 
 
+def copying_parts(kernel: Kernel) -> dict[int, tuple[int, int]]:
+    """Statement -> (input, output), for those that do nothing but copy the input to the output, which no
+    other statement reads: they are not needed where both are the same memory."""
+    names = {b.name: n for n, b in enumerate(kernel.inputs)}
+    found: dict[int, tuple[int, int]] = {}
+    for k, s in enumerate(kernel.body):
+        stores = [x for x in walk((s,)) if isinstance(x, Store)]
+        read = {x.buffer for st in stores for x in walk_expr(st.value) if isinstance(x, Load)}
+        others = {x.buffer for o in kernel.body if o is not s for x in _loads(o)}
+        for o, out in enumerate(kernel.outputs):
+            plain = all(
+                st.buffer == out.name and not st.accumulate and isinstance(st.value, Load)
+                and st.value.index == st.index and {*st.value.guard} <= {*st.guard}
+                for st in stores
+            )  # fmt: skip
+            if stores and plain and len(read) == 1 and (name := read.pop()) in names and name not in others:
+                found[k] = names[name], o
+    return found
+
+
+def _loads(s: Stmt) -> Iterator[Load]:
+    for x in walk((s,)):
+        values = [x.value] if isinstance(x, Store) else [v for _, v, _, _ in getattr(x, "let", ())]
+        yield from (e for v in values for e in walk_expr(v) if isinstance(e, Load))
+
+
 def _read_at_store(name: str, mine: list[Store], body: tuple[Stmt, ...]) -> bool:
     for s in walk(body):
         exprs = [s.value] if isinstance(s, Store) else [v for _, v, _, _ in getattr(s, "let", ())]
@@ -417,4 +443,7 @@ def _last_uses(graph: Graph, time: Timeline) -> dict[Ref, int]:
     return uses
 
 
-__all__ = ["LoopPlan", "Move", "Slice", "Storage", "Storages", "bytes_of", "in_place_inputs", "storages"]
+__all__ = [
+    "LoopPlan", "Move", "Slice", "Storage", "Storages", "bytes_of", "copying_parts", "in_place_inputs",
+    "storages",
+]  # fmt: skip

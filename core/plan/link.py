@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from smelt.core.dtype import DType
 from smelt.core.ir.graph import Graph, Library, Module, Node
@@ -24,13 +25,15 @@ from smelt.core.plan.state import StateUse
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
-    """A state of the session. home: the number of the unit where it lies. most: bytes; None: no bound."""
+    """A state of the session. home: the number of the unit where it lies. most: bytes; None: no bound.
+    room: an axis, and how many rows memory has for it."""
 
     name: str
     dtype: DType
     rank: int
     home: int
     most: int | None
+    room: tuple[int, int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class EntryPoint:
 @dataclass(frozen=True, slots=True)
 class Linked:
     """A library with one or more entries. rows: the kernel table. homes, most: the unit of each arena, and
-    the most bytes that it may take."""
+    the most bytes that it may take. fallback: the same entries for the CPU alone, or none."""
 
     entries: tuple[EntryPoint, ...]
     kernels: Mapping[str, Kernel]
@@ -60,6 +63,12 @@ class Linked:
     homes: tuple[int, ...]
     most: tuple[int | None, ...]
     states: tuple[SessionState, ...]
+    fallback: tuple[EntryPoint, ...] = ()
+
+    @property
+    def all_entries(self) -> tuple[EntryPoint, ...]:
+        """The entries, and then those for the CPU alone."""
+        return (*self.entries, *self.fallback)
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -76,9 +85,16 @@ class Linked:
         return self.entries[0].program.spans[unit] if unit else (0, self.weights_bytes)
 
 
-def link(modules: Sequence[tuple[str, Module, Sequence[StateUse]]]) -> Linked:
-    """Plan each module and put together what they share. The order of the entries is that given."""
-    shared = _with_common_kernels([(name, m) for name, m, _ in modules])
+Arranged: TypeAlias = "tuple[str, Module, Sequence[StateUse]]"
+"""An entry's name, its module with the state last among inputs and outputs, and the states."""
+
+
+def link(modules: Sequence[Arranged], fallback: Sequence[Arranged] = ()) -> Linked:
+    """Plan each module and put together what they share. The order of the entries is that given. fallback:
+    the same entries, whose kernels are all the CPU's."""
+    given, modules = modules, [*modules, *fallback]
+    labels = [name for name, _, _ in given] + [f"{name}_{CPU}" for name, _, _ in fallback]
+    shared = _with_common_kernels([(label, m) for label, (_, m, _) in zip(labels, modules, strict=True)])
     parts: Sequence[Common | None] = [None]
     if len(shared) > 1:
         parts = common_of([(m, timeline(m.main)) for m in shared])
@@ -103,7 +119,10 @@ def link(modules: Sequence[tuple[str, Module, Sequence[StateUse]]]) -> Linked:
     )  # fmt: skip
     kernels = {name: k for m in reversed(shared) for name, k in m.kernels.items()}
     most = [max(known, default=None) for known in _bounds(programs, arenas, len(homes))]
-    return Linked(entries, kernels, tuple(rows), tuple(libraries.values()), tuple(homes), tuple(most), states)
+    return Linked(
+        entries[: len(given)], kernels, tuple(rows), tuple(libraries.values()), tuple(homes), tuple(most),
+        states, entries[len(given) :],
+    )  # fmt: skip
 
 
 def _arenas(program: HostProgram, homes: list[int]) -> tuple[int, ...]:
@@ -142,9 +161,10 @@ def _state(name: str, uses: Sequence[tuple[HostProgram, StatePair]]) -> SessionS
     program, first = next((p, s) for p, s in uses if s.input is not None)
     assert first.input is not None
     at = len(program.peak) + program.inputs.index(first.input)
+    assert len({s.room for _, s in uses}) == 1, f"entries have different room in state '{name}'"
     written = [s.most for _, s in uses if s.output is not None]
     most = None if None in written else max(n for n in written if n is not None)
-    return SessionState(name, first.input.dtype, len(first.input.shape), program.homes[at], most)
+    return SessionState(name, first.input.dtype, len(first.input.shape), program.homes[at], most, first.room)
 
 
 # ---------------------------------------------------------------- kernels

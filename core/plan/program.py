@@ -287,20 +287,25 @@ class Placement:
 class StatePair:
     """A state: an input that an output replaces; None where this graph only writes, or only reads it, and
     others of the same session do the rest. bytes: of both while a run lasts. most: that the output, and so a
-    buffer, can have; None: there is no bound."""
+    buffer, can have; None: there is no bound. room: an axis, and how many rows memory has for it, whatever
+    the value has. in_place: the output is the input's memory, in which rows are written behind those of the
+    input."""
 
     name: str
     input: Tensor | None
     output: Tensor | None
     bytes: Dim
     most: int | None
+    room: tuple[int, int] | None = None
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class HostProgram:
     """Everything the host code needs. slots: how many int64 it keeps, slot 0 is arena 0's bytes.
-    peak: bytes of each arena as a formula. most: the most bytes that each arena, and then each output, may
-    take; None where dims without a bound are in it. states: what the last inputs and the last outputs are.
+    peak: bytes of each arena as a formula. most: the most bytes that each arena, input and output, one after
+    the other, may take; None where dims without a bound are in it. states: what the last inputs and the last
+    outputs are.
 
     units: those besides the CPU, which has number 0, from number 1 on. homes: the number of the unit where
     each arena, input and output lies, one after the other. spans: first byte and bytes of the part of the

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from heapq import nsmallest
 
 from smelt.core.dim import Facts, value_at
-from smelt.core.plan.arena import Arena, Sizes, put
+from smelt.core.plan.arena import Arena, OrderedSizes, put
 from smelt.core.plan.items import Item
 from smelt.core.plan.lifetime import Storage
 
 WAYS = 8
 """Arenas that a stage tries, the first and those that are free soonest: each costs a plan, and a graph may
 have thousands of late sizes that all live to its end."""
+MOST_HELD = 24
+"""Storages still read in an arena that a stage tries, but for the first: it is compared with each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ def assign(
     reserved in one round may not be what the next one still reads: no sharing there. The first arena has an
     address that stays, so others lie in it only where they provably fit. Of several, and of one of its own, a
     stage takes the arena that grows least at the last sample."""
-    sizes = Sizes(facts, samples)
+    sizes = OrderedSizes(facts, samples)
     late = sorted({at for at, _, _ in rows if at >= 0 and _until(at, rounds) < 0})
     found: list[ArenaStage] = []
     taken: list[_Taken] = []
@@ -73,6 +75,8 @@ def assign(
         for k in nsmallest(WAYS, free, key=lambda k: (k > 0, taken[k].last)):
             arena = taken[k]
             arena.plan = arena.plan.since(at)
+            if k and len(arena.plan.placed) > MOST_HELD:
+                continue
             both = put(storages, sizes, arena.plan, later)
             if k or both.top == arena.plan.top:
                 growth = max(0, value_at(both.bytes, samples[-1]) - arena.bytes)

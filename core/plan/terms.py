@@ -22,7 +22,7 @@ from smelt.core.dim import (
     value_at,
 )
 
-Product: TypeAlias = tuple[Atom, ...]
+TermProduct: TypeAlias = tuple[Atom, ...]
 """Factors of a term, repeated by their powers."""
 
 
@@ -49,7 +49,9 @@ class Terms:
                 return False
         return all(self._natural(f) for _, m in credit for f in m)
 
-    def _paid(self, owed: int, term: Product, credit: Sequence[tuple[int, Product]], left: list[int]) -> bool:
+    def _paid(
+        self, owed: int, term: TermProduct, credit: Sequence[tuple[int, TermProduct]], left: list[int]
+    ) -> bool:
         """Take `owed` times the term from terms that are no smaller; `left` is what each still has."""
         for n, (_, other) in enumerate(credit):
             if left[n] and self._covers(other, term):

@@ -26,7 +26,7 @@ from smelt.core.plan.arena import ALIGNMENT
 from smelt.core.plan.items import Timeline, is_view
 from smelt.core.plan.program import WeightPlace
 
-SMALL = 64 << 10
+SMALL_WEIGHT_BYTES = 64 << 10
 """Bytes of a weight up to which it is packed at once; a larger one is packed when it is written."""
 
 PART = 4 << 20
@@ -133,7 +133,7 @@ def physical(w: Weight, layout: Layout | None) -> Weight:
 def _packed(w: Weight, spec: PackSpec, source: tuple[int, ...], name: Ref) -> Weight:
     """The weight in its layout."""
     shape = tuple(d.const for d in spec.shape([to_dim(n) for n in source]))
-    if w.bytes <= SMALL:
+    if w.bytes <= SMALL_WEIGHT_BYTES:
         data = apply_numpy(spec, w.array().reshape(source))
         return Weight(name, w.dtype, shape, data=data, origin=w.origin)
     return Weight(name, w.dtype, shape, recipe=lambda: _parts(w, spec, source), origin=w.origin)

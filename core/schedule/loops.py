@@ -83,7 +83,7 @@ def enclose(kernel: Kernel, at: str, name: str) -> Kernel:
     """s  -->  for name in 1 { s }, for the loop `at` or the top-level statement of that number: a node to
     stage at."""
     what = f"enclose {at} {name}"
-    _new(kernel, what, name)
+    new_names(kernel, what, name)
     if not at.isdigit():
         return edit(kernel, at, lambda node, _: Loop("serial", name, to_dim(1), (node,)), what)
     if int(at) >= len(kernel.body):
@@ -112,13 +112,13 @@ def _drop_unit_axis(e: Expr) -> Expr:
     return replace(e, axes=kept, body=body) if kept else e
 
 
-def _serial(node: LoopNode, what: str) -> Loop:
+def serial_loop(node: LoopNode, what: str) -> Loop:
     if not isinstance(node, Loop) or node.level != "serial" or node.buffers:
         raise ScheduleError(what, f"loop '{var_of(node)}' is bound, tiled or owns buffers already")
     return node
 
 
-def _new(kernel: Kernel, what: str, *names: str) -> None:
+def new_names(kernel: Kernel, what: str, *names: str) -> None:
     clash = sorted(set(names) & names_of(kernel))
     if clash or len(set(names)) < len(names):
         raise ScheduleError(what, f"name {clash or list(names)} is taken")
@@ -133,10 +133,10 @@ def split(
     in those loads that would leave their buffer.
     """
     what = f"split {var} {factor}"
-    _new(kernel, what, outer, inner)
+    new_names(kernel, what, outer, inner)
 
     def rewrite(node: LoopNode, facts: Facts) -> Stmt:
-        loop = _serial(node, what)
+        loop = serial_loop(node, what)
         at = sym(outer) * factor + sym(inner)
         exact = facts.prove_divisible(loop.extent, factor) is YES
         if not exact and not guard:
@@ -156,10 +156,10 @@ def chunk(kernel: Kernel, var: str, size: int, outer: str) -> Kernel:
     """for v in n { s }
       -->  for outer in ceildiv(n, c) { for v in min(c, n - outer*c) { s[v := outer*c + v] } }"""
     what = f"chunk {var} {size}"
-    _new(kernel, what, outer)
+    new_names(kernel, what, outer)
 
     def rewrite(node: LoopNode, facts: Facts) -> Stmt:
-        loop = _serial(node, what)
+        loop = serial_loop(node, what)
         at = sym(outer) * size + sym(var)
         exact = facts.prove_divisible(loop.extent, size) is YES
         blocks = ceildiv(loop.extent, size)
@@ -177,12 +177,12 @@ def tile(
     """for v in n { s }
       -->  tiles (start, rows) in n sizes [..] { for inner in rows { s[v := start + inner] } }"""
     what = f"tile {var}"
-    _new(kernel, what, start, rows, inner)
+    new_names(kernel, what, start, rows, inner)
     if list(sizes) != sorted(set(sizes), reverse=True) or not sizes or sizes[-1] < 1:
         raise ScheduleError(what, f"sizes {sizes} do not descend")
 
     def rewrite(node: LoopNode, facts: Facts) -> Stmt:
-        loop = _serial(node, what)
+        loop = serial_loop(node, what)
         if sizes[-1] != 1 and facts.prove_divisible(loop.extent, sizes[-1]) is not YES:
             raise ScheduleError(what, f"tiles of {sizes} do not provably cover {loop.extent}")
         if mode == "balanced" and sizes != tuple(range(sizes[0], 0, -1)):
@@ -243,11 +243,11 @@ def peel(kernel: Kernel, var: str, at: DimLike, suffix: str) -> Kernel:
     p = to_dim(at)
 
     def rewrite(node: LoopNode, facts: Facts) -> Body:
-        loop = _serial(node, what)
+        loop = serial_loop(node, what)
         if facts.prove_le(0, p) is not YES or facts.prove_le(p, loop.extent) is not YES:
             raise ScheduleError(what, f"0 <= {p} <= {loop.extent} is not provable")
         renaming = {v: v + suffix for v in bound_symbols(loop)}
-        _new(kernel, what, *renaming.values())
+        new_names(kernel, what, *renaming.values())
         copy = rename_vars(loop, renaming)
         assert isinstance(copy, Loop)
         rest = facts.simplify(loop.extent - p)
@@ -300,10 +300,10 @@ def strip(kernel: Kernel, var: str, lanes: int, wide: int, masked: bool) -> Kern
     """
     what = f"strip {var}"
     o, p, r = f"{var}.o", f"{var}.p", f"{var}.r"
-    _new(kernel, what, o, p, r)
+    new_names(kernel, what, o, p, r)
 
     def rewrite(node: LoopNode, facts: Facts) -> Body:
-        loop = _serial(node, what)
+        loop = serial_loop(node, what)
         if not all(isinstance(s, Store) for s in loop.body) or not is_parallel(loop, facts):
             raise ScheduleError(what, "the loop is not an innermost parallel one")
         vectors = _Strips(kernel, loop, facts)
@@ -381,7 +381,7 @@ def collapse(kernel: Kernel, a: str, b: str, into: str) -> Kernel:
     Reduce. Every access must become free of divisions by m.
     """
     what = f"collapse {a} {b}"
-    _new(kernel, what, into)
+    new_names(kernel, what, into)
     reduce_axes = _adjacent_axes(kernel, a, b)
     extents = reduce_axes or _adjacent_loops(kernel, a, b)
     if extents is None:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from smelt.core.dim import Dim, Facts, sym
 from smelt.core.ir.graph import Graph, Module, Node
 from smelt.core.ir.kernel import DimParam, Kernel
-from smelt.core.ir.params import both, parameter, union
+from smelt.core.ir.params import intersection, parameter, union
 from smelt.core.ir.rewrite import map_stmt_dims
 from smelt.core.ir.verify import module_facts
 from smelt.core.machine import Machine
@@ -94,7 +94,7 @@ class _Scheduling:
         """What is known of a dim at a call."""
         if size not in self.ranges:  # networks repeat their sizes
             self.ranges[size] = parameter("", size, self.facts)
-        return both(p, self.ranges[size])
+        return intersection(p, self.ranges[size])
 
     def _decided(self, name: str, uses: Iterable[_Use]) -> Iterator[tuple[Kernel, list[_Use]]]:
         """The kernels that come of one, each with the uses for which it was decided so."""

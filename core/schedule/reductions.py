@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from smelt.core.dim import Dim, Facts, ceildiv, sym, to_dim
+from smelt.core.dim import YES, Dim, Facts, ceildiv, dmin, sym, to_dim
 from smelt.core.dtype import DType
 from smelt.core.ir.analysis.scope import enter
 from smelt.core.ir.kernel import (
@@ -33,6 +33,7 @@ from smelt.core.ir.rewrite import (
     Body,
     free_symbols,
     fresh_name,
+    local_buffers,
     map_expr,
     rename_vars_expr,
     substitute_expr,
@@ -57,7 +58,7 @@ UPDATE: Mapping[str, str] = {"sum": "add", "prod": "mul", "max": "max", "min": "
 """Reduction kind -> the accumulating intrinsic; other kinds stay expressions."""
 
 
-def identity(kind: str, dtype: DType) -> Const:
+def start_value(kind: str, dtype: DType) -> Const:
     """The start value of an accumulator."""
     if kind in ("sum", "prod"):
         one = kind == "prod"
@@ -241,7 +242,7 @@ def _with_stages(kernel: Kernel, var: str, base: str, pick: Pick, what: str) -> 
 # ---------------------------------------------------------------- accumulators
 
 
-def _edit_stage(
+def edit_stage(
     kernel: Kernel, name: str, fn: Callable[[tuple[LoopNode, ...], Store, Reduce, Facts], Body], what: str
 ) -> Kernel:
     """fn(loops, store, reduction, facts outside the loops) in the place of `loops { name[..] = Reduce }`."""
@@ -275,7 +276,7 @@ def _edit_stage(
     return done
 
 
-def _update(e: Reduce, what: str) -> tuple[str, Expr]:
+def update_of(e: Reduce, what: str) -> tuple[str, Expr]:
     """The accumulating intrinsic and the value it takes."""
     if e.kind not in UPDATE:
         raise ScheduleError(what, f"'{e.kind}' has no accumulating form")
@@ -293,17 +294,51 @@ def accumulate(kernel: Kernel, name: str, axes: tuple[str, ...] = ()) -> Kernel:
     what = f"accumulate {name}"
 
     def rewrite(nodes: tuple[LoopNode, ...], store: Store, e: Reduce, facts: Facts) -> Body:
-        fn, value = _update(e, what)
+        fn, value = update_of(e, what)
         by_name = {a.var: a for a in e.axes}
         order = axes or tuple(by_name)
         if sorted(order) != sorted(by_name):
             raise ScheduleError(what, f"axes {order} are not {tuple(by_name)}")
-        start = rebuild(nodes, (replace(store, value=identity(e.kind, e.dtype)),))
+        start = rebuild(nodes, (replace(store, value=start_value(e.kind, e.dtype)),))
         body = rebuild(nodes, (replace(store, value=value, accumulate=fn),))
         loops = [Loop("serial", v, by_name[v].extent, ()) for v in order]
         return (*start, *rebuild(loops, body))
 
-    return _edit_stage(kernel, name, rewrite, what)
+    return edit_stage(kernel, name, rewrite, what)
+
+
+def accumulate_blocks(kernel: Kernel, name: str, axis: str, size: int, outer: str, part: str) -> Kernel:
+    """for i { acc[i] = sum j, k in n, l { e(i, j, k, l) } }
+      -->  for i { acc[i] = 0 };
+           for j { for o in ceildiv(n, c) { register part[..];
+             for i { part[i] = sum k in min(c, n - o*c), l { e(i, j, o*c + k, l) } };
+             for i { acc[i] += part[i] } } }
+
+    A block has the axis (not where c is 1) and those after it; it is a stage, to be accumulated in turn.
+    """
+    what = f"accumulate_blocks {name} {axis} {size}"
+    if {outer, part} & names_of(kernel) or outer == part:
+        raise ScheduleError(what, f"name '{outer}' or '{part}' is taken")
+    shape = next((b.shape for b in local_buffers(kernel.body) if b.name == name), ())
+
+    def rewrite(nodes: tuple[LoopNode, ...], store: Store, e: Reduce, facts: Facts) -> Body:
+        fn = update_of(replace(e, body=Load(part, store.index, e.dtype)), what)[0]
+        at = next((i for i, a in enumerate(e.axes) if a.var == axis), None)
+        if at is None or size < 1 or (size == 1 and at + 1 == len(e.axes)):
+            raise ScheduleError(what, "the blocks have no terms")
+        n, first = e.axes[at].extent, sym(outer) * size
+        rest = to_dim(size) if facts.prove_divisible(n, size) is YES else dmin(size, n - first)
+        axes = (*([Axis(axis, rest)] if size > 1 else []), *e.axes[at + 1 :])
+        block = replace(e, axes=axes, body=substitute_expr(e.body, {axis: first + sym(axis) * (size > 1)}))
+        start = rebuild(nodes, (replace(store, value=start_value(e.kind, e.dtype)),))
+        fill = rebuild(nodes, (replace(store, buffer=part, value=block),))
+        added = rebuild(nodes, (replace(store, value=Load(part, store.index, e.dtype), accumulate=fn),))
+        register = Buffer(part, e.dtype, shape, "register")
+        blocks = Loop("serial", outer, ceildiv(n, size), (*fill, *added), (register,))
+        loops = [Loop("serial", a.var, a.extent, ()) for a in e.axes[:at]]
+        return tidy((*start, *rebuild(loops, (blocks,))), facts)
+
+    return edit_stage(kernel, name, rewrite, what)
 
 
 def widen(kernel: Kernel, name: str, var: str, width: int) -> Kernel:
@@ -334,7 +369,7 @@ def widen(kernel: Kernel, name: str, var: str, width: int) -> Kernel:
         map_loads(e, facts, inside)
         return rebuild(done, (store,))
 
-    kernel = _edit_stage(kernel, name, rewrite, what)
+    kernel = edit_stage(kernel, name, rewrite, what)
 
     def buffers(s: Stmt) -> Stmt:
         if isinstance(s, Store):
@@ -378,7 +413,7 @@ def strip_reduce(kernel: Kernel, name: str, lanes: int, wide: int, masked: bool)
     partial = fresh_name(f"{name}.p", taken)
 
     def rewrite(nodes: tuple[LoopNode, ...], store: Store, e: Reduce, facts: Facts) -> Body:
-        fn, value = _update(e, what)
+        fn, value = update_of(e, what)
         inner = facts
         for n in nodes:
             inner = enter(inner, n)
@@ -388,14 +423,14 @@ def strip_reduce(kernel: Kernel, name: str, lanes: int, wide: int, masked: bool)
         width, pieces = strips.pieces(lanes, wide, masked)
         buffer = Buffer(partial, e.dtype, (to_dim(width),), "register")
         index = (sym(lane),)
-        start = Store(partial, index, identity(e.kind, e.dtype))
+        start = Store(partial, index, start_value(e.kind, e.dtype))
         loops = [Loop("serial", a.var, a.extent, ()) for a in e.axes[:-1]]
         axis = (Axis(lane, to_dim(width)),)
         end = replace(store, value=Reduce(e.kind, axis, Load(partial, index, e.dtype), e.dtype))
         body = (Loop("vector", lane, to_dim(width), (start,)), *rebuild(loops, pieces), end)
         return rebuild(nodes, (Block(body, (buffer,)),))
 
-    return _edit_stage(kernel, name, rewrite, what)
+    return edit_stage(kernel, name, rewrite, what)
 
 
 class _ReduceStrips:
@@ -531,4 +566,7 @@ def _keep(body: Body, stage: _Part, final: _Part, what: str) -> Body:
     return (*body[:i], *first, *reduce, *body[i + 1 : j], *store, *body[j + 1 :])
 
 
-__all__ = ["accumulate", "alpha", "hoist", "identity", "keep", "stage_reduce", "strip_reduce", "widen"]
+__all__ = [
+    "accumulate", "accumulate_blocks", "alpha", "hoist", "keep", "stage_reduce", "start_value",
+    "strip_reduce", "widen",
+]  # fmt: skip

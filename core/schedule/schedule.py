@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from smelt.core.dim import Dim, parse_dim, to_dim
 from smelt.core.ir.kernel import Kernel
 from smelt.core.machine import Instruction
-from smelt.core.schedule import instruct, loops, memory, reductions
+from smelt.core.schedule import instruct, lanes, loops, memory, reductions
 from smelt.core.schedule.tree import ScheduleError
 
 StepArg: TypeAlias = "str | int | bool | Dim | tuple[int, ...] | tuple[str, ...]"
@@ -59,6 +59,7 @@ PRIMITIVES: Mapping[str, tuple[Callable[..., Kernel], str]] = {
     "stage_reduce": (reductions.stage_reduce, "vv"),
     "hoist": (reductions.hoist, "vv"),
     "accumulate": (reductions.accumulate, "vo"),
+    "accumulate_blocks": (reductions.accumulate_blocks, "vvivv"),
     "widen": (reductions.widen, "vvi"),
     "strip_reduce": (reductions.strip_reduce, "viib"),
     "keep": (reductions.keep, "vv"),
@@ -67,6 +68,11 @@ PRIMITIVES: Mapping[str, tuple[Callable[..., Kernel], str]] = {
     "stage_factor": (memory.stage_factor, "vvv"),
     "bind_let": (memory.bind_let, "v"),
     "unclamp": (memory.unclamp, "o"),
+    "spread": (lanes.spread, "vivv"),
+    "split_clamped": (lanes.split_clamped, "vivv"),
+    "fetch": (lanes.fetch, "vvvi"),
+    "lane_reduce": (lanes.lane_reduce, "vii"),
+    "split_sum": (lanes.split_sum, "vviv"),
     "deepen": (instruct.deepen, "vivv"),
     "replace": (instruct.by_instruction, "vr"),
 }
@@ -133,7 +139,7 @@ _READ: Mapping[str, Callable[[str], Any]] = {
     "b": lambda t: {"yes": True, "no": False}[t],
     "s": lambda t: tuple(int(x) for x in _strip(t).split()),
     "o": lambda t: tuple(_strip(t).split()),
-    "d": lambda t: to_dim(parse_dim(_strip(t))),
+    "d": lambda t: to_dim(parse_dim(_strip(t), limit=None)),
     "l": str,
     "r": str,
 }

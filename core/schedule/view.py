@@ -26,6 +26,9 @@ from smelt.core.ir.rewrite import free_symbols
 from smelt.core.machine import Machine
 from smelt.core.schedule.tree import chain
 
+LEAST_ROWS = 4
+"""Steps of a loop from which it gives the rows of a tile, where one further out could."""
+
 
 @dataclass(frozen=True)
 class View:
@@ -205,9 +208,9 @@ def _right(v: View, e: Expr, column: str) -> tuple[Load, ...]:
 
 
 def _row(v: View, only: list[str]) -> str | None:
-    """The innermost loop of the left factor, or one further out when that one is tiny."""
+    """The innermost loop of the left factor, or one further out when that one is short."""
     for var in reversed(only):
         n = v.extent(var).const_or_none
-        if n is None or n >= 4:
+        if n is None or n >= LEAST_ROWS:
             return var
     return only[-1] if only else None

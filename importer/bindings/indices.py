@@ -15,9 +15,9 @@ from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call
 from smelt.importer.ranges import span
 
-FAR = 2**61
+FAR_INDEX = 2**61
 """Indices beyond this distance compare as equal."""
-MANY = 64
+MANY_KNOWN = 64
 """Most elements known as sizes that are compared one by one at compile time."""
 FEW_INDICES = 2
 """Most elements that are checked one by one, without a reduction."""
@@ -90,7 +90,7 @@ def _sizes(b: GraphBuilder, ref: Ref) -> list[Dim]:
     """The elements of a ref when all are known as sizes, and few; else []."""
     found = b.known_of(ref)
     known = [] if found is None else [e for e in found.reshape(-1) if isinstance(e, Dim)]
-    return known if found is not None and len(known) == found.size <= MANY else []
+    return known if found is not None and len(known) == found.size <= MANY_KNOWN else []
 
 
 # ---------------------------------------------------------------- before the model runs
@@ -143,13 +143,13 @@ def _furthest(c: Call, at: Ref, axes: tuple[int, ...], index: int, wraps: bool) 
     """
     b = c.builder
     x = b.cast(at, i64)
-    x = b.emit("clip", [x, b.scalar(-FAR, x), b.scalar(FAR - 1, x)])
+    x = b.emit("clip", [x, b.scalar(-FAR_INDEX, x), b.scalar(FAR_INDEX - 1, x)])
     negative = b.emit("less", [x, b.scalar(0, x)])
     if wraps:
         twice = b.emit("add", [x, x])
         order = b.emit("where", [negative, b.emit("bit_not", [twice]), twice])
     else:
-        order = b.emit("where", [negative, b.emit("add", [x, b.scalar(2 * FAR, x)]), x])
+        order = b.emit("where", [negative, b.emit("add", [x, b.scalar(2 * FAR_INDEX, x)]), x])
     top = b.emit("reduce_max", [order], {"axes": axes, "keepdims": False})
     if not all((c.engine.bounds(d)[0] or 0) > 0 for d in b.type_of(at).shape):
         top = b.emit("max", [top, b.scalar(0, top)])  # the greatest of none
@@ -159,9 +159,9 @@ def _furthest(c: Call, at: Ref, axes: tuple[int, ...], index: int, wraps: bool) 
         half = b.emit("div", [top, b.scalar(2, top)])
         back = b.emit("bit_xor", [half, b.emit("neg", [odd])])
     else:
-        beyond = b.emit("less", [b.scalar(FAR - 1, top), top])
-        back = b.emit("where", [beyond, b.emit("sub", [top, b.scalar(2 * FAR, top)]), top])
-    return _bound(b, back, index, low=-FAR)
+        beyond = b.emit("less", [b.scalar(FAR_INDEX - 1, top), top])
+        back = b.emit("where", [beyond, b.emit("sub", [top, b.scalar(2 * FAR_INDEX, top)]), top])
+    return _bound(b, back, index, low=-FAR_INDEX)
 
 
 def _bound(b: GraphBuilder, ref: Ref, index: int, base: str = "index", low: int = -(2**63)) -> Dim:

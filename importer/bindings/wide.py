@@ -10,7 +10,7 @@ from smelt.core.ir.graph import Ref
 from smelt.importer.call import Build, Call, Results
 
 HALVES: Mapping[DType, DType] = {f16: f32, bf16: f32}
-WHOLE: Mapping[DType, DType] = {d: f64 for d in DTYPES.values() if d.is_int}
+TRUNCATED: Mapping[DType, DType] = {d: f64 for d in DTYPES.values() if d.is_int}
 """Integers in ops on real numbers: the result is truncated to an integer."""
 TRUTHS: Mapping[DType, DType] = {bool_: i32}
 """Sums of bools mean `any`."""

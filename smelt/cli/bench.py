@@ -9,7 +9,6 @@ from typing import Any
 
 from smelt.bench import PLANS, Measured, Pair, against, geomean, measure
 from smelt.cli.common import (
-    OK,
     AddParser,
     Progress,
     Result,
@@ -26,9 +25,10 @@ from smelt.cli.compile import compile_args
 from smelt.cli.entries import add_entry_option, add_models, chosen_entry
 from smelt.cli.validate import bundle_and_models
 from smelt.core.bundle import is_bundle
+from smelt.core.exits import OK
 from smelt.devicefarm.measure import median
 from smelt.devicefarm.verdict import worst
-from smelt.shapes import Case, cases
+from smelt.shapes import RunCase, cases
 
 
 def register(add: AddParser) -> None:
@@ -77,7 +77,7 @@ def _times(args: argparse.Namespace, folder: str) -> Result:
     return Result(verdict.exit_code, data, measured_text(found))
 
 
-def _cases(args: argparse.Namespace, bundle: Any) -> list[Case]:
+def _cases(args: argparse.Namespace, bundle: Any) -> list[RunCase]:
     specs = shape_specs(args)
     wanted = cases(bundle, specs, seed=args.seed, ranges=value_ranges(args))
     return list(islice(wanted, len(specs) or args.count))
@@ -101,6 +101,7 @@ def measured_data(m: Measured) -> dict[str, Any]:
         "runs_per_sample": m.report.inner,
         "samples_ns": list(m.report.samples_ns),
         "arena_bytes": m.report.memory.arena_bytes,
+        "per_run": dict(m.per_run),
         "unstable": list(t.unstable),
         "invalid": list(t.invalid),
         "verdict": m.verdict.value,
@@ -122,6 +123,9 @@ def measured_text(found: tuple[Measured, ...]) -> str:
     report = found[0].report
     mark = " (emulated: not the speed of any device)" if report.emulated else ""
     lines = [f"on {report.device}{mark}, {report.facts.cpu or report.facts.arch}:", table(rows)]
+    for m in found:
+        told = ", ".join(f"{count:g} {name}" for name, count in m.per_run.items())
+        lines += [f"  {m.label}: a run has {told}"] if told else []
     return "\n".join(lines + [f"  inconclusive: {d}" for d in dict.fromkeys(doubts)])
 
 

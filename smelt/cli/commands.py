@@ -9,23 +9,15 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from smelt.cli.common import (
-    CANCELLED,
-    INTERNAL,
-    SCHEMA_VERSION,
-    SUMMARIES,
-    UNSUPPORTED,
-    USAGE,
-    Result,
-    Usage,
-    colour,
-    load_named_plugins,
-)
-from smelt.core.diag import SmeltError
+from smelt.cli.common import JSON_VERSION, SUMMARIES, Result, Usage, colour, load_named_plugins
+from smelt.core.diag import SmeltError, SmeltWarning
+from smelt.core.exits import CANCELLED, INTERNAL, UNSUPPORTED, USAGE
 
 # module of smelt.cli -> the commands that its `register` adds, in the order of --help
 COMMANDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -52,11 +44,32 @@ COMPILING = ("check", "compile", "inspect", "opt")
 def execute(words: Sequence[str]) -> int:
     """Run a command line; its exit code. Raises nothing but argparse's SystemExit for wrong usage."""
     args = _parser(words).parse_args(words)
+    with warnings.catch_warnings():
+        warnings.showwarning = partial(_show, args.command, warnings.showwarning)
+        return _execute(args)
+
+
+def _show(command: str, usual: Callable[..., None], text: Warning, kind: type[Warning], *at: Any) -> None:
+    """Print a warning; one of smelt's own without its place in the source."""
+    if issubclass(kind, SmeltWarning):
+        print(f"smelt {command}: {colour('warning', 'yellow')}: {text}", file=sys.stderr)
+    else:
+        usual(text, kind, *at)
+
+
+def _execute(args: argparse.Namespace) -> int:
+    """Run the command that was parsed; its exit code."""
     try:
         if args.command in READING and os.environ.get("SMELT_PLUGINS"):
             load_named_plugins()
         result = args.run(args)
-        _print(args, result)
+        try:
+            _print(args, result)
+        except BrokenPipeError:
+            raise
+        except OSError as e:
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # so that the exit does not flush into it
+            raise SmeltError(f"cannot write the result: {e.strerror}", kind="infra") from None
         return int(result.code)
     except KeyboardInterrupt:
         print("\ncancelled", file=sys.stderr)
@@ -100,7 +113,7 @@ def _print(args: argparse.Namespace, result: Result) -> None:
 
 
 def _print_json(args: argparse.Namespace, code: int, data: dict[str, Any]) -> None:
-    head = {"schema_version": SCHEMA_VERSION, "command": args.command, "ok": code == 0, "exit_code": code}
+    head = {"schema_version": JSON_VERSION, "command": args.command, "ok": code == 0, "exit_code": code}
     print(json.dumps({**head, **data}, indent=2, default=_plain))
 
 
@@ -143,4 +156,3 @@ def _explain(command: str, e: Exception) -> tuple[int, dict[str, Any]]:
     what = f"{type(e).__name__}: {e}"
     hint = "this is a bug of smelt; run again with SMELT_DEBUG=1 for the place, and report it"
     return INTERNAL, {"kind": "internal", "message": what, "node": None, "hint": hint, "problems": []}
-

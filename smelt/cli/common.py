@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from smelt.core.diag import SmeltError
+from smelt.core.exits import OK
 from smelt.core.passes.numerics import FAST, fast_parts
 from smelt.limits import MOST_THREADS
 
@@ -24,12 +25,9 @@ if TYPE_CHECKING:  # each command imports what it needs of these when it runs
     from smelt.devicefarm.doctor import Finding
     from smelt.shapes import Port, ShapeSpec
 
-SCHEMA_VERSION = 1
+JSON_VERSION = 1
 MOST_VALUE = 1e18
 """The largest magnitude of random inputs: every float type and 64-bit integers can hold it."""
-OK, FAILED, USAGE, UNSUPPORTED, NO_DEVICE, INCONCLUSIVE, INFRA, INTERNAL, CANCELLED = (
-    0, 1, 2, 3, 4, 5, 6, 70, 130,
-)  # fmt: skip
 
 DimSpecs = dict[str, "int | tuple[int, int | None]"]
 
@@ -315,9 +313,9 @@ def model_file(text: str) -> Path:
     from smelt.core.bundle import is_bundle
 
     path = Path(text)
-    if path.is_dir() and not is_bundle(path):
+    if os.path.isdir(path) and not is_bundle(path):
         raise Usage(f"'{text}' is a folder, expected an ONNX file")
-    if not path.exists():
+    if not os.path.exists(path):
         raise Usage(f"no model file '{text}'")
     return path
 
@@ -337,7 +335,7 @@ def open_bundle(text: str) -> Bundle:
     """A bundle directory. Raises Usage when there is nothing at the path, SmeltError when it is damaged."""
     from smelt.core.bundle import read_bundle
 
-    if not Path(text).exists():
+    if not os.path.exists(text):
         raise Usage(f"no bundle '{text}'")
     return read_bundle(text)
 
@@ -351,10 +349,10 @@ def write_result(path: str, data: bytes, suffix: str) -> None:
 
     place = Path(os.path.realpath(path))
     try:
-        if place.exists() and not place.is_file():
+        if os.path.exists(place) and not os.path.isfile(place):
             place.write_bytes(data)  # a pipe or a device; of a folder the system says what is wrong
             return
-        if place.exists() and place.suffix != suffix and place.stat().st_size:
+        if os.path.exists(place) and place.suffix != suffix and place.stat().st_size:
             raise SmeltError(
                 f"'{path}' exists and is no {suffix} file; it will not be overwritten",
                 hint="choose another -o, or remove it",

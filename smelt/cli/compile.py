@@ -12,8 +12,6 @@ from types import MappingProxyType
 from typing import Any
 
 from smelt.cli.common import (
-    OK,
-    UNSUPPORTED,
     AddParser,
     Progress,
     Result,
@@ -30,6 +28,7 @@ from smelt.cli.entries import add_models, chosen_models
 from smelt.cli.sarif import log
 from smelt.core.bundle import Bundle
 from smelt.core.diag import Problem, SmeltError
+from smelt.core.exits import OK, UNSUPPORTED
 from smelt.core.manifest_schema import entry_views
 from smelt.formula import memory_text
 
@@ -60,6 +59,10 @@ def register(add: AddParser) -> None:
     add_models(comp, "model", "MODEL", "an ONNX file, or a dump, which brings its options (docs/debug.md)")
     comp.add_argument("-o", "--output", default="out", metavar="DIR", help="the bundle (default: out)")
     comp.add_argument("--static", action="store_true", help="also write a static library, such as libdet.a")
+    comp.add_argument(
+        "--fallback", action="store_true",
+        help="code for the CPU as well, which runs where the device or its driver is missing, or fails",
+    )  # fmt: skip
     comp.add_argument(
         "--name", help="of its C functions and files: det makes det_open and libdet.so (default: after MODEL)"
     )
@@ -198,6 +201,7 @@ def compile_args(args: argparse.Namespace, output: str) -> Bundle:
             outputs=tuple(getattr(args, "tap", ())), progress=progress,
             time_limit=args.limit_seconds, memory_limit=args.limit_memory,
             fast_math=args.fast_math, place=args.place, state=state_pairs(args),
+            fallback=getattr(args, "fallback", False),
         )  # fmt: skip
     finally:
         progress.done()

@@ -7,23 +7,12 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from smelt.cli.common import (
-    INCONCLUSIVE,
-    INFRA,
-    OK,
-    SUMMARIES,
-    AddParser,
-    Result,
-    Usage,
-    command,
-    finding_text,
-    table,
-    whole,
-)
+from smelt.cli.common import SUMMARIES, AddParser, Result, Usage, command, finding_text, table, whole
 from smelt.core.diag import SmeltError
+from smelt.core.exits import INCONCLUSIVE, INFRA, OK
 from smelt.devicefarm.doctor import Finding, examine
 from smelt.devicefarm.inventory import (
-    NAME,
+    DEVICE_NAME,
     TRANSPORTS,
     Device,
     describe,
@@ -90,7 +79,7 @@ def run_show(args: argparse.Namespace) -> Result:
 
 def run_add(args: argparse.Namespace) -> Result:
     """Add a device to the inventory file."""
-    if not NAME.fullmatch(args.name):
+    if not DEVICE_NAME.fullmatch(args.name):
         raise Usage(f"'{args.name}' is no device name: lower-case letters, digits and ._-")
     texts = {k: getattr(args, k) for k in _TEXTS}
     device = Device(args.name, args.transport, args.platform, port=args.port, tags=tuple(args.tags), **texts)

@@ -12,11 +12,13 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from smelt.cli.common import INFRA, OK, AddParser, Progress, Result, check_target, command, finding_text
+from smelt.cli.common import AddParser, Progress, Result, check_target, command, finding_text
 from smelt.core.diag import SmeltError
+from smelt.core.exits import INFRA, OK
 from smelt.devicefarm.doctor import Finding, healthy
 from smelt.devicefarm.qemu_user import BIONIC_VARIABLE, GLIBC_ROOT, bionic_root, find_emulator
 from smelt.samples import tiny_bundle
+from smelt.sandbox import protections
 
 NEEDED = ("numpy", "onnx", "llvmlite", "ziglang", "paramiko")
 OPTIONAL = {"onnxruntime": "validate", "pyopencl": "dev"}
@@ -34,7 +36,7 @@ def register(add: AddParser) -> None:
 def run(args: argparse.Namespace) -> Result:
     """Run every check; exit code 6 when something that smelt needs is missing."""
     progress = Progress(args)
-    found = [*_python(), *_packages(), *_emulators(), _opencl(), _bionic()]
+    found = [*_python(), *_packages(), *_confinement(), *_emulators(), _opencl(), _vulkan(), _bionic()]
     if args.target:
         progress(f"building for {args.target}")
         found += _target(check_target(args.target))
@@ -71,6 +73,13 @@ def _tell(check: str, find: Callable[[], str]) -> Finding:
         return Finding(check, None, str(e))
 
 
+def _confinement() -> list[Finding]:
+    return [
+        Finding(f"confined {what}", True if by else None, by or "no; a compile goes on without")
+        for what, by in protections()
+    ]
+
+
 def _emulators() -> list[Finding]:
     return [_tell(binary, lambda b=binary: find_emulator(b)) for binary in EMULATORS]  # type: ignore[misc]
 
@@ -81,6 +90,15 @@ def _opencl() -> Finding:
         return Finding("opencl", None, "no libOpenCL; apt-get install pocl-opencl-icd ocl-icd-libopencl1")
     vendors = sorted(p.name for p in Path("/etc/OpenCL/vendors").glob("*.icd"))
     return Finding("opencl", True if vendors else None, f"{name}, drivers: {', '.join(vendors) or 'none'}")
+
+
+def _vulkan() -> Finding:
+    name = ctypes.util.find_library("vulkan")
+    if name is None:
+        return Finding("vulkan", None, "no libvulkan; apt-get install mesa-vulkan-drivers libvulkan1")
+    folders = ("/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d")
+    drivers = sorted(p.stem for folder in folders for p in Path(folder).glob("*.json"))
+    return Finding("vulkan", True if drivers else None, f"{name}, drivers: {', '.join(drivers) or 'none'}")
 
 
 def _bionic() -> Finding:

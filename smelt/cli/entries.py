@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ def add_models(
 
 def _alone(words: Sequence[str]) -> bool:
     """Whether the words are one model or none; a file's name may contain '='."""
-    return not words or (len(words) == 1 and (Path(words[0]).exists() or not _named(words[0])))
+    return not words or (len(words) == 1 and (os.path.exists(words[0]) or not _named(words[0])))
 
 
 def _named(word: str) -> bool:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from smelt.cli.common import (
-    OK,
     AddParser,
     Result,
     add_compile_options,
@@ -22,6 +21,7 @@ from smelt.cli.common import (
 from smelt.cli.compile import compile_args
 from smelt.cli.entries import add_entry_option, add_models, chosen_entries
 from smelt.core.bundle import Bundle, is_bundle
+from smelt.core.exits import OK
 from smelt.formula import memory_text
 from smelt.shapes import bind, label, shapes_at
 from smelt.size import Sizes, sizes

@@ -8,16 +8,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from smelt.cli.common import OK, AddParser, Result, Usage, add_fast_math, check_target, command, write_result
-from smelt.compile_child import DEEPEST
+from smelt.cli.common import AddParser, Result, Usage, add_fast_math, check_target, command, write_result
+from smelt.compile_child import DEEPEST_STACK
 from smelt.core.diag import SmeltError
+from smelt.core.exits import OK
 from smelt.core.ir.dump import DUMP_SUFFIX
 from smelt.core.ir.graph import Module
 from smelt.core.ir.store import WeightStore
 from smelt.core.ir.verify import verify
 from smelt.core.passes.context import Context, Hook
 from smelt.core.passes.equivalence import validator
-from smelt.core.passes.manager import Pass, Timing, pick, run_timed
+from smelt.core.passes.manager import Pass, PassTiming, pick, run_timed
 from smelt.core.passes.numerics import EXACT, REASSOCIATE
 from smelt.core.passes.pipeline import PIPELINE
 from smelt.request import Request
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> Result:
     if args.list:
         names = list(dict.fromkeys(p.name for p in PASSES))
         return Result(OK, {"passes": names, "pipeline": [p.name for p in PIPELINE]}, "\n".join(names))
-    sys.setrecursionlimit(DEEPEST)
+    sys.setrecursionlimit(DEEPEST_STACK)
     named = _named(args.passes)
     begun = _read(args)
     chosen = PIPELINE[begun.place :] if named is None else named
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace) -> Result:
     if args.output:
         write_result(args.output, text.encode(), DUMP_SUFFIX)
         place = Path(os.path.realpath(args.output))
-        if place.is_file():  # and no pipe or device
+        if os.path.isfile(place):  # and no pipe or device
             WeightStore(place.parent).keep(done.weights.values())
     if args.verbose:
         print(_times(timings), file=sys.stderr)
@@ -115,7 +116,7 @@ def _read(args: argparse.Namespace) -> Compilation:
     )  # fmt: skip
     if args.file == "-":
         return resumed(request, sys.stdin.read())
-    if not Path(args.file).is_file():
+    if not os.path.isfile(args.file):
         raise Usage(f"no file '{args.file}'")
     if Path(args.file).suffix != ".onnx":
         return resumed(request)
@@ -133,5 +134,5 @@ def _context(args: argparse.Namespace, begun: Compilation) -> Context:
     return context.with_(on_pass=(*context.on_pass, *hooks), verify=True)
 
 
-def _times(timings: tuple[Timing, ...]) -> str:
+def _times(timings: tuple[PassTiming, ...]) -> str:
     return "\n".join(f"[{t.seconds:8.3f} s] {t.name}: {t.nodes} nodes" for t in timings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> Result:
     if getattr(args, "entries", None):
         return _entries(args, target, progress)
     name = args.model or DEFAULT
-    if not Path(name).exists() and name in SAMPLES:
+    if not os.path.exists(name) and name in SAMPLES:
         progress(f"fetching {name}")
         args.model = str(fetch(name))
     model = model_file(args.model)
@@ -122,6 +123,7 @@ def report_text(s: ModelReport, device: str | None) -> str:
         f"  bundle   {s.bundle.path}, compiled in {s.compile_seconds:.1f} s for {m['cpu']} ({m['machine']})",
         f"  kernels  {len(m['kernels'])}, launched {kernels} times",
         f"  device   {s.validation.device or where.name}: {describe(where)}",
+        *([f"  units    no {', '.join(m['devices'])} there: the CPU ran its own code"] if _by_cpu(s) else []),
         "",
         "dims",
         *(dims or ["  all fixed"]),
@@ -143,6 +145,12 @@ def report_text(s: ModelReport, device: str | None) -> str:
     found = s.validation
     lines.append(f"{word}: {passed} of {told} shapes agree with {found.reference} on {found.device}")
     return "\n".join(lines)
+
+
+def _by_cpu(s: ModelReport) -> bool:
+    """Whether the model ran on an emulated board without the device that it is compiled for."""
+    options = s.bundle.manifest["options"]
+    return bool(s.validation.emulated and s.bundle.manifest["devices"] and options.get("fallback"))
 
 
 def _range(d: dict[str, Any]) -> str:

@@ -7,7 +7,6 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from smelt.cli.common import (
-    OK,
     AddParser,
     Result,
     Usage,
@@ -24,11 +23,13 @@ from smelt.cli.common import (
 )
 from smelt.cli.entries import add_entry_option, chosen_entry
 from smelt.core.bundle import Bundle
+from smelt.core.dtype import Array
+from smelt.core.exits import OK
 from smelt.core.lazily import Lazily
-from smelt.groups import Value, groups, named_arrays, unpacked
+from smelt.groups import GroupValue, groups, named_arrays, unpacked
 from smelt.limits import MOST_THREADS
 from smelt.running import running
-from smelt.shapes import Array, Case, bind, case, feed_case
+from smelt.shapes import RunCase, bind, case, feed_case
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,7 +92,7 @@ def run(args: argparse.Namespace) -> Result:
     return Result(OK, data, f"{first}\n{table(cells)}")
 
 
-def _case(args: argparse.Namespace, bundle: Bundle) -> Case:
+def _case(args: argparse.Namespace, bundle: Bundle) -> RunCase:
     given = _given(args.input)
     specs = {k: v for w in shape_specs(args) for k, v in w.items()}  # one --shape per input
     names = [g.name for g in groups(bundle.manifest, "inputs")]
@@ -110,9 +111,9 @@ def _case(args: argparse.Namespace, bundle: Bundle) -> Case:
     return case(bundle, bind(bundle, spec), seed=args.seed, given=given, ranges=value_ranges(args))
 
 
-def _given(texts: list[str]) -> dict[str, Value]:
+def _given(texts: list[str]) -> dict[str, GroupValue]:
     """Input -> array; the arrays of an .npz file, in its order, are a sequence."""
-    found: dict[str, Value] = {}
+    found: dict[str, GroupValue] = {}
     for text in texts:
         name, equals, file = text.partition("=")
         if not equals:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from smelt.conformance import table
 from smelt.conformance.cases import FORMS, bucket
-from smelt.conformance.judge import BAD, Result
+from smelt.conformance.judge import BAD, JudgedCase
 from smelt.conformance.keys import SWEEPS, every
 from smelt.conformance.pool import TIME_LIMIT, run
 from smelt.conformance.report import failures_text, known, summary, unexpected
@@ -64,9 +64,9 @@ def sampled(key: str, sample: int) -> bool:
     return bucket(rest if kind in FORMS else key) < sample
 
 
-def _merged(path: Path, results: Sequence[Result]) -> list[Result]:
+def _merged(path: Path, results: Sequence[JudgedCase]) -> list[JudgedCase]:
     """The results together with the file's results of other cases; the file is updated."""
-    before = [Result(**row) for row in json.loads(path.read_text("utf-8"))] if path.is_file() else []
+    before = [JudgedCase(**row) for row in json.loads(path.read_text("utf-8"))] if path.is_file() else []
     new = {r.id for r in results}
     found = [*(r for r in before if r.id not in new), *results]
     path.write_text(json.dumps([asdict(r) for r in found], indent=1) + "\n", "utf-8")
@@ -79,7 +79,7 @@ class _Progress:
     def __init__(self, total: int) -> None:
         self._total, self._done, self._said = total, 0, time.monotonic()
 
-    def __call__(self, r: Result) -> None:
+    def __call__(self, r: JudgedCase) -> None:
         self._done += 1
         if r.outcome in BAD:
             print(f"{r.id}: {r.outcome}: {r.reason}", file=sys.stderr, flush=True)

@@ -24,16 +24,16 @@ from onnx import ModelProto, OptionalProto, SequenceProto, TensorProto, numpy_he
 
 Form: TypeAlias = Literal["static", "dynamic", "strict"]
 FORMS: tuple[Form, ...] = ("static", "dynamic", "strict")
-Value: TypeAlias = Any
+CaseValue: TypeAlias = Any
 """An array, a list of values (a sequence), or None (an empty optional)."""
-DataSet: TypeAlias = tuple[tuple[Value, ...], tuple[Value, ...]]
+DataSet: TypeAlias = tuple[tuple[CaseValue, ...], tuple[CaseValue, ...]]
 
 FOLDERS = ("simple", "pytorch-converted", "pytorch-operator")
 OUTSIDE = re.compile(r"test_(image_decoder|adagrad|adam|momentum|gradient|nesterov)")
 """Operators without a case here: those of the training domain, and decoding of image files."""
 
 # Operands that real models hold as constants, by op: positions of inputs.
-CONSTANT: dict[str, tuple[int, ...]] = {
+CONSTANT_INPUTS: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("Reshape", "Expand", "Tile", "TopK", "Split", "Squeeze", "Unsqueeze", "CumSum"), (1,)),
     **dict.fromkeys(("CumProd", "OneHot", "SplitToSequence", "CenterCropPad", "AffineGrid", "Trilu"), (1,)),
     **dict.fromkeys(("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"), (1,)),
@@ -62,7 +62,7 @@ CONSTANT: dict[str, tuple[int, ...]] = {
 
 
 @dataclass(frozen=True)
-class Case:
+class FormCase:
     """One case in one form. data: the data sets, whose arrays belong to the model's inputs by position."""
 
     name: str
@@ -128,7 +128,7 @@ def shipped() -> tuple[Shipped, ...]:
     return tuple(rows)
 
 
-def in_form(s: Shipped, form: Form) -> Case:
+def in_form(s: Shipped, form: Form) -> FormCase:
     """One case in one form."""
     model, data = s.model, s.data
     if form != "static":
@@ -137,7 +137,7 @@ def in_form(s: Shipped, form: Form) -> Case:
         if form == "dynamic":
             data = _fixed(model, data, s.constants)
         _free(model, form)
-    return Case(s.name, form, s.ops, model, data, s.rtol, s.atol)
+    return FormCase(s.name, form, s.ops, model, data, s.rtol, s.atol)
 
 
 # ---------------------------------------------------------------- what ships
@@ -165,7 +165,7 @@ def _data(t: Any) -> Iterator[DataSet]:
         )
 
 
-def _files(folder: Path, kind: str, types: Sequence[onnx.TypeProto]) -> tuple[Value, ...]:
+def _files(folder: Path, kind: str, types: Sequence[onnx.TypeProto]) -> tuple[CaseValue, ...]:
     values = []
     for k in range(len(list(folder.glob(f"{kind}_*.pb")))):
         raw = (folder / f"{kind}_{k}.pb").read_bytes()
@@ -176,7 +176,7 @@ def _files(folder: Path, kind: str, types: Sequence[onnx.TypeProto]) -> tuple[Va
     return tuple(values)
 
 
-def _value(v: Any) -> Value:
+def _value(v: Any) -> CaseValue:
     if isinstance(v, TensorProto):
         return numpy_helper.to_array(v)
     if isinstance(v, SequenceProto):
@@ -199,7 +199,7 @@ def _constants(m: ModelProto) -> Iterator[str]:
     uses: dict[str, list[bool]] = {}
     for n in m.graph.node:
         for k, name in enumerate(n.input):
-            uses.setdefault(name, []).append(k in CONSTANT.get(n.op_type, ()))
+            uses.setdefault(name, []).append(k in CONSTANT_INPUTS.get(n.op_type, ()))
     yield from (v.name for v in m.graph.input if all(uses.get(v.name, [False])))
 
 
@@ -222,7 +222,7 @@ def _fixed(m: ModelProto, data: tuple[DataSet, ...], constants: frozenset[str]) 
     )
 
 
-def _same(a: Value, b: Value) -> bool:
+def _same(a: CaseValue, b: CaseValue) -> bool:
     return (
         isinstance(a, np.ndarray)
         and isinstance(b, np.ndarray)

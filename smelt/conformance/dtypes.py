@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
-from smelt.conformance.cases import Shipped, Value
+from smelt.conformance.cases import CaseValue, Shipped
 from smelt.conformance.judge import RANDOM
 from smelt.conformance.oracle import Oracle, evaluator, first, runtime
 from smelt.conformance.single import (
@@ -73,11 +73,11 @@ CUT_OFF = frozenset({"GridSample", "Resize", "Upsample"})
 CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap", "ai.onnx.ml.LabelEncoder"})
 """Operators with graphs or tables as attributes, whose types would contradict converted inputs."""
 
-NARROW = ("float16", "bfloat16")
+NARROW_FLOATS = ("float16", "bfloat16")
 # (relative, absolute): two units in the last place; what f32 sums lose; and f64 must not be f32 inside.
 TOLERANCE = {"float16": (2**-9, 1e-6), "bfloat16": (2**-6, 1e-6), "double": (1e-9, 1e-12)}
-MIXED = (TensorProto.FLOAT,)
-SMALL = 9
+MIXED_TYPES = (TensorProto.FLOAT,)
+SMALL_INTEGERS = 9
 """Bound of integers converted from floats, so that products of a few of them fit 8 bits."""
 
 
@@ -156,13 +156,13 @@ def _converted(base: Shipped, op: str, variable: str, dtype: str) -> Shipped | s
     """The base case's first data set with all tensors of a type variable converted, or the reason why not."""
     code = TensorProto.DataType.Value(dtype.upper())
     model, feed = _model(base, op, variable, code)
-    mixed = any(_elem(v.type) in MIXED for v in model.graph.input)  # what is f32 may be computed in f32
+    mixed = any(_elem(v.type) in MIXED_TYPES for v in model.graph.input)  # what is f32 may be computed in f32
     mixed = mixed or op in COARSE or "stash_type" in history(op)[-1].attributes
     rtol, atol = (base.rtol, base.atol) if mixed else TOLERANCE.get(dtype, (base.rtol, base.atol))
     name = f"{base.name} with {variable} = {dtype}"
     inputs = tuple(feed[v.name] for v in model.graph.input)
     made = Shipped(name, (op,), model, ((inputs, ()),), base.constants, rtol, atol)
-    rounded = dtype in NARROW and op != "BitCast"
+    rounded = dtype in NARROW_FLOATS and op != "BitCast"
     cut = op in CUT_OFF and dtype.startswith(("int", "uint"))
     answer = _wide_answer(base, op, variable, dtype, feed) if rounded or cut else None
     if op in RANDOM:
@@ -177,7 +177,7 @@ def _converted(base: Shipped, op: str, variable: str, dtype: str) -> Shipped | s
     return replace(made, data=((inputs, tuple(map(_texts, answer))),))
 
 
-def _texts(value: Value) -> Value:
+def _texts(value: CaseValue) -> CaseValue:
     """The value with '' in place of the number 0, which ONNX's evaluator uses as default padding of
     strings."""
     if not isinstance(value, np.ndarray) or value.dtype != np.dtype(object):
@@ -186,7 +186,7 @@ def _texts(value: Value) -> Value:
     return np.array(found, object).reshape(value.shape)
 
 
-def _model(base: Shipped, op: str, variable: str, code: int) -> tuple[ModelProto, dict[str, Value]]:
+def _model(base: Shipped, op: str, variable: str, code: int) -> tuple[ModelProto, dict[str, CaseValue]]:
     model, schema = copied(base.model), history(op)[-1]
     node = node_of(model, op)
     assert node is not None
@@ -241,14 +241,16 @@ def _set_type(node: NodeProto, name: str, code: int, to: Any) -> None:
     node.attribute.append(new)
 
 
-WIDTH = {"double": 64, "float": 32, "bfloat16": 16, "bool": 8, "complex64": 64}
+TYPE_BITS = {"double": 64, "float": 32, "bfloat16": 16, "bool": 8, "complex64": 64}
 
 
-def _same_width(model: ModelProto, node: NodeProto, variable: str, code: int, feed: dict[str, Value]) -> None:
+def _same_width(
+    model: ModelProto, node: NodeProto, variable: str, code: int, feed: dict[str, CaseValue]
+) -> None:
     """Give the other side of a BitCast an unsigned type of the same width."""
     name = TensorProto.DataType.Name(code).lower()
     found = re.fullmatch(r"(?:u?int|float)(2|4|8|16|32|64)(?:e\d.*)?", name)
-    bits = WIDTH.get(name) or int(found[1] if found else 8)
+    bits = TYPE_BITS.get(name) or int(found[1] if found else 8)
     other = TensorProto.DataType.Value(f"UINT{bits}")
     if variable == "T1":
         _set_type(node, "to", other, None)
@@ -267,7 +269,7 @@ def _retype(t: Any, code: int) -> None:
         _retype(getattr(t, kind).elem_type, code)
 
 
-def _value(v: Value, to: Any, not_zero: bool = False) -> Value:
+def _value(v: CaseValue, to: Any, not_zero: bool = False) -> CaseValue:
     """A value in another element type: fractions become small integers, and every element is
     representable."""
     if isinstance(v, list):
@@ -288,7 +290,7 @@ def _inside(x: Any, to: Any) -> Any:
     if _kind(np.dtype(to)) != "int":
         return x
     low, high = _range(to)
-    return np.clip(x, max(low, -SMALL), min(high, SMALL)).astype(x.dtype)
+    return np.clip(x, max(low, -SMALL_INTEGERS), min(high, SMALL_INTEGERS)).astype(x.dtype)
 
 
 def _range(to: Any) -> tuple[int, int]:
@@ -311,7 +313,7 @@ def _array(x: Any, to: Any) -> Any:
         if kind == "int":
             low, high = _range(to)
             if not np.array_equal(wide, np.rint(wide)):
-                wide = np.clip(np.rint(np.nan_to_num(wide) * 4), -SMALL, SMALL)
+                wide = np.clip(np.rint(np.nan_to_num(wide) * 4), -SMALL_INTEGERS, SMALL_INTEGERS)
             if low == 0:
                 wide = np.abs(wide)
             exact = 2**53
@@ -337,9 +339,9 @@ def _wide_answer(
     op: str,
     variable: str,
     dtype: str,
-    feed: Mapping[str, Value],
+    feed: Mapping[str, CaseValue],
     wides: tuple[str, ...] = ("double", "float"),
-) -> tuple[Value, ...] | None:
+) -> tuple[CaseValue, ...] | None:
     """The answer, computed in f64 or f32 from the rounded inputs, with outputs rounded (or truncated)
     once."""
     if (op, variable) in ATTRIBUTES:
@@ -369,7 +371,7 @@ def _wide_answer(
     return None
 
 
-def _zeros(output: onnx.ValueInfoProto, like: Value) -> Value:
+def _zeros(output: onnx.ValueInfoProto, like: CaseValue) -> CaseValue:
     """Zeros in place of random outputs, of which only types and shapes are compared."""
     return np.zeros(np.shape(like), onnx.helper.tensor_dtype_to_np_dtype(_elem(output.type)))
 
@@ -381,7 +383,7 @@ def _elem(t: Any) -> int:
     return int(getattr(t, kind).elem_type)
 
 
-def _cast(v: Value, to: Any, any_kind: bool = False) -> Value:
+def _cast(v: CaseValue, to: Any, any_kind: bool = False) -> CaseValue:
     """Convert floats to another type; any_kind: integers too."""
     if isinstance(v, list):
         return [_cast(x, to, any_kind) for x in v]

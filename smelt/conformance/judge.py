@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from smelt.compiler import compile_here
-from smelt.conformance.cases import Case, DataSet, Value
+from smelt.conformance.cases import CaseValue, DataSet, FormCase
 from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
 from smelt.core.dtype import ALL
@@ -40,7 +40,7 @@ RANDOM = frozenset(
 
 
 @dataclass(frozen=True)
-class Result:
+class JudgedCase:
     """The outcome of one case and the reason, in one line."""
 
     id: str
@@ -54,7 +54,9 @@ def named_result(key: str, target: str) -> str:
     return key if target == "host" else f"{target}/{key}"
 
 
-def judge(case: Case, stage: Callable[[str], None] = lambda text: None, target: str = "host") -> Result:
+def judge(
+    case: FormCase, stage: Callable[[str], None] = lambda text: None, target: str = "host"
+) -> JudgedCase:
     """Compile in this process, run and compare. The run is in this process, or on the platform's emulated
     board.
 
@@ -69,32 +71,32 @@ def judge(case: Case, stage: Callable[[str], None] = lambda text: None, target: 
         try:
             bundle = compile_here(Request(str(source), target, output=out, name="model", runner=not here))
         except SmeltError as e:
-            return Result(case.id, _kind(e), _line(e))
+            return JudgedCase(case.id, _kind(e), _line(e))
         except Exception as e:
-            return Result(case.id, "internal", f"{_site(e)}{type(e).__name__}: {_line(e)}")
+            return JudgedCase(case.id, "internal", f"{_site(e)}{type(e).__name__}: {_line(e)}")
         stage("running")
         try:
             found = _run_here(bundle, case) if here else _run_there(bundle, case)
         except RunnerError as e:
-            return Result(case.id, DIED.get(e.status, "refused"), _line(e))
+            return JudgedCase(case.id, DIED.get(e.status, "refused"), _line(e))
         except SmeltError as e:
-            return Result(case.id, "internal" if e.kind in ("internal", "infra") else "refused", _line(e))
+            return JudgedCase(case.id, "internal" if e.kind in ("internal", "infra") else "refused", _line(e))
         except Exception as e:
-            return Result(case.id, "internal", f"{_site(e)}{type(e).__name__}: {_line(e)}")
+            return JudgedCase(case.id, "internal", f"{_site(e)}{type(e).__name__}: {_line(e)}")
     for outputs, (_, wanted) in zip(found, case.data, strict=True):
         why = difference(case, outputs, wanted)
         if why:
-            return Result(case.id, "wrong", why)
-    return Result(case.id, "pass")
+            return JudgedCase(case.id, "wrong", why)
+    return JudgedCase(case.id, "pass")
 
 
-def _run_here(bundle: Bundle, case: Case) -> list[list[Value]]:
+def _run_here(bundle: Bundle, case: FormCase) -> list[list[CaseValue]]:
     session = load(bundle, threads=1)
     known = {a.name for a in session.get_inputs()}
     return [session.run(None, _feed(case, d, known)) for d in case.data]
 
 
-def _run_there(bundle: Bundle, case: Case) -> list[list[Value]]:
+def _run_there(bundle: Bundle, case: FormCase) -> list[list[CaseValue]]:
     takes, gives = groups(bundle.manifest, "inputs"), groups(bundle.manifest, "outputs")
     known, symbols = {g.name for g in takes}, bundle.manifest["symbols"]
     types = {o["name"]: ALL[o["dtype"]] for o in bundle.manifest["outputs"]}
@@ -108,7 +110,7 @@ def _run_there(bundle: Bundle, case: Case) -> list[list[Value]]:
     return found
 
 
-def _feed(case: Case, data: DataSet, known: set[str]) -> dict[str, Value]:
+def _feed(case: FormCase, data: DataSet, known: set[str]) -> dict[str, CaseValue]:
     names = [v.name for v in case.model.graph.input]
     return {n: v for n, v in zip(names, data[0], strict=False) if n in known}
 
@@ -137,7 +139,7 @@ def _site(e: BaseException) -> str:
 # ---------------------------------------------------------------- comparing
 
 
-def difference(case: Case, found: Sequence[Value], wanted: Sequence[Value]) -> str:
+def difference(case: FormCase, found: Sequence[CaseValue], wanted: Sequence[CaseValue]) -> str:
     """The first difference as text, by the rules of onnx.backend.test; '' when there is none."""
     if len(found) != len(wanted):
         return f"{len(found)} outputs, wanted {len(wanted)}"
@@ -150,7 +152,7 @@ def difference(case: Case, found: Sequence[Value], wanted: Sequence[Value]) -> s
     return ""
 
 
-def _differs(found: Value, wanted: Value, rtol: float, atol: float, loose: bool) -> str:
+def _differs(found: CaseValue, wanted: CaseValue, rtol: float, atol: float, loose: bool) -> str:
     if wanted is None or found is None:
         return "" if found is wanted else f"{type(found).__name__}, wanted {type(wanted).__name__}"
     if isinstance(wanted, list):

@@ -12,13 +12,13 @@ from functools import cache
 
 from smelt.conformance import dtypes, opsets
 from smelt.conformance.cases import FORMS, Form, Shipped, in_form, shipped
-from smelt.conformance.judge import Result, judge, named_result
+from smelt.conformance.judge import JudgedCase, judge, named_result
 from smelt.conformance.oracle import evaluator, runtime
 
 SWEEPS = ("dtype", "opset")
 STATIC_ONLY = "static only: "
 
-Stage = Callable[[str], None]
+OnStage = Callable[[str], None]
 
 
 def every(kinds: Sequence[str] = FORMS) -> list[str]:
@@ -29,23 +29,23 @@ def every(kinds: Sequence[str] = FORMS) -> list[str]:
     return found
 
 
-def judge_key(key: str, stage: Stage = lambda text: None, target: str = "host") -> Result:
+def judge_key(key: str, stage: OnStage = lambda text: None, target: str = "host") -> JudgedCase:
     """Judge the case of a key; the result's id is the key, on another target 'target/key'."""
     kind, rest = key.split(":", 1)
     result = _form(kind, rest, stage, target) if kind in FORMS else _derived(key, stage, target)
     return replace(result, id=named_result(key, target))
 
 
-def _form(form: str, name: str, stage: Stage, target: str) -> Result:
+def _form(form: str, name: str, stage: OnStage, target: str) -> JudgedCase:
     kind = next(f for f in FORMS if f == form)
     return judge(in_form(_by_name()[name], kind), stage, target)
 
 
-def _derived(key: str, stage: Stage, target: str) -> Result:
+def _derived(key: str, stage: OnStage, target: str) -> JudgedCase:
     stage("deriving the case")
     case = derived(key)
     if isinstance(case, str):
-        return Result(key, "untested", case)
+        return JudgedCase(key, "untested", case)
     result = _judged(case, "dynamic", stage, target)
     if result.outcome == "unsupported":
         static = _judged(case, "static", stage, target)
@@ -63,7 +63,7 @@ def derived(key: str) -> Shipped | str:
     return opsets.at_opset(op, int(rest[0]))
 
 
-def _judged(case: Shipped, form: Form, stage: Stage, target: str) -> Result:
+def _judged(case: Shipped, form: Form, stage: OnStage, target: str) -> JudgedCase:
     """Judge by the first oracle's answer; where smelt differs, by the other oracle's."""
     result = judge(in_form(case, form), stage, target)
     if result.outcome == "wrong":

@@ -11,15 +11,15 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 
-from smelt.conformance.cases import Value
+from smelt.conformance.cases import CaseValue
 
 ONLY_TYPES = frozenset({"GlobalLpPool", "MaxRoiPool", "Multinomial"})
 """Operators to which opset 22 added only bfloat16; ONNX Runtime implements them up to opset 21."""
 
-Oracle: TypeAlias = Callable[[ModelProto, Mapping[str, Value]], "tuple[Value, ...] | None"]
+Oracle: TypeAlias = Callable[[ModelProto, Mapping[str, CaseValue]], "tuple[CaseValue, ...] | None"]
 
 
-def evaluator(model: ModelProto, feed: Mapping[str, Value]) -> tuple[Value, ...] | None:
+def evaluator(model: ModelProto, feed: Mapping[str, CaseValue]) -> tuple[CaseValue, ...] | None:
     """The outputs that onnx.reference computes; None when it fails."""
     from onnx.reference import ReferenceEvaluator
 
@@ -32,7 +32,7 @@ def evaluator(model: ModelProto, feed: Mapping[str, Value]) -> tuple[Value, ...]
     return _typed(model, found)
 
 
-def runtime(model: ModelProto, feed: Mapping[str, Value]) -> tuple[Value, ...] | None:
+def runtime(model: ModelProto, feed: Mapping[str, CaseValue]) -> tuple[CaseValue, ...] | None:
     """The outputs that ONNX Runtime computes; None when it fails, or is not installed."""
     try:
         import onnxruntime
@@ -53,8 +53,8 @@ def runtime(model: ModelProto, feed: Mapping[str, Value]) -> tuple[Value, ...] |
 
 
 def first(
-    model: ModelProto, feed: Mapping[str, Value], oracles: Sequence[Oracle]
-) -> tuple[tuple[Value, ...], Oracle] | None:
+    model: ModelProto, feed: Mapping[str, CaseValue], oracles: Sequence[Oracle]
+) -> tuple[tuple[CaseValue, ...], Oracle] | None:
     """The first oracle's answer that is not None, with that oracle; None where no oracle has one."""
     for oracle in oracles:
         found = oracle(model, feed)
@@ -63,7 +63,7 @@ def first(
     return None
 
 
-def _typed(model: ModelProto, found: Sequence[Value]) -> tuple[Value, ...] | None:
+def _typed(model: ModelProto, found: Sequence[CaseValue]) -> tuple[CaseValue, ...] | None:
     """The answer, converted to the declared element types. None where there are fewer outputs, or
     types that are not floats differ: an evaluator may compute f64 in f32."""
     if len(found) != len(model.graph.output):

@@ -13,14 +13,20 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 from smelt.conformance.cases import shipped
-from smelt.conformance.judge import Result, named_result
+from smelt.conformance.judge import JudgedCase, named_result
 
 TIME_LIMIT = 90.0
 """Seconds of wall time that one case may take, compilation included."""
-MEMORY = 12 << 30
+START_LIMIT = 600.0
+"""Seconds of wall time within which a child must have started: a spawned one reads all cases, which takes
+long on a busy machine and says nothing about a case."""
+CHILD_MEMORY = 12 << 30
 """Limit of a child's address space in bytes."""
 RENEW = 250
 """How many cases a child judges before it is replaced: each leaves a loaded library behind."""
+
+
+_STARTING = "starting"
 
 
 @dataclass
@@ -37,13 +43,13 @@ def run(
     wanted: Sequence[str],
     jobs: int | None = None,
     limit: float = TIME_LIMIT,
-    on_result: Callable[[Result], None] = lambda r: None,
+    on_result: Callable[[JudgedCase], None] = lambda r: None,
     target: str = "host",
-) -> list[Result]:
+) -> list[JudgedCase]:
     """Results of the cases, by key (keys.py), in their order. on_result: called as each becomes known."""
     shipped()  # once, here; the children are forked and have them
     todo = list(reversed(wanted))
-    results: dict[str, Result] = {}
+    results: dict[str, JudgedCase] = {}
     children = [_start(target) for _ in range(min(jobs or os.cpu_count() or 1, len(todo)))]
     while children:
         for c in list(children):
@@ -82,13 +88,13 @@ def _stop(c: _Child) -> None:
 def _feed(c: _Child, todo: list[str]) -> bool:
     if not todo:
         return False
-    c.case, c.since, c.stage = todo.pop(), time.monotonic(), "starting"
+    c.case, c.since, c.stage = todo.pop(), time.monotonic(), _STARTING
     c.done += 1
     c.pipe.send(c.case)
     return True
 
 
-def _hear(c: _Child, ready: bool, limit: float, target: str) -> Result | None:
+def _hear(c: _Child, ready: bool, limit: float, target: str) -> JudgedCase | None:
     """The result of the child's case; None while the child works on it."""
     if c.case is None:
         return None
@@ -101,13 +107,16 @@ def _hear(c: _Child, ready: bool, limit: float, target: str) -> Result | None:
             c.process.join()
             code = c.process.exitcode or 0
             how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-            return Result(name, "crash", f"{how} while {c.stage}", passed)
-        if isinstance(said, Result):
+            return JudgedCase(name, "crash", f"{how} while {c.stage}", passed)
+        if isinstance(said, JudgedCase):
             return replace(said, seconds=passed)
+        if c.stage == _STARTING:
+            c.since = time.monotonic()
         c.stage = str(said)
         return None
+    limit = START_LIMIT if c.stage == _STARTING else limit
     if passed > limit:
-        return Result(name, "hang", f"more than {limit:.0f} s while {c.stage}", passed)
+        return JudgedCase(name, "hang", f"more than {limit:.0f} s while {c.stage}", passed)
     return None
 
 
@@ -115,20 +124,22 @@ def _serve(pipe: Connection, target: str) -> None:
     """Run as the child: judge keys from the pipe until it closes."""
     from smelt.conformance.keys import judge_key
 
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_AS, (CHILD_MEMORY, CHILD_MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
+    shipped()
     while True:
         try:
             key = pipe.recv()
         except EOFError:
             return
+        pipe.send("reading the case")
         try:
             result = judge_key(key, pipe.send, target)
         except MemoryError:
-            result = Result(named_result(key, target), "internal", "out of memory")
+            result = JudgedCase(named_result(key, target), "internal", "out of memory")
         except Exception as e:  # of the harness: one case is lost, not the child
-            result = Result(named_result(key, target), "internal", f"no case: {e!r}"[:200])
+            result = JudgedCase(named_result(key, target), "internal", f"no case: {e!r}"[:200])
         pipe.send(result)

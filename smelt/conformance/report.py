@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from smelt.conformance.judge import BAD, Outcome, Result
+from smelt.conformance.judge import BAD, JudgedCase, Outcome
 
-LIMIT = 110
+MOST_REASON = 110
 """Most characters of a reason in the table."""
 
 
@@ -35,7 +35,7 @@ def parsed(text: str) -> Id:
     return Id(found[1] or "host", found[2], found[3])
 
 
-def counts(results: Sequence[Result]) -> dict[str, Counter[Outcome]]:
+def counts(results: Sequence[JudgedCase]) -> dict[str, Counter[Outcome]]:
     """Outcomes per form, sweep and target, in the order of the results."""
     found: dict[str, Counter[Outcome]] = {}
     for r in results:
@@ -43,7 +43,7 @@ def counts(results: Sequence[Result]) -> dict[str, Counter[Outcome]]:
     return found
 
 
-def summary(results: Sequence[Result]) -> str:
+def summary(results: Sequence[JudgedCase]) -> str:
     """A Markdown table of shares; untested cases are not counted."""
     lines = [
         "| form or sweep | cases | pass | share | unsupported | refused, called bad "
@@ -60,13 +60,13 @@ def summary(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
-def plain(r: Result) -> str:
+def plain(r: JudgedCase) -> str:
     """The reason with names and numbers replaced, so that equal causes in different cases are equal texts."""
     text = re.sub(r"'[^']*'", "'_'", r.reason)
     text = re.sub(r"\[[^\]]*\]", "[..]", text)
     text = re.sub(r"(?<![A-Za-z0-9_])\d+(\.\d+)?(e[-+]?\d+)?(?![A-Za-z0-9_])", "#", text)
     text = text if r.outcome in ("unsupported", "pass") else f"{r.outcome}: {text}"
-    return text if len(text) <= LIMIT else text[: LIMIT - 3] + "..."
+    return text if len(text) <= MOST_REASON else text[: MOST_REASON - 3] + "..."
 
 
 # ---------------------------------------------------------------- known failures
@@ -82,7 +82,9 @@ def known(path: Path) -> dict[str, tuple[Outcome, str]]:
     return found
 
 
-def failures_text(results: Sequence[Result], before: Mapping[str, tuple[Outcome, str]] | None = None) -> str:
+def failures_text(
+    results: Sequence[JudgedCase], before: Mapping[str, tuple[Outcome, str]] | None = None
+) -> str:
     """The file of known failures. before: the listed failures; those of cases that did not run are kept."""
     listed = dict(before or {})
     for r in results:
@@ -99,7 +101,7 @@ def failures_text(results: Sequence[Result], before: Mapping[str, tuple[Outcome,
 
 
 def unexpected(
-    results: Sequence[Result], listed: Mapping[str, tuple[Outcome, str]]
+    results: Sequence[JudgedCase], listed: Mapping[str, tuple[Outcome, str]]
 ) -> tuple[list[str], list[str]]:
     """(failures that are not listed, or worse than listed; listed failures that pass).
 

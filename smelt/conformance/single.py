@@ -14,7 +14,7 @@ from onnx import ModelProto, NodeProto
 from smelt.conformance.cases import Shipped, shipped
 
 # Operators that ONNX ships no case for.
-OWN: dict[str, str] = {
+OWN_MODELS: dict[str, str] = {
     "GlobalLpPool": "(float[2,3,4,5] x) => (float[2,3,1,1] y) { y = GlobalLpPool <p = 2> (x) }",
     "RandomNormal": "() => (float[2,3] y) { y = RandomNormal <shape = [2, 3], seed = 1.0> () }",
     "RandomUniform": "() => (float[2,3] y) { y = RandomUniform <shape = [2, 3], seed = 1.0> () }",
@@ -56,7 +56,7 @@ def history(op: str) -> tuple[Any, ...]:
 @cache
 def operators() -> tuple[str, ...]:
     """All operators that have a case, by name."""
-    every = {o for s in shipped() for o in s.ops} | set(OWN)
+    every = {o for s in shipped() for o in s.ops} | set(OWN_MODELS)
     return tuple(sorted(o for o in every if history(o)))
 
 
@@ -65,7 +65,7 @@ def candidates(op: str) -> tuple[Shipped, ...]:
     """Cases whose only node, besides constants, is this operator: sorted by most inputs first, then by
     size."""
     found = [s for s in _by_op().get(op, ()) if node_of(s.model, op) is not None]
-    if not found and op in OWN:
+    if not found and op in OWN_MODELS:
         found = [_own(op)]
     return tuple(sorted(found, key=_cost))
 
@@ -114,7 +114,7 @@ def _cost(s: Shipped) -> tuple[bool, bool, bool, int, int, str]:
 
 def _own(op: str) -> Shipped:
     model = onnx.parser.parse_model(
-        f'<ir_version: 10, opset_import: ["" : {onnx.defs.onnx_opset_version()}]> g {OWN[op]}'
+        f'<ir_version: 10, opset_import: ["" : {onnx.defs.onnx_opset_version()}]> g {OWN_MODELS[op]}'
     )
     rng = np.random.default_rng(0)
     inputs: list[Any] = []

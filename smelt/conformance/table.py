@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import onnx
 
 from smelt.conformance.cases import FORMS, shipped
-from smelt.conformance.judge import Result
+from smelt.conformance.judge import JudgedCase
 from smelt.conformance.keys import STATIC_ONLY
 from smelt.conformance.report import parsed, plain, summary
 from smelt.importer.weights import DTYPE_OF
@@ -41,7 +41,7 @@ smelt/conformance/table.json. What is not supported is refused when the model is
 """
 
 
-def build(results: Sequence[Result]) -> Table:
+def build(results: Sequence[JudgedCase]) -> Table:
     """The table of all operators that occur in the results."""
     ops = {s.name: s.ops for s in shipped()}
     found: dict[str, Table] = {}
@@ -72,7 +72,7 @@ def build(results: Sequence[Result]) -> Table:
     }
 
 
-def _verdict(r: Result) -> str:
+def _verdict(r: JudgedCase) -> str:
     if r.outcome == "pass":
         return "static" if r.reason.startswith(STATIC_ONLY) else "yes"
     return "untested" if r.outcome == "untested" else plain(r)
@@ -113,7 +113,7 @@ def text(table: Table) -> str:
 # ---------------------------------------------------------------- the page
 
 
-def page(table: Table, results: Sequence[Result]) -> str:
+def page(table: Table, results: Sequence[JudgedCase]) -> str:
     """The text of docs/ops.md."""
     rows = table["operators"]
     targets = sorted({t for row in rows.values() for t in row.get("targets", ())})
@@ -143,7 +143,7 @@ def _opsets(turned: Mapping[str, str]) -> str:
 
 
 # Types that are told in one word where all of them pass.
-GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
+OPERATOR_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("i8..i64", ("i8", "i16", "i32", "i64")),
     ("u8..u64", ("u8", "u16", "u32", "u64")),
     ("f8", ("f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz")),
@@ -167,7 +167,7 @@ def _types(turned: Mapping[str, Mapping[str, str]]) -> str:
 
 def _grouped(types: Sequence[str]) -> str:
     left, words = list(types), []
-    for word, members in GROUPS:
+    for word, members in OPERATOR_GROUPS:
         if set(members) <= set(left):
             left = [t for t in left if t not in members]
             words.append(word)

@@ -1,8 +1,7 @@
 """Rows of x86-64: multiply-adds of floats and sums of products of bytes, for each width of register.
 
 Costs are those of the slowest current core that has the instruction with full-width pipes (uops.info for
-Ice Lake and Zen 4); those of vfmadd and vpdpbusd are measured on a Zen 5 at 4.45 GHz as well: 285 GFLOP/s and
-1145 GOP/s, which is 32 and 128 multiply-adds per cycle.
+Ice Lake and Zen 4).
 """
 
 from __future__ import annotations

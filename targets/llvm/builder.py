@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 
-class Block:
+class BasicBlock:
     """A basic block under construction; phis are printed before lines."""
 
     __slots__ = ("label", "lines", "phis")
@@ -35,7 +35,7 @@ class Scope:
 
     __slots__ = ("block", "cache", "certain", "depth", "homes", "parent")
 
-    def __init__(self, parent: Scope | None, block: Block, certain: bool, arm: bool = False) -> None:
+    def __init__(self, parent: Scope | None, block: BasicBlock, certain: bool, arm: bool = False) -> None:
         self.parent = parent
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.block = block
@@ -87,7 +87,7 @@ class Value:
         return Value(self.text, self.elem, self.lanes, scope, None, self.low, self.high)
 
 
-Body: TypeAlias = Callable[[], list[Value]]
+BodyEmitter: TypeAlias = Callable[[], list[Value]]
 FLOAT_ELEMS = ("half", "float", "double")
 
 
@@ -108,7 +108,7 @@ def float_text(value: float, elem: str) -> str:
     return f"0x{struct.unpack('>Q', struct.pack('>d', value))[0]:016X}"
 
 
-class Builder:
+class FunctionBuilder:
     """The body of one function. `declared` collects the declarations that the module needs."""
 
     def __init__(self, declared: dict[str, str]) -> None:
@@ -116,15 +116,15 @@ class Builder:
         self.allocas: list[str] = []
         self.halves: dict[str, Value] = {}  # scalar floats that were widened -> the halves that they were
         self._names = 0
-        self._blocks: list[Block] = []
+        self._blocks: list[BasicBlock] = []
         self.root = Scope(None, self.block("entry"), True)
         self.scope = self.root
 
     # -- names, constants
 
-    def block(self, stem: str) -> Block:
+    def block(self, stem: str) -> BasicBlock:
         """A new block, printed after those made before it."""
-        made = Block(f"{stem}{len(self._blocks)}")
+        made = BasicBlock(f"{stem}{len(self._blocks)}")
         self._blocks.append(made)
         return made
 
@@ -309,7 +309,7 @@ class Builder:
             for a, b in zip(carried, results, strict=True)
         ]
 
-    def branch(self, condition: Value, then: Body, other: Body) -> list[Value]:
+    def branch(self, condition: Value, then: BodyEmitter, other: BodyEmitter) -> list[Value]:
         """The values of one of two arms."""
         if condition.const is not None:
             return then() if condition.const else other()
@@ -318,12 +318,12 @@ class Builder:
             [then, other],
         )
 
-    def switch(self, on: Value, arms: Sequence[tuple[int, Body]]) -> list[Value]:
+    def switch(self, on: Value, arms: Sequence[tuple[int, BodyEmitter]]) -> list[Value]:
         """The values of the arm whose number `on` is; it must be one of them."""
         if len(arms) == 1:
             return arms[0][1]()
 
-        def terminator(to: list[Block]) -> str:
+        def terminator(to: list[BasicBlock]) -> str:
             cases = " ".join(
                 f"{on.elem} {n}, label %{b.label}" for (n, _), b in zip(arms[:-1], to, strict=False)
             )
@@ -332,11 +332,11 @@ class Builder:
         return self._arms(terminator, [body for _, body in arms])
 
     def _arms(
-        self, terminator: Callable[[list[Block]], str], bodies: Sequence[Body]
+        self, terminator: Callable[[list[BasicBlock]], str], bodies: Sequence[BodyEmitter]
     ) -> list[Value]:
         outer, pre = self.scope, self.scope.block
-        heads: list[Block] = []
-        ends: list[tuple[Block, list[Value]]] = []
+        heads: list[BasicBlock] = []
+        ends: list[tuple[BasicBlock, list[Value]]] = []
         for body in bodies:
             head = self.block("arm")
             heads.append(head)
@@ -353,7 +353,7 @@ class Builder:
             for i in range(len(ends[0][1]))
         ]
 
-    def _phi(self, block: Block, scope: Scope, sources: list[tuple[Block, Value]]) -> Value:
+    def _phi(self, block: BasicBlock, scope: Scope, sources: list[tuple[BasicBlock, Value]]) -> Value:
         first = sources[0][1]
         if all(v.text == first.text for _, v in sources):
             return first.within(scope)

@@ -8,18 +8,18 @@ from typing import TypeAlias
 from smelt.core.dim import Dim, Facts
 from smelt.core.ir.idle import guards, needed
 from smelt.core.ir.kernel import Buffer, Kernel, Stmt, Store, walk
-from smelt.targets.llvm.builder import Builder, Value
+from smelt.targets.llvm.builder import FunctionBuilder, Value
 from smelt.targets.llvm.exprs import Exprs
 from smelt.targets.llvm.machines import Cpu
 
-Cell: TypeAlias = tuple[str, tuple[tuple[int, ...], int]]
+BufferCell: TypeAlias = tuple[str, tuple[tuple[int, ...], int]]
 """A register buffer and the key of one of its cells."""
 
 
 class Control(Exprs):
     """Control flow of one kernel. facts: the ranges of its dims."""
 
-    def __init__(self, b: Builder, cpu: Cpu, kernel: Kernel) -> None:
+    def __init__(self, b: FunctionBuilder, cpu: Cpu, kernel: Kernel) -> None:
         super().__init__(b, cpu)
         self.kernel = kernel
         self.all_buffers = kernel.buffers()
@@ -30,16 +30,16 @@ class Control(Exprs):
         """Buffers that these statements store to."""
         return frozenset(s.buffer for s in walk(tuple(body)) if isinstance(s, Store))
 
-    def _carried(self, body: Sequence[Stmt]) -> list[Cell]:
+    def _carried(self, body: Sequence[Stmt]) -> list[BufferCell]:
         names = self.written(body)
         return [(n, key) for n in sorted(names & self.registers.keys())
                 for key in self.registers[n].every()]  # fmt: skip
 
-    def _state(self, cells: Sequence[Cell]) -> list[Value]:
+    def _state(self, cells: Sequence[BufferCell]) -> list[Value]:
         return [self.registers[n].get(self.b, key) for n, key in cells]
 
     def _restore(
-        self, cells: Sequence[Cell], values: Sequence[Value]
+        self, cells: Sequence[BufferCell], values: Sequence[Value]
     ) -> None:
         for (n, key), v in zip(cells, values, strict=True):
             self.registers[n].cells[key] = v

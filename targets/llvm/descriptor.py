@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from smelt.core.dlpack import DLPACK
 from smelt.core.dtype import DType
 from smelt.core.ir.graph import Library
 from smelt.core.plan.link import EntryPoint, Linked
 from smelt.core.plan.program import CheckText, Entry, Tensor
 from smelt.core.sums import NO_SUMS, Sums
 from smelt.targets.llvm.abi import constants, structs
-
-_DLPACK = {"int": 0, "uint": 1, "float": 2, "bool": 6}
-_BFLOAT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +76,8 @@ def _escaped(raw: bytes) -> str:
 
 
 def _dlpack(d: DType) -> str:
-    code = _BFLOAT if d.name == "bf16" else _DLPACK[d.category]
-    return structs()["DLDataType"].value(code=code, bits=d.bits, lanes=1)
+    code, bits = DLPACK[d]
+    return structs()["DLDataType"].value(code=code, bits=bits, lanes=1)
 
 
 class _Tables:
@@ -105,7 +103,7 @@ class _Tables:
 
 
 def entry_symbol(number: int, name: str) -> str:
-    """What a function or table of an entry is called, behind 'smelt_'."""
+    """What a function or table of an entry is called, after 'smelt_'."""
     return f"{name}.{number}"
 
 
@@ -116,12 +114,13 @@ def descriptor(
     texts, row, made = _Texts(), structs(), _Tables()
     entries = [
         _entry(linked, e, n, found, texts, made)
-        for n, (e, found) in enumerate(zip(linked.entries, checks, strict=True))
+        for n, (e, found) in enumerate(zip(linked.all_entries, checks, strict=True))
     ]
     kernels = [_kernel(linked, e, r, texts) for e, r in zip(linked.rows, rows, strict=True)]
     states = [
         row["smelt_state_desc"].value(
-            name=texts.ref(s.name), dtype=_dlpack(s.dtype), rank=s.rank, home=s.home, most=_most(s.most)
+            name=texts.ref(s.name), dtype=_dlpack(s.dtype), rank=s.rank, home=s.home, most=_most(s.most),
+            axis=s.room[0] if s.room else 0, room=s.room[1] if s.room else 0,
         )
         for s in linked.states
     ]
@@ -136,6 +135,7 @@ def descriptor(
         n_states=len(states),
         n_libraries=len(libraries),
         n_units=len(units),
+        n_fallback=len(linked.fallback),
         default_threads=options.default_threads,
         name=texts.ref(options.name),
         prefix=texts.ref(options.prefix),
@@ -174,6 +174,7 @@ def _entry(
             desc.value(name=texts.ref(t.name), dtype=_dlpack(t.dtype), rank=len(t.shape)) for t in items
         ]
 
+    lies = [s.in_place for s in program.states if s.output is not None]
     return structs()["smelt_entry_desc"].value(
         name=texts.ref(e.name),
         n_inputs=len(program.inputs),
@@ -185,6 +186,7 @@ def _entry(
         n_writes=len(e.writes),
         reads=made.numbers(own("reads"), "i32", e.reads),
         writes=made.numbers(own("writes"), "i32", e.writes),
+        in_place=made.numbers(own("in_place"), "i32", map(int, lies) if any(lies) else ()),
         inputs=made.structs(own("inputs"), "smelt_tensor_desc", tensors(program.inputs)),
         outputs=made.structs(own("outputs"), "smelt_tensor_desc", tensors(program.outputs)),
         checks=made.structs(own("checks"), "smelt_check_desc", [_check(c, texts) for c in checks]),

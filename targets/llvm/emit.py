@@ -11,17 +11,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from smelt.core.diag import SmeltError
-from smelt.core.ir.groups import GroupNode, group_extent, group_nest
-from smelt.core.ir.idle import needed
+from smelt.core.ir.groups import instances, nest
+from smelt.core.ir.idle import needed_at_all
 from smelt.core.ir.kernel import (
     Kernel,
     Loop,
+    LoopNode,
     Stmt,
     Store,
     walk,
 )
-from smelt.targets.llvm.builder import Builder, Value
-from smelt.targets.llvm.exprs import Memory
+from smelt.targets.llvm.builder import FunctionBuilder, Value
+from smelt.targets.llvm.exprs import BufferMemory
 from smelt.targets.llvm.machines import Cpu
 from smelt.targets.llvm.tiles import Tiled
 
@@ -33,7 +34,7 @@ def function_name(kernel: Kernel, part: int) -> str:
 
 
 @dataclass(frozen=True)
-class Text:
+class IrText:
     """LLVM IR of some functions: definitions in order, and the declarations they need by symbol."""
 
     functions: tuple[str, ...]
@@ -49,27 +50,27 @@ class Text:
         return module_text(self.functions, self.declared, cpu)
 
 
-def merged(texts: Iterable[Text]) -> Text:
+def merged(texts: Iterable[IrText]) -> IrText:
     """The functions of all of them, in order."""
     functions: list[str] = []
     declared: dict[str, str] = {}
     for text in texts:
         functions.extend(text.functions)
         declared.update(text.declared)
-    return Text(tuple(functions), declared)
+    return IrText(tuple(functions), declared)
 
 
-def emit_kernel(kernel: Kernel, cpu: Cpu) -> Text:
+def emit_kernel(kernel: Kernel, cpu: Cpu) -> IrText:
     """The functions of a kernel. Raises SmeltError (internal) naming the kernel for a tree that cannot
     be emitted."""
     declared: dict[str, str] = {}
     functions: list[str] = []
     try:
         for part, s in enumerate(kernel.body):
-            functions.extend(_Function(kernel, part, s, cpu, declared).text())
+            functions.extend(Function(kernel, part, s, cpu, declared).text())
     except AssertionError as e:
         raise SmeltError(f"kernel '{kernel.name}' cannot be emitted: {e}", kind="internal") from e
-    return Text(tuple(functions), declared)
+    return IrText(tuple(functions), declared)
 
 
 def emit_module(kernels: Iterable[Kernel], cpu: Cpu) -> str:
@@ -83,15 +84,17 @@ def module_text(functions: Iterable[str], declared: dict[str, str], cpu: Cpu) ->
     return "\n".join([head, *(declared[n] for n in sorted(declared)), "", *functions, "!0 = !{}", ""])
 
 
-class _Function(Tiled):
+class Function(Tiled):
     """One top-level statement. Buffers are noalias pointer arguments of an inner function, so that the
     scheduler may move loads over stores; the exported one only unpacks the arguments."""
 
+    builder = FunctionBuilder
+
     def __init__(self, kernel: Kernel, part: int, s: Stmt, cpu: Cpu, declared: dict[str, str]) -> None:
-        super().__init__(Builder(declared), cpu, kernel)
+        super().__init__(self.builder(declared), cpu, kernel)
         self.name = function_name(kernel, part)
         self.statement = s
-        self.asked = needed((s,), self.all_buffers)
+        self.asked = needed_at_all(s, kernel)
         self.invariant_loads = not any(isinstance(x, Store) and x.accumulate == "fma" for x in walk((s,)))
         self._bind_arguments()
 
@@ -102,7 +105,7 @@ class _Function(Tiled):
         written = self.written((self.statement,))
         for i, buffer in enumerate(self.kernel.buffers().values()):
             pointer = Value(f"%b{i}", "ptr", 0, root)
-            self.memory[buffer.name] = Memory(buffer, pointer, buffer.name not in written)
+            self.memory[buffer.name] = BufferMemory(buffer, pointer, buffer.name not in written)
         for i, d in enumerate(self.kernel.dims):
             if d.low == d.high:
                 self.env[d.name] = d.low
@@ -151,13 +154,13 @@ class _Function(Tiled):
     # -- groups
 
     def _groups(self, s: Stmt) -> None:
-        nodes, body = group_nest(s)
+        nodes, body = nest(s, "group")
         if not nodes:
             self._stmts((s,))
             return
         lo = self._narrow(Value("%lo", "i64", 0, self.b.root, None, 0))
         hi = self._narrow(Value("%hi", "i64", 0, self.b.root, None, 0))
-        extents = [self.index.number(group_extent(n), self.env) for n in nodes]
+        extents = [self.index.number(instances(n), self.env) for n in nodes]
         high = 1
         for n in extents:
             high *= n if isinstance(n, int) else 1
@@ -188,7 +191,7 @@ class _Function(Tiled):
                 v.high = n - 1
         return out[::-1]
 
-    def _enter(self, nodes: Sequence[GroupNode], at: Sequence[int | Value], body: tuple[Stmt, ...]) -> None:
+    def _enter(self, nodes: Sequence[LoopNode], at: Sequence[int | Value], body: tuple[Stmt, ...]) -> None:
         """Bind the group nodes' variables from the outermost on, then run the body."""
         if not nodes:
             self._stmts(body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from smelt.core.dim import Dim
-from smelt.targets.llvm.builder import Builder, Scope, Value
+from smelt.targets.llvm.builder import FunctionBuilder, Scope, Value
 from smelt.targets.llvm.index import Env, Indexer, Number, bounds
 
 LEAST, MOST = -(1 << 63), (1 << 63) - 1
@@ -19,7 +19,7 @@ class Exact(Indexer):
     that may jump is not hoisted: a branch that is not taken refuses nothing.
     """
 
-    def __init__(self, builder: Builder, overflow: Callable[[Dim], str]) -> None:
+    def __init__(self, builder: FunctionBuilder, overflow: Callable[[Dim], str]) -> None:
         super().__init__(builder, "i64")
         self.overflow = overflow
         self._whole: Dim | None = None

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from smelt.core.dim import Dim, sym, to_dim
 from smelt.core.dtype import DType, bool_
 from smelt.core.ir.idle import axes_needed
+from smelt.core.ir.intrinsics import REDUCE_FN
 from smelt.core.ir.kernel import (
     Axis,
     Bound,
@@ -24,7 +25,7 @@ from smelt.core.ir.kernel import (
     Reduce,
 )
 from smelt.core.ir.rewrite import free_symbols
-from smelt.targets.llvm.builder import Builder, Value, type_text
+from smelt.targets.llvm.builder import FunctionBuilder, Value, type_text
 from smelt.targets.llvm.index import Env, Indexer, Lanes, varies
 from smelt.targets.llvm.intrinsics import emit
 from smelt.targets.llvm.machines import Cpu
@@ -32,12 +33,11 @@ from smelt.targets.llvm.registers import Registers, pieces, reduces_over
 from smelt.targets.llvm.scalar import Scalars, compute_elem, highest, lowest, storage_elem
 
 ZERO_PAGE = 65536  # bytes; in .bss, so it costs nothing in the file
-Step: TypeAlias = Callable[[list[Value]], list[Value]]
-REDUCE_FN = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
+LoopStep: TypeAlias = Callable[[list[Value]], list[Value]]
 
 
 @dataclass
-class Memory:
+class BufferMemory:
     """A buffer behind a pointer. read_only: nothing in this function writes to it."""
 
     buffer: Buffer
@@ -52,7 +52,7 @@ class Exprs:
     together (0 outside of vector loops). proved: bounds that hold for every element of this code.
     """
 
-    def __init__(self, b: Builder, cpu: Cpu) -> None:
+    def __init__(self, b: FunctionBuilder, cpu: Cpu) -> None:
         self.b = b
         self.cpu = cpu
         self.s = Scalars(b, cpu)
@@ -60,7 +60,7 @@ class Exprs:
         self.wide = self.index if cpu.index_bits == 64 else Indexer(b, "i64")
         self.env: Env = {}
         self.lanes = 0
-        self.memory: dict[str, Memory] = {}
+        self.memory: dict[str, BufferMemory] = {}
         self.registers: dict[str, Registers] = {}
         self.epochs: dict[str, int] = {}
         self.proved: frozenset[Bound] = frozenset()
@@ -276,7 +276,7 @@ class Exprs:
             self._flat[key] = found
         return found
 
-    def pointer(self, m: Memory, index: tuple[Dim, ...]) -> Value:
+    def pointer(self, m: BufferMemory, index: tuple[Dim, ...]) -> Value:
         """The address of the (first lane's) element."""
         split = self.index.split(self.flat(m.buffer, index), self.env)
         assert split is not None, f"{m.buffer.name}{list(map(str, index))} is not affine in its lanes"
@@ -316,7 +316,7 @@ class Exprs:
             return self._load_one(m, e, 0)
         return self.by_lane(e)
 
-    def _load_one(self, m: Memory, e: Load, lanes: int) -> Value:
+    def _load_one(self, m: BufferMemory, e: Load, lanes: int) -> Value:
         """An element, or contiguous ones; where the guard does not hold, `otherwise`."""
         inside = self.condition(e.guard)
         other = None if e.otherwise is None else self.value(e.otherwise)
@@ -338,7 +338,7 @@ class Exprs:
             return self.b.const(0, compute_elem(e.dtype), lanes)
         return other
 
-    def select_pointer(self, m: Memory, e: Load, inside: Value, lanes: int) -> Value:
+    def select_pointer(self, m: BufferMemory, e: Load, inside: Value, lanes: int) -> Value:
         """inside ? &buffer[index] : zeros. The choice is made outside of the loops that the guard does
         not mention, when what they add to the address stays inside the zero page."""
         width = m.buffer.dtype.bytes
@@ -365,11 +365,11 @@ class Exprs:
         rhs = f"select {inside.typed}, {pointer.typed}, {zeros.typed}"
         return self.b.pure(rhs, "ptr", 0, inside, pointer)
 
-    def _read(self, m: Memory, pointer: Value, lanes: int) -> Value:
+    def _read(self, m: BufferMemory, pointer: Value, lanes: int) -> Value:
         dtype = m.buffer.dtype
         return self.from_storage(self.read_raw(m, pointer, storage_elem(dtype), lanes), dtype)
 
-    def read_raw(self, m: Memory, pointer: Value, elem: str, lanes: int) -> Value:
+    def read_raw(self, m: BufferMemory, pointer: Value, elem: str, lanes: int) -> Value:
         """Load; from read-only memory it is hoisted out of loops that run at least once."""
         epoch = 0 if m.read_only else self.epochs.get(m.buffer.name, 0)
         note = ", !invariant.load !0" if m.read_only and self.invariant_loads else ""
@@ -390,7 +390,7 @@ class Exprs:
         return found
 
     def _read_masked(
-        self, m: Memory, pointer: Value, mask: Value, other: Value | None
+        self, m: BufferMemory, pointer: Value, mask: Value, other: Value | None
     ) -> Value:
         elem = storage_elem(m.buffer.dtype)
         zero = self.b.const(0, elem, self.lanes)
@@ -464,7 +464,7 @@ class Exprs:
         return {"sum": 0, "prod": 1, "any": 0, "all": 1}[kind]
 
     def _over(
-        self, axes: Sequence[Axis], carried: list[Value], step: Step
+        self, axes: Sequence[Axis], carried: list[Value], step: LoopStep
     ) -> list[Value]:
         """Nested serial loops over the axes; step(carried) -> carried in the innermost."""
         if not axes:

@@ -25,8 +25,6 @@ WORTH = 16
 """Iterations of loops that a guard does not mention, from which on its check costs nothing: it is made
 once before them."""
 
-Extents = dict[str, int]
-
 
 @dataclass(frozen=True)
 class InnerBound:

@@ -35,7 +35,7 @@ from smelt.core.plan.program import (
     Write,
     walk_steps,
 )
-from smelt.targets.llvm.builder import Block, Builder, Scope, Value
+from smelt.targets.llvm.builder import BasicBlock, FunctionBuilder, Scope, Value
 from smelt.targets.llvm.descriptor import HostOptions, KernelRow, descriptor, entry_symbol
 from smelt.targets.llvm.exact import Exact
 from smelt.targets.llvm.index import Env
@@ -43,10 +43,10 @@ from smelt.targets.llvm.index import Env
 MOST_EXTENT = 1 << 62
 """RT_MAX_EXTENT of targets/runtime/rt.h: the runtime refuses a tensor with a longer axis."""
 
-LONGEST, NAMED = 80, 6
+LONGEST_FORMULA, NAMED = 80, 6
 """Characters of a formula, and sizes, that the message about its overflow has."""
 
-PIECE = 64
+STEPS_PIECE = 64
 """Steps of the run that one function does: LLVM's time and memory grow faster than a function does."""
 
 
@@ -56,7 +56,7 @@ def host_text(
     """The host code of a library. rows: of its kernel table. `declared` collects declarations."""
     parts: list[str] = []
     checks: list[Sequence[CheckText]] = []
-    for number, entry in enumerate(linked.entries):
+    for number, entry in enumerate(linked.all_entries):
         texts, found = _entry(entry, number, declared)
         parts += texts
         checks.append(found)
@@ -106,10 +106,10 @@ class _Host:
         self.program = program
         self.facts = facts
         self.checks = checks
-        self.b = Builder(declared)
+        self.b = FunctionBuilder(declared)
         self.ix = Exact(self.b, self._refusal)
         self.env: Env = {}
-        self._refusals: dict[int, Block] = {}  # a check -> where it fails
+        self._refusals: dict[int, BasicBlock] = {}  # a check -> where it fails
 
     def symbol(self, name: str, value: Value) -> None:
         """Make the value known under the symbol's name, with its range."""
@@ -481,13 +481,13 @@ def _opens(step: HostStep) -> tuple[str, int] | None:
 
 
 def _stretches(steps: Sequence[HostStep]) -> list[list[HostStep]]:
-    """Neighbours grouped so that no group counts more than PIECE steps, those inside steps included; a
+    """Neighbours grouped so that no group counts more than STEPS_PIECE steps, those inside steps included; a
     step that counts more by itself is alone."""
     groups: list[list[HostStep]] = [[]]
     size = 0
     for s in steps:
         more = sum(1 for _ in walk_steps((s,)))
-        if groups[-1] and size + more > PIECE:
+        if groups[-1] and size + more > STEPS_PIECE:
             groups.append([])
             size = 0
         groups[-1].append(s)
@@ -506,7 +506,7 @@ def _arguments(step: HostStep) -> Sequence[object]:
 
 
 def _short(formula: str) -> str:
-    return formula if len(formula) <= LONGEST else f"{formula[:LONGEST]} ..."
+    return formula if len(formula) <= LONGEST_FORMULA else f"{formula[:LONGEST_FORMULA]} ..."
 
 
 def _sym(name: str) -> Dim:

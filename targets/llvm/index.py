@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from smelt.core.diag import SmeltError
 from smelt.core.dim import Atom, Dim, FloorDiv, Min, Mod, SymbolAtom
-from smelt.targets.llvm.builder import Builder, Value
+from smelt.targets.llvm.builder import FunctionBuilder, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Lanes:
 Binding: TypeAlias = "int | Value | Lanes"
 Env: TypeAlias = "dict[str, Binding]"
 Number: TypeAlias = "int | Value"
-Part: TypeAlias = "tuple[int, Value]"
+ScaledValue: TypeAlias = "tuple[int, Value]"
 
 
 def varies(dim: Dim, env: Env) -> bool:
@@ -37,7 +37,7 @@ def varies(dim: Dim, env: Env) -> bool:
 class Indexer:
     """Evaluates Dims to values of the index type (i64, or i32 where addresses have 32 bits)."""
 
-    def __init__(self, builder: Builder, elem: str) -> None:
+    def __init__(self, builder: FunctionBuilder, elem: str) -> None:
         self.b = builder
         self.elem = elem
 
@@ -52,7 +52,7 @@ class Indexer:
         const, parts = self.parts(dim, env)
         return self.total(const, parts)
 
-    def parts(self, dim: Dim, env: Env) -> tuple[int, list[Part]]:
+    def parts(self, dim: Dim, env: Env) -> tuple[int, list[ScaledValue]]:
         """(constant, [(coefficient, value)]) whose sum is the dim."""
         const, parts = 0, []
         for coef, mono in dim.terms():
@@ -71,7 +71,7 @@ class Indexer:
                 const += coef
         return const, parts
 
-    def total(self, const: int, parts: Iterable[Part]) -> Number:
+    def total(self, const: int, parts: Iterable[ScaledValue]) -> Number:
         """The sum, outer scopes' parts first, so that they stay invariant inside."""
         acc: Number | None = None
         for coef, v in sorted(parts, key=lambda p: p[1].scope.depth):
@@ -282,10 +282,10 @@ class Indexer:
         step, const, parts = split
         return step, self.total(const, parts)
 
-    def split(self, dim: Dim, env: Env) -> tuple[int, int, list[Part]] | None:
+    def split(self, dim: Dim, env: Env) -> tuple[int, int, list[ScaledValue]] | None:
         """(step, constant, parts) with dim == constant + sum(parts) + step*lane; None when not affine."""
         step, const = 0, 0
-        parts: list[Part] = []
+        parts: list[ScaledValue] = []
         for coef, mono in dim.terms():
             values: list[Value] = []
             moving: Lanes | None = None

@@ -17,7 +17,8 @@ class Cpu:
 
     machine: what schedules see. index_bits: width of addresses. half: f16 <-> f32 are instructions.
     propagating: llvm.maximum and llvm.minimum are one instruction. rounding: floor, round etc. are.
-    features: LLVM's feature string. abi: LLVM's ABI name, where one must be given.
+    remainder: LLVM's frem is exact. features: LLVM's feature string. abi: LLVM's ABI name, where one must be
+    given.
     """
 
     triple: str
@@ -28,6 +29,7 @@ class Cpu:
     half: bool = True
     propagating: bool = False
     rounding: bool = True
+    remainder: bool = True
     abi: str = ""
 
     @property

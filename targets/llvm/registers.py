@@ -22,7 +22,7 @@ from smelt.core.ir.kernel import (
     children,
     walk,
 )
-from smelt.targets.llvm.builder import Builder, Value
+from smelt.targets.llvm.builder import FunctionBuilder, Value
 from smelt.targets.llvm.index import Env
 
 
@@ -43,12 +43,12 @@ class Registers:
             for start, _ in self.cuts:
                 yield lead, start
 
-    def get(self, b: Builder, key: tuple[tuple[int, ...], int]) -> Value:
+    def get(self, b: FunctionBuilder, key: tuple[tuple[int, ...], int]) -> Value:
         """A cell's value; poison when nothing was written."""
         found = self.cells.get(key)
         return b.poison(self.elem, dict(self.cuts)[key[1]]) if found is None else found
 
-    def read(self, b: Builder, index: Sequence[int], lanes: int) -> Value:
+    def read(self, b: FunctionBuilder, index: Sequence[int], lanes: int) -> Value:
         """The element at index, or `lanes` elements from there on along the last axis."""
         lead, at = self._place(index)
         width = dict(self.cuts).get(at)
@@ -61,7 +61,7 @@ class Registers:
         parts = [self._element(b, lead, at + i) for i in range(max(lanes, 1))]
         return b.vector(parts) if lanes else parts[0]
 
-    def write(self, b: Builder, index: Sequence[int], value: Value) -> None:
+    def write(self, b: FunctionBuilder, index: Sequence[int], value: Value) -> None:
         """Replace the element, or the elements from there on, by value."""
         lead, at = self._place(index)
         if dict(self.cuts).get(at) == value.lanes:
@@ -78,17 +78,17 @@ class Registers:
                 part = b.with_lane(self.get(b, (lead, start)), part, at + i - start)
             self.cells[lead, start] = part
 
-    def read_tile(self, b: Builder, index: Sequence[int], rows: int, columns: int) -> Value:
+    def read_tile(self, b: FunctionBuilder, index: Sequence[int], rows: int, columns: int) -> Value:
         """The elements of `rows` rows from index on, `columns` of each, as one vector."""
         assert rows == 1, f"{self.buffer.name}: rows do not share a register"
         return self.read(b, index, columns)
 
-    def write_tile(self, b: Builder, index: Sequence[int], rows: int, value: Value) -> None:
+    def write_tile(self, b: FunctionBuilder, index: Sequence[int], rows: int, value: Value) -> None:
         """The inverse of `read_tile`."""
         self.write(b, index, value)
 
     def _blend(
-        self, b: Builder, key: tuple[tuple[int, ...], int], piece: int, value: Value, at: int
+        self, b: FunctionBuilder, key: tuple[tuple[int, ...], int], piece: int, value: Value, at: int
     ) -> Value:
         """A piece with lanes from `at` on replaced by a narrower vector."""
         n = value.lanes
@@ -104,7 +104,7 @@ class Registers:
     def _piece(self, at: int) -> tuple[int, int]:
         return next((s, w) for s, w in self.cuts if s <= at < s + max(w, 1))
 
-    def _element(self, b: Builder, lead: tuple[int, ...], at: int) -> Value:
+    def _element(self, b: FunctionBuilder, lead: tuple[int, ...], at: int) -> Value:
         start, width = self._piece(at)
         cell = self.get(b, (lead, start))
         return b.lane(cell, at - start) if width else cell
@@ -123,11 +123,11 @@ class TileRegisters(Registers):
             for j in range(0, columns, self.tile):
                 yield at, j
 
-    def get(self, b: Builder, key: tuple[tuple[int, ...], int]) -> Value:
+    def get(self, b: FunctionBuilder, key: tuple[tuple[int, ...], int]) -> Value:
         found = self.cells.get(key)
         return b.poison(self.elem, self.tile**2) if found is None else found
 
-    def read(self, b: Builder, index: Sequence[int], lanes: int) -> Value:
+    def read(self, b: FunctionBuilder, index: Sequence[int], lanes: int) -> Value:
         if lanes == 2 * self.tile and index[-1] % self.tile == 0:
             (first, row), (second, _) = (self._of(index, at) for at in (0, self.tile))
             picks = [row + i for i in range(self.tile)]
@@ -137,16 +137,16 @@ class TileRegisters(Registers):
         values = [b.lane(self.get(b, key), lane) for key, lane in parts]
         return b.vector(values) if lanes else values[0]
 
-    def write(self, b: Builder, index: Sequence[int], value: Value) -> None:
+    def write(self, b: FunctionBuilder, index: Sequence[int], value: Value) -> None:
         for i in range(max(value.lanes, 1)):
             key, lane = self._of(index, i)
             self.cells[key] = b.with_lane(self.get(b, key), b.lane(value, i), lane)
 
-    def read_tile(self, b: Builder, index: Sequence[int], rows: int, columns: int) -> Value:
+    def read_tile(self, b: FunctionBuilder, index: Sequence[int], rows: int, columns: int) -> Value:
         assert rows == columns == self.tile, f"{self.buffer.name}: tiles of {rows} x {columns}"
         return self.get(b, self._of(index, 0)[0])
 
-    def write_tile(self, b: Builder, index: Sequence[int], rows: int, value: Value) -> None:
+    def write_tile(self, b: FunctionBuilder, index: Sequence[int], rows: int, value: Value) -> None:
         self.cells[self._of(index, 0)[0]] = value
 
     def _of(self, index: Sequence[int], ahead: int) -> tuple[tuple[tuple[int, ...], int], int]:

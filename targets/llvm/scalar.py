@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from smelt.core.dtype import DType, bf16, bool_, f16, f64
-from smelt.targets.llvm.builder import FLOAT_ELEMS, Builder, Value, type_text
+from smelt.targets.llvm.builder import FLOAT_ELEMS, FunctionBuilder, Value, type_text
 from smelt.targets.llvm.machines import Cpu
 
 
@@ -46,7 +46,7 @@ def highest(dtype: DType) -> int | float:
 class Scalars:
     """Emits intrinsics for one function on one cpu; operands are scalars or vectors of equal lanes."""
 
-    def __init__(self, b: Builder, cpu: Cpu) -> None:
+    def __init__(self, b: FunctionBuilder, cpu: Cpu) -> None:
         self.b = b
         self.cpu = cpu
 
@@ -352,7 +352,11 @@ def _div(s: Scalars, kind: DType, a: Value, b: Value) -> Value:
 
 
 def _fmod(s: Scalars, kind: DType, a: Value, b: Value) -> Value:
-    return s.binary("frem", a, b) if kind.is_float else s.remainder(kind, a, b)
+    if not kind.is_float:
+        return s.remainder(kind, a, b)
+    if s.cpu.remainder:
+        return s.binary("frem", a, b)
+    return s.b.call("fmodf" if a.elem == "float" else "fmod", a.elem, 0, a, b)
 
 
 def _mod(s: Scalars, kind: DType, a: Value, b: Value) -> Value:

@@ -20,8 +20,8 @@ from smelt.core.ir.kernel import (
     walk,
     walk_expr,
 )
-from smelt.targets.llvm.builder import Builder, Value
-from smelt.targets.llvm.exprs import Memory, dtype_of
+from smelt.targets.llvm.builder import FunctionBuilder, Value
+from smelt.targets.llvm.exprs import BufferMemory, dtype_of
 from smelt.targets.llvm.guards import inner_bounds
 from smelt.targets.llvm.index import Env, Lanes, varies
 from smelt.targets.llvm.instructed import Instructed
@@ -35,7 +35,7 @@ LOCAL_LIMIT = 1 << 18  # bytes of a thread's stack that a kernel may use for loc
 class Statements(Instructed):
     """The statements of one kernel."""
 
-    def __init__(self, b: Builder, cpu: Cpu, kernel: Kernel) -> None:
+    def __init__(self, b: FunctionBuilder, cpu: Cpu, kernel: Kernel) -> None:
         super().__init__(b, cpu, kernel)
         self._local_bytes = 0
         self._locals = 0
@@ -81,20 +81,25 @@ class Statements(Instructed):
 
         self._branch(self.condition(ends), unguarded, run, body)
 
-    def _local(self, b: Buffer) -> Memory:
-        """A buffer on the stack of the thread."""
+    def _elements(self, b: Buffer) -> int:
+        """How many a local buffer has."""
         count = 1
         for d in b.shape:
             n = self.index.number(d, self.env)
             assert isinstance(n, int), f"local buffer {b.name} has the dynamic extent {d}"
             count *= n
+        return count
+
+    def _local(self, b: Buffer) -> BufferMemory:
+        """A buffer on the stack of the thread."""
+        count = self._elements(b)
         self._local_bytes += count * b.dtype.bytes
         assert self._local_bytes <= LOCAL_LIMIT, f"local buffers need {self._local_bytes} bytes"
         self._locals += 1
         pointer = Value(f"%local{self._locals}", "ptr", 0, self.b.root)
         kind = f"[{max(count, 1)} x {storage_elem(b.dtype)}]"
         self.b.allocas.append(f"{pointer.text} = alloca {kind}, align 64")
-        return Memory(b, pointer, False)
+        return BufferMemory(b, pointer, False)
 
     # -- statements
 
@@ -115,12 +120,16 @@ class Statements(Instructed):
         else:
             self._serial(s)
 
+    def _pass(self, node: Loop | Tiles) -> None:
+        """One pass of a loop over its body."""
+        self._with_buffers(node.buffers, node.body, lambda: self._stmts(node.body))
+
     def _serial(self, s: Loop) -> None:
         """A serial loop; unrolled when its level says so. On one thread, lanes and groups are serial."""
         assert not varies(s.extent, self.env), f"extent {s.extent} of {s.var} differs between lanes"
 
         def inside() -> None:
-            self._with_buffers(s.buffers, s.body, lambda: self._stmts(s.body))
+            self._pass(s)
 
         count = self.index.value(s.extent, self.env)
         if s.level == "unroll" and count.const is not None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from smelt.core.dtype import DType
 from smelt.core.ir.kernel import Bound, Call, Kernel, Store
-from smelt.targets.llvm.builder import Builder, Value, type_text
+from smelt.targets.llvm.builder import FunctionBuilder, Value, type_text
 from smelt.targets.llvm.control import Control
-from smelt.targets.llvm.exprs import Memory, dtype_of
+from smelt.targets.llvm.exprs import BufferMemory, dtype_of
 from smelt.targets.llvm.index import varies
 from smelt.targets.llvm.machines import Cpu
 from smelt.targets.llvm.scalar import storage_elem
@@ -15,7 +15,7 @@ from smelt.targets.llvm.scalar import storage_elem
 class Stores(Control):
     """The stores of one kernel. masks: guards of the blocks around that differ between lanes."""
 
-    def __init__(self, b: Builder, cpu: Cpu, kernel: Kernel) -> None:
+    def __init__(self, b: FunctionBuilder, cpu: Cpu, kernel: Kernel) -> None:
         super().__init__(b, cpu, kernel)
         self.masks: list[tuple[Bound, ...]] = []
 
@@ -81,7 +81,7 @@ class Stores(Control):
         with self.bind({}, 0):
             return self.across(fn, dtype_of(s.value), with_lanes)
 
-    def _write(self, s: Store, m: Memory, value: Value | None, mask: Value) -> None:
+    def _write(self, s: Store, m: BufferMemory, value: Value | None, mask: Value) -> None:
         """Store the value (None: evaluate it here) to memory, accumulated when the statement says so."""
         dtype = m.buffer.dtype
         at = self.pointer(m, s.index)
@@ -98,7 +98,7 @@ class Stores(Control):
             self.b.effect(f"store {value.typed}, ptr {at.text}, align {dtype.bytes}")
         self.epochs[s.buffer] = self.epochs.get(s.buffer, 0) + 1
 
-    def _raw_load(self, m: Memory, at: Value, lanes: int, mask: Value) -> Value:
+    def _raw_load(self, m: BufferMemory, at: Value, lanes: int, mask: Value) -> Value:
         elem, width = storage_elem(m.buffer.dtype), m.buffer.dtype.bytes
         if mask.lanes:
             return self.masked_load(at, mask, self.b.const(0, elem, mask.lanes), width)

@@ -11,11 +11,11 @@ from smelt.core.machine import Machine
 from smelt.core.plan.link import Linked
 from smelt.core.plan.program import Entry
 from smelt.core.sums import NO_SUMS, Sums
-from smelt.targets.base import Artifact, Device, DeviceCode
+from smelt.targets.base import Artifact, DeviceCode, DeviceUnit
 from smelt.targets.cpu_features import required
 from smelt.targets.llvm.compile import compile_object
 from smelt.targets.llvm.descriptor import HostOptions, KernelRow, UnitRow
-from smelt.targets.llvm.emit import Text, emit_kernel, function_name, merged
+from smelt.targets.llvm.emit import IrText, emit_kernel, function_name, merged
 from smelt.targets.llvm.host import host_text
 from smelt.targets.llvm.machines import Cpu, cpu_for, machine_for
 from smelt.targets.platform import TargetSpec
@@ -55,13 +55,13 @@ class LlvmTarget:
         threads: int,
         weights_sha256: bytes,
         weights_sums: Sums = NO_SUMS,
-        devices: Mapping[str, Device],
+        devices: Mapping[str, DeviceUnit],
     ) -> Artifact:
         """One object for the platform. Raises SmeltError(internal) naming the kernel LLVM refuses."""
         cpu = cpu_of(spec)
         kernels = _used(linked, 0)
 
-        def texts() -> Iterator[Text]:
+        def texts() -> Iterator[IrText]:
             return (emit_kernel(linked.kernels[k], cpu) for k in kernels)
 
         codes = [
@@ -75,11 +75,11 @@ class LlvmTarget:
         options = HostOptions(name, prefix, threads, weights_sha256, units, weights_sums, required(spec))
         rows = [_row(linked.kernels[e.kernel], e, codes) for e in linked.rows]
         declared: dict[str, str] = {}
-        host = Text((host_text(linked, rows, options, declared),), declared)
+        host = IrText((host_text(linked, rows, options, declared),), declared)
         names = {row.function: e.unit for e, row in zip(linked.rows, rows, strict=True)}
         functions = {n: f'declare void @"{n}"(ptr, i64, i64) nounwind' for n in names if n}
         others = {n: text for n, text in functions.items() if names[n]}
-        beside = Text(host.functions, {**host.declared, **others})
+        beside = IrText(host.functions, {**host.declared, **others})
         batches = _batches(texts())
         first = list(islice(batches, 2))
         size = sum(t.size for t in (*first, host))
@@ -87,7 +87,7 @@ class LlvmTarget:
             objects = [_object(merged((*first, beside)), cpu, name)]
         else:
             objects = [_object(t, cpu, name) for t in chain(first, batches)]
-            calls = Text(host.functions, {**host.declared, **functions})
+            calls = IrText(host.functions, {**host.declared, **functions})
             objects.append(_object(calls, cpu, name, opt=2 if calls.size < LONG_HOST else 0))
         code = join_objects([*objects, *(o for c in codes for o in c.objects)])
 
@@ -113,13 +113,13 @@ def _row(kernel: Kernel, e: Entry, codes: Sequence[DeviceCode]) -> KernelRow:
     return KernelRow(part.symbol, part.function, part.lanes)
 
 
-def _object(text: Text, cpu: Cpu, name: str, opt: int = 2) -> bytes:
+def _object(text: IrText, cpu: Cpu, name: str, opt: int = 2) -> bytes:
     return compile_object(text.module(cpu), cpu, opt, name)
 
 
-def _batches(texts: Iterable[Text]) -> Iterator[Text]:
+def _batches(texts: Iterable[IrText]) -> Iterator[IrText]:
     """Neighbours put together, up to BATCH characters."""
-    batch: list[Text] = []
+    batch: list[IrText] = []
     size = 0
     for text in texts:
         if batch and size + text.size > BATCH:

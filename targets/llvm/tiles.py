@@ -126,7 +126,7 @@ class Tiled(Statements):
         """Tiles below the group level, one after the other."""
 
         def inside() -> None:
-            self._with_buffers(t.buffers, t.body, lambda: self._stmts(t.body))
+            self._pass(t)
 
         extent = self.index.number(t.extent, self.env)
         around = self.needed(t.body, t.buffers)

@@ -97,11 +97,13 @@ class Helpers:
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
 
-    def use(self, name: str, dtype: DType | None = None) -> str:
-        """The name to call a helper by; its definition will be in `text`. dtype: for those of _TYPED."""
+    def use(self, name: str, dtype: DType | None = None, width: int = 1) -> str:
+        """The name to call a helper by; its definition will be in `text`. dtype: for those of _TYPED. width:
+        of vectors, for those that are written for them as for one value."""
         called = f"smelt_{name}" if dtype is None else f"smelt_{name}_{dtype.name}"
+        called += f"x{width}" if width > 1 else ""
         if called not in self._texts:
-            self._texts[called] = _definition(name, called, dtype)
+            self._texts[called] = _definition(name, called, dtype, width)
         return called
 
     def text(self) -> str:
@@ -109,10 +111,11 @@ class Helpers:
         return "".join(f"static inline {self._texts[n]}\n" for n in sorted(self._texts))
 
 
-def _definition(name: str, called: str, dtype: DType | None) -> str:
+def _definition(name: str, called: str, dtype: DType | None, width: int) -> str:
     if dtype is None:
         return _PLAIN[name].format(n=called)
-    kind = {"n": called, "T": value_type(dtype), "bits": dtype.bits}
+    many = str(width) if width > 1 else ""
+    kind = {"n": called, "T": f"{value_type(dtype)}{many}", "bits": dtype.bits}
     if dtype.is_int:
         # W: as wide as C computes in, so that neither promotion nor overflow is a question
         kind |= {"U": unsigned_type(dtype), "W": unsigned_type(DTYPES[f"u{max(dtype.bits, 32)}"])}

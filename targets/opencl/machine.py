@@ -6,16 +6,18 @@ from smelt.core.machine import Machine
 
 MACHINE = Machine(
     "opencl",
-    vector_bits=0,
+    vector_bits=512,
     vector_registers=64,
-    levels=("group", "lane"),
+    levels=("group", "lane", "vector"),
     max_lanes=64,
     shared_bytes=16 * 1024,
     cache_bytes=(16 * 1024, 256 * 1024),
     cores=8,
 )
-"""64 work-items are a wave or two warps everywhere, and 16 KiB of local memory the smallest in use. No
-vectors: drivers make work-items of a group into SIMD themselves."""
+"""64 work-items are a wave or two warps everywhere, and 16 KiB of local memory the smallest in use.
+Vectors are the widest type of the language: on a processor's driver a register, on a GPU 16 of them. A
+product of 1600x576 by 576x64 in tiles of 4x4, 8x8 and 8x16 computes 25.7, 50.7 and 117 GFLOP/s with
+vectors of 4, 8 and 16 on PoCL 3.1 (one core of a Zen 5); GPUs have not been measured."""
 
 PRIVATE_LIMIT = 64 * 1024
 """Bytes of private arrays that a work-item may have; more would overflow the stacks of CPU drivers."""

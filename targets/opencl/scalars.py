@@ -41,27 +41,6 @@ def _float_literal(v: float, dtype: DType) -> str:
     return text if math.copysign(1.0, v) > 0 else f"({text})"
 
 
-def lowest(dtype: DType) -> int | float:
-    """What max starts from."""
-    if dtype.is_float:
-        return -math.inf
-    return 0 if dtype == bool_ else int(np.iinfo(dtype.numpy).min)
-
-
-def highest(dtype: DType) -> int | float:
-    """What min starts from."""
-    if dtype.is_float:
-        return math.inf
-    return 1 if dtype == bool_ else int(np.iinfo(dtype.numpy).max)
-
-
-def neutral(kind: str, dtype: DType) -> int | float:
-    """What a reduction of nothing gives."""
-    if kind in ("max", "min"):
-        return lowest(dtype) if kind == "max" else highest(dtype)
-    return {"sum": 0, "prod": 1, "any": 0, "all": 1}[kind]
-
-
 Emit: TypeAlias = Callable[..., str]
 """(helpers, dtype of the operands, *operands) -> C expression, safe inside any other."""
 
@@ -69,11 +48,6 @@ Emit: TypeAlias = Callable[..., str]
 def intrinsic(helpers: Helpers, fn: str, kind: DType, *args: str) -> str:
     """fn on operands of `kind`; neither cast nor bitcast nor select, which know more than one dtype."""
     return TABLE[fn](helpers, kind, *args)
-
-
-def select(kind: DType, condition: str, a: str, b: str) -> str:
-    """a where the condition holds, else b, both of `kind`."""
-    return f"({condition} ? {a} : {b})"
 
 
 # ---------------------------------------------------------------- conversions

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from smelt.core.ir.kernel import Kernel
 from smelt.core.machine import Machine
-from smelt.targets.base import DeviceCode, Part
+from smelt.targets.base import DeviceCode, LaunchedPart
 from smelt.targets.opencl.emit import emit_program
 from smelt.targets.opencl.machine import MACHINE
 from smelt.targets.platform import TargetSpec
@@ -26,7 +26,7 @@ class OpenClDevice:
     def emit(self, kernels: Sequence[Kernel], spec: TargetSpec) -> DeviceCode:
         """Source. Raises SmeltError naming the kernel that cannot be emitted."""
         source, parts = emit_program(kernels, MACHINE)
-        rows = {key: Part(p.name, p.lanes) for key, p in parts.items()}
+        rows = {key: LaunchedPart(p.name, p.lanes) for key, p in parts.items()}
         return DeviceCode(source.encode(), rows, dumps={"model.cl": lambda: source})
 
 

@@ -1,33 +1,18 @@
-"""Lines of C with indentation, fresh variable names, and the values that are already in variables."""
+"""Lines of C in, with indentation and fresh variable names, the text of a function body out."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from smelt.core.ir.kernel import Expr
-
-_NOT_C = re.compile(r"[^A-Za-z0-9_]")
-
-
-def identifier(name: str) -> str:
-    """Any name as letters that C takes inside an identifier; '.' stands out."""
-    return _NOT_C.sub("_", name.replace(".", "__"))
-
 
 class Writer:
-    """The text of one function body.
-
-    A memo keeps the C variables of expressions, by identity: what one was asked for twice is computed
-    once. Its frames follow the braces, so that no variable is used outside of its block.
-    """
+    """The text of one function body."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self._depth = 1
         self._taken: dict[str, int] = {}
-        self._memo: list[dict[int, tuple[Expr, str]]] = [{}]
 
     def line(self, text: str) -> None:
         """One line at the current depth."""
@@ -38,17 +23,18 @@ class Writer:
         """`head {` ... `}` around what is written inside."""
         self.line(f"{head} {{" if head else "{")
         self._depth += 1
-        with self.frame():
-            yield
+        yield
         self._depth -= 1
         self.line("}")
 
-    @contextmanager
-    def frame(self) -> Iterator[None]:
-        """What is remembered inside is forgotten afterwards."""
-        self._memo.append({})
-        yield
-        self._memo.pop()
+    def mark(self) -> tuple[int, int, dict[str, int]]:
+        """Where the text ends, to go `back` to."""
+        return len(self.lines), self._depth, dict(self._taken)
+
+    def back(self, mark: tuple[int, int, dict[str, int]]) -> None:
+        """Forget what was written since."""
+        count, self._depth, self._taken = mark
+        del self.lines[count:]
 
     def fresh(self, base: str) -> str:
         """A variable name that the function does not have yet."""
@@ -61,15 +47,3 @@ class Writer:
         name = self.fresh("t")
         self.line(f"const {kind} {name} = {text};")
         return name
-
-    def remember(self, e: Expr, name: str) -> None:
-        """The value of e is in this variable, in the current block."""
-        self._memo[-1][id(e)] = (e, name)
-
-    def remembered(self, e: Expr) -> str | None:
-        """The variable that holds e."""
-        for frame in reversed(self._memo):
-            found = frame.get(id(e))
-            if found is not None:
-                return found[1]
-        return None

@@ -68,6 +68,21 @@ smelt_status rt_refuse_busy(const smelt_rt *rt, const char *call) {
   return rt_refuse(text);
 }
 
+smelt_status rt_enter(smelt_rt *rt, const char *why, const char *call) {
+  char text[RT_ERROR_BYTES];
+  if (!rt) why = "the session is NULL; open one first";
+  else if (rt_is_foreign(rt)) why = RT_FOREIGN;
+  if (!why) return rt_take(rt) ? SMELT_OK : rt_refuse_busy(rt, call);
+  snprintf(text, sizeof text, "%s: %s", call, why);
+  return rt_refuse(text);
+}
+
+smelt_status rt_leave(smelt_rt *rt, int32_t status) {
+  if (status) rt_thread_error(rt->error);
+  rt_release(rt);
+  return (smelt_status)status;
+}
+
 /* ---- generated code reports a failed run-time check ---- */
 static size_t append(char *to, size_t at, const char *from, size_t n) {
   if (n > RT_ERROR_BYTES - 1 - at) n = RT_ERROR_BYTES - 1 - at;
@@ -170,8 +185,16 @@ int32_t rt_check_tensor(smelt_rt *rt, const char *role, const smelt_tensor_desc 
                       (long long)t->shape[i], (long long)RT_MAX_EXTENT);
   if (!rt_tensor_bytes(t->dtype, t->ndim, t->shape, bytes))
     return rt_error(rt, SMELT_SHAPE, "%s '%s': its dims multiply to more bytes than this device can address", role, want->name);
-  if (t->device.device_type != 1)
-    return rt_error(rt, SMELT_INVALID, "%s '%s': got DLPack device type %d, wanted 1 (host memory); copy it to the host first", role,
+  if (t->device.device_type == SMELT_ON_UNIT) {
+    const rt_tensor *own = rt_find_tensor(rt, t);
+    if (!own || t->byte_offset)
+      return rt_error(rt, SMELT_INVALID, "%s '%s': on unit %d, but %s; smelt_tensor makes such tensors", role, want->name, (int)t->device.device_id,
+                      own ? "with a byte_offset" : "its data is no handle of this session there");
+    if (own->bytes < *bytes)
+      return rt_error(rt, SMELT_INVALID, "%s '%s': %llu bytes, its memory on unit %d has %llu", role, want->name, (unsigned long long)*bytes,
+                      (int)t->device.device_id, (unsigned long long)own->bytes);
+  } else if (t->device.device_type != 1)
+    return rt_error(rt, SMELT_INVALID, "%s '%s': got DLPack device type %d, wanted 1 (host memory) or a tensor of smelt_tensor; copy it to the host first", role,
                     want->name, (int)t->device.device_type);
   if (!is_compact(t))
     return rt_error(rt, SMELT_INVALID, "%s '%s': its strides are not those of a compact row-major tensor; copy it to a contiguous one",
@@ -192,6 +215,8 @@ static int32_t check_count(smelt_rt *rt, const char *role, size_t got, uint32_t 
   return SMELT_OK;
 }
 
+static rt_tensor *on_unit(const smelt_rt *rt, const DLTensor *t) { return t->device.device_type == SMELT_ON_UNIT ? rt_find_tensor(rt, t) : NULL; }
+
 int32_t rt_bind_inputs(smelt_rt *rt, const DLTensor *inputs, size_t n) {
   int32_t status = check_count(rt, "input", n, rt_fed(rt->entry), inputs);
   if (status) return status;
@@ -202,7 +227,8 @@ int32_t rt_bind_inputs(smelt_rt *rt, const DLTensor *inputs, size_t n) {
     if (status) return status;
     if (t->ndim) memcpy(dims, t->shape, (size_t)t->ndim * sizeof *dims);
     dims += t->ndim;
-    rt->input_host[i] = t->data ? (const char *)t->data + t->byte_offset : NULL;
+    rt->input_lent[i] = on_unit(rt, t);
+    rt->input_host[i] = t->data && !rt->input_lent[i] ? (const char *)t->data + t->byte_offset : NULL;
   }
   rt_state_bind(rt);
   return SMELT_OK;
@@ -228,10 +254,14 @@ static int written_ranges(const smelt_rt *rt, uint32_t i, range to[2]) {
   const rt_output *out = &rt->outputs[i];
   const smelt_tensor_desc *desc = &rt->entry->outputs[i];
   int n = 0;
-  if (out->caller) to[n++] = (range){"output", desc->name, (uintptr_t)out->caller->data + (uintptr_t)out->caller->byte_offset, out->bytes};
+  if (out->lent) to[n++] = (range){"output", desc->name, (uintptr_t)out->lent, 1};
+  else if (out->caller) to[n++] = (range){"output", desc->name, (uintptr_t)out->caller->data + (uintptr_t)out->caller->byte_offset, out->bytes};
   if (!rt_output_direct(rt, i)) to[n++] = (range){"output", desc->name, (uintptr_t)out->block->data, out->block->capacity};
   return n;
 }
+
+/* A tensor on a unit stands for itself: by its handle, and one byte. */
+static uintptr_t input_at(const smelt_rt *rt, uint32_t i) { return rt->input_lent[i] ? (uintptr_t)rt->input_lent[i] : (uintptr_t)rt->input_host[i]; }
 
 /* Is range k of written_ranges the caller's? */
 static int out_of_caller(const smelt_rt *rt, uint32_t output, int k) { return rt->outputs[output].caller && !k; }
@@ -245,7 +275,8 @@ static int32_t check_overlaps(smelt_rt *rt) {
     for (int ka = 0, na = written_ranges(rt, i, a); ka < na; ka++) {
       status = ka ? check_apart(rt, &a[0], &a[1]) : check_apart(rt, &a[0], &weights);
       for (uint32_t j = 0; !status && j < m->n_inputs; j++)
-        status = check_apart(rt, &a[ka], &(range){"input", m->inputs[j].name, (uintptr_t)rt->input_host[j], rt->input_bytes[j]});
+        if (!rt_in_place(rt, i) || rt_read_state(rt, j) != rt_written_state(rt, i))
+          status = check_apart(rt, &a[ka], &(range){"input", m->inputs[j].name, input_at(rt, j), rt->input_lent[j] ? 1 : rt->input_bytes[j]});
       for (uint32_t j = 0; !status && out_of_caller(rt, i, ka) && j < rt->model->n_states; j++) { /* of other entries, too */
         const rt_block *value = &rt->session->states[j].block;
         status = check_apart(rt, &a[ka], &(range){"state", rt->model->states[j].name, (uintptr_t)value->data, value->capacity});
@@ -262,6 +293,7 @@ int32_t rt_bind_outputs(smelt_rt *rt, const DLTensor *outputs, size_t n) {
   for (uint32_t i = 0; !status && i < rt->entry->n_outputs; i++) {
     rt_output *out = &rt->outputs[i];
     out->caller = i < rt_given(rt->entry) && outputs[i].data ? &outputs[i] : NULL;
+    out->lent = out->caller ? on_unit(rt, out->caller) : NULL;
     out->at = 0;
     if (out->caller) status = rt_check_tensor(rt, "output", &rt->entry->outputs[i], out->caller, &out->bytes);
   }

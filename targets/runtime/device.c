@@ -3,8 +3,7 @@
  * An address is (space << 48 | byte offset). A space is one piece of memory at one unit: the weights at unit 0, 1, ..; then the
  * arenas, two for each state (its value, and what replaces it), and the inputs and outputs of each entry, each at its home. Space 0 is none, so that 0 is no address. Memory at unit 0, the CPU, is the
  * host's own; a kernel of the CPU may also be given memory of a device, which is mapped for it, as on chips that share memory. */
-#include "driver.h"
-#include "rt.h"
+#include "unit.h"
 
 enum { OFFSET_BITS = 48, MAX_SPACES = 1 << 15, HOST = 0 };
 
@@ -14,12 +13,11 @@ typedef struct {
   void *memory;      /* the driver's, or the host's bytes */
   uint64_t capacity;
   char *mapped;      /* where the host sees a device's memory, between map and unmap */
+  /* While a run uses a caller's tensor in its place: what is its own. */
+  int32_t lent;
+  void *own;
+  uint64_t own_capacity;
 } rt_space;
-
-typedef struct {
-  const smelt_driver *driver;
-  void *state;
-} rt_unit;
 
 struct rt_device {
   uint32_t first_arena, first_state, n_spaces, n_units;
@@ -37,7 +35,14 @@ static rt_space *space_of(const smelt_rt *rt, smelt_addr at) {
 }
 static rt_unit *unit_of(const smelt_rt *rt, const rt_space *space) { return &rt->session->device->units[space->unit - 1]; }
 
-static int32_t failed(smelt_rt *rt, const rt_unit *u, const char *what, int32_t code) {
+static smelt_place place_of(const rt_space *space, smelt_addr at) { return (smelt_place){space->memory, offset_of(at)}; }
+static smelt_place start_of(const rt_space *space) { return (smelt_place){space->memory, 0}; }
+
+/* What waited is started by a call that may be about something else: the kernel that failed is named then. */
+static int32_t failed(smelt_rt *rt, rt_unit *u, const char *what, int32_t code) {
+  rt->session->broken = 1;
+  if (u->failed_kernel >= 0) what = rt->model->kernels[u->failed_kernel].name;
+  u->failed_kernel = -1;
   return rt_error(rt, SMELT_DEVICE, "%s device '%s': %s failed with code %d; %s", u->driver->name, u->driver->device(u->state), what, (int)code,
                   u->driver->codes);
 }
@@ -114,18 +119,9 @@ static uint32_t input_space(const smelt_rt *rt, uint32_t i) {
   return rt_device_reads(rt, i) ? value_space(rt, state_number(rt, rt_read_state(rt, i))) : rt->first_space + i;
 }
 static uint32_t output_space(const smelt_rt *rt, uint32_t i) {
+  for (uint32_t n = rt_fed(rt->entry); rt_in_place(rt, i) && n < rt->entry->n_inputs; n++)
+    if (rt_read_state(rt, n) == rt_written_state(rt, i)) return input_space(rt, n);
   return rt_device_keeps(rt, i) ? value_space(rt, state_number(rt, rt_written_state(rt, i))) + 1 : rt->first_space + rt->entry->n_inputs + i;
-}
-
-int32_t rt_device_open(smelt_rt *rt) {
-  int32_t status = lay_out_spaces(rt);
-  for (uint32_t i = 0; !status && i < rt->model->n_units; i++) {
-    rt->session->device->units[i].driver = rt->model->units[i].driver;
-    status = rt->model->units[i].driver->open(rt, i + 1, &rt->session->device->units[i].state);
-  }
-  for (uint32_t e = 0; !status && rt->model->weights_bytes && e < rt->model->n_entries; e++)
-    if (!rt_device_weights(rt, first_home(&rt->session->views[e]))) status = SMELT_DEVICE;
-  return status;
 }
 
 smelt_addr rt_device_first_weights(smelt_rt *rt) { return rt_device_weights(rt, first_home(rt)); }
@@ -136,8 +132,7 @@ static void release_space(smelt_rt *rt, rt_space *space) {
       rt_block block = {space->memory, space->capacity};
       rt_block_free(&block);
     } else {
-      rt_unit *u = unit_of(rt, space);
-      u->driver->release(u->state, space->memory);
+      rt_unit_release(unit_of(rt, space), space->memory);
     }
   }
   *space = (rt_space){.unit = space->unit};
@@ -150,11 +145,10 @@ void rt_device_close(smelt_rt *rt) {
   rt_device *d = rt->session->device;
   int drivers = is_parent(rt);
   for (uint32_t i = 0; drivers && i < d->n_units; i++)
-    if (d->units[i].state) d->units[i].driver->finish(d->units[i].state);
+    if (d->units[i].state) rt_unit_forget(&d->units[i]);
   for (uint32_t i = 0; i < d->n_spaces; i++)
     if (d->spaces[i].unit == HOST || (drivers && d->units[d->spaces[i].unit - 1].state)) release_space(rt, &d->spaces[i]);
-  for (uint32_t i = 0; drivers && i < d->n_units; i++)
-    if (d->units[i].state) d->units[i].driver->close(d->units[i].state);
+  for (uint32_t i = 0; drivers && i < d->n_units; i++) rt_unit_close(&d->units[i]);
   free(d);
   rt->session->device = NULL;
 }
@@ -191,10 +185,7 @@ static void *allocate(smelt_rt *rt, const rt_space *space, uint64_t *bytes, int3
     rt_block block = {0};
     return rt_block_grow(rt, &block, rounded) ? block.data : NULL;
   }
-  rt_unit *u = unit_of(rt, space);
-  void *memory = u->driver->allocate(u->state, (size_t)rounded, NULL, code);
-  rt->session->allocations += memory != NULL;
-  return memory;
+  return rt_unit_allocate(unit_of(rt, space), (size_t)rounded, NULL, code);
 }
 
 /* To `bytes` at least, and to `room` where there is as much. keep: what it holds stays in front. */
@@ -212,7 +203,7 @@ static smelt_addr grow(smelt_rt *rt, uint32_t i, uint64_t bytes, uint64_t room, 
   if (keep && old.unit == HOST) memcpy(memory, old.memory, (size_t)old.capacity);
   if (keep && old.unit != HOST) {
     rt_unit *u = unit_of(rt, space);
-    code = u->driver->copy(u->state, memory, 0, old.memory, 0, (size_t)old.capacity);
+    code = rt_unit_copy(u, (smelt_place){memory, 0}, start_of(&old), (size_t)old.capacity);
     if (code) failed(rt, u, "copy", code);
   }
   if (keep) release_space(rt, space);
@@ -223,11 +214,103 @@ static smelt_addr grow(smelt_rt *rt, uint32_t i, uint64_t bytes, uint64_t room, 
 
 smelt_addr rt_device_arena(smelt_rt *rt, uint32_t arena, uint64_t bytes, int keep) {
   uint32_t at = rt->session->device->first_arena + arena;
-  uint64_t capacity = rt->session->device->spaces[at].capacity;
-  return grow(rt, at, bytes, keep ? capacity + capacity / 2 : bytes, keep, "working memory");
+  uint64_t capacity = rt->session->device->spaces[at].capacity, most = rt_most_of_arena(rt, arena);
+  return grow(rt, at, bytes, most || !keep ? most : capacity + capacity / 2, keep, "working memory");
 }
+/* For this run the space's memory is the caller's. */
+static smelt_addr borrow(smelt_rt *rt, uint32_t i, const rt_tensor *t) {
+  rt_space *space = &rt->session->device->spaces[i];
+  if (!space->lent) space->own = space->memory, space->own_capacity = space->capacity;
+  space->lent = 1, space->memory = t->memory, space->capacity = t->bytes;
+  return address(i);
+}
+
 smelt_addr rt_device_output(smelt_rt *rt, uint32_t output, uint64_t bytes) {
-  return grow(rt, output_space(rt, output), bytes, rt_output_room(rt, output, bytes), 0, rt->entry->outputs[output].name);
+  const rt_tensor *lent = rt->outputs[output].lent;
+  uint32_t at = output_space(rt, output);
+  if (lent && lent->unit == rt->session->device->spaces[at].unit) return borrow(rt, at, lent);
+  return grow(rt, at, bytes, rt_output_room(rt, output, bytes), 0, rt->entry->outputs[output].name);
+}
+
+/* ---- what has a bound ---- */
+/* Memory for the most that a space may hold; 0: nobody knows. */
+static int32_t reserve(smelt_rt *rt, uint32_t i, uint64_t most) {
+  rt_space *space = &rt->session->device->spaces[i];
+  int32_t code = 0;
+  if (!most || space->memory) return SMELT_OK;
+  uint64_t taken = most;
+  void *memory = too_many(most) ? NULL : allocate(rt, space, &taken, &code);
+  if (memory) return space->memory = memory, space->capacity = taken, SMELT_OK;
+  const rt_unit *u = space->unit == HOST ? NULL : unit_of(rt, space);
+  return rt_error(rt, SMELT_DEVICE,
+                  "%s device '%s': model '%s' may need %llu bytes at once within the bounds of its dims, and gets none (code %d); "
+                  "compile it with lower bounds",
+                  u ? u->driver->name : "host", u ? u->driver->device(u->state) : "CPU", rt->model->name, (unsigned long long)most, (int)code);
+}
+
+/* So that no run takes memory of units. Of a state that every entry writes in place, the second space stays empty. */
+static int32_t reserve_all(smelt_rt *rt) {
+  int32_t status = SMELT_OK;
+  for (uint32_t i = 0; !status && i < rt->model->n_arenas; i++) status = reserve(rt, rt->session->device->first_arena + i, rt_most_of_arena(rt, i));
+  for (uint32_t e = 0; e < rt_named_entries(rt->model); e++) {
+    const smelt_rt *view = &rt->session->views[e];
+    for (uint32_t i = 0; !status && i < view->entry->n_inputs; i++) status = reserve(rt, input_space(view, i), rt_most_of_input(view, i));
+    for (uint32_t i = 0; !status && i < view->entry->n_outputs; i++) status = reserve(rt, output_space(view, i), rt_most_of_output(view, i));
+  }
+  return status;
+}
+
+int32_t rt_device_open(smelt_rt *rt) {
+  int32_t status = lay_out_spaces(rt);
+  for (uint32_t i = 0; !status && i < rt->model->n_units; i++) status = rt_unit_open(&rt->session->device->units[i], rt, i + 1);
+  for (uint32_t unit = 1; !status && unit <= rt->model->n_units; unit++)
+    if (!rt_device_weights(rt, unit)) status = SMELT_DEVICE;
+  return status ? status : reserve_all(rt);
+}
+
+/* ---- a caller's tensors at units ---- */
+int32_t rt_device_home(const smelt_rt *rt, uint32_t tensor) { return (int32_t)rt->session->device->spaces[rt->first_space + tensor].unit; }
+
+int32_t rt_device_new_tensor(smelt_rt *rt, rt_tensor *t) {
+  const rt_space at = {.unit = t->unit};
+  int32_t code = 0, status = rt_device_check(rt);
+  if (status) return status;
+  if (!too_many(t->bytes)) t->memory = allocate(rt, &at, &t->bytes, &code);
+  return t->memory ? SMELT_OK : (no_space(rt, &at, "smelt_tensor", t->bytes, code), SMELT_DEVICE);
+}
+
+void rt_device_release_tensor(smelt_rt *rt, rt_tensor *t) {
+  const rt_space at = {.unit = t->unit};
+  if (is_parent(rt) && unit_of(rt, &at)->state) rt_unit_release(unit_of(rt, &at), t->memory);
+}
+
+int32_t rt_device_copy_tensor(smelt_rt *rt, const rt_tensor *to, void *to_host, const rt_tensor *from, const void *from_host, uint64_t bytes) {
+  const rt_space a = {.unit = to ? to->unit : HOST}, b = {.unit = from ? from->unit : HOST};
+  rt_unit *at = to ? unit_of(rt, &a) : NULL, *u = from ? unit_of(rt, &b) : NULL;
+  int32_t code = 0, finished = 0, status = rt_device_check(rt);
+  void *seen = NULL;
+  if (status) return status;
+  if (at && at == u) {
+    if (to != from) code = rt_unit_copy(u, (smelt_place){to->memory, 0}, (smelt_place){from->memory, 0}, (size_t)bytes);
+  } else if (!at) {
+    code = rt_unit_download(u, (smelt_place){from->memory, 0}, to_host, (size_t)bytes, 0);
+  } else {
+    if (u) seen = rt_unit_map(u, from->memory, (size_t)from->bytes, 0, &code);
+    if (u && !seen) return failed(rt, u, "mapping memory for the host", code);
+    code = rt_unit_upload(at, (smelt_place){to->memory, 0}, seen ? seen : from_host, (size_t)bytes, 1);
+  }
+  if (at) finished = rt_unit_finish(at);
+  if (seen) rt_unit_unmap(u, from->memory, seen, (size_t)from->bytes, 0);
+  if (u && u != at && !finished) finished = rt_unit_finish(u);
+  code = code ? code : finished;
+  return code ? failed(rt, at ? at : u, "copy of a tensor", code) : SMELT_OK;
+}
+
+static void give_back(smelt_rt *rt) {
+  for (uint32_t i = 0; i < rt->entry->n_inputs + rt->entry->n_outputs; i++) {
+    rt_space *space = &rt->session->device->spaces[rt->first_space + i];
+    if (space->lent) space->memory = space->own, space->capacity = space->own_capacity, space->lent = 0;
+  }
 }
 
 /* ---- state: two spaces that change places ---- */
@@ -258,14 +341,13 @@ smelt_addr rt_device_weights(smelt_rt *rt, uint32_t unit) {
   uint64_t first = rt->model->units[unit - 1].weights_at, bytes = rt->model->units[unit - 1].weights_bytes;
   int32_t code = 0;
   if (!bytes) return address(1 + unit);
-  space->memory = u->driver->allocate(u->state, (size_t)bytes, rt->session->weights + first, &code);
+  space->memory = rt_unit_allocate(u, (size_t)bytes, rt->session->weights + first, &code);
   if (!space->memory) {
     rt_error(rt, SMELT_DEVICE, "%s device '%s': %llu bytes of weights do not fit (code %d); use a device with more memory", u->driver->name,
              u->driver->device(u->state), (unsigned long long)bytes, (int)code);
     return 0;
   }
   space->capacity = bytes;
-  rt->session->allocations++;
   return address(1 + unit);
 }
 
@@ -281,6 +363,32 @@ void rt_device_trim(smelt_rt *rt) {
 }
 
 /* ---- into the model and out of it ---- */
+/* Between a caller's tensor and an input or output (back: from it) that lies at another unit. */
+static int32_t move_tensor(smelt_rt *rt, const rt_tensor *t, const rt_space *space, uint64_t bytes, int back) {
+  const rt_tensor there = {.unit = space->unit, .memory = space->memory, .bytes = space->capacity};
+  const rt_tensor *other = space->unit == HOST ? NULL : &there;
+  rt->session->crossings++, rt->session->crossed_bytes += bytes;
+  return rt_device_copy_tensor(rt, back ? t : other, space->memory, back ? other : t, space->memory, bytes);
+}
+
+/* Zeros to the first bytes of a unit's memory: a few go there, which are doubled there. */
+static int32_t clear(rt_unit *u, const rt_space *space, uint64_t bytes) {
+  static const char zeros[4096];
+  uint64_t n = bytes < sizeof zeros ? bytes : sizeof zeros;
+  int32_t code = rt_unit_upload(u, start_of(space), zeros, (size_t)n, 1);
+  for (uint64_t done = n; done < bytes && !code; done += n) {
+    n = done < bytes - done ? done : bytes - done;
+    code = rt_unit_copy(u, (smelt_place){space->memory, done}, start_of(space), (size_t)n);
+  }
+  return code;
+}
+
+/* Of a state that has no value yet, and starts where it lies. */
+static int starts_here(const smelt_rt *rt, uint32_t input) {
+  const rt_state *state = rt_read_state(rt, input);
+  return state && !state->begun && rt_device_reads(rt, input);
+}
+
 int32_t rt_device_begin(smelt_rt *rt) {
   for (uint32_t i = 0; i < rt->entry->n_inputs; i++) {
     uint32_t at = input_space(rt, i);
@@ -289,14 +397,26 @@ int32_t rt_device_begin(smelt_rt *rt) {
       rt->input_at[i] = address(at);
       continue;
     }
-    if (!(rt->input_at[i] = grow(rt, at, rt->input_bytes[i], rt->input_bytes[i], 0, rt->entry->inputs[i].name))) return SMELT_DEVICE;
+    const rt_tensor *lent = i < rt_fed(rt->entry) ? rt->input_lent[i] : NULL;
+    if (lent && lent->unit == space->unit) {
+      rt->input_at[i] = borrow(rt, at, lent);
+      continue;
+    }
+    if (!(rt->input_at[i] = grow(rt, at, rt->input_bytes[i], rt_most_of_input(rt, i), 0, rt->entry->inputs[i].name))) return SMELT_DEVICE;
     if (!rt->input_bytes[i]) continue;
+    if (lent) {
+      int32_t status = move_tensor(rt, lent, space, rt->input_bytes[i], 0);
+      if (status) return status;
+      continue;
+    }
+    int fresh = starts_here(rt, i);
     if (space->unit == HOST) {
-      memcpy(space->memory, rt->input_host[i], (size_t)rt->input_bytes[i]);
+      if (fresh) memset(space->memory, 0, (size_t)rt->input_bytes[i]);
+      else memcpy(space->memory, rt->input_host[i], (size_t)rt->input_bytes[i]);
       continue;
     }
     rt_unit *u = unit_of(rt, space);
-    int32_t code = u->driver->upload(u->state, space->memory, 0, rt->input_host[i], (size_t)rt->input_bytes[i], 0);
+    int32_t code = fresh ? clear(u, space, rt->input_bytes[i]) : rt_unit_upload(u, start_of(space), rt->input_host[i], (size_t)rt->input_bytes[i], 1);
     if (code) return failed(rt, u, "upload of an input", code);
   }
   return SMELT_OK;
@@ -307,24 +427,37 @@ int32_t rt_device_finish(smelt_rt *rt) {
   for (uint32_t i = 0; i < rt->entry->n_outputs; i++) {
     rt_output *out = &rt->outputs[i];
     rt_space *space = &d->spaces[output_space(rt, i)];
-    if (!out->at || !out->bytes || rt_device_keeps(rt, i)) continue;
+    if (!out->at || !out->bytes || rt_device_keeps(rt, i) || space->lent) continue;
+    if (out->lent) {
+      int32_t status = move_tensor(rt, out->lent, space, out->bytes, 1);
+      if (status) return status;
+      continue;
+    }
     if (space->unit == HOST) {
       memcpy(out->host, space->memory, (size_t)out->bytes);
       continue;
     }
     rt_unit *u = unit_of(rt, space);
-    int32_t code = u->driver->download(u->state, space->memory, 0, out->host, (size_t)out->bytes, 0);
+    int32_t code = rt_unit_download(u, start_of(space), out->host, (size_t)out->bytes, 0);
     if (code) return failed(rt, u, "download of an output", code);
   }
-  for (uint32_t i = 0; i < d->n_units; i++) {
-    int32_t code = d->units[i].driver->finish(d->units[i].state);
-    if (code) return failed(rt, &d->units[i], "waiting for the end", code);
+  int32_t status = rt_device_wait(rt);
+  if (!status) give_back(rt);
+  return status;
+}
+
+int32_t rt_device_wait(smelt_rt *rt) {
+  for (uint32_t i = 0; i < rt->session->device->n_units; i++) {
+    rt_unit *u = &rt->session->device->units[i];
+    int32_t code = rt_unit_finish(u);
+    if (code) return failed(rt, u, "waiting for the end", code);
   }
   return SMELT_OK;
 }
 
 void rt_device_drain(smelt_rt *rt) {
-  for (uint32_t i = 0; i < rt->session->device->n_units; i++) rt->session->device->units[i].driver->finish(rt->session->device->units[i].state);
+  for (uint32_t i = 0; i < rt->session->device->n_units; i++) rt_unit_forget(&rt->session->device->units[i]);
+  give_back(rt);
 }
 
 /* ---- bytes ---- */
@@ -335,18 +468,19 @@ static int32_t download(smelt_rt *rt, smelt_addr at, void *to, uint64_t bytes, c
     return SMELT_OK;
   }
   rt_unit *u = unit_of(rt, space);
-  int32_t code = u->driver->download(u->state, space->memory, (size_t)offset_of(at), to, (size_t)bytes, 1);
+  int32_t code = rt_unit_download(u, place_of(space, at), to, (size_t)bytes, 1);
   return code ? failed(rt, u, what, code) : SMELT_OK;
 }
 
-static int32_t upload(smelt_rt *rt, smelt_addr at, const void *from, uint64_t bytes, const char *what) {
+/* stays: nothing of the run writes to `from` later. */
+static int32_t upload(smelt_rt *rt, smelt_addr at, const void *from, uint64_t bytes, int stays, const char *what) {
   rt_space *space = space_of(rt, at);
   if (space->unit == HOST) {
     memcpy((char *)space->memory + offset_of(at), from, (size_t)bytes);
     return SMELT_OK;
   }
   rt_unit *u = unit_of(rt, space);
-  int32_t code = u->driver->upload(u->state, space->memory, (size_t)offset_of(at), from, (size_t)bytes, 1);
+  int32_t code = rt_unit_upload(u, place_of(space, at), from, (size_t)bytes, stays);
   return code ? failed(rt, u, what, code) : SMELT_OK;
 }
 
@@ -355,8 +489,11 @@ int32_t rt_device_read_state(smelt_rt *rt, uint32_t state, void *to, uint64_t by
   return download(rt, address(value_space(rt, state)), to, bytes, "read of a state");
 }
 int32_t rt_device_write(smelt_rt *rt, smelt_addr at, const void *from, uint64_t bytes) {
-  return upload(rt, at, from, bytes, "write of an element");
+  return upload(rt, at, from, bytes, 0, "write of an element");
 }
+
+/* All but the weights. */
+static int is_written(const smelt_rt *rt, uint32_t space) { return space >= rt->session->device->first_arena; }
 
 /* Where the host sees an address; NULL after rt_error. */
 static char *host_view(smelt_rt *rt, smelt_addr at) {
@@ -365,8 +502,7 @@ static char *host_view(smelt_rt *rt, smelt_addr at) {
   if (!space->mapped) {
     rt_unit *u = unit_of(rt, space);
     int32_t code = 0;
-    int writes = number_of(at) >= rt->session->device->first_arena; /* all but the weights */
-    space->mapped = u->driver->map(u->state, space->memory, (size_t)space->capacity, writes, &code);
+    space->mapped = rt_unit_map(u, space->memory, (size_t)space->capacity, is_written(rt, number_of(at)), &code);
     if (!space->mapped) {
       rt_device_unmap(rt);
       failed(rt, u, "mapping memory for the host", code);
@@ -376,6 +512,11 @@ static char *host_view(smelt_rt *rt, smelt_addr at) {
   return space->mapped + offset_of(at);
 }
 
+/* Is it an input at the host, which no run writes to? */
+static int is_input(const smelt_rt *rt, uint32_t space) {
+  return rt->session->device->spaces[space].unit == HOST && space >= rt->first_space && space - rt->first_space < rt->entry->n_inputs;
+}
+
 /* From one unit to another: through the host's view of where it comes from. */
 static int32_t cross(smelt_rt *rt, smelt_addr to, smelt_addr from, uint64_t bytes) {
   rt->session->crossings++;
@@ -383,7 +524,7 @@ static int32_t cross(smelt_rt *rt, smelt_addr to, smelt_addr from, uint64_t byte
   if (space_of(rt, to)->unit == HOST) return download(rt, from, (char *)space_of(rt, to)->memory + offset_of(to), bytes, "copy to the host");
   const char *host = host_view(rt, from);
   if (!host) return SMELT_DEVICE;
-  int32_t status = upload(rt, to, host, bytes, "copy from another unit");
+  int32_t status = upload(rt, to, host, bytes, is_input(rt, number_of(from)), "copy from another unit");
   int32_t unmapped = rt_device_unmap(rt);
   return status ? status : unmapped;
 }
@@ -399,7 +540,7 @@ int32_t rt_device_copy(smelt_rt *rt, smelt_addr to, smelt_addr from, uint64_t by
     return rt_device_unmap(rt);
   }
   rt_unit *u = unit_of(rt, a);
-  int32_t code = u->driver->copy(u->state, a->memory, (size_t)offset_of(to), b->memory, (size_t)offset_of(from), (size_t)bytes);
+  int32_t code = rt_unit_copy(u, place_of(a, to), place_of(b, from), (size_t)bytes);
   return code ? failed(rt, u, "copy", code) : SMELT_OK;
 }
 
@@ -422,7 +563,7 @@ int32_t rt_device_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t 
     return rt_error(rt, SMELT_SHAPE, "kernel '%s' wants %lld groups of %d work-items, more than this device can count; use smaller shapes",
                     desc->name, (long long)groups, (int)lanes);
   rt_unit *u = &d->units[desc->unit - 1];
-  int32_t code = u->driver->launch(u->state, id, d->places, args + desc->n_buffers, groups);
+  int32_t code = rt_unit_launch(u, id, d->places, args + desc->n_buffers, groups);
   return code ? failed(rt, u, desc->name, code) : SMELT_OK;
 }
 
@@ -443,7 +584,7 @@ int32_t rt_device_unmap(smelt_rt *rt) {
     rt_space *space = &d->spaces[i];
     if (!space->mapped) continue;
     rt_unit *u = unit_of(rt, space);
-    int32_t code = u->driver->unmap(u->state, space->memory, space->mapped);
+    int32_t code = rt_unit_unmap(u, space->memory, space->mapped, (size_t)space->capacity, is_written(rt, i));
     space->mapped = NULL;
     if (code && !status) status = failed(rt, u, "unmapping memory", code);
   }

@@ -3,6 +3,14 @@
 #define SMELT_DRIVER_H
 #include "smelt_abi.h"
 
+/* A launch, or (kernel -1) a copy of `groups` bytes from buffers[1] to buffers[0]. */
+typedef struct {
+  int32_t kernel;
+  int64_t groups;
+  const smelt_place *buffers;
+  const int64_t *dims;
+} smelt_command;
+
 /* Errors. A function that returns a code gives 0 for success, or the device's own number, which the runtime puts into its message
  * with the table's `codes`. One that returns a status has called rt_error. */
 struct smelt_driver {
@@ -17,7 +25,8 @@ struct smelt_driver {
   /* The device's name, for people. */
   const char *(*device)(const void *state);
 
-  /* Memory of at least 1 byte, its contents undefined or copied from `contents`, which is read only then; NULL and *code on failure.
+  /* Memory of at least 1 byte, its contents undefined or those of `contents`: weights, which nobody writes, and which stay where they
+   * are until `release`, so that a device that shares the host's memory need not copy them. NULL and *code on failure.
    * `release` may come before work that uses the memory has ended. */
   void *(*allocate)(void *state, size_t bytes, const void *contents, int32_t *code);
   void (*release)(void *state, void *memory);
@@ -36,5 +45,25 @@ struct smelt_driver {
   int32_t (*launch)(void *state, int32_t id, const smelt_place *buffers, const int64_t *dims, int64_t groups);
   /* Wait until everything is done. */
   int32_t (*finish)(void *state);
+
+  /* ---- optional, NULL where a device has no such thing ---- */
+  /* Start what has been asked for since; NULL: each launch, copy and transfer starts when it is asked for. `finish`, `map` and
+   * transfers that wait start it, too. */
+  int32_t (*flush)(void *state);
+  /* Launches and copies that run one after the other, made ready to be started by one call of `submit`, again and again, also while
+   * the last time is under way. What it is given is gone after the call; the memory stays until `forget`. NULL: this device, or
+   * this list, cannot be recorded, and the runtime does not ask again. The three are there, or none. */
+  void *(*record)(void *state, const smelt_command *commands, uint32_t n);
+  int32_t (*submit)(void *state, void *list);
+  /* Give a list back, of which no submission is under way. */
+  void (*forget)(void *state, void *list);
 };
+
+/* ---- what the runtime has for drivers ---- */
+/* What this driver, in this or another process, gave smelt_rt_cache for the code of the unit and an equal key; NULL: nothing. To
+ * be freed. key: all else that it depends on: the device, the versions of driver and compiler, options. */
+void *smelt_rt_cached(smelt_rt *rt, uint32_t unit, const char *key, size_t *bytes);
+/* What was found was of no use after all, as after an update that no version tells of; the driver makes it again. */
+void smelt_rt_useless(smelt_rt *rt);
+void smelt_rt_cache(smelt_rt *rt, uint32_t unit, const char *key, const void *bytes, size_t n);
 #endif

@@ -42,7 +42,7 @@ int32_t smelt_rt_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t g
   if (!rt->session->profiling) return launch(rt, id, args, groups);
   uint64_t begin = sm_now();
   int32_t status = launch(rt, id, args, groups);
-  if (rt->session->device) rt_device_drain(rt);
+  if (!status && rt->session->device) status = rt_device_wait(rt);
   rt->session->kernel_ns[id] += sm_now() - begin;
   rt->session->kernel_launches[id]++;
   return status;

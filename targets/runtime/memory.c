@@ -78,21 +78,30 @@ static int32_t out_of_memory(smelt_rt *rt, const char *what, const char *name, i
                   what, name, (long long)bytes);
 }
 
-/* The most bytes that an arena, an output or a state may take; 0: nobody knows, or it is a device's. */
-static uint64_t most_of_arena(const smelt_rt *rt, uint32_t i) { return rt->model->most && !rt->session->device ? rt->model->most[i] : 0; }
-static uint64_t most_of_output(const smelt_rt *rt, uint32_t i) { return rt->entry->most && !rt->session->device ? rt->entry->most[i] : 0; }
-static uint64_t most_of_state(const smelt_rt *rt, uint32_t i) { return rt->session->device ? 0 : rt->model->states[i].most; }
+uint64_t rt_most_of_arena(const smelt_rt *rt, uint32_t i) {
+  int gone = !rt->session->device && rt->model->homes && rt->model->homes[i]; /* a session that has fallen back has no use of a unit's */
+  return rt->model->most && !gone ? rt->model->most[i] : 0;
+}
+static uint64_t most_of_state(const smelt_rt *rt, const rt_state *state) { return rt->model->states[state - rt->session->states].most; }
+uint64_t rt_most_of_input(const smelt_rt *rt, uint32_t i) {
+  const rt_state *state = rt_read_state(rt, i);
+  return state ? most_of_state(rt, state) : rt->entry->most ? rt->entry->most[i] : 0;
+}
+uint64_t rt_most_of_output(const smelt_rt *rt, uint32_t i) {
+  const rt_state *state = rt_written_state(rt, i);
+  return state ? most_of_state(rt, state) : rt->entry->most ? rt->entry->most[rt->entry->n_inputs + i] : 0;
+}
 
 static uint64_t at_once(uint64_t bytes, uint64_t most_bytes) { return bytes < most_bytes ? most_bytes : bytes; }
 
 uint64_t rt_state_room(const smelt_rt *rt, uint32_t i, uint64_t bytes) {
-  uint64_t bound = most_of_state(rt, i);
+  uint64_t bound = rt->model->states[i].most;
   return bound ? at_once(bytes, bound) : bytes + bytes / 2; /* a state that grows is likely to go on */
 }
 
 uint64_t rt_output_room(const smelt_rt *rt, uint32_t i, uint64_t bytes) {
   const rt_state *state = rt_written_state(rt, i);
-  return state ? rt_state_room(rt, (uint32_t)(state - rt->session->states), bytes) : at_once(bytes, most_of_output(rt, i));
+  return state ? rt_state_room(rt, (uint32_t)(state - rt->session->states), bytes) : at_once(bytes, rt_most_of_output(rt, i));
 }
 
 /* A block of so many bytes, unless that is 0; *known counts those that are not. */
@@ -108,16 +117,16 @@ int32_t rt_reserve_bounded(smelt_rt *rt) {
   const smelt_model_desc *m = rt->model;
   rt_session *all = rt->session;
   uint32_t known = 0, wanted = m->n_arenas + 2 * m->n_states;
-  for (uint32_t i = 0; i < m->n_arenas; i++)
-    if (!reserve_block(rt, &all->arenas[i], most_of_arena(rt, i), &known)) return SMELT_DEVICE;
-  for (uint32_t i = 0; i < m->n_states; i++)
-    if (!reserve_block(rt, &all->states[i].block, most_of_state(rt, i), &known) || !reserve_block(rt, &all->states[i].spare, most_of_state(rt, i), &known))
+  for (uint32_t i = 0; !all->device && i < m->n_arenas; i++)
+    if (!reserve_block(rt, &all->arenas[i], rt_most_of_arena(rt, i), &known)) return SMELT_DEVICE;
+  for (uint32_t i = 0; !all->device && i < m->n_states; i++)
+    if (!reserve_block(rt, &all->states[i].block, m->states[i].most, &known) || !reserve_block(rt, &all->states[i].spare, m->states[i].most, &known))
       return SMELT_DEVICE;
-  for (uint32_t e = 0; e < m->n_entries; e++) {
+  for (uint32_t e = all->fallen[0] ? rt_named_entries(m) : 0; e < m->n_entries; e++) {
     smelt_rt *view = &all->views[e];
     wanted += rt_given(view->entry);
     for (uint32_t i = 0; i < rt_given(view->entry); i++)
-      if (!reserve_block(rt, &view->outputs[i].own, most_of_output(view, i), &known)) return SMELT_DEVICE;
+      if (!reserve_block(rt, &view->outputs[i].own, rt_most_of_output(view, i), &known)) return SMELT_DEVICE;
   }
   if (known == wanted) rt_pool_start(&all->pool); /* so that no run asks for stacks either */
   return SMELT_OK;
@@ -138,7 +147,7 @@ static smelt_addr reserve(smelt_rt *rt, int32_t arena, int64_t bytes, int keep) 
     return at ? at : lose(rt, SMELT_DEVICE);
   }
   rt_block *block = &rt->session->arenas[arena];
-  uint64_t most = most_of_arena(rt, (uint32_t)arena);
+  uint64_t most = rt_most_of_arena(rt, (uint32_t)arena);
   if (!(keep ? rt_block_extend(rt, block, at_once((uint64_t)bytes, most)) : rt_block_grow_roomy(rt, block, (uint64_t)bytes, most)))
     return lose(rt, out_of_memory(rt, "working memory of model ", rt->model->name, bytes));
   return (smelt_addr)(intptr_t)block->data;
@@ -199,15 +208,19 @@ smelt_addr smelt_rt_output(smelt_rt *rt, int32_t i, const int64_t *shape) {
   if (i < 0 || (uint32_t)i >= rt->entry->n_outputs)
     return lose(rt, rt_error(rt, SMELT_INTERNAL, "model '%s' has no output %d; compile it again", rt->model->name, (int)i));
   const smelt_tensor_desc *desc = &rt->entry->outputs[i];
-  if (!rt_tensor_bytes(desc->dtype, desc->rank, shape, &bytes)) return lose(rt, impossible(rt, desc, shape));
+  const rt_state *state = rt_written_state(rt, (uint32_t)i);
+  int known = state ? rt_state_bytes(rt, (uint32_t)(state - rt->session->states), shape, &bytes) : rt_tensor_bytes(desc->dtype, desc->rank, shape, &bytes);
+  if (!known) return lose(rt, impossible(rt, desc, shape));
+  if (rt_in_place(rt, (uint32_t)i) && bytes > state->bytes)
+    return lose(rt, rt_error(rt, SMELT_INTERNAL, "state '%s' has no room for what replaces it; compile the model again", desc->name));
   rt_output *out = &rt->outputs[i];
   if (out->caller && !same_shape(rt, (uint32_t)i, shape)) return lose(rt, SMELT_SHAPE);
   if (desc->rank) memcpy(out->shape, shape, (size_t)desc->rank * sizeof *shape);
   out->bytes = bytes;
-  out->host = out->caller ? (char *)out->caller->data + out->caller->byte_offset : NULL;
+  out->host = out->caller && !out->lent ? (char *)out->caller->data + out->caller->byte_offset : NULL;
   int owned = !rt_output_direct(rt, (uint32_t)i) && !(rt->session->device && rt_device_keeps(rt, (uint32_t)i));
   if (owned && !rt_block_grow_roomy(rt, out->block, bytes, rt_output_room(rt, (uint32_t)i, bytes))) return lose(rt, out_of_memory(rt, "output ", desc->name, (int64_t)bytes));
-  if (!out->host) out->host = out->block->data;
+  if (!out->host && !out->lent) out->host = out->block->data;
   out->at = rt->session->device ? rt_device_output(rt, (uint32_t)i, bytes) : (smelt_addr)(intptr_t)(owned ? out->block->data : out->host);
   return out->at ? out->at : lose(rt, SMELT_DEVICE);
 }
@@ -233,8 +246,12 @@ smelt_status smelt_memory_stats(const smelt_session *s, smelt_memory *out) {
   if (!s || !out) return rt_refuse(s ? "smelt_memory_stats: out is NULL, wanted where to put the numbers" : "smelt_memory_stats: the session is NULL; open one first");
   const smelt_rt *rt = (const smelt_rt *)s;
   if (rt_is_foreign(rt)) return rt_refuse("smelt_memory_stats: " RT_FOREIGN);
+  const rt_traffic *traffic = &rt->session->traffic;
   *out = (smelt_memory){.weights_bytes = rt->model->weights_bytes, .allocations = rt->session->allocations, .runs = rt->session->runs,
-                        .crossings = rt->session->crossings, .crossed_bytes = rt->session->crossed_bytes};
+                        .crossings = rt->session->crossings, .crossed_bytes = rt->session->crossed_bytes, .launches = traffic->launches, .submits = traffic->submits,
+                        .uploads = traffic->uploads, .uploaded_bytes = traffic->uploaded_bytes, .reads = traffic->reads,
+                        .read_bytes = traffic->read_bytes, .waits = traffic->waits, .cache_hits = traffic->cache_hits,
+                        .cache_misses = traffic->cache_misses};
   for (uint32_t i = 0; i < rt->model->n_arenas; i++) {
     out->arena_bytes += rt->session->arena_bytes[i];
     out->arena_capacity += rt->session->arenas[i].capacity;
@@ -254,7 +271,10 @@ smelt_status smelt_memory_stats(const smelt_session *s, smelt_memory *out) {
 
 void rt_free_tensors(smelt_rt *rt) {
   for (uint32_t i = 0; i < rt->entry->n_inputs; i++) rt_block_free(&rt->input_staging[i]);
-  for (uint32_t i = 0; i < rt->entry->n_outputs; i++) rt_block_free(rt->outputs[i].block);
+  for (uint32_t i = 0; i < rt->entry->n_outputs; i++) {
+    rt_state *state = rt_written_state(rt, i);
+    rt_block_free(state ? &state->spare : &rt->outputs[i].own);
+  }
 }
 
 smelt_status smelt_trim(smelt_session *s) {

@@ -40,8 +40,17 @@ typedef struct {
   sm_thread workers[RT_MAX_THREADS];
 } rt_pool;
 
+/* A caller's memory at a unit; its address is the handle. */
+typedef struct rt_tensor {
+  struct rt_tensor *next;
+  uint32_t unit;
+  uint64_t bytes;
+  void *memory; /* the driver's, or the host's bytes */
+} rt_tensor;
+
 typedef struct {
   const DLTensor *caller; /* NULL: session-owned */
+  rt_tensor *lent;        /* the caller's memory at a unit, or NULL */
   rt_block *block;        /* session-owned bytes, or staging for a caller's misaligned tensor: own, or a state's spare */
   rt_block own;
   int64_t *shape;         /* rank slots */
@@ -52,14 +61,19 @@ typedef struct {
 
 typedef struct {
   rt_block block;   /* its bytes on the host; a device's are in the space of the state */
-  rt_block spare;   /* what the run writes that replaces it: the two change places */
+  rt_block spare;   /* what the run writes that replaces it: the two change places; of one with room, what a caller looks at */
   int64_t *shape;   /* rank slots; of a value alone */
-  uint64_t bytes;
+  uint64_t bytes;   /* with its room */
   int32_t begun;    /* it has a value; else the next run starts it with zeros */
   int32_t resident; /* the value lies on a device, not in block */
 } rt_state;
 
 typedef struct rt_device rt_device;
+
+/* What passed between the host and the units besides it, by all runs: fields of smelt_memory. */
+typedef struct {
+  uint64_t launches, submits, uploads, uploaded_bytes, reads, read_bytes, waits, cache_hits, cache_misses;
+} rt_traffic;
 
 /* What the entries of a session have in common. One call at a time has all of it. */
 typedef struct {
@@ -68,6 +82,7 @@ typedef struct {
   rt_block *arenas;
   uint64_t *arena_bytes; /* per arena, the most that the last run asked for */
   rt_state *states;
+  rt_tensor *tensors; /* a list */
   uint64_t *kernel_ns, *kernel_launches;
   void **library_fn;
   int64_t *mapped_args; /* a CPU kernel's args in a device session */
@@ -76,12 +91,15 @@ typedef struct {
   int pid; /* of the process that opened the session */
   uint64_t allocations, runs;
   uint64_t crossings, crossed_bytes; /* copies from one unit to another */
+  rt_traffic traffic;
   uint64_t random; /* where the numbers that runs draw have got to; 0: nowhere yet */
   const uint8_t *weights;
   int32_t weights_fd;      /* open while weights are mapped from it, else -1 */
   int32_t weights_shared;  /* they are the copy that the library's sessions share */
   int64_t weights_mtime[2];
-  rt_device *device; /* NULL: a CPU model */
+  rt_device *device; /* NULL: a CPU model, or one that has fallen back to it */
+  int32_t broken;    /* a call of a driver has failed in this run */
+  char fallen[RT_ERROR_BYTES]; /* why it has fallen back; "": it has not */
   rt_pool pool;
 } rt_session;
 
@@ -96,6 +114,7 @@ struct smelt_rt {
   smelt_addr *input_at;
   uint64_t *input_bytes;
   const void **input_host;
+  rt_tensor **input_lent; /* per input, the caller's memory at a unit; NULL: the bytes are at input_host */
   rt_block *input_staging;
   rt_output *outputs;
   uint32_t n_shapes;
@@ -120,6 +139,18 @@ static inline rt_state *rt_written_state(const smelt_rt *rt, uint32_t output) {
   return output < rt_given(rt->entry) ? NULL : &rt->session->states[rt->entry->writes[output - rt_given(rt->entry)]];
 }
 
+/* Does the output lie where the state lies that it replaces? */
+static inline int rt_in_place(const smelt_rt *rt, uint32_t output) {
+  return output >= rt_given(rt->entry) && rt->entry->in_place && rt->entry->in_place[output - rt_given(rt->entry)];
+}
+
+/* Entries that a caller may name; those behind are the same ones for the CPU alone. */
+static inline uint32_t rt_named_entries(const smelt_model_desc *m) { return m->n_entries - m->n_fallback; }
+/* The entry that runs for the one that a caller has: the session's choice. */
+static inline smelt_rt *rt_running(const smelt_rt *rt) {
+  return rt->session->fallen[0] ? (smelt_rt *)rt + rt_named_entries(rt->model) : (smelt_rt *)rt;
+}
+
 /* ---- session.c ---- */
 smelt_status smelt_open_this(const char *bundle_dir, const smelt_options *options, smelt_session **out);
 
@@ -135,6 +166,10 @@ smelt_status rt_refuse(const char *text);
 int rt_take(smelt_rt *rt);
 void rt_release(smelt_rt *rt);
 smelt_status rt_refuse_busy(const smelt_rt *rt, const char *call);
+/* Take the session for a call, unless there is none, or `why` (NULL: nothing) speaks against it; what refuses has told the thread
+ * why. Then the end of the call, with its status. */
+smelt_status rt_enter(smelt_rt *rt, const char *why, const char *call);
+smelt_status rt_leave(smelt_rt *rt, int32_t status);
 /* Bytes of a compact tensor; 0 and *bytes untouched when a dim is negative or the product of those that are not 0 is more
  * than an address can tell. */
 int rt_tensor_bytes(DLDataType type, int32_t rank, const int64_t *shape, uint64_t *bytes);
@@ -153,7 +188,11 @@ int rt_block_grow_roomy(smelt_rt *rt, rt_block *block, uint64_t bytes, uint64_t 
 int rt_block_extend(smelt_rt *rt, rt_block *block, uint64_t bytes);
 void rt_block_free(rt_block *block);
 int rt_output_direct(const smelt_rt *rt, uint32_t i);
-int32_t rt_reserve_bounded(smelt_rt *rt); /* all that has a bound */
+int32_t rt_reserve_bounded(smelt_rt *rt); /* all host memory that has a bound */
+/* The most bytes that one may take; 0: nobody knows. */
+uint64_t rt_most_of_arena(const smelt_rt *rt, uint32_t arena);
+uint64_t rt_most_of_input(const smelt_rt *rt, uint32_t input);
+uint64_t rt_most_of_output(const smelt_rt *rt, uint32_t output);
 /* What to ask for when output i, or a state, wants so many bytes and has fewer, if there is as much. */
 uint64_t rt_output_room(const smelt_rt *rt, uint32_t i, uint64_t bytes);
 uint64_t rt_state_room(const smelt_rt *rt, uint32_t state, uint64_t bytes);
@@ -162,12 +201,20 @@ void rt_free_tensors(smelt_rt *rt); /* copies of inputs, session-owned outputs, 
 int32_t rt_finish_outputs(smelt_rt *rt, DLTensor *outputs);
 
 /* ---- state.c ---- */
+/* Bytes of state k in memory when its value has this shape; 0 as rt_tensor_bytes. */
+int rt_state_bytes(const smelt_rt *rt, uint32_t k, const int64_t *shape, uint64_t *bytes);
 void rt_state_bind(smelt_rt *rt);     /* before the plan: shapes, memory */
 int32_t rt_state_begin(smelt_rt *rt); /* after it: zeros for what has no value yet */
 void rt_state_keep(smelt_rt *rt);     /* after a run that succeeded: its outputs are the next one's inputs */
 int32_t rt_state_copy(smelt_rt *to, smelt_rt *from);
+int32_t rt_state_home(smelt_rt *rt);  /* all values to the host */
 void rt_state_trim(smelt_rt *rt);     /* what holds no value */
 void rt_state_free(smelt_rt *rt);
+
+/* ---- tensor.c ---- */
+/* That of a caller's tensor on a unit; NULL: this session has no such one. */
+rt_tensor *rt_find_tensor(const smelt_rt *rt, const DLTensor *t);
+void rt_free_all_tensors(smelt_rt *rt);
 
 /* ---- cpu.c ---- */
 int32_t rt_cpu_check(smelt_rt *rt); /* does this processor have what the model's code uses? */
@@ -191,7 +238,8 @@ void rt_device_close(smelt_rt *rt);
 int32_t rt_device_check(smelt_rt *rt);  /* can this process use it? */
 int32_t rt_device_begin(smelt_rt *rt);  /* upload inputs */
 int32_t rt_device_finish(smelt_rt *rt); /* download outputs, wait for everything */
-void rt_device_drain(smelt_rt *rt);     /* wait for everything, after a failure */
+int32_t rt_device_wait(smelt_rt *rt);   /* for everything */
+void rt_device_drain(smelt_rt *rt);     /* after a failure: drop what has not begun, wait for the rest */
 int32_t rt_device_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t groups);
 /* keep: what the arena holds stays when it grows. */
 smelt_addr rt_device_arena(smelt_rt *rt, uint32_t arena, uint64_t bytes, int keep);
@@ -211,6 +259,11 @@ void rt_device_trim(smelt_rt *rt);
 int32_t rt_device_read(smelt_rt *rt, smelt_addr at, void *to, uint64_t bytes);
 int32_t rt_device_write(smelt_rt *rt, smelt_addr at, const void *from, uint64_t bytes);
 int32_t rt_device_copy(smelt_rt *rt, smelt_addr to, smelt_addr from, uint64_t bytes);
+int32_t rt_device_home(const smelt_rt *rt, uint32_t tensor); /* the unit of an input, or of an output behind all inputs */
+int32_t rt_device_new_tensor(smelt_rt *rt, rt_tensor *t);
+void rt_device_release_tensor(smelt_rt *rt, rt_tensor *t);
+/* One of the two may be NULL: then the bytes are the host's. Waits. */
+int32_t rt_device_copy_tensor(smelt_rt *rt, const rt_tensor *to, void *to_host, const rt_tensor *from, const void *from_host, uint64_t bytes);
 /* Host pointers for n_buffers addresses, then the dims unchanged, into rt->mapped_args; unmap gives them back. */
 int32_t rt_device_map(smelt_rt *rt, const int64_t *args, int32_t n_buffers, int32_t n_dims);
 int32_t rt_device_unmap(smelt_rt *rt);

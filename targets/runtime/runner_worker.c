@@ -52,6 +52,8 @@ void put_memory(worker *w, buffer *b) {
   sys(NR_getrusage, 0, (long)usage, 0, 0, 0, 0);
   put_format(b, "{\"arena_bytes\":%u,\"arena_capacity\":%u,\"output_capacity\":%u,\"weights_bytes\":%u,\"allocations\":%u,\"runs\":%u,\"crossings\":%u,\"crossed_bytes\":%u",
              m.arena_bytes, m.arena_capacity, m.output_capacity, m.weights_bytes, m.allocations, m.runs, m.crossings, m.crossed_bytes);
+  put_format(b, ",\"launches\":%u,\"submits\":%u,\"uploads\":%u,\"uploaded_bytes\":%u,\"reads\":%u,\"read_bytes\":%u,\"waits\":%u,\"cache_hits\":%u,\"cache_misses\":%u",
+             m.launches, m.submits, m.uploads, m.uploaded_bytes, m.reads, m.read_bytes, m.waits, m.cache_hits, m.cache_misses);
   put_format(b, ",\"state_capacity\":%u,\"resident_peak_kb\":%u,\"major_faults\":%u,\"preemptions\":%u}", m.state_capacity, U(usage[4]), U(usage[9]), U(usage[17]));
 }
 
@@ -94,6 +96,15 @@ int worker_slots(worker *w) {
   return w->inputs && w->arguments && w->outputs ? 0 : -1;
 }
 
+/* Into the log: that the device is not what runs the model. */
+static void tell_fallback(worker *w) {
+  const char *why = w->api.fallback(w->session);
+  if (!why) return;
+  buffer *b = fresh(w);
+  put_format(b, "smelt: the CPU runs the model: %s\n", why);
+  sys_write(2, b->at, b->len);
+}
+
 static void on_load(worker *w) {
   load_request r;
   if (w->payload.len <= sizeof r) return finish(w, "protocol", "a LOAD frame is shorter than its fixed part");
@@ -113,6 +124,7 @@ static void on_load(worker *w) {
     return finish_model(w, s == SMELT_OK ? SMELT_INTERNAL : s);
   }
   if (worker_slots(w)) return finish(w, "device", "no memory for the model's tensor table");
+  tell_fallback(w);
   put_model(w, fresh(w), load_ns);
   reply_text(w, FRAME_STATS);
   finish(w, "ok", "");

@@ -20,6 +20,7 @@ static void lay_out_entry(smelt_rt *rt, const smelt_entry_desc *e, char *base, s
   rt->input_at = carve(base, at, e->n_inputs, sizeof *rt->input_at);
   rt->input_bytes = carve(base, at, e->n_inputs, sizeof *rt->input_bytes);
   rt->input_host = carve(base, at, e->n_inputs, sizeof *rt->input_host);
+  rt->input_lent = carve(base, at, e->n_inputs, sizeof *rt->input_lent);
   rt->input_staging = carve(base, at, e->n_inputs, sizeof *rt->input_staging);
   rt->outputs = carve(base, at, e->n_outputs, sizeof *rt->outputs);
   for (uint32_t i = 0; i < e->n_outputs; i++) {
@@ -57,7 +58,7 @@ static size_t lay_out(const smelt_model_desc *m, char *base) {
     rt->model = m, rt->entry = &m->entries[i], rt->session = all;
     for (uint32_t k = 0; k < rt->entry->n_outputs; k++) {
       rt_state *state = rt_written_state(rt, k);
-      rt->outputs[k].block = state ? &state->spare : &rt->outputs[k].own;
+      rt->outputs[k].block = !state ? &rt->outputs[k].own : rt_in_place(rt, k) ? &state->block : &state->spare;
     }
   }
   return at;
@@ -95,11 +96,20 @@ static smelt_status hand_out(smelt_rt *rt, int32_t status, smelt_session **out) 
   return SMELT_OK;
 }
 
+/* The units of a new session, or the CPU in their place. */
+static int32_t open_units(smelt_rt *rt) {
+  int32_t status = rt->model->n_units ? rt_device_open(rt) : SMELT_OK;
+  if (status != SMELT_DEVICE || !rt->model->n_fallback) return status;
+  snprintf(rt->session->fallen, sizeof rt->session->fallen, "%s", rt->error);
+  if (rt->session->device) rt_device_close(rt);
+  return SMELT_OK;
+}
+
 static int32_t open_in(smelt_rt *rt, const char *bundle_dir, const smelt_options *options) {
   int verify = options && options->struct_size >= (int32_t)(offsetof(smelt_options, verify) + sizeof(int32_t)) && options->verify;
   int32_t status = rt_cpu_check(rt);
   if (!status) status = rt_weights_open(rt, bundle_dir, verify);
-  if (!status && rt->model->n_units) status = rt_device_open(rt);
+  if (!status) status = open_units(rt);
   if (!status) status = rt_reserve_bounded(rt);
   return status;
 }
@@ -129,7 +139,8 @@ static int32_t fork_from(smelt_rt *rt, smelt_rt *from) {
   int32_t status = from->session->device ? rt_device_check(from) : SMELT_OK;
   if (status) return rt_error(rt, status, "%s", from->error);
   status = rt_weights_share(rt, from);
-  if (!status && rt->model->n_units) status = rt_device_open(rt);
+  memcpy(rt->session->fallen, from->session->fallen, sizeof rt->session->fallen);
+  if (!status && !rt->session->fallen[0]) status = open_units(rt);
   if (!status) status = rt_reserve_bounded(rt);
   return status ? status : rt_state_copy(rt, from);
 }
@@ -165,6 +176,7 @@ void smelt_close(smelt_session *s) {
     }
   rt_session *all = rt->session;
   rt_pool_close(&all->pool);
+  rt_free_all_tensors(rt);
   if (all->device) rt_device_close(rt);
   for (uint32_t i = 0; i < rt->model->n_arenas; i++) rt_block_free(&all->arenas[i]);
   for (uint32_t i = 0; i < rt->model->n_entries; i++) rt_free_tensors(&all->views[i]);
@@ -175,7 +187,12 @@ void smelt_close(smelt_session *s) {
 
 const char *smelt_error(const smelt_session *s) {
   const smelt_rt *rt = (const smelt_rt *)s;
-  return rt && !rt_is_foreign(rt) ? rt->error : rt_thread_error_text();
+  return rt && !rt_is_foreign(rt) ? rt_running(rt)->error : rt_thread_error_text();
+}
+
+const char *smelt_fallback(const smelt_session *s) {
+  const smelt_rt *rt = (const smelt_rt *)s;
+  return rt && !rt_is_foreign(rt) && rt->session->fallen[0] ? rt->session->fallen : NULL;
 }
 
 /* For callers that were compiled with the model's own header: the link gives this a name that holds a piece of the model's hash,
@@ -208,6 +225,7 @@ static int32_t execute(smelt_rt *rt) {
 }
 
 static int32_t run(smelt_rt *rt, const DLTensor *inputs, size_t n_inputs, DLTensor *outputs, size_t n_outputs) {
+  rt->error[0] = 0, rt->lost = 0;
   int32_t status = rt->session->device ? rt_device_check(rt) : SMELT_OK;
   if (!status && rt->session->weights_fd >= 0) status = rt_weights_check(rt);
   if (!status) status = rt_bind_inputs(rt, inputs, n_inputs);
@@ -227,12 +245,29 @@ static int32_t run(smelt_rt *rt, const DLTensor *inputs, size_t n_inputs, DLTens
 static void name_entry(smelt_rt *rt) {
   enum { NAME_BYTES = 80 };
   char head[NAME_BYTES];
-  if (rt->model->n_entries < 2) return;
+  if (rt_named_entries(rt->model) < 2) return;
   size_t n = (size_t)snprintf(head, sizeof head, "entry '%.64s': ", rt->entry->name), kept = strlen(rt->error);
   if (kept > RT_ERROR_BYTES - 1 - n) kept = RT_ERROR_BYTES - 1 - n; /* the end of a long text gives way */
   memmove(rt->error + n, rt->error, kept);
   memcpy(rt->error, head, n);
   rt->error[n + kept] = 0;
+}
+
+/* A run has failed at a driver. Can the CPU do it, and all after it? */
+static int falls_back(smelt_rt *rt, int32_t status) {
+  rt_session *all = rt->session;
+  char why[RT_ERROR_BYTES];
+  if (status != SMELT_DEVICE || !all->device || !all->broken || !rt->model->n_fallback) return 0;
+  for (const rt_tensor *t = all->tensors; t; t = t->next)
+    if (t->unit) return 0;
+  memcpy(why, rt->error, sizeof why);
+  int lost = rt_state_home(rt) || atomic_load(&all->cancel);
+  memcpy(rt->error, why, sizeof why);
+  if (lost) return 0;
+  rt_device_close(rt);
+  memcpy(all->fallen, why, sizeof why);
+  if (rt_reserve_bounded(rt)) rt_error(rt, SMELT_DEVICE, "%s", why); /* the run will say what it lacks */
+  return 1;
 }
 
 smelt_status smelt_run(smelt_session *s, const DLTensor *inputs, size_t n_inputs, DLTensor *outputs, size_t n_outputs) {
@@ -242,9 +277,13 @@ smelt_status smelt_run(smelt_session *s, const DLTensor *inputs, size_t n_inputs
   if (!rt_take(rt)) return rt_refuse_busy(rt, "smelt_run");
   rt_pool_after_fork(&rt->session->pool);
   atomic_store(&rt->session->cancel, 0);
-  rt->error[0] = 0;
-  rt->lost = 0;
+  rt->session->broken = 0;
+  rt = rt_running(rt);
   int32_t status = run(rt, inputs, n_inputs, outputs, n_outputs);
+  if (status && falls_back(rt, status)) {
+    rt = rt_running(rt);
+    status = run(rt, inputs, n_inputs, outputs, n_outputs);
+  }
   if (status < SMELT_OK || status > SMELT_INTERNAL)
     status = rt_error(rt, SMELT_INTERNAL, "model '%s' returned status %d, which does not exist; compile it again", rt->model->name, (int)status);
   if (status && !rt->error[0])
@@ -282,16 +321,16 @@ static const smelt_state_desc *state(const smelt_session *s, size_t i) {
   return i < m->n_states ? &m->states[i] : NULL;
 }
 
-size_t smelt_entry_count(const smelt_session *s) { return model_of(s)->n_entries; }
+size_t smelt_entry_count(const smelt_session *s) { return rt_named_entries(model_of(s)); }
 const char *smelt_entry_name(const smelt_session *s, size_t i) {
   const smelt_model_desc *m = model_of(s);
-  return i < m->n_entries ? m->entries[i].name : NULL;
+  return i < rt_named_entries(m) ? m->entries[i].name : NULL;
 }
 
 static smelt_session *no_such_entry(const smelt_model_desc *m, const char *name) {
   char text[RT_ERROR_BYTES];
   int at = snprintf(text, sizeof text, "smelt_entry: model '%.64s' has no entry '%.64s'; there are:", m->name, name);
-  for (uint32_t i = 0; i < m->n_entries && at < (int)sizeof text; i++)
+  for (uint32_t i = 0; i < rt_named_entries(m) && at < (int)sizeof text; i++)
     at += snprintf(text + at, sizeof text - (size_t)at, "%s %.64s", i ? "," : "", m->entries[i].name);
   rt_refuse(text);
   return NULL;
@@ -305,7 +344,7 @@ smelt_session *smelt_entry(smelt_session *s, const char *name) {
     rt_refuse(why);
     return NULL;
   }
-  for (uint32_t i = 0; i < rt->model->n_entries; i++)
+  for (uint32_t i = 0; i < rt_named_entries(rt->model); i++)
     if (strcmp(rt->model->entries[i].name, name) == 0) return (smelt_session *)&rt->session->views[i];
   return no_such_entry(rt->model, name);
 }
@@ -322,6 +361,11 @@ DLDataType smelt_input_type(const smelt_session *s, size_t i) { return type_of(i
 DLDataType smelt_output_type(const smelt_session *s, size_t i) { return type_of(output(s, i)); }
 int32_t smelt_input_rank(const smelt_session *s, size_t i) { return rank_of(input(s, i)); }
 int32_t smelt_output_rank(const smelt_session *s, size_t i) { return rank_of(output(s, i)); }
+static int32_t unit_of(const smelt_session *s, uint32_t tensor) {
+  return s && ((const smelt_rt *)s)->session->device ? rt_device_home((const smelt_rt *)s, tensor) : 0;
+}
+int32_t smelt_input_unit(const smelt_session *s, size_t i) { return input(s, i) ? unit_of(s, (uint32_t)i) : -1; }
+int32_t smelt_output_unit(const smelt_session *s, size_t i) { return output(s, i) ? unit_of(s, entry_of(s)->n_inputs + (uint32_t)i) : -1; }
 size_t smelt_state_count(const smelt_session *s) { return model_of(s)->n_states; }
 const char *smelt_state_name(const smelt_session *s, size_t i) { return state(s, i) ? state(s, i)->name : NULL; }
 DLDataType smelt_state_type(const smelt_session *s, size_t i) { return state(s, i) ? state(s, i)->dtype : (DLDataType){0, 0, 0}; }

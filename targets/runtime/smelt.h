@@ -31,6 +31,9 @@ typedef struct {
 } DLTensor;
 #endif
 
+/* A device_type (DLPack's kDLExtDev) of tensors that smelt_tensor makes: device_id is a unit of the model, data a handle. */
+enum { SMELT_ON_UNIT = 12 };
+
 typedef enum {
   SMELT_OK = 0,
   SMELT_INVALID = 1,     /* bad argument or broken bundle */
@@ -59,6 +62,13 @@ typedef struct {
   uint64_t crossings;        /* copies from one unit of the device to another, by all runs */
   uint64_t crossed_bytes;    /* and their bytes */
   uint64_t state_capacity;   /* of what runs leave for the next one, both buffers of each state */
+  /* Units besides the CPU, by all runs: */
+  uint64_t launches;         /* kernels started on them */
+  uint64_t submits;          /* how often their drivers were told to begin; launches between two are begun together */
+  uint64_t uploads, uploaded_bytes; /* from the host to their memory; weights are not among them */
+  uint64_t reads, read_bytes;       /* from their memory to the host */
+  uint64_t waits;            /* how often the host waited for one */
+  uint64_t cache_hits, cache_misses; /* binaries of their code that smelt_open found in a file, and those that it did not */
 } smelt_memory;
 
 #ifdef __cplusplus
@@ -98,6 +108,12 @@ typedef struct {
 #define smelt_state_set SMELT_JOIN(SMELT_PREFIX, _state_set)
 #define smelt_reset SMELT_JOIN(SMELT_PREFIX, _reset)
 #define smelt_fork SMELT_JOIN(SMELT_PREFIX, _fork)
+#define smelt_input_unit SMELT_JOIN(SMELT_PREFIX, _input_unit)
+#define smelt_output_unit SMELT_JOIN(SMELT_PREFIX, _output_unit)
+#define smelt_tensor SMELT_JOIN(SMELT_PREFIX, _tensor)
+#define smelt_tensor_free SMELT_JOIN(SMELT_PREFIX, _tensor_free)
+#define smelt_tensor_copy SMELT_JOIN(SMELT_PREFIX, _tensor_copy)
+#define smelt_fallback SMELT_JOIN(SMELT_PREFIX, _fallback)
 #define smelt_memory_stats SMELT_JOIN(SMELT_PREFIX, _memory_stats)
 #define smelt_trim SMELT_JOIN(SMELT_PREFIX, _trim)
 #define smelt_profile SMELT_JOIN(SMELT_PREFIX, _profile)
@@ -113,14 +129,14 @@ extern "C" {
  * another model are refused, and so is a session of another model by every function below.
  * Where bounds of the dims bound an arena or an output (the manifest's memory.most and memory.outputs), it is reserved here, at
  * that size: where all are bounded, no run takes memory, but for copies of misaligned inputs. Pages that were never written are the
- * system's. What has no bound grows to its high-water mark in runs; so does all memory of a device. */
+ * system's; of units they are taken. What has no bound grows to its high-water mark in runs. */
 smelt_status smelt_open(const char *bundle_dir, const smelt_options *options, smelt_session **out);
 /* One run at a time on a session; threads that want to run at once open a session each.
  * Inputs in the model's order (smelt_input_name). An output whose data is NULL gets session-owned memory and shape, valid
  * until the next smelt_run, smelt_trim or smelt_close; one whose data is not NULL must have the right shape and is written
  * in place. What a run writes may share no memory with an input or another output (SMELT_INVALID names the two): a
- * session-owned output is copied before it goes in again. Tensors are compact and in host memory; data of an empty tensor
- * may be NULL. After a failure outputs and state are as they were, but for caller-owned data, and the session stays usable.
+ * session-owned output is copied before it goes in again. Tensors are compact, in host memory or of smelt_tensor; data of an empty
+ * tensor may be NULL. After a failure outputs and state are as they were, but for caller-owned data, and the session stays usable.
  * A process that forks leaves its children its sessions; one that was running at that moment can only be closed there. */
 smelt_status smelt_run(smelt_session *s, const DLTensor *inputs, size_t n_inputs, DLTensor *outputs, size_t n_outputs);
 void smelt_close(smelt_session *s); /* of the whole session, by any of its entries, once; a run in another thread is cancelled and
@@ -166,6 +182,25 @@ smelt_status smelt_reset(smelt_session *s); /* every state back to its start */
 /* A session of its own that goes on from a copy of this one's state, with the same options and the same weights; out is the entry that
  * s is. */
 smelt_status smelt_fork(smelt_session *s, smelt_session **out);
+
+/* Tensors at a unit. Of a model with units besides the CPU, inputs go up to the unit that reads them and outputs come back at each
+ * run, but for tensors that lie there already: smelt_tensor gives memory at a unit, 0 the host, and sets data, device and
+ * byte_offset of *out; type and shape are the caller's. Such a tensor may be an input, or the memory of an output, of runs of this
+ * session's entries, also an output of one run and an input of the next, and what lies at the unit that smelt_input_unit or
+ * smelt_output_unit says does not cross. It lasts until smelt_tensor_free or smelt_close. */
+int32_t smelt_input_unit(const smelt_session *s, size_t i);
+int32_t smelt_output_unit(const smelt_session *s, size_t i);
+smelt_status smelt_tensor(smelt_session *s, int32_t unit, uint64_t bytes, DLTensor *out);
+smelt_status smelt_tensor_free(smelt_session *s, DLTensor *tensor);
+/* Between the host and a unit, or two tensors, of as many bytes; waits. */
+smelt_status smelt_tensor_copy(smelt_session *s, const DLTensor *to, const DLTensor *from);
+
+/* Why the session runs on the CPU although the model was compiled for another unit: the error of smelt_open or of a run that ended
+ * that; NULL: it does not. A model that was compiled with a fallback has the code for it. A session turns to it where smelt_open fails at
+ * a unit (no driver, no device, no room for the weights), or where a call of the driver fails in a run, which is then done again by the CPU;
+ * but not where a run's memory is short, nor while tensors of smelt_tensor lie on a unit, nor where a state lies there and cannot be read
+ * back: that run fails. It does not turn back. */
+const char *smelt_fallback(const smelt_session *s);
 
 smelt_status smelt_memory_stats(const smelt_session *s, smelt_memory *out);
 smelt_status smelt_trim(smelt_session *s); /* give back all that runs made but for the value of a state: arenas, session-owned

@@ -6,7 +6,7 @@
 #endif
 #include "smelt.h"
 
-#define SMELT_ABI_VERSION 7 /* that of the object and of the runtime, which are linked together, are the same */
+#define SMELT_ABI_VERSION 10 /* that of the object and of the runtime, which are linked together, are the same */
 
 typedef struct smelt_rt smelt_rt; /* the runtime's side of one entry of a session */
 
@@ -77,8 +77,9 @@ typedef struct {
   DLDataType dtype;
   int32_t rank;
   uint32_t home;           /* the unit in whose memory it is */
-  uint32_t reserved;
+  int32_t axis;            /* along which it has room: in memory this extent is always `room`, with the value's rows in front */
   uint64_t most;           /* bytes that it may have, whatever the dims are within their bounds; 0: nobody knows */
+  int64_t room;            /* rows; 0: no axis has room, the value is compact */
 } smelt_state_desc;
 
 /* A function of the model: a graph with inputs and outputs of its own. */
@@ -90,12 +91,14 @@ typedef struct {
   /* The last so many inputs are state, and the last so many outputs replace state (state.c): the states' numbers. */
   uint32_t n_reads, n_writes;
   const uint32_t *reads, *writes;
+  /* Per replaced state, whether the run writes rows behind those that it reads, in the same memory; NULL: none. */
+  const uint32_t *in_place;
   const smelt_tensor_desc *inputs, *outputs;
   const smelt_check_desc *checks;
   /* The unit in whose memory each input and output is, one after the other; NULL: all at unit 1, if there is one. */
   const uint32_t *homes;
-  /* The most bytes that each output may take, whatever the dims are within their bounds; 0: nobody knows. NULL: of none. smelt_open
-   * reserves them, and those of arenas and states, in the host's memory. */
+  /* The most bytes that each input and output may take, whatever the dims are within their bounds, one after the other; 0: nobody
+   * knows. NULL: of none. smelt_open reserves them where they are the session's, and those of arenas and states. */
   const uint64_t *most;
   /* Bind symbols from the input shapes, check them, compute sizes and offsets into slots. Pure: no launch.
    * Returns 0, or a status after smelt_rt_fail. slots[0] = bytes of its first arena. Called when an input shape changed. */
@@ -107,6 +110,7 @@ typedef struct {
 typedef struct smelt_model_desc {
   uint32_t abi_version;
   uint32_t n_entries, n_kernels, n_arenas, n_states, n_libraries, n_units;
+  uint32_t n_fallback;     /* so many of the entries are for the CPU alone: the last ones, which stand for the first ones */
   int32_t default_threads; /* 0: as many as the machine has */
   const char *name;        /* for people */
   const char *prefix;      /* "det": its functions are det_open and so on, its weights lie in det.weights */
@@ -116,7 +120,7 @@ typedef struct smelt_model_desc {
   const smelt_library_desc *libraries;
   const smelt_unit_desc *units;    /* units 1 .. n_units */
   const uint32_t *homes;           /* the unit of each arena; NULL: all at unit 1, if there is one */
-  const uint64_t *most;            /* the most bytes of each arena, as those of outputs above */
+  const uint64_t *most;            /* the most bytes of each arena, as those of tensors above */
   const char *cpu_features;        /* that the code uses, LLVM's names with ',' between them; NULL: none */
   uint64_t weights_bytes;          /* 0: none; else the file has these, and then their hash */
   uint8_t weights_sha256[32];

@@ -62,7 +62,7 @@ enum {
   SM_sched_yield = 24, SM_mremap = 25, SM_madvise = 28, SM_nanosleep = 35, SM_getpid = 39, SM_wait4 = 61, SM_kill = 62, SM_fcntl = 72,
   SM_setpgid = 109,
   SM_prctl = 157, SM_gettid = 186, SM_futex = 202, SM_sched_getaffinity = 204, SM_clock_gettime = 228,
-  SM_exit_group = 231, SM_openat = 257, SM_ppoll = 271, SM_dup3 = 292, SM_pipe2 = 293, SM_prlimit64 = 302, SM_getrandom = 318, SM_statx = 332
+  SM_exit_group = 231, SM_openat = 257, SM_mkdirat = 258, SM_unlinkat = 263, SM_renameat2 = 316, SM_ppoll = 271, SM_dup3 = 292, SM_pipe2 = 293, SM_prlimit64 = 302, SM_getrandom = 318, SM_statx = 332
 };
 static inline long sm_syscall(long n, long a, long b, long c, long d, long e, long f) {
   long r;
@@ -72,7 +72,7 @@ static inline long sm_syscall(long n, long a, long b, long c, long d, long e, lo
 }
 #elif defined(__aarch64__) || (defined(__riscv) && __riscv_xlen == 64)
 enum {
-  SM_dup3 = 24, SM_fcntl = 25, SM_openat = 56, SM_close = 57, SM_pipe2 = 59, SM_lseek = 62, SM_read = 63, SM_write = 64, SM_ppoll = 73,
+  SM_dup3 = 24, SM_fcntl = 25, SM_mkdirat = 34, SM_unlinkat = 35, SM_renameat2 = 276, SM_openat = 56, SM_close = 57, SM_pipe2 = 59, SM_lseek = 62, SM_read = 63, SM_write = 64, SM_ppoll = 73,
   SM_exit_group = 94, SM_futex = 98, SM_nanosleep = 101, SM_clock_gettime = 113, SM_sched_getaffinity = 123,
   SM_sched_yield = 124, SM_kill = 129, SM_rt_sigprocmask = 135, SM_setpgid = 154, SM_prctl = 167, SM_getpid = 172,
   SM_gettid = 178, SM_munmap = 215, SM_mremap = 216, SM_mmap = 222, SM_madvise = 233, SM_wait4 = 260, SM_prlimit64 = 261, SM_getrandom = 278, SM_statx = 291
@@ -97,7 +97,7 @@ enum {
   SM_read = 3, SM_write = 4, SM_close = 6, SM_getpid = 20, SM_kill = 37, SM_setpgid = 57, SM_munmap = 91, SM_wait4 = 114,
   SM_llseek = 140, SM_sched_yield = 158, SM_nanosleep = 162, SM_mremap = 163, SM_prctl = 172, SM_rt_sigprocmask = 175, SM_mmap2 = 192,
   SM_madvise = 220, SM_fcntl = 221 /* fcntl64 */, SM_gettid = 224, SM_futex = 240, SM_sched_getaffinity = 242, SM_exit_group = 248,
-  SM_clock_gettime = 263, SM_openat = 322, SM_ppoll = 336, SM_dup3 = 358, SM_pipe2 = 359, SM_prlimit64 = 369, SM_getrandom = 384, SM_statx = 397
+  SM_clock_gettime = 263, SM_openat = 322, SM_mkdirat = 323, SM_unlinkat = 328, SM_renameat2 = 382, SM_ppoll = 336, SM_dup3 = 358, SM_pipe2 = 359, SM_prlimit64 = 369, SM_getrandom = 384, SM_statx = 397
 };
 static inline long sm_syscall(long n, long a, long b, long c, long d, long e, long f) {
   register long r7 __asm__("r7") = n, r0 __asm__("r0") = a, r1 __asm__("r1") = b, r2 __asm__("r2") = c;
@@ -141,6 +141,27 @@ static inline int sm_read_all(int fd, void *to, size_t n) {
     at += r, n -= (size_t)r;
   }
   return 1;
+}
+
+/* A file for writing that nobody has yet, for this user alone, closed on exec; negative on failure. */
+static inline int sm_create(const char *path) {
+  return (int)sm_syscall(SM_openat, -100 /* AT_FDCWD */, (long)path, 02000301 /* O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC */, 0600, 0, 0);
+}
+/* Write n bytes; 0 when the system takes fewer. */
+static inline int sm_write_all(int fd, const void *from, size_t n) {
+  for (const char *at = from; n;) {
+    long r = sm_syscall(SM_write, fd, (long)at, (long)(n < 1 << 30 ? n : 1 << 30), 0, 0, 0);
+    if (r == -4 /* EINTR */) continue;
+    if (r <= 0) return 0;
+    at += r, n -= (size_t)r;
+  }
+  return 1;
+}
+static inline void sm_make_folder(const char *path) { sm_syscall(SM_mkdirat, -100 /* AT_FDCWD */, (long)path, 0700, 0, 0, 0); }
+static inline void sm_remove(const char *path) { sm_syscall(SM_unlinkat, -100 /* AT_FDCWD */, (long)path, 0, 0, 0, 0); }
+/* In the place of what is there; 0 on failure. */
+static inline int sm_rename(const char *from, const char *to) {
+  return !sm_syscall(SM_renameat2, -100 /* AT_FDCWD */, (long)from, -100, (long)to, 0, 0);
 }
 
 /* When an open file was last written, in seconds and nanoseconds; 0 on a system that does not say (before Linux 4.11). */

@@ -2,7 +2,8 @@
  *
  * The states are the session's. An entry's last n_reads inputs read some of them, and its last n_writes outputs replace some (rt_read_state,
  * rt_written_state). A run reads the one block of a state and writes the other; when it has succeeded, and not before, the two change
- * places. */
+ * places. Of a state with room, a run may write rows behind the value in the same block; then it has a longer shape when the run has
+ * succeeded. */
 #include "rt.h"
 
 enum { UNKNOWN = -1 }; /* an extent of a state that has no value yet, until the plan tells */
@@ -10,6 +11,31 @@ enum { UNKNOWN = -1 }; /* an extent of a state that has no value yet, until the 
 static const smelt_state_desc *desc_of(const smelt_rt *rt, uint32_t k) { return &rt->model->states[k]; }
 static int64_t *shape_of(const smelt_rt *rt, uint32_t input) { return rt->shapes + (rt->shape_of[input] - rt->shapes); }
 static size_t shape_bytes(const smelt_rt *rt, uint32_t k) { return (size_t)desc_of(rt, k)->rank * sizeof(int64_t); }
+
+/* ---- how a value lies: `lead` pieces, of so many bytes each, `step` bytes apart ---- */
+typedef struct {
+  uint64_t lead, piece, step;
+} spread;
+
+int rt_state_bytes(const smelt_rt *rt, uint32_t k, const int64_t *shape, uint64_t *bytes) {
+  const smelt_state_desc *desc = desc_of(rt, k);
+  int64_t held[RT_MAX_RANK];
+  for (int32_t axis = 0; axis < desc->rank; axis++) held[axis] = desc->room && axis == desc->axis ? desc->room : shape[axis];
+  return rt_tensor_bytes(desc->dtype, desc->rank, held, bytes);
+}
+
+/* Of a value whose bytes are known to be countable. */
+static spread spread_of(const smelt_state_desc *desc, const int64_t *shape) {
+  uint64_t row = desc->dtype.bits / 8u;
+  spread s = {.lead = 1};
+  for (int32_t axis = 0; axis < desc->rank; axis++) {
+    if (desc->room && axis < desc->axis) s.lead *= (uint64_t)shape[axis];
+    if (!desc->room || axis > desc->axis) row *= (uint64_t)shape[axis];
+  }
+  s.piece = desc->room ? row * (uint64_t)shape[desc->axis] : row;
+  s.step = desc->room ? row * (uint64_t)desc->room : row;
+  return s;
+}
 
 /* ---- a run ---- */
 void rt_state_bind(smelt_rt *rt) {
@@ -55,11 +81,13 @@ int32_t rt_state_begin(smelt_rt *rt) {
     uint32_t k = (uint32_t)(state - rt->session->states);
     const smelt_state_desc *desc = desc_of(rt, k);
     if (!state->begun) {
-      if (!rt_tensor_bytes(desc->dtype, desc->rank, shape_of(rt, i), &state->bytes))
+      if (!rt_state_bytes(rt, k, shape_of(rt, i), &state->bytes))
         return rt_error(rt, SMELT_SHAPE, "state '%s': its first dims multiply to more bytes than this device can address; use smaller shapes", desc->name);
+      rt->input_bytes[i] = state->bytes, state->resident = 0;
+      if (rt->session->device && rt_device_reads(rt, i)) continue; /* it starts there */
       if (!rt_block_grow_roomy(rt, &state->block, state->bytes, rt_state_room(rt, k, state->bytes))) return no_memory(rt, k, state->bytes);
-      memset(state->block.data, 0, (size_t)state->bytes);
-      state->resident = 0;
+      const spread s = spread_of(desc, shape_of(rt, i));
+      for (uint64_t n = 0; s.piece && n < s.lead; n++) memset((char *)state->block.data + n * s.step, 0, (size_t)s.piece);
     } else if (state->resident && !rt_device_reads(rt, i)) { /* another entry left it at another unit */
       int32_t status = to_host(rt, k);
       if (status) return status;
@@ -77,9 +105,9 @@ void rt_state_keep(smelt_rt *rt) {
     uint32_t k = (uint32_t)(state - rt->session->states);
     state->resident = rt->session->device && rt_device_keeps(rt, i);
     if (state->resident) {
-      rt_device_swap(rt, k);
+      if (!rt_in_place(rt, i)) rt_device_swap(rt, k);
       rt_block_free(&state->block); /* zeros, or a copy that a caller has seen */
-    } else {
+    } else if (!rt_in_place(rt, i)) {
       rt_block written = state->spare;
       state->spare = state->block;
       state->block = written;
@@ -99,11 +127,19 @@ static int32_t set(smelt_rt *rt, uint32_t k, const DLTensor *value) {
     state->begun = 0;
     return SMELT_OK;
   }
+  if (value->device.device_type == SMELT_ON_UNIT)
+    return rt_error(rt, SMELT_INVALID, "state '%s': a state is set from host memory; copy the tensor to the host first", desc.name);
   int32_t status = rt_check_tensor(rt, "state", &desc, value, &bytes);
   if (status) return status;
+  if (desc_of(rt, k)->room && value->shape[desc_of(rt, k)->axis] > desc_of(rt, k)->room)
+    return rt_error(rt, SMELT_SHAPE, "state '%s' axis %d: expected at most %lld, got %lld; compile with another --dim range to allow it", desc.name,
+                    (int)desc_of(rt, k)->axis, (long long)desc_of(rt, k)->room, (long long)value->shape[desc_of(rt, k)->axis]);
+  if (!rt_state_bytes(rt, k, value->shape, &bytes)) return no_memory(rt, k, bytes);
   rt_block block = {0}; /* a new one: the value may lie in the old one, which stays when there is no memory */
   if (!rt_block_grow_roomy(rt, &block, bytes, rt_state_room(rt, k, bytes))) return no_memory(rt, k, bytes);
-  if (bytes) memcpy(block.data, (const char *)value->data + value->byte_offset, (size_t)bytes);
+  const spread s = spread_of(desc_of(rt, k), value->shape);
+  const char *from = (const char *)value->data + value->byte_offset;
+  for (uint64_t i = 0; s.piece && i < s.lead; i++) memcpy((char *)block.data + i * s.step, from + i * s.piece, (size_t)s.piece);
   if (value->ndim) memmove(state->shape, value->shape, shape_bytes(rt, k));
   rt_block_free(&state->block);
   state->block = block, state->bytes = bytes, state->begun = 1, state->resident = 0;
@@ -115,38 +151,35 @@ static int32_t get(smelt_rt *rt, uint32_t k, DLTensor *out) {
   int32_t status = to_host(rt, k);
   if (status) return status;
   *out = (DLTensor){.device = {1, 0}, .ndim = desc->rank, .dtype = desc->dtype};
-  const rt_state *state = &rt->session->states[k];
-  if (state->begun) out->data = state->block.data, out->shape = state->shape;
+  rt_state *state = &rt->session->states[k];
+  if (!state->begun) return SMELT_OK;
+  out->data = state->block.data, out->shape = state->shape;
+  if (!desc->room) return SMELT_OK;
+  const spread s = spread_of(desc, state->shape);
+  if (!rt_block_grow(rt, &state->spare, s.lead * s.piece)) return no_memory(rt, k, s.lead * s.piece);
+  for (uint64_t i = 0; s.piece && i < s.lead; i++)
+    memcpy((char *)state->spare.data + i * s.piece, (char *)state->block.data + i * s.step, (size_t)s.piece);
+  out->data = state->spare.data;
   return SMELT_OK;
 }
 
 /* Take the session for a call about state i; what refuses has told the thread why. */
 static smelt_status enter(smelt_rt *rt, size_t i, const char *call) {
-  char text[RT_ERROR_BYTES];
-  const char *why = !rt ? "the session is NULL; open one first" : rt_is_foreign(rt) ? RT_FOREIGN : NULL;
-  if (!why && i >= rt->model->n_states) why = "the model has no state of this number; see smelt_state_count";
-  if (!why) return rt_take(rt) ? SMELT_OK : rt_refuse_busy(rt, call);
-  snprintf(text, sizeof text, "%s: %s", call, why);
-  return rt_refuse(text);
-}
-
-static smelt_status leave(smelt_rt *rt, int32_t status) {
-  if (status) rt_thread_error(rt->error);
-  rt_release(rt);
-  return (smelt_status)status;
+  int known = !rt || rt_is_foreign(rt) || i < rt->model->n_states;
+  return rt_enter(rt, known ? NULL : "the model has no state of this number; see smelt_state_count", call);
 }
 
 smelt_status smelt_state_get(smelt_session *s, size_t i, DLTensor *out) {
   smelt_rt *rt = (smelt_rt *)s;
   if (!out) return rt_refuse("smelt_state_get: out is NULL, wanted where to put the tensor");
   smelt_status status = enter(rt, i, "smelt_state_get");
-  return status ? status : leave(rt, get(rt, (uint32_t)i, out));
+  return status ? status : rt_leave(rt, get(rt, (uint32_t)i, out));
 }
 
 smelt_status smelt_state_set(smelt_session *s, size_t i, const DLTensor *value) {
   smelt_rt *rt = (smelt_rt *)s;
   smelt_status status = enter(rt, i, "smelt_state_set");
-  return status ? status : leave(rt, set(rt, (uint32_t)i, value));
+  return status ? status : rt_leave(rt, set(rt, (uint32_t)i, value));
 }
 
 smelt_status smelt_reset(smelt_session *s) {
@@ -169,6 +202,13 @@ int32_t rt_state_copy(smelt_rt *to, smelt_rt *from) {
     if (status) return status;
   }
   return SMELT_OK;
+}
+
+int32_t rt_state_home(smelt_rt *rt) {
+  int32_t status = SMELT_OK;
+  for (uint32_t k = 0; k < rt->model->n_states && !status; k++) status = to_host(rt, k);
+  for (uint32_t k = 0; k < rt->model->n_states && !status; k++) rt->session->states[k].resident = 0;
+  return status;
 }
 
 void rt_state_trim(smelt_rt *rt) {

@@ -383,10 +383,25 @@ def constants(rng: random.Random) -> onnx.ModelProto:
     return m.model(m.op("Add", x, m.op("ReduceSum", y, keepdims=0)))
 
 
+def joined(rng: random.Random) -> onnx.ModelProto:
+    """Lengths that only data decides, and lists of tensors, all joined at the end."""
+    m = Maker()
+    count = rng.choice([5, 20, 40])
+    x = m.input(["n", 4])
+    parts = []
+    for k in range(count):
+        limit = m.op("Constant", value=helper.make_tensor("c", FLOAT, [], [float(k)]))
+        found = m.op("Transpose", m.op("NonZero", m.op("Greater", x, limit)))
+        parts.append(m.op("GatherND", x, found))
+    if rng.random() < 0.3:
+        return m.model(m.op("ConcatFromSequence", m.op("SequenceConstruct", *parts), axis=0))
+    return m.model(m.op("Concat", *parts, axis=0))
+
+
 CLASSES: dict[str, Callable[[random.Random], onnx.ModelProto]] = {
     f.__name__: f
     for f in (arithmetic, extremes, squares, towers, ranks, nests, names, unrolls, einsums, mixtures, windows,
-              vectors, texts, constants)
+              vectors, texts, constants, joined)
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """A seed -> a bundle with one of its files damaged, loaded and run in a forked child, by Python and by C.
 
 Every outcome is the right answer or a refusal: no signal, no hang, no wrong number, no internal error.
-Manifests are also changed with a seal that fits, as if by hand. Code whose hash was adapted is not attacked:
-code is code.
+A child loads the code itself: this process has not loaded it. One of the bundles has two entries; one has a
+state, a sequence, an optional, strings and an output whose size data decides. Manifests are also changed with
+a seal that fits, as if by hand. Code whose hash was adapted is not attacked: code is code.
 """
 
 from __future__ import annotations
@@ -24,21 +25,22 @@ from typing import Any
 import numpy as np
 import onnx
 from campaign import Outcome, main
+from isolated import isolated
 from onnx import TensorProto, helper, numpy_helper
+from sequence_models import info, model, opt, seq, tensor
 
 import smelt
-from smelt.cli.common import INTERNAL
+from smelt import library
 from smelt.cli.main import main as command
 from smelt.compiler import compile_here
 from smelt.core.bundle import MANIFEST, Bundle, read_bundle, sealed
 from smelt.core.diag import SmeltError
+from smelt.core.exits import INTERNAL
 from smelt.driver import Request
 from smelt.library import Held
-from smelt.session import _Options, _Tensor
+from smelt.ports import DLTensor
+from smelt.session import _Options
 from smelt.shapes import bind, case
-
-sys.path.append(str(Path(__file__).parents[1] / "support"))
-from isolated import isolated
 
 FEED = np.linspace(-1, 1, 32, dtype=np.float32).reshape(2, 16)
 SECONDS = 60.0
@@ -89,9 +91,46 @@ _KEPT: list[Any] = []
 
 
 @functools.cache
-def answer() -> np.ndarray[Any, Any]:
-    """Of the first bundle, whole."""
-    return np.asarray(smelt.load(bundles()[0]).run(None, {"x": FEED})[0])
+def rich() -> Path:
+    """A bundle with a state, groups and a late output."""
+    first, _ = bundles()
+    source, made = first.parent / "rich.onnx", first.parent / "rich"
+    node, row = helper.make_node, tensor("f32", ["n", 16])
+    nodes = [
+        node("MatMul", ["x", "w"], ["m"]), node("Add", ["s", "x"], ["ns"]), node("Add", ["m", "ns"], ["y"]),
+        node("NonZero", ["x"], ["z"]), node("ConcatFromSequence", ["xs"], ["c"], axis=0),
+        node("Identity", ["o"], ["p"]), node("Identity", ["t"], ["u"]),
+    ]  # fmt: skip
+    given = {"x": row, "s": row, "xs": seq("f32", ["a"]), "o": opt(tensor("f32", ["k"]))}
+    wanted = {"y": row, "ns": row, "z": tensor("i64", [2, "nz"]), "c": tensor("f32", [None])}
+    wanted["p"] = opt(tensor("f32", ["k"]))
+    whole = model(nodes, given, wanted, {"w": np.eye(16, dtype=np.float32)})
+    words = helper.make_tensor_type_proto(TensorProto.STRING, ["l"])
+    whole.graph.input.append(info("t", words))
+    whole.graph.output.append(info("u", words))
+    onnx.save(whole, source)
+    compile_here(Request(
+        source=str(source), output=str(made), name="probe", prefix="probe", runner=False, state={"s": "ns"}
+    ))  # fmt: skip
+    return made
+
+
+RICH_FEED = {
+    "x": FEED, "xs": [np.ones(2, np.float32), np.zeros(1, np.float32)], "o": np.ones(3, np.float32),
+    "t": np.array(["a", "bc", ""], object),
+}  # fmt: skip
+
+
+_ANSWERS: dict[Path, list[Any]] = {}
+
+
+def answer(folder: Path) -> list[Any]:
+    """Of a whole bundle; a child has loaded its code."""
+    if folder not in _ANSWERS:
+        how, found = isolated(lambda: _load(folder), SECONDS)
+        assert how == "ok", found
+        _ANSWERS[folder] = found
+    return _ANSWERS[folder]
 
 
 # ---------------------------------------------------------------- what is done to a file
@@ -245,8 +284,12 @@ def damage(r: random.Random, folder: Path, other: Path) -> str:
 
 def _load(folder: Path) -> Any:
     session = smelt.load(folder)
-    found = [session[name].run(None, {"x": FEED})[0] for name in session.entries]
-    return found[0] if all(np.array_equal(found[0], y) for y in found) else np.zeros(0)
+    if len(session.get_inputs()) == 1:
+        return [session[name].run(None, {"x": FEED})[0] for name in session.entries]
+    twice = [session.run(None, RICH_FEED) for _ in range(2)]
+    state = session.state()
+    session.set_state(state)
+    return [*twice[0], *twice[1], *state.values(), *session.fork().run(["ns"], RICH_FEED)]
 
 
 def _readers(folder: Path) -> Any:
@@ -282,7 +325,7 @@ def _in_c(folder: Path) -> Any:
     if lib.probe_open(os.fsencode(folder), ctypes.byref(options), ctypes.byref(session)):
         raise SmeltError(str(lib.probe_error(None)))
     made = np.zeros(FEED.shape, np.float32)
-    tensors = (_Tensor * 2)()
+    tensors = (DLTensor * 2)()
     for t, a in zip(tensors, (FEED, made), strict=True):
         t.data, t.ndim, t.shape, t.device.device_type = a.ctypes.data, 2, shape, 1
         t.dtype.code, t.dtype.bits, t.dtype.lanes = 2, 32, 1
@@ -291,13 +334,13 @@ def _in_c(folder: Path) -> Any:
     ):
         raise SmeltError(str(lib.probe_error(session)))
     lib.probe_close(session)
-    return made
+    return [made]
 
 
 LOOKS: tuple[Callable[[Path], Any], ...] = (_load, _in_c, _inspect, _readers)
 
 
-def look(way: Callable[[Path], Any], folder: Path, wanted: np.ndarray[Any, Any]) -> str:
+def look(way: Callable[[Path], Any], folder: Path, wanted: list[Any]) -> str:
     """One word for what came of it, in this process: 'agrees', 'read', 'refused: KIND', else a defect."""
     try:
         found = way(folder)
@@ -307,12 +350,15 @@ def look(way: Callable[[Path], Any], folder: Path, wanted: np.ndarray[Any, Any])
         return f"raised {type(e).__name__}: {e}"
     if found is None:
         return "read"
-    return "agrees" if np.array_equal(found, wanted) else "WRONG VALUES"
+    same = len(found) == len(wanted) and all(map(np.array_equal, found, wanted))
+    return "agrees" if same else "WRONG VALUES"
 
 
-def judge(way: Callable[[Path], Any], folder: Path) -> tuple[str, bool]:
-    """(what came of it in a forked child, whether that is a defect)."""
-    wanted = answer()
+def judge(way: Callable[[Path], Any], folder: Path, whole: Path) -> tuple[str, bool]:
+    """(what came of it in a forked child, whether that is a defect). whole: the bundle before the damage."""
+    wanted = answer(bundles()[0] if way is _in_c else whole)
+    code = {b.manifest["files"][b.names.library] for b in (read_bundle(whole), read_bundle(bundles()[0]))}
+    assert not code & library._CODE.keys(), "a child would find the code loaded"
     how, said = isolated(lambda: look(way, folder, wanted), SECONDS)
     what = said if how == "ok" else f"{how}: {said}"
     good = what in ("agrees", "read") or (what.startswith("refused: ") and what != "refused: internal")
@@ -324,13 +370,13 @@ def attack(seed: int) -> Outcome:
     r = random.Random(seed)
     way = LOOKS[seed % len(LOOKS)]
     whole, other = bundles()
-    if seed // len(LOOKS) % 3 == 2:
-        whole = several()
+    if seed // len(LOOKS) % 4 > 1:  # half of the seeds
+        whole = several() if seed // len(LOOKS) % 2 else rich()
     with tempfile.TemporaryDirectory(prefix="smelt-attack-") as scratch:
         folder = Path(scratch) / "bundle"
         shutil.copytree(whole, folder)
         told = damage(r, folder, other)
-        what, bad = judge(way, folder)
+        what, bad = judge(way, folder, whole)
     return Outcome(f"{way.__name__[1:]} {what[:60]}", bad, f"{told}\n{what}")
 
 

@@ -30,7 +30,8 @@ from campaign import Outcome, main
 from isolated import isolated
 from sequence_models import compiled, model, tensor
 
-from smelt.session import Session, _Memory, _Tensor
+from smelt.ports import DLTensor
+from smelt.session import Session, _Memory
 
 node = helper.make_node
 INT64 = ctypes.c_int64
@@ -102,7 +103,7 @@ TYPES = ((2, 32), (0, 64), (2, 32), (0, 64), (0, 64))
 
 
 def describe(
-    t: _Tensor, kind: tuple[int, int], address: int | None, shape: tuple[int, ...], kept: list[Any]
+    t: DLTensor, kind: tuple[int, int], address: int | None, shape: tuple[int, ...], kept: list[Any]
 ) -> None:
     dims = (INT64 * max(1, len(shape)))(*shape)
     kept.append(dims)
@@ -120,7 +121,7 @@ def good(rng: random.Random) -> Call:
     want = answers(x, k)
     fed = [Buffer(a.nbytes, rng.choice([0, 0, 1, 4])) for a in (x, k)]
     given = [Buffer(a.nbytes, rng.choice([0, 0, 2, 8])) if rng.random() < 0.5 else None for a in want]
-    call = Call((_Tensor * 2)(), (_Tensor * 3)(), (x, k), fed, given)
+    call = Call((DLTensor * 2)(), (DLTensor * 3)(), (x, k), fed, given)
     for t, b, a, kind in zip(call.inputs, fed, (x, k), TYPES, strict=False):
         b.fill(a)
         describe(t, kind, b.start, a.shape, call.kept)
@@ -292,10 +293,10 @@ class Caller:
     def again(self, call: Call) -> None:
         """What the session owns goes in again while it is written again: refused, by both names."""
         session, x = self.sessions[-1], call.values[0]
-        mine = (_Tensor * 3)()
+        mine = (DLTensor * 3)()
         if self.lib.smelt_run(session, call.inputs, 2, mine, 3) == 0 and x.size:
             call.inputs[0].data, call.inputs[0].byte_offset = mine[0].data, 0
-            status = self.lib.smelt_run(session, call.inputs, 2, (_Tensor * 3)(), 3)
+            status = self.lib.smelt_run(session, call.inputs, 2, (DLTensor * 3)(), 3)
             text = self.lib.smelt_error(session).decode()
             assert status == 1 and "output 'y' and input 'x' share memory" in text, f"again: {status} {text}"
 

@@ -19,7 +19,7 @@ from isolated import isolated
 from model_sources import SOURCES
 from mutate import NUMBERS
 
-from smelt.compile_child import DEEPEST
+from smelt.compile_child import DEEPEST_STACK
 from smelt.core.diag import SmeltError
 from smelt.core.ir.text_tokens import Tokens
 from smelt.core.ir.verify import module_facts
@@ -100,7 +100,7 @@ def examined(text: str) -> tuple[str, str]:
     """What became of a text in this process: ('read', ''), or what is wrong. To be read it must be sound, so
     that passes and planner end in a plan, or in a refusal."""
     limited()
-    sys.setrecursionlimit(DEEPEST)
+    sys.setrecursionlimit(DEEPEST_STACK)
     with tempfile.TemporaryDirectory(prefix="dump-") as folder:
         path = Path(folder) / "m.smelt"
         path.write_bytes(text.encode("utf-8", "surrogatepass"))

@@ -32,7 +32,7 @@ from campaign import Outcome, main
 from isolated import isolated
 from other_ops import other_cases
 
-from smelt.conformance.cases import Case, bucket, in_form, shipped
+from smelt.conformance.cases import FormCase, bucket, in_form, shipped
 
 FEEDS = 24
 ROOM = 512 << 20
@@ -73,7 +73,7 @@ def attack(seed: int) -> Outcome:
     return Outcome(what, failed, f"{case.name}: {detail}")
 
 
-def drawn(seed: int) -> Case:
+def drawn(seed: int) -> FormCase:
     """The case of a seed."""
     at = seed * 7919 + bucket(str(seed))
     if seed % 3 == 1:

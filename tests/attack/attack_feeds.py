@@ -1,9 +1,9 @@
 """Hostile feeds of a session in Python -> each is answered by a SmeltError or by the right values.
 
 A seed draws a model (plain tensors; a sequence, an optional and strings), a good feed for it, and what is
-done to that: to one or two of the values (objects of every kind that NumPy and DLPack know, and of some that
-they do not), to the mapping, or to the names of the outputs. It runs in a forked child; after it, the session
-must still give the right values for the good feed.
+done to that: to one or two of the values (objects of every kind that NumPy and DLPack know, of some that they
+do not, and of some that call the session themselves), to the mapping, or to the names of the outputs. It runs
+in a forked child; after it, the session must still give the right values for the good feed.
 """
 
 from __future__ import annotations
@@ -293,6 +293,19 @@ KINDS: dict[str, Callable[..., Iterator[tuple[str, Callable[[], tuple[Any, Any]]
 }  # fmt: skip
 
 
+def reentrant(place: Place, v: Any, rng: random.Random) -> tuple[str, Any]:
+    """(what it is, an array v whose conversion calls the session that converts it)."""
+    session, good = place.session, place.good(rng)
+    calls: dict[str, Callable[[], Any]] = {
+        "run": lambda: session.run(None, good), "memory": session.memory, "fork": session.fork,
+        "state": session.state, "set_state": lambda: session.set_state({}), "trim": session.trim,
+        "entry": lambda: session.entry(session.entries[0]), "close": session.close,
+    }  # fmt: skip
+    what = rng.choice([c for c in calls if c != "close" or place is places()[0]])  # groups convert before
+    told = having(__array__=lambda self, *a, **kw: (calls[what](), v)[1])
+    return f"__array__ calls {what}", told
+
+
 # ---------------------------------------------------------------- mappings and names
 
 
@@ -380,6 +393,11 @@ def draw(seed: int) -> tuple[Place, str, dict[str, Any], Any, Any, Any, list[str
         what, fed, right = rng.choice(mappings(good, rng))
         done.append(f"mapping: {what}")
         meant = meant if right else NEVER
+    elif how < 0.3:
+        name = "x" if "x" in good else "o"
+        what, fed[name] = reentrant(place, np.ones(2, np.float32) if good[name] is None else good[name], rng)
+        meant[name] = EITHER
+        done.append(f"{name}: {what}")
     else:
         for name in rng.sample(list(good), rng.choice([1, 1, 2])):
             what, make = rng.choice(list(KINDS[name](good[name], rng)))

@@ -21,10 +21,13 @@ from campaign import Outcome, main
 from smelt.core.diag import SmeltError, printable
 from smelt.core.dim import parse_dim
 from smelt.core.dtype import ALL
-from smelt.core.naming import LONGEST, RESERVED, Names, check_name, name_from
+from smelt.core.naming import LONGEST_PREFIX, RESERVED, Names, check_name, name_from
 from smelt.core.plan.program import HostProgram, Tensor
 from smelt.model_header import model_header
 from smelt.targets.toolchain import runtime_dir
+
+sys.path.append(str(Path(__file__).parents[1] / "support"))
+from installed import program_path
 
 PIECES = (
     "", "_", "__", "-", ".", " ", "/", "\\", "\n", "*/", "/*", "//", "??/", '"', "'", "%s", "${x}", "`", "\0",
@@ -58,7 +61,7 @@ def letters(text: str) -> str:
 def wrong_with(text: str) -> str:
     """What is wrong with the name made of a text; '' when nothing."""
     name = name_from(text)
-    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or not len(name) <= LONGEST:
+    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or not len(name) <= LONGEST_PREFIX:
         return f"no identifier: {name}"
     if name in RESERVED:
         return f"taken: {name}"
@@ -105,7 +108,7 @@ def wrong_with_header(rng: random.Random, text: str) -> str:
             "void *q = (void *)smelt_open;\n"
         )
         for words in (["gcc", "-std=gnu11"], ["g++", "-x", "c++"]):
-            if shutil.which(words[0]) is None:
+            if program_path(words[0]) is None:
                 continue
             command = [*words, "-Wall", "-Wextra", "-Werror", f"-I{folder}", "-fsyntax-only", str(use)]
             done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})

@@ -33,7 +33,7 @@ from onnx_models import model
 
 from smelt.compiler import compile_here
 from smelt.core.diag import SmeltError
-from smelt.devicefarm.budget import Budget, Limits
+from smelt.devicefarm.budget import Budget, StepLimits
 from smelt.devicefarm.channel import PipeChannel
 from smelt.devicefarm.client import RunnerClient
 from smelt.devicefarm.frames import Decoder, FrameType
@@ -44,7 +44,7 @@ from smelt.driver import Request
 
 LIMIT = 0.25
 """Seconds that the client waits for an answer; a request with data has a little more."""
-LIMITS = Limits(
+LIMITS = StepLimits(
     connect=LIMIT, load=LIMIT, run=LIMIT, output=LIMIT, command=LIMIT, close=LIMIT, grace=0.0, total=20.0
 )
 PLAN = RunPlan(

@@ -15,7 +15,7 @@ from smelt.core.ir.interp_graph import run_module
 from smelt.core.ir.text import print_module
 from smelt.core.ir.verify import verify
 from smelt.core.ops import OPS
-from smelt.core.passes.equivalence import difference, feeds_of, meaning
+from smelt.core.passes.equivalence import as_function, difference, feeds_of
 from smelt.core.passes.numerics import REASSOCIATE
 from smelt.core.passes.recheck import recheck
 from smelt.core.passes.rewriting.editor import Editor
@@ -59,7 +59,7 @@ def attack_rule(name: str, seed: int) -> Outcome:
         verify(before)
         for feeds in feeds_of(before, seed, REASSOCIATE):
             run_module(before, feeds, OPS)
-            meaning(before)(feeds)
+            as_function(before)(feeds)
     except (SmeltError, ArithmeticError, LookupError, AssertionError, TypeError, ValueError):
         return Outcome("no module")  # nor would an importer write it
     try:

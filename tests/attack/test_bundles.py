@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 import pytest
 from boards import need_qemu
+from installed import program_path
 from isolated import isolated
 from onnx import TensorProto, helper, numpy_helper
 
@@ -93,6 +94,8 @@ MAPS = {"name": "y", "kind": "maps", "parts": ["y"], "shape": None}
         ("memory.arenas", [], "list of 1"),
         ("groups", {"inputs": [], "outputs": [MAPS]}, "keys"),
         ("model", None, "table of fields"),
+        ("model.name", "a\0b", "printable"),
+        ("inputs.0.unit", "cpu\n", "printable"),
     ],
 )  # fmt: skip
 def test_a_manifest_made_by_hand_is_refused_whatever_it_says(
@@ -154,7 +157,7 @@ def test_a_bundle_for_other_processors_is_refused_before_its_code_runs(tmp_path:
         ("arm64:cortex-a76", ("qemu-aarch64-static", "-cpu", "cortex-a53"), "dotprod"),
     ]
     need_qemu(*(c[1][0] for c in cases))
-    cases = [c for c in cases if shutil.which(c[1][0])]
+    cases = [c for c in cases if program_path(c[1][0])]
     for target, emulator, lacks in cases:
         out = tmp_path / target.replace(":", "-")
         compile_here(Request(source=str(source), target=target, output=str(out)))

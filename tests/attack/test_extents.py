@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import sanitizer
 from attack_extents import attack
+from boards import needs_vulkan
 from onnx import TensorProto, helper, numpy_helper, save_model
 from opencl_run import context
 
@@ -132,6 +133,11 @@ def test_loops_around_nothing_do_not_turn(tmp_path: Path) -> None:
 def test_loops_around_nothing_do_not_turn_on_a_device(tmp_path: Path) -> None:
     context()  # skips where there is none
     _around_nothing(tmp_path, "x86+opencl")
+
+
+@needs_vulkan
+def test_loops_around_nothing_do_not_turn_on_a_vulkan_device(tmp_path: Path) -> None:
+    _around_nothing(tmp_path, "x86+vulkan")
 
 
 def test_an_axis_of_2_to_the_62(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import threading
 from typing import Any
 
@@ -13,7 +14,7 @@ from campaign import campaign
 from isolated import isolated
 
 import smelt
-import smelt.session as session_module
+import smelt.ports as ports_module
 from smelt.core.diag import SmeltError
 
 X, K = np.ones((2, 3), np.float32), np.arange(4)
@@ -50,6 +51,14 @@ def test_refusals_name_what_is_wrong(names: Any, feed: Any, said: str) -> None:
     assert said in str(caught.value)
 
 
+def test_what_is_no_dict_names_what_was_asked_for() -> None:
+    session: Any = places()[0].session
+    with pytest.raises(SmeltError, match=r"a dict of the states by name \(none\), got int"):
+        session.set_state(5)
+    with pytest.raises(SmeltError, match=r"a dict of the outputs by name \(y, z\), got int"):
+        session.run_into(5, {})
+
+
 def test_run_of_none_alone() -> None:
     with pytest.raises(SmeltError, match="expected a dict"):
         places()[0].session.run(None)
@@ -84,14 +93,40 @@ def test_arrays_outlive_trim_and_close() -> None:
 
 
 def test_the_data_pointer_is_asked_for_where_the_layout_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert session_module._layout_holds()
-    assert session_module._address is session_module._read_address
-    monkeypatch.setattr(session_module, "_DATA_AT", session_module._DATA_AT + 8)
-    assert not session_module._layout_holds()
-    monkeypatch.setattr(session_module, "_DATA_AT", 1 << 40)  # never read: no array is so long
-    assert not session_module._layout_holds()
+    assert ports_module._layout_holds()
+    assert ports_module.address is ports_module._read_address
+    monkeypatch.setattr(ports_module, "_DATA_AT", ports_module._DATA_AT + 8)
+    assert not ports_module._layout_holds()
+    monkeypatch.setattr(ports_module, "_DATA_AT", 1 << 40)  # never read: no array is so long
+    assert not ports_module._layout_holds()
     for a in (X, X[1:], K):
-        assert session_module._asked_address(a) == a.ctypes.data
+        assert ports_module._asked_address(a) == a.ctypes.data
+
+
+def test_a_call_inside_a_call_is_refused() -> None:
+    """From an object of the feed, a fork that it makes, and a signal handler."""
+    session, whole, said = smelt.load(places()[0].session.bundle), {"x": X, "k": K}, []
+
+    def inside(*_: object, **__: object) -> np.ndarray[Any, Any]:
+        for call in (session.memory, session.close, session.reset, lambda: session.run(None, whole)):
+            with pytest.raises(SmeltError, match="from inside one of its own calls"):
+                call()
+            said.append(call)
+        return X
+
+    def work() -> int:
+        session.run(None, {"x": having(__array__=inside), "k": K})
+        session.run_into({}, {"x": having(__array__=inside), "k": K})
+        forked = having(__array__=lambda self, *a, **k: [X, isolated(inside, 20)][0])
+        assert (session.run(["y"], {"x": forked, "k": K})[0] == 2 * X).all()
+        signal.signal(signal.SIGUSR1, inside)
+        interrupting = having(__array__=lambda self, *a, **k: [X, signal.raise_signal(signal.SIGUSR1)][0])
+        session.run(None, {"x": interrupting, "k": K})
+        assert (session.run(["y"], whole)[0] == 2 * X).all()
+        session.close()
+        return len(said)
+
+    assert isolated(work, 60) == ("ok", 12)
 
 
 def test_a_fork_in_the_middle_of_a_run_does_not_hang_the_child() -> None:
@@ -134,14 +169,24 @@ def test_a_fork_in_the_middle_of_a_run_does_not_hang_the_child() -> None:
 
 def test_a_session_torn_by_a_fork_says_so() -> None:
     session = smelt.load(places()[0].session.bundle)
-    with session._gate.lock:
+    held, done = threading.Event(), threading.Event()
 
-        def child() -> str:
-            with pytest.raises(SmeltError) as caught:
-                session.run(None, {"x": X, "k": K})
-            session.close()
-            return str(caught.value)
+    def call() -> None:
+        with session._gate.alone():
+            held.set()
+            done.wait(60)
 
-        how, said = isolated(child, 30)
+    def child() -> str:
+        with pytest.raises(SmeltError) as caught:
+            session.run(None, {"x": X, "k": K})
+        session.close()
+        return str(caught.value)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    assert held.wait(60)
+    how, said = isolated(child, 30)
+    done.set()
+    thread.join()
     assert how == "ok" and "load the bundle again in the child" in said
     session.run(None, {"x": X, "k": K})

@@ -15,21 +15,12 @@ from pathlib import Path
 
 import pytest
 from attack_bundles import bundles
+from attack_folders import put
 
 from smelt.cli.common import write_result
 from smelt.core.bundle import MANIFEST, manifest_bytes, read_bundle, sealed
 from smelt.core.diag import SmeltError
 from smelt.core.staging import Staging, check_output, sweep
-
-
-def put(out: Path | str, what: str = "1") -> None:
-    """What a compile does with a folder: the files of a bundle through a staging folder, in no time."""
-    whole = bundles()[int(what) % 2]
-    manifest = {k: v for k, v in read_bundle(whole).manifest.items() if k not in ("files", "seal")}
-    with Staging(out) as stage:
-        for name in read_bundle(whole).manifest["files"]:
-            shutil.copy(whole / name, stage.path / name)
-        stage.commit(manifest)
 
 
 def contents(folder: Path) -> dict[str, bytes | str]:

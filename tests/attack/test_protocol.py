@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import struct
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import attack_protocol_host as host
 import pytest
 from campaign import campaign
 from frames_raw import Raw
+from installed import program_path
 
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.client import LOAD_HEAD, PAIR, RUN_BODY, SETIN_HEAD
@@ -30,7 +30,7 @@ from smelt.devicefarm.wire import (
     read_record,
 )
 
-needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc: apt install gcc libc6-dev")
+needs_gcc = pytest.mark.skipif(program_path("gcc") is None, reason="no gcc: apt install gcc libc6-dev")
 
 
 # ---------------------------------------------------------------- the host's end

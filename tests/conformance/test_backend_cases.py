@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-from boards import need_qemu
+from boards import need_qemu, needs_vulkan
 from onnx import helper
 from opencl_run import context
 
-from smelt.conformance.cases import FORMS, Case, bucket, in_form, shipped
-from smelt.conformance.judge import BAD, Outcome, Result, difference, judge
+from smelt.conformance.cases import FORMS, FormCase, bucket, in_form, shipped
+from smelt.conformance.judge import BAD, JudgedCase, Outcome, difference, judge
 from smelt.conformance.keys import SWEEPS, every
 from smelt.conformance.pool import run
 from smelt.conformance.report import known, unexpected
@@ -62,6 +62,13 @@ def test_sample_with_opencl() -> None:
     nothing_new(wanted[::3], "x86+opencl")  # the device's own compiler takes a second for each
 
 
+@needs_vulkan
+def test_sample_with_vulkan() -> None:
+    wanted = [in_one_form(s.name) for s in shipped() if bucket(f"vulkan {s.name}") < 1]
+    assert len(wanted) > 8
+    nothing_new(wanted[::3], "x86+vulkan")
+
+
 def test_the_list_names_cases() -> None:
     ids = {k.split("/", 1)[-1] for k in known(KNOWN)}
     assert ids <= set(every((*FORMS, *SWEEPS)))
@@ -81,13 +88,13 @@ def test_forms() -> None:
     assert len(strict.data[0][0]) == 2
 
 
-def small(op: str, wanted: np.ndarray[Any, Any]) -> Case:
+def small(op: str, wanted: np.ndarray[Any, Any]) -> FormCase:
     x = np.array([-1.0, 2.0], np.float32)
     node = helper.make_node(op, ["x"], ["y"])
     types = [helper.make_tensor_value_info(n, 1, [2]) for n in "xy"]
     model = helper.make_model(helper.make_graph([node], "g", types[:1], types[1:]))
     model.opset_import[0].version = onnx.defs.onnx_opset_version()
-    return Case("test_small", "static", (op,), model, (((x,), (wanted,)),), 1e-3, 1e-7)
+    return FormCase("test_small", "static", (op,), model, (((x,), (wanted,)),), 1e-3, 1e-7)
 
 
 def test_wrong_answers_are_seen() -> None:
@@ -111,6 +118,6 @@ def test_bad_outcomes_outrank_refusals() -> None:
         "static:a": ("unsupported", ""),
         "static:b": ("wrong", ""),
     }
-    rows = [Result("static:a", "crash"), Result("static:b", "wrong"), Result("static:c", "pass")]
+    rows = [JudgedCase("static:a", "crash"), JudgedCase("static:b", "wrong"), JudgedCase("static:c", "pass")]
     assert [w.split(":")[1] for w in unexpected(rows, listed)[0]] == ["a"]
     assert "crash" in BAD

@@ -11,7 +11,7 @@ import pytest
 
 from smelt.conformance import dtypes, opsets, table
 from smelt.conformance.cases import Shipped
-from smelt.conformance.judge import Result
+from smelt.conformance.judge import JudgedCase
 from smelt.conformance.keys import derived, every, judge_key
 from smelt.conformance.report import failures_text, known, parsed, summary, unexpected
 from smelt.conformance.single import history, node_of
@@ -98,14 +98,14 @@ def test_wrong_types_are_seen() -> None:
 
 
 RESULTS = [
-    Result("static:test_relu", "pass"),
-    Result("dynamic:test_relu", "unsupported", "a reason of 'x' with 3 sizes"),
-    Result("arm64/static:test_relu", "pass"),
-    Result("dtype:Relu:T:float", "pass"),
-    Result("dtype:Relu:T:int8", "pass", "static only: because"),
-    Result("dtype:Relu:T:string", "unsupported", "no strings"),
-    Result("opset:Relu:13", "pass"),
-    Result("opset:Relu:14", "untested", "no case"),
+    JudgedCase("static:test_relu", "pass"),
+    JudgedCase("dynamic:test_relu", "unsupported", "a reason of 'x' with 3 sizes"),
+    JudgedCase("arm64/static:test_relu", "pass"),
+    JudgedCase("dtype:Relu:T:float", "pass"),
+    JudgedCase("dtype:Relu:T:int8", "pass", "static only: because"),
+    JudgedCase("dtype:Relu:T:string", "unsupported", "no strings"),
+    JudgedCase("opset:Relu:13", "pass"),
+    JudgedCase("opset:Relu:14", "untested", "no case"),
 ]
 
 
@@ -132,14 +132,14 @@ def test_ids() -> None:
 def test_reasons_by_hand_stay(tmp_path: Path) -> None:
     file = tmp_path / "known.txt"
     file.write_text("static:a wrong because of this\nstatic:b wrong found\nstatic:gone wrong x\n", "utf-8")
-    rows = [Result(f"static:{n}", "wrong", "new") for n in "ab"]
-    text = failures_text([*rows, Result("static:gone", "pass")], known(file))
+    rows = [JudgedCase(f"static:{n}", "wrong", "new") for n in "ab"]
+    text = failures_text([*rows, JudgedCase("static:gone", "pass")], known(file))
     assert "static:a wrong because of this" in text and "static:b wrong wrong: new" in text
     assert "static:gone" not in text
 
 
 def test_other_targets_may_fail_as_this_one() -> None:
-    rows = [Result("arm64/static:a", "unsupported"), Result("arm64/static:b", "crash")]
+    rows = [JudgedCase("arm64/static:a", "unsupported"), JudgedCase("arm64/static:b", "crash")]
     worse, better = unexpected(rows, {"static:a": ("unsupported", ""), "static:b": ("unsupported", "")})
     assert len(worse) == 1 and "static:b" in worse[0] and not better
 

@@ -47,7 +47,9 @@ smelt_status smelt_open(const char *bundle_dir, const smelt_options *options, sm
   }
   *out = malloc(sizeof **out);
   memset(*out, 0, sizeof **out);
-  (*out)->memory = (smelt_memory){.arena_capacity = 11, .weights_bytes = 13, .crossings = 17, .crossed_bytes = 19, .state_capacity = 23};
+  (*out)->memory = (smelt_memory){.arena_capacity = 11, .weights_bytes = 13, .crossings = 17, .crossed_bytes = 19, .state_capacity = 23,
+                                    .launches = 29, .submits = 31, .uploads = 37, .uploaded_bytes = 41, .reads = 43, .read_bytes = 47,
+                                    .waits = 53, .cache_hits = 59, .cache_misses = 61};
   (*out)->error = "";
   return SMELT_OK;
 }
@@ -73,6 +75,7 @@ const char *smelt_state_name(const smelt_session *s, size_t i) { (void)s; return
 DLDataType smelt_state_type(const smelt_session *s, size_t i) { (void)s, (void)i; return (DLDataType){0, 64, 1}; }
 int32_t smelt_state_rank(const smelt_session *s, size_t i) { (void)s, (void)i; return 0; }
 smelt_status smelt_reset(smelt_session *s) { s->kept = 0; return s->slow_reset ? usleep(RESET_US), SMELT_OK : SMELT_OK; }
+const char *smelt_fallback(const smelt_session *s) { (void)s; return NULL; }
 smelt_status smelt_trim(smelt_session *s) { (void)s; return SMELT_OK; }
 smelt_status smelt_profile(smelt_session *s, int32_t enable) { s->profile = enable; if (enable) s->launches = 0; return SMELT_OK; }
 size_t smelt_kernel_count(const smelt_session *s) { (void)s; return 1; }

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -17,13 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from installed import program_path, system_folder
 
 from smelt.devicefarm.ssh import SshAddress
 
 HERE = Path(__file__).parent
 RUNTIME = HERE.parents[1] / "targets" / "runtime"
 RUNNER = [str(path) for path in sorted(RUNTIME.glob("runner*.c"))]
-SYSROOT = Path("/usr/aarch64-linux-gnu")
+SYSROOT = system_folder("/usr/aarch64-linux-gnu")
 
 
 def run(argv: list[str], cwd: Path | None = None, env: dict[str, str] | None = None) -> None:
@@ -40,7 +40,7 @@ def need(condition: object, what: str) -> None:
 
 def build_native(out: Path, *, static: bool = False) -> Path:
     """A bundle for this machine: gcc's dynamic runner and libmodel.so, or one static program."""
-    need(shutil.which("gcc"), "needs a C compiler: apt-get install gcc libc6-dev")
+    need(program_path("gcc"), "needs a C compiler: apt-get install gcc libc6-dev")
     out.mkdir(parents=True, exist_ok=True)
     cc = ["gcc", "-std=c11", "-O1", "-g0", "-Wall", "-Wextra", "-Werror", f"-I{RUNTIME}"]
     model = str(HERE / "fake_model.c")
@@ -166,9 +166,9 @@ def make_key(path: Path) -> str:
 @contextmanager
 def start_sshd(home: Path) -> Iterator[Sshd]:
     """sshd in the foreground as this user, ended with its children when the block ends."""
-    program = shutil.which("sshd") or "/usr/sbin/sshd"
+    daemon = program_path("sshd")
     need(
-        Path(program).exists() and shutil.which("ssh-keygen"),
+        daemon and program_path("ssh-keygen"),
         "needs sshd: apt-get install openssh-server",
     )
     home.mkdir(parents=True, exist_ok=True)
@@ -179,7 +179,7 @@ def start_sshd(home: Path) -> Iterator[Sshd]:
     port = free_port()
     (home / "config").write_text(SSHD_CONFIG.format(port=port, home=home))
     server = subprocess.Popen(
-        [program, "-D", "-e", "-f", str(home / "config")],
+        [daemon, "-D", "-e", "-f", str(home / "config")],
         stderr=(home / "log").open("wb"), start_new_session=True,
     )  # fmt: skip
     try:

@@ -20,11 +20,12 @@ import numpy as np
 import pytest
 import rig
 from boards import need_qemu
+from installed import program_path
 from processes import children
 
 from smelt.core.diag import SmeltError
 from smelt.core.session_memory import MEMORY_FIELDS
-from smelt.devicefarm.budget import Budget, Limits
+from smelt.devicefarm.budget import Budget, StepLimits
 from smelt.devicefarm.channel import PipeChannel
 from smelt.devicefarm.client import RunnerClient, open_session
 from smelt.devicefarm.doctor import examine, healthy
@@ -43,7 +44,10 @@ from smelt.devicefarm.verdict import Verdict, verdict_of_error
 ) = range(15)  # fmt: skip
 RESET_NS = 20_000_000
 """What a reset takes after a SLOW_RESET."""
-LIMITS = Limits(connect=20, load=20, run=20, output=20, grace=5, total=120)
+LIMITS = StepLimits(connect=100, load=100, run=100, output=100, grace=5, total=600)
+"""Longer than HANGS, so that what is noticed late is told from what a busy machine delays."""
+HANGS = 60.0
+"""Seconds after which something that should end at once counts as hanging."""
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
@@ -115,7 +119,7 @@ def reload(client: RunnerClient, place: Place) -> None:
     assert np.array_equal(client.run([X, mode(FINE)]).outputs["y"], 2 * X)
 
 
-def gone(pid: int, limit: float = 5.0) -> bool:
+def gone(pid: int, limit: float = HANGS) -> bool:
     end = time.monotonic() + limit
     while time.monotonic() < end:
         try:
@@ -183,6 +187,8 @@ def test_the_sessions_memory_is_told_field_by_field(client: RunnerClient) -> Non
     assert client.model is not None
     opened = dict.fromkeys(MEMORY_FIELDS, 0) | {
         "arena_capacity": 11, "weights_bytes": 13, "crossings": 17, "crossed_bytes": 19, "state_capacity": 23,
+        "launches": 29, "submits": 31, "uploads": 37, "uploaded_bytes": 41, "reads": 43, "read_bytes": 47,
+        "waits": 53, "cache_hits": 59, "cache_misses": 61,
     }  # fmt: skip
     assert {name: getattr(client.model.memory, name) for name in MEMORY_FIELDS} == opened
     report = client.run([X, mode(FINE)])
@@ -200,7 +206,7 @@ def test_large_tensors(client: RunnerClient) -> None:
     x = np.random.default_rng(2).random((1000, 10_000), np.float32)  # 40 MB each way
     start = time.monotonic()
     assert np.array_equal(client.run([x, mode(FINE)]).outputs["y"], 2 * x)
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < HANGS
 
 
 def test_timed_run(client: RunnerClient, place: Place) -> None:
@@ -250,7 +256,7 @@ def test_crash_is_told_and_survived(
     start = time.monotonic()
     with pytest.raises(RunnerError) as caught:
         client.run([X, mode(kind)])
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < HANGS
     crash = caught.value.crash
     assert crash is not None
     assert (crash.signal, crash.exit_code, crash.stage) == (signal_number, exit_code, "run: first")
@@ -277,7 +283,7 @@ def test_hang_meets_the_deadline_on_the_device(place: Place) -> None:
         start = time.monotonic()
         with pytest.raises(RunnerError) as caught:
             client.run([X, mode(SPIN)])
-        assert 0.4 < time.monotonic() - start < 4
+        assert 0.4 < time.monotonic() - start < HANGS
         assert caught.value.status == "timeout"
         assert verdict_of_error(caught.value) is Verdict.TIMEOUT
         reload(client, place)
@@ -357,7 +363,7 @@ def test_killed_runner_is_an_infra_error_and_leaves_nothing(client: RunnerClient
     start = time.monotonic()
     with pytest.raises(SmeltError) as caught:
         client.run([X, mode(SPIN)])
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < HANGS
     assert caught.value.kind == "infra"
     assert verdict_of_error(caught.value) is Verdict.INFRA
     assert gone(worker)
@@ -382,7 +388,7 @@ def test_closing_in_the_middle_of_a_run_leaves_nothing(place: Place) -> None:
         thread.start()
         time.sleep(0.3)
         client._channel.close()
-        thread.join(5)
+        thread.join(HANGS)
         assert [f.kind for f in failures] == ["infra"]
     assert gone(pid)
     assert gone(worker)
@@ -399,7 +405,7 @@ def test_stopped_runner_meets_the_hosts_deadline(place: Place) -> None:
                 client.run()
             assert caught.value.kind == "infra"
             client.close()
-            assert time.monotonic() - start < 5
+            assert time.monotonic() - start < HANGS
         finally:
             if not gone(client.facts.pid, 0.1):
                 os.kill(client.facts.pid, signal.SIGCONT)
@@ -419,7 +425,7 @@ def test_cancel_ends_a_run(client: RunnerClient, place: Place) -> None:
     channel = client._channel
 
     def cancel() -> None:
-        channel.send(encode(Frame(FrameType.CANCEL, b"\0" * 8, job)), time.monotonic() + 5)
+        channel.send(encode(Frame(FrameType.CANCEL, b"\0" * 8, job)), time.monotonic() + HANGS)
 
     threading.Timer(0.3, cancel).start()
     with pytest.raises(RunnerError) as caught:
@@ -466,7 +472,7 @@ def test_broken_stream_is_answered(place: Place, stream: bytes, text: str) -> No
     budget = Budget(LIMITS)
     channel = place.transport.open_runner(place.transport.deploy(place.bundle, budget), budget)
     try:
-        end = time.monotonic() + 10
+        end = time.monotonic() + HANGS
         channel.send(stream, end)
         decoder = Decoder()
         frames: list[Frame] = []
@@ -482,10 +488,10 @@ def test_broken_stream_is_answered(place: Place, stream: bytes, text: str) -> No
 
 def test_truncated_stream_ends_the_runner(native_bundle: Path) -> None:
     channel = PipeChannel([str(native_bundle / "smelt_run"), "--serve"])
-    channel.send(HELLO[:20], time.monotonic() + 5)
+    channel.send(HELLO[:20], time.monotonic() + HANGS)
     assert channel.process.stdin is not None
     channel.process.stdin.close()
-    assert channel.process.wait(5) == 0
+    assert channel.process.wait(HANGS) == 0
     channel.close()
 
 
@@ -493,7 +499,7 @@ def test_idle_runner_ends_itself(native_bundle: Path) -> None:
     channel = PipeChannel([str(native_bundle / "smelt_run"), "--serve"])
     client = RunnerClient(channel, budget=Budget(replace(LIMITS, idle=0.3)))
     client.hello()
-    assert channel.process.wait(5) == 0
+    assert channel.process.wait(HANGS) == 0
     client.close()
 
 
@@ -508,7 +514,7 @@ def test_something_that_is_no_runner(text: bytes, tmp_path: Path) -> None:
     with pytest.raises(SmeltError) as caught:
         client.hello()
     assert caught.value.kind == "infra"
-    assert time.monotonic() - start < 4
+    assert time.monotonic() - start < HANGS
     client.close()
 
 
@@ -589,7 +595,7 @@ def test_silent_server_meets_the_deadline(tmp_path: Path, native_bundle: Path) -
             SshTransport("board", address).deploy(
                 native_bundle, Budget(replace(LIMITS, connect=1.0))
             )
-        assert time.monotonic() - start < 8
+        assert time.monotonic() - start < HANGS
 
 
 def test_remote_arguments_are_not_shell_text(sshd: rig.Sshd) -> None:
@@ -669,7 +675,7 @@ def test_full_disk_is_infra_and_leaves_no_half_file(native_bundle: Path, tmp_pat
 
 
 def test_full_disk_over_ssh(tmp_path: Path, native_bundle: Path) -> None:
-    rig.need(shutil.which("prlimit"), "needs prlimit: apt-get install util-linux")
+    rig.need(program_path("prlimit"), "needs prlimit: apt-get install util-linux")
     bundle = tmp_path / "bundle"
     shutil.copytree(native_bundle, bundle)
     (bundle / "model.weights").write_bytes(bytes(4 << 20))
@@ -680,6 +686,6 @@ def test_full_disk_over_ssh(tmp_path: Path, native_bundle: Path) -> None:
         with pytest.raises(SmeltError) as caught:
             transport.deploy(bundle, Budget(LIMITS))
         assert caught.value.kind == "infra"
-        assert time.monotonic() - start < 40
+        assert time.monotonic() - start < HANGS
         transport.close()
     assert not list((tmp_path / "root").rglob("bundles/*"))

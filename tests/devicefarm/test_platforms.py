@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import rig
+from installed import program_path
 
 from smelt.core.naming import Names
-from smelt.devicefarm.budget import Budget, Limits
+from smelt.devicefarm.budget import Budget, StepLimits
 from smelt.devicefarm.client import open_session
 from smelt.devicefarm.inventory import DEFAULT_DEVICE, find_device, open_transport
 from smelt.devicefarm.measure import QUICK
@@ -43,7 +43,7 @@ def test_real_runtime_on_the_default_device(
     spec = parse_target(target)
     emulator = spec.platform.emulator
     rig.need(
-        emulator is None or shutil.which(emulator.binary),
+        emulator is None or program_path(emulator.binary),
         "needs qemu: apt-get install qemu-user-static",
     )
     shim = None
@@ -55,7 +55,7 @@ def test_real_runtime_on_the_default_device(
     bundle = build(spec, tmp_path)
     transport = open_transport(device, shim_runner=shim)
     rng = np.random.default_rng(1)
-    with open_session(transport, bundle, budget=Budget(Limits(total=120)), threads=2) as client:
+    with open_session(transport, bundle, budget=Budget(StepLimits(total=120)), threads=2) as client:
         assert client.model is not None
         assert [t.name for t in client.model.inputs] == ["x", "y"]
         for n, m in ((2, 3), (5, 8), (0, 4), (64, 65), (1, 1)):

@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rig
+from installed import program_path
 
 from smelt.core.diag import SmeltError
-from smelt.devicefarm.budget import Budget, Limits
+from smelt.devicefarm.budget import Budget, StepLimits
 from smelt.devicefarm.channel import PipeChannel
 from smelt.devicefarm.client import LOAD_HEAD, PAIR, RUN_BODY, SETIN_HEAD, RunnerClient
 from smelt.devicefarm.frames import CHUNK, Frame, FrameType, encode
@@ -112,7 +113,7 @@ def fake_sysfs(root: Path, temperature: int, limit_khz: int) -> None:
 def test_throttling_makes_times_invalid(native_bundle: Path, tmp_path: Path) -> None:
     fake_sysfs(tmp_path, 63_500, 1_800_000)
     channel = PipeChannel([str(native_bundle / "smelt_run"), "--serve", "--sysfs", str(tmp_path)])
-    client = RunnerClient(channel, budget=Budget(Limits(total=60)))
+    client = RunnerClient(channel, budget=Budget(StepLimits(total=60)))
     try:
         facts = client.hello()
         c = facts.condition
@@ -209,7 +210,7 @@ def mutated(frames: list[bytes], rng: random.Random) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    rig.need(shutil.which("gcc"), "needs a C compiler: apt-get install gcc libc6-dev")
+    rig.need(program_path("gcc"), "needs a C compiler: apt-get install gcc libc6-dev")
     out = tmp_path_factory.mktemp("sanitized")
     flags = ["gcc", "-std=c11", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
              "-Wno-builtin-declaration-mismatch", f"-I{rig.RUNTIME}"]  # fmt: skip

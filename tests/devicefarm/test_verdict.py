@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from smelt.core.diag import SmeltError
-from smelt.devicefarm.budget import Budget, Limits
+from smelt.devicefarm.budget import Budget, StepLimits
 from smelt.devicefarm.client import KIND_OF_STATUS
 from smelt.devicefarm.measure import summarize
 from smelt.devicefarm.report import Condition, Crash, RunnerError, invalid_reasons
@@ -84,7 +84,7 @@ def test_errors_survive_pickling() -> None:
 
 def test_budget_counts_bytes_and_ends_at_the_total() -> None:
     now = [100.0]
-    budget = Budget(Limits(upload=10, upload_floor=1000, total=50), clock=lambda: now[0])
+    budget = Budget(StepLimits(upload=10, upload_floor=1000, total=50), clock=lambda: now[0])
     assert budget.deadline(10, 5000) == 115.0
     now[0] = 145.0
     assert budget.deadline(10) == 150.0

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from boards import needs_vulkan
 from onnx import helper
 from onnx_models import imported, model
 from opencl_run import context
@@ -72,7 +73,9 @@ CASES: Mapping[str, tuple[onnx.ModelProto, Sequence[Any], Mapping[Any, str]]] = 
 }
 
 
-@pytest.mark.parametrize("target", ["host", "host+opencl"])
+@pytest.mark.parametrize(
+    "target", ["host", "host+opencl", pytest.param("host+vulkan", marks=needs_vulkan)]
+)
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_run_time_indices(name: str, target: str, tmp_path: Path, device: Any) -> None:
     m, good, bad = CASES[name]

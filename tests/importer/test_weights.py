@@ -65,7 +65,7 @@ def test_external_codes(tmp_path: Path, name: str, count: int) -> None:
     outside = TensorProto(name="w", data_type=kind, dims=[count], data_location=TensorProto.EXTERNAL)
     for key, value in (("location", "w.bin"), ("offset", "5")):
         outside.external_data.add(key=key, value=value)
-    got = weight_of(outside, "@w", tmp_path)
+    got = weight_of(outside, "@w", (tmp_path,))
     assert got.data is None
     want = onnx.numpy_helper.to_array(inside)
     assert got.array().dtype == want.dtype

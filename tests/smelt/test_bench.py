@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from smelt import bench
+from smelt.bench import per_run
+from smelt.core.session_memory import MEMORY_FIELDS, Memory
 
 
 class Clock:
@@ -47,3 +51,14 @@ def test_without_a_state_nothing_comes_between(clock: Clock) -> None:
     pair = bench._pair("x", clock.passes("a", 400), clock.passes("b", 200), 5, 1.0)
     assert (set(pair.smelt_ns), set(pair.rival_ns)) == ({400}, {200})
     assert len(pair.smelt_ns) == 5
+
+
+def test_what_a_run_does_at_units() -> None:
+    """The mean over the runs since the last look; nothing of a bundle that runs on the CPU alone."""
+    none = Memory(**dict.fromkeys(MEMORY_FIELDS, 0))
+    after = replace(none, runs=4, launches=40, submits=6, uploads=8, reads=4, waits=4)
+    later = replace(after, runs=6, launches=60, submits=8, uploads=12, reads=6, waits=6)
+    wanted = {"launches": 10.0, "submits": 1.5, "uploads": 2.0, "reads": 1.0, "waits": 1.0}
+    assert per_run(none, after) == wanted
+    assert per_run(after, later) == wanted | {"submits": 1.0}
+    assert per_run(none, replace(none, runs=9)) == {}

@@ -214,6 +214,27 @@ def test_bench_races_onnxruntime(model: Path, bundle: Bundle, capsys: pytest.Cap
     assert len(data["cases"][0]["smelt_samples_ns"]) == len(data["cases"][0]["onnxruntime_samples_ns"]) >= 5
 
 
+def test_opt_says_why_kernels_are_what_they_are(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Instead of the module: one line for each decision, those that joined and those that did not."""
+    code, out, _ = run(capsys, "opt", model, "--why")
+    lines = out.splitlines()
+    assert code == 0 and "module" not in out and lines
+    assert run_json(capsys, "opt", model, "--why")["why"] == lines
+
+
+def test_the_whole_formula_is_shown_on_demand(
+    bundle: Bundle, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said(manifest: Any, exact: bool = False) -> str:
+        return "every case" if exact else "what grows"
+
+    monkeypatch.setattr("smelt.cli.inspect.memory_text", said)
+    short, whole = (run(capsys, "inspect", bundle.path, *more)[1] for more in ((), ("--formula",)))
+    assert "what grows" in short and "every case" in whole
+
+
 def test_inspect_and_the_measured_arena_agree(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
     shape = "x:2x3x19x23"
     data = run_json(capsys, "inspect", bundle.path, "--shape", shape)
@@ -280,7 +301,8 @@ def test_an_emulator_that_is_missing_exits_4_and_says_what_to_install(
 
 def test_doctor_lists_checks(capsys: pytest.CaptureFixture[str]) -> None:
     data = run_json(capsys, "doctor")
-    assert {"python", "llvmlite", "ziglang", "qemu-aarch64"} <= {c["check"] for c in data["checks"]}
+    wanted = {"python", "llvmlite", "ziglang", "qemu-aarch64", "confined files", "confined network"}
+    assert wanted <= {c["check"] for c in data["checks"]}
 
 
 # ---------------------------------------------------------------- bad input

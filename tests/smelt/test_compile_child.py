@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import resource
@@ -11,6 +12,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import onnx
@@ -20,9 +23,12 @@ from processes import started
 from stand_ins import stand_in
 
 import smelt
+from smelt.core import cache
+from smelt.core.bundle import read_bundle
 from smelt.core.diag import SmeltError
 from smelt.limits import LEAST_MEMORY, Limits, available, limits
-from smelt.supervise import KEPT, run_child
+from smelt.request import Request
+from smelt.supervise import KEPT_STDERR, run_child
 
 
 def chain(count: int, op: str = "Sin") -> onnx.ModelProto:
@@ -113,7 +119,7 @@ def test_of_what_it_prints_the_end_is_kept(tmp_path: Path, monkeypatch: pytest.M
     body = "os.read(0, 9); os.write(2, b'e' * 1_000_000 + b'the end'); sys.exit(3)"
     ended = run_child("{}", *stand_in(tmp_path, monkeypatch, body))
     assert ended.status == 3
-    assert len(ended.said) == KEPT
+    assert len(ended.said) == KEPT_STDERR
     assert ended.said.endswith("the end")
 
 
@@ -138,14 +144,14 @@ def test_memory_that_python_forgets_to_tell_of(tmp_path: Path, data: float, kind
     """CPython 3.11 raises SystemError where there is no memory for a generator's frame."""
     body = (
         "import sys, smelt.compile_child as c\n"
-        "def fails(request, progress):\n"
+        "def fails(request, progress, scratch):\n"
         "    progress('code')\n"
         "    raise SystemError('error return without exception set')\n"
         f"c._compile, c._data = fails, lambda: {data} * 10**9\n"
         "c.main(sys.argv[1])"
     )
     words = [sys.executable, "-c", body, str(tmp_path / "result")]
-    asked = json.dumps([10**9, 60, "{}"]) + "\n"
+    asked = json.dumps([10**9, 60, Request("").to_json()]) + "\n"
     subprocess.run(words, input=asked, text=True, check=True, capture_output=True, timeout=120)
     outcome = json.loads((tmp_path / "result").read_text())
     assert (outcome["kind"], "in stage 'code'" in outcome["message"]) == (kind, True)
@@ -287,3 +293,66 @@ def test_who_calls_compile_does_not_load_the_compiler(model: Path, tmp_path: Pat
     words = [sys.executable, "-c", code, str(model), str(tmp_path / "out")]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
+# ---------------------------------------------------------------- the cache folder
+
+
+def test_a_cache_folder_that_takes_no_file_stops_no_compile(model: Path, tmp_path: Path) -> None:
+    """A file is where the folder should be: root may write into folders that forbid it."""
+    (tmp_path / "a file").write_text("mine")
+    kept = str(tmp_path / "a file" / "cache")
+    line = [sys.executable, "-m", "smelt.cli", "compile", str(model), "-o", str(tmp_path / "out"), "--json"]
+    line += ["--target", "android"]  # nothing is kept for it that takes half a minute, as a static libc does
+    done = subprocess.run(line, env={**os.environ, "SMELT_CACHE": kept}, capture_output=True, text=True)
+    assert done.returncode == 0 and json.loads(done.stdout)["ok"], done.stderr
+    assert done.stderr.count("smelt compile: warning: compiled without the cache folder") == 1, done.stderr
+    assert f"'{kept}'" in done.stderr and "driver.py" not in done.stderr
+    read_bundle(tmp_path / "out").verify()
+    assert (tmp_path / "a file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("place", ["/proc/smelt", "/dev/null", "/dev/full/cache", "full"])
+@pytest.mark.parametrize("dump", [False, True])
+def test_a_compile_turns_to_another_cache_folder_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, dump: bool
+) -> None:
+    """A dump's compile, which makes what is kept after it has read the dump, too. 'full': the disk is."""
+    from smelt import compile_child
+    from smelt.targets import toolchain
+
+    def build(folder: Path) -> None:
+        if "full/" in str(folder):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(toolchain, "prepare", lambda spec: toolchain._kept("thing", [1], build))
+    if place == "full":
+        monkeypatch.setattr(cache, "try_cache", partial(_no_room, cache.try_cache))
+    kept = os.path.join(tmp_path, place)
+    monkeypatch.setenv("SMELT_CACHE", kept)
+    request = Request(source="m.smelt" if dump else "m.onnx")
+    note = compile_child._prepared(request, tmp_path)
+    assert f"'{kept}'" in note and (place != "full" or "No space left" in note), note
+    assert os.environ["SMELT_CACHE"] == str(tmp_path / "cache")
+    assert compile_child._prepared(request, tmp_path) == ""
+
+
+def _no_room(otherwise: Callable[[], None]) -> None:
+    if cache.cache_dir().name == "full":
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    otherwise()
+
+
+def test_what_fails_without_the_cache_folder_too_is_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from smelt import compile_child
+    from smelt.targets import toolchain
+
+    def broken(spec: object) -> None:
+        raise SmeltError("no zig", kind="infra")
+
+    monkeypatch.setenv("SMELT_CACHE", str(tmp_path))
+    monkeypatch.setattr(toolchain, "prepare", broken)
+    with pytest.raises(SmeltError, match="no zig"):
+        compile_child._prepared(Request(source="m.onnx"), tmp_path)

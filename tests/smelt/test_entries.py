@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import json
-import shutil
 import subprocess
 import threading
 from pathlib import Path
@@ -27,6 +26,7 @@ from entry_models import (
     numbers,
     same,
 )
+from installed import program_path
 from onnx import helper, numpy_helper, parser
 from state_models import DECODER_STATE, decoder
 
@@ -302,7 +302,7 @@ def test_threads_wait_for_each_other(llm: Bundle) -> None:
             same(key, np.frombuffer(states[n - 3], np.float32).reshape(1, 2, n, 4))
 
 
-GCC = shutil.which("gcc")
+GCC = program_path("gcc")
 
 
 @pytest.mark.skipif(GCC is None, reason="no gcc: apt install gcc libc6-dev")

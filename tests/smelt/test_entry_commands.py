@@ -16,8 +16,9 @@ from onnx import helper
 from state_models import DECODER_STATE
 
 import smelt
+from smelt.cli.main import main
 from smelt.compare import validate_entries
-from smelt.core.bundle import Bundle
+from smelt.core.bundle import Bundle, read_bundle
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.measure import QUICK
 from smelt.running import running
@@ -193,9 +194,10 @@ def test_entries_on_emulated_boards(target: str, folder: Path) -> None:
 
 
 def test_dumps_have_a_folder_per_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of them goes on alone."""
+    """Together they are the bundle that they came from, after any pass; each of them goes on alone, too."""
     monkeypatch.setenv("SMELT_DUMP", str(tmp_path / "dumps"))
-    smelt.compile(LLM, dims=LLM_DIMS, state=DECODER_STATE, output=tmp_path / "out")
+    options: dict[str, Any] = {"outputs": ("decode/logits",), "threads": 2, "place": {"prefill/*": "cpu"}}
+    bundle = smelt.compile(LLM, dims=LLM_DIMS, state=DECODER_STATE, output=tmp_path / "out", **options)
     monkeypatch.delenv("SMELT_DUMP")
     made = {e: sorted(p.name for p in (tmp_path / "dumps" / e).glob("*.smelt")) for e in LLM}
     assert made["prefill"] == made["decode"] and made["decode"]
@@ -205,5 +207,20 @@ def test_dumps_have_a_folder_per_entry(tmp_path: Path, monkeypatch: pytest.Monke
         "past_key",
         "past_value",
     ]
-    with pytest.raises(SmeltError, match="is a dump, which is compiled alone"):
-        smelt.compile({"decode": last}, output=tmp_path / "again")
+    for k in range(0, len(made["decode"]), 7):
+        dumps = {e: tmp_path / "dumps" / e / made[e][-1 - k] for e in LLM}
+        assert smelt.compile(dumps, output=tmp_path / "again").digest == bundle.digest, dumps
+    words = [f"{e}={path}" for e, path in dumps.items()]
+    assert main(["compile", *words, "-o", str(tmp_path / "typed"), "--name", "other"]) == 0
+    again = read_bundle(tmp_path / "typed")
+    assert again.entries == bundle.entries and again.manifest["model"]["name"] == "other"
+    with pytest.raises(SmeltError, match=r"entries that are dumps \(decode\) and others that are none"):
+        smelt.compile({**LLM, "decode": last}, output=tmp_path / "again")
+    with pytest.raises(SmeltError, match=r"'prefill': the dump was made with dims .*, found {'batch': 3}"):
+        smelt.compile(dumps, dims={"batch": 3}, output=tmp_path / "again")
+    monkeypatch.setenv("SMELT_DUMP", str(tmp_path / "half"))
+    smelt.compile(LLM["decode"], fp16=True, output=tmp_path / "half_out")
+    monkeypatch.delenv("SMELT_DUMP")
+    (other,) = (tmp_path / "half").glob("05-*.smelt")
+    with pytest.raises(SmeltError, match="made with different values of fp16: False and True"):
+        smelt.compile({**dumps, "decode": other}, output=tmp_path / "again")

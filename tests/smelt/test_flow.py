@@ -472,6 +472,6 @@ def test_unique_slices(native: Native, axis: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_run_of_many_functions(seed: int, native: Native, monkeypatch: pytest.MonkeyPatch) -> None:
     """A function for every step, in branches and loops as well: what one step makes, others find."""
-    monkeypatch.setattr(host, "PIECE", 1)
+    monkeypatch.setattr(host, "STEPS_PIECE", 1)
     m = flow_model(seed)
     agree(native(m), m, [flow_feeds(seed, n) for n in (3, 1, 8)], 1e-4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import json
 import os
@@ -11,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +23,8 @@ from stand_ins import SMALL, stand_in
 
 import smelt
 from smelt import forks
+from smelt.core import forksafe
+from smelt.core.forksafe import ForkSafe
 from smelt.forks import SERVER, command, environment
 from smelt.supervise import Ended, run_child
 
@@ -317,6 +321,7 @@ def test_an_interrupt_ends_the_child_and_its_descriptors(
 
 def test_a_caller_with_a_thousand_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result, out, own, _, program = stand_in(tmp_path, monkeypatch, "sys.exit(5)")
+    SERVER.close()  # else the next server's descriptors would be those of the last one, which are low
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     held: list[int] = []
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
@@ -328,3 +333,111 @@ def test_a_caller_with_a_thousand_descriptors(tmp_path: Path, monkeypatch: pytes
         for f in held:
             os.close(f)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+# ---------------------------------------------------------------- forks of the caller, in other threads
+
+WHILE_IMPORTING = """
+import importlib.machinery, os, signal, sys, threading, time
+import smelt
+
+begun = threading.Event()
+
+class Slow(importlib.machinery.PathFinder):  # the import of one module takes its time
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name == {slow!r}:
+            begun.set()
+            time.sleep(0.5)
+        return None
+
+def use():
+    smelt.compile({model!r}, output=out)
+    smelt.load(out).close()
+
+sys.meta_path.insert(0, Slow)
+out = {out!r} + "parent"
+other = threading.Thread(target=use)
+other.start()
+begun.wait()
+child = os.fork()
+if child == 0:
+    out = {out!r} + "child"
+    signal.alarm(60)
+    use()
+    os._exit(0)
+other.join()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize("slow", ["smelt.driver", "smelt.core.diag", "smelt.session", "smelt.fork_server"])
+def test_a_fork_during_the_first_use_of_another_thread(model: Path, tmp_path: Path, slow: str) -> None:
+    """The child compiles and loads as if the other thread had never been."""
+    code = WHILE_IMPORTING.format(slow=slow, model=str(model), out=str(tmp_path / "out-"))
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, (done.returncode, done.stderr)
+
+
+def test_a_lock_that_another_thread_holds_is_free_in_the_child() -> None:
+    lock, held = ForkSafe(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            time.sleep(0.3)
+
+    other = threading.Thread(target=hold)
+    other.start()
+    held.wait()
+    assert _forked_takes(lock)
+    other.join()
+    with lock:  # the thread that forks may hold it itself
+        assert _forked_takes(lock)
+
+
+def test_a_fork_that_cannot_wait_has_a_new_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread holds what the lock's holder waits for."""
+    monkeypatch.setattr(forksafe, "FORK_PATIENCE", 0.1)
+    lock, held, forked = ForkSafe(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            forked.wait()
+
+    other = threading.Thread(target=hold)
+    other.start()
+    held.wait()
+    assert _forked_takes(lock)
+    forked.set()
+    other.join()
+    with lock:  # the parent's is still whole
+        pass
+
+
+def _forked_takes(lock: ForkSafe) -> bool:
+    """Whether another thread of a child of fork takes the lock, within ten seconds."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        with lock:
+            pass
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_no_module_has_a_lock_that_a_fork_tears() -> None:
+    """Module-level locks are ForkSafe; those of objects are made again by the module's own hook."""
+    top = Path(__file__).parents[2]
+    files = [f for name in ("smelt", "core", "importer", "families", "targets", "devicefarm")
+             for f in (top / name).rglob("*.py")]  # fmt: skip
+    kinds = ("Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore")
+    found = [
+        f"{f}:{s.lineno}"
+        for f in files
+        for s in ast.parse(f.read_text()).body
+        if isinstance(s, ast.Assign | ast.AnnAssign) and isinstance(s.value, ast.Call)
+        and ast.unparse(s.value.func).removeprefix("threading.") in kinds
+    ]  # fmt: skip
+    assert len(files) > 300 and not found, found

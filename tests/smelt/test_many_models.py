@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from elf_facts import read_elf
+from installed import program_path
 from onnx import TensorProto, helper, numpy_helper
 
 from smelt.compiler import compile_here
@@ -50,7 +51,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
 
 
 def compiler(name: str) -> str:
-    found = shutil.which(name)
+    found = program_path(name)
     if found is None:
         pytest.skip(f"no {name}: apt install gcc g++ libc6-dev")
     return found
@@ -239,7 +240,8 @@ def test_headers_stand_in_any_order_beside_the_general_names(
         includes = [f"-I{bundles[n].path}" for n in ("det", "rec")]
         command = [compiler(words[0]), *words[1:], *STRICT, *includes, "-c", str(source), "-o", str(made)]
         subprocess.run(command, check=True)
-        wanted = subprocess.run(["nm", "-u", str(made)], capture_output=True, text=True, check=True).stdout
+        asked = [compiler("nm"), "-u", str(made)]
+        wanted = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
         opens = {f"{n}_open_{bundles[n].manifest['library']['identity']}" for n in ("det", "rec")}
         assert set(wanted.split()) - {"U"} == {*opens, "rec_close"}
 

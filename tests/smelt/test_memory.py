@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import subprocess
+import resource
 import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
+from isolated import isolated
 from onnx import TensorProto, helper
+from processes import measured
 
 import smelt
+from smelt.core.diag import SmeltError
 
 WIDTH = 8192
 COMPILE = "import sys, smelt; smelt.compile(sys.argv[1], 'host', output=sys.argv[2])"
-# A process starts with the peak of the one it was forked from (Linux keeps it through exec), so a small one
-# stands between the tests and what is measured.
-MEASURE = """
-import os, subprocess, sys
-process = subprocess.Popen(sys.argv[1:])
-_, status, usage = os.wait4(process.pid, 0)
-print(usage.ru_maxrss)
-sys.exit(os.waitstatus_to_exitcode(status))
-"""
 
 
 def shuffling(folder: Path) -> Path:
@@ -45,12 +40,9 @@ def shuffling(folder: Path) -> Path:
 
 def test_a_compile_needs_less_memory_than_the_weights(tmp_path: Path) -> None:
     """The compiler and what it is made of take some 200 MB, the weights a few MB at a time."""
-    words = [sys.executable, "-c", COMPILE, str(shuffling(tmp_path)), str(tmp_path / "out")]
-    told = subprocess.run(
-        [sys.executable, "-c", MEASURE, *words], stdout=subprocess.PIPE, text=True, check=True
-    )
-    peak = int(told.stdout.split()[-1]) << 10  # of the largest process among them
-    assert peak < 4 * WIDTH * WIDTH + (32 << 20)
+    done = measured(sys.executable, "-c", COMPILE, str(shuffling(tmp_path)), str(tmp_path / "out"))
+    assert done.code == 0, done.complained
+    assert done.peak < 4 * WIDTH * WIDTH + (32 << 20)
     x = np.random.default_rng(0).standard_normal((3, WIDTH)).astype(np.float32)
     (got,) = smelt.load(tmp_path / "out", threads=1).run(None, {"x": x})
     want = np.empty_like(x)
@@ -80,8 +72,35 @@ def wide(folder: Path) -> Path:
 def test_a_compile_peaks_under_twice_the_weights(tmp_path: Path) -> None:
     """160 MB of weights in one file, none of them large; 1200 launches."""
     model = wide(tmp_path)
-    words = [sys.executable, "-c", COMPILE, str(model), str(tmp_path / "out")]
-    told = subprocess.run(
-        [sys.executable, "-c", MEASURE, *words], stdout=subprocess.PIPE, text=True, check=True
+    done = measured(sys.executable, "-c", COMPILE, str(model), str(tmp_path / "out"))
+    assert done.code == 0, done.complained
+    assert done.peak < 1.2 * model.stat().st_size
+
+
+def test_a_weight_larger_than_the_addresses_is_the_error_of_memory(tmp_path: Path) -> None:
+    """16 GB in a file with a hole, under 8 GB of addresses: mmap's refusal names the stage."""
+    with (tmp_path / "w.bin").open("wb") as f:
+        f.truncate(1 << 34)
+    w = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1 << 32])
+    w.data_location = TensorProto.EXTERNAL
+    w.external_data.add(key="location", value="w.bin")
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n"]) for n in "xy")
+    nodes = [
+        helper.make_node("ReduceSum", ["w"], ["r"], keepdims=0),
+        helper.make_node("Add", ["x", "r"], ["y"]),
+    ]
+    made = helper.make_model(
+        helper.make_graph(nodes, "g", [x], [y], [w]),
+        opset_imports=[helper.make_opsetid("", 18)],
+        ir_version=10,
     )
-    assert int(told.stdout.split()[-1]) << 10 < 1.2 * model.stat().st_size
+    (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
+
+    def work() -> str:
+        resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+        with pytest.raises(SmeltError) as caught:
+            smelt.compile(tmp_path / "m.onnx", output=tmp_path / "o")
+        return f"{caught.value.kind}: {caught.value.message}"
+
+    how, said = isolated(work)
+    assert how == "ok" and said.startswith("infra: the compile used more than") and "stage '" in said, said

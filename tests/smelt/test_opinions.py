@@ -17,7 +17,7 @@ from smelt.compare import bisect, validate
 from smelt.difference import compare_values
 from smelt.opinions import AS_WRITTEN, EVALUATOR, WITHIN, Opinions, Ruling
 from smelt.reference import Reference
-from smelt.shapes import Case
+from smelt.shapes import RunCase
 
 Array = np.ndarray[Any, np.dtype[Any]]
 K, N, BLOCK = 128, 32, 32
@@ -52,9 +52,9 @@ def blocked(path: Path, fault: float = 1.0) -> Path:
     return save(path, nodes, {"x": ["rows", K]}, constants)
 
 
-def case() -> Case:
+def case() -> RunCase:
     x = np.random.default_rng(1).standard_normal((3, K)).astype(np.float32)
-    return Case("x:3x128", {"x": x})
+    return RunCase("x:3x128", {"x": x})
 
 
 def test_a_right_model_passes_though_the_optimiser_contradicts_it(tmp_path: Path) -> None:
@@ -158,3 +158,30 @@ def test_products_of_bytes_are_exact_on_every_processor(op: str, tmp_path: Path)
         onnx.save(m, path)
     found = Reference(path).run({"x": np.full((4, 64), 255, np.float32)})["y"]
     np.testing.assert_array_equal(found, np.full((4, 8), 255.0 * 127 * 64, np.float32))
+
+
+def variance(path: Path) -> Path:
+    """E[x²] - E[x]² of columns of nearly equal values, and what a normalisation makes of it."""
+    a = numpy_helper.from_array(np.int64([0]), "a")
+    nodes = [
+        helper.make_node("Mul", ["x", "x"], ["q"]), helper.make_node("ReduceMean", ["q", "a"], ["m"]),
+        helper.make_node("ReduceMean", ["x", "a"], ["e"]), helper.make_node("Mul", ["e", "e"], ["s"]),
+        helper.make_node("Sub", ["m", "s"], ["v"]), helper.make_node("Sqrt", ["v"], ["y"]),
+    ]  # fmt: skip
+    return save(path, nodes, {"x": ["rows", "columns"]}, [a])
+
+
+def test_the_order_of_a_sum_is_no_fault_and_other_sums_are(tmp_path: Path) -> None:
+    """What cancels leaves the roundings of the sums: no perturbation of the input shows how much."""
+    model = variance(tmp_path / "m.onnx")
+    x = (0.6 + 3e-3 * np.random.default_rng(4).standard_normal((2048, 16))).astype(np.float32)
+    want = Reference(model).run({"x": x})
+
+    def right(got: Array) -> bool:
+        return Opinions(model, compare_values).rule({"x": x}, {"y": got.astype(np.float32)}, want)["y"].right
+
+    q, e = ((p.astype(np.float64)).mean(0, keepdims=True) for p in (x * x, x))
+    exact = np.sqrt(q - e * e)
+    assert not compare_values("y", exact.astype(np.float32), want["y"])[0].ok, "the sums are too exact"
+    assert right(exact)
+    assert not right(exact * 1.2) and not right(np.sqrt(q - e * e + 1e-5))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +98,40 @@ def test_what_cannot_be_loaded_says_why(tmp_path: Path) -> None:
     for name, said in ((broken, "no_such_module"), (empty, "neither BINDINGS nor OPS")):
         with pytest.raises(smelt.SmeltError, match=said):
             load_plugins([str(name)])
+
+
+FAULTS = {
+    "BINDINGS = 5": "BINDINGS is no list of rows",
+    "BINDINGS = (5,)": "BINDINGS holds 5, expected OnnxOp",
+    'OPS = "abc"': "OPS holds 'a', expected Op",
+    'BINDINGS = (OnnxOp("Gate", "1", len, "my.domain"),)': "is no OnnxOp",
+    'BINDINGS = (OnnxOp("Gate", 1, None, "my.domain"),)': "is no OnnxOp",
+    'BINDINGS = (OnnxOp(5, 1, len, "my.domain"),)': "is no OnnxOp",
+    "import sys; sys.exit(0)": "cannot be loaded: SystemExit: 0",
+    **{
+        f"def b(call):\n    {body}\nBINDINGS = (OnnxOp('Gate', 1, b, 'my.domain'),)": said
+        for body, said in {
+            "return None": "its binding of Gate returned None",
+            "return (5,)": "its binding of Gate returned",
+            "1 / 0": "its binding of Gate raised ZeroDivisionError",
+            "return b(call)": "its binding of Gate raised RecursionError",
+            "raise SystemExit(0)": "its binding of Gate raised SystemExit",
+        }.items()
+    },
+}
+
+
+@pytest.mark.parametrize("text", FAULTS)
+def test_a_fault_of_a_plugin_is_told_as_its_own(text: str, tmp_path: Path) -> None:
+    file, there = tmp_path / "faulty.py", tmp_path / "m.onnx"
+    file.write_text(f"from smelt.plugin import *\n{text}\n")
+    with pytest.raises(smelt.SmeltError, match=re.escape(FAULTS[text])) as e:
+        smelt.compile(model(), output=tmp_path / "out", plugins=[str(file)])
+    assert e.value.kind == "invalid" and "faulty.py" in str(e.value)
+    there.write_bytes(model().SerializeToString())
+    words = [sys.executable, "-m", "smelt.cli", "check", str(there)]
+    done = subprocess.run(words, env={**os.environ, "SMELT_PLUGINS": str(file)}, timeout=300, check=False)
+    assert done.returncode == 3
 
 
 def test_core_ops_are_not_replaced(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from smelt.core.dim import parse_dim
 from smelt.core.dtype import DTYPES
 from smelt.formula import readable
 from smelt.shapes import (
+    InputSymbol,
     Port,
-    Symbol,
     bind,
     bounds_of,
     case,
@@ -104,7 +104,7 @@ def test_wishes_bind_symbols_through_shapes() -> None:
 
 @given(st.integers(0, 40), st.one_of(st.none(), st.integers(40, 300)), st.integers(1, 33), st.booleans())
 def test_defaults_are_legal(low: int, high: int | None, divisor: int, batch: bool) -> None:
-    s = Symbol("n", low, high, divisor, batch=batch, image=not batch)
+    s = InputSymbol("n", low, high, divisor, batch=batch, image=not batch)
     for values in defaults([s]):
         n = values["n"]
         assert n % divisor == 0

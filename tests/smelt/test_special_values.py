@@ -129,3 +129,25 @@ def test_zeros_of_tiny_products_are_as_written(op: str, tmp_path: Path) -> None:
     ((_, got, want),) = both(nodes, {"x": x}, {"y": F32}, tmp_path, given)
     assert not np.signbit(got).any() and not got.any()
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_products_of_no_terms_are_zeros(rows: int, tmp_path: Path) -> None:
+    """The input's second extent is a dim whose only value is that of the weight."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    path = tmp_path / "m.onnx"
+    f32 = onnx.TensorProto.FLOAT
+    x = helper.make_tensor_value_info("x", f32, ["n", "k"])
+    y = helper.make_tensor_value_info("y", f32, None)
+    w = helper.make_tensor("w", f32, [0, 17], [])
+    onnx.save(
+        helper.make_model(
+            helper.make_graph(nodes, "g", [x], [y], [w]),
+            opset_imports=[helper.make_opsetid("", 17)],
+            ir_version=8,
+        ),
+        path,
+    )
+    made = compile_here(Request(source=str(path), output=str(tmp_path / "out")))
+    (got,) = smelt.load(made.path).run(None, {"x": np.zeros((rows, 0), np.float32)})
+    np.testing.assert_array_equal(got, np.zeros((rows, 17), np.float32))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from boards import needs_opencl
+from boards import needs_opencl, needs_vulkan
 from onnx import parser
 from state_models import (
     DECODER_STATE,
@@ -95,6 +95,35 @@ def test_growing_cache(decoder_bundle: Bundle, rng: np.random.Generator) -> None
     assert session.state()["past_key"].shape == (2, 2, 24, 4)
     assert session.memory().allocations == opened.allocations, "its dims are bounded: open has reserved all"
     assert session.memory().state_capacity == opened.state_capacity
+
+
+@pytest.mark.parametrize(
+    ("dims", "fp16", "in_place"),
+    [
+        ({"past": (0, BOUND), "seq": (1, 8)}, False, True),
+        ({"past": (0, BOUND), "seq": (1, 8)}, True, True),
+        ({}, False, False),
+    ],
+    ids=["any batch", "fp16", "no bound"],
+)
+def test_a_cache_grows_where_it_lies(
+    dims: dict[str, Any], fp16: bool, in_place: bool, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    bundle = smelt.compile(decoder(), dims=dims, fp16=fp16, state=DECODER_STATE, output=tmp_path / "out")
+    assert [row["in_place"] for row in bundle.manifest["state"]] == [in_place] * 2
+    session, far = load(bundle), 0.0
+    for batch in (2, 3):
+        hand = decoder_by_hand(batch)
+        for i in range(4):
+            feed = tokens(rng, batch, hand.state["past_key"].shape[2], 1 if i else 5)
+            (got,), want = session.run(None, feed), hand.run(feed)
+            far = max(far, float(np.abs(got - want["logits"]).max()))
+            for name, values in hand.state.items():
+                near = 1e-2 if fp16 else 1e-5  # what one kernel leaves for the next is stored in 16 bits
+                np.testing.assert_allclose(session.state()[name], values, rtol=1e-3, atol=near)
+        session.trim()
+        session.reset()
+    assert far < (5e-2 if fp16 else 1e-4)
 
 
 def test_outputs_that_state_sizes(tmp_path: Path) -> None:
@@ -186,6 +215,8 @@ def test_set_state_refuses(decoder_bundle: Bundle, rng: np.random.Generator) -> 
         session.set_state({"past_key": key.astype(np.float64)})
     with pytest.raises(SmeltError, match="state 'past_key': expected rank 4"):
         session.set_state({"past_key": key[0]})
+    with pytest.raises(SmeltError, match="state 'past_value' axis 2: expected at most 32, got 33"):
+        session.set_state({"past_key": key, "past_value": np.zeros((1, 2, 33, 4), np.float32)})
     steps(session, hand, rng, 1, 2)  # nothing has changed
     session.set_state({"past_key": key, "past_value": key[:, :, :2]})
     with pytest.raises(SmeltError, match=r"state 'past_value' axis 2: expected 3 .past., got 2"):
@@ -307,13 +338,18 @@ def test_threads_on_one_session_wait(name: str, lstm_bundle: Bundle) -> None:
     assert done.is_set() and not meeting.met, f"{meeting.met} while a run was in the library"
 
 
-@needs_opencl
+DEVICES = [pytest.param("opencl", marks=needs_opencl), pytest.param("vulkan", marks=needs_vulkan)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("place", [{}, {"*": "cpu"}, {"present_*": "cpu"}], ids=["device", "cpu", "both"])
-def test_state_at_units(place: dict[str, str], tmp_path: Path, rng: np.random.Generator) -> None:
+def test_state_at_units(
+    place: dict[str, str], device: str, tmp_path: Path, rng: np.random.Generator
+) -> None:
     """In a device's memory, on the host, and made at another unit than the one that reads it."""
     for model, pairs in ((decoder(), DECODER_STATE), (lstm(), LSTM_STATE)):
         out = tmp_path / next(iter(pairs))
-        session = load(smelt.compile(model, "host+opencl", state=pairs, place=place, output=out))
+        session = load(smelt.compile(model, f"host+{device}", state=pairs, place=place, output=out))
         if pairs is LSTM_STATE:
             by_hand = lstm_by_hand(2)
             for _ in range(5):
@@ -346,7 +382,7 @@ def test_state_at_units(place: dict[str, str], tmp_path: Path, rng: np.random.Ge
         ({"past_key": "present_key", "past_value": "present_key"}, "'present_key' replaces two inputs"),
         ({"ids": "present_key"}, "it has f32 elements, the input i64"),
         ({"past_key": "logits"}, "it has 3 axes, the input 4"),
-        ({"mask": 3}, "expected names of outputs"),
+        ({"mask": 3}, "state: expected a text"),
     ],
 )  # fmt: skip
 def test_pairs_that_cannot_be(state: Any, said: str, tmp_path: Path) -> None:
@@ -387,6 +423,7 @@ def test_manifest(decoder_bundle: Bundle) -> None:
         "name": "past_key", "output": "present_key", "shape": ["batch", 2, "past", 4],
         "next": ["batch", 2, "past + seq", 4], "start": ["batch", 2, 0, 4],
     }  # fmt: skip
+    assert row["in_place"] and row["room"] == [2, BOUND + 8] and row["bytes"] == "1024*batch"
     assert [r["name"] for r in decoder_bundle.manifest["inputs"]] == ["ids", "mask"]
     header = (decoder_bundle.path / decoder_bundle.manifest["library"]["header"]).read_text()
     assert "MODEL_STATE_PAST_VALUE = 1, /* float[batch, 2, past, 4], 'past_value' */" in header

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
-from ctypes.util import find_library
-from pathlib import Path
-
 import pytest
+from installed import library_name, program_path, system_folder
 
 from smelt.targets.platform import parse_target
 
 NO_OPENCL = "no OpenCL driver: apt install pocl-opencl-icd ocl-icd-libopencl1"
-HAS_OPENCL = find_library("OpenCL") is not None and any(Path("/etc/OpenCL/vendors").glob("*.icd"))
+HAS_OPENCL = library_name("OpenCL") is not None and any(system_folder("/etc/OpenCL/vendors").glob("*.icd"))
 needs_opencl = pytest.mark.skipif(not HAS_OPENCL, reason=NO_OPENCL)
+NO_VULKAN = "no Vulkan driver: apt install mesa-vulkan-drivers libvulkan1"
+_DRIVERS = system_folder("/usr/share/vulkan/icd.d")
+HAS_VULKAN = library_name("vulkan") is not None and any(_DRIVERS.glob("*.json"))
+needs_vulkan = pytest.mark.skipif(not HAS_VULKAN, reason=NO_VULKAN)
 
 
 def need_emulator(target: str) -> None:
@@ -24,5 +25,5 @@ def need_emulator(target: str) -> None:
 
 def need_qemu(*programs: str) -> None:
     """Skip where none of these emulators is installed."""
-    if not any(map(shutil.which, programs)):
+    if not any(map(program_path, programs)):
         pytest.skip(f"needs {' or '.join(programs) or 'an emulator'}: apt-get install qemu-user-static")

@@ -7,33 +7,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from intrinsic_dtypes import BY_FN, TRANSCENDENTAL
 
 from smelt.core.dim import sym
-from smelt.core.dtype import DTYPES, DType, bf16, bool_, f16, f32, f64, i32, i64
+from smelt.core.dtype import DType, bf16, bool_, f16, f32, f64
 from smelt.core.ir.intrinsics import INTRINSICS
 from smelt.core.ir.kernel import Buffer, Call, DimParam, Expr, Kernel, Load, Loop, Store, Tiles
 
 Array = np.ndarray[Any, Any]
-FLOATS = (f64, f32, f16, bf16)
-INTS = tuple(d for d in DTYPES.values() if d.is_int)
-BITS = (*INTS, bool_)
-ANY = (*FLOATS, *INTS, bool_)
-TRANSCENDENTAL = (
-    "exp", "log", "log1p", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan",
-    "asinh", "acosh", "atanh", "erf",
-)  # fmt: skip
-BY_FN: dict[str, tuple[DType, ...]] = {
-    **dict.fromkeys(("add", "sub", "mul", "div", "mod", "fmod", "neg", "abs", "sign"), FLOATS + INTS),
-    **dict.fromkeys(("min", "max", "eq", "ne", "lt", "le", "gt", "ge"), ANY),
-    **dict.fromkeys(("and", "or", "xor", "not"), BITS),
-    **dict.fromkeys(("shl", "shr"), tuple(d for d in INTS if d.category == "uint")),
-    "fma": FLOATS,
-    "pow": (f64, f32, i32, i64),
-    **dict.fromkeys(("floor", "ceil", "round", "trunc", "isnan", "isinf", "saturate"), FLOATS),
-    **dict.fromkeys(TRANSCENDENTAL, FLOATS),
-}
 CASES = [(fn, d) for fn, dtypes in BY_FN.items() for d in dtypes]
-EXACT = ("min", "max", "neg", "abs", "floor", "ceil", "round", "trunc", "sign", "saturate")
 RTOL = {f64: 4e-16, f32: 5e-7, f16: 1e-3, bf16: 8e-3}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 
+import decoder_models
 import forests
 import front_models
 import numpy as np
@@ -98,6 +99,12 @@ def _quantised(seed: int) -> Module:
     return import_model(net.model(net.qdq(net.op("MatMul", x, w), 0.2, 128), x=["n", "m", 10]))
 
 
+def _decoder(seed: int) -> Module:
+    """A decoder of one layer."""
+    forms = sorted(decoder_models.FORMS)
+    return import_model(decoder_models.decoder(forms[seed % len(forms)], 1))
+
+
 @cache
 def _written(*files: str) -> tuple[onnx.ModelProto, ...]:
     return tuple(recorded(files))
@@ -122,6 +129,7 @@ SOURCES: Mapping[str, Source] = {
     "op_shipped": _shipped,
     "forests": _forest,
     "qdq_models": _quantised,
+    "decoder_models": _decoder,
     "sequence_models": _from_tests("importer/test_sequences.py", "importer/test_sequence_flow.py"),
     "text_models": _from_tests("smelt/test_flow_forms.py", "importer/test_undecided.py"),
     "onnx_models": _from_tests(

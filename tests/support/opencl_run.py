@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
 import pytest
+from kernel_data import bordered, memories, outputs
 
-from smelt.core.dim import to_dim
+from smelt.core.ir.groups import group_count
 from smelt.core.ir.kernel import Kernel
 from smelt.targets.opencl.emit import emit_program
-from smelt.targets.opencl.lanes import instances, nest
 
 MISSING = "no OpenCL platform: apt install pocl-opencl-icd ocl-icd-libopencl1, pip install pyopencl"
 Array = np.ndarray[Any, Any]
@@ -51,33 +50,18 @@ class OnDevice:
 
         dims, k = dims or {}, self.kernel
         ctx, queue = context()
-        arrays = []
-        for a, b in zip(inputs, k.inputs, strict=True):
-            assert a.size == prod(d.evaluate(dims) for d in b.shape) and a.dtype == b.dtype.numpy, b.name
-            arrays.append(np.asarray(a, order="C"))  # schedules drop axes of one: same memory, other shape
-        for b in (*k.outputs, *k.scratch):
-            shape = [d.evaluate(dims) for d in b.shape]
-            arrays.append(np.full(shape, 0 if b.dtype.name == "bool" else 77, b.dtype.numpy))
+        arrays = memories(k, inputs, dims)
         margin = 64
-        packed = [np.frombuffer(b"\x5a" * margin + a.tobytes() + b"\x5a" * margin, np.uint8) for a in arrays]
+        packed = [np.frombuffer(bordered(a, margin), np.uint8) for a in arrays]
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
         memory = [cl.Buffer(ctx, flags, hostbuf=p) for p in packed]
         args: list[Any] = [x for m in memory for x in (m, np.uint64(margin))]
         args += [np.int64(dims[d.name]) for d in k.dims]
         for s, part, entry in zip(k.body, self.parts, self.entries, strict=True):
-            total = to_dim(1)
-            for node in nest(s, "group")[0]:
-                total = total * instances(node)
-            groups = total.evaluate(dims)
-            if groups:
+            if groups := group_count(s).evaluate(dims):
                 size = (groups * part.lanes,), (part.lanes,)
                 entry(queue, *size, *args, np.int64(groups))
-        found = []
-        for i, (m, p, a) in enumerate(zip(memory, packed, arrays, strict=True)):
-            back = np.empty_like(p)
+        after = [np.empty_like(p) for p in packed]
+        for back, m in zip(after, memory, strict=True):
             cl.enqueue_copy(queue, back, m)
-            beside = np.concatenate([back[:margin], back[-margin:]])
-            assert (beside == 0x5A).all(), f"wrote beside buffer {i}"
-            found.append(back[margin : margin + a.nbytes].view(a.dtype).reshape(a.shape))
-        first = len(k.inputs)
-        return found[first : first + len(k.outputs)]
+        return outputs(k, after, arrays, [margin] * len(arrays))

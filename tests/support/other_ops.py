@@ -19,7 +19,7 @@ from op_forms import Form, feeds, onnx_model
 from record_models import recorded
 
 from smelt.compiler import compile_here
-from smelt.conformance.cases import Case
+from smelt.conformance.cases import FormCase
 from smelt.core.diag import SmeltError
 from smelt.driver import Request
 from smelt.session import load
@@ -48,20 +48,20 @@ def forms() -> Iterator[tuple[str, Form]]:
 
 
 @cache
-def other_cases() -> tuple[Case, ...]:
+def other_cases() -> tuple[FormCase, ...]:
     """All of them, in a fixed order. Takes seconds."""
     return (*_contrib(), *_classical())
 
 
-def _contrib() -> Iterator[Case]:
+def _contrib() -> Iterator[FormCase]:
     for number, (title, form) in enumerate(forms()):
         model = onnx_model(form, title, fresh=True)
         feed = feeds(form, title, 0)
         given = tuple(feed[v.name] for v in model.graph.input)
-        yield Case(f"{number} {title}", "strict", (form.op,), model, ((given, ()),), 1e-3, 1e-5)
+        yield FormCase(f"{number} {title}", "strict", (form.op,), model, ((given, ()),), 1e-3, 1e-5)
 
 
-def _classical() -> Iterator[Case]:
+def _classical() -> Iterator[FormCase]:
     count: collections.Counter[str] = collections.Counter()
     for model in recorded(["families/test_ml.py"]):
         op = model.graph.node[0].op_type
@@ -71,7 +71,7 @@ def _classical() -> Iterator[Case]:
         if feed is not None:
             count[op] += 1
             name = f"{op} {count[op]}"
-            yield Case(name, "strict", (op,), model, ((tuple(feed.values()), ()),), 1e-3, 1e-5)
+            yield FormCase(name, "strict", (op,), model, ((tuple(feed.values()), ()),), 1e-3, 1e-5)
 
 
 def _feed(model: onnx.ModelProto, size: int) -> Mapping[str, Any]:

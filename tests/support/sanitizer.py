@@ -27,6 +27,7 @@ from unittest import mock
 
 import extents
 import numpy as np
+from installed import program_path
 
 import smelt.compiler as compiler
 from smelt.core.diag import SmeltError
@@ -35,7 +36,7 @@ from smelt.targets.platform import zig_directory
 from smelt.targets.toolchain import runtime_dir
 
 ZIG = zig_directory() / "zig"
-GCC = shutil.which("gcc")
+GCC = program_path("gcc")
 CHECKED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 ROUNDS = 1000
 """After so many rounds a loop ends with an error here."""

@@ -33,7 +33,7 @@ MACHINES = (
     Machine("two", 64, 16, masked=True),
     Machine("unmasked", 64, 16),
     Machine("scalar", 0, 0),
-    Machine("gpu", 128, 64, levels=("group", "lane"), max_lanes=8, shared_bytes=32 << 10),
+    Machine("gpu", 128, 64, levels=("group", "lane", "vector"), max_lanes=8, shared_bytes=32 << 10),
 )
 Envs = Sequence[dict[str, int]]
 PAIR = {"strides": (1, 1), "dilations": (1, 1), "group": 1, "channels_last": True}

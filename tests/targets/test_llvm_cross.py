@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 from boards import need_qemu
 from emulated import Board, build, run
+from intrinsic_dtypes import ANY, EXACT, FLOATS
 from intrinsic_kernels import (
-    ANY,
-    EXACT,
-    FLOATS,
     RTOL,
     applied,
     meaning,

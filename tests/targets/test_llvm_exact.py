@@ -11,7 +11,7 @@ import llvmlite.binding as llvm
 import pytest
 
 from smelt.core.dim import Dim, FloorDiv, Mod, SymbolAtom, dmax, dmin, sym, to_dim
-from smelt.targets.llvm.builder import Builder, Value
+from smelt.targets.llvm.builder import FunctionBuilder, Value
 from smelt.targets.llvm.compile import parse, target_machine
 from smelt.targets.llvm.exact import LEAST, MOST, Exact
 from smelt.targets.llvm.machines import host
@@ -60,7 +60,7 @@ def _of_atom(atom: object, env: Mapping[str, int]) -> int:
 
 def _function(d: Dim, name: str, declared: dict[str, str]) -> str:
     """i64 name(values, result): 1 where it jumps away."""
-    b = Builder(declared)
+    b = FunctionBuilder(declared)
     away = b.block("away")
     ix = Exact(b, lambda whole: away.label)
     env = {}
@@ -109,7 +109,7 @@ def test_a_number_that_has_no_64_bits_is_refused() -> None:
 
 def test_bounds_spare_the_jump() -> None:
     """What cannot overflow is computed as it always was."""
-    b = Builder({})
+    b = FunctionBuilder({})
     ix = Exact(b, lambda whole: "away")
     n = Value("%n", "i64", 0, b.root, None, 0, 1 << 20)
     ix.exact((sym("n") * sym("n") + 63) // 64 * 64, {"n": n})

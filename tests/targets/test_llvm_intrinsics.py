@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from intrinsic_dtypes import ANY, EXACT
 from intrinsic_kernels import (
-    ANY,
     CASES,
-    EXACT,
     RTOL,
     applied,
     meaning,

@@ -11,7 +11,7 @@ from boards import need_emulator
 from onnx import TensorProto, helper
 
 from smelt.compiler import compile_here
-from smelt.devicefarm.budget import Budget, Limits
+from smelt.devicefarm.budget import Budget, StepLimits
 from smelt.devicefarm.client import open_session
 from smelt.devicefarm.inventory import DEFAULT_DEVICE, find_device, open_transport
 from smelt.driver import Request
@@ -54,7 +54,8 @@ def test_hosts_that_are_not_optimised(target: str, tmp_path: Path, monkeypatch: 
     assert sizes[1] > sizes[0], "the limit decides nothing"
     device = find_device(DEFAULT_DEVICE.get(parse_target(target).platform.name, "local"), tmp_path / "none")
     rng = np.random.default_rng(0)
-    with open_session(open_transport(device), bundle.path, budget=Budget(Limits(total=120)), threads=1) as s:
+    budget = Budget(StepLimits(total=120))
+    with open_session(open_transport(device), bundle.path, budget=budget, threads=1) as s:
         for shape in ((2, 3, 5), (1, 1, 1), (0, 4, 2), (3, 17, 8)):
             x = rng.standard_normal(shape).astype(np.float32)
             (y,) = s.run({"v0": x}).outputs.values()

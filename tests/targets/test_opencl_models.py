@@ -57,7 +57,8 @@ def check(model: onnx.ModelProto, out: Path, feeds: list[dict[str, Array]]) -> N
     data = model.SerializeToString()
     session = smelt.load(smelt.compile(data, target="x86+opencl", output=out))
     oracle = runtime_session(model)
-    for feed in feeds:
+    again = [{n: np.roll(a, k) for n, a in feeds[-1].items()} for k in range(1, 4)]  # as lists, then
+    for feed in (*feeds, *again):
         for got, want in zip(session.run(None, feed), oracle.run(None, feed), strict=True):
             assert got.shape == want.shape and got.dtype == want.dtype
             tolerance = 2e-3 if want.dtype == np.float16 else 1e-5
@@ -82,6 +83,20 @@ def test_other_types(tmp_path: Path) -> None:
         half, bytes_ = np.abs(x / 50).astype(np.float16), (x > 0).astype(np.uint8)
         feeds.append({"x": x.astype(np.float64), "h": half, "u": bytes_})
     check(model, tmp_path / "b", feeds)
+
+
+def test_as_many_inputs_and_outputs_as_a_model_has(tmp_path: Path) -> None:
+    """A cache of 70 layers has 140 of each, more than once fitted an address."""
+    many = range(140)
+    text = f"""
+<ir_version: 8, opset_import: ["" : 17]>
+net ({", ".join(f"float[n] x{k}" for k in many)}) => ({", ".join(f"float[n] y{k}" for k in many)})
+{{
+{"".join(f"  y{k} = Add (x{k}, x{(k + 1) % 140})" for k in many)}
+}}
+"""
+    feeds = [{f"x{k}": np.arange(n, dtype=np.float32) + k for k in many} for n in (3, 1, 0, 5)]
+    check(build(text), tmp_path / "out", feeds)
 
 
 def test_source_and_table_agree(tmp_path: Path) -> None:

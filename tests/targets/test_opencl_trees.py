@@ -4,100 +4,31 @@ from __future__ import annotations
 
 import ir_samples
 import pytest
-from kernel_data import compare, inputs
+from device_trees import LANES, check_tree
 from opencl_run import OnDevice
 from scheduled_trees import TREES
 
 from smelt.core.diag import SmeltError
-from smelt.core.ir.interp_kernel import run_kernel
-from smelt.core.ir.kernel import Kernel
 from smelt.core.ir.text import parse_kernel
 from smelt.core.schedule.module import schedule_kernel
 from smelt.targets.opencl.emit import emit_program
 from smelt.targets.opencl.machine import MACHINE
 
-LANES = {
-    # the second nest reads what other work-items wrote; the loop's passes overlap without barriers
-    "exchange": ("""
-kernel @exchange(n: dim in 0..*, x: f32[n, 48]) -> (y: f32[n, 48]) {
-  group i in n {
-    shared a: f32[48]
-    lane j in 48 { a[j] = x[i, j] }
-    serial k in 5 {
-      shared b: f32[48]
-      lane j in 48 { b[j] = a[47 - j] + 1.0: f32 }
-      lane j in 48 { a[j] = b[(j + 7) % 48] * 0.5: f32 }
-    }
-    lane j in 48 { y[i, j] = a[j] }
-  }
-}""", ({"n": 0}, {"n": 1}, {"n": 5}), 48),
-    # more instances than work-items; a single statement between two nests is one work-item's
-    "turns": ("""
-kernel @turns(n: dim in 0..*, m: dim in 1..*, x: f32[n, m]) -> (y: f32[n, m]) {
-  group i in n {
-    shared total: f32[1]
-    lane j in m { y[i, j] = x[i, j] * 2.0: f32 }
-    total[0] = 0.0: f32
-    serial j in m { total[0] add= y[i, m - 1 - j] }
-    lane j in m { y[i, j] = x[i, j] - total[0] }
-  }
-}""", ({"n": 3, "m": 1}, {"n": 2, "m": 64}, {"n": 2, "m": 150}), 64),
-    # registers that live across nests: each work-item's own
-    "own": ("""
-kernel @own(n: dim in 0..*, x: f32[n, 8, 3]) -> (y: f32[n, 8]) {
-  group i in n {
-    register acc: f32[2, 4, 3]
-    lane a in 2 { lane b in 4 { unroll c in 3 { acc[a, b, c] = x[i, 4*a + b, c] } } }
-    serial k in 3 { lane a in 2 { lane b in 4 { acc[a, b, 0] add= acc[a, b, 2 - k] } } }
-    lane a in 2 { lane b in 4 { y[i, 4*a + b] = acc[a, b, 0] } }
-  }
-}""", ({"n": 0}, {"n": 7}), 8),
-    # the same, but another work-item reads them
-    "exchanged-registers": ("""
-kernel @swapped(n: dim in 0..*, x: f32[n, 8]) -> (y: f32[n, 8]) {
-  group i in n {
-    register acc: f32[8]
-    lane a in 8 { acc[a] = x[i, a] }
-    lane a in 8 { y[i, a] = acc[7 - a] }
-  }
-}""", ({"n": 3},), 8),
-    "lane-tiles": ("""
-kernel @tiled(n: dim in 0..*, x: f32[n]) -> (y: f32[n]) {
-  tiles lane (at, rows) in n: balanced(4 .. 1) { unroll i in rows { y[at + i] = x[at + i] + 1.0: f32 } }
-}""", ({"n": 0}, {"n": 3}, {"n": 41}, {"n": 300}), 64),
-    "uniform-block": ("""
-kernel @picked(n: dim in 1..*, x: f32[n, 16], ids: i32[n]) -> (y: f32[n, 16]) {
-  group i in n {
-    block let (g = ids[i] in 0 .. n - 1) if (0 <= i < n) {
-      lane j in 16 { y[i, j] = x[g, j] }
-    }
-  }
-}""", ({"n": 1}, {"n": 6}), 16),
-}  # fmt: skip
-
-
-def check(kernel: Kernel, sizes: tuple[dict[str, int], ...]) -> OnDevice:
-    built = OnDevice(kernel)
-    for env in sizes:
-        arrays = inputs(kernel, env)
-        compare(built(arrays, env), run_kernel(kernel, env, arrays))
-    return built
-
 
 @pytest.mark.parametrize("name", sorted(TREES))
 def test_cpu_tree(name: str) -> None:
     text, sizes = TREES[name]
-    assert all(p.lanes == 1 for p in check(parse_kernel(text), sizes).parts)
+    assert all(p.lanes == 1 for p in check_tree(OnDevice, parse_kernel(text), sizes).parts)
 
 
 @pytest.mark.parametrize("name", sorted(LANES))
 def test_lanes(name: str) -> None:
     text, sizes, lanes = LANES[name]
-    assert [p.lanes for p in check(parse_kernel(text), sizes).parts] == [lanes]
+    assert [p.lanes for p in check_tree(OnDevice, parse_kernel(text), sizes).parts] == [lanes]
 
 
 def test_shared_tiles_and_registers() -> None:
-    text = check(ir_samples.gpu_gemm(), ({"m": 0}, {"m": 5}, {"m": 16})).text
+    text = check_tree(OnDevice, ir_samples.gpu_gemm(), ({"m": 0}, {"m": 5}, {"m": 16})).text
     assert text.count("__local float") == 1  # xs is the group's, acc each work-item's own
     assert text.count("barrier(") == 2
 
@@ -109,11 +40,47 @@ def test_barriers_stand_where_work_items_meet(name: str) -> None:
     assert text.count("barrier(") == {"exchange": 4, "own": 0}[name]
 
 
-@pytest.mark.parametrize("sample", ["matmul"])
-def test_scheduled_for_lanes(sample: str) -> None:
-    kernel = schedule_kernel(getattr(ir_samples, sample)(), MACHINE)
-    (part,) = check(kernel, ({"m": 5, "n": 70, "k": 9}, {"m": 1, "n": 1, "k": 0})).parts
-    assert part.lanes > 1
+def test_scheduled_for_lanes() -> None:
+    kernel = schedule_kernel(ir_samples.matmul(), MACHINE)
+    parts = check_tree(OnDevice, kernel, ({"m": 5, "n": 70, "k": 9}, {"m": 1, "n": 1, "k": 0})).parts
+    assert all(p.lanes > 1 for p in parts)
+
+
+def test_register_tiles_are_arrays_of_vectors() -> None:
+    """Sums of a lane are float16s that no pointer reaches, so that compilers keep them in registers; the
+    parts of a vector at the end of a line too."""
+    text = """
+kernel @sums(n: dim in 0..*, x: f32[n, 16], w: f32[4]) -> (y: f32[n, 12]) {
+  group i in n {
+    register acc: f32[4, 16]
+    unroll r in 4 { vector j in 16 { acc[r, j] = x[i, j] * w[r] } }
+    unroll r in 4 { vector j in 12 { y[i, j] add= acc[r, j] } }
+  }
+}"""
+    source, _ = emit_program([parse_kernel(text)])
+    assert "float16 v_acc[4];" in source and "].s89ab" in source
+
+
+def test_a_vector_loop_that_bounds_cut_short_has_a_whole_version() -> None:
+    text = """
+kernel @tail(n: dim in 0..*, x: f32[n]) -> (y: f32[n]) {
+  group i in (n + 15)//16 { vector j in 16 { y[16*i + j] = exp(x[16*i + j]) if (0 <= 16*i + j < n) } }
+}"""
+    source = check_tree(OnDevice, parse_kernel(text), ({"n": 0}, {"n": 5}, {"n": 16}, {"n": 35})).text
+    assert source.count("exp(vload16(") == 1 and source.count("else") == 1
+
+
+@pytest.mark.parametrize("value", [
+    "select(lt(x[i, j], 0.5: f32), x[i, j] * 2.0: f32, neg(x[i, j]))", "min(x[i, j], x[i, 15 - j])",
+    "cast:f32(cast:i32(x[i, j] * 9.0: f32) + cast:i32([j]:i64))", "cast:f32(ne(x[i, j], x[i, 0]))",
+    "let g = ids[i] in 0 .. n - 1 { x[g, j] }", "sum k in 3 { x[i, (j + k) % 16] }",
+    "(x[i, j] if (0 <= j < 5) else x[i, 2])",
+])  # fmt: skip
+def test_values_of_vectors(value: str) -> None:
+    check_tree(OnDevice, parse_kernel(f"""
+kernel @values(n: dim in 1..*, x: f32[n, 16], ids: i32[n]) -> (y: f32[n, 16]) {{
+  group i in n {{ vector j in 16 {{ y[i, j] = {value} }} }}
+}}"""), ({"n": 1}, {"n": 6}))  # fmt: skip
 
 
 def test_text_is_deterministic() -> None:
@@ -130,7 +97,7 @@ def test_names_of_parts_differ() -> None:
 
 def test_too_much_shared_memory_is_refused() -> None:
     text = LANES["exchange"][0].replace("48", "5000")
-    with pytest.raises(SmeltError, match="kernel 'exchange' needs 20000 bytes of local memory"):
+    with pytest.raises(SmeltError, match="kernel 'exchange' needs 20000 bytes of memory for a group"):
         emit_program([parse_kernel(text)])
 
 
@@ -144,6 +111,6 @@ kernel @tiles(x: f32[{extent}]) -> (y: f32[{extent}]) {{
     unroll i in rows {{ y[at + i] = t[i] * 2.0: f32 }}
   }}
 }}""")
-    text = check(kernel, ({},)).text
+    text = check_tree(OnDevice, kernel, ({},)).text
     assert text.count("float r_t") == sizes
     assert text.count("#pragma unroll") == text.count("for (")

@@ -1,16 +1,22 @@
-"""Bounded dims: open reserves every arena and output, and no run takes memory after it."""
+"""Bounded dims: open reserves every arena and output, at units too, and no run takes memory after it."""
 
 from __future__ import annotations
 
-import shutil
+import json
+import pickle
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import installed
 import numpy as np
 import onnx
 import pytest
+from boards import needs_opencl
+from checkouts import FAKE, Checkout, checkout
 from onnx import numpy_helper, parser
+from oracle import runtime_session
+from state_models import LSTM_STATE, lstm, lstm_by_hand
 
 import smelt
 from smelt.compiler import compile_here
@@ -66,7 +72,7 @@ def bundle(name: str, folder: Path, dims: dict[str, Any]) -> Bundle:
 
 def sealed(made: Bundle, threads: int) -> subprocess.CompletedProcess[str]:
     """The runs, with no memory to be had after open."""
-    gcc = shutil.which("gcc")
+    gcc = installed.program_path("gcc")
     if gcc is None:
         pytest.skip("no gcc: apt install gcc libc6-dev")
     program = made.path.parent / "sealed"
@@ -136,3 +142,63 @@ def test_more_than_there_is_is_refused_at_open(tmp_path: Path) -> None:
         smelt.load(made)
 
 
+AT_UNITS = """
+import json, pickle, sys, smelt
+folder, target, state = sys.argv[1:]
+feeds, dims = pickle.load(open(folder + "/given", "rb"))
+made = smelt.compile(folder + "/net.onnx", target, output=folder + "/b", dims=dims, state=json.loads(state))
+session, rows = smelt.load(made), []
+opened = session.memory()
+for feed in feeds:
+    before, found, after = session.memory(), session.run(None, feed), session.memory()
+    rows.append((found, after.allocations - before.allocations, after.uploads - before.uploads))
+pickle.dump((rows, opened.arena_capacity, made.manifest), open(folder + "/rows", "wb"))
+"""
+UNITS = ["x86+fake", pytest.param("x86+opencl", marks=needs_opencl)]
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """smelt with one device more."""
+    copy = checkout(tmp_path_factory.mktemp("reserved") / "copy")
+    copy.add("fake", *FAKE)
+    return copy
+
+
+def at_unit(
+    sources: Checkout, folder: Path, made: onnx.ModelProto, target: str, feeds: list[dict[str, Any]],
+    dims: dict[str, Any], state: dict[str, str],
+) -> tuple[list[tuple[list[Any], int, int]], int, dict[str, Any]]:
+    """(outputs, memory that was taken, uploads) of each run; the arenas' capacity at open; the manifest."""
+    onnx.save(made, str(folder / "net.onnx"))
+    (folder / "given").write_bytes(pickle.dumps((feeds, dims)))
+    done = sources.python("-c", AT_UNITS, str(folder), target, json.dumps(state))
+    assert done.returncode == 0, done.stderr
+    return pickle.loads((folder / "rows").read_bytes())  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("target", UNITS)
+def test_no_run_takes_memory_at_a_unit(target: str, name: str, sources: Checkout, tmp_path: Path) -> None:
+    """Arenas, inputs and outputs there, and what the host has of outputs."""
+    shapes = [tuple(map(int, text.split("x"))) for text in SHAPES]
+    feeds = [{"x": np.arange(n * m, dtype=np.float32).reshape(n, m) % 7 / 7 - 0.3} for n, m in shapes]
+    rows, capacity, manifest = at_unit(sources, tmp_path, MODELS[name], target, feeds, BOUNDS, {})
+    assert capacity >= sum(manifest["memory"]["most"]) > 0
+    oracle = runtime_session(MODELS[name])
+    for feed, (found, taken, uploads) in zip(feeds, rows, strict=True):
+        assert taken == 0 and uploads > 0
+        for got, want in zip(found, oracle.run(None, feed), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("target", UNITS)
+def test_no_step_takes_memory_at_a_unit(target: str, sources: Checkout, tmp_path: Path) -> None:
+    """The state's memory is there before the first step, and its zeros are made there."""
+    rng, hand = np.random.default_rng(5), lstm_by_hand(700)
+    feeds = [{"x": rng.standard_normal((1, 700, 4)).astype(np.float32)} for _ in range(3)]
+    rows, _, manifest = at_unit(sources, tmp_path, lstm(), target, feeds, {"batch": (1, 900)}, LSTM_STATE)
+    assert all(row["most"] for row in manifest["state"])
+    for feed, (found, taken, _) in zip(feeds, rows, strict=True):
+        assert taken == 0
+        np.testing.assert_allclose(found[0], hand.run(feed)["y"], rtol=1e-3, atol=1e-4)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import struct
 import subprocess
-from ctypes.util import find_library
 from pathlib import Path
 
 import pytest
 from boards import HAS_OPENCL, NO_OPENCL, needs_opencl
+from installed import library_name, program_path
 
 from smelt.targets.platform import DRIVERS
 from smelt.targets.toolchain import runtime_dir
 
 HERE = Path(__file__).resolve().parent / "runtime_c"
-GCC = shutil.which("gcc")
+GCC = program_path("gcc")
 pytestmark = pytest.mark.skipif(GCC is None, reason="no gcc for sanitizer builds: apt install gcc libc6-dev")
 
 WEIGHTS = struct.pack("<4f", 1, -2, 3, -4)
@@ -26,7 +25,7 @@ THREAD = ("-g", "-O1", "-fsanitize=thread", "-DNO_FORK")  # tsan does not follow
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Werror")
 BLAS = "libnot-there.so;libopenblas.so.0;libblas.so.3"
 needs_blas = pytest.mark.skipif(
-    find_library("openblas") is None and find_library("blas") is None,
+    library_name("openblas") is None and library_name("blas") is None,
     reason="no BLAS: apt install libopenblas0-pthread",
 )
 
@@ -202,7 +201,18 @@ def test_kernels_alternate_between_units(bundle: Path, flags: tuple[str, ...]) -
     """Two devices, the second one a fake that queues its work, and the CPU: what crosses is counted."""
     if "-DWITH_OPENCL" in flags and not HAS_OPENCL:
         pytest.skip(NO_OPENCL)
-    assert run(build(bundle, *flags, parts=TWO_UNITS), bundle) == "OK\n"
+    program = build(bundle, *flags, parts=TWO_UNITS)
+    assert run(program, bundle) == "OK\n"
+    assert run(program, bundle, FAKE_FORGETFUL="1") == "OK\n"  # a device without lists
+
+
+def test_what_is_bounded_is_reserved_at_units(bundle: Path) -> None:
+    """No run asks a driver for memory, nor the system; what a unit does not have is told at open."""
+    program = build(bundle, *CHECKED, "-DBOUNDED", parts=TWO_UNITS)
+    assert run(program, bundle) == "OK\n"
+    said = run(program, bundle, FAKE_ALLOWS="32767")  # enough for x and v and the weights
+    assert "fake device 'fake': model 'two' may need 32768 bytes at once" in said
+    assert "compile it with lower bounds" in said
 
 
 @pytest.mark.parametrize(
@@ -216,3 +226,56 @@ def test_what_units_do_not_accept(
 ) -> None:
     """A program that forgets a copy, or says where something is that is nowhere, is told; nothing leaks."""
     assert said in run(build(bundle, *CHECKED, *flags, parts=TWO_UNITS), bundle, **env)
+
+
+def test_what_a_driver_compiles_is_kept(bundle: Path) -> None:
+    """Found by the next process, made again where it is damaged; no place for it is no error."""
+    program, cache = build(bundle, *CHECKED, parts=TWO_UNITS), bundle / "cache"
+
+    def opened(**where: str) -> str:
+        return run(program, bundle, FAKE_COMPILES="1", **({"SMELT_CACHE": str(cache)} | where))
+
+    assert opened() == "0 found, 2 not, OK\n"
+    assert opened() == "2 found, 0 not, OK\n"
+    kept = sorted((cache / "kernels").iterdir())
+    assert [len(k.name) for k in kept] == [64, 64] and {k.stat().st_mode & 0o777 for k in kept} == {0o600}
+    whole = kept[0].read_bytes()
+    for damage in (whole[:-1], whole + b"1", whole[:30], b"", b"\0" + whole[1:], whole[:-1] + b"?"):
+        kept[0].write_bytes(damage)
+        assert opened() == "1 found, 1 not, OK\n"
+        assert kept[0].read_bytes() == whole
+    kept[0].unlink()
+    kept[0].mkdir()  # nothing can be read from it, and nothing takes its place
+    assert opened() == "1 found, 1 not, OK\n"
+    assert sorted((cache / "kernels").iterdir()) == kept
+    assert opened(SMELT_CACHE="", XDG_CACHE_HOME=str(bundle / "xdg")) == "0 found, 2 not, OK\n"
+    assert opened(SMELT_CACHE="", XDG_CACHE_HOME=str(bundle / "xdg")) == "2 found, 0 not, OK\n"
+    (bundle / "file").touch()
+    for nowhere in (str(bundle / "file"), "/proc/nothing", "d" * 2000):
+        assert opened(SMELT_CACHE=nowhere) == "0 found, 2 not, OK\n"
+
+
+def test_processes_share_what_they_compile(bundle: Path) -> None:
+    """Eight at once on an empty folder: each runs, and what they leave is two whole files."""
+    program, cache = build(bundle, "-O1", parts=TWO_UNITS), bundle / "cache"
+    env = {**os.environ, "FAKE_COMPILES": "1", "SMELT_CACHE": str(cache)}
+    started = [subprocess.Popen([program, bundle], env=env, stdout=subprocess.PIPE) for _ in range(8)]
+    said = [p.communicate(timeout=120)[0].decode() for p in started]
+    assert all(text.endswith("not, OK\n") for text in said)
+    assert len(list((cache / "kernels").iterdir())) == 2
+    assert run(program, bundle, FAKE_COMPILES="1", SMELT_CACHE=str(cache)) == "2 found, 0 not, OK\n"
+
+
+@needs_opencl
+def test_opencl_binaries_are_kept(bundle: Path) -> None:
+    """Where they are asked for; one that the driver does not take, although it is whole, is made again."""
+    program, cache = build(bundle, "-O1", "-DWITH_OPENCL", parts=TWO_UNITS), bundle / "cache"
+    env = {"SMELT_CACHE": str(cache), "SMELT_OPENCL_BINARIES": "1", "FAKE_COMPILES": "1"}
+    assert run(program, bundle, **env) == "0 found, 2 not, OK\n"
+    assert run(program, bundle, **env) == "2 found, 0 not, OK\n"
+    kept = max((cache / "kernels").iterdir(), key=lambda path: path.stat().st_size)
+    whole, other = kept.read_bytes(), b"no program"
+    kept.write_bytes(b"smeltbin" + struct.pack("<Q", len(other)) + hashlib.sha256(other).digest() + other)
+    assert run(program, bundle, **env) == "1 found, 1 not, OK\n"
+    assert len(kept.read_bytes()) > len(whole) // 2
+    assert run(program, bundle, **env) == "2 found, 0 not, OK\n"

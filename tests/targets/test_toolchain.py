@@ -5,15 +5,16 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import shutil
 import struct
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from boards import need_qemu
 from elf_facts import check_elf, read_elf
+from installed import program_path, system_folder
 
 from smelt.core.diag import SmeltError
 from smelt.core.naming import FUNCTIONS, Names
@@ -31,7 +32,7 @@ from smelt.targets.toolchain import build_library, build_runner, build_static, r
 
 SOURCES = Path(__file__).resolve().parent / "runtime_c"
 PROBE = SOURCES / "probe.c"
-ARM64_LIBC = Path("/usr/aarch64-linux-gnu")
+ARM64_LIBC = system_folder("/usr/aarch64-linux-gnu")
 EVERY = tuple(PLATFORMS)
 MODEL = Names("model", "0123abcd")
 
@@ -85,12 +86,24 @@ def bundle(tmp_path: Path) -> Path:
         ("riscv64-linux:spacemit-x60", "riscv64-linux", "spacemit-x60", ()),
         ("aarch64-linux:cortex-a76+opencl", "aarch64-linux", "cortex-a76", ("opencl",)),
         ("x86_64-linux:znver5+opencl+opencl", "x86_64-linux", "znver5", ("opencl",)),
+        ("x86+cuda:sm_72:sm_87+opencl", "x86_64-linux", "x86-64-v3", ("cuda", "opencl")),
+        ("jetson", "aarch64-linux", "cortex-a78ae", ("cuda",)),
+        ("jetson-nano", "aarch64-linux", "cortex-a57", ("cuda",)),
+        ("jetson-xavier", "aarch64-linux", "carmel", ("cuda",)),
+        ("jetson-thor", "aarch64-linux", "neoverse-v3ae", ("cuda",)),
     ],
 )
 def test_parse_target(text: str, platform: str, cpu: str, devices: tuple[str, ...]) -> None:
     spec = parse_target(text)
     assert (spec.platform.name, spec.cpu, spec.devices) == (platform, cpu, devices)
     assert parse_target(str(spec)) == spec
+
+
+def test_chips_of_a_device() -> None:
+    spec = parse_target("x86+cuda:sm_72:sm_87+opencl")
+    assert (spec.chips_of("cuda"), spec.chips_of("opencl")) == (("sm_72", "sm_87"), ())
+    assert str(spec) == "x86_64-linux+cuda:sm_72:sm_87+opencl"
+    assert parse_target("jetson").chips_of("cuda") == ("sm_87",)
 
 
 def test_host_is_a_platform_with_its_own_features() -> None:
@@ -102,13 +115,14 @@ def test_host_is_a_platform_with_its_own_features() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("jetson", "there is no platform 'jetson'"),
+        ("jetson-tx9", "there is no platform 'jetson-tx9'"),
         ("", "not of the form"),
         ("arm64 ", None),
         ("x86:i386", "no cpu 'i386'"),  # 32 bit: LLVM would end the process
         ("arm64:cortex-a77x", "cortex-a77,"),
         ("armv7:cortex-m4", "no cpu 'cortex-m4'"),
-        ("x86+cuda:sm_87", "no device 'cuda:sm_87', only opencl"),
+        ("x86+npu:v2", "no device 'npu', only cuda, opencl"),
+        ("x86+cuda:", "not of the form"),
         ("x86:", "not of the form"),
     ],
 )
@@ -284,7 +298,7 @@ def test_a_static_program_of_two_models(name: str, bundle: Path) -> None:
 
 def test_static_archive(bundle: Path) -> None:
     """libmodel.a in a program of the system's own compiler."""
-    gcc = shutil.which("gcc")
+    gcc = program_path("gcc")
     if gcc is None:
         pytest.skip("no gcc: apt install gcc libc6-dev")
     spec = parse_target("host")
@@ -375,10 +389,65 @@ def test_cache_survives_a_race(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     def build(folder: Path) -> None:
         theirs.mkdir()
         (theirs / "x").write_text("theirs")
+        (theirs / ".sum").write_text(toolchain._sum(theirs))
         (folder / "x").write_text("ours")
 
     assert (toolchain._kept("things", ["k"], build) / "x").read_text() == "theirs"
     assert [path.name for path in theirs.parent.iterdir()] == [theirs.name]
+
+
+@pytest.mark.parametrize("damage", [b"", b"ours!", None])
+def test_what_is_damaged_is_built_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, damage: bytes | None
+) -> None:
+    """As a power failure leaves files."""
+    monkeypatch.setenv("SMELT_CACHE", str(tmp_path))
+    built = []
+
+    def build(folder: Path) -> None:
+        built.append(folder)
+        (folder / "x").write_text("whole")
+
+    for _ in range(3):
+        made = toolchain._kept("things", ["k"], build)
+    if damage is None:
+        (made / "x").unlink()
+    else:
+        (made / "x").write_bytes(damage)
+    assert (toolchain._kept("things", ["k"], build) / "x").read_text() == "whole"
+    assert len(built) == 2 and [p.name for p in made.parent.iterdir()] == [made.name]
+
+
+def test_a_cache_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMELT_CACHE", "/dev/null/smelt")
+    with pytest.raises(SmeltError, match=r"cache folder '/dev/null/smelt': Not a.*SMELT_CACHE") as e:
+        toolchain._kept("things", ["k"], lambda folder: None)
+    assert e.value.kind == "infra"
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("device", ["", "+opencl"])
+def test_all_that_is_kept_is_there_before_a_compile(
+    name: str, device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A compile may only read the cache, from the moment on at which it reads the model."""
+    asked: set[str] = set()
+    kept_folder = toolchain._kept_folder
+
+    def note(kind: str, key: Sequence[object]) -> Path:
+        asked.add(str(kept_folder(kind, key)))
+        return kept_folder(kind, key)
+
+    monkeypatch.setattr(toolchain, "_kept_folder", note)
+    spec, model = parse_target(name + device), model_object(name)
+    asked.clear()
+    toolchain.prepare(spec)
+    prepared = frozenset(asked)
+    asked.clear()
+    build_library(spec, model, tmp_path, MODEL)
+    build_static(spec, model, tmp_path, MODEL)
+    build_runner(spec, b"" if device else model, tmp_path)
+    assert asked <= prepared
 
 
 def test_failed_build_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

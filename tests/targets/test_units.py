@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from boards import needs_opencl
+from boards import needs_opencl, needs_vulkan
 from checkouts import FAKE, Checkout, checkout
 from flow_models import flow_feeds, flow_model
 from oracle import runtime_session
@@ -68,6 +68,8 @@ TARGETS = [
     pytest.param("x86+opencl", marks=needs_opencl),
     pytest.param("x86+opencl+fake", marks=needs_opencl),
     pytest.param("x86+fake+opencl", marks=needs_opencl),
+    pytest.param("x86+vulkan", marks=needs_vulkan),
+    pytest.param("x86+vulkan+opencl", marks=[needs_opencl, needs_vulkan]),
 ]
 
 

@@ -61,6 +61,13 @@ def enter(facts: Facts, binder: Binder) -> Facts:
     return facts
 
 
+def holding(facts: Facts, guard: Iterable[Bound]) -> Facts:
+    """facts where every bound of a guard holds."""
+    for b in guard:
+        facts = facts.with_le(b.low, b.index).with_le(b.index + 1, b.high)
+    return facts
+
+
 def _below(facts: Facts, var: str, extent: Dim) -> Facts:
     n = extent.const_or_none
     return facts.with_range(var, 0, n - 1) if n is not None else facts.with_index(var, extent)

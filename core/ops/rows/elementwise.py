@@ -125,12 +125,12 @@ def _infer_prelu(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Te
 
 # ---------------------------------------------------------------- builders of rows
 
-Formula = Callable[..., Expr]
+ElementFormula = Callable[..., Expr]
 
 
-def elementwise(
+def elementwise_op(
     name: str,
-    formula: Formula,
+    formula: ElementFormula,
     ref: Callable[..., Any],
     *,
     inputs: str = "a b",
@@ -167,7 +167,7 @@ def is_half(x: Array) -> bool:
     return x.dtype in (f16.numpy, bf16.numpy)
 
 
-def _intrinsic(fn: str) -> Formula:
+def _intrinsic(fn: str) -> ElementFormula:
     return lambda *xs: call(fn, *xs)
 
 
@@ -238,7 +238,7 @@ def _np_isinf(x: Array, detect_positive: bool = True, detect_negative: bool = Tr
     return (np.isposinf(x) & detect_positive) | (np.isneginf(x) & detect_negative)
 
 
-def _piecewise(then: Callable[..., Expr]) -> Formula:
+def _piecewise(then: Callable[..., Expr]) -> ElementFormula:
     """x where x >= 0, else then(x, attrs)."""
     return lambda x, **attrs: select(call("ge", x, _k(x, 0)), x, then(x, **attrs))
 
@@ -319,25 +319,25 @@ _UNIT = (Case(("f32[N, 3]",), low=-0.95, high=0.95),)
 _COMPARE_CASES = (*INT_BINARY_CASES, *BINARY_CASES)
 
 BINARY: tuple[Op, ...] = (
-    elementwise("add", _intrinsic("add"), np.add, cases=(*BINARY_CASES, *INT_BINARY_CASES)),
-    elementwise("sub", _intrinsic("sub"), np.subtract, cases=(*BINARY_CASES, *INT_BINARY_CASES)),
-    elementwise("mul", _intrinsic("mul"), np.multiply, cases=(*BINARY_CASES, *INT_BINARY_CASES)),
-    elementwise(
+    elementwise_op("add", _intrinsic("add"), np.add, cases=(*BINARY_CASES, *INT_BINARY_CASES)),
+    elementwise_op("sub", _intrinsic("sub"), np.subtract, cases=(*BINARY_CASES, *INT_BINARY_CASES)),
+    elementwise_op("mul", _intrinsic("mul"), np.multiply, cases=(*BINARY_CASES, *INT_BINARY_CASES)),
+    elementwise_op(
         "div",
         _intrinsic("div"),
         INTRINSICS["div"].meaning,
         cases=(*BINARY_CASES, *INT_BINARY_CASES),
     ),
-    elementwise("mod", _intrinsic("mod"), INTRINSICS["mod"].meaning, cases=INT_BINARY_CASES),
-    elementwise(
+    elementwise_op("mod", _intrinsic("mod"), INTRINSICS["mod"].meaning, cases=INT_BINARY_CASES),
+    elementwise_op(
         "fmod",
         _intrinsic("fmod"),
         INTRINSICS["fmod"].meaning,
         cases=(*BINARY_CASES, *INT_BINARY_CASES),
     ),
-    elementwise("min", _intrinsic("min"), np.minimum, cases=_COMPARE_CASES),
-    elementwise("max", _intrinsic("max"), np.maximum, cases=_COMPARE_CASES),
-    elementwise(
+    elementwise_op("min", _intrinsic("min"), np.minimum, cases=_COMPARE_CASES),
+    elementwise_op("max", _intrinsic("max"), np.maximum, cases=_COMPARE_CASES),
+    elementwise_op(
         "pow",
         _pow,
         _np_pow,
@@ -351,7 +351,7 @@ BINARY: tuple[Op, ...] = (
         ),
     ),
     *(
-        elementwise(name, _intrinsic(fn), ref, infer=infer_predicate, cases=_COMPARE_CASES)
+        elementwise_op(name, _intrinsic(fn), ref, infer=infer_predicate, cases=_COMPARE_CASES)
         for name, fn, ref in (
             ("equal", "eq", np.equal),
             ("not_equal", "ne", np.not_equal),
@@ -362,15 +362,15 @@ BINARY: tuple[Op, ...] = (
         )
     ),
     *(
-        elementwise(name, _intrinsic(name), ref, infer=infer_logical, cases=_BOOL_CASES)
+        elementwise_op(name, _intrinsic(name), ref, infer=infer_logical, cases=_BOOL_CASES)
         for name, ref in (("and", np.logical_and), ("or", np.logical_or), ("xor", np.logical_xor))
     ),
     *(
-        elementwise(f"bit_{name}", _intrinsic(name), ref, infer=infer_bits, cases=INT_BINARY_CASES)
+        elementwise_op(f"bit_{name}", _intrinsic(name), ref, infer=infer_bits, cases=INT_BINARY_CASES)
         for name, ref in (("and", np.bitwise_and), ("or", np.bitwise_or), ("xor", np.bitwise_xor))
     ),
     *(
-        elementwise(
+        elementwise_op(
             name,
             _intrinsic(fn),
             INTRINSICS[fn].meaning,
@@ -384,14 +384,14 @@ BINARY: tuple[Op, ...] = (
 
 def _unary(
     name: str,
-    formula: Formula,
+    formula: ElementFormula,
     ref: Callable[..., Any],
     *,
     infer: InferRule = infer_float,
     cases: tuple[Case, ...] = UNARY_CASES,
     bits: bool = False,
 ) -> Op:
-    return elementwise(name, formula, ref, inputs="x", infer=infer, cases=cases, bits=bits)
+    return elementwise_op(name, formula, ref, inputs="x", infer=infer, cases=cases, bits=bits)
 
 
 UNARY: tuple[Op, ...] = (
@@ -540,7 +540,7 @@ UNARY: tuple[Op, ...] = (
 )
 
 OTHER: tuple[Op, ...] = (
-    elementwise(
+    elementwise_op(
         "where",
         select,
         np.where,
@@ -548,7 +548,7 @@ OTHER: tuple[Op, ...] = (
         infer=_infer_where,
         cases=(Case(("bool[N, 1, 4]", "f32[3, 1]", "f32[]")), Case(("bool[]", "i64[N]", "i64[N]"))),
     ),
-    elementwise(
+    elementwise_op(
         "clip",
         _clip,
         _np_clip,
@@ -560,7 +560,7 @@ OTHER: tuple[Op, ...] = (
             Case(("i32[N]", np.array(-1, np.int32), "-"), low=-4, high=4),
         ),
     ),
-    elementwise(
+    elementwise_op(
         "prelu",
         _prelu,
         lambda x, s: np.where(x < 0, x * s, x),

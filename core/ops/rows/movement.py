@@ -131,8 +131,22 @@ def _broadcast_to(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Opera
 
 MOST_CONCAT_PARTS = 64
 """Parts of one concatenation that come of themselves; more are joined in steps."""
+MOST_CONCAT_SIZES = 12
+"""Unrelated sizes among them: where a part starts is a sum of all before it, in each of its bounds."""
 
 # ---------------------------------------------------------------- concat, slice, pad, tile
+
+
+def concat_steps(extents: Sequence[Dim]) -> list[range]:
+    """The parts of a concatenation in runs that one kernel each joins: one run where that is enough."""
+    runs, start = [], 0
+    sizes: set[Dim] = set()
+    for n, d in enumerate(extents):
+        sizes |= set() if d.is_const else {d}
+        if n - start == MOST_CONCAT_PARTS or len(sizes) > MOST_CONCAT_SIZES:
+            runs.append(range(start, n))
+            start, sizes = n, set() if d.is_const else {d}
+    return [*runs, range(start, len(extents))]
 
 
 def _infer_concat(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:

@@ -26,7 +26,7 @@ def field(byte: Expr, part: Dim, bits: int) -> Expr:
     return call("and", moved, const((1 << bits) - 1, i32))
 
 
-def fields(a: Array, bits: int) -> Array:
+def bit_fields(a: Array, bits: int) -> Array:
     """All fields of an array of bytes, along its last axis."""
     per = 8 // bits
     parts = [(a >> np.uint8(bits * h)) & np.uint8((1 << bits) - 1) for h in range(per)]
@@ -54,7 +54,7 @@ def _unpack(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) ->
 def _ref_unpack(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
     (x,) = arrays
     assert x is not None
-    return (fields(x, integer(attrs, "bits")),)
+    return (bit_fields(x, integer(attrs, "bits")),)
 
 
 # ---------------------------------------------------------------- product
@@ -120,7 +120,7 @@ def _ref_matmul(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Te
     assert x is not None and q is not None and scale is not None
     bits, block = integer(attrs, "bits"), integer(attrs, "block")
     depth = x.shape[-1]
-    w = fields(q, bits).reshape(q.shape[0], q.shape[1] * block)[:, :depth].astype(np.float64)
+    w = bit_fields(q, bits).reshape(q.shape[0], q.shape[1] * block)[:, :depth].astype(np.float64)
     own = np.arange(depth) // block if group is None else np.clip(group, 0, scale.shape[1] - 1)
     origin = np.float64(1 << (bits - 1)) if zero is None else zero.astype(np.float64)[:, own]
     w = (w - origin) * scale.astype(np.float64)[:, own]

@@ -15,7 +15,7 @@ from smelt.core.ops.rows.linear import infer_matmul, matmul
 from smelt.core.ops.table import Arg, Attrs, Case, Infer, Op
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const, select
 
-MAGIC, MAGIC_BITS = 1.5 * 2.0**23, 0x4B400000
+ROUNDER, ROUNDER_BITS = 1.5 * 2.0**23, 0x4B400000
 """A number whose addition rounds, and its bits."""
 
 
@@ -69,14 +69,14 @@ def _quantize(
     step = cast(_at(scale, i, attrs), f32)
     y: Expr = call("mul" if attrs.get("reciprocal", False) else "div", cast(x[i], f32), step)
     low, high = const(least, f32), const(most, f32)
-    moved: Expr = const(-MAGIC_BITS, i32)
+    moved: Expr = const(-ROUNDER_BITS, i32)
     if zero is not None:
         own = _at(zero, i, attrs)
         low, high = (call("sub", limit, cast(own, f32)) for limit in (low, high))  # type: ignore[assignment]
         moved = call("add", cast(own, i32), moved)
     y = select(call("gt", y, low), y, low)
     y = select(call("lt", y, high), y, high)
-    bits = Call("bitcast", (call("add", y, const(MAGIC, f32)),), i32)
+    bits = Call("bitcast", (call("add", y, const(ROUNDER, f32)),), i32)
     return cast(call("add", bits, moved), _target(attrs))
 
 

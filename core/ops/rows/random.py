@@ -19,7 +19,7 @@ from smelt.core.ops.table import Arg, Attrs, Case, Infer, Op
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const, index
 
 # Each round xors the high bits down and multiplies: 32 bits in, 32 well mixed bits out.
-ROUNDS = ((16, 0x7FEB352D), (15, 0x846CA68B))
+HASH_ROUNDS = ((16, 0x7FEB352D), (15, 0x846CA68B))
 GOLDEN = 0x9E3779B9
 # Draw and rounds become one key of 64 bits: key * KEY_FACTOR + (round + 1) * KEY_STEP, modulo 2^64.
 KEY_FACTOR, KEY_STEP = 0x5851F42D4C957F2D, 0x9E3779B97F4A7C15
@@ -68,7 +68,7 @@ def _uniform(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, *rounds: Oper
     for late in (False, True):
         if late and key is not None:
             h = call("xor", h, cast(call("shr", key, const(32, u64)), u32))
-        for shift, factor in ROUNDS:
+        for shift, factor in HASH_ROUNDS:
             h = call("mul", call("xor", h, call("shr", h, const(shift, u32))), const(factor, u32))
         h = call("xor", h, call("shr", h, const(16, u32)))
     unit = call("mul", cast(call("shr", h, const(8, u32)), f32), const(2.0**-24, f32))
@@ -84,7 +84,7 @@ def _ref(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorTyp
     h = (np.arange(int(np.prod(shape)), dtype=np.uint64) + np.uint64(_start(attrs) + key % 2**32)) & mask
     for late in (False, True):
         h ^= np.uint64(key >> 32 if late else 0)
-        for shift, factor in ROUNDS:
+        for shift, factor in HASH_ROUNDS:
             h = ((h ^ (h >> np.uint64(shift))) * np.uint64(factor)) & mask
         h ^= h >> np.uint64(16)
     unit = (h >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24)

@@ -21,7 +21,7 @@ from smelt.core.ops.rows.indexing import nest_over
 from smelt.core.ops.table import Arg, Attrs, Case, Infer, Nest, Op
 from smelt.core.ops.trace import DimIndex, Trace, call, cast, const, index, select
 
-PASSES = 62
+MERGE_PASSES = 62
 """Merges that sort any number of elements."""
 FEW_KEPT = 48
 """So many are found by insertion."""
@@ -216,12 +216,12 @@ def _merged(r: _Rows) -> tuple[Stmt, ...]:
         copy = r.loop(n, lambda p: (r.store(r.order, p, r.load(r.other, p)),))
         body = (r.loop(n, one(width)), copy, r.store(r.cells, 0, index(2 * width)))
         again = Block(body, guard=(Bound(ONE, width, n),))
-        return (Block((again,), let=((str(width), r.load(r.cells, 0), ONE, to_dim(1 << PASSES)),)),)
+        return (Block((again,), let=((str(width), r.load(r.cells, 0), ONE, to_dim(1 << MERGE_PASSES)),)),)
 
     return (
         r.loop(n, lambda p: (r.store(r.order, p, index(p)),)),
         r.store(r.cells, 0, const(1, i64)),
-        r.loop(to_dim(PASSES), merge),
+        r.loop(to_dim(MERGE_PASSES), merge),
     )
 
 

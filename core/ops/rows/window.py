@@ -48,7 +48,7 @@ def window_extent(n: Dim, k: Dim, stride: int, dilation: int, pads: Dim) -> Dim:
     return dmax((n + pads - dilation * (k - 1) - 1) // stride + 1, 0)
 
 
-def source(
+def window_source(
     o: Dim,
     k: Dim,
     stride: int,
@@ -141,7 +141,7 @@ def conv(
     def term(*ks: Dim) -> Expr:
         *taps, ch = ks
         where = [
-            source(
+            window_source(
                 o[a],
                 taps[a],
                 ints(attrs, "strides")[a],
@@ -383,7 +383,7 @@ def pool_taps(i: DimIndex, attrs: Attrs, x: Operand) -> Taps:
 
     def taps(*ks: Dim) -> tuple[DimIndex, tuple[Bound, ...]]:
         where = [
-            source(
+            window_source(
                 o[a],
                 k,
                 ints(attrs, "strides")[a],

@@ -7,7 +7,7 @@ import numpy as np
 from smelt.core.dim import ONE, YES, ZERO, Dim, to_dim
 from smelt.core.dtype import DType, i64
 from smelt.core.ir.graph import Node, Ref
-from smelt.core.ops.rows.movement import MOST_CONCAT_PARTS
+from smelt.core.ops.rows.movement import concat_steps
 from smelt.core.passes.cleanup.arithmetic import ARITHMETIC_RULES
 from smelt.core.passes.numerics import EXACT
 from smelt.core.passes.rewriting.constants import dims_of, ints_of, is_one, splat, whole
@@ -125,7 +125,7 @@ def _concat_concat(g: Editor, n: Node) -> Ref | None:
         return m.inputs if m is not None and once and m.attrs["axis"] == n.attrs["axis"] else (r,)
 
     flat = tuple(s for r in n.inputs for s in parts(r))
-    if flat == n.inputs or len(flat) > MOST_CONCAT_PARTS:
+    if flat == n.inputs or len(concat_steps([g.shape(r)[int(n.attr("axis"))] for r in flat])) > 1:
         return None
     return g.emit("concat", flat, n.attrs)
 

@@ -20,6 +20,7 @@ from smelt.core.dim import (
     sym,
     to_dim,
 )
+from smelt.core.ir.analysis.scope import holding
 from smelt.core.ir.kernel import Bound
 
 FRESH_PREFIX = "~"
@@ -176,11 +177,11 @@ class Abstraction:
         return _atom(atom)
 
 
-Place = tuple[tuple[Dim, ...], tuple[Dim, ...], tuple[Bound, ...], Facts]
+AccessPlace = tuple[tuple[Dim, ...], tuple[Dim, ...], tuple[Bound, ...], Facts]
 """An index, the shape it goes into, its guard, and what holds where it stands."""
 
 
-def in_bounds(places: Iterable[Place]) -> bool:
+def all_inside(places: Iterable[AccessPlace]) -> bool:
     """Whether every access is proved to stay inside."""
     return all(
         _inside(d, n, guard, facts)
@@ -200,9 +201,8 @@ def _inside(d: Dim, n: Dim, guard: tuple[Bound, ...], facts: Facts) -> bool:
         low = facts.ranges.get(v, (None, None))[0]
         if d == sym(v) and low is not None and low >= 0 and any(u == n - 1 for u in facts.uppers.get(v, ())):
             return True
-    for b in guard:
-        facts = facts.with_le(b.low, b.index).with_le(b.index + 1, b.high)
+    facts = holding(facts, guard)
     return facts.prove_le(0, d) is YES and facts.prove_lt(d, n) is YES
 
 
-__all__ = ["Abstraction", "Equation", "equations", "in_bounds", "independent"]
+__all__ = ["Abstraction", "Equation", "all_inside", "equations", "independent"]

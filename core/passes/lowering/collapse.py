@@ -81,7 +81,7 @@ NamePair = tuple[str, str]
 NestAccess = tuple[str, tuple[Dim, ...]]
 
 
-def collapse(nest: NestForm) -> NestForm:
+def collapse_nest(nest: NestForm) -> NestForm:
     """y[b, s, n] = sum k: x[b, s, k] * w[k, n]  -->  y[m, n] = sum k: x[m, k] * w[k, n], m = b * s
 
     Two neighbouring variables (of the loops, or of one reduction) become one where every access that uses

@@ -20,7 +20,7 @@ from smelt.core.ops.traits import least, nominal, out_index, out_variables
 from smelt.core.passes.context import Context
 from smelt.core.passes.lowering.alike import Alike
 from smelt.core.passes.lowering.compose import Composer, Simplifier, inline_scalars
-from smelt.core.passes.lowering.fusion_rules import Blocks, Group, Offer, objection, permission
+from smelt.core.passes.lowering.fusion_rules import Blocks, NodeGroup, Offer, objection, permission
 from smelt.core.passes.rewriting.editor import STRUCTURAL, Editor, edit_module, renamed
 
 
@@ -52,7 +52,7 @@ class _Fusion:
     def __init__(self, editor: Editor, ctx: Context) -> None:
         self.g = editor
         self.ctx = ctx
-        self.groups: dict[Ref, Group] = {}
+        self.groups: dict[Ref, NodeGroup] = {}
         self.apart: set[Ref] = set()  # values that are stored anyway: nobody recomputes them
         self._inline = inline_scalars(editor.shop.weights)
         self._simplifier = Simplifier(editor.engine.facts)
@@ -107,7 +107,7 @@ class _Fusion:
             self._scalars[ref] = self._inline(ref)
         return self._scalars[ref]
 
-    def _measure(self, keys: Sequence[int], slot: int) -> Group:
+    def _measure(self, keys: Sequence[int], slot: int) -> NodeGroup:
         """The group of these nodes and that output of the last, with its composed expression looked at."""
         nodes = [self.g.nodes[k] for k in keys]
         alike, refs = self._alike.key(nodes, self.g.type_of)
@@ -117,7 +117,7 @@ class _Fusion:
         found = self._measured[key]
         outside = MappingProxyType({refs[k]: read for k, read in found.reads})
         views = sum(map(self._is_view, nodes))
-        return Group(tuple(keys), found.trait, outside, slot, found.rows, found.blocks, views)
+        return NodeGroup(tuple(keys), found.trait, outside, slot, found.rows, found.blocks, views)
 
     def _look(self, nodes: Sequence[Node], last: Value, refs: Sequence[Ref]) -> _Found:
         """What an element of the last one's output takes, and how it reads what is outside of these nodes."""
@@ -148,7 +148,7 @@ class _Fusion:
         columns = product(n for v, n in variables.items() if v not in (*f.groups, *f.rows))
         return Blocks(nominal(facts, count), least(facts, count), nominal(facts, columns))
 
-    def _grow(self, key: int, slot: int) -> Group:
+    def _grow(self, key: int, slot: int) -> NodeGroup:
         """The node with all the producers that this output of it takes in, reductions first."""
         group = self._measure([key], slot)
         refused: set[Ref] = set()
@@ -164,7 +164,7 @@ class _Fusion:
                 group = bigger
                 refused = set()  # what had readers outside the group may have them all inside now
 
-    def _candidates(self, group: Group, refused: set[Ref]) -> list[tuple[Ref, Group]]:
+    def _candidates(self, group: NodeGroup, refused: set[Ref]) -> list[tuple[Ref, NodeGroup]]:
         found = []
         for ref in group.outside:
             producer = self.groups.get(ref)
@@ -173,11 +173,11 @@ class _Fusion:
         found.sort(key=lambda f: (-self._weight(f[1]),))
         return found
 
-    def _weight(self, group: Group) -> int:
+    def _weight(self, group: NodeGroup) -> int:
         """Which reduction is worth most as the heart of a group: products, then other reductions."""
         return 2 * group.trait.contraction + group.trait.heavy
 
-    def _absorb(self, group: Group, ref: Ref, producer: Group) -> tuple[Group | None, str]:
+    def _absorb(self, group: NodeGroup, ref: Ref, producer: NodeGroup) -> tuple[NodeGroup | None, str]:
         """The group with the producer of ref in it, when that is allowed and worth it; why, or why not."""
         offer = self._offer(group, ref, producer)
         allowed, against = permission(offer), objection(offer)
@@ -192,7 +192,7 @@ class _Fusion:
         taken = (*group.taken, *producer.taken, (ref, f"{allowed.name}: {allowed.reason}"))
         return replace(both, taken=taken), ""
 
-    def _offer(self, group: Group, ref: Ref, producer: Group) -> Offer:
+    def _offer(self, group: NodeGroup, ref: Ref, producer: NodeGroup) -> Offer:
         stored = ref in self.g.outputs
         inside = set(group.nodes)
         return Offer(
@@ -208,7 +208,7 @@ class _Fusion:
     def _bytes(self, refs: Sequence[Ref]) -> int:
         return sum(self.g.shop.bytes(self.g.type_of(r)) for r in refs)
 
-    def _story(self, made: Ref, group: Group) -> list[str]:
+    def _story(self, made: Ref, group: NodeGroup) -> list[str]:
         """What came into a group, and why each other value that it reads stayed outside."""
         def name(ref: Ref) -> str:
             n = self.g.nodes[self.g.key(ref)]
@@ -284,7 +284,7 @@ class _Fusion:
                 self.g.add(self._fused(self.groups[v.name], alone))
                 self.g.replace(v.name, alone.name)
 
-    def _fused(self, group: Group, result: Value) -> Node:
+    def _fused(self, group: NodeGroup, result: Value) -> Node:
         """The nodes of a group as one node with a region; names inside are new."""
         nodes = [self.g.nodes[k] for k in group.nodes]
         last = nodes[-1]

@@ -39,7 +39,7 @@ class Blocks:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class NodeGroup:
     """Nodes (keys in order) whose last one makes the output. outside: the tensors it reads, and how.
 
     slot: which of the last node's outputs it is. rows: how many rows and how long, at middling sizes, where
@@ -72,7 +72,7 @@ class Group:
         """Whether it reads single elements at places that data says."""
         return any(r.scattered for r in self.outside.values())
 
-    def reads_of(self, other: Group) -> list[Read]:
+    def reads_of(self, other: NodeGroup) -> list[Read]:
         """How it reads what the other reads."""
         return [self.outside[r] for r in other.outside if r in self.outside]
 
@@ -83,8 +83,8 @@ class Offer:
     what computing it reads. stored: it is stored anyway. permitted: what permits to take it in; None before
     that is asked. both: what they make together, once composed."""
 
-    group: Group
-    producer: Group
+    group: NodeGroup
+    producer: NodeGroup
     read: Read
     alone: bool
     stored: bool
@@ -92,7 +92,7 @@ class Offer:
     machine: Machine
     options: Options
     permitted: FusionRule | None = None
-    both: Group | None = None
+    both: NodeGroup | None = None
 
     @property
     def cost(self) -> int:
@@ -206,7 +206,7 @@ OBJECTIONS: tuple[FusionRule, ...] = (
 # ---------------------------------------------------------------- objections to what both make
 
 
-def _both(o: Offer) -> Group:
+def _both(o: Offer) -> NodeGroup:
     assert o.both is not None
     return o.both
 

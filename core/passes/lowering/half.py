@@ -29,6 +29,7 @@ from smelt.core.dtype import Array, f16, f32
 from smelt.core.ir.graph import Graph, Module, Node, Ref, TensorType, Value, Weight
 from smelt.core.ir.kernel import Buffer, Call, Const, Expr, Kernel, Load, Stmt, Store
 from smelt.core.ir.rewrite import map_expr, map_stmt_exprs, map_stmts
+from smelt.core.ir.units import VIEWS
 from smelt.core.passes.context import Context, Hook
 from smelt.core.passes.lowering.half_marks import (
     COUNTED,
@@ -37,7 +38,7 @@ from smelt.core.passes.lowering.half_marks import (
     NOTHING,
     TRAVELS,
     Marks,
-    fits,
+    fits_f16,
     output_marks,
 )
 
@@ -222,7 +223,7 @@ class _Survey:
 STRUCTURE = {
     "call_kernel": _Survey.call,
     "call_library": _Survey.foreign,
-    "reshape": _Survey.view,
+    **dict.fromkeys(VIEWS, _Survey.view),
     "if": _Survey.branch,
     "loop": _Survey.loop,
     "check": _Survey.other,
@@ -298,7 +299,7 @@ def _pieces(w: Weight) -> Iterator[Array]:
 
 # ---------------------------------------------------------------- rewriting
 
-Signature = tuple[tuple[bool, ...], tuple[bool, ...]]
+HalfSignature = tuple[tuple[bool, ...], tuple[bool, ...]]
 """Which inputs and which outputs of a kernel are in f16."""
 
 
@@ -310,7 +311,7 @@ class _Rewrite:
         self.decision = decision
         self.kernels: dict[str, Kernel] = {}
         self.weights = dict(module.weights)
-        self.names: dict[tuple[str, Signature], str] = {}
+        self.names: dict[tuple[str, HalfSignature], str] = {}
 
     def run(self) -> Module:
         graphs = {name: self._graph(g) for name, g in self.module.graphs.items()}
@@ -351,7 +352,7 @@ class _Rewrite:
             self.weights[name] = _converted(self.module.weights[ref], name)
         return name
 
-    def _kernel(self, kernel: Kernel, signature: Signature) -> str:
+    def _kernel(self, kernel: Kernel, signature: HalfSignature) -> str:
         """The name of the kernel for operands in these types."""
         key = (kernel.name, signature)
         if key not in self.names:
@@ -374,7 +375,7 @@ def _refs(g: Graph) -> Iterator[Ref]:
             yield from _refs(region)
 
 
-def narrowed(kernel: Kernel, signature: Signature) -> Kernel:
+def narrowed(kernel: Kernel, signature: HalfSignature) -> Kernel:
     """The kernel with some of its buffers in f16 and the same computation in between."""
     inputs, outputs = (
         tuple(replace(b, dtype=f16) if yes else b for b, yes in zip(buffers, given, strict=True))
@@ -407,7 +408,7 @@ def narrow(e: Expr) -> Expr:
         return Const(min(max(value, -F16_LARGEST), F16_LARGEST) if math.isfinite(value) else value, f16)
     if isinstance(e, Call) and e.fn == "cast" and e.args[0].dtype == f16:
         return e.args[0]
-    return Call("cast", (e if fits(e) else Call("saturate", (e,), f32),), f16)
+    return Call("cast", (e if fits_f16(e) else Call("saturate", (e,), f32),), f16)
 
 
 __all__ = ["Decision", "decide", "half", "narrow", "narrowed", "reporter"]

@@ -40,7 +40,7 @@ from smelt.core.ir.kernel import (
 
 CONSTANT, COUNTED, MEASURED = range(3)
 """Where numbers come from, the last one of several decides: constants, integers, inputs of the model."""
-WINDOW = 64
+WINDOW_TERMS = 64
 """Terms up to which a sum is about as large as its terms: average pooling and the like."""
 TRAVELS = frozenset({"power", "exp", "sum"})
 """Marks that a kernel which loads the value takes over; the others are about the one value."""
@@ -162,8 +162,8 @@ class _Reader:
         inner = strip_casts(e.body)
         if isinstance(inner, Call) and inner.fn == "mul" and inner.args[0] != inner.args[1]:
             return body.plain  # a product: weights are such that features stay features
-        terms = math.prod(a.extent.const_or_none or WINDOW + 1 for a in e.axes)
-        return body.with_("sum") if terms > WINDOW else body
+        terms = math.prod(a.extent.const_or_none or WINDOW_TERMS + 1 for a in e.axes)
+        return body.with_("sum") if terms > WINDOW_TERMS else body
 
 
 # ---------------------------------------------------------------- rules
@@ -245,18 +245,18 @@ F16_LARGEST = 65504.0
 """The largest finite f16."""
 
 
-def fits(e: Expr) -> bool:
+def fits_f16(e: Expr) -> bool:
     """Whether an f32 expression is never a finite number beyond f16's largest."""
     if isinstance(e, Const):
         return not F16_LARGEST < abs(e.value) < math.inf
     if isinstance(e, Reduce):
-        return e.kind in ("max", "min") and fits(e.body)
+        return e.kind in ("max", "min") and fits_f16(e.body)
     if not isinstance(e, Call):
         return False
     if e.fn == "cast":
         source = e.args[0].dtype
-        return source.bits < 16 or source == f16 or (source == f32 and fits(e.args[0]))
+        return source.bits < 16 or source == f16 or (source == f32 and fits_f16(e.args[0]))
     if MARK_RULES.get(e.fn) is _bounded:
         return True
     moved = {"select": e.args[1:], "min": e.args, "max": e.args, "abs": e.args, "neg": e.args}
-    return e.fn in moved and all(fits(a) for a in moved[e.fn])
+    return e.fn in moved and all(fits_f16(a) for a in moved[e.fn])

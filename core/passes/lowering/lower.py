@@ -27,6 +27,7 @@ from smelt.core.ir.kernel import (
 )
 from smelt.core.ir.params import parameter, union
 from smelt.core.ir.rewrite import bound_here, free_symbols, map_stmt_dims, rename_vars
+from smelt.core.ir.units import VIEWS
 from smelt.core.ops import OPS
 from smelt.core.ops.trace import MARK, Trace, cast
 from smelt.core.ops.traits import out_index, variable
@@ -34,17 +35,17 @@ from smelt.core.passes.context import Context
 from smelt.core.passes.lowering.abstract import (
     Abstraction,
     Equation,
+    all_inside,
     equations,
-    in_bounds,
     independent,
 )
 from smelt.core.passes.lowering.alike import Alike
-from smelt.core.passes.lowering.collapse import NestForm, collapse, drop_units, read_buffers
+from smelt.core.passes.lowering.collapse import NestForm, collapse_nest, drop_units, read_buffers
 from smelt.core.passes.lowering.compose import Composer, Simplifier, inline_scalars
 from smelt.core.passes.lowering.split import split_divided
 from smelt.core.passes.rewriting.editor import STRUCTURAL, Editor, edit_module
 
-KEEP = (STRUCTURAL - {"fused"}) | {"reshape"}
+KEEP = (STRUCTURAL - {"fused"}) | VIEWS
 NAME_OPS = 5  # ops that a kernel's name spells out
 QUIET = frozenset({"reshape", "transpose", "broadcast_to", "slice", "cast"})  # not in names of mixed groups
 
@@ -203,7 +204,7 @@ def _formula(
         inputs = tuple(_buffer(names[r], type_of(r)) for r in reads)
         nests.append(NestForm(variables, output, index, e, inputs))
     if len(nests) == 1:
-        nests = [split_divided(collapse(drop_units(nests[0])), editor.engine.facts)]
+        nests = [split_divided(collapse_nest(drop_units(nests[0])), editor.engine.facts)]
     used = {b for n in nests for b in read_buffers(n.value)}
     inputs = tuple(b for b in nests[0].inputs if b.name in used)
     refs = tuple(outside.get(r, r) for r in reads if names[r] in used)
@@ -362,7 +363,7 @@ def _proved(made: KernelParts) -> bool:
         return scopes[key][1]
 
     places = ((a.index, shapes[a.buffer], a.guard, within(a)) for a in accesses(body))
-    return in_bounds(places)
+    return all_inside(places)
 
 
 __all__ = ["Axis", "lower"]

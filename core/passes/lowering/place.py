@@ -6,9 +6,10 @@ A kernel runs on one unit and reads what lies there:
     %b = call_kernel(%a) {kernel = "g"}    -->    %a.gpu = transfer(%a) : .. on "gpu"
                                                   %b = call_kernel(%a.gpu) {kernel = "g"} : .. on "gpu"
 
-What crosses is moved once to each unit that reads it, before the outermost loop that reads it. An input lies
-where it is read, at the CPU if only the host reads it or several units do; what a loop carries or a branch
-gives lies where the body or the first arm makes it. Weights are at every unit that reads them.
+What crosses is moved once to each unit that reads it, before the outermost loop that reads it, and an input
+before anything runs. An input lies where it is read, at the CPU if the host or several units read it. What
+a loop carries or a branch gives lies where the body or the first arm makes it. Weights are at every unit that
+reads them. What the host reads of fed integers it makes itself (hosted.py).
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from typing import TypeAlias
 
 from smelt.core.diag import SmeltError
 from smelt.core.ir.graph import Graph, Module, Node, Ref, Value
-from smelt.core.ir.units import CALLS, VIEWS
+from smelt.core.ir.units import CALLS, HOST_CALLS, VIEWS
 from smelt.core.machine import CPU
+from smelt.core.passes.cleanup.dce import dce
 from smelt.core.passes.context import Context
+from smelt.core.passes.lowering.hosted import hosted
 
 Rules: TypeAlias = Sequence[tuple[str, str]]
 
@@ -48,7 +51,7 @@ def place(module: Module, ctx: Context) -> Module:
             )
     if not ctx.units:
         return module
-    return module.with_(graphs={name: _place(g, ctx) for name, g in module.graphs.items()})
+    return dce(module.with_(graphs={name: _place(module, g, ctx) for name, g in module.graphs.items()}), ctx)
 
 
 def _names(module: Module) -> dict[str, None]:
@@ -57,17 +60,30 @@ def _names(module: Module) -> dict[str, None]:
     return dict.fromkeys(name for n in calls for name in (str(n.attr("kernel")), n.origin) if name)
 
 
-def _place(graph: Graph, ctx: Context) -> Graph:
-    units = _Units(graph, ctx.options.place, ctx.unit)
+def _place(module: Module, graph: Graph, ctx: Context) -> Graph:
+    rules, usual = ctx.options.place, ctx.unit
+    graph, ours = hosted(module, graph, lambda n: _unit(n, rules, usual))
+    units = _Units(graph, rules, usual, ours)
     return _Scope(units, None, "", {}).graph(graph, [units.of_input(v) for v in graph.inputs])
 
 
-class _Units:
-    """Where each value of a graph is to lie, before anything is moved."""
+def _unit(n: Node, rules: Rules, usual: str) -> str:
+    """The unit that runs a kernel; libraries are the host's."""
+    if n.op in HOST_CALLS:
+        return CPU
+    for pattern, unit in rules:
+        if fnmatchcase(str(n.attr("kernel")), pattern) or (n.origin and fnmatchcase(n.origin, pattern)):
+            return unit
+    return usual
 
-    def __init__(self, graph: Graph, rules: Rules, usual: str) -> None:
+
+class _Units:
+    """Where each value of a graph is to lie, before anything is moved. hosted: at the host in any case."""
+
+    def __init__(self, graph: Graph, rules: Rules, usual: str, hosted: frozenset[Ref]) -> None:
         self.rules = rules
         self.usual = usual
+        self.hosted = hosted
         nodes = list(graph.walk())
         self.maker = {v.name: n for n in nodes for v in n.outputs}
         self.wanted: dict[Ref, dict[str, None]] = {}
@@ -78,13 +94,8 @@ class _Units:
                 self.wanted.setdefault(self._source(ref), {})[unit] = None
 
     def of_call(self, n: Node) -> str:
-        """The unit that runs a kernel; libraries are the host's."""
-        if n.op == "call_library":
-            return CPU
-        for pattern, unit in self.rules:
-            if fnmatchcase(str(n.attr("kernel")), pattern) or (n.origin and fnmatchcase(n.origin, pattern)):
-                return unit
-        return self.usual
+        """The unit that runs a kernel."""
+        return CPU if n.outputs[0].name in self.hosted else _unit(n, self.rules, self.usual)
 
     def of_result(self, n: Node, k: int) -> str:
         """Where output k of a node lies."""
@@ -99,7 +110,7 @@ class _Units:
     def of_input(self, v: Value) -> str:
         """Where an input lies."""
         wanted = self.wanted.get(v.name, {})
-        return next(iter(wanted)) if len(wanted) == 1 else CPU
+        return next(iter(wanted)) if len(wanted) == 1 and v.name not in self.hosted else CPU
 
     def _source(self, ref: Ref) -> Ref:
         """What a ref is a view of."""
@@ -121,7 +132,7 @@ class _Units:
 @dataclass
 class _Scope:
     """A graph or a region while it is written again. values: what is defined here, by name. moved: the name
-    of a value at another unit."""
+    of a value at another unit. early: how many nodes in front move inputs."""
 
     units: _Units
     outer: _Scope | None
@@ -129,6 +140,7 @@ class _Scope:
     values: dict[Ref, Value]
     nodes: list[Node] = field(default_factory=list)
     moved: dict[tuple[Ref, str], Ref] = field(default_factory=dict)
+    early: int = 0
 
     def graph(self, g: Graph, inputs: Sequence[str], results: Sequence[str] = ()) -> Graph:
         """The graph with its inputs at these units, and its last results."""
@@ -205,6 +217,10 @@ class _Scope:
         moved = (replace(value, name=name, unit=unit),)
         if maker is not None and maker.op in VIEWS:
             self.add(maker.with_(inputs=(self.at(maker.inputs[0], unit),), outputs=moved))
+        elif self.outer is None and maker is None:  # an input: at once, so that all work after it is one part
+            self.values[name] = moved[0]
+            self.nodes.insert(self.early, Node("transfer", (ref,), moved))
+            self.early += 1
         else:
             self.add(Node("transfer", (ref,), moved, origin=maker.origin if maker else ""))
         self.moved[ref, unit] = name

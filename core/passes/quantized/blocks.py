@@ -71,7 +71,7 @@ def _pick(g: Editor, n: Node) -> Ref | None:
 def _multiply_packed(g: Editor, n: Node) -> Ref | None:
     # matmul(x, dequantize_blocks(w))  -->  matmul_nbits(x, packed w)
     d = _source(g, n.inputs[1])
-    if d is None or blocker(g, n) is not None:
+    if d is None or packing_blocker(g, n) is not None:
         return None
     block = int(d.attr("block"))
     w, scale, zero = (*(g.array(r) if r else None for r in d.inputs), None)[:3]
@@ -90,7 +90,7 @@ def _multiply_packed(g: Editor, n: Node) -> Ref | None:
     return g.emit("matmul_nbits", parts if own is not None else parts[:3], {"bits": bits, "block": block})
 
 
-def blocker(g: Editor, n: Node) -> str | None:
+def packing_blocker(g: Editor, n: Node) -> str | None:
     """Why a product with a weight in blocks takes the weight as floats; None when it does not."""
     d = _source(g, n.inputs[1])
     assert d is not None

@@ -13,7 +13,7 @@ Products of bytes are summed in i32, exactly. What stands between an integer sum
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from smelt.core.passes.rewriting.either import either_by_size
 from smelt.core.passes.rewriting.rules import Rule, rewrite, rule, run_rules
 from smelt.core.passes.whole_graph import phases
 
-WHOLE = 1 << 62
+ANY_SIZE = 1 << 62
 """Bytes that a moved weight may have: it takes the place of the one that was moved."""
 
 
@@ -45,7 +45,7 @@ def quantize(module: Module, ctx: Context) -> Module:
 # ---------------------------------------------------------------- what is in the way
 
 
-def blocker(g: Editor, n: Node) -> str | None:
+def integer_blocker(g: Editor, n: Node) -> str | None:
     """Why a convolution or product with a quantised operand stays a float one; None when it does not."""
     a, b = (source(g, r) for r in n.inputs[:2])
     if a is None or b is None:
@@ -56,7 +56,7 @@ def blocker(g: Editor, n: Node) -> str | None:
 
 
 def _conv_blocker(g: Editor, n: Node, x: Quantised, w: Quantised) -> str | None:
-    why = dequantized.blocker(g, x, w, 0)
+    why = dequantized.weight_blocker(g, x, w, 0)
     if why is not None:
         return why
     array, zero = g.array(w.x), g.array(w.zero) if w.zero else np.zeros((), np.int64)
@@ -96,7 +96,7 @@ def _matmul_blocker(g: Editor, n: Node, a: Quantised, b: Quantised) -> str | Non
     return _TOO_LONG.format(g.shape(b.x)[-2]) if _room(g, a, b) is NO else None
 
 
-_BLOCKERS = {"conv": _conv_blocker, "matmul": _matmul_blocker, "conv_transpose": phases.blocker}
+_BLOCKERS = {"conv": _conv_blocker, "matmul": _matmul_blocker, "conv_transpose": phases.phases_blocker}
 
 
 # ---------------------------------------------------------------- operands
@@ -176,7 +176,7 @@ def _scales_multiply(g: Editor, a: Quantised, b: Quantised) -> bool:
 def _integer_conv(g: Editor, n: Node) -> Ref | None:
     # conv(dequantize(x), dequantize(w), b)  -->  dequantize(conv(x, w) - zero of x * sums of w) + b
     x, w = (source(g, r) for r in n.inputs[:2])
-    if x is None or w is None or n.attr("channels_last", False) or blocker(g, n) is not None:
+    if x is None or w is None or n.attr("channels_last", False) or integer_blocker(g, n) is not None:
         return None
     if not _scales_multiply(g, x, w):
         return None
@@ -250,7 +250,7 @@ def _integer_bias(g: Editor, bias: Ref, scale: Ref, channels: int) -> Array | No
 def _integer_matmul(g: Editor, n: Node) -> Ref | None:
     # matmul(dequantize(a), dequantize(b))  -->  dequantize(matmul_integer(a, b))
     a, b = (source(g, r) for r in n.inputs)
-    if a is None or b is None or blocker(g, n) is not None or not _scales_multiply(g, a, b):
+    if a is None or b is None or integer_blocker(g, n) is not None or not _scales_multiply(g, a, b):
         return None
     if _room(g, a, b) is YES:
         return _summed(g, n, a, b)
@@ -351,19 +351,10 @@ def _move_bytes(g: Editor, n: Node) -> Ref | None:
     q = source(g, n.inputs[0]) if d is not None else None
     if d is None or q is None or g.trait(n).moved != 0 or (q.axis != -1 and n.op != "transpose"):
         return None
-    if not _takes_bytes(g, n, q):
+    if not g.moved_alike(n, g.type_of(q.x).dtype):
         return None
     axis = q.axis if q.axis == -1 else ints_of(n.attrs["perm"]).index(q.axis)
     return _moved_bytes(g, n, q, d, axis)
-
-
-def _takes_bytes(g: Editor, n: Node, q: Quantised) -> bool:
-    """Whether a move of floats is one of bytes too: a plug-in's type rule or formula may say otherwise."""
-    inputs = (q.x, *n.inputs[1:])
-    types = g.accepted(n.op, inputs, n.attrs)
-    if types is None or types[0].dtype != g.type_of(q.x).dtype:
-        return False
-    return g.trait(n.with_(inputs=inputs, outputs=(replace(n.output, type=types[0]),))).moved == 0
 
 
 @rule("max_pool", kind=EXACT, forms=[
@@ -382,7 +373,7 @@ def _moved_bytes(g: Editor, n: Node, q: Quantised, d: Node, axis: int) -> Ref:
     """dequantize(n of the bytes); those of constants are moved now."""
     moved = g.emit(n.op, (q.x, *n.inputs[1:]), n.attrs)
     made = g.maker(moved)
-    if made is not None and foldable(g, made, WHOLE):
+    if made is not None and foldable(g, made, ANY_SIZE):
         moved = g.constant(evaluate(made, [g.array(r) for r in made.inputs])[0], q.x[1:])
     return g.emit("dequantize", (moved, *d.inputs[1:]), {"axis": axis})
 
@@ -453,7 +444,8 @@ def _equal(g: Editor, a: Ref, b: Ref) -> bool:
     return left is not None and left == right
 
 
-SIMPLE = ("add", "relu", "clip", "mul", "leaky_relu", "reshape", "transpose", "hard_swish", "sigmoid")
+STEPS = frozenset({"floor", "ceil", "round", "trunc", "mod", "fmod", "sign"})
+"""Functions that jump: after them the last bit of a quotient does mean something."""
 
 
 @rule("quantize", kind=EXACT, forms=[
@@ -462,12 +454,14 @@ SIMPLE = ("add", "relu", "clip", "mul", "leaky_relu", "reshape", "transpose", "h
 ])
 def _quantize_first(g: Editor, n: Node) -> Ref | None:
     # quantize(move(integer sum))  -->  move(quantize(integer sum)): bytes are moved
-    m = g.made_by(n.inputs[0], "reshape", "transpose", "slice")
+    m = g.maker(n.inputs[0])
     if m is None or g.uses(n.inputs[0]) != 1 or any(g.type_of(r).rank for r in n.inputs[1:] if r):
         return None
-    if not _from_sums(g, m.inputs[0], 6):
+    if g.trait(m).moved != 0 or not _from_sums(g, m.inputs[0], 6):
         return None
-    return g.emit(m.op, (g.emit("quantize", (m.inputs[0], *n.inputs[1:]), n.attrs),), m.attrs)
+    if not g.moved_alike(m, n.output.type.dtype):
+        return None
+    return g.emit(m.op, (g.emit("quantize", (m.inputs[0], *n.inputs[1:]), n.attrs), *m.inputs[1:]), m.attrs)
 
 
 @rule("quantize", kind=INTEGERS, forms=[
@@ -525,13 +519,19 @@ def _saturated(g: Editor, n: Node) -> Ref | None:
 
 
 def _from_sums(g: Editor, ref: Ref, depth: int) -> bool:
-    """Whether a value is a simple function of an integer sum, whose last bit means nothing."""
+    """Whether a value is a continuous function, element by element, of an integer sum, whose last bit means
+    nothing."""
     n = g.maker(ref)
     if n is None or depth == 0:
         return False
     if n.op == "dequantize":
         return g.type_of(n.inputs[0]).dtype == i32
-    return n.op in SIMPLE and any(_from_sums(g, r, depth - 1) for r in n.inputs if r)
+    trait = g.trait(n)
+    if not (trait.elementwise or trait.moved is not None) or trait.work.keys() & STEPS:
+        return False
+    if not g.type_of(ref).dtype.is_float:
+        return False
+    return any(_from_sums(g, r, depth - 1) for r in n.inputs if r)
 
 
 RULES: tuple[Rule, ...] = (
@@ -564,9 +564,9 @@ def quantized_products(module: Module) -> tuple[QuantizedProduct, ...]:
             if n.op == "matmul_integer":
                 found.append(QuantizedProduct(n.origin, n.op))
             elif n.op == "matmul" and g.made_by(n.inputs[1], "dequantize_blocks"):
-                found.append(QuantizedProduct(n.origin, "matmul_nbits", blocks.blocker(g, n) or ""))
+                found.append(QuantizedProduct(n.origin, "matmul_nbits", blocks.packing_blocker(g, n) or ""))
             elif n.op in _BLOCKERS and any(source(g, r) for r in n.inputs[:2]):
-                found.append(QuantizedProduct(n.origin, n.op, blocker(g, n) or ""))
+                found.append(QuantizedProduct(n.origin, n.op, integer_blocker(g, n) or ""))
 
     edit_module(module, look)
     return tuple(found)

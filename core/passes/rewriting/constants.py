@@ -39,7 +39,7 @@ def same_number(a: float | int | bool, b: float) -> bool:
     return a == b and math.copysign(1, a) == math.copysign(1, b)
 
 
-def written(value: float | int | bool | None, wanted: float, dtype: DType, factors: int = 1) -> bool:
+def written_as(value: float | int | bool | None, wanted: float, dtype: DType, factors: int = 1) -> bool:
     """Whether a constant is `wanted` as files have it: rounded to the type, or to a product of `factors`
     numbers that each were."""
     if value is None:

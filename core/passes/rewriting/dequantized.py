@@ -22,7 +22,7 @@ class Quantised:
     axis: int
 
 
-def blocker(g: Editor, x: Quantised, w: Quantised, axis: int) -> str | None:
+def weight_blocker(g: Editor, x: Quantised, w: Quantised, axis: int) -> str | None:
     """Why a convolution of x by w, whose output channels are `axis`, stays one of floats; None when it does
     not."""
     if g.array(w.x) is None or (w.zero and g.array(w.zero) is None):

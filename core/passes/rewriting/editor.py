@@ -14,7 +14,7 @@ import numpy as np
 
 from smelt.core.diag import SmeltError
 from smelt.core.dim import NO, UNKNOWN, YES, Dim, Facts, Truth, sym
-from smelt.core.dtype import Array, from_numpy
+from smelt.core.dtype import Array, DType, from_numpy
 from smelt.core.ir.analysis.traits import Trait
 from smelt.core.ir.graph import Graph, Module, Node, Ref, TensorType, Value, Weight, attr_dims
 from smelt.core.ops import OPS
@@ -249,18 +249,27 @@ class Editor:
 
     def infer(self, op: str, inputs: Sequence[Ref], attrs: Attrs) -> tuple[TensorType, ...]:
         """The output types that an op would have on these inputs."""
-        args = [Arg(self.type_of(r)) if r else None for r in inputs]
-        self.engine.at(self._origin, op)
-        return infer_node(OPS[op], args, attrs, self.engine)
+        return self._inferred(op, [self.type_of(r) if r else None for r in inputs], attrs)
 
-    def accepted(self, op: str, inputs: Sequence[Ref], attrs: Attrs) -> tuple[TensorType, ...] | None:
-        """As infer, None where the type rule refuses these inputs; what it asked for is forgotten then."""
-        before = self.engine.state()
+    def _inferred(self, op: str, types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
+        self.engine.at(self._origin, op)
+        return infer_node(OPS[op], [None if t is None else Arg(t) for t in types], attrs, self.engine)
+
+    def moved_alike(self, node: Node, dtype: DType) -> bool:
+        """Whether the node, which moves elements of its first input, is such a move for elements of another
+        dtype too: a type rule or a formula may say otherwise. What the rule asked for is forgotten."""
+        first, *others = (self.type_of(r) if r else None for r in node.inputs)
+        assert first is not None
+        inputs, before = [replace(first, dtype=dtype), *others], self.engine.state()
         try:
-            return self.infer(op, inputs, attrs)
+            types = self._inferred(node.op, inputs, node.attrs)
         except SmeltError:
-            self.engine.back_to(before)
-            return None
+            return False
+        finally:
+            if self.engine.asked_since(before):
+                self.engine.back_to(before)
+        made = node.with_(outputs=(replace(node.output, type=types[0]),))
+        return types[0].dtype == dtype and self.shop.tracer.trait(made, inputs).moved == 0
 
     def constant(self, array: Array, name: str = "c", origin: str = "") -> Ref:
         """A new weight that holds the array."""

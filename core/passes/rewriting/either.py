@@ -19,12 +19,14 @@ from smelt.core.dtype import i64
 from smelt.core.ir.graph import Graph, Node, Ref, TensorType, Value
 from smelt.core.passes.rewriting.editor import Editor
 
-Build: TypeAlias = Callable[[Editor], Ref]
+RegionBuild: TypeAlias = Callable[[Editor], Ref]
 """Emits nodes on the editor that it is given, the region's own, and says which value they make. Values from
 around may be read by name; that editor does not know who made them."""
 
 
-def either_by_size(g: Editor, size: Dim, most: int, type_: TensorType, then: Build, other: Build) -> Ref:
+def either_by_size(
+    g: Editor, size: Dim, most: int, type_: TensorType, then: RegionBuild, other: RegionBuild
+) -> Ref:
     """The value of `then` where size <= most, of `other` beyond; both are of the type given."""
     found = g.emit("from_dims", (), {"values": (size,), "shape": (), "dtype": i64})
     fits = g.emit("less_equal", (found, g.constant(np.array(most, np.int64), "most")))
@@ -34,7 +36,7 @@ def either_by_size(g: Editor, size: Dim, most: int, type_: TensorType, then: Bui
     return made.name
 
 
-def _region(g: Editor, name: str, build: Build, type_: TensorType) -> Graph:
+def _region(g: Editor, name: str, build: RegionBuild, type_: TensorType) -> Graph:
     inner = g.inside(name)
     ref = build(inner)
     assert inner.type_of(ref) == type_, f"{name}: {inner.type_of(ref)}, wanted {type_}"

@@ -41,7 +41,7 @@ FACTOR = 2.0**24
 LEAST_TOP, MOST_TOP = 2.0**-96, 2.0**64
 """Where the largest weight of a scaled tensor lies: what gets lost below the smallest normal number is
 nothing beside it, and products with inputs up to 2^40 do not overflow."""
-CANCELLED = 2.0**10
+MOST_CANCELLED = 2.0**10
 """How many times its sum a bias may be that is merged with another, ..."""
 SMALL_BIAS = 16.0
 """... unless it is as small as this."""
@@ -78,7 +78,7 @@ def _sums(b: Array, c: Array) -> Array | None:
     with np.errstate(all="ignore"):
         total = np.asarray(b + c, b.dtype)
     largest = np.maximum(np.abs(b), np.abs(c))
-    good = np.isfinite(total) & (largest <= np.maximum(SMALL_BIAS, CANCELLED * np.abs(total)))
+    good = np.isfinite(total) & (largest <= np.maximum(SMALL_BIAS, MOST_CANCELLED * np.abs(total)))
     return total if bool(good.all()) else None
 
 

@@ -8,12 +8,12 @@ from functools import partial
 from smelt.core.dtype import f16, finfo
 from smelt.core.ir.graph import Node, Ref
 from smelt.core.passes.numerics import CONSTANTS, EXACT, OVERFLOW, REASSOCIATE, ROUNDING
-from smelt.core.passes.rewriting.constants import ints_of, same_number, splat, whole, written
+from smelt.core.passes.rewriting.constants import ints_of, same_number, splat, whole, written_as
 from smelt.core.passes.rewriting.editor import Editor
 from smelt.core.passes.rewriting.rules import Rule, rule, rule_pass
 from smelt.core.passes.whole_graph.affine import AFFINE_RULES
 from smelt.core.passes.whole_graph.norms import NORM_RULES
-from smelt.core.passes.whole_graph.products import factors, logistic_denominator, negated, plus_one
+from smelt.core.passes.whole_graph.products import logistic_denominator, negated, plus_one, product_factors
 
 # ---------------------------------------------------------------- sigmoid and its kin
 # An op of 16 bits rounds once, what it is spelt of rounds at each step.
@@ -164,12 +164,12 @@ def _by_reciprocal(g: Editor, n: Node, c: float) -> Ref | None:
 @rule("mul", "div", kind=REASSOCIATE, forms=["x: f32[N, 4]; div(clip(add(x, 3.0), 0.0, 6.0), 6.0)"])
 def _hard_sigmoid_scaled(g: Editor, n: Node) -> Ref | None:
     # clip(x + c, 0, h) / h  -->  hard_sigmoid(x, 1/h, c/h)
-    scale, rest = factors(g, n.outputs[0].name)
+    scale, rest = product_factors(g, n.outputs[0].name)
     found = None if len(rest) != 1 else _ramp(g, rest[0])
     if found is None or not n.output.type.dtype.is_float:
         return None
     x, c, h = found
-    if not written(scale, 1 / h, n.output.type.dtype, 2) or not whole(g, x, n):
+    if not written_as(scale, 1 / h, n.output.type.dtype, 2) or not whole(g, x, n):
         return None
     return g.emit("hard_sigmoid", (x,), {"alpha": 1 / h, "beta": c / h})
 
@@ -192,10 +192,10 @@ def _hard_swish(g: Editor, n: Node) -> Ref | None:
     # x * clip(x + 3, 0, 6) / 6  -->  hard_swish(x), the constants anywhere
     if not n.output.type.dtype.is_float:
         return None
-    scale, rest = factors(g, n.outputs[0].name)
+    scale, rest = product_factors(g, n.outputs[0].name)
     for r in rest:
         found = _ramp(g, r)
-        if found is None or found[1:] != (3.0, 6.0) or not written(scale, 1 / 6, n.output.type.dtype, 2):
+        if found is None or found[1:] != (3.0, 6.0) or not written_as(scale, 1 / 6, n.output.type.dtype, 2):
             continue
         x = found[0]
         if _is_product(g, n.outputs[0].name, (x, r)) and whole(g, x, n):
@@ -234,7 +234,7 @@ _hard_swish_near = Rule(
 
 def _is_product(g: Editor, ref: Ref, wanted: tuple[Ref, ...]) -> bool:
     """Whether ref is a constant times exactly these factors."""
-    _, rest = factors(g, ref, stop=wanted)
+    _, rest = product_factors(g, ref, stop=wanted)
     return sorted(rest) == sorted(wanted)
 
 
@@ -247,7 +247,7 @@ def _is_product(g: Editor, ref: Ref, wanted: tuple[Ref, ...]) -> bool:
 def _gelu_erf(g: Editor, n: Node) -> Ref | None:
     # 0.5 * x * (1 + erf(x / sqrt(2)))  -->  gelu(x), the constants anywhere
     y = n.outputs[0].name
-    _, leaves = factors(g, y)
+    _, leaves = product_factors(g, y)
     for term in leaves:
         found = _one_plus(g, term, "erf")
         if found is None:
@@ -256,8 +256,8 @@ def _gelu_erf(g: Editor, n: Node) -> Ref | None:
         x = _scaled(g, u, math.sqrt(0.5))
         if x is None or not whole(g, x, n):
             continue
-        scale, _ = factors(g, y, stop=(x, term))
-        if written(scale, 0.5 / half, n.output.type.dtype, 2) and _is_product(g, y, (x, term)):
+        scale, _ = product_factors(g, y, stop=(x, term))
+        if written_as(scale, 0.5 / half, n.output.type.dtype, 2) and _is_product(g, y, (x, term)):
             return g.emit("gelu", (x,), {"approximate": "none"})
     return None
 
@@ -268,7 +268,7 @@ def _one_plus(g: Editor, ref: Ref, fn: str) -> tuple[float, Ref] | None:
     c = None if total is None else splat(g, total.inputs[1])
     if total is None or not c:
         return None
-    scale, rest = factors(g, total.inputs[0])
+    scale, rest = product_factors(g, total.inputs[0])
     inner = g.made_by(rest[0], fn) if len(rest) == 1 else None
     return None if inner is None or scale != float(c) else (float(c), inner.inputs[0])
 
@@ -278,11 +278,11 @@ def _scaled(g: Editor, u: Ref, scale: float) -> Ref | None:
     n = g.maker(u)
     for candidate in (n.inputs if n is not None and n.op in ("mul", "div") else ()):
         if splat(g, candidate) is None:
-            c, rest = factors(g, u, stop=(candidate,))
-            if rest == [candidate] and written(c, scale, g.type_of(u).dtype, 2):
+            c, rest = product_factors(g, u, stop=(candidate,))
+            if rest == [candidate] and written_as(c, scale, g.type_of(u).dtype, 2):
                 return candidate
-    c, rest = factors(g, u)
-    return rest[0] if len(rest) == 1 and written(c, scale, g.type_of(u).dtype, 2) else None
+    c, rest = product_factors(g, u)
+    return rest[0] if len(rest) == 1 and written_as(c, scale, g.type_of(u).dtype, 2) else None
 
 
 @rule("mul", "div", kind=REASSOCIATE, forms=[
@@ -292,7 +292,7 @@ def _scaled(g: Editor, u: Ref, scale: float) -> Ref | None:
 def _gelu_tanh(g: Editor, n: Node) -> Ref | None:
     # 0.5 * x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * x**3)))  -->  gelu(x, tanh)
     y = n.outputs[0].name
-    _, leaves = factors(g, y)
+    _, leaves = product_factors(g, y)
     for term in leaves:
         found = _one_plus(g, term, "tanh")
         if found is None:
@@ -301,16 +301,16 @@ def _gelu_tanh(g: Editor, n: Node) -> Ref | None:
         x = _tanh_argument(g, u)
         if x is None or not whole(g, x, n):
             continue
-        scale, _ = factors(g, y, stop=(x, term))
-        if written(scale, 0.5 / half, n.output.type.dtype, 2) and _is_product(g, y, (x, term)):
+        scale, _ = product_factors(g, y, stop=(x, term))
+        if written_as(scale, 0.5 / half, n.output.type.dtype, 2) and _is_product(g, y, (x, term)):
             return g.emit("gelu", (x,), {"approximate": "tanh"})
     return None
 
 
 def _tanh_argument(g: Editor, u: Ref) -> Ref | None:
     """x where u is sqrt(2/pi) * (x + 0.044715 x^3), or sqrt(2/pi) * x * (1 + 0.044715 x^2)."""
-    scale, rest = factors(g, u)
-    if not written(scale, math.sqrt(2 / math.pi), g.type_of(u).dtype, 2):
+    scale, rest = product_factors(g, u)
+    if not written_as(scale, math.sqrt(2 / math.pi), g.type_of(u).dtype, 2):
         return None
     if len(rest) == 1:
         total = g.made_by(rest[0], "add")
@@ -322,14 +322,14 @@ def _tanh_argument(g: Editor, u: Ref) -> Ref | None:
         inner = plus_one(g, term)
         for x in rest:
             if inner is not None and x != term and _power(g, inner, x, 2):
-                _, exact = factors(g, u, stop=(x, term))
+                _, exact = product_factors(g, u, stop=(x, term))
                 return x if sorted(exact) == sorted((x, term)) else None
     return None
 
 
 def _power(g: Editor, ref: Ref, x: Ref, exponent: int) -> bool:
     """Whether ref is 0.044715 * x ** exponent."""
-    scale, rest = factors(g, ref, stop=(x,))
+    scale, rest = product_factors(g, ref, stop=(x,))
     count = 0
     for r in rest:
         p = g.made_by(r, "pow")
@@ -340,7 +340,7 @@ def _power(g: Editor, ref: Ref, x: Ref, exponent: int) -> bool:
             count += int(e)
         else:
             return False
-    return count == exponent and written(scale, 0.044715, g.type_of(ref).dtype, 2)
+    return count == exponent and written_as(scale, 0.044715, g.type_of(ref).dtype, 2)
 
 
 # ---------------------------------------------------------------- softmax

@@ -24,9 +24,9 @@ from smelt.core.passes.rewriting.editor import Editor
 from smelt.core.passes.rewriting.rules import Rule, rule, rule_pass
 
 
-def blocker(g: Editor, n: Node, x: Quantised, w: Quantised) -> str | None:
+def phases_blocker(g: Editor, n: Node, x: Quantised, w: Quantised) -> str | None:
     """Why a conv_transpose of bytes stays a float one; None when it does not."""
-    why = dequantized.blocker(g, x, w, 1)
+    why = dequantized.weight_blocker(g, x, w, 1)
     if why is not None:
         return why
     if w.axis == 1 and g.array(w.scale) is None:
@@ -44,7 +44,8 @@ def _by_phases(g: Editor, n: Node) -> Ref | None:
     if x is None or w is None or x.axis != -1 or n.attr("channels_last", False):
         return None
     scales = [g.array(q.scale) for q in (x, w)]
-    if blocker(g, n, x, w) is not None or not all(s is None or dequantized.ordinary(s) for s in scales):
+    ordinary = all(s is None or dequantized.ordinary(s) for s in scales)
+    if phases_blocker(g, n, x, w) is not None or not ordinary:
         return None
     array, group, strides = g.array(w.x), int(n.attr("group")), ints_of(n.attrs["strides"])
     assert array is not None
@@ -60,8 +61,8 @@ def _by_phases(g: Editor, n: Node) -> Ref | None:
     return _convolved(g, n, weight, array.shape, taps)
 
 
-FEW_CHANNELS = 8
-"""Channels that fill no vector: with them phases do."""
+FEW_CHANNELS = 16
+"""Channels that fill no vector of the widest kind: with them phases do."""
 
 
 def _of_floats(g: Editor, n: Node, filled: bool) -> Ref | None:

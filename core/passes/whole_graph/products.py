@@ -9,7 +9,9 @@ from smelt.core.passes.rewriting.constants import ints_of, splat
 from smelt.core.passes.rewriting.editor import Editor
 
 
-def factors(g: Editor, ref: Ref, stop: Collection[Ref] = (), depth: int = 8) -> tuple[float, list[Ref]]:
+def product_factors(
+    g: Editor, ref: Ref, stop: Collection[Ref] = (), depth: int = 8
+) -> tuple[float, list[Ref]]:
     """ref as (constant, other factors), through products and divisions by constants; a ref in `stop` is
     not taken apart.
 
@@ -21,14 +23,14 @@ def factors(g: Editor, ref: Ref, stop: Collection[Ref] = (), depth: int = 8) -> 
     if ref not in stop and depth > 0:
         product = g.made_by(ref, "mul")
         if product is not None:
-            a, xs = factors(g, product.inputs[0], stop, depth - 1)
-            b, ys = factors(g, product.inputs[1], stop, depth - 1)
+            a, xs = product_factors(g, product.inputs[0], stop, depth - 1)
+            b, ys = product_factors(g, product.inputs[1], stop, depth - 1)
             return a * b, xs + ys
         ratio = g.made_by(ref, "div")
         if ratio is not None:
             d = splat(g, ratio.inputs[1])
             if d:
-                a, xs = factors(g, ratio.inputs[0], stop, depth - 1)
+                a, xs = product_factors(g, ratio.inputs[0], stop, depth - 1)
                 return a / float(d), xs
     return 1.0, [ref]
 

@@ -78,7 +78,7 @@ _SAME: Mapping[str, Mapping[str, Remap]] = {
 # how many leading inputs are tensors of the output's axes; the rest (a pad value) stay as they are
 _TENSORS = {"quantize": 1, "dequantize": 1, "pad": 1, "resize": 1, "slice": 1, "tile": 1, "broadcast_to": 1}
 POOLS = ("max_pool", "average_pool", "lp_pool")
-REDUCTIONS = (
+SINKABLE_REDUCTIONS = (
     "reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_mean", "reduce_l1", "reduce_l2",
     "reduce_sum_square", "reduce_log_sum", "reduce_log_sum_exp",
 )  # fmt: skip
@@ -90,7 +90,7 @@ def sink_rules() -> tuple[Rule, ...]:
     state = _Sinking()
     elementwise = tuple(
         op.name for op in current_ops()
-        if op.name not in _SAME and op.name not in POOLS and op.name not in REDUCTIONS
+        if op.name not in _SAME and op.name not in POOLS and op.name not in SINKABLE_REDUCTIONS
         and op.name not in ("reshape", "transpose") and op.compute is not None
     )
     return (
@@ -100,7 +100,7 @@ def sink_rules() -> tuple[Rule, ...]:
             "x: f32[N, 3, 4]; slice(transpose(x, perm=(0, 2, 1)), starts=(0, 1, 0), ends=(N, 4, 3), "
             "steps=(1, 1, 2))",
         )),
-        Rule("sink_reduce", (*REDUCTIONS, *ARGS), state.reduce, SUMS, (
+        Rule("sink_reduce", (*SINKABLE_REDUCTIONS, *ARGS), state.reduce, SUMS, (
             "x: f32[N, 3, 4]; reduce_sum(transpose(x, perm=(0, 2, 1)), axes=(1, 2), keepdims=False)",
             "x: f32[N, 3, 4]; argmax(transpose(x, perm=(0, 2, 1)), axis=1, keepdims=True, last=False)",
         )),

@@ -12,7 +12,7 @@ from smelt.core.schedule.schedule import Schedule
 from smelt.core.schedule.strategies.contraction import contraction
 from smelt.core.schedule.strategies.elementwise import elementwise
 from smelt.core.schedule.strategies.fallback import outer_groups
-from smelt.core.schedule.strategies.lanes import lanes
+from smelt.core.schedule.strategies.lanes import over_lanes
 from smelt.core.schedule.strategies.reduction import columns, gathered_rows, rows
 from smelt.core.schedule.strategies.row_product import row_product
 from smelt.core.schedule.tree import ScheduleError, chain
@@ -23,10 +23,9 @@ Strategy: TypeAlias = Callable[[Draft, str], None]
 # Order: contraction before columns, whose trees would also fit a matrix product; rows before columns,
 # because a row kernel's reductions follow no contiguous loop; gathered rows take what is neither.
 # Row products before all of these, which they ask about the two nests that they make.
-VECTORS: tuple[Strategy, ...] = (
+STRATEGIES: tuple[Strategy, ...] = (
     elementwise, row_product, contraction, rows, columns, gathered_rows, outer_groups,
 )  # fmt: skip
-LANES: tuple[Strategy, ...] = (lanes, outer_groups)
 
 
 def choose(kernel: Kernel, machine: Machine, constants: frozenset[str] = frozenset()) -> Schedule:
@@ -42,13 +41,15 @@ def draft(kernel: Kernel, machine: Machine, constants: frozenset[str] = frozense
         if isinstance(s, Store) and any(isinstance(x, Reduce) for x in walk_expr(s.value)):
             d.do("enclose", str(number), d.fresh("one"))
     for root in _roots(d.kernel):
-        for strategy in LANES if machine.max_lanes > 1 else VECTORS:
+        for strategy in STRATEGIES:
             try:
                 with d.all_or_nothing():
                     strategy(d, root)
                 break
             except ScheduleError:
                 continue
+    if machine.has_lanes:
+        over_lanes(d)
     return d
 
 

@@ -24,24 +24,24 @@ from smelt.core.schedule.view import Roles, View, roles
 
 MAX_ROWS = 16
 """Bodies of a row tile are emitted once per height; more rows than this gain nothing."""
+POINTER_ROWS = 8
+"""The same where every row has an address of its own: more would spill addresses of 16 integer registers."""
+EXACT_SHARE = 2 / 3
+"""Share of the highest tile from which a lower one is taken because it divides the rows."""
 SUPPLY = 4
 """Cycles in which the second-level cache delivers a vector of B."""
-SPILLED = 1.3
-"""What a wide tile takes, times, whose panel of B does not stay in the second-level cache. Tiles near to
-square read least of A and B together, wherever they lie: 12x8 for 6x16 takes 1.4 times as long with AVX2."""
 SECOND_NEST = 0.25
 """What a narrower nest for the last columns takes, in whole vectors."""
 FEW_ROWS = 32
 """With fewer rows B is read in place: packing it costs more than it saves."""
-SQUARE = 2
-"""Vectors of the tile that is nearest to square: 6x16 of 16 registers, 12x32 of 32."""
-MANY_ROWS = 64
-"""From here on tiles near to square win over wide ones."""
 FAR = 4096
 """Bytes between reduction steps of B from which reading it in place loses to packing it: one page, so
 that every step misses the TLB and the prefetcher."""
-FAR_MANY = 1024
-"""The same where the rows are many for sure: steps that share a few sets of the first cache are enough."""
+MANY_ROWS, FAR_MANY = 64, 1024
+"""The same from so many rows on: steps that share a few sets of the first cache are enough."""
+LANE_ROWS = 4
+"""Rows of a lane's tile: with vectors of 16 these are 64 sums, a quarter of the registers that a lane may
+have."""
 SHORT_AXIS = 4
 """Steps of the innermost axis of a reduction (3 input channels) that are written out."""
 
@@ -66,8 +66,7 @@ def register_shapes(
     """The tiles that fit the register file: rows*vectors accumulators, `panel` registers of B for each vector
     of columns, one of A.
 
-    pointers: every row has an address of its own (padding, strides unknown when compiling), so that
-    more than 8 rows would spill addresses on a machine with 16 integer registers.
+    pointers: every row has an address of its own (padding, strides unknown when compiling).
     """
     registers = max(machine.vector_registers, 16)
     # two spare of 32: 31 live ones spill under some of LLVM's scheduling models
@@ -75,41 +74,34 @@ def register_shapes(
     found = []
     for vectors in (1, 2, 4, 8):
         rows = (live - 1 - vectors * panel) // (vectors * accumulators)
-        rows = min(rows, 8 if pointers else MAX_ROWS)
+        rows = min(rows, POINTER_ROWS if pointers else MAX_ROWS)
         rows -= rows % 2 if rows > 4 else 0
         if rows >= 1:
             found.append(Shape(rows, vectors, lanes))
     return tuple(found)
 
 
-def choose_shape(
-    shapes: tuple[Shape, ...], columns: int | None, rows: int | None, panel_bytes: int, cache: int, busy: int
-) -> Shape:
-    """The tile with the least estimated time per output. columns, rows: extents when constant.
-    panel_bytes: of one column of B (0: unknown); panels that overflow `cache` are read from further out.
-    busy: sums that keep the pipes busy (latency times instructions per cycle)."""
+def choose_shape(shapes: tuple[Shape, ...], columns: int | None, rows: int | None, busy: int) -> Shape:
+    """The tile with the least estimated time per output, of equals the widest: few rows leave more sums in
+    flight, and there are fewer bodies to emit. columns, rows: extents when constant. busy: sums that keep the
+    pipes busy (latency times instructions per cycle)."""
 
     def efficiency(height: int, vectors: int) -> float:
         fma, loads = height * vectors, height + vectors
         return fma / max(fma, loads, busy, SUPPLY * vectors)
 
     def time(s: Shape) -> float:
-        heights = _heights(s.rows, rows)
-        height = heights[0]
-        spill = SPILLED if s.vectors > SQUARE and panel_bytes * s.columns > cache else 1.0
+        height, _ = _heights(s.rows, rows)
         if columns is None:
-            return spill / efficiency(height, s.vectors)
+            return 1 / efficiency(height, s.vectors)
         full, rest = divmod(columns, s.columns)
-        cost = full * s.vectors / efficiency(height, s.vectors) * spill
+        cost = full * s.vectors / efficiency(height, s.vectors)
         tail = power(ceil(rest / s.lanes)) if rest else 0
         if rest:
             cost += tail / efficiency(height, tail) + (SECOND_NEST if full else 0)
         return cost
 
-    # Of equals: the one nearest to square when there are many rows for sure (12x32 reads half the B of
-    # 6x64), else the wider one: few rows leave more sums in flight, and there are fewer bodies to emit.
-    many = rows is not None and rows >= MANY_ROWS
-    return min(shapes, key=lambda s: (round(time(s), 6), abs(s.vectors - SQUARE) if many else -s.vectors))
+    return min(shapes, key=lambda s: (round(time(s), 6), -s.vectors))
 
 
 def power(n: int) -> int:
@@ -124,7 +116,7 @@ def _heights(most: int, rows: int | None) -> tuple[int, bool]:
     if rows <= most:
         return max(rows, 1), True
     exact = [h for h in range(most, 0, -1) if rows % h == 0]
-    if exact[0] * 3 >= most * 2:
+    if exact[0] >= most * EXACT_SHARE:
         return exact[0], True
     return most, False
 
@@ -147,13 +139,10 @@ def contraction(d: Draft, root: str) -> None:
     rows = 1 if r.row is None else rows
     wide = 1 if fit is None else lanes // meaning(fit.row).columns
     shapes = register_shapes(d.machine, lanes, len(v.reduces()), _needs_pointers(v, r), wide)
-    panel = _panel_bytes(r) // (fit.depth if fit else 1)
     columns = v.extent(r.column).const_or_none
-    if rows is None or rows > 2:
-        shapes = tuple(s for s in shapes if s.vectors <= 4) or shapes
-    busy = latency(d.machine, r, fit)
-    shape = choose_shape(shapes, columns, rows, panel, d.machine.cache_bytes[1] * 3 // 4, busy)
-    shape = replace(shape, fit=fit)
+    if d.machine.has_lanes:
+        shapes = (Shape(LANE_ROWS, 1, lanes),)
+    shape = replace(choose_shape(shapes, columns, rows, latency(d.machine, r, fit)), fit=fit)
     padded = _layout(d, v, r, shape, rows)
     if columns is None:
         _dynamic_columns(d, r, shape)
@@ -188,16 +177,6 @@ def _needs_pointers(v: View, r: Roles) -> bool:
         if a.guard or (r.row is not None and (step is None or not step.is_const)):
             return True
     return False
-
-
-def _panel_bytes(r: Roles) -> int:
-    """Bytes of B that one column reads; 0 when unknown."""
-    total = r.reduce.dtype.bytes
-    for a in r.reduce.axes:
-        if not a.extent.is_const:
-            return 0
-        total *= a.extent.const
-    return total
 
 
 # ---------------------------------------------------------------- the right operand
@@ -380,6 +359,8 @@ def _tile(
     row = None if r.row is None else r.row + suffix
     row_outer, row_inner = _split_rows(d, row, shape)
     groups = [*batch, *([outer] if outer else []), *outers, *row_outer]
+    if d.machine.has_lanes:  # neighbouring lanes read one row of A, and neighbouring panels of B
+        groups = [*batch, *outers, *row_outer, *([outer] if outer else [])]
     if not groups:
         groups = [d.enclose(inner)]
     d.order(*groups, *row_inner, inner)
@@ -423,6 +404,8 @@ def _split_rows(d: Draft, row: str | None, shape: Shape) -> tuple[list[str], lis
         d.do("split", row, height, *names, False)
     elif height == 1:
         return [row], []
+    elif d.machine.has_lanes:
+        d.do("split_clamped", row, height, *names)
     else:
         d.do("tile", row, tuple(range(height, 0, -1)), "balanced", names[0], f"{row}.r", names[1])
     return [names[0]], [names[1]]

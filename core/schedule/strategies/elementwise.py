@@ -35,9 +35,12 @@ def _one(d: Draft, root: str) -> None:
     v = d.view(root)
     inner = v.vars[-1]
     lanes = d.machine.lanes(v.bits)
-    across = _across(v, inner, lanes)
+    across = None if d.machine.has_lanes else _across(v, inner, lanes)
     if across is not None:
         _transposed(d, v, across, inner, lanes)
+        return
+    if d.machine.has_lanes:
+        _lanes(d, v, lanes)
         return
     size = min(d.kernel.buffers()[s.buffer].dtype.bytes for s in v.stores)
     budget = max((HEAVY_CHUNK_BYTES if v.is_heavy(d.machine) else CHUNK_BYTES) // size, 4 * lanes)
@@ -55,6 +58,23 @@ def _one(d: Draft, root: str) -> None:
     if v.has_lets and len(v.vars) > 1:
         d.attempt("bind_let", v.vars[-2])
     d.do("strip", inner, lanes, HEAVY_IN_FLIGHT if v.is_heavy(d.machine) else IN_FLIGHT, d.machine.masked)
+
+
+def _lanes(d: Draft, v: View, width: int) -> None:
+    """A vector for each lane; where that is cut at the end of a line, elements one by one."""
+    inner, groups = v.vars[-1], list(v.vars[:-1])
+    n = v.extent(inner).const_or_none
+    if n is None or n > width:
+        d.do("split", inner, width, f"{inner}.o", f"{inner}.i", True)
+        groups.append(f"{inner}.o")
+        inner = f"{inner}.i"
+    elif not groups:
+        groups.append(d.enclose(inner))
+    for g in groups:
+        d.do("bind", g, "group")
+    if v.has_lets:
+        d.attempt("bind_let", groups[-1])
+    d.do("bind", inner, "vector")
 
 
 def _across(v: View, inner: str, lanes: int) -> str | None:

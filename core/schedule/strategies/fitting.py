@@ -13,6 +13,9 @@ from smelt.core.machine import Instruction, Machine
 from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.view import Roles, View
 
+BUSY = 8
+"""Sums that keep the pipes busy where no row tells: two a cycle that take four each."""
+
 
 @dataclass(frozen=True)
 class Fit:
@@ -37,7 +40,7 @@ def fitting(d: Draft, v: View, r: Roles) -> Fit | None:
         return None
     a, b = loads
     axis = next((x for x in r.reduce.axes if _contiguous(v, a, b, x.var)), None)
-    if axis is None or not axis.extent.is_const or b.guard or r.beside:
+    if axis is None or not axis.extent.const_or_none or b.guard or r.beside:
         return None
     n = axis.extent.const
     height = None if r.row is None else v.extent(r.row).const_or_none
@@ -56,7 +59,7 @@ def latency(machine: Machine, r: Roles, fit: Fit | None) -> int:
     rows = [x for x in _rows(machine, dtype, dtype, dtype) if meaning(x).depth == 1]
     row = fit.row if fit else rows[0] if rows else None
     if row is None:
-        return 8
+        return BUSY
     want = meaning(row)
     return max(1, round(row.latency * row.macs / (want.rows * want.columns * want.depth)))
 

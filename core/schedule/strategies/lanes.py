@@ -1,86 +1,61 @@
-"""Machines with lanes (GPUs): one work-item per output element or per row, groups over the rest."""
+"""Machines with lanes: what a strategy shares among groups is shared among the lanes of groups."""
 
 from __future__ import annotations
 
+from smelt.core.ir.barriers import has_lanes
+from smelt.core.ir.kernel import Loop, Stmt, Store
 from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.strategies.contraction import power
-from smelt.core.schedule.strategies.elementwise import collapse_all
-from smelt.core.schedule.tree import ScheduleError
-from smelt.core.schedule.view import View, roles
 
-MOST_LANES = 64
-"""Work-items of a group: a multiple of every wave and warp size in use."""
-TILE_ROWS = 4
-"""Rows that a work-item of a contraction computes, so that it reads the right operand once for all."""
+FEW_GROUPS = 4
+"""Groups for each core from which on they are made as wide as they can be: a bound, so that at most a
+quarter of the time goes by with cores that wait for the last ones."""
 
 
-def lanes(d: Draft, root: str) -> None:
-    """Split the innermost useful loop over work-items, bind the others as groups."""
-    v = d.view(root)
-    if _contraction(d, v, _width(d, v, v.vars[-1])):
-        return
-    v = collapse_all(d, v)
-    reduced = v.all_reduces()
-    column = v.vars[-1]
-    if reduced and all(column not in v.follows(r) for r in v.reduces()):
-        _rows(d, v)
-        return
-    width = _width(d, v, column)
-    o, i = f"{column}.o", f"{column}.i"
-    d.do("split", column, width, o, i, True)
-    for g in (*v.vars[:-1], o):
-        d.do("bind", g, "group")
-    d.do("bind", i, "lane")
-    if reduced:
-        for name in d.stage_reduce(i):
-            d.attempt("accumulate", name, ())
+def over_lanes(d: Draft) -> None:
+    """Of the groups of every statement, the innermost become lanes: neighbouring lanes do what lies side by
+    side. Groups are as wide as the machine has lanes, narrower where that leaves cores without one."""
+    for number in range(len(d.kernel.body)):
+        if has_lanes(d.kernel.body[number]):
+            continue
+        loops = _groups(d.kernel.body[number])
+        left = _width(d, loops)
+        for loop in reversed(loops):
+            n = loop.extent.const_or_none
+            if left < 2 or n == 0:
+                break
+            width = left if n is None else min(left, power(n))
+            if n is not None and n <= left:
+                d.do("bind", loop.var, "lane")
+                left //= n
+            else:
+                d.attempt("spread", loop.var, width, f"{loop.var}.w", f"{loop.var}.l")
+                break
 
 
-def _width(d: Draft, v: View, var: str) -> int:
-    """Work-items along a loop: no more than the power of two that holds it."""
-    n = v.extent(var).const_or_none
-    return min(MOST_LANES, d.machine.max_lanes, MOST_LANES if n is None else power(n))
+def _groups(s: Stmt) -> list[Loop]:
+    """The directly nested loops over groups, outermost first."""
+    found: list[Loop] = []
+    while isinstance(s, Loop) and s.level == "group":
+        found.append(s)
+        if len(s.body) != 1 or s.buffers or isinstance(s.body[0], Store):
+            break
+        s = s.body[0]
+    return found
 
 
-def _rows(d: Draft, v: View) -> None:
-    """One row per work-item: reductions that the inner loops share are computed once."""
-    followed = frozenset[str]().union(*(v.follows(r) for r in v.reduces()))
-    outer = [x for x in v.vars if x in followed]
-    inner = [x for x in v.vars if x not in followed]
-    if not outer:
-        raise ScheduleError("lanes", "one row: nothing to spread")
-    d.order(*outer, *inner)
-    row = outer[-1]
-    width = _width(d, v, row)
-    o, i = f"{row}.o", f"{row}.i"
-    d.do("split", row, width, o, i, True)
-    for g in (*outer[:-1], o):
-        d.do("bind", g, "group")
-    d.do("bind", i, "lane")
-    names = d.stage_reduce(i)
-    d.attempt("hoist", i, "inv")
-    for name in names:
-        d.attempt("accumulate", name, ())
+def _width(d: Draft, loops: list[Loop]) -> int:
+    """Lanes of a group."""
+    tasks = 1
+    for loop in loops:
+        n = loop.extent.const_or_none
+        if n is None:
+            return d.machine.max_lanes
+        tasks *= n
+    width = d.machine.max_lanes
+    while width > 1 and tasks < width * d.machine.cores * FEW_GROUPS:
+        width //= 2
+    return max(width, 1)
 
 
-def _contraction(d: Draft, v: View, width: int) -> bool:
-    """A few rows per work-item, columns over work-items."""
-    r = roles(v)
-    if r is None or r.row is None:
-        return False
-    c, row = r.column, r.row
-    o, i = f"{c}.o", f"{c}.i"
-    with d.all_or_nothing():
-        d.do("split", c, width, o, i, True)
-        d.do(
-            "tile", row, tuple(range(TILE_ROWS, 0, -1)), "balanced", f"{row}.o", f"{row}.r", f"{row}.i"
-        )
-        groups = [*r.batch, *r.outer, f"{row}.o", o]
-        d.order(*groups, i, f"{row}.i")
-        for g in groups:
-            d.do("bind", g, "group")
-        d.do("bind", i, "lane")
-        for name in d.stage_reduce(i):
-            d.attempt("accumulate", name, ())
-        d.do("unroll", f"{row}.i")
-    return True
+__all__ = ["over_lanes"]

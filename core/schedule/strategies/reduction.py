@@ -4,7 +4,7 @@ are worth stands in benchmarks/results/choices.md."""
 
 from __future__ import annotations
 
-from math import ceil, prod
+from math import ceil, inf, prod
 
 from smelt.core.dim import YES, Dim
 from smelt.core.ir.analysis.scope import kernel_facts
@@ -22,11 +22,16 @@ GROUP_ELEMENTS = 2048
 """Elements of such a group."""
 IN_FLIGHT, HEAVY_IN_FLIGHT = 4, 2
 """Vectors that a turn of a loop has in flight; fewer where a costly function fills the pipes by itself."""
+KEPT_VECTORS, TILED_VECTORS = 8, 2
+"""Vectors of kept elements at a time; fewer where rows of a tile or several reductions multiply the sums."""
 MOST_TILE = 8
 """Rows of a window's tile: beyond that the addresses of its positions do not fit 16 integer registers."""
 WIDE_WINDOW, WIDE_TILE = 9, 4
 """Window positions beyond which a tile has fewer rows: each is written out for every height of a tile. With 8
 rows, 5 x 5 took a tenth more of a recogniser's code for 1 % of its time (benchmarks/results/choices.md)."""
+BLOCK_TERMS = 64
+"""Terms of a sum of floats that follow each other in one accumulator; longer sums are sums of such blocks, so
+that errors grow with BLOCK_TERMS + n / BLOCK_TERMS and not with n."""
 UNROLL_TAPS = 49
 """Window positions that are written out where rows of a tile share them: 7 x 7, in 0.7 of the time."""
 
@@ -93,8 +98,8 @@ def _along(v: View, inner: list[str]) -> bool:
     return not inner or all(v.stride(s, inner[-1]) == 1 for s in v.stores)
 
 
-def _collapsed(d: Draft, v: View) -> View:
-    """Neighbouring loops and neighbouring axes joined where accesses allow."""
+def _joined_axes(d: Draft, v: View) -> View:
+    """Neighbouring axes of reductions joined where accesses allow."""
     for r in v.all_reduces():
         axes = [a.var for a in r.axes]
         while len(axes) > 1:
@@ -103,7 +108,12 @@ def _collapsed(d: Draft, v: View) -> View:
             if not d.attempt("collapse", a, b, name):
                 break
             axes.append(name)
-    v = d.view(v.vars[0])
+    return d.view(v.vars[0])
+
+
+def _collapsed(d: Draft, v: View) -> View:
+    """Neighbouring loops and neighbouring axes joined where accesses allow."""
+    v = _joined_axes(d, v)
     outer, inner = _sides(v)
     for side in (inner, outer):
         at = len(side) - 2
@@ -120,6 +130,9 @@ def _collapsed(d: Draft, v: View) -> View:
 def _group_rows(d: Draft, v: View, groups: list[str], inner: list[str]) -> None:
     """Rows become groups, several at a time when they are short."""
     if d.inside(groups[-1]):
+        return
+    if d.machine.has_lanes:
+        d.share(groups)
         return
     work = [v.extent(x).const_or_none for x in inner]
     work += [prod_or_none([a.extent for a in r.axes]) for r in v.all_reduces()]
@@ -167,7 +180,9 @@ def columns(d: Draft, root: str) -> None:
         raise ScheduleError("columns", "no kept contiguous axis")
     if v.extent(column) == 0:
         raise ScheduleError("columns", "nothing to compute")
-    row = _window_row(v, column, inner)
+    row = None if d.machine.has_lanes else _window_row(v, column, inner)
+    if row is None:
+        v = _joined_axes(d, v)
     n = v.extent(column)
     lanes = d.machine.lanes(v.bits)
     wide = _wide(d, n.const_or_none, lanes, row is not None, len(v.all_reduces()))
@@ -207,7 +222,7 @@ def _is_window(v: View, r: Reduce) -> bool:
 
 def _wide(d: Draft, n: int | None, lanes: int, tiled: bool, accumulators: int) -> int:
     """Vectors per step: enough independent sums to hide the latency, within the registers."""
-    most = 2 if tiled or accumulators > 1 else 4
+    most = TILED_VECTORS if tiled or accumulators > 1 else KEPT_VECTORS
     if tiled and d.machine.vector_registers < 32:
         most = 1  # rows share more than columns do
     return most if n is None else max(1, min(most, power(ceil(n / lanes) + 1) // 2))
@@ -272,7 +287,7 @@ def _panel(
     _keep_heavy(d, v, names)
     d.attempt("hoist", o, "inv")
     for name in names:
-        d.attempt("accumulate", name, ())
+        _accumulate(d, name)
     for x in row_inner:
         d.do("unroll", x)
     d.do("bind", i, "vector")
@@ -281,6 +296,35 @@ def _panel(
         if row_inner and taps is not None and taps <= UNROLL_TAPS:
             for a in r.axes:
                 d.attempt("unroll", a.var + suffix)
+
+
+def _accumulate(d: Draft, name: str) -> None:
+    """Serial loops into the register of that name; a long sum of floats in blocks, which are cut again."""
+    cut = next((_cut(d, r) for r, _ in _fills(d, [name])), None)
+    if cut is None:
+        d.attempt("accumulate", name, ())
+        return
+    part = d.fresh(f"{name}.p")
+    d.do("accumulate_blocks", name, *cut, d.fresh(f"{cut[0]}.b"), part)
+    _accumulate(d, part)
+
+
+def _cut(d: Draft, r: Reduce) -> tuple[str, int] | None:
+    """(axis, steps of it) of the blocks of a sum, None where it is one block. Of several axes without bound
+    the outermost first: what is left to the blocks is cut again."""
+    if r.kind != "sum" or not r.dtype.is_float:
+        return None
+    facts = kernel_facts(d.kernel)
+    most = [facts.interval(a.extent)[1] or inf for a in r.axes]
+    open_ = [a.var for a, n in zip(r.axes, most, strict=True) if n > BLOCK_TERMS and not a.extent.is_const]
+    if len(open_) > 1:
+        return open_[0], BLOCK_TERMS
+    terms: float = 1
+    for a, n in zip(reversed(r.axes), reversed(most), strict=True):
+        if n * terms > BLOCK_TERMS:
+            return a.var, max(1, int(BLOCK_TERMS // terms))
+        terms *= n
+    return None
 
 
 def _tile_height(d: Draft, v: View, row: str, wide: int) -> int:

@@ -12,7 +12,7 @@ from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Bound, Expr
 from smelt.core.ops.attrs import integer
 from smelt.core.ops.rows.linear import accumulator
-from smelt.core.ops.rows.nbits import field, fields
+from smelt.core.ops.rows.nbits import bit_fields, field
 from smelt.core.ops.table import Arg, Attrs, Case, Infer, Op, wants_elements
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const
 
@@ -89,7 +89,7 @@ def _ref(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorTyp
         assert scale is not None
         at = np.arange(x.shape[1]) // block
         origin = np.float64(1 << (bits - 1)) if zero is None else zero.astype(np.float64)[..., at]
-        weight = fields(w, bits)[..., : x.shape[1]].astype(np.float64)
+        weight = bit_fields(w, bits)[..., : x.shape[1]].astype(np.float64)
         weight = (weight - origin) * scale.astype(np.float64)[..., at]
     own = weight[np.clip(which, 0, w.shape[0] - 1)]
     return (np.einsum("rk,rnk->rn", x.astype(np.float64), own).astype(x.dtype),)

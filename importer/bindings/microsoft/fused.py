@@ -25,12 +25,18 @@ def alike(c: Call, what: str, *places: tuple[int, int]) -> None:
 # ---------------------------------------------------------------- norms
 
 
-TINY = 1e-12
+TINY_EPSILON = 1e-12
 """Default epsilon of the ops that add before they normalise."""
 
 
 def _normed(
-    c: Call, op: str, x: Ref, scale: Ref, bias: Ref = "", axis: int | None = None, epsilon: float = TINY
+    c: Call,
+    op: str,
+    x: Ref,
+    scale: Ref,
+    bias: Ref = "",
+    axis: int | None = None,
+    epsilon: float = TINY_EPSILON,
 ) -> Ref:
     """layer_norm or rms_norm over axes axis .. (the last one), in a type that is wide enough."""
     t = c.builder.type_of(x)
@@ -76,7 +82,7 @@ def _statistics(c: Call, x: Ref, centred: bool) -> tuple[Ref, Ref]:
     mean = mean if centred else c.emit("mul", mean, c.scalar(0, mean))
     away = c.emit("sub", x, mean)
     square = c.emit("reduce_mean", c.emit("mul", away, away), axes=axes, keepdims=True)
-    root = c.emit("sqrt", c.emit("add", square, c.scalar(c.number("epsilon", TINY), square)))
+    root = c.emit("sqrt", c.emit("add", square, c.scalar(c.number("epsilon", TINY_EPSILON), square)))
     return mean, c.emit("reciprocal", root)
 
 

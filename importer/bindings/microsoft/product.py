@@ -37,7 +37,7 @@ def _alpha(op: str) -> Callable[..., Ref]:
 
 
 # name -> (function of the call, the value and parameters; the parameters' names)
-ACTIVATIONS: Mapping[str, tuple[Callable[..., Ref], tuple[str, ...]]] = MappingProxyType(
+FUSED_ACTIVATIONS: Mapping[str, tuple[Callable[..., Ref], tuple[str, ...]]] = MappingProxyType(
     {
         "": (lambda c, y: y, ()),
         "Relu": (_plain("relu"), ()),
@@ -70,9 +70,9 @@ ACTIVATIONS: Mapping[str, tuple[Callable[..., Ref], tuple[str, ...]]] = MappingP
 def _activated(c: Call, y: Ref) -> Ref:
     """The node's activation of y; parameters are a list, or attributes of their own."""
     name = c.text("activation", "")
-    if name not in ACTIVATIONS:
+    if name not in FUSED_ACTIVATIONS:
         raise c.unsupported(f"activation '{name}'")
-    make, names = ACTIVATIONS[name]
+    make, names = FUSED_ACTIVATIONS[name]
     if any(c.given(f"activation_{n}") for n in names):
         values = tuple(c.number(f"activation_{n}") for n in names)
     else:

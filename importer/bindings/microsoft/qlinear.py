@@ -11,7 +11,7 @@ from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.microsoft.fused import embed_layer_norm
 from smelt.importer.bindings.standard.conv import on_first, pool_of
 from smelt.importer.bindings.standard.quant import byte_range, q_linear_conv, requantized, scaled
-from smelt.importer.bindings.standard.recurrent import KINDS, Product, recurrent
+from smelt.importer.bindings.standard.recurrent import CELL_KINDS, Product, recurrent
 from smelt.importer.bindings.standard.scan import at
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Build, Call, OnnxOp
@@ -129,7 +129,7 @@ def _by_ranges(c: Call, d: int, scale: int) -> Product:
 def _dynamic_lstm(c: Call) -> Sequence[Ref]:
     """An LSTM whose weights are bytes [directions, input, gates * hidden]; each product rounds its input."""
     turned = [c.builder.transpose(c.x(i), (0, 2, 1)) for i in (1, 2)]
-    build = recurrent(KINDS["LSTM"], lambda _, d: (_by_ranges(c, d, 8), _by_ranges(c, d, 10)))
+    build = recurrent(CELL_KINDS["LSTM"], lambda _, d: (_by_ranges(c, d, 8), _by_ranges(c, d, 10)))
     return build(replace(c, inputs=(_until_all_end(c), *turned, *c.inputs[3:8])))
 
 

@@ -16,14 +16,14 @@ from smelt.importer.ranges import span
 
 # ---------------------------------------------------------------- packed weights
 
-BITS = (2, 4, 8)
+PACKED_BITS = (2, 4, 8)
 FLOATS = ("f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f4e2m1")
 """Most codes that a table may hold."""
 
 
 def _bits(c: Call, default: int) -> int:
     bits = c.integer("bits", default)
-    if bits not in BITS:
+    if bits not in PACKED_BITS:
         raise c.unsupported(f"weights of {bits} bits")
     return bits
 

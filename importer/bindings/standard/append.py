@@ -23,7 +23,7 @@ class Append:
 
 
 def appends(
-    region: GraphBuilder, forms: Sequence[sq.Form], results: Sequence[Ref], own: frozenset[str]
+    region: GraphBuilder, forms: Sequence[sq.ElementForm], results: Sequence[Ref], own: frozenset[str]
 ) -> list[Append]:
     """The sequences that a loop's body appends one element to and does not read. forms: of the states;
     results: their tensors after the body. own: sizes that differ between rounds."""

@@ -14,12 +14,12 @@ from smelt.core.ir.graph import Attr, Ref, TensorType
 from smelt.importer import known as kn
 from smelt.importer import sequences as sq
 from smelt.importer.bindings.standard.append import appends, put_back, taken_out
-from smelt.importer.branches import Arm, by_branch, closed, declared, inner_symbols
+from smelt.importer.branches import TranslatedBranch, by_branch, closed, declared, inner_symbols
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, OnnxOp
 from smelt.importer.load import subgraphs
 
-ROUNDS = 16
+SHAPE_ROUNDS = 16
 """Most attempts to find the shapes of carried values; each makes at least one more extent dynamic."""
 WRITTEN_OUT, AT_MOST = 64, 512
 """Most nodes of an unrolled loop: of one with a known trip count whose carried sizes change, and of one that
@@ -50,10 +50,10 @@ def _if(c: Call) -> Sequence[Ref]:
         return refs
     condition = c.builder.reshape(c.x(), ())
     before = declared(c.engine)
-    arms: list[Arm] = []
+    arms: list[TranslatedBranch] = []
     for name in ("then_branch", "else_branch"):
         with c.engine.conditional():
-            arm = Arm(*c.translate.region(subgraph(c, name), lambda b: []))
+            arm = TranslatedBranch(*c.translate.region(subgraph(c, name), lambda b: []))
             if len(arm.refs) != len(c.outputs):
                 raise c.fail(f"{name} has {len(arm.refs)} outputs, the node has {len(c.outputs)}")
             arms.append(arm)
@@ -112,7 +112,7 @@ class _Settled:
 
     region: GraphBuilder
     refs: list[Ref]
-    forms: list[sq.Form]
+    forms: list[sq.ElementForm]
     types: list[TensorType]
     carried: list[Ref]
     inner: frozenset[str]
@@ -232,7 +232,7 @@ def _settled(c: Call, g: Any, values: list[Ref], first: int = 0) -> _Settled:
     carried = [x for r in values for x in sq.leaves(b, r)]
     types = [b.type_of(r) for r in carried]
     mine: set[str] = set()  # sizes that change from round to round
-    for _ in range(ROUNDS):
+    for _ in range(SHAPE_ROUNDS):
         with c.translate.attempt() as attempt, c.engine.conditional():
             found = _round(c, g, forms, types, first)
         wider = [sq.packed_form(f) for f in forms] if attempt.failed else _wider_forms(c, forms, found)
@@ -282,7 +282,9 @@ def _final(c: Call, t: TensorType, s: TensorType) -> TensorType:
     return TensorType(t.dtype, tuple(shape))
 
 
-def _round(c: Call, g: Any, forms: Sequence[sq.Form], types: Sequence[TensorType], first: int) -> _Round:
+def _round(
+    c: Call, g: Any, forms: Sequence[sq.ElementForm], types: Sequence[TensorType], first: int
+) -> _Round:
     """Translate the body for states like these."""
     before = declared(c.engine)
     region, results = c.translate.region(g, lambda b: _parameters(b, g, forms, types, first))
@@ -297,7 +299,7 @@ def _round(c: Call, g: Any, forms: Sequence[sq.Form], types: Sequence[TensorType
     return _Round(region, results, [*outs, *results[1 + len(forms) :]], before)
 
 
-def _wider_forms(c: Call, forms: Sequence[sq.Form], found: _Round) -> list[sq.Form]:
+def _wider_forms(c: Call, forms: Sequence[sq.ElementForm], found: _Round) -> list[sq.ElementForm]:
     """The forms that suit a state both before and after the body."""
     own = inner_symbols(found.region, found.before)
     return [
@@ -331,7 +333,7 @@ def _zeros(c: Call, t: TensorType, own: frozenset[str]) -> Ref:
 
 
 def _parameters(
-    b: GraphBuilder, g: Any, forms: Sequence[sq.Form], types: Sequence[TensorType], first: int
+    b: GraphBuilder, g: Any, forms: Sequence[sq.ElementForm], types: Sequence[TensorType], first: int
 ) -> list[Ref]:
     """The inputs of a loop's body: round, condition and states of these forms, whose tensors have these
     types. first: the number of the first round."""

@@ -31,7 +31,7 @@ def same(op: str, arity: int, **defaults: float | str) -> Build:
 
 
 # ONNX name, core op, first opset, attributes with their defaults
-UNARY: tuple[tuple[str, str, int, dict[str, float | str]], ...] = (
+UNARY_BINDINGS: tuple[tuple[str, str, int, dict[str, float | str]], ...] = (
     *(
         (name, name.lower(), since, {})
         for name, since in (
@@ -77,7 +77,7 @@ UNARY: tuple[tuple[str, str, int, dict[str, float | str]], ...] = (
     ("Gelu", "gelu", 20, {"approximate": "none"}),
 )
 
-BINARY: tuple[tuple[str, str, int], ...] = (
+BINARY_BINDINGS: tuple[tuple[str, str, int], ...] = (
     ("Add", "add", 7),
     ("Sub", "sub", 7),
     ("Mul", "mul", 7),
@@ -257,8 +257,8 @@ def _shrink(c: Call) -> Ref:
 
 
 ROWS: tuple[OnnxOp, ...] = (
-    *(OnnxOp(name, since, same(op, 1, **attrs)) for name, op, since, attrs in UNARY),
-    *(OnnxOp(name, since, same(op, 2)) for name, op, since in BINARY if op not in ("equal",)),
+    *(OnnxOp(name, since, same(op, 1, **attrs)) for name, op, since, attrs in UNARY_BINDINGS),
+    *(OnnxOp(name, since, same(op, 2)) for name, op, since in BINARY_BINDINGS if op not in ("equal",)),
     OnnxOp("Equal", 7, _logical("equal")),
     *(OnnxOp(name, 1, _chain(op)) for name, op in (("Min", "min"), ("Max", "max"))),
     OnnxOp("Sum", 1, widened(_chain("add"))),

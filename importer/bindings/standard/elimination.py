@@ -11,7 +11,7 @@ from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, OnnxOp
 from smelt.importer.domains import MS
 
-SMALL = 3
+SMALL_MATRIX = 3
 """Most rows of a matrix whose determinant is expanded by cofactors."""
 
 
@@ -20,7 +20,7 @@ def _det(c: Call) -> Ref:
     if len(shape) < 2:
         raise c.fail(f"input has rank {len(shape)}, wanted square matrices")
     n = c.engine.same("rows and columns", shape[-2], shape[-1])
-    return _written_out(c, n.const) if n.is_const and n.const <= SMALL else _eliminated(c, n)
+    return _written_out(c, n.const) if n.is_const and n.const <= SMALL_MATRIX else _eliminated(c, n)
 
 
 def _written_out(c: Call, n: int) -> Ref:

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from smelt.core.dim import ONE, ZERO, Dim, ceildiv, dmax, dmin, to_dim
 from smelt.core.dtype import bool_, i64
 from smelt.core.ir.graph import Ref
-from smelt.core.ops.rows.movement import MOST_CONCAT_PARTS
+from smelt.core.ops.rows.movement import concat_steps
 from smelt.importer.bindings.axes import axis_is_chosen, count, mask, sliced, spread
 from smelt.importer.bindings.indices import inside, inside_each
 from smelt.importer.call import Build, Call, OnnxOp
 
-FAR = 10**9
+TO_THE_END = 10**9
 """Slice ends from here on mean 'to the end': exporters write 10**9, INT_MAX and INT64_MAX."""
 
 
@@ -30,10 +30,11 @@ def _concat(c: Call) -> Ref:
     if not parts:
         raise c.fail("it has no inputs")
     axis = c.axis(c.integer("axis", 1), c.type().rank)
-    while len(parts) > MOST_CONCAT_PARTS:  # in steps: an element asks one part after the other
-        steps = [parts[k : k + MOST_CONCAT_PARTS] for k in range(0, len(parts), MOST_CONCAT_PARTS)]
-        parts = [c.builder.emit("concat", p, {"axis": axis}) if len(p) > 1 else p[0] for p in steps]
-    return parts[0] if len(parts) == 1 else c.builder.emit("concat", parts, {"axis": axis})
+    while len(parts) > 1:  # in steps: an element asks one part after the other
+        steps = concat_steps([c.builder.type_of(p).shape[axis] for p in parts])
+        rows = [[parts[n] for n in step] for step in steps]
+        parts = [c.builder.emit("concat", p, {"axis": axis}) if len(p) > 1 else p[0] for p in rows]
+    return parts[0]
 
 
 # ---------------------------------------------------------------- slice, split
@@ -117,9 +118,9 @@ def _clamped(c: Call, v: Dim | Ref, extent: Dim, low: Dim, high: Dim, what: str)
         floor, top = (c.builder.from_dims([d], []) for d in (low, high))
         cut = c.emit("min", c.emit("max", shifted, floor), top)
         return c.builder.bind(cut, 0, what, low.const, high)
-    if v.is_const and v.const >= FAR:
+    if v.is_const and v.const >= TO_THE_END:
         return high
-    if v.is_const and v.const <= -FAR:
+    if v.is_const and v.const <= -TO_THE_END:
         return low
     lowest = c.engine.bounds(v)[0]
     if lowest is None or lowest < 0:
@@ -176,7 +177,7 @@ def _pad11(c: Call) -> Ref:
         else tuple(range(rank))
     )
     ref = c.sized_like(c.x(1), 2 * len(axes))
-    pads = list(c.builder.dims_of(ref, "the pads of a Pad", -FAR))
+    pads = list(c.builder.dims_of(ref, "the pads of a Pad", -TO_THE_END))
     return _padded(c, pads, axes, c.builder.reshape(c.x(2), ()) if c.has(2) else "")
 
 
@@ -191,7 +192,7 @@ def _pad_late(c: Call, rank: int) -> Ref:
     dims: list[Dim] = []
     for k in range(2):
         row = spread(c, b.reshape(b.slice_axis(pads, 0, k, k + 1), (n,)), hits, (ZERO,) * rank)
-        dims += b.dims_of(row, "the pads of a Pad", -FAR)
+        dims += b.dims_of(row, "the pads of a Pad", -TO_THE_END)
     return _padded(c, dims, tuple(range(rank)), b.reshape(c.x(2), ()) if c.has(2) else "")
 
 
@@ -362,7 +363,7 @@ def _cum(c: Call, op: str) -> Ref:
 def _trilu(c: Call) -> Ref:
     k = ZERO
     if c.has(1):
-        (k,) = c.builder.dims_of(c.builder.reshape(c.x(1), ()), "k", -FAR)
+        (k,) = c.builder.dims_of(c.builder.reshape(c.x(1), ()), "k", -TO_THE_END)
     if c.type().dtype == bool_:
         inner = c.cast(c.x(), i64)
         return c.cast(c.emit("trilu", inner, upper=c.flag("upper", 1), k=k), bool_)

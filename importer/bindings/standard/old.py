@@ -14,7 +14,7 @@ from smelt.importer.bindings.standard.shape import reshaped
 from smelt.importer.call import Build, Call, OnnxOp
 from smelt.importer.weights import dtype_of
 
-BINARY: tuple[tuple[str, str], ...] = (
+OLD_BINARY: tuple[tuple[str, str], ...] = (
     ("Add", "add"),
     ("Sub", "sub"),
     ("Mul", "mul"),
@@ -80,7 +80,7 @@ def _upsample(c: Call) -> Ref:
 
 
 ROWS: tuple[OnnxOp, ...] = (
-    *(OnnxOp(name, 1, _binary(op)) for name, op in BINARY),
+    *(OnnxOp(name, 1, _binary(op)) for name, op in OLD_BINARY),
     OnnxOp("Cast", 1, _cast),
     OnnxOp("Reshape", 1, _reshape),
     OnnxOp("Tile", 1, _tile),

@@ -13,7 +13,7 @@ from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.standard.conv import conv_of
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, OnnxOp
-from smelt.importer.coded import WHOLE, decoding, encoded
+from smelt.importer.coded import CODE_MASKS, decoding, encoded
 from smelt.importer.domains import MS
 from smelt.importer.weights import dtype_of
 
@@ -80,7 +80,7 @@ def _dequantize(c: Call) -> Ref:
 def _whole(c: Call, i: int) -> Ref:
     """Input i, or ''; constant codes of integers as the bytes that they stand for."""
     x = c.optional(i)
-    if not x or c.type(i).dtype.name not in WHOLE:
+    if not x or c.type(i).dtype.name not in CODE_MASKS:
         return x
     known = c.builder.constant_of(x)
     if known is None:
@@ -118,7 +118,7 @@ def _decoded(c: Call) -> Ref:
 def _encoded(c: Call, to: DType) -> Ref:
     """_quantize to codes; floats among them are rounded by their own format."""
     y = c.emit("div", c.cast(c.x(0), f32), _spread(c, c.cast(c.x(1), f32)))
-    if to.name not in WHOLE:
+    if to.name not in CODE_MASKS:
         return encoded(c.builder, y, to, c.flag("saturate", 1))
     y = c.emit("round", y)
     if c.has(2):

@@ -170,7 +170,7 @@ class _Kind:
     cell: Callable[[_Layer], tuple[Ref, Cell]]
 
 
-KINDS: dict[str, _Kind] = {
+CELL_KINDS: dict[str, _Kind] = {
     "RNN": _Kind(1, ("tanh",), 1, _rnn),
     "GRU": _Kind(3, ("sigmoid", "tanh"), 1, _gru),
     "LSTM": _Kind(4, ("sigmoid", "tanh", "tanh"), 2, _lstm),
@@ -343,4 +343,4 @@ def _assembled(c: Call, found: Sequence[tuple[Ref, list[Ref]]], n: int, batched:
     return [y, *states]
 
 
-ROWS: tuple[OnnxOp, ...] = tuple(OnnxOp(name, 1, recurrent(kind)) for name, kind in KINDS.items())
+ROWS: tuple[OnnxOp, ...] = tuple(OnnxOp(name, 1, recurrent(kind)) for name, kind in CELL_KINDS.items())

@@ -17,7 +17,7 @@ from smelt.importer.bindings.standard.resize_matrix import Late, by_matrices
 from smelt.importer.call import Call, OnnxOp
 from smelt.importer.known import Element, Ratio
 
-MANY = 64
+MANY_READS = 64
 """Elements of the input that one formula of an output element may read; beyond, axes go one by one."""
 MODES = {
     "nearest": "nearest",
@@ -65,7 +65,7 @@ def _emit(
     if coordinates != "tf_crop_and_resize":
         rows = zip(x_shape, shape, scales, late.at, strict=True)
         changed = sum(not (n == out and s in (None, 1.0) and k is None) for n, out, s, k in rows)
-        many = {"nearest": 1, "linear": 2, "cubic": 4}[MODES[mode]] ** changed > MANY
+        many = {"nearest": 1, "linear": 2, "cubic": 4}[MODES[mode]] ** changed > MANY_READS
     if MODES[mode] != "nearest" and (stretch or many):
         return by_matrices(c, c.x(0), shape, scales, coordinates, late, MODES[mode], stretch)
     return c.builder.emit(

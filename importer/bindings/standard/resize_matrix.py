@@ -93,7 +93,7 @@ def _taps(c: Call, width: Ref, mode: str) -> tuple[Dim, Ref]:
     b, radius = c.builder, RADIUS[mode]
     known = b.constant_of(width)
     if known is not None:
-        start = math.floor(-radius / float(known)) + 1
+        start = math.floor(-radius / (float(known) or 1.0)) + 1  # 0: there is no output
         return to_dim(2 - 2 * start), c.scalar(start, width)
     reach = c.emit("div", c.scalar(-radius, width), width)
     first = c.emit("add", c.emit("floor", reach), c.scalar(1, width))

@@ -11,12 +11,12 @@ from smelt.core.dim import ONE, ZERO, Dim, dmin, product, sym, to_dim
 from smelt.core.dtype import f32, f64, i64
 from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.indices import inside
-from smelt.importer.bindings.wide import HALVES, TRUTHS, WHOLE, widened
+from smelt.importer.bindings.wide import HALVES, TRUNCATED, TRUTHS, widened
 from smelt.importer.call import Call, OnnxOp
 from smelt.importer.weights import dtype_of
 
 LOG10 = math.log(10)
-MANY = 1 << 20
+MANY_READINGS = 1 << 20
 """Readings along an axis of a region's bin: no region is larger."""
 GRID_MODES = {
     "bilinear": "linear",
@@ -107,7 +107,10 @@ def _samples_of(c: Call, size: Sequence[Dim], half: bool) -> tuple[Ref, tuple[Di
     for x in parts:
         top = c.emit("reduce_max", x, axes=(0, 1), keepdims=False)
         most += b.dims_of(
-            c.emit("clip", top, c.scalar(0, top), c.scalar(MANY, top)), "samples", 0, to_dim(MANY)
+            c.emit("clip", top, c.scalar(0, top), c.scalar(MANY_READINGS, top)),
+            "samples",
+            0,
+            to_dim(MANY_READINGS),
         )
     return c.emit("concat", *parts, axis=1), tuple(most)
 
@@ -341,7 +344,7 @@ def _causal_conv(c: Call) -> tuple[Ref, Ref]:
     activation = c.text("activation", "none")
     if activation not in ("none", "silu", "swish"):
         raise c.fail(f"activation '{activation}' is none of none, silu, swish")
-    if channels.is_const:
+    if channels.is_const and channels.const:  # no convolution has 0 groups
         y = c.emit(
             "conv", padded, c.x(1), c.optional(2), strides=(1,), dilations=(1,), pads_begin=(ZERO,),
             pads_end=(ZERO,), group=channels.const, channels_last=False,
@@ -425,7 +428,7 @@ def _center_crop_pad(c: Call) -> Ref:
 
 ROWS: tuple[OnnxOp, ...] = (
     OnnxOp("CenterCropPad", 18, _center_crop_pad),
-    OnnxOp("GridSample", 16, widened(grid_sample, {**HALVES, **WHOLE})),
+    OnnxOp("GridSample", 16, widened(grid_sample, {**HALVES, **TRUNCATED})),
     OnnxOp("AffineGrid", 20, widened(_affine_grid)),
     OnnxOp("RoiAlign", 10, _roi_align),
     OnnxOp("MaxRoiPool", 1, _max_roi_pool),

@@ -16,14 +16,14 @@ from smelt.importer.branches import closed, declared, inner_symbols
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, OnnxOp
 
-Step: TypeAlias = "Callable[[GraphBuilder, Dim | Ref, list[Ref]], tuple[list[Ref], list[Ref]]]"
+ScanStep: TypeAlias = "Callable[[GraphBuilder, Dim | Ref, list[Ref]], tuple[list[Ref], list[Ref]]]"
 """(builder, round, states) -> (new states of the same types, what the round adds to the stacks)."""
 
 UNROLLED = 4
 """Most rounds of a loop that is unrolled."""
 
 
-def counted(c: Call, count: Dim, states: Sequence[Ref], step: Step) -> tuple[list[Ref], list[Ref]]:
+def counted(c: Call, count: Dim, states: Sequence[Ref], step: ScanStep) -> tuple[list[Ref], list[Ref]]:
     """Run `step` `count` times; the last states and the stacks, each with the rounds as a new first axis."""
     b, now = c.builder, list(states)
     if count.is_const and 1 <= count.const <= UNROLLED:

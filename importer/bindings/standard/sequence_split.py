@@ -13,7 +13,7 @@ from smelt.importer.bindings.standard.sequence import joined, listed, made, sequ
 from smelt.importer.call import Call, OnnxOp
 from smelt.importer.ranges import span
 
-MANY = 64
+MANY_PARTS = 64
 """Parts of one size: more than these are packed, so that the graph does not grow with them."""
 
 
@@ -53,7 +53,7 @@ def _ones(c: Call, axis: int, keep: bool) -> Ref:
     b, x, shape = c.builder, c.x(), c.shape()
     own = (*shape[:axis], *([ONE] if keep else []), *shape[axis + 1 :])
     n = shape[axis]
-    if n.is_const and n.const <= MANY:
+    if n.is_const and n.const <= MANY_PARTS:
         parts = [b.reshape(b.slice_axis(x, axis, k, k + 1), own) for k in range(n.const)]
         return listed(c, c.type().dtype, parts)
     first = b.transpose(x, [axis, *(a for a in range(len(shape)) if a != axis)])
@@ -71,7 +71,7 @@ def _chunks(c: Call, axis: int, size: Dim) -> Ref:
     b, x, shape, dtype = c.builder, c.x(), c.shape(), c.type().dtype
     n = shape[axis]
     full = c.engine.simplify(n // size)
-    if n.is_const and size.is_const and full.const <= MANY:
+    if n.is_const and size.is_const and full.const <= MANY_PARTS:
         ends = [*range(0, n.const, size.const), n.const] if n.const else [0]
         return listed(c, dtype, [b.slice_axis(x, axis, s, e) for s, e in pairwise(ends)])
     even = c.engine.simplify(full * size)

@@ -11,7 +11,7 @@ from smelt.core.ir.graph import Ref
 from smelt.importer import strings as st
 from smelt.importer.attributes import rounding
 from smelt.importer.call import Call
-from smelt.importer.coded import WHOLE, encoded
+from smelt.importer.coded import CODE_MASKS, encoded
 from smelt.importer.weights import dtype_of
 
 PLACES = 8
@@ -227,7 +227,7 @@ def _words(c: Call, x: Ref, body: Ref) -> Ref:
 def _read(c: Call, chars: Ref, to: DType) -> Ref:
     """Numbers at the beginning of strings; a string without one is an error when the model runs."""
     b, shape = c.builder, st.shape_of(c.builder, chars)
-    whole = not to.is_float and (not to.coded or to.name in WHOLE)
+    whole = not to.is_float and (not to.coded or to.name in CODE_MASKS)
     digits, scale, kind = c.emit_many("text_number", [st.rows(b, chars)], {"whole": whole})
     a = _Arithmetic(c, digits)
     _refuse(c, a.op("not_equal", kind, 1) if whole else a.op("equal", kind, 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from smelt.core.dim import Facts, parse_dim, sym
-from smelt.core.ir.idle import busy, guards, needed
+from smelt.core.ir.idle import busy, guards, needed, needed_at_all
 from smelt.core.ir.kernel import Kernel
 from smelt.core.ir.text import parse_kernel
 
@@ -52,3 +52,16 @@ def test_only_a_long_loop_asks_and_only_about_what_may_be_none() -> None:
     assert guards(n, [m, h], facts, ("n", "m", "h")) == (m,)
     assert guards(h, [m], facts, ("n", "m", "h")) == ()
     assert guards(n, [m], facts, ("n",)) == ()
+
+
+def test_scratch_that_only_its_statement_reads_is_no_effect() -> None:
+    """A block of rows is made for the columns that follow: where there are none, of no row."""
+    fill = "group b in n { serial k in 8 { rows[b, k] = 1.0:f32 } serial j in m { y[b, j] = rows[b, 3] } }"
+    read = "serial i in n { s[i] = rows[i, 0] }"
+    head = HEAD.strip() + " scratch (rows: f32[n, 8])\n"
+    alone = parse_kernel(f"{head}{{\n{fill}\n}}")
+    assert needed_at_all(alone.body[0], alone) == {sym("n"), sym("m")}
+    assert str(busy(alone.body[0], alone)) == "min(m, 1)"
+    after = parse_kernel(f"{head}{{\n{fill}\n{read}\n}}")
+    assert needed_at_all(after.body[0], after) == {sym("n")}
+    assert busy(after.body[0], after) == 1

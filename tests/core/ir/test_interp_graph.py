@@ -10,7 +10,7 @@ from ir_samples import dyn_ffn
 
 from smelt.core.diag import SmeltError
 from smelt.core.ir.graph import Module, Node, Value
-from smelt.core.ir.interp_graph import Limits, run_module
+from smelt.core.ir.interp_graph import RunLimits, run_module
 from smelt.core.ir.text import parse_module
 from smelt.core.ops import OPS
 from smelt.core.passes.equivalence import difference
@@ -156,7 +156,7 @@ def test_a_loop_without_end_ends() -> None:
         region @body(%i: i64[], %c: bool[], %v: f32[n]) -> (%c, %w) { %w = neg(%v) : f32[n] } } }"""
     )
     with pytest.raises(SmeltError, match="has run 50 rounds"):
-        run_module(module, {"x": f(1)}, OPS, limits=Limits(50, 100))
+        run_module(module, {"x": f(1)}, OPS, limits=RunLimits(50, 100))
     assert difference(module, module, EXACT, iter([{"x": f(1)}])) is None
 
 
@@ -168,7 +168,7 @@ def test_a_tensor_that_no_memory_holds() -> None:
         %y = broadcast_to(%o) {shape = [k]} : f32[k] } }"""
     )
     with pytest.raises(SmeltError, match="has 1099511627776 elements, at most 100"):
-        run_module(module, {"x": np.array([2**40]), "o": f(1)}, OPS, limits=Limits(50, 100))
+        run_module(module, {"x": np.array([2**40]), "o": f(1)}, OPS, limits=RunLimits(50, 100))
 
 
 def broken(nodes: str) -> Module:

@@ -64,7 +64,7 @@ def test_chunks_mean_the_whole(s: gen.Sample) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(interp, "CHUNK_ELEMENTS", 3)
         parts = run_kernel(s.kernel, s.dims, s.inputs)
-        patch.setattr(interp, "WIDE", 1)
+        patch.setattr(interp, "WIDE_REDUCTION", 1)
         terms = run_kernel(s.kernel, s.dims, s.inputs)
     for a, b, c in zip(whole, parts, terms, strict=True):
         np.testing.assert_array_equal(a, b)

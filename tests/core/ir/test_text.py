@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Callable
 
@@ -12,7 +13,8 @@ from hypothesis import given, settings
 from ir_samples import dyn_ffn, gemm, gpu_gemm, matmul
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import sym, to_dim
+from smelt.core.dim import parse_dim, product, sym, to_dim
+from smelt.core.dim.parse import MAX_TEXT
 from smelt.core.dtype import DTYPES, DType, f32
 from smelt.core.ir.graph import Graph, Module, Node, TensorType, Value, Weight
 from smelt.core.ir.kernel import Expr, Kernel, Stmt
@@ -26,6 +28,8 @@ from smelt.core.ir.text import (
     print_module,
     print_stmt,
 )
+from smelt.core.schedule.schedule import Schedule, Step
+from smelt.core.schedule.schedule import parse as parse_schedule
 
 
 @given(gen.exprs())
@@ -95,6 +99,21 @@ def test_large_weights_are_found_by_name_or_digest() -> None:
     bare = parse_module(text).weights["@w"]
     assert bare == w
     assert bare.data is None
+
+
+def test_sizes_of_any_length_round_trip() -> None:
+    """What smelt wrote is read again, though nobody may write a size as long into a model."""
+    size = sum((product(sym(f"{c}{i}" * 80) for c in "abcdefgh") for i in range(15)), to_dim(0))
+    assert len(str(size)) > MAX_TEXT
+    with pytest.raises(ValueError, match=f"at most {MAX_TEXT}"):
+        parse_dim(str(size))
+    value = Value("%x", TensorType(f32, (size,)))
+    module = Module("m", graphs={"main": Graph("main", (value,), (), ("%x",))})
+    (again,) = parse_module(print_module(module)).graphs["main"].inputs
+    assert again.type.shape == (size,)
+    assert pickle.loads(pickle.dumps(size)) is size
+    step = Schedule((Step("peel", ("i", size, "i.p")),))
+    assert parse_schedule(str(step)) == step
 
 
 @pytest.mark.parametrize(

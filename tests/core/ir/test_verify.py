@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import op_cases as cases
 import pytest
 import strategies as gen
@@ -65,10 +67,14 @@ def test_every_formula_stays_inside_its_buffers() -> None:
 HEAD = "kernel @k(n: dim in 1..*, m: dim in 0..64, x: f32[n], i: i64[n]) -> (y: f32[n], z: f32[n, m])"
 
 
+def kernel_of(body: str) -> Kernel:
+    return parse_kernel(f"{HEAD} {{ {body} }}")
+
+
 def kernel_refused(
     body: str, rule: str, message: str, stage: Stage = "scheduled", strict: bool = False
 ) -> str:
-    k = parse_kernel(f"{HEAD} {{ {body} }}")
+    k = kernel_of(body)
     return refused(lambda: verify_kernel(k, stage, strict), rule, message)
 
 
@@ -127,6 +133,9 @@ def kernel_refused(
         ("serial a in n { group b in m { z[a, b] = x[a] } }", "K8", "a group node inside a serial node"),
         ("tiles group (a, r) in n : greedy (8, 4) { unroll b in r { y[a+b] = x[a+b] } }", "K8", "descending"),
         ("tiles group (a, r) in n : balanced (4, 1) { unroll b in r { y[a+b] = x[a] } }", "K8", "every size"),
+        # K10
+        ("lane b in 4 { serial c in 2 { lane d in 2 { z[b, d] = x[c] } } }", "K10", "inside of a lane"),
+        ("lane b in 4 { shared t: f32[4] t[b] = x[b] y[b] = t[b] }", "K10", "is a lane's own"),
         # K9
         ("block by fma.4 if (0 <= n < 9) { y[0] = 0.0:f32 }", "K9", "has lets, a guard or buffers"),
         ("block by fma.4 { register t: f32[4] y[0] = 0.0:f32 }", "K9", "has lets, a guard or buffers"),
@@ -205,10 +214,24 @@ def test_dims_need_possible_ranges() -> None:
 
 
 def test_shared_memory_fits_the_machine() -> None:
-    machine = Machine("tiny", 128, 16, shared_bytes=64)
+    levels = ("group", "lane")
+    machine = Machine("tiny", 128, 16, levels=levels, shared_bytes=64)
     message = "needs 128 bytes, tiny has 64"
     refused(lambda: verify_kernel(gpu_gemm(), "scheduled", machine=machine), "K5", message)
-    verify_kernel(gpu_gemm(), "scheduled", machine=Machine("big", 128, 16, shared_bytes=128))
+    big = replace(machine, name="big", shared_bytes=128)
+    verify_kernel(gpu_gemm(), "scheduled", machine=big)
+    message = "needs 160 bytes with what its group shares besides, big has 128"
+    two = kernel_of("group a in n { shared t: f32[32] shared u: f32[8] t[0] = x[a] y[a] = t[0] }")
+    refused(lambda: verify_kernel(two, "scheduled", machine=big), "K5", message)
+    twice = "".join(f"block {{ shared t: f32[{n}] t[0] = x[a] y[a] = t[0] }} " for n in (32, 8))
+    again = kernel_of(f"group a in n {{ {twice} }}")
+    refused(lambda: verify_kernel(again, "scheduled", machine=big), "K5", message)
+
+
+def test_levels_are_those_of_the_machine() -> None:
+    lanes = kernel_of("group a in n { lane b in 4 { z[a, b] = x[a] } }")
+    machine = Machine("cpu", 128, 16)
+    refused(lambda: verify_kernel(lanes, "scheduled", machine=machine), "K8", "cpu has no level 'lane'")
 
 
 # ---------------------------------------------------------------- modules

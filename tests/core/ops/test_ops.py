@@ -10,7 +10,7 @@ from smelt.core.ir.interp_kernel import run_kernel
 from smelt.core.ir.kernel import Call, Const, Reduce, Store, walk, walk_expr
 from smelt.core.machine import FREE
 from smelt.core.ops import OPS
-from smelt.core.passes.equivalence import meaning
+from smelt.core.passes.equivalence import as_function
 from tests.core.passes.build import Build
 
 ROWS = cases.rows()
@@ -69,5 +69,5 @@ def test_norms_fold_as_they_run(op: str, size: float) -> None:
     module = b.done(b(op, b.inputs[0], **attrs))
     with np.errstate(all="ignore"):
         (folded,) = OPS[op].ref([x], attrs, [b.g.type_of(module.main.outputs[0])])
-        (ran,) = meaning(module)({"x0": x})
+        (ran,) = as_function(module)({"x0": x})
     np.testing.assert_allclose(ran, folded, rtol=1e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -21,6 +22,9 @@ MACHINE = Machine("m", 256, 16)
 UNITS = {"cpu": MACHINE, "gpu": MACHINE, "npu": MACHINE}
 KERNELS = """
   sym n in 1..*
+  sym at in 0..1000
+  sym late in 0..1000
+  sym inner in 0..1000
   weight @w: f32[1, 2] = [1, 2]
   kernel @f(d0: dim in 0..*, x: f32[d0, 2]) -> (y: f32[d0, 2]) {
     serial i in d0 { serial j in 2 { y[i, j] = x[i, j] + 1.0:f32 } }
@@ -28,6 +32,12 @@ KERNELS = """
   kernel @g(d0: dim in 0..*, x: f32[d0, 2], z: f32[d0, 2]) -> (y: f32[d0, 2]) {
     serial i in d0 { serial j in 2 { y[i, j] = x[i, j] * z[i, j] } }
   }
+  kernel @twice(x: i64[]) -> (y: i64[]) { y[] = x[] + x[] }
+  kernel @not(x: bool[]) -> (y: bool[]) { y[] = not(x[]) }
+  kernel @shift(d0: dim in 0..*, x: f32[d0, 2], k: i64[]) -> (y: f32[d0, 2]) {
+    serial i in d0 { serial j in 2 { y[i, j] = x[i, j] + cast:f32(k[]) } }
+  }
+  kernel @whole(d0: dim in 0..*, x: f32[d0, 2]) -> (y: i64[]) { y[] = cast:i64(x[0, 0]) }
   kernel @less(x: i64[]) -> (y: bool[]) { y[] = lt(x[], 3:i64) }
 """
 CHAIN = """
@@ -82,6 +92,24 @@ SHARED = """
     %b = call_kernel(%x, %x) {dims = [n], kernel = "g"} : f32[n, 2]
   }
 """
+READS = """
+  graph @main(%x: f32[n, 2], %k: i64[], %q: bool[]) -> (%a, %t, %u) {
+    %m = call_kernel(%k) {dims = (), kernel = "twice"} : i64[]
+    %s = reshape(%m) {shape = [1]} : i64[1]
+    bind(%s) {symbol = "at", index = 0, low = dim 0, high = dim 1000}
+    %a = call_kernel(%x, %m) {dims = [n], kernel = "shift"} : f32[n, 2]
+    %b = call_kernel(%a) {dims = [n], kernel = "whole"} : i64[]
+    bind(%b) {symbol = "late", index = 0, low = dim 0, high = dim 1000}
+    %t = if(%q) : f32[n, 2]
+      region @then() -> (%y) {
+        bind(%m) {symbol = "inner", index = 0, low = dim 0, high = dim 1000}
+        %y = call_kernel(%a) {dims = [n], kernel = "f"} : f32[n, 2]
+      }
+      region @else() -> (%a) {
+      }
+    %u = call_kernel(%q) {dims = (), kernel = "not"} : bool[]
+  }
+"""
 LIBRARY = """
   library "solve" adapter "solve_it" files "libsolve.so";
   graph @main(%x: f32[n, 2]) -> (%c) {
@@ -131,14 +159,14 @@ def test_one_unit_moves_nothing() -> None:
 def test_an_edge_crosses_once() -> None:
     """%v is read by three kernels at the other unit, through a view: the value moves, not the view."""
     after = placed(CHAIN, ("g", "gpu"), ("*", "cpu"))
-    assert moves(after) == ["%a -> gpu", "%x -> gpu", "%c -> cpu"]
+    assert moves(after) == ["%x -> gpu", "%a -> gpu", "%c -> cpu"]
     views = [n for n in after.main.nodes if n.op == "reshape"]
     assert [(n.inputs[0], n.unit) for n in views] == [("%a", "cpu"), ("%a.gpu", "gpu")]
 
 
 def test_three_units() -> None:
     after = placed(CHAIN, ("g", "gpu"), unit="npu")
-    assert moves(after) == ["%x -> npu", "%a -> gpu", "%x -> gpu", "%c -> npu"]
+    assert moves(after) == ["%x -> npu", "%x -> gpu", "%a -> gpu", "%c -> npu"]
 
 
 def test_the_first_rule_that_fits() -> None:
@@ -184,6 +212,49 @@ def test_a_library_runs_at_the_host() -> None:
     after = place(before, Context(MACHINE, Options(), units=UNITS, unit="gpu"))
     verify(after, "lowered")
     assert moves(after) == ["%a -> cpu", "%b -> gpu"]
+
+
+def test_the_host_makes_what_it_reads_of_fed_integers() -> None:
+    """%m for itself, by a twin of the kernel and of the view; what is made of floats is read back."""
+    after = placed(READS, unit="gpu")
+    kernels = [(n.output.name, n.unit) for n in after.main.nodes if n.op == "call_kernel"]
+    assert kernels == [("%m", "gpu"), ("%m.host", "cpu"), ("%a", "gpu"), ("%b", "gpu"), ("%u", "gpu")]
+    reads = [n.inputs[0] for n in after.main.walk() if n.op == "bind"]
+    assert reads == ["%s.host", "%b", "%m.host"]
+    assert moves(after) == ["%k -> gpu", "%q -> gpu"]  # before all kernels
+    assert [n.op for n in after.main.nodes[:2]] == ["transfer"] * 2
+    assert {v.name: v.unit for v in after.main.inputs} == {"%x": "gpu", "%k": "cpu", "%q": "cpu"}
+
+
+def test_what_only_the_host_reads_is_made_there_alone() -> None:
+    """Nothing is left at the device of a kernel that no kernel reads; inputs stay at the host."""
+    after = placed(READS.replace("(%x, %m)", "(%x, %k)"), unit="gpu")
+    assert [n.unit for n in after.main.nodes if n.attr("kernel") == "twice"] == ["cpu"]
+    assert [n.op for n in placed(READS).main.nodes if n.op == "transfer"] == []
+
+
+def test_a_large_weight_is_no_table() -> None:
+    """What is made of it stays at the device, and is read back."""
+    call = '%w = call_kernel(@t) {dims = (), kernel = "first"} : i64[]'
+    table = READS.replace("%s = reshape(%m)", f"{call}\n    %s = reshape(%w)")
+    for count, reads in ((8, "%s.host"), (8192, "%s")):
+        weight = f"weight @t: i64[{count}] = {[7] * count}"
+        kernel = f"kernel @first(t: i64[{count}]) -> (y: i64[]) {{ y[] = t[0] }}"
+        before = parse_module(f'module "m" {{{KERNELS} {weight} {kernel} {table}}}')
+        after = place(before, Context(MACHINE, Options(), units=UNITS, unit="gpu"))
+        verify(after, "lowered")
+        assert next(n for n in after.main.nodes if n.op == "bind").inputs == (reads,)
+
+
+def test_a_long_chain_of_integers_is_followed_to_its_start() -> None:
+    """Longer than Python's stack is deep."""
+    names = ["%k", *(f"%k{i}" for i in range(1, 3001))]
+    steps = [f'{b} = call_kernel({a}) {{dims = (), kernel = "twice"}} : i64[]' for a, b in pairwise(names)]
+    made = '%y = call_kernel(%x) {dims = [n], kernel = "f"} : f32[n, 2]'
+    read = 'bind(%k3000) {symbol = "late", index = 0, low = dim 0, high = dim 1000}'
+    text = "\n".join(["graph @main(%x: f32[n, 2], %k: i64[]) -> (%y) {", *steps, read, made, "}"])
+    after = placed(text, unit="gpu")
+    assert [n.unit for n in after.main.nodes if n.attr("kernel") == "twice"] == ["cpu"] * 3000
 
 
 def test_a_rule_that_names_nothing() -> None:

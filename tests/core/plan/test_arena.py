@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from smelt.core.dim import Dim, Facts, ceildiv, sym, to_dim
 from smelt.core.ir.graph import Symbol
-from smelt.core.plan.arena import ALIGNMENT, Arena, place, sample_points
+from smelt.core.plan.arena import ALIGNMENT, Arena, OrderedSizes, put, sample_points
 from smelt.core.plan.lifetime import Storage
 
 SYMBOLS = (Symbol("n", 0), Symbol("h", 1, 64), Symbol("s", 0, 512, 8))
@@ -31,6 +31,10 @@ def storages(draw: st.DrawFn) -> list[Storage]:
     return rows
 
 
+def arena_of(rows: list[Storage]) -> Arena:
+    return put(rows, OrderedSizes(FACTS, sample_points(SYMBOLS)))
+
+
 def check(rows: list[Storage], arena: Arena, env: Mapping[str, int]) -> None:
     spans = {r.root: (arena.offsets[r.root].evaluate(env), r.bytes.evaluate(env)) for r in rows}
     peak = arena.bytes.evaluate(env)
@@ -48,7 +52,7 @@ def check(rows: list[Storage], arena: Arena, env: Mapping[str, int]) -> None:
 @settings(max_examples=120, deadline=None)
 @given(storages(), st.integers(0, 40), st.integers(1, 64), st.integers(0, 64))
 def test_live_storages_never_overlap(rows: list[Storage], n: int, h: int, s8: int) -> None:
-    arena = place(rows, FACTS, sample_points(SYMBOLS))
+    arena = arena_of(rows)
     for env in ({"n": n, "h": h, "s": 8 * s8}, {"n": 0, "h": 1, "s": 0}, {"n": 1, "h": 64, "s": 512}):
         check(rows, arena, env)
 
@@ -56,14 +60,14 @@ def test_live_storages_never_overlap(rows: list[Storage], n: int, h: int, s8: in
 def test_a_chain_needs_two_buffers() -> None:
     n = sym("n")
     rows = [Storage(f"%{k}", n * 256, k, k + 1) for k in range(10)]
-    arena = place(rows, FACTS, sample_points(SYMBOLS))
+    arena = arena_of(rows)
     assert arena.bytes == n * 512
 
 
 def test_a_smaller_buffer_fits_into_a_larger_ones_hole() -> None:
     n = sym("n")
     rows = [Storage("%big", n * 1024, 0, 1), Storage("%kept", n * 64, 0, 9), Storage("%small", n * 512, 2, 3)]
-    arena = place(rows, FACTS, sample_points(SYMBOLS))
+    arena = arena_of(rows)
     assert arena.bytes == n * 1088
     assert arena.offsets["%small"] == to_dim(0)
 
@@ -74,21 +78,19 @@ def test_sizes_that_cannot_be_compared_lie_apart() -> None:
         Storage("%b", sym("h") * 64, 1, 2),
         Storage("%c", sym("n") * 64, 2, 3),
     ]
-    arena = place(rows, FACTS, sample_points(SYMBOLS))
+    arena = arena_of(rows)
     for env in ({"n": 1, "h": 60, "s": 0}, {"n": 60, "h": 1, "s": 0}):
         check(rows, arena, env)
 
 
 def test_empty_storages_cost_nothing() -> None:
-    arena = place(
-        [Storage("%a", to_dim(0), 0, 5), Storage("%b", to_dim(0), 0, 5)], FACTS, sample_points(SYMBOLS)
-    )
+    arena = arena_of([Storage("%a", to_dim(0), 0, 5), Storage("%b", to_dim(0), 0, 5)])
     assert arena.bytes == to_dim(0)
 
 
 def test_a_divisor_that_is_zero_at_a_sample_is_no_matter() -> None:
     n, h = sym("n"), sym("h")
     rows = [Storage("%a", n * 4096 // ((n // 4) * (h // 16)), 0, 1), Storage("%b", h * 64, 1, 2)]
-    arena = place(rows, FACTS, sample_points(SYMBOLS))
+    arena = arena_of(rows)
     for env in ({"n": 4, "h": 16, "s": 0}, {"n": 60, "h": 64, "s": 8}):
         check(rows, arena, env)

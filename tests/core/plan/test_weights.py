@@ -18,6 +18,7 @@ from smelt.core.ir.interp_graph import run_module
 from smelt.core.ir.layout import Layout, PackDim, PackSpec, apply_numpy, parse_spec
 from smelt.core.ir.text import parse_module
 from smelt.core.ir.verify import verify
+from smelt.core.machine import CPU
 from smelt.core.ops import OPS
 from smelt.core.plan import weights
 from smelt.core.plan.items import timeline
@@ -44,7 +45,7 @@ def weight(request: pytest.FixtureRequest, tmp_path: Path) -> Weight:
 
 @pytest.mark.parametrize("piece", [1, 40, 1 << 20])
 def test_pieces_and_windows(weight: Weight, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph, "PIECE", piece)
+    monkeypatch.setattr(graph, "FILE_PIECE", piece)
     np.testing.assert_array_equal(np.concatenate(list(weight.pieces())), DATA.reshape(-1))
     for axis, extent in enumerate(SHAPE):
         for start, stop in ((0, extent), (2, 5), (extent - 1, extent)):
@@ -57,7 +58,7 @@ def test_pieces_and_windows(weight: Weight, piece: int, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("text", SPECS)
 @pytest.mark.parametrize("part", [100, 1 << 20])
 def test_packing_in_parts(weight: Weight, text: str, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "SMALL", 0)
+    monkeypatch.setattr(weights, "SMALL_WEIGHT_BYTES", 0)
     monkeypatch.setattr(weights, "PART", part)
     spec = parse_spec(text)
     want = apply_numpy(spec, DATA)
@@ -113,6 +114,26 @@ def test_equal_bytes_lie_once(monkeypatch: pytest.MonkeyPatch) -> None:
     readers = weights.weight_readers(module, module.main, timeline(module.main))
     (places,) = weights.weight_places([(module, readers)])
     assert [(p.ref, p.offset) for p in places] == [("@a", 0), ("@b", 0), ("@c", 64), ("@a", 128), ("@b", 128)]
+
+
+def test_units_share_a_weight_in_one_layout() -> None:
+    """What two units read as it is lies once for both; what one reads in another layout, apart."""
+    read = "kernel @{}(x: f32[{}]{}) -> (y: f32[4]) {{ serial i in 4 {{ y[i] = x[{}] }} }}"
+    module = parse_module(
+        f"""module "m" {{
+      weight @a: f32[4, 2] = [0, 1, 2, 3, 4, 5, 6, 7]
+      {read.format("plain", "4, 2", "", "i, 1")}
+      {read.format("turned", "2, 4", ' laid "(1, 0)" of [4, 2]', "1, i")}
+      graph @main() -> (%1, %2, %3) {{
+        %1 = call_kernel(@a) {{dims = (), kernel = "plain"}} : f32[4] on "cpu"
+        %2 = call_kernel(@a) {{dims = (), kernel = "plain"}} : f32[4] on "device"
+        %3 = call_kernel(@a) {{dims = (), kernel = "turned"}} : f32[4] on "device"
+      }}
+    }}"""
+    )
+    readers = weights.weight_readers(module, module.main, timeline(module.main), (CPU, "device"))
+    (places,) = weights.weight_places([(module, readers)])
+    assert [(p.offset, p.bytes, p.units) for p in places] == [(0, 32, (0, 1)), (64, 32, (1,))]
 
 
 @settings(max_examples=60, deadline=None)

@@ -11,6 +11,7 @@ from functools import lru_cache
 import pytest
 from strategy_kernels import KERNELS, MACHINES
 
+from smelt.core.ir.barriers import has_lanes
 from smelt.core.ir.kernel import Kernel
 from smelt.core.ir.text import print_kernel
 from smelt.core.machine import Machine
@@ -18,7 +19,7 @@ from smelt.core.schedule import strategies
 from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.tree import ScheduleError
 
-NAMES = tuple(dict.fromkeys(s.__name__ for s in (*strategies.VECTORS, *strategies.LANES)))
+NAMES = tuple(s.__name__ for s in strategies.STRATEGIES)
 # strategy -> kernels whose schedule is shown; of others the first that they take
 SHOWN = {
     "elementwise": ("add-row", "transpose-2d", "concat-middle"),
@@ -28,8 +29,8 @@ SHOWN = {
     "columns": ("sum-0", "max-pool"),
     "gathered_rows": ("softmax-of-a-transpose",),
     "outer_groups": ("scan",),
-    "lanes": ("matmul-packed", "softmax", "sum-0", "add-row"),
 }
+WITH_LANES = ("matmul-packed", "conv-3x3", "softmax", "sum-0", "add-row", "softmax-matmul")
 VECTORS = next(m for m in MACHINES if m.name == "two")
 LANES = next(m for m in MACHINES if m.max_lanes > 1)
 
@@ -61,23 +62,16 @@ def tried(machine: Machine) -> tuple[tuple[Tried, ...], dict[str, Kernel]]:
 
     done = {}
     with pytest.MonkeyPatch.context() as patch:
-        for table in ("VECTORS", "LANES"):
-            patch.setattr(strategies, table, tuple(map(watched, getattr(strategies, table))))
+        patch.setattr(strategies, "STRATEGIES", tuple(map(watched, strategies.STRATEGIES)))
         for name, (kernel, constants, _) in KERNELS.items():
             done[name] = strategies.draft(kernel, machine, frozenset(constants)).kernel
     return tuple(seen), done
 
 
-def machine_of(strategy: str) -> Machine:
-    """The small machine that a strategy is shown on."""
-    return VECTORS if strategy in {s.__name__ for s in strategies.VECTORS} else LANES
-
-
 def written(strategy: str) -> Iterator[str]:
     """The golden file of a strategy, line by line."""
-    machine = machine_of(strategy)
-    seen, done = tried(machine)
-    yield f"strategy {strategy}, on a machine of {max(machine.lanes(32), machine.max_lanes)} lanes"
+    seen, done = tried(VECTORS)
+    yield f"strategy {strategy}, on a machine of {VECTORS.lanes(32)} lanes"
     reasons: dict[str, list[str]] = {}
     for t in seen:
         if t.strategy == strategy:
@@ -94,6 +88,21 @@ def written(strategy: str) -> Iterator[str]:
         yield print_kernel(done[name]).rstrip().replace("; ", ";\n        ")
 
 
+def test_golden_of_lanes(golden: Callable[[str, str], None]) -> None:
+    """What becomes of the strategies' groups on a machine with lanes, and which kernels keep groups alone."""
+    _, done = tried(LANES)
+    lines = [f"groups over lanes, on a machine of {LANES.max_lanes} lanes of {LANES.lanes(32)} elements"]
+    for what, some in (("lanes in every statement", all), ("lanes in some", any), ("groups alone", bool)):
+        names = [n for n, k in done.items() if some(map(has_lanes, k.body))] if some is not bool else [*done]
+        names = [n for n in names if not any(n in x.split(", ") for x in lines)]
+        lines += ["", what, ", ".join(names)]
+    lines = [textwrap.fill(x, 100, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+             if ", " in x and i else x for i, x in enumerate(lines)]  # fmt: skip
+    for name in WITH_LANES:
+        lines += ["", f"makes of {name}", print_kernel(done[name]).rstrip().replace("; ", ";\n        ")]
+    golden("schedules/lanes.txt", "\n".join(lines) + "\n")
+
+
 @pytest.mark.parametrize("strategy", NAMES)
 def test_golden(strategy: str, golden: Callable[[str, str], None]) -> None:
     golden(f"schedules/{strategy}.txt", "\n".join(written(strategy)) + "\n")
@@ -102,9 +111,9 @@ def test_golden(strategy: str, golden: Callable[[str, str], None]) -> None:
 def test_every_strategy_was_taken_and_declined() -> None:
     """Counted where they are called. The last one of a table declines nothing: it is what every kernel can
     have."""
-    last = {strategies.VECTORS[-1].__name__, strategies.LANES[-1].__name__}
+    last = {NAMES[-1]}
     for strategy in NAMES:
-        seen, _ = tried(machine_of(strategy))
+        seen, _ = tried(VECTORS)
         mine = [t for t in seen if t.strategy == strategy]
         assert any(not t.declined for t in mine), f"{strategy} takes no kernel of the table"
         assert any(t.declined for t in mine) is (strategy not in last), strategy

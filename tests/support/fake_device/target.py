@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from smelt.core.ir.kernel import Kernel
 from smelt.core.machine import Machine
-from smelt.targets.base import DeviceCode, Part
+from smelt.targets.base import DeviceCode, LaunchedPart
 from smelt.targets.llvm.compile import compile_object
 from smelt.targets.llvm.emit import emit_kernel, function_name, merged
 from smelt.targets.llvm.target import cpu_of
@@ -30,7 +30,7 @@ class FakeDevice:
         cpu = cpu_of(spec)
         text = merged(emit_kernel(k, cpu) for k in kernels).module(cpu)
         keys = [(k, i) for k in kernels for i in range(len(k.body))]
-        parts = {(k.name, i): Part(k.name, function=function_name(k, i)) for k, i in keys}
+        parts = {(k.name, i): LaunchedPart(k.name, function=function_name(k, i)) for k, i in keys}
         return DeviceCode(b"", parts, (compile_object(text, cpu, 2, self.name),))
 
 

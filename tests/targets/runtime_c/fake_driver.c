@@ -5,7 +5,13 @@
 
 size_t fake_allowed = SIZE_MAX; /* bytes that it gives at once; a test may take some away */
 
-enum { MOST_WORK = 64, MOST_ARGS = 16, POISON = 0x5A };
+size_t fake_denies;             /* the how-manieth memory from here on it does not give; 0: none */
+size_t fake_breaks;             /* the how-manieth call of another kind fails; 0: none */
+int fake_lost;                  /* and so do all after it */
+size_t fake_submits;            /* lists that were started */
+size_t fake_allocations;        /* memories that it has given */
+
+enum { MOST_WORK = 64, MOST_ARGS = 64, POISON = 0x5A };
 
 typedef struct {
   size_t bytes;
@@ -28,6 +34,26 @@ typedef struct {
   fake_work work[MOST_WORK];
 } fake_unit;
 
+/* What it would have compiled, kept for the next process. */
+static int32_t compile(smelt_rt *rt, uint32_t unit) {
+  char key[32], made[4096];
+  size_t bytes = 0;
+  snprintf(key, sizeof key, "fake 1, unit %u", (unsigned)unit);
+  for (size_t i = 0; i < sizeof made; i++) made[i] = (char)(i * 7 + unit);
+  char *found = smelt_rt_cached(rt, unit, key, &bytes);
+  int same = found && bytes == sizeof made && memcmp(found, made, bytes) == 0;
+  if (found && !same) return free(found), rt_error(rt, SMELT_DEVICE, "fake: the cache has something else");
+  if (!found) smelt_rt_cache(rt, unit, key, made, sizeof made);
+  free(found);
+  return SMELT_OK;
+}
+
+static size_t number_in(const char *name) {
+  size_t n = 0;
+  for (const char *text = getenv(name); text && *text >= '0' && *text <= '9'; text++) n = 10 * n + (size_t)(*text - '0');
+  return n;
+}
+
 static int32_t open_unit(smelt_rt *rt, uint32_t unit, void **state) {
   fake_unit *u = calloc(1, sizeof *u);
   if (!u) return rt_error(rt, SMELT_DEVICE, "fake: no memory");
@@ -35,13 +61,18 @@ static int32_t open_unit(smelt_rt *rt, uint32_t unit, void **state) {
   u->model = rt->model;
   for (uint32_t i = 0; i < rt->model->n_kernels; i++)
     if (rt->model->kernels[i].unit == (int32_t)unit && !rt->model->kernels[i].fn) return rt_error(rt, SMELT_DEVICE, "fake: a kernel has no function");
+  if (getenv("FAKE_BREAKS")) fake_breaks = number_in("FAKE_BREAKS"), fake_lost = getenv("FAKE_LOST") != NULL;
+  if (getenv("FAKE_COMPILES") && compile(rt, unit)) return SMELT_DEVICE;
+  if (getenv("FAKE_ALLOWS")) fake_allowed = number_in("FAKE_ALLOWS");
   return getenv("FAKE_REFUSES") ? rt_error(rt, SMELT_DEVICE, "fake: told to refuse") : SMELT_OK;
 }
 static void close_unit(void *state) { free(state); }
 static const char *device(const void *state) { return state ? "fake" : "none"; }
 
-static int32_t finish(void *state) {
-  fake_unit *u = state;
+enum { BROKEN = -9 };
+static int breaks(void) { return fake_breaks && (!--fake_breaks ? fake_breaks = (size_t)fake_lost, 1 : 0); }
+
+static void run_all(fake_unit *u) {
   for (uint32_t i = 0; i < u->n_work; i++) {
     const fake_work *w = &u->work[i];
     switch (w->kind) {
@@ -52,26 +83,37 @@ static int32_t finish(void *state) {
     }
   }
   u->n_work = 0;
-  return 0;
+}
+
+/* What a device that fails has not done is never done. */
+static int32_t finish(void *state) {
+  int broken = breaks();
+  if (!broken) run_all(state);
+  ((fake_unit *)state)->n_work = 0;
+  return broken ? BROKEN : 0;
 }
 
 static int32_t queue(fake_unit *u, fake_work work, int wait) {
-  if (u->n_work == MOST_WORK) finish(u);
+  if (breaks()) return BROKEN;
+  if (u->n_work == MOST_WORK) run_all(u);
   u->work[u->n_work++] = work;
-  return wait ? finish(u) : 0;
+  if (wait) run_all(u);
+  return 0;
 }
 
 static void *allocate(void *state, size_t bytes, const void *contents, int32_t *code) {
   fake_memory *m = malloc(sizeof *m);
-  uint8_t *data = m && bytes <= fake_allowed ? malloc(bytes) : NULL;
+  int denied = fake_denies && !--fake_denies;
+  uint8_t *data = m && bytes <= fake_allowed && !denied ? malloc(bytes) : NULL;
   (void)state;
   if (!data) return free(m), *code = -1, NULL;
   for (size_t i = 0; i < bytes; i++) data[i] = contents ? ((const uint8_t *)contents)[i] : POISON;
   *m = (fake_memory){bytes, data};
+  fake_allocations++;
   return m;
 }
 static void release(void *state, void *memory) {
-  finish(state);
+  run_all(state);
   free(((fake_memory *)memory)->data);
   free(memory);
 }
@@ -91,7 +133,7 @@ static void *map(void *state, void *memory, size_t bytes, int writes, int32_t *c
   uint8_t *seen = malloc(bytes);
   (void)writes;
   if (!seen) return *code = -2, NULL;
-  download(state, memory, 0, seen, bytes, 1);
+  if ((*code = download(state, memory, 0, seen, bytes, 1))) return free(seen), NULL;
   return seen;
 }
 static int32_t unmap(void *state, void *memory, void *mapped) {
@@ -100,18 +142,61 @@ static int32_t unmap(void *state, void *memory, void *mapped) {
   return code;
 }
 
-static int32_t launch(void *state, int32_t id, const smelt_place *buffers, const int64_t *dims, int64_t groups) {
-  fake_unit *u = state;
+/* A launch with its addresses, which are wrong once the memory is another one. */
+static int32_t prepare(const fake_unit *u, int32_t id, const smelt_place *buffers, const int64_t *dims, int64_t groups, fake_work *w) {
   const smelt_kernel_desc *desc = &u->model->kernels[id];
-  fake_work w = {.kind = LAUNCH, .id = id, .groups = groups};
+  *w = (fake_work){.kind = LAUNCH, .id = id, .groups = groups};
   if (desc->n_buffers + desc->n_dims > MOST_ARGS) return -3;
   for (int32_t i = 0; i < desc->n_buffers; i++)
-    w.args[i] = buffers[i].memory ? (int64_t)(intptr_t)(((fake_memory *)buffers[i].memory)->data + buffers[i].offset) : 0;
-  for (int32_t i = 0; i < desc->n_dims; i++) w.args[desc->n_buffers + i] = dims[i];
-  return queue(u, w, 0);
+    w->args[i] = buffers[i].memory ? (int64_t)(intptr_t)(((fake_memory *)buffers[i].memory)->data + buffers[i].offset) : 0;
+  for (int32_t i = 0; i < desc->n_dims; i++) w->args[desc->n_buffers + i] = dims[i];
+  return 0;
+}
+
+static int32_t launch(void *state, int32_t id, const smelt_place *buffers, const int64_t *dims, int64_t groups) {
+  fake_work w;
+  int32_t code = prepare(state, id, buffers, dims, groups, &w);
+  return code ? code : queue(state, w, 0);
+}
+
+/* ---- lists ---- */
+typedef struct {
+  uint32_t n;
+  fake_work work[];
+} fake_list;
+
+static int32_t flush(void *state) { return !state || breaks() ? BROKEN : 0; }
+
+static void *record(void *state, const smelt_command *commands, uint32_t n) {
+  fake_list *list = getenv("FAKE_FORGETFUL") ? NULL : malloc(sizeof *list + n * sizeof *list->work);
+  if (!list) return NULL;
+  list->n = n;
+  for (uint32_t i = 0; i < n; i++) {
+    const smelt_command *c = &commands[i];
+    const smelt_place *p = c->buffers;
+    if (c->kernel < 0)
+      list->work[i] = (fake_work){.kind = COPY, .a = p[0].memory, .b = p[1].memory, .at = p[0].offset, .from = p[1].offset, .bytes = (size_t)c->groups};
+    else if (prepare(state, c->kernel, p, c->dims, c->groups, &list->work[i]))
+      return free(list), NULL;
+  }
+  return list;
+}
+
+static int32_t submit(void *state, void *list) {
+  const fake_list *l = list;
+  int32_t code = 0;
+  for (uint32_t i = 0; i < l->n && !code; i++) code = queue(state, l->work[i], 0);
+  fake_submits++;
+  return code;
+}
+
+static void forget(void *state, void *list) {
+  if (((fake_unit *)state)->n_work) abort(); /* work may be under way */
+  free(list);
 }
 
 const smelt_driver smelt_driver_fake = {
     .name = "fake", .codes = "see fake_driver.c", .open = open_unit, .close = close_unit, .device = device, .allocate = allocate, .release = release,
     .upload = upload, .download = download, .copy = copy, .map = map, .unmap = unmap, .launch = launch, .finish = finish,
+    .flush = flush, .record = record, .submit = submit, .forget = forget,
 };

@@ -37,7 +37,7 @@ static const smelt_kernel_desc kernels[] = {
 };
 static const smelt_tensor_desc inputs[] = {{"x", F32, 1}, {"sum", F32, 1}, {"log", F32, 1}};
 static const smelt_tensor_desc outputs[] = {{"y", F32, 1}, {"next_sum", F32, 1}, {"next_log", F32, 1}};
-static const smelt_state_desc states[] = {{"sum", F32, 1, UNIT, 0, 0}, {"log", F32, 1, UNIT, 0, MOST * 1024 * 4}};
+static const smelt_state_desc states[] = {{"sum", F32, 1, UNIT, 0, 0, 0}, {"log", F32, 1, UNIT, 0, MOST * 1024 * 4, 0}};
 static const uint32_t numbers[] = {0, 1};
 static const smelt_check_desc checks[] = {
     {SMELT_SHAPE, 0, "state 'sum' axis 0: expected {want} (n), got {got}"},

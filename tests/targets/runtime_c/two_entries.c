@@ -32,7 +32,7 @@ static const smelt_kernel_desc kernels[] = {
     {.name = "double", .fn = add, .unit = HOST, .n_buffers = 3, .n_dims = 0, .lane_count = 1, .grain = 1},
 };
 static const smelt_tensor_desc inputs[] = {{"x", F32, 1}, {"sum", F32, 1}}, outputs[] = {{"y", F32, 1}, {"next", F32, 1}};
-static const smelt_state_desc states[] = {{"sum", F32, 1, UNIT, 0, MOST * 4}};
+static const smelt_state_desc states[] = {{"sum", F32, 1, UNIT, 0, MOST * 4, 0}};
 static const uint32_t first[] = {0};
 static const smelt_check_desc checks[] = {{SMELT_SHAPE, 0, "state 'sum' axis 0: expected {want} (n), got {got}"}};
 

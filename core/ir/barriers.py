@@ -1,35 +1,19 @@
-"""Kernel trees with lane nodes in: how many work-items, where local buffers live, where barriers stand."""
+"""Kernel trees with lane nodes in: how many lanes a group has, whose the local buffers are, where barriers
+stand."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from smelt.core.dim import Dim, Facts, ceildiv, sym
+from smelt.core.dim import Dim, Facts, sym
 from smelt.core.ir.analysis.scope import accesses, expr_accesses
 from smelt.core.ir.edges import parallel_chain, sibling_edges
+from smelt.core.ir.groups import instances, nest
 from smelt.core.ir.kernel import Block, Buffer, Loop, LoopNode, Stmt, Store, Tiles, walk
 
 
-def nest(s: Stmt, level: str) -> tuple[tuple[LoopNode, ...], tuple[Stmt, ...]]:
-    """The directly nested nodes of a level at a statement, and what is inside them."""
-    nodes: list[LoopNode] = []
-    body: tuple[Stmt, ...] = (s,)
-    while len(body) == 1:
-        inner = body[0]
-        if not isinstance(inner, Loop | Tiles) or inner.level != level:
-            break
-        nodes.append(inner)
-        body = inner.body
-    return tuple(nodes), body
-
-
-def instances(node: LoopNode) -> Dim:
-    """How many instances a parallel node has."""
-    return node.extent if isinstance(node, Loop) else ceildiv(node.extent, node.sizes[0])
-
-
 def has_lanes(s: Stmt) -> bool:
-    """Whether work-items share the work of a statement."""
+    """Whether lanes share the work of a statement."""
     return any(isinstance(x, Loop | Tiles) and x.level == "lane" for x in walk((s,)))
 
 
@@ -57,8 +41,8 @@ def lane_count(s: Stmt, most: int) -> int:
 
 
 def own_indices(b: Buffer, body: Sequence[Stmt], lanes: int) -> int | None:
-    """How many leading indices of a buffer declared around lane nodes are always the work-item's own, so
-    that each work-item may keep its part to itself; None when work-items share the buffer."""
+    """How many leading indices of a buffer declared around lane nodes are always the lane's own, so
+    that each lane may keep its part to itself; None when lanes share the buffer."""
     found: set[tuple[Dim, ...]] = set()
     inside = 0
     for nodes, inner in lane_nests(body):
@@ -90,8 +74,8 @@ def _product(extents: Iterable[Dim]) -> float:
 def barriers_before(
     body: tuple[Stmt, ...], facts: Facts, shapes: Mapping[str, Buffer], own: frozenset[str]
 ) -> frozenset[int]:
-    """Positions in a body before which all work-items must have come. own: buffers whose parts belong to
-    one work-item each."""
+    """Positions in a body before which all lanes must have come. own: buffers whose parts belong to
+    one lane each."""
     if len(body) < 2 or not any(map(has_lanes, body)):
         return frozenset()
     found: set[int] = set()
@@ -101,7 +85,7 @@ def barriers_before(
             continue
         a, b = body[edge.earlier], body[edge.later]
         if not has_lanes(a) and not has_lanes(b):
-            continue  # both are work-item 0's
+            continue  # both are lane 0's
         direct = all(parallel_chain(s) and parallel_chain(s)[0].level == "lane" for s in (a, b))
         if edge.kind == "one_to_one" and direct:
             continue
@@ -111,7 +95,7 @@ def barriers_before(
 
 
 def needs_barrier_after(body: tuple[Stmt, ...], own: frozenset[str], shared: frozenset[str]) -> bool:
-    """Whether one pass over a body that work-items share must end before the next begins: something is
+    """Whether one pass over a body that lanes share must end before the next begins: something is
     written there that is read there, or written again. shared: buffers of the group."""
     if not any(map(has_lanes, body)):
         return False

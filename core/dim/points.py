@@ -1,0 +1,143 @@
+"""What is known about symbols -> a few points at which all of it holds, and the least value of a Dim there.
+
+No proof says that a Dim is at least what it is not at such a point. To ask them first takes time in
+proportion to the terms, while the search for a proof of what does not hold tries all that it has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Final, TypeAlias
+from zlib import crc32
+
+from smelt.core.dim.atoms import atom_symbols
+from smelt.core.dim.expr import Dim
+
+DEEPEST: Final = 40
+"""Bounds that are followed from one symbol to the next; a later one is only checked."""
+
+Corner: TypeAlias = tuple[int, float]
+"""About how large a size without an upper bound is, and where between its bounds a symbol lies."""
+
+_KINDS: Final[tuple[Corner, ...]] = ((9, 0.0), (9, 1.0), (700, 0.5), (40_000, 1.0))
+_ALIKE: Final[Mapping[str, Corner]] = MappingProxyType({})
+_LEAST: Final[Corner] = (0, 0.0)
+_MOST: Final[tuple[Corner, ...]] = ((9, 0.0), (40_000, 1.0))
+
+
+class Points:
+    """Points under fixed knowledge, as a Solver has it; each gives a symbol its value when it is asked for.
+
+    Bounds that lead to a contradiction at a point leave it out; with no point left nothing is refuted.
+    """
+
+    def __init__(
+        self,
+        ranges: Mapping[str, tuple[int | None, int | None]],
+        uppers: Mapping[str, tuple[Dim, ...]],
+        lowers: Mapping[str, tuple[Dim, ...]],
+        zeros: tuple[Dim, ...],
+        nonneg: tuple[Dim, ...],
+    ) -> None:
+        self.ranges, self.uppers, self.lowers = ranges, uppers, lowers
+        self.zeros, self.nonneg = zeros, nonneg
+        self._points: tuple[_Point, ...] | None = None
+
+    def least(self, q: Dim, enough: float = -math.inf) -> float:
+        """The least value of q at the points, or the first that is below `enough`; infinite without one."""
+        if self._points is None:
+            made = (_Point(self, kind) for kind in _KINDS)
+            self._points = tuple(p for p in made if p.holds())
+        least = math.inf
+        for value in self._values(q):
+            if value is not None and value < least:
+                least = value
+                if value < enough:
+                    break
+        return least
+
+    def _values(self, q: Dim) -> Iterator[int | None]:
+        """At the points, and where what is added is small and what is taken away is large: as where a sum
+        of parts is less than the whole, which has a name of its own."""
+        yield from (p.value(q) for p in self._points or ())
+        taken = {s for mono, k in q._poly.items() if k < 0 for atom, _ in mono for s in atom_symbols(atom)}
+        for kind in _MOST:
+            p = _Point(self, _LEAST, dict.fromkeys(taken, kind))
+            yield p.value(q) if p.holds() else None
+
+
+class _Point:
+    """Values of symbols, worked out one by one."""
+
+    def __init__(self, known: Points, kind: Corner, others: Mapping[str, Corner] = _ALIKE) -> None:
+        self.known, self.kind, self.others = known, kind, others
+        self.values: dict[str, int] = {}
+        self.busy: set[str] = set()
+        self.later: list[str] = []  # symbols with bounds that were not looked at
+        self.broken = False
+
+    def holds(self) -> bool:
+        """Whether the equalities and inequalities hold here."""
+        equal = all(self.value(z) == 0 for z in self.known.zeros)
+        return equal and all((self.value(n) or 0) >= 0 for n in self.known.nonneg) and not self.broken
+
+    def value(self, q: Dim) -> int | None:
+        """Of a Dim; None where it divides by 0 or the knowledge contradicts itself."""
+        for name in q.symbols:
+            if name not in self.values:
+                self._assign(name)
+        while self.later and not self.broken:
+            self.broken = not self._within(self.later.pop())
+        if self.broken:
+            return None
+        try:
+            return q.evaluate(self.values)
+        except ZeroDivisionError:
+            return None
+
+    def _assign(self, name: str) -> None:
+        """A value between the symbol's bounds, those first that these are made of."""
+        self.busy.add(name)
+        low, high = self.known.ranges.get(name, (0, None))
+        lows = [] if low is None else [low]
+        highs = [] if high is None else [high]
+        for bounds, found in ((self.known.lowers, lows), (self.known.uppers, highs)):
+            for x in bounds.get(name, ()):
+                if (value := self._reached(x)) is None:
+                    self.later.append(name)
+                else:
+                    found.append(value)
+        self.busy.discard(name)
+        self.values[name] = self._between(name, max(lows, default=None), min(highs, default=None))
+
+    def _reached(self, x: Dim) -> int | None:
+        for name in x.symbols:
+            if name not in self.values:
+                if name in self.busy or len(self.busy) > DEEPEST:
+                    return None
+                self._assign(name)
+        try:
+            return x.evaluate(self.values)
+        except ZeroDivisionError:
+            return None
+
+    def _between(self, name: str, low: int | None, high: int | None) -> int:
+        size, at = self.others.get(name, self.kind)
+        size += crc32(name.encode()) % (size // 3 + 1)
+        if low is None:
+            low = -size if high is None else high - size
+        if high is None:
+            return low + size
+        self.broken |= low > high
+        return low + int((high - low) * at) if high - low < 2**40 else low + size
+
+    def _within(self, name: str) -> bool:
+        """Whether all bounds of a symbol hold that has a value."""
+        at = self.values[name]
+        return all(
+            (value := self._reached(x)) is not None and sign * (value - at) >= 0
+            for bounds, sign in ((self.known.lowers, -1), (self.known.uppers, 1))
+            for x in bounds.get(name, ())
+        )

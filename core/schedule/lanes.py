@@ -1,0 +1,337 @@
+"""Primitives for machines with lanes: Kernel -> Kernel. Loops spread over lanes, tiles of operands in shared
+memory, reductions split over lanes or over groups. Each shows its rewrite and refuses what it cannot prove.
+
+Barriers are never written: they follow from which statements of a group touch which elements."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from smelt.core.dim import YES, Dim, Facts, ceildiv, dmin, sym, to_dim
+from smelt.core.ir.analysis.scope import enter
+from smelt.core.ir.kernel import (
+    Axis,
+    Block,
+    Bound,
+    Buffer,
+    Expr,
+    Kernel,
+    Load,
+    Loop,
+    LoopNode,
+    Reduce,
+    Stmt,
+    Store,
+    Tiles,
+    walk,
+    walk_expr,
+)
+from smelt.core.ir.rewrite import (
+    Body,
+    free_symbols,
+    fresh_name,
+    map_expr,
+    map_stmt_exprs,
+    rename_vars,
+    substitute_body,
+    substitute_expr,
+)
+from smelt.core.schedule.loops import new_names, serial_loop
+from smelt.core.schedule.reductions import UPDATE, edit_stage, start_value, update_of
+from smelt.core.schedule.tree import (
+    ScheduleError,
+    chain,
+    declare,
+    edit,
+    expressions,
+    find,
+    names_of,
+    rebuild,
+    stores,
+    tidy,
+    var_of,
+)
+
+
+def spread(kernel: Kernel, var: str, width: int, outer: str, inner: str) -> Kernel:
+    """group v in n { s }
+      -->  group outer in ceildiv(n, w) { lane inner in w { block if (0 <= v < n) { s } } }
+           with v := outer*w + inner
+
+    The last lanes of the last group do nothing. The block goes where n is a multiple of w. Lanes directly
+    inside stay so: the block is inside of them. Buffers of v become each lane's own.
+    """
+    what = f"spread {var} {width}"
+    new_names(kernel, what, outer, inner)
+
+    def rewrite(node: LoopNode, facts: Facts) -> Stmt:
+        loop = node
+        shared = any(b.space != "register" for b in loop.buffers)
+        if not isinstance(loop, Loop) or loop.level != "group" or shared:
+            raise ScheduleError(what, "it is no loop over groups, or has buffers that lanes would share")
+        lanes: list[Loop] = []
+        last = loop
+        while not last.buffers and len(last.body) == 1:
+            deeper = last.body[0]
+            if not isinstance(deeper, Loop) or deeper.level != "lane":
+                break
+            lanes.append(deeper)
+            last = deeper
+        leaf = last.body
+        if any(x.level in ("group", "lane") for x in _loops(leaf)):
+            raise ScheduleError(what, "there are groups inside, or lanes but directly")
+        at, blocks = sym(outer) * width + sym(inner), ceildiv(loop.extent, width)
+        inside = facts.with_index(outer, blocks).with_range(inner, 0, width - 1)
+        for x in lanes:
+            inside = enter(inside, x)
+        exact = facts.prove_divisible(loop.extent, width) is YES
+        known = inside if exact else inside.with_le(at + 1, loop.extent)
+        body = tidy(substitute_body(leaf, {var: at}), known)
+        if not exact:
+            body = (Block(body, guard=(Bound(to_dim(0), at, loop.extent),)),)
+        body = rebuild(lanes, body)
+        buffers = loop.buffers if not lanes else ()
+        return Loop("group", outer, blocks, (Loop("lane", inner, to_dim(width), body, buffers),))
+
+    return edit(kernel, var, rewrite, what)
+
+
+def split_clamped(kernel: Kernel, var: str, factor: int, outer: str, inner: str) -> Kernel:
+    """for v in n { y[v] = x[v] }
+      -->  for outer in ceildiv(n, f) { for inner in f { y[v] = x[min(v, n - 1)] if (0 <= v < n) } }
+           with v = outer*f + inner
+
+    As `split`, but the last block computes the last element again where there is none, so that loads need no
+    guards. Stores go to the kernel's buffers only, and none of these is read.
+    """
+    what = f"split_clamped {var} {factor}"
+    new_names(kernel, what, outer, inner)
+    shapes = kernel.buffers()
+
+    def rewrite(node: LoopNode, facts: Facts) -> Stmt:
+        loop = serial_loop(node, what)
+        at, blocks = sym(outer) * factor + sym(inner), ceildiv(loop.extent, factor)
+        inside = facts.with_index(outer, blocks).with_range(inner, 0, factor - 1)
+        twice = Loop("serial", outer, blocks, (Loop("serial", inner, to_dim(factor), ()),))
+        if facts.prove_divisible(loop.extent, factor) is YES:
+            return _filled(twice, tidy(substitute_body(loop.body, {var: at}), inside))
+        found = stores(loop.body)
+        written = {s.buffer for s in found}
+        reads = {x.buffer for e in expressions(loop.body) for x in walk_expr(e) if isinstance(x, Load)}
+        if any(isinstance(s, Block) for s in walk(loop.body)) or written - shapes.keys() or written & reads:
+            raise ScheduleError(what, "it holds blocks, local stores, or reads what it writes")
+        if any(var in x.extent.symbols for x in walk(loop.body) if isinstance(x, Loop | Tiles)):
+            raise ScheduleError(what, "an extent inside depends on it")
+        last = {var: dmin(at, loop.extent - 1)}
+        bound = Bound(to_dim(0), at, loop.extent)
+
+        def clamped(s: Stmt) -> Stmt:
+            if not isinstance(s, Store):
+                return replace(s, body=tuple(map(clamped, s.body)))
+            index = tuple(d.substitute({var: at}) for d in s.index)
+            guard = tuple(Bound(*(d.substitute(last) for d in (b.low, b.index, b.high))) for b in s.guard)
+            return replace(s, index=index, value=substitute_expr(s.value, last), guard=(*guard, bound))
+
+        return _filled(twice, tidy(tuple(map(clamped, loop.body)), inside))
+
+    return edit(kernel, var, rewrite, what)
+
+
+def _filled(twice: Loop, body: Body) -> Loop:
+    (inner,) = twice.body
+    assert isinstance(inner, Loop)
+    return replace(twice, body=(replace(inner, body=body),))
+
+
+# ---------------------------------------------------------------- shared memory
+
+
+def fetch(kernel: Kernel, var: str, buffer: str, name: str, pad: int) -> Kernel:
+    """<v> { lane r in R { for k in K { s(x[i + r, j + k]) } } }
+      -->  <v> { shared t[R, K + pad]; lane a in R { lane b in K { t[a, b] = x[i + a, j + b] } };
+                 lane r in R { for k in K { s(t[r, k]) } } }
+
+    A tile of x is copied by all lanes of the group before they use it, guards included. t has an axis for
+    each loop inside v that x's index follows; the one along which x is contiguous is the last, so that
+    neighbouring lanes copy neighbours. pad: elements left out at the end of a row of t, against bank
+    conflicts. All loads of x inside v must be one and the same, in loops of constant extents; x is written
+    nowhere. """
+    what = f"fetch {var} {buffer} {name}"
+    taken = names_of(kernel)
+    place = find(kernel, var)
+    if name in taken or place is None:
+        raise ScheduleError(what, f"name '{name}' is taken, or there is no loop '{var}'")
+    levels = [x.level for x in (*place[0], place[1]) if isinstance(x, Loop | Tiles)]
+    if "group" not in levels or set(levels) & {"lane", "vector"}:
+        raise ScheduleError(what, "the loop is not one that all lanes of a group run together")
+    if buffer not in kernel.buffers() or any(s.buffer == buffer for s in stores(kernel.body)):
+        raise ScheduleError(what, "no buffer of the kernel that nobody writes has that name")
+
+    def rewrite(node: LoopNode, facts: Facts) -> Stmt:
+        found = {
+            x for e in expressions(node.body) for x in walk_expr(e)
+            if isinstance(x, Load) and x.buffer == buffer
+        }  # fmt: skip
+        if len(found) != 1:
+            raise ScheduleError(what, f"{len(found)} different loads of it inside the loop, wanted one")
+        (load,) = found
+        if load.otherwise is not None or not any(x.level == "lane" for x in _loops(node.body)):
+            raise ScheduleError(what, "its loads have another value, or no lanes use it")
+        axes = _tile_axes(kernel, node, load, what)
+        extents = [n for _, n in axes]
+        tile = Buffer(name, load.dtype, (*map(to_dim, extents[:-1]), to_dim(extents[-1] + pad)), "shared")
+        copied = [fresh_name(f"{name}.{i}", taken) for i in range(len(axes))]
+        env = {v: sym(c) for (v, _), c in zip(axes, copied, strict=True)}
+        copy = Store(name, tuple(map(sym, copied)), substitute_expr(load, env))
+        lanes = [Loop("lane", c, to_dim(n), ()) for c, n in zip(copied, extents, strict=True)]
+        (fill,) = tidy(rebuild(lanes, (copy,)), enter(facts, node))
+        there = Load(name, tuple(sym(v) for v, _ in axes), load.dtype)
+        rest = tuple(map_stmt_exprs(s, lambda e: map_expr(e, lambda x: there if x == load else x))
+                     for s in node.body)  # fmt: skip
+        return declare(replace(node, body=(fill, *rest)), (tile,))
+
+    return edit(kernel, var, rewrite, what)
+
+
+def _loops(body: Body) -> list[Loop]:
+    return [s for s in walk(body) if isinstance(s, Loop)]
+
+
+def _tile_axes(kernel: Kernel, node: LoopNode, load: Load, what: str) -> list[tuple[str, int]]:
+    """(variable, extent) of the loops inside the node that a load follows, the contiguous one last."""
+    inside: dict[str, int | None] = {}
+    for x in _loops(node.body):  # siblings may share a name, but then the extent too
+        same = inside.setdefault(x.var, x.extent.const_or_none) == x.extent.const_or_none
+        inside[x.var] = x.extent.const_or_none if same else None
+    outside = {d.name for d in kernel.dims} | {var_of(node)}
+    place = find(kernel, var_of(node))
+    assert place is not None
+    for s in (*place[0], node):
+        outside |= {s.var} if isinstance(s, Loop) else {s.start, s.rows} if isinstance(s, Tiles) else set()
+    mine = free_symbols(load) - outside
+    axes = [(v, n) for v, n in inside.items() if v in mine and n is not None]
+    if len(axes) != len(mine) or not axes:
+        raise ScheduleError(what, "its index follows what is no loop of constant extent")
+    shape, step = kernel.buffers()[load.buffer].shape, to_dim(1)
+    near: dict[str, int] = {}
+    for d, n in zip(reversed(load.index), reversed(shape), strict=True):
+        for v, _ in axes:
+            found = d.linear(v)
+            if v not in near and v in d.symbols and found is not None and step.is_const:
+                near[v] = abs((found[0] * step).const_or_none or 1 << 62)
+        step = step * n
+    order = {v: i for i, (v, _) in enumerate(axes)}
+    return sorted(axes, key=lambda a: (-near.get(a[0], 1 << 62), order[a[0]]))
+
+
+# ---------------------------------------------------------------- reductions
+
+
+def lane_reduce(kernel: Kernel, name: str, lanes: int, wide: int) -> Kernel:
+    """A reduction into a scalar of the group runs over its last axis in lanes, each of which takes `wide`
+    neighbours at a time (W = lanes*wide), and ends in a tree over shared memory:
+
+    acc = sum k in n { e(k) }
+      -->  shared p[lanes];
+           lane l in lanes { register r[wide] = 0; for k.o in n // W { vector j in wide { r[j] += e(..) } };
+                             for k.p in ceildiv(n % W, lanes) { r[0] += e(..) if inside };
+                             p[l] = sum j in wide { r[j] } };
+           lane l in lanes/2 { p[l] += p[l + lanes/2] }; ..; acc = p[0] + p[1]
+    """
+    what = f"lane_reduce {name} {lanes} {wide}"
+    if lanes < 2 or lanes & (lanes - 1) or wide < 1:
+        raise ScheduleError(what, "lanes are no power of two above 1")
+    taken = names_of(kernel)
+    part, own, lane, near = (
+        fresh_name(f"{name}.{x}", taken) for x in ("lanes", "own", "l", "j")
+    )  # fmt: skip
+
+    def rewrite(nodes: tuple[LoopNode, ...], store: Store, e: Reduce, facts: Facts) -> Body:
+        if nodes or not e.axes:
+            raise ScheduleError(what, "it is no scalar of the group, or reduces nothing")
+        fn, value = update_of(e, what)
+        axis, n, step = e.axes[-1], e.axes[-1].extent, lanes * wide
+        o, p = fresh_name(f"{axis.var}.o", taken), fresh_name(f"{axis.var}.p", taken)
+        me, j = sym(lane), sym(near)
+        inner = enter(facts, e.axes[:-1]).with_range(lane, 0, lanes - 1)
+
+        def term(at: Dim, index: Dim, known: Facts) -> Body:
+            done = Store(own, (index,), substitute_expr(value, {axis.var: at}), fn)
+            return tidy((done,), known)
+
+        known = inner.with_index(o, n // step).with_range(near, 0, wide - 1)
+        main = Loop("vector", near, to_dim(wide), term((sym(o) * lanes + me) * wide + j, j, known))
+        pieces: Body = (Loop("serial", o, n // step, (main,)),)
+        if inner.prove_divisible(n, step) is not YES:
+            at = n // step * step + sym(p) * lanes + me
+            known = inner.with_index(p, ceildiv(n % step, lanes)).with_le(at + 1, n)
+            one = Block(term(at, to_dim(0), known), guard=(Bound(to_dim(0), at, n),))
+            pieces = (*pieces, Loop("serial", p, ceildiv(n % step, lanes), (one,)))
+        loops = [Loop("serial", a.var, a.extent, ()) for a in e.axes[:-1]]
+        start = Loop("vector", near, to_dim(wide), (Store(own, (j,), start_value(e.kind, e.dtype)),))
+        ended = Reduce(e.kind, (Axis(near, to_dim(wide)),), Load(own, (j,), e.dtype), e.dtype)
+        mine = Store(part, (me,), ended)
+        registers = Buffer(own, e.dtype, (to_dim(wide),), "register")
+        first = Loop("lane", lane, to_dim(lanes), (start, *rebuild(loops, pieces), mine), (registers,))
+        tree: list[Stmt] = [first]
+        half = lanes // 2
+        while half > 1:
+            other = Load(part, (me + half,), e.dtype)
+            tree.append(Loop("lane", lane, to_dim(half), (Store(part, (me,), other, UPDATE[e.kind]),)))
+            half //= 2
+        pair = Reduce(e.kind, (Axis(near, to_dim(2)),), Load(part, (j,), e.dtype), e.dtype)
+        tree.append(replace(store, value=pair))
+        return (Block(tuple(tree), (Buffer(part, e.dtype, (to_dim(lanes),), "shared"),)),)
+
+    return edit_stage(kernel, name, rewrite, what)
+
+
+def split_sum(kernel: Kernel, var: str, axis: str, parts: int, name: str) -> Kernel:
+    """for i in m { y[i] = f(sum k in n { e(i, k) }) }
+      -->  scratch p[parts, m]; for s in parts { for i' in m { p[s, i'] = sum k in n/parts { e(i', ..) } } };
+           for i in m { y[i] = f(sum s in parts { p[s, i] }) }
+
+    The sum is done by `parts` groups where rows and columns alone give too few, and added up by a
+    statement of its own, which begins when all of them have ended. n must be a multiple of parts; the nest
+    is a top-level one, and the reduction its only one.
+    """
+    what = f"split_sum {var} {axis} {parts}"
+    new_names(kernel, what, name)
+    number = next((i for i, s in enumerate(kernel.body) if var in map(var_of, chain(s)[0])), None)
+    if number is None:
+        raise ScheduleError(what, f"no top-level nest has the loop '{var}'")
+    nodes, leaf = chain(kernel.body[number])
+    found = {x for e in expressions(leaf) for x in walk_expr(e) if isinstance(x, Reduce)}
+    plain = all(isinstance(n, Loop) and n.level == "serial" and not n.buffers for n in nodes)
+    if len(found) != 1 or not plain:
+        raise ScheduleError(what, "not a plain nest with one reduction")
+    (whole,) = found
+    at = next((i for i, a in enumerate(whole.axes) if a.var == axis), None)
+    n = None if at is None else whole.axes[at].extent
+    if whole.kind != "sum" or at is None or n is None or not n.is_const or n.const % parts:
+        raise ScheduleError(what, f"'{axis}' is no axis of a sum whose extent is a multiple of {parts}")
+    taken = names_of(kernel) | {name}
+    s, again = fresh_name(f"{axis}.s", taken), fresh_name(f"{axis}.t", taken)
+    loops = [x for x in nodes if isinstance(x, Loop) and x.var in free_symbols(whole)]
+    if any(x.extent.symbols & {y.var for y in loops} for x in loops):
+        raise ScheduleError(what, "an extent depends on another loop")
+    size = n.const // parts
+    axes = (*whole.axes[:at], Axis(axis, to_dim(size)), *whole.axes[at + 1 :])
+    body = substitute_expr(whole.body, {axis: sym(s) * size + sym(axis)})
+    index = tuple(sym(x.var) for x in loops)
+    part = Store(name, (sym(s), *index), replace(whole, axes=axes, body=body))
+    (fill,) = rebuild((Loop("serial", s, to_dim(parts), ()), *loops), (part,))
+    first = rename_vars(fill, {x.var: fresh_name(f"{x.var}.s", taken) for x in loops})
+    load = Load(name, (sym(again), *index), whole.dtype)
+    total = Reduce("sum", (Axis(again, to_dim(parts)),), load, whole.dtype)
+
+    def added(e: Expr) -> Expr:
+        return map_expr(e, lambda x: total if x == whole else x)
+
+    rest = rebuild(nodes, tuple(map_stmt_exprs(x, added) for x in leaf))
+    scratch = Buffer(name, whole.dtype, (to_dim(parts), *(x.extent for x in loops)), "scratch")
+    body_of = (*kernel.body[:number], first, *rest, *kernel.body[number + 1 :])
+    return kernel.with_(body=body_of, scratch=(*kernel.scratch, scratch))
+
+
+__all__ = ["fetch", "lane_reduce", "split_clamped", "split_sum", "spread"]

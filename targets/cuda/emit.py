@@ -1,0 +1,261 @@
+"""Kernels in, LLVM IR for NVPTX out: one kernel function per top-level statement, one thread block per group.
+
+Parameters, 8 bytes each: the address of each buffer, the kernel's dims, the number of the first group. Where
+these take more than 4 KiB the kernel gets the address of a block with buffers and dims, and the first group.
+Outside of lane nodes a statement is thread 0's; loops around lane nodes run on all threads, with a barrier
+where an edge between siblings is all-to-all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from smelt.core.dim import product
+from smelt.core.ir.analysis.scope import kernel_facts
+from smelt.core.ir.barriers import has_lanes, lane_count
+from smelt.core.ir.groups import instances, nest
+from smelt.core.ir.kernel import Block, Buffer, Kernel, Loop, Stmt, Tiles
+from smelt.targets.cuda.libm import LibmBuilder
+from smelt.targets.cuda.machine import PRIVATE_LIMIT
+from smelt.targets.cuda.threads import meetings, privatised
+from smelt.targets.grid.parts import each_part, too_large
+from smelt.targets.grid.statements import Inside
+from smelt.targets.llvm.builder import Value
+from smelt.targets.llvm.emit import Function
+from smelt.targets.llvm.exprs import BufferMemory
+from smelt.targets.llvm.machines import Cpu
+from smelt.targets.llvm.scalar import storage_elem
+
+MOST_PARAMETERS = 512
+"""Parameters of 8 bytes that a kernel can have: 4 KiB on every architecture."""
+THREAD = "llvm.nvvm.read.ptx.sreg.tid.x"
+GROUP = "llvm.nvvm.read.ptx.sreg.ctaid.x"
+BARRIER = "llvm.nvvm.barrier.cta.sync.aligned.all"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One kernel function. text: LLVM IR, its definition and the shared memory that it has. threads: of a
+    group. parameters: its words, the first group included."""
+
+    name: str
+    text: str
+    threads: int
+    parameters: int
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The functions of some kernels, and what they need by symbol: declarations, and constants."""
+
+    parts: dict[tuple[str, int], Part]
+    declared: dict[str, str]
+
+
+def emit_program(kernels: Sequence[Kernel], cpu: Cpu) -> Program:
+    """All top-level statements of these kernels; raises as `each_part` does."""
+    declared: dict[str, str] = {}
+    return Program(each_part(kernels, lambda k, i, name: _Kernel(k, i, name, cpu, declared).part()), declared)
+
+
+class _Kernel(Function):
+    """One top-level statement. together: whether all threads of the group run the code that is being written,
+    with equal values of everything but what is the thread's own; else it is that of single threads."""
+
+    builder = LibmBuilder
+
+    def __init__(self, kernel: Kernel, part: int, name: str, cpu: Cpu, declared: dict[str, str]) -> None:
+        threads = lane_count(kernel.body[part], cpu.machine.max_lanes)
+        s, self.own = privatised(kernel.body[part], threads)
+        super().__init__(kernel, part, s, cpu, declared)
+        self.name, self.threads = name, threads
+        # an output may lie where an input does, and threads see each other's stores: no noalias either
+        self.invariant_loads = False
+        self.together = threads > 1
+        self.meet = meetings(s, kernel_facts(kernel), kernel.buffers(), self.own)
+        self.shared: dict[str, int] = {}
+
+    # -- the frame
+
+    def part(self) -> Part:
+        """The whole function."""
+        self._groups(self.statement)
+        buffers = len(self.kernel.buffers())
+        words = [*(f"%b{i}" for i in range(buffers)), *(f"%d{i}" for i in range(len(self.kernel.dims)))]
+        direct = len(words) < MOST_PARAMETERS
+        if direct:
+            parameters = [
+                *(f"ptr addrspace(1) %g{i}" for i in range(buffers)),
+                *(f"i64 {w}" for w in words[buffers:]),
+            ]
+            head = [f"%b{i} = addrspacecast ptr addrspace(1) %g{i} to ptr" for i in range(buffers)]
+        else:
+            parameters, head = ["ptr addrspace(1) %block"], self._from_block(words, buffers)
+        self.b.allocas[:0] = head
+        lines = ["  " + ", ".join([*parameters, "i64 %first"])]
+        attributes = f'nounwind "nvvm.reqntid"="{self.threads}"'
+        arrays = [
+            f"@{self._array(n)} = internal addrspace(3) global [{size} x i8] undef, align 16"
+            for n, size in self.shared.items()
+        ]
+        define = f'define ptx_kernel void @"{self.name}"(\n{lines[0]}) {attributes} {{'
+        text = "\n".join([*arrays, define, self.b.text(), "}", ""])
+        return Part(self.name, text, self.threads, len(words) + 1 if direct else 2)
+
+    def _from_block(self, words: Sequence[str], buffers: int) -> list[str]:
+        head = []
+        for i, word in enumerate(words):
+            kind, name = ("ptr addrspace(1)", f"%g{i}") if i < buffers else ("i64", word)
+            head.append(f"%w{i} = getelementptr i64, ptr addrspace(1) %block, i64 {i}")
+            head.append(f"{name} = load {kind}, ptr addrspace(1) %w{i}, align 8")
+            if i < buffers:
+                head.append(f"{word} = addrspacecast ptr addrspace(1) {name} to ptr")
+        return head
+
+    def _register(self, name: str, most: int | None) -> Value:
+        """A special register, as an index below `most`."""
+        self.b.declare(name, "i32", [], "nounwind memory(none)")
+        raw = self.b.pure(f"call i32 @{name}()", "i32", 0)
+        made = self.b.pure(f"zext {raw.typed} to i64", "i64", 0, raw)
+        made.low, made.high = 0, None if most is None else most - 1
+        return made
+
+    def _barrier(self) -> None:
+        self.b.declare(BARRIER, "void", ["i32"], "convergent nounwind")
+        self.b.effect(f"call void @{BARRIER}(i32 0)")
+        self.start_statement()
+
+    # -- groups and lanes
+
+    def _groups(self, s: Stmt) -> None:
+        nodes, body = nest(s, "group")
+        extents = [self.index.number(instances(n), self.env) for n in nodes]
+        if all(n == 1 for n in extents):
+            self._enter(nodes, [0] * len(nodes), body)
+            return
+        first = Value("%first", "i64", 0, self.b.root, None, 0)
+        flat = self.index.as_value(self.index.add(first, self._register(GROUP, None)))
+        self._enter(nodes, self._decode(flat, extents), body)
+
+    def _lanes(self, s: Loop | Tiles) -> None:
+        """A nest of lane nodes: its instances spread over the threads, which take turns if need be."""
+        nodes, body = nest(s, "lane")
+        extents = [self.index.number(instances(n), self.env) for n in nodes]
+        count = self.index.number(product(instances(n) for n in nodes), self.env)
+        if count == 0:
+            return
+        thread = self._register(THREAD, self.threads)
+        self.together = False
+
+        def run(flat: Value) -> None:
+            self._enter(nodes, self._decode(flat, extents), body)
+
+        if count == self.threads:
+            run(thread)
+        elif isinstance(count, int) and count < self.threads:
+            low = self.s.compare("icmp slt", thread, self.b.integer(count, "i64"))
+            inside = Value(thread.text, "i64", 0, thread.scope, None, 0, max(count - 1, 0))
+            self._branch(low, lambda: run(inside), lambda: None, (s,))
+        else:
+            left = self.index.sub(self.index.add(count, self.threads - 1), thread)
+            turns = self.index.as_value(self.index.floordiv(left, self.threads))
+            most = self.index.as_value(count).high
+
+            def turn(i: Value) -> None:
+                flat = self.index.as_value(self.index.add(self.index.mul(i, self.threads), thread))
+                flat.low, flat.high = 0, None if most is None else most - 1
+                run(flat)
+
+            self._loop(turns, (s,), turn)
+        self.together = True
+
+    # -- statements
+
+    def _stmts(self, body: Sequence[Stmt]) -> None:
+        if not self.together:
+            super()._stmts(body)
+            return
+        before = self.meet.before.get(id(body), frozenset())
+        for i, s in enumerate(body):
+            if i in before:
+                self._barrier()
+            if has_lanes(s):
+                self._stmt(s)
+            else:
+                self._alone(s)
+
+    def _alone(self, s: Stmt) -> None:
+        """A statement that is thread 0's."""
+        thread = self._register(THREAD, self.threads)
+        first = self.s.compare("icmp eq", thread, self.b.integer(0, "i64"))
+
+        def run() -> None:
+            self.together = False
+            self._stmt(s)
+            self.together = True
+
+        self._branch(first, run, lambda: None, (s,))
+
+    def _stmt(self, s: Stmt) -> None:
+        if self.together and isinstance(s, Loop | Tiles) and s.level == "lane":
+            self._lanes(s)
+        else:
+            super()._stmt(s)
+
+    def _pass(self, node: Loop | Tiles) -> None:
+        super()._pass(node)
+        self._end_pass(node)
+
+    def _end_pass(self, node: Loop | Tiles) -> None:
+        """The end of one pass of a loop: over before the next one where threads share what it writes."""
+        if self.together and id(node.body) in self.meet.after:
+            self._barrier()
+
+    def _greedy_group(self, t: Tiles, at: int | Value, inside: Inside) -> None:
+        def one() -> None:
+            inside()
+            self._end_pass(t)
+
+        super()._greedy_group(t, at, one)
+
+    def _guarded(self, s: Block) -> None:
+        if self.together and id(s.body) in self.meet.inside:
+            self._barrier()
+        super()._guarded(s)
+
+    def _instruction(self, s: Block, plain: Inside) -> None:
+        plain()
+
+    # -- local buffers
+
+    def _with_buffers(self, buffers: Sequence[Buffer], body: Sequence[Stmt], inside: Inside) -> None:
+        if self.together:
+            buffers = [b if b.name in self.own else replace(b, space="shared") for b in buffers]
+        super()._with_buffers(buffers, body, inside)
+
+    def _local(self, b: Buffer) -> BufferMemory:
+        count = self._elements(b)
+        size = max(count, 1) * b.dtype.bytes
+        if self.together and b.name not in self.own:
+            return self._shared(b, size)
+        self._local_bytes += size
+        if self._local_bytes > PRIVATE_LIMIT:
+            raise too_large(self.kernel, "CUDA", "a lane", self._local_bytes, PRIVATE_LIMIT)
+        self._locals += 1
+        pointer = Value(f"%local{self._locals}", "ptr", 0, self.b.root)
+        kind = f"[{max(count, 1)} x {storage_elem(b.dtype)}]"
+        self.b.allocas.append(f"{pointer.text} = alloca {kind}, align 16")
+        return BufferMemory(b, pointer, False)
+
+    def _shared(self, b: Buffer, size: int) -> BufferMemory:
+        """An array of the group. Versions of the code that exclude each other have it in one place."""
+        self.shared[b.name] = max(size, self.shared.get(b.name, 0))
+        total = sum((n + 15) // 16 * 16 for n in self.shared.values())
+        if total > self.cpu.machine.shared_bytes:
+            raise too_large(self.kernel, "CUDA", "a group", total, self.cpu.machine.shared_bytes)
+        text = f"addrspacecast (ptr addrspace(3) @{self._array(b.name)} to ptr)"
+        return BufferMemory(b, Value(text, "ptr", 0, self.b.root), False)
+
+    def _array(self, name: str) -> str:
+        return f'"{self.name}.{list(self.shared).index(name)}"'

@@ -1,0 +1,88 @@
+"""LLVM IR of kernels in, PTX for an architecture out, and machine code (cubin) where ptxas is there."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from smelt.core.diag import SmeltError
+from smelt.targets.cuda.emit import Program
+from smelt.targets.cuda.machine import TRIPLE, cpu_for
+from smelt.targets.llvm.compile import parse, target_machine
+
+ARCHITECTURES = (
+    "sm_53", "sm_60", "sm_61", "sm_62", "sm_70", "sm_72", "sm_75", "sm_80", "sm_86", "sm_87", "sm_89",
+    "sm_90", "sm_100", "sm_110", "sm_120", "sm_121",
+)  # fmt: skip
+"""What kernels are compiled for, lowest first. Drivers translate the PTX of one for any later one."""
+
+
+_NAME = re.compile(r"@([\w.]+)")
+
+
+def module(program: Program) -> str:
+    """The LLVM module of a program: its functions, and of what is declared that which they need."""
+    texts = [p.text for p in program.parts.values()]
+    needed: set[str] = set()
+    asked = {n for text in texts for n in _NAME.findall(text)}
+    while asked:
+        needed |= asked
+        found = (program.declared[n] for n in asked & program.declared.keys())
+        asked = {n for d in found for n in _NAME.findall(d)} - needed
+    declared = [program.declared[n] for n in sorted(needed & program.declared.keys())]
+    return "\n".join([f'target triple = "{TRIPLE}"\n', *declared, "", *texts])
+
+
+def ptx(text: str, architecture: str) -> str:
+    """The PTX of an LLVM module, in the oldest version that has the architecture: old drivers take it.
+
+    Raises SmeltError (internal) with LLVM's complaint."""
+    machine = target_machine(cpu_for(architecture))
+    made = parse(text)
+    made.data_layout = str(machine.target_data)
+    return str(machine.emit_assembly(made))
+
+
+@cache
+def ptxas() -> Path | None:
+    """NVIDIA's assembler: that of the package nvidia-cuda-nvcc-cu12, else the one on PATH; None: neither."""
+    if importlib.util.find_spec("nvidia") is not None:
+        found = importlib.util.find_spec("nvidia.cuda_nvcc")
+        for folder in (found and found.submodule_search_locations) or ():
+            program = Path(os.fspath(folder)) / "bin" / "ptxas"
+            if os.access(program, os.X_OK):
+                return program
+    there = shutil.which("ptxas")
+    return None if there is None else Path(there)
+
+
+@cache
+def _knows(program: Path, architecture: str) -> bool:
+    """Whether this ptxas assembles for the architecture: 12.6 ends at sm_90, 13 begins at sm_75."""
+    words = subprocess.run([program, "--help"], capture_output=True, text=True, check=False).stdout
+    return f"'{architecture}'" in words
+
+
+def assemble(text: str, architecture: str, *words: str) -> tuple[bytes, str] | None:
+    """(cubin, what ptxas says) of PTX; None where there is no ptxas that knows the architecture. words: more
+    options. Raises SmeltError (internal) with ptxas' words for PTX that it refuses."""
+    program = ptxas()
+    if program is None or not _knows(program, architecture):
+        return None
+    with tempfile.TemporaryDirectory(prefix="smelt-ptxas-") as folder:
+        source, out = Path(folder) / "model.ptx", Path(folder) / "model.cubin"
+        source.write_text(text, "ascii")
+        command = [str(program), f"--gpu-name={architecture}", *words, source.name, "-o", out.name]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SmeltError(
+                f"ptxas refuses the kernels for {architecture}: {(done.stderr + done.stdout)[:2000]}",
+                kind="internal",
+            )
+        return out.read_bytes(), done.stderr + done.stdout

@@ -1,0 +1,294 @@
+/* unit.c: launches, copies and transfers at a unit besides the CPU in; calls of its driver, counted, as few as it allows, out.
+ *
+ * Launches and copies wait until the host has to look, or to write. A driver that records gets such a part of a run as one list
+ * when it comes the second time: a part is the same when its kernels, memory and sizes are. A first time it goes call by call, as
+ * everything does at a driver without lists, and is then started at once by `flush`. */
+#include "unit.h"
+
+enum { MOST_WORDS = 1 << 20, STAGING_BYTES = 1 << 16, COPY = -1, NO_KERNEL = -1, PATIENCE = 4, NO_MEMORY = -1 };
+
+int32_t rt_unit_open(rt_unit *u, smelt_rt *rt, uint32_t number) {
+  u->driver = rt->model->units[number - 1].driver;
+  u->session = rt->session;
+  u->model = rt->model;
+  u->refusals = u->driver->record ? 0 : PATIENCE;
+  u->failed_kernel = NO_KERNEL;
+  return u->driver->open(rt, number, &u->state);
+}
+
+/* ---- what waits ---- */
+static void put(rt_unit *u, const void *from, size_t n) {
+  rt_part *p = &u->pending;
+  memcpy(p->words + p->n_words, from, n * sizeof *p->words);
+  p->n_words += n;
+}
+
+/* Room for n words more; 0: the system has none, or they are too many to wait. */
+static int has_room(rt_unit *u, size_t n) {
+  rt_part *p = &u->pending;
+  size_t wanted = p->n_words + n, room = p->room ? p->room : 256;
+  if (wanted <= p->room) return 1;
+  if (wanted > MOST_WORDS) return 0;
+  while (room < wanted) room *= 2;
+  int64_t *words = realloc(p->words, room * sizeof *words);
+  if (!words) return 0;
+  p->words = words, p->room = room;
+  return 1;
+}
+
+static int32_t n_places(const rt_unit *u, int32_t kernel) { return kernel == COPY ? 2 : u->model->kernels[kernel].n_buffers; }
+static int32_t n_dims(const rt_unit *u, int32_t kernel) { return kernel == COPY ? 0 : u->model->kernels[kernel].n_dims; }
+
+/* A command as words: kernel, groups, memory and offset of each buffer, dims. */
+static void push(rt_unit *u, int32_t kernel, const smelt_place *places, const int64_t *dims, int64_t groups) {
+  int64_t head[] = {kernel, groups};
+  put(u, head, 2);
+  for (int32_t i = 0; i < n_places(u, kernel); i++) {
+    int64_t at[] = {(int64_t)(intptr_t)places[i].memory, (int64_t)places[i].offset};
+    put(u, at, 2);
+  }
+  if (n_dims(u, kernel)) put(u, dims, (size_t)n_dims(u, kernel));
+  u->pending.n_commands++;
+}
+
+static int32_t give(rt_unit *u, const smelt_command *c) {
+  u->queued = u->busy = 1;
+  if (!u->driver->flush) u->session->traffic.submits++;
+  int32_t code = c->kernel == COPY
+                   ? u->driver->copy(u->state, c->buffers[0].memory, (size_t)c->buffers[0].offset, c->buffers[1].memory,
+                                     (size_t)c->buffers[1].offset, (size_t)c->groups)
+                   : u->driver->launch(u->state, c->kernel, c->buffers, c->dims, c->groups);
+  if (code) u->failed_kernel = c->kernel;
+  return code;
+}
+
+/* ---- lists ---- */
+/* The commands of a part as the driver reads them: one block, to be freed; NULL: no memory. */
+static smelt_command *spread(const rt_unit *u, const rt_part *p) {
+  size_t head = p->n_commands * sizeof(smelt_command), places = 0;
+  head = (head + 15) / 16 * 16;
+  for (size_t at = 0; at < p->n_words;) {
+    int32_t kernel = (int32_t)p->words[at], n = n_places(u, kernel);
+    places += (size_t)n;
+    at += 2 + 2 * (size_t)n + (size_t)n_dims(u, kernel);
+  }
+  smelt_command *all = malloc(head + places * sizeof(smelt_place) + 1);
+  smelt_place *place = (smelt_place *)((char *)all + head);
+  if (!all) return NULL;
+  for (size_t at = 0, k = 0; at < p->n_words; k++) {
+    int32_t kernel = (int32_t)p->words[at];
+    all[k] = (smelt_command){.kernel = kernel, .groups = p->words[at + 1], .buffers = place};
+    at += 2;
+    for (int32_t i = 0; i < n_places(u, kernel); i++, at += 2)
+      *place++ = (smelt_place){(void *)(intptr_t)p->words[at], (uint64_t)p->words[at + 1]};
+    all[k].dims = p->words + at;
+    at += (size_t)n_dims(u, kernel);
+  }
+  return all;
+}
+
+static uint64_t hash_of(const rt_part *p) {
+  uint64_t hash = p->n_words;
+  for (size_t i = 0; i < p->n_words; i++) hash = (hash ^ (uint64_t)p->words[i]) * 0x9E3779B97F4A7C15u, hash ^= hash >> 29;
+  return hash;
+}
+
+/* The part that is like what waits, or the one that it is to take the place of. */
+static rt_part *find(rt_unit *u, int *same) {
+  const rt_part *p = &u->pending;
+  rt_part *oldest = &u->kept[0];
+  *same = 0;
+  for (uint32_t i = 0; i < RT_PARTS; i++) {
+    rt_part *k = &u->kept[i];
+    if (k->n_words == p->n_words && k->hash == p->hash && memcmp(k->words, p->words, p->n_words * sizeof *p->words) == 0) return *same = 1, k;
+    if (k->used < oldest->used) oldest = k;
+  }
+  return oldest;
+}
+
+static int32_t wait_for(rt_unit *u) {
+  u->queued = u->busy = 0, u->staged = 0;
+  u->session->traffic.waits++;
+  return u->driver->finish(u->state);
+}
+
+/* In the middle of something else: what it finds is told at the end of the run. */
+static int32_t wait_early(rt_unit *u) {
+  int32_t code = wait_for(u);
+  if (!u->late) u->late = code;
+  return code;
+}
+
+/* Only once nothing is under way. */
+static void drop(rt_unit *u, rt_part *p) {
+  if (p->list) {
+    if (u->busy) wait_early(u);
+    u->driver->forget(u->state, p->list);
+    p->list = NULL;
+  }
+  p->n_words = 0, p->n_commands = 0, p->used = 0, p->refused = 0;
+}
+
+static int32_t start(rt_unit *u) {
+  if (!u->queued) return 0;
+  u->queued = 0;
+  if (!u->driver->flush) return 0;
+  u->session->traffic.submits++;
+  return u->driver->flush(u->state);
+}
+
+static int32_t one_by_one(rt_unit *u, const smelt_command *all, uint32_t n) {
+  int32_t code = 0;
+  for (uint32_t i = 0; i < n && !code; i++) code = give(u, &all[i]);
+  return code ? code : start(u);
+}
+
+static int32_t submit(rt_unit *u, const rt_part *p) {
+  u->busy = 1, u->queued = 0; /* what was asked for before begins with it */
+  u->session->traffic.submits++;
+  return u->driver->submit(u->state, p->list);
+}
+
+/* A part without a list: call by call, or, when it comes again, as a list from now on. */
+static int32_t spell_out(rt_unit *u, rt_part *p, int again) {
+  smelt_command *all = spread(u, p);
+  if (!all) return NO_MEMORY;
+  if (again && !p->refused) {
+    p->list = u->driver->record(u->state, all, p->n_commands);
+    p->refused = !p->list;
+    u->refusals = p->list ? -1 : u->refusals + (u->refusals >= 0);
+  }
+  int32_t code = p->list ? submit(u, p) : one_by_one(u, all, p->n_commands);
+  free(all);
+  return code;
+}
+
+/* What waits is with the driver. */
+static int32_t flush(rt_unit *u) {
+  rt_part *p = &u->pending;
+  int same = 0;
+  if (!p->n_commands) return 0;
+  p->hash = hash_of(p);
+  rt_part *known = find(u, &same);
+  known->used = ++u->clock;
+  int32_t code = !same ? spell_out(u, p, 0) : known->list ? submit(u, known) : spell_out(u, known, 1);
+  if (!same) {
+    drop(u, known);
+    rt_part old = *known;
+    *known = *p;
+    known->used = u->clock;
+    *p = old;
+  }
+  p->n_words = 0, p->n_commands = 0;
+  return code;
+}
+
+/* The same, and what the driver has been given without being told to start. */
+static int32_t begin(rt_unit *u) {
+  int32_t code = flush(u);
+  return code ? code : start(u);
+}
+
+static void drop_all(rt_unit *u) {
+  for (uint32_t i = 0; i < RT_PARTS; i++) drop(u, &u->kept[i]);
+}
+
+/* ---- work ---- */
+static int32_t add(rt_unit *u, smelt_command c) {
+  if (u->refusals >= PATIENCE || u->session->profiling || !has_room(u, 2 + 2 * (size_t)n_places(u, c.kernel) + (size_t)n_dims(u, c.kernel))) {
+    int32_t code = flush(u);
+    return code ? code : give(u, &c);
+  }
+  push(u, c.kernel, c.buffers, c.dims, c.groups);
+  return 0;
+}
+
+int32_t rt_unit_launch(rt_unit *u, int32_t kernel, const smelt_place *places, const int64_t *dims, int64_t groups) {
+  u->session->traffic.launches++;
+  return add(u, (smelt_command){.kernel = kernel, .groups = groups, .buffers = places, .dims = dims});
+}
+
+int32_t rt_unit_copy(rt_unit *u, smelt_place to, smelt_place from, size_t bytes) {
+  smelt_place both[] = {to, from};
+  return add(u, (smelt_command){.kernel = COPY, .groups = (int64_t)bytes, .buffers = both});
+}
+
+/* ---- transfers ---- */
+/* Few bytes that may change before the unit has read them: where they stay. NULL: there is no room. */
+static const void *stage(rt_unit *u, const void *host, size_t bytes) {
+  if (bytes > STAGING_BYTES) return NULL;
+  if (!u->staging && !(u->staging = malloc(STAGING_BYTES))) return NULL;
+  if (u->staged + bytes > STAGING_BYTES && wait_early(u)) return NULL;
+  char *at = u->staging + u->staged;
+  u->staged += (bytes + 63) / 64 * 64;
+  return memcpy(at, host, bytes);
+}
+
+int32_t rt_unit_upload(rt_unit *u, smelt_place to, const void *host, size_t bytes, int stays) {
+  int32_t code = flush(u);
+  if (code) return code;
+  const void *from = stays ? host : stage(u, host, bytes);
+  u->session->traffic.uploads++, u->session->traffic.uploaded_bytes += bytes;
+  u->busy = u->queued = 1;
+  return u->driver->upload(u->state, to.memory, (size_t)to.offset, from ? from : host, bytes, !from);
+}
+
+int32_t rt_unit_download(rt_unit *u, smelt_place from, void *host, size_t bytes, int wait) {
+  int32_t code = wait ? begin(u) : flush(u);
+  if (code) return code;
+  u->session->traffic.reads++, u->session->traffic.read_bytes += bytes;
+  u->session->traffic.waits += wait != 0;
+  u->busy = 1;
+  return u->driver->download(u->state, from.memory, (size_t)from.offset, host, bytes, wait);
+}
+
+void *rt_unit_map(rt_unit *u, void *memory, size_t bytes, int writes, int32_t *code) {
+  if ((*code = begin(u))) return NULL;
+  u->session->traffic.reads++, u->session->traffic.read_bytes += bytes;
+  u->session->traffic.waits++;
+  return u->driver->map(u->state, memory, bytes, writes, code);
+}
+
+int32_t rt_unit_unmap(rt_unit *u, void *memory, void *mapped, size_t bytes, int writes) {
+  u->session->traffic.uploads += writes != 0, u->session->traffic.uploaded_bytes += writes ? bytes : 0;
+  u->busy = 1;
+  return u->driver->unmap(u->state, memory, mapped);
+}
+
+int32_t rt_unit_finish(rt_unit *u) {
+  int32_t code = begin(u), waited = u->busy ? wait_for(u) : 0, late = u->late;
+  u->late = 0;
+  return late ? late : code ? code : waited;
+}
+
+void rt_unit_forget(rt_unit *u) {
+  u->late = 0;
+  u->pending.n_words = 0, u->pending.n_commands = 0;
+  if (u->busy) wait_for(u);
+}
+
+/* ---- memory ---- */
+void *rt_unit_allocate(rt_unit *u, size_t bytes, const void *contents, int32_t *code) {
+  void *memory = u->driver->allocate(u->state, bytes, contents, code);
+  u->session->allocations += memory != NULL;
+  return memory;
+}
+
+/* Another piece of memory may come to have the same handle, so no list may be found by it any more. */
+void rt_unit_release(rt_unit *u, void *memory) {
+  int32_t code = flush(u);
+  if (!u->late) u->late = code;
+  drop_all(u);
+  u->driver->release(u->state, memory);
+}
+
+void rt_unit_close(rt_unit *u) {
+  if (u->state) {
+    rt_unit_forget(u);
+    drop_all(u);
+    u->driver->close(u->state);
+  }
+  free(u->pending.words);
+  for (uint32_t i = 0; i < RT_PARTS; i++) free(u->kept[i].words);
+  free(u->staging);
+}

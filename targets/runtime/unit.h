@@ -1,0 +1,51 @@
+/* unit.h: the private header of a unit besides the CPU: its driver's functions as the rest of the runtime calls them. */
+#ifndef SMELT_UNIT_H
+#define SMELT_UNIT_H
+#include "driver.h"
+#include "rt.h"
+
+enum { RT_PARTS = 16 };
+
+/* What a run asked a unit to do between two points where the host has to look: launches and copies, as words of 64 bits. */
+typedef struct {
+  int64_t *words;
+  size_t n_words, room; /* room: of the memory at `words` */
+  uint32_t n_commands;
+  void *list;      /* the driver's record of it; NULL: it came once, or is refused */
+  int32_t refused; /* the driver cannot record it */
+  uint64_t hash, used; /* used: when it came last, by rt_unit.clock */
+} rt_part;
+
+typedef struct {
+  const smelt_driver *driver;
+  void *state;
+  rt_session *session; /* whose counters go up */
+  const smelt_model_desc *model;
+  rt_part pending, kept[RT_PARTS];
+  uint64_t clock;
+  int32_t refusals;  /* parts that it would not record, without one that it did: after some nobody asks */
+  int32_t queued;        /* the driver has been given something since it was last told to start */
+  int32_t busy;          /* it may be working */
+  int32_t failed_kernel; /* which one a failure was about; -1: none */
+  int32_t late;          /* the code of a failure that nobody could be told; rt_unit_finish does */
+  char *staging;         /* what is uploaded from here stays until the unit is done */
+  size_t staged;
+} rt_unit;
+
+int32_t rt_unit_open(rt_unit *u, smelt_rt *rt, uint32_t number);
+void rt_unit_close(rt_unit *u); /* after all its memory has been released */
+
+/* Each returns 0 or the device's number for the failure. */
+int32_t rt_unit_launch(rt_unit *u, int32_t kernel, const smelt_place *places, const int64_t *dims, int64_t groups);
+int32_t rt_unit_copy(rt_unit *u, smelt_place to, smelt_place from, size_t bytes);
+/* stays: the bytes at `host` stay as they are until rt_unit_finish. */
+int32_t rt_unit_upload(rt_unit *u, smelt_place to, const void *host, size_t bytes, int stays);
+int32_t rt_unit_download(rt_unit *u, smelt_place from, void *host, size_t bytes, int wait);
+void *rt_unit_map(rt_unit *u, void *memory, size_t bytes, int writes, int32_t *code);
+int32_t rt_unit_unmap(rt_unit *u, void *memory, void *mapped, size_t bytes, int writes);
+int32_t rt_unit_finish(rt_unit *u); /* everything is done, or given up */
+void rt_unit_forget(rt_unit *u);    /* what has not been started, and then as above */
+
+void *rt_unit_allocate(rt_unit *u, size_t bytes, const void *contents, int32_t *code);
+void rt_unit_release(rt_unit *u, void *memory);
+#endif

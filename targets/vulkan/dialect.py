@@ -1,0 +1,364 @@
+"""The operations of a kernel in, SPIR-V instructions out; a value is what an instruction made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from math import prod
+
+from smelt.core.dim import Dim, to_dim
+from smelt.core.dtype import DType, bf16, bool_, f16, i64
+from smelt.core.ir.analysis.scope import Binder
+from smelt.core.ir.kernel import Block, Buffer, Expr, Index, Kernel, Let, Loop, Stmt, Tiles
+from smelt.core.machine import Machine
+from smelt.targets.grid.exprs import GridPlace
+from smelt.targets.grid.statements import GridStatements, Inside
+from smelt.targets.vulkan import half, scalars, wide
+from smelt.targets.vulkan.code import DONT_UNROLL, UNROLL, Code, V, Variable
+from smelt.targets.vulkan.index import fits, is_wide, magnitude, narrow_index, numbered, wide_index
+from smelt.targets.vulkan.machine import PRIVATE_LIMIT
+from smelt.targets.vulkan.scalars import kind_of
+from smelt.targets.vulkan.spirv import (
+    FUNCTION,
+    LOCAL_INVOCATION_ID,
+    NUM_WORKGROUPS,
+    STORAGE_BUFFER,
+    WORKGROUP,
+    WORKGROUP_ID,
+    SpirvModule,
+)
+
+MOST_COPIES = 64
+"""With 576 copies of a body that loads under guards, Mesa 22.3 compiles for minutes; with 64, a second."""
+
+WORKGROUP_SCOPE = 2
+FENCE = 0x8 | 0x40 | 0x100  # acquire and release, of storage buffers and of the group's memory
+
+_OPCODES = {
+    "add": "IAdd", "sub": "ISub", "mul": "IMul", "div": "UDiv", "mod": "UMod",
+    "lt": "SLessThan", "eq": "IEqual", "ge": "SGreaterThanEqual",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place(GridPlace):
+    """memory: a variable, in storage class `storage`. In global memory it has words, and the buffer begins at
+    `offset` in bytes."""
+
+    memory: int
+    storage: int = STORAGE_BUFFER
+    offset: V | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartParameter:
+    """A word that a launch passes. kind: 'buffer' (its offset in bytes), 'dim' (one that must fit 31 bits),
+    the 'low' or 'high' half of one that need not, or 'groups'."""
+
+    kind: str
+    index: int
+
+
+class Dialect(GridStatements[V, Place]):
+    """SPIR-V. limits: what must fit 31 bits, in the kernel's dims. reaches: what the sizes of index symbols
+    do not exceed, in the same. elastic: any number of invocations does for a group."""
+
+    device = "Vulkan"
+    private_limit = PRIVATE_LIMIT
+
+    def __init__(self, kernel: Kernel, s: Stmt, machine: Machine) -> None:
+        super().__init__(kernel, s, machine)
+        self.code = Code(SpirvModule())
+        self.limits: dict[Dim, None] = {}
+        self.reaches: Mapping[str, Dim] = {}
+        self.elastic = self.lanes > 1
+        self.parameters: dict[PartParameter, V] = {}
+        self.built_in: list[int] = []
+        self.width = V(self.code, self.code.m.specialised(0, self.lanes), "u")
+        self._copies = 1  # of what is written here, when all loops of constant extents are unrolled
+
+    # -- what a launch passes
+
+    def parameter(self, kind: str, index: int) -> V:
+        """A word of the launch."""
+        key = PartParameter(kind, index)
+        if key not in self.parameters:
+            self.parameters[key] = V(self.code, self.code.m.fresh(), "u")
+        return self.parameters[key]
+
+    def _input(self, which: int, axis: int) -> V:
+        """A number of a built-in variable."""
+        m = self.code.m
+        if which not in self.built_in:
+            self.built_in.append(which)
+        found = self.code.at_head("Load", "x", m.built_in(which))
+        return self.code.at_head("CompositeExtract", "u", found.id, axis)
+
+    @contextmanager
+    def group_number(self) -> Iterator[V]:
+        # a dimension of the grid has 65535 groups at most: the driver folds them into three
+        flat = self.code.u(0)
+        for axis in (2, 1, 0):
+            flat = flat * self._input(NUM_WORKGROUPS, axis) + self._input(WORKGROUP_ID, axis)
+        with self.when(flat.below(self.parameter("groups", 0))):
+            yield flat
+
+    def lane_number(self) -> V:
+        return self._input(LOCAL_INVOCATION_ID, 0)
+
+    # -- blocks
+
+    @contextmanager
+    def frame(self) -> Iterator[None]:
+        with super().frame(), self.code.frame():
+            yield
+
+    @contextmanager
+    def when(self, condition: V) -> Iterator[None]:
+        with self.code.when(condition), self.frame():
+            yield
+
+    def either(self, condition: V, yes: Inside, no: Inside) -> None:
+        for holds, inside in ((condition, yes), (~condition, no)):
+            with self.when(holds):
+                inside()
+
+    @contextmanager
+    def looped(self, var: str, extent: Dim, others: Collection[Dim], level: str = "") -> Iterator[V]:
+        asked = self.unless_idle(extent, others)
+        limit = self.index(extent)
+        if asked is not None:
+            limit = self.code.select(asked, limit, 0)
+        many = bool(level) and self._copies > MOST_COPIES
+        hint = DONT_UNROLL if many else UNROLL if level == "unroll" else 0
+        hint = 0 if self.number(extent) is None else hint
+        with self.code.count(0, limit, hint=hint) as at, self.frame():
+            yield at
+
+    def _loop(self, s: Loop, shared: bool) -> None:
+        before, self._copies = self._copies, self._copies * (self.number(s.extent) or 1)
+        super()._loop(s, shared)
+        self._copies = before
+
+    @contextmanager
+    def _instances(self, count: Dim) -> Iterator[V]:
+        number = self.number(count)
+        self.elastic = self.elastic and (number is None or number > self.lanes)
+        with super()._instances(count) as flat:
+            yield flat
+
+    def turns(self, count: V) -> AbstractContextManager[V]:
+        return self.code.count(self.lane, count, self.width)
+
+    @contextmanager
+    def stepping(self, t: Tiles, first: V, last: V) -> Iterator[tuple[V, V]]:
+        c = self.code
+        at, size = c.variable("u", first), c.variable("u", 0)
+        with c.loop(lambda: at.get() < last, lambda: at.set(at.get() + size.get())), self.frame():
+            start = at.get()
+            left, rows = last - start, c.u(t.sizes[-1])
+            for n in reversed(t.sizes[:-1]):
+                rows = c.select(left >= n, n, rows)
+            size.set(rows)
+            yield start, rows
+
+    def barrier(self) -> None:
+        scope, fence = self.code.u(WORKGROUP_SCOPE).id, self.code.u(FENCE).id
+        self.code.do("ControlBarrier", scope, scope, fence)
+
+    # -- indices
+
+    @contextmanager
+    def bind(self, values: Mapping[str, V | int], binder: Binder) -> Iterator[None]:
+        before, self.reaches = self.reaches, {**self.reaches, **self._bound(binder)}
+        with super().bind(values, binder):
+            yield
+        self.reaches = before
+
+    def _bound(self, binder: Binder) -> dict[str, Dim]:
+        """What the sizes of the variables that a binder binds do not exceed."""
+        match binder:
+            case Loop():
+                return {binder.var: self.size(binder.extent)}
+            case Tiles():
+                return {binder.start: self.size(binder.extent), binder.rows: to_dim(binder.sizes[0])}
+            case Let():
+                return {binder.var: self.size(binder.low) + self.size(binder.high)}
+            case Block():
+                return {var: self.size(low) + self.size(high) for var, _, low, high in binder.let}
+        return {axis.var: self.size(axis.extent) for axis in binder}
+
+    def size(self, d: Dim) -> Dim:
+        """No less than |d|, in the kernel's dims."""
+        return magnitude(numbered(d, self.env), self.reaches, self.facts)
+
+    def reach(self, d: Dim) -> None:
+        """The value of d must fit 31 bits."""
+        if not self.is_wide(d) and not fits(numbered(d, self.env), self.facts):
+            self.limits[self.size(d)] = None
+
+    def is_wide(self, d: Dim) -> bool:
+        """Whether 32 bits are too few for d."""
+        return is_wide(d, self.env, self.facts)
+
+    def address(self, d: Dim) -> V:
+        """A Dim modulo 2^32."""
+        if self.is_wide(d):
+            return wide_index(self.code, d, self.env).low
+        return narrow_index(self.code, d, self.env, self.facts, self.reach)
+
+    def index(self, d: Dim) -> V:
+        """A Dim in 32 bits, signed."""
+        self.reach(d)
+        return self.address(d)
+
+    def wide_index(self, d: Dim) -> V:
+        """A Dim in 64 bits."""
+        if self.is_wide(d):
+            return wide_index(self.code, d, self.env)
+        return wide.extend(self.index(d), True)
+
+    def compare(self, a: Dim, operator: str, b: Dim) -> V:
+        if self.is_wide(a) or self.is_wide(b):
+            x, y = self.wide_index(a), self.wide_index(b)
+            return wide.less(x, y, True) if operator == "<" else ~wide.less(y, x, True)
+        return self.index(a) < self.index(b) if operator == "<" else self.index(a) <= self.index(b)
+
+    def both(self, a: V, b: V) -> V:
+        return a & b
+
+    def compute(self, fn: str, a: V | int, b: V | int) -> V:
+        c = self.code
+        a, b = (c.u(x) if isinstance(x, int) else x for x in (a, b))
+        if fn in ("min", "max"):
+            return c.select(a < b if fn == "min" else b < a, a, b)
+        return c.pure(_OPCODES[fn], "b" if fn in ("lt", "eq", "ge") else "u", a, b)
+
+    def clamped(self, var: str, value: Expr, low: Dim, high: Dim) -> V:
+        """Of 64 bits where the bounds are."""
+        c = self.code
+        raw = self.cast(self.value(value), value.dtype, i64)
+        large = self.is_wide(low) or self.is_wide(high)
+        a, b = (self.wide_index(d) for d in (low, high))
+        up = c.select(wide.less(raw, a, True), a, raw)
+        found = c.select(wide.less(b, up, True), b, up)
+        return found if large else found.low
+
+    # -- values
+
+    def literal(self, value: bool | int | float, dtype: DType) -> V:
+        return scalars.literal(self.code, value, dtype)
+
+    def index_value(self, e: Index) -> V:
+        """What may exceed 31 bits as a number of 64 is computed in 64."""
+        terms = numbered(e.dim, self.env).terms()
+        products = any(sum(power for _, power in factors) > 1 for _, factors in terms)
+        found = wide_index(self.code, e.dim, self.env) if products else self.wide_index(e.dim)
+        return self.cast(found, i64, e.dtype)
+
+    def cast(self, v: V, source: DType, target: DType) -> V:
+        return scalars.cast(v, source, target)
+
+    def bitcast(self, v: V, source: DType, target: DType) -> V:
+        return scalars.bitcast(v, source, target)
+
+    def select(self, condition: V, a: V, b: V) -> V:
+        return self.code.select(condition, a, b)
+
+    def choose(self, condition: V, a: Callable[[], V], b: Callable[[], V]) -> V:
+        return self.code.choose(condition, a, b)
+
+    def intrinsic(self, fn: str, dtype: DType, *args: V) -> V:
+        return scalars.intrinsic(fn, dtype, *args)
+
+    def contracted(self, dtype: DType, a: V, b: V, total: V) -> V:
+        return scalars.contracted(a, b, total)
+
+    def cell(self, dtype: DType, first: V) -> Variable:
+        return self.code.variable(kind_of(dtype), first)
+
+    # -- memory
+
+    def _word(self, place: Place, at: V) -> int:
+        """The pointer to a word of a storage buffer."""
+        return self.code.chain(place.storage, "u", place.memory, self.code.u(0), at)
+
+    def _loaded(self, pointer: int, kind: str = "u") -> V:
+        return self.code.impure("Load", kind, pointer)
+
+    def _part(self, place: Place, at: V) -> tuple[V, V]:
+        """The word that has an element of 8 or 16 bits, and the element's first bit in it."""
+        assert place.offset is not None
+        byte = place.offset + (at << 1 if place.buffer.dtype.bits == 16 else at)
+        return byte >> 2, (byte & 3) << 3
+
+    def read(self, place: Place, at: V) -> V:
+        d = place.buffer.dtype
+        if place.offset is None:
+            kind = "u" if d == bool_ else kind_of(d)
+            value = self._loaded(self.code.chain(place.storage, kind, place.memory, at), kind)
+            return value.differs(0) if d == bool_ else value
+        if d.bits == 64:
+            first = (place.offset >> 2) + (at << 1)
+            pair = self.code.wide(*(self._loaded(self._word(place, first + i)) for i in (0, 1)))
+            return pair.as_float() if d.is_float else pair
+        if d.bits == 32:
+            word = self._loaded(self._word(place, (place.offset >> 2) + at))
+            return word.as_float() if d.is_float else word
+        where, shift = self._part(place, at)
+        word = self._loaded(self._word(place, where))
+        if d.category == "int":
+            return self.code.pure("BitFieldSExtract", "u", word, shift, self.code.u(d.bits))
+        bits = (word >> shift) & ((1 << d.bits) - 1)
+        if d == bool_:
+            return bits.differs(0)
+        return half.from_bits(bits, d) if d in (f16, bf16) else bits
+
+    def write(self, place: Place, at: V, value: V) -> None:
+        c, d = self.code, place.buffer.dtype
+        if d == bool_:
+            value = c.select(value, c.u(1), 0)
+        if place.offset is None:
+            c.do("Store", c.chain(place.storage, value.kind, place.memory, at), value.id)
+            return
+        if d.bits == 64:
+            pair = value.bits() if d.is_float else value
+            first = (place.offset >> 2) + (at << 1)
+            for i, part in enumerate((pair.low, pair.high)):
+                c.do("Store", self._word(place, first + i), part.id)
+            return
+        if d.bits == 32:
+            word = value.bits() if d.is_float else value
+            c.do("Store", self._word(place, (place.offset >> 2) + at), word.id)
+            return
+        self._write_part(place, at, half.to_bits(value, d) if d in (f16, bf16) else value)
+
+    def _write_part(self, place: Place, at: V, bits: V) -> None:
+        """Store 8 or 16 bits. Other invocations may write the rest of the word at the same time: what differs
+        in this part is flipped in one atomic operation."""
+        c, mask = self.code, (1 << place.buffer.dtype.bits) - 1
+        where, shift = self._part(place, at)
+        pointer, device, relaxed = self._word(place, where), c.u(1).id, c.u(0).id
+        old = c.impure("AtomicLoad", "u", pointer, device, relaxed)
+        flips = (((old >> shift) ^ bits) & mask) << shift
+        c.impure("AtomicXor", "u", pointer, device, relaxed, flips.id)
+
+    def element_bytes(self, b: Buffer) -> int:
+        return max(b.dtype.bytes, 4)
+
+    def private_array(
+        self, b: Buffer, extents: tuple[int, ...], leading: int, body: tuple[Stmt, ...]
+    ) -> Place:
+        self.elastic = self.elastic and not leading
+        array = self.code.storage(self._array(b, extents))
+        return Place(buffer=b, extents=extents, leading=leading, memory=array, storage=FUNCTION)
+
+    def shared_array(self, b: Buffer, extents: tuple[int, ...]) -> Place:
+        m = self.code.m
+        array = m.global_variable(WORKGROUP, m.pointer(WORKGROUP, self._array(b, extents)))
+        return Place(buffer=b, extents=extents, memory=array, storage=WORKGROUP)
+
+    def _array(self, b: Buffer, extents: Sequence[int]) -> int:
+        """The type of an array; bools have no layout in memory."""
+        return self.code.m.array("u" if b.dtype == bool_ else kind_of(b.dtype), max(prod(extents), 1))

@@ -1,0 +1,156 @@
+"""Kernels in, SPIR-V modules out: one for each top-level statement, one workgroup per group.
+
+Parameters are words: the byte offset of each buffer, the dims that are used, the number of groups; in push
+constants where they fit, else in a buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from smelt.core.dim import Dim, SymbolAtom, product, sym, to_dim
+from smelt.core.ir.analysis.scope import accesses, written
+from smelt.core.ir.kernel import Kernel
+from smelt.core.ir.rewrite import free_symbols
+from smelt.core.machine import Machine
+from smelt.targets.grid.parts import each_part, mentioned
+from smelt.targets.vulkan.dialect import Dialect, PartParameter, Place
+from smelt.targets.vulkan.index import MOST
+from smelt.targets.vulkan.machine import MACHINE
+from smelt.targets.vulkan.spirv import (
+    ALIASED,
+    BINDING,
+    COHERENT,
+    DESCRIPTOR_SET,
+    NON_WRITABLE,
+    PUSH_CONSTANT,
+    STORAGE_BUFFER,
+    instruction,
+)
+
+PUSHED_WORDS = 32
+"""128 bytes of push constants are what every device has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One module and how it is launched. lanes: invocations of a group; elastic: any number of them does.
+    bindings: (buffer, whether it is written) at each binding; the parameters' buffer, if any, is the next
+    one. reach: no more than 2^31 - 1, for the launch's dims, if numbers of 32 bits are to be enough. sizes:
+    bytes of each bound buffer. Both are polynomials in the sizes of the kernel's dims."""
+
+    name: str
+    words: tuple[int, ...]
+    lanes: int
+    elastic: bool
+    float64: bool
+    bindings: tuple[tuple[int, bool], ...]
+    parameters: tuple[PartParameter, ...]
+    reach: Dim
+    sizes: tuple[Dim, ...]
+    dims: tuple[str, ...]
+
+    @property
+    def pushed(self) -> bool:
+        """Whether the parameters are push constants."""
+        return len(self.parameters) <= PUSHED_WORDS
+
+
+def emit_parts(kernels: Sequence[Kernel], machine: Machine = MACHINE) -> dict[tuple[str, int], Part]:
+    """All top-level statements of these kernels; raises as `each_part` does."""
+    return each_part(kernels, lambda k, part, name: _part(Dialect(k, k.body[part], machine), name))
+
+
+def _part(f: Dialect, name: str) -> Part:
+    """The whole module."""
+    c, m = f.code, f.code.m
+    bindings = tuple(_bind_arguments(f))
+    f.groups()
+    c.do("Return")
+    c.head = _parameter_loads(f, len(bindings)) + c.head
+    m.workgroup_size(f.width.id)
+    function = m.fresh()
+    m.add("main", c.words(function, "v"), function)
+    words = m.words(name, function, f.lanes, [m.built_in(which) for which in f.built_in])
+    words[3] = m.fresh()
+    buffers = list(f.kernel.buffers().values())
+    sizes = (f.size(product(buffers[i].shape) * buffers[i].dtype.bytes) for i, _ in bindings)
+    return Part(
+        name, tuple(words), f.lanes, f.elastic, m.needs_float64, bindings, tuple(f.parameters),
+        _largest(f.limits), tuple(sizes), tuple(d.name for d in f.kernel.dims),
+    )  # fmt: skip
+
+
+def _bind_arguments(f: Dialect) -> list[tuple[int, bool]]:
+    """(buffer, whether it is written) at each binding; expressions can name buffers and dims from here on."""
+    stores, used = written((f.statement,)), mentioned(f.statement)
+    loads = {a.buffer for a in accesses((f.statement,)) if not a.is_store or a.accumulate}
+    m = f.code.m
+    bindings: list[tuple[int, bool]] = []
+    for i, b in enumerate(f.kernel.buffers().values()):
+        if b.name not in used:
+            continue
+        memory = m.global_variable(STORAGE_BUFFER, m.words_block(STORAGE_BUFFER, None))
+        m.decorate(memory, DESCRIPTOR_SET, 0)
+        m.decorate(memory, BINDING, len(bindings))
+        m.decorate(memory, ALIASED)  # outputs may take the place of inputs
+        if b.name not in stores:
+            m.decorate(memory, NON_WRITABLE)
+        elif b.name in loads and f.lanes > 1:
+            m.decorate(memory, COHERENT)
+        bindings.append((i, b.name in stores))
+        f.places[b.name] = Place(buffer=b, memory=memory, offset=f.parameter("buffer", i))
+    shapes = {n for b in f.places.values() for d in b.buffer.shape for n in d.symbols}
+    symbols = free_symbols((f.statement,)) | shapes
+    for j, d in enumerate(f.kernel.dims):
+        if d.low == d.high:
+            f.env[d.name] = d.low
+        elif d.name in symbols and max(-d.low, d.high or 0) > MOST:
+            halves = f.parameter("low", j), f.parameter("high", j)
+            f.env[d.name] = f.code.at_head("CompositeConstruct", "w", *(h.id for h in halves))
+        elif d.name in symbols:
+            f.env[d.name] = f.parameter("dim", j)
+    return bindings
+
+
+def _parameter_loads(f: Dialect, binding: int) -> list[int]:
+    """What gives the parameters their values, at the head of the function."""
+    m, count, words = f.code.m, len(f.parameters), list[int]()
+    if not count:
+        return words
+    if count <= PUSHED_WORDS:
+        storage = PUSH_CONSTANT
+        block = m.global_variable(storage, m.words_block(storage, count))
+    else:
+        storage = STORAGE_BUFFER
+        block = m.global_variable(storage, m.words_block(storage, None))
+        m.decorate(block, DESCRIPTOR_SET, 0)
+        m.decorate(block, BINDING, binding)
+        m.decorate(block, NON_WRITABLE)
+    pointer = m.pointer(storage, m.type("u"))
+    for i, v in enumerate(f.parameters.values()):
+        at = m.fresh()
+        indices = (m.constant("u", 0), m.constant("u", i))
+        words += instruction("AccessChain", pointer, at, block, *indices)
+        words += instruction("Load", m.type("u"), v.id, at)
+    return words
+
+
+def _largest(limits: dict[Dim, None]) -> Dim:
+    """A polynomial that is no less than each of these, whose coefficients are positive."""
+    largest: dict[tuple[str, ...], int] = {}
+    for d in limits:
+        for coefficient, names in monomials(d):
+            largest[names] = max(largest.get(names, 0), coefficient)
+    return sum((product(map(sym, names)) * n for names, n in largest.items()), to_dim(0))
+
+
+def monomials(d: Dim) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """The terms of a polynomial without divisions: (coefficient, the symbol of each factor)."""
+    for coefficient, factors in d.terms():
+        names = []
+        for atom, power in factors:
+            assert isinstance(atom, SymbolAtom), d
+            names += [atom.name] * power
+        yield coefficient, tuple(names)

@@ -1,0 +1,40 @@
+"""The Vulkan device: kernels in, SPIR-V modules out, which the driver makes pipelines of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from smelt.core.ir.kernel import Kernel
+from smelt.core.machine import Machine
+from smelt.targets import base
+from smelt.targets.platform import TargetSpec
+from smelt.targets.vulkan.emit import Part, emit_parts
+from smelt.targets.vulkan.machine import MACHINE
+from smelt.targets.vulkan.package import module_bytes, packed
+
+
+@dataclass(frozen=True, slots=True)
+class VulkanDevice:
+    """Whatever the machine's Vulkan loader finds."""
+
+    name: str = "vulkan"
+
+    def machine(self, spec: TargetSpec) -> Machine:
+        """The least that Vulkan 1.1 promises: which device will run is known there only."""
+        return MACHINE
+
+    def emit(self, kernels: Sequence[Kernel], spec: TargetSpec) -> base.DeviceCode:
+        """SPIR-V. Raises SmeltError naming the kernel that cannot be emitted."""
+        parts = emit_parts(kernels, MACHINE)
+        rows = {key: base.LaunchedPart(p.name, p.lanes) for key, p in parts.items()}
+        return base.DeviceCode(packed(list(parts.values())), rows, dumps=_dumps(list(parts.values())))
+
+
+def _dumps(parts: Sequence[Part]) -> base.Dumps:
+    """A module each, for spirv-dis."""
+    return {f"{n:04}-{p.name[:80]}.spv": partial(module_bytes, p) for n, p in enumerate(parts)}
+
+
+TARGET = VulkanDevice()

@@ -1,0 +1,301 @@
+/* vulkan_unit.h: a unit of Vulkan, and its opening: the loader, a device with the features that the kernels need, its memory types. */
+#ifndef SMELT_VULKAN_UNIT_H
+#define SMELT_VULKAN_UNIT_H
+#include "driver.h"
+#include "rt.h"
+#include "vulkan_api.h"
+
+enum { /* our own codes, beside VkResult's */
+  TOO_LARGE = -1001, RANGE = -1002, GROUPS = -1003
+};
+static const char CODES[] = "codes to -1000 are VkResult's (vulkan_core.h); -1001: a size does not fit 31 bits, -1002: a tensor is larger "
+                            "than maxStorageBufferRange, -1003: too many groups; use smaller shapes or compile without +vulkan";
+
+enum { MAGIC = 0x4B564D53, ROW = 8, FLOAT64 = 1, ELASTIC = 2 };
+enum { MAX_BOUND = 96, PUSHED_WORDS = 32, MAX_RANGES = 64, MAX_RECORDED = 4096, POOL_SETS = 256, POOL_BUFFERS = 2048 };
+enum { STAGING_BYTES = 1 << 20 };
+
+typedef struct {
+  vk_object buffer, memory;
+  uint64_t bytes;
+  char *host; /* where the host sees it; NULL: only through staging */
+} vk_piece;
+
+typedef struct vk_memory {
+  vk_piece piece;
+  vk_piece view;  /* what `map` has given out, of memory that the host does not see */
+  int view_writes;
+  struct vk_memory *next; /* of those that are freed when their work has ended */
+} vk_memory;
+
+typedef struct staging {
+  vk_piece piece;
+  uint64_t used;
+  struct staging *next;
+} staging;
+
+typedef struct {
+  vk_memory *memory; /* read from there at the end, or (NULL) from here: */
+  const char *staged;
+  uint64_t offset, bytes;
+  char *host;
+} pending_read;
+
+typedef struct {
+  vk_object buffer;
+  uint64_t from, to;
+  int written;
+} used_range;
+
+/* A tensor of a launch. at: where it begins in what is bound. */
+typedef struct {
+  vk_memory *memory; /* NULL: one without elements */
+  uint64_t offset, bytes, at;
+  int written;
+} tensor;
+
+/* A row of the package. */
+typedef struct {
+  uint32_t name, code, words, lanes, flags, n_bindings, n_parameters, details;
+} part_row;
+
+typedef struct {
+  const uint32_t *row; /* NULL: a kernel of another unit */
+  vk_object pipeline, layout, set_layout;
+  uint32_t shared; /* bindings from this one on are one: more than the device has */
+} vk_kernel;
+
+typedef struct {
+  vk_api vk;
+  void *(*find)(vk_handle, const char *);
+  const smelt_model_desc *model;
+  const smelt_unit_desc *desc;
+  uint32_t unit, family, memory_type, staging_type, float_controls, most_bindings, most_lanes, most_groups[3];
+  uint64_t most_range, alignment;
+  vk_handle instance, physical, device, queue, commands;
+  vk_object command_pool, fence, cache;
+  vk_piece nothing; /* bound in place of tensors without elements */
+  uint32_t *package;
+  vk_kernel *kernels;
+  vk_object *pools;
+  uint32_t n_pools, pool, sets_left, buffers_left;
+  staging *staging;
+  vk_memory *dead;
+  pending_read *reads;
+  uint32_t n_reads, room_reads;
+  used_range ranges[MAX_RANGES];
+  uint32_t n_ranges, recorded;
+  /* of the launch that is recorded */
+  tensor *tensors;
+  used_range *used;
+  uint32_t *words;
+  vk_buffer_info infos[MAX_BOUND + 1];
+  int recording, under_way; /* the one command buffer */
+  int32_t submitted;        /* the code of its submission */
+  char name[264];
+} vk_unit;
+
+static int32_t vk_failed(smelt_rt *rt, const vk_unit *u, const char *what, int32_t code) {
+  return rt_error(rt, SMELT_DEVICE, "Vulkan device '%s': %s failed with code %d; %s", u->name[0] ? u->name : "none yet", what, (int)code, CODES);
+}
+
+/* ---- opening ---- */
+static const char *const loader_files[] = {"libvulkan.so.1", "libvulkan.so"}; /* the second on Android */
+
+static int32_t load_functions(smelt_rt *rt, vk_unit *u) {
+  void *loader = NULL;
+  for (size_t i = 0; !loader && i < sizeof loader_files / sizeof *loader_files; i++) loader = dlopen(loader_files[i], SM_RTLD_NOW);
+  void *find = loader ? dlsym(loader, "vkGetInstanceProcAddr") : NULL;
+  if (!find) {
+    const char *why = dlerror();
+    return rt_error(rt, SMELT_DEVICE,
+                    "Vulkan: libvulkan.so.1 cannot be loaded (%s); install the loader and a driver (Debian: libvulkan1 with "
+                    "mesa-vulkan-drivers or the GPU's own package), or compile without +vulkan",
+                    why ? why : "no reason given");
+  }
+  memcpy(&u->find, &find, sizeof find);
+  return SMELT_OK; /* never unloaded: drivers own threads */
+}
+
+static void *look_up(const vk_unit *u, const char *name) { return u->find(u->instance, name); }
+
+static int32_t create_instance(smelt_rt *rt, vk_unit *u) {
+  void *at = look_up(u, "vkCreateInstance");
+  if (!at) return rt_error(rt, SMELT_DEVICE, "Vulkan: the loader has no vkCreateInstance; reinstall it");
+  memcpy(&u->vk.vkCreateInstance, &at, sizeof at);
+  vk_application app = {.app = "smelt", .engine = "smelt", .api = VK_VERSION_1_1};
+  vk_instance_create create = {.type = VK_INSTANCE_CREATE, .app = &app};
+  int32_t code = u->vk.vkCreateInstance(&create, NULL, &u->instance);
+  if (code)
+    return rt_error(rt, SMELT_DEVICE,
+                    "Vulkan: the loader is here but no driver of Vulkan 1.1 (code %d); install one (Debian: mesa-vulkan-drivers), or compile "
+                    "without +vulkan",
+                    (int)code);
+#define LOOK_UP(result, name, parameters)                                                                               \
+  if (!(at = look_up(u, #name))) return rt_error(rt, SMELT_DEVICE, "Vulkan: the driver has no " #name ", wanted Vulkan 1.1; update it"); \
+  memcpy(&u->vk.name, &at, sizeof at);
+  VK_FUNCTIONS(LOOK_UP)
+  return SMELT_OK;
+}
+
+/* The first queue family that computes, which every device of Vulkan has; UINT32_MAX for a broken one. */
+static uint32_t compute_family(const vk_unit *u, vk_handle physical) {
+  vk_queue_family families[16];
+  uint32_t n = sizeof families / sizeof *families;
+  u->vk.vkGetPhysicalDeviceQueueFamilyProperties(physical, &n, families);
+  for (uint32_t i = 0; i < n; i++)
+    if (families[i].flags & VK_QUEUE_COMPUTE && families[i].count) return i;
+  return UINT32_MAX;
+}
+
+static uint32_t number(const char **text) {
+  uint64_t n = 0;
+  while (**text >= '0' && **text <= '9' && n < UINT32_MAX) n = n * 10 + (uint64_t)(*(*text)++ - '0');
+  return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
+}
+
+/* The number after `name=` in SMELT_VULKAN_WEAK, which tests set to play a weaker device; else `otherwise`. */
+static uint32_t weaker(const char *name, uint32_t otherwise) {
+  const char *text = getenv("SMELT_VULKAN_WEAK"), *at = text ? strstr(text, name) : NULL;
+  if (!at || at[strlen(name)] != '=') return otherwise;
+  at += strlen(name) + 1;
+  uint32_t n = number(&at);
+  return n < otherwise ? n : otherwise;
+}
+
+/* SMELT_VULKAN_DEVICE="n", counted from 0 in the loader's order, else a discrete GPU, an integrated one, a CPU, another. */
+static int32_t choose_device(smelt_rt *rt, vk_unit *u) {
+  enum { MOST = 16 };
+  vk_handle devices[MOST];
+  uint32_t n = MOST, best = 0, wanted = UINT32_MAX;
+  int32_t code = u->vk.vkEnumeratePhysicalDevices(u->instance, &n, devices);
+  const char *wish = getenv("SMELT_VULKAN_DEVICE");
+  if (code && code != VK_INCOMPLETE) n = 0;
+  if (wish && *wish) {
+    const char *p = wish;
+    wanted = number(&p);
+    if (*p || wanted >= n)
+      return rt_error(rt, SMELT_INVALID, "SMELT_VULKAN_DEVICE is '%.32s', wanted the number of a device below %u", wish, (unsigned)n);
+  }
+  for (uint32_t i = 0; i < n; i++) {
+    static const uint32_t worth[] = {1, 4, 5, 3, 2}; /* by kind: other, integrated, discrete, virtual, CPU */
+    vk_properties p;
+    u->vk.vkGetPhysicalDeviceProperties(devices[i], &p);
+    uint32_t here = p.kind < sizeof worth / sizeof *worth ? worth[p.kind] : 1;
+    if (p.api < VK_VERSION_1_1 || compute_family(u, devices[i]) == UINT32_MAX || (wanted != UINT32_MAX && wanted != i) || here <= best) continue;
+    best = here;
+    u->physical = devices[i];
+    memcpy(u->name, p.name, sizeof p.name);
+  }
+  if (u->physical) return SMELT_OK;
+  return rt_error(rt, SMELT_DEVICE, "Vulkan: %u devices (code %d), none of Vulkan 1.1 that computes%s%.32s; check vulkaninfo, or compile without +vulkan",
+                  (unsigned)n, (int)code, wish ? " for SMELT_VULKAN_DEVICE=" : "", wish ? wish : "");
+}
+
+/* The first memory type with all of `flags`, and if there is one with `wanted`, too; UINT32_MAX: none. */
+static uint32_t memory_type(const vk_memories *m, uint32_t flags, uint32_t wanted) {
+  uint32_t found = UINT32_MAX;
+  for (uint32_t i = m->n_types; i-- > 0;) {
+    uint32_t has = m->types[i].flags;
+    if ((has & flags) != flags) continue;
+    if ((has & wanted) == wanted) return i;
+    found = i;
+  }
+  return found;
+}
+
+/* Memory that both see, where the device's own is; a discrete GPU reaches the host's by a slow bus, and has staging. */
+static void choose_memory(vk_unit *u, const vk_properties *p) {
+  vk_memories m;
+  u->vk.vkGetPhysicalDeviceMemoryProperties(u->physical, &m);
+  u->staging_type = memory_type(&m, VK_HOST_VISIBLE | VK_HOST_COHERENT, VK_HOST_CACHED);
+  u->memory_type = UINT32_MAX;
+  if (p->kind != VK_DISCRETE && weaker("visible", 1))
+    u->memory_type = memory_type(&m, VK_DEVICE_LOCAL | VK_HOST_VISIBLE | VK_HOST_COHERENT, VK_HOST_CACHED);
+  if (u->memory_type != UINT32_MAX) u->staging_type = u->memory_type;
+  else u->memory_type = memory_type(&m, VK_DEVICE_LOCAL, 0);
+}
+
+static int has_extension(const vk_unit *u, const char *name) {
+  uint32_t n = 0;
+  if (u->vk.vkEnumerateDeviceExtensionProperties(u->physical, NULL, &n, NULL)) return 0;
+  vk_extension *all = calloc(n + 1, sizeof *all);
+  int found = 0;
+  if (all && !u->vk.vkEnumerateDeviceExtensionProperties(u->physical, NULL, &n, all))
+    for (uint32_t i = 0; i < n && !found; i++) found = !strcmp(all[i].name, name);
+  free(all);
+  return found;
+}
+
+static int32_t create_device(smelt_rt *rt, vk_unit *u) {
+  static const char *const controls = "VK_KHR_shader_float_controls";
+  vk_float_controls floats = {.type = VK_FLOAT_CONTROLS_PROPERTIES};
+  vk_properties_2 properties = {.type = VK_PROPERTIES_2};
+  int extension = has_extension(u, controls) && weaker("controls", 1);
+  properties.next = extension ? &floats : NULL;
+  u->vk.vkGetPhysicalDeviceProperties2(u->physical, &properties);
+  const vk_limits *limits = &properties.properties.limits;
+  u->float_controls = extension && floats.keeps_zero_inf_nan_32;
+  u->most_bindings = limits->max_stage_buffers < limits->max_set_buffers ? limits->max_stage_buffers : limits->max_set_buffers;
+  u->most_bindings = weaker("bindings", u->most_bindings < MAX_BOUND ? u->most_bindings : MAX_BOUND);
+  u->most_range = weaker("range", limits->max_storage_range);
+  u->alignment = limits->storage_alignment ? limits->storage_alignment : 1;
+  u->most_lanes = weaker("lanes", limits->max_invocations < limits->max_group_size[0] ? limits->max_invocations : limits->max_group_size[0]);
+  for (int i = 0; i < 3; i++) u->most_groups[i] = weaker("groups", limits->max_groups[i]);
+  choose_memory(u, &properties.properties);
+  u->family = compute_family(u, u->physical);
+  vk_features has, enabled;
+  u->vk.vkGetPhysicalDeviceFeatures(u->physical, &has);
+  memset(&enabled, 0, sizeof enabled);
+  enabled.float64 = has.float64 && weaker("float64", 1);
+  for (uint32_t i = 0; i < u->package[1]; i++) {
+    const part_row *part = (const part_row *)(u->package + 2) + i;
+    if (part->lanes > u->most_lanes && !(part->flags & ELASTIC))
+      return rt_error(rt, SMELT_UNSUPPORTED, "Vulkan device '%s' has groups of %u invocations, kernel '%.256s' needs %u; place it on the cpu", u->name,
+                      (unsigned)u->most_lanes, (const char *)u->package + part->name, (unsigned)part->lanes);
+    if (part->flags & FLOAT64 && !enabled.float64)
+      return rt_error(rt, SMELT_UNSUPPORTED,
+                      "Vulkan device '%s' lacks the feature shaderFloat64, which kernel '%.256s' needs; compute in float32, or place it "
+                      "on the cpu", u->name, (const char *)u->package + part->name);
+  }
+  float priority = 1;
+  vk_queue_create queue = {.type = VK_QUEUE_CREATE, .family = u->family, .count = 1, .priorities = &priority};
+  vk_device_create create = {.type = VK_DEVICE_CREATE, .n_queues = 1, .queues = &queue, .extensions = &controls, .features = &enabled};
+  create.n_extensions = extension != 0;
+  int32_t code = u->vk.vkCreateDevice(u->physical, &create, NULL, &u->device);
+  if (code) return vk_failed(rt, u, "vkCreateDevice", code);
+  u->vk.vkGetDeviceQueue(u->device, u->family, 0, &u->queue);
+  return SMELT_OK;
+}
+
+/* A copy, as its modules are changed for the device, and words have to be aligned. */
+static int32_t read_package(smelt_rt *rt, vk_unit *u) {
+  uint64_t bytes = u->desc->code_bytes;
+  u->package = malloc((size_t)bytes + 4);
+  if (!u->package) return rt_error(rt, SMELT_DEVICE, "smelt_open: the system has no memory for the kernels of a Vulkan device; close others");
+  memcpy(u->package, u->desc->code, (size_t)bytes);
+  if (bytes < 8 || u->package[0] != MAGIC)
+    return rt_error(rt, SMELT_INTERNAL, "model '%s' has no SPIR-V where its kernels should be; compile it again", u->model->name);
+  uint32_t n = u->package[1], next = 0, most_bindings = 1, most_parameters = 1;
+  for (uint32_t i = 0; i < n; i++) {
+    const part_row *part = (const part_row *)(u->package + 2) + i;
+    if (part->n_bindings > most_bindings) most_bindings = part->n_bindings;
+    if (part->n_parameters > most_parameters) most_parameters = part->n_parameters;
+  }
+  u->tensors = calloc(most_bindings, sizeof *u->tensors);
+  u->used = calloc(most_bindings, sizeof *u->used);
+  u->words = calloc(most_parameters, sizeof *u->words);
+  if (!u->tensors || !u->used || !u->words)
+    return rt_error(rt, SMELT_DEVICE, "smelt_open: the system has no memory for the kernels of a Vulkan device; close others");
+  for (uint32_t i = 0; i < u->model->n_kernels; i++) {
+    if ((uint32_t)u->model->kernels[i].unit != u->unit) continue;
+    for (uint32_t tries = 0; tries < n && !u->kernels[i].row; tries++, next = (next + 1) % n) {
+      const part_row *part = (const part_row *)(u->package + 2) + next;
+      if (!strcmp((const char *)u->package + part->name, u->model->kernels[i].name)) u->kernels[i].row = (const uint32_t *)part;
+    }
+    if (!u->kernels[i].row)
+      return rt_error(rt, SMELT_INTERNAL, "model '%s' has no module for kernel '%s'; compile it again", u->model->name, u->model->kernels[i].name);
+  }
+  return SMELT_OK;
+}
+#endif

@@ -1,0 +1,43 @@
+"""Children that start late, hang or die: what each costs its case."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from multiprocessing.connection import Connection
+
+import pytest
+
+from smelt.conformance import pool
+from smelt.conformance.judge import JudgedCase
+
+KEYS = ["static:test_abs", "static:test_add", "static:test_and2d"]
+
+
+def _slow_to_start(pipe: Connection, target: str) -> None:
+    """Start later than a case may take; hang in the second case, die in the third."""
+    time.sleep(1.5)
+    while True:
+        key = pipe.recv()
+        pipe.send("reading the case")
+        if key == KEYS[1]:
+            time.sleep(60)
+        if key == KEYS[2]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        pipe.send(JudgedCase(key, "pass"))
+
+
+def test_only_a_case_counts_against_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_serve", _slow_to_start)
+    good, late, dead = pool.run(KEYS, jobs=1, limit=1.0)
+    assert good.outcome == "pass"
+    assert late.outcome == "hang" and "more than 1 s while reading the case" in str(late.reason)
+    assert dead.outcome == "crash" and "SIGKILL" in str(dead.reason)
+
+
+def test_a_child_that_never_starts_costs_its_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_serve", lambda pipe, target: time.sleep(60))
+    monkeypatch.setattr(pool, "START_LIMIT", 1.0)
+    (found,) = pool.run(KEYS[:1], jobs=1)
+    assert found.outcome == "hang" and "while starting" in str(found.reason)

@@ -1,0 +1,154 @@
+"""Primitives for lanes keep the meaning of kernels, in any order of lanes, and refuse what they cannot
+prove."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from naive_kernels import check, op_kernel, random_inputs
+
+from smelt.core.diag import SmeltError
+from smelt.core.ir.interp_kernel import run_kernel
+from smelt.core.ir.interp_lanes import run_lanes
+from smelt.core.ir.kernel import Block, Kernel, Load, walk, walk_expr
+from smelt.core.ir.text import parse_kernel, print_kernel
+from smelt.core.ir.verify_kernel import verify_kernel
+from smelt.core.machine import Machine
+from smelt.core.schedule.schedule import apply, parse
+from smelt.core.schedule.tree import ScheduleError, expressions
+
+GPU = Machine("gpu", 128, 64, levels=("group", "lane", "vector"), max_lanes=16, shared_bytes=8 << 10)
+TILED = (
+    "split_clamped i0 4 io ir; split i1 5 jo ji no; order [io jo ir ji]; bind io group; bind jo lane; "
+    "stage_reduce io acc; accumulate acc []; unroll ir; bind ji vector; split k1 8 ko ki no; "
+)
+
+
+def free() -> Kernel:
+    return op_kernel("matmul", [("m", "k"), ("k", 20)], ("m", 20))
+
+
+def fixed() -> Kernel:
+    return op_kernel("matmul", [("m", 24), (24, 20)], ("m", 20))
+
+
+def conv() -> Kernel:
+    return parse_kernel(
+        "kernel @conv(w: dim in 1..*, x: f32[w, 8], f: f32[3, 8, 6]) -> (y: f32[w, 6]) { serial i in w {"
+        " serial c in 6 { y[i, c] = sum t in 3, k in 8"
+        " { (x[i + t - 1, k] if (0 <= i + t - 1 < w)) * f[t, k, c] } } } }"
+    )
+
+
+def total() -> Kernel:
+    return op_kernel("reduce_sum", [("p", "q")], ("p",), {"axes": (1,), "keepdims": False})
+
+
+def largest() -> Kernel:
+    return op_kernel("reduce_max", [("p", 3, "q")], ("p",), {"axes": (1, 2), "keepdims": False})
+
+
+def softmax() -> Kernel:
+    return op_kernel("softmax", [("p", "q")], ("p", "q"), {"axis": 1})
+
+
+M = ({"m": 1, "k": 3}, {"m": 9, "k": 0}, {"m": 4, "k": 2})
+PQ = ({"p": 3, "q": 77}, {"p": 2, "q": 0}, {"p": 1, "q": 64}, {"p": 0, "q": 5})
+LEGAL = (
+    (free, "bind i0 group; bind i1 group; spread i1 8 o i", M),
+    (free, "bind i0 group; bind i1 lane; spread i0 2 p q", M),
+    (free, "split_clamped i0 3 o r; split i1 4 j v no; order [o j r v]; bind o group; bind j group; "
+           "stage_reduce j acc; accumulate acc []; unroll r; bind v vector; bind j lane; spread o 2 p q", M),
+    (free, "split_clamped i0 4 o i; bind o group; bind i1 lane", M),
+    (fixed, TILED + "fetch ko a at 1; fetch ko b bt 0", M),
+    (fixed, TILED + "fetch ko a at 0", M),
+    (fixed, TILED + "fetch io a at 3", M),
+    (conv, "split_clamped i 4 io ir; bind io group; order [c ir]; bind c lane; stage_reduce io acc; "
+           "accumulate acc []; unroll ir; fetch t x xt 1; fetch io f ft 0", ({"w": 1}, {"w": 6})),
+    (total, "bind i0 group; stage_reduce i0 acc; lane_reduce acc 16 4", PQ),
+    (total, "bind i0 group; stage_reduce i0 acc; lane_reduce acc 2 1", PQ),
+    (largest, "bind i0 group; stage_reduce i0 acc; lane_reduce acc 8 2", PQ),
+    (softmax, "bind i0 group; bind i1 group; spread i1 8 o i", PQ),
+    (fixed, "split_sum i0 k1 4 parts; bind k1.s group; bind i0.s group; bind i1.s lane", M),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "text", "envs"), LEGAL, ids=lambda x: x if isinstance(x, str) else "")
+def test_meaning_is_kept_in_any_order_of_lanes(
+    make: object, text: str, envs: tuple[dict[str, int], ...]
+) -> None:
+    assert callable(make)
+    naive = make()
+    done = apply(naive, parse(text))
+    # that m - 1 is not below 0 where a loop over m runs is beyond the solver
+    verify_kernel(done, "scheduled", strict="clamped" not in text, machine=GPU)
+    assert parse_kernel(print_kernel(done)) == done
+    for env in envs:
+        check(naive, done, env)
+        given = random_inputs(naive, env, 0)
+        (want,) = run_kernel(naive, env, given)
+        for seed in range(2):
+            (got,) = run_lanes(done, env, given, GPU.max_lanes, seed)
+            np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+
+
+REFUSED = (
+    (free, "bind i1 group; spread i1 8 i0 i", "is taken"),
+    (free, "spread i1 8 o i", "no loop over groups"),
+    (free, "bind i0 group; bind i1 group; spread i0 8 o i", "there are groups inside"),
+    (free, "bind i0 group; split_clamped i0 4 o i", "is bound"),
+    (free, "split_clamped i0 4 o i; stage_reduce o acc; split_clamped i1 3 p q", "local stores"),
+    (fixed, "fetch i0 a t 0", "all lanes of a group run together"),
+    (fixed, "bind i0 group; fetch i0 a t 0", "no lanes use it"),
+    (fixed, "bind i0 group; bind i1 lane; fetch i1 a t 0", "all lanes of a group run together"),
+    (fixed, "bind i0 group; bind i1 lane; fetch i0 y t 0", "nobody writes"),
+    (fixed, "bind i0 group; bind i1 lane; fetch i0 a t 0", "no loop of constant extent"),
+    (free, "bind i0 group; bind i1 lane; stage_reduce i0 acc; accumulate acc []; fetch i0 a t 0",
+     "no loop of constant extent"),
+    (fixed, TILED + "fetch ko a acc 0", "is taken"),
+    (total, "stage_reduce i0 acc; lane_reduce acc 6 1", "no power of two"),
+    (total, "split i0 4 o i yes; stage_reduce o acc; lane_reduce acc 8 1", "no scalar of the group"),
+    (fixed, "split_sum i0 k1 5 parts", "a multiple of 5"),
+    (free, "split_sum i0 k1 5 parts", "a multiple of 5"),
+    (largest, "split_sum i0 k1 3 parts", "no axis of a sum"),
+    (softmax, "split_sum i0 k1 3 parts", "one reduction"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "text", "reason"), REFUSED, ids=lambda x: x if isinstance(x, str) else "")
+def test_refusals(make: object, text: str, reason: str) -> None:
+    assert callable(make)
+    with pytest.raises(ScheduleError) as e:
+        apply(make(), parse(text))
+    assert reason in str(e.value)
+
+
+def test_loads_of_two_places_are_not_one_tile() -> None:
+    text = (
+        "kernel @k(n: dim in 0..*, x: f32[n, 9]) -> (y: f32[n, 8])"
+        " { group i in n { lane j in 8 { y[i, j] = x[i, j] + x[i, j + 1] } } }"
+    )
+    with pytest.raises(ScheduleError, match="2 different loads"):
+        apply(parse_kernel(text), parse("fetch i x t 0"))
+
+
+def test_a_tile_is_read_instead_of_the_operand() -> None:
+    done = apply(fixed(), parse(TILED + "fetch ko a at 1"))
+    loads = [x for e in expressions(done.body) for x in walk_expr(e) if isinstance(x, Load)]
+    assert sum(x.buffer == "a" for x in loads) == 1
+    (tile,) = [b for s in walk(done.body) for b in getattr(s, "buffers", ()) if b.space == "shared"]
+    assert tuple(map(str, tile.shape)) == ("4", "9")
+
+
+def test_a_multiple_needs_no_block() -> None:
+    def blocks(text: str) -> int:
+        return sum(isinstance(s, Block) for s in walk(apply(free(), parse(f"bind i1 group; {text}")).body))
+
+    assert (blocks("spread i1 5 o i"), blocks("spread i1 8 o i")) == (0, 1)
+
+
+def test_too_much_shared_memory_is_refused() -> None:
+    done = apply(fixed(), parse(TILED + "fetch ko a at 1; fetch ko b bt 0"))
+    small = Machine("small", 128, 64, levels=GPU.levels, shared_bytes=700)
+    with pytest.raises(SmeltError, match="breaks K5"):
+        verify_kernel(done, "scheduled", machine=small)

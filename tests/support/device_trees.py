@@ -1,0 +1,84 @@
+"""Trees for groups and lanes; on a device they give what the interpreter says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from kernel_data import compare, inputs
+
+from smelt.core.ir.interp_kernel import run_kernel
+from smelt.core.ir.kernel import Kernel
+
+Array = np.ndarray[Any, Any]
+Built = TypeVar("Built", bound=Callable[..., list[Array]])
+
+LANES = {
+    # the second nest reads what other work-items wrote; the loop's passes overlap without barriers
+    "exchange": ("""
+kernel @exchange(n: dim in 0..*, x: f32[n, 48]) -> (y: f32[n, 48]) {
+  group i in n {
+    shared a: f32[48]
+    lane j in 48 { a[j] = x[i, j] }
+    serial k in 5 {
+      shared b: f32[48]
+      lane j in 48 { b[j] = a[47 - j] + 1.0: f32 }
+      lane j in 48 { a[j] = b[(j + 7) % 48] * 0.5: f32 }
+    }
+    lane j in 48 { y[i, j] = a[j] }
+  }
+}""", ({"n": 0}, {"n": 1}, {"n": 5}), 48),
+    # more instances than work-items; a single statement between two nests is one work-item's
+    "turns": ("""
+kernel @turns(n: dim in 0..*, m: dim in 1..*, x: f32[n, m]) -> (y: f32[n, m]) {
+  group i in n {
+    shared total: f32[1]
+    lane j in m { y[i, j] = x[i, j] * 2.0: f32 }
+    total[0] = 0.0: f32
+    serial j in m { total[0] add= y[i, m - 1 - j] }
+    lane j in m { y[i, j] = x[i, j] - total[0] }
+  }
+}""", ({"n": 3, "m": 1}, {"n": 2, "m": 64}, {"n": 2, "m": 150}), 64),
+    # registers that live across nests: each work-item's own
+    "own": ("""
+kernel @own(n: dim in 0..*, x: f32[n, 8, 3]) -> (y: f32[n, 8]) {
+  group i in n {
+    register acc: f32[2, 4, 3]
+    lane a in 2 { lane b in 4 { unroll c in 3 { acc[a, b, c] = x[i, 4*a + b, c] } } }
+    serial k in 3 { lane a in 2 { lane b in 4 { acc[a, b, 0] add= acc[a, b, 2 - k] } } }
+    lane a in 2 { lane b in 4 { y[i, 4*a + b] = acc[a, b, 0] } }
+  }
+}""", ({"n": 0}, {"n": 7}), 8),
+    # the same, but another work-item reads them
+    "exchanged-registers": ("""
+kernel @swapped(n: dim in 0..*, x: f32[n, 8]) -> (y: f32[n, 8]) {
+  group i in n {
+    register acc: f32[8]
+    lane a in 8 { acc[a] = x[i, a] }
+    lane a in 8 { y[i, a] = acc[7 - a] }
+  }
+}""", ({"n": 3},), 8),
+    "lane-tiles": ("""
+kernel @tiled(n: dim in 0..*, x: f32[n]) -> (y: f32[n]) {
+  tiles lane (at, rows) in n: balanced(4 .. 1) { unroll i in rows { y[at + i] = x[at + i] + 1.0: f32 } }
+}""", ({"n": 0}, {"n": 3}, {"n": 41}, {"n": 300}), 64),
+    "uniform-block": ("""
+kernel @picked(n: dim in 1..*, x: f32[n, 16], ids: i32[n]) -> (y: f32[n, 16]) {
+  group i in n {
+    block let (g = ids[i] in 0 .. n - 1) if (0 <= i < n) {
+      lane j in 16 { y[i, j] = x[g, j] }
+    }
+  }
+}""", ({"n": 1}, {"n": 6}), 16),
+}  # fmt: skip
+"""Name -> text, sizes, lanes of a group on a machine with 64."""
+
+
+def check_tree(build: Callable[[Kernel], Built], kernel: Kernel, sizes: Sequence[dict[str, int]]) -> Built:
+    """What was built of the kernel."""
+    built = build(kernel)
+    for env in sizes:
+        arrays = inputs(kernel, env)
+        compare(built(arrays, env), run_kernel(kernel, env, arrays))
+    return built

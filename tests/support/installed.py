@@ -1,0 +1,52 @@
+"""The name of a program, library or folder of the system in; where it is, and how to skip without it, out.
+
+Tests ask here alone, so that .ci/emulators can be held against the packages of this table.
+"""
+
+from __future__ import annotations
+
+import shutil
+from ctypes.util import find_library
+from pathlib import Path
+from types import MappingProxyType
+
+PACKAGES = MappingProxyType({
+    "gcc": "gcc",
+    "g++": "g++",
+    "nm": "gcc",  # by way of binutils
+    "qemu-aarch64": "qemu-user-static",
+    "qemu-aarch64-static": "qemu-user-static",
+    "sshd": "openssh-server",
+    "ssh-keygen": "openssh-server",
+    "prlimit": "",
+    "openblas": "libopenblas0-pthread",
+    "blas": "libopenblas0-pthread",
+    "OpenCL": "ocl-icd-libopencl1",
+    "/etc/OpenCL/vendors": "pocl-opencl-icd",
+    "/usr/aarch64-linux-gnu": "libc6-arm64-cross",
+    "vulkan": "libvulkan1",
+    "/usr/share/vulkan/icd.d": "mesa-vulkan-drivers",
+    "/usr/share/vulkan/explicit_layer.d": "vulkan-validationlayers",
+    "spirv-val": "spirv-tools",
+})  # fmt: skip
+"""Program, library or folder -> the Debian package that brings it, or one that depends on that; '' for what
+every Debian has."""
+
+
+def program_path(name: str) -> str | None:
+    """The path of a program; None without it. Emulators of other processors have no tests that need them."""
+    assert name in PACKAGES or name.startswith("qemu-"), name
+    beside = Path("/usr/sbin") / name
+    return shutil.which(name) or (str(beside) if beside.exists() else None)
+
+
+def library_name(name: str) -> str | None:
+    """The file name of a shared library; None without it."""
+    assert name in PACKAGES, name
+    return find_library(name)
+
+
+def system_folder(name: str) -> Path:
+    """A folder of the system, which may not be there."""
+    assert name in PACKAGES, name
+    return Path(name)

@@ -1,0 +1,198 @@
+"""cuda_driver.c over a libcuda.so.1 without a GPU (fake_cuda.c): what it asks for, and what it says when that
+fails."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from boards import need_emulator
+from cuda_sources import cuda_checkout, fake_libcuda
+from onnx import TensorProto, helper
+
+import smelt
+from smelt.cli.report import report_text
+from smelt.core.diag import SmeltError
+from smelt.devicefarm.verdict import Verdict
+from smelt.report import make_report
+from smelt.running import running
+from smelt.targets.cuda.images import CUBIN, PTX, Image, packed
+from smelt.targets.cuda.ptx import ptxas
+
+RUN = """
+import sys, numpy as np, smelt
+session = smelt.load(sys.argv[1])
+for n in map(int, sys.argv[2].split(",")):
+    x = np.linspace(-1, 1, n * 8, dtype=np.float32).reshape(n, 8)
+    try:
+        y, z = session.run(None, {"x": x, "at": np.arange(n)})
+    except Exception as e:
+        print(type(e).__name__, e)
+        continue
+    p = np.exp(x) / np.exp(x).sum(1, keepdims=True)
+    w = np.arange(64, dtype=np.float32).reshape(8, 8) / 64
+    np.testing.assert_allclose(y, x * (p @ w), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(z, x[::-1])
+    print("agrees", n)
+del session
+"""
+
+
+def model() -> onnx.ModelProto:
+    """y = x * (softmax(x) @ w), in two kernels, and the rows of x last to first."""
+    x, y, z = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 8]) for n in "xyz")
+    at = helper.make_tensor_value_info("at", TensorProto.INT64, ["n"])
+    nodes = [
+        helper.make_node("Softmax", ["x"], ["p"]),
+        helper.make_node("MatMul", ["p", "w"], ["q"]),
+        helper.make_node("Mul", ["x", "q"], ["y"]),
+        helper.make_node("Neg", ["at"], ["back"]),
+        helper.make_node("Sub", ["back", "one"], ["last"]),
+        helper.make_node("Gather", ["x", "last"], ["z"]),
+    ]
+    weights = [
+        onnx.numpy_helper.from_array(np.arange(64, dtype=np.float32).reshape(8, 8) / 64, "w"),
+        onnx.numpy_helper.from_array(np.array(1), "one"),
+    ]
+    graph = helper.make_graph(nodes, "g", [x, at], [y, z], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle in out/, whose kernels are also in kernels.so."""
+    made = tmp_path_factory.mktemp("cuda")
+    copy = cuda_checkout(made / "copy")
+    onnx.save(model(), str(made / "model.onnx"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FAKE_CUDA_KEEP", str(made / "kernels.so"))
+        patch.setenv("SMELT_COMPILE_CONFINE", "0")  # which writes this file beside the bundle
+        words = ("compile", str(made / "model.onnx"), "--target", "x86+cuda", "-o", str(made / "out"))
+        done = copy.python("-m", "smelt.cli", *words)
+    assert done.returncode == 0, done.stderr
+    return made
+
+
+def run(folder: Path, sizes: str = "3,1,40", **settings: object) -> str:
+    """What RUN says. settings: of fake_cuda.c, without FAKE_CUDA_, or other variables as they are."""
+    named = {k if k.isupper() else f"FAKE_CUDA_{k.upper()}": str(v) for k, v in settings.items()}
+    env = {**os.environ, "LD_LIBRARY_PATH": str(fake_libcuda()), **named}
+    done = subprocess.run([sys.executable, "-c", RUN, folder / "out", sizes], env=env, capture_output=True,
+                          text=True, check=False, timeout=300)  # fmt: skip
+    assert "fake CUDA" not in done.stderr, done.stderr
+    return done.stdout if done.returncode == 0 else done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("settings", [{}, {"order": 1}, {"integrated": 1}, {"arch": 87, "groups": 2**31 - 1}])
+def test_runs_agree_and_give_all_back(folder: Path, tmp_path: Path, settings: dict[str, object]) -> None:
+    said = run(folder, log=tmp_path / "log", **settings)
+    assert said.split() == ["agrees", "3", "agrees", "1", "agrees", "40"]
+    calls = (tmp_path / "log").read_text().splitlines()
+    left = [line for line in calls if line.startswith("left:")]
+    kinds = ("memory", "streams", "modules", "graphs", "contexts", "pushed")
+    assert left == [f"left: {what} 0" for what in kinds]
+    counts = Counter(line.split()[0] for line in calls)
+    assert counts["cuModuleLoadDataEx"] == counts["cuStreamCreate"] == 1
+    assert bool(counts["cuStreamAttachMemAsync"]) == ("integrated" in settings)
+
+
+def test_a_run_that_comes_again_is_one_graph(folder: Path, tmp_path: Path) -> None:
+    said = run(folder, "3,3,3,3,5,3", log=tmp_path / "log")
+    assert said.splitlines() == [f"agrees {n}" for n in "333353"]
+    counts = Counter(line.split()[0] for line in (tmp_path / "log").read_text().splitlines())
+    assert counts["cuGraphInstantiateWithFlags"] == 1 and counts["cuGraphLaunch"] >= 3
+    assert counts["cuLaunchKernel"] < counts["cuStreamSynchronize"] * 4
+
+
+def test_ptx_is_taken_where_no_machine_code_fits(folder: Path) -> None:
+    for arch in (53, 72, 86, 121):
+        assert run(folder, "3", arch=arch, code=folder / "kernels.so") == "agrees 3\n"
+
+
+def test_an_image_that_is_refused_is_no_end(folder: Path) -> None:
+    """sm_89 takes PTX before the code of an earlier device; that is tried when the driver refuses the PTX."""
+    assert run(folder, "3", arch=89) == "agrees 3\n"  # without a library for PTX it is no image
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"devices": 0}, "CUDA: the driver (for CUDA 12.6) is here but no device that works (code 100"),
+        ({"init": 999}, "(code 999: an error)"),
+        ({"SMELT_CUDA_DEVICE": "7"}, "SMELT_CUDA_DEVICE is '7', wanted a number below 1"),
+        ({"SMELT_CUDA_DEVICE": "one"}, "SMELT_CUDA_DEVICE is 'one'"),
+        ({"arch": 50}, "of architecture sm_50, the model is compiled for sm_53 and later; compile it with"),
+        ({"refuses": 222}, "refused the model's kernels with code 222 (an error): ptxas: line 7: told to"),
+        ({"threads": 4}, "wants groups of"),
+        ({"memory": 100}, "code 2"),
+    ],
+)
+def test_opening_fails_with_a_reason(folder: Path, settings: dict[str, object], words: str) -> None:
+    assert words in run(folder, **settings)
+
+
+def test_a_second_device_may_be_chosen(folder: Path) -> None:
+    said = run(folder, "3", SMELT_CUDA_DEVICE="1", devices=2)
+    assert said == "agrees 3\n"
+
+
+def test_out_of_memory_leaves_a_session_that_works(folder: Path) -> None:
+    """Weights and the memory of small shapes fit into 64 KiB, a thousand rows do not."""
+    first, failed, again = run(folder, "3,1000,3", memory=60_000).splitlines()
+    assert (first, again) == ("agrees 3", "agrees 3")
+    assert "bytes and gets none (code 2)" in failed
+
+
+def test_a_lost_device_says_so_ever_after(folder: Path) -> None:
+    lines = run(folder, "3,3,3,3", lost=7).splitlines()
+    assert lines[0] == "agrees 3" and len(lines) == 4
+    assert all("code 700" in line for line in lines[2:])
+    assert "the device is lost to this process" in lines[3] and "compile without +cuda" in lines[3]
+
+
+def test_without_a_driver(folder: Path, tmp_path: Path) -> None:
+    """The fake stands in for a machine that has none: it is not found there."""
+    said = run(folder, LD_LIBRARY_PATH=tmp_path)
+    assert "CUDA: libcuda.so.1 cannot be loaded" in said and "compile without +cuda" in said
+
+
+def test_a_driver_that_is_too_old(folder: Path, tmp_path: Path) -> None:
+    source = tmp_path / "old.c"
+    source.write_text("int cuInit(unsigned f) { return (int)f; }\n")
+    subprocess.run(["gcc", "-shared", "-fPIC", source, "-o", tmp_path / "libcuda.so.1"], check=True)
+    said = run(folder, LD_LIBRARY_PATH=tmp_path)
+    assert "CUDA: the driver has no cuDriverGetVersion, wanted that of CUDA 9 or later; update" in said
+
+
+def test_images_are_packed_as_the_driver_reads_them() -> None:
+    made = packed([Image(0, PTX, "sm_53", b"abc"), Image(1, CUBIN, "sm_110", b"x" * 20)])
+    assert made[:16] == b"SMELTCU1" + (2).to_bytes(4, "little") + (2).to_bytes(4, "little")
+    rows = np.frombuffer(made[16:80], "<u4").reshape(2, 8)
+    assert rows.tolist() == [[0, 1, 53, 0, 80, 0, 4, 0], [1, 2, 110, 0, 96, 0, 20, 0]]
+    assert made[80:84] == b"abc\0" and made[96:116] == b"x" * 20 and len(made) == 128
+
+
+def test_a_board_without_a_driver(tmp_path: Path) -> None:
+    """The bundle for a Jetson, under qemu: its host code runs up to the missing driver, which it names."""
+    need_emulator("arm64")
+    assert ptxas() is not None, "pip install nvidia-cuda-nvcc-cu12==12.6.85"
+    bundle = smelt.compile(model().SerializeToString(), target="jetson", output=tmp_path / "out")
+    assert bundle.manifest["target"] == "aarch64-linux:cortex-a78ae+cuda:sm_87"
+    words = r"libcuda\.so\.1 cannot be loaded .* compile without \+cuda"
+    with pytest.raises(SmeltError, match=words), running(bundle):
+        pass
+
+
+def test_the_report_of_a_board_without_a_driver(tmp_path: Path) -> None:
+    """The CPU's code of the same bundle, under qemu, and the page says so."""
+    need_emulator("arm64")
+    onnx.save(model(), str(tmp_path / "model.onnx"))
+    made = make_report(tmp_path / "model.onnx", "jetson", tmp_path / "out", count=2)
+    assert made.verdict is Verdict.PASS and made.bundle.manifest["options"]["fallback"]
+    assert "no cuda there: the CPU ran its own code" in report_text(made, None)

@@ -1,0 +1,355 @@
+"""The Vulkan driver alone: the order of copies and launches, limits of weak devices, texts of faults."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from device_trees import check_tree
+from installed import system_folder
+from kernel_data import compare, inputs
+from scheduled_trees import TREES
+from vulkan_run import Failed, OnVulkan, Session, library
+
+from smelt.core.dim import sym
+from smelt.core.dtype import DTYPES, DType, f32, i64, u8
+from smelt.core.ir.interp_kernel import run_kernel
+from smelt.core.ir.kernel import Buffer, Call, Const, DimParam, Kernel, Load, Loop, Store
+from smelt.core.ir.text import parse_kernel
+from smelt.targets.vulkan.emit import PUSHED_WORDS, emit_parts
+
+DOUBLE = """
+kernel @double(n: dim in 0..*, x: f32[n]) -> (y: f32[n]) {
+  group i in n { y[i] = x[i] * 2.0: f32 }
+}"""
+WEAK = (
+    "visible=0", "bindings=4", "groups=3", "range=65536", "controls=0",
+    "visible=0,bindings=4,groups=3,controls=0",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _device() -> None:
+    library()  # skips where there is none
+
+
+@pytest.fixture(params=["", "visible=0"])
+def double(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    """A unit with the kernel above, on memory that the host sees, and on memory that it does not."""
+    monkeypatch.setenv("SMELT_VULKAN_WEAK", request.param)
+    session = Session(list(emit_parts([parse_kernel(DOUBLE)]).values()), [2])
+    yield session
+    session.close()
+
+
+def floats(*values: float) -> bytes:
+    return np.array(values, np.float32).tobytes()
+
+
+def test_reads_give_what_was_there_when_they_were_asked_for(double: Session) -> None:
+    a, b = double.allocate(16, floats(1, 2, 3, 4)), double.allocate(16)
+    first, second, third = (np.zeros(4, np.float32) for _ in range(3))
+    double.launch(0, [a, b], [0, 0], [4], 4)
+    double.download(b, first, wait=False)
+    double.launch(0, [b, a], [0, 0], [4], 4)
+    double.launch(0, [a, b], [0, 0], [4], 4)
+    double.download(b, second, wait=False)
+    double.upload(b, floats(9, 9, 9, 9))
+    double.download(b, third, wait=False)
+    double.finish()
+    np.testing.assert_array_equal([first[3], second[3], third[3]], [8, 32, 9])
+
+
+def test_uploads_come_after_the_launches_before_them(double: Session) -> None:
+    a, b = double.allocate(16, floats(1, 2, 3, 4)), double.allocate(16)
+    double.launch(0, [a, b], [0, 0], [4], 4)
+    double.upload(a, floats(10), at=4)
+    double.launch(0, [a, b], [4, 8], [1], 1)
+    got = np.zeros(4, np.float32)
+    double.download(b, got)
+    np.testing.assert_array_equal(got, [2, 4, 20, 8])
+
+
+def test_memory_may_be_released_before_its_work_has_ended(double: Session) -> None:
+    a, b = double.allocate(16, floats(1, 2, 3, 4)), double.allocate(16)
+    got = np.zeros(4, np.float32)
+    double.launch(0, [a, b], [0, 0], [4], 4)
+    double.release(a)
+    double.download(b, got, wait=False)
+    double.release(b)
+    double.finish()
+    np.testing.assert_array_equal(got, [2, 4, 6, 8])
+
+
+def test_reads_come_before_the_uploads_after_them(double: Session) -> None:
+    a, got = double.allocate(16, floats(1, 2, 3, 4)), np.zeros(4, np.float32)
+    double.finish()
+    double.download(a, got, wait=False)
+    double.upload(a, floats(5, 6, 7, 8))
+    double.finish()
+    np.testing.assert_array_equal(got, [1, 2, 3, 4])
+
+
+def test_work_goes_on_after_a_flush(double: Session) -> None:
+    """What was started ends before what is asked for later touches its memory, and gives its own back."""
+    a, b = double.allocate(16, floats(1, 2, 3, 4)), double.allocate(16)
+    first, second = (np.zeros(4, np.float32) for _ in range(2))
+    for _ in range(3):
+        double.launch(0, [a, b], [0, 0], [4], 4)
+        double.flush()
+        double.flush()
+        double.download(b, first, wait=False)
+        double.upload(a, floats(5, 6, 7, 8))
+        double.flush()
+        double.launch(0, [a, b], [0, 0], [4], 4)
+        double.flush()
+        double.release(a)
+        double.download(b, second, wait=False)
+        double.finish()
+        np.testing.assert_array_equal(first, [2, 4, 6, 8])
+        np.testing.assert_array_equal(second, [10, 12, 14, 16])
+        a = double.allocate(16, floats(1, 2, 3, 4))
+
+
+def test_copies_and_maps(double: Session) -> None:
+    import ctypes
+
+    a, b = double.allocate(32, floats(*range(8))), double.allocate(32, floats(*[0] * 8))
+    double.copy(b, 8, a, 4, 12)
+    at = double.mapped(b, 32, writes=True)
+    seen = np.ctypeslib.as_array((ctypes.c_float * 8).from_address(at))
+    np.testing.assert_array_equal(seen, [0, 0, 1, 2, 3, 0, 0, 0])
+    seen[7] = 5
+    double.unmap(b, at)
+    got = np.zeros(8, np.float32)
+    double.download(b, got)
+    assert got[7] == 5
+
+
+def test_many_launches_without_a_wait(double: Session) -> None:
+    """More than one command buffer and one pool of descriptors hold."""
+    a, b = double.allocate(4, floats(1)), double.allocate(4)
+    for i in range(5000):
+        double.launch(0, [a, b] if i % 2 == 0 else [b, a], [0, 0], [1], 1)
+        if i % 100 == 99:
+            double.upload(a, floats(1))
+    got = np.zeros(1, np.float32)
+    double.launch(0, [a, b], [0, 0], [1], 1)
+    double.download(b, got)
+    assert got[0] == 2
+
+
+def test_memory_that_nobody_has_is_an_error_and_the_session_goes_on(double: Session) -> None:
+    with pytest.raises(Failed):
+        double.allocate(1 << 46)
+    a, b = double.allocate(4, floats(3)), double.allocate(4)
+    double.launch(0, [a, b], [0, 0], [1], 1)
+    got = np.zeros(1, np.float32)
+    double.download(b, got)
+    assert got[0] == 6
+
+
+def test_sizes_that_do_not_fit_are_refused(double: Session) -> None:
+    a = double.allocate(4, floats(3))
+    for size, code in ((1 << 31, "-1001"), (1 << 62, "-1001"), (1 << 30, "-1002")):
+        with pytest.raises(Failed, match=code):
+            double.launch(0, [a, a], [0, 0], [size], 1)
+    with pytest.raises(Failed, match="-1003"):
+        double.launch(0, [a, a], [0, 0], [1], 1 << 31)
+
+
+@pytest.mark.parametrize("weak", WEAK)
+@pytest.mark.parametrize("name", ["mixed-widths", "gather-rows", "lane-sums"])
+def test_trees_on_weaker_devices(name: str, weak: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMELT_VULKAN_WEAK", weak)
+    text, sizes = TREES[name]
+    check_tree(OnVulkan, parse_kernel(text), sizes)
+
+
+def test_groups_of_fewer_invocations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loops over any number of instances take as many invocations as there are; those of 64 need 64."""
+    monkeypatch.setenv("SMELT_VULKAN_WEAK", "lanes=16")
+    text = """
+kernel @turns(n: dim in 0..*, m: dim in 1..*, x: f32[n, m]) -> (y: f32[n, m]) {
+  group i in n {
+    shared total: f32[1]
+    lane j in m { y[i, j] = x[i, j] * 2.0: f32 }
+    total[0] = 0.0: f32
+    serial j in m { total[0] add= y[i, m - 1 - j] }
+    lane j in m { y[i, j] = x[i, j] - total[0] }
+  }
+}"""
+    kernel, env = parse_kernel(text), {"n": 3, "m": 150}
+    built = OnVulkan(kernel)
+    assert built.parts[0].elastic and built.parts[0].lanes == 64
+    arrays = inputs(kernel, env)
+    compare(built(arrays, env), run_kernel(kernel, env, arrays))
+    fixed = text.replace("n, m]", "n, 64]").replace("in m {", "in 64 {")
+    with pytest.raises(Failed, match="has groups of 16 invocations, kernel 'k_turns' needs 64"):
+        OnVulkan(parse_kernel(fixed.replace("m - 1", "63").replace(", m: dim in 1..*", "")))
+
+
+def sums_of(count: int, dtype: DType) -> Kernel:
+    """y[i] = x0[i] + x1[i] + ..; and z[i] = x0[i]."""
+    n = sym("n")
+    loads = [Load(f"x{k}", (sym("i"),), dtype) for k in range(count)]
+    total = loads[0]
+    for x in loads[1:]:
+        total = Call("add", (total, x), dtype)  # type: ignore[assignment]
+    body = (Store("y", (sym("i"),), total), Store("z", (sym("i"),), loads[0]))
+    ins = tuple(Buffer(f"x{k}", dtype, (n,)) for k in range(count))
+    outs = (Buffer("y", dtype, (n,)), Buffer("z", dtype, (n,)))
+    return Kernel("sums", (DimParam("n"),), ins, outs, (Loop("group", "i", n, body),))
+
+
+@pytest.mark.parametrize("bindings", ["4", "30", "96"])
+@pytest.mark.parametrize("dtype", [f32, u8], ids=str)
+def test_more_buffers_than_descriptors(dtype: DType, bindings: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMELT_VULKAN_WEAK", f"bindings={bindings}")
+    kernel = sums_of(40, dtype)  # the parameters do not fit into push constants either
+    arrays = inputs(kernel, {"n": 7})
+    compare(OnVulkan(kernel)(arrays, {"n": 7}), run_kernel(kernel, {"n": 7}, arrays))
+
+
+def test_many_buffers_of_one_memory_need_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMELT_VULKAN_WEAK", "bindings=4")
+    kernel = sums_of(8, f32)
+    session = Session(list(emit_parts([kernel]).values()), [10])
+    arena = session.allocate(4 * 30, floats(*range(24), *[0] * 6))
+    session.launch(0, [arena] * 10, [12 * k for k in range(10)], [3], 3)
+    got = np.zeros(30, np.float32)
+    session.download(arena, got)
+    np.testing.assert_array_equal(got[24:27], [84, 92, 100])
+    np.testing.assert_array_equal(got[27:30], [0, 1, 2])
+
+
+def test_memory_larger_than_a_descriptor_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window of it is bound, from where alignment allows; a tensor that is larger itself is refused."""
+    monkeypatch.setenv("SMELT_VULKAN_WEAK", "range=1024")
+    session = Session(list(emit_parts([parse_kernel(DOUBLE)]).values()), [2])
+    arena = session.allocate(4 * 4096, floats(*range(4096)))
+    for first in (1, 1001, 4000):
+        session.launch(0, [arena, arena], [4 * first, 8192 if first != 1001 else 8196], [90], 90)
+        got = np.zeros(90, np.float32)
+        session.download(arena, got, 8192 if first != 1001 else 8196)
+        np.testing.assert_array_equal(got, 2 * np.arange(first, first + 90))
+    with pytest.raises(Failed, match="-1002"):
+        session.launch(0, [arena, arena], [0, 8192], [300], 300)
+
+
+def test_more_dims_than_push_constants() -> None:
+    names = [f"n{k}" for k in range(PUSHED_WORDS + 8)]
+    total = sum(sym(n) for n in names) + 0
+    store = Store("y", (sym("i"),), Load("x", ((sym("i") + total) % sym("n0"),), f32))
+    kernel = Kernel(
+        "dims", tuple(DimParam(n, 1) for n in names), (Buffer("x", f32, (sym("n0"),)),),
+        (Buffer("y", f32, (sym("n0"),)),), (Loop("group", "i", sym("n0"), (store,)),),
+    )  # fmt: skip
+    env = {n: 3 + k for k, n in enumerate(names)}
+    arrays = inputs(kernel, env)
+    built = OnVulkan(kernel)
+    assert not built.parts[0].pushed
+    compare(built(arrays, env), run_kernel(kernel, env, arrays))
+
+
+def test_more_groups_than_one_dimension_has() -> None:
+    n = sym("n")
+    store = Store("y", (sym("i"),), Call("cast", (Const(7, i64),), u8))
+    loop = Loop("group", "i", n, (store,))
+    kernel = Kernel("many", (DimParam("n"),), (), (Buffer("y", u8, (n,)),), (loop,))
+    (got,) = OnVulkan(kernel)([], {"n": 200_001})
+    assert (got == 7).all()
+
+
+@pytest.mark.parametrize("dtype", [d for d in DTYPES.values() if d.bits < 32], ids=str)
+def test_parts_of_a_word_are_written_by_many_invocations(dtype: DType) -> None:
+    """From an odd place on, 64 invocations of many groups at once."""
+    text = f"""
+kernel @bytes(n: dim in 1..*, x: {dtype}[n, 63]) -> (y: {dtype}[n, 63]) {{
+  group i in n {{ lane j in 63 {{ y[i, j] = x[i, 62 - j] }} }}
+}}"""
+    kernel = parse_kernel(text)
+    arrays = inputs(kernel, {"n": 301})
+    (got,) = OnVulkan(kernel)(arrays, {"n": 301})
+    np.testing.assert_array_equal(got.view(np.uint8), np.ascontiguousarray(arrays[0][:, ::-1]).view(np.uint8))
+
+
+def test_doubles_need_their_feature(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMELT_VULKAN_WEAK", "float64=0")
+    kernel = parse_kernel(DOUBLE.replace("f32", "f64"))
+    with pytest.raises(Failed, match="lacks the feature shaderFloat64, which kernel 'k_double' needs"):
+        OnVulkan(kernel)
+    OnVulkan(parse_kernel(DOUBLE.replace("f32", "i64").replace("2.0: i64", "2: i64")))
+
+
+def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMELT_VULKAN_DEVICE", "77")
+    with pytest.raises(Failed, match="SMELT_VULKAN_DEVICE is '77', wanted the number of a device below"):
+        OnVulkan(parse_kernel(DOUBLE))
+
+
+def opened_elsewhere(**env: str) -> str:
+    """What opening says in a process with these variables; '' when it succeeds."""
+    code = (
+        "from test_vulkan_driver import DOUBLE, parse_kernel, OnVulkan, Failed\n"
+        "try: OnVulkan(parse_kernel(DOUBLE))\nexcept Failed as e: print(e)\n"
+    )
+    here = Path(__file__).parent
+    path = os.pathsep.join(map(str, (here, here.parent / "support", *sys.path)))
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **env, "PYTHONPATH": path}, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_loader_without_a_driver(tmp_path: Path) -> None:
+    broken = tmp_path / "icd.json"
+    broken.write_text('{"file_format_version": "1.0.0", "ICD": {"library_path": "/nowhere.so"}}')
+    for path in (broken, tmp_path / "absent.json"):
+        said = opened_elsewhere(VK_ICD_FILENAMES=str(path), VK_DRIVER_FILES=str(path))
+        assert "no driver of Vulkan 1.1" in said or "0 devices" in said, said
+
+
+def test_validation_layers_find_nothing(tmp_path: Path) -> None:
+    if not list(system_folder("/usr/share/vulkan/explicit_layer.d").glob("*validation*.json")):
+        pytest.skip("no validation layers: apt install vulkan-validationlayers")
+    code = """
+import numpy as np
+from installed import system_folder
+from kernel_data import compare, inputs
+from device_trees import check_tree
+from scheduled_trees import TREES
+from smelt.core.ir.text import parse_kernel
+from vulkan_run import OnVulkan
+from test_vulkan_driver import sums_of, u8
+for name in ("mixed-widths", "lane-sums", "halves"):
+    text, sizes = TREES[name]
+    kernel = parse_kernel(text)
+    built = OnVulkan(kernel)
+    for env in sizes:
+        built(inputs(kernel, env), env)
+    built.session.close()
+kernel = sums_of(40, u8)
+built = OnVulkan(kernel)
+built(inputs(kernel, {"n": 7}), {"n": 7})
+built.session.close()
+print("end")
+"""
+    here = Path(__file__).parent
+    path = os.pathsep.join(map(str, (here, here.parent / "support", *sys.path)))
+    for weak in ("", "visible=0,bindings=4,groups=3"):
+        env = {"VK_INSTANCE_LAYERS": "VK_LAYER_KHRONOS_validation", "PYTHONPATH": path}
+        env["SMELT_VULKAN_WEAK"] = weak
+        done = subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, text=True
+        )
+        assert done.stdout.strip() == "end", done.stdout[:3000] + done.stderr[-2000:]
+        assert "VUID" not in done.stderr, done.stderr[:3000]
+

@@ -1,0 +1,98 @@
+"""Whole models for x86+vulkan, compiled and run in a session, agree with ONNX Runtime at several shapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from boards import needs_vulkan
+from oracle import runtime_session
+
+import smelt
+from smelt.core.diag import SmeltError
+
+pytestmark = needs_vulkan
+Array = np.ndarray[Any, Any]
+
+CONV = """
+<ir_version: 8, opset_import: ["" : 17]>
+net (float[n, 3, h, w] x) => (float[n, 5, p, q] z, float[n, 5] y)
+{
+  c = Conv <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]> (x, weight)
+  z = Relu (c)
+  g = GlobalAveragePool (z)
+  f = Flatten (g)
+  y = Softmax (f)
+}
+"""
+TYPES = """
+<ir_version: 8, opset_import: ["" : 17]>
+net (double[n, 3] x, float16[n, 3] h, uint8[n, 3] u, int64[n, 3] i, int8[n, 3] s)
+  => (double[n] a, float16[n, 3] b, int32[n, 3] c, bool[n, 3] d, int64[n, 3] e, int8[n, 6] f, int64[m, 2] g)
+{
+  axis = Constant <value = int64[1] {1}> ()
+  a = ReduceSum <keepdims = 0> (x, axis)
+  b = Tanh (h)
+  c = Cast <to = 6> (x)
+  two = Cast <to = 2> (h)
+  d = Less (u, two)
+  three = Constant <value = int64 {-3}> ()
+  e = Div (i, three)
+  f = Concat <axis = 1> (s, s)
+  cells = NonZero (d)
+  g = Transpose (cells)
+}
+"""
+
+
+def uniform(*shape: int) -> Array:
+    return np.random.default_rng(3).uniform(-1, 1, shape).astype(np.float32)
+
+
+def check(model: onnx.ModelProto, out: Path, feeds: list[dict[str, Array]]) -> None:
+    session = smelt.load(smelt.compile(model.SerializeToString(), target="x86+vulkan", output=out))
+    oracle = runtime_session(model)
+    for feed in feeds:
+        for got, want in zip(session.run(None, feed), oracle.run(None, feed), strict=True):
+            assert got.shape == want.shape and got.dtype == want.dtype
+            tolerance = 2e-3 if want.dtype == np.float16 else 1e-5
+            np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+
+
+def test_convolution_at_changing_shapes(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(CONV)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(uniform(5, 3, 3, 3), "weight"))
+    sizes = [(1, 8, 8), (2, 7, 13), (1, 1, 1), (3, 30, 5), (1, 8, 8)]
+    check(model, tmp_path / "b", [{"x": uniform(n, 3, h, w)} for n, h, w in sizes])
+
+
+def feed_of(n: int) -> dict[str, Array]:
+    x, rng = 100 * uniform(n, 3), np.random.default_rng(n)
+    return {
+        "x": x.astype(np.float64), "h": np.abs(x / 50).astype(np.float16), "u": (x > 0).astype(np.uint8),
+        "i": rng.integers(-(1 << 62), 1 << 62, (n, 3)), "s": rng.integers(-128, 128, (n, 3), np.int8),
+    }  # fmt: skip
+
+
+def test_every_kind_of_type(tmp_path: Path) -> None:
+    check(onnx.parser.parse_model(TYPES), tmp_path / "b", [feed_of(n) for n in (1, 5, 33)])
+
+
+def test_modules_are_dumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMELT_DUMP", str(tmp_path / "dump"))
+    model = onnx.parser.parse_model(TYPES).SerializeToString()
+    smelt.compile(model, target="x86+vulkan", output=tmp_path / "b")
+    found = list((tmp_path / "dump").rglob("*.spv"))
+    assert found and all(p.read_bytes()[:4] == b"\x03\x02\x23\x07" for p in found)
+
+
+def test_a_device_without_doubles_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = smelt.compile(
+        onnx.parser.parse_model(TYPES).SerializeToString(), target="x86+vulkan", output=tmp_path / "b"
+    )
+    monkeypatch.setenv("SMELT_VULKAN_WEAK", "float64=0")
+    with pytest.raises(SmeltError, match="lacks the feature shaderFloat64"):
+        smelt.load(bundle)

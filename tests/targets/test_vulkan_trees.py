@@ -1,0 +1,78 @@
+"""Hand-scheduled trees, and a kernel scheduled for lanes, agree with the interpreter on a Vulkan device."""
+
+from __future__ import annotations
+
+import ir_samples
+import pytest
+from device_trees import LANES, check_tree
+from scheduled_trees import TREES
+from spirv_checks import valid
+from vulkan_run import OnVulkan
+
+from smelt.core.diag import SmeltError
+from smelt.core.ir.kernel import Kernel
+from smelt.core.ir.text import parse_kernel
+from smelt.core.schedule.module import schedule_kernel
+from smelt.targets.vulkan.emit import emit_parts
+from smelt.targets.vulkan.machine import MACHINE
+from smelt.targets.vulkan.package import packed
+from smelt.targets.vulkan.spirv import OPCODES
+
+CONTROL_BARRIER = OPCODES["ControlBarrier"]
+
+
+def check(kernel: Kernel, sizes: tuple[dict[str, int], ...]) -> OnVulkan:
+    built = check_tree(OnVulkan, kernel, sizes)
+    for p in built.parts:
+        valid(p.words)
+    return built
+
+
+def barriers(words: tuple[int, ...]) -> int:
+    """How many barriers a module has."""
+    at, found = 5, 0
+    while at < len(words):
+        found += words[at] & 0xFFFF == CONTROL_BARRIER
+        at += words[at] >> 16
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(TREES))
+def test_cpu_tree(name: str) -> None:
+    text, sizes = TREES[name]
+    assert all(p.lanes == 1 for p in check(parse_kernel(text), sizes).parts)
+
+
+@pytest.mark.parametrize("name", sorted(LANES))
+def test_lanes(name: str) -> None:
+    text, sizes, lanes = LANES[name]
+    assert [p.lanes for p in check(parse_kernel(text), sizes).parts] == [lanes]
+
+
+def test_shared_tiles_and_registers() -> None:
+    (part,) = check(ir_samples.gpu_gemm(), ({"m": 0}, {"m": 5}, {"m": 16})).parts
+    assert barriers(part.words) == 2
+
+
+@pytest.mark.parametrize(("name", "count"), [("exchange", 4), ("own", 0)])
+def test_barriers_stand_where_invocations_meet(name: str, count: int) -> None:
+    (part,) = emit_parts([parse_kernel(LANES[name][0])]).values()
+    # exchange: before the loop, between its nests, after each pass (which is also before the last nest)
+    assert barriers(part.words) == count
+
+
+def test_scheduled_for_lanes() -> None:
+    kernel = schedule_kernel(ir_samples.matmul(), MACHINE)
+    parts = check(kernel, ({"m": 5, "n": 70, "k": 9}, {"m": 1, "n": 1, "k": 0})).parts
+    assert all(p.lanes > 1 for p in parts)
+
+
+def test_code_is_deterministic() -> None:
+    kernels = [parse_kernel(t).with_(name=n) for n, (t, _) in TREES.items()]
+    assert len({packed(list(emit_parts(kernels).values())) for _ in range(2)}) == 1
+
+
+def test_too_much_shared_memory_is_refused() -> None:
+    text = LANES["exchange"][0].replace("48", "5000")
+    with pytest.raises(SmeltError, match="kernel 'exchange' needs 20000 bytes of memory for a group"):
+        emit_parts([parse_kernel(text)])
