@@ -97,23 +97,30 @@ print(done.returncode, used.ru_utime + used.ru_stime)
 """
 
 
-def processor_time(folder: Path, *words: str, runs: int = 3) -> float:
-    """Seconds that a Python program and all that it starts take, the least of some runs: the first one writes
-    bytecode."""
+def processor_time(folder: Path, *words: str) -> float:
+    """Seconds of a processor that a Python program and all that it starts take."""
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     env |= {"PYTHONPYCACHEPREFIX": str(folder / "bytecode"), "SMELT_CACHE": str(folder / "cache")}
-    least = []
-    for _ in range(runs):
-        asked = [sys.executable, "-P", "-c", TIMED, *words]
-        said = subprocess.run(asked, cwd=folder, env=env, capture_output=True, text=True, check=True).stdout
-        status, seconds = said.split()
-        assert status == "0"
-        least.append(float(seconds))
-    return min(least)
+    asked = [sys.executable, "-P", "-c", TIMED, *words]
+    said = subprocess.run(asked, cwd=folder, env=env, capture_output=True, text=True, check=True).stdout
+    status, seconds = said.split()
+    assert status == "0"
+    return float(seconds)
 
 
-TWICE = 2
-"""Times the figures of benchmarks/results/compile_time.md: a busy machine has less of its caches."""
+YARDSTICK = ("-c", "import numpy")
+"""What took 0.15 to 0.22 s of the idle machine on which a command took 0.3 to 0.8 of it, a run 1.5, a compile
+3.9 and twenty compiles 21. Limits are 2.4 times that, in the yardstick: machines differ by three in seconds,
+and a busy one slows both."""
+
+
+def yardsticks(folder: Path, *words: str, runs: int = 3) -> float:
+    """How many times the yardstick a program takes: each the least of some runs in turns, as the first one
+    writes bytecode."""
+    times = [(processor_time(folder, *YARDSTICK), processor_time(folder, *words)) for _ in range(runs)]
+    return min(t for _, t in times) / min(t for t, _ in times)
+
+
 MANY_COMPILES = """
 import smelt
 for k in range(20):
@@ -122,22 +129,28 @@ for k in range(20):
 
 
 @pytest.mark.parametrize(
-    "words",
-    ["--version", "--help", "inspect out", "devices list", "doctor", "run out --random --shape x:4"],
+    ("words", "limit"),
+    [
+        ("--version", 1),
+        ("--help", 1),
+        ("inspect out", 1),
+        ("devices list", 2),
+        ("doctor", 2),
+        ("run out --random --shape x:4", 3.5),
+    ],
 )
-def test_a_command_that_needs_no_compiler_starts_at_once(words: str, bundle: Bundle) -> None:
-    assert processor_time(bundle.path.parent, "-m", "smelt.cli", *words.split()) < TWICE * 0.15
+def test_a_command_that_needs_no_compiler_starts_at_once(words: str, limit: float, bundle: Bundle) -> None:
+    assert yardsticks(bundle.path.parent, "-m", "smelt.cli", *words.split()) < limit
 
 
 def test_a_trivial_compile_takes_half_a_second(bundle: Bundle) -> None:
     folder = bundle.path.parent
-    assert processor_time(folder, "-m", "smelt.cli", "compile", "m.onnx", "-o", "again") < TWICE * 0.5
+    assert yardsticks(folder, "-m", "smelt.cli", "compile", "m.onnx", "-o", "again") < 9
 
 
 def test_twenty_compiles_of_one_process_take_less_each(bundle: Bundle) -> None:
     """Besides the first one's half second."""
-    taken = processor_time(bundle.path.parent, "-c", MANY_COMPILES, runs=1)
-    assert taken < TWICE * (0.5 + 20 * 0.15)
+    assert yardsticks(bundle.path.parent, "-c", MANY_COMPILES, runs=2) < 50
 
 
 def test_who_compiles_loads_no_compiler(bundle: Bundle, tmp_path: Path) -> None:
