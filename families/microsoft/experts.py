@@ -76,17 +76,28 @@ def _mixed(c: Call, layers: tuple[_Layer, ...]) -> Ref:
 
 def _routed(c: Call, scores: Ref, chosen: Dim, packed: bool) -> tuple[Ref, Ref]:
     """Experts [T, k] of the highest scores and their shares, which of packed ones add up to 1 always, unless
-    input 14 gives other shares."""
-    values, which = sorted_by(c, scores, chosen, 1, True, True)
-    if packed and c.has(14):
-        every = c.cast(c.x(14), c.builder.type_of(scores).dtype)
-        share = c.emit("gather_elements", every, which, axis=1)
-        if c.flag("normalize_routing_weights"):
-            share = c.emit("div", share, c.emit("reduce_sum", share, axes=(1,), keepdims=True))
-        return which, share
-    if c.flag("normalize_routing_weights") or packed:
+    input 14 gives other shares. Of equal ones (scores of packed ones, else what softmax leaves of them) the
+    last expert's counts first, as in ONNX Runtime."""
+    if not packed:
+        values, which = _highest(c, c.emit("softmax", scores, axis=1), chosen)
+        return which, _of_one(c, values) if c.flag("normalize_routing_weights") else values
+    values, which = _highest(c, scores, chosen)
+    if not c.has(14):
         return which, c.emit("softmax", values, axis=1)
-    return which, c.emit("gather_elements", c.emit("softmax", scores, axis=1), which, axis=1)
+    every = c.cast(c.x(14), c.builder.type_of(scores).dtype)
+    share = c.emit("gather_elements", every, which, axis=1)
+    return which, _of_one(c, share) if c.flag("normalize_routing_weights") else share
+
+
+def _highest(c: Call, values: Ref, chosen: Dim) -> tuple[Ref, Ref]:
+    """The highest values [T, k] and their positions; of equal ones those at the end first."""
+    b, last = c.builder, c.builder.type_of(values).shape[1] - 1
+    found, place = sorted_by(c, b.slice_axis(values, 1, last, -1, -1), chosen, 1, True, True)
+    return found, c.emit("sub", b.from_dims([last], []), place)
+
+
+def _of_one(c: Call, share: Ref) -> Ref:
+    return c.emit("div", share, c.emit("reduce_sum", share, axes=(1,), keepdims=True))
 
 
 def _activated(c: Call, x: Ref, which: Ref, layers: tuple[_Layer, ...]) -> Ref:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,8 +34,15 @@ def _array_features(c: Call) -> Ref:
 
 
 def _binarizer(c: Call) -> Ref:
-    x = c.x()
-    return c.cast(c.emit("greater", x, c.scalar(c.number("threshold", 0.0), x)), c.type().dtype)
+    """1 above the threshold. Of integers: x > t is x > floor(t), and t may lie beyond them all."""
+    x, threshold, dtype = c.x(), c.number("threshold", 0.0), c.type().dtype
+    if dtype.is_float:
+        return c.cast(c.emit("greater", x, c.scalar(threshold, x)), dtype)
+    low, high = dtype.limits
+    if threshold < low:
+        return c.cast(c.emit("greater_equal", x, c.scalar(low, x)), dtype)
+    whole = math.floor(threshold) if threshold < high else high
+    return c.cast(c.emit("greater", x, c.scalar(whole, x)), dtype)
 
 
 def _per_feature(c: Call, name: str, values: Array, x: Ref, alone: bool = False) -> Ref:

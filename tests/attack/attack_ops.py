@@ -7,8 +7,12 @@ import sys
 
 import numpy as np
 from campaign import Outcome, main
+from op_classical import CLASSICAL
+from op_classical import draw as classical_draw
 from op_judge import complaints
 from op_nodes import Case, draw, operators
+from op_other_forms import draw as form_draw
+from op_other_forms import operators as form_operators
 from op_shipped import draw as shipped_draw
 from op_shipped import operators as shipped_operators
 from op_ways import by_all
@@ -25,6 +29,8 @@ def cases(seed: int) -> list[Case]:
     turn = slice(seed % SLICES, None, SLICES)
     found = [draw(rng, op) for op in operators()[turn] for _ in range(EACH)]
     shipped = [shipped_draw(rng, op) for op in shipped_operators()[turn]]
+    found += [form_draw(rng, op) for op in form_operators()[turn]]
+    found += [classical_draw(rng, op) for op in sorted(CLASSICAL)[turn]]
     return found + [c for c in shipped if c is not None]
 
 

@@ -9,7 +9,9 @@ import attack_ops
 import attack_resize
 import attack_table
 import numpy as np
+import op_classical
 import op_nodes
+import op_other_forms
 import op_shipped
 import pytest
 from op_judge import complaints
@@ -17,6 +19,7 @@ from op_nodes import BFLOAT16, Case
 from op_ways import by_all
 
 from smelt.importer.bindings import table
+from smelt.importer.families import BY_BINDING
 
 INF, NAN = np.inf, np.nan
 
@@ -84,6 +87,27 @@ FOUND: dict[str, tuple[Case, Any]] = {
         Case("LeakyRelu", (f(-3, dtype=np.float64),)),
         [-3 * float(np.float32(0.01))],
     ),
+    "of equal experts the last": (
+        Case(
+            "MoE",
+            (
+                *(np.zeros(s, np.float32) for s in ((3, 2), (3, 4), (4, 2, 2), (4, 2), (4, 2, 2))),
+                np.arange(8, dtype=np.float32).reshape(4, 2),
+            ),
+            {"k": 2, "activation_type": "identity"},
+            domain="com.microsoft",
+            version=1,
+        ),
+        [[2.5, 3]] * 3,
+    ),
+    "a threshold between integers": (
+        Case("Binarizer", (np.array([[2, 3, -1]]),), {"threshold": 2.5}, domain="ai.onnx.ml", version=1),
+        [[0, 1, 0]],
+    ),
+    "a threshold below all integers": (
+        Case("Binarizer", (np.array([[2, 3, -1]]),), {"threshold": -1e30}, domain="ai.onnx.ml", version=1),
+        [[1, 1, 1]],
+    ),
 }
 
 
@@ -109,24 +133,22 @@ NOT_DRAWN: dict[str, frozenset[str]] = {
     }),
     "attack_resize draws it": frozenset({"Resize", "Upsample"}),
     "it is its attribute": frozenset({"Constant"}),
-    "newer than the opset of all nodes": frozenset({
-        "BitCast", "CausalConvWithState", "CumProd", "DynamicSlice", "Swish", "TensorScatter",
+    "the standard domain's is drawn": frozenset({"com.microsoft.SimplifiedLayerNormalization"}),
+    "the fuzzer draws it": frozenset({"com.microsoft.BiasSoftmax"}),
+    "maps or strings: tests/families": frozenset({
+        "ai.onnx.ml.CastMap", "ai.onnx.ml.CategoryMapper", "ai.onnx.ml.DictVectorizer", "ai.onnx.ml.ZipMap",
+        "com.microsoft.Tokenizer",
     }),
-    "ONNX has withdrawn it and ships no case, or none of tensors that it takes": frozenset({
-        "Affine", "Crop", "ImageScaler", "ParametricSoftplus", "Scale", "ScaledTanh",
-        "SimplifiedLayerNormalization",
-    }),
-    "its cases are of a version with an attribute more": frozenset({"SpaceToDepth"}),
 }  # fmt: skip
-"""Standard operators that attack_ops cannot draw, by reason. Those of com.microsoft and ai.onnx.ml have no
-cases of ONNX's; tests/support/other_ops.py has their forms."""
+"""Operators that attack_ops does not draw, by reason."""
 
 
-def test_every_standard_operator_is_drawn_or_listed() -> None:
+def test_every_operator_is_drawn_or_listed() -> None:
     drawn = {*op_nodes.operators(), *op_shipped.operators()}
+    drawn |= {*op_other_forms.operators(), *(f"ai.onnx.ml.{op}" for op in op_classical.CLASSICAL)}
     listed = frozenset[str]().union(*NOT_DRAWN.values())
     assert sum(map(len, NOT_DRAWN.values())) == len(listed)
-    bound = {name for domain, name in table._TABLE if domain == ""}
+    bound = {f"{domain}.{name}".lstrip(".") for domain, name in (*table._TABLE, *BY_BINDING)}
     assert bound - drawn == listed
 
 

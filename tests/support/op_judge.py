@@ -78,8 +78,8 @@ ANY_ZERO = frozenset({
 
 @dataclass(frozen=True)
 class Open:
-    """Elements on which smelt need not agree with anybody. where: (case, smelt's output) -> a mask that
-    broadcasts against it."""
+    """Elements of standard operators on which smelt need not agree with anybody. where: (case, smelt's
+    output) -> a mask that broadcasts against it."""
 
     ops: tuple[str, ...]
     where: Callable[[Case, Array], Any]
@@ -204,7 +204,7 @@ def _against(w: Ways, k: int, y: Array) -> Iterator[str]:
                 with np.errstate(all="ignore"):
                     right |= agree(w.case, y.astype(np.float32), o.astype(np.float32), 2)
     for row in LEFT_OPEN:
-        if w.case.op in row.ops:
+        if w.case.op in row.ops and not w.case.domain:
             mask = np.asarray(row.where(w.case, y))
             right |= np.broadcast_to(mask, y.shape) if mask.ndim <= y.ndim else True
     if not all(o.dtype != y.dtype for o in others):
@@ -216,7 +216,8 @@ def agree(c: Case, a: Array, b: Array, factor: float = 1) -> Any:
     if kind(a.dtype) != "f":
         # scales of 8 bits: what a pass sums as integers, the formula sums as rounded products
         halves = any(x.dtype.itemsize == 2 and kind(x.dtype) == "f" for x in c.arrays if x is not None)
-        return np.abs(a.astype(np.int64) - b) <= 1 if halves and c.op.startswith("QLinear") else a == b
+        steps = max(c.steps, int(halves and c.op.startswith("QLinear")))
+        return np.abs(a.astype(np.int64) - b) <= steps if steps else a == b
     bound = bound_of(c.op)
     coarse = [a.dtype, *(x.dtype for x in c.arrays if x is not None and kind(x.dtype) == "f")]
     info: Any = ml_dtypes.finfo(max(coarse, key=lambda t: -t.itemsize) if bound == COMPOUND else a.dtype)
@@ -227,7 +228,7 @@ def agree(c: Case, a: Array, b: Array, factor: float = 1) -> Any:
         room = bound.ulps * factor * np.exp2(np.floor(np.log2(size))) * eps
         part = np.exp(-np.minimum(x, y)) if bound.logged else 1.0  # d log(s) = ds / s
         room = room + bound.epsilons * factor * eps * (_magnitude(c) if bound.scaled else 1) * part
-        room = room + (tiny if bound.tiny else 0)
+        room = room + (tiny if bound.tiny else 0) + (c.atol + c.rtol * size) * factor
         if a.dtype.itemsize == 2 and bound != EXACT:
             room = room + np.exp2(np.floor(np.log2(size))) * eps
         lost = bound.chain and _vanishes(c, tiny)

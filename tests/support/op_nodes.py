@@ -13,7 +13,7 @@ from onnx import helper
 from op_values import Array, edges, kind, plain, special
 
 VERSION = 23
-"""The opset of all nodes: the newest that ONNX Runtime has released kernels for in full."""
+"""The opset of all nodes that it has: the newest that ONNX Runtime has released kernels for in full."""
 
 NAMES = {
     "float": np.float32, "double": np.float64, "float16": np.float16, "int8": np.int8, "int16": np.int16,
@@ -26,7 +26,9 @@ CODED = ("float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "int4
 
 @dataclass(frozen=True)
 class Case:
-    """One node. arrays: its inputs, None where one is absent."""
+    """One node. arrays: its inputs, None where one is absent. version: of its domain. skip: outputs left out.
+    wanted: the outputs of the arrays, where nobody else has a kernel. atol, rtol, steps: how far its floats
+    and integers may be apart, besides the operator's bound."""
 
     op: str
     arrays: tuple[Array | None, ...]
@@ -34,10 +36,29 @@ class Case:
     outputs: int = 1
     fixed: tuple[int, ...] = ()  # inputs that stay constants at run time: axes and sizes
     domain: str = ""
+    version: int = VERSION
+    skip: tuple[int, ...] = ()
+    wanted: Callable[..., Sequence[Array]] | None = None
+    atol: float = 0
+    rtol: float = 0
+    steps: int = 0
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """Names of its outputs, "" for one left out."""
+        return tuple("" if k in self.skip else f"y{k}" for k in range(self.outputs))
 
     def __str__(self) -> str:
         given = ", ".join("-" if a is None else f"{a.dtype}{list(a.shape)}" for a in self.arrays)
         return f"{self.op}({given}) {dict(self.attrs)}"
+
+
+def version_of(op: str) -> int:
+    """The opset of a standard operator's nodes: those newer than all others' have their first."""
+    if onnx.defs.has(op, VERSION, ""):
+        return VERSION
+    history = onnx.defs.get_all_schemas_with_history()
+    return min((s.since_version for s in history if s.name == op and s.domain == ""), default=VERSION)
 
 
 def types(op: str, variable: str = "T") -> list[Any]:

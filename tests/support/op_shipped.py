@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import helper
-from op_nodes import DRAWS, VERSION, Case, pick
+from op_nodes import DRAWS, Case, pick, version_of
 from op_values import Array, edges, kind
 
 from smelt.conformance import single
@@ -33,15 +33,20 @@ MOVES = frozenset({
 @cache
 def operators() -> tuple[str, ...]:
     """Operators of the standard domain with a case that smelt binds and that no draw makes."""
-    return tuple(o for o in single.operators() if "." not in o and o not in ELSEWHERE and _usable(o))
+    return tuple(o for o in single.operators() if "." not in o and o not in ELSEWHERE and _usable(o)[1])
 
 
 @cache
-def _usable(op: str) -> tuple[Shipped, ...]:
-    """Cases of tensors of the operator as it is today."""
-    if find("", op, VERSION) is None:
+def _usable(op: str) -> tuple[int, tuple[Shipped, ...]]:
+    """An opset and cases of tensors of the operator as it is there: the usual one, or the newest."""
+    both = ((v, _cases_of(op, v)) for v in (version_of(op), onnx.defs.onnx_opset_version()))
+    return next(((v, cases) for v, cases in both if cases), (0, ()))
+
+
+def _cases_of(op: str, opset: int) -> tuple[Shipped, ...]:
+    if find("", op, opset) is None:
         return ()
-    newest = onnx.defs.get_schema(op, VERSION, "")
+    newest = onnx.defs.get_schema(op, opset, "")
     found = []
     for s in single.candidates(op)[:12]:
         version = single.version_of(s.model, "")
@@ -60,9 +65,10 @@ def _alike(a: Any, b: Any) -> bool:
 
 def draw(rng: np.random.Generator, op: str) -> Case | None:
     """A node of the operator; None where the case that was drawn has no such type."""
-    base = pick(rng, _usable(op))
+    opset, usable = _usable(op)
+    base = pick(rng, usable)
     every = ((v, t) for v, types in variables(op).items() for t in types)
-    choices = sorted((v, t) for v, t in every if t not in ("string", "bool"))
+    choices = sorted((v, t) for v, t in every if t not in ("string", "bool", "complex64", "complex128"))
     if choices and rng.random() < 0.7:
         made = in_dtype(op, *pick(rng, choices))
         base = made if isinstance(made, Shipped) else base
@@ -82,7 +88,7 @@ def draw(rng: np.random.Generator, op: str) -> Case | None:
     if op in MOVES and arrays[0] is not None:
         arrays[0] = _edged(rng, arrays[0])
     attrs = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    return Case(op, tuple(arrays), attrs, len(node.output), fixed)
+    return Case(op, tuple(arrays), attrs, len(node.output), fixed, version=opset)
 
 
 def _edged(rng: np.random.Generator, a: Array) -> Array:

@@ -59,6 +59,19 @@ def plain(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...]) -> Array
     return np.asarray(rng.integers(0 if kind(d) == "u" else -4, 5, shape)).astype(d)
 
 
+def mild(rng: np.random.Generator, a: Array, share: float = 0.3) -> Array:
+    """The array with about `share` of its floats replaced by those at the edges whose sums and products stay
+    far from the largest: zeros of both signs, ones, halves, the least normal and subnormal numbers."""
+    found: Any = np.array(a)
+    if kind(a.dtype) == "f" and a.dtype.itemsize > 1:
+        info: Any = ml_dtypes.finfo(a.dtype)
+        pool = np.array([0, -0.0, 1, -1, 0.5, info.tiny, -info.tiny, info.smallest_subnormal]).astype(a.dtype)
+        flat = found.reshape(-1)
+        at = rng.random(flat.size) < share
+        flat[at] = pool[rng.integers(len(pool), size=int(at.sum()))]
+    return found
+
+
 def special(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...], share: float = 0.7) -> Array:
     """Values of which about `share` lie at the edges, in any order."""
     y = np.array(plain(rng, dtype, shape))

@@ -50,9 +50,9 @@ def model_of(cases: Sequence[Case], constant: bool) -> onnx.ModelProto:
     nodes, inputs, held, outputs = [], [], [], []
     for n, c in enumerate(cases):
         names = ["" if a is None else f"x{n}_{i}" for i, a in enumerate(c.arrays)]
-        results = [f"y{n}_{k}" for k in range(c.outputs)]
+        results = [r and f"{r}_{n}" for r in c.results]
         nodes.append(helper.make_node(c.op, names, results, name=f"node{n}", domain=c.domain, **c.attrs))
-        outputs += [onnx.ValueInfoProto(name=r) for r in results]
+        outputs += [onnx.ValueInfoProto(name=r) for r in results if r]
         for i, a in enumerate(c.arrays):
             if a is None:
                 continue
@@ -62,12 +62,9 @@ def model_of(cases: Sequence[Case], constant: bool) -> onnx.ModelProto:
                 code = helper.np_dtype_to_tensor_dtype(a.dtype)
                 inputs.append(helper.make_tensor_value_info(names[i], code, a.shape))
     g = helper.make_graph(nodes, "g", inputs, outputs, held)
-    sets = [helper.make_opsetid("", VERSION), *(helper.make_opsetid(d, 1) for d in _domains(cases))]
+    versions = {"": VERSION} | {c.domain: c.version for c in cases}
+    sets = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
     return helper.make_model(g, opset_imports=sets, ir_version=10)
-
-
-def _domains(cases: Sequence[Case]) -> list[str]:
-    return sorted({c.domain for c in cases} - {""})
 
 
 def feed_of(cases: Sequence[Case]) -> dict[str, Array]:
@@ -81,12 +78,16 @@ def feed_of(cases: Sequence[Case]) -> dict[str, Array]:
 
 
 def by_all(cases: Sequence[Case]) -> list[Ways]:
-    """Every way for each node; smelt compiles all that it takes as one model."""
+    """Every way for each node; smelt compiles all that it takes of a version as one model."""
     folded = [_folded(c) for c in cases]
-    taken = [n for n, f in enumerate(folded) if not isinstance(f, str)]
-    some = [cases[n] for n in taken]
-    compiled = dict(zip(taken, _compiled(some), strict=True)) if some else {}
-    formulas = dict(zip(taken, _formulas(some), strict=True)) if some else {}
+    compiled: dict[int, list[Array]] = {}
+    formulas: dict[int, list[Array]] = {}
+    for version in sorted({(c.domain, c.version) for c in cases}):
+        taken = [n for n, f in enumerate(folded)
+                 if not isinstance(f, str) and (cases[n].domain, cases[n].version) == version]  # fmt: skip
+        if some := [cases[n] for n in taken]:
+            compiled |= zip(taken, _compiled(some), strict=True)
+            formulas |= zip(taken, _formulas(some), strict=True)
     found = []
     for n, c in enumerate(cases):
         own = folded[n]
@@ -144,15 +145,18 @@ def _formulas(cases: Sequence[Case]) -> list[list[Array]]:
 def _split(cases: Sequence[Case], found: Sequence[Array]) -> list[list[Array]]:
     rest, made = list(found), []
     for c in cases:
-        made.append(rest[: c.outputs])
-        del rest[: c.outputs]
+        count = sum(map(bool, c.results))
+        made.append(rest[:count])
+        del rest[:count]
     return made
 
 
 def by_evaluator(c: Case) -> list[Array] | None:
-    """What onnx.reference says; None when it cannot."""
+    """What onnx.reference says, or the node's own formula; None when it cannot."""
     from onnx.reference import ReferenceEvaluator
 
+    if c.wanted is not None:
+        return [np.asarray(y) for y in c.wanted(*c.arrays)]
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         try:
