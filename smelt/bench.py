@@ -17,7 +17,6 @@ from smelt.devicefarm.report import RunReport
 from smelt.devicefarm.verdict import Verdict, verdict_of_timing
 from smelt.reference import Reference
 from smelt.running import running
-from smelt.session import load
 from smelt.shapes import RunCase
 
 PLANS: dict[str, RunPlan] = {"quick": QUICK, "steady": STEADY}
@@ -109,6 +108,8 @@ def against(
     rounds: how many a case has at most. seconds: a case ends after so many, but not before 5 rounds.
     Raises SmeltError as `load` and Reference do, and for inputs that one of the two refuses.
     """
+    from smelt.session import load  # with NumPy, which measuring on a device does without
+
     session, rival = load(bundle, threads=threads), Reference(model, threads=threads, exact=False)
     found = []
     for case in cases:

@@ -8,13 +8,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Literal
 
 from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
 from smelt.core.dtype import Array
+from smelt.core.lazily import Lazily
 from smelt.devicefarm.client import RunnerClient
 from smelt.devicefarm.verdict import Verdict, verdict_of_error
 from smelt.difference import OutputError, compare_values
@@ -27,6 +26,11 @@ from smelt.request import DimSpec
 from smelt.running import running
 from smelt.shapes import RunCase, label, read_state, state_values, trials
 from smelt.shapes import case as case_of
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = Lazily("numpy")
 
 Status = Literal["pass", "mismatch", "skipped", "failed"]
 

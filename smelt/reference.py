@@ -8,12 +8,16 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from smelt.core.diag import SmeltError
 from smelt.core.dtype import Array
+from smelt.core.lazily import Lazily
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = Lazily("numpy")
 
 
 class Reference:
