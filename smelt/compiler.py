@@ -203,7 +203,8 @@ def _write(
     if total:
         progress("weights")
         whole = linked.all_entries
-        places = {w.offset: (e.module.weights[w.ref], w) for e in whole for w in e.program.weights}
+        # one without bytes lies where another one begins
+        places = {w.offset: (e.module.weights[w.ref], w) for e in whole for w in e.program.weights if w.bytes}
         rows = ((at, physical(weight, w.layout).pieces()) for at, (weight, w) in sorted(places.items()))
         digest = write_weights(folder / names.weights, rows, total)
         sums = weight_sums(folder / names.weights, total)
