@@ -256,6 +256,7 @@ def _entry_name(value: object, at: str) -> None:
         raise _fail(at, "a name that an entry can have", value)
 
 
+_VARIANT: Final = fields({"processor": label, "units": list_of(label), "kernels": _COUNT})
 _MANIFEST = fields(
     {
         "cpu": label, "devices": list_of(label), "machine": label,
@@ -270,7 +271,10 @@ _MANIFEST = fields(
             {"file": maybe(file_name)},
         ),
     },
-    {**_ENTRY_MAY, "entries": list_of(fields({"name": _entry_name}), least=2), "states": list_of(text)},
+    {
+        **_ENTRY_MAY, "variants": list_of(_VARIANT), "states": list_of(text),
+        "entries": list_of(fields({"name": _entry_name}), least=2),
+    },
 )  # fmt: skip
 _OTHER_ENTRY: Final = fields({"name": _entry_name, **_ENTRY}, _ENTRY_MAY)
 

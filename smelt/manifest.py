@@ -28,12 +28,26 @@ def build_manifest(
     'entries' has a row for each in order: the first with its name, the others with all such fields.
     """
     rows = [{**_entry_fields(e), **own} for e, own in zip(linked.entries, found, strict=True)]
-    manifest = {**compiler, **rows[0], "variants": [], "weights": _weights(linked)}
+    manifest = {**compiler, **rows[0], "variants": _variants(linked), "weights": _weights(linked)}
     if len(rows) > 1:
         others = [{"name": e.name, **row} for e, row in zip(linked.entries[1:], rows[1:], strict=True)]
         manifest["entries"] = [{"name": linked.entries[0].name}, *others]
         manifest["states"] = [s.name for s in linked.states]
     return manifest
+
+
+def _variants(linked: Linked) -> list[dict[str, Any]]:
+    """The field 'variants', of which a session takes the first that fits; [] where there is but one."""
+    names = (CPU, *linked.units)
+    rows = [
+        {
+            "processor": v.processor,
+            "units": [names[n] for n in v.units],
+            "kernels": len({k for e in v.entries for k in e.kernels}),
+        }
+        for v in linked.variants
+    ]
+    return rows if len(rows) > 1 else []
 
 
 def _entry_fields(entry: EntryPoint) -> dict[str, Any]:

@@ -430,6 +430,14 @@ class Session:
             why = self._lib.smelt_fallback(self._handle)
         return None if why is None else str(why.decode(errors="replace"))
 
+    @property
+    def variant(self) -> str:
+        """The processor whose code the session runs: the last of those that the target named which this one
+        can stand for."""
+        with self._gate.lock:
+            self._usable()
+            return str(self._lib.smelt_variant(self._handle).decode(errors="replace"))
+
     def trim(self) -> None:
         """Return working memory and the session's own outputs to the system; arrays that runs returned stay
         valid."""
@@ -668,6 +676,7 @@ def _library(held: Held) -> Any:
         "smelt_state_set": ([pointer, size, pointer], ctypes.c_int),
         "smelt_reset": ([pointer], ctypes.c_int),
         "smelt_fallback": ([pointer], ctypes.c_char_p),
+        "smelt_variant": ([pointer], ctypes.c_char_p),
         "smelt_fork": ([pointer, pointer], ctypes.c_int),
         "smelt_kernel_stats": ([pointer, size, pointer, pointer, pointer], ctypes.c_int),
     }

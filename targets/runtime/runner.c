@@ -255,6 +255,7 @@ static int for_people(const command *c) {
   w.session = entry;
   if (worker_slots(&w)) return complain(&b, "device");
   put_info(&w, &b);
+  put_format(&b, "runs %s\n", w.api.variant(w.session));
   put_format(&b, "opened in %u us\n", (sys_now() - start) / 1000);
   show(1, &b);
   int failed = c->info ? 0 : prepare_inputs(&w, c, &b);
