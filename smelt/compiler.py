@@ -99,7 +99,7 @@ def lower(
         begun = _with_room(request, begun)
     if request.fallback and default == CPU:
         raise SmeltError("fallback: the target has no unit besides the CPU", hint="leave --fallback out")
-    made: list[Variant] = []
+    made: list[Finished] = []
     for level in reversed(spec.levels()):  # the first variant last: its dumps are those that are kept
         if default == CPU or request.fallback:
             made.insert(0, _finished(request, begun, level, CPU, progress))
@@ -111,7 +111,7 @@ def lower(
 
 
 @dataclass(frozen=True)
-class Variant:
+class Finished:
     """The finished compiles of all entries for one processor. machine: that of the unit that kernels
     run on."""
 
@@ -122,7 +122,7 @@ class Variant:
 
 def _finished(
     request: Request, begun: Mapping[str, Compilation], level: TargetSpec, unit: str, progress: OnProgress
-) -> Variant:
+) -> Finished:
     """The compiles of the entries for one processor, finished, with kernels at this unit unless placed
     elsewhere. Raises SmeltError where a processor or a device has already had a say."""
     units, spec = machines(level), parse_target(request.target)
@@ -137,7 +137,7 @@ def _finished(
             own = replace(c.request, place=()) if alone else c.request
             own = replace(own, target=str(level)) if spec.better else own  # a dump is of one variant
             done[name] = replace(c, request=own, halved=dict(c.halved)).finished(units, unit, progress)
-    return Variant(level.processor, units[unit], done)
+    return Finished(level.processor, units[unit], done)
 
 
 def _with_room(request: Request, begun: Mapping[str, Compilation]) -> dict[str, Compilation]:
