@@ -18,6 +18,7 @@ from smelt.core.lazily import Lazily
 from smelt.devicefarm import report as parse
 from smelt.devicefarm.budget import Budget, infra
 from smelt.devicefarm.channel import Channel
+from smelt.devicefarm.doubts import Samples, find_doubts
 from smelt.devicefarm.frames import CHUNK, Decoder, Frame, FrameType, encode
 from smelt.devicefarm.measure import ONCE, RunPlan
 from smelt.devicefarm.report import (
@@ -385,6 +386,7 @@ class RunnerClient:
         assert self.facts is not None
         found = parse.parse_run(payload)
         samples = parse.parse_samples(reply.of(FrameType.SAMPLES))
+        timed = samples.get(0, Samples())
         profile = reply.stats("profile")
         return RunReport(
             device=self.device,
@@ -393,21 +395,23 @@ class RunnerClient:
             model=model,
             outputs=outputs,
             first_ns=found.first_ns,
-            samples_ns=samples.get(0, ()),
-            warmup_ns=samples.get(1, ()),
-            inner=found.inner,
+            samples=timed,
+            warmup=samples.get(1, Samples()),
+            telemetry=found.telemetry,
             memory=found.memory,
             before=found.before,
             after=found.after,
             warmup_stable=found.warmup_stable,
             profile=parse.parse_profile(profile) if profile else (),
             log=reply.log,
-            invalid=parse.invalid_reasons(
+            doubts=find_doubts(
+                timed,
+                found.telemetry,
                 found.before,
                 found.after,
                 emulated=self.emulated,
                 cores=self.facts.cores,
-                stable=found.warmup_stable,
+                settled=found.warmup_stable,
             ),
         )
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget
 from smelt.devicefarm.client import RunnerClient
-from smelt.devicefarm.report import BUSY_LOAD, HOT, DeviceFacts
+from smelt.devicefarm.condition import HOT
+from smelt.devicefarm.report import DeviceFacts
 from smelt.devicefarm.transport import Transport
 
 ECHO = "smelt-doctor"
@@ -84,6 +85,9 @@ def _runner(transport: Transport, bundle: Path, budget: Budget) -> list[Finding]
         f"{facts.cpu or facts.board or 'unnamed cpu'}"
     )
     return [Finding("runner", True, detail), *_condition(facts)]
+
+
+BUSY_LOAD = 1.5  # runnable processes per core that are not ours
 
 
 def _condition(facts: DeviceFacts) -> list[Finding]:

@@ -28,6 +28,8 @@ MOST_ENTRIES = 4096
 MOST_WIRE_RANK = 64
 MOST_SAMPLES = 1 << 18
 """Most samples of one kind in a run; the runner has the same limit."""
+MOST_PARTS, MOST_CPUS, MOST_READINGS = 64, 256, 256
+"""Most thermal zones (policies, cooling devices), processors, and readings of a run; the runner has the same limits."""
 LOG_KEPT = 1 << 20
 LOG_LIMIT = 4 << 20
 """Most bytes that a model may print during a request; the runner passes on a quarter of them."""
@@ -148,12 +150,20 @@ STATUSES = (
 
 _ANY = Whole(-INT64 - 1, INT64)  # a device that has no such figure says -1; some say other things below 0
 _COUNT = Whole(0, UINT64)
+_POLICY = dict.fromkeys(("cpus", "governor"), TextRule()) | dict.fromkeys(("khz", "limit_khz", "most_khz"), _ANY)
 _CONDITION = Record(
     {
-        "temperature_millidegrees": _ANY, "frequency_khz": _ANY, "frequency_limit_khz": _ANY,
-        "governor": TextRule(), "load": TextRule(),
+        "zones": Many(Record({"type": TextRule(), "millidegrees": _ANY}), MOST_PARTS),
+        "policies": Many(Record(_POLICY), MOST_PARTS),
+        "cooling": Many(Record({"type": TextRule(), "level": _ANY}), MOST_PARTS),
+        "firmware": TextRule(), "load": TextRule(),
     }
 )  # fmt: skip
+_TICKS = Many(Whole(0, 2**32 - 1), MOST_CPUS)
+_READING = Record(
+    {"at_ns": _COUNT, "sample": Whole(0, MOST_SAMPLES), "busy": _TICKS, "stolen": _TICKS}
+    | dict.fromkeys(("millidegrees", "khz", "limits_khz", "cooling"), _ANY)
+)
 _MEMORY = Record(dict.fromkeys((*MEMORY_FIELDS, "resident_peak_kb"), _COUNT))
 _TENSOR = Record(
     {
@@ -181,8 +191,8 @@ RECORDS: Mapping[str, Record] = {
     ),
     "run": Record(
         {
-            "first_ns": _COUNT, "inner": Whole(1, 1 << 20), "warmup_stable": Flag(), "memory": _MEMORY,
-            "before": _CONDITION, "after": _CONDITION,
+            "first_ns": _COUNT, "warmup_stable": Flag(), "memory": _MEMORY,
+            "before": _CONDITION, "after": _CONDITION, "telemetry": Many(_READING, MOST_READINGS),
         }
     ),
     "profile": Record({"kernels": Many(_KERNEL, MOST_KERNELS)}),

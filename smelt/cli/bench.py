@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
@@ -27,6 +29,7 @@ from smelt.cli.validate import bundle_and_models
 from smelt.core.bundle import is_bundle
 from smelt.core.exits import OK
 from smelt.devicefarm.measure import median
+from smelt.devicefarm.report import RunReport
 from smelt.devicefarm.verdict import worst
 from smelt.shapes import RunCase, cases
 
@@ -98,35 +101,53 @@ def measured_data(m: Measured) -> dict[str, Any]:
         "latency_ns_mean": t.mean,
         "latency_ns_mad": t.mad,
         "samples": t.n,
-        "runs_per_sample": m.report.inner,
+        "runs_per_sample": m.report.samples.inner,
         "samples_ns": list(m.report.samples_ns),
+        "samples_raw": samples_data(m.report),
+        "telemetry": [asdict(r) for r in m.report.telemetry],
+        "before": asdict(m.report.before),
+        "after": asdict(m.report.after),
         "arena_bytes": m.report.memory.arena_bytes,
         "per_run": dict(m.per_run),
-        "unstable": list(t.unstable),
-        "invalid": list(t.invalid),
+        "timing": t.verdict.value,
+        "doubts": [{"kind": d.kind.value, "text": d.text} for d in t.doubts],
         "verdict": m.verdict.value,
     }
 
 
+def samples_data(report: RunReport) -> dict[str, Any]:
+    """The columns of the raw samples: each of `runs_per_sample` runs, with what the model was refused then."""
+    columns = asdict(report.samples)
+    return {name: list(columns[name]) for name in ("ns", "cpu_ns", "wait_ns", "preempted", "cpu")}
+
+
 def measured_text(found: tuple[Measured, ...]) -> str:
     """The table of times, followed by the reasons to doubt them."""
-    rows = [["shapes", "load", "first", "p50", "p90", "p99", "samples"]]
-    doubts: list[str] = []
+    rows = [["shapes", "load", "first", "p50", "p90", "p99", "samples", "verdict"]]
     for m in found:
         t = m.report.timing
         assert t is not None
         # p99 needs a thousand samples to mean anything
         p99 = "-" if t.p99 is None else milliseconds(t.p99)
         times = [milliseconds(n) for n in (m.load_ns, m.report.first_ns, t.median, t.p90)]
-        rows.append([m.label, *times, p99, str(t.n)])
-        doubts += [f"{m.label}: {d}" for d in (*t.invalid, *t.unstable)]
+        rows.append([m.label, *times, p99, str(t.n), t.verdict.value])
     report = found[0].report
     mark = " (emulated: not the speed of any device)" if report.emulated else ""
     lines = [f"on {report.device}{mark}, {report.facts.cpu or report.facts.arch}:", table(rows)]
     for m in found:
         told = ", ".join(f"{count:g} {name}" for name, count in m.per_run.items())
         lines += [f"  {m.label}: a run has {told}"] if told else []
-    return "\n".join(lines + [f"  inconclusive: {d}" for d in dict.fromkeys(doubts)])
+    return "\n".join([*lines, *doubt_lines(found)])
+
+
+def doubt_lines(found: Sequence[Measured]) -> list[str]:
+    """Why times are not valid, each reason once with the shapes that it is about."""
+    about: dict[str, list[str]] = {}
+    for m in found:
+        for doubt in m.report.timing.doubts if m.report.timing else ():
+            about.setdefault(str(doubt), []).append(m.label)
+    alone = len(found) == 1
+    return [f"  {d}" + ("" if alone else f" ({'; '.join(labels)})") for d, labels in about.items()]
 
 
 def _race(args: argparse.Namespace, folder: str) -> Result:

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smelt.devicefarm.measure import (
+    Doubt,
     Interval,
+    TimingVerdict,
     drift,
     mad,
     mann_kendall_p,
@@ -117,17 +119,26 @@ def noise(seed: int, n: int = 200, spread: float = 0.01) -> list[float]:
 
 
 def test_quiet_runs_are_rarely_called_unstable() -> None:
-    assert sum(bool(summarize(noise(seed)).unstable) for seed in range(200)) <= 2
+    assert sum(bool(summarize(noise(seed)).doubts) for seed in range(200)) <= 2
 
 
 def test_drift_is_called_unstable() -> None:
     for seed in range(20):
         drifting = [x * (1 + 0.06 * i / 200) for i, x in enumerate(noise(seed))]
-        assert summarize(drifting).unstable
+        assert summarize(drifting).verdict is TimingVerdict.UNSTABLE
         assert drift(drifting) == pytest.approx(0.04, abs=0.01)
 
 
 def test_wide_noise_is_called_unstable() -> None:
-    assert any("interval" in why for why in summarize(noise(1, 20, 0.2)).unstable)
-    assert summarize([5.0, 5.0]).unstable == ("fewer than 8 samples",)
+    assert any("interval" in d.text for d in summarize(noise(1, 20, 0.2)).doubts)
+    assert [str(d) for d in summarize([5.0, 5.0]).doubts] == ["unstable: fewer than 8 samples"]
+
+
+def test_the_gravest_doubt_is_the_verdict() -> None:
+    steady = [100.0 + i % 3 for i in range(60)]
+    assert summarize(steady).verdict is TimingVerdict.VALID
+    for kind in TimingVerdict:
+        doubts = [Doubt(TimingVerdict.UNSTABLE, "a"), Doubt(kind, "b")]
+        worst = TimingVerdict.UNSTABLE if kind is TimingVerdict.VALID else kind
+        assert summarize(steady, doubts).verdict is summarize(steady, doubts[::-1]).verdict is worst
 
