@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from smelt.core.bundle import Bundle
@@ -88,3 +89,47 @@ def running(
             yield client
     finally:
         transport.close()
+
+
+@dataclass(frozen=True)
+class Loading:
+    """A runner that has no model yet. remote: the bundle's folder on the device; entry: '' for the first."""
+
+    client: RunnerClient
+    remote: str
+    entry: str
+
+    @contextmanager
+    def loaded(self, threads: int = 0) -> Iterator[RunnerClient]:
+        """The runner with the bundle loaded by a fresh process, which ends with the block."""
+        self.client.load(self.remote, threads=threads)
+        if self.entry:
+            self.client.use_entry(self.entry)
+        yield self.client
+        self.client.reset()
+
+
+@contextmanager
+def runners(
+    bundles: Sequence[Bundle], device: str | None = None, *, budget: Budget | None = None
+) -> Iterator[tuple[Loading, ...]]:
+    """A runner for each of several bundles of one platform, all on one device and over one connection, to be used
+    in turns. Arguments and errors are those of `running`."""
+    budget = budget or Budget()
+    for bundle in bundles:
+        with Held(bundle) as held:
+            held.check(None)
+    first = bundles[0]
+    transport = transport_for(first, device_for(str(first.manifest["platform"]), device))
+    with ExitStack() as stack:
+        stack.callback(transport.close)
+        found = []
+        for bundle in bundles:
+            remote = transport.deploy(Path(bundle.path), budget)
+            channel = transport.open_runner(remote, budget)
+            client = RunnerClient(
+                channel, device=transport.name, emulated=transport.emulated, budget=budget
+            )
+            stack.callback(client.close)
+            found.append(Loading(client, remote, bundle.chosen))
+        yield tuple(found)

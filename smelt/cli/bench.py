@@ -1,4 +1,4 @@
-"""smelt bench: a model or bundle -> load, first and steady times, or a race with ONNX Runtime."""
+"""smelt bench: a model or bundle -> load, first and steady times, a race, or a comparison with a baseline."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from smelt.cli.common import (
 )
 from smelt.cli.compile import compile_args
 from smelt.cli.entries import add_entry_option, add_models, chosen_entry
+from smelt.cli.paired import compare
 from smelt.cli.validate import bundle_and_models
 from smelt.core.bundle import is_bundle
 from smelt.core.exits import OK
@@ -38,7 +39,7 @@ def register(add: AddParser) -> None:
     """Add the command to the parser."""
     parser = command(
         add, "bench", run,
-        "smelt bench out --shape x:1x3x224x224\nsmelt bench model.onnx --against onnxruntime --threads 1",
+        "smelt bench out --shape x:1x3x224x224\nsmelt bench new --baseline old --device board\nsmelt bench model.onnx --against onnxruntime --threads 1",
     )  # fmt: skip
     add_models(parser, "source", "MODEL|BUNDLE", "a model is compiled first")
     parser.add_argument(
@@ -47,13 +48,21 @@ def register(add: AddParser) -> None:
     )  # fmt: skip
     add_entry_option(parser, "the first")
     parser.add_argument("--against", choices=("onnxruntime",), help="race on this machine, in turns")
-    parser.add_argument("--plan", choices=tuple(PLANS), default="steady", help="how long (default: steady)")
+    parser.add_argument(
+        "--baseline", metavar="BUNDLE", help="another build of the model, to be compared in pairs of launches"
+    )
+    parser.add_argument(
+        "--plan", choices=tuple(PLANS), help="how long (default: steady; of each launch with --baseline: quick)"
+    )
     add_trial_options(parser, 2)
 
 
 def run(args: argparse.Namespace) -> Result:
-    """Measure every shape. Exit code 5: the times are inconclusive, or those of an emulated device."""
+    """Measure every shape, or compare with a baseline. Exit code 5: the times are inconclusive, or those of an
+    emulated device."""
     with tempfile.TemporaryDirectory(prefix="smelt-bench-") as folder:
+        if args.against and args.baseline:
+            raise Usage("--against and --baseline are two comparisons; choose one")
         return _race(args, folder) if args.against else _times(args, folder)
 
 
@@ -64,10 +73,13 @@ def _times(args: argparse.Namespace, folder: str) -> Result:
         args.model = args.source
         bundle = compile_args(args, f"{folder}/out")
     bundle = chosen_entry(args, bundle)
+    if args.baseline:
+        baseline = chosen_entry(args, open_bundle(args.baseline))
+        return compare(args, bundle, baseline, _cases(args, bundle), PLANS[args.plan or "quick"])
     progress = Progress(args)
     found = measure(
         bundle, _cases(args, bundle), device=args.device, threads=args.threads or 0,
-        plan=PLANS[args.plan], on_case=lambda m: progress(m.label),
+        plan=PLANS[args.plan or "steady"], on_case=lambda m: progress(m.label),
     )  # fmt: skip
     progress.done()
     verdict = worst([m.verdict for m in found])
