@@ -1,9 +1,10 @@
 """Times of two builds, measured in pairs of process launches -> slower, faster, no difference, or not known.
 
-A pair is one launch of each build, right after each other, so that what changes slowly (heat, frequency, another
-user) meets both alike. Of the pairs' log ratios this takes the Hodges-Lehmann estimate and the exact confidence
-interval of Wilcoxon's signed-rank test: neither needs to know how the noise is distributed. A first look comes at
-16 pairs; what it leaves open is judged once more at 32. The looks share the permitted error.
+A pair is one launch of each build, right after each other, so that what changes slowly (heat, frequency,
+another user) meets both alike. Of the pairs' log ratios this takes the Hodges-Lehmann estimate and the
+exact confidence interval of Wilcoxon's signed-rank test: neither needs to know how the noise is
+distributed. A first look comes at 16 pairs; what it leaves open is judged once more at 32. The looks share
+the permitted error.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ else:
     np = Lazily("numpy")
 
 LOOKS: Mapping[int, float] = {16: 0.2, 32: 0.8}
-"""After how many pairs the ratios are judged -> the share of the permitted error that this look may spend. Most of
-it waits for the last look, where disturbed launches have made the decision hard."""
+"""After how many pairs the ratios are judged -> the share of the permitted error that this look may spend.
+Most of it waits for the last look, where disturbed launches have made the decision hard."""
 MOST_PAIRS = max(LOOKS)
 ERROR = 0.01
 """How often the interval may miss the true ratio, over all looks and cases of one comparison."""
 SAME_ERROR = 0.10
-"""The same for the interval that must lie within the threshold before two builds are called equally fast. It is
-shorter: to call equal what differs by 3 % does less harm than to call a build slower that is not."""
+"""The same for the interval that must lie within the threshold before two builds are called equally fast.
+It is shorter: to call equal what differs by 3 % does less harm than to call a build slower that is not."""
 THRESHOLD = 1.03
 """Ratios nearer to 1 than this one do not matter."""
 
@@ -51,8 +52,8 @@ class Change(Enum):
 class Comparison:
     """The ratio of the new build's time to the baseline's, above 1 where the new one is slower.
 
-    ratio: the Hodges-Lehmann estimate. interval: holds the true ratio but for ERROR. reasons: why nothing can be
-    said, where that is so.
+    ratio: the Hodges-Lehmann estimate. interval: holds the true ratio but for ERROR. reasons: why nothing
+    can be said, where that is so.
     """
 
     change: Change
@@ -64,7 +65,8 @@ class Comparison:
 
 def pair_orders(pairs: int, seed: int) -> tuple[bool, ...]:
     """For each pair, whether the new build is launched first: a coin each. So builds that are equally fast
-    give ratios above and below 1 with equal chance, whatever the device's noise is, a rhythm of it included."""
+    give ratios above and below 1 with equal chance, whatever the device's noise is, a rhythm of it
+    included."""
     chance = random.Random(seed)
     return tuple(chance.random() < 0.5 for _ in range(pairs))
 
@@ -73,8 +75,8 @@ def judge_pairs(ratios: Sequence[float], *, cases: int = 1) -> Comparison:
     """Judge the ratios (new / baseline) of all pairs measured so far.
 
     cases: how many comparisons share the permitted error, such as those of several shapes. Where more looks
-    follow, INCONCLUSIVE asks for more pairs. Raises ValueError unless there are as many ratios as a look takes, all
-    positive and finite.
+    follow, INCONCLUSIVE asks for more pairs. Raises ValueError unless there are as many ratios as a look
+    takes, all positive and finite.
     """
     if len(ratios) not in LOOKS or not all(0 < r < math.inf for r in ratios):
         raise ValueError(f"a look takes {' or '.join(map(str, LOOKS))} positive ratios, got {len(ratios)}")
@@ -90,7 +92,8 @@ def judge_pairs(ratios: Sequence[float], *, cases: int = 1) -> Comparison:
 def decide(
     centre: float, interval: tuple[float, float], shorter: tuple[float, float]
 ) -> tuple[Change, tuple[str, ...]]:
-    """The decision on logs of ratios: their estimate, its interval, and the interval that decides on equality."""
+    """The decision on logs of ratios: their estimate, its interval, and the interval that decides on
+    equality."""
     limit = math.log(THRESHOLD)
     low, high = interval
     if low > 0 and centre > limit:
@@ -104,15 +107,15 @@ def decide(
 
 
 def walsh_averages(logs: np.ndarray) -> np.ndarray:
-    """The sorted means of all pairs of elements, each with itself, too: (..., n) -> (..., n (n + 1) / 2). Their
-    median is the Hodges-Lehmann estimate."""
+    """The sorted means of all pairs of elements, each with itself, too: (..., n) -> (..., n (n + 1) / 2).
+    Their median is the Hodges-Lehmann estimate."""
     i, j = np.triu_indices(logs.shape[-1])
     return np.sort((logs[..., i] + logs[..., j]) / 2, axis=-1)
 
 
 def signed_rank_interval(averages: np.ndarray, error: float) -> tuple[np.ndarray, np.ndarray]:
-    """The ends of the exact interval of the centre that misses it with probability `error` at most, from sorted
-    Walsh averages in the last axis; infinite where there are too few."""
+    """The ends of the exact interval of the centre that misses it with probability `error` at most, from
+    sorted Walsh averages in the last axis; infinite where there are too few."""
     count = averages.shape[-1]
     n = math.isqrt(2 * count)  # count is n (n + 1) / 2
     rank = signed_rank_quantile(n, error / 2)
@@ -124,8 +127,8 @@ def signed_rank_interval(averages: np.ndarray, error: float) -> tuple[np.ndarray
 
 @lru_cache(maxsize=64)
 def signed_rank_quantile(n: int, tail: float) -> int:
-    """The greatest k with P(T <= k) <= tail, where T is Wilcoxon's statistic of n pairs without a difference: the
-    sum of a random subset of 1..n. -1 when there is none. Exact: counts are integers."""
+    """The greatest k with P(T <= k) <= tail, where T is Wilcoxon's statistic of n pairs without a
+    difference: the sum of a random subset of 1..n. -1 when there is none. Exact: counts are integers."""
     ways = [1]
     for size in range(1, n + 1):
         without = ways + [0] * size

@@ -15,16 +15,19 @@ NO_FIGURE = -(2**63)
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """A thermal zone; celsius: None where it cannot be read."""
+    """A thermal zone. degrees: Celsius; None where it cannot be read."""
 
+    zone: int
     type: str
-    celsius: float | None
+    degrees: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Processors that share a frequency. limit_khz: what they may reach now; most_khz: what they are made for."""
+    """Processors that share a frequency. limit_khz: what they may reach now; most_khz: what they are made
+    for."""
 
+    policy: int
     cpus: str
     governor: str
     khz: int | None
@@ -56,26 +59,27 @@ class Condition:
     @property
     def temperature(self) -> float | None:
         """That of the hottest zone, in degrees C."""
-        return max((z.celsius for z in self.zones if z.celsius is not None), default=None)
+        return max((z.degrees for z in self.zones if z.degrees is not None), default=None)
 
     @property
-    def governor(self) -> str:
-        """The governors' names; '' where the device has none."""
-        return ", ".join(dict.fromkeys(p.governor for p in self.policies if p.governor))
+    def governors(self) -> tuple[str, ...]:
+        """The governors in use, each once."""
+        return tuple(dict.fromkeys(p.governor for p in self.policies if p.governor))
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Telemetry, taken between two samples. at_ns: since the start of the timed part; sample: how many there were.
+    """Telemetry, taken between two samples. at_ns: since the start of the timed part; sample: how many
+    there were.
 
-    khz: of the processor that ran the model. limits_khz: the sum of all policies' limits. cooling: the sum of
-    levels. busy, stolen: per processor, ticks of 10 ms since the first reading in which it worked, for whichever
-    program, or was wanted but taken by a hypervisor.
+    khz: of the processor that ran the model. limits_khz: the sum of all policies' limits. cooling: the sum
+    of levels. busy, stolen: per processor, ticks of 10 ms since the first reading in which it worked, for
+    whichever program, or was wanted but taken by a hypervisor.
     """
 
     at_ns: int
     sample: int
-    celsius: float | None
+    degrees: float | None
     khz: int | None
     limits_khz: int | None
     cooling: int | None
@@ -91,7 +95,7 @@ def _figure(value: int) -> int | None:
     return value if value >= 0 else None
 
 
-def _celsius(milli: int) -> float | None:
+def _degrees(milli: int) -> float | None:
     return milli / 1000 if NO_FIGURE < milli < ABSURD * 1000 else None
 
 
@@ -106,11 +110,13 @@ def condition(r: Mapping[str, Any]) -> Condition:
     except ValueError:
         firmware = None
     policies = (
-        Policy(p["cpus"], p["governor"], *(_figure(p[k]) for k in ("khz", "limit_khz", "most_khz")))
+        Policy(
+            p["policy"], p["cpus"], p["governor"], *(_figure(p[k]) for k in ("khz", "limit_khz", "most_khz"))
+        )
         for p in r["policies"]
     )
     return Condition(
-        tuple(Zone(z["type"], _celsius(z["millidegrees"])) for z in r["zones"]),
+        tuple(Zone(z["zone"], z["type"], _degrees(z["millidegrees"])) for z in r["zones"]),
         tuple(policies),
         tuple(Cooling(c["type"], _figure(c["level"])) for c in r["cooling"]),
         firmware,
@@ -122,5 +128,5 @@ def reading(r: Mapping[str, Any]) -> Reading:
     """A reading of the telemetry in a checked record."""
     khz, limits, cooling = (_figure(r[k]) for k in ("khz", "limits_khz", "cooling"))
     return Reading(
-        r["at_ns"], r["sample"], _celsius(r["millidegrees"]), khz, limits, cooling, r["busy"], r["stolen"]
+        r["at_ns"], r["sample"], _degrees(r["millidegrees"]), khz, limits, cooling, r["busy"], r["stolen"]
     )

@@ -96,5 +96,5 @@ def _condition(facts: DeviceFacts) -> list[Finding]:
         "temperature", c.temperature <= HOT, f"{c.temperature:.0f} degrees C"
     )  # fmt: skip
     load = Finding("load", c.load <= BUSY_LOAD * facts.cores, f"{c.load} on {facts.cores} cores")
-    governor = Finding("governor", None, c.governor or "not shown by this device")
+    governor = Finding("governor", None, ", ".join(c.governors) or "not shown by this device")
     return [heat, load, governor]

@@ -28,9 +28,9 @@ FIRMWARE_NOW, FIRMWARE_SINCE = 0xF, 0xF0000  # get_throttled: under-voltage, cap
 class Samples:
     """Samples in the order taken, as the runner sends them; one element of each column belongs to a sample.
 
-    ns: time of `inner` runs. cpu_ns: processor time of all threads. wait_ns: how long threads were ready and had no
-    processor, None where the kernel does not say. preempted: how often another program took the processor.
-    cpu: the processor on which it ended.
+    ns: time of `inner` runs. cpu_ns: processor time of all threads. wait_ns: how long threads were ready
+    and had no processor, None where the kernel does not say. preempted: how often another program took the
+    processor. cpu: the processor on which it ended.
     """
 
     inner: int = 1
@@ -67,7 +67,11 @@ def find_doubts(
     cores: how many processors the model may use. settled: whether the warm-up ended because run times agreed.
     """
     found = [
-        *([Doubt(TimingVerdict.EMULATED, "they say nothing about the speed of any device")] if emulated else []),
+        *(
+            [Doubt(TimingVerdict.EMULATED, "they say nothing about the speed of any device")]
+            if emulated
+            else []
+        ),
         *_throttled(telemetry, before, after),
         *_hot(telemetry, after),
         *_busy(samples),
@@ -75,9 +79,7 @@ def find_doubts(
         *_frequency(telemetry),
     ]
     if not settled:
-        found.append(
-            Doubt(TimingVerdict.UNSTABLE, "the warm-up reached its limit before run times settled")
-        )
+        found.append(Doubt(TimingVerdict.UNSTABLE, "the warm-up reached its limit before run times settled"))
     return tuple(found)
 
 
@@ -86,8 +88,8 @@ def _throttled(telemetry: Sequence[Reading], before: Condition, after: Condition
         return Doubt(TimingVerdict.THROTTLED, text)
 
     fallen = [
-        (p.cpus or str(i), p.limit_khz, q.limit_khz)
-        for i, (p, q) in enumerate(zip(before.policies, after.policies, strict=False))
+        (p.cpus or str(p.policy), p.limit_khz, q.limit_khz)
+        for p, q in zip(before.policies, after.policies, strict=False)
         if p.limit_khz is not None and q.limit_khz is not None and q.limit_khz < p.limit_khz
     ]
     for cpus, high, low in fallen:
@@ -106,7 +108,7 @@ def _throttled(telemetry: Sequence[Reading], before: Condition, after: Condition
 
 
 def _hot(telemetry: Sequence[Reading], after: Condition) -> Iterator[Doubt]:
-    seen = [t for t in (after.temperature, *(r.celsius for r in telemetry)) if t is not None]
+    seen = [t for t in (after.temperature, *(r.degrees for r in telemetry)) if t is not None]
     if max(seen, default=0.0) > HOT:
         yield Doubt(TimingVerdict.TOO_HOT, f"{max(seen):.0f} degrees C, the limit is {HOT:.0f}")
 
@@ -137,7 +139,8 @@ def _others(samples: Samples, telemetry: Sequence[Reading], cores: int) -> Itera
     allowed = min(FOREIGN_PROCESSORS * max(cores, 1), FOREIGN_MOST)
     if foreign > allowed * ticks + TICK_ERROR:
         yield Doubt(
-            TimingVerdict.BUSY, f"other programs used {foreign / ticks:.2f} processors, {allowed:.2f} are allowed"
+            TimingVerdict.BUSY,
+            f"other programs used {foreign / ticks:.2f} processors, {allowed:.2f} are allowed",
         )
     used = set(samples.cpu)
     stolen = max((s for cpu, s in enumerate(last.stolen) if cpu in used), default=0)

@@ -42,6 +42,7 @@ class RunPlan:
 
 
 ONCE = RunPlan(samples=0)
+SUSTAINED = RunPlan(0, 0.0, 0.0, min_time=300.0, max_time=330.0, sample_time=0.01)
 QUICK = RunPlan(warmup_min=0.1, warmup_max=2.0, samples=10, min_time=0.2, max_time=10.0)
 STEADY = RunPlan()
 
@@ -55,7 +56,8 @@ class Interval:
 
 
 class TimingVerdict(Enum):
-    """What a time is worth. Only VALID ones are the device's speed; a device is never blamed for the others."""
+    """What a time is worth. Only VALID ones are the device's speed; a device is never blamed for the
+    others."""
 
     VALID = "valid"
     UNSTABLE = "unstable"
@@ -219,8 +221,8 @@ def mann_kendall_p(samples: Sequence[float]) -> float:
 
 
 def summarize(samples: Sequence[float], doubts: Sequence[Doubt] = ()) -> Timing:
-    """The statistics of samples (ns per run, in the order taken, at least one). doubts: others than those that
-    the samples themselves raise."""
+    """The statistics of samples (ns per run, in the order taken, at least one). doubts: others than those
+    that the samples themselves raise."""
     assert samples
     ordered = sorted(samples)
     middle = quantile(ordered, 0.5)
@@ -241,6 +243,32 @@ def summarize(samples: Sequence[float], doubts: Sequence[Doubt] = ()) -> Timing:
         trend_p=p,
         doubts=(*doubts, *(Doubt(TimingVerdict.UNSTABLE, t) for t in _doubts(middle, ci, moved, p))),
     )
+
+
+WHILE_HOT = frozenset({TimingVerdict.THROTTLED, TimingVerdict.TOO_HOT})
+
+
+@dataclass(frozen=True, slots=True)
+class Sustained:
+    """A long run without a pause: its first tenth, cold, and its last third, when heat and cooling are
+    level."""
+
+    cold: Timing
+    steady: Timing
+
+    @property
+    def share(self) -> float:
+        """The speed that is kept, as a share of the cold one."""
+        return self.cold.median / self.steady.median if self.steady.median > 0 else 1.0
+
+
+def sustained(samples: Sequence[float], doubts: Sequence[Doubt] = ()) -> Sustained:
+    """Both ends of a long run (at least 30 samples, in ns). Heat and what it slows down are what such a run
+    measures, so they raise no doubt; all other doubts hold for both ends."""
+    assert len(samples) >= 30
+    kept = [d for d in doubts if d.kind not in WHILE_HOT]
+    cold, steady = samples[: len(samples) // 10], samples[-(len(samples) // 3) :]
+    return Sustained(summarize(cold, kept), summarize(steady, kept))
 
 
 def _doubts(middle: float, ci: Interval | None, moved: float, p: float) -> tuple[str, ...]:

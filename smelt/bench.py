@@ -5,21 +5,23 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeAlias
 
 from smelt.core.bundle import Bundle
 from smelt.core.session_memory import Memory
-from smelt.devicefarm.measure import QUICK, STEADY, RunPlan, median
+from smelt.devicefarm.condition import Condition
+from smelt.devicefarm.measure import QUICK, STEADY, SUSTAINED, RunPlan, Sustained, median, sustained
+from smelt.devicefarm.profiles import AS_SHIPPED, UNCHANGED, Conditions, Gate, Profile
 from smelt.devicefarm.report import RunReport
 from smelt.devicefarm.verdict import Verdict, verdict_of_timing
 from smelt.reference import Reference
-from smelt.running import running
+from smelt.running import conditioned, runners
 from smelt.shapes import RunCase
 
-PLANS: dict[str, RunPlan] = {"quick": QUICK, "steady": STEADY}
+PLANS: dict[str, RunPlan] = {"quick": QUICK, "steady": STEADY, "sustained": SUSTAINED}
 
 
 UNIT_COUNTS = ("launches", "submits", "uploads", "reads", "waits")
@@ -29,17 +31,26 @@ UNIT_COUNTS = ("launches", "submits", "uploads", "reads", "waits")
 @dataclass(frozen=True)
 class Measured:
     """The times of one case on one device, in ns. load_ns: what opening library and session took. per_run:
-    counts of UNIT_COUNTS; {}: all ran on the CPU."""
+    counts of UNIT_COUNTS; {}: all ran on the CPU. conditions: the profile, and what of it could be set.
+    plan: how it was measured."""
 
     label: str
     load_ns: int
     report: RunReport
     per_run: Mapping[str, float] = field(default_factory=dict)
+    conditions: Conditions = UNCHANGED
+    plan: RunPlan = STEADY
+
+    @cached_property
+    def sustained(self) -> Sustained | None:
+        """Of a sustained run, what it is about."""
+        enough = self.plan is SUSTAINED and len(self.report.samples_ns) >= 30
+        return sustained(self.report.samples_ns, self.report.doubts) if enough else None
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the times may be used."""
-        timing = self.report.timing
+        """Whether the times may be used; of a sustained run, those of its end."""
+        timing = self.sustained.steady if self.sustained else self.report.timing
         assert timing is not None
         return verdict_of_timing(timing)
 
@@ -51,23 +62,30 @@ def measure(
     device: str | None = None,
     threads: int = 0,
     plan: RunPlan = STEADY,
+    choose: Callable[[Condition], Profile] = lambda now: AS_SHIPPED,
+    gate: Gate | None = None,
     on_case: Callable[[Measured], None] = lambda m: None,
 ) -> tuple[Measured, ...]:
     """Measure load, first and steady times of every case, in ns, by the runner on the device.
 
-    threads: 0 takes the bundle's default. on_case: called after each case. Raises SmeltError: 'infra' for no
+    threads: 0 takes the bundle's default. choose: the profile for a device in that condition. gate: each case
+    waits until the device is cool. on_case: called after each case. Raises SmeltError: 'infra' for no
     device or a lost link, RunnerError for what the model or the runner refuses.
     """
     found = []
-    with running(bundle, device, threads=threads) as client:
-        assert client.model is not None
-        before: Memory = client.model.memory
-        for case in cases:
-            report = client.run(case.tensors, plan, outputs=False)
-            counted = per_run(before, report.memory)
-            before = report.memory
-            found.append(Measured(case.label, client.model.load_ns, report, counted))
-            on_case(found[-1])
+    with runners((bundle,), device) as (runner,):
+        (under,) = conditioned((runner,), choose)
+        with runner.loaded(threads) as client:
+            assert client.model is not None
+            before: Memory = client.model.memory
+            for case in cases:
+                hot = client.cool_down(gate) if gate else None
+                report = client.run(case.tensors, plan, outputs=False)
+                report = replace(report, doubts=(hot, *report.doubts)) if hot else report
+                counted = per_run(before, report.memory)
+                before = report.memory
+                found.append(Measured(case.label, client.model.load_ns, report, counted, under, plan))
+                on_case(found[-1])
     return tuple(found)
 
 

@@ -1,4 +1,5 @@
-"""Two bundles and inputs -> how their times differ on a device, from pairs of launches under one connection."""
+"""Two bundles and inputs -> how their times differ on a device, from pairs of launches under one
+connection."""
 
 from __future__ import annotations
 
@@ -9,22 +10,26 @@ from dataclasses import dataclass, field, replace
 from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.compare_builds import LOOKS, MOST_PAIRS, Change, Comparison, judge_pairs, pair_orders
+from smelt.devicefarm.condition import Condition
 from smelt.devicefarm.measure import QUICK, Interval, RunPlan, TimingVerdict
+from smelt.devicefarm.profiles import AS_SHIPPED, UNCHANGED, Conditions, Gate, Profile
 from smelt.devicefarm.report import RunReport
-from smelt.running import Loading, runners
+from smelt.running import Loading, conditioned, runners
 from smelt.shapes import RunCase
 
 SPARE_PAIRS = 16
 """How many pairs may be measured in the place of disturbed ones."""
 DISTURBED = frozenset({TimingVerdict.BUSY, TimingVerdict.TOO_HOT, TimingVerdict.THROTTLED})
-"""Launches with these verdicts do not count. The rule does not know which build they are of, so it favours none."""
+"""Launches with these verdicts do not count. The rule does not know which build they are of, so it favours
+none."""
 SHOWN = RunPlan(warmup_runs=0, warmup_min=0.0, warmup_max=0.0, samples=3, min_time=0.0, max_time=5.0)
 """The plan where times mean nothing and a launch only shows that it can be done."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One case in one fresh process of one build. pair: its number, from 0. first: launched before its rival."""
+    """One case in one fresh process of one build. pair: its number, from 0. first: launched before its
+    rival."""
 
     pair: int
     new: bool
@@ -49,12 +54,13 @@ class Launch:
 
 @dataclass(frozen=True)
 class Compared:
-    """A case of both builds: the comparison, and all launches in the order in which they were made, those that do
-    not count among them."""
+    """A case of both builds: the comparison, and all launches in the order in which they were made, those
+    that do not count among them."""
 
     label: str
     comparison: Comparison
     launches: tuple[Launch, ...]
+    conditions: Conditions = UNCHANGED
 
 
 @dataclass
@@ -97,7 +103,9 @@ class _Case:
             pairs, verdicts = len(self.launches) // 2, Counter(v.verdict.value for v in self.launches)
             told = ", ".join(f"{n} {name}" for name, n in verdicts.most_common())
             why = f"only {len(self.ratios)} of {pairs} pairs were undisturbed; launches: {told}"
-            open_ended = Comparison(Change.INCONCLUSIVE, float("nan"), Interval(0.0, float("inf")), len(self.ratios))
+            open_ended = Comparison(
+                Change.INCONCLUSIVE, float("nan"), Interval(0.0, float("inf")), len(self.ratios)
+            )
             found = replace(found or open_ended, reasons=(*(found.reasons if found else ()), why))
         return Compared(self.case.label, found, tuple(self.launches))
 
@@ -110,19 +118,23 @@ def compare_builds(
     device: str | None = None,
     threads: int = 0,
     plan: RunPlan = QUICK,
+    choose: Callable[[Condition], Profile] = lambda now: AS_SHIPPED,
+    gate: Gate | None = None,
     seed: int = 0,
     on_pair: Callable[[int, int], None] = lambda done, most: None,
 ) -> tuple[Compared, ...]:
     """Launch both builds in pairs on one device until every case is decided, or pairs run out.
 
-    Each launch is a fresh process that loads the bundle and runs all open cases. threads: 0 takes each bundle's
-    default. seed: of the order within pairs. on_pair: called after each pair with its number and the most that
-    there can be. Raises SmeltError: 'invalid' where the bundles do not fit each other, else as `running`.
+    Each launch is a fresh process that loads the bundle and runs all open cases. threads: 0 takes each
+    bundle's default. choose, gate: as in `smelt.bench.measure`; the wait comes before each launch. seed: of
+    the order within pairs. on_pair: called after each pair with its number and the most that there can be.
+    Raises SmeltError: 'invalid' where the bundles do not fit each other, else as `running`.
     """
     _check_fit(new, baseline)
     todo = [_Case(c, len(cases)) for c in cases]
     orders = pair_orders(MOST_PAIRS + SPARE_PAIRS, seed)
     with runners((new, baseline), device) as (of_new, of_baseline):
+        under = conditioned((of_new, of_baseline), choose)[0]
         for pair, new_first in enumerate(orders):
             left = len(orders) - pair
             todo_now = [c for c in todo if c.is_open and c.missing() <= left]
@@ -131,23 +143,32 @@ def compare_builds(
             order = (of_new, of_baseline) if new_first else (of_baseline, of_new)
             shown = [c.case for c in todo_now]
             firsts, seconds = (
-                _launch(r, shown, plan, threads, pair, r is of_new, r is order[0]) for r in order
+                _launch(r, shown, plan, threads, gate, pair, r is of_new, r is order[0]) for r in order
             )
             for c, a, b in zip(todo_now, firsts, seconds, strict=True):
                 c.add(a, b)
             on_pair(pair + 1, len(orders))
-    return tuple(c.result() for c in todo)
+    return tuple(replace(c.result(), conditions=under) for c in todo)
 
 
 def _launch(
-    runner: Loading, cases: Sequence[RunCase], plan: RunPlan, threads: int, pair: int, new: bool, first: bool
+    runner: Loading,
+    cases: Sequence[RunCase],
+    plan: RunPlan,
+    threads: int,
+    gate: Gate | None,
+    pair: int,
+    new: bool,
+    first: bool,
 ) -> list[Launch]:
     """All cases in one fresh process, which is ended afterwards: an idle one would hold memory."""
+    hot = runner.client.cool_down(gate) if gate else None
     with runner.loaded(threads) as client:
         assert client.model is not None
         load_ns, chosen = client.model.load_ns, SHOWN if client.emulated else plan
         reports = [client.run(c.tensors, chosen, outputs=False) for c in cases]
-    return [Launch(pair, new, first, load_ns, r) for r in reports]
+    doubted = [replace(r, doubts=(hot, *r.doubts)) if hot else r for r in reports]
+    return [Launch(pair, new, first, load_ns, r) for r in doubted]
 
 
 def _check_fit(new: Bundle, baseline: Bundle) -> None:

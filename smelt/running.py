@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from smelt.core.bundle import Bundle
@@ -12,6 +12,7 @@ from smelt.core.cache import cache_dir
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget
 from smelt.devicefarm.client import RunnerClient, open_session
+from smelt.devicefarm.condition import Condition
 from smelt.devicefarm.inventory import (
     DEFAULT_DEVICE,
     Device,
@@ -19,6 +20,7 @@ from smelt.devicefarm.inventory import (
     find_device,
     open_transport,
 )
+from smelt.devicefarm.profiles import AS_SHIPPED, UNCHANGED, Conditions, Profile
 from smelt.devicefarm.transport import Transport
 from smelt.library import Held
 from smelt.targets.platform import PLATFORMS, host_platform_name, parse_target
@@ -109,12 +111,28 @@ class Loading:
         self.client.reset()
 
 
+def conditioned(
+    found: Sequence[Loading], choose: Callable[[Condition], Profile]
+) -> tuple[Conditions, ...]:
+    """Bring the device into the conditions that are chosen for it, before anything is loaded; what could be
+    set, per runner. The first one changes the device, the others only take its processors. An emulated
+    device stays."""
+    under: list[Conditions] = []
+    for runner in found:
+        profile = choose(runner.client.hello().condition)
+        if under:
+            profile = replace(profile, governor="", khz=0)
+        asked = profile != AS_SHIPPED and not runner.client.emulated
+        under.append(runner.client.control(profile) if asked else UNCHANGED)
+    return tuple(under)
+
+
 @contextmanager
 def runners(
     bundles: Sequence[Bundle], device: str | None = None, *, budget: Budget | None = None
 ) -> Iterator[tuple[Loading, ...]]:
-    """A runner for each of several bundles of one platform, all on one device and over one connection, to be used
-    in turns. Arguments and errors are those of `running`."""
+    """A runner for each of several bundles of one platform, all on one device and over one connection, to
+    be used in turns. Arguments and errors are those of `running`."""
     budget = budget or Budget()
     for bundle in bundles:
         with Held(bundle) as held:

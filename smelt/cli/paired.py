@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from smelt.cli.common import Progress, Result, colour, milliseconds, table
 from smelt.core.bundle import Bundle
 from smelt.core.exits import FAILED, INCONCLUSIVE, OK
 from smelt.devicefarm.compare_builds import ERROR, Change
+from smelt.devicefarm.condition import Condition
 from smelt.devicefarm.measure import RunPlan, median
+from smelt.devicefarm.profiles import Gate, Profile
 from smelt.paired import Compared, Launch, compare_builds
 from smelt.shapes import RunCase
 
@@ -28,12 +31,19 @@ COLOURS = {Change.REGRESSION: "red", Change.IMPROVEMENT: "green", Change.INCONCL
 
 
 def compare(
-    args: argparse.Namespace, new: Bundle, baseline: Bundle, cases: Sequence[RunCase], plan: RunPlan
+    args: argparse.Namespace,
+    new: Bundle,
+    baseline: Bundle,
+    cases: Sequence[RunCase],
+    plan: RunPlan,
+    choose: Callable[[Condition], Profile],
+    gate: Gate,
 ) -> Result:
     """Compare; exit code 1 for a regression alone, 5 where nothing can be said."""
     progress = Progress(args)
     found = compare_builds(
         new, baseline, cases, device=args.device, threads=args.threads or 0, plan=plan, seed=args.seed,
+        choose=choose, gate=gate,
         on_pair=lambda done, most: progress(f"pair {done} of at most {most}"),
     )  # fmt: skip
     progress.done()
@@ -46,6 +56,7 @@ def compare(
         "verdict": change.value,
         "new": str(new.path),
         "baseline": str(baseline.path),
+        "conditions": asdict(found[0].conditions),
         "cases": [compared_data(c) for c in found],
     }
     return Result(EXIT_CODES[change], data, compared_text(found))
@@ -110,5 +121,6 @@ def compared_text(found: Sequence[Compared]) -> str:
         notes += [f"  {c.label}: {why}" for why in told.reasons]
     report = found[0].launches[0].report
     mark = " (emulated: not the speed of any device)" if report.emulated else ""
-    head = f"on {report.device}{mark}, {report.facts.cpu or report.facts.arch}; ratio above 1: the new build is slower"
-    return "\n".join([head, table(rows), *notes])
+    where = f"on {report.device}{mark}, {report.facts.cpu or report.facts.arch}"
+    head = f"{where}; ratio above 1: the new build is slower"
+    return "\n".join([head, table(rows), *notes, *found[0].conditions.lines()])

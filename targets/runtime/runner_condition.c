@@ -147,13 +147,13 @@ void put_condition(buffer *b, const char *sysfs) {
   hardware_list(&h, sysfs);
   put(b, "{\"zones\":[");
   for (size_t i = 0; i < h.n_zones; i++) {
-    put(b, i ? ",{" : "{");
+    put_format(b, "%s{\"zone\":%u,", i ? "," : "", U(h.zones[i]));
     put_text_of(b, "type", thermal_file(&h, "thermal_zone", h.zones[i], "type"));
     put_format(b, ",\"millidegrees\":%i}", number_at(thermal_file(&h, "thermal_zone", h.zones[i], "temp")));
   }
   put(b, "],\"policies\":[");
   for (size_t i = 0; i < h.n_policies; i++) {
-    put(b, i ? ",{" : "{");
+    put_format(b, "%s{\"policy\":%u,", i ? "," : "", U(h.policies[i]));
     put_text_of(b, "cpus", policy_file(&h, i, "related_cpus"));
     put(b, ",");
     put_text_of(b, "governor", policy_file(&h, i, "scaling_governor"));

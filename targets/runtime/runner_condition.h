@@ -3,7 +3,7 @@
 #define RUNNER_CONDITION_H
 #include "runner_frames.h"
 
-enum { PARTS_MAX = 64, CPUS_MAX = 256 };
+enum { PARTS_MAX = 256, CPUS_MAX = 256 };
 
 typedef struct { /* what the device has, by the numbers in its names; listed once, since a look has to be short */
   const char *sysfs;

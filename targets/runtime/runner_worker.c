@@ -1,6 +1,7 @@
 /* runner_worker.c: the requests LOAD, ENTRY, SETIN, RUN, STATE and GETOUT -> calls of the model and answers. */
 #include "runner_worker.h"
 
+#include "runner_control.h"
 #include "runner_crash.h"
 #include "runner_gauge.h"
 
@@ -520,6 +521,7 @@ __attribute__((noreturn)) void worker_main(int in, int out, int crash, const cha
   w.sysfs = sysfs;
   sys_limit(SYS_RLIMIT_CORE, 0);
   catch_fatal(crash);
+  control_enter_worker();
   while (read_all(in, header, sizeof header) > 0 && !header_read(header, &w.request)) {
     w.payload.pos = w.payload.len = w.sent = w.sent_crc = 0;
     if (buffer_reserve(&w.payload, (size_t)w.request.len + 1)) break;

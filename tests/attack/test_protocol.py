@@ -90,7 +90,8 @@ def test_words_of_a_device_move_no_cursor_and_can_be_written() -> None:
 
 
 @pytest.mark.parametrize("payload", [b"", b"1234567", struct.pack("<IIQ", 1, 0, 5),
-                                     struct.pack("<II4Q", 1, 2, 5, 5, 5, 5), struct.pack("<II4Q", 0, 0, 5, 5, 5, 5),
+                                     struct.pack("<II4Q", 1, 2, 5, 5, 5, 5),
+                                     struct.pack("<II4Q", 0, 0, 5, 5, 5, 5),
                                      struct.pack("<II", 1, 0) + bytes(32 << 18) + bytes(32)])  # fmt: skip
 def test_samples_out_of_range(payload: bytes) -> None:
     with pytest.raises(SmeltError, match="the runner sent samples"):

@@ -1,7 +1,9 @@
-"""Judging two builds: the exact distribution against enumeration, and how often verdicts are wrong under noise.
+"""Judging two builds: the exact distribution against enumeration, and how often verdicts are wrong under
+noise.
 
-The generators below make times of launches in the order in which a device would give them. None is known to the
-implementation, which assumes nothing about noise. Seeds are fixed, so the counts are the same in every run.
+The generators below make times of launches in the order in which a device would give them. None is known to
+the implementation, which assumes nothing about noise. Seeds are fixed, so the counts are the same in every
+run.
 """
 
 from __future__ import annotations
@@ -85,7 +87,9 @@ def pareto(r: np.random.Generator) -> np.ndarray:
 
 
 def interrupted(r: np.random.Generator) -> np.ndarray:
-    return normal(0.01)(r) * np.where(r.random((SEEDS, LAUNCHES)) < 0.06, r.uniform(1.2, 4, (SEEDS, LAUNCHES)), 1)
+    return normal(0.01)(r) * np.where(
+        r.random((SEEDS, LAUNCHES)) < 0.06, r.uniform(1.2, 4, (SEEDS, LAUNCHES)), 1
+    )
 
 
 def two_modes(r: np.random.Generator) -> np.ndarray:
@@ -144,7 +148,9 @@ def verdicts(noise: Noise, slower: float, seed: int) -> Counter[Change]:
     found: Counter[Change] = Counter()
     for n, share in LOOKS.items():
         averages = walsh_averages(logs[:, :n])
-        ends = np.stack([e for error in (ERROR, SAME_ERROR) for e in signed_rank_interval(averages, error * share)])
+        ends = np.stack(
+            [e for error in (ERROR, SAME_ERROR) for e in signed_rank_interval(averages, error * share)]
+        )
         centres = np.median(averages, axis=-1)
         told = [decide(c, (e[0], e[1]), (e[2], e[3]))[0] for c, e in zip(centres, ends.T, strict=True)]
         left = np.array([t is Change.INCONCLUSIVE for t in told], bool)

@@ -11,7 +11,12 @@ from smelt.devicefarm.doubts import Samples, find_doubts
 from smelt.devicefarm.measure import Doubt, TimingVerdict
 
 MS = 10**6
-CALM = Condition((Zone("cpu", 45.0),), (Policy("0-3", "schedutil", 10**6, 10**6, 10**6),), (Cooling("c", 0),), 0x50000)
+CALM = Condition(
+    (Zone(0, "cpu", 45.0),),
+    (Policy(0, "0-3", "schedutil", 10**6, 10**6, 10**6),),
+    (Cooling("c", 0),),
+    0x50000,
+)
 FIRST = Reading(0, 0, 45.0, 10**6, 10**6, 0, (0, 0), (0, 0))
 LAST = replace(FIRST, at_ns=1000 * MS, sample=100, busy=(99, 3))
 QUIET = Samples(
@@ -85,7 +90,7 @@ def test_a_server_of_many_processors_may_do_something_else_but_little() -> None:
     assert told(100) and not told(40)
 
 
-SLOWER = replace(CALM, policies=(Policy("0-3", "schedutil", 10**6, 600_000, 10**6),))
+SLOWER = replace(CALM, policies=(Policy(0, "0-3", "schedutil", 10**6, 600_000, 10**6),))
 
 
 @pytest.mark.parametrize(
@@ -97,8 +102,8 @@ SLOWER = replace(CALM, policies=(Policy("0-3", "schedutil", 10**6, 600_000, 10**
         (doubts(between=(replace(LAST, cooling=1),)), TimingVerdict.THROTTLED, "level 1"),
         (doubts(after=replace(CALM, firmware=0x50005)), TimingVerdict.THROTTLED, "(0x5)"),
         (doubts(after=replace(CALM, firmware=0xD0000)), TimingVerdict.THROTTLED, "(0x80000)"),
-        (doubts(after=replace(CALM, zones=(Zone("a", 91.0),))), TimingVerdict.TOO_HOT, "91 degrees C"),
-        (doubts(between=(replace(LAST, celsius=88.0),)), TimingVerdict.TOO_HOT, "88 degrees C"),
+        (doubts(after=replace(CALM, zones=(Zone(3, "a", 91.0),))), TimingVerdict.TOO_HOT, "91 degrees C"),
+        (doubts(between=(replace(LAST, degrees=88.0),)), TimingVerdict.TOO_HOT, "88 degrees C"),
         (doubts(between=(replace(LAST, khz=800_000),)), TimingVerdict.UNSTABLE, "between 800000 and 1000000"),
         (doubts(settled=False), TimingVerdict.UNSTABLE, "the warm-up"),
         (doubts(emulated=True), TimingVerdict.EMULATED, "nothing about the speed"),

@@ -113,7 +113,8 @@ def write_files(root: Path, files: dict[str, object]) -> None:
 
 
 def fake_sysfs(root: Path, hottest: int = 63_500, limit_khz: int = 1_800_000, level: int = 0) -> None:
-    """A phone: two clusters, the big one's figures as given; many zones, one that is absent and one below 0."""
+    """A phone: two clusters, the big one's figures as given; many zones, one that is absent and one below
+    0."""
     files: dict[str, object] = {f"class/thermal/thermal_zone{i}/temp": 41_000 + i for i in range(30)}
     files |= {f"class/thermal/thermal_zone{i}/type": f"sensor{i}" for i in range(30)}
     files |= {"class/thermal/thermal_zone23/temp": hottest, "class/thermal/thermal_zone4/temp": -40_000}
@@ -147,15 +148,15 @@ def said_of(report: RunReport, kind: TimingVerdict) -> str:
 def test_the_condition_has_all_zones_and_policies(phone: RunnerClient) -> None:
     assert phone.facts is not None
     c = phone.facts.condition
-    assert (len(c.zones), c.temperature, c.zones[4].celsius, c.zones[5].celsius) == (30, 63.5, -40.0, None)
-    assert [(p.cpus, p.limit_khz, p.most_khz) for p in c.policies] == [
-        ("0-3", 1_400_000, 1_900_000), ("4-7", 1_800_000, 1_900_000)
+    assert (len(c.zones), c.temperature, c.zones[4].degrees, c.zones[5].degrees) == (30, 63.5, -40.0, None)
+    assert [(p.policy, p.cpus, p.limit_khz, p.most_khz) for p in c.policies] == [
+        (0, "0-3", 1_400_000, 1_900_000), (4, "4-7", 1_800_000, 1_900_000)
     ]  # fmt: skip
-    assert c.governor == "governor0, governor4"
+    assert c.governors == ("governor0", "governor4")
     assert [(d.type, d.level) for d in c.cooling] == [("thermal-cpufreq-0", 0)]  # a fan slows nothing down
     calm = phone.run([X, np.int32(9)], QUICK)
     assert not said_of(calm, TimingVerdict.THROTTLED) and not said_of(calm, TimingVerdict.TOO_HOT)
-    assert {r.celsius for r in calm.telemetry} == {63.5} and {r.limits_khz for r in calm.telemetry} == {3_200_000}
+    assert {(r.degrees, r.limits_khz) for r in calm.telemetry} == {(63.5, 3_200_000)}
 
 
 def test_policies_of_an_old_kernel_lie_with_their_processors(native_bundle: Path, tmp_path: Path) -> None:

@@ -22,7 +22,11 @@ from smelt.cli import paired as command
 from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.compare_builds import Change
-from smelt.devicefarm.measure import QUICK, Doubt, TimingVerdict, summarize
+from smelt.devicefarm.condition import Condition
+from smelt.devicefarm.doubts import Samples
+from smelt.devicefarm.measure import QUICK, Doubt, TimingVerdict
+from smelt.devicefarm.profiles import AS_SHIPPED, Gate
+from smelt.devicefarm.report import RunReport
 from smelt.paired import SHOWN, SPARE_PAIRS, compare_builds
 from smelt.shapes import RunCase
 
@@ -37,6 +41,7 @@ class Scripted:
 
     times: Times
     busy: Callable[[int], bool] = lambda launch: False
+    hot: Callable[[int], Doubt | None] = lambda launch: None
     emulated: bool = False
     launches: list[bool] = field(default_factory=list)
     plans: list[Any] = field(default_factory=list)
@@ -45,7 +50,11 @@ class Scripted:
 
     @contextmanager
     def runners(self, bundles: Sequence[Bundle], device: str | None) -> Iterator[tuple[Any, ...]]:
-        yield tuple(SimpleNamespace(loaded=self._loaded(new)) for new in (True, False))
+        client = SimpleNamespace(
+            hello=lambda: SimpleNamespace(condition=Condition()), emulated=self.emulated,
+            cool_down=lambda gate: self.hot(len(self.launches)),
+        )  # fmt: skip
+        yield tuple(SimpleNamespace(loaded=self._loaded(new), client=client) for new in (True, False))
 
     def _loaded(self, new: bool) -> Callable[[int], Any]:
         @contextmanager
@@ -65,13 +74,25 @@ class Scripted:
         number = len(self.launches) - 1
         time = self.times(new, number) * (self.wild.uniform(1, 2) if wild else 1)
         self.plans.append(plan)
-        samples = tuple((time * np.linspace(0.999, 1.001, 9)).tolist())
-        doubts = [Doubt(TimingVerdict.BUSY, "a hog")] if self.busy(number) else []
-        facts = SimpleNamespace(cpu="scripted", arch="")
-        return SimpleNamespace(
-            timing=summarize(samples, doubts), emulated=self.emulated, samples_ns=samples, first_ns=9,
-            device="board", facts=facts,
-        )  # fmt: skip
+        samples = Samples(1, tuple(int(time * f) for f in np.linspace(0.999, 1.001, 9)))
+        doubts = (Doubt(TimingVerdict.BUSY, "a hog"),) if self.busy(number) else ()
+        facts, none = SimpleNamespace(cpu="scripted", arch=""), SimpleNamespace()
+        return RunReport(
+            "board",
+            self.emulated,
+            facts,
+            none,
+            {},
+            9,
+            samples,
+            Samples(),
+            (),
+            none,
+            none,
+            none,
+            True,
+            doubts=doubts,
+        )  # type: ignore[arg-type]
 
 
 def bundle(**changes: Any) -> Any:
@@ -145,6 +166,14 @@ def test_a_busy_device_is_inconclusive_and_soon_left(on: Compare) -> None:
     assert "only 0 of 33 pairs were undisturbed; launches: 66 busy" in found.comparison.reasons[-1]
 
 
+def test_launches_that_the_gate_calls_hot_do_not_count(on: Compare) -> None:
+    hot = Doubt(TimingVerdict.TOO_HOT, "90 degrees C")
+    device = Scripted(noisy(1.0), hot=lambda launch: hot if launch in (3, 8) else None)
+    (found,) = on(device, gate=Gate())
+    assert [i for i, x in enumerate(found.launches) if x.verdict is TimingVerdict.TOO_HOT] == [3, 8]
+    assert found.comparison.pairs == 16 and len(found.launches) == 36
+
+
 def test_an_emulated_device_never_tells_a_speed(on: Compare) -> None:
     device = Scripted(noisy(2.0), emulated=True)
     (found,) = on(device)
@@ -168,7 +197,7 @@ def test_the_commands_result(
 ) -> None:
     monkeypatch.setattr(paired, "runners", Scripted(noisy(slower), emulated=emulated).runners)
     args = argparse.Namespace(device=None, threads=1, seed=0, verbose=False, json=False)
-    result = command.compare(args, bundle(), bundle(), (SMALL,), QUICK)
+    result = command.compare(args, bundle(), bundle(), (SMALL,), QUICK, lambda now: AS_SHIPPED, Gate())
     assert (result.code, result.data["verdict"]) == (code, word)
     told = json.loads(json.dumps(result.data, allow_nan=False))["cases"][0]
     assert (told["ratio"] is None) == emulated and all(x["samples_ns"] for x in told["launches"])
