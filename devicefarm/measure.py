@@ -78,6 +78,12 @@ class Doubt:
         return f"{self.kind.value}: {self.text}"
 
 
+def gravest(doubts: Sequence[Doubt]) -> TimingVerdict:
+    """The verdict that doubts lead to."""
+    kinds = list(TimingVerdict)  # in the order of gravity
+    return max((d.kind for d in doubts), key=kinds.index, default=TimingVerdict.VALID)
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
     """Statistics of one run's samples, in ns per run. p99 is None below 1000 samples, ci below 8.
@@ -102,8 +108,7 @@ class Timing:
     @property
     def verdict(self) -> TimingVerdict:
         """The gravest of the doubts' kinds; VALID without any."""
-        kinds = list(TimingVerdict)
-        return max((d.kind for d in self.doubts), key=kinds.index, default=TimingVerdict.VALID)
+        return gravest(self.doubts)
 
 
 def quantile(sorted_samples: Sequence[float], q: float) -> float:

@@ -82,7 +82,7 @@ class Conditions:
             f"conditions: {self.profile.name}{cpus}",
             *(f"  set: {file}: {new} (was {old})" for file, (old, new) in self.changed.items()),
             *(
-                f"  not set: {file}: wanted {wanted}, it is {found or 'not there'}"
+                f"  not set: {file}: wanted {wanted}, found {found or 'nothing'}"
                 for file, (wanted, found) in self.refused.items()
             ),
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,20 @@ from typing import TypeAlias
 from smelt.core.bundle import Bundle
 from smelt.core.session_memory import Memory
 from smelt.devicefarm.condition import Condition
-from smelt.devicefarm.measure import QUICK, STEADY, SUSTAINED, RunPlan, Sustained, median, sustained
+from smelt.devicefarm.doubts import MOST_WAITED
+from smelt.devicefarm.measure import (
+    NOISE_LIMIT,
+    QUICK,
+    STEADY,
+    SUSTAINED,
+    Doubt,
+    RunPlan,
+    Sustained,
+    TimingVerdict,
+    gravest,
+    median,
+    sustained,
+)
 from smelt.devicefarm.profiles import AS_SHIPPED, UNCHANGED, Conditions, Gate, Profile
 from smelt.devicefarm.report import RunReport
 from smelt.devicefarm.verdict import Verdict, verdict_of_timing
@@ -24,6 +38,9 @@ from smelt.shapes import RunCase
 PLANS: dict[str, RunPlan] = {"quick": QUICK, "steady": STEADY, "sustained": SUSTAINED}
 
 
+SPREAD_ERROR = 2.58 * 1.4826 * 1.2533
+"""Half of a 99 % interval of a median, in median deviations over the root of the count: for a doubt, not a
+claim."""
 UNIT_COUNTS = ("launches", "submits", "uploads", "reads", "waits")
 """What a run does at units besides the CPU: fields of Memory, which count from the start of the session."""
 
@@ -103,6 +120,27 @@ class Pair:
     label: str
     smelt_ns: tuple[float, ...]
     rival_ns: tuple[float, ...]
+    waited: float = 0.0
+    """The share of the time in which this process was ready to run and had no processor."""
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """Why the times and their ratio may not be what the machine can do."""
+        found = []
+        if self.waited > MOST_WAITED:
+            text = f"other programs took the processor: waited for {self.waited:.0%} of the time"
+            found.append(Doubt(TimingVerdict.BUSY, text))
+        logs = [math.log(r / s) for r, s in zip(self.rival_ns, self.smelt_ns, strict=True)]
+        middle = median(logs)
+        spread = SPREAD_ERROR * median([abs(x - middle) for x in logs]) / math.sqrt(len(logs))
+        if spread > NOISE_LIMIT:
+            found.append(Doubt(TimingVerdict.UNSTABLE, f"the ratio is known to +-{spread:.0%} only"))
+        return tuple(found)
+
+    @property
+    def verdict(self) -> TimingVerdict:
+        """What the times and their ratio are worth."""
+        return gravest(self.doubts)
 
     @property
     def ratio(self) -> float:
@@ -150,13 +188,24 @@ def _pair(
     inner = max(1, math.ceil(1e6 / max(once, 1.0)))  # a sample lasts a millisecond or more
     ours: list[float] = []
     theirs: list[float] = []
-    start = time.perf_counter()
+    start, waited = time.perf_counter(), waited_ns()
     for i in range(rounds):
         for mine in (True, False) if i % 2 == 0 else (False, True):
             (ours if mine else theirs).append(_timed(a, inner, before_a) if mine else _timed(b, inner, None))
         if time.perf_counter() - start > seconds and i >= 4:
             break
-    return Pair(label, tuple(ours), tuple(theirs))
+    spent = 1e9 * (time.perf_counter() - start)
+    return Pair(label, tuple(ours), tuple(theirs), (waited_ns() - waited) / max(spent, 1.0))
+
+
+def waited_ns() -> int:
+    """How long threads of this process have been ready to run without a processor; 0 where the system does
+    not tell."""
+    total = 0
+    for path in Path("/proc/self/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):  # a thread that has just ended
+            total += int(path.read_text().split()[1])
+    return total
 
 
 def _timed(f: Action, inner: int, before: Action | None) -> float:

@@ -33,7 +33,7 @@ from smelt.core.bundle import is_bundle
 from smelt.core.diag import SmeltError
 from smelt.core.exits import OK
 from smelt.devicefarm.condition import Condition
-from smelt.devicefarm.measure import Sustained, median
+from smelt.devicefarm.measure import Sustained, gravest, median
 from smelt.devicefarm.profiles import AS_SHIPPED, GATE, PROFILES, Gate, Profile, controlled, processors
 from smelt.devicefarm.report import RunReport
 from smelt.devicefarm.verdict import worst
@@ -251,7 +251,9 @@ def _race(args: argparse.Namespace, folder: str) -> Result:
         "speed_ratio_geomean": mean,
         "cases": [race_data(p) for p in pairs],
     }
-    return Result(OK, data, f"{race_table(pairs)}\ngeometric mean {mean:.2f}x, {threads} thread(s), in turns")
+    worth = gravest([d for p in pairs for d in p.doubts]).value
+    told = f"geometric mean {mean:.2f}x ({worth}), {threads} thread(s), in turns"
+    return Result(OK, data, f"{race_table(pairs)}\n{told}")
 
 
 def race_data(p: Pair) -> dict[str, Any]:
@@ -263,13 +265,15 @@ def race_data(p: Pair) -> dict[str, Any]:
         "speed_ratio": p.ratio,
         "smelt_samples_ns": list(p.smelt_ns),
         "onnxruntime_samples_ns": list(p.rival_ns),
+        "timing": p.verdict.value,
+        "doubts": [{"kind": d.kind.value, "text": d.text} for d in p.doubts],
     }
 
 
 def race_table(pairs: tuple[Pair, ...]) -> str:
     """Medians of both, and how many times as fast smelt is (above 1: faster)."""
-    rows = [["shapes", "smelt", "onnxruntime", "speed"]]
+    rows = [["shapes", "smelt", "onnxruntime", "speed", "verdict"]]
     for p in pairs:
         ours, theirs = milliseconds(median(p.smelt_ns)), milliseconds(median(p.rival_ns))
-        rows.append([p.label, ours, theirs, f"{p.ratio:.2f}x"])
-    return table(rows)
+        rows.append([p.label, ours, theirs, f"{p.ratio:.2f}x", p.verdict.value])
+    return "\n".join([table(rows), *(f"  {p.label}: {d}" for p in pairs for d in p.doubts)])

@@ -155,7 +155,7 @@ static void pin(outcome *o, const control_request *r) {
     some |= state.cpus[i];
   }
   state.pinned = some != 0;
-  if (wanted && !some) tell(&o->refused, &o->n_refused, "processors", "wanted", "those named", "found", "none of them may be used");
+  if (wanted && !some) tell(&o->refused, &o->n_refused, "processors", "wanted", "those named", "found", "none that may be used");
 }
 
 void control_apply(const char *sysfs, const control_request *r, const char *governor, size_t length, buffer *told) {

@@ -22,6 +22,7 @@ from smelt.devicefarm.measure import (
     outlier_count,
     quantile,
     summarize,
+    sustained,
 )
 
 TIMES = st.floats(1.0, 1e12)
@@ -142,3 +143,15 @@ def test_the_gravest_doubt_is_the_verdict() -> None:
         worst = TimingVerdict.UNSTABLE if kind is TimingVerdict.VALID else kind
         assert summarize(steady, doubts).verdict is summarize(steady, doubts[::-1]).verdict is worst
 
+
+
+def test_a_sustained_run_is_judged_by_its_ends() -> None:
+    """Heat that slows the device down is the finding, not a doubt; what else disturbs is."""
+    slowing = [1e7 * (1 + 0.5 * min(1, i / 500)) * (1 + 0.001 * (i % 7)) for i in range(1000)]
+    hot = [Doubt(TimingVerdict.THROTTLED, "a"), Doubt(TimingVerdict.TOO_HOT, "b")]
+    assert summarize(slowing, hot).verdict is TimingVerdict.THROTTLED
+    found = sustained(slowing, hot)
+    assert found.steady.verdict is TimingVerdict.VALID and found.cold.verdict is TimingVerdict.UNSTABLE
+    assert found.share == pytest.approx(1.05 / 1.5, rel=0.01)
+    busy = sustained(slowing, [*hot, Doubt(TimingVerdict.BUSY, "c")])
+    assert busy.steady.verdict is busy.cold.verdict is TimingVerdict.BUSY

@@ -1,4 +1,5 @@
-"""Conditions of measuring: profiles chosen and set on a fake sysfs, set back in every way to end, and the gate of heat."""
+"""Conditions of measuring: profiles chosen and set on a fake sysfs, set back in every way to end, and the
+gate of heat."""
 
 from __future__ import annotations
 
@@ -56,8 +57,8 @@ def board(tmp_path: Path) -> Path:
     """A sysfs of two policies."""
     for number in (0, 4):
         for file, value in {
-            "scaling_governor": "schedutil", "scaling_min_freq": 300_000 + number, "scaling_max_freq": 1_800_000,
-            "cpuinfo_max_freq": 1_800_000 + number,
+            "scaling_governor": "schedutil", "scaling_min_freq": 300_000 + number,
+            "scaling_max_freq": 1_800_000, "cpuinfo_max_freq": 1_800_000 + number,
         }.items():  # fmt: skip
             path = tmp_path / CPUFREQ / f"policy{number}" / file
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -127,8 +128,8 @@ def test_what_cannot_be_set_is_told(native_bundle: Path, board: Path) -> None:
     found = client.control(Profile("controlled", "performance", 0, (1023,)))
     assert set(found.changed) == {f"{CPUFREQ}/policy0/scaling_governor"}
     assert found.refused[f"{CPUFREQ}/policy4/scaling_governor"] == ("performance", "")
-    assert found.refused["processors"] == ("those named", "none of them may be used")
-    assert "  not set: processors: wanted those named, it is none of them may be used" in found.lines()
+    assert found.refused["processors"] == ("those named", "none that may be used")
+    assert "  not set: processors: wanted those named, found none that may be used" in found.lines()
     assert f"  set: {CPUFREQ}/policy0/scaling_governor: performance (was schedutil)" in found.lines()
     client.close()
 

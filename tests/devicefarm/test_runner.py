@@ -106,10 +106,11 @@ CPUFREQ = "devices/system/cpu/cpufreq"
 
 
 def write_files(root: Path, files: dict[str, object]) -> None:
-    """Files of a fake sysfs."""
+    """Files of a fake sysfs; none is ever seen half written."""
     for path, value in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(f"{value}\n")
+        (root / f"{path}.new").write_text(f"{value}\n")
+        (root / f"{path}.new").replace(root / path)
 
 
 def fake_sysfs(root: Path, hottest: int = 63_500, limit_khz: int = 1_800_000, level: int = 0) -> None:
