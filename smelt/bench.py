@@ -28,7 +28,7 @@ from smelt.devicefarm.measure import (
     median,
     sustained,
 )
-from smelt.devicefarm.profiles import AS_SHIPPED, UNCHANGED, Conditions, Gate, Profile
+from smelt.devicefarm.profiles import AS_SHIPPED, GATE, UNCHANGED, Conditions, Gate, Profile
 from smelt.devicefarm.report import RunReport
 from smelt.devicefarm.verdict import Verdict, verdict_of_timing
 from smelt.reference import Reference
@@ -80,14 +80,14 @@ def measure(
     threads: int = 0,
     plan: RunPlan = STEADY,
     choose: Callable[[Condition], Profile] = lambda now: AS_SHIPPED,
-    gate: Gate | None = None,
+    gate: Gate | None = GATE,
     on_case: Callable[[Measured], None] = lambda m: None,
 ) -> tuple[Measured, ...]:
     """Measure load, first and steady times of every case, in ns, by the runner on the device.
 
-    threads: 0 takes the bundle's default. choose: the profile for a device in that condition. gate: each case
-    waits until the device is cool. on_case: called after each case. Raises SmeltError: 'infra' for no
-    device or a lost link, RunnerError for what the model or the runner refuses.
+    threads: 0 takes the bundle's default. choose: the profile for a device in that condition. gate: each
+    case waits until the device is cool; None does not. on_case: called after each case. Raises SmeltError:
+    'infra' for no device or a lost link, RunnerError for what the model or the runner refuses.
     """
     found = []
     with runners((bundle,), device) as (runner,):

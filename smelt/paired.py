@@ -12,7 +12,7 @@ from smelt.core.diag import SmeltError
 from smelt.devicefarm.compare_builds import LOOKS, MOST_PAIRS, Change, Comparison, judge_pairs, pair_orders
 from smelt.devicefarm.condition import Condition
 from smelt.devicefarm.measure import QUICK, Interval, RunPlan, TimingVerdict
-from smelt.devicefarm.profiles import AS_SHIPPED, UNCHANGED, Conditions, Gate, Profile
+from smelt.devicefarm.profiles import AS_SHIPPED, GATE, UNCHANGED, Conditions, Gate, Profile
 from smelt.devicefarm.report import RunReport
 from smelt.running import Loading, conditioned, runners
 from smelt.shapes import RunCase
@@ -119,7 +119,7 @@ def compare_builds(
     threads: int = 0,
     plan: RunPlan = QUICK,
     choose: Callable[[Condition], Profile] = lambda now: AS_SHIPPED,
-    gate: Gate | None = None,
+    gate: Gate | None = GATE,
     seed: int = 0,
     on_pair: Callable[[int, int], None] = lambda done, most: None,
 ) -> tuple[Compared, ...]:

@@ -104,13 +104,17 @@ SLOWER = replace(CALM, policies=(Policy(0, "0-3", "schedutil", 10**6, 600_000, 1
         (doubts(after=replace(CALM, firmware=0xD0000)), TimingVerdict.THROTTLED, "(0x80000)"),
         (doubts(after=replace(CALM, zones=(Zone(3, "a", 91.0),))), TimingVerdict.TOO_HOT, "91 degrees C"),
         (doubts(between=(replace(LAST, degrees=88.0),)), TimingVerdict.TOO_HOT, "88 degrees C"),
-        (doubts(between=(replace(LAST, khz=800_000),)), TimingVerdict.UNSTABLE, "between 800000 and 1000000"),
+        (doubts(last=replace(LAST, khz=800_000)), TimingVerdict.UNSTABLE, "from 1000000 to 800000 kHz"),
         (doubts(settled=False), TimingVerdict.UNSTABLE, "the warm-up"),
         (doubts(emulated=True), TimingVerdict.EMULATED, "nothing about the speed"),
     ],
 )  # fmt: skip
 def test_each_kind(found: tuple[Doubt, ...], kind: TimingVerdict, word: str) -> None:
     assert [d.kind for d in found] == [kind] and word in found[0].text
+
+
+def test_one_odd_frequency_is_no_trend() -> None:
+    assert doubts(between=(LAST, replace(LAST, khz=500_000), LAST, LAST)) == ()
 
 
 def test_what_was_so_before_is_not_the_runs() -> None:
