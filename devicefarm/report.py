@@ -239,14 +239,14 @@ def parse_profile(payload: bytes) -> tuple[KernelTime, ...]:
 
 SAMPLES_HEAD = struct.Struct("<II")
 _SAMPLE = [("ns", "<u8"), ("cpu_ns", "<u8"), ("wait_ns", "<u8"), ("preempted", "<u4"), ("cpu", "<u4")]
-SAMPLE_BYTES = 32
+SAMPLE_ROW = 32
 
 
 def parse_samples(payloads: Sequence[bytes]) -> dict[int, Samples]:
     """Kind (0: timed, 1: warm-up) -> the samples."""
     found: dict[int, Samples] = {}
     for payload in payloads:
-        count, rest = divmod(len(payload) - SAMPLES_HEAD.size, SAMPLE_BYTES)
+        count, rest = divmod(len(payload) - SAMPLES_HEAD.size, SAMPLE_ROW)
         if rest or not 0 <= count <= MOST_SAMPLES:
             raise infra("the runner sent samples that are no list of samples")
         inner, kind = SAMPLES_HEAD.unpack_from(payload)

@@ -28,7 +28,7 @@ MOST_ENTRIES = 4096
 MOST_WIRE_RANK = 64
 MOST_SAMPLES = 1 << 18
 """Most samples of one kind in a run; the runner has the same limit."""
-MOST_PARTS, MOST_CPUS, MOST_READINGS = 256, 256, 256
+MOST_SENSORS, MOST_CPUS, MOST_READINGS = 256, 256, 256
 """Most thermal zones (policies, cooling devices), processors, and readings of a run; the runner has the
 same limits."""
 LOG_KEPT = 1 << 20
@@ -155,9 +155,9 @@ _POLICY: dict[str, FieldRule] = {"policy": _COUNT, "cpus": TextRule(), "governor
 _POLICY |= dict.fromkeys(("khz", "limit_khz", "most_khz"), _ANY)
 _CONDITION = Record(
     {
-        "zones": Many(Record({"zone": _COUNT, "type": TextRule(), "millidegrees": _ANY}), MOST_PARTS),
-        "policies": Many(Record(_POLICY), MOST_PARTS),
-        "cooling": Many(Record({"type": TextRule(), "level": _ANY}), MOST_PARTS),
+        "zones": Many(Record({"zone": _COUNT, "type": TextRule(), "millidegrees": _ANY}), MOST_SENSORS),
+        "policies": Many(Record(_POLICY), MOST_SENSORS),
+        "cooling": Many(Record({"type": TextRule(), "level": _ANY}), MOST_SENSORS),
         "firmware": TextRule(), "load": TextRule(),
     }
 )  # fmt: skip
@@ -199,9 +199,9 @@ RECORDS: Mapping[str, Record] = {
     ),
     "control": Record(
         {
-            "set": Many(Record(dict.fromkeys(("file", "old", "new"), TextRule())), 3 * MOST_PARTS),
+            "set": Many(Record(dict.fromkeys(("file", "old", "new"), TextRule())), 3 * MOST_SENSORS),
             "refused": Many(
-                Record(dict.fromkeys(("file", "wanted", "found"), TextRule())), 3 * MOST_PARTS + 1
+                Record(dict.fromkeys(("file", "wanted", "found"), TextRule())), 3 * MOST_SENSORS + 1
             ),
         }
     ),

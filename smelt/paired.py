@@ -19,7 +19,7 @@ from smelt.shapes import RunCase
 
 SPARE_PAIRS = 16
 """How many pairs may be measured in the place of disturbed ones."""
-DISTURBED = frozenset({TimingVerdict.BUSY, TimingVerdict.TOO_HOT, TimingVerdict.THROTTLED})
+NOT_COUNTED = frozenset({TimingVerdict.BUSY, TimingVerdict.TOO_HOT, TimingVerdict.THROTTLED})
 """Launches with these verdicts do not count. The rule does not know which build they are of, so it favours
 none."""
 SHOWN = RunPlan(warmup_runs=0, warmup_min=0.0, warmup_max=0.0, samples=3, min_time=0.0, max_time=5.0)
@@ -27,7 +27,7 @@ SHOWN = RunPlan(warmup_runs=0, warmup_min=0.0, warmup_max=0.0, samples=3, min_ti
 
 
 @dataclass(frozen=True)
-class Launch:
+class BuildLaunch:
     """One case in one fresh process of one build. pair: its number, from 0. first: launched before its
     rival."""
 
@@ -59,7 +59,7 @@ class Compared:
 
     label: str
     comparison: Comparison
-    launches: tuple[Launch, ...]
+    launches: tuple[BuildLaunch, ...]
     conditions: Conditions = UNCHANGED
 
 
@@ -69,17 +69,17 @@ class _Case:
 
     case: RunCase
     cases: int
-    launches: list[Launch] = field(default_factory=list)
+    launches: list[BuildLaunch] = field(default_factory=list)
     ratios: list[float] = field(default_factory=list)
     found: Comparison | None = None
 
-    def add(self, a: Launch, b: Launch) -> None:
+    def add(self, a: BuildLaunch, b: BuildLaunch) -> None:
         """Take a pair, and judge where that makes a look complete."""
         self.launches += [a, b]
         if a.report.emulated or b.report.emulated:
             why = "an emulator's times say nothing about the builds on a device"
             self.found = Comparison(Change.EMULATED, float("nan"), Interval(0.0, float("inf")), 1, (why,))
-        elif DISTURBED.isdisjoint((a.verdict, b.verdict)):
+        elif NOT_COUNTED.isdisjoint((a.verdict, b.verdict)):
             new, old = (a, b) if a.new else (b, a)
             self.ratios.append(new.median_ns / old.median_ns)
             if len(self.ratios) in LOOKS:
@@ -123,7 +123,7 @@ def compare_builds(
     seed: int = 0,
     on_pair: Callable[[int, int], None] = lambda done, most: None,
 ) -> tuple[Compared, ...]:
-    """Launch both builds in pairs on one device until every case is decided, or pairs run out.
+    """BuildLaunch both builds in pairs on one device until every case is decided, or pairs run out.
 
     Each launch is a fresh process that loads the bundle and runs all open cases. threads: 0 takes each
     bundle's default. choose, gate: as in `smelt.bench.measure`; the wait comes before each launch. seed: of
@@ -160,7 +160,7 @@ def _launch(
     pair: int,
     new: bool,
     first: bool,
-) -> list[Launch]:
+) -> list[BuildLaunch]:
     """All cases in one fresh process, which is ended afterwards: an idle one would hold memory."""
     hot = runner.client.cool_down(gate) if gate else None
     with runner.loaded(threads) as client:
@@ -168,7 +168,7 @@ def _launch(
         load_ns, chosen = client.model.load_ns, SHOWN if client.emulated else plan
         reports = [client.run(c.tensors, chosen, outputs=False) for c in cases]
     doubted = [replace(r, doubts=(hot, *r.doubts)) if hot else r for r in reports]
-    return [Launch(pair, new, first, load_ns, r) for r in doubted]
+    return [BuildLaunch(pair, new, first, load_ns, r) for r in doubted]
 
 
 def _check_fit(new: Bundle, baseline: Bundle) -> None:

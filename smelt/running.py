@@ -122,8 +122,12 @@ def conditioned(
         profile = choose(runner.client.hello().condition)
         if under:
             profile = replace(profile, governor="", khz=0)
-        asked = profile != AS_SHIPPED and not runner.client.emulated
-        under.append(runner.client.control(profile) if asked else UNCHANGED)
+        if profile == AS_SHIPPED:
+            under.append(UNCHANGED)
+        elif runner.client.emulated:
+            under.append(Conditions(profile, refused={"all": (profile.name, "an emulated device")}))
+        else:
+            under.append(runner.client.control(profile))
     return tuple(under)
 
 

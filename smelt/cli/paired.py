@@ -16,17 +16,17 @@ from smelt.devicefarm.compare_builds import ERROR, Change
 from smelt.devicefarm.condition import Condition
 from smelt.devicefarm.measure import RunPlan, median
 from smelt.devicefarm.profiles import Gate, Profile
-from smelt.paired import Compared, Launch, compare_builds
+from smelt.paired import BuildLaunch, Compared, compare_builds
 from smelt.shapes import RunCase
 
-EXIT_CODES = {
+CODES_BY_GRAVITY = {
     Change.REGRESSION: FAILED,
     Change.INCONCLUSIVE: INCONCLUSIVE,
     Change.EMULATED: INCONCLUSIVE,
     Change.IMPROVEMENT: OK,
     Change.NO_DIFFERENCE: OK,
 }
-"""In the order of gravity: the first of these that a case has is the command's."""
+"""The first of these that a case has is the command's."""
 COLOURS = {Change.REGRESSION: "red", Change.IMPROVEMENT: "green", Change.INCONCLUSIVE: "yellow"}
 
 
@@ -48,7 +48,7 @@ def compare(
     )  # fmt: skip
     progress.done()
     changes = {c.comparison.change for c in found}
-    change = next(c for c in EXIT_CODES if c in changes)
+    change = next(c for c in CODES_BY_GRAVITY if c in changes)
     report = found[0].launches[0].report
     data = {
         "device": report.device,
@@ -59,7 +59,7 @@ def compare(
         "conditions": asdict(found[0].conditions),
         "cases": [compared_data(c) for c in found],
     }
-    return Result(EXIT_CODES[change], data, compared_text(found))
+    return Result(CODES_BY_GRAVITY[change], data, compared_text(found))
 
 
 def compared_data(c: Compared) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def compared_data(c: Compared) -> dict[str, Any]:
     }
 
 
-def launch_data(launch: Launch) -> dict[str, Any]:
+def launch_data(launch: BuildLaunch) -> dict[str, Any]:
     """A launch of one case."""
     timing = launch.report.timing
     assert timing is not None
