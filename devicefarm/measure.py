@@ -45,6 +45,8 @@ ONCE = RunPlan(samples=0)
 SUSTAINED = RunPlan(0, 0.0, 0.0, min_time=300.0, max_time=330.0, sample_time=0.01)
 QUICK = RunPlan(warmup_min=0.1, warmup_max=2.0, samples=10, min_time=0.2, max_time=10.0)
 STEADY = RunPlan()
+SHOWN = RunPlan(warmup_runs=0, warmup_min=0.0, warmup_max=0.0, samples=3, min_time=0.0, max_time=5.0)
+"""Of emulated devices, whose times mean nothing: a few runs show that the code works."""
 
 
 @dataclass(frozen=True, slots=True)

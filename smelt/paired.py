@@ -11,7 +11,7 @@ from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.compare_builds import LOOKS, MOST_PAIRS, Change, Comparison, judge_pairs, pair_orders
 from smelt.devicefarm.condition import Condition
-from smelt.devicefarm.measure import QUICK, Interval, RunPlan, TimingVerdict
+from smelt.devicefarm.measure import QUICK, SHOWN, Interval, RunPlan, TimingVerdict
 from smelt.devicefarm.profiles import AS_SHIPPED, GATE, UNCHANGED, Conditions, Gate, Profile
 from smelt.devicefarm.report import RunReport
 from smelt.running import Loading, conditioned, runners
@@ -22,8 +22,6 @@ SPARE_PAIRS = 16
 NOT_COUNTED = frozenset({TimingVerdict.BUSY, TimingVerdict.TOO_HOT, TimingVerdict.THROTTLED})
 """Launches with these verdicts do not count. The rule does not know which build they are of, so it favours
 none."""
-SHOWN = RunPlan(warmup_runs=0, warmup_min=0.0, warmup_max=0.0, samples=3, min_time=0.0, max_time=5.0)
-"""The plan where times mean nothing and a launch only shows that it can be done."""
 
 
 @dataclass(frozen=True)

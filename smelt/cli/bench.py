@@ -106,6 +106,8 @@ def run(args: argparse.Namespace) -> Result:
     with tempfile.TemporaryDirectory(prefix="smelt-bench-") as folder:
         if args.against and args.baseline:
             raise Usage("--against and --baseline are two comparisons; choose one")
+        if args.baseline and args.plan == "sustained":
+            raise Usage("--plan sustained is about one build; each launch of a comparison is short")
         return _race(args, folder) if args.against else _times(args, folder)
 
 

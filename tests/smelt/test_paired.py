@@ -24,10 +24,10 @@ from smelt.core.diag import SmeltError
 from smelt.devicefarm.compare_builds import Change
 from smelt.devicefarm.condition import Condition
 from smelt.devicefarm.doubts import Samples
-from smelt.devicefarm.measure import QUICK, Doubt, TimingVerdict
+from smelt.devicefarm.measure import QUICK, SHOWN, Doubt, TimingVerdict
 from smelt.devicefarm.profiles import AS_SHIPPED, Gate
 from smelt.devicefarm.report import RunReport
-from smelt.paired import SHOWN, SPARE_PAIRS, compare_builds
+from smelt.paired import SPARE_PAIRS, compare_builds
 from smelt.shapes import RunCase
 
 SMALL, WILD = RunCase("n=1", {}), RunCase("n=64", {"x": np.zeros(1)})
