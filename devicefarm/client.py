@@ -440,7 +440,6 @@ class RunnerClient:
                 found.before,
                 found.after,
                 emulated=self.emulated,
-                cores=self.facts.cores,
                 settled=found.warmup_stable,
             ),
         )

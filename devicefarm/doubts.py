@@ -59,12 +59,11 @@ def find_doubts(
     after: Condition,
     *,
     emulated: bool,
-    cores: int,
     settled: bool,
 ) -> tuple[Doubt, ...]:
     """Why these times are not what the device can do; () where nothing speaks against them.
 
-    cores: how many processors the model may use. settled: whether the warm-up ended because run times agreed.
+    settled: whether the warm-up ended because run times agreed.
     """
     found = [
         *(
@@ -75,7 +74,7 @@ def find_doubts(
         *_throttled(telemetry, before, after),
         *_hot(telemetry, after),
         *_busy(samples),
-        *_others(samples, telemetry, cores),
+        *_others(samples, telemetry),
         *_frequency(telemetry),
     ]
     if not settled:
@@ -121,22 +120,22 @@ def _busy(samples: Samples) -> Iterator[Doubt]:
     waited = sum(w for w in samples.wait_ns if w is not None)
     if samples.disturbed > MOST_DISTURBED * n or waited > MOST_WAITED * total:
         taken = sum(samples.preempted)
-        lost = f"; in all it waited for {waited / total:.0%} of the time" if waited else ""
+        lost = f"; in all its threads waited for {waited / total:.0%} of the time" if waited else ""
         yield Doubt(
             TimingVerdict.BUSY,
-            f"other programs took the model's processor in {samples.disturbed} of {n} samples "
+            f"the model was ready and had no processor in {samples.disturbed} of {n} samples "
             f"({taken} preemptions){lost}",
         )
 
 
-def _others(samples: Samples, telemetry: Sequence[Reading], cores: int) -> Iterator[Doubt]:
+def _others(samples: Samples, telemetry: Sequence[Reading]) -> Iterator[Doubt]:
     """What others, and a hypervisor, did on any processor meanwhile."""
     if not telemetry or telemetry[-1].at_ns < FEW_TICKS * TICK_NS:
         return
     last = telemetry[-1]
     ticks = last.at_ns / TICK_NS
     foreign = sum(last.busy) - sum(samples.cpu_ns) / TICK_NS
-    allowed = min(FOREIGN_PROCESSORS * max(cores, 1), FOREIGN_MOST)
+    allowed = min(FOREIGN_PROCESSORS * len(last.busy), FOREIGN_MOST)
     if foreign > allowed * ticks + TICK_ERROR:
         yield Doubt(
             TimingVerdict.BUSY,

@@ -128,7 +128,7 @@ class Pair:
         """Why the times and their ratio may not be what the machine can do."""
         found = []
         if self.waited > MOST_WAITED:
-            text = f"other programs took the processor: waited for {self.waited:.0%} of the time"
+            text = f"both were ready and had no processor for {self.waited:.0%} of the time"
             found.append(Doubt(TimingVerdict.BUSY, text))
         logs = [math.log(r / s) for r, s in zip(self.rival_ns, self.smelt_ns, strict=True)]
         middle = median(logs)

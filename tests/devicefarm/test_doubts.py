@@ -34,14 +34,12 @@ def doubts(
     settled: bool = True,
     between: tuple[Reading, ...] = (),
 ) -> tuple[Doubt, ...]:
-    return find_doubts(
-        samples, (FIRST, *between, last), before, after, emulated=emulated, cores=2, settled=settled
-    )
+    return find_doubts(samples, (FIRST, *between, last), before, after, emulated=emulated, settled=settled)
 
 
 def test_a_quiet_device_raises_none() -> None:
     assert doubts() == ()
-    assert find_doubts(Samples(), (), CALM, CALM, emulated=False, cores=2, settled=True) == ()
+    assert find_doubts(Samples(), (), CALM, CALM, emulated=False, settled=True) == ()
 
 
 def longer(count: int, wait: int | None, taken: int = 1) -> Samples:
@@ -85,7 +83,7 @@ def test_others_on_any_processor(last: Reading, word: str | None) -> None:
 def test_a_server_of_many_processors_may_do_something_else_but_little() -> None:
     def told(foreign: int) -> bool:
         last = replace(LAST, busy=(99, foreign, *[0] * 62))
-        return bool(find_doubts(QUIET, (FIRST, last), CALM, CALM, emulated=False, cores=64, settled=True))
+        return bool(find_doubts(QUIET, (FIRST, last), CALM, CALM, emulated=False, settled=True))
 
     assert told(100) and not told(40)
 
