@@ -3,6 +3,7 @@ connection."""
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -118,19 +119,20 @@ def compare_builds(
     plan: RunPlan = QUICK,
     choose: Callable[[Condition], Profile] = lambda now: AS_SHIPPED,
     gate: Gate | None = GATE,
-    seed: int = 0,
+    seed: int | None = None,
     on_pair: Callable[[int, int], None] = lambda done, most: None,
 ) -> tuple[Compared, ...]:
     """BuildLaunch both builds in pairs on one device until every case is decided, or pairs run out.
 
     Each launch is a fresh process that loads the bundle and runs all open cases. threads: 0 takes each
     bundle's default. choose, gate: as in `smelt.bench.measure`; the wait comes before each launch. seed: of
-    the order within pairs. on_pair: called after each pair with its number and the most that there can be.
-    Raises SmeltError: 'invalid' where the bundles do not fit each other, else as `running`.
+    the order within pairs, None for another one each time. on_pair: called after each pair with its number
+    and the most that there can be. Raises SmeltError: 'invalid' where the bundles do not fit each other,
+    else as `running`.
     """
     _check_fit(new, baseline)
     todo = [_Case(c, len(cases)) for c in cases]
-    orders = pair_orders(MOST_PAIRS + SPARE_PAIRS, seed)
+    orders = pair_orders(MOST_PAIRS + SPARE_PAIRS, secrets.randbits(64) if seed is None else seed)
     with runners((new, baseline), device) as (of_new, of_baseline):
         under = conditioned((of_new, of_baseline), choose)[0]
         for pair, new_first in enumerate(orders):

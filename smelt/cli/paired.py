@@ -42,7 +42,7 @@ def compare(
     """Compare; exit code 1 for a regression alone, 5 where nothing can be said."""
     progress = Progress(args)
     found = compare_builds(
-        new, baseline, cases, device=args.device, threads=args.threads or 0, plan=plan, seed=args.seed,
+        new, baseline, cases, device=args.device, threads=args.threads or 0, plan=plan,
         choose=choose, gate=gate,
         on_pair=lambda done, most: progress(f"pair {done} of at most {most}"),
     )  # fmt: skip
