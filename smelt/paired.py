@@ -122,7 +122,7 @@ def compare_builds(
     seed: int | None = None,
     on_pair: Callable[[int, int], None] = lambda done, most: None,
 ) -> tuple[Compared, ...]:
-    """BuildLaunch both builds in pairs on one device until every case is decided, or pairs run out.
+    """Launch both builds in pairs on one device until every case is decided, or pairs run out.
 
     Each launch is a fresh process that loads the bundle and runs all open cases. threads: 0 takes each
     bundle's default. choose, gate: as in `smelt.bench.measure`; the wait comes before each launch. seed: of
