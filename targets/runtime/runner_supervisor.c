@@ -1,6 +1,7 @@
 /* runner_supervisor.c: the poll loop, the worker's life and the frames that pass between host and worker. */
 #include "runner_supervisor.h"
 
+#include "runner_control.h"
 #include "runner_crash.h"
 #include "runner_facts.h"
 #include "runner_worker.h"
@@ -258,6 +259,16 @@ static void on_load_request(supervisor *s) {
   forward(s);
 }
 
+static void on_control(supervisor *s) {
+  control_request r;
+  size_t len = s->host.head.len;
+  if (len < sizeof r) return answer(s, "protocol", FRAME_CONTROL, "a CONTROL frame is shorter than its fixed part");
+  memcpy(&r, payload_of(&s->host), sizeof r);
+  control_apply(s->sysfs, &r, (const char *)payload_of(&s->host) + sizeof r, len - sizeof r, compose(s));
+  tell(s, FRAME_STATS, s->text.at, s->text.len);
+  answer(s, "ok", FRAME_CONTROL, "");
+}
+
 static void on_cancel(supervisor *s) {
   if (s->busy) return worker_lost(s, "cancelled", "cancelled by the host", 1);
   answer(s, "ok", FRAME_CANCEL, "nothing was under way");
@@ -281,6 +292,7 @@ static void on_host_frame(supervisor *s) {
   s->logged = 0;
   switch (type) {
     case FRAME_HELLO: return on_hello(s);
+    case FRAME_CONTROL: return on_control(s);
     case FRAME_RESET: worker_drop(s); return answer(s, "ok", type, "");
     case FRAME_QUIT: answer(s, "ok", type, ""); s->done = 1; return;
     case FRAME_LOAD: s->busy = type; return on_load_request(s);
@@ -399,6 +411,7 @@ int serve(const char *sysfs) {
   s->idle_ns = IDLE_DEFAULT_MS * MILLI;
   s->last_heard = sys_now();
   s->page_size = auxiliary(6);
+  control_recover(sysfs);
   sys_on_signal(SYS_SIGPIPE, (void (*)(int, void *, void *))1 /* SIG_IGN */, 0);
   sys_on_signal(SYS_SIGCHLD, on_child_signal, 4 /* SA_SIGINFO */);
   sys_nonblocking(0);
@@ -427,5 +440,6 @@ int serve(const char *sysfs) {
     watch(s, sys_now());
   }
   if (s->pid) worker_drop(s);
+  control_restore();
   return s->exit_code;
 }

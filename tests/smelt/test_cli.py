@@ -204,7 +204,9 @@ def test_bench_tells_times_and_doubts(bundle: Bundle, capsys: pytest.CaptureFixt
     (row,) = data["cases"]
     assert row["samples"] == len(row["samples_ns"]) >= 10
     assert 0 < row["latency_ns_min"] <= row["latency_ns_p50"] <= row["latency_ns_p90"]
-    assert (data["exit_code"] == 0) == (not row["unstable"] and not row["invalid"])
+    assert (data["exit_code"] == 0) == (row["timing"] == "valid") == (not row["doubts"])
+    assert {len(column) for column in row["samples_raw"].values()} == {row["samples"]}
+    assert row["telemetry"][0]["sample"] == 0 and row["telemetry"][-1]["sample"] == row["samples"]
 
 
 def test_bench_races_onnxruntime(model: Path, bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
