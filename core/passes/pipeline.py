@@ -27,8 +27,10 @@ from smelt.core.passes.whole_graph.regions import regions
 
 PIPELINE: tuple[Pass, ...] = (
     Pass("dce", dce),  # exporters leave nodes that nothing uses; no later pass should look at them
-    Pass("checked", checked, level=0),  # first of those that look at sizes
     Pass("regions", regions),  # before fold: loops carry constants around, which then are constants inside
+    # after regions, which moves work before a loop, but none that speaks of sizes the loop checks; before all
+    # that look at sizes
+    Pass("checked", checked, level=0),
     Pass("quantize", quantize, kind=INTEGERS),  # before fold, which would make floats of quantised weights
     Pass("signs", signs),  # after quantize, which makes products of u8 and i8; before canonical merges sums
     Pass("fold", fold, kind=SUMS),  # before canonical: rules look at constants

@@ -251,3 +251,29 @@ def test_what_can_never_hold_is_no_knowledge() -> None:
         left, right = parse_dim(claim[0]), parse_dim(claim[2])
         assert learn(facts, left, claim[1], right, {}) is facts
     assert facts.prove_eq(N, 20) is NO and isinstance(facts.prove_eq(N, K), Truth)
+
+
+def test_work_on_a_checked_size_stays_in_its_loop() -> None:
+    """It would be done before the check, if at all: the loop may have no round."""
+    module = parse_module("""module "m" {
+      sym k in 0..*
+      sym t in 0..9
+      weight @on: bool[] = [true]
+      graph @main(%m: f32[k, 8], %a: f32[8, 8], %r: f32[t]) -> (%y as "y") {
+        %y = loop(_, @on, %a) {trips = dim t} : f32[8, 8]
+          region @body(%i: i64[], %c: bool[], %s: f32[8, 8]) -> (@on, %s1) {
+            check() {left = dim k, relation = "==", right = dim 8, text = "as wanted"}
+            %e = softmax(%m) {axis = 1} : f32[k, 8]
+            %p = matmul(%s, %e) : f32[8, 8]
+            %s1 = tanh(%p) : f32[8, 8]
+          }
+      }
+    }""")
+    done, _ = planned(module)
+    (loop,) = done.main.nodes
+    assert [str(v.type) for n in loop.regions[0].nodes for v in n.outputs][:1] == ["f32[8, 8]"]
+    fed = {"a": np.eye(8, dtype=np.float32), "m": np.ones((3, 8), np.float32)}
+    (y,) = run_module(done, {**fed, "r": np.ones(0, np.float32)}, OPS)
+    np.testing.assert_array_equal(y, fed["a"])
+    with pytest.raises(SmeltError, match="as wanted"):
+        run_module(done, {**fed, "r": np.ones(2, np.float32)}, OPS)
