@@ -47,7 +47,7 @@ class OwnReference:
     def __init__(self, model: Path, manifest: Mapping[str, Any], outputs: Sequence[str] = ()) -> None:
         self._module = importer.import_model(model, outputs=tuple(outputs))
         self._takes, self._gives = groups(manifest, "inputs"), groups(manifest, "outputs")
-        self._symbols = manifest["symbols"]
+        self._manifest = manifest
         self._state = manifest["state"]
 
     def run(self, feed: Mapping[str, GroupValue]) -> dict[str, GroupValue]:
@@ -55,7 +55,7 @@ class OwnReference:
         state = {row["name"]: feed[row["name"]] for row in self._state if row["shape"] is not None}
         fed = {name: value for name, value in feed.items() if name not in state}
         found = interp_graph.run_module(
-            self._module, {**packed(self._takes, fed, self._symbols), **state}, ops.OPS
+            self._module, {**packed(self._takes, fed, self._manifest), **state}, ops.OPS
         )
         tensors = dict(zip(self._module.main.output_names, found, strict=True))
         replaced = [row["output"] for row in self._state if row["output"] is not None]

@@ -104,6 +104,7 @@ def report_data(s: ModelReport) -> dict[str, Any]:
         "bundle": str(s.bundle.path),
         "compile_seconds": round(s.compile_seconds, 3),
         "symbols": m["symbols"],
+        "parts": m["parts"],
         "peak_memory": m["memory"]["arenas"],
         "validation": validation_data(s.validation),
         "times": [measured_data(t) for t in s.times],
