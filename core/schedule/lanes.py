@@ -5,6 +5,7 @@ Barriers are never written: they follow from which statements of a group touch w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from smelt.core.dim import YES, Dim, Facts, ceildiv, dmin, sym, to_dim
@@ -45,6 +46,7 @@ from smelt.core.schedule.tree import (
     edit,
     expressions,
     find,
+    is_static,
     names_of,
     rebuild,
     stores,
@@ -286,6 +288,53 @@ def lane_reduce(kernel: Kernel, name: str, lanes: int, wide: int) -> Kernel:
     return edit_stage(kernel, name, rewrite, what)
 
 
+def lane_split(kernel: Kernel, name: str, axis: str, parts: int) -> Kernel:
+    """Lanes share a reduction into registers of the lanes of a group:
+
+    lane j { acc[j] = sum k in n { e(j, k) } }
+      -->  shared p[S, j];
+           lane s in S { lane j' { p[s, j'] = sum k in (n + S-1 - s) // S { e(j', k*S + s) } } };
+           lane j { acc[j] = sum s in S { p[s, j] } },  j' = j.s
+
+    Neighbouring parts take neighbouring k. The loops inside have static extents.
+    """
+    what = f"lane_split {name} {axis} {parts}"
+    taken = names_of(kernel)
+    shared, lane, again = (fresh_name(f"{name}.{x}", taken) for x in ("parts", "s", "t"))
+
+    def rewrite(nodes: tuple[LoopNode, ...], store: Store, e: Reduce, facts: Facts) -> Body:
+        at = next((i for i, a in enumerate(e.axes) if a.var == axis), None)
+        if at is None or e.kind not in UPDATE or parts < 2:
+            raise ScheduleError(what, f"'{axis}' is no axis of it, or it cannot be split")
+        loops = [n for n in nodes if isinstance(n, Loop) and is_static(n.extent, kernel) and not n.buffers]
+        if len(loops) != len(nodes) or all(n.level != "lane" for n in loops):
+            raise ScheduleError(what, "not in loops of static extents, a lane's among them")
+        new_names(kernel, what, *(f"{x.var}.s" for x in loops))
+        n, index = e.axes[at].extent, tuple(sym(x.var) for x in loops)
+        inner = enter_all(facts, loops).with_range(lane, 0, parts - 1)
+        short = Axis(axis, (n + parts - 1 - sym(lane)) // parts)
+        if inner.prove_divisible(n, parts) is YES:
+            short = Axis(axis, n // parts)
+        axes = (*e.axes[:at], short, *e.axes[at + 1 :])
+        part = replace(e, axes=axes, body=substitute_expr(e.body, {axis: sym(axis) * parts + sym(lane)}))
+        (fill,) = rebuild(loops, (Store(shared, (sym(lane), *index), part),))
+        fill = rename_vars(fill, {x.var: f"{x.var}.s" for x in loops})
+        load = Load(shared, (sym(again), *index), e.dtype)
+        total = replace(e, axes=(Axis(again, to_dim(parts)),), body=load)
+        first = Loop("lane", lane, to_dim(parts), tidy((fill,), facts.with_range(lane, 0, parts - 1)))
+        mine = Buffer(shared, e.dtype, (to_dim(parts), *(x.extent for x in loops)), "shared")
+        return (Block((first, *rebuild(loops, (replace(store, value=total),))), (mine,)),)
+
+    return edit_stage(kernel, name, rewrite, what)
+
+
+def enter_all(facts: Facts, nodes: Sequence[LoopNode]) -> Facts:
+    """facts inside nested loops."""
+    for n in nodes:
+        facts = enter(facts, n)
+    return facts
+
+
 def split_sum(kernel: Kernel, var: str, axis: str, parts: int, name: str) -> Kernel:
     """for i in m { y[i] = f(sum k in n { e(i, k) }) }
       -->  scratch p[parts, m]; for s in parts { for i' in m { p[s, i'] = sum k in n/parts { e(i', ..) } } };
@@ -334,4 +383,4 @@ def split_sum(kernel: Kernel, var: str, axis: str, parts: int, name: str) -> Ker
     return kernel.with_(body=body_of, scratch=(*kernel.scratch, scratch))
 
 
-__all__ = ["fetch", "lane_reduce", "split_clamped", "split_sum", "spread"]
+__all__ = ["fetch", "lane_reduce", "lane_split", "split_clamped", "split_sum", "spread"]

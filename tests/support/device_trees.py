@@ -1,5 +1,7 @@
 """Trees for groups and lanes; on a device they give what the interpreter says."""
 
+# ruff: noqa: E501  (a table)
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -7,9 +9,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 from kernel_data import compare, inputs
+from naive_kernels import op_kernel
 
+from smelt.core.dtype import f32, u8
 from smelt.core.ir.interp_kernel import run_kernel
 from smelt.core.ir.kernel import Kernel
+from smelt.core.machine import Machine
+from smelt.core.schedule.strategies import draft
 
 Array = np.ndarray[Any, Any]
 Built = TypeVar("Built", bound=Callable[..., list[Array]])
@@ -73,6 +79,22 @@ kernel @picked(n: dim in 1..*, x: f32[n, 16], ids: i32[n]) -> (y: f32[n, 16]) {
 }""", ({"n": 1}, {"n": 6}), 16),
 }  # fmt: skip
 """Name -> text, sizes, lanes of a group on a machine with 64."""
+
+IN_STEP: dict[str, tuple[Kernel, str, str, tuple[dict[str, int], ...]]] = {
+    "matmul": (op_kernel("matmul", [("m", 40), (40, 70)], ("m", 70)), "b", "lane_split", ({"m": 1}, {"m": 3}, {"m": 37}, {"m": 0})),
+    "matmul-in-place": (op_kernel("matmul", [("m", "k"), ("k", "n")], ("m", "n")), "", "lane_split", ({"m": 2, "k": 9, "n": 33}, {"m": 5, "k": 0, "n": 7}, {"m": 9, "k": 3, "n": 64})),
+    "vector": (op_kernel("matmul", [(1, 70), (70, 50)], (1, 50)), "b", "lane_split", ({},)),
+    "decoded": (op_kernel("matmul_nbits", [("m", 128), (40, 4, 16), (40, 4)], ("m", 40), {"bits": 4, "block": 32}, dtypes=[f32, u8, f32]), "bc", "lane_split", ({"m": 1}, {"m": 6})),
+}  # fmt: skip
+"""Name -> naive kernel, constant inputs, a step that only machines whose lanes run in step take, sizes."""
+
+
+def in_step(name: str, machine: Machine) -> tuple[Kernel, tuple[dict[str, int], ...]]:
+    """A kernel of IN_STEP, scheduled for a machine, and its sizes."""
+    kernel, constants, step, sizes = IN_STEP[name]
+    done = draft(kernel, machine, frozenset(constants)).kernel
+    assert step in done.schedule, done.schedule
+    return done, sizes
 
 
 def check_tree(build: Callable[[Kernel], Built], kernel: Kernel, sizes: Sequence[dict[str, int]]) -> Built:

@@ -69,6 +69,11 @@ LEGAL = (
     (total, "bind i0 group; stage_reduce i0 acc; lane_reduce acc 2 1", PQ),
     (largest, "bind i0 group; stage_reduce i0 acc; lane_reduce acc 8 2", PQ),
     (softmax, "bind i0 group; bind i1 group; spread i1 8 o i", PQ),
+    (fixed, "divide i0 4 .m; bind i0 group; bind i1 lane; bind i0.m group", M),
+    (fixed, "bind i0 group; bind i1 lane; stage_reduce i0 acc; lane_split acc k1 4; stage_reduce i1.s acc",
+     M),
+    (free, "split i1 5 j ji no; bind i0 group; bind j group; bind ji lane; stage_reduce j acc; "
+           "lane_split acc k1 4; stage_reduce ji.s acc; accumulate acc1 []", M),
     (fixed, "split_sum i0 k1 4 parts; bind k1.s group; bind i0.s group; bind i1.s lane", M),
 )  # fmt: skip
 
@@ -110,6 +115,10 @@ REFUSED = (
     (total, "split i0 4 o i yes; stage_reduce o acc; lane_reduce acc 8 1", "no scalar of the group"),
     (fixed, "split_sum i0 k1 5 parts", "a multiple of 5"),
     (free, "split_sum i0 k1 5 parts", "a multiple of 5"),
+    (free, "bind i0 group; divide i0 4 .m", "is bound"),
+    (free, "divide i0 4 .m; divide i1 4 .m", "is taken"),
+    (fixed, "bind i0 group; stage_reduce i0 acc; lane_split acc k1 4", "a lane's among them"),
+    (fixed, "bind i0 group; bind i1 lane; stage_reduce i0 acc; lane_split acc i0 4", "no axis of it"),
     (largest, "split_sum i0 k1 3 parts", "no axis of a sum"),
     (softmax, "split_sum i0 k1 3 parts", "one reduction"),
 )  # fmt: skip
