@@ -1,5 +1,5 @@
 """Primitives for machines with lanes: Kernel -> Kernel. Loops spread over lanes, tiles of operands in shared
-memory, reductions split over lanes or over groups. Each shows its rewrite and refuses what it cannot prove.
+memory, reductions split over lanes. Each shows its rewrite and refuses what it cannot prove.
 
 Barriers are never written: they follow from which statements of a group touch which elements."""
 
@@ -15,7 +15,6 @@ from smelt.core.ir.kernel import (
     Block,
     Bound,
     Buffer,
-    Expr,
     Kernel,
     Load,
     Loop,
@@ -41,7 +40,6 @@ from smelt.core.schedule.loops import new_names, serial_loop
 from smelt.core.schedule.reductions import UPDATE, edit_stage, start_value, update_of
 from smelt.core.schedule.tree import (
     ScheduleError,
-    chain,
     declare,
     edit,
     expressions,
@@ -293,7 +291,7 @@ def lane_split(kernel: Kernel, name: str, axis: str, parts: int) -> Kernel:
 
     lane j { acc[j] = sum k in n { e(j, k) } }
       -->  shared p[S, j];
-           lane s in S { lane j' { p[s, j'] = sum k in (n + S-1 - s) // S { e(j', k*S + s) } } };
+           lane s in S { lane j' { p[s, j'] = sum k in (n + s) // S { e(j', k*S + S-1 - s) } } };
            lane j { acc[j] = sum s in S { p[s, j] } },  j' = j.s
 
     Neighbouring parts take neighbouring k. The loops inside have static extents.
@@ -312,11 +310,12 @@ def lane_split(kernel: Kernel, name: str, axis: str, parts: int) -> Kernel:
         new_names(kernel, what, *(f"{x.var}.s" for x in loops))
         n, index = e.axes[at].extent, tuple(sym(x.var) for x in loops)
         inner = enter_all(facts, loops).with_range(lane, 0, parts - 1)
-        short = Axis(axis, (n + parts - 1 - sym(lane)) // parts)
+        short = Axis(axis, (n + sym(lane)) // parts)
         if inner.prove_divisible(n, parts) is YES:
             short = Axis(axis, n // parts)
         axes = (*e.axes[:at], short, *e.axes[at + 1 :])
-        part = replace(e, axes=axes, body=substitute_expr(e.body, {axis: sym(axis) * parts + sym(lane)}))
+        step = sym(axis) * parts + (parts - 1 - sym(lane))  # so that the extent has no negative terms
+        part = replace(e, axes=axes, body=substitute_expr(e.body, {axis: step}))
         (fill,) = rebuild(loops, (Store(shared, (sym(lane), *index), part),))
         fill = rename_vars(fill, {x.var: f"{x.var}.s" for x in loops})
         load = Load(shared, (sym(again), *index), e.dtype)
@@ -335,52 +334,4 @@ def enter_all(facts: Facts, nodes: Sequence[LoopNode]) -> Facts:
     return facts
 
 
-def split_sum(kernel: Kernel, var: str, axis: str, parts: int, name: str) -> Kernel:
-    """for i in m { y[i] = f(sum k in n { e(i, k) }) }
-      -->  scratch p[parts, m]; for s in parts { for i' in m { p[s, i'] = sum k in n/parts { e(i', ..) } } };
-           for i in m { y[i] = f(sum s in parts { p[s, i] }) }
-
-    The sum is done by `parts` groups where rows and columns alone give too few, and added up by a
-    statement of its own, which begins when all of them have ended. n must be a multiple of parts; the nest
-    is a top-level one, and the reduction its only one.
-    """
-    what = f"split_sum {var} {axis} {parts}"
-    new_names(kernel, what, name)
-    number = next((i for i, s in enumerate(kernel.body) if var in map(var_of, chain(s)[0])), None)
-    if number is None:
-        raise ScheduleError(what, f"no top-level nest has the loop '{var}'")
-    nodes, leaf = chain(kernel.body[number])
-    found = {x for e in expressions(leaf) for x in walk_expr(e) if isinstance(x, Reduce)}
-    plain = all(isinstance(n, Loop) and n.level == "serial" and not n.buffers for n in nodes)
-    if len(found) != 1 or not plain:
-        raise ScheduleError(what, "not a plain nest with one reduction")
-    (whole,) = found
-    at = next((i for i, a in enumerate(whole.axes) if a.var == axis), None)
-    n = None if at is None else whole.axes[at].extent
-    if whole.kind != "sum" or at is None or n is None or not n.is_const or n.const % parts:
-        raise ScheduleError(what, f"'{axis}' is no axis of a sum whose extent is a multiple of {parts}")
-    taken = names_of(kernel) | {name}
-    s, again = fresh_name(f"{axis}.s", taken), fresh_name(f"{axis}.t", taken)
-    loops = [x for x in nodes if isinstance(x, Loop) and x.var in free_symbols(whole)]
-    if any(x.extent.symbols & {y.var for y in loops} for x in loops):
-        raise ScheduleError(what, "an extent depends on another loop")
-    size = n.const // parts
-    axes = (*whole.axes[:at], Axis(axis, to_dim(size)), *whole.axes[at + 1 :])
-    body = substitute_expr(whole.body, {axis: sym(s) * size + sym(axis)})
-    index = tuple(sym(x.var) for x in loops)
-    part = Store(name, (sym(s), *index), replace(whole, axes=axes, body=body))
-    (fill,) = rebuild((Loop("serial", s, to_dim(parts), ()), *loops), (part,))
-    first = rename_vars(fill, {x.var: fresh_name(f"{x.var}.s", taken) for x in loops})
-    load = Load(name, (sym(again), *index), whole.dtype)
-    total = Reduce("sum", (Axis(again, to_dim(parts)),), load, whole.dtype)
-
-    def added(e: Expr) -> Expr:
-        return map_expr(e, lambda x: total if x == whole else x)
-
-    rest = rebuild(nodes, tuple(map_stmt_exprs(x, added) for x in leaf))
-    scratch = Buffer(name, whole.dtype, (to_dim(parts), *(x.extent for x in loops)), "scratch")
-    body_of = (*kernel.body[:number], first, *rest, *kernel.body[number + 1 :])
-    return kernel.with_(body=body_of, scratch=(*kernel.scratch, scratch))
-
-
-__all__ = ["fetch", "lane_reduce", "lane_split", "split_clamped", "split_sum", "spread"]
+__all__ = ["fetch", "lane_reduce", "lane_split", "split_clamped", "spread"]

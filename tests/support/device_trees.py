@@ -85,6 +85,13 @@ IN_STEP: dict[str, tuple[Kernel, str, str, tuple[dict[str, int], ...]]] = {
     "matmul-in-place": (op_kernel("matmul", [("m", "k"), ("k", "n")], ("m", "n")), "", "lane_split", ({"m": 2, "k": 9, "n": 33}, {"m": 5, "k": 0, "n": 7}, {"m": 9, "k": 3, "n": 64})),
     "vector": (op_kernel("matmul", [(1, 70), (70, 50)], (1, 50)), "b", "lane_split", ({},)),
     "decoded": (op_kernel("matmul_nbits", [("m", 128), (40, 4, 16), (40, 4)], ("m", 40), {"bits": 4, "block": 32}, dtypes=[f32, u8, f32]), "bc", "lane_split", ({"m": 1}, {"m": 6})),
+    "sum-of-all": (op_kernel("reduce_sum", [("n",)], (), {"axes": (0,), "keepdims": False}), "", "split_reduce", ({"n": 9001}, {"n": 64}, {"n": 0})),
+    "max-of-all": (op_kernel("reduce_max", [(60, 60)], (), {"axes": (0, 1), "keepdims": False}), "", "lane_reduce", ({},)),
+    "softmax": (op_kernel("softmax", [("m", "n")], ("m", "n"), {"axis": 1}), "", "lane_reduce", ({"m": 3, "n": 300}, {"m": 2, "n": 5}, {"m": 1, "n": 0})),
+    "softmax-of-one": (op_kernel("softmax", [(1, "n")], (1, "n"), {"axis": 1}), "", "lift", ({"n": 5000}, {"n": 7})),
+    "sum-of-columns": (op_kernel("reduce_sum", [("p", "q")], ("q",), {"axes": (0,), "keepdims": False}), "", "lane_split", ({"p": 300, "q": 40}, {"p": 1, "q": 3}, {"p": 0, "q": 2})),
+    "sum-of-few-columns": (op_kernel("reduce_sum", [("p", 3)], (3,), {"axes": (0,), "keepdims": False}), "", "split_reduce", ({"p": 9000}, {"p": 5})),
+    "softmax-of-columns": (op_kernel("softmax", [(3, "p", "q")], (3, "p", "q"), {"axis": 1}), "", "bind i2 group", ({"p": 5, "q": 70}, {"p": 0, "q": 3})),
 }  # fmt: skip
 """Name -> naive kernel, constant inputs, a step that only machines whose lanes run in step take, sizes."""
 

@@ -69,16 +69,22 @@ def _pack(d: Draft, r: Roles, width: int) -> bool:
     return True
 
 
+def few_rows(d: Draft, r: Roles) -> bool:
+    """Whether a product has few rows in every run."""
+    if r.row is None:
+        return True
+    n = d.view(r.column).extent(r.row)
+    return not r.outer and kernel_facts(d.kernel).prove_le(n, FEW_LANE_ROWS) is YES
+
+
 def _by_rows(d: Draft, r: Roles) -> list[tuple[str, bool]]:
     """(root, whether it has few rows) of the nests: two where only a run knows."""
     v = d.view(r.column)
-    if r.row is None:
+    if few_rows(d, r):
         return [(v.vars[0], True)]
-    facts, n = kernel_facts(d.kernel), v.extent(r.row)
-    if r.outer or facts.prove_lt(FEW_LANE_ROWS, n) is YES:
+    assert r.row is not None
+    if r.outer or kernel_facts(d.kernel).prove_lt(FEW_LANE_ROWS, v.extent(r.row)) is YES:
         return [(v.vars[0], False)]
-    if facts.prove_le(n, FEW_LANE_ROWS) is YES:
-        return [(v.vars[0], True)]
     d.order(r.row, *(x for x in v.vars if x != r.row))
     d.do("divide", r.row, FEW_LANE_ROWS, ".m")
     return [(r.row, True), (f"{r.row}.m", False)]

@@ -74,7 +74,12 @@ LEGAL = (
      M),
     (free, "split i1 5 j ji no; bind i0 group; bind j group; bind ji lane; stage_reduce j acc; "
            "lane_split acc k1 4; stage_reduce ji.s acc; accumulate acc1 []", M),
-    (fixed, "split_sum i0 k1 4 parts; bind k1.s group; bind i0.s group; bind i1.s lane", M),
+    (fixed, "split_reduce i0 k1 6 parts; bind k1.s group; bind i0.part group; bind i1.part lane", M),
+    (free, "split_reduce i0 k1 2 parts; bind k1.s group; bind i0.part group; bind i1.part lane", M),
+    (total, "split_reduce i0 k1 16 parts; bind k1.s group; bind i0.part lane", PQ),
+    (largest, "split_reduce i0 k2 9 parts; bind k2.s group; bind i0.part lane", PQ),
+    (softmax, "lift i0 k1 top; split_reduce i0.part k1 16 parts; lift i0 k2 sums; bind i0 group; "
+              "bind i1 lane", PQ),
 )  # fmt: skip
 
 
@@ -113,14 +118,17 @@ REFUSED = (
     (fixed, TILED + "fetch ko a acc 0", "is taken"),
     (total, "stage_reduce i0 acc; lane_reduce acc 6 1", "no power of two"),
     (total, "split i0 4 o i yes; stage_reduce o acc; lane_reduce acc 8 1", "no scalar of the group"),
-    (fixed, "split_sum i0 k1 5 parts", "a multiple of 5"),
-    (free, "split_sum i0 k1 5 parts", "a multiple of 5"),
+    (free, "split_reduce i0 k1 0 parts", "no terms"),
+    (free, "split_reduce i0 k2 5 parts", "no axis of one reduction"),
+    (free, "bind i0 group; split_reduce i0 k1 5 parts", "not a plain nest"),
     (free, "bind i0 group; divide i0 4 .m", "is bound"),
     (free, "divide i0 4 .m; divide i1 4 .m", "is taken"),
     (fixed, "bind i0 group; stage_reduce i0 acc; lane_split acc k1 4", "a lane's among them"),
     (fixed, "bind i0 group; bind i1 lane; stage_reduce i0 acc; lane_split acc i0 4", "no axis of it"),
-    (largest, "split_sum i0 k1 3 parts", "no axis of a sum"),
-    (softmax, "split_sum i0 k1 3 parts", "one reduction"),
+    (softmax, "split_reduce i0 k2 3 parts", "holds another one"),
+    (softmax, "lift i0 k2 sums", "holds another one"),
+    (softmax, "lift i0 k1 a", "is taken"),
+    (softmax, "lift i7 k1 top", "no top-level nest"),
 )  # fmt: skip
 
 

@@ -31,6 +31,8 @@ SHOWN = {
     "gathered_rows": ("softmax-of-a-transpose",),
     "outer_groups": ("scan",),
     "lane_products": ("matmul-packed", "vector-matrix", "matmul-decoded"),
+    "lane_rows": ("softmax", "sum-012"),
+    "lane_columns": ("sum-0", "max-pool", "softmax-middle"),
 }
 WITH_LANES = ("matmul-packed", "conv-3x3", "softmax", "sum-0", "add-row", "softmax-matmul")
 VECTORS = next(m for m in MACHINES if m.name == "two")
