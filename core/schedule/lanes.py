@@ -15,6 +15,7 @@ from smelt.core.ir.kernel import (
     Block,
     Bound,
     Buffer,
+    Const,
     Kernel,
     Load,
     Loop,
@@ -175,8 +176,9 @@ def fetch(kernel: Kernel, var: str, buffer: str, name: str, pad: int) -> Kernel:
         if len(found) != 1:
             raise ScheduleError(what, f"{len(found)} different loads of it inside the loop, wanted one")
         (load,) = found
-        if load.otherwise is not None or not any(x.level == "lane" for x in _loops(node.body)):
-            raise ScheduleError(what, "its loads have another value, or no lanes use it")
+        other = load.otherwise
+        if not isinstance(other, Const | None) or not any(x.level == "lane" for x in _loops(node.body)):
+            raise ScheduleError(what, "its loads have a computed other value, or no lanes use it")
         axes = _tile_axes(kernel, node, load, what)
         extents = [n for _, n in axes]
         tile = Buffer(name, load.dtype, (*map(to_dim, extents[:-1]), to_dim(extents[-1] + pad)), "shared")

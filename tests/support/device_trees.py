@@ -5,17 +5,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 from kernel_data import compare, inputs
 from naive_kernels import op_kernel
 
+from smelt.core.dim import Facts, parse_dim, to_dim
 from smelt.core.dtype import f32, u8
 from smelt.core.ir.interp_kernel import run_kernel
-from smelt.core.ir.kernel import Kernel
+from smelt.core.ir.kernel import Expr, Kernel, Load
 from smelt.core.machine import Machine
 from smelt.core.schedule.strategies import draft
+from smelt.core.schedule.tree import map_accesses
 
 Array = np.ndarray[Any, Any]
 Built = TypeVar("Built", bound=Callable[..., list[Array]])
@@ -80,11 +83,34 @@ kernel @picked(n: dim in 1..*, x: f32[n, 16], ids: i32[n]) -> (y: f32[n, 16]) {
 }  # fmt: skip
 """Name -> text, sizes, lanes of a group on a machine with 64."""
 
+
+
+def _conv(c: int, m: int) -> Kernel:
+    attrs = {"strides": (2, 1), "dilations": (1, 1), "group": 1, "channels_last": True,
+             "pads_begin": (to_dim(1),) * 2, "pads_end": (to_dim(1),) * 2}  # fmt: skip
+    return op_kernel("conv", [(1, "h", "w", c), (3, 3, c, m)], (1, parse_dim("(h - 1)//2 + 1"), "w", m), attrs)
+
+
+def _turned(kernel: Kernel, name: str) -> Kernel:
+    """The kernel with a matrix of its inputs read along its other axis."""
+    inputs = tuple(replace(b, shape=b.shape[::-1]) if b.name == name else b for b in kernel.inputs)
+
+    def load(e: Load, facts: Facts) -> Expr:
+        return replace(e, index=e.index[::-1]) if e.buffer == name else e
+
+    return kernel.with_(inputs=inputs, body=map_accesses(kernel.body, Facts(), load, lambda s, _: s))
+
+
 IN_STEP: dict[str, tuple[Kernel, str, str, tuple[dict[str, int], ...]]] = {
     "matmul": (op_kernel("matmul", [("m", 40), (40, 70)], ("m", 70)), "b", "lane_split", ({"m": 1}, {"m": 3}, {"m": 37}, {"m": 0})),
     "matmul-in-place": (op_kernel("matmul", [("m", "k"), ("k", "n")], ("m", "n")), "", "lane_split", ({"m": 2, "k": 9, "n": 33}, {"m": 5, "k": 0, "n": 7}, {"m": 9, "k": 3, "n": 64})),
     "vector": (op_kernel("matmul", [(1, 70), (70, 50)], (1, 50)), "b", "lane_split", ({},)),
     "decoded": (op_kernel("matmul_nbits", [("m", 128), (40, 4, 16), (40, 4)], ("m", 40), {"bits": 4, "block": 32}, dtypes=[f32, u8, f32]), "bc", "lane_split", ({"m": 1}, {"m": 6})),
+    "tiles": (op_kernel("matmul", [("m", 40), (40, 70)], ("m", 70)), "b", "fetch", ({"m": 37}, {"m": 5})),
+    "tiles-in-place": (op_kernel("matmul", [("m", "k"), ("k", "n")], ("m", "n")), "", "fetch", ({"m": 17, "k": 37, "n": 35}, {"m": 8, "k": 16, "n": 129}, {"m": 6, "k": 0, "n": 3})),
+    "tiles-of-a-transpose": (_turned(op_kernel("matmul", [(20, 32), (32, "n")], (20, "n")), "b"), "", "fetch", ({"n": 35},)),
+    "tiles-decoded": (op_kernel("matmul_nbits", [("m", 128), (40, 4, 16), (40, 4)], ("m", 40), {"bits": 4, "block": 32}, dtypes=[f32, u8, f32]), "bc", "fetch", ({"m": 9},)),
+    "convolution": (_conv(24, 40), "b", "fetch", ({"h": 5, "w": 11}, {"h": 1, "w": 1})),
     "sum-of-all": (op_kernel("reduce_sum", [("n",)], (), {"axes": (0,), "keepdims": False}), "", "split_reduce", ({"n": 9001}, {"n": 64}, {"n": 0})),
     "max-of-all": (op_kernel("reduce_max", [(60, 60)], (), {"axes": (0, 1), "keepdims": False}), "", "lane_reduce", ({},)),
     "softmax": (op_kernel("softmax", [("m", "n")], ("m", "n"), {"axis": 1}), "", "lane_reduce", ({"m": 3, "n": 300}, {"m": 2, "n": 5}, {"m": 1, "n": 0})),

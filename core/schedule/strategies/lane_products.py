@@ -21,6 +21,7 @@ from smelt.core.schedule.strategies.contraction import (
     power,
     unroll_short,
 )
+from smelt.core.schedule.strategies.lane_tiles import tiled
 from smelt.core.schedule.tree import ScheduleError, expressions
 from smelt.core.schedule.view import Roles, View, roles
 
@@ -42,8 +43,9 @@ def lane_products(d: Draft, root: str) -> None:
     v, r = collapsed(d, v, r)
     width = min(d.machine.subgroup, v.extent(r.column).const_or_none or d.machine.subgroup)
     packed = _pack(d, r, width)
-    if not packed and v.stride(r.b, r.column) != 1:
-        raise ScheduleError("lane_products", "neighbouring columns do not lie side by side")
+    apart = not packed and v.stride(r.b, r.column) != 1
+    if apart and few_rows(d, r) and not _brief(d, r):
+        raise ScheduleError("lane_products", "a vector times a matrix along its rows: dot products do better")
     for part, few in _by_rows(d, r):
         v = d.view(part)
         found = roles(v)
@@ -75,6 +77,15 @@ def few_rows(d: Draft, r: Roles) -> bool:
         return True
     n = d.view(r.column).extent(r.row)
     return not r.outer and kernel_facts(d.kernel).prove_le(n, FEW_LANE_ROWS) is YES
+
+
+def _brief(d: Draft, r: Roles) -> bool:
+    """Whether what a lane reads along a row of B stays in the first cache, with what its group reads beside:
+    then every transaction is used up by the next steps."""
+    steps = [a.extent.const_or_none for a in r.reduce.axes]
+    if None in steps:
+        return False
+    return _product(steps) * r.b.dtype.bytes * d.machine.max_lanes <= d.machine.cache_bytes[0]
 
 
 def _by_rows(d: Draft, r: Roles) -> list[tuple[str, bool]]:
@@ -152,6 +163,11 @@ def _product(found: list[int | None]) -> int:
 def _many_rows(d: Draft, v: View, r: Roles, width: int, packed: bool) -> None:
     """Lanes of a group along rows as well, each with a tile of them in registers; operands from caches."""
     assert r.row is not None
+    try:
+        with d.all_or_nothing():
+            return tiled(d, v, r, width, packed or v.stride(r.b, r.column) == 1)
+    except ScheduleError:
+        pass  # operands come from the caches then
     n = v.extent(r.row).const_or_none
     panels, column = _split_columns(d, v, r, width, packed)
     height = LANE_ROWS if n is None else min(LANE_ROWS, n)
