@@ -59,6 +59,7 @@ PRIMITIVES: Mapping[str, tuple[Callable[..., Kernel], str]] = {
     "strip": (loops.strip, "viib"),
     "stage_reduce": (reductions.stage_reduce, "vv"),
     "hoist": (reductions.hoist, "vv"),
+    "once": (reductions.once, "vv"),
     "accumulate": (reductions.accumulate, "vo"),
     "accumulate_blocks": (reductions.accumulate_blocks, "vvivv"),
     "widen": (reductions.widen, "vvi"),

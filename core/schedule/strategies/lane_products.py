@@ -21,13 +21,15 @@ from smelt.core.schedule.strategies.contraction import (
     power,
     unroll_short,
 )
+from smelt.core.schedule.strategies.lane_rows import PART_TERMS, kept_columns
 from smelt.core.schedule.strategies.lane_tiles import tiled
+from smelt.core.schedule.strategies.lanes import FEW_GROUPS, FEW_LANE_ROWS, few_rows
+from smelt.core.schedule.strategies.reduction import prod_or_none
 from smelt.core.schedule.tree import ScheduleError, expressions
 from smelt.core.schedule.view import Roles, View, roles
 
-FEW_LANE_ROWS = 4
-"""Rows up to which every element of B is used at once for all of them: registers hold their sums, and each
-height has a body of its own."""
+LEAST_PARTS = 4
+"""Groups that share a reduction at least: what adds up their parts is a launch of its own."""
 LEAST_TERMS = 8
 """Terms of a reduction that a lane adds up at least before the lanes of a group add up theirs."""
 
@@ -48,9 +50,21 @@ def lane_products(d: Draft, root: str) -> None:
         raise ScheduleError("lane_products", "a vector times a matrix along its rows: dot products do better")
     for part, few in _by_rows(d, r):
         v = d.view(part)
-        found = roles(v)
-        assert found is not None
-        (_few_rows if few else _many_rows)(d, v, found, width, packed)
+        if not few:
+            _many_rows(d, v, _roles(v), width, packed)
+            continue
+        for nest in _in_groups(d, v, _roles(v), width):
+            v, mine = d.view(nest), roles(d.view(nest))
+            if mine is None:
+                kept_columns(d, nest)
+            else:
+                _few_rows(d, v, mine, width, packed)
+
+
+def _roles(v: View) -> Roles:
+    found = roles(v)
+    assert found is not None
+    return found
 
 
 def _pack(d: Draft, r: Roles, width: int) -> bool:
@@ -71,21 +85,11 @@ def _pack(d: Draft, r: Roles, width: int) -> bool:
     return True
 
 
-def few_rows(d: Draft, r: Roles) -> bool:
-    """Whether a product has few rows in every run."""
-    if r.row is None:
-        return True
-    n = d.view(r.column).extent(r.row)
-    return not r.outer and kernel_facts(d.kernel).prove_le(n, FEW_LANE_ROWS) is YES
-
-
 def _brief(d: Draft, r: Roles) -> bool:
     """Whether what a lane reads along a row of B stays in the first cache, with what its group reads beside:
     then every transaction is used up by the next steps."""
-    steps = [a.extent.const_or_none for a in r.reduce.axes]
-    if None in steps:
-        return False
-    return _product(steps) * r.b.dtype.bytes * d.machine.max_lanes <= d.machine.cache_bytes[0]
+    steps = prod_or_none([a.extent for a in r.reduce.axes])
+    return steps is not None and steps * r.b.dtype.bytes * d.machine.max_lanes <= d.machine.cache_bytes[0]
 
 
 def _by_rows(d: Draft, r: Roles) -> list[tuple[str, bool]]:
@@ -99,6 +103,24 @@ def _by_rows(d: Draft, r: Roles) -> list[tuple[str, bool]]:
     d.order(r.row, *(x for x in v.vars if x != r.row))
     d.do("divide", r.row, FEW_LANE_ROWS, ".m")
     return [(r.row, True), (f"{r.row}.m", False)]
+
+
+def _in_groups(d: Draft, v: View, r: Roles, width: int) -> list[str]:
+    """The nests of a product of few rows: where it has few columns and a long reduction, that is shared by
+    groups, and a nest of its own adds up what they have."""
+    panels = prod_or_none([v.extent(x) for x in (r.column, *r.batch)])
+    terms = prod_or_none([a.extent for a in r.reduce.axes])
+    first = r.reduce.axes[0]
+    if panels is None or terms is None or len(v.reduces()) > 1 or not first.extent.is_const:
+        return [v.vars[0]]
+    groups = -(-panels // width)
+    least = d.machine.max_lanes // width * PART_TERMS
+    parts = min(d.machine.cores * FEW_GROUPS // groups, terms // least, first.extent.const)
+    if parts < LEAST_PARTS:
+        return [v.vars[0]]
+    before = d.roots()
+    d.do("split_reduce", v.vars[0], first.var, power(-(-first.extent.const // parts)), d.fresh("parts"))
+    return [*(x for x in d.roots() if x not in before), v.vars[0]]
 
 
 def _split_columns(d: Draft, v: View, r: Roles, width: int, packed: bool) -> tuple[list[str], str]:
@@ -144,20 +166,12 @@ def _shared_axis(d: Draft, r: Roles, width: int) -> tuple[str, int]:
     most = d.machine.max_lanes // width
     for a in r.reduce.axes:
         n = a.extent.const_or_none
-        inner = [b.extent.const_or_none for b in r.reduce.axes[r.reduce.axes.index(a) + 1 :]]
-        terms = None if n is None or None in inner else n * _product(inner)
+        terms = prod_or_none([b.extent for b in r.reduce.axes[r.reduce.axes.index(a) :]])
         parts = most if terms is None else min(most, terms // LEAST_TERMS)
         parts = parts if n is None else min(parts, n)
         if parts > 1:
             return a.var, 1 << (parts.bit_length() - 1)
     return "", 1
-
-
-def _product(found: list[int | None]) -> int:
-    total = 1
-    for n in found:
-        total *= n or 1
-    return total
 
 
 def _many_rows(d: Draft, v: View, r: Roles, width: int, packed: bool) -> None:
@@ -188,6 +202,9 @@ def _in_registers(d: Draft, r: Roles, lane: str, row: list[str]) -> None:
     """The sums of a lane in its registers, rows written out."""
     for name in dict.fromkeys(d.stage_reduce(lane)):
         d.do("accumulate", name, ())
+    held = [a.var for a in r.reduce.axes[:-1] if any(a.var in i.symbols for b in r.beside for i in b.index)]
+    if held:  # scales and zero points of a block
+        d.attempt("once", held[-1], "held")
     for x in row:
         d.do("unroll", x)
     unroll_short(d, r, "", None)

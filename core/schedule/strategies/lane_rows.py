@@ -16,8 +16,7 @@ from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.reductions import UPDATE
 from smelt.core.schedule.strategies.contraction import SHORT_AXIS, power
 from smelt.core.schedule.strategies.elementwise import elementwise
-from smelt.core.schedule.strategies.lane_products import few_rows
-from smelt.core.schedule.strategies.lanes import FEW_GROUPS
+from smelt.core.schedule.strategies.lanes import FEW_GROUPS, few_rows
 from smelt.core.schedule.strategies.reduction import (
     accumulate_long,
     along,
@@ -27,7 +26,7 @@ from smelt.core.schedule.strategies.reduction import (
     rows,
     sides,
 )
-from smelt.core.schedule.tree import ScheduleError, var_of
+from smelt.core.schedule.tree import ScheduleError
 from smelt.core.schedule.view import View, roles
 
 PART_TERMS = 32
@@ -61,7 +60,7 @@ def lane_columns(d: Draft, root: str) -> None:
         raise ScheduleError("lane_columns", "no kept contiguous axis")
     count = prod_or_none([v.extent(x) for x in sides(v)[0]])
     for part in _parts(d, v.vars[0], None if count is None else -(-count // d.machine.subgroup)):
-        _column(d, part)
+        kept_columns(d, part)
 
 
 def _check(d: Draft, root: str, who: str) -> None:
@@ -94,14 +93,14 @@ def _parts(d: Draft, root: str, groups: int | None) -> list[str]:
     for r in _long(d, root, part):
         mine, v = root, d.view(root)
         if len(v.all_reduces()) > 1 or any(v.extent(x) != 1 for x in sides(v)[1]):
-            before = _roots(d)
+            before = d.roots()
             d.do("lift", root, r.axes[0].var, d.fresh("whole"))
-            (mine,) = [x for x in _roots(d) if x not in before]
+            (mine,) = [x for x in d.roots() if x not in before]
             found.insert(-1, mine)
-        before = _roots(d)
+        before = d.roots()
         inner = prod_or_none([a.extent for a in r.axes[1:]]) or part
         d.do("split_reduce", mine, r.axes[0].var, max(1, part // inner), d.fresh("parts"))
-        found[found.index(mine) : found.index(mine)] = [x for x in _roots(d) if x not in before]
+        found[found.index(mine) : found.index(mine)] = [x for x in d.roots() if x not in before]
     return found
 
 
@@ -118,10 +117,6 @@ def _long(d: Draft, root: str, part: int) -> list[Reduce]:
         return total
 
     return found if any(terms(r) > 2 * part for r in found) else []
-
-
-def _roots(d: Draft) -> list[str]:
-    return [var_of(s) for s in d.kernel.body if hasattr(s, "level")]
 
 
 # ---------------------------------------------------------------- along neighbours
@@ -159,7 +154,7 @@ def _row(d: Draft, root: str) -> None:
 # ---------------------------------------------------------------- kept axis
 
 
-def _column(d: Draft, root: str) -> None:
+def kept_columns(d: Draft, root: str) -> None:
     """Neighbouring lanes for neighbouring kept elements, of which each has the whole reduction; where that is
     long and nothing else runs along it, the lanes of a group share it."""
     v = d.view(root)
@@ -214,4 +209,4 @@ def _shared(d: Draft, v: View, others: list[str], column: str, axis: str) -> Non
         accumulate_long(d, name)
 
 
-__all__ = ["lane_columns", "lane_rows"]
+__all__ = ["kept_columns", "lane_columns", "lane_rows"]

@@ -8,6 +8,7 @@ import pytest
 from naive_kernels import check, op_kernel, random_inputs
 
 from smelt.core.diag import SmeltError
+from smelt.core.dtype import f32, u8
 from smelt.core.ir.interp_kernel import run_kernel
 from smelt.core.ir.interp_lanes import run_lanes
 from smelt.core.ir.kernel import Block, Kernel, Load, walk, walk_expr
@@ -52,6 +53,12 @@ def softmax() -> Kernel:
     return op_kernel("softmax", [("p", "q")], ("p", "q"), {"axis": 1})
 
 
+def decoded() -> Kernel:
+    types = [f32, u8, f32]
+    return op_kernel("matmul_nbits", [("m", 32), (6, 2, 8), (6, 2)], ("m", 6), {"bits": 4, "block": 16},
+                     dtypes=types)  # fmt: skip
+
+
 M = ({"m": 1, "k": 3}, {"m": 9, "k": 0}, {"m": 4, "k": 2})
 PQ = ({"p": 3, "q": 77}, {"p": 2, "q": 0}, {"p": 1, "q": 64}, {"p": 0, "q": 5})
 LEGAL = (
@@ -78,6 +85,8 @@ LEGAL = (
     (free, "split_reduce i0 k1 2 parts; bind k1.s group; bind i0.part group; bind i1.part lane", M),
     (total, "split_reduce i0 k1 16 parts; bind k1.s group; bind i0.part lane", PQ),
     (largest, "split_reduce i0 k2 9 parts; bind k2.s group; bind i0.part lane", PQ),
+    (decoded, "bind i0 group; bind i1 lane; stage_reduce i1 acc; accumulate acc []; once k1 held",
+     ({"m": 1}, {"m": 3})),
     (softmax, "lift i0 k1 top; split_reduce i0.part k1 16 parts; lift i0 k2 sums; bind i0 group; "
               "bind i1 lane", PQ),
 )  # fmt: skip
@@ -125,6 +134,9 @@ REFUSED = (
     (free, "divide i0 4 .m; divide i1 4 .m", "is taken"),
     (fixed, "bind i0 group; stage_reduce i0 acc; lane_split acc k1 4", "a lane's among them"),
     (fixed, "bind i0 group; bind i1 lane; stage_reduce i0 acc; lane_split acc i0 4", "no axis of it"),
+    (decoded, "bind i0 group; bind i1 lane; stage_reduce i1 acc; accumulate acc []; once k3 held",
+     "nothing that is read is repeated"),
+    (free, "stage_reduce i0 acc; once i1 held", "nothing that is read is repeated"),
     (softmax, "split_reduce i0 k2 3 parts", "holds another one"),
     (softmax, "lift i0 k2 sums", "holds another one"),
     (softmax, "lift i0 k1 a", "is taken"),

@@ -84,6 +84,22 @@ def test_golden_of_tiles(golden: Callable[[str, str], None], monkeypatch: pytest
     golden("schedules/lane_tiles.txt", "\n".join(lines) + "\n")
 
 
+def test_golden_of_copies(golden: Callable[[str, str], None]) -> None:
+    """Which elementwise kernels go through shared memory, which do not, and what becomes of three."""
+    table = [(n, k, c) for n, (k, c, _) in KERNELS.items()]
+    done = {n: draft(k, NARROW, frozenset(c)).kernel
+            for n, k, c in [*table, *((n, k, c) for n, (k, c, *_) in IN_STEP.items())]}  # fmt: skip
+    plain = {n: k for n, k in done.items() if "reduce" not in k.schedule and "accumulate" not in k.schedule}
+    lines = [f"elementwise, on a machine of {NARROW.subgroup} lanes in step"]
+    for what, shared in (("through shared memory", True), ("in place", False)):
+        names = ", ".join(n for n, k in plain.items() if ("fetch" in k.schedule) is shared)
+        lines += ["", what, textwrap.fill(names, 100, initial_indent="  ", subsequent_indent="  ",
+                                          break_on_hyphens=False)]  # fmt: skip
+    for name in ("transpose-2d", "wide", "add-row"):
+        lines += ["", f"makes of {name}", print_kernel(done[name]).rstrip().replace("; ", ";\n        ")]
+    golden("schedules/lane_copies.txt", "\n".join(lines) + "\n")
+
+
 def test_tiles_of_real_limits() -> None:
     """Taller than wide, of a quarter of a lane's registers; no taller than the rows."""
     cuda, vulkan = WIDE, replace(NARROW, max_lanes=64, subgroup=32)
