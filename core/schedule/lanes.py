@@ -16,6 +16,7 @@ from smelt.core.ir.kernel import (
     Bound,
     Buffer,
     Const,
+    Expr,
     Kernel,
     Load,
     Loop,
@@ -195,6 +196,76 @@ def fetch(kernel: Kernel, var: str, buffer: str, name: str, pad: int) -> Kernel:
     return edit(kernel, var, rewrite, what)
 
 
+def double_buffer(kernel: Kernel, var: str, name: str) -> Kernel:
+    """for v in n { shared t[K]; fill(t, v); s(t) }
+      -->  block { shared t[2, K]; fill(t[0], 0) if 0 < n;
+             for v in n { fill(t[(v + 1) % 2], v + 1) if v + 1 < n; s(t[v % 2]) } }
+
+    A slice is copied while the one before is used: what fills and what reads are in different halves, so that
+    lanes meet once for each slice. The first statement that has t is the only one that writes it, for all
+    lanes together.
+    """
+    what = f"double_buffer {var} {name}"
+
+    def rewrite(node: LoopNode, facts: Facts) -> Stmt:
+        tile = next((b for b in node.buffers if b.name == name), None)
+        if not isinstance(node, Loop) or node.level != "serial" or tile is None or tile.space != "shared":
+            raise ScheduleError(what, "no loop that all lanes run together has a shared buffer of that name")
+        number = next((i for i, s in enumerate(node.body) if _touches(s, name)), 0)
+        fill, rest = node.body[number], (*node.body[:number], *node.body[number + 1 :])
+        written = {(s.buffer, s.accumulate) for s in stores((fill,))}
+        again = name in _loaded((fill,)) or any(s.buffer == name for s in stores(rest))
+        if written != {(name, None)} or again:
+            raise ScheduleError(what, "not one statement fills it before others read it")
+        if _loaded((fill,)) & {s.buffer for s in stores(node.body)}:
+            raise ScheduleError(what, "what it is filled with changes meanwhile")
+        n, ahead = node.extent, sym(var) + 1
+        first = _in_half(substitute_body((fill,), {var: 0}), name, to_dim(0))
+        if facts.prove_lt(0, n) is not YES:
+            first = (Block(first, guard=(Bound(to_dim(0), to_dim(0), n),)),)
+        inside = enter(facts, node)
+        next_one = Block(_in_half(substitute_body((fill,), {var: ahead}), name, ahead % 2),
+                         guard=(Bound(to_dim(0), ahead, n),))  # fmt: skip
+        body = (*node.body[:number], next_one, *node.body[number + 1 :])
+        used = tuple(s if s is next_one else _in_half((s,), name, sym(var) % 2)[0] for s in body)
+        left = tuple(b for b in node.buffers if b.name != name)
+        loop = replace(node, body=tidy(used, inside), buffers=left)
+        halves = replace(tile, shape=(to_dim(2), *tile.shape))
+        renamed = tuple(rename_vars(s, _ahead(s, kernel)) for s in tidy(first, facts))
+        return Block((*renamed, loop), (halves,))
+
+    return edit(kernel, var, rewrite, what)
+
+
+def _ahead(s: Stmt, kernel: Kernel) -> dict[str, str]:
+    """New names for the variables of a statement's loops."""
+    taken = names_of(kernel)
+    return {x.var: fresh_name(f"{x.var}.first", taken) for x in _loops((s,))}
+
+
+def _touches(s: Stmt, name: str) -> bool:
+    return name in _loaded((s,)) or any(x.buffer == name for x in stores((s,)))
+
+
+def _loaded(body: Body) -> set[str]:
+    return {x.buffer for e in expressions(body) for x in walk_expr(e) if isinstance(x, Load)}
+
+
+def _in_half(body: Body, name: str, half: Dim) -> Body:
+    """Every access of a buffer with a first index of its own."""
+
+    def load(e: Expr) -> Expr:
+        mine = isinstance(e, Load) and e.buffer == name
+        return replace(e, index=(half, *e.index)) if isinstance(e, Load) and mine else e
+
+    def stored(s: Stmt) -> Stmt:
+        if isinstance(s, Store):
+            return replace(s, index=(half, *s.index)) if s.buffer == name else s
+        return replace(s, body=tuple(map(stored, s.body)))
+
+    return tuple(stored(map_stmt_exprs(s, lambda e: map_expr(e, load))) for s in body)
+
+
 def _loops(body: Body) -> list[Loop]:
     return [s for s in walk(body) if isinstance(s, Loop)]
 
@@ -336,4 +407,4 @@ def enter_all(facts: Facts, nodes: Sequence[LoopNode]) -> Facts:
     return facts
 
 
-__all__ = ["fetch", "lane_reduce", "lane_split", "split_clamped", "spread"]
+__all__ = ["double_buffer", "fetch", "lane_reduce", "lane_split", "split_clamped", "spread"]

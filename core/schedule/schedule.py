@@ -73,6 +73,7 @@ PRIMITIVES: Mapping[str, tuple[Callable[..., Kernel], str]] = {
     "spread": (lanes.spread, "vivv"),
     "split_clamped": (lanes.split_clamped, "vivv"),
     "fetch": (lanes.fetch, "vvvi"),
+    "double_buffer": (lanes.double_buffer, "vv"),
     "lane_reduce": (lanes.lane_reduce, "vii"),
     "lane_split": (lanes.lane_split, "vvi"),
     "lift": (statements.lift, "vvv"),

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from smelt.core.ir.rewrite import local_buffers
 from smelt.core.machine import Machine
 from smelt.core.schedule.draft import Draft
+from smelt.core.schedule.strategies.reduction import prod_or_none
 from smelt.core.schedule.tree import ScheduleError, find
 from smelt.core.schedule.view import Roles, View, roles
 
@@ -55,8 +57,8 @@ def tiled(d: Draft, v: View, r: Roles, width: int, beside: bool) -> None:
     length, so that lanes read from different banks."""
     if len(v.reduces()) > 1:
         raise ScheduleError("lane_tiles", "several products share a nest")
-    assert r.row is not None
     r = _sliced(d, v, r)
+    assert r.row is not None
     v = d.view(v.vars[0])
     below = _positions(v, r)
     rows = None if below is not None else v.extent(r.row).const_or_none
@@ -78,10 +80,14 @@ def tiled(d: Draft, v: View, r: Roles, width: int, beside: bool) -> None:
         d.do("unroll", x)
     at = _slice_loop(d, r)
     _write_out(d, r)
-    for load in dict.fromkeys(x.buffer for x in r.a):
-        d.do("fetch", at, load, d.fresh(f"{load}.tile"), int(width < d.machine.subgroup))
-    for load in dict.fromkeys(x.buffer for x in (r.b, *r.beside)):
-        d.do("fetch", at, load, d.fresh(f"{load}.tile"), int(not beside))
+    pads = {x.buffer: int(width < d.machine.subgroup) for x in r.a}
+    pads |= {x.buffer: int(not beside) for x in (r.b, *r.beside)}
+    tiles = {buffer: d.fresh(f"{buffer}.tile") for buffer in pads}
+    outer = _of_blocks(r, at)
+    held = {x.buffer for x in r.beside} if outer else set[str]()
+    for buffer, name in tiles.items():
+        d.do("fetch", outer if outer and buffer in held else at, buffer, name, pads[buffer])
+    _double(d, at, [name for buffer, name in tiles.items() if buffer not in held])
 
 
 def _sliced(d: Draft, v: View, r: Roles) -> Roles:
@@ -109,12 +115,13 @@ def _positions(v: View, r: Roles) -> str | None:
 def _split_rows(
     d: Draft, r: Roles, tile: Tile, below: str | None
 ) -> tuple[list[str], list[str], list[str]]:
-    """(loops over tiles, over lanes, inside a lane) of the rows; what is beyond the last row is 0."""
+    """(loops over tiles, over lanes, inside a lane) of the rows. Beyond a matrix's last row lie zeros."""
     assert r.row is not None
     o, t, lane, i = (f"{r.row}.{x}" for x in "otli")
     if below is not None:
-        d.do("split", below, tile.down, f"{below}.o", f"{below}.l", True)
-        d.do("split", r.row, tile.rows, o, i, True)
+        # windows have bounds of their own: what is beyond the last position reads what that does
+        d.do("split_clamped", below, tile.down, f"{below}.o", f"{below}.l")
+        d.do("split_clamped", r.row, tile.rows, o, i)
         return [f"{below}.o", o], [f"{below}.l"], [i]
     d.do("split", r.row, tile.down * tile.rows, o, t, True)
     if tile.rows == 1:
@@ -155,6 +162,15 @@ def _slice_loop(d: Draft, r: Roles) -> str:
     raise ScheduleError("lane_tiles", f"slices of {steps} steps")
 
 
+def _of_blocks(r: Roles, at: str) -> str | None:
+    """The loop around that of slices which all that B is decoded with follows, and nothing further in."""
+    axes = [a.var for a in r.reduce.axes]
+    last = [max((i for i, a in enumerate(axes) if any(a in x.symbols for x in b.index)), default=-1)
+            for b in r.beside]  # fmt: skip
+    inner = next(i for i, a in enumerate(axes) if at in (a, f"{a}.o"))
+    return axes[last[0]] if last and len(set(last)) == 1 and 0 <= last[0] < inner else None
+
+
 def _write_out(d: Draft, r: Roles) -> None:
     """The last steps of a slice written out."""
     last = r.reduce.axes[-1].var
@@ -166,6 +182,19 @@ def _write_out(d: Draft, r: Roles) -> None:
     elif n % AT_ONCE == 0:
         d.do("split", last, AT_ONCE, f"{last}.u", f"{last}.v", False)
         d.do("unroll", f"{last}.v")
+
+
+def _double(d: Draft, at: str, tiles: list[str]) -> None:
+    """Every tile twice where there are several slices and shared memory for it: a slice is copied while the
+    one before is used."""
+    found = find(d.kernel, at)
+    assert found is not None
+    shared = [b for b in local_buffers(d.kernel.body) if b.name in tiles]
+    size = sum((prod_or_none(list(b.shape)) or 0) * b.dtype.bytes for b in shared)
+    if found[1].extent == 1 or 2 * size > d.machine.shared_bytes:
+        return
+    for name in tiles:
+        d.do("double_buffer", at, name)
 
 
 __all__ = ["choose_tile", "tiled"]

@@ -9,9 +9,11 @@ from naive_kernels import check, op_kernel, random_inputs
 
 from smelt.core.diag import SmeltError
 from smelt.core.dtype import f32, u8
+from smelt.core.ir.analysis.scope import kernel_buffers, kernel_facts
+from smelt.core.ir.barriers import barriers_before, needs_barrier_after
 from smelt.core.ir.interp_kernel import run_kernel
 from smelt.core.ir.interp_lanes import run_lanes
-from smelt.core.ir.kernel import Block, Kernel, Load, walk, walk_expr
+from smelt.core.ir.kernel import Block, Kernel, Load, Loop, walk, walk_expr
 from smelt.core.ir.text import parse_kernel, print_kernel
 from smelt.core.ir.verify_kernel import verify_kernel
 from smelt.core.machine import Machine
@@ -69,6 +71,10 @@ LEGAL = (
     (free, "split_clamped i0 4 o i; bind o group; bind i1 lane", M),
     (fixed, TILED + "fetch ko a at 1; fetch ko b bt 0", M),
     (fixed, TILED + "fetch ko a at 0", M),
+    (fixed, TILED + "fetch ko a at 1; fetch ko b bt 0; double_buffer ko at; double_buffer ko bt", M),
+    (free, "deepen k1 4 ko ki; split_clamped i0 4 io ir; split i1 5 jo ji no; order [io jo ir ji]; "
+           "bind io group; bind jo lane; stage_reduce io acc; accumulate acc []; unroll ir; bind ji vector; "
+           "fetch ko a at 0; double_buffer ko at", M),
     (fixed, TILED + "fetch io a at 3", M),
     (conv, "split_clamped i 4 io ir; bind io group; order [c ir]; bind c lane; stage_reduce io acc; "
            "accumulate acc []; unroll ir; fetch t x xt 1; fetch io f ft 0", ({"w": 1}, {"w": 6})),
@@ -125,6 +131,9 @@ REFUSED = (
     (free, "bind i0 group; bind i1 lane; stage_reduce i0 acc; accumulate acc []; fetch i0 a t 0",
      "no loop of constant extent"),
     (fixed, TILED + "fetch ko a acc 0", "is taken"),
+    (fixed, TILED + "fetch ko a at 0; double_buffer io at", "no loop that all lanes run together"),
+    (fixed, TILED + "fetch ko a at 0; double_buffer ko acc", "no loop that all lanes run together"),
+    (fixed, TILED + "fetch ko a at 0; double_buffer ko at; double_buffer ko at", "that all lanes run"),
     (total, "stage_reduce i0 acc; lane_reduce acc 6 1", "no power of two"),
     (total, "split i0 4 o i yes; stage_reduce o acc; lane_reduce acc 8 1", "no scalar of the group"),
     (free, "split_reduce i0 k1 0 parts", "no terms"),
@@ -161,12 +170,41 @@ def test_loads_of_two_places_are_not_one_tile() -> None:
         apply(parse_kernel(text), parse("fetch i x t 0"))
 
 
+@pytest.mark.parametrize(("body", "reason"), [
+    ("lane j in 8 { t[j] = x[i, j] }  lane j in 8 { y[i, j] = t[7 - j]  t[j] = 0.0: f32 }", "not one"),
+    ("lane j in 8 { t[j] add= x[i, j] }  lane j in 8 { y[i, j] = t[7 - j] }", "not one statement"),
+    ("lane j in 8 { y[i, j] = x[i, j] }  lane j in 8 { t[j] = y[i, 7 - j] }  lane j in 8 { y[i, j] = t[j] }",
+     "changes meanwhile"),
+])  # fmt: skip
+def test_halves_that_others_write_or_read(body: str, reason: str) -> None:
+    text = ("kernel @k(n: dim in 0..*, x: f32[n, 8]) -> (y: f32[n, 8]) "
+            f"{{ group g in 1 {{ serial i in n {{ shared t: f32[8] {body} }} }} }}")  # fmt: skip
+    with pytest.raises(ScheduleError, match=reason):
+        apply(parse_kernel(text), parse("double_buffer i t"))
+
+
 def test_a_tile_is_read_instead_of_the_operand() -> None:
     done = apply(fixed(), parse(TILED + "fetch ko a at 1"))
     loads = [x for e in expressions(done.body) for x in walk_expr(e) if isinstance(x, Load)]
     assert sum(x.buffer == "a" for x in loads) == 1
     (tile,) = [b for s in walk(done.body) for b in getattr(s, "buffers", ()) if b.space == "shared"]
     assert tuple(map(str, tile.shape)) == ("4", "9")
+
+
+def test_halves_of_a_tile_need_one_barrier_for_a_slice() -> None:
+    """Before a slice and after it without; with two halves what is copied meanwhile is no other's."""
+
+    def barriers(text: str) -> int:
+        kernel, found = apply(fixed(), parse(TILED + text)), 0
+        for s in walk(kernel.body):
+            if isinstance(s, Loop) and s.var == "ko":
+                known = kernel_buffers(kernel)
+                found += len(barriers_before(s.body, kernel_facts(kernel), known, frozenset({"acc"})))
+                found += needs_barrier_after(s.body, frozenset({"acc"}), frozenset({"at", "bt"}))
+        return found
+
+    assert barriers("fetch ko a at 1; fetch ko b bt 0") == 2
+    assert barriers("fetch ko a at 1; fetch ko b bt 0; double_buffer ko at; double_buffer ko bt") == 1
 
 
 def test_a_multiple_needs_no_block() -> None:
