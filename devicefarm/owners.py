@@ -44,9 +44,13 @@ class Owner:
     def alive(self, token: str, age: float) -> bool:
         """Whether the owner of a file on the device may still work on it. age: of the file, in seconds."""
         found = TOKEN.fullmatch(token)
-        if found is None or found[1] != self._home or self._folder is None:
+        if found is None or self._folder is None or not self.knows(token):
             return age < STRANGER
         return found[2] == self._number or _is_locked(self._folder / found[2])
+
+    def knows(self, token: str) -> bool:
+        """Whether it is an owner of this cache folder, whose end is seen at once."""
+        return self._folder is not None and token.startswith(f"{self._home}-")
 
     def close(self) -> None:
         """Let go: files of this token that are left on the device are free for others."""
