@@ -73,6 +73,7 @@ class LocalTransport:
             [*self.prefix, str(runner), "--serve"],
             env={**os.environ, **self.env},
             close_limit=budget.limits.close,
+            emulated=bool(self.prefix),
         )
 
     def execute(self, argv: list[str], budget: Budget) -> Completed:

@@ -26,7 +26,7 @@ from typing import Protocol
 
 from smelt.core.bundle import hash_file
 from smelt.core.diag import SmeltError
-from smelt.devicefarm.budget import DAMAGED, Budget, infra
+from smelt.devicefarm.budget import DAMAGED, LINK_LOST, LINK_STALLED, Budget, InfraError, infra
 from smelt.devicefarm.owners import Owner
 from smelt.devicefarm.room import LISTING, Room, StoreRules, listing_bytes
 
@@ -244,6 +244,18 @@ class Store:
 
     def _upload(self, source: Path, content: Content, budget: Budget) -> None:
         part = f"tmp/{content.sha256}.{self._owner.token}"
+        try:
+            self._append(source, content, part, budget)
+        except InfraError as error:
+            if error.status not in (LINK_LOST, LINK_STALLED):  # nothing comes of continuing it
+                with contextlib.suppress(SmeltError):
+                    self._files.remove(part, budget)
+            raise
+        self._files.set_executable(part, budget)
+        self._files.rename(part, f"cas/{content.sha256}", budget)
+
+    def _append(self, source: Path, content: Content, part: str, budget: Budget) -> None:
+        """Have the whole file as `part`, from where an upload that was cut has left it."""
         done = self._claim(source, content, part, budget)
         deadline = budget.deadline(budget.limits.upload, content.size - done)
         if not content.size:
@@ -255,14 +267,11 @@ class Store:
             done += count
         self._files.settle(part, budget)
         if self._files.differing({part: content}, budget):
-            self._files.remove(part, budget)
             raise infra(
                 f"'{source.name}' did not arrive on device '{self._files.device}' as it was sent",
                 hint="its disk or the link corrupts data, or the file changed meanwhile",
                 status=DAMAGED,
             )
-        self._files.set_executable(part, budget)
-        self._files.rename(part, f"cas/{content.sha256}", budget)
 
     def _claim(self, source: Path, content: Content, part: str, budget: Budget) -> int:
         """Take over the longest upload of this file that was cut, as `part`; how many bytes of it are right."""
