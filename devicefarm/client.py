@@ -21,8 +21,8 @@ from smelt.core.lazily import Lazily
 from smelt.devicefarm import report as parse
 from smelt.devicefarm.budget import DAMAGED, KILLED, LINK_STALLED, Budget, InfraError, infra
 from smelt.devicefarm.channel import Channel
-from smelt.devicefarm.heartbeat import Heartbeat
 from smelt.devicefarm.frames import CHUNK, Decoder, Frame, FrameType, encode
+from smelt.devicefarm.heartbeat import Heartbeat
 from smelt.devicefarm.measure import ONCE, RunPlan
 from smelt.devicefarm.report import (
     DL_CODES,
@@ -62,7 +62,9 @@ KIND_OF_STATUS: dict[str, Kind] = {
     "killed": "infra",
 }
 
-SUSPECT = frozenset({"invalid", "unsupported", "shape", "device", "infra", "internal", "crash", "timeout"})
+SUSPECT = frozenset(
+    {"invalid", "unsupported", "shape", "device", "infra", "internal", "crash", "timeout", KILLED}
+)
 """Statuses that damaged files on the device can have, too."""
 
 
@@ -423,8 +425,8 @@ class RunnerClient:
         )
 
     def _next(self, deadline: float) -> Frame:
-        """The next frame. A runner that is at a request sends a sign of life every few seconds, so that a dead
-        device is not waited for until the deadline."""
+        """The next frame. A runner that is at a request sends a sign of life every few seconds, so that a
+        dead device is not waited for until the deadline."""
         silence = self.budget.limits.silence
         while not self._pending:
             limit = min(deadline, time.monotonic() + silence) if self.facts else deadline

@@ -36,7 +36,7 @@ class LocalTransport:
     prefix: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     runner: Path | None = None
-    rules: StoreRules = StoreRules()
+    rules: StoreRules | None = None
     _open: Store | None = field(default=None, init=False, repr=False)
 
     def deploy(self, bundle: Path, budget: Budget) -> str:

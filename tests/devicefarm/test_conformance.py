@@ -661,6 +661,17 @@ def test_silent_server_meets_the_deadline(tmp_path: Path, native_bundle: Path) -
         assert time.monotonic() - start < HANGS
 
 
+def test_dropbear_serves_one_session_after_the_other(
+    dropbear: rig.Sshd, native_bundle: Path, tmp_path: Path
+) -> None:
+    """It once lost one in seven, as an sftp channel was closed right before the runner's was opened."""
+    for _ in range(30):
+        transport = SshTransport("board", dropbear.address, root=str(tmp_path / "root"))
+        with open_session(transport, native_bundle, budget=Budget(LIMITS)) as client:
+            assert np.array_equal(client.run([X, mode(FINE)]).outputs["y"], 2 * X)
+        transport.close()
+
+
 def test_remote_arguments_are_not_shell_text(sshd: rig.Sshd) -> None:
     transport = SshTransport("board", sshd.address)
     done = transport.execute(["echo", "$HOME; rm -rf *", "'"], Budget(LIMITS))
