@@ -43,6 +43,7 @@ class FrameType(IntEnum):
     QUIT = 16
     STATE = 17
     ENTRY = 18
+    PING = 19
     CONTROL = 20
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
 from smelt.core.dtype import Array
 from smelt.core.lazily import Lazily
+from smelt.core.scratch import scratch_folder
 from smelt.devicefarm.client import RunnerClient
 from smelt.devicefarm.verdict import Verdict, verdict_of_error
 from smelt.difference import OutputError, compare_values
@@ -264,7 +264,7 @@ def _one(
         report = client.run(case.tensors)
     except SmeltError as e:
         verdict = verdict_of_error(e)
-        if verdict in (Verdict.INFRA, Verdict.NO_DEVICE):
+        if verdict.infrastructure:
             raise
         return CaseResult(case.label, "failed", why=str(e), verdict=verdict), want
     got = unpacked(judge.outputs, report.outputs)
@@ -273,6 +273,8 @@ def _one(
     rulings = judge.opinions.rule(fed, apart, want) if apart else {}
     errors |= {n: r.errors for n, r in rulings.items()}
     good = all(r.right for r in rulings.values())
+    if not good:
+        client.confirm()
     result = CaseResult(
         case.label, "pass" if good else "mismatch", tuple(e for n in got for e in errors[n]),
         shapes=case.shapes, why=_why({n: r for n, r in rulings.items() if r.right is good}),
@@ -332,7 +334,7 @@ def bisect(
 
     def first_wrong(some: Sequence[str]) -> OutputError | None:
         on_step(f"compiling with {len(some)} values made visible")
-        with tempfile.TemporaryDirectory(prefix="smelt-bisect-") as folder:
+        with scratch_folder("bisect") as folder:
             out = f"{folder}/out"
             bundle = compile(
                 str(model), target, dims, opt=opt, fp16=fp16, fast_math=fast_math, output=out,

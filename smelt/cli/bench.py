@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import islice
@@ -32,6 +31,7 @@ from smelt.cli.validate import bundle_and_models
 from smelt.core.bundle import is_bundle
 from smelt.core.diag import SmeltError
 from smelt.core.exits import OK
+from smelt.core.scratch import scratch_folder
 from smelt.devicefarm.condition import Condition
 from smelt.devicefarm.measure import Sustained, gravest, median
 from smelt.devicefarm.profiles import AS_SHIPPED, GATE, PROFILES, Gate, Profile, controlled, processors
@@ -103,7 +103,7 @@ def chosen_profile(args: argparse.Namespace) -> Callable[[Condition], Profile]:
 def run(args: argparse.Namespace) -> Result:
     """Measure every shape, or compare with a baseline. Exit code 5: the times are inconclusive, or those of
     an emulated device."""
-    with tempfile.TemporaryDirectory(prefix="smelt-bench-") as folder:
+    with scratch_folder("bench") as folder:
         if args.against and args.baseline:
             raise Usage("--against and --baseline are two comparisons; choose one")
         if args.baseline and args.plan == "sustained":

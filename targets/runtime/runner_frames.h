@@ -5,9 +5,11 @@
  *
  * All little endian; crc32 is the IEEE polynomial (zlib's). Every request is answered by any number of frames and then by
  * exactly one END, whose JSON tells the truth about success. The version changes with what a frame or a record must have: 3 has what
- * each sample was refused, telemetry, and CONTROL. The payloads:
+ * each sample was refused, telemetry, CONTROL and signs of life, and tells of a crash whether the system killed the model. The payloads:
  *
- *   HELLO   host: deadline_ms u32, idle_ms u32                          runner: JSON, the device's facts
+ *   HELLO   host: deadline_ms u32, idle_ms u32, silence_ms u32          runner: JSON, the device's facts
+ *           The runner ends when no request comes for the idle time, or when no byte passes for the silence. 0: 15 minutes, or never
+ *   PING    nothing: a sign of life, no request; answered with PING while a request is under way
  *   LOAD    host: load_request below, then the bundle's path            runner: STAGE, STATS (kind "model")
  *   SETIN   host: deadline_ms u32, index u32, code u8, bits u8, lanes u16, rank u32, bytes u64, dims i64[rank]; then DATA
  *   DATA    offset u64, then bytes
@@ -30,7 +32,7 @@
 
 enum { FRAME_HELLO = 1, FRAME_LOAD, FRAME_SETIN, FRAME_DATA, FRAME_RUN, FRAME_SAMPLES, FRAME_GETOUT, FRAME_OUT, FRAME_STAGE,
        FRAME_LOG, FRAME_CRASH, FRAME_STATS, FRAME_END, FRAME_CANCEL, FRAME_RESET, FRAME_QUIT, FRAME_STATE,
-       FRAME_ENTRY, FRAME_CONTROL = 20, FRAME_KINDS };
+       FRAME_ENTRY, FRAME_PING, FRAME_CONTROL, FRAME_KINDS };
 enum { FRAME_MAGIC = 0x544c4d53, FRAME_VERSION = 3, FRAME_HEADER = 32, FRAME_MAX = 16 << 20, FRAME_CHUNK = 1 << 20 };
 
 typedef struct {

@@ -38,7 +38,7 @@ from campaign import Outcome, main  # noqa: E402
 from frames_raw import Raw  # noqa: E402
 
 from smelt.devicefarm.client import CONTROL_HEAD, LOAD_HEAD, PAIR, RUN_BODY, SETIN_HEAD  # noqa: E402
-from smelt.devicefarm.frames import CRC, HEADER, FrameType, decode_header  # noqa: E402
+from smelt.devicefarm.frames import CRC, HEADER, VERSION, FrameType, decode_header  # noqa: E402
 
 DEADLINE_MS = 150
 """Of each request, told to the runner; it also idles no longer than ten of them."""
@@ -339,7 +339,7 @@ def _last_words(process: subprocess.Popen[bytes], heard: bytearray, end: float) 
 
 def whole_frames(data: bytes) -> bool:
     """Whether the runner's bytes are frames to the last; a prefix may have been forgotten."""
-    at = max(0, data.find(b"SMLT\x01"))
+    at = max(0, data.find(b"SMLT" + bytes([VERSION])))
     while at < len(data):
         if len(data) - at < HEADER.size + CRC.size:
             return False

@@ -5,27 +5,24 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import rig
 from boards import need_qemu
-from installed import program_path
 from processes import children
 
 from smelt.core.diag import SmeltError
 from smelt.core.session_memory import MEMORY_FIELDS
-from smelt.devicefarm.budget import Budget, StepLimits
+from smelt.devicefarm.budget import Budget, InfraError, StepLimits, infra
 from smelt.devicefarm.channel import PipeChannel
 from smelt.devicefarm.client import RunnerClient, open_session
 from smelt.devicefarm.doctor import examine, healthy
@@ -34,14 +31,14 @@ from smelt.devicefarm.local import LocalTransport
 from smelt.devicefarm.measure import ONCE, QUICK, RunPlan, TimingVerdict
 from smelt.devicefarm.qemu_user import android_emulated, qemu_user
 from smelt.devicefarm.report import RunnerError
-from smelt.devicefarm.ssh import SshAddress, SshTransport
+from smelt.devicefarm.ssh import SshTransport
 from smelt.devicefarm.transport import Transport
 from smelt.devicefarm.verdict import Verdict, verdict_of_error
 
 (
     FINE, SEGFAULT, ABORT, SPIN, PRINT, EAT, LEAVE, REFUSE, FLOOD, NAP, OVERFLOW, GRANDCHILD, SCRIBBLE, BAD,
-    SLOW_RESET,
-) = range(15)  # fmt: skip
+    SLOW_RESET, DAEMON,
+) = range(16)  # fmt: skip
 RESET_NS = 20_000_000
 """What a reset takes after a SLOW_RESET."""
 LIMITS = StepLimits(connect=100, load=100, run=100, output=100, grace=5, total=600)
@@ -82,8 +79,8 @@ def _qemu(request: pytest.FixtureRequest, tmp: Path) -> Place:
     return Place(transport, bundle, "aarch64")
 
 
-def _ssh(request: pytest.FixtureRequest, tmp: Path) -> Place:
-    address = request.getfixturevalue("sshd").address
+def _ssh(request: pytest.FixtureRequest, tmp: Path, server: str = "sshd") -> Place:
+    address = request.getfixturevalue(server).address
     transport = SshTransport("board", address, root=str(tmp / "root"))
     return Place(transport, request.getfixturevalue("native_bundle"), os.uname().machine)
 
@@ -94,6 +91,7 @@ PLACES = {
     "static": _static,
     "qemu-user": _qemu,
     "ssh": _ssh,
+    "dropbear": partial(_ssh, server="dropbear"),
 }
 
 
@@ -365,10 +363,73 @@ def test_killed_runner_is_an_infra_error_and_leaves_nothing(client: RunnerClient
         client.run([X, mode(SPIN)])
     assert time.monotonic() - start < HANGS
     assert caught.value.kind == "infra"
-    assert verdict_of_error(caught.value) is Verdict.INFRA
+    assert verdict_of_error(caught.value) is Verdict.KILLED
     assert gone(worker)
     with pytest.raises(SmeltError, match="cannot be used any more"):
         client.run()
+
+
+@pytest.mark.parametrize("then", ["close", "reset", "crash", "deadline"])
+def test_what_a_model_forks_away_is_ended(place: Place, then: str) -> None:
+    """It has left its group, its session and its parents."""
+    budget = Budget(replace(LIMITS, run=2 if then == "deadline" else LIMITS.run))
+    with open_session(place.transport, place.bundle, budget=budget) as client:
+        log = client.run([X, mode(DAEMON)]).log
+        daemons = [int(line.split()[1]) for line in log.splitlines() if line.startswith("daemon ")]
+        assert len(daemons) == 2
+        assert not any(gone(pid, 0.1) for pid in daemons)
+        if then == "reset":
+            client.reset()
+        elif then != "close":
+            with pytest.raises(RunnerError):
+                client.run([X, mode(ABORT if then == "crash" else SPIN)])
+        if then != "close":
+            assert all(gone(pid, 0.1) for pid in daemons)  # by now, not some time later
+    assert all(gone(pid) for pid in daemons)
+
+
+def test_killed_worker_is_told_from_a_crash(client: RunnerClient, place: Place) -> None:
+    """As the out-of-memory killer does it: while a run goes on, and between runs."""
+    assert client.facts is not None
+    for idle in (False, True):
+        (worker,) = children(client.facts.pid)
+        if idle:
+            os.kill(worker, signal.SIGKILL)
+            assert gone(worker)
+        else:
+            threading.Timer(0.3, os.kill, (worker, signal.SIGKILL)).start()
+        with pytest.raises(RunnerError, match="killed from outside") as caught:
+            client.run([X, mode(SPIN)])
+        assert caught.value.kind == "infra"
+        assert verdict_of_error(caught.value) is Verdict.KILLED
+        with pytest.raises(RunnerError) as again:
+            client.run([X, mode(FINE)])
+        assert verdict_of_error(again.value) is Verdict.KILLED
+        reload(client, place)
+
+
+def test_slow_host_keeps_its_runner(place: Place) -> None:
+    """It neither sends nor receives for many times the silence; nor does a long run count as silence."""
+    budget = Budget(replace(LIMITS, beat=0.1, silence=3))
+    with open_session(place.transport, place.bundle, budget=budget) as client:
+        time.sleep(4)
+        assert np.array_equal(client.run([X, mode(FINE)]).outputs["y"], 2 * X)
+        threading.Timer(4, _cancel, (client, client._job + 3)).start()
+        with pytest.raises(RunnerError, match="cancelled"):
+            client.run([X, mode(SPIN)])
+
+
+def test_stopped_host_loses_its_runner(place: Place) -> None:
+    """Its connection stays open, but nothing comes: as of a process that is stopped, or a dead link."""
+    budget = Budget(replace(LIMITS, beat=0.2, silence=2))
+    with open_session(place.transport, place.bundle, budget=budget) as client:
+        assert client.facts is not None and client._heartbeat is not None
+        workers = children(client.facts.pid)
+        client._heartbeat.stop()
+        assert all(gone(pid) for pid in (client.facts.pid, *workers))
+        with pytest.raises(SmeltError) as caught:
+            client.run([X, mode(FINE)])
+        assert verdict_of_error(caught.value).exit_code == 6
 
 
 def test_closing_in_the_middle_of_a_run_leaves_nothing(place: Place) -> None:
@@ -420,14 +481,12 @@ def test_old_lease_is_refused(client: RunnerClient) -> None:
     assert caught.value.status == "stale"
 
 
+def _cancel(client: RunnerClient, job: int) -> None:
+    client._send(Frame(FrameType.CANCEL, b"\0" * 8, job), time.monotonic() + HANGS)
+
+
 def test_cancel_ends_a_run(client: RunnerClient, place: Place) -> None:
-    job = client._job + 3  # two inputs come first
-    channel = client._channel
-
-    def cancel() -> None:
-        channel.send(encode(Frame(FrameType.CANCEL, b"\0" * 8, job)), time.monotonic() + HANGS)
-
-    threading.Timer(0.3, cancel).start()
+    threading.Timer(0.3, _cancel, (client, client._job + 3)).start()  # two inputs come first
     with pytest.raises(RunnerError) as caught:
         client.run([X, mode(SPIN)])
     assert caught.value.status == "cancelled"
@@ -518,6 +577,31 @@ def test_something_that_is_no_runner(text: bytes, tmp_path: Path) -> None:
     client.close()
 
 
+class Chatty:
+    """A channel to a device that gives signs of life and no answer."""
+
+    def send(self, data: bytes, deadline: float) -> None: ...
+    def receive(self, deadline: float) -> bytes:
+        time.sleep(0.01)
+        return encode(Frame(FrameType.PING, b"", 1))
+
+    def stderr_tail(self) -> str:
+        return ""
+
+    def ended(self) -> InfraError:
+        return infra("it does not end")
+
+    def close(self) -> None: ...
+
+
+def test_signs_of_life_are_no_answer() -> None:
+    client = RunnerClient(Chatty(), budget=Budget(replace(LIMITS, connect=0.5)))
+    with pytest.raises(SmeltError, match="longer than its limit") as caught:
+        client.hello()
+    assert verdict_of_error(caught.value) is Verdict.LINK_STALLED
+    client.close()
+
+
 def test_runner_that_cannot_start(tmp_path: Path) -> None:
     (tmp_path / "smelt_run").write_bytes(b"\x7fELF of another world")
     (tmp_path / "smelt_run").chmod(0o755)
@@ -550,142 +634,3 @@ def test_android_library_on_the_glibc_shim(
         assert np.array_equal(client.run([X, mode(FINE)]).outputs["y"], 2 * X)
         with pytest.raises(RunnerError, match="signal 11"):
             client.run([X, mode(SEGFAULT)])
-
-
-# ---- ssh only ----
-
-
-def test_wrong_host_key(sshd: rig.Sshd, native_bundle: Path, tmp_path: Path) -> None:
-    other = rig.make_key(tmp_path / "other")
-    transport = SshTransport("board", replace(sshd.address, host_key=other))
-    with pytest.raises(SmeltError, match="another host key") as caught:
-        transport.deploy(native_bundle, Budget(LIMITS))
-    assert caught.value.kind == "infra"
-    findings = examine(transport, budget=Budget(LIMITS))
-    assert not healthy(findings)
-    assert "host key" in findings[0].detail
-
-
-def test_unknown_user_key(sshd: rig.Sshd, native_bundle: Path, tmp_path: Path) -> None:
-    rig.make_key(tmp_path / "stranger")
-    transport = SshTransport("board", replace(sshd.address, key_file=tmp_path / "stranger"))
-    with pytest.raises(SmeltError, match="refused the connection"):
-        transport.deploy(native_bundle, Budget(LIMITS))
-
-
-def test_unreadable_host_key(sshd: rig.Sshd, native_bundle: Path) -> None:
-    transport = SshTransport("board", replace(sshd.address, host_key="ssh-ed25519 AAAAnonsense"))
-    with pytest.raises(SmeltError, match="cannot be read"):
-        transport.deploy(native_bundle, Budget(LIMITS))
-
-
-def test_nobody_listens(tmp_path: Path, native_bundle: Path) -> None:
-    key = rig.make_key(tmp_path / "key")
-    address = SshAddress("127.0.0.1", rig.free_port(), "root", key, tmp_path / "key")
-    with pytest.raises(SmeltError, match="cannot be reached"):
-        SshTransport("board", address).deploy(native_bundle, Budget(LIMITS))
-
-
-def test_silent_server_meets_the_deadline(tmp_path: Path, native_bundle: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        key = rig.make_key(tmp_path / "key")
-        address = SshAddress("127.0.0.1", server.getsockname()[1], "root", key, tmp_path / "key")
-        start = time.monotonic()
-        with pytest.raises(SmeltError):
-            SshTransport("board", address).deploy(
-                native_bundle, Budget(replace(LIMITS, connect=1.0))
-            )
-        assert time.monotonic() - start < HANGS
-
-
-def test_remote_arguments_are_not_shell_text(sshd: rig.Sshd) -> None:
-    transport = SshTransport("board", sshd.address)
-    done = transport.execute(["echo", "$HOME; rm -rf *", "'"], Budget(LIMITS))
-    assert done.out == "$HOME; rm -rf * '\n"
-    assert transport.execute(["false"], Budget(LIMITS)).code == 1
-    transport.close()
-
-
-# ---- deploying ----
-
-
-@pytest.mark.parametrize("kind", ["store", "ssh"])
-def test_deploy_is_by_content(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    place = PLACES[kind](request, tmp_path)
-    budget = Budget(LIMITS)
-    first = place.transport.deploy(place.bundle, budget)
-    stored = sorted(p for p in tmp_path.rglob("*") if p.parent.parent.name == "cas")
-    assert len(stored) == 2
-    ages = [p.stat().st_mtime_ns for p in stored]
-    copy = tmp_path / "another name"
-    shutil.copytree(place.bundle, copy)
-    assert place.transport.deploy(copy, budget) == first
-    assert [p.stat().st_mtime_ns for p in stored] == ages
-    (copy / "model.weights").write_bytes(b"w" * 100_000)
-    second = place.transport.deploy(copy, budget)
-    assert second != first
-    assert (Path(second) / "model.weights").read_bytes() == b"w" * 100_000
-    assert not list(tmp_path.rglob("tmp/*"))
-    place.transport.close()
-
-
-def test_odd_bundles_are_refused(native_bundle: Path, tmp_path: Path) -> None:
-    transport = LocalTransport(store=tmp_path / "store")
-    odd = tmp_path / "odd"
-    with pytest.raises(SmeltError, match="not a directory"):
-        transport.deploy(odd, Budget())
-    odd.mkdir()
-    with pytest.raises(SmeltError, match="is empty"):
-        transport.deploy(odd, Budget())
-    (odd / "libmodel.so").symlink_to("/etc/passwd")
-    with pytest.raises(SmeltError, match="not a plain file"):
-        transport.deploy(odd, Budget())
-    (odd / "libmodel.so").unlink()
-    (odd / "a b;c").write_text("")
-    with pytest.raises(SmeltError, match="name that is not deployed"):
-        transport.deploy(odd, Budget())
-
-
-FULL_DISK = """
-import sys
-from pathlib import Path
-from smelt.core.diag import SmeltError
-from smelt.devicefarm.budget import Budget
-from smelt.devicefarm.local import LocalTransport
-import resource
-resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-try:
-    LocalTransport(store=Path(sys.argv[2])).deploy(Path(sys.argv[1]), Budget())
-except SmeltError as error:
-    print(error.kind, error)
-"""
-
-
-def test_full_disk_is_infra_and_leaves_no_half_file(native_bundle: Path, tmp_path: Path) -> None:
-    bundle = tmp_path / "bundle"
-    shutil.copytree(native_bundle, bundle)
-    (bundle / "model.weights").write_bytes(bytes(4 << 20))
-    done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(bundle), str(tmp_path / "store")],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert done.stdout.startswith("infra writing 'tmp/")
-    assert not list((tmp_path / "store").rglob("tmp/*"))
-    assert not list((tmp_path / "store").rglob("bundles/*"))
-
-
-def test_full_disk_over_ssh(tmp_path: Path, native_bundle: Path) -> None:
-    rig.need(program_path("prlimit"), "needs prlimit: apt-get install util-linux")
-    bundle = tmp_path / "bundle"
-    shutil.copytree(native_bundle, bundle)
-    (bundle / "model.weights").write_bytes(bytes(4 << 20))
-    with rig.start_sshd(tmp_path / "sshd") as server:
-        subprocess.run(["prlimit", f"--pid={server.pid}", f"--fsize={1 << 20}"], check=True)
-        transport = SshTransport("full", server.address, root=str(tmp_path / "root"))
-        start = time.monotonic()
-        with pytest.raises(SmeltError) as caught:
-            transport.deploy(bundle, Budget(LIMITS))
-        assert caught.value.kind == "infra"
-        assert time.monotonic() - start < HANGS
-        transport.close()
-    assert not list((tmp_path / "root").rglob("bundles/*"))
