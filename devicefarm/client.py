@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 import threading
@@ -15,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from smelt.core.bundle import MANIFEST
 from smelt.core.diag import Kind, SmeltError
 from smelt.core.dtype import Array, from_numpy
 from smelt.core.lazily import Lazily
@@ -44,7 +46,7 @@ SETIN_HEAD = struct.Struct("<IIBBHIQ")
 LOAD_HEAD = struct.Struct("<IIIIQ")
 RUN_BODY = struct.Struct("<IIIIQQQQQ")
 PAIR = struct.Struct("<II")
-HELLO_BODY = struct.Struct("<III")
+HELLO_BODY = struct.Struct("<IIII")
 NS = 1_000_000_000
 
 KIND_OF_STATUS: dict[str, Kind] = {
@@ -106,7 +108,7 @@ class RunnerClient:
         damaged: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         self.device = device
-        self.emulated = emulated
+        self._emulated = emulated
         self._damaged = damaged
         self._sending = threading.Lock()
         self._heartbeat: Heartbeat | None = None
@@ -121,13 +123,19 @@ class RunnerClient:
         self.facts: DeviceFacts | None = None
         self.model: ModelInfo | None = None
 
+    @property
+    def emulated(self) -> bool:
+        """Whether this is no real board, as the transport says or the board itself."""
+        return self._emulated or bool(self.facts and self.facts.emulation)
+
     # ---- requests ----
 
-    def hello(self) -> DeviceFacts:
+    def hello(self, *, units: bool = False) -> DeviceFacts:
         """Open the conversation: the device's facts. It also sends the time after which an idle runner
-        ends, and the one after which a silent host is dead."""
+        ends, and the one after which a silent host is dead. units: also load the drivers of GPUs there and
+        list their devices, which takes up to 8 s."""
         limits = self.budget.limits
-        body = HELLO_BODY.pack(0, _ms(limits.idle), _ms(limits.silence))
+        body = HELLO_BODY.pack(0, _ms(limits.idle), _ms(limits.silence), int(units))
         if self._heartbeat is None:
             self._heartbeat = Heartbeat(self._beat, limits.beat)
         reply = self._request(FrameType.HELLO, body, limits.connect, at_once=True)
@@ -544,6 +552,7 @@ def open_session(
         damaged=partial(transport.damaged, bundle, budget),
     )
     try:
+        client.hello(units=_uses_units(bundle))
         client.load(remote, threads=threads, memory_limit=memory_limit)
         if entry:
             client.use_entry(entry)
@@ -560,3 +569,11 @@ def _opened(transport: Transport, bundle: Path, remote: str, budget: Budget) -> 
         if error.status not in SUSPECT or not transport.damaged(bundle, budget):
             raise
         return transport.open_runner(remote, budget)
+
+
+def _uses_units(bundle: Path) -> bool:
+    """Whether the bundle is for a device besides the processor, whose driver is then part of the facts."""
+    try:
+        return bool(json.loads((bundle / MANIFEST).read_text("utf-8")).get("devices"))
+    except (OSError, ValueError, AttributeError):
+        return False  # a folder without a manifest is no reason not to run it

@@ -11,7 +11,8 @@ from installed import program_path
 
 from smelt.core.naming import Names
 from smelt.devicefarm.budget import Budget, StepLimits
-from smelt.devicefarm.client import open_session
+from smelt.devicefarm.channel import PipeChannel
+from smelt.devicefarm.client import RunnerClient, open_session
 from smelt.devicefarm.inventory import DEFAULT_DEVICE, find_device, open_transport
 from smelt.devicefarm.measure import QUICK
 from smelt.devicefarm.report import RunnerError
@@ -72,3 +73,29 @@ def test_real_runtime_on_the_default_device(
         assert report.timing is not None
         assert report.memory.weights_bytes == 16
         assert transport.emulated == any("emulated" in why for why in report.invalid)
+
+
+@pytest.mark.parametrize(
+    ("target", "emulator"),
+    [
+        ("x86", ""), ("x86", "qemu-x86_64-static"), ("arm64", "qemu-aarch64-static"),
+        ("armv7", "qemu-arm-static"), ("riscv64-linux", "qemu-riscv64-static"),
+    ],
+)  # fmt: skip
+def test_an_emulated_processor_is_found_out_by_the_runner_alone(
+    target: str, emulator: str, tmp_path: Path
+) -> None:
+    """As over ssh to an emulated board: neither the transport nor the inventory says that it is one."""
+    program = program_path(emulator) if emulator else None
+    rig.need(program or not emulator, "needs qemu: apt-get install qemu-user-static")
+    bundle = build(parse_target(target), tmp_path)
+    channel = PipeChannel([*([program] if program else []), str(bundle / "smelt_run"), "--serve"])
+    client = RunnerClient(channel, emulated=False, budget=Budget(StepLimits(total=120)))
+    try:
+        client.load(str(bundle))
+        report = client.run([np.ones((2, 3), np.float32), np.ones(3, np.float32)], QUICK)
+    finally:
+        client.close()
+    assert report.facts.emulation == (f"the program runs under {emulator}" if emulator else "")
+    assert report.emulated == bool(emulator)
+    assert any("emulated" in why for why in report.invalid) == bool(emulator)
