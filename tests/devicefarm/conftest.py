@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+import adbd as adbd_rig
 import rig
 
 
@@ -37,3 +38,9 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rig.Sshd]:
 def dropbear(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rig.Sshd]:
     with rig.start_dropbear(tmp_path_factory.mktemp("dropbear")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def adbd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[adbd_rig.Adbd]:
+    with adbd_rig.start_adbd(tmp_path_factory.mktemp("adbd")) as device:
+        yield device

@@ -26,6 +26,7 @@ from processes import children
 
 from smelt.core.diag import SmeltError
 from smelt.core.session_memory import MEMORY_FIELDS
+from smelt.devicefarm.adb import AdbTransport
 from smelt.devicefarm.budget import Budget, InfraError, StepLimits, infra
 from smelt.devicefarm.channel import PipeChannel
 from smelt.devicefarm.client import RunnerClient, open_session
@@ -89,6 +90,12 @@ def _ssh(request: pytest.FixtureRequest, tmp: Path, server: str = "sshd") -> Pla
     return Place(transport, request.getfixturevalue("native_bundle"), os.uname().machine)
 
 
+def _adb(request: pytest.FixtureRequest, tmp: Path) -> Place:
+    device = request.getfixturevalue("adbd")
+    transport = AdbTransport("phone", device.serial, server=device.server, root=str(tmp / "root"))
+    return Place(transport, request.getfixturevalue("native_bundle"), os.uname().machine)
+
+
 PLACES = {
     "local": _local,
     "store": _local_store,
@@ -96,6 +103,7 @@ PLACES = {
     "qemu-user": _qemu,
     "ssh": _ssh,
     "dropbear": partial(_ssh, server="dropbear"),
+    "adb": _adb,
 }
 
 
@@ -708,7 +716,7 @@ def test_remote_arguments_are_not_shell_text(sshd: rig.Sshd) -> None:
 # ---- deploying ----
 
 
-@pytest.mark.parametrize("kind", ["store", "ssh"])
+@pytest.mark.parametrize("kind", ["store", "ssh", "adb"])
 def test_deploy_is_by_content(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     place = PLACES[kind](request, tmp_path)
     budget = Budget(LIMITS)

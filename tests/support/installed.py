@@ -20,6 +20,7 @@ PACKAGES = MappingProxyType({
     "ssh-keygen": "openssh-server",
     "dropbear": "dropbear-bin",
     "dropbearkey": "dropbear-bin",
+    "adb": "adb",
     "prlimit": "",
     "unshare": "",
     "openblas": "libopenblas0-pthread",
