@@ -33,6 +33,7 @@ else:
 
 SSH_PIECE = 32 * 1024
 COMMAND_OUTPUT = 64 * 1024
+CHANNEL_TRIES = 5
 RECEIVE_QUEUE = 256  # pieces that the drain may be ahead of the reader: 8 MiB
 DEFAULT_ROOT = ".cache/smelt-farm"
 
@@ -183,16 +184,12 @@ class SshTransport:
         return self._opened(budget).damaged(bundle, budget)
 
     def open_runner(self, remote: str, budget: Budget) -> Channel:
-        channel = self._session(budget)
-        with self._doing("starting the runner", budget):
-            channel.exec_command(f"exec {shlex.join([f'{remote}/{RUNNER}', '--serve'])}")
-        return SshChannel(channel, budget.limits.close)
+        command = f"exec {shlex.join([f'{remote}/{RUNNER}', '--serve'])}"
+        return SshChannel(self._begun(command, "starting the runner", budget), budget.limits.close)
 
     def execute(self, argv: list[str], budget: Budget) -> Completed:
         deadline = budget.deadline(budget.limits.command)
-        session = self._session(budget)
-        with self._doing(f"running '{argv[0]}'", budget):
-            session.exec_command(shlex.join(argv))
+        session = self._begun(shlex.join(argv), f"running '{argv[0]}'", budget)
         channel = SshChannel(session, budget.limits.close)
         out = b""
         try:
@@ -224,6 +221,24 @@ class SshTransport:
             bounded(client.close, self._close_limit)
 
     # ---- connection ----
+
+    def _begun(self, command: str, doing: str, budget: Budget) -> paramiko.Channel:
+        """A channel in which the command runs. dropbear may close a channel that is opened while another one
+        closes, before it has said a word on the command, which then has not begun: that is asked for again."""
+        transport = self._transport(budget)
+        for left in reversed(range(CHANNEL_TRIES)):
+            with self._doing(doing, budget):
+                try:
+                    channel = transport.open_session(timeout=budget.limits.connect)
+                    channel.exec_command(command)
+                    return channel
+                except paramiko.ChannelException:
+                    raise  # a refusal, with a reason
+                except paramiko.SSHException:
+                    if not left or not transport.is_active():
+                        raise
+            time.sleep(0.05)
+        raise AssertionError
 
     def _connected(self, budget: Budget) -> paramiko.SSHClient:
         transport = self._client.get_transport() if self._client else None
@@ -266,13 +281,11 @@ class SshTransport:
             raise infra(f"{where} refused the connection: {error}") from error
         return client
 
-    def _session(self, budget: Budget) -> paramiko.Channel:
-        client = self._connected(budget)
-        transport = client.get_transport()
+    def _transport(self, budget: Budget) -> paramiko.Transport:
+        transport = self._connected(budget).get_transport()
         if transport is None:
-            raise infra(f"the link to device '{self.name}' was lost")
-        with self._doing("opening a channel", budget):
-            return transport.open_session(timeout=budget.limits.connect)
+            raise infra(f"the link to device '{self.name}' was lost", status=LINK_LOST)
+        return transport
 
     def _opened(self, budget: Budget) -> Store:
         files = self._sftp_files(budget)

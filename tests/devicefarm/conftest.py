@@ -12,6 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import adbd as adbd_rig
 import rig
 
+from smelt.devicefarm.qemu_board import BoardMachine
+
 
 @pytest.fixture(scope="session")
 def native_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -44,3 +46,10 @@ def dropbear(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rig.Sshd]:
 def adbd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[adbd_rig.Adbd]:
     with adbd_rig.start_adbd(tmp_path_factory.mktemp("adbd")) as device:
         yield device
+
+
+@pytest.fixture(scope="session")
+def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BoardMachine]:
+    """A machine that runs; others who name its folder share it."""
+    with rig.start_board(tmp_path_factory.mktemp("board") / "machine") as machine:
+        yield machine

@@ -34,6 +34,7 @@ from smelt.devicefarm.doctor import examine, healthy
 from smelt.devicefarm.frames import VERSION, Decoder, Frame, FrameType, encode
 from smelt.devicefarm.local import LocalTransport
 from smelt.devicefarm.measure import ONCE, QUICK, RunPlan
+from smelt.devicefarm.qemu_board import BoardMachine, QemuBoardTransport
 from smelt.devicefarm.qemu_user import android_emulated, qemu_user
 from smelt.devicefarm.report import RunnerError
 from smelt.devicefarm.ssh import SshAddress, SshTransport
@@ -60,6 +61,45 @@ class Place:
     transport: Transport
     bundle: Path
     arch: str
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether its processes are those of another kernel."""
+        return isinstance(self.transport, QemuBoardTransport)
+
+    def kill(self, pid: int, number: int) -> None:
+        """Send a signal to a process on the device."""
+        if not self.elsewhere:
+            os.kill(pid, number)
+        else:
+            self.transport.execute(["kill", f"-{int(number)}", str(pid)], Budget(LIMITS))
+
+    def children(self, pid: int) -> list[int]:
+        """The processes that a process on the device has started."""
+        if not self.elsewhere:
+            return children(pid)
+        told = self.transport.execute(["cat", f"/proc/{pid}/task/{pid}/children"], Budget(LIMITS)).out
+        return [int(word) for word in told.split()]
+
+    def gone(self, pid: int, limit: float = HANGS) -> bool:
+        """Whether a process on the device has ended, or ends within so many seconds."""
+        end = time.monotonic() + limit
+        while True:
+            stat = self._stat(pid)
+            if stat is None or stat.rsplit(")", 1)[1].split()[0] == "Z":
+                return True
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.02)
+
+    def _stat(self, pid: int) -> str | None:
+        path = f"/proc/{pid}/stat"
+        if self.elsewhere:
+            return self.transport.execute(["cat", path], Budget(LIMITS)).out or None
+        try:
+            return Path(path).read_text()
+        except OSError:
+            return None
 
 
 def _local(request: pytest.FixtureRequest, tmp: Path) -> Place:
@@ -90,6 +130,12 @@ def _ssh(request: pytest.FixtureRequest, tmp: Path, server: str = "sshd") -> Pla
     return Place(transport, request.getfixturevalue("native_bundle"), os.uname().machine)
 
 
+def _board(request: pytest.FixtureRequest, tmp: Path) -> Place:
+    machine = BoardMachine("board", folder=request.getfixturevalue("board").folder)
+    transport = QemuBoardTransport("board", machine, root=f"/root/{tmp.name}")
+    return Place(transport, request.getfixturevalue("arm64_bundle"), "aarch64")
+
+
 def _adb(request: pytest.FixtureRequest, tmp: Path) -> Place:
     device = request.getfixturevalue("adbd")
     transport = AdbTransport("phone", device.serial, server=device.server, root=str(tmp / "root"))
@@ -104,6 +150,7 @@ PLACES = {
     "ssh": _ssh,
     "dropbear": partial(_ssh, server="dropbear"),
     "adb": _adb,
+    "qemu-board": _board,
 }
 
 
@@ -111,6 +158,8 @@ PLACES = {
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     made = PLACES[request.param](request, tmp_path)
     yield made
+    if made.elsewhere:
+        made.transport.execute(["rm", "-rf", f"/root/{tmp_path.name}"], Budget(LIMITS))  # its disk is memory
     made.transport.close()
 
 
@@ -127,18 +176,6 @@ def mode(number: int) -> np.ndarray:
 def reload(client: RunnerClient, place: Place) -> None:
     client.load(place.transport.deploy(place.bundle, client.budget))
     assert np.array_equal(client.run([X, mode(FINE)]).outputs["y"], 2 * X)
-
-
-def gone(pid: int, limit: float = HANGS) -> bool:
-    end = time.monotonic() + limit
-    while time.monotonic() < end:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
-                return True
-        except OSError:
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def test_hello_and_doctor(place: Place) -> None:
@@ -313,7 +350,8 @@ def test_flood_of_prints_is_bounded(client: RunnerClient) -> None:
 
 
 def test_memory_limit(place: Place) -> None:
-    limit = 1 << 30 if place.transport.emulated else 256 << 20
+    by_emulator = place.transport.emulated and not place.elsewhere  # whose own memory counts, too
+    limit = 1 << 30 if by_emulator else 256 << 20
     with open_session(
         place.transport, place.bundle, budget=Budget(LIMITS), memory_limit=limit
     ) as client:
@@ -364,11 +402,11 @@ def test_broken_bundle(client: RunnerClient) -> None:
         client.run()
 
 
-def test_killed_runner_is_an_infra_error_and_leaves_nothing(client: RunnerClient) -> None:
+def test_killed_runner_is_an_infra_error_and_leaves_nothing(client: RunnerClient, place: Place) -> None:
     assert client.facts is not None
     pid = client.facts.pid
-    (worker,) = children(pid)
-    timer = threading.Timer(0.3, os.kill, (pid, signal.SIGKILL))
+    (worker,) = place.children(pid)
+    timer = threading.Timer(0.3, place.kill, (pid, signal.SIGKILL))
     timer.start()
     start = time.monotonic()
     with pytest.raises(SmeltError) as caught:
@@ -376,7 +414,7 @@ def test_killed_runner_is_an_infra_error_and_leaves_nothing(client: RunnerClient
     assert time.monotonic() - start < HANGS
     assert caught.value.kind == "infra"
     assert verdict_of_error(caught.value) is Verdict.KILLED
-    assert gone(worker)
+    assert place.gone(worker)
     with pytest.raises(SmeltError, match="cannot be used any more"):
         client.run()
 
@@ -389,27 +427,27 @@ def test_what_a_model_forks_away_is_ended(place: Place, then: str) -> None:
         log = client.run([X, mode(DAEMON)]).log
         daemons = [int(line.split()[1]) for line in log.splitlines() if line.startswith("daemon ")]
         assert len(daemons) == 2
-        assert not any(gone(pid, 0.1) for pid in daemons)
+        assert not any(place.gone(pid, 0.1) for pid in daemons)
         if then == "reset":
             client.reset()
         elif then != "close":
             with pytest.raises(RunnerError):
                 client.run([X, mode(ABORT if then == "crash" else SPIN)])
         if then != "close":
-            assert all(gone(pid, 0.1) for pid in daemons)  # by now, not some time later
-    assert all(gone(pid) for pid in daemons)
+            assert all(place.gone(pid, 0.1) for pid in daemons)  # by now, not some time later
+    assert all(place.gone(pid) for pid in daemons)
 
 
 def test_killed_worker_is_told_from_a_crash(client: RunnerClient, place: Place) -> None:
     """As the out-of-memory killer does it: while a run goes on, and between runs."""
     assert client.facts is not None
     for idle in (False, True):
-        (worker,) = children(client.facts.pid)
+        (worker,) = place.children(client.facts.pid)
         if idle:
-            os.kill(worker, signal.SIGKILL)
-            assert gone(worker)
+            place.kill(worker, signal.SIGKILL)
+            assert place.gone(worker)
         else:
-            threading.Timer(0.3, os.kill, (worker, signal.SIGKILL)).start()
+            threading.Timer(0.3, place.kill, (worker, signal.SIGKILL)).start()
         with pytest.raises(RunnerError, match="killed from outside") as caught:
             client.run([X, mode(SPIN)])
         assert caught.value.kind == "infra"
@@ -436,9 +474,9 @@ def test_stopped_host_loses_its_runner(place: Place) -> None:
     budget = Budget(replace(LIMITS, beat=0.2, silence=2))
     with open_session(place.transport, place.bundle, budget=budget) as client:
         assert client.facts is not None and client._heartbeat is not None
-        workers = children(client.facts.pid)
+        workers = place.children(client.facts.pid)
         client._heartbeat.stop()
-        assert all(gone(pid) for pid in (client.facts.pid, *workers))
+        assert all(place.gone(pid) for pid in (client.facts.pid, *workers))
         with pytest.raises(SmeltError) as caught:
             client.run([X, mode(FINE)])
         assert verdict_of_error(caught.value).exit_code == 6
@@ -448,7 +486,7 @@ def test_closing_in_the_middle_of_a_run_leaves_nothing(place: Place) -> None:
     with open_session(place.transport, place.bundle, budget=Budget(LIMITS)) as client:
         assert client.facts is not None
         pid = client.facts.pid
-        (worker,) = children(pid)
+        (worker,) = place.children(pid)
         failures: list[SmeltError] = []
 
         def hang() -> None:
@@ -463,15 +501,15 @@ def test_closing_in_the_middle_of_a_run_leaves_nothing(place: Place) -> None:
         client._channel.close()
         thread.join(HANGS)
         assert [f.kind for f in failures] == ["infra"]
-    assert gone(pid)
-    assert gone(worker)
+    assert place.gone(pid)
+    assert place.gone(worker)
 
 
 def test_stopped_runner_meets_the_hosts_deadline(place: Place) -> None:
     budget = Budget(replace(LIMITS, run=0.3, grace=0.5, close=0.5))
     with open_session(place.transport, place.bundle, budget=budget) as client:
         assert client.facts is not None
-        os.kill(client.facts.pid, signal.SIGSTOP)
+        place.kill(client.facts.pid, signal.SIGSTOP)
         start = time.monotonic()
         try:
             with pytest.raises(SmeltError, match="longer than its limit") as caught:
@@ -480,8 +518,8 @@ def test_stopped_runner_meets_the_hosts_deadline(place: Place) -> None:
             client.close()
             assert time.monotonic() - start < HANGS
         finally:
-            if not gone(client.facts.pid, 0.1):
-                os.kill(client.facts.pid, signal.SIGCONT)
+            if not place.gone(client.facts.pid, 0.1):
+                place.kill(client.facts.pid, signal.SIGCONT)
 
 
 def test_old_lease_is_refused(client: RunnerClient) -> None:
@@ -509,7 +547,7 @@ def test_cancel_ends_a_run(client: RunnerClient, place: Place) -> None:
 def test_reset_frees_the_worker(client: RunnerClient, place: Place) -> None:
     assert client.facts is not None
     client.reset()
-    assert children(client.facts.pid) == []
+    assert place.children(client.facts.pid) == []
     reload(client, place)
 
 
@@ -796,3 +834,17 @@ def test_full_disk_over_ssh(tmp_path: Path, native_bundle: Path) -> None:
         assert time.monotonic() - start < HANGS
         transport.close()
     assert not list((tmp_path / "root").rglob("bundles/*"))
+
+
+@pytest.mark.parametrize("server", ["sshd", "dropbear"])
+def test_commands_right_after_a_runner(
+    server: str, request: pytest.FixtureRequest, native_bundle: Path, tmp_path: Path
+) -> None:
+    """A channel is opened while another still closes, which dropbear may answer by closing both."""
+    transport = SshTransport("board", request.getfixturevalue(server).address, root=str(tmp_path))
+    remote = transport.deploy(native_bundle, Budget(LIMITS))
+    for number in range(60):
+        transport.open_runner(remote, Budget(LIMITS)).close()
+        done = transport.execute(["echo", str(number)], Budget(LIMITS))
+        assert (done.code, done.out) == (0, f"{number}\n")
+    transport.close()

@@ -16,6 +16,7 @@ PACKAGES = MappingProxyType({
     "nm": "gcc",  # by way of binutils
     "qemu-aarch64": "qemu-user-static",
     "qemu-aarch64-static": "qemu-user-static",
+    "qemu-system-aarch64": "qemu-system-arm",
     "sshd": "openssh-server",
     "ssh-keygen": "openssh-server",
     "dropbear": "dropbear-bin",
