@@ -17,7 +17,6 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from smelt.core.bundle import RUNNER
 from smelt.core.cache import cache_dir
@@ -82,14 +81,13 @@ class AdbServer:
             )
 
     def run(
-        self, arguments: Sequence[str], limit: float, source: IO[bytes] | bytes | None = None
+        self, arguments: Sequence[str], limit: float, source: bytes | None = None
     ) -> subprocess.CompletedProcess[bytes]:
         """Run the client. source: its stdin. limit: seconds. Raises SmeltError(kind='infra')."""
-        given = {"input": source} if isinstance(source, bytes) else {"stdin": source or subprocess.DEVNULL}
         try:
             return subprocess.run(
                 self.command(*arguments), env=self.environment(), capture_output=True, timeout=limit,
-                check=False, **given,  # type: ignore[call-overload]
+                check=False, input=source or b"",
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
             what = f"adb did not end within {limit:.0f} s"

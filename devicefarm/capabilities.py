@@ -42,6 +42,12 @@ class Cluster:
     most_khz: int | None
     caches: tuple[Cache, ...]
 
+    def __str__(self) -> str:
+        clock = f" up to {self.most_khz / 1e6:.2f} GHz" if self.most_khz else ""
+        caches = ", ".join(f"L{c.level} {c.type.lower()} {c.kb} KiB" for c in self.caches)
+        design = f" of design {self.midr}" if self.midr else ""
+        return f"{self.count}{design}{clock}" + (f" ({caches})" if caches else "")
+
 
 @dataclass(frozen=True, slots=True)
 class Unit:
@@ -53,6 +59,9 @@ class Unit:
     driver: str
     extensions: tuple[str, ...]
     error: str
+
+    def __str__(self) -> str:
+        return f"{self.device}: {self.version}, driver {self.driver}, {len(self.extensions)} extensions"
 
 
 def told(number: int) -> int | None:

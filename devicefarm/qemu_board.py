@@ -250,8 +250,7 @@ class QemuBoardTransport(SshTransport):
         self, name: str, machine: BoardMachine, *, root: str = DEFAULT_ROOT, rules: StoreRules | None = None
     ) -> None:
         nowhere = SshAddress("127.0.0.1", 0, "root", "", machine.folder / "user_key")
-        super().__init__(name, nowhere, root=root, rules=rules)
-        self.emulated = True
+        super().__init__(name, nowhere, root=root, rules=rules, emulated=True)
         self.machine = machine
 
     def _connect(self, budget: Budget) -> paramiko.SSHClient:

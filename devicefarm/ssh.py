@@ -161,12 +161,17 @@ def bounded(action: Callable[[], object], limit: float) -> None:
 class SshTransport:
     """One ssh connection, made at first use and kept."""
 
-    emulated = False
-
     def __init__(
-        self, name: str, address: SshAddress, *, root: str = DEFAULT_ROOT, rules: StoreRules | None = None
+        self,
+        name: str,
+        address: SshAddress,
+        *,
+        root: str = DEFAULT_ROOT,
+        rules: StoreRules | None = None,
+        emulated: bool = False,
     ) -> None:
         self.name = name
+        self.emulated = emulated
         self.address = address
         self._root = root
         self._rules = rules
@@ -255,7 +260,7 @@ class SshTransport:
         try:
             sock = socket.create_connection((a.host, a.port), timeout=limit)
         except OSError as error:
-            raise infra(f"{where} cannot be reached: {error}") from error
+            raise infra(f"{where} cannot be reached: {error}", hint=_why_absent(error)) from error
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # paramiko's keepalive does not notice a dead link; this ends it when bytes stay unacknowledged
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limit * 1000))
@@ -278,7 +283,8 @@ class SshTransport:
             ) from error
         except (paramiko.SSHException, OSError, EOFError, ValueError) as error:
             bounded(client.close, 2.0)
-            raise infra(f"{where} refused the connection: {error}") from error
+            hint = "is the public half of its key_file in this user's authorized_keys on the device?"
+            raise infra(f"{where} refused the connection: {error}", hint=hint) from error
         return client
 
     def _transport(self, budget: Budget) -> paramiko.Transport:
@@ -316,6 +322,15 @@ class SshTransport:
             what = f"{doing} failed on device '{self.name}'"
             lost = link_failure(self.name, what, error, budget.limits.connect)
             raise lost or infra(f"{what}: {error or type(error).__name__}") from error
+
+
+def _why_absent(error: OSError) -> str:
+    """What to do about a device that takes no connection."""
+    if isinstance(error, socket.gaierror):
+        return "its host name is not known here: check the row in devices.toml, or name an address"
+    if isinstance(error, ConnectionRefusedError):
+        return "it is there, but nothing listens: is its sshd running, and is the port right?"
+    return "is it switched on and in this network? If it hangs, cut its power"
 
 
 def _parse_host_key(name: str, line: str) -> paramiko.PKey:

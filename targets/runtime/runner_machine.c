@@ -199,7 +199,10 @@ static void put_caches(buffer *b, const char *sysfs, uint64_t cpu) {
 /* What makes two processors different, as JSON members; 0 where this number has no processor. */
 static int put_kind(buffer *b, const char *sysfs, uint64_t cpu) {
   char text[VALUE_CAP];
-  size_t known = read_numbered(sysfs, CPU, cpu, "topology/cluster_cpus_list", text, sizeof text);
+  size_t known = 0;
+#ifndef __x86_64__ /* there a cluster is what shares a cache, which the caches say */
+  known = read_numbered(sysfs, CPU, cpu, "topology/cluster_cpus_list", text, sizeof text);
+#endif
   if (!known) known = read_numbered(sysfs, CPU, cpu, "topology/core_siblings_list", text, sizeof text);
   put_format(b, "\"siblings\":%q", text);
   size_t n = read_numbered(sysfs, CPU, cpu, "regs/identification/midr_el1", text, sizeof text);

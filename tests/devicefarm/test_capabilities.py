@@ -24,6 +24,7 @@ def fake_board(root: Path) -> None:
             at = f"devices/system/cpu/cpu{cpu}"
             files |= {
                 f"{at}/topology/cluster_cpus_list": f"{cpus[0]}-{cpus[-1]}",
+                f"{at}/topology/core_siblings_list": f"{cpus[0]}-{cpus[-1]}",
                 f"{at}/cpu_capacity": 1024 if big else 446,
                 f"{at}/cpufreq/cpuinfo_max_freq": 2_400_000 if big else 1_200_000,
                 f"{at}/regs/identification/midr_el1": "0x410fd0b1" if big else "0x410fd050",
