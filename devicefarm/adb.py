@@ -1,8 +1,8 @@
 """The transport to a device of the official adb, by a server of our own; nothing but its adbd listens on it.
 
 The server is the user's alone and stands on a private port, so that no other program's `adb kill-server` or
-version ends a job. Neither adb's exit codes nor its silence are believed: a link that is lost in the middle of
-a command looks like success. Each command's end is written by the device's own shell.
+version ends a job. Neither adb's exit codes nor its silence are believed: a link that is lost in the middle
+of a command looks like success. Each command's end is written by the device's own shell.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ NETWORK_SERIAL = re.compile(r".+:[0-9]{1,5}")
 _HINTS = {
     "unauthorized": "allow this machine's key on the device's screen, then run again",
     "offline": "its adbd does not answer: unplug and plug it in again, or restart the device",
-    "no permissions": "this user may not open the USB device: install the udev rules (Debian: adb), or join plugdev",
+    "no permissions": "this user may not open the USB device: install adb's udev rules, or join plugdev",
 }
 _ABSENT = (
-    "is it connected, with USB debugging on? `adb devices` shows what other servers hold: a USB device belongs "
-    "to one server, and `adb kill-server` frees it"
+    "is it connected, with USB debugging on? `adb devices` shows what other servers hold: a USB device "
+    "belongs to one server, and `adb kill-server` frees it"
 )
 
 
@@ -62,8 +62,8 @@ class AdbServer:
         return [self.program, "-P", str(self.port), *arguments]
 
     def environment(self) -> dict[str, str]:
-        """What the client runs with: a server that it starts has its own key and log, and knows the keys that the
-        user's devices have allowed already."""
+        """What the client runs with: a server that it starts has its own key and log, and knows the keys
+        that the user's devices have allowed already."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("ADB_", "ANDROID_"))}
         users = Path.home() / ".android" / "adbkey"
         own = {"HOME": str(self.home), "TMPDIR": str(self.home), "ADB_MDNS_AUTO_CONNECT": "0"}
@@ -97,8 +97,8 @@ class AdbServer:
 
 
 def private_server() -> AdbServer:
-    """The server that all of this user's sessions share. Raises SmeltError: 'device' without adb, 'invalid' for
-    a port that is none."""
+    """The server that all of this user's sessions share. Raises SmeltError: 'device' without adb, 'invalid'
+    for a port that is none."""
     program = shutil.which(PROGRAM)
     if program is None:
         raise SmeltError("adb is not installed", kind="device", hint=PACKAGE)
@@ -183,8 +183,8 @@ class AdbTransport:
     # ---- the link ----
 
     def state(self, budget: Budget) -> str:
-        """What the server says of the device: 'device' when it can be used, else 'offline', 'unauthorized' and so
-        on; '' when it knows no such device."""
+        """What the server says of the device: 'device' when it can be used, else 'offline', 'unauthorized'
+        and so on; '' when it knows no such device."""
         done = self.server.run(["-s", self.serial, "get-state"], budget.limits.command)
         said = _text(done.stdout).strip()
         if said:

@@ -1,6 +1,7 @@
-"""A folder of a device as its store, by commands of its shell: the operations that `Store` asks of a transport.
+"""A folder of a device as its store, by its shell's commands: the operations that `Store` wants.
 
-Files go through `cat`, not through adb's push, which can neither continue a file nor say that the disk is full.
+Files go through `cat`, not through adb's push, which can neither continue a file nor say that the disk is
+full.
 The commands are those that coreutils, busybox and toybox have.
 """
 
@@ -82,7 +83,8 @@ class AdbFiles:
             data = f.read(count)
         at = self._quoted(path)
         # a file that was cut while it was sent may be longer than what the store counts on
-        there = f'[ "$(stat -L -c %s -- {at})" = {start} ] || {{ echo "its size is not {start}" >&2; exit 1; }}; '
+        other = f'echo "its size is not {start}" >&2; exit 1'
+        there = f'[ "$(stat -L -c %s -- {at})" = {start} ] || {{ {other}; }}; '
         text = f"{there}cat >>{at}" if start else f"cat >{at}"
         self._do(f"uploading '{source.name}' to", path, text, budget, source=data)
 
@@ -93,8 +95,9 @@ class AdbFiles:
     def rename(self, old: str, new: str, budget: Budget) -> None:
         a, b = self._quoted(old), self._quoted(new)
         # a mv that knows no -T moves into a folder that is there
-        whole = f"[ -d {b} ] && [ ! -h {b} ] && {{ echo 'there is such a folder' >&2; exit 1; }}; mv -f -- {a} {b}"
-        self._do("renaming", old, f"mv -fT -- {a} {b} 2>/dev/null || {{ {whole}; }}", budget)
+        taken = f"[ -d {b} ] && [ ! -h {b} ] && {{ echo 'there is such a folder' >&2; exit 1; }}"
+        text = f"mv -fT -- {a} {b} 2>/dev/null || {{ {taken}; mv -f -- {a} {b}; }}"
+        self._do("renaming", old, text, budget)
 
     def link(self, target: str, path: str, budget: Budget) -> None:
         self._do("linking", path, f"ln -s -- {shlex.quote(target)} {self._quoted(path)}", budget)
@@ -115,7 +118,8 @@ class AdbFiles:
 
     def space(self, budget: Budget) -> Space | None:
         at = self._quoted("")
-        text = f"d={at}; while [ ! -d \"$d\" ] && [ \"$d\" != / ]; do d=$(dirname \"$d\"); done; df -Pk \"$d\""
+        up = 'while [ ! -d "$d" ] && [ "$d" != / ]; do d=$(dirname "$d"); done'
+        text = f'd={at}; {up}; df -Pk "$d"'
         code, out, _ = self._shell(text, budget)
         fields = out.decode("utf-8", "replace").splitlines()[-1].split() if code == 0 and out.strip() else []
         return Space(1024 * int(fields[3])) if len(fields) >= 4 and fields[3].isdigit() else None

@@ -1,7 +1,7 @@
 """Debian packages of arm64 -> kernel and initial file system of an emulated board, made once and kept.
 
-The board has busybox, dropbear, an sftp server, and the modules that its network card needs. Whoever starts it
-adds the keys (`keys_archive`): the kernel unpacks archives one after the other.
+The board has busybox, dropbear, an sftp server, and the modules that its network card needs. Whoever starts
+it adds the keys (`keys_archive`): the kernel unpacks archives one after the other.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class BoardImage:
 
 
 def board_image() -> BoardImage:
-    """The image, made at the first call. Raises SmeltError as `unpacked` does, and 'device' for packages that lack
-    what is needed."""
+    """The image, made at the first call. Raises SmeltError as `unpacked` does, and 'device' for packages that
+    lack what is needed."""
     tree = unpacked(BOARD)
     kernel = _only(tree, "boot/vmlinuz-*")
     key = hashlib.sha256(f"{FORM} {tree.name} {kernel.name} {INIT}".encode()).hexdigest()[:16]
@@ -68,7 +68,8 @@ def board_image() -> BoardImage:
 
 
 def keys_archive(host_key: bytes, authorized: str) -> bytes:
-    """The archive that goes after the image. host_key: in dropbear's form; authorized: lines of public keys."""
+    """The archive that goes after the image. host_key: in dropbear's form; authorized: lines of public
+    keys."""
     return gzip.compress(
         archive([
             ("keys", stat.S_IFDIR | 0o700, b""),
@@ -135,7 +136,7 @@ def _files(tree: Path) -> Iterator[Member]:
 
 
 def _modules(tree: Path, names: Iterable[str], seen: set[str] | None = None) -> Iterator[Path]:
-    """The modules with those that they need, in the order of loading; what is part of the kernel is left out."""
+    """The modules with those that they need, in the order of loading, without what is part of the kernel."""
     seen = set() if seen is None else seen
     builtin = _only(tree, "lib/modules/*/modules.builtin").read_text()
     for name in names:

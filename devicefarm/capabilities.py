@@ -64,6 +64,19 @@ class Unit:
         return f"{self.device}: {self.version}, driver {self.driver}, {len(self.extensions)} extensions"
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a result is of: the device's fingerprint, the seal of the bundle's manifest, which stands for all
+    of its files, and the sha256 of the model; '' where one is not known."""
+
+    device_fingerprint: str = ""
+    bundle_sha256: str = ""
+    model_sha256: str = ""
+
+
+UNKNOWN = Origin()
+
+
 def told(number: int) -> int | None:
     """A number of the runner, None for one below 0."""
     return number if number >= 0 else None

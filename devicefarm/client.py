@@ -22,6 +22,7 @@ from smelt.core.dtype import Array, from_numpy
 from smelt.core.lazily import Lazily
 from smelt.devicefarm import report as parse
 from smelt.devicefarm.budget import DAMAGED, KILLED, LINK_STALLED, Budget, InfraError, infra
+from smelt.devicefarm.capabilities import Origin
 from smelt.devicefarm.channel import Channel
 from smelt.devicefarm.frames import CHUNK, Decoder, Frame, FrameType, encode
 from smelt.devicefarm.heartbeat import Heartbeat
@@ -109,6 +110,7 @@ class RunnerClient:
     ) -> None:
         self.device = device
         self._emulated = emulated
+        self._origin = Origin()
         self._damaged = damaged
         self._sending = threading.Lock()
         self._heartbeat: Heartbeat | None = None
@@ -127,6 +129,15 @@ class RunnerClient:
     def emulated(self) -> bool:
         """Whether this is no real board, as the transport says or the board itself."""
         return self._emulated or bool(self.facts and self.facts.emulation)
+
+    @property
+    def origin(self) -> Origin:
+        """What the results are of."""
+        return replace(self._origin, device_fingerprint=self.facts.fingerprint if self.facts else "")
+
+    def of_bundle(self, bundle: str, model: str) -> None:
+        """Say which bundle and model the results are of, by their hashes."""
+        self._origin = Origin("", bundle, model)
 
     # ---- requests ----
 
@@ -494,6 +505,7 @@ class RunnerClient:
             warmup_stable=found.warmup_stable,
             profile=parse.parse_profile(profile) if profile else (),
             log=reply.log,
+            origin=self.origin,
             invalid=parse.invalid_reasons(
                 found.before,
                 found.after,
@@ -552,7 +564,10 @@ def open_session(
         damaged=partial(transport.damaged, bundle, budget),
     )
     try:
-        client.hello(units=_uses_units(bundle))
+        manifest = _manifest(bundle)
+        client.of_bundle(str(manifest.get("seal", "")), str((manifest.get("model") or {}).get("sha256", "")))
+        # the drivers of a bundle's devices are part of what its results hang on
+        client.hello(units=bool(manifest.get("devices")))
         client.load(remote, threads=threads, memory_limit=memory_limit)
         if entry:
             client.use_entry(entry)
@@ -571,9 +586,10 @@ def _opened(transport: Transport, bundle: Path, remote: str, budget: Budget) -> 
         return transport.open_runner(remote, budget)
 
 
-def _uses_units(bundle: Path) -> bool:
-    """Whether the bundle is for a device besides the processor, whose driver is then part of the facts."""
+def _manifest(bundle: Path) -> Mapping[str, Any]:
+    """The manifest of a folder, unchecked; {} where there is none, which is no reason not to run it."""
     try:
-        return bool(json.loads((bundle / MANIFEST).read_text("utf-8")).get("devices"))
-    except (OSError, ValueError, AttributeError):
-        return False  # a folder without a manifest is no reason not to run it
+        found = json.loads((bundle / MANIFEST).read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) and isinstance(found.get("model", {}), dict) else {}

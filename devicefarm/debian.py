@@ -1,8 +1,8 @@
 """Names of Debian packages, a release and an architecture in; a folder with their files out.
 
-The packages of another release or architecture than this machine's: apt works in a folder of its own, with the
-mirror, keys and proxies that the system's apt has, and changes nothing of the system. No root is needed. A folder
-that is there is used as it is; remove it to have newer packages.
+The packages of another release or architecture than this machine's: apt works in a folder of its own, with
+the mirror, keys and proxies that the system's apt has, and changes nothing of the system. No root is needed.
+A folder that is there is used as it is; remove it to have newer packages.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def _fetch(wanted: PackageSet, architecture: str, final: Path) -> None:
         apt = ["apt-get", "-qq", "-y"]
         names = ", ".join(wanted.packages)
         _run([*apt, "update"], environment, f"the lists of Debian {wanted.suite} ({architecture})")
-        _run([*apt, "install", "--download-only", *wanted.packages], environment, f"{names} of {wanted.suite}")
+        get = [*apt, "install", "--download-only", *wanted.packages]
+        _run(get, environment, f"{names} of {wanted.suite}")
         tree.mkdir()
         found = sorted((work / "archives").glob("*.deb"))
         chosen = [p for p in found if not wanted.unpacked or p.name.startswith(wanted.unpacked)]
@@ -98,8 +99,10 @@ def _private_apt(work: Path, suite: str, architecture: str) -> dict[str, str]:
     }  # fmt: skip
     text = "".join(f'{k} "{v}";\n' for k, v in settings.items())
     # a list is added to, so the architectures of the system are cleared first
-    (work / "apt.conf").write_text(f'#clear APT::Architectures;\nAPT::Architectures {{ "{architecture}"; }};\n{text}')
-    return {**os.environ, "APT_CONFIG": str(work / "apt.conf"), "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
+    only = f'#clear APT::Architectures;\nAPT::Architectures {{ "{architecture}"; }};\n'
+    (work / "apt.conf").write_text(only + text)
+    own = {"APT_CONFIG": str(work / "apt.conf"), "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
+    return {**os.environ, **own}
 
 
 def _mirror() -> str:

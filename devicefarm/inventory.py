@@ -37,8 +37,8 @@ class Device:
     """One row of the inventory.
 
     platform: a target's name, such as 'aarch64-linux'. serial: of an adb device, or 'host:port'. root: where
-    bundles go on it. pool, tags: what it can be chosen by. power: how its power is controlled. emulated: it is
-    no real board; what the board says itself (DeviceFacts.emulation) cannot be taken back by a row.
+    bundles go on it. pool, tags: what it can be chosen by. power: how its power is controlled. emulated: it
+    is no real board; what the board says itself (DeviceFacts.emulation) cannot be taken back by a row.
     """
 
     name: str
@@ -141,8 +141,8 @@ def find_device(name: str, path: Path | None = None) -> Device:
 def choose(
     devices: Iterable[Device], *, tags: Sequence[str] = (), pool: str = ""
 ) -> tuple[Device, ...]:
-    """Those that have all of the tags and are in the pool, '' for any, by name. The transport and the platform
-    of a device are tags of it, too."""
+    """Those that have all of the tags and are in the pool, '' for any, by name. The transport and the
+    platform of a device are tags of it, too."""
     found = [
         d for d in devices
         if set(tags) <= {*d.tags, d.transport, d.platform} and (not pool or d.pool == pool)

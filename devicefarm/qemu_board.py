@@ -1,9 +1,9 @@
 """A whole arm64 machine under qemu-system-aarch64 -> a device behind ssh whose power can be cut.
 
-The machine runs while anybody uses it and ends with its last user, even one that was killed: users hold a lock
-on a file, and a shell beside the emulator waits for the last one. Its ssh is reached through a port of this
-machine's loopback; the emulated network has no way out. The board keeps its files in memory: what survives a
-reset or a power cut is nothing, as after the replacement of a card.
+The machine runs while anybody uses it and ends with its last user, even one that was killed: users hold a
+lock on a file, and a shell beside the emulator waits for the last one. Its ssh is reached through a port of
+this machine's loopback; the emulated network has no way out. The board keeps its files in memory, so that a
+reset or a power cut takes them.
 """
 
 from __future__ import annotations
@@ -50,13 +50,12 @@ while kill -0 $board 2>/dev/null; do
   flock -x -w 5 users kill -9 $board && break # a new user waits for the lock, and finds it off
 done
 wait $board
-rm -f state.json
 """
 
 
 @dataclass(frozen=True, slots=True)
 class BoardPower:
-    """The power of a machine, by its emulator's control socket. Every method raises SmeltError(kind='infra')."""
+    """The power of a machine, by its emulator's control socket. They raise SmeltError(kind='infra')."""
 
     folder: Path
 
@@ -104,7 +103,8 @@ class BoardPower:
     def console(self) -> str:
         """What the board has printed."""
         try:
-            return printable((self.folder / "console.log").read_bytes().decode("utf-8", "replace"), lines=True)
+            text = (self.folder / "console.log").read_text("utf-8", "replace")
+            return printable(text.replace("\r", ""), lines=True)
         except OSError:
             return ""
 
@@ -145,7 +145,8 @@ def _dial(folder: Path, name: str) -> Iterator[socket.socket]:
             finally:
                 os.close(fd)
         except OSError as error:
-            raise infra(f"the board in '{folder}' is switched off", hint="using the device starts it") from error
+            what = f"the board in '{folder}' is switched off"
+            raise infra(what, hint="using the device starts it") from error
         yield link
 
 
@@ -215,7 +216,8 @@ class BoardMachine:
         board, user = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
         public = [k.public_key().public_bytes_raw() for k in (board, user)]
         private = user.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
-        keys = keys_archive(dropbear_key(board.private_bytes_raw(), public[0]), openssh_line(public[1]) + "\n")
+        host_key = dropbear_key(board.private_bytes_raw(), public[0])
+        keys = keys_archive(host_key, openssh_line(public[1]) + "\n")
         replace_file(self.folder / "user_key", private)
         (self.folder / "user_key").chmod(0o600)
         replace_file(self.folder / "initrd.gz", image.initrd.read_bytes() + keys)

@@ -14,7 +14,15 @@ from smelt.core.dlpack import DLPACK
 from smelt.core.dtype import DTYPES, Array, DType
 from smelt.core.lazily import Lazily
 from smelt.devicefarm.budget import infra
-from smelt.devicefarm.capabilities import Cluster, Unit, fingerprint, parse_cluster, parse_unit
+from smelt.devicefarm.capabilities import (
+    UNKNOWN,
+    Cluster,
+    Origin,
+    Unit,
+    fingerprint,
+    parse_cluster,
+    parse_unit,
+)
 from smelt.devicefarm.measure import Timing, summarize
 from smelt.devicefarm.wire import MOST_SAMPLES, read_record
 
@@ -191,6 +199,7 @@ class RunReport:
     warmup_stable: bool
     profile: tuple[KernelTime, ...] = ()
     log: str = ""
+    origin: Origin = UNKNOWN
     invalid: tuple[str, ...] = field(default=())
 
     @property

@@ -49,7 +49,7 @@ _RUNNER = (
     "runner", "runner_crash", "runner_descendants", "runner_facts", "runner_frames", "runner_machine",
     "runner_supervisor", "runner_worker",
 )  # fmt: skip
-_RUNNER_FORMS = ("runner_model", "runner_units")  # parts of the runner that a static program has in another form
+_RUNNER_FORMS = ("runner_model", "runner_units")  # a static program has them in another form
 _C_FLAGS = (
     "-std=c11",
     "-O2",

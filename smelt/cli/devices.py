@@ -39,13 +39,14 @@ def register(add: AddParser) -> None:
     parser = add("devices", help=summary, description=summary[0].upper() + summary[1:] + ".")
     group = parser.add_subparsers(metavar="list|add|show|doctor", required=True)
     listing = command(
-        group.add_parser, "list", run_list, "smelt devices list\nsmelt devices list --tag big --tag aarch64-linux",
-        "list devices",
+        group.add_parser, "list", run_list,
+        "smelt devices list\nsmelt devices list --tag big --tag aarch64-linux", "list devices",
     )  # fmt: skip
     listing.set_defaults(command="devices list")
     show = command(group.add_parser, "show", run_show, "smelt devices show local", "show one device")
     doctor = command(
-        group.add_parser, "doctor", run_doctor, "smelt devices doctor qemu-arm64\nsmelt devices doctor --tag ssh",
+        group.add_parser, "doctor", run_doctor,
+        "smelt devices doctor qemu-arm64\nsmelt devices doctor --tag ssh",
         "examine devices and say what to do",
     )  # fmt: skip
     new = command(

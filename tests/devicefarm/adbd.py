@@ -1,8 +1,8 @@
 """A real adbd on this machine, in a network namespace of its own, and the adb server that reaches it.
 
-adbd listens on all addresses and asks nobody for a key, so it never runs where others can reach it: the namespace
-has a loopback interface and nothing else. A port of this machine's loopback leads to it through sockets that are
-opened inside.
+adbd listens on all addresses and asks nobody for a key, so it never runs where others can reach it: the
+namespace has a loopback interface and nothing else. A port of this machine's loopback leads to it through
+sockets that are opened inside.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ STARTS = 30.0
 
 @dataclass
 class Adbd:
-    """An adbd and its address for `adb connect`. cut: lets no byte through while it is set."""
+    """An adbd, its address for `adb connect`, and the server that does so."""
 
     serial: str
     pid: int

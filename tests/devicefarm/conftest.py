@@ -53,3 +53,8 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BoardMachine]:
     """A machine that runs; others who name its folder share it."""
     with rig.start_board(tmp_path_factory.mktemp("board") / "machine") as machine:
         yield machine
+
+
+@pytest.fixture(scope="session")
+def bionic_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return rig.build_bionic(tmp_path_factory.mktemp("bionic") / "bundle")

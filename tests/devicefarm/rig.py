@@ -21,6 +21,8 @@ from installed import program_path, system_folder
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.qemu_board import BoardMachine
 from smelt.devicefarm.ssh import SshAddress
+from smelt.targets.platform import parse_target
+from smelt.targets.toolchain import build_runner
 
 HERE = Path(__file__).parent
 RUNTIME = HERE.parents[1] / "targets" / "runtime"
@@ -105,6 +107,14 @@ def build_arm64(
     run(
         [*link, "-shared", "-soname", "libmodel.so", "-o", str(out / "libmodel.so"), model, *needed]
     )
+    return out
+
+
+def build_bionic(out: Path) -> Path:
+    """A bundle for Android: the library as for the glibc shim, and the runner that bionic's linker starts."""
+    build_arm64(out, target="aarch64-linux-android", library_names="android")
+    (out / "smelt_run").unlink()
+    build_runner(parse_target("android"), b"", out)
     return out
 
 

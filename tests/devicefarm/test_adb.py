@@ -1,4 +1,4 @@
-"""The adb transport's own promises: its server is private, its link's end is seen, its complaints say what to do."""
+"""The adb transport's own promises: a private server, links whose end is seen, complaints that help."""
 
 from __future__ import annotations
 
@@ -95,7 +95,9 @@ def test_arguments_are_not_shell_text(phone: AdbTransport) -> None:
     assert phone.execute(["printf", "no newline"], Budget(LIMITS)).out == "no newline"
 
 
-def test_a_cut_upload_is_continued(adbd: adbd_rig.Adbd, phone: AdbTransport, native_bundle: Path, tmp_path: Path) -> None:
+def test_a_cut_upload_is_continued(
+    adbd: adbd_rig.Adbd, phone: AdbTransport, native_bundle: Path, tmp_path: Path
+) -> None:
     """What the device has of it is not sent again."""
     bundle = tmp_path / "bundle"
     shutil.copytree(native_bundle, bundle)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import rig
 from boards import HAS_OPENCL, HAS_VULKAN
 from installed import program_path
 
 from smelt.devicefarm.budget import Budget, StepLimits
+from smelt.devicefarm.capabilities import Origin
 from smelt.devicefarm.channel import PipeChannel
-from smelt.devicefarm.client import RunnerClient
+from smelt.devicefarm.client import RunnerClient, open_session
+from smelt.devicefarm.local import LocalTransport
 
 
 def fake_board(root: Path) -> None:
@@ -123,3 +128,18 @@ def test_units_of_this_machine(native_bundle: Path, static_bundle: Path) -> None
     if HAS_VULKAN:
         assert rows["vulkan"].version.startswith("1.")
         assert any(e.startswith("VK_KHR_") for e in rows["vulkan"].extensions)
+
+
+def test_results_say_what_they_are_of(native_bundle: Path, tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    shutil.copytree(native_bundle, bundle)
+    seal, model = "5" * 64, "7" * 64
+    manifest = {"seal": seal, "model": {"sha256": model}, "devices": ["opencl"]}
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    with open_session(LocalTransport(), bundle, budget=Budget(StepLimits(total=60))) as client:
+        report = client.run([np.ones((1, 1), np.float32), np.int32(0)])
+    assert report.origin == Origin(report.facts.fingerprint, seal, model)
+    assert report.facts.units is not None  # a bundle for devices depends on their drivers
+    with open_session(LocalTransport(), native_bundle, budget=Budget(StepLimits(total=60))) as client:
+        assert client.origin.bundle_sha256 == ""
+        assert client.facts is not None and client.facts.units is None

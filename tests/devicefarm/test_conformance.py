@@ -35,7 +35,7 @@ from smelt.devicefarm.frames import VERSION, Decoder, Frame, FrameType, encode
 from smelt.devicefarm.local import LocalTransport
 from smelt.devicefarm.measure import ONCE, QUICK, RunPlan
 from smelt.devicefarm.qemu_board import BoardMachine, QemuBoardTransport
-from smelt.devicefarm.qemu_user import android_emulated, qemu_user
+from smelt.devicefarm.qemu_user import BIONIC_VARIABLE, android_emulated, qemu_user
 from smelt.devicefarm.report import RunnerError
 from smelt.devicefarm.ssh import SshAddress, SshTransport
 from smelt.devicefarm.transport import Transport
@@ -124,6 +124,12 @@ def _qemu(request: pytest.FixtureRequest, tmp: Path) -> Place:
     return Place(transport, bundle, "aarch64")
 
 
+def _bionic(request: pytest.FixtureRequest, tmp: Path) -> Place:
+    need_qemu("qemu-aarch64-static")
+    transport = android_emulated(tmp / "cache", store=tmp / "store")
+    return Place(transport, request.getfixturevalue("bionic_bundle"), "aarch64")
+
+
 def _ssh(request: pytest.FixtureRequest, tmp: Path, server: str = "sshd") -> Place:
     address = request.getfixturevalue(server).address
     transport = SshTransport("board", address, root=str(tmp / "root"))
@@ -152,6 +158,10 @@ PLACES = {
     "adb": _adb,
     "qemu-board": _board,
 }
+
+
+if os.environ.get(BIONIC_VARIABLE):
+    PLACES["bionic"] = _bionic
 
 
 @pytest.fixture(params=list(PLACES))

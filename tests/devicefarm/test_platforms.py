@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from smelt.devicefarm.channel import PipeChannel
 from smelt.devicefarm.client import RunnerClient, open_session
 from smelt.devicefarm.inventory import DEFAULT_DEVICE, find_device, open_transport
 from smelt.devicefarm.measure import QUICK
+from smelt.devicefarm.qemu_user import BIONIC_VARIABLE
 from smelt.devicefarm.report import RunnerError
 from smelt.targets.platform import TargetSpec, parse_target
 from smelt.targets.toolchain import build_library, build_runner, build_shim_runner
@@ -37,9 +39,16 @@ def build(spec: TargetSpec, folder: Path) -> Path:
     return bundle
 
 
-@pytest.mark.parametrize("target", ["x86", "arm64", "armv7", "riscv64-linux", "android"])
+TARGETS = [
+    ("x86", False), ("arm64", False), ("armv7", False), ("riscv64-linux", False), ("android", False),
+    *([("android", True)] if os.environ.get(BIONIC_VARIABLE) else []),
+]  # fmt: skip
+"""And whether on real bionic, which machines have only if somebody has put it there."""
+
+
+@pytest.mark.parametrize(("target", "bionic"), TARGETS)
 def test_real_runtime_on_the_default_device(
-    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: str, bionic: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = parse_target(target)
     emulator = spec.platform.emulator
@@ -48,8 +57,8 @@ def test_real_runtime_on_the_default_device(
         "needs qemu: apt-get install qemu-user-static",
     )
     shim = None
-    if spec.platform.shim:
-        monkeypatch.delenv("SMELT_BIONIC_ROOT", raising=False)
+    if spec.platform.shim and not bionic:
+        monkeypatch.delenv(BIONIC_VARIABLE, raising=False)
         rig.need(rig.SYSROOT.exists(), "needs an arm64 libc: apt-get install libc6-dev-arm64-cross")
         shim = build_shim_runner(spec, tmp_path / "smelt_run.shim")
     device = find_device(DEFAULT_DEVICE.get(spec.platform.name, "local"), tmp_path / "none.toml")
