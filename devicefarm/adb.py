@@ -28,14 +28,14 @@ from smelt.devicefarm.room import StoreRules
 from smelt.devicefarm.store import Store
 from smelt.devicefarm.transport import Completed
 
-PROGRAM = "adb"
-PACKAGE = "apt-get install adb, or Android's platform-tools"
+_PROGRAM = "adb"
+_PACKAGE = "apt-get install adb, or Android's platform-tools"
 PORT_VARIABLE = "SMELT_ADB_PORT"
 DEFAULT_PORT = 5931
 """Not 5037, which is everybody's."""
-DEFAULT_ROOT = "/data/local/tmp/smelt-farm"
+ANDROID_ROOT = "/data/local/tmp/smelt-farm"
 """The one place of an unrooted Android whose files may be executed."""
-COMMAND_OUTPUT = 64 * 1024
+_OUTPUT_LIMIT = 64 * 1024
 NETWORK_SERIAL = re.compile(r".+:[0-9]{1,5}")
 
 _HINTS = {
@@ -93,15 +93,15 @@ class AdbServer:
             what = f"adb did not end within {limit:.0f} s"
             raise infra(what, status=LINK_STALLED) from error
         except OSError as error:
-            raise infra(f"'{self.program}' cannot be started: {error.strerror}", hint=PACKAGE) from error
+            raise infra(f"'{self.program}' cannot be started: {error.strerror}", hint=_PACKAGE) from error
 
 
 def private_server() -> AdbServer:
     """The server that all of this user's sessions share. Raises SmeltError: 'device' without adb, 'invalid'
     for a port that is none."""
-    program = shutil.which(PROGRAM)
+    program = shutil.which(_PROGRAM)
     if program is None:
-        raise SmeltError("adb is not installed", kind="device", hint=PACKAGE)
+        raise SmeltError("adb is not installed", kind="device", hint=_PACKAGE)
     text = os.environ.get(PORT_VARIABLE) or str(DEFAULT_PORT)
     if not text.isdecimal() or not 0 < int(text) < 65536 or int(text) == 5037:
         raise SmeltError(f"{PORT_VARIABLE} is '{text}', which is no private port", kind="invalid")
@@ -141,7 +141,7 @@ class AdbTransport:
         serial: str,
         *,
         server: AdbServer | None = None,
-        root: str = DEFAULT_ROOT,
+        root: str = ANDROID_ROOT,
         rules: StoreRules | None = None,
         emulated: bool = False,
     ) -> None:
@@ -167,7 +167,7 @@ class AdbTransport:
 
     def execute(self, argv: list[str], budget: Budget) -> Completed:
         code, out, err = self._shell(shlex.join(argv), budget)
-        return Completed(code, _text(out[:COMMAND_OUTPUT]), err[:COMMAND_OUTPUT])
+        return Completed(code, _text(out[:_OUTPUT_LIMIT]), err[:_OUTPUT_LIMIT])
 
     def free_bytes(self, budget: Budget) -> int | None:
         space = self._files.space(budget)

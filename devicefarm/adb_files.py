@@ -24,7 +24,7 @@ _ENTRY = re.compile(r"([0-9]+) ([0-9]+) ([0-9a-f]+) (.+)")
 _COMPLAINTS = {"no space left": DISK_FULL, "quota exceeded": DISK_FULL, "file too large": DISK_FULL,
                "file size limit": DISK_FULL,
                "read-only file system": READ_ONLY}  # fmt: skip
-BLOCK, BLOCKS = 1 << 20, 16
+_BLOCK, _BLOCKS = 1 << 20, 16
 """Bytes, and how many such blocks, that are read back at a time."""
 _MISSING = 44
 """Exit code of our own commands for a file that is not there."""
@@ -132,13 +132,13 @@ class AdbFiles:
     def _read_back(self, full: str, budget: Budget) -> str | None:
         digest, at = hashlib.sha256(), 0
         while True:
-            text = f"dd if={shlex.quote(full)} bs={BLOCK} skip={at} count={BLOCKS} 2>/dev/null"
-            code, out, _ = self._shell(text, budget, size=BLOCK * BLOCKS)
+            text = f"dd if={shlex.quote(full)} bs={_BLOCK} skip={at} count={_BLOCKS} 2>/dev/null"
+            code, out, _ = self._shell(text, budget, size=_BLOCK * _BLOCKS)
             if code != 0:
                 return None
             digest.update(out)
-            at += BLOCKS
-            if len(out) < BLOCK * BLOCKS:
+            at += _BLOCKS
+            if len(out) < _BLOCK * _BLOCKS:
                 return digest.hexdigest()
 
     def _do(

@@ -22,7 +22,7 @@ from smelt.core.diag import SmeltError
 from smelt.devicefarm.debian import BOARD, unpacked
 
 MODULES = ("virtio_mmio", "virtio_net")
-PROGRAMS = ("bin/busybox", "usr/sbin/dropbear", "usr/lib/openssh/sftp-server")
+_PROGRAMS = ("bin/busybox", "usr/sbin/dropbear", "usr/lib/openssh/sftp-server")
 LIBRARIES = re.compile(r"(ld-linux-aarch64|libc|libcrypt|libtomcrypt|libtommath|libgmp|libz)\.so\.[0-9]+")
 LINKS = {"usr/lib/sftp-server": "openssh/sftp-server", "bin/sh": "busybox"}
 """dropbear has the path of its sftp server built in."""
@@ -113,7 +113,7 @@ def archive(members: Iterable[Member]) -> bytes:
 
 def _files(tree: Path) -> Iterator[Member]:
     files: dict[str, tuple[int, bytes]] = {"init": (stat.S_IFREG | 0o755, INIT.encode())}
-    for path in PROGRAMS:
+    for path in _PROGRAMS:
         files[path] = (stat.S_IFREG | 0o755, (tree / path).read_bytes())
     for library in sorted((*tree.glob("lib/aarch64-linux-gnu/*"), *tree.glob("usr/lib/aarch64-linux-gnu/*"))):
         if LIBRARIES.fullmatch(library.name):

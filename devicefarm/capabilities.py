@@ -50,7 +50,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class UnitFacts:
     """A device of a GPU API, or why the API has none. api: opencl, vulkan or cuda; driver: its version."""
 
     api: str
@@ -74,7 +74,7 @@ class Origin:
     model_sha256: str = ""
 
 
-UNKNOWN = Origin()
+NO_ORIGIN = Origin()
 
 
 def told(number: int) -> int | None:
@@ -88,13 +88,13 @@ def parse_cluster(r: Mapping[str, Any]) -> Cluster:
     return Cluster(**{**r, **numbers, "caches": tuple(Cache(**c) for c in r["caches"])})
 
 
-def parse_unit(r: Mapping[str, Any]) -> Unit:
+def parse_unit(r: Mapping[str, Any]) -> UnitFacts:
     """A checked row of the runner's units."""
-    return Unit(**{**r, "extensions": tuple(sorted(r["extensions"].split()))})
+    return UnitFacts(**{**r, "extensions": tuple(sorted(r["extensions"].split()))})
 
 
 def fingerprint(
-    board: Mapping[str, Any], clusters: tuple[Cluster, ...], units: tuple[Unit, ...] | None
+    board: Mapping[str, Any], clusters: tuple[Cluster, ...], units: tuple[UnitFacts, ...] | None
 ) -> str:
     """16 hexadecimal digits for the board and, where its units were probed, '+' and 16 for these. board: what
     else is stable, by name."""

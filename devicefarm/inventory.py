@@ -14,8 +14,7 @@ from typing import Any
 from smelt.core.bundle import replace_file
 from smelt.core.cache import cache_dir
 from smelt.core.diag import SmeltError
-from smelt.devicefarm.adb import DEFAULT_ROOT as ANDROID_ROOT
-from smelt.devicefarm.adb import AdbTransport
+from smelt.devicefarm.adb import ANDROID_ROOT, AdbTransport
 from smelt.devicefarm.local import LocalTransport
 from smelt.devicefarm.qemu_board import BoardMachine, QemuBoardTransport
 from smelt.devicefarm.qemu_user import (

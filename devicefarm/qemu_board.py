@@ -34,8 +34,8 @@ from smelt.devicefarm.ssh import DEFAULT_ROOT, SshAddress, SshTransport
 if TYPE_CHECKING:
     import paramiko
 
-PROGRAM = "qemu-system-aarch64"
-PACKAGE = "apt-get install qemu-system-arm"
+_PROGRAM = "qemu-system-aarch64"
+_PACKAGE = "apt-get install qemu-system-arm"
 DEFAULT_CPU = "max,pauth-impdef=on"
 """All features; the pointer authentication is the emulator's cheap one."""
 BOOT_LIMIT = 180.0
@@ -162,9 +162,9 @@ class BoardMachine:
     def start(self, limit: float = BOOT_LIMIT) -> SshAddress:
         """Be a user of the machine, which is started unless it runs, and wait until its ssh answers. Raises
         SmeltError: 'device' without the emulator, 'infra' for a board that does not boot."""
-        program = shutil.which(PROGRAM)
+        program = shutil.which(_PROGRAM)
         if program is None:
-            raise SmeltError(f"{PROGRAM} is not installed", kind="device", hint=PACKAGE)
+            raise SmeltError(f"{_PROGRAM} is not installed", kind="device", hint=_PACKAGE)
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self._user is None:
             self._user = (self.folder / "users").open("a")

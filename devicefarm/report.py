@@ -15,10 +15,10 @@ from smelt.core.dtype import DTYPES, Array, DType
 from smelt.core.lazily import Lazily
 from smelt.devicefarm.budget import infra
 from smelt.devicefarm.capabilities import (
-    UNKNOWN,
+    NO_ORIGIN,
     Cluster,
     Origin,
-    Unit,
+    UnitFacts,
     fingerprint,
     parse_cluster,
     parse_unit,
@@ -91,7 +91,7 @@ class DeviceFacts:
     emulation: str = ""
     hypervisor: str = ""
     clusters: tuple[Cluster, ...] = ()
-    units: tuple[Unit, ...] | None = None
+    units: tuple[UnitFacts, ...] | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -199,7 +199,7 @@ class RunReport:
     warmup_stable: bool
     profile: tuple[KernelTime, ...] = ()
     log: str = ""
-    origin: Origin = UNKNOWN
+    origin: Origin = NO_ORIGIN
     invalid: tuple[str, ...] = field(default=())
 
     @property

@@ -15,7 +15,7 @@ from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
 from smelt.core.dtype import Array
 from smelt.core.scratch import scratch_folder
-from smelt.devicefarm.capabilities import UNKNOWN, Origin
+from smelt.devicefarm.capabilities import NO_ORIGIN, Origin
 from smelt.devicefarm.client import RunnerClient
 from smelt.devicefarm.verdict import Verdict, verdict_of_error
 from smelt.difference import OutputError, compare_values
@@ -59,7 +59,7 @@ class Validation:
     emulated: bool
     reference: str
     cases: tuple[CaseResult, ...]
-    origin: Origin = UNKNOWN
+    origin: Origin = NO_ORIGIN
 
     @property
     def verdict(self) -> Verdict:
@@ -101,7 +101,7 @@ def validate(
     results: list[CaseResult] = []
     with ExitStack() as stack:
         client: RunnerClient | None = None
-        name, emulated, origin = "", False, UNKNOWN
+        name, emulated, origin = "", False, NO_ORIGIN
         for case in cases:
             if enough is not None and sum(r.status != "skipped" for r in results) >= enough:
                 break
