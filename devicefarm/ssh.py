@@ -229,7 +229,7 @@ class SshTransport:
 
     def _begun(self, command: str, doing: str, budget: Budget) -> paramiko.Channel:
         """A channel in which the command runs. dropbear may close a channel that is opened while another one
-        closes, before it has said a word on the command, which then has not begun: that is asked for again."""
+        closes, before it has said a word on the command, which has not begun then and is asked for again."""
         transport = self._transport(budget)
         for left in reversed(range(CHANNEL_TRIES)):
             with self._doing(doing, budget):

@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
-import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import rig
 from boards import need_qemu
-from installed import program_path
-from processes import children
+from places import HANGS, LIMITS, PLACES, Place
 
 from smelt.core.diag import SmeltError
 from smelt.core.session_memory import MEMORY_FIELDS
-from smelt.devicefarm.adb import AdbTransport
-from smelt.devicefarm.budget import Budget, InfraError, StepLimits, infra
+from smelt.devicefarm.budget import Budget, InfraError, infra
 from smelt.devicefarm.channel import PipeChannel
 from smelt.devicefarm.client import RunnerClient, open_session
 from smelt.devicefarm.doctor import examine, healthy
 from smelt.devicefarm.frames import VERSION, Decoder, Frame, FrameType, encode
 from smelt.devicefarm.local import LocalTransport
 from smelt.devicefarm.measure import ONCE, QUICK, RunPlan
-from smelt.devicefarm.qemu_board import BoardMachine, QemuBoardTransport
-from smelt.devicefarm.qemu_user import BIONIC_VARIABLE, android_emulated, qemu_user
+from smelt.devicefarm.qemu_user import android_emulated
 from smelt.devicefarm.report import RunnerError
-from smelt.devicefarm.ssh import SshAddress, SshTransport
-from smelt.devicefarm.transport import Transport
 from smelt.devicefarm.verdict import Verdict, verdict_of_error
 
 (
@@ -47,121 +37,7 @@ from smelt.devicefarm.verdict import Verdict, verdict_of_error
 ) = range(16)  # fmt: skip
 RESET_NS = 20_000_000
 """What a reset takes after a SLOW_RESET."""
-LIMITS = StepLimits(connect=100, load=100, run=100, output=100, grace=5, total=600)
-"""Longer than HANGS, so that what is noticed late is told from what a busy machine delays."""
-HANGS = 60.0
-"""Seconds after which something that should end at once counts as hanging."""
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
-
-
-@dataclass(frozen=True)
-class Place:
-    """A transport and a bundle that it can run."""
-
-    transport: Transport
-    bundle: Path
-    arch: str
-
-    @property
-    def elsewhere(self) -> bool:
-        """Whether its processes are those of another kernel."""
-        return isinstance(self.transport, QemuBoardTransport)
-
-    def kill(self, pid: int, number: int) -> None:
-        """Send a signal to a process on the device."""
-        if not self.elsewhere:
-            os.kill(pid, number)
-        else:
-            self.transport.execute(["kill", f"-{int(number)}", str(pid)], Budget(LIMITS))
-
-    def children(self, pid: int) -> list[int]:
-        """The processes that a process on the device has started."""
-        if not self.elsewhere:
-            return children(pid)
-        told = self.transport.execute(["cat", f"/proc/{pid}/task/{pid}/children"], Budget(LIMITS)).out
-        return [int(word) for word in told.split()]
-
-    def gone(self, pid: int, limit: float = HANGS) -> bool:
-        """Whether a process on the device has ended, or ends within so many seconds."""
-        end = time.monotonic() + limit
-        while True:
-            stat = self._stat(pid)
-            if stat is None or stat.rsplit(")", 1)[1].split()[0] == "Z":
-                return True
-            if time.monotonic() > end:
-                return False
-            time.sleep(0.02)
-
-    def _stat(self, pid: int) -> str | None:
-        path = f"/proc/{pid}/stat"
-        if self.elsewhere:
-            return self.transport.execute(["cat", path], Budget(LIMITS)).out or None
-        try:
-            return Path(path).read_text()
-        except OSError:
-            return None
-
-
-def _local(request: pytest.FixtureRequest, tmp: Path) -> Place:
-    return Place(LocalTransport(), request.getfixturevalue("native_bundle"), os.uname().machine)
-
-
-def _local_store(request: pytest.FixtureRequest, tmp: Path) -> Place:
-    transport = LocalTransport("stored", store=tmp / "store")
-    return Place(transport, request.getfixturevalue("native_bundle"), os.uname().machine)
-
-
-def _static(request: pytest.FixtureRequest, tmp: Path) -> Place:
-    return Place(
-        LocalTransport("static"), request.getfixturevalue("static_bundle"), os.uname().machine
-    )
-
-
-def _qemu(request: pytest.FixtureRequest, tmp: Path) -> Place:
-    need_qemu("qemu-aarch64-static")
-    bundle = request.getfixturevalue("arm64_bundle")
-    transport = qemu_user("emulated", "qemu-aarch64", sysroot=rig.SYSROOT, store=tmp / "store")
-    return Place(transport, bundle, "aarch64")
-
-
-def _bionic(request: pytest.FixtureRequest, tmp: Path) -> Place:
-    need_qemu("qemu-aarch64-static")
-    transport = android_emulated(tmp / "cache", store=tmp / "store")
-    return Place(transport, request.getfixturevalue("bionic_bundle"), "aarch64")
-
-
-def _ssh(request: pytest.FixtureRequest, tmp: Path, server: str = "sshd") -> Place:
-    address = request.getfixturevalue(server).address
-    transport = SshTransport("board", address, root=str(tmp / "root"))
-    return Place(transport, request.getfixturevalue("native_bundle"), os.uname().machine)
-
-
-def _board(request: pytest.FixtureRequest, tmp: Path) -> Place:
-    machine = BoardMachine("board", folder=request.getfixturevalue("board").folder)
-    transport = QemuBoardTransport("board", machine, root=f"/root/{tmp.name}")
-    return Place(transport, request.getfixturevalue("arm64_bundle"), "aarch64")
-
-
-def _adb(request: pytest.FixtureRequest, tmp: Path) -> Place:
-    device = request.getfixturevalue("adbd")
-    transport = AdbTransport("phone", device.serial, server=device.server, root=str(tmp / "root"))
-    return Place(transport, request.getfixturevalue("native_bundle"), os.uname().machine)
-
-
-PLACES = {
-    "local": _local,
-    "store": _local_store,
-    "static": _static,
-    "qemu-user": _qemu,
-    "ssh": _ssh,
-    "dropbear": partial(_ssh, server="dropbear"),
-    "adb": _adb,
-    "qemu-board": _board,
-}
-
-
-if os.environ.get(BIONIC_VARIABLE):
-    PLACES["bionic"] = _bionic
 
 
 @pytest.fixture(params=list(PLACES))
@@ -694,167 +570,3 @@ def test_android_library_on_the_glibc_shim(
         assert np.array_equal(client.run([X, mode(FINE)]).outputs["y"], 2 * X)
         with pytest.raises(RunnerError, match="signal 11"):
             client.run([X, mode(SEGFAULT)])
-
-
-# ---- ssh only ----
-
-
-def test_wrong_host_key(sshd: rig.Sshd, native_bundle: Path, tmp_path: Path) -> None:
-    other = rig.make_key(tmp_path / "other")
-    transport = SshTransport("board", replace(sshd.address, host_key=other))
-    with pytest.raises(SmeltError, match="another host key") as caught:
-        transport.deploy(native_bundle, Budget(LIMITS))
-    assert caught.value.kind == "infra"
-    findings = examine(transport, budget=Budget(LIMITS))
-    assert not healthy(findings)
-    assert "host key" in findings[0].detail
-
-
-def test_unknown_user_key(sshd: rig.Sshd, native_bundle: Path, tmp_path: Path) -> None:
-    rig.make_key(tmp_path / "stranger")
-    transport = SshTransport("board", replace(sshd.address, key_file=tmp_path / "stranger"))
-    with pytest.raises(SmeltError, match="refused the connection"):
-        transport.deploy(native_bundle, Budget(LIMITS))
-
-
-def test_unreadable_host_key(sshd: rig.Sshd, native_bundle: Path) -> None:
-    transport = SshTransport("board", replace(sshd.address, host_key="ssh-ed25519 AAAAnonsense"))
-    with pytest.raises(SmeltError, match="cannot be read"):
-        transport.deploy(native_bundle, Budget(LIMITS))
-
-
-def test_nobody_listens(tmp_path: Path, native_bundle: Path) -> None:
-    key = rig.make_key(tmp_path / "key")
-    address = SshAddress("127.0.0.1", rig.free_port(), "root", key, tmp_path / "key")
-    with pytest.raises(SmeltError, match="cannot be reached"):
-        SshTransport("board", address).deploy(native_bundle, Budget(LIMITS))
-
-
-def test_silent_server_meets_the_deadline(tmp_path: Path, native_bundle: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        key = rig.make_key(tmp_path / "key")
-        address = SshAddress("127.0.0.1", server.getsockname()[1], "root", key, tmp_path / "key")
-        start = time.monotonic()
-        with pytest.raises(SmeltError):
-            SshTransport("board", address).deploy(
-                native_bundle, Budget(replace(LIMITS, connect=1.0))
-            )
-        assert time.monotonic() - start < HANGS
-
-
-def test_dropbear_serves_one_session_after_the_other(
-    dropbear: rig.Sshd, native_bundle: Path, tmp_path: Path
-) -> None:
-    """It once lost one in seven, as an sftp channel was closed right before the runner's was opened."""
-    for _ in range(30):
-        transport = SshTransport("board", dropbear.address, root=str(tmp_path / "root"))
-        with open_session(transport, native_bundle, budget=Budget(LIMITS)) as client:
-            assert np.array_equal(client.run([X, mode(FINE)]).outputs["y"], 2 * X)
-        transport.close()
-
-
-def test_remote_arguments_are_not_shell_text(sshd: rig.Sshd) -> None:
-    transport = SshTransport("board", sshd.address)
-    done = transport.execute(["echo", "$HOME; rm -rf *", "'"], Budget(LIMITS))
-    assert done.out == "$HOME; rm -rf * '\n"
-    assert transport.execute(["false"], Budget(LIMITS)).code == 1
-    transport.close()
-
-
-# ---- deploying ----
-
-
-@pytest.mark.parametrize("kind", ["store", "ssh", "adb"])
-def test_deploy_is_by_content(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    place = PLACES[kind](request, tmp_path)
-    budget = Budget(LIMITS)
-    first = place.transport.deploy(place.bundle, budget)
-    stored = sorted(p for p in tmp_path.rglob("*") if p.parent.name == "cas")
-    assert len(stored) == 2
-    ages = [p.stat().st_mtime_ns for p in stored]
-    copy = tmp_path / "another name"
-    shutil.copytree(place.bundle, copy)
-    assert place.transport.deploy(copy, budget) == first
-    assert [p.stat().st_mtime_ns for p in stored] == ages
-    (copy / "model.weights").write_bytes(b"w" * 100_000)
-    second = place.transport.deploy(copy, budget)
-    assert second != first
-    assert (Path(second) / "model.weights").read_bytes() == b"w" * 100_000
-    assert not list(tmp_path.rglob("tmp/*"))
-    place.transport.close()
-
-
-def test_odd_bundles_are_refused(native_bundle: Path, tmp_path: Path) -> None:
-    transport = LocalTransport(store=tmp_path / "store")
-    odd = tmp_path / "odd"
-    with pytest.raises(SmeltError, match="not a directory"):
-        transport.deploy(odd, Budget())
-    odd.mkdir()
-    with pytest.raises(SmeltError, match="is empty"):
-        transport.deploy(odd, Budget())
-    (odd / "libmodel.so").symlink_to("/etc/passwd")
-    with pytest.raises(SmeltError, match="not a plain file"):
-        transport.deploy(odd, Budget())
-    (odd / "libmodel.so").unlink()
-    (odd / "a b;c").write_text("")
-    with pytest.raises(SmeltError, match="name that is not deployed"):
-        transport.deploy(odd, Budget())
-
-
-FULL_DISK = """
-import sys
-from pathlib import Path
-from smelt.core.diag import SmeltError
-from smelt.devicefarm.budget import Budget
-from smelt.devicefarm.local import LocalTransport
-import resource
-resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-try:
-    LocalTransport(store=Path(sys.argv[2])).deploy(Path(sys.argv[1]), Budget())
-except SmeltError as error:
-    print(error.kind, error.status, error)
-"""
-
-
-def test_full_disk_is_infra_and_leaves_no_half_file(native_bundle: Path, tmp_path: Path) -> None:
-    bundle = tmp_path / "bundle"
-    shutil.copytree(native_bundle, bundle)
-    (bundle / "model.weights").write_bytes(bytes(4 << 20))
-    done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(bundle), str(tmp_path / "store")],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert done.stdout.startswith("infra disk full writing '")
-    assert not list((tmp_path / "store").rglob("tmp/*"))
-    assert not list((tmp_path / "store").rglob("bundles/*"))
-
-
-def test_full_disk_over_ssh(tmp_path: Path, native_bundle: Path) -> None:
-    rig.need(program_path("prlimit"), "needs prlimit: apt-get install util-linux")
-    bundle = tmp_path / "bundle"
-    shutil.copytree(native_bundle, bundle)
-    (bundle / "model.weights").write_bytes(bytes(4 << 20))
-    with rig.start_sshd(tmp_path / "sshd") as server:
-        subprocess.run(["prlimit", f"--pid={server.pid}", f"--fsize={1 << 20}"], check=True)
-        transport = SshTransport("full", server.address, root=str(tmp_path / "root"))
-        start = time.monotonic()
-        with pytest.raises(SmeltError) as caught:
-            transport.deploy(bundle, Budget(LIMITS))
-        assert caught.value.kind == "infra"
-        assert time.monotonic() - start < HANGS
-        transport.close()
-    assert not list((tmp_path / "root").rglob("bundles/*"))
-
-
-@pytest.mark.parametrize("server", ["sshd", "dropbear"])
-def test_commands_right_after_a_runner(
-    server: str, request: pytest.FixtureRequest, native_bundle: Path, tmp_path: Path
-) -> None:
-    """A channel is opened while another still closes, which dropbear may answer by closing both."""
-    transport = SshTransport("board", request.getfixturevalue(server).address, root=str(tmp_path))
-    remote = transport.deploy(native_bundle, Budget(LIMITS))
-    for number in range(60):
-        transport.open_runner(remote, Budget(LIMITS)).close()
-        done = transport.execute(["echo", str(number)], Budget(LIMITS))
-        assert (done.code, done.out) == (0, f"{number}\n")
-    transport.close()
