@@ -115,7 +115,7 @@ class AdbChannel(PipeChannel):
         self._mark = secrets.token_hex(8)
         self._transport = transport
         self._told = re.compile(rf"\n?{self._mark} ([0-9]+)\n?")
-        # a subshell: adbd ends only what it has started itself, and `exec` would leave nobody to tell the end
+        # without `exec`, which would leave nobody to tell the end
         text = f"{command}; printf '\\n{self._mark} %d\\n' $? >&2"
         server = transport.server
         argv = server.command("-s", transport.serial, "shell", "-T", text)

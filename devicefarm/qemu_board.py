@@ -12,12 +12,11 @@ import contextlib
 import fcntl
 import json
 import os
-import secrets
 import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,13 +33,13 @@ from smelt.devicefarm.ssh import DEFAULT_ROOT, SshAddress, SshTransport
 if TYPE_CHECKING:
     import paramiko
 
-_PROGRAM = "qemu-system-aarch64"
+BOARD_EMULATOR = "qemu-system-aarch64"
 _PACKAGE = "apt-get install qemu-system-arm"
 DEFAULT_CPU = "max,pauth-impdef=on"
 """All features; the pointer authentication is the emulator's cheap one."""
 BOOT_LIMIT = 180.0
 """Seconds from power to ssh; eight on an idle machine."""
-QMP_LIMIT = 10.0
+QMP_LIMIT, START_LIMIT = 10.0, 60.0
 MEMORY_MB, CORES = 768, 2
 
 # what runs beside the emulator: it waits until nobody holds `users` any more
@@ -150,6 +149,14 @@ def _dial(folder: Path, name: str) -> Iterator[socket.socket]:
         yield link
 
 
+def board_emulator() -> str:
+    """The path of the emulator. Raises SmeltError(kind='device') where it is not installed."""
+    program = shutil.which(BOARD_EMULATOR)
+    if program is None:
+        raise SmeltError(f"{BOARD_EMULATOR} is not installed", kind="device", hint=_PACKAGE)
+    return program
+
+
 class BoardMachine:
     """The machine of a name, shared by all processes of this user. cpu: the emulator's -cpu."""
 
@@ -162,9 +169,7 @@ class BoardMachine:
     def start(self, limit: float = BOOT_LIMIT) -> SshAddress:
         """Be a user of the machine, which is started unless it runs, and wait until its ssh answers. Raises
         SmeltError: 'device' without the emulator, 'infra' for a board that does not boot."""
-        program = shutil.which(_PROGRAM)
-        if program is None:
-            raise SmeltError(f"{_PROGRAM} is not installed", kind="device", hint=_PACKAGE)
+        program = board_emulator()
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self._user is None:
             self._user = (self.folder / "users").open("a")
@@ -204,9 +209,15 @@ class BoardMachine:
             ["sh", "-c", _KEEPER, "board", *argv], cwd=self.folder, stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
-        state = {"port": port, "host_key": host_key, "pid": keeper.pid, "token": secrets.token_hex(8)}
+        state = {"port": port, "host_key": host_key}
         replace_file(self.folder / "state.json", json.dumps(state).encode())
-        _wait_until(self.power.is_on, QMP_LIMIT * 3, f"the emulator does not start: {self._said()}")
+
+        def started() -> bool:
+            if keeper.poll() is not None:
+                raise infra(f"the emulator ended at once: {self._said()!r}", hint=f"does it know {self.cpu}?")
+            return self.power.is_on()
+
+        _wait_until(started, START_LIMIT, "the emulator does not start")
 
     def _make_keys(self, image: BoardImage) -> str:
         """New keys for board and user, and the initial file system with them; the board's public key."""
@@ -265,7 +276,7 @@ class QemuBoardTransport(SshTransport):
         self.machine.release()
 
 
-def _wait_until(condition: Any, limit: float, what: str) -> None:
+def _wait_until(condition: Callable[[], bool], limit: float, what: str) -> None:
     end = time.monotonic() + limit
     while not condition():
         if time.monotonic() > end:

@@ -144,3 +144,11 @@ def test_archive_has_the_kernels_form() -> None:
     at = made.index(b"d/f\0")
     assert made[at + 8 - (at + 4) % 4 if (at + 4) % 4 else at + 4 :][:5] == b"hello"
     assert made.count(b"070701") == 3 and b"TRAILER!!!\0" in made
+
+
+def test_emulator_that_does_not_start_says_why(tmp_path: Path) -> None:
+    rig.need(rig.program_path("qemu-system-aarch64"), "needs qemu: apt-get install qemu-system-arm")
+    machine = BoardMachine("board", cpu="cortex-none", folder=tmp_path / "machine")
+    with pytest.raises(InfraError, match="unable to find CPU model 'cortex-none'"):
+        machine.start()
+    machine.release()

@@ -26,7 +26,6 @@ from smelt.devicefarm.ssh import SshAddress, SshTransport
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
-
 def test_wrong_host_key(sshd: rig.Sshd, native_bundle: Path, tmp_path: Path) -> None:
     other = rig.make_key(tmp_path / "other")
     transport = SshTransport("board", replace(sshd.address, host_key=other))
