@@ -14,6 +14,15 @@ from smelt.core.dlpack import DLPACK
 from smelt.core.dtype import DTYPES, Array, DType
 from smelt.core.lazily import Lazily
 from smelt.devicefarm.budget import infra
+from smelt.devicefarm.capabilities import (
+    NO_ORIGIN,
+    Cluster,
+    Origin,
+    UnitFacts,
+    fingerprint,
+    parse_cluster,
+    parse_unit,
+)
 from smelt.devicefarm.condition import Condition, Reading, condition, reading
 from smelt.devicefarm.doubts import Samples
 from smelt.devicefarm.measure import Doubt, Timing, summarize
@@ -50,7 +59,8 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """What identifies a device, and the condition that it is in."""
+    """What identifies a device, and the condition that it is in. emulation: why it is no real board, ''
+    where nothing on it tells; units: None where they were not probed."""
 
     arch: str
     libc: str
@@ -68,6 +78,22 @@ class DeviceFacts:
     condition: Condition
     runner: str
     pid: int
+    emulation: str = ""
+    hypervisor: str = ""
+    clusters: tuple[Cluster, ...] = ()
+    units: tuple[UnitFacts, ...] | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of what the board is (see `capabilities`)."""
+        named = {k: getattr(self, k) for k in _STABLE} | {"memory": self.memory_kb >> 16}
+        return fingerprint(named, self.clusters, self.units)
+
+
+_STABLE = (
+    "arch", "libc", "kernel", "machine", "pointer_bits", "page_size", "cores", "cpu", "board",
+    "features", "emulation", "hypervisor",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +190,7 @@ class RunReport:
     profile: tuple[KernelTime, ...] = ()
     log: str = ""
     doubts: tuple[Doubt, ...] = ()
+    origin: Origin = NO_ORIGIN
 
     @property
     def samples_ns(self) -> tuple[float, ...]:
@@ -189,7 +216,9 @@ def _memory(r: Mapping[str, Any]) -> RunnerMemory:
 def parse_facts(payload: bytes) -> DeviceFacts:
     """The facts in the answer to HELLO. Raises SmeltError(kind='infra')."""
     r = read_record("facts", payload)
-    return DeviceFacts(**r | {"condition": condition(r["condition"])})
+    units = tuple(parse_unit(u) for u in r["units"]) if r.pop("units_probed") else None
+    clusters = tuple(parse_cluster(c) for c in r["clusters"])
+    return DeviceFacts(**r | {"condition": condition(r["condition"]), "clusters": clusters, "units": units})
 
 
 def parse_model(payload: bytes) -> ModelInfo:

@@ -109,7 +109,13 @@ class SshChannel:
         return ended_with(code if code >= 0 else None)
 
     def close(self) -> None:
+        """End the program's input and let the device close the channel. It is closed from here only when that
+        takes too long: dropbear ends the whole connection when it has output for a channel that is closed."""
         self._closing = True
+        bounded(self._channel.shutdown_write, self._close_limit)
+        end = time.monotonic() + self._close_limit
+        while not self._channel.closed and time.monotonic() < end:
+            time.sleep(0.005)
         bounded(self._channel.close, self._close_limit)
 
     def _drain_out(self) -> None:
@@ -117,8 +123,6 @@ class SshChannel:
             try:
                 data = self._channel.recv(SSH_PIECE * 8)
             except TimeoutError:  # `send` sets the timeout of both directions
-                if self._closing:
-                    return
                 continue
             except Exception:  # whatever paramiko raises here means one thing: the stream is over
                 data = b""
@@ -128,11 +132,11 @@ class SshChannel:
                     break
                 except queue.Full:
                     continue
-            if not data or self._closing:
+            if not data:  # what comes while it is being closed is dropped
                 return
 
     def _drain_err(self) -> None:
-        while not self._closing:
+        while True:
             try:
                 data = self._channel.recv_stderr(4096)
             except TimeoutError:
@@ -160,12 +164,17 @@ def bounded(action: Callable[[], object], limit: float) -> None:
 class SshTransport:
     """One ssh connection, made at first use and kept."""
 
-    emulated = False
-
     def __init__(
-        self, name: str, address: SshAddress, *, root: str = DEFAULT_ROOT, rules: StoreRules | None = None
+        self,
+        name: str,
+        address: SshAddress,
+        *,
+        root: str = DEFAULT_ROOT,
+        rules: StoreRules | None = None,
+        emulated: bool = False,
     ) -> None:
         self.name = name
+        self.emulated = emulated
         self.address = address
         self._root = root
         self._rules = rules
@@ -240,7 +249,7 @@ class SshTransport:
         try:
             sock = socket.create_connection((a.host, a.port), timeout=limit)
         except OSError as error:
-            raise infra(f"{where} cannot be reached: {error}") from error
+            raise infra(f"{where} cannot be reached: {error}", hint=_why_absent(error)) from error
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # paramiko's keepalive does not notice a dead link; this ends it when bytes stay unacknowledged
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limit * 1000))
@@ -263,7 +272,8 @@ class SshTransport:
             ) from error
         except (paramiko.SSHException, OSError, EOFError, ValueError) as error:
             bounded(client.close, 2.0)
-            raise infra(f"{where} refused the connection: {error}") from error
+            hint = "is the public half of its key_file in this user's authorized_keys on the device?"
+            raise infra(f"{where} refused the connection: {error}", hint=hint) from error
         return client
 
     def _session(self, budget: Budget) -> paramiko.Channel:
@@ -303,6 +313,15 @@ class SshTransport:
             what = f"{doing} failed on device '{self.name}'"
             lost = link_failure(self.name, what, error, budget.limits.connect)
             raise lost or infra(f"{what}: {error or type(error).__name__}") from error
+
+
+def _why_absent(error: OSError) -> str:
+    """What to do about a device that takes no connection."""
+    if isinstance(error, socket.gaierror):
+        return "its host name is not known here: check the row in devices.toml, or name an address"
+    if isinstance(error, ConnectionRefusedError):
+        return "it is there, but nothing listens: is its sshd running, and is the port right?"
+    return "is it switched on and in this network? If it hangs, cut its power"
 
 
 def _parse_host_key(name: str, line: str) -> paramiko.PKey:

@@ -31,6 +31,7 @@ MOST_SAMPLES = 1 << 18
 MOST_SENSORS, MOST_CPUS, MOST_READINGS = 256, 256, 256
 """Most thermal zones (policies, cooling devices), processors, and readings of a run; the runner has the
 same limits."""
+MOST_CLUSTERS = 4096
 LOG_KEPT = 1 << 20
 LOG_LIMIT = 4 << 20
 """Most bytes that a model may print during a request; the runner passes on a quarter of them."""
@@ -166,6 +167,17 @@ _TICKS = Many(Whole(0, 2**32 - 1), MOST_CPUS)
 _READING = Record(
     {**_NUMBERS, "at_ns": _COUNT, "sample": Whole(0, MOST_SAMPLES), "busy": _TICKS, "stolen": _TICKS}
 )
+_CACHE = Record({"level": _COUNT, "line": _COUNT, "kb": _COUNT, "type": TextRule(), "shared": TextRule()})
+_CLUSTER = Record(
+    {
+        "first": _COUNT, "count": _COUNT, "siblings": TextRule(), "midr": TextRule(), "capacity": _ANY,
+        "most_khz": _ANY, "caches": Many(_CACHE, 16),
+    }
+)  # fmt: skip
+_UNIT = Record(
+    dict.fromkeys(("api", "device", "version", "driver", "error"), TextRule())
+    | {"extensions": TextRule(exact=True)}
+)
 _MEMORY = Record(dict.fromkeys((*MEMORY_FIELDS, "resident_peak_kb"), _COUNT))
 _TENSOR = Record(
     {
@@ -177,11 +189,18 @@ _KERNEL = Record({"name": TextRule(exact=True), "ns": _COUNT, "launches": _COUNT
 
 RECORDS: Mapping[str, Record] = {
     "facts": Record(
-        dict.fromkeys(("arch", "libc", "kernel", "machine", "cpu", "board", "boot_id", "runner"), TextRule())
+        dict.fromkeys(
+            (
+                "arch", "libc", "kernel", "machine", "cpu", "board", "boot_id", "runner", "emulation",
+                "hypervisor",
+            ),
+            TextRule(),
+        )
         | {
             "pointer_bits": OneOf((32, 64)), "page_size": Whole(0, 1 << 40), "cores": Whole(1, 1 << 20),
             "memory_kb": _COUNT, "available_kb": _COUNT, "pid": Whole(0, 1 << 32),
             "features": Many(TextRule(), 1024), "condition": _CONDITION,
+            "clusters": Many(_CLUSTER, MOST_CLUSTERS), "units": Many(_UNIT, 64), "units_probed": Flag(),
         }
     ),
     "model": Record(

@@ -133,6 +133,7 @@ def _times(args: argparse.Namespace, folder: str) -> Result:
     data = {
         "device": found[0].report.device,
         "emulated": found[0].report.emulated,
+        **asdict(found[0].report.origin),
         "verdict": verdict.value,
         "conditions": asdict(found[0].conditions),
         "cases": [measured_data(m) for m in found],

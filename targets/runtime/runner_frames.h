@@ -8,7 +8,8 @@
  * each sample was refused, telemetry, CONTROL and signs of life, and tells of a crash whether the system killed the model. The payloads:
  *
  *   HELLO   host: deadline_ms u32, idle_ms u32, silence_ms u32          runner: JSON, the device's facts
- *           The runner ends when no request comes for the idle time, or when no byte passes for the silence. 0: 15 minutes, or never
+ *           The runner ends when no request comes for the idle time, or when no byte passes for the silence. 0: 15 minutes, or never.
+ *           A fourth u32 that is not 0: the facts have the devices of OpenCL, Vulkan and CUDA, whose drivers are loaded for that
  *   PING    nothing: a sign of life, no request; answered with PING while a request is under way
  *   LOAD    host: load_request below, then the bundle's path            runner: STAGE, STATS (kind "model")
  *   SETIN   host: deadline_ms u32, index u32, code u8, bits u8, lanes u16, rank u32, bytes u64, dims i64[rank]; then DATA

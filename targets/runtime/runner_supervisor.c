@@ -268,12 +268,13 @@ static void forward(supervisor *s) {
 }
 
 static void on_hello(supervisor *s) {
-  uint32_t idle_ms = 0, silence_ms = 0;
+  uint32_t idle_ms = 0, silence_ms = 0, probe_units = 0;
   if (s->host.head.len >= 8) memcpy(&idle_ms, payload_of(&s->host) + 4, 4);
   if (s->host.head.len >= 12) memcpy(&silence_ms, payload_of(&s->host) + 8, 4);
+  if (s->host.head.len >= 16) memcpy(&probe_units, payload_of(&s->host) + 12, 4);
   s->idle_ns = (idle_ms ? idle_ms : IDLE_DEFAULT_MS) * MILLI;
   s->silence_ns = silence_ms ? silence_ms * MILLI : NEVER;
-  put_facts(compose(s), s->sysfs);
+  put_facts(compose(s), s->sysfs, probe_units != 0);
   tell(s, FRAME_HELLO, s->text.at, s->text.len);
   answer(s, "ok", FRAME_HELLO, "");
 }

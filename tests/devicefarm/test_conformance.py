@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import struct
@@ -10,29 +9,26 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import rig
 from boards import need_qemu
-from processes import children
+from places import HANGS, LIMITS, PLACES, Place
 
 from smelt.core.diag import SmeltError
 from smelt.core.session_memory import MEMORY_FIELDS
-from smelt.devicefarm.budget import Budget, InfraError, StepLimits, infra
+from smelt.devicefarm.budget import Budget, InfraError, infra
 from smelt.devicefarm.channel import PipeChannel
 from smelt.devicefarm.client import RunnerClient, open_session
 from smelt.devicefarm.doctor import examine, healthy
 from smelt.devicefarm.frames import VERSION, Decoder, Frame, FrameType, encode
 from smelt.devicefarm.local import LocalTransport
 from smelt.devicefarm.measure import ONCE, QUICK, RunPlan, TimingVerdict
-from smelt.devicefarm.qemu_user import android_emulated, qemu_user
+from smelt.devicefarm.qemu_user import android_emulated
 from smelt.devicefarm.report import RunnerError
-from smelt.devicefarm.ssh import SshTransport
-from smelt.devicefarm.transport import Transport
 from smelt.devicefarm.verdict import Verdict, verdict_of_error
 
 (
@@ -41,64 +37,15 @@ from smelt.devicefarm.verdict import Verdict, verdict_of_error
 ) = range(16)  # fmt: skip
 RESET_NS = 20_000_000
 """What a reset takes after a SLOW_RESET."""
-LIMITS = StepLimits(connect=100, load=100, run=100, output=100, grace=5, total=600)
-"""Longer than HANGS, so that what is noticed late is told from what a busy machine delays."""
-HANGS = 60.0
-"""Seconds after which something that should end at once counts as hanging."""
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
-
-
-@dataclass(frozen=True)
-class Place:
-    """A transport and a bundle that it can run."""
-
-    transport: Transport
-    bundle: Path
-    arch: str
-
-
-def _local(request: pytest.FixtureRequest, tmp: Path) -> Place:
-    return Place(LocalTransport(), request.getfixturevalue("native_bundle"), os.uname().machine)
-
-
-def _local_store(request: pytest.FixtureRequest, tmp: Path) -> Place:
-    transport = LocalTransport("stored", store=tmp / "store")
-    return Place(transport, request.getfixturevalue("native_bundle"), os.uname().machine)
-
-
-def _static(request: pytest.FixtureRequest, tmp: Path) -> Place:
-    return Place(
-        LocalTransport("static"), request.getfixturevalue("static_bundle"), os.uname().machine
-    )
-
-
-def _qemu(request: pytest.FixtureRequest, tmp: Path) -> Place:
-    need_qemu("qemu-aarch64-static")
-    bundle = request.getfixturevalue("arm64_bundle")
-    transport = qemu_user("emulated", "qemu-aarch64", sysroot=rig.SYSROOT, store=tmp / "store")
-    return Place(transport, bundle, "aarch64")
-
-
-def _ssh(request: pytest.FixtureRequest, tmp: Path, server: str = "sshd") -> Place:
-    address = request.getfixturevalue(server).address
-    transport = SshTransport("board", address, root=str(tmp / "root"))
-    return Place(transport, request.getfixturevalue("native_bundle"), os.uname().machine)
-
-
-PLACES = {
-    "local": _local,
-    "store": _local_store,
-    "static": _static,
-    "qemu-user": _qemu,
-    "ssh": _ssh,
-    "dropbear": partial(_ssh, server="dropbear"),
-}
 
 
 @pytest.fixture(params=list(PLACES))
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     made = PLACES[request.param](request, tmp_path)
     yield made
+    if made.elsewhere:
+        made.transport.execute(["rm", "-rf", f"/root/{tmp_path.name}"], Budget(LIMITS))  # its disk is memory
     made.transport.close()
 
 
@@ -115,18 +62,6 @@ def mode(number: int) -> np.ndarray:
 def reload(client: RunnerClient, place: Place) -> None:
     client.load(place.transport.deploy(place.bundle, client.budget))
     assert np.array_equal(client.run([X, mode(FINE)]).outputs["y"], 2 * X)
-
-
-def gone(pid: int, limit: float = HANGS) -> bool:
-    end = time.monotonic() + limit
-    while time.monotonic() < end:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
-                return True
-        except OSError:
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def test_hello_and_doctor(place: Place) -> None:
@@ -301,7 +236,8 @@ def test_flood_of_prints_is_bounded(client: RunnerClient) -> None:
 
 
 def test_memory_limit(place: Place) -> None:
-    limit = 1 << 30 if place.transport.emulated else 256 << 20
+    by_emulator = place.transport.emulated and not place.elsewhere  # whose own memory counts, too
+    limit = 1 << 30 if by_emulator else 256 << 20
     with open_session(
         place.transport, place.bundle, budget=Budget(LIMITS), memory_limit=limit
     ) as client:
@@ -352,11 +288,11 @@ def test_broken_bundle(client: RunnerClient) -> None:
         client.run()
 
 
-def test_killed_runner_is_an_infra_error_and_leaves_nothing(client: RunnerClient) -> None:
+def test_killed_runner_is_an_infra_error_and_leaves_nothing(client: RunnerClient, place: Place) -> None:
     assert client.facts is not None
     pid = client.facts.pid
-    (worker,) = children(pid)
-    timer = threading.Timer(0.3, os.kill, (pid, signal.SIGKILL))
+    (worker,) = place.children(pid)
+    timer = threading.Timer(0.3, place.kill, (pid, signal.SIGKILL))
     timer.start()
     start = time.monotonic()
     with pytest.raises(SmeltError) as caught:
@@ -364,7 +300,7 @@ def test_killed_runner_is_an_infra_error_and_leaves_nothing(client: RunnerClient
     assert time.monotonic() - start < HANGS
     assert caught.value.kind == "infra"
     assert verdict_of_error(caught.value) is Verdict.KILLED
-    assert gone(worker)
+    assert place.gone(worker)
     with pytest.raises(SmeltError, match="cannot be used any more"):
         client.run()
 
@@ -377,27 +313,27 @@ def test_what_a_model_forks_away_is_ended(place: Place, then: str) -> None:
         log = client.run([X, mode(DAEMON)]).log
         daemons = [int(line.split()[1]) for line in log.splitlines() if line.startswith("daemon ")]
         assert len(daemons) == 2
-        assert not any(gone(pid, 0.1) for pid in daemons)
+        assert not any(place.gone(pid, 0.1) for pid in daemons)
         if then == "reset":
             client.reset()
         elif then != "close":
             with pytest.raises(RunnerError):
                 client.run([X, mode(ABORT if then == "crash" else SPIN)])
         if then != "close":
-            assert all(gone(pid, 0.1) for pid in daemons)  # by now, not some time later
-    assert all(gone(pid) for pid in daemons)
+            assert all(place.gone(pid, 0.1) for pid in daemons)  # by now, not some time later
+    assert all(place.gone(pid) for pid in daemons)
 
 
 def test_killed_worker_is_told_from_a_crash(client: RunnerClient, place: Place) -> None:
     """As the out-of-memory killer does it: while a run goes on, and between runs."""
     assert client.facts is not None
     for idle in (False, True):
-        (worker,) = children(client.facts.pid)
+        (worker,) = place.children(client.facts.pid)
         if idle:
-            os.kill(worker, signal.SIGKILL)
-            assert gone(worker)
+            place.kill(worker, signal.SIGKILL)
+            assert place.gone(worker)
         else:
-            threading.Timer(0.3, os.kill, (worker, signal.SIGKILL)).start()
+            threading.Timer(0.3, place.kill, (worker, signal.SIGKILL)).start()
         with pytest.raises(RunnerError, match="killed from outside") as caught:
             client.run([X, mode(SPIN)])
         assert caught.value.kind == "infra"
@@ -424,9 +360,9 @@ def test_stopped_host_loses_its_runner(place: Place) -> None:
     budget = Budget(replace(LIMITS, beat=0.2, silence=2))
     with open_session(place.transport, place.bundle, budget=budget) as client:
         assert client.facts is not None and client._heartbeat is not None
-        workers = children(client.facts.pid)
+        workers = place.children(client.facts.pid)
         client._heartbeat.stop()
-        assert all(gone(pid) for pid in (client.facts.pid, *workers))
+        assert all(place.gone(pid) for pid in (client.facts.pid, *workers))
         with pytest.raises(SmeltError) as caught:
             client.run([X, mode(FINE)])
         assert verdict_of_error(caught.value).exit_code == 6
@@ -436,7 +372,7 @@ def test_closing_in_the_middle_of_a_run_leaves_nothing(place: Place) -> None:
     with open_session(place.transport, place.bundle, budget=Budget(LIMITS)) as client:
         assert client.facts is not None
         pid = client.facts.pid
-        (worker,) = children(pid)
+        (worker,) = place.children(pid)
         failures: list[SmeltError] = []
 
         def hang() -> None:
@@ -451,15 +387,15 @@ def test_closing_in_the_middle_of_a_run_leaves_nothing(place: Place) -> None:
         client._channel.close()
         thread.join(HANGS)
         assert [f.kind for f in failures] == ["infra"]
-    assert gone(pid)
-    assert gone(worker)
+    assert place.gone(pid)
+    assert place.gone(worker)
 
 
 def test_stopped_runner_meets_the_hosts_deadline(place: Place) -> None:
     budget = Budget(replace(LIMITS, run=0.3, grace=0.5, close=0.5))
     with open_session(place.transport, place.bundle, budget=budget) as client:
         assert client.facts is not None
-        os.kill(client.facts.pid, signal.SIGSTOP)
+        place.kill(client.facts.pid, signal.SIGSTOP)
         start = time.monotonic()
         try:
             with pytest.raises(SmeltError, match="longer than its limit") as caught:
@@ -468,8 +404,8 @@ def test_stopped_runner_meets_the_hosts_deadline(place: Place) -> None:
             client.close()
             assert time.monotonic() - start < HANGS
         finally:
-            if not gone(client.facts.pid, 0.1):
-                os.kill(client.facts.pid, signal.SIGCONT)
+            if not place.gone(client.facts.pid, 0.1):
+                place.kill(client.facts.pid, signal.SIGCONT)
 
 
 def test_old_lease_is_refused(client: RunnerClient) -> None:
@@ -497,7 +433,7 @@ def test_cancel_ends_a_run(client: RunnerClient, place: Place) -> None:
 def test_reset_frees_the_worker(client: RunnerClient, place: Place) -> None:
     assert client.facts is not None
     client.reset()
-    assert children(client.facts.pid) == []
+    assert place.children(client.facts.pid) == []
     reload(client, place)
 
 

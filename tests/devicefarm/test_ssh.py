@@ -82,3 +82,17 @@ def test_remote_arguments_are_not_shell_text(sshd: rig.Sshd) -> None:
     assert done.out == "$HOME; rm -rf * '\n"
     assert transport.execute(["false"], Budget(LIMITS)).code == 1
     transport.close()
+
+
+@pytest.mark.parametrize("server", ["sshd", "dropbear"])
+def test_commands_right_after_a_runner(
+    server: str, request: pytest.FixtureRequest, native_bundle: Path, tmp_path: Path
+) -> None:
+    """A channel is opened while another still closes, which dropbear may answer by closing both."""
+    transport = SshTransport("board", request.getfixturevalue(server).address, root=str(tmp_path))
+    remote = transport.deploy(native_bundle, Budget(LIMITS))
+    for number in range(60):
+        transport.open_runner(remote, Budget(LIMITS)).close()
+        done = transport.execute(["echo", str(number)], Budget(LIMITS))
+        assert (done.code, done.out) == (0, f"{number}\n")
+    transport.close()
