@@ -18,6 +18,7 @@ from smelt.core.lazily import Lazily
 from smelt.devicefarm import report as parse
 from smelt.devicefarm.budget import Budget, infra
 from smelt.devicefarm.channel import Channel
+from smelt.devicefarm.claim import UNCLAIMED, Claim
 from smelt.devicefarm.frames import CHUNK, Decoder, Frame, FrameType, encode
 from smelt.devicefarm.measure import ONCE, RunPlan
 from smelt.devicefarm.report import (
@@ -89,11 +90,13 @@ class RunnerClient:
         device: str = "device",
         emulated: bool = False,
         budget: Budget | None = None,
+        claim: Claim = UNCLAIMED,
     ) -> None:
         self.device = device
         self.emulated = emulated
         self.budget = budget or Budget()
-        self.fence = 0  # the lease's token
+        self.fence = claim.fence
+        self._claim = claim
         self._channel = channel
         self._decoder = Decoder()
         self._pending: deque[Frame] = deque()
@@ -109,7 +112,7 @@ class RunnerClient:
         """Open the conversation: the device's facts. It also sends the time after which an idle runner
         ends."""
         limits = self.budget.limits
-        body = PAIR.pack(0, int(limits.idle * 1000))
+        body = PAIR.pack(0, int(limits.idle * 1000)) + os.fsencode(self._claim.fence_file)
         reply = self._request(FrameType.HELLO, body, limits.connect, at_once=True)
         with self._in_step():
             hello = reply.of(FrameType.HELLO)
@@ -286,6 +289,7 @@ class RunnerClient:
         """
         if self._broken is not None:
             raise infra(f"the runner cannot be used any more: {self._broken.message}")
+        self._claim.check()
         grace = 0.0 if at_once else self.budget.limits.grace
         size = len(data) if data is not None else 0
         deadline = self.budget.deadline(limit + grace, size)
@@ -443,20 +447,24 @@ def open_session(
     threads: int = 0,
     memory_limit: int = 0,
     entry: str = "",
+    claim: Claim = UNCLAIMED,
 ) -> Iterator[RunnerClient]:
     """Deploy the bundle, start its runner, load the model; the client is ready for `run`, and is closed at
     the end of the block.
 
     budget: None takes the default limits. threads: 0 is the bundle's default. memory_limit: bytes of the
-    worker's address space, 0 is none. entry: the one to run, '' for the first. Raises as RunnerClient does.
+    worker's address space, 0 is none. entry: the one to run, '' for the first. claim: the right to it.
+    Raises as RunnerClient does.
     """
     budget = budget or Budget()
+    claim.check()
     remote = transport.deploy(bundle, budget)
     client = RunnerClient(
         transport.open_runner(remote, budget),
         device=transport.name,
         emulated=transport.emulated,
         budget=budget,
+        claim=claim.on(remote),
     )
     try:
         client.load(remote, threads=threads, memory_limit=memory_limit)

@@ -7,7 +7,8 @@
  * exactly one END, whose JSON tells the truth about success. The version changes with what a frame or a record must have: 2 has all
  * fields of smelt_memory where the session's memory is told. The payloads:
  *
- *   HELLO   host: deadline_ms u32, idle_ms u32                          runner: JSON, the device's facts
+ *   HELLO   host: deadline_ms u32, idle_ms u32, the fence file's path   runner: JSON, the device's facts
+ *           With a path (runner_fence.h), every later request needs a token as new as any that the device has seen
  *   LOAD    host: load_request below, then the bundle's path            runner: STAGE, STATS (kind "model")
  *   SETIN   host: deadline_ms u32, index u32, code u8, bits u8, lanes u16, rank u32, bytes u64, dims i64[rank]; then DATA
  *   DATA    offset u64, then bytes
