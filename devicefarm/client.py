@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
+import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +19,11 @@ from smelt.core.diag import Kind, SmeltError
 from smelt.core.dtype import Array, from_numpy
 from smelt.core.lazily import Lazily
 from smelt.devicefarm import report as parse
-from smelt.devicefarm.budget import Budget, infra
+from smelt.devicefarm.budget import DAMAGED, KILLED, LINK_STALLED, Budget, InfraError, infra
 from smelt.devicefarm.channel import Channel
 from smelt.devicefarm.claim import UNCLAIMED, Claim
 from smelt.devicefarm.frames import CHUNK, Decoder, Frame, FrameType, encode
+from smelt.devicefarm.heartbeat import Heartbeat
 from smelt.devicefarm.measure import ONCE, RunPlan
 from smelt.devicefarm.report import (
     DL_CODES,
@@ -41,6 +45,7 @@ SETIN_HEAD = struct.Struct("<IIBBHIQ")
 LOAD_HEAD = struct.Struct("<IIIIQ")
 RUN_BODY = struct.Struct("<IIIIQQQQQ")
 PAIR = struct.Struct("<II")
+HELLO_BODY = struct.Struct("<III")
 NS = 1_000_000_000
 
 KIND_OF_STATUS: dict[str, Kind] = {
@@ -55,7 +60,11 @@ KIND_OF_STATUS: dict[str, Kind] = {
     "cancelled": "infra",
     "protocol": "infra",
     "stale": "infra",
+    "killed": "infra",
 }
+
+SUSPECT = frozenset({"invalid", "unsupported", "shape", "device", "infra", "internal", "crash", "timeout"})
+"""Statuses that damaged files on the device can have, too."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +90,9 @@ class RunnerClient:
     Every method raises RunnerError when the device refuses or the model dies (it holds status, crash and
     log), and SmeltError(kind='infra') when link or runner fail, or an answer breaks the protocol; after
     such an error only `close` may be called. The size of every answer is bounded (see wire).
+
+    damaged: verifies the bundle's files on the device and returns the names of those that were wrong
+    (Transport.damaged). It is asked before a failure is laid at the model's door.
     """
 
     def __init__(
@@ -91,9 +103,13 @@ class RunnerClient:
         emulated: bool = False,
         budget: Budget | None = None,
         claim: Claim = UNCLAIMED,
+        damaged: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         self.device = device
         self.emulated = emulated
+        self._damaged = damaged
+        self._sending = threading.Lock()
+        self._heartbeat: Heartbeat | None = None
         self.budget = budget or Budget()
         self.fence = claim.fence
         self._claim = claim
@@ -110,9 +126,12 @@ class RunnerClient:
 
     def hello(self) -> DeviceFacts:
         """Open the conversation: the device's facts. It also sends the time after which an idle runner
-        ends."""
+        ends, and the one after which a silent host is dead."""
         limits = self.budget.limits
-        body = PAIR.pack(0, int(limits.idle * 1000)) + os.fsencode(self._claim.fence_file)
+        body = HELLO_BODY.pack(0, _ms(limits.idle), _ms(limits.silence))
+        body += os.fsencode(self._claim.fence_file)
+        if self._heartbeat is None:
+            self._heartbeat = Heartbeat(self._beat, limits.beat)
         reply = self._request(FrameType.HELLO, body, limits.connect, at_once=True)
         with self._in_step():
             hello = reply.of(FrameType.HELLO)
@@ -230,6 +249,13 @@ class RunnerClient:
         limit = self.budget.limits.command
         self._request(FrameType.STATE, PAIR.pack(_ms(limit), 0), limit)
 
+    def confirm(self) -> None:
+        """Verify the bundle's files on the device before a wrong output is reported. Raises
+        SmeltError(kind='infra'), status 'damaged files'."""
+        names = self._damaged()
+        if names:
+            raise self._damage(names, "the model's outputs were wrong")
+
     def reset(self) -> None:
         """End the worker process, which frees all memory of the model on the device."""
         self.model = None
@@ -237,6 +263,8 @@ class RunnerClient:
 
     def close(self) -> None:
         """Send QUIT where the link works, then close it, within a time limit and without exceptions."""
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
         if self._broken is None:
             try:
                 limit = min(self.budget.limits.close, 2.0)
@@ -250,13 +278,12 @@ class RunnerClient:
 
     def _loaded(self) -> ModelInfo:
         if self.model is None:
-            died = f"; the worker died: {self._last_crash}" if self._last_crash else ""
-            raise RunnerError(
-                f"no model is loaded{died}",
-                status="crash" if self._last_crash else "protocol",
-                kind="device" if self._last_crash else "invalid",
-                crash=self._last_crash,
-            )
+            crash = self._last_crash
+            if crash is not None:
+                status = KILLED if crash.killed else "crash"
+                what = f"no model is loaded; the worker died: {crash}"
+                raise RunnerError(what, status=status, kind=KIND_OF_STATUS[status], crash=crash)
+            raise RunnerError("no model is loaded", status="protocol", kind="invalid")
         return self.model
 
     def _ordered(
@@ -304,7 +331,7 @@ class RunnerClient:
         except RunnerError:
             raise
         except SmeltError as error:
-            raise self._fail(error) from error
+            raise self._fail(self._explained(error)) from error
 
     @contextmanager
     def _in_step(self) -> Iterator[None]:
@@ -315,7 +342,40 @@ class RunnerClient:
             raise self._fail(error) from error
 
     def _send(self, frame: Frame, deadline: float) -> None:
-        self._channel.send(encode(frame), deadline)
+        if not self._sending.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise infra("sending to the device took longer than its limit", status=LINK_STALLED)
+        try:
+            self._channel.send(encode(frame), deadline)
+        finally:
+            self._sending.release()
+
+    def _beat(self) -> bool:
+        """Send a sign of life, unless something is being sent, which is one; False when the link is gone."""
+        if self._sending.acquire(blocking=False):
+            try:
+                beat = encode(Frame(FrameType.PING, b"", self._job, self.fence))
+                self._channel.send(beat, time.monotonic() + self.budget.limits.silence)
+            except SmeltError as error:  # a part of the frame may be sent; a request that waits says more
+                self._fail(error)
+            finally:
+                self._sending.release()
+        return self._broken is None
+
+    def _explained(self, error: SmeltError) -> SmeltError:
+        """The error, or that of damaged files or of a lost link that explains it."""
+        status = getattr(error, "status", "infra")
+        if status not in SUSPECT:
+            return error
+        try:
+            names = self._damaged()
+        except SmeltError as why:
+            return why
+        return self._damage(names, error.message) if names else error
+
+    def _damage(self, names: tuple[str, ...], message: str) -> InfraError:
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        what = f"files of the bundle are damaged on device '{self.device}': {shown}; with them, {message}"
+        return infra(what, status=DAMAGED)
 
     def _collect(
         self, kind: FrameType, deadline: float, take: Mapping[FrameType, Callable[[bytes], None]]
@@ -324,6 +384,8 @@ class RunnerClient:
         log, left = Log(), dict(ANSWERS[kind])
         while True:
             frame = self._next(deadline)
+            if frame.type is FrameType.PING:
+                continue
             if frame.type is FrameType.LOG:
                 log.add(frame.payload)
                 continue
@@ -334,7 +396,7 @@ class RunnerClient:
                 if self._last_crash:
                     self.model = None
                 if end["status"] != "ok":
-                    raise self._refused(kind, end["status"], end["text"], log.text())
+                    raise self._explained(self._refused(kind, end["status"], end["text"], log.text()))
                 return Reply(tuple(frames), end, log.text())
             if frame.type is not FrameType.CRASH and frame.job != self._job:
                 continue
@@ -350,11 +412,12 @@ class RunnerClient:
 
     def _refused(self, kind: FrameType, status: str, why: str, log: str) -> SmeltError:
         crash = self._last_crash
+        if crash is not None and crash.killed:
+            what = f"device '{self.device}' lost the model's process: {crash}"
+            return RunnerError(what, status=KILLED, kind="infra", crash=crash, log=log)
         if crash is not None and status in ("crash", "protocol"):
-            return RunnerError(
-                f"the model crashed on device '{self.device}': {crash}",
-                status="crash", kind="device", crash=crash, log=log,
-            )  # fmt: skip
+            what = f"the model crashed on device '{self.device}': {crash}"
+            return RunnerError(what, status="crash", kind="device", crash=crash, log=log)
         what = f"{kind.name} failed on device '{self.device}' ({status}): {why}"
         return RunnerError(
             what,
@@ -365,18 +428,35 @@ class RunnerClient:
         )
 
     def _next(self, deadline: float) -> Frame:
+        """The next frame. A runner that is at a request sends a sign of life every few seconds, so that a dead
+        device is not waited for until the deadline."""
+        silence = self.budget.limits.silence
         while not self._pending:
-            data = self._channel.receive(deadline)
+            limit = min(deadline, time.monotonic() + silence) if self.facts else deadline
+            try:
+                data = self._channel.receive(limit)
+            except InfraError as error:
+                if error.status != LINK_STALLED or limit == deadline:
+                    raise
+                what = f"device '{self.device}' gave no sign of life for {silence:g} s"
+                raise infra(what, status=LINK_STALLED) from error
             if not data:
-                self._decoder.finish()
-                tail = self._channel.stderr_tail().strip()
-                raise infra(
-                    "the runner ended without an END frame"
-                    + (f"; its stderr ends with {tail[-500:]!r}" if tail else ""),
-                    hint="the link was lost, or the runner was killed or cannot run on this device",
-                )
+                raise self._ended()
             self._pending.extend(self._decoder.feed(data))
         return self._pending.popleft()
+
+    def _ended(self) -> SmeltError:
+        """Why the stream is over without an END."""
+        why = self._channel.ended()
+        cut = ""
+        try:
+            self._decoder.finish()
+        except SmeltError as error:
+            cut = f"; {error.message}"
+        tail = self._channel.stderr_tail().strip()
+        said = f"; its stderr ends with {tail[-500:]!r}" if tail else ""
+        what = f"the runner on device '{self.device}' ended without an END frame: {why.message}{cut}{said}"
+        return infra(what, hint=why.hint, status=why.status)
 
     def _fail(self, error: SmeltError) -> SmeltError:
         """Mark the stream as broken: what arrives after this error cannot be trusted."""
@@ -460,11 +540,12 @@ def open_session(
     claim.check()
     remote = transport.deploy(bundle, budget)
     client = RunnerClient(
-        transport.open_runner(remote, budget),
+        _opened(transport, bundle, remote, budget),
         device=transport.name,
         emulated=transport.emulated,
         budget=budget,
         claim=claim.on(remote),
+        damaged=partial(transport.damaged, bundle, budget),
     )
     try:
         client.load(remote, threads=threads, memory_limit=memory_limit)
@@ -473,3 +554,13 @@ def open_session(
         yield client
     finally:
         client.close()
+
+
+def _opened(transport: Transport, bundle: Path, remote: str, budget: Budget) -> Channel:
+    """Start the runner; once more where its file was damaged after it was verified."""
+    try:
+        return transport.open_runner(remote, budget)
+    except InfraError as error:
+        if error.status not in SUSPECT or not transport.damaged(bundle, budget):
+            raise
+        return transport.open_runner(remote, budget)

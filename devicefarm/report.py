@@ -112,7 +112,7 @@ class ModelInfo:
 @dataclass(frozen=True, slots=True)
 class Crash:
     """How the worker died. object, offset: the library and the position in it of the faulting instruction,
-    where the device could determine them."""
+    where the device could determine them. killed: by the system or somebody else, which is no crash."""
 
     signal: int
     exit_code: int
@@ -123,6 +123,7 @@ class Crash:
     stage: str
     reason: str
     tail: str
+    killed: bool = False
 
     def __str__(self) -> str:
         how = f"signal {self.signal}" if self.signal else f"exit code {self.exit_code}"

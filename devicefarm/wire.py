@@ -143,7 +143,7 @@ def _refuse(where: str, wanted: str, value: Any) -> NoReturn:
 
 STATUSES = (
     "ok", "invalid", "unsupported", "shape", "device", "infra", "internal", "crash", "timeout", "cancelled",
-    "protocol", "stale",
+    "protocol", "stale", "killed",
 )  # fmt: skip
 
 _ANY = Whole(-INT64 - 1, INT64)  # a device that has no such figure says -1; some say other things below 0
@@ -192,7 +192,7 @@ RECORDS: Mapping[str, Record] = {
             "address": _COUNT, "offset": _COUNT,
         }
         | dict.fromkeys(("object", "stage", "reason"), TextRule())
-        | {"tail": TextRule(exact=True)}
+        | {"tail": TextRule(exact=True), "killed": Flag()}
     ),
     "end": Record({"status": OneOf(STATUSES), "text": TextRule(), "crc32": Whole(0, 2**32 - 1)}),
 }  # fmt: skip

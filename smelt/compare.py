@@ -260,7 +260,7 @@ def _one(
         report = client.run(case.tensors)
     except SmeltError as e:
         verdict = verdict_of_error(e)
-        if verdict in (Verdict.INFRA, Verdict.NO_DEVICE):
+        if verdict.infrastructure:
             raise
         return CaseResult(case.label, "failed", why=str(e), verdict=verdict), want
     got = unpacked(judge.outputs, report.outputs)
@@ -269,6 +269,8 @@ def _one(
     rulings = judge.opinions.rule(fed, apart, want) if apart else {}
     errors |= {n: r.errors for n, r in rulings.items()}
     good = all(r.right for r in rulings.values())
+    if not good:
+        client.confirm()
     result = CaseResult(
         case.label, "pass" if good else "mismatch", tuple(e for n in got for e in errors[n]),
         shapes=case.shapes, why=_why({n: r for n, r in rulings.items() if r.right is good}),

@@ -46,8 +46,8 @@ _RUNTIME = (
 )  # fmt: skip
 _CRT = ("crt",)
 _RUNNER = (
-    "runner", "runner_crash", "runner_facts", "runner_fence", "runner_frames", "runner_supervisor",
-    "runner_worker",
+    "runner", "runner_crash", "runner_descendants", "runner_facts", "runner_fence", "runner_frames",
+    "runner_supervisor", "runner_worker",
 )  # fmt: skip
 _RUNNER_MODEL = "runner_model"  # the one part of the runner that a static program has in another form
 _C_FLAGS = (

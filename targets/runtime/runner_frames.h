@@ -4,11 +4,14 @@
  *   header  = magic 'SMLT' u32 | version u8 | type u8 | flags u16 | job u64 | fence u64 | len u32 | crc32(first 28 bytes) u32
  *
  * All little endian; crc32 is the IEEE polynomial (zlib's). Every request is answered by any number of frames and then by
- * exactly one END, whose JSON tells the truth about success. The version changes with what a frame or a record must have: 2 has all
- * fields of smelt_memory where the session's memory is told. The payloads:
+ * exactly one END, whose JSON tells the truth about success. The version changes with what a frame or a record must have: 3 has signs
+ * of life, and tells of a crash whether the system killed the model. The payloads:
  *
- *   HELLO   host: deadline_ms u32, idle_ms u32, the fence file's path   runner: JSON, the device's facts
- *           With a path (runner_fence.h), every later request needs a token as new as any that the device has seen
+ *   HELLO   host: deadline_ms u32, idle_ms u32, silence_ms u32, path     runner: JSON, the device's facts
+ *           The runner ends when no request comes for the idle time, or when no byte passes for the silence. 0: 15 minutes, or never
+ *           The path is that of the device's fence file (runner_fence.h); with one, every later request needs a token as new as any
+ *           that the device has seen
+ *   PING    nothing: a sign of life, no request; answered with PING while a request is under way
  *   LOAD    host: load_request below, then the bundle's path            runner: STAGE, STATS (kind "model")
  *   SETIN   host: deadline_ms u32, index u32, code u8, bits u8, lanes u16, rank u32, bytes u64, dims i64[rank]; then DATA
  *   DATA    offset u64, then bytes
@@ -30,8 +33,8 @@
 
 enum { FRAME_HELLO = 1, FRAME_LOAD, FRAME_SETIN, FRAME_DATA, FRAME_RUN, FRAME_SAMPLES, FRAME_GETOUT, FRAME_OUT, FRAME_STAGE,
        FRAME_LOG, FRAME_CRASH, FRAME_STATS, FRAME_END, FRAME_CANCEL, FRAME_RESET, FRAME_QUIT, FRAME_STATE,
-       FRAME_ENTRY, FRAME_KINDS };
-enum { FRAME_MAGIC = 0x544c4d53, FRAME_VERSION = 2, FRAME_HEADER = 32, FRAME_MAX = 16 << 20, FRAME_CHUNK = 1 << 20 };
+       FRAME_ENTRY, FRAME_PING, FRAME_KINDS };
+enum { FRAME_MAGIC = 0x544c4d53, FRAME_VERSION = 3, FRAME_HEADER = 32, FRAME_MAX = 16 << 20, FRAME_CHUNK = 1 << 20 };
 
 typedef struct {
   uint8_t type;

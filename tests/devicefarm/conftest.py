@@ -31,3 +31,9 @@ def arm64_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rig.Sshd]:
     with rig.start_sshd(tmp_path_factory.mktemp("sshd")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def dropbear(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rig.Sshd]:
+    with rig.start_dropbear(tmp_path_factory.mktemp("dropbear")) as server:
+        yield server

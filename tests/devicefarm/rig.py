@@ -128,7 +128,7 @@ def android_stub(folder: Path) -> str:
 
 @dataclass(frozen=True)
 class Sshd:
-    """A real sshd on loopback with its own configuration and keys."""
+    """A real ssh server on loopback with its own configuration and keys. pid: of the process that listens."""
 
     address: SshAddress
     home: Path
@@ -178,20 +178,54 @@ def start_sshd(home: Path) -> Iterator[Sshd]:
     (home / "authorized_keys").write_text(make_key(home / "user_key") + "\n")
     port = free_port()
     (home / "config").write_text(SSHD_CONFIG.format(port=port, home=home))
-    server = subprocess.Popen(
-        [daemon, "-D", "-e", "-f", str(home / "config")],
-        stderr=(home / "log").open("wb"), start_new_session=True,
-    )  # fmt: skip
+    argv = [str(daemon), "-D", "-e", "-f", str(home / "config")]
+    with _listening(argv, home, port) as server:
+        address = SshAddress("127.0.0.1", port, getpass.getuser(), host_key, home / "user_key")
+        yield Sshd(address, home, server.pid)
+
+
+@contextmanager
+def start_dropbear(home: Path) -> Iterator[Sshd]:
+    """dropbear, likewise. It looks for keys in the home folder that the system names, so it runs in a mount
+    namespace where that is `home`."""
+    daemon, unshare = program_path("dropbear"), program_path("unshare")
+    need(daemon and program_path("dropbearkey"), "needs dropbear: apt-get install dropbear-bin")
+    keys = home / ".ssh"
+    keys.mkdir(parents=True)
+    for folder in (home, keys):
+        folder.chmod(0o700)
+    (keys / "authorized_keys").write_text(make_key(home / "user_key") + "\n")
+    (keys / "authorized_keys").chmod(0o600)
+    made = [str(program_path("dropbearkey")), "-t", "ed25519", "-f", str(home / "host_key")]
+    run(made)
+    shown = subprocess.run([*made[:1], "-y", "-f", made[-1]], capture_output=True, text=True, check=True)
+    host_key = next(line for line in shown.stdout.splitlines() if line.startswith("ssh-ed25519"))
+    user, uid, gid, port = getpass.getuser(), os.getuid(), os.getgid(), free_port()
+    passwd = home / "passwd"
+    passwd.write_text(f"{user}:x:{uid}:{gid}::{home}:/bin/sh\n")
+    mapped = [] if uid == 0 else ["--user", "--map-current-user", "--keep-caps"]
+    server = [str(daemon), "-F", "-E", "-s", "-p", f"127.0.0.1:{port}", "-r", str(home / "host_key")]
+    script = f"mount --bind '{passwd}' /etc/passwd && exec \"$@\""
+    argv = [str(unshare), "--mount", *mapped, "sh", "-c", script, "sh", *server, "-P", str(home / "pid")]
+    with _listening(argv, home, port) as process:
+        address = SshAddress("127.0.0.1", port, user, " ".join(host_key.split()[:2]), home / "user_key")
+        yield Sshd(address, home, process.pid)
+
+
+@contextmanager
+def _listening(argv: list[str], home: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """The server, once it listens; it and its sessions end with the block."""
+    with (home / "log").open("wb") as log:
+        server = subprocess.Popen(argv, stderr=log, start_new_session=True)
     try:
-        for _ in range(100):
+        for _ in range(200):
             if server.poll() is not None:
-                pytest.skip(f"sshd does not start here: {(home / 'log').read_text()[-300:]}")
+                pytest.skip(f"{argv[0]} does not start here: {(home / 'log').read_text()[-300:]}")
             with socket.socket() as s:
                 if s.connect_ex(("127.0.0.1", port)) == 0:
                     break
             time.sleep(0.05)
-        address = SshAddress("127.0.0.1", port, getpass.getuser(), host_key, home / "user_key")
-        yield Sshd(address, home, server.pid)
+        yield server
     finally:
         server.kill()
         server.wait()
