@@ -32,7 +32,7 @@ DEVICE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 @dataclass(frozen=True, slots=True)
 class Device:
     """One row of the inventory. platform: a target's name, such as 'aarch64-linux'; root: where
-    bundles go on it.
+    bundles go on it; power: how its power is controlled (power.py), such as 'shell:COMMAND'.
     """
 
     name: str
@@ -47,6 +47,7 @@ class Device:
     emulator: str = ""
     cpu: str = ""
     sysroot: str = ""
+    power: str = ""
     tags: tuple[str, ...] = ()
 
 

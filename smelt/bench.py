@@ -15,6 +15,7 @@ from smelt.core.session_memory import Memory
 from smelt.devicefarm.measure import QUICK, STEADY, RunPlan, median
 from smelt.devicefarm.report import RunReport
 from smelt.devicefarm.verdict import Verdict, verdict_of_timing
+from smelt.leasing import Where
 from smelt.reference import Reference
 from smelt.running import running
 from smelt.session import load
@@ -49,7 +50,7 @@ def measure(
     bundle: Bundle,
     cases: Sequence[RunCase],
     *,
-    device: str | None = None,
+    device: Where = None,
     threads: int = 0,
     plan: RunPlan = STEADY,
     on_case: Callable[[Measured], None] = lambda m: None,

@@ -19,6 +19,7 @@ from smelt.devicefarm.inventory import (
     open_transport,
 )
 from smelt.devicefarm.transport import Transport
+from smelt.leasing import Where, name_of, right_to
 from smelt.library import Held
 from smelt.targets.platform import PLATFORMS, host_platform_name, parse_target
 from smelt.targets.toolchain import build_shim_runner
@@ -63,7 +64,7 @@ def transport_for(bundle: Bundle, device: Device) -> Transport:
 @contextmanager
 def running(
     bundle: Bundle,
-    device: str | None = None,
+    device: Where = None,
     *,
     threads: int = 0,
     budget: Budget | None = None,
@@ -71,20 +72,24 @@ def running(
 ) -> Iterator[RunnerClient]:
     """A runner on the device with the bundle loaded; it is closed at the end of the block.
 
-    device: its name in the inventory, None for the default one of the platform. threads: 0 is the bundle's
-    default. verify: as in `smelt.load`; the bundle's other files are always compared with their hashes. A
-    bundle that stands for one of its entries (Bundle.entry) has the runner use that.
+    device: its name in the inventory, a Wish or a Held of smelt.leasing, None for the default one of the
+    platform. A lease is taken for a name or a wish, and given back at the end of the block. threads: 0 is the
+    bundle's default. verify: as in `smelt.load`; the bundle's other files are always compared with their
+    hashes. A bundle that stands for one of its entries (Bundle.entry) has the runner use that.
 
-    Raises NoDevice, Unavailable, and SmeltError: 'device' where bundle and device do not fit, 'invalid' for a
-    damaged bundle, 'infra' for a failed link.
+    Raises NoDevice, Unavailable, LeaseLost, and SmeltError: 'device' where bundle and device do not fit,
+    'invalid' for a damaged bundle, 'infra' for a failed link.
     """
     with Held(bundle) as held:
         held.check(verify)
-    transport = transport_for(bundle, device_for(str(bundle.manifest["platform"]), device))
+    chosen = device_for(str(bundle.manifest["platform"]), name_of(device))
+    transport = transport_for(bundle, chosen)
     try:
-        with open_session(
-            transport, Path(bundle.path), threads=threads, budget=budget, entry=bundle.chosen
-        ) as client:
+        with right_to(device, chosen, transport) as right, open_session(
+            transport, Path(bundle.path), threads=threads, budget=budget, entry=bundle.chosen,
+            claim=right.claim,
+        ) as client:  # fmt: skip
+            right.on_open(client)
             yield client
     finally:
         transport.close()

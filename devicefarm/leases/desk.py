@@ -181,6 +181,12 @@ class Desk:
             values = {"examined": m.now, "boot_id": boot_id}
             m.run(sql.update(DEVICE).where(DEVICE.c.name == device).values(values))
 
+    def boot_of(self, device: str) -> str:
+        """The boot id that the device had when it was examined last; '' where that is not known."""
+        with self.database.transaction() as m:
+            found = m.run(sql.select(DEVICE.c.boot_id).where(DEVICE.c.name == device)).scalar_one_or_none()
+            return found or ""
+
     def unexamined_for(self, device: str) -> float:
         """Seconds since the last full check; infinite where there was none."""
         with self.database.transaction() as m:

@@ -16,10 +16,7 @@ from smelt.core.diag import SmeltError
 from smelt.devicefarm.leases.database import Database, Moment
 from smelt.devicefarm.leases.desk import require
 from smelt.devicefarm.leases.tables import ATTEMPT, JOB, LEASE, RESULT
-from smelt.devicefarm.verdict import Verdict
-
-AGAIN = frozenset({Verdict.INFRA})
-"""Verdicts that say nothing about the model: the job is tried again while it may be."""
+from smelt.devicefarm.verdict import INFRASTRUCTURE, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ class Outcome:
     verdict: Verdict
     message: str = ""
     fingerprint: str = ""
-    samples: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 class Jobs:
@@ -138,10 +135,20 @@ class Jobs:
             m.run(sql.insert(RESULT).values(values))
             own = sql.and_(ATTEMPT.c.job == job, ATTEMPT.c.number == attempt)
             m.run(sql.update(ATTEMPT).where(own).values(ended=m.now, outcome=said))
-            if outcome.verdict in AGAIN and attempt < owner.tries:
+            if outcome.verdict in INFRASTRUCTURE and attempt < owner.tries:  # says nothing about the model
                 return None
             _finish(m, job, outcome.verdict)
             return outcome.verdict
+
+    def give_up(self, job: str, verdict: Verdict) -> Verdict:
+        """End a job that nobody will attempt any more (no device, cancelled); its verdict, which is an
+        earlier one where it has ended already."""
+        with self.database.transaction() as m:
+            said = m.run(sql.select(JOB.c.verdict).where(JOB.c.id == job)).scalar_one()
+            if said is not None:
+                return Verdict(said)
+            _finish(m, job, verdict)
+            return verdict
 
     def get(self, job: str) -> Job:
         """A job. Raises SmeltError where there is none of that id."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+
+from smelt.devicefarm.measure import median
 
 PRIORITIES = ("high", "normal", "low")
 """Classes, the first served first."""

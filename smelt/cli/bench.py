@@ -20,6 +20,7 @@ from smelt.cli.common import (
     shape_specs,
     table,
     value_ranges,
+    wished,
 )
 from smelt.cli.compile import compile_args
 from smelt.cli.entries import add_entry_option, add_models, chosen_entry
@@ -63,7 +64,7 @@ def _times(args: argparse.Namespace, folder: str) -> Result:
     bundle = chosen_entry(args, bundle)
     progress = Progress(args)
     found = measure(
-        bundle, _cases(args, bundle), device=args.device, threads=args.threads or 0,
+        bundle, _cases(args, bundle), device=wished(args), threads=args.threads or 0,
         plan=PLANS[args.plan], on_case=lambda m: progress(m.label),
     )  # fmt: skip
     progress.done()
