@@ -39,7 +39,7 @@ const char *fence_open(fence_place *p, const uint8_t *path, size_t n) {
   return NULL;
 }
 
-uint64_t fence_highest(const fence_place *p) {
+static uint64_t highest_of(const fence_place *p) { /* 0 without one */
   record r = {0, 0, 0};
   if (p->file < 0 || sys(NR_pread64, p->file, (long)&r, RECORD_BYTES, 0, 0, 0) != RECORD_BYTES) return 0;
   return r.crc == crc32_of(0, (const uint8_t *)&r.token, 8) ? r.token : 0;
@@ -47,10 +47,12 @@ uint64_t fence_highest(const fence_place *p) {
 
 static int older(uint64_t token, uint64_t highest) { return token < highest; }
 
+int fence_passed(const fence_place *p, uint64_t token) { return older(token, highest_of(p)); }
+
 int fence_admit(fence_place *p, uint64_t token) {
   if (p->file < 0) return 1;
   if (!locked(p->file, GIVE_UP_MS)) return -1;
-  uint64_t highest = fence_highest(p);
+  uint64_t highest = highest_of(p);
   int result = !older(token, highest);
   if (result && token != highest) {
     record r = {token, 0, 0};

@@ -17,8 +17,8 @@ typedef struct {
 const char *fence_open(fence_place *p, const uint8_t *path, size_t n);
 /* 1: the token is as new as any that was seen, and is the highest now; 0: a newer one was seen; -1: the file cannot be used. */
 int fence_admit(fence_place *p, uint64_t token);
-/* The highest token that was seen; 0 without one. */
-uint64_t fence_highest(const fence_place *p);
+/* Whether a newer token than this one has been seen since. */
+int fence_passed(const fence_place *p, uint64_t token);
 /* Lock the device for this runner's worker, which `token` has been admitted for. A runner that still has it sees the newer token and
  * leaves; one that does not is killed. 0, or -1 where it is still in use after a while. */
 int fence_occupy(fence_place *p);

@@ -426,7 +426,7 @@ static uint64_t resident_bytes(const supervisor *s) {
 static void watch(supervisor *s, uint64_t now) {
   /* a process that the model forked may hold the pipes open, so the worker's end is not always an end of file */
   if (worker_ended(s) && pump_child(s)) worker_lost(s, "crash", "", 0);
-  if (s->pid && s->place.file >= 0 && fence_highest(&s->place) > s->fence) return worker_lost(s, "stale", STALE, 1);
+  if (s->pid && fence_passed(&s->place, s->fence)) return worker_lost(s, "stale", STALE, 1);
   if (s->busy && now >= s->deadline) return worker_lost(s, "timeout", "the deadline has passed", 1);
   if (s->pid && s->memory_limit && resident_bytes(s) > s->memory_limit)
     return worker_lost(s, "crash", "the model used more memory than its limit", 1);
