@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget, InfraError, StepLimits, infra
@@ -21,6 +22,8 @@ MAY_REBOOT = "reboot"
 """The tag of a device that may be told to reboot: never that of a machine which others use."""
 HERE = frozenset({"local", "qemu-user", "android"})
 """Transports to processes of this machine, which have a store only where the inventory names its root."""
+PASSING = frozenset({"load", "temperature"})
+"""Findings about a moment, not about the device."""
 LIMITS = StepLimits(connect=10.0, command=10.0)
 
 # kills the runners of one store by the paths in their command lines: others' on the same machine stay
@@ -84,6 +87,13 @@ def patient_of(device: Device, transport: Transport, boot_id: str = "") -> Patie
 def quick_check(transport: Transport) -> tuple[Finding, ...]:
     """The checks before a lease is used: it answers, and has room."""
     return examine(transport, budget=Budget(LIMITS))
+
+
+def full_check(transport: Transport, bundle: Path) -> tuple[Finding, ...]:
+    """The quick checks, and that the bundle's runner starts there and tells its facts. A device that is only
+    busy or hot is well."""
+    found = examine(transport, bundle=bundle, budget=Budget(LIMITS))
+    return tuple(replace(f, ok=None) if f.check in PASSING else f for f in found)
 
 
 def boot_id(transport: Transport, budget: Budget | None = None) -> str:

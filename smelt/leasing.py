@@ -11,6 +11,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from smelt.core.diag import SmeltError
@@ -118,8 +120,8 @@ def claim_of(lease: Lease) -> Claim:
 
 
 @contextmanager
-def right_to(where: Where, device: Device, transport: Transport) -> Iterator[Held]:
-    """The right to use a device that runs are about to use; it is well then.
+def right_to(where: Where, device: Device, transport: Transport, bundle: Path) -> Iterator[Held]:
+    """The right to use a device on which a bundle is about to run; it is well then.
 
     Raises as `hold`, and Unwell for a device that could not be mended: it is in quarantine from then on.
     """
@@ -133,24 +135,27 @@ def right_to(where: Where, device: Device, transport: Transport) -> Iterator[Hel
     desk = open_desk()
     try:
         with hold([device.name], wish, desk) as held:
-            make_well(desk, device, transport)
+            make_well(desk, device, transport, bundle)
             yield held
     finally:
         desk.database.close()
 
 
-def make_well(desk: Desk, device: Device, transport: Transport) -> None:
-    """Check a device that is held, and mend it if need be. Raises Unwell after it was put into quarantine."""
-    from smelt.devicefarm.health import Unwell, boot_id, ensure_well, patient_of
+def make_well(desk: Desk, device: Device, transport: Transport, bundle: Path) -> None:
+    """Check a device that is held, in full where that was not done for an hour, and mend it if need be.
+    Raises Unwell after it was put into quarantine."""
+    from smelt.devicefarm.health import Unwell, boot_id, ensure_well, full_check, patient_of, quick_check
 
     if device.name in BUILT_IN:
         return
+    due = desk.unexamined_for(device.name) > FULL_CHECK
+    patient = patient_of(device, transport, desk.boot_of(device.name))
     try:
-        steps = ensure_well(patient_of(device, transport, desk.boot_of(device.name)))
+        steps = ensure_well(patient, check=partial(full_check, bundle=bundle) if due else quick_check)
     except Unwell as error:
         desk.quarantine(device.name, error.message)
         raise
-    if steps or desk.unexamined_for(device.name) > FULL_CHECK:
+    if steps or due:
         try:
             desk.examined(device.name, boot_id(transport))
         except SmeltError:  # it answers, which is what counts

@@ -85,7 +85,7 @@ def running(
     chosen = device_for(str(bundle.manifest["platform"]), name_of(device))
     transport = transport_for(bundle, chosen)
     try:
-        with right_to(device, chosen, transport) as right, open_session(
+        with right_to(device, chosen, transport, Path(bundle.path)) as right, open_session(
             transport, Path(bundle.path), threads=threads, budget=budget, entry=bundle.chosen,
             claim=right.claim,
         ) as client:  # fmt: skip

@@ -158,7 +158,7 @@ class _Work:
         device = find_device(name)
         transport = transport_for(self.bundle, device)
         try:
-            make_well(self.desk, device, transport)
+            make_well(self.desk, device, transport, Path(self.bundle.path))
         finally:
             transport.close()
 

@@ -15,7 +15,17 @@ from smelt.devicefarm.budget import Budget, infra
 from smelt.devicefarm.channel import Channel
 from smelt.devicefarm.client import open_session
 from smelt.devicefarm.doctor import Finding
-from smelt.devicefarm.health import BOOT_ID, Ladder, Patient, Step, Unwell, boot_id, ensure_well, patient_of
+from smelt.devicefarm.health import (
+    BOOT_ID,
+    Ladder,
+    Patient,
+    Step,
+    Unwell,
+    boot_id,
+    ensure_well,
+    full_check,
+    patient_of,
+)
 from smelt.devicefarm.inventory import Device
 from smelt.devicefarm.local import LocalTransport
 from smelt.devicefarm.power import ShellPower, power_of
@@ -143,6 +153,18 @@ def test_a_runner_that_was_left_is_killed_and_no_other(native_bundle: Path, tmp_
         with pytest.raises(SmeltError):
             lost.run(fed)
         alive.run(fed)
+
+
+def test_a_full_check_starts_a_runner(native_bundle: Path, tmp_path: Path) -> None:
+    board = LocalTransport("board", store=tmp_path / "store")
+    found = {f.check: f.ok for f in full_check(board, native_bundle)}
+    assert (found["echo"], found["disk"], found["runner"]) == (True, True, True)
+    assert found["load"] is not False  # a busy device is well
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "smelt_run").write_text("#!/bin/sh\nexit 3\n")
+    assert {f.check: f.ok for f in full_check(board, broken)}["runner"] is False
+    board.close()
 
 
 def test_the_boot_id_of_a_machine(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -32,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"])
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, made / "m.onnx")
+    onnx.save(model, made / "model.onnx")
     return made
 
 
@@ -40,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bundle(folder: Path) -> Bundle:
     """For arm64: its devices are emulated."""
     need_qemu("qemu-aarch64-static")
-    return smelt.compile(str(folder / "m.onnx"), "arm64", output=folder / "out")
+    return smelt.compile(str(folder / "model.onnx"), "arm64", output=folder / "out")
 
 
 BOARDS = ("one", "two", "three", "four")
@@ -78,7 +80,7 @@ def stored() -> list[dict[str, Any]]:
 
 
 def test_four_emulated_devices_in_parallel_from_one_command(bundle: Bundle, folder: Path) -> None:
-    source = [str(bundle.path), "--model", str(folder / "m.onnx")]
+    source = [str(bundle.path), "--model", str(folder / "model.onnx")]
     code, data, _ = farm(*source, "--device", ",".join(BOARDS), "--count", "2")
     assert code == 0, data
     assert [p["device"] for p in data["parts"]] == list(BOARDS)
@@ -95,7 +97,7 @@ def test_four_emulated_devices_in_parallel_from_one_command(bundle: Bundle, fold
 
 
 def test_some_devices_of_a_tag_and_their_times(bundle: Bundle, folder: Path) -> None:
-    source = [str(bundle.path), "--model", str(folder / "m.onnx")]
+    source = [str(bundle.path), "--model", str(folder / "model.onnx")]
     words = ["--tag", "shelf", "--devices", "2", "--bench", "--plan", "quick", "--count", "1"]
     code, data, _ = farm(*source, *words)
     assert len({p["device"] for p in data["parts"]} & set(BOARDS)) == 2
@@ -104,7 +106,7 @@ def test_some_devices_of_a_tag_and_their_times(bundle: Bundle, folder: Path) -> 
 
 
 def test_what_cannot_be_had_is_told_at_once(bundle: Bundle, folder: Path) -> None:
-    source = [str(bundle.path), "--model", str(folder / "m.onnx")]
+    source = [str(bundle.path), "--model", str(folder / "model.onnx")]
     for words, code, what in (
         (("--device", "one,nowhere"), 4, "no device is called 'nowhere'"),
         (("--tag", "shelf", "--devices", "9"), 4, "9 devices of platform 'aarch64-linux' with tag shelf"),
@@ -117,9 +119,22 @@ def test_what_cannot_be_had_is_told_at_once(bundle: Bundle, folder: Path) -> Non
     assert stored() == []
 
 
+def test_the_page_on_the_farm(bundle: Bundle, folder: Path) -> None:
+    """Its commands, in their order, with boards of other names."""
+    text = (Path(__file__).parents[2] / "docs" / "farm.md").read_text("utf-8")
+    lines = re.findall(r"^smelt (.*?)(?:  +\S.*)?$", text, re.M)
+    assert len(lines) == 7
+    for line in lines:
+        line = line.replace("pi4", "two").replace("pi5", "one")
+        argv = [sys.executable, "-P", "-m", "smelt.cli", *shlex.split(line)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=folder)
+        emulated = 5 if "--bench" in line else 0  # whose times are of no device
+        assert done.returncode == emulated, f"{line}: {done.stdout}{done.stderr}"
+
+
 def test_one_bad_device_does_not_spoil_the_others(bundle: Bundle, folder: Path, home: Path) -> None:
     (home / "two").write_text("where the store should be, there is a file")
-    words = [str(bundle.path), "--model", str(folder / "m.onnx"), "--device", "one,two", "--count", "1"]
+    words = [str(bundle.path), "--model", str(folder / "model.onnx"), "--device", "one,two", "--count", "1"]
     code, data, _ = farm(*words, "--tries", "2")
     assert code == 6, data
     verdicts = {p["device"]: p["verdict"] for p in data["parts"]}
@@ -128,7 +143,7 @@ def test_one_bad_device_does_not_spoil_the_others(bundle: Bundle, folder: Path, 
 
 
 def test_a_busy_device_is_waited_for_and_told(bundle: Bundle, folder: Path) -> None:
-    words = [str(bundle.path), "--model", str(folder / "m.onnx"), "--device", "one", "--count", "1"]
+    words = [str(bundle.path), "--model", str(folder / "model.onnx"), "--device", "one", "--count", "1"]
     desk = open_desk()
     with closing(desk.database), take(desk, ["one"], user="other"):
         code, data, said = farm(*words, "--wait", "0.5")
@@ -139,7 +154,7 @@ def test_a_busy_device_is_waited_for_and_told(bundle: Bundle, folder: Path) -> N
 
 def test_a_client_that_is_killed_frees_its_board(bundle: Bundle, folder: Path) -> None:
     argv = [sys.executable, "-P", "-m", "smelt.cli", "validate", str(bundle.path),
-            "--model", str(folder / "m.onnx"), "--device", "one", "--count", "10000"]  # fmt: skip
+            "--model", str(folder / "model.onnx"), "--device", "one", "--count", "10000"]  # fmt: skip
     desk = open_desk()
     with closing(desk.database):
         client = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
@@ -155,6 +170,6 @@ def test_a_client_that_is_killed_frees_its_board(bundle: Bundle, folder: Path) -
         assert standing.left <= desk.rules.lease
         with take(desk, ["one"], user="next") as lease:  # after no more than the lease's life
             assert lease.fence > standing.fence
-    source = [str(bundle.path), "--model", str(folder / "m.onnx")]
+    source = [str(bundle.path), "--model", str(folder / "model.onnx")]
     code, data, _ = farm(*source, "--device", "one", "--count", "1")
     assert code == 0, data
