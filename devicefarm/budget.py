@@ -60,9 +60,9 @@ HINTS = {
     LINK_LOST: "the connection ended; see the devices' doctor, then run again",
     LINK_STALLED: "the board hangs or the link is dead; see the devices' doctor, or raise the limit",
     DISK_FULL: "make room on the device's disk, or name another root for it in devices.toml",
-    READ_ONLY: "the disk may have failed: look at the device's dmesg, or name another root for it in devices.toml",
-    DAMAGED: "the files were sent anew: run again; if it happens again, the device's disk or memory is failing",
-    KILLED: "look at the device's dmesg; give the model less memory to use, or the device fewer other programs",
+    READ_ONLY: "look at its dmesg, as the disk may have failed, or name another root in devices.toml",
+    DAMAGED: "the files were sent anew: run again; if it comes back, the device's disk or memory is failing",
+    KILLED: "look at its dmesg; let the model use less memory, or the device run fewer programs",
 }
 
 

@@ -11,7 +11,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import IO, Protocol
 
 from smelt.devicefarm.budget import KILLED, LINK_STALLED, InfraError, infra
@@ -81,7 +82,21 @@ class Tail:
             return
 
 
-def _start(argv: list[str], env: dict[str, str] | None) -> subprocess.Popen[bytes]:
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def _adopting() -> Callable[[], None] | None:
+    """What makes a process adopt its descendants' orphans, a wish that lasts when it starts another program;
+    None where this system knows no such thing."""
+    import ctypes
+
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    return None if prctl is None else partial(prctl, PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _start(
+    argv: list[str], env: dict[str, str] | None, first: Callable[[], None] | None
+) -> subprocess.Popen[bytes]:
     """A program that was written a moment ago may be held open for writing by a process that another thread
     forks just then, until that has started its own program."""
     for attempt in range(BUSY_TRIES):
@@ -93,6 +108,7 @@ def _start(argv: list[str], env: dict[str, str] | None) -> subprocess.Popen[byte
                 stderr=subprocess.PIPE,
                 env=env,
                 start_new_session=True,
+                preexec_fn=first,
             )
         except OSError as error:
             if error.errno != errno.ETXTBSY or attempt == BUSY_TRIES - 1:
@@ -110,10 +126,13 @@ class PipeChannel:
         *,
         env: Mapping[str, str] | None = None,
         close_limit: float = 5.0,
+        emulated: bool = False,
     ) -> None:
+        """emulated: the program runs in an emulator, which may not pass on its wish to adopt orphans."""
         self._close_limit = close_limit
+        adopt = _adopting() if emulated else None
         try:
-            self.process = _start(list(argv), dict(env) if env is not None else None)
+            self.process = _start(list(argv), dict(env) if env is not None else None, adopt)
         except OSError as error:
             raise infra(
                 f"'{argv[0]}' cannot be started: {error.strerror}",

@@ -63,7 +63,9 @@ KIND_OF_STATUS: dict[str, Kind] = {
     "killed": "infra",
 }
 
-SUSPECT = frozenset({"invalid", "unsupported", "shape", "device", "infra", "internal", "crash", "timeout"})
+SUSPECT = frozenset(
+    {"invalid", "unsupported", "shape", "device", "infra", "internal", "crash", "timeout", KILLED}
+)
 """Statuses that damaged files on the device can have, too."""
 
 
@@ -428,8 +430,8 @@ class RunnerClient:
         )
 
     def _next(self, deadline: float) -> Frame:
-        """The next frame. A runner that is at a request sends a sign of life every few seconds, so that a dead
-        device is not waited for until the deadline."""
+        """The next frame. A runner that is at a request sends a sign of life every few seconds, so that a
+        dead device is not waited for until the deadline."""
         silence = self.budget.limits.silence
         while not self._pending:
             limit = min(deadline, time.monotonic() + silence) if self.facts else deadline

@@ -1,4 +1,4 @@
-"""Files on a device and what they should hold -> which do not, by a program of the device that computes sha256.
+"""Files on a device and what they should hold -> which do not, by a program there that computes sha256.
 
 The first of PROGRAMS that the device has is used; then the runner itself, once its own file was read back and
 found to be right; a device that can start neither has its files read back.
@@ -59,7 +59,9 @@ class DeviceHashes:
                     back |= self._run((path, "--hash"), some, budget) or {}
         return back
 
-    def _run(self, program: tuple[str, ...], some: Mapping[str, Content], budget: Budget) -> dict[str, str] | None:
+    def _run(
+        self, program: tuple[str, ...], some: Mapping[str, Content], budget: Budget
+    ) -> dict[str, str] | None:
         """path -> sha256 of those that the program could read; None where the device has no such program."""
         size = sum(c.size for c in some.values())
         limit = budget.limits.command + size / budget.limits.hash_floor

@@ -1,4 +1,4 @@
-"""A thread that sends a sign of life every few seconds, so that a runner outlives a slow host and no dead one."""
+"""A call -> the same call every few seconds, so that a runner outlives a slow host and no dead one."""
 
 from __future__ import annotations
 

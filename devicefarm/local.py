@@ -36,7 +36,7 @@ class LocalTransport:
     prefix: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     runner: Path | None = None
-    rules: StoreRules = StoreRules()
+    rules: StoreRules | None = None
     _open: Store | None = field(default=None, init=False, repr=False)
 
     def deploy(self, bundle: Path, budget: Budget) -> str:
@@ -73,6 +73,7 @@ class LocalTransport:
             [*self.prefix, str(runner), "--serve"],
             env={**os.environ, **self.env},
             close_limit=budget.limits.close,
+            emulated=bool(self.prefix),
         )
 
     def execute(self, argv: list[str], budget: Budget) -> Completed:

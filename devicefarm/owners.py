@@ -24,8 +24,8 @@ STRANGER = 60.0
 
 class Owner:
     """Holds a lock in `<cache>/farm/owners` until it is closed or the process ends. token: 12 hexadecimal
-    digits of the cache folder, '-', 16 of the owner. A cache folder that cannot be written makes it a stranger
-    to all others.
+    digits of the cache folder, '-', 16 of the owner. Where the cache folder cannot be written, it is a
+    stranger to all others.
     """
 
     def __init__(self, folder: Path | None = None) -> None:

@@ -73,8 +73,8 @@ class Room:
         return tuple(sorted(found, key=lambda p: -p.size))
 
     def make(self, need: int, budget: Budget) -> None:
-        """Have room for `need` more bytes. Raises SmeltError(kind='infra', status 'disk full') that says who has
-        the rest."""
+        """Have room for `need` more bytes. Raises SmeltError(kind='infra', status 'disk full') that says who
+        has the rest."""
         stored = {e.name: e.size for e in self._files.entries("cas", budget) if _HASH.fullmatch(e.name)}
         space = self._files.space(budget)
         over = sum(stored.values()) + need - self._rules.quota
@@ -108,10 +108,10 @@ class Room:
     ) -> Exception:
         used = sum(size for name, size in stored.items() if name in kept)
         told = f"{_mib(free)} free on its disk, " if free is not None else ""
+        where = f"device '{self._files.device}' has no room for the bundle in '{self._files.full_path('')}'"
         return infra(
-            f"device '{self._files.device}' has no room for the bundle in '{self._files.full_path('')}': it needs "
-            f"{_mib(need)} more; {told}the store may hold {_mib(self._rules.quota)} and leaves "
-            f"{_mib(self._rules.reserve)} free, sessions use {_mib(used)} of it",
+            f"{where}: it needs {_mib(need)} more; {told}the store may hold {_mib(self._rules.quota)} and "
+            f"leaves {_mib(self._rules.reserve)} free, sessions use {_mib(used)} of it",
             status=DISK_FULL,
         )
 

@@ -1,8 +1,8 @@
 """A folder of a device as its store, over one sftp channel: the operations that `Store` asks of a transport.
 
 OpenSSH's extensions are used where the server has them: posix-rename replaces a file atomically, fsync and
-statvfs say what the disk does. Version 3 of the protocol has no word for a full or read-only disk, so a failure
-is looked into before it is reported.
+statvfs say what the disk does. Version 3 of the protocol has no word for a full or read-only disk, so a
+failure is looked into before it is reported.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ else:
 
 SFTP_PIECE = 32 * 1024
 """Bytes of one write or read: the most that every server takes."""
-_UNSUPPORTED = 8
+_UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 _READ_ONLY_FLAG = 1
 
 
@@ -59,7 +59,8 @@ class SftpFiles:
             except FileNotFoundError:
                 return ()
         return tuple(
-            Entry(e.filename, e.st_size or 0, float(e.st_mtime or 0), stat.S_ISDIR(e.st_mode or 0)) for e in found
+            Entry(e.filename, e.st_size or 0, float(e.st_mtime or 0), stat.S_ISDIR(e.st_mode or 0))
+            for e in found
         )
 
     def size(self, path: str, budget: Budget) -> int | None:
@@ -101,7 +102,7 @@ class SftpFiles:
         with self._doing("reading", path, budget):
             try:
                 with self._sftp.open(self.full_path(path), "rb") as f:
-                    return f.read(SMALL)
+                    return bytes(f.read(SMALL))
             except FileNotFoundError:
                 return None
 
@@ -188,12 +189,12 @@ class SftpFiles:
         return digest.hexdigest()
 
     def _extended(self, name: str, *arguments: str | bytes) -> Any:
-        """The answer to an extension of the protocol, None from a server without it. paramiko sends any request,
-        but has a method of its own for one extension only."""
+        """The answer to an extension of the protocol, None from a server without it. paramiko can send any
+        request, but has a public method for one extension only."""
         if name in self._refused:
             return None
         try:
-            _, answer = self._sftp._request(paramiko.sftp.CMD_EXTENDED, name, *arguments)  # type: ignore[attr-defined]
+            _, answer = self._sftp._request(paramiko.sftp.CMD_EXTENDED, name, *arguments)
         except OSError as error:
             if "unsupported" in str(error).lower():
                 self._refused.add(name)
@@ -227,6 +228,9 @@ class SftpFiles:
     @contextmanager
     def _doing(self, doing: str, path: str, budget: Budget) -> Iterator[None]:
         """Turn what paramiko and sockets raise into SmeltError(kind='infra') that says why."""
+        channel = self._sftp.get_channel()
+        if channel is not None:
+            channel.settimeout(budget.limits.command)
         try:
             yield
         except (paramiko.SSHException, OSError, EOFError) as error:
@@ -273,7 +277,8 @@ def link_failure(device: str, what: str, error: Exception, limit: float) -> Infr
     if isinstance(error, TimeoutError):
         why = f"no byte came from the device for {limit:.0f} s"
         return infra(f"{what}: {why}", status=LINK_STALLED)
-    lost = isinstance(error, EOFError | ConnectionError) or "dropped" in str(error) or "is closed" in str(error)
-    if lost or isinstance(error, OSError) and error.errno in (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH):
-        return infra(f"{what}: the link to device '{device}' was lost ({error or type(error).__name__})", status=LINK_LOST)
+    said = str(error) or type(error).__name__
+    lost = isinstance(error, EOFError | ConnectionError) or "dropped" in said or "is closed" in said
+    if lost or (isinstance(error, OSError) and error.errno in _UNREACHABLE):
+        return infra(f"{what}: the link to device '{device}' was lost ({said})", status=LINK_LOST)
     return None

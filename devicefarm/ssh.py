@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,8 +98,8 @@ class SshChannel:
         return self._tail.text()
 
     def ended(self) -> InfraError:
-        """A program that a signal ended has no exit code here, as one has whose link is lost: the state of the
-        connection tells them apart, a moment later."""
+        """A program that a signal ended has no exit code here, nor has one whose link is lost: the state of
+        the connection tells them apart, a moment later."""
         code = -1
         if self._channel.status_event.wait(PATIENCE):
             code = self._channel.recv_exit_status()
@@ -213,8 +214,7 @@ class SshTransport:
     def close(self) -> None:
         limit = self._close_limit
         if self._store is not None:
-            patient = Budget(StepLimits(command=limit, total=limit))
-            bounded(lambda: self._store and self._store.close(patient), limit)
+            bounded(partial(self._store.close, Budget(StepLimits(command=limit, total=limit))), limit)
         self._drop()
 
     def _drop(self) -> None:
@@ -280,8 +280,8 @@ class SshTransport:
         return self._store
 
     def _sftp_files(self, budget: Budget) -> SftpFiles:
-        """The one sftp channel, which stays open as long as the connection: dropbear refuses a channel that is
-        opened while another one closes."""
+        """The one sftp channel, which stays open as long as the connection: dropbear refuses a runner's
+        channel that is opened while it closes."""
         client = self._connected(budget)
         if self._files is None:
             with self._doing("opening sftp (is an sftp server installed there?)", budget):

@@ -4,7 +4,7 @@ A transport brings the few operations of `Files` below, on paths relative to the
 the rest of them:
 
     cas/<sha256>                 files, shared by all bundles
-    bundles/<identity>/<name>    links to them under the bundle's own names; `.listing` says what should be there
+    bundles/<identity>/<name>    links to them under the bundle's own names; `.listing` names all
     tmp/<sha256>.<token>         an upload under way, or one that was cut and may be continued
     use/<token>.<seconds>        what a session needs, which nobody removes while that lives
 
@@ -14,9 +14,9 @@ that a cut link leaves a file in tmp/, which is continued or swept (room.py), an
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import contextlib
 import os
 import re
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from typing import Protocol
 
 from smelt.core.bundle import hash_file
 from smelt.core.diag import SmeltError
-from smelt.devicefarm.budget import DAMAGED, Budget, infra
+from smelt.devicefarm.budget import DAMAGED, LINK_LOST, LINK_STALLED, Budget, InfraError, infra
 from smelt.devicefarm.owners import Owner
 from smelt.devicefarm.room import LISTING, Room, StoreRules, listing_bytes
 
@@ -65,8 +65,8 @@ class Space:
 
 class Files(Protocol):
     """What a transport can do with files on its device. Every operation ends within the budget, and raises
-    SmeltError(kind='infra') (budget.infra) with the status that fits: 'link lost', 'link stalled', 'disk full',
-    'read-only disk'; what is said not to exist raises nothing.
+    SmeltError(kind='infra') (budget.infra) with the status that fits: 'link lost', 'link stalled',
+    'disk full', 'read-only disk'.
     """
 
     @property
@@ -93,8 +93,8 @@ class Files(Protocol):
 
     def append(self, source: Path, start: int, count: int, path: str, budget: Budget) -> None:
         """Make the file at `path`, which has `start` bytes (0: it need not exist), longer by `count` bytes of
-        `source` from there. When it fails, the file has any number of them. Transports that cannot append send
-        the piece as a file of its own and have the device concatenate it."""
+        `source` from there. When it fails, the file has any number of them. A transport that cannot append
+        sends the piece as a file of its own and has the device concatenate it."""
 
     def settle(self, path: str, budget: Budget) -> None:
         """Have a file's bytes on the disk itself (fsync), where the device can."""
@@ -162,8 +162,8 @@ class Store:
         self._sound: set[str] = set()
 
     def deploy(self, bundle: Path, budget: Budget) -> str:
-        """Verify the bundle's files on the device, once in a session, and send those that are missing or damaged;
-        the full path of its folder there."""
+        """Verify the bundle's files on the device, once in a session, and send those that are missing or
+        damaged; the full path of its folder there."""
         listing = bundle_listing(bundle)
         home = f"bundles/{identity_of(listing)}"
         if home not in self._sound:
@@ -244,6 +244,18 @@ class Store:
 
     def _upload(self, source: Path, content: Content, budget: Budget) -> None:
         part = f"tmp/{content.sha256}.{self._owner.token}"
+        try:
+            self._append(source, content, part, budget)
+        except InfraError as error:
+            if error.status not in (LINK_LOST, LINK_STALLED):  # nothing comes of continuing it
+                with contextlib.suppress(SmeltError):
+                    self._files.remove(part, budget)
+            raise
+        self._files.set_executable(part, budget)
+        self._files.rename(part, f"cas/{content.sha256}", budget)
+
+    def _append(self, source: Path, content: Content, part: str, budget: Budget) -> None:
+        """Have the whole file as `part`, from where an upload that was cut has left it."""
         done = self._claim(source, content, part, budget)
         deadline = budget.deadline(budget.limits.upload, content.size - done)
         if not content.size:
@@ -255,17 +267,14 @@ class Store:
             done += count
         self._files.settle(part, budget)
         if self._files.differing({part: content}, budget):
-            self._files.remove(part, budget)
             raise infra(
                 f"'{source.name}' did not arrive on device '{self._files.device}' as it was sent",
                 hint="its disk or the link corrupts data, or the file changed meanwhile",
                 status=DAMAGED,
             )
-        self._files.set_executable(part, budget)
-        self._files.rename(part, f"cas/{content.sha256}", budget)
 
     def _claim(self, source: Path, content: Content, part: str, budget: Budget) -> int:
-        """Take over the longest upload of this file that was cut, as `part`; how many bytes of it are right."""
+        """Take over the longest upload of this file that was cut, as `part`; how many right bytes it has."""
         for found in self._room.parts(budget):
             if found.sha256 != content.sha256 or (found.alive and found.path != part):
                 continue

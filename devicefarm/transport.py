@@ -34,8 +34,8 @@ class Transport(Protocol):
         SmeltError(kind='infra')."""
 
     def damaged(self, bundle: Path, budget: Budget) -> tuple[str, ...]:
-        """Verify a deployed bundle's files again; the names of those that are not what was sent. They are mended
-        where this machine has them. Raises SmeltError(kind='infra')."""
+        """Verify a deployed bundle's files again; the names of those that are not what was sent. They are
+        mended where this machine has them. Raises SmeltError(kind='infra')."""
 
     def open_runner(self, remote: str, budget: Budget) -> Channel:
         """Start `<remote>/smelt_run --serve`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ import numpy as np
 from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
 from smelt.core.dtype import Array
+from smelt.core.scratch import scratch_folder
 from smelt.devicefarm.client import RunnerClient
 from smelt.devicefarm.verdict import Verdict, verdict_of_error
 from smelt.difference import OutputError, compare_values
@@ -331,7 +331,7 @@ def bisect(
 
     def first_wrong(some: Sequence[str]) -> OutputError | None:
         on_step(f"compiling with {len(some)} values made visible")
-        with tempfile.TemporaryDirectory(prefix="smelt-bisect-") as folder:
+        with scratch_folder("bisect") as folder:
             out = f"{folder}/out"
             bundle = compile(
                 str(model), target, dims, opt=opt, fp16=fp16, fast_math=fast_math, output=out,

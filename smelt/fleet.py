@@ -18,7 +18,7 @@ from smelt.devicefarm.agent import Agent, Work
 from smelt.devicefarm.inventory import Device, NoDevice, read_inventory
 from smelt.devicefarm.leases.desk import Desk, Waiting
 from smelt.devicefarm.leases.holder import Lease, take
-from smelt.devicefarm.leases.jobs import Jobs
+from smelt.devicefarm.leases.jobs import Job, Jobs
 from smelt.devicefarm.places import host_fence
 from smelt.devicefarm.report import DeviceFacts
 from smelt.devicefarm.verdict import Verdict, verdict_of_error
@@ -148,8 +148,7 @@ class Fleet:
                 message = str(rows[-1]["message"]) if rows else ""
             except Exception as error:  # a thread's error would be lost with it
                 found = error if isinstance(error, SmeltError) else _internal(error)
-                verdict = self._jobs.give_up(job.id, verdict_of_error(found))
-                message = str(found)
+                verdict, message = self._gave_up(job, found)
             finally:
                 if lease is not None:
                     self._give_back(lease, again=verdict is None)
@@ -158,6 +157,14 @@ class Fleet:
             if verdict is not None:
                 return Part(job.id, device, verdict, message, attempts)
             failed.add(device)
+
+    def _gave_up(self, job: Job, error: SmeltError) -> tuple[Verdict, str]:
+        """The verdict of a job that cannot go on: where its devices were lost to quarantine, what they failed
+        with."""
+        rows = self._jobs.results(job.id)
+        if isinstance(error, NoDevice) and rows:
+            return self._jobs.give_up(job.id, Verdict(rows[-1]["verdict"])), str(rows[-1]["message"])
+        return self._jobs.give_up(job.id, verdict_of_error(error)), str(error)
 
     def _take(self, slot: Sequence[str], failed: set[str]) -> Lease:
         """A device of the slot that no other part has, one that has not failed if there is any."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 from itertools import islice
 from typing import Any
 
@@ -27,6 +26,7 @@ from smelt.cli.entries import add_entry_option, add_models, chosen_entry
 from smelt.cli.validate import bundle_and_models
 from smelt.core.bundle import is_bundle
 from smelt.core.exits import OK
+from smelt.core.scratch import scratch_folder
 from smelt.devicefarm.measure import median
 from smelt.devicefarm.verdict import worst
 from smelt.shapes import RunCase, cases
@@ -51,7 +51,7 @@ def register(add: AddParser) -> None:
 
 def run(args: argparse.Namespace) -> Result:
     """Measure every shape. Exit code 5: the times are inconclusive, or those of an emulated device."""
-    with tempfile.TemporaryDirectory(prefix="smelt-bench-") as folder:
+    with scratch_folder("bench") as folder:
         return _race(args, folder) if args.against else _times(args, folder)
 
 

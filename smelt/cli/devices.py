@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from smelt.cli import leases
 from smelt.cli.common import SUMMARIES, AddParser, Result, Usage, command, finding_text, table, whole
 from smelt.core.diag import SmeltError
 from smelt.core.exits import INCONCLUSIVE, INFRA, OK
+from smelt.core.scratch import scratch_folder
 from smelt.devicefarm.doctor import Finding, examine
 from smelt.devicefarm.inventory import (
     DEVICE_NAME,
@@ -110,7 +110,7 @@ def run_doctor(args: argparse.Namespace) -> Result:
 
 def examine_device(device: Device, *, quick: bool = False) -> tuple[Finding, ...]:
     """Check one device. quick: without its runner, for which a tiny model must be compiled."""
-    with tempfile.TemporaryDirectory(prefix="smelt-doctor-") as folder:
+    with scratch_folder("doctor") as folder:
         try:
             if quick and device.transport != "android":
                 transport, bundle = open_transport(device), None

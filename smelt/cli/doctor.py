@@ -7,7 +7,6 @@ import ctypes.util
 import importlib.util
 import platform
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from smelt.cli.common import AddParser, Progress, Result, check_target, command, finding_text
 from smelt.core.diag import SmeltError
 from smelt.core.exits import INFRA, OK
+from smelt.core.scratch import scratch_folder
 from smelt.devicefarm.doctor import Finding, healthy
 from smelt.devicefarm.qemu_user import BIONIC_VARIABLE, GLIBC_ROOT, bionic_root, find_emulator
 from smelt.samples import tiny_bundle
@@ -119,7 +119,7 @@ def _bionic() -> Finding:
 def _target(target: str) -> list[Finding]:
     from smelt.running import device_for, running
 
-    with tempfile.TemporaryDirectory(prefix="smelt-doctor-") as folder:
+    with scratch_folder("doctor") as folder:
         try:
             bundle = tiny_bundle(target, f"{folder}/out")
         except SmeltError as e:

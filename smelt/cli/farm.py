@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict
@@ -34,6 +33,7 @@ from smelt.cli.entries import add_entry_option, add_models, chosen_entry
 from smelt.cli.validate import bundle_and_models, validation_text
 from smelt.compare import validate
 from smelt.core.bundle import Bundle
+from smelt.core.scratch import scratch_folder
 from smelt.devicefarm.claim import Claim
 from smelt.devicefarm.client import RunnerClient
 from smelt.devicefarm.inventory import find_device
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> Result:
     """Do the work on every device; the exit code is that of the worst part."""
     if args.device is not None and (args.tags or args.devices):
         raise Usage("name the devices with --device A,B,C, or choose some with --tag and --devices, not both")
-    with tempfile.TemporaryDirectory(prefix="smelt-farm-") as folder:
+    with scratch_folder("farm") as folder:
         bundle, models = bundle_and_models(args, folder)
         bundle = chosen_entry(args, bundle)
         model = models[bundle.entries[0]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from smelt.cli.compile import compile_args
 from smelt.cli.entries import add_entry_option, add_models, chosen_entries
 from smelt.core.bundle import Bundle, is_bundle
 from smelt.core.exits import OK
+from smelt.core.scratch import scratch_folder
 from smelt.formula import memory_text
 from smelt.shapes import bind, label, shapes_at
 from smelt.size import Sizes, sizes
@@ -47,7 +47,7 @@ def register(add: AddParser) -> None:
 
 def run(args: argparse.Namespace) -> Result:
     """Describe a bundle by its manifest and its library's symbols, without running it."""
-    with tempfile.TemporaryDirectory(prefix="smelt-inspect-") as folder:
+    with scratch_folder("inspect") as folder:
         if is_bundle(args.source):
             bundle = open_bundle(args.source)
             bundle.verify(None if args.verify else ())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -36,6 +35,7 @@ from smelt.cli.entries import (
 from smelt.compare import CaseResult, Divergence, Validation, bisect, validate, validate_entries
 from smelt.core.bundle import Bundle, hash_file, is_bundle
 from smelt.core.diag import SmeltError
+from smelt.core.scratch import scratch_folder
 from smelt.devicefarm.verdict import worst
 from smelt.difference import OutputError
 from smelt.opinions import Opinion
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> Result:
     stateless = Usage("--bisect runs a model once, so it takes no state: leave --state out")
     if args.bisect and _compiles(args) and args.state:
         raise stateless
-    with tempfile.TemporaryDirectory(prefix="smelt-validate-") as folder:
+    with scratch_folder("validate") as folder:
         bundle, models = bundle_and_models(args, folder)
         if len(bundle.entries) > 1 and args.entry is None:
             return _all_entries(args, bundle, models)

@@ -36,7 +36,7 @@ def rows(path: Path) -> list[Row]:
 def problems(folder: Path) -> Iterator[str]:
     """Everything that is wrong, a sentence each."""
     faults = rows(folder / "faults.jsonl")
-    events = [e for p in sorted(folder.glob("agent-*.jsonl")) for e in rows(p)]
+    events = sorted((e for p in folder.glob("agent-*.jsonl") for e in rows(p)), key=lambda e: e["t"])
     submitted = rows(folder / "coordinator.jsonl")
     base = json.loads((folder / "database.json").read_text())
     end = json.loads((folder / "end.json").read_text())

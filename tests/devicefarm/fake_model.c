@@ -17,11 +17,14 @@ int fflush(void *);
 void abort(void);
 void exit(int);
 int fork(void);
+int setsid(void);
+int getpid(void);
 long write(int, const void *, size_t);
 int usleep(unsigned);
 size_t strlen(const char *);
 
-enum { FINE, SEGFAULT, ABORT, SPIN, PRINT, EAT, LEAVE, REFUSE, FLOOD, NAP, OVERFLOW, GRANDCHILD, SCRIBBLE, BAD_OUTPUT, SLOW_RESET };
+enum { FINE, SEGFAULT, ABORT, SPIN, PRINT, EAT, LEAVE, REFUSE, FLOOD, NAP, OVERFLOW, GRANDCHILD, SCRIBBLE, BAD_OUTPUT, SLOW_RESET,
+       DAEMON };
 enum { RESET_US = 20000 };
 
 struct smelt_session {
@@ -116,6 +119,17 @@ static smelt_status misbehave(smelt_session *s, int mode) {
     case NAP: usleep(500); break;
     case OVERFLOW: zero = deep(&zero); break;
     case GRANDCHILD: if (fork() == 0) for (;;) usleep(100000); exit(3);
+    case DAEMON: /* leaves the group, the session and its parent, twice over */
+      for (int i = 0; i < 2; i++) {
+        if (fork()) continue;
+        setsid();
+        if (fork()) exit(0);
+        printf("daemon %d\n", getpid());
+        fflush(NULL);
+        for (;;) usleep(100000);
+      }
+      usleep(200000); /* both have said who they are */
+      break;
     case SCRIBBLE: for (int fd = 3; fd < 16; fd++) write(fd, "garbage garbage garbage garbage garbage garbage", 47); break;
     default: break;
   }

@@ -113,7 +113,7 @@ def android_stub(folder: Path) -> str:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     names = ["malloc", "realloc", "free", "memset", "printf", "fflush", "abort", "exit", "fork", "write",
-             "usleep", "strlen"]  # fmt: skip
+             "usleep", "strlen", "setsid", "getpid"]  # fmt: skip
     text = 'target triple="aarch64-linux-android"\n' + "\n".join(
         f"define void @{n}() nounwind {{ ret void }}" for n in names
     )
@@ -163,9 +163,17 @@ def make_key(path: Path) -> str:
     return path.with_suffix(".pub").read_text().strip()
 
 
+def in_mounts(script: str, argv: list[str]) -> list[str]:
+    """The command, run in a mount namespace of its own after the script has changed what is mounted there."""
+    unshare = program_path("unshare")
+    mapped = [] if os.getuid() == 0 else ["--user", "--map-current-user", "--keep-caps"]
+    return [str(unshare), "--mount", *mapped, "sh", "-c", f'{script} && exec "$@"', "sh", *argv]
+
+
 @contextmanager
-def start_sshd(home: Path) -> Iterator[Sshd]:
-    """sshd in the foreground as this user, ended with its children when the block ends."""
+def start_sshd(home: Path, mounts: str = "true") -> Iterator[Sshd]:
+    """sshd in the foreground as this user, ended with its children when the block ends. mounts: see
+    in_mounts."""
     daemon = program_path("sshd")
     need(
         daemon and program_path("ssh-keygen"),
@@ -179,7 +187,7 @@ def start_sshd(home: Path) -> Iterator[Sshd]:
     port = free_port()
     (home / "config").write_text(SSHD_CONFIG.format(port=port, home=home))
     argv = [str(daemon), "-D", "-e", "-f", str(home / "config")]
-    with _listening(argv, home, port) as server:
+    with _listening(in_mounts(mounts, argv), home, port) as server:
         address = SshAddress("127.0.0.1", port, getpass.getuser(), host_key, home / "user_key")
         yield Sshd(address, home, server.pid)
 
@@ -188,7 +196,7 @@ def start_sshd(home: Path) -> Iterator[Sshd]:
 def start_dropbear(home: Path) -> Iterator[Sshd]:
     """dropbear, likewise. It looks for keys in the home folder that the system names, so it runs in a mount
     namespace where that is `home`."""
-    daemon, unshare = program_path("dropbear"), program_path("unshare")
+    daemon = program_path("dropbear")
     need(daemon and program_path("dropbearkey"), "needs dropbear: apt-get install dropbear-bin")
     keys = home / ".ssh"
     keys.mkdir(parents=True)
@@ -203,10 +211,8 @@ def start_dropbear(home: Path) -> Iterator[Sshd]:
     user, uid, gid, port = getpass.getuser(), os.getuid(), os.getgid(), free_port()
     passwd = home / "passwd"
     passwd.write_text(f"{user}:x:{uid}:{gid}::{home}:/bin/sh\n")
-    mapped = [] if uid == 0 else ["--user", "--map-current-user", "--keep-caps"]
     server = [str(daemon), "-F", "-E", "-s", "-p", f"127.0.0.1:{port}", "-r", str(home / "host_key")]
-    script = f"mount --bind '{passwd}' /etc/passwd && exec \"$@\""
-    argv = [str(unshare), "--mount", *mapped, "sh", "-c", script, "sh", *server, "-P", str(home / "pid")]
+    argv = in_mounts(f"mount --bind '{passwd}' /etc/passwd", [*server, "-P", str(home / "pid")])
     with _listening(argv, home, port) as process:
         address = SshAddress("127.0.0.1", port, user, " ".join(host_key.split()[:2]), home / "user_key")
         yield Sshd(address, home, process.pid)

@@ -41,8 +41,8 @@ from smelt.devicefarm.verdict import Verdict, verdict_of_error
 
 (
     FINE, SEGFAULT, ABORT, SPIN, PRINT, EAT, LEAVE, REFUSE, FLOOD, NAP, OVERFLOW, GRANDCHILD, SCRIBBLE, BAD,
-    SLOW_RESET,
-) = range(15)  # fmt: skip
+    SLOW_RESET, DAEMON,
+) = range(16)  # fmt: skip
 RESET_NS = 20_000_000
 """What a reset takes after a SLOW_RESET."""
 LIMITS = StepLimits(connect=100, load=100, run=100, output=100, grace=5, total=600)
@@ -373,6 +373,69 @@ def test_killed_runner_is_an_infra_error_and_leaves_nothing(client: RunnerClient
         client.run()
 
 
+@pytest.mark.parametrize("then", ["close", "reset", "crash", "deadline"])
+def test_what_a_model_forks_away_is_ended(place: Place, then: str) -> None:
+    """It has left its group, its session and its parents."""
+    budget = Budget(replace(LIMITS, run=2 if then == "deadline" else LIMITS.run))
+    with open_session(place.transport, place.bundle, budget=budget) as client:
+        log = client.run([X, mode(DAEMON)]).log
+        daemons = [int(line.split()[1]) for line in log.splitlines() if line.startswith("daemon ")]
+        assert len(daemons) == 2
+        assert not any(gone(pid, 0.1) for pid in daemons)
+        if then == "reset":
+            client.reset()
+        elif then != "close":
+            with pytest.raises(RunnerError):
+                client.run([X, mode(ABORT if then == "crash" else SPIN)])
+        if then != "close":
+            assert all(gone(pid, 0.1) for pid in daemons)  # by now, not some time later
+    assert all(gone(pid) for pid in daemons)
+
+
+def test_killed_worker_is_told_from_a_crash(client: RunnerClient, place: Place) -> None:
+    """As the out-of-memory killer does it: while a run goes on, and between runs."""
+    assert client.facts is not None
+    for idle in (False, True):
+        (worker,) = children(client.facts.pid)
+        if idle:
+            os.kill(worker, signal.SIGKILL)
+            assert gone(worker)
+        else:
+            threading.Timer(0.3, os.kill, (worker, signal.SIGKILL)).start()
+        with pytest.raises(RunnerError, match="killed from outside") as caught:
+            client.run([X, mode(SPIN)])
+        assert caught.value.kind == "infra"
+        assert verdict_of_error(caught.value) is Verdict.KILLED
+        with pytest.raises(RunnerError) as again:
+            client.run([X, mode(FINE)])
+        assert verdict_of_error(again.value) is Verdict.KILLED
+        reload(client, place)
+
+
+def test_slow_host_keeps_its_runner(place: Place) -> None:
+    """It neither sends nor receives for many times the silence; nor does a long run count as silence."""
+    budget = Budget(replace(LIMITS, beat=0.1, silence=3))
+    with open_session(place.transport, place.bundle, budget=budget) as client:
+        time.sleep(4)
+        assert np.array_equal(client.run([X, mode(FINE)]).outputs["y"], 2 * X)
+        threading.Timer(4, _cancel, (client, client._job + 3)).start()
+        with pytest.raises(RunnerError, match="cancelled"):
+            client.run([X, mode(SPIN)])
+
+
+def test_stopped_host_loses_its_runner(place: Place) -> None:
+    """Its connection stays open, but nothing comes: as of a process that is stopped, or a dead link."""
+    budget = Budget(replace(LIMITS, beat=0.2, silence=2))
+    with open_session(place.transport, place.bundle, budget=budget) as client:
+        assert client.facts is not None and client._heartbeat is not None
+        workers = children(client.facts.pid)
+        client._heartbeat.stop()
+        assert all(gone(pid) for pid in (client.facts.pid, *workers))
+        with pytest.raises(SmeltError) as caught:
+            client.run([X, mode(FINE)])
+        assert verdict_of_error(caught.value).exit_code == 6
+
+
 def test_closing_in_the_middle_of_a_run_leaves_nothing(place: Place) -> None:
     with open_session(place.transport, place.bundle, budget=Budget(LIMITS)) as client:
         assert client.facts is not None
@@ -422,14 +485,12 @@ def test_old_lease_is_refused(client: RunnerClient) -> None:
     assert caught.value.status == "stale"
 
 
+def _cancel(client: RunnerClient, job: int) -> None:
+    client._send(Frame(FrameType.CANCEL, b"\0" * 8, job), time.monotonic() + HANGS)
+
+
 def test_cancel_ends_a_run(client: RunnerClient, place: Place) -> None:
-    job = client._job + 3  # two inputs come first
-    channel = client._channel
-
-    def cancel() -> None:
-        channel.send(encode(Frame(FrameType.CANCEL, b"\0" * 8, job)), time.monotonic() + HANGS)
-
-    threading.Timer(0.3, cancel).start()
+    threading.Timer(0.3, _cancel, (client, client._job + 3)).start()  # two inputs come first
     with pytest.raises(RunnerError) as caught:
         client.run([X, mode(SPIN)])
     assert caught.value.status == "cancelled"
@@ -600,6 +661,17 @@ def test_silent_server_meets_the_deadline(tmp_path: Path, native_bundle: Path) -
         assert time.monotonic() - start < HANGS
 
 
+def test_dropbear_serves_one_session_after_the_other(
+    dropbear: rig.Sshd, native_bundle: Path, tmp_path: Path
+) -> None:
+    """It once lost one in seven, as an sftp channel was closed right before the runner's was opened."""
+    for _ in range(30):
+        transport = SshTransport("board", dropbear.address, root=str(tmp_path / "root"))
+        with open_session(transport, native_bundle, budget=Budget(LIMITS)) as client:
+            assert np.array_equal(client.run([X, mode(FINE)]).outputs["y"], 2 * X)
+        transport.close()
+
+
 def test_remote_arguments_are_not_shell_text(sshd: rig.Sshd) -> None:
     transport = SshTransport("board", sshd.address)
     done = transport.execute(["echo", "$HOME; rm -rf *", "'"], Budget(LIMITS))
@@ -659,7 +731,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 try:
     LocalTransport(store=Path(sys.argv[2])).deploy(Path(sys.argv[1]), Budget())
 except SmeltError as error:
-    print(error.kind, error)
+    print(error.kind, error.status, error)
 """
 
 
@@ -671,7 +743,7 @@ def test_full_disk_is_infra_and_leaves_no_half_file(native_bundle: Path, tmp_pat
         [sys.executable, "-c", FULL_DISK, str(bundle), str(tmp_path / "store")],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert done.stdout.startswith("infra writing 'tmp/")
+    assert done.stdout.startswith("infra disk full writing '")
     assert not list((tmp_path / "store").rglob("tmp/*"))
     assert not list((tmp_path / "store").rglob("bundles/*"))
 
