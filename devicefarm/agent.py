@@ -10,10 +10,10 @@ from smelt.devicefarm.claim import Claim, FenceFile
 from smelt.devicefarm.health import Unwell
 from smelt.devicefarm.leases.desk import Desk
 from smelt.devicefarm.leases.holder import Lease
-from smelt.devicefarm.leases.jobs import Job, Jobs, Outcome
+from smelt.devicefarm.leases.jobs import Job, JobOutcome, Jobs
 from smelt.devicefarm.verdict import Verdict, verdict_of_error
 
-Work = Callable[[Job, Lease, Claim], Outcome]
+Work = Callable[[Job, Lease, Claim], JobOutcome]
 """Does a job on the device of a lease, showing the claim; a SmeltError is an outcome, too."""
 
 
@@ -53,16 +53,16 @@ class Agent:
                 return None  # the attempt was lost with the lease, and counts for nothing
             raise
 
-    def _outcome(self, job: Job, lease: Lease, claim: Claim) -> Outcome:
+    def _outcome(self, job: Job, lease: Lease, claim: Claim) -> JobOutcome:
         try:
             return self.work(job, lease, claim)
         except Unwell as error:
             self.desk.quarantine(lease.device, error.message)
-            return Outcome(verdict_of_error(error), str(error))
+            return JobOutcome(verdict_of_error(error), str(error))
         except SmeltError as error:
             if stale(error):
                 raise
-            return Outcome(verdict_of_error(error), str(error))
+            return JobOutcome(verdict_of_error(error), str(error))
 
 
 def stale(error: SmeltError) -> bool:

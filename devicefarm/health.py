@@ -24,7 +24,7 @@ HERE = frozenset({"local", "qemu-user", "android"})
 """Transports to processes of this machine, which have a store only where the inventory names its root."""
 PASSING = frozenset({"load", "temperature"})
 """Findings about a moment, not about the device."""
-LIMITS = StepLimits(connect=10.0, command=10.0)
+CHECK_LIMITS = StepLimits(connect=10.0, command=10.0)
 
 # kills the runners of one store by the paths in their command lines: others' on the same machine stay
 _KILL = (
@@ -43,7 +43,7 @@ class Ladder:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Rung:
     """A step that was tried. mended: whether the device is well after it."""
 
     name: str
@@ -66,7 +66,7 @@ class Patient:
 class Unwell(InfraError):
     """The device could not be mended. steps: what was tried."""
 
-    def __init__(self, device: str, steps: tuple[Step, ...]) -> None:
+    def __init__(self, device: str, steps: tuple[Rung, ...]) -> None:
         self.device, self.steps = device, steps
         told = "; ".join(f"{s.name}: {s.detail}" for s in steps)
         super().__init__(
@@ -86,19 +86,19 @@ def patient_of(device: Device, transport: Transport, boot_id: str = "") -> Patie
 
 def quick_check(transport: Transport) -> tuple[Finding, ...]:
     """The checks before a lease is used: it answers, and has room."""
-    return examine(transport, budget=Budget(LIMITS))
+    return examine(transport, budget=Budget(CHECK_LIMITS))
 
 
 def full_check(transport: Transport, bundle: Path) -> tuple[Finding, ...]:
     """The quick checks, and that the bundle's runner starts there and tells its facts. A device that is only
     busy or hot is well."""
-    found = examine(transport, bundle=bundle, budget=Budget(LIMITS))
+    found = examine(transport, bundle=bundle, budget=Budget(CHECK_LIMITS))
     return tuple(replace(f, ok=None) if f.check in PASSING else f for f in found)
 
 
 def boot_id(transport: Transport, budget: Budget | None = None) -> str:
     """The id of the device's boot; '' where it does not tell. Raises SmeltError(kind='infra')."""
-    return transport.execute(["cat", BOOT_ID], budget or Budget(LIMITS)).out.strip()[:64]
+    return transport.execute(["cat", BOOT_ID], budget or Budget(CHECK_LIMITS)).out.strip()[:64]
 
 
 def ensure_well(
@@ -108,27 +108,27 @@ def ensure_well(
     ladder: Ladder | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> tuple[Step, ...]:
+) -> tuple[Rung, ...]:
     """Check the device and mend it by as few steps as do; the steps that it took. Raises Unwell."""
     ladder = ladder or Ladder()
     found = check(patient.transport)
     if healthy(found):
         return ()
-    steps = [Step("check", False, _why(found))]
+    steps = [Rung("check", False, _why(found))]
     climb = _Climb(patient, ladder, clock, sleep, clock() + ladder.total)
-    for name, act in STEPS.items():
+    for name, act in LADDER.items():
         if clock() >= climb.end:
-            steps.append(Step(name, False, f"not tried: {ladder.total:g} s have passed"))
+            steps.append(Rung(name, False, f"not tried: {ladder.total:g} s have passed"))
             break
         try:
             detail = act(climb)
         except SmeltError as error:
-            steps.append(Step(name, False, error.message))
+            steps.append(Rung(name, False, error.message))
             continue
         if detail is None:
             continue  # the device has no such means
         found = check(patient.transport)
-        steps.append(Step(name, healthy(found), detail if healthy(found) else _why(found)))
+        steps.append(Rung(name, healthy(found), detail if healthy(found) else _why(found)))
         if steps[-1].mended:
             return tuple(steps)
     raise Unwell(patient.transport.name, tuple(steps))
@@ -150,7 +150,7 @@ class _Climb:
 
     def budget(self, seconds: float) -> Budget:
         left = max(0.1, min(seconds, self.end - self.clock()))
-        return Budget(replace(LIMITS, connect=min(10.0, left), command=min(10.0, left), total=left))
+        return Budget(replace(CHECK_LIMITS, connect=min(10.0, left), command=min(10.0, left), total=left))
 
     def booted(self, before: str) -> str:
         """Wait for another boot id than `before`; it."""
@@ -208,7 +208,7 @@ def _cycle(climb: _Climb) -> str | None:
     return climb.booted(before)
 
 
-STEPS: dict[str, Callable[[_Climb], str | None]] = {
+LADDER: dict[str, Callable[[_Climb], str | None]] = {
     "reconnect": _reconnect,
     "kill": _kill,
     "reboot": _reboot,

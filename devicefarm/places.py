@@ -11,7 +11,7 @@ from pathlib import Path
 
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.claim import FenceFile
-from smelt.devicefarm.leases.order import Rules
+from smelt.devicefarm.leases.order import LeaseRules
 
 FARM, RULES, HOLDER = "SMELT_FARM", "SMELT_FARM_RULES", "SMELT_HOLDER"
 
@@ -43,9 +43,9 @@ def farm_exists() -> bool:
     return bool(os.environ.get(FARM)) or os.path.exists(state_dir() / "farm.db")
 
 
-def farm_rules() -> Rules:
+def farm_rules() -> LeaseRules:
     """$SMELT_FARM_RULES, such as 'lease=10,cap=2', over the defaults. Raises SmeltError for another form."""
-    known = {f.name: int if f.name == "cap" else float for f in fields(Rules)}
+    known = {f.name: int if f.name == "cap" else float for f in fields(LeaseRules)}
     values: dict[str, float] = {}
     for word in filter(None, os.environ.get(RULES, "").split(",")):
         name, _, number = word.partition("=")
@@ -55,7 +55,7 @@ def farm_rules() -> Rules:
             raise SmeltError(f"{RULES}: '{word}' is no rule", hint=f"rules are {', '.join(known)}") from None
     if any(not 0 <= v < 1e9 for v in values.values()) or not values.get("lease", 1) > 0:
         raise SmeltError(f"{RULES}: numbers are from 0 to 1e9, and a lease lasts")
-    return Rules(**values)  # type: ignore[arg-type]
+    return LeaseRules(**values)  # type: ignore[arg-type]
 
 
 def host_fence(device: str) -> FenceFile:

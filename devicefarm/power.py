@@ -43,7 +43,9 @@ class ShellPower:
             raise infra(f"the power command of device '{self.device}' ended with {done.returncode}: {said}")
 
 
-POWER: dict[str, Callable[[Device, str], PowerControl]] = {"shell": lambda d, rest: ShellPower(d.name, rest)}
+POWER_KINDS: dict[str, Callable[[Device, str], PowerControl]] = {
+    "shell": lambda d, rest: ShellPower(d.name, rest),
+}
 """What stands before the ':' of a row's `power` -> its control, made of the row and the rest."""
 
 
@@ -52,7 +54,7 @@ def power_of(device: Device) -> PowerControl | None:
     if not device.power:
         return None
     kind, _, rest = device.power.partition(":")
-    if kind not in POWER:
-        kinds = ", ".join(f"'{k}:...'" for k in POWER)
+    if kind not in POWER_KINDS:
+        kinds = ", ".join(f"'{k}:...'" for k in POWER_KINDS)
         raise SmeltError(f"device '{device.name}' has power '{device.power}'; there are {kinds}")
-    return POWER[kind](device, rest.strip())
+    return POWER_KINDS[kind](device, rest.strip())

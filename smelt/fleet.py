@@ -27,7 +27,7 @@ from smelt.targets.platform import host_platform_name
 
 
 @dataclass(frozen=True)
-class Part:
+class FleetPart:
     """What came of the work on one device. device: '' where none was had."""
 
     job: str
@@ -92,7 +92,7 @@ class Fleet:
         timeout: float | None = None,
         tries: int = 3,
         on_wait: Callable[[str, Waiting], None] = lambda d, w: None,
-        on_part: Callable[[Part], None] = lambda p: None,
+        on_part: Callable[[FleetPart], None] = lambda p: None,
     ) -> None:
         """what: the work as stored with its jobs. timeout: seconds to wait for a device. tries: how often
         infrastructure may fail a part. on_wait, on_part: called from the parts' threads."""
@@ -111,10 +111,10 @@ class Fleet:
             for slot in crowd.slots
         ]  # fmt: skip
 
-    def run(self) -> tuple[Part, ...]:
+    def run(self) -> tuple[FleetPart, ...]:
         """Do all parts; what came of each, in the order of the slots. An interrupt gives the devices back and
         cancels what has not ended."""
-        found: dict[int, Part] = {}
+        found: dict[int, FleetPart] = {}
 
         def body(k: int) -> None:
             found[k] = self._part(k)
@@ -134,7 +134,7 @@ class Fleet:
             raise
         return tuple(found[k] for k in range(len(threads)))
 
-    def _part(self, k: int) -> Part:
+    def _part(self, k: int) -> FleetPart:
         job, failed = self._jobs.get(self._ids[k]), set[str]()
         device, attempts, message = "", 0, ""
         while True:
@@ -155,7 +155,7 @@ class Fleet:
             if verdict is None and attempts >= job.tries:
                 verdict = self._jobs.give_up(job.id, Verdict.INFRA)
             if verdict is not None:
-                return Part(job.id, device, verdict, message, attempts)
+                return FleetPart(job.id, device, verdict, message, attempts)
             failed.add(device)
 
     def _gave_up(self, job: Job, error: SmeltError) -> tuple[Verdict, str]:

@@ -47,7 +47,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldDevice:
     """A device that is held. on_open: called with each runner that is opened on it."""
 
     device: str
@@ -56,7 +56,7 @@ class Held:
     on_open: Callable[[RunnerClient], None] = field(default=_silent, compare=False)
 
 
-Where: TypeAlias = str | Wish | Held | None
+Where: TypeAlias = str | Wish | HeldDevice | None
 """What names a device: None is the default one of a platform, which needs no lease."""
 
 
@@ -67,7 +67,7 @@ def name_of(where: Where) -> str | None:
 
 def is_leased(where: Where, device: Device) -> bool:
     """Whether a lease has to be taken."""
-    if where is None or isinstance(where, Held):
+    if where is None or isinstance(where, HeldDevice):
         return False
     own = device not in BUILTIN
     return own or farm_exists()
@@ -90,7 +90,7 @@ def user_name() -> str:
 
 
 @contextmanager
-def hold(devices: Sequence[str], wish: Wish, desk: Desk | None = None) -> Iterator[Held]:
+def hold(devices: Sequence[str], wish: Wish, desk: Desk | None = None) -> Iterator[HeldDevice]:
     """A lease of one of these devices, taken by the wish. Raises NoDevice, QueueTimeout, and
     SmeltError(kind='infra')."""
     from smelt.devicefarm.leases.holder import take
@@ -102,7 +102,7 @@ def hold(devices: Sequence[str], wish: Wish, desk: Desk | None = None) -> Iterat
             at, devices, user=user_name(), holder=os.environ.get(HOLDER) or None, priority=wish.priority,
             timeout=wish.timeout, on_wait=wish.on_wait,
         ) as lease:  # fmt: skip
-            yield Held(lease.device, claim_of(lease), lease)
+            yield HeldDevice(lease.device, claim_of(lease), lease)
     finally:
         if own:
             at.database.close()
@@ -120,16 +120,16 @@ def claim_of(lease: Lease) -> Claim:
 
 
 @contextmanager
-def right_to(where: Where, device: Device, transport: Transport, bundle: Path) -> Iterator[Held]:
+def right_to(where: Where, device: Device, transport: Transport, bundle: Path) -> Iterator[HeldDevice]:
     """The right to use a device on which a bundle is about to run; it is well then.
 
     Raises as `hold`, and Unwell for a device that could not be mended: it is in quarantine from then on.
     """
-    if isinstance(where, Held):
+    if isinstance(where, HeldDevice):
         yield where
         return
     if not is_leased(where, device):
-        yield Held(device.name)
+        yield HeldDevice(device.name)
         return
     wish = where if isinstance(where, Wish) else Wish(device.name)
     desk = open_desk()

@@ -72,9 +72,9 @@ def running(
 ) -> Iterator[RunnerClient]:
     """A runner on the device with the bundle loaded; it is closed at the end of the block.
 
-    device: its name in the inventory, a Wish or a Held of smelt.leasing, None for the default one of the
-    platform. A lease is taken for a name or a wish, and given back at the end of the block. threads: 0 is the
-    bundle's default. verify: as in `smelt.load`; the bundle's other files are always compared with their
+    device: its name in the inventory, a Wish or a HeldDevice of smelt.leasing, None for the default one of
+    the platform. A lease is taken for a name or a wish, and given back at the end of the block. threads: 0 is
+    the bundle's default. verify: as in `smelt.load`; the bundle's other files are always compared with their
     hashes. A bundle that stands for one of its entries (Bundle.entry) has the runner use that.
 
     Raises NoDevice, Unavailable, LeaseLost, and SmeltError: 'device' where bundle and device do not fit,

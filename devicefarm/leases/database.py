@@ -21,11 +21,11 @@ from sqlalchemy.pool import StaticPool
 
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import infra
-from smelt.devicefarm.leases.tables import CLOCK, LEASE, METADATA, SCHEMA_VERSION, TICKET
+from smelt.devicefarm.leases.tables import CLOCK, LEASE, METADATA, TABLES_VERSION, TICKET
 
 BUSY_SECONDS = 30.0
 """How long a transaction waits for the others."""
-DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
+DIALECTS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +126,13 @@ class Database:
             row = connection.execute(sql.select(CLOCK)).one_or_none()
             if row is None:
                 found = self._clock(connection)
-                first = {"id": 1, "schema_version": SCHEMA_VERSION, "epoch": found.epoch,
+                first = {"id": 1, "schema_version": TABLES_VERSION, "epoch": found.epoch,
                          "raw": found.seconds, "shift": -found.seconds}  # fmt: skip
                 connection.execute(sql.insert(CLOCK).values(first))
-        if row is not None and row.schema_version != SCHEMA_VERSION:
+        if row is not None and row.schema_version != TABLES_VERSION:
             raise SmeltError(
                 f"the farm's database '{shown(self.url)}' has schema version {row.schema_version}, wanted "
-                f"{SCHEMA_VERSION}", kind="invalid", hint="use the smelt that made it, or name another file",
+                f"{TABLES_VERSION}", kind="invalid", hint="use the smelt that made it, or name another file",
             )  # fmt: skip
 
 
@@ -140,7 +140,7 @@ def _engine(url: str) -> sql.Engine:
     kind, separator, rest = url.partition("://")
     if not separator:
         raise SmeltError(f"'{shown(url)}' is no URL of a database", kind="invalid")
-    made = sql.make_url(f"{DRIVERS.get(kind, kind)}://{rest}")
+    made = sql.make_url(f"{DIALECTS.get(kind, kind)}://{rest}")
     if made.get_backend_name() not in CLOCKS:
         raise SmeltError(f"'{shown(url)}' is neither SQLite nor PostgreSQL", kind="invalid")
     if made.get_backend_name() != "sqlite":

@@ -16,8 +16,8 @@ from smelt.core.diag import SmeltError
 from smelt.devicefarm.claim import admits
 from smelt.devicefarm.inventory import NoDevice
 from smelt.devicefarm.leases.database import Database, Moment
-from smelt.devicefarm.leases.order import PRIORITIES, Rules, Ticket, assign, estimate, in_order, position
-from smelt.devicefarm.leases.tables import ATTEMPT, DEVICE, LEASE, TICKET
+from smelt.devicefarm.leases.order import PRIORITIES, LeaseRules, Ticket, assign, estimate, in_order, position
+from smelt.devicefarm.leases.tables import ATTEMPT, FARM_DEVICE, LEASE, TICKET
 
 REMEMBERED = 20
 """Leases from whose durations the wait is estimated."""
@@ -76,9 +76,9 @@ class LeaseLost(SmeltError):
 class Desk:
     """Gives out devices from one database."""
 
-    def __init__(self, database: Database, rules: Rules | None = None) -> None:
+    def __init__(self, database: Database, rules: LeaseRules | None = None) -> None:
         self.database = database
-        self.rules = rules or Rules()
+        self.rules = rules or LeaseRules()
 
     # ---- the queue ----
 
@@ -165,32 +165,33 @@ class Desk:
         with self.database.transaction() as m:
             _know(m, [device])
             values = {"quarantined": True, "reason": reason[:1000], "since": m.now}
-            m.run(sql.update(DEVICE).where(DEVICE.c.name == device).values(values))
+            m.run(sql.update(FARM_DEVICE).where(FARM_DEVICE.c.name == device).values(values))
 
     def restore(self, device: str) -> bool:
         """Give it out again; whether it was in quarantine."""
         with self.database.transaction() as m:
-            shut = sql.and_(DEVICE.c.name == device, DEVICE.c.quarantined)
+            shut = sql.and_(FARM_DEVICE.c.name == device, FARM_DEVICE.c.quarantined)
             values = {"quarantined": False, "reason": "", "since": m.now}
-            return m.run(sql.update(DEVICE).where(shut).values(values)).rowcount > 0
+            return m.run(sql.update(FARM_DEVICE).where(shut).values(values)).rowcount > 0
 
     def examined(self, device: str, boot_id: str) -> None:
         """Note that a full check went well, and on which boot of the device."""
         with self.database.transaction() as m:
             _know(m, [device])
             values = {"examined": m.now, "boot_id": boot_id}
-            m.run(sql.update(DEVICE).where(DEVICE.c.name == device).values(values))
+            m.run(sql.update(FARM_DEVICE).where(FARM_DEVICE.c.name == device).values(values))
 
     def boot_of(self, device: str) -> str:
         """The boot id that the device had when it was examined last; '' where that is not known."""
         with self.database.transaction() as m:
-            found = m.run(sql.select(DEVICE.c.boot_id).where(DEVICE.c.name == device)).scalar_one_or_none()
-            return found or ""
+            asked = sql.select(FARM_DEVICE.c.boot_id).where(FARM_DEVICE.c.name == device)
+            return m.run(asked).scalar_one_or_none() or ""
 
     def unexamined_for(self, device: str) -> float:
         """Seconds since the last full check; infinite where there was none."""
         with self.database.transaction() as m:
-            at = m.run(sql.select(DEVICE.c.examined).where(DEVICE.c.name == device)).scalar_one_or_none()
+            asked = sql.select(FARM_DEVICE.c.examined).where(FARM_DEVICE.c.name == device)
+            at = m.run(asked).scalar_one_or_none()
             return m.now - at if at else float("inf")
 
     def standings(self) -> tuple[Standing, ...]:
@@ -200,7 +201,7 @@ class Desk:
             live = {r.device: r for r in m.run(sql.select(LEASE).where(LEASE.c.ended.is_(None)))}
             wanted = [set(t.devices) for t in _tickets(m)]
             found = []
-            for d in m.run(sql.select(DEVICE).order_by(DEVICE.c.name)):
+            for d in m.run(sql.select(FARM_DEVICE).order_by(FARM_DEVICE.c.name)):
                 lease, waiting = live.get(d.name), sum(d.name in w for w in wanted)
                 shut = (d.quarantined, d.reason, m.now - d.since if d.quarantined else 0.0, waiting)
                 if lease is None:
@@ -234,7 +235,7 @@ class Desk:
         tickets = _tickets(m)
         ordered = in_order(tickets, self._used(m), m.now, self.rules)
         taken = {r.device: r.user for r in m.run(sql.select(LEASE).where(LEASE.c.ended.is_(None)))}
-        closed = set(m.run(sql.select(DEVICE.c.name).where(DEVICE.c.quarantined)).scalars())
+        closed = set(m.run(sql.select(FARM_DEVICE.c.name).where(FARM_DEVICE.c.quarantined)).scalars())
         free = {d for t in tickets for d in t.devices} - set(taken) - closed
         users = list(taken.values())
         given = assign(ordered, free, {u: users.count(u) for u in users}, self.rules)
@@ -250,10 +251,10 @@ class Desk:
 
     def _grant(self, m: Moment, number: int, device: str) -> Grant:
         ticket = m.run(sql.select(TICKET).where(TICKET.c.id == number)).one()
-        last = m.run(sql.select(DEVICE.c.fence).where(DEVICE.c.name == device)).scalar_one()
+        last = m.run(sql.select(FARM_DEVICE.c.fence).where(FARM_DEVICE.c.name == device)).scalar_one()
         # from the wall clock, so that a device which has obeyed a database that was lost obeys the next one
         fence = max(last + 1, m.wall_ms)
-        m.run(sql.update(DEVICE).where(DEVICE.c.name == device).values(fence=fence))
+        m.run(sql.update(FARM_DEVICE).where(FARM_DEVICE.c.name == device).values(fence=fence))
         row = {"device": device, "fence": fence, "holder": ticket.holder, "user": ticket.user,
                "since": m.now, "expires": m.now + self.rules.lease}  # fmt: skip
         m.run(sql.insert(LEASE).values(row))
@@ -274,7 +275,7 @@ class Desk:
 def require(m: Moment, device: str, fence: int) -> None:
     """Raise LeaseLost unless that lease is valid at this moment: not ended, not expired, and the device's
     newest."""
-    found = sql.select(LEASE, DEVICE.c.fence.label("highest")).join(DEVICE)
+    found = sql.select(LEASE, FARM_DEVICE.c.fence.label("highest")).join(FARM_DEVICE)
     row = m.run(found.where(LEASE.c.device == device, LEASE.c.fence == fence)).one_or_none()
     if row is None:
         raise LeaseLost(device, fence, "there never was such a lease")
@@ -296,15 +297,15 @@ def _tickets(m: Moment) -> list[Ticket]:
 
 
 def _know(m: Moment, devices: Sequence[str]) -> None:
-    known = set(m.run(sql.select(DEVICE.c.name).where(DEVICE.c.name.in_(devices))).scalars())
+    known = set(m.run(sql.select(FARM_DEVICE.c.name).where(FARM_DEVICE.c.name.in_(devices))).scalars())
     for name in devices:
         if name not in known:
-            m.run(sql.insert(DEVICE).values(name=name, fence=0))
+            m.run(sql.insert(FARM_DEVICE).values(name=name, fence=0))
 
 
 def _open_ones(m: Moment, devices: Sequence[str]) -> None:
     """Raise NoDevice where each of them is in quarantine."""
-    rows = m.run(sql.select(DEVICE).where(DEVICE.c.name.in_(devices))).all()
+    rows = m.run(sql.select(FARM_DEVICE).where(FARM_DEVICE.c.name.in_(devices))).all()
     if all(r.quarantined for r in rows):
         why = "; ".join(f"'{r.name}' for {m.now - r.since:.0f} s: {r.reason}" for r in rows)
         raise NoDevice(f"every device that would do is in quarantine ({why})")

@@ -33,7 +33,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JobOutcome:
     """What an attempt came to. fingerprint: of the device. samples: raw samples in ns, by case."""
 
     verdict: Verdict
@@ -110,7 +110,7 @@ class Jobs:
             m.run(sql.insert(ATTEMPT).values(own))
             return number
 
-    def end(self, job: str, attempt: int, device: str, fence: int, outcome: Outcome) -> Verdict | None:
+    def end(self, job: str, attempt: int, device: str, fence: int, outcome: JobOutcome) -> Verdict | None:
         """Store the result of an attempt, and with it the job's verdict, if it has one now; that verdict.
 
         Raises LeaseLost for a token that is not the device's valid lease, and SmeltError(kind='invalid') for

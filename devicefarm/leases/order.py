@@ -12,7 +12,7 @@ PRIORITIES = ("high", "normal", "low")
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class LeaseRules:
     """How leases and queue behave; times in seconds.
 
     lease: how long a lease lives without a heartbeat. absent: how long a place in the queue does. window: how
@@ -39,7 +39,7 @@ class Ticket:
 
 
 def in_order(
-    tickets: Sequence[Ticket], used: Mapping[str, float], now: float, rules: Rules
+    tickets: Sequence[Ticket], used: Mapping[str, float], now: float, rules: LeaseRules
 ) -> tuple[Ticket, ...]:
     """The tickets, first served first: by class and age, then by who has had least, then by arrival.
 
@@ -54,7 +54,7 @@ def in_order(
 
 
 def assign(
-    ordered: Sequence[Ticket], free: Collection[str], held: Mapping[str, int], rules: Rules
+    ordered: Sequence[Ticket], free: Collection[str], held: Mapping[str, int], rules: LeaseRules
 ) -> dict[int, str]:
     """Number of a ticket -> the free device that it gets now. held: user -> how many devices it has."""
     left, has = set(free), dict(held)

@@ -25,7 +25,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA_VERSION = 1
+TABLES_VERSION = 1
 
 METADATA = MetaData()
 _COUNTED = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows only where the type is INTEGER
@@ -43,7 +43,7 @@ CLOCK = Table(
 """One row, which every transaction locks first: on PostgreSQL that makes them wait for each other, as
 SQLite's BEGIN IMMEDIATE does."""
 
-DEVICE = Table(
+FARM_DEVICE = Table(
     "device",
     METADATA,
     Column("name", Text, primary_key=True),

@@ -38,10 +38,10 @@ from smelt.devicefarm.claim import Claim
 from smelt.devicefarm.client import RunnerClient
 from smelt.devicefarm.inventory import find_device
 from smelt.devicefarm.leases.holder import Lease
-from smelt.devicefarm.leases.jobs import Job, Outcome
+from smelt.devicefarm.leases.jobs import Job, JobOutcome
 from smelt.devicefarm.verdict import worst
-from smelt.fleet import Fleet, Part, fingerprint, named, tagged
-from smelt.leasing import Held, make_well, open_desk
+from smelt.fleet import Fleet, FleetPart, fingerprint, named, tagged
+from smelt.leasing import HeldDevice, make_well, open_desk
 from smelt.running import transport_for
 from smelt.shapes import RunCase, cases
 
@@ -113,11 +113,11 @@ def run(args: argparse.Namespace) -> Result:
     return Result(verdict.exit_code, data, _text(parts, work.told))
 
 
-def _data(part: Part) -> dict[str, Any]:
+def _data(part: FleetPart) -> dict[str, Any]:
     return {**asdict(part), "verdict": part.verdict.value}
 
 
-def _text(parts: tuple[Part, ...], told: Mapping[str, str]) -> str:
+def _text(parts: tuple[FleetPart, ...], told: Mapping[str, str]) -> str:
     rows = [["device", "verdict", "attempts", "job"]]
     rows += [[p.device or "-", p.verdict.value, str(p.attempts), p.job] for p in parts]
     lines = [told[p.job] for p in parts if p.job in told]
@@ -134,9 +134,9 @@ class _Work:
         self.told: dict[str, str] = {}
         self.desk: Any = None
 
-    def __call__(self, job: Job, lease: Lease, claim: Claim) -> Outcome:
+    def __call__(self, job: Job, lease: Lease, claim: Claim) -> JobOutcome:
         seen: list[RunnerClient] = []
-        held = Held(lease.device, claim, lease, on_open=seen.append)
+        held = HeldDevice(lease.device, claim, lease, on_open=seen.append)
         self._make_well(lease.device)
         if self.args.bench:
             found = measure(
@@ -145,14 +145,14 @@ class _Work:
             )  # fmt: skip
             self.told[job.id] = measured_text(found)
             samples = {m.label: m.report.samples_ns for m in found}
-            return Outcome(worst([m.verdict for m in found]), "", _fingerprint(seen), samples)
+            return JobOutcome(worst([m.verdict for m in found]), "", _fingerprint(seen), samples)
         checked = validate(
             self.bundle, self.model, self.tried, device=held, rtol=self.args.rtol, atol=self.args.atol,
             threads=self.args.threads or 0,
         )  # fmt: skip
         self.told[job.id] = validation_text(checked)
         bad = next((c.why for c in checked.cases if c.status != "pass" and c.why), "")
-        return Outcome(checked.verdict, bad, _fingerprint(seen))
+        return JobOutcome(checked.verdict, bad, _fingerprint(seen))
 
     def _make_well(self, name: str) -> None:
         device = find_device(name)

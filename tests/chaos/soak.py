@@ -1,6 +1,7 @@
 """Many jobs over a fleet that nothing breaks -> what a job costs, and whether anything is left or grows.
 
-    soak.py --jobs 1000
+    soak.py --jobs 1000        over all six devices at once
+    soak.py --device bench-1   on one alone, for its time
 
 Each job takes a lease, deploys, starts a runner, loads and runs the fake model twice and stores its result;
 the model itself takes microseconds, so the rest is the farm's overhead. Every device has an agent here.
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,7 +38,7 @@ from smelt.devicefarm.client import open_session
 from smelt.devicefarm.leases.database import Database
 from smelt.devicefarm.leases.desk import Desk
 from smelt.devicefarm.leases.holder import Lease, take
-from smelt.devicefarm.leases.jobs import Job, Jobs, Outcome
+from smelt.devicefarm.leases.jobs import Job, JobOutcome, Jobs
 from smelt.devicefarm.local import LocalTransport
 from smelt.devicefarm.transport import Transport
 from smelt.devicefarm.verdict import Verdict
@@ -88,12 +90,12 @@ class Soak:
         transport = opened(station)  # one connection, as an agent keeps it
         jobs = Jobs(self.desk.database)
 
-        def work(job: Job, lease: Lease, claim: Claim) -> Outcome:
+        def work(job: Job, lease: Lease, claim: Claim) -> JobOutcome:
             x = np.ones((2, 3), np.float32)
             with open_session(transport, Path(station.bundle), claim=claim) as client:
                 for _ in range(2):
                     right = np.array_equal(client.run([x, np.int32(0)]).outputs["y"], 2 * x)
-            return Outcome(Verdict.PASS if right else Verdict.MISMATCH, fingerprint=station.kind)
+            return JobOutcome(Verdict.PASS if right else Verdict.MISMATCH, fingerprint=station.kind)
 
         agent = Agent(self.desk, jobs, work, lambda d: FenceFile(self.folder / "fences" / d))
         while True:
@@ -124,8 +126,8 @@ def opened(station: stations.Station) -> Transport:
     return station.open()
 
 
-def soak(folder: Path, count: int) -> dict[str, object]:
-    """Run it; what was found."""
+def soak(folder: Path, count: int, only: Sequence[str] = ()) -> dict[str, object]:
+    """Run it; what was found. only: the devices that work, () for all."""
     native = rig.build_native(folder / "native" / "bundle")
     arm64 = rig.build_arm64(folder / "arm64" / "bundle")
     before = Kept.now()
@@ -133,7 +135,7 @@ def soak(folder: Path, count: int) -> dict[str, object]:
         desk = Desk(Database(f"sqlite:///{folder / 'farm.db'}"))
         made = Soak(fleet.stations, desk, folder)
         left = list(range(count))
-        agents = [threading.Thread(target=made.serve, args=(n, left)) for n in fleet.stations]
+        agents = [threading.Thread(target=made.serve, args=(n, left)) for n in only or fleet.stations]
         for t in agents:
             t.start()
         for t in agents:
@@ -166,9 +168,10 @@ def soak(folder: Path, count: int) -> dict[str, object]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=1000)
+    parser.add_argument("--device", action="append", default=[])
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="smelt-soak-") as folder:
-        found = soak(Path(folder), args.jobs)
+        found = soak(Path(folder), args.jobs, args.device)
     print(json.dumps(found, indent=1))
     left = found["left"]
     assert isinstance(left, dict)

@@ -42,6 +42,13 @@ def test_without_the_comparison_of_fences_the_checker_is_red(tmp_path: Path) -> 
     assert "stale" in said or "after it had for" in said
 
 
+def test_a_short_soak_leaves_nothing() -> None:
+    need_qemu("qemu-aarch64-static")
+    argv = [sys.executable, str(HERE / "soak.py"), "--jobs", "12"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+
+
 # ---------------------------------------------------------------- the checker
 
 DEVICE = "d"

@@ -37,11 +37,11 @@ from smelt.devicefarm.leases import jobs as job_store
 from smelt.devicefarm.leases.database import Database, Reading, machine_clock
 from smelt.devicefarm.leases.desk import Desk
 from smelt.devicefarm.leases.holder import Lease, take
-from smelt.devicefarm.leases.jobs import Job, Jobs, Outcome
-from smelt.devicefarm.leases.order import Rules
+from smelt.devicefarm.leases.jobs import Job, JobOutcome, Jobs
+from smelt.devicefarm.leases.order import LeaseRules
 from smelt.devicefarm.verdict import Verdict
 
-RULES = Rules(lease=2.5, absent=4.0)
+RULES = LeaseRules(lease=2.5, absent=4.0)
 LIMITS = StepLimits(
     connect=6, command=6, upload=8, load=10, run=2.5, output=8, close=1.5, idle=20, beat=0.5, silence=3,
     grace=2, total=40,
@@ -89,7 +89,7 @@ class Worker:
         self.naive = threading.local()
         self.share = share
 
-    def work(self, job: Job, lease: Lease, claim: Claim) -> Outcome:
+    def work(self, job: Job, lease: Lease, claim: Claim) -> JobOutcome:
         """Two sessions, as a comparison of two builds has them."""
         if self.naive.now:
             claim = replace(claim, check=lambda: FenceFile(Path(claim.place)).admit(lease.fence))
@@ -102,7 +102,7 @@ class Worker:
             bundle = Path(str(job.work.get("bundle") or station.bundle))
             for _ in range(2):
                 self.session(job, lease, transport, bundle, claim)
-            return Outcome(Verdict.PASS, fingerprint=station.kind)
+            return JobOutcome(Verdict.PASS, fingerprint=station.kind)
         finally:
             transport.close()
 

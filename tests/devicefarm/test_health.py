@@ -19,7 +19,7 @@ from smelt.devicefarm.health import (
     BOOT_ID,
     Ladder,
     Patient,
-    Step,
+    Rung,
     Unwell,
     boot_id,
     ensure_well,
@@ -91,7 +91,7 @@ class Board:
         return None
 
 
-def mend(board: Board, *, power: bool = True, reboot: bool = True, total: float = 300.0) -> tuple[Step, ...]:
+def mend(board: Board, *, power: bool = True, reboot: bool = True, total: float = 300.0) -> tuple[Rung, ...]:
     patient = Patient(board, "/store", board if power else None, reboot)
     return ensure_well(
         patient, check=board.check, ladder=Ladder(total=total), clock=lambda: board.time, sleep=board.sleep
@@ -214,6 +214,6 @@ def test_a_stopped_board_is_power_cycled_for_real(tmp_path: Path) -> None:
         power = ShellPower("slow", f"({command}) >/dev/null 2>&1")
         patient = Patient(Slow("slow"), power=power, boot_id="first")
         steps = ensure_well(patient)
-        assert steps[-1] == Step("power cycle", True, "boot id second")
+        assert steps[-1] == Rung("power cycle", True, "boot id second")
     finally:
         subprocess.run(["kill", (tmp_path / "pid").read_text()], check=False)

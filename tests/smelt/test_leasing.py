@@ -21,7 +21,7 @@ from smelt.devicefarm.health import Unwell
 from smelt.devicefarm.inventory import Device, NoDevice, read_inventory, write_inventory
 from smelt.devicefarm.leases.holder import QueueTimeout
 from smelt.devicefarm.places import farm_rules, farm_url, host_fence
-from smelt.leasing import Held, Wish, hold, open_desk
+from smelt.leasing import HeldDevice, Wish, hold, open_desk
 from smelt.running import running
 
 
@@ -120,7 +120,7 @@ def test_one_lease_for_several_runs(bundle: Bundle) -> None:
         assert len(fences) == 1
     with pytest.raises(SmeltError, match="released"), running(bundle, held):
         pass
-    with running(bundle, Held("one")) as unclaimed:  # the caller's own risk
+    with running(bundle, HeldDevice("one")) as unclaimed:  # the caller's own risk
         assert unclaimed.fence == 0
 
 

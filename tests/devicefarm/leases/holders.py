@@ -19,8 +19,8 @@ from smelt.devicefarm.client import open_session
 from smelt.devicefarm.leases.database import Database
 from smelt.devicefarm.leases.desk import Desk
 from smelt.devicefarm.leases.holder import take
-from smelt.devicefarm.leases.jobs import Jobs, Outcome
-from smelt.devicefarm.leases.order import Rules
+from smelt.devicefarm.leases.jobs import JobOutcome, Jobs
+from smelt.devicefarm.leases.order import LeaseRules
 from smelt.devicefarm.local import LocalTransport
 from smelt.devicefarm.verdict import Verdict
 
@@ -59,7 +59,7 @@ def hold(desk: Desk, device: str, bundle: str = "", store: str = "") -> None:
                 host=refusal(lambda: host.admit(lease.fence)),
                 runner=refusal(lambda: client.run(fed)),
                 results=refusal(
-                    lambda: jobs.end(job, number, device, lease.fence, Outcome(Verdict.MISMATCH))
+                    lambda: jobs.end(job, number, device, lease.fence, JobOutcome(Verdict.MISMATCH))
                 ),
             )
         say(again=refusal(lambda: once(store, bundle, claim, fed)))
@@ -82,7 +82,7 @@ def turns(desk: Desk, devices: list[str], count: int, folder: Path) -> None:
 
 if __name__ == "__main__":
     what, url, rules, *rest = sys.argv[1:]
-    desk = Desk(Database(url), Rules(**json.loads(rules)))
+    desk = Desk(Database(url), LeaseRules(**json.loads(rules)))
     if what == "hold":
         hold(desk, *rest)
     else:

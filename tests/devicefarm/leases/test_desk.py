@@ -14,12 +14,12 @@ from smelt.core.diag import SmeltError
 from smelt.devicefarm.inventory import NoDevice
 from smelt.devicefarm.leases.database import Database, Reading
 from smelt.devicefarm.leases.desk import Desk, Grant, LeaseLost, Waiting
-from smelt.devicefarm.leases.jobs import Jobs, Outcome
-from smelt.devicefarm.leases.order import Rules, Ticket, assign, in_order
+from smelt.devicefarm.leases.jobs import JobOutcome, Jobs
+from smelt.devicefarm.leases.order import LeaseRules, Ticket, assign, in_order
 from smelt.devicefarm.leases.tables import LEASE, RESULT
 from smelt.devicefarm.verdict import Verdict
 
-RULES = Rules(lease=30.0, absent=10.0, window=1000.0, step=100.0, cap=2)
+RULES = LeaseRules(lease=30.0, absent=10.0, window=1000.0, step=100.0, cap=2)
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Virtual:
 @dataclass
 class Farm:
     clock: Virtual = field(default_factory=Virtual)
-    rules: Rules = RULES
+    rules: LeaseRules = RULES
     url: str = "sqlite://"
 
     def __post_init__(self) -> None:
@@ -223,7 +223,7 @@ def test_assignments_are_of_free_devices_and_within_the_cap(
     wishes: list[tuple[str, set[str]]], free: set[str], cap: int
 ) -> None:
     tickets = [Ticket(i, u, 1, tuple(sorted(d)), 0.0) for i, (u, d) in enumerate(wishes)]
-    given = assign(tickets, free, {"u": 1}, Rules(cap=cap))
+    given = assign(tickets, free, {"u": 1}, LeaseRules(cap=cap))
     assert len(set(given.values())) == len(given)
     assert set(given.values()) <= free
     for number, device in given.items():
@@ -241,7 +241,7 @@ def test_assignments_are_of_free_devices_and_within_the_cap(
 
 
 def finish(farm: Farm, job: str, number: int, g: Grant, verdict: Verdict = Verdict.PASS) -> Verdict | None:
-    outcome = Outcome(verdict, fingerprint="f", samples={"n=1": (5, 6)})
+    outcome = JobOutcome(verdict, fingerprint="f", samples={"n=1": (5, 6)})
     return farm.jobs.end(job, number, g.device, g.fence, outcome)
 
 

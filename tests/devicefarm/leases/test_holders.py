@@ -27,8 +27,8 @@ from smelt.devicefarm.inventory import NoDevice
 from smelt.devicefarm.leases.database import Database
 from smelt.devicefarm.leases.desk import Desk, Waiting
 from smelt.devicefarm.leases.holder import QueueTimeout, take
-from smelt.devicefarm.leases.jobs import Jobs, Outcome
-from smelt.devicefarm.leases.order import Rules
+from smelt.devicefarm.leases.jobs import JobOutcome, Jobs
+from smelt.devicefarm.leases.order import LeaseRules
 from smelt.devicefarm.leases.tables import CLOCK, RESULT
 from smelt.devicefarm.local import LocalTransport
 from smelt.devicefarm.verdict import Verdict, verdict_of_error
@@ -59,7 +59,7 @@ def told(child: subprocess.Popen[str]) -> dict[str, Any]:
 @pytest.fixture
 def desk(url: str) -> Iterator[Desk]:
     database = Database(url)
-    yield Desk(database, Rules(**SHORT))
+    yield Desk(database, LeaseRules(**SHORT))
     database.close()
 
 
@@ -114,7 +114,7 @@ def test_a_holder_that_was_stopped_is_refused_by_all(
                 answers = told(child) | told(child)
                 assert answers == dict.fromkeys(("own", "host", "runner", "results", "again"), "stale")
                 assert client.model is not None
-                jobs.end(old["job"], number, "a", lease.fence, Outcome(Verdict.PASS))
+                jobs.end(old["job"], number, "a", lease.fence, JobOutcome(Verdict.PASS))
     assert [(r["verdict"], r["attempt"]) for r in jobs.results()] == [("pass", 2)]
 
 
@@ -153,7 +153,7 @@ def test_results_cannot_be_changed_in_either(desk: Desk) -> None:
     jobs = Jobs(desk.database)
     job = jobs.submit({}, ["a"], user="ann")
     with take(desk, ["a"], user="ann") as lease:
-        jobs.end(job, jobs.begin(job, "a", lease.fence), "a", lease.fence, Outcome(Verdict.PASS))
+        jobs.end(job, jobs.begin(job, "a", lease.fence), "a", lease.fence, JobOutcome(Verdict.PASS))
     for change in (sql.update(RESULT).values(verdict="mismatch"), sql.delete(RESULT)):
         with pytest.raises((SmeltError, sql.exc.IntegrityError), match="never changed"), \
                 desk.database.transaction() as m:  # fmt: skip
