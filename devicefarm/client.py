@@ -434,7 +434,10 @@ class RunnerClient:
         dead device is not waited for until the deadline."""
         silence = self.budget.limits.silence
         while not self._pending:
-            limit = min(deadline, time.monotonic() + silence) if self.facts else deadline
+            now = time.monotonic()
+            if now >= deadline:  # signs of life alone are no answer
+                raise infra("waiting for the device took longer than its limit", status=LINK_STALLED)
+            limit = min(deadline, now + silence) if self.facts else deadline
             try:
                 data = self._channel.receive(limit)
             except InfraError as error:

@@ -85,8 +85,9 @@ class SftpFiles:
                 self._make_dir(folder)
 
     def _there(self, full: str) -> bool:
+        """Whether there is such a file, folder or link, wherever that leads."""
         try:
-            self._sftp.stat(full)
+            self._sftp.lstat(full)
         except FileNotFoundError:
             return False
         return True

@@ -229,6 +229,7 @@ class SshTransport:
         transport = self._client.get_transport() if self._client else None
         if self._client is not None and transport is not None and transport.is_active():
             return self._client
+        self.close()  # what is left of a connection that was lost
         self._client = self._connect(budget)
         self._close_limit = budget.limits.close
         return self._client

@@ -26,7 +26,7 @@ from processes import children
 
 from smelt.core.diag import SmeltError
 from smelt.core.session_memory import MEMORY_FIELDS
-from smelt.devicefarm.budget import Budget, StepLimits
+from smelt.devicefarm.budget import Budget, InfraError, StepLimits, infra
 from smelt.devicefarm.channel import PipeChannel
 from smelt.devicefarm.client import RunnerClient, open_session
 from smelt.devicefarm.doctor import examine, healthy
@@ -578,6 +578,31 @@ def test_something_that_is_no_runner(text: bytes, tmp_path: Path) -> None:
         client.hello()
     assert caught.value.kind == "infra"
     assert time.monotonic() - start < HANGS
+    client.close()
+
+
+class Chatty:
+    """A channel to a device that gives signs of life and no answer."""
+
+    def send(self, data: bytes, deadline: float) -> None: ...
+    def receive(self, deadline: float) -> bytes:
+        time.sleep(0.01)
+        return encode(Frame(FrameType.PING, b"", 1))
+
+    def stderr_tail(self) -> str:
+        return ""
+
+    def ended(self) -> InfraError:
+        return infra("it does not end")
+
+    def close(self) -> None: ...
+
+
+def test_signs_of_life_are_no_answer() -> None:
+    client = RunnerClient(Chatty(), budget=Budget(replace(LIMITS, connect=0.5)))
+    with pytest.raises(SmeltError, match="longer than its limit") as caught:
+        client.hello()
+    assert verdict_of_error(caught.value) is Verdict.LINK_STALLED
     client.close()
 
 

@@ -31,6 +31,7 @@ from smelt.devicefarm.local_files import LocalFiles
 from smelt.devicefarm.owners import Owner
 from smelt.devicefarm.qemu_user import qemu_user
 from smelt.devicefarm.room import KEEP, StoreRules
+from smelt.devicefarm.sftp import SftpFiles
 from smelt.devicefarm.ssh import SshTransport
 from smelt.devicefarm.store import Content, Store
 from smelt.devicefarm.transport import Transport
@@ -227,6 +228,21 @@ def test_device_without_sha256sum(linked: Board, monkeypatch: pytest.MonkeyPatch
     for stored in linked.stored():
         damage(stored, chance)
         linked.run()
+
+
+def test_server_without_openssh_extensions(linked: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No atomic replacement, no fsync, no word about the disk but that of df."""
+    monkeypatch.setattr(SftpFiles, "_extended", lambda self, name, *arguments: None)
+    linked.run()
+    chance = random.Random(4)
+    for stored in linked.stored():
+        damage(stored, chance)
+        linked.run()
+    transport = linked.open()
+    free = transport.free_bytes(Budget(LIMITS))
+    assert free is not None
+    assert abs(free - shutil.disk_usage(linked.root).free) < 1 << 30  # others write there, too
+    transport.close()
 
 
 # ---- several clients, and clients that die ----
