@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 import threading
@@ -15,11 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from smelt.core.bundle import MANIFEST
 from smelt.core.diag import Kind, SmeltError
 from smelt.core.dtype import Array, from_numpy
 from smelt.core.lazily import Lazily
 from smelt.devicefarm import report as parse
 from smelt.devicefarm.budget import DAMAGED, KILLED, LINK_STALLED, Budget, InfraError, infra
+from smelt.devicefarm.capabilities import Origin
 from smelt.devicefarm.channel import Channel
 from smelt.devicefarm.claim import UNCLAIMED, Claim
 from smelt.devicefarm.frames import CHUNK, Decoder, Frame, FrameType, encode
@@ -45,7 +48,7 @@ SETIN_HEAD = struct.Struct("<IIBBHIQ")
 LOAD_HEAD = struct.Struct("<IIIIQ")
 RUN_BODY = struct.Struct("<IIIIQQQQQ")
 PAIR = struct.Struct("<II")
-HELLO_BODY = struct.Struct("<III")
+HELLO_BODY = struct.Struct("<IIII")
 NS = 1_000_000_000
 
 KIND_OF_STATUS: dict[str, Kind] = {
@@ -108,7 +111,8 @@ class RunnerClient:
         damaged: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         self.device = device
-        self.emulated = emulated
+        self._emulated = emulated
+        self._origin = Origin()
         self._damaged = damaged
         self._sending = threading.Lock()
         self._heartbeat: Heartbeat | None = None
@@ -124,13 +128,28 @@ class RunnerClient:
         self.facts: DeviceFacts | None = None
         self.model: ModelInfo | None = None
 
+    @property
+    def emulated(self) -> bool:
+        """Whether this is no real board, as the transport says or the board itself."""
+        return self._emulated or bool(self.facts and self.facts.emulation)
+
+    @property
+    def origin(self) -> Origin:
+        """What the results are of."""
+        return replace(self._origin, device_fingerprint=self.facts.fingerprint if self.facts else "")
+
+    def of_bundle(self, bundle: str, model: str) -> None:
+        """Say which bundle and model the results are of, by their hashes."""
+        self._origin = Origin("", bundle, model)
+
     # ---- requests ----
 
-    def hello(self) -> DeviceFacts:
+    def hello(self, *, units: bool = False) -> DeviceFacts:
         """Open the conversation: the device's facts. It also sends the time after which an idle runner
-        ends, and the one after which a silent host is dead."""
+        ends, and the one after which a silent host is dead. units: also load the drivers of GPUs there and
+        list their devices, which takes up to 8 s."""
         limits = self.budget.limits
-        body = HELLO_BODY.pack(0, _ms(limits.idle), _ms(limits.silence))
+        body = HELLO_BODY.pack(0, _ms(limits.idle), _ms(limits.silence), int(units))
         body += os.fsencode(self._claim.fence_file)
         if self._heartbeat is None:
             self._heartbeat = Heartbeat(self._beat, limits.beat)
@@ -491,6 +510,7 @@ class RunnerClient:
             warmup_stable=found.warmup_stable,
             profile=parse.parse_profile(profile) if profile else (),
             log=reply.log,
+            origin=self.origin,
             invalid=parse.invalid_reasons(
                 found.before,
                 found.after,
@@ -553,6 +573,10 @@ def open_session(
         damaged=partial(transport.damaged, bundle, budget),
     )
     try:
+        manifest = _manifest(bundle)
+        client.of_bundle(str(manifest.get("seal", "")), str((manifest.get("model") or {}).get("sha256", "")))
+        # the drivers of a bundle's devices are part of what its results hang on
+        client.hello(units=bool(manifest.get("devices")))
         client.load(remote, threads=threads, memory_limit=memory_limit)
         if entry:
             client.use_entry(entry)
@@ -569,3 +593,12 @@ def _opened(transport: Transport, bundle: Path, remote: str, budget: Budget) -> 
         if error.status not in SUSPECT or not transport.damaged(bundle, budget):
             raise
         return transport.open_runner(remote, budget)
+
+
+def _manifest(bundle: Path) -> Mapping[str, Any]:
+    """The manifest of a folder, unchecked; {} where there is none, which is no reason not to run it."""
+    try:
+        found = json.loads((bundle / MANIFEST).read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) and isinstance(found.get("model", {}), dict) else {}

@@ -14,6 +14,15 @@ from smelt.core.dlpack import DLPACK
 from smelt.core.dtype import DTYPES, Array, DType
 from smelt.core.lazily import Lazily
 from smelt.devicefarm.budget import infra
+from smelt.devicefarm.capabilities import (
+    NO_ORIGIN,
+    Cluster,
+    Origin,
+    UnitFacts,
+    fingerprint,
+    parse_cluster,
+    parse_unit,
+)
 from smelt.devicefarm.measure import Timing, summarize
 from smelt.devicefarm.wire import MOST_SAMPLES, read_record
 
@@ -60,7 +69,8 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """What identifies a device, and the condition that it is in."""
+    """What identifies a device, and the condition that it is in. emulation: why it is no real board, ''
+    where nothing on it tells; units: None where they were not probed."""
 
     arch: str
     libc: str
@@ -78,6 +88,22 @@ class DeviceFacts:
     condition: Condition
     runner: str
     pid: int
+    emulation: str = ""
+    hypervisor: str = ""
+    clusters: tuple[Cluster, ...] = ()
+    units: tuple[UnitFacts, ...] | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of what the board is (see `capabilities`)."""
+        named = {k: getattr(self, k) for k in _STABLE} | {"memory": self.memory_kb >> 16}
+        return fingerprint(named, self.clusters, self.units)
+
+
+_STABLE = (
+    "arch", "libc", "kernel", "machine", "pointer_bits", "page_size", "cores", "cpu", "board",
+    "features", "emulation", "hypervisor",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +199,7 @@ class RunReport:
     warmup_stable: bool
     profile: tuple[KernelTime, ...] = ()
     log: str = ""
+    origin: Origin = NO_ORIGIN
     invalid: tuple[str, ...] = field(default=())
 
     @property
@@ -236,7 +263,9 @@ def _memory(r: Mapping[str, Any]) -> RunnerMemory:
 def parse_facts(payload: bytes) -> DeviceFacts:
     """The facts in the answer to HELLO. Raises SmeltError(kind='infra')."""
     r = read_record("facts", payload)
-    return DeviceFacts(**r | {"condition": _condition(r["condition"])})
+    units = tuple(parse_unit(u) for u in r["units"]) if r.pop("units_probed") else None
+    clusters = tuple(parse_cluster(c) for c in r["clusters"])
+    return DeviceFacts(**r | {"condition": _condition(r["condition"]), "clusters": clusters, "units": units})
 
 
 def parse_model(payload: bytes) -> ModelInfo:

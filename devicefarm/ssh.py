@@ -33,6 +33,7 @@ else:
 
 SSH_PIECE = 32 * 1024
 COMMAND_OUTPUT = 64 * 1024
+CHANNEL_TRIES = 5
 RECEIVE_QUEUE = 256  # pieces that the drain may be ahead of the reader: 8 MiB
 DEFAULT_ROOT = ".cache/smelt-farm"
 
@@ -160,12 +161,17 @@ def bounded(action: Callable[[], object], limit: float) -> None:
 class SshTransport:
     """One ssh connection, made at first use and kept."""
 
-    emulated = False
-
     def __init__(
-        self, name: str, address: SshAddress, *, root: str = DEFAULT_ROOT, rules: StoreRules | None = None
+        self,
+        name: str,
+        address: SshAddress,
+        *,
+        root: str = DEFAULT_ROOT,
+        rules: StoreRules | None = None,
+        emulated: bool = False,
     ) -> None:
         self.name = name
+        self.emulated = emulated
         self.address = address
         self._root = root
         self._rules = rules
@@ -183,16 +189,12 @@ class SshTransport:
         return self._opened(budget).damaged(bundle, budget)
 
     def open_runner(self, remote: str, budget: Budget) -> Channel:
-        channel = self._session(budget)
-        with self._doing("starting the runner", budget):
-            channel.exec_command(f"exec {shlex.join([f'{remote}/{RUNNER}', '--serve'])}")
-        return SshChannel(channel, budget.limits.close)
+        command = f"exec {shlex.join([f'{remote}/{RUNNER}', '--serve'])}"
+        return SshChannel(self._begun(command, "starting the runner", budget), budget.limits.close)
 
     def execute(self, argv: list[str], budget: Budget) -> Completed:
         deadline = budget.deadline(budget.limits.command)
-        session = self._session(budget)
-        with self._doing(f"running '{argv[0]}'", budget):
-            session.exec_command(shlex.join(argv))
+        session = self._begun(shlex.join(argv), f"running '{argv[0]}'", budget)
         channel = SshChannel(session, budget.limits.close)
         out = b""
         try:
@@ -225,6 +227,24 @@ class SshTransport:
 
     # ---- connection ----
 
+    def _begun(self, command: str, doing: str, budget: Budget) -> paramiko.Channel:
+        """A channel in which the command runs. dropbear may close a channel that is opened while another one
+        closes, before it has said a word on the command, which has not begun then and is asked for again."""
+        transport = self._transport(budget)
+        for left in reversed(range(CHANNEL_TRIES)):
+            with self._doing(doing, budget):
+                try:
+                    channel = transport.open_session(timeout=budget.limits.connect)
+                    channel.exec_command(command)
+                    return channel
+                except paramiko.ChannelException:
+                    raise  # a refusal, with a reason
+                except paramiko.SSHException:
+                    if not left or not transport.is_active():
+                        raise
+            time.sleep(0.05)
+        raise AssertionError
+
     def _connected(self, budget: Budget) -> paramiko.SSHClient:
         transport = self._client.get_transport() if self._client else None
         if self._client is not None and transport is not None and transport.is_active():
@@ -240,7 +260,7 @@ class SshTransport:
         try:
             sock = socket.create_connection((a.host, a.port), timeout=limit)
         except OSError as error:
-            raise infra(f"{where} cannot be reached: {error}") from error
+            raise infra(f"{where} cannot be reached: {error}", hint=_why_absent(error)) from error
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # paramiko's keepalive does not notice a dead link; this ends it when bytes stay unacknowledged
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limit * 1000))
@@ -263,16 +283,15 @@ class SshTransport:
             ) from error
         except (paramiko.SSHException, OSError, EOFError, ValueError) as error:
             bounded(client.close, 2.0)
-            raise infra(f"{where} refused the connection: {error}") from error
+            hint = "is the public half of its key_file in this user's authorized_keys on the device?"
+            raise infra(f"{where} refused the connection: {error}", hint=hint) from error
         return client
 
-    def _session(self, budget: Budget) -> paramiko.Channel:
-        client = self._connected(budget)
-        transport = client.get_transport()
+    def _transport(self, budget: Budget) -> paramiko.Transport:
+        transport = self._connected(budget).get_transport()
         if transport is None:
-            raise infra(f"the link to device '{self.name}' was lost")
-        with self._doing("opening a channel", budget):
-            return transport.open_session(timeout=budget.limits.connect)
+            raise infra(f"the link to device '{self.name}' was lost", status=LINK_LOST)
+        return transport
 
     def _opened(self, budget: Budget) -> Store:
         files = self._sftp_files(budget)
@@ -303,6 +322,15 @@ class SshTransport:
             what = f"{doing} failed on device '{self.name}'"
             lost = link_failure(self.name, what, error, budget.limits.connect)
             raise lost or infra(f"{what}: {error or type(error).__name__}") from error
+
+
+def _why_absent(error: OSError) -> str:
+    """What to do about a device that takes no connection."""
+    if isinstance(error, socket.gaierror):
+        return "its host name is not known here: check the row in devices.toml, or name an address"
+    if isinstance(error, ConnectionRefusedError):
+        return "it is there, but nothing listens: is its sshd running, and is the port right?"
+    return "is it switched on and in this network? If it hangs, cut its power"
 
 
 def _parse_host_key(name: str, line: str) -> paramiko.PKey:

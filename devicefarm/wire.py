@@ -28,6 +28,7 @@ MOST_ENTRIES = 4096
 MOST_WIRE_RANK = 64
 MOST_SAMPLES = 1 << 18
 """Most samples of one kind in a run; the runner has the same limit."""
+MOST_CPUS = 4096
 LOG_KEPT = 1 << 20
 LOG_LIMIT = 4 << 20
 """Most bytes that a model may print during a request; the runner passes on a quarter of them."""
@@ -154,6 +155,17 @@ _CONDITION = Record(
         "governor": TextRule(), "load": TextRule(),
     }
 )  # fmt: skip
+_CACHE = Record({"level": _COUNT, "line": _COUNT, "kb": _COUNT, "type": TextRule(), "shared": TextRule()})
+_CLUSTER = Record(
+    {
+        "first": _COUNT, "count": _COUNT, "siblings": TextRule(), "midr": TextRule(), "capacity": _ANY,
+        "most_khz": _ANY, "caches": Many(_CACHE, 16),
+    }
+)  # fmt: skip
+_UNIT = Record(
+    dict.fromkeys(("api", "device", "version", "driver", "error"), TextRule())
+    | {"extensions": TextRule(exact=True)}
+)
 _MEMORY = Record(dict.fromkeys((*MEMORY_FIELDS, "resident_peak_kb"), _COUNT))
 _TENSOR = Record(
     {
@@ -165,11 +177,18 @@ _KERNEL = Record({"name": TextRule(exact=True), "ns": _COUNT, "launches": _COUNT
 
 RECORDS: Mapping[str, Record] = {
     "facts": Record(
-        dict.fromkeys(("arch", "libc", "kernel", "machine", "cpu", "board", "boot_id", "runner"), TextRule())
+        dict.fromkeys(
+            (
+                "arch", "libc", "kernel", "machine", "cpu", "board", "boot_id", "runner", "emulation",
+                "hypervisor",
+            ),
+            TextRule(),
+        )
         | {
             "pointer_bits": OneOf((32, 64)), "page_size": Whole(0, 1 << 40), "cores": Whole(1, 1 << 20),
             "memory_kb": _COUNT, "available_kb": _COUNT, "pid": Whole(0, 1 << 32),
             "features": Many(TextRule(), 1024), "condition": _CONDITION,
+            "clusters": Many(_CLUSTER, MOST_CPUS), "units": Many(_UNIT, 64), "units_probed": Flag(),
         }
     ),
     "model": Record(

@@ -15,6 +15,7 @@ from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
 from smelt.core.dtype import Array
 from smelt.core.scratch import scratch_folder
+from smelt.devicefarm.capabilities import NO_ORIGIN, Origin
 from smelt.devicefarm.client import RunnerClient
 from smelt.devicefarm.verdict import Verdict, verdict_of_error
 from smelt.difference import OutputError, compare_values
@@ -52,12 +53,14 @@ class CaseResult:
 
 @dataclass(frozen=True)
 class Validation:
-    """The results of all cases on one device. reference: name and version of what they were compared with."""
+    """The results of all cases on one device. reference: name and version of what they were compared with;
+    origin: the hashes of device, bundle and model."""
 
     device: str
     emulated: bool
     reference: str
     cases: tuple[CaseResult, ...]
+    origin: Origin = NO_ORIGIN
 
     @property
     def verdict(self) -> Verdict:
@@ -99,20 +102,20 @@ def validate(
     results: list[CaseResult] = []
     with ExitStack() as stack:
         client: RunnerClient | None = None
-        name, emulated = "", False
+        name, emulated, origin = "", False, NO_ORIGIN
         for case in cases:
             if enough is not None and sum(r.status != "skipped" for r in results) >= enough:
                 break
             if client is None:
                 client = stack.enter_context(running(bundle, device, threads=threads))
-                name, emulated = client.device, client.emulated
+                name, emulated, origin = client.device, client.emulated, client.origin
             result = _steps(client, judge, case) if judge.replaced else _one(client, judge, case, {})[0]
             if result.verdict in (Verdict.CRASH, Verdict.TIMEOUT):
                 stack.close()
                 client = None
             results.append(result)
             on_case(result)
-    return Validation(name, emulated, judge.reference.label, tuple(results))
+    return Validation(name, emulated, judge.reference.label, tuple(results), origin)
 
 
 def validate_entries(
@@ -140,7 +143,7 @@ def validate_entries(
     results: dict[str, list[CaseResult]] = {name: [] for name in views}
     with ExitStack() as stack:
         client = stack.enter_context(running(bundle, device, threads=threads))
-        where, emulated = client.device, client.emulated
+        where, emulated, origin = client.device, client.emulated, client.origin
         for k in range(count):
             client.reset_state()
             held: dict[str, GroupValue] = {}
@@ -157,7 +160,7 @@ def validate_entries(
                 if result.status in ("failed", "mismatch"):
                     break
     return {
-        name: Validation(where, emulated, judges[name].reference.label, tuple(found))
+        name: Validation(where, emulated, judges[name].reference.label, tuple(found), origin)
         for name, found in results.items()
     }
 

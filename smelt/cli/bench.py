@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
@@ -72,6 +73,7 @@ def _times(args: argparse.Namespace, folder: str) -> Result:
     data = {
         "device": found[0].report.device,
         "emulated": found[0].report.emulated,
+        **asdict(found[0].report.origin),
         "verdict": verdict.value,
         "cases": [measured_data(m) for m in found],
     }

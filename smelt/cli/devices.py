@@ -16,6 +16,8 @@ from smelt.devicefarm.inventory import (
     DEVICE_NAME,
     TRANSPORTS,
     Device,
+    NoDevice,
+    choose,
     describe,
     find_device,
     inventory_path,
@@ -27,7 +29,9 @@ from smelt.running import transport_for
 from smelt.samples import tiny_bundle
 from smelt.targets.platform import PLATFORMS
 
-_TEXTS = ("host", "user", "host_key", "key_file", "root", "emulator", "cpu", "sysroot", "power")
+_TEXTS = (
+    "host", "user", "host_key", "key_file", "serial", "root", "emulator", "cpu", "sysroot", "pool", "power",
+)  # fmt: skip
 
 
 def register(add: AddParser) -> None:
@@ -37,37 +41,48 @@ def register(add: AddParser) -> None:
     names = "list|add|show|doctor|leases|release|quarantine|restore"
     group = parser.add_subparsers(metavar=names, required=True)
     leases.register(group.add_parser)
-    command(group.add_parser, "list", run_list, "smelt devices list", "list all devices").set_defaults(
-        command="devices list"
-    )
+    listing = command(
+        group.add_parser, "list", run_list,
+        "smelt devices list\nsmelt devices list --tag big --tag aarch64-linux", "list devices",
+    )  # fmt: skip
+    listing.set_defaults(command="devices list")
     show = command(group.add_parser, "show", run_show, "smelt devices show local", "show one device")
     doctor = command(
-        group.add_parser, "doctor", run_doctor, "smelt devices doctor qemu-arm64",
+        group.add_parser, "doctor", run_doctor,
+        "smelt devices doctor qemu-arm64\nsmelt devices doctor --tag ssh",
         "examine devices and say what to do",
     )  # fmt: skip
     new = command(
         group.add_parser, "add", run_add,
         "smelt devices add pi5 --transport ssh --platform aarch64-linux --host pi5.local \\\n"
-        "  --user pi --key-file ~/.ssh/id_ed25519 --host-key 'ssh-ed25519 AAAA...'",
+        "  --user pi --key-file ~/.ssh/id_ed25519 --host-key 'ssh-ed25519 AAAA...'\n"
+        "smelt devices add pixel --transport adb --platform aarch64-android --serial R5CT1234567",
         "add a device, or replace one of that name",
     )  # fmt: skip
     for p, name in ((show, "show"), (doctor, "doctor"), (new, "add")):
         p.add_argument("name", metavar="NAME", nargs="?" if name == "doctor" else None)
         p.set_defaults(command=f"devices {name}")
+    for p in (listing, doctor):
+        p.add_argument(
+            "--tag", dest="tags", action="append", default=[], metavar="TAG",
+            help="only those with this tag, transport or platform; several: with all of them",
+        )  # fmt: skip
+        p.add_argument("--pool", default="", metavar="POOL", help="only those of this pool")
     doctor.add_argument("--quick", action="store_true", help="do not start a runner on it")
     new.add_argument("--transport", required=True, choices=sorted(TRANSPORTS))
     new.add_argument("--platform", required=True, choices=["host", *PLATFORMS])
     new.add_argument("--port", type=whole(1, 65535), default=22)
     new.add_argument("--tag", dest="tags", action="append", default=[])
+    new.add_argument("--emulated", action="store_true", help="it is no real board, whatever it says itself")
     for field in _TEXTS:
         new.add_argument(f"--{field.replace('_', '-')}", default="")
 
 
 def run_list(args: argparse.Namespace) -> Result:
-    """List name, platform, transport and address of each device."""
-    found = sorted(read_inventory().values(), key=lambda d: d.name)
-    rows = [["name", "platform", "transport", "where"]]
-    rows += [[d.name, d.platform, d.transport, describe(d)] for d in found]
+    """List name, platform, transport, tags and address of each device that is chosen."""
+    found = choose(read_inventory().values(), tags=args.tags, pool=args.pool)
+    rows = [["name", "platform", "transport", "pool", "tags", "where"]]
+    rows += [[d.name, d.platform, d.transport, d.pool, ",".join(d.tags), describe(d)] for d in found]
     return Result(OK, {"devices": [asdict(d) for d in found], "file": str(inventory_path())}, table(rows))
 
 
@@ -85,8 +100,11 @@ def run_add(args: argparse.Namespace) -> Result:
     if not DEVICE_NAME.fullmatch(args.name):
         raise Usage(f"'{args.name}' is no device name: lower-case letters, digits and ._-")
     texts = {k: getattr(args, k) for k in _TEXTS}
-    device = Device(args.name, args.transport, args.platform, port=args.port, tags=tuple(args.tags), **texts)
-    if args.transport == "ssh":
+    device = Device(
+        args.name, args.transport, args.platform, port=args.port, tags=tuple(args.tags),
+        emulated=args.emulated, **texts,
+    )  # fmt: skip
+    if args.transport in ("ssh", "adb"):
         open_transport(device)  # connects to nothing yet; says what is missing
     path = write_inventory({**read_inventory(), device.name: device})
     return Result(OK, {"device": asdict(device), "file": str(path)}, f"wrote '{device.name}' to {path}")
@@ -95,7 +113,12 @@ def run_add(args: argparse.Namespace) -> Result:
 def run_doctor(args: argparse.Namespace) -> Result:
     """Check echo, disk and runner of one device, or of all. Exit code 6 when one is broken, 5 when too
     busy."""
-    names = [args.name] if args.name else sorted(read_inventory())
+    chosen = choose(read_inventory().values(), tags=args.tags, pool=args.pool)
+    if args.name and (args.tags or args.pool):
+        raise Usage("name a device, or choose some by --tag and --pool")
+    if not args.name and not chosen:
+        raise NoDevice("no device has these tags and is in this pool")
+    names = [args.name] if args.name else [d.name for d in chosen]
     found = {n: examine_device(find_device(n), quick=args.quick) for n in names}
     lines = []
     for name, findings in found.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from smelt.cli.common import (
@@ -77,6 +78,7 @@ def run(args: argparse.Namespace) -> Result:
     data = {
         "device": report.device,
         "emulated": report.emulated,
+        **asdict(report.origin),
         "inputs": {n: list(s) for n, s in chosen.shapes.items()},
         "outputs": rows,
         "first_ns": report.first_ns,

@@ -166,6 +166,7 @@ def validation_data(found: Validation) -> dict[str, Any]:
     return {
         "device": found.device,
         "emulated": found.emulated,
+        **asdict(found.origin),
         "reference": found.reference,
         "verdict": found.verdict.value,
         "cases": [

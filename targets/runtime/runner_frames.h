@@ -7,8 +7,9 @@
  * exactly one END, whose JSON tells the truth about success. The version changes with what a frame or a record must have: 3 has signs
  * of life, and tells of a crash whether the system killed the model. The payloads:
  *
- *   HELLO   host: deadline_ms u32, idle_ms u32, silence_ms u32, path     runner: JSON, the device's facts
- *           The runner ends when no request comes for the idle time, or when no byte passes for the silence. 0: 15 minutes, or never
+ *   HELLO   host: deadline_ms u32, idle_ms u32, silence_ms u32, units u32, path    runner: JSON, the device's facts
+ *           The runner ends when no request comes for the idle time, or when no byte passes for the silence. 0: 15 minutes, or never.
+ *           units: not 0: the facts have the devices of OpenCL, Vulkan and CUDA, whose drivers are loaded for that.
  *           The path is that of the device's fence file (runner_fence.h); with one, every later request needs a token as new as any
  *           that the device has seen
  *   PING    nothing: a sign of life, no request; answered with PING while a request is under way

@@ -25,8 +25,6 @@ const char *status_name(smelt_status s);
 /* Fill api from the linked model or from the library in the bundle; 0, or -1 with a text in why. */
 int model_load(model_api *api, const char *bundle, buffer *why);
 
-extern const char model_libc[]; /* how the runner came to its libc: "bionic", "static" or "dynamic" */
-
 /* The library's own name, and that of its file where the first is a link to it (a store keeps files under their hashes): a
  * crash is then still told under the first. */
 enum { NAME_SIZE = 104 };

@@ -281,18 +281,19 @@ static int admitted(supervisor *s, uint8_t type) {
 }
 
 static void on_hello(supervisor *s) {
-  uint32_t idle_ms = 0, silence_ms = 0, head = s->host.head.len;
+  uint32_t idle_ms = 0, silence_ms = 0, probe_units = 0, head = s->host.head.len;
   if (head >= 8) memcpy(&idle_ms, payload_of(&s->host) + 4, 4);
-  if (head >= 12) {
-    memcpy(&silence_ms, payload_of(&s->host) + 8, 4);
+  if (head >= 12) memcpy(&silence_ms, payload_of(&s->host) + 8, 4);
+  if (head >= 16) {
+    memcpy(&probe_units, payload_of(&s->host) + 12, 4);
     if (s->pid) worker_drop(s); /* its lock is in the place that is left now */
-    const char *wrong = fence_open(&s->place, payload_of(&s->host) + 12, head - 12);
+    const char *wrong = fence_open(&s->place, payload_of(&s->host) + 16, head - 16);
     if (wrong) return answer(s, "infra", FRAME_HELLO, wrong);
     if (!admitted(s, FRAME_HELLO)) return;
   }
   s->idle_ns = (idle_ms ? idle_ms : IDLE_DEFAULT_MS) * MILLI;
   s->silence_ns = silence_ms ? silence_ms * MILLI : NEVER;
-  put_facts(compose(s), s->sysfs);
+  put_facts(compose(s), s->sysfs, probe_units != 0);
   tell(s, FRAME_HELLO, s->text.at, s->text.len);
   answer(s, "ok", FRAME_HELLO, "");
 }

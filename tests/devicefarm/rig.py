@@ -18,7 +18,11 @@ from pathlib import Path
 import pytest
 from installed import program_path, system_folder
 
+from smelt.core.diag import SmeltError
+from smelt.devicefarm.qemu_board import BoardMachine
 from smelt.devicefarm.ssh import SshAddress
+from smelt.targets.platform import parse_target
+from smelt.targets.toolchain import build_runner
 
 HERE = Path(__file__).parent
 RUNTIME = HERE.parents[1] / "targets" / "runtime"
@@ -106,6 +110,14 @@ def build_arm64(
     return out
 
 
+def build_bionic(out: Path) -> Path:
+    """A bundle for Android: the library as for the glibc shim, and the runner that bionic's linker starts."""
+    build_arm64(out, target="aarch64-linux-android", library_names="android")
+    (out / "smelt_run").unlink()
+    build_runner(parse_target("android"), b"", out)
+    return out
+
+
 def android_stub(folder: Path) -> str:
     """A stub libc.so whose only use is its soname and unversioned symbols, as the NDK's stubs."""
     import llvmlite.binding as llvm
@@ -170,6 +182,15 @@ def in_mounts(script: str, argv: list[str]) -> list[str]:
     return [str(unshare), "--mount", *mapped, "sh", "-c", f'{script} && exec "$@"', "sh", *argv]
 
 
+def plain_shell(home: Path) -> str:
+    """A script for in_mounts: this user's shell is sh there, which reads nobody's start-up files."""
+    rows = [row.split(":") for row in Path("/etc").joinpath("passwd").read_text().splitlines()]
+    user, passwd = getpass.getuser(), home / "passwd"
+    lines = [":".join([*row[:-1], "/bin/sh"] if row[0] == user else row) for row in rows]
+    passwd.write_text("\n".join(lines) + "\n")
+    return f"mount --bind '{passwd}' /etc/passwd"
+
+
 @contextmanager
 def start_sshd(home: Path, mounts: str = "true") -> Iterator[Sshd]:
     """sshd in the foreground as this user, ended with its children when the block ends. mounts: see
@@ -187,7 +208,7 @@ def start_sshd(home: Path, mounts: str = "true") -> Iterator[Sshd]:
     port = free_port()
     (home / "config").write_text(SSHD_CONFIG.format(port=port, home=home))
     argv = [str(daemon), "-D", "-e", "-f", str(home / "config")]
-    with _listening(in_mounts(mounts, argv), home, port) as server:
+    with _listening(in_mounts(f"{plain_shell(home)} && {mounts}", argv), home, port) as server:
         address = SshAddress("127.0.0.1", port, getpass.getuser(), host_key, home / "user_key")
         yield Sshd(address, home, server.pid)
 
@@ -235,3 +256,23 @@ def _listening(argv: list[str], home: Path, port: int) -> Iterator[subprocess.Po
     finally:
         server.kill()
         server.wait()
+
+
+@contextmanager
+def start_board(folder: Path) -> Iterator[BoardMachine]:
+    """A whole emulated arm64 machine, up to its ssh; it ends with the block."""
+    need(program_path("qemu-system-aarch64"), "needs qemu-system-aarch64: apt-get install qemu-system-arm")
+    machine = BoardMachine("board", folder=folder)
+    try:
+        machine.start()
+    except SmeltError as error:
+        if error.kind != "infra" or "cannot be fetched" not in error.message:
+            raise
+        pytest.skip(f"needs Debian's packages of arm64: {error}")
+    try:
+        yield machine
+    finally:
+        machine.release()
+        end = time.monotonic() + 20
+        while machine.power.is_on() and time.monotonic() < end:
+            time.sleep(0.1)

@@ -16,10 +16,12 @@ PACKAGES = MappingProxyType({
     "nm": "gcc",  # by way of binutils
     "qemu-aarch64": "qemu-user-static",
     "qemu-aarch64-static": "qemu-user-static",
+    "qemu-system-aarch64": "qemu-system-arm",
     "sshd": "openssh-server",
     "ssh-keygen": "openssh-server",
     "dropbear": "dropbear-bin",
     "dropbearkey": "dropbear-bin",
+    "adb": "adb",
     "prlimit": "",
     "unshare": "",
     "openblas": "libopenblas0-pthread",
