@@ -11,6 +11,7 @@ from typing import Protocol
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget, infra
 from smelt.devicefarm.inventory import Device
+from smelt.devicefarm.qemu_board import BoardMachine
 
 
 class PowerControl(Protocol):
@@ -45,6 +46,7 @@ class ShellPower:
 
 POWER_KINDS: dict[str, Callable[[Device, str], PowerControl]] = {
     "shell": lambda d, rest: ShellPower(d.name, rest),
+    "qemu-board": lambda d, rest: BoardMachine(rest or d.name).power,
 }
 """What stands before the ':' of a row's `power` -> its control, made of the row and the rest."""
 

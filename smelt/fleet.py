@@ -4,23 +4,20 @@ database.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.agent import Agent, Work
-from smelt.devicefarm.inventory import Device, NoDevice, read_inventory
+from smelt.devicefarm.inventory import Device, NoDevice, choose, read_inventory
 from smelt.devicefarm.leases.desk import Desk, Waiting
 from smelt.devicefarm.leases.holder import Lease, take
 from smelt.devicefarm.leases.jobs import Job, Jobs
 from smelt.devicefarm.places import host_fence
-from smelt.devicefarm.report import DeviceFacts
 from smelt.devicefarm.verdict import Verdict, verdict_of_error
 from smelt.leasing import user_name
 from smelt.targets.platform import host_platform_name
@@ -53,12 +50,13 @@ def named(names: Sequence[str]) -> Crowd:
     return Crowd(tuple((n,) for n in dict.fromkeys(names)))
 
 
-def tagged(platform: str, tags: Sequence[str], count: int | None) -> Crowd:
-    """`count` of the devices of the platform that have all of these tags, None for all of them. Raises
-    NoDevice where there are fewer."""
-    fits = [d.name for d in read_inventory().values() if _fits(d, platform) and set(tags) <= set(d.tags)]
+def tagged(platform: str, tags: Sequence[str], count: int | None, pool: str = "") -> Crowd:
+    """`count` of the devices of the platform that have all of these tags and are in the pool ('': any), None
+    for all of them. Raises NoDevice where there are fewer."""
+    chosen = choose(read_inventory().values(), tags=tags, pool=pool)
+    fits = [d.name for d in chosen if _fits(d, platform)]
     if len(fits) < (count or 1):
-        what = f" with tag {', '.join(tags)}" if tags else ""
+        what = (f" with tag {', '.join(tags)}" if tags else "") + (f" in pool {pool}" if pool else "")
         wish = f"{count or 1} devices of platform '{platform}'{what}"
         raise NoDevice(f"{wish} are wanted; there are {len(fits)}")
     if count is None:
@@ -68,13 +66,6 @@ def tagged(platform: str, tags: Sequence[str], count: int | None) -> Crowd:
 
 def _fits(device: Device, platform: str) -> bool:
     return (host_platform_name() if device.platform == "host" else device.platform) == platform
-
-
-def fingerprint(facts: DeviceFacts) -> str:
-    """A hash of what a device is, without what changes from run to run."""
-    changing = ("condition", "pid", "boot_id", "available_kb", "runner")
-    fixed = {k: v for k, v in asdict(facts).items() if k not in changing}
-    return hashlib.sha256(json.dumps(fixed, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 class Fleet:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from smelt.devicefarm.leases.desk import Desk, Waiting
     from smelt.devicefarm.leases.holder import Lease
 
-BUILT_IN = frozenset(d.name for d in BUILTIN)
 FULL_CHECK = 3600.0
 """Seconds after which a device is examined in full before it is used again."""
 
@@ -146,8 +145,8 @@ def make_well(desk: Desk, device: Device, transport: Transport, bundle: Path) ->
     Raises Unwell after it was put into quarantine."""
     from smelt.devicefarm.health import Unwell, boot_id, ensure_well, full_check, patient_of, quick_check
 
-    if device.name in BUILT_IN:
-        return
+    if device in BUILTIN and not device.power:
+        return  # this machine, or a process of it
     due = desk.unexamined_for(device.name) > FULL_CHECK
     patient = patient_of(device, transport, desk.boot_of(device.name))
     try:

@@ -40,7 +40,7 @@ from smelt.devicefarm.inventory import find_device
 from smelt.devicefarm.leases.holder import Lease
 from smelt.devicefarm.leases.jobs import Job, JobOutcome
 from smelt.devicefarm.verdict import worst
-from smelt.fleet import Fleet, FleetPart, fingerprint, named, tagged
+from smelt.fleet import Fleet, FleetPart, named, tagged
 from smelt.leasing import HeldDevice, make_well, open_desk
 from smelt.running import transport_for
 from smelt.shapes import RunCase, cases
@@ -67,6 +67,7 @@ def register(add: AddParser) -> None:
     new.add_argument(
         "--tag", dest="tags", action="append", default=[], help="devices that have all these tags"
     )
+    new.add_argument("--pool", default="", help="devices of this pool")
     new.add_argument(
         "--devices", type=whole(1, 1000), metavar="N", help="so many of those that fit (default: all of them)"
     )
@@ -82,8 +83,8 @@ def register(add: AddParser) -> None:
 
 def run(args: argparse.Namespace) -> Result:
     """Do the work on every device; the exit code is that of the worst part."""
-    if args.device is not None and (args.tags or args.devices):
-        raise Usage("name the devices with --device A,B,C, or choose some with --tag and --devices, not both")
+    if args.device is not None and (args.tags or args.devices or args.pool):
+        raise Usage("name them with --device A,B,C, or choose by --tag, --pool and --devices, not both")
     with scratch_folder("farm") as folder:
         bundle, models = bundle_and_models(args, folder)
         bundle = chosen_entry(args, bundle)
@@ -91,7 +92,7 @@ def run(args: argparse.Namespace) -> Result:
         if args.device is not None:
             crowd = named([n for n in args.device.split(",") if n])
         else:
-            crowd = tagged(str(bundle.manifest["platform"]), args.tags, args.devices)
+            crowd = tagged(str(bundle.manifest["platform"]), args.tags, args.devices, args.pool)
         specs = shape_specs(args)
         count = len(specs) or args.count
         tried = list(islice(cases(bundle, specs, seed=args.seed, ranges=value_ranges(args)), count))
@@ -164,5 +165,4 @@ class _Work:
 
 
 def _fingerprint(seen: list[RunnerClient]) -> str:
-    facts = seen[0].facts if seen else None
-    return fingerprint(facts) if facts else ""
+    return seen[0].origin.device_fingerprint if seen else ""
