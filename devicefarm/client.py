@@ -24,6 +24,7 @@ from smelt.devicefarm import report as parse
 from smelt.devicefarm.budget import DAMAGED, KILLED, LINK_STALLED, Budget, InfraError, infra
 from smelt.devicefarm.capabilities import Origin
 from smelt.devicefarm.channel import Channel
+from smelt.devicefarm.claim import UNCLAIMED, Claim
 from smelt.devicefarm.doubts import Samples, find_doubts
 from smelt.devicefarm.frames import CHUNK, Decoder, Frame, FrameType, encode
 from smelt.devicefarm.heartbeat import Heartbeat
@@ -117,6 +118,7 @@ class RunnerClient:
         device: str = "device",
         emulated: bool = False,
         budget: Budget | None = None,
+        claim: Claim = UNCLAIMED,
         damaged: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         self.device = device
@@ -126,7 +128,8 @@ class RunnerClient:
         self._sending = threading.Lock()
         self._heartbeat: Heartbeat | None = None
         self.budget = budget or Budget()
-        self.fence = 0  # the lease's token
+        self.fence = claim.fence
+        self._claim = claim
         self._channel = channel
         self._decoder = Decoder()
         self._pending: deque[Frame] = deque()
@@ -158,6 +161,7 @@ class RunnerClient:
         list their devices, which takes up to 8 s."""
         limits = self.budget.limits
         body = HELLO_BODY.pack(0, _ms(limits.idle), _ms(limits.silence), int(units))
+        body += os.fsencode(self._claim.fence_file)
         if self._heartbeat is None:
             self._heartbeat = Heartbeat(self._beat, limits.beat)
         reply = self._request(FrameType.HELLO, body, limits.connect, at_once=True)
@@ -364,6 +368,7 @@ class RunnerClient:
         """
         if self._broken is not None:
             raise infra(f"the runner cannot be used any more: {self._broken.message}")
+        self._claim.check()
         grace = 0.0 if at_once else self.budget.limits.grace
         size = len(data) if data is not None else 0
         deadline = self.budget.deadline(limit + grace, size)
@@ -580,20 +585,37 @@ def open_session(
     threads: int = 0,
     memory_limit: int = 0,
     entry: str = "",
+    claim: Claim = UNCLAIMED,
 ) -> Iterator[RunnerClient]:
     """Deploy the bundle, start its runner, load the model; the client is ready for `run`, and is closed at
     the end of the block.
 
     budget: None takes the default limits. threads: 0 is the bundle's default. memory_limit: bytes of the
-    worker's address space, 0 is none. entry: the one to run, '' for the first. Raises as RunnerClient does.
+    worker's address space, 0 is none. entry: the one to run, '' for the first. claim: the right to it.
+    Raises as RunnerClient does.
     """
+    with open_runner(transport, bundle, budget=budget, claim=claim) as (client, remote):
+        client.load(remote, threads=threads, memory_limit=memory_limit)
+        if entry:
+            client.use_entry(entry)
+        yield client
+
+
+@contextmanager
+def open_runner(
+    transport: Transport, bundle: Path, *, budget: Budget | None = None, claim: Claim = UNCLAIMED
+) -> Iterator[tuple[RunnerClient, str]]:
+    """Deploy the bundle and start its runner, which has told its facts and has no model yet; and the bundle's
+    folder on the device. Arguments and errors are those of `open_session`."""
     budget = budget or Budget()
+    claim.check()
     remote = transport.deploy(bundle, budget)
     client = RunnerClient(
         _opened(transport, bundle, remote, budget),
         device=transport.name,
         emulated=transport.emulated,
         budget=budget,
+        claim=claim.on(remote),
         damaged=partial(transport.damaged, bundle, budget),
     )
     try:
@@ -601,10 +623,7 @@ def open_session(
         client.of_bundle(str(manifest.get("seal", "")), str((manifest.get("model") or {}).get("sha256", "")))
         # the drivers of a bundle's devices are part of what its results hang on
         client.hello(units=bool(manifest.get("devices")))
-        client.load(remote, threads=threads, memory_limit=memory_limit)
-        if entry:
-            client.use_entry(entry)
-        yield client
+        yield client, remote
     finally:
         client.close()
 

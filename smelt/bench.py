@@ -31,6 +31,7 @@ from smelt.devicefarm.measure import (
 from smelt.devicefarm.profiles import AS_SHIPPED, GATE, UNCHANGED, Conditions, Gate, Profile
 from smelt.devicefarm.report import RunReport
 from smelt.devicefarm.verdict import Verdict, verdict_of_timing
+from smelt.leasing import Where
 from smelt.reference import Reference
 from smelt.running import conditioned, runners
 from smelt.shapes import RunCase
@@ -76,7 +77,7 @@ def measure(
     bundle: Bundle,
     cases: Sequence[RunCase],
     *,
-    device: str | None = None,
+    device: Where = None,
     threads: int = 0,
     plan: RunPlan = STEADY,
     choose: Callable[[Condition], Profile] = lambda now: AS_SHIPPED,

@@ -20,6 +20,7 @@ from smelt.devicefarm.verdict import Verdict, verdict_of_error
 from smelt.difference import OutputError, compare_values
 from smelt.driver import compile
 from smelt.groups import Group, GroupValue, groups, unpacked
+from smelt.leasing import Where
 from smelt.opinions import Compare, Opinion, Opinions, Ruling
 from smelt.own_reference import Evaluator, oracle
 from smelt.reference import value_names
@@ -82,7 +83,7 @@ def validate(
     model: Path,
     cases: Iterable[RunCase],
     *,
-    device: str | None = None,
+    device: Where = None,
     rtol: float | None = None,
     atol: float | None = None,
     threads: int = 0,
@@ -125,7 +126,7 @@ def validate_entries(
     bundle: Bundle,
     models: Mapping[str, Path],
     *,
-    device: str | None = None,
+    device: Where = None,
     rtol: float | None = None,
     atol: float | None = None,
     threads: int = 0,
@@ -317,7 +318,7 @@ def bisect(
     *,
     target: str,
     dims: Mapping[str, DimSpec] | None = None,
-    device: str | None = None,
+    device: Where = None,
     opt: int = 3,
     fp16: bool = False,
     fast_math: Sequence[str] = (),

@@ -15,6 +15,7 @@ from smelt.devicefarm.condition import Condition
 from smelt.devicefarm.measure import QUICK, SHOWN, Interval, RunPlan, TimingVerdict
 from smelt.devicefarm.profiles import AS_SHIPPED, GATE, UNCHANGED, Conditions, Gate, Profile
 from smelt.devicefarm.report import RunReport
+from smelt.leasing import Where
 from smelt.running import Loading, conditioned, runners
 from smelt.shapes import RunCase
 
@@ -114,7 +115,7 @@ def compare_builds(
     baseline: Bundle,
     cases: Sequence[RunCase],
     *,
-    device: str | None = None,
+    device: Where = None,
     threads: int = 0,
     plan: RunPlan = QUICK,
     choose: Callable[[Condition], Profile] = lambda now: AS_SHIPPED,

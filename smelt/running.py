@@ -11,7 +11,7 @@ from smelt.core.bundle import Bundle
 from smelt.core.cache import cache_dir
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget
-from smelt.devicefarm.client import RunnerClient, open_session
+from smelt.devicefarm.client import RunnerClient, open_runner, open_session
 from smelt.devicefarm.condition import Condition
 from smelt.devicefarm.inventory import (
     DEFAULT_DEVICE,
@@ -22,6 +22,7 @@ from smelt.devicefarm.inventory import (
 )
 from smelt.devicefarm.profiles import AS_SHIPPED, UNCHANGED, Conditions, Profile
 from smelt.devicefarm.transport import Transport
+from smelt.leasing import Where, name_of, right_to
 from smelt.library import Held
 from smelt.targets.platform import PLATFORMS, host_platform_name, parse_target
 from smelt.targets.toolchain import build_shim_runner
@@ -66,7 +67,7 @@ def transport_for(bundle: Bundle, device: Device) -> Transport:
 @contextmanager
 def running(
     bundle: Bundle,
-    device: str | None = None,
+    device: Where = None,
     *,
     threads: int = 0,
     budget: Budget | None = None,
@@ -74,20 +75,24 @@ def running(
 ) -> Iterator[RunnerClient]:
     """A runner on the device with the bundle loaded; it is closed at the end of the block.
 
-    device: its name in the inventory, None for the default one of the platform. threads: 0 is the bundle's
-    default. verify: as in `smelt.load`; the bundle's other files are always compared with their hashes. A
-    bundle that stands for one of its entries (Bundle.entry) has the runner use that.
+    device: its name in the inventory, a Wish or a HeldDevice of smelt.leasing, None for the default one of
+    the platform. A lease is taken for a name or a wish, and given back at the end of the block. threads: 0 is
+    the bundle's default. verify: as in `smelt.load`; the bundle's other files are always compared with their
+    hashes. A bundle that stands for one of its entries (Bundle.entry) has the runner use that.
 
-    Raises NoDevice, Unavailable, and SmeltError: 'device' where bundle and device do not fit, 'invalid' for a
-    damaged bundle, 'infra' for a failed link.
+    Raises NoDevice, Unavailable, LeaseLost, and SmeltError: 'device' where bundle and device do not fit,
+    'invalid' for a damaged bundle, 'infra' for a failed link.
     """
     with Held(bundle) as held:
         held.check(verify)
-    transport = transport_for(bundle, device_for(str(bundle.manifest["platform"]), device))
+    chosen = device_for(str(bundle.manifest["platform"]), name_of(device))
+    transport = transport_for(bundle, chosen)
     try:
-        with open_session(
-            transport, Path(bundle.path), threads=threads, budget=budget, entry=bundle.chosen
-        ) as client:
+        with right_to(device, chosen, transport, Path(bundle.path)) as right, open_session(
+            transport, Path(bundle.path), threads=threads, budget=budget, entry=bundle.chosen,
+            claim=right.claim,
+        ) as client:  # fmt: skip
+            right.on_open(client)
             yield client
     finally:
         transport.close()
@@ -133,25 +138,23 @@ def conditioned(
 
 @contextmanager
 def runners(
-    bundles: Sequence[Bundle], device: str | None = None, *, budget: Budget | None = None
+    bundles: Sequence[Bundle], device: Where = None, *, budget: Budget | None = None
 ) -> Iterator[tuple[Loading, ...]]:
     """A runner for each of several bundles of one platform, all on one device and over one connection, to
     be used in turns. Arguments and errors are those of `running`."""
-    budget = budget or Budget()
     for bundle in bundles:
         with Held(bundle) as held:
             held.check(None)
     first = bundles[0]
-    transport = transport_for(first, device_for(str(first.manifest["platform"]), device))
+    chosen = device_for(str(first.manifest["platform"]), name_of(device))
+    transport = transport_for(first, chosen)
     with ExitStack() as stack:
         stack.callback(transport.close)
+        right = stack.enter_context(right_to(device, chosen, transport, Path(first.path)))
         found = []
         for bundle in bundles:
-            remote = transport.deploy(Path(bundle.path), budget)
-            channel = transport.open_runner(remote, budget)
-            client = RunnerClient(
-                channel, device=transport.name, emulated=transport.emulated, budget=budget
-            )
-            stack.callback(client.close)
+            opened = open_runner(transport, Path(bundle.path), budget=budget, claim=right.claim)
+            client, remote = stack.enter_context(opened)
+            right.on_open(client)
             found.append(Loading(client, remote, bundle.chosen))
         yield tuple(found)

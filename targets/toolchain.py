@@ -47,7 +47,7 @@ _RUNTIME = (
 _CRT = ("crt",)
 _RUNNER = (
     "runner", "runner_condition", "runner_control", "runner_crash", "runner_descendants", "runner_facts",
-    "runner_frames", "runner_gauge", "runner_machine", "runner_supervisor", "runner_worker",
+    "runner_fence", "runner_frames", "runner_gauge", "runner_machine", "runner_supervisor", "runner_worker",
 )  # fmt: skip
 _RUNNER_FORMS = ("runner_model", "runner_units")  # a static program has them in another form
 _C_FLAGS = (

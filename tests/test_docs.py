@@ -140,6 +140,7 @@ ELSEWHERE = MappingProxyType({
     "add-op.md": "test_plugin_of_the_guide has the plug-in",
     "state.md": "test_the_page_on_state has the decoder",
     "entries.md": "test_the_page_on_entries has the models",
+    "farm.md": "tests/smelt/test_fleet.py has the boards",
 })  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from smelt.cli.common import (
     tolerance,
     value_ranges,
     whole,
+    wished,
 )
 from smelt.cli.compile import compile_args
 from smelt.cli.entries import add_entry_option, add_models, chosen_entry
@@ -125,7 +126,7 @@ def _times(args: argparse.Namespace, folder: str) -> Result:
         return compare(args, bundle, baseline, _cases(args, bundle), plan, choose, gate)
     progress = Progress(args)
     found = measure(
-        bundle, _cases(args, bundle), device=args.device, threads=args.threads or 0,
+        bundle, _cases(args, bundle), device=wished(args), threads=args.threads or 0,
         plan=PLANS[args.plan or "steady"], choose=choose, gate=gate, on_case=lambda m: progress(m.label),
     )  # fmt: skip
     progress.done()

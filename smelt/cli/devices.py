@@ -1,4 +1,4 @@
-"""smelt devices list | add | show | doctor: the farm's boards and emulators."""
+"""smelt devices list | add | show | doctor | ...: the farm's boards and emulators."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
+from smelt.cli import leases
 from smelt.cli.common import SUMMARIES, AddParser, Result, Usage, command, finding_text, table, whole
 from smelt.core.diag import SmeltError
 from smelt.core.exits import INCONCLUSIVE, INFRA, OK
@@ -34,10 +35,12 @@ _TEXTS = (
 
 
 def register(add: AddParser) -> None:
-    """Add the four subcommands to the parser."""
+    """Add the subcommands to the parser."""
     summary = SUMMARIES["devices"]
     parser = add("devices", help=summary, description=summary[0].upper() + summary[1:] + ".")
-    group = parser.add_subparsers(metavar="list|add|show|doctor", required=True)
+    names = "list|add|show|doctor|leases|release|quarantine|restore"
+    group = parser.add_subparsers(metavar=names, required=True)
+    leases.register(group.add_parser)
     listing = command(
         group.add_parser, "list", run_list,
         "smelt devices list\nsmelt devices list --tag big --tag aarch64-linux", "list devices",

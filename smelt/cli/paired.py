@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from smelt.cli.common import Progress, Result, colour, milliseconds, table
+from smelt.cli.common import Progress, Result, colour, milliseconds, table, wished
 from smelt.core.bundle import Bundle
 from smelt.core.exits import FAILED, INCONCLUSIVE, OK
 from smelt.devicefarm.compare_builds import ERROR, Change
@@ -42,7 +42,7 @@ def compare(
     """Compare; exit code 1 for a regression alone, 5 where nothing can be said."""
     progress = Progress(args)
     found = compare_builds(
-        new, baseline, cases, device=args.device, threads=args.threads or 0, plan=plan,
+        new, baseline, cases, device=wished(args), threads=args.threads or 0, plan=plan,
         choose=choose, gate=gate,
         on_pair=lambda done, most: progress(f"pair {done} of at most {most}"),
     )  # fmt: skip

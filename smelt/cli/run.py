@@ -20,6 +20,7 @@ from smelt.cli.common import (
     table,
     value_ranges,
     whole,
+    wished,
     write_result,
 )
 from smelt.cli.entries import add_entry_option, chosen_entry
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> Result:
     """Run once on the device; a line about each output."""
     bundle = chosen_entry(args, open_bundle(args.bundle))
     chosen = _case(args, bundle)
-    with running(bundle, args.device, threads=args.threads, verify=args.verify or None) as client:
+    with running(bundle, wished(args), threads=args.threads, verify=args.verify or None) as client:
         report = client.run(chosen.tensors)
     outputs = named_arrays(unpacked(groups(bundle.manifest, "outputs"), report.outputs))
     if args.output:

@@ -22,6 +22,7 @@ from smelt.cli.common import (
     shape_specs,
     tolerance,
     value_ranges,
+    wished,
 )
 from smelt.cli.compile import compile_args
 from smelt.cli.entries import (
@@ -82,7 +83,7 @@ def run(args: argparse.Namespace) -> Result:
         specs = [] if _compiles(args) and not args.shape and profiled(args) else shape_specs(args)
         wanted = cases(bundle, specs, count=args.count, seed=args.seed, ranges=value_ranges(args))
         found = validate(
-            bundle, model, wanted, device=args.device, rtol=args.rtol, atol=args.atol,
+            bundle, model, wanted, device=wished(args), rtol=args.rtol, atol=args.atol,
             threads=args.threads or 0, enough=None if specs else args.count,
             on_case=lambda c: progress(f"{c.label}: {c.status}"),
         )  # fmt: skip
@@ -102,7 +103,7 @@ def _all_entries(args: argparse.Namespace, bundle: Bundle, models: Mapping[str, 
         raise Usage(f"--bisect and --shape are about one entry: say --entry {bundle.entries[0]}, for one")
     progress = Progress(args)
     found = validate_entries(
-        bundle, models, device=args.device, rtol=args.rtol, atol=args.atol, threads=args.threads or 0,
+        bundle, models, device=wished(args), rtol=args.rtol, atol=args.atol, threads=args.threads or 0,
         count=args.count, seed=args.seed, ranges=value_ranges(args),
         on_case=lambda c: progress(f"{c.label}: {c.status}"),
     )  # fmt: skip
@@ -144,7 +145,7 @@ def _bisect(
     values = trials(bundle) if not specs else [bind(bundle, w) for w in specs]
     chosen = case(bundle, values[bad[0]], seed=args.seed, ranges=value_ranges(args))
     return bisect(
-        model, chosen, target=args.target, dims=dim_specs(args), device=args.device, opt=args.opt,
+        model, chosen, target=args.target, dims=dim_specs(args), device=wished(args), opt=args.opt,
         fp16=bool(bundle.manifest["options"].get("fp16")),
         fast_math=bundle.manifest["options"].get("fast_math", ()), rtol=args.rtol, atol=args.atol,
         place=dict(bundle.manifest["options"].get("place", ())), on_step=progress,

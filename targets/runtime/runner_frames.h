@@ -7,9 +7,11 @@
  * exactly one END, whose JSON tells the truth about success. The version changes with what a frame or a record must have: 3 has what
  * each sample was refused, telemetry, CONTROL and signs of life, and tells of a crash whether the system killed the model. The payloads:
  *
- *   HELLO   host: deadline_ms u32, idle_ms u32, silence_ms u32          runner: JSON, the device's facts
+ *   HELLO   host: deadline_ms u32, idle_ms u32, silence_ms u32, units u32, path    runner: JSON, the device's facts
  *           The runner ends when no request comes for the idle time, or when no byte passes for the silence. 0: 15 minutes, or never.
- *           A fourth u32 that is not 0: the facts have the devices of OpenCL, Vulkan and CUDA, whose drivers are loaded for that
+ *           units: not 0: the facts have the devices of OpenCL, Vulkan and CUDA, whose drivers are loaded for that.
+ *           The path is that of the device's fence file (runner_fence.h); with one, every later request needs a token as new as any
+ *           that the device has seen
  *   PING    nothing: a sign of life, no request; answered with PING while a request is under way
  *   LOAD    host: load_request below, then the bundle's path            runner: STAGE, STATS (kind "model")
  *   SETIN   host: deadline_ms u32, index u32, code u8, bits u8, lanes u16, rank u32, bytes u64, dims i64[rank]; then DATA

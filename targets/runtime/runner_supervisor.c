@@ -5,6 +5,7 @@
 #include "runner_crash.h"
 #include "runner_descendants.h"
 #include "runner_facts.h"
+#include "runner_fence.h"
 #include "runner_worker.h"
 
 enum { TAIL_MAX = 2048, LOG_MAX = 1 << 20, QUEUE_FULL = 4 << 20 };
@@ -19,6 +20,7 @@ typedef struct { /* a frame on its way in */
 typedef struct {
   const char *sysfs;
   reader host, child;
+  fence_place place;
   buffer out, to_child; /* queues */
   int pid;              /* of the worker; 0: none */
   int ended, end_status; /* it has ended and was waited for */
@@ -80,6 +82,7 @@ static void close_end(int *fd) {
 }
 
 static void child_start(supervisor *s, int ends[4][2], int parent) {
+  fence_open(&s->place, NULL, 0); /* a lock lives as long as any copy of its descriptor */
   int keep[3] = {ends[0][0], ends[1][1], ends[3][1]}, null = sys_open("/dev/null", SYS_O_RDWR);
   sys_prctl(1 /* PR_SET_PDEATHSIG */, SYS_SIGKILL);
   sys_prctl(38 /* PR_SET_NO_NEW_PRIVS */, 1);
@@ -176,6 +179,7 @@ static int worker_reap(supervisor *s, int force) {
   wait_for_worker(s, 5000);
   end_descendants(2000);
   s->pid = 0;
+  fence_vacate(&s->place);
   close_end(&s->in);
   close_end(&s->answers);
   return s->end_status;
@@ -267,11 +271,27 @@ static void forward(supervisor *s) {
   if (buffer_add(&s->to_child, s->host.bytes.at, s->host.bytes.len)) give_up(s, "no memory to pass a frame on");
 }
 
+static const char STALE[] = "a newer lease holder has used this device; take a new lease";
+
+/* Whether the request under way may be served; answers it otherwise. */
+static int admitted(supervisor *s, uint8_t type) {
+  int newest = s->fence >= s->highest_fence ? fence_admit(&s->place, s->fence) : 0;
+  if (newest > 0) s->highest_fence = s->fence;
+  else answer(s, newest ? "infra" : "stale", type, newest ? "the device's fence file cannot be written" : STALE);
+  return newest > 0;
+}
+
 static void on_hello(supervisor *s) {
-  uint32_t idle_ms = 0, silence_ms = 0, probe_units = 0;
-  if (s->host.head.len >= 8) memcpy(&idle_ms, payload_of(&s->host) + 4, 4);
-  if (s->host.head.len >= 12) memcpy(&silence_ms, payload_of(&s->host) + 8, 4);
-  if (s->host.head.len >= 16) memcpy(&probe_units, payload_of(&s->host) + 12, 4);
+  uint32_t idle_ms = 0, silence_ms = 0, probe_units = 0, head = s->host.head.len;
+  if (head >= 8) memcpy(&idle_ms, payload_of(&s->host) + 4, 4);
+  if (head >= 12) memcpy(&silence_ms, payload_of(&s->host) + 8, 4);
+  if (head >= 16) {
+    memcpy(&probe_units, payload_of(&s->host) + 12, 4);
+    if (s->pid) worker_drop(s); /* its lock is in the place that is left now */
+    const char *wrong = fence_open(&s->place, payload_of(&s->host) + 16, head - 16);
+    if (wrong) return answer(s, "infra", FRAME_HELLO, wrong);
+    if (!admitted(s, FRAME_HELLO)) return;
+  }
   s->idle_ns = (idle_ms ? idle_ms : IDLE_DEFAULT_MS) * MILLI;
   s->silence_ns = silence_ms ? silence_ms * MILLI : NEVER;
   put_facts(compose(s), s->sysfs, probe_units != 0);
@@ -281,7 +301,11 @@ static void on_hello(supervisor *s) {
 
 static void on_load_request(supervisor *s) {
   worker_drop(s); /* each LOAD starts in a fresh process: nothing of the last model is left */
-  if (worker_start(s)) return answer(s, "infra", FRAME_LOAD, "no process or pipe for the worker");
+  if (fence_occupy(&s->place)) return answer(s, "infra", FRAME_LOAD, "another runner still works on this device");
+  if (worker_start(s)) {
+    fence_vacate(&s->place);
+    return answer(s, "infra", FRAME_LOAD, "no process or pipe for the worker");
+  }
   if (s->host.head.len >= sizeof(load_request))
     memcpy(&s->memory_limit, payload_of(&s->host) + offsetof(load_request, memory_bytes), 8);
   forward(s);
@@ -319,8 +343,7 @@ static void on_host_frame(supervisor *s) {
   if (s->busy) return give_up(s, "a request came while another was under way");
   s->job = s->host.head.job;
   s->fence = s->host.head.fence;
-  if (s->fence < s->highest_fence) return answer(s, "stale", type, "a newer lease holder has used this runner; take a new lease");
-  s->highest_fence = s->fence;
+  if (!admitted(s, type)) return;
   if (s->host.head.len >= 4) memcpy(&deadline_ms, payload_of(&s->host), 4);
   s->deadline = deadline_ms ? sys_now() + deadline_ms * MILLI : NEVER;
   s->logged = 0;
@@ -416,6 +439,7 @@ static uint64_t resident_bytes(const supervisor *s) {
 static void watch(supervisor *s, uint64_t now) {
   /* a process that the model forked may hold the pipes open, so the worker's end is not always an end of file */
   if (worker_ended(s) && pump_child(s)) worker_lost(s, "crash", "", 0);
+  if (s->pid && fence_passed(&s->place, s->fence)) return worker_lost(s, "stale", STALE, 1);
   if (s->busy && now >= s->deadline) return worker_lost(s, "timeout", "the deadline has passed", 1);
   if (s->pid && s->memory_limit && resident_bytes(s) > s->memory_limit)
     return worker_lost(s, "crash", "the model used more memory than its limit", 1);
@@ -448,7 +472,7 @@ int serve(const char *sysfs) {
   static supervisor state;
   supervisor *s = &state;
   s->sysfs = sysfs;
-  s->in = s->answers = s->log = s->crash = -1;
+  s->in = s->answers = s->log = s->crash = s->place.file = s->place.busy = -1;
   s->idle_ns = IDLE_DEFAULT_MS * MILLI;
   s->silence_ns = SILENCE_BEFORE_HELLO_MS * MILLI;
   s->last_heard = s->last_moved = sys_now();

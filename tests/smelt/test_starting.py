@@ -24,7 +24,7 @@ from smelt.forks import SERVER
 from smelt.supervise import run_child
 from smelt.targets import toolchain
 
-HEAVY = ("numpy", "ml_dtypes", "onnx", "onnxruntime", "llvmlite", "paramiko", "google")
+HEAVY = ("numpy", "ml_dtypes", "onnx", "onnxruntime", "llvmlite", "paramiko", "google", "sqlalchemy")
 COMPILER = ("smelt.importer", "smelt.core.ops", "smelt.core.ir", "smelt.compiler")
 
 LISTS = """
