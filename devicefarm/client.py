@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from smelt.devicefarm.budget import Budget, infra
 from smelt.devicefarm.channel import Channel
 from smelt.devicefarm.frames import CHUNK, Decoder, Frame, FrameType, encode
 from smelt.devicefarm.measure import ONCE, RunPlan
+from smelt.devicefarm.probe import TRACE_LIMIT, Trace, Wish, read_trace
 from smelt.devicefarm.report import (
     DL_CODES,
     Crash,
@@ -29,7 +31,7 @@ from smelt.devicefarm.report import (
     RunReport,
 )
 from smelt.devicefarm.transport import Transport
-from smelt.devicefarm.wire import ANSWERS, OFFSET, Log, Output, read_json, read_record
+from smelt.devicefarm.wire import ANSWERS, OFFSET, Log, Output, Pieces, read_json, read_record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -220,6 +222,39 @@ class RunnerClient:
                 return np.frombuffer(raw, info.dtype.numpy).reshape(found.dims)
             except ValueError as error:  # an empty one whose other dims NumPy cannot hold
                 raise infra(f"output {index} of dims {found.dims} is no array: {error}") from error
+
+    def trace(self, inputs: Mapping[str, Array] | None = None) -> Trace:
+        """The launches of one run with the inputs (None keeps the last ones); it leaves no outputs, and the
+        state as it was."""
+        model = self._loaded()
+        for index, value in self._ordered(model, inputs) if inputs is not None else ():
+            self.set_input(index, value)
+        raw, found = self._probe((), TRACE_LIMIT)
+        with self._in_step():
+            return read_trace(raw, found["launches"], cut=found["cut"])
+
+    def peek(self, wishes: Sequence[Wish]) -> list[bytes]:
+        """What these buffers hold right after these launches of a run with the last inputs, in order of the
+        launches. Raises RunnerError('internal') where the run does not take the path of the trace."""
+        self._loaded()
+        size = sum(w.size for w in wishes)
+        raw, _ = self._probe(wishes, size)
+        with self._in_step():
+            if len(raw) != size:
+                raise infra(f"the runner sent {len(raw)} bytes of {size} that a probe asked for")
+        ends = [*accumulate(w.size for w in wishes)]
+        return [raw[end - w.size : end] for w, end in zip(wishes, ends, strict=True)]
+
+    def _probe(self, wishes: Sequence[Wish], most: int) -> tuple[bytes, Mapping[str, Any]]:
+        limit = self.budget.limits.run
+        body = PAIR.pack(_ms(limit), len(wishes)) + b"".join(w.packed() for w in wishes)
+        found = Pieces(most)
+        reply = self._request(FrameType.PROBE, body, limit, take={FrameType.DATA: found.data})
+        with self._in_step():
+            stats = reply.stats("probe")
+            if stats is None or reply.end["crc32"] != zlib.crc32(found.raw):
+                raise infra("the runner answered a probe without its record, or with a wrong checksum")
+            return bytes(found.raw), read_record("probe", stats)
 
     def reset_state(self) -> None:
         """Return the model's state to its start, as after loading."""

@@ -43,6 +43,7 @@ class FrameType(IntEnum):
     QUIT = 16
     STATE = 17
     ENTRY = 18
+    PROBE = 19
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,6 +186,7 @@ RECORDS: Mapping[str, Record] = {
         }
     ),
     "profile": Record({"kernels": Many(_KERNEL, MOST_KERNELS)}),
+    "probe": Record({"launches": _COUNT, "bytes": Whole(0, OUTPUT_LIMIT), "cut": Flag()}),
     "crash": Record(
         {
             "signal": Whole(0, 255), "exit_code": Whole(0, 255), "code": Whole(-(2**31), 2**31 - 1),
@@ -207,6 +208,7 @@ ANSWERS: Mapping[FrameType, Mapping[FrameType, int]] = {
     FrameType.RUN: {**_RUN_FRAMES, FrameType.STATS: 2, FrameType.SAMPLES: 2},
     FrameType.GETOUT: {**_RUN_FRAMES, FrameType.OUT: 1, FrameType.DATA: OUTPUT_LIMIT},
     FrameType.STATE: _RUN_FRAMES,
+    FrameType.PROBE: {**_RUN_FRAMES, FrameType.STATS: 1, FrameType.DATA: OUTPUT_LIMIT},
     FrameType.RESET: {FrameType.CRASH: 1},
     FrameType.QUIT: {FrameType.CRASH: 1},
 }
@@ -264,6 +266,22 @@ class Log:
 
 OUT_HEAD = struct.Struct("<IBBHIIQ")
 OFFSET = struct.Struct("<Q")
+
+
+@dataclass
+class Pieces:
+    """Assembles bytes that come in DATA frames alone, without a gap, up to `most`. Raises
+    SmeltError(kind='infra')."""
+
+    most: int
+    raw: bytearray = field(default_factory=bytearray)
+
+    def data(self, payload: bytes) -> None:
+        """A DATA frame."""
+        at, piece = len(self.raw), len(payload) - OFFSET.size
+        if piece <= 0 or OFFSET.unpack_from(payload)[0] != at or at + piece > self.most:
+            raise infra(f"the runner sent data that is not the next of {self.most} bytes at most")
+        self.raw += memoryview(payload)[OFFSET.size :]
 
 
 @dataclass

@@ -32,8 +32,8 @@ class Evaluator(Protocol):
 
 
 class OwnReference:
-    """The NumPy references of all ops of one model. manifest: that of a bundle of the model, compiled with
-    `outputs` besides the model's own."""
+    """The NumPy references of all ops of one model. manifest: that of a bundle of the model. outputs: values
+    to return besides the model's own."""
 
     name = "the references of its ops"
     label = name
@@ -41,6 +41,7 @@ class OwnReference:
     def __init__(self, model: Path, manifest: Mapping[str, Any], outputs: Sequence[str] = ()) -> None:
         self._module = import_model(model, outputs=tuple(outputs))
         self._takes, self._gives = groups(manifest, "inputs"), groups(manifest, "outputs")
+        self._more = [n for n in outputs if n in self._module.main.output_names]
         self._symbols = manifest["symbols"]
         self._state = manifest["state"]
 
@@ -51,7 +52,8 @@ class OwnReference:
         found = run_module(self._module, {**packed(self._takes, fed, self._symbols), **state}, OPS)
         tensors = dict(zip(self._module.main.output_names, found, strict=True))
         replaced = [row["output"] for row in self._state if row["output"] is not None]
-        return {**unpacked(self._gives, tensors), **{name: tensors[name] for name in replaced}}
+        more = {name: tensors[name] for name in (*replaced, *self._more)}
+        return {**unpacked(self._gives, tensors), **more}
 
 
 def oracle(model: Path, manifest: Mapping[str, Any], outputs: Sequence[str] = ()) -> Evaluator:

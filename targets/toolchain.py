@@ -45,7 +45,10 @@ _RUNTIME = (
     "weights",
 )  # fmt: skip
 _CRT = ("crt",)
-_RUNNER = ("runner", "runner_crash", "runner_facts", "runner_frames", "runner_supervisor", "runner_worker")
+_RUNNER = (
+    "runner", "runner_crash", "runner_facts", "runner_frames", "runner_probe", "runner_supervisor",
+    "runner_worker",
+)  # fmt: skip
 _RUNNER_MODEL = "runner_model"  # the one part of the runner that a static program has in another form
 _C_FLAGS = (
     "-std=c11",

@@ -284,7 +284,7 @@ static void on_host_frame(supervisor *s) {
     case FRAME_RESET: worker_drop(s); return answer(s, "ok", type, "");
     case FRAME_QUIT: answer(s, "ok", type, ""); s->done = 1; return;
     case FRAME_LOAD: s->busy = type; return on_load_request(s);
-    case FRAME_SETIN: case FRAME_RUN: case FRAME_GETOUT: case FRAME_STATE: case FRAME_ENTRY:
+    case FRAME_SETIN: case FRAME_RUN: case FRAME_GETOUT: case FRAME_STATE: case FRAME_ENTRY: case FRAME_PROBE:
       if (!s->pid) return answer(s, "protocol", type, "no model is loaded");
       s->busy = type;
       return forward(s);
