@@ -296,9 +296,13 @@ class _Search:
         ]
         return Divergence(
             error.name, error, s.callee, self._unit(s.callee), inner[1] if inner else None,
-            tuple(map(self.graph.suspect, part.nodes)), tuple(dict.fromkeys([*via, s.callee])), part,
+            self._suspects(part), tuple(dict.fromkeys([*via, s.callee])), part,
             inner[0] if inner else "",
         )  # fmt: skip
+
+    def _suspects(self, part: Between) -> tuple[Suspect, ...]:
+        found = map(self.graph.suspect, part.nodes)
+        return tuple(s for s in found if s.op != "Constant")
 
     def after(self, wrong: Sequence[str]) -> Divergence | None:
         """An output that is wrong although every stored value before it is right: it was not compared itself.
@@ -308,7 +312,7 @@ class _Search:
             return None
         part = self.graph.between([name], self.right)
         error = OutputError(name, "", (), 0.0, 0.0, 1, note="wrong as an output of the model")
-        return Divergence(name, error, "", "", None, tuple(map(self.graph.suspect, part.nodes)), (), part)
+        return Divergence(name, error, "", "", None, self._suspects(part), (), part)
 
     def _unit(self, callee: str) -> str:
         rows = self.view.manifest["kernels"]
