@@ -91,8 +91,10 @@ class RunnerClient:
         device: str = "device",
         emulated: bool = False,
         budget: Budget | None = None,
+        explain: Callable[[Crash], Crash] = lambda crash: crash,
     ) -> None:
         self.device = device
+        self._explain = explain  # adds what the host knows of the model's code
         self.emulated = emulated
         self.budget = budget or Budget()
         self.fence = 0  # the lease's token
@@ -373,7 +375,7 @@ class RunnerClient:
             if left[frame.type] < 0:
                 raise infra(f"the runner answered {kind.name} with one {frame.type.name} frame too many")
             if frame.type is FrameType.CRASH:
-                self._last_crash = parse.parse_crash(frame.payload)
+                self._last_crash = self._explain(parse.parse_crash(frame.payload))
             elif frame.type in take:
                 take[frame.type](frame.payload)
             elif frame.type is not FrameType.STAGE:
@@ -478,12 +480,14 @@ def open_session(
     threads: int = 0,
     memory_limit: int = 0,
     entry: str = "",
+    explain: Callable[[Crash], Crash] = lambda crash: crash,
 ) -> Iterator[RunnerClient]:
     """Deploy the bundle, start its runner, load the model; the client is ready for `run`, and is closed at
     the end of the block.
 
     budget: None takes the default limits. threads: 0 is the bundle's default. memory_limit: bytes of the
-    worker's address space, 0 is none. entry: the one to run, '' for the first. Raises as RunnerClient does.
+    worker's address space, 0 is none. entry: the one to run, '' for the first. explain: adds functions to a
+    crash. Raises as RunnerClient does.
     """
     budget = budget or Budget()
     remote = transport.deploy(bundle, budget)
@@ -492,6 +496,7 @@ def open_session(
         device=transport.name,
         emulated=transport.emulated,
         budget=budget,
+        explain=explain,
     )
     try:
         client.load(remote, threads=threads, memory_limit=memory_limit)

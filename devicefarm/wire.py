@@ -123,7 +123,19 @@ class Record:
         return {k: rule.check(value.get(k), f"{where}.{k}") for k, rule in self.fields.items()}
 
 
-FieldRule: TypeAlias = "Whole | TextRule | Flag | OneOf | Many | Record"
+@dataclass(frozen=True, slots=True)
+class May:
+    """A field that an older runner does not send."""
+
+    of: FieldRule
+    default: Any
+
+    def check(self, value: Any, where: str) -> Any:
+        """The value, or the default. Raises SmeltError(kind='infra')."""
+        return self.default if value is None else self.of.check(value, where)
+
+
+FieldRule: TypeAlias = "Whole | TextRule | Flag | OneOf | Many | Record | May"
 
 
 def _refuse(where: str, wanted: str, value: Any) -> NoReturn:
@@ -190,10 +202,10 @@ RECORDS: Mapping[str, Record] = {
     "crash": Record(
         {
             "signal": Whole(0, 255), "exit_code": Whole(0, 255), "code": Whole(-(2**31), 2**31 - 1),
-            "address": _COUNT, "offset": _COUNT,
+            "address": _COUNT, "offset": _COUNT, "frames": May(Many(_COUNT, 64), ()),
+            "object": TextRule(), "stage": TextRule(), "reason": TextRule(), "tail": TextRule(exact=True),
+            "kernel_log": May(TextRule(exact=True), ""),
         }
-        | dict.fromkeys(("object", "stage", "reason"), TextRule())
-        | {"tail": TextRule(exact=True)}
     ),
     "end": Record({"status": OneOf(STATUSES), "text": TextRule(), "crc32": Whole(0, 2**32 - 1)}),
 }  # fmt: skip

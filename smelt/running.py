@@ -9,6 +9,7 @@ from pathlib import Path
 from smelt.core.bundle import Bundle
 from smelt.core.cache import cache_dir
 from smelt.core.diag import SmeltError
+from smelt.crash import explainer
 from smelt.devicefarm.budget import Budget
 from smelt.devicefarm.client import RunnerClient, open_session
 from smelt.devicefarm.inventory import (
@@ -83,8 +84,9 @@ def running(
     transport = transport_for(bundle, device_for(str(bundle.manifest["platform"]), device))
     try:
         with open_session(
-            transport, Path(bundle.path), threads=threads, budget=budget, entry=bundle.chosen
-        ) as client:
+            transport, Path(bundle.path), threads=threads, budget=budget, entry=bundle.chosen,
+            explain=explainer(bundle),
+        ) as client:  # fmt: skip
             yield client
     finally:
         transport.close()

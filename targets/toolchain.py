@@ -75,7 +75,7 @@ _LINK_FLAGS = (
 )  # fmt: skip
 _STATIC_FLAGS = (
     "-static",
-    "-s",
+    "-S",  # symbols stay: a crash is told by the kernel's name
     "-z", "relro",
     "-z", "noexecstack",
     "-z", "stack-size=8388608",  # musl gives new threads this much
