@@ -166,7 +166,7 @@ def junit(report: Report, seconds: float) -> bytes:
     """The report as JUnit's XML."""
     counts = {k: str(sum(c.outcome == o for c in report.cases)) for k, o in _COUNTS.items()}
     root = ElementTree.Element("testsuites", {"name": "smelt", "tests": str(len(report.cases)), **counts})
-    about = {"name": f"{report.suite} {report.subject}", "tests": str(len(report.cases)), **counts}
+    about = {"name": _legal(f"{report.suite} {report.subject}"), "tests": str(len(report.cases)), **counts}
     suite = ElementTree.SubElement(root, "testsuite", {**about, "time": f"{seconds:.3f}"})
     _properties(suite, report.properties)
     for c in report.cases:
