@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
 from smelt.bench import PLANS, Measured, Pair, against, geomean, measure
+from smelt.cli.bench_page import add_page_options, check_page_options, page_data, write_page
+from smelt.cli.ci import Report, add_ci_options, add_timings, reporting
 from smelt.cli.common import (
     AddParser,
     Progress,
@@ -28,6 +31,7 @@ from smelt.core.bundle import is_bundle
 from smelt.core.exits import OK
 from smelt.devicefarm.measure import median
 from smelt.devicefarm.verdict import worst
+from smelt.pages.bench import Run
 from smelt.shapes import RunCase, cases
 
 
@@ -45,16 +49,22 @@ def register(add: AddParser) -> None:
     add_entry_option(parser, "the first")
     parser.add_argument("--against", choices=("onnxruntime",), help="race on this machine, in turns")
     parser.add_argument("--plan", choices=tuple(PLANS), default="steady", help="how long (default: steady)")
+    add_page_options(parser)
+    add_ci_options(parser)
     add_trial_options(parser, 2)
 
 
 def run(args: argparse.Namespace) -> Result:
     """Measure every shape. Exit code 5: the times are inconclusive, or those of an emulated device."""
-    with tempfile.TemporaryDirectory(prefix="smelt-bench-") as folder:
-        return _race(args, folder) if args.against else _times(args, folder)
+    beside = check_page_options(args)
+    with (
+        tempfile.TemporaryDirectory(prefix="smelt-bench-") as folder,
+        reporting(args, "bench", args.source) as report,
+    ):
+        return _race(args, folder) if args.against else _times(args, folder, report, beside)
 
 
-def _times(args: argparse.Namespace, folder: str) -> Result:
+def _times(args: argparse.Namespace, folder: str, ci: Report, beside: Sequence[Run]) -> Result:
     if is_bundle(args.source):
         bundle = open_bundle(args.source)
     else:
@@ -62,18 +72,23 @@ def _times(args: argparse.Namespace, folder: str) -> Result:
         bundle = compile_args(args, f"{folder}/out")
     bundle = chosen_entry(args, bundle)
     progress = Progress(args)
+    wanted = _cases(args, bundle)
     found = measure(
-        bundle, _cases(args, bundle), device=args.device, threads=args.threads or 0,
+        bundle, wanted, device=args.device, threads=args.threads or 0,
         plan=PLANS[args.plan], on_case=lambda m: progress(m.label),
     )  # fmt: skip
-    progress.done()
     verdict = worst([m.verdict for m in found])
-    data = {
+    data: dict[str, Any] = {
         "device": found[0].report.device,
         "emulated": found[0].report.emulated,
         "verdict": verdict.value,
         "cases": [measured_data(m) for m in found],
     }
+    add_timings(ci, data)
+    if args.html:
+        data = page_data(args, bundle, wanted, data, progress)
+        write_page(args, bundle, wanted, data, beside)
+    progress.done()
     return Result(verdict.exit_code, data, measured_text(found))
 
 

@@ -22,6 +22,7 @@ from smelt.cli.common import Usage, write_result
 from smelt.cli.sarif import located_log
 from smelt.core.diag import SmeltError, printable
 from smelt.devicefarm.verdict import Verdict, verdict_of_error
+from smelt.pages.bench import doubts_of
 
 if TYPE_CHECKING:
     from smelt.compare import CaseResult, Validation
@@ -148,6 +149,18 @@ def add_cases(report: Report, found: Validation, entry: str = "") -> None:
         outcome: Outcome = "skipped" if c.status == "skipped" else outcome_of(c.verdict)
         report.add(
             CiCase(label, outcome, c.verdict.value, _first_line(bad or c.why), text, properties=_shapes(c))
+        )
+
+
+def add_timings(report: Report, data: Mapping[str, Any]) -> None:
+    """A case of `bench` each, from its data: times that may not be used are an error, never a failure."""
+    report.properties |= {"device": str(data["device"]), "emulated": str(data["emulated"]).lower()}
+    for c in data["cases"]:
+        verdict, doubts = Verdict(c["verdict"]), doubts_of(c)
+        told = {k: str(c[k]) for k in ("latency_ns_p50", "latency_ns_p90", "latency_ns_min", "samples")}
+        why = "; ".join(doubts)
+        report.add(
+            CiCase(c["label"], outcome_of(verdict), verdict.value, _first_line(why), why, properties=told)
         )
 
 

@@ -1,4 +1,4 @@
-"""smelt devices list | add | show | doctor: the farm's boards and emulators."""
+"""smelt devices list | add | show | doctor | report: the farm's boards and emulators."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
+from smelt.cli import devices_report
 from smelt.cli.common import SUMMARIES, AddParser, Result, Usage, command, finding_text, table, whole
 from smelt.core.diag import SmeltError
 from smelt.core.exits import INCONCLUSIVE, INFRA, OK
@@ -30,10 +31,10 @@ _TEXTS = ("host", "user", "host_key", "key_file", "root", "emulator", "cpu", "sy
 
 
 def register(add: AddParser) -> None:
-    """Add the four subcommands to the parser."""
+    """Add the subcommands to the parser."""
     summary = SUMMARIES["devices"]
     parser = add("devices", help=summary, description=summary[0].upper() + summary[1:] + ".")
-    group = parser.add_subparsers(metavar="list|add|show|doctor", required=True)
+    group = parser.add_subparsers(metavar="list|add|show|doctor|report", required=True)
     command(group.add_parser, "list", run_list, "smelt devices list", "list all devices").set_defaults(
         command="devices list"
     )
@@ -48,6 +49,7 @@ def register(add: AddParser) -> None:
         "  --user pi --key-file ~/.ssh/id_ed25519 --host-key 'ssh-ed25519 AAAA...'",
         "add a device, or replace one of that name",
     )  # fmt: skip
+    devices_report.register(group.add_parser, examine_device)
     for p, name in ((show, "show"), (doctor, "doctor"), (new, "add")):
         p.add_argument("name", metavar="NAME", nargs="?" if name == "doctor" else None)
         p.set_defaults(command=f"devices {name}")
