@@ -11,13 +11,15 @@ from typing import Any
 
 from smelt.cli.common import Progress, Usage, write_result
 from smelt.core.bundle import Bundle
-from smelt.devicefarm.measure import ONCE
+from smelt.devicefarm.measure import ONCE, median
 from smelt.pages.bench import Run, bench_page
 from smelt.running import running
 from smelt.shapes import RunCase, bind
 
 POINTS = 24
 """Points of a curve of memory."""
+PROFILED = 5
+"""Runs of which each kernel's time is the median."""
 REACH = 4
 """How many times a size's value a curve reaches where the size has no bound."""
 
@@ -65,20 +67,29 @@ def page_data(
 def profiles(
     args: argparse.Namespace, bundle: Bundle, cases: Sequence[RunCase], progress: Progress
 ) -> Iterator[list[dict[str, Any]]]:
-    """Per case: each kernel's time in one run after the first, with its unit and its ONNX nodes."""
+    """Per case: each kernel's time, the median of some runs after the first, with its unit and its ONNX
+    nodes."""
     known = {r["name"]: r for r in bundle.manifest["kernels"]}
     with running(bundle, args.device, threads=args.threads or 0) as client:
         for case in cases:
             progress(f"{case.label}: kernels")
-            report = client.run(case.tensors, replace(ONCE, profile=True), outputs=False)
-            totals: dict[str, dict[str, Any]] = {}
-            for k in report.profile:
-                name = _kernel_of(k.name, known)
-                row = totals.setdefault(name, {"name": name, "ns": 0, "launches": 0})
-                row["ns"] += k.ns
-                row["launches"] += k.launches
-            about = {n: {f: known[n].get(f, "") for f in ("unit", "origin")} for n in totals if n in known}
-            yield [{**row, **about.get(n, {})} for n, row in totals.items() if row["launches"]]
+            times: dict[str, list[int]] = {}
+            launches: dict[str, int] = {}
+            for turn in range(PROFILED):
+                report = client.run(case.tensors, replace(ONCE, profile=True), outputs=False)
+                launches.clear()
+                for k in report.profile:
+                    name = _kernel_of(k.name, known)
+                    times.setdefault(name, [0] * PROFILED)[turn] += k.ns
+                    launches[name] = launches.get(name, 0) + k.launches
+            yield [
+                {
+                    "name": name, "ns": median(times[name]), "launches": count,
+                    **{f: known.get(name, {}).get(f, "") for f in ("unit", "origin")},
+                }
+                for name, count in launches.items()
+                if count
+            ]  # fmt: skip
 
 
 def _kernel_of(name: str, known: Mapping[str, Any]) -> str:
@@ -93,9 +104,9 @@ def write_page(
 ) -> None:  # fmt: skip
     """Write the page at --html. Raises SmeltError(kind='infra')."""
     name = str(bundle.manifest["model"]["name"])
-    runs = [Run(f"{name} for {bundle.target}", data), *beside]
     memory = list(memory_curves(bundle, cases, data["cases"]))
-    write_result(args.html, bench_page(runs, memory).encode(), ".html")
+    page = bench_page(f"{name} for {bundle.target}", [Run("this run", data), *beside], memory)
+    write_result(args.html, page.encode(), ".html")
 
 
 def memory_curves(

@@ -46,12 +46,12 @@ class CaseView:
     left: int
 
 
-def bench_page(runs: Sequence[Run], memory: Sequence[Mapping[str, Any]] = ()) -> str:
+def bench_page(heading: str, runs: Sequence[Run], memory: Sequence[Mapping[str, Any]] = ()) -> str:
     """The page. runs: the one that the page is about comes first. memory: for each size that the arena
     depends on its name, the others' values, and points (value, bytes)."""
     labels = dict.fromkeys(c["label"] for r in runs for c in r.data.get("cases", ()))
     return render(
-        "bench.html", runs=runs, cases=[_case(label, runs) for label in labels],
+        "bench.html", heading=heading, runs=runs, cases=[_case(label, runs) for label in labels],
         memory=[(m, _memory_chart(m)) for m in memory],
     )  # fmt: skip
 
@@ -64,7 +64,8 @@ def doubts_of(case: Mapping[str, Any]) -> list[str]:
 
 def _case(label: str, runs: Sequence[Run]) -> CaseView:
     rows = [_row(label, r) for r in runs]
-    named = [(r.title, row) for r, row in zip(runs, rows, strict=True) if row is not None]
+    titles = [r.title if len(runs) > 1 else "" for r in runs]  # what is alone needs no legend
+    named = [(title, row) for title, row in zip(titles, rows, strict=True) if row is not None]
     samples = [(title, [float(v) for v in row.get("samples_ns", ())]) for title, row in named]
     charts = [
         histogram("distribution", samples, milliseconds),

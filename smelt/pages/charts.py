@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 WIDTH, HEIGHT = 460, 170
-LEFT, RIGHT, TOP, BOTTOM = 64, 12, 10, 32
+LEFT, RIGHT, TOP, BOTTOM = 64, 12, 22, 32
 BINS = 32
 
 

@@ -59,7 +59,7 @@ def test_two_runs_side_by_side() -> None:
     b = run("old", case("x:1", 2.0, kernels=kernels[:1]))
     curve = {"points": [(1, 64), (9, 576)], "measured": [(4, 256)]}
     memory = [{"symbol": "n", "others": "m = 3", "formula": "64*n", **curve}]
-    root = parsed(bench_page([a, b], memory))
+    root = parsed(bench_page("m for host", [a, b], memory))
     text = words(root)
     assert text.count("did not run this") == 1
     assert "70.0 %" in text and "conv" in text and "64*n" in text and "at m = 3" in text
@@ -74,23 +74,24 @@ def test_two_runs_side_by_side() -> None:
 def test_what_is_not_valid_is_said_on_the_page() -> None:
     doubtful = case("x", verdict="invalid", invalid=["throttled"], unstable=["drift"])
     newer = case("y", verdict="invalid", timing="busy", doubts=[{"kind": "busy", "text": "another program"}])
-    text = words(parsed(bench_page([run("r", doubtful, newer, emulated=True, verdict="invalid")])))
+    text = words(parsed(bench_page("m", [run("r", doubtful, newer, emulated=True, verdict="invalid")])))
     assert "they are not the speed of any device" in text
     assert all(w in text for w in ("throttled", "drift", "another program", "busy"))
 
 
 def test_names_from_outside_are_text() -> None:
     kernels = [{"name": HOSTILE, "ns": 1, "launches": 1, "origin": HOSTILE, "unit": HOSTILE}]
-    page = bench_page([run(HOSTILE, case(HOSTILE, kernels=kernels, invalid=[HOSTILE]), device=HOSTILE)])
+    row = case(HOSTILE, kernels=kernels, invalid=[HOSTILE])
+    page = bench_page(HOSTILE, [run(HOSTILE, row, device=HOSTILE)])
     assert words(parsed(page)).count('<script>alert("x")</script>') >= 6
-    row, finding = {"platform": HOSTILE, "tags": (HOSTILE,)}, (False, HOSTILE, HOSTILE)
-    view = DeviceView(HOSTILE, row, HOSTILE, [finding], {HOSTILE: HOSTILE})
+    device, finding = {"platform": HOSTILE, "tags": (HOSTILE,)}, (False, HOSTILE, HOSTILE)
+    view = DeviceView(HOSTILE, device, HOSTILE, [finding], {HOSTILE: HOSTILE})
     assert "broken" in words(parsed(devices_page([view], HOSTILE)))
 
 
 @pytest.mark.parametrize("samples", [[], [1.0], [5.0] * 9, [1.0, float("nan"), float("inf")], [0.0, 1e300]])
 def test_charts_of_few_and_strange_numbers(samples: list[float]) -> None:
-    parsed(bench_page([run("r", case("x", samples_ns=samples))]))
+    parsed(bench_page("m", [run("r", case("x", samples_ns=samples))]))
     chart = histogram("t", [("", samples)], milliseconds)
     if chart is not None:
         assert all(w > 0 and h >= 0 for _, _, w, h, _ in chart.bars)
