@@ -21,7 +21,7 @@ from smelt.devicefarm.budget import Budget, infra
 from smelt.devicefarm.channel import Channel
 from smelt.devicefarm.frames import CHUNK, Decoder, Frame, FrameType, encode
 from smelt.devicefarm.measure import ONCE, RunPlan
-from smelt.devicefarm.probe import TRACE_LIMIT, Trace, Wish, read_trace
+from smelt.devicefarm.probe import TRACE_LIMIT, LaunchTrace, Wish, read_trace
 from smelt.devicefarm.report import (
     DL_CODES,
     Crash,
@@ -225,7 +225,7 @@ class RunnerClient:
             except ValueError as error:  # an empty one whose other dims NumPy cannot hold
                 raise infra(f"output {index} of dims {found.dims} is no array: {error}") from error
 
-    def trace(self, inputs: Mapping[str, Array] | None = None) -> Trace:
+    def trace(self, inputs: Mapping[str, Array] | None = None) -> LaunchTrace:
         """The launches of one run with the inputs (None keeps the last ones); it leaves no outputs, and the
         state as it was."""
         model = self._loaded()

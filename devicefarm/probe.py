@@ -22,7 +22,7 @@ class Launched:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class LaunchTrace:
     """The launches of a run, in order. cut: there were more, which the runner had no room to note."""
 
     launches: tuple[Launched, ...]
@@ -44,7 +44,7 @@ class Wish:
         return _WISH.pack(self.launch, self.size, self.site, self.buffer)
 
 
-def read_trace(raw: bytes, launches: int, *, cut: bool) -> Trace:
+def read_trace(raw: bytes, launches: int, *, cut: bool) -> LaunchTrace:
     """Parse the notes of a run. Raises SmeltError(kind='infra') where they break the protocol."""
     found: list[Launched] = []
     at = 0
@@ -59,4 +59,4 @@ def read_trace(raw: bytes, launches: int, *, cut: bool) -> Trace:
         at += 8 * count
     if len(found) + cut != launches:
         raise infra(f"the runner told {len(found)} of {launches} launches")
-    return Trace(tuple(found), cut)
+    return LaunchTrace(tuple(found), cut)

@@ -21,7 +21,7 @@ from smelt.core.bundle import Bundle, spelled_dim
 from smelt.core.diag import SmeltError
 from smelt.core.dtype import ALL, Array
 from smelt.devicefarm.client import RunnerClient
-from smelt.devicefarm.probe import Trace, Wish
+from smelt.devicefarm.probe import LaunchTrace, Wish
 from smelt.difference import OutputError, compare_values
 from smelt.groups import GroupValue
 from smelt.inner_reference import InnerValues, inner_values
@@ -29,7 +29,7 @@ from smelt.model_cut import Between, ModelGraph, Suspect
 from smelt.opinions import Opinions
 from smelt.own_reference import oracle
 from smelt.running import running
-from smelt.script import Step
+from smelt.script import SessionStep
 
 MOST_BYTES = 64 << 20
 """Bytes of values that one probe of a run brings; a larger value comes alone."""
@@ -37,7 +37,7 @@ MOST_NAMES = 256
 """Values that one session of the reference returns."""
 
 OWN_VALUE = "made by smelt alone: the model has no such value"
-INSIDE = "inside a branch or loop, where the reference shows nothing"
+IN_REGION = "inside a branch or loop, where the reference shows nothing"
 OTHER_ORDER = "stored in another order than the model's"
 OTHER_TYPE = "stored in another type"
 
@@ -103,7 +103,7 @@ class Bisection:
 def bisect(
     bundle: Bundle,
     model: Path,
-    script: Sequence[Step],
+    script: Sequence[SessionStep],
     wrong: Sequence[str],
     *,
     device: str | None = None,
@@ -147,7 +147,7 @@ def bisect(
     )  # fmt: skip
 
 
-def replay(client: RunnerClient, script: Sequence[Step]) -> None:
+def replay(client: RunnerClient, script: Sequence[SessionStep]) -> None:
     """Bring the state to where the last step begins, and choose its entry."""
     if client.model is not None and client.model.state:
         client.reset_state()
@@ -160,7 +160,7 @@ def replay(client: RunnerClient, script: Sequence[Step]) -> None:
             client.run(step.case.tensors, outputs=False)
 
 
-def stored_values(probes: Mapping[str, Any], trace: Trace, graph: ModelGraph) -> Iterator[Stored]:
+def stored_values(probes: Mapping[str, Any], trace: LaunchTrace, graph: ModelGraph) -> Iterator[Stored]:
     """The values that the launches of a run complete, in order."""
     sites, callees = probes["sites"], probes["callees"]
     rounds: Counter[int] = Counter()
@@ -220,7 +220,9 @@ def arranged(s: Stored, axes: Sequence[int], raw: bytes, want: GroupValue) -> Ar
 class _Search:
     """Compares stored values with the reference's, and remembers what was right."""
 
-    def __init__(self, view: Bundle, model: Path, last: Step, rtol: float | None, atol: float | None) -> None:
+    def __init__(
+        self, view: Bundle, model: Path, last: SessionStep, rtol: float | None, atol: float | None
+    ) -> None:
         self.view, self.model, self.last = view, model, last
         self.graph = ModelGraph(model)
         self.feed: dict[str, GroupValue] = {**last.case.feed, **last.state}
@@ -238,7 +240,7 @@ class _Search:
         if self._rows(s):
             return True
         inside = any(r["name"] in self.graph.inner for r in s.names)
-        self.skip(s, INSIDE if inside else OWN_VALUE)
+        self.skip(s, IN_REGION if inside else OWN_VALUE)
         return False
 
     def skip(self, s: Stored, why: str) -> None:
@@ -250,7 +252,9 @@ class _Search:
         rows = (r for r in s.names if r["name"] in self.graph.tensors)
         return [r for r in rows if s.final or not r.get("last")]
 
-    def first_wrong(self, client: RunnerClient, some: Sequence[Stored]) -> tuple[Stored, OutputError] | None:
+    def first_wrong(
+        self, client: RunnerClient, some: Sequence[Stored]
+    ) -> tuple[Stored, OutputError] | None:
         """The first of these values with which no reference agrees."""
         pieces = client.peek([s.wish for s in some])
         names = dict.fromkeys(row["name"] for s in some for row in self._rows(s))

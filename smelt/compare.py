@@ -20,7 +20,7 @@ from smelt.groups import Group, GroupValue, groups, unpacked
 from smelt.opinions import Compare, Opinion, Opinions, Ruling
 from smelt.own_reference import Evaluator, oracle
 from smelt.running import running
-from smelt.script import Step
+from smelt.script import SessionStep
 from smelt.shapes import RunCase, label, read_state, state_values, trials
 from smelt.shapes import case as case_of
 
@@ -45,7 +45,7 @@ class CaseResult:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     opinions: Mapping[str, tuple[Opinion, ...]] = field(default_factory=dict)
     wrong: tuple[str, ...] = ()
-    script: tuple[Step, ...] = ()
+    script: tuple[SessionStep, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def validate(
                 result = _steps(client, judge, case)
             else:
                 result = _one(client, judge, case, {})[0]
-                result = replace(result, script=_told(result, [Step(case)]))
+                result = replace(result, script=_told(result, [SessionStep(case)]))
             if result.verdict in (Verdict.CRASH, Verdict.TIMEOUT):
                 stack.close()
                 client = None
@@ -146,7 +146,7 @@ def validate_entries(
         for k in range(count):
             client.reset_state()
             held: dict[str, GroupValue] = {}
-            script: list[Step] = []
+            script: list[SessionStep] = []
             for name, view in views.items():
                 client.use_entry(name)
                 turn = partial(_fitting, view, k, seed=seed + k, ranges=ranges)
@@ -183,7 +183,7 @@ def _fitting(
 
 def _turn(
     client: RunnerClient, judge: _Judge, fitting: Callable[..., RunCase | None], held: dict[str, GroupValue],
-    entry: str, script: list[Step],
+    entry: str, script: list[SessionStep],
 ) -> CaseResult:  # fmt: skip
     """Run an entry from the held state, and update that; `held`: input -> the state that the reference
     has. script: the session's runs so far, to which these are added."""
@@ -196,7 +196,7 @@ def _turn(
             why = f"it takes no state of {shapes}"
             return replace(result, why=why) if done else CaseResult(shapes, "skipped", why=why)
         state = {name: held.get(name, a) for name, a in case.state.items()}
-        script.append(Step(case, entry, state))
+        script.append(SessionStep(case, entry, state))
         result, want = _one(client, judge, case, state)
         if result.status != "pass":
             break
@@ -238,9 +238,9 @@ def _steps(client: RunnerClient, judge: _Judge, case: RunCase) -> CaseResult:
     client.reset_state()
     following: RunCase | None = case
     state, done = case.state, 0
-    script: list[Step] = []
+    script: list[SessionStep] = []
     while following is not None and done < STATE_RUNS:
-        script.append(Step(following, state=state))
+        script.append(SessionStep(following, state=state))
         result, want = _one(client, judge, following, state)
         if result.status != "pass":
             break
@@ -254,7 +254,7 @@ def _steps(client: RunnerClient, judge: _Judge, case: RunCase) -> CaseResult:
     return replace(result, label=f"{case.label}, {step}", script=_told(result, script))
 
 
-def _told(result: CaseResult, script: Sequence[Step]) -> tuple[Step, ...]:
+def _told(result: CaseResult, script: Sequence[SessionStep]) -> tuple[SessionStep, ...]:
     """The script where something went wrong; others need not keep their inputs."""
     return tuple(script) if result.status in ("mismatch", "failed") else ()
 

@@ -13,23 +13,22 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from smelt.core.bundle import Bundle
+from smelt.core.bundle import RUNNER, Bundle
 from smelt.core.diag import SmeltError, shortened
 from smelt.devicefarm.report import Crash
-from smelt.targets.elf import Code, code_of
+from smelt.targets.elf import MachineCode, code_of
 
 LONGEST_NODES = 200
 """Characters of the names of a kernel's nodes."""
 MOST_FRAMES = 12
 _KERNEL = re.compile(r"(?:\w+\.)?k\.(.+)")
-RUNNER = "smelt_run"
 
 
 def explainer(bundle: Bundle) -> Callable[[Crash], Crash]:
     """What adds the functions to a crash of this bundle; it reads the bundle's files only when asked to."""
 
     @cache
-    def code(file: str) -> Code | None:
+    def code(file: str) -> MachineCode | None:
         try:
             return code_of((bundle.path / file).read_bytes())
         except (OSError, SmeltError):
@@ -46,7 +45,7 @@ def explainer(bundle: Bundle) -> Callable[[Crash], Crash]:
     return explain
 
 
-def _functions(crash: Crash, own: str, code: Code, manifest: Mapping[str, Any]) -> Iterator[str]:
+def _functions(crash: Crash, own: str, code: MachineCode, manifest: Mapping[str, Any]) -> Iterator[str]:
     """The functions from the innermost out, each once in a row."""
     frames = [f for f in crash.frames if code.follows_call(f)]
     if crash.object in (own, RUNNER):

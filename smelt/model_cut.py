@@ -180,14 +180,14 @@ def _reads(node: Any) -> Iterator[str]:
             yield from (v.name for v in g.output if v.name not in own)
 
 
-RANDOM = frozenset(
+RANDOM_OPS = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
 
 
 def _draws(node: Any) -> bool:
     inner = (n for a in node.attribute for g in _graphs(a) for n in g.node)
-    return node.op_type in RANDOM or any(map(_draws, inner))
+    return node.op_type in RANDOM_OPS or any(map(_draws, inner))
 
 
 def _graphs(attribute: Any) -> list[Any]:

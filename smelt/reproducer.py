@@ -24,18 +24,18 @@ from smelt.model_cut import Between, ModelGraph
 from smelt.npz import write_npz
 from smelt.own_reference import oracle
 from smelt.request import DimSpec
-from smelt.script import Step
+from smelt.script import SessionStep
 from smelt.shapes import feed_case
 
-Kind: TypeAlias = str
-NODES: Kind = "the suspected nodes alone"
-UP_TO: Kind = "the model up to the wrong value"
-WHOLE: Kind = "the whole model"
-BUNDLE: Kind = "the bundle itself, since a new compile does not show the fault"
+_Kind: TypeAlias = str
+_NODES: _Kind = "the suspected nodes alone"
+_UP_TO: _Kind = "the model up to the wrong value"
+_WHOLE: _Kind = "the whole model"
+_BUNDLE: _Kind = "the bundle itself, since a new compile does not show the fault"
 
 
 @dataclass(frozen=True)
-class Options:
+class BuildOptions:
     """How the bundle was made and is judged, as far as a second compile needs it."""
 
     target: str
@@ -55,16 +55,16 @@ class Reproducer:
     """folder: of model.onnx, inputs.npz and repro.sh. kind: how much of the model it has. nodes: how many."""
 
     folder: Path
-    kind: Kind
+    kind: _Kind
     nodes: int
 
 
 def options_of(
     bundle: Bundle, model: Path, device: str | None, rtol: float | None, atol: float | None, threads: int
-) -> Options:
+) -> BuildOptions:
     """The options that a manifest remembers, and those of the comparison."""
     made: Mapping[str, Any] = bundle.manifest["options"]
-    return Options(
+    return BuildOptions(
         bundle.target, int(made["opt"]), bool(made.get("fp16")), tuple(made.get("fast_math", ())),
         tuple((str(k), str(v)) for k, v in made.get("place", ())), tuple(_dims(bundle, model).items()),
         device, rtol, atol, threads,
@@ -90,7 +90,7 @@ def _dims(bundle: Bundle, model: Path) -> dict[str, DimSpec]:
 
 
 def write_reproducer(
-    folder: Path, bundle: Bundle, model: Path, step: Step, found: Bisection, options: Options,
+    folder: Path, bundle: Bundle, model: Path, step: SessionStep, found: Bisection, options: BuildOptions,
     on_step: Callable[[str], None] = lambda text: None,
 ) -> Reproducer | None:  # fmt: skip
     """Write the smallest model that still shows the fault: each candidate is compiled and compared first.
@@ -127,14 +127,14 @@ def _prepare(folder: Path) -> None:
         raise SmeltError(f"folder '{folder}' holds '{strange[0]}'; a reproducer wants an empty folder")
 
 
-def _candidates(graph: ModelGraph, name: str, part: Between) -> Iterator[tuple[Kind, Between]]:
-    yield NODES, part
+def _candidates(graph: ModelGraph, name: str, part: Between) -> Iterator[tuple[_Kind, Between]]:
+    yield _NODES, part
     longer = graph.between([name])
     if longer != part:
-        yield UP_TO, longer
+        yield _UP_TO, longer
     whole = graph.between(graph.outputs)
     if whole not in (part, longer):
-        yield WHOLE, whole
+        yield _WHOLE, whole
 
 
 def _cut(
@@ -156,7 +156,7 @@ def _cut(
     return tensors
 
 
-def _shows(model: Path, given: Mapping[str, Array], options: Options, scratch: Path) -> bool:
+def _shows(model: Path, given: Mapping[str, Array], options: BuildOptions, scratch: Path) -> bool:
     try:
         made = compile(
             str(model), options.target, dims_in(model, options.dims), opt=options.opt, fp16=options.fp16,
@@ -189,7 +189,7 @@ def _fill(folder: Path, scratch: Path, given: Mapping[str, Array]) -> None:
 
 
 def _of_bundle(
-    folder: Path, bundle: Bundle, model: Path, step: Step, first: Divergence, options: Options
+    folder: Path, bundle: Bundle, model: Path, step: SessionStep, first: Divergence, options: BuildOptions
 ) -> Reproducer | None:
     """A copy of the bundle, where its fault does not come back by a compile; not for a model with state."""
     tensors = {n: a for n, a in step.case.feed.items() if isinstance(a, np.ndarray)}
@@ -202,11 +202,11 @@ def _of_bundle(
         raise SmeltError(f"the reproducer cannot be written: {e}", kind="infra") from None
     shutil.copyfile(model, folder / "model.onnx")
     write_npz(folder / "inputs.npz", tensors)
-    _write_script(folder, first, options, BUNDLE, "bundle")
-    return Reproducer(folder, BUNDLE, len(graph.between(graph.outputs).nodes))
+    _write_script(folder, first, options, _BUNDLE, "bundle")
+    return Reproducer(folder, _BUNDLE, len(graph.between(graph.outputs).nodes))
 
 
-def command_of(options: Options, source: str, dims: Mapping[str, DimSpec]) -> list[str]:
+def command_of(options: BuildOptions, source: str, dims: Mapping[str, DimSpec]) -> list[str]:
     """The words of the comparison after the program's name."""
     words = ["validate", source, "--inputs", "inputs.npz"]
     if source == "model.onnx":
@@ -226,7 +226,7 @@ def command_of(options: Options, source: str, dims: Mapping[str, DimSpec]) -> li
 
 
 def _write_script(
-    folder: Path, first: Divergence, options: Options, kind: Kind, source: str = "model.onnx"
+    folder: Path, first: Divergence, options: BuildOptions, kind: _Kind, source: str = "model.onnx"
 ) -> None:
     """repro.sh, with what is known as a comment at its head."""
     from smelt import __version__

@@ -10,7 +10,7 @@ from smelt.shapes import RunCase
 
 
 @dataclass(frozen=True)
-class Step:
+class SessionStep:
     """A run. entry: '' for the only one. state: what a reference that gets the state as inputs is fed besides
     the case."""
 

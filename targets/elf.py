@@ -107,7 +107,7 @@ def symbol_sizes(data: bytes) -> tuple[tuple[str, int], ...]:
 
 
 @dataclass(frozen=True)
-class Code:
+class MachineCode:
     """The functions of a library or program. starts: their addresses, in order; ends, names: of the same.
     data: the file; segments: (address, place in the file, bytes) of what is loaded; machine: of the
     header."""
@@ -158,7 +158,7 @@ def _arm64_call(code: bytes) -> bool:
 _CALLS: Mapping[int, Callable[[bytes], bool]] = {62: _x86_call, 183: _arm64_call}  # EM_X86_64, EM_AARCH64
 
 
-def code_of(data: bytes) -> Code:
+def code_of(data: bytes) -> MachineCode:
     """The functions of a linked file. Raises SmeltError(kind='invalid') when it is no ELF file."""
     file = ElfFile(data)
     value_at, size_at = (4, 5) if file.bits == 64 else (1, 2)
@@ -170,7 +170,7 @@ def code_of(data: bytes) -> Code:
             start = fields[value_at] & ~1 if file.header[1] == _EM_ARM else fields[value_at]  # Thumb's mark
             rows.add((start, start + fields[size_at], name))
     starts, ends, names = zip(*sorted(rows), strict=True) if rows else ((), (), ())
-    return Code(data, file.header[1], file.segments(), starts, ends, names)
+    return MachineCode(data, file.header[1], file.segments(), starts, ends, names)
 
 
 def global_symbols(data: bytes) -> frozenset[str]:

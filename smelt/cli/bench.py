@@ -31,7 +31,7 @@ from smelt.core.bundle import is_bundle
 from smelt.core.exits import OK
 from smelt.devicefarm.measure import median
 from smelt.devicefarm.verdict import worst
-from smelt.pages.bench import Run
+from smelt.pages.bench import BenchRun
 from smelt.shapes import RunCase, cases
 
 
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> Result:
         return _race(args, folder) if args.against else _times(args, folder, report, beside)
 
 
-def _times(args: argparse.Namespace, folder: str, ci: Report, beside: Sequence[Run]) -> Result:
+def _times(args: argparse.Namespace, folder: str, ci: Report, beside: Sequence[BenchRun]) -> Result:
     if is_bundle(args.source):
         bundle = open_bundle(args.source)
     else:

@@ -12,7 +12,7 @@ from typing import Any
 from smelt.cli.common import Progress, Usage, write_result
 from smelt.core.bundle import Bundle
 from smelt.devicefarm.measure import ONCE, median
-from smelt.pages.bench import Run, bench_page
+from smelt.pages.bench import BenchRun, bench_page
 from smelt.running import running
 from smelt.shapes import RunCase, bind
 
@@ -35,7 +35,7 @@ def add_page_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def check_page_options(args: argparse.Namespace) -> list[Run]:
+def check_page_options(args: argparse.Namespace) -> list[BenchRun]:
     """The runs to show beside. Raises Usage before anything is measured."""
     if args.beside and not args.html:
         raise Usage("--beside shows a run on a page: say --html FILE.html")
@@ -47,7 +47,7 @@ def check_page_options(args: argparse.Namespace) -> list[Run]:
             assert labels and all("latency_ns_p50" in c for c in data["cases"])
         except (OSError, ValueError, KeyError, TypeError, AssertionError):
             raise Usage(f"--beside {name}: this is no result of 'smelt bench --json'") from None
-        found.append(Run(Path(name).stem, data))
+        found.append(BenchRun(Path(name).stem, data))
     return found
 
 
@@ -100,12 +100,12 @@ def _kernel_of(name: str, known: Mapping[str, Any]) -> str:
 
 def write_page(
     args: argparse.Namespace, bundle: Bundle, cases: Sequence[RunCase], data: Mapping[str, Any],
-    beside: Sequence[Run],
+    beside: Sequence[BenchRun],
 ) -> None:  # fmt: skip
     """Write the page at --html. Raises SmeltError(kind='infra')."""
     name = str(bundle.manifest["model"]["name"])
     memory = list(memory_curves(bundle, cases, data["cases"]))
-    page = bench_page(f"{name} for {bundle.target}", [Run("this run", data), *beside], memory)
+    page = bench_page(f"{name} for {bundle.target}", [BenchRun("this run", data), *beside], memory)
     write_result(args.html, page.encode(), ".html")
 
 

@@ -27,14 +27,14 @@ from smelt.pages.bench import doubts_of
 if TYPE_CHECKING:
     from smelt.compare import CaseResult, Validation
 
-Outcome = Literal["pass", "failure", "error", "skipped"]
+CaseOutcome = Literal["pass", "failure", "error", "skipped"]
 
 FAILURES = frozenset({Verdict.MISMATCH, Verdict.CRASH, Verdict.TIMEOUT, Verdict.UNSUPPORTED})
 """Verdicts about the model; all others but PASS are about what it ran on, or about smelt."""
 MOST_ANNOTATIONS = 10
 SUMMARY_BYTES = 1 << 20
 """What GitHub takes as the summary of a step."""
-MOST_TEXT = 60_000
+LONGEST_TEXT = 60_000
 """Characters of one result's text."""
 
 
@@ -43,7 +43,7 @@ class CiCase:
     """A test case. kind: the verdict in a word; message: one line; text: everything that is known."""
 
     name: str
-    outcome: Outcome = "pass"
+    outcome: CaseOutcome = "pass"
     kind: str = ""
     message: str = ""
     text: str = ""
@@ -98,7 +98,7 @@ def add_ci_options(parser: argparse.ArgumentParser, *, located: bool = False) ->
         )
 
 
-def outcome_of(verdict: Verdict) -> Outcome:
+def outcome_of(verdict: Verdict) -> CaseOutcome:
     """What a verdict is to JUnit."""
     if verdict is Verdict.PASS:
         return "pass"
@@ -146,7 +146,7 @@ def add_cases(report: Report, found: Validation, entry: str = "") -> None:
         label = f"{entry}: {c.label}" if entry and not c.label.startswith(f"{entry}:") else c.label
         text = "\n".join([c.why, *(f"{o.name}: {o}" for o in c.outputs)]).strip()
         bad = next((f"{o.name}: {o}" for o in c.outputs if not o.ok), "")
-        outcome: Outcome = "skipped" if c.status == "skipped" else outcome_of(c.verdict)
+        outcome: CaseOutcome = "skipped" if c.status == "skipped" else outcome_of(c.verdict)
         report.add(
             CiCase(label, outcome, c.verdict.value, _first_line(bad or c.why), text, properties=_shapes(c))
         )
@@ -192,14 +192,14 @@ def junit(report: Report, seconds: float) -> bytes:
             told = ElementTree.SubElement(case, c.outcome, {"message": _legal(c.message)})
             if c.outcome != "skipped":
                 told.set("type", c.kind)
-                told.text = _legal(c.text[:MOST_TEXT])
+                told.text = _legal(c.text[:LONGEST_TEXT])
         elif c.text:
-            ElementTree.SubElement(case, "system-out").text = _legal(c.text[:MOST_TEXT])
+            ElementTree.SubElement(case, "system-out").text = _legal(c.text[:LONGEST_TEXT])
     ElementTree.indent(root)
     return b'<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root) + b"\n"
 
 
-_COUNTS: Mapping[str, Outcome] = {"failures": "failure", "errors": "error", "skipped": "skipped"}
+_COUNTS: Mapping[str, CaseOutcome] = {"failures": "failure", "errors": "error", "skipped": "skipped"}
 
 
 def _properties(at: ElementTree.Element, found: Mapping[str, str]) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 from smelt.pages.charts import Chart, Series, histogram, lines, milliseconds, plain, size
 from smelt.pages.render import render
 
-MOST_KERNELS = 40
+SHOWN_KERNELS = 40
 TELEMETRY = {"degrees": "degrees C", "khz": "kHz", "limits_khz": "kHz allowed", "cooling": "cooling level"}
 """Columns of the telemetry that are drawn -> what they are called."""
 
 
 @dataclass(frozen=True)
-class Run:
+class BenchRun:
     """One run of the command. title: what it is called beside others; data: as --json has it."""
 
     title: str
@@ -23,7 +23,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class KernelRow:
+class KernelTimes:
     """A kernel's time in one or several runs. share: of the first run's whole time; ns: per run of the model,
     None where a run does not have the kernel."""
 
@@ -42,11 +42,11 @@ class CaseView:
     label: str
     rows: tuple[Mapping[str, Any] | None, ...]
     charts: tuple[Chart, ...]
-    kernels: tuple[KernelRow, ...]
+    kernels: tuple[KernelTimes, ...]
     left: int
 
 
-def bench_page(heading: str, runs: Sequence[Run], memory: Sequence[Mapping[str, Any]] = ()) -> str:
+def bench_page(heading: str, runs: Sequence[BenchRun], memory: Sequence[Mapping[str, Any]] = ()) -> str:
     """The page. runs: the one that the page is about comes first. memory: for each size that the arena
     depends on its name, the others' values, and points (value, bytes)."""
     labels = dict.fromkeys(c["label"] for r in runs for c in r.data.get("cases", ()))
@@ -62,7 +62,7 @@ def doubts_of(case: Mapping[str, Any]) -> list[str]:
     return [*told, *map(str, case.get("invalid", ())), *map(str, case.get("unstable", ()))]
 
 
-def _case(label: str, runs: Sequence[Run]) -> CaseView:
+def _case(label: str, runs: Sequence[BenchRun]) -> CaseView:
     rows = [_row(label, r) for r in runs]
     titles = [r.title if len(runs) > 1 else "" for r in runs]  # what is alone needs no legend
     named = [(title, row) for title, row in zip(titles, rows, strict=True) if row is not None]
@@ -74,12 +74,12 @@ def _case(label: str, runs: Sequence[Run]) -> CaseView:
     ]
     kernels = _kernels([dict(row) if row else {} for row in rows])
     return CaseView(
-        label, tuple(rows), tuple(c for c in charts if c is not None), tuple(kernels[:MOST_KERNELS]),
-        max(0, len(kernels) - MOST_KERNELS),
+        label, tuple(rows), tuple(c for c in charts if c is not None), tuple(kernels[:SHOWN_KERNELS]),
+        max(0, len(kernels) - SHOWN_KERNELS),
     )  # fmt: skip
 
 
-def _row(label: str, run: Run) -> Mapping[str, Any] | None:
+def _row(label: str, run: BenchRun) -> Mapping[str, Any] | None:
     found = next((c for c in run.data.get("cases", ()) if c["label"] == label), None)
     return None if found is None else {**found, "reasons": doubts_of(found)}
 
@@ -92,7 +92,7 @@ def _telemetry(key: str, words: str, named: Sequence[tuple[str, Mapping[str, Any
     return lines(words, series, "seconds", y=plain)
 
 
-def _kernels(rows: Sequence[Mapping[str, Any]]) -> list[KernelRow]:
+def _kernels(rows: Sequence[Mapping[str, Any]]) -> list[KernelTimes]:
     """The slowest first."""
     tables = [{k["name"]: k for k in row.get("kernels", ())} for row in rows]
     names = dict.fromkeys(name for t in tables for name in t)
@@ -103,7 +103,7 @@ def _kernels(rows: Sequence[Mapping[str, Any]]) -> list[KernelRow]:
         share = tables[0][name]["ns"] / whole if name in tables[0] and whole else 0.0
         times = tuple(t[name]["ns"] if name in t else None for t in tables)
         about = known.get("unit", ""), known.get("origin", ""), known["launches"]
-        found.append(KernelRow(name, *about, share, times))
+        found.append(KernelTimes(name, *about, share, times))
     return sorted(found, key=lambda k: -max(n or 0.0 for n in k.ns))
 
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-WIDTH, HEIGHT = 460, 170
-LEFT, RIGHT, TOP, BOTTOM = 64, 12, 22, 32
-BINS = 32
+_WIDTH, _HEIGHT = 460, 170
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 22, 32
+_BINS = 32
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class Chart:
     x_ticks: tuple[Tick, ...] = ()
     y_ticks: tuple[Tick, ...] = ()
     legend: tuple[tuple[str, int], ...] = field(default=())
-    width: int = WIDTH
-    height: int = HEIGHT
-    left: int = LEFT
-    base: int = HEIGHT - BOTTOM
+    width: int = _WIDTH
+    height: int = _HEIGHT
+    left: int = _LEFT
+    base: int = _HEIGHT - _BOTTOM
 
 
 Format = Callable[[float], str]
@@ -92,10 +92,10 @@ class _Frame:
         return self.across(x), self.up(y)
 
     def across(self, x: float) -> float:
-        return round(LEFT + _share(x, self.x) * (WIDTH - LEFT - RIGHT), 1)
+        return round(_LEFT + _share(x, self.x) * (_WIDTH - _LEFT - _RIGHT), 1)
 
     def up(self, y: float) -> float:
-        return round(HEIGHT - BOTTOM - _share(y, self.y) * (HEIGHT - TOP - BOTTOM), 1)
+        return round(_HEIGHT - _BOTTOM - _share(y, self.y) * (_HEIGHT - _TOP - _BOTTOM), 1)
 
     def axes(self, x: Format, y: Format) -> tuple[tuple[Tick, ...], tuple[Tick, ...]]:
         """The ticks of both."""
@@ -154,18 +154,19 @@ def histogram(title: str, samples: Sequence[tuple[str, Sequence[float]]], x: For
     frame = _Frame((low, high), (0.0, max(map(max, shares)) * 1.05))
     bars = []
     for k, found in enumerate(shares):
-        wide = (WIDTH - LEFT - RIGHT) / BINS / len(shares)
+        wide = (_WIDTH - _LEFT - _RIGHT) / _BINS / len(shares)
         for n, share in enumerate(found):
-            left, top = LEFT + (n * len(shares) + k) * wide, frame.up(share)
+            left, top = _LEFT + (n * len(shares) + k) * wide, frame.up(share)
             if share:
-                bars.append((round(left, 1), top, round(wide * 0.92, 2), round(HEIGHT - BOTTOM - top, 1), k))
+                tall = round(_HEIGHT - _BOTTOM - top, 1)
+                bars.append((round(left, 1), top, round(wide * 0.92, 2), tall, k))
     across, up = frame.axes(x, lambda share: f"{share:.0%}")
     legend = tuple((name, k) for k, (name, _) in enumerate(given) if name)
     return Chart(title, "time of a run", (), tuple(bars), across, up, legend)
 
 
 def _shares(values: Sequence[float], low: float, high: float) -> list[float]:
-    counts = [0] * BINS
+    counts = [0] * _BINS
     for v in values:
-        counts[min(BINS - 1, max(0, int((v - low) / (high - low) * BINS)))] += 1
+        counts[min(_BINS - 1, max(0, int((v - low) / (high - low) * _BINS)))] += 1
     return [c / len(values) for c in counts]

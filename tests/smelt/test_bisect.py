@@ -17,12 +17,12 @@ from boards import need_emulator
 from onnx import helper, parser
 
 import smelt
-from smelt.bisect import INSIDE, OWN_VALUE, bisect, stored_values
+from smelt.bisect import IN_REGION, OWN_VALUE, bisect, stored_values
 from smelt.cli.main import main
 from smelt.compare import validate
 from smelt.model_cut import ModelGraph
 from smelt.running import running
-from smelt.script import Step
+from smelt.script import SessionStep
 from smelt.shapes import RunCase, bind, case, feed_case
 
 PLANTED = Path(__file__).parents[1] / "support" / "planted.py"
@@ -179,9 +179,9 @@ def test_right_models_are_blamed_for_nothing(tmp_path: Path, small: Path) -> Non
         (save(tmp_path / "l.onnx", LOOP), {"x": np.ones((3, 4), np.float32)}),
     ):
         bundle = smelt.compile(str(model), output=tmp_path / f"out-{model.stem}")
-        found = bisect(bundle, model, [Step(feed_case(bundle, feed))], [])
+        found = bisect(bundle, model, [SessionStep(feed_case(bundle, feed))], [])
         assert found.first is None and found.right >= {"y"}
-        assert {*found.skipped} <= {INSIDE, OWN_VALUE}
+        assert {*found.skipped} <= {IN_REGION, OWN_VALUE}
 
 
 def test_probes_leave_the_state_as_it_was(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_probes_leave_the_state_as_it_was(tmp_path: Path) -> None:
 def test_a_run_that_is_right_the_second_time(tmp_path: Path, small: Path) -> None:
     bundle = smelt.compile(str(small), output=tmp_path / "out")
     one = case(bundle, bind(bundle, {"x": (1, 3, 4, 4)}))
-    assert not bisect(bundle, small, [Step(one)], ["y"]).repeated
+    assert not bisect(bundle, small, [SessionStep(one)], ["y"]).repeated
 
 
 def test_a_fault_that_a_compile_does_not_bring_back(
@@ -232,7 +232,7 @@ def test_a_bundle_of_before_says_so(tmp_path: Path, small: Path) -> None:
     bundle = smelt.compile(str(small), output=tmp_path / "out")
     old = type(bundle)(bundle.path, {k: v for k, v in bundle.manifest.items() if k != "probes"})
     with pytest.raises(smelt.SmeltError, match="made without probe points"):
-        bisect(old, small, [Step(RunCase("", {}))], [])
+        bisect(old, small, [SessionStep(RunCase("", {}))], [])
 
 
 def test_determinism(tmp_path: Path, small: Path, capsys: pytest.CaptureFixture[str]) -> None:

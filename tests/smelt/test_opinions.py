@@ -17,7 +17,7 @@ from smelt.compare import validate
 from smelt.difference import compare_values
 from smelt.opinions import AS_WRITTEN, EVALUATOR, WITHIN, Opinions, Ruling
 from smelt.reference import Reference
-from smelt.script import Step
+from smelt.script import SessionStep
 from smelt.shapes import RunCase
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -83,9 +83,9 @@ def test_a_fault_planted_in_the_same_model_is_found(tmp_path: Path, fault: float
 def test_bisect_blames_the_fault_and_not_what_the_optimiser_does(tmp_path: Path) -> None:
     model = blocked(tmp_path / "m.onnx")
     right = smelt.compile(model, output=tmp_path / "right")
-    assert bisect(right, model, [Step(case())], ["y"]).first is None
+    assert bisect(right, model, [SessionStep(case())], ["y"]).first is None
     wrong = smelt.compile(blocked(tmp_path / "wrong.onnx", 1.05), output=tmp_path / "out")
-    first = bisect(wrong, model, [Step(case())], ["y"]).first
+    first = bisect(wrong, model, [SessionStep(case())], ["y"]).first
     assert first is not None and "dequantize" in [s.name for s in first.suspects]
 
 

@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from smelt.cli.main import main
-from smelt.pages.bench import Run, bench_page
+from smelt.pages.bench import BenchRun, bench_page
 from smelt.pages.charts import histogram, lines, milliseconds, ticks
 from smelt.pages.devices import DeviceView, devices_page
 
@@ -48,8 +48,9 @@ def case(label: str, scale: float = 1.0, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def run(title: str, *cases: dict[str, Any], **more: Any) -> Run:
-    return Run(title, {"device": "board", "emulated": False, "verdict": "pass", "cases": list(cases), **more})
+def run(title: str, *cases: dict[str, Any], **more: Any) -> BenchRun:
+    about = {"device": "board", "emulated": False, "verdict": "pass"}
+    return BenchRun(title, {**about, "cases": list(cases), **more})
 
 
 def test_two_runs_side_by_side() -> None:
