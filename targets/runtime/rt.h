@@ -87,6 +87,9 @@ typedef struct {
   void **library_fn;
   int64_t *mapped_args; /* a CPU kernel's args in a device session */
   int32_t profiling;
+  smelt_probe_fn probe; /* NULL: nobody looks */
+  void *probe_context;
+  int32_t watched; /* profiling or probed: the one question that a launch asks */
   _Atomic int32_t busy, cancel;
   int pid; /* of the process that opened the session */
   uint64_t allocations, runs;

@@ -195,7 +195,7 @@ static void drop_all(rt_unit *u) {
 
 /* ---- work ---- */
 static int32_t add(rt_unit *u, smelt_command c) {
-  if (u->refusals >= PATIENCE || u->session->profiling || !has_room(u, 2 + 2 * (size_t)n_places(u, c.kernel) + (size_t)n_dims(u, c.kernel))) {
+  if (u->refusals >= PATIENCE || u->session->watched || !has_room(u, 2 + 2 * (size_t)n_places(u, c.kernel) + (size_t)n_dims(u, c.kernel))) {
     int32_t code = flush(u);
     return code ? code : give(u, &c);
   }
