@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from smelt.targets.vulkan.spirv import FUNCTION, GLSL, NO_CONTRACTION, SpirvModule, instruction
 
 Number = int | float
-UNROLL, DONT_UNROLL = 1, 2
+DONT_UNROLL = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -281,7 +281,7 @@ class Code:
 
     @contextmanager
     def loop(self, condition: Callable[[], V], step: Callable[[], None], hint: int = 0) -> Iterator[None]:
-        """While the condition holds: what is inside, then the step. hint: UNROLL, DONT_UNROLL or 0."""
+        """While the condition holds: what is inside, then the step. hint: DONT_UNROLL or 0."""
         header, test, inside, again, after = (self.m.fresh() for _ in range(5))
         self.do("Branch", header)
         self.begin(header)
