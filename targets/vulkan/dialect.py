@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -35,6 +35,7 @@ from smelt.targets.vulkan import half, scalars, wide
 from smelt.targets.vulkan.code import DONT_UNROLL, Code, V, Variable
 from smelt.targets.vulkan.index import fits, is_wide, magnitude, narrow_index, numbered, wide_index
 from smelt.targets.vulkan.machine import PRIVATE_LIMIT
+from smelt.targets.vulkan.rounds import ROUND, divided, rounds, times
 from smelt.targets.vulkan.scalars import kind_of
 from smelt.targets.vulkan.spirv import (
     FUNCTION,
@@ -79,7 +80,8 @@ class PartParameter:
 
 class Dialect(GridStatements[V, Place]):
     """SPIR-V. limits: what must fit 31 bits, in the kernel's dims. reaches: what the sizes of index symbols
-    do not exceed, in the same. elastic: any number of invocations does for a group."""
+    do not exceed, in the same. elastic: any number of invocations does for a group. rounds: of all loops of
+    an invocation, in units of 1 / ROUND, and one more for each loop that is run: no more than that."""
 
     device = "Vulkan"
     private_limit = PRIVATE_LIMIT
@@ -93,6 +95,8 @@ class Dialect(GridStatements[V, Place]):
         self.parameters: dict[PartParameter, V] = {}
         self.built_in: list[int] = []
         self.width = V(self.code, self.code.m.specialised(0, self.lanes), "u")
+        self.rounds, self._times = to_dim(0), to_dim(ROUND)
+        self.code.spend = self._spend
         self._copies = 1  # of what is written here, by loops that are written out
 
     # -- what a launch passes
@@ -124,6 +128,22 @@ class Dialect(GridStatements[V, Place]):
     def lane_number(self) -> V:
         return self._input(LOCAL_INVOCATION_ID, 0)
 
+    # -- rounds of loops
+
+    def _spend(self, count: int) -> None:
+        if count:
+            self.rounds = self.rounds + self._times * count
+
+    @contextmanager
+    def _repeated(self, extent: Dim, by: int = 1, more: int = 0) -> Iterator[None]:
+        """A loop of extent / by + more rounds around what is written inside."""
+        before = self._times
+        each = rounds(numbered(extent, self.env), self.reaches, self.facts)
+        self._times = divided(times(before, each), by) + before * more
+        self.rounds = self.rounds + self._times + before
+        yield
+        self._times = before
+
     # -- blocks
 
     @contextmanager
@@ -148,7 +168,7 @@ class Dialect(GridStatements[V, Place]):
         if asked is not None:
             limit = self.code.select(asked, limit, 0)
         hint = DONT_UNROLL if level in ("unroll", "vector") else 0
-        with self.code.count(0, limit, hint=hint) as at, self.frame():
+        with self._repeated(extent), self.code.count(0, limit, hint=hint) as at, self.frame():
             yield at
 
     def _loop(self, s: Loop, shared: bool) -> None:
@@ -189,8 +209,12 @@ class Dialect(GridStatements[V, Place]):
     @contextmanager
     def _instances(self, count: Dim) -> Iterator[V]:
         number = self.number(count)
-        self.elastic = self.elastic and (number is None or number > self.lanes)
-        with super()._instances(count) as flat:
+        in_turns = number is None or number > self.lanes
+        self.elastic = self.elastic and in_turns
+        with (
+            self._repeated(count, self.lanes, 1) if in_turns else nullcontext(),
+            super()._instances(count) as flat,
+        ):
             yield flat
 
     def turns(self, count: V) -> AbstractContextManager[V]:
@@ -200,7 +224,8 @@ class Dialect(GridStatements[V, Place]):
     def stepping(self, t: Tiles, first: V, last: V) -> Iterator[tuple[V, V]]:
         c = self.code
         at, size = c.variable("u", first), c.variable("u", 0)
-        with c.loop(lambda: at.get() < last, lambda: at.set(at.get() + size.get())), self.frame():
+        on = c.loop(lambda: at.get() < last, lambda: at.set(at.get() + size.get()))
+        with self._repeated(t.extent, t.sizes[0], t.sizes[0]), on, self.frame():
             start = at.get()
             left, rows = last - start, c.u(t.sizes[-1])
             for n in reversed(t.sizes[:-1]):
