@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -97,13 +97,17 @@ def lower(
     units, default = machines(spec), default_unit(spec)
     if request.state:
         begun = _with_room(request, begun)
-    twins = _for_the_cpu(begun, units, progress) if request.fallback else {}
+    twins = _for_the_cpu(begun, units, progress) if request.fallback or request.choose else {}
+    others: dict[str, dict[str, Compilation]] = {}
+    if request.choose:
+        units, others = _for_each(request, begun, units, spec.devices, progress)
     done = {}
     for name, compilation in begun.items():
         with errors_about(name if request.entries else ""):
             done[name] = compilation.finished(units, default, progress)
     progress("plan")
-    linked = link(_arranged(request, done), _arranged(request, twins))
+    ways = {device: _arranged(request, way) for device, way in others.items()}
+    linked = link(_arranged(request, done), _arranged(request, twins), ways)
     return Lowered(tuple(done.values()), linked, units[default], spec)
 
 
@@ -141,6 +145,27 @@ def _for_the_cpu(
         name: replace(c, request=replace(c.request, place=()), halved={}).finished(units, CPU, progress)
         for name, c in begun.items()
     }
+
+
+def _for_each(
+    request: Request,
+    begun: Mapping[str, Compilation],
+    units: Mapping[str, Machine],
+    devices: Sequence[str],
+    progress: OnProgress,
+) -> tuple[dict[str, Machine], dict[str, dict[str, Compilation]]]:
+    """The units of the first device's compiles, and the entries' compiles for each of the others, finished as
+    for a target with that device alone. Raises SmeltError where kernels are placed by hand."""
+    if request.place:
+        raise SmeltError("choose: one device gets all kernels", hint="leave --place or --choose out")
+    own = [{CPU: units[CPU], device: units[device]} for device in devices]
+    others = {
+        device: {
+            name: replace(c, halved={}).finished(machines, device, progress) for name, c in begun.items()
+        }
+        for device, machines in zip(devices[1:], own[1:], strict=True)
+    }
+    return own[0], others
 
 
 def _arranged(request: Request, done: Mapping[str, Compilation]) -> list[Arranged]:
@@ -241,6 +266,7 @@ def _write(
             "fast_math": list(request.fast_math),
             "place": [rule for c in lowered.compilations for rule in c.placed()],
             "fallback": request.fallback,
+            "choose": request.choose,
         },
     }
     found = [_found(name, c, request.fp16) for c in lowered.compilations]

@@ -16,7 +16,7 @@ from smelt.driver import compile
 from smelt.request import DimSpec
 from smelt.shapes import RunCase, ShapeSpec, case, cases, trials
 from smelt.size import Sizes, sizes
-from smelt.targets.platform import BOARDS
+from smelt.targets.platform import BOARDS, CHOICES
 
 # emulated runs show the path, not the speed: a few are enough
 EMULATED = RunPlan(warmup_runs=0, warmup_min=0.0, warmup_max=0.0, samples=3, min_time=0.0, max_time=5.0)
@@ -59,7 +59,11 @@ def make_report(
     """
     start = time.monotonic()
     # a board whose GPU cannot be emulated shows the path that it takes without one
-    bundle = compile(model, target, dims, output=str(output), fallback=target in BOARDS, progress=on_step)
+    choose = target in CHOICES
+    bundle = compile(
+        model, CHOICES.get(target, target), dims, output=str(output), fallback=target in BOARDS,
+        choose=choose, progress=on_step,
+    )  # fmt: skip
     seconds = time.monotonic() - start
     wanted = cases(bundle, specs, count=count, seed=seed)
     on_step("comparing")

@@ -200,6 +200,8 @@ ALIASES: Mapping[str, tuple[str, str | None]] = MappingProxyType(
         "android": ("aarch64-android", None),
     }
 )
+CHOICES: Mapping[str, str] = MappingProxyType({"android": "aarch64-android+opencl+vulkan"})
+"""What `make target=...` compiles with a choice of devices: phones have drivers of different kinds."""
 # Boards whose GPU belongs to them -> the target that each is.
 BOARDS: Mapping[str, str] = MappingProxyType(
     {

@@ -54,7 +54,8 @@ class EntryPoint:
 @dataclass(frozen=True, slots=True)
 class Linked:
     """A library with one or more entries. rows: the kernel table. homes, most: the unit of each arena, and
-    the most bytes that it may take. fallback: the same entries for the CPU alone, or none."""
+    the most bytes that it may take. fallback: the same entries for the CPU alone, or none. others: the same
+    for another device each. chosen: the devices of entries and others, where a session has one of them."""
 
     entries: tuple[EntryPoint, ...]
     kernels: Mapping[str, Kernel]
@@ -64,11 +65,19 @@ class Linked:
     most: tuple[int | None, ...]
     states: tuple[SessionState, ...]
     fallback: tuple[EntryPoint, ...] = ()
+    others: tuple[tuple[EntryPoint, ...], ...] = ()
+    chosen: tuple[str, ...] = ()
 
     @property
     def all_entries(self) -> tuple[EntryPoint, ...]:
-        """The entries, and then those for the CPU alone."""
-        return (*self.entries, *self.fallback)
+        """The entries, those for other devices, and then those for the CPU alone."""
+        return (*self.entries, *(e for way in self.others for e in way), *self.fallback)
+
+    @property
+    def ways(self) -> tuple[int, ...]:
+        """How often the entries are there, and for which unit each time; -1: for all."""
+        devices = [self.units.index(d) + 1 if d in self.units else -1 for d in self.chosen]
+        return (*(devices or [-1]), *([0] if self.fallback else []))
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -89,11 +98,18 @@ Arranged: TypeAlias = "tuple[str, Module, Sequence[StateUse]]"
 """An entry's name, its module with the state last among inputs and outputs, and the states."""
 
 
-def link(modules: Sequence[Arranged], fallback: Sequence[Arranged] = ()) -> Linked:
+def link(
+    modules: Sequence[Arranged],
+    fallback: Sequence[Arranged] = (),
+    others: Mapping[str, Sequence[Arranged]] | None = None,
+) -> Linked:
     """Plan each module and put together what they share. The order of the entries is that given. fallback:
-    the same entries, whose kernels are all the CPU's."""
-    given, modules = modules, [*modules, *fallback]
-    labels = [name for name, _, _ in given] + [f"{name}_{CPU}" for name, _, _ in fallback]
+    the same entries, whose kernels are all the CPU's; others: whose kernels are another device's."""
+    given, others = modules, others or {}
+    modules = [*given, *(e for way in others.values() for e in way), *fallback]
+    labels = [name for name, _, _ in given]
+    labels += [f"{name}_{device}" for device, way in others.items() for name, _, _ in way]
+    labels += [f"{name}_{CPU}" for name, _, _ in fallback]
     shared = _with_common_kernels([(label, m) for label, (_, m, _) in zip(labels, modules, strict=True)])
     parts: Sequence[Common | None] = [None]
     if len(shared) > 1:
@@ -119,9 +135,12 @@ def link(modules: Sequence[Arranged], fallback: Sequence[Arranged] = ()) -> Link
     )  # fmt: skip
     kernels = {name: k for m in reversed(shared) for name, k in m.kernels.items()}
     most = [max(known, default=None) for known in _bounds(programs, arenas, len(homes))]
+    count = len(given)
+    ways = [entries[at : at + count] for at in range(0, len(entries), count)]
+    chosen = tuple(dict.fromkeys((*programs[0].units, *others))) if others else ()
     return Linked(
-        entries[: len(given)], kernels, tuple(rows), tuple(libraries.values()), tuple(homes), tuple(most),
-        states, entries[len(given) :],
+        ways[0], kernels, tuple(rows), tuple(libraries.values()), tuple(homes), tuple(most), states,
+        ways[-1] if fallback else (), tuple(ways[1 : 1 + len(others)]), chosen,
     )  # fmt: skip
 
 

@@ -69,15 +69,24 @@ static uint32_t home(const uint32_t *homes, uint32_t i) { return homes ? homes[i
 /* Where the program's first addresses are: its first arena and the weights beside it. */
 static uint32_t first_home(const smelt_rt *rt) { return rt->model->n_arenas ? home(rt->model->homes, rt->entry->arena) : 1; }
 
+/* Does the session have this unit? */
+static int has_unit(const smelt_rt *rt, uint32_t unit) { return !rt->session->only || unit == HOST || unit == rt->session->only; }
+/* Where a state lies: the table tells it for the model's first unit. */
+static uint32_t state_home(const smelt_rt *rt, uint32_t state) {
+  uint32_t home = rt->model->states[state].home;
+  return home && rt->session->only ? rt->session->only : home;
+}
+
 /* How many spaces the model has into *n; a status. */
 static int32_t count_spaces(smelt_rt *rt, uint32_t *n) {
   const smelt_model_desc *m = rt->model;
   uint64_t movable = (uint64_t)m->n_arenas + 2 * (uint64_t)m->n_states, worst = 0;
   for (uint32_t i = 0; i < m->n_arenas; i++) worst = home(m->homes, i) > worst ? home(m->homes, i) : worst;
   for (uint32_t i = 0; i < m->n_states; i++) worst = m->states[i].home > worst ? m->states[i].home : worst;
-  for (uint32_t e = 0; e < m->n_entries; e++) {
-    uint32_t tensors = m->entries[e].n_inputs + m->entries[e].n_outputs;
-    for (uint32_t i = 0; i < tensors; i++) worst = home(m->entries[e].homes, i) > worst ? home(m->entries[e].homes, i) : worst;
+  for (uint32_t e = 0; e < rt->session->n_views; e++) {
+    const smelt_entry_desc *entry = rt->session->views[e].entry;
+    uint32_t tensors = entry->n_inputs + entry->n_outputs;
+    for (uint32_t i = 0; i < tensors; i++) worst = home(entry->homes, i) > worst ? home(entry->homes, i) : worst;
     movable += tensors;
   }
   if (worst > m->n_units)
@@ -110,10 +119,10 @@ static int32_t lay_out_spaces(smelt_rt *rt) {
   d->first_state = d->first_arena + m->n_arenas;
   for (uint32_t i = 0; i < d->first_arena; i++) d->spaces[i].unit = i ? i - 1 : 0;
   for (uint32_t i = 0; i < m->n_arenas; i++) d->spaces[d->first_arena + i].unit = home(m->homes, i);
-  for (uint32_t i = 0; i < 2 * m->n_states; i++) d->spaces[d->first_state + i].unit = m->states[i / 2].home;
+  for (uint32_t i = 0; i < 2 * m->n_states; i++) d->spaces[d->first_state + i].unit = state_home(rt, i / 2);
   at = d->first_state + 2 * m->n_states;
-  for (uint32_t e = 0; e < m->n_entries; e++) {
-    const smelt_entry_desc *entry = &m->entries[e];
+  for (uint32_t e = 0; e < rt->session->n_views; e++) {
+    const smelt_entry_desc *entry = rt->session->views[e].entry;
     rt->session->views[e].first_space = at;
     for (uint32_t i = 0; i < entry->n_inputs + entry->n_outputs; i++) d->spaces[at++].unit = home(entry->homes, i);
   }
@@ -125,7 +134,7 @@ static int32_t lay_out_spaces(smelt_rt *rt) {
 static uint32_t state_number(const smelt_rt *rt, const rt_state *state) { return (uint32_t)(state - rt->session->states); }
 static uint32_t value_space(const smelt_rt *rt, uint32_t state) { return rt->session->device->first_state + 2 * state; }
 static int at_home(const smelt_rt *rt, const rt_state *state, uint32_t space) {
-  return state && rt->session->device->spaces[space].unit == rt->model->states[state_number(rt, state)].home;
+  return state && rt->session->device->spaces[space].unit == state_home(rt, state_number(rt, state));
 }
 
 int rt_device_reads(const smelt_rt *rt, uint32_t input) { return at_home(rt, rt_read_state(rt, input), rt->first_space + input); }
@@ -172,7 +181,7 @@ void rt_device_close(smelt_rt *rt) {
 
 int32_t rt_device_check(smelt_rt *rt) {
   if (is_parent(rt)) return SMELT_OK;
-  const rt_unit *u = &rt->session->device->units[0];
+  const rt_unit *u = &rt->session->device->units[rt->session->only ? rt->session->only - 1 : 0];
   return rt_error(rt, SMELT_DEVICE, "%s device '%s': the session was opened before a fork, which drivers do not survive; open it in the child",
                   u->driver->name, u->driver->device(u->state));
 }
@@ -254,7 +263,7 @@ smelt_addr rt_device_output(smelt_rt *rt, uint32_t output, uint64_t bytes) {
 static int32_t reserve(smelt_rt *rt, uint32_t i, uint64_t most) {
   rt_space *space = &rt->session->device->spaces[i];
   int32_t code = 0;
-  if (!most || space->memory) return SMELT_OK;
+  if (!most || space->memory || !has_unit(rt, space->unit)) return SMELT_OK;
   uint64_t taken = most;
   void *memory = too_many(most) ? NULL : allocate(rt, space, &taken, &code);
   if (memory) return space->memory = memory, space->capacity = taken, SMELT_OK;
@@ -279,9 +288,10 @@ static int32_t reserve_all(smelt_rt *rt) {
 
 int32_t rt_device_open(smelt_rt *rt) {
   int32_t status = lay_out_spaces(rt);
-  for (uint32_t i = 0; !status && i < rt->model->n_units; i++) status = rt_unit_open(&rt->session->device->units[i], rt, i + 1);
+  for (uint32_t i = 0; !status && i < rt->model->n_units; i++)
+    if (has_unit(rt, i + 1)) status = rt_unit_open(&rt->session->device->units[i], rt, i + 1);
   for (uint32_t unit = 1; !status && unit <= rt->model->n_units; unit++)
-    if (!rt_device_weights(rt, unit)) status = SMELT_DEVICE;
+    if (has_unit(rt, unit) && !rt_device_weights(rt, unit)) status = SMELT_DEVICE;
   return status ? status : reserve_all(rt);
 }
 
@@ -353,7 +363,7 @@ static int holds_state(const smelt_rt *rt, uint32_t space) {
 
 smelt_addr rt_device_weights(smelt_rt *rt, uint32_t unit) {
   rt_space *space = &rt->session->device->spaces[1 + unit];
-  if (unit == HOST || space->memory) return address(1 + unit);
+  if (unit == HOST || space->memory || !has_unit(rt, unit)) return address(1 + unit); /* programs ask for those of all ways */
   rt_unit *u = unit_of(rt, space);
   uint64_t first = rt->model->units[unit - 1].weights_at, bytes = rt->model->units[unit - 1].weights_bytes;
   int32_t code = 0;

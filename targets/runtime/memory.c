@@ -122,7 +122,7 @@ int32_t rt_reserve_bounded(smelt_rt *rt) {
   for (uint32_t i = 0; !all->device && i < m->n_states; i++)
     if (!reserve_block(rt, &all->states[i].block, m->states[i].most, &known) || !reserve_block(rt, &all->states[i].spare, m->states[i].most, &known))
       return SMELT_DEVICE;
-  for (uint32_t e = all->fallen[0] ? rt_named_entries(m) : 0; e < m->n_entries; e++) {
+  for (uint32_t e = all->fallen[0] ? rt_named_entries(m) : 0; e < all->n_views; e++) {
     smelt_rt *view = &all->views[e];
     wanted += rt_given(view->entry);
     for (uint32_t i = 0; i < rt_given(view->entry); i++)
@@ -257,7 +257,7 @@ smelt_status smelt_memory_stats(const smelt_session *s, smelt_memory *out) {
     out->arena_capacity += rt->session->arenas[i].capacity;
   }
   if (rt->session->device) out->arena_capacity += rt_device_arena_capacity(rt);
-  for (uint32_t e = 0; e < rt->model->n_entries; e++) {
+  for (uint32_t e = 0; e < rt->session->n_views; e++) {
     const smelt_rt *view = &rt->session->views[e];
     for (uint32_t i = 0; i < rt_given(view->entry); i++) out->output_capacity += view->outputs[i].own.capacity;
   }
@@ -283,7 +283,7 @@ smelt_status smelt_trim(smelt_session *s) {
   if (rt_is_foreign(rt)) return rt_refuse("smelt_trim: " RT_FOREIGN);
   if (!rt_take(rt)) return rt_refuse_busy(rt, "smelt_trim");
   for (uint32_t i = 0; i < rt->model->n_arenas; i++) rt_block_free(&rt->session->arenas[i]);
-  for (uint32_t i = 0; i < rt->model->n_entries; i++) rt_free_tensors(&rt->session->views[i]);
+  for (uint32_t i = 0; i < rt->session->n_views; i++) rt_free_tensors(&rt->session->views[i]);
   rt_state_trim(rt);
   if (rt->session->device) rt_device_trim(rt);
   rt_release(rt);

@@ -78,7 +78,9 @@ typedef struct {
 /* What the entries of a session have in common. One call at a time has all of it. */
 typedef struct {
   void *memory;  /* the block that the session lies in */
-  smelt_rt *views; /* one per entry of the model */
+  smelt_rt *views; /* one per entry of the model, for the unit that was chosen, and then those for the CPU alone */
+  uint32_t n_views, way; /* way: of the model's ways, the session's */
+  uint32_t only; /* the one unit that the session has; 0: all of the model's */
   rt_block *arenas;
   uint64_t *arena_bytes; /* per arena, the most that the last run asked for */
   rt_state *states;
@@ -98,9 +100,11 @@ typedef struct {
   int32_t weights_shared;  /* they are the copy that the library's sessions share */
   int64_t weights_mtime[2];
   rt_device *device; /* NULL: a CPU model, or one that has fallen back to it */
+  int32_t may_fall;  /* there is no other way to try before the CPU's */
   int32_t broken;    /* a call of a driver has failed in this run */
   int32_t hung;      /* a device has not ended in time: what it may still read is not given back */
   char fallen[RT_ERROR_BYTES]; /* why it has fallen back; "": it has not */
+  char passed[RT_ERROR_BYTES]; /* why it does not have a unit before its own; "": it has the first */
   rt_pool pool;
 } rt_session;
 
@@ -146,7 +150,9 @@ static inline int rt_in_place(const smelt_rt *rt, uint32_t output) {
 }
 
 /* Entries that a caller may name; those behind are the same ones for the CPU alone. */
-static inline uint32_t rt_named_entries(const smelt_model_desc *m) { return m->n_entries - m->n_fallback; }
+static inline uint32_t rt_named_entries(const smelt_model_desc *m) { return m->n_ways > 1 ? m->n_entries / m->n_ways : m->n_entries; }
+/* Does a session have one of several units? */
+static inline int rt_chooses(const smelt_model_desc *m) { return m->n_ways > 1 && m->ways && m->ways[0] > 0; }
 /* The entry that runs for the one that a caller has: the session's choice. */
 static inline smelt_rt *rt_running(const smelt_rt *rt) {
   return rt->session->fallen[0] ? (smelt_rt *)rt + rt_named_entries(rt->model) : (smelt_rt *)rt;

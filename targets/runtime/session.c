@@ -31,15 +31,17 @@ static void lay_out_entry(smelt_rt *rt, const smelt_entry_desc *e, char *base, s
   for (uint32_t i = 0; base && i < e->n_inputs; shape += e->inputs[i++].rank) rt->shape_of[i] = shape;
 }
 
-/* The session at `base` and all its tables; NULL: only how many bytes they are. */
-static size_t lay_out(const smelt_model_desc *m, char *base) {
+/* The session at `base` and all its tables; NULL: only how many bytes they are. It has the entries of a way, and those for the CPU. */
+static size_t lay_out(const smelt_model_desc *m, uint32_t way, char *base) {
   rt_session sizes, *all = base ? (rt_session *)base : &sizes;
+  uint32_t named = rt_named_entries(m);
+  all->n_views = named + m->n_fallback;
   size_t at = (sizeof *all + 63) / 64 * 64, n_args = 8;
   for (uint32_t i = 0; i < m->n_kernels; i++) {
     size_t n = (size_t)m->kernels[i].n_buffers + (size_t)m->kernels[i].n_dims;
     if (n > n_args) n_args = n;
   }
-  all->views = carve(base, &at, m->n_entries, sizeof *all->views);
+  all->views = carve(base, &at, all->n_views, sizeof *all->views);
   all->arenas = carve(base, &at, m->n_arenas, sizeof *all->arenas);
   all->arena_bytes = carve(base, &at, m->n_arenas, sizeof *all->arena_bytes);
   all->states = carve(base, &at, m->n_states, sizeof *all->states);
@@ -51,11 +53,12 @@ static size_t lay_out(const smelt_model_desc *m, char *base) {
     int64_t *shape = carve(base, &at, (size_t)m->states[i].rank, sizeof *shape);
     if (base) all->states[i].shape = shape;
   }
-  for (uint32_t i = 0; i < m->n_entries; i++) {
+  for (uint32_t i = 0; i < all->n_views; i++) {
     smelt_rt none_yet, *rt = base ? &all->views[i] : &none_yet;
-    lay_out_entry(rt, &m->entries[i], base, &at);
+    const smelt_entry_desc *entry = &m->entries[i < named ? way * named + i : m->n_entries - m->n_fallback + i - named];
+    lay_out_entry(rt, entry, base, &at);
     if (!base) continue;
-    rt->model = m, rt->entry = &m->entries[i], rt->session = all;
+    rt->model = m, rt->entry = entry, rt->session = all;
     for (uint32_t k = 0; k < rt->entry->n_outputs; k++) {
       rt_state *state = rt_written_state(rt, k);
       rt->outputs[k].block = !state ? &rt->outputs[k].own : rt_in_place(rt, k) ? &state->block : &state->spare;
@@ -64,14 +67,22 @@ static size_t lay_out(const smelt_model_desc *m, char *base) {
   return at;
 }
 
+/* How many ways need a unit; the CPU's comes after them. */
+static uint32_t ways_of(const smelt_model_desc *m) {
+  uint32_t n = m->n_ways > 1 ? m->n_ways - (m->n_fallback != 0) : 1;
+  return n ? n : 1;
+}
+
 /* The first entry of a new session. */
-static smelt_rt *create(const smelt_model_desc *model, int32_t threads) {
-  size_t bytes = lay_out(model, NULL);
+static smelt_rt *create(const smelt_model_desc *model, uint32_t way, int32_t threads) {
+  size_t bytes = lay_out(model, way, NULL);
   char *memory = calloc(1, bytes + 64); /* + 64: the pool's words want a cache line each */
   if (!memory) return NULL;
   rt_session *all = (rt_session *)(((uintptr_t)memory + 63) & ~(uintptr_t)63);
-  lay_out(model, (char *)all);
+  lay_out(model, way, (char *)all);
   all->memory = memory;
+  all->way = way;
+  all->only = model->ways && model->ways[way] > 0 ? (uint32_t)model->ways[way] : 0;
   all->weights_fd = -1;
   all->pid = sm_getpid();
   rt_pool_init(&all->pool, threads);
@@ -99,8 +110,11 @@ static smelt_status hand_out(smelt_rt *rt, int32_t status, smelt_session **out) 
 /* The units of a new session, or the CPU in their place. */
 static int32_t open_units(smelt_rt *rt) {
   int32_t status = rt->model->n_units ? rt_device_open(rt) : SMELT_OK;
-  if (status != SMELT_DEVICE || !rt->model->n_fallback) return status;
-  snprintf(rt->session->fallen, sizeof rt->session->fallen, "%s", rt->error);
+  const char *passed = rt->session->passed;
+  int gone = status == SMELT_DEVICE || (status == SMELT_UNSUPPORTED && rt_chooses(rt->model));
+  if (!gone || !rt->model->n_fallback || !rt->session->may_fall) return status;
+  snprintf(rt->session->fallen, sizeof rt->session->fallen, "%.*s%s%.*s", RT_ERROR_BYTES / 2, passed, *passed ? "; " : "", RT_ERROR_BYTES / 2 - 8,
+           rt->error);
   if (rt->session->device) rt_device_close(rt);
   return SMELT_OK;
 }
@@ -112,6 +126,23 @@ static int32_t open_in(smelt_rt *rt, const char *bundle_dir, const smelt_options
   if (!status) status = open_units(rt);
   if (!status) status = rt_reserve_bounded(rt);
   return status;
+}
+
+/* The session of the first way whose unit is there; the last one tells why not, or falls back. */
+static smelt_status open_first(const char *bundle_dir, const smelt_options *options, int32_t threads, smelt_session **out) {
+  char passed[RT_ERROR_BYTES] = "";
+  for (uint32_t way = 0, last = ways_of(&smelt_model) - 1;; way++) {
+    smelt_rt *rt = create(&smelt_model, way, threads);
+    if (!rt) return no_session("smelt_open");
+    rt->session->may_fall = way == last;
+    memcpy(rt->session->passed, passed, sizeof passed);
+    int32_t status = open_in(rt, bundle_dir, options);
+    if (way == last || (status != SMELT_DEVICE && status != SMELT_UNSUPPORTED)) return hand_out(rt, status, out);
+    enum { WHY = RT_ERROR_BYTES / 3 }; /* of each unit */
+    size_t n = strlen(passed);
+    if (n < 2 * WHY) snprintf(passed + n, WHY, "%s%.*s", n ? "; " : "", WHY - 4, rt->error);
+    smelt_close((smelt_session *)rt);
+  }
 }
 
 enum { LARGEST_OPTIONS = 4096 }; /* a later version's struct may be larger than ours; what was never set is larger still */
@@ -130,8 +161,7 @@ smelt_status smelt_open(const char *bundle_dir, const smelt_options *options, sm
   }
   if (smelt_model.abi_version != SMELT_ABI_VERSION)
     return rt_refuse("smelt_open: the model object and the runtime beside it speak different versions; compile the model again");
-  smelt_rt *rt = create(&smelt_model, threads);
-  return rt ? hand_out(rt, open_in(rt, bundle_dir, options), out) : no_session("smelt_open");
+  return open_first(bundle_dir, options, threads, out);
 }
 
 /* The copy of the state is the only thing of `from` that has to stand still. */
@@ -140,6 +170,7 @@ static int32_t fork_from(smelt_rt *rt, smelt_rt *from) {
   if (status) return rt_error(rt, status, "%s", from->error);
   status = rt_weights_share(rt, from);
   memcpy(rt->session->fallen, from->session->fallen, sizeof rt->session->fallen);
+  memcpy(rt->session->passed, from->session->passed, sizeof rt->session->passed);
   if (!status && !rt->session->fallen[0]) status = open_units(rt);
   if (!status) status = rt_reserve_bounded(rt);
   return status ? status : rt_state_copy(rt, from);
@@ -152,7 +183,8 @@ smelt_status smelt_fork(smelt_session *s, smelt_session **out) {
   if (!from) return rt_refuse("smelt_fork: the session is NULL; open one first");
   if (rt_is_foreign(from)) return rt_refuse("smelt_fork: " RT_FOREIGN);
   if (!rt_take(from)) return rt_refuse_busy(from, "smelt_fork");
-  smelt_rt *rt = create(from->model, from->session->pool.threads);
+  smelt_rt *rt = create(from->model, from->session->way, from->session->pool.threads);
+  if (rt) rt->session->may_fall = 1;
   smelt_status status = rt ? hand_out(rt, fork_from(rt, from), out) : no_session("smelt_fork");
   if (!status) *out = (smelt_session *)&rt->session->views[from - from->session->views]; /* the same entry */
   rt_release(from);
@@ -179,7 +211,7 @@ void smelt_close(smelt_session *s) {
   rt_free_all_tensors(rt);
   if (all->device) rt_device_close(rt);
   for (uint32_t i = 0; i < rt->model->n_arenas; i++) rt_block_free(&all->arenas[i]);
-  for (uint32_t i = 0; i < rt->model->n_entries; i++) rt_free_tensors(&all->views[i]);
+  for (uint32_t i = 0; i < all->n_views; i++) rt_free_tensors(&all->views[i]);
   rt_state_free(rt);
   rt_weights_close(rt);
   free(all->memory);
@@ -192,7 +224,8 @@ const char *smelt_error(const smelt_session *s) {
 
 const char *smelt_fallback(const smelt_session *s) {
   const smelt_rt *rt = (const smelt_rt *)s;
-  return rt && !rt_is_foreign(rt) && rt->session->fallen[0] ? rt->session->fallen : NULL;
+  if (!rt || rt_is_foreign(rt)) return NULL;
+  return rt->session->fallen[0] ? rt->session->fallen : rt->session->passed[0] ? rt->session->passed : NULL;
 }
 
 /* For callers that were compiled with the model's own header: the link gives this a name that holds a piece of the model's hash,

@@ -6,7 +6,7 @@
 #endif
 #include "smelt.h"
 
-#define SMELT_ABI_VERSION 10 /* that of the object and of the runtime, which are linked together, are the same */
+#define SMELT_ABI_VERSION 11 /* that of the object and of the runtime, which are linked together, are the same */
 
 typedef struct smelt_rt smelt_rt; /* the runtime's side of one entry of a session */
 
@@ -111,6 +111,7 @@ typedef struct smelt_model_desc {
   uint32_t abi_version;
   uint32_t n_entries, n_kernels, n_arenas, n_states, n_libraries, n_units;
   uint32_t n_fallback;     /* so many of the entries are for the CPU alone: the last ones, which stand for the first ones */
+  uint32_t n_ways;         /* how often each entry is there, those for the CPU alone among them; 0 is 1 */
   int32_t default_threads; /* 0: as many as the machine has */
   const char *name;        /* for people */
   const char *prefix;      /* "det": its functions are det_open and so on, its weights lie in det.weights */
@@ -119,6 +120,7 @@ typedef struct smelt_model_desc {
   const smelt_state_desc *states;
   const smelt_library_desc *libraries;
   const smelt_unit_desc *units;    /* units 1 .. n_units */
+  const int32_t *ways;             /* the unit that each time is for: 0 the CPU alone, -1 all; a session has the first that opens */
   const uint32_t *homes;           /* the unit of each arena; NULL: all at unit 1, if there is one */
   const uint64_t *most;            /* the most bytes of each arena, as those of tensors above */
   const char *cpu_features;        /* that the code uses, LLVM's names with ',' between them; NULL: none */
