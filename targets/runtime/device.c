@@ -356,7 +356,7 @@ static int holds_state(const smelt_rt *rt, uint32_t space) {
 
 smelt_addr rt_device_weights(smelt_rt *rt, uint32_t unit) {
   rt_space *space = &rt->session->device->spaces[1 + unit];
-  if (unit == HOST || space->memory) return address(1 + unit);
+  if (unit == HOST || space->memory || !rt_has_unit(rt, unit)) return address(1 + unit); /* programs ask for those of all variants */
   rt_unit *u = unit_of(rt, space);
   uint64_t first = rt->model->units[unit - 1].weights_at, bytes = rt->model->units[unit - 1].weights_bytes;
   int32_t code = 0;

@@ -111,18 +111,24 @@ static int32_t no_variant(smelt_rt *rt) {
                   m->name, missing);
 }
 
+/* One more reason why the session does not run at earlier units. */
+static void fall(rt_session *all, const char *why) {
+  size_t n = strlen(all->fallen);
+  snprintf(all->fallen + n, sizeof all->fallen - n, "%s%s", n ? "; " : "", why);
+}
+
 /* Run the first variant from `from` on that fits the processor and whose units open. Of those that do not open, why is kept. */
 static int32_t choose(smelt_rt *rt, uint32_t from) {
   rt_session *all = rt->session;
   uint32_t next = variant_from(rt, from);
   int32_t status = SMELT_DEVICE;
-  while (status == SMELT_DEVICE && next < rt->model->n_variants) {
+  while (next < rt->model->n_variants) {
     all->variant = next;
     status = rt_variant(rt)->units ? rt_device_open(rt) : SMELT_OK;
-    if (status != SMELT_DEVICE) break;
+    if (status != SMELT_DEVICE && status != SMELT_UNSUPPORTED) break;
     next = variant_from(rt, next + 1);
     if (next == rt->model->n_variants) break;
-    snprintf(all->fallen, sizeof all->fallen, "%s", rt->error);
+    fall(all, rt->error);
     if (all->device) rt_device_close(rt);
   }
   return status;
@@ -298,7 +304,7 @@ static int falls_back(smelt_rt *rt, int32_t status) {
   rt_device_close(rt);
   int32_t gone = choose(rt, next);
   if (gone && all->device) rt_device_close(rt);
-  memcpy(all->fallen, why, sizeof why);
+  all->fallen[0] = 0, fall(all, why);
   if (gone) return 0;
   if (rt_reserve_bounded(rt)) rt_error(rt, SMELT_DEVICE, "%s", why); /* the run will say what it lacks */
   return 1;
