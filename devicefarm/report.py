@@ -23,7 +23,7 @@ from smelt.devicefarm.capabilities import (
     parse_cluster,
     parse_unit,
 )
-from smelt.devicefarm.condition import Condition, Reading, condition, reading
+from smelt.devicefarm.condition import Condition, TelemetryReading, condition, reading
 from smelt.devicefarm.doubts import Samples
 from smelt.devicefarm.measure import Doubt, Timing, summarize
 from smelt.devicefarm.wire import MOST_SAMPLES, UINT64, read_record
@@ -191,7 +191,7 @@ class RunReport:
     first_ns: int
     samples: Samples
     warmup: Samples
-    telemetry: tuple[Reading, ...]
+    telemetry: tuple[TelemetryReading, ...]
     memory: RunnerMemory
     before: Condition
     after: Condition
@@ -255,7 +255,7 @@ class RunRecord:
     memory: RunnerMemory
     before: Condition
     after: Condition
-    telemetry: tuple[Reading, ...]
+    telemetry: tuple[TelemetryReading, ...]
 
 
 def parse_run(payload: bytes) -> RunRecord:
