@@ -25,9 +25,19 @@ from smelt.devicefarm.budget import DAMAGED, KILLED, LINK_STALLED, Budget, Infra
 from smelt.devicefarm.capabilities import Origin
 from smelt.devicefarm.channel import Channel
 from smelt.devicefarm.claim import UNCLAIMED, Claim
+from smelt.devicefarm.doubts import Samples, find_doubts
 from smelt.devicefarm.frames import CHUNK, Decoder, Frame, FrameType, encode
 from smelt.devicefarm.heartbeat import Heartbeat
-from smelt.devicefarm.measure import ONCE, RunPlan
+from smelt.devicefarm.measure import ONCE, Doubt, RunPlan
+from smelt.devicefarm.profiles import (
+    MOST_PROCESSORS,
+    Conditions,
+    Gate,
+    Profile,
+    conditions,
+    mask,
+    wait_until_cool,
+)
 from smelt.devicefarm.report import (
     DL_CODES,
     Crash,
@@ -46,6 +56,7 @@ else:
 
 SETIN_HEAD = struct.Struct("<IIBBHIQ")
 LOAD_HEAD = struct.Struct("<IIIIQ")
+CONTROL_HEAD = struct.Struct(f"<IIQ{MOST_PROCESSORS // 8}s")
 RUN_BODY = struct.Struct("<IIIIQQQQQ")
 PAIR = struct.Struct("<II")
 HELLO_BODY = struct.Struct("<IIII")
@@ -194,6 +205,26 @@ class RunnerClient:
                 raise infra("the runner took the entry but did not describe it")
             self.model = replace(parse.parse_model(found), load_ns=loaded.load_ns)
         return self.model
+
+    def control(self, profile: Profile) -> Conditions:
+        """Have the runner bring the device into the profile's conditions, for models that are loaded later
+        and until the runner ends; what could not be set is told."""
+        limit = self.budget.limits.command
+        head = _packed(CONTROL_HEAD, _ms(limit), 0, profile.khz, mask(profile.cpus))
+        body = head + profile.governor.encode()
+        reply = self._request(FrameType.CONTROL, body, limit, at_once=True)
+        with self._in_step():
+            found = reply.stats("control")
+            if found is None:
+                raise infra("the runner took the conditions but did not tell what it set")
+            return conditions(profile, read_record("control", found))
+
+    def cool_down(self, gate: Gate) -> Doubt | None:
+        """Wait until the device is cool; a doubt where it does not become so. Emulated devices need not
+        be."""
+        if self.emulated or (self.facts is not None and not self.facts.condition.zones):
+            return None
+        return wait_until_cool(lambda: self.hello().condition.temperature, gate)
 
     def set_input(self, index: int, value: Array) -> None:
         """Send one input (any strides); it stays set for the runs that follow."""
@@ -493,6 +524,7 @@ class RunnerClient:
         assert self.facts is not None
         found = parse.parse_run(payload)
         samples = parse.parse_samples(reply.of(FrameType.SAMPLES))
+        timed = samples.get(0, Samples())
         profile = reply.stats("profile")
         return RunReport(
             device=self.device,
@@ -501,9 +533,9 @@ class RunnerClient:
             model=model,
             outputs=outputs,
             first_ns=found.first_ns,
-            samples_ns=samples.get(0, ()),
-            warmup_ns=samples.get(1, ()),
-            inner=found.inner,
+            samples=timed,
+            warmup=samples.get(1, Samples()),
+            telemetry=found.telemetry,
             memory=found.memory,
             before=found.before,
             after=found.after,
@@ -511,12 +543,13 @@ class RunnerClient:
             profile=parse.parse_profile(profile) if profile else (),
             log=reply.log,
             origin=self.origin,
-            invalid=parse.invalid_reasons(
+            doubts=find_doubts(
+                timed,
+                found.telemetry,
                 found.before,
                 found.after,
                 emulated=self.emulated,
-                cores=self.facts.cores,
-                stable=found.warmup_stable,
+                settled=found.warmup_stable,
             ),
         )
 
@@ -525,7 +558,7 @@ def _ms(seconds: float) -> int:
     return max(1, min(int(min(seconds, 1e9) * 1000), 0xFFFFFFFF))
 
 
-def _packed(layout: struct.Struct, *numbers: int) -> bytes:
+def _packed(layout: struct.Struct, *numbers: int | bytes) -> bytes:
     """The caller's numbers in the protocol's layout. Raises SmeltError(kind='invalid') for one out of
     range."""
     try:

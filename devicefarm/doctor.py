@@ -11,7 +11,8 @@ from pathlib import Path
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget
 from smelt.devicefarm.client import RunnerClient
-from smelt.devicefarm.report import BUSY_LOAD, HOT, DeviceFacts
+from smelt.devicefarm.condition import HOT
+from smelt.devicefarm.report import DeviceFacts
 from smelt.devicefarm.transport import Transport
 
 ECHO = "smelt-doctor"
@@ -103,11 +104,14 @@ def _board(facts: DeviceFacts, transport: Transport) -> list[Finding]:
     return found
 
 
+BUSY_LOAD = 1.5  # runnable processes per core that are not ours
+
+
 def _condition(facts: DeviceFacts) -> list[Finding]:
     c = facts.condition
     heat = Finding("temperature", None, "no thermal zone") if c.temperature is None else Finding(
         "temperature", c.temperature <= HOT, f"{c.temperature:.0f} degrees C"
     )  # fmt: skip
     load = Finding("load", c.load <= BUSY_LOAD * facts.cores, f"{c.load} on {facts.cores} cores")
-    governor = Finding("governor", None, c.governor or "not shown by this device")
+    governor = Finding("governor", None, ", ".join(c.governors) or "not shown by this device")
     return [heat, load, governor]

@@ -44,6 +44,7 @@ class FrameType(IntEnum):
     STATE = 17
     ENTRY = 18
     PING = 19
+    CONTROL = 20
 
 
 @dataclass(frozen=True, slots=True)

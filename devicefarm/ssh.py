@@ -33,7 +33,6 @@ else:
 
 SSH_PIECE = 32 * 1024
 COMMAND_OUTPUT = 64 * 1024
-CHANNEL_TRIES = 5
 RECEIVE_QUEUE = 256  # pieces that the drain may be ahead of the reader: 8 MiB
 DEFAULT_ROOT = ".cache/smelt-farm"
 
@@ -110,7 +109,13 @@ class SshChannel:
         return ended_with(code if code >= 0 else None)
 
     def close(self) -> None:
+        """End the program's input and let the device close the channel. It is closed from here only when that
+        takes too long: dropbear ends the whole connection when it has output for a channel that is closed."""
         self._closing = True
+        bounded(self._channel.shutdown_write, self._close_limit)
+        end = time.monotonic() + self._close_limit
+        while not self._channel.closed and time.monotonic() < end:
+            time.sleep(0.005)
         bounded(self._channel.close, self._close_limit)
 
     def _drain_out(self) -> None:
@@ -118,8 +123,6 @@ class SshChannel:
             try:
                 data = self._channel.recv(SSH_PIECE * 8)
             except TimeoutError:  # `send` sets the timeout of both directions
-                if self._closing:
-                    return
                 continue
             except Exception:  # whatever paramiko raises here means one thing: the stream is over
                 data = b""
@@ -129,11 +132,11 @@ class SshChannel:
                     break
                 except queue.Full:
                     continue
-            if not data or self._closing:
+            if not data:  # what comes while it is being closed is dropped
                 return
 
     def _drain_err(self) -> None:
-        while not self._closing:
+        while True:
             try:
                 data = self._channel.recv_stderr(4096)
             except TimeoutError:
@@ -189,12 +192,16 @@ class SshTransport:
         return self._opened(budget).damaged(bundle, budget)
 
     def open_runner(self, remote: str, budget: Budget) -> Channel:
-        command = f"exec {shlex.join([f'{remote}/{RUNNER}', '--serve'])}"
-        return SshChannel(self._begun(command, "starting the runner", budget), budget.limits.close)
+        channel = self._session(budget)
+        with self._doing("starting the runner", budget):
+            channel.exec_command(f"exec {shlex.join([f'{remote}/{RUNNER}', '--serve'])}")
+        return SshChannel(channel, budget.limits.close)
 
     def execute(self, argv: list[str], budget: Budget) -> Completed:
         deadline = budget.deadline(budget.limits.command)
-        session = self._begun(shlex.join(argv), f"running '{argv[0]}'", budget)
+        session = self._session(budget)
+        with self._doing(f"running '{argv[0]}'", budget):
+            session.exec_command(shlex.join(argv))
         channel = SshChannel(session, budget.limits.close)
         out = b""
         try:
@@ -226,24 +233,6 @@ class SshTransport:
             bounded(client.close, self._close_limit)
 
     # ---- connection ----
-
-    def _begun(self, command: str, doing: str, budget: Budget) -> paramiko.Channel:
-        """A channel in which the command runs. dropbear may close a channel that is opened while another one
-        closes, before it has said a word on the command, which has not begun then and is asked for again."""
-        transport = self._transport(budget)
-        for left in reversed(range(CHANNEL_TRIES)):
-            with self._doing(doing, budget):
-                try:
-                    channel = transport.open_session(timeout=budget.limits.connect)
-                    channel.exec_command(command)
-                    return channel
-                except paramiko.ChannelException:
-                    raise  # a refusal, with a reason
-                except paramiko.SSHException:
-                    if not left or not transport.is_active():
-                        raise
-            time.sleep(0.05)
-        raise AssertionError
 
     def _connected(self, budget: Budget) -> paramiko.SSHClient:
         transport = self._client.get_transport() if self._client else None
@@ -287,11 +276,13 @@ class SshTransport:
             raise infra(f"{where} refused the connection: {error}", hint=hint) from error
         return client
 
-    def _transport(self, budget: Budget) -> paramiko.Transport:
-        transport = self._connected(budget).get_transport()
+    def _session(self, budget: Budget) -> paramiko.Channel:
+        client = self._connected(budget)
+        transport = client.get_transport()
         if transport is None:
-            raise infra(f"the link to device '{self.name}' was lost", status=LINK_LOST)
-        return transport
+            raise infra(f"the link to device '{self.name}' was lost")
+        with self._doing("opening a channel", budget):
+            return transport.open_session(timeout=budget.limits.connect)
 
     def _opened(self, budget: Budget) -> Store:
         files = self._sftp_files(budget)

@@ -176,8 +176,12 @@ class Store:
         """Verify the bundle's files again; the names of those that were not as they should be. They are
         mended."""
         listing = bundle_listing(bundle)
+        home = f"bundles/{identity_of(listing)}"
+        self._sound.discard(home)
         self._hold(listing, budget)
-        return self._mend(bundle, f"bundles/{identity_of(listing)}", listing, budget)
+        found = self._mend(bundle, home, listing, budget)
+        self._sound.add(home)
+        return found
 
     def close(self, budget: Budget) -> None:
         """Let others remove what was used; never raises."""
@@ -202,12 +206,13 @@ class Store:
         self, bundle: Path, home: str, listing: Mapping[str, Content], budget: Budget
     ) -> tuple[str, ...]:
         """Make the folder what the listing says; the names of what was missing, wrong or too much in it."""
-        there = {e.name: e for e in self._files.entries(home, budget) if e.name != LISTING}
+        found = self._files.entries(home, budget)
+        there = {e.name: e for e in found if e.name != LISTING}
         wrong = self._wrong(home, listing, there, budget)
         extra = sorted(set(there) - set(listing))
         if wrong:
             self._send(bundle, {n: listing[n] for n in wrong}, budget)
-        if there:
+        if found:
             for name in extra:
                 remove = self._files.remove_folder if there[name].folder else self._files.remove
                 remove(f"{home}/{name}", budget)

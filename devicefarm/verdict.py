@@ -7,7 +7,7 @@ from enum import Enum
 from smelt.core import exits
 from smelt.core.diag import SmeltError
 from smelt.devicefarm import budget
-from smelt.devicefarm.measure import Timing
+from smelt.devicefarm.measure import Timing, TimingVerdict
 
 
 class Verdict(Enum):
@@ -61,7 +61,7 @@ EXIT_CODES = dict.fromkeys(INFRASTRUCTURE, exits.INFRA) | {
     Verdict.UNSUPPORTED: exits.UNSUPPORTED,
     Verdict.NO_DEVICE: exits.NO_DEVICE,
     Verdict.UNSTABLE: exits.INCONCLUSIVE,
-    Verdict.INVALID: exits.INCONCLUSIVE,  # times that were taken while throttled, too hot, ...
+    Verdict.INVALID: exits.INCONCLUSIVE,  # times that were taken while throttled, too hot, busy, ...
     Verdict.INTERNAL: exits.INTERNAL,
     Verdict.CANCELLED: exits.CANCELLED,
 }
@@ -92,10 +92,10 @@ def verdict_of_error(error: SmeltError) -> Verdict:
 
 
 def verdict_of_timing(timing: Timing) -> Verdict:
-    """PASS for times that may be used; INVALID and UNSTABLE mean inconclusive, not wrong."""
-    if timing.invalid:
-        return Verdict.INVALID
-    return Verdict.UNSTABLE if timing.unstable else Verdict.PASS
+    """PASS for valid times; INVALID and UNSTABLE mean inconclusive, not wrong."""
+    return {TimingVerdict.VALID: Verdict.PASS, TimingVerdict.UNSTABLE: Verdict.UNSTABLE}.get(
+        timing.verdict, Verdict.INVALID
+    )
 
 
 def worst(verdicts: list[Verdict]) -> Verdict:

@@ -7,13 +7,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Literal
 
 from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
 from smelt.core.dtype import Array
+from smelt.core.lazily import Lazily
 from smelt.core.scratch import scratch_folder
 from smelt.devicefarm.capabilities import NO_ORIGIN, Origin
 from smelt.devicefarm.client import RunnerClient
@@ -29,6 +28,11 @@ from smelt.request import DimSpec
 from smelt.running import running
 from smelt.shapes import RunCase, label, read_state, state_values, trials
 from smelt.shapes import case as case_of
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = Lazily("numpy")
 
 Status = Literal["pass", "mismatch", "skipped", "failed"]
 

@@ -7,13 +7,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from smelt.core.diag import SmeltError
 from smelt.core.dtype import Array
+from smelt.core.lazily import Lazily
 from smelt.core.scratch import scratch_folder
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = Lazily("numpy")
 
 
 class Reference:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from smelt.core.bundle import Bundle
@@ -11,6 +12,7 @@ from smelt.core.cache import cache_dir
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget
 from smelt.devicefarm.client import RunnerClient, open_session
+from smelt.devicefarm.condition import Condition
 from smelt.devicefarm.inventory import (
     DEFAULT_DEVICE,
     Device,
@@ -18,6 +20,7 @@ from smelt.devicefarm.inventory import (
     find_device,
     open_transport,
 )
+from smelt.devicefarm.profiles import AS_SHIPPED, UNCHANGED, Conditions, Profile
 from smelt.devicefarm.transport import Transport
 from smelt.leasing import Where, name_of, right_to
 from smelt.library import Held
@@ -93,3 +96,71 @@ def running(
             yield client
     finally:
         transport.close()
+
+
+@dataclass(frozen=True)
+class Loading:
+    """A runner that has no model yet. remote: the bundle's folder on the device; entry: '' for the first."""
+
+    client: RunnerClient
+    remote: str
+    entry: str
+
+    @contextmanager
+    def loaded(self, threads: int = 0) -> Iterator[RunnerClient]:
+        """The runner with the bundle loaded by a fresh process, which ends with the block."""
+        self.client.load(self.remote, threads=threads)
+        if self.entry:
+            self.client.use_entry(self.entry)
+        yield self.client
+        self.client.reset()
+
+
+def conditioned(
+    found: Sequence[Loading], choose: Callable[[Condition], Profile]
+) -> tuple[Conditions, ...]:
+    """Bring the device into the conditions that are chosen for it, before anything is loaded; what could be
+    set, per runner. The first one changes the device, the others only take its processors. An emulated
+    device stays."""
+    under: list[Conditions] = []
+    for runner in found:
+        profile = choose(runner.client.hello().condition)
+        if under:
+            profile = replace(profile, governor="", khz=0)
+        if profile == AS_SHIPPED:
+            under.append(UNCHANGED)
+        elif runner.client.emulated:
+            under.append(Conditions(profile, refused={"all": (profile.name, "an emulated device")}))
+        else:
+            under.append(runner.client.control(profile))
+    return tuple(under)
+
+
+@contextmanager
+def runners(
+    bundles: Sequence[Bundle], device: Where = None, *, budget: Budget | None = None
+) -> Iterator[tuple[Loading, ...]]:
+    """A runner for each of several bundles of one platform, all on one device, under one lease and over one
+    connection, to be used in turns. Arguments and errors are those of `running`."""
+    budget = budget or Budget()
+    for bundle in bundles:
+        with Held(bundle) as held:
+            held.check(None)
+    first = bundles[0]
+    chosen = device_for(str(first.manifest["platform"]), name_of(device))
+    transport = transport_for(first, chosen)
+    with ExitStack() as stack:
+        stack.callback(transport.close)
+        right = stack.enter_context(right_to(device, chosen, transport, Path(first.path)))
+        found = []
+        for bundle in bundles:
+            remote = transport.deploy(Path(bundle.path), budget)
+            channel = transport.open_runner(remote, budget)
+            client = RunnerClient(
+                channel, device=transport.name, emulated=transport.emulated, budget=budget,
+                claim=right.claim.on(remote),
+            )  # fmt: skip
+            stack.callback(client.close)
+            right.on_open(client)
+            found.append(Loading(client, remote, bundle.chosen))
+        yield tuple(found)

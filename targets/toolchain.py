@@ -46,8 +46,8 @@ _RUNTIME = (
 )  # fmt: skip
 _CRT = ("crt",)
 _RUNNER = (
-    "runner", "runner_crash", "runner_descendants", "runner_facts", "runner_fence", "runner_frames",
-    "runner_machine", "runner_supervisor", "runner_worker",
+    "runner", "runner_condition", "runner_control", "runner_crash", "runner_descendants", "runner_facts",
+    "runner_fence", "runner_frames", "runner_gauge", "runner_machine", "runner_supervisor", "runner_worker",
 )  # fmt: skip
 _RUNNER_FORMS = ("runner_model", "runner_units")  # a static program has them in another form
 _C_FLAGS = (

@@ -97,8 +97,15 @@ def _head(bundle: Bundle) -> str:
         f"{m['model']['name']} for {bundle.target} ({m['machine']}), "
         f"smelt {m['smelt']}, -O{m['options']['opt']}{', fp16' if m['options'].get('fp16') else ''}\n"
         f"  numbers       {_numbers(m['options'].get('fast_math'))}\n"
+        f"{_variants(m.get('variants', []))}"
         f"  model sha256  {m['model']['sha256']}\n  bundle        {bundle.digest}"
     )
+
+
+def _variants(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A line with the variants of the code, the best first; '' where there is but one."""
+    texts = ["+".join((row["processor"], *row["units"])) for row in rows]
+    return f"  variants      {', '.join(texts)}\n" if texts else ""
 
 
 def _numbers(parts: Sequence[str] | None) -> str:

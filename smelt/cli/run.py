@@ -90,8 +90,8 @@ def run(args: argparse.Namespace) -> Result:
         [r["name"], r["dtype"], str(r["shape"]), *(_short(r[k]) for k in ("min", "mean", "max"))]
         for r in rows
     ]
-    mark = ", emulated" if report.emulated else ""
-    first = f"ran {chosen.label} on {report.device} in {milliseconds(report.first_ns)} (first run{mark})"
+    worth = "emulated: no device's speed" if report.emulated else "not a measurement, see 'smelt bench'"
+    first = f"ran {chosen.label} on {report.device} in {milliseconds(report.first_ns)} (first run, {worth})"
     return Result(OK, data, f"{first}\n{table(cells)}")
 
 

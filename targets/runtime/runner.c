@@ -3,6 +3,7 @@
  *
  * Two builds: SMELT_STATIC has the model linked in and takes only the weights from the bundle; the other one opens
  * the lib*.so in the bundle. It needs no libc header, and of libc only what runner_sys.h declares. */
+#include "runner_gauge.h"
 #include "runner_supervisor.h"
 #include "runner_worker.h"
 #include "sha256.h"
@@ -212,9 +213,15 @@ static void sort_times(uint64_t *ns, size_t n) { /* heap sort: no recursion, no 
 static int run_and_time(worker *w, const command *c, buffer *b) {
   size_t repeat = (size_t)c->repeat;
   uint64_t first, *ns = sys_map((repeat + 1) * sizeof *ns);
+  gauge g;
+  usage before, after;
   begin_afresh(w, 1);
   smelt_status s = ns ? run_once(w, &first) : SMELT_DEVICE;
+  gauge_open(&g); /* after the first run, which may start threads */
+  gauge_read(&g, &before);
   for (size_t i = 0; ns && s == SMELT_OK && i < repeat; i++) s = run_once(w, &ns[i]);
+  gauge_read(&g, &after);
+  gauge_close(&g);
   if (!ns || s != SMELT_OK) {
     put_format(b, "%s", ns ? w->api.error(w->session) : "no memory for the times");
     return complain(b, status_name(s));
@@ -231,6 +238,8 @@ static int run_and_time(worker *w, const command *c, buffer *b) {
     sort_times(ns, repeat);
     put_format(b, ", then %u runs: min %u us, median %u us, max %u us", U(repeat), ns[0] / 1000, ns[repeat / 2] / 1000,
                ns[repeat - 1] / 1000);
+    put_format(b, "\nunjudged: 'smelt bench' says what such times are worth; threads waited %u us for a processor, preempted %u times",
+               (after.wait_ns - before.wait_ns) / 1000, after.preempted - before.preempted);
   }
   put(b, "\nmemory ");
   put_memory(w, b);
@@ -258,6 +267,7 @@ static int for_people(const command *c) {
   w.session = entry;
   if (worker_slots(&w)) return complain(&b, "device");
   put_info(&w, &b);
+  put_format(&b, "runs %s\n", w.api.variant(w.session));
   put_format(&b, "opened in %u us\n", (sys_now() - start) / 1000);
   show(1, &b);
   int failed = c->info ? 0 : prepare_inputs(&w, c, &b);

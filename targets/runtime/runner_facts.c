@@ -1,7 +1,9 @@
 /* runner_facts.c: procfs, sysfs and the auxiliary vector -> JSON. */
 #include "runner_facts.h"
 
+#include "runner_condition.h"
 #include "runner_machine.h"
+#include "runner_model.h"
 #include "runner_units.h"
 
 #define RUNNER_VERSION "1"
@@ -95,39 +97,6 @@ static uint64_t cpus_allowed(void) {
   long n = sys(NR_sched_getaffinity, 0, sizeof mask, (long)mask, 0, 0, 0);
   for (long i = 0; i < n; i++) count += (uint64_t)__builtin_popcount(mask[i]);
   return count ? count : 1;
-}
-
-void put_condition(buffer *b, const char *sysfs) {
-  static const char zone_digits[] = "0123456789";
-  char path[256], value[64], load[64];
-  int64_t hottest = -1;
-  buffer p = {(uint8_t *)path, 0, 0, sizeof path};
-  for (int zone = 0; zone < 10; zone++) { /* ten zones cover the boards seen so far */
-    char name[2] = {zone_digits[zone], 0};
-    p.len = 0;
-    put_format(&p, "%s/class/thermal/thermal_zone%s/temp", sysfs, name);
-    path[p.len] = 0;
-    if (!read_small(path, value, sizeof value) || value[0] == '-') continue;
-    int64_t milli = (int64_t)number_after(value, "");
-    if (milli > hottest) hottest = milli;
-  }
-  static const char *const files[2] = {"scaling_cur_freq", "scaling_max_freq"};
-  static const char *const names[2] = {"frequency_khz", "frequency_limit_khz"};
-  put_format(b, "{\"temperature_millidegrees\":%i", hottest);
-  for (int i = 0; i < 2; i++) {
-    p.len = 0;
-    put_format(&p, "%s/devices/system/cpu/cpu0/cpufreq/%s", sysfs, files[i]);
-    path[p.len] = 0;
-    put_format(b, ",%q:%i", names[i], read_small(path, value, sizeof value) ? I(number_after(value, "")) : I(-1));
-  }
-  p.len = 0;
-  put_format(&p, "%s/devices/system/cpu/cpu0/cpufreq/scaling_governor", sysfs);
-  path[p.len] = 0;
-  read_small(path, value, sizeof value);
-  read_small("/proc/loadavg", load, sizeof load);
-  for (char *c = load; *c; c++)
-    if (*c == ' ') *c = 0;
-  put_format(b, ",\"governor\":%q,\"load\":%q}", value, load);
 }
 
 void put_facts(buffer *b, const char *sysfs, int probe_units) {

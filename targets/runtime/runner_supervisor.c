@@ -1,6 +1,7 @@
 /* runner_supervisor.c: the poll loop, the worker's life and the frames that pass between host and worker. */
 #include "runner_supervisor.h"
 
+#include "runner_control.h"
 #include "runner_crash.h"
 #include "runner_descendants.h"
 #include "runner_facts.h"
@@ -300,7 +301,7 @@ static void on_hello(supervisor *s) {
 
 static void on_load_request(supervisor *s) {
   worker_drop(s); /* each LOAD starts in a fresh process: nothing of the last model is left */
-  if (fence_occupy(&s->place)) return answer(s, "infra", FRAME_LOAD, "another runner still works on this device");
+  if (fence_occupy(&s->place, s->fence)) return answer(s, "infra", FRAME_LOAD, "another runner still works on this device");
   if (worker_start(s)) {
     fence_vacate(&s->place);
     return answer(s, "infra", FRAME_LOAD, "no process or pipe for the worker");
@@ -308,6 +309,16 @@ static void on_load_request(supervisor *s) {
   if (s->host.head.len >= sizeof(load_request))
     memcpy(&s->memory_limit, payload_of(&s->host) + offsetof(load_request, memory_bytes), 8);
   forward(s);
+}
+
+static void on_control(supervisor *s) {
+  control_request r;
+  size_t len = s->host.head.len;
+  if (len < sizeof r) return answer(s, "protocol", FRAME_CONTROL, "a CONTROL frame is shorter than its fixed part");
+  memcpy(&r, payload_of(&s->host), sizeof r);
+  control_apply(s->sysfs, &r, (const char *)payload_of(&s->host) + sizeof r, len - sizeof r, compose(s));
+  tell(s, FRAME_STATS, s->text.at, s->text.len);
+  answer(s, "ok", FRAME_CONTROL, "");
 }
 
 static void on_cancel(supervisor *s) {
@@ -338,6 +349,7 @@ static void on_host_frame(supervisor *s) {
   s->logged = 0;
   switch (type) {
     case FRAME_HELLO: return on_hello(s);
+    case FRAME_CONTROL: return on_control(s);
     case FRAME_RESET: worker_drop(s); return answer(s, "ok", type, "");
     case FRAME_QUIT: answer(s, "ok", type, ""); s->done = 1; return;
     case FRAME_LOAD: s->busy = type; return on_load_request(s);
@@ -465,6 +477,7 @@ int serve(const char *sysfs) {
   s->silence_ns = SILENCE_BEFORE_HELLO_MS * MILLI;
   s->last_heard = s->last_moved = sys_now();
   s->page_size = auxiliary(6);
+  control_recover(sysfs);
   adopt_orphans();
   sys_on_signal(SYS_SIGPIPE, (void (*)(int, void *, void *))1 /* SIG_IGN */, 0);
   sys_on_signal(SYS_SIGCHLD, on_child_signal, 4 /* SA_SIGINFO */);
@@ -494,5 +507,6 @@ int serve(const char *sysfs) {
     watch(s, sys_now());
   }
   if (s->pid) worker_drop(s);
+  control_restore();
   return s->exit_code;
 }

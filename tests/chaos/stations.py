@@ -229,8 +229,8 @@ def dropbear(home: Path) -> tuple[Server, SshAddress]:
 
 @dataclass
 class Fleet:
-    """The stations with what breaks them, by their names. disks: their small file systems; phones: their adbd;
-    boards: their whole machines."""
+    """The stations with what breaks them, by name. disks: their small file systems; phones: their adbd; boards:
+    their whole machines."""
 
     stations: dict[str, Station]
     links: dict[str, Link]

@@ -79,6 +79,7 @@ DLDataType smelt_state_type(const smelt_session *s, size_t i) { (void)s, (void)i
 int32_t smelt_state_rank(const smelt_session *s, size_t i) { (void)s, (void)i; return 0; }
 smelt_status smelt_reset(smelt_session *s) { s->kept = 0; return s->slow_reset ? usleep(RESET_US), SMELT_OK : SMELT_OK; }
 const char *smelt_fallback(const smelt_session *s) { (void)s; return NULL; }
+const char *smelt_variant(const smelt_session *s) { (void)s; return "any"; }
 smelt_status smelt_trim(smelt_session *s) { (void)s; return SMELT_OK; }
 smelt_status smelt_profile(smelt_session *s, int32_t enable) { s->profile = enable; if (enable) s->launches = 0; return SMELT_OK; }
 size_t smelt_kernel_count(const smelt_session *s) { (void)s; return 1; }

@@ -15,7 +15,7 @@ from smelt.devicefarm.budget import Budget, StepLimits
 from smelt.devicefarm.channel import PipeChannel
 from smelt.devicefarm.client import RunnerClient, open_session
 from smelt.devicefarm.inventory import DEFAULT_DEVICE, find_device, open_transport
-from smelt.devicefarm.measure import QUICK
+from smelt.devicefarm.measure import QUICK, TimingVerdict
 from smelt.devicefarm.qemu_user import BIONIC_VARIABLE
 from smelt.devicefarm.report import RunnerError
 from smelt.targets.platform import TargetSpec, parse_target
@@ -81,7 +81,7 @@ def test_real_runtime_on_the_default_device(
         report = client.run([x, y], QUICK)
         assert report.timing is not None
         assert report.memory.weights_bytes == 16
-        assert transport.emulated == any("emulated" in why for why in report.invalid)
+        assert transport.emulated == (report.timing.verdict is TimingVerdict.EMULATED)
 
 
 @pytest.mark.parametrize(
@@ -107,4 +107,5 @@ def test_an_emulated_processor_is_found_out_by_the_runner_alone(
         client.close()
     assert report.facts.emulation == (f"the program runs under {emulator}" if emulator else "")
     assert report.emulated == bool(emulator)
-    assert any("emulated" in why for why in report.invalid) == bool(emulator)
+    assert report.timing is not None
+    assert (report.timing.verdict is TimingVerdict.EMULATED) == bool(emulator)

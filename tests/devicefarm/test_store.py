@@ -161,6 +161,8 @@ def test_other_damage_to_the_bundles_folder_is_mended(board: Board) -> None:
         lambda: (library.unlink(), library.write_bytes(b"")),
         lambda: (home / "libsecond.so").write_bytes(b"\x7fELF"),
         lambda: (home / ".listing").write_bytes(b"{"),
+        lambda: [p.unlink() for p in home.iterdir() if p.name != ".listing"],
+        lambda: [p.unlink() for p in home.iterdir()],
         lambda: shutil.rmtree(home),
         lambda: shutil.rmtree(board.root / "cas"),
         lambda: shutil.rmtree(board.root),

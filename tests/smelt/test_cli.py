@@ -207,7 +207,9 @@ def test_bench_tells_times_and_doubts(bundle: Bundle, capsys: pytest.CaptureFixt
     (row,) = data["cases"]
     assert row["samples"] == len(row["samples_ns"]) >= 10
     assert 0 < row["latency_ns_min"] <= row["latency_ns_p50"] <= row["latency_ns_p90"]
-    assert (data["exit_code"] == 0) == (not row["unstable"] and not row["invalid"])
+    assert (data["exit_code"] == 0) == (row["timing"] == "valid") == (not row["doubts"])
+    assert {len(column) for column in row["samples_raw"].values()} == {row["samples"]}
+    assert row["telemetry"][0]["sample"] == 0 and row["telemetry"][-1]["sample"] == row["samples"]
 
 
 def test_bench_races_onnxruntime(model: Path, bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
@@ -304,7 +306,8 @@ def test_an_emulator_that_is_missing_exits_4_and_says_what_to_install(
 
 def test_doctor_lists_checks(capsys: pytest.CaptureFixture[str]) -> None:
     data = run_json(capsys, "doctor")
-    wanted = {"python", "llvmlite", "ziglang", "qemu-aarch64", "qemu-system-aarch64", "adb", "confined files"}
+    wanted = {"python", "llvmlite", "ziglang", "qemu-aarch64", "confined files", "confined network"}
+    wanted |= {"qemu-system-aarch64", "adb"}
     assert wanted <= {c["check"] for c in data["checks"]}
 
 
