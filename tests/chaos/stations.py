@@ -229,7 +229,7 @@ def dropbear(home: Path) -> tuple[Server, SshAddress]:
 
 @dataclass
 class Fleet:
-    """The stations with what breaks them, by name. disks: their small file systems; phones: their adbd; boards:
+    """The stations with what breaks them, by name. disks: their small file systems; phones: their adbd;
     their whole machines."""
 
     stations: dict[str, Station]

@@ -184,3 +184,19 @@ def test_a_fence_file_that_cannot_be_made_is_infrastructure(tmp_path: Path) -> N
     with pytest.raises(SmeltError, match="cannot be opened") as caught:
         FenceFile(tmp_path / "file" / "fence").admit(1)
     assert caught.value.kind == "infra"
+
+
+def test_a_runner_of_the_same_lease_is_waited_for_and_not_killed(native_bundle: Path, tmp_path: Path) -> None:
+    """Two builds that are compared have a runner each; only one has a model loaded at a time."""
+    board = LocalTransport("stored", store=tmp_path / "root")
+    with open_session(board, native_bundle, claim=Claim(5)) as one:
+        with (
+            pytest.raises(RunnerError, match="another runner still works") as caught,
+            open_session(board, native_bundle, claim=Claim(5)),
+        ):
+            pass
+        assert caught.value.kind == "infra"
+        assert works(one)
+        one.reset()
+        with open_session(board, native_bundle, claim=Claim(5)) as two:
+            assert works(two)
