@@ -24,7 +24,7 @@ from smelt.devicefarm import report as parse
 from smelt.devicefarm.budget import DAMAGED, KILLED, LINK_STALLED, Budget, InfraError, infra
 from smelt.devicefarm.capabilities import Origin
 from smelt.devicefarm.channel import Channel
-from smelt.devicefarm.claim import UNCLAIMED, Claim
+from smelt.devicefarm.claim import UNCLAIMED, DeviceClaim
 from smelt.devicefarm.doubts import Samples, find_doubts
 from smelt.devicefarm.frames import CHUNK, Decoder, Frame, FrameType, encode
 from smelt.devicefarm.heartbeat import Heartbeat
@@ -118,7 +118,7 @@ class RunnerClient:
         device: str = "device",
         emulated: bool = False,
         budget: Budget | None = None,
-        claim: Claim = UNCLAIMED,
+        claim: DeviceClaim = UNCLAIMED,
         damaged: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         self.device = device
@@ -585,7 +585,7 @@ def open_session(
     threads: int = 0,
     memory_limit: int = 0,
     entry: str = "",
-    claim: Claim = UNCLAIMED,
+    claim: DeviceClaim = UNCLAIMED,
 ) -> Iterator[RunnerClient]:
     """Deploy the bundle, start its runner, load the model; the client is ready for `run`, and is closed at
     the end of the block.
