@@ -118,7 +118,8 @@ sanitize: $(READY)
 
 chaos: $(READY)
 	@.ci/emulators --quiet || true
-	$(BIN)/python tests/chaos/campaign.py --seed $(or $(seed),0) --faults $(or $(count),500)
+	$(BIN)/python tests/chaos/campaign.py --seed $(or $(seed),0) --faults $(or $(count),500) \
+	  $(if $(shell command -v qemu-system-aarch64),--board)
 
 bless: $(READY)
 	$(BIN)/python -m pytest --bless tests/core tests/test_map.py

@@ -25,7 +25,7 @@ from smelt.devicefarm import report as parse
 from smelt.devicefarm.budget import DAMAGED, KILLED, LINK_STALLED, Budget, InfraError, infra
 from smelt.devicefarm.capabilities import Origin
 from smelt.devicefarm.channel import Channel
-from smelt.devicefarm.claim import UNCLAIMED, Claim
+from smelt.devicefarm.claim import UNCLAIMED, DeviceClaim
 from smelt.devicefarm.doubts import Samples, find_doubts
 from smelt.devicefarm.frames import CHUNK, Decoder, Frame, FrameType, encode
 from smelt.devicefarm.heartbeat import Heartbeat
@@ -120,7 +120,7 @@ class RunnerClient:
         device: str = "device",
         emulated: bool = False,
         budget: Budget | None = None,
-        claim: Claim = UNCLAIMED,
+        claim: DeviceClaim = UNCLAIMED,
         damaged: Callable[[], tuple[str, ...]] = tuple,
         explain: Callable[[Crash], Crash] = lambda crash: crash,
     ) -> None:
@@ -622,7 +622,7 @@ def open_session(
     threads: int = 0,
     memory_limit: int = 0,
     entry: str = "",
-    claim: Claim = UNCLAIMED,
+    claim: DeviceClaim = UNCLAIMED,
     explain: Callable[[Crash], Crash] = lambda crash: crash,
 ) -> Iterator[RunnerClient]:
     """Deploy the bundle, start its runner, load the model; the client is ready for `run`, and is closed at
@@ -645,7 +645,7 @@ def open_runner(
     bundle: Path,
     *,
     budget: Budget | None = None,
-    claim: Claim = UNCLAIMED,
+    claim: DeviceClaim = UNCLAIMED,
     explain: Callable[[Crash], Crash] = lambda crash: crash,
 ) -> Iterator[tuple[RunnerClient, str]]:
     """Deploy the bundle and start its runner, which has told its facts and has no model yet; and the bundle's

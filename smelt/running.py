@@ -141,8 +141,8 @@ def conditioned(
 def runners(
     bundles: Sequence[Bundle], device: Where = None, *, budget: Budget | None = None
 ) -> Iterator[tuple[Loading, ...]]:
-    """A runner for each of several bundles of one platform, all on one device and over one connection, to
-    be used in turns. Arguments and errors are those of `running`."""
+    """A runner for each of several bundles of one platform, all on one device, under one lease and over one
+    connection, to be used in turns. Arguments and errors are those of `running`."""
     for bundle in bundles:
         with Held(bundle) as held:
             held.check(None)

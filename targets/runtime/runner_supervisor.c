@@ -307,7 +307,7 @@ static void on_hello(supervisor *s) {
 
 static void on_load_request(supervisor *s) {
   worker_drop(s); /* each LOAD starts in a fresh process: nothing of the last model is left */
-  if (fence_occupy(&s->place)) return answer(s, "infra", FRAME_LOAD, "another runner still works on this device");
+  if (fence_occupy(&s->place, s->fence)) return answer(s, "infra", FRAME_LOAD, "another runner still works on this device");
   if (worker_start(s)) {
     fence_vacate(&s->place);
     return answer(s, "infra", FRAME_LOAD, "no process or pipe for the worker");
