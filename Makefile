@@ -39,6 +39,8 @@ help:
 	@echo "make farm          real models on every emulated device, with reports for CI in .cache/farm; what the workflow"
 	@echo "                   in .github/ runs (target=arm64: only there; models='a.onnx b.onnx': your own)"
 	@echo "make fuzz-farm     hostile bytes to both ends of the farm's protocol, five minutes each"
+	@echo "make chaos         500 faults to a fleet of emulated boards that is at work: links, servers, agents, disks and"
+	@echo "                   clocks; each job must end once, and the fleet be whole (seed=0 count=500)"
 	@echo "make sanitize      ONNX's backend cases with code and runtime under AddressSanitizer and UBSan"
 	@echo "                   (forms=static,dynamic,strict,extents,others share=100, in per cent; extents: axes of 2^62"
 	@echo "                   in these cases, others: in forms of com.microsoft's and ai.onnx.ml's ops)"
@@ -114,9 +116,9 @@ fuzz-farm: $(READY)
 sanitize: $(READY)
 	$(BIN)/python tests/support/sanitizer.py --forms $(or $(forms),static,dynamic,strict,extents,others) --share $(or $(share),100)
 
-chaos:
-	@echo "make chaos: not there yet; the farm's tests (tests/devicefarm) drop, delay and damage frames on loopback"
-	@exit 3
+chaos: $(READY)
+	@.ci/emulators --quiet || true
+	$(BIN)/python tests/chaos/campaign.py --seed $(or $(seed),0) --faults $(or $(count),500)
 
 bless: $(READY)
 	$(BIN)/python -m pytest --bless tests/core tests/test_map.py

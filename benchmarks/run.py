@@ -105,9 +105,9 @@ def _cases(bundle: Bundle, name: str) -> list[RunCase]:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    cells = [("model", "shapes", "smelt ms", "onnxruntime ms", "speed")]
+    cells = [("model", "shapes", "smelt ms", "onnxruntime ms", "speed", "verdict")]
     for r in rows:
-        cells += [(r.name, f"not run: {r.why}", "", "", "")] if r.why else []
+        cells += [(r.name, f"not run: {r.why}", "", "", "", "")] if r.why else []
         cells += [
             (
                 r.name,
@@ -115,10 +115,11 @@ def _table(rows: Sequence[Row]) -> str:
                 f"{median(p.smelt_ns) / 1e6:.3f}",
                 f"{median(p.rival_ns) / 1e6:.3f}",
                 f"{p.ratio:.2f}x",
+                p.verdict.value,
             )
             for p in r.pairs
         ]
-    widths = [max(len(c[i]) for c in cells) for i in range(5)]
+    widths = [max(len(c[i]) for c in cells) for i in range(6)]
     return "\n".join(
         "  ".join(
             c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))
@@ -130,11 +131,13 @@ def _table(rows: Sequence[Row]) -> str:
 def _summary(done: Sequence[Row]) -> str:
     mean = geomean([r.ratio for r in done])
     slowest = min(done, key=lambda r: r.ratio)
+    doubted = [p for r in done for p in r.pairs if p.doubts]
+    worth = f"; {len(doubted)} of the ratios are not valid" if doubted else ""
     return (
         f"\ngeometric mean over {len(done)} models: {mean:.2f}x of ONNX Runtime's speed, "
         f"{'above' if mean >= GOAL else 'BELOW'} {GOAL}; slowest: {slowest.name} {slowest.ratio:.2f}x, "
         f"{'above' if slowest.ratio >= SLOWEST else 'BELOW'} {SLOWEST}\n"
-        f"one thread, in turns, medians; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+        f"one thread, in turns, medians; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores{worth}"
     )
 
 
@@ -164,6 +167,7 @@ def _data(rows: Sequence[Row], share: float | None) -> dict[str, Any]:
                         "speed_ratio": p.ratio,
                         "smelt_ns": p.smelt_ns,
                         "onnxruntime_ns": p.rival_ns,
+                        "timing": p.verdict.value,
                     }
                     for p in r.pairs
                 ],

@@ -13,13 +13,13 @@ import re
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import Dim, parse_dim, to_dim
+from smelt.core.dim import Dim, named_dims, parse_dim, to_dim
 from smelt.core.lazily import Lazily
 from smelt.core.manifest_schema import check_manifest, entry_views
 from smelt.core.naming import Names
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 else:
     np = Lazily("numpy")
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 MANIFEST = "manifest.json"
 RUNNER = "smelt_run"
 MAIN = "main"
@@ -95,12 +95,12 @@ class Bundle:
     @property
     def arenas(self) -> tuple[Dim, ...]:
         """Bytes of each arena, as formulas; those of late ones are in symbols that a run decides."""
-        return tuple(spelled_dim(d) for d in self.manifest["memory"]["arenas"])
+        return tuple(spelled_dim(d, self.manifest) for d in self.manifest["memory"]["arenas"])
 
     @property
     def state_bytes(self) -> Dim:
         """Bytes of what one run leaves for the next and of what replaces it."""
-        return sum((spelled_dim(row["bytes"]) for row in self.manifest["state"]), to_dim(0))
+        return sum((spelled_dim(row["bytes"], self.manifest) for row in self.manifest["state"]), to_dim(0))
 
     def peak_bytes(self, symbols: Mapping[str, int]) -> int:
         """Bytes of the arenas whose sizes these symbols give; late ones are not among them."""
@@ -111,7 +111,7 @@ class Bundle:
         values: dict[str, int] = {}
         for row in self.manifest["inputs"]:
             for d, got in zip(row["shape"], shapes[row["name"]], strict=True):
-                e = spelled_dim(str(d))
+                e = spelled_dim(d, self.manifest)
                 if len(e.symbols) == 1:
                     (name,) = e.symbols
                     parts = e.linear(name)
@@ -123,7 +123,7 @@ class Bundle:
                         kind="shape",
                     )
         for name, text in self.manifest.get("sizes", ()):
-            e = spelled_dim(text)
+            e = spelled_dim(text, self.manifest)
             if e.symbols <= values.keys():
                 values[name] = e.evaluate(values)
         return values
@@ -142,12 +142,20 @@ class Bundle:
         return str(self.path)
 
 
-def spelled_dim(text: str) -> Dim:
-    """The Dim that a manifest spells. Raises SmeltError(kind='invalid') when it spells none."""
+def spelled_dim(extent: int | str, manifest: Mapping[str, Any]) -> Dim:
+    """The Dim of a number or a formula of the manifest, with the manifest's parts put in. Raises
+    SmeltError(kind='invalid') when it spells none."""
     try:
-        return parse_dim(text, limit=None)
+        parts = _named(tuple((name, text) for name, text in manifest.get("parts", ())))
+        return parse_dim(str(extent), names=parts)
     except (ValueError, RecursionError, OverflowError) as e:
         raise SmeltError(f"the bundle's manifest is damaged: {e}", hint=_AGAIN) from None
+
+
+@lru_cache(maxsize=16)
+def _named(rows: tuple[tuple[str, str], ...]) -> Mapping[str, Dim]:
+    """Kept from formula to formula: a manifest has thousands."""
+    return named_dims(rows)
 
 
 def damaged(folder: Path, why: str) -> SmeltError:

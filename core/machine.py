@@ -50,6 +50,8 @@ class Machine:
     vector_registers: how many there are. fma: fused multiply-add is one instruction.
     levels: which of group/lane/vector the machine has, outermost first.
     max_lanes: work-items of a group (1 on a CPU). shared_bytes: per-group memory (0: none).
+    subgroup: neighbouring lanes that run in step: what they access is one transaction if it lies side by
+    side, and shared memory is nearer than caches. 1: a lane is a task of its own, with vectors to be fast.
     cache_bytes: private L1 and L2 in bytes. masked: masked vector loads and stores are cheap.
     instructions: the rows that sum products here; what has no row is computed element by element.
     costs: what scalar functions take; those of COSTS where nobody has measured others.
@@ -64,6 +66,7 @@ class Machine:
     levels: tuple[str, ...] = ("group", "vector")
     max_lanes: int = 1
     shared_bytes: int = 0
+    subgroup: int = 1
     cache_bytes: tuple[int, int] = (32 * 1024, 512 * 1024)
     cores: int = 4
     costs: Mapping[str, int] = field(default_factory=lambda: COSTS, hash=False)
@@ -72,6 +75,11 @@ class Machine:
     def has_lanes(self) -> bool:
         """Whether groups are more than one lane wide."""
         return self.max_lanes > 1
+
+    @property
+    def in_step(self) -> bool:
+        """Whether neighbouring lanes are fast together, and not each by itself."""
+        return self.subgroup > 1
 
     def lanes(self, bits: int) -> int:
         """How many elements of `bits` width a vector holds; at least 1."""

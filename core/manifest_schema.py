@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
-from smelt.core.dim import Dim, parse_dim
+from smelt.core.dim import MAX_TEXT, Dim, named_dims, parse_dim
 from smelt.core.dtype import ALL, INT64
 from smelt.core.naming import is_entry, is_name
 
@@ -24,9 +24,6 @@ FILE_NAME: Final = re.compile(
 
 MOST_TEXT: Final = 1 << 22
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
-MOST_FORMULA: Final = 1 << 24
-"""Characters: what the bounds of a formula (dim/budget.py) and of a symbol's name leave room for. The longest
-formula that a development model has is 29,461."""
 MOST_RANK: Final = 4096
 PARTS: Final[Mapping[str, int]] = MappingProxyType(
     {
@@ -59,8 +56,8 @@ def label(value: object, at: str) -> None:
 
 def formula(value: object, at: str) -> None:
     """Text that may spell a Dim; whether it does is found where it is read."""
-    if not isinstance(value, str) or not 0 < len(value) <= MOST_FORMULA:
-        raise _fail(at, f"a formula of at most {MOST_FORMULA} characters", value)
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_TEXT:
+        raise _fail(at, f"a formula of at most {MAX_TEXT} characters", value)
 
 
 def flag(value: object, at: str) -> None:
@@ -268,9 +265,10 @@ def _entry_name(value: object, at: str) -> None:
         raise _fail(at, "a name that an entry can have", value)
 
 
+_VARIANT: Final = fields({"processor": label, "units": list_of(label), "kernels": _COUNT})
 _MANIFEST = fields(
     {
-        "cpu": label, "devices": list_of(label), "machine": label,
+        "cpu": label, "devices": list_of(label), "machine": label, "parts": list_of(_size),
         "options": fields({"opt": whole_number(0, 9), "threads": _COUNT}, {"fp16": flag}),
         **_ENTRY,
         "library": fields({
@@ -282,7 +280,10 @@ _MANIFEST = fields(
             {"file": maybe(file_name)},
         ),
     },
-    {**_ENTRY_MAY, "entries": list_of(fields({"name": _entry_name}), least=2), "states": list_of(text)},
+    {
+        **_ENTRY_MAY, "variants": list_of(_VARIANT), "states": list_of(text),
+        "entries": list_of(fields({"name": _entry_name}), least=2),
+    },
 )  # fmt: skip
 _OTHER_ENTRY: Final = fields({"name": _entry_name, **_ENTRY}, _ENTRY_MAY)
 
@@ -308,9 +309,10 @@ def check_manifest(manifest: Mapping[str, Any]) -> None:
     if len({row["name"] for row in found}) != len(found):
         raise ValueError("manifest.entries: two have one name")
     views = entry_views(manifest)
+    parts = named_dims(manifest["parts"])
     for n, view in enumerate(views):
         try:
-            _check_entry(view)
+            _check_entry(view, parts)
         except ValueError as e:
             raise ValueError(f"entry '{found[n]['name']}': {e}" if found else str(e)) from None
     if found:
@@ -323,23 +325,20 @@ def check_manifest(manifest: Mapping[str, Any]) -> None:
             raise ValueError(f"manifest.weights: '{row['name'][:40]}' lies beyond its {total} bytes")
 
 
-def _dim(extent: int | str) -> Dim:
-    """The extent that a manifest spells, as long as it may be: no formula of smelt is refused."""
-    return parse_dim(str(extent), limit=None)
-
-
-def _check_entry(manifest: Mapping[str, Any]) -> None:
+def _check_entry(manifest: Mapping[str, Any], parts: Mapping[str, Dim]) -> None:
     for side in ("inputs", "outputs"):
         ranks = {row["name"]: len(row["shape"]) for row in manifest[side]}
         if len(ranks) != len(manifest[side]):
             raise ValueError(f"manifest.{side}: two have one name")
         check_groups(manifest.get("groups", {}).get(side, ()), ranks, f"manifest.groups.{side}")
-    _check_state(manifest)
+    _check_state(manifest, parts)
     known = {s["name"] for s in manifest["symbols"]} | {name for name, _ in manifest["sizes"]}
-    # what a feed binds, and what a run finds; _dim raises ValueError, too
+    if both := sorted(known & parts.keys()):
+        raise ValueError(f"manifest.parts: '{both[0][:40]}' is the name of a size, too")
+    # what a feed binds, and what a run finds; parse_dim raises ValueError, too
     for row in (*manifest["inputs"], *manifest["state"]):
         shape = row["shape"] or ()
-        strange = {s for d in shape if isinstance(d, str) for s in _dim(d).symbols} - known
+        strange = {s for d in shape if isinstance(d, str) for s in parse_dim(d, names=parts).symbols} - known
         if strange:
             raise ValueError(f"manifest: '{row['name'][:40]}' has unknown sizes {sorted(strange)}")
 
@@ -359,12 +358,15 @@ def _check_states(views: Sequence[Mapping[str, Any]], manifest: Mapping[str, Any
             raise ValueError(f"manifest.states: '{name[:40]}' has another type or rank in another entry")
 
 
-def _check_state(manifest: Mapping[str, Any]) -> None:
+def _check_state(manifest: Mapping[str, Any], parts: Mapping[str, Dim]) -> None:
+    def dim(extent: int | str) -> Dim:
+        return parse_dim(str(extent), names=parts)
+
     for own, side in (("name", "inputs"), ("output", "outputs")):
         names = [row[own] for row in manifest["state"] if row[own] is not None]
         if len({*names}) != len(names) or {*names} & {row["name"] for row in manifest[side]}:
             raise ValueError(f"manifest.state: one of manifest.{side}, or two of its own, have one name")
-    fed = {s for row in manifest["inputs"] for d in row["shape"] for s in _dim(d).symbols}
+    fed = {s for row in manifest["inputs"] for d in row["shape"] for s in dim(d).symbols}
     for row in manifest["state"]:
         where = f"manifest.state: '{row['name'][:40]}'"
         sides = [row[side] for side in ("shape", "next", "start")]
@@ -373,11 +375,11 @@ def _check_state(manifest: Mapping[str, Any]) -> None:
             raise ValueError(f"{where} is read or written in part")
         if len({len(side) for side in sides if side is not None}) != 1:
             raise ValueError(f"{where} has shapes of different rank")
-        if not {s for d in row["start"] or () for s in _dim(d).symbols} <= fed:
+        if not {s for d in row["start"] or () for s in dim(d).symbols} <= fed:
             raise ValueError(f"{where} starts with sizes that no input has")
         for d in row["next"] or ():
-            _dim(d)
-        _dim(row["bytes"])
+            dim(d)
+        dim(row["bytes"])
 
 
 def check_groups(found: Sequence[Mapping[str, Any]], ranks: Mapping[str, int], at: str) -> None:

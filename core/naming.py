@@ -16,7 +16,7 @@ FUNCTIONS = (
     "input_name", "input_rank", "input_type", "input_unit", "kernel_count", "kernel_stats",
     "memory_stats", "open", "output_count", "output_name", "output_rank", "output_type", "output_unit",
     "peek", "probe", "profile", "reset", "run", "state_count", "state_get", "state_name", "state_rank",
-    "state_set", "state_type", "tensor", "tensor_copy", "tensor_free", "trim",
+    "state_set", "state_type", "tensor", "tensor_copy", "tensor_free", "trim", "variant",
 )  # fmt: skip
 """What every model can do: model `det` has det_open and so on; smelt.h says what each does."""
 

@@ -14,27 +14,62 @@ class StepLimits:
     """How long each step may take, in seconds.
 
     upload_floor: the bytes per second that a link must reach at least; a transfer of n bytes may take
-    `upload` + n / upload_floor. run: what a run may take beyond the times that its own plan allows for
-    warm-up and samples. idle: a runner that receives nothing from its host for so long ends itself.
-    grace: how much longer than the device's own deadline the host waits before it treats the link as lost.
+    `upload` + n / upload_floor. hash_floor: the bytes per second at which a device must be able to read its
+    files. run: what a run may take beyond the times that its own plan allows for warm-up and samples. idle: a
+    runner that receives no request for so long ends itself. beat: how often host and runner show each other
+    that they live; silence: after how long without a byte each takes the other for dead. grace: how much
+    longer than the device's own deadline the host waits before it treats the link as lost.
     """
 
     connect: float = 15.0
     command: float = 20.0
     upload: float = 20.0
     upload_floor: float = 128 * 1024.0
+    hash_floor: float = 4 * 1024.0 * 1024.0
     load: float = 120.0
     run: float = 300.0
     output: float = 60.0
     close: float = 5.0
     idle: float = 900.0
+    beat: float = 5.0
+    silence: float = 30.0
     grace: float = 5.0
     total: float = 3600.0
 
 
-def infra(what: str, *, hint: str | None = None) -> SmeltError:
-    """A SmeltError of kind 'infra': link, disk or board failed, which says nothing about the model."""
-    return SmeltError(what, kind="infra", hint=hint)
+class InfraError(SmeltError):
+    """Link, disk or board failed, which says nothing about the model. status: which of them (verdict.py)."""
+
+    def __init__(self, message: str, *, hint: str | None = None, status: str = "infra") -> None:
+        self.status = status
+        super().__init__(message, kind="infra", hint=hint)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (self.message, self.hint, self.status))
+
+
+def _rebuild(message: str, hint: str | None, status: str) -> InfraError:
+    return InfraError(message, hint=hint, status=status)
+
+
+LINK_LOST, LINK_STALLED = "link lost", "link stalled"
+DISK_FULL, READ_ONLY = "disk full", "read-only disk"
+DAMAGED, KILLED = "damaged files", "killed"
+
+HINTS = {
+    LINK_LOST: "the connection ended; see the devices' doctor, then run again",
+    LINK_STALLED: "the board hangs or the link is dead; see the devices' doctor, or raise the limit",
+    DISK_FULL: "make room on the device's disk, or name another root for it in devices.toml",
+    READ_ONLY: "look at its dmesg, as the disk may have failed, or name another root in devices.toml",
+    DAMAGED: "the files were sent anew: run again; if it comes back, the device's disk or memory is failing",
+    KILLED: "look at its dmesg; let the model use less memory, or the device run fewer programs",
+}
+
+
+def infra(what: str, *, hint: str | None = None, status: str = "infra") -> InfraError:
+    """The error for a failure of link, disk or board. status: one of the above; it brings a hint of its
+    own."""
+    return InfraError(what, hint=hint or HINTS.get(status), status=status)
 
 
 @dataclass(frozen=True)
@@ -61,8 +96,5 @@ class Budget:
         """
         left = deadline - self.clock()
         if left <= 0:
-            raise infra(
-                f"{step} took longer than its limit",
-                hint="check the link to the device, or raise the limit",
-            )
+            raise infra(f"{step} took longer than its limit", status=LINK_STALLED)
         return left

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import select
@@ -10,13 +11,17 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import IO, Protocol
 
-from smelt.devicefarm.budget import infra
+from smelt.devicefarm.budget import KILLED, LINK_STALLED, InfraError, infra
 
 STDERR_TAIL = 8192
 READ_SIZE = 1 << 20
+BUSY_TRIES = 6
+PATIENCE = 2.0
+"""Seconds to wait for the exit code of a program whose output has ended."""
 F_SETPIPE_SZ = 1031
 
 
@@ -33,8 +38,22 @@ class Channel(Protocol):
     def stderr_tail(self) -> str:
         """The last 8 KiB of what the program wrote to stderr."""
 
+    def ended(self) -> InfraError:
+        """Why the stream has ended, as far as it can be known: a lost link, or how the program ended."""
+
     def close(self) -> None:
         """End the program and free everything within the closing limit; never raises."""
+
+
+def ended_with(code: int | None) -> InfraError:
+    """The error for a runner that ended before its time. code: as of a shell, negative for a signal, None for
+    a signal that is not known."""
+    if code is None or code in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        return infra("the runner's process was killed on the device", status=KILLED)
+    if code in (126, 127):
+        return infra("the runner cannot be started on the device", hint="was it built for this device?")
+    how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return infra(f"the runner {how}", hint="see what it wrote; it may not be able to run on this device")
 
 
 class Tail:
@@ -63,6 +82,41 @@ class Tail:
             return
 
 
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def _adopting() -> Callable[[], None] | None:
+    """What makes a process adopt its descendants' orphans, a wish that lasts when it starts another program;
+    None where this system knows no such thing."""
+    import ctypes
+
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    return None if prctl is None else partial(prctl, PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _start(
+    argv: list[str], env: dict[str, str] | None, first: Callable[[], None] | None
+) -> subprocess.Popen[bytes]:
+    """A program that was written a moment ago may be held open for writing by a process that another thread
+    forks just then, until that has started its own program."""
+    for attempt in range(BUSY_TRIES):
+        try:
+            return subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=env,
+                start_new_session=True,
+                preexec_fn=first,
+            )
+        except OSError as error:
+            if error.errno != errno.ETXTBSY or attempt == BUSY_TRIES - 1:
+                raise
+            time.sleep(0.02 * (attempt + 1))
+    raise AssertionError
+
+
 class PipeChannel:
     """A child process's stdin and stdout."""
 
@@ -72,17 +126,13 @@ class PipeChannel:
         *,
         env: Mapping[str, str] | None = None,
         close_limit: float = 5.0,
+        emulated: bool = False,
     ) -> None:
+        """emulated: the program runs in an emulator, which may not pass on its wish to adopt orphans."""
         self._close_limit = close_limit
+        adopt = _adopting() if emulated else None
         try:
-            self.process = subprocess.Popen(
-                list(argv),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=dict(env) if env is not None else None,
-                start_new_session=True,
-            )
+            self.process = _start(list(argv), dict(env) if env is not None else None, adopt)
         except OSError as error:
             raise infra(
                 f"'{argv[0]}' cannot be started: {error.strerror}",
@@ -109,7 +159,7 @@ class PipeChannel:
             except BlockingIOError:
                 continue
             except OSError as error:
-                raise infra(f"the runner does not read any more: {error.strerror}") from error
+                raise self.ended() from error
 
     def receive(self, deadline: float) -> bytes:
         while True:
@@ -123,6 +173,11 @@ class PipeChannel:
 
     def stderr_tail(self) -> str:
         return self._tail.text()
+
+    def ended(self) -> InfraError:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return ended_with(self.process.wait(PATIENCE))
+        return infra("the runner closed its output")
 
     def close(self) -> None:
         """Close stdin (the runner ends by itself then), wait a little, kill its session.
@@ -150,7 +205,4 @@ class PipeChannel:
         poll.register(fd, events)
         left = deadline - time.monotonic()
         if left <= 0 or not poll.poll(left * 1000):
-            raise infra(
-                f"{step} took longer than its limit",
-                hint="the runner or the emulator hangs; see the devices' doctor",
-            )
+            raise infra(f"{step} took longer than its limit", status=LINK_STALLED)

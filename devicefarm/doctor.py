@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget
 from smelt.devicefarm.client import RunnerClient
-from smelt.devicefarm.report import BUSY_LOAD, HOT, DeviceFacts
+from smelt.devicefarm.condition import HOT
+from smelt.devicefarm.report import DeviceFacts
 from smelt.devicefarm.transport import Transport
 
 ECHO = "smelt-doctor"
@@ -76,14 +78,33 @@ def _runner(transport: Transport, bundle: Path, budget: Budget) -> list[Finding]
         transport.open_runner(remote, budget), device=transport.name, budget=budget
     )
     try:
-        facts = client.hello()
+        facts = client.hello(units=True)
     finally:
         client.close()
     detail = (
         f"{facts.arch}, {facts.cores} cores, {facts.memory_kb >> 10} MiB, kernel {facts.kernel}, "
-        f"{facts.cpu or facts.board or 'unnamed cpu'}"
+        f"{facts.libc}, {facts.cpu or facts.board or 'unnamed cpu'}"
     )
-    return [Finding("runner", True, detail), *_condition(facts)]
+    return [Finding("runner", True, detail), *_board(facts, transport), *_condition(facts)]
+
+
+def _board(facts: DeviceFacts, transport: Transport) -> list[Finding]:
+    """What the board is."""
+    why = facts.emulation or ("its row says so" if transport.emulated else "")
+    real = f"emulated: {why}" if why else "nothing on it says that it is emulated"
+    if facts.hypervisor:
+        real += f"; a virtual machine ({facts.hypervisor}): others may take its time"
+    found = [Finding("board", None if why else True, real), Finding("fingerprint", True, facts.fingerprint)]
+    if facts.clusters:
+        kinds = Counter(map(str, facts.clusters))
+        told = (f"{n} times {kind}" if n > 1 else kind for kind, n in kinds.items())
+        found.append(Finding("processors", True, "; ".join(told)))
+    for unit in facts.units or ():
+        found.append(Finding(unit.api or "units", None if unit.error else True, unit.error or str(unit)))
+    return found
+
+
+BUSY_LOAD = 1.5  # runnable processes per core that are not ours
 
 
 def _condition(facts: DeviceFacts) -> list[Finding]:
@@ -92,5 +113,5 @@ def _condition(facts: DeviceFacts) -> list[Finding]:
         "temperature", c.temperature <= HOT, f"{c.temperature:.0f} degrees C"
     )  # fmt: skip
     load = Finding("load", c.load <= BUSY_LOAD * facts.cores, f"{c.load} on {facts.cores} cores")
-    governor = Finding("governor", None, c.governor or "not shown by this device")
+    governor = Finding("governor", None, ", ".join(c.governors) or "not shown by this device")
     return [heat, load, governor]

@@ -14,7 +14,7 @@ from enum import IntEnum
 from smelt.devicefarm.budget import infra
 
 MAGIC = 0x544C4D53  # "SMLT", little endian
-VERSION = 2
+VERSION = 3
 MAX_PAYLOAD = 16 << 20
 CHUNK = 1 << 20
 HEADER = struct.Struct("<IBBHQQI")
@@ -43,7 +43,9 @@ class FrameType(IntEnum):
     QUIT = 16
     STATE = 17
     ENTRY = 18
-    PROBE = 19
+    PING = 19
+    CONTROL = 20
+    PROBE = 21
 
 
 @dataclass(frozen=True, slots=True)

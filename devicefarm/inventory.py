@@ -6,7 +6,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ from typing import Any
 from smelt.core.bundle import replace_file
 from smelt.core.cache import cache_dir
 from smelt.core.diag import SmeltError
+from smelt.devicefarm.adb import ANDROID_ROOT, AdbTransport
 from smelt.devicefarm.local import LocalTransport
+from smelt.devicefarm.qemu_board import BoardMachine, QemuBoardTransport
 from smelt.devicefarm.qemu_user import (
     BIONIC_VARIABLE,
     GLIBC_ROOT,
@@ -31,8 +33,11 @@ DEVICE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One row of the inventory. platform: a target's name, such as 'aarch64-linux'; root: where
-    bundles go on it.
+    """One row of the inventory.
+
+    platform: a target's name, such as 'aarch64-linux'. serial: of an adb device, or 'host:port'. root: where
+    bundles go on it. pool, tags: what it can be chosen by. power: how its power is controlled. emulated: it
+    is no real board; what the board says itself (DeviceFacts.emulation) cannot be taken back by a row.
     """
 
     name: str
@@ -47,6 +52,10 @@ class Device:
     emulator: str = ""
     cpu: str = ""
     sysroot: str = ""
+    serial: str = ""
+    pool: str = ""
+    power: str = ""
+    emulated: bool = False
     tags: tuple[str, ...] = ()
 
 
@@ -65,10 +74,14 @@ BUILTIN = (
         cpu="rv64,v=true,vlen=128,vext_spec=v1.0", tags=("builtin", "emulated"),
     ),
     Device("android-emulated", "android", "aarch64-android", tags=("builtin", "emulated")),
+    Device(
+        "qemu-board", "qemu-board", "aarch64-linux", power="qemu-board:", emulated=True,
+        tags=("builtin", "emulated"),
+    ),
 )  # fmt: skip
 
-# the device that a platform is tried on when nobody names one
-DEFAULT_DEVICE = {d.platform: d.name for d in BUILTIN}
+# the device that a platform is tried on when nobody names one: the first
+DEFAULT_DEVICE = {d.platform: d.name for d in reversed(BUILTIN)}
 
 
 def inventory_path() -> Path:
@@ -124,6 +137,18 @@ def find_device(name: str, path: Path | None = None) -> Device:
     return devices[name]
 
 
+def choose(
+    devices: Iterable[Device], *, tags: Sequence[str] = (), pool: str = ""
+) -> tuple[Device, ...]:
+    """Those that have all of the tags and are in the pool, '' for any, by name. The transport and the
+    platform of a device are tags of it, too."""
+    found = [
+        d for d in devices
+        if set(tags) <= {*d.tags, d.transport, d.platform} and (not pool or d.pool == pool)
+    ]  # fmt: skip
+    return tuple(sorted(found, key=lambda d: d.name))
+
+
 class NoDevice(SmeltError):
     """There is no such device: exit code 4."""
 
@@ -163,7 +188,7 @@ def _store(device: Device) -> Path | None:
 
 
 def _local(device: Device, shim: Path | None) -> Transport:
-    return LocalTransport(name=device.name, store=_store(device))
+    return LocalTransport(name=device.name, store=_store(device), emulated=device.emulated)
 
 
 def _qemu_user(device: Device, shim: Path | None) -> Transport:
@@ -195,7 +220,22 @@ def _ssh(device: Device, shim: Path | None) -> Transport:
         device.host_key,
         Path(device.key_file).expanduser(),
     )
-    return SshTransport(device.name, address, root=device.root or DEFAULT_ROOT)
+    return SshTransport(device.name, address, root=device.root or DEFAULT_ROOT, emulated=device.emulated)
+
+
+def _adb(device: Device, shim: Path | None) -> Transport:
+    if not device.serial:
+        raise SmeltError(
+            f"device '{device.name}' lacks its serial", kind="invalid",
+            hint="`adb devices` shows it; of a device that is reached by TCP it is host:port",
+        )  # fmt: skip
+    root = device.root or ANDROID_ROOT
+    return AdbTransport(device.name, device.serial, root=root, emulated=device.emulated)
+
+
+def _qemu_board(device: Device, shim: Path | None) -> Transport:
+    machine = BoardMachine(device.name, cpu=device.cpu)
+    return QemuBoardTransport(device.name, machine, root=device.root or DEFAULT_ROOT)
 
 
 TRANSPORTS: dict[str, Callable[[Device, Path | None], Transport]] = {
@@ -203,6 +243,8 @@ TRANSPORTS: dict[str, Callable[[Device, Path | None], Transport]] = {
     "qemu-user": _qemu_user,
     "android": _android,
     "ssh": _ssh,
+    "adb": _adb,
+    "qemu-board": _qemu_board,
 }
 
 DESCRIPTIONS: dict[str, Callable[[Device], str]] = {
@@ -213,7 +255,9 @@ DESCRIPTIONS: dict[str, Callable[[Device], str]] = {
         if os.environ.get(BIONIC_VARIABLE)
         else f"glibc standing in for bionic under qemu-aarch64 (emulated; set ${BIONIC_VARIABLE} for bionic)"
     ),
-    "ssh": lambda d: f"{d.user}@{d.host}:{d.port}",
+    "ssh": lambda d: f"{d.user}@{d.host}:{d.port}" + (" (emulated)" if d.emulated else ""),
+    "adb": lambda d: f"adb -s {d.serial}" + (" (emulated)" if d.emulated else ""),
+    "qemu-board": lambda d: "a whole arm64 machine under qemu-system-aarch64 on this machine (emulated)",
 }
 
 
@@ -237,6 +281,14 @@ def _parse_row(path: Path, name: str, row: Any) -> Device:
         if key == "tags":
             good = isinstance(value, list) and all(isinstance(t, str) for t in value)
             values[key] = tuple(value) if good else ()
+        elif key == "emulated":
+            if value is False:
+                raise SmeltError(
+                    f"{where}: emulated can be true only; whether a board is a real one, it says itself",
+                    kind="invalid", hint="leave the line out",
+                )  # fmt: skip
+            good = value is True
+            values[key] = value
         elif key == "port":
             good = isinstance(value, int) and 0 < value < 65536
             values[key] = value

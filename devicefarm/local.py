@@ -9,83 +9,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from smelt.core.bundle import RUNNER, hash_file
+from smelt.core.bundle import RUNNER, is_bundle, read_bundle
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget, infra
 from smelt.devicefarm.channel import Channel, PipeChannel
-from smelt.devicefarm.transport import Completed, deploy_files
+from smelt.devicefarm.local_files import LocalFiles
+from smelt.devicefarm.room import StoreRules
+from smelt.devicefarm.store import Content, Store
+from smelt.devicefarm.transport import Completed
 
 PRINTED_LIMIT = 64 * 1024
 
 
-@dataclass(frozen=True)
-class LocalFiles:
-    """Files of a store on this machine's disk."""
-
-    root: Path
-
-    def exists(self, path: str, budget: Budget) -> bool:
-        return (self.root / path).exists()
-
-    def make_dirs(self, path: str, budget: Budget) -> None:
-        with _as_infra("creating", path):
-            (self.root / path).mkdir(parents=True, exist_ok=True)
-
-    def put(self, source: Path, path: str, budget: Budget) -> None:
-        with (
-            _as_infra("writing", path),
-            source.open("rb") as reader,
-            (self.root / path).open("wb") as writer,
-        ):
-            shutil.copyfileobj(reader, writer, 1 << 20)
-            writer.flush()
-            os.fsync(writer.fileno())
-
-    def sha256(self, path: str, budget: Budget) -> str:
-        with _as_infra("reading", path):
-            return hash_file(self.root / path)
-
-    def rename(self, old: str, new: str, budget: Budget) -> None:
-        with _as_infra("renaming", old):
-            (self.root / old).rename(self.root / new)
-
-    def link(self, target: str, path: str, budget: Budget) -> None:
-        with _as_infra("linking", path):
-            (self.root / path).symlink_to(target)
-
-    def set_executable(self, path: str, budget: Budget) -> None:
-        with _as_infra("marking executable", path):
-            (self.root / path).chmod(0o755)
-
-    def remove(self, path: str, budget: Budget) -> None:
-        with _as_infra("removing", path):
-            (self.root / path).unlink(missing_ok=True)
-
-    def full_path(self, path: str) -> str:
-        return str(self.root / path)
-
-
-class _as_infra:
-    """Turn OSError into SmeltError(kind='infra') that says what was done to which path."""
-
-    def __init__(self, doing: str, path: str) -> None:
-        self.what = f"{doing} '{path}' failed"
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError):
-            raise infra(f"{self.what}: {error.strerror}") from error
-
-
-@dataclass(frozen=True)
+@dataclass
 class LocalTransport:
     """Processes of this machine.
 
     store: where bundles are copied by content; None runs them where they lie. prefix: what stands
     before the runner (an emulator and its arguments). env: added to this process's environment.
-    runner: another runner than the bundle's own.
+    runner: another runner than the bundle's own. rules: of the store.
     """
 
     name: str = "local"
@@ -94,13 +36,31 @@ class LocalTransport:
     prefix: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     runner: Path | None = None
+    rules: StoreRules | None = None
+    _open: Store | None = field(default=None, init=False, repr=False)
 
     def deploy(self, bundle: Path, budget: Budget) -> str:
-        if self.store is not None:
-            return deploy_files(LocalFiles(self.store.resolve()), bundle, budget)
+        opened = self._opened()
+        if opened is not None:
+            return opened.deploy(bundle, budget)
         if not bundle.is_dir():
             raise SmeltError(f"bundle '{bundle}' is not a directory", kind="invalid")
         return str(bundle.resolve())
+
+    def damaged(self, bundle: Path, budget: Budget) -> tuple[str, ...]:
+        """Without a store, the files that are not what the bundle's manifest says; nobody has them to mend
+        them."""
+        opened = self._opened()
+        if opened is not None:
+            return opened.damaged(bundle, budget)
+        expected = _by_manifest(bundle)
+        files = LocalFiles(self.name, bundle)
+        return tuple(sorted(files.differing(expected, budget)))
+
+    def _opened(self) -> Store | None:
+        if self._open is None and self.store is not None:
+            self._open = Store(LocalFiles(self.name, self.store.resolve()), rules=self.rules)
+        return self._open
 
     def open_runner(self, remote: str, budget: Budget) -> Channel:
         runner = self.runner or Path(remote) / RUNNER
@@ -113,6 +73,7 @@ class LocalTransport:
             [*self.prefix, str(runner), "--serve"],
             env={**os.environ, **self.env},
             close_limit=budget.limits.close,
+            emulated=bool(self.prefix),
         )
 
     def execute(self, argv: list[str], budget: Budget) -> Completed:
@@ -132,4 +93,19 @@ class LocalTransport:
         return shutil.disk_usage(place).free
 
     def close(self) -> None:
-        return None
+        if self._open is not None:
+            self._open.close(Budget())
+            self._open = None
+
+
+def _by_manifest(bundle: Path) -> dict[str, Content]:
+    """What the files of a compiled bundle should hold; nothing for a folder without a readable manifest."""
+    try:
+        found = read_bundle(bundle) if is_bundle(bundle) else None
+    except SmeltError as error:
+        raise infra(f"the bundle was damaged while it ran: {error.message}", hint=error.hint) from error
+    if found is None:
+        return {}
+    files = {**found.manifest["files"]}
+    sizes = {n: (bundle / n).stat().st_size if (bundle / n).exists() else 0 for n in files}
+    return {n: Content(str(digest), sizes[n]) for n, digest in files.items()}

@@ -1,7 +1,7 @@
-"""Raw samples of run times -> statistics and doubts; pure functions, no clock.
+"""Raw samples of run times -> statistics, doubts and a verdict; pure functions, no clock.
 
 Times are nanoseconds per run. No sample is dropped: outliers are counted, drift and noise make a result
-`unstable` (inconclusive, exit code 5), and times of emulated devices are `invalid` as device speed.
+`unstable`. What the device did meanwhile raises doubts of its own (see doubts.py).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from itertools import pairwise
 
 CONFIDENCE = 0.99
@@ -41,8 +42,11 @@ class RunPlan:
 
 
 ONCE = RunPlan(samples=0)
+SUSTAINED = RunPlan(0, 0.0, 0.0, min_time=300.0, max_time=330.0, sample_time=0.01)
 QUICK = RunPlan(warmup_min=0.1, warmup_max=2.0, samples=10, min_time=0.2, max_time=10.0)
 STEADY = RunPlan()
+SHOWN = RunPlan(warmup_runs=0, warmup_min=0.0, warmup_max=0.0, samples=3, min_time=0.0, max_time=5.0)
+"""Of emulated devices, whose times mean nothing: a few runs show that the code works."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +57,40 @@ class Interval:
     high: float
 
 
+class TimingVerdict(Enum):
+    """What a time is worth. Only VALID ones are the device's speed; a device is never blamed for the
+    others."""
+
+    VALID = "valid"
+    UNSTABLE = "unstable"
+    BUSY = "busy"
+    TOO_HOT = "too hot"
+    THROTTLED = "throttled"
+    EMULATED = "emulated"
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A reason to doubt times: of which kind, and in words."""
+
+    kind: TimingVerdict
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}: {self.text}"
+
+
+def gravest(doubts: Sequence[Doubt]) -> TimingVerdict:
+    """The verdict that doubts lead to."""
+    kinds = list(TimingVerdict)  # in the order of gravity
+    return max((d.kind for d in doubts), key=kinds.index, default=TimingVerdict.VALID)
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
     """Statistics of one run's samples, in ns per run. p99 is None below 1000 samples, ci below 8.
 
-    unstable: why the figures are inconclusive. invalid: why they must not be published as the device's speed.
+    doubts: why they may not be the device's speed.
     """
 
     n: int
@@ -72,8 +105,12 @@ class Timing:
     outliers: int
     drift: float
     trend_p: float
-    unstable: tuple[str, ...] = ()
-    invalid: tuple[str, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
+
+    @property
+    def verdict(self) -> TimingVerdict:
+        """The gravest of the doubts' kinds; VALID without any."""
+        return gravest(self.doubts)
 
 
 def quantile(sorted_samples: Sequence[float], q: float) -> float:
@@ -190,9 +227,9 @@ def mann_kendall_p(samples: Sequence[float]) -> float:
     return min(1.0, 2.0 * (1.0 - _normal_cdf(z)))
 
 
-def summarize(samples: Sequence[float], *, invalid: Sequence[str] = ()) -> Timing:
-    """The statistics of samples (ns per run, in the order taken, at least one), with reasons to doubt them.
-    """
+def summarize(samples: Sequence[float], doubts: Sequence[Doubt] = ()) -> Timing:
+    """The statistics of samples (ns per run, in the order taken, at least one). doubts: others than those
+    that the samples themselves raise."""
     assert samples
     ordered = sorted(samples)
     middle = quantile(ordered, 0.5)
@@ -211,9 +248,34 @@ def summarize(samples: Sequence[float], *, invalid: Sequence[str] = ()) -> Timin
         outliers=outlier_count(samples),
         drift=moved,
         trend_p=p,
-        unstable=_doubts(middle, ci, moved, p),
-        invalid=tuple(invalid),
+        doubts=(*doubts, *(Doubt(TimingVerdict.UNSTABLE, t) for t in _doubts(middle, ci, moved, p))),
     )
+
+
+WHILE_HOT = frozenset({TimingVerdict.THROTTLED, TimingVerdict.TOO_HOT})
+
+
+@dataclass(frozen=True, slots=True)
+class Sustained:
+    """A long run without a pause: its first tenth, cold, and its last third, when heat and cooling are
+    level."""
+
+    cold: Timing
+    steady: Timing
+
+    @property
+    def share(self) -> float:
+        """The speed that is kept, as a share of the cold one."""
+        return self.cold.median / self.steady.median if self.steady.median > 0 else 1.0
+
+
+def sustained(samples: Sequence[float], doubts: Sequence[Doubt] = ()) -> Sustained:
+    """Both ends of a long run (at least 30 samples, in ns). Heat and what it slows down are what such a run
+    measures, so they raise no doubt; all other doubts hold for both ends."""
+    assert len(samples) >= 30
+    kept = [d for d in doubts if d.kind not in WHILE_HOT]
+    cold, steady = samples[: len(samples) // 10], samples[-(len(samples) // 3) :]
+    return Sustained(summarize(cold, kept), summarize(steady, kept))
 
 
 def _doubts(middle: float, ci: Interval | None, moved: float, p: float) -> tuple[str, ...]:

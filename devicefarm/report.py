@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from smelt.core import session_memory
@@ -14,8 +14,19 @@ from smelt.core.dlpack import DLPACK
 from smelt.core.dtype import DTYPES, Array, DType
 from smelt.core.lazily import Lazily
 from smelt.devicefarm.budget import infra
-from smelt.devicefarm.measure import Timing, summarize
-from smelt.devicefarm.wire import MOST_SAMPLES, read_record
+from smelt.devicefarm.capabilities import (
+    NO_ORIGIN,
+    Cluster,
+    Origin,
+    UnitFacts,
+    fingerprint,
+    parse_cluster,
+    parse_unit,
+)
+from smelt.devicefarm.condition import Condition, Reading, condition, reading
+from smelt.devicefarm.doubts import Samples
+from smelt.devicefarm.measure import Doubt, Timing, summarize
+from smelt.devicefarm.wire import MOST_SAMPLES, UINT64, read_record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,20 +58,9 @@ class TensorInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
-    """The device's condition at one moment, as far as it affects times. None: the device does not report
-    it."""
-
-    temperature: float | None
-    frequency_khz: int | None
-    frequency_limit_khz: int | None
-    governor: str
-    load: float
-
-
-@dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """What identifies a device, and the condition that it is in."""
+    """What identifies a device, and the condition that it is in. emulation: why it is no real board, ''
+    where nothing on it tells; units: None where they were not probed."""
 
     arch: str
     libc: str
@@ -78,6 +78,22 @@ class DeviceFacts:
     condition: Condition
     runner: str
     pid: int
+    emulation: str = ""
+    hypervisor: str = ""
+    clusters: tuple[Cluster, ...] = ()
+    units: tuple[UnitFacts, ...] | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of what the board is (see `capabilities`)."""
+        named = {k: getattr(self, k) for k in _STABLE} | {"memory": self.memory_kb >> 16}
+        return fingerprint(named, self.clusters, self.units)
+
+
+_STABLE = (
+    "arch", "libc", "kernel", "machine", "pointer_bits", "page_size", "cores", "cpu", "board",
+    "features", "emulation", "hypervisor",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +128,10 @@ class ModelInfo:
 @dataclass(frozen=True, slots=True)
 class Crash:
     """How the worker died. object, offset: the library and the position in it of the faulting instruction,
-    where the device could determine them. frames: positions in the model's own code that lay on the stack.
-    tail: what the model printed last; kernel_log: what the system said of the crash. where: the functions,
-    from the innermost out, once the host has looked them up."""
+    where the device could determine them. killed: by the system or somebody else, which is no crash. frames:
+    positions in the model's own code that lay on the stack. tail: what the model printed last; kernel_log:
+    what the system said of the crash. where: the functions, from the innermost out, once the host has looked
+    them up."""
 
     signal: int
     exit_code: int
@@ -125,6 +142,7 @@ class Crash:
     stage: str
     reason: str
     tail: str
+    killed: bool = False
     kernel_log: str = ""
     frames: tuple[int, ...] = ()
     where: tuple[str, ...] = ()
@@ -163,7 +181,7 @@ def _rebuild(message: str, status: str, kind: Kind, crash: Crash | None, log: st
 
 @dataclass(frozen=True)
 class RunReport:
-    """One run on one device: outputs by name, raw times in ns per run, and facts about the device then."""
+    """One run on one device: outputs by name, raw samples, and what the device was like then."""
 
     device: str
     emulated: bool
@@ -171,66 +189,30 @@ class RunReport:
     model: ModelInfo
     outputs: Mapping[str, Array]
     first_ns: int
-    samples_ns: tuple[float, ...]
-    warmup_ns: tuple[float, ...]
-    inner: int
+    samples: Samples
+    warmup: Samples
+    telemetry: tuple[Reading, ...]
     memory: RunnerMemory
     before: Condition
     after: Condition
     warmup_stable: bool
     profile: tuple[KernelTime, ...] = ()
     log: str = ""
-    invalid: tuple[str, ...] = field(default=())
+    doubts: tuple[Doubt, ...] = ()
+    origin: Origin = NO_ORIGIN
 
     @property
+    def samples_ns(self) -> tuple[float, ...]:
+        """Nanoseconds of a run, of each sample of the timed part."""
+        return self.samples.per_run
+
+    @cached_property
     def timing(self) -> Timing | None:
         """Statistics of the samples, None for a run that was not timed."""
-        return summarize(self.samples_ns, invalid=self.invalid) if self.samples_ns else None
-
-
-HOT = 85.0  # degrees C; above it phones and boards throttle
-BUSY_LOAD = 1.5  # runnable processes per core that are not ours
-
-
-def invalid_reasons(
-    before: Condition, after: Condition, *, emulated: bool, cores: int, stable: bool
-) -> tuple[str, ...]:
-    """The reasons why times taken between two conditions are not the device's speed; () where there is none.
-    """
-    found = []
-    if emulated:
-        found.append("emulated: these times say nothing about a real device")
-    if not stable:
-        found.append("the warm-up reached its limit before run times settled")
-    a, b = before.frequency_limit_khz, after.frequency_limit_khz
-    if a is not None and b is not None and b < a:
-        found.append(f"throttled: the frequency limit fell from {a} to {b} kHz")
-    if after.temperature is not None and after.temperature > HOT:
-        found.append(f"too hot: {after.temperature:.0f} degrees C")
-    if before.load > BUSY_LOAD * cores:
-        found.append(f"busy: load {before.load} on {cores} cores before the run")
-    return tuple(found)
+        return summarize(self.samples_ns, self.doubts) if self.samples.ns else None
 
 
 # ---- payloads of the runner -> records; what fits no table of wire is the runner's fault: infra ----
-
-
-def _condition(r: Mapping[str, Any]) -> Condition:
-    """The device's condition; a number below 0 in the runner's JSON means unknown."""
-    milli, frequency, limit = (
-        r[k] for k in ("temperature_millidegrees", "frequency_khz", "frequency_limit_khz")
-    )
-    try:
-        load = float(r["load"] or 0.0)
-    except ValueError:
-        load = 0.0
-    return Condition(
-        milli / 1000 if milli >= 0 else None,
-        frequency if frequency >= 0 else None,
-        limit if limit >= 0 else None,
-        r["governor"],
-        load if math.isfinite(load) else 0.0,
-    )
 
 
 def _memory(r: Mapping[str, Any]) -> RunnerMemory:
@@ -243,7 +225,9 @@ def _memory(r: Mapping[str, Any]) -> RunnerMemory:
 def parse_facts(payload: bytes) -> DeviceFacts:
     """The facts in the answer to HELLO. Raises SmeltError(kind='infra')."""
     r = read_record("facts", payload)
-    return DeviceFacts(**r | {"condition": _condition(r["condition"])})
+    units = tuple(parse_unit(u) for u in r["units"]) if r.pop("units_probed") else None
+    clusters = tuple(parse_cluster(c) for c in r["clusters"])
+    return DeviceFacts(**r | {"condition": condition(r["condition"]), "clusters": clusters, "units": units})
 
 
 def parse_model(payload: bytes) -> ModelInfo:
@@ -267,17 +251,18 @@ class RunRecord:
     """The runner's record of one run, without its samples."""
 
     first_ns: int
-    inner: int
     warmup_stable: bool
     memory: RunnerMemory
     before: Condition
     after: Condition
+    telemetry: tuple[Reading, ...]
 
 
 def parse_run(payload: bytes) -> RunRecord:
     """The record of a run."""
     r = read_record("run", payload)
-    made = {"memory": _memory(r["memory"])} | {k: _condition(r[k]) for k in ("before", "after")}
+    made: dict[str, Any] = {k: condition(r[k]) for k in ("before", "after")}
+    made |= {"memory": _memory(r["memory"]), "telemetry": tuple(map(reading, r["telemetry"]))}
     return RunRecord(**r | made)
 
 
@@ -292,18 +277,22 @@ def parse_profile(payload: bytes) -> tuple[KernelTime, ...]:
 
 
 SAMPLES_HEAD = struct.Struct("<II")
+_SAMPLE = [("ns", "<u8"), ("cpu_ns", "<u8"), ("wait_ns", "<u8"), ("preempted", "<u4"), ("cpu", "<u4")]
+SAMPLE_ROW = 32
 
 
-def parse_samples(payloads: Sequence[bytes]) -> dict[int, tuple[float, ...]]:
-    """Kind (0: timed, 1: warm-up) -> ns per run of every sample."""
-    found: dict[int, tuple[float, ...]] = {}
+def parse_samples(payloads: Sequence[bytes]) -> dict[int, Samples]:
+    """Kind (0: timed, 1: warm-up) -> the samples."""
+    found: dict[int, Samples] = {}
     for payload in payloads:
-        count, rest = divmod(len(payload) - SAMPLES_HEAD.size, 8)
+        count, rest = divmod(len(payload) - SAMPLES_HEAD.size, SAMPLE_ROW)
         if rest or not 0 <= count <= MOST_SAMPLES:
-            raise infra("the runner sent samples that are no list of numbers")
+            raise infra("the runner sent samples that are no list of samples")
         inner, kind = SAMPLES_HEAD.unpack_from(payload)
         if kind not in (0, 1) or kind in found or not inner:
             raise infra("the runner sent samples of a kind that there is not, or twice, or of no run")
-        values = np.frombuffer(payload, "<u8", offset=SAMPLES_HEAD.size)
-        found[kind] = tuple(int(v) / inner for v in values)
+        rows = np.frombuffer(payload, np.dtype(_SAMPLE), offset=SAMPLES_HEAD.size)
+        columns = {name: tuple(rows[name].tolist()) for name, _ in _SAMPLE}
+        columns["wait_ns"] = tuple(None if w == UINT64 else w for w in columns["wait_ns"])
+        found[kind] = Samples(inner, **columns)
     return found

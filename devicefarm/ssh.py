@@ -4,23 +4,27 @@ it."""
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import queue
 import shlex
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from smelt.core.bundle import RUNNER
 from smelt.core.diag import SmeltError
 from smelt.core.lazily import Lazily
-from smelt.devicefarm.budget import Budget, infra
-from smelt.devicefarm.channel import Channel, Tail
-from smelt.devicefarm.transport import Completed, deploy_files
+from smelt.devicefarm.budget import LINK_LOST, LINK_STALLED, Budget, InfraError, StepLimits, infra
+from smelt.devicefarm.channel import PATIENCE, Channel, Tail, ended_with
+from smelt.devicefarm.room import StoreRules
+from smelt.devicefarm.sftp import SftpFiles, link_failure
+from smelt.devicefarm.store import Store
+from smelt.devicefarm.transport import Completed
 
 if TYPE_CHECKING:
     import paramiko
@@ -62,16 +66,16 @@ class SshChannel:
         while view:
             left = deadline - time.monotonic()
             if left <= 0:
-                raise infra("sending to the device took longer than its limit")
+                raise infra("sending to the device took longer than its limit", status=LINK_STALLED)
             self._channel.settimeout(left)
             try:
                 sent = self._channel.send(bytes(view[:SSH_PIECE]))
             except TimeoutError:
                 continue
             except (OSError, paramiko.SSHException, EOFError) as error:
-                raise infra(f"the link to the device was lost: {error}") from error
+                raise self.ended() from error
             if sent == 0:
-                raise infra("the runner does not read any more")
+                raise self.ended()
             view = view[sent:]
 
     def receive(self, deadline: float) -> bytes:
@@ -84,10 +88,8 @@ class SshChannel:
             except queue.Empty:
                 if left > 0:
                     continue
-                raise infra(
-                    "waiting for the device took longer than its limit",
-                    hint="the board hangs or the link is dead; see the devices' doctor",
-                ) from None
+                what = "waiting for the device took longer than its limit"
+                raise infra(what, status=LINK_STALLED) from None
             self._ended = not data
             return data
         raise infra("the channel was closed")
@@ -95,8 +97,25 @@ class SshChannel:
     def stderr_tail(self) -> str:
         return self._tail.text()
 
+    def ended(self) -> InfraError:
+        """A program that a signal ended has no exit code here, nor has one whose link is lost: the state of
+        the connection tells them apart, a moment later."""
+        code = -1
+        if self._channel.status_event.wait(PATIENCE):
+            code = self._channel.recv_exit_status()
+        transport = self._channel.get_transport()
+        if code < 0 and (transport is None or not transport.is_active()):
+            return infra("the link to the device was lost", status=LINK_LOST)
+        return ended_with(code if code >= 0 else None)
+
     def close(self) -> None:
+        """End the program's input and let the device close the channel. It is closed from here only when that
+        takes too long: dropbear ends the whole connection when it has output for a channel that is closed."""
         self._closing = True
+        bounded(self._channel.shutdown_write, self._close_limit)
+        end = time.monotonic() + self._close_limit
+        while not self._channel.closed and time.monotonic() < end:
+            time.sleep(0.005)
         bounded(self._channel.close, self._close_limit)
 
     def _drain_out(self) -> None:
@@ -104,8 +123,6 @@ class SshChannel:
             try:
                 data = self._channel.recv(SSH_PIECE * 8)
             except TimeoutError:  # `send` sets the timeout of both directions
-                if self._closing:
-                    return
                 continue
             except Exception:  # whatever paramiko raises here means one thing: the stream is over
                 data = b""
@@ -115,11 +132,11 @@ class SshChannel:
                     break
                 except queue.Full:
                     continue
-            if not data or self._closing:
+            if not data:  # what comes while it is being closed is dropped
                 return
 
     def _drain_err(self) -> None:
-        while not self._closing:
+        while True:
             try:
                 data = self._channel.recv_stderr(4096)
             except TimeoutError:
@@ -147,31 +164,43 @@ def bounded(action: Callable[[], object], limit: float) -> None:
 class SshTransport:
     """One ssh connection, made at first use and kept."""
 
-    emulated = False
-
-    def __init__(self, name: str, address: SshAddress, *, root: str = DEFAULT_ROOT) -> None:
+    def __init__(
+        self,
+        name: str,
+        address: SshAddress,
+        *,
+        root: str = DEFAULT_ROOT,
+        rules: StoreRules | None = None,
+        emulated: bool = False,
+    ) -> None:
         self.name = name
+        self.emulated = emulated
         self.address = address
         self._root = root
+        self._rules = rules
         self._client: paramiko.SSHClient | None = None
+        self._files: SftpFiles | None = None
+        self._store: Store | None = None
         self._close_limit = 5.0
 
     # ---- Transport ----
 
     def deploy(self, bundle: Path, budget: Budget) -> str:
-        with self._sftp(budget) as sftp:
-            return deploy_files(_SftpFiles(self, sftp, self._absolute_root(sftp)), bundle, budget)
+        return self._opened(budget).deploy(bundle, budget)
+
+    def damaged(self, bundle: Path, budget: Budget) -> tuple[str, ...]:
+        return self._opened(budget).damaged(bundle, budget)
 
     def open_runner(self, remote: str, budget: Budget) -> Channel:
         channel = self._session(budget)
-        with _as_infra(self.name, "starting the runner"):
+        with self._doing("starting the runner", budget):
             channel.exec_command(f"exec {shlex.join([f'{remote}/{RUNNER}', '--serve'])}")
         return SshChannel(channel, budget.limits.close)
 
     def execute(self, argv: list[str], budget: Budget) -> Completed:
         deadline = budget.deadline(budget.limits.command)
         session = self._session(budget)
-        with _as_infra(self.name, f"running '{argv[0]}'"):
+        with self._doing(f"running '{argv[0]}'", budget):
             session.exec_command(shlex.join(argv))
         channel = SshChannel(session, budget.limits.close)
         out = b""
@@ -188,18 +217,20 @@ class SshTransport:
         )
 
     def free_bytes(self, budget: Budget) -> int | None:
-        with self._sftp(budget) as sftp:
-            root = self._absolute_root(sftp)
-        done = self.execute(["df", "-Pk", root], budget)
-        if done.code != 0:
-            done = self.execute(["df", "-Pk", "."], budget)
-        fields = done.out.splitlines()[-1].split() if done.out.strip() else []
-        return 1024 * int(fields[3]) if len(fields) >= 4 and fields[3].isdigit() else None
+        space = self._sftp_files(budget).space(budget)
+        return space.free if space is not None else None
 
     def close(self) -> None:
-        if self._client is not None:
-            bounded(self._client.close, self._close_limit)
-            self._client = None
+        limit = self._close_limit
+        if self._store is not None:
+            bounded(partial(self._store.close, Budget(StepLimits(command=limit, total=limit))), limit)
+        self._drop()
+
+    def _drop(self) -> None:
+        """Forget the connection, which is closed or of no use any more."""
+        client, self._client, self._files, self._store = self._client, None, None, None
+        if client is not None:
+            bounded(client.close, self._close_limit)
 
     # ---- connection ----
 
@@ -207,6 +238,7 @@ class SshTransport:
         transport = self._client.get_transport() if self._client else None
         if self._client is not None and transport is not None and transport.is_active():
             return self._client
+        self.close()  # what is left of a connection that was lost
         self._client = self._connect(budget)
         self._close_limit = budget.limits.close
         return self._client
@@ -217,7 +249,7 @@ class SshTransport:
         try:
             sock = socket.create_connection((a.host, a.port), timeout=limit)
         except OSError as error:
-            raise infra(f"{where} cannot be reached: {error}") from error
+            raise infra(f"{where} cannot be reached: {error}", hint=_why_absent(error)) from error
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # paramiko's keepalive does not notice a dead link; this ends it when bytes stay unacknowledged
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limit * 1000))
@@ -240,7 +272,8 @@ class SshTransport:
             ) from error
         except (paramiko.SSHException, OSError, EOFError, ValueError) as error:
             bounded(client.close, 2.0)
-            raise infra(f"{where} refused the connection: {error}") from error
+            hint = "is the public half of its key_file in this user's authorized_keys on the device?"
+            raise infra(f"{where} refused the connection: {error}", hint=hint) from error
         return client
 
     def _session(self, budget: Budget) -> paramiko.Channel:
@@ -248,27 +281,47 @@ class SshTransport:
         transport = client.get_transport()
         if transport is None:
             raise infra(f"the link to device '{self.name}' was lost")
-        with _as_infra(self.name, "opening a channel"):
+        with self._doing("opening a channel", budget):
             return transport.open_session(timeout=budget.limits.connect)
 
-    @contextlib.contextmanager
-    def _sftp(self, budget: Budget) -> Iterator[paramiko.SFTPClient]:
-        client = self._connected(budget)
-        with _as_infra(self.name, "opening sftp (is an sftp server installed there?)"):
-            sftp = client.open_sftp()
-            channel = sftp.get_channel()
-            assert channel is not None
-            channel.settimeout(budget.limits.command)
-        try:
-            yield sftp
-        finally:
-            bounded(sftp.close, budget.limits.close)
+    def _opened(self, budget: Budget) -> Store:
+        files = self._sftp_files(budget)
+        if self._store is None:
+            self._store = Store(files, rules=self._rules)
+        return self._store
 
-    def _absolute_root(self, sftp: paramiko.SFTPClient) -> str:
-        if self._root.startswith("/"):
-            return self._root
-        with _as_infra(self.name, "asking for the home directory"):
-            return f"{sftp.normalize('.')}/{self._root}"
+    def _sftp_files(self, budget: Budget) -> SftpFiles:
+        """The one sftp channel, which stays open as long as the connection: dropbear refuses a runner's
+        channel that is opened while it closes."""
+        client = self._connected(budget)
+        if self._files is None:
+            with self._doing("opening sftp (is an sftp server installed there?)", budget):
+                sftp = client.open_sftp()
+                channel = sftp.get_channel()
+                assert channel is not None
+                channel.settimeout(budget.limits.command)
+                root = self._root if self._root.startswith("/") else f"{sftp.normalize('.')}/{self._root}"
+            self._files = SftpFiles(self.name, sftp, root, self.execute)
+        return self._files
+
+    @contextmanager
+    def _doing(self, doing: str, budget: Budget) -> Iterator[None]:
+        """Turn what paramiko and sockets raise into SmeltError(kind='infra')."""
+        try:
+            yield
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            what = f"{doing} failed on device '{self.name}'"
+            lost = link_failure(self.name, what, error, budget.limits.connect)
+            raise lost or infra(f"{what}: {error or type(error).__name__}") from error
+
+
+def _why_absent(error: OSError) -> str:
+    """What to do about a device that takes no connection."""
+    if isinstance(error, socket.gaierror):
+        return "its host name is not known here: check the row in devices.toml, or name an address"
+    if isinstance(error, ConnectionRefusedError):
+        return "it is there, but nothing listens: is its sshd running, and is the port right?"
+    return "is it switched on and in this network? If it hangs, cut its power"
 
 
 def _parse_host_key(name: str, line: str) -> paramiko.PKey:
@@ -284,106 +337,3 @@ def _parse_host_key(name: str, line: str) -> paramiko.PKey:
             hint="ssh-keyscan prints it; compare it with the one that the board shows itself",
         )
     return entry.key
-
-
-class _as_infra:
-    """Turn what paramiko and sockets raise into SmeltError(kind='infra')."""
-
-    def __init__(self, device: str, doing: str) -> None:
-        self.what = f"{doing} failed on device '{device}'"
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (paramiko.SSHException, OSError, EOFError)):
-            why = str(error) or type(error).__name__
-            raise infra(f"{self.what}: {why}") from error
-
-
-@dataclass(frozen=True)
-class _SftpFiles:
-    """`Files` over sftp; hashes are computed on the device when it can."""
-
-    transport: SshTransport
-    sftp: paramiko.SFTPClient
-    root: str
-
-    def full_path(self, path: str) -> str:
-        return f"{self.root}/{path}"
-
-    def exists(self, path: str, budget: Budget) -> bool:
-        with self._doing("looking for", path):
-            try:
-                self.sftp.stat(self.full_path(path))
-            except FileNotFoundError:
-                return False
-            return True
-
-    def make_dirs(self, path: str, budget: Budget) -> None:
-        if self.exists(path, budget):
-            return
-        full = self.full_path(path)
-        at = ""
-        for part in full.strip("/").split("/"):
-            at += f"/{part}"
-            try:
-                self.sftp.stat(at)
-            except FileNotFoundError:
-                with self._doing("creating", at), contextlib.suppress(FileExistsError):
-                    self._mkdir(at)
-
-    def _mkdir(self, at: str) -> None:
-        try:
-            self.sftp.mkdir(at)
-        except OSError:
-            self.sftp.stat(at)  # somebody else was faster, or the error stands
-
-    def put(self, source: Path, path: str, budget: Budget) -> None:
-        deadline = budget.deadline(budget.limits.upload, source.stat().st_size)
-        with (
-            self._doing("uploading", source.name),
-            source.open("rb") as reader,
-            self.sftp.open(self.full_path(path), "wb") as writer,
-        ):
-            writer.set_pipelined(True)
-            while piece := reader.read(SSH_PIECE):
-                budget.left(deadline, f"uploading '{source.name}'")
-                writer.write(piece)
-
-    def sha256(self, path: str, budget: Budget) -> str:
-        done = self.transport.execute(["sha256sum", "--", self.full_path(path)], budget)
-        word = done.out.split()[:1]
-        if done.code == 0 and word and len(word[0]) == 64:
-            return word[0]
-        return self._sha256_by_reading(path)
-
-    def _sha256_by_reading(self, path: str) -> str:
-        digest = hashlib.sha256()
-        with self._doing("reading", path), self.sftp.open(self.full_path(path), "rb") as reader:
-            reader.prefetch()
-            while piece := reader.read(SSH_PIECE):
-                digest.update(piece)
-        return digest.hexdigest()
-
-    def rename(self, old: str, new: str, budget: Budget) -> None:
-        with self._doing("renaming", old):
-            self.sftp.rename(self.full_path(old), self.full_path(new))
-
-    def link(self, target: str, path: str, budget: Budget) -> None:
-        with self._doing("linking", path):
-            self.sftp.symlink(target, self.full_path(path))
-
-    def set_executable(self, path: str, budget: Budget) -> None:
-        with self._doing("marking executable", path):
-            self.sftp.chmod(self.full_path(path), 0o755)
-
-    def remove(self, path: str, budget: Budget) -> None:
-        with self._doing("removing", path):
-            try:
-                self.sftp.remove(self.full_path(path))
-            except FileNotFoundError:
-                return
-
-    def _doing(self, doing: str, path: str) -> _as_infra:
-        return _as_infra(self.transport.name, f"{doing} '{path}'")

@@ -6,11 +6,13 @@ from enum import Enum
 
 from smelt.core import exits
 from smelt.core.diag import SmeltError
-from smelt.devicefarm.measure import Timing
+from smelt.devicefarm import budget
+from smelt.devicefarm.measure import Timing, TimingVerdict
 
 
 class Verdict(Enum):
-    """How a job ended. INFRA is never a failure of the model, and a failure of the model never INFRA."""
+    """How a job ended. Those of the infrastructure are never a failure of the model, and a failure of the
+    model is never one of them."""
 
     PASS = "pass"
     MISMATCH = "mismatch"
@@ -18,6 +20,12 @@ class Verdict(Enum):
     TIMEOUT = "timeout"
     UNSTABLE = "unstable"
     INFRA = "infra"
+    LINK_LOST = budget.LINK_LOST
+    LINK_STALLED = budget.LINK_STALLED
+    DISK_FULL = budget.DISK_FULL
+    READ_ONLY = budget.READ_ONLY
+    DAMAGED = budget.DAMAGED
+    KILLED = budget.KILLED
     INVALID = "invalid"
     UNSUPPORTED = "unsupported"
     NO_DEVICE = "no device"
@@ -29,8 +37,23 @@ class Verdict(Enum):
         """The command line's exit code for this verdict."""
         return EXIT_CODES[self]
 
+    @property
+    def infrastructure(self) -> bool:
+        """Whether it says nothing about the model: link, disk, board or a missing device."""
+        return self in INFRASTRUCTURE or self is Verdict.NO_DEVICE
 
-EXIT_CODES = {
+
+INFRASTRUCTURE = (
+    Verdict.DAMAGED,
+    Verdict.KILLED,
+    Verdict.DISK_FULL,
+    Verdict.READ_ONLY,
+    Verdict.LINK_LOST,
+    Verdict.LINK_STALLED,
+    Verdict.INFRA,
+)
+
+EXIT_CODES = dict.fromkeys(INFRASTRUCTURE, exits.INFRA) | {
     Verdict.PASS: exits.OK,
     Verdict.MISMATCH: exits.FAILED,
     Verdict.CRASH: exits.FAILED,
@@ -38,8 +61,7 @@ EXIT_CODES = {
     Verdict.UNSUPPORTED: exits.UNSUPPORTED,
     Verdict.NO_DEVICE: exits.NO_DEVICE,
     Verdict.UNSTABLE: exits.INCONCLUSIVE,
-    Verdict.INVALID: exits.INCONCLUSIVE,  # times that were taken while throttled, too hot, ...
-    Verdict.INFRA: exits.INFRA,
+    Verdict.INVALID: exits.INCONCLUSIVE,  # times that were taken while throttled, too hot, busy, ...
     Verdict.INTERNAL: exits.INTERNAL,
     Verdict.CANCELLED: exits.CANCELLED,
 }
@@ -59,6 +81,7 @@ BY_STATUS = {
     "protocol": Verdict.INFRA,
     "stale": Verdict.INFRA,
     "no device": Verdict.NO_DEVICE,
+    **{v.value: v for v in INFRASTRUCTURE},
 }
 
 
@@ -69,10 +92,10 @@ def verdict_of_error(error: SmeltError) -> Verdict:
 
 
 def verdict_of_timing(timing: Timing) -> Verdict:
-    """PASS for times that may be used; INVALID and UNSTABLE mean inconclusive, not wrong."""
-    if timing.invalid:
-        return Verdict.INVALID
-    return Verdict.UNSTABLE if timing.unstable else Verdict.PASS
+    """PASS for valid times; INVALID and UNSTABLE mean inconclusive, not wrong."""
+    return {TimingVerdict.VALID: Verdict.PASS, TimingVerdict.UNSTABLE: Verdict.UNSTABLE}.get(
+        timing.verdict, Verdict.INVALID
+    )
 
 
 def worst(verdicts: list[Verdict]) -> Verdict:
@@ -88,7 +111,7 @@ SEVERITY = (
     Verdict.TIMEOUT,
     Verdict.MISMATCH,
     Verdict.UNSUPPORTED,
-    Verdict.INFRA,
+    *INFRASTRUCTURE,
     Verdict.NO_DEVICE,
     Verdict.INVALID,
     Verdict.UNSTABLE,

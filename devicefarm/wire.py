@@ -28,6 +28,10 @@ MOST_ENTRIES = 4096
 MOST_WIRE_RANK = 64
 MOST_SAMPLES = 1 << 18
 """Most samples of one kind in a run; the runner has the same limit."""
+MOST_SENSORS, MOST_CPUS, MOST_READINGS = 256, 256, 256
+"""Most thermal zones (policies, cooling devices), processors, and readings of a run; the runner has the
+same limits."""
+MOST_CLUSTERS = 4096
 LOG_KEPT = 1 << 20
 LOG_LIMIT = 4 << 20
 """Most bytes that a model may print during a request; the runner passes on a quarter of them."""
@@ -155,17 +159,37 @@ def _refuse(where: str, wanted: str, value: Any) -> NoReturn:
 
 STATUSES = (
     "ok", "invalid", "unsupported", "shape", "device", "infra", "internal", "crash", "timeout", "cancelled",
-    "protocol", "stale",
+    "protocol", "stale", "killed",
 )  # fmt: skip
 
 _ANY = Whole(-INT64 - 1, INT64)  # a device that has no such figure says -1; some say other things below 0
 _COUNT = Whole(0, UINT64)
+_POLICY: dict[str, FieldRule] = {"policy": _COUNT, "cpus": TextRule(), "governor": TextRule()}
+_POLICY |= dict.fromkeys(("khz", "limit_khz", "most_khz"), _ANY)
 _CONDITION = Record(
     {
-        "temperature_millidegrees": _ANY, "frequency_khz": _ANY, "frequency_limit_khz": _ANY,
-        "governor": TextRule(), "load": TextRule(),
+        "zones": Many(Record({"zone": _COUNT, "type": TextRule(), "millidegrees": _ANY}), MOST_SENSORS),
+        "policies": Many(Record(_POLICY), MOST_SENSORS),
+        "cooling": Many(Record({"type": TextRule(), "level": _ANY}), MOST_SENSORS),
+        "firmware": TextRule(), "load": TextRule(),
     }
 )  # fmt: skip
+_NUMBERS: dict[str, FieldRule] = dict.fromkeys(("millidegrees", "khz", "limits_khz", "cooling"), _ANY)
+_TICKS = Many(Whole(0, 2**32 - 1), MOST_CPUS)
+_READING = Record(
+    {**_NUMBERS, "at_ns": _COUNT, "sample": Whole(0, MOST_SAMPLES), "busy": _TICKS, "stolen": _TICKS}
+)
+_CACHE = Record({"level": _COUNT, "line": _COUNT, "kb": _COUNT, "type": TextRule(), "shared": TextRule()})
+_CLUSTER = Record(
+    {
+        "first": _COUNT, "count": _COUNT, "siblings": TextRule(), "midr": TextRule(), "capacity": _ANY,
+        "most_khz": _ANY, "caches": Many(_CACHE, 16),
+    }
+)  # fmt: skip
+_UNIT = Record(
+    dict.fromkeys(("api", "device", "version", "driver", "error"), TextRule())
+    | {"extensions": TextRule(exact=True)}
+)
 _MEMORY = Record(dict.fromkeys((*MEMORY_FIELDS, "resident_peak_kb"), _COUNT))
 _TENSOR = Record(
     {
@@ -177,11 +201,18 @@ _KERNEL = Record({"name": TextRule(exact=True), "ns": _COUNT, "launches": _COUNT
 
 RECORDS: Mapping[str, Record] = {
     "facts": Record(
-        dict.fromkeys(("arch", "libc", "kernel", "machine", "cpu", "board", "boot_id", "runner"), TextRule())
+        dict.fromkeys(
+            (
+                "arch", "libc", "kernel", "machine", "cpu", "board", "boot_id", "runner", "emulation",
+                "hypervisor",
+            ),
+            TextRule(),
+        )
         | {
             "pointer_bits": OneOf((32, 64)), "page_size": Whole(0, 1 << 40), "cores": Whole(1, 1 << 20),
             "memory_kb": _COUNT, "available_kb": _COUNT, "pid": Whole(0, 1 << 32),
             "features": Many(TextRule(), 1024), "condition": _CONDITION,
+            "clusters": Many(_CLUSTER, MOST_CLUSTERS), "units": Many(_UNIT, 64), "units_probed": Flag(),
         }
     ),
     "model": Record(
@@ -193,8 +224,16 @@ RECORDS: Mapping[str, Record] = {
     ),
     "run": Record(
         {
-            "first_ns": _COUNT, "inner": Whole(1, 1 << 20), "warmup_stable": Flag(), "memory": _MEMORY,
-            "before": _CONDITION, "after": _CONDITION,
+            "first_ns": _COUNT, "warmup_stable": Flag(), "memory": _MEMORY,
+            "before": _CONDITION, "after": _CONDITION, "telemetry": Many(_READING, MOST_READINGS),
+        }
+    ),
+    "control": Record(
+        {
+            "set": Many(Record(dict.fromkeys(("file", "old", "new"), TextRule())), 3 * MOST_SENSORS),
+            "refused": Many(
+                Record(dict.fromkeys(("file", "wanted", "found"), TextRule())), 3 * MOST_SENSORS + 1
+            ),
         }
     ),
     "profile": Record({"kernels": Many(_KERNEL, MOST_KERNELS)}),
@@ -204,7 +243,7 @@ RECORDS: Mapping[str, Record] = {
             "signal": Whole(0, 255), "exit_code": Whole(0, 255), "code": Whole(-(2**31), 2**31 - 1),
             "address": _COUNT, "offset": _COUNT, "frames": May(Many(_COUNT, 64), ()),
             "object": TextRule(), "stage": TextRule(), "reason": TextRule(), "tail": TextRule(exact=True),
-            "kernel_log": May(TextRule(exact=True), ""),
+            "kernel_log": May(TextRule(exact=True), ""), "killed": Flag(),
         }
     ),
     "end": Record({"status": OneOf(STATUSES), "text": TextRule(), "crc32": Whole(0, 2**32 - 1)}),
@@ -221,6 +260,7 @@ ANSWERS: Mapping[FrameType, Mapping[FrameType, int]] = {
     FrameType.GETOUT: {**_RUN_FRAMES, FrameType.OUT: 1, FrameType.DATA: OUTPUT_LIMIT},
     FrameType.STATE: _RUN_FRAMES,
     FrameType.PROBE: {**_RUN_FRAMES, FrameType.STATS: 1, FrameType.DATA: OUTPUT_LIMIT},
+    FrameType.CONTROL: {FrameType.STATS: 1, FrameType.CRASH: 1},
     FrameType.RESET: {FrameType.CRASH: 1},
     FrameType.QUIT: {FrameType.CRASH: 1},
 }

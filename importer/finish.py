@@ -27,7 +27,7 @@ def finish(name: str, b: GraphBuilder, outputs: Sequence[Ref], output_names: Seq
     b.flush_checks()
     settle = _Settle(b.store)
     inputs = tuple(settle.value(v) for v in b.inputs)
-    nodes = _raised(inputs, settle.nodes(_alive(b.nodes, set(refs), b.engine)))
+    nodes = settle.nodes(_alive(b.nodes, set(refs), b.engine), _names(inputs))
     graph = Graph("main", inputs, nodes, refs, tuple(output_names))
     weights = _used(graph, b.store)
     return Module(
@@ -47,9 +47,10 @@ class _Settle:
         shape = tuple(self._engine.settled(d) for d in v.type.shape)
         return Value(v.name, TensorType(v.type.dtype, shape), self._origins.get(v.name, v.origin))
 
-    def nodes(self, nodes: Iterable[Node]) -> tuple[Node, ...]:
-        """The nodes of a graph, without checks that have become true or repeat an earlier one."""
-        result = []
+    def nodes(self, nodes: Iterable[Node], known: frozenset[str]) -> tuple[Node, ...]:
+        """The nodes of a graph, each check as early as it can be, without checks that have become true or
+        repeat an earlier one. known: the sizes that have values before them."""
+        result: list[Node] = []
         seen: set[tuple[object, ...]] = set()
         for n in nodes:
             attrs = {k: self._attr(v) for k, v in n.attrs.items()}
@@ -63,15 +64,15 @@ class _Settle:
                 v if v.origin or not n.origin else Value(v.name, v.type, f"{n.origin}.{n.op}")
                 for v in outputs
             )
-            regions = tuple(
-                g.with_(
-                    inputs=tuple(self.value(v) for v in g.inputs),
-                    nodes=self.nodes(_alive(g.nodes, set(g.outputs), self._engine)),
-                )
-                for g in n.regions
-            )
+            sizes = known.union(*(m.settled for m in result)) if n.regions else known
+            regions = tuple(self._region(g, sizes) for g in n.regions)
             result.append(Node(n.op, n.inputs, outputs, MappingProxyType(attrs), regions, n.origin))
-        return tuple(result)
+        return _raised(known, result)
+
+    def _region(self, g: Graph, known: frozenset[str]) -> Graph:
+        inputs = tuple(self.value(v) for v in g.inputs)
+        nodes = self.nodes(_alive(g.nodes, set(g.outputs), self._engine), known | _names(inputs))
+        return g.with_(inputs=inputs, nodes=nodes)
 
     def _attr(self, v: Any) -> Any:
         if isinstance(v, Dim):
@@ -82,12 +83,16 @@ class _Settle:
         return bool(relation != "divides" and left == right) or (relation == "fits" and left == ONE)
 
 
-def _raised(inputs: Sequence[Value], nodes: Sequence[Node]) -> tuple[Node, ...]:
+def _names(values: Iterable[Value]) -> frozenset[str]:
+    return frozenset(s for v in values for s in v.type.symbols)
+
+
+def _raised(known: frozenset[str], nodes: Sequence[Node]) -> tuple[Node, ...]:
     """The nodes with every check directly after the nodes that bind its sizes, and after the check before it:
-    passes rely on checks, so a check must precede all nodes that may rely on it."""
+    passes rely on checks, so a check must precede all nodes that may rely on it (core/ir/checked.py)."""
     behind: list[list[Node]] = [[]]
     # symbol -> the node, counted from 1 without checks, that gives it a value
-    given = {s: 0 for v in inputs for s in v.type.symbols}
+    given = dict.fromkeys(known, 0)
     place = 0
     for n in nodes:
         if n.op == "check":

@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeAlias
 
 from smelt.core.bundle import Bundle
 from smelt.core.session_memory import Memory
-from smelt.devicefarm.measure import QUICK, STEADY, RunPlan, median
+from smelt.devicefarm.condition import Condition
+from smelt.devicefarm.doubts import MOST_WAITED
+from smelt.devicefarm.measure import (
+    NOISE_LIMIT,
+    QUICK,
+    STEADY,
+    SUSTAINED,
+    Doubt,
+    RunPlan,
+    Sustained,
+    TimingVerdict,
+    gravest,
+    median,
+    sustained,
+)
+from smelt.devicefarm.profiles import AS_SHIPPED, GATE, UNCHANGED, Conditions, Gate, Profile
 from smelt.devicefarm.report import RunReport
 from smelt.devicefarm.verdict import Verdict, verdict_of_timing
+from smelt.leasing import Where
 from smelt.reference import Reference
-from smelt.running import running
-from smelt.session import load
+from smelt.running import conditioned, runners
 from smelt.shapes import RunCase
 
-PLANS: dict[str, RunPlan] = {"quick": QUICK, "steady": STEADY}
+PLANS: dict[str, RunPlan] = {"quick": QUICK, "steady": STEADY, "sustained": SUSTAINED}
 
 
+SPREAD_ERROR = 2.58 * 1.4826 * 1.2533
+"""Half of a 99 % interval of a median, in median deviations over the root of the count: for a doubt, not a
+claim."""
 UNIT_COUNTS = ("launches", "submits", "uploads", "reads", "waits")
 """What a run does at units besides the CPU: fields of Memory, which count from the start of the session."""
 
@@ -30,17 +49,26 @@ UNIT_COUNTS = ("launches", "submits", "uploads", "reads", "waits")
 @dataclass(frozen=True)
 class Measured:
     """The times of one case on one device, in ns. load_ns: what opening library and session took. per_run:
-    counts of UNIT_COUNTS; {}: all ran on the CPU."""
+    counts of UNIT_COUNTS; {}: all ran on the CPU. conditions: the profile, and what of it could be set.
+    plan: how it was measured."""
 
     label: str
     load_ns: int
     report: RunReport
     per_run: Mapping[str, float] = field(default_factory=dict)
+    conditions: Conditions = UNCHANGED
+    plan: RunPlan = STEADY
+
+    @cached_property
+    def sustained(self) -> Sustained | None:
+        """Of a sustained run, what it is about."""
+        enough = self.plan is SUSTAINED and len(self.report.samples_ns) >= 30
+        return sustained(self.report.samples_ns, self.report.doubts) if enough else None
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the times may be used."""
-        timing = self.report.timing
+        """Whether the times may be used; of a sustained run, those of its end."""
+        timing = self.sustained.steady if self.sustained else self.report.timing
         assert timing is not None
         return verdict_of_timing(timing)
 
@@ -49,26 +77,33 @@ def measure(
     bundle: Bundle,
     cases: Sequence[RunCase],
     *,
-    device: str | None = None,
+    device: Where = None,
     threads: int = 0,
     plan: RunPlan = STEADY,
+    choose: Callable[[Condition], Profile] = lambda now: AS_SHIPPED,
+    gate: Gate | None = GATE,
     on_case: Callable[[Measured], None] = lambda m: None,
 ) -> tuple[Measured, ...]:
     """Measure load, first and steady times of every case, in ns, by the runner on the device.
 
-    threads: 0 takes the bundle's default. on_case: called after each case. Raises SmeltError: 'infra' for no
-    device or a lost link, RunnerError for what the model or the runner refuses.
+    threads: 0 takes the bundle's default. choose: the profile for a device in that condition. gate: each
+    case waits until the device is cool; None does not. on_case: called after each case. Raises SmeltError:
+    'infra' for no device or a lost link, RunnerError for what the model or the runner refuses.
     """
     found = []
-    with running(bundle, device, threads=threads) as client:
-        assert client.model is not None
-        before: Memory = client.model.memory
-        for case in cases:
-            report = client.run(case.tensors, plan, outputs=False)
-            counted = per_run(before, report.memory)
-            before = report.memory
-            found.append(Measured(case.label, client.model.load_ns, report, counted))
-            on_case(found[-1])
+    with runners((bundle,), device) as (runner,):
+        (under,) = conditioned((runner,), choose)
+        with runner.loaded(threads) as client:
+            assert client.model is not None
+            before: Memory = client.model.memory
+            for case in cases:
+                hot = client.cool_down(gate) if gate else None
+                report = client.run(case.tensors, plan, outputs=False)
+                report = replace(report, doubts=(hot, *report.doubts)) if hot else report
+                counted = per_run(before, report.memory)
+                before = report.memory
+                found.append(Measured(case.label, client.model.load_ns, report, counted, under, plan))
+                on_case(found[-1])
     return tuple(found)
 
 
@@ -86,6 +121,27 @@ class Pair:
     label: str
     smelt_ns: tuple[float, ...]
     rival_ns: tuple[float, ...]
+    waited: float = 0.0
+    """The share of the time in which this process was ready to run and had no processor."""
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """Why the times and their ratio may not be what the machine can do."""
+        found = []
+        if self.waited > MOST_WAITED:
+            text = f"both were ready and had no processor for {self.waited:.0%} of the time"
+            found.append(Doubt(TimingVerdict.BUSY, text))
+        logs = [math.log(r / s) for r, s in zip(self.rival_ns, self.smelt_ns, strict=True)]
+        middle = median(logs)
+        spread = SPREAD_ERROR * median([abs(x - middle) for x in logs]) / math.sqrt(len(logs))
+        if spread > NOISE_LIMIT:
+            found.append(Doubt(TimingVerdict.UNSTABLE, f"the ratio is known to +-{spread:.0%} only"))
+        return tuple(found)
+
+    @property
+    def verdict(self) -> TimingVerdict:
+        """What the times and their ratio are worth."""
+        return gravest(self.doubts)
 
     @property
     def ratio(self) -> float:
@@ -109,6 +165,8 @@ def against(
     rounds: how many a case has at most. seconds: a case ends after so many, but not before 5 rounds.
     Raises SmeltError as `load` and Reference do, and for inputs that one of the two refuses.
     """
+    from smelt.session import load  # with NumPy, which measuring on a device does without
+
     session, rival = load(bundle, threads=threads), Reference(model, threads=threads, exact=False)
     found = []
     for case in cases:
@@ -131,13 +189,24 @@ def _pair(
     inner = max(1, math.ceil(1e6 / max(once, 1.0)))  # a sample lasts a millisecond or more
     ours: list[float] = []
     theirs: list[float] = []
-    start = time.perf_counter()
+    start, waited = time.perf_counter(), waited_ns()
     for i in range(rounds):
         for mine in (True, False) if i % 2 == 0 else (False, True):
             (ours if mine else theirs).append(_timed(a, inner, before_a) if mine else _timed(b, inner, None))
         if time.perf_counter() - start > seconds and i >= 4:
             break
-    return Pair(label, tuple(ours), tuple(theirs))
+    spent = 1e9 * (time.perf_counter() - start)
+    return Pair(label, tuple(ours), tuple(theirs), (waited_ns() - waited) / max(spent, 1.0))
+
+
+def waited_ns() -> int:
+    """How long threads of this process have been ready to run without a processor; 0 where the system does
+    not tell."""
+    total = 0
+    for path in Path("/proc/self/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):  # a thread that has just ended
+            total += int(path.read_text().split()[1])
+    return total
 
 
 def _timed(f: Action, inner: int, before: Action | None) -> float:

@@ -25,6 +25,7 @@ from smelt.devicefarm.probe import LaunchTrace, Wish
 from smelt.difference import OutputError, compare_values
 from smelt.groups import GroupValue
 from smelt.inner_reference import InnerValues, inner_values
+from smelt.leasing import Where
 from smelt.model_cut import Between, ModelGraph, Suspect
 from smelt.opinions import Opinions
 from smelt.own_reference import oracle
@@ -106,7 +107,7 @@ def bisect(
     script: Sequence[SessionStep],
     wrong: Sequence[str],
     *,
-    device: str | None = None,
+    device: Where = None,
     threads: int = 0,
     rtol: float | None = None,
     atol: float | None = None,
@@ -172,7 +173,7 @@ def stored_values(probes: Mapping[str, Any], trace: LaunchTrace, graph: ModelGra
         callee = callees[site["callee"]]
         dims = dict(zip(callee["dims"], one.dims, strict=False))
         for names, result in zip(site.get("made", ()), callee["results"], strict=False):
-            shape = tuple(spelled_dim(str(d)).evaluate(dims) for d in result["shape"])
+            shape = tuple(spelled_dim(d, {}).evaluate(dims) for d in result["shape"])
             known = sorted(names, key=lambda row: row["name"] not in graph)
             yield Stored(
                 n, one.site, rounds[one.site], site["callee"], result["buffer"], result["dtype"], shape,

@@ -7,22 +7,28 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Literal
 
 from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
+from smelt.core.lazily import Lazily
+from smelt.devicefarm.capabilities import NO_ORIGIN, Origin
 from smelt.devicefarm.client import RunnerClient
 from smelt.devicefarm.verdict import Verdict, verdict_of_error
 from smelt.difference import OutputError, compare_values
 from smelt.groups import Group, GroupValue, groups, unpacked
+from smelt.leasing import Where
 from smelt.opinions import Compare, Opinion, Opinions, Ruling
 from smelt.own_reference import Evaluator, oracle
 from smelt.running import running
 from smelt.script import SessionStep
 from smelt.shapes import RunCase, label, read_state, state_values, trials
 from smelt.shapes import case as case_of
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = Lazily("numpy")
 
 Status = Literal["pass", "mismatch", "skipped", "failed"]
 
@@ -50,12 +56,14 @@ class CaseResult:
 
 @dataclass(frozen=True)
 class Validation:
-    """The results of all cases on one device. reference: name and version of what they were compared with."""
+    """The results of all cases on one device. reference: name and version of what they were compared with;
+    origin: the hashes of device, bundle and model."""
 
     device: str
     emulated: bool
     reference: str
     cases: tuple[CaseResult, ...]
+    origin: Origin = NO_ORIGIN
 
     @property
     def verdict(self) -> Verdict:
@@ -74,7 +82,7 @@ def validate(
     model: Path,
     cases: Iterable[RunCase],
     *,
-    device: str | None = None,
+    device: Where = None,
     rtol: float | None = None,
     atol: float | None = None,
     threads: int = 0,
@@ -97,13 +105,13 @@ def validate(
     results: list[CaseResult] = []
     with ExitStack() as stack:
         client: RunnerClient | None = None
-        name, emulated = "", False
+        name, emulated, origin = "", False, NO_ORIGIN
         for case in cases:
             if enough is not None and sum(r.status != "skipped" for r in results) >= enough:
                 break
             if client is None:
                 client = stack.enter_context(running(bundle, device, threads=threads))
-                name, emulated = client.device, client.emulated
+                name, emulated, origin = client.device, client.emulated, client.origin
             if judge.replaced:
                 result = _steps(client, judge, case)
             else:
@@ -114,14 +122,14 @@ def validate(
                 client = None
             results.append(result)
             on_case(result)
-    return Validation(name, emulated, judge.reference.label, tuple(results))
+    return Validation(name, emulated, judge.reference.label, tuple(results), origin)
 
 
 def validate_entries(
     bundle: Bundle,
     models: Mapping[str, Path],
     *,
-    device: str | None = None,
+    device: Where = None,
     rtol: float | None = None,
     atol: float | None = None,
     threads: int = 0,
@@ -142,7 +150,7 @@ def validate_entries(
     results: dict[str, list[CaseResult]] = {name: [] for name in views}
     with ExitStack() as stack:
         client = stack.enter_context(running(bundle, device, threads=threads))
-        where, emulated = client.device, client.emulated
+        where, emulated, origin = client.device, client.emulated, client.origin
         for k in range(count):
             client.reset_state()
             held: dict[str, GroupValue] = {}
@@ -160,7 +168,7 @@ def validate_entries(
                 if result.status in ("failed", "mismatch"):
                     break
     return {
-        name: Validation(where, emulated, judges[name].reference.label, tuple(found))
+        name: Validation(where, emulated, judges[name].reference.label, tuple(found), origin)
         for name, found in results.items()
     }
 
@@ -273,7 +281,7 @@ def _one(
         report = client.run(case.tensors)
     except SmeltError as e:
         verdict = verdict_of_error(e)
-        if verdict in (Verdict.INFRA, Verdict.NO_DEVICE):
+        if verdict.infrastructure:
             raise
         return CaseResult(case.label, "failed", why=str(e), verdict=verdict), want
     got = unpacked(judge.outputs, report.outputs)
@@ -282,6 +290,8 @@ def _one(
     rulings = judge.opinions.rule(fed, apart, want) if apart else {}
     errors |= {n: r.errors for n, r in rulings.items()}
     good = all(r.right for r in rulings.values())
+    if not good:
+        client.confirm()
     result = CaseResult(
         case.label, "pass" if good else "mismatch", tuple(e for n in got for e in errors[n]),
         shapes=case.shapes, why=_why({n: r for n, r in rulings.items() if r.right is good}),

@@ -94,17 +94,50 @@ def lower(
         progress("import")
         begun = begin(request)
     spec = parse_target(request.target)
-    units, default = machines(spec), default_unit(spec)
+    default = default_unit(spec)
     if request.state:
         begun = _with_room(request, begun)
-    twins = _for_the_cpu(begun, units, progress) if request.fallback else {}
-    done = {}
-    for name, compilation in begun.items():
-        with errors_about(name if request.entries else ""):
-            done[name] = compilation.finished(units, default, progress)
+    if request.fallback and default == CPU:
+        raise SmeltError("fallback: the target has no unit besides the CPU", hint="leave --fallback out")
+    made: list[Finished] = []
+    for level in reversed(spec.levels()):  # the first variant last: its dumps are those that are kept
+        if default == CPU or request.fallback:
+            made.insert(0, _finished(request, begun, level, CPU, progress))
+    if default != CPU:
+        made.insert(0, _finished(request, begun, spec.levels()[-1], default, progress))
     progress("plan")
-    linked = link(_arranged(request, done), _arranged(request, twins))
-    return Lowered(tuple(done.values()), linked, units[default], spec)
+    linked = link([(v.processor, _arranged(request, v.done)) for v in made])
+    return Lowered(tuple(made[0].done.values()), linked, made[0].machine, spec)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The finished compiles of all entries for one processor. machine: that of the unit that kernels
+    run on."""
+
+    processor: str
+    machine: Machine
+    done: Mapping[str, Compilation]
+
+
+def _finished(
+    request: Request, begun: Mapping[str, Compilation], level: TargetSpec, unit: str, progress: OnProgress
+) -> Finished:
+    """The compiles of the entries for one processor, finished, with kernels at this unit unless placed
+    elsewhere. Raises SmeltError where a processor or a device has already had a say."""
+    units, spec = machines(level), parse_target(request.target)
+    alone = unit == CPU and bool(spec.devices)
+    if (alone or spec.better) and any(c.place for c in begun.values()):
+        raise SmeltError(
+            "a dump has no passes left for several variants of the code", hint="compile the model's file"
+        )
+    done = {}
+    for name, c in begun.items():
+        with errors_about(name if request.entries else ""):
+            own = replace(c.request, place=()) if alone else c.request
+            own = replace(own, target=str(level)) if spec.better else own  # a dump is of one variant
+            done[name] = replace(c, request=own, halved=dict(c.halved)).finished(units, unit, progress)
+    return Finished(level.processor, units[unit], done)
 
 
 def _with_room(request: Request, begun: Mapping[str, Compilation]) -> dict[str, Compilation]:
@@ -126,21 +159,6 @@ def _with_state(
         return shared_state(done, request.state)
     alone = done[MAIN].module
     return {MAIN: with_state(alone, request.state, module_facts(alone))}
-
-
-def _for_the_cpu(
-    begun: Mapping[str, Compilation], units: Mapping[str, Machine], progress: OnProgress
-) -> dict[str, Compilation]:
-    """The compiles of the entries, finished as for a target without devices. Raises SmeltError where a
-    device has already had a say, or there is none."""
-    if len(units) == 1:
-        raise SmeltError("fallback: the target has no unit besides the CPU", hint="leave --fallback out")
-    if any(c.place for c in begun.values()):
-        raise SmeltError("fallback: a dump has no passes for the CPU left", hint="compile the model's file")
-    return {
-        name: replace(c, request=replace(c.request, place=()), halved={}).finished(units, CPU, progress)
-        for name, c in begun.items()
-    }
 
 
 def _arranged(request: Request, done: Mapping[str, Compilation]) -> list[Arranged]:
@@ -203,7 +221,8 @@ def _write(
     if total:
         progress("weights")
         whole = linked.all_entries
-        places = {w.offset: (e.module.weights[w.ref], w) for e in whole for w in e.program.weights}
+        # one without bytes lies where another one begins
+        places = {w.offset: (e.module.weights[w.ref], w) for e in whole for w in e.program.weights if w.bytes}
         rows = ((at, physical(weight, w.layout).pieces()) for at, (weight, w) in sorted(places.items()))
         digest = write_weights(folder / names.weights, rows, total)
         sums = weight_sums(folder / names.weights, total)
@@ -237,7 +256,9 @@ def _write(
         "devices": list(spec.devices),
         "machine": lowered.machine.name,
         "options": {
-            "opt": request.opt, "fp16": request.fp16, "threads": request.threads or 0,
+            "opt": request.opt,
+            "fp16": request.fp16,
+            "threads": request.threads or 0,
             "fast_math": list(request.fast_math),
             "place": [rule for c in lowered.compilations for rule in c.placed()],
             "fallback": request.fallback,

@@ -9,6 +9,7 @@ import numpy as np
 
 from smelt.core.bundle import Bundle
 from smelt.core.dtype import Array
+from smelt.leasing import Where
 from smelt.running import running
 from smelt.shapes import RunCase
 
@@ -48,7 +49,7 @@ def determinism(
     bundle: Bundle,
     cases: Iterable[RunCase],
     *,
-    device: str | None = None,
+    device: Where = None,
     on_case: Callable[[Determinism], None] = lambda found: None,
 ) -> list[Determinism]:
     """Run each case twice on one thread and twice on all, in fresh processes; state starts anew each time.

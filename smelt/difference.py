@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from smelt.core.dtype import Array
+from smelt.core.lazily import Lazily
 from smelt.groups import GroupValue
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = Lazily("numpy")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import signal
-import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from smelt.arguments import checked, value_text
 from smelt.core.bundle import Bundle, read_bundle
 from smelt.core.diag import Kind, Problem, SmeltError, SmeltWarning, reading
 from smelt.core.naming import ALLOWED, is_entry
+from smelt.core.scratch import scratch_folder
 from smelt.core.staging import check_output, publish
 from smelt.limits import MEMORY, SECONDS, Limits, limits, out_of_memory
 from smelt.request import DimSpec, OnProgress, Request
@@ -125,11 +125,11 @@ def planned(
 def _scratch() -> Iterator[Path]:
     """A folder for temporary files, which goes with the block. Raises SmeltError(kind='infra') where there
     can be none."""
-    try:
-        folder = tempfile.TemporaryDirectory(prefix="smelt-", ignore_cleanup_errors=True)
-    except OSError as e:
-        raise _no_space(os.environ.get("TMPDIR", "/tmp"), e) from None
-    with folder as name:
+    with contextlib.ExitStack() as stack:
+        try:
+            name = stack.enter_context(scratch_folder("compile"))
+        except OSError as e:
+            raise _no_space(os.environ.get("TMPDIR", "/tmp"), e) from None
         yield Path(name)
 
 

@@ -93,7 +93,7 @@ def memory_text(
     """The peak-memory formula of a manifest, in bytes: its dominating cases as each dim grows, and its upper
     bound. at: symbol values; only the cases that are the largest at one of them. exact: all cases."""
     highs = {s["name"]: s["high"] for s in manifest["symbols"]}
-    first, *others = (readable(spelled_dim(text)) for text in manifest["memory"]["arenas"])
+    first, *others = (readable(spelled_dim(text, manifest)) for text in manifest["memory"]["arenas"])
     lines = ["peak memory of the arena, in bytes:"]
     lines += first.lines(at) if at or exact else first.growing(highs)
     for f in others:
@@ -102,7 +102,7 @@ def memory_text(
     if manifest["symbols"] and None not in most:
         lines.append(f"within the bounds of the dims: {sum(most):,} at most, reserved at open")
     if state := manifest["state"]:
-        held = sum((spelled_dim(row["bytes"]) for row in state), to_dim(0))
+        held = sum((spelled_dim(row["bytes"], manifest) for row in state), to_dim(0))
         lines += ["and of the state, in two buffers each:", *readable(held).lines()]
         bounds = [row["most"] for row in state if row["output"] is not None]
         known = f"{2 * sum(bounds):,} at most" if None not in bounds else "without a bound: --dim gives one"

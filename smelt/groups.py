@@ -119,9 +119,9 @@ def as_array(x: GroupValue, what: str) -> Array:
 
 
 def packed(
-    inputs: Sequence[Group], feed: Mapping[str, GroupValue], symbols: Sequence[Mapping[str, Any]] = ()
+    inputs: Sequence[Group], feed: Mapping[str, GroupValue], manifest: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The tensors of a feed whose values may be lists, dicts and None. symbols: the manifest's rows, which
+    """The tensors of a feed whose values may be lists, dicts and None. manifest: its sizes
     give the shape of the placeholder for an empty optional.
 
     Raises SmeltError(kind='shape') naming the input and the element.
@@ -137,11 +137,11 @@ def packed(
             continue
         with reading(f"input '{g.name}'"):
             found.update(_parts(g, feed[g.name]))
-    sizes = _sizes(inputs, found, symbols) if absent else {}
+    sizes = _sizes(inputs, found, manifest["symbols"]) if absent else {}
     for g in absent:
         row = g.rows[-1]
         with reading(f"input '{g.name}', which is not given"):
-            shape = [spelled_dim(str(d)).evaluate(sizes) for d in row["shape"]]
+            shape = [spelled_dim(d, manifest).evaluate(sizes) for d in row["shape"]]
             found[row["name"]] = np.zeros(shape, ALL[row["dtype"]].numpy)
     known = {g.name for g in inputs}
     return {**found, **{n: v for n, v in feed.items() if n not in known}}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from smelt.core.diag import shortened
-from smelt.core.dim import Dim
+from smelt.core.dim import Dim, Parts
 from smelt.core.ir.graph import Graph, Module, Weight
 from smelt.core.machine import CPU
 from smelt.core.plan.arena import ALIGNMENT
@@ -28,8 +28,11 @@ def build_manifest(
     The fields of an entry stand at the top level where there is one. Of several, those of the first do, and
     'entries' has a row for each in order: the first with its name, the others with all such fields.
     """
-    rows = [{**_entry_fields(e), **own} for e, own in zip(linked.entries, found, strict=True)]
-    manifest = {**compiler, **rows[0], "variants": [], "weights": _weights(linked)}
+    taken = {s.name for e in linked.entries for s in e.module.symbols}
+    parts = Parts((d for e in linked.entries for d in _formulas(e)), taken)
+    rows = [{**_entry_fields(e, parts), **own} for e, own in zip(linked.entries, found, strict=True)]
+    manifest = {**compiler, **rows[0], "variants": _variants(linked), "weights": _weights(linked)}
+    manifest["parts"] = [list(row) for row in parts.rows]
     if len(rows) > 1:
         others = [{"name": e.name, **row} for e, row in zip(linked.entries[1:], rows[1:], strict=True)]
         manifest["entries"] = [{"name": linked.entries[0].name}, *others]
@@ -37,32 +40,62 @@ def build_manifest(
     return manifest
 
 
-def _entry_fields(entry: EntryPoint) -> dict[str, Any]:
+def _variants(linked: Linked) -> list[dict[str, Any]]:
+    """The field 'variants', of which a session takes the first that fits; [] where there is but one."""
+    names = (CPU, *linked.units)
+    rows = [
+        {
+            "processor": v.processor,
+            "units": [names[n] for n in v.units],
+            "kernels": len({k for e in v.entries for k in e.kernels}),
+        }
+        for v in linked.variants
+    ]
+    return rows if len(rows) > 1 else []
+
+
+def _formulas(entry: EntryPoint) -> Iterator[Dim]:
+    """Those that the fields of an entry spell."""
+    program = entry.program
+    for t in (*program.inputs, *program.outputs):
+        yield from t.shape
+    yield from (s.extent for s in program.plan if isinstance(s, StartAxis))
+    yield from (d for _, d in program.names())
+    yield from program.peak
+    yield from (s.bytes for s in program.states)
+    for p in program.placements:
+        yield from (p.offset, p.bytes)
+    for n in entry.module.main.walk():
+        if n.op == "transfer":
+            yield bytes_of(n.output.type.dtype, n.output.type.shape)
+
+
+def _entry_fields(entry: EntryPoint, parts: Parts) -> dict[str, Any]:
     """The fields of one entry, as opposed to those of the whole bundle."""
     module, program = entry.module, entry.program
     late, units = program.late(), (CPU, *program.units)
     homes = [units[n] for n in program.homes]
     inputs, outputs = homes[len(program.peak) :], homes[len(program.peak) + len(program.inputs) :]
     return {
-        "inputs": [_tensor(t, late, u) for t, u in zip(program.fed, inputs, strict=False)],
-        "outputs": [_tensor(t, late, u) for t, u in zip(program.given, outputs, strict=False)],
-        "state": _state(program),
+        "inputs": [_tensor(t, late, u, parts) for t, u in zip(program.fed, inputs, strict=False)],
+        "outputs": [_tensor(t, late, u, parts) for t, u in zip(program.given, outputs, strict=False)],
+        "state": _state(program, parts),
         "symbols": [
             {"name": s.name, "low": s.low, "high": s.high, "divisor": s.divisor, "origin": s.origin}
             for s in module.symbols
         ],
-        "sizes": [[name, str(d)] for name, d in program.names()],
+        "sizes": [[name, parts.text(d)] for name, d in program.names()],
         "checks": [{"text": c.text, "kind": c.kind} for c in program.checks],
         "kernels": _kernels(module, program),
-        "transfers": _transfers(module.main),
+        "transfers": _transfers(module.main, parts),
         "memory": {
             "alignment": ALIGNMENT,
-            "arenas": [str(d) for d in program.peak],
+            "arenas": [parts.text(d) for d in program.peak],
             "units": homes[: len(program.peak)],
             "most": list(program.most[: len(program.peak)]),
             "outputs": list(program.most[len(program.peak) + len(program.inputs) :]),
         },
-        "values": _values(module, program),
+        "values": _values(module, program, parts),
         "probes": probes(module, program),
     }
 
@@ -119,13 +152,13 @@ def group_rows(inputs: Sequence[_Group], outputs: Sequence[_Group]) -> dict[str,
     }
 
 
-def _tensor(t: Tensor, late: frozenset[str], unit: str) -> dict[str, Any]:
-    shape = [_extent(d) for d in t.shape]
+def _tensor(t: Tensor, late: frozenset[str], unit: str, parts: Parts) -> dict[str, Any]:
+    shape = [_extent(d, parts) for d in t.shape]
     symbols = {s for d in t.shape for s in d.symbols}
     return {"name": t.name, "dtype": t.dtype.name, "shape": shape, "late": bool(symbols & late), "unit": unit}
 
 
-def _transfers(graph: Graph) -> list[dict[str, Any]]:
+def _transfers(graph: Graph, parts: Parts) -> list[dict[str, Any]]:
     """The field 'transfers': copies between units, made in each run, or in each iteration of the loop around
     them."""
     values = {v.name: v for v in graph.inputs}
@@ -134,27 +167,27 @@ def _transfers(graph: Graph) -> list[dict[str, Any]]:
     rows = []
     for n in (n for n in graph.walk() if n.op == "transfer"):
         v, size = values[n.inputs[0]], bytes_of(n.output.type.dtype, n.output.type.shape)
-        rows.append({"name": v.origin or v.name, "from": v.unit, "to": n.unit, "bytes": str(size)})
+        rows.append({"name": v.origin or v.name, "from": v.unit, "to": n.unit, "bytes": parts.text(size)})
     return rows
 
 
-def _state(program: HostProgram) -> list[dict[str, Any]]:
+def _state(program: HostProgram, parts: Parts) -> list[dict[str, Any]]:
     """The field 'state'. start: the extents before the first run, as numbers and symbols of the inputs;
     bytes: of the input plus the output that replaces it; most: what either of them can take, in bytes;
     room: an axis and its extent in memory; in_place: the output is written where the input lies."""
     starts: dict[int, list[int | str]] = {}
     for s in program.plan:
         if isinstance(s, StartAxis):
-            starts.setdefault(s.input, []).append(_extent(s.extent))
+            starts.setdefault(s.input, []).append(_extent(s.extent, parts))
     return [
         {
             "name": s.name,
             "output": None if s.output is None else s.output.name,
             "dtype": next(t for t in (s.input, s.output) if t is not None).dtype.name,
-            "shape": None if s.input is None else [_extent(d) for d in s.input.shape],
-            "next": None if s.output is None else [_extent(d) for d in s.output.shape],
+            "shape": None if s.input is None else [_extent(d, parts) for d in s.input.shape],
+            "next": None if s.output is None else [_extent(d, parts) for d in s.output.shape],
             "start": None if s.input is None else starts.get(program.inputs.index(s.input), []),
-            "bytes": str(s.bytes),
+            "bytes": parts.text(s.bytes),
             "most": s.most,
             "room": None if s.room is None else list(s.room),
             "in_place": s.in_place,
@@ -163,9 +196,9 @@ def _state(program: HostProgram) -> list[dict[str, Any]]:
     ]
 
 
-def _extent(d: Dim) -> int | str:
-    """An extent for JSON: a number, or the text of a formula, which parse_dim reads."""
-    return d.const if d.is_const else str(d)
+def _extent(d: Dim, parts: Parts) -> int | str:
+    """An extent for JSON: a number, or the text of a formula."""
+    return d.const if d.is_const else parts.text(d)
 
 
 def _kernels(module: Module, program: HostProgram) -> list[dict[str, Any]]:
@@ -192,15 +225,15 @@ def _kernels(module: Module, program: HostProgram) -> list[dict[str, Any]]:
     ]
 
 
-def _values(module: Module, program: HostProgram) -> list[dict[str, Any]]:
+def _values(module: Module, program: HostProgram, parts: Parts) -> list[dict[str, Any]]:
     """Where each stored value lives, under its ONNX name."""
     values = {v.name: v for node in module.main.walk() for v in node.outputs}
     return [
         {
             "name": (values[p.value].origin if p.value in values else "") or p.value,
             "arena": p.arena,
-            "offset": str(p.offset),
-            "bytes": str(p.bytes),
+            "offset": parts.text(p.offset),
+            "bytes": parts.text(p.bytes),
             "live": [p.first, p.last],
         }
         for p in program.placements

@@ -12,16 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from smelt.core.diag import SmeltError
 from smelt.core.dtype import Array
+from smelt.core.lazily import Lazily
 from smelt.difference import OutputError
 from smelt.groups import GroupValue
 from smelt.perturbed import move_sums, perturbed, weights
 from smelt.reference import Reference, evaluated
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = Lazily("numpy")
 
 Compare = Callable[[str, GroupValue, GroupValue], list[OutputError]]
 """(name, got, want) -> the differences, judged by the caller's tolerance."""

@@ -9,15 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from smelt.core.diag import SmeltError
-from smelt.core.ir.interp_graph import run_module
-from smelt.core.ops import OPS
+from smelt.core.lazily import Lazily
 from smelt.groups import GroupValue, groups, packed, unpacked
-from smelt.importer import import_model
-from smelt.plugin import named_plugins
 from smelt.reference import Reference
+
+if TYPE_CHECKING:
+    from smelt import importer, plugin
+    from smelt.core import ops
+    from smelt.core.ir import interp_graph
+else:  # most models are compared with ONNX Runtime and need none of the compiler
+    importer, plugin = Lazily("smelt.importer"), Lazily("smelt.plugin")
+    ops = Lazily("smelt.core.ops")
+    interp_graph = Lazily("smelt.core.ir.interp_graph")
 
 
 class Evaluator(Protocol):
@@ -39,17 +45,19 @@ class OwnReference:
     label = name
 
     def __init__(self, model: Path, manifest: Mapping[str, Any], outputs: Sequence[str] = ()) -> None:
-        self._module = import_model(model, outputs=tuple(outputs))
+        self._module = importer.import_model(model, outputs=tuple(outputs))
         self._takes, self._gives = groups(manifest, "inputs"), groups(manifest, "outputs")
         self._more = [n for n in outputs if n in self._module.main.output_names]
-        self._symbols = manifest["symbols"]
+        self._manifest = manifest
         self._state = manifest["state"]
 
     def run(self, feed: Mapping[str, GroupValue]) -> dict[str, GroupValue]:
         """As Oracle.run."""
         state = {row["name"]: feed[row["name"]] for row in self._state if row["shape"] is not None}
         fed = {name: value for name, value in feed.items() if name not in state}
-        found = run_module(self._module, {**packed(self._takes, fed, self._symbols), **state}, OPS)
+        found = interp_graph.run_module(
+            self._module, {**packed(self._takes, fed, self._manifest), **state}, ops.OPS
+        )
         tensors = dict(zip(self._module.main.output_names, found, strict=True))
         replaced = [row["output"] for row in self._state if row["output"] is not None]
         more = {name: tensors[name] for name in (*replaced, *self._more)}
@@ -65,6 +73,6 @@ def oracle(model: Path, manifest: Mapping[str, Any], outputs: Sequence[str] = ()
     try:
         return Reference(model, outputs=outputs)
     except SmeltError as e:
-        if e.kind != "invalid" or not named_plugins():
+        if e.kind != "invalid" or not plugin.named_plugins():
             raise
         return OwnReference(model, manifest, outputs)

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from smelt.core.dtype import Array
+from smelt.core.lazily import Lazily
 from smelt.groups import GroupValue
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = Lazily("numpy")
 
 PERTURBATION = 2.0**-20
 """Relative size of a perturbation: the rounding of a float32 sum of some hundred terms, 16 units of 2^-24."""

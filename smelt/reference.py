@@ -5,15 +5,19 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from smelt.core.diag import SmeltError
 from smelt.core.dtype import Array
+from smelt.core.lazily import Lazily
+from smelt.core.scratch import scratch_folder
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = Lazily("numpy")
 
 
 class Reference:
@@ -82,7 +86,7 @@ class Reference:
 def evaluated(model: Path, names: Sequence[str], feed: Mapping[str, Any]) -> dict[str, Any] | None:
     """The results of ONNX's reference evaluator for these values, by name. None when it is slow, lacks an op
     or fails."""
-    with tempfile.TemporaryDirectory(prefix="smelt-evaluate-") as folder:
+    with scratch_folder("evaluate") as folder:
         asked, answer = Path(folder, "asked"), Path(folder, "answer")
         asked.write_bytes(pickle.dumps((list(names), dict(feed))))
         words = [sys.executable, "-m", "smelt.evaluate_child", str(model), str(asked), str(answer)]

@@ -10,7 +10,8 @@ from pathlib import Path
 from smelt.bench import Measured, measure
 from smelt.compare import Validation, validate, validate_entries
 from smelt.core.bundle import Bundle
-from smelt.devicefarm.measure import QUICK, RunPlan
+from smelt.devicefarm.measure import QUICK, SHOWN
+from smelt.devicefarm.profiles import Gate
 from smelt.devicefarm.verdict import Verdict
 from smelt.driver import compile
 from smelt.request import DimSpec
@@ -18,8 +19,7 @@ from smelt.shapes import RunCase, ShapeSpec, case, cases, trials
 from smelt.size import Sizes, sizes
 from smelt.targets.platform import BOARDS
 
-# emulated runs show the path, not the speed: a few are enough
-EMULATED = RunPlan(warmup_runs=0, warmup_min=0.0, warmup_max=0.0, samples=3, min_time=0.0, max_time=5.0)
+COOL = Gate(most_wait=60.0)  # a page for people does not keep them waiting for long
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ def make_report(
     )  # fmt: skip
     good = {c.label for c in found.cases if c.status == "pass"}
     again = [c for c in _again(bundle, specs, seed) if c.label in good]
-    plan = EMULATED if found.emulated else QUICK
+    plan = SHOWN if found.emulated else QUICK
     on_step("timing")
-    times = measure(bundle, again, device=device, threads=1, plan=plan) if again else ()
+    times = measure(bundle, again, device=device, threads=1, plan=plan, gate=COOL) if again else ()
     return ModelReport(model, bundle, seconds, found, times, sizes(bundle))
 
 
@@ -99,11 +99,11 @@ def make_entry_reports(
     )  # fmt: skip
     reports, size = [], sizes(bundle)
     for name, validation in found.items():
-        view, plan = bundle.entry(name), EMULATED if validation.emulated else QUICK
+        view, plan = bundle.entry(name), SHOWN if validation.emulated else QUICK
         on_step(f"timing {name}")
         good = validation.verdict is Verdict.PASS
         first = _again(view, (), seed)[:1] if good else []
-        times = measure(view, first, device=device, threads=1, plan=plan) if first else ()
+        times = measure(view, first, device=device, threads=1, plan=plan, gate=COOL) if first else ()
         reports.append(ModelReport(models[name], view, seconds, validation, times, size))
     return tuple(reports)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from smelt.core.bundle import Bundle
@@ -11,7 +12,8 @@ from smelt.core.cache import cache_dir
 from smelt.core.diag import SmeltError
 from smelt.crash import explainer
 from smelt.devicefarm.budget import Budget
-from smelt.devicefarm.client import RunnerClient, open_session
+from smelt.devicefarm.client import RunnerClient, open_runner, open_session
+from smelt.devicefarm.condition import Condition
 from smelt.devicefarm.inventory import (
     DEFAULT_DEVICE,
     Device,
@@ -19,7 +21,9 @@ from smelt.devicefarm.inventory import (
     find_device,
     open_transport,
 )
+from smelt.devicefarm.profiles import AS_SHIPPED, UNCHANGED, Conditions, Profile
 from smelt.devicefarm.transport import Transport
+from smelt.leasing import Where, name_of, right_to
 from smelt.library import Held
 from smelt.targets.platform import PLATFORMS, host_platform_name, parse_target
 from smelt.targets.toolchain import build_shim_runner
@@ -64,7 +68,7 @@ def transport_for(bundle: Bundle, device: Device) -> Transport:
 @contextmanager
 def running(
     bundle: Bundle,
-    device: str | None = None,
+    device: Where = None,
     *,
     threads: int = 0,
     budget: Budget | None = None,
@@ -72,21 +76,86 @@ def running(
 ) -> Iterator[RunnerClient]:
     """A runner on the device with the bundle loaded; it is closed at the end of the block.
 
-    device: its name in the inventory, None for the default one of the platform. threads: 0 is the bundle's
-    default. verify: as in `smelt.load`; the bundle's other files are always compared with their hashes. A
-    bundle that stands for one of its entries (Bundle.entry) has the runner use that.
+    device: its name in the inventory, a Wish or a HeldDevice of smelt.leasing, None for the default one of
+    the platform. A lease is taken for a name or a wish, and given back at the end of the block. threads: 0 is
+    the bundle's default. verify: as in `smelt.load`; the bundle's other files are always compared with their
+    hashes. A bundle that stands for one of its entries (Bundle.entry) has the runner use that.
 
-    Raises NoDevice, Unavailable, and SmeltError: 'device' where bundle and device do not fit, 'invalid' for a
-    damaged bundle, 'infra' for a failed link.
+    Raises NoDevice, Unavailable, LeaseLost, and SmeltError: 'device' where bundle and device do not fit,
+    'invalid' for a damaged bundle, 'infra' for a failed link.
     """
     with Held(bundle) as held:
         held.check(verify)
-    transport = transport_for(bundle, device_for(str(bundle.manifest["platform"]), device))
+    chosen = device_for(str(bundle.manifest["platform"]), name_of(device))
+    transport = transport_for(bundle, chosen)
     try:
-        with open_session(
+        with right_to(device, chosen, transport, Path(bundle.path)) as right, open_session(
             transport, Path(bundle.path), threads=threads, budget=budget, entry=bundle.chosen,
-            explain=explainer(bundle),
+            claim=right.claim, explain=explainer(bundle),
         ) as client:  # fmt: skip
+            right.on_open(client)
             yield client
     finally:
         transport.close()
+
+
+@dataclass(frozen=True)
+class Loading:
+    """A runner that has no model yet. remote: the bundle's folder on the device; entry: '' for the first."""
+
+    client: RunnerClient
+    remote: str
+    entry: str
+
+    @contextmanager
+    def loaded(self, threads: int = 0) -> Iterator[RunnerClient]:
+        """The runner with the bundle loaded by a fresh process, which ends with the block."""
+        self.client.load(self.remote, threads=threads)
+        if self.entry:
+            self.client.use_entry(self.entry)
+        yield self.client
+        self.client.reset()
+
+
+def conditioned(
+    found: Sequence[Loading], choose: Callable[[Condition], Profile]
+) -> tuple[Conditions, ...]:
+    """Bring the device into the conditions that are chosen for it, before anything is loaded; what could be
+    set, per runner. The first one changes the device, the others only take its processors. An emulated
+    device stays."""
+    under: list[Conditions] = []
+    for runner in found:
+        profile = choose(runner.client.hello().condition)
+        if under:
+            profile = replace(profile, governor="", khz=0)
+        if profile == AS_SHIPPED:
+            under.append(UNCHANGED)
+        elif runner.client.emulated:
+            under.append(Conditions(profile, refused={"all": (profile.name, "an emulated device")}))
+        else:
+            under.append(runner.client.control(profile))
+    return tuple(under)
+
+
+@contextmanager
+def runners(
+    bundles: Sequence[Bundle], device: Where = None, *, budget: Budget | None = None
+) -> Iterator[tuple[Loading, ...]]:
+    """A runner for each of several bundles of one platform, all on one device and over one connection, to
+    be used in turns. Arguments and errors are those of `running`."""
+    for bundle in bundles:
+        with Held(bundle) as held:
+            held.check(None)
+    first = bundles[0]
+    chosen = device_for(str(first.manifest["platform"]), name_of(device))
+    transport = transport_for(first, chosen)
+    with ExitStack() as stack:
+        stack.callback(transport.close)
+        right = stack.enter_context(right_to(device, chosen, transport, Path(first.path)))
+        found = []
+        for bundle in bundles:
+            opened = open_runner(transport, Path(bundle.path), budget=budget, claim=right.claim)
+            client, remote = stack.enter_context(opened)
+            right.on_open(client)
+            found.append(Loading(client, remote, bundle.chosen))
+        yield tuple(found)

@@ -158,7 +158,7 @@ class Session:
             # what runs leave may size outputs, too, unless their dims are those of fed inputs
             fed = {d for p in self._inputs for d in p.dims}
             for p in self._outputs:
-                p.late |= not {s for d in p.dims for s in spelled_dim(str(d)).symbols} <= fed
+                p.late |= not {s for d in p.dims for s in spelled_dim(d, manifest).symbols} <= fed
         self._in = (DLTensor * max(1, len(self._inputs)))()
         self._out = (DLTensor * max(1, len(self._outputs)))()
         for tensors, ports in ((self._in, self._inputs), (self._out, self._outputs)):
@@ -225,7 +225,7 @@ class Session:
             feed = self._as_dict(feed)
         if not self._plain:
             _same_names([g.name for g in self._takes], list(feed))
-            feed = packed(self._takes, feed, self._manifest["symbols"])
+            feed = packed(self._takes, feed, self._manifest)
         kept: dict[int, Any] = {}
         gate = self._gate
         with gate.lock:  # as gate.alone(), which would take as long as half of a small model's run
@@ -429,6 +429,14 @@ class Session:
             self._usable()
             why = self._lib.smelt_fallback(self._handle)
         return None if why is None else str(why.decode(errors="replace"))
+
+    @property
+    def variant(self) -> str:
+        """The processor whose code the session runs: the last of those that the target named which this one
+        can stand for."""
+        with self._gate.lock:
+            self._usable()
+            return str(self._lib.smelt_variant(self._handle).decode(errors="replace"))
 
     def trim(self) -> None:
         """Return working memory and the session's own outputs to the system; arrays that runs returned stay
@@ -668,6 +676,7 @@ def _library(held: Held) -> Any:
         "smelt_state_set": ([pointer, size, pointer], ctypes.c_int),
         "smelt_reset": ([pointer], ctypes.c_int),
         "smelt_fallback": ([pointer], ctypes.c_char_p),
+        "smelt_variant": ([pointer], ctypes.c_char_p),
         "smelt_fork": ([pointer, pointer], ctypes.c_int),
         "smelt_kernel_stats": ([pointer, size, pointer, pointer, pointer], ctypes.c_int),
     }

@@ -91,7 +91,7 @@ class RunCase:
 def ports(bundle: Bundle) -> tuple[Port, ...]:
     """The bundle's inputs that are tensors or optional tensors, in order."""
     return tuple(
-        Port(g.name, g.element, tuple(spelled_dim(str(d)) for d in g.extents))
+        Port(g.name, g.element, _dims(g.extents, bundle))
         for g in groups(bundle.manifest, "inputs")
         if not g.sequence
     )
@@ -102,7 +102,7 @@ def feed_case(bundle: Bundle, feed: Mapping[str, GroupValue]) -> RunCase:
     found = groups(bundle.manifest, "inputs")
     text = label({n: np.shape(a) for n, a in named_arrays(feed).items()})
     plain = all(g.plain for g in found)
-    return RunCase(text, feed, None if plain else packed(found, feed, bundle.manifest["symbols"]))
+    return RunCase(text, feed, None if plain else packed(found, feed, bundle.manifest))
 
 
 def symbols(bundle: Bundle) -> tuple[InputSymbol, ...]:
@@ -110,7 +110,7 @@ def symbols(bundle: Bundle) -> tuple[InputSymbol, ...]:
     one legal value is that of the state's start."""
     rows = {r["name"]: r for r in bundle.manifest["symbols"]}
     places: dict[str, list[tuple[int, int]]] = {}
-    shapes = [p.shape for p in ports(bundle)] + [_dims(row["shape"]) for row in read_state(bundle)]
+    shapes = [p.shape for p in ports(bundle)] + [_dims(row["shape"], bundle) for row in read_state(bundle)]
     own = _own_symbols(bundle)
     for shape in shapes:
         for axis, d in enumerate(shape):
@@ -129,14 +129,14 @@ def symbols(bundle: Bundle) -> tuple[InputSymbol, ...]:
     )
 
 
-def _dims(shape: Iterable[int | str]) -> tuple[Dim, ...]:
-    return tuple(spelled_dim(str(d)) for d in shape)
+def _dims(shape: Iterable[int | str], bundle: Bundle) -> tuple[Dim, ...]:
+    return tuple(spelled_dim(d, bundle.manifest) for d in shape)
 
 
 def _own_symbols(bundle: Bundle) -> frozenset[str]:
     """The symbols that only the state has: runs determine them, not inputs."""
     sides = [
-        frozenset(s for row in read_state(bundle) for d in _dims(row[side]) for s in d.symbols)
+        frozenset(s for row in read_state(bundle) for d in _dims(row[side], bundle) for s in d.symbols)
         for side in ("shape", "start")
     ]
     return sides[0] - sides[1]
@@ -156,7 +156,7 @@ def state_values(
     rows, own = {r["name"]: r for r in bundle.manifest["symbols"]}, _own_symbols(bundle)
     found: dict[str, int] = {}
     for state in read_state(bundle):
-        for d, n in zip(_dims(state["shape"]), shapes.get(state["name"], ()), strict=False):
+        for d, n in zip(_dims(state["shape"], bundle), shapes.get(state["name"], ()), strict=False):
             if d.is_const and d.const != n:
                 return None
             known = len(d.symbols) == 1 and (every or d.symbols <= own)
@@ -391,10 +391,10 @@ def case(
         own = state_values(bundle, after)
         return None if own is None else case(bundle, {**values, **own}, seed=seed + 1, ranges=ranges)
 
-    state = {
-        row["name"]: np.zeros([d.evaluate(values) for d in _dims(row["start"])], ALL[row["dtype"]].numpy)
-        for row in read_state(bundle)
-    }
+    state = {}
+    for row in read_state(bundle):
+        extents = [d.evaluate(values) for d in _dims(row["start"], bundle)]
+        state[row["name"]] = np.zeros(extents, ALL[row["dtype"]].numpy)
     return replace(feed_case(bundle, feed), state=state, then=then)
 
 

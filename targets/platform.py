@@ -7,7 +7,7 @@ import os
 import platform as _python_platform
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -190,14 +190,19 @@ _ROWS = (
 )
 PLATFORMS: Mapping[str, Platform] = MappingProxyType({row.name: row for row in _ROWS})
 
-# Short names -> (platform, cpu); cpu None: the row's own.
-ALIASES: Mapping[str, tuple[str, str | None]] = MappingProxyType(
+_ANY_X86 = ("x86-64-v2", "x86-64-v3", "x86-64-v4-vnni")
+_ANY_ARM64 = ("cortex-a53", "cortex-a76", "cortex-a76-i8mm")
+# Short names -> (platform, cpus); none: the row's own.
+ALIASES: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
     {
-        "x86": ("x86_64-linux", None),
-        "arm64": ("aarch64-linux", None),
-        "armv7": ("armv7-linux", None),
-        "riscv64": ("riscv64-linux", None),
-        "android": ("aarch64-android", None),
+        "x86": ("x86_64-linux", ()),
+        "x86-any": ("x86_64-linux", _ANY_X86),
+        "arm64": ("aarch64-linux", ()),
+        "arm64-any": ("aarch64-linux", _ANY_ARM64),
+        "armv7": ("armv7-linux", ()),
+        "riscv64": ("riscv64-linux", ()),
+        "android": ("aarch64-android", ()),
+        "android-any": ("aarch64-android", _ANY_ARM64),
     }
 )
 # Boards whose GPU belongs to them -> the target that each is.
@@ -221,22 +226,45 @@ _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64
              "armv7l": "arm", "armv8l": "arm", "riscv64": "riscv64"}  # fmt: skip
 
 
+LEVELS: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "x86_64": {"x86-64-v4-vnni": ("x86-64-v4", "+avx512vnni")},
+        "aarch64": {"cortex-a76-i8mm": ("cortex-a76", "+bf16,+i8mm")},
+    }
+)
+"""Architecture -> a name that LLVM does not have -> LLVM's cpu, and what it has besides."""
+
+
 @dataclass(frozen=True, slots=True)
 class TargetSpec:
     """A platform, the cpu and LLVM features to compile for, and devices ("opencl") beside it. chips: what was
-    named behind a device, (device, chip) each: ("cuda", "sm_87")."""
+    named after a device, (device, chip) each: ("cuda", "sm_87"). level: the name by which the cpu was
+    given, if that is one of LEVELS. better: the same for further processors, the best first, of which the
+    code has variants."""
 
     platform: Platform
     cpu: str
     features: str = ""
     devices: tuple[str, ...] = ()
     chips: tuple[tuple[str, str], ...] = ()
+    level: str = ""
+    better: tuple[TargetSpec, ...] = ()
 
     def __str__(self) -> str:
         """The text that parse_target reads back (of `host`: without its exact features)."""
-        cpu = "" if self.cpu == self.platform.default_cpu else f":{self.cpu}"
+        cpus = [s.processor for s in reversed(self.levels())]
+        own = "" if cpus == [self.platform.default_cpu] else "".join(f":{cpu}" for cpu in cpus)
         devices = (":".join(("+" + d, *self.chips_of(d))) for d in self.devices)
-        return self.platform.name + cpu + "".join(devices)
+        return self.platform.name + own + "".join(devices)
+
+    @property
+    def processor(self) -> str:
+        """The name of the cpu."""
+        return self.level or self.cpu
+
+    def levels(self) -> tuple[TargetSpec, ...]:
+        """A target for each processor, the best first; `self` without the others is the last one."""
+        return (*self.better, replace(self, better=()))
 
     def chips_of(self, device: str) -> tuple[str, ...]:
         """The chips of a device that are to be compiled for; none: any."""
@@ -251,7 +279,8 @@ def host_platform_name() -> str | None:
 
 
 def parse_target(text: str, ask: bool = True) -> TargetSpec:
-    """'<platform or alias or host>[:cpu][+device[:chip...]...]' or a board -> TargetSpec. ask: LLVM, for the
+    """'<platform or alias or host>[:cpu...][+device[:chip...]...]' or a board -> TargetSpec. Of several cpus
+    the code has a variant for each, of which the last that fits the processor is run. ask: LLVM, for the
     name and features of this machine's processor; who only wants to know whether there is such a target need
     not load it.
 
@@ -259,10 +288,13 @@ def parse_target(text: str, ask: bool = True) -> TargetSpec:
     those that do. Which chips there are is the device's business.
     """
     text = BOARDS.get(text.strip(), text)
-    match = re.fullmatch(r"([\w.-]+)(?::([\w.-]+))?((?:\+[\w.-]+(?::[\w.-]+)*)*)", text.strip())
+    match = re.fullmatch(r"([\w.-]+)((?::[\w.-]+)*)((?:\+[\w.-]+(?::[\w.-]+)*)*)", text.strip())
     if match is None:
         raise _unknown(f"target {text!r} is not of the form platform[:cpu][+device[:chip]]")
-    name, cpu, rest = match.groups()
+    name, named, rest = match.groups()
+    cpus = named.split(":")[1:]
+    if len(set(cpus)) < len(cpus):
+        raise _unknown(f"target {text!r} names a cpu twice")
     words = [word.split(":") for word in rest.split("+")[1:]]
     devices = tuple(dict.fromkeys(word[0] for word in words))
     chips = tuple(dict.fromkeys((device, chip) for device, *named in words for chip in named))
@@ -270,12 +302,17 @@ def parse_target(text: str, ask: bool = True) -> TargetSpec:
         if device not in DEVICES:
             raise _unknown(f"target {text!r}: there is no device {device!r}, only {', '.join(DEVICES)}")
     if name == "host":
-        return replace(_host(cpu, devices, ask), chips=chips)
-    platform_name, alias_cpu = ALIASES.get(name, (name, None))
+        return _best_last([replace(_host(cpu, devices, ask), chips=chips) for cpu in cpus or [None]])
+    platform_name, own = ALIASES.get(name, (name, ()))
     row = PLATFORMS.get(platform_name)
     if row is None:
         raise _unknown(f"target {text!r}: there is no platform {name!r}")
-    return replace(_spec(row, cpu or alias_cpu, devices), chips=chips)
+    return _best_last([replace(_spec(row, cpu, devices), chips=chips) for cpu in cpus or own or [None]])
+
+
+def _best_last(specs: Sequence[TargetSpec]) -> TargetSpec:
+    """One target for several processors."""
+    return replace(specs[0], better=tuple(reversed(specs[1:])))
 
 
 def _unknown(message: str) -> SmeltError:
@@ -286,11 +323,14 @@ def _unknown(message: str) -> SmeltError:
 def _spec(row: Platform, cpu: str | None, devices: tuple[str, ...]) -> TargetSpec:
     if cpu is None or cpu == row.default_cpu:
         return TargetSpec(row, row.default_cpu, row.features, devices)
+    own = LEVELS.get(row.arch, {})
+    if cpu in own:
+        return TargetSpec(row, *own[cpu], devices, level=cpu)
     known = cpu_names(row.arch)
     if known and cpu not in known:  # LLVM would only warn, and compile for something else
         from difflib import get_close_matches
 
-        near = get_close_matches(cpu, known, 6, 0.4) or sorted(known)
+        near = get_close_matches(cpu, [*known, *own], 6, 0.4) or sorted(known)
         raise SmeltError(
             f"platform {row.name!r} has no cpu {cpu!r}",
             kind="unsupported",

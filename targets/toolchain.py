@@ -46,10 +46,11 @@ _RUNTIME = (
 )  # fmt: skip
 _CRT = ("crt",)
 _RUNNER = (
-    "runner", "runner_crash", "runner_facts", "runner_frames", "runner_probe", "runner_supervisor",
+    "runner", "runner_condition", "runner_control", "runner_crash", "runner_descendants", "runner_facts",
+    "runner_fence", "runner_frames", "runner_gauge", "runner_machine", "runner_probe", "runner_supervisor",
     "runner_worker",
 )  # fmt: skip
-_RUNNER_MODEL = "runner_model"  # the one part of the runner that a static program has in another form
+_RUNNER_FORMS = ("runner_model", "runner_units")  # a static program has them in another form
 _C_FLAGS = (
     "-std=c11",
     "-O2",
@@ -497,7 +498,7 @@ def _runner_objects(platform: Platform, source: Path | None, static: bool) -> li
     defines = ("-DSMELT_STATIC",) if static else ()
     if source:
         return _objects(platform, (source.stem,), defines, source.resolve().parent)
-    return [*_objects(platform, _RUNNER), *_objects(platform, (_RUNNER_MODEL,), defines)]
+    return [*_objects(platform, _RUNNER), *_objects(platform, _RUNNER_FORMS, defines)]
 
 
 def _link_dynamic(platform: Platform, out: Path, source: Path | None) -> Path:

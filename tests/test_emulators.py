@@ -8,6 +8,8 @@ from pathlib import Path
 
 from installed import PACKAGES
 
+from smelt.devicefarm.debian import ADBD, BOARD
+
 TESTS = Path(__file__).parent
 INSTALLER = (TESTS.parent / ".ci" / "emulators").read_text("utf-8")
 ALWAYS = frozenset({"util-linux", "prlimit"})
@@ -29,6 +31,11 @@ def named(package: str) -> bool:
 
 def test_what_tests_look_for_is_installed() -> None:
     missing = {p for p in PACKAGES.values() if p and not named(p)}
+    assert not missing, f"name them in .ci/emulators: {missing}"
+
+
+def test_packages_of_other_releases_are_named() -> None:
+    missing = {p for s in (ADBD, BOARD) for p in s.packages if not named(p)}
     assert not missing, f"name them in .ci/emulators: {missing}"
 
 

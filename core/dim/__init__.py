@@ -31,9 +31,11 @@ from smelt.core.dim.expr import (
     value_at,
 )
 from smelt.core.dim.facts import NO, UNKNOWN, YES, Facts, Range, Truth
-from smelt.core.dim.parse import dim_from_param, parse_dim
+from smelt.core.dim.parse import MAX_TEXT, dim_from_param, parse_dim
+from smelt.core.dim.parts import Parts, named_dims
 
 __all__ = [
+    "MAX_TEXT",
     "NO",
     "ONE",
     "TWO",
@@ -48,6 +50,7 @@ __all__ = [
     "Max",
     "Min",
     "Mod",
+    "Parts",
     "Range",
     "SymbolAtom",
     "TooLarge",
@@ -58,6 +61,7 @@ __all__ = [
     "dmax",
     "dmin",
     "large",
+    "named_dims",
     "parse_dim",
     "product",
     "sole_atom",

@@ -227,9 +227,14 @@ class Facts:
         return (low if isinstance(low, int) else None), (high if isinstance(high, int) else None)
 
     def simplify(self, dim: DimLike) -> Dim:
-        """An equal Dim, with equalities applied and the min, max, // and % gone that the facts decide."""
+        """An equal Dim, with equalities applied and the min, max, // and % gone that the facts decide; the
+        number where they leave but one."""
         try:
-            return self._outside(self._solver.simplify(self._inside(dim)))
+            found = self._solver.simplify(self._inside(dim))
+            if found.const_or_none is None:
+                low, high = self._solver.interval(found)
+                found = to_dim(low) if isinstance(low, int) and low == high != 0 else found
+            return self._outside(found)
         except TooLarge:
             return self.substitute(dim)
 
@@ -310,12 +315,26 @@ class Facts:
     # -- the solver's own symbols: a name with divisor d is d times a hidden symbol
 
     @cached_property
+    def _pinned(self) -> dict[str, Dim]:
+        """The names that range and divisor leave one value: k in 64..67 with k % 4 == 0. One that can only
+        be 0 stays: so can the variable of a loop of one round, and schedules find loops by such names."""
+        found = {}
+        for name, (low, high) in self.ranges.items():
+            if low is not None and high is not None:
+                d = self.divisors.get(name, 1)
+                if (first := -(-low // d) * d) == high // d * d != 0:
+                    found[name] = to_dim(first)
+        return found
+
+    @cached_property
     def _hidden(self) -> dict[str, tuple[str, int]]:
-        return {name: (f"\0{d} {name}", d) for name, d in self.divisors.items() if d > 1}
+        divisors = self.divisors.items()
+        return {n: (f"\0{d} {n}", d) for n, d in divisors if d > 1 and n not in self._pinned}
 
     @cached_property
     def _swap(self) -> dict[str, Dim]:
         multiples = {name: sym(hidden) * d for name, (hidden, d) in self._hidden.items()}
+        multiples.update(self._pinned)
         return {**multiples, **{n: x.substitute(multiples) for n, x in self.equal.items()}}
 
     @cached_property

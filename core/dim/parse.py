@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from smelt.core.dim.budget import TooLarge
@@ -35,10 +36,12 @@ _PLAIN_ESCAPE: Final = {"n": "\n", "r": "\r", "t": "\t"}
 Fraction: TypeAlias = tuple[Dim, Dim]  # numerator, denominator
 
 
-def parse_dim(text: str, limit: int | None = MAX_TEXT) -> Dim:
+def parse_dim(
+    text: str, limit: int | None = MAX_TEXT, names: Mapping[str, Dim] = MappingProxyType({})
+) -> Dim:
     """The Dim that `text` spells; ValueError when it spells none, divides by zero or has more than `limit`
-    characters (None: no limit, for text of our own)."""
-    parser = _Parser(text, limit)
+    characters (None: no limit, for text of our own). names: those that stand for a Dim, not for a symbol."""
+    parser = _Parser(text, limit, names)
     try:
         value = parser.expr(exact=False)
     except TooLarge as e:
@@ -72,10 +75,11 @@ _HYPHENATED: Final = re.compile(r"[\w.]+(-[\w.]+|/[A-Za-z_][\w.]*)+")
 class _Parser:
     """Recursive descent over one text; `kind` and `value` are the token under the reader's eye."""
 
-    def __init__(self, text: str, limit: int | None = MAX_TEXT) -> None:
+    def __init__(self, text: str, limit: int | None, names: Mapping[str, Dim]) -> None:
         if limit is not None and len(text) > limit:
             raise ValueError(f"a dimension expression of {len(text)} characters; at most {limit}")
         self.text = text
+        self.names = names
         self.at = 0
         self.depth = 0
         self.kind, self.value = "", ""
@@ -163,7 +167,8 @@ class _Parser:
             return sym(_ESCAPE.sub(_unescape, value)), ONE
         if value in DIM_FUNCTIONS and self.take("("):
             return self.call(value)
-        return sym(value), ONE
+        found = self.names.get(value)
+        return sym(value) if found is None else found, ONE
 
     def call(self, name: str) -> Fraction:
         exact = name in _ROUNDING

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from smelt.core.dim import YES, Dim, Facts, product, sym, to_dim
+from smelt.core.dim import NO, YES, Dim, Facts, FloorDiv, Mod, product, sym, to_dim
 from smelt.core.dim.expr import atom_dim
 from smelt.core.ir.analysis.scope import Access, Binder, accesses
 from smelt.core.ir.kernel import Buffer, Let, Level, Loop, Stmt, Store, Tiles
@@ -74,7 +74,7 @@ def _edge(
     a: Stmt, b: Stmt, facts: Facts, shapes: Mapping[str, Buffer]
 ) -> tuple[EdgeKind, tuple[str, ...]] | None:
     b = freshen(b, bound_symbols(a))
-    conflicts = list(_conflicts(a, b, frozenset()))
+    conflicts = [(x, y) for x, y in _conflicts(a, b, frozenset()) if not _elsewhere(x, y, facts)]
     if not conflicts:
         return None
     names = tuple(sorted({x.buffer for x, _ in conflicts}))
@@ -92,6 +92,18 @@ def _conflicts(a: Stmt, b: Stmt, private: frozenset[str]) -> Iterator[tuple[Acce
         for y in later:
             if x.buffer == y.buffer and (x.is_store or y.is_store):
                 yield x, y
+
+
+def _elsewhere(a: Access, b: Access, facts: Facts) -> bool:
+    """Whether the two touch different elements whatever their own variables are: halves of a tile that
+    change places."""
+    joint = b.facts(a.facts(facts))
+    return any(joint.prove_eq(x, y) is NO for x, y in zip(a.index, b.index, strict=False) if _halves(x, y))
+
+
+def _halves(x: Dim, y: Dim) -> bool:
+    """Whether a remainder is in both, which is a number less a division: others are not worth the proof."""
+    return all(any(isinstance(a, FloorDiv | Mod) for _, m in d.terms() for a, _ in m) for d in (x, y))
 
 
 def match_parallel(a: Sequence[Parallel], b: Sequence[Parallel]) -> tuple[NodePair, ...] | None:

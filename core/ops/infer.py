@@ -192,6 +192,12 @@ class Engine:
                 self._know_range(s)
             self._memo.clear()
 
+    def suppose(self, facts: Facts) -> None:
+        """Know this from here on, instead of what was known: inside a graph, what its checks make sure of."""
+        if facts is not self.facts:
+            self.facts = facts
+            self._memo.clear()
+
     @property
     def node(self) -> str:
         """The node that messages speak of."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from smelt.core.ir.graph import Module
 from smelt.core.passes.cleanup.canonical import canonical
+from smelt.core.passes.cleanup.checked import checked
 from smelt.core.passes.cleanup.cse import cse
 from smelt.core.passes.cleanup.dce import dce
 from smelt.core.passes.cleanup.fold import fold
@@ -27,6 +28,9 @@ from smelt.core.passes.whole_graph.regions import regions
 PIPELINE: tuple[Pass, ...] = (
     Pass("dce", dce),  # exporters leave nodes that nothing uses; no later pass should look at them
     Pass("regions", regions),  # before fold: loops carry constants around, which then are constants inside
+    # after regions, which moves work before a loop, but none that speaks of sizes the loop checks; before all
+    # that look at sizes
+    Pass("checked", checked, level=0),
     Pass("quantize", quantize, kind=INTEGERS),  # before fold, which would make floats of quantised weights
     Pass("signs", signs),  # after quantize, which makes products of u8 and i8; before canonical merges sums
     Pass("fold", fold, kind=SUMS),  # before canonical: rules look at constants

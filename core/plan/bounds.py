@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from smelt.core.dim import Dim, Facts
+from smelt.core.dim import Dim, Facts, sym
 from smelt.core.ir.graph import Symbol
 
 UNBOUNDED = 2**31 - 1
@@ -19,9 +19,10 @@ LARGEST = 1 << 40
 def most_bytes(
     sizes: Iterable[Dim], facts: Facts, symbols: Sequence[Symbol], names: Sequence[tuple[str, Dim]]
 ) -> tuple[int | None, ...]:
-    """Of each size; None where a symbol of it has no bound. names: symbols that stand for formulas, in order;
-    one that a run gives several formulas (what a loop carries) has the bound that it was declared with."""
-    known = {s.name for s in symbols if s.high is not None and s.high < UNBOUNDED}
+    """Of each size; None where there is no bound, as of a symbol that has none. names: symbols that stand for
+    formulas, in order; one that a run gives several formulas (what a loop carries) has the bound that it was
+    declared with."""
+    known = {s.name for s in symbols if _bounded(s, facts)}
     times = Counter(name for name, _ in names)
     for name, d in names:
         if name in known or times[name] > 1 or not d.symbols <= known:
@@ -29,7 +30,14 @@ def most_bytes(
         if (high := _most(d, facts)) is not None:
             known.add(name)
             facts = facts.with_range(name, 0, high)
-    return tuple(_most(d, facts) if d.symbols <= known else None for d in sizes)
+    # min(n, 32) has a bound whatever n is
+    return tuple(_most(d.substitute({s: sym(f"\0{s}") for s in d.symbols - known}), facts) for d in sizes)
+
+
+def _bounded(s: Symbol, facts: Facts) -> bool:
+    """By its declaration, or by what a run checks."""
+    high = s.high if s.high is not None and s.high < UNBOUNDED else facts.bounds(sym(s.name))[1]
+    return high is not None and high < UNBOUNDED
 
 
 def _most(d: Dim, facts: Facts) -> int | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from smelt.core.dim import Dim, Facts, to_dim
-from smelt.core.ir.graph import Graph, Module, Ref, TensorType
+from smelt.core.dim import Dim, Facts, sym, to_dim
+from smelt.core.ir.checked import Scope
+from smelt.core.ir.graph import Graph, Module, Ref, Symbol, TensorType
 from smelt.core.ir.verify import most_of_binds
 from smelt.core.machine import CPU
 from smelt.core.plan.arena import Arena, sample_points
@@ -85,6 +86,9 @@ class _Builder:
     symbol_slots: dict[str, int] = field(default_factory=dict)
     next_slot: int = 1
 
+    def __post_init__(self) -> None:
+        self.scope = Scope(self.facts).enter(self.module.main)
+
     def build(self) -> HostProgram:
         graph = self.module.main
         check_rooms(graph, self.states)
@@ -92,7 +96,7 @@ class _Builder:
         binder.bind(graph.inputs, self._replacements() if self.states else ())
         for symbol in binder.bound:
             self._new_symbol(symbol)
-        layout = storages(self.module, graph, self.facts)
+        layout = storages(self.module, graph, self.scope)
         direct = self._direct_outputs(graph, layout)
         scratch, scratch_units = self._scratch(layout)
         rows = [*(s for s in layout.rows if s.root not in direct), *scratch]
@@ -121,7 +125,7 @@ class _Builder:
             {u: common.spans[u][0] for u in range(1, len(units))},
             self._renewed(layout, direct, homes),
         )
-        emitter = Emitter(self.module, self.facts, layout, places, self._check, binder.steps)
+        emitter = Emitter(self.module, self.scope.facts, layout, places, self._check, binder.steps)
         emitter.emit()
         run = tuple(emitter.run)
         early, later = [*walk_steps(tuple(binder.steps))], [*walk_steps(run)]
@@ -134,7 +138,7 @@ class _Builder:
         made = [bytes_of(t.dtype, t.shape) for t in self._stored_types()]
         names = [pair for s in (*early, *later) if isinstance(s, Assign) for pair in s.symbols]
         fed = [bytes_of(v.type.dtype, v.type.shape) for v in graph.inputs]
-        most = most_bytes((*peak, *fed, *made), self.facts, self.module.symbols, names)
+        most = most_bytes((*peak, *fed, *made), self.scope.facts, self.module.symbols, names)
         inputs = tuple(Tensor(v.origin or v.name[1:], v.type.dtype, v.type.shape) for v in graph.inputs)
         outputs = tuple(
             Tensor(name, t.dtype, t.shape)
@@ -242,7 +246,7 @@ class _Builder:
                 continue
             kernel, env = callee(self.module, item.node)
             for b in kernel.scratch:
-                size = self.facts.simplify(bytes_of(b.dtype, tuple(d.substitute(env) for d in b.shape)))
+                size = self.scope.facts.simplify(bytes_of(b.dtype, tuple(d.substitute(env) for d in b.shape)))
                 name = scratch_name(item.start, b.name)
                 rows.append(Storage(name, size, item.start, item.start))
                 units[name] = item.node.unit
@@ -253,14 +257,20 @@ class _Builder:
     ) -> list[ArenaStage]:
         """One for each unit and each position where sizes become known, -1 before anything runs. One of those
         comes first."""
-        samples = sample_points(self.module.symbols, most_of_binds(self.module))
+        known = [self._known(s) for s in self.module.symbols] if self.scope.learned else self.module.symbols
+        samples = sample_points(known, most_of_binds(self.module))
         found: dict[tuple[int, int], list[Storage]] = {}
         for s in rows:
             found.setdefault((layout.time.stage(s.bytes), units[s.root]), []).append(s)
         if not any(at < 0 for at, _ in found):
             found[-1, int(several)] = []
         rounds = loops(layout.time.items)
-        return assign([(*key, own) for key, own in sorted(found.items())], rounds, self.facts, samples)
+        return assign([(*key, own) for key, own in sorted(found.items())], rounds, self.scope.facts, samples)
+
+    def _known(self, s: Symbol) -> Symbol:
+        """The symbol in the range that checks leave it."""
+        low, high = self.scope.facts.bounds(sym(s.name))
+        return s if low is None or (high is not None and high < low) else replace(s, low=low, high=high)
 
     def _direct_outputs(self, graph: Graph, layout: Storages) -> dict[Ref, int]:
         """Storages that are written straight into output memory: root -> output number. The output's shape

@@ -108,8 +108,13 @@ class Emitter:
             self.copy(Address("output", n, ZERO), ref)
 
     def items(self, items: tuple[Item, ...]) -> None:
+        waiting: list[int] = []  # positions of binds: a size is checked before memory of it is reserved
         for item in items:
             node = item.node
+            if node.op != "check":
+                self._reserve(waiting)
+            if node.op == "bind" and not node.attr("draw", False):
+                waiting.append(item.start)
             for v in node.outputs:
                 root = self.layout.root(v.name)
                 if root in self.places.direct:
@@ -118,6 +123,11 @@ class Emitter:
             if rule is None:
                 raise SmeltError(f"op '{node.op}' was not lowered", kind="internal", node=node.origin)
             rule(self, item)
+        self._reserve(waiting)
+
+    def _reserve(self, waiting: list[int]) -> None:
+        while waiting:
+            self.reserve_stage(waiting.pop(0))
 
     def inside(self, emit: Callable[[], None]) -> tuple[HostStep, ...]:
         """The steps that `emit` makes, as those of a region."""
@@ -271,7 +281,6 @@ class Emitter:
             value = to_dim(node.attr("value"))
             steps = self.plan if self.time.stage(value) < 0 else self.run
             steps.append(Assign(((str(node.attr("symbol")), value),)))
-            self.reserve_stage(item.start)
             return
         if node.attr("draw", False):
             self.run.append(Draw(str(node.attr("symbol"))))
@@ -287,7 +296,6 @@ class Emitter:
                 continue
             pair = (to_dim(limit), sym(symbol)) if side == "low" else (sym(symbol), to_dim(limit))
             self.run.append(Check(pair[0], "<=", pair[1], self.check(text)))
-        self.reserve_stage(item.start)
 
     def read(self, symbol: str, ref: Ref, dtype: DType, flat: int = 0) -> None:
         """The symbol becomes an element of a tensor."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from smelt.core.dim import YES, Dim, Facts, dmax, product, to_dim
+from smelt.core.dim import YES, Dim, dmax, dmin, product, to_dim
 from smelt.core.dtype import DType
+from smelt.core.ir.checked import Scope
 from smelt.core.ir.graph import Graph, Module, Ref, TensorType, Value
 from smelt.core.ir.kernel import Kernel, Load, Stmt, Store, walk, walk_expr
 from smelt.core.plan.items import Arm, Item, Timeline, timeline, walk_items
@@ -144,21 +145,22 @@ class Storages:
         return self.of.get(ref, ref)
 
 
-def storages(module: Module, graph: Graph, facts: Facts) -> Storages:
+def storages(module: Module, graph: Graph, scope: Scope) -> Storages:
     """Group values into storages and compute lifetimes over positions.
 
     Graph inputs and weights are never written, so no output takes over their storage. What a loop carries
     has one storage, which the body's result is written to straight where the old state is not read any
     more; a stack of known height is written slice by slice where it lies.
     """
-    return _Layout(module, graph, facts).storages()
+    return _Layout(module, graph, scope).storages()
 
 
 class _Layout:
     """The walk over the items of one graph."""
 
-    def __init__(self, module: Module, graph: Graph, facts: Facts) -> None:
-        self.facts = facts
+    def __init__(self, module: Module, graph: Graph, scope: Scope) -> None:
+        self.facts = scope.facts
+        self.scope = scope  # of the region that is walked
         self.weights = module.weights
         self.time = timeline(graph)
         self.may = {name: in_place_inputs(k) for name, k in module.kernels.items()}
@@ -211,6 +213,10 @@ class _Layout:
         self.roots[ref] = ref
         if self.facts.prove_le(to_dim(0), size) is not YES:
             size = dmax(size, 0)
+        # a region that checks a size of the graph around it holds no more than it lets pass
+        if self.scope.facts is not self.facts and self.facts.bounds(size)[1] is None:
+            high = self.scope.facts.bounds(size)[1]
+            size = size if high is None else dmin(size, high)
         self.sizes[ref], self.first[ref], self.last[ref] = size, first, max(first, last)
 
     def own_value(self, v: Value, first: int) -> None:
@@ -279,7 +285,12 @@ class _Layout:
                     continue
                 if self.same_bytes(self.types[value], v.type):
                     self.wanted[value] = self.roots[v.name]
-            self.walk(arm.items)
+            self.inside(arm)
+
+    def inside(self, arm: Arm) -> None:
+        outside, self.scope = self.scope, self.scope.enter(arm.graph)
+        self.walk(arm.items)
+        self.scope = outside
 
     # ------------------------------------------------------------ loops
 
@@ -296,7 +307,7 @@ class _Layout:
             self.written_straight(state, self.time.value(ref), made)
         for v, ref in zip(results[len(states) :], arm.graph.outputs[1 + len(states) :], strict=True):
             self.stack(item, v, self.time.value(ref), made)
-        self.walk(arm.items)
+        self.inside(arm)
         moves = self.moves(item, arm)
         self.loops[item.start] = LoopPlan(frozenset(copied), tuple(moves), counter, flag)
 

@@ -25,13 +25,13 @@ from smelt.core.plan.state import StateUse
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
-    """A state of the session. home: the number of the unit where it lies. most: bytes; None: no bound.
-    room: an axis, and how many rows memory has for it."""
+    """A state of the session. homes: the number of the unit where it lies, of each variant. most: bytes;
+    None: no bound. room: an axis, and how many rows memory has for it."""
 
     name: str
     dtype: DType
     rank: int
-    home: int
+    homes: tuple[int, ...]
     most: int | None
     room: tuple[int, int] | None
 
@@ -52,23 +52,39 @@ class EntryPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Linked:
-    """A library with one or more entries. rows: the kernel table. homes, most: the unit of each arena, and
-    the most bytes that it may take. fallback: the same entries for the CPU alone, or none."""
+class Variant:
+    """All entries with code of their own. processor: the one that its CPU's kernels are for. units: the
+    numbers of those besides the CPU that it needs."""
 
+    processor: str
     entries: tuple[EntryPoint, ...]
+    units: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """A library with one or more entries. variants: those that it chooses from when it is opened, the best
+    first. rows: the kernel table. processors: of a kernel that the CPU runs, the one that it is for. homes,
+    most: the unit of each arena, and the most bytes that it may take."""
+
+    variants: tuple[Variant, ...]
     kernels: Mapping[str, Kernel]
+    processors: Mapping[str, str]
     rows: tuple[Row, ...]
     libraries: tuple[Library, ...]
     homes: tuple[int, ...]
     most: tuple[int | None, ...]
     states: tuple[SessionState, ...]
-    fallback: tuple[EntryPoint, ...] = ()
+
+    @property
+    def entries(self) -> tuple[EntryPoint, ...]:
+        """Those of the first variant."""
+        return self.variants[0].entries
 
     @property
     def all_entries(self) -> tuple[EntryPoint, ...]:
-        """The entries, and then those for the CPU alone."""
-        return (*self.entries, *self.fallback)
+        """Those of all variants, one after the other."""
+        return tuple(e for v in self.variants for e in v.entries)
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -89,12 +105,16 @@ Arranged: TypeAlias = "tuple[str, Module, Sequence[StateUse]]"
 """An entry's name, its module with the state last among inputs and outputs, and the states."""
 
 
-def link(modules: Sequence[Arranged], fallback: Sequence[Arranged] = ()) -> Linked:
-    """Plan each module and put together what they share. The order of the entries is that given. fallback:
-    the same entries, whose kernels are all the CPU's."""
-    given, modules = modules, [*modules, *fallback]
-    labels = [name for name, _, _ in given] + [f"{name}_{CPU}" for name, _, _ in fallback]
-    shared = _with_common_kernels([(label, m) for label, (_, m, _) in zip(labels, modules, strict=True)])
+def link(variants: Sequence[tuple[str, Sequence[Arranged]]]) -> Linked:
+    """Plan each module and put together what they share. variants: the processor and the entries of each,
+    which are the same ones in the same order."""
+    modules = [m for _, own in variants for m in own]
+    processors = [processor for processor, own in variants for _ in own]
+    many = [[f"{name}_{n}" if n else name for name, _, _ in own] for n, (_, own) in enumerate(variants)]
+    labels = [label for own in many for label in own]
+    shared, on = _with_common_kernels(
+        [(label, on, m) for label, on, (_, m, _) in zip(labels, processors, modules, strict=True)]
+    )
     parts: Sequence[Common | None] = [None]
     if len(shared) > 1:
         parts = common_of([(m, timeline(m.main)) for m in shared])
@@ -107,7 +127,7 @@ def link(modules: Sequence[Arranged], fallback: Sequence[Arranged] = ()) -> Link
     libraries = {name: m.libraries[name] for m, name in named}
     homes: list[int] = []
     arenas = [_arenas(p, homes) for p in programs]
-    states = _states(programs)
+    states = _states(programs, len(variants))
     numbers = {s.name: n for n, s in enumerate(states)}
     entries = tuple(
         EntryPoint(
@@ -119,10 +139,22 @@ def link(modules: Sequence[Arranged], fallback: Sequence[Arranged] = ()) -> Link
     )  # fmt: skip
     kernels = {name: k for m in reversed(shared) for name, k in m.kernels.items()}
     most = [max(known, default=None) for known in _bounds(programs, arenas, len(homes))]
+    count = len(modules) // len(variants)
+    made = tuple(
+        _variant(processor, entries[n * count : (n + 1) * count], rows, homes)
+        for n, (processor, _) in enumerate(variants)
+    )
     return Linked(
-        entries[: len(given)], kernels, tuple(rows), tuple(libraries.values()), tuple(homes), tuple(most),
-        states, entries[len(given) :],
-    )  # fmt: skip
+        made, kernels, on, tuple(rows), tuple(libraries.values()), tuple(homes), tuple(most), states
+    )
+
+
+def _variant(
+    processor: str, entries: tuple[EntryPoint, ...], rows: Sequence[Row], homes: Sequence[int]
+) -> Variant:
+    launched = {rows[k].unit for e in entries for k in e.kernels}
+    held = {homes[n] for e in entries for n in e.arenas} | {u for e in entries for u in e.program.homes}
+    return Variant(processor, entries, tuple(sorted((launched | held) - {0})))
 
 
 def _arenas(program: HostProgram, homes: list[int]) -> tuple[int, ...]:
@@ -151,44 +183,55 @@ def _bounds(programs: Sequence[HostProgram], arenas: Sequence[Sequence[int]], co
 # ---------------------------------------------------------------- state
 
 
-def _states(programs: Sequence[HostProgram]) -> tuple[SessionState, ...]:
-    """In the order of the entries and their inputs. A state lies where its first reader wants it."""
+def _states(programs: Sequence[HostProgram], variants: int) -> tuple[SessionState, ...]:
+    """In the order of the entries and their inputs. programs: of all variants."""
     names = dict.fromkeys(s.name for p in programs for s in p.states if s.input is not None)
-    return tuple(_state(n, [(p, s) for p in programs for s in p.states if s.name == n]) for n in names)
+    count = len(programs) // variants
+    parts = [programs[n * count : (n + 1) * count] for n in range(variants)]
+    return tuple(
+        _state(n, [[(p, s) for p in own for s in p.states if s.name == n] for own in parts]) for n in names
+    )
 
 
-def _state(name: str, uses: Sequence[tuple[HostProgram, StatePair]]) -> SessionState:
-    program, first = next((p, s) for p, s in uses if s.input is not None)
-    assert first.input is not None
-    at = len(program.peak) + program.inputs.index(first.input)
+def _state(name: str, variants: Sequence[Sequence[tuple[HostProgram, StatePair]]]) -> SessionState:
+    """A state lies where its first reader in a variant wants it."""
+    readers = [next((p, s.input) for p, s in own if s.input is not None) for own in variants]
+    homes = tuple(p.homes[len(p.peak) + p.inputs.index(given)] for p, given in readers)
+    uses = [use for own in variants for use in own]
     assert len({s.room for _, s in uses}) == 1, f"entries have different room in state '{name}'"
     written = [s.most for _, s in uses if s.output is not None]
     most = None if None in written else max(n for n in written if n is not None)
-    return SessionState(name, first.input.dtype, len(first.input.shape), program.homes[at], most, first.room)
+    first = readers[0][1]
+    return SessionState(name, first.dtype, len(first.shape), homes, most, uses[0][1].room)
 
 
 # ---------------------------------------------------------------- kernels
 
 
-def _with_common_kernels(modules: Sequence[tuple[str, Module]]) -> list[Module]:
-    """The modules with kernels of one name equal, and equal ones of one name."""
+def _with_common_kernels(modules: Sequence[tuple[str, str, Module]]) -> tuple[list[Module], dict[str, str]]:
+    """The modules with kernels of one name equal, and equal ones for one unit or processor of one name; and
+    the processor of each kernel. modules: each with a label and the processor of its CPU's kernels."""
     if len(modules) == 1:
-        return [modules[0][1]]
+        _, processor, module = modules[0]
+        return [module], dict.fromkeys(module.kernels, processor)
     named: dict[str, Kernel] = {}
-    known: dict[tuple[Kernel, str], str] = {}
+    known: dict[tuple[Kernel, str, str], str] = {}
+    processors: dict[str, str] = {}
     done = []
-    for entry, module in modules:
+    for entry, processor, module in modules:
         units = {str(n.attr("kernel")): n.unit for n in _calls(module)}
         names: dict[str, str] = {}
         for name, kernel in module.kernels.items():
-            key = (kernel.with_(name="", origin=""), units.get(name, CPU))
+            unit = units.get(name, CPU)
+            key = (kernel.with_(name="", origin=""), unit, processor if unit == CPU else "")
             if key not in known:
                 taken = {*named, *module.kernels}
                 known[key] = fresh_name(f"{name}_{entry}", taken) if name in named else name
                 named[known[key]] = kernel.with_(name=known[key])
+                processors[known[key]] = processor
             names[name] = known[key]
         done.append(_renamed(module, names, named))
-    return done
+    return done, processors
 
 
 def _calls(module: Module) -> Iterable[Node]:

@@ -63,6 +63,10 @@ class Draft:
         path, node = found
         return next(s for s in (*path, node) if var in map(var_of, chain(s)[0]))
 
+    def roots(self) -> list[str]:
+        """The outermost loop of every top-level statement."""
+        return [var_of(s) for s in self.kernel.body if isinstance(s, Loop | Tiles)]
+
     def inside(self, var: str) -> bool:
         """Whether the nest of var is one of several statements of a loop around it."""
         return self.root(var) not in self.kernel.body

@@ -1,10 +1,11 @@
 """Primitives for machines with lanes: Kernel -> Kernel. Loops spread over lanes, tiles of operands in shared
-memory, reductions split over lanes or over groups. Each shows its rewrite and refuses what it cannot prove.
+memory, reductions split over lanes. Each shows its rewrite and refuses what it cannot prove.
 
 Barriers are never written: they follow from which statements of a group touch which elements."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from smelt.core.dim import YES, Dim, Facts, ceildiv, dmin, sym, to_dim
@@ -14,6 +15,7 @@ from smelt.core.ir.kernel import (
     Block,
     Bound,
     Buffer,
+    Const,
     Expr,
     Kernel,
     Load,
@@ -40,11 +42,11 @@ from smelt.core.schedule.loops import new_names, serial_loop
 from smelt.core.schedule.reductions import UPDATE, edit_stage, start_value, update_of
 from smelt.core.schedule.tree import (
     ScheduleError,
-    chain,
     declare,
     edit,
     expressions,
     find,
+    is_static,
     names_of,
     rebuild,
     stores,
@@ -175,8 +177,9 @@ def fetch(kernel: Kernel, var: str, buffer: str, name: str, pad: int) -> Kernel:
         if len(found) != 1:
             raise ScheduleError(what, f"{len(found)} different loads of it inside the loop, wanted one")
         (load,) = found
-        if load.otherwise is not None or not any(x.level == "lane" for x in _loops(node.body)):
-            raise ScheduleError(what, "its loads have another value, or no lanes use it")
+        other = load.otherwise
+        if not isinstance(other, Const | None) or not any(x.level == "lane" for x in _loops(node.body)):
+            raise ScheduleError(what, "its loads have a computed other value, or no lanes use it")
         axes = _tile_axes(kernel, node, load, what)
         extents = [n for _, n in axes]
         tile = Buffer(name, load.dtype, (*map(to_dim, extents[:-1]), to_dim(extents[-1] + pad)), "shared")
@@ -191,6 +194,76 @@ def fetch(kernel: Kernel, var: str, buffer: str, name: str, pad: int) -> Kernel:
         return declare(replace(node, body=(fill, *rest)), (tile,))
 
     return edit(kernel, var, rewrite, what)
+
+
+def double_buffer(kernel: Kernel, var: str, name: str) -> Kernel:
+    """for v in n { shared t[K]; fill(t, v); s(t) }
+      -->  block { shared t[2, K]; fill(t[0], 0) if 0 < n;
+             for v in n { fill(t[(v + 1) % 2], v + 1) if v + 1 < n; s(t[v % 2]) } }
+
+    A slice is copied while the one before is used: what fills and what reads are in different halves, so that
+    lanes meet once for each slice. The first statement that has t is the only one that writes it, for all
+    lanes together.
+    """
+    what = f"double_buffer {var} {name}"
+
+    def rewrite(node: LoopNode, facts: Facts) -> Stmt:
+        tile = next((b for b in node.buffers if b.name == name), None)
+        if not isinstance(node, Loop) or node.level != "serial" or tile is None or tile.space != "shared":
+            raise ScheduleError(what, "no loop that all lanes run together has a shared buffer of that name")
+        number = next((i for i, s in enumerate(node.body) if _touches(s, name)), 0)
+        fill, rest = node.body[number], (*node.body[:number], *node.body[number + 1 :])
+        written = {(s.buffer, s.accumulate) for s in stores((fill,))}
+        again = name in _loaded((fill,)) or any(s.buffer == name for s in stores(rest))
+        if written != {(name, None)} or again:
+            raise ScheduleError(what, "not one statement fills it before others read it")
+        if _loaded((fill,)) & {s.buffer for s in stores(node.body)}:
+            raise ScheduleError(what, "what it is filled with changes meanwhile")
+        n, ahead = node.extent, sym(var) + 1
+        first = _in_half(substitute_body((fill,), {var: 0}), name, to_dim(0))
+        if facts.prove_lt(0, n) is not YES:
+            first = (Block(first, guard=(Bound(to_dim(0), to_dim(0), n),)),)
+        inside = enter(facts, node)
+        next_one = Block(_in_half(substitute_body((fill,), {var: ahead}), name, ahead % 2),
+                         guard=(Bound(to_dim(0), ahead, n),))  # fmt: skip
+        body = (*node.body[:number], next_one, *node.body[number + 1 :])
+        used = tuple(s if s is next_one else _in_half((s,), name, sym(var) % 2)[0] for s in body)
+        left = tuple(b for b in node.buffers if b.name != name)
+        loop = replace(node, body=tidy(used, inside), buffers=left)
+        halves = replace(tile, shape=(to_dim(2), *tile.shape))
+        renamed = tuple(rename_vars(s, _ahead(s, kernel)) for s in tidy(first, facts))
+        return Block((*renamed, loop), (halves,))
+
+    return edit(kernel, var, rewrite, what)
+
+
+def _ahead(s: Stmt, kernel: Kernel) -> dict[str, str]:
+    """New names for the variables of a statement's loops."""
+    taken = names_of(kernel)
+    return {x.var: fresh_name(f"{x.var}.first", taken) for x in _loops((s,))}
+
+
+def _touches(s: Stmt, name: str) -> bool:
+    return name in _loaded((s,)) or any(x.buffer == name for x in stores((s,)))
+
+
+def _loaded(body: Body) -> set[str]:
+    return {x.buffer for e in expressions(body) for x in walk_expr(e) if isinstance(x, Load)}
+
+
+def _in_half(body: Body, name: str, half: Dim) -> Body:
+    """Every access of a buffer with a first index of its own."""
+
+    def load(e: Expr) -> Expr:
+        mine = isinstance(e, Load) and e.buffer == name
+        return replace(e, index=(half, *e.index)) if isinstance(e, Load) and mine else e
+
+    def stored(s: Stmt) -> Stmt:
+        if isinstance(s, Store):
+            return replace(s, index=(half, *s.index)) if s.buffer == name else s
+        return replace(s, body=tuple(map(stored, s.body)))
+
+    return tuple(stored(map_stmt_exprs(s, lambda e: map_expr(e, load))) for s in body)
 
 
 def _loops(body: Body) -> list[Loop]:
@@ -286,52 +359,52 @@ def lane_reduce(kernel: Kernel, name: str, lanes: int, wide: int) -> Kernel:
     return edit_stage(kernel, name, rewrite, what)
 
 
-def split_sum(kernel: Kernel, var: str, axis: str, parts: int, name: str) -> Kernel:
-    """for i in m { y[i] = f(sum k in n { e(i, k) }) }
-      -->  scratch p[parts, m]; for s in parts { for i' in m { p[s, i'] = sum k in n/parts { e(i', ..) } } };
-           for i in m { y[i] = f(sum s in parts { p[s, i] }) }
+def lane_split(kernel: Kernel, name: str, axis: str, parts: int) -> Kernel:
+    """Lanes share a reduction into registers of the lanes of a group:
 
-    The sum is done by `parts` groups where rows and columns alone give too few, and added up by a
-    statement of its own, which begins when all of them have ended. n must be a multiple of parts; the nest
-    is a top-level one, and the reduction its only one.
+    lane j { acc[j] = sum k in n { e(j, k) } }
+      -->  shared p[S, j];
+           lane s in S { lane j' { p[s, j'] = sum k in (n + s) // S { e(j', k*S + S-1 - s) } } };
+           lane j { acc[j] = sum s in S { p[s, j] } },  j' = j.s
+
+    Neighbouring parts take neighbouring k. The loops inside have static extents.
     """
-    what = f"split_sum {var} {axis} {parts}"
-    new_names(kernel, what, name)
-    number = next((i for i, s in enumerate(kernel.body) if var in map(var_of, chain(s)[0])), None)
-    if number is None:
-        raise ScheduleError(what, f"no top-level nest has the loop '{var}'")
-    nodes, leaf = chain(kernel.body[number])
-    found = {x for e in expressions(leaf) for x in walk_expr(e) if isinstance(x, Reduce)}
-    plain = all(isinstance(n, Loop) and n.level == "serial" and not n.buffers for n in nodes)
-    if len(found) != 1 or not plain:
-        raise ScheduleError(what, "not a plain nest with one reduction")
-    (whole,) = found
-    at = next((i for i, a in enumerate(whole.axes) if a.var == axis), None)
-    n = None if at is None else whole.axes[at].extent
-    if whole.kind != "sum" or at is None or n is None or not n.is_const or n.const % parts:
-        raise ScheduleError(what, f"'{axis}' is no axis of a sum whose extent is a multiple of {parts}")
-    taken = names_of(kernel) | {name}
-    s, again = fresh_name(f"{axis}.s", taken), fresh_name(f"{axis}.t", taken)
-    loops = [x for x in nodes if isinstance(x, Loop) and x.var in free_symbols(whole)]
-    if any(x.extent.symbols & {y.var for y in loops} for x in loops):
-        raise ScheduleError(what, "an extent depends on another loop")
-    size = n.const // parts
-    axes = (*whole.axes[:at], Axis(axis, to_dim(size)), *whole.axes[at + 1 :])
-    body = substitute_expr(whole.body, {axis: sym(s) * size + sym(axis)})
-    index = tuple(sym(x.var) for x in loops)
-    part = Store(name, (sym(s), *index), replace(whole, axes=axes, body=body))
-    (fill,) = rebuild((Loop("serial", s, to_dim(parts), ()), *loops), (part,))
-    first = rename_vars(fill, {x.var: fresh_name(f"{x.var}.s", taken) for x in loops})
-    load = Load(name, (sym(again), *index), whole.dtype)
-    total = Reduce("sum", (Axis(again, to_dim(parts)),), load, whole.dtype)
+    what = f"lane_split {name} {axis} {parts}"
+    taken = names_of(kernel)
+    shared, lane, again = (fresh_name(f"{name}.{x}", taken) for x in ("parts", "s", "t"))
 
-    def added(e: Expr) -> Expr:
-        return map_expr(e, lambda x: total if x == whole else x)
+    def rewrite(nodes: tuple[LoopNode, ...], store: Store, e: Reduce, facts: Facts) -> Body:
+        at = next((i for i, a in enumerate(e.axes) if a.var == axis), None)
+        if at is None or e.kind not in UPDATE or parts < 2:
+            raise ScheduleError(what, f"'{axis}' is no axis of it, or it cannot be split")
+        loops = [n for n in nodes if isinstance(n, Loop) and is_static(n.extent, kernel) and not n.buffers]
+        if len(loops) != len(nodes) or all(n.level != "lane" for n in loops):
+            raise ScheduleError(what, "not in loops of static extents, a lane's among them")
+        new_names(kernel, what, *(f"{x.var}.s" for x in loops))
+        n, index = e.axes[at].extent, tuple(sym(x.var) for x in loops)
+        inner = enter_all(facts, loops).with_range(lane, 0, parts - 1)
+        short = Axis(axis, (n + sym(lane)) // parts)
+        if inner.prove_divisible(n, parts) is YES:
+            short = Axis(axis, n // parts)
+        axes = (*e.axes[:at], short, *e.axes[at + 1 :])
+        step = sym(axis) * parts + (parts - 1 - sym(lane))  # so that the extent has no negative terms
+        part = replace(e, axes=axes, body=substitute_expr(e.body, {axis: step}))
+        (fill,) = rebuild(loops, (Store(shared, (sym(lane), *index), part),))
+        fill = rename_vars(fill, {x.var: f"{x.var}.s" for x in loops})
+        load = Load(shared, (sym(again), *index), e.dtype)
+        total = replace(e, axes=(Axis(again, to_dim(parts)),), body=load)
+        first = Loop("lane", lane, to_dim(parts), tidy((fill,), facts.with_range(lane, 0, parts - 1)))
+        mine = Buffer(shared, e.dtype, (to_dim(parts), *(x.extent for x in loops)), "shared")
+        return (Block((first, *rebuild(loops, (replace(store, value=total),))), (mine,)),)
 
-    rest = rebuild(nodes, tuple(map_stmt_exprs(x, added) for x in leaf))
-    scratch = Buffer(name, whole.dtype, (to_dim(parts), *(x.extent for x in loops)), "scratch")
-    body_of = (*kernel.body[:number], first, *rest, *kernel.body[number + 1 :])
-    return kernel.with_(body=body_of, scratch=(*kernel.scratch, scratch))
+    return edit_stage(kernel, name, rewrite, what)
 
 
-__all__ = ["fetch", "lane_reduce", "split_clamped", "split_sum", "spread"]
+def enter_all(facts: Facts, nodes: Sequence[LoopNode]) -> Facts:
+    """facts inside nested loops."""
+    for n in nodes:
+        facts = enter(facts, n)
+    return facts
+
+
+__all__ = ["double_buffer", "fetch", "lane_reduce", "lane_split", "split_clamped", "spread"]

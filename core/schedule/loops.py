@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
-from smelt.core.dim import YES, Dim, DimLike, Facts, ceildiv, dmin, sym, to_dim
+from smelt.core.dim import YES, Dim, DimLike, Facts, ceildiv, dmax, dmin, sym, to_dim
 from smelt.core.ir.analysis.scope import accesses, enter, kernel_facts
 from smelt.core.ir.kernel import (
     Axis,
@@ -260,6 +260,31 @@ def peel(kernel: Kernel, var: str, at: DimLike, suffix: str) -> Kernel:
             inside = facts.with_index(copy.var, rest)
             out.append(replace(copy, extent=rest, body=tidy(second, inside)))
         return tuple(out)
+
+    return edit(kernel, var, rewrite, what)
+
+
+def divide(kernel: Kernel, var: str, most: int, suffix: str) -> Kernel:
+    """for v in n { s }
+      -->  for v in few { s }; for v' in n - few { s[v := v'] },  few = n if n <= most, else 0
+
+    One of the two runs: what is fast for few iterations and what is fast for many, side by side. All
+    variables of the second part get the suffix.
+    """
+    what = f"divide {var} {most}"
+
+    def rewrite(node: LoopNode, facts: Facts) -> Body:
+        loop = serial_loop(node, what)
+        renaming = {v: v + suffix for v in bound_symbols(loop)}
+        new_names(kernel, what, *renaming.values())
+        copy = rename_vars(loop, renaming)
+        assert isinstance(copy, Loop)
+        # most - n is below 0 for many, and most*1 is no less than n for few
+        few = dmin(loop.extent, most, most * dmax(most + 1 - loop.extent, 0))
+        many = loop.extent - few
+        first = replace(loop, extent=few, body=tidy(loop.body, facts.with_index(var, few)))
+        inside = facts.with_index(copy.var, many)
+        return (first, replace(copy, extent=many, body=tidy(copy.body, inside)))
 
     return edit(kernel, var, rewrite, what)
 
@@ -574,6 +599,6 @@ def _reshape(kernel: Kernel, merges: Mapping[str, int]) -> Kernel:
 
 
 __all__ = [
-    "bind", "chunk", "collapse", "enclose", "normalise", "order", "peel", "split", "strip", "tile",
+    "bind", "chunk", "collapse", "divide", "enclose", "normalise", "order", "peel", "split", "strip", "tile",
     "unroll",
 ]

@@ -10,8 +10,10 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from types import MappingProxyType
+from typing import TypeAlias
 
 from smelt.core.dim import Dim, Facts, sym
+from smelt.core.ir.checked import Scope
 from smelt.core.ir.graph import Graph, Module, Node
 from smelt.core.ir.kernel import DimParam, Kernel
 from smelt.core.ir.params import intersection, parameter, union
@@ -47,6 +49,16 @@ class _Use:
     dims: tuple[DimParam, ...]
 
 
+Ranges: TypeAlias = dict[Dim, DimParam]
+
+
+def _range(p: DimParam, size: Dim, facts: Facts, ranges: Ranges) -> DimParam:
+    """What is known of a dim at a call."""
+    if size not in ranges:
+        ranges[size] = parameter("", size, facts)
+    return intersection(p, ranges[size])
+
+
 @dataclass
 class _Scheduling:
     """Collects the kernels of one module; used once."""
@@ -55,16 +67,14 @@ class _Scheduling:
     machine: Machine
     units: Machines
     done: dict[tuple[Kernel, str, frozenset[int]], tuple[Kernel, Hashable]] = field(default_factory=dict)
-    ranges: dict[Dim, DimParam] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.facts: Facts = module_facts(self.module)
+        self.start = Scope(module_facts(self.module))
 
     def run(self) -> Module:
         graphs = self.module.graphs
         uses: dict[str, dict[_Use, None]] = {name: {} for name in self.module.kernels}
-        for node in (n for g in graphs.values() for n in g.walk() if n.op == "call_kernel"):
-            use = self._use(node)
+        for use in (u for g in graphs.values() for u in self._uses(g, self.start)):
             uses[use.kernel][use] = None
         kernels: dict[str, Kernel] = {}
         names: dict[_Use, str] = {}
@@ -74,27 +84,38 @@ class _Scheduling:
                 kernels[own] = scheduled.with_(name=own)
                 names.update(dict.fromkeys(group, own))
 
-        def renamed(g: Graph) -> Graph:
-            return g.with_(nodes=tuple(map(call, g.nodes)))
+        def renamed(g: Graph, scope: Scope) -> Graph:
+            ranges: Ranges = {}
+            scope = scope.enter(g)
+            return g.with_(nodes=tuple(call(n, scope, ranges) for n in g.nodes))
 
-        def call(n: Node) -> Node:
+        def call(n: Node, scope: Scope, ranges: Ranges) -> Node:
             if n.op == "call_kernel":
-                return n.with_(attrs={**n.attrs, "kernel": names[self._use(n)]})
-            return n.with_(regions=tuple(map(renamed, n.regions))) if n.regions else n
+                return n.with_(attrs={**n.attrs, "kernel": names[self._use(n, scope.facts, ranges)]})
+            return n.with_(regions=tuple(renamed(g, scope) for g in n.regions)) if n.regions else n
 
-        return self.module.with_(kernels=kernels, graphs={name: renamed(g) for name, g in graphs.items()})
+        return self.module.with_(
+            kernels=kernels, graphs={name: renamed(g, self.start) for name, g in graphs.items()}
+        )
 
-    def _use(self, node: Node) -> _Use:
+    def _uses(self, graph: Graph, scope: Scope) -> Iterator[_Use]:
+        """Of all calls in the graph and its regions."""
+        ranges: Ranges = {}
+        scope = scope.enter(graph)
+        for node in graph.nodes:
+            if node.op == "call_kernel":
+                yield self._use(node, scope.facts, ranges)
+            for region in node.regions:
+                yield from self._uses(region, scope)
+
+    def _use(self, node: Node, facts: Facts, ranges: Ranges) -> _Use:
+        """facts: what is known where the node stands. ranges: what was found by these so far; networks repeat
+        their sizes."""
         kernel = self.module.kernels[str(node.attr("kernel"))]
-        dims = tuple(map(self._range, kernel.dims, node.attr("dims", ())))
+        sizes = node.attr("dims", ())
+        dims = tuple(_range(p, d, facts, ranges) for p, d in zip(kernel.dims, sizes, strict=True))
         constants = frozenset(i for i, ref in enumerate(node.inputs) if ref.startswith("@"))
         return _Use(kernel.name, node.unit, constants, dims)
-
-    def _range(self, p: DimParam, size: Dim) -> DimParam:
-        """What is known of a dim at a call."""
-        if size not in self.ranges:  # networks repeat their sizes
-            self.ranges[size] = parameter("", size, self.facts)
-        return intersection(p, self.ranges[size])
 
     def _decided(self, name: str, uses: Iterable[_Use]) -> Iterator[tuple[Kernel, list[_Use]]]:
         """The kernels that come of one, each with the uses for which it was decided so."""

@@ -49,6 +49,7 @@ from smelt.core.schedule.tree import (
     map_loads,
     names_of,
     rebuild,
+    stores,
     tidy,
     var_of,
     within,
@@ -200,6 +201,34 @@ def hoist(kernel: Kernel, var: str, base: str = "inv") -> Kernel:
         body = stager.body(body)
         if not stager.buffers:
             raise ScheduleError(what, "nothing costly is repeated")
+        return declare(replace(node, body=body), tuple(stager.buffers))
+
+    return edit(kernel, var, rewrite, what)
+
+
+def once(kernel: Kernel, var: str, base: str = "held") -> Kernel:
+    """Values from memory that the loops inside v only repeat are read, and decoded, once per iteration of v:
+
+    <v> { for k in 8 { acc += x[v, k] * cast(s[v]) } }
+      -->  <v> { register held; held = cast(s[v]); for k in 8 { acc += x[v, k] * held } }
+
+    Nothing inside v writes what they are read from. The loops have static extents, so that none is empty.
+    """
+    what = f"once {var}"
+
+    def rewrite(node: LoopNode, facts: Facts) -> Stmt:
+        mine = {s.buffer for s in stores(node.body)} | {b.name for b in local_buffers(node.body)}
+
+        def pick(e: Expr, bound: frozenset[str], nodes: Sequence[LoopNode]) -> bool:
+            loads = {x.buffer for x in walk_expr(e) if isinstance(x, Load)}
+            runs = bool(nodes) and _static(nodes, kernel) and all(n.extent != 0 for n in nodes)
+            repeated = not (free_symbols(e) & (bound | {var_of(n) for n in nodes}))
+            return runs and bool(loads) and not loads & mine and repeated
+
+        stager = _Stager(base, names_of(kernel), pick)
+        body = stager.body(node.body)
+        if not stager.buffers:
+            raise ScheduleError(what, "nothing that is read is repeated")
         return declare(replace(node, body=body), tuple(stager.buffers))
 
     return edit(kernel, var, rewrite, what)
@@ -567,6 +596,6 @@ def _keep(body: Body, stage: _Part, final: _Part, what: str) -> Body:
 
 
 __all__ = [
-    "accumulate", "accumulate_blocks", "alpha", "hoist", "keep", "stage_reduce", "start_value",
+    "accumulate", "accumulate_blocks", "alpha", "hoist", "keep", "once", "stage_reduce", "start_value",
     "strip_reduce", "widen",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from smelt.core.dim import Dim, parse_dim, to_dim
 from smelt.core.ir.kernel import Kernel
 from smelt.core.machine import Instruction
-from smelt.core.schedule import instruct, lanes, loops, memory, reductions
+from smelt.core.schedule import instruct, lanes, loops, memory, reductions, statements
 from smelt.core.schedule.tree import ScheduleError
 
 StepArg: TypeAlias = "str | int | bool | Dim | tuple[int, ...] | tuple[str, ...]"
@@ -52,12 +52,14 @@ PRIMITIVES: Mapping[str, tuple[Callable[..., Kernel], str]] = {
     "tile": (loops.tile, "vsvvvv"),
     "order": (loops.order, "o"),
     "peel": (loops.peel, "vdv"),
+    "divide": (loops.divide, "viv"),
     "bind": (loops.bind, "vv"),
     "unroll": (loops.unroll, "v"),
     "collapse": (loops.collapse, "vvv"),
     "strip": (loops.strip, "viib"),
     "stage_reduce": (reductions.stage_reduce, "vv"),
     "hoist": (reductions.hoist, "vv"),
+    "once": (reductions.once, "vv"),
     "accumulate": (reductions.accumulate, "vo"),
     "accumulate_blocks": (reductions.accumulate_blocks, "vvivv"),
     "widen": (reductions.widen, "vvi"),
@@ -71,8 +73,11 @@ PRIMITIVES: Mapping[str, tuple[Callable[..., Kernel], str]] = {
     "spread": (lanes.spread, "vivv"),
     "split_clamped": (lanes.split_clamped, "vivv"),
     "fetch": (lanes.fetch, "vvvi"),
+    "double_buffer": (lanes.double_buffer, "vv"),
     "lane_reduce": (lanes.lane_reduce, "vii"),
-    "split_sum": (lanes.split_sum, "vviv"),
+    "lane_split": (lanes.lane_split, "vvi"),
+    "lift": (statements.lift, "vvv"),
+    "split_reduce": (statements.split_reduce, "vviv"),
     "deepen": (instruct.deepen, "vivv"),
     "replace": (instruct.by_instruction, "vr"),
 }

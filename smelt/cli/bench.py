@@ -1,10 +1,10 @@
-"""smelt bench: a model or bundle -> load, first and steady times, or a race with ONNX Runtime."""
+"""smelt bench: a model or bundle -> load, first and steady times, a race, or a comparison with a baseline."""
 
 from __future__ import annotations
 
 import argparse
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
@@ -22,14 +22,23 @@ from smelt.cli.common import (
     open_bundle,
     shape_specs,
     table,
+    tolerance,
     value_ranges,
+    whole,
+    wished,
 )
 from smelt.cli.compile import compile_args
 from smelt.cli.entries import add_entry_option, add_models, chosen_entry
+from smelt.cli.paired import compare
 from smelt.cli.validate import bundle_and_models
 from smelt.core.bundle import is_bundle
+from smelt.core.diag import SmeltError
 from smelt.core.exits import OK
-from smelt.devicefarm.measure import median
+from smelt.core.scratch import scratch_folder
+from smelt.devicefarm.condition import Condition
+from smelt.devicefarm.measure import Sustained, gravest, median
+from smelt.devicefarm.profiles import AS_SHIPPED, GATE, PROFILES, Gate, Profile, controlled, processors
+from smelt.devicefarm.report import RunReport
 from smelt.devicefarm.verdict import worst
 from smelt.pages.bench import BenchRun
 from smelt.shapes import RunCase, cases
@@ -39,7 +48,8 @@ def register(add: AddParser) -> None:
     """Add the command to the parser."""
     parser = command(
         add, "bench", run,
-        "smelt bench out --shape x:1x3x224x224\nsmelt bench model.onnx --against onnxruntime --threads 1",
+        "smelt bench out --shape x:1x3x224x224\nsmelt bench new --baseline old --device board\n"
+        "smelt bench model.onnx --against onnxruntime --threads 1",
     )  # fmt: skip
     add_models(parser, "source", "MODEL|BUNDLE", "a model is compiled first")
     parser.add_argument(
@@ -48,19 +58,63 @@ def register(add: AddParser) -> None:
     )  # fmt: skip
     add_entry_option(parser, "the first")
     parser.add_argument("--against", choices=("onnxruntime",), help="race on this machine, in turns")
-    parser.add_argument("--plan", choices=tuple(PLANS), default="steady", help="how long (default: steady)")
+    parser.add_argument(
+        "--baseline", metavar="BUNDLE", help="another build of the model, to be compared in pairs of launches"
+    )
+    parser.add_argument(
+        "--plan", choices=tuple(PLANS),
+        help="how long (default: steady; of each launch with --baseline: quick)",
+    )  # fmt: skip
+    add_condition_options(parser)
     add_page_options(parser)
     add_ci_options(parser)
     add_trial_options(parser, 2)
 
 
+def add_condition_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options about the conditions under which times are taken (docs/timing.md)."""
+    parser.add_argument(
+        "--conditions", choices=PROFILES, default=AS_SHIPPED.name,
+        help="controlled: the governor 'performance' and the fastest processors, set back afterwards "
+        "(default: as_shipped, which changes nothing)",
+    )  # fmt: skip
+    parser.add_argument("--cores", default="", metavar="0-3,6", help="the processors that may run the model")
+    parser.add_argument(
+        "--khz", type=whole(0, 10**9), default=0, metavar="N", help="a fixed frequency, with controlled"
+    )
+    parser.add_argument(
+        "--cool", type=tolerance, default=GATE.degrees, metavar="C",
+        help=f"degrees C at which times may be taken; hotter devices are waited for "
+        f"(default: {GATE.degrees:.0f})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--cool-wait", type=tolerance, default=GATE.most_wait, metavar="S",
+        help=f"how long at most (default: {GATE.most_wait:.0f} s); times are then called too hot",
+    )  # fmt: skip
+
+
+def chosen_profile(args: argparse.Namespace) -> Callable[[Condition], Profile]:
+    """The profile that the options ask for, of a device in that condition. Raises Usage."""
+    try:
+        cpus = processors(args.cores)
+    except SmeltError as e:
+        raise Usage(f"--cores: {e}") from None
+    if args.conditions == AS_SHIPPED.name and (cpus or args.khz):
+        raise Usage("--cores and --khz are controlled conditions; add --conditions controlled")
+    if args.conditions == AS_SHIPPED.name:
+        return lambda now: AS_SHIPPED
+    return lambda now: controlled(now, khz=args.khz, cpus=cpus)
+
+
 def run(args: argparse.Namespace) -> Result:
-    """Measure every shape. Exit code 5: the times are inconclusive, or those of an emulated device."""
+    """Measure every shape, or compare with a baseline. Exit code 5: the times are inconclusive, or those of
+    an emulated device."""
     beside = check_page_options(args)
-    with (
-        tempfile.TemporaryDirectory(prefix="smelt-bench-") as folder,
-        reporting(args, "bench", args.source) as report,
-    ):
+    if args.against and args.baseline:
+        raise Usage("--against and --baseline are two comparisons; choose one")
+    if args.baseline and args.plan == "sustained":
+        raise Usage("--plan sustained is about one build; each launch of a comparison is short")
+    with scratch_folder("bench") as folder, reporting(args, "bench", args.source) as report:
         return _race(args, folder) if args.against else _times(args, folder, report, beside)
 
 
@@ -71,17 +125,24 @@ def _times(args: argparse.Namespace, folder: str, ci: Report, beside: Sequence[B
         args.model = args.source
         bundle = compile_args(args, f"{folder}/out")
     bundle = chosen_entry(args, bundle)
+    choose, gate = chosen_profile(args), Gate(degrees=args.cool, most_wait=args.cool_wait)
+    if args.baseline:
+        baseline = chosen_entry(args, open_bundle(args.baseline))
+        plan = PLANS[args.plan or "quick"]
+        return compare(args, bundle, baseline, _cases(args, bundle), plan, choose, gate)
     progress = Progress(args)
     wanted = _cases(args, bundle)
     found = measure(
-        bundle, wanted, device=args.device, threads=args.threads or 0,
-        plan=PLANS[args.plan], on_case=lambda m: progress(m.label),
+        bundle, wanted, device=wished(args), threads=args.threads or 0,
+        plan=PLANS[args.plan or "steady"], choose=choose, gate=gate, on_case=lambda m: progress(m.label),
     )  # fmt: skip
     verdict = worst([m.verdict for m in found])
     data: dict[str, Any] = {
         "device": found[0].report.device,
         "emulated": found[0].report.emulated,
+        **asdict(found[0].report.origin),
         "verdict": verdict.value,
+        "conditions": asdict(found[0].conditions),
         "cases": [measured_data(m) for m in found],
     }
     add_timings(ci, data)
@@ -113,35 +174,73 @@ def measured_data(m: Measured) -> dict[str, Any]:
         "latency_ns_mean": t.mean,
         "latency_ns_mad": t.mad,
         "samples": t.n,
-        "runs_per_sample": m.report.inner,
+        "runs_per_sample": m.report.samples.inner,
         "samples_ns": list(m.report.samples_ns),
+        "samples_raw": samples_data(m.report),
+        "telemetry": [asdict(r) for r in m.report.telemetry],
+        "before": asdict(m.report.before),
+        "after": asdict(m.report.after),
         "arena_bytes": m.report.memory.arena_bytes,
         "per_run": dict(m.per_run),
-        "unstable": list(t.unstable),
-        "invalid": list(t.invalid),
+        "timing": t.verdict.value,
+        "doubts": [{"kind": d.kind.value, "text": d.text} for d in t.doubts],
         "verdict": m.verdict.value,
+        "sustained": sustained_data(m.sustained),
     }
+
+
+def sustained_data(s: Sustained | None) -> dict[str, Any] | None:
+    """The two ends of a sustained run; None for any other."""
+    if s is None:
+        return None
+    ends = {f"{name}_ns_p50": t.median for name, t in (("cold", s.cold), ("steady", s.steady))}
+    return {**ends, "share": s.share, "timing": s.steady.verdict.value}
+
+
+def samples_data(report: RunReport) -> dict[str, Any]:
+    """The columns of the raw samples: each of `runs_per_sample` runs, with what the model was refused
+    then."""
+    columns = asdict(report.samples)
+    return {name: list(columns[name]) for name in ("ns", "cpu_ns", "wait_ns", "preempted", "cpu")}
 
 
 def measured_text(found: tuple[Measured, ...]) -> str:
     """The table of times, followed by the reasons to doubt them."""
-    rows = [["shapes", "load", "first", "p50", "p90", "p99", "samples"]]
-    doubts: list[str] = []
+    rows = [["shapes", "load", "first", "p50", "p90", "p99", "samples", "verdict"]]
     for m in found:
         t = m.report.timing
         assert t is not None
         # p99 needs a thousand samples to mean anything
         p99 = "-" if t.p99 is None else milliseconds(t.p99)
         times = [milliseconds(n) for n in (m.load_ns, m.report.first_ns, t.median, t.p90)]
-        rows.append([m.label, *times, p99, str(t.n)])
-        doubts += [f"{m.label}: {d}" for d in (*t.invalid, *t.unstable)]
+        rows.append([m.label, *times, p99, str(t.n), t.verdict.value])
     report = found[0].report
     mark = " (emulated: not the speed of any device)" if report.emulated else ""
     lines = [f"on {report.device}{mark}, {report.facts.cpu or report.facts.arch}:", table(rows)]
     for m in found:
         told = ", ".join(f"{count:g} {name}" for name, count in m.per_run.items())
         lines += [f"  {m.label}: a run has {told}"] if told else []
-    return "\n".join(lines + [f"  inconclusive: {d}" for d in dict.fromkeys(doubts)])
+        if m.sustained:
+            lines.append(sustained_line(m, m.sustained))
+    return "\n".join([*lines, *doubt_lines(found), *found[0].conditions.lines()])
+
+
+def sustained_line(m: Measured, s: Sustained) -> str:
+    """Both ends of a sustained run with their verdicts, and how hot it became."""
+    ends = (f"{milliseconds(t.median)} ({t.verdict.value})" for t in (s.cold, s.steady))
+    hottest = max((r.degrees for r in m.report.telemetry if r.degrees is not None), default=None)
+    heat = "" if hottest is None else f", at most {hottest:.0f} degrees C"
+    return f"  {m.label}: sustained: from {' to '.join(ends)}: {s.share:.0%} of the cold speed{heat}"
+
+
+def doubt_lines(found: Sequence[Measured]) -> list[str]:
+    """Why times are not valid, each reason once with the shapes that it is about."""
+    about: dict[str, list[str]] = {}
+    for m in found:
+        for doubt in m.report.timing.doubts if m.report.timing else ():
+            about.setdefault(str(doubt), []).append(m.label)
+    alone = len(found) == 1
+    return [f"  {d}" + ("" if alone else f" ({'; '.join(labels)})") for d, labels in about.items()]
 
 
 def _race(args: argparse.Namespace, folder: str) -> Result:
@@ -167,7 +266,9 @@ def _race(args: argparse.Namespace, folder: str) -> Result:
         "speed_ratio_geomean": mean,
         "cases": [race_data(p) for p in pairs],
     }
-    return Result(OK, data, f"{race_table(pairs)}\ngeometric mean {mean:.2f}x, {threads} thread(s), in turns")
+    worth = gravest([d for p in pairs for d in p.doubts]).value
+    told = f"geometric mean {mean:.2f}x ({worth}), {threads} thread(s), in turns"
+    return Result(OK, data, f"{race_table(pairs)}\n{told}")
 
 
 def race_data(p: Pair) -> dict[str, Any]:
@@ -179,13 +280,15 @@ def race_data(p: Pair) -> dict[str, Any]:
         "speed_ratio": p.ratio,
         "smelt_samples_ns": list(p.smelt_ns),
         "onnxruntime_samples_ns": list(p.rival_ns),
+        "timing": p.verdict.value,
+        "doubts": [{"kind": d.kind.value, "text": d.text} for d in p.doubts],
     }
 
 
 def race_table(pairs: tuple[Pair, ...]) -> str:
     """Medians of both, and how many times as fast smelt is (above 1: faster)."""
-    rows = [["shapes", "smelt", "onnxruntime", "speed"]]
+    rows = [["shapes", "smelt", "onnxruntime", "speed", "verdict"]]
     for p in pairs:
         ours, theirs = milliseconds(median(p.smelt_ns)), milliseconds(median(p.rival_ns))
-        rows.append([p.label, ours, theirs, f"{p.ratio:.2f}x"])
-    return table(rows)
+        rows.append([p.label, ours, theirs, f"{p.ratio:.2f}x", p.verdict.value])
+    return "\n".join([table(rows), *(f"  {p.label}: {d}" for p in pairs for d in p.doubts)])

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from smelt.cli.common import Progress, Usage, write_result
+from smelt.cli.common import Progress, Usage, wished, write_result
 from smelt.core.bundle import Bundle
 from smelt.devicefarm.measure import ONCE, median
 from smelt.pages.bench import BenchRun, bench_page
@@ -70,7 +70,7 @@ def profiles(
     """Per case: each kernel's time, the median of some runs after the first, with its unit and its ONNX
     nodes."""
     known = {r["name"]: r for r in bundle.manifest["kernels"]}
-    with running(bundle, args.device, threads=args.threads or 0) as client:
+    with running(bundle, wished(args), threads=args.threads or 0) as client:
         for case in cases:
             progress(f"{case.label}: kernels")
             times: dict[str, list[int]] = {}

@@ -31,10 +31,11 @@ COMMANDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "devices": ("devices",),
         "doctor": ("doctor",),
         "report": ("report",),
+        "farm": ("farm",),
     }
 )
 
-READING = ("check", "validate", "opt", "report")
+READING = ("check", "validate", "opt", "report", "farm run")
 """Commands that import a model in this process, which therefore loads the plug-ins of SMELT_PLUGINS."""
 
 COMPILING = ("check", "compile", "inspect", "opt")

@@ -23,6 +23,8 @@ from smelt.limits import MOST_THREADS
 if TYPE_CHECKING:  # each command imports what it needs of these when it runs
     from smelt.core.bundle import Bundle
     from smelt.devicefarm.doctor import Finding
+    from smelt.devicefarm.leases.desk import Waiting
+    from smelt.leasing import Wish
     from smelt.shapes import Port, ShapeSpec
 
 JSON_VERSION = 1
@@ -65,6 +67,7 @@ SUMMARIES: Mapping[str, str] = MappingProxyType(
         "devices": "the farm's boards and emulators",
         "doctor": "tell what this machine can build and run",
         "report": "compile, run, compare and time a model, and print one report",
+        "farm": "one bundle on several devices at once",
     }
 )
 """Command -> its summary, for a --help that imports no command."""
@@ -183,6 +186,35 @@ def add_device_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", metavar="D", help="where to run (default: the platform's own; see 'smelt devices list')"
     )
+    add_wait_options(parser)
+
+
+def add_wait_options(parser: argparse.ArgumentParser) -> None:
+    """Add --priority and --wait, for devices that others may use now."""
+    parser.add_argument(
+        "--priority", choices=("high", "normal", "low"), default="normal",
+        help="the class in the queue for the device (default: normal)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--wait", type=tolerance, metavar="S",
+        help="exit with code 4 when the device is not free after S seconds (default: wait)",
+    )  # fmt: skip
+
+
+def wished(args: argparse.Namespace) -> Wish | None:
+    """--device as a wish, whose place in the queue is told on stderr; None without one."""
+    if args.device is None:
+        return None
+    from smelt.leasing import Wish
+
+    return Wish(args.device, args.priority, args.wait, lambda w: tell_place(args.command, args.device, w))
+
+
+def tell_place(command: str, device: str, waiting: Waiting) -> None:
+    """Print the place in a queue, and how long it may take."""
+    least = "" if waiting.seconds is None else f", about {waiting.seconds:.0f} s"
+    place = f"place {waiting.place} in the queue{least}"
+    print(f"smelt {command}: waiting for device '{device}': {place}", file=sys.stderr)
 
 
 def add_trial_options(parser: argparse.ArgumentParser, count: int) -> None:

@@ -93,7 +93,8 @@ def run_check(args: argparse.Namespace) -> Result:
         return Result(code, data, json.dumps(log(first, found, code, more), indent=2))
     if not found:
         plan = _planned(args)
-        data |= {"memory": plan["memory"], "symbols": plan["symbols"], "weights": plan["weights"]["bytes"]}
+        data |= {k: plan[k] for k in ("memory", "parts", "symbols")}
+        data["weights"] = plan["weights"]["bytes"]
         lines = [
             f"{args.model}: every node is supported for {args.target}",
             f"weights: {data['weights']:,} bytes",
@@ -170,6 +171,7 @@ def run_compile(args: argparse.Namespace) -> Result:
         "inputs": bundle.manifest["inputs"],
         "outputs": bundle.manifest["outputs"],
         "state": bundle.manifest["state"],
+        "parts": bundle.manifest["parts"],
         "peak_memory": bundle.manifest["memory"]["arenas"],
     }
     if len(bundle.entries) > 1:

@@ -11,7 +11,7 @@ from typing import Any
 
 from smelt.bisect import Bisection, Divergence, bisect
 from smelt.cli.ci import CiCase
-from smelt.cli.common import Progress
+from smelt.cli.common import Progress, wished
 from smelt.compare import CaseResult, Validation
 from smelt.core.bundle import Bundle
 from smelt.core.exits import FAILED, OK
@@ -50,7 +50,7 @@ def bisected(
     entry = name or bundle.entries[0]
     model = models[entry]
     what = bisect(
-        bundle, model, bad.script, bad.wrong, device=args.device, threads=args.threads or 0, rtol=args.rtol,
+        bundle, model, bad.script, bad.wrong, device=wished(args), threads=args.threads or 0, rtol=args.rtol,
         atol=args.atol, on_step=progress,
     )  # fmt: skip
     repro = None
@@ -170,7 +170,7 @@ def determined(
         case = CiCase("determinism", outcome="skipped", message=why)
         return Steadiness(f"determinism: not compared: {why}", {"skipped": why}, OK, case)
     found = determinism(
-        bundle, list(islice(cases, args.count)), device=args.device,
+        bundle, list(islice(cases, args.count)), device=wished(args),
         on_case=lambda d: progress(f"{d.label}: {'steady' if not d.unsteady else 'unsteady'}"),
     )  # fmt: skip
     bad = [(d, u) for d in found for u in d.unsteady]

@@ -7,7 +7,6 @@ import ctypes.util
 import importlib.util
 import platform
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +14,10 @@ from pathlib import Path
 from smelt.cli.common import AddParser, Progress, Result, check_target, command, finding_text
 from smelt.core.diag import SmeltError
 from smelt.core.exits import INFRA, OK
+from smelt.core.scratch import scratch_folder
+from smelt.devicefarm.adb import private_server
 from smelt.devicefarm.doctor import Finding, healthy
+from smelt.devicefarm.qemu_board import BOARD_EMULATOR, board_emulator
 from smelt.devicefarm.qemu_user import BIONIC_VARIABLE, GLIBC_ROOT, bionic_root, find_emulator
 from smelt.samples import tiny_bundle
 from smelt.sandbox import protections
@@ -81,7 +83,8 @@ def _confinement() -> list[Finding]:
 
 
 def _emulators() -> list[Finding]:
-    return [_tell(binary, lambda b=binary: find_emulator(b)) for binary in EMULATORS]  # type: ignore[misc]
+    programs = [_tell(binary, lambda b=binary: find_emulator(b)) for binary in EMULATORS]  # type: ignore[misc]
+    return [*programs, _tell(BOARD_EMULATOR, board_emulator), _tell("adb", lambda: private_server().program)]
 
 
 def _opencl() -> Finding:
@@ -119,7 +122,7 @@ def _bionic() -> Finding:
 def _target(target: str) -> list[Finding]:
     from smelt.running import device_for, running
 
-    with tempfile.TemporaryDirectory(prefix="smelt-doctor-") as folder:
+    with scratch_folder("doctor") as folder:
         try:
             bundle = tiny_bundle(target, f"{folder}/out")
         except SmeltError as e:

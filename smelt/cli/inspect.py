@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from smelt.cli.compile import compile_args
 from smelt.cli.entries import add_entry_option, add_models, chosen_entries
 from smelt.core.bundle import Bundle, is_bundle
 from smelt.core.exits import OK
+from smelt.core.scratch import scratch_folder
 from smelt.formula import memory_text
 from smelt.shapes import bind, label, shapes_at
 from smelt.size import Sizes, sizes
@@ -47,7 +47,7 @@ def register(add: AddParser) -> None:
 
 def run(args: argparse.Namespace) -> Result:
     """Describe a bundle by its manifest and its library's symbols, without running it."""
-    with tempfile.TemporaryDirectory(prefix="smelt-inspect-") as folder:
+    with scratch_folder("inspect") as folder:
         if is_bundle(args.source):
             bundle = open_bundle(args.source)
             bundle.verify(None if args.verify else ())
@@ -97,8 +97,15 @@ def _head(bundle: Bundle) -> str:
         f"{m['model']['name']} for {bundle.target} ({m['machine']}), "
         f"smelt {m['smelt']}, -O{m['options']['opt']}{', fp16' if m['options'].get('fp16') else ''}\n"
         f"  numbers       {_numbers(m['options'].get('fast_math'))}\n"
+        f"{_variants(m.get('variants', []))}"
         f"  model sha256  {m['model']['sha256']}\n  bundle        {bundle.digest}"
     )
+
+
+def _variants(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A line with the variants of the code, the best first; '' where there is but one."""
+    texts = ["+".join((row["processor"], *row["units"])) for row in rows]
+    return f"  variants      {', '.join(texts)}\n" if texts else ""
 
 
 def _numbers(parts: Sequence[str] | None) -> str:

@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from smelt.cli.bench import measured_data
+from smelt.cli.bench import doubt_lines, measured_data
 from smelt.cli.common import (
     AddParser,
     Progress,
@@ -104,6 +104,7 @@ def report_data(s: ModelReport) -> dict[str, Any]:
         "bundle": str(s.bundle.path),
         "compile_seconds": round(s.compile_seconds, 3),
         "symbols": m["symbols"],
+        "parts": m["parts"],
         "peak_memory": m["memory"]["arenas"],
         "validation": validation_data(s.validation),
         "times": [measured_data(t) for t in s.times],
@@ -172,11 +173,10 @@ def _times(s: ModelReport) -> list[str]:
     mark = ""
     if s.validation.emulated:
         mark = ", EMULATED: they show that it runs, and nothing about the speed of a device"
-    rows = [["shapes", "load", "first", "p50", "p90"]]
+    rows = [["shapes", "load", "first", "p50", "p90", "verdict"]]
     for t in s.times:
         timing = t.report.timing
         assert timing is not None
-        rows.append([t.label, *map(milliseconds, (t.load_ns, t.report.first_ns, timing.median, timing.p90))])
-    doubts = {d for t in s.times for d in (t.report.timing.unstable if t.report.timing else ())}
-    noisy = [] if s.validation.emulated or not doubts else [f"  inconclusive: {d}" for d in sorted(doubts)]
-    return [f"times, one thread{mark}", table(rows, indent="  "), *noisy]
+        times = (t.load_ns, t.report.first_ns, timing.median, timing.p90)
+        rows.append([t.label, *map(milliseconds, times), timing.verdict.value])
+    return [f"times, one thread{mark}", table(rows, indent="  "), *doubt_lines(s.times)]

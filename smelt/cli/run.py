@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from smelt.cli.common import (
@@ -19,6 +20,7 @@ from smelt.cli.common import (
     table,
     value_ranges,
     whole,
+    wished,
     write_result,
 )
 from smelt.cli.entries import add_entry_option, chosen_entry
@@ -63,7 +65,7 @@ def run(args: argparse.Namespace) -> Result:
     """Run once on the device; a line about each output."""
     bundle = chosen_entry(args, open_bundle(args.bundle))
     chosen = _case(args, bundle)
-    with running(bundle, args.device, threads=args.threads, verify=args.verify or None) as client:
+    with running(bundle, wished(args), threads=args.threads, verify=args.verify or None) as client:
         report = client.run(chosen.tensors)
     outputs = named_arrays(unpacked(groups(bundle.manifest, "outputs"), report.outputs))
     if args.output:
@@ -76,6 +78,7 @@ def run(args: argparse.Namespace) -> Result:
     data = {
         "device": report.device,
         "emulated": report.emulated,
+        **asdict(report.origin),
         "inputs": {n: list(s) for n, s in chosen.shapes.items()},
         "outputs": rows,
         "first_ns": report.first_ns,
@@ -87,8 +90,8 @@ def run(args: argparse.Namespace) -> Result:
         [r["name"], r["dtype"], str(r["shape"]), *(_short(r[k]) for k in ("min", "mean", "max"))]
         for r in rows
     ]
-    mark = ", emulated" if report.emulated else ""
-    first = f"ran {chosen.label} on {report.device} in {milliseconds(report.first_ns)} (first run{mark})"
+    worth = "emulated: no device's speed" if report.emulated else "not a measurement, see 'smelt bench'"
+    first = f"ran {chosen.label} on {report.device} in {milliseconds(report.first_ns)} (first run, {worth})"
     return Result(OK, data, f"{first}\n{table(cells)}")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +22,7 @@ from smelt.cli.common import (
     shape_specs,
     tolerance,
     value_ranges,
+    wished,
 )
 from smelt.cli.compile import compile_args
 from smelt.cli.diagnosis import bisected, determined
@@ -37,6 +37,7 @@ from smelt.compare import CaseResult, Validation, validate, validate_entries
 from smelt.core.bundle import Bundle, hash_file, is_bundle
 from smelt.core.diag import SmeltError
 from smelt.core.dtype import ALL
+from smelt.core.scratch import scratch_folder
 from smelt.devicefarm.verdict import Verdict, worst
 from smelt.difference import OutputError
 from smelt.npz import read_npz
@@ -84,10 +85,7 @@ def register(add: AddParser) -> None:
 def run(args: argparse.Namespace) -> Result:
     """Compare every case with ONNX Runtime; exit code 1 if an error is outside the tolerance."""
     _check(args)
-    with (
-        tempfile.TemporaryDirectory(prefix="smelt-validate-") as folder,
-        reporting(args, "validate", args.source) as report,
-    ):
+    with scratch_folder("validate") as folder, reporting(args, "validate", args.source) as report:
         bundle, models = bundle_and_models(args, folder)
         progress = Progress(args)
         if len(bundle.entries) > 1 and args.entry is None:
@@ -147,7 +145,7 @@ def _one_entry(
     args: argparse.Namespace, bundle: Bundle, model: Path, progress: Progress
 ) -> Validation:
     return validate(
-        bundle, model, _cases(args, bundle), device=args.device, rtol=args.rtol, atol=args.atol,
+        bundle, model, _cases(args, bundle), device=wished(args), rtol=args.rtol, atol=args.atol,
         threads=args.threads or 0, enough=None if args.inputs or _specs(args) else args.count,
         on_case=lambda c: progress(f"{c.label}: {c.status}"),
     )  # fmt: skip
@@ -160,7 +158,7 @@ def _all_entries(
     if args.shape or args.inputs:
         raise Usage(f"--shape and --inputs are about one entry: say --entry {bundle.entries[0]}, for one")
     return validate_entries(
-        bundle, models, device=args.device, rtol=args.rtol, atol=args.atol, threads=args.threads or 0,
+        bundle, models, device=wished(args), rtol=args.rtol, atol=args.atol, threads=args.threads or 0,
         count=args.count, seed=args.seed, ranges=value_ranges(args),
         on_case=lambda c: progress(f"{c.label}: {c.status}"),
     )  # fmt: skip
@@ -192,6 +190,7 @@ def validation_data(found: Validation) -> dict[str, Any]:
     return {
         "device": found.device,
         "emulated": found.emulated,
+        **asdict(found.origin),
         "reference": found.reference,
         "verdict": found.verdict.value,
         "cases": [

@@ -158,8 +158,11 @@ class _Kernel(Function):
             inside = Value(thread.text, "i64", 0, thread.scope, None, 0, max(count - 1, 0))
             self._branch(low, lambda: run(inside), lambda: None, (s,))
         else:
-            left = self.index.sub(self.index.add(count, self.threads - 1), thread)
-            turns = self.index.as_value(self.index.floordiv(left, self.threads))
+            if isinstance(count, int) and count % self.threads == 0:  # threads stay together
+                turns = self.b.integer(count // self.threads, "i64")
+            else:
+                left = self.index.sub(self.index.add(count, self.threads - 1), thread)
+                turns = self.index.as_value(self.index.floordiv(left, self.threads))
             most = self.index.as_value(count).high
 
             def turn(i: Value) -> None:

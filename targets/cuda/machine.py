@@ -14,12 +14,13 @@ MACHINE = Machine(
     levels=("group", "lane"),
     max_lanes=128,
     shared_bytes=48 * 1024,
+    subgroup=32,
     cache_bytes=(48 * 1024, 256 * 1024),
     cores=8,
 )
 """What every architecture from Maxwell on has: 48 KiB of shared memory that a kernel may take without
 asking, 255 registers for a thread, an L1 of 48 KiB or more; a Jetson Orin has
-8 to 16 cores. A group is four warps."""
+8 to 16 cores. A group is four warps of 32 threads."""
 
 PRIVATE_LIMIT = 64 * 1024
 """Bytes of private arrays that a thread may have: they are taken for each thread that a device can hold, up

@@ -5,8 +5,8 @@ Layouts and numbers come from the runtime's headers (abi.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from smelt.core.dlpack import DLPACK
 from smelt.core.dtype import DType
@@ -48,7 +48,8 @@ class HostOptions:
     weights_sha256: bytes = bytes(32)
     units: tuple[UnitRow, ...] = ()
     weights_sums: Sums = NO_SUMS
-    cpu_features: tuple[str, ...] = ()
+    features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of each processor: what its code uses."""
 
 
 class _Texts:
@@ -119,11 +120,16 @@ def descriptor(
     kernels = [_kernel(linked, e, r, texts) for e, r in zip(linked.rows, rows, strict=True)]
     states = [
         row["smelt_state_desc"].value(
-            name=texts.ref(s.name), dtype=_dlpack(s.dtype), rank=s.rank, home=s.home, most=_most(s.most),
-            axis=s.room[0] if s.room else 0, room=s.room[1] if s.room else 0,
+            name=texts.ref(s.name),
+            dtype=_dlpack(s.dtype),
+            rank=s.rank,
+            most=_most(s.most),
+            axis=s.room[0] if s.room else 0,
+            room=s.room[1] if s.room else 0,
         )
         for s in linked.states
     ]
+    variants = [_variant(linked, n, options, texts, made) for n in range(len(linked.variants))]
     units = [_unit(u, k) for k, u in enumerate(options.units, 1)]
     libraries = [_library(library, texts) for library in linked.libraries]
     desc = row["smelt_model_desc"]
@@ -135,18 +141,18 @@ def descriptor(
         n_states=len(states),
         n_libraries=len(libraries),
         n_units=len(units),
-        n_fallback=len(linked.fallback),
+        n_variants=len(variants),
         default_threads=options.default_threads,
         name=texts.ref(options.name),
         prefix=texts.ref(options.prefix),
         entries=made.structs("entries", "smelt_entry_desc", entries),
+        variants=made.structs("variants", "smelt_variant_desc", variants),
         kernels=made.structs("kernels", "smelt_kernel_desc", kernels),
         states=made.structs("states", "smelt_state_desc", states),
         libraries=made.structs("libraries", "smelt_library_desc", libraries),
         units=made.structs("units", "smelt_unit_desc", units),
         homes=made.numbers("homes", "i32", linked.homes if linked.units else ()),
         most=made.numbers("most", "i64", map(_most, linked.most)),
-        cpu_features=texts.ref(",".join(options.cpu_features) or None),
         weights_bytes=linked.weights_bytes,
         weights_sha256=f"[{', '.join(f'i8 {c}' for c in options.weights_sha256)}]",
         weights_sums=f"[{', '.join(f'i64 {n}' for n in options.weights_sums)}]",
@@ -157,6 +163,16 @@ def descriptor(
     return [
         "\n".join((*texts.lines(), *given)), *made.lines, f"@smelt_model = constant {desc.type} {model}",
     ]  # fmt: skip
+
+
+def _variant(linked: Linked, n: int, options: HostOptions, texts: _Texts, made: _Tables) -> str:
+    v, homes = linked.variants[n], [s.homes[n] for s in linked.states]
+    return structs()["smelt_variant_desc"].value(
+        name=texts.ref(v.processor),
+        cpu_features=texts.ref(",".join(options.features[v.processor]) or None),
+        units=sum(1 << (unit - 1) for unit in v.units),
+        states=made.numbers(f"state_homes.{n}", "i32", homes if any(homes) else ()),
+    )
 
 
 def _entry(
@@ -170,9 +186,7 @@ def _entry(
 
     def tensors(items: Sequence[Tensor]) -> list[str]:
         desc = structs()["smelt_tensor_desc"]
-        return [
-            desc.value(name=texts.ref(t.name), dtype=_dlpack(t.dtype), rank=len(t.shape)) for t in items
-        ]
+        return [desc.value(name=texts.ref(t.name), dtype=_dlpack(t.dtype), rank=len(t.shape)) for t in items]
 
     lies = [s.in_place for s in program.states if s.output is not None]
     return structs()["smelt_entry_desc"].value(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 
 from smelt.core.ir.kernel import Kernel
@@ -58,11 +59,12 @@ class LlvmTarget:
         devices: Mapping[str, DeviceUnit],
     ) -> Artifact:
         """One object for the platform. Raises SmeltError(internal) naming the kernel LLVM refuses."""
-        cpu = cpu_of(spec)
-        kernels = _used(linked, 0)
+        levels = {level.processor: level for level in spec.levels()}
+        cpu, cpus = cpu_of(spec), {name: cpu_of(level) for name, level in levels.items()}
 
-        def texts() -> Iterator[IrText]:
-            return (emit_kernel(linked.kernels[k], cpu) for k in kernels)
+        def texts(processor: str) -> Iterator[IrText]:
+            own = (k for k in _used(linked, 0) if linked.processors[k] == processor)
+            return (emit_kernel(linked.kernels[k], cpus[processor]) for k in own)
 
         codes = [
             devices[unit].emit([linked.kernels[k] for k in _used(linked, number)], spec)
@@ -72,7 +74,8 @@ class LlvmTarget:
             UnitRow(unit, code.code, linked.weights_at(number))
             for number, (unit, code) in enumerate(zip(linked.units, codes, strict=True), 1)
         )
-        options = HostOptions(name, prefix, threads, weights_sha256, units, weights_sums, required(spec))
+        features = {name: required(level) for name, level in levels.items()}
+        options = HostOptions(name, prefix, threads, weights_sha256, units, weights_sums, features)
         rows = [_row(linked.kernels[e.kernel], e, codes) for e in linked.rows]
         declared: dict[str, str] = {}
         host = IrText((host_text(linked, rows, options, declared),), declared)
@@ -80,22 +83,25 @@ class LlvmTarget:
         functions = {n: f'declare void @"{n}"(ptr, i64, i64) nounwind' for n in names if n}
         others = {n: text for n, text in functions.items() if names[n]}
         beside = IrText(host.functions, {**host.declared, **others})
-        batches = _batches(texts())
+        batches = ((cpus[name], batch) for name in levels for batch in _batches(texts(name)))
         first = list(islice(batches, 2))
-        size = sum(t.size for t in (*first, host))
-        if len(first) < 2 and size <= BATCH and host.size < LONG_HOST:
-            objects = [_object(merged((*first, beside)), cpu, name)]
+        size = sum(t.size for t in (*(batch for _, batch in first), host))
+        if len(levels) == 1 and len(first) < 2 and size <= BATCH and host.size < LONG_HOST:
+            objects = [_object(merged((*(batch for _, batch in first), beside)), cpu, name)]
         else:
-            objects = [_object(t, cpu, name) for t in chain(first, batches)]
+            objects = [_object(t, own, name) for own, t in chain(first, batches)]
             calls = IrText(host.functions, {**host.declared, **functions})
             objects.append(_object(calls, cpu, name, opt=2 if calls.size < LONG_HOST else 0))
         code = join_objects([*objects, *(o for c in codes for o in c.objects)])
 
-        def whole() -> str:
-            return merged((*texts(), beside)).module(cpu)
+        def whole(processor: str) -> str:
+            own = (beside,) if cpus[processor] == cpu else ()
+            return merged((*texts(processor), *own)).module(cpus[processor])
 
         dumps = {name: make for c in codes for name, make in c.dumps.items()}
-        return Artifact(code, {**dumps, "model.ll": whole, "model.o": lambda: code})
+        for processor in levels:
+            dumps["model.ll" if len(levels) == 1 else f"model.{processor}.ll"] = partial(whole, processor)
+        return Artifact(code, {**dumps, "model.o": lambda: code})
 
 
 TARGET = LlvmTarget()

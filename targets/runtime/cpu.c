@@ -1,7 +1,8 @@
-/* cpu.c: the names of processor features that a model's code uses in, an error text that lists the missing ones out.
+/* cpu.c: the names of processor features that code uses in, those that are missing out.
  *
  * Names are LLVM's. A feature without a row here, or that this system cannot be asked about, counts as present: only a model
- * that certainly cannot run is refused. targets/cpu_features.py says which names are asked for. */
+ * that certainly cannot run is refused. targets/cpu_features.py says which names are asked for. Those that SMELT_CPU_WITHOUT lists
+ * count as missing, so that what a lesser processor runs can be tried on this one. */
 #include "rt.h"
 
 typedef struct {
@@ -99,18 +100,29 @@ static int lacks(const char *word, size_t n) {
   return 0;
 }
 
-int32_t rt_cpu_check(smelt_rt *rt) {
-  const char *word = rt->model->cpu_features;
-  char missing[256];
+/* Is a word of n characters in a list with ',' between its words? */
+static int listed(const char *list, const char *word, size_t n) {
+  for (const char *at = list; at && *at;) {
+    const char *comma = strchr(at, ',');
+    size_t own = comma ? (size_t)(comma - at) : strlen(at);
+    if (own == n && !strncmp(at, word, n)) return 1;
+    at = comma ? comma + 1 : NULL;
+  }
+  return 0;
+}
+
+int rt_cpu_lacks(const char *features, char *missing, size_t room) {
+  const char *word = features, *without = getenv("SMELT_CPU_WITHOUT");
   size_t used = 0;
+  int found = 0;
   while (word && *word) {
     const char *comma = strchr(word, ',');
     size_t n = comma ? (size_t)(comma - word) : strlen(word);
-    if (lacks(word, n) && used + n + 3 < sizeof missing)
-      used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%.*s", used ? ", " : "", (int)n, word);
+    if (lacks(word, n) || listed(without, word, n)) {
+      found = 1;
+      if (used + n + 3 < room) used += (size_t)snprintf(missing + used, room - used, "%s%.*s", used ? ", " : "", (int)n, word);
+    }
     word = comma ? comma + 1 : NULL;
   }
-  if (!used) return SMELT_OK;
-  return rt_error(rt, SMELT_DEVICE, "model '%s' was compiled for processors that have %s, which this one or its system lacks; compile it for this one",
-                  rt->model->name, missing);
+  return found;
 }

@@ -57,7 +57,7 @@ static int32_t count_spaces(smelt_rt *rt, uint32_t *n) {
   const smelt_model_desc *m = rt->model;
   uint64_t movable = (uint64_t)m->n_arenas + 2 * (uint64_t)m->n_states, worst = 0;
   for (uint32_t i = 0; i < m->n_arenas; i++) worst = home(m->homes, i) > worst ? home(m->homes, i) : worst;
-  for (uint32_t i = 0; i < m->n_states; i++) worst = m->states[i].home > worst ? m->states[i].home : worst;
+  for (uint32_t i = 0; i < m->n_states; i++) worst = rt_state_unit(rt, i) > worst ? rt_state_unit(rt, i) : worst;
   for (uint32_t e = 0; e < m->n_entries; e++) {
     uint32_t tensors = m->entries[e].n_inputs + m->entries[e].n_outputs;
     for (uint32_t i = 0; i < tensors; i++) worst = home(m->entries[e].homes, i) > worst ? home(m->entries[e].homes, i) : worst;
@@ -93,7 +93,7 @@ static int32_t lay_out_spaces(smelt_rt *rt) {
   d->first_state = d->first_arena + m->n_arenas;
   for (uint32_t i = 0; i < d->first_arena; i++) d->spaces[i].unit = i ? i - 1 : 0;
   for (uint32_t i = 0; i < m->n_arenas; i++) d->spaces[d->first_arena + i].unit = home(m->homes, i);
-  for (uint32_t i = 0; i < 2 * m->n_states; i++) d->spaces[d->first_state + i].unit = m->states[i / 2].home;
+  for (uint32_t i = 0; i < 2 * m->n_states; i++) d->spaces[d->first_state + i].unit = rt_state_unit(rt, i / 2);
   at = d->first_state + 2 * m->n_states;
   for (uint32_t e = 0; e < m->n_entries; e++) {
     const smelt_entry_desc *entry = &m->entries[e];
@@ -108,7 +108,7 @@ static int32_t lay_out_spaces(smelt_rt *rt) {
 static uint32_t state_number(const smelt_rt *rt, const rt_state *state) { return (uint32_t)(state - rt->session->states); }
 static uint32_t value_space(const smelt_rt *rt, uint32_t state) { return rt->session->device->first_state + 2 * state; }
 static int at_home(const smelt_rt *rt, const rt_state *state, uint32_t space) {
-  return state && rt->session->device->spaces[space].unit == rt->model->states[state_number(rt, state)].home;
+  return state && rt->session->device->spaces[space].unit == rt_state_unit(rt, state_number(rt, state));
 }
 
 int rt_device_reads(const smelt_rt *rt, uint32_t input) { return at_home(rt, rt_read_state(rt, input), rt->first_space + input); }
@@ -155,7 +155,9 @@ void rt_device_close(smelt_rt *rt) {
 
 int32_t rt_device_check(smelt_rt *rt) {
   if (is_parent(rt)) return SMELT_OK;
-  const rt_unit *u = &rt->session->device->units[0];
+  uint32_t first = 1;
+  while (!rt_has_unit(rt, first)) first++;
+  const rt_unit *u = &rt->session->device->units[first - 1];
   return rt_error(rt, SMELT_DEVICE, "%s device '%s': the session was opened before a fork, which drivers do not survive; open it in the child",
                   u->driver->name, u->driver->device(u->state));
 }
@@ -253,7 +255,7 @@ static int32_t reserve_all(smelt_rt *rt) {
   int32_t status = SMELT_OK;
   for (uint32_t i = 0; !status && i < rt->model->n_arenas; i++) status = reserve(rt, rt->session->device->first_arena + i, rt_most_of_arena(rt, i));
   for (uint32_t e = 0; e < rt_named_entries(rt->model); e++) {
-    const smelt_rt *view = &rt->session->views[e];
+    const smelt_rt *view = rt_running(&rt->session->views[e]);
     for (uint32_t i = 0; !status && i < view->entry->n_inputs; i++) status = reserve(rt, input_space(view, i), rt_most_of_input(view, i));
     for (uint32_t i = 0; !status && i < view->entry->n_outputs; i++) status = reserve(rt, output_space(view, i), rt_most_of_output(view, i));
   }
@@ -262,9 +264,10 @@ static int32_t reserve_all(smelt_rt *rt) {
 
 int32_t rt_device_open(smelt_rt *rt) {
   int32_t status = lay_out_spaces(rt);
-  for (uint32_t i = 0; !status && i < rt->model->n_units; i++) status = rt_unit_open(&rt->session->device->units[i], rt, i + 1);
   for (uint32_t unit = 1; !status && unit <= rt->model->n_units; unit++)
-    if (!rt_device_weights(rt, unit)) status = SMELT_DEVICE;
+    if (rt_has_unit(rt, unit)) status = rt_unit_open(&rt->session->device->units[unit - 1], rt, unit);
+  for (uint32_t unit = 1; !status && unit <= rt->model->n_units; unit++)
+    if (rt_has_unit(rt, unit) && !rt_device_weights(rt, unit)) status = SMELT_DEVICE;
   return status ? status : reserve_all(rt);
 }
 
@@ -449,14 +452,15 @@ int32_t rt_device_finish(smelt_rt *rt) {
 int32_t rt_device_wait(smelt_rt *rt) {
   for (uint32_t i = 0; i < rt->session->device->n_units; i++) {
     rt_unit *u = &rt->session->device->units[i];
-    int32_t code = rt_unit_finish(u);
+    int32_t code = u->state ? rt_unit_finish(u) : 0;
     if (code) return failed(rt, u, "waiting for the end", code);
   }
   return SMELT_OK;
 }
 
 void rt_device_drain(smelt_rt *rt) {
-  for (uint32_t i = 0; i < rt->session->device->n_units; i++) rt_unit_forget(&rt->session->device->units[i]);
+  for (uint32_t i = 0; i < rt->session->device->n_units; i++)
+    if (rt->session->device->units[i].state) rt_unit_forget(&rt->session->device->units[i]);
   give_back(rt);
 }
 

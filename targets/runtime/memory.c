@@ -78,10 +78,13 @@ static int32_t out_of_memory(smelt_rt *rt, const char *what, const char *name, i
                   what, name, (long long)bytes);
 }
 
-uint64_t rt_most_of_arena(const smelt_rt *rt, uint32_t i) {
-  int gone = !rt->session->device && rt->model->homes && rt->model->homes[i]; /* a session that has fallen back has no use of a unit's */
-  return rt->model->most && !gone ? rt->model->most[i] : 0;
+/* Is the arena at a unit that only other variants have? */
+static int of_others(const smelt_rt *rt, uint32_t i) {
+  uint32_t home = rt->model->homes ? rt->model->homes[i] : rt->model->n_units ? 1 : 0;
+  return home && !rt_has_unit(rt, home);
 }
+
+uint64_t rt_most_of_arena(const smelt_rt *rt, uint32_t i) { return rt->model->most && !of_others(rt, i) ? rt->model->most[i] : 0; }
 static uint64_t most_of_state(const smelt_rt *rt, const rt_state *state) { return rt->model->states[state - rt->session->states].most; }
 uint64_t rt_most_of_input(const smelt_rt *rt, uint32_t i) {
   const rt_state *state = rt_read_state(rt, i);
@@ -118,11 +121,13 @@ int32_t rt_reserve_bounded(smelt_rt *rt) {
   rt_session *all = rt->session;
   uint32_t known = 0, wanted = m->n_arenas + 2 * m->n_states;
   for (uint32_t i = 0; !all->device && i < m->n_arenas; i++)
-    if (!reserve_block(rt, &all->arenas[i], rt_most_of_arena(rt, i), &known)) return SMELT_DEVICE;
+    if (of_others(rt, i)) wanted--;
+    else if (!reserve_block(rt, &all->arenas[i], rt_most_of_arena(rt, i), &known)) return SMELT_DEVICE;
   for (uint32_t i = 0; !all->device && i < m->n_states; i++)
     if (!reserve_block(rt, &all->states[i].block, m->states[i].most, &known) || !reserve_block(rt, &all->states[i].spare, m->states[i].most, &known))
       return SMELT_DEVICE;
-  for (uint32_t e = all->fallen[0] ? rt_named_entries(m) : 0; e < m->n_entries; e++) {
+  uint32_t first = all->variant * rt_named_entries(m), end = first + rt_named_entries(m);
+  for (uint32_t e = first; e < (all->device ? m->n_entries : end); e++) { /* of a unit's variant those that it may turn to as well */
     smelt_rt *view = &all->views[e];
     wanted += rt_given(view->entry);
     for (uint32_t i = 0; i < rt_given(view->entry); i++)

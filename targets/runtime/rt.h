@@ -100,9 +100,10 @@ typedef struct {
   int32_t weights_fd;      /* open while weights are mapped from it, else -1 */
   int32_t weights_shared;  /* they are the copy that the library's sessions share */
   int64_t weights_mtime[2];
-  rt_device *device; /* NULL: a CPU model, or one that has fallen back to it */
+  rt_device *device; /* NULL: the variant runs on the CPU alone */
+  uint32_t variant;  /* that the session runs */
   int32_t broken;    /* a call of a driver has failed in this run */
-  char fallen[RT_ERROR_BYTES]; /* why it has fallen back; "": it has not */
+  char fallen[RT_ERROR_BYTES]; /* why it does not run at the units of an earlier variant; "": it does */
   rt_pool pool;
 } rt_session;
 
@@ -147,12 +148,17 @@ static inline int rt_in_place(const smelt_rt *rt, uint32_t output) {
   return output >= rt_given(rt->entry) && rt->entry->in_place && rt->entry->in_place[output - rt_given(rt->entry)];
 }
 
-/* Entries that a caller may name; those behind are the same ones for the CPU alone. */
-static inline uint32_t rt_named_entries(const smelt_model_desc *m) { return m->n_entries - m->n_fallback; }
-/* The entry that runs for the one that a caller has: the session's choice. */
+/* Entries that a caller may name: the first variant's. */
+static inline uint32_t rt_named_entries(const smelt_model_desc *m) { return m->n_variants ? m->n_entries / m->n_variants : 0; }
+/* The entry that runs for the one that a caller has: that of the session's variant. */
 static inline smelt_rt *rt_running(const smelt_rt *rt) {
-  return rt->session->fallen[0] ? (smelt_rt *)rt + rt_named_entries(rt->model) : (smelt_rt *)rt;
+  return (smelt_rt *)rt + rt->session->variant * rt_named_entries(rt->model);
 }
+static inline const smelt_variant_desc *rt_variant(const smelt_rt *rt) { return &rt->model->variants[rt->session->variant]; }
+/* Does the session's variant run kernels at this unit, from 1 on? */
+static inline int rt_has_unit(const smelt_rt *rt, uint32_t unit) { return (int)(rt_variant(rt)->units >> (unit - 1) & 1); }
+/* The unit in whose memory a state is. */
+static inline uint32_t rt_state_unit(const smelt_rt *rt, uint32_t state) { return rt_variant(rt)->states ? rt_variant(rt)->states[state] : 0; }
 
 /* ---- session.c ---- */
 smelt_status smelt_open_this(const char *bundle_dir, const smelt_options *options, smelt_session **out);
@@ -220,7 +226,8 @@ rt_tensor *rt_find_tensor(const smelt_rt *rt, const DLTensor *t);
 void rt_free_all_tensors(smelt_rt *rt);
 
 /* ---- cpu.c ---- */
-int32_t rt_cpu_check(smelt_rt *rt); /* does this processor have what the model's code uses? */
+/* Does this processor lack any of these features (a list with ',' in between, NULL: none)? Their names go into missing. */
+int rt_cpu_lacks(const char *features, char *missing, size_t room);
 
 /* ---- weights.c ---- */
 int32_t rt_weights_open(smelt_rt *rt, const char *bundle_dir, int verify);

@@ -1,13 +1,17 @@
-/* runner.c: main of smelt_run. `smelt_run --serve` exchanges frames on stdin and stdout; `smelt_run BUNDLE` prints text.
+/* runner.c: main of smelt_run. `smelt_run --serve` exchanges frames on stdin and stdout; `smelt_run BUNDLE` prints text;
+ * `smelt_run --hash FILE...` prints what sha256sum would, for devices that have none.
  *
  * Two builds: SMELT_STATIC has the model linked in and takes only the weights from the bundle; the other one opens
  * the lib*.so in the bundle. It needs no libc header, and of libc only what runner_sys.h declares. */
+#include "runner_gauge.h"
 #include "runner_supervisor.h"
 #include "runner_worker.h"
+#include "sha256.h"
 
 static const char USAGE[] =
     "usage: smelt_run BUNDLE_DIR [--info] [--entry NAME] [--shape NAME:1x3x224x224]... [--repeat N] [--threads N] [--zero]\n"
     "       smelt_run --serve [--sysfs DIR]\n"
+    "       smelt_run --hash FILE...\n"
     "Runs the model, or one of its entries, on random inputs (the same ones every time) and prints times in microseconds.\n"
     "Dims that no --shape gives are 1.\n";
 
@@ -209,9 +213,15 @@ static void sort_times(uint64_t *ns, size_t n) { /* heap sort: no recursion, no 
 static int run_and_time(worker *w, const command *c, buffer *b) {
   size_t repeat = (size_t)c->repeat;
   uint64_t first, *ns = sys_map((repeat + 1) * sizeof *ns);
+  gauge g;
+  usage before, after;
   begin_afresh(w, 1);
   smelt_status s = ns ? run_once(w, &first) : SMELT_DEVICE;
+  gauge_open(&g); /* after the first run, which may start threads */
+  gauge_read(&g, &before);
   for (size_t i = 0; ns && s == SMELT_OK && i < repeat; i++) s = run_once(w, &ns[i]);
+  gauge_read(&g, &after);
+  gauge_close(&g);
   if (!ns || s != SMELT_OK) {
     put_format(b, "%s", ns ? w->api.error(w->session) : "no memory for the times");
     return complain(b, status_name(s));
@@ -228,6 +238,8 @@ static int run_and_time(worker *w, const command *c, buffer *b) {
     sort_times(ns, repeat);
     put_format(b, ", then %u runs: min %u us, median %u us, max %u us", U(repeat), ns[0] / 1000, ns[repeat / 2] / 1000,
                ns[repeat - 1] / 1000);
+    put_format(b, "\nunjudged: 'smelt bench' says what such times are worth; threads waited %u us for a processor, preempted %u times",
+               (after.wait_ns - before.wait_ns) / 1000, after.preempted - before.preempted);
   }
   put(b, "\nmemory ");
   put_memory(w, b);
@@ -255,6 +267,7 @@ static int for_people(const command *c) {
   w.session = entry;
   if (worker_slots(&w)) return complain(&b, "device");
   put_info(&w, &b);
+  put_format(&b, "runs %s\n", w.api.variant(w.session));
   put_format(&b, "opened in %u us\n", (sys_now() - start) / 1000);
   show(1, &b);
   int failed = c->info ? 0 : prepare_inputs(&w, c, &b);
@@ -263,9 +276,43 @@ static int for_people(const command *c) {
   return failed;
 }
 
+/* The sha256 of a file as one line; 0, or 1 when it cannot be read. */
+static int print_hash(const char *path) {
+  static const char digits[] = "0123456789abcdef";
+  static uint8_t piece[1 << 16];
+  sha256_state state;
+  uint8_t digest[32];
+  buffer b = {0};
+  int fd = sys_open(path, SYS_O_RDONLY);
+  long n = fd;
+  sha256_start(&state);
+  while (fd >= 0 && (n = sys_read(fd, piece, sizeof piece)) != 0 && (n > 0 || n == -SYS_EINTR))
+    if (n > 0) sha256_add(&state, piece, (uint64_t)n);
+  if (fd >= 0) sys_close(fd);
+  if (n < 0) {
+    put_format(&b, "smelt_run: %s: cannot be read\n", path);
+    show(2, &b);
+    return 1;
+  }
+  sha256_end(&state, digest);
+  for (size_t i = 0; i < sizeof digest; i++) {
+    put_n(&b, digits + (digest[i] >> 4), 1);
+    put_n(&b, digits + (digest[i] & 15), 1);
+  }
+  put_format(&b, "  %s\n", path);
+  return show(1, &b) != 0;
+}
+
+static int print_hashes(int count, char **paths) {
+  int failed = 0;
+  for (int i = 0; i < count; i++) failed |= print_hash(paths[i]);
+  return failed;
+}
+
 int main(int argc, char **argv) {
   command c;
   crc_start();
+  if (argc > 2 && !strcmp(argv[1], "--hash")) return print_hashes(argc - 2, argv + 2);
   if (parse(&c, argc, argv)) {
     write_all(2, USAGE, sizeof USAGE - 1);
     return EXIT_USAGE;

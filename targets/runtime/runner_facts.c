@@ -1,7 +1,10 @@
 /* runner_facts.c: procfs, sysfs and the auxiliary vector -> JSON. */
 #include "runner_facts.h"
 
+#include "runner_condition.h"
+#include "runner_machine.h"
 #include "runner_model.h"
+#include "runner_units.h"
 
 #define RUNNER_VERSION "1"
 
@@ -17,15 +20,6 @@ static const feature FEATURES[] = {
     {0, 0, "a"}, {0, 2, "c"}, {0, 3, "d"}, {0, 5, "f"}, {0, 8, "i"}, {0, 12, "m"}, {0, 21, "v"},
 #endif
     {0, 255, NULL}};
-
-static const char *find_text(const char *in, const char *word) {
-  for (; *in; in++) {
-    size_t n = 0;
-    while (word[n] && in[n] == word[n]) n++;
-    if (!word[n]) return in;
-  }
-  return NULL;
-}
 
 uint64_t number_after(const char *text, const char *key) {
   const char *p = find_text(text, key);
@@ -105,40 +99,7 @@ static uint64_t cpus_allowed(void) {
   return count ? count : 1;
 }
 
-void put_condition(buffer *b, const char *sysfs) {
-  static const char zone_digits[] = "0123456789";
-  char path[256], value[64], load[64];
-  int64_t hottest = -1;
-  buffer p = {(uint8_t *)path, 0, 0, sizeof path};
-  for (int zone = 0; zone < 10; zone++) { /* ten zones cover the boards seen so far */
-    char name[2] = {zone_digits[zone], 0};
-    p.len = 0;
-    put_format(&p, "%s/class/thermal/thermal_zone%s/temp", sysfs, name);
-    path[p.len] = 0;
-    if (!read_small(path, value, sizeof value) || value[0] == '-') continue;
-    int64_t milli = (int64_t)number_after(value, "");
-    if (milli > hottest) hottest = milli;
-  }
-  static const char *const files[2] = {"scaling_cur_freq", "scaling_max_freq"};
-  static const char *const names[2] = {"frequency_khz", "frequency_limit_khz"};
-  put_format(b, "{\"temperature_millidegrees\":%i", hottest);
-  for (int i = 0; i < 2; i++) {
-    p.len = 0;
-    put_format(&p, "%s/devices/system/cpu/cpu0/cpufreq/%s", sysfs, files[i]);
-    path[p.len] = 0;
-    put_format(b, ",%q:%i", names[i], read_small(path, value, sizeof value) ? I(number_after(value, "")) : I(-1));
-  }
-  p.len = 0;
-  put_format(&p, "%s/devices/system/cpu/cpu0/cpufreq/scaling_governor", sysfs);
-  path[p.len] = 0;
-  read_small(path, value, sizeof value);
-  read_small("/proc/loadavg", load, sizeof load);
-  for (char *c = load; *c; c++)
-    if (*c == ' ') *c = 0;
-  put_format(b, ",\"governor\":%q,\"load\":%q}", value, load);
-}
-
-void put_facts(buffer *b, const char *sysfs) {
+void put_facts(buffer *b, const char *sysfs, int probe_units) {
   static char cpuinfo[16384], memory[4096];
   char boot[64], board[128];
   sys_utsname name;
@@ -148,16 +109,25 @@ void put_facts(buffer *b, const char *sysfs) {
   read_small("/proc/meminfo", memory, sizeof memory);
   read_small("/proc/sys/kernel/random/boot_id", boot, sizeof boot);
   read_small("/proc/device-tree/model", board, sizeof board);
-  put_format(b, "{\"protocol\":%u,\"runner\":%q,\"arch\":%q,\"libc\":%q,\"pointer_bits\":%u,\"kernel\":%q,\"machine\":%q",
-             U(FRAME_VERSION), RUNNER_VERSION, RUNNER_ARCH, model_libc, U(8 * sizeof(void *)), name.release, name.machine);
+  put_format(b, "{\"protocol\":%u,\"runner\":%q,\"arch\":%q,\"pointer_bits\":%u,\"kernel\":%q,\"machine\":%q",
+             U(FRAME_VERSION), RUNNER_VERSION, RUNNER_ARCH, U(8 * sizeof(void *)), name.release, name.machine);
   put_format(b, ",\"page_size\":%u,\"cores\":%u,\"memory_kb\":%u,\"available_kb\":%u,\"boot_id\":%q,\"board\":%q,\"pid\":%u",
              auxiliary(6), cpus_allowed(), number_after(memory, "MemTotal:"), number_after(memory, "MemAvailable:"), boot,
              board, U(sys_getpid()));
+  put(b, ",\"libc\":");
+  put_libc(b);
   put(b, ",\"cpu\":");
   put_line_after(b, cpuinfo, "model name");
   put(b, ",\"features\":");
   put_features(b, cpuinfo);
-  put(b, ",\"condition\":");
+  put(b, ",");
+  put_emulation(b, sysfs, cpuinfo);
+  put(b, ",");
+  put_clusters(b, sysfs);
+  put(b, ",\"units\":");
+  if (probe_units) put_units(b);
+  else put(b, "[]");
+  put_format(b, ",\"units_probed\":%s,\"condition\":", probe_units ? "true" : "false");
   put_condition(b, sysfs);
   put(b, "}");
 }

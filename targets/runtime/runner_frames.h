@@ -4,20 +4,26 @@
  *   header  = magic 'SMLT' u32 | version u8 | type u8 | flags u16 | job u64 | fence u64 | len u32 | crc32(first 28 bytes) u32
  *
  * All little endian; crc32 is the IEEE polynomial (zlib's). Every request is answered by any number of frames and then by
- * exactly one END, whose JSON tells the truth about success. The version changes with what a frame or a record must have: 2 has all
- * fields of smelt_memory where the session's memory is told. The payloads:
+ * exactly one END, whose JSON tells the truth about success. The version changes with what a frame or a record must have: 3 has what
+ * each sample was refused, telemetry, CONTROL and signs of life, and tells of a crash whether the system killed the model. The payloads:
  *
- *   HELLO   host: deadline_ms u32, idle_ms u32                          runner: JSON, the device's facts
+ *   HELLO   host: deadline_ms u32, idle_ms u32, silence_ms u32, units u32, path    runner: JSON, the device's facts
+ *           The runner ends when no request comes for the idle time, or when no byte passes for the silence. 0: 15 minutes, or never.
+ *           units: not 0: the facts have the devices of OpenCL, Vulkan and CUDA, whose drivers are loaded for that.
+ *           The path is that of the device's fence file (runner_fence.h); with one, every later request needs a token as new as any
+ *           that the device has seen
+ *   PING    nothing: a sign of life, no request; answered with PING while a request is under way
  *   LOAD    host: load_request below, then the bundle's path            runner: STAGE, STATS (kind "model")
  *   SETIN   host: deadline_ms u32, index u32, code u8, bits u8, lanes u16, rank u32, bytes u64, dims i64[rank]; then DATA
  *   DATA    offset u64, then bytes
  *   RUN     host: run_request below                                     runner: STAGE, SAMPLES, STATS (kinds "run", "profile")
- *   SAMPLES inner u32, kind u32 (0 timed, 1 warm-up), ns u64[]: each the time of `inner` runs
+ *   SAMPLES inner u32, kind u32 (0 timed, 1 warm-up), then samples (see runner_gauge.h): each of `inner` runs
  *           The loaded model keeps its state from one RUN to the next. Where runs are timed or profiled, each begins at the start
  *   STATE   host: deadline_ms u32, zero u32: the state is back at its start
  *   ENTRY   host: deadline_ms u32, zero u32, then an entry's name        runner: STATS (kind "model", of that entry)
  *           Later requests are about this entry of the loaded model, with inputs to be set anew; after LOAD it is the first.
  *           The state is that of all entries
+ *   CONTROL host: control_request of runner_control.h, a governor       runner: STATS (kind "control")
  *   GETOUT  host: deadline_ms u32, index u32                            runner: OUT, DATA
  *   PROBE   host: deadline_ms u32, count u32, then probe_wish below for each: one run that keeps neither its outputs nor the state.
  *           Without wishes DATA has a record for each launch: site u32, n_dims u32, dims i64[n_dims]. Else each wish is answered
@@ -32,8 +38,8 @@
 
 enum { FRAME_HELLO = 1, FRAME_LOAD, FRAME_SETIN, FRAME_DATA, FRAME_RUN, FRAME_SAMPLES, FRAME_GETOUT, FRAME_OUT, FRAME_STAGE,
        FRAME_LOG, FRAME_CRASH, FRAME_STATS, FRAME_END, FRAME_CANCEL, FRAME_RESET, FRAME_QUIT, FRAME_STATE,
-       FRAME_ENTRY, FRAME_PROBE, FRAME_KINDS };
-enum { FRAME_MAGIC = 0x544c4d53, FRAME_VERSION = 2, FRAME_HEADER = 32, FRAME_MAX = 16 << 20, FRAME_CHUNK = 1 << 20 };
+       FRAME_ENTRY, FRAME_PING, FRAME_CONTROL, FRAME_PROBE, FRAME_KINDS };
+enum { FRAME_MAGIC = 0x544c4d53, FRAME_VERSION = 3, FRAME_HEADER = 32, FRAME_MAX = 16 << 20, FRAME_CHUNK = 1 << 20 };
 
 typedef struct {
   uint8_t type;

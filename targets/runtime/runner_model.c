@@ -1,14 +1,6 @@
 /* runner_model.c: the one part of the runner with two builds: SMELT_STATIC has the model linked in, the other opens it. */
 #include "runner_model.h"
 
-#if defined(__ANDROID__)
-const char model_libc[] = "bionic";
-#elif defined(SMELT_STATIC)
-const char model_libc[] = "static";
-#else
-const char model_libc[] = "dynamic";
-#endif
-
 char library_name[NAME_SIZE], library_alias[NAME_SIZE];
 
 #define STATUS_COUNT 7

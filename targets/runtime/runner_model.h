@@ -11,7 +11,7 @@
   X(open) X(run) X(close) X(error) X(input_count) X(output_count) X(input_name) X(output_name) X(input_type)             \
   X(output_type) X(input_rank) X(output_rank) X(memory_stats) X(profile) X(kernel_count) X(kernel_stats)               \
   X(state_count) X(state_name) X(state_type) X(state_rank) X(reset) X(entry) X(entry_count) X(entry_name)        \
-  X(fallback) X(probe) X(peek)
+  X(fallback) X(variant) X(probe) X(peek)
 
 typedef struct {
 #define X(name) __typeof__(&smelt_##name) name;
@@ -24,8 +24,6 @@ typedef struct {
 const char *status_name(smelt_status s);
 /* Fill api from the linked model or from the library in the bundle; 0, or -1 with a text in why. */
 int model_load(model_api *api, const char *bundle, buffer *why);
-
-extern const char model_libc[]; /* how the runner came to its libc: "bionic", "static" or "dynamic" */
 
 /* The library's own name, and that of its file where the first is a link to it (a store keeps files under their hashes): a
  * crash is then still told under the first. */

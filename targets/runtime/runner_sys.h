@@ -29,25 +29,29 @@ enum { NR_read = 0, NR_write = 1, NR_close = 3, NR_lseek = 8, NR_mmap = 9, NR_mu
        NR_wait4 = 61, NR_kill = 62, NR_uname = 63, NR_fcntl = 72, NR_getrusage = 98, NR_setpgid = 109, NR_getppid = 110,
        NR_sigaltstack = 131, NR_prctl = 157, NR_sched_getaffinity = 204, NR_clock_gettime = 228, NR_exit_group = 231,
        NR_openat = 257, NR_ppoll = 271, NR_dup3 = 292, NR_pipe2 = 293, NR_prlimit64 = 302, NR_readlinkat = 267,
-       NR_getdents64 = 217 };
+       NR_getdents64 = 217, NR_pread64 = 17, NR_pwrite64 = 18, NR_fsync = 74, NR_getcpu = 309,
+       NR_flock = 73, NR_sched_setaffinity = 203, NR_unlinkat = 263 };
 #elif defined(__aarch64__) || defined(__riscv)
 #ifdef __riscv
 #define RUNNER_ARCH "riscv64"
 #else
 #define RUNNER_ARCH "aarch64"
 #endif
-enum { NR_dup3 = 24, NR_fcntl = 25, NR_openat = 56, NR_close = 57, NR_pipe2 = 59, NR_getdents64 = 61, NR_lseek = 62, NR_read = 63, NR_write = 64,
-       NR_ppoll = 73, NR_readlinkat = 78, NR_exit_group = 94, NR_clock_gettime = 113, NR_sched_getaffinity = 123,
+enum { NR_dup3 = 24, NR_fcntl = 25, NR_openat = 56, NR_close = 57, NR_pipe2 = 59, NR_getdents64 = 61, NR_lseek = 62, NR_read = 63,
+       NR_write = 64, NR_pwrite64 = 68, NR_fsync = 82, NR_ppoll = 73, NR_readlinkat = 78, NR_exit_group = 94, NR_clock_gettime = 113,
+       NR_sched_getaffinity = 123,
        NR_kill = 129, NR_sigaltstack = 132, NR_rt_sigaction = 134, NR_setpgid = 154, NR_uname = 160,
        NR_getrusage = 165, NR_prctl = 167, NR_getpid = 172, NR_getppid = 173, NR_munmap = 215, NR_mmap = 222,
-       NR_wait4 = 260, NR_prlimit64 = 261 };
+       NR_wait4 = 260, NR_prlimit64 = 261, NR_pread64 = 67, NR_getcpu = 168,
+       NR_flock = 32, NR_unlinkat = 35, NR_sched_setaffinity = 122 };
 #elif defined(__arm__)
 #define RUNNER_ARCH "armv7"
 enum { NR_read = 3, NR_write = 4, NR_close = 6, NR_lseek = 19, NR_getpid = 20, NR_kill = 37, NR_setpgid = 57, NR_getppid = 64,
        NR_getrusage = 77, NR_munmap = 91, NR_wait4 = 114, NR_uname = 122, NR_prctl = 172, NR_rt_sigaction = 174,
        NR_sigaltstack = 186, NR_mmap = 192 /* mmap2 */, NR_getdents64 = 217, NR_fcntl = 221 /* fcntl64 */, NR_sched_getaffinity = 242,
        NR_exit_group = 248, NR_clock_gettime = 263, NR_openat = 322, NR_readlinkat = 332, NR_ppoll = 336,
-       NR_dup3 = 358, NR_pipe2 = 359, NR_prlimit64 = 369 };
+       NR_dup3 = 358, NR_pipe2 = 359, NR_prlimit64 = 369, NR_pread64 = 180, NR_pwrite64 = 181, NR_fsync = 118, NR_getcpu = 345,
+       NR_flock = 143, NR_sched_setaffinity = 241, NR_unlinkat = 328 };
 #else
 #error "runner_sys.h has no system call numbers for this architecture; add a row"
 #endif
@@ -96,11 +100,11 @@ static inline long sys(long number, long a, long b, long c, long d, long e, long
 }
 
 enum { SYS_EINTR = 4, SYS_EPIPE = 32, SYS_EAGAIN = 11, SYS_ENOENT = 2, SYS_AT_FDCWD = -100 };
-enum { SYS_O_RDONLY = 0, SYS_O_RDWR = 2, SYS_O_NONBLOCK = 04000, SYS_O_CLOEXEC = 02000000 };
+enum { SYS_O_RDONLY = 0, SYS_O_WRONLY = 1, SYS_O_RDWR = 2, SYS_O_NONBLOCK = 04000, SYS_O_CLOEXEC = 02000000 };
 enum { SYS_POLLIN = 1, SYS_POLLOUT = 4, SYS_POLLERR = 8, SYS_POLLHUP = 16, SYS_POLLNVAL = 32 };
 enum { SYS_SIGILL = 4, SYS_SIGABRT = 6, SYS_SIGBUS = 7, SYS_SIGFPE = 8, SYS_SIGKILL = 9, SYS_SIGSEGV = 11, SYS_SIGPIPE = 13,
        SYS_SIGCHLD = 17 };
-enum { SYS_RLIMIT_CORE = 4, SYS_RLIMIT_AS = 9, SYS_WNOHANG = 1, SYS_CLOCK_RAW = 4 };
+enum { SYS_RLIMIT_CORE = 4, SYS_RLIMIT_AS = 9, SYS_WNOHANG = 1, SYS_CLOCK_PROCESS = 2, SYS_CLOCK_RAW = 4 };
 
 typedef struct { int fd; short events, revents; } sys_pollfd;
 typedef struct { long seconds, nanoseconds; } sys_timespec;
@@ -137,11 +141,12 @@ static inline void sys_limit(int what, uint64_t limit) {
 __attribute__((noreturn)) static inline void sys_exit(int code) {
   for (;;) sys(NR_exit_group, code, 0, 0, 0, 0, 0);
 }
-static inline uint64_t sys_now(void) { /* CLOCK_MONOTONIC_RAW, ns: never slewed by NTP */
+static inline uint64_t sys_clock(int which) { /* ns */
   sys_timespec t = {0, 0};
-  sys(NR_clock_gettime, SYS_CLOCK_RAW, (long)&t, 0, 0, 0, 0);
+  sys(NR_clock_gettime, which, (long)&t, 0, 0, 0, 0);
   return (uint64_t)t.seconds * 1000000000u + (uint64_t)t.nanoseconds;
 }
+static inline uint64_t sys_now(void) { return sys_clock(SYS_CLOCK_RAW); } /* monotonic and never slewed by NTP */
 static inline void *sys_map(size_t bytes) { /* zeroed private memory, NULL when there is none */
   long at = sys(NR_mmap, 0, (long)bytes, 3, 0x22, -1, 0);
   return at < 0 && at > -4096 ? NULL : (void *)at;

@@ -1,8 +1,9 @@
 /* runner_worker.c: the requests LOAD, ENTRY, SETIN, RUN, STATE and GETOUT -> calls of the model and answers. */
 #include "runner_worker.h"
 
+#include "runner_control.h"
 #include "runner_crash.h"
-#include "runner_facts.h"
+#include "runner_gauge.h"
 #include "runner_probe.h"
 
 /* ---- replies ---- */
@@ -271,38 +272,59 @@ void begin_afresh(worker *w, int yes) { w->afresh = yes && w->api.state_count(w-
 
 enum { SAMPLES_MAX = 1 << 18, INNER_MAX = 1 << 20 };
 
-/* memory[0] is room for the head, the n samples follow it. */
-static void send_samples(worker *w, uint64_t *memory, size_t n, uint32_t inner, uint32_t kind) {
-  uint32_t head[2] = {inner, kind};
-  memcpy(memory, head, 8);
-  reply_send(w, FRAME_SAMPLES, memory, 8 + 8 * n);
+typedef struct { /* what a timed request measures; the list of samples is first of the warm-up, then of the timed part */
+  uint32_t head[2]; /* of the frame; the samples follow it */
+  sample samples[SAMPLES_MAX];
+} list;
+
+typedef struct {
+  list *list;
+  size_t n, warm;
+  uint32_t inner;
+  int stable;
+  gauge gauge;
+  telemetry telemetry;
+} measurement;
+
+static void send_samples(worker *w, list *l, size_t n, uint32_t inner, uint32_t kind) {
+  l->head[0] = inner, l->head[1] = kind;
+  reply_send(w, FRAME_SAMPLES, l, sizeof l->head + n * sizeof *l->samples);
 }
 
 /* The last three runs are within 5 % of each other. */
-static int settled(const uint64_t *ns, size_t n) {
+static int settled(const sample *s, size_t n) {
   if (n < 3) return 0;
-  uint64_t lo = ns[n - 1], hi = ns[n - 1];
+  uint64_t lo = s[n - 1].ns, hi = lo;
   for (size_t i = n - 3; i < n; i++) {
-    lo = ns[i] < lo ? ns[i] : lo;
-    hi = ns[i] > hi ? ns[i] : hi;
+    lo = s[i].ns < lo ? s[i].ns : lo;
+    hi = s[i].ns > hi ? s[i].ns : hi;
   }
   return hi - lo <= lo / 20;
 }
 
-/* Warm up as the request says; *stable tells whether the end was reached by settling. Returns the number of runs in *n. */
-static smelt_status warm_up(worker *w, const run_request *r, uint64_t *ns, size_t *n, int *stable) {
+static smelt_status take_sample(worker *w, measurement *m, size_t i) {
+  usage before;
+  gauge_read(&m->gauge, &before);
+  smelt_status s = timed_runs(w, m->inner, &m->list->samples[i].ns);
+  sample_end(&m->gauge, &before, &m->list->samples[i]);
+  return s;
+}
+
+/* Warm up as the request says; m->stable tells whether the end was reached by settling. */
+static smelt_status warm_up(worker *w, const run_request *r, measurement *m) {
   uint64_t start = sys_now();
-  for (*n = 0, *stable = 0; *n < SAMPLES_MAX;) {
+  for (m->n = 0, m->stable = 0, m->inner = 1; m->n < SAMPLES_MAX;) {
     uint64_t spent = sys_now() - start;
-    if (*n >= r->warmup_runs && spent >= r->warmup_min_ns) {
-      *stable = settled(ns, *n) || !r->warmup_runs;
-      if (*stable || spent >= r->warmup_max_ns) break;
+    if (m->n >= r->warmup_runs && spent >= r->warmup_min_ns) {
+      m->stable = settled(m->list->samples, m->n) || !r->warmup_runs;
+      if (m->stable || spent >= r->warmup_max_ns) break;
     }
-    if (*n && spent >= r->warmup_max_ns) break;
-    smelt_status s = run_once(w, &ns[*n]);
+    if (m->n && spent >= r->warmup_max_ns) break;
+    smelt_status s = take_sample(w, m, m->n);
     if (s != SMELT_OK) return s;
-    ++*n;
+    m->n++;
   }
+  m->warm = m->n;
   return SMELT_OK;
 }
 
@@ -321,15 +343,42 @@ static smelt_status choose_inner(worker *w, const run_request *r, uint64_t one_n
   return SMELT_OK;
 }
 
-static smelt_status measure(worker *w, const run_request *r, uint32_t inner, uint64_t *ns, size_t *n) {
+static smelt_status measure(worker *w, const run_request *r, measurement *m) {
+  gauge_close(&m->gauge);
+  gauge_open(&m->gauge); /* the first run may have started threads */
+  if (telemetry_start(&m->telemetry, w->sysfs)) return SMELT_DEVICE;
   uint64_t start = sys_now();
-  for (*n = 0; *n < SAMPLES_MAX; ++*n) {
-    uint64_t spent = sys_now() - start;
-    if ((*n >= r->samples && spent >= r->min_ns) || (*n && spent >= r->max_ns)) break;
-    smelt_status s = timed_runs(w, inner, &ns[*n]);
-    if (s != SMELT_OK) return s;
+  smelt_status s = SMELT_OK;
+  for (m->n = 0; m->n < SAMPLES_MAX && s == SMELT_OK; m->n++) {
+    uint64_t now = sys_now(), spent = now - start;
+    if ((m->n >= r->samples && spent >= r->min_ns) || (m->n && spent >= r->max_ns)) break;
+    telemetry_tick(&m->telemetry, now, m->n);
+    s = take_sample(w, m, m->n);
   }
-  return SMELT_OK;
+  telemetry_take(&m->telemetry, m->n);
+  return s;
+}
+
+/* Warm up, choose how many runs make a sample, and measure; the samples are sent as they come. */
+static smelt_status measure_all(worker *w, const run_request *r, uint64_t first, measurement *m) {
+  stage(w, "run: warm-up");
+  gauge_open(&m->gauge);
+  smelt_status s = warm_up(w, r, m);
+  if (s != SMELT_OK) return s;
+  send_samples(w, m->list, m->warm, 1, 1);
+  s = choose_inner(w, r, m->warm ? m->list->samples[m->warm - 1].ns : first, &m->inner);
+  if (s != SMELT_OK) return s;
+  if (r->profile) w->api.profile(w->session, 1);
+  stage(w, "run: timed");
+  s = measure(w, r, m);
+  if (s == SMELT_OK) send_samples(w, m->list, m->n, m->inner, 0);
+  return s;
+}
+
+static void measurement_end(measurement *m) {
+  gauge_close(&m->gauge);
+  telemetry_end(&m->telemetry);
+  if (m->list) sys_unmap(m->list, sizeof *m->list);
 }
 
 static void put_outputs(worker *w, buffer *b) {
@@ -356,19 +405,39 @@ static void send_profile(worker *w) {
   reply_text(w, FRAME_STATS);
 }
 
+/* 0, or -1 after the answer that says what is missing. */
+static int may_run(worker *w) {
+  if (w->payload.len != sizeof(run_request)) return finish(w, "protocol", "a RUN frame does not have its fixed length"), -1;
+  if (!w->session) return finish(w, "protocol", "no model is loaded"), -1;
+  return inputs_set(w) ? 0 : -1;
+}
+
+static void send_run(worker *w, const measurement *m, uint64_t first, const buffer *before) {
+  buffer *b = fresh(w);
+  put_format(b, "{\"kind\":\"run\",\"first_ns\":%u,\"inner\":%u,\"samples\":%u,\"warmup_runs\":%u,\"warmup_stable\":%s,\"outputs\":", first,
+             U(m->inner), U(m->n), U(m->warm), m->stable ? "true" : "false");
+  put_outputs(w, b);
+  put(b, ",\"memory\":");
+  put_memory(w, b);
+  put(b, ",\"telemetry\":");
+  put_telemetry(b, &m->telemetry);
+  put_format(b, ",\"before\":%s,\"after\":", (const char *)before->at);
+  put_condition(b, w->sysfs);
+  put(b, "}");
+  reply_text(w, FRAME_STATS);
+}
+
 static void on_run(worker *w) {
+  static measurement m; /* its tables are too long for the stack */
   run_request r;
-  uint64_t first = 0, typical;
-  size_t warm = 0, n = 0;
-  int stable = 1;
-  uint32_t inner = 1;
-  if (w->payload.len != sizeof r) return finish(w, "protocol", "a RUN frame does not have its fixed length");
-  memcpy(&r, w->payload.at, sizeof r);
-  if (!w->session) return finish(w, "protocol", "no model is loaded");
-  if (!inputs_set(w)) return;
-  uint64_t *memory = r.samples ? sys_map((SAMPLES_MAX + 2) * sizeof *memory) : NULL;
-  if (r.samples && !memory) return finish(w, "device", "no memory for the list of samples");
+  uint64_t first = 0, again;
   buffer before = {0};
+  if (may_run(w)) return;
+  memcpy(&r, w->payload.at, sizeof r);
+  memset(&m, 0, sizeof m);
+  m.inner = 1, m.stable = 1;
+  m.list = r.samples ? sys_map(sizeof *m.list) : NULL;
+  if (r.samples && !m.list) return finish(w, "device", "no memory for the list of samples");
   put_condition(&before, w->sysfs);
   put_n(&before, "", 1);
   w->ran = 0;
@@ -376,43 +445,21 @@ static void on_run(worker *w) {
   stage(w, "run: first");
   smelt_status s = run_once(w, &first);
   if (s == SMELT_OK && r.samples) {
-    stage(w, "run: warm-up");
-    s = warm_up(w, &r, memory + 1, &warm, &stable);
-    if (s == SMELT_OK) {
-      send_samples(w, memory, warm, 1, 1);
-      s = choose_inner(w, &r, warm ? memory[warm] : first, &inner);
-    }
-    if (s == SMELT_OK) {
-      if (r.profile) w->api.profile(w->session, 1);
-      stage(w, "run: timed");
-      s = measure(w, &r, inner, memory + 1, &n);
-    }
+    s = measure_all(w, &r, first, &m);
   } else if (s == SMELT_OK && r.profile) { /* a profile without timing: one more run, so that the first one's costs stay out */
     w->api.profile(w->session, 1);
-    s = run_once(w, &typical);
+    s = run_once(w, &again);
   }
-  if (s == SMELT_OK && r.samples) send_samples(w, memory, n, inner, 0);
-  if (memory) sys_unmap(memory, (SAMPLES_MAX + 2) * sizeof *memory);
-  if (s != SMELT_OK) {
-    w->api.profile(w->session, 0);
-    sys_unmap(before.at, before.cap);
-    return finish_model(w, s);
+  if (s == SMELT_OK) {
+    w->ran = 1;
+    send_run(w, &m, first, &before);
+    if (r.profile) send_profile(w);
   }
-  w->ran = 1;
-  buffer *b = fresh(w);
-  put_format(b, "{\"kind\":\"run\",\"first_ns\":%u,\"inner\":%u,\"samples\":%u,\"warmup_runs\":%u,\"warmup_stable\":%s,\"outputs\":", first,
-             U(inner), U(n), U(warm), stable ? "true" : "false");
-  put_outputs(w, b);
-  put(b, ",\"memory\":");
-  put_memory(w, b);
-  put_format(b, ",\"before\":%s,\"after\":", (const char *)before.at);
-  put_condition(b, w->sysfs);
-  put(b, "}");
-  reply_text(w, FRAME_STATS);
+  w->api.profile(w->session, 0);
   sys_unmap(before.at, before.cap);
-  if (r.profile) send_profile(w);
-  if (r.profile) w->api.profile(w->session, 0);
-  finish(w, "ok", "");
+  measurement_end(&m);
+  if (s == SMELT_OK) finish(w, "ok", "");
+  else finish_model(w, s);
 }
 
 /* ---- STATE ---- */
@@ -480,6 +527,7 @@ __attribute__((noreturn)) void worker_main(int in, int out, int crash, const cha
   w.sysfs = sysfs;
   sys_limit(SYS_RLIMIT_CORE, 0);
   catch_fatal(crash);
+  control_enter_worker();
   while (read_all(in, header, sizeof header) > 0 && !header_read(header, &w.request)) {
     w.payload.pos = w.payload.len = w.sent = w.sent_crc = 0;
     if (buffer_reserve(&w.payload, (size_t)w.request.len + 1)) break;

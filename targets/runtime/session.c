@@ -96,20 +96,43 @@ static smelt_status hand_out(smelt_rt *rt, int32_t status, smelt_session **out) 
   return SMELT_OK;
 }
 
-/* The units of a new session, or the CPU in their place. */
-static int32_t open_units(smelt_rt *rt) {
-  int32_t status = rt->model->n_units ? rt_device_open(rt) : SMELT_OK;
-  if (status != SMELT_DEVICE || !rt->model->n_fallback) return status;
-  snprintf(rt->session->fallen, sizeof rt->session->fallen, "%s", rt->error);
-  if (rt->session->device) rt_device_close(rt);
-  return SMELT_OK;
+/* The first variant from `from` on whose code this processor can run; n_variants: there is none. */
+static uint32_t variant_from(const smelt_rt *rt, uint32_t from) {
+  char missing[RT_ERROR_BYTES / 2];
+  while (from < rt->model->n_variants && rt_cpu_lacks(rt->model->variants[from].cpu_features, missing, sizeof missing)) from++;
+  return from;
+}
+
+static int32_t no_variant(smelt_rt *rt) {
+  const smelt_model_desc *m = rt->model;
+  char missing[RT_ERROR_BYTES / 2] = "";
+  rt_cpu_lacks(m->variants[m->n_variants - 1].cpu_features, missing, sizeof missing);
+  return rt_error(rt, SMELT_DEVICE, "model '%s' was compiled for processors that have %s, which this one or its system lacks; compile it for this one",
+                  m->name, missing);
+}
+
+/* Run the first variant from `from` on that fits the processor and whose units open. Of those that do not open, why is kept. */
+static int32_t choose(smelt_rt *rt, uint32_t from) {
+  rt_session *all = rt->session;
+  uint32_t next = variant_from(rt, from);
+  int32_t status = SMELT_DEVICE;
+  while (status == SMELT_DEVICE && next < rt->model->n_variants) {
+    all->variant = next;
+    status = rt_variant(rt)->units ? rt_device_open(rt) : SMELT_OK;
+    if (status != SMELT_DEVICE) break;
+    next = variant_from(rt, next + 1);
+    if (next == rt->model->n_variants) break;
+    snprintf(all->fallen, sizeof all->fallen, "%s", rt->error);
+    if (all->device) rt_device_close(rt);
+  }
+  return status;
 }
 
 static int32_t open_in(smelt_rt *rt, const char *bundle_dir, const smelt_options *options) {
   int verify = options && options->struct_size >= (int32_t)(offsetof(smelt_options, verify) + sizeof(int32_t)) && options->verify;
-  int32_t status = rt_cpu_check(rt);
+  int32_t status = variant_from(rt, 0) < rt->model->n_variants ? SMELT_OK : no_variant(rt);
   if (!status) status = rt_weights_open(rt, bundle_dir, verify);
-  if (!status) status = open_units(rt);
+  if (!status) status = choose(rt, 0);
   if (!status) status = rt_reserve_bounded(rt);
   return status;
 }
@@ -140,7 +163,7 @@ static int32_t fork_from(smelt_rt *rt, smelt_rt *from) {
   if (status) return rt_error(rt, status, "%s", from->error);
   status = rt_weights_share(rt, from);
   memcpy(rt->session->fallen, from->session->fallen, sizeof rt->session->fallen);
-  if (!status && !rt->session->fallen[0]) status = open_units(rt);
+  if (!status) status = choose(rt, from->session->variant);
   if (!status) status = rt_reserve_bounded(rt);
   return status ? status : rt_state_copy(rt, from);
 }
@@ -195,6 +218,11 @@ const char *smelt_fallback(const smelt_session *s) {
   return rt && !rt_is_foreign(rt) && rt->session->fallen[0] ? rt->session->fallen : NULL;
 }
 
+const char *smelt_variant(const smelt_session *s) {
+  const smelt_rt *rt = (const smelt_rt *)s;
+  return rt && !rt_is_foreign(rt) ? rt_variant(rt)->name : NULL;
+}
+
 /* For callers that were compiled with the model's own header: the link gives this a name that holds a piece of the model's hash,
  * so of two models by one name neither is taken for the other. */
 smelt_status smelt_open_this(const char *bundle_dir, const smelt_options *options, smelt_session **out) {
@@ -226,7 +254,9 @@ static int32_t execute(smelt_rt *rt) {
 
 static int32_t run(smelt_rt *rt, const DLTensor *inputs, size_t n_inputs, DLTensor *outputs, size_t n_outputs) {
   rt->error[0] = 0, rt->lost = 0;
-  int32_t status = rt->session->device ? rt_device_check(rt) : SMELT_OK;
+  int32_t status = rt->session->device ? rt_device_check(rt)
+                   : rt_variant(rt)->units ? rt_error(rt, SMELT_DEVICE, "the session has no unit left, open another: %s", rt->session->fallen)
+                                           : SMELT_OK;
   if (!status && rt->session->weights_fd >= 0) status = rt_weights_check(rt);
   if (!status) status = rt_bind_inputs(rt, inputs, n_inputs);
   if (!status) status = rt_bind_outputs(rt, outputs, n_outputs);
@@ -253,11 +283,12 @@ static void name_entry(smelt_rt *rt) {
   rt->error[n + kept] = 0;
 }
 
-/* A run has failed at a driver. Can the CPU do it, and all after it? */
+/* A run has failed at a driver. Can a later variant do it, and all after it? */
 static int falls_back(smelt_rt *rt, int32_t status) {
   rt_session *all = rt->session;
   char why[RT_ERROR_BYTES];
-  if (status != SMELT_DEVICE || !all->device || !all->broken || !rt->model->n_fallback) return 0;
+  uint32_t next = variant_from(rt, all->variant + 1);
+  if (status != SMELT_DEVICE || !all->device || !all->broken || next == rt->model->n_variants) return 0;
   for (const rt_tensor *t = all->tensors; t; t = t->next)
     if (t->unit) return 0;
   memcpy(why, rt->error, sizeof why);
@@ -265,7 +296,10 @@ static int falls_back(smelt_rt *rt, int32_t status) {
   memcpy(rt->error, why, sizeof why);
   if (lost) return 0;
   rt_device_close(rt);
+  int32_t gone = choose(rt, next);
+  if (gone && all->device) rt_device_close(rt);
   memcpy(all->fallen, why, sizeof why);
+  if (gone) return 0;
   if (rt_reserve_bounded(rt)) rt_error(rt, SMELT_DEVICE, "%s", why); /* the run will say what it lacks */
   return 1;
 }
@@ -362,7 +396,7 @@ DLDataType smelt_output_type(const smelt_session *s, size_t i) { return type_of(
 int32_t smelt_input_rank(const smelt_session *s, size_t i) { return rank_of(input(s, i)); }
 int32_t smelt_output_rank(const smelt_session *s, size_t i) { return rank_of(output(s, i)); }
 static int32_t unit_of(const smelt_session *s, uint32_t tensor) {
-  return s && ((const smelt_rt *)s)->session->device ? rt_device_home((const smelt_rt *)s, tensor) : 0;
+  return s && ((const smelt_rt *)s)->session->device ? rt_device_home(rt_running((const smelt_rt *)s), tensor) : 0;
 }
 int32_t smelt_input_unit(const smelt_session *s, size_t i) { return input(s, i) ? unit_of(s, (uint32_t)i) : -1; }
 int32_t smelt_output_unit(const smelt_session *s, size_t i) { return output(s, i) ? unit_of(s, entry_of(s)->n_inputs + (uint32_t)i) : -1; }

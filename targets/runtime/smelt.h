@@ -114,6 +114,7 @@ typedef struct {
 #define smelt_tensor_free SMELT_JOIN(SMELT_PREFIX, _tensor_free)
 #define smelt_tensor_copy SMELT_JOIN(SMELT_PREFIX, _tensor_copy)
 #define smelt_fallback SMELT_JOIN(SMELT_PREFIX, _fallback)
+#define smelt_variant SMELT_JOIN(SMELT_PREFIX, _variant)
 #define smelt_memory_stats SMELT_JOIN(SMELT_PREFIX, _memory_stats)
 #define smelt_trim SMELT_JOIN(SMELT_PREFIX, _trim)
 #define smelt_profile SMELT_JOIN(SMELT_PREFIX, _profile)
@@ -203,6 +204,9 @@ smelt_status smelt_tensor_copy(smelt_session *s, const DLTensor *to, const DLTen
  * but not where a run's memory is short, nor while tensors of smelt_tensor lie on a unit, nor where a state lies there and cannot be read
  * back: that run fails. It does not turn back. */
 const char *smelt_fallback(const smelt_session *s);
+/* Of a model that was compiled for several processors: the one, of those that this processor can stand for, whose code the session
+ * runs. smelt_open takes the best. */
+const char *smelt_variant(const smelt_session *s);
 
 smelt_status smelt_memory_stats(const smelt_session *s, smelt_memory *out);
 smelt_status smelt_trim(smelt_session *s); /* give back all that runs made but for the value of a state: arenas, session-owned

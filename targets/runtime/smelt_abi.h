@@ -76,7 +76,7 @@ typedef struct {
   const char *name;        /* of the inputs that read it */
   DLDataType dtype;
   int32_t rank;
-  uint32_t home;           /* the unit in whose memory it is */
+  uint32_t reserved;
   int32_t axis;            /* along which it has room: in memory this extent is always `room`, with the value's rows in front */
   uint64_t most;           /* bytes that it may have, whatever the dims are within their bounds; 0: nobody knows */
   int64_t room;            /* rows; 0: no axis has room, the value is compact */
@@ -107,21 +107,30 @@ typedef struct {
   int32_t (*run)(smelt_rt *rt, int64_t *slots, const smelt_addr *inputs, smelt_addr weights, smelt_addr arena);
 } smelt_entry_desc;
 
+/* A way to run all entries: code of its own for each of them. */
+typedef struct {
+  const char *name;         /* the processor that it was compiled for, for people */
+  const char *cpu_features; /* that its code uses, LLVM's names with ',' between them; NULL: none */
+  uint64_t units;           /* whose kernels it launches: bit k is unit k + 1; 0: those of the CPU alone */
+  const uint32_t *states;   /* the unit in whose memory each state is; NULL: all at the CPU */
+} smelt_variant_desc;
+
 typedef struct smelt_model_desc {
   uint32_t abi_version;
-  uint32_t n_entries, n_kernels, n_arenas, n_states, n_libraries, n_units;
-  uint32_t n_fallback;     /* so many of the entries are for the CPU alone: the last ones, which stand for the first ones */
+  uint32_t n_entries;      /* of all variants: those of the first, then as many of the second, in the same order */
+  uint32_t n_variants;     /* smelt_open takes the first that fits the processor and whose units are there */
+  uint32_t n_kernels, n_arenas, n_states, n_libraries, n_units;
   int32_t default_threads; /* 0: as many as the machine has */
   const char *name;        /* for people */
   const char *prefix;      /* "det": its functions are det_open and so on, its weights lie in det.weights */
-  const smelt_entry_desc *entries; /* of different names; smelt_open gives the first */
+  const smelt_entry_desc *entries; /* of different names in a variant; smelt_open gives the first */
+  const smelt_variant_desc *variants;
   const smelt_kernel_desc *kernels;
   const smelt_state_desc *states;
   const smelt_library_desc *libraries;
   const smelt_unit_desc *units;    /* units 1 .. n_units */
   const uint32_t *homes;           /* the unit of each arena; NULL: all at unit 1, if there is one */
   const uint64_t *most;            /* the most bytes of each arena, as those of tensors above */
-  const char *cpu_features;        /* that the code uses, LLVM's names with ',' between them; NULL: none */
   uint64_t weights_bytes;          /* 0: none; else the file has these, and then their hash */
   uint8_t weights_sha256[32];
   uint64_t weights_sums[4];        /* of all bytes, and of samples: see weights.c */

@@ -236,7 +236,7 @@ TEXTS = (
     b'{"a":' * 50_000,
     b"\xff\xfe",
     b"1" * 10_000,
-    b'{"schema_version": 3}',
+    b'{"schema_version": 4}',
 )
 
 

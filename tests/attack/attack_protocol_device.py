@@ -37,8 +37,8 @@ import rig  # noqa: E402  # of tests/devicefarm
 from campaign import Outcome, main  # noqa: E402
 from frames_raw import Raw  # noqa: E402
 
-from smelt.devicefarm.client import LOAD_HEAD, PAIR, RUN_BODY, SETIN_HEAD  # noqa: E402
-from smelt.devicefarm.frames import CRC, HEADER, FrameType, decode_header  # noqa: E402
+from smelt.devicefarm.client import CONTROL_HEAD, LOAD_HEAD, PAIR, RUN_BODY, SETIN_HEAD  # noqa: E402
+from smelt.devicefarm.frames import CRC, HEADER, VERSION, FrameType, decode_header  # noqa: E402
 
 DEADLINE_MS = 150
 """Of each request, told to the runner; it also idles no longer than ten of them."""
@@ -68,7 +68,16 @@ def runner() -> Path:
     for name, text in (("text", "no library"), ("empty", "")):
         (folder / name).mkdir()
         (folder / name / "libmodel.so").write_text(text)
+    policy = folder / "sysfs/devices/system/cpu/cpufreq/policy0"
+    policy.mkdir(parents=True)
+    for name in ("scaling_governor", "scaling_min_freq", "scaling_max_freq"):
+        (policy / name).write_text("1000\n")
     return folder
+
+
+def program() -> list[str]:
+    """The runner's command. Its sysfs is of files, so that no governor of this machine is changed."""
+    return [str(runner() / "smelt_run"), "--serve", "--sysfs", str(runner() / "sysfs")]
 
 
 # ---------------------------------------------------------------- frames
@@ -79,6 +88,10 @@ def good(rng: random.Random) -> list[Raw]:
     n, m = rng.choice([(2, 3), (0, 3), (1, 1), (300, 70)])
     frames: list[Raw] = [Raw(FrameType.HELLO, PAIR.pack(0, 10 * DEADLINE_MS), 1)]
     job = 1
+    if rng.random() < 0.3:
+        cpus = rng.choice([b"", b"\1", b"\xff" * 128])
+        head = CONTROL_HEAD.pack(DEADLINE_MS, 0, rng.choice([0, 900, 2000]), cpus)
+        frames.append(Raw(FrameType.CONTROL, head + rng.choice([b"", b"performance"]), job := job + 1))
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         head = LOAD_HEAD.pack(5000, rng.choice([0, 1, 3]), rng.choice([0, 1]), 0, 0)
         frames.append(Raw(FrameType.LOAD, head + str(runner()).encode(), job := job + 1))
@@ -141,7 +154,7 @@ def mutate(frames: list[Raw], rng: random.Random) -> None:
     elif how == "more":
         f.payload += rng.randbytes(rng.choice([1, 4, 8, 99, 5000]))
     elif how == "type":
-        f.type = rng.choice([0, *range(1, 18), 99, 255])
+        f.type = rng.choice([0, *FrameType, 99, 255])
     elif how == "job":
         f.job = rng.choice([0, f.job - 1 if f.job else 0, f.job + 1, 2**64 - 1])
     elif how == "fence":
@@ -171,7 +184,7 @@ def mutate(frames: list[Raw], rng: random.Random) -> None:
         other = rng.randrange(len(frames))
         frames[at], frames[other] = frames[other], frames[at]
     elif how == "alien":
-        frames.insert(at, Raw(rng.randrange(1, 17), request_words(rng), f.job))
+        frames.insert(at, Raw(rng.choice(list(FrameType)), request_words(rng), f.job))
     elif how == "path":
         path = rng.choice([
             b"", b"/", b"\0", b"..", b"../../../../etc", b"/dev/null", b"/proc/self", b"a" * 5000,
@@ -326,7 +339,7 @@ def _last_words(process: subprocess.Popen[bytes], heard: bytearray, end: float) 
 
 def whole_frames(data: bytes) -> bool:
     """Whether the runner's bytes are frames to the last; a prefix may have been forgotten."""
-    at = max(0, data.find(b"SMLT\x01"))
+    at = max(0, data.find(b"SMLT" + bytes([VERSION])))
     while at < len(data):
         if len(data) - at < HEADER.size + CRC.size:
             return False
@@ -337,9 +350,8 @@ def whole_frames(data: bytes) -> bool:
 
 def attack(seed: int) -> Outcome:
     """One session."""
-    program = [str(runner() / "smelt_run"), "--serve"]
     pieces, host = draw(seed)
-    heard = converse(program, pieces, host)
+    heard = converse(program(), pieces, host)
     said = heard.stderr.decode(errors="replace")
     what = {0: "left", 3: "told a broken stream", None: "hangs"}.get(heard.code, f"exit code {heard.code}")
     failed = heard.code not in (0, 3)

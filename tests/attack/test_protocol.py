@@ -89,9 +89,10 @@ def test_words_of_a_device_move_no_cursor_and_can_be_written() -> None:
     assert end["text"] == "\\x07"
 
 
-@pytest.mark.parametrize("payload", [b"", b"1234567", struct.pack("<IIQ", 1, 2, 5),
-struct.pack("<IIQ", 0, 0, 5),
-                                     struct.pack("<II", 1, 0) + bytes(8 << 18) + bytes(8)])  # fmt: skip
+@pytest.mark.parametrize("payload", [b"", b"1234567", struct.pack("<IIQ", 1, 0, 5),
+                                     struct.pack("<II4Q", 1, 2, 5, 5, 5, 5),
+                                     struct.pack("<II4Q", 0, 0, 5, 5, 5, 5),
+                                     struct.pack("<II", 1, 0) + bytes(32 << 18) + bytes(32)])  # fmt: skip
 def test_samples_out_of_range(payload: bytes) -> None:
     with pytest.raises(SmeltError, match="the runner sent samples"):
         parse_samples([payload])
@@ -147,7 +148,7 @@ def test_fixed_seeds_of_the_device() -> None:
 
 def heard(*frames: Raw, by: str) -> device.Heard:
     return device.converse(
-        [str(device.runner() / "smelt_run"), "--serve"], [b"".join(f.encode() for f in frames)], by
+        device.program(), [b"".join(f.encode() for f in frames)], by
     )
 
 
@@ -172,7 +173,7 @@ def test_a_model_that_writes_into_the_pipe_of_crash_records() -> None:
         Raw(FrameType.DATA, struct.pack("<qi", 0, scribble), 3),
         Raw(FrameType.RUN, RUN_BODY.pack(900, 0, 1, 50, 0, 10**8, 0, 10**8, 10**5), 4),
     ]
-    program = [str(device.runner() / "smelt_run"), "--serve"]
+    program = device.program()
     for _ in range(100):  # until it has written a whole record before it is killed: later on a busy machine
         found = device.converse(program, [f.encode() for f in frames], "waits")
         assert found.code in (0, 3) and not found.stderr

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+import adbd as adbd_rig
 import rig
+
+from smelt.devicefarm.qemu_board import BoardMachine
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +34,27 @@ def arm64_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rig.Sshd]:
     with rig.start_sshd(tmp_path_factory.mktemp("sshd")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def dropbear(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rig.Sshd]:
+    with rig.start_dropbear(tmp_path_factory.mktemp("dropbear")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def adbd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[adbd_rig.Adbd]:
+    with adbd_rig.start_adbd(tmp_path_factory.mktemp("adbd")) as device:
+        yield device
+
+
+@pytest.fixture(scope="session")
+def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BoardMachine]:
+    """A machine that runs; others who name its folder share it."""
+    with rig.start_board(tmp_path_factory.mktemp("board") / "machine") as machine:
+        yield machine
+
+
+@pytest.fixture(scope="session")
+def bionic_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return rig.build_bionic(tmp_path_factory.mktemp("bionic") / "bundle")

@@ -17,11 +17,14 @@ int fflush(void *);
 void abort(void);
 void exit(int);
 int fork(void);
+int setsid(void);
+int getpid(void);
 long write(int, const void *, size_t);
 int usleep(unsigned);
 size_t strlen(const char *);
 
-enum { FINE, SEGFAULT, ABORT, SPIN, PRINT, EAT, LEAVE, REFUSE, FLOOD, NAP, OVERFLOW, GRANDCHILD, SCRIBBLE, BAD_OUTPUT, SLOW_RESET };
+enum { FINE, SEGFAULT, ABORT, SPIN, PRINT, EAT, LEAVE, REFUSE, FLOOD, NAP, OVERFLOW, GRANDCHILD, SCRIBBLE, BAD_OUTPUT, SLOW_RESET,
+       DAEMON };
 enum { RESET_US = 20000 };
 
 struct smelt_session {
@@ -78,6 +81,7 @@ DLDataType smelt_state_type(const smelt_session *s, size_t i) { (void)s, (void)i
 int32_t smelt_state_rank(const smelt_session *s, size_t i) { (void)s, (void)i; return 0; }
 smelt_status smelt_reset(smelt_session *s) { s->kept = 0; return s->slow_reset ? usleep(RESET_US), SMELT_OK : SMELT_OK; }
 const char *smelt_fallback(const smelt_session *s) { (void)s; return NULL; }
+const char *smelt_variant(const smelt_session *s) { (void)s; return "any"; }
 smelt_status smelt_trim(smelt_session *s) { (void)s; return SMELT_OK; }
 smelt_status smelt_profile(smelt_session *s, int32_t enable) { s->profile = enable; if (enable) s->launches = 0; return SMELT_OK; }
 size_t smelt_kernel_count(const smelt_session *s) { (void)s; return 1; }
@@ -124,6 +128,17 @@ static smelt_status misbehave(smelt_session *s, int mode) {
     case NAP: usleep(500); break;
     case OVERFLOW: zero = deep(&zero); break;
     case GRANDCHILD: if (fork() == 0) for (;;) usleep(100000); exit(3);
+    case DAEMON: /* leaves the group, the session and its parent, twice over */
+      for (int i = 0; i < 2; i++) {
+        if (fork()) continue;
+        setsid();
+        if (fork()) exit(0);
+        printf("daemon %d\n", getpid());
+        fflush(NULL);
+        for (;;) usleep(100000);
+      }
+      usleep(200000); /* both have said who they are */
+      break;
     case SCRIBBLE: for (int fd = 3; fd < 16; fd++) write(fd, "garbage garbage garbage garbage garbage garbage", 47); break;
     default: break;
   }

@@ -18,7 +18,11 @@ from pathlib import Path
 import pytest
 from installed import program_path, system_folder
 
+from smelt.core.diag import SmeltError
+from smelt.devicefarm.qemu_board import BoardMachine
 from smelt.devicefarm.ssh import SshAddress
+from smelt.targets.platform import parse_target
+from smelt.targets.toolchain import build_runner
 
 HERE = Path(__file__).parent
 RUNTIME = HERE.parents[1] / "targets" / "runtime"
@@ -106,6 +110,14 @@ def build_arm64(
     return out
 
 
+def build_bionic(out: Path) -> Path:
+    """A bundle for Android: the library as for the glibc shim, and the runner that bionic's linker starts."""
+    build_arm64(out, target="aarch64-linux-android", library_names="android")
+    (out / "smelt_run").unlink()
+    build_runner(parse_target("android"), b"", out)
+    return out
+
+
 def android_stub(folder: Path) -> str:
     """A stub libc.so whose only use is its soname and unversioned symbols, as the NDK's stubs."""
     import llvmlite.binding as llvm
@@ -113,7 +125,7 @@ def android_stub(folder: Path) -> str:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     names = ["malloc", "realloc", "free", "memset", "printf", "fflush", "abort", "exit", "fork", "write",
-             "usleep", "strlen"]  # fmt: skip
+             "usleep", "strlen", "setsid", "getpid"]  # fmt: skip
     text = 'target triple="aarch64-linux-android"\n' + "\n".join(
         f"define void @{n}() nounwind {{ ret void }}" for n in names
     )
@@ -128,7 +140,7 @@ def android_stub(folder: Path) -> str:
 
 @dataclass(frozen=True)
 class Sshd:
-    """A real sshd on loopback with its own configuration and keys."""
+    """A real ssh server on loopback with its own configuration and keys. pid: of the process that listens."""
 
     address: SshAddress
     home: Path
@@ -163,9 +175,26 @@ def make_key(path: Path) -> str:
     return path.with_suffix(".pub").read_text().strip()
 
 
+def in_mounts(script: str, argv: list[str]) -> list[str]:
+    """The command, run in a mount namespace of its own after the script has changed what is mounted there."""
+    unshare = program_path("unshare")
+    mapped = [] if os.getuid() == 0 else ["--user", "--map-current-user", "--keep-caps"]
+    return [str(unshare), "--mount", *mapped, "sh", "-c", f'{script} && exec "$@"', "sh", *argv]
+
+
+def plain_shell(home: Path) -> str:
+    """A script for in_mounts: this user's shell is sh there, which reads nobody's start-up files."""
+    rows = [row.split(":") for row in Path("/etc").joinpath("passwd").read_text().splitlines()]
+    user, passwd = getpass.getuser(), home / "passwd"
+    lines = [":".join([*row[:-1], "/bin/sh"] if row[0] == user else row) for row in rows]
+    passwd.write_text("\n".join(lines) + "\n")
+    return f"mount --bind '{passwd}' /etc/passwd"
+
+
 @contextmanager
-def start_sshd(home: Path) -> Iterator[Sshd]:
-    """sshd in the foreground as this user, ended with its children when the block ends."""
+def start_sshd(home: Path, mounts: str = "true") -> Iterator[Sshd]:
+    """sshd in the foreground as this user, ended with its children when the block ends. mounts: see
+    in_mounts."""
     daemon = program_path("sshd")
     need(
         daemon and program_path("ssh-keygen"),
@@ -178,20 +207,72 @@ def start_sshd(home: Path) -> Iterator[Sshd]:
     (home / "authorized_keys").write_text(make_key(home / "user_key") + "\n")
     port = free_port()
     (home / "config").write_text(SSHD_CONFIG.format(port=port, home=home))
-    server = subprocess.Popen(
-        [daemon, "-D", "-e", "-f", str(home / "config")],
-        stderr=(home / "log").open("wb"), start_new_session=True,
-    )  # fmt: skip
+    argv = [str(daemon), "-D", "-e", "-f", str(home / "config")]
+    with _listening(in_mounts(f"{plain_shell(home)} && {mounts}", argv), home, port) as server:
+        address = SshAddress("127.0.0.1", port, getpass.getuser(), host_key, home / "user_key")
+        yield Sshd(address, home, server.pid)
+
+
+@contextmanager
+def start_dropbear(home: Path) -> Iterator[Sshd]:
+    """dropbear, likewise. It looks for keys in the home folder that the system names, so it runs in a mount
+    namespace where that is `home`."""
+    daemon = program_path("dropbear")
+    need(daemon and program_path("dropbearkey"), "needs dropbear: apt-get install dropbear-bin")
+    keys = home / ".ssh"
+    keys.mkdir(parents=True)
+    for folder in (home, keys):
+        folder.chmod(0o700)
+    (keys / "authorized_keys").write_text(make_key(home / "user_key") + "\n")
+    (keys / "authorized_keys").chmod(0o600)
+    made = [str(program_path("dropbearkey")), "-t", "ed25519", "-f", str(home / "host_key")]
+    run(made)
+    shown = subprocess.run([*made[:1], "-y", "-f", made[-1]], capture_output=True, text=True, check=True)
+    host_key = next(line for line in shown.stdout.splitlines() if line.startswith("ssh-ed25519"))
+    user, uid, gid, port = getpass.getuser(), os.getuid(), os.getgid(), free_port()
+    passwd = home / "passwd"
+    passwd.write_text(f"{user}:x:{uid}:{gid}::{home}:/bin/sh\n")
+    server = [str(daemon), "-F", "-E", "-s", "-p", f"127.0.0.1:{port}", "-r", str(home / "host_key")]
+    argv = in_mounts(f"mount --bind '{passwd}' /etc/passwd", [*server, "-P", str(home / "pid")])
+    with _listening(argv, home, port) as process:
+        address = SshAddress("127.0.0.1", port, user, " ".join(host_key.split()[:2]), home / "user_key")
+        yield Sshd(address, home, process.pid)
+
+
+@contextmanager
+def _listening(argv: list[str], home: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """The server, once it listens; it and its sessions end with the block."""
+    with (home / "log").open("wb") as log:
+        server = subprocess.Popen(argv, stderr=log, start_new_session=True)
     try:
-        for _ in range(100):
+        for _ in range(200):
             if server.poll() is not None:
-                pytest.skip(f"sshd does not start here: {(home / 'log').read_text()[-300:]}")
+                pytest.skip(f"{argv[0]} does not start here: {(home / 'log').read_text()[-300:]}")
             with socket.socket() as s:
                 if s.connect_ex(("127.0.0.1", port)) == 0:
                     break
             time.sleep(0.05)
-        address = SshAddress("127.0.0.1", port, getpass.getuser(), host_key, home / "user_key")
-        yield Sshd(address, home, server.pid)
+        yield server
     finally:
         server.kill()
         server.wait()
+
+
+@contextmanager
+def start_board(folder: Path) -> Iterator[BoardMachine]:
+    """A whole emulated arm64 machine, up to its ssh; it ends with the block."""
+    need(program_path("qemu-system-aarch64"), "needs qemu-system-aarch64: apt-get install qemu-system-arm")
+    machine = BoardMachine("board", folder=folder)
+    try:
+        machine.start()
+    except SmeltError as error:
+        if error.kind != "infra" or "cannot be fetched" not in error.message:
+            raise
+        pytest.skip(f"needs Debian's packages of arm64: {error}")
+    try:
+        yield machine
+    finally:
+        machine.release()
+        end = time.monotonic() + 20
+        while machine.power.is_on() and time.monotonic() < end:
+            time.sleep(0.1)

@@ -2,105 +2,50 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
-import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import rig
 from boards import need_qemu
-from installed import program_path
-from processes import children
+from places import HANGS, LIMITS, PLACES, Place
 
 from smelt.core.diag import SmeltError
 from smelt.core.session_memory import MEMORY_FIELDS
-from smelt.devicefarm.budget import Budget, StepLimits
+from smelt.devicefarm.budget import Budget, InfraError, infra
 from smelt.devicefarm.channel import PipeChannel
 from smelt.devicefarm.client import RunnerClient, open_session
 from smelt.devicefarm.doctor import examine, healthy
 from smelt.devicefarm.frames import VERSION, Decoder, Frame, FrameType, encode
 from smelt.devicefarm.local import LocalTransport
-from smelt.devicefarm.measure import ONCE, QUICK, RunPlan
-from smelt.devicefarm.qemu_user import android_emulated, qemu_user
+from smelt.devicefarm.measure import ONCE, QUICK, RunPlan, TimingVerdict
+from smelt.devicefarm.qemu_user import android_emulated
 from smelt.devicefarm.report import RunnerError
-from smelt.devicefarm.ssh import SshAddress, SshTransport
-from smelt.devicefarm.transport import Transport
 from smelt.devicefarm.verdict import Verdict, verdict_of_error
 
 (
     FINE, SEGFAULT, ABORT, SPIN, PRINT, EAT, LEAVE, REFUSE, FLOOD, NAP, OVERFLOW, GRANDCHILD, SCRIBBLE, BAD,
-    SLOW_RESET,
-) = range(15)  # fmt: skip
+    SLOW_RESET, DAEMON,
+) = range(16)  # fmt: skip
 RESET_NS = 20_000_000
 """What a reset takes after a SLOW_RESET."""
-LIMITS = StepLimits(connect=100, load=100, run=100, output=100, grace=5, total=600)
-"""Longer than HANGS, so that what is noticed late is told from what a busy machine delays."""
-HANGS = 60.0
-"""Seconds after which something that should end at once counts as hanging."""
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
-
-
-@dataclass(frozen=True)
-class Place:
-    """A transport and a bundle that it can run."""
-
-    transport: Transport
-    bundle: Path
-    arch: str
-
-
-def _local(request: pytest.FixtureRequest, tmp: Path) -> Place:
-    return Place(LocalTransport(), request.getfixturevalue("native_bundle"), os.uname().machine)
-
-
-def _local_store(request: pytest.FixtureRequest, tmp: Path) -> Place:
-    transport = LocalTransport("stored", store=tmp / "store")
-    return Place(transport, request.getfixturevalue("native_bundle"), os.uname().machine)
-
-
-def _static(request: pytest.FixtureRequest, tmp: Path) -> Place:
-    return Place(
-        LocalTransport("static"), request.getfixturevalue("static_bundle"), os.uname().machine
-    )
-
-
-def _qemu(request: pytest.FixtureRequest, tmp: Path) -> Place:
-    need_qemu("qemu-aarch64-static")
-    bundle = request.getfixturevalue("arm64_bundle")
-    transport = qemu_user("emulated", "qemu-aarch64", sysroot=rig.SYSROOT, store=tmp / "store")
-    return Place(transport, bundle, "aarch64")
-
-
-def _ssh(request: pytest.FixtureRequest, tmp: Path) -> Place:
-    address = request.getfixturevalue("sshd").address
-    transport = SshTransport("board", address, root=str(tmp / "root"))
-    return Place(transport, request.getfixturevalue("native_bundle"), os.uname().machine)
-
-
-PLACES = {
-    "local": _local,
-    "store": _local_store,
-    "static": _static,
-    "qemu-user": _qemu,
-    "ssh": _ssh,
-}
 
 
 @pytest.fixture(params=list(PLACES))
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     made = PLACES[request.param](request, tmp_path)
     yield made
+    if made.elsewhere:
+        made.transport.execute(["rm", "-rf", f"/root/{tmp_path.name}"], Budget(LIMITS))  # its disk is memory
     made.transport.close()
 
 
@@ -117,18 +62,6 @@ def mode(number: int) -> np.ndarray:
 def reload(client: RunnerClient, place: Place) -> None:
     client.load(place.transport.deploy(place.bundle, client.budget))
     assert np.array_equal(client.run([X, mode(FINE)]).outputs["y"], 2 * X)
-
-
-def gone(pid: int, limit: float = HANGS) -> bool:
-    end = time.monotonic() + limit
-    while time.monotonic() < end:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
-                return True
-        except OSError:
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def test_hello_and_doctor(place: Place) -> None:
@@ -222,15 +155,15 @@ def test_timed_run(client: RunnerClient, place: Place) -> None:
     )
     report = client.run([X, mode(NAP)], plan)
     assert len(report.samples_ns) >= 20
-    assert len(report.warmup_ns) >= 3
+    assert len(report.warmup.ns) >= 3
     assert min(report.samples_ns) > 400_000  # the model sleeps half a millisecond
-    assert report.inner >= 2
+    assert report.samples.inner >= 2
     assert report.first_ns > 400_000
     assert [k.name for k in report.profile] == ["double_it"]
-    assert report.profile[0].launches == report.inner * len(report.samples_ns)
+    assert report.profile[0].launches == report.samples.inner * len(report.samples_ns)
     timing = report.timing
     assert timing is not None
-    assert place.transport.emulated == any("emulated" in why for why in timing.invalid)
+    assert place.transport.emulated == (timing.verdict is TimingVerdict.EMULATED)
 
 
 def test_the_way_back_to_the_start_is_not_timed(client: RunnerClient) -> None:
@@ -242,7 +175,7 @@ def test_the_way_back_to_the_start_is_not_timed(client: RunnerClient) -> None:
     for sample_time in (0.0, 1e-5):
         report = client.run([X, mode(SLOW_RESET)], replace(plan, sample_time=sample_time))
         assert min(report.samples_ns) < RESET_NS
-        assert min(report.warmup_ns) < RESET_NS
+        assert min(report.warmup.ns) < RESET_NS
         assert report.outputs["count"] >> 32 == 0
 
 
@@ -303,7 +236,8 @@ def test_flood_of_prints_is_bounded(client: RunnerClient) -> None:
 
 
 def test_memory_limit(place: Place) -> None:
-    limit = 1 << 30 if place.transport.emulated else 256 << 20
+    by_emulator = place.transport.emulated and not place.elsewhere  # whose own memory counts, too
+    limit = 1 << 30 if by_emulator else 256 << 20
     with open_session(
         place.transport, place.bundle, budget=Budget(LIMITS), memory_limit=limit
     ) as client:
@@ -354,28 +288,91 @@ def test_broken_bundle(client: RunnerClient) -> None:
         client.run()
 
 
-def test_killed_runner_is_an_infra_error_and_leaves_nothing(client: RunnerClient) -> None:
+def test_killed_runner_is_an_infra_error_and_leaves_nothing(client: RunnerClient, place: Place) -> None:
     assert client.facts is not None
     pid = client.facts.pid
-    (worker,) = children(pid)
-    timer = threading.Timer(0.3, os.kill, (pid, signal.SIGKILL))
+    (worker,) = place.children(pid)
+    timer = threading.Timer(0.3, place.kill, (pid, signal.SIGKILL))
     timer.start()
     start = time.monotonic()
     with pytest.raises(SmeltError) as caught:
         client.run([X, mode(SPIN)])
     assert time.monotonic() - start < HANGS
     assert caught.value.kind == "infra"
-    assert verdict_of_error(caught.value) is Verdict.INFRA
-    assert gone(worker)
+    assert verdict_of_error(caught.value) is Verdict.KILLED
+    assert place.gone(worker)
     with pytest.raises(SmeltError, match="cannot be used any more"):
         client.run()
+
+
+@pytest.mark.parametrize("then", ["close", "reset", "crash", "deadline"])
+def test_what_a_model_forks_away_is_ended(place: Place, then: str) -> None:
+    """It has left its group, its session and its parents."""
+    budget = Budget(replace(LIMITS, run=2 if then == "deadline" else LIMITS.run))
+    with open_session(place.transport, place.bundle, budget=budget) as client:
+        log = client.run([X, mode(DAEMON)]).log
+        daemons = [int(line.split()[1]) for line in log.splitlines() if line.startswith("daemon ")]
+        assert len(daemons) == 2
+        assert not any(place.gone(pid, 0.1) for pid in daemons)
+        if then == "reset":
+            client.reset()
+        elif then != "close":
+            with pytest.raises(RunnerError):
+                client.run([X, mode(ABORT if then == "crash" else SPIN)])
+        if then != "close":
+            assert all(place.gone(pid, 0.1) for pid in daemons)  # by now, not some time later
+    assert all(place.gone(pid) for pid in daemons)
+
+
+def test_killed_worker_is_told_from_a_crash(client: RunnerClient, place: Place) -> None:
+    """As the out-of-memory killer does it: while a run goes on, and between runs."""
+    assert client.facts is not None
+    for idle in (False, True):
+        (worker,) = place.children(client.facts.pid)
+        if idle:
+            place.kill(worker, signal.SIGKILL)
+            assert place.gone(worker)
+        else:
+            threading.Timer(0.3, place.kill, (worker, signal.SIGKILL)).start()
+        with pytest.raises(RunnerError, match="killed from outside") as caught:
+            client.run([X, mode(SPIN)])
+        assert caught.value.kind == "infra"
+        assert verdict_of_error(caught.value) is Verdict.KILLED
+        with pytest.raises(RunnerError) as again:
+            client.run([X, mode(FINE)])
+        assert verdict_of_error(again.value) is Verdict.KILLED
+        reload(client, place)
+
+
+def test_slow_host_keeps_its_runner(place: Place) -> None:
+    """It neither sends nor receives for many times the silence; nor does a long run count as silence."""
+    budget = Budget(replace(LIMITS, beat=0.1, silence=3))
+    with open_session(place.transport, place.bundle, budget=budget) as client:
+        time.sleep(4)
+        assert np.array_equal(client.run([X, mode(FINE)]).outputs["y"], 2 * X)
+        threading.Timer(4, _cancel, (client, client._job + 3)).start()
+        with pytest.raises(RunnerError, match="cancelled"):
+            client.run([X, mode(SPIN)])
+
+
+def test_stopped_host_loses_its_runner(place: Place) -> None:
+    """Its connection stays open, but nothing comes: as of a process that is stopped, or a dead link."""
+    budget = Budget(replace(LIMITS, beat=0.2, silence=2))
+    with open_session(place.transport, place.bundle, budget=budget) as client:
+        assert client.facts is not None and client._heartbeat is not None
+        workers = place.children(client.facts.pid)
+        client._heartbeat.stop()
+        assert all(place.gone(pid) for pid in (client.facts.pid, *workers))
+        with pytest.raises(SmeltError) as caught:
+            client.run([X, mode(FINE)])
+        assert verdict_of_error(caught.value).exit_code == 6
 
 
 def test_closing_in_the_middle_of_a_run_leaves_nothing(place: Place) -> None:
     with open_session(place.transport, place.bundle, budget=Budget(LIMITS)) as client:
         assert client.facts is not None
         pid = client.facts.pid
-        (worker,) = children(pid)
+        (worker,) = place.children(pid)
         failures: list[SmeltError] = []
 
         def hang() -> None:
@@ -390,15 +387,15 @@ def test_closing_in_the_middle_of_a_run_leaves_nothing(place: Place) -> None:
         client._channel.close()
         thread.join(HANGS)
         assert [f.kind for f in failures] == ["infra"]
-    assert gone(pid)
-    assert gone(worker)
+    assert place.gone(pid)
+    assert place.gone(worker)
 
 
 def test_stopped_runner_meets_the_hosts_deadline(place: Place) -> None:
     budget = Budget(replace(LIMITS, run=0.3, grace=0.5, close=0.5))
     with open_session(place.transport, place.bundle, budget=budget) as client:
         assert client.facts is not None
-        os.kill(client.facts.pid, signal.SIGSTOP)
+        place.kill(client.facts.pid, signal.SIGSTOP)
         start = time.monotonic()
         try:
             with pytest.raises(SmeltError, match="longer than its limit") as caught:
@@ -407,8 +404,8 @@ def test_stopped_runner_meets_the_hosts_deadline(place: Place) -> None:
             client.close()
             assert time.monotonic() - start < HANGS
         finally:
-            if not gone(client.facts.pid, 0.1):
-                os.kill(client.facts.pid, signal.SIGCONT)
+            if not place.gone(client.facts.pid, 0.1):
+                place.kill(client.facts.pid, signal.SIGCONT)
 
 
 def test_old_lease_is_refused(client: RunnerClient) -> None:
@@ -420,14 +417,12 @@ def test_old_lease_is_refused(client: RunnerClient) -> None:
     assert caught.value.status == "stale"
 
 
+def _cancel(client: RunnerClient, job: int) -> None:
+    client._send(Frame(FrameType.CANCEL, b"\0" * 8, job), time.monotonic() + HANGS)
+
+
 def test_cancel_ends_a_run(client: RunnerClient, place: Place) -> None:
-    job = client._job + 3  # two inputs come first
-    channel = client._channel
-
-    def cancel() -> None:
-        channel.send(encode(Frame(FrameType.CANCEL, b"\0" * 8, job)), time.monotonic() + HANGS)
-
-    threading.Timer(0.3, cancel).start()
+    threading.Timer(0.3, _cancel, (client, client._job + 3)).start()  # two inputs come first
     with pytest.raises(RunnerError) as caught:
         client.run([X, mode(SPIN)])
     assert caught.value.status == "cancelled"
@@ -438,7 +433,7 @@ def test_cancel_ends_a_run(client: RunnerClient, place: Place) -> None:
 def test_reset_frees_the_worker(client: RunnerClient, place: Place) -> None:
     assert client.facts is not None
     client.reset()
-    assert children(client.facts.pid) == []
+    assert place.children(client.facts.pid) == []
     reload(client, place)
 
 
@@ -518,6 +513,31 @@ def test_something_that_is_no_runner(text: bytes, tmp_path: Path) -> None:
     client.close()
 
 
+class Chatty:
+    """A channel to a device that gives signs of life and no answer."""
+
+    def send(self, data: bytes, deadline: float) -> None: ...
+    def receive(self, deadline: float) -> bytes:
+        time.sleep(0.01)
+        return encode(Frame(FrameType.PING, b"", 1))
+
+    def stderr_tail(self) -> str:
+        return ""
+
+    def ended(self) -> InfraError:
+        return infra("it does not end")
+
+    def close(self) -> None: ...
+
+
+def test_signs_of_life_are_no_answer() -> None:
+    client = RunnerClient(Chatty(), budget=Budget(replace(LIMITS, connect=0.5)))
+    with pytest.raises(SmeltError, match="longer than its limit") as caught:
+        client.hello()
+    assert verdict_of_error(caught.value) is Verdict.LINK_STALLED
+    client.close()
+
+
 def test_runner_that_cannot_start(tmp_path: Path) -> None:
     (tmp_path / "smelt_run").write_bytes(b"\x7fELF of another world")
     (tmp_path / "smelt_run").chmod(0o755)
@@ -550,142 +570,3 @@ def test_android_library_on_the_glibc_shim(
         assert np.array_equal(client.run([X, mode(FINE)]).outputs["y"], 2 * X)
         with pytest.raises(RunnerError, match="signal 11"):
             client.run([X, mode(SEGFAULT)])
-
-
-# ---- ssh only ----
-
-
-def test_wrong_host_key(sshd: rig.Sshd, native_bundle: Path, tmp_path: Path) -> None:
-    other = rig.make_key(tmp_path / "other")
-    transport = SshTransport("board", replace(sshd.address, host_key=other))
-    with pytest.raises(SmeltError, match="another host key") as caught:
-        transport.deploy(native_bundle, Budget(LIMITS))
-    assert caught.value.kind == "infra"
-    findings = examine(transport, budget=Budget(LIMITS))
-    assert not healthy(findings)
-    assert "host key" in findings[0].detail
-
-
-def test_unknown_user_key(sshd: rig.Sshd, native_bundle: Path, tmp_path: Path) -> None:
-    rig.make_key(tmp_path / "stranger")
-    transport = SshTransport("board", replace(sshd.address, key_file=tmp_path / "stranger"))
-    with pytest.raises(SmeltError, match="refused the connection"):
-        transport.deploy(native_bundle, Budget(LIMITS))
-
-
-def test_unreadable_host_key(sshd: rig.Sshd, native_bundle: Path) -> None:
-    transport = SshTransport("board", replace(sshd.address, host_key="ssh-ed25519 AAAAnonsense"))
-    with pytest.raises(SmeltError, match="cannot be read"):
-        transport.deploy(native_bundle, Budget(LIMITS))
-
-
-def test_nobody_listens(tmp_path: Path, native_bundle: Path) -> None:
-    key = rig.make_key(tmp_path / "key")
-    address = SshAddress("127.0.0.1", rig.free_port(), "root", key, tmp_path / "key")
-    with pytest.raises(SmeltError, match="cannot be reached"):
-        SshTransport("board", address).deploy(native_bundle, Budget(LIMITS))
-
-
-def test_silent_server_meets_the_deadline(tmp_path: Path, native_bundle: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        key = rig.make_key(tmp_path / "key")
-        address = SshAddress("127.0.0.1", server.getsockname()[1], "root", key, tmp_path / "key")
-        start = time.monotonic()
-        with pytest.raises(SmeltError):
-            SshTransport("board", address).deploy(
-                native_bundle, Budget(replace(LIMITS, connect=1.0))
-            )
-        assert time.monotonic() - start < HANGS
-
-
-def test_remote_arguments_are_not_shell_text(sshd: rig.Sshd) -> None:
-    transport = SshTransport("board", sshd.address)
-    done = transport.execute(["echo", "$HOME; rm -rf *", "'"], Budget(LIMITS))
-    assert done.out == "$HOME; rm -rf * '\n"
-    assert transport.execute(["false"], Budget(LIMITS)).code == 1
-    transport.close()
-
-
-# ---- deploying ----
-
-
-@pytest.mark.parametrize("kind", ["store", "ssh"])
-def test_deploy_is_by_content(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    place = PLACES[kind](request, tmp_path)
-    budget = Budget(LIMITS)
-    first = place.transport.deploy(place.bundle, budget)
-    stored = sorted(p for p in tmp_path.rglob("*") if p.parent.parent.name == "cas")
-    assert len(stored) == 2
-    ages = [p.stat().st_mtime_ns for p in stored]
-    copy = tmp_path / "another name"
-    shutil.copytree(place.bundle, copy)
-    assert place.transport.deploy(copy, budget) == first
-    assert [p.stat().st_mtime_ns for p in stored] == ages
-    (copy / "model.weights").write_bytes(b"w" * 100_000)
-    second = place.transport.deploy(copy, budget)
-    assert second != first
-    assert (Path(second) / "model.weights").read_bytes() == b"w" * 100_000
-    assert not list(tmp_path.rglob("tmp/*"))
-    place.transport.close()
-
-
-def test_odd_bundles_are_refused(native_bundle: Path, tmp_path: Path) -> None:
-    transport = LocalTransport(store=tmp_path / "store")
-    odd = tmp_path / "odd"
-    with pytest.raises(SmeltError, match="not a directory"):
-        transport.deploy(odd, Budget())
-    odd.mkdir()
-    with pytest.raises(SmeltError, match="is empty"):
-        transport.deploy(odd, Budget())
-    (odd / "libmodel.so").symlink_to("/etc/passwd")
-    with pytest.raises(SmeltError, match="not a plain file"):
-        transport.deploy(odd, Budget())
-    (odd / "libmodel.so").unlink()
-    (odd / "a b;c").write_text("")
-    with pytest.raises(SmeltError, match="name that is not deployed"):
-        transport.deploy(odd, Budget())
-
-
-FULL_DISK = """
-import sys
-from pathlib import Path
-from smelt.core.diag import SmeltError
-from smelt.devicefarm.budget import Budget
-from smelt.devicefarm.local import LocalTransport
-import resource
-resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-try:
-    LocalTransport(store=Path(sys.argv[2])).deploy(Path(sys.argv[1]), Budget())
-except SmeltError as error:
-    print(error.kind, error)
-"""
-
-
-def test_full_disk_is_infra_and_leaves_no_half_file(native_bundle: Path, tmp_path: Path) -> None:
-    bundle = tmp_path / "bundle"
-    shutil.copytree(native_bundle, bundle)
-    (bundle / "model.weights").write_bytes(bytes(4 << 20))
-    done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(bundle), str(tmp_path / "store")],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert done.stdout.startswith("infra writing 'tmp/")
-    assert not list((tmp_path / "store").rglob("tmp/*"))
-    assert not list((tmp_path / "store").rglob("bundles/*"))
-
-
-def test_full_disk_over_ssh(tmp_path: Path, native_bundle: Path) -> None:
-    rig.need(program_path("prlimit"), "needs prlimit: apt-get install util-linux")
-    bundle = tmp_path / "bundle"
-    shutil.copytree(native_bundle, bundle)
-    (bundle / "model.weights").write_bytes(bytes(4 << 20))
-    with rig.start_sshd(tmp_path / "sshd") as server:
-        subprocess.run(["prlimit", f"--pid={server.pid}", f"--fsize={1 << 20}"], check=True)
-        transport = SshTransport("full", server.address, root=str(tmp_path / "root"))
-        start = time.monotonic()
-        with pytest.raises(SmeltError) as caught:
-            transport.deploy(bundle, Budget(LIMITS))
-        assert caught.value.kind == "infra"
-        assert time.monotonic() - start < HANGS
-        transport.close()
-    assert not list((tmp_path / "root").rglob("bundles/*"))

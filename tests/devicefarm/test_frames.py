@@ -72,7 +72,7 @@ def test_the_longest_frame() -> None:
 
 def test_layout_is_the_documented_one() -> None:
     data = encode(Frame(FrameType.RUN, b"abc", job=0x0102030405060708, fence=9))
-    assert data[:8] == b"SMLT\x02\x05\x00\x00"
+    assert data[:8] == b"SMLT\x03\x05\x00\x00"
     assert data[8:16] == bytes(range(8, 0, -1))
     assert data[16:24] == b"\x09" + bytes(7)
     assert data[24:28] == b"\x03\x00\x00\x00"

@@ -14,6 +14,7 @@ from smelt.devicefarm.inventory import (
     BUILTIN,
     DEFAULT_DEVICE,
     Device,
+    choose,
     describe,
     find_device,
     open_transport,
@@ -26,11 +27,15 @@ TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
 DEVICES = st.builds(
     Device,
     name=st.from_regex(r"[a-z0-9][a-z0-9._-]{0,10}", fullmatch=True),
-    transport=st.sampled_from(["ssh", "local"]),
+    transport=st.sampled_from(["ssh", "local", "adb"]),
     platform=st.just("aarch64-linux"),
     host=TEXT,
     port=st.integers(1, 65535),
     key_file=TEXT,
+    serial=TEXT,
+    pool=TEXT,
+    power=TEXT,
+    emulated=st.booleans(),
     tags=st.lists(TEXT, max_size=3).map(tuple),
 )
 
@@ -110,5 +115,53 @@ def test_ssh_needs_a_pinned_key() -> None:
 
 
 def test_unknown_transport() -> None:
-    with pytest.raises(SmeltError, match="there are android, local"):
+    with pytest.raises(SmeltError, match="there are adb, android, local, qemu-board, qemu-user, ssh"):
         open_transport(Device("x", "carrier-pigeon", "aarch64-linux"))
+
+
+def row(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "devices.toml"
+    path.write_text(f"schema_version = 1\n[device.b1]\nplatform = 'aarch64-linux'\n{text}\n")
+    return path
+
+
+def test_a_board_can_be_called_emulated_and_never_real(tmp_path: Path) -> None:
+    ssh = "transport = 'ssh'\nhost = 'h'\nuser = 'u'\nkey_file = 'k'\nhost_key = 'ssh-ed25519 A'\n"
+    for text, expected in ((ssh, False), (f"{ssh}emulated = true", True)):
+        device = find_device("b1", row(tmp_path, text))
+        assert open_transport(device).emulated == expected
+        assert ("emulated" in describe(device)) == expected
+    for wrong in ("false", "'no'", "0"):
+        with pytest.raises(SmeltError, match="device 'b1': emulated can"):
+            read_inventory(row(tmp_path, f"{ssh}emulated = {wrong}"))
+
+
+def test_devices_are_chosen_by_all_of_their_tags() -> None:
+    rows = [
+        Device("a", "ssh", "aarch64-linux", tags=("big", "lab"), pool="ci"),
+        Device("b", "ssh", "aarch64-linux", tags=("lab",)),
+        Device("c", "adb", "aarch64-android", tags=("big",), pool="ci"),
+    ]
+
+    def names(*tags: str, pool: str = "") -> str:
+        return "".join(d.name for d in choose(rows, tags=tags, pool=pool))
+
+    assert names() == "abc"
+    assert (names("big"), names("lab"), names("big", "lab"), names("none")) == ("ac", "ab", "a", "")
+    assert (names("ssh"), names("aarch64-android")) == ("ab", "c")
+    assert (names("big", pool="ci"), names(pool="x")) == ("ac", "")
+
+
+def test_an_adb_device_needs_its_serial(tmp_path: Path) -> None:
+    with pytest.raises(SmeltError, match="lacks its serial") as caught:
+        open_transport(find_device("b1", row(tmp_path, "transport = 'adb'")))
+    assert caught.value.hint is not None and "adb devices" in caught.value.hint
+
+
+def test_the_whole_board_is_there_and_nobodys_default(tmp_path: Path) -> None:
+    board = find_device("qemu-board", tmp_path / "none.toml")
+    assert board.emulated and "qemu-system" in describe(board)
+    assert DEFAULT_DEVICE["aarch64-linux"] == "qemu-arm64"
+    transport = open_transport(board)  # which starts nothing
+    assert transport.emulated
+    transport.close()

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smelt.devicefarm.measure import (
+    Doubt,
     Interval,
+    TimingVerdict,
     drift,
     mad,
     mann_kendall_p,
@@ -20,6 +22,7 @@ from smelt.devicefarm.measure import (
     outlier_count,
     quantile,
     summarize,
+    sustained,
 )
 
 TIMES = st.floats(1.0, 1e12)
@@ -117,17 +120,38 @@ def noise(seed: int, n: int = 200, spread: float = 0.01) -> list[float]:
 
 
 def test_quiet_runs_are_rarely_called_unstable() -> None:
-    assert sum(bool(summarize(noise(seed)).unstable) for seed in range(200)) <= 2
+    assert sum(bool(summarize(noise(seed)).doubts) for seed in range(200)) <= 2
 
 
 def test_drift_is_called_unstable() -> None:
     for seed in range(20):
         drifting = [x * (1 + 0.06 * i / 200) for i, x in enumerate(noise(seed))]
-        assert summarize(drifting).unstable
+        assert summarize(drifting).verdict is TimingVerdict.UNSTABLE
         assert drift(drifting) == pytest.approx(0.04, abs=0.01)
 
 
 def test_wide_noise_is_called_unstable() -> None:
-    assert any("interval" in why for why in summarize(noise(1, 20, 0.2)).unstable)
-    assert summarize([5.0, 5.0]).unstable == ("fewer than 8 samples",)
+    assert any("interval" in d.text for d in summarize(noise(1, 20, 0.2)).doubts)
+    assert [str(d) for d in summarize([5.0, 5.0]).doubts] == ["unstable: fewer than 8 samples"]
 
+
+def test_the_gravest_doubt_is_the_verdict() -> None:
+    steady = [100.0 + i % 3 for i in range(60)]
+    assert summarize(steady).verdict is TimingVerdict.VALID
+    for kind in TimingVerdict:
+        doubts = [Doubt(TimingVerdict.UNSTABLE, "a"), Doubt(kind, "b")]
+        worst = TimingVerdict.UNSTABLE if kind is TimingVerdict.VALID else kind
+        assert summarize(steady, doubts).verdict is summarize(steady, doubts[::-1]).verdict is worst
+
+
+
+def test_a_sustained_run_is_judged_by_its_ends() -> None:
+    """Heat that slows the device down is the finding, not a doubt; what else disturbs is."""
+    slowing = [1e7 * (1 + 0.5 * min(1, i / 500)) * (1 + 0.001 * (i % 7)) for i in range(1000)]
+    hot = [Doubt(TimingVerdict.THROTTLED, "a"), Doubt(TimingVerdict.TOO_HOT, "b")]
+    assert summarize(slowing, hot).verdict is TimingVerdict.THROTTLED
+    found = sustained(slowing, hot)
+    assert found.steady.verdict is TimingVerdict.VALID and found.cold.verdict is TimingVerdict.UNSTABLE
+    assert found.share == pytest.approx(1.05 / 1.5, rel=0.01)
+    busy = sustained(slowing, [*hot, Doubt(TimingVerdict.BUSY, "c")])
+    assert busy.steady.verdict is busy.cold.verdict is TimingVerdict.BUSY

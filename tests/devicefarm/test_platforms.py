@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,11 @@ from installed import program_path
 
 from smelt.core.naming import Names
 from smelt.devicefarm.budget import Budget, StepLimits
-from smelt.devicefarm.client import open_session
+from smelt.devicefarm.channel import PipeChannel
+from smelt.devicefarm.client import RunnerClient, open_session
 from smelt.devicefarm.inventory import DEFAULT_DEVICE, find_device, open_transport
-from smelt.devicefarm.measure import QUICK
+from smelt.devicefarm.measure import QUICK, TimingVerdict
+from smelt.devicefarm.qemu_user import BIONIC_VARIABLE
 from smelt.devicefarm.report import RunnerError
 from smelt.targets.platform import TargetSpec, parse_target
 from smelt.targets.toolchain import build_library, build_runner, build_shim_runner
@@ -36,9 +39,16 @@ def build(spec: TargetSpec, folder: Path) -> Path:
     return bundle
 
 
-@pytest.mark.parametrize("target", ["x86", "arm64", "armv7", "riscv64-linux", "android"])
+TARGETS = [
+    ("x86", False), ("arm64", False), ("armv7", False), ("riscv64-linux", False), ("android", False),
+    *([("android", True)] if os.environ.get(BIONIC_VARIABLE) else []),
+]  # fmt: skip
+"""And whether on real bionic, which machines have only if somebody has put it there."""
+
+
+@pytest.mark.parametrize(("target", "bionic"), TARGETS)
 def test_real_runtime_on_the_default_device(
-    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: str, bionic: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = parse_target(target)
     emulator = spec.platform.emulator
@@ -47,8 +57,8 @@ def test_real_runtime_on_the_default_device(
         "needs qemu: apt-get install qemu-user-static",
     )
     shim = None
-    if spec.platform.shim:
-        monkeypatch.delenv("SMELT_BIONIC_ROOT", raising=False)
+    if spec.platform.shim and not bionic:
+        monkeypatch.delenv(BIONIC_VARIABLE, raising=False)
         rig.need(rig.SYSROOT.exists(), "needs an arm64 libc: apt-get install libc6-dev-arm64-cross")
         shim = build_shim_runner(spec, tmp_path / "smelt_run.shim")
     device = find_device(DEFAULT_DEVICE.get(spec.platform.name, "local"), tmp_path / "none.toml")
@@ -71,4 +81,31 @@ def test_real_runtime_on_the_default_device(
         report = client.run([x, y], QUICK)
         assert report.timing is not None
         assert report.memory.weights_bytes == 16
-        assert transport.emulated == any("emulated" in why for why in report.invalid)
+        assert transport.emulated == (report.timing.verdict is TimingVerdict.EMULATED)
+
+
+@pytest.mark.parametrize(
+    ("target", "emulator"),
+    [
+        ("x86", ""), ("x86", "qemu-x86_64-static"), ("arm64", "qemu-aarch64-static"),
+        ("armv7", "qemu-arm-static"), ("riscv64-linux", "qemu-riscv64-static"),
+    ],
+)  # fmt: skip
+def test_an_emulated_processor_is_found_out_by_the_runner_alone(
+    target: str, emulator: str, tmp_path: Path
+) -> None:
+    """As over ssh to an emulated board: neither the transport nor the inventory says that it is one."""
+    program = program_path(emulator) if emulator else None
+    rig.need(program or not emulator, "needs qemu: apt-get install qemu-user-static")
+    bundle = build(parse_target(target), tmp_path)
+    channel = PipeChannel([*([program] if program else []), str(bundle / "smelt_run"), "--serve"])
+    client = RunnerClient(channel, emulated=False, budget=Budget(StepLimits(total=120)))
+    try:
+        client.load(str(bundle))
+        report = client.run([np.ones((2, 3), np.float32), np.ones(3, np.float32)], QUICK)
+    finally:
+        client.close()
+    assert report.facts.emulation == (f"the program runs under {emulator}" if emulator else "")
+    assert report.emulated == bool(emulator)
+    assert report.timing is not None
+    assert (report.timing.verdict is TimingVerdict.EMULATED) == bool(emulator)

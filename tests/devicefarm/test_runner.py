@@ -4,11 +4,14 @@ sanitized build under fuzz.
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +24,8 @@ from smelt.devicefarm.budget import Budget, StepLimits
 from smelt.devicefarm.channel import PipeChannel
 from smelt.devicefarm.client import LOAD_HEAD, PAIR, RUN_BODY, SETIN_HEAD, RunnerClient
 from smelt.devicefarm.frames import CHUNK, Frame, FrameType, encode
-from smelt.devicefarm.measure import QUICK
-from smelt.devicefarm.report import RunnerError
+from smelt.devicefarm.measure import QUICK, TimingVerdict
+from smelt.devicefarm.report import RunnerError, RunReport
 from smelt.targets.elf import code_of
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -124,42 +127,106 @@ def test_a_shape_of_no_input_is_a_usage_error(native_bundle: Path) -> None:
     assert done.returncode == 2 and "with the name of an input" in done.stderr
 
 
-def fake_sysfs(root: Path, temperature: int, limit_khz: int) -> None:
-    for path, value in {
-        "class/thermal/thermal_zone0/temp": 41_000,
-        "class/thermal/thermal_zone3/temp": temperature,
-        "devices/system/cpu/cpu0/cpufreq/scaling_cur_freq": 1_500_000,
-        "devices/system/cpu/cpu0/cpufreq/scaling_max_freq": limit_khz,
-    }.items():
+CPUFREQ = "devices/system/cpu/cpufreq"
+
+
+def write_files(root: Path, files: dict[str, object]) -> None:
+    """Files of a fake sysfs; none is ever seen half written."""
+    for path, value in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(f"{value}\n")
-    (root / "devices/system/cpu/cpu0/cpufreq/scaling_governor").write_text("schedutil\n")
+        (root / f"{path}.new").write_text(f"{value}\n")
+        (root / f"{path}.new").replace(root / path)
 
 
-def test_throttling_makes_times_invalid(native_bundle: Path, tmp_path: Path) -> None:
-    fake_sysfs(tmp_path, 63_500, 1_800_000)
+def fake_sysfs(root: Path, hottest: int = 63_500, limit_khz: int = 1_800_000, level: int = 0) -> None:
+    """A phone: two clusters, the big one's figures as given; many zones, one that is absent and one below
+    0."""
+    files: dict[str, object] = {f"class/thermal/thermal_zone{i}/temp": 41_000 + i for i in range(30)}
+    files |= {f"class/thermal/thermal_zone{i}/type": f"sensor{i}" for i in range(30)}
+    files |= {"class/thermal/thermal_zone23/temp": hottest, "class/thermal/thermal_zone4/temp": -40_000}
+    files |= {"class/thermal/thermal_zone5/temp": 2**31 - 1}
+    files |= {"class/thermal/cooling_device0/type": "pwm-fan", "class/thermal/cooling_device0/cur_state": 3}
+    files |= {"class/thermal/cooling_device1/type": "thermal-cpufreq-0"}
+    files |= {"class/thermal/cooling_device1/cur_state": level}
+    for number, cpus, limit in ((0, "0-3", 1_400_000), (4, "4-7", limit_khz)):
+        policy = f"{CPUFREQ}/policy{number}"
+        files |= {f"{policy}/scaling_cur_freq": 1_200_000, f"{policy}/scaling_max_freq": limit}
+        files |= {f"{policy}/related_cpus": cpus, f"{policy}/scaling_governor": f"governor{number}"}
+        files |= {f"{policy}/cpuinfo_max_freq": 1_900_000}
+    write_files(root, files)
+
+
+@pytest.fixture
+def phone(native_bundle: Path, tmp_path: Path) -> Iterator[RunnerClient]:
+    """A runner of this machine that sees the fake sysfs in tmp_path."""
+    fake_sysfs(tmp_path)
     channel = PipeChannel([str(native_bundle / "smelt_run"), "--serve", "--sysfs", str(tmp_path)])
     client = RunnerClient(channel, budget=Budget(StepLimits(total=60)))
-    try:
-        facts = client.hello()
-        c = facts.condition
-        assert (c.temperature, c.frequency_khz, c.frequency_limit_khz) == (
-            63.5,
-            1_500_000,
-            1_800_000,
-        )
-        assert c.governor == "schedutil"
-        client.load(str(native_bundle))
-        calm = client.run([X, np.int32(9)], QUICK)
-        assert not any("throttled" in why or "hot" in why for why in calm.invalid)
+    client.load(str(native_bundle))
+    yield client
+    client.close()
 
-        threading.Timer(0.15, fake_sysfs, (tmp_path, 97_000, 600_000)).start()
-        hot = client.run([X, np.int32(9)], QUICK)
-        assert any("throttled: the frequency limit fell from 1800000 to 600000" in w for w in hot.invalid)
-        assert any("too hot: 97" in w for w in hot.invalid)
-        assert hot.timing is not None and (hot.timing.unstable or hot.timing.invalid)
-    finally:
-        client.close()
+
+def said_of(report: RunReport, kind: TimingVerdict) -> str:
+    return "; ".join(d.text for d in report.doubts if d.kind is kind)
+
+
+def test_the_condition_has_all_zones_and_policies(phone: RunnerClient) -> None:
+    assert phone.facts is not None
+    c = phone.facts.condition
+    assert (len(c.zones), c.temperature, c.zones[4].degrees, c.zones[5].degrees) == (30, 63.5, -40.0, None)
+    assert [(p.policy, p.cpus, p.limit_khz, p.most_khz) for p in c.policies] == [
+        (0, "0-3", 1_400_000, 1_900_000), (4, "4-7", 1_800_000, 1_900_000)
+    ]  # fmt: skip
+    assert c.governors == ("governor0", "governor4")
+    assert [(d.type, d.level) for d in c.cooling] == [("thermal-cpufreq-0", 0)]  # a fan slows nothing down
+    calm = phone.run([X, np.int32(9)], QUICK)
+    assert not said_of(calm, TimingVerdict.THROTTLED) and not said_of(calm, TimingVerdict.TOO_HOT)
+    assert {(r.degrees, r.limits_khz) for r in calm.telemetry} == {(63.5, 3_200_000)}
+
+
+def test_policies_of_an_old_kernel_lie_with_their_processors(native_bundle: Path, tmp_path: Path) -> None:
+    files = {f"devices/system/cpu/cpu{i}/cpufreq/scaling_max_freq": 10**6 + i for i in range(12)}
+    write_files(tmp_path, {"devices/system/cpu/cpufreq/boost": 1, **files})
+    channel = PipeChannel([str(native_bundle / "smelt_run"), "--serve", "--sysfs", str(tmp_path)])
+    client = RunnerClient(channel, budget=Budget(StepLimits(total=60)))
+    found = client.hello().condition
+    client.close()
+    assert [p.limit_khz for p in found.policies] == [10**6 + i for i in range(12)]
+    assert found.temperature is None and found.zones == ()
+
+
+def test_heat_and_throttling_in_the_last_zone_and_policy(phone: RunnerClient, tmp_path: Path) -> None:
+    threading.Timer(0.15, fake_sysfs, (tmp_path, 97_000, 600_000)).start()
+    hot = phone.run([X, np.int32(9)], QUICK)
+    assert "processors 4-7 fell from 1800000 to 600000 kHz" in said_of(hot, TimingVerdict.THROTTLED)
+    assert "97 degrees C, the limit is 85" in said_of(hot, TimingVerdict.TOO_HOT)
+    assert hot.timing is not None and hot.timing.verdict is TimingVerdict.THROTTLED
+
+
+def test_throttling_that_ends_before_the_run_does(phone: RunnerClient, tmp_path: Path) -> None:
+    """What before and after do not show, telemetry does."""
+
+    def for_a_while() -> None:
+        fake_sysfs(tmp_path, limit_khz=900_000, level=2)
+        time.sleep(0.3)
+        fake_sysfs(tmp_path)
+
+    plan = replace(QUICK, min_time=1.0)
+    threading.Timer(0.25, for_a_while).start()
+    found = phone.run([X, np.int32(9)], plan)
+    assert found.before.policies == found.after.policies
+    said = said_of(found, TimingVerdict.THROTTLED)
+    assert "fell for a time, in all from 3200000 to 2300000 kHz" in said
+    assert "slows processors down to cool them (level 2)" in said
+
+
+def test_telemetry_stays_short_in_a_long_run(phone: RunnerClient) -> None:
+    found = phone.run([X, np.int32(9)], replace(QUICK, min_time=1.0))
+    told = [r.at_ns for r in found.telemetry]
+    assert told == sorted(told) and told[0] < 10**7 and len(told) >= 5
+    assert [found.telemetry[i].sample for i in (0, -1)] == [0, len(found.samples_ns)]
+    assert all(b - a > 9 * 10**7 for a, b in itertools.pairwise(told[:-1]))  # none while a sample runs
 
 
 TRIPLES = [

@@ -9,8 +9,8 @@ import pytest
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget, StepLimits
 from smelt.devicefarm.client import KIND_OF_STATUS
-from smelt.devicefarm.measure import summarize
-from smelt.devicefarm.report import Condition, Crash, RunnerError, invalid_reasons
+from smelt.devicefarm.measure import Doubt, TimingVerdict, summarize
+from smelt.devicefarm.report import Crash, RunnerError
 from smelt.devicefarm.verdict import (
     BY_STATUS,
     EXIT_CODES,
@@ -45,33 +45,9 @@ def test_timing_verdicts() -> None:
     steady = [100.0 + i % 3 for i in range(60)]
     assert verdict_of_timing(summarize(steady)) is Verdict.PASS
     assert verdict_of_timing(summarize([*steady[:30], *[200.0] * 30])) is Verdict.UNSTABLE
-    assert verdict_of_timing(summarize(steady, invalid=["too hot"])) is Verdict.INVALID
+    for kind in set(TimingVerdict) - {TimingVerdict.VALID, TimingVerdict.UNSTABLE}:
+        assert verdict_of_timing(summarize(steady, [Doubt(kind, "why")])) is Verdict.INVALID
     assert Verdict.UNSTABLE.exit_code == Verdict.INVALID.exit_code == 5
-
-
-CALM = Condition(45.0, 1_500_000, 1_800_000, "schedutil", 0.2)
-
-
-@pytest.mark.parametrize(
-    ("after", "before", "stable", "word"),
-    [
-        (CALM, CALM, True, None),
-        (Condition(90.0, 1, 1_800_000, "", 0.2), CALM, True, "too hot"),
-        (Condition(50.0, 1, 600_000, "", 0.2), CALM, True, "throttled"),
-        (CALM, Condition(None, None, None, "", 9.0), True, "busy"),
-        (CALM, CALM, False, "warm-up"),
-    ],
-)
-def test_reasons_for_doubt(
-    after: Condition, before: Condition, stable: bool, word: str | None
-) -> None:
-    reasons = invalid_reasons(before, after, emulated=False, cores=2, stable=stable)
-    assert (word is None) == (not reasons)
-    assert word is None or any(word in r for r in reasons)
-    assert (
-        len(invalid_reasons(before, after, emulated=True, cores=2, stable=stable))
-        == len(reasons) + 1
-    )
 
 
 def test_errors_survive_pickling() -> None:

@@ -210,12 +210,14 @@ def small(rng: np.random.Generator, shape: tuple[int, ...], sizes: Sizes) -> Arr
 
 
 def halves(a: Array, router: Array, *given: Array) -> list[Array]:
-    """Two of four experts, gates and then values: ONNX Runtime has pairs alone on CPUs."""
+    """Two of four experts, gates and then values: ONNX Runtime has pairs alone on CPUs. Of equal ones, as of
+    pairs, the last come first."""
     (w1, b1, w2, b2), rows = given, a.reshape(-1, 8).astype(np.float64)
     y = np.zeros_like(rows)
     for t, row in enumerate(rows):
-        best = np.argsort(-router[t], kind="stable")[:2]
-        share = np.exp(router[t][best] - router[t][best].max())
+        every = np.exp(router[t] - router[t].max())  # what differs by less than it tells apart is equal
+        best = 3 - np.argsort(-every[::-1], kind="stable")[:2]
+        share = every[best]
         for e, s in zip(best, share / share.sum(), strict=True):
             gate, value = np.split(w1[e] @ row + b1[e], 2)
             y[t] += s * (w2[e] @ (gate / (1 + np.exp(-gate)) * value) + b2[e])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -71,11 +72,11 @@ def _nbits() -> dict[str, Form]:
 def _gathered() -> dict[str, Form]:
     def table(
         bits: int, shape: str, scales: str, *, zero: str | None = None, ids: str = "B S", rows: int = 10,
-        t: str = "f32", kind: str = "u8", index: str = "i64", **attrs: Any,
+        t: str = "f32", kind: str = "u8", index: str = "i64", at: Callable[..., In] = x, **attrs: Any,
     ) -> Form:  # fmt: skip
         more = {} if kind != "u8" else {"bits": bits}
         return form(
-            "GatherBlockQuantized", w(shape, kind), x(ids, index, low=-rows, high=rows),
+            "GatherBlockQuantized", w(shape, kind), at(ids, index, low=-rows, high=rows),
             w(scales, t, make=lambda rng, shape, s: rng.uniform(0.05, 0.2, shape)),
             None if zero is None else w(zero, kind), **more, **attrs, types=(t,),
             atol=1e-2 if t == "f16" else 1e-5,
@@ -101,6 +102,10 @@ def _gathered() -> dict[str, Form]:
         "u4, other axis": table(4, "32 10", "2 10", block_size=16, kind="u4", gather_axis=1, quantize_axis=0),
         "u4, gathered axis in blocks": table(
             4, "32 10", "2 10", zero="2 10", block_size=16, kind="u4", gather_axis=0, quantize_axis=0, rows=32
+        ),
+        "u4, gathered axis in blocks, constant indices": table(
+            4, "32 10", "2 10", zero="2 10", block_size=16, kind="u4", gather_axis=0, quantize_axis=0,
+            rows=32, ids="3 5", at=w,
         ),
         "u4, ragged": table(4, "10 40", "10 3", block_size=16, kind="u4"),
         "u4, elements of rows": table(

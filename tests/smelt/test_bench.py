@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from smelt import bench
-from smelt.bench import per_run
+from smelt.bench import per_run, waited_ns
+from smelt.cli.bench import race_table
 from smelt.core.session_memory import MEMORY_FIELDS, Memory
 
 
@@ -62,3 +63,21 @@ def test_what_a_run_does_at_units() -> None:
     assert per_run(none, after) == wanted
     assert per_run(after, later) == wanted | {"submits": 1.0}
     assert per_run(none, replace(none, runs=9)) == {}
+
+
+@pytest.mark.parametrize(
+    ("rival", "waited", "verdict"),
+    [
+        ([2.0, 2.01, 1.99] * 5, 0.0, "valid"), ([2.0, 2.01, 1.99] * 5, 0.2, "busy"),
+        ([2.0, 3.0, 1.0] * 5, 0.0, "unstable"), ([2.0, 3.0, 1.0] * 5, 0.2, "busy"),
+    ],
+)  # fmt: skip
+def test_a_race_has_a_verdict(rival: list[float], waited: float, verdict: str) -> None:
+    pair = bench.Pair("x", (1.0,) * 15, tuple(rival), waited)
+    assert pair.verdict.value == verdict and pair.ratio == 2
+    table = race_table((pair,)).splitlines()
+    assert table[1].endswith(verdict) and len(table) == 2 + len(pair.doubts)
+
+
+def test_waiting_is_told_by_the_kernel() -> None:
+    assert waited_ns() >= 0

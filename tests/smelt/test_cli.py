@@ -166,6 +166,9 @@ def test_run_names_input_axis_expected_and_got(
 
 def test_run_takes_zero_sized_dims(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
     data = run_json(capsys, "run", bundle.path, "--random", "--shape", "batch=0,h=4,w=4")
+    assert data["bundle_sha256"] == bundle.manifest["seal"]
+    assert data["model_sha256"] == bundle.manifest["model"]["sha256"]
+    assert len(data["device_fingerprint"]) == 16
     assert data["outputs"][0]["shape"] == [0, 10]
 
 
@@ -204,7 +207,9 @@ def test_bench_tells_times_and_doubts(bundle: Bundle, capsys: pytest.CaptureFixt
     (row,) = data["cases"]
     assert row["samples"] == len(row["samples_ns"]) >= 10
     assert 0 < row["latency_ns_min"] <= row["latency_ns_p50"] <= row["latency_ns_p90"]
-    assert (data["exit_code"] == 0) == (not row["unstable"] and not row["invalid"])
+    assert (data["exit_code"] == 0) == (row["timing"] == "valid") == (not row["doubts"])
+    assert {len(column) for column in row["samples_raw"].values()} == {row["samples"]}
+    assert row["telemetry"][0]["sample"] == 0 and row["telemetry"][-1]["sample"] == row["samples"]
 
 
 def test_bench_races_onnxruntime(model: Path, bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
@@ -302,6 +307,7 @@ def test_an_emulator_that_is_missing_exits_4_and_says_what_to_install(
 def test_doctor_lists_checks(capsys: pytest.CaptureFixture[str]) -> None:
     data = run_json(capsys, "doctor")
     wanted = {"python", "llvmlite", "ziglang", "qemu-aarch64", "confined files", "confined network"}
+    wanted |= {"qemu-system-aarch64", "adb"}
     assert wanted <= {c["check"] for c in data["checks"]}
 
 

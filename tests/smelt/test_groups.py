@@ -113,7 +113,7 @@ def test_shapes_that_lie_about_the_values(bundle: Bundle) -> None:
     feed = {"xs": [np.ones((2, 3), np.float32)], "v": np.ones(3, np.float32), "x": np.ones(2, np.float32)}
     session = load(bundle, threads=1)
     for rows, text in (([[3, 3]], "values of sequence"), ([[-2, 3]], "negative_extents is 1")):
-        tensors = packed(takes, {**feed, "o": None}, bundle.manifest["symbols"])
+        tensors = packed(takes, {**feed, "o": None}, bundle.manifest)
         tensors["xs.shapes"] = np.array(rows, np.int64)
         with pytest.raises(SmeltError) as caught:
             session._run(tensors)
@@ -129,7 +129,7 @@ def test_packing_is_undone_by_unpacking() -> None:
     found = groups({"inputs": rows, "groups": {"inputs": own}}, "inputs")
     lists: tuple[list[Any], ...] = ([], [np.array(3)], [np.ones((2, 0), int), np.array(1), np.arange(3)])
     for value in lists:
-        tensors = packed(found, {"s": value})
+        tensors = packed(found, {"s": value}, {})
         again = unpacked(found, tensors)["s"]
         assert [(a.shape, a.tolist()) for a in again] == [(a.shape, a.tolist()) for a in value]
 

@@ -151,3 +151,21 @@ def test_products_of_no_terms_are_zeros(rows: int, tmp_path: Path) -> None:
     made = compile_here(Request(source=str(path), output=str(tmp_path / "out")))
     (got,) = smelt.load(made.path).run(None, {"x": np.zeros((rows, 0), np.float32)})
     np.testing.assert_array_equal(got, np.zeros((rows, 17), np.float32))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (1, 2, 0)], ids=str)
+def test_weights_of_no_elements_displace_no_others(order: tuple[int, ...], tmp_path: Path) -> None:
+    """Such a weight takes no room in the file, and so begins where another one does."""
+    held = [np.zeros(0, np.int64), np.arange(10) * 1.5 + 1, np.zeros((3, 0), np.int16)]
+    given = {f"c{n}": held[n] for n in order}
+    nodes = [helper.make_node("Identity", [name], [f"y{name}"]) for name in given]
+    outputs = [onnx.ValueInfoProto(name=n.output[0]) for n in nodes]
+    weights = [onnx.numpy_helper.from_array(a, name) for name, a in given.items()]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", [], outputs, weights),
+        opset_imports=[helper.make_opsetid("", 17)], ir_version=8,
+    )  # fmt: skip
+    onnx.save(model, str(tmp_path / "m.onnx"))
+    session = smelt.load(compile_here(Request(str(tmp_path / "m.onnx"), output=str(tmp_path / "out"))))
+    for found, wanted in zip(session.run(None, {}), given.values(), strict=True):
+        np.testing.assert_array_equal(found, wanted)

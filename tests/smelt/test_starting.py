@@ -24,7 +24,7 @@ from smelt.forks import SERVER
 from smelt.supervise import run_child
 from smelt.targets import toolchain
 
-HEAVY = ("numpy", "ml_dtypes", "onnx", "onnxruntime", "llvmlite", "paramiko", "google")
+HEAVY = ("numpy", "ml_dtypes", "onnx", "onnxruntime", "llvmlite", "paramiko", "google", "sqlalchemy")
 COMPILER = ("smelt.importer", "smelt.core.ops", "smelt.core.ir", "smelt.compiler")
 
 LISTS = """
@@ -70,6 +70,10 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
         ["doctor", "--help"],
         ["compile", "--help"],
         ["run", "--help"],
+        ["check", "--help"],
+        ["validate", "--help"],
+        ["bench", "--help"],
+        ["report", "--help"],
     ],
     ids=" ".join,
 )
@@ -136,6 +140,9 @@ for k in range(20):
         ("inspect out", 1),
         ("devices list", 2),
         ("doctor", 2),
+        ("bench --help", 2),
+        ("validate --help", 2),
+        ("report --help", 2),
         ("run out --random --shape x:4", 3.5),
     ],
 )

@@ -1,15 +1,24 @@
 """Trees for groups and lanes; on a device they give what the interpreter says."""
 
+# ruff: noqa: E501  (a table)
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 from kernel_data import compare, inputs
+from naive_kernels import op_kernel
 
+from smelt.core.dim import Facts, parse_dim, to_dim
+from smelt.core.dtype import f32, u8
 from smelt.core.ir.interp_kernel import run_kernel
-from smelt.core.ir.kernel import Kernel
+from smelt.core.ir.kernel import Expr, Kernel, Load
+from smelt.core.machine import Machine
+from smelt.core.schedule.strategies import draft
+from smelt.core.schedule.tree import map_accesses
 
 Array = np.ndarray[Any, Any]
 Built = TypeVar("Built", bound=Callable[..., list[Array]])
@@ -73,6 +82,57 @@ kernel @picked(n: dim in 1..*, x: f32[n, 16], ids: i32[n]) -> (y: f32[n, 16]) {
 }""", ({"n": 1}, {"n": 6}), 16),
 }  # fmt: skip
 """Name -> text, sizes, lanes of a group on a machine with 64."""
+
+
+
+def _conv(c: int, m: int) -> Kernel:
+    attrs = {"strides": (2, 1), "dilations": (1, 1), "group": 1, "channels_last": True,
+             "pads_begin": (to_dim(1),) * 2, "pads_end": (to_dim(1),) * 2}  # fmt: skip
+    return op_kernel("conv", [(1, "h", "w", c), (3, 3, c, m)], (1, parse_dim("(h - 1)//2 + 1"), "w", m), attrs)
+
+
+def _turned(kernel: Kernel, name: str) -> Kernel:
+    """The kernel with a matrix of its inputs read along its other axis."""
+    inputs = tuple(replace(b, shape=b.shape[::-1]) if b.name == name else b for b in kernel.inputs)
+
+    def load(e: Load, facts: Facts) -> Expr:
+        return replace(e, index=e.index[::-1]) if e.buffer == name else e
+
+    return kernel.with_(inputs=inputs, body=map_accesses(kernel.body, Facts(), load, lambda s, _: s))
+
+
+IN_STEP: dict[str, tuple[Kernel, str, str, tuple[dict[str, int], ...]]] = {
+    "matmul": (op_kernel("matmul", [("m", 40), (40, 70)], ("m", 70)), "b", "lane_split", ({"m": 1}, {"m": 3}, {"m": 37}, {"m": 0})),
+    "matmul-in-place": (op_kernel("matmul", [("m", "k"), ("k", "n")], ("m", "n")), "", "lane_split", ({"m": 2, "k": 9, "n": 33}, {"m": 5, "k": 0, "n": 7}, {"m": 9, "k": 3, "n": 64})),
+    "vector": (op_kernel("matmul", [(1, 70), (70, 50)], (1, 50)), "b", "lane_split", ({},)),
+    "decoded": (op_kernel("matmul_nbits", [("m", 128), (40, 4, 16), (40, 4)], ("m", 40), {"bits": 4, "block": 32}, dtypes=[f32, u8, f32]), "bc", "lane_split", ({"m": 1}, {"m": 6})),
+    "few-columns": (op_kernel("matmul", [("m", 1024), (1024, 20)], ("m", 20)), "b", "split_reduce", ({"m": 1}, {"m": 4})),
+    "decoded-blocks": (op_kernel("matmul_nbits", [(1, 512), (9, 16, 16), (9, 16)], (1, 9), {"bits": 4, "block": 32}, dtypes=[f32, u8, f32]), "bc", "once", ({},)),
+    "tiles": (op_kernel("matmul", [("m", 40), (40, 70)], ("m", 70)), "b", "fetch", ({"m": 37}, {"m": 5})),
+    "tiles-in-place": (op_kernel("matmul", [("m", "k"), ("k", "n")], ("m", "n")), "", "fetch", ({"m": 17, "k": 37, "n": 35}, {"m": 8, "k": 16, "n": 129}, {"m": 6, "k": 0, "n": 3})),
+    "tiles-of-a-transpose": (_turned(op_kernel("matmul", [(20, 32), (32, "n")], (20, "n")), "b"), "", "fetch", ({"n": 35},)),
+    "tiles-decoded": (op_kernel("matmul_nbits", [("m", 128), (40, 4, 16), (40, 4)], ("m", 40), {"bits": 4, "block": 32}, dtypes=[f32, u8, f32]), "bc", "fetch", ({"m": 9},)),
+    "convolution": (_conv(24, 40), "b", "fetch", ({"h": 5, "w": 11}, {"h": 1, "w": 1})),
+    "transpose": (op_kernel("transpose", [("m", "n")], ("n", "m"), {"perm": (1, 0)}), "", "fetch", ({"m": 45, "n": 33}, {"m": 3, "n": 70}, {"m": 0, "n": 2})),
+    "transpose-of-heads": (op_kernel("transpose", [("b", "s", 3, 40)], ("b", 3, 40, "s"), {"perm": (0, 2, 3, 1)}), "", "fetch", ({"b": 2, "s": 37},)),
+    "wide": (op_kernel("tanh", [("n",)], ("n",)), "", "unroll", ({"n": 1300}, {"n": 5}, {"n": 0})),
+    "sum-of-all": (op_kernel("reduce_sum", [("n",)], (), {"axes": (0,), "keepdims": False}), "", "split_reduce", ({"n": 9001}, {"n": 64}, {"n": 0})),
+    "max-of-all": (op_kernel("reduce_max", [(60, 60)], (), {"axes": (0, 1), "keepdims": False}), "", "lane_reduce", ({},)),
+    "softmax": (op_kernel("softmax", [("m", "n")], ("m", "n"), {"axis": 1}), "", "lane_reduce", ({"m": 3, "n": 300}, {"m": 2, "n": 5}, {"m": 1, "n": 0})),
+    "softmax-of-one": (op_kernel("softmax", [(1, "n")], (1, "n"), {"axis": 1}), "", "lift", ({"n": 5000}, {"n": 7})),
+    "sum-of-columns": (op_kernel("reduce_sum", [("p", "q")], ("q",), {"axes": (0,), "keepdims": False}), "", "lane_split", ({"p": 300, "q": 40}, {"p": 1, "q": 3}, {"p": 0, "q": 2})),
+    "sum-of-few-columns": (op_kernel("reduce_sum", [("p", 3)], (3,), {"axes": (0,), "keepdims": False}), "", "split_reduce", ({"p": 9000}, {"p": 5})),
+    "softmax-of-columns": (op_kernel("softmax", [(3, "p", "q")], (3, "p", "q"), {"axis": 1}), "", "bind i2 group", ({"p": 5, "q": 70}, {"p": 0, "q": 3})),
+}  # fmt: skip
+"""Name -> naive kernel, constant inputs, a step that only machines whose lanes run in step take, sizes."""
+
+
+def in_step(name: str, machine: Machine) -> tuple[Kernel, tuple[dict[str, int], ...]]:
+    """A kernel of IN_STEP, scheduled for a machine, and its sizes."""
+    kernel, constants, step, sizes = IN_STEP[name]
+    done = draft(kernel, machine, frozenset(constants)).kernel
+    assert step in done.schedule, done.schedule
+    return done, sizes
 
 
 def check_tree(build: Callable[[Kernel], Built], kernel: Kernel, sizes: Sequence[dict[str, int]]) -> Built:

@@ -16,9 +16,14 @@ PACKAGES = MappingProxyType({
     "nm": "gcc",  # by way of binutils
     "qemu-aarch64": "qemu-user-static",
     "qemu-aarch64-static": "qemu-user-static",
+    "qemu-system-aarch64": "qemu-system-arm",
     "sshd": "openssh-server",
     "ssh-keygen": "openssh-server",
+    "dropbear": "dropbear-bin",
+    "dropbearkey": "dropbear-bin",
+    "adb": "adb",
     "prlimit": "",
+    "unshare": "",
     "openblas": "libopenblas0-pthread",
     "blas": "libopenblas0-pthread",
     "OpenCL": "ocl-icd-libopencl1",
@@ -28,6 +33,8 @@ PACKAGES = MappingProxyType({
     "/usr/share/vulkan/icd.d": "mesa-vulkan-drivers",
     "/usr/share/vulkan/explicit_layer.d": "vulkan-validationlayers",
     "spirv-val": "spirv-tools",
+    "initdb": "postgresql",
+    "postgres": "postgresql",
 })  # fmt: skip
 """Program, library or folder -> the Debian package that brings it, or one that depends on that; '' for what
 every Debian has."""
@@ -36,8 +43,8 @@ every Debian has."""
 def program_path(name: str) -> str | None:
     """The path of a program; None without it. Emulators of other processors have no tests that need them."""
     assert name in PACKAGES or name.startswith("qemu-"), name
-    beside = Path("/usr/sbin") / name
-    return shutil.which(name) or (str(beside) if beside.exists() else None)
+    beside = [Path("/usr/sbin") / name, *sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))]
+    return shutil.which(name) or next((str(p) for p in beside if p.exists()), None)
 
 
 def library_name(name: str) -> str | None:

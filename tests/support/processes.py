@@ -45,7 +45,7 @@ def children(pid: int) -> list[int]:
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):  # the thread has ended meanwhile
             found += map(int, path.read_text().split())
-    return [p for p in found if _lives(p)]
+    return [p for p in found if lives(p)]
 
 
 def started(pid: int) -> list[int]:
@@ -54,7 +54,8 @@ def started(pid: int) -> list[int]:
     return found + [q for p in found for q in started(p)]
 
 
-def _lives(pid: int) -> bool:
+def lives(pid: int) -> bool:
+    """Whether it is there and no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:

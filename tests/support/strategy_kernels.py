@@ -34,6 +34,7 @@ MACHINES = (
     Machine("unmasked", 64, 16),
     Machine("scalar", 0, 0),
     Machine("gpu", 128, 64, levels=("group", "lane", "vector"), max_lanes=8, shared_bytes=32 << 10),
+    Machine("step", 0, 64, levels=("group", "lane", "vector"), max_lanes=16, shared_bytes=32 << 10, subgroup=4),
 )
 Envs = Sequence[dict[str, int]]
 PAIR = {"strides": (1, 1), "dilations": (1, 1), "group": 1, "channels_last": True}

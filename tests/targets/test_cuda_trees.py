@@ -6,7 +6,7 @@ import ir_samples
 import numpy as np
 import pytest
 from cuda_run import OnHost
-from device_trees import check_tree
+from device_trees import IN_STEP, check_tree, in_step
 from scheduled_trees import TREES
 
 from smelt.core.diag import SmeltError
@@ -154,6 +154,12 @@ def test_scheduled_for_threads() -> None:
     kernel = schedule_kernel(ir_samples.matmul(), MACHINE)
     parts = check_tree(OnHost, kernel, ({"m": 5, "n": 70, "k": 9}, {"m": 1, "n": 1, "k": 0})).parts
     assert all(p.threads > 1 for p in parts)
+
+
+@pytest.mark.parametrize("name", IN_STEP)
+def test_scheduled_for_threads_in_step(name: str) -> None:
+    kernel, sizes = in_step(name, MACHINE)
+    assert all(p.threads > 1 for p in check_tree(OnHost, kernel, sizes).parts)
 
 
 def test_text_is_deterministic() -> None:

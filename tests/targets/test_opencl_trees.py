@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ir_samples
 import pytest
-from device_trees import LANES, check_tree
+from device_trees import IN_STEP, LANES, check_tree, in_step
 from opencl_run import OnDevice
 from scheduled_trees import TREES
 
@@ -44,6 +46,13 @@ def test_scheduled_for_lanes() -> None:
     kernel = schedule_kernel(ir_samples.matmul(), MACHINE)
     parts = check_tree(OnDevice, kernel, ({"m": 5, "n": 70, "k": 9}, {"m": 1, "n": 1, "k": 0})).parts
     assert all(p.lanes > 1 for p in parts)
+
+
+@pytest.mark.parametrize("name", IN_STEP)
+def test_scheduled_for_work_items_in_step(name: str) -> None:
+    """As for a GPU; the machine of all OpenCL devices takes work-items for tasks of their own."""
+    kernel, sizes = in_step(name, replace(MACHINE, vector_bits=0, subgroup=32))
+    assert all(p.lanes > 1 for p in check_tree(OnDevice, kernel, sizes).parts)
 
 
 def test_register_tiles_are_arrays_of_vectors() -> None:

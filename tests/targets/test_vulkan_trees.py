@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ir_samples
 import pytest
-from device_trees import LANES, check_tree
+from device_trees import IN_STEP, LANES, check_tree, in_step
 from scheduled_trees import TREES
 from spirv_checks import valid
 from vulkan_run import OnVulkan
@@ -65,6 +65,12 @@ def test_scheduled_for_lanes() -> None:
     kernel = schedule_kernel(ir_samples.matmul(), MACHINE)
     parts = check(kernel, ({"m": 5, "n": 70, "k": 9}, {"m": 1, "n": 1, "k": 0})).parts
     assert all(p.lanes > 1 for p in parts)
+
+
+@pytest.mark.parametrize("name", IN_STEP)
+def test_scheduled_for_invocations_in_step(name: str) -> None:
+    kernel, sizes = in_step(name, MACHINE)
+    assert all(p.lanes > 1 for p in check(kernel, sizes).parts)
 
 
 def test_code_is_deterministic() -> None:

@@ -1,4 +1,4 @@
-"""Rows appended to a cache whose fill differs by batch."""
+"""Rows appended to a cache whose fill differs by batch, as a tensor of their own or where the cache lies."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from smelt.core.dim import ZERO, Dim, to_dim
-from smelt.core.dtype import Array
+from smelt.core.dtype import Array, i64
 from smelt.core.ir.graph import TensorType
-from smelt.core.ir.kernel import Bound, Expr
-from smelt.core.ops.table import Arg, Attrs, Case, Infer, Op
-from smelt.core.ops.trace import DimIndex, Operand, Trace, call, const, index, select
+from smelt.core.ir.kernel import Block, Bound, Buffer, Expr, Load, Stmt, Store
+from smelt.core.ops.rows.indexing import nest_over
+from smelt.core.ops.table import Arg, Attrs, Case, Infer, Nest, Op
+from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const, index, select
 
 
 def _length(attrs: Attrs) -> Dim:
@@ -62,7 +63,77 @@ def _ref(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorTyp
     return (y,)
 
 
+# ---------------------------------------------------------------- where it lies
+
+
+def _held(attrs: Attrs) -> Dim:
+    held = attrs["held"]
+    assert isinstance(held, Dim)
+    return held
+
+
+def _infer_put(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    """[B, G, R, D], [B, G, S, D], [B] -> [B, G, R, D]: a cache with room for R rows, of which it has `held`
+    before and `length` after."""
+    room = args[0]
+    (longer,) = _infer(c, args, attrs)
+    assert room
+    c.at_most("rows that the cache had and has", _held(attrs), longer.shape[2])
+    c.at_most("rows of the cache and the room for them", longer.shape[2], room.shape[2])
+    return (room.type,)
+
+
+def _put(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Nest:
+    """A statement that copies, which the planner leaves out where x is what y is, and one for the rows from
+    the fill on: new[t - fill], 0 for the rest."""
+    (x, new, fill), (y,) = inputs, outputs
+    assert x and new and fill
+    rows, n = new.shape[2], t.fresh("n")
+    before = nest_over(t, y.shape, lambda i: (Store(y.name, i, Load(x.name, i, x.dtype)),))
+
+    def batch(b: Dim) -> tuple[Stmt, ...]:
+        def store(i: DimIndex) -> tuple[Stmt, ...]:
+            g, at, d = i
+            fresh = (Bound(ZERO, at - n, rows),)
+            value = Load(new.name, (b, g, at - n, d), y.dtype, fresh, const(0, y.dtype))
+            return (Store(y.name, (b, *i), value, guard=(Bound(n, at, _length(attrs)),)),)
+
+        body = nest_over(t, (y.shape[1], _length(attrs), y.shape[3]), store)
+        first = cast(Load(fill.name, (b,), fill.dtype), i64)
+        return (Block(body, let=((str(n), first, ZERO, _held(attrs)),)),)
+
+    return Nest((*before, *nest_over(t, y.shape[:1], lambda i: batch(i[0]))))
+
+
+def _ref_put(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
+    x, new, fill = (np.asarray(a) for a in arrays)
+    held, length, y = _held(attrs).const, _length(attrs).const, x.copy()
+    for b, n in enumerate(int(f) for f in fill):
+        n = max(0, min(n, held))
+        rows = max(0, min(new.shape[2], length - n))
+        y[b, :, n:length] = 0
+        y[b, :, n : n + rows] = new[b, :, :rows]
+    return (y,)
+
+
 ROWS: tuple[Op, ...] = (
+    Op(
+        "put_rows_after",
+        "x new fill",
+        _infer_put,
+        _ref_put,
+        (
+            Case(
+                ("f32[2, 3, 9, M]", "f32[2, 3, N, M]", np.array([4, 1], np.int64)),
+                attrs={"held": to_dim(4), "length": to_dim(8)},
+            ),
+            Case(
+                ("f32[2, 2, 7, 5]", "f32[2, 2, N, 5]", np.array([0, 9], np.int32)),
+                attrs={"held": to_dim(3), "length": to_dim(7)},
+            ),
+        ),
+        nest=_put,
+    ),
     Op(
         "append_rows",
         "past new fill",

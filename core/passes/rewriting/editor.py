@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import NO, UNKNOWN, YES, Dim, Facts, Truth, sym, to_dim
+from smelt.core.dim import NO, UNKNOWN, YES, Dim, Truth, to_dim
 from smelt.core.dtype import Array, DType, from_numpy
 from smelt.core.ir.analysis.traits import Trait
+from smelt.core.ir.checked import Scope
 from smelt.core.ir.graph import Graph, Module, Node, Ref, TensorType, Value, Weight, attr_dims
 from smelt.core.ops import OPS
 from smelt.core.ops.infer import Engine
@@ -35,8 +35,10 @@ class Workshop:
     def __init__(self, module: Module) -> None:
         self.weights: dict[Ref, Weight] = dict(module.weights)
         self.engine = Engine.of(module)
-        equalities, times = _equalities(module)
-        self.engine.facts = _learned(self.engine.facts, equalities, times, threading.get_ident())
+        self.start = Scope(self.engine.facts)
+        main = module.graphs.get("main")
+        self.scope = self.start if main is None else self.start.enter(main)
+        self.engine.suppose(self.scope.facts)
         self.tracer = Tracer(self.engine.facts)
         self._bytes: dict[TensorType, int] = {}
         self._module = module
@@ -73,44 +75,6 @@ class Workshop:
         name = self.name(f"@{weight.name.lstrip('%@')}")
         self.weights[name] = replace(weight, name=name)
         return name
-
-
-Equalities: TypeAlias = tuple[tuple[Dim, Dim], ...]
-Times: TypeAlias = tuple[tuple[str, int], ...]
-
-
-def _equalities(module: Module) -> tuple[Equalities, Times]:
-    """What run-time checks of the entry graph make sure of, and which of its nodes gives each symbol that no
-    input has its value. A node after a check may lean on it, and passes move nodes towards their users only;
-    the importer puts a check right after what its sizes come from."""
-    found = []
-    for node in module.main.nodes if "main" in module.graphs else ():
-        if node.op == "check" and node.attrs.get("relation") == "==":
-            left, right = node.attrs.get("left"), node.attrs.get("right")
-            assert isinstance(left, Dim) and isinstance(right, Dim)
-            found.append((left, right))
-        value = node.attrs.get("value") if node.op == "bind" else None
-        if isinstance(value, Dim) and any(value == sym(s) for s in value.symbols):
-            found.append((sym(str(node.attrs["symbol"])), value))
-    if not found:
-        return (), ()
-    given = {s for v in module.main.inputs for s in v.type.symbols}
-    times: dict[str, int] = {}
-    for place, node in enumerate(module.main.nodes, 1):
-        for s in sorted(node.settled - given):
-            times.setdefault(s, place)
-    return tuple(found), tuple(times.items())
-
-
-@lru_cache(maxsize=16)
-def _learned(facts: Facts, equalities: Equalities, times: Times, thread: int) -> Facts:
-    """The facts with what is not implied yet. Kept from pass to pass with the proofs inside, which are half
-    the time of a graph of many symbols; `thread`, because these serve one thread at a time."""
-    when = dict(times)
-    for left, right in equalities:
-        if facts.prove_eq(left, right) is UNKNOWN:
-            facts = facts.with_equal(left, right, when)
-    return facts
 
 
 class Editor:
@@ -550,7 +514,7 @@ def edit_module(module: Module, change: EditFn, *, ops: Container[str] | None = 
     if ops is not None and not any(n.op in ops for graph in module.graphs.values() for n in graph.walk()):
         return module
     shop = Workshop(module)
-    graphs = {name: _edit(shop, graph, {}, change) for name, graph in module.graphs.items()}
+    graphs = {name: _edit(shop, graph, {}, change, shop.start) for name, graph in module.graphs.items()}
     if all(g is module.graphs[name] for name, g in graphs.items()):
         return module
     return without_unused(module.with_(graphs=graphs, weights=MappingProxyType(shop.weights)))
@@ -564,9 +528,11 @@ def without_unused(module: Module) -> Module:
 
 
 def _edit(
-    shop: Workshop, graph: Graph, outer: Mapping[Ref, TensorType], change: EditFn,
+    shop: Workshop, graph: Graph, outer: Mapping[Ref, TensorType], change: EditFn, scope: Scope,
     around: tuple[Editor, Node] | None = None,
 ) -> Graph:  # fmt: skip
+    scope = scope.enter(graph)
+    shop.engine.suppose(scope.facts)
     editor = Editor(shop, graph, outer)
     editor.around = around
     for key in list(editor.nodes):
@@ -575,7 +541,7 @@ def _edit(
             regions = []
             for region in node.regions:
                 with shop.engine.conditional():  # what one way demands says nothing of the other one
-                    regions.append(_edit(shop, region, editor._types, change, (editor, node)))
+                    regions.append(_edit(shop, region, editor._types, change, scope, (editor, node)))
             if any(new is not old for new, old in zip(regions, node.regions, strict=True)):
                 editor.set_node(key, node.with_(regions=tuple(regions)))
     change(editor)

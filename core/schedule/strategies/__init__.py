@@ -12,6 +12,8 @@ from smelt.core.schedule.schedule import Schedule
 from smelt.core.schedule.strategies.contraction import contraction
 from smelt.core.schedule.strategies.elementwise import elementwise
 from smelt.core.schedule.strategies.fallback import outer_groups
+from smelt.core.schedule.strategies.lane_products import lane_products
+from smelt.core.schedule.strategies.lane_rows import lane_columns, lane_rows
 from smelt.core.schedule.strategies.lanes import over_lanes
 from smelt.core.schedule.strategies.reduction import columns, gathered_rows, rows
 from smelt.core.schedule.strategies.row_product import row_product
@@ -27,6 +29,10 @@ STRATEGIES: tuple[Strategy, ...] = (
     elementwise, row_product, contraction, rows, columns, gathered_rows, outer_groups,
 )  # fmt: skip
 
+# What serves machines whose lanes run in step is asked first; it refuses others. What it leaves, and whatever
+# one lane does by itself, is scheduled as for processors, and `over_lanes` shares it among lanes.
+IN_STEP: tuple[Strategy, ...] = (lane_products, lane_rows, lane_columns)
+
 
 def choose(kernel: Kernel, machine: Machine, constants: frozenset[str] = frozenset()) -> Schedule:
     """The schedule of a naive kernel for a machine. constants: inputs known when compiling."""
@@ -40,8 +46,9 @@ def draft(kernel: Kernel, machine: Machine, constants: frozenset[str] = frozense
     for number, s in enumerate(d.kernel.body):
         if isinstance(s, Store) and any(isinstance(x, Reduce) for x in walk_expr(s.value)):
             d.do("enclose", str(number), d.fresh("one"))
+    table = (*IN_STEP, *STRATEGIES) if machine.in_step else STRATEGIES
     for root in _roots(d.kernel):
-        for strategy in STRATEGIES:
+        for strategy in table:
             try:
                 with d.all_or_nothing():
                     strategy(d, root)

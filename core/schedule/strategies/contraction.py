@@ -129,11 +129,11 @@ def contraction(d: Draft, root: str) -> None:
         raise ScheduleError("contraction", "no row and column roles")
     if v.extent(r.column) == 0:
         raise ScheduleError("contraction", "nothing to compute")
-    v, r = _collapsed(d, v, r)
+    v, r = collapsed(d, v, r)
     fit = fitting(d, v, r)
     if fit is not None:
         d.do("deepen", fit.axis, fit.depth, fit.outer, fit.inner)
-        v, r = _again(d, v)
+        v, r = again(d, v)
     lanes = d.machine.lanes(v.bits)
     rows = None if r.row is None else v.extent(r.row).const_or_none
     rows = 1 if r.row is None else rows
@@ -150,7 +150,7 @@ def contraction(d: Draft, root: str) -> None:
         _constant_columns(d, r, shape, columns, padded)
 
 
-def _collapsed(d: Draft, v: View, r: Roles) -> tuple[View, Roles]:
+def collapsed(d: Draft, v: View, r: Roles) -> tuple[View, Roles]:
     """Row loops joined into one while their accesses allow (pixels of a 1x1 convolution)."""
     while r.row is not None and r.outer:
         i = v.vars.index(r.row)
@@ -158,16 +158,16 @@ def _collapsed(d: Draft, v: View, r: Roles) -> tuple[View, Roles]:
         name = d.fresh(f"{outer}_{r.row}")
         if outer not in r.outer or not d.attempt("collapse", outer, r.row, name):
             break
-        v, r = _again(d, d.view(name))
+        v, r = again(d, d.view(name))
     return v, r
 
 
-def _again(d: Draft, v: View) -> tuple[View, Roles]:
+def again(d: Draft, v: View) -> tuple[View, Roles]:
     """The nest and its roles after a step that changed neither."""
     v = d.view(v.vars[0])
-    again = roles(v)
-    assert again is not None
-    return v, again
+    found = roles(v)
+    assert found is not None
+    return v, found
 
 
 def _needs_pointers(v: View, r: Roles) -> bool:
@@ -191,9 +191,9 @@ def _layout(d: Draft, v: View, r: Roles, shape: Shape, rows: int | None) -> bool
     same = all(x.index == b.index for x in loads if x.buffer == b.buffer)
     axes = [i for i, x in enumerate(b.index) if r.column in x.symbols]
     plain = not b.guard or shape.fit is not None  # the guard of a last block goes when B is padded
-    panels = same and len(axes) == 1 and plain and _fits_panels(d, b.index[axes[0]], r, shape)
+    panels = same and len(axes) == 1 and plain and fits_panels(d, b.index[axes[0]], r, shape)
     if panels and b.buffer in d.constants:
-        d.do("pack", b.buffer, str(_panel_spec(b, r, axes[0], shape)))
+        d.do("pack", b.buffer, str(panel_spec(b, r, axes[0], shape)))
         return True
     few = rows is not None and rows < FEW_ROWS
     if v.stride(b, r.column) == 1:
@@ -206,7 +206,7 @@ def _layout(d: Draft, v: View, r: Roles, shape: Shape, rows: int | None) -> bool
     if not panels:
         return False
     name = d.fresh(f"{b.buffer}.panels")
-    d.do("stage", b.buffer, str(_panel_spec(b, r, axes[0], shape)), name)
+    d.do("stage", b.buffer, str(panel_spec(b, r, axes[0], shape)), name)
     _schedule_copy(d, name)
     return True
 
@@ -218,16 +218,16 @@ def _layout_all(d: Draft, r: Roles, shape: Shape) -> bool:
     for b in (r.b, *r.beside):
         axes = [i for i, x in enumerate(b.index) if r.column in x.symbols]
         same = all(x.index == b.index for x in every if x.buffer == b.buffer)
-        fits = same and len(axes) == 1 and _fits_panels(d, b.index[axes[0]], r, shape)
+        fits = same and len(axes) == 1 and fits_panels(d, b.index[axes[0]], r, shape)
         if not fits or b.buffer not in d.constants:
             raise ScheduleError("contraction", "a decoded operand that is not constant")
-        specs.append((b.buffer, _panel_spec(b, r, axes[0], shape)))
+        specs.append((b.buffer, panel_spec(b, r, axes[0], shape)))
     for buffer, spec in specs:
         d.do("pack", buffer, str(spec))
     return True
 
 
-def _fits_panels(d: Draft, index: Dim, r: Roles, shape: Shape) -> bool:
+def fits_panels(d: Draft, index: Dim, r: Roles, shape: Shape) -> bool:
     """Whether the axis is the column plus whole panels."""
     found = index.linear(r.column)
     if found is None or found[0] != 1:
@@ -235,7 +235,7 @@ def _fits_panels(d: Draft, index: Dim, r: Roles, shape: Shape) -> bool:
     return kernel_facts(d.kernel).prove_divisible(found[1], shape.columns) is YES
 
 
-def _panel_spec(b: Load, r: Roles, axis: int, shape: Shape) -> PackSpec:
+def panel_spec(b: Load, r: Roles, axis: int, shape: Shape) -> PackSpec:
     """Axes of batch loops, panel, axes of the reduction in its order, column within the panel, and, where an
     instruction sums several terms at once, these."""
     columns, fit = shape.columns, shape.fit
@@ -373,7 +373,7 @@ def _tile(
         d.do("unroll", x)
     d.do("bind", inner, "vector")
     parts = () if shape.fit is None else _last_block(d, shape.fit, suffix)
-    _unroll_short(d, r, suffix, shape.fit)
+    unroll_short(d, r, suffix, shape.fit)
     for q in parts:
         assert shape.fit is not None
         d.do("replace", q, shape.fit.row.name)
@@ -411,7 +411,7 @@ def _split_rows(d: Draft, row: str | None, shape: Shape) -> tuple[list[str], lis
     return [names[0]], [names[1]]
 
 
-def _unroll_short(d: Draft, r: Roles, suffix: str, fit: Fit | None) -> None:
+def unroll_short(d: Draft, r: Roles, suffix: str, fit: Fit | None) -> None:
     """The innermost reduction axis is written out where it has few steps."""
     axes = [a for a in r.reduce.axes if fit is None or a.var != fit.inner]
     last = axes[-1] if axes else None
@@ -419,4 +419,7 @@ def _unroll_short(d: Draft, r: Roles, suffix: str, fit: Fit | None) -> None:
         d.attempt("unroll", last.var + suffix)
 
 
-__all__ = ["choose_shape", "contraction", "register_shapes"]
+__all__ = [
+    "again", "choose_shape", "collapsed", "contraction", "fits_panels", "panel_spec", "register_shapes",
+    "unroll_short",
+]  # fmt: skip

@@ -8,6 +8,7 @@ from smelt.core.dim import YES, Dim
 from smelt.core.ir.analysis.scope import kernel_facts
 from smelt.core.ir.kernel import Load, walk_expr
 from smelt.core.schedule.draft import Draft
+from smelt.core.schedule.strategies.lanes import FEW_GROUPS
 from smelt.core.schedule.strategies.reduction import HEAVY_IN_FLIGHT, IN_FLIGHT, cut_columns, panel_names
 from smelt.core.schedule.tree import ScheduleError
 from smelt.core.schedule.view import View
@@ -15,6 +16,8 @@ from smelt.core.schedule.view import View
 CHUNK_BYTES = 16 * 1024
 """Written per group: enough to pay for claiming it, few enough that cores share short tensors."""
 HEAVY_CHUNK_BYTES = 4 * 1024
+LANE_BYTES = 16
+"""What a lane stores at least where lanes run in step and there is enough: its widest access."""
 MAX_PARTS = 32
 """Nests that peeling at boundaries (concat, pad) may make of one: each is up to 2 KB of code and 30 ms of
 compiling, and a concatenation of 24 parts in 8 nests takes four times as long as in 32."""
@@ -35,6 +38,9 @@ def _one(d: Draft, root: str) -> None:
     v = d.view(root)
     inner = v.vars[-1]
     lanes = d.machine.lanes(v.bits)
+    if d.machine.in_step:
+        _in_step(d, v)
+        return
     across = None if d.machine.has_lanes else _across(v, inner, lanes)
     if across is not None:
         _transposed(d, v, across, inner, lanes)
@@ -75,6 +81,51 @@ def _lanes(d: Draft, v: View, width: int) -> None:
     if v.has_lets:
         d.attempt("bind_let", groups[-1])
     d.do("bind", inner, "vector")
+
+
+def _in_step(d: Draft, v: View) -> None:
+    """A transpose through shared memory where one can be; else every lane has elements as far apart as a
+    group is wide, so that lanes have neighbours at each of them."""
+    inner, groups = v.vars[-1], list(v.vars[:-1])
+    across = _across(v, inner, d.machine.subgroup)
+    if across is not None:
+        try:
+            with d.all_or_nothing():
+                return _through_shared(d, v, across, inner)
+        except ScheduleError:
+            pass  # lanes jump then
+    n, width = v.extent(inner).const_or_none, d.machine.max_lanes
+    size = max(d.kernel.buffers()[s.buffer].dtype.bytes for s in v.stores)
+    each = max(1, LANE_BYTES // size)
+    if n is not None and n < each * width * d.machine.cores * FEW_GROUPS:
+        each = 1
+    if v.has_lets or each == 1:
+        _lanes(d, v, 1)
+        return
+    o, t, i, lane = (f"{inner}.{x}" for x in "otil")
+    d.do("split", inner, each * width, o, t, True)
+    d.do("split", t, width, i, lane, False)
+    d.order(*groups, o, lane, i)
+    d.share([*groups, o])
+    d.do("bind", lane, "lane")
+    d.do("unroll", i)
+
+
+def _through_shared(d: Draft, v: View, across: str, inner: str) -> None:
+    """Squares as wide as lanes are together: copied along the input's lines, stored along the output's. Rows
+    of a square have an odd length, so that lanes read from different banks."""
+    width = d.machine.subgroup
+    loads = [e for s in v.stores for e in walk_expr(s.value) if isinstance(e, Load)]
+    turned = [e for e in loads if v.stride(e, inner) not in (None, 0, 1) and v.stride(e, across) == 1]
+    for x in (across, inner):
+        d.do("split", x, width, f"{x}.o", f"{x}.l", True)
+    groups = [x for x in v.vars if x not in (across, inner)] + [f"{across}.o", f"{inner}.o"]
+    d.order(*groups, f"{across}.l", f"{inner}.l")
+    d.share(groups)
+    for x in (across, inner):
+        d.do("bind", f"{x}.l", "lane")
+    for buffer in dict.fromkeys(e.buffer for e in turned):
+        d.do("fetch", groups[-1], buffer, d.fresh(f"{buffer}.tile"), 1)
 
 
 def _across(v: View, inner: str, lanes: int) -> str | None:

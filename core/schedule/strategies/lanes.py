@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from smelt.core.dim import YES
+from smelt.core.ir.analysis.scope import kernel_facts
 from smelt.core.ir.barriers import has_lanes
 from smelt.core.ir.kernel import Loop, Stmt, Store
 from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.strategies.contraction import power
+from smelt.core.schedule.view import Roles
 
 FEW_GROUPS = 4
 """Groups for each core from which on they are made as wide as they can be: a bound, so that at most a
 quarter of the time goes by with cores that wait for the last ones."""
+
+FEW_LANE_ROWS = 4
+"""Rows up to which every element of B is used at once for all of them: registers hold their sums, and each
+height has a body of its own."""
+
+
+def few_rows(d: Draft, r: Roles) -> bool:
+    """Whether a product has few rows in every run."""
+    if r.row is None:
+        return True
+    n = d.view(r.column).extent(r.row)
+    return not r.outer and kernel_facts(d.kernel).prove_le(n, FEW_LANE_ROWS) is YES
 
 
 def over_lanes(d: Draft) -> None:
@@ -58,4 +73,4 @@ def _width(d: Draft, loops: list[Loop]) -> int:
     return max(width, 1)
 
 
-__all__ = ["over_lanes"]
+__all__ = ["few_rows", "over_lanes"]

@@ -57,12 +57,12 @@ def gathered_rows(d: Draft, root: str) -> None:
 def _rows(d: Draft, root: str, gathered: bool) -> None:
     v = d.view(root)
     d.attempt("unclamp", (v.vars[-1], *dict.fromkeys(r.axes[-1].var for r in v.all_reduces() if r.axes)))
-    v = _collapsed(d, d.view(root))
-    outer, inner = _sides(v)
+    v = row_nest(d, d.view(root))
+    outer, inner = sides(v)
     single = [x for x in inner if v.extent(x) == 1]
     inner = [x for x in inner if x not in single]
     outer = single + outer
-    if not v.all_reduces() or not (gathered or _along(v, inner)):
+    if not v.all_reduces() or not (gathered or along(v, inner)):
         raise ScheduleError("rows", "the reduced axis is not contiguous")
     if not outer:  # one row
         outer = [d.enclose(v.vars[0])]
@@ -82,13 +82,13 @@ def _rows(d: Draft, root: str, gathered: bool) -> None:
         d.do("strip", x, lanes, unroll, d.machine.masked)
 
 
-def _sides(v: View) -> tuple[list[str], list[str]]:
+def sides(v: View) -> tuple[list[str], list[str]]:
     """(loops that some reduction follows, loops that none does)"""
     followed = frozenset[str]().union(*(free_symbols(r) for r in v.all_reduces()))
     return [x for x in v.vars if x in followed], [x for x in v.vars if x not in followed]
 
 
-def _along(v: View, inner: list[str]) -> bool:
+def along(v: View, inner: list[str]) -> bool:
     """Whether every reduction steps by one element along its last axis in some load, and stores follow
     the inner loop in the same way."""
     for r in v.all_reduces():
@@ -98,7 +98,7 @@ def _along(v: View, inner: list[str]) -> bool:
     return not inner or all(v.stride(s, inner[-1]) == 1 for s in v.stores)
 
 
-def _joined_axes(d: Draft, v: View) -> View:
+def joined_axes(d: Draft, v: View) -> View:
     """Neighbouring axes of reductions joined where accesses allow."""
     for r in v.all_reduces():
         axes = [a.var for a in r.axes]
@@ -111,10 +111,10 @@ def _joined_axes(d: Draft, v: View) -> View:
     return d.view(v.vars[0])
 
 
-def _collapsed(d: Draft, v: View) -> View:
+def row_nest(d: Draft, v: View) -> View:
     """Neighbouring loops and neighbouring axes joined where accesses allow."""
-    v = _joined_axes(d, v)
-    outer, inner = _sides(v)
+    v = joined_axes(d, v)
+    outer, inner = sides(v)
     for side in (inner, outer):
         at = len(side) - 2
         while at >= 0:
@@ -175,14 +175,14 @@ def columns(d: Draft, root: str) -> None:
     panels of a tile run one after the other, so that bounds of the window are worked out once for all."""
     v = d.view(d.split_phases(root))
     column = v.contiguous_store()
-    outer, inner = _sides(v)
+    outer, inner = sides(v)
     if column is None or column not in outer or not v.all_reduces():
         raise ScheduleError("columns", "no kept contiguous axis")
     if v.extent(column) == 0:
         raise ScheduleError("columns", "nothing to compute")
     row = None if d.machine.has_lanes else _window_row(v, column, inner)
     if row is None:
-        v = _joined_axes(d, v)
+        v = joined_axes(d, v)
     n = v.extent(column)
     lanes = d.machine.lanes(v.bits)
     wide = _wide(d, n.const_or_none, lanes, row is not None, len(v.all_reduces()))
@@ -287,7 +287,7 @@ def _panel(
     _keep_heavy(d, v, names)
     d.attempt("hoist", o, "inv")
     for name in names:
-        _accumulate(d, name)
+        accumulate_long(d, name)
     for x in row_inner:
         d.do("unroll", x)
     d.do("bind", i, "vector")
@@ -298,7 +298,7 @@ def _panel(
                 d.attempt("unroll", a.var + suffix)
 
 
-def _accumulate(d: Draft, name: str) -> None:
+def accumulate_long(d: Draft, name: str) -> None:
     """Serial loops into the register of that name; a long sum of floats in blocks, which are cut again."""
     cut = next((_cut(d, r) for r, _ in _fills(d, [name])), None)
     if cut is None:
@@ -306,7 +306,7 @@ def _accumulate(d: Draft, name: str) -> None:
         return
     part = d.fresh(f"{name}.p")
     d.do("accumulate_blocks", name, *cut, d.fresh(f"{cut[0]}.b"), part)
-    _accumulate(d, part)
+    accumulate_long(d, part)
 
 
 def _cut(d: Draft, r: Reduce) -> tuple[str, int] | None:

@@ -136,14 +136,23 @@ def _positions(c: Call, axis: int) -> tuple[Ref, Call]:
     if low is not None and high is not None:
         sure = (c.engine.prove_le(-extent, low), c.engine.prove_le(high + 1, extent))
         if all(t is Truth.YES for t in sure):
-            return "", c
+            return "", c if c.engine.prove_le(to_dim(0), low) is Truth.YES else replace(
+                c, inputs=(c.x(0), _counted(c, extent), *c.inputs[2:])
+            )
     size, zero = c.cast(b.from_dims([extent], ()), b.type_of(at).dtype), c.scalar(0, at)
-    at = c.emit("where", c.emit("less", at, zero), c.emit("add", at, size), at)
+    at = _counted(c, extent)
     there = c.emit("and", c.emit("greater_equal", at, zero), c.emit("less", at, size))
     one = to_dim(1)
     shape = (*[one] * axis, *c.shape(1), *[one] * (c.type(0).rank - axis - 1))
     at = c.emit("where", there, at, zero)
     return b.reshape(there, shape), replace(c, inputs=(c.x(0), at, *c.inputs[2:]))
+
+
+def _counted(c: Call, extent: Dim) -> Ref:
+    """The indices with those from the end, which are negative, counted from the start."""
+    at = c.x(1)
+    size, zero = c.cast(c.builder.from_dims([extent], ()), c.type(1).dtype), c.scalar(0, at)
+    return c.emit("where", c.emit("less", at, zero), c.emit("add", at, size), at)
 
 
 def _blockwise(c: Call, x: Ref, gathered: int, axis: int, block: int, like: Ref) -> Ref:

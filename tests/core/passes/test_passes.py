@@ -110,7 +110,7 @@ def test_level_zero_only_lowers() -> None:
     x = conv(b, b.inputs[0], 2, 3)
     before = b.done(b("batch_norm", x, *(b.weight([0.5, 2]) for _ in range(4)), epsilon=1e-3))
     after, timings = run_timed(before, PIPELINE, CONTEXT.with_(options=Options(level=0)))
-    assert [t.name for t in timings] == ["expand", "lower", "half", "place"]
+    assert [t.name for t in timings] == ["checked", "expand", "lower", "half", "place"]
     assert_same(before, after, feeds(before, {"N": 2, "H": 3, "W": 4}))
 
 

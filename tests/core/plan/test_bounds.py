@@ -31,6 +31,8 @@ def most(text: str, *names: tuple[str, str]) -> int | None:
         ("4*big", None),
         (f"{LARGEST}*n", None),
         ("unheard", None),
+        ("4*min(free, n)", 40),
+        ("min(big, 9) + max(free, 3)", None),
         ("0", 0),
     ],
 )

@@ -30,7 +30,7 @@ def module(size: int, first: int = 0, **formulas: str) -> Module:
 
 
 def linked(**modules: Module) -> Linked:
-    return link([(name, m, ()) for name, m in modules.items()])
+    return link([("any", [(name, m, ()) for name, m in modules.items()])])
 
 
 def names(whole: Linked) -> list[list[str]]:

@@ -8,9 +8,12 @@ import pytest
 from naive_kernels import check, op_kernel, random_inputs
 
 from smelt.core.diag import SmeltError
+from smelt.core.dtype import f32, u8
+from smelt.core.ir.analysis.scope import kernel_buffers, kernel_facts
+from smelt.core.ir.barriers import barriers_before, needs_barrier_after
 from smelt.core.ir.interp_kernel import run_kernel
 from smelt.core.ir.interp_lanes import run_lanes
-from smelt.core.ir.kernel import Block, Kernel, Load, walk, walk_expr
+from smelt.core.ir.kernel import Block, Kernel, Load, Loop, walk, walk_expr
 from smelt.core.ir.text import parse_kernel, print_kernel
 from smelt.core.ir.verify_kernel import verify_kernel
 from smelt.core.machine import Machine
@@ -52,6 +55,12 @@ def softmax() -> Kernel:
     return op_kernel("softmax", [("p", "q")], ("p", "q"), {"axis": 1})
 
 
+def decoded() -> Kernel:
+    types = [f32, u8, f32]
+    return op_kernel("matmul_nbits", [("m", 32), (6, 2, 8), (6, 2)], ("m", 6), {"bits": 4, "block": 16},
+                     dtypes=types)  # fmt: skip
+
+
 M = ({"m": 1, "k": 3}, {"m": 9, "k": 0}, {"m": 4, "k": 2})
 PQ = ({"p": 3, "q": 77}, {"p": 2, "q": 0}, {"p": 1, "q": 64}, {"p": 0, "q": 5})
 LEGAL = (
@@ -62,6 +71,10 @@ LEGAL = (
     (free, "split_clamped i0 4 o i; bind o group; bind i1 lane", M),
     (fixed, TILED + "fetch ko a at 1; fetch ko b bt 0", M),
     (fixed, TILED + "fetch ko a at 0", M),
+    (fixed, TILED + "fetch ko a at 1; fetch ko b bt 0; double_buffer ko at; double_buffer ko bt", M),
+    (free, "deepen k1 4 ko ki; split_clamped i0 4 io ir; split i1 5 jo ji no; order [io jo ir ji]; "
+           "bind io group; bind jo lane; stage_reduce io acc; accumulate acc []; unroll ir; bind ji vector; "
+           "fetch ko a at 0; double_buffer ko at", M),
     (fixed, TILED + "fetch io a at 3", M),
     (conv, "split_clamped i 4 io ir; bind io group; order [c ir]; bind c lane; stage_reduce io acc; "
            "accumulate acc []; unroll ir; fetch t x xt 1; fetch io f ft 0", ({"w": 1}, {"w": 6})),
@@ -69,7 +82,19 @@ LEGAL = (
     (total, "bind i0 group; stage_reduce i0 acc; lane_reduce acc 2 1", PQ),
     (largest, "bind i0 group; stage_reduce i0 acc; lane_reduce acc 8 2", PQ),
     (softmax, "bind i0 group; bind i1 group; spread i1 8 o i", PQ),
-    (fixed, "split_sum i0 k1 4 parts; bind k1.s group; bind i0.s group; bind i1.s lane", M),
+    (fixed, "divide i0 4 .m; bind i0 group; bind i1 lane; bind i0.m group", M),
+    (fixed, "bind i0 group; bind i1 lane; stage_reduce i0 acc; lane_split acc k1 4; stage_reduce i1.s acc",
+     M),
+    (free, "split i1 5 j ji no; bind i0 group; bind j group; bind ji lane; stage_reduce j acc; "
+           "lane_split acc k1 4; stage_reduce ji.s acc; accumulate acc1 []", M),
+    (fixed, "split_reduce i0 k1 6 parts; bind k1.s group; bind i0.part group; bind i1.part lane", M),
+    (free, "split_reduce i0 k1 2 parts; bind k1.s group; bind i0.part group; bind i1.part lane", M),
+    (total, "split_reduce i0 k1 16 parts; bind k1.s group; bind i0.part lane", PQ),
+    (largest, "split_reduce i0 k2 9 parts; bind k2.s group; bind i0.part lane", PQ),
+    (decoded, "bind i0 group; bind i1 lane; stage_reduce i1 acc; accumulate acc []; once k1 held",
+     ({"m": 1}, {"m": 3})),
+    (softmax, "lift i0 k1 top; split_reduce i0.part k1 16 parts; lift i0 k2 sums; bind i0 group; "
+              "bind i1 lane", PQ),
 )  # fmt: skip
 
 
@@ -106,12 +131,25 @@ REFUSED = (
     (free, "bind i0 group; bind i1 lane; stage_reduce i0 acc; accumulate acc []; fetch i0 a t 0",
      "no loop of constant extent"),
     (fixed, TILED + "fetch ko a acc 0", "is taken"),
+    (fixed, TILED + "fetch ko a at 0; double_buffer io at", "no loop that all lanes run together"),
+    (fixed, TILED + "fetch ko a at 0; double_buffer ko acc", "no loop that all lanes run together"),
+    (fixed, TILED + "fetch ko a at 0; double_buffer ko at; double_buffer ko at", "that all lanes run"),
     (total, "stage_reduce i0 acc; lane_reduce acc 6 1", "no power of two"),
     (total, "split i0 4 o i yes; stage_reduce o acc; lane_reduce acc 8 1", "no scalar of the group"),
-    (fixed, "split_sum i0 k1 5 parts", "a multiple of 5"),
-    (free, "split_sum i0 k1 5 parts", "a multiple of 5"),
-    (largest, "split_sum i0 k1 3 parts", "no axis of a sum"),
-    (softmax, "split_sum i0 k1 3 parts", "one reduction"),
+    (free, "split_reduce i0 k1 0 parts", "no terms"),
+    (free, "split_reduce i0 k2 5 parts", "no axis of one reduction"),
+    (free, "bind i0 group; split_reduce i0 k1 5 parts", "not a plain nest"),
+    (free, "bind i0 group; divide i0 4 .m", "is bound"),
+    (free, "divide i0 4 .m; divide i1 4 .m", "is taken"),
+    (fixed, "bind i0 group; stage_reduce i0 acc; lane_split acc k1 4", "a lane's among them"),
+    (fixed, "bind i0 group; bind i1 lane; stage_reduce i0 acc; lane_split acc i0 4", "no axis of it"),
+    (decoded, "bind i0 group; bind i1 lane; stage_reduce i1 acc; accumulate acc []; once k3 held",
+     "nothing that is read is repeated"),
+    (free, "stage_reduce i0 acc; once i1 held", "nothing that is read is repeated"),
+    (softmax, "split_reduce i0 k2 3 parts", "holds another one"),
+    (softmax, "lift i0 k2 sums", "holds another one"),
+    (softmax, "lift i0 k1 a", "is taken"),
+    (softmax, "lift i7 k1 top", "no top-level nest"),
 )  # fmt: skip
 
 
@@ -132,12 +170,41 @@ def test_loads_of_two_places_are_not_one_tile() -> None:
         apply(parse_kernel(text), parse("fetch i x t 0"))
 
 
+@pytest.mark.parametrize(("body", "reason"), [
+    ("lane j in 8 { t[j] = x[i, j] }  lane j in 8 { y[i, j] = t[7 - j]  t[j] = 0.0: f32 }", "not one"),
+    ("lane j in 8 { t[j] add= x[i, j] }  lane j in 8 { y[i, j] = t[7 - j] }", "not one statement"),
+    ("lane j in 8 { y[i, j] = x[i, j] }  lane j in 8 { t[j] = y[i, 7 - j] }  lane j in 8 { y[i, j] = t[j] }",
+     "changes meanwhile"),
+])  # fmt: skip
+def test_halves_that_others_write_or_read(body: str, reason: str) -> None:
+    text = ("kernel @k(n: dim in 0..*, x: f32[n, 8]) -> (y: f32[n, 8]) "
+            f"{{ group g in 1 {{ serial i in n {{ shared t: f32[8] {body} }} }} }}")  # fmt: skip
+    with pytest.raises(ScheduleError, match=reason):
+        apply(parse_kernel(text), parse("double_buffer i t"))
+
+
 def test_a_tile_is_read_instead_of_the_operand() -> None:
     done = apply(fixed(), parse(TILED + "fetch ko a at 1"))
     loads = [x for e in expressions(done.body) for x in walk_expr(e) if isinstance(x, Load)]
     assert sum(x.buffer == "a" for x in loads) == 1
     (tile,) = [b for s in walk(done.body) for b in getattr(s, "buffers", ()) if b.space == "shared"]
     assert tuple(map(str, tile.shape)) == ("4", "9")
+
+
+def test_halves_of_a_tile_need_one_barrier_for_a_slice() -> None:
+    """Before a slice and after it without; with two halves what is copied meanwhile is no other's."""
+
+    def barriers(text: str) -> int:
+        kernel, found = apply(fixed(), parse(TILED + text)), 0
+        for s in walk(kernel.body):
+            if isinstance(s, Loop) and s.var == "ko":
+                known = kernel_buffers(kernel)
+                found += len(barriers_before(s.body, kernel_facts(kernel), known, frozenset({"acc"})))
+                found += needs_barrier_after(s.body, frozenset({"acc"}), frozenset({"at", "bt"}))
+        return found
+
+    assert barriers("fetch ko a at 1; fetch ko b bt 0") == 2
+    assert barriers("fetch ko a at 1; fetch ko b bt 0; double_buffer ko at; double_buffer ko bt") == 1
 
 
 def test_a_multiple_needs_no_block() -> None:

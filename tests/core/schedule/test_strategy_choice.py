@@ -19,7 +19,8 @@ from smelt.core.schedule import strategies
 from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.tree import ScheduleError
 
-NAMES = tuple(s.__name__ for s in strategies.STRATEGIES)
+IN_STEP = tuple(s.__name__ for s in strategies.IN_STEP)
+NAMES = (*IN_STEP, *(s.__name__ for s in strategies.STRATEGIES))
 # strategy -> kernels whose schedule is shown; of others the first that they take
 SHOWN = {
     "elementwise": ("add-row", "transpose-2d", "concat-middle"),
@@ -29,10 +30,14 @@ SHOWN = {
     "columns": ("sum-0", "max-pool"),
     "gathered_rows": ("softmax-of-a-transpose",),
     "outer_groups": ("scan",),
+    "lane_products": ("matmul-packed", "vector-matrix", "matmul-decoded"),
+    "lane_rows": ("softmax", "sum-012"),
+    "lane_columns": ("sum-0", "max-pool", "softmax-middle"),
 }
 WITH_LANES = ("matmul-packed", "conv-3x3", "softmax", "sum-0", "add-row", "softmax-matmul")
 VECTORS = next(m for m in MACHINES if m.name == "two")
 LANES = next(m for m in MACHINES if m.max_lanes > 1)
+STEP = next(m for m in MACHINES if m.in_step)
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,8 @@ def tried(machine: Machine) -> tuple[tuple[Tried, ...], dict[str, Kernel]]:
 
     done = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(strategies, "STRATEGIES", tuple(map(watched, strategies.STRATEGIES)))
+        for table in ("STRATEGIES", "IN_STEP"):
+            patch.setattr(strategies, table, tuple(map(watched, getattr(strategies, table))))
         for name, (kernel, constants, _) in KERNELS.items():
             done[name] = strategies.draft(kernel, machine, frozenset(constants)).kernel
     return tuple(seen), done
@@ -70,8 +76,10 @@ def tried(machine: Machine) -> tuple[tuple[Tried, ...], dict[str, Kernel]]:
 
 def written(strategy: str) -> Iterator[str]:
     """The golden file of a strategy, line by line."""
-    seen, done = tried(VECTORS)
-    yield f"strategy {strategy}, on a machine of {VECTORS.lanes(32)} lanes"
+    machine = STEP if strategy in IN_STEP else VECTORS
+    seen, done = tried(machine)
+    lanes = f"{machine.subgroup} lanes in step" if machine.in_step else f"{machine.lanes(32)} lanes"
+    yield f"strategy {strategy}, on a machine of {lanes}"
     reasons: dict[str, list[str]] = {}
     for t in seen:
         if t.strategy == strategy:
@@ -113,7 +121,7 @@ def test_every_strategy_was_taken_and_declined() -> None:
     have."""
     last = {NAMES[-1]}
     for strategy in NAMES:
-        seen, _ = tried(VECTORS)
+        seen, _ = tried(STEP if strategy in IN_STEP else VECTORS)
         mine = [t for t in seen if t.strategy == strategy]
         assert any(not t.declined for t in mine), f"{strategy} takes no kernel of the table"
         assert any(t.declined for t in mine) is (strategy not in last), strategy

@@ -154,9 +154,15 @@ static const smelt_entry_desc entries[] = {{
     .name = "main", .n_inputs = 2, .n_outputs = OUTPUTS, .n_checks = 3, .n_slots = STATE, .inputs = inputs, .outputs = outputs, .checks = checks,
     .plan = model_plan, .run = model_run,
 }};
+static const smelt_variant_desc variants[] = {{
+    .name = "any",
+#ifdef WITH_OPENCL
+    .units = 1,
+#endif
+}};
 const smelt_model_desc smelt_model = {
-    .abi_version = SMELT_ABI_VERSION, .n_entries = 1, .n_kernels = 4, .n_arenas = 2,
-    .name = "probe", .prefix = "model", .entries = entries, .kernels = kernels,
+    .abi_version = SMELT_ABI_VERSION, .n_entries = 1, .n_variants = 1, .n_kernels = 4, .n_arenas = 2,
+    .name = "probe", .prefix = "model", .entries = entries, .variants = variants, .kernels = kernels,
 #ifndef NO_WEIGHTS
     .weights_bytes = 16,
 #endif

@@ -37,7 +37,7 @@ static const smelt_kernel_desc kernels[] = {
 };
 static const smelt_tensor_desc inputs[] = {{"x", F32, 1}, {"sum", F32, 1}, {"log", F32, 1}};
 static const smelt_tensor_desc outputs[] = {{"y", F32, 1}, {"next_sum", F32, 1}, {"next_log", F32, 1}};
-static const smelt_state_desc states[] = {{"sum", F32, 1, UNIT, 0, 0, 0}, {"log", F32, 1, UNIT, 0, MOST * 1024 * 4, 0}};
+static const smelt_state_desc states[] = {{"sum", F32, 1, 0, 0, 0, 0}, {"log", F32, 1, 0, 0, MOST * 1024 * 4, 0}};
 static const uint32_t numbers[] = {0, 1};
 static const smelt_check_desc checks[] = {
     {SMELT_SHAPE, 0, "state 'sum' axis 0: expected {want} (n), got {got}"},
@@ -75,9 +75,15 @@ static const smelt_entry_desc entries[] = {{
     .homes = homes,
 #endif
 }};
+#ifdef WITH_UNITS
+static const uint32_t state_homes[] = {UNIT, UNIT};
+static const smelt_variant_desc variants[] = {{.name = "any", .units = 1, .states = state_homes}};
+#else
+static const smelt_variant_desc variants[] = {{.name = "any"}};
+#endif
 const smelt_model_desc smelt_model = {
-    .abi_version = SMELT_ABI_VERSION, .n_entries = 1, .n_kernels = 1, .n_arenas = 1, .n_states = 2,
-    .name = "stateful", .prefix = "model", .entries = entries, .kernels = kernels, .states = states,
+    .abi_version = SMELT_ABI_VERSION, .n_entries = 1, .n_variants = 1, .n_kernels = 1, .n_arenas = 1, .n_states = 2,
+    .name = "stateful", .prefix = "model", .entries = entries, .variants = variants, .kernels = kernels, .states = states,
 #ifdef WITH_UNITS
     .units = units, .n_units = 1, .homes = arena_homes,
 #endif

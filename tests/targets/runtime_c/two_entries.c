@@ -32,7 +32,7 @@ static const smelt_kernel_desc kernels[] = {
     {.name = "double", .fn = add, .unit = HOST, .n_buffers = 3, .n_dims = 0, .lane_count = 1, .grain = 1},
 };
 static const smelt_tensor_desc inputs[] = {{"x", F32, 1}, {"sum", F32, 1}}, outputs[] = {{"y", F32, 1}, {"next", F32, 1}};
-static const smelt_state_desc states[] = {{"sum", F32, 1, UNIT, 0, MOST * 4, 0}};
+static const smelt_state_desc states[] = {{"sum", F32, 1, 0, 0, MOST * 4, 0}};
 static const uint32_t first[] = {0};
 static const smelt_check_desc checks[] = {{SMELT_SHAPE, 0, "state 'sum' axis 0: expected {want} (n), got {got}"}};
 
@@ -95,9 +95,15 @@ static const smelt_entry_desc entries[] = {
     {.name = "peek", .n_inputs = 1, .n_outputs = 1, .n_slots = 2, .arena = 1, .n_reads = 1, .reads = first, .inputs = inputs + 1,
      .outputs = outputs, .plan = peek_plan, .run = peek_run, HOMES(HOST, HOST)},
 };
+#ifdef WITH_UNITS
+static const uint32_t state_homes[] = {UNIT};
+static const smelt_variant_desc variants[] = {{.name = "any", .units = 1, .states = state_homes}};
+#else
+static const smelt_variant_desc variants[] = {{.name = "any"}};
+#endif
 const smelt_model_desc smelt_model = {
-    .abi_version = SMELT_ABI_VERSION, .n_entries = ENTRIES, .n_kernels = 2, .n_arenas = 2, .n_states = 1,
-    .name = "two", .prefix = "model", .entries = entries, .kernels = kernels, .states = states, .homes = arena_homes,
+    .abi_version = SMELT_ABI_VERSION, .n_entries = ENTRIES, .n_variants = 1, .n_kernels = 2, .n_arenas = 2, .n_states = 1,
+    .name = "two", .prefix = "model", .entries = entries, .variants = variants, .kernels = kernels, .states = states, .homes = arena_homes,
 #ifdef WITH_UNITS
     .units = units, .n_units = 1,
 #endif

@@ -112,9 +112,10 @@ static const smelt_entry_desc entries[] = {{
     .name = "main", .n_inputs = 1, .n_outputs = 2, .n_slots = 3, .inputs = inputs, .outputs = outputs, .plan = model_plan, .run = model_run,
     .homes = homes + 3, WITH_MOST(3)
 }};
+static const smelt_variant_desc variants[] = {{.name = "any", .units = 3}};
 const smelt_model_desc smelt_model = {
-    .abi_version = SMELT_ABI_VERSION, .n_entries = 1, .n_kernels = KERNELS, .n_arenas = 3,
-    .name = "two", .prefix = "model", .entries = entries, .kernels = kernels, .weights_bytes = 16,
+    .abi_version = SMELT_ABI_VERSION, .n_entries = 1, .n_variants = 1, .n_kernels = KERNELS, .n_arenas = 3,
+    .name = "two", .prefix = "model", .entries = entries, .variants = variants, .kernels = kernels, .weights_bytes = 16,
     .weights_sums = {(uint64_t)0x3f800000 + 0xc0000000 + 0x40400000 + 0xc0800000,
                      (uint64_t)0x3f800000 + 0xc0000000 * (uint64_t)2 + 0x40400000 * (uint64_t)3 + 0xc0800000 * (uint64_t)4,
                      (uint64_t)0x3f800000 + 0xc0000000 + 0x40400000 + 0xc0800000,

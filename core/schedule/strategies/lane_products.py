@@ -1,0 +1,213 @@
+"""Contractions for lanes that run in step: neighbouring lanes compute neighbouring columns, from panels as
+wide as they are.
+
+Few rows (a decode step) are bound by the reading of B: each element of it is read once, for all rows, and the
+lanes of a group share the reduction. Many rows are computed in tiles of registers. Not for machines whose
+lanes are tasks of their own, processors among them: there a lane is fast by its vectors, along columns as
+well, and `contraction` serves them."""
+
+from __future__ import annotations
+
+from smelt.core.dim import YES
+from smelt.core.ir.analysis.scope import kernel_facts
+from smelt.core.ir.kernel import Load, walk_expr
+from smelt.core.schedule.draft import Draft
+from smelt.core.schedule.strategies.contraction import (
+    LANE_ROWS,
+    Shape,
+    collapsed,
+    fits_panels,
+    panel_spec,
+    power,
+    unroll_short,
+)
+from smelt.core.schedule.strategies.lane_rows import PART_TERMS, kept_columns
+from smelt.core.schedule.strategies.lane_tiles import tiled
+from smelt.core.schedule.strategies.lanes import FEW_GROUPS, FEW_LANE_ROWS, few_rows
+from smelt.core.schedule.strategies.reduction import prod_or_none
+from smelt.core.schedule.tree import ScheduleError, expressions
+from smelt.core.schedule.view import Roles, View, roles
+
+LEAST_PARTS = 4
+"""Groups that share a reduction at least: what adds up their parts is a launch of its own."""
+LEAST_TERMS = 8
+"""Terms of a reduction that a lane adds up at least before the lanes of a group add up theirs."""
+
+
+def lane_products(d: Draft, root: str) -> None:
+    """Lanes along columns, and what few and many rows want; refuses others, and what one lane has."""
+    if not d.machine.in_step or d.inside(root):
+        raise ScheduleError("lane_products", "lanes that do not run in step, or a nest that one lane has")
+    v = d.view(d.split_phases(root))
+    r = roles(v)
+    if r is None or v.extent(r.column) == 0:
+        raise ScheduleError("lane_products", "no row and column roles")
+    v, r = collapsed(d, v, r)
+    width = min(d.machine.subgroup, v.extent(r.column).const_or_none or d.machine.subgroup)
+    packed = _pack(d, r, width)
+    apart = not packed and v.stride(r.b, r.column) != 1
+    if apart and few_rows(d, r) and not _brief(d, r):
+        raise ScheduleError("lane_products", "a vector times a matrix along its rows: dot products do better")
+    for part, few in _by_rows(d, r):
+        v = d.view(part)
+        if not few:
+            _many_rows(d, v, _roles(v), width, packed)
+            continue
+        for nest in _in_groups(d, v, _roles(v), width):
+            v, mine = d.view(nest), roles(d.view(nest))
+            if mine is None:
+                kept_columns(d, nest)
+            else:
+                _few_rows(d, v, mine, width, packed)
+
+
+def _roles(v: View) -> Roles:
+    found = roles(v)
+    assert found is not None
+    return found
+
+
+def _pack(d: Draft, r: Roles, width: int) -> bool:
+    """B, and what it is decoded with, in panels as wide as lanes are together; False where they are no
+    constants that can be."""
+    every = [x for e in expressions(d.kernel.body) for x in walk_expr(e) if isinstance(x, Load)]
+    shape, specs = Shape(1, 1, width), []
+    for b in (r.b, *r.beside):
+        axes = [i for i, x in enumerate(b.index) if r.column in x.symbols]
+        same = all(x.index == b.index for x in every if x.buffer == b.buffer)
+        if not same or len(axes) != 1 or b.guard or b.buffer not in d.constants:
+            return False
+        if not fits_panels(d, b.index[axes[0]], r, shape):
+            return False
+        specs.append((b.buffer, panel_spec(b, r, axes[0], shape)))
+    for buffer, spec in specs:
+        d.do("pack", buffer, str(spec))
+    return True
+
+
+def _brief(d: Draft, r: Roles) -> bool:
+    """Whether what a lane reads along a row of B stays in the first cache, with what its group reads beside:
+    then every transaction is used up by the next steps."""
+    steps = prod_or_none([a.extent for a in r.reduce.axes])
+    return steps is not None and steps * r.b.dtype.bytes * d.machine.max_lanes <= d.machine.cache_bytes[0]
+
+
+def _by_rows(d: Draft, r: Roles) -> list[tuple[str, bool]]:
+    """(root, whether it has few rows) of the nests: two where only a run knows."""
+    v = d.view(r.column)
+    if few_rows(d, r):
+        return [(v.vars[0], True)]
+    assert r.row is not None
+    if r.outer or kernel_facts(d.kernel).prove_lt(FEW_LANE_ROWS, v.extent(r.row)) is YES:
+        return [(v.vars[0], False)]
+    d.order(r.row, *(x for x in v.vars if x != r.row))
+    d.do("divide", r.row, FEW_LANE_ROWS, ".m")
+    return [(r.row, True), (f"{r.row}.m", False)]
+
+
+def _in_groups(d: Draft, v: View, r: Roles, width: int) -> list[str]:
+    """The nests of a product of few rows: where it has few columns and a long reduction, that is shared by
+    groups, and a nest of its own adds up what they have."""
+    panels = prod_or_none([v.extent(x) for x in (r.column, *r.batch)])
+    terms = prod_or_none([a.extent for a in r.reduce.axes])
+    first = r.reduce.axes[0]
+    if panels is None or terms is None or len(v.reduces()) > 1 or not first.extent.is_const:
+        return [v.vars[0]]
+    groups = -(-panels // width)
+    least = d.machine.max_lanes // width * PART_TERMS
+    parts = min(d.machine.cores * FEW_GROUPS // groups, terms // least, first.extent.const)
+    if parts < LEAST_PARTS:
+        return [v.vars[0]]
+    before = d.roots()
+    d.do("split_reduce", v.vars[0], first.var, power(-(-first.extent.const // parts)), d.fresh("parts"))
+    return [*(x for x in d.roots() if x not in before), v.vars[0]]
+
+
+def _split_columns(d: Draft, v: View, r: Roles, width: int, packed: bool) -> tuple[list[str], str]:
+    """(loop over panels, loop over the columns of one). What is not packed is read again at the end of a
+    line, so that the loads of the reduction need no guard."""
+    if v.extent(r.column).const_or_none == width:
+        return [], r.column
+    names = (f"{r.column}.o", f"{r.column}.i")
+    if packed:
+        d.do("split", r.column, width, *names, True)
+    else:
+        d.do("split_clamped", r.column, width, *names)
+    return [names[0]], names[1]
+
+
+def _few_rows(d: Draft, v: View, r: Roles, width: int, packed: bool) -> None:
+    """A panel of columns is a group, whose lanes share the reduction as well: subgroup by subgroup every
+    other step of it. Every height has a body of its own."""
+    axis, parts = _shared_axis(d, r, width)
+    panels, column = _split_columns(d, v, r, width, packed)
+    rows_of, row = [], [r.row] if r.row is not None else []
+    if r.row is not None and not v.extent(r.row).is_const:
+        rows_of, row = [f"{r.row}.o"], [f"{r.row}.i"]
+        d.do("tile", r.row, tuple(range(FEW_LANE_ROWS, 0, -1)), "balanced", rows_of[0], f"{r.row}.r", row[0])
+    groups = [*rows_of, *r.batch, *r.outer, *panels]
+    if not groups:
+        groups = [d.enclose(column)]
+    d.order(*groups, column, *row)
+    d.share(groups)
+    d.do("bind", column, "lane")
+    if parts > 1:
+        for name in d.stage_reduce(groups[-1]):
+            d.do("lane_split", name, axis, parts)
+        _in_registers(d, r, f"{column}.s", [f"{x}.s" for x in row])
+        for x in row:
+            d.do("unroll", x)
+    else:
+        _in_registers(d, r, column, row)
+
+
+def _shared_axis(d: Draft, r: Roles, width: int) -> tuple[str, int]:
+    """The axis of the reduction that the lanes of a group share, and in how many parts."""
+    most = d.machine.max_lanes // width
+    for a in r.reduce.axes:
+        n = a.extent.const_or_none
+        terms = prod_or_none([b.extent for b in r.reduce.axes[r.reduce.axes.index(a) :]])
+        parts = most if terms is None else min(most, terms // LEAST_TERMS)
+        parts = parts if n is None else min(parts, n)
+        if parts > 1:
+            return a.var, 1 << (parts.bit_length() - 1)
+    return "", 1
+
+
+def _many_rows(d: Draft, v: View, r: Roles, width: int, packed: bool) -> None:
+    """Lanes of a group along rows as well, each with a tile of them in registers; operands from caches."""
+    assert r.row is not None
+    try:
+        with d.all_or_nothing():
+            return tiled(d, v, r, width, packed or v.stride(r.b, r.column) == 1)
+    except ScheduleError:
+        pass  # operands come from the caches then
+    n = v.extent(r.row).const_or_none
+    panels, column = _split_columns(d, v, r, width, packed)
+    height = LANE_ROWS if n is None else min(LANE_ROWS, n)
+    lanes = d.machine.max_lanes // width
+    lanes = lanes if n is None else min(lanes, power(-(-n // height)))
+    o, t, i, lane = (f"{r.row}.{x}" for x in "otil")
+    d.do("split_clamped", r.row, height * lanes, o, t)
+    d.do("split", t, height, lane, i, False)
+    groups = [*r.batch, *r.outer, o, *panels]
+    d.order(*groups, lane, column, i)
+    d.share(groups)
+    for x in (lane, column):
+        d.do("bind", x, "lane")
+    _in_registers(d, r, column, [i])
+
+
+def _in_registers(d: Draft, r: Roles, lane: str, row: list[str]) -> None:
+    """The sums of a lane in its registers, rows written out."""
+    for name in dict.fromkeys(d.stage_reduce(lane)):
+        d.do("accumulate", name, ())
+    held = [a.var for a in r.reduce.axes[:-1] if any(a.var in i.symbols for b in r.beside for i in b.index)]
+    if held:  # scales and zero points of a block
+        d.attempt("once", held[-1], "held")
+    for x in row:
+        d.do("unroll", x)
+    unroll_short(d, r, "", None)
+
+
+__all__ = ["lane_products"]

@@ -1,0 +1,62 @@
+"""A purpose in; a folder for temporary files out, which goes with the block, or with the next one of that
+purpose where the process was killed meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def scratch_folder(purpose: str) -> Iterator[str]:
+    """The path of a new folder, for this user alone. It is locked, which shows others that it is used. Raises
+    OSError where there can be none."""
+    prefix = f"smelt-{purpose}-"
+    _sweep(prefix)
+    path, lock = _made(prefix)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
+
+
+def _made(prefix: str) -> tuple[str, int]:
+    """A folder and its lock; another one where a sweep took it before it was locked."""
+    while True:
+        path = tempfile.mkdtemp(prefix=prefix)
+        with contextlib.suppress(FileNotFoundError):
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                with contextlib.suppress(OSError):  # a file system without locks
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                os.stat(path)
+                return path, lock
+            except BaseException:
+                os.close(lock)
+                raise
+
+
+def _sweep(prefix: str) -> None:
+    """Remove folders of this user with such a name that nobody holds."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(tempfile.gettempdir()):
+            if entry.name.startswith(prefix):
+                with contextlib.suppress(OSError):
+                    _remove(entry.path)
+
+
+def _remove(path: str) -> None:
+    """Raises OSError where it is in use, or is no folder of this user."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.fstat(fd).st_uid == os.getuid():
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path)
+    finally:
+        os.close(fd)

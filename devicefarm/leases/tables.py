@@ -1,0 +1,157 @@
+"""The tables of the farm's database, in SQLAlchemy's terms, with what each dialect needs to keep them true.
+
+All moments are seconds of the database's own clock (see `database`), all durations seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    DDL,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Float,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    event,
+    text,
+)
+
+TABLES_VERSION = 1
+
+METADATA = MetaData()
+_COUNTED = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows only where the type is INTEGER
+
+CLOCK = Table(
+    "clock",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("schema_version", Integer, nullable=False),
+    Column("epoch", Text, nullable=False),  # what the raw clock counts from: a boot id, or ''
+    Column("raw", Float, nullable=False),  # the highest reading of this epoch
+    Column("shift", Float, nullable=False),  # moment = reading + shift
+    CheckConstraint("id = 1"),
+)
+"""One row, which every transaction locks first: on PostgreSQL that makes them wait for each other, as
+SQLite's BEGIN IMMEDIATE does."""
+
+FARM_DEVICE = Table(
+    "device",
+    METADATA,
+    Column("name", Text, primary_key=True),
+    Column("fence", BigInteger, nullable=False),  # the highest token that was ever given out
+    Column("quarantined", Boolean, nullable=False, default=False),
+    Column("reason", Text, nullable=False, default=""),
+    Column("since", Float, nullable=False, default=0.0),  # when the quarantine began
+    Column("examined", Float, nullable=False, default=0.0),  # the last full check
+    Column("boot_id", Text, nullable=False, default=""),
+)
+
+LEASE = Table(
+    "lease",
+    METADATA,
+    Column("device", Text, ForeignKey("device.name"), primary_key=True),
+    Column("fence", BigInteger, primary_key=True),
+    Column("holder", Text, nullable=False),
+    Column("user", Text, nullable=False),
+    Column("since", Float, nullable=False),
+    Column("expires", Float, nullable=False),
+    Column("ended", Float),  # None while it is valid
+    Column("why", Text, nullable=False, default=""),  # released, expired, taken over, revoked
+)
+Index(
+    "one_lease_per_device", LEASE.c.device, unique=True,
+    sqlite_where=text("ended IS NULL"), postgresql_where=text("ended IS NULL"),
+)  # fmt: skip
+Index("lease_by_end", LEASE.c.ended)
+
+TICKET = Table(
+    "ticket",
+    METADATA,
+    Column("id", _COUNTED, primary_key=True, autoincrement=True),
+    Column("holder", Text, nullable=False),
+    Column("user", Text, nullable=False),
+    Column("rank", Integer, nullable=False),  # of the priority class; 0 comes first
+    Column("devices", Text, nullable=False),  # JSON: those that would do, best first
+    Column("since", Float, nullable=False),
+    Column("seen", Float, nullable=False),  # the last poll
+    sqlite_autoincrement=True,
+)
+
+JOB = Table(
+    "job",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("work", Text, nullable=False),  # JSON, read by whoever runs it
+    Column("user", Text, nullable=False),
+    Column("bundle", Text, nullable=False),  # sha256
+    Column("model", Text, nullable=False),  # sha256
+    Column("devices", Text, nullable=False),  # JSON, as a ticket's
+    Column("tries", Integer, nullable=False),  # the most attempts
+    Column("since", Float, nullable=False),
+    Column("ended", Float),
+    Column("verdict", Text),  # None until it has ended
+)
+Index("job_by_end", JOB.c.ended)
+
+ATTEMPT = Table(
+    "attempt",
+    METADATA,
+    Column("job", Text, ForeignKey("job.id"), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("device", Text, nullable=False),
+    Column("fence", BigInteger, nullable=False),
+    Column("since", Float, nullable=False),
+    Column("ended", Float),
+    Column("outcome", Text),  # a verdict, or 'lost' where its lease ended first
+    ForeignKeyConstraint(["device", "fence"], ["lease.device", "lease.fence"]),
+)
+Index("attempt_by_lease", ATTEMPT.c.device, ATTEMPT.c.fence)
+
+RESULT = Table(
+    "result",
+    METADATA,
+    Column("id", _COUNTED, primary_key=True, autoincrement=True),
+    Column("job", Text, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("device", Text, nullable=False),
+    Column("fence", BigInteger, nullable=False),
+    Column("fingerprint", Text, nullable=False),  # of the device, as probed
+    Column("bundle", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("verdict", Text, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("samples", Text, nullable=False),  # JSON: raw samples in ns, by case
+    Column("at", Float, nullable=False),
+    ForeignKeyConstraint(["job", "attempt"], ["attempt.job", "attempt.number"]),
+    sqlite_autoincrement=True,
+)
+Index("one_result_per_attempt", RESULT.c.job, RESULT.c.attempt, unique=True)
+
+_SQLITE_APPEND_ONLY = (
+    "CREATE TRIGGER result_{0} BEFORE {0} ON result "
+    "BEGIN SELECT RAISE(ABORT, 'results are never changed'); END"
+)
+_POSTGRES_APPEND_ONLY = """
+CREATE OR REPLACE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN RAISE EXCEPTION 'results are never changed'; END $$;
+CREATE TRIGGER result_changes BEFORE UPDATE OR DELETE OR TRUNCATE ON result EXECUTE FUNCTION refuse_change()
+"""
+
+
+def _after_create(dialect: str, statement: str) -> None:
+    made: Any = DDL(statement)  # type: ignore[no-untyped-call]
+    event.listen(RESULT, "after_create", made.execute_if(dialect=dialect))
+
+
+for _change in ("UPDATE", "DELETE"):
+    _after_create("sqlite", _SQLITE_APPEND_ONLY.format(_change))
+_after_create("postgresql", _POSTGRES_APPEND_ONLY)

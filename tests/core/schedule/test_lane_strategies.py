@@ -1,0 +1,109 @@
+"""Kernels scheduled for lanes that run in step keep their meaning in any order of lanes, on machines of two
+widths, and fit the memory of a group."""
+
+from __future__ import annotations
+
+import importlib
+import textwrap
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from device_trees import IN_STEP, in_step
+from naive_kernels import check, random_inputs
+from strategy_kernels import KERNELS
+
+from smelt.core.ir.interp_kernel import run_kernel
+from smelt.core.ir.interp_lanes import run_lanes
+from smelt.core.ir.layout import apply_numpy
+from smelt.core.ir.text import print_kernel
+from smelt.core.ir.verify_kernel import verify_kernel
+from smelt.core.machine import Machine
+from smelt.core.schedule.strategies import draft, lane_tiles
+from smelt.core.schedule.strategies.lane_tiles import Tile, choose_tile
+from smelt.core.schedule.tree import ScheduleError
+
+LEVELS = ("group", "lane", "vector")
+NARROW = Machine("narrow", 0, 64, levels=LEVELS, max_lanes=16, shared_bytes=16 << 10, subgroup=8)
+WIDE = Machine("wide", 0, 255, levels=LEVELS, max_lanes=128, shared_bytes=48 << 10, subgroup=32)
+
+
+@pytest.mark.parametrize("machine", [NARROW, WIDE], ids=lambda m: m.name)
+@pytest.mark.parametrize("name", IN_STEP)
+def test_meaning_is_kept_in_any_order_of_lanes(name: str, machine: Machine) -> None:
+    naive, _, _, _ = IN_STEP[name]
+    kernel, envs = in_step(name, machine)
+    verify_kernel(kernel, "scheduled", machine=machine)
+    for env in envs:
+        check(naive, kernel, env, rtol=1e-4)
+    if machine is WIDE:  # as many lanes as are left take minutes
+        return
+    env = min(envs, key=lambda e: sum(e.values()) if any(e.values()) else 1 << 30)
+    given = []
+    for x, b in zip(random_inputs(naive, env, 0), kernel.inputs, strict=True):
+        x = x if b.layout is None else apply_numpy(b.layout.spec, x)
+        given.append(x.reshape(tuple(n.evaluate(env) for n in b.shape)))
+    want = run_kernel(kernel, env, given)
+    for got, x in zip(run_lanes(kernel, env, given, machine.max_lanes), want, strict=True):
+        np.testing.assert_array_equal(got, x)
+
+
+@pytest.mark.parametrize("name", [n for n, (_, _, step, _) in IN_STEP.items() if step == "fetch"])
+def test_lanes_that_are_tasks_of_their_own_copy_nothing(name: str) -> None:
+    """On a processor shared memory is no nearer than the cache."""
+    with pytest.raises(AssertionError):
+        in_step(name, replace(NARROW, vector_bits=512, subgroup=1))
+
+
+def test_golden_of_tiles(golden: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which products of many rows are tiled, which are not and why, and what becomes of two."""
+    seen: dict[str, list[str]] = {}
+    products = importlib.import_module("smelt.core.schedule.strategies.lane_products")
+
+    def watched(*args: object) -> None:
+        try:
+            lane_tiles.tiled(*args)  # type: ignore[arg-type]
+        except ScheduleError as e:
+            seen.setdefault(f"declines: {e}", []).append(name)
+            raise
+        seen.setdefault("takes", []).append(name)
+
+    monkeypatch.setattr(products, "tiled", watched)
+    done = {}
+    table = [(n, k, c) for n, (k, c, _) in KERNELS.items()]
+    for name, kernel, constants in [*table, *((n, k, c) for n, (k, c, *_) in IN_STEP.items())]:
+        done[name] = draft(kernel, NARROW, frozenset(constants)).kernel
+    lines = [f"tiles of products, on a machine of {NARROW.subgroup} lanes in step"]
+    for why in sorted(seen):
+        names = ", ".join(dict.fromkeys(seen[why]))
+        lines += ["", why, textwrap.fill(names, 100, initial_indent="  ", subsequent_indent="  ",
+                                         break_on_hyphens=False)]  # fmt: skip
+    for name in ("tiles", "convolution"):
+        lines += ["", f"makes of {name}", print_kernel(done[name]).rstrip().replace("; ", ";\n        ")]
+    golden("schedules/lane_tiles.txt", "\n".join(lines) + "\n")
+
+
+def test_golden_of_copies(golden: Callable[[str, str], None]) -> None:
+    """Which elementwise kernels go through shared memory, which do not, and what becomes of three."""
+    table = [(n, k, c) for n, (k, c, _) in KERNELS.items()]
+    done = {n: draft(k, NARROW, frozenset(c)).kernel
+            for n, k, c in [*table, *((n, k, c) for n, (k, c, *_) in IN_STEP.items())]}  # fmt: skip
+    plain = {n: k for n, k in done.items() if "reduce" not in k.schedule and "accumulate" not in k.schedule}
+    lines = [f"elementwise, on a machine of {NARROW.subgroup} lanes in step"]
+    for what, shared in (("through shared memory", True), ("in place", False)):
+        names = ", ".join(n for n, k in plain.items() if ("fetch" in k.schedule) is shared)
+        lines += ["", what, textwrap.fill(names, 100, initial_indent="  ", subsequent_indent="  ",
+                                          break_on_hyphens=False)]  # fmt: skip
+    for name in ("transpose-2d", "wide", "add-row"):
+        lines += ["", f"makes of {name}", print_kernel(done[name]).rstrip().replace("; ", ";\n        ")]
+    golden("schedules/lane_copies.txt", "\n".join(lines) + "\n")
+
+
+def test_tiles_of_real_limits() -> None:
+    """Taller than wide, of a quarter of a lane's registers; no taller than the rows."""
+    cuda, vulkan = WIDE, replace(NARROW, max_lanes=64, subgroup=32)
+    assert choose_tile(cuda, 32, None, None) == Tile(4, 32, 8, 4)
+    assert choose_tile(vulkan, 32, None, None) == Tile(2, 32, 8, 2)
+    assert choose_tile(cuda, 32, 16, 40) == Tile(4, 32, 4, 2)
+    assert choose_tile(cuda, 20, None, 20) == Tile(4, 20, 8, 1)

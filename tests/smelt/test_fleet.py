@@ -1,0 +1,175 @@
+"""One command, several devices: all at once, each with its own verdict, and nothing held when it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from boards import need_qemu
+from onnx import TensorProto, helper
+
+import smelt
+from smelt.core.bundle import Bundle
+from smelt.devicefarm.inventory import Device, read_inventory, write_inventory
+from smelt.devicefarm.leases.holder import take
+from smelt.devicefarm.leases.jobs import Jobs
+from smelt.leasing import open_desk
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("fleet")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"])
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, made / "model.onnx")
+    return made
+
+
+@pytest.fixture(scope="module")
+def bundle(folder: Path) -> Bundle:
+    """For arm64: its devices are emulated."""
+    need_qemu("qemu-aarch64-static")
+    return smelt.compile(str(folder / "model.onnx"), "arm64", output=folder / "out")
+
+
+BOARDS = ("one", "two", "three", "four")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("SMELT_DEVICES", str(tmp_path / "devices.toml"))
+    monkeypatch.setenv("SMELT_FARM", str(tmp_path / "farm.db"))
+    monkeypatch.setenv("SMELT_FARM_RULES", "lease=3")
+    emulated = read_inventory()["qemu-arm64"]
+    boards = {
+        n: Device(
+            n, "qemu-user", emulated.platform, emulator=emulated.emulator, cpu=emulated.cpu,
+            sysroot=emulated.sysroot, root=str(tmp_path / n), tags=("shelf", f"number-{n}"),
+        )
+        for n in BOARDS
+    }  # fmt: skip
+    write_inventory({**read_inventory(), **boards})
+    return tmp_path
+
+
+def farm(*words: str) -> tuple[int, dict[str, Any], str]:
+    argv = [sys.executable, "-P", "-m", "smelt.cli", "farm", "run", *words, "--json"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+def stored() -> list[dict[str, Any]]:
+    desk = open_desk()
+    with closing(desk.database):
+        assert not any(s.holder for s in desk.standings())
+        return [dict(r) for r in Jobs(desk.database).results()]
+
+
+def test_four_emulated_devices_in_parallel_from_one_command(bundle: Bundle, folder: Path) -> None:
+    source = [str(bundle.path), "--model", str(folder / "model.onnx")]
+    code, data, _ = farm(*source, "--device", ",".join(BOARDS), "--count", "2")
+    assert code == 0, data
+    assert [p["device"] for p in data["parts"]] == list(BOARDS)
+    assert {p["verdict"] for p in data["parts"]} == {"pass"}
+    rows = stored()
+    assert {r["device"] for r in rows} == set(BOARDS)
+    assert all(r["bundle"] == bundle.digest and r["model"] and r["fingerprint"] for r in rows)
+    desk = open_desk()  # each began before any other had ended
+    with closing(desk.database), desk.database.transaction() as m:
+        from smelt.devicefarm.leases.tables import LEASE
+
+        leases = m.run(LEASE.select()).all()
+    assert max(r.since for r in leases) < min(r.ended for r in leases)
+
+
+def test_some_devices_of_a_tag_and_their_times(bundle: Bundle, folder: Path) -> None:
+    source = [str(bundle.path), "--model", str(folder / "model.onnx")]
+    words = ["--tag", "shelf", "--devices", "2", "--bench", "--plan", "quick", "--count", "1"]
+    code, data, _ = farm(*source, *words)
+    assert len({p["device"] for p in data["parts"]} & set(BOARDS)) == 2
+    assert (code, data["verdict"]) == (5, "invalid")  # emulated: no times of any device
+    assert all(len(next(iter(r["samples"].values()))) > 0 for r in stored())
+
+
+def test_what_cannot_be_had_is_told_at_once(bundle: Bundle, folder: Path) -> None:
+    source = [str(bundle.path), "--model", str(folder / "model.onnx")]
+    for words, code, what in (
+        (("--device", "one,nowhere"), 4, "no device is called 'nowhere'"),
+        (("--tag", "shelf", "--devices", "9"), 4, "9 devices of platform 'aarch64-linux' with tag shelf"),
+        (("--tag", "nothing"), 4, "there are 0"),
+        (("--tag", "shelf", "--device", "one"), 2, "not both"),
+    ):
+        found, data, _ = farm(*source, *words)
+        assert found == code
+        assert what in data["error"]["message"]
+    assert stored() == []
+
+
+def test_the_page_on_the_farm(bundle: Bundle, folder: Path) -> None:
+    """Its commands, in their order, with boards of other names."""
+    text = (Path(__file__).parents[2] / "docs" / "farm.md").read_text("utf-8")
+    lines = re.findall(r"^smelt (.*?)(?:  +\S.*)?$", text, re.M)
+    assert len(lines) == 7
+    for line in lines:
+        line = line.replace("pi4", "two").replace("pi5", "one")
+        argv = [sys.executable, "-P", "-m", "smelt.cli", *shlex.split(line)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=folder)
+        emulated = 5 if "--bench" in line else 0  # whose times are of no device
+        assert done.returncode == emulated, f"{line}: {done.stdout}{done.stderr}"
+
+
+def test_one_bad_device_does_not_spoil_the_others(bundle: Bundle, folder: Path, home: Path) -> None:
+    (home / "two").write_text("where the store should be, there is a file")
+    words = [str(bundle.path), "--model", str(folder / "model.onnx"), "--device", "one,two", "--count", "1"]
+    code, data, _ = farm(*words, "--tries", "2")
+    assert code == 6, data
+    verdicts = {p["device"]: p["verdict"] for p in data["parts"]}
+    assert verdicts["one"] == "pass"
+    assert {r["device"]: r["verdict"] for r in stored()}["one"] == "pass"
+
+
+def test_a_busy_device_is_waited_for_and_told(bundle: Bundle, folder: Path) -> None:
+    words = [str(bundle.path), "--model", str(folder / "model.onnx"), "--device", "one", "--count", "1"]
+    desk = open_desk()
+    with closing(desk.database), take(desk, ["one"], user="other"):
+        code, data, said = farm(*words, "--wait", "0.5")
+    assert code == 4
+    assert "place 1 in the queue" in said
+    assert data["parts"][0]["verdict"] == "no device"
+
+
+def test_a_client_that_is_killed_frees_its_board(bundle: Bundle, folder: Path) -> None:
+    argv = [sys.executable, "-P", "-m", "smelt.cli", "validate", str(bundle.path),
+            "--model", str(folder / "model.onnx"), "--device", "one", "--count", "10000"]  # fmt: skip
+    desk = open_desk()
+    with closing(desk.database):
+        client = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
+        try:
+            while not any(s.holder for s in desk.standings()):
+                assert client.poll() is None
+                time.sleep(0.05)
+        finally:
+            os.kill(client.pid, signal.SIGKILL)
+            client.wait()
+        (standing,) = desk.standings()
+        assert standing.holder
+        assert standing.left <= desk.rules.lease
+        with take(desk, ["one"], user="next") as lease:  # after no more than the lease's life
+            assert lease.fence > standing.fence
+    source = [str(bundle.path), "--model", str(folder / "model.onnx")]
+    code, data, _ = farm(*source, "--device", "one", "--count", "1")
+    assert code == 0, data
