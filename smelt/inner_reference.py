@@ -54,7 +54,7 @@ def inner_values(
     state = {row["name"]: feed[row["name"]] for row in manifest["state"] if row["shape"] is not None}
     given = {name: value for name, value in feed.items() if name not in state}
     try:
-        tensors = {**packed(groups(manifest, "inputs"), given, manifest["symbols"]), **state}
+        tensors = {**packed(groups(manifest, "inputs"), given, manifest), **state}
         run_module(import_model(model), tensors, OPS, watch=watch)
     except SmeltError:
         return InnerValues()

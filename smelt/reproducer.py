@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from smelt.compare import validate
 from smelt.core.bundle import Bundle, spelled_dim
 from smelt.core.diag import SmeltError
 from smelt.core.dtype import Array
+from smelt.core.scratch import scratch_folder
 from smelt.devicefarm.verdict import Verdict
 from smelt.driver import compile
 from smelt.groups import GroupValue
@@ -107,7 +107,7 @@ def write_reproducer(
     feed = {**step.case.feed, **step.state}
     for kind, part in _candidates(graph, first.name, first.part):
         on_step(f"trying {kind}")
-        with tempfile.TemporaryDirectory(prefix="smelt-repro-") as scratch:
+        with scratch_folder("repro") as scratch:
             given = _cut(graph, model, bundle, part, first.name, feed, Path(scratch))
             if given is None or not _shows(Path(scratch, "model.onnx"), given, options, Path(scratch)):
                 continue
