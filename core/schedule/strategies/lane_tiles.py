@@ -149,6 +149,8 @@ def _slice_loop(d: Draft, r: Roles) -> str:
     steps = 1
     for a in reversed(r.reduce.axes):
         n = a.extent.const_or_none
+        if n == 0:
+            break
         if n is not None and n * steps <= SLICE:
             steps *= n
             continue
