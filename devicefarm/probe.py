@@ -30,7 +30,7 @@ class LaunchTrace:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ProbeWish:
     """`size` bytes at a buffer (by its place in the arguments) right after a launch (by its place in the
     trace)."""
 

@@ -15,7 +15,7 @@ from smelt.core.diag import SmeltError
 from smelt.core.dim import NO, UNKNOWN, YES, Dim, Truth, to_dim
 from smelt.core.dtype import Array, DType, from_numpy
 from smelt.core.ir.analysis.traits import Trait
-from smelt.core.ir.checked import Scope
+from smelt.core.ir.checked import FactScope
 from smelt.core.ir.graph import Graph, Module, Node, Ref, TensorType, Value, Weight, attr_dims
 from smelt.core.ops import OPS
 from smelt.core.ops.infer import Engine
@@ -35,7 +35,7 @@ class Workshop:
     def __init__(self, module: Module) -> None:
         self.weights: dict[Ref, Weight] = dict(module.weights)
         self.engine = Engine.of(module)
-        self.start = Scope(self.engine.facts)
+        self.start = FactScope(self.engine.facts)
         main = module.graphs.get("main")
         self.scope = self.start if main is None else self.start.enter(main)
         self.engine.suppose(self.scope.facts)
@@ -528,7 +528,7 @@ def without_unused(module: Module) -> Module:
 
 
 def _edit(
-    shop: Workshop, graph: Graph, outer: Mapping[Ref, TensorType], change: EditFn, scope: Scope,
+    shop: Workshop, graph: Graph, outer: Mapping[Ref, TensorType], change: EditFn, scope: FactScope,
     around: tuple[Editor, Node] | None = None,
 ) -> Graph:  # fmt: skip
     scope = scope.enter(graph)
