@@ -21,7 +21,7 @@ attack ?=
 export SMELT_SAMPLES ?= $(CURDIR)/.cache/models
 
 .DEFAULT_GOAL := $(if $(target),report,help)
-.PHONY: help report setup test check bench conformance fuzz fuzz-farm sanitize chaos bless emulators clean links
+.PHONY: help report setup test check bench conformance farm fuzz fuzz-farm sanitize chaos bless emulators clean links
 
 help:
 	@echo "make target=x86|arm64|armv7|android|jetson [model=FILE.onnx] [dims='batch=1 seq=1..512'] [shapes='x:1x3x64x64']"
@@ -36,6 +36,8 @@ help:
 	@echo "make fuzz          random models at random sizes against ONNX Runtime, failures shrunk and printed"
 	@echo "                   (seed=0 count=1000 seconds=600), then every attack of tests/attack with all of its seeds, which"
 	@echo "                   takes hours (attack=mutants: only that; count=100 or seconds=600: so many, or so long, of each)"
+	@echo "make farm          real models on every emulated device, with reports for CI in .cache/farm; what the workflow"
+	@echo "                   in .github/ runs (target=arm64: only there; models='a.onnx b.onnx': your own)"
 	@echo "make fuzz-farm     hostile bytes to both ends of the farm's protocol, five minutes each"
 	@echo "make chaos         500 faults to a fleet of emulated boards that is at work: links, servers, agents, disks and"
 	@echo "                   clocks; each job must end once, and the fleet be whole (seed=0 count=500)"
@@ -102,6 +104,10 @@ fuzz: $(READY)
 	  echo "== $$a"; $(BIN)/python $$a $(BUDGET) $(if $(seconds),--seconds $(seconds)) || status=1; \
 	done; exit $$status
 
+farm: $(READY)
+	@.ci/emulators --quiet || true
+	@PYTHON=$(BIN)/python $(if $(models),MODELS='$(models)') .ci/farm .cache/farm $(target)
+
 fuzz-farm: $(READY)
 	@status=0; for a in $(FARM_ATTACKS); do \
 	  echo "== $$a"; $(BIN)/python $$a $(BUDGET) --seconds $(or $(seconds),300) || status=1; \
@@ -112,7 +118,8 @@ sanitize: $(READY)
 
 chaos: $(READY)
 	@.ci/emulators --quiet || true
-	$(BIN)/python tests/chaos/campaign.py --seed $(or $(seed),0) --faults $(or $(count),500)
+	$(BIN)/python tests/chaos/campaign.py --seed $(or $(seed),0) --faults $(or $(count),500) \
+	  $(if $(shell command -v qemu-system-aarch64),--board)
 
 bless: $(READY)
 	$(BIN)/python -m pytest --bless tests/core tests/test_map.py

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from smelt.core.diag import SmeltError
-from smelt.devicefarm.claim import Claim, FenceFile
+from smelt.devicefarm.claim import DeviceClaim, FenceFile
 from smelt.devicefarm.health import Unwell
 from smelt.devicefarm.leases.desk import Desk
 from smelt.devicefarm.leases.holder import Lease
 from smelt.devicefarm.leases.jobs import Job, JobOutcome, Jobs
 from smelt.devicefarm.verdict import Verdict, verdict_of_error
 
-Work = Callable[[Job, Lease, Claim], JobOutcome]
+Work = Callable[[Job, Lease, DeviceClaim], JobOutcome]
 """Does a job on the device of a lease, showing the claim; a SmeltError is an outcome, too."""
 
 
@@ -26,7 +26,7 @@ class Agent:
     work: Work
     fence: Callable[[str], FenceFile]
 
-    def claim(self, lease: Lease) -> Claim:
+    def claim(self, lease: Lease) -> DeviceClaim:
         """What sessions under the lease show; each request checks the lease and the host's fence first."""
         host = self.fence(lease.device)
 
@@ -34,7 +34,7 @@ class Agent:
             lease.check()
             host.admit(lease.fence)
 
-        return Claim(lease.fence, check, place=str(host.path))
+        return DeviceClaim(lease.fence, check, place=str(host.path))
 
     def attempt(self, job: Job, lease: Lease) -> Verdict | None:
         """Do the job once; its verdict, None where it has none yet and may be tried again.
@@ -53,7 +53,7 @@ class Agent:
                 return None  # the attempt was lost with the lease, and counts for nothing
             raise
 
-    def _outcome(self, job: Job, lease: Lease, claim: Claim) -> JobOutcome:
+    def _outcome(self, job: Job, lease: Lease, claim: DeviceClaim) -> JobOutcome:
         try:
             return self.work(job, lease, claim)
         except Unwell as error:

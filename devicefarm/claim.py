@@ -108,7 +108,7 @@ def _anything_goes() -> None:
 
 
 @dataclass(frozen=True)
-class Claim:
+class DeviceClaim:
     """What a session on a device shows for itself.
 
     fence: the lease's token, 0 without a lease. check: raises when the lease is over; called before each
@@ -121,7 +121,7 @@ class Claim:
     fence_file: str = ""
     place: str = ""
 
-    def on(self, remote: str) -> Claim:
+    def on(self, remote: str) -> DeviceClaim:
         """The claim with the fence file of the store in which the bundle lies at `remote`."""
         if not self.fence:
             return self
@@ -129,5 +129,5 @@ class Claim:
         return replace(self, fence_file=f"{folder}/fence" if name == "bundles" else self.place)
 
 
-UNCLAIMED = Claim()
+UNCLAIMED = DeviceClaim()
 """The claim of a session without a lease."""

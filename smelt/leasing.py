@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from smelt.core.diag import SmeltError
-from smelt.devicefarm.claim import UNCLAIMED, Claim
+from smelt.devicefarm.claim import UNCLAIMED, DeviceClaim
 from smelt.devicefarm.inventory import BUILTIN, Device
 from smelt.devicefarm.places import HOLDER, farm_exists, farm_rules, farm_url, host_fence
 from smelt.devicefarm.transport import Transport
@@ -50,7 +50,7 @@ class HeldDevice:
     """A device that is held. on_open: called with each runner that is opened on it."""
 
     device: str
-    claim: Claim = UNCLAIMED
+    claim: DeviceClaim = UNCLAIMED
     lease: Lease | None = None
     on_open: Callable[[RunnerClient], None] = field(default=_silent, compare=False)
 
@@ -107,7 +107,7 @@ def hold(devices: Sequence[str], wish: Wish, desk: Desk | None = None) -> Iterat
             at.database.close()
 
 
-def claim_of(lease: Lease) -> Claim:
+def claim_of(lease: Lease) -> DeviceClaim:
     """What sessions under a lease show, and check before each request: the lease, and the host's fence."""
     host = host_fence(lease.device)
 
@@ -115,7 +115,7 @@ def claim_of(lease: Lease) -> Claim:
         lease.check()
         host.admit(lease.fence)
 
-    return Claim(lease.fence, check, place=str(host.path))
+    return DeviceClaim(lease.fence, check, place=str(host.path))
 
 
 @contextmanager

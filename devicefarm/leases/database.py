@@ -29,7 +29,7 @@ DIALECTS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ClockReading:
     """A look at a clock. epoch: what `seconds` counts from; a new one ends all leases. wall: seconds since
     1970."""
 
@@ -38,7 +38,7 @@ class Reading:
     wall: float
 
 
-Clock = Callable[[sql.Connection], Reading]
+Clock = Callable[[sql.Connection], ClockReading]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +54,20 @@ class Moment:
         return self.connection.execute(statement)
 
 
-def machine_clock(_: sql.Connection) -> Reading:
+def machine_clock(_: sql.Connection) -> ClockReading:
     """This machine's clock since boot, which runs while it sleeps."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
         boot = ""
     seconds = time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-    return Reading(boot, seconds, time.time())
+    return ClockReading(boot, seconds, time.time())
 
 
-def server_clock(connection: sql.Connection) -> Reading:
+def server_clock(connection: sql.Connection) -> ClockReading:
     """The wall clock of a PostgreSQL server."""
     found = connection.execute(sql.text("SELECT extract(epoch FROM clock_timestamp())::float8")).scalar_one()
-    return Reading("", float(found), float(found))
+    return ClockReading("", float(found), float(found))
 
 
 CLOCKS: dict[str, Clock] = {"sqlite": machine_clock, "postgresql": server_clock}

@@ -34,7 +34,7 @@ from smelt.cli.validate import bundle_and_models, validation_text
 from smelt.compare import validate
 from smelt.core.bundle import Bundle
 from smelt.core.scratch import scratch_folder
-from smelt.devicefarm.claim import Claim
+from smelt.devicefarm.claim import DeviceClaim
 from smelt.devicefarm.client import RunnerClient
 from smelt.devicefarm.inventory import find_device
 from smelt.devicefarm.leases.holder import Lease
@@ -135,7 +135,7 @@ class _Work:
         self.told: dict[str, str] = {}
         self.desk: Any = None
 
-    def __call__(self, job: Job, lease: Lease, claim: Claim) -> JobOutcome:
+    def __call__(self, job: Job, lease: Lease, claim: DeviceClaim) -> JobOutcome:
         seen: list[RunnerClient] = []
         held = HeldDevice(lease.device, claim, lease, on_open=seen.append)
         self._make_well(lease.device)

@@ -3,6 +3,7 @@
 
 enum { PATH_CAP = 4096, LOCK_EX = 2, LOCK_NB = 4, LOCK_UN = 8, PATIENCE_MS = 2000, GIVE_UP_MS = 6000, STEP_MS = 10 };
 typedef struct { uint64_t token; uint32_t crc, zero; } record;
+typedef struct { uint64_t token, pid; } occupant;
 enum { RECORD_BYTES = 12 };
 
 static void nap(void) { sys_poll(NULL, 0, STEP_MS * I(1000000)); }
@@ -64,16 +65,17 @@ int fence_admit(fence_place *p, uint64_t token) {
   return result;
 }
 
-int fence_occupy(fence_place *p) {
+int fence_occupy(fence_place *p, uint64_t token) {
   if (p->busy < 0) return 0;
   int got = locked(p->busy, PATIENCE_MS);
   if (!got) { /* whoever holds the lock is alive, so its pid is its own */
-    uint32_t pid = 0;
-    if (sys(NR_pread64, p->busy, (long)&pid, 4, 0, 0, 0) == 4 && pid > 1 && pid < 0x7fffffff) sys_kill((int)pid, SYS_SIGKILL);
+    occupant o = {0, 0};
+    long n = sys(NR_pread64, p->busy, (long)&o, sizeof o, 0, 0, 0);
+    if (n == sizeof o && o.token < token && o.pid > 1 && o.pid < 0x7fffffff) sys_kill((int)o.pid, SYS_SIGKILL);
     got = locked(p->busy, GIVE_UP_MS - PATIENCE_MS);
   }
-  uint32_t self = (uint32_t)sys_getpid();
-  if (got) sys(NR_pwrite64, p->busy, (long)&self, 4, 0, 0, 0);
+  occupant self = {token, (uint64_t)sys_getpid()};
+  if (got) sys(NR_pwrite64, p->busy, (long)&self, sizeof self, 0, 0, 0);
   return got ? 0 : -1;
 }
 

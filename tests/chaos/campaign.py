@@ -34,7 +34,8 @@ import plan
 import rig
 import sqlalchemy as sql
 import stations
-from worker import LIMITS, RULES, clock
+from processes import started
+from worker import RULES, SLOW, clock
 
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget
@@ -47,7 +48,9 @@ from smelt.devicefarm.leases.tables import ATTEMPT, JOB, LEASE, RESULT
 HERE = Path(__file__).resolve().parent
 AGENTS = 3
 FAULTS_OF_MAKE = 500
-SETTLE = 180.0
+BOOT = 60.0
+"""Seconds for which a board may be away after its power was."""
+SETTLE = 300.0
 """Seconds after which jobs must have ended once nothing is broken any more."""
 
 
@@ -253,6 +256,38 @@ def _flip(c: Campaign, row: dict[str, Any]) -> dict[str, Any] | None:
     return None
 
 
+def _kill_adbd(c: Campaign, row: dict[str, Any]) -> dict[str, Any] | None:
+    name = c.pick(c.fleet.phones)
+    below = started(c.fleet.phones[name].pid)
+    for pid in below:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return {"device": name} if below else None
+
+
+def _pull_cable(c: Campaign, row: dict[str, Any]) -> dict[str, Any]:
+    name = c.pick(c.fleet.phones)
+    c.fleet.phones[name].cut()
+    return {"device": name}
+
+
+def _board(how: str) -> Callable[[Campaign, dict[str, Any]], Any]:
+    """A fault of a whole machine, which boots again: its effect lasts as long as that takes."""
+
+    def fault(c: Campaign, row: dict[str, Any]) -> dict[str, Any] | None:
+        name = c.pick(c.fleet.boards)
+        power = c.fleet.boards[name].power
+        if c.held(f"board {name}") or not power.is_on():
+            return None
+        with contextlib.suppress(SmeltError):
+            {"hang": power.hang, "panic": power.panic, "off": power.off, "reset": power.reset}[how]()
+        heal = power.resume if how == "hang" else (lambda: None)
+        c.later(c.rng.uniform(2.0, 8.0) if how == "hang" else BOOT, f"board {name}", heal, row)
+        return {"device": name}
+
+    return fault
+
+
 def _clock_jump(c: Campaign, row: dict[str, Any]) -> dict[str, Any]:
     place = c.folder / "offset"
     ahead = float(place.read_text()) + c.rng.choice([-1, 1]) * c.rng.choice([1.0, 10.0, 500.0])
@@ -261,6 +296,7 @@ def _clock_jump(c: Campaign, row: dict[str, Any]) -> dict[str, Any]:
     return {"device": "*", "ahead": ahead}
 
 
+BOARDS = ("hung board", "panic", "power cut", "reset")
 FAULTS: dict[str, Callable[[Campaign, dict[str, Any]], dict[str, Any] | None]] = {
     "cut link": _link(lambda c, link: link.cut()),
     "cut upload": _cut_upload,
@@ -279,6 +315,12 @@ FAULTS: dict[str, Callable[[Campaign, dict[str, Any]], dict[str, Any] | None]] =
     "flipped bytes": _flip,
     "changed host key": _wrong_key,
     "clock jump": _clock_jump,
+    "adbd killed": _kill_adbd,
+    "cable pulled": _pull_cable,
+    "hung board": _board("hang"),
+    "panic": _board("panic"),
+    "power cut": _board("off"),
+    "reset": _board("reset"),
 }
 """Kind -> what causes it: the fields of its line in the log, None where there was nothing to break."""
 
@@ -294,20 +336,23 @@ def campaign(
     unfenced: bool = False,
     kinds: Sequence[str] | None = None,
     only: Sequence[str] | None = None,
+    board: bool = False,
 ) -> None:
     """Run one; the logs are in the folder. unfenced: no token is compared, and no holder looks at its own
-    lease. kinds: of faults, None for all. only: the devices that jobs are for, None for all."""
+    lease. kinds: of faults, None for all. only: the devices that jobs are for, None for all.
+    board: a whole emulated machine is among them."""
     folder.mkdir(parents=True, exist_ok=True)
     native, arm64 = bundles(folder, unfenced)
     url = f"sqlite:///{folder / 'farm.db'}"
     (folder / "offset").write_text("0.0")
-    with stations.fleet(folder, native, arm64) as fleet:
+    with stations.fleet(folder, native, arm64, board=board) as fleet:
         stations.write(folder / "stations.json", list(fleet.stations.values()))
         devices = sorted(only or fleet.stations)
-        natives = [n for n in devices if fleet.stations[n].kind != "qemu"]
+        natives = [n for n in devices if fleet.stations[n].kind not in ("qemu", "board")]
         hostile = plan.hostile_bundles(folder, native)
         plan.write(folder / "plan.jsonl", 100 + 8 * count, seed, devices, natives, hostile)
-        chosen = [k for k in kinds or FAULTS if k != "full disk" or fleet.disks]
+        there = [k for k in FAULTS if (k != "full disk" or fleet.disks) and (board or k not in BOARDS)]
+        chosen = [k for k in there if k in (kinds or there)]
         desk = Desk(Database(url, clock(folder / "offset")), RULES)
         c = Campaign(folder, fleet, random.Random(seed), desk, url, unfenced, 2 * len(devices))
         try:
@@ -414,7 +459,7 @@ def _well(s: stations.Station) -> str:
     transport = s.open()
     x = np.ones((2, 3), np.float32)
     try:
-        with open_session(transport, Path(s.bundle), budget=Budget(LIMITS)) as client:
+        with open_session(transport, Path(s.bundle), budget=Budget(SLOW)) as client:
             right = np.array_equal(client.run([x, np.int32(0)]).outputs["y"], 2 * x)
         return "pass" if right else "mismatch"
     except SmeltError as error:
@@ -430,11 +475,15 @@ def main() -> int:
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--kind", action="append", choices=sorted(FAULTS), help="only these")
     parser.add_argument("--device", action="append", help="jobs are for these alone")
+    parser.add_argument("--board", action="store_true", help="a whole emulated machine, too, which is slow")
     parser.add_argument("--unfenced", action="store_true", help="compare no fences: the checker must see it")
     args = parser.parse_args()
     folder = args.folder or Path(tempfile.mkdtemp(prefix="smelt-chaos-"))
     start = time.monotonic()
-    campaign(folder, args.seed, args.faults, unfenced=args.unfenced, kinds=args.kind, only=args.device)
+    campaign(
+        folder, args.seed, args.faults, unfenced=args.unfenced, kinds=args.kind, only=args.device,
+        board=args.board,
+    )  # fmt: skip
     found = list(check.problems(folder))
     jobs = json.loads((folder / "database.json").read_text())["job"]
     took = time.monotonic() - start

@@ -38,13 +38,16 @@ def jobs(
     native: the devices that run the hostile bundles."""
     rng = random.Random(seed)
     names, weights = list(MODES), [w for _, w in MODES.values()]
-    allowed = {"fine": "pass", "print": "pass", "flood": "pass", "spin": "timeout"}
+    allowed = {
+        "fine": ["pass"], "print": ["pass"], "flood": ["pass"], "spin": ["timeout"],
+        "eat": ["crash", "timeout"],
+    }  # fmt: skip
     k = 0
     while True:
         mode = rng.choices(names, weights)[0]
         work: dict[str, Any] = {"mode": mode, "rows": rng.choice([1, 7, 1000]), "careful": rng.random() < 0.3}
         id, where = f"{k:05d}", rng.sample(devices, min(rng.choice([1, 1, 2, 6]), len(devices)))
-        may = [allowed.get(MODES[mode][0], "crash")]
+        may = allowed.get(MODES[mode][0], ["crash"])
         if rng.random() < 0.06:
             id += rng.choice(HOSTILE)
         if rng.random() < 0.06:

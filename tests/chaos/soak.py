@@ -33,7 +33,7 @@ from processes import started
 
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.agent import Agent
-from smelt.devicefarm.claim import Claim, FenceFile
+from smelt.devicefarm.claim import DeviceClaim, FenceFile
 from smelt.devicefarm.client import open_session
 from smelt.devicefarm.leases.database import Database
 from smelt.devicefarm.leases.desk import Desk
@@ -90,7 +90,7 @@ class Soak:
         transport = opened(station)  # one connection, as an agent keeps it
         jobs = Jobs(self.desk.database)
 
-        def work(job: Job, lease: Lease, claim: Claim) -> JobOutcome:
+        def work(job: Job, lease: Lease, claim: DeviceClaim) -> JobOutcome:
             x = np.ones((2, 3), np.float32)
             with open_session(transport, Path(station.bundle), claim=claim) as client:
                 for _ in range(2):

@@ -1,5 +1,5 @@
-"""Six emulated devices of mixed transports with a place to break each: their description is a JSON file that
-agents read, their servers and links belong to the campaign.
+"""Emulated devices of all transports with a place to break each: their description is a JSON file that agents
+read, their servers and links belong to the campaign.
 """
 
 from __future__ import annotations
@@ -20,9 +20,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import adbd as adbd_rig
 import rig
+from processes import started
 
+from smelt.devicefarm.adb import AdbServer, AdbTransport
 from smelt.devicefarm.local import LocalTransport
+from smelt.devicefarm.qemu_board import BoardMachine, QemuBoardTransport
 from smelt.devicefarm.qemu_user import find_emulator
 from smelt.devicefarm.ssh import SshAddress, SshTransport
 from smelt.devicefarm.transport import Transport
@@ -37,7 +41,7 @@ class Station:
     """
 
     name: str
-    kind: str  # local, qemu, ssh
+    kind: str  # local, qemu, ssh, adb, board
     root: str
     bundle: str
     relay: str = ""
@@ -45,12 +49,20 @@ class Station:
     user: str = ""
     host_key: str = ""
     key_file: str = ""
+    serial: str = ""
+    home: str = ""  # of an adb server, or of a board
 
     def open(self) -> Transport:
         """A transport to it."""
         if self.kind == "ssh":
             address = SshAddress("127.0.0.1", self.port, self.user, self.host_key, Path(self.key_file))
             return SshTransport(self.name, address, root=self.root)
+        if self.kind == "adb":
+            server = AdbServer(str(rig.program_path("adb")), self.port, Path(self.home))
+            return AdbTransport(self.name, self.serial, server=server, root=self.root)
+        if self.kind == "board":
+            machine = BoardMachine(self.name, folder=Path(self.home))
+            return QemuBoardTransport(self.name, machine, root=self.root)
         prefix = [sys.executable, "-I", "-S", str(RELAY), self.relay]
         if self.kind == "qemu":
             prefix += [find_emulator("qemu-aarch64"), "-L", str(rig.SYSROOT)]
@@ -174,7 +186,7 @@ class Server:
         """End it and all of its sessions at once."""
         if self.process is None:
             return
-        for pid in [*_below(self.process.pid), self.process.pid]:
+        for pid in [*started(self.process.pid), self.process.pid]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
@@ -188,12 +200,6 @@ class Server:
         self.other_key.rename(self.host_key)
         spare.rename(self.other_key)
         self.start()
-
-
-def _below(pid: int) -> list[int]:
-    from processes import started
-
-    return started(pid)
 
 
 def sshd(home: Path) -> tuple[Server, SshAddress]:
@@ -223,19 +229,22 @@ def dropbear(home: Path) -> tuple[Server, SshAddress]:
 
 @dataclass
 class Fleet:
-    """The stations with what breaks them. disks: station -> its small file system."""
+    """The stations with what breaks them, by name. disks: their small file systems; phones: their adbd;
+    their whole machines."""
 
     stations: dict[str, Station]
     links: dict[str, Link]
     servers: dict[str, Server]
     disks: dict[str, Path]
+    phones: dict[str, adbd_rig.Adbd]
+    boards: dict[str, BoardMachine]
 
 
 @contextmanager
-def fleet(folder: Path, native: Path, arm64: Path) -> Iterator[Fleet]:
-    """All stations, up and whole; gone with the block."""
+def fleet(folder: Path, native: Path, arm64: Path, *, board: bool = False) -> Iterator[Fleet]:
+    """All stations, up and whole; gone with the block. board: a whole emulated machine, too."""
     with ExitStack() as stack:
-        found = Fleet({}, {}, {}, {})
+        found = Fleet({}, {}, {}, {}, {}, {})
         for name, kind, bundle in (("bench-1", "local", native), ("bench-2", "local", native),
                                    ("arm-1", "qemu", arm64)):  # fmt: skip
             relay, root = folder / f"{name}.relay", folder / name
@@ -256,7 +265,37 @@ def fleet(folder: Path, native: Path, arm64: Path) -> Iterator[Fleet]:
                 name, "ssh", str(folder / name), str(native), port=link.port, user=address.user,
                 host_key=address.host_key, key_file=str(address.key_file),
             )  # fmt: skip
+        phone = stack.enter_context(phones(folder / "phone-1.home"))
+        found.phones["phone-1"] = phone
+        found.stations["phone-1"] = Station(
+            "phone-1", "adb", str(folder / "phone-1"), str(native), port=phone.server.port,
+            serial=phone.serial, home=str(phone.server.home),
+        )  # fmt: skip
+        if board:
+            machine = stack.enter_context(rig.start_board(folder / "board-1.home"))
+            found.boards["board-1"] = machine
+            found.stations["board-1"] = Station(
+                "board-1", "board", "/tmp/smelt-farm", str(arm64), home=str(machine.folder)
+            )
         yield found
+
+
+@contextmanager
+def phones(home: Path) -> Iterator[adbd_rig.Adbd]:
+    """A phone whose adbd is started again when it dies, as Android's init does."""
+    again = "['sh', '-c', 'while :; do \"$@\"; sleep 0.3; done', 'sh', *sys.argv[2:]]"
+    inside = adbd_rig.INSIDE
+    adbd_rig.INSIDE = inside.replace("subprocess.Popen(sys.argv[2:])", f"subprocess.Popen({again})")
+    try:
+        with adbd_rig.start_adbd(home) as made:
+            yield made
+            below = started(made.pid)
+            os.kill(made.pid, signal.SIGKILL)  # before what it would start again
+            for pid in below:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+    finally:
+        adbd_rig.INSIDE = inside
 
 
 def mount(folder: Path) -> bool:

@@ -28,13 +28,13 @@ from smelt.core.diag import SmeltError
 from smelt.devicefarm import claim as claims
 from smelt.devicefarm.agent import Agent
 from smelt.devicefarm.budget import Budget, StepLimits
-from smelt.devicefarm.claim import Claim, FenceFile
+from smelt.devicefarm.claim import DeviceClaim, FenceFile
 from smelt.devicefarm.client import open_session
 from smelt.devicefarm.health import Ladder, Patient, ensure_well
 from smelt.devicefarm.inventory import NoDevice
 from smelt.devicefarm.leases import desk as desks
 from smelt.devicefarm.leases import jobs as job_store
-from smelt.devicefarm.leases.database import Database, Reading, machine_clock
+from smelt.devicefarm.leases.database import ClockReading, Database, machine_clock
 from smelt.devicefarm.leases.desk import Desk
 from smelt.devicefarm.leases.holder import Lease, take
 from smelt.devicefarm.leases.jobs import Job, JobOutcome, Jobs
@@ -46,6 +46,8 @@ LIMITS = StepLimits(
     connect=6, command=6, upload=8, load=10, run=2.5, output=8, close=1.5, idle=20, beat=0.5, silence=3,
     grace=2, total=40,
 )  # fmt: skip
+SLOW = replace(LIMITS, connect=30, command=30, upload=60, load=60, run=20, output=30, silence=15, total=150)
+"""Of a whole emulated machine."""
 EATEN = 256 << 20
 THREADS = 2
 
@@ -65,7 +67,7 @@ class Log:
 def clock(offset: Path):  # type: ignore[no-untyped-def]
     """The lease clock, which the campaign makes jump."""
 
-    def read(connection: sql.Connection) -> Reading:
+    def read(connection: sql.Connection) -> ClockReading:
         found = machine_clock(connection)
         try:
             ahead = float(offset.read_text() or 0)
@@ -89,7 +91,7 @@ class Worker:
         self.naive = threading.local()
         self.share = share
 
-    def work(self, job: Job, lease: Lease, claim: Claim) -> JobOutcome:
+    def work(self, job: Job, lease: Lease, claim: DeviceClaim) -> JobOutcome:
         """Two sessions, as a comparison of two builds has them."""
         if self.naive.now:
             claim = replace(claim, check=lambda: FenceFile(Path(claim.place)).admit(lease.fence))
@@ -106,11 +108,12 @@ class Worker:
         finally:
             transport.close()
 
-    def session(self, job: Job, lease: Lease, transport, bundle: Path, claim: Claim) -> None:  # type: ignore[no-untyped-def]
+    def session(self, job: Job, lease: Lease, transport, bundle: Path, claim: DeviceClaim) -> None:  # type: ignore[no-untyped-def]
         mode, rows = int(job.work["mode"]), int(job.work["rows"])
         x = np.full((rows, 3), rows, np.float32)
         eats = EATEN if mode == 5 else 0
-        with open_session(transport, bundle, budget=Budget(LIMITS), claim=claim, memory_limit=eats) as client:
+        budget = Budget(SLOW if self.stations[lease.device].kind == "board" else LIMITS)
+        with open_session(transport, bundle, budget=budget, claim=claim, memory_limit=eats) as client:
             began = time.monotonic()
             report = client.run([x, np.int32(mode)])
             if not np.array_equal(report.outputs["y"], 2 * x):

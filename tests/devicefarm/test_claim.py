@@ -18,7 +18,7 @@ from boards import need_qemu
 
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget, StepLimits
-from smelt.devicefarm.claim import RECORD, Claim, FenceFile, Stale
+from smelt.devicefarm.claim import RECORD, DeviceClaim, FenceFile, Stale
 from smelt.devicefarm.client import RunnerClient, open_session
 from smelt.devicefarm.local import LocalTransport
 from smelt.devicefarm.qemu_user import qemu_user
@@ -40,7 +40,7 @@ class Board:
     root: Path
 
     def session(self, fence: int):  # type: ignore[no-untyped-def]
-        return open_session(self.transport, self.bundle, budget=Budget(LIMITS), claim=Claim(fence))
+        return open_session(self.transport, self.bundle, budget=Budget(LIMITS), claim=DeviceClaim(fence))
 
 
 @pytest.fixture(params=["store", "qemu-user", "ssh"])
@@ -117,14 +117,14 @@ def test_a_bundle_that_is_run_in_its_place_has_its_fence_elsewhere(
     native_bundle: Path, tmp_path: Path
 ) -> None:
     place = str(tmp_path / "fence")
-    with open_session(LocalTransport(), native_bundle, claim=Claim(5, place=place)) as client:
+    with open_session(LocalTransport(), native_bundle, claim=DeviceClaim(5, place=place)) as client:
         assert works(client)
     with (
         pytest.raises(RunnerError, match="newer lease"),
-        open_session(LocalTransport(), native_bundle, claim=Claim(4, place=place)),
+        open_session(LocalTransport(), native_bundle, claim=DeviceClaim(4, place=place)),
     ):
         pass
-    missing = Claim(6, place=str(tmp_path / "missing" / "fence"))
+    missing = DeviceClaim(6, place=str(tmp_path / "missing" / "fence"))
     with (
         pytest.raises(SmeltError, match="fence file cannot be opened") as caught,
         open_session(LocalTransport(), native_bundle, claim=missing),
@@ -140,7 +140,7 @@ def test_a_claim_is_checked_before_every_request(native_bundle: Path) -> None:
         if over:
             raise over[0]
 
-    with open_session(LocalTransport(), native_bundle, claim=Claim(0, check)) as client:
+    with open_session(LocalTransport(), native_bundle, claim=DeviceClaim(0, check)) as client:
         assert works(client)
         over.append(Stale("x", 1, 2))
         with pytest.raises(Stale):
@@ -184,3 +184,19 @@ def test_a_fence_file_that_cannot_be_made_is_infrastructure(tmp_path: Path) -> N
     with pytest.raises(SmeltError, match="cannot be opened") as caught:
         FenceFile(tmp_path / "file" / "fence").admit(1)
     assert caught.value.kind == "infra"
+
+
+def test_a_runner_of_the_same_lease_is_waited_for_and_not_killed(native_bundle: Path, tmp_path: Path) -> None:
+    """Two builds that are compared have a runner each; only one has a model loaded at a time."""
+    board = LocalTransport("stored", store=tmp_path / "root")
+    with open_session(board, native_bundle, claim=DeviceClaim(5)) as one:
+        with (
+            pytest.raises(RunnerError, match="another runner still works") as caught,
+            open_session(board, native_bundle, claim=DeviceClaim(5)),
+        ):
+            pass
+        assert caught.value.kind == "infra"
+        assert works(one)
+        one.reset()
+        with open_session(board, native_bundle, claim=DeviceClaim(5)) as two:
+            assert works(two)

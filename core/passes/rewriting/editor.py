@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import NO, UNKNOWN, YES, Dim, Truth
+from smelt.core.dim import NO, UNKNOWN, YES, Dim, Truth, to_dim
 from smelt.core.dtype import Array, DType, from_numpy
 from smelt.core.ir.analysis.traits import Trait
 from smelt.core.ir.checked import Scope
@@ -330,11 +330,26 @@ class Editor:
         source, target = self.maker(old), self._maker.get(new)
         if source is None or target is None:
             return
-        origin = next(v.origin for v in source.outputs if v.name == old)
-        node = self.nodes[target]
-        if origin and any(v.name == new and not v.origin for v in node.outputs):
-            outputs = (replace(v, origin=origin) if v.name == new else v for v in node.outputs)
-            self.nodes[target] = node.with_(outputs=tuple(outputs))
+        known = next(v for v in source.outputs if v.name == old)
+        if known.origin:
+            self._call(new, known.origin, known.axes)
+
+    def _call(self, ref: Ref, origin: str, axes: tuple[int, ...]) -> None:
+        """Give a value without an ONNX name that one, and what it is a transpose or a reshape of: of the two
+        the other one may be what is stored. axes: as Value's."""
+        key = self._maker.get(ref)
+        if key is None:
+            return
+        node = self.nodes[key]
+        if not any(v.name == ref and not v.origin for v in node.outputs):
+            return
+        outputs = (replace(v, origin=origin, axes=axes) if v.name == ref else v for v in node.outputs)
+        self.nodes[key] = node.with_(outputs=tuple(outputs))
+        if node.op == "transpose":
+            perm = tuple(to_dim(a).const for a in node.attr("perm"))
+            self._call(node.inputs[0], origin, tuple(perm[a] for a in axes) if axes else perm)
+        elif node.op == "reshape" and not axes:
+            self._call(node.inputs[0], origin, ())
 
     def _add(self, node: Node, place: tuple[int, int]) -> int:
         key, self._changed = len(self._place), True

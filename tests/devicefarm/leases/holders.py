@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from smelt.core.diag import SmeltError
-from smelt.devicefarm.claim import Claim, FenceFile
+from smelt.devicefarm.claim import DeviceClaim, FenceFile
 from smelt.devicefarm.client import open_session
 from smelt.devicefarm.leases.database import Database
 from smelt.devicefarm.leases.desk import Desk
@@ -44,7 +44,8 @@ def hold(desk: Desk, device: str, bundle: str = "", store: str = "") -> None:
     job = jobs.submit({}, [device], user="holder")
     with take(desk, [device], user="holder") as lease:
         number = jobs.begin(job, device, lease.fence)
-        claim = Claim(lease.fence)  # without the holder's own check: the others must refuse by themselves
+        # without the own check of the holder: the others must refuse by themselves
+        claim = DeviceClaim(lease.fence)
         host = FenceFile(Path(store).parent / "host-fence")
         host.admit(lease.fence)
         import numpy as np
@@ -65,7 +66,7 @@ def hold(desk: Desk, device: str, bundle: str = "", store: str = "") -> None:
         say(again=refusal(lambda: once(store, bundle, claim, fed)))
 
 
-def once(store: str, bundle: str, claim: Claim, fed: list[object]) -> None:
+def once(store: str, bundle: str, claim: DeviceClaim, fed: list[object]) -> None:
     with open_session(LocalTransport("stored", store=Path(store)), Path(bundle), claim=claim) as client:
         client.run(fed)  # type: ignore[arg-type]
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.inventory import NoDevice
-from smelt.devicefarm.leases.database import Database, Reading
+from smelt.devicefarm.leases.database import ClockReading, Database
 from smelt.devicefarm.leases.desk import Desk, Grant, LeaseLost, Waiting
 from smelt.devicefarm.leases.jobs import JobOutcome, Jobs
 from smelt.devicefarm.leases.order import LeaseRules, Ticket, assign, in_order
@@ -30,8 +30,8 @@ class Virtual:
     wall: float = 2000.0
     epoch: str = "boot 1"
 
-    def __call__(self, connection: sql.Connection) -> Reading:
-        return Reading(self.epoch, self.seconds, self.wall)
+    def __call__(self, connection: sql.Connection) -> ClockReading:
+        return ClockReading(self.epoch, self.seconds, self.wall)
 
 
 @dataclass

@@ -21,7 +21,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from test_desk import Everything, Farm, Virtual
 
 from smelt.core.diag import SmeltError
-from smelt.devicefarm.claim import Claim, FenceFile
+from smelt.devicefarm.claim import DeviceClaim, FenceFile
 from smelt.devicefarm.client import open_session
 from smelt.devicefarm.inventory import NoDevice
 from smelt.devicefarm.leases.database import Database
@@ -103,7 +103,7 @@ def test_a_holder_that_was_stopped_is_refused_by_all(
         os.kill(child.pid, signal.SIGSTOP)
         jobs = Jobs(desk.database)
         with take(desk, ["a"], user="next") as lease:
-            claim = Claim(lease.fence, lease.check)
+            claim = DeviceClaim(lease.fence, lease.check)
             FenceFile(tmp_path / "host-fence").admit(lease.fence)
             transport = LocalTransport("stored", store=store)
             with open_session(transport, native_bundle, claim=claim) as client:
