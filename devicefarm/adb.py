@@ -231,6 +231,8 @@ class AdbTransport:
         takes or gives. Raises SmeltError(kind='infra')."""
         self._connect(budget)
         mark = secrets.token_hex(8)
+        if source:  # adbd drops the output of a command that leaves its input unread
+            text = f"({text}) || {{ c=$?; cat >/dev/null; exit $c; }}"
         told = f"({text}); printf '\\n{mark} %d\\n' $?"
         deadline = budget.deadline(budget.limits.command, size)
         limit = budget.left(deadline, f"a command on device '{self.name}'")
