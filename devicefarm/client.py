@@ -30,7 +30,7 @@ from smelt.devicefarm.doubts import Samples, find_doubts
 from smelt.devicefarm.frames import CHUNK, Decoder, Frame, FrameType, encode
 from smelt.devicefarm.heartbeat import Heartbeat
 from smelt.devicefarm.measure import ONCE, Doubt, RunPlan
-from smelt.devicefarm.probe import TRACE_LIMIT, LaunchTrace, Wish, read_trace
+from smelt.devicefarm.probe import TRACE_LIMIT, LaunchTrace, Peek, read_trace
 from smelt.devicefarm.profiles import (
     MOST_PROCESSORS,
     Conditions,
@@ -309,7 +309,7 @@ class RunnerClient:
         with self._in_step():
             return read_trace(raw, found["launches"], cut=found["cut"])
 
-    def peek(self, wishes: Sequence[Wish]) -> list[bytes]:
+    def peek(self, wishes: Sequence[Peek]) -> list[bytes]:
         """What these buffers hold right after these launches of a run with the last inputs, in order of the
         launches. Raises RunnerError('internal') where the run does not take the path of the trace."""
         self._loaded()
@@ -321,7 +321,7 @@ class RunnerClient:
         ends = [*accumulate(w.size for w in wishes)]
         return [raw[end - w.size : end] for w, end in zip(wishes, ends, strict=True)]
 
-    def _probe(self, wishes: Sequence[Wish], most: int) -> tuple[bytes, Mapping[str, Any]]:
+    def _probe(self, wishes: Sequence[Peek], most: int) -> tuple[bytes, Mapping[str, Any]]:
         limit = self.budget.limits.run
         body = PAIR.pack(_ms(limit), len(wishes)) + b"".join(w.packed() for w in wishes)
         found = Pieces(most)

@@ -21,7 +21,7 @@ from smelt.core.bundle import Bundle, spelled_dim
 from smelt.core.diag import SmeltError
 from smelt.core.dtype import ALL, Array
 from smelt.devicefarm.client import RunnerClient
-from smelt.devicefarm.probe import LaunchTrace, Wish
+from smelt.devicefarm.probe import LaunchTrace, Peek
 from smelt.difference import OutputError, compare_values
 from smelt.groups import GroupValue
 from smelt.inner_reference import InnerValues, inner_values
@@ -64,9 +64,9 @@ class Stored:
         return int(np.prod(self.shape, dtype=object)) * ALL[self.dtype].bytes
 
     @property
-    def wish(self) -> Wish:
+    def wish(self) -> Peek:
         """What to ask the runner for."""
-        return Wish(self.launch, self.site, self.buffer, self.bytes)
+        return Peek(self.launch, self.site, self.buffer, self.bytes)
 
 
 @dataclass(frozen=True)
