@@ -9,7 +9,7 @@ from smelt.devicefarm.budget import infra
 
 TRACE_LIMIT = 64 << 20
 """Most bytes of a trace; the runner stops earlier."""
-_WISH = struct.Struct("<QQII")
+_PEEK = struct.Struct("<QQII")
 _LAUNCH = struct.Struct("<II")
 
 
@@ -41,7 +41,7 @@ class ProbeWish:
 
     def packed(self) -> bytes:
         """As the runner reads it."""
-        return _WISH.pack(self.launch, self.size, self.site, self.buffer)
+        return _PEEK.pack(self.launch, self.size, self.site, self.buffer)
 
 
 def read_trace(raw: bytes, launches: int, *, cut: bool) -> LaunchTrace:
