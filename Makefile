@@ -21,7 +21,8 @@ attack ?=
 export SMELT_SAMPLES ?= $(CURDIR)/.cache/models
 
 .DEFAULT_GOAL := $(if $(target),report,help)
-.PHONY: help report setup test check bench conformance farm fuzz fuzz-farm sanitize chaos bless emulators clean links
+.PHONY: help report setup test test-gpu swiftshader check bench conformance farm fuzz fuzz-farm sanitize chaos bless emulators clean \
+        links
 
 help:
 	@echo "make target=x86|arm64|armv7|android|jetson [model=FILE.onnx] [dims='batch=1 seq=1..512'] [shapes='x:1x3x64x64']"
@@ -46,6 +47,8 @@ help:
 	@echo "                   in these cases, others: in forms of com.microsoft's and ai.onnx.ml's ops)"
 	@echo "make bless         write what the golden tests produce into tests/golden, and docs/files.md"
 	@echo "make setup         make $(VENV) with everything for development"
+	@echo "make test-gpu      the tests of devices on what this machine has, large models, too"
+	@echo "make swiftshader   fetch a second Vulkan driver for the tests (npm), 15 MB in .cache"
 	@echo "make emulators     install what emulated boards and tests need (Debian packages), where that is allowed"
 	@echo "make links         make the links in smelt/ again (only type checkers need them)"
 	@echo "make clean         remove what was made, but not $(VENV)"
@@ -75,6 +78,15 @@ report: $(READY)
 test: $(READY)
 	@.ci/emulators --quiet || true
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=12 $(test)
+
+# a device of its own kind each: what is not there is skipped, and the summary says so
+test-gpu: $(READY)
+	$(BIN)/python -m pytest -q -rs --every-model tests/targets/test_device_models.py tests/targets/test_decode_steps.py \
+	  tests/targets/test_opencl_ops.py tests/targets/test_opencl_trees.py tests/targets/test_vulkan_ops.py \
+	  tests/targets/test_vulkan_trees.py tests/targets/test_vulkan_driver.py tests/targets/test_choice.py
+
+swiftshader:
+	@.ci/swiftshader
 
 check: $(READY)
 	$(BIN)/ruff check .

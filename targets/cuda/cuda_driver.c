@@ -258,8 +258,8 @@ static int32_t load_batch(smelt_rt *rt, cu_unit *u, const cu_image *rows, uint32
                     u->name, (int)u->architecture, (unsigned)lowest, (int)u->architecture);
   char told[400];
   smelt_rt_refused("ptx", tried ? (const char *)u->desc->code + tried->offset : "", tried ? (size_t)tried->bytes : 0, log, told, sizeof told);
-  return rt_error(rt, SMELT_DEVICE, "CUDA device '%s' (sm_%d, driver for CUDA %d.%d) refused the model's kernels with code %d (%s%s): %.300s", u->name,
-                  (int)u->architecture, (int)u->version / 1000, (int)u->version % 1000 / 10, (int)code, text_of(u, code), told, log);
+  return rt_error(rt, SMELT_DEVICE, "CUDA device '%s' (sm_%d, driver for CUDA %d.%d) refused the model's kernels with code %d (%s): %.300s%s", u->name,
+                  (int)u->architecture, (int)u->version / 1000, (int)u->version % 1000 / 10, (int)code, text_of(u, code), log, told);
 }
 
 static int32_t load_modules(smelt_rt *rt, cu_unit *u) {

@@ -219,8 +219,7 @@ def dropbear(home: Path) -> tuple[Server, SshAddress]:
         argv = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")[:-1]
     made_key = [str(rig.program_path("dropbearkey")), "-t", "ed25519", "-f", str(home / "other_key")]
     rig.run(made_key)
-    script = f"mount --bind '{home}/passwd' /etc/passwd && exec \"$@\""
-    argv = [str(rig.program_path("unshare")), "--mount", "sh", "-c", script, "sh", *argv]
+    argv = rig.in_mounts(f"mount --bind '{home}/passwd' /etc/passwd", argv)
     return Server(argv, address.port, home / "host_key", home / "other_key"), address
 
 

@@ -20,7 +20,6 @@ import proxy
 import pytest
 import rig
 from boards import need_qemu
-from installed import program_path
 from processes import children, lives
 
 from smelt.core.diag import SmeltError
@@ -518,7 +517,6 @@ DISKS = {
 
 @pytest.mark.parametrize("kind", ["small", "read-only"])
 def test_bad_disk_of_this_machine(kind: str, native_bundle: Path, tmp_path: Path) -> None:
-    rig.need(program_path("unshare"), "needs unshare: apt-get install util-linux")
     mounts, wanted = DISKS[kind]
     bundle, root = with_weights(native_bundle, tmp_path / "large", 20 * MIB), tmp_path / "disk"
     root.mkdir()
@@ -532,7 +530,6 @@ def test_bad_disk_of_this_machine(kind: str, native_bundle: Path, tmp_path: Path
 
 @pytest.mark.parametrize("kind", list(DISKS))
 def test_bad_disk_over_ssh(kind: str, native_bundle: Path, tmp_path: Path) -> None:
-    rig.need(program_path("unshare"), "needs unshare: apt-get install util-linux")
     mounts, wanted = DISKS[kind]
     size = 100 if kind == "lying" else 20
     bundle, root = with_weights(native_bundle, tmp_path / "large", size * MIB), tmp_path / "disk"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import os
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -152,7 +153,12 @@ class OnVulkan:
         self.kernel = kernel
         parts = emit_parts([kernel])
         self.parts = [parts[kernel.name, i] for i in range(len(kernel.body))]
-        self.session = Session(self.parts, [len(kernel.buffers())] * len(self.parts))
+        try:
+            self.session = Session(self.parts, [len(kernel.buffers())] * len(self.parts))
+        except Failed as e:
+            if "lacks the feature" not in str(e) or os.environ.get("SMELT_VULKAN_WEAK"):
+                raise
+            pytest.skip(str(e))
 
     def __call__(self, inputs: Sequence[Array], dims: Mapping[str, int] | None = None) -> list[Array]:
         """Outputs for these inputs. Every buffer lies at an offset, and nothing beside it may change."""

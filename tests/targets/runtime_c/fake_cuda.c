@@ -7,7 +7,7 @@
  *   FAKE_CUDA_GROUPS=n     groups that a launch may have, 2^31 - 1
  *   FAKE_CUDA_REFUSES=code what loading an image says
  *   FAKE_CUDA_LOST=n       the n-th launch reads where it may not, and the device is lost
- *   FAKE_CUDA_HANGS=n      from the n-th launch on no work ends
+ *   FAKE_CUDA_HANGS=n      after n launches no work ends
  *   FAKE_CUDA_ORDER=1      threads take turns last to first
  *   FAKE_CUDA_CODE=file    a library with the kernels, in place of an image that is PTX
  *   FAKE_CUDA_LOG=file     what was called, and at the end what was not given back */
