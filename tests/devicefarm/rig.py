@@ -191,7 +191,7 @@ def may_mount() -> bool:
 
 def in_mounts(script: str, argv: list[str]) -> list[str]:
     """The command, run in a mount namespace of its own after the script has changed what is mounted there."""
-    need(may_mount(), "needs a mount namespace: run as root, or where users may make namespaces, in no chroot")
+    need(may_mount(), "needs a mount namespace: run as root in no chroot, or let users make namespaces")
     return [*_own_mounts(), "sh", "-c", f'{script} && exec "$@"', "sh", *argv]
 
 
