@@ -208,7 +208,9 @@ def sshd(home: Path) -> tuple[Server, SshAddress]:
         address = made.address
     rig.make_key(home / "other_key")
     daemon = rig.program_path("sshd")
-    argv = [str(daemon), "-D", "-e", "-f", str(home / "config")]
+    argv = rig.in_mounts(
+        rig.plain_shell(home), [str(daemon), "-D", "-e", "-f", str(home / "config")]
+    )
     return Server(argv, address.port, home / "host_key", home / "other_key"), address
 
 
@@ -219,8 +221,7 @@ def dropbear(home: Path) -> tuple[Server, SshAddress]:
         argv = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")[:-1]
     made_key = [str(rig.program_path("dropbearkey")), "-t", "ed25519", "-f", str(home / "other_key")]
     rig.run(made_key)
-    script = f"mount --bind '{home}/passwd' /etc/passwd && exec \"$@\""
-    argv = [str(rig.program_path("unshare")), "--mount", "sh", "-c", script, "sh", *argv]
+    argv = rig.in_mounts(f"mount --bind '{home}/passwd' /etc/passwd", argv)
     return Server(argv, address.port, home / "host_key", home / "other_key"), address
 
 
