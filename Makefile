@@ -21,7 +21,8 @@ attack ?=
 export SMELT_SAMPLES ?= $(CURDIR)/.cache/models
 
 .DEFAULT_GOAL := $(if $(target),report,help)
-.PHONY: help report setup test check bench conformance fuzz fuzz-farm sanitize chaos bless emulators clean links
+.PHONY: help report setup test test-gpu swiftshader check bench conformance farm fuzz fuzz-farm sanitize chaos bless emulators clean \
+        links
 
 help:
 	@echo "make target=x86|arm64|armv7|android|jetson [model=FILE.onnx] [dims='batch=1 seq=1..512'] [shapes='x:1x3x64x64']"
@@ -36,6 +37,8 @@ help:
 	@echo "make fuzz          random models at random sizes against ONNX Runtime, failures shrunk and printed"
 	@echo "                   (seed=0 count=1000 seconds=600), then every attack of tests/attack with all of its seeds, which"
 	@echo "                   takes hours (attack=mutants: only that; count=100 or seconds=600: so many, or so long, of each)"
+	@echo "make farm          real models on every emulated device, with reports for CI in .cache/farm; what the workflow"
+	@echo "                   in .github/ runs (target=arm64: only there; models='a.onnx b.onnx': your own)"
 	@echo "make fuzz-farm     hostile bytes to both ends of the farm's protocol, five minutes each"
 	@echo "make chaos         500 faults to a fleet of emulated boards that is at work: links, servers, agents, disks and"
 	@echo "                   clocks; each job must end once, and the fleet be whole (seed=0 count=500)"
@@ -44,6 +47,8 @@ help:
 	@echo "                   in these cases, others: in forms of com.microsoft's and ai.onnx.ml's ops)"
 	@echo "make bless         write what the golden tests produce into tests/golden, and docs/files.md"
 	@echo "make setup         make $(VENV) with everything for development"
+	@echo "make test-gpu      the tests of devices on what this machine has, large models, too"
+	@echo "make swiftshader   fetch a second Vulkan driver for the tests (npm), 15 MB in .cache"
 	@echo "make emulators     install what emulated boards and tests need (Debian packages), where that is allowed"
 	@echo "make links         make the links in smelt/ again (only type checkers need them)"
 	@echo "make clean         remove what was made, but not $(VENV)"
@@ -74,6 +79,15 @@ test: $(READY)
 	@.ci/emulators --quiet || true
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=12 $(test)
 
+# a device of its own kind each: what is not there is skipped, and the summary says so
+test-gpu: $(READY)
+	$(BIN)/python -m pytest -q -rs --every-model tests/targets/test_device_models.py tests/targets/test_decode_steps.py \
+	  tests/targets/test_opencl_ops.py tests/targets/test_opencl_trees.py tests/targets/test_vulkan_ops.py \
+	  tests/targets/test_vulkan_trees.py tests/targets/test_vulkan_driver.py tests/targets/test_choice.py
+
+swiftshader:
+	@.ci/swiftshader
+
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -101,6 +115,10 @@ fuzz: $(READY)
 	for a in $(ATTACKS); do \
 	  echo "== $$a"; $(BIN)/python $$a $(BUDGET) $(if $(seconds),--seconds $(seconds)) || status=1; \
 	done; exit $$status
+
+farm: $(READY)
+	@.ci/emulators --quiet || true
+	@PYTHON=$(BIN)/python $(if $(models),MODELS='$(models)') .ci/farm .cache/farm $(target)
 
 fuzz-farm: $(READY)
 	@status=0; for a in $(FARM_ATTACKS); do \

@@ -210,6 +210,18 @@ _KERNEL = fields(
     {"name": text, "origin": text, "schedule": text, "launches": _COUNT, "statements": _COUNT},
     {"unit": label},
 )
+_AXES = list_of(whole_number(0, MOST_RANK), most=MOST_RANK)
+_STORED_NAME = fields({"name": text}, {"axes": _AXES, "last": flag})
+_CALLEE = fields({
+    "dims": list_of(text),
+    "results": list_of(
+        fields({"buffer": _COUNT, "dtype": dtype, "shape": list_of(extent, most=MOST_RANK)})
+    ),
+})  # fmt: skip
+PROBES: Final = fields({
+    "callees": table(text, _CALLEE),
+    "sites": list_of(fields({"callee": text}, {"made": list_of(list_of(_STORED_NAME))})),
+})  # fmt: skip
 _TRANSFER = fields({"name": text, "from": label, "to": label, "bytes": formula})
 
 
@@ -242,7 +254,7 @@ _ENTRY: Final = {
     "values": list_of(_VALUE),
     "transfers": list_of(_TRANSFER),
 }  # fmt: skip
-_ENTRY_MAY: Final = {"quantised": QUANTISED, "fp16": HALVED, "groups": GROUPS}
+_ENTRY_MAY: Final = {"quantised": QUANTISED, "fp16": HALVED, "groups": GROUPS, "probes": PROBES}
 OF_ENTRY: Final = frozenset({*_ENTRY, *_ENTRY_MAY})
 """The fields that each entry has for itself."""
 

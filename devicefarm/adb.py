@@ -23,9 +23,9 @@ from smelt.core.cache import cache_dir
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.adb_files import AdbFiles
 from smelt.devicefarm.budget import LINK_LOST, LINK_STALLED, Budget, InfraError, StepLimits, infra
-from smelt.devicefarm.channel import PATIENCE, Channel, PipeChannel, ended_with
+from smelt.devicefarm.channel import EXIT_WAIT, Channel, PipeChannel, ended_with
 from smelt.devicefarm.room import StoreRules
-from smelt.devicefarm.store import Store
+from smelt.devicefarm.store import DeviceStore
 from smelt.devicefarm.transport import Completed
 
 _PROGRAM = "adb"
@@ -126,8 +126,8 @@ class AdbChannel(PipeChannel):
 
     def ended(self) -> InfraError:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(PATIENCE)
-        self._drain.join(PATIENCE)
+            self.process.wait(EXIT_WAIT)
+        self._drain.join(EXIT_WAIT)
         found = self._told.search(super().stderr_tail())
         return ended_with(int(found[1])) if found else self._transport.lost("the runner's channel closed")
 
@@ -149,7 +149,7 @@ class AdbTransport:
         self.server = server or private_server()
         self._files = AdbFiles(name, root, self._shell, self.execute)
         self._rules = rules
-        self._store: Store | None = None
+        self._store: DeviceStore | None = None
         self._started = False
         self._close_limit = StepLimits().close
 
@@ -196,7 +196,7 @@ class AdbTransport:
         """The error for a link that ended in the middle of something."""
         self._started = False
         with contextlib.suppress(SmeltError):
-            state = self.state(Budget(StepLimits(command=PATIENCE)))
+            state = self.state(Budget(StepLimits(command=EXIT_WAIT)))
             if state != "device":
                 said = f"it is {state} now" if state else "it is gone"
                 return infra(f"{what}: device '{self.name}' ({self.serial}): {said}", status=LINK_LOST)
@@ -218,9 +218,9 @@ class AdbTransport:
             raise infra(f"{where} cannot be reached: {why}", hint=_HINTS.get(state, _ABSENT))
         self._started = True
 
-    def _opened(self, budget: Budget) -> Store:
+    def _opened(self, budget: Budget) -> DeviceStore:
         if self._store is None:
-            self._store = Store(self._files, rules=self._rules)
+            self._store = DeviceStore(self._files, rules=self._rules)
             self._close_limit = budget.limits.close
         return self._store
 
@@ -231,6 +231,8 @@ class AdbTransport:
         takes or gives. Raises SmeltError(kind='infra')."""
         self._connect(budget)
         mark = secrets.token_hex(8)
+        if source:  # adbd drops the output of a command that leaves its input unread
+            text = f"({text}) || {{ c=$?; cat >/dev/null; exit $c; }}"
         told = f"({text}); printf '\\n{mark} %d\\n' $?"
         deadline = budget.deadline(budget.limits.command, size)
         limit = budget.left(deadline, f"a command on device '{self.name}'")

@@ -1,4 +1,4 @@
-"""A folder of a device as its store, by its shell's commands: the operations that `Store` wants.
+"""A folder of a device as its store, by its shell's commands: the operations that `DeviceStore` wants.
 
 Files go through `cat`, not through adb's push, which can neither continue a file nor say that the disk is
 full.
@@ -17,7 +17,7 @@ from typing import Protocol
 
 from smelt.devicefarm.budget import DISK_FULL, READ_ONLY, Budget, infra
 from smelt.devicefarm.hashing import DeviceHashes
-from smelt.devicefarm.store import SMALL, Content, Entry, Space
+from smelt.devicefarm.store import SMALL, Content, DiskSpace, StoredEntry
 from smelt.devicefarm.transport import Completed
 
 _ENTRY = re.compile(r"([0-9]+) ([0-9]+) ([0-9a-f]+) (.+)")
@@ -52,13 +52,13 @@ class AdbFiles:
         """See Files; so are the others."""
         return f"{self.root}/{path}" if path else self.root
 
-    def entries(self, path: str, budget: Budget) -> tuple[Entry, ...]:
+    def entries(self, path: str, budget: Budget) -> tuple[StoredEntry, ...]:
         at = self._quoted(path)
         # of patterns that match nothing, and of files that are removed meanwhile, stat only complains
         text = f"cd {at} 2>/dev/null || exit 0; stat -c '%s %Y %f %n' -- * .[!.]* 2>/dev/null; exit 0"
         lines = (self._do("listing", path, text, budget) or b"").decode("utf-8", "replace").splitlines()
         found = [m for line in lines if (m := _ENTRY.fullmatch(line))]
-        return tuple(Entry(m[4], int(m[1]), float(m[2]), stat.S_ISDIR(int(m[3], 16))) for m in found)
+        return tuple(StoredEntry(m[4], int(m[1]), float(m[2]), stat.S_ISDIR(int(m[3], 16))) for m in found)
 
     def size(self, path: str, budget: Budget) -> int | None:
         at = self._quoted(path)
@@ -116,13 +116,13 @@ class AdbFiles:
         found = self._hashes.differing({f: expected[p] for f, p in by_path.items()}, budget)
         return frozenset(by_path[f] for f in found)
 
-    def space(self, budget: Budget) -> Space | None:
+    def space(self, budget: Budget) -> DiskSpace | None:
         at = self._quoted("")
         up = 'while [ ! -d "$d" ] && [ "$d" != / ]; do d=$(dirname "$d"); done'
         text = f'd={at}; {up}; df -Pk "$d"'
         code, out, _ = self._shell(text, budget)
         fields = out.decode("utf-8", "replace").splitlines()[-1].split() if code == 0 and out.strip() else []
-        return Space(1024 * int(fields[3])) if len(fields) >= 4 and fields[3].isdigit() else None
+        return DiskSpace(1024 * int(fields[3])) if len(fields) >= 4 and fields[3].isdigit() else None
 
     # ---- inside ----
 

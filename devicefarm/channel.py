@@ -20,7 +20,7 @@ from smelt.devicefarm.budget import KILLED, LINK_STALLED, InfraError, infra
 STDERR_TAIL = 8192
 READ_SIZE = 1 << 20
 BUSY_TRIES = 6
-PATIENCE = 2.0
+EXIT_WAIT = 2.0
 """Seconds to wait for the exit code of a program whose output has ended."""
 F_SETPIPE_SZ = 1031
 
@@ -176,7 +176,7 @@ class PipeChannel:
 
     def ended(self) -> InfraError:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return ended_with(self.process.wait(PATIENCE))
+            return ended_with(self.process.wait(EXIT_WAIT))
         return infra("the runner closed its output")
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from smelt.devicefarm.doubts import Samples, find_doubts
 from smelt.devicefarm.frames import CHUNK, Decoder, Frame, FrameType, encode
 from smelt.devicefarm.heartbeat import Heartbeat
 from smelt.devicefarm.measure import ONCE, Doubt, RunPlan
+from smelt.devicefarm.probe import TRACE_LIMIT, LaunchTrace, ProbeWish, read_trace
 from smelt.devicefarm.profiles import (
     MOST_PROCESSORS,
     Conditions,
@@ -47,7 +49,7 @@ from smelt.devicefarm.report import (
     RunReport,
 )
 from smelt.devicefarm.transport import Transport
-from smelt.devicefarm.wire import ANSWERS, OFFSET, Log, Output, read_json, read_record
+from smelt.devicefarm.wire import ANSWERS, OFFSET, Log, Output, Pieces, read_json, read_record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -120,8 +122,10 @@ class RunnerClient:
         budget: Budget | None = None,
         claim: DeviceClaim = UNCLAIMED,
         damaged: Callable[[], tuple[str, ...]] = tuple,
+        explain: Callable[[Crash], Crash] = lambda crash: crash,
     ) -> None:
         self.device = device
+        self._explain = explain  # adds what the host knows of the model's code
         self._emulated = emulated
         self._origin = Origin()
         self._damaged = damaged
@@ -295,6 +299,39 @@ class RunnerClient:
             except ValueError as error:  # an empty one whose other dims NumPy cannot hold
                 raise infra(f"output {index} of dims {found.dims} is no array: {error}") from error
 
+    def trace(self, inputs: Mapping[str, Array] | None = None) -> LaunchTrace:
+        """The launches of one run with the inputs (None keeps the last ones); it leaves no outputs, and the
+        state as it was."""
+        model = self._loaded()
+        for index, value in self._ordered(model, inputs) if inputs is not None else ():
+            self.set_input(index, value)
+        raw, found = self._probe((), TRACE_LIMIT)
+        with self._in_step():
+            return read_trace(raw, found["launches"], cut=found["cut"])
+
+    def peek(self, wishes: Sequence[ProbeWish]) -> list[bytes]:
+        """What these buffers hold right after these launches of a run with the last inputs, in order of the
+        launches. Raises RunnerError('internal') where the run does not take the path of the trace."""
+        self._loaded()
+        size = sum(w.size for w in wishes)
+        raw, _ = self._probe(wishes, size)
+        with self._in_step():
+            if len(raw) != size:
+                raise infra(f"the runner sent {len(raw)} bytes of {size} that a probe asked for")
+        ends = [*accumulate(w.size for w in wishes)]
+        return [raw[end - w.size : end] for w, end in zip(wishes, ends, strict=True)]
+
+    def _probe(self, wishes: Sequence[ProbeWish], most: int) -> tuple[bytes, Mapping[str, Any]]:
+        limit = self.budget.limits.run
+        body = PAIR.pack(_ms(limit), len(wishes)) + b"".join(w.packed() for w in wishes)
+        found = Pieces(most)
+        reply = self._request(FrameType.PROBE, body, limit, take={FrameType.DATA: found.data})
+        with self._in_step():
+            stats = reply.stats("probe")
+            if stats is None or reply.end["crc32"] != zlib.crc32(found.raw):
+                raise infra("the runner answered a probe without its record, or with a wrong checksum")
+            return bytes(found.raw), read_record("probe", stats)
+
     def reset_state(self) -> None:
         """Return the model's state to its start, as after loading."""
         self._loaded()
@@ -456,7 +493,7 @@ class RunnerClient:
             if left[frame.type] < 0:
                 raise infra(f"the runner answered {kind.name} with one {frame.type.name} frame too many")
             if frame.type is FrameType.CRASH:
-                self._last_crash = parse.parse_crash(frame.payload)
+                self._last_crash = self._explain(parse.parse_crash(frame.payload))
             elif frame.type in take:
                 take[frame.type](frame.payload)
             elif frame.type is not FrameType.STAGE:
@@ -586,14 +623,33 @@ def open_session(
     memory_limit: int = 0,
     entry: str = "",
     claim: DeviceClaim = UNCLAIMED,
+    explain: Callable[[Crash], Crash] = lambda crash: crash,
 ) -> Iterator[RunnerClient]:
     """Deploy the bundle, start its runner, load the model; the client is ready for `run`, and is closed at
     the end of the block.
 
     budget: None takes the default limits. threads: 0 is the bundle's default. memory_limit: bytes of the
     worker's address space, 0 is none. entry: the one to run, '' for the first. claim: the right to it.
-    Raises as RunnerClient does.
+    explain: adds functions to a crash. Raises as RunnerClient does.
     """
+    with open_runner(transport, bundle, budget=budget, claim=claim, explain=explain) as (client, remote):
+        client.load(remote, threads=threads, memory_limit=memory_limit)
+        if entry:
+            client.use_entry(entry)
+        yield client
+
+
+@contextmanager
+def open_runner(
+    transport: Transport,
+    bundle: Path,
+    *,
+    budget: Budget | None = None,
+    claim: DeviceClaim = UNCLAIMED,
+    explain: Callable[[Crash], Crash] = lambda crash: crash,
+) -> Iterator[tuple[RunnerClient, str]]:
+    """Deploy the bundle and start its runner, which has told its facts and has no model yet; and the bundle's
+    folder on the device. Arguments and errors are those of `open_session`."""
     budget = budget or Budget()
     claim.check()
     remote = transport.deploy(bundle, budget)
@@ -604,16 +660,14 @@ def open_session(
         budget=budget,
         claim=claim.on(remote),
         damaged=partial(transport.damaged, bundle, budget),
+        explain=explain,
     )
     try:
         manifest = _manifest(bundle)
         client.of_bundle(str(manifest.get("seal", "")), str((manifest.get("model") or {}).get("sha256", "")))
         # the drivers of a bundle's devices are part of what its results hang on
         client.hello(units=bool(manifest.get("devices")))
-        client.load(remote, threads=threads, memory_limit=memory_limit)
-        if entry:
-            client.use_entry(entry)
-        yield client
+        yield client, remote
     finally:
         client.close()
 

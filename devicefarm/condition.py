@@ -68,7 +68,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TelemetryReading:
     """Telemetry, taken between two samples. at_ns: since the start of the timed part; sample: how many
     there were.
 
@@ -124,9 +124,9 @@ def condition(r: Mapping[str, Any]) -> Condition:
     )
 
 
-def reading(r: Mapping[str, Any]) -> Reading:
+def reading(r: Mapping[str, Any]) -> TelemetryReading:
     """A reading of the telemetry in a checked record."""
     khz, limits, cooling = (_figure(r[k]) for k in ("khz", "limits_khz", "cooling"))
-    return Reading(
+    return TelemetryReading(
         r["at_ns"], r["sample"], _degrees(r["millidegrees"]), khz, limits, cooling, r["busy"], r["stolen"]
     )

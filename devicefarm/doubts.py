@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from smelt.devicefarm.condition import HOT, TICK_NS, Condition, Reading
+from smelt.devicefarm.condition import HOT, TICK_NS, Condition, TelemetryReading
 from smelt.devicefarm.measure import Doubt, TimingVerdict, median
 
 DISTURBED = 0.02  # a sample that waited for a processor for this share of its time is disturbed
@@ -54,7 +54,7 @@ class Samples:
 
 def find_doubts(
     samples: Samples,
-    telemetry: Sequence[Reading],
+    telemetry: Sequence[TelemetryReading],
     before: Condition,
     after: Condition,
     *,
@@ -82,7 +82,7 @@ def find_doubts(
     return tuple(found)
 
 
-def _throttled(telemetry: Sequence[Reading], before: Condition, after: Condition) -> Iterator[Doubt]:
+def _throttled(telemetry: Sequence[TelemetryReading], before: Condition, after: Condition) -> Iterator[Doubt]:
     def doubt(text: str) -> Doubt:
         return Doubt(TimingVerdict.THROTTLED, text)
 
@@ -106,7 +106,7 @@ def _throttled(telemetry: Sequence[Reading], before: Condition, after: Condition
         yield doubt(f"the firmware reports under-voltage or throttling ({bits:#x})")
 
 
-def _hot(telemetry: Sequence[Reading], after: Condition) -> Iterator[Doubt]:
+def _hot(telemetry: Sequence[TelemetryReading], after: Condition) -> Iterator[Doubt]:
     seen = [t for t in (after.temperature, *(r.degrees for r in telemetry)) if t is not None]
     if max(seen, default=0.0) > HOT:
         yield Doubt(TimingVerdict.TOO_HOT, f"{max(seen):.0f} degrees C, the limit is {HOT:.0f}")
@@ -128,7 +128,7 @@ def _busy(samples: Samples) -> Iterator[Doubt]:
         )
 
 
-def _others(samples: Samples, telemetry: Sequence[Reading]) -> Iterator[Doubt]:
+def _others(samples: Samples, telemetry: Sequence[TelemetryReading]) -> Iterator[Doubt]:
     """What others, and a hypervisor, did on any processor meanwhile."""
     if not telemetry or telemetry[-1].at_ns < FEW_TICKS * TICK_NS:
         return
@@ -149,7 +149,7 @@ def _others(samples: Samples, telemetry: Sequence[Reading]) -> Iterator[Doubt]:
         )
 
 
-def _frequency(telemetry: Sequence[Reading]) -> Iterator[Doubt]:
+def _frequency(telemetry: Sequence[TelemetryReading]) -> Iterator[Doubt]:
     """One reading may be anywhere, with boost states; what counts is that it goes somewhere."""
     seen = [float(r.khz) for r in telemetry if r.khz is not None]
     third = max(1, len(seen) // 3)

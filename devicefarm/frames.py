@@ -45,6 +45,7 @@ class FrameType(IntEnum):
     ENTRY = 18
     PING = 19
     CONTROL = 20
+    PROBE = 21
 
 
 @dataclass(frozen=True, slots=True)

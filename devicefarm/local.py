@@ -15,7 +15,7 @@ from smelt.devicefarm.budget import Budget, infra
 from smelt.devicefarm.channel import Channel, PipeChannel
 from smelt.devicefarm.local_files import LocalFiles
 from smelt.devicefarm.room import StoreRules
-from smelt.devicefarm.store import Content, Store
+from smelt.devicefarm.store import Content, DeviceStore
 from smelt.devicefarm.transport import Completed
 
 PRINTED_LIMIT = 64 * 1024
@@ -37,7 +37,7 @@ class LocalTransport:
     env: Mapping[str, str] = field(default_factory=dict)
     runner: Path | None = None
     rules: StoreRules | None = None
-    _open: Store | None = field(default=None, init=False, repr=False)
+    _open: DeviceStore | None = field(default=None, init=False, repr=False)
 
     def deploy(self, bundle: Path, budget: Budget) -> str:
         opened = self._opened()
@@ -57,9 +57,9 @@ class LocalTransport:
         files = LocalFiles(self.name, bundle)
         return tuple(sorted(files.differing(expected, budget)))
 
-    def _opened(self) -> Store | None:
+    def _opened(self) -> DeviceStore | None:
         if self._open is None and self.store is not None:
-            self._open = Store(LocalFiles(self.name, self.store.resolve()), rules=self.rules)
+            self._open = DeviceStore(LocalFiles(self.name, self.store.resolve()), rules=self.rules)
         return self._open
 
     def open_runner(self, remote: str, budget: Budget) -> Channel:

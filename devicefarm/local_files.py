@@ -1,4 +1,4 @@
-"""A folder of this machine as a device's store: the operations that `Store` asks of a transport."""
+"""A folder of this machine as a device's store: what `DeviceStore` asks of a transport."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 
 from smelt.core.bundle import hash_file
 from smelt.devicefarm.budget import DISK_FULL, READ_ONLY, Budget, infra
-from smelt.devicefarm.store import SMALL, Content, Entry, Space
+from smelt.devicefarm.store import SMALL, Content, DiskSpace, StoredEntry
 
-COPIED = 1 << 20
+COPY_PIECE = 1 << 20
 STATUS = {
     errno.ENOSPC: DISK_FULL, errno.EDQUOT: DISK_FULL, errno.EFBIG: DISK_FULL, errno.EROFS: READ_ONLY,
 }  # fmt: skip
@@ -32,7 +32,7 @@ class LocalFiles:
         """See Files; so are the others."""
         return str(self.root / path)
 
-    def entries(self, path: str, budget: Budget) -> tuple[Entry, ...]:
+    def entries(self, path: str, budget: Budget) -> tuple[StoredEntry, ...]:
         with self._doing("listing", path):
             try:
                 found = list(os.scandir(self.root / path))
@@ -43,7 +43,7 @@ class LocalFiles:
                 with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                     seen = e.stat(follow_symlinks=False)
                     folder = e.is_dir(follow_symlinks=False)
-                    made.append(Entry(e.name, seen.st_size, seen.st_mtime, folder))
+                    made.append(StoredEntry(e.name, seen.st_size, seen.st_mtime, folder))
             return tuple(made)
 
     def size(self, path: str, budget: Budget) -> int | None:
@@ -75,7 +75,7 @@ class LocalFiles:
             reader.seek(start)
             with open(os.open(self.root / path, flags, 0o644), "wb") as writer:
                 writer.seek(start)
-                while count and (piece := reader.read(min(count, COPIED))):
+                while count and (piece := reader.read(min(count, COPY_PIECE))):
                     writer.write(piece)
                     count -= len(piece)
 
@@ -110,10 +110,10 @@ class LocalFiles:
     def differing(self, expected: Mapping[str, Content], budget: Budget) -> frozenset[str]:
         return frozenset(p for p, c in expected.items() if not self._holds(self.root / p, c))
 
-    def space(self, budget: Budget) -> Space | None:
+    def space(self, budget: Budget) -> DiskSpace | None:
         with self._doing("asking for free space of", ""):
             found = os.statvfs(self.root)
-        return Space(found.f_bavail * found.f_frsize, bool(found.f_flag & os.ST_RDONLY))
+        return DiskSpace(found.f_bavail * found.f_frsize, bool(found.f_flag & os.ST_RDONLY))
 
     def _holds(self, path: Path, content: Content) -> bool:
         try:

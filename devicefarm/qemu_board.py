@@ -39,7 +39,7 @@ DEFAULT_CPU = "max,pauth-impdef=on"
 """All features; the pointer authentication is the emulator's cheap one."""
 BOOT_LIMIT = 180.0
 """Seconds from power to ssh; eight on an idle machine."""
-QMP_LIMIT, START_LIMIT = 10.0, 60.0
+QMP_LIMIT, _START_LIMIT = 10.0, 60.0
 MEMORY_MB, CORES = 768, 2
 
 # what runs beside the emulator: it waits until nobody holds `users` any more
@@ -217,7 +217,7 @@ class BoardMachine:
                 raise infra(f"the emulator ended at once: {self._said()!r}", hint=f"does it know {self.cpu}?")
             return self.power.is_on()
 
-        _wait_until(started, START_LIMIT, "the emulator does not start")
+        _wait_until(started, _START_LIMIT, "the emulator does not start")
 
     def _make_keys(self, image: BoardImage) -> str:
         """New keys for board and user, and the initial file system with them; the board's public key."""

@@ -23,7 +23,7 @@ from smelt.devicefarm.capabilities import (
     parse_cluster,
     parse_unit,
 )
-from smelt.devicefarm.condition import Condition, Reading, condition, reading
+from smelt.devicefarm.condition import Condition, TelemetryReading, condition, reading
 from smelt.devicefarm.doubts import Samples
 from smelt.devicefarm.measure import Doubt, Timing, summarize
 from smelt.devicefarm.wire import MOST_SAMPLES, UINT64, read_record
@@ -128,7 +128,10 @@ class ModelInfo:
 @dataclass(frozen=True, slots=True)
 class Crash:
     """How the worker died. object, offset: the library and the position in it of the faulting instruction,
-    where the device could determine them. killed: by the system or somebody else, which is no crash."""
+    where the device could determine them. killed: by the system or somebody else, which is no crash.
+    frames: positions in the model's own code that lay on the stack. tail: what the model printed last;
+    kernel_log: what the system said of the crash. where: the functions, from the innermost out, once the
+    host has looked them up."""
 
     signal: int
     exit_code: int
@@ -140,14 +143,20 @@ class Crash:
     reason: str
     tail: str
     killed: bool = False
+    kernel_log: str = ""
+    frames: tuple[int, ...] = ()
+    where: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         how = f"signal {self.signal}" if self.signal else f"exit code {self.exit_code}"
         place = f" at {self.object}+{self.offset:#x}" if self.object else ""
         address = f", address {self.address:#x}" if self.signal in (7, 11) else ""
         stage = f" in stage '{self.stage}'" if self.stage else ""
+        inside = f", in {' < '.join(self.where[:4])}" if self.where else ""
         tail = f"; last output: {self.tail.strip()[-300:]!r}" if self.tail.strip() else ""
-        return f"{self.reason or how}{place}{address}{stage}{tail}"
+        said = self.kernel_log.strip().splitlines()
+        kernel = f"; the kernel says {said[-1][-200:]!r}" if said else ""
+        return f"{self.reason or how}{place}{address}{inside}{stage}{tail}{kernel}"
 
 
 class RunnerError(SmeltError):
@@ -182,7 +191,7 @@ class RunReport:
     first_ns: int
     samples: Samples
     warmup: Samples
-    telemetry: tuple[Reading, ...]
+    telemetry: tuple[TelemetryReading, ...]
     memory: RunnerMemory
     before: Condition
     after: Condition
@@ -246,7 +255,7 @@ class RunRecord:
     memory: RunnerMemory
     before: Condition
     after: Condition
-    telemetry: tuple[Reading, ...]
+    telemetry: tuple[TelemetryReading, ...]
 
 
 def parse_run(payload: bytes) -> RunRecord:

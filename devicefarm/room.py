@@ -16,10 +16,10 @@ from smelt.devicefarm.budget import DISK_FULL, Budget, infra
 from smelt.devicefarm.owners import TOKEN, Owner
 
 if TYPE_CHECKING:
-    from smelt.devicefarm.store import Entry, Files
+    from smelt.devicefarm.store import Files, StoredEntry
 
 LISTING = ".listing"
-KEEP = 3600.0
+CONTINUABLE = 3600.0
 """Seconds for which an upload that was cut can be continued."""
 _PART = re.compile(rf"([0-9a-f]{{64}})\.({TOKEN.pattern})")
 _PIN = re.compile(rf"({TOKEN.pattern})\.(\d{{1,9}})")
@@ -35,7 +35,7 @@ class StoreRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class UploadPart:
     """An upload in tmp/, under way or cut."""
 
     path: str
@@ -44,7 +44,7 @@ class Part:
     alive: bool
 
 
-class Room:
+class StoreRoom:
     """What is in the store besides the files of one session; every method raises as `Files` does."""
 
     def __init__(self, files: Files, owner: Owner, rules: StoreRules) -> None:
@@ -62,12 +62,12 @@ class Room:
         for entry in self._files.entries("tmp", budget):
             part = self._part(entry)
             age = self._now - entry.modified
-            if part is not None and not part.alive and age > KEEP:
+            if part is not None and not part.alive and age > CONTINUABLE:
                 self._files.remove(part.path, budget)
             elif part is None and not self._owner.alive(entry.name.rpartition(".")[2], age):
                 self._drop(f"tmp/{entry.name}", entry, budget)
 
-    def parts(self, budget: Budget) -> tuple[Part, ...]:
+    def parts(self, budget: Budget) -> tuple[UploadPart, ...]:
         """The uploads that were cut or are under way, the longest first."""
         found = [p for e in self._files.entries("tmp", budget) if (p := self._part(e))]
         return tuple(sorted(found, key=lambda p: -p.size))
@@ -128,14 +128,14 @@ class Room:
             self._files.remove(f"cas/{name}", budget)
         return sum(stored.get(name, 0) for name in names)
 
-    def _part(self, entry: Entry) -> Part | None:
+    def _part(self, entry: StoredEntry) -> UploadPart | None:
         found = _PART.fullmatch(entry.name)
         if found is None or entry.folder:
             return None
         alive = self._owner.alive(found[2], self._now - entry.modified)
-        return Part(f"tmp/{entry.name}", found[1], entry.size, alive)
+        return UploadPart(f"tmp/{entry.name}", found[1], entry.size, alive)
 
-    def _in_use(self, entry: Entry) -> bool:
+    def _in_use(self, entry: StoredEntry) -> bool:
         """A session's file, while its owner lives and as long as the session may last. A file from the future
         is one of a clock that was set back: its age is not known, and it counts as new."""
         found = _PIN.fullmatch(entry.name)
@@ -155,7 +155,7 @@ class Room:
     def _listing(self, identity: str, budget: Budget) -> set[str]:
         return _hashes(self._files.read(f"bundles/{identity}/{LISTING}", budget))
 
-    def _drop(self, path: str, entry: Entry, budget: Budget) -> None:
+    def _drop(self, path: str, entry: StoredEntry, budget: Budget) -> None:
         if entry.folder:
             self._files.remove_folder(path, budget)
         else:

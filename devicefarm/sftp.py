@@ -1,4 +1,4 @@
-"""A folder of a device as its store, over one sftp channel: the operations that `Store` asks of a transport.
+"""A folder of a device as its store, over one sftp channel: what `DeviceStore` asks of a transport.
 
 OpenSSH's extensions are used where the server has them: posix-rename replaces a file atomically, fsync and
 statvfs say what the disk does. Version 3 of the protocol has no word for a full or read-only disk, so a
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from smelt.core.lazily import Lazily
 from smelt.devicefarm.budget import DISK_FULL, LINK_LOST, LINK_STALLED, READ_ONLY, Budget, InfraError, infra
 from smelt.devicefarm.hashing import DeviceHashes
-from smelt.devicefarm.store import PIECE, SMALL, Content, Entry, Space
+from smelt.devicefarm.store import PIECE, SMALL, Content, DiskSpace, StoredEntry
 from smelt.devicefarm.transport import Completed
 
 if TYPE_CHECKING:
@@ -52,14 +52,14 @@ class SftpFiles:
         """See Files; so are the others."""
         return f"{self.root}/{path}" if path else self.root
 
-    def entries(self, path: str, budget: Budget) -> tuple[Entry, ...]:
+    def entries(self, path: str, budget: Budget) -> tuple[StoredEntry, ...]:
         with self._doing("listing", path, budget):
             try:
                 found = self._sftp.listdir_attr(self.full_path(path))
             except FileNotFoundError:
                 return ()
         return tuple(
-            Entry(e.filename, e.st_size or 0, float(e.st_mtime or 0), stat.S_ISDIR(e.st_mode or 0))
+            StoredEntry(e.filename, e.st_size or 0, float(e.st_mtime or 0), stat.S_ISDIR(e.st_mode or 0))
             for e in found
         )
 
@@ -169,7 +169,7 @@ class SftpFiles:
         found = self._hashes.differing({f: expected[p] for f, p in by_path.items()}, budget)
         return frozenset(by_path[f] for f in found)
 
-    def space(self, budget: Budget) -> Space | None:
+    def space(self, budget: Budget) -> DiskSpace | None:
         with self._doing("asking for free space of", "", budget):
             return self._statvfs() or self._by_df(budget)
 
@@ -203,7 +203,7 @@ class SftpFiles:
             raise
         return answer if answer is not None else b""
 
-    def _statvfs(self) -> Space | None:
+    def _statvfs(self) -> DiskSpace | None:
         at = self.root
         while True:
             try:
@@ -216,14 +216,14 @@ class SftpFiles:
         if answer is None:
             return None
         numbers = [answer.get_int64() for _ in range(11)]
-        return Space(numbers[4] * (numbers[1] or numbers[0]), bool(numbers[9] & _READ_ONLY_FLAG))
+        return DiskSpace(numbers[4] * (numbers[1] or numbers[0]), bool(numbers[9] & _READ_ONLY_FLAG))
 
-    def _by_df(self, budget: Budget) -> Space | None:
+    def _by_df(self, budget: Budget) -> DiskSpace | None:
         for place in (self.root, "."):
             done = self._execute(["df", "-Pk", place], budget)
             fields = done.out.splitlines()[-1].split() if done.code == 0 and done.out.strip() else []
             if len(fields) >= 4 and fields[3].isdigit():
-                return Space(1024 * int(fields[3]))
+                return DiskSpace(1024 * int(fields[3]))
         return None
 
     @contextmanager

@@ -20,10 +20,10 @@ from smelt.core.bundle import RUNNER
 from smelt.core.diag import SmeltError
 from smelt.core.lazily import Lazily
 from smelt.devicefarm.budget import LINK_LOST, LINK_STALLED, Budget, InfraError, StepLimits, infra
-from smelt.devicefarm.channel import PATIENCE, Channel, Tail, ended_with
+from smelt.devicefarm.channel import EXIT_WAIT, Channel, Tail, ended_with
 from smelt.devicefarm.room import StoreRules
 from smelt.devicefarm.sftp import SftpFiles, link_failure
-from smelt.devicefarm.store import Store
+from smelt.devicefarm.store import DeviceStore
 from smelt.devicefarm.transport import Completed
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class SshChannel:
         """A program that a signal ended has no exit code here, nor has one whose link is lost: the state of
         the connection tells them apart, a moment later."""
         code = -1
-        if self._channel.status_event.wait(PATIENCE):
+        if self._channel.status_event.wait(EXIT_WAIT):
             code = self._channel.recv_exit_status()
         transport = self._channel.get_transport()
         if code < 0 and (transport is None or not transport.is_active()):
@@ -180,7 +180,7 @@ class SshTransport:
         self._rules = rules
         self._client: paramiko.SSHClient | None = None
         self._files: SftpFiles | None = None
-        self._store: Store | None = None
+        self._store: DeviceStore | None = None
         self._close_limit = 5.0
 
     # ---- Transport ----
@@ -284,10 +284,10 @@ class SshTransport:
         with self._doing("opening a channel", budget):
             return transport.open_session(timeout=budget.limits.connect)
 
-    def _opened(self, budget: Budget) -> Store:
+    def _opened(self, budget: Budget) -> DeviceStore:
         files = self._sftp_files(budget)
         if self._store is None:
-            self._store = Store(files, rules=self._rules)
+            self._store = DeviceStore(files, rules=self._rules)
         return self._store
 
     def _sftp_files(self, budget: Budget) -> SftpFiles:

@@ -1,7 +1,7 @@
 """A bundle's folder -> the same folder on a device, stored by content, verified there and mended.
 
-A transport brings the few operations of `Files` below, on paths relative to the store's root; `Store` makes
-the rest of them:
+A transport brings the few operations of `Files` below, on paths relative to the store's root; `DeviceStore`
+makes the rest of them:
 
     cas/<sha256>                 files, shared by all bundles
     bundles/<identity>/<name>    links to them under the bundle's own names; `.listing` names all
@@ -28,7 +28,7 @@ from smelt.core.bundle import hash_file
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import DAMAGED, LINK_LOST, LINK_STALLED, Budget, InfraError, infra
 from smelt.devicefarm.owners import Owner
-from smelt.devicefarm.room import LISTING, Room, StoreRules, listing_bytes
+from smelt.devicefarm.room import LISTING, StoreRoom, StoreRules, listing_bytes
 
 SENT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,127}")
 PIECE = 8 << 20
@@ -46,7 +46,7 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StoredEntry:
     """A file or folder in a folder. modified: in seconds of the device's clock, which may be any."""
 
     name: str
@@ -56,7 +56,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class DiskSpace:
     """Of the disk under the store: free bytes, and whether nothing can be written."""
 
     free: int
@@ -76,7 +76,7 @@ class Files(Protocol):
     def full_path(self, path: str) -> str:
         """The path on the device, for commands."""
 
-    def entries(self, path: str, budget: Budget) -> tuple[Entry, ...]:
+    def entries(self, path: str, budget: Budget) -> tuple[StoredEntry, ...]:
         """A folder's entries; none where there is no such folder. Links have the size of what they are."""
 
     def size(self, path: str, budget: Budget) -> int | None:
@@ -118,7 +118,7 @@ class Files(Protocol):
         """Those of the files (links are followed) that do not hold what is expected; missing and unreadable
         ones are among them. Computed on the device where it can (hashing.py helps)."""
 
-    def space(self, budget: Budget) -> Space | None:
+    def space(self, budget: Budget) -> DiskSpace | None:
         """Of the disk under the store, None where the device does not tell."""
 
 
@@ -148,7 +148,7 @@ def identity_of(listing: Mapping[str, Content]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-class Store:
+class DeviceStore:
     """One session's view of a device's store. What it deploys is there whole, as this machine has it, when
     `deploy` returns, and stays until `close`. Every method raises SmeltError(kind='infra').
     """
@@ -156,7 +156,7 @@ class Store:
     def __init__(self, files: Files, *, rules: StoreRules | None = None, owner: Owner | None = None) -> None:
         self._files = files
         self._owner = owner or Owner()
-        self._room = Room(files, self._owner, rules or StoreRules())
+        self._room = StoreRoom(files, self._owner, rules or StoreRules())
         self._used: dict[str, str] = {}
         self._own = ""
         self._sound: set[str] = set()

@@ -127,7 +127,19 @@ class Record:
         return {k: rule.check(value.get(k), f"{where}.{k}") for k, rule in self.fields.items()}
 
 
-FieldRule: TypeAlias = "Whole | TextRule | Flag | OneOf | Many | Record"
+@dataclass(frozen=True, slots=True)
+class May:
+    """A field that an older runner does not send."""
+
+    of: FieldRule
+    default: Any
+
+    def check(self, value: Any, where: str) -> Any:
+        """The value, or the default. Raises SmeltError(kind='infra')."""
+        return self.default if value is None else self.of.check(value, where)
+
+
+FieldRule: TypeAlias = "Whole | TextRule | Flag | OneOf | Many | Record | May"
 
 
 def _refuse(where: str, wanted: str, value: Any) -> NoReturn:
@@ -225,13 +237,14 @@ RECORDS: Mapping[str, Record] = {
         }
     ),
     "profile": Record({"kernels": Many(_KERNEL, MOST_KERNELS)}),
+    "probe": Record({"launches": _COUNT, "bytes": Whole(0, OUTPUT_LIMIT), "cut": Flag()}),
     "crash": Record(
         {
             "signal": Whole(0, 255), "exit_code": Whole(0, 255), "code": Whole(-(2**31), 2**31 - 1),
-            "address": _COUNT, "offset": _COUNT,
+            "address": _COUNT, "offset": _COUNT, "frames": May(Many(_COUNT, 64), ()),
+            "object": TextRule(), "stage": TextRule(), "reason": TextRule(), "tail": TextRule(exact=True),
+            "killed": Flag(), "kernel_log": May(TextRule(exact=True), ""),
         }
-        | dict.fromkeys(("object", "stage", "reason"), TextRule())
-        | {"tail": TextRule(exact=True), "killed": Flag()}
     ),
     "end": Record({"status": OneOf(STATUSES), "text": TextRule(), "crc32": Whole(0, 2**32 - 1)}),
 }  # fmt: skip
@@ -247,6 +260,7 @@ ANSWERS: Mapping[FrameType, Mapping[FrameType, int]] = {
     FrameType.GETOUT: {**_RUN_FRAMES, FrameType.OUT: 1, FrameType.DATA: OUTPUT_LIMIT},
     FrameType.STATE: _RUN_FRAMES,
     FrameType.CONTROL: {FrameType.STATS: 1, FrameType.CRASH: 1},
+    FrameType.PROBE: {**_RUN_FRAMES, FrameType.STATS: 1, FrameType.DATA: OUTPUT_LIMIT},
     FrameType.RESET: {FrameType.CRASH: 1},
     FrameType.QUIT: {FrameType.CRASH: 1},
 }
@@ -304,6 +318,22 @@ class Log:
 
 OUT_HEAD = struct.Struct("<IBBHIIQ")
 OFFSET = struct.Struct("<Q")
+
+
+@dataclass
+class Pieces:
+    """Assembles bytes that come in DATA frames alone, without a gap, up to `most`. Raises
+    SmeltError(kind='infra')."""
+
+    most: int
+    raw: bytearray = field(default_factory=bytearray)
+
+    def data(self, payload: bytes) -> None:
+        """A DATA frame."""
+        at, piece = len(self.raw), len(payload) - OFFSET.size
+        if piece <= 0 or OFFSET.unpack_from(payload)[0] != at or at + piece > self.most:
+            raise infra(f"the runner sent data that is not the next of {self.most} bytes at most")
+        self.raw += memoryview(payload)[OFFSET.size :]
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""A bundle, its ONNX model and inputs -> a verdict per output against ONNX Runtime; the first bad value."""
+"""A bundle, its ONNX model and inputs -> a verdict per output against ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -11,21 +11,17 @@ from typing import TYPE_CHECKING, Literal
 
 from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
-from smelt.core.dtype import Array
 from smelt.core.lazily import Lazily
-from smelt.core.scratch import scratch_folder
 from smelt.devicefarm.capabilities import NO_ORIGIN, Origin
 from smelt.devicefarm.client import RunnerClient
 from smelt.devicefarm.verdict import Verdict, verdict_of_error
 from smelt.difference import OutputError, compare_values
-from smelt.driver import compile
 from smelt.groups import Group, GroupValue, groups, unpacked
 from smelt.leasing import Where
 from smelt.opinions import Compare, Opinion, Opinions, Ruling
 from smelt.own_reference import Evaluator, oracle
-from smelt.reference import value_names
-from smelt.request import DimSpec
 from smelt.running import running
+from smelt.script import SessionStep
 from smelt.shapes import RunCase, label, read_state, state_values, trials
 from smelt.shapes import case as case_of
 
@@ -43,6 +39,7 @@ class CaseResult:
     or the model crashed. why: the reason of a status, or of a ruling on a difference.
 
     opinions: output -> what other references said, which are asked where smelt and the reference differ.
+    wrong: the outputs that are a mismatch. script: of what went wrong, the runs of its session up to it.
     """
 
     label: str
@@ -53,6 +50,8 @@ class CaseResult:
     arena_bytes: int = 0
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     opinions: Mapping[str, tuple[Opinion, ...]] = field(default_factory=dict)
+    wrong: tuple[str, ...] = ()
+    script: tuple[SessionStep, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,11 @@ def validate(
             if client is None:
                 client = stack.enter_context(running(bundle, device, threads=threads))
                 name, emulated, origin = client.device, client.emulated, client.origin
-            result = _steps(client, judge, case) if judge.replaced else _one(client, judge, case, {})[0]
+            if judge.replaced:
+                result = _steps(client, judge, case)
+            else:
+                result = _one(client, judge, case, {})[0]
+                result = replace(result, script=_told(result, [SessionStep(case)]))
             if result.verdict in (Verdict.CRASH, Verdict.TIMEOUT):
                 stack.close()
                 client = None
@@ -151,11 +154,12 @@ def validate_entries(
         for k in range(count):
             client.reset_state()
             held: dict[str, GroupValue] = {}
+            script: list[SessionStep] = []
             for name, view in views.items():
                 client.use_entry(name)
                 turn = partial(_fitting, view, k, seed=seed + k, ranges=ranges)
-                result = _turn(client, judges[name], turn, held)
-                result = replace(result, label=f"{name}: {result.label}")
+                result = _turn(client, judges[name], turn, held, name, script)
+                result = replace(result, label=f"{name}: {result.label}", script=_told(result, script))
                 results[name].append(result)
                 on_case(result)
                 if result.verdict in (Verdict.CRASH, Verdict.TIMEOUT):
@@ -186,10 +190,11 @@ def _fitting(
 
 
 def _turn(
-    client: RunnerClient, judge: _Judge, fitting: Callable[..., RunCase | None], held: dict[str, GroupValue]
-) -> CaseResult:
+    client: RunnerClient, judge: _Judge, fitting: Callable[..., RunCase | None], held: dict[str, GroupValue],
+    entry: str, script: list[SessionStep],
+) -> CaseResult:  # fmt: skip
     """Run an entry from the held state, and update that; `held`: input -> the state that the reference
-    has."""
+    has. script: the session's runs so far, to which these are added."""
     own = any(output is not None and name in judge.read for name, output in judge.replaced.items())
     result, done = CaseResult("", "skipped"), 0
     while done < (STATE_RUNS if own else 1):
@@ -199,6 +204,7 @@ def _turn(
             why = f"it takes no state of {shapes}"
             return replace(result, why=why) if done else CaseResult(shapes, "skipped", why=why)
         state = {name: held.get(name, a) for name, a in case.state.items()}
+        script.append(SessionStep(case, entry, state))
         result, want = _one(client, judge, case, state)
         if result.status != "pass":
             break
@@ -240,7 +246,9 @@ def _steps(client: RunnerClient, judge: _Judge, case: RunCase) -> CaseResult:
     client.reset_state()
     following: RunCase | None = case
     state, done = case.state, 0
+    script: list[SessionStep] = []
     while following is not None and done < STATE_RUNS:
+        script.append(SessionStep(following, state=state))
         result, want = _one(client, judge, following, state)
         if result.status != "pass":
             break
@@ -251,7 +259,12 @@ def _steps(client: RunnerClient, judge: _Judge, case: RunCase) -> CaseResult:
     if result.status == "skipped" and done:  # the reference takes no more steps
         result = replace(last, why=f"{judge.reference.name} refuses step {done + 1}")
     step = f"{done} step{'s' * (done > 1)}" if result.status == "pass" else f"step {done + 1}"
-    return replace(result, label=f"{case.label}, {step}")
+    return replace(result, label=f"{case.label}, {step}", script=_told(result, script))
+
+
+def _told(result: CaseResult, script: Sequence[SessionStep]) -> tuple[SessionStep, ...]:
+    """The script where something went wrong; others need not keep their inputs."""
+    return tuple(script) if result.status in ("mismatch", "failed") else ()
 
 
 def _one(
@@ -284,6 +297,7 @@ def _one(
         shapes=case.shapes, why=_why({n: r for n, r in rulings.items() if r.right is good}),
         verdict=Verdict.PASS if good else Verdict.MISMATCH, arena_bytes=report.memory.arena_bytes,
         opinions={n: r.opinions for n, r in rulings.items()},
+        wrong=tuple(n for n, r in rulings.items() if not r.right),
     )  # fmt: skip
     return result, want
 
@@ -295,114 +309,3 @@ def _why(rulings: Mapping[str, Ruling]) -> str:
         about.setdefault(ruling.why, []).append(f"'{name}'")
     more = {why: f" and {len(names) - 3} more" if len(names) > 3 else "" for why, names in about.items()}
     return "; ".join(f"{', '.join(names[:3])}{more[why]} {why}" for why, names in about.items())
-
-
-# ---------------------------------------------------------------- the first bad value
-
-
-@dataclass(frozen=True)
-class Divergence:
-    """The first value, in the model's order, whose error exceeds the tolerance. alone: the error was there
-    too when this value was the only additional output (additional outputs change what is fused)."""
-
-    name: str
-    node: str
-    op: str
-    error: OutputError
-    alone: bool
-
-
-def bisect(
-    model: Path,
-    case: RunCase,
-    *,
-    target: str,
-    dims: Mapping[str, DimSpec] | None = None,
-    device: Where = None,
-    opt: int = 3,
-    fp16: bool = False,
-    fast_math: Sequence[str] = (),
-    place: Mapping[str, str] | None = None,
-    rtol: float | None = None,
-    atol: float | None = None,
-    on_step: Callable[[str], None] = lambda text: None,
-) -> Divergence | None:
-    """Find the first wrong value: compile with all values as outputs; if that hides the error, by bisection.
-
-    A value is wrong when ONNX Runtime, which runs every node as written, differs by more than the tolerance
-    and by more than its own spread (smelt/opinions.py). None when no value that can be an output is wrong.
-    on_step: called with a text before each compile. Raises SmeltError as `compile` and `validate`.
-    """
-    names = _visible(model)
-    compare = partial(compare_values, rtol=rtol, atol=atol, half=fp16)
-
-    def first_wrong(some: Sequence[str]) -> OutputError | None:
-        on_step(f"compiling with {len(some)} values made visible")
-        with scratch_folder("bisect") as folder:
-            out = f"{folder}/out"
-            bundle = compile(
-                str(model), target, dims, opt=opt, fp16=fp16, fast_math=fast_math, output=out,
-                outputs=tuple(some), place=place,
-            )  # fmt: skip
-            with running(bundle, device) as client:
-                got = client.run(case.tensors).outputs
-        opinions = partial(Opinions, model, compare, spread=rtol is None and atol is None)
-        want = oracle(model, bundle.manifest, some).run(case.feed)
-        return _first_wrong(case, {n: got[n] for n in some if n in got}, want, compare, opinions)
-
-    def divergence(error: OutputError, alone: bool) -> Divergence:
-        node, op = _producer(model, error.name)
-        return Divergence(error.name, node, op, error, alone)
-
-    found = first_wrong(names)
-    if found is not None:
-        again = first_wrong([found.name])
-        return divergence(again or found, again is not None)
-    low, high, last = 0, len(names), None
-    while low < high:
-        middle = (low + high) // 2
-        error = first_wrong([names[middle]])
-        if error is None:
-            low = middle + 1
-        else:
-            high, last = middle, error
-    return divergence(last, True) if last else None
-
-
-def _first_wrong(
-    case: RunCase,
-    got: Mapping[str, Array],
-    want: Mapping[str, Array],
-    compare: Compare,
-    opinions: Callable[[Sequence[str]], Opinions],
-) -> OutputError | None:
-    """The first of these values with which no reference agrees. Opinions are asked for a few values at a
-    time, then for more: the first wrong value is mostly among the first that differ."""
-    apart = [n for n in got if not all(e.ok for e in compare(n, got[n], want[n]))]
-    few = 4
-    while apart:
-        some, apart, few = apart[:few], apart[few:], min(2 * few, 64)
-        rulings = opinions(some).rule(case.feed, {n: got[n] for n in some}, want)
-        for name in some:
-            if not rulings[name].right:
-                return next(e for e in rulings[name].errors if not e.ok)
-    return None
-
-
-def _visible(model: Path) -> list[str]:
-    """Names of values that a compile may return: those that are tensors of the main graph."""
-    import onnx
-
-    names = value_names(model)
-    inferred = onnx.shape_inference.infer_shapes(onnx.load(str(model), load_external_data=False))
-    kinds = {v.name: v.type.WhichOneof("value") for v in inferred.graph.value_info}
-    return [n for n in names if kinds.get(n, "tensor_type") == "tensor_type"]
-
-
-def _producer(model: Path, value: str) -> tuple[str, str]:
-    import onnx
-
-    for node in onnx.load(str(model), load_external_data=False).graph.node:
-        if value in node.output:
-            return node.name, node.op_type
-    return "", ""

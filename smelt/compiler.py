@@ -97,17 +97,34 @@ def lower(
     default = default_unit(spec)
     if request.state:
         begun = _with_room(request, begun)
-    if request.fallback and default == CPU:
-        raise SmeltError("fallback: the target has no unit besides the CPU", hint="leave --fallback out")
     made: list[Finished] = []
-    for level in reversed(spec.levels()):  # the first variant last: its dumps are those that are kept
-        if default == CPU or request.fallback:
-            made.insert(0, _finished(request, begun, level, CPU, progress))
-    if default != CPU:
-        made.insert(0, _finished(request, begun, spec.levels()[-1], default, progress))
-    progress("plan")
+    for level, own, unit in reversed(_variants(request, spec, default)):
+        made.insert(0, _finished(request, begun, level, own, unit, progress))
+    progress("plan")  # the first variant was made last: its dumps are those that are kept
     linked = link([(v.processor, _arranged(request, v.done)) for v in made])
     return Lowered(tuple(made[0].done.values()), linked, made[0].machine, spec)
+
+
+def _variants(
+    request: Request, spec: TargetSpec, default: str
+) -> list[tuple[TargetSpec, dict[str, Machine], str]]:
+    """The processor, the machines and the unit of the kernels of each variant, the best first: one for all
+    devices, or one for each, and then those for the CPU alone. Raises SmeltError."""
+    least, option = spec.levels()[-1], "choose" if request.choose else "fallback"
+    alone: list[tuple[TargetSpec, dict[str, Machine], str]]
+    alone = [(level, dict(machines(level)), CPU) for level in spec.levels()]
+    if default == CPU:
+        if request.choose or request.fallback:
+            raise SmeltError(
+                f"{option}: the target has no unit besides the CPU", hint=f"leave --{option} out"
+            )
+        return alone
+    units = dict(machines(least))
+    if not request.choose:
+        return [(least, units, default), *(alone if request.fallback else [])]
+    if request.place:
+        raise SmeltError("choose: one device gets all kernels", hint="leave --place or --choose out")
+    return [*((least, {CPU: units[CPU], d: units[d]}, d) for d in spec.devices), *alone]
 
 
 @dataclass(frozen=True)
@@ -121,13 +138,18 @@ class Finished:
 
 
 def _finished(
-    request: Request, begun: Mapping[str, Compilation], level: TargetSpec, unit: str, progress: OnProgress
+    request: Request,
+    begun: Mapping[str, Compilation],
+    level: TargetSpec,
+    units: Mapping[str, Machine],
+    unit: str,
+    progress: OnProgress,
 ) -> Finished:
     """The compiles of the entries for one processor, finished, with kernels at this unit unless placed
     elsewhere. Raises SmeltError where a processor or a device has already had a say."""
-    units, spec = machines(level), parse_target(request.target)
+    spec = parse_target(request.target)
     alone = unit == CPU and bool(spec.devices)
-    if (alone or spec.better) and any(c.place for c in begun.values()):
+    if (alone or spec.better or request.choose) and any(c.place for c in begun.values()):
         raise SmeltError(
             "a dump has no passes left for several variants of the code", hint="compile the model's file"
         )
@@ -262,6 +284,7 @@ def _write(
             "fast_math": list(request.fast_math),
             "place": [rule for c in lowered.compilations for rule in c.placed()],
             "fallback": request.fallback,
+            "choose": request.choose,
         },
     }
     found = [_found(name, c, request.fp16) for c in lowered.compilations]

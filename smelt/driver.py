@@ -46,6 +46,7 @@ def compile(
     fast_math: bool | str | Iterable[str] = False,
     state: Mapping[str, str] | None = None,
     fallback: bool = False,
+    choose: bool = False,
     progress: OnProgress | None = None,
 ) -> Bundle:
     """Compile a model into a bundle directory and return it.
@@ -69,6 +70,8 @@ def compile(
     for any text): they stay in the session, are not fed and not returned (docs/state.md).
     fallback: the bundle has all code for the CPU as well, which a session turns to where the device or its
     driver is missing, or fails (docs/units.md).
+    choose: the bundle has the whole model for each device of the target, and for the CPU; a session takes the
+    first device whose driver works, in the target's order, else the CPU (docs/units.md).
     plugins: Python files or modules that define ops of other domains (docs/add-op.md).
     time_limit: seconds of processor time, memory_limit: gigabytes that the compile may use; by default an
     hour and nine tenths of the memory (SMELT_COMPILE_SECONDS, SMELT_COMPILE_MEMORY).
@@ -80,6 +83,7 @@ def compile(
         "target": target, "dims": dims, "threads": threads, "opt": opt, "output": output, "fp16": fp16,
         "fast_math": fast_math, "static": static, "libraries": libraries, "name": name, "outputs": outputs,
         "plugins": plugins, "place": place, "state": state, "fallback": fallback,
+        "choose": choose,
     })  # fmt: skip
     allowed = limits(memory_limit, time_limit)
     check_output(options["output"])  # before the work, not after it

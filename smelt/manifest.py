@@ -13,6 +13,7 @@ from smelt.core.plan.arena import ALIGNMENT
 from smelt.core.plan.lifetime import bytes_of
 from smelt.core.plan.link import EntryPoint, Linked
 from smelt.core.plan.program import HostProgram, Launch, StartAxis, Tensor, WeightPlace, walk_steps
+from smelt.probe_points import probes
 
 LONGEST_ORIGIN = 4096
 """How many characters the names of a kernel's nodes may take."""
@@ -95,6 +96,7 @@ def _entry_fields(entry: EntryPoint, parts: Parts) -> dict[str, Any]:
             "outputs": list(program.most[len(program.peak) + len(program.inputs) :]),
         },
         "values": _values(module, program, parts),
+        "probes": probes(module, program),
     }
 
 

@@ -38,8 +38,8 @@ class Evaluator(Protocol):
 
 
 class OwnReference:
-    """The NumPy references of all ops of one model. manifest: that of a bundle of the model, compiled with
-    `outputs` besides the model's own."""
+    """The NumPy references of all ops of one model. manifest: that of a bundle of the model. outputs: values
+    to return besides the model's own."""
 
     name = "the references of its ops"
     label = name
@@ -48,6 +48,7 @@ class OwnReference:
         self._module = importer.import_model(model, outputs=tuple(outputs))
         self._takes, self._gives = groups(manifest, "inputs"), groups(manifest, "outputs")
         self._manifest = manifest
+        self._more = [n for n in outputs if n in self._module.main.output_names]
         self._state = manifest["state"]
 
     def run(self, feed: Mapping[str, GroupValue]) -> dict[str, GroupValue]:
@@ -59,7 +60,8 @@ class OwnReference:
         )
         tensors = dict(zip(self._module.main.output_names, found, strict=True))
         replaced = [row["output"] for row in self._state if row["output"] is not None]
-        return {**unpacked(self._gives, tensors), **{name: tensors[name] for name in replaced}}
+        more = {name: tensors[name] for name in (*replaced, *self._more)}
+        return {**unpacked(self._gives, tensors), **more}
 
 
 def oracle(model: Path, manifest: Mapping[str, Any], outputs: Sequence[str] = ()) -> Evaluator:

@@ -17,7 +17,7 @@ from smelt.driver import compile
 from smelt.request import DimSpec
 from smelt.shapes import RunCase, ShapeSpec, case, cases, trials
 from smelt.size import Sizes, sizes
-from smelt.targets.platform import BOARDS
+from smelt.targets.platform import BOARDS, CHOICES
 
 COOL = Gate(most_wait=60.0)  # a page for people does not keep them waiting for long
 
@@ -59,7 +59,10 @@ def make_report(
     """
     start = time.monotonic()
     # a board whose GPU cannot be emulated shows the path that it takes without one
-    bundle = compile(model, target, dims, output=str(output), fallback=target in BOARDS, progress=on_step)
+    bundle = compile(
+        model, CHOICES.get(target, target), dims, output=str(output), fallback=target in BOARDS,
+        choose=target in CHOICES, progress=on_step,
+    )  # fmt: skip
     seconds = time.monotonic() - start
     wanted = cases(bundle, specs, count=count, seed=seed)
     on_step("comparing")

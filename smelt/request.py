@@ -39,6 +39,7 @@ class Request:
     entries: tuple[tuple[str, str], ...] = ()
     entry: str = ""
     fallback: bool = False
+    choose: bool = False
 
     def to_json(self) -> str:
         """The request as text for the child."""

@@ -10,8 +10,9 @@ from pathlib import Path
 from smelt.core.bundle import Bundle
 from smelt.core.cache import cache_dir
 from smelt.core.diag import SmeltError
+from smelt.crash import explainer
 from smelt.devicefarm.budget import Budget
-from smelt.devicefarm.client import RunnerClient, open_session
+from smelt.devicefarm.client import RunnerClient, open_runner, open_session
 from smelt.devicefarm.condition import Condition
 from smelt.devicefarm.inventory import (
     DEFAULT_DEVICE,
@@ -90,7 +91,7 @@ def running(
     try:
         with right_to(device, chosen, transport, Path(bundle.path)) as right, open_session(
             transport, Path(bundle.path), threads=threads, budget=budget, entry=bundle.chosen,
-            claim=right.claim,
+            claim=right.claim, explain=explainer(bundle),
         ) as client:  # fmt: skip
             right.on_open(client)
             yield client
@@ -142,7 +143,6 @@ def runners(
 ) -> Iterator[tuple[Loading, ...]]:
     """A runner for each of several bundles of one platform, all on one device, under one lease and over one
     connection, to be used in turns. Arguments and errors are those of `running`."""
-    budget = budget or Budget()
     for bundle in bundles:
         with Held(bundle) as held:
             held.check(None)
@@ -154,13 +154,10 @@ def runners(
         right = stack.enter_context(right_to(device, chosen, transport, Path(first.path)))
         found = []
         for bundle in bundles:
-            remote = transport.deploy(Path(bundle.path), budget)
-            channel = transport.open_runner(remote, budget)
-            client = RunnerClient(
-                channel, device=transport.name, emulated=transport.emulated, budget=budget,
-                claim=right.claim.on(remote),
-            )  # fmt: skip
-            stack.callback(client.close)
+            opened = open_runner(
+                transport, Path(bundle.path), budget=budget, claim=right.claim, explain=explainer(bundle)
+            )
+            client, remote = stack.enter_context(opened)
             right.on_open(client)
             found.append(Loading(client, remote, bundle.chosen))
         yield tuple(found)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from smelt.core.diag import SmeltError
 
 _SHT_SYMTAB, _SHT_NOBITS, _SHT_DYNSYM = 2, 8, 11
+_PT_LOAD, _FUNCTION, _EM_ARM = 1, 2, 40
 LOCAL = 0  # a symbol that only its own object file sees
 _UNDEFINED, _HIDDEN = 0, 2
 
@@ -75,6 +77,13 @@ class ElfFile:
                 name, info, section = (fields[i] for i in self.layout.order)
                 yield at, self.text(strings.offset + name), info >> 4, section != _UNDEFINED
 
+    def segments(self) -> tuple[tuple[int, int, int], ...]:
+        """(address, place in the file, bytes in the file) of each part that is loaded."""
+        at, size, count = self.header[4], self.header[8], self.header[9]
+        form, place, address, length = ("<IIQQQQQQ", 2, 3, 5) if self.bits == 64 else ("<8I", 1, 2, 4)
+        rows = [struct.unpack_from(form, self.data, at + n * size) for n in range(count)]
+        return tuple((r[address], r[place], r[length]) for r in rows if r[0] == _PT_LOAD)
+
     def text(self, at: int) -> str:
         return self.data[at : self.data.index(b"\0", at)].decode("utf-8", "replace")
 
@@ -95,6 +104,73 @@ def symbol_sizes(data: bytes) -> tuple[tuple[str, int], ...]:
         if size and 0 < section < len(sections) and sections[section].kind != _SHT_NOBITS:
             rows.append((name, size))
     return tuple(rows)
+
+
+@dataclass(frozen=True)
+class MachineCode:
+    """The functions of a library or program. starts: their addresses, in order; ends, names: of the same.
+    data: the file; segments: (address, place in the file, bytes) of what is loaded; machine: of the
+    header."""
+
+    data: bytes
+    machine: int
+    segments: tuple[tuple[int, int, int], ...]
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+    names: tuple[str, ...]
+
+    def function_at(self, offset: int) -> str:
+        """The function at a position that counts from where the file begins in memory; '' for none."""
+        at = self.base + offset
+        n = bisect_right(self.starts, at) - 1
+        return self.names[n] if n >= 0 and at < self.ends[n] else ""
+
+    def follows_call(self, offset: int) -> bool:
+        """Whether a call ends right before the position, so that it can be a return address; True where the
+        processor's calls are not known here."""
+        end = self.place(self.base + offset)
+        return end is None or self.machine not in _CALLS or _CALLS[self.machine](self.data[end - 8 : end])
+
+    @property
+    def base(self) -> int:
+        """The address where the file begins in memory, as it was linked: 0 of a library."""
+        return min((address - place for address, place, _ in self.segments), default=0)
+
+    def place(self, address: int) -> int | None:
+        """Where in the file an address lies."""
+        found = ((a, p) for a, p, size in self.segments if a <= address < a + size)
+        return next((p + address - a for a, p in found), None)
+
+
+def _x86_call(code: bytes) -> bool:
+    """call rel32, or call of a register or of memory, whose length is 2 to 7."""
+    if code[-5:-4] == b"\xe8":
+        return True
+    return any(code[-n] == 0xFF and code[1 - n] & 0x38 == 0x10 for n in range(2, 8) if n <= len(code))
+
+
+def _arm64_call(code: bytes) -> bool:
+    """bl, or blr of a register."""
+    word = int.from_bytes(code[-4:], "little")
+    return word & 0xFC000000 == 0x94000000 or word & 0xFFFFFC1F == 0xD63F0000
+
+
+_CALLS: Mapping[int, Callable[[bytes], bool]] = {62: _x86_call, 183: _arm64_call}  # EM_X86_64, EM_AARCH64
+
+
+def code_of(data: bytes) -> MachineCode:
+    """The functions of a linked file. Raises SmeltError(kind='invalid') when it is no ELF file."""
+    file = ElfFile(data)
+    value_at, size_at = (4, 5) if file.bits == 64 else (1, 2)
+    info_at = file.layout.order[1]
+    rows = set()
+    for at, name, _, defined in file.symbols(_SHT_SYMTAB):
+        fields = struct.unpack_from(file.layout.symbol, data, at)
+        if defined and fields[info_at] & 15 == _FUNCTION and fields[size_at]:
+            start = fields[value_at] & ~1 if file.header[1] == _EM_ARM else fields[value_at]  # Thumb's mark
+            rows.add((start, start + fields[size_at], name))
+    starts, ends, names = zip(*sorted(rows), strict=True) if rows else ((), (), ())
+    return MachineCode(data, file.header[1], file.segments(), starts, ends, names)
 
 
 def global_symbols(data: bytes) -> frozenset[str]:

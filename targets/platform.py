@@ -205,6 +205,8 @@ ALIASES: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "android-any": ("aarch64-android", _ANY_ARM64),
     }
 )
+CHOICES: Mapping[str, str] = MappingProxyType({"android": "aarch64-android+opencl+vulkan"})
+"""What `make target=...` compiles with a choice of devices: phones have drivers of different kinds."""
 # Boards whose GPU belongs to them -> the target that each is.
 BOARDS: Mapping[str, str] = MappingProxyType(
     {

@@ -41,13 +41,14 @@ __all__ = [
 ]
 
 _RUNTIME = (
-    "cache", "check", "cpu", "device", "launch", "memory", "pool", "session", "state", "tensor", "unit",
-    "weights",
+    "cache", "check", "cpu", "device", "faults", "launch", "memory", "pool", "session", "state", "tensor",
+    "unit", "weights",
 )  # fmt: skip
 _CRT = ("crt",)
 _RUNNER = (
     "runner", "runner_condition", "runner_control", "runner_crash", "runner_descendants", "runner_facts",
-    "runner_fence", "runner_frames", "runner_gauge", "runner_machine", "runner_supervisor", "runner_worker",
+    "runner_fence", "runner_frames", "runner_gauge", "runner_machine", "runner_probe", "runner_supervisor",
+    "runner_worker",
 )  # fmt: skip
 _RUNNER_FORMS = ("runner_model", "runner_units")  # a static program has them in another form
 _C_FLAGS = (
@@ -75,7 +76,7 @@ _LINK_FLAGS = (
 )  # fmt: skip
 _STATIC_FLAGS = (
     "-static",
-    "-s",
+    "-S",  # symbols stay: a crash is told by the kernel's name
     "-z", "relro",
     "-z", "noexecstack",
     "-z", "stack-size=8388608",  # musl gives new threads this much

@@ -19,6 +19,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--bless", action="store_true", help="write what the tests produce into tests/golden"
     )
+    parser.addoption(
+        "--every-model", action="store_true", help="large models on devices, too, which takes minutes each"
+    )
 
 
 @pytest.fixture

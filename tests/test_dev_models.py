@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnx
 import pytest
+from rounded_models import ROUNDED, compiled, differs_by_rounding_alone, other_answers, unrounded
 from sample_models import MORE, Array, Feeds, Model, check_close, model_named, reference
 
 import smelt
@@ -19,15 +16,7 @@ from smelt.core.bundle import Bundle
 from smelt.driver import Request
 from smelt.running import Unavailable, running
 
-ROUNDED = ("smart_turn_v3.2_int8", "minilm_real_dynamic_int8", "smollm_genai_int4")
-"""Models that round activations to bytes again and again: a last bit decides about a step, and a step about
-the next ones. ONNX Runtime agrees with itself no better when it fuses other nodes, or none."""
-
 STEPS = 32
-
-
-def compiled(model: Model, folder: Path, target: str = "host") -> Bundle:
-    return compile_here(Request(source=str(model.path()), target=target, output=str(folder / model.name)))
 
 
 @pytest.fixture(scope="module", params=MORE, ids=[m.name for m in MORE])
@@ -70,49 +59,6 @@ def test_arena_is_the_formula_to_the_byte(model: Model, session: smelt.Session, 
         known, found = bundle.peak_bytes(symbols), session.memory().arena_bytes
         late = [d for d in bundle.arenas if not d.symbols <= symbols.keys()]
         assert found > known if late else found == known, dict(size)
-
-
-def differs_by_rounding_alone(model: Model, session: smelt.Session, ort: Any, other: Any) -> None:
-    """About as near to ONNX Runtime as its own answers are to each other."""
-    own, ours = [], []
-    for size in model.sizes:
-        feeds = model.feeds(size)
-        want, also, got = (r.run(None, feeds)[0] for r in (ort, other, session))
-        own.append(apart(want, also))
-        ours.append(min(apart(got, want), apart(got, also)))
-    assert max(own) > 1e-4, "ONNX Runtime agrees with itself: compare strictly"
-    assert max(ours) < 2 * max(own), (ours, own)
-
-
-def apart(a: Array, b: Array) -> float:
-    """The largest difference, as a share of the largest element."""
-    return float(np.abs(a - b).max() / np.abs(b).max())
-
-
-def other_answers(model: Model, folder: Path) -> Path:
-    """The file itself; for packed weights one whose activations are not rounded."""
-    return unrounded(model.path(), folder) if "int4" in model.name else model.path()
-
-
-def unrounded(path: Path, folder: Path) -> Path:
-    """A copy of a model whose MatMulNBits take activations as they are."""
-    proto = onnx.load(str(path), load_external_data=False)
-    for node in proto.graph.node:
-        kept = [a for a in node.attribute if a.name != "accuracy_level"]
-        del node.attribute[:]
-        node.attribute.extend(kept)
-    copy = folder / path.name
-    copy.write_bytes(proto.SerializeToString())
-    for data in path.parent.glob(f"{path.name}.*"):
-        _same_file(data, folder / data.name)
-    return copy
-
-
-def _same_file(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 def test_packed_weights_with_unrounded_activations(tmp_path: Path) -> None:

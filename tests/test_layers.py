@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Sequence
@@ -126,4 +127,20 @@ def test_top_folders_are_no_packages_of_their_own() -> None:
         if (isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in LAYERS)
         or (isinstance(node, ast.Import) and any(a.name.split(".")[0] in LAYERS for a in node.names))
     ]
+    assert found == []
+
+
+GPU_APIS = ("opencl", "vulkan", "cuda", "spirv", "spir-v", "ptx", "cublas", "nvidia", "webgpu", "rocm")
+
+
+def test_core_names_no_gpu_api() -> None:
+    """What differs between devices is a field of the Machine. Names of system libraries, which no bundle may
+    take, are a list of words."""
+    found = []
+    for path in tracked("core/**.py"):
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+            words = re.findall(r"[a-z][a-z-]*", line.lower().replace("_", " "))
+            libraries = path.name == "naming.py" and len(words) > 10
+            if set(words) & set(GPU_APIS) and not libraries:
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
     assert found == []

@@ -56,6 +56,8 @@ def test_wheel_holds_the_runtime_and_types(wheel: Path) -> None:
     for path in sources:
         assert f"smelt/{path.relative_to(ROOT)}" in names
     assert "smelt/py.typed" in names
+    for path in (ROOT / "smelt/pages/templates").iterdir():
+        assert f"smelt/pages/templates/{path.name}" in names
 
 
 def test_wheel_holds_nothing_else(wheel: Path) -> None:

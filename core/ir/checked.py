@@ -30,7 +30,7 @@ Times: TypeAlias = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
-class Scope:
+class FactScope:
     """What is known where a graph begins. names: the sizes that have values there. learned: the facts say
     more than they did before any check."""
 
@@ -38,7 +38,7 @@ class Scope:
     names: frozenset[str] = frozenset()
     learned: bool = False
 
-    def enter(self, graph: Graph) -> Scope:
+    def enter(self, graph: Graph) -> FactScope:
         """What is known inside the graph, of all sizes that it or its regions may speak of."""
         names = self.names.union(*(v.type.symbols for v in graph.inputs))
         claims, times = _claims(graph, names)
@@ -47,7 +47,7 @@ class Scope:
             facts = _learned(facts, claims, times, threading.get_ident())
         several = any(n.regions for n in graph.nodes)
         inside = names.union(*(n.settled for n in graph.nodes)) if several else names
-        return Scope(facts, inside, self.learned or facts is not self.facts)
+        return FactScope(facts, inside, self.learned or facts is not self.facts)
 
 
 def _claims(graph: Graph, names: frozenset[str]) -> tuple[tuple[Claim, ...], Times]:
@@ -150,4 +150,4 @@ def _multiple(facts: Facts, divisor: int, d: Dim, times: Mapping[str, int]) -> F
     return facts.with_equal(d % divisor, 0, times) if len(late) == len(d.symbols) else facts
 
 
-__all__ = ["MARKS", "Scope", "learn"]
+__all__ = ["MARKS", "FactScope", "learn"]

@@ -85,12 +85,15 @@ class TensorType:
 class Value:
     """One tensor of a graph. name: unique in the module's graph, with its '%'. origin: the ONNX name
     it came from; it survives every rewrite, so that errors and bisects speak the user's names. unit: in whose
-    memory it lies; '' before units are assigned, and for a view of a weight, which every unit has."""
+    memory it lies; '' before units are assigned, and for a view of a weight, which every unit has. axes: the
+    ONNX value is this one transposed by them; (): it has the same elements in the same order, if perhaps in
+    another shape."""
 
     name: Ref
     type: TensorType
     origin: str = ""
     unit: str = ""
+    axes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -304,9 +304,14 @@ class Parser(Tokens):
         return self.placed(name)
 
     def placed(self, name: Ref) -> Value:
-        """type ['on' STR] ['from' STR]"""
+        """type ['on' STR] ['from' STR ['axes' '(' INT,* ')']]"""
         t, unit = self.type(), self.optional_string("on")
-        return Value(name, t, self.optional_string("from"), unit)
+        origin = self.optional_string("from")
+        return Value(name, t, origin, unit, self.axes() if origin and self.take("axes") else ())
+
+    def axes(self) -> tuple[int, ...]:
+        self.expect("(")
+        return tuple(self.listed(")", self.integer))
 
     def graph(self, word: str = "graph") -> Graph:
         self.expect(word)

@@ -175,7 +175,8 @@ def value_text(v: Value) -> str:
 
 def placed_text(v: Value) -> str:
     """A value's type, the unit that it lies at, and where it came from."""
-    return f"{type_text(v.type)}{_origin(v.unit, 'on')}{_origin(v.origin)}"
+    axes = f" axes ({', '.join(map(str, v.axes))})" if v.axes else ""
+    return f"{type_text(v.type)}{_origin(v.unit, 'on')}{_origin(v.origin)}{axes}"
 
 
 def graph_lines(g: Graph, word: str = "graph") -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from smelt.core.diag import SmeltError
 from smelt.core.dim import NO, Dim
-from smelt.core.ir.checked import Scope
+from smelt.core.ir.checked import FactScope
 from smelt.core.ir.graph import Graph, Module, Node, Ref, TensorType
 from smelt.core.ops import OPS
 from smelt.core.ops.infer import Engine
@@ -19,12 +19,12 @@ def recheck(module: Module) -> None:
     and no extent may be proved to differ. Raises SmeltError(kind='internal') naming the node."""
     engine = Engine.of(module)
     weights = {name: w.type for name, w in module.weights.items()}
-    start = Scope(engine.facts)
+    start = FactScope(engine.facts)
     for graph in module.graphs.values():
         _graph(graph, dict(weights), engine, start)
 
 
-def _graph(graph: Graph, types: dict[Ref, TensorType], engine: Engine, scope: Scope) -> None:
+def _graph(graph: Graph, types: dict[Ref, TensorType], engine: Engine, scope: FactScope) -> None:
     scope = scope.enter(graph)
     engine.suppose(scope.facts)
     types.update((v.name, v.type) for v in graph.inputs)

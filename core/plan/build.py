@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from smelt.core.dim import Dim, Facts, sym, to_dim
-from smelt.core.ir.checked import Scope
+from smelt.core.ir.checked import FactScope
 from smelt.core.ir.graph import Graph, Module, Ref, Symbol, TensorType
 from smelt.core.ir.verify import most_of_binds
 from smelt.core.machine import CPU
@@ -87,7 +87,7 @@ class _Builder:
     next_slot: int = 1
 
     def __post_init__(self) -> None:
-        self.scope = Scope(self.facts).enter(self.module.main)
+        self.scope = FactScope(self.facts).enter(self.module.main)
 
     def build(self) -> HostProgram:
         graph = self.module.main

@@ -84,6 +84,7 @@ class Emitter:
     libraries: list[str] = field(default_factory=list)
     opened: set[int] = field(default_factory=set)
     depth: int = 0
+    sites: int = 0
     _sizes: dict[tuple[str, tuple[Dim, ...]], Launches] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -195,13 +196,15 @@ class Emitter:
             self._sizes[key] = self._launches(kernel, env, key[1])
         dims, launches = self._sizes[key]
         unit, idle = self.unit(node), self._idle(kernel, buffers)
-        for n, (groups, unheld) in enumerate(launches):
-            if n in idle:
-                continue
+        made = tuple((len(kernel.inputs) + k, v.name) for k, v in enumerate(node.outputs))
+        busy_parts = [n for n in range(len(launches)) if n not in idle]
+        for n in busy_parts:
+            groups, unheld = launches[n]
             entry = self.entries.setdefault((kernel.name, n, unit), len(self.entries))
             for extent in unheld:
                 self._bound_work(node, extent)
-            self.run.append(Launch(entry, tuple(buffers), dims, groups))
+            done = made if n == busy_parts[-1] else ()
+            self.run.append(Launch(entry, tuple(buffers), dims, groups, self.site(), done))
 
     def _idle(self, kernel: Kernel, buffers: Sequence[Address]) -> list[int]:
         """The statements that would copy an input to where it lies."""
@@ -239,6 +242,11 @@ class Emitter:
         """The number of the unit that runs a kernel; 0 for what the host does."""
         return self.places.units.index(node.unit or CPU) if node.op == "call_kernel" else 0
 
+    def site(self) -> int:
+        """The number of the next launch or library call."""
+        self.sites += 1
+        return self.sites - 1
+
     def transfer(self, item: Item) -> None:
         self.copy(self.address(item.node.output.name), item.node.inputs[0])
 
@@ -247,7 +255,9 @@ class Emitter:
         if name not in self.libraries:
             self.libraries.append(name)
         number, dims = self.libraries.index(name), tuple(node.attr("dims", ()))
-        self.run.append(CallLibrary(number, tuple(self._buffers(node)), dims))
+        first = sum(1 for r in node.inputs if r)
+        made = tuple((first + k, v.name) for k, v in enumerate(node.outputs))
+        self.run.append(CallLibrary(number, tuple(self._buffers(node)), dims, self.site(), made))
 
     def _buffers(self, node: Node) -> list[Address]:
         inputs = zip(node.inputs, layouts(self.module, node), strict=True)

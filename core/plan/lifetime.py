@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from smelt.core.dim import YES, Dim, dmax, dmin, product, to_dim
 from smelt.core.dtype import DType
-from smelt.core.ir.checked import Scope
+from smelt.core.ir.checked import FactScope
 from smelt.core.ir.graph import Graph, Module, Ref, TensorType, Value
 from smelt.core.ir.kernel import Kernel, Load, Stmt, Store, walk, walk_expr
 from smelt.core.plan.items import Arm, Item, Timeline, timeline, walk_items
@@ -145,7 +145,7 @@ class Storages:
         return self.of.get(ref, ref)
 
 
-def storages(module: Module, graph: Graph, scope: Scope) -> Storages:
+def storages(module: Module, graph: Graph, scope: FactScope) -> Storages:
     """Group values into storages and compute lifetimes over positions.
 
     Graph inputs and weights are never written, so no output takes over their storage. What a loop carries
@@ -158,7 +158,7 @@ def storages(module: Module, graph: Graph, scope: Scope) -> Storages:
 class _Layout:
     """The walk over the items of one graph."""
 
-    def __init__(self, module: Module, graph: Graph, scope: Scope) -> None:
+    def __init__(self, module: Module, graph: Graph, scope: FactScope) -> None:
         self.facts = scope.facts
         self.scope = scope  # of the region that is walked
         self.weights = module.weights

@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 
 from smelt.core.dim import Dim
 from smelt.core.dtype import DType
+from smelt.core.ir.graph import Ref
 from smelt.core.ir.layout import Layout
 
 Base = Literal["arena", "input", "output", "weights"]
@@ -128,21 +129,28 @@ class OpenOutput:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Run entry `entry` of the kernel table. buffers then dims are its arguments; groups how many."""
+    """Run entry `entry` of the kernel table. buffers then dims are its arguments; groups how many.
+
+    site: which of the program's launches and library calls it is, from 0 in the order of `walk_steps`. made:
+    (buffer, value) for each value that is complete from here on."""
 
     entry: int
     buffers: tuple[Address, ...]
     dims: tuple[Dim, ...]
     groups: Dim
+    site: int = 0
+    made: tuple[tuple[int, Ref], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CallLibrary:
-    """Call an external function by its number in the library table."""
+    """Call an external function by its number in the library table. site, made: as a Launch's."""
 
     library: int
     buffers: tuple[Address, ...]
     dims: tuple[Dim, ...]
+    site: int = 0
+    made: tuple[tuple[int, Ref], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

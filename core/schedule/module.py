@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from smelt.core.dim import Dim, Facts, sym
-from smelt.core.ir.checked import Scope
+from smelt.core.ir.checked import FactScope
 from smelt.core.ir.graph import Graph, Module, Node
 from smelt.core.ir.kernel import DimParam, Kernel
 from smelt.core.ir.params import intersection, parameter, union
@@ -69,7 +69,7 @@ class _Scheduling:
     done: dict[tuple[Kernel, str, frozenset[int]], tuple[Kernel, Hashable]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.start = Scope(module_facts(self.module))
+        self.start = FactScope(module_facts(self.module))
 
     def run(self) -> Module:
         graphs = self.module.graphs
@@ -84,12 +84,12 @@ class _Scheduling:
                 kernels[own] = scheduled.with_(name=own)
                 names.update(dict.fromkeys(group, own))
 
-        def renamed(g: Graph, scope: Scope) -> Graph:
+        def renamed(g: Graph, scope: FactScope) -> Graph:
             ranges: Ranges = {}
             scope = scope.enter(g)
             return g.with_(nodes=tuple(call(n, scope, ranges) for n in g.nodes))
 
-        def call(n: Node, scope: Scope, ranges: Ranges) -> Node:
+        def call(n: Node, scope: FactScope, ranges: Ranges) -> Node:
             if n.op == "call_kernel":
                 return n.with_(attrs={**n.attrs, "kernel": names[self._use(n, scope.facts, ranges)]})
             return n.with_(regions=tuple(renamed(g, scope) for g in n.regions)) if n.regions else n
@@ -98,7 +98,7 @@ class _Scheduling:
             kernels=kernels, graphs={name: renamed(g, self.start) for name, g in graphs.items()}
         )
 
-    def _uses(self, graph: Graph, scope: Scope) -> Iterator[_Use]:
+    def _uses(self, graph: Graph, scope: FactScope) -> Iterator[_Use]:
         """Of all calls in the graph and its regions."""
         ranges: Ranges = {}
         scope = scope.enter(graph)

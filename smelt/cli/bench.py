@@ -9,6 +9,8 @@ from itertools import islice
 from typing import Any
 
 from smelt.bench import PLANS, Measured, Pair, against, geomean, measure
+from smelt.cli.bench_page import add_page_options, check_page_options, page_data, write_page
+from smelt.cli.ci import Report, add_ci_options, add_timings, reporting
 from smelt.cli.common import (
     AddParser,
     Progress,
@@ -38,6 +40,7 @@ from smelt.devicefarm.measure import Sustained, gravest, median
 from smelt.devicefarm.profiles import AS_SHIPPED, GATE, PROFILES, Gate, Profile, controlled, processors
 from smelt.devicefarm.report import RunReport
 from smelt.devicefarm.verdict import worst
+from smelt.pages.bench import BenchRun
 from smelt.shapes import RunCase, cases
 
 
@@ -63,6 +66,8 @@ def register(add: AddParser) -> None:
         help="how long (default: steady; of each launch with --baseline: quick)",
     )  # fmt: skip
     add_condition_options(parser)
+    add_page_options(parser)
+    add_ci_options(parser)
     add_trial_options(parser, 2)
 
 
@@ -104,15 +109,19 @@ def chosen_profile(args: argparse.Namespace) -> Callable[[Condition], Profile]:
 def run(args: argparse.Namespace) -> Result:
     """Measure every shape, or compare with a baseline. Exit code 5: the times are inconclusive, or those of
     an emulated device."""
-    with scratch_folder("bench") as folder:
-        if args.against and args.baseline:
-            raise Usage("--against and --baseline are two comparisons; choose one")
-        if args.baseline and args.plan == "sustained":
-            raise Usage("--plan sustained is about one build; each launch of a comparison is short")
-        return _race(args, folder) if args.against else _times(args, folder)
+    if args.against and args.baseline:
+        raise Usage("--against and --baseline are two comparisons; choose one")
+    if args.baseline and args.plan == "sustained":
+        raise Usage("--plan sustained is about one build; each launch of a comparison is short")
+    beside = check_page_options(args)
+    with (
+        scratch_folder("bench") as folder,
+        reporting(args, "bench", args.source) as report,
+    ):
+        return _race(args, folder) if args.against else _times(args, folder, report, beside)
 
 
-def _times(args: argparse.Namespace, folder: str) -> Result:
+def _times(args: argparse.Namespace, folder: str, ci: Report, beside: Sequence[BenchRun]) -> Result:
     if is_bundle(args.source):
         bundle = open_bundle(args.source)
     else:
@@ -125,13 +134,13 @@ def _times(args: argparse.Namespace, folder: str) -> Result:
         plan = PLANS[args.plan or "quick"]
         return compare(args, bundle, baseline, _cases(args, bundle), plan, choose, gate)
     progress = Progress(args)
+    wanted = _cases(args, bundle)
     found = measure(
-        bundle, _cases(args, bundle), device=wished(args), threads=args.threads or 0,
+        bundle, wanted, device=wished(args), threads=args.threads or 0,
         plan=PLANS[args.plan or "steady"], choose=choose, gate=gate, on_case=lambda m: progress(m.label),
     )  # fmt: skip
-    progress.done()
     verdict = worst([m.verdict for m in found])
-    data = {
+    data: dict[str, Any] = {
         "device": found[0].report.device,
         "emulated": found[0].report.emulated,
         **asdict(found[0].report.origin),
@@ -139,6 +148,11 @@ def _times(args: argparse.Namespace, folder: str) -> Result:
         "conditions": asdict(found[0].conditions),
         "cases": [measured_data(m) for m in found],
     }
+    add_timings(ci, data)
+    if args.html:
+        data = page_data(args, bundle, wanted, data, progress)
+        write_page(args, bundle, wanted, data, beside)
+    progress.done()
     return Result(verdict.exit_code, data, measured_text(found))
 
 

@@ -398,25 +398,39 @@ def write_result(path: str, data: bytes, suffix: str) -> None:
 
 
 class Progress:
-    """Progress on stderr: one line that is overwritten on a terminal; with -v a line per step with its
-    time."""
+    """Progress on stderr: on a terminal one line that shows the step and how long all has taken, elsewhere
+    nothing; with -v a line per step with its time."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._verbose: bool = args.verbose
         self._live = sys.stderr.isatty() and not args.verbose and not args.json
         self._start = time.monotonic()
+        self._shown: Any = None
 
     def __call__(self, what: str) -> None:
         """Show the step that begins."""
         if self._verbose:
             print(f"[{time.monotonic() - self._start:6.1f} s] {what}", file=sys.stderr, flush=True)
         elif self._live:
-            print(f"\r\033[K{what} ...", end="", file=sys.stderr, flush=True)
+            self._show(what)
+
+    def _show(self, what: str) -> None:
+        from rich.console import Console
+        from rich.progress import Progress as Line
+        from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        if self._shown is None:
+            columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+            self._shown = Line(*columns, console=Console(stderr=True), transient=True)
+            self._shown.add_task(what, total=None)
+            self._shown.start()
+        self._shown.update(self._shown.task_ids[0], description=what)
 
     def done(self) -> None:
         """Clear the line."""
-        if self._live:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        if self._shown is not None:
+            self._shown.stop()
+            self._shown = None
 
 
 def colour(text: str, name: str) -> str:

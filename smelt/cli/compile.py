@@ -64,6 +64,10 @@ def register(add: AddParser) -> None:
         help="code for the CPU as well, which runs where the device or its driver is missing, or fails",
     )  # fmt: skip
     comp.add_argument(
+        "--choose", action="store_true",
+        help="the whole model for each device, and for the CPU: the first whose driver works runs it",
+    )  # fmt: skip
+    comp.add_argument(
         "--name", help="of its C functions and files: det makes det_open and libdet.so (default: after MODEL)"
     )
     comp.add_argument(
@@ -203,7 +207,7 @@ def compile_args(args: argparse.Namespace, output: str) -> Bundle:
             outputs=tuple(getattr(args, "tap", ())), progress=progress,
             time_limit=args.limit_seconds, memory_limit=args.limit_memory,
             fast_math=args.fast_math, place=args.place, state=state_pairs(args),
-            fallback=getattr(args, "fallback", False),
+            fallback=getattr(args, "fallback", False), choose=getattr(args, "choose", False),
         )  # fmt: skip
     finally:
         progress.done()

@@ -1,4 +1,4 @@
-"""smelt devices list | add | show | doctor | ...: the farm's boards and emulators."""
+"""smelt devices list | add | show | doctor | report | ...: the farm's boards and emulators."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
-from smelt.cli import leases
+from smelt.cli import devices_report, leases
 from smelt.cli.common import SUMMARIES, AddParser, Result, Usage, command, finding_text, table, whole
 from smelt.core.diag import SmeltError
 from smelt.core.exits import INCONCLUSIVE, INFRA, OK
@@ -38,7 +38,7 @@ def register(add: AddParser) -> None:
     """Add the subcommands to the parser."""
     summary = SUMMARIES["devices"]
     parser = add("devices", help=summary, description=summary[0].upper() + summary[1:] + ".")
-    names = "list|add|show|doctor|leases|release|quarantine|restore"
+    names = "list|add|show|doctor|report|leases|release|quarantine|restore"
     group = parser.add_subparsers(metavar=names, required=True)
     leases.register(group.add_parser)
     listing = command(
@@ -59,6 +59,7 @@ def register(add: AddParser) -> None:
         "smelt devices add pixel --transport adb --platform aarch64-android --serial R5CT1234567",
         "add a device, or replace one of that name",
     )  # fmt: skip
+    devices_report.register(group.add_parser, examine_device)
     for p, name in ((show, "show"), (doctor, "doctor"), (new, "add")):
         p.add_argument("name", metavar="NAME", nargs="?" if name == "doctor" else None)
         p.set_defaults(command=f"devices {name}")

@@ -151,7 +151,8 @@ def report_text(s: ModelReport, device: str | None) -> str:
 def _by_cpu(s: ModelReport) -> bool:
     """Whether the model ran on an emulated board without the device that it is compiled for."""
     options = s.bundle.manifest["options"]
-    return bool(s.validation.emulated and s.bundle.manifest["devices"] and options.get("fallback"))
+    both = options.get("fallback") or options.get("choose")
+    return bool(s.validation.emulated and s.bundle.manifest["devices"] and both)
 
 
 def _range(d: dict[str, Any]) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from smelt.cli.ci import add_cases, add_ci_options, reporting
 from smelt.cli.common import (
     AddParser,
     Progress,
@@ -16,7 +17,6 @@ from smelt.cli.common import (
     add_trial_options,
     colour,
     command,
-    dim_specs,
     open_bundle,
     profiled,
     shape_specs,
@@ -25,6 +25,7 @@ from smelt.cli.common import (
     wished,
 )
 from smelt.cli.compile import compile_args
+from smelt.cli.diagnosis import bisected, determined
 from smelt.cli.entries import (
     add_entry_option,
     add_models,
@@ -32,14 +33,16 @@ from smelt.cli.entries import (
     chosen_models,
     original_models,
 )
-from smelt.compare import CaseResult, Divergence, Validation, bisect, validate, validate_entries
+from smelt.compare import CaseResult, Validation, validate, validate_entries
 from smelt.core.bundle import Bundle, hash_file, is_bundle
 from smelt.core.diag import SmeltError
+from smelt.core.dtype import ALL
 from smelt.core.scratch import scratch_folder
-from smelt.devicefarm.verdict import worst
+from smelt.devicefarm.verdict import Verdict, worst
 from smelt.difference import OutputError
+from smelt.npz import read_npz
 from smelt.opinions import Opinion
-from smelt.shapes import bind, case, cases, trials
+from smelt.shapes import RunCase, ShapeSpec, cases, feed_case
 
 MOST_OPINIONS = 6
 """How many opinions the text lists per case; --json has them all."""
@@ -61,57 +64,107 @@ def register(add: AddParser) -> None:
     parser.add_argument("--rtol", type=tolerance, help="relative tolerance of an element")
     parser.add_argument("--atol", type=tolerance, help="absolute tolerance of an element")
     parser.add_argument(
-        "--bisect", action="store_true", help="name the first value that is wrong, by its ONNX name"
+        "--bisect", action="store_true",
+        help="name the first stored value that is wrong, by its ONNX name, and the nodes that make it",
+    )  # fmt: skip
+    parser.add_argument(
+        "--repro", metavar="DIR",
+        help="bisect, and write the smallest model that shows the fault, with a script",
+    )  # fmt: skip
+    parser.add_argument(
+        "--inputs", metavar="FILE.npz", help="the inputs of the one run, by name, instead of random ones"
     )
+    parser.add_argument(
+        "--determinism", action="store_true",
+        help="also run the same inputs twice, on one thread and on all, and compare the bytes",
+    )  # fmt: skip
+    add_ci_options(parser, located=True)
     add_trial_options(parser, 3)
 
 
 def run(args: argparse.Namespace) -> Result:
     """Compare every case with ONNX Runtime; exit code 1 if an error is outside the tolerance."""
-    stateless = Usage("--bisect runs a model once, so it takes no state: leave --state out")
-    if args.bisect and _compiles(args) and args.state:
-        raise stateless
-    with scratch_folder("validate") as folder:
+    _check(args)
+    with (
+        scratch_folder("validate") as folder,
+        reporting(args, "validate", args.source) as report,
+    ):
         bundle, models = bundle_and_models(args, folder)
-        if len(bundle.entries) > 1 and args.entry is None:
-            return _all_entries(args, bundle, models)
-        bundle = chosen_entry(args, bundle)
-        model = models[bundle.entries[0]]
-        if args.bisect and bundle.manifest["state"]:
-            raise stateless
         progress = Progress(args)
-        specs = [] if _compiles(args) and not args.shape and profiled(args) else shape_specs(args)
-        wanted = cases(bundle, specs, count=args.count, seed=args.seed, ranges=value_ranges(args))
-        found = validate(
-            bundle, model, wanted, device=wished(args), rtol=args.rtol, atol=args.atol,
-            threads=args.threads or 0, enough=None if specs else args.count,
-            on_case=lambda c: progress(f"{c.label}: {c.status}"),
-        )  # fmt: skip
-        first = _bisect(args, bundle, model, found, progress) if args.bisect else None
+        if len(bundle.entries) > 1 and args.entry is None:
+            found = _all_entries(args, bundle, models, progress)
+        else:
+            bundle = chosen_entry(args, bundle)
+            found = {"": _one_entry(args, bundle, models[bundle.entries[0]], progress)}
+        verdict = worst([v.verdict for v in found.values()])
+        data, parts = _told(found, verdict)
+        for name, v in found.items():
+            add_cases(report, v, name)
+        code = verdict.exit_code
+        if args.bisect or args.repro:
+            finding = bisected(args, bundle, models, found, progress)
+            data |= finding.data
+            parts.append(finding.text)
+            report.located(finding)
+        if args.determinism:
+            steady = determined(args, bundle, models, _cases(args, bundle), progress)
+            data["determinism"] = steady.data
+            parts.append(steady.text)
+            report.add(steady.case)
+            code = code or steady.exit_code
         progress.done()
-    data = validation_data(found)
-    lines = [validation_text(found)]
-    if args.bisect:
-        data["first_bad"] = None if first is None else {**asdict(first), "error": asdict(first.error)}
-        lines.append(_bisect_text(first, found))
-    return Result(found.verdict.exit_code, data, "\n".join(lines))
+        report.exit_code = code
+    return Result(code, data, "\n".join(parts))
 
 
-def _all_entries(args: argparse.Namespace, bundle: Bundle, models: Mapping[str, Path]) -> Result:
+def _check(args: argparse.Namespace) -> None:
+    several = len(getattr(args, "entries", {})) > 1
+    if args.inputs and (args.shape or args.val_range or several):
+        raise Usage("--inputs has the inputs of one run of one entry: leave --shape and --val-range out")
+    if args.determinism and several and args.entry is None:
+        raise Usage("--determinism is about one entry: name it with --entry")
+
+
+def _told(found: Mapping[str, Validation], verdict: Verdict) -> tuple[dict[str, Any], list[str]]:
+    if list(found) == [""]:
+        return validation_data(found[""]), [validation_text(found[""])]
+    data = {"verdict": verdict.value, "entries": {name: validation_data(v) for name, v in found.items()}}
+    return data, [f"entry {name} {validation_text(v)}" for name, v in found.items()]
+
+
+def _cases(args: argparse.Namespace, bundle: Bundle) -> Iterable[RunCase]:
+    """What to run: the given inputs, the shapes asked for, or shapes that the model's dims allow."""
+    if args.inputs:
+        types = {r["name"]: ALL[r["dtype"]].numpy for r in bundle.manifest["inputs"]}
+        return [feed_case(bundle, read_npz(Path(args.inputs), types))]
+    return cases(bundle, _specs(args), count=args.count, seed=args.seed, ranges=value_ranges(args))
+
+
+def _specs(args: argparse.Namespace) -> list[ShapeSpec]:
+    return [] if _compiles(args) and not args.shape and profiled(args) else shape_specs(args)
+
+
+def _one_entry(
+    args: argparse.Namespace, bundle: Bundle, model: Path, progress: Progress
+) -> Validation:
+    return validate(
+        bundle, model, _cases(args, bundle), device=wished(args), rtol=args.rtol, atol=args.atol,
+        threads=args.threads or 0, enough=None if args.inputs or _specs(args) else args.count,
+        on_case=lambda c: progress(f"{c.label}: {c.status}"),
+    )  # fmt: skip
+
+
+def _all_entries(
+    args: argparse.Namespace, bundle: Bundle, models: Mapping[str, Path], progress: Progress
+) -> dict[str, Validation]:
     """Validate every entry, in sessions that run all of them one after another."""
-    if args.bisect or args.shape:
-        raise Usage(f"--bisect and --shape are about one entry: say --entry {bundle.entries[0]}, for one")
-    progress = Progress(args)
-    found = validate_entries(
+    if args.shape or args.inputs:
+        raise Usage(f"--shape and --inputs are about one entry: say --entry {bundle.entries[0]}, for one")
+    return validate_entries(
         bundle, models, device=wished(args), rtol=args.rtol, atol=args.atol, threads=args.threads or 0,
         count=args.count, seed=args.seed, ranges=value_ranges(args),
         on_case=lambda c: progress(f"{c.label}: {c.status}"),
     )  # fmt: skip
-    progress.done()
-    verdict = worst([v.verdict for v in found.values()])
-    data = {"verdict": verdict.value, "entries": {name: validation_data(v) for name, v in found.items()}}
-    text = "\n".join(f"entry {name} {validation_text(v)}" for name, v in found.items())
-    return Result(verdict.exit_code, data, text)
 
 
 def _compiles(args: argparse.Namespace) -> bool:
@@ -133,32 +186,6 @@ def bundle_and_models(args: argparse.Namespace, folder: str) -> tuple[Bundle, di
             raise SmeltError(f"bundle '{args.source}' was made of another file than '{model}'")
     args.model, args.target = str(next(iter(models.values()))), bundle.target
     return bundle, models
-
-
-def _bisect(
-    args: argparse.Namespace, bundle: Bundle, model: Path, found: Validation, progress: Progress
-) -> Divergence | None:
-    bad = [i for i, c in enumerate(found.cases) if c.status == "mismatch"]
-    if not bad:
-        return None
-    specs = shape_specs(args)
-    values = trials(bundle) if not specs else [bind(bundle, w) for w in specs]
-    chosen = case(bundle, values[bad[0]], seed=args.seed, ranges=value_ranges(args))
-    return bisect(
-        model, chosen, target=args.target, dims=dim_specs(args), device=wished(args), opt=args.opt,
-        fp16=bool(bundle.manifest["options"].get("fp16")),
-        fast_math=bundle.manifest["options"].get("fast_math", ()), rtol=args.rtol, atol=args.atol,
-        place=dict(bundle.manifest["options"].get("place", ())), on_step=progress,
-    )  # fmt: skip
-
-
-def _bisect_text(first: Divergence | None, found: Validation) -> str:
-    if first is None and found.verdict.exit_code == 0:
-        return "nothing to bisect: every output agrees"
-    if first is None:
-        return "bisect: every value that can be made visible agrees; the error is in the last step"
-    how = "" if first.alone else " (only while other values are visible too)"
-    return f"first bad value: '{first.name}' of node '{first.node}' ({first.op}){how}\n  {first.error}"
 
 
 def validation_data(found: Validation) -> dict[str, Any]:

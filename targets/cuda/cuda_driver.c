@@ -7,7 +7,7 @@
 typedef void *cu_handle;
 typedef uint64_t cu_address;
 enum {
-  CU_OUT_OF_MEMORY = 2, CU_DEINITIALIZED = 4, CU_DEVICE_UNAVAILABLE = 46, CU_NO_DEVICE = 100, CU_ECC = 214, CU_NVLINK = 220, CU_NO_BINARY = 209, CU_NOT_FOUND = 500,
+  CU_OUT_OF_MEMORY = 2, CU_DEINITIALIZED = 4, CU_DEVICE_UNAVAILABLE = 46, CU_NO_DEVICE = 100, CU_ECC = 214, CU_NVLINK = 220, CU_NO_BINARY = 209, CU_NOT_FOUND = 500, CU_NOT_READY = 600,
   CU_ILLEGAL_ADDRESS = 700, CU_LAUNCH_TIMEOUT = 702, CU_CONTEXT_DESTROYED = 709, CU_LAUNCH_FAILED = 719,
   CU_INTEGRATED = 18, CU_MAJOR = 75, CU_MINOR = 76, CU_MANAGED = 83,
   CU_FUNCTION_MOST_THREADS = 0,
@@ -30,6 +30,7 @@ enum {
   X(cuStreamCreate, (cu_handle *, uint32_t))                                                               \
   X(cuStreamDestroy_v2, (cu_handle))                                                                       \
   X(cuStreamSynchronize, (cu_handle))                                                                      \
+  X(cuStreamQuery, (cu_handle))                                                                            \
   X(cuStreamAttachMemAsync, (cu_handle, cu_address, size_t, uint32_t))                                     \
   X(cuModuleLoadDataEx, (cu_handle *, const void *, uint32_t, int32_t *, void **))                         \
   X(cuModuleUnload, (cu_handle))                                                                           \
@@ -114,6 +115,21 @@ static int32_t leave(cu_unit *u, int32_t code) {
       (code >= CU_LAUNCH_TIMEOUT && code < 704) || (code >= CU_CONTEXT_DESTROYED && code <= CU_LAUNCH_FAILED && code != 712 && code != 713))
     u->lost = code;
   return code;
+}
+
+/* 1: the stream has work; else 0 or its error. */
+static int32_t ask(void *state) {
+  const cu_unit *u = state;
+  int32_t code = u->cu.cuStreamQuery(u->stream);
+  return code == CU_NOT_READY ? 1 : -code;
+}
+
+/* Within the context: until the stream is idle, but no longer than is allowed. After that the device is lost to this session. */
+static int32_t wait_for_all(cu_unit *u) {
+  if (smelt_rt_patience() == UINT64_MAX) return u->cu.cuStreamSynchronize(u->stream);
+  int32_t code = smelt_rt_poll(ask, u);
+  if (code == SMELT_HANGS) u->lost = code;
+  return code == SMELT_HANGS ? code : -code;
 }
 
 static const char *text_of(const cu_unit *u, int32_t code) {
@@ -224,12 +240,14 @@ static int32_t load_image(cu_unit *u, const cu_image *image, uint32_t batch, cha
 static int32_t load_batch(smelt_rt *rt, cu_unit *u, const cu_image *rows, uint32_t n, uint32_t batch, char *log) {
   int32_t code = CU_NO_BINARY;
   uint32_t lowest = UINT32_MAX;
+  const cu_image *tried = NULL;
   for (int wanted = 3; wanted; wanted--)
     for (uint32_t i = 0; i < n; i++) {
       if (rows[i].batch != batch) continue;
       if (rows[i].architecture < lowest) lowest = rows[i].architecture;
       if (fit(u, &rows[i]) != wanted) continue;
       code = load_image(u, &rows[i], batch, log);
+      tried = &rows[i];
       if (!code) return SMELT_OK;
       u->modules[batch] = NULL;
       if (u->lost || code == CU_OUT_OF_MEMORY) return cu_failed(rt, u, "cuModuleLoadDataEx", code);
@@ -238,8 +256,10 @@ static int32_t load_batch(smelt_rt *rt, cu_unit *u, const cu_image *rows, uint32
   if (lowest != UINT32_MAX && lowest > (uint32_t)u->architecture)
     return rt_error(rt, SMELT_DEVICE, "CUDA device '%s' is of architecture sm_%d, the model is compiled for sm_%u and later; compile it with +cuda:sm_%d",
                     u->name, (int)u->architecture, (unsigned)lowest, (int)u->architecture);
-  return rt_error(rt, SMELT_DEVICE, "CUDA device '%s' (sm_%d, driver for CUDA %d.%d) refused the model's kernels with code %d (%s): %.600s", u->name,
-                  (int)u->architecture, (int)u->version / 1000, (int)u->version % 1000 / 10, (int)code, text_of(u, code), log);
+  char told[400];
+  smelt_rt_refused("ptx", tried ? (const char *)u->desc->code + tried->offset : "", tried ? (size_t)tried->bytes : 0, log, told, sizeof told);
+  return rt_error(rt, SMELT_DEVICE, "CUDA device '%s' (sm_%d, driver for CUDA %d.%d) refused the model's kernels with code %d (%s): %.300s%s", u->name,
+                  (int)u->architecture, (int)u->version / 1000, (int)u->version % 1000 / 10, (int)code, text_of(u, code), log, told);
 }
 
 static int32_t load_modules(smelt_rt *rt, cu_unit *u) {
@@ -312,6 +332,7 @@ static void bury(cu_unit *u) {
 
 static void close_unit(void *state) {
   cu_unit *u = state;
+  if (u->lost == SMELT_HANGS) return; /* the device may be using all of it */
   int in = u->context && !u->cu.cuCtxPushCurrent_v2(u->context); /* a lost device's handles are given back, too */
   if (in && u->stream) u->cu.cuStreamSynchronize(u->stream);
   bury(u);
@@ -343,10 +364,10 @@ static void *allocate(void *state, size_t bytes, const void *contents, int32_t *
   cu_memory *m = calloc(1, sizeof *m);
   if (!m) return *code = CU_OUT_OF_MEMORY, NULL;
   if ((*code = enter(u))) return free(m), NULL;
-  if (u->dead && !(*code = u->cu.cuStreamSynchronize(u->stream))) bury(u);
+  if (u->dead && !(*code = wait_for_all(u))) bury(u);
   int taken = !*code && !(*code = take(u, m, bytes));
   if (taken && contents) *code = u->cu.cuMemcpyHtoDAsync_v2(m->at, contents, bytes, u->stream);
-  if (!*code && (contents || u->integrated)) *code = u->cu.cuStreamSynchronize(u->stream);
+  if (!*code && (contents || u->integrated)) *code = wait_for_all(u);
   if (*code && taken) u->cu.cuMemFree_v2(m->at);
   leave(u, *code);
   if (!*code) return m;
@@ -365,15 +386,16 @@ static int32_t upload(void *state, void *memory, size_t offset, const void *host
   int32_t code = enter(u);
   if (code) return code;
   code = u->cu.cuMemcpyHtoDAsync_v2(((cu_memory *)memory)->at + offset, host, bytes, u->stream);
-  return leave(u, !code && wait ? u->cu.cuStreamSynchronize(u->stream) : code);
+  return leave(u, !code && wait ? wait_for_all(u) : code);
 }
 
 static int32_t download(void *state, void *memory, size_t offset, void *host, size_t bytes, int wait) {
   cu_unit *u = state;
   int32_t code = enter(u);
   if (code) return code;
-  code = u->cu.cuMemcpyDtoHAsync_v2(host, ((cu_memory *)memory)->at + offset, bytes, u->stream);
-  return leave(u, !code && wait ? u->cu.cuStreamSynchronize(u->stream) : code);
+  code = wait_for_all(u); /* a copy to memory that is not locked would wait as well, for ever */
+  if (!code) code = u->cu.cuMemcpyDtoHAsync_v2(host, ((cu_memory *)memory)->at + offset, bytes, u->stream);
+  return leave(u, !code && wait ? wait_for_all(u) : code);
 }
 
 static int32_t copy(void *state, void *to, size_t to_offset, void *from, size_t from_offset, size_t bytes) {
@@ -386,7 +408,7 @@ static int32_t finish(void *state) {
   cu_unit *u = state;
   int32_t code = u->stream ? enter(u) : 0;
   if (code || !u->stream) return code;
-  code = u->cu.cuStreamSynchronize(u->stream);
+  code = wait_for_all(u);
   if (!code) bury(u);
   return leave(u, code);
 }

@@ -384,15 +384,15 @@ class _Run(_Host):
     def step(self, step: HostStep) -> None:
         rt, b = self.argument("rt", "ptr"), self.b
         match step:
-            case Launch(entry, buffers, dims, groups):
+            case Launch(entry, buffers, dims, groups, site):
                 self.fill([*map(self.address, buffers), *map(self.value, dims)])
                 count = self.value(groups)
                 row = b.integer(self.shared.entry.kernels[entry], "i32")
-                self.must("smelt_rt_launch", rt, row, self.args, count)
-            case CallLibrary(library, buffers, dims):
+                self.must("smelt_rt_launch", rt, row, self.args, count, b.integer(site, "i32"))
+            case CallLibrary(library, buffers, dims, site):
                 self.fill([*map(self.address, buffers), *map(self.value, dims)])
                 row = b.integer(self.shared.entry.libraries[library], "i32")
-                self.must("smelt_rt_library", rt, row, self.args)
+                self.must("smelt_rt_library", rt, row, self.args, b.integer(site, "i32"))
             case OpenWeights(unit):
                 self.open(("weights", unit), self.call("smelt_rt_weights", "i64", rt, b.integer(unit, "i32")))
             case OpenOutput(n, shape):
@@ -497,7 +497,7 @@ def _stretches(steps: Sequence[HostStep]) -> list[list[HostStep]]:
 
 def _arguments(step: HostStep) -> Sequence[object]:
     match step:
-        case Launch(_, buffers, dims, _) | CallLibrary(_, buffers, dims):
+        case Launch(_, buffers, dims) | CallLibrary(_, buffers, dims):
             return [*buffers, *dims]
         case OpenOutput(_, shape):
             return shape

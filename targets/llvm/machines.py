@@ -49,9 +49,6 @@ _NEON32 = _simd("neon32", 128, 16)
 _RISCV = _simd("rv64", 0, 32)
 _RVV = _simd("rv64v", 128, 32)
 
-# x86-64 cpus by LLVM's name, widest first; a name that is not listed is decided by its features.
-_X86_512 = ("x86-64-v4", "znver4", "znver5", "skylake-avx512", "icelake-server", "sapphirerapids")
-_X86_256 = ("x86-64-v3", "haswell", "znver1", "znver2", "znver3", "alderlake", "broadwell", "skylake")
 _RISCV_V = ("spacemit-x60", "sifive-x280", "sifive-p670", "tt-ascalon-d8")
 
 
@@ -82,14 +79,13 @@ def _flags(features: str | Mapping[str, bool]) -> dict[str, bool]:
 
 
 def _x86(triple: str, cpu: str, text: str, flags: dict[str, bool]) -> Cpu:
-    wide = flags.get("avx512f", cpu in _X86_512) and flags.get("avx512vl", cpu in _X86_512)
-    middle = flags.get("avx2", cpu in _X86_256 or wide) and flags.get("fma", True)
     there = features_of("x86_64", cpu, flags)
+    wide, middle = there >= {"avx512f", "avx512vl"}, there >= {"avx2", "fma"}
     if wide:
         return Cpu(triple, cpu, replace(_AVX512, instructions=x86.rows(16, there)), text)
     if middle:
         machine = replace(_AVX2, instructions=x86.rows(8, there))
-        return Cpu(triple, cpu, machine, text, half=flags.get("f16c", True))
+        return Cpu(triple, cpu, machine, text, half="f16c" in there)
     return Cpu(triple, cpu, _SSE4, text, half=False, rounding=cpu != "x86-64")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from smelt.core.dtype import DType, f64
+from smelt.core.dtype import f64
 from smelt.core.ir.analysis.scope import written
 from smelt.core.ir.kernel import Kernel
 from smelt.core.machine import Machine
@@ -49,14 +49,21 @@ def emit_program(
         return _part(Vectors(kernel, kernel.body[part], machine, helpers), name)
 
     parts = each_part(kernels, emit)
-    dtypes = frozenset[DType]().union(*map(kernel_dtypes, kernels))
-    return _program_text(parts.values(), helpers, dtypes), parts
+    with_doubles = {k.name for k in kernels if f64 in kernel_dtypes(k)}
+    doubles = [p.name for (kernel, _), p in parts.items() if kernel in with_doubles]
+    return _program_text(list(parts.values()), helpers, doubles), parts
 
 
-def _program_text(parts: Iterable[Part], helpers: Helpers, dtypes: Iterable[DType]) -> str:
-    """The source of a program: what the parts need, then the parts."""
-    head = _FP64 if f64 in set(dtypes) else ""
-    return "\n".join([head + _EXACT + helpers.text(), *(p.text for p in parts)])
+def _program_text(parts: Sequence[Part], helpers: Helpers, doubles: Iterable[str]) -> str:
+    """The source of a program: what the parts need, then the parts. The driver reads the names of the parts
+    that need doubles in the first line; it defines ONE and ONE_name to compile a single part."""
+    names = " ".join(doubles)
+    head = f"/* fp64: {names} */\n{_FP64}" if names else ""
+    return "\n".join([head + _EXACT + helpers.text(), *map(_alone, parts)])
+
+
+def _alone(p: Part) -> str:
+    return f"#if !defined(ONE) || defined(ONE_{p.name})\n{p.text}#endif\n"
 
 
 def _part(f: Vectors, name: str) -> Part:

@@ -7,7 +7,7 @@
 #include "rt.h"
 #include "sha256.h"
 
-enum { PATH = 1024, HASH = 32 };
+enum { PATH = RT_PATH_BYTES, HASH = 32 };
 static const int64_t MOST = (int64_t)1 << 30; /* bytes of a file */
 
 typedef struct {
@@ -17,14 +17,13 @@ typedef struct {
 } head;
 static const char WORD[8] = {'s', 'm', 'e', 'l', 't', 'b', 'i', 'n'};
 
-/* The folder for kernels, without a slash; 0: there is none. */
-static int folder(char path[PATH]) {
+int rt_cache_folder(const char *of, char path[RT_PATH_BYTES]) {
   const char *own = getenv("SMELT_CACHE"), *shared = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-  int n = own && *own         ? snprintf(path, PATH, "%s/kernels", own)
-          : shared && *shared ? snprintf(path, PATH, "%s/smelt/kernels", shared)
-          : home && *home     ? snprintf(path, PATH, "%s/.cache/smelt/kernels", home)
+  int n = own && *own         ? snprintf(path, PATH, "%s/%s", own, of)
+          : shared && *shared ? snprintf(path, PATH, "%s/smelt/%s", shared, of)
+          : home && *home     ? snprintf(path, PATH, "%s/.cache/smelt/%s", home, of)
                               : 0;
-  return n > 0 && n < PATH - 100;
+  return n > 0 && n < PATH - 200;
 }
 
 static void add_text(sha256_state *s, const char *text) { sha256_add(s, (const uint8_t *)text, strlen(text) + 1); }
@@ -34,7 +33,7 @@ static int path_of(const smelt_rt *rt, uint32_t unit, const char *key, char path
   const smelt_unit_desc *desc = &rt->model->units[unit - 1];
   sha256_state s;
   uint8_t digest[HASH];
-  if (!folder(path)) return 0;
+  if (!rt_cache_folder("kernels", path)) return 0;
   sha256_start(&s);
   add_text(&s, desc->driver->name);
   add_text(&s, key);
@@ -84,7 +83,7 @@ void smelt_rt_useless(smelt_rt *rt) {
   rt->session->traffic.cache_misses++;
 }
 
-static void make_folders(char *path) {
+void rt_make_folders(char *path) {
   for (char *at = path + 1; *at; at++)
     if (*at == '/') {
       *at = 0;
@@ -100,7 +99,7 @@ void smelt_rt_cache(smelt_rt *rt, uint32_t unit, const char *key, const void *by
   if (!n || n > (size_t)MOST || !path_of(rt, unit, key, path)) return;
   memcpy(h.word, WORD, sizeof WORD);
   digest_of(bytes, n, h.hash);
-  make_folders(path);
+  rt_make_folders(path);
   if (!sm_random(&draw, sizeof draw)) draw = sm_now();
   snprintf(beside, sizeof beside, "%s.%d.%llx", path, sm_getpid(), (unsigned long long)draw);
   int fd = sm_create(beside);

@@ -38,11 +38,28 @@ static rt_unit *unit_of(const smelt_rt *rt, const rt_space *space) { return &rt-
 static smelt_place place_of(const rt_space *space, smelt_addr at) { return (smelt_place){space->memory, offset_of(at)}; }
 static smelt_place start_of(const rt_space *space) { return (smelt_place){space->memory, 0}; }
 
-/* What waited is started by a call that may be about something else: the kernel that failed is named then. */
+/* A step of a unit, for people. */
+static const char *step(const smelt_rt *rt, int32_t kernel) { return kernel < 0 ? "a copy" : rt->model->kernels[kernel].name; }
+
+/* What waited is started by a call that may be about something else: the kernel that failed is named then, or, where the driver tells
+ * only that something has failed, the first and the last of those that it may have been. */
 static int32_t failed(smelt_rt *rt, rt_unit *u, const char *what, int32_t code) {
+  enum { WHAT_BYTES = 300 };
+  char text[WHAT_BYTES];
   rt->session->broken = 1;
   if (u->failed_kernel >= 0) what = rt->model->kernels[u->failed_kernel].name;
+  else if (u->started == 1) what = step(rt, u->first_started);
+  else if (u->started) {
+    snprintf(text, sizeof text, "%s: one of %u steps, from %.100s to %.100s,", what, (unsigned)u->started, step(rt, u->first_started), step(rt, u->last_started));
+    what = text;
+  }
   u->failed_kernel = -1;
+  u->started = 0;
+  if (code == SMELT_HANGS)
+    return rt_error(rt, SMELT_DEVICE,
+                    "%s device '%s': %s has not ended within %llu s; close the session, which is lost, and give it more time (SMELT_DEVICE_SECONDS), "
+                    "or learn which kernel it is (SMELT_DEVICE_STEPS=1), or place that on the cpu", u->driver->name, u->driver->device(u->state), what,
+                    (unsigned long long)(smelt_rt_patience() / 1000000000u));
   return rt_error(rt, SMELT_DEVICE, "%s device '%s': %s failed with code %d; %s", u->driver->name, u->driver->device(u->state), what, (int)code,
                   u->driver->codes);
 }
@@ -339,7 +356,7 @@ static int holds_state(const smelt_rt *rt, uint32_t space) {
 
 smelt_addr rt_device_weights(smelt_rt *rt, uint32_t unit) {
   rt_space *space = &rt->session->device->spaces[1 + unit];
-  if (unit == HOST || space->memory) return address(1 + unit);
+  if (unit == HOST || space->memory || !rt_has_unit(rt, unit)) return address(1 + unit); /* programs ask for those of all variants */
   rt_unit *u = unit_of(rt, space);
   uint64_t first = rt->model->units[unit - 1].weights_at, bytes = rt->model->units[unit - 1].weights_bytes;
   int32_t code = 0;

@@ -60,6 +60,16 @@ struct smelt_driver {
 };
 
 /* ---- what the runtime has for drivers ---- */
+/* The code of a wait that took longer than smelt_rt_patience. After it the driver gives this code to every call at once, and `release`
+ * and `close` leave with the device what it may be using. */
+enum { SMELT_HANGS = -20001 };
+/* How long to wait for a device, in ns: SMELT_DEVICE_SECONDS, else ten minutes; UINT64_MAX: for ever, which is its 0. */
+uint64_t smelt_rt_patience(void);
+/* Ask until the answer is no longer above 0, but no longer than that; the answer, or SMELT_HANGS. */
+int32_t smelt_rt_poll(int32_t (*ask)(void *), void *state);
+/* Code that a device refused, and the driver's log, go to files of the cache folder, for whoever wants to find out why. told: what an
+ * error says of that, "" where there is no such folder. ending: of the file with the code. */
+void smelt_rt_refused(const char *ending, const void *code, size_t n, const char *log, char *told, size_t room);
 /* What this driver, in this or another process, gave smelt_rt_cache for the code of the unit and an equal key; NULL: nothing. To
  * be freed. key: all else that it depends on: the device, the versions of driver and compiler, options. */
 void *smelt_rt_cached(smelt_rt *rt, uint32_t unit, const char *key, size_t *bytes);

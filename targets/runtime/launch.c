@@ -27,25 +27,36 @@ static int32_t launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t gro
   return rt_device_unmap(rt);
 }
 
-int32_t smelt_rt_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t groups) {
+/* What a probe wants after a launch. */
+static int32_t probe(smelt_rt *rt, const char *what, const int64_t *args, int32_t n_buffers, int32_t n_dims, int32_t site) {
+  if (!rt->session->probe || !rt->session->probe(rt->session->probe_context, site, args, n_buffers, n_dims)) return SMELT_OK;
+  return rt_error(rt, SMELT_DEVICE, "stopped by its probe after '%s'", what);
+}
+
+/* A launch of a session that somebody watches. */
+static int32_t launch_watched(smelt_rt *rt, int32_t id, const int64_t *args, int64_t groups, int32_t site) {
+  const smelt_kernel_desc *kernel = &rt->model->kernels[id];
+  uint64_t begin = sm_now();
+  int32_t status = groups > 0 ? launch(rt, id, args, groups) : SMELT_OK;
+  if (!status && rt->session->device) status = rt_device_wait(rt);
+  rt->session->kernel_ns[id] += sm_now() - begin;
+  rt->session->kernel_launches[id] += groups > 0;
+  return status ? status : probe(rt, kernel->name, args, kernel->n_buffers, kernel->n_dims, site);
+}
+
+int32_t smelt_rt_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t groups, int32_t site) {
   if (id < 0 || (uint32_t)id >= rt->model->n_kernels)
     return rt_error(rt, SMELT_INTERNAL, "model '%s' launches kernel %d of %u; compile it again", rt->model->name, (int)id,
                     (unsigned)rt->model->n_kernels);
   if (atomic_load_explicit(&rt->session->cancel, memory_order_relaxed))
     return rt_error(rt, SMELT_DEVICE, "cancelled by smelt_cancel before kernel '%s'", rt->model->kernels[id].name);
   if (rt->lost) return rt->lost;
-  if (groups <= 0) return SMELT_OK;
+  if (groups <= 0 && !rt->session->watched) return SMELT_OK;
   if (SIZE_MAX == UINT32_MAX && rt->model->kernels[id].unit == 0) {
     int32_t status = too_large(rt, id, args, groups);
     if (status) return status;
   }
-  if (!rt->session->profiling) return launch(rt, id, args, groups);
-  uint64_t begin = sm_now();
-  int32_t status = launch(rt, id, args, groups);
-  if (!status && rt->session->device) status = rt_device_wait(rt);
-  rt->session->kernel_ns[id] += sm_now() - begin;
-  rt->session->kernel_launches[id]++;
-  return status;
+  return rt->session->watched ? launch_watched(rt, id, args, groups, site) : launch(rt, id, args, groups);
 }
 
 /* ---- memory as generated code sees it ---- */
@@ -157,7 +168,7 @@ static int32_t load_library(smelt_rt *rt, const smelt_library_desc *library, voi
                   library->symbol, library->files, why);
 }
 
-int32_t smelt_rt_library(smelt_rt *rt, int32_t id, const int64_t *args) {
+int32_t smelt_rt_library(smelt_rt *rt, int32_t id, const int64_t *args, int32_t site) {
   if (id < 0 || (uint32_t)id >= rt->model->n_libraries)
     return rt_error(rt, SMELT_INTERNAL, "model '%s' calls library function %d of %u; compile it again", rt->model->name, (int)id,
                     (unsigned)rt->model->n_libraries);
@@ -168,10 +179,14 @@ int32_t smelt_rt_library(smelt_rt *rt, int32_t id, const int64_t *args) {
   const adapter *how = &adapters[library->adapter];
   int32_t status = rt->session->library_fn[id] ? SMELT_OK : load_library(rt, library, &rt->session->library_fn[id]);
   if (status) return status;
-  if (!rt->session->device) return how->call(rt, library, rt->session->library_fn[id], args);
-  status = rt_device_map(rt, args, how->n_buffers, how->n_dims);
-  if (status) return status;
-  status = how->call(rt, library, rt->session->library_fn[id], rt->session->mapped_args);
-  int32_t unmapped = rt_device_unmap(rt);
-  return status ? status : unmapped;
+  if (rt->session->device) {
+    status = rt_device_map(rt, args, how->n_buffers, how->n_dims);
+    if (status) return status;
+    status = how->call(rt, library, rt->session->library_fn[id], rt->session->mapped_args);
+    int32_t unmapped = rt_device_unmap(rt);
+    status = status ? status : unmapped;
+  } else {
+    status = how->call(rt, library, rt->session->library_fn[id], args);
+  }
+  return status || !rt->session->watched ? status : probe(rt, library->symbol, args, how->n_buffers, how->n_dims, site);
 }

@@ -126,9 +126,11 @@ int32_t rt_reserve_bounded(smelt_rt *rt) {
   for (uint32_t i = 0; !all->device && i < m->n_states; i++)
     if (!reserve_block(rt, &all->states[i].block, m->states[i].most, &known) || !reserve_block(rt, &all->states[i].spare, m->states[i].most, &known))
       return SMELT_DEVICE;
-  uint32_t first = all->variant * rt_named_entries(m), end = first + rt_named_entries(m);
-  for (uint32_t e = first; e < (all->device ? m->n_entries : end); e++) { /* of a unit's variant those that it may turn to as well */
+  for (uint32_t e = all->variant * rt_named_entries(m); e < m->n_entries; e++) {
     smelt_rt *view = &all->views[e];
+    uint32_t variant = e / rt_named_entries(m);
+    /* of a unit's variant those of the CPU as well, which it may turn to */
+    if (variant != all->variant && (!all->device || m->variants[variant].units)) continue;
     wanted += rt_given(view->entry);
     for (uint32_t i = 0; i < rt_given(view->entry); i++)
       if (!reserve_block(rt, &view->outputs[i].own, rt_most_of_output(view, i), &known)) return SMELT_DEVICE;

@@ -6,7 +6,7 @@
 #include "smelt_abi.h"
 #include "smelt_libc.h"
 
-enum { RT_ERROR_BYTES = 1024, RT_MAX_THREADS = 128, RT_MAX_RANK = 64 };
+enum { RT_ERROR_BYTES = 1024, RT_MAX_THREADS = 128, RT_MAX_RANK = 64, RT_PATH_BYTES = 1024 };
 
 /* The longest axis: an index and what is added to it (a padding, a window) fit a register. Generated code relies on it. */
 #define RT_MAX_EXTENT (SIZE_MAX > UINT32_MAX ? (int64_t)1 << 62 : (int64_t)INT32_MAX)
@@ -87,6 +87,9 @@ typedef struct {
   void **library_fn;
   int64_t *mapped_args; /* a CPU kernel's args in a device session */
   int32_t profiling;
+  smelt_probe_fn probe; /* NULL: nobody looks */
+  void *probe_context;
+  int32_t watched; /* profiling or probed: the one question that a launch asks */
   _Atomic int32_t busy, cancel;
   int pid; /* of the process that opened the session */
   uint64_t allocations, runs;
@@ -100,6 +103,7 @@ typedef struct {
   rt_device *device; /* NULL: the variant runs on the CPU alone */
   uint32_t variant;  /* that the session runs */
   int32_t broken;    /* a call of a driver has failed in this run */
+  int32_t hung;      /* a device has not ended in time: what it may still read is not given back */
   char fallen[RT_ERROR_BYTES]; /* why it does not run at the units of an earlier variant; "": it does */
   rt_pool pool;
 } rt_session;
@@ -231,6 +235,10 @@ int32_t rt_weights_open(smelt_rt *rt, const char *bundle_dir, int verify);
 int32_t rt_weights_check(smelt_rt *rt); /* before a run: is the mapped file as it was? */
 int32_t rt_weights_share(smelt_rt *rt, const smelt_rt *from); /* open the weights of another session */
 void rt_weights_close(smelt_rt *rt);
+
+/* ---- cache.c ---- */
+int rt_cache_folder(const char *of, char path[RT_PATH_BYTES]); /* $SMELT_CACHE/of, or its default, without a slash; 0: there is none */
+void rt_make_folders(char *path);                              /* those that a file of this path lies in */
 
 /* ---- pool.c ---- */
 void rt_pool_init(rt_pool *pool, int32_t threads);

@@ -102,8 +102,9 @@ void control_restore(void) {
 }
 
 void control_recover(const char *sysfs) {
+  if (record_open(sysfs, 0)) return;
   hardware_list(&state.parts, sysfs);
-  if (!record_open(sysfs, 0)) control_restore();
+  control_restore();
 }
 
 /* ---- changing ---- */

@@ -25,6 +25,9 @@
  *           The state is that of all entries
  *   CONTROL host: control_request of runner_control.h, a governor       runner: STATS (kind "control")
  *   GETOUT  host: deadline_ms u32, index u32                            runner: OUT, DATA
+ *   PROBE   host: deadline_ms u32, count u32, then probe_wish below for each: one run that keeps neither its outputs nor the state.
+ *           Without wishes DATA has a record for each launch: site u32, n_dims u32, dims i64[n_dims]. Else each wish is answered
+ *           by its bytes, one after the other in DATA, in order, and the run ends after the last.  runner: STATS (kind "probe")
  *   OUT     index u32, code u8, bits u8, lanes u16, rank u32, zero u32, bytes u64, dims i64[rank]
  *   STAGE   text: what the worker does now    LOG  text: what the model wrote to stdout or stderr
  *   CRASH   JSON: how the worker died         CANCEL, RESET, QUIT: host, deadline_ms u32
@@ -35,7 +38,7 @@
 
 enum { FRAME_HELLO = 1, FRAME_LOAD, FRAME_SETIN, FRAME_DATA, FRAME_RUN, FRAME_SAMPLES, FRAME_GETOUT, FRAME_OUT, FRAME_STAGE,
        FRAME_LOG, FRAME_CRASH, FRAME_STATS, FRAME_END, FRAME_CANCEL, FRAME_RESET, FRAME_QUIT, FRAME_STATE,
-       FRAME_ENTRY, FRAME_PING, FRAME_CONTROL, FRAME_KINDS };
+       FRAME_ENTRY, FRAME_PING, FRAME_CONTROL, FRAME_PROBE, FRAME_KINDS };
 enum { FRAME_MAGIC = 0x544c4d53, FRAME_VERSION = 3, FRAME_HEADER = 32, FRAME_MAX = 16 << 20, FRAME_CHUNK = 1 << 20 };
 
 typedef struct {
@@ -56,6 +59,11 @@ typedef struct { /* payload of RUN; fields in this order, packed by their natura
   uint64_t min_ns, max_ns;               /* of the timed part; max_ns wins over everything */
   uint64_t sample_ns;                    /* one sample covers as many runs as this time needs */
 } run_request;
+
+typedef struct { /* part of PROBE: bytes at a buffer right after the launch of this number, from 0, which must be that of the site */
+  uint64_t launch, bytes;
+  uint32_t site, buffer;
+} probe_wish;
 
 typedef struct { /* a growing byte buffer; `pos` is what was consumed */
   uint8_t *at;

@@ -25,6 +25,7 @@ typedef struct {
   int pid;              /* of the worker; 0: none */
   int ended, end_status; /* it has ended and was waited for */
   int in, answers, log, crash; /* the supervisor's ends of the worker's pipes, -1 when closed */
+  int kernel_log;       /* -1: it may not be read */
   uint8_t busy;         /* the request that the worker is at; 0: none */
   uint64_t job, fence, highest_fence, deadline, memory_limit, logged, page_size;
   uint64_t last_heard, idle_ns;     /* when the last request came, and after how long without any the runner ends */
@@ -201,10 +202,15 @@ static void tell_crash(supervisor *s, int status, const char *reason, int killed
   buffer *b = compose(s);
   put_format(b, "{\"signal\":%u,\"exit_code\":%u,\"code\":%i,\"address\":%u,\"pc\":%u,\"object\":%q,\"offset\":%u", number,
              U(status >> 8 & 255), I(r.code), r.address, r.pc, r.object, r.offset);
-  put_format(b, ",\"stage\":%q,\"reason\":%q,\"killed\":%s,\"request\":%u,\"tail\":", s->stage, reason, killed ? "true" : "false",
+  put_format(b, ",\"stage\":%q,\"reason\":%q,\"killed\":%s,\"request\":%u,\"frames\":[", s->stage, reason, killed ? "true" : "false",
              U(s->busy));
+  for (uint64_t i = 0; i < r.count && i < CRASH_FRAMES; i++) put_format(b, "%s%u", i ? "," : "", r.frames[i]);
+  put(b, "],\"tail\":");
   put_quoted_n(b, s->tail, s->tail_len);
+  put(b, ",\"kernel_log\":");
+  put_quoted_n(b, s->tail, kernel_log_read(s->kernel_log, s->tail, sizeof s->tail));
   put(b, "}");
+  s->tail_len = 0;
   tell(s, FRAME_CRASH, b->at, b->len);
 }
 
@@ -353,7 +359,7 @@ static void on_host_frame(supervisor *s) {
     case FRAME_RESET: worker_drop(s); return answer(s, "ok", type, "");
     case FRAME_QUIT: answer(s, "ok", type, ""); s->done = 1; return;
     case FRAME_LOAD: s->busy = type; return on_load_request(s);
-    case FRAME_SETIN: case FRAME_RUN: case FRAME_GETOUT: case FRAME_STATE: case FRAME_ENTRY:
+    case FRAME_SETIN: case FRAME_RUN: case FRAME_GETOUT: case FRAME_STATE: case FRAME_ENTRY: case FRAME_PROBE:
       if (!s->pid) return answer(s, "protocol", type, "no model is loaded");
       s->busy = type;
       return forward(s);
@@ -479,6 +485,7 @@ int serve(const char *sysfs) {
   s->page_size = auxiliary(6);
   control_recover(sysfs);
   adopt_orphans();
+  s->kernel_log = kernel_log_open();
   sys_on_signal(SYS_SIGPIPE, (void (*)(int, void *, void *))1 /* SIG_IGN */, 0);
   sys_on_signal(SYS_SIGCHLD, on_child_signal, 4 /* SA_SIGINFO */);
   sys_nonblocking(0);

@@ -25,32 +25,32 @@ char *dlerror(void);
 
 #if defined(__x86_64__)
 #define RUNNER_ARCH "x86_64"
-enum { NR_read = 0, NR_write = 1, NR_close = 3, NR_mmap = 9, NR_munmap = 11, NR_rt_sigaction = 13, NR_getpid = 39,
+enum { NR_read = 0, NR_write = 1, NR_close = 3, NR_lseek = 8, NR_mmap = 9, NR_munmap = 11, NR_rt_sigaction = 13, NR_getpid = 39,
        NR_wait4 = 61, NR_kill = 62, NR_uname = 63, NR_fcntl = 72, NR_getrusage = 98, NR_setpgid = 109, NR_getppid = 110,
        NR_sigaltstack = 131, NR_prctl = 157, NR_sched_getaffinity = 204, NR_clock_gettime = 228, NR_exit_group = 231,
        NR_openat = 257, NR_ppoll = 271, NR_dup3 = 292, NR_pipe2 = 293, NR_prlimit64 = 302, NR_readlinkat = 267,
-       NR_getdents64 = 217, NR_pread64 = 17, NR_getcpu = 309,
-       NR_flock = 73, NR_pwrite64 = 18, NR_fsync = 74, NR_sched_setaffinity = 203, NR_unlinkat = 263 };
+       NR_getdents64 = 217, NR_pread64 = 17, NR_pwrite64 = 18, NR_fsync = 74, NR_getcpu = 309,
+       NR_flock = 73, NR_sched_setaffinity = 203, NR_unlinkat = 263 };
 #elif defined(__aarch64__) || defined(__riscv)
 #ifdef __riscv
 #define RUNNER_ARCH "riscv64"
 #else
 #define RUNNER_ARCH "aarch64"
 #endif
-enum { NR_dup3 = 24, NR_fcntl = 25, NR_openat = 56, NR_close = 57, NR_pipe2 = 59, NR_getdents64 = 61, NR_read = 63, NR_write = 64,
-       NR_ppoll = 73, NR_readlinkat = 78, NR_exit_group = 94, NR_clock_gettime = 113, NR_sched_getaffinity = 123,
+enum { NR_dup3 = 24, NR_fcntl = 25, NR_openat = 56, NR_close = 57, NR_pipe2 = 59, NR_getdents64 = 61, NR_lseek = 62, NR_read = 63, NR_write = 64,
+       NR_pwrite64 = 68, NR_fsync = 82, NR_ppoll = 73, NR_readlinkat = 78, NR_exit_group = 94, NR_clock_gettime = 113, NR_sched_getaffinity = 123,
        NR_kill = 129, NR_sigaltstack = 132, NR_rt_sigaction = 134, NR_setpgid = 154, NR_uname = 160,
        NR_getrusage = 165, NR_prctl = 167, NR_getpid = 172, NR_getppid = 173, NR_munmap = 215, NR_mmap = 222,
        NR_wait4 = 260, NR_prlimit64 = 261, NR_pread64 = 67, NR_getcpu = 168,
-       NR_flock = 32, NR_pwrite64 = 68, NR_fsync = 82, NR_unlinkat = 35, NR_sched_setaffinity = 122 };
+       NR_flock = 32, NR_unlinkat = 35, NR_sched_setaffinity = 122 };
 #elif defined(__arm__)
 #define RUNNER_ARCH "armv7"
-enum { NR_read = 3, NR_write = 4, NR_close = 6, NR_getpid = 20, NR_kill = 37, NR_setpgid = 57, NR_getppid = 64,
+enum { NR_read = 3, NR_write = 4, NR_close = 6, NR_lseek = 19, NR_getpid = 20, NR_kill = 37, NR_setpgid = 57, NR_getppid = 64,
        NR_getrusage = 77, NR_munmap = 91, NR_wait4 = 114, NR_uname = 122, NR_prctl = 172, NR_rt_sigaction = 174,
        NR_sigaltstack = 186, NR_mmap = 192 /* mmap2 */, NR_getdents64 = 217, NR_fcntl = 221 /* fcntl64 */, NR_sched_getaffinity = 242,
        NR_exit_group = 248, NR_clock_gettime = 263, NR_openat = 322, NR_readlinkat = 332, NR_ppoll = 336,
-       NR_dup3 = 358, NR_pipe2 = 359, NR_prlimit64 = 369, NR_pread64 = 180, NR_getcpu = 345,
-       NR_flock = 143, NR_pwrite64 = 181, NR_fsync = 118, NR_sched_setaffinity = 241, NR_unlinkat = 328 };
+       NR_dup3 = 358, NR_pipe2 = 359, NR_prlimit64 = 369, NR_pread64 = 180, NR_pwrite64 = 181, NR_fsync = 118, NR_getcpu = 345,
+       NR_flock = 143, NR_sched_setaffinity = 241, NR_unlinkat = 328 };
 #else
 #error "runner_sys.h has no system call numbers for this architecture; add a row"
 #endif
@@ -98,7 +98,7 @@ static inline long sys(long number, long a, long b, long c, long d, long e, long
 #endif
 }
 
-enum { SYS_EINTR = 4, SYS_EAGAIN = 11, SYS_ENOENT = 2, SYS_AT_FDCWD = -100 };
+enum { SYS_EINTR = 4, SYS_EPIPE = 32, SYS_EAGAIN = 11, SYS_ENOENT = 2, SYS_AT_FDCWD = -100 };
 enum { SYS_O_RDONLY = 0, SYS_O_WRONLY = 1, SYS_O_RDWR = 2, SYS_O_NONBLOCK = 04000, SYS_O_CLOEXEC = 02000000 };
 enum { SYS_POLLIN = 1, SYS_POLLOUT = 4, SYS_POLLERR = 8, SYS_POLLHUP = 16, SYS_POLLNVAL = 32 };
 enum { SYS_SIGILL = 4, SYS_SIGABRT = 6, SYS_SIGBUS = 7, SYS_SIGFPE = 8, SYS_SIGKILL = 9, SYS_SIGSEGV = 11, SYS_SIGPIPE = 13,
@@ -115,6 +115,7 @@ static inline void sys_close(int fd) { sys(NR_close, fd, 0, 0, 0, 0, 0); }
 static inline int sys_open(const char *path, int flags) {
   return (int)sys(NR_openat, SYS_AT_FDCWD, (long)path, flags | SYS_O_CLOEXEC, 0, 0, 0);
 }
+static inline void sys_seek_end(int fd) { sys(NR_lseek, fd, 0, 2, 0, 0, 0); }
 static inline int sys_pipe(int ends[2]) { return (int)sys(NR_pipe2, (long)ends, SYS_O_CLOEXEC, 0, 0, 0, 0); }
 static inline int sys_dup_to(int from, int to) { return (int)sys(NR_dup3, from, to, 0, 0, 0, 0); }
 static inline void sys_nonblocking(int fd) {
@@ -177,14 +178,15 @@ static inline void sys_on_signal(int number, void (*handler)(int, void *, void *
   sys(NR_rt_sigaction, number, (long)&action, 0, 8, 0, 0);
 }
 
-/* Where the interrupted code was: offset of the saved pc in the kernel's ucontext. */
+/* Where the interrupted code was: offsets in the kernel's ucontext of the saved pc, the stack pointer, and the register that has the
+ * return address (0: there is none). */
 #if defined(__x86_64__)
-enum { SYS_UCONTEXT_PC = 40 + 16 * 8 }; /* uc_mcontext.gregs[REG_RIP] */
+enum { SYS_UCONTEXT_PC = 40 + 16 * 8, SYS_UCONTEXT_SP = 40 + 15 * 8, SYS_UCONTEXT_LR = 0 }; /* uc_mcontext.gregs: REG_RIP, REG_RSP */
 #elif defined(__aarch64__)
-enum { SYS_UCONTEXT_PC = 176 + 8 + 31 * 8 + 8 };
+enum { SYS_UCONTEXT_PC = 176 + 8 + 31 * 8 + 8, SYS_UCONTEXT_SP = 176 + 8 + 31 * 8, SYS_UCONTEXT_LR = 176 + 8 + 30 * 8 };
 #elif defined(__riscv)
-enum { SYS_UCONTEXT_PC = 176 };
+enum { SYS_UCONTEXT_PC = 176, SYS_UCONTEXT_SP = 176 + 2 * 8, SYS_UCONTEXT_LR = 176 + 8 };
 #else
-enum { SYS_UCONTEXT_PC = 20 + 3 * 4 + 15 * 4 };
+enum { SYS_UCONTEXT_PC = 20 + 3 * 4 + 15 * 4, SYS_UCONTEXT_SP = 20 + 3 * 4 + 13 * 4, SYS_UCONTEXT_LR = 20 + 3 * 4 + 14 * 4 };
 #endif
 #endif

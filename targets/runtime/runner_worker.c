@@ -4,29 +4,30 @@
 #include "runner_control.h"
 #include "runner_crash.h"
 #include "runner_gauge.h"
+#include "runner_probe.h"
 
 /* ---- replies ---- */
-static void reply_send(worker *w, uint8_t type, const void *payload, size_t len) {
+void reply_send(worker *w, uint8_t type, const void *payload, size_t len) {
   w->reply.pos = w->reply.len = 0;
   if (frame_add(&w->reply, type, w->request.job, w->request.fence, payload, len) ||
       write_all(w->out, w->reply.at, w->reply.len))
     sys_exit(0); /* the supervisor is gone or there is no memory left: nobody to tell */
 }
-static void reply_text(worker *w, uint8_t type) { reply_send(w, type, w->text.at, w->text.len); }
-static void stage(worker *w, const char *name) { reply_send(w, FRAME_STAGE, name, strlen(name)); }
-static buffer *fresh(worker *w) {
+void reply_text(worker *w, uint8_t type) { reply_send(w, type, w->text.at, w->text.len); }
+void stage(worker *w, const char *name) { reply_send(w, FRAME_STAGE, name, strlen(name)); }
+buffer *fresh(worker *w) {
   w->text.pos = w->text.len = 0;
   return &w->text;
 }
 
-static void finish(worker *w, const char *status, const char *text) {
+void finish(worker *w, const char *status, const char *text) {
   buffer *b = fresh(w);
   end_text(b, status, w->request.type, text, w->sent, w->sent_crc);
   reply_text(w, FRAME_END);
 }
 
 /* END from the text that was just put; the text is copied because the same buffer takes the JSON. */
-static void finish_with(worker *w, const char *status) {
+void finish_with(worker *w, const char *status) {
   static char copy[2048];
   size_t n = w->text.len < sizeof copy - 1 ? w->text.len : sizeof copy - 1;
   memcpy(copy, w->text.at, n);
@@ -34,7 +35,7 @@ static void finish_with(worker *w, const char *status) {
   finish(w, status, copy);
 }
 
-static void finish_model(worker *w, smelt_status s) {
+void finish_model(worker *w, smelt_status s) {
   put_format(fresh(w), "%s", w->api.error(w->session));
   finish_with(w, status_name(s));
 }
@@ -228,6 +229,16 @@ static void on_set_input(worker *w) {
 }
 
 /* ---- RUN ---- */
+int inputs_set(worker *w) {
+  for (size_t i = 0; i < w->n_inputs; i++)
+    if (!w->inputs[i].set) {
+      put_format(fresh(w), "input %u '%s' was not set", U(i), w->api.input_name(w->session, i));
+      finish_with(w, "shape");
+      return 0;
+    }
+  return 1;
+}
+
 static smelt_status call_model(worker *w) {
   for (size_t i = 0; i < w->n_inputs; i++) w->arguments[i] = w->inputs[i].tensor;
   for (size_t i = 0; i < w->n_outputs; i++) {
@@ -398,12 +409,7 @@ static void send_profile(worker *w) {
 static int may_run(worker *w) {
   if (w->payload.len != sizeof(run_request)) return finish(w, "protocol", "a RUN frame does not have its fixed length"), -1;
   if (!w->session) return finish(w, "protocol", "no model is loaded"), -1;
-  for (size_t i = 0; i < w->n_inputs; i++)
-    if (!w->inputs[i].set) {
-      put_format(fresh(w), "input %u '%s' was not set", U(i), w->api.input_name(w->session, i));
-      return finish_with(w, "shape"), -1;
-    }
-  return 0;
+  return inputs_set(w) ? 0 : -1;
 }
 
 static void send_run(worker *w, const measurement *m, uint64_t first, const buffer *before) {
@@ -466,7 +472,7 @@ static void on_state(worker *w) {
 }
 
 /* ---- GETOUT ---- */
-static void send_data(worker *w, const uint8_t *from, uint64_t bytes) {
+void send_data(worker *w, const uint8_t *from, uint64_t bytes) {
   static uint8_t chunk[8 + FRAME_CHUNK];
   for (uint64_t at = 0; at < bytes;) {
     size_t n = bytes - at < FRAME_CHUNK ? (size_t)(bytes - at) : FRAME_CHUNK;
@@ -510,7 +516,7 @@ static void on_get_output(worker *w) {
 
 static void (*const REQUESTS[FRAME_KINDS])(worker *) = {
     [FRAME_LOAD] = on_load, [FRAME_SETIN] = on_set_input, [FRAME_RUN] = on_run, [FRAME_STATE] = on_state, [FRAME_GETOUT] = on_get_output,
-    [FRAME_ENTRY] = on_entry};
+    [FRAME_ENTRY] = on_entry, [FRAME_PROBE] = on_probe};
 
 __attribute__((noreturn)) void worker_main(int in, int out, int crash, const char *sysfs) {
   static worker w;

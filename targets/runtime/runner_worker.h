@@ -48,6 +48,18 @@ smelt_status run_once(worker *w, uint64_t *ns);
 /* The session's memory and the process's, as JSON. */
 void put_memory(worker *w, buffer *b);
 
+/* ---- answers, which the files of single requests share ---- */
+void reply_send(worker *w, uint8_t type, const void *payload, size_t len);
+void reply_text(worker *w, uint8_t type); /* the text of `fresh` */
+void stage(worker *w, const char *name);
+buffer *fresh(worker *w);                 /* for the next text, empty */
+void finish(worker *w, const char *status, const char *text); /* END */
+void finish_with(worker *w, const char *status);              /* END with the text of `fresh` */
+void finish_model(worker *w, smelt_status s);                 /* END with the model's own words */
+void send_data(worker *w, const uint8_t *from, uint64_t bytes); /* DATA */
+/* Whether all inputs are set; else END has said which is not. */
+int inputs_set(worker *w);
+
 /* The worker's life: one request after the other until the supervisor closes the pipe. Does not return. */
 __attribute__((noreturn)) void worker_main(int in, int out, int crash, const char *sysfs);
 

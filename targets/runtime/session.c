@@ -111,18 +111,24 @@ static int32_t no_variant(smelt_rt *rt) {
                   m->name, missing);
 }
 
+/* One more reason why the session does not run at earlier units. */
+static void fall(rt_session *all, const char *why) {
+  size_t n = strlen(all->fallen);
+  snprintf(all->fallen + n, sizeof all->fallen - n, "%s%s", n ? "; " : "", why);
+}
+
 /* Run the first variant from `from` on that fits the processor and whose units open. Of those that do not open, why is kept. */
 static int32_t choose(smelt_rt *rt, uint32_t from) {
   rt_session *all = rt->session;
   uint32_t next = variant_from(rt, from);
   int32_t status = SMELT_DEVICE;
-  while (status == SMELT_DEVICE && next < rt->model->n_variants) {
+  while (next < rt->model->n_variants) {
     all->variant = next;
     status = rt_variant(rt)->units ? rt_device_open(rt) : SMELT_OK;
-    if (status != SMELT_DEVICE) break;
+    if (status != SMELT_DEVICE && status != SMELT_UNSUPPORTED) break;
     next = variant_from(rt, next + 1);
     if (next == rt->model->n_variants) break;
-    snprintf(all->fallen, sizeof all->fallen, "%s", rt->error);
+    fall(all, rt->error);
     if (all->device) rt_device_close(rt);
   }
   return status;
@@ -267,7 +273,7 @@ static int32_t run(smelt_rt *rt, const DLTensor *inputs, size_t n_inputs, DLTens
   if (rt->session->device && !status) status = rt_device_finish(rt);
   if (rt->session->device && status) rt_device_drain(rt); /* the caller's memory must not be in use when we return */
   if (!status) status = rt_finish_outputs(rt, outputs);
-  if (!status) rt_state_keep(rt);
+  if (!status && !rt->session->probe) rt_state_keep(rt);
   return status;
 }
 
@@ -298,7 +304,7 @@ static int falls_back(smelt_rt *rt, int32_t status) {
   rt_device_close(rt);
   int32_t gone = choose(rt, next);
   if (gone && all->device) rt_device_close(rt);
-  memcpy(all->fallen, why, sizeof why);
+  all->fallen[0] = 0, fall(all, why);
   if (gone) return 0;
   if (rt_reserve_bounded(rt)) rt_error(rt, SMELT_DEVICE, "%s", why); /* the run will say what it lacks */
   return 1;
@@ -412,8 +418,34 @@ smelt_status smelt_profile(smelt_session *s, int32_t enable) {
   if (rt_is_foreign(rt)) return rt_refuse("smelt_profile: " RT_FOREIGN);
   if (!rt_take(rt)) return rt_refuse_busy(rt, "smelt_profile");
   rt->session->profiling = enable != 0;
+  rt->session->watched = rt->session->profiling || rt->session->probe;
   for (uint32_t i = 0; enable && i < rt->model->n_kernels; i++) rt->session->kernel_ns[i] = rt->session->kernel_launches[i] = 0;
   rt_release(rt);
+  return SMELT_OK;
+}
+
+/* ---- probes ---- */
+smelt_status smelt_probe(smelt_session *s, smelt_probe_fn fn, void *context) {
+  smelt_rt *rt = (smelt_rt *)s;
+  if (!rt) return rt_refuse("smelt_probe: the session is NULL; open one first");
+  if (rt_is_foreign(rt)) return rt_refuse("smelt_probe: " RT_FOREIGN);
+  if (!rt_take(rt)) return rt_refuse_busy(rt, "smelt_probe");
+  rt->session->probe = fn;
+  rt->session->probe_context = context;
+  rt->session->watched = rt->session->profiling || fn;
+  rt_release(rt);
+  return SMELT_OK;
+}
+
+smelt_status smelt_peek(smelt_session *s, int64_t address, void *to, uint64_t bytes) {
+  smelt_rt *rt = (smelt_rt *)s;
+  if (!rt) return rt_refuse("smelt_peek: the session is NULL; open one first");
+  if (rt_is_foreign(rt)) return rt_refuse("smelt_peek: " RT_FOREIGN);
+  if (!rt->session->probe) return rt_refuse("smelt_peek: no probe is set; only a probe may call it");
+  if (bytes && (!address || !to)) return rt_refuse("smelt_peek: an address is NULL, wanted one that the probe was given, and room for the bytes");
+  if (!bytes) return SMELT_OK;
+  if (rt->session->device) return (smelt_status)rt_device_read(rt_running(rt), address, to, bytes);
+  memcpy(to, (const void *)(intptr_t)address, (size_t)bytes);
   return SMELT_OK;
 }
 

@@ -143,8 +143,9 @@ extern const smelt_model_desc smelt_model; /* defined by the generated object */
 /* In plan: a state that has no value yet starts with this extent at this axis, which shapes has from then on; of others nothing
  * changes. Returns 0 or a status. */
 int32_t smelt_rt_start(smelt_rt *rt, int32_t input, int32_t axis, int64_t extent);
-/* Launch kernel `id` over `groups` groups (0: nothing to do). Returns 0 or a status. */
-int32_t smelt_rt_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t groups);
+/* Launch kernel `id` over `groups` groups (0: nothing to do). site: which of the entry's launches and library calls this is, from 0 in
+ * the order of its program. Returns 0 or a status. */
+int32_t smelt_rt_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t groups, int32_t site);
 /* A check failed, or a size overflowed: format its text. Returns the check's status, to be returned by the caller. */
 int32_t smelt_rt_fail(smelt_rt *rt, int32_t check, int64_t got, int64_t want);
 /* A further arena (1 ..), whose size is only known in the middle of a run. 0 on failure. What it held is lost when it grows. */
@@ -172,5 +173,5 @@ smelt_addr smelt_rt_weights(smelt_rt *rt, int32_t unit);
 /* Copy between two addresses, of one unit or of two. */
 int32_t smelt_rt_copy(smelt_rt *rt, smelt_addr to, smelt_addr from, int64_t bytes);
 /* An external library function was chosen for a node (library call): args as for a kernel. */
-int32_t smelt_rt_library(smelt_rt *rt, int32_t id, const int64_t *args);
+int32_t smelt_rt_library(smelt_rt *rt, int32_t id, const int64_t *args, int32_t site);
 #endif

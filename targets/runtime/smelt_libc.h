@@ -241,6 +241,7 @@ static inline uint64_t sm_now(void) {
 #endif
 
 /* Wakes early when a signal comes. */
+static inline void sm_yield(void) { sm_syscall(SM_sched_yield, 0, 0, 0, 0, 0, 0); }
 static inline void sm_sleep(long nanoseconds) {
   sm_timespec t = {0, nanoseconds};
   sm_syscall(SM_nanosleep, (long)&t, 0, 0, 0, 0, 0);

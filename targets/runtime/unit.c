@@ -13,7 +13,15 @@ int32_t rt_unit_open(rt_unit *u, smelt_rt *rt, uint32_t number) {
   u->model = rt->model;
   u->refusals = u->driver->record ? 0 : PATIENCE;
   u->failed_kernel = NO_KERNEL;
+  const char *steps = getenv("SMELT_DEVICE_STEPS");
+  u->steps = steps && *steps && strcmp(steps, "0") != 0;
   return u->driver->open(rt, number, &u->state);
+}
+
+/* What a call of the driver told. */
+static int32_t heard(rt_unit *u, int32_t code) {
+  if (code == SMELT_HANGS) u->hung = u->session->hung = 1;
+  return code;
 }
 
 /* ---- what waits ---- */
@@ -48,7 +56,15 @@ static void push(rt_unit *u, int32_t kernel, const smelt_place *places, const in
     put(u, at, 2);
   }
   if (n_dims(u, kernel)) put(u, dims, (size_t)n_dims(u, kernel));
-  u->pending.n_commands++;
+  if (!u->pending.n_commands++) u->pending.first = kernel;
+  u->pending.last = kernel;
+}
+
+/* So that a failure of which the driver learns at the end can tell what it may have been about. */
+static void note(rt_unit *u, uint32_t n, int32_t first, int32_t last) {
+  if (!u->started) u->first_started = first;
+  u->started += n;
+  u->last_started = last;
 }
 
 static int32_t give(rt_unit *u, const smelt_command *c) {
@@ -58,8 +74,10 @@ static int32_t give(rt_unit *u, const smelt_command *c) {
                    ? u->driver->copy(u->state, c->buffers[0].memory, (size_t)c->buffers[0].offset, c->buffers[1].memory,
                                      (size_t)c->buffers[1].offset, (size_t)c->groups)
                    : u->driver->launch(u->state, c->kernel, c->buffers, c->dims, c->groups);
+  note(u, 1, c->kernel, c->kernel);
+  if (!code && u->steps) code = u->driver->finish(u->state);
   if (code) u->failed_kernel = c->kernel;
-  return code;
+  return heard(u, code);
 }
 
 /* ---- lists ---- */
@@ -109,7 +127,9 @@ static rt_part *find(rt_unit *u, int *same) {
 static int32_t wait_for(rt_unit *u) {
   u->queued = u->busy = 0, u->staged = 0;
   u->session->traffic.waits++;
-  return u->driver->finish(u->state);
+  int32_t code = heard(u, u->driver->finish(u->state));
+  if (!code) u->started = 0;
+  return code;
 }
 
 /* In the middle of something else: what it finds is told at the end of the run. */
@@ -145,6 +165,7 @@ static int32_t one_by_one(rt_unit *u, const smelt_command *all, uint32_t n) {
 
 static int32_t submit(rt_unit *u, const rt_part *p) {
   u->busy = 1, u->queued = 0; /* what was asked for before begins with it */
+  note(u, p->n_commands, p->first, p->last);
   u->session->traffic.submits++;
   return u->driver->submit(u->state, p->list);
 }
@@ -180,7 +201,7 @@ static int32_t flush(rt_unit *u) {
     *p = old;
   }
   p->n_words = 0, p->n_commands = 0;
-  return code;
+  return heard(u, code);
 }
 
 /* The same, and what the driver has been given without being told to start. */
@@ -195,7 +216,7 @@ static void drop_all(rt_unit *u) {
 
 /* ---- work ---- */
 static int32_t add(rt_unit *u, smelt_command c) {
-  if (u->refusals >= PATIENCE || u->session->profiling || !has_room(u, 2 + 2 * (size_t)n_places(u, c.kernel) + (size_t)n_dims(u, c.kernel))) {
+  if (u->refusals >= PATIENCE || u->session->watched || u->steps || !has_room(u, 2 + 2 * (size_t)n_places(u, c.kernel) + (size_t)n_dims(u, c.kernel))) {
     int32_t code = flush(u);
     return code ? code : give(u, &c);
   }
@@ -230,7 +251,7 @@ int32_t rt_unit_upload(rt_unit *u, smelt_place to, const void *host, size_t byte
   const void *from = stays ? host : stage(u, host, bytes);
   u->session->traffic.uploads++, u->session->traffic.uploaded_bytes += bytes;
   u->busy = u->queued = 1;
-  return u->driver->upload(u->state, to.memory, (size_t)to.offset, from ? from : host, bytes, !from);
+  return heard(u, u->driver->upload(u->state, to.memory, (size_t)to.offset, from ? from : host, bytes, !from));
 }
 
 int32_t rt_unit_download(rt_unit *u, smelt_place from, void *host, size_t bytes, int wait) {
@@ -239,20 +260,22 @@ int32_t rt_unit_download(rt_unit *u, smelt_place from, void *host, size_t bytes,
   u->session->traffic.reads++, u->session->traffic.read_bytes += bytes;
   u->session->traffic.waits += wait != 0;
   u->busy = 1;
-  return u->driver->download(u->state, from.memory, (size_t)from.offset, host, bytes, wait);
+  return heard(u, u->driver->download(u->state, from.memory, (size_t)from.offset, host, bytes, wait));
 }
 
 void *rt_unit_map(rt_unit *u, void *memory, size_t bytes, int writes, int32_t *code) {
   if ((*code = begin(u))) return NULL;
   u->session->traffic.reads++, u->session->traffic.read_bytes += bytes;
   u->session->traffic.waits++;
-  return u->driver->map(u->state, memory, bytes, writes, code);
+  void *host = u->driver->map(u->state, memory, bytes, writes, code);
+  heard(u, *code);
+  return host;
 }
 
 int32_t rt_unit_unmap(rt_unit *u, void *memory, void *mapped, size_t bytes, int writes) {
   u->session->traffic.uploads += writes != 0, u->session->traffic.uploaded_bytes += writes ? bytes : 0;
   u->busy = 1;
-  return u->driver->unmap(u->state, memory, mapped);
+  return heard(u, u->driver->unmap(u->state, memory, mapped));
 }
 
 int32_t rt_unit_finish(rt_unit *u) {
@@ -265,6 +288,7 @@ void rt_unit_forget(rt_unit *u) {
   u->late = 0;
   u->pending.n_words = 0, u->pending.n_commands = 0;
   if (u->busy) wait_for(u);
+  u->started = 0;
 }
 
 /* ---- memory ---- */
@@ -290,5 +314,5 @@ void rt_unit_close(rt_unit *u) {
   }
   free(u->pending.words);
   for (uint32_t i = 0; i < RT_PARTS; i++) free(u->kept[i].words);
-  free(u->staging);
+  if (!u->hung) free(u->staging);
 }

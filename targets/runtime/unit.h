@@ -11,6 +11,7 @@ typedef struct {
   int64_t *words;
   size_t n_words, room; /* room: of the memory at `words` */
   uint32_t n_commands;
+  int32_t first, last; /* kernels */
   void *list;      /* the driver's record of it; NULL: it came once, or is refused */
   int32_t refused; /* the driver cannot record it */
   uint64_t hash, used; /* used: when it came last, by rt_unit.clock */
@@ -27,6 +28,10 @@ typedef struct {
   int32_t queued;        /* the driver has been given something since it was last told to start */
   int32_t busy;          /* it may be working */
   int32_t failed_kernel; /* which one a failure was about; -1: none */
+  int32_t steps;         /* each kernel is waited for, so that a failure names it */
+  int32_t hung;          /* it has not ended in time */
+  uint32_t started;      /* steps since it was last known to be idle; the kernels of the first and the last of them */
+  int32_t first_started, last_started;
   int32_t late;          /* the code of a failure that nobody could be told; rt_unit_finish does */
   char *staging;         /* what is uploaded from here stays until the unit is done */
   size_t staged;

@@ -209,7 +209,8 @@ int32_t rt_weights_share(smelt_rt *rt, const smelt_rt *from) {
 
 void rt_weights_close(smelt_rt *rt) {
   void *data = (void *)(uintptr_t)rt->session->weights;
-  if (rt->session->weights_shared) {
+  if (rt->session->hung) data = NULL; /* a device may be reading them */
+  else if (rt->session->weights_shared) {
     lock_copy();
     if (--copy.users) data = NULL;
     atomic_store(&copy.owner, 0);

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from smelt.targets.vulkan.spirv import FUNCTION, GLSL, NO_CONTRACTION, SpirvModule, instruction
 
 Number = int | float
-UNROLL, DONT_UNROLL = 1, 2
+DONT_UNROLL = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,6 +152,12 @@ class Code:
         self.label = module.fresh()
         self._first = self.label
         self._frames: list[dict[tuple[object, ...], V]] = [{}]
+        self.rounds = 0
+        self.spend: Callable[[int], None] = self._count_rounds
+
+    def _count_rounds(self, rounds: int) -> None:
+        """So many rounds of loops, at most, are in what is written here: of a function, in all of it."""
+        self.rounds += rounds
 
     # -- instructions
 
@@ -280,8 +286,12 @@ class Code:
         return self.impure("Phi", kind, *operands)
 
     @contextmanager
-    def loop(self, condition: Callable[[], V], step: Callable[[], None], hint: int = 0) -> Iterator[None]:
-        """While the condition holds: what is inside, then the step. hint: UNROLL, DONT_UNROLL or 0."""
+    def loop(
+        self, condition: Callable[[], V], step: Callable[[], None], hint: int = 0, rounds: int = 0
+    ) -> Iterator[None]:
+        """While the condition holds: what is inside, then the step. hint: DONT_UNROLL or 0. rounds: no more
+        than so many; 0: somebody else counts them."""
+        self.spend(rounds)
         header, test, inside, again, after = (self.m.fresh() for _ in range(5))
         self.do("Branch", header)
         self.begin(header)
@@ -299,10 +309,12 @@ class Code:
         self.begin(after)
 
     @contextmanager
-    def count(self, first: V | int, limit: V, step: V | int = 1, hint: int = 0) -> Iterator[V]:
+    def count(
+        self, first: V | int, limit: V, step: V | int = 1, hint: int = 0, rounds: int = 0
+    ) -> Iterator[V]:
         """A loop over first, first + step, .. below the limit."""
         at = self.variable("u", first)
-        with self.loop(lambda: at.get() < limit, lambda: at.set(at.get() + step), hint):
+        with self.loop(lambda: at.get() < limit, lambda: at.set(at.get() + step), hint, rounds):
             yield at.get()
 
     def variable(self, kind: str, first: V | Number | None = None) -> Variable:
@@ -326,6 +338,7 @@ class Code:
         function = self.m.named(name)
         if function is None:
             function = _function(self.m, name, kind, build, [a.kind for a in args])
+        self.spend(self.m.rounds[name])
         return self.pure("FunctionCall", kind, function, *args)
 
     def words(self, function: int, kind: str, parameters: Sequence[V] = ()) -> list[int]:
@@ -345,5 +358,6 @@ def _function(m: SpirvModule, name: str, kind: str, build: Callable[..., V], kin
     parameters = [V(code, m.fresh(), k) for k in kinds]
     result = build(*parameters)
     code.do("ReturnValue", result.id)
+    m.rounds[name] = code.rounds
     function = m.fresh()
     return m.add(name, code.words(function, kind, parameters), function)

@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 from smelt.core.dim import Dim, to_dim
 from smelt.core.dtype import DType, bf16, bool_, f16, i64
-from smelt.core.ir.analysis.scope import Binder
-from smelt.core.ir.kernel import Block, Buffer, Expr, Index, Kernel, Let, Loop, Stmt, Tiles
+from smelt.core.ir.analysis.scope import Binder, holding, written
+from smelt.core.ir.kernel import (
+    Block,
+    Buffer,
+    Const,
+    Expr,
+    Index,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Stmt,
+    Store,
+    Tiles,
+    children,
+    walk,
+)
+from smelt.core.ir.rewrite import free_symbols
 from smelt.core.machine import Machine
-from smelt.targets.grid.exprs import GridPlace
+from smelt.targets.grid.exprs import GridPlace, flat_index
 from smelt.targets.grid.statements import GridStatements, Inside
 from smelt.targets.vulkan import half, scalars, wide
-from smelt.targets.vulkan.code import DONT_UNROLL, UNROLL, Code, V, Variable
+from smelt.targets.vulkan.code import DONT_UNROLL, Code, V, Variable
 from smelt.targets.vulkan.index import fits, is_wide, magnitude, narrow_index, numbered, wide_index
 from smelt.targets.vulkan.machine import PRIVATE_LIMIT
+from smelt.targets.vulkan.rounds import ROUND, divided, rounds, times
 from smelt.targets.vulkan.scalars import kind_of
 from smelt.targets.vulkan.spirv import (
     FUNCTION,
@@ -30,7 +48,7 @@ from smelt.targets.vulkan.spirv import (
 )
 
 MOST_COPIES = 64
-"""With 576 copies of a body that loads under guards, Mesa 22.3 compiles for minutes; with 64, a second."""
+"""Passes of unrolled loops that are written out, of nested ones together; the others stay loops."""
 
 WORKGROUP_SCOPE = 2
 FENCE = 0x8 | 0x40 | 0x100  # acquire and release, of storage buffers and of the group's memory
@@ -62,7 +80,8 @@ class PartParameter:
 
 class Dialect(GridStatements[V, Place]):
     """SPIR-V. limits: what must fit 31 bits, in the kernel's dims. reaches: what the sizes of index symbols
-    do not exceed, in the same. elastic: any number of invocations does for a group."""
+    do not exceed, in the same. elastic: any number of invocations does for a group. rounds: of all loops of
+    an invocation, in units of 1 / ROUND, and one more for each loop that is run: no more than that."""
 
     device = "Vulkan"
     private_limit = PRIVATE_LIMIT
@@ -76,7 +95,9 @@ class Dialect(GridStatements[V, Place]):
         self.parameters: dict[PartParameter, V] = {}
         self.built_in: list[int] = []
         self.width = V(self.code, self.code.m.specialised(0, self.lanes), "u")
-        self._copies = 1  # of what is written here, when all loops of constant extents are unrolled
+        self.rounds, self._times = to_dim(0), to_dim(ROUND)
+        self.code.spend = self._spend
+        self._copies = 1  # of what is written here, by loops that are written out
 
     # -- what a launch passes
 
@@ -107,6 +128,22 @@ class Dialect(GridStatements[V, Place]):
     def lane_number(self) -> V:
         return self._input(LOCAL_INVOCATION_ID, 0)
 
+    # -- rounds of loops
+
+    def _spend(self, count: int) -> None:
+        if count:
+            self.rounds = self.rounds + self._times * count
+
+    @contextmanager
+    def _repeated(self, extent: Dim, by: int = 1, more: int = 0) -> Iterator[None]:
+        """A loop of extent / by + more rounds around what is written inside."""
+        before = self._times
+        each = rounds(numbered(extent, self.env), self.reaches, self.facts)
+        self._times = divided(times(before, each), by) + before * more
+        self.rounds = self.rounds + self._times + before
+        yield
+        self._times = before
+
     # -- blocks
 
     @contextmanager
@@ -130,22 +167,54 @@ class Dialect(GridStatements[V, Place]):
         limit = self.index(extent)
         if asked is not None:
             limit = self.code.select(asked, limit, 0)
-        many = bool(level) and self._copies > MOST_COPIES
-        hint = DONT_UNROLL if many else UNROLL if level == "unroll" else 0
-        hint = 0 if self.number(extent) is None else hint
-        with self.code.count(0, limit, hint=hint) as at, self.frame():
+        hint = DONT_UNROLL if level in ("unroll", "vector") else 0
+        with self._repeated(extent), self.code.count(0, limit, hint=hint) as at, self.frame():
             yield at
 
     def _loop(self, s: Loop, shared: bool) -> None:
-        before, self._copies = self._copies, self._copies * (self.number(s.extent) or 1)
-        super()._loop(s, shared)
+        """Unrolled loops are written out, so that elements of private arrays have constant places: an array
+        whose places are computed stays in memory, and that is slow everywhere."""
+        count = self.number(s.extent) or 0
+        if s.level not in ("unroll", "vector") or not 1 < count * self._copies <= MOST_COPIES or _declares(s):
+            super()._loop(s, shared)
+            return
+        before, self._copies = self._copies, self._copies * count
+        with self.frame():
+            self._load_common(s)
+            for i in range(count):
+                with self.frame(), self.bind({s.var: i}, s):
+                    self._iteration(s.body, partial(self._body, s, shared), shared)
         self._copies = before
+
+    def _load_common(self, s: Loop) -> None:
+        """Loads that are the same in each pass, before the first."""
+        changed, seen = written(s.body), set[int]()
+
+        def visit(e: Expr) -> None:
+            if id(e) in seen:
+                return
+            seen.add(id(e))
+            free = free_symbols(e)
+            same = s.var not in free and free <= self.env.keys()
+            if same and isinstance(e, Load) and e.buffer not in changed:
+                self.value(e)
+                return
+            for c in children(e):
+                visit(c)
+
+        for x in s.body:
+            if isinstance(x, Store) and not x.guard:
+                visit(x.value)
 
     @contextmanager
     def _instances(self, count: Dim) -> Iterator[V]:
         number = self.number(count)
-        self.elastic = self.elastic and (number is None or number > self.lanes)
-        with super()._instances(count) as flat:
+        in_turns = number is None or number > self.lanes
+        self.elastic = self.elastic and in_turns
+        with (
+            self._repeated(count, self.lanes, 1) if in_turns else nullcontext(),
+            super()._instances(count) as flat,
+        ):
             yield flat
 
     def turns(self, count: V) -> AbstractContextManager[V]:
@@ -155,7 +224,8 @@ class Dialect(GridStatements[V, Place]):
     def stepping(self, t: Tiles, first: V, last: V) -> Iterator[tuple[V, V]]:
         c = self.code
         at, size = c.variable("u", first), c.variable("u", 0)
-        with c.loop(lambda: at.get() < last, lambda: at.set(at.get() + size.get())), self.frame():
+        on = c.loop(lambda: at.get() < last, lambda: at.set(at.get() + size.get()))
+        with self._repeated(t.extent, t.sizes[0], t.sizes[0]), on, self.frame():
             start = at.get()
             left, rows = last - start, c.u(t.sizes[-1])
             for n in reversed(t.sizes[:-1]):
@@ -344,6 +414,21 @@ class Dialect(GridStatements[V, Place]):
         flips = (((old >> shift) ^ bits) & mask) << shift
         c.impure("AtomicXor", "u", pointer, device, relaxed, flips.id)
 
+    def _load(self, e: Load) -> V:
+        """Under a guard, of a word at least: the word at the binding's start where the guard does not hold. A
+        branch costs more than that everywhere."""
+        condition, place = self.condition(e.guard), self.places[e.buffer]
+        other = Const(0, e.dtype) if e.otherwise is None else e.otherwise
+        if condition is None or place.offset is None or place.buffer.dtype.bits != 32:
+            return super()._load(e)
+        if not isinstance(other, Const):
+            return super()._load(e)
+        with self.scope({}, holding(self.facts, e.guard)):
+            at = (place.offset >> 2) + self.address(flat_index(place, e.index))
+        word = self._loaded(self._word(place, self.code.select(condition, at, 0)))
+        found = word.as_float() if place.buffer.dtype.is_float else word
+        return self.code.select(condition, found, self.literal(other.value, e.dtype))
+
     def element_bytes(self, b: Buffer) -> int:
         return max(b.dtype.bytes, 4)
 
@@ -362,3 +447,8 @@ class Dialect(GridStatements[V, Place]):
     def _array(self, b: Buffer, extents: Sequence[int]) -> int:
         """The type of an array; bools have no layout in memory."""
         return self.code.m.array("u" if b.dtype == bool_ else kind_of(b.dtype), max(prod(extents), 1))
+
+
+def _declares(s: Loop) -> bool:
+    """Whether something in a loop has buffers of its own."""
+    return any(x.buffers for x in walk((s,)) if not isinstance(x, Store))

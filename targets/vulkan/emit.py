@@ -37,8 +37,9 @@ PUSHED_WORDS = 32
 class Part:
     """One module and how it is launched. lanes: invocations of a group; elastic: any number of them does.
     bindings: (buffer, whether it is written) at each binding; the parameters' buffer, if any, is the next
-    one. reach: no more than 2^31 - 1, for the launch's dims, if numbers of 32 bits are to be enough. sizes:
-    bytes of each bound buffer. Both are polynomials in the sizes of the kernel's dims."""
+    one. reach: no more than 2^31 - 1, for the launch's dims, if numbers of 32 bits are to be enough. rounds:
+    of all loops of an invocation, in 1 / ROUND. sizes: bytes of each bound buffer. These are polynomials in
+    the sizes of the kernel's dims."""
 
     name: str
     words: tuple[int, ...]
@@ -48,6 +49,7 @@ class Part:
     bindings: tuple[tuple[int, bool], ...]
     parameters: tuple[PartParameter, ...]
     reach: Dim
+    rounds: Dim
     sizes: tuple[Dim, ...]
     dims: tuple[str, ...]
 
@@ -78,7 +80,7 @@ def _part(f: Dialect, name: str) -> Part:
     sizes = (f.size(product(buffers[i].shape) * buffers[i].dtype.bytes) for i, _ in bindings)
     return Part(
         name, tuple(words), f.lanes, f.elastic, m.needs_float64, bindings, tuple(f.parameters),
-        _largest(f.limits), tuple(sizes), tuple(d.name for d in f.kernel.dims),
+        _largest(f.limits), f.rounds, tuple(sizes), tuple(d.name for d in f.kernel.dims),
     )  # fmt: skip
 
 

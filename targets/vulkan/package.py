@@ -3,8 +3,8 @@
 All numbers are words of 32 bits, little-endian. The head: a magic number, parts. Each part's row of 8: name
 (in bytes from the start), code (in words from the start), words of it, lanes, flags, bindings, parameters,
 details (in words). The details: each binding's buffer (WRITTEN when it is), each parameter (kind << 24 |
-index), then the polynomials of reach and of each binding's bytes: terms, and for each the coefficient (low,
-high), the factors and their dims.
+index), then the polynomials of reach, of rounds and of each binding's bytes: terms, and for each the
+coefficient (low, high), the factors and their dims.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def packed(parts: Sequence[Part]) -> bytes:
 def _details(p: Part) -> list[int]:
     words = [buffer | (WRITTEN if written else 0) for buffer, written in p.bindings]
     words += [KINDS[x.kind] << 24 | x.index for x in p.parameters]
-    for d in (p.reach, *p.sizes):
+    for d in (p.reach, p.rounds, *p.sizes):
         words += _polynomial(d, p.dims)
     return words
 

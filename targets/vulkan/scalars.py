@@ -194,7 +194,9 @@ def _float_rest(a: V, b: V) -> V:
     # 24 + 8 bits fit 32, and 53 + 11 fit 64
     chunk = 8 if a.kind == "f" else 11
     rest, left = c.variable(m.kind, _remainder(m, n)), c.variable("u", e - f)
-    with c.loop(lambda: left.get() > 0, lambda: None):
+    # differences of exponents are below 280, and below 2100; a remainder of 64 bits has a loop of its own
+    rounds = 40 if a.kind == "f" else 200 * 18
+    with c.loop(lambda: left.get() > 0, lambda: None, rounds=rounds):
         todo = left.get()
         now = c.select(todo > chunk, chunk, todo)
         moved = rest.get() << now if m.kind == "u" else wide.shift("shl", rest.get(), now)
@@ -245,7 +247,7 @@ def _integer_power(d: DType, a: V, b: V) -> V:
         x.set(times(x.get(), x.get()))
         left.set(wide.shift("shr", left.get(), c.u(1)) if pair else left.get() >> 1)
 
-    with c.loop(lambda: ~_is_zero(left.get()), step):
+    with c.loop(lambda: ~_is_zero(left.get()), step, rounds=65):
         odd = (low(left.get()) & 1).differs(0)
         total.set(c.select(odd, times(total.get(), x.get()), total.get()))
     if not is_signed(d):

@@ -69,6 +69,8 @@ class SpirvModule:
         self._capabilities = {SHADER}
         self._functions: list[list[int]] = []
         self._named: dict[str, int] = {}
+        self.rounds: dict[str, int] = {}
+        """Of each function by name: the rounds of all loops that a call may run, at most."""
         self.glsl = self.fresh()
 
     def fresh(self) -> int:

@@ -9,7 +9,7 @@ typedef void *vk_handle;   /* instance, physical device, device, queue, command 
 typedef uint64_t vk_object; /* all others */
 
 enum {
-  VK_INCOMPLETE = 5, VK_OUT_OF_HOST_MEMORY = -1, VK_OUT_OF_DEVICE_MEMORY = -2,
+  VK_TIMEOUT = 2, VK_INCOMPLETE = 5, VK_OUT_OF_HOST_MEMORY = -1, VK_OUT_OF_DEVICE_MEMORY = -2,
   VK_INSTANCE_CREATE = 1, VK_QUEUE_CREATE = 2, VK_DEVICE_CREATE = 3, VK_SUBMIT = 4, VK_MEMORY_ALLOCATE = 5, VK_FENCE_CREATE = 8,
   VK_BUFFER_CREATE = 12, VK_SHADER_CREATE = 16, VK_CACHE_CREATE = 17, VK_STAGE_CREATE = 18, VK_PIPELINE_CREATE = 29,
   VK_PIPELINE_LAYOUT_CREATE = 30, VK_SET_LAYOUT_CREATE = 32, VK_POOL_CREATE = 33, VK_SET_ALLOCATE = 34, VK_WRITE_SET = 35,
@@ -57,6 +57,7 @@ typedef struct { uint64_t bytes, alignment; uint32_t types; } vk_requirements;
 typedef struct { int32_t type; const void *next; uint64_t bytes; uint32_t memory_type; } vk_memory_allocate;
 typedef struct { int32_t type; const void *next; uint32_t flags; size_t bytes; const uint32_t *code; } vk_shader_create;
 typedef struct { int32_t type; const void *next; uint32_t flags; size_t bytes; const void *data; } vk_cache_create;
+typedef struct { uint32_t bytes, version, vendor, device; uint8_t cache_id[16]; } vk_cache_head;
 typedef struct { uint32_t id, offset; size_t bytes; } vk_special_entry;
 typedef struct { uint32_t n; const vk_special_entry *entries; size_t bytes; const void *data; } vk_special;
 typedef struct { int32_t type; const void *next; uint32_t flags, stage; vk_object module; const char *name; const vk_special *special; } vk_stage_create;
@@ -107,6 +108,7 @@ typedef struct { int32_t type; const void *next; uint32_t flags; } vk_fence_crea
   X(void, vkDestroyShaderModule, (vk_handle, vk_object, const void *))                                                  \
   X(int32_t, vkCreatePipelineCache, (vk_handle, const vk_cache_create *, const void *, vk_object *))                    \
   X(void, vkDestroyPipelineCache, (vk_handle, vk_object, const void *))                                                 \
+  X(int32_t, vkGetPipelineCacheData, (vk_handle, vk_object, size_t *, void *))                                          \
   X(int32_t, vkCreateComputePipelines, (vk_handle, vk_object, uint32_t, const vk_pipeline_create *, const void *, vk_object *)) \
   X(void, vkDestroyPipeline, (vk_handle, vk_object, const void *))                                                      \
   X(int32_t, vkCreatePipelineLayout, (vk_handle, const vk_layout_create *, const void *, vk_object *))                  \

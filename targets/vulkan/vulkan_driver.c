@@ -3,7 +3,7 @@
  *
  * Work is recorded into one command buffer and submitted by `flush`, or when somebody waits. Ranges of memory that the recorded
  * work reads and writes are kept, so that a barrier stands only between launches that depend on each other. */
-#include "vulkan_unit.h"
+#include "vulkan_pipelines.h"
 
 /* ---- memory ---- */
 static void destroy_piece(vk_unit *u, vk_piece *piece) {
@@ -125,10 +125,16 @@ static int32_t flush(void *state) {
 
 /* Submit what is recorded, wait for it, and give the reads that were asked for. */
 static int32_t wait(vk_unit *u) {
+  if (u->hung) return SMELT_HANGS;
   flush(u);
   int32_t code = u->submitted;
   if (u->under_way) {
-    if (!code) code = u->vk.vkWaitForFences(u->device, 1, &u->fence, 1, UINT64_MAX);
+    if (!code) code = u->vk.vkWaitForFences(u->device, 1, &u->fence, 1, smelt_rt_patience());
+    if (code == VK_TIMEOUT) {
+      u->hung = 1;
+      u->n_reads = 0;
+      return SMELT_HANGS;
+    }
     if (code) u->vk.vkDeviceWaitIdle(u->device);
     int32_t reset = u->vk.vkResetFences(u->device, 1, &u->fence);
     u->vk.vkResetCommandBuffer(u->commands, 0);
@@ -145,6 +151,7 @@ static int32_t wait(vk_unit *u) {
 }
 
 static int32_t begin(vk_unit *u) {
+  if (u->hung) return SMELT_HANGS;
   if (u->recording) return 0;
   int32_t code = u->under_way ? wait(u) : 0; /* its buffer is the only one */
   vk_command_begin begin = {.type = VK_COMMAND_BEGIN, .flags = VK_ONE_TIME};
@@ -202,7 +209,7 @@ static int32_t upload(void *state, void *memory, size_t offset, const void *host
 static int32_t download(void *state, void *memory, size_t offset, void *host, size_t bytes, int waits) {
   vk_unit *u = state;
   vk_memory *m = memory;
-  int32_t code = m->piece.host ? 0 : begin(u);
+  int32_t code = u->hung ? SMELT_HANGS : m->piece.host ? 0 : begin(u);
   if (code) return code;
   if (u->n_reads == u->room_reads) {
     uint32_t room = u->room_reads ? 2 * u->room_reads : 16;
@@ -269,67 +276,6 @@ static int32_t unmap(void *state, void *memory, void *mapped) {
     code = wait(u);
   }
   destroy_piece(u, &m->view);
-  return code;
-}
-
-/* ---- pipelines ---- */
-/* The module for this device: without float controls where there are none, and with as many bindings as there are. */
-static uint32_t adapt(const vk_unit *u, const uint32_t *code, uint32_t words, uint32_t *out, uint32_t shared, uint32_t parameters) {
-  enum { OP_EXTENSION = 10, OP_MODE = 16, OP_CAPABILITY = 17, OP_DECORATE = 71, KEEPS_CAPABILITY = 4466, KEEPS_MODE = 4461, BINDING = 33, HEAD = 5 };
-  uint32_t n = HEAD;
-  memcpy(out, code, HEAD * sizeof *out);
-  for (uint32_t i = HEAD, length; i < words && (length = code[i] >> 16); i += length) {
-    uint32_t op = code[i] & 0xFFFF;
-    int floats = op == OP_EXTENSION || (op == OP_CAPABILITY && code[i + 1] == KEEPS_CAPABILITY) || (op == OP_MODE && code[i + 2] == KEEPS_MODE);
-    if (floats && !u->float_controls) continue;
-    memcpy(out + n, code + i, length * sizeof *out);
-    if (op == OP_DECORATE && code[i + 2] == BINDING)
-      out[n + 3] = code[i + 3] == parameters ? (parameters < shared + 1 ? parameters : shared + 1) : code[i + 3] < shared ? code[i + 3] : shared;
-    n += length;
-  }
-  return n;
-}
-
-static int pushed(const part_row *part) { return part->n_parameters <= PUSHED_WORDS; }
-static uint32_t bound(const vk_kernel *k) {
-  const part_row *part = (const part_row *)k->row;
-  uint32_t n = part->n_bindings < k->shared + 1 ? part->n_bindings : k->shared + 1;
-  return n + !pushed(part);
-}
-
-static int32_t create_layouts(vk_unit *u, vk_kernel *k) {
-  const part_row *part = (const part_row *)k->row;
-  vk_set_binding bindings[MAX_BOUND + 1];
-  uint32_t n = bound(k);
-  for (uint32_t i = 0; i < n; i++) bindings[i] = (vk_set_binding){.binding = i, .type = VK_STORAGE_DESCRIPTOR, .count = 1, .stages = VK_STAGE_COMPUTE};
-  vk_set_layout_create set = {.type = VK_SET_LAYOUT_CREATE, .n = n, .bindings = bindings};
-  vk_push_range push = {VK_STAGE_COMPUTE, 0, part->n_parameters * 4};
-  vk_layout_create layout = {.type = VK_PIPELINE_LAYOUT_CREATE, .n_sets = 1, .sets = &k->set_layout, .pushes = &push};
-  layout.n_pushes = pushed(part) && part->n_parameters;
-  int32_t code = k->set_layout ? 0 : u->vk.vkCreateDescriptorSetLayout(u->device, &set, NULL, &k->set_layout);
-  return code || k->layout ? code : u->vk.vkCreatePipelineLayout(u->device, &layout, NULL, &k->layout);
-}
-
-/* Made at a kernel's first launch. */
-static int32_t create_pipeline(vk_unit *u, vk_kernel *k) {
-  const part_row *part = (const part_row *)k->row;
-  uint32_t most = u->most_bindings - !pushed(part), lanes = part->lanes < u->most_lanes ? part->lanes : u->most_lanes;
-  k->shared = part->n_bindings <= most ? part->n_bindings : most - 1;
-  uint32_t *words = malloc(part->words * sizeof *words);
-  if (!words) return VK_OUT_OF_HOST_MEMORY;
-  uint32_t n = adapt(u, u->package + part->code, part->words, words, k->shared, part->n_bindings);
-  vk_shader_create shader = {.type = VK_SHADER_CREATE, .bytes = n * sizeof *words, .code = words};
-  vk_object module = 0;
-  int32_t code = create_layouts(u, k);
-  if (!code) code = u->vk.vkCreateShaderModule(u->device, &shader, NULL, &module);
-  vk_special_entry entry = {0, 0, sizeof lanes};
-  vk_special special = {1, &entry, sizeof lanes, &lanes};
-  vk_pipeline_create create = {.type = VK_PIPELINE_CREATE, .layout = k->layout, .base_index = -1};
-  create.stage = (vk_stage_create){.type = VK_STAGE_CREATE, .stage = VK_STAGE_COMPUTE, .module = module, .special = &special};
-  create.stage.name = (const char *)u->package + part->name;
-  if (!code) code = u->vk.vkCreateComputePipelines(u->device, u->cache, 1, &create, NULL, &k->pipeline);
-  if (module) u->vk.vkDestroyShaderModule(u->device, module, NULL);
-  free(words);
   return code;
 }
 
@@ -431,6 +377,7 @@ static int32_t bind(vk_unit *u, const vk_kernel *k, const smelt_place *buffers, 
     if (parameter >> 24 == 1 && dims[parameter & 0xFFFFFF] != (int32_t)dims[parameter & 0xFFFFFF]) return TOO_LARGE;
   }
   if (evaluate(&at, dims) > INT32_MAX) return TOO_LARGE;
+  if (evaluate(&at, dims) / ROUND > u->most_rounds) return ROUNDS;
   for (uint32_t i = 0; i < part->n_bindings; i++) {
     const smelt_place *place = &buffers[details[i] & INT32_MAX];
     u->tensors[i] = (tensor){place->memory, place->offset, evaluate(&at, dims), 0, details[i] >> 31};
@@ -501,8 +448,7 @@ static int32_t launch(void *state, int32_t id, const smelt_place *buffers, const
   vk_kernel *k = &u->kernels[id];
   const part_row *part = (const part_row *)k->row;
   vk_memory *packed = NULL;
-  int32_t code = k->pipeline ? 0 : create_pipeline(u, k);
-  if (!code) code = prepare(u);
+  int32_t code = prepare(u);
   if (!code) code = bind(u, k, buffers, dims, &packed);
   if (code) return code;
   parameters(u, part, dims, groups);
@@ -524,12 +470,10 @@ static int32_t finish(void *state) {
 static int32_t create_commands(smelt_rt *rt, vk_unit *u) {
   vk_command_pool_create pool = {.type = VK_COMMAND_POOL_CREATE, .flags = VK_RESET_COMMAND_BUFFER, .family = u->family};
   vk_fence_create fence = {.type = VK_FENCE_CREATE};
-  vk_cache_create cache = {.type = VK_CACHE_CREATE};
   int32_t code = u->vk.vkCreateCommandPool(u->device, &pool, NULL, &u->command_pool);
   vk_command_allocate allocate = {.type = VK_COMMAND_ALLOCATE, .pool = u->command_pool, .n = 1};
   if (!code) code = u->vk.vkAllocateCommandBuffers(u->device, &allocate, &u->commands);
   if (!code) code = u->vk.vkCreateFence(u->device, &fence, NULL, &u->fence);
-  if (!code) code = u->vk.vkCreatePipelineCache(u->device, &cache, NULL, &u->cache);
   if (!code) create_piece(u, &u->nothing, 64, u->memory_type, &code);
   return code ? vk_failed(rt, u, "making a queue of commands", code) : SMELT_OK;
 }
@@ -542,7 +486,7 @@ static int32_t open_unit(smelt_rt *rt, uint32_t unit, void **state) {
   u->desc = &rt->model->units[unit - 1];
   u->unit = unit;
   u->kernels = (vk_kernel *)(u + 1);
-  int32_t (*const steps[])(smelt_rt *, vk_unit *) = {read_package, load_functions, create_instance, choose_device, create_device, create_commands};
+  int32_t (*const steps[])(smelt_rt *, vk_unit *) = {read_package, load_functions, create_instance, choose_device, create_device, create_commands, create_pipelines};
   for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
     int32_t status = steps[i](rt, u);
     if (status) return status;
@@ -554,6 +498,7 @@ static const char *device_name(const void *state) { return ((const vk_unit *)sta
 
 static void close_unit(void *state) {
   vk_unit *u = state;
+  if (u->hung) return; /* the device may be using all of it */
   if (u->device) {
     u->vk.vkDeviceWaitIdle(u->device);
     clean(u);

@@ -6,14 +6,15 @@
 #include "vulkan_api.h"
 
 enum { /* our own codes, beside VkResult's */
-  TOO_LARGE = -1001, RANGE = -1002, GROUPS = -1003
+  TOO_LARGE = -1001, RANGE = -1002, GROUPS = -1003, ROUNDS = -1004
 };
 static const char CODES[] = "codes to -1000 are VkResult's (vulkan_core.h); -1001: a size does not fit 31 bits, -1002: a tensor is larger "
-                            "than maxStorageBufferRange, -1003: too many groups; use smaller shapes or compile without +vulkan";
+                            "than maxStorageBufferRange, -1003: too many groups, -1004: more rounds of loops than llvmpipe runs, "
+                            "which stops after 65535 and says nothing; use smaller shapes or compile without +vulkan";
 
 enum { MAGIC = 0x4B564D53, ROW = 8, FLOAT64 = 1, ELASTIC = 2 };
 enum { MAX_BOUND = 96, PUSHED_WORDS = 32, MAX_RANGES = 64, MAX_RECORDED = 4096, POOL_SETS = 256, POOL_BUFFERS = 2048 };
-enum { STAGING_BYTES = 1 << 20 };
+enum { STAGING_BYTES = 1 << 20, ROUND = 1 << 12, LLVMPIPE_ROUNDS = 65535 };
 
 typedef struct {
   vk_object buffer, memory;
@@ -71,7 +72,7 @@ typedef struct {
   const smelt_model_desc *model;
   const smelt_unit_desc *desc;
   uint32_t unit, family, memory_type, staging_type, float_controls, most_bindings, most_lanes, most_groups[3];
-  uint64_t most_range, alignment;
+  uint64_t most_range, alignment, most_rounds;
   vk_handle instance, physical, device, queue, commands;
   vk_object command_pool, fence, cache;
   vk_piece nothing; /* bound in place of tensors without elements */
@@ -92,6 +93,10 @@ typedef struct {
   vk_buffer_info infos[MAX_BOUND + 1];
   int recording, under_way; /* the one command buffer */
   int32_t submitted;        /* the code of its submission */
+  int32_t hung;             /* it has not ended in time */
+  uint32_t vendor, device_id, driver_version;
+  uint8_t cache_id[16];     /* of all drivers whose compiled code is alike */
+  int32_t cache_found;
   char name[264];
 } vk_unit;
 
@@ -235,12 +240,15 @@ static int32_t create_device(smelt_rt *rt, vk_unit *u) {
   properties.next = extension ? &floats : NULL;
   u->vk.vkGetPhysicalDeviceProperties2(u->physical, &properties);
   const vk_limits *limits = &properties.properties.limits;
+  u->vendor = properties.properties.vendor, u->device_id = properties.properties.device, u->driver_version = properties.properties.driver;
+  memcpy(u->cache_id, properties.properties.cache_id, sizeof u->cache_id);
   u->float_controls = extension && floats.keeps_zero_inf_nan_32;
   u->most_bindings = limits->max_stage_buffers < limits->max_set_buffers ? limits->max_stage_buffers : limits->max_set_buffers;
   u->most_bindings = weaker("bindings", u->most_bindings < MAX_BOUND ? u->most_bindings : MAX_BOUND);
   u->most_range = weaker("range", limits->max_storage_range);
   u->alignment = limits->storage_alignment ? limits->storage_alignment : 1;
   u->most_lanes = weaker("lanes", limits->max_invocations < limits->max_group_size[0] ? limits->max_invocations : limits->max_group_size[0]);
+  u->most_rounds = strncmp(u->name, "llvmpipe", 8) ? UINT64_MAX : LLVMPIPE_ROUNDS;
   for (int i = 0; i < 3; i++) u->most_groups[i] = weaker("groups", limits->max_groups[i]);
   choose_memory(u, &properties.properties);
   u->family = compute_family(u, u->physical);

@@ -106,15 +106,16 @@ def _divided(a: V, b: V, quotient: bool) -> V:
 
     def long() -> V:
         rest, left, q = c.variable("w", 0), c.variable("w", a), c.variable("w", 0)
-        with c.count(0, c.u(64)):
-            r, top = rest.get(), left.get()
-            out = r.high >> 31  # a rest of 65 bits is at least b
-            r = c.wide((r.low << 1) | (top.high >> 31), (r.high << 1) | (r.low >> 31))
-            left.set(c.wide(top.low << 1, (top.high << 1) | (top.low >> 31)))
-            fits = out.differs(0) | ~less(r, b, False)
-            rest.set(c.select(fits, sub(r, b), r))
-            old = q.get()
-            q.set(c.wide((old.low << 1) | carry(fits), (old.high << 1) | (old.low >> 31)))
+        with c.count(0, c.u(16), rounds=17):
+            for _ in range(4):  # written out: rounds are dear
+                r, top = rest.get(), left.get()
+                out = r.high >> 31  # a rest of 65 bits is at least b
+                r = c.wide((r.low << 1) | (top.high >> 31), (r.high << 1) | (r.low >> 31))
+                left.set(c.wide(top.low << 1, (top.high << 1) | (top.low >> 31)))
+                fits = out.differs(0) | ~less(r, b, False)
+                rest.set(c.select(fits, sub(r, b), r))
+                old = q.get()
+                q.set(c.wide((old.low << 1) | carry(fits), (old.high << 1) | (old.low >> 31)))
         return q.get() if quotient else rest.get()
 
     return c.choose(small, short, long)
@@ -210,5 +211,3 @@ def _from_float(x: V, signed: bool) -> V:
 def from_float(x: V, signed: bool) -> V:
     name = f"wide_from_{x.kind}_{signed}"
     return x.code.call(name, "w", lambda v: _from_float(v, signed), x)
-
-

@@ -36,6 +36,8 @@ struct smelt_session {
   uint64_t launches;
   int64_t kept; /* its state */
   int slow_reset;
+  smelt_probe_fn probe;
+  void *probe_context;
   const char *error;
 };
 static const char *open_error = "";
@@ -91,6 +93,12 @@ smelt_status smelt_kernel_stats(const smelt_session *s, size_t i, const char **n
   return SMELT_OK;
 }
 void smelt_cancel(smelt_session *s) { (void)s; }
+smelt_status smelt_probe(smelt_session *s, smelt_probe_fn fn, void *context) { s->probe = fn; s->probe_context = context; return SMELT_OK; }
+smelt_status smelt_peek(smelt_session *s, int64_t address, void *to, uint64_t bytes) {
+  (void)s;
+  __builtin_memcpy(to, (const void *)(intptr_t)address, bytes);
+  return SMELT_OK;
+}
 
 static int deep(volatile int *p) {
   volatile char frame[4096];
@@ -154,7 +162,13 @@ smelt_status smelt_run(smelt_session *s, const DLTensor *inputs, size_t n_inputs
     s->memory.allocations++;
   }
   for (size_t i = 0; i < n; i++) s->y[i] = 2 * x[i];
-  s->count = (int64_t)n + (s->kept++ << 32);
+  int64_t args[] = {(int64_t)(intptr_t)x, (int64_t)(intptr_t)s->y, inputs[0].shape[0], inputs[0].shape[1]};
+  if (s->probe && s->probe(s->probe_context, 0, args, 2, 2)) {
+    s->error = "stopped by its probe";
+    return SMELT_DEVICE;
+  }
+  s->count = (int64_t)n + (s->kept << 32);
+  s->kept += !s->probe;
   s->dims[0] = inputs[0].shape[0];
   s->dims[1] = mode == BAD_OUTPUT ? -5 : inputs[0].shape[1];
   s->memory.arena_bytes = n * 4;

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -175,11 +176,23 @@ def make_key(path: Path) -> str:
     return path.with_suffix(".pub").read_text().strip()
 
 
+def _own_mounts() -> list[str]:
+    mapped = [] if os.getuid() == 0 else ["--user", "--map-current-user", "--keep-caps"]
+    return [str(program_path("unshare")), "--mount", *mapped]
+
+
+@cache
+def may_mount() -> bool:
+    """Whether a process here gets a mount namespace of its own; in a plain chroot none does."""
+    if not program_path("unshare"):
+        return False
+    return subprocess.run([*_own_mounts(), "true"], capture_output=True).returncode == 0
+
+
 def in_mounts(script: str, argv: list[str]) -> list[str]:
     """The command, run in a mount namespace of its own after the script has changed what is mounted there."""
-    unshare = program_path("unshare")
-    mapped = [] if os.getuid() == 0 else ["--user", "--map-current-user", "--keep-caps"]
-    return [str(unshare), "--mount", *mapped, "sh", "-c", f'{script} && exec "$@"', "sh", *argv]
+    need(may_mount(), "needs a mount namespace: run as root, or where users may make namespaces, in no chroot")
+    return [*_own_mounts(), "sh", "-c", f'{script} && exec "$@"', "sh", *argv]
 
 
 def plain_shell(home: Path) -> str:
@@ -192,9 +205,9 @@ def plain_shell(home: Path) -> str:
 
 
 @contextmanager
-def start_sshd(home: Path, mounts: str = "true") -> Iterator[Sshd]:
+def start_sshd(home: Path, mounts: str = "") -> Iterator[Sshd]:
     """sshd in the foreground as this user, ended with its children when the block ends. mounts: see
-    in_mounts."""
+    in_mounts; '' needs no namespace, but the user's own shell takes its time without one."""
     daemon = program_path("sshd")
     need(
         daemon and program_path("ssh-keygen"),
@@ -208,7 +221,9 @@ def start_sshd(home: Path, mounts: str = "true") -> Iterator[Sshd]:
     port = free_port()
     (home / "config").write_text(SSHD_CONFIG.format(port=port, home=home))
     argv = [str(daemon), "-D", "-e", "-f", str(home / "config")]
-    with _listening(in_mounts(f"{plain_shell(home)} && {mounts}", argv), home, port) as server:
+    if mounts or may_mount():
+        argv = in_mounts(f"{plain_shell(home)} && {mounts or 'true'}", argv)
+    with _listening(argv, home, port) as server:
         address = SshAddress("127.0.0.1", port, getpass.getuser(), host_key, home / "user_key")
         yield Sshd(address, home, server.pid)
 

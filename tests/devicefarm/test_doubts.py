@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from smelt.devicefarm.condition import Condition, Cooling, Policy, Reading, Zone
+from smelt.devicefarm.condition import Condition, Cooling, Policy, TelemetryReading, Zone
 from smelt.devicefarm.doubts import Samples, find_doubts
 from smelt.devicefarm.measure import Doubt, TimingVerdict
 
@@ -17,7 +17,7 @@ CALM = Condition(
     (Cooling("c", 0),),
     0x50000,
 )
-FIRST = Reading(0, 0, 45.0, 10**6, 10**6, 0, (0, 0), (0, 0))
+FIRST = TelemetryReading(0, 0, 45.0, 10**6, 10**6, 0, (0, 0), (0, 0))
 LAST = replace(FIRST, at_ns=1000 * MS, sample=100, busy=(99, 3))
 QUIET = Samples(
     1, (10 * MS,) * 100, (int(9.9 * MS),) * 100, (20_000,) * 100, (0,) * 100, (0,) * 100
@@ -26,13 +26,13 @@ QUIET = Samples(
 
 def doubts(
     samples: Samples = QUIET,
-    last: Reading = LAST,
+    last: TelemetryReading = LAST,
     *,
     before: Condition = CALM,
     after: Condition = CALM,
     emulated: bool = False,
     settled: bool = True,
-    between: tuple[Reading, ...] = (),
+    between: tuple[TelemetryReading, ...] = (),
 ) -> tuple[Doubt, ...]:
     return find_doubts(samples, (FIRST, *between, last), before, after, emulated=emulated, settled=settled)
 
@@ -74,7 +74,7 @@ def test_waiting_for_a_processor_is_busy(samples: Samples, busy: bool) -> None:
         (replace(LAST, at_ns=50 * MS, busy=(30, 30)), None),  # too short for ticks to tell
     ],
 )
-def test_others_on_any_processor(last: Reading, word: str | None) -> None:
+def test_others_on_any_processor(last: TelemetryReading, word: str | None) -> None:
     found = doubts(last=last)
     assert [d.kind for d in found] == [TimingVerdict.BUSY] * (word is not None)
     assert word is None or word in found[0].text

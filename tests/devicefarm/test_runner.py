@@ -25,7 +25,8 @@ from smelt.devicefarm.channel import PipeChannel
 from smelt.devicefarm.client import LOAD_HEAD, PAIR, RUN_BODY, SETIN_HEAD, RunnerClient
 from smelt.devicefarm.frames import CHUNK, Frame, FrameType, encode
 from smelt.devicefarm.measure import QUICK, TimingVerdict
-from smelt.devicefarm.report import RunReport
+from smelt.devicefarm.report import RunnerError, RunReport
+from smelt.targets.elf import code_of
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -47,6 +48,30 @@ def test_command_line(kind: str, request: pytest.FixtureRequest) -> None:
     assert "then 7 runs: min " in done.stdout
     again = shell(bundle / "smelt_run", bundle, "--shape", 'x"\n:3x5', "--repeat", "0", "--zero")
     assert "runs:" not in again.stdout
+
+
+@pytest.mark.parametrize("kind", ["native_bundle", "static_bundle"])
+@pytest.mark.parametrize(("mode", "signal_number"), [(1, 11), (2, 6)])
+def test_a_crash_has_a_backtrace(
+    kind: str, mode: int, signal_number: int, request: pytest.FixtureRequest
+) -> None:
+    """Also where it is libc that ends the process: the model's own functions are found on the stack."""
+    bundle: Path = request.getfixturevalue(kind)
+    client = RunnerClient(PipeChannel([str(bundle / "smelt_run"), "--serve"]), budget=Budget())
+    try:
+        client.load(str(bundle))
+        with pytest.raises(RunnerError) as caught:
+            client.run([X, np.array(mode, np.int32)])
+    finally:
+        client.close()
+    crash = caught.value.crash
+    assert crash is not None and crash.signal == signal_number
+    library = bundle / "libmodel.so"
+    code = code_of((library if library.exists() else bundle / "smelt_run").read_bytes())
+    found = [code.function_at(at - 1) for at in crash.frames if code.follows_call(at)]
+    if signal_number == 11:
+        found.insert(0, code.function_at(crash.offset))
+    assert {"misbehave", "model_run"} & {*found}, (crash, found)
 
 
 def test_command_line_errors(native_bundle: Path, tmp_path: Path) -> None:

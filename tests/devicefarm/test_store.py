@@ -20,7 +20,6 @@ import proxy
 import pytest
 import rig
 from boards import need_qemu
-from installed import program_path
 from processes import children, lives
 
 from smelt.core.diag import SmeltError
@@ -30,10 +29,10 @@ from smelt.devicefarm.local import LocalTransport
 from smelt.devicefarm.local_files import LocalFiles
 from smelt.devicefarm.owners import Owner
 from smelt.devicefarm.qemu_user import qemu_user
-from smelt.devicefarm.room import KEEP, StoreRules
+from smelt.devicefarm.room import CONTINUABLE, StoreRules
 from smelt.devicefarm.sftp import SftpFiles
 from smelt.devicefarm.ssh import SshTransport
-from smelt.devicefarm.store import Content, Store
+from smelt.devicefarm.store import Content, DeviceStore
 from smelt.devicefarm.transport import Transport
 from smelt.devicefarm.verdict import Verdict, verdict_of_error
 
@@ -378,7 +377,7 @@ def test_upload_of_a_killed_client_is_continued(
     client.kill()
     client.wait()
     SENT.clear()
-    store = Store(Counting("device", root))
+    store = DeviceStore(Counting("device", root))
     store.deploy(bundle, Budget())
     store.close(Budget())
     assert 20 * MIB <= sum(SENT) < 21 * MIB  # and the other files of the bundle
@@ -395,7 +394,7 @@ def test_upload_of_a_living_client_is_left_alone(
     os.utime(part, (1, 1))
     client.send_signal(signal.SIGSTOP)
     SENT.clear()
-    store = Store(Counting("device", root))
+    store = DeviceStore(Counting("device", root))
     store.deploy(bundle, Budget())
     store.close(Budget())
     assert sum(SENT) > 40 * MIB
@@ -413,7 +412,7 @@ def test_what_dead_clients_left_is_swept(tmp_path: Path, native_bundle: Path) ->
     (root / "use").mkdir()
     dead, live, stranger = Owner(), Owner(), "0" * 12 + "-" + "1" * 16
     dead.close()
-    now, old = time.time(), time.time() - KEEP - 10
+    now, old = time.time(), time.time() - CONTINUABLE - 10
     some = "a" * 64
     rows = {  # path -> (age, whether it stays)
         f"tmp/{some}.{dead.token}": (now, True), f"tmp/{'b' * 64}.{dead.token}": (old, False),
@@ -518,7 +517,6 @@ DISKS = {
 
 @pytest.mark.parametrize("kind", ["small", "read-only"])
 def test_bad_disk_of_this_machine(kind: str, native_bundle: Path, tmp_path: Path) -> None:
-    rig.need(program_path("unshare"), "needs unshare: apt-get install util-linux")
     mounts, wanted = DISKS[kind]
     bundle, root = with_weights(native_bundle, tmp_path / "large", 20 * MIB), tmp_path / "disk"
     root.mkdir()
@@ -532,7 +530,6 @@ def test_bad_disk_of_this_machine(kind: str, native_bundle: Path, tmp_path: Path
 
 @pytest.mark.parametrize("kind", list(DISKS))
 def test_bad_disk_over_ssh(kind: str, native_bundle: Path, tmp_path: Path) -> None:
-    rig.need(program_path("unshare"), "needs unshare: apt-get install util-linux")
     mounts, wanted = DISKS[kind]
     size = 100 if kind == "lying" else 20
     bundle, root = with_weights(native_bundle, tmp_path / "large", size * MIB), tmp_path / "disk"

@@ -157,7 +157,7 @@ def test_what_commands_refuse(folder: Path, tmp_path: Path) -> None:
             ["validate", out, "--model", "prefill=decode.onnx", "--model", "decode=decode.onnx"],
             "another file than",
         ),
-        (["validate", *PAIR, "--shape", "ids:1x1"], "--bisect and --shape are about one entry"),
+        (["validate", *PAIR, "--shape", "ids:1x1"], "--shape and --inputs are about one entry"),
         (["compile", "a=none.onnx", "-o", out], "no model file 'none.onnx'"),
         (["compile", *PAIR[:2], "-o", out, "--dim", "width=3"], "no entry has a size 'width'"),
         (["compile", *PAIR[:2], "-o", out, "--maxShapes", "ids:1x1"], "say --dim ENTRY/DIM=LOW..HIGH"),

@@ -12,11 +12,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import smelt
-from smelt import compare as comparing
-from smelt.compare import bisect, validate
+from smelt.bisect import bisect
+from smelt.compare import validate
 from smelt.difference import compare_values
 from smelt.opinions import AS_WRITTEN, EVALUATOR, WITHIN, Opinions, Ruling
 from smelt.reference import Reference
+from smelt.script import SessionStep
 from smelt.shapes import RunCase
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -79,16 +80,13 @@ def test_a_fault_planted_in_the_same_model_is_found(tmp_path: Path, fault: float
     assert AS_WRITTEN in found.why and EVALUATOR in found.why
 
 
-def test_bisect_blames_the_fault_and_not_what_the_optimiser_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bisect_blames_the_fault_and_not_what_the_optimiser_does(tmp_path: Path) -> None:
     model = blocked(tmp_path / "m.onnx")
-    assert bisect(model, case(), target="host") is None
-    wrong = blocked(tmp_path / "wrong.onnx", 1.05)
-    right = comparing.compile
-    monkeypatch.setattr(comparing, "compile", lambda source, *a, **k: right(str(wrong), *a, **k))
-    found = bisect(model, case(), target="host")
-    assert found is not None and found.node == "dequantize"
+    right = smelt.compile(model, output=tmp_path / "right")
+    assert bisect(right, model, [SessionStep(case())], ["y"]).first is None
+    wrong = smelt.compile(blocked(tmp_path / "wrong.onnx", 1.05), output=tmp_path / "out")
+    first = bisect(wrong, model, [SessionStep(case())], ["y"]).first
+    assert first is not None and "dequantize" in [s.name for s in first.suspects]
 
 
 def test_the_evaluator_is_heard(tmp_path: Path) -> None:

@@ -30,7 +30,6 @@ from state_models import (
 )
 
 import smelt
-from smelt.cli.main import main
 from smelt.compare import validate
 from smelt.core.bundle import Bundle, read_bundle
 from smelt.core.diag import SmeltError
@@ -598,17 +597,5 @@ def test_commands(folder: Path, tmp_path: Path) -> None:
         (["compile", model, "--state", "past"], "write INPUT=OUTPUT"),
         (["compile", model, "--state", "a=b", "--state", "a=c"], "names 'a' twice"),
         (["compile", model, "--state", "a=b"], "no input is called 'a'"),
-        (["validate", model, "--state", "past_*=present_*", "--bisect"], "--bisect runs a model once"),
     ):
         assert said in json.dumps(cli(*words, *(["-o", out] if words[0] == "compile" else [])))
-
-
-def test_what_bisects_no_state_says_so_before_it_compiles(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    compiled: list[object] = []
-    monkeypatch.setattr("smelt.driver.compile", lambda *args, **more: compiled.append(args))
-    words = ["validate", str(folder / "decoder.onnx"), "--state", "past_*=present_*", "--bisect"]
-    assert main(words) == 2
-    assert "--bisect runs a model once" in capsys.readouterr().err
-    assert not compiled

@@ -19,7 +19,7 @@ from smelt.cli import report
 from smelt.cli.bench import measured_data, measured_text
 from smelt.cli.main import main
 from smelt.core.session_memory import MEMORY_FIELDS
-from smelt.devicefarm.condition import Condition, Reading
+from smelt.devicefarm.condition import Condition, TelemetryReading
 from smelt.devicefarm.doubts import Samples
 from smelt.devicefarm.measure import STEADY, SUSTAINED, Doubt, RunPlan, TimingVerdict
 from smelt.devicefarm.profiles import Conditions, Profile
@@ -37,7 +37,7 @@ def measured(
     samples = Samples(1, tuple(ns), tuple(ns), (0,) * n, (0,) * n, (0,) * n)
     facts: Any = SimpleNamespace(cpu="scripted", arch="a")
     memory = RunnerMemory(**dict.fromkeys(MEMORY_FIELDS, 0), resident_peak=0)
-    telemetry = (Reading(0, 0, 71.5, None, None, None, (), ()),)
+    telemetry = (TelemetryReading(0, 0, 71.5, None, None, None, (), ()),)
     doubts = tuple(Doubt(k, f"because of {k.value}") for k in kinds)
     found = RunReport(
         "board", emulated, facts, facts, {}, 3 * MS, samples, Samples(), telemetry, memory, Condition(),

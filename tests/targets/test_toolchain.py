@@ -20,6 +20,7 @@ from smelt.core.diag import SmeltError
 from smelt.core.naming import FUNCTIONS, Names
 from smelt.targets import toolchain
 from smelt.targets.elf import global_symbols
+from smelt.targets.llvm.machines import machine_for
 from smelt.targets.platform import (
     DRIVERS,
     PLATFORMS,
@@ -133,6 +134,15 @@ def test_unknown_targets_are_refused_with_what_there_is(text: str, words: str | 
     with pytest.raises(SmeltError, match=re.escape(words)) as error:
         parse_target(text)
     assert error.value.kind == "unsupported" and error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("cpu", "machine"),
+    [("rocketlake", "avx512"), ("znver5", "avx512"), ("haswell", "avx2"), ("nehalem", "sse4.2")],
+)
+def test_a_processor_is_what_its_features_say(cpu: str, machine: str) -> None:
+    """Also one that nobody has thought of: LLVM's tables know it."""
+    assert machine_for(PLATFORMS["x86_64-linux"].triple, cpu).name == machine
 
 
 def test_emulators_follow_the_cpu() -> None:

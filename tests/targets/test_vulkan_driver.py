@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,6 +29,8 @@ DOUBLE = """
 kernel @double(n: dim in 0..*, x: f32[n]) -> (y: f32[n]) {
   group i in n { y[i] = x[i] * 2.0: f32 }
 }"""
+HERE = Path(__file__).parent
+PATH = os.pathsep.join(map(str, (HERE, HERE.parent / "support", *sys.path)))
 WEAK = (
     "visible=0", "bindings=4", "groups=3", "range=65536", "controls=0",
     "visible=0,bindings=4,groups=3,controls=0",
@@ -299,10 +303,8 @@ def opened_elsewhere(**env: str) -> str:
         "from test_vulkan_driver import DOUBLE, parse_kernel, OnVulkan, Failed\n"
         "try: OnVulkan(parse_kernel(DOUBLE))\nexcept Failed as e: print(e)\n"
     )
-    here = Path(__file__).parent
-    path = os.pathsep.join(map(str, (here, here.parent / "support", *sys.path)))
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **env, "PYTHONPATH": path}, capture_output=True,
+        [sys.executable, "-c", code], env={**os.environ, **env, "PYTHONPATH": PATH}, capture_output=True,
         text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -342,10 +344,8 @@ built(inputs(kernel, {"n": 7}), {"n": 7})
 built.session.close()
 print("end")
 """
-    here = Path(__file__).parent
-    path = os.pathsep.join(map(str, (here, here.parent / "support", *sys.path)))
     for weak in ("", "visible=0,bindings=4,groups=3"):
-        env = {"VK_INSTANCE_LAYERS": "VK_LAYER_KHRONOS_validation", "PYTHONPATH": path}
+        env = {"VK_INSTANCE_LAYERS": "VK_LAYER_KHRONOS_validation", "PYTHONPATH": PATH}
         env["SMELT_VULKAN_WEAK"] = weak
         done = subprocess.run(
             [sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, text=True
@@ -353,3 +353,92 @@ print("end")
         assert done.stdout.strip() == "end", done.stdout[:3000] + done.stderr[-2000:]
         assert "VUID" not in done.stderr, done.stderr[:3000]
 
+
+# ---------------------------------------------------------------- what is kept
+
+
+def test_what_the_driver_has_compiled_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is damaged, or whole and of no use to the driver, is made again."""
+    monkeypatch.setenv("SMELT_CACHE", str(tmp_path))
+
+    def hits() -> int:
+        built = OnVulkan(parse_kernel(DOUBLE))
+        x = np.arange(7, dtype=np.float32)
+        np.testing.assert_array_equal(built([x], {"n": 7})[0], 2 * x)
+        found = built.session.cache_hits
+        built.session.close()
+        return found
+
+    assert (hits(), hits()) == (0, 1)
+    (kept,) = (tmp_path / "kernels").iterdir()
+    whole, other = kept.read_bytes(), b"no cache of any driver, as long as a head of one"
+    useless = b"smeltbin" + struct.pack("<Q", len(other)) + hashlib.sha256(other).digest() + other
+    for damage in (whole[:-1], b"", useless):
+        kept.write_bytes(damage)
+        assert hits() == 0 and kept.read_bytes() == whole
+        assert hits() == 1
+
+
+def test_processes_share_what_they_compile(tmp_path: Path) -> None:
+    """Four at once on an empty folder: each runs, and what they leave is one whole file."""
+    env = {**os.environ, "SMELT_CACHE": str(tmp_path), "PYTHONPATH": PATH}
+    code = "from test_vulkan_driver import *; print(OnVulkan(parse_kernel(DOUBLE)).session.cache_hits)"
+    words = [sys.executable, "-c", code]
+    started = [subprocess.Popen(words, env=env, stdout=subprocess.PIPE) for _ in range(4)]
+    assert {p.communicate(timeout=300)[0] for p in started} <= {b"0\n", b"1\n"}
+    assert len(list((tmp_path / "kernels").iterdir())) == 1
+    assert subprocess.run(words, env=env, stdout=subprocess.PIPE, check=True).stdout == b"1\n"
+
+
+# ---------------------------------------------------------------- devices that fail
+
+NESTED = """
+kernel @nested(n: dim in 0..*, m: dim in 0..*, x: f32[1]) -> (y: f32[1]) {
+  group i in 1 {
+    y[0] = 0.0: f32
+    serial j in n { serial k in m { y[0] = y[0] + x[0] } }
+  }
+}"""
+
+
+@pytest.mark.parametrize(("n", "m"), [(1, 65530), (65530, 0), (255, 255), (1, 70000), (300, 300), (30000, 2)])
+def test_loops_are_whole_or_refused(n: int, m: int) -> None:
+    """llvmpipe stops all loops of an invocation after 65535 rounds, and says nothing."""
+    built, ones = OnVulkan(parse_kernel(NESTED)), [np.ones(1, np.float32)]
+    if "llvmpipe" in built.session.device and n * (m + 2) + 1 > 65535:
+        with pytest.raises(Failed, match="-1004"):
+            built(ones, {"n": n, "m": m})
+    else:
+        assert built(ones, {"n": n, "m": m})[0][0] == n * m
+
+
+ENDLESS = """
+kernel @endless(n: dim in 0..*, m: dim in 0..*, x: f32[1]) -> (y: f32[1]) {
+  group i in n { serial k in m { y[0] = y[0] * x[0] + 1.0: f32 } }
+}"""
+
+
+def test_a_kernel_that_does_not_end(tmp_path: Path) -> None:
+    """The wait ends, every later call fails at once, and the session closes."""
+    code = f"""
+import os, time
+from test_vulkan_driver import *
+kernel = parse_kernel({ENDLESS!r})
+session = OnVulkan(kernel).session
+a, b, got = session.allocate(4, floats(0.5)), session.allocate(4), np.zeros(1, np.float32)
+def launch(n):
+    session.launch(0, [a, b], [0, 0], [n, 60000], n)
+launch(1 << 30)
+for call in (session.finish, session.finish, lambda: session.download(b, got), lambda: launch(1)):
+    try:
+        call()
+    except Failed as e:
+        print(e)
+session.release(b)
+session.close()
+print("closed", flush=True)
+os._exit(0)  # what the driver itself does at the end of a process is not ours
+"""
+    env = {**os.environ, "SMELT_DEVICE_SECONDS": "1", "PYTHONPATH": PATH, "SMELT_CACHE": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=300)
+    assert done.stdout.split() == ["-20001"] * 4 + ["closed"], done.stderr

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from smelt.core.dim import Dim, Facts
-from smelt.core.ir.checked import MARKS, Scope
+from smelt.core.ir.checked import MARKS, FactScope
 from smelt.core.ir.graph import Graph, Module, Node, Value, attr_dims
 from smelt.core.ir.verify import module_facts
 from smelt.core.passes.context import Context
@@ -23,11 +23,11 @@ def checked(module: Module, ctx: Context) -> Module:
     """The module with simpler sizes. What a branch or a loop leaves, and what the first shape that has a size
     tells of it, keeps its type: there the size gets its value."""
     base = module_facts(module)
-    graphs = {name: _graph(g, Scope(base), base, top=True) for name, g in module.graphs.items()}
+    graphs = {name: _graph(g, FactScope(base), base, top=True) for name, g in module.graphs.items()}
     return module if all(g is module.graphs[n] for n, g in graphs.items()) else module.with_(graphs=graphs)
 
 
-def _graph(graph: Graph, scope: Scope, base: Facts, top: bool) -> Graph:
+def _graph(graph: Graph, scope: FactScope, base: Facts, top: bool) -> Graph:
     outer, scope = scope, scope.enter(graph)
     known = outer.names.union(*(v.type.symbols for v in graph.inputs))
     kept = frozenset() if top else frozenset(graph.outputs)

@@ -12,10 +12,10 @@ from typing import TypeAlias
 import numpy as np
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import NO, UNKNOWN, YES, Dim, Truth
+from smelt.core.dim import NO, UNKNOWN, YES, Dim, Truth, to_dim
 from smelt.core.dtype import Array, DType, from_numpy
 from smelt.core.ir.analysis.traits import Trait
-from smelt.core.ir.checked import Scope
+from smelt.core.ir.checked import FactScope
 from smelt.core.ir.graph import Graph, Module, Node, Ref, TensorType, Value, Weight, attr_dims
 from smelt.core.ops import OPS
 from smelt.core.ops.infer import Engine
@@ -35,7 +35,7 @@ class Workshop:
     def __init__(self, module: Module) -> None:
         self.weights: dict[Ref, Weight] = dict(module.weights)
         self.engine = Engine.of(module)
-        self.start = Scope(self.engine.facts)
+        self.start = FactScope(self.engine.facts)
         main = module.graphs.get("main")
         self.scope = self.start if main is None else self.start.enter(main)
         self.engine.suppose(self.scope.facts)
@@ -330,11 +330,26 @@ class Editor:
         source, target = self.maker(old), self._maker.get(new)
         if source is None or target is None:
             return
-        origin = next(v.origin for v in source.outputs if v.name == old)
-        node = self.nodes[target]
-        if origin and any(v.name == new and not v.origin for v in node.outputs):
-            outputs = (replace(v, origin=origin) if v.name == new else v for v in node.outputs)
-            self.nodes[target] = node.with_(outputs=tuple(outputs))
+        known = next(v for v in source.outputs if v.name == old)
+        if known.origin:
+            self._call(new, known.origin, known.axes)
+
+    def _call(self, ref: Ref, origin: str, axes: tuple[int, ...]) -> None:
+        """Give a value without an ONNX name that one, and what it is a transpose or a reshape of: of the two
+        the other one may be what is stored. axes: as Value's."""
+        key = self._maker.get(ref)
+        if key is None:
+            return
+        node = self.nodes[key]
+        if not any(v.name == ref and not v.origin for v in node.outputs):
+            return
+        outputs = (replace(v, origin=origin, axes=axes) if v.name == ref else v for v in node.outputs)
+        self.nodes[key] = node.with_(outputs=tuple(outputs))
+        if node.op == "transpose":
+            perm = tuple(to_dim(a).const for a in node.attr("perm"))
+            self._call(node.inputs[0], origin, tuple(perm[a] for a in axes) if axes else perm)
+        elif node.op == "reshape" and not axes:
+            self._call(node.inputs[0], origin, ())
 
     def _add(self, node: Node, place: tuple[int, int]) -> int:
         key, self._changed = len(self._place), True
@@ -513,7 +528,7 @@ def without_unused(module: Module) -> Module:
 
 
 def _edit(
-    shop: Workshop, graph: Graph, outer: Mapping[Ref, TensorType], change: EditFn, scope: Scope,
+    shop: Workshop, graph: Graph, outer: Mapping[Ref, TensorType], change: EditFn, scope: FactScope,
     around: tuple[Editor, Node] | None = None,
 ) -> Graph:  # fmt: skip
     scope = scope.enter(graph)

@@ -10,8 +10,9 @@ broadcast outside would cost memory and save nothing. What follows a check insid
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from smelt.core.ir.graph import Attr, Graph, Module, Node, Ref, TensorType, Value, attr_dims
+from smelt.core.ir.graph import Attr, Graph, Module, Node, Ref, TensorType, attr_dims
 from smelt.core.ops import OPS
 from smelt.core.ops.traits import nominal_bytes
 from smelt.core.passes.context import Context
@@ -53,7 +54,7 @@ def _without_constants(editor: Editor, old_key: int, node: Node) -> int:
         outputs=(inner.outputs[0], *(inner.outputs[1 + k] for k in keep), *inner.outputs[1 + count :])
     )
     old = [*(node.outputs[k] for k in keep), *node.outputs[count:]]
-    made = tuple(Value(editor.shop.name(v.name), v.type, v.origin) for v in old)
+    made = tuple(replace(v, name=editor.shop.name(v.name)) for v in old)
     inputs = (*node.inputs[:2], *(first[k] for k in keep))
     key = editor.add(Node("loop", inputs, made, node.attrs, (inner,), node.origin))
     editor.binds_for(old_key, key)

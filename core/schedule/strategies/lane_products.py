@@ -111,7 +111,7 @@ def _in_groups(d: Draft, v: View, r: Roles, width: int) -> list[str]:
     panels = prod_or_none([v.extent(x) for x in (r.column, *r.batch)])
     terms = prod_or_none([a.extent for a in r.reduce.axes])
     first = r.reduce.axes[0]
-    if panels is None or terms is None or len(v.reduces()) > 1 or not first.extent.is_const:
+    if not panels or not terms or len(v.reduces()) > 1 or not first.extent.is_const:
         return [v.vars[0]]
     groups = -(-panels // width)
     least = d.machine.max_lanes // width * PART_TERMS

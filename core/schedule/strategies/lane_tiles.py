@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from smelt.core.ir.kernel import Loop
 from smelt.core.ir.rewrite import local_buffers
 from smelt.core.machine import Machine
 from smelt.core.schedule.draft import Draft
@@ -25,7 +26,7 @@ TALL = 8
 is taller than wide."""
 AT_ONCE = 4
 """Steps that are written out: what a lane reads of a row of A is then one load of 16 bytes."""
-LEAST_SLICE = 8
+LEAST_SLICE = 12
 """Steps below which two barriers for each slice cost more than shared operands save."""
 
 
@@ -148,6 +149,8 @@ def _slice_loop(d: Draft, r: Roles) -> str:
     steps = 1
     for a in reversed(r.reduce.axes):
         n = a.extent.const_or_none
+        if n == 0:
+            break
         if n is not None and n * steps <= SLICE:
             steps *= n
             continue
@@ -185,13 +188,15 @@ def _write_out(d: Draft, r: Roles) -> None:
 
 
 def _double(d: Draft, at: str, tiles: list[str]) -> None:
-    """Every tile twice where there are several slices and shared memory for it: a slice is copied while the
-    one before is used."""
+    """Every tile twice where there is shared memory for it: a slice is copied while the one before is used.
+    n slices then take n + 2 barriers and not 2*n, again for every turn of a loop around them."""
     found = find(d.kernel, at)
     assert found is not None
     shared = [b for b in local_buffers(d.kernel.body) if b.name in tiles]
     size = sum((prod_or_none(list(b.shape)) or 0) * b.dtype.bytes for b in shared)
-    if found[1].extent == 1 or 2 * size > d.machine.shared_bytes:
+    n = found[1].extent.const_or_none
+    again = any(isinstance(s, Loop) and s.level == "serial" for s in found[0])
+    if n == 1 or (n == 2 and again) or 2 * size > d.machine.shared_bytes:
         return
     for name in tiles:
         d.do("double_buffer", at, name)

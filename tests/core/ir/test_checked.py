@@ -7,7 +7,7 @@ import pytest
 
 from smelt.core.diag import SmeltError
 from smelt.core.dim import NO, YES, Facts, Truth, parse_dim, sym
-from smelt.core.ir.checked import Scope, learn
+from smelt.core.ir.checked import FactScope, learn
 from smelt.core.ir.graph import Module
 from smelt.core.ir.interp_graph import run_module
 from smelt.core.ir.text import parse_module, print_module
@@ -89,7 +89,7 @@ def planned(module: Module) -> tuple[Module, HostProgram]:
 
 
 def known(module: Module) -> Facts:
-    return Scope(module_facts(module)).enter(module.main).facts
+    return FactScope(module_facts(module)).enter(module.main).facts
 
 
 # ---------------------------------------------------------------- of the whole graph
@@ -198,7 +198,7 @@ def test_a_region_knows_what_it_checks_and_nobody_else_does(
     text: str, low: int, high: int | None, divisor: int
 ) -> None:
     module = inside(text)
-    main = Scope(module_facts(module)).enter(module.main)
+    main = FactScope(module_facts(module)).enter(module.main)
     then, other = (main.enter(g).facts for g in module.main.nodes[0].regions)
     assert then.bounds(K) == (low, high) and then.prove_divisible(K, divisor) is YES
     for facts in (main.facts, other):
@@ -224,7 +224,7 @@ def test_a_region_that_checks_late_knows_nothing() -> None:
     late = inside("").main.nodes[0].regions[0]
     (mark,) = inside(check("k", "==", "32")).main.nodes[0].regions[0].nodes[:1]
     module = inside("")
-    scope = Scope(module_facts(module)).enter(module.main)
+    scope = FactScope(module_facts(module)).enter(module.main)
     for place in range(1, len(late.nodes)):
         nodes = (*late.nodes[:place], mark, *late.nodes[place:])
         assert scope.enter(late.with_(nodes=nodes)).facts is scope.facts

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from device_trees import IN_STEP, in_step
-from naive_kernels import check, random_inputs
+from naive_kernels import Shape, check, op_kernel, random_inputs
 from strategy_kernels import KERNELS
 
 from smelt.core.ir.interp_kernel import run_kernel
@@ -47,6 +47,19 @@ def test_meaning_is_kept_in_any_order_of_lanes(name: str, machine: Machine) -> N
     want = run_kernel(kernel, env, given)
     for got, x in zip(run_lanes(kernel, env, given, machine.max_lanes), want, strict=True):
         np.testing.assert_array_equal(got, x)
+
+
+@pytest.mark.parametrize("machine", [NARROW, WIDE], ids=lambda m: m.name)
+@pytest.mark.parametrize(("a", "b", "out"), [
+    ((0, 40), (40, 20), (0, 20)), ((3, 0), (0, 20), (3, 20)), (("m", 0), (0, 20), ("m", 20)),
+    ((0, 2, 2048), (0, 2048, 8), (0, 2, 8)), ((9, 40), (40, 0), (9, 0)), ((1, 4096), (4096, 8), (1, 8)),
+])  # fmt: skip
+def test_extents_that_are_0(a: Shape, b: Shape, out: Shape, machine: Machine) -> None:
+    """Known when compiling; the last has none, and is long enough to be shared by groups."""
+    naive = op_kernel("matmul", [a, b], out)
+    kernel = draft(naive, machine, frozenset("b")).kernel
+    verify_kernel(kernel, "scheduled", machine=machine)
+    check(naive, kernel, {"m": 5} if naive.dims else {}, rtol=1e-3)
 
 
 @pytest.mark.parametrize("name", [n for n, (_, _, step, _) in IN_STEP.items() if step == "fetch"])

@@ -7,6 +7,7 @@
  *   FAKE_CUDA_GROUPS=n     groups that a launch may have, 2^31 - 1
  *   FAKE_CUDA_REFUSES=code what loading an image says
  *   FAKE_CUDA_LOST=n       the n-th launch reads where it may not, and the device is lost
+ *   FAKE_CUDA_HANGS=n      after n launches no work ends
  *   FAKE_CUDA_ORDER=1      threads take turns last to first
  *   FAKE_CUDA_CODE=file    a library with the kernels, in place of an image that is PTX
  *   FAKE_CUDA_LOG=file     what was called, and at the end what was not given back */
@@ -20,7 +21,7 @@
 
 #include "fake_threads.h"
 
-enum { INVALID_VALUE = 1, NO_MEMORY = 2, NO_DEVICE = 100, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, CAPTURING = 900 };
+enum { INVALID_VALUE = 1, NO_MEMORY = 2, NO_DEVICE = 100, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700, CAPTURING = 900 };
 enum { MOST_WORDS = 1024 };
 
 typedef struct allocation {
@@ -142,6 +143,11 @@ int cuStreamCreate(void **stream, unsigned flags) {
 int cuStreamDestroy_v2(void *stream) { return (void)stream, n_streams--, note(__func__, 0), 0; }
 int cuStreamSynchronize(void *stream) {
   CALL(stream != &n_streams);
+  return run_all();
+}
+int cuStreamQuery(void *stream) {
+  CALL(stream != &n_streams);
+  if (first_work && n_launches >= setting("FAKE_CUDA_HANGS", 1 << 30)) return NOT_READY;
   return run_all();
 }
 int cuStreamAttachMemAsync(void *stream, uint64_t at, size_t bytes, unsigned flags) {

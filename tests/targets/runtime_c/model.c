@@ -118,27 +118,27 @@ static int32_t model_run(smelt_rt *rt, int64_t *state, const smelt_addr *in, sme
   if (n == 15) return SMELT_OK;                                /* no outputs */
   if (n == 16 && !smelt_rt_reserve(rt, 1, (int64_t)1 << 54)) return SMELT_DEVICE;
   if (n == 24) return smelt_rt_output(rt, 0, (int64_t[]){(int64_t)1 << 40, (int64_t)1 << 40}) ? SMELT_OK : SMELT_DEVICE;
-  if (n == 18) return smelt_rt_launch(rt, 99, &elements, 1);   /* no such kernel */
+  if (n == 18) return smelt_rt_launch(rt, 99, &elements, 1, 0);   /* no such kernel */
   if (n == 20) return smelt_rt_round(rt, SMELT_MAX_ROUNDS);    /* a loop that does not end */
   smelt_addr t = arena + 8, k_at = arena;                      /* k first: 8 bytes */
   const int64_t z_shape[] = {n, m};
   smelt_addr s, z, extra, p;
   int32_t status;
-  if ((status = smelt_rt_launch(rt, AFFINE, (int64_t[]){in[0], in[1], weights, t, m}, n))) return status;
+  if ((status = smelt_rt_launch(rt, AFFINE, (int64_t[]){in[0], in[1], weights, t, m}, n, 1))) return status;
   if (!(z = smelt_rt_output(rt, 0, z_shape)) || !(s = smelt_rt_output(rt, 1, z_shape))) return SMELT_SHAPE;
   if ((status = smelt_rt_copy(rt, z, t, elements * 4))) return status;
-  if ((status = smelt_rt_launch(rt, ROWSUM, (int64_t[]){t, s, m}, n))) return status;
-  if ((status = smelt_rt_launch(rt, COUNT, (int64_t[]){t, k_at, elements}, 1))) return status;
+  if ((status = smelt_rt_launch(rt, ROWSUM, (int64_t[]){t, s, m}, n, 2))) return status;
+  if ((status = smelt_rt_launch(rt, COUNT, (int64_t[]){t, k_at, elements}, 1, 3))) return status;
   int64_t k = smelt_rt_read(rt, k_at, 8, 1);
   if (!(extra = smelt_rt_reserve(rt, 1, k * 4)) || !(p = smelt_rt_output(rt, 2, &k))) return SMELT_DEVICE;
-  if ((status = smelt_rt_launch(rt, POSITIVES, (int64_t[]){t, extra, elements}, 1))) return status;
+  if ((status = smelt_rt_launch(rt, POSITIVES, (int64_t[]){t, extra, elements}, 1, 4))) return status;
   if ((status = smelt_rt_copy(rt, p, extra, k * 4))) return status;
   if (n == 21 && (status = pile(rt, p, k))) return status;
 #ifdef WITH_LIBRARY
   smelt_addr g;
   const int64_t g_shape[] = {n, 1};
   if (!(g = smelt_rt_output(rt, 3, g_shape))) return SMELT_DEVICE;
-  status = smelt_rt_library(rt, 0, (int64_t[]){t, in[1], g, n, 1, m});
+  status = smelt_rt_library(rt, 0, (int64_t[]){t, in[1], g, n, 1, m}, 5);
 #endif
   return status;
 }

@@ -61,7 +61,7 @@ static int32_t model_run(smelt_rt *rt, int64_t *slots, const smelt_addr *in, sme
   int32_t status;
   (void)weights;
   if (!(y = smelt_rt_output(rt, 0, &n)) || !(sum = smelt_rt_output(rt, 1, &n)) || !(log = smelt_rt_output(rt, 2, &longer))) return SMELT_DEVICE;
-  if ((status = smelt_rt_launch(rt, 0, (int64_t[]){in[1], in[0], t}, n))) return status;
+  if ((status = smelt_rt_launch(rt, 0, (int64_t[]){in[1], in[0], t}, n, 0))) return status;
   if ((status = smelt_rt_copy(rt, y, t, n * 4)) || (status = smelt_rt_copy(rt, sum, t, n * 4))) return status;
   if ((status = smelt_rt_copy(rt, log, in[2], k * 4)) || (status = smelt_rt_copy(rt, log + k * 4, in[0], n * 4))) return status;
   union { int32_t bits; float f; } first = {n ? (int32_t)smelt_rt_read(rt, in[0], 4, 1) : 0};

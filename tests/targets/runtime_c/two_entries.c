@@ -52,7 +52,7 @@ static int32_t begin_run(smelt_rt *rt, int64_t *slots, const smelt_addr *in, sme
   int32_t status;
   (void)weights;
   if (!(y = smelt_rt_output(rt, 0, &n)) || !(next = smelt_rt_output(rt, 1, &n))) return SMELT_DEVICE;
-  if ((status = smelt_rt_launch(rt, 1, (int64_t[]){in[0], in[0], arena}, n))) return status;
+  if ((status = smelt_rt_launch(rt, 1, (int64_t[]){in[0], in[0], arena}, n, 0))) return status;
   if ((status = smelt_rt_copy(rt, y, arena, n * 4)) || (status = smelt_rt_copy(rt, next, in[0], n * 4))) return status;
   return fails(rt, in[0], n);
 }
@@ -71,7 +71,7 @@ static int32_t add_run(smelt_rt *rt, int64_t *slots, const smelt_addr *in, smelt
   int32_t status;
   (void)weights;
   if (!(y = smelt_rt_output(rt, 0, &n)) || !(next = smelt_rt_output(rt, 1, &n))) return SMELT_DEVICE;
-  if ((status = smelt_rt_launch(rt, 0, (int64_t[]){in[1], in[0], arena}, n))) return status;
+  if ((status = smelt_rt_launch(rt, 0, (int64_t[]){in[1], in[0], arena}, n, 1))) return status;
   if ((status = smelt_rt_copy(rt, y, arena, n * 4)) || (status = smelt_rt_copy(rt, next, arena, n * 4))) return status;
   return fails(rt, in[0], n);
 }

@@ -92,13 +92,13 @@ static int32_t model_run(smelt_rt *rt, int64_t *state, const smelt_addr *in, sme
   if (!(there = smelt_rt_reserve(rt, 1, 2 * bytes)) || !(v_host = smelt_rt_reserve(rt, 2, bytes))) return SMELT_DEVICE;
   if (!(v = smelt_rt_output(rt, 0, state + 1)) || !(s = smelt_rt_output(rt, 1, state + 1))) return SMELT_DEVICE;
   if (!(weights_there = smelt_rt_weights(rt, TWO))) return SMELT_DEVICE;
-  if ((status = smelt_rt_launch(rt, SCALE, (int64_t[]){in[0], weights, t, m}, n))) return status;
+  if ((status = smelt_rt_launch(rt, SCALE, (int64_t[]){in[0], weights, t, m}, n, 0))) return status;
   if ((status = smelt_rt_copy(rt, there, t, bytes))) return status;
-  if ((status = smelt_rt_launch(rt, SQUARE, (int64_t[]){there, weights_there, there + bytes, m}, n))) return status;
+  if ((status = smelt_rt_launch(rt, SQUARE, (int64_t[]){there, weights_there, there + bytes, m}, n, 1))) return status;
   if ((status = smelt_rt_copy(rt, u_here, there + bytes, bytes))) return status;
-  if ((status = smelt_rt_launch(rt, SUBTRACT, (int64_t[]){u_here, t, v, m}, n))) return status;
+  if ((status = smelt_rt_launch(rt, SUBTRACT, (int64_t[]){u_here, t, v, m}, n, 2))) return status;
   if ((status = smelt_rt_copy(rt, v_host, v, bytes))) return status;
-  return smelt_rt_launch(rt, ROWSUM, (int64_t[]){v_host, s, m}, n);
+  return smelt_rt_launch(rt, ROWSUM, (int64_t[]){v_host, s, m}, n, 3);
 }
 
 #ifdef BOUNDED

@@ -27,13 +27,16 @@ harness *h_open(const void *code, uint64_t bytes, const char *const *names, cons
   h->unit = (smelt_unit_desc){&smelt_driver_vulkan, code, bytes, 0, 0};
   h->model = (smelt_model_desc){.n_kernels = n, .n_units = 1, .name = "test", .kernels = h->kernels, .units = &h->unit};
   h->rt.model = &h->model;
+  h->rt.session = calloc(1, sizeof *h->rt.session);
   *status = smelt_driver_vulkan.open(&h->rt, 1, &h->state);
   return h;
 }
 const char *h_error(const harness *h) { return h->rt.error; }
 const char *h_device(const harness *h) { return smelt_driver_vulkan.device(h->state); }
+uint64_t h_cache_hits(const harness *h) { return h->rt.session->traffic.cache_hits; }
 void h_close(harness *h) {
   if (h->state) smelt_driver_vulkan.close(h->state);
+  free(h->rt.session);
   free(h->kernels);
   free(h);
 }

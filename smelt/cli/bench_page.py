@@ -1,0 +1,144 @@
+"""--html of `smelt bench`: its JSON with kernels and memory added, as a page; other runs beside it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from smelt.cli.common import Progress, Usage, wished, write_result
+from smelt.core.bundle import Bundle
+from smelt.devicefarm.measure import ONCE, median
+from smelt.pages.bench import BenchRun, bench_page
+from smelt.running import running
+from smelt.shapes import RunCase, bind
+
+POINTS = 24
+"""Points of a curve of memory."""
+PROFILED = 5
+"""Runs of which each kernel's time is the median."""
+REACH = 4
+"""How many times a size's value a curve reaches where the size has no bound."""
+
+
+def add_page_options(parser: argparse.ArgumentParser) -> None:
+    """Add --html and --beside."""
+    parser.add_argument(
+        "--html", metavar="FILE.html", help="also write a page: distributions, kernels, memory, telemetry"
+    )
+    parser.add_argument(
+        "--beside", action="append", default=[], metavar="FILE.json",
+        help="show the run that this file has (of bench --json) beside, on the page; may be repeated",
+    )  # fmt: skip
+
+
+def check_page_options(args: argparse.Namespace) -> list[BenchRun]:
+    """The runs to show beside. Raises Usage before anything is measured."""
+    if args.beside and not args.html:
+        raise Usage("--beside shows a run on a page: say --html FILE.html")
+    found = []
+    for name in args.beside:
+        try:
+            data = json.loads(Path(name).read_text("utf-8"))
+            labels = [c["label"] for c in data["cases"]]
+            assert labels and all("latency_ns_p50" in c for c in data["cases"])
+        except (OSError, ValueError, KeyError, TypeError, AssertionError):
+            raise Usage(f"--beside {name}: this is no result of 'smelt bench --json'") from None
+        found.append(BenchRun(Path(name).stem, data))
+    return found
+
+
+def page_data(
+    args: argparse.Namespace, bundle: Bundle, cases: Sequence[RunCase], data: Mapping[str, Any],
+    progress: Progress,
+) -> dict[str, Any]:  # fmt: skip
+    """The command's data with the kernels' times of each case, and the bundle's digest."""
+    rows = list(profiles(args, bundle, cases, progress))
+    return {
+        **data,
+        "digest": bundle.digest,
+        "cases": [{**c, "kernels": k} for c, k in zip(data["cases"], rows, strict=True)],
+    }
+
+
+def profiles(
+    args: argparse.Namespace, bundle: Bundle, cases: Sequence[RunCase], progress: Progress
+) -> Iterator[list[dict[str, Any]]]:
+    """Per case: each kernel's time, the median of some runs after the first, with its unit and its ONNX
+    nodes."""
+    known = {r["name"]: r for r in bundle.manifest["kernels"]}
+    with running(bundle, wished(args), threads=args.threads or 0) as client:
+        for case in cases:
+            progress(f"{case.label}: kernels")
+            times: dict[str, list[int]] = {}
+            launches: dict[str, int] = {}
+            for turn in range(PROFILED):
+                report = client.run(case.tensors, replace(ONCE, profile=True), outputs=False)
+                launches.clear()
+                for k in report.profile:
+                    name = _kernel_of(k.name, known)
+                    times.setdefault(name, [0] * PROFILED)[turn] += k.ns
+                    launches[name] = launches.get(name, 0) + k.launches
+            yield [
+                {
+                    "name": name, "ns": median(times[name]), "launches": count,
+                    **{f: known.get(name, {}).get(f, "") for f in ("unit", "origin")},
+                }
+                for name, count in launches.items()
+                if count
+            ]  # fmt: skip
+
+
+def _kernel_of(name: str, known: Mapping[str, Any]) -> str:
+    """The kernel of a row of the profile: 'conv.1' is the second statement of 'conv'."""
+    base, _, part = name.rpartition(".")
+    return base if name not in known and part.isdigit() and base in known else name
+
+
+def write_page(
+    args: argparse.Namespace, bundle: Bundle, cases: Sequence[RunCase], data: Mapping[str, Any],
+    beside: Sequence[BenchRun],
+) -> None:  # fmt: skip
+    """Write the page at --html. Raises SmeltError(kind='infra')."""
+    name = str(bundle.manifest["model"]["name"])
+    memory = list(memory_curves(bundle, cases, data["cases"]))
+    page = bench_page(f"{name} for {bundle.target}", [BenchRun("this run", data), *beside], memory)
+    write_result(args.html, page.encode(), ".html")
+
+
+def memory_curves(
+    bundle: Bundle, cases: Sequence[RunCase], rows: Sequence[Mapping[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """For each size that the inputs decide and the arena depends on: bytes against it, others as in the first
+    case, and what was measured at cases that differ in that size alone."""
+    names = {s["name"]: s for s in bundle.manifest["symbols"]}
+    base = {n: v for n, v in bundle.bind(_shapes(bundle, cases[0])).items() if n in names}
+    formula = " + ".join(bundle.manifest["memory"]["arenas"])
+    for symbol in base:
+        values = _values(names[symbol], base[symbol])
+        points = [(v, bundle.peak_bytes(bind(bundle, {**base, symbol: v}))) for v in values]
+        if len({b for _, b in points}) < 2:
+            continue
+        others = {n: v for n, v in base.items() if n != symbol}
+        measured = []
+        for case, row in zip(cases, rows, strict=True):
+            own = bundle.bind(_shapes(bundle, case))
+            if all(own.get(n) == v for n, v in others.items()):
+                measured.append((own[symbol], row["arena_bytes"]))
+        told = ", ".join(f"{n} = {v}" for n, v in others.items())
+        yield {"symbol": symbol, "others": told, "formula": formula, "points": points, "measured": measured}
+
+
+def _values(row: Mapping[str, Any], here: int) -> Sequence[int]:
+    """Legal values of a size, some of them, from its lowest on."""
+    low, unit = int(row["low"]), int(row["divisor"])
+    high = int(row["high"]) if row["high"] is not None else max(REACH * here, 8)
+    first = -(-low // unit) * unit
+    return range(first, high + 1, max(unit, (high - low) // POINTS // unit * unit)) or [here]
+
+
+def _shapes(bundle: Bundle, case: RunCase) -> dict[str, tuple[int, ...]]:
+    return {r["name"]: case.shapes[r["name"]] for r in bundle.manifest["inputs"]}

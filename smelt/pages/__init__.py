@@ -1,0 +1,1 @@
+"""Results as one HTML page each, with nothing outside of it: no script, no file, no address is loaded."""

@@ -1,0 +1,372 @@
+/* opencl_unit.h: a unit of OpenCL, and its opening: the vendor's library, a device, the program that it makes of the unit's code. */
+#ifndef SMELT_OPENCL_UNIT_H
+#define SMELT_OPENCL_UNIT_H
+#include "driver.h"
+#include "rt.h"
+
+/* ---- the part of OpenCL 1.2 that is used ---- */
+typedef void *cl_handle;
+enum {
+  CL_DEVICE_TYPE_CPU = 1 << 1, CL_DEVICE_TYPE_GPU = 1 << 2, CL_DEVICE_TYPE = 0x1000, CL_DEVICE_NAME = 0x102B,
+  CL_DRIVER_VERSION = 0x102D, CL_DEVICE_VERSION = 0x102F, CL_PROGRAM_BINARY_SIZES = 0x1165, CL_PROGRAM_BINARIES = 0x1166,
+  CL_PROGRAM_BUILD_LOG = 0x1183, CL_KERNEL_WORK_GROUP_SIZE = 0x11B0, CL_DEVICE_HOST_UNIFIED_MEMORY = 0x1035,
+  CL_DEVICE_DOUBLE_FP_CONFIG = 0x1032, CL_EVENT_STATUS = 0x11D3,
+  CL_MEM_READ_WRITE = 1, CL_MEM_READ_ONLY = 4, CL_MEM_USE_HOST_PTR = 8, CL_MEM_COPY_HOST_PTR = 32, CL_MAP_READ = 1,
+  CL_MAP_WRITE = 2
+};
+static const uint64_t CL_DEVICE_TYPE_ALL = 0xFFFFFFFF;
+
+#define CL_FUNCTIONS(X)                                                                                                          \
+  X(int32_t, clGetPlatformIDs, (uint32_t, cl_handle *, uint32_t *))                                                              \
+  X(int32_t, clGetDeviceIDs, (cl_handle, uint64_t, uint32_t, cl_handle *, uint32_t *))                                           \
+  X(int32_t, clGetDeviceInfo, (cl_handle, uint32_t, size_t, void *, size_t *))                                                   \
+  X(cl_handle, clCreateContext, (const void *, uint32_t, const cl_handle *, void *, void *, int32_t *))                          \
+  X(cl_handle, clCreateCommandQueue, (cl_handle, cl_handle, uint64_t, int32_t *))                                                \
+  X(cl_handle, clCreateBuffer, (cl_handle, uint64_t, size_t, void *, int32_t *))                                                 \
+  X(cl_handle, clCreateProgramWithSource, (cl_handle, uint32_t, const char **, const size_t *, int32_t *))                       \
+  X(cl_handle, clCreateProgramWithBinary,                                                                                        \
+    (cl_handle, uint32_t, const cl_handle *, const size_t *, const uint8_t **, int32_t *, int32_t *))                            \
+  X(int32_t, clGetProgramInfo, (cl_handle, uint32_t, size_t, void *, size_t *))                                                  \
+  X(int32_t, clBuildProgram, (cl_handle, uint32_t, const cl_handle *, const char *, void *, void *))                             \
+  X(int32_t, clGetProgramBuildInfo, (cl_handle, cl_handle, uint32_t, size_t, void *, size_t *))                                  \
+  X(cl_handle, clCreateKernel, (cl_handle, const char *, int32_t *))                                                             \
+  X(int32_t, clGetKernelWorkGroupInfo, (cl_handle, cl_handle, uint32_t, size_t, void *, size_t *))                               \
+  X(int32_t, clSetKernelArg, (cl_handle, uint32_t, size_t, const void *))                                                        \
+  X(int32_t, clEnqueueNDRangeKernel,                                                                                             \
+    (cl_handle, cl_handle, uint32_t, const size_t *, const size_t *, const size_t *, uint32_t, const void *, void *))            \
+  X(int32_t, clEnqueueReadBuffer, (cl_handle, cl_handle, uint32_t, size_t, size_t, void *, uint32_t, const void *, void *))      \
+  X(int32_t, clEnqueueWriteBuffer,                                                                                               \
+    (cl_handle, cl_handle, uint32_t, size_t, size_t, const void *, uint32_t, const void *, void *))                              \
+  X(int32_t, clEnqueueCopyBuffer, (cl_handle, cl_handle, cl_handle, size_t, size_t, size_t, uint32_t, const void *, void *))     \
+  X(void *, clEnqueueMapBuffer,                                                                                                  \
+    (cl_handle, cl_handle, uint32_t, uint64_t, size_t, size_t, uint32_t, const void *, void *, int32_t *))                       \
+  X(int32_t, clEnqueueUnmapMemObject, (cl_handle, cl_handle, void *, uint32_t, const void *, void *))                            \
+  X(int32_t, clEnqueueMarkerWithWaitList, (cl_handle, uint32_t, const void *, cl_handle *))                                      \
+  X(int32_t, clGetEventInfo, (cl_handle, uint32_t, size_t, void *, size_t *))                                                    \
+  X(int32_t, clReleaseEvent, (cl_handle))                                                                                        \
+  X(int32_t, clFlush, (cl_handle))                                                                                               \
+  X(void *, clGetExtensionFunctionAddressForPlatform, (cl_handle, const char *))                                                 \
+  X(int32_t, clFinish, (cl_handle))                                                                                              \
+  X(int32_t, clReleaseMemObject, (cl_handle))                                                                                    \
+  X(int32_t, clReleaseKernel, (cl_handle))                                                                                       \
+  X(int32_t, clReleaseProgram, (cl_handle))                                                                                      \
+  X(int32_t, clReleaseCommandQueue, (cl_handle))                                                                                 \
+  X(int32_t, clReleaseContext, (cl_handle))
+
+/* cl_khr_command_buffer, where the device has it: what is stable in its versions since 0.9.0. */
+enum { CL_DEVICE_EXTENSIONS = 0x1030, CL_DEVICE_COMMAND_BUFFER_CAPABILITIES = 0x12A9, CL_SIMULTANEOUS_CAPABILITY = 1 << 2 };
+enum { CL_COMMAND_BUFFER_FLAGS = 0x1293, CL_SIMULTANEOUS_USE = 1 << 0 };
+#define CL_RECORDING(X)                                                                                                          \
+  X(cl_handle, clCreateCommandBufferKHR, (uint32_t, const cl_handle *, const uint64_t *, int32_t *))                             \
+  X(int32_t, clCommandNDRangeKernelKHR,                                                                                          \
+    (cl_handle, cl_handle, const void *, cl_handle, uint32_t, const size_t *, const size_t *, const size_t *, uint32_t,          \
+     const uint32_t *, uint32_t *, void *))                                                                                      \
+  X(int32_t, clFinalizeCommandBufferKHR, (cl_handle))                                                                            \
+  X(int32_t, clEnqueueCommandBufferKHR, (uint32_t, cl_handle *, cl_handle, uint32_t, const void *, void *))                      \
+  X(int32_t, clReleaseCommandBufferKHR, (cl_handle))
+
+#define CL_POINTER(result, name, parameters) result(*name) parameters;
+typedef struct {
+  CL_FUNCTIONS(CL_POINTER)
+} cl_api;
+static const struct {
+  const char *name;
+  size_t at;
+} cl_symbols[] = {
+#define CL_SYMBOL(result, name, parameters) {#name, offsetof(cl_api, name)},
+    CL_FUNCTIONS(CL_SYMBOL)};
+
+typedef struct {
+  CL_RECORDING(CL_POINTER)
+} cl_recording;
+static const struct {
+  const char *name;
+  size_t at;
+} cl_recording_symbols[] = {
+#define CL_RECORDING_SYMBOL(result, name, parameters) {#name, offsetof(cl_recording, name)},
+    CL_RECORDING(CL_RECORDING_SYMBOL)};
+
+/* Where drivers live; the later ones are Android vendors' (the loader's own name is not public everywhere). */
+static const char *const driver_files[] = {"libOpenCL.so.1", "libOpenCL.so", "libOpenCL-pixel.so", "libGLES_mali.so", "libPVROCL.so",
+                                           "/vendor/lib64/libOpenCL.so", "/vendor/lib64/egl/libGLES_mali.so",
+                                           "/system/vendor/lib64/libOpenCL.so", "/vendor/lib/libOpenCL.so"};
+
+/* A kernel with the arguments that it was last given: those that stay are not set again. */
+typedef struct {
+  cl_handle handle; /* NULL: of another unit */
+  uint64_t *args;   /* in order; NULL: unknown, all are to be set */
+  uint64_t epoch;
+} cl_kernel;
+
+/* A read that waits until the device has ended: a device that does not end must not write to a caller's memory when it is another's. */
+typedef struct {
+  cl_handle memory;
+  size_t offset, bytes;
+  void *host;
+} cl_read;
+
+typedef struct {
+  cl_handle buffer;
+  uint64_t submitted; /* cl_unit.finishes at that time, and 1 */
+  uint32_t last; /* the last command's sync point */
+  uint32_t n;
+  cl_handle kernels[]; /* one for each command: PoCL 3.1 reads a kernel's arguments when the list runs, not when it is recorded */
+} cl_list;
+
+typedef struct {
+  cl_api cl;
+  const smelt_model_desc *model;
+  const smelt_unit_desc *desc;
+  uint32_t unit;
+  cl_handle platform, device, context, queue, program;
+  cl_kernel *kernels; /* per kernel id */
+  uint64_t memory_epoch; /* how often memory has been given back: its handle may come again for another one */
+  cl_recording recording; /* all NULL: the device does not record */
+  int32_t simultaneous;   /* a list may be submitted while it runs */
+  uint32_t unified;       /* the device's memory is the host's: weights are used where they are */
+  uint64_t finishes;
+  cl_read *reads;
+  uint32_t n_reads, room_reads;
+  int32_t busy; /* it may be working */
+  int32_t hung; /* it has not ended in time */
+  char name[96];
+} cl_unit;
+
+static const char CODES[] = "see CL_* in CL/cl.h, or compile without +opencl";
+
+static int32_t cl_failed(smelt_rt *rt, const cl_unit *u, const char *what, int32_t code) {
+  return rt_error(rt, SMELT_DEVICE, "OpenCL device '%s': %s failed with code %d; %s", u->name, what, (int)code, CODES);
+}
+
+/* ---- opening ---- */
+static int32_t load_driver(smelt_rt *rt, cl_unit *u) {
+  void *driver = NULL;
+  for (size_t i = 0; !driver && i < sizeof driver_files / sizeof *driver_files; i++) driver = dlopen(driver_files[i], SM_RTLD_NOW);
+  if (!driver) {
+    const char *why = dlerror();
+    return rt_error(rt, SMELT_DEVICE,
+                    "OpenCL: libOpenCL.so.1 cannot be loaded (%s); install a driver and its loader (Debian: ocl-icd-libopencl1 with "
+                    "pocl-opencl-icd or the GPU's own package), or compile without +opencl",
+                    why ? why : "no reason given");
+  }
+  for (size_t i = 0; i < sizeof cl_symbols / sizeof *cl_symbols; i++) {
+    void *at = dlsym(driver, cl_symbols[i].name);
+    if (!at) return rt_error(rt, SMELT_DEVICE, "OpenCL: the driver has no %s, wanted OpenCL 1.2; update the driver", cl_symbols[i].name);
+    memcpy((char *)&u->cl + cl_symbols[i].at, &at, sizeof at);
+  }
+  return SMELT_OK; /* never unloaded: drivers own threads */
+}
+
+static uint32_t number(const char **text) {
+  uint32_t n = 0;
+  while (**text >= '0' && **text <= '9' && n < 1000) n = n * 10 + (uint32_t)(*(*text)++ - '0');
+  return n;
+}
+
+/* SMELT_OPENCL_DEVICE="platform" or "platform:device" (numbers from 0), else the first GPU, else the first device. */
+static int32_t choose_device(smelt_rt *rt, cl_unit *u) {
+  enum { MOST = 16 };
+  const cl_api *cl = &u->cl;
+  cl_handle platforms[MOST], devices[MOST];
+  uint32_t n_platforms = 0, n = 0, wanted_device = 0, lo = 0;
+  int32_t code = cl->clGetPlatformIDs(MOST, platforms, &n_platforms);
+  if (code || !n_platforms)
+    return rt_error(rt, SMELT_DEVICE, "OpenCL: the loader is here but no driver (code %d, %u platforms); install one (Debian: pocl-opencl-icd)",
+                    (int)code, (unsigned)n_platforms);
+  if (n_platforms > MOST) n_platforms = MOST;
+  const char *wish = getenv("SMELT_OPENCL_DEVICE");
+  uint32_t hi = n_platforms;
+  if (wish && *wish) {
+    const char *p = wish;
+    lo = number(&p);
+    if (*p == ':') p++, wanted_device = number(&p);
+    if (*p || lo >= n_platforms)
+      return rt_error(rt, SMELT_INVALID, "SMELT_OPENCL_DEVICE is '%.32s', wanted platform or platform:device with a platform below %u", wish,
+                      (unsigned)n_platforms);
+    hi = lo + 1;
+  }
+  for (int any = wish && *wish; any < 2; any++)
+    for (uint32_t i = lo; i < hi; i++) {
+      n = 0;
+      code = cl->clGetDeviceIDs(platforms[i], any ? CL_DEVICE_TYPE_ALL : CL_DEVICE_TYPE_GPU, MOST, devices, &n);
+      if (code || n <= wanted_device || wanted_device >= MOST) continue;
+      u->platform = platforms[i], u->device = devices[wanted_device];
+      cl->clGetDeviceInfo(devices[wanted_device], CL_DEVICE_NAME, sizeof u->name - 1, u->name, NULL);
+      return SMELT_OK;
+    }
+  return rt_error(rt, SMELT_DEVICE, "OpenCL: %u platforms but no device%s%.32s; check SMELT_OPENCL_DEVICE and clinfo", (unsigned)n_platforms,
+                  wish ? " for SMELT_OPENCL_DEVICE=" : "", wish ? wish : "");
+}
+
+static int32_t create_context(smelt_rt *rt, cl_unit *u) {
+  int32_t code = 0;
+  u->cl.clGetDeviceInfo(u->device, CL_DEVICE_HOST_UNIFIED_MEMORY, sizeof u->unified, &u->unified, NULL);
+  u->context = u->cl.clCreateContext(NULL, 1, &u->device, NULL, NULL, &code);
+  if (!u->context) return cl_failed(rt, u, "clCreateContext", code);
+  u->queue = u->cl.clCreateCommandQueue(u->context, u->device, 0, &code);
+  return u->queue ? SMELT_OK : cl_failed(rt, u, "clCreateCommandQueue", code);
+}
+
+static const char OPTIONS[] = "-cl-std=CL1.2";
+
+/* What a binary depends on besides the code. */
+static void describe(const cl_unit *u, char *key, size_t room) {
+  char driver[128] = "", device[128] = "";
+  u->cl.clGetDeviceInfo(u->device, CL_DRIVER_VERSION, sizeof driver - 1, driver, NULL);
+  u->cl.clGetDeviceInfo(u->device, CL_DEVICE_VERSION, sizeof device - 1, device, NULL);
+  snprintf(key, room, "%s|%s|%s|%s", u->name, driver, device, OPTIONS);
+}
+
+/* The program of a binary that was kept; 0: there is none, or the driver does not take it. */
+static int take_binary(smelt_rt *rt, cl_unit *u, const char *key) {
+  size_t bytes = 0;
+  int32_t taken = 0, code = 0;
+  uint8_t *binary = smelt_rt_cached(rt, u->unit, key, &bytes);
+  const uint8_t *const_binary = binary;
+  if (!binary) return 0;
+  u->program = u->cl.clCreateProgramWithBinary(u->context, 1, &u->device, &bytes, &const_binary, &taken, &code);
+  free(binary);
+  if (u->program && !code && !taken && !u->cl.clBuildProgram(u->program, 1, &u->device, OPTIONS, NULL, NULL)) return 1;
+  if (u->program) u->cl.clReleaseProgram(u->program);
+  u->program = NULL;
+  smelt_rt_useless(rt);
+  return 0;
+}
+
+static void keep_binary(smelt_rt *rt, cl_unit *u, const char *key) {
+  size_t bytes = 0;
+  if (u->cl.clGetProgramInfo(u->program, CL_PROGRAM_BINARY_SIZES, sizeof bytes, &bytes, NULL) || !bytes) return;
+  uint8_t *binary = malloc(bytes);
+  if (binary && !u->cl.clGetProgramInfo(u->program, CL_PROGRAM_BINARIES, sizeof binary, &binary, NULL))
+    smelt_rt_cache(rt, u->unit, key, binary, bytes);
+  free(binary);
+}
+
+/* A processor's runtime keeps what it compiles itself, and one that is asked for a binary (PoCL) first compiles every kernel for
+ * group sizes that none of them has: 3.3 s for 21 kernels, beside 0.3 s. SMELT_OPENCL_BINARIES says otherwise. */
+static int keeps_binaries(const cl_unit *u) {
+  uint64_t type = 0;
+  u->cl.clGetDeviceInfo(u->device, CL_DEVICE_TYPE, sizeof type, &type, NULL);
+  return !(type & CL_DEVICE_TYPE_CPU) || getenv("SMELT_OPENCL_BINARIES");
+}
+
+/* The build log of a program, to be freed; NULL: there is none. */
+static char *log_of(const cl_unit *u, cl_handle program) {
+  size_t bytes = 0;
+  u->cl.clGetProgramBuildInfo(program, u->device, CL_PROGRAM_BUILD_LOG, 0, NULL, &bytes);
+  char *log = malloc(bytes + 1);
+  if (!log) return NULL;
+  log[0] = 0;
+  u->cl.clGetProgramBuildInfo(program, u->device, CL_PROGRAM_BUILD_LOG, bytes, log, NULL);
+  log[bytes] = 0;
+  return log;
+}
+
+/* Compile with more options; NULL where that works, else what the driver says, to be freed. */
+static char *attempt(const cl_unit *u, const char *more) {
+  const char *text = u->desc->code;
+  const size_t length = (size_t)u->desc->code_bytes;
+  char options[512], *log = NULL;
+  int32_t code = 0;
+  snprintf(options, sizeof options, "%s -DONE%.400s", OPTIONS, more);
+  cl_handle program = u->cl.clCreateProgramWithSource(u->context, 1, &text, &length, &code);
+  if (program && u->cl.clBuildProgram(program, 1, &u->device, options, NULL, NULL)) log = log_of(u, program);
+  if (program) u->cl.clReleaseProgram(program);
+  return log;
+}
+
+/* The first kernel that the driver does not compile by itself, and what it says of that; NULL: it is none, but what all have. */
+static const char *find_refused(const cl_unit *u, char **log) {
+  char one[420];
+  if ((*log = attempt(u, ""))) return NULL;
+  for (uint32_t i = 0; i < u->model->n_kernels; i++) {
+    const smelt_kernel_desc *kernel = &u->model->kernels[i];
+    if ((uint32_t)kernel->unit != u->unit || snprintf(one, sizeof one, " -DONE_%s", kernel->name) >= (int)sizeof one) continue;
+    if ((*log = attempt(u, one))) return kernel->name;
+  }
+  return NULL;
+}
+
+static int32_t refused(smelt_rt *rt, cl_unit *u, int32_t code) {
+  char told[400], *log = NULL;
+  const char *kernel = find_refused(u, &log);
+  if (!log) log = log_of(u, u->program);
+  smelt_rt_refused("cl", u->desc->code, (size_t)u->desc->code_bytes, log ? log : "", told, sizeof told);
+  rt_error(rt, SMELT_DEVICE, "OpenCL device '%s' refused %s%.200s (code %d%s): %.300s", u->name, kernel ? "kernel " : "the model's kernels",
+           kernel ? kernel : "", (int)code, told, log ? log : "");
+  free(log);
+  return SMELT_DEVICE;
+}
+
+/* Code that needs doubles says so, and for which kernels, in its first line. SMELT_OPENCL_WEAK, which tests set, plays a device
+ * without them. */
+static int32_t check_doubles(smelt_rt *rt, cl_unit *u) {
+  static const char head[] = "/* fp64: ";
+  const char *text = u->desc->code, *weak = getenv("SMELT_OPENCL_WEAK");
+  uint64_t has = 0;
+  size_t n = 0, all = (size_t)u->desc->code_bytes;
+  if (all < sizeof head || strncmp(text, head, sizeof head - 1)) return SMELT_OK;
+  if (u->cl.clGetDeviceInfo(u->device, CL_DEVICE_DOUBLE_FP_CONFIG, sizeof has, &has, NULL) || (weak && strstr(weak, "fp64=0"))) has = 0;
+  if (has) return SMELT_OK;
+  text += sizeof head - 1;
+  while (n < all - sizeof head && n < 200 && text[n] != ' ') n++;
+  return rt_error(rt, SMELT_UNSUPPORTED,
+                  "OpenCL device '%s' lacks the feature cl_khr_fp64, which kernel '%.*s' needs; compute in float32, or place it on the cpu", u->name, (int)n,
+                  text);
+}
+
+static int32_t build_program(smelt_rt *rt, cl_unit *u) {
+  int32_t code = check_doubles(rt, u);
+  const char *text = u->desc->code;
+  const size_t length = (size_t)u->desc->code_bytes;
+  char key[512];
+  int keeps = keeps_binaries(u);
+  if (code) return code;
+  describe(u, key, sizeof key);
+  if (keeps && take_binary(rt, u, key)) return SMELT_OK;
+  u->program = u->cl.clCreateProgramWithSource(u->context, 1, &text, &length, &code);
+  if (!u->program) return cl_failed(rt, u, "clCreateProgramWithSource", code);
+  code = u->cl.clBuildProgram(u->program, 1, &u->device, OPTIONS, NULL, NULL);
+  if (!code && keeps) keep_binary(rt, u, key);
+  return code ? refused(rt, u, code) : SMELT_OK;
+}
+
+static int32_t create_kernels(smelt_rt *rt, cl_unit *u) {
+  for (uint32_t i = 0; i < u->model->n_kernels; i++) {
+    const smelt_kernel_desc *kernel = &u->model->kernels[i];
+    if ((uint32_t)kernel->unit != u->unit) continue;
+    int32_t code = 0;
+    u->kernels[i].handle = u->cl.clCreateKernel(u->program, kernel->name, &code);
+    if (!u->kernels[i].handle) return cl_failed(rt, u, kernel->name, code);
+    u->kernels[i].args = malloc(((size_t)kernel->n_buffers * 2 + (size_t)kernel->n_dims + 1) * sizeof *u->kernels[i].args);
+    size_t most = 0;
+    code = u->cl.clGetKernelWorkGroupInfo(u->kernels[i].handle, u->device, CL_KERNEL_WORK_GROUP_SIZE, sizeof most, &most, NULL);
+    if (!code && (size_t)kernel->lane_count > most)
+      return rt_error(rt, SMELT_DEVICE, "OpenCL device '%s': kernel '%s' wants groups of %d work-items, the device does at most %llu; compile for smaller groups",
+                      u->name, kernel->name, (int)kernel->lane_count, (unsigned long long)most);
+  }
+  return SMELT_OK;
+}
+
+/* Never a failure: a device that does not record gets its launches one by one. */
+static int32_t look_for_recording(smelt_rt *rt, cl_unit *u) {
+  size_t bytes = 0;
+  uint64_t able = 0;
+  (void)rt;
+  u->memory_epoch = 1;
+  if (u->cl.clGetDeviceInfo(u->device, CL_DEVICE_EXTENSIONS, 0, NULL, &bytes)) return SMELT_OK;
+  char *names = calloc(1, bytes + 1);
+  if (!names) return SMELT_OK;
+  int has = !u->cl.clGetDeviceInfo(u->device, CL_DEVICE_EXTENSIONS, bytes, names, NULL) && strstr(names, "cl_khr_command_buffer");
+  free(names);
+  for (size_t i = 0; has && i < sizeof cl_recording_symbols / sizeof *cl_recording_symbols; i++) {
+    void *at = u->cl.clGetExtensionFunctionAddressForPlatform(u->platform, cl_recording_symbols[i].name);
+    memcpy((char *)&u->recording + cl_recording_symbols[i].at, &at, sizeof at);
+    has = at != NULL;
+  }
+  if (!has) memset(&u->recording, 0, sizeof u->recording);
+  if (has && !u->cl.clGetDeviceInfo(u->device, CL_DEVICE_COMMAND_BUFFER_CAPABILITIES, sizeof able, &able, NULL))
+    u->simultaneous = (able & CL_SIMULTANEOUS_CAPABILITY) != 0;
+  return SMELT_OK;
+}
+#endif

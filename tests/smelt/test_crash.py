@@ -1,0 +1,84 @@
+"""A kernel that faults on the device is named, with its ONNX nodes and the functions around it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import front_models
+import numpy as np
+import pytest
+from boards import need_emulator
+
+import smelt
+from smelt.compare import validate
+from smelt.core.bundle import Bundle, read_bundle, sealed
+from smelt.crash import explainer
+from smelt.devicefarm.report import Crash, RunnerError
+from smelt.devicefarm.verdict import Verdict
+from smelt.running import running
+from smelt.shapes import feed_case
+from smelt.targets.elf import code_of
+
+X = {"x": np.ones((1, 3, 8, 8), np.float32)}
+FAULTS = {62: bytes.fromhex("8b042500000000"), 183: bytes.fromhex("090080d2290140f9")}
+"""A load from address 0, by ELF machine."""
+
+
+def spoilt(bundle: Bundle, kernel: str) -> Bundle:
+    """The bundle with a kernel that begins with a fault, and hashes that fit."""
+    for name in ("smelt_run", str(bundle.manifest["library"]["file"])):
+        data = bytearray((bundle.path / name).read_bytes())
+        code = code_of(bytes(data))
+        at = next(a for a, n in zip(code.starts, code.names, strict=True) if n.endswith(f"k.{kernel}"))
+        place, fault = code.place(at), FAULTS[code.machine]
+        assert place is not None
+        data[place : place + len(fault)] = fault
+        (bundle.path / name).write_bytes(data)
+    manifest = dict(bundle.manifest)
+    files = {n: (bundle.path / n).read_bytes() for n in manifest["files"]}
+    manifest["files"] = {n: hashlib.sha256(data).hexdigest() for n, data in files.items()}
+    (bundle.path / "manifest.json").write_bytes(sealed(manifest)[1])
+    return read_bundle(bundle.path)
+
+
+@pytest.mark.parametrize("target", ["host", "arm64"])
+def test_a_kernel_that_faults(tmp_path: Path, target: str) -> None:
+    need_emulator(target)
+    bundle = spoilt(smelt.compile(front_models.small(), target, output=tmp_path / "out"), "conv_relu")
+    with running(bundle) as client, pytest.raises(RunnerError) as caught:
+        client.run(X)
+    crash = caught.value.crash
+    assert crash is not None and (crash.signal, crash.address, crash.stage) == (11, 0, "run: first")
+    assert crash.where[0] == "kernel 'conv_relu' (nodes conv0, relu0, which makes 'r')"
+    assert {"rt_pool_run", "launch"} <= {w.rpartition(".")[2] for w in crash.where}, crash.where
+    assert "in kernel 'conv_relu'" in str(caught.value)
+
+
+def test_validate_tells_where(tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes(front_models.small().SerializeToString())
+    bundle = spoilt(smelt.compile(str(model), output=tmp_path / "out"), "softmax")
+    (found,) = validate(bundle, model, [feed_case(bundle, X)]).cases
+    assert found.verdict is Verdict.CRASH and "in kernel 'softmax' (nodes sm0, which makes 'y')" in found.why
+
+
+def test_what_cannot_be_looked_up_stays_a_position(tmp_path: Path) -> None:
+    bundle = smelt.compile(front_models.small(), output=tmp_path / "out")
+    crash = Crash(11, 0, 1, 64, "libc.so.6", 16, "run: first", "", "", "", (1, 2**40))
+    assert explainer(bundle)(crash).where == ()
+    (bundle.path / "smelt_run").write_bytes(b"no program")
+    at_runner = Crash(11, 0, 1, 64, "smelt_run", 16, "", "", "")
+    assert explainer(bundle)(at_runner) == at_runner
+
+
+def test_return_addresses_follow_calls(tmp_path: Path) -> None:
+    """Of all positions in the code few can be return addresses; those of real calls are among them."""
+    bundle = smelt.compile(front_models.small(), output=tmp_path / "out")
+    code = code_of((bundle.path / "smelt_run").read_bytes())
+    if code.machine not in FAULTS:
+        pytest.skip("calls of this processor are not known")
+    first, last = code.starts[0] - code.base, code.ends[-1] - code.base
+    step = 4 if code.machine == 183 else 1
+    share = [code.follows_call(at) for at in range(first, last, step)]
+    assert 0 < sum(share) < len(share) / 5

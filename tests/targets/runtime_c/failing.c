@@ -1,0 +1,95 @@
+/* failing.c: a loader of Vulkan or OpenCL for tests that stands before the machine's own, whose path REAL_LOADER names. All calls go
+ * there, but some fail as calls of a broken device do:
+ *
+ *   FAILS_AFTER=n   so many submits (Vulkan) or launches (OpenCL) succeed, then the device is lost
+ *   REFUSES=name    this kernel is compiled by nobody
+ *
+ * x86-64 alone: functions that are passed on are jumps. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void *real;
+static void load(void) {
+  if (!real) real = dlopen(getenv("REAL_LOADER"), RTLD_NOW);
+  if (!real) abort();
+}
+
+/* Whether this call, of those that are counted, fails. */
+static int fails(void) {
+  static long calls;
+  const char *text = getenv("FAILS_AFTER");
+  return text && calls++ >= atol(text);
+}
+
+#ifdef VULKAN
+enum { DEVICE_LOST = -4, NO_SHADER = -1000012000 };
+typedef void *(*finder)(void *, const char *);
+
+typedef struct { int32_t type; const void *next; uint32_t flags, stage; uint64_t module; const char *name; const void *special; } stage;
+typedef struct { int32_t type; const void *next; uint32_t flags; stage stage; uint64_t layout, base; int32_t index; } pipeline;
+
+static int32_t (*submit)(void *, uint32_t, const void *, uint64_t);
+static int32_t (*create)(void *, uint64_t, uint32_t, const pipeline *, const void *, uint64_t *);
+
+static int32_t submit_or_fail(void *queue, uint32_t n, const void *what, uint64_t fence) {
+  return fails() ? DEVICE_LOST : submit(queue, n, what, fence);
+}
+static int32_t create_or_fail(void *device, uint64_t cache, uint32_t n, const pipeline *what, const void *a, uint64_t *out) {
+  const char *name = getenv("REFUSES");
+  return name && !strcmp(what->stage.name, name) ? NO_SHADER : create(device, cache, n, what, a, out);
+}
+
+void *vkGetInstanceProcAddr(void *instance, const char *name) {
+  load();
+  void *at = ((finder)dlsym(real, "vkGetInstanceProcAddr"))(instance, name);
+  if (at && !strcmp(name, "vkQueueSubmit")) return memcpy(&submit, &at, sizeof at), (void *)submit_or_fail;
+  if (at && !strcmp(name, "vkCreateComputePipelines")) return memcpy(&create, &at, sizeof at), (void *)create_or_fail;
+  return at;
+}
+#else
+enum { OUT_OF_RESOURCES = -5 };
+#define PASSED_ON(X)                                                                                                            \
+  X(clGetPlatformIDs) X(clGetDeviceIDs) X(clGetDeviceInfo) X(clCreateContext) X(clCreateCommandQueue) X(clCreateBuffer)          \
+  X(clCreateProgramWithBinary) X(clGetProgramInfo) X(clBuildProgram) X(clGetProgramBuildInfo) X(clCreateKernel)                  \
+  X(clGetKernelWorkGroupInfo) X(clSetKernelArg) X(clEnqueueReadBuffer) X(clEnqueueWriteBuffer) X(clEnqueueCopyBuffer)            \
+  X(clEnqueueMapBuffer) X(clEnqueueUnmapMemObject) X(clEnqueueMarkerWithWaitList) X(clGetEventInfo) X(clReleaseEvent) X(clFlush) \
+  X(clFinish) X(clReleaseMemObject) X(clReleaseKernel) X(clReleaseProgram) X(clReleaseCommandQueue) X(clReleaseContext)
+#define JUMP(name)                                             \
+  static __attribute__((used)) void *at_##name;                \
+  __asm__(".globl " #name "\n.type " #name ", @function\n" #name ": jmp *at_" #name "(%rip)\n");
+PASSED_ON(JUMP)
+
+__attribute__((constructor)) static void find_all(void) {
+  load();
+#define FIND(name) at_##name = dlsym(real, #name);
+  PASSED_ON(FIND)
+}
+
+/* So that launches go one by one. */
+void *clGetExtensionFunctionAddressForPlatform(void *platform, const char *name) { return (void)platform, (void)name, NULL; }
+
+int32_t clEnqueueNDRangeKernel(void *queue, void *kernel, uint32_t n, const size_t *offset, const size_t *all, const size_t *local, uint32_t waits,
+                               const void *events, void *event) {
+  int32_t (*launch)(void *, void *, uint32_t, const size_t *, const size_t *, const size_t *, uint32_t, const void *, void *);
+  void *at = dlsym(real, "clEnqueueNDRangeKernel");
+  memcpy(&launch, &at, sizeof at);
+  return fails() ? OUT_OF_RESOURCES : launch(queue, kernel, n, offset, all, local, waits, events, event);
+}
+
+void *clCreateProgramWithSource(void *context, uint32_t n, const char **texts, const size_t *lengths, int32_t *code) {
+  void *(*make)(void *, uint32_t, const char **, const size_t *, int32_t *), *at = dlsym(real, "clCreateProgramWithSource");
+  memcpy(&make, &at, sizeof at);
+  const char *name = getenv("REFUSES");
+  char wrong[600];
+  if (!name) return make(context, n, texts, lengths, code);
+  snprintf(wrong, sizeof wrong, "\n#if !defined(ONE) || defined(ONE_%.200s)\nno C at all;\n#endif\n", name);
+  const char *both[] = {texts[0], wrong};
+  const size_t sizes[] = {lengths[0], strlen(wrong)};
+  return make(context, 2, both, sizes, code);
+}
+#endif
