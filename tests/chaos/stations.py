@@ -208,7 +208,9 @@ def sshd(home: Path) -> tuple[Server, SshAddress]:
         address = made.address
     rig.make_key(home / "other_key")
     daemon = rig.program_path("sshd")
-    argv = [str(daemon), "-D", "-e", "-f", str(home / "config")]
+    argv = rig.in_mounts(
+        rig.plain_shell(home), [str(daemon), "-D", "-e", "-f", str(home / "config")]
+    )
     return Server(argv, address.port, home / "host_key", home / "other_key"), address
 
 
