@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from device_ops import BY_OP, NAIVE, ROWS, check, naive
 from spirv_checks import NO_VALIDATOR, VALIDATOR, valid
-from vulkan_run import OnVulkan
+from vulkan_run import Failed, OnVulkan
 
 from smelt.core.schedule.module import schedule_kernel
 from smelt.targets.vulkan.emit import emit_parts
@@ -19,7 +19,13 @@ def test_scheduled(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAIVE)
 def test_naive(name: str) -> None:
-    check(OnVulkan, NAIVE[name], naive(NAIVE[name])).session.close()
+    """One invocation does all, which may be more rounds of loops than llvmpipe runs: then it is refused."""
+    try:
+        check(OnVulkan, NAIVE[name], naive(NAIVE[name])).session.close()
+    except Failed as e:
+        if "-1004" not in str(e):
+            raise
+        pytest.skip("more rounds of loops than llvmpipe runs")
 
 
 @pytest.mark.skipif(VALIDATOR is None, reason=NO_VALIDATOR)
