@@ -74,7 +74,6 @@ void on_probe(worker *w) {
     return finish(w, "protocol", "a PROBE frame's length does not fit its number of wishes");
   if (!w->session) return finish(w, "protocol", "no model is loaded");
   if (!inputs_set(w)) return;
-  if (w->api.fallback(w->session)) return finish(w, "unsupported", "the CPU runs the model in the place of its device, whose launches a probe knows");
   p.wishes = w->payload.at + PROBE_HEAD;
   w->ran = 0;
   begin_afresh(w, 0);

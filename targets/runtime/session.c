@@ -430,6 +430,12 @@ smelt_status smelt_probe(smelt_session *s, smelt_probe_fn fn, void *context) {
   if (!rt) return rt_refuse("smelt_probe: the session is NULL; open one first");
   if (rt_is_foreign(rt)) return rt_refuse("smelt_probe: " RT_FOREIGN);
   if (!rt_take(rt)) return rt_refuse_busy(rt, "smelt_probe");
+  if (fn && rt->session->variant) { /* callers know the launches of the first variant alone */
+    int32_t status = rt_error(rt_running(rt), SMELT_UNSUPPORTED, "smelt_probe: the session runs the code for %s, and only that of the first variant, for %s, "
+                              "is described; compile the model for this processor alone", rt_variant(rt)->name, rt->model->variants[0].name);
+    rt_release(rt);
+    return (smelt_status)status;
+  }
   rt->session->probe = fn;
   rt->session->probe_context = context;
   rt->session->watched = rt->session->profiling || fn;

@@ -25,6 +25,7 @@ import smelt
 from smelt.cli.main import main
 from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
+from smelt.running import running
 from smelt.targets.platform import host_platform_name, parse_target
 
 Array = np.ndarray[Any, Any]
@@ -200,3 +201,13 @@ def test_a_dump_is_of_one_variant(folder: Path, tmp_path: Path, monkeypatch: pyt
 def test_inspect_tells_the_variants(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(bundle.path)]) == 0
     assert "  variants      x86-64-v4-vnni, x86-64-v3, x86-64-v2\n" in capsys.readouterr().out
+
+
+@ON_X86
+def test_values_of_another_variant_are_not_probed(
+    folder: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifest describes the launches of the first variant."""
+    monkeypatch.setenv("SMELT_CPU_WITHOUT", "avx512f")
+    with running(bundle) as client, pytest.raises(SmeltError, match="only that of the first variant"):
+        client.trace({"x": np.zeros((2, 48), np.float32)})
