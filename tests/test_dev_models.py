@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rounded_models import ROUNDED, compiled, differs_by_rounding_alone, other_answers, unrounded
+from rounding import ROUNDED, compiled, differs_by_rounding_alone, other_answers, unrounded
 from sample_models import MORE, Array, Feeds, Model, check_close, model_named, reference
 
 import smelt

@@ -71,6 +71,9 @@ typedef struct {
   uint64_t cache_hits, cache_misses; /* binaries of their code that smelt_open found in a file, and those that it did not */
 } smelt_memory;
 
+/* What smelt_probe is given. */
+typedef int32_t (*smelt_probe_fn)(void *context, int32_t site, const int64_t *args, int32_t n_buffers, int32_t n_dims);
+
 #ifdef __cplusplus
 }
 #endif
@@ -221,7 +224,6 @@ smelt_status smelt_kernel_stats(const smelt_session *s, size_t i, const char **n
  * ends that. site: which launch of the entry's program it is (the manifest's `sites`). args: n_buffers addresses, then the kernel's dims.
  * What fn returns other than 0 ends the run, and smelt_run returns SMELT_DEVICE. Runs with a probe leave the state as it was; those without
  * do nothing for it. smelt_peek copies from such an address to the host; it may be called by fn alone, for as many bytes as lie there. */
-typedef int32_t (*smelt_probe_fn)(void *context, int32_t site, const int64_t *args, int32_t n_buffers, int32_t n_dims);
 smelt_status smelt_probe(smelt_session *s, smelt_probe_fn fn, void *context);
 smelt_status smelt_peek(smelt_session *s, int64_t address, void *to, uint64_t bytes);
 /* From any thread: ask a running session to stop before its next kernel; that smelt_run returns SMELT_DEVICE. */

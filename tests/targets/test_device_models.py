@@ -20,7 +20,7 @@ import pytest
 from boards import needs_opencl, needs_vulkan
 from installed import system_folder
 from oracle import runtime_session
-from rounded_models import ROUNDED, compiled, differs_by_rounding_alone, other_answers
+from rounding import ROUNDED, compiled, differs_by_rounding_alone, other_answers
 from sample_models import MODELS, check_close, model_named, reference
 
 import smelt
