@@ -51,7 +51,7 @@ from smelt.importer.families import core_op
 from smelt.importer.interface import stands_for_more
 from smelt.manifest import group_rows
 from smelt.request import Request
-from smelt.targets.platform import parse_target
+from smelt.targets.platform import TargetSpec, parse_target
 
 SCHEDULE = Pass("schedule", lambda m, ctx: schedule_module(m, ctx.machine, ctx.units), level=0)
 PASSES: Final = (*PIPELINE, SCHEDULE)
@@ -88,6 +88,7 @@ class Compilation:
             "place": self.place,
             "after": PASSES[self.place - 1].name if self.place else "",
             "source": self.source,
+            "host": _host_mark(parse_target(r.target)),
             "request": {**asked, "dims": dict(r.dims), "state": dict(r.state), "entry": r.entry},
             "quantised": dict(self.quantised),
             "fp16": self.halved,
@@ -221,8 +222,15 @@ _HEAD: Final = fields(
             "state": table(text, text), "entry": text,
         }),
         "quantised": QUANTISED, "fp16": maybe(HALVED, {}), "groups": maybe(GROUPS),
-    }
+    },
+    {"host": text},
 )  # fmt: skip
+
+
+def _host_mark(spec: TargetSpec) -> str:
+    """A hash of a processor's exact features, which no name of a target tells; '' for one that is named."""
+    named = parse_target(str(spec), ask=False)
+    return "" if spec == named else hashlib.sha256(f"{spec.cpu} {spec.features}".encode()).hexdigest()
 
 
 def is_dump(source: str) -> bool:
@@ -278,6 +286,9 @@ def _with_head(request: Request, found: Dump, head: Mapping[str, Any]) -> Compil
         )
     source = _text_hash(found) if found.edited else head["source"]
     made = _request(head["request"])
+    if head.get("host") and head["host"] == _host_mark(parse_target("host")):
+        devices = parse_target(made.target).devices  # the same machine again
+        made = replace(made, target="+".join(("host", *devices)))
     if head["request"]["entry"] and not request.entry:
         made = replace(made, state={})  # which is about all entries together
     own = _merged(request, made)
@@ -322,7 +333,7 @@ def _merged(request: Request, made: Request) -> Request:
     for name in (*FIXED, *LATE_OPTIONS):
         asked, begun = getattr(request, name), getattr(made, name)
         given = asked != getattr(plain, name) and (name != "name" or request.prefix)
-        same = asked == begun or (name == "target" and str(parse_target(asked)) == begun)
+        same = asked == begun or (name == "target" and _target_text(asked) == _target_text(begun))
         if not given:
             changes[name] = begun
         elif name in FIXED and not same:
@@ -331,6 +342,10 @@ def _merged(request: Request, made: Request) -> Request:
                 hint="leave the option out, or compile the model again with the other one",
             )
     return replace(request, **changes)
+
+
+def _target_text(target: str) -> str:
+    return str(parse_target(target))
 
 
 def _text_hash(found: Dump) -> str:

@@ -7,19 +7,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from smelt.bisect import Bisection, Divergence, bisect
 from smelt.cli.ci import CiCase
 from smelt.cli.common import Progress, wished
 from smelt.compare import CaseResult, Validation
 from smelt.core.bundle import Bundle
 from smelt.core.exits import FAILED, OK
-from smelt.determinism import Determinism, determinism
 from smelt.devicefarm.verdict import Verdict
-from smelt.model_cut import ModelGraph
-from smelt.reproducer import Reproducer, options_of, write_reproducer
 from smelt.shapes import RunCase
+
+if TYPE_CHECKING:  # with the compiler's interpreters, which a comparison that finds nothing does without
+    from smelt.bisect import Bisection, Divergence
+    from smelt.determinism import Determinism
+    from smelt.reproducer import Reproducer
 
 MOST_SUSPECTS = 12
 """How many suspects the text lists; --json has them all."""
@@ -41,6 +42,9 @@ def bisected(
     found: Mapping[str, Validation], progress: Progress,
 ) -> Located:  # fmt: skip
     """Bisect the first case that is a mismatch, and write its reproducer where --repro asks for one."""
+    from smelt.bisect import bisect
+    from smelt.reproducer import options_of, write_reproducer
+
     name, bad = _first_mismatch(found)
     if bad is None:
         none = "nothing to bisect: every output agrees"
@@ -164,6 +168,9 @@ def determined(
     progress: Progress,
 ) -> Steadiness:  # fmt: skip
     """Compare the bytes of repeated runs; a model that draws random numbers is not asked."""
+    from smelt.determinism import determinism
+    from smelt.model_cut import ModelGraph
+
     drawn = ModelGraph(models[bundle.entries[0]]).random_nodes()
     if drawn:
         why = f"the model draws random numbers: {', '.join(map(str, drawn[:3]))}"

@@ -130,7 +130,7 @@ def test_the_front_door_takes_dumps(
     from smelt.cli.main import main
 
     folder, digest = dumped()
-    path = folder / "07-patterns.smelt"
+    path = folder / "08-patterns.smelt"
     assert smelt.compile(path, output=tmp_path / "again").digest == digest
     assert main(["compile", str(path), "-o", str(tmp_path / "typed"), "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["digest"] == digest
@@ -146,7 +146,7 @@ def test_opt_writes_what_compile_goes_on_from(
 
     folder, digest = dumped()
     model = product(tmp_path / "net.onnx")
-    made = tmp_path / "made" / "07-patterns.smelt"
+    made = tmp_path / "made" / "08-patterns.smelt"
     made.parent.mkdir()
     names = ",".join(p.name for p in PASSES[:8])
     assert main(["opt", str(model), "-p", names, "-o", str(made)]) == 0
@@ -156,7 +156,7 @@ def test_opt_writes_what_compile_goes_on_from(
     assert smelt.compile(last, output=tmp_path / "again").digest == digest
     capfd.readouterr()
     assert main(["opt", str(last), "-p", "schedule"]) == 0
-    assert capfd.readouterr().out == (folder / "22-schedule.smelt").read_text()
+    assert capfd.readouterr().out == (folder / "23-schedule.smelt").read_text()
 
 
 def test_an_edited_module_is_another_model(dumped: Callable[..., tuple[Path, str]], tmp_path: Path) -> None:
