@@ -47,16 +47,16 @@ static void put_type(buffer *b, const char *name, DLDataType t, int32_t rank) {
 
 void put_memory(worker *w, buffer *b) {
   smelt_memory m;
-  long usage[18];
+  long used[18];
   memset(&m, 0, sizeof m);
-  memset(usage, 0, sizeof usage);
+  memset(used, 0, sizeof used);
   w->api.memory_stats(w->session, &m);
-  sys(NR_getrusage, 0, (long)usage, 0, 0, 0, 0);
+  sys(NR_getrusage, 0, (long)used, 0, 0, 0, 0);
   put_format(b, "{\"arena_bytes\":%u,\"arena_capacity\":%u,\"output_capacity\":%u,\"weights_bytes\":%u,\"allocations\":%u,\"runs\":%u,\"crossings\":%u,\"crossed_bytes\":%u",
              m.arena_bytes, m.arena_capacity, m.output_capacity, m.weights_bytes, m.allocations, m.runs, m.crossings, m.crossed_bytes);
   put_format(b, ",\"launches\":%u,\"submits\":%u,\"uploads\":%u,\"uploaded_bytes\":%u,\"reads\":%u,\"read_bytes\":%u,\"waits\":%u,\"cache_hits\":%u,\"cache_misses\":%u",
              m.launches, m.submits, m.uploads, m.uploaded_bytes, m.reads, m.read_bytes, m.waits, m.cache_hits, m.cache_misses);
-  put_format(b, ",\"state_capacity\":%u,\"resident_peak_kb\":%u,\"major_faults\":%u,\"preemptions\":%u}", m.state_capacity, U(usage[4]), U(usage[9]), U(usage[17]));
+  put_format(b, ",\"state_capacity\":%u,\"resident_peak_kb\":%u,\"major_faults\":%u,\"preemptions\":%u}", m.state_capacity, U(used[4]), U(used[9]), U(used[17]));
 }
 
 static void put_model(worker *w, buffer *b, uint64_t load_ns) {
