@@ -35,7 +35,7 @@ import rig
 import sqlalchemy as sql
 import stations
 from processes import started
-from worker import RULES, SLOW, clock
+from worker import BETWEEN_RUNS, RULES, SLOW, clock
 
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget
@@ -213,6 +213,8 @@ def _kill_agent(c: Campaign, row: dict[str, Any]) -> dict[str, Any] | None:
 
 def _stop_agent(c: Campaign, row: dict[str, Any]) -> dict[str, Any] | None:
     """A holder that sleeps through the end of its leases and wakes up."""
+    if c.unfenced:
+        return _aim_at_holder(c, row)
     at_work = {s.holder.split("/")[1] for s in c.desk.standings() if s.holder}
     holding = [k for k, p in c.agents.items() if str(p.pid) in at_work and not c.held(f"agent {k}")]
     if not holding:
@@ -223,6 +225,28 @@ def _stop_agent(c: Campaign, row: dict[str, Any]) -> dict[str, Any] | None:
     seconds = RULES.lease + c.rng.uniform(0.2, 3.0)
     c.later(seconds, f"agent {k}", lambda: process.send_signal(signal.SIGCONT), row)
     return {"device": "*", "agent": k}
+
+
+def _aim_at_holder(c: Campaign, row: dict[str, Any]) -> dict[str, Any] | None:
+    """A holder between its two runs, which sleeps until another agent has run on its device."""
+    logs = {k: max(c.folder.glob(f"agent-{k}-*.jsonl"), key=lambda p: p.stat().st_mtime, default=None)
+            for k in c.agents}  # fmt: skip
+    for k, log in logs.items():
+        last = (check.rows(log) or [{}])[-1] if log else {}
+        if last.get("event") != "ran" or time.monotonic() - last["t"] > BETWEEN_RUNS / 2 or c.heals:
+            continue
+        c.agents[k].send_signal(signal.SIGSTOP)
+        deadline = time.monotonic() + 8 * RULES.lease
+        while time.monotonic() < deadline and not any(
+            e["event"] == "ran" and e["device"] == last["device"] and e["fence"] > last["fence"]
+            for other, path in logs.items() if other != k and path
+            for e in check.rows(path)
+        ):  # fmt: skip
+            c.keep_alive()
+            time.sleep(0.05)
+        c.agents[k].send_signal(signal.SIGCONT)
+        return {"device": "*", "agent": k}
+    return None
 
 
 def _kill_coordinator(c: Campaign, row: dict[str, Any]) -> dict[str, Any] | None:

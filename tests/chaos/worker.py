@@ -48,6 +48,8 @@ LIMITS = StepLimits(
 )  # fmt: skip
 SLOW = replace(LIMITS, connect=30, command=30, upload=60, load=60, run=20, output=30, silence=15, total=150)
 """Of a whole emulated machine."""
+BETWEEN_RUNS = 0.8
+"""Seconds between the two runs of an agent without fences, in which the campaign stops it."""
 EATEN = 256 << 20
 THREADS = 2
 
@@ -104,6 +106,7 @@ class Worker:
             bundle = Path(str(job.work.get("bundle") or station.bundle))
             for _ in range(2):
                 self.session(job, lease, transport, bundle, claim)
+                time.sleep(BETWEEN_RUNS if self.share == 1.0 else 0.0)
             return JobOutcome(Verdict.PASS, fingerprint=station.kind)
         finally:
             transport.close()

@@ -144,3 +144,7 @@ def start_adbd(home: Path) -> Iterator[Adbd]:
             mine.shutdown(socket.SHUT_RDWR)
             inside.kill()
             inside.wait()
+            made.cut()
+            for link in made.links:
+                link.close()
+            made.links.clear()
