@@ -4,7 +4,7 @@ copied to shared memory a slice of the reduction at a time, and every lane has a
 One tree for matrix products and for convolutions on channels-last data (implicit GEMM: rows are positions of
 the output, which lie in two axes where windows overlap); B may lie along its rows or be decoded on the way,
 and all sizes may be a run's. Not for processors and lanes that are tasks of their own: their caches are as
-near as shared memory would be, and copies to it only cost (benchmarks/results/opencl.md)."""
+near as shared memory would be, and copies to it only cost (benchmarks/results/ has it measured)."""
 
 from __future__ import annotations
 
