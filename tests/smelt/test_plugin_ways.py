@@ -117,7 +117,8 @@ def test_a_wrong_op_is_a_mismatch(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
     first, said = done.stdout.partition("first bad value: ")[2].partition("right:")[::2]
-    assert "'floor' (Parts)" in first and said  # among the nodes of the kernel that wrote the first wrong value
+    # among the nodes of the kernel that wrote the first wrong value
+    assert "'floor' (Parts)" in first and said
     assert "differ from the references of its ops" in done.stdout and "onnxruntime" not in done.stdout
 
 
