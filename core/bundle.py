@@ -35,6 +35,8 @@ RUNNER = "smelt_run"
 MAIN = "main"
 """What the entry of a model is called that was compiled alone."""
 _CHUNK = 1 << 20
+_LINE: Final = 100
+"""Characters of JSON up to which nothing is broken into lines."""
 _SEAL: Final = re.compile(rb'^  "seal": "([0-9a-f]{64})"', re.MULTILINE)
 _NO_SEAL: Final = "0" * 64
 _MOST_MANIFEST: Final = 1 << 28
@@ -164,8 +166,23 @@ def damaged(folder: Path, why: str) -> SmeltError:
 
 
 def manifest_bytes(manifest: Mapping[str, Any]) -> bytes:
-    """The manifest's text: sorted keys, two spaces, a newline at the end."""
-    return (json.dumps(manifest, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+    """The manifest's text: sorted keys, a line for each field and for each row of it, a newline at the
+    end."""
+    rows = (f"  {json.dumps(k)}: {_text_of(v, '    ', 2)}" for k, v in sorted(manifest.items()))
+    return ("{\n" + ",\n".join(rows) + "\n}\n").encode()
+
+
+def _text_of(value: object, indent: str, depth: int) -> str:
+    """JSON. depth: of how many levels each item has a line, if they are long."""
+    whole = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    if depth == 0 or not isinstance(value, Mapping | list | tuple) or len(whole) <= _LINE:
+        return whole
+    items = [("", v) for v in value]
+    if isinstance(value, Mapping):
+        items = [(json.dumps(k, ensure_ascii=False) + ": ", v) for k, v in sorted(value.items())]
+    rows = [indent + key + _text_of(v, indent + "  ", depth - 1) for key, v in items]
+    first, last = "{}" if isinstance(value, Mapping) else "[]"
+    return f"{first}\n" + ",\n".join(rows) + f"\n{indent[2:]}{last}"
 
 
 def sealed(manifest: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
