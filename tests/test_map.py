@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,3 +74,15 @@ def test_every_file_is_on_the_page(request: pytest.FixtureRequest) -> None:
     assert PAGE.read_text("utf-8") == page, "make bless"
     bare = [line for line in page.splitlines() if re.fullmatch(r"- `[^`]*`: ", line)]
     assert bare == [], "these open with no sentence"
+
+
+def test_the_layers_of_the_map_are_those_that_are_checked() -> None:
+    """Of smelt's own modules; the other lines say in words what the contracts say in lists."""
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    layers = config["tool"]["importlinter"]["contracts"][0]["layers"]
+    checked = [sorted(re.findall(r"(?<=smelt\.)\w+", layer)) for layer in layers]
+    own = checked[: checked.index(["families"])]
+    page = (ROOT / "docs/map.md").read_text("utf-8")
+    (block,) = re.findall(r"^```\n(smelt\.cli.*?)^```", page, re.S | re.M)
+    shown = [sorted(line.removeprefix("smelt.").split(", ")) for line in block.splitlines()]
+    assert shown[: len(own)] == own
