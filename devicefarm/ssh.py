@@ -199,9 +199,7 @@ class SshTransport:
 
     def execute(self, argv: list[str], budget: Budget) -> Completed:
         deadline = budget.deadline(budget.limits.command)
-        session = self._session(budget)
-        with self._doing(f"running '{argv[0]}'", budget):
-            session.exec_command(shlex.join(argv))
+        session = self._asked(argv, budget)
         channel = SshChannel(session, budget.limits.close)
         out = b""
         try:
@@ -303,6 +301,22 @@ class SshTransport:
                 root = self._root if self._root.startswith("/") else f"{sftp.normalize('.')}/{self._root}"
             self._files = SftpFiles(self.name, sftp, root, self.execute)
         return self._files
+
+    def _asked(self, argv: list[str], budget: Budget) -> paramiko.Channel:
+        """A channel on which the command was begun. dropbear may close a new channel, before it begins
+        anything, while another one ends: then it is asked once more."""
+        session = self._session(budget)
+        try:
+            session.exec_command(shlex.join(argv))
+            return session
+        except paramiko.SSHException:
+            if self._client is None or not (link := self._client.get_transport()) or not link.is_active():
+                with self._doing(f"running '{argv[0]}'", budget):
+                    raise
+        session = self._session(budget)
+        with self._doing(f"running '{argv[0]}'", budget):
+            session.exec_command(shlex.join(argv))
+        return session
 
     @contextmanager
     def _doing(self, doing: str, budget: Budget) -> Iterator[None]:
