@@ -11,6 +11,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from smelt.core.forksafe import ForkSafe
+
+_FINDING = ForkSafe()
+"""Held while `tempfile` looks, once, for the folder of temporary files, which it writes to: a fork in that
+moment would leave its own lock taken in the child for ever."""
+
 
 @contextmanager
 def scratch_folder(purpose: str) -> Iterator[str]:
@@ -26,10 +32,17 @@ def scratch_folder(purpose: str) -> Iterator[str]:
         os.close(lock)
 
 
+def private_folder(prefix: str) -> str:
+    """The path of a new folder for this user alone, which stays until it is removed. Raises OSError where none
+    can be made."""
+    with _FINDING:
+        return tempfile.mkdtemp(prefix=prefix)
+
+
 def _made(prefix: str) -> tuple[str, int]:
     """A folder and its lock; another one where a sweep took it before it was locked."""
     while True:
-        path = tempfile.mkdtemp(prefix=prefix)
+        path = private_folder(prefix)
         with contextlib.suppress(FileNotFoundError):
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -45,7 +58,9 @@ def _made(prefix: str) -> tuple[str, int]:
 def _sweep(prefix: str) -> None:
     """Remove folders of this user with such a name that nobody holds."""
     with contextlib.suppress(OSError):
-        for entry in os.scandir(tempfile.gettempdir()):
+        with _FINDING:
+            top = tempfile.gettempdir()
+        for entry in os.scandir(top):
             if entry.name.startswith(prefix):
                 with contextlib.suppress(OSError):
                     _remove(entry.path)

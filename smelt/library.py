@@ -12,7 +12,6 @@ import ctypes
 import hashlib
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
@@ -29,6 +28,7 @@ from smelt.core.bundle import (
 from smelt.core.cache import cache_dir
 from smelt.core.diag import SmeltError
 from smelt.core.forksafe import ForkSafe
+from smelt.core.scratch import private_folder
 
 COPIED = 32 << 20
 """Bytes of weights up to which smelt_open verifies all of them (runtime/weights.c); larger files are verified
@@ -180,7 +180,7 @@ def _private(data: bytes, name: str, serial: int) -> Iterator[str]:
         return
     fd = _memory_file(name)
     if fd is None:
-        folder = tempfile.mkdtemp(prefix="smelt-load-")  # for this user alone
+        folder = private_folder("smelt-load-")
         try:
             path = Path(folder) / f"lib{serial}.so"
             path.write_bytes(data)

@@ -338,24 +338,34 @@ def test_a_caller_with_a_thousand_descriptors(tmp_path: Path, monkeypatch: pytes
 # ---------------------------------------------------------------- forks of the caller, in other threads
 
 WHILE_IMPORTING = """
+class Slow(importlib.machinery.PathFinder):  # the import of one module takes its time
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name == {slow!r}: slowly()
+        return None
+sys.meta_path.insert(0, Slow)
+"""
+
+WHILE_LOOKING = """
+import tempfile
+find = tempfile._get_default_tempdir  # once in a process, under a lock that a fork does not free
+tempfile._get_default_tempdir = lambda: (slowly(), find())[1]
+"""
+
+WHILE_BUSY = """
 import importlib.machinery, os, signal, sys, threading, time
 import smelt
 
 begun = threading.Event()
 
-class Slow(importlib.machinery.PathFinder):  # the import of one module takes its time
-    @classmethod
-    def find_spec(cls, name, path=None, target=None):
-        if name == {slow!r}:
-            begun.set()
-            time.sleep(0.5)
-        return None
+def slowly():
+    begun.set()
+    time.sleep(0.5)
 
 def use():
     smelt.compile({model!r}, output=out)
     smelt.load(out).close()
-
-sys.meta_path.insert(0, Slow)
+{busy}
 out = {out!r} + "parent"
 other = threading.Thread(target=use)
 other.start()
@@ -371,10 +381,17 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-@pytest.mark.parametrize("slow", ["smelt.driver", "smelt.core.diag", "smelt.session", "smelt.fork_server"])
-def test_a_fork_during_the_first_use_of_another_thread(model: Path, tmp_path: Path, slow: str) -> None:
+FIRST_USES = {
+    **{name: WHILE_IMPORTING.format(slow=name)
+       for name in ("smelt.driver", "smelt.core.diag", "smelt.session", "smelt.fork_server")},
+    "temporary files": WHILE_LOOKING,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("busy", FIRST_USES)
+def test_a_fork_during_the_first_use_of_another_thread(model: Path, tmp_path: Path, busy: str) -> None:
     """The child compiles and loads as if the other thread had never been."""
-    code = WHILE_IMPORTING.format(slow=slow, model=str(model), out=str(tmp_path / "out-"))
+    code = WHILE_BUSY.format(busy=FIRST_USES[busy], model=str(model), out=str(tmp_path / "out-"))
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, (done.returncode, done.stderr)
 
