@@ -33,8 +33,8 @@ def scratch_folder(purpose: str) -> Iterator[str]:
 
 
 def private_folder(prefix: str) -> str:
-    """The path of a new folder for this user alone, which stays until it is removed. Raises OSError where none
-    can be made."""
+    """The path of a new folder for this user alone, which stays until it is removed. Raises OSError where it
+    cannot be made."""
     with _FINDING:
         return tempfile.mkdtemp(prefix=prefix)
 
