@@ -113,7 +113,8 @@ def _foreign(p: Place) -> None:
     for name in p.r.sample(FOREIGN, p.r.randint(1, 3)):
         if (p.out / name).exists():
             (p.out / name).unlink()
-        p.mine(p.out / name, p.r.choice(["", "", (bundles()[0] / MANIFEST).read_text()]))
+        manifest = (bundles()[0] / MANIFEST).read_text()  # under its own name it would be smelt's
+        p.mine(p.out / name, p.r.choice(["", "", "" if name == MANIFEST else manifest]))
 
 
 def _bundle_and_foreign(p: Place) -> None:
