@@ -24,6 +24,7 @@ from smelt.devicefarm.qemu_user import (
     android_emulated,
     qemu_user,
 )
+from smelt.devicefarm.room import StoreRules, byte_count
 from smelt.devicefarm.ssh import DEFAULT_ROOT, SshAddress, SshTransport
 from smelt.devicefarm.transport import Transport
 
@@ -36,8 +37,9 @@ class Device:
     """One row of the inventory.
 
     platform: a target's name, such as 'aarch64-linux'. serial: of an adb device, or 'host:port'. root: where
-    bundles go on it. pool, tags: what it can be chosen by. power: how its power is controlled. emulated: it
-    is no real board; what the board says itself (DeviceFacts.emulation) cannot be taken back by a row.
+    bundles go on it; quota: most bytes of them, None for StoreRules' own. pool, tags: what it can be chosen
+    by. power: how its power is controlled. emulated: it is no real board; what the board says itself
+    (DeviceFacts.emulation) cannot be taken back by a row.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Device:
     serial: str = ""
     pool: str = ""
     power: str = ""
+    quota: int | None = None
     emulated: bool = False
     tags: tuple[str, ...] = ()
 
@@ -187,8 +190,14 @@ def _store(device: Device) -> Path | None:
     return Path(device.root) if device.root else None
 
 
+def _rules(device: Device) -> StoreRules:
+    return StoreRules() if device.quota is None else StoreRules(quota=device.quota)
+
+
 def _local(device: Device, shim: Path | None) -> Transport:
-    return LocalTransport(name=device.name, store=_store(device), emulated=device.emulated)
+    return LocalTransport(
+        name=device.name, store=_store(device), rules=_rules(device), emulated=device.emulated
+    )
 
 
 def _qemu_user(device: Device, shim: Path | None) -> Transport:
@@ -198,11 +207,14 @@ def _qemu_user(device: Device, shim: Path | None) -> Transport:
         cpu=device.cpu or None,
         sysroot=Path(device.sysroot) if device.sysroot else None,
         store=_store(device),
+        rules=_rules(device),
     )
 
 
 def _android(device: Device, shim: Path | None) -> Transport:
-    return android_emulated(cache_dir(), shim_runner=shim, store=_store(device))
+    return android_emulated(
+        cache_dir(), shim_runner=shim, store=_store(device), rules=_rules(device)
+    )
 
 
 def _ssh(device: Device, shim: Path | None) -> Transport:
@@ -220,7 +232,10 @@ def _ssh(device: Device, shim: Path | None) -> Transport:
         device.host_key,
         Path(device.key_file).expanduser(),
     )
-    return SshTransport(device.name, address, root=device.root or DEFAULT_ROOT, emulated=device.emulated)
+    root = device.root or DEFAULT_ROOT
+    return SshTransport(
+        device.name, address, root=root, rules=_rules(device), emulated=device.emulated
+    )
 
 
 def _adb(device: Device, shim: Path | None) -> Transport:
@@ -230,12 +245,16 @@ def _adb(device: Device, shim: Path | None) -> Transport:
             hint="`adb devices` shows it; of a device that is reached by TCP it is host:port",
         )  # fmt: skip
     root = device.root or ANDROID_ROOT
-    return AdbTransport(device.name, device.serial, root=root, emulated=device.emulated)
+    return AdbTransport(
+        device.name, device.serial, root=root, rules=_rules(device), emulated=device.emulated
+    )
 
 
 def _qemu_board(device: Device, shim: Path | None) -> Transport:
     machine = BoardMachine(device.name, cpu=device.cpu)
-    return QemuBoardTransport(device.name, machine, root=device.root or DEFAULT_ROOT)
+    return QemuBoardTransport(
+        device.name, machine, root=device.root or DEFAULT_ROOT, rules=_rules(device)
+    )
 
 
 TRANSPORTS: dict[str, Callable[[Device, Path | None], Transport]] = {
@@ -261,6 +280,36 @@ DESCRIPTIONS: dict[str, Callable[[Device], str]] = {
 }
 
 
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a text is wanted")
+    return value
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(t, str) for t in value):
+        raise ValueError("a list of texts is wanted")
+    return tuple(value)
+
+
+def _port(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 65536:
+        raise ValueError("a number from 1 to 65535 is wanted")
+    return value
+
+
+def _emulated(value: Any) -> bool:
+    if value is not True:
+        raise ValueError("whether a board is a real one, it says itself; leave the line out")
+    return True
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "tags": _texts, "emulated": _emulated, "port": _port, "quota": byte_count,
+}  # fmt: skip
+"""Keys whose values are no texts -> what reads them; they raise ValueError that says what is wanted."""
+
+
 def _parse_row(path: Path, name: str, row: Any) -> Device:
     where = f"'{path}', device '{name}'"
     if not DEVICE_NAME.fullmatch(name):
@@ -278,25 +327,11 @@ def _parse_row(path: Path, name: str, row: Any) -> Device:
             raise SmeltError(f"{where}: {key} is missing", kind="invalid")
     values: dict[str, Any] = {}
     for key, value in row.items():
-        if key == "tags":
-            good = isinstance(value, list) and all(isinstance(t, str) for t in value)
-            values[key] = tuple(value) if good else ()
-        elif key == "emulated":
-            if value is False:
-                raise SmeltError(
-                    f"{where}: emulated can be true only; whether a board is a real one, it says itself",
-                    kind="invalid", hint="leave the line out",
-                )  # fmt: skip
-            good = value is True
-            values[key] = value
-        elif key == "port":
-            good = isinstance(value, int) and 0 < value < 65536
-            values[key] = value
-        else:
-            good = isinstance(value, str)
-            values[key] = value
-        if not good:
-            raise SmeltError(f"{where}: {key} cannot be {value!r}", kind="invalid")
+        try:
+            read: Callable[[Any], Any] = _READERS.get(key, _text)
+            values[key] = read(value)
+        except ValueError as why:
+            raise SmeltError(f"{where}: {key} cannot be {value!r}: {why}", kind="invalid") from None
     return Device(name, **values)
 
 

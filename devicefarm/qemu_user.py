@@ -11,6 +11,7 @@ from pathlib import Path
 
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.local import LocalTransport
+from smelt.devicefarm.room import StoreRules
 
 PACKAGE = "apt-get install qemu-user-static"
 BIONIC_VARIABLE = "SMELT_BIONIC_ROOT"
@@ -42,6 +43,7 @@ def qemu_user(
     cpu: str | None = None,
     sysroot: Path | None = None,
     store: Path | None = None,
+    rules: StoreRules | None = None,
     guest_env: dict[str, str] | None = None,
     runner: Path | None = None,
 ) -> LocalTransport:
@@ -59,7 +61,7 @@ def qemu_user(
     for key, value in sorted((guest_env or {}).items()):
         prefix += ["-E", f"{key}={value}"]
     return LocalTransport(
-        name=name, emulated=True, store=store, prefix=tuple(prefix), runner=runner
+        name=name, emulated=True, store=store, rules=rules, prefix=tuple(prefix), runner=runner
     )
 
 
@@ -97,7 +99,11 @@ def make_shim(into: Path, sysroot: Path = GLIBC_ROOT) -> Path:
 
 
 def android_emulated(
-    cache: Path, *, shim_runner: Path | None = None, store: Path | None = None
+    cache: Path,
+    *,
+    shim_runner: Path | None = None,
+    store: Path | None = None,
+    rules: StoreRules | None = None,
 ) -> LocalTransport:
     """An emulated Android device: real bionic if $SMELT_BIONIC_ROOT is set, else the bundle's
     library on glibc.
@@ -107,7 +113,8 @@ def android_emulated(
     """
     bionic = bionic_root()
     if bionic is not None:
-        return qemu_user("android-emulated (bionic)", "qemu-aarch64", sysroot=bionic, store=store)
+        name = "android-emulated (bionic)"
+        return qemu_user(name, "qemu-aarch64", sysroot=bionic, store=store, rules=rules)
     if shim_runner is None or not shim_runner.exists():
         raise SmeltError(
             f"the glibc runner for Android libraries does not exist at '{shim_runner}'",
@@ -121,5 +128,6 @@ def android_emulated(
         sysroot=GLIBC_ROOT,
         guest_env={"LD_LIBRARY_PATH": str(shim)},
         store=store,
+        rules=rules,
         runner=shim_runner,
     )

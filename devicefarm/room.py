@@ -24,6 +24,14 @@ CONTINUABLE = 3600.0
 _PART = re.compile(rf"([0-9a-f]{{64}})\.({TOKEN.pattern})")
 _PIN = re.compile(rf"({TOKEN.pattern})\.(\d{{1,9}})")
 _HASH = re.compile("[0-9a-f]{64}")
+_AMOUNT = re.compile(r"(\d{1,15})(?:\.(\d{1,6}))? ?([a-z]+)", re.ASCII | re.IGNORECASE)
+_UNITS = {
+    f"{letter}{ending}".lower(): base**power
+    for power, letter in enumerate(("", "k", "M", "G", "T"))
+    for ending, base in (("B", 1000), ("iB", 1024))
+    if letter or ending == "B"
+}
+_MOST = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +40,18 @@ class StoreRules:
 
     quota: int = 16 << 30
     reserve: int = 32 << 20
+
+
+def byte_count(value: object) -> int:
+    """An amount of bytes as people write it: a number of them, or '2 GiB', '1.5GB', '500 MB', rounded down.
+    Raises ValueError for what is none, or is less than a byte."""
+    found = _AMOUNT.fullmatch(value) if isinstance(value, str) else None
+    if found is not None and found[3].lower() in _UNITS:
+        part = found[2] or "0"
+        value = int(found[1] + part) * _UNITS[found[3].lower()] // 10 ** len(part)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= _MOST:
+        raise ValueError("wanted is a number of bytes, or one with a unit, such as '2 GiB' or '500 MB'")
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +92,27 @@ class StoreRoom:
         found = [p for e in self._files.entries("tmp", budget) if (p := self._part(e))]
         return tuple(sorted(found, key=lambda p: -p.size))
 
-    def make(self, need: int, budget: Budget) -> None:
-        """Have room for `need` more bytes. Raises SmeltError(kind='infra', status 'disk full') that says who
-        has the rest."""
+    def make(self, wanted: Mapping[str, int], budget: Budget) -> None:
+        """Have room for files: sha256 -> bytes. Where not even removing all that may go would do, nothing is
+        removed. Raises SmeltError(kind='infra', status 'disk full') that says who has the rest."""
+        need = sum(wanted.values())
         stored = {e.name: e.size for e in self._files.entries("cas", budget) if _HASH.fullmatch(e.name)}
+        begun, parts = self._begun(wanted, budget)
         space = self._files.space(budget)
-        over = sum(stored.values()) + need - self._rules.quota
+        held = sum(size for name, size in stored.items() if name not in wanted) + sum(p.size for p in parts)
+        over = held + need - self._rules.quota
         if space is not None:
-            over = max(over, need + self._rules.reserve - space.free)
+            over = max(over, need - begun + self._rules.reserve - space.free)
         if over <= 0:
             return
-        over -= self._remove_parts(budget)
         kept = self._pinned(budget)
+        dead = [p for p in parts if not p.alive]
+        loose = sum(size for name, size in stored.items() if name not in kept) + sum(p.size for p in dead)
+        if over > loose:
+            raise self._too_full(need, stored, kept, space.free if space else None)
+        for part in dead:
+            self._files.remove(part.path, budget)
+            over -= part.size
         bundles = [e for e in self._files.entries("bundles", budget) if _HASH.fullmatch(e.name)]
         bundles.sort(key=lambda e: e.modified)
         holds = {e.name: self._listing(e.name, budget) for e in bundles}
@@ -103,6 +132,19 @@ class StoreRoom:
 
     # ---- inside ----
 
+    def _begun(self, wanted: Mapping[str, int], budget: Budget) -> tuple[int, list[UploadPart]]:
+        """Bytes of these files that earlier uploads have brought, and the uploads that none of these files
+        comes of."""
+        longest: dict[str, int] = {}
+        others = []
+        for part in self.parts(budget):
+            own = not part.alive or part.path.endswith(self._owner.token)
+            if part.sha256 in wanted and own and part.sha256 not in longest:
+                longest[part.sha256] = min(part.size, wanted[part.sha256])
+            elif part.sha256 not in wanted or not part.alive:
+                others.append(part)
+        return sum(longest.values()), others
+
     def _too_full(
         self, need: int, stored: Mapping[str, int], kept: set[str], free: int | None
     ) -> Exception:
@@ -114,14 +156,6 @@ class StoreRoom:
             f"leaves {_mib(self._rules.reserve)} free, sessions use {_mib(used)} of it",
             status=DISK_FULL,
         )
-
-    def _remove_parts(self, budget: Budget) -> int:
-        freed = 0
-        for part in self.parts(budget):
-            if not part.alive:
-                self._files.remove(part.path, budget)
-                freed += part.size
-        return freed
 
     def _remove_files(self, names: set[str], stored: Mapping[str, int], budget: Budget) -> int:
         for name in sorted(names & set(stored)):

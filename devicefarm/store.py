@@ -243,7 +243,7 @@ class DeviceStore:
         differing = self._files.differing({f"cas/{c.sha256}": c for c in wanted.values()}, budget)
         missing = {c.sha256: n for n, c in wanted.items() if f"cas/{c.sha256}" in differing}
         if missing:
-            self._room.make(sum(wanted[n].size for n in missing.values()), budget)
+            self._room.make({sha256: wanted[n].size for sha256, n in missing.items()}, budget)
         for name in missing.values():
             self._upload(bundle / name, wanted[name], budget)
 

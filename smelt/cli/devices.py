@@ -25,6 +25,7 @@ from smelt.devicefarm.inventory import (
     read_inventory,
     write_inventory,
 )
+from smelt.devicefarm.room import byte_count
 from smelt.running import transport_for
 from smelt.samples import tiny_bundle
 from smelt.targets.platform import PLATFORMS
@@ -74,6 +75,7 @@ def register(add: AddParser) -> None:
     new.add_argument("--platform", required=True, choices=["host", *PLATFORMS])
     new.add_argument("--port", type=whole(1, 65535), default=22)
     new.add_argument("--tag", dest="tags", action="append", default=[])
+    new.add_argument("--quota", type=_quota, metavar="SIZE", help="most bytes of bundles, such as '2 GiB'")
     new.add_argument("--emulated", action="store_true", help="it is no real board, whatever it says itself")
     for field in _TEXTS:
         new.add_argument(f"--{field.replace('_', '-')}", default="")
@@ -96,6 +98,14 @@ def run_show(args: argparse.Namespace) -> Result:
     )
 
 
+def _quota(text: str) -> int:
+    """The argparse type of an amount of bytes."""
+    try:
+        return byte_count(int(text) if text.isdecimal() and len(text) < 20 else text)
+    except ValueError as why:
+        raise argparse.ArgumentTypeError(f"'{text:.40}' is no size: {why}") from None
+
+
 def run_add(args: argparse.Namespace) -> Result:
     """Add a device to the inventory file."""
     if not DEVICE_NAME.fullmatch(args.name):
@@ -103,7 +113,7 @@ def run_add(args: argparse.Namespace) -> Result:
     texts = {k: getattr(args, k) for k in _TEXTS}
     device = Device(
         args.name, args.transport, args.platform, port=args.port, tags=tuple(args.tags),
-        emulated=args.emulated, **texts,
+        emulated=args.emulated, quota=args.quota, **texts,
     )  # fmt: skip
     if args.transport in ("ssh", "adb"):
         open_transport(device)  # connects to nothing yet; says what is missing

@@ -35,6 +35,7 @@ DEVICES = st.builds(
     serial=TEXT,
     pool=TEXT,
     power=TEXT,
+    quota=st.none() | st.integers(1, 2**63 - 1),
     emulated=st.booleans(),
     tags=st.lists(TEXT, max_size=3).map(tuple),
 )
@@ -88,6 +89,10 @@ def test_no_such_device(tmp_path: Path) -> None:
         (
             "schema_version = 1\n[device.a]\ntransport='ssh'\nplatform='x'\nport=0\n",
             "port cannot be 0",
+        ),
+        (
+            "schema_version = 1\n[device.a]\ntransport='ssh'\nplatform='x'\nport=true\n",
+            "port cannot be True",
         ),
         (
             "schema_version = 1\n[device.a]\ntransport='ssh'\nplatform='x'\ntags='y'\n",
@@ -165,3 +170,31 @@ def test_the_whole_board_is_there_and_nobodys_default(tmp_path: Path) -> None:
     transport = open_transport(board)  # which starts nothing
     assert transport.emulated
     transport.close()
+
+
+@pytest.mark.parametrize(
+    ("written", "size"),
+    [
+        ("'2 GiB'", 2 << 30), ("'2GiB'", 2 << 30), ("'1.5 gib'", 3 << 29), ("'500 MB'", 500_000_000),
+        ("'0.001 kB'", 1), ("'7 B'", 7), ("4096", 4096), ("'1 TiB'", 1 << 40),
+    ],
+)  # fmt: skip
+def test_a_quota_is_a_size(tmp_path: Path, written: str, size: int) -> None:
+    devices = read_inventory(row(tmp_path, f"transport = 'local'\nroot = '/r'\nquota = {written}"))
+    device = devices["b1"]
+    assert device.quota == size
+    write_inventory(devices, tmp_path / "again.toml")
+    assert read_inventory(tmp_path / "again.toml")["b1"] == device
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["'2 GiBs'", "'2 G'", "'GiB'", "'-1 GiB'", "0", "-5", "true", "1.5", "[]", "''", "'0.1 B'", "'1e3 MB'",
+     "'٢ GiB'", "'999999999999999 TiB'", "'1 000 MB'"],
+)  # fmt: skip
+def test_a_quota_that_is_none_is_named_with_file_and_key(tmp_path: Path, written: str) -> None:
+    path = row(tmp_path, f"transport = 'local'\nquota = {written}")
+    with pytest.raises(SmeltError, match=r"quota cannot be .* such as '2 GiB'") as caught:
+        read_inventory(path)
+    assert caught.value.kind == "invalid"
+    assert str(path) in str(caught.value) and "device 'b1'" in str(caught.value)

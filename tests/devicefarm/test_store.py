@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,83 +19,20 @@ import numpy as np
 import proxy
 import pytest
 import rig
-from boards import need_qemu
 from processes import children, lives
+from stored import BOARDS, FINE, LIMITS, LINKED, MIB, SPIN, Board, X, with_weights
 
 from smelt.core.diag import SmeltError
-from smelt.devicefarm.budget import Budget, StepLimits
+from smelt.devicefarm.budget import Budget
 from smelt.devicefarm.client import open_session
 from smelt.devicefarm.local import LocalTransport
 from smelt.devicefarm.local_files import LocalFiles
 from smelt.devicefarm.owners import Owner
-from smelt.devicefarm.qemu_user import qemu_user
 from smelt.devicefarm.room import CONTINUABLE, StoreRules
 from smelt.devicefarm.sftp import SftpFiles
 from smelt.devicefarm.ssh import SshTransport
 from smelt.devicefarm.store import Content, DeviceStore
-from smelt.devicefarm.transport import Transport
 from smelt.devicefarm.verdict import Verdict, verdict_of_error
-
-LIMITS = StepLimits(connect=100, load=100, run=100, output=100, grace=5, total=600)
-X = np.arange(6, dtype=np.float32).reshape(2, 3)
-FINE, SPIN = np.int32(0), np.int32(3)
-MIB = 1 << 20
-
-
-class Board:
-    """A device with a store in a folder of this machine; `open` makes a new session's transport to it."""
-
-    def __init__(self, bundle: Path, root: Path, make: Callable[..., Transport], port: int = 0) -> None:
-        self.bundle, self.root, self.open, self.port = bundle, root, make, port
-
-    def run(self, budget: Budget | None = None) -> None:
-        """One session, with the right answer."""
-        transport = self.open()
-        try:
-            with open_session(transport, self.bundle, budget=budget or Budget(LIMITS)) as client:
-                assert np.array_equal(client.run([X, FINE]).outputs["y"], 2 * X)
-        finally:
-            transport.close()
-
-    def stored(self) -> list[Path]:
-        return sorted((self.root / "cas").iterdir())
-
-    def left(self, folder: str) -> list[str]:
-        return sorted(p.name for p in (self.root / folder).iterdir())
-
-
-def _local(request: pytest.FixtureRequest, root: Path) -> Board:
-    def make(rules: StoreRules | None = None) -> Transport:
-        return LocalTransport("stored", store=root, rules=rules or StoreRules())
-
-    return Board(request.getfixturevalue("native_bundle"), root, make)
-
-
-def _qemu(request: pytest.FixtureRequest, root: Path) -> Board:
-    need_qemu("qemu-aarch64-static")
-
-    def make() -> Transport:
-        return qemu_user("emulated", "qemu-aarch64", sysroot=rig.SYSROOT, store=root)
-
-    return Board(request.getfixturevalue("arm64_bundle"), root, make)
-
-
-def _ssh(request: pytest.FixtureRequest, root: Path, server: str = "sshd") -> Board:
-    address = request.getfixturevalue(server).address
-
-    def make(port: int = 0, rules: StoreRules | None = None) -> Transport:
-        there = replace(address, port=port or address.port)
-        return SshTransport("board", there, root=str(root), rules=rules)
-
-    return Board(request.getfixturevalue("native_bundle"), root, make, address.port)
-
-
-def _dropbear(request: pytest.FixtureRequest, root: Path) -> Board:
-    return _ssh(request, root, "dropbear")
-
-
-BOARDS = {"store": _local, "qemu-user": _qemu, "ssh": _ssh, "dropbear": _dropbear}
-LINKED = {"ssh": _ssh, "dropbear": _dropbear}
 
 
 @pytest.fixture(params=list(BOARDS))
@@ -106,13 +43,6 @@ def board(request: pytest.FixtureRequest, tmp_path: Path) -> Board:
 @pytest.fixture(params=list(LINKED))
 def linked(request: pytest.FixtureRequest, tmp_path: Path) -> Board:
     return LINKED[request.param](request, tmp_path / "root")
-
-
-def with_weights(bundle: Path, into: Path, size: int, seed: int = 1) -> Path:
-    """A copy of the bundle with a file of weights, which the fake model does not read."""
-    shutil.copytree(bundle, into)
-    (into / "model.weights").write_bytes(random.Random(seed).randbytes(size))
-    return into
 
 
 def damage(path: Path, chance: random.Random) -> str:
@@ -277,6 +207,7 @@ from pathlib import Path
 from smelt.devicefarm.budget import Budget
 from smelt.devicefarm import store, local_files
 bundle, root, most = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+from smelt.devicefarm.inventory import find_device, open_transport
 from smelt.devicefarm.local import LocalTransport
 class Slow(local_files.LocalFiles):
     def append(self, source, start, count, path, budget):
@@ -325,6 +256,7 @@ from pathlib import Path
 import numpy as np
 from smelt.devicefarm.budget import Budget, StepLimits
 from smelt.devicefarm.client import open_session
+from smelt.devicefarm.inventory import find_device, open_transport
 from smelt.devicefarm.local import LocalTransport
 from smelt.devicefarm.ssh import SshAddress, SshTransport
 bundle, root, *address = sys.argv[1:]
@@ -500,6 +432,7 @@ import sys
 from pathlib import Path
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget
+from smelt.devicefarm.inventory import find_device, open_transport
 from smelt.devicefarm.local import LocalTransport
 from smelt.devicefarm.verdict import verdict_of_error
 try:
@@ -545,57 +478,6 @@ def test_bad_disk_over_ssh(kind: str, native_bundle: Path, tmp_path: Path) -> No
     assert "device 'full'" in str(caught.value) and str(root) in str(caught.value)
     if kind == "small":
         assert "needs 20" in str(caught.value) and "free on its disk" in str(caught.value)
-
-
-# ---- quota ----
-
-
-@pytest.mark.parametrize("kind", ["store", "ssh", "dropbear"])
-def test_least_recently_used_bundles_go_first(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    board = BOARDS[kind](request, tmp_path / "root")
-    bundles = [with_weights(board.bundle, tmp_path / str(i), 3 * MIB, i) for i in range(4)]
-    rules = StoreRules(quota=9 * MIB, reserve=0)
-
-    def deploy(bundle: Path) -> str:
-        transport = board.open(rules=rules)
-        home = transport.deploy(bundle, Budget(LIMITS))
-        transport.close()
-        return home
-
-    first = deploy(bundles[0])
-    second = deploy(bundles[1])
-    for at, home in enumerate((first, second)):
-        os.utime(home, (at, at))
-    (board.root / "cas" / ("c" * 64)).write_bytes(b"of no bundle")
-    assert deploy(bundles[0]) == first  # used again: now it is the younger one
-    third = deploy(bundles[2])
-    assert Path(first).exists() and Path(third).exists() and not Path(second).exists()
-    assert len(board.stored()) == len(list(board.bundle.iterdir())) + 2  # shared files are kept
-    assert not (board.root / "cas" / ("c" * 64)).exists()
-
-
-def test_bundles_in_use_are_kept(native_bundle: Path, tmp_path: Path) -> None:
-    bundles = [with_weights(native_bundle, tmp_path / str(i), 3 * MIB, i) for i in range(3)]
-    rules, root = StoreRules(quota=7 * MIB, reserve=0), tmp_path / "root"
-    using = LocalTransport(store=root, rules=rules)
-    home = using.deploy(bundles[0], Budget())
-    for bundle in bundles[1:]:  # each takes the other's place
-        other = LocalTransport(store=root, rules=rules)
-        other.deploy(bundle, Budget())
-        other.close()
-        assert (Path(home) / "model.weights").exists()
-    holding = LocalTransport(store=root, rules=rules)
-    holding.deploy(bundles[1], Budget())
-    full = LocalTransport("board", store=root, rules=rules)
-    with pytest.raises(SmeltError, match=r"device 'board' has no room .* it needs 3.0 MiB more") as caught:
-        full.deploy(bundles[2], Budget())
-    assert verdict_of_error(caught.value) is Verdict.DISK_FULL
-    using.close()
-    full.deploy(bundles[2], Budget())
-    for t in (holding, full):
-        t.close()
 
 
 # ---- its parts ----

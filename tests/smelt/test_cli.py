@@ -102,6 +102,7 @@ def test_help_ends_with_an_example(command: str, capsys: pytest.CaptureFixture[s
         ["validate", "MODEL", "--val-range", "3"],
         ["opt", "nowhere.smelt"],
         ["devices", "add", "BAD NAME", "--transport", "local", "--platform", "host"],
+        ["devices", "add", "full", "--transport", "local", "--platform", "host", "--quota", "2 G"],
     ],
 )
 def test_usage_errors_exit_2(
@@ -283,8 +284,9 @@ def test_devices_add_show_list(capsys: pytest.CaptureFixture[str]) -> None:
         "--user",
         "pi",
     ]
-    run_json(capsys, "devices", "add", *words, "--key-file", "/k", "--host-key", key)
-    assert run_json(capsys, "devices", "show", "pi5")["device"]["host"] == "pi5.local"
+    run_json(capsys, "devices", "add", *words, "--key-file", "/k", "--host-key", key, "--quota", "2 GiB")
+    shown = run_json(capsys, "devices", "show", "pi5")["device"]
+    assert (shown["host"], shown["quota"]) == ("pi5.local", 2 << 30)
     assert "pi5" in {d["name"] for d in run_json(capsys, "devices", "list")["devices"]}
 
 
