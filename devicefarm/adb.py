@@ -24,6 +24,7 @@ from smelt.core.diag import SmeltError
 from smelt.devicefarm.adb_files import AdbFiles
 from smelt.devicefarm.budget import LINK_LOST, LINK_STALLED, Budget, InfraError, StepLimits, infra
 from smelt.devicefarm.channel import EXIT_WAIT, Channel, PipeChannel, ended_with
+from smelt.devicefarm.logcat import read_log
 from smelt.devicefarm.room import StoreRules
 from smelt.devicefarm.store import DeviceStore
 from smelt.devicefarm.transport import Completed
@@ -172,6 +173,9 @@ class AdbTransport:
     def free_bytes(self, budget: Budget) -> int | None:
         space = self._files.space(budget)
         return space.free if space is not None else None
+
+    def system_log(self, seconds: float, pid: int) -> str:
+        return read_log(lambda text, budget: _text(self._shell(text, budget)[1]), seconds, pid)
 
     def close(self) -> None:
         """Give the store back; the server stays for other sessions, as adb's always does."""

@@ -32,7 +32,6 @@ from smelt.devicefarm.heartbeat import Heartbeat
 from smelt.devicefarm.measure import ONCE, Doubt, RunPlan
 from smelt.devicefarm.probe import TRACE_LIMIT, LaunchTrace, ProbeWish, read_trace
 from smelt.devicefarm.profiles import (
-    MOST_PROCESSORS,
     Conditions,
     Gate,
     Profile,
@@ -48,6 +47,16 @@ from smelt.devicefarm.report import (
     RunnerError,
     RunReport,
 )
+from smelt.devicefarm.requests import (
+    CONTROL_HEAD,
+    HELLO_BODY,
+    LOAD_HEAD,
+    PAIR,
+    SETIN_HEAD,
+    milliseconds,
+    packed,
+    run_body,
+)
 from smelt.devicefarm.transport import Transport
 from smelt.devicefarm.wire import ANSWERS, OFFSET, Log, Output, Pieces, read_json, read_record
 
@@ -55,14 +64,6 @@ if TYPE_CHECKING:
     import numpy as np
 else:
     np = Lazily("numpy")
-
-SETIN_HEAD = struct.Struct("<IIBBHIQ")
-LOAD_HEAD = struct.Struct("<IIIIQ")
-CONTROL_HEAD = struct.Struct(f"<IIQ{MOST_PROCESSORS // 8}s")
-RUN_BODY = struct.Struct("<IIIIQQQQQ")
-PAIR = struct.Struct("<II")
-HELLO_BODY = struct.Struct("<IIII")
-NS = 1_000_000_000
 
 KIND_OF_STATUS: dict[str, Kind] = {
     "invalid": "invalid",
@@ -110,7 +111,8 @@ class RunnerClient:
     such an error only `close` may be called. The size of every answer is bounded (see wire).
 
     damaged: verifies the bundle's files on the device and returns the names of those that were wrong
-    (Transport.damaged). It is asked before a failure is laid at the model's door.
+    (Transport.damaged). It is asked before a failure is laid at the model's door. explain: adds what the host
+    knows to a crash, so many seconds after its request was sent.
     """
 
     def __init__(
@@ -122,10 +124,11 @@ class RunnerClient:
         budget: Budget | None = None,
         claim: DeviceClaim = UNCLAIMED,
         damaged: Callable[[], tuple[str, ...]] = tuple,
-        explain: Callable[[Crash], Crash] = lambda crash: crash,
+        explain: Callable[[Crash, float], Crash] = lambda crash, seconds: crash,
     ) -> None:
         self.device = device
-        self._explain = explain  # adds what the host knows of the model's code
+        self._explain = explain
+        self._asked = 0.0
         self._emulated = emulated
         self._origin = Origin()
         self._damaged = damaged
@@ -164,7 +167,7 @@ class RunnerClient:
         ends, and the one after which a silent host is dead. units: also load the drivers of GPUs there and
         list their devices, which takes up to 8 s."""
         limits = self.budget.limits
-        body = HELLO_BODY.pack(0, _ms(limits.idle), _ms(limits.silence), int(units))
+        body = HELLO_BODY.pack(0, milliseconds(limits.idle), milliseconds(limits.silence), int(units))
         body += os.fsencode(self._claim.fence_file)
         if self._heartbeat is None:
             self._heartbeat = Heartbeat(self._beat, limits.beat)
@@ -187,7 +190,7 @@ class RunnerClient:
         if not self.facts:
             self.hello()
         limit = self.budget.limits.load
-        head = _packed(LOAD_HEAD, _ms(limit), threads, int(verify), 0, memory_limit)
+        head = packed(LOAD_HEAD, milliseconds(limit), threads, int(verify), 0, memory_limit)
         self._last_crash, self.model = None, None
         reply = self._request(FrameType.LOAD, head + os.fsencode(bundle_dir), limit)
         with self._in_step():
@@ -202,7 +205,7 @@ class RunnerClient:
         state that runs of other entries have left is kept."""
         loaded = self._loaded()
         limit = self.budget.limits.command
-        reply = self._request(FrameType.ENTRY, PAIR.pack(_ms(limit), 0) + name.encode(), limit)
+        reply = self._request(FrameType.ENTRY, PAIR.pack(milliseconds(limit), 0) + name.encode(), limit)
         with self._in_step():
             found = reply.stats("model")
             if found is None:
@@ -214,7 +217,7 @@ class RunnerClient:
         """Have the runner bring the device into the profile's conditions, for models that are loaded later
         and until the runner ends; what could not be set is told."""
         limit = self.budget.limits.command
-        head = _packed(CONTROL_HEAD, _ms(limit), 0, profile.khz, mask(profile.cpus))
+        head = packed(CONTROL_HEAD, milliseconds(limit), 0, profile.khz, mask(profile.cpus))
         body = head + profile.governor.encode()
         reply = self._request(FrameType.CONTROL, body, limit, at_once=True)
         with self._in_step():
@@ -243,8 +246,8 @@ class RunnerClient:
             ) from None
         raw = memoryview(data.reshape(-1).view(np.uint8).data) if data.size else memoryview(b"")
         limit = self.budget.limits.output
-        head = _packed(
-            SETIN_HEAD, _ms(limit + len(raw) / self.budget.limits.upload_floor),
+        head = packed(
+            SETIN_HEAD, milliseconds(limit + len(raw) / self.budget.limits.upload_floor),
             index, code, bits, 1, len(shape), len(raw),
         )  # fmt: skip
         dims = struct.pack(f"<{len(shape)}q", *shape)
@@ -270,7 +273,7 @@ class RunnerClient:
         limit = self.budget.limits.run
         if plan.samples:
             limit += plan.warmup_max + plan.max_time
-        reply = self._request(FrameType.RUN, _run_body(plan, limit), limit)
+        reply = self._request(FrameType.RUN, run_body(plan, limit), limit)
         with self._in_step():
             found = reply.stats("run")
             if found is None:
@@ -287,7 +290,7 @@ class RunnerClient:
         info, limit = model.outputs[index], self.budget.limits.output
         found = Output(index, (*DL_CODES[info.dtype.name], 1), info.rank, lambda n: n * info.dtype.bytes)
         take = {FrameType.OUT: found.head, FrameType.DATA: found.data}
-        reply = self._request(FrameType.GETOUT, PAIR.pack(_ms(limit), index), limit, take=take)
+        reply = self._request(FrameType.GETOUT, PAIR.pack(milliseconds(limit), index), limit, take=take)
         with self._in_step():
             raw = found.raw
             if found.dims is None:
@@ -323,7 +326,7 @@ class RunnerClient:
 
     def _probe(self, wishes: Sequence[ProbeWish], most: int) -> tuple[bytes, Mapping[str, Any]]:
         limit = self.budget.limits.run
-        body = PAIR.pack(_ms(limit), len(wishes)) + b"".join(w.packed() for w in wishes)
+        body = PAIR.pack(milliseconds(limit), len(wishes)) + b"".join(w.packed() for w in wishes)
         found = Pieces(most)
         reply = self._request(FrameType.PROBE, body, limit, take={FrameType.DATA: found.data})
         with self._in_step():
@@ -336,7 +339,7 @@ class RunnerClient:
         """Return the model's state to its start, as after loading."""
         self._loaded()
         limit = self.budget.limits.command
-        self._request(FrameType.STATE, PAIR.pack(_ms(limit), 0), limit)
+        self._request(FrameType.STATE, PAIR.pack(milliseconds(limit), 0), limit)
 
     def confirm(self) -> None:
         """Verify the bundle's files on the device before a wrong output is reported. Raises
@@ -410,6 +413,7 @@ class RunnerClient:
         size = len(data) if data is not None else 0
         deadline = self.budget.deadline(limit + grace, size)
         self._job += 1
+        self._asked = time.monotonic()
         try:
             self._send(Frame(kind, body, self._job, self.fence), deadline)
             for at in range(0, size, CHUNK):
@@ -470,6 +474,7 @@ class RunnerClient:
         self, kind: FrameType, deadline: float, take: Mapping[FrameType, Callable[[bytes], None]]
     ) -> Reply:
         frames: list[Frame] = []
+        crash: Crash | None = None
         log, left = Log(), dict(ANSWERS[kind])
         while True:
             frame = self._next(deadline)
@@ -482,6 +487,8 @@ class RunnerClient:
                 end = read_record("end", frame.payload)
                 if frame.job != self._job and end["status"] != "protocol":
                     continue  # of a request that was given up before
+                if crash is not None:
+                    self._last_crash = self._explain(crash, time.monotonic() - self._asked)
                 if self._last_crash:
                     self.model = None
                 if end["status"] != "ok":
@@ -493,7 +500,7 @@ class RunnerClient:
             if left[frame.type] < 0:
                 raise infra(f"the runner answered {kind.name} with one {frame.type.name} frame too many")
             if frame.type is FrameType.CRASH:
-                self._last_crash = self._explain(parse.parse_crash(frame.payload))
+                crash = parse.parse_crash(frame.payload)
             elif frame.type in take:
                 take[frame.type](frame.payload)
             elif frame.type is not FrameType.STAGE:
@@ -591,28 +598,6 @@ class RunnerClient:
         )
 
 
-def _ms(seconds: float) -> int:
-    return max(1, min(int(min(seconds, 1e9) * 1000), 0xFFFFFFFF))
-
-
-def _packed(layout: struct.Struct, *numbers: int | bytes) -> bytes:
-    """The caller's numbers in the protocol's layout. Raises SmeltError(kind='invalid') for one out of
-    range."""
-    try:
-        return layout.pack(*numbers)
-    except struct.error as error:
-        raise SmeltError(f"a number is out of the range of the runner's protocol: {error}") from None
-
-
-def _run_body(plan: RunPlan, limit: float) -> bytes:
-    times = (plan.warmup_min, plan.warmup_max, plan.min_time, plan.max_time, plan.sample_time)
-    if not all(0 <= t <= 1e9 for t in times):
-        raise SmeltError(f"a plan's times are from 0 to 1e9 s, got {times}")
-    return _packed(
-        RUN_BODY, _ms(limit), int(plan.profile), plan.warmup_runs, plan.samples, *(int(t * NS) for t in times)
-    )
-
-
 @contextmanager
 def open_session(
     transport: Transport,
@@ -653,6 +638,10 @@ def open_runner(
     budget = budget or Budget()
     claim.check()
     remote = transport.deploy(bundle, budget)
+
+    def explained(crash: Crash, seconds: float) -> Crash:
+        return explain(replace(crash, device_log=transport.system_log(seconds, crash.pid)))
+
     client = RunnerClient(
         _opened(transport, bundle, remote, budget),
         device=transport.name,
@@ -660,7 +649,7 @@ def open_runner(
         budget=budget,
         claim=claim.on(remote),
         damaged=partial(transport.damaged, bundle, budget),
-        explain=explain,
+        explain=explained,
     )
     try:
         manifest = _manifest(bundle)

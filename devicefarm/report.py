@@ -130,8 +130,9 @@ class Crash:
     """How the worker died. object, offset: the library and the position in it of the faulting instruction,
     where the device could determine them. killed: by the system or somebody else, which is no crash.
     frames: positions in the model's own code that lay on the stack. tail: what the model printed last;
-    kernel_log: what the system said of the crash. where: the functions, from the innermost out, once the
-    host has looked them up."""
+    kernel_log: what the system said of the crash; device_log: what its log of programs has had of the process
+    since the run began (Android's logcat). pid: of the worker, 0 where it is not known. where: the functions,
+    from the innermost out, once the host has looked them up."""
 
     signal: int
     exit_code: int
@@ -145,7 +146,9 @@ class Crash:
     killed: bool = False
     kernel_log: str = ""
     frames: tuple[int, ...] = ()
+    pid: int = 0
     where: tuple[str, ...] = ()
+    device_log: str = ""
 
     def __str__(self) -> str:
         how = f"signal {self.signal}" if self.signal else f"exit code {self.exit_code}"
@@ -154,9 +157,25 @@ class Crash:
         stage = f" in stage '{self.stage}'" if self.stage else ""
         inside = f", in {' < '.join(self.where[:4])}" if self.where else ""
         tail = f"; last output: {self.tail.strip()[-300:]!r}" if self.tail.strip() else ""
-        said = self.kernel_log.strip().splitlines()
-        kernel = f"; the kernel says {said[-1][-200:]!r}" if said else ""
-        return f"{self.reason or how}{place}{address}{inside}{stage}{tail}{kernel}"
+        logs = {"the kernel": self.kernel_log, "the device's log": self.device_log}
+        last = {who: log.strip().splitlines()[-1] for who, log in logs.items() if log.strip()}
+        said = [f"; {who} says {line[-200:]!r}" for who, line in last.items()]
+        return f"{self.reason or how}{place}{address}{inside}{stage}{tail}{''.join(said)}"
+
+    def lines(self) -> list[str]:
+        """All that is known, for reports that have room."""
+        how = f"signal {self.signal}, code {self.code}" if self.signal else f"exit code {self.exit_code}"
+        place = f", at {self.object}+{self.offset:#x}" if self.object else ""
+        address = f", address {self.address:#x}" if self.signal else ""
+        told = [f"{how}{address}{place}", *([f"stage: {self.stage}"] if self.stage else ())]
+        parts = {
+            "in, from the innermost out": "\n".join(self.where), "the last output": self.tail,
+            "the kernel's log": self.kernel_log, "the device's log": self.device_log,
+        }  # fmt: skip
+        for what, text in parts.items():
+            if text.strip():
+                told += [f"{what}:", *(f"  {line}" for line in text.strip().splitlines())]
+        return told
 
 
 class RunnerError(SmeltError):

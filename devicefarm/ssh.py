@@ -218,6 +218,9 @@ class SshTransport:
         space = self._sftp_files(budget).space(budget)
         return space.free if space is not None else None
 
+    def system_log(self, seconds: float, pid: int) -> str:
+        return ""
+
     def close(self) -> None:
         limit = self._close_limit
         if self._store is not None:

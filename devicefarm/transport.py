@@ -46,5 +46,9 @@ class Transport(Protocol):
     def free_bytes(self, budget: Budget) -> int | None:
         """Free bytes where bundles are stored, None where the device does not report them."""
 
+    def system_log(self, seconds: float, pid: int) -> str:
+        """What the device's own log has had of a process within the last so many seconds, '' where it keeps
+        none. It takes a few seconds at most, and raises nothing. The kernel's log comes from the runner."""
+
     def close(self) -> None:
         """Close the connection, within a time limit and without exceptions."""

@@ -243,7 +243,7 @@ RECORDS: Mapping[str, Record] = {
             "signal": Whole(0, 255), "exit_code": Whole(0, 255), "code": Whole(-(2**31), 2**31 - 1),
             "address": _COUNT, "offset": _COUNT, "frames": May(Many(_COUNT, 64), ()),
             "object": TextRule(), "stage": TextRule(), "reason": TextRule(), "tail": TextRule(exact=True),
-            "killed": Flag(), "kernel_log": May(TextRule(exact=True), ""),
+            "killed": Flag(), "kernel_log": May(TextRule(exact=True), ""), "pid": May(Whole(0, 2**31 - 1), 0),
         }
     ),
     "end": Record({"status": OneOf(STATUSES), "text": TextRule(), "crc32": Whole(0, 2**32 - 1)}),

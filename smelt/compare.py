@@ -14,6 +14,7 @@ from smelt.core.diag import SmeltError
 from smelt.core.lazily import Lazily
 from smelt.devicefarm.capabilities import NO_ORIGIN, Origin
 from smelt.devicefarm.client import RunnerClient
+from smelt.devicefarm.report import Crash, RunnerError
 from smelt.devicefarm.verdict import Verdict, verdict_of_error
 from smelt.difference import OutputError, compare_values
 from smelt.groups import Group, GroupValue, groups, unpacked
@@ -40,6 +41,7 @@ class CaseResult:
 
     opinions: output -> what other references said, which are asked where smelt and the reference differ.
     wrong: the outputs that are a mismatch. script: of what went wrong, the runs of its session up to it.
+    crash: how the model's process died, where it did.
     """
 
     label: str
@@ -52,6 +54,7 @@ class CaseResult:
     opinions: Mapping[str, tuple[Opinion, ...]] = field(default_factory=dict)
     wrong: tuple[str, ...] = ()
     script: tuple[SessionStep, ...] = ()
+    crash: Crash | None = None
 
 
 @dataclass(frozen=True)
@@ -283,7 +286,8 @@ def _one(
         verdict = verdict_of_error(e)
         if verdict.infrastructure:
             raise
-        return CaseResult(case.label, "failed", why=str(e), verdict=verdict), want
+        crash = e.crash if isinstance(e, RunnerError) else None
+        return CaseResult(case.label, "failed", why=str(e), verdict=verdict, crash=crash), want
     got = unpacked(judge.outputs, report.outputs)
     errors = {n: tuple(judge.compare(n, got[n], want[n])) for n in got}
     apart = {n: got[n] for n in got if not all(e.ok for e in errors[n])}

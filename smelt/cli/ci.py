@@ -144,7 +144,8 @@ def add_cases(report: Report, found: Validation, entry: str = "") -> None:
     }  # fmt: skip
     for c in found.cases:
         label = f"{entry}: {c.label}" if entry and not c.label.startswith(f"{entry}:") else c.label
-        text = "\n".join([c.why, *(f"{o.name}: {o}" for o in c.outputs)]).strip()
+        died = c.crash.lines() if c.crash else ()
+        text = "\n".join([c.why, *(f"{o.name}: {o}" for o in c.outputs), *died]).strip()
         bad = next((f"{o.name}: {o}" for o in c.outputs if not o.ok), "")
         outcome: CaseOutcome = "skipped" if c.status == "skipped" else outcome_of(c.verdict)
         report.add(

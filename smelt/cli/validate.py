@@ -203,6 +203,7 @@ def validation_data(found: Validation) -> dict[str, Any]:
                 "why": c.why,
                 "arena_bytes": c.arena_bytes,
                 "outputs": [{**asdict(o), "ok": o.ok} for o in c.outputs],
+                "crash": asdict(c.crash) if c.crash else None,
                 "opinions": {n: [_opinion_data(o) for o in heard] for n, heard in c.opinions.items()},
             }
             for c in found.cases

@@ -193,7 +193,7 @@ static void worker_drop(supervisor *s) {
   s->memory_limit = 0;
 }
 
-static void tell_crash(supervisor *s, int status, const char *reason, int killed) {
+static void tell_crash(supervisor *s, int pid, int status, const char *reason, int killed) {
   crash_record r;
   memset(&r, 0, sizeof r);
   if (s->crash < 0 || sys_read(s->crash, &r, sizeof r) != sizeof r) memset(&r, 0, sizeof r);
@@ -202,8 +202,8 @@ static void tell_crash(supervisor *s, int status, const char *reason, int killed
   buffer *b = compose(s);
   put_format(b, "{\"signal\":%u,\"exit_code\":%u,\"code\":%i,\"address\":%u,\"pc\":%u,\"object\":%q,\"offset\":%u", number,
              U(status >> 8 & 255), I(r.code), r.address, r.pc, r.object, r.offset);
-  put_format(b, ",\"stage\":%q,\"reason\":%q,\"killed\":%s,\"request\":%u,\"frames\":[", s->stage, reason, killed ? "true" : "false",
-             U(s->busy));
+  put_format(b, ",\"stage\":%q,\"reason\":%q,\"killed\":%s,\"request\":%u,\"pid\":%u,\"frames\":[", s->stage, reason,
+             killed ? "true" : "false", U(s->busy), U(pid));
   for (uint64_t i = 0; i < r.count && i < CRASH_FRAMES; i++) put_format(b, "%s%u", i ? "," : "", r.frames[i]);
   put(b, "],\"tail\":");
   put_quoted_n(b, s->tail, s->tail_len);
@@ -217,6 +217,7 @@ static void tell_crash(supervisor *s, int status, const char *reason, int killed
 /* The worker is gone or has to go: CRASH, and END if a request waits for one. */
 static void worker_lost(supervisor *s, const char *status_text, const char *reason, int force) {
   uint8_t request = s->busy;
+  int pid = s->pid;
   pump_log(s);
   int status = worker_reap(s, force), killed = !force && (status & 127) == SYS_SIGKILL; /* not by us */
   pump_log(s);
@@ -225,7 +226,7 @@ static void worker_lost(supervisor *s, const char *status_text, const char *reas
     reason = oom_kills() > s->oom_kills ? "the system ran out of memory and killed the model's process"
                                         : "the model's process was killed from outside (signal 9)";
   }
-  tell_crash(s, status, reason, killed);
+  tell_crash(s, pid, status, reason, killed);
   close_end(&s->log);
   close_end(&s->crash);
   s->memory_limit = 0;

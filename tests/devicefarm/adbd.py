@@ -94,8 +94,9 @@ class _Door:
 
 
 @contextmanager
-def start_adbd(home: Path) -> Iterator[Adbd]:
-    """adbd and an adb server of its own, both ended with the block."""
+def start_adbd(home: Path, programs: Path | None = None) -> Iterator[Adbd]:
+    """adbd and an adb server of its own, both ended with the block. programs: a folder whose programs the
+    device has besides this machine's."""
     adb, unshare = program_path("adb"), program_path("unshare")
     rig.need(adb, "needs adb: apt-get install adb")
     try:
@@ -110,8 +111,10 @@ def start_adbd(home: Path) -> Iterator[Adbd]:
     mine, theirs = socket.socketpair()
     mapped = [] if os.getuid() == 0 else ["--user", "--map-root-user"]
     argv = [str(unshare), "--net", *mapped, "--", sys.executable, "-c", INSIDE, str(theirs.fileno()), *run]
+    path = os.pathsep.join([*([str(programs)] if programs else ()), os.environ["PATH"]])
     with (home / "adbd.log").open("wb") as log:
-        inside = subprocess.Popen(argv, pass_fds=[theirs.fileno()], stderr=log, cwd=home)
+        env = {**os.environ, "PATH": path}
+        inside = subprocess.Popen(argv, pass_fds=[theirs.fileno()], stderr=log, cwd=home, env=env)
     theirs.close()
     server = AdbServer(str(adb), rig.free_port(), home / "adb")
     with mine, socket.create_server(("127.0.0.1", 0)) as outside:

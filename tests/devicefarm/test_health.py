@@ -87,6 +87,9 @@ class Board:
     def open_runner(self, remote: str, budget: Budget) -> Channel:
         raise NotImplementedError
 
+    def system_log(self, seconds: float, pid: int) -> str:
+        return ""
+
     def free_bytes(self, budget: Budget) -> int | None:
         return None
 

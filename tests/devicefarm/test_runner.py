@@ -22,10 +22,11 @@ from installed import program_path
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget, StepLimits
 from smelt.devicefarm.channel import PipeChannel
-from smelt.devicefarm.client import LOAD_HEAD, PAIR, RUN_BODY, SETIN_HEAD, RunnerClient
+from smelt.devicefarm.client import RunnerClient
 from smelt.devicefarm.frames import CHUNK, Frame, FrameType, encode
 from smelt.devicefarm.measure import QUICK, TimingVerdict
 from smelt.devicefarm.report import RunnerError, RunReport
+from smelt.devicefarm.requests import LOAD_HEAD, PAIR, RUN_BODY, SETIN_HEAD
 from smelt.targets.elf import code_of
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)

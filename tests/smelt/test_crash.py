@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from xml.etree import ElementTree
 
 import front_models
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 from boards import need_emulator
 
 import smelt
+from smelt.cli.ci import Report, add_cases, junit
+from smelt.cli.validate import validation_data
 from smelt.compare import validate
 from smelt.core.bundle import Bundle, read_bundle, sealed
 from smelt.crash import explainer
@@ -59,8 +62,17 @@ def test_validate_tells_where(tmp_path: Path) -> None:
     model = tmp_path / "m.onnx"
     model.write_bytes(front_models.small().SerializeToString())
     bundle = spoilt(smelt.compile(str(model), output=tmp_path / "out"), "softmax")
-    (found,) = validate(bundle, model, [feed_case(bundle, X)]).cases
+    told = validate(bundle, model, [feed_case(bundle, X)])
+    (found,) = told.cases
     assert found.verdict is Verdict.CRASH and "in kernel 'softmax' (nodes sm0, which makes 'y')" in found.why
+    assert found.crash is not None and found.crash.pid > 0
+    report = Report("validate", "m")
+    add_cases(report, told)
+    text = ElementTree.fromstring(junit(report, 0.0)).findtext(".//failure") or ""
+    wanted = ("signal 11, code 1, address 0x0", "stage: run: first", "  kernel 'softmax' (nodes sm0, which")
+    assert all(w in text for w in wanted), text
+    (row,) = validation_data(told)["cases"]
+    assert (row["crash"]["signal"], row["crash"]["stage"]) == (11, "run: first")
 
 
 def test_what_cannot_be_looked_up_stays_a_position(tmp_path: Path) -> None:
