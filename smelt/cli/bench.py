@@ -10,7 +10,7 @@ from typing import Any
 
 from smelt.bench import PLANS, Measured, Pair, against, geomean, measure
 from smelt.cli.bench_page import add_page_options, check_page_options, page_data, write_page
-from smelt.cli.ci import Report, add_ci_options, add_timings, reporting
+from smelt.cli.ci import Report, add_changes, add_ci_options, add_race, add_timings, reporting
 from smelt.cli.common import (
     AddParser,
     Progress,
@@ -113,12 +113,15 @@ def run(args: argparse.Namespace) -> Result:
         raise Usage("--against and --baseline are two comparisons; choose one")
     if args.baseline and args.plan == "sustained":
         raise Usage("--plan sustained is about one build; each launch of a comparison is short")
+    if args.html and (args.baseline or args.against):
+        raise Usage("--html is about the runs of one build; leave out --baseline and --against")
     beside = check_page_options(args)
+    subject = f"{args.source} against {args.baseline}" if args.baseline else args.source
     with (
         scratch_folder("bench") as folder,
-        reporting(args, "bench", args.source) as report,
+        reporting(args, "bench", subject) as report,
     ):
-        return _race(args, folder) if args.against else _times(args, folder, report, beside)
+        return _race(args, folder, report) if args.against else _times(args, folder, report, beside)
 
 
 def _times(args: argparse.Namespace, folder: str, ci: Report, beside: Sequence[BenchRun]) -> Result:
@@ -132,7 +135,9 @@ def _times(args: argparse.Namespace, folder: str, ci: Report, beside: Sequence[B
     if args.baseline:
         baseline = chosen_entry(args, open_bundle(args.baseline))
         plan = PLANS[args.plan or "quick"]
-        return compare(args, bundle, baseline, _cases(args, bundle), plan, choose, gate)
+        compared = compare(args, bundle, baseline, _cases(args, bundle), plan, choose, gate)
+        add_changes(ci, compared.data)
+        return compared
     progress = Progress(args)
     wanted = _cases(args, bundle)
     found = measure(
@@ -246,7 +251,7 @@ def doubt_lines(found: Sequence[Measured]) -> list[str]:
     return [f"  {d}" + ("" if alone else f" ({'; '.join(labels)})") for d, labels in about.items()]
 
 
-def _race(args: argparse.Namespace, folder: str) -> Result:
+def _race(args: argparse.Namespace, folder: str, ci: Report) -> Result:
     if args.device not in (None, "local"):
         raise Usage("--against runs both in this process, on this machine; leave --device out")
     bundle, models = bundle_and_models(args, folder)
@@ -269,6 +274,7 @@ def _race(args: argparse.Namespace, folder: str) -> Result:
         "speed_ratio_geomean": mean,
         "cases": [race_data(p) for p in pairs],
     }
+    add_race(ci, data)
     worth = gravest([d for p in pairs for d in p.doubts]).value
     told = f"geometric mean {mean:.2f}x ({worth}), {threads} thread(s), in turns"
     return Result(OK, data, f"{race_table(pairs)}\n{told}")

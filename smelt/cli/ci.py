@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from xml.etree import ElementTree
 from smelt.cli.common import Usage, write_result
 from smelt.cli.sarif import located_log
 from smelt.core.diag import SmeltError, printable
+from smelt.devicefarm.compare_builds import ERROR, Change
 from smelt.devicefarm.verdict import Verdict, verdict_of_error
 from smelt.pages.bench import doubts_of
 
@@ -165,6 +167,44 @@ def add_timings(report: Report, data: Mapping[str, Any]) -> None:
         )
 
 
+CHANGES: Mapping[Change, CaseOutcome] = {
+    Change.REGRESSION: "failure",
+    Change.IMPROVEMENT: "pass",
+    Change.NO_DIFFERENCE: "pass",
+    Change.INCONCLUSIVE: "error",
+    Change.EMULATED: "error",
+}
+
+
+def add_changes(report: Report, data: Mapping[str, Any]) -> None:
+    """A case of `bench --baseline` each, from its data: only a build that is slower is a failure; where
+    nothing can be said of the builds, it is an error."""
+    report.properties |= {
+        "device": str(data["device"]), "emulated": str(data["emulated"]).lower(),
+        "new": str(data["new"]), "baseline": str(data["baseline"]),
+    }  # fmt: skip
+    for c in data["cases"]:
+        change, ratio = Change(c["verdict"]), c["ratio"]
+        told = {k: str(c[k]) for k in ("ratio", "ratio_low", "ratio_high", "pairs") if c[k] is not None}
+        known = [] if ratio is None else [
+            f"the new build takes {ratio:.3f} times the baseline's time "
+            f"({1 - ERROR:.0%} interval {c['ratio_low']:.3f} to {c['ratio_high']:.3f}, {c['pairs']} pairs)"
+        ]  # fmt: skip
+        verdicts = Counter(x["timing"] for x in c["launches"])
+        launched = "launches: " + ", ".join(f"{n} {v}" for v, n in verdicts.most_common())
+        why = [*known, *c["reasons"]]
+        what, text = _first_line("; ".join(why)), "\n".join([*why, launched])
+        report.add(CiCase(c["label"], CHANGES[change], change.value, what, text, properties=told))
+
+
+def add_race(report: Report, data: Mapping[str, Any]) -> None:
+    """A case of `bench --against` each, from its data: to be slower than another runtime is no failure."""
+    for c in data["cases"]:
+        doubts = [d["text"] for d in c["doubts"]]
+        what = f"{c['speed_ratio']:.2f} times as fast as {data['against']} ({c['timing']})"
+        report.add(CiCase(c["label"], "pass", c["timing"], what, "\n".join([what, *doubts])))
+
+
 def _shapes(c: CaseResult) -> dict[str, str]:
     return {f"shape {n}": "x".join(map(str, s)) for n, s in c.shapes.items()}
 
@@ -263,10 +303,10 @@ def summary(report: Report) -> str:
         "",
     ]
     lines += [f"- {_cell(f.message)}" for f in report.findings]
-    bad = worst_first(report.cases)
-    if bad:
+    shown = [*worst_first(report.cases), *(c for c in report.cases if c.outcome == "pass" and c.message)]
+    if shown:
         lines += ["", "| case | verdict | what |", "|---|---|---|"]
-        lines += [f"| {_cell(c.name)} | {_cell(c.kind)} | {_cell(c.message)} |" for c in bad]
+        lines += [f"| {_cell(c.name)} | {_cell(c.kind)} | {_cell(c.message)} |" for c in shown]
     return "\n".join(lines) + "\n\n"
 
 

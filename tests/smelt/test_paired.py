@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
 
+import front_models
 import numpy as np
 import pytest
 
 from smelt import paired
+from smelt.cli import bench
 from smelt.cli import paired as command
+from smelt.cli.main import main
 from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.compare_builds import Change
@@ -27,6 +33,7 @@ from smelt.devicefarm.doubts import Samples
 from smelt.devicefarm.measure import QUICK, SHOWN, Doubt, TimingVerdict
 from smelt.devicefarm.profiles import AS_SHIPPED, Gate
 from smelt.devicefarm.report import RunReport
+from smelt.driver import compile
 from smelt.paired import SPARE_PAIRS, compare_builds
 from smelt.shapes import RunCase
 
@@ -205,15 +212,67 @@ def test_the_commands_result(
     assert emulated == ("interval" in result.text and "  -  " in result.text)
 
 
-def test_one_bundle_against_itself_on_this_machine(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    import front_models
-    import onnx
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return compile(front_models.small(), "host", output=str(tmp_path_factory.mktemp("paired") / "out"))
 
-    from smelt.cli.main import main
-    from smelt.driver import compile
 
-    onnx.save(front_models.small(), tmp_path / "m.onnx")
-    made = compile(tmp_path / "m.onnx", "host", output=str(tmp_path / "out"))
+@pytest.mark.parametrize(
+    ("slower", "emulated", "code", "tags"),
+    [
+        (1.05, False, 1, {"n=1": "failure", "n=64": "error"}),  # n=64 is wild: nothing can be said of it
+        (0.9, False, 5, {"n=1": "", "n=64": "error"}),
+        (1.05, True, 5, {"n=1": "error", "n=64": "error"}),
+        (0.0, False, 6, {"run": "error"}),
+    ],
+)
+def test_ci_is_told(
+    made: Bundle, slower: float, emulated: bool, code: int, tags: dict[str, str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """A slower build is a failure; what says nothing about the builds is an error."""
+
+    def times(new: bool, launch: int) -> float:
+        if not slower:
+            raise SmeltError("the link is gone", kind="infra")
+        return noisy(slower)(new, launch)
+
+    monkeypatch.setattr(paired, "runners", Scripted(times, emulated=emulated).runners)
+    monkeypatch.setattr(paired.secrets, "randbits", lambda bits: 1)  # the coin: one order, one result
+    monkeypatch.setattr(bench, "_cases", lambda args, bundle: [SMALL, WILD])
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "s.md"))
+    words = ["bench", str(made.path), "--baseline", str(made.path), "--junit", str(tmp_path / "r.xml")]
+    assert main(words) == code
+    root = ElementTree.parse(tmp_path / "r.xml").getroot()
+    bad = ("failure", "error")
+    found = {c.get("name"): "".join(e.tag for e in c if e.tag in bad) for c in root.iter("testcase")}
+    assert found == tags
+    counts = Counter(tags.values())
+    assert (root.get("failures"), root.get("errors")) == (str(counts["failure"]), str(counts["error"]))
+    told = capsys.readouterr().err
+    assert told.count("::error ") == sum(map(bool, tags.values()))
+    summary = (tmp_path / "s.md").read_text()
+    if code == 1:
+        failure = root.find(".//failure")
+        assert failure is not None and failure.get("type") == "regression"
+        assert failure.get("message", "").startswith("the new build takes 1.05")
+        assert "32 valid" in (failure.text or "") and "regression::n=1: the new build takes" in told
+        names = {p.get("name"): p.get("value") for p in next(root.iter("testcase")).iter("property")}
+        assert float(names["ratio"] or 0) == pytest.approx(1.05, rel=0.01) and names["pairs"] == "16"
+        assert "| n=1 | regression | the new build takes 1.05" in summary
+    if slower == 0.9:
+        assert "| n=1 | improvement | the new build takes 0.9" in summary and "1 pass, 1 error" in summary
+
+
+def test_pages_are_about_one_build(made: Bundle, tmp_path: Path) -> None:
+    words = ["bench", str(made.path), "--baseline", str(made.path), "--html", str(tmp_path / "a.html")]
+    assert main(words) == 2
+
+
+def test_one_bundle_against_itself_on_this_machine(
+    made: Bundle, capsys: pytest.CaptureFixture[str]
+) -> None:
     code = main(["bench", str(made.path), "--baseline", str(made.path), "--shape", "x:1x3x8x8", "--json"])
     data = json.loads(capsys.readouterr().out)
     (row,) = data["cases"]
