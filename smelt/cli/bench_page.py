@@ -11,7 +11,7 @@ from typing import Any
 
 from smelt.cli.common import Progress, Usage, wished, write_result
 from smelt.core.bundle import Bundle
-from smelt.devicefarm.measure import ONCE, median
+from smelt.devicefarm.measure import ONCE, TimingVerdict, median
 from smelt.pages.bench import BenchRun, bench_page
 from smelt.running import running
 from smelt.shapes import RunCase, bind
@@ -45,6 +45,7 @@ def check_page_options(args: argparse.Namespace) -> list[BenchRun]:
             data = json.loads(Path(name).read_text("utf-8"))
             labels = [c["label"] for c in data["cases"]]
             assert labels and all("latency_ns_p50" in c for c in data["cases"])
+            assert all(TimingVerdict(c["timing"]) for c in data["cases"])
         except (OSError, ValueError, KeyError, TypeError, AssertionError):
             raise Usage(f"--beside {name}: this is no result of 'smelt bench --json'") from None
         found.append(BenchRun(Path(name).stem, data))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from smelt.devicefarm.measure import TimingVerdict
 from smelt.pages.charts import Chart, Series, histogram, lines, milliseconds, plain, size
 from smelt.pages.render import render
 
@@ -20,6 +21,12 @@ class BenchRun:
 
     title: str
     data: Mapping[str, Any]
+
+    @property
+    def verdict(self) -> str:
+        """The gravest word for the times of a case (TimingVerdict)."""
+        order = [v.value for v in TimingVerdict]
+        return max((c["timing"] for c in self.data["cases"]), key=order.index, default=order[0])
 
 
 @dataclass(frozen=True)
@@ -57,9 +64,8 @@ def bench_page(heading: str, runs: Sequence[BenchRun], memory: Sequence[Mapping[
 
 
 def doubts_of(case: Mapping[str, Any]) -> list[str]:
-    """Why the times of a case are not simply valid."""
-    told = [d["text"] if isinstance(d, Mapping) else str(d) for d in case.get("doubts", ())]
-    return [*told, *map(str, case.get("invalid", ())), *map(str, case.get("unstable", ()))]
+    """Why the times of a case are not simply valid, each with its kind."""
+    return [f"{d['kind']}: {d['text']}" for d in case.get("doubts", ())]
 
 
 def _case(label: str, runs: Sequence[BenchRun]) -> CaseView:

@@ -44,7 +44,7 @@ def case(label: str, scale: float = 1.0, **more: Any) -> dict[str, Any]:
     return {
         "label": label, "load_ns": 5e6, "first_ns": 2e6, "latency_ns_p50": samples[8],
         "latency_ns_p90": 1.2e6, "latency_ns_p99": None, "latency_ns_min": samples[0], "samples": 60,
-        "samples_ns": samples, "verdict": "pass", **more,
+        "samples_ns": samples, "timing": "valid", "verdict": "pass", **more,
     }  # fmt: skip
 
 
@@ -73,16 +73,24 @@ def test_two_runs_side_by_side() -> None:
 
 
 def test_what_is_not_valid_is_said_on_the_page() -> None:
-    doubtful = case("x", verdict="invalid", invalid=["throttled"], unstable=["drift"])
-    newer = case("y", verdict="invalid", timing="busy", doubts=[{"kind": "busy", "text": "another program"}])
-    text = words(parsed(bench_page("m", [run("r", doubtful, newer, emulated=True, verdict="invalid")])))
+    """By the words of docs/timing.md; a run's is the gravest of its cases."""
+
+    def doubtful(label: str, *kinds: str) -> dict[str, Any]:
+        doubts = [{"kind": k, "text": f"because of {k}"} for k in kinds]
+        return case(label, verdict="invalid", timing=kinds[-1], doubts=doubts)
+
+    rows = case("w"), doubtful("x", "unstable", "throttled"), doubtful("y", "busy")
+    root = parsed(bench_page("m", [run("r", *rows, emulated=True, verdict="invalid")]))
+    text = words(root)
     assert "they are not the speed of any device" in text
-    assert all(w in text for w in ("throttled", "drift", "another program", "busy"))
+    assert all(f"{w}: because of {w}" in text for w in ("unstable", "throttled", "busy"))
+    marks = [(c.get("class"), c.text) for c in root.iter(f"{HTML}td") if c.get("class") in ("good", "bad")]
+    assert marks == [("bad", "throttled"), ("good", "valid"), ("bad", "throttled"), ("bad", "busy")]
 
 
 def test_names_from_outside_are_text() -> None:
     kernels = [{"name": HOSTILE, "ns": 1, "launches": 1, "origin": HOSTILE, "unit": HOSTILE}]
-    row = case(HOSTILE, kernels=kernels, invalid=[HOSTILE])
+    row = case(HOSTILE, kernels=kernels, timing="busy", doubts=[{"kind": "busy", "text": HOSTILE}])
     page = bench_page(HOSTILE, [run(HOSTILE, row, device=HOSTILE)])
     assert words(parsed(page)).count('<script>alert("x")</script>') >= 6
     device, finding = {"platform": HOSTILE, "tags": (HOSTILE,)}, (False, HOSTILE, HOSTILE)
@@ -131,8 +139,10 @@ def test_bench_writes_a_page(model: Path, tmp_path: Path, capsys: pytest.Capture
     assert any("memory against" in str(c.text) for c in root.iter(f"{HTML}figcaption"))
     suite = ElementTree.parse(tmp_path / "a.xml").getroot()
     assert suite.get("failures") == "0" and len([*suite.iter("testcase")]) == 2
-    (tmp_path / "no.json").write_text("[]")
-    assert main([*words_, "--html", str(tmp_path / "c.html"), "--beside", str(tmp_path / "no.json")]) == 2
+    older = {**data, "cases": [{**c, "timing": "invalid"} for c in data["cases"]]}
+    for no in ([], older):
+        (tmp_path / "no.json").write_text(json.dumps(no))
+        assert main([*words_, "--html", str(tmp_path / "c.html"), "--beside", str(tmp_path / "no.json")]) == 2
 
 
 def test_devices_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
