@@ -9,7 +9,7 @@ nowhere: all nodes between the last right values and the first wrong one are tol
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -91,7 +91,8 @@ class Divergence:
 class Bisection:
     """first: None where every value that was compared is right. right: names of those. skipped: reason -> how
     many stored values could not be compared. cut: the run has more launches than the runner could note.
-    repeated: the probed run had the error too."""
+    repeated: the probed run had the error too. step: the number of the run in the script that this is about:
+    one before the last where that has left a wrong state."""
 
     first: Divergence | None
     right: frozenset[str] = frozenset()
@@ -99,11 +100,12 @@ class Bisection:
     launches: int = 0
     cut: bool = False
     repeated: bool = True
+    step: int = 0
 
 
 def bisect(
     bundle: Bundle,
-    model: Path,
+    model: Path | Mapping[str, Path],
     script: Sequence[SessionStep],
     wrong: Sequence[str],
     *,
@@ -113,52 +115,51 @@ def bisect(
     atol: float | None = None,
     on_step: Callable[[str], None] = lambda text: None,
 ) -> Bisection:
-    """Run the script's steps on the device, the last of them with probes, and find the first wrong value.
+    """Run the script's steps on the device, with probes, and find the first wrong value of the last one; of
+    an earlier one where what that has left as state is wrong, since the fault is there.
 
-    bundle: with all its entries; model: the ONNX file of the last step's. wrong: the outputs that were wrong
-    in that step. A value is wrong when ONNX Runtime, which runs every node as written, differs by more than
-    the tolerance and by more than its own spread (smelt/opinions.py). on_step: called with a text before each
-    part of the work. Raises SmeltError: 'unsupported' for a bundle without probes, and as `validate`.
+    bundle: with all its entries; model: its ONNX file, or by the names of entries the file of each. wrong:
+    the outputs that were wrong in the last step. A value is wrong when ONNX Runtime, which runs every node as
+    written, differs by more than the tolerance and by more than its own spread (smelt/opinions.py). on_step:
+    called with a text before each part of the work. Raises SmeltError: 'unsupported' for a bundle without
+    probes, and as `validate`.
     """
-    last = script[-1]
-    view = bundle.entry(last.entry or None)
-    if "probes" not in view.manifest:
+    files = model if isinstance(model, Mapping) else dict.fromkeys(bundle.entries, model)
+
+    def search_of(step: SessionStep) -> _Search:
+        view, file = bundle.entry(step.entry or None), files[step.entry or bundle.entries[0]]
+        return _Search(view, file, step, rtol, atol)
+
+    if any("probes" not in bundle.entry(s.entry or None).manifest for s in script):
         raise SmeltError(
             f"bundle '{bundle.path}' was made without probe points", kind="unsupported",
             hint="compile it again with this version of smelt",
         )  # fmt: skip
-    search = _Search(view, model, last, rtol, atol)
     with running(bundle, device, threads=threads) as client:
-        on_step("replaying the runs before")
-        replay(client, script)
-        on_step("noting the launches")
-        trace = client.trace(last.case.tensors)
-        stored = list(stored_values(view.manifest["probes"], trace, search.graph))
-        found = None
-        for some in _batches([s for s in stored if search.comparable(s)]):
-            on_step(f"comparing stored values: {search.compared} of {len(stored)} are done")
-            found = search.first_wrong(client, some)
-            if found is not None:
-                break
+        if client.model is not None and client.model.state:
+            client.reset_state()
+        entry = ""
+        for number, step in enumerate(script):
+            if step.entry and step.entry != entry:
+                client.use_entry(step.entry)
+                entry = step.entry
+            search, last = search_of(step), step is script[-1]
+            if last or search.states:
+                on_step(f"noting the launches of run {number + 1} of {len(script)}")
+                trace = client.trace(step.case.tensors)
+                stored = list(stored_values(search.view.manifest["probes"], trace, search.graph))
+                found = None
+                if last or search_of(step).first_of(client, stored, on_step, search.states):
+                    found = search.first_of(client, stored, on_step)
+                if found is not None or last:
+                    break
+            client.run(step.case.tensors, outputs=False)
         inner = search.inside(client, found, stored, on_step) if found is not None else None
     first = search.divergence(*found, inner) if found is not None else search.after(wrong)
     return Bisection(
         first, frozenset(search.right), dict(search.skipped), len(trace.launches), trace.cut,
-        found is not None or not search.right.issuperset(wrong),
+        found is not None or not search.right.issuperset(wrong), number,
     )  # fmt: skip
-
-
-def replay(client: RunnerClient, script: Sequence[SessionStep]) -> None:
-    """Bring the state to where the last step begins, and choose its entry."""
-    if client.model is not None and client.model.state:
-        client.reset_state()
-    chosen = ""
-    for step in script:
-        if step.entry and step.entry != chosen:
-            client.use_entry(step.entry)
-            chosen = step.entry
-        if step is not script[-1]:
-            client.run(step.case.tensors, outputs=False)
 
 
 def stored_values(probes: Mapping[str, Any], trace: LaunchTrace, graph: ModelGraph) -> Iterator[Stored]:
@@ -235,6 +236,28 @@ class _Search:
         self.compared = 0
         self.passed: list[Stored] = []  # what was not compared, before the first wrong one
         self.refused: set[str] = set()
+
+    @property
+    def states(self) -> frozenset[str]:
+        """The outputs that the next run reads as state."""
+        rows = self.view.manifest.get("state", ())
+        return frozenset(r["output"] for r in rows if r["output"] is not None)
+
+    def first_of(
+        self,
+        client: RunnerClient,
+        stored: Sequence[Stored],
+        on_step: Callable[[str], None],
+        alone: Collection[str] = (),
+    ) -> tuple[Stored, OutputError] | None:
+        """The first wrong one of these values; alone: only of those with one of these names."""
+        among = [s for s in stored if not alone or any(r["name"] in alone for r in s.names)]
+        for some in _batches([s for s in among if self.comparable(s)]):
+            on_step(f"comparing stored values: {self.compared} of {len(among)} are done")
+            found = self.first_wrong(client, some)
+            if found is not None:
+                return found
+        return None
 
     def comparable(self, s: Stored) -> bool:
         """Whether the model's main graph has the value; where not, it is counted with the reason."""

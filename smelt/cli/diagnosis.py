@@ -51,23 +51,27 @@ def bisected(
         wrong = any(v.verdict is not Verdict.PASS for v in found.values())
         text = "nothing to bisect: no output was compared and wrong" if wrong else none
         return Located(text, {"first_bad": None})
-    entry = name or bundle.entries[0]
-    model = models[entry]
     what = bisect(
-        bundle, model, bad.script, bad.wrong, device=wished(args), threads=args.threads or 0, rtol=args.rtol,
+        bundle, models, bad.script, bad.wrong, device=wished(args), threads=args.threads or 0, rtol=args.rtol,
         atol=args.atol, on_step=progress,
     )  # fmt: skip
+    step = bad.script[what.step]
+    model = models[step.entry or name or bundle.entries[0]]
     repro = None
     if args.repro:
-        view = bundle.entry(name or None)
+        view = bundle.entry(step.entry or name or None)
         options = options_of(view, model, args.device, args.rtol, args.atol, args.threads or 0)
-        repro = write_reproducer(
-            Path(args.repro), view, model, bad.script[-1], what, options, on_step=progress
-        )
-    data = {"first_bad": None if what.first is None else _data(what.first), "bisect": _about(what)}
+        repro = write_reproducer(Path(args.repro), view, model, step, what, options, on_step=progress)
+    first = None if what.first is None else _data(what.first)
+    data = {"first_bad": first, "bisect": {**_about(what), "entry": step.entry}}
     if args.repro:
         data["repro"] = None if repro is None else {"folder": str(repro.folder), "has": repro.kind}
-    lines = [bisect_text(what)] + ([_repro_text(repro)] if args.repro else [])
+    lines = [bisect_text(what)]
+    if what.step < len(bad.script) - 1:
+        where = f" of entry '{step.entry}'" if step.entry else ""
+        left = f"it left a wrong state, which '{bad.label}' begins with"
+        lines.append(f"  the fault is in run {what.step + 1}{where}: {left}")
+    lines += [_repro_text(repro)] if args.repro else []
     nodes = () if what.first is None else tuple(s.name or s.output for s in what.first.suspects)
     message = lines[0].splitlines()[0]
     return Located("\n".join(lines), data, str(model), nodes, message if what.first else "")
@@ -84,7 +88,7 @@ def _first_mismatch(found: Mapping[str, Validation]) -> tuple[str, CaseResult | 
 def _about(what: Bisection) -> dict[str, Any]:
     return {
         "launches": what.launches, "right": len(what.right), "skipped": dict(what.skipped), "cut": what.cut,
-        "repeated": what.repeated,
+        "repeated": what.repeated, "step": what.step,
     }  # fmt: skip
 
 

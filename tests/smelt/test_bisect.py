@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import onnx
 import pytest
 from boards import need_emulator
+from entry_models import LLM, SPEECH
 from onnx import helper, parser
 
 import smelt
@@ -97,8 +99,13 @@ def perceptron(path: Path) -> Path:
 
 def planted(tmp_path: Path, model: Path, plant: str, shape: str, *more: str) -> dict[str, Any]:
     """What bisect says of a planted kernel; its repro.sh fails with the plant and passes without."""
+    return dict(reproduced(tmp_path, plant, model, "--shape", shape, *more)["first_bad"])
+
+
+def reproduced(tmp_path: Path, plant: str, *words: object) -> dict[str, Any]:
+    """All that `smelt validate WORDS` says then."""
     repro = tmp_path / "repro"
-    found = run(plant, "validate", model, "--shape", shape, "--bisect", "--repro", repro, *more)
+    found = run(plant, "validate", *words, "--bisect", "--repro", repro)
     assert found["exit_code"] == 1 and found["first_bad"] is not None, found
     assert found["repro"]["has"], found
     for name, code in ((plant, 1), ("", 0)):
@@ -107,7 +114,7 @@ def planted(tmp_path: Path, model: Path, plant: str, shape: str, *more: str) -> 
             check=False,
         )  # fmt: skip
         assert done.returncode == code, (name, done.stdout, done.stderr)
-    return dict(found["first_bad"])
+    return found
 
 
 def suspects(first: dict[str, Any]) -> list[str]:
@@ -170,6 +177,43 @@ def test_in_a_later_step_of_a_state(tmp_path: Path) -> None:
     done = subprocess.run([tmp_path / "repro" / "repro.sh"], env=environment("cumsum3"), check=False)
     assert done.returncode == 1
     assert run("", *words)["first_bad"] is None
+
+
+PAIR = ["--state", "past_*=present_*", "--dim", "n=1..16"]
+PAIR += ["--dim", "decode/past=0..32", "--dim", "decode/seq=1"]
+SPOKEN = ("--state", "enc_out=encoder/last_hidden", "--state", "decoder/before=after")
+
+
+@pytest.mark.parametrize(
+    ("models", "options", "plant", "name", "nodes", "where"),
+    [
+        (LLM, PAIR, "decode_matmul22", "o0", ["decode_softmax21", "decode_matmul22"], ("decode", 1)),
+        (LLM, PAIR, "prefill_matmul5", "q0", ["prefill_matmul5"], ("prefill", 0)),
+        (SPEECH, SPOKEN, "decoder_matmul0", "k", ["decoder_matmul0"], ("decoder", 1)),
+        # a sum that the decoder keeps for its next run: no output of this one shows it
+        (SPEECH, SPOKEN, "decoder_add9", "after", ["decoder_reducemean8", "decoder_add9"], ("decoder", 1)),
+        # the encoder has no output; what it leaves is wrong, and only the decoder shows it
+        (SPEECH, SPOKEN, "encoder_tanh1", "last_hidden", ["encoder_matmul0", "encoder_tanh1"], ("encoder", 0))
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_in_an_entry_of_several(
+    tmp_path: Path, models: dict[str, onnx.ModelProto], options: Sequence[str], plant: str, name: str,
+    nodes: list[str], where: tuple[str, int],
+) -> None:  # fmt: skip
+    """The run that is wrong is told, and the entry; it need not be the one whose output shows it."""
+    words = []
+    for entry, model in models.items():
+        own = onnx.ModelProto.FromString(model.SerializeToString())
+        for n, node in enumerate(own.graph.node):
+            node.name = f"{entry}_{node.op_type.lower()}{n}"
+        onnx.save(own, tmp_path / f"{entry}.onnx")
+        words.append(f"{entry}={tmp_path / entry}.onnx")
+    found = reproduced(tmp_path, plant, *words, *options, "--count", 1)
+    assert (found["first_bad"]["name"], suspects(found["first_bad"])) == (name, nodes)
+    assert (found["bisect"]["entry"], found["bisect"]["step"]) == where
+    readers = {n.name for n in onnx.load(tmp_path / "repro" / "model.onnx").graph.node}
+    assert readers == {*nodes}, "the reproducer has the suspects alone"
 
 
 def test_right_models_are_blamed_for_nothing(tmp_path: Path, small: Path) -> None:
