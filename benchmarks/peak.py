@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import tempfile
 import time
 from collections.abc import Callable
@@ -14,10 +13,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from smelt.devicefarm.measure import median
 from smelt.driver import compile
+from smelt.roofline import CHAINS, peak_function
 from smelt.session import load
 
 N = 768
-CHAINS = 12  # independent accumulators: latency 4 times 2 units is 8, and more cover uneven issue
 STEPS = 2_000_000  # about as long as the product, so that a neighbour meets both alike
 
 
@@ -34,53 +33,6 @@ class Share:
     def share(self) -> float:
         """gflops / peak."""
         return self.gflops / self.peak
-
-
-def fma_text(lanes: int) -> str:
-    """LLVM IR of `float peak(i64 steps)`: CHAINS independent vector multiply-adds per step."""
-    v = f"<{lanes} x float>"
-    name = f"llvm.fma.v{lanes}f32"
-    phis = "\n".join(f"  %a{i} = phi {v} [zeroinitializer, %entry], [%b{i}, %loop]" for i in range(CHAINS))
-    fmas = "\n".join(f"  %b{i} = call {v} @{name}({v} %a{i}, {v} %x, {v} %y)" for i in range(CHAINS))
-    sums = [f"  %s0 = fadd {v} %b0, zeroinitializer"]
-    sums += [f"  %s{i} = fadd {v} %s{i - 1}, %b{i}" for i in range(1, CHAINS)]
-    joined = "\n".join(sums)
-    return f"""
-declare {v} @{name}({v}, {v}, {v})
-define float @peak(i64 %steps, float %seed) {{
-entry:
-  %x0 = insertelement {v} undef, float %seed, i32 0
-  %x = shufflevector {v} %x0, {v} undef, <{lanes} x i32> zeroinitializer
-  %y = fmul {v} %x, %x
-  br label %loop
-loop:
-  %k = phi i64 [0, %entry], [%k1, %loop]
-{phis}
-{fmas}
-  %k1 = add i64 %k, 1
-  %more = icmp slt i64 %k1, %steps
-  br i1 %more, label %loop, label %done
-done:
-{joined}
-  %r = extractelement {v} %s{CHAINS - 1}, i32 0
-  ret float %r
-}}
-"""
-
-
-def peak_function(lanes: int) -> tuple[Callable[[int, float], float], object]:
-    """The compiled function, and the engine that owns its code."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    features = llvm.get_host_cpu_features().flatten()
-    wide = ",-prefer-256-bit" if lanes == 16 else ""
-    machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=features + wide, opt=2
-    )
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(fma_text(lanes)), machine)
-    engine.finalize_object()
-    address = engine.get_function_address("peak")
-    return ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_int64, ctypes.c_float)(address), engine
 
 
 def matmul_share(rounds: int = 15) -> Share:

@@ -206,9 +206,10 @@ _VALUE = fields({
     "name": text, "arena": _COUNT, "offset": formula, "bytes": formula,
     "live": list_of(_COUNT, least=2, most=2),
 })  # fmt: skip
+KERNEL_WORK: Final = fields(dict.fromkeys(("flops", "integers", "bytes"), formula))
 _KERNEL = fields(
     {"name": text, "origin": text, "schedule": text, "launches": _COUNT, "statements": _COUNT},
-    {"unit": label},
+    {"unit": label, "work": KERNEL_WORK},
 )
 _AXES = list_of(whole_number(0, MOST_RANK), most=MOST_RANK)
 _STORED_NAME = fields({"name": text}, {"axes": _AXES, "last": flag})

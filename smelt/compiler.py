@@ -43,6 +43,7 @@ from smelt.targets.toolchain import (
     prepare,
     runtime_dir,
 )
+from smelt.work import linked_work
 
 
 @dataclass(frozen=True)
@@ -288,7 +289,9 @@ def _write(
         },
     }
     found = [_found(name, c, request.fp16) for c in lowered.compilations]
-    manifest = build_manifest(linked, found, compiler)
+    done = zip(linked.entries, lowered.compilations, strict=True)
+    work = [linked_work(e.module, c.module.kernels, c.work) for e, c in done]
+    manifest = build_manifest(linked, found, compiler, work)
     manifest["library"] = {
         "prefix": names.prefix,
         "identity": names.identity,

@@ -20,10 +20,13 @@ LONGEST_ORIGIN = 4096
 
 
 def build_manifest(
-    linked: Linked, found: Sequence[Mapping[str, Any]], compiler: Mapping[str, Any]
+    linked: Linked,
+    found: Sequence[Mapping[str, Any]],
+    compiler: Mapping[str, Any],
+    work: Sequence[Mapping[str, Mapping[str, str]]] = (),
 ) -> dict[str, Any]:
     """The manifest. compiler: smelt's version, target, machine, options. found: further fields of each entry,
-    such as its model's name and SHA-256.
+    such as its model's name and SHA-256. work: of each entry's kernels, by name (smelt/work.py).
 
     The fields of an entry stand at the top level where there is one. Of several, those of the first do, and
     'entries' has a row for each in order: the first with its name, the others with all such fields.
@@ -31,6 +34,8 @@ def build_manifest(
     taken = {s.name for e in linked.entries for s in e.module.symbols}
     parts = Parts((d for e in linked.entries for d in _formulas(e)), taken)
     rows = [{**_entry_fields(e, parts), **own} for e, own in zip(linked.entries, found, strict=True)]
+    for row, known in zip(rows, work, strict=False):
+        row["kernels"] = [k | {"work": known[k["name"]]} if k["name"] in known else k for k in row["kernels"]]
     manifest = {**compiler, **rows[0], "variants": _variants(linked), "weights": _weights(linked)}
     manifest["parts"] = [list(row) for row in parts.rows]
     if len(rows) > 1:

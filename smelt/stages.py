@@ -21,6 +21,7 @@ from smelt.core.machine import Machine
 from smelt.core.manifest_schema import (
     GROUPS,
     HALVED,
+    KERNEL_WORK,
     QUANTISED,
     check_groups,
     fields,
@@ -52,6 +53,7 @@ from smelt.importer.interface import stands_for_more
 from smelt.manifest import group_rows
 from smelt.request import Request
 from smelt.targets.platform import TargetSpec, parse_target
+from smelt.work import module_work
 
 SCHEDULE = Pass("schedule", lambda m, ctx: schedule_module(m, ctx.machine, ctx.units), level=0)
 PASSES: Final = (*PIPELINE, SCHEDULE)
@@ -65,7 +67,8 @@ class Compilation:
     """The state of a compile between two passes.
 
     place: how many of PASSES are done or skipped. source: SHA-256 of the model's file. quantised, halved,
-    groups: fields of the manifest that importer and passes find out (the pass `half` fills `halved`).
+    groups: fields of the manifest that importer and passes find out (the pass `half` fills `halved`). work:
+    of each kernel, counted before they are scheduled.
     """
 
     request: Request
@@ -74,6 +77,7 @@ class Compilation:
     place: int = 0
     quantised: Mapping[str, Any] = field(default_factory=lambda: quantized_summary(()))
     halved: dict[str, Any] = field(default_factory=dict)
+    work: dict[str, Any] = field(default_factory=dict)
     groups: Mapping[str, Any] | None = None
 
     def head(self) -> dict[str, Any]:
@@ -93,6 +97,7 @@ class Compilation:
             "quantised": dict(self.quantised),
             "fp16": self.halved,
             "groups": self.groups,
+            "work": self.work,
         }
 
     def placed(self) -> list[list[str]]:
@@ -110,7 +115,15 @@ class Compilation:
 
     def advanced(self, name: str, module: Module) -> Compilation:
         """The compile after the pass of this name, which returned this module."""
-        return replace(self, module=module, place=after(self.place, name))
+        done = replace(self, module=module, place=after(self.place, name))
+        if done.place == len(PIPELINE):
+            done._count_work(module)
+        return done
+
+    def _count_work(self, module: Module) -> None:
+        """Before kernels are scheduled; what an earlier variant had is not of this one."""
+        self.work.clear()
+        self.work.update(module_work(module))
 
     def context(self, units: Mapping[str, Machine], default: str) -> Context:
         """The context of the passes. default: the unit that kernels run on unless placed elsewhere.
@@ -134,6 +147,7 @@ class Compilation:
         module = run_pipeline(self.module, PASSES[self.place : end], context)
         if self.place <= end:
             verify(module, "lowered")  # 1 to 3 % of a compile; a size read too early would be a wrong answer
+            self._count_work(module)
         progress("schedule")
         # SMELT_DEBUG stops here: the verifier cannot prove all that schedules make
         context = context.with_(verify=False)
@@ -223,7 +237,7 @@ _HEAD: Final = fields(
         }),
         "quantised": QUANTISED, "fp16": maybe(HALVED, {}), "groups": maybe(GROUPS),
     },
-    {"host": text},
+    {"host": text, "work": table(text, KERNEL_WORK)},
 )  # fmt: skip
 
 
@@ -292,7 +306,9 @@ def _with_head(request: Request, found: Dump, head: Mapping[str, Any]) -> Compil
     if head["request"]["entry"] and not request.entry:
         made = replace(made, state={})  # which is about all entries together
     own = _merged(request, made)
-    return Compilation(own, found.module, source, place, head["quantised"], head["fp16"], head["groups"])
+    work = {} if found.edited else dict(head.get("work", {}))
+    quantised, halved, groups = head["quantised"], head["fp16"], head["groups"]
+    return Compilation(own, found.module, source, place, quantised, halved, work, groups)
 
 
 def resumed_request(request: Request, begun: Mapping[str, Compilation]) -> Request:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from smelt.cli.common import Progress, Usage, wished, write_result
 from smelt.core.bundle import Bundle
 from smelt.devicefarm.measure import ONCE, TimingVerdict, median
 from smelt.pages.bench import BenchRun, bench_page
+from smelt.roofline import Peaks, least_times, measured_peaks, stated_peaks
 from smelt.running import running
 from smelt.shapes import RunCase, bind
 
@@ -33,12 +35,24 @@ def add_page_options(parser: argparse.ArgumentParser) -> None:
         "--beside", action="append", default=[], metavar="FILE.json",
         help="show the run that this file has (of bench --json) beside, on the page; may be repeated",
     )  # fmt: skip
+    parser.add_argument(
+        "--peak", metavar="GFLOPS,GBPS", type=_peaks,
+        help="with --html: what the device's processor does at most, float32 operations and bytes, on all "
+        "threads of the model (default: measured where the device is this machine)",
+    )  # fmt: skip
+
+
+def _peaks(text: str) -> Peaks:
+    try:
+        return stated_peaks(text)
+    except ValueError as why:
+        raise argparse.ArgumentTypeError(f"'{text:.40}': {why}") from None
 
 
 def check_page_options(args: argparse.Namespace) -> list[BenchRun]:
     """The runs to show beside. Raises Usage before anything is measured."""
-    if args.beside and not args.html:
-        raise Usage("--beside shows a run on a page: say --html FILE.html")
+    if (args.beside or args.peak) and not args.html:
+        raise Usage("--beside and --peak are about a page: say --html FILE.html")
     found = []
     for name in args.beside:
         try:
@@ -56,20 +70,40 @@ def page_data(
     args: argparse.Namespace, bundle: Bundle, cases: Sequence[RunCase], data: Mapping[str, Any],
     progress: Progress,
 ) -> dict[str, Any]:  # fmt: skip
-    """The command's data with the kernels' times of each case, and the bundle's digest."""
-    rows = list(profiles(args, bundle, cases, progress))
+    """The command's data with the kernels' times of each case, what they took at least, and the bundle's
+    digest."""
+    peaks, why = peaks_of(args, bundle, bool(data["emulated"]), progress)
+    rows = list(profiles(args, bundle, cases, peaks, progress))
     return {
         **data,
         "digest": bundle.digest,
+        "peaks": None if peaks is None else asdict(peaks),
+        "peaks_unknown": why,
         "cases": [{**c, "kernels": k} for c, k in zip(data["cases"], rows, strict=True)],
     }
 
 
+def peaks_of(
+    args: argparse.Namespace, bundle: Bundle, emulated: bool, progress: Progress
+) -> tuple[Peaks | None, str]:
+    """What the device's processor does at most; or why that is not known."""
+    if emulated:
+        return None, "times of an emulated device say nothing about a processor"
+    if args.peak is not None:
+        return args.peak, ""
+    if args.device not in (None, "local"):
+        return None, f"nothing has measured what '{args.device}' does at most; --peak GFLOPS,GBPS states it"
+    progress("peaks of this machine")
+    threads = args.threads or bundle.manifest["options"].get("threads") or len(os.sched_getaffinity(0))
+    return measured_peaks(threads), ""
+
+
 def profiles(
-    args: argparse.Namespace, bundle: Bundle, cases: Sequence[RunCase], progress: Progress
-) -> Iterator[list[dict[str, Any]]]:
+    args: argparse.Namespace, bundle: Bundle, cases: Sequence[RunCase], peaks: Peaks | None,
+    progress: Progress,
+) -> Iterator[list[dict[str, Any]]]:  # fmt: skip
     """Per case: each kernel's time, the median of some runs after the first, with its unit and its ONNX
-    nodes."""
+    nodes; and the least time that its work takes, where peaks and work are known."""
     known = {r["name"]: r for r in bundle.manifest["kernels"]}
     with running(bundle, wished(args), threads=args.threads or 0) as client:
         for case in cases:
@@ -83,9 +117,12 @@ def profiles(
                     name = _kernel_of(k.name, known)
                     times.setdefault(name, [0] * PROFILED)[turn] += k.ns
                     launches[name] = launches.get(name, 0) + k.launches
+            probed = peaks is not None and "probes" in bundle.manifest
+            least = least_times(bundle.manifest, client.trace(), peaks) if peaks and probed else {}
             yield [
                 {
                     "name": name, "ns": median(times[name]), "launches": count,
+                    **({"least": asdict(least[name])} if name in least else {}),
                     **{f: known.get(name, {}).get(f, "") for f in ("unit", "origin")},
                 }
                 for name, count in launches.items()

@@ -32,7 +32,8 @@ class BenchRun:
 @dataclass(frozen=True)
 class KernelTimes:
     """A kernel's time in one or several runs. share: of the first run's whole time; ns: per run of the model,
-    None where a run does not have the kernel."""
+    None where a run does not have the kernel. roof: of the first run's time, what the work takes at least,
+    None where that is not known; limit: what that least time is for, in words."""
 
     name: str
     unit: str
@@ -40,6 +41,8 @@ class KernelTimes:
     launches: int
     share: float
     ns: tuple[float | None, ...]
+    roof: float | None = None
+    limit: str = ""
 
 
 @dataclass(frozen=True)
@@ -109,8 +112,18 @@ def _kernels(rows: Sequence[Mapping[str, Any]]) -> list[KernelTimes]:
         share = tables[0][name]["ns"] / whole if name in tables[0] and whole else 0.0
         times = tuple(t[name]["ns"] if name in t else None for t in tables)
         about = known.get("unit", ""), known.get("origin", ""), known["launches"]
-        found.append(KernelTimes(name, *about, share, times))
+        found.append(KernelTimes(name, *about, share, times, *_roof(tables[0].get(name, {}))))
     return sorted(found, key=lambda k: -max(n or 0.0 for n in k.ns))
+
+
+def _roof(kernel: Mapping[str, Any]) -> tuple[float | None, str]:
+    """What is faster than memory has its data from caches, and its limit is arithmetic alone."""
+    least, ns = kernel.get("least"), kernel.get("ns")
+    if not least or not ns:
+        return None, ""
+    if least["ns"] > ns and least["memory"] > least["arithmetic"]:
+        return least["arithmetic"] / ns, "arithmetic, its data from caches"
+    return least["ns"] / ns, "arithmetic" if least["arithmetic"] > least["memory"] else "memory"
 
 
 def _memory_chart(m: Mapping[str, Any]) -> Chart | None:

@@ -136,7 +136,7 @@ def test_a_device_without_logcat(phone: Phone, native_bundle: Path) -> None:
 def test_a_logcat_that_hangs_or_fails_costs_no_crash(
     phone: Phone, native_bundle: Path, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
-    monkeypatch.setattr(logcat, "LOG_WAIT", 2.0)
+    monkeypatch.setattr(logcat, "LOGCAT_WAIT", 2.0)
     phone.install(first)
     assert phone.crash(native_bundle).device_log == ""
 
@@ -146,7 +146,7 @@ def test_a_log_that_is_flooded(phone: Phone, native_bundle: Path) -> None:
     line = "f'11-24 10:00:00.000  9  9 E flood   : {n} ' + 'x' * 100"
     phone.install(f"for n in range(400_000): print({line})\nsys.exit()")
     kept = phone.crash(native_bundle).device_log
-    assert logcat.LOG_KEPT - 200 < len(kept) <= logcat.LOG_KEPT
+    assert logcat.LOGCAT_KEPT - 200 < len(kept) <= logcat.LOGCAT_KEPT
     assert "399999" in kept.splitlines()[-1] and "400" not in kept.splitlines()[0][:20]
 
 
@@ -168,6 +168,6 @@ def test_what_is_kept_is_bounded_whatever_comes() -> None:
         heads = (f"11-24 10:00:00.000 {p:5} 10 {kind} t: " for p, kind in zip((9, 10) * 20, "VIWEF" * 8))
         lines = [head + "ü" * chance.randrange(3000) for head in heads]
         text = logcat.about("\n".join(lines), 9)
-        assert len(text.encode()) <= logcat.LOG_KEPT
+        assert len(text.encode()) <= logcat.LOGCAT_KEPT
         assert all(line in lines for line in text.splitlines())
     assert logcat.about("\x1b[31mrm -rf\n" * 5, 0) == ""

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import front_models
 import onnx
 import pytest
+from boards import need_emulator
 
 from smelt.cli.main import main
 from smelt.pages.bench import BenchRun, bench_page
@@ -54,15 +55,23 @@ def run(title: str, *cases: dict[str, Any], **more: Any) -> BenchRun:
 
 
 def test_two_runs_side_by_side() -> None:
-    kernels = [{"name": "conv", "ns": 700, "launches": 1}, {"name": "relu", "ns": 300, "launches": 2}]
+    least = {"ns": 350.0, "arithmetic": 350.0, "memory": 20.0}
+    near = {"ns": 600.0, "arithmetic": 30.0, "memory": 600.0}  # than memory could be: its data are in caches
+    kernels = [
+        {"name": "conv", "ns": 700, "launches": 1, "least": least},
+        {"name": "relu", "ns": 300, "launches": 2, "least": near}, {"name": "odd", "ns": 0, "launches": 1},
+    ]  # fmt: skip
     readings = [{"at_ns": n * 10**8, "degrees": 40.0 + n, "khz": None} for n in range(9)]
-    a = run("new", case("x:1", kernels=kernels, telemetry=readings), case("x:2"))
+    peaks = {"flops": 64e9, "bytes": 20e9, "source": "measured by this test"}
+    a = run("new", case("x:1", kernels=kernels, telemetry=readings), case("x:2"), peaks=peaks)
     b = run("old", case("x:1", 2.0, kernels=kernels[:1]))
     curve = {"points": [(1, 64), (9, 576)], "measured": [(4, 256)]}
     memory = [{"symbol": "n", "others": "m = 3", "formula": "64*n", **curve}]
     root = parsed(bench_page("m for host", [a, b], memory))
     text = words(root)
     assert text.count("did not run this") == 1
+    assert "50 % arithmetic" in text and "10 % arithmetic, its data from caches" in text and "unknown" in text
+    assert "at 64 GFLOP/s of float32 and 20 GB/s of memory" in text and "measured by this test" in text
     assert "70.0 %" in text and "conv" in text and "64*n" in text and "at m = 3" in text
     titles = [c.text for c in root.iter(f"{HTML}figcaption")]
     both = ["distribution", "in the order taken"]
@@ -131,10 +140,13 @@ def test_bench_writes_a_page(model: Path, tmp_path: Path, capsys: pytest.Capture
     data = json.loads(capsys.readouterr().out)
     kernels = {k["name"] for k in data["cases"][0]["kernels"]}
     assert kernels == {"transpose", "conv_relu", "reduce_mean", "matmul", "softmax"}
+    assert "measured on this machine" in data["peaks"]["source"]
+    assert all(k["least"]["ns"] >= k["least"]["memory"] > 0 for k in data["cases"][0]["kernels"])
     old = tmp_path / "old.json"
     old.write_text(json.dumps(data))
     assert main([*words_, "--html", str(tmp_path / "b.html"), "--beside", str(old)]) in (0, 5)
     root = parsed((tmp_path / "b.html").read_text())
+    assert "Roofline: what the kernel's work takes at least" in words(root)
     assert "old" in words(root) and "conv0, relu0" in words(root)
     assert any("memory against" in str(c.text) for c in root.iter(f"{HTML}figcaption"))
     suite = ElementTree.parse(tmp_path / "a.xml").getroot()
@@ -143,6 +155,22 @@ def test_bench_writes_a_page(model: Path, tmp_path: Path, capsys: pytest.Capture
     for no in ([], older):
         (tmp_path / "no.json").write_text(json.dumps(no))
         assert main([*words_, "--html", str(tmp_path / "c.html"), "--beside", str(tmp_path / "no.json")]) == 2
+
+
+def test_no_peak_is_invented(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of an emulated device none is known, and what is stated is called so."""
+    need_emulator("arm64")
+    page, words_ = tmp_path / "a.html", ["bench", str(model), "--plan", "quick", "--shape", "x:1x3x8x8"]
+    assert main([*words_, "--target", "arm64", "--html", str(page), "--json"]) == 5
+    data = json.loads(capsys.readouterr().out)
+    assert data["peaks"] is None and not any("least" in k for k in data["cases"][0]["kernels"])
+    assert "Roofline: not known: times of an emulated device" in words(parsed(page.read_text()))
+    assert main([*words_, "--html", str(page), "--peak", "100,10"]) in (0, 5)
+    assert "100 GFLOP/s of float32 and 10 GB/s of memory" in words(parsed(page.read_text()))
+    assert "stated with --peak 100,10" in words(parsed(page.read_text()))
+    assert main([*words_, "--peak", "100,10"]) == 2
+    with pytest.raises(SystemExit):
+        main([*words_, "--html", str(page), "--peak", "9"])
 
 
 def test_devices_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
