@@ -100,11 +100,15 @@ def least_times(manifest: Mapping[str, Any], trace: LaunchTrace, peaks: Peaks) -
     found: dict[str, dict[str, float]] = {}
     skipped: set[str] = set()
     for one in trace.launches:
-        name = probes["sites"][one.site]["callee"]
-        if name not in rows:
+        name = probes["sites"][one.site]["callee"] if one.site < len(probes["sites"]) else ""
+        if name not in rows or name not in probes["callees"]:
             continue
         dims = dict(zip(probes["callees"][name]["dims"], one.dims, strict=False))
-        work = {f: int(d.evaluate(dims)) for f, d in formulas[name].items()}
+        try:
+            work = {f: float(d.evaluate(dims)) for f, d in formulas[name].items()}
+        except (KeyError, ValueError, ArithmeticError):  # a manifest that smelt did not write
+            skipped.add(name)
+            continue
         if work["integers"] > work["flops"] and work["integers"] > work["bytes"]:
             skipped.add(name)
         # each statement of a kernel is a launch, and the work is that of all of them

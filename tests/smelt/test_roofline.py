@@ -40,6 +40,9 @@ def test_what_is_not_known_is_not_told() -> None:
     assert least_times(manifest(unit="opencl"), TRACE, PEAKS) == {}
     assert least_times(manifest(work={"integers": "200*n"}), TRACE, PEAKS) == {}
     assert least_times(manifest(), LaunchTrace(TRACE.launches, cut=True), PEAKS) == {}
+    for strange in ("other", "1//(n - 3)", "n**16 * n**16 * n**16 * 10**16"):
+        large = LaunchTrace((Launched(0, (3,)), Launched(0, (2**62,)), Launched(9, ())))
+        assert least_times(manifest(work={"bytes": strange}), large, PEAKS) == {}, strange
 
 
 def test_peaks_are_stated_or_measured() -> None:
