@@ -32,7 +32,7 @@ from smelt.running import running
 from smelt.samples import tiny_bundle
 from smelt.targets.platform import ALIASES, parse_target
 
-KEPT = "finalised"
+KEPT_FOR_DEVICES = "finalised"
 """The folder, in the cache, of bundles that were made of packages for devices."""
 
 
@@ -64,7 +64,7 @@ def finalise_for(
     found = fingerprint_of(device, asked)
     full = str(parse_target(asked))
     key = json.dumps([digest, __version__, full, found, _plain(options)], sort_keys=True)
-    place = cache_dir() / KEPT / hashlib.sha256(key.encode()).hexdigest()
+    place = cache_dir() / KEPT_FOR_DEVICES / hashlib.sha256(key.encode()).hexdigest()
     kept = _whole(place)
     if kept is None:
         shutil.rmtree(place, ignore_errors=True)  # in the cache, by a name that nobody else chooses

@@ -183,7 +183,7 @@ def test_for_a_device_a_bundle_is_made_once(
     assert files(first.bundle.path) == files(kept.bundle.path)
     assert files(kept.bundle.path) == files(smelt.finalise(package, output=tmp_path / "same").path)
     assert not finalising.finalise_for("local", package, tmp_path / "other", threads=1).kept
-    kept_places = (tmp_path / "cache" / finalising.KEPT).iterdir()
+    kept_places = (tmp_path / "cache" / finalising.KEPT_FOR_DEVICES).iterdir()
     (place,) = (p for p in kept_places if files(p) == files(kept.bundle.path))
     (place / "net.h").write_text("damaged")
     assert not finalising.finalise_for("local", package, tmp_path / "mended").kept
