@@ -508,33 +508,32 @@ except SmeltError as error:
     print(verdict_of_error(error).value, verdict_of_error(error).exit_code, error)
 """
 DISKS = {
-    "small": ("mount -t tmpfs -o size=12m none '{0}'", Verdict.DISK_FULL),
-    "read-only": ("mount -t tmpfs -o ro none '{0}'", Verdict.READ_ONLY),
+    "small": ("size=12m", Verdict.DISK_FULL),
+    "read-only": ("ro", Verdict.READ_ONLY),
     # full all of a sudden: what is free was asked when there was room
-    "lying": ("mount -t tmpfs -o size=60m none '{0}'", Verdict.DISK_FULL),
+    "lying": ("size=60m", Verdict.DISK_FULL),
 }
 
 
 @pytest.mark.parametrize("kind", ["small", "read-only"])
 def test_bad_disk_of_this_machine(kind: str, native_bundle: Path, tmp_path: Path) -> None:
-    mounts, wanted = DISKS[kind]
+    options, wanted = DISKS[kind]
     bundle, root = with_weights(native_bundle, tmp_path / "large", 20 * MIB), tmp_path / "disk"
     root.mkdir()
     argv = [sys.executable, "-c", DEPLOY, str(bundle), str(root)]
-    done = subprocess.run(
-        rig.in_mounts(mounts.format(root), argv), capture_output=True, text=True, check=True
-    )
+    with rig.disk(root, options) as there:
+        done = subprocess.run([*there, *argv], capture_output=True, text=True, check=True)
     assert done.stdout.startswith(f"{wanted.value} 6 "), done.stdout + done.stderr
     assert "device 'local'" in done.stdout
 
 
 @pytest.mark.parametrize("kind", list(DISKS))
 def test_bad_disk_over_ssh(kind: str, native_bundle: Path, tmp_path: Path) -> None:
-    mounts, wanted = DISKS[kind]
+    options, wanted = DISKS[kind]
     size = 100 if kind == "lying" else 20
     bundle, root = with_weights(native_bundle, tmp_path / "large", size * MIB), tmp_path / "disk"
     root.mkdir()
-    with rig.start_sshd(tmp_path / "sshd", mounts.format(root)) as server:
+    with rig.disk(root, options) as there, rig.start_sshd(tmp_path / "sshd", there) as server:
         rules = StoreRules(reserve=-1000 * MIB) if kind == "lying" else StoreRules()
         transport = SshTransport("full", server.address, root=str(root / "farm"), rules=rules)
         with pytest.raises(SmeltError) as caught:
