@@ -59,14 +59,27 @@ EXTREMES = (0, 1, 2, 7, 63, 64, 65, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1)
 WIDE = (*EXTREMES, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
 
 
-@functools.cache
 def runner() -> Path:
-    """A folder with a sanitized smelt_run and the fake model; built once in a process."""
+    """A folder with a sanitized smelt_run and the fake model."""
+    return built(rig.RUNTIME)
+
+
+CULPRIT = re.compile(
+    rb"#0 [^\n]*runner_"  # in its own code, or in a function of libc's that this has called
+    rb"|#0 [^\n]*(?:sanitizer|interceptor)[^\n]*\n[^\n]*#1 [^\n]*runner_"
+    rb"|runner[a-z_]*\.[ch]:[0-9:]+ runtime error"
+)
+
+
+@functools.cache
+def built(runtime: Path) -> Path:
+    """The same of other sources; once in a process."""
     folder = Path(tempfile.mkdtemp(prefix="attack-runner-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     flags = ["gcc", "-std=c11", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
-             "-Wno-builtin-declaration-mismatch", f"-I{rig.RUNTIME}"]  # fmt: skip
-    rig.run([*flags, *rig.RUNNER, "-o", str(folder / "smelt_run")])
+             "-Wno-builtin-declaration-mismatch", f"-I{runtime}"]  # fmt: skip
+    sources = map(str, sorted(runtime.glob("runner*.c")))
+    rig.run([*flags, *sources, "-o", str(folder / "smelt_run")])
     model = [str(rig.HERE / "fake_model.c"), "-o", str(folder / "libmodel.so")]
     rig.run([*flags, "-w", "-shared", "-fPIC", *model])
     os.mkfifo(folder / "fifo")
@@ -80,9 +93,10 @@ def runner() -> Path:
     return folder
 
 
-def program() -> list[str]:
-    """The runner's command. Its sysfs is of files, so that no governor of this machine is changed."""
-    return [str(runner() / "smelt_run"), "--serve", "--sysfs", str(runner() / "sysfs")]
+def program(folder: Path | None = None) -> list[str]:
+    """The command of a runner. Its sysfs is of files, so that no governor of this machine is changed."""
+    folder = folder or runner()
+    return [str(folder / "smelt_run"), "--serve", "--sysfs", str(folder / "sysfs")]
 
 
 # ---------------------------------------------------------------- frames
@@ -208,7 +222,8 @@ def mutate(frames: list[Raw], rng: random.Random) -> None:
         )
     elif how == "setin":
         rank = rng.choice([0, 1, 2, 63, 64, 65, 10**6, 2**32 - 1])
-        dims = [rng.choice([0, 1, 3, -1, -(2**63), 2**62, 2**63 - 1]) for _ in range(min(rank, 70))]
+        count = max(0, min(rank, 70) + rng.choice([0, 0, 0, -1, 1, -60]))
+        dims = [rng.choice([0, 1, 3, -1, -(2**63), 2**62, 2**63 - 1]) for _ in range(count)]
         head = SETIN_HEAD.pack(
             DEADLINE_MS, rng.choice([0, 1, 2, 2**32 - 1]), rng.choice([0, 2, 99]),
             rng.choice([0, 1, 32, 255]),
@@ -386,20 +401,24 @@ def whole_frames(data: bytes) -> bool:
 def attack(seed: int) -> Outcome:
     """One session."""
     pieces, host = draw(seed)
-    heard = converse(program(), pieces, host)
+    return judge(converse(program(), pieces, host), f"{host}, {len(pieces)} pieces")
+
+
+def judge(heard: Heard, which: str) -> Outcome:
+    """What came of a session."""
     said = heard.stderr.decode(errors="replace")
     what = {0: "left", 3: "told a broken stream", None: "hangs"}.get(heard.code, f"exit code {heard.code}")
     failed = heard.code not in (0, 3)
     if "Sanitizer" in said or "runtime error" in said:
         what, failed = "sanitizer", True
-    elif found := re.search(rb"#0 [^\n]*runner_|runner[a-z_]*\.[ch]:[0-9:]+ runtime error", heard.stdout):
+    elif found := CULPRIT.search(heard.stdout):
         what, failed = "sanitizer in the worker", True  # the model's own crashes are of its own file
         said = heard.stdout[max(0, found.start() - 1000) : found.end() + 2000].decode(errors="replace")
     elif heard.memory > MEMORY:
         what, failed = "too much memory", True
     elif not failed and heard.out and not whole_frames(heard.stdout):
         what, failed = "half a frame", True
-    detail = f"{host}, {len(pieces)} pieces, {heard.memory >> 20} MB: {said[:3000]}" if failed else ""
+    detail = f"{which}, {heard.memory >> 20} MB: {said[:3000]}" if failed else ""
     return Outcome(what, failed, detail)
 
 
