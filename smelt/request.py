@@ -16,7 +16,8 @@ class Request:
     """What to compile and how: the arguments of `compile`, checked and in one value. name: what the model is
     called in messages, '' after its file. prefix: of its C functions and files, '' made of the name.
     plan_only: up to the plan, no bundle. entries: (name, file) of each entry, for a bundle with several; the
-    source is then the first one's. entry: which of them this request is about, '' for one alone."""
+    source is then the first one's. entry: which of them this request is about, '' for one alone. portable: a
+    package for all targets, no bundle."""
 
     source: str
     target: str = "host"
@@ -40,6 +41,7 @@ class Request:
     entry: str = ""
     fallback: bool = False
     choose: bool = False
+    portable: bool = False
 
     def to_json(self) -> str:
         """The request as text for the child."""

@@ -21,6 +21,7 @@ from smelt.cli.compile import compile_args
 from smelt.cli.entries import add_entry_option, add_models, chosen_entries
 from smelt.core.bundle import Bundle, is_bundle
 from smelt.core.exits import OK
+from smelt.core.package import Package, is_package, read_package
 from smelt.core.scratch import scratch_folder
 from smelt.formula import memory_text
 from smelt.shapes import bind, label, shapes_at
@@ -46,7 +47,9 @@ def register(add: AddParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Result:
-    """Describe a bundle by its manifest and its library's symbols, without running it."""
+    """Describe a bundle by its manifest and its library's symbols, or a package, without running it."""
+    if is_package(args.source):
+        return _package(read_package(args.source))
     with scratch_folder("inspect") as folder:
         if is_bundle(args.source):
             bundle = open_bundle(args.source)
@@ -84,6 +87,21 @@ def run(args: argparse.Namespace) -> Result:
         parts += [_values(view)] if args.values else []
     parts += [f"peak at {s}: {n:,} bytes" for _, s, n in peaks]
     return Result(OK, data, "\n".join(parts))
+
+
+def _package(package: Package) -> Result:
+    m = package.manifest
+    lines = [
+        f"{m['name']}: a portable package, smelt {m['smelt']} (next: smelt finalise)",
+        f"  package       {package.digest}",
+        f"  weights       {count_bytes(m['weights']['bytes'])}, {len(m['weights']['places'])} of them",
+    ]
+    for row in m["entries"]:
+        lines += [f"entry {row['name']}:", f"  model sha256  {row['model']}"]
+        for side in ("inputs", "outputs"):
+            cells = [[r["name"], r["dtype"], _shape(r["shape"])] for r in row[side]]
+            lines += [f"{side}:", table(cells, indent="  ")] if cells else [f"{side}: none"]
+    return Result(OK, {**m, "digest": package.digest}, "\n".join(lines))
 
 
 def _peak(bundle: Bundle, spec: Mapping[str, Any]) -> tuple[str, int]:
