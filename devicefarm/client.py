@@ -428,11 +428,12 @@ class RunnerClient:
 
     @contextmanager
     def _in_step(self) -> Iterator[None]:
-        """Turn an answer that breaks the protocol into a failure of the stream."""
+        """Turn an answer that breaks the protocol into a failure of the stream. A damaged runner gives such
+        answers, too."""
         try:
             yield
         except SmeltError as error:
-            raise self._fail(error) from error
+            raise self._fail(self._explained(error)) from error
 
     def _send(self, frame: Frame, deadline: float) -> None:
         if not self._sending.acquire(timeout=max(0.0, deadline - time.monotonic())):

@@ -3,8 +3,8 @@
 
 enum { PATH_CAP = 4096, LOCK_EX = 2, LOCK_NB = 4, LOCK_UN = 8, PATIENCE_MS = 2000, GIVE_UP_MS = 6000, STEP_MS = 10 };
 typedef struct { uint64_t token; uint32_t crc, zero; } record;
-typedef struct { uint64_t token, pid; } occupant;
-enum { RECORD_BYTES = 12 };
+typedef struct { uint64_t token; uint32_t pid, crc; } occupant;
+enum { RECORD_BYTES = 12, OCCUPANT_BYTES = 12 };
 
 static void nap(void) { sys_poll(NULL, 0, STEP_MS * I(1000000)); }
 
@@ -68,13 +68,15 @@ int fence_admit(fence_place *p, uint64_t token) {
 int fence_occupy(fence_place *p, uint64_t token) {
   if (p->busy < 0) return 0;
   int got = locked(p->busy, PATIENCE_MS);
-  if (!got) { /* whoever holds the lock is alive, so its pid is its own */
-    occupant o = {0, 0};
+  if (!got) { /* whoever holds the lock is alive, so its pid is its own, unless the disk has changed it */
+    occupant o = {0, 0, 0};
     long n = sys(NR_pread64, p->busy, (long)&o, sizeof o, 0, 0, 0);
-    if (n == sizeof o && o.token < token && o.pid > 1 && o.pid < 0x7fffffff) sys_kill((int)o.pid, SYS_SIGKILL);
+    int whole = n == sizeof o && o.crc == crc32_of(0, (const uint8_t *)&o, OCCUPANT_BYTES);
+    if (whole && o.token < token && o.pid > 1 && o.pid < 0x7fffffff) sys_kill((int)o.pid, SYS_SIGKILL);
     got = locked(p->busy, GIVE_UP_MS - PATIENCE_MS);
   }
-  occupant self = {token, (uint64_t)sys_getpid()};
+  occupant self = {token, (uint32_t)sys_getpid(), 0};
+  self.crc = crc32_of(0, (const uint8_t *)&self, OCCUPANT_BYTES);
   if (got) sys(NR_pwrite64, p->busy, (long)&self, sizeof self, 0, 0, 0);
   return got ? 0 : -1;
 }

@@ -30,9 +30,13 @@ uint32_t crc32_of(uint32_t crc, const uint8_t *at, size_t n) {
 }
 
 /* ---- a growing byte buffer ---- */
+enum { FIRST_BYTES = 65536 }; /* one with fewer lies in an array of its user */
 int buffer_reserve(buffer *b, size_t more) {
   if (b->pos && b->pos == b->len) b->pos = b->len = 0;
-  if (more <= b->cap - b->len) return 0;
+  if (more <= b->cap - b->len) {
+    if (b->cap >= FIRST_BYTES) sys_border(b->at, b->len + more, b->cap);
+    return 0;
+  }
   if (b->pos) { /* a queue that is never quite empty must not grow for ever */
     memmove(b->at, b->at + b->pos, b->len - b->pos);
     b->len -= b->pos;
@@ -40,7 +44,7 @@ int buffer_reserve(buffer *b, size_t more) {
     return buffer_reserve(b, more);
   }
   if (more > SIZE_MAX / 4 || b->len > SIZE_MAX / 4) return -1;
-  size_t cap = b->cap ? b->cap : 65536;
+  size_t cap = b->cap ? b->cap : FIRST_BYTES;
   while (cap < b->len + more) cap *= 2;
   uint8_t *at = sys_map(cap);
   if (!at) return -1;
@@ -48,6 +52,7 @@ int buffer_reserve(buffer *b, size_t more) {
   if (b->cap) sys_unmap(b->at, b->cap);
   b->at = at;
   b->cap = cap;
+  sys_border(at, b->len + more, cap);
   return 0;
 }
 

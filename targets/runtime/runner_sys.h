@@ -146,11 +146,33 @@ static inline uint64_t sys_clock(int which) { /* ns */
   return (uint64_t)t.seconds * 1000000000u + (uint64_t)t.nanoseconds;
 }
 static inline uint64_t sys_now(void) { return sys_clock(SYS_CLOCK_RAW); } /* monotonic and never slewed by NTP */
-static inline void *sys_map(size_t bytes) { /* zeroed private memory, NULL when there is none */
-  long at = sys(NR_mmap, 0, (long)bytes, 3, 0x22, -1, 0);
-  return at < 0 && at > -4096 ? NULL : (void *)at;
+
+/* ---- memory ---- */
+/* sys_border: of `all` bytes only the first `used` may be touched from now on. It has an effect in sanitized builds alone, which
+ * know nothing of memory that a raw call has mapped; they have a border after each piece of it. */
+#ifdef __SANITIZE_ADDRESS__
+enum { SYS_BORDER = 4096 };
+void __asan_poison_memory_region(const volatile void *at, size_t bytes);
+void __asan_unpoison_memory_region(const volatile void *at, size_t bytes);
+static inline void sys_border(void *at, size_t used, size_t all) {
+  __asan_unpoison_memory_region(at, used);
+  __asan_poison_memory_region((char *)at + used, all - used);
 }
-static inline void sys_unmap(void *at, size_t bytes) { sys(NR_munmap, (long)at, (long)bytes, 0, 0, 0, 0); }
+#else
+enum { SYS_BORDER = 0 };
+static inline void sys_border(void *at, size_t used, size_t all) { (void)at, (void)used, (void)all; }
+#endif
+static inline void *sys_map(size_t bytes) { /* zeroed private memory, NULL when there is none */
+  if (bytes + SYS_BORDER < bytes) return NULL;
+  long at = sys(NR_mmap, 0, (long)(bytes + SYS_BORDER), 3, 0x22, -1, 0);
+  if (at < 0 && at > -4096) return NULL;
+  sys_border((void *)at, bytes, bytes + SYS_BORDER);
+  return (void *)at;
+}
+static inline void sys_unmap(void *at, size_t bytes) {
+  sys_border(at, bytes + SYS_BORDER, bytes + SYS_BORDER);
+  sys(NR_munmap, (long)at, (long)(bytes + SYS_BORDER), 0, 0, 0, 0);
+}
 
 /* ---- fatal signals of the model ---- */
 typedef struct {

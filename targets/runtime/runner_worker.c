@@ -169,12 +169,16 @@ uint64_t tensor_bytes(DLDataType t, const int64_t *dims, size_t rank) {
 int slot_reserve(slot *s, uint64_t bytes) {
   size_t want = bytes < 4096 ? 4096 : (size_t)bytes;
   if (want < bytes) return -1;
-  if (want <= s->capacity) return 0;
+  if (want <= s->capacity) {
+    sys_border(s->memory, (size_t)bytes, s->capacity);
+    return 0;
+  }
   void *memory = sys_map(want);
   if (!memory) return -1;
   if (s->memory) sys_unmap(s->memory, s->capacity);
   s->memory = memory;
   s->capacity = want;
+  sys_border(memory, (size_t)bytes, want);
   return 0;
 }
 

@@ -14,6 +14,8 @@ ends, with exit code 0 or 3, and without a report on stderr.
 from __future__ import annotations
 
 import atexit
+import contextlib
+import fcntl
 import functools
 import os
 import random
@@ -25,6 +27,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,6 +43,8 @@ from frames_raw import Raw  # noqa: E402
 from smelt.devicefarm.client import CONTROL_HEAD, LOAD_HEAD, PAIR, RUN_BODY, SETIN_HEAD  # noqa: E402
 from smelt.devicefarm.frames import CRC, HEADER, VERSION, FrameType, decode_header  # noqa: E402
 
+PIPE = 1 << 20
+"""Bytes that a runner can write while its host reads nothing, as for the client."""
 DEADLINE_MS = 150
 """Of each request, told to the runner; it also idles no longer than ten of them."""
 TALK, HANG = 10.0, 30.0
@@ -54,14 +59,27 @@ EXTREMES = (0, 1, 2, 7, 63, 64, 65, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1)
 WIDE = (*EXTREMES, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
 
 
-@functools.cache
 def runner() -> Path:
-    """A folder with a sanitized smelt_run and the fake model; built once in a process."""
+    """A folder with a sanitized smelt_run and the fake model."""
+    return built(rig.RUNTIME)
+
+
+CULPRIT = re.compile(
+    rb"#0 [^\n]*runner_"  # in its own code, or in a function of libc's that this has called
+    rb"|#0 [^\n]*(?:sanitizer|interceptor)[^\n]*\n[^\n]*#1 [^\n]*runner_"
+    rb"|runner[a-z_]*\.[ch]:[0-9:]+ runtime error"
+)
+
+
+@functools.cache
+def built(runtime: Path) -> Path:
+    """The same of other sources; once in a process."""
     folder = Path(tempfile.mkdtemp(prefix="attack-runner-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     flags = ["gcc", "-std=c11", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
-             "-Wno-builtin-declaration-mismatch", f"-I{rig.RUNTIME}"]  # fmt: skip
-    rig.run([*flags, *rig.RUNNER, "-o", str(folder / "smelt_run")])
+             "-Wno-builtin-declaration-mismatch", f"-I{runtime}"]  # fmt: skip
+    sources = map(str, sorted(runtime.glob("runner*.c")))
+    rig.run([*flags, *sources, "-o", str(folder / "smelt_run")])
     model = [str(rig.HERE / "fake_model.c"), "-o", str(folder / "libmodel.so")]
     rig.run([*flags, "-w", "-shared", "-fPIC", *model])
     os.mkfifo(folder / "fifo")
@@ -75,9 +93,10 @@ def runner() -> Path:
     return folder
 
 
-def program() -> list[str]:
-    """The runner's command. Its sysfs is of files, so that no governor of this machine is changed."""
-    return [str(runner() / "smelt_run"), "--serve", "--sysfs", str(runner() / "sysfs")]
+def program(folder: Path | None = None) -> list[str]:
+    """The command of a runner. Its sysfs is of files, so that no governor of this machine is changed."""
+    folder = folder or runner()
+    return [str(folder / "smelt_run"), "--serve", "--sysfs", str(folder / "sysfs")]
 
 
 # ---------------------------------------------------------------- frames
@@ -203,7 +222,8 @@ def mutate(frames: list[Raw], rng: random.Random) -> None:
         )
     elif how == "setin":
         rank = rng.choice([0, 1, 2, 63, 64, 65, 10**6, 2**32 - 1])
-        dims = [rng.choice([0, 1, 3, -1, -(2**63), 2**62, 2**63 - 1]) for _ in range(min(rank, 70))]
+        count = max(0, min(rank, 70) + rng.choice([0, 0, 0, -1, 1, -60]))
+        dims = [rng.choice([0, 1, 3, -1, -(2**63), 2**62, 2**63 - 1]) for _ in range(count)]
         head = SETIN_HEAD.pack(
             DEADLINE_MS, rng.choice([0, 1, 2, 2**32 - 1]), rng.choice([0, 2, 99]),
             rng.choice([0, 1, 32, 255]),
@@ -241,12 +261,14 @@ def draw(seed: int) -> tuple[list[bytes], str]:
 
 @dataclass(frozen=True)
 class Heard:
-    """How a runner ended: its exit code (None: it had to be killed), what it wrote, its resident bytes."""
+    """How a runner ended: its exit code (None: it had to be killed), what it wrote, its resident bytes.
+    out: the host had heard it out before it closed its end, which ends what the runner still says."""
 
     code: int | None
     stdout: bytes
     stderr: bytes
     memory: int
+    out: bool
 
 
 def asks(pieces: Sequence[bytes], at: int) -> bool:
@@ -258,15 +280,15 @@ def asks(pieces: Sequence[bytes], at: int) -> bool:
 def converse(program: Sequence[str], pieces: Sequence[bytes], host: str) -> Heard:
     """Play the pieces; what came of it."""
     with tempfile.TemporaryFile() as errors:
-        code, heard, memory = _play(program, pieces, host, errors)
+        code, heard, memory, out = _play(program, pieces, host, errors)
         errors.seek(0)
-        return Heard(code, bytes(heard), errors.read(), memory)
+        return Heard(code, bytes(heard), errors.read(), memory, out)
 
 
 def _play(
     program: Sequence[str], pieces: Sequence[bytes], host: str, errors: IO[bytes]
-) -> tuple[int | None, bytearray, int]:
-    """Exit code, stdout, resident bytes."""
+) -> tuple[int | None, bytearray, int, bool]:
+    """Exit code, stdout, resident bytes, and whether the host has heard the runner out."""
     process = subprocess.Popen(
         program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
         env={**os.environ, "ASAN_OPTIONS": "detect_leaks=0:quarantine_size_mb=64:exitcode=99",
@@ -276,6 +298,7 @@ def _play(
     to, of = process.stdin.fileno(), process.stdout.fileno()
     os.set_blocking(to, False)
     os.set_blocking(of, False)
+    fcntl.fcntl(of, fcntl.F_SETPIPE_SZ, PIPE)
     heard, end, gone = bytearray(), time.monotonic() + TALK, False
     for k, piece in enumerate(pieces):
         view, ends, limit = memoryview(piece), heard.count(b'"status"'), time.monotonic() + 0.4
@@ -297,10 +320,37 @@ def _play(
                     gone = True
             elif host == "is deaf" and time.monotonic() > limit:
                 break  # it waits for us to read, which we never do
+    out = host != "is deaf" and _heard_out(process, heard, end)
     memory = peak(process.pid)
     process.stdin.close()
     os.set_blocking(of, True)  # its reads are after a select
-    return _last_words(process, heard, time.monotonic() + HANG), heard, memory
+    return _last_words(process, heard, time.monotonic() + HANG), heard, memory, out
+
+
+def _heard_out(process: subprocess.Popen[bytes], heard: bytearray, end: float) -> bool:
+    """Read until the runner has taken all that it was sent, has said all, and sleeps, or has ended. What it
+    says later (a run may go on) has room in the pipe, so nothing of it is cut off. False: no time is left."""
+    assert process.stdin and process.stdout
+    to, of = process.stdin.fileno(), process.stdout.fileno()
+
+    def unread() -> bool:
+        return any(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)) != bytes(4) for fd in (to, of))
+
+    while time.monotonic() < end and process.poll() is None:
+        if select.select([of], [], [], 0.02)[0]:
+            data = os.read(of, 1 << 20)
+            _keep(heard, data)
+            if not data:
+                break
+        elif not unread() and _sleeps(process.pid) and not unread():
+            return True
+    return process.poll() is not None or time.monotonic() < end
+
+
+def _sleeps(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+    return True
 
 
 def _keep(heard: bytearray, data: bytes) -> None:
@@ -351,20 +401,24 @@ def whole_frames(data: bytes) -> bool:
 def attack(seed: int) -> Outcome:
     """One session."""
     pieces, host = draw(seed)
-    heard = converse(program(), pieces, host)
+    return judge(converse(program(), pieces, host), f"{host}, {len(pieces)} pieces")
+
+
+def judge(heard: Heard, which: str) -> Outcome:
+    """What came of a session."""
     said = heard.stderr.decode(errors="replace")
     what = {0: "left", 3: "told a broken stream", None: "hangs"}.get(heard.code, f"exit code {heard.code}")
     failed = heard.code not in (0, 3)
     if "Sanitizer" in said or "runtime error" in said:
         what, failed = "sanitizer", True
-    elif found := re.search(rb"#0 [^\n]*runner_|runner[a-z_]*\.[ch]:[0-9:]+ runtime error", heard.stdout):
+    elif found := CULPRIT.search(heard.stdout):
         what, failed = "sanitizer in the worker", True  # the model's own crashes are of its own file
         said = heard.stdout[max(0, found.start() - 1000) : found.end() + 2000].decode(errors="replace")
     elif heard.memory > MEMORY:
         what, failed = "too much memory", True
-    elif not failed and host == "waits" and not whole_frames(heard.stdout):
+    elif not failed and heard.out and not whole_frames(heard.stdout):
         what, failed = "half a frame", True
-    detail = f"{host}, {len(pieces)} pieces, {heard.memory >> 20} MB: {said[:3000]}" if failed else ""
+    detail = f"{which}, {heard.memory >> 20} MB: {said[:3000]}" if failed else ""
     return Outcome(what, failed, detail)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import struct
 from pathlib import Path
 
@@ -144,6 +145,40 @@ def test_fixed_seeds_of_the_device() -> None:
     tally = campaign(device.attack, range(90))
     assert not tally.failures, tally.report()
     assert min(tally.counts["left"], tally.counts["told a broken stream"]) > 10
+
+
+UNCHECKED = (
+    ("supervisor", "if (len < sizeof r) return answer", "if (0) return answer"),
+    ("worker", "|| w->payload.len != sizeof head + 8 * (size_t)head.rank)", ")"),
+)
+"""Checks that are taken out of a copy of the runner: file, check, what comes in its place."""
+
+
+@pytest.fixture(scope="module")
+def unchecked(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The command of that copy."""
+    copy = tmp_path_factory.mktemp("unchecked") / "runtime"
+    shutil.copytree(device.rig.RUNTIME, copy)
+    for name, check, instead in UNCHECKED:
+        source = copy / f"runner_{name}.c"
+        text = source.read_text()
+        assert text.count(check) == 1
+        source.write_text(text.replace(check, instead))
+    return device.program(device.built(copy))
+
+
+@needs_gcc
+@pytest.mark.parametrize("where", ["sanitizer", "sanitizer in the worker"])
+def test_the_attack_sees_a_read_beyond_a_frame(where: str, unchecked: list[str]) -> None:
+    """Although it lies in memory that the runner maps by itself."""
+    path = os.fsencode(device.runner())
+    dims = SETIN_HEAD.pack(900, 0, 2, 32, 1, 60, 24) + struct.pack("<2q", 2, 3)
+    frames = [Raw(FrameType.LOAD, LOAD_HEAD.pack(5000, 1, 0, 0, 0) + path, 1), Raw(FrameType.SETIN, dims, 2)]
+    if where == "sanitizer":
+        frames = [Raw(FrameType.CONTROL, bytes(4), 1)]
+    pieces = [f.encode() for f in frames]
+    assert device.judge(device.converse(unchecked, pieces, "waits"), "").what == where
+    assert not device.judge(device.converse(device.program(), pieces, "waits"), "").failed
 
 
 def heard(*frames: Raw, by: str) -> device.Heard:

@@ -207,21 +207,16 @@ def sshd(home: Path) -> tuple[Server, SshAddress]:
     with rig.start_sshd(home) as made:
         address = made.address
     rig.make_key(home / "other_key")
-    daemon = rig.program_path("sshd")
-    argv = rig.in_mounts(
-        rig.plain_shell(home), [str(daemon), "-D", "-e", "-f", str(home / "config")]
-    )
-    return Server(argv, address.port, home / "host_key", home / "other_key"), address
+    return Server(rig.sshd_command(home), address.port, home / "host_key", home / "other_key"), address
 
 
 def dropbear(home: Path) -> tuple[Server, SshAddress]:
     """dropbear, likewise."""
     with rig.start_dropbear(home) as made:
-        address, pid = made.address, made.pid
-        argv = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")[:-1]
+        address = made.address
     made_key = [str(rig.program_path("dropbearkey")), "-t", "ed25519", "-f", str(home / "other_key")]
     rig.run(made_key)
-    argv = rig.in_mounts(f"mount --bind '{home}/passwd' /etc/passwd", argv)
+    argv = rig.dropbear_command(home, address.port)
     return Server(argv, address.port, home / "host_key", home / "other_key"), address
 
 

@@ -6,18 +6,19 @@ from __future__ import annotations
 
 import getpass
 import os
+import shlex
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pytest
-from installed import program_path, system_folder
+from installed import preload_path, program_path, system_folder
 
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.qemu_board import BoardMachine
@@ -176,38 +177,62 @@ def make_key(path: Path) -> str:
     return path.with_suffix(".pub").read_text().strip()
 
 
-def _own_mounts() -> list[str]:
-    mapped = [] if os.getuid() == 0 else ["--user", "--map-current-user", "--keep-caps"]
-    return [str(program_path("unshare")), "--mount", *mapped]
+MAPPED = {"mount": ["--map-current-user", "--keep-caps"], "net": ["--map-root-user"]}
+"""Namespace -> who an ordinary user is in it: sshd must find its own user there, adbd must be root."""
 
 
 @cache
-def may_mount() -> bool:
-    """Whether a process here gets a mount namespace of its own; in a plain chroot none does."""
-    if not program_path("unshare"):
-        return False
-    return subprocess.run([*_own_mounts(), "true"], capture_output=True).returncode == 0
+def own(kind: str) -> tuple[str, ...] | None:
+    """The beginning of a command that runs in a namespace of its own of this kind (mount, net); None where
+    there is none, as mounts in a plain chroot."""
+    mapped = ["--user", *MAPPED[kind]] if os.getuid() else []
+    argv = (str(program_path("unshare")), f"--{kind}", *mapped)
+    may = program_path("unshare") and subprocess.run([*argv, "true"], capture_output=True).returncode == 0
+    return argv if may else None
 
 
-def in_mounts(script: str, argv: list[str]) -> list[str]:
-    """The command, run in a mount namespace of its own after the script has changed what is mounted there."""
-    need(may_mount(), "needs a mount namespace: run as root in no chroot, or let users make namespaces")
-    return [*_own_mounts(), "sh", "-c", f'{script} && exec "$@"', "sh", *argv]
+@contextmanager
+def disk(folder: Path, options: str) -> Iterator[list[str]]:
+    """A small file system on the folder: the beginning of a command that sees it. In a namespace of its own,
+    or where there is none and this is root, for all until the block ends."""
+    mount = ["mount", "-t", "tmpfs", "-o", options, "none", str(folder)]
+    if there := own("mount"):
+        yield [*there, "sh", "-c", f'{shlex.join(mount)} && exec "$@"', "sh"]
+        return
+    mounted = os.getuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0
+    need(mounted, "needs to mount a file system: run as root, or let users make namespaces")
+    try:
+        yield []
+    finally:
+        run(["umount", "-l", str(folder)])
 
 
-def plain_shell(home: Path) -> str:
-    """A script for in_mounts: this user's shell is sh there, which reads nobody's start-up files."""
+def with_users(passwd: Path) -> list[str]:
+    """The beginning of a command that takes the machine's users from this file. It needs no namespace and no
+    right, unlike a file that is mounted over the system's."""
+    library = preload_path("nss_wrapper")
+    need(library, "needs libnss_wrapper: apt-get install libnss-wrapper")
+    return ["env", f"LD_PRELOAD={library}", f"NSS_WRAPPER_PASSWD={passwd}", "NSS_WRAPPER_GROUP=/etc/group"]
+
+
+def plain_shell(home: Path) -> Path:
+    """A file of users for with_users: this one's shell is sh, which reads nobody's start-up files."""
     rows = [row.split(":") for row in Path("/etc").joinpath("passwd").read_text().splitlines()]
     user, passwd = getpass.getuser(), home / "passwd"
     lines = [":".join([*row[:-1], "/bin/sh"] if row[0] == user else row) for row in rows]
     passwd.write_text("\n".join(lines) + "\n")
-    return f"mount --bind '{passwd}' /etc/passwd"
+    return passwd
+
+
+def sshd_command(home: Path) -> list[str]:
+    """What starts the sshd whose files are in this folder."""
+    passwd = plain_shell(home)
+    return [*with_users(passwd), str(program_path("sshd")), "-D", "-e", "-f", str(home / "config")]
 
 
 @contextmanager
-def start_sshd(home: Path, mounts: str = "") -> Iterator[Sshd]:
-    """sshd in the foreground as this user, ended with its children when the block ends. mounts: see
-    in_mounts; '' needs no namespace, but the user's own shell takes its time without one."""
+def start_sshd(home: Path, there: Sequence[str] = ()) -> Iterator[Sshd]:
+    """sshd in the foreground as this user, ended with its children when the block ends. there: see disk."""
     daemon = program_path("sshd")
     need(
         daemon and program_path("ssh-keygen"),
@@ -220,18 +245,15 @@ def start_sshd(home: Path, mounts: str = "") -> Iterator[Sshd]:
     (home / "authorized_keys").write_text(make_key(home / "user_key") + "\n")
     port = free_port()
     (home / "config").write_text(SSHD_CONFIG.format(port=port, home=home))
-    argv = [str(daemon), "-D", "-e", "-f", str(home / "config")]
-    if mounts or may_mount():
-        argv = in_mounts(f"{plain_shell(home)} && {mounts or 'true'}", argv)
-    with _listening(argv, home, port) as server:
+    with _listening([*there, *sshd_command(home)], home, port) as server:
         address = SshAddress("127.0.0.1", port, getpass.getuser(), host_key, home / "user_key")
         yield Sshd(address, home, server.pid)
 
 
 @contextmanager
 def start_dropbear(home: Path) -> Iterator[Sshd]:
-    """dropbear, likewise. It looks for keys in the home folder that the system names, so it runs in a mount
-    namespace where that is `home`."""
+    """dropbear, likewise. It looks for keys in the home folder that the system names, so it gets its users
+    from a file where that is `home`."""
     daemon = program_path("dropbear")
     need(daemon and program_path("dropbearkey"), "needs dropbear: apt-get install dropbear-bin")
     keys = home / ".ssh"
@@ -247,11 +269,16 @@ def start_dropbear(home: Path) -> Iterator[Sshd]:
     user, uid, gid, port = getpass.getuser(), os.getuid(), os.getgid(), free_port()
     passwd = home / "passwd"
     passwd.write_text(f"{user}:x:{uid}:{gid}::{home}:/bin/sh\n")
-    server = [str(daemon), "-F", "-E", "-s", "-p", f"127.0.0.1:{port}", "-r", str(home / "host_key")]
-    argv = in_mounts(f"mount --bind '{passwd}' /etc/passwd", [*server, "-P", str(home / "pid")])
-    with _listening(argv, home, port) as process:
+    with _listening(dropbear_command(home, port), home, port) as process:
         address = SshAddress("127.0.0.1", port, user, " ".join(host_key.split()[:2]), home / "user_key")
         yield Sshd(address, home, process.pid)
+
+
+def dropbear_command(home: Path, port: int) -> list[str]:
+    """What starts the dropbear whose files are in this folder."""
+    keys, pid = str(home / "host_key"), str(home / "pid")
+    words = ["-F", "-E", "-s", "-p", f"127.0.0.1:{port}", "-r", keys, "-P", pid]
+    return [*with_users(home / "passwd"), str(program_path("dropbear")), *words]
 
 
 @contextmanager

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import signal
+import struct
+import subprocess
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -111,6 +114,22 @@ def test_a_damaged_fence_file_shuts_nobody_out(board: Board) -> None:
     with board.session(1) as any_lease:
         assert works(any_lease)
     assert FenceFile(board.root / "fence").highest() == 1
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_only_a_whole_record_of_who_works_names_a_process_to_kill(board: Board, whole: bool) -> None:
+    """A disk that changes the number of the process must not have another one killed."""
+    with board.session(7) as old:
+        assert works(old)
+    with subprocess.Popen(["sleep", "1000"]) as holder, (board.root / "fence.busy").open("r+b") as busy:
+        fcntl.flock(busy, fcntl.LOCK_EX)
+        record = struct.pack("<QI", 7, holder.pid)
+        busy.write(record + struct.pack("<I", zlib.crc32(record) ^ (not whole)))
+        busy.flush()
+        with pytest.raises(RunnerError, match="another runner still works"), board.session(8):
+            pass
+        assert holder.poll() == (-signal.SIGKILL if whole else None)
+        holder.kill()
 
 
 def test_a_bundle_that_is_run_in_its_place_has_its_fence_elsewhere(

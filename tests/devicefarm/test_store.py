@@ -22,6 +22,7 @@ import rig
 from processes import children, lives
 from stored import BOARDS, FINE, LIMITS, LINKED, MIB, SPIN, Board, X, with_weights
 
+from smelt.core.bundle import hash_file
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget
 from smelt.devicefarm.client import open_session
@@ -127,15 +128,39 @@ def test_bytes_flipped_while_a_session_runs_are_never_the_models_fault(board: Bo
     board.run()
 
 
+def test_a_damaged_runner_that_talks_nonsense_is_named(board: Board) -> None:
+    """It starts and answers in good frames, with facts that cannot be read."""
+    transport = board.open()
+    opened = transport.open_runner
+
+    def open_damaged(remote: str, budget: Budget) -> object:
+        stored = board.root / "cas" / hash_file(board.bundle / "smelt_run")
+        whole = stored.read_bytes()
+        assert b',"libc":' in whole
+        stored.write_bytes(whole.replace(b',"libc":', b',"libc";'))
+        return opened(remote, budget)
+
+    transport.open_runner = open_damaged  # type: ignore[method-assign,assignment]
+    with (
+        pytest.raises(SmeltError, match="smelt_run; with them, the runner sent JSON") as caught,
+        open_session(transport, board.bundle, budget=Budget(LIMITS)),
+    ):
+        pass
+    assert verdict_of_error(caught.value) is Verdict.DAMAGED
+    transport.close()
+    board.run()
+
+
 def test_wrong_output_is_confirmed_or_not(board: Board) -> None:
     transport = board.open()
     with open_session(transport, board.bundle, budget=Budget(LIMITS)) as client:
         client.confirm()
-        damage(next(p for p in board.stored() if p.stat().st_size > 100), random.Random(5))
+        library = board.root / "cas" / hash_file(board.bundle / "libmodel.so")
+        damage(library, random.Random(5))  # the runner's file cannot be written while it runs
         with pytest.raises(SmeltError, match="files of the bundle are damaged on device") as caught:
             client.confirm()
         assert verdict_of_error(caught.value) is Verdict.DAMAGED
-        assert "libmodel.so" in str(caught.value) or "smelt_run" in str(caught.value)
+        assert "libmodel.so" in str(caught.value)
         client.confirm()  # they were mended
     transport.close()
 
@@ -441,33 +466,32 @@ except SmeltError as error:
     print(verdict_of_error(error).value, verdict_of_error(error).exit_code, error)
 """
 DISKS = {
-    "small": ("mount -t tmpfs -o size=12m none '{0}'", Verdict.DISK_FULL),
-    "read-only": ("mount -t tmpfs -o ro none '{0}'", Verdict.READ_ONLY),
+    "small": ("size=12m", Verdict.DISK_FULL),
+    "read-only": ("ro", Verdict.READ_ONLY),
     # full all of a sudden: what is free was asked when there was room
-    "lying": ("mount -t tmpfs -o size=60m none '{0}'", Verdict.DISK_FULL),
+    "lying": ("size=60m", Verdict.DISK_FULL),
 }
 
 
 @pytest.mark.parametrize("kind", ["small", "read-only"])
 def test_bad_disk_of_this_machine(kind: str, native_bundle: Path, tmp_path: Path) -> None:
-    mounts, wanted = DISKS[kind]
+    options, wanted = DISKS[kind]
     bundle, root = with_weights(native_bundle, tmp_path / "large", 20 * MIB), tmp_path / "disk"
     root.mkdir()
     argv = [sys.executable, "-c", DEPLOY, str(bundle), str(root)]
-    done = subprocess.run(
-        rig.in_mounts(mounts.format(root), argv), capture_output=True, text=True, check=True
-    )
+    with rig.disk(root, options) as there:
+        done = subprocess.run([*there, *argv], capture_output=True, text=True, check=True)
     assert done.stdout.startswith(f"{wanted.value} 6 "), done.stdout + done.stderr
     assert "device 'local'" in done.stdout
 
 
 @pytest.mark.parametrize("kind", list(DISKS))
 def test_bad_disk_over_ssh(kind: str, native_bundle: Path, tmp_path: Path) -> None:
-    mounts, wanted = DISKS[kind]
+    options, wanted = DISKS[kind]
     size = 100 if kind == "lying" else 20
     bundle, root = with_weights(native_bundle, tmp_path / "large", size * MIB), tmp_path / "disk"
     root.mkdir()
-    with rig.start_sshd(tmp_path / "sshd", mounts.format(root)) as server:
+    with rig.disk(root, options) as there, rig.start_sshd(tmp_path / "sshd", there) as server:
         rules = StoreRules(reserve=-1000 * MIB) if kind == "lying" else StoreRules()
         transport = SshTransport("full", server.address, root=str(root / "farm"), rules=rules)
         with pytest.raises(SmeltError) as caught:

@@ -5,6 +5,7 @@ Tests ask here alone, so that .ci/emulators can be held against the packages of 
 
 from __future__ import annotations
 
+import platform
 import shutil
 from ctypes.util import find_library
 from pathlib import Path
@@ -21,6 +22,7 @@ PACKAGES = MappingProxyType({
     "ssh-keygen": "openssh-server",
     "dropbear": "dropbear-bin",
     "dropbearkey": "dropbear-bin",
+    "nss_wrapper": "libnss-wrapper",
     "adb": "adb",
     "prlimit": "",
     "unshare": "",
@@ -51,6 +53,13 @@ def library_name(name: str) -> str | None:
     """The file name of a shared library; None without it."""
     assert name in PACKAGES, name
     return find_library(name)
+
+
+def preload_path(name: str) -> str | None:
+    """The path of a library that programs of this machine are started with (LD_PRELOAD); None without it."""
+    assert name in PACKAGES, name
+    found = Path("/usr/lib") / f"{platform.machine()}-linux-gnu" / f"lib{name}.so"
+    return str(found) if found.exists() else None
 
 
 def system_folder(name: str) -> Path:
