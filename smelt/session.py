@@ -452,7 +452,8 @@ class Session:
             self._asked(self._lib.smelt_profile(self._handle, int(enable)))
 
     def kernel_times(self) -> dict[str, tuple[int, int]]:
-        """Kernel name -> (total nanoseconds, launches) since `profile()`."""
+        """Kernel name -> (total nanoseconds, launches) since `profile()`, by the host's clock: on a device
+        with launching and waiting."""
         found = {}
         name, ns, launches = ctypes.c_char_p(), ctypes.c_uint64(), ctypes.c_uint64()
         with self._gate.alone():
@@ -462,6 +463,22 @@ class Session:
                     self._handle, i, ctypes.byref(name), ctypes.byref(ns), ctypes.byref(launches)
                 )
                 found[(name.value or b"").decode()] = (ns.value, launches.value)
+        return found
+
+    def device_times(self) -> dict[str, tuple[int, int]]:
+        """Kernel name -> (total nanoseconds, launches) since `profile()`, by the events of the device that
+        ran them; without kernels that ran on the CPU or on a device that has no events."""
+        found = {}
+        ns, launches, name = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_char_p()
+        with self._gate.alone():
+            self._usable()
+            for i in range(self._lib.smelt_kernel_count(self._handle)):
+                self._lib.smelt_kernel_stats(self._handle, i, ctypes.byref(name), None, None)
+                self._lib.smelt_kernel_device_stats(
+                    self._handle, i, ctypes.byref(ns), ctypes.byref(launches)
+                )
+                if launches.value:
+                    found[(name.value or b"").decode()] = (ns.value, launches.value)
         return found
 
     def close(self) -> None:
@@ -678,6 +695,7 @@ def _library(held: Held) -> Any:
         "smelt_fallback": ([pointer], ctypes.c_char_p),
         "smelt_variant": ([pointer], ctypes.c_char_p),
         "smelt_fork": ([pointer, pointer], ctypes.c_int),
+        "smelt_kernel_device_stats": ([pointer, size, pointer, pointer], ctypes.c_int),
         "smelt_kernel_stats": ([pointer, size, pointer, pointer, pointer], ctypes.c_int),
     }
     functions = SimpleNamespace()

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from smelt.bench import PLANS, Measured, Pair, against, geomean, measure
-from smelt.cli.bench_page import add_page_options, check_page_options, page_data, write_page
+from smelt.cli.bench_page import add_page_options, check_page_options, write_page
 from smelt.cli.ci import Report, add_ci_options, add_timings, reporting
 from smelt.cli.common import (
     AddParser,
@@ -30,6 +30,7 @@ from smelt.cli.common import (
 from smelt.cli.compile import compile_args
 from smelt.cli.entries import add_entry_option, add_models, chosen_entry
 from smelt.cli.paired import compare
+from smelt.cli.profile import profile_text, with_kernels
 from smelt.cli.validate import bundle_and_models
 from smelt.core.bundle import is_bundle
 from smelt.core.diag import SmeltError
@@ -64,6 +65,10 @@ def register(add: AddParser) -> None:
     parser.add_argument(
         "--plan", choices=tuple(PLANS),
         help="how long (default: steady; of each launch with --baseline: quick)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--profile", action="store_true",
+        help="also each kernel's time, on a device by the device's own events",
     )  # fmt: skip
     add_condition_options(parser)
     add_page_options(parser)
@@ -113,6 +118,8 @@ def run(args: argparse.Namespace) -> Result:
         raise Usage("--against and --baseline are two comparisons; choose one")
     if args.baseline and args.plan == "sustained":
         raise Usage("--plan sustained is about one build; each launch of a comparison is short")
+    if args.profile and (args.against or args.baseline):
+        raise Usage("--profile is about one build; leave --against or --baseline out")
     beside = check_page_options(args)
     with (
         scratch_folder("bench") as folder,
@@ -149,11 +156,15 @@ def _times(args: argparse.Namespace, folder: str, ci: Report, beside: Sequence[B
         "cases": [measured_data(m) for m in found],
     }
     add_timings(ci, data)
+    text = measured_text(found)
+    if args.html or args.profile:
+        data = with_kernels(args, bundle, wanted, data, progress)
     if args.html:
-        data = page_data(args, bundle, wanted, data, progress)
         write_page(args, bundle, wanted, data, beside)
+    if args.profile:
+        text += f"\n{profile_text(data)}"
     progress.done()
-    return Result(verdict.exit_code, data, measured_text(found))
+    return Result(verdict.exit_code, data, text)
 
 
 def _cases(args: argparse.Namespace, bundle: Any) -> list[RunCase]:

@@ -5,21 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from smelt.cli.common import Progress, Usage, wished, write_result
+from smelt.cli.common import Usage, write_result
 from smelt.core.bundle import Bundle
-from smelt.devicefarm.measure import ONCE, median
 from smelt.pages.bench import BenchRun, bench_page
-from smelt.running import running
 from smelt.shapes import RunCase, bind
 
 POINTS = 24
 """Points of a curve of memory."""
-PROFILED = 5
-"""Runs of which each kernel's time is the median."""
 REACH = 4
 """How many times a size's value a curve reaches where the size has no bound."""
 
@@ -49,53 +44,6 @@ def check_page_options(args: argparse.Namespace) -> list[BenchRun]:
             raise Usage(f"--beside {name}: this is no result of 'smelt bench --json'") from None
         found.append(BenchRun(Path(name).stem, data))
     return found
-
-
-def page_data(
-    args: argparse.Namespace, bundle: Bundle, cases: Sequence[RunCase], data: Mapping[str, Any],
-    progress: Progress,
-) -> dict[str, Any]:  # fmt: skip
-    """The command's data with the kernels' times of each case, and the bundle's digest."""
-    rows = list(profiles(args, bundle, cases, progress))
-    return {
-        **data,
-        "digest": bundle.digest,
-        "cases": [{**c, "kernels": k} for c, k in zip(data["cases"], rows, strict=True)],
-    }
-
-
-def profiles(
-    args: argparse.Namespace, bundle: Bundle, cases: Sequence[RunCase], progress: Progress
-) -> Iterator[list[dict[str, Any]]]:
-    """Per case: each kernel's time, the median of some runs after the first, with its unit and its ONNX
-    nodes."""
-    known = {r["name"]: r for r in bundle.manifest["kernels"]}
-    with running(bundle, wished(args), threads=args.threads or 0) as client:
-        for case in cases:
-            progress(f"{case.label}: kernels")
-            times: dict[str, list[int]] = {}
-            launches: dict[str, int] = {}
-            for turn in range(PROFILED):
-                report = client.run(case.tensors, replace(ONCE, profile=True), outputs=False)
-                launches.clear()
-                for k in report.profile:
-                    name = _kernel_of(k.name, known)
-                    times.setdefault(name, [0] * PROFILED)[turn] += k.ns
-                    launches[name] = launches.get(name, 0) + k.launches
-            yield [
-                {
-                    "name": name, "ns": median(times[name]), "launches": count,
-                    **{f: known.get(name, {}).get(f, "") for f in ("unit", "origin")},
-                }
-                for name, count in launches.items()
-                if count
-            ]  # fmt: skip
-
-
-def _kernel_of(name: str, known: Mapping[str, Any]) -> str:
-    """The kernel of a row of the profile: 'conv.1' is the second statement of 'conv'."""
-    base, _, part = name.rpartition(".")
-    return base if name not in known and part.isdigit() and base in known else name
 
 
 def write_page(
