@@ -10,6 +10,7 @@ from typing import Any
 from smelt.cli.common import Progress, milliseconds, table, wished
 from smelt.core.bundle import Bundle
 from smelt.core.machine import CPU
+from smelt.devicefarm.client import RunnerClient
 from smelt.devicefarm.measure import ONCE, median
 from smelt.devicefarm.report import KernelTime
 from smelt.running import running
@@ -24,11 +25,20 @@ def with_kernels(
     args: argparse.Namespace, bundle: Bundle, cases: Sequence[RunCase], data: Mapping[str, Any],
     progress: Progress,
 ) -> dict[str, Any]:  # fmt: skip
-    """The data of `bench` with the kernels' times of each case, and the bundle's digest."""
-    rows = list(_profiles(args, bundle, cases, progress))
+    """The data of `bench` with the kernels' times of each case, the units that were there for them, and the
+    bundle's digest."""
+    with running(bundle, wished(args), threads=args.threads or 0) as client:
+        units = (client.facts and client.facts.units) or ()
+        rows = list(_profiles(client, bundle, cases, progress))
+    wanted = bundle.manifest["devices"]
     return {
         **data,
         "digest": bundle.digest,
+        "units": [
+            {"unit": u.api, "device": u.device, "version": u.version, "driver": u.driver, "error": u.error}
+            for u in units
+            if u.api in wanted
+        ],
         "cases": [{**c, "kernels": k} for c, k in zip(data["cases"], rows, strict=True)],
     }
 
@@ -50,31 +60,30 @@ class _Times:
 
 
 def _profiles(
-    args: argparse.Namespace, bundle: Bundle, cases: Sequence[RunCase], progress: Progress
+    client: RunnerClient, bundle: Bundle, cases: Sequence[RunCase], progress: Progress
 ) -> Iterator[list[dict[str, Any]]]:
     """Per case: each kernel's time, the median of some runs after the first, with its unit and its ONNX
     nodes. device_ns: null where the device did not tell the times of all launches."""
     rows = {r["name"]: r for r in bundle.manifest["kernels"]}
     names = kernel_names(bundle.manifest["kernels"])
-    with running(bundle, wished(args), threads=args.threads or 0) as client:
-        for case in cases:
-            progress(f"{case.label}: kernels")
-            times: dict[str, _Times] = {}
-            for turn in range(PROFILED):
-                report = client.run(case.tensors, replace(ONCE, profile=True), outputs=False)
-                for t in times.values():
-                    t.launches = t.told = 0
-                for k in report.profile:
-                    times.setdefault(names.get(k.name, k.name), _Times()).add(turn, k)
-            yield [
-                {
-                    "name": name, "ns": median(t.ns), "launches": t.launches,
-                    "device_ns": median(t.device_ns) if t.told == t.launches else None,
-                    **{f: rows.get(name, {}).get(f, "") for f in ("unit", "origin")},
-                }
-                for name, t in times.items()
-                if t.launches
-            ]  # fmt: skip
+    for case in cases:
+        progress(f"{case.label}: kernels")
+        times: dict[str, _Times] = {}
+        for turn in range(PROFILED):
+            report = client.run(case.tensors, replace(ONCE, profile=True), outputs=False)
+            for t in times.values():
+                t.launches = t.told = 0
+            for k in report.profile:
+                times.setdefault(names.get(k.name, k.name), _Times()).add(turn, k)
+        yield [
+            {
+                "name": name, "ns": median(t.ns), "launches": t.launches,
+                "device_ns": median(t.device_ns) if t.told == t.launches else None,
+                **{f: rows.get(name, {}).get(f, "") for f in ("unit", "origin")},
+            }
+            for name, t in times.items()
+            if t.launches
+        ]  # fmt: skip
 
 
 def kernel_names(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -92,7 +101,7 @@ def kernel_names(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 def profile_text(data: Mapping[str, Any]) -> str:
     """A table for each of the shapes, the slowest kernel first."""
-    parts = []
+    parts = [f"{u['unit']}: {u['device']}, {u['version']}, driver {u['driver']}" for u in data["units"]]
     for case in data["cases"]:
         slowest = sorted(case["kernels"], key=lambda k: -k["ns"])
         rows = [["kernel", "unit", "launches", "host clock", "device events", "from"]]

@@ -83,8 +83,10 @@ def test_bench_shows_them(target: str, tmp_path: Path, capsys: pytest.CaptureFix
     made = bundle(target, tmp_path)
     words = ["bench", str(made.path), "--plan", "quick", "--shape", "x:300x64", "--profile"]
     assert main([*words, "--json"]) in (0, 5)
-    (case,) = json.loads(capsys.readouterr().out)["cases"]
+    data = json.loads(capsys.readouterr().out)
+    (case,) = data["cases"]
     unit = target.split("+")[1]
+    assert [u["unit"] for u in data["units"]] == [unit] and data["units"][0]["device"]
     rows = {r["name"]: r for r in made.manifest["kernels"]}
     assert {k["name"] for k in case["kernels"]} == {n for n, r in rows.items() if r["unit"] == unit}
     for k in case["kernels"]:
