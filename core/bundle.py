@@ -300,6 +300,11 @@ def _read(folder: Path, fd: int) -> Bundle:
             manifest = parse_manifest(read_manifest(f))
         except ValueError as e:
             raise SmeltError(f"'{folder / MANIFEST}' is damaged: {e}", hint=_AGAIN) from None
+    if "kind" in manifest:
+        raise SmeltError(
+            f"'{folder}' is a portable package, not a bundle",
+            hint=f"make a bundle of it: smelt finalise {folder} -o DIR",
+        )
     for name in manifest["files"]:
         if not _is_file(name, fd):
             raise SmeltError(f"bundle '{folder}' lacks its file '{name}'", hint=_AGAIN)

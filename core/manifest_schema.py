@@ -18,9 +18,9 @@ from smelt.core.naming import is_entry, is_name
 Valid: TypeAlias = Callable[[object, str], None]
 
 FILE_NAME: Final = re.compile(
-    r"smelt_run|lib[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}\.(so|a)|[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}\.(bin|weights|h|o)"
+    r"smelt_run|lib[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}\.(so|a)|[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}\.(bin|weights|h|o|smelt)"
 )
-"""Names that a bundle's files have: all that smelt writes, and nothing with a path in it."""
+"""Names that files of bundles and packages have: all that smelt writes, and nothing with a path in it."""
 
 MOST_TEXT: Final = 1 << 22
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
@@ -288,6 +288,27 @@ _MANIFEST = fields(
 _OTHER_ENTRY: Final = fields({"name": _entry_name, **_ENTRY}, _ENTRY_MAY)
 
 
+_PLACE: Final = list_of(_COUNT, least=2, most=2)
+"""[offset, bytes]"""
+PACKAGE_FIELDS: Final = fields({
+    "kind": one_of("package"),
+    "schema_version": whole_number(1, 1 << 16),
+    "smelt": label, "name": label, "prefix": maybe(name, ""),
+    "entries": list_of(
+        fields({
+            "name": _entry_name, "file": file_name, "model": sha256,
+            "inputs": list_of(_TENSOR), "outputs": list_of(_TENSOR),
+        }),
+        least=1,
+    ),
+    "weights": fields(
+        {"file": maybe(file_name), "bytes": whole_number(0, 1 << 48), "places": table(sha256, _PLACE)}
+    ),
+    "files": table(file_name, sha256),
+})  # fmt: skip
+"""The manifest of a portable package (core/package.py)."""
+
+
 def entry_views(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The manifest of each entry as if it were alone: its own fields beside those of the bundle."""
     rows = manifest.get("entries")
@@ -301,6 +322,9 @@ def entry_views(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def check_manifest(manifest: Mapping[str, Any]) -> None:
     """Raises ValueError naming the first field that is not what every reader takes it to be."""
+    if "kind" in manifest:
+        _check_package(manifest)
+        return
     OWN(manifest, "manifest")
     _MANIFEST(manifest, "manifest")
     found = manifest.get("entries", [])
@@ -323,6 +347,20 @@ def check_manifest(manifest: Mapping[str, Any]) -> None:
     for row in manifest["weights"]["tensors"]:
         if row["offset"] + row["bytes"] > total:
             raise ValueError(f"manifest.weights: '{row['name'][:40]}' lies beyond its {total} bytes")
+
+
+def _check_package(manifest: Mapping[str, Any]) -> None:
+    PACKAGE_FIELDS(manifest, "manifest")
+    weights, rows = manifest["weights"], manifest["entries"]
+    for digest, (offset, count) in weights["places"].items():
+        if offset + count > weights["bytes"]:
+            raise ValueError(f"manifest.weights: {digest} lies beyond its {weights['bytes']} bytes")
+    named = [row["file"] for row in rows] + ([weights["file"]] if weights["file"] else [])
+    if bool(weights["bytes"]) != bool(weights["file"]) or {*named} != {*manifest["files"]}:
+        raise ValueError("manifest.files: they are not those of the entries and of the weights")
+    for key in ("name", "file"):
+        if len({row[key] for row in rows}) != len(rows):
+            raise ValueError(f"manifest.entries: two have one {key}")
 
 
 def _check_entry(manifest: Mapping[str, Any], parts: Mapping[str, Dim]) -> None:

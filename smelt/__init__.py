@@ -13,14 +13,19 @@ if TYPE_CHECKING:
     from smelt import onnx_backend as backend
     from smelt.core.bundle import Bundle
     from smelt.core.diag import SmeltError, SmeltWarning
-    from smelt.driver import compile
+    from smelt.driver import compile, compile_portable, finalise
     from smelt.session import Session, load
 
 __version__ = "0.1.0"
-__all__ = ["Bundle", "Session", "SmeltError", "SmeltWarning", "__version__", "backend", "compile", "load"]
+__all__ = [
+    "Bundle", "Session", "SmeltError", "SmeltWarning", "__version__", "backend", "compile",
+    "compile_portable", "finalise", "load",
+]  # fmt: skip
 
 _HOMES = {
     "compile": ("smelt.driver", "compile"),
+    "compile_portable": ("smelt.driver", "compile_portable"),
+    "finalise": ("smelt.driver", "finalise"),
     "load": ("smelt.session", "load"),
     "Session": ("smelt.session", "Session"),
     "Bundle": ("smelt.core.bundle", "Bundle"),

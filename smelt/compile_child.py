@@ -121,7 +121,7 @@ def _line(fd: int) -> str:
 def _compile(request: Request, progress: OnProgress, scratch: Path) -> dict[str, Any]:
     """Compile or plan, confined to what the request needs before the model is read. scratch: a folder for all
     temporary files. The outcome: the name of the bundle's folder, or the fields of a plan."""
-    from smelt.compiler import compile_into, plan_here
+    from smelt.compiler import compile_into, package_into, plan_here
     from smelt.plugin import look_here
 
     look_here(request.plugins)
@@ -131,7 +131,8 @@ def _compile(request: Request, progress: OnProgress, scratch: Path) -> dict[str,
     note = _prepared(request, scratch)
     with Staging(request.output) as stage:
         _begin(request, scratch, stage)
-        stage.seal(compile_into(stage, request, progress))
+        make = package_into if request.portable else compile_into
+        stage.seal(make(stage, request, progress))
     return {"ok": True, "folder": stage.path.name, "note": note}
 
 
@@ -144,7 +145,7 @@ def _prepared(request: Request, scratch: Path) -> str:
     from smelt.targets.platform import parse_target
     from smelt.targets.toolchain import prepare
 
-    spec = None if is_dump(request.source) else parse_target(request.target)
+    spec = None if is_dump(request.source) or request.portable else parse_target(request.target)
     make = try_cache if spec is None else partial(prepare, spec)
     try:
         make()

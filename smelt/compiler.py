@@ -16,8 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from smelt.core.bundle import MAIN, Bundle, write_weights
-from smelt.core.diag import SmeltError, printable
-from smelt.core.ir.graph import Module
+from smelt.core.diag import SmeltError, printable, shortened
+from smelt.core.dim.parts import LONGEST
+from smelt.core.ir.dump import DUMP_SUFFIX
+from smelt.core.ir.graph import Module, TensorType
+from smelt.core.ir.store import pack_weights
 from smelt.core.ir.verify import module_facts
 from smelt.core.machine import CPU, Machine
 from smelt.core.naming import Names, name_from
@@ -34,7 +37,7 @@ from smelt.manifest import build_manifest
 from smelt.model_header import model_header
 from smelt.plugin import load_plugins
 from smelt.request import OnProgress, Request
-from smelt.stages import Compilation, imported, is_dump, resumed, resumed_request, shared_state
+from smelt.stages import PORTABLE, Compilation, imported, is_dump, resumed, resumed_request, shared_state
 from smelt.targets.platform import TargetSpec, parse_target
 from smelt.targets.registry import cpu_target, default_unit, devices, machines
 from smelt.targets.toolchain import (
@@ -152,7 +155,7 @@ def _finished(
     elsewhere. Raises SmeltError where a processor or a device has already had a say."""
     spec = parse_target(request.target)
     alone = unit == CPU and bool(spec.devices)
-    if (alone or spec.better or request.choose) and any(c.place for c in begun.values()):
+    if (alone or spec.better or request.choose) and any(c.place > PORTABLE for c in begun.values()):
         raise SmeltError(
             "a dump has no passes left for several variants of the code", hint="compile the model's file"
         )
@@ -215,6 +218,54 @@ def compile_into(stage: Staging, request: Request, progress: OnProgress) -> dict
         prepared = background.submit(prepare, parse_target(request.target))
         lowered = lower(request, progress, begun)
         return _write(request, lowered, stage.path, progress, prepared, background)
+
+
+def package_into(stage: Staging, request: Request, progress: OnProgress) -> dict[str, Any]:
+    """Write the files of a portable package into the folder of `stage`; its manifest. Raises SmeltError."""
+    from smelt import __version__
+
+    if any(map(is_dump, (request.source, *dict(request.entries).values()))):
+        raise SmeltError("portable: the passes of a dump may have asked a machine", hint="name the model")
+    progress("import")
+    begun = begin(request)
+    if request.state:
+        begun = _with_room(request, begun)
+    progress("optimise")
+    made = {name: c.portable() for name, c in begun.items()}
+    progress("weights")
+    places, total, rows = pack_weights(c.module for c in made.values())
+    called = request.name or Path(request.source).stem
+    weights = f"{request.prefix or name_from(called)}.weights" if total else None
+    if weights:
+        write_weights(stage.path / weights, rows, total)
+    for name, c in made.items():
+        (stage.path / f"{name}{DUMP_SUFFIX}").write_text(c.dump(), "utf-8")
+    return {
+        "kind": "package",
+        "smelt": __version__,
+        "name": printable(called),
+        "prefix": request.prefix,
+        "entries": [_package_entry(name, c) for name, c in made.items()],
+        "weights": {"file": weights, "bytes": total, "places": places},
+    }
+
+
+def _package_entry(name: str, c: Compilation) -> dict[str, Any]:
+    """The row of an entry in a package's manifest."""
+
+    def row(name: str, t: TensorType) -> dict[str, Any]:
+        shape = [d.const if d.is_const else shortened(str(d), LONGEST) for d in t.shape]
+        return {"name": name, "dtype": t.dtype.name, "shape": shape}
+
+    g = c.module.main
+    types = {v.name: v.type for v in (*g.inputs, *(v for n in g.nodes for v in n.outputs))}
+    return {
+        "name": name,
+        "file": f"{name}{DUMP_SUFFIX}",
+        "model": c.source,
+        "inputs": [row(v.origin or v.name, v.type) for v in g.inputs],
+        "outputs": [row(n, types[r]) for n, r in zip(g.output_names, g.outputs, strict=True)],
+    }
 
 
 def plan_here(request: Request, progress: OnProgress = lambda stage: None) -> dict[str, Any]:

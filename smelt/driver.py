@@ -16,9 +16,10 @@ from typing import Any, get_args
 
 import smelt.fork_server  # noqa: F401  # with this module, so that no compile imports it while others fork
 from smelt.arguments import checked, value_text
-from smelt.core.bundle import Bundle, read_bundle
+from smelt.core.bundle import MAIN, Bundle, read_bundle
 from smelt.core.diag import Kind, Problem, SmeltError, SmeltWarning, reading
 from smelt.core.naming import ALLOWED, is_entry
+from smelt.core.package import Package, read_package
 from smelt.core.scratch import scratch_folder
 from smelt.core.staging import check_output, publish
 from smelt.limits import MEMORY, SECONDS, Limits, limits, out_of_memory
@@ -85,15 +86,76 @@ def compile(
         "plugins": plugins, "place": place, "state": state, "fallback": fallback,
         "choose": choose,
     })  # fmt: skip
-    allowed = limits(memory_limit, time_limit)
+    _make(model, options, limits(memory_limit, time_limit), progress)
+    return read_bundle(output)
+
+
+def compile_portable(
+    model: Any,
+    dims: Mapping[str, DimSpec] | None = None,
+    opt: int = 3,
+    output: str | os.PathLike[str] = "out",
+    fp16: bool = False,
+    *,
+    name: str | None = None,
+    outputs: tuple[str, ...] = (),
+    plugins: tuple[str, ...] = (),
+    time_limit: float | None = None,
+    memory_limit: float | None = None,
+    fast_math: bool | str | Iterable[str] = False,
+    state: Mapping[str, str] | None = None,
+    progress: OnProgress | None = None,
+) -> Package:
+    """Compile a model as far as no target has a say, into a portable package, and return that: `finalise`
+    makes bundles of it (docs/portable.md). Arguments and errors are those of `compile`, of which the ones
+    that are about a target are left to `finalise`."""
+    options = checked({
+        "dims": dims, "opt": opt, "output": output, "fp16": fp16, "name": name, "outputs": outputs,
+        "plugins": plugins, "fast_math": fast_math, "state": state, "portable": True,
+    })  # fmt: skip
+    _make(model, options, limits(memory_limit, time_limit), progress)
+    return read_package(output)
+
+
+def finalise(
+    package: str | os.PathLike[str],
+    target: str = "host",
+    output: str | os.PathLike[str] = "out",
+    *,
+    threads: int | None = None,
+    name: str | None = None,
+    static: bool = False,
+    libraries: bool = False,
+    plugins: tuple[str, ...] = (),
+    time_limit: float | None = None,
+    memory_limit: float | None = None,
+    place: Mapping[str, str] | None = None,
+    fallback: bool = False,
+    choose: bool = False,
+    progress: OnProgress | None = None,
+) -> Bundle:
+    """Make of a portable package the bundle that `compile` makes of its model for this target, byte for byte,
+    and return it. Arguments and errors are those of `compile`; plug-ins that the model needs are named again.
+    """
+    options = checked({
+        "target": target, "output": output, "threads": threads, "name": name, "static": static,
+        "libraries": libraries, "plugins": plugins, "place": place, "fallback": fallback, "choose": choose,
+    })  # fmt: skip
+    entries = read_package(package).entries
+    model = entries[MAIN] if [*entries] == [MAIN] else entries
+    _make(model, options, limits(memory_limit, time_limit), progress)
+    return read_bundle(output)
+
+
+def _make(model: Any, options: Mapping[str, Any], allowed: Limits, progress: OnProgress | None) -> None:
+    """Have a child write what these options ask for, and put it in its place."""
     check_output(options["output"])  # before the work, not after it
     with _scratch() as scratch:
         request = _asked(model, scratch, {**options, "prefix": options["name"]})
         made = _run_child(request, allowed, scratch, progress)
         publish(str(made.get("folder")), options["output"])
     if note := made.get("note"):
-        warnings.warn(note, SmeltWarning, stacklevel=2)
-    return read_bundle(output)
+        warnings.warn(note, SmeltWarning, stacklevel=3)
 
 
 def planned(

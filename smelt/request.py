@@ -17,7 +17,8 @@ class Request:
     called in messages, '' after its file. prefix: of its C functions and files, '' made of the name.
     plan_only: up to the plan, no bundle. describe: with a description of each kernel, and the code of those
     that `listings` names (with * and ?). entries: (name, file) of each entry, for a bundle with several; the
-    source is then the first one's. entry: which of them this request is about, '' for one alone."""
+    source is then the first one's. entry: which of them this request is about, '' for one alone. portable: a
+    package for all targets, no bundle."""
 
     source: str
     target: str = "host"
@@ -43,6 +44,7 @@ class Request:
     choose: bool = False
     describe: bool = False
     listings: tuple[str, ...] = ()
+    portable: bool = False
 
     def to_json(self) -> str:
         """The request as text for the child."""

@@ -14,10 +14,10 @@ from smelt.core.bundle import hash_file
 from smelt.core.diag import SmeltError
 from smelt.core.ir.dump import DUMP_SUFFIX, Dump, dump_text, parse_dump, read_dump, write_dump
 from smelt.core.ir.graph import Graph, Module
-from smelt.core.ir.store import WeightStore
+from smelt.core.ir.store import PackedWeights, WeightStore
 from smelt.core.ir.text import print_module
 from smelt.core.ir.verify import LOWERED, module_facts, verify
-from smelt.core.machine import Machine
+from smelt.core.machine import CPU, Machine
 from smelt.core.manifest_schema import (
     GROUPS,
     HALVED,
@@ -33,6 +33,7 @@ from smelt.core.manifest_schema import (
     whole_number,
 )
 from smelt.core.naming import check_name, entry_part
+from smelt.core.package import package_of
 from smelt.core.passes.context import Context, Options
 from smelt.core.passes.equivalence import NAIVE
 from smelt.core.passes.lowering import half
@@ -59,6 +60,12 @@ PASSES: Final = (*PIPELINE, SCHEDULE)
 
 _LOWERED: Final = 1 + [p.name for p in PASSES].index("lower")
 
+PORTABLE: Final = [p.name for p in PASSES].index("signs")
+"""So many passes come before the first that asks a machine: what a package has done (docs/portable.md)."""
+
+ANY_TARGET: Final = ""
+"""The target in the head of a package's dump."""
+
 
 @dataclass(frozen=True)
 class Compilation:
@@ -84,13 +91,14 @@ class Compilation:
 
         r = self.request
         asked = {name: getattr(r, name) for name in (*FIXED, *LATE_OPTIONS)}
-        asked |= {"target": str(parse_target(r.target)), "name": r.name or Path(r.source).stem}
+        spec = None if r.portable else parse_target(r.target)
+        asked |= {"target": str(spec or ANY_TARGET), "name": r.name or Path(r.source).stem}
         return {
             "smelt": __version__,
             "place": self.place,
             "after": PASSES[self.place - 1].name if self.place else "",
             "source": self.source,
-            "host": _host_mark(parse_target(r.target)),
+            "host": _host_mark(spec) if spec else "",
             "request": {**asked, "dims": dict(r.dims), "state": dict(r.state), "entry": r.entry},
             "quantised": dict(self.quantised),
             "fp16": self.halved,
@@ -126,6 +134,13 @@ class Compilation:
         dump = PassDumps(Path(folder) / r.entry, self) if folder else None
         context = Context(units[default], options, on_pass=hooks, dump=dump, units=units, unit=default)
         return context.from_environment()
+
+    def portable(self) -> Compilation:
+        """The compile after the passes that ask no machine."""
+        context = self.context({CPU: NAIVE.machine}, CPU)
+        module = run_pipeline(self.module, PASSES[self.place : PORTABLE], context)
+        verify(module, "graph")
+        return replace(self, module=module, place=PORTABLE)
 
     def finished(
         self, units: Mapping[str, Machine], default: str, progress: Callable[[str], None]
@@ -213,6 +228,8 @@ SHARED: Final = ("target", "opt", "fp16", "fast_math", "libraries")
 """Those of them that entries cannot have of their own."""
 LATE_OPTIONS: Final = ("threads", "static", "name", "prefix", "state")
 """Options that only the steps after the passes read."""
+OPEN: Final = ("target", "libraries", "place")
+"""Those of FIXED that no pass before PORTABLE reads: a package leaves them open."""
 
 _HEAD: Final = fields(
     {
@@ -249,12 +266,19 @@ def resumed(request: Request, given: str | None = None) -> Compilation:
     A text without a head is a module alone: the request's options hold, and the compile continues after the
     last pass whose result has such nodes and kernels. Raises SmeltError(kind='invalid').
     """
-    found = read_dump(Path(request.source)) if given is None else parse_dump(given, WeightStore(Path.cwd()))
+    found = _read(Path(request.source)) if given is None else parse_dump(given, WeightStore(Path.cwd()))
     begun = _headless(request, found) if found.head is None else _with_head(request, found, found.head)
     _hold(begun, found.edited)
     if found.head is None and begun.place < _LOWERED:
         begun = replace(begun, quantised=quantized_summary(quantized_products(begun.module)))
     return begun
+
+
+def _read(path: Path) -> Dump:
+    package = package_of(path)
+    if package is None:
+        return read_dump(path)
+    return read_dump(path, PackedWeights(package.weights, package.manifest["weights"]["places"]))
 
 
 def _headless(request: Request, found: Dump) -> Compilation:
@@ -323,7 +347,8 @@ def _request(made: Mapping[str, Any]) -> Request:
     """The request in a dump's head. Raises SmeltError for options that no compile takes."""
     own = {name: made[name] for name in (*FIXED, *LATE_OPTIONS)}
     asked = Request.from_json(json.dumps({**own, "source": "", "plugins": ()}))
-    parse_target(asked.target)
+    if asked.target != ANY_TARGET:
+        parse_target(asked.target)
     fast_parts(asked.fast_math)
     if asked.prefix:
         check_name(asked.prefix)
@@ -333,7 +358,8 @@ def _request(made: Mapping[str, Any]) -> Request:
 def _merged(request: Request, made: Request) -> Request:
     """The request with the dump's options in place of those that it leaves at their default."""
     plain, changes = Request(source=""), {}
-    for name in (*FIXED, *LATE_OPTIONS):
+    open_ones = OPEN if made.target == ANY_TARGET else ()
+    for name in (n for n in (*FIXED, *LATE_OPTIONS) if n not in open_ones):
         asked, begun = getattr(request, name), getattr(made, name)
         given = asked != getattr(plain, name) and (name != "name" or request.prefix)
         same = asked == begun or (name == "target" and _target_text(asked) == _target_text(begun))

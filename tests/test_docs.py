@@ -97,7 +97,7 @@ def inline(path: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the commands name: model.onnx, det.onnx, module.smelt, and a bundle of the model."""
+    """A folder with what the commands name: model.onnx, det.onnx, module.smelt; two bundles and a package."""
     made = tmp_path_factory.mktemp("docs")
     rng = np.random.default_rng(0)
     held = {"w": rng.standard_normal((4, 3, 3, 3)).astype(np.float32)}
@@ -116,6 +116,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         onnx.save(m, str(made / name))
     for name in ("out", "old"):
         smelt.compile(m, output=made / name)
+    smelt.compile_portable(m, output=made / "package")
     run("smelt opt model.onnx -p '' -o module.smelt", made)
     return made
 
@@ -161,8 +162,8 @@ def test_commands(path: Path, command: str, folder: Path, tmp_path: Path) -> Non
     elif target is not None:
         need_emulator(target[1])
     command = re.sub(r"x:1x3x224x224|\.\.\.", SHAPES, command)
-    command = command.replace(" -o out", "")
-    if command.startswith("smelt compile"):
+    command = re.sub(r" -o (out|package)$", "", command)
+    if command.startswith(("smelt compile", "smelt finalise")):
         command += f" -o {tmp_path / 'out'}"
     run(command, folder)
 

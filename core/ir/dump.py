@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from smelt.core.bundle import replace_file
 from smelt.core.diag import SmeltError
@@ -54,8 +54,16 @@ def write_dump(path: Path, module: Module, head: Mapping[str, Any]) -> None:
         raise SmeltError(f"cannot write '{path}': {e.strerror or e}", kind="infra") from None
 
 
-def read_dump(path: Path) -> Dump:
-    """The dump in a file, weights included. Raises SmeltError(kind='invalid')."""
+class DumpStore(Protocol):
+    """Where a dump's weights are."""
+
+    def fill(self, module: Module) -> Module:
+        """The module with the elements of the weights that were only named. Raises SmeltError."""
+
+
+def read_dump(path: Path, store: DumpStore | None = None) -> Dump:
+    """The dump in a file, weights included. store: None for the folder beside it. Raises
+    SmeltError(kind='invalid')."""
     try:
         # no more bytes than a text of that many characters can have
         with path.open("rb") as f:
@@ -64,10 +72,10 @@ def read_dump(path: Path) -> Dump:
         raise SmeltError(f"'{path}' is no text; a model's file ends in .onnx") from None
     except OSError as e:
         raise SmeltError(f"cannot read '{path}': {e.strerror or e}", kind="infra") from None
-    return parse_dump(text, WeightStore(path.resolve().parent))
+    return parse_dump(text, store or WeightStore(path.resolve().parent))
 
 
-def parse_dump(text: str, store: WeightStore) -> Dump:
+def parse_dump(text: str, store: DumpStore) -> Dump:
     """The dump that a text spells. Raises SmeltError(kind='invalid') with line and column."""
     if len(text) > LONGEST_DUMP:
         raise SmeltError(f"the text has more than {LONGEST_DUMP} characters")

@@ -23,6 +23,7 @@ from smelt.core.exits import CANCELLED, INTERNAL, UNSUPPORTED, USAGE
 COMMANDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "compile": ("check", "compile"),
+        "finalise": ("finalise",),
         "run": ("run",),
         "validate": ("validate",),
         "bench": ("bench",),
@@ -38,7 +39,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 READING = ("check", "validate", "opt", "report", "farm run")
 """Commands that import a model in this process, which therefore loads the plug-ins of SMELT_PLUGINS."""
 
-COMPILING = ("check", "compile", "inspect", "opt")
+COMPILING = ("check", "compile", "finalise", "inspect", "opt")
 """Commands for which an error of kind 'shape' is a fault of the model, not of a run."""
 
 

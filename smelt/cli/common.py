@@ -59,6 +59,7 @@ SUMMARIES: Mapping[str, str] = MappingProxyType(
     {
         "check": "tell every problem of a model at once",
         "compile": "compile a model into a bundle",
+        "finalise": "make a bundle of a portable package",
         "run": "run a bundle on its device",
         "validate": "compare with ONNX Runtime on the device",
         "bench": "time a model on its device",
@@ -115,29 +116,39 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
         "--fp16", action="store_true", help="store weights and tensors between kernels in float16"
     )
     add_fast_math(parser)
+    add_rules(parser)
+    parser.add_argument(
+        "--state", action="append", default=[], metavar="IN=OUT",
+        help="an input that an output of the last run replaces; a * on each side pairs many (docs/state.md)",
+    )  # fmt: skip
+    add_limits(parser)
+    for kind in ("min", "opt", "max"):
+        parser.add_argument(
+            f"--{kind}Shapes", f"--{kind}-shapes", dest=f"{kind}_shapes", metavar="x:1x3x64x64,...",
+            help=f"{kind} shapes, as trtexec takes them",
+        )  # fmt: skip
+
+
+def add_rules(parser: argparse.ArgumentParser) -> None:
+    """Add what decides where kernels run: --place and --libraries."""
     parser.add_argument(
         "--place", type=_rules, default={}, metavar="NAME=UNIT,...",
         help="which kernels run where, by their names or their nodes' (with * and ?); the first that fits: "
         "'conv*=cpu,*=opencl' (default: all on the target's first device)",
     )  # fmt: skip
     parser.add_argument(
-        "--state", action="append", default=[], metavar="IN=OUT",
-        help="an input that an output of the last run replaces; a * on each side pairs many (docs/state.md)",
-    )  # fmt: skip
-    parser.add_argument(
         "--libraries", action="store_true", help="matrix products may call a BLAS on the device"
     )
+
+
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    """Add --limit-memory and --limit-seconds."""
     parser.add_argument(
         "--limit-memory", type=float, metavar="GB", help="memory that the compile may use (default: 90 %%)"
     )
     parser.add_argument(
         "--limit-seconds", type=float, metavar="S", help="processor time that it may use (default: an hour)"
     )
-    for kind in ("min", "opt", "max"):
-        parser.add_argument(
-            f"--{kind}Shapes", f"--{kind}-shapes", dest=f"{kind}_shapes", metavar="x:1x3x64x64,...",
-            help=f"{kind} shapes, as trtexec takes them",
-        )  # fmt: skip
 
 
 def add_fast_math(parser: argparse.ArgumentParser) -> None:

@@ -25,6 +25,7 @@ from smelt.cli.common import (
     state_pairs,
 )
 from smelt.cli.entries import add_models, chosen_models
+from smelt.cli.finalise import add_bundle_options
 from smelt.cli.sarif import log
 from smelt.core.bundle import Bundle
 from smelt.core.diag import Problem, SmeltError
@@ -58,18 +59,11 @@ def register(add: AddParser) -> None:
     )  # fmt: skip
     add_models(comp, "model", "MODEL", "an ONNX file, or a dump, which brings its options (docs/debug.md)")
     comp.add_argument("-o", "--output", default="out", metavar="DIR", help="the bundle (default: out)")
-    comp.add_argument("--static", action="store_true", help="also write a static library, such as libdet.a")
     comp.add_argument(
-        "--fallback", action="store_true",
-        help="code for the CPU as well, which runs where the device or its driver is missing, or fails",
+        "--portable", action="store_true",
+        help="write a package of which 'smelt finalise' makes bundles for any target (docs/portable.md)",
     )  # fmt: skip
-    comp.add_argument(
-        "--choose", action="store_true",
-        help="the whole model for each device, and for the CPU: the first whose driver works runs it",
-    )  # fmt: skip
-    comp.add_argument(
-        "--name", help="of its C functions and files: det makes det_open and libdet.so (default: after MODEL)"
-    )
+    add_bundle_options(comp)
     comp.add_argument(
         "--tap", action="append", default=[], metavar="NAME", help="also return this value of the model"
     )
@@ -176,7 +170,9 @@ def described_args(args: argparse.Namespace, listings: Sequence[str]) -> list[di
 
 
 def run_compile(args: argparse.Namespace) -> Result:
-    """Compile in a child process and report on the bundle."""
+    """Compile in a child process and report on the bundle, or the package."""
+    if args.portable:
+        return _run_portable(args)
     start = time.monotonic()
     bundle = compile_args(args, args.output)
     seconds = time.monotonic() - start
@@ -208,6 +204,38 @@ def run_compile(args: argparse.Namespace) -> Result:
         f"({count_bytes(code)} and {count_bytes(files.get(bundle.names.weights, 0))} of weights)"
     )
     return Result(OK, data, text)
+
+
+# options of a compile that are about a target, and what each is without it
+_OF_TARGETS: Mapping[str, Any] = MappingProxyType({
+    "target": "host", "threads": None, "static": False, "libraries": False, "place": {}, "fallback": False,
+    "choose": False,
+})  # fmt: skip
+
+
+def _run_portable(args: argparse.Namespace) -> Result:
+    from smelt.driver import compile_portable
+
+    early = [name for name, plain in _OF_TARGETS.items() if getattr(args, name) != plain]
+    if early:
+        raise Usage(f"--portable: a package is for any target; give --{early[0]} to 'smelt finalise'")
+    start, progress = time.monotonic(), Progress(args)
+    try:
+        package = compile_portable(
+            chosen_models(args), dim_specs(args), args.opt, args.output, args.fp16, name=args.name,
+            outputs=tuple(args.tap), time_limit=args.limit_seconds, memory_limit=args.limit_memory,
+            fast_math=args.fast_math, state=state_pairs(args), progress=progress,
+        )  # fmt: skip
+    finally:
+        progress.done()
+    seconds = time.monotonic() - start
+    weights = package.manifest["weights"]["bytes"]
+    data = {
+        "package": str(package.path), "digest": package.digest, "seconds": round(seconds, 3),
+        "entries": package.manifest["entries"], "weights": weights,
+    }  # fmt: skip
+    text = f"packed {args.model} in {seconds:.1f} s: {package.path} ({count_bytes(weights)} of weights)"
+    return Result(OK, data, f"{text}\nnext: smelt finalise {package.path} --target T -o DIR")
 
 
 def compile_args(args: argparse.Namespace, output: str) -> Bundle:

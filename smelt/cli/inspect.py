@@ -24,6 +24,7 @@ from smelt.cli.entries import add_entry_option, add_models, chosen_entries
 from smelt.cli.kernels import add_kernel_options, described_text, given_rates, with_costs
 from smelt.core.bundle import Bundle, is_bundle
 from smelt.core.exits import OK
+from smelt.core.package import Package, is_package, read_package
 from smelt.core.scratch import scratch_folder
 from smelt.formula import memory_text
 from smelt.shapes import bind, label, shapes_at
@@ -49,7 +50,10 @@ def register(add: AddParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Result:
-    """Describe a bundle by its manifest and its library's symbols, without running it."""
+    """Describe a bundle by its manifest and its library's symbols, or a package, without running it."""
+    if is_package(args.source):
+        _refuse_without_model(args)
+        return _package(read_package(args.source))
     described = None
     with scratch_folder("inspect") as folder:
         if is_bundle(args.source):
@@ -97,12 +101,12 @@ def run(args: argparse.Namespace) -> Result:
 
 
 def _refuse_without_model(args: argparse.Namespace) -> None:
-    """Raise Usage for what a bundle does not hold."""
+    """Raise Usage for what only a compile can tell."""
     given = {"--source": args.sources, "--peak": args.peak, "--bandwidth": args.bandwidth}
     for option in (o for o, words in given.items() if words):
         raise Usage(
-            f"{option} is about the trees of kernels, which a bundle does not have; name the model, with the "
-            "options of its compile"
+            f"{option} is about the trees of kernels, which the files of a bundle or a package do not show; "
+            "name the model, with the options of its compile"
         )
 
 
@@ -119,6 +123,21 @@ def _with_costs(
         at.append((label(shapes), {**bundle.bind(shapes), **values}))
     named = [r for r in rows if not args.sources or any(fnmatchcase(r["name"], p) for p in args.sources)]
     return with_costs(named, at, peak, bandwidth)
+
+
+def _package(package: Package) -> Result:
+    m = package.manifest
+    lines = [
+        f"{m['name']}: a portable package, smelt {m['smelt']} (next: smelt finalise)",
+        f"  package       {package.digest}",
+        f"  weights       {count_bytes(m['weights']['bytes'])}, {len(m['weights']['places'])} of them",
+    ]
+    for row in m["entries"]:
+        lines += [f"entry {row['name']}:", f"  model sha256  {row['model']}"]
+        for side in ("inputs", "outputs"):
+            cells = [[r["name"], r["dtype"], _shape(r["shape"])] for r in row[side]]
+            lines += [f"{side}:", table(cells, indent="  ")] if cells else [f"{side}: none"]
+    return Result(OK, {**m, "digest": package.digest}, "\n".join(lines))
 
 
 def _peak(bundle: Bundle, spec: Mapping[str, Any]) -> tuple[str, int]:

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-STARTING = ("check", "compile", "report")
+STARTING = ("check", "compile", "finalise", "report")
 """Commands that always compile."""
 
 
