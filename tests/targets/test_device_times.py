@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from boards import needs_opencl, needs_vulkan
+from installed import system_folder
 
 import smelt
 from smelt.cli.main import main
@@ -75,6 +79,28 @@ def test_kernels_of_the_processor_between_those_of_a_device(tmp_path: Path) -> N
     own = s.device_times()
     assert own and not any("softmax" in name for name in own)
     assert any("softmax" in name for name in s.kernel_times())
+
+
+@needs_vulkan
+def test_validation_layers_find_nothing(tmp_path: Path) -> None:
+    if not list(system_folder("/usr/share/vulkan/explicit_layer.d").glob("*validation*.json")):
+        pytest.skip("no validation layers: apt install vulkan-validationlayers")
+    code = """
+import sys, numpy as np, smelt
+session = smelt.load(sys.argv[1])
+for on in (True, False, True, True):
+    session.profile(on)
+    session.run(None, {"x": np.ones((300, 64), np.float32)})
+print(len(session.device_times()))
+session.close()
+"""
+    made = bundle("x86+vulkan", tmp_path)
+    env = {**os.environ, "VK_INSTANCE_LAYERS": "VK_LAYER_KHRONOS_validation"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, made.path], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and int(done.stdout) > 0, done.stderr[-2000:]
+    assert "VUID" not in done.stdout + done.stderr, done.stderr[:3000]
 
 
 @pytest.mark.parametrize("target", UNITS)

@@ -340,10 +340,6 @@ for name in ("mixed-widths", "lane-sums", "halves"):
     built.session.close()
 kernel = sums_of(40, u8)
 built = OnVulkan(kernel)
-built.session.profile()
-for turn in range(3):
-    built(inputs(kernel, {"n": 7}), {"n": 7})
-built.session.profile(False)
 built(inputs(kernel, {"n": 7}), {"n": 7})
 built.session.close()
 print("end")
