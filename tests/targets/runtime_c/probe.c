@@ -267,7 +267,8 @@ static void test_profile(smelt_session *session, size_t n_out) {
   EXPECT(go(session, 500, 70, out, n_out) == SMELT_OK);
   API(smelt_kernel_stats)(session, 0, NULL, NULL, &launches);
   EXPECT(launches == 3);
-  EXPECT(API(smelt_kernel_device_stats)(session, 0, &ns, &launches) == SMELT_OK && ns == 0 && launches == 0); /* the CPU has no events */
+  EXPECT(API(smelt_kernel_device_stats)(session, 0, &ns, &launches) == SMELT_OK);
+  EXPECT(launches == 3 || (launches == 0 && ns == 0)); /* of all launches, or of none: the CPU has no events */
 }
 
 /* ---- a session with workers, cancelled from outside and not to be touched while busy ---- */
