@@ -13,15 +13,16 @@ model  ?=
 dims   ?=
 shapes ?=
 device ?=
-# options of `make bench`
+# options of `make bench` and `make bench-gpu`
 models ?=
+units  ?= cuda vulkan opencl
 # an option of `make fuzz`
 attack ?=
 
 export SMELT_SAMPLES ?= $(CURDIR)/.cache/models
 
 .DEFAULT_GOAL := $(if $(target),report,help)
-.PHONY: help report setup test test-gpu swiftshader check bench conformance farm fuzz fuzz-farm sanitize chaos bless emulators clean \
+.PHONY: help report setup test test-gpu swiftshader check bench bench-gpu conformance farm fuzz fuzz-farm sanitize chaos bless emulators clean \
         links
 
 help:
@@ -31,6 +32,7 @@ help:
 	@echo "make test          run all tests (test=PATH: only these)"
 	@echo "make check         ruff, mypy --strict, import-linter"
 	@echo "make bench         race ONNX Runtime on this machine, one thread (models=FOLDER: your own models)"
+	@echo "make bench-gpu     the time of each kernel by the events of the GPUs here (models='a.onnx b.onnx' units=vulkan)"
 	@echo "make conformance   ONNX's backend cases, static, dynamic and strict, and sweeps over element types and"
 	@echo "                   opsets; writes docs/ops.md (bless=1: and the known failures; form=dtype: only that)"
 	@echo "                   target=arm64 or target=x86+opencl: a tenth of the cases there (sample=100: all)"
@@ -96,6 +98,14 @@ check: $(READY)
 
 bench: $(READY)
 	@$(BIN)/python benchmarks/run.py $(if $(models),--models '$(models)')
+
+# the times of kernels by the device's own events, of every device that there is; what is missing says why
+bench-gpu: $(READY)
+	@for m in $(or $(models),"$$($(BIN)/python -c 'from smelt.samples import DEFAULT, fetch; print(fetch(DEFAULT))')"); do \
+	  for u in $(units); do \
+	    echo "== $$m on $$u"; $(BIN)/smelt bench "$$m" --target host+$$u --profile --plan quick || true; \
+	  done; \
+	done
 
 conformance: $(READY)
 	@mkdir -p .cache

@@ -43,6 +43,22 @@ class Instruction:
 
 
 @dataclass(frozen=True, slots=True)
+class Residency:
+    """What a core holds at a time. lanes, groups: so many at most. registers: of 32 bits, in so many `parts`,
+    which a subgroup gets by `register_step`. shared_bytes: memory of groups, which they get by `shared_step`,
+    `shared_reserved` bytes more each than they ask for."""
+
+    lanes: int
+    groups: int
+    registers: int
+    shared_bytes: int
+    parts: int = 1
+    register_step: int = 1
+    shared_step: int = 1
+    shared_reserved: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
     """One unit that kernels are mapped onto; strategies ask it and nothing else.
 
@@ -55,6 +71,8 @@ class Machine:
     cache_bytes: private L1 and L2 in bytes. masked: masked vector loads and stores are cheap.
     instructions: the rows that sum products here; what has no row is computed element by element.
     costs: what scalar functions take; those of COSTS where nobody has measured others.
+    residency, operations, bandwidth: what a core holds, and arithmetic operations and bytes of memory in a
+    second of all cores; None: nobody knows. Estimates read them (estimate.py), no schedule does.
     """
 
     name: str
@@ -70,6 +88,9 @@ class Machine:
     cache_bytes: tuple[int, int] = (32 * 1024, 512 * 1024)
     cores: int = 4
     costs: Mapping[str, int] = field(default_factory=lambda: COSTS, hash=False)
+    residency: Residency | None = None
+    operations: float | None = None
+    bandwidth: float | None = None
 
     @property
     def has_lanes(self) -> bool:

@@ -105,11 +105,14 @@ class RunnerMemory(session_memory.Memory):
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """Profile of one kernel over the timed runs."""
+    """Profile of one kernel over the timed runs. device_ns: by the events of the device that it ran on, which
+    told them of so many launches; 0 of these: it has none, or is the CPU."""
 
     name: str
     ns: int
     launches: int
+    device_ns: int = 0
+    device_launches: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,7 +197,12 @@ _TENSOR = Record(
         "rank": Whole(0, MOST_WIRE_RANK),
     }
 )  # fmt: skip
-_KERNEL = Record({"name": TextRule(exact=True), "ns": _COUNT, "launches": _COUNT})
+_KERNEL = Record(
+    {
+        "name": TextRule(exact=True), "ns": _COUNT, "launches": _COUNT,
+        "device_ns": May(_COUNT, 0), "device_launches": May(_COUNT, 0),
+    }
+)  # fmt: skip
 
 RECORDS: Mapping[str, Record] = {
     "facts": Record(

@@ -117,7 +117,7 @@ ARGUMENTS: Mapping[str, Argument] = MappingProxyType({
     "choose": _flag, "portable": _flag,
     "fast_math": _fast,
     "name": lambda v, n: "" if v is None else check_name(_text(v, n)),
-    "outputs": _texts, "plugins": _texts,
+    "outputs": _texts, "plugins": _texts, "listings": _texts,
     "place": lambda v, n: tuple(_pairs({} if v is None else v, n).items()),
     "state": lambda v, n: _pairs({} if v is None else v, n),
 })  # fmt: skip

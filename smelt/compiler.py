@@ -31,6 +31,7 @@ from smelt.core.plan.state import StateUse, with_state
 from smelt.core.plan.weights import physical
 from smelt.core.staging import Staging
 from smelt.core.sums import NO_SUMS, weight_sums
+from smelt.described import described
 from smelt.entries import errors_about, requests_of
 from smelt.manifest import build_manifest
 from smelt.model_header import model_header
@@ -52,12 +53,13 @@ from smelt.work import linked_work
 @dataclass(frozen=True)
 class Lowered:
     """Planned models: the compile of each entry after its last pass, their linked host programs, the machine
-    and the target that they are for."""
+    and the target that they are for, and the modules of all entries of all variants before the schedule."""
 
     compilations: tuple[Compilation, ...]
     linked: Linked
     machine: Machine
     spec: TargetSpec
+    unscheduled: tuple[Module | None, ...] = ()
 
     @property
     def module(self) -> Module:
@@ -106,7 +108,8 @@ def lower(
         made.insert(0, _finished(request, begun, level, own, unit, progress))
     progress("plan")  # the first variant was made last: its dumps are those that are kept
     linked = link([(v.processor, _arranged(request, v.done)) for v in made])
-    return Lowered(tuple(made[0].done.values()), linked, made[0].machine, spec)
+    before = tuple(c.unscheduled for v in made for c in v.done.values())
+    return Lowered(tuple(made[0].done.values()), linked, made[0].machine, spec, before)
 
 
 def _variants(
@@ -273,7 +276,14 @@ def plan_here(request: Request, progress: OnProgress = lambda stage: None) -> di
         begun = begin(request)
         request = resumed_request(request, begun)
     lowered = lower(request, progress, begun)
-    return build_manifest(lowered.linked, [{} for _ in lowered.compilations], {})
+    plan = build_manifest(lowered.linked, [{} for _ in lowered.compilations], {})
+    if request.describe:
+        progress("describe")
+        spec, units = lowered.spec, machines(lowered.spec)
+        plan["described"] = described(
+            lowered.linked, lowered.unscheduled, spec, units, request.listings
+        )
+    return plan
 
 
 def _write(

@@ -187,6 +187,40 @@ def planned(
         return _run_child(request, allowed, scratch, progress)
 
 
+def described(
+    model: Any,
+    target: str = "host",
+    dims: Mapping[str, DimSpec] | None = None,
+    threads: int | None = None,
+    opt: int = 3,
+    fp16: bool = False,
+    *,
+    listings: tuple[str, ...] = (),
+    libraries: bool = False,
+    plugins: tuple[str, ...] = (),
+    time_limit: float | None = None,
+    memory_limit: float | None = None,
+    place: Mapping[str, str] | None = None,
+    fast_math: bool | str | Iterable[str] = False,
+    state: Mapping[str, str] | None = None,
+    progress: OnProgress | None = None,
+) -> list[dict[str, Any]]:
+    """A row for each kernel that `compile` with these arguments makes: its tree, how it is bound, what it
+    takes and does, as formulas in the model's dims (smelt/described.py). listings: kernels whose source or
+    assembly is wanted, by name (with * and ?). Raises as `planned`."""
+    options = checked({
+        "target": target, "dims": dims, "threads": threads, "opt": opt, "fp16": fp16, "fast_math": fast_math,
+        "libraries": libraries, "plugins": plugins, "place": place, "plan_only": True, "state": state,
+        "listings": listings,
+    })  # fmt: skip
+    options["describe"] = True
+    allowed = limits(memory_limit, time_limit)
+    with _scratch() as scratch:
+        request = _asked(model, scratch, {**options, "output": str(scratch / "none")})
+        found: list[dict[str, Any]] = _run_child(request, allowed, scratch, progress)["described"]
+        return found
+
+
 @contextlib.contextmanager
 def _scratch() -> Iterator[Path]:
     """A folder for temporary files, which goes with the block. Raises SmeltError(kind='infra') where there

@@ -15,7 +15,8 @@ OnProgress: TypeAlias = Callable[[str], None]
 class Request:
     """What to compile and how: the arguments of `compile`, checked and in one value. name: what the model is
     called in messages, '' after its file. prefix: of its C functions and files, '' made of the name.
-    plan_only: up to the plan, no bundle. entries: (name, file) of each entry, for a bundle with several; the
+    plan_only: up to the plan, no bundle. describe: with a description of each kernel, and the code of those
+    that `listings` names (with * and ?). entries: (name, file) of each entry, for a bundle with several; the
     source is then the first one's. entry: which of them this request is about, '' for one alone. portable: a
     package for all targets, no bundle."""
 
@@ -41,6 +42,8 @@ class Request:
     entry: str = ""
     fallback: bool = False
     choose: bool = False
+    describe: bool = False
+    listings: tuple[str, ...] = ()
     portable: bool = False
 
     def to_json(self) -> str:
@@ -54,6 +57,7 @@ class Request:
         raw["dims"] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw["dims"].items()}
         raw["outputs"] = tuple(raw["outputs"])
         raw["plugins"] = tuple(raw["plugins"])
+        raw["listings"] = tuple(raw.get("listings", ()))
         raw["fast_math"] = tuple(raw["fast_math"])
         for name in ("place", "entries"):
             raw[name] = tuple(map(tuple, raw.get(name, ())))

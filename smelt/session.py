@@ -10,11 +10,11 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from smelt.c_functions import typed_functions
 from smelt.core.bundle import Bundle, damaged, read_bundle, spelled_dim
 from smelt.core.diag import Kind, SmeltError, reading
 from smelt.core.dtype import INT64
@@ -22,7 +22,7 @@ from smelt.core.session_memory import MEMORY_FIELDS, Memory
 from smelt.groups import Group, groups, packed, unpacked
 from smelt.library import Held, Moved
 from smelt.limits import MOST_THREADS
-from smelt.ports import BoundPort, DLDataType, DLDevice, DLTensor, UnitTensor, address, copied, new_array
+from smelt.ports import BoundPort, DLDevice, DLTensor, UnitTensor, address, copied, new_array
 
 _KINDS: dict[int, Kind] = {
     1: "invalid", 2: "unsupported", 3: "shape", 4: "device", 5: "infra", 6: "internal",
@@ -122,7 +122,7 @@ class Session:
         handle = ctypes.c_void_p()
         options = _Options(ctypes.sizeof(_Options), int(threads or 0))
         with Held(bundle) as held:
-            self._lib = _library(held)
+            self._lib = typed_functions(held)
             held.verify(verify)
             status = self._lib.smelt_open(os.fsencode(held.path), ctypes.byref(options), ctypes.byref(handle))
             if status:
@@ -452,7 +452,8 @@ class Session:
             self._asked(self._lib.smelt_profile(self._handle, int(enable)))
 
     def kernel_times(self) -> dict[str, tuple[int, int]]:
-        """Kernel name -> (total nanoseconds, launches) since `profile()`."""
+        """Kernel name -> (total nanoseconds, launches) since `profile()`, by the host's clock: on a device
+        with launching and waiting."""
         found = {}
         name, ns, launches = ctypes.c_char_p(), ctypes.c_uint64(), ctypes.c_uint64()
         with self._gate.alone():
@@ -462,6 +463,22 @@ class Session:
                     self._handle, i, ctypes.byref(name), ctypes.byref(ns), ctypes.byref(launches)
                 )
                 found[(name.value or b"").decode()] = (ns.value, launches.value)
+        return found
+
+    def device_times(self) -> dict[str, tuple[int, int]]:
+        """Kernel name -> (total nanoseconds, launches) since `profile()`, by the events of the device that
+        ran them; without kernels that ran on the CPU or on a device that has no events."""
+        found = {}
+        ns, launches, name = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_char_p()
+        with self._gate.alone():
+            self._usable()
+            for i in range(self._lib.smelt_kernel_count(self._handle)):
+                self._lib.smelt_kernel_stats(self._handle, i, ctypes.byref(name), None, None)
+                self._lib.smelt_kernel_device_stats(
+                    self._handle, i, ctypes.byref(ns), ctypes.byref(launches)
+                )
+                if launches.value:
+                    found[(name.value or b"").decode()] = (ns.value, launches.value)
         return found
 
     def close(self) -> None:
@@ -639,53 +656,3 @@ def _agree(lib: Any, handle: ctypes.c_void_p, side: str, ports: list[BoundPort],
     found = [(rank(handle, i), (t := kind(handle, i)).code, t.bits) for i in range(count(handle))]
     if said != found:
         raise damaged(bundle.path, f"its manifest and its code have other {side}s")
-
-
-def _library(held: Held) -> Any:
-    """The functions of the bundle's shared library, typed, under the names that smelt.h has for them."""
-    lib = held.library()
-    pointer, size = ctypes.c_void_p, ctypes.c_size_t
-    signatures: dict[str, tuple[list[Any], Any]] = {
-        "smelt_open": ([ctypes.c_char_p, pointer, pointer], ctypes.c_int),
-        "smelt_run": ([pointer, pointer, size, pointer, size], ctypes.c_int),
-        "smelt_close": ([pointer], None),
-        "smelt_cancel": ([pointer], None),
-        "smelt_error": ([pointer], ctypes.c_char_p),
-        "smelt_entry": ([pointer, ctypes.c_char_p], pointer),
-        "smelt_entry_count": ([pointer], size),
-        "smelt_entry_name": ([pointer, size], ctypes.c_char_p),
-        "smelt_memory_stats": ([pointer, pointer], ctypes.c_int),
-        "smelt_trim": ([pointer], ctypes.c_int),
-        "smelt_input_unit": ([pointer, size], ctypes.c_int32),
-        "smelt_output_unit": ([pointer, size], ctypes.c_int32),
-        "smelt_tensor": ([pointer, ctypes.c_int32, ctypes.c_uint64, pointer], ctypes.c_int),
-        "smelt_tensor_free": ([pointer, pointer], ctypes.c_int),
-        "smelt_tensor_copy": ([pointer, pointer, pointer], ctypes.c_int),
-        "smelt_profile": ([pointer, ctypes.c_int32], ctypes.c_int),
-        "smelt_kernel_count": ([pointer], size),
-        "smelt_input_count": ([pointer], size),
-        "smelt_input_rank": ([pointer, size], ctypes.c_int32),
-        "smelt_input_type": ([pointer, size], DLDataType),
-        "smelt_output_count": ([pointer], size),
-        "smelt_output_rank": ([pointer, size], ctypes.c_int32),
-        "smelt_output_type": ([pointer, size], DLDataType),
-        "smelt_state_count": ([pointer], size),
-        "smelt_state_rank": ([pointer, size], ctypes.c_int32),
-        "smelt_state_type": ([pointer, size], DLDataType),
-        "smelt_state_get": ([pointer, size, pointer], ctypes.c_int),
-        "smelt_state_set": ([pointer, size, pointer], ctypes.c_int),
-        "smelt_reset": ([pointer], ctypes.c_int),
-        "smelt_fallback": ([pointer], ctypes.c_char_p),
-        "smelt_variant": ([pointer], ctypes.c_char_p),
-        "smelt_fork": ([pointer, pointer], ctypes.c_int),
-        "smelt_kernel_stats": ([pointer, size, pointer, pointer, pointer], ctypes.c_int),
-    }
-    functions = SimpleNamespace()
-    for name, (arguments, result) in signatures.items():
-        symbol = name.replace("smelt", held.bundle.names.prefix, 1)
-        if not hasattr(lib, symbol):
-            raise damaged(held.bundle.path, f"its code has no function '{symbol}'")
-        function = lib[symbol]
-        function.argtypes, function.restype = arguments, result
-        setattr(functions, name, function)
-    return functions

@@ -75,7 +75,8 @@ class Compilation:
 
     place: how many of PASSES are done or skipped. source: SHA-256 of the model's file. quantised, halved,
     groups: fields of the manifest that importer and passes find out (the pass `half` fills `halved`). work:
-    of each kernel, counted before they are scheduled.
+    of each kernel, counted before they are scheduled. unscheduled: the module before the schedule, where a
+    description is asked for that needs it.
     """
 
     request: Request
@@ -86,6 +87,7 @@ class Compilation:
     halved: dict[str, Any] = field(default_factory=dict)
     work: dict[str, Any] = field(default_factory=dict)
     groups: Mapping[str, Any] | None = None
+    unscheduled: Module | None = None
 
     def head(self) -> dict[str, Any]:
         """The head of a dump: all of it but the module."""
@@ -164,10 +166,11 @@ class Compilation:
             verify(module, "lowered")  # 1 to 3 % of a compile; a size read too early would be a wrong answer
             self._count_work(module)
         progress("schedule")
+        before = module if self.request.describe and self.place < len(PASSES) else None
         # SMELT_DEBUG stops here: the verifier cannot prove all that schedules make
         context = context.with_(verify=False)
         module = run_pipeline(module, PASSES[max(self.place, end) :], context)
-        return replace(self, module=module, place=len(PASSES))
+        return replace(self, module=module, place=len(PASSES), unscheduled=before)
 
 
 class PassDumps:

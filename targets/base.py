@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from smelt.core.ir.kernel import Kernel
 from smelt.core.machine import Machine
@@ -26,25 +26,46 @@ class Artifact:
     dumps: Dumps = field(default_factory=dict)
 
 
+Key: TypeAlias = tuple[str, int]
+"""A kernel's name and the index of a top-level statement."""
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchedPart:
     """A top-level statement of a kernel, as its driver launches it. symbol: its name in the device's code.
-    lanes: work-items of a group. function: its function in the host's objects, for devices that run these."""
+    lanes: work-items of a group. function: its function in the host's objects, for devices that run these.
+    shared_bytes: memory of a group; None: the compiler does not know. listing: makes its code as text, for
+    people; None: nothing does."""
 
     symbol: str
     lanes: int = 1
     function: str = ""
+    shared_bytes: int | None = None
+    listing: Callable[[], str] | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ChipUsage:
+    """What machine code for a chip takes. machine: the chip's. registers: of a lane. spilled: bytes of a lane
+    that do not fit them. shared_bytes: of a group. None: no assembler here knows the chip."""
+
+    machine: Machine
+    registers: int | None = None
+    spilled: int | None = None
+    shared_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceCode:
     """The code for a device. code: what its driver builds the kernels from (source, SPIR-V, PTX). parts: by
-    kernel and index of the statement. objects: to be linked with the host's code."""
+    kernel and index of the statement. objects: to be linked with the host's code. usage: what the parts take
+    on each chip, where an assembler here tells; where drivers translate the code, nobody here knows."""
 
     code: bytes
-    parts: Mapping[tuple[str, int], LaunchedPart]
+    parts: Mapping[Key, LaunchedPart]
     objects: tuple[bytes, ...] = ()
     dumps: Dumps = field(default_factory=dict)
+    usage: Callable[[], Mapping[Key, tuple[ChipUsage, ...]]] = field(default=dict, compare=False)
 
 
 class Unit(Protocol):
@@ -70,6 +91,10 @@ class DeviceUnit(Unit, Protocol):
 
 class Target(Unit, Protocol):
     """The unit of the platforms' CPUs, which emits the host program too."""
+
+    def listing(self, kernel: Kernel, spec: TargetSpec) -> str:
+        """The assembly of a kernel, for people."""
+        ...
 
     def emit(
         self,

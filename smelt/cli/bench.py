@@ -30,6 +30,7 @@ from smelt.cli.common import (
 from smelt.cli.compile import compile_args
 from smelt.cli.entries import add_entry_option, add_models, chosen_entry
 from smelt.cli.paired import compare
+from smelt.cli.profile import profile_text, with_kernels
 from smelt.cli.validate import bundle_and_models
 from smelt.core.bundle import is_bundle
 from smelt.core.diag import SmeltError
@@ -64,6 +65,10 @@ def register(add: AddParser) -> None:
     parser.add_argument(
         "--plan", choices=tuple(PLANS),
         help="how long (default: steady; of each launch with --baseline: quick)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--profile", action="store_true",
+        help="also each kernel's time, on a device by the device's own events",
     )  # fmt: skip
     add_condition_options(parser)
     add_page_options(parser)
@@ -113,8 +118,9 @@ def run(args: argparse.Namespace) -> Result:
         raise Usage("--against and --baseline are two comparisons; choose one")
     if args.baseline and args.plan == "sustained":
         raise Usage("--plan sustained is about one build; each launch of a comparison is short")
-    if args.html and (args.baseline or args.against):
-        raise Usage("--html is about the runs of one build; leave out --baseline and --against")
+    for option in ("html", "profile"):
+        if getattr(args, option) and (args.baseline or args.against):
+            raise Usage(f"--{option} is about the runs of one build; leave out --baseline and --against")
     beside = check_page_options(args)
     subject = f"{args.source} against {args.baseline}" if args.baseline else args.source
     with (
@@ -154,11 +160,16 @@ def _times(args: argparse.Namespace, folder: str, ci: Report, beside: Sequence[B
         "cases": [measured_data(m) for m in found],
     }
     add_timings(ci, data)
+    text = measured_text(found)
+    if args.html or args.profile:
+        more = page_data if args.html else with_kernels
+        data = more(args, bundle, wanted, data, progress)
     if args.html:
-        data = page_data(args, bundle, wanted, data, progress)
         write_page(args, bundle, wanted, data, beside)
+    if args.profile:
+        text += f"\n{profile_text(data)}"
     progress.done()
-    return Result(verdict.exit_code, data, measured_text(found))
+    return Result(verdict.exit_code, data, text)
 
 
 def _cases(args: argparse.Namespace, bundle: Any) -> list[RunCase]:

@@ -6,22 +6,20 @@ import argparse
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from smelt.cli.common import Progress, Usage, wished, write_result
+from smelt.cli.common import Progress, Usage, write_result
+from smelt.cli.profile import with_kernels
 from smelt.core.bundle import Bundle
-from smelt.devicefarm.measure import ONCE, TimingVerdict, median
+from smelt.devicefarm.measure import TimingVerdict
 from smelt.pages.bench import BenchRun, bench_page
-from smelt.roofline import Peaks, least_times, measured_peaks, stated_peaks
-from smelt.running import running
+from smelt.roofline import Peaks, measured_peaks, stated_peaks
 from smelt.shapes import RunCase, bind
 
 POINTS = 24
 """Points of a curve of memory."""
-PROFILED = 5
-"""Runs of which each kernel's time is the median."""
 REACH = 4
 """How many times a size's value a curve reaches where the size has no bound."""
 
@@ -70,17 +68,10 @@ def page_data(
     args: argparse.Namespace, bundle: Bundle, cases: Sequence[RunCase], data: Mapping[str, Any],
     progress: Progress,
 ) -> dict[str, Any]:  # fmt: skip
-    """The command's data with the kernels' times of each case, what they took at least, and the bundle's
-    digest."""
+    """The command's data with the kernels' times of each case, and what they took at least."""
     peaks, why = peaks_of(args, bundle, bool(data["emulated"]), progress)
-    rows = list(profiles(args, bundle, cases, peaks, progress))
-    return {
-        **data,
-        "digest": bundle.digest,
-        "peaks": None if peaks is None else asdict(peaks),
-        "peaks_unknown": why,
-        "cases": [{**c, "kernels": k} for c, k in zip(data["cases"], rows, strict=True)],
-    }
+    known = {"peaks": None if peaks is None else asdict(peaks), "peaks_unknown": why}
+    return {**with_kernels(args, bundle, cases, data, progress, peaks), **known}
 
 
 def peaks_of(
@@ -96,44 +87,6 @@ def peaks_of(
     progress("peaks of this machine")
     threads = args.threads or bundle.manifest["options"].get("threads") or len(os.sched_getaffinity(0))
     return measured_peaks(threads), ""
-
-
-def profiles(
-    args: argparse.Namespace, bundle: Bundle, cases: Sequence[RunCase], peaks: Peaks | None,
-    progress: Progress,
-) -> Iterator[list[dict[str, Any]]]:  # fmt: skip
-    """Per case: each kernel's time, the median of some runs after the first, with its unit and its ONNX
-    nodes; and the least time that its work takes, where peaks and work are known."""
-    known = {r["name"]: r for r in bundle.manifest["kernels"]}
-    with running(bundle, wished(args), threads=args.threads or 0) as client:
-        for case in cases:
-            progress(f"{case.label}: kernels")
-            times: dict[str, list[int]] = {}
-            launches: dict[str, int] = {}
-            for turn in range(PROFILED):
-                report = client.run(case.tensors, replace(ONCE, profile=True), outputs=False)
-                launches.clear()
-                for k in report.profile:
-                    name = _kernel_of(k.name, known)
-                    times.setdefault(name, [0] * PROFILED)[turn] += k.ns
-                    launches[name] = launches.get(name, 0) + k.launches
-            probed = peaks is not None and "probes" in bundle.manifest
-            least = least_times(bundle.manifest, client.trace(), peaks) if peaks and probed else {}
-            yield [
-                {
-                    "name": name, "ns": median(times[name]), "launches": count,
-                    **({"least": asdict(least[name])} if name in least else {}),
-                    **{f: known.get(name, {}).get(f, "") for f in ("unit", "origin")},
-                }
-                for name, count in launches.items()
-                if count
-            ]  # fmt: skip
-
-
-def _kernel_of(name: str, known: Mapping[str, Any]) -> str:
-    """The kernel of a row of the profile: 'conv.1' is the second statement of 'conv'."""
-    base, _, part = name.rpartition(".")
-    return base if name not in known and part.isdigit() and base in known else name
 
 
 def write_page(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -147,6 +147,23 @@ def _planned(args: argparse.Namespace) -> dict[str, Any]:
             chosen_models(args), args.target, dim_specs(args), args.opt, args.fp16,
             libraries=args.libraries, time_limit=args.limit_seconds, memory_limit=args.limit_memory,
             place=args.place, fast_math=args.fast_math, state=state_pairs(args), progress=progress,
+        )  # fmt: skip
+    finally:
+        progress.done()
+
+
+def described_args(args: argparse.Namespace, listings: Sequence[str]) -> list[dict[str, Any]]:
+    """What smelt/described.py says of the kernels of args.model, compiled with the options of
+    add_compile_options. Raises Usage and SmeltError."""
+    from smelt.driver import described
+
+    progress = Progress(args)
+    try:
+        return described(
+            chosen_models(args), check_target(args.target), dim_specs(args), args.threads, args.opt,
+            args.fp16, listings=tuple(listings), libraries=args.libraries, time_limit=args.limit_seconds,
+            memory_limit=args.limit_memory, place=args.place, fast_math=args.fast_math,
+            state=state_pairs(args), progress=progress,
         )  # fmt: skip
     finally:
         progress.done()

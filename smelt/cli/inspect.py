@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 from smelt.cli.common import (
     AddParser,
     Result,
+    Usage,
     add_compile_options,
     add_shape_options,
     command,
@@ -17,8 +19,9 @@ from smelt.cli.common import (
     shape_specs,
     table,
 )
-from smelt.cli.compile import compile_args
+from smelt.cli.compile import compile_args, described_args
 from smelt.cli.entries import add_entry_option, add_models, chosen_entries
+from smelt.cli.kernels import add_kernel_options, described_text, given_rates, with_costs
 from smelt.core.bundle import Bundle, is_bundle
 from smelt.core.exits import OK
 from smelt.core.package import Package, is_package, read_package
@@ -38,7 +41,7 @@ def register(add: AddParser) -> None:
         parser, "source", "MODEL|BUNDLE", "a model is compiled first, into a folder that is removed"
     )
     add_entry_option(parser, "all, one after the other")
-    parser.add_argument("--kernels", action="store_true", help="every kernel with its schedule")
+    add_kernel_options(parser)
     parser.add_argument("--formula", action="store_true", help="the memory formula with all of its cases")
     parser.add_argument("--values", action="store_true", help="where every value lives in the arena")
     parser.add_argument("--verify", action="store_true", help="compare every file with its hash")
@@ -49,18 +52,25 @@ def register(add: AddParser) -> None:
 def run(args: argparse.Namespace) -> Result:
     """Describe a bundle by its manifest and its library's symbols, or a package, without running it."""
     if is_package(args.source):
+        _refuse_without_model(args)
         return _package(read_package(args.source))
+    described = None
     with scratch_folder("inspect") as folder:
         if is_bundle(args.source):
             bundle = open_bundle(args.source)
             bundle.verify(None if args.verify else ())
+            _refuse_without_model(args)
         else:
             args.model = args.source
             bundle = compile_args(args, f"{folder}/out")
+            described = described_args(args, args.sources) if args.kernels or args.sources else None
         found = sizes(bundle)
         views = chosen_entries(args, bundle)
         # shapes are those of one entry: of that which is named, else of the first
-        peaks = [(w, *_peak(next(iter(views.values())), w)) for w in shape_specs(args)]
+        first, specs = next(iter(views.values())), shape_specs(args)
+        peaks = [(w, *_peak(first, w)) for w in specs]
+        if described is not None:
+            described = _with_costs(args, first, described)
     shown = bundle if args.entry is None else bundle.entry(args.entry)
     data = {
         **{k: v for k, v in shown.manifest.items() if k != "schema_version"},
@@ -75,6 +85,7 @@ def run(args: argparse.Namespace) -> Result:
         },
         "peak_memory": [{"shapes": s, "bytes": n} for _, s, n in peaks],
     }
+    data |= {} if described is None else {"described": described}
     parts = [_head(bundle)]
     for name, view in views.items():
         parts += [f"entry {name}:"] if len(bundle.entries) > 1 else []
@@ -82,11 +93,36 @@ def run(args: argparse.Namespace) -> Result:
     parts.append(size_text(found))
     for name, view in views.items():
         parts += [f"entry {name}:"] if len(bundle.entries) > 1 else []
-        parts += [_kernels(view, args.kernels), *transfers_text(view)]
+        parts += [_kernels(view, args, described), *transfers_text(view)]
         parts += [*quantised_text(view), *fp16_text(view)]
         parts += [_values(view)] if args.values else []
     parts += [f"peak at {s}: {n:,} bytes" for _, s, n in peaks]
     return Result(OK, data, "\n".join(parts))
+
+
+def _refuse_without_model(args: argparse.Namespace) -> None:
+    """Raise Usage for what only a compile can tell."""
+    given = {"--source": args.sources, "--peak": args.peak, "--bandwidth": args.bandwidth}
+    for option in (o for o, words in given.items() if words):
+        raise Usage(
+            f"{option} is about the trees of kernels, which the files of a bundle or a package do not show; "
+            "name the model, with the options of its compile"
+        )
+
+
+def _with_costs(
+    args: argparse.Namespace, bundle: Bundle, rows: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The kernels that --source names, or all, with costs at the shapes of --shape."""
+    units = list(dict.fromkeys(row["unit"] for row in rows))
+    peak, bandwidth = (given_rates(getattr(args, o), f"--{o}", units) for o in ("peak", "bandwidth"))
+    at = []
+    for spec in shape_specs(args):
+        values = bind(bundle, spec)
+        shapes = shapes_at(bundle, values)
+        at.append((label(shapes), {**bundle.bind(shapes), **values}))
+    named = [r for r in rows if not args.sources or any(fnmatchcase(r["name"], p) for p in args.sources)]
+    return with_costs(named, at, peak, bandwidth)
 
 
 def _package(package: Package) -> Result:
@@ -205,10 +241,16 @@ def size_text(found: Sizes) -> str:
     return "\n".join(lines)
 
 
-def _kernels(bundle: Bundle, schedules: bool) -> str:
+def _kernels(
+    bundle: Bundle, args: argparse.Namespace, described: Sequence[dict[str, Any]] | None
+) -> str:
     rows = bundle.manifest["kernels"]
     lines = [f"kernels: {len(rows)}, launched {sum(k['launches'] for k in rows)} times"]
-    if not schedules:
+    if described is not None:
+        about = {k["name"]: k for k in rows}
+        own = [r for r in described if r["name"] in about or len(bundle.entries) == 1]
+        return "\n".join([*lines, described_text(own, about, whole=bool(args.sources))])
+    if not args.kernels:
         return lines[0] + " (--kernels shows them)"
     for k in rows:
         where = f" on {k['unit']}" if "unit" in k else ""

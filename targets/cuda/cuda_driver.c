@@ -74,12 +74,30 @@ static const struct {
 #define CU_SYMBOL(name, parameters) {#name, offsetof(cu_recording, name)},
     CU_RECORDING(CU_SYMBOL)};
 
+/* Of all versions; where one is missing nobody takes times. */
+#define CU_TIMING(X)                                             \
+  X(cuEventCreate, (cu_handle *, uint32_t))                      \
+  X(cuEventRecord, (cu_handle, cu_handle))                       \
+  X(cuEventElapsedTime, (float *, cu_handle, cu_handle))         \
+  X(cuEventDestroy_v2, (cu_handle))
+typedef struct {
+  CU_TIMING(CU_POINTER)
+} cu_timing;
+static const struct {
+  const char *name;
+  size_t at;
+} cu_timing_symbols[] = {
+#undef CU_SYMBOL
+#define CU_SYMBOL(name, parameters) {#name, offsetof(cu_timing, name)},
+    CU_TIMING(CU_SYMBOL)};
+
 typedef struct cu_memory {
   cu_address at;
   struct cu_memory *next; /* of those to be given back */
   size_t mapped;          /* bytes of a copy that the host may write */
 } cu_memory;
 
+enum { MOST_TIMED = 64 };
 /* A row of the images' table, as images.py writes it. */
 enum { KIND_PTX = 1, KIND_CUBIN = 2 };
 typedef struct {
@@ -90,6 +108,10 @@ typedef struct {
 typedef struct {
   cu_api cu;
   cu_recording recording; /* all of it, or none */
+  cu_timing timing;       /* likewise */
+  cu_handle begin[MOST_TIMED], end[MOST_TIMED]; /* events around launches, while somebody asks for times */
+  int32_t timed;          /* somebody does */
+  uint32_t n_timed;       /* launches since he asked last, also those that had no room */
   const smelt_model_desc *model;
   const smelt_unit_desc *desc;
   uint32_t unit, n_modules;
@@ -160,6 +182,13 @@ static int32_t load_driver(smelt_rt *rt, cu_unit *u) {
     has = at != NULL;
   }
   if (!has) memset(&u->recording, 0, sizeof u->recording);
+  has = 1;
+  for (size_t i = 0; has && i < sizeof cu_timing_symbols / sizeof *cu_timing_symbols; i++) {
+    void *at = dlsym(driver, cu_timing_symbols[i].name);
+    memcpy((char *)&u->timing + cu_timing_symbols[i].at, &at, sizeof at);
+    has = at != NULL;
+  }
+  if (!has) memset(&u->timing, 0, sizeof u->timing);
   return SMELT_OK; /* never unloaded: drivers own threads */
 }
 
@@ -330,12 +359,24 @@ static void bury(cu_unit *u) {
   }
 }
 
+/* Within the context: the events, as far as there are any. */
+static void drop_events(cu_unit *u) {
+  for (uint32_t i = 0; i < MOST_TIMED; i++) {
+    if (u->begin[i]) u->timing.cuEventDestroy_v2(u->begin[i]);
+    if (u->end[i]) u->timing.cuEventDestroy_v2(u->end[i]);
+    u->begin[i] = u->end[i] = NULL;
+  }
+  u->timed = 0;
+  u->n_timed = 0;
+}
+
 static void close_unit(void *state) {
   cu_unit *u = state;
   if (u->lost == SMELT_HANGS) return; /* the device may be using all of it */
   int in = u->context && !u->cu.cuCtxPushCurrent_v2(u->context); /* a lost device's handles are given back, too */
   if (in && u->stream) u->cu.cuStreamSynchronize(u->stream);
   bury(u);
+  if (in) drop_events(u);
   for (uint32_t i = 0; in && i < u->model->n_kernels; i++)
     if (u->blocks[i]) u->cu.cuMemFree_v2(u->blocks[i]);
   for (uint32_t i = 0; in && i < u->n_modules; i++)
@@ -452,13 +493,50 @@ static int32_t launch(void *state, int32_t id, const smelt_place *buffers, const
     code = u->cu.cuMemcpyHtoDAsync_v2(u->blocks[id], words, (size_t)n * sizeof *words, u->stream);
     block[0] = (int64_t)u->blocks[id], words = block, first = &block[1], bytes = sizeof block;
   }
+  const int timed = u->timed && u->n_timed < MOST_TIMED;
+  if (!code && timed) code = u->timing.cuEventRecord(u->begin[u->n_timed], u->stream);
   for (int64_t at = 0; !code && at < groups; at += MOST_GROUPS) {
     const int64_t left = groups - at, now = left < MOST_GROUPS ? left : MOST_GROUPS;
     void *extra[] = {(void *)1, words, (void *)2, &bytes, NULL}; /* a packed buffer, its size, the end */
     *first = at;
     code = u->cu.cuLaunchKernel(u->kernels[id], (uint32_t)now, 1, 1, (uint32_t)(desc->lane_count > 0 ? desc->lane_count : 1), 1, 1, 0, u->stream, NULL, extra);
   }
+  if (!code && timed) code = u->timing.cuEventRecord(u->end[u->n_timed], u->stream);
+  if (u->timed) u->n_timed++;
   return leave(u, code);
+}
+
+/* ---- the device's times ---- */
+static int32_t take_times(void *state, int on) {
+  cu_unit *u = state;
+  if (!u->timing.cuEventCreate) return -1;
+  int32_t code = enter(u);
+  if (code) return code;
+  code = wait_for_all(u);
+  drop_events(u);
+  for (uint32_t i = 0; on && !code && i < MOST_TIMED; i++) {
+    code = u->timing.cuEventCreate(&u->begin[i], 0);
+    if (!code) code = u->timing.cuEventCreate(&u->end[i], 0);
+  }
+  if (on && code) drop_events(u);
+  u->timed = on && !code;
+  return leave(u, code);
+}
+
+static int64_t elapsed(void *state) {
+  cu_unit *u = state;
+  uint32_t n = u->n_timed;
+  double total = 0;
+  u->n_timed = 0;
+  if (!n || n > MOST_TIMED || enter(u)) return -1;
+  int32_t code = 0;
+  for (uint32_t i = 0; i < n && !code; i++) {
+    float milliseconds = 0;
+    code = u->timing.cuEventElapsedTime(&milliseconds, u->begin[i], u->end[i]);
+    total += 1e6 * (double)milliseconds;
+  }
+  leave(u, code);
+  return code ? -1 : (int64_t)total;
 }
 
 /* ---- lists: graphs, captured from the stream ---- */
@@ -502,5 +580,5 @@ static int32_t submit(void *state, void *list) {
 const smelt_driver smelt_driver_cuda = {
     .name = "CUDA", .codes = CODES, .open = open_unit, .close = close_unit, .device = device_name, .allocate = allocate, .release = release,
     .upload = upload, .download = download, .copy = copy, .map = map, .unmap = unmap, .launch = launch, .finish = finish,
-    .record = record, .submit = submit, .forget = forget,
+    .record = record, .submit = submit, .forget = forget, .clock = take_times, .elapsed = elapsed,
 };

@@ -8,7 +8,7 @@ where an edge between siblings is all-to-all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from smelt.core.dim import product
@@ -37,12 +37,13 @@ BARRIER = "llvm.nvvm.barrier.cta.sync.aligned.all"
 @dataclass(frozen=True, slots=True)
 class Part:
     """One kernel function. text: LLVM IR, its definition and the shared memory that it has. threads: of a
-    group. parameters: its words, the first group included."""
+    group. parameters: its words, the first group included. shared_bytes: of a group."""
 
     name: str
     text: str
     threads: int
     parameters: int
+    shared_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,8 @@ class _Kernel(Function):
         ]
         define = f'define ptx_kernel void @"{self.name}"(\n{lines[0]}) {attributes} {{'
         text = "\n".join([*arrays, define, self.b.text(), "}", ""])
-        return Part(self.name, text, self.threads, len(words) + 1 if direct else 2)
+        words_given = len(words) + 1 if direct else 2
+        return Part(self.name, text, self.threads, words_given, _aligned_sum(self.shared.values()))
 
     def _from_block(self, words: Sequence[str], buffers: int) -> list[str]:
         head = []
@@ -254,7 +256,7 @@ class _Kernel(Function):
     def _shared(self, b: Buffer, size: int) -> BufferMemory:
         """An array of the group. Versions of the code that exclude each other have it in one place."""
         self.shared[b.name] = max(size, self.shared.get(b.name, 0))
-        total = sum((n + 15) // 16 * 16 for n in self.shared.values())
+        total = _aligned_sum(self.shared.values())
         if total > self.cpu.machine.shared_bytes:
             raise too_large(self.kernel, "CUDA", "a group", total, self.cpu.machine.shared_bytes)
         text = f"addrspacecast (ptr addrspace(3) @{self._array(b.name)} to ptr)"
@@ -262,3 +264,8 @@ class _Kernel(Function):
 
     def _array(self, name: str) -> str:
         return f'"{self.name}.{list(self.shared).index(name)}"'
+
+
+def _aligned_sum(sizes: Iterable[int]) -> int:
+    """Bytes of arrays that each begin on 16 bytes."""
+    return sum((n + 15) // 16 * 16 for n in sizes)

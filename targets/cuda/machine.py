@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from smelt.core.machine import Machine
+from dataclasses import replace
+
+from smelt.core.machine import Machine, Residency
 from smelt.targets.llvm.machines import Cpu
 
 TRIPLE = "nvptx64-nvidia-cuda"
@@ -21,6 +23,35 @@ MACHINE = Machine(
 """What every architecture from Maxwell on has: 48 KiB of shared memory that a kernel may take without
 asking, 255 registers for a thread, an L1 of 48 KiB or more; a Jetson Orin has
 8 to 16 cores. A group is four warps of 32 threads."""
+
+_RESIDENT = {
+    **dict.fromkeys(("sm_53", "sm_60", "sm_62"), (2048, 32, 64)),
+    "sm_61": (2048, 32, 96), "sm_70": (2048, 32, 96), "sm_72": (2048, 32, 96), "sm_75": (1024, 16, 64),
+    "sm_80": (2048, 32, 164), "sm_86": (1536, 16, 100), "sm_87": (1536, 16, 164), "sm_89": (1536, 24, 100),
+    "sm_90": (2048, 32, 228), "sm_100": (2048, 32, 228),
+}  # fmt: skip
+"""Architecture -> threads, groups and KiB of shared memory of a multiprocessor, by the table of technical
+specifications in NVIDIA's CUDA C++ Programming Guide. Of architectures that are missing nobody has looked it
+up."""
+
+_PARTS = {"sm_60": 2}
+"""Parts of a multiprocessor with registers of their own, where they are not four."""
+
+
+def machine_of(architecture: str) -> Machine:
+    """The machine of one architecture: that of all, and what a multiprocessor holds."""
+    row = _RESIDENT.get(architecture)
+    if row is None:
+        return replace(MACHINE, name=architecture)
+    threads, groups, shared = row
+    ampere = int(architecture.removeprefix("sm_")) >= 80
+    holds = Residency(
+        threads, groups, registers=64 * 1024, shared_bytes=shared * 1024,
+        parts=_PARTS.get(architecture, 4), register_step=256, shared_step=128 if ampere else 256,
+        shared_reserved=1024 if ampere else 0,
+    )  # fmt: skip
+    return replace(MACHINE, name=architecture, residency=holds)
+
 
 PRIVATE_LIMIT = 64 * 1024
 """Bytes of private arrays that a thread may have: they are taken for each thread that a device can hold, up

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -47,6 +48,30 @@ def ptx(text: str, architecture: str) -> str:
     made = parse(text)
     made.data_layout = str(machine.target_data)
     return str(machine.emit_assembly(made))
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What ptxas says of a kernel: registers of a thread, bytes of shared memory of a group, bytes of a
+    thread that registers have no room for."""
+
+    registers: int
+    shared: int
+    spills: int
+
+
+def resources(said: str) -> dict[str, Resources]:
+    """Name -> the kernels in the words of `ptxas -v`."""
+    found = {}
+    for block in said.split("Compiling entry function '")[1:]:
+        name = block.split("'")[0]
+        used = re.search(r"Used (\d+) registers", block)
+        shared = re.search(r"(\d+) bytes smem", block)
+        spills = re.search(rf"Function properties for {re.escape(name)}\s+.*?(\d+) bytes spill stores", block)
+        if used is None or spills is None:
+            raise SmeltError(f"ptxas tells nothing about kernel '{name}': {block[:500]}", kind="internal")
+        found[name] = Resources(int(used[1]), int(shared[1]) if shared else 0, int(spills[1]))
+    return found
 
 
 @cache

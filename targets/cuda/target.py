@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from smelt.core.diag import SmeltError
 from smelt.core.ir.kernel import Kernel
 from smelt.core.machine import Machine
-from smelt.targets.base import DeviceCode, LaunchedPart
+from smelt.targets.base import ChipUsage, DeviceCode, Key, LaunchedPart
 from smelt.targets.cuda.emit import Part as KernelPart
 from smelt.targets.cuda.emit import Program, emit_program
 from smelt.targets.cuda.images import CUBIN, PTX, Image, packed
-from smelt.targets.cuda.machine import MACHINE, cpu_for
-from smelt.targets.cuda.ptx import ARCHITECTURES, assemble, module, ptx
+from smelt.targets.cuda.machine import MACHINE, cpu_for, machine_of
+from smelt.targets.cuda.ptx import ARCHITECTURES, assemble, module, ptx, resources
 from smelt.targets.platform import TargetSpec
 
 BATCH = 1 << 18
@@ -39,12 +40,21 @@ class CudaDevice:
         program = emit_program(kernels, cpu_for((named or ARCHITECTURES)[0]))
         batches = list(_batches(program))
         images = packed([i for number, b in enumerate(batches) for i in self.images(b, number, named)])
-        rows = {key: LaunchedPart(p.name, p.threads) for key, p in program.parts.items()}
+        lowest = (named or ARCHITECTURES)[0]
+
+        def listing(key: Key) -> str:
+            return ptx(module(Program({key: program.parts[key]}, program.declared)), lowest)
+
+        rows = {
+            key: LaunchedPart(p.name, p.threads, shared_bytes=p.shared_bytes, listing=partial(listing, key))
+            for key, p in program.parts.items()
+        }
         dumps = {
             "model.cuda.ll": lambda: module(program),
-            "model.ptx": lambda: "\n".join(ptx(module(b), (named or ARCHITECTURES)[0]) for b in batches),
+            "model.ptx": lambda: "\n".join(ptx(module(b), lowest) for b in batches),
         }
-        return DeviceCode(images, rows, dumps=dumps)
+        usage = partial(_usage, batches, named or (lowest,))
+        return DeviceCode(images, rows, dumps=dumps, usage=usage)
 
     def images(self, program: Program, batch: int, named: Sequence[str]) -> list[Image]:
         """What a driver may choose from, for one batch. named: architectures, lowest first; none: any."""
@@ -71,6 +81,21 @@ def architectures(spec: TargetSpec) -> tuple[str, ...]:
                 hint=f"architectures: {', '.join(ARCHITECTURES)}",
             )
     return tuple(sorted(named, key=ARCHITECTURES.index))
+
+
+def _usage(batches: Sequence[Program], chosen: Sequence[str]) -> dict[Key, tuple[ChipUsage, ...]]:
+    """What ptxas says of each part, for each of these architectures that it knows."""
+    found: dict[Key, tuple[ChipUsage, ...]] = {}
+    for architecture in chosen:
+        for b in batches:
+            made = assemble(ptx(module(b), architecture), architecture, "-v")
+            told = {} if made is None else resources(made[1])
+            for key, part in b.parts.items():
+                r, one = told.get(part.name), ChipUsage(machine_of(architecture))
+                if r is not None:
+                    one = replace(one, registers=r.registers, spilled=r.spills, shared_bytes=r.shared)
+                found[key] = (*found.get(key, ()), one)
+    return found
 
 
 def _batches(program: Program) -> Iterator[Program]:

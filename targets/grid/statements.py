@@ -50,6 +50,11 @@ class GridStatements(GridExprs[T, P]):
         self._private_bytes = 0
         self._shared_bytes = 0
 
+    @property
+    def shared_bytes(self) -> int:
+        """Memory that a group takes, so far."""
+        return self._shared_bytes
+
     # -- the dialect: numbers
 
     @abstractmethod

@@ -59,3 +59,11 @@ def compile_object(text: str, cpu: Cpu, opt: int = 2, name: str = "") -> bytes:
     module = parse(text, name)
     module.data_layout = str(machine.target_data)
     return bytes(machine.emit_object(module))
+
+
+def assembly(text: str, cpu: Cpu, name: str = "") -> str:
+    """What `compile_object` makes, as text."""
+    machine = target_machine(cpu)
+    module = parse(text, name)
+    module.data_layout = str(machine.target_data)
+    return str(machine.emit_assembly(module))

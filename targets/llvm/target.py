@@ -14,7 +14,7 @@ from smelt.core.plan.program import Entry
 from smelt.core.sums import NO_SUMS, Sums
 from smelt.targets.base import Artifact, DeviceCode, DeviceUnit
 from smelt.targets.cpu_features import required
-from smelt.targets.llvm.compile import compile_object
+from smelt.targets.llvm.compile import assembly, compile_object
 from smelt.targets.llvm.descriptor import HostOptions, KernelRow, UnitRow
 from smelt.targets.llvm.emit import IrText, emit_kernel, function_name, merged
 from smelt.targets.llvm.host import host_text
@@ -45,6 +45,11 @@ class LlvmTarget:
     def machine(self, spec: TargetSpec) -> Machine:
         """Lanes and registers of the processor."""
         return machine_for(spec.platform.triple, spec.cpu, spec.features)
+
+    def listing(self, kernel: Kernel, spec: TargetSpec) -> str:
+        """The assembly of a kernel. Raises as `emit`."""
+        cpu = cpu_of(spec)
+        return assembly(emit_kernel(kernel, cpu).module(cpu), cpu, kernel.name)
 
     def emit(
         self,

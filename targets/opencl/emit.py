@@ -32,11 +32,13 @@ _EXACT = "#pragma OPENCL FP_CONTRACT OFF\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One __kernel: its name in C, its text, and the work-items of a group that it must be run with."""
+    """One __kernel: its name in C, its text, the work-items of a group that it must be run with, and the
+    bytes of local memory that a group takes."""
 
     name: str
     text: str
     lanes: int
+    local_bytes: int
 
 
 def emit_program(
@@ -79,7 +81,7 @@ def _part(f: Vectors, name: str) -> Part:
         *f.w.lines,
         "}",
     ]
-    return Part(name, "\n".join(lines) + "\n", f.lanes)
+    return Part(name, "\n".join(lines) + "\n", f.lanes, f.shared_bytes)
 
 
 def _bind_arguments(f: Vectors) -> list[str]:

@@ -19,6 +19,11 @@ static int32_t open_unit(smelt_rt *rt, uint32_t unit, void **state) {
   return SMELT_OK;
 }
 
+static void drop_timed(cl_unit *u) {
+  for (uint32_t i = 0; i < u->n_timed && i < CL_TIMED; i++) u->cl.clReleaseEvent(u->timed[i]);
+  u->n_timed = 0;
+}
+
 static void close_unit(void *state) {
   cl_unit *u = state;
   if (u->hung) return; /* the device may be using all of it */
@@ -27,7 +32,9 @@ static void close_unit(void *state) {
     free(u->kernels[i].args);
   }
   if (u->program) u->cl.clReleaseProgram(u->program);
+  drop_timed(u);
   if (u->queue) u->cl.clReleaseCommandQueue(u->queue);
+  if (u->plain) u->cl.clReleaseCommandQueue(u->plain);
   if (u->context) u->cl.clReleaseContext(u->context);
   free(u->reads);
   free(u);
@@ -181,7 +188,41 @@ static int32_t launch(void *state, int32_t id, const smelt_place *buffers, const
   size_t lanes = lanes_of(u, id), all = (size_t)groups * lanes;
   int32_t code = settle_reads(u);
   if (!code) code = set_all(u, &u->kernels[id], &u->model->kernels[id], buffers, dims, groups);
-  return code ? code : u->cl.clEnqueueNDRangeKernel(u->queue, u->kernels[id].handle, 1, NULL, &all, &lanes, 0, NULL, NULL);
+  cl_handle event = NULL;
+  int timed = u->plain && u->n_timed < CL_TIMED;
+  if (!code) code = u->cl.clEnqueueNDRangeKernel(u->queue, u->kernels[id].handle, 1, NULL, &all, &lanes, 0, NULL, timed ? (void *)&event : NULL);
+  if (!code && timed) u->timed[u->n_timed] = event;
+  if (!code && u->plain) u->n_timed++;
+  return code;
+}
+
+/* ---- the device's times: only a queue that was made for it takes them ---- */
+static int32_t take_times(void *state, int on) {
+  cl_unit *u = state;
+  int32_t code = finish(u);
+  if (code || on == (u->plain != NULL)) return code;
+  drop_timed(u);
+  if (!on) {
+    u->cl.clReleaseCommandQueue(u->queue);
+    u->queue = u->plain, u->plain = NULL;
+    return 0;
+  }
+  cl_handle timing = u->cl.clCreateCommandQueue(u->context, u->device, CL_QUEUE_PROFILING, &code);
+  if (timing) u->plain = u->queue, u->queue = timing;
+  return timing ? 0 : code ? code : -1;
+}
+
+static int64_t elapsed(void *state) {
+  cl_unit *u = state;
+  int64_t total = u->n_timed && u->n_timed <= CL_TIMED ? 0 : -1;
+  for (uint32_t i = 0; i < u->n_timed && total >= 0; i++) {
+    uint64_t begin = 0, end = 0;
+    int32_t code = u->cl.clGetEventProfilingInfo(u->timed[i], CL_PROFILING_START, sizeof begin, &begin, NULL);
+    if (!code) code = u->cl.clGetEventProfilingInfo(u->timed[i], CL_PROFILING_END, sizeof end, &end, NULL);
+    total = code || end < begin ? -1 : total + (int64_t)(end - begin);
+  }
+  drop_timed(u);
+  return total;
 }
 
 static int32_t flush(void *state) {
@@ -243,5 +284,5 @@ static int32_t submit(void *state, void *list) {
 const smelt_driver smelt_driver_opencl = {
     .name = "OpenCL", .codes = CODES, .open = open_unit, .close = close_unit, .device = device_name, .allocate = allocate, .release = release,
     .upload = upload, .download = download, .copy = copy, .map = map, .unmap = unmap, .launch = launch, .finish = finish,
-    .flush = flush, .record = record, .submit = submit, .forget = forget,
+    .flush = flush, .record = record, .submit = submit, .forget = forget, .clock = take_times, .elapsed = elapsed,
 };

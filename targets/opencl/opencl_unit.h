@@ -10,7 +10,8 @@ enum {
   CL_DEVICE_TYPE_CPU = 1 << 1, CL_DEVICE_TYPE_GPU = 1 << 2, CL_DEVICE_TYPE = 0x1000, CL_DEVICE_NAME = 0x102B,
   CL_DRIVER_VERSION = 0x102D, CL_DEVICE_VERSION = 0x102F, CL_PROGRAM_BINARY_SIZES = 0x1165, CL_PROGRAM_BINARIES = 0x1166,
   CL_PROGRAM_BUILD_LOG = 0x1183, CL_KERNEL_WORK_GROUP_SIZE = 0x11B0, CL_DEVICE_HOST_UNIFIED_MEMORY = 0x1035,
-  CL_DEVICE_DOUBLE_FP_CONFIG = 0x1032, CL_EVENT_STATUS = 0x11D3,
+  CL_DEVICE_DOUBLE_FP_CONFIG = 0x1032, CL_EVENT_STATUS = 0x11D3, CL_QUEUE_PROFILING = 2, CL_PROFILING_START = 0x1282,
+  CL_PROFILING_END = 0x1283,
   CL_MEM_READ_WRITE = 1, CL_MEM_READ_ONLY = 4, CL_MEM_USE_HOST_PTR = 8, CL_MEM_COPY_HOST_PTR = 32, CL_MAP_READ = 1,
   CL_MAP_WRITE = 2
 };
@@ -44,6 +45,7 @@ static const uint64_t CL_DEVICE_TYPE_ALL = 0xFFFFFFFF;
   X(int32_t, clEnqueueMarkerWithWaitList, (cl_handle, uint32_t, const void *, cl_handle *))                                      \
   X(int32_t, clGetEventInfo, (cl_handle, uint32_t, size_t, void *, size_t *))                                                    \
   X(int32_t, clReleaseEvent, (cl_handle))                                                                                        \
+  X(int32_t, clGetEventProfilingInfo, (cl_handle, uint32_t, size_t, void *, size_t *))                                           \
   X(int32_t, clFlush, (cl_handle))                                                                                               \
   X(void *, clGetExtensionFunctionAddressForPlatform, (cl_handle, const char *))                                                 \
   X(int32_t, clFinish, (cl_handle))                                                                                              \
@@ -113,6 +115,7 @@ typedef struct {
   cl_handle kernels[]; /* one for each command: PoCL 3.1 reads a kernel's arguments when the list runs, not when it is recorded */
 } cl_list;
 
+enum { CL_TIMED = 64 };
 typedef struct {
   cl_api cl;
   const smelt_model_desc *model;
@@ -129,6 +132,9 @@ typedef struct {
   uint32_t n_reads, room_reads;
   int32_t busy; /* it may be working */
   int32_t hung; /* it has not ended in time */
+  cl_handle plain;            /* the queue that `queue` stands for while times are taken; else NULL */
+  cl_handle timed[CL_TIMED];  /* events of launches since somebody asked */
+  uint32_t n_timed;           /* of all of them, also those that had no room */
   char name[96];
 } cl_unit;
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from smelt.core.ir.kernel import Kernel
 from smelt.core.machine import Machine
@@ -26,7 +27,10 @@ class OpenClDevice:
     def emit(self, kernels: Sequence[Kernel], spec: TargetSpec) -> DeviceCode:
         """Source. Raises SmeltError naming the kernel that cannot be emitted."""
         source, parts = emit_program(kernels, MACHINE)
-        rows = {key: LaunchedPart(p.name, p.lanes) for key, p in parts.items()}
+        rows = {
+            key: LaunchedPart(p.name, p.lanes, shared_bytes=p.local_bytes, listing=partial(str, p.text))
+            for key, p in parts.items()
+        }
         return DeviceCode(source.encode(), rows, dumps={"model.cl": lambda: source})
 
 

@@ -481,6 +481,14 @@ void rt_device_drain(smelt_rt *rt) {
   give_back(rt);
 }
 
+void rt_device_clock(smelt_rt *rt, int on) {
+  rt_device *d = rt->session->device;
+  for (uint32_t i = 0; d && is_parent(rt) && i < d->n_units; i++)
+    if (d->units[i].state) rt_unit_clock(&d->units[i], on);
+}
+
+int64_t rt_device_elapsed(smelt_rt *rt, uint32_t unit) { return rt_unit_elapsed(&rt->session->device->units[unit - 1]); }
+
 /* ---- bytes ---- */
 static int32_t download(smelt_rt *rt, smelt_addr at, void *to, uint64_t bytes, const char *what) {
   rt_space *space = space_of(rt, at);

@@ -57,6 +57,11 @@ struct smelt_driver {
   int32_t (*submit)(void *state, void *list);
   /* Give a list back, of which no submission is under way. */
   void (*forget)(void *state, void *list);
+  /* The device's own times of launches. `clock` begins to take them (on) or ends, while nothing is under way; other than 0: this device
+   * has none. `elapsed`, after `finish`: the ns of the launches since it was last asked, by the device's events; -1: it does not tell.
+   * It waits for nothing. Both are there, or neither. */
+  int32_t (*clock)(void *state, int on);
+  int64_t (*elapsed)(void *state);
 };
 
 /* ---- what the runtime has for drivers ---- */

@@ -41,6 +41,8 @@ static int32_t launch_watched(smelt_rt *rt, int32_t id, const int64_t *args, int
   if (!status && rt->session->device) status = rt_device_wait(rt);
   rt->session->kernel_ns[id] += sm_now() - begin;
   rt->session->kernel_launches[id] += groups > 0;
+  int64_t own = rt->session->profiling && kernel->unit && groups > 0 ? rt_device_elapsed(rt, (uint32_t)kernel->unit) : -1;
+  if (!status && own >= 0) rt->session->kernel_device_ns[id] += (uint64_t)own, rt->session->kernel_device_launches[id]++;
   return status ? status : probe(rt, kernel->name, args, kernel->n_buffers, kernel->n_dims, site);
 }
 

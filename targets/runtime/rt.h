@@ -84,6 +84,7 @@ typedef struct {
   rt_state *states;
   rt_tensor *tensors; /* a list */
   uint64_t *kernel_ns, *kernel_launches;
+  uint64_t *kernel_device_ns, *kernel_device_launches; /* by the device's own events, and of how many launches it told */
   void **library_fn;
   int64_t *mapped_args; /* a CPU kernel's args in a device session */
   int32_t profiling;
@@ -255,6 +256,8 @@ int32_t rt_device_begin(smelt_rt *rt);  /* upload inputs */
 int32_t rt_device_finish(smelt_rt *rt); /* download outputs, wait for everything */
 int32_t rt_device_wait(smelt_rt *rt);   /* for everything */
 void rt_device_drain(smelt_rt *rt);     /* after a failure: drop what has not begun, wait for the rest */
+void rt_device_clock(smelt_rt *rt, int on); /* begin or end to take the devices' own times */
+int64_t rt_device_elapsed(smelt_rt *rt, uint32_t unit); /* ns, since it was last asked; -1: unknown */
 int32_t rt_device_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t groups);
 /* keep: what the arena holds stays when it grows. */
 smelt_addr rt_device_arena(smelt_rt *rt, uint32_t arena, uint64_t bytes, int keep);

@@ -401,9 +401,11 @@ static void send_profile(worker *w) {
   put(b, "{\"kind\":\"profile\",\"kernels\":[");
   for (size_t i = 0; i < w->api.kernel_count(w->session); i++) {
     const char *name = "";
-    uint64_t ns = 0, launches = 0;
+    uint64_t ns = 0, launches = 0, device_ns = 0, told = 0;
     if (w->api.kernel_stats(w->session, i, &name, &ns, &launches) != SMELT_OK) continue;
-    put_format(b, "%s{\"name\":%q,\"ns\":%u,\"launches\":%u}", i ? "," : "", name, ns, launches);
+    w->api.kernel_device_stats(w->session, i, &device_ns, &told);
+    put_format(b, "%s{\"name\":%q,\"ns\":%u,\"launches\":%u,\"device_ns\":%u,\"device_launches\":%u}", i ? "," : "", name, ns, launches,
+               device_ns, told);
   }
   put(b, "]}");
   reply_text(w, FRAME_STATS);

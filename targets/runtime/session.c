@@ -45,6 +45,8 @@ static size_t lay_out(const smelt_model_desc *m, char *base) {
   all->states = carve(base, &at, m->n_states, sizeof *all->states);
   all->kernel_ns = carve(base, &at, m->n_kernels, sizeof *all->kernel_ns);
   all->kernel_launches = carve(base, &at, m->n_kernels, sizeof *all->kernel_launches);
+  all->kernel_device_ns = carve(base, &at, m->n_kernels, sizeof *all->kernel_device_ns);
+  all->kernel_device_launches = carve(base, &at, m->n_kernels, sizeof *all->kernel_device_launches);
   all->library_fn = carve(base, &at, m->n_libraries, sizeof *all->library_fn);
   all->mapped_args = carve(base, &at, n_args, sizeof *all->mapped_args);
   for (uint32_t i = 0; i < m->n_states; i++) {
@@ -419,7 +421,11 @@ smelt_status smelt_profile(smelt_session *s, int32_t enable) {
   if (!rt_take(rt)) return rt_refuse_busy(rt, "smelt_profile");
   rt->session->profiling = enable != 0;
   rt->session->watched = rt->session->profiling || rt->session->probe;
-  for (uint32_t i = 0; enable && i < rt->model->n_kernels; i++) rt->session->kernel_ns[i] = rt->session->kernel_launches[i] = 0;
+  for (uint32_t i = 0; enable && i < rt->model->n_kernels; i++) {
+    rt->session->kernel_ns[i] = rt->session->kernel_launches[i] = 0;
+    rt->session->kernel_device_ns[i] = rt->session->kernel_device_launches[i] = 0;
+  }
+  rt_device_clock(rt, rt->session->profiling);
   rt_release(rt);
   return SMELT_OK;
 }
@@ -465,5 +471,15 @@ smelt_status smelt_kernel_stats(const smelt_session *s, size_t i, const char **n
   if (name) *name = rt->model->kernels[i].name;
   if (ns) *ns = rt->session->kernel_ns[i];
   if (launches) *launches = rt->session->kernel_launches[i];
+  return SMELT_OK;
+}
+
+smelt_status smelt_kernel_device_stats(const smelt_session *s, size_t i, uint64_t *ns, uint64_t *launches) {
+  const smelt_rt *rt = (const smelt_rt *)s;
+  if (!rt) return rt_refuse("smelt_kernel_device_stats: the session is NULL; open one first");
+  if (rt_is_foreign(rt)) return rt_refuse("smelt_kernel_device_stats: " RT_FOREIGN);
+  if (i >= rt->model->n_kernels) return rt_refuse("smelt_kernel_device_stats: the model has no kernel of this number; see smelt_kernel_count");
+  if (ns) *ns = rt->session->kernel_device_ns[i];
+  if (launches) *launches = rt->session->kernel_device_launches[i];
   return SMELT_OK;
 }

@@ -123,6 +123,7 @@ typedef int32_t (*smelt_probe_fn)(void *context, int32_t site, const int64_t *ar
 #define smelt_profile SMELT_JOIN(SMELT_PREFIX, _profile)
 #define smelt_kernel_count SMELT_JOIN(SMELT_PREFIX, _kernel_count)
 #define smelt_kernel_stats SMELT_JOIN(SMELT_PREFIX, _kernel_stats)
+#define smelt_kernel_device_stats SMELT_JOIN(SMELT_PREFIX, _kernel_device_stats)
 #define smelt_probe SMELT_JOIN(SMELT_PREFIX, _probe)
 #define smelt_peek SMELT_JOIN(SMELT_PREFIX, _peek)
 #define smelt_cancel SMELT_JOIN(SMELT_PREFIX, _cancel)
@@ -220,6 +221,9 @@ smelt_status smelt_trim(smelt_session *s); /* give back all that runs made but f
 smelt_status smelt_profile(smelt_session *s, int32_t enable);
 size_t smelt_kernel_count(const smelt_session *s);
 smelt_status smelt_kernel_stats(const smelt_session *s, size_t i, const char **name, uint64_t *ns, uint64_t *launches);
+/* The same by the events of the device that ran them: ns without the launch and the wait, and of how many launches the device told;
+ * 0 of them: it ran on the CPU, or the device has no events. */
+smelt_status smelt_kernel_device_stats(const smelt_session *s, size_t i, uint64_t *ns, uint64_t *launches);
 /* For tools that look inside runs: after each launch of a kernel or library function, and before any other, a run calls fn; fn NULL
  * ends that. site: which launch of the entry's program it is (the manifest's `sites`). args: n_buffers addresses, then the kernel's dims.
  * What fn returns other than 0 ends the run, and smelt_run returns SMELT_DEVICE. Runs with a probe leave the state as it was; those without

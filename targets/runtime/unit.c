@@ -284,6 +284,15 @@ int32_t rt_unit_finish(rt_unit *u) {
   return late ? late : code ? code : waited;
 }
 
+/* A device without events of its own is no failure: there are the host's times then. */
+void rt_unit_clock(rt_unit *u, int on) {
+  if (!u->driver->clock || (!on && !u->clocked)) return;
+  int32_t code = u->driver->clock(u->state, on);
+  u->clocked = on && !code;
+}
+
+int64_t rt_unit_elapsed(rt_unit *u) { return u->clocked ? u->driver->elapsed(u->state) : -1; }
+
 void rt_unit_forget(rt_unit *u) {
   u->late = 0;
   u->pending.n_words = 0, u->pending.n_commands = 0;

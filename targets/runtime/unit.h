@@ -33,6 +33,7 @@ typedef struct {
   uint32_t started;      /* steps since it was last known to be idle; the kernels of the first and the last of them */
   int32_t first_started, last_started;
   int32_t late;          /* the code of a failure that nobody could be told; rt_unit_finish does */
+  int32_t clocked;       /* the driver takes the device's times */
   char *staging;         /* what is uploaded from here stays until the unit is done */
   size_t staged;
 } rt_unit;
@@ -49,6 +50,8 @@ int32_t rt_unit_download(rt_unit *u, smelt_place from, void *host, size_t bytes,
 void *rt_unit_map(rt_unit *u, void *memory, size_t bytes, int writes, int32_t *code);
 int32_t rt_unit_unmap(rt_unit *u, void *memory, void *mapped, size_t bytes, int writes);
 int32_t rt_unit_finish(rt_unit *u); /* everything is done, or given up */
+void rt_unit_clock(rt_unit *u, int on);
+int64_t rt_unit_elapsed(rt_unit *u); /* ns of the launches since it was last asked, by the device's events; -1: nobody tells */
 void rt_unit_forget(rt_unit *u);    /* what has not been started, and then as above */
 
 void *rt_unit_allocate(rt_unit *u, size_t bytes, const void *contents, int32_t *code);

@@ -36,6 +36,7 @@ PUSHED_WORDS = 32
 @dataclass(frozen=True, slots=True)
 class Part:
     """One module and how it is launched. lanes: invocations of a group; elastic: any number of them does.
+    shared_bytes: memory of a group.
     bindings: (buffer, whether it is written) at each binding; the parameters' buffer, if any, is the next
     one. reach: no more than 2^31 - 1, for the launch's dims, if numbers of 32 bits are to be enough. rounds:
     of all loops of an invocation, in 1 / ROUND. sizes: bytes of each bound buffer. These are polynomials in
@@ -52,6 +53,7 @@ class Part:
     rounds: Dim
     sizes: tuple[Dim, ...]
     dims: tuple[str, ...]
+    shared_bytes: int
 
     @property
     def pushed(self) -> bool:
@@ -80,7 +82,7 @@ def _part(f: Dialect, name: str) -> Part:
     sizes = (f.size(product(buffers[i].shape) * buffers[i].dtype.bytes) for i, _ in bindings)
     return Part(
         name, tuple(words), f.lanes, f.elastic, m.needs_float64, bindings, tuple(f.parameters),
-        _largest(f.limits), f.rounds, tuple(sizes), tuple(d.name for d in f.kernel.dims),
+        _largest(f.limits), f.rounds, tuple(sizes), tuple(d.name for d in f.kernel.dims), f.shared_bytes,
     )  # fmt: skip
 
 

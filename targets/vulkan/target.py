@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from smelt.core.diag import SmeltError
 from smelt.core.ir.kernel import Kernel
 from smelt.core.machine import Machine
 from smelt.targets import base
@@ -28,13 +31,32 @@ class VulkanDevice:
     def emit(self, kernels: Sequence[Kernel], spec: TargetSpec) -> base.DeviceCode:
         """SPIR-V. Raises SmeltError naming the kernel that cannot be emitted."""
         parts = emit_parts(kernels, MACHINE)
-        rows = {key: base.LaunchedPart(p.name, p.lanes) for key, p in parts.items()}
+        rows = {
+            key: base.LaunchedPart(
+                p.name, p.lanes, shared_bytes=p.shared_bytes, listing=partial(disassembled, module_bytes(p))
+            )
+            for key, p in parts.items()
+        }
         return base.DeviceCode(packed(list(parts.values())), rows, dumps=_dumps(list(parts.values())))
 
 
 def _dumps(parts: Sequence[Part]) -> base.Dumps:
     """A module each, for spirv-dis."""
     return {f"{n:04}-{p.name[:80]}.spv": partial(module_bytes, p) for n, p in enumerate(parts)}
+
+
+def disassembled(code: bytes) -> str:
+    """A module as spirv-dis prints it. Raises SmeltError(infra) where that is missing."""
+    program = shutil.which("spirv-dis")
+    if program is None:
+        raise SmeltError(
+            "SPIR-V is shown by spirv-dis, which is not on PATH", kind="infra", hint="install spirv-tools"
+        )
+    done = subprocess.run([program], input=code, capture_output=True, check=False)
+    if done.returncode:
+        said = done.stderr.decode(errors="replace")
+        raise SmeltError(f"spirv-dis refuses a kernel's module: {said[:2000]}", kind="internal")
+    return done.stdout.decode()
 
 
 TARGET = VulkanDevice()

@@ -11,7 +11,7 @@ typedef uint64_t vk_object; /* all others */
 enum {
   VK_TIMEOUT = 2, VK_INCOMPLETE = 5, VK_OUT_OF_HOST_MEMORY = -1, VK_OUT_OF_DEVICE_MEMORY = -2,
   VK_INSTANCE_CREATE = 1, VK_QUEUE_CREATE = 2, VK_DEVICE_CREATE = 3, VK_SUBMIT = 4, VK_MEMORY_ALLOCATE = 5, VK_FENCE_CREATE = 8,
-  VK_BUFFER_CREATE = 12, VK_SHADER_CREATE = 16, VK_CACHE_CREATE = 17, VK_STAGE_CREATE = 18, VK_PIPELINE_CREATE = 29,
+  VK_QUERY_POOL_CREATE = 11, VK_BUFFER_CREATE = 12, VK_SHADER_CREATE = 16, VK_CACHE_CREATE = 17, VK_STAGE_CREATE = 18, VK_PIPELINE_CREATE = 29,
   VK_PIPELINE_LAYOUT_CREATE = 30, VK_SET_LAYOUT_CREATE = 32, VK_POOL_CREATE = 33, VK_SET_ALLOCATE = 34, VK_WRITE_SET = 35,
   VK_COMMAND_POOL_CREATE = 39, VK_COMMAND_ALLOCATE = 40, VK_COMMAND_BEGIN = 42, VK_MEMORY_BARRIER = 46,
   VK_PROPERTIES_2 = 1000059001, VK_FLOAT_CONTROLS_PROPERTIES = 1000197000,
@@ -21,7 +21,7 @@ enum {
   VK_STORAGE_DESCRIPTOR = 7, VK_STAGE_COMPUTE = 32, VK_BIND_COMPUTE = 1,
   VK_AT_COMPUTE = 0x800, VK_AT_TRANSFER = 0x1000, VK_AT_HOST = 0x4000,
   VK_SHADER_READ = 0x20, VK_SHADER_WRITE = 0x40, VK_TRANSFER_READ = 0x800, VK_TRANSFER_WRITE = 0x1000, VK_HOST_READ = 0x2000,
-  VK_RESET_COMMAND_BUFFER = 2, VK_ONE_TIME = 1
+  VK_RESET_COMMAND_BUFFER = 2, VK_ONE_TIME = 1, VK_TIMESTAMP = 2, VK_RESULT_64 = 1
 };
 #define VK_VERSION_1_1 0x401000u
 #define VK_WHOLE_SIZE (~(uint64_t)0)
@@ -41,7 +41,9 @@ typedef struct {
   uint32_t viewport_bits;
   size_t map_alignment;
   uint64_t texel_alignment, uniform_alignment, storage_alignment;
-  uint32_t rest[96];
+  uint32_t graphics_too[21], timestamps;
+  float timestamp_ns;
+  uint32_t rest[73];
 } vk_limits;
 typedef struct { uint32_t api, driver, vendor, device, kind; char name[256]; uint8_t cache_id[16]; vk_limits limits; } vk_properties;
 typedef struct { int32_t type; void *next; vk_properties properties; } vk_properties_2;
@@ -80,6 +82,7 @@ typedef struct { uint64_t from, to, bytes; } vk_buffer_copy;
 typedef struct { int32_t type; const void *next; uint32_t n_waits; const vk_object *waits; const uint32_t *stages; uint32_t n; const vk_handle *commands;
   uint32_t n_signals; const vk_object *signals; } vk_submit;
 typedef struct { int32_t type; const void *next; uint32_t flags; } vk_fence_create;
+typedef struct { int32_t type; const void *next; uint32_t flags; int32_t kind; uint32_t count, statistics; } vk_query_pool_create;
 
 /* Functions, by whom they are asked from: nobody, or an instance. */
 #define VK_FIRST(X)                                                                                                     \
@@ -132,6 +135,11 @@ typedef struct { int32_t type; const void *next; uint32_t flags; } vk_fence_crea
   X(void, vkCmdDispatch, (vk_handle, uint32_t, uint32_t, uint32_t))                                                     \
   X(void, vkCmdCopyBuffer, (vk_handle, vk_object, vk_object, uint32_t, const vk_buffer_copy *))                         \
   X(void, vkCmdPipelineBarrier, (vk_handle, uint32_t, uint32_t, uint32_t, uint32_t, const vk_memory_barrier *, uint32_t, const void *, uint32_t, const void *)) \
+  X(int32_t, vkCreateQueryPool, (vk_handle, const vk_query_pool_create *, const void *, vk_object *))                   \
+  X(void, vkDestroyQueryPool, (vk_handle, vk_object, const void *))                                                     \
+  X(void, vkCmdResetQueryPool, (vk_handle, vk_object, uint32_t, uint32_t))                                              \
+  X(void, vkCmdWriteTimestamp, (vk_handle, uint32_t, vk_object, uint32_t))                                              \
+  X(int32_t, vkGetQueryPoolResults, (vk_handle, vk_object, uint32_t, uint32_t, size_t, void *, uint64_t, uint32_t))     \
   X(int32_t, vkCreateFence, (vk_handle, const vk_fence_create *, const void *, vk_object *))                            \
   X(void, vkDestroyFence, (vk_handle, vk_object, const void *))                                                         \
   X(int32_t, vkResetFences, (vk_handle, uint32_t, const vk_object *))                                                   \

@@ -438,7 +438,14 @@ static int32_t dispatch(vk_unit *u, const vk_kernel *k, int64_t groups) {
   u->vk.vkCmdBindPipeline(u->commands, VK_BIND_COMPUTE, k->pipeline);
   if (n) u->vk.vkCmdBindDescriptorSets(u->commands, VK_BIND_COMPUTE, k->layout, 0, 1, &set, 0, NULL);
   if (pushed(part) && part->n_parameters) u->vk.vkCmdPushConstants(u->commands, k->layout, VK_STAGE_COMPUTE, 0, part->n_parameters * 4, u->words);
+  int timed = u->queries && u->n_timed < MOST_TIMED;
+  if (timed) {
+    u->vk.vkCmdResetQueryPool(u->commands, u->queries, 2 * u->n_timed, 2);
+    u->vk.vkCmdWriteTimestamp(u->commands, VK_AT_COMPUTE, u->queries, 2 * u->n_timed);
+  }
   u->vk.vkCmdDispatch(u->commands, (uint32_t)x, (uint32_t)y, (uint32_t)z);
+  if (timed) u->vk.vkCmdWriteTimestamp(u->commands, VK_AT_COMPUTE, u->queries, 2 * u->n_timed + 1);
+  if (u->queries) u->n_timed++;
   u->recorded++;
   return 0;
 }
@@ -464,6 +471,32 @@ static int32_t launch(void *state, int32_t id, const smelt_place *buffers, const
 static int32_t finish(void *state) {
   vk_unit *u = state;
   return u->device ? wait(u) : 0;
+}
+
+/* ---- the device's times ---- */
+static int32_t take_times(void *state, int on) {
+  vk_unit *u = state;
+  const vk_query_pool_create create = {.type = VK_QUERY_POOL_CREATE, .kind = VK_TIMESTAMP, .count = 2 * MOST_TIMED};
+  int32_t code = wait(u);
+  u->n_timed = 0;
+  if (code || on == (u->queries != 0)) return code;
+  if (!on) {
+    u->vk.vkDestroyQueryPool(u->device, u->queries, NULL);
+    u->queries = 0;
+    return 0;
+  }
+  return u->timestamp_ns > 0 ? u->vk.vkCreateQueryPool(u->device, &create, NULL, &u->queries) : -1;
+}
+
+static int64_t elapsed(void *state) {
+  vk_unit *u = state;
+  uint64_t at[2 * MOST_TIMED], all = u->timestamp_bits < 64 ? ((uint64_t)1 << u->timestamp_bits) - 1 : UINT64_MAX, steps = 0;
+  uint32_t n = u->n_timed;
+  u->n_timed = 0;
+  if (!n || n > MOST_TIMED || u->hung || busy(u)) return -1;
+  if (u->vk.vkGetQueryPoolResults(u->device, u->queries, 0, 2 * n, sizeof at, at, sizeof *at, VK_RESULT_64)) return -1;
+  for (uint32_t i = 0; i < n; i++) steps += (at[2 * i + 1] - at[2 * i]) & all;
+  return (int64_t)((double)steps * (double)u->timestamp_ns);
 }
 
 /* ---- opening and closing ---- */
@@ -512,6 +545,7 @@ static void close_unit(void *state) {
       if (k->set_layout) u->vk.vkDestroyDescriptorSetLayout(u->device, k->set_layout, NULL);
     }
     for (uint32_t i = 0; i < u->n_pools; i++) u->vk.vkDestroyDescriptorPool(u->device, u->pools[i], NULL);
+    if (u->queries) u->vk.vkDestroyQueryPool(u->device, u->queries, NULL);
     if (u->cache) u->vk.vkDestroyPipelineCache(u->device, u->cache, NULL);
     if (u->fence) u->vk.vkDestroyFence(u->device, u->fence, NULL);
     if (u->command_pool) u->vk.vkDestroyCommandPool(u->device, u->command_pool, NULL);
@@ -530,4 +564,5 @@ static void close_unit(void *state) {
 const smelt_driver smelt_driver_vulkan = {
     .name = "Vulkan", .codes = CODES, .open = open_unit, .close = close_unit, .device = device_name, .allocate = allocate, .release = release,
     .upload = upload, .download = download, .copy = copy, .map = map, .unmap = unmap, .launch = launch, .finish = finish, .flush = flush,
+    .clock = take_times, .elapsed = elapsed,
 };

@@ -14,6 +14,7 @@ static const char CODES[] = "codes to -1000 are VkResult's (vulkan_core.h); -100
 
 enum { MAGIC = 0x4B564D53, ROW = 8, FLOAT64 = 1, ELASTIC = 2 };
 enum { MAX_BOUND = 96, PUSHED_WORDS = 32, MAX_RANGES = 64, MAX_RECORDED = 4096, POOL_SETS = 256, POOL_BUFFERS = 2048 };
+enum { MOST_TIMED = 64 };
 enum { STAGING_BYTES = 1 << 20, ROUND = 1 << 12, LLVMPIPE_ROUNDS = 65535 };
 
 typedef struct {
@@ -97,6 +98,10 @@ typedef struct {
   uint32_t vendor, device_id, driver_version;
   uint8_t cache_id[16];     /* of all drivers whose compiled code is alike */
   int32_t cache_found;
+  float timestamp_ns;       /* of one step of the device's clock; 0: queues have none */
+  uint32_t timestamp_bits;  /* of a number of that clock */
+  vk_object queries;        /* where launches leave its numbers, two each; 0: nobody asks */
+  uint32_t n_timed;         /* launches since somebody asked, also those that had no room */
   char name[264];
 } vk_unit;
 
@@ -151,6 +156,14 @@ static uint32_t compute_family(const vk_unit *u, vk_handle physical) {
   for (uint32_t i = 0; i < n; i++)
     if (families[i].flags & VK_QUEUE_COMPUTE && families[i].count) return i;
   return UINT32_MAX;
+}
+
+/* Of the numbers that the queues of the unit's family have for times; 0: none. */
+static uint32_t timestamp_bits(const vk_unit *u) {
+  vk_queue_family families[16];
+  uint32_t n = sizeof families / sizeof *families;
+  u->vk.vkGetPhysicalDeviceQueueFamilyProperties(u->physical, &n, families);
+  return u->family < n ? families[u->family].timestamp_bits : 0;
 }
 
 static uint32_t number(const char **text) {
@@ -252,6 +265,8 @@ static int32_t create_device(smelt_rt *rt, vk_unit *u) {
   for (int i = 0; i < 3; i++) u->most_groups[i] = weaker("groups", limits->max_groups[i]);
   choose_memory(u, &properties.properties);
   u->family = compute_family(u, u->physical);
+  u->timestamp_bits = timestamp_bits(u);
+  u->timestamp_ns = u->timestamp_bits ? limits->timestamp_ns : 0;
   vk_features has, enabled;
   u->vk.vkGetPhysicalDeviceFeatures(u->physical, &has);
   memset(&enabled, 0, sizeof enabled);

@@ -311,6 +311,10 @@ class Caller:
                 "kernel",
                 self.lib.smelt_kernel_stats(session, self.rng.choice([0, 99, 2**64 - 1]), None, None, None),
             ),
+            (
+                "kernel on its device",
+                self.lib.smelt_kernel_device_stats(session, self.rng.choice([0, 99, 2**64 - 1]), None, None),
+            ),
             ("trim", self.lib.smelt_trim(session)),
         ):
             if status:

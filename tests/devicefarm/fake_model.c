@@ -85,6 +85,10 @@ const char *smelt_variant(const smelt_session *s) { (void)s; return "any"; }
 smelt_status smelt_trim(smelt_session *s) { (void)s; return SMELT_OK; }
 smelt_status smelt_profile(smelt_session *s, int32_t enable) { s->profile = enable; if (enable) s->launches = 0; return SMELT_OK; }
 size_t smelt_kernel_count(const smelt_session *s) { (void)s; return 1; }
+smelt_status smelt_kernel_device_stats(const smelt_session *s, size_t i, uint64_t *ns, uint64_t *launches) {
+  (void)s, (void)i;
+  return *ns = 0, *launches = 0, SMELT_OK;
+}
 smelt_status smelt_kernel_stats(const smelt_session *s, size_t i, const char **name, uint64_t *ns, uint64_t *launches) {
   (void)i;
   *name = "double_it";

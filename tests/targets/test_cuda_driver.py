@@ -44,6 +44,26 @@ del session
 """
 
 
+PROFILE = """
+import sys, numpy as np, smelt
+session = smelt.load(sys.argv[1])
+feed = {"x": np.ones((3, 8), np.float32), "at": np.arange(3)}
+plain = session.run(None, feed)
+session.profile()
+for turn in range(2):
+    timed = session.run(None, feed)
+    assert all(np.array_equal(a, b) for a, b in zip(plain, timed))
+host, own = session.kernel_times(), session.device_times()
+session.profile(False)
+session.run(None, feed)
+assert session.device_times() == own != {}, "a run that nobody asked about adds nothing"
+for name, (ns, launches) in own.items():
+    assert launches == host[name][1] > 0 and 0 <= ns <= host[name][0]
+print(sum(launches for _, launches in own.values()))
+del session
+"""
+
+
 def model() -> onnx.ModelProto:
     """y = x * (softmax(x) @ w), in two kernels, and the rows of x last to first."""
     x, y, z = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 8]) for n in "xyz")
@@ -95,7 +115,7 @@ def test_runs_agree_and_give_all_back(folder: Path, tmp_path: Path, settings: di
     assert said.split() == ["agrees", "3", "agrees", "1", "agrees", "40"]
     calls = (tmp_path / "log").read_text().splitlines()
     left = [line for line in calls if line.startswith("left:")]
-    kinds = ("memory", "streams", "modules", "graphs", "contexts", "pushed")
+    kinds = ("memory", "streams", "modules", "graphs", "events", "contexts", "pushed")
     assert left == [f"left: {what} 0" for what in kinds]
     counts = Counter(line.split()[0] for line in calls)
     assert counts["cuModuleLoadDataEx"] == counts["cuStreamCreate"] == 1
@@ -108,6 +128,18 @@ def test_a_run_that_comes_again_is_one_graph(folder: Path, tmp_path: Path) -> No
     counts = Counter(line.split()[0] for line in (tmp_path / "log").read_text().splitlines())
     assert counts["cuGraphInstantiateWithFlags"] == 1 and counts["cuGraphLaunch"] >= 3
     assert counts["cuLaunchKernel"] < counts["cuStreamQuery"] * 4
+
+
+def test_times_are_those_of_events(folder: Path, tmp_path: Path) -> None:
+    """Two around each launch while somebody asks, and none before and after; all are given back."""
+    env = {**os.environ, "LD_LIBRARY_PATH": str(fake_libcuda()), "FAKE_CUDA_LOG": str(tmp_path / "log")}
+    done = subprocess.run([sys.executable, "-c", PROFILE, folder / "out"], env=env, capture_output=True,
+                          text=True, check=False, timeout=300)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    calls = (tmp_path / "log").read_text().splitlines()
+    counts = Counter(line.split()[0] for line in calls)
+    assert counts["cuEventRecord"] == 2 * int(done.stdout), done.stdout
+    assert counts["cuEventCreate"] == counts["cuEventDestroy_v2"] > 0 and "left: events 0" in calls
 
 
 def test_ptx_is_taken_where_no_machine_code_fits(folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import op_cases as cases
@@ -20,7 +19,7 @@ from smelt.driver import Request
 from smelt.targets.cuda.emit import emit_program
 from smelt.targets.cuda.images import CUBIN, PTX
 from smelt.targets.cuda.machine import MACHINE, cpu_for
-from smelt.targets.cuda.ptx import ARCHITECTURES, assemble, module, ptx
+from smelt.targets.cuda.ptx import ARCHITECTURES, Resources, assemble, module, ptx, resources
 from smelt.targets.cuda.target import TARGET, architectures
 from smelt.targets.platform import parse_target
 
@@ -40,28 +39,6 @@ kernel @types(n: dim in 0..*, h: f16[n], b: bf16[n], f: f32[n], d: f64[n], c: i8
     t[i] = select(m[i], gt(f[i], 0.0: f32), eq(cast:i32(c[i]), 3: i32))
   }
 }"""
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What ptxas says of a kernel: registers, bytes of shared memory and of spills."""
-
-    registers: int
-    shared: int
-    spills: int
-
-
-def resources(said: str) -> dict[str, Resources]:
-    """The kernels in the words of `ptxas -v`."""
-    found = {}
-    for block in said.split("Compiling entry function '")[1:]:
-        name = block.split("'")[0]
-        used = re.search(r"Used (\d+) registers", block)
-        shared = re.search(r"(\d+) bytes smem", block)
-        spills = re.search(rf"Function properties for {re.escape(name)}\s+.*?(\d+) bytes spill stores", block)
-        assert used is not None and spills is not None, block
-        found[name] = Resources(int(used[1]), int(shared[1]) if shared else 0, int(spills[1]))
-    return found
 
 
 def assembled(kernels: Sequence[Kernel], architecture: str, *words: str) -> dict[str, Resources]:

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "fake_threads.h"
@@ -40,6 +41,7 @@ typedef struct {
 } fake_function;
 typedef struct work {
   struct work *next;
+  uint64_t *event;         /* not NULL: when it came to this goes there, and nothing else is done */
   fake_function *function; /* NULL: a copy of words[2] bytes from words[1] to words[0] */
   uint32_t groups, threads;
   int64_t words[MOST_WORDS];
@@ -50,7 +52,7 @@ typedef struct {
 
 static allocation *allocations;
 static work *first_work, **last_work = &first_work;
-static long n_contexts, n_streams, n_modules, n_graphs, n_pushed, n_launches, bytes_taken;
+static long n_contexts, n_streams, n_events, n_modules, n_graphs, n_pushed, n_launches, bytes_taken;
 static int lost;
 static fake_graph *captured; /* what the stream is being recorded into */
 
@@ -89,12 +91,23 @@ static int later(work *w) {
   return 0;
 }
 
+static uint64_t now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 static int run_all(void) {
   if (captured) return CAPTURING;
   while (first_work) {
     work *w = first_work;
     first_work = w->next;
     if (!first_work) last_work = &first_work;
+    if (w->event) {
+      *w->event = now();
+      free(w);
+      continue;
+    }
     if (!w->function) {
       memcpy((void *)(uintptr_t)w->words[0], (void *)(uintptr_t)w->words[1], (size_t)w->words[2]);
       free(w);
@@ -131,7 +144,7 @@ int cuDevicePrimaryCtxRelease(int device) {
   n_contexts--;
   long n = 0;
   for (allocation *a = allocations; a; a = a->next) n++;
-  note("left: memory", n), note("left: streams", n_streams), note("left: modules", n_modules), note("left: graphs", n_graphs), note("left: contexts", n_contexts), note("left: pushed", n_pushed);
+  note("left: memory", n), note("left: streams", n_streams), note("left: modules", n_modules), note("left: graphs", n_graphs), note("left: events", n_events), note("left: contexts", n_contexts), note("left: pushed", n_pushed);
   return 0;
 }
 int cuCtxPushCurrent_v2(void *context) { return context == &n_contexts ? n_pushed++, 0 : INVALID_CONTEXT; }
@@ -150,6 +163,24 @@ int cuStreamQuery(void *stream) {
   if (first_work && n_launches >= setting("FAKE_CUDA_HANGS", 1 << 30)) return NOT_READY;
   return run_all();
 }
+int cuEventCreate(void **event, unsigned flags) {
+  CALL(flags);
+  return *event = calloc(1, sizeof(uint64_t)), n_events++, 0;
+}
+int cuEventRecord(void *event, void *stream) {
+  CALL(stream != &n_streams);
+  work *w = calloc(1, sizeof *w);
+  w->event = event;
+  *w->event = 0;
+  return later(w);
+}
+int cuEventElapsedTime(float *milliseconds, void *begin, void *end) {
+  CALL(begin != end);
+  const uint64_t from = *(uint64_t *)begin, to = *(uint64_t *)end;
+  if (!from || !to) return NOT_READY;
+  return *milliseconds = (float)(to - from) / 1e6f, 0;
+}
+int cuEventDestroy_v2(void *event) { return free(event), n_events--, note(__func__, 0), 0; }
 int cuStreamAttachMemAsync(void *stream, uint64_t at, size_t bytes, unsigned flags) {
   CALL(flags);
   return stream == &n_streams && inside(at, bytes) && flags == 4 ? 0 : INVALID_VALUE;

@@ -247,6 +247,8 @@ static void test_refusals(smelt_session *session, size_t n_out) {
   EXPECT(API(smelt_trim)(NULL) == SMELT_INVALID && has(E(NULL), "smelt_trim"));
   EXPECT(API(smelt_kernel_stats)(session, 99, NULL, NULL, NULL) == SMELT_INVALID && has(E(NULL), "no kernel"));
   EXPECT(API(smelt_kernel_stats)(NULL, 0, NULL, NULL, NULL) == SMELT_INVALID && has(E(NULL), "session is NULL"));
+  EXPECT(API(smelt_kernel_device_stats)(session, 99, NULL, NULL) == SMELT_INVALID && has(E(NULL), "no kernel"));
+  EXPECT(API(smelt_kernel_device_stats)(NULL, 0, NULL, NULL) == SMELT_INVALID && has(E(NULL), "session is NULL"));
   API(smelt_cancel)(NULL), API(smelt_cancel)(session); /* nothing runs: nothing is cancelled */
   EXPECT(go(session, 2, 3, out, n_out) == SMELT_OK && right(out, 2, 3));
   API(smelt_close)(NULL);
@@ -265,6 +267,8 @@ static void test_profile(smelt_session *session, size_t n_out) {
   EXPECT(go(session, 500, 70, out, n_out) == SMELT_OK);
   API(smelt_kernel_stats)(session, 0, NULL, NULL, &launches);
   EXPECT(launches == 3);
+  EXPECT(API(smelt_kernel_device_stats)(session, 0, &ns, &launches) == SMELT_OK);
+  EXPECT(launches == 3 || (launches == 0 && ns == 0)); /* of all launches, or of none: the CPU has no events */
 }
 
 /* ---- a session with workers, cancelled from outside and not to be touched while busy ---- */
