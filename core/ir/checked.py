@@ -79,7 +79,9 @@ def _learned(facts: Facts, claims: tuple[Claim, ...], times: Times, thread: int)
     """The facts with what is not implied yet. Kept from pass to pass with the proofs inside, which are half
     the time of a graph of many symbols; `thread`, because these serve one thread at a time."""
     when = dict(times)
-    for left, relation, right in claims:
+    # types have what the importer learned of equal sizes: with bounds learned first, a size that no run can
+    # have would not be proved to be what they say
+    for left, relation, right in sorted(claims, key=lambda c: c[1] != "=="):
         facts = learn(facts, left, relation, right, when)
     return facts
 

@@ -373,3 +373,12 @@ def test_einsum(equation: str) -> None:
         feeds[name] = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     inputs = {k: ("f32", [None] * v.ndim) for k, v in feeds.items()}
     agree(model([node("Einsum", list(feeds), ["y"], equation=equation)], inputs, {"y": "f32"}), feeds, 1e-4)
+
+
+def test_parts_of_different_ranks_are_refused() -> None:
+    """By the node's name, in a function of ONNX's as well."""
+    parts = [node("Constant", [], ["c"], value=helper.make_tensor("c", TensorProto.FLOAT, [2], [1.0, 2.0]))]
+    joined = node("Concat", ["x", "c"], ["y"], axis=1, name="join")
+    with pytest.raises(SmeltError, match="inputs 0 and 1 have ranks 2 and 1") as caught:
+        import_model(case([*parts, joined], ["n", 2]).SerializeToString())
+    assert caught.value.kind == "invalid" and caught.value.node == "join"

@@ -29,7 +29,11 @@ def _concat(c: Call) -> Ref:
     parts = [c.x(i) for i in range(len(c.inputs))]
     if not parts:
         raise c.fail("it has no inputs")
-    axis = c.axis(c.integer("axis", 1), c.type().rank)
+    rank = c.type().rank
+    for n in range(1, len(parts)):
+        if c.type(n).rank != rank:
+            raise c.fail(f"inputs 0 and {n} have ranks {rank} and {c.type(n).rank}, wanted are equal ones")
+    axis = c.axis(c.integer("axis", 1), rank)
     while len(parts) > 1:  # in steps: an element asks one part after the other
         steps = concat_steps([c.builder.type_of(p).shape[axis] for p in parts])
         rows = [[parts[n] for n in step] for step in steps]

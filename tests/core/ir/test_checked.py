@@ -278,3 +278,17 @@ def test_work_on_a_checked_size_stays_in_its_loop() -> None:
     np.testing.assert_array_equal(y, fed["a"])
     with pytest.raises(SmeltError, match="as wanted"):
         run_module(done, {**fed, "r": np.ones(2, np.float32)}, OPS)
+
+
+def test_equal_sizes_are_known_although_another_check_denies_them() -> None:
+    """No run passes both; types that the first one made are what later passes prove, in whichever order."""
+    for checks in (("n", "fits", "2"), ("8*n", "==", "2*n*n")), (("8*n", "==", "2*n*n"), ("n", "fits", "2")):
+        module = parse_module(f"""module "m" {{
+          sym n in 1..*
+          graph @main(%x: f32[n, 3]) -> (%y as "y") {{
+            {chr(10).join(check(*c) for c in checks)}
+            %y = exp(%x) : f32[4, 3]
+          }}
+        }}""")
+        facts = FactScope(module_facts(module)).enter(module.main).facts
+        assert facts.prove_eq(sym("n"), 4) is YES
