@@ -16,7 +16,6 @@ from smelt.devicefarm.report import KernelTime
 from smelt.roofline import Peaks, least_times
 from smelt.running import running
 from smelt.shapes import RunCase
-from smelt.targets.grid.parts import part_names
 
 PROFILED = 5
 """Runs of which each kernel's time is the median."""
@@ -95,6 +94,8 @@ def _profiles(
 def kernel_names(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """What a runtime calls the statements of kernels -> the kernels: 'conv.1' and, at a device, 'k_conv__1'
     are the second one of 'conv'."""
+    from smelt.targets.grid.parts import part_names  # with NumPy, which --help does without
+
     found: dict[str, str] = {}
     for unit in dict.fromkeys(r["unit"] for r in rows):
         parts = [(r["name"], i) for r in rows if r["unit"] == unit for i in range(r["statements"])]
