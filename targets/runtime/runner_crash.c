@@ -96,10 +96,22 @@ static unsigned long register_at(const void *context, size_t offset) {
   return value;
 }
 
+/* Threads that share a kernel fault at the same moment. One of them records; the others wait for it to end the process, which the
+ * first one's default action would do before the record is written. */
+static int is_recorder(int number) {
+  static int recorder;
+  int self = (int)sys(NR_gettid, 0, 0, 0, 0, 0, 0), taken = 0;
+  if (__atomic_compare_exchange_n(&recorder, &taken, self, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) return 1;
+  while (taken != self) sys_poll(NULL, 0, -1);
+  sys_on_signal(number, NULL, 0); /* a fault of another kind in the recorder itself */
+  return 0;
+}
+
 static void on_fatal(int number, void *info, void *context) {
   static crash_record r;
   static memory_map map;
   unsigned long address;
+  if (!is_recorder(number)) return;
   r.number = number;
   memcpy(&r.code, (char *)info + 8, 4);
   memcpy(&address, (char *)info + (sizeof(long) == 8 ? 16 : 12), sizeof address);
@@ -111,7 +123,8 @@ static void on_fatal(int number, void *info, void *context) {
   if (SYS_UCONTEXT_LR) add_frame(&map, &r, register_at(context, SYS_UCONTEXT_LR));
   read_stack(&map, &r);
   write_all(crash_pipe, &r, sizeof r);
-  /* SA_RESETHAND: the instruction (or abort) runs again and now kills the process with the true signal */
+  sys_on_signal(number, NULL, 0); /* the instruction (or abort) runs again and now kills the process with the true signal */
+  if (r.code <= 0) sys(NR_kill, sys(NR_getpid, 0, 0, 0, 0, 0, 0), number, 0, 0, 0, 0); /* nothing would come again: another process sent it */
 }
 
 void catch_fatal(int pipe) {
@@ -120,7 +133,7 @@ void catch_fatal(int pipe) {
   crash_pipe = pipe;
   if (stack.at) sys(NR_sigaltstack, (long)&stack, 0, 0, 0, 0, 0);
   for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-    sys_on_signal(numbers[i], on_fatal, 0x80000000u | 0x08000000u | 4u); /* RESETHAND | ONSTACK | SIGINFO */
+    sys_on_signal(numbers[i], on_fatal, 0x08000000u | 4u); /* ONSTACK | SIGINFO */
 }
 
 /* ---- the kernel's own words ---- */

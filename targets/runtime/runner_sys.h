@@ -30,7 +30,7 @@ enum { NR_read = 0, NR_write = 1, NR_close = 3, NR_lseek = 8, NR_mmap = 9, NR_mu
        NR_sigaltstack = 131, NR_prctl = 157, NR_sched_getaffinity = 204, NR_clock_gettime = 228, NR_exit_group = 231,
        NR_openat = 257, NR_ppoll = 271, NR_dup3 = 292, NR_pipe2 = 293, NR_prlimit64 = 302, NR_readlinkat = 267,
        NR_getdents64 = 217, NR_pread64 = 17, NR_pwrite64 = 18, NR_fsync = 74, NR_getcpu = 309,
-       NR_flock = 73, NR_sched_setaffinity = 203, NR_unlinkat = 263 };
+       NR_flock = 73, NR_sched_setaffinity = 203, NR_unlinkat = 263, NR_gettid = 186 };
 #elif defined(__aarch64__) || defined(__riscv)
 #ifdef __riscv
 #define RUNNER_ARCH "riscv64"
@@ -42,7 +42,7 @@ enum { NR_dup3 = 24, NR_fcntl = 25, NR_openat = 56, NR_close = 57, NR_pipe2 = 59
        NR_kill = 129, NR_sigaltstack = 132, NR_rt_sigaction = 134, NR_setpgid = 154, NR_uname = 160,
        NR_getrusage = 165, NR_prctl = 167, NR_getpid = 172, NR_getppid = 173, NR_munmap = 215, NR_mmap = 222,
        NR_wait4 = 260, NR_prlimit64 = 261, NR_pread64 = 67, NR_getcpu = 168,
-       NR_flock = 32, NR_unlinkat = 35, NR_sched_setaffinity = 122 };
+       NR_flock = 32, NR_unlinkat = 35, NR_sched_setaffinity = 122, NR_gettid = 178 };
 #elif defined(__arm__)
 #define RUNNER_ARCH "armv7"
 enum { NR_read = 3, NR_write = 4, NR_close = 6, NR_lseek = 19, NR_getpid = 20, NR_kill = 37, NR_setpgid = 57, NR_getppid = 64,
@@ -50,7 +50,7 @@ enum { NR_read = 3, NR_write = 4, NR_close = 6, NR_lseek = 19, NR_getpid = 20, N
        NR_sigaltstack = 186, NR_mmap = 192 /* mmap2 */, NR_getdents64 = 217, NR_fcntl = 221 /* fcntl64 */, NR_sched_getaffinity = 242,
        NR_exit_group = 248, NR_clock_gettime = 263, NR_openat = 322, NR_readlinkat = 332, NR_ppoll = 336,
        NR_dup3 = 358, NR_pipe2 = 359, NR_prlimit64 = 369, NR_pread64 = 180, NR_pwrite64 = 181, NR_fsync = 118, NR_getcpu = 345,
-       NR_flock = 143, NR_sched_setaffinity = 241, NR_unlinkat = 328 };
+       NR_flock = 143, NR_sched_setaffinity = 241, NR_unlinkat = 328, NR_gettid = 224 };
 #else
 #error "runner_sys.h has no system call numbers for this architecture; add a row"
 #endif

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -10,6 +12,7 @@ import front_models
 import numpy as np
 import pytest
 from boards import need_emulator
+from processes import started
 
 import smelt
 from smelt.cli.ci import Report, add_cases, junit
@@ -56,6 +59,30 @@ def test_a_kernel_that_faults(tmp_path: Path, target: str) -> None:
     assert crash.where[0] == "kernel 'conv_relu' (nodes conv0, relu0, which makes 'r')"
     assert {"rt_pool_run", "launch"} <= {w.rpartition(".")[2] for w in crash.where}, crash.where
     assert "in kernel 'conv_relu'" in str(caught.value)
+
+
+def test_threads_that_fault_at_once_leave_one_record(tmp_path: Path) -> None:
+    """Each of them would end the process; the record of the first is whole before one does."""
+    model, x = front_models.small(), {n: np.tile(a, (8, 1, 4, 4)) for n, a in X.items()}
+    bundle = spoilt(smelt.compile(model, output=tmp_path / "out"), "conv_relu")
+    for _ in range(8):
+        with running(bundle, threads=4) as client, pytest.raises(RunnerError) as caught:
+            client.run(x)
+        crash = caught.value.crash
+        assert crash is not None and crash.where[0].startswith("kernel 'conv_relu'"), crash
+
+
+def test_a_fatal_signal_from_outside_ends_the_model(tmp_path: Path) -> None:
+    """Nothing faults again when the handler returns."""
+    bundle = smelt.compile(front_models.small(), output=tmp_path / "out")
+    with running(bundle) as client:
+        client.run(X)
+        assert client.facts is not None
+        (worker,) = started(client.facts.pid)
+        os.kill(worker, signal.SIGSEGV)
+        with pytest.raises(RunnerError) as caught:
+            client.run(X)
+    assert caught.value.crash is not None and caught.value.crash.signal == signal.SIGSEGV
 
 
 def test_validate_tells_where(tmp_path: Path) -> None:
