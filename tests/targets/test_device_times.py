@@ -124,7 +124,7 @@ def test_bench_shows_them(target: str, tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_profile_is_of_one_build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "out", "--profile", "--baseline", "other"]) == 2
-    assert "--profile is about one build" in capsys.readouterr().err
+    assert "--profile is about the runs of one build" in capsys.readouterr().err
 
 
 def test_names_of_launches() -> None:
