@@ -40,8 +40,8 @@ import rig  # noqa: E402  # of tests/devicefarm
 from campaign import Outcome, main  # noqa: E402
 from frames_raw import Raw  # noqa: E402
 
-from smelt.devicefarm.client import CONTROL_HEAD, LOAD_HEAD, PAIR, RUN_BODY, SETIN_HEAD  # noqa: E402
 from smelt.devicefarm.frames import CRC, HEADER, VERSION, FrameType, decode_header  # noqa: E402
+from smelt.devicefarm.requests import CONTROL_HEAD, LOAD_HEAD, PAIR, RUN_BODY, SETIN_HEAD  # noqa: E402
 
 PIPE = 1 << 20
 """Bytes that a runner can write while its host reads nothing, as for the client."""

@@ -17,9 +17,9 @@ from frames_raw import Raw
 from installed import program_path
 
 from smelt.core.diag import SmeltError
-from smelt.devicefarm.client import LOAD_HEAD, PAIR, RUN_BODY, SETIN_HEAD
 from smelt.devicefarm.frames import FrameType
 from smelt.devicefarm.report import parse_facts, parse_samples
+from smelt.devicefarm.requests import LOAD_HEAD, PAIR, RUN_BODY, SETIN_HEAD
 from smelt.devicefarm.wire import (
     JSON_LIMIT,
     LOG_KEPT,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from installed import program_path
 from onnx import TensorProto, helper, numpy_helper
 
 from smelt.cli.kernels import outline
@@ -106,7 +106,7 @@ def test_drivers_that_choose_registers_leave_them_unknown(model: Path) -> None:
         ("x86", ".globl"), ("arm64", ".globl"), ("x86+opencl", "__kernel"), ("x86+cuda", ".entry"),
         pytest.param(
             "x86+vulkan", "OpEntryPoint",
-            marks=pytest.mark.skipif(shutil.which("spirv-dis") is None, reason="install spirv-tools"),
+            marks=pytest.mark.skipif(program_path("spirv-dis") is None, reason="apt install spirv-tools"),
         ),
     ],
 )  # fmt: skip

@@ -35,6 +35,7 @@ PACKAGES = MappingProxyType({
     "/usr/share/vulkan/icd.d": "mesa-vulkan-drivers",
     "/usr/share/vulkan/explicit_layer.d": "vulkan-validationlayers",
     "spirv-val": "spirv-tools",
+    "spirv-dis": "spirv-tools",
     "chromium-headless-shell": "chromium-headless-shell",
     "initdb": "postgresql",
     "postgres": "postgresql",
