@@ -94,6 +94,7 @@ class BoundPort:
     def __init__(self, row: Mapping[str, Any]) -> None:
         self.name: str = row["name"]
         self.dtype: DType = ALL[row["dtype"]]
+        self.numpy = self.dtype.numpy
         self.dims: list[int | str] = list(row["shape"])
         self.rank = len(self.dims)
         self.late = bool(row.get("late", False))
@@ -121,9 +122,9 @@ class BoundPort:
         rank; extents are checked by the model's code."""
         if type(x) is not np.ndarray:
             x = as_array(x, f"{role} '{self.name}'")
-        if x.dtype != self.dtype.numpy:
+        if x.dtype is not self.numpy and x.dtype != self.numpy:
             raise SmeltError(
-                f"{role} '{self.name}': expected {self.dtype.numpy} elements, got {x.dtype}", kind="shape"
+                f"{role} '{self.name}': expected {self.numpy} elements, got {x.dtype}", kind="shape"
             )
         if x.ndim != self.rank:
             raise SmeltError(
@@ -141,7 +142,7 @@ class BoundPort:
 def new_array(p: BoundPort, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """A new array for an output. Raises SmeltError(kind='device') when there is no memory."""
     try:
-        return np.empty(shape, p.dtype.numpy)
+        return np.empty(shape, p.numpy)
     except (MemoryError, ValueError) as e:
         raise SmeltError(f"output '{p.name}' of shape {list(shape)}: {e}", kind="device") from None
 

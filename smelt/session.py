@@ -144,7 +144,7 @@ class Session:
             raise damaged(bundle.path, "its manifest and its code have other entries")
         manifest = self._manifest = bundle.entry(name).manifest
         self._takes, self._gives = groups(manifest, "inputs"), groups(manifest, "outputs")
-        self._plain = "groups" not in manifest
+        self._plain = all(g.plain for g in (*self._takes, *self._gives))
         self._inputs = [BoundPort(row) for row in manifest["inputs"]]
         self._outputs = [BoundPort(row) for row in manifest["outputs"]]
         self._state = [BoundPort(row) for row in bundle.states]
@@ -161,10 +161,13 @@ class Session:
                 p.late |= not {s for d in p.dims for s in spelled_dim(d, manifest).symbols} <= fed
         self._in = (DLTensor * max(1, len(self._inputs)))()
         self._out = (DLTensor * max(1, len(self._outputs)))()
-        for tensors, ports in ((self._in, self._inputs), (self._out, self._outputs)):
-            for t, p in zip(tensors, ports, strict=False):
-                t.device, t.ndim, t.dtype = DLDevice(1, 0), p.rank, p.dlpack
-                t.shape = p.shape
+        # each access to an element of a ctypes array makes a new object for it, so those are made once
+        self._taken = tuple(zip(self._in, self._inputs, strict=False))
+        self._given = tuple(zip(self._out, self._outputs, strict=False))
+        self._names = {p.name for p in self._inputs}
+        for t, p in (*self._taken, *self._given):
+            t.device, t.ndim, t.dtype = DLDevice(1, 0), p.rank, p.dlpack
+            t.shape = p.shape
         self._ours = True
         self._away = False
         self._known: dict[tuple[tuple[int, ...], ...], list[tuple[int, ...]]] = {}
@@ -351,7 +354,7 @@ class Session:
             self._usable()
             _held = self._bind(self._as_dict(feed))  # compact copies among them, which nobody else holds
             self._ours, self._away = False, True
-            for t, p in zip(self._out, self._outputs, strict=False):
+            for t, p in self._given:
                 t.data, t.shape = None, p.shape
                 if p.name in given:
                     p.place(t, given[p.name], self)
@@ -360,8 +363,7 @@ class Session:
             )
             if status:
                 raise self._error(status, self._handle)
-            rows = zip(self._out, self._outputs, strict=False)
-            return [given[p.name] if p.name in given else copied(t, p) for t, p in rows]
+            return [given[p.name] if p.name in given else copied(t, p) for t, p in self._given]
 
     def same_session(self, other: Session) -> bool:
         """Whether both are entries of one session."""
@@ -508,7 +510,7 @@ class Session:
         if status:
             raise self._error(status, self._handle)
         if results is None:
-            results = [copied(t, p) for t, p in zip(self._out, self._outputs, strict=False)]
+            results = [copied(t, p) for t, p in self._given]
             if not any(p.late for p in self._outputs):
                 # outputs sized by input shapes alone: from now on the model writes into our arrays
                 if len(self._known) == MOST_SHAPES:
@@ -517,14 +519,14 @@ class Session:
         return results
 
     def _bind(self, feed: Mapping[str, Any]) -> list[np.ndarray[Any, Any] | UnitTensor]:
-        if len(feed) != len(self._inputs) or any(p.name not in feed for p in self._inputs):
+        if feed.keys() != self._names:
             _same_names([p.name for p in self._inputs], list(feed))
         if self._away:
-            for t in (*self._in, *self._out):
+            for t, _ in (*self._taken, *self._given):
                 t.device = DLDevice(1, 0)
             self._away = False
         arrays: list[np.ndarray[Any, Any] | UnitTensor] = []
-        for t, p in zip(self._in, self._inputs, strict=False):
+        for t, p in self._taken:
             x = feed[p.name]
             if type(x) is UnitTensor:
                 arrays.append(p.place(t, x, self))
@@ -540,17 +542,17 @@ class Session:
         """New arrays for the outputs when their shapes are known, else None: the session's memory."""
         known = self._known.get(shapes)
         if known is None:
-            for t in self._out:
+            for t, _ in self._given:
                 t.data = None
             self._ours = False
             return None
         if not self._ours:
             # the model pointed the shapes at its own memory
-            for t, p in zip(self._out, self._outputs, strict=False):
+            for t, p in self._given:
                 t.shape = p.shape
             self._ours = True
         results = []
-        for t, p, shape in zip(self._out, self._outputs, known, strict=False):
+        for (t, p), shape in zip(self._given, known, strict=True):
             r = new_array(p, shape)
             p.set_shape(shape)
             # an empty array has an address too: data None would mean the session's memory
