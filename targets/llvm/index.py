@@ -195,8 +195,8 @@ class Indexer:
             low = None if al is None else al // b
             return self._op(shift, a, b.bit_length() - 1, low, None if ah is None else ah // b)
         if al is not None and al >= 0 and not (isinstance(b, int) and b < 0):
-            return self._op("udiv", a, safe, 0, ah)
-        quotient = self._op("sdiv", a, safe, None, None)
+            return self._divided("udiv", a, safe, 0, ah)
+        quotient = self._divided("sdiv", a, safe, None, None)
         rest = self._op("sub", a, self._op("mul", quotient, safe, None, None), None, None)
         low, high = (None, None) if isinstance(b, int) and b < 0 else _towards_zero(al, ah)
         return self._op("sub", quotient, self._wrong_sign(rest, safe), low, high)
@@ -212,11 +212,20 @@ class Indexer:
             return self._op("and", a, b - 1, 0, b - 1)
         if al is not None and al >= 0 and not (isinstance(b, int) and b < 0):
             high = b - 1 if isinstance(b, int) else None
-            return self._op("urem", a, safe, 0, high)
-        rest = self._op("srem", a, safe, None, None)
+            return self._divided("urem", a, safe, 0, high)
+        rest = self._divided("srem", a, safe, None, None)
         fix = self._op("mul", self._wrong_sign(rest, safe), safe, None, None)
         high = b - 1 if isinstance(b, int) and b > 0 else None
         made = self._op("add", rest, fix, None if isinstance(b, int) and b < 0 else 0, high)
+        return made
+
+    def _divided(self, op: str, a: Number, b: Number, low: int | None, high: int | None) -> Value:
+        """A quotient or a remainder, which stays in the block where it stands: LLVM's loop strength reduction
+        sees through divisions and would repeat them in each round of the loops inside. It does not see
+        through a freeze."""
+        found = self._op(op, a, b, None, None)
+        made = self.b.pure(f"freeze {found.typed}", self.elem, 0, found)
+        made.low, made.high = low, high
         return made
 
     def _divisor(self, b: Number) -> Number:

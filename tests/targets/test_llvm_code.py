@@ -78,6 +78,28 @@ def test_guards_disappear_inside() -> None:
     assert selects[0] == selects[1] > 0
 
 
+FEW_ROWS = """kernel @k(m: dim in 0..*, x: f32[m, 384], w: f32[64, 384, 16]) -> (y: f32[m, 1024]) {
+  group o in 64 {
+    tiles group (i0, r) in m : balanced (2 .. 1) {
+      register acc: f32[r, 16]
+      unroll i in r { vector j in 16 { acc[i, j] = 0.0:f32 } }
+      serial k in 384 { unroll i in r { vector j in 16 { acc[i, j] fma= x[i + i0, k] * w[o, k, j] } } }
+      unroll i in r { vector j in 16 { y[i + i0, j + 16*o] = acc[i, j] } }
+    }
+  }
+}
+"""
+
+
+def test_divisions_stay_outside_inner_loops() -> None:
+    text = emit_module([parse_kernel(FEW_ROWS)], cpu := cpu_for(X86, "x86-64-v3"))
+    module, machine = parse(text), target_machine(cpu, 2)
+    module.data_layout = str(machine.target_data)
+    made = re.findall(r"\tdiv[lq]\t", str(machine.emit_assembly(module)))
+    # each at most twice: one of 32 bits for small numbers, which is faster, and one of 64
+    assert 0 < len(made) <= 2 * len(re.findall("u(div|rem) i64", text))
+
+
 def test_what_only_the_border_needs_is_computed_there() -> None:
     text = emit_module([parse_kernel(TREES["depthwise"][0])], cpu_for(X86, "x86-64-v3"))
     label, found = "", set()
