@@ -25,6 +25,8 @@ else:
 
 ShapeSpec: TypeAlias = "Mapping[str, int | tuple[int, ...]]"
 """What a user fixes: symbol name -> value, input name -> whole shape."""
+MOST_SHAPES_SHOWN = 4
+"""A case of more inputs, such as a cache of many layers, is named by its dims where these tell all."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +102,10 @@ def ports(bundle: Bundle) -> tuple[Port, ...]:
 def feed_case(bundle: Bundle, feed: Mapping[str, GroupValue]) -> RunCase:
     """A case of given inputs."""
     found = groups(bundle.manifest, "inputs")
-    text = label({n: np.shape(a) for n, a in named_arrays(feed).items()})
-    plain = all(g.plain for g in found)
-    return RunCase(text, feed, None if plain else packed(found, feed, bundle.manifest))
+    shapes = {n: np.shape(a) for n, a in named_arrays(feed).items()}
+    if not all(g.plain for g in found):
+        return RunCase(label(shapes), feed, packed(found, feed, bundle.manifest))
+    return RunCase(dims_label(bundle, shapes) or label(shapes), feed)
 
 
 def symbols(bundle: Bundle) -> tuple[InputSymbol, ...]:
@@ -325,6 +328,20 @@ def shapes_at(bundle: Bundle, values: Mapping[str, int]) -> dict[str, tuple[int,
 def label(shapes: Mapping[str, tuple[int, ...]]) -> str:
     """The shapes as text: 'x:1x3x64x64, y:[]'."""
     return ", ".join(f"{n}:{'x'.join(map(str, s)) if s else '[]'}" for n, s in shapes.items())
+
+
+def dims_label(bundle: Bundle, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """The dims that give the inputs these shapes, as --shape takes them: 'batch=1, seq=8'. '' where there are
+    few inputs, or where dims do not tell all."""
+    if len(shapes) <= MOST_SHAPES_SHOWN or shapes.keys() != {p.name for p in ports(bundle)}:
+        return ""
+    try:
+        bound = bundle.bind(shapes)
+        values = {s.name: bound[s.name] for s in symbols(bundle) if s.name in bound}
+        told = shapes_at(bundle, values) == shapes
+    except (SmeltError, KeyError, ValueError):  # shapes that the model refuses
+        return ""
+    return ", ".join(f"{n}={v}" for n, v in values.items()) if told else ""
 
 
 # ---------------------------------------------------------------- arrays

@@ -236,3 +236,19 @@ def test_what_a_state_leaves_is_for_the_next_run_to_take(
 ) -> None:
     shapes = {name: (n,) for name, n in zip(extents, after, strict=True)}
     assert state_values(stateful(**extents), shapes) == found
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_a_case_of_many_inputs_is_named_by_its_dims(tmp_path: Path, fixed: bool) -> None:
+    given = [helper.make_tensor_value_info(f"past.{k}", TensorProto.FLOAT, ["b", "n", 4]) for k in range(6)]
+    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["b", "n", 4])
+    node = helper.make_node("Sum", [v.name for v in given], ["y"])
+    graph = helper.make_graph([node], "g", given, [made])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    bundle = smelt.compile(model, output=tmp_path / "out", dims={"b": 2, "n": 3} if fixed else {})
+    (found,) = cases(bundle, [{}] if fixed else [{"b": 2, "n": 3}])
+    if fixed:  # no dim is left to tell it by
+        assert found.label.count("2x3x4") == 6
+    else:
+        assert found.label == "b=2, n=3"
+        assert bind(bundle, parse_shapes(found.label)) == {"b": 2, "n": 3}
