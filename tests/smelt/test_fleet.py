@@ -168,7 +168,9 @@ def test_a_client_that_is_killed_frees_its_board(bundle: Bundle, folder: Path) -
         (standing,) = desk.standings()
         assert standing.holder
         assert standing.left <= desk.rules.lease
-        with take(desk, ["one"], user="next") as lease:  # after no more than the lease's life
+        time.sleep(standing.left)
+        assert [s.holder for s in desk.standings()] == [""]
+        with take(desk, ["one"], user="next", timeout=0) as lease:
             assert lease.fence > standing.fence
     source = [str(bundle.path), "--model", str(folder / "model.onnx")]
     code, data, _ = farm(*source, "--device", "one", "--count", "1")
