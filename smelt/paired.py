@@ -92,9 +92,10 @@ class _Case:
             return True
         return self.found.change is Change.INCONCLUSIVE and len(self.ratios) < MOST_PAIRS
 
-    def missing(self) -> int:
-        """How many good pairs the next look needs."""
-        return min(look for look in LOOKS if look > len(self.ratios)) - len(self.ratios)
+    @property
+    def has_spare(self) -> bool:
+        """Whether another disturbed pair may be replaced."""
+        return len(self.launches) // 2 - len(self.ratios) <= SPARE_PAIRS
 
     def result(self) -> Compared:
         """What was found, with the reason where pairs ran out."""
@@ -137,8 +138,7 @@ def compare_builds(
     with runners((new, baseline), device) as (of_new, of_baseline):
         under = conditioned((of_new, of_baseline), choose)[0]
         for pair, new_first in enumerate(orders):
-            left = len(orders) - pair
-            todo_now = [c for c in todo if c.is_open and c.missing() <= left]
+            todo_now = [c for c in todo if c.is_open and c.has_spare]
             if not todo_now:
                 break
             order = (of_new, of_baseline) if new_first else (of_baseline, of_new)

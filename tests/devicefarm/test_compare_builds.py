@@ -96,6 +96,10 @@ def two_modes(r: np.random.Generator) -> np.ndarray:
     return normal(0.01)(r) * np.where(r.random((SEEDS, LAUNCHES)) < 0.3, 1.06, 1)
 
 
+def two_far_modes(r: np.random.Generator) -> np.ndarray:
+    return normal(0.01)(r) * np.where(r.random((SEEDS, LAUNCHES)) < 0.5, 1.1, 1)
+
+
 def two_lasting_modes(r: np.random.Generator) -> np.ndarray:
     return normal(0.01)(r) * np.where(np.cumsum(r.random((SEEDS, LAUNCHES)) < 0.05, 1) % 2, 1.35, 1)
 
@@ -131,7 +135,8 @@ def ticks(r: np.random.Generator) -> np.ndarray:
 NOISE: dict[str, Noise] = {
     "none": normal(0), "0.5 %": normal(0.005), "1 %": normal(0.01), "2 %": normal(0.02), "3 %": normal(0.03),
     "heating": heating, "one step": one_step, "pareto": pareto, "interrupted": interrupted,
-    "two modes": two_modes, "two lasting modes": two_lasting_modes, "random walk": random_walk,
+    "two modes": two_modes, "two far modes": two_far_modes, "two lasting modes": two_lasting_modes,
+    "random walk": random_walk,
     "autocorrelated": autocorrelated(0.9, 0.03), "alternating": autocorrelated(-0.5, 0.02), "ticks": ticks,
 }  # fmt: skip
 HOSTILE: dict[str, Noise] = {
@@ -205,7 +210,7 @@ def test_many_cases_share_the_error() -> None:
 
 @pytest.mark.parametrize("ratios", [[], [1.0] * 15, [1.0] * 17, [1.0] * 15 + [0.0], [1.0] * 15 + [math.inf]])
 def test_other_counts_and_bad_ratios_are_refused(ratios: list[float]) -> None:
-    with pytest.raises(ValueError, match="a look takes 16 or 32 positive ratios"):
+    with pytest.raises(ValueError, match="a look takes 16 or 32 or 64 positive ratios"):
         judge_pairs(ratios)
 
 
