@@ -23,7 +23,7 @@ from smelt.core.dtype import Array
 from smelt.core.ir.graph import Attr, Graph, Module, Node, Ref, Symbol, TensorType, Value
 from smelt.core.ir.interp_kernel import run_kernel
 
-Watch: TypeAlias = Callable[[Node, Value, Array], None]
+Watch: TypeAlias = Callable[[Node, Value, Array], Array | None]
 Values: TypeAlias = MutableMapping[Ref, Array]
 
 
@@ -58,7 +58,8 @@ def run_module(
     """The outputs of the main graph, in order.
 
     feeds: arrays by ONNX input name (a value's origin, or its name without '%'). watch: called with each
-    node, value and array as they are made (regions included). libraries: meanings of call_library.
+    node, value and array as they are made (regions included); an array that it returns goes on in the place
+    of that one. libraries: meanings of call_library.
     Raises SmeltError: kind 'shape' for inputs that do not fit, 'invalid' for what is beyond the limits,
     'internal' when a result breaks its type.
     """
@@ -172,9 +173,8 @@ class _Run:
             for v, array in zip(n.outputs, self.node(n, values, env), strict=True):
                 array = np.asarray(array)
                 self.fits(n, v, array, env)
-                values[v.name] = array
-                if self.watch:
-                    self.watch(n, v, array)
+                other = self.watch(n, v, array) if self.watch else None
+                values[v.name] = array if other is None else other
         return tuple(self.value(r, values) for r in g.outputs)
 
     def value(self, ref: Ref, values: Values) -> Array:

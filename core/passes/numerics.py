@@ -22,8 +22,9 @@ INTEGERS = "integers"
 own by what the latter lose, for scales between 2^-40 and 2^40. A quantised result next to the middle of two
 steps may be either."""
 WIDER = "wider"
-"""As ROUNDING where numbers of 16 bits are, and EXACT elsewhere: what one kernel computes of them stays f32
-up to the store, so that it is rounded once, and what would overflow between two operations does not."""
+"""As ROUNDING where numbers of 16 bits are, those between two operations included, and EXACT elsewhere: what
+one kernel computes of them stays f32 up to the store, so that it is rounded once, and what would overflow
+between two operations does not."""
 REASSOCIATE = "reassociate"
 OVERFLOW = "overflow"
 CONSTANTS = "constants"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from smelt.core.dtype import u8
-from smelt.core.passes.equivalence import difference
-from smelt.core.passes.numerics import EXACT, INTEGERS
+from smelt.core.ir.text import parse_module
+from smelt.core.passes.equivalence import as_function, difference
+from smelt.core.passes.numerics import EXACT, INTEGERS, SUMS, WIDER
 from tests.core.passes.build import Build
 
 Array = np.ndarray[Any, Any]
@@ -79,3 +81,31 @@ def test_few_values_tell_no_step(values: list[float], wrong: float, differs: boo
     module = b.done(b("relu", b.inputs[0]))
     known = (lambda _: (wanted,), lambda _: (found,))
     assert (difference(module, module, INTEGERS, iter([{"x0": wanted}]), known) is not None) is differs
+
+
+LOG_SOFTMAX = """module "form" {
+  graph @main(%x: bf16[1, 4] from "x") -> (%y as "y") {
+    %m = reduce_max(%x) {axes = (1,), keepdims = true} : bf16[1, 1]
+    %d = sub(%x, %m) : bf16[1, 4]
+    %e = exp(%d) : bf16[1, 4]
+    %s = reduce_sum(%e) {axes = (1,), keepdims = true} : bf16[1, 1]
+    %l = log(%s) : bf16[1, 1]
+    %y = sub(%d, %l) : bf16[1, 4]
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(("off", "kind", "differs"), [
+    (-0.00036, WIDER, False), (-0.00036, SUMS, True), (-0.5, WIDER, True), (0.5, WIDER, True)
+])  # fmt: skip
+def test_what_stays_wider_need_not_lose_what_16_bits_do(off: float, kind: str, differs: bool) -> None:
+    """exp(0) + 2 exp(-8.6) is 1 in bf16, and 1.00036 in f32, of which the logarithm is not 0."""
+    module = parse_module(LOG_SOFTMAX)
+    x = np.array([[-20, -8.625, -8.625, 0]], ml_dtypes.bfloat16)
+    (wanted,) = as_function(module)({"x": x})
+    assert wanted[0, 3] == 0
+    given = wanted.copy()
+    given[0, 3] = off
+    known = (as_function(module), lambda _: (given,))
+    assert (difference(module, module, kind, iter([{"x": x}]), known) is not None) is differs
