@@ -283,7 +283,12 @@ class SshTransport:
         if transport is None:
             raise infra(f"the link to device '{self.name}' was lost")
         with self._doing("opening a channel", budget):
-            return transport.open_session(timeout=budget.limits.connect)
+            try:
+                return transport.open_session(timeout=budget.limits.connect)
+            except paramiko.SSHException as error:  # paramiko has one class for this and for a refusal
+                if transport.is_active() and "Timeout" in str(error):
+                    raise TimeoutError from error
+                raise
 
     def _opened(self, budget: Budget) -> DeviceStore:
         files = self._sftp_files(budget)

@@ -423,13 +423,25 @@ def test_cut_upload_resends_less_than_what_was_missing_and_16_mib(
 
 def test_stalled_upload_is_named(linked: Board, tmp_path: Path) -> None:
     bundle = with_weights(linked.bundle, tmp_path / "large", 4 * MIB)
-    limits = replace(LIMITS, command=2, upload=2, close=1)
+    limits = replace(LIMITS, connect=2, command=2, upload=2, close=1)
     with proxy.before(linked.port) as link:
         transport = linked.open(port=link.port)
-        transport.free_bytes(Budget(limits))
-        threading.Timer(0.1, link.stalled.set).start()
+        transport.free_bytes(Budget(LIMITS))
+        threading.Timer(0.1, link.stalled.set).start()  # in the upload or, on a busy machine, before it
         with pytest.raises(SmeltError, match=r"no byte came from the device for 2 s|longer than") as caught:
             transport.deploy(bundle, Budget(limits))
+        assert verdict_of_error(caught.value) is Verdict.LINK_STALLED
+        transport.close()
+
+
+def test_a_link_that_stalls_before_a_channel_opens_is_named(linked: Board) -> None:
+    limits = replace(LIMITS, connect=2, command=2, close=1)
+    with proxy.before(linked.port) as link:
+        transport = linked.open(port=link.port)
+        transport.deploy(linked.bundle, Budget(LIMITS))
+        link.stalled.set()
+        with pytest.raises(SmeltError, match="no byte came from the device for 2 s") as caught:
+            transport.execute(["true"], Budget(limits))
         assert verdict_of_error(caught.value) is Verdict.LINK_STALLED
         transport.close()
 

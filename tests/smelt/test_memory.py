@@ -15,6 +15,7 @@ from processes import measured
 
 import smelt
 from smelt.core.diag import SmeltError
+from smelt.ports import address
 
 WIDTH = 8192
 COMPILE = "import sys, smelt; smelt.compile(sys.argv[1], 'host', output=sys.argv[2])"
@@ -104,3 +105,34 @@ def test_a_weight_larger_than_the_addresses_is_the_error_of_memory(tmp_path: Pat
 
     how, said = isolated(work)
     assert how == "ok" and said.startswith("infra: the compile used more than") and "stage '" in said, said
+
+
+def test_outputs_that_nobody_holds_are_written_again_and_others_never(tmp_path: Path) -> None:
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 64])
+    made = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 64]) for n in ("y", "z")]
+    nodes = [helper.make_node("Neg", ["x"], ["y"]), helper.make_node("Abs", ["x"], ["z"])]
+    model = helper.make_model(helper.make_graph(nodes, "g", [given], made))
+    session = smelt.load(smelt.compile(model, output=tmp_path / "out"))
+
+    def run(by: float) -> list[np.ndarray]:
+        return session.run(None, {"x": np.full((3, 64), by, np.float32)})
+
+    run(1)  # the first run of a shape copies out of the session's memory
+    at = [address(a) for a in run(2)]
+    assert [address(a) for a in run(3)] == at  # nobody holds them
+    y, z = run(4)
+    row, kept = y[1], memoryview(z)
+    del y, z
+    run(5)
+    assert row[0] == -4 and np.asarray(kept)[1, 0] == 4  # a view and a buffer hold them
+    del row, kept
+    back = run(6)
+    again = session.run(None, {"x": back[0]})  # what goes in is held by whoever gave it
+    assert back[0][0, 0] == -6 and again[0][0, 0] == 6 and back[1][0, 0] == 6
+    first = run(7)
+    assert all(a.flags.writeable and a.flags.c_contiguous for a in first)
+    session.trim()
+    assert all(address(a) != address(b) for a, b in zip(run(8), first, strict=True))
+    assert first[0][2, 63] == -7 and first[1][2, 63] == 7
+    other = session.run(None, {"x": np.zeros((5, 64), np.float32)})
+    assert other[0].shape == (5, 64) and first[0][0, 0] == -7
