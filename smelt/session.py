@@ -54,6 +54,14 @@ for it in each run can cost the page faults of all its pages, since glibc gives 
 of 510 us in a decode step of llama2l with 512 rows of cache (Zen 4, 2026-11-25)."""
 
 
+def _references(kept: tuple[np.ndarray[Any, Any], ...], k: int) -> int:
+    return getrefcount(kept[k])
+
+
+_ALONE = _references((np.empty(0),), 0)
+"""The count of what only the tuple refers to, which is the interpreter's business."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeArg:
     """An input or output: name, shape (ints and dim strings), type ('tensor(float)'), as onnxruntime's."""
@@ -560,8 +568,8 @@ class Session:
             self._ours = True
         kept, owned, results = self._kept, [], []
         for k, ((t, p), shape) in enumerate(zip(self._given, known, strict=True)):
-            # referenced by the tuple and the call alone: the caller has let go of all that shared the memory
-            free = k < len(kept) and kept[k].shape == shape and getrefcount(kept[k]) == 2
+            # referenced by the tuple alone: the caller has let go of all that shared the memory
+            free = k < len(kept) and kept[k].shape == shape and _references(kept, k) == _ALONE
             a = kept[k] if free else new_array(p, shape)
             p.set_shape(shape)
             # an empty array has an address too: data None would mean the session's memory
