@@ -81,7 +81,7 @@ def stored() -> list[dict[str, Any]]:
 
 def test_four_emulated_devices_in_parallel_from_one_command(bundle: Bundle, folder: Path) -> None:
     source = [str(bundle.path), "--model", str(folder / "model.onnx")]
-    code, data, _ = farm(*source, "--device", ",".join(BOARDS), "--count", "2")
+    code, data, _ = farm(*source, "--device", ",".join(BOARDS), "--count", "100")  # seconds of work
     assert code == 0, data
     assert [p["device"] for p in data["parts"]] == list(BOARDS)
     assert {p["verdict"] for p in data["parts"]} == {"pass"}
