@@ -81,19 +81,28 @@ def stored() -> list[dict[str, Any]]:
 
 def test_four_emulated_devices_in_parallel_from_one_command(bundle: Bundle, folder: Path) -> None:
     source = [str(bundle.path), "--model", str(folder / "model.onnx")]
-    code, data, _ = farm(*source, "--device", ",".join(BOARDS), "--count", "100")  # seconds of work
+    code, data, _ = farm(*source, "--device", ",".join(BOARDS), "--count", "2")
     assert code == 0, data
     assert [p["device"] for p in data["parts"]] == list(BOARDS)
     assert {p["verdict"] for p in data["parts"]} == {"pass"}
     rows = stored()
     assert {r["device"] for r in rows} == set(BOARDS)
     assert all(r["bundle"] == bundle.digest and r["model"] and r["fingerprint"] for r in rows)
-    desk = open_desk()  # each began before any other had ended
-    with closing(desk.database), desk.database.transaction() as m:
-        from smelt.devicefarm.leases.tables import LEASE
+    # each began before any other had ended, once at least: on a quick machine they take a third of a second
+    for _ in range(5):
+        if not all_overlap():
+            assert farm(*source, "--device", ",".join(BOARDS), "--count", "2")[0] == 0
+    assert all_overlap()
 
-        leases = m.run(LEASE.select()).all()
-    assert max(r.since for r in leases) < min(r.ended for r in leases)
+
+def all_overlap() -> bool:
+    """Whether the last lease of each board began before any other of these ended."""
+    from smelt.devicefarm.leases.tables import LEASE
+
+    desk = open_desk()
+    with closing(desk.database), desk.database.transaction() as m:
+        leases = sorted(m.run(LEASE.select()).all(), key=lambda r: r.since)[-len(BOARDS) :]
+    return bool(max(r.since for r in leases) < min(r.ended for r in leases))
 
 
 def test_some_devices_of_a_tag_and_their_times(bundle: Bundle, folder: Path) -> None:
