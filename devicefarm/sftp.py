@@ -275,7 +275,8 @@ class SftpFiles:
 def link_failure(device: str, what: str, error: Exception, limit: float) -> InfraError | None:
     """The error for a link that is lost or stalled, None for any other failure. limit: for how many seconds
     nothing had come when a wait was given up."""
-    if isinstance(error, TimeoutError):
+    # paramiko has one class for a channel that is not opened in time and for one that is refused
+    if isinstance(error, TimeoutError) or str(error).startswith("Timeout opening channel"):
         why = f"no byte came from the device for {limit:.0f} s"
         return infra(f"{what}: {why}", status=LINK_STALLED)
     said = str(error) or type(error).__name__

@@ -283,12 +283,7 @@ class SshTransport:
         if transport is None:
             raise infra(f"the link to device '{self.name}' was lost")
         with self._doing("opening a channel", budget):
-            try:
-                return transport.open_session(timeout=budget.limits.connect)
-            except paramiko.SSHException as error:  # paramiko has one class for this and for a refusal
-                if transport.is_active() and "Timeout" in str(error):
-                    raise TimeoutError from error
-                raise
+            return transport.open_session(timeout=budget.limits.connect)
 
     def _opened(self, budget: Budget) -> DeviceStore:
         files = self._sftp_files(budget)

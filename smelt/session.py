@@ -48,7 +48,7 @@ class _Memory(ctypes.Structure):
 
 MOST_SHAPES = 4096
 """How many combinations of input shapes a session remembers the output shapes of."""
-MOST_KEPT = 16 << 20
+MOST_REUSED = 16 << 20
 """Bytes of outputs whose memory the next run takes again when the caller has let go of it. To free and ask
 for it in each run can cost the page faults of all its pages, since glibc gives the end of its heap back: 230
 of 510 us in a decode step of llama2l with 512 rows of cache (Zen 4, 2026-11-25)."""
@@ -184,7 +184,8 @@ class Session:
         self._ours = True
         self._away = False
         self._kept: tuple[np.ndarray[Any, Any], ...] = ()
-        self._known: dict[tuple[tuple[int, ...], ...], list[tuple[int, ...]]] = {}
+        # shapes of the inputs -> those of the outputs, and whether their memory is kept
+        self._known: dict[tuple[tuple[int, ...], ...], tuple[list[tuple[int, ...]], bool]] = {}
         gate.entries[name] = self
         _LIVE.add(gate)
 
@@ -335,7 +336,7 @@ class Session:
         plain = isinstance(value, tuple | list) and all(map(_whole, value))
         array = None if plain else p.array(value, "tensor")
         shape = tuple(map(int, value)) if array is None else array.shape
-        size = math.prod(shape) * p.dtype.numpy.itemsize
+        size = math.prod(shape) * p.numpy.itemsize
         if len(shape) != p.rank or not all(0 <= d <= INT64 for d in (*shape, size)):
             what = f"expected a possible shape of rank {p.rank} {p.dims}, got {shape}"
             raise SmeltError(f"tensor '{name}': {what}", kind="shape")
@@ -530,7 +531,8 @@ class Session:
                 # outputs sized by input shapes alone: from now on the model writes into our arrays
                 if len(self._known) == MOST_SHAPES:
                     self._known.clear()
-                self._known[shapes] = [r.shape for r in results]
+                few = sum(r.nbytes for r in results) <= MOST_REUSED
+                self._known[shapes] = [r.shape for r in results], few
         return results
 
     def _bind(self, feed: Mapping[str, Any]) -> list[np.ndarray[Any, Any] | UnitTensor]:
@@ -555,7 +557,7 @@ class Session:
 
     def _targets(self, shapes: tuple[tuple[int, ...], ...]) -> list[np.ndarray[Any, Any]] | None:
         """New arrays for the outputs when their shapes are known, else None: the session's memory."""
-        known = self._known.get(shapes)
+        known, few = self._known.get(shapes, (None, False))
         if known is None:
             for t, _ in self._given:
                 t.data = None
@@ -576,7 +578,7 @@ class Session:
             t.data = address(a)
             owned.append(a)
             results.append(a.view())
-        self._kept = tuple(owned) if sum(a.nbytes for a in owned) <= MOST_KEPT else ()
+        self._kept = tuple(owned) if few else ()
         return results
 
     def _state_value(self, n: int) -> np.ndarray[Any, Any] | None:

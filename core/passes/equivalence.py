@@ -145,8 +145,13 @@ def _large_factors(module: Module) -> bool:
 
 def _has_halves(module: Module) -> bool:
     """Whether a value has a float type of 16 bits."""
-    types = [v.type for n in module.main.walk() for v in n.outputs] + [v.type for v in module.main.inputs]
-    return any(t.dtype.is_float and t.dtype.bits == 16 for t in types)
+    made = [v for n in module.main.walk() for v in n.outputs]
+    return any(_is_half(v) for v in (*made, *module.main.inputs))
+
+
+def _is_half(value: Value) -> bool:
+    """Whether its type is a float of 16 bits."""
+    return value.type.dtype.is_float and value.type.dtype.bits == 16
 
 
 def _defined(module: Module, feeds: Feeds) -> bool:
@@ -165,8 +170,7 @@ def _overflows(module: Module, feeds: Feeds) -> bool:
     found = []
 
     def watch(node: Node, value: Value, array: Array) -> None:
-        half = value.type.dtype.is_float and value.type.dtype.bits == 16
-        found.append(half and bool(np.isinf(array.astype(np.float32)).any()))
+        found.append(_is_half(value) and bool(np.isinf(array.astype(np.float32)).any()))
 
     run_module(module, feeds, OPS, watch=watch, limits=LIMITS)
     return any(found)
@@ -286,8 +290,7 @@ def _halves_off(rng: np.random.Generator) -> Callable[[Node, Value, Array], Arra
     """Of run_module: what is made in 16 bits was rounded, and is not where it stays f32."""
 
     def watch(node: Node, value: Value, array: Array) -> Array | None:
-        half = value.type.dtype.is_float and value.type.dtype.bits == 16
-        return _shaken(array, rng) if half else None
+        return _shaken(array, rng) if _is_half(value) else None
 
     return watch
 
