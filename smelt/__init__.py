@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from smelt.core.diag import SmeltError, SmeltWarning
     from smelt.driver import compile, compile_portable, finalise
     from smelt.session import Session, load
+    from smelt.streams import Stage, Stream
 
 __version__ = "0.1.0"
 __all__ = [
-    "Bundle", "Session", "SmeltError", "SmeltWarning", "__version__", "backend", "compile",
+    "Bundle", "Session", "SmeltError", "SmeltWarning", "Stage", "Stream", "__version__", "backend", "compile",
     "compile_portable", "finalise", "load",
 ]  # fmt: skip
 
@@ -28,6 +29,8 @@ _HOMES = {
     "finalise": ("smelt.driver", "finalise"),
     "load": ("smelt.session", "load"),
     "Session": ("smelt.session", "Session"),
+    "Stage": ("smelt.streams", "Stage"),
+    "Stream": ("smelt.streams", "Stream"),
     "Bundle": ("smelt.core.bundle", "Bundle"),
     "SmeltError": ("smelt.core.diag", "SmeltError"),
     "SmeltWarning": ("smelt.core.diag", "SmeltWarning"),

@@ -213,6 +213,15 @@ class Session:
     def __getitem__(self, name: str) -> Session:
         return self.entry(name)
 
+    @property
+    def name(self) -> str:
+        """What the model is called; of one with several entries, this entry's name."""
+        return self._name if len(self.entries) > 1 else self.bundle.names.prefix
+
+    def shares(self, other: Session) -> bool:
+        """Whether this and the other are entries of one session, whose runs wait for each other."""
+        return self._gate is other._gate
+
     # ------------------------------------------------------------ as onnxruntime
 
     def get_inputs(self) -> list[NodeArg]:

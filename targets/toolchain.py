@@ -41,8 +41,8 @@ __all__ = [
 ]
 
 _RUNTIME = (
-    "cache", "check", "cpu", "device", "faults", "launch", "memory", "pool", "session", "state", "tensor",
-    "unit", "weights",
+    "cache", "check", "cpu", "device", "faults", "launch", "memory", "pool", "session", "state", "stream",
+    "tensor", "unit", "weights",
 )  # fmt: skip
 _CRT = ("crt",)
 _RUNNER = (

@@ -60,7 +60,7 @@ from smelt.core.ir.kernel import Kernel
 from smelt.core.ir.text import parse_module, print_module
 from smelt.core.ir.text_print import node_lines
 from smelt.core.ir.units import CALLS, VIEWS, verify_units
-from smelt.core.ir.verify_kernel import CONTEXT, Stage, verify_kernel
+from smelt.core.ir.verify_kernel import CONTEXT, ModuleStage, verify_kernel
 from smelt.core.machine import Machine
 
 LOWERED = VIEWS | CALLS | {"transfer", "check", "bind", "if", "loop"}
@@ -68,7 +68,7 @@ AROUND = 2  # nodes shown before and after the offender
 
 
 def verify(
-    module: Module, stage: Stage = "graph", strict: bool = False, machine: Machine | None = None
+    module: Module, stage: ModuleStage = "graph", strict: bool = False, machine: Machine | None = None
 ) -> None:
     """Holds a module against the rules above. stage: 'graph' (ops anywhere), 'lowered', 'scheduled'.
     strict: what cannot be proved is an error too. machine: the limits that kernels must keep.
@@ -121,7 +121,7 @@ class _Scope:
     anywhere in the graph (shared by its regions, grows)."""
 
     module: Module
-    stage: Stage
+    stage: ModuleStage
     graph: Graph
     facts: Facts
     types: dict[Ref, TensorType]
@@ -429,4 +429,4 @@ _STRUCTURAL = {
     "bind": _bind,
 }
 
-__all__ = ["Stage", "module_facts", "verify", "verify_kernel", "verify_text"]
+__all__ = ["ModuleStage", "module_facts", "verify", "verify_kernel", "verify_text"]

@@ -34,7 +34,7 @@ from smelt.core.ir.kernel import (
 from smelt.core.ir.text_print import print_expr, print_stmt
 from smelt.core.machine import Machine
 
-Stage = Literal["graph", "lowered", "scheduled"]
+ModuleStage = Literal["graph", "lowered", "scheduled"]
 CONTEXT = 16  # lines of IR in a message
 
 ACCUMULATE = ("add", "mul", "max", "min", "fma")
@@ -54,7 +54,7 @@ class _Scope:
     far."""
 
     kernel: Kernel
-    stage: Stage
+    stage: ModuleStage
     strict: bool
     machine: Machine | None
     facts: Facts
@@ -103,7 +103,7 @@ class _Scope:
 
 def verify_kernel(
     kernel: Kernel,
-    stage: Stage = "lowered",
+    stage: ModuleStage = "lowered",
     strict: bool = False,
     machine: Machine | None = None,
 ) -> None:

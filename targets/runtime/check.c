@@ -149,7 +149,7 @@ int rt_tensor_bytes(DLDataType type, int32_t rank, const int64_t *shape, uint64_
   return 1;
 }
 
-static int is_compact(const DLTensor *t) {
+int rt_is_compact(const DLTensor *t) {
   if (!t->strides) return 1;
   int64_t expected = 1;
   for (int32_t i = 0; i < t->ndim; i++)
@@ -196,7 +196,7 @@ int32_t rt_check_tensor(smelt_rt *rt, const char *role, const smelt_tensor_desc 
   } else if (t->device.device_type != 1)
     return rt_error(rt, SMELT_INVALID, "%s '%s': got DLPack device type %d, wanted 1 (host memory) or a tensor of smelt_tensor; copy it to the host first", role,
                     want->name, (int)t->device.device_type);
-  if (!is_compact(t))
+  if (!rt_is_compact(t))
     return rt_error(rt, SMELT_INVALID, "%s '%s': its strides are not those of a compact row-major tensor; copy it to a contiguous one",
                     role, want->name);
   if (!t->data && *bytes)

@@ -33,22 +33,24 @@ static uint64_t in_pages(uint64_t bytes) { return bytes ? (bytes + PAGE - 1) / P
 static int has(const rt_block *block, uint64_t bytes) { return block->data && bytes <= block->capacity; }
 
 /* The block has this memory from here on. 0: the system gave none. */
-static int take(smelt_rt *rt, rt_block *block, void *data, uint64_t bytes) {
+static int take(rt_block *block, void *data, uint64_t bytes, uint64_t *allocations) {
   if (!data) return 0;
   *block = (rt_block){.data = data, .capacity = bytes};
-  rt->session->allocations++;
+  ++*allocations;
 #ifndef SMELT_TEST_ALLOC
   if (bytes >= HUGE_FROM) sm_madvise(data, (size_t)bytes, SM_MADV_HUGEPAGE);
 #endif
   return 1;
 }
 
-int rt_block_grow(smelt_rt *rt, rt_block *block, uint64_t bytes) {
+int rt_block_fit(rt_block *block, uint64_t bytes, uint64_t *allocations) {
   if (has(block, bytes)) return 1;
   if (bytes > SIZE_MAX / 2) return 0;
   rt_block_free(block); /* before, not after: the peak is then the new size alone */
-  return take(rt, block, MAP((size_t)in_pages(bytes)), in_pages(bytes));
+  return take(block, MAP((size_t)in_pages(bytes)), in_pages(bytes), allocations);
 }
+
+int rt_block_grow(smelt_rt *rt, rt_block *block, uint64_t bytes) { return rt_block_fit(block, bytes, &rt->session->allocations); }
 
 int rt_block_grow_roomy(smelt_rt *rt, rt_block *block, uint64_t bytes, uint64_t room) {
   if (has(block, bytes)) return 1;
@@ -58,7 +60,7 @@ int rt_block_grow_roomy(smelt_rt *rt, rt_block *block, uint64_t bytes, uint64_t 
 /* The pages move where the system can do that: no copy, and never both at once. */
 static int extend(smelt_rt *rt, rt_block *block, uint64_t bytes) {
   if (bytes > SIZE_MAX / 2) return 0;
-  if (block->data && take(rt, block, REMAP(block->data, (size_t)block->capacity, (size_t)in_pages(bytes)), in_pages(bytes))) return 1;
+  if (block->data && take(block, REMAP(block->data, (size_t)block->capacity, (size_t)in_pages(bytes)), in_pages(bytes), &rt->session->allocations)) return 1;
   rt_block bigger = {0};
   if (!rt_block_grow(rt, &bigger, bytes)) return 0;
   if (block->data) memcpy(bigger.data, block->data, (size_t)block->capacity);

@@ -74,17 +74,22 @@ static uint64_t block_signals(void) {
 }
 static void restore_signals(uint64_t mask) { sm_syscall(SM_rt_sigprocmask, 2, (long)&mask, 0, sizeof mask, 0, 0); }
 
-/* As many workers as the system gives; none is no failure. */
-static void start(rt_pool *pool) {
+int rt_thread(sm_thread *to, void *(*fn)(void *), void *context) {
   sm_thread_attr attr;
-  pool->tried = 1;
-  pool->pid = sm_getpid();
-  if (pthread_attr_init(&attr)) return;
+  if (pthread_attr_init(&attr)) return 0;
   pthread_attr_setstacksize(&attr, STACK_BYTES); /* musl's default is 128 KiB */
   uint64_t mask = block_signals();
-  while (pool->started < pool->threads - 1 && pthread_create(&pool->workers[pool->started], &attr, worker, pool) == 0) pool->started++;
+  int failed = pthread_create(to, &attr, fn, context);
   restore_signals(mask);
   pthread_attr_destroy(&attr);
+  return !failed;
+}
+
+/* As many workers as the system gives; none is no failure. */
+static void start(rt_pool *pool) {
+  pool->tried = 1;
+  pool->pid = sm_getpid();
+  while (pool->started < pool->threads - 1 && rt_thread(&pool->workers[pool->started], worker, pool)) pool->started++;
 }
 
 void rt_pool_start(rt_pool *pool) {

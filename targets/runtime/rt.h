@@ -184,6 +184,7 @@ smelt_status rt_leave(smelt_rt *rt, int32_t status);
 /* Bytes of a compact tensor; 0 and *bytes untouched when a dim is negative or the product of those that are not 0 is more
  * than an address can tell. */
 int rt_tensor_bytes(DLDataType type, int32_t rank, const int64_t *shape, uint64_t *bytes);
+int rt_is_compact(const DLTensor *t);
 /* Check the caller's tensors against the model and bind them: shapes, shape_of, input_at/bytes/host, outputs[].caller. */
 int32_t rt_bind_inputs(smelt_rt *rt, const DLTensor *inputs, size_t n);
 int32_t rt_bind_outputs(smelt_rt *rt, const DLTensor *outputs, size_t n);
@@ -193,6 +194,8 @@ int32_t rt_check_tensor(smelt_rt *rt, const char *role, const smelt_tensor_desc 
 /* ---- memory.c ---- */
 /* Make a block hold `bytes` (64-byte aligned at least); its contents are lost when it grows. 0 when the system refuses. */
 int rt_block_grow(smelt_rt *rt, rt_block *block, uint64_t bytes);
+/* The same of a block of no session; counts what it asks the system for. */
+int rt_block_fit(rt_block *block, uint64_t bytes, uint64_t *allocations);
 /* The same, and to hold `room` where the system gives as much. */
 int rt_block_grow_roomy(smelt_rt *rt, rt_block *block, uint64_t bytes, uint64_t room);
 /* The same with half more room than it has, keeping the contents; they may move. */
@@ -242,6 +245,8 @@ int rt_cache_folder(const char *of, char path[RT_PATH_BYTES]); /* $SMELT_CACHE/o
 void rt_make_folders(char *path);                              /* those that a file of this path lies in */
 
 /* ---- pool.c ---- */
+/* A thread that takes no signal but its own faults; 0: the system gives none. */
+int rt_thread(sm_thread *to, void *(*fn)(void *), void *context);
 void rt_pool_init(rt_pool *pool, int32_t threads);
 void rt_pool_start(rt_pool *pool); /* before the first region that needs it */
 void rt_pool_run(rt_pool *pool, smelt_kernel_fn fn, const int64_t *args, int64_t groups, int32_t grain);

@@ -41,7 +41,9 @@ typedef enum {
   SMELT_SHAPE = 3,       /* input count, dtype, rank, dim, or a run-time check */
   SMELT_DEVICE = 4,      /* driver, out of memory */
   SMELT_INFRA = 5,       /* file missing, mmap failed */
-  SMELT_INTERNAL = 6
+  SMELT_INTERNAL = 6,
+  SMELT_AGAIN = 7,       /* of streams: no room, or no result, within the time that the caller waits */
+  SMELT_END = 8          /* of streams: all results have been popped, and no more is pushed */
 } smelt_status;
 
 typedef struct smelt_session smelt_session;
@@ -73,6 +75,54 @@ typedef struct {
 
 /* What smelt_probe is given. */
 typedef int32_t (*smelt_probe_fn)(void *context, int32_t site, const int64_t *args, int32_t n_buffers, int32_t n_dims);
+
+/* ---- streams ---- */
+typedef struct smelt_stream smelt_stream;
+
+/* Where a tensor comes from: an output of an earlier stage, or (stage -1) one of those that are pushed. */
+typedef struct { int32_t stage, output; } smelt_wire;
+
+/* What a stage does. A function of the caller's has `run` alone, the others NULL; smelt_as_stage has those of a model. All are
+ * called by the stage's own thread, cancel alone by that which closes the stream. */
+typedef struct {
+  int32_t struct_size; /* sizeof(smelt_stage_calls) */
+  /* As smelt_run. What it leaves in the outputs (host memory, compact) has to stay until its next call; it is copied, unless
+   * `exchange` hands it over. A status that is not SMELT_OK is the item's. */
+  smelt_status (*run)(void *context, const DLTensor *inputs, size_t n_inputs, DLTensor *outputs, size_t n_outputs);
+  const char *(*error)(void *context); /* why the last run failed */
+  void (*cancel)(void *context);       /* let a run that is under way end early */
+  uint64_t (*most)(void *context, size_t output); /* the most bytes of an output; 0: unknown */
+  /* Take this memory (of mmap; NULL: none yet) for an output's next value, and give that in which its last one lies. 0: neither. */
+  int32_t (*exchange)(void *context, size_t output, void **data, uint64_t *capacity);
+} smelt_stage_calls;
+
+typedef struct {
+  const char *name; /* for messages; NULL: its number */
+  const smelt_stage_calls *calls;
+  void *context;
+  const void *owner; /* what only one stage can use at a time: a session. NULL: nothing */
+  const smelt_wire *inputs;
+  uint32_t n_inputs, n_outputs;
+} smelt_stage;
+
+typedef struct {
+  int32_t struct_size;      /* sizeof(smelt_stream_options) */
+  int32_t stage_size;       /* sizeof(smelt_stage) */
+  const smelt_stage *stages;
+  uint32_t n_stages;
+  uint32_t n_pushed;        /* tensors of each push */
+  const smelt_wire *popped; /* where those of each pop come from */
+  uint32_t n_popped;
+  int32_t depth;            /* items in the stream at most, that which was popped last among them; 0: n_stages + 2 */
+} smelt_stream_options;
+
+typedef struct {
+  uint64_t items;       /* that the stage is done with */
+  uint64_t failed;      /* of them, those that it failed on, or did not get because an earlier stage had */
+  uint64_t busy_ns;     /* how long it ran; the stage with the most of it decides how many items go through in a second */
+  uint64_t bytes;       /* that its outputs hold, of all items together */
+  uint64_t allocations; /* how often these were asked of the system */
+} smelt_stage_stats;
 
 #ifdef __cplusplus
 }
@@ -127,6 +177,13 @@ typedef int32_t (*smelt_probe_fn)(void *context, int32_t site, const int64_t *ar
 #define smelt_probe SMELT_JOIN(SMELT_PREFIX, _probe)
 #define smelt_peek SMELT_JOIN(SMELT_PREFIX, _peek)
 #define smelt_cancel SMELT_JOIN(SMELT_PREFIX, _cancel)
+#define smelt_as_stage SMELT_JOIN(SMELT_PREFIX, _as_stage)
+#define smelt_finish_stream SMELT_JOIN(SMELT_PREFIX, _finish_stream)
+#define smelt_pop SMELT_JOIN(SMELT_PREFIX, _pop)
+#define smelt_push SMELT_JOIN(SMELT_PREFIX, _push)
+#define smelt_end_stream SMELT_JOIN(SMELT_PREFIX, _end_stream)
+#define smelt_start_stream SMELT_JOIN(SMELT_PREFIX, _start_stream)
+#define smelt_ask_stage SMELT_JOIN(SMELT_PREFIX, _ask_stage)
 
 #ifdef __cplusplus
 extern "C" {
@@ -232,6 +289,29 @@ smelt_status smelt_probe(smelt_session *s, smelt_probe_fn fn, void *context);
 smelt_status smelt_peek(smelt_session *s, int64_t address, void *to, uint64_t bytes);
 /* From any thread: ask a running session to stop before its next kernel; that smelt_run returns SMELT_DEVICE. */
 void smelt_cancel(smelt_session *s);
+
+/* Streams: stages that work at once, each on another item, in a thread of its own: models, functions of the caller's, on whatever
+ * units. What is pushed first is popped first. An item's tensors lie in one of `depth` slots from its push until the pop after its own;
+ * where all slots are taken, push waits. Memory of slots is taken at open where its size is bounded, and grows to its high-water mark
+ * elsewhere. A stage may be of any model: det_as_stage and rec_as_stage make stages of one stream, which the functions of
+ * either model run; it is closed by those that opened it. The reason of a call that failed is smelt_error(NULL)'s.
+ *
+ * A stage that runs this entry: all fields but inputs, which the caller points at as many wires as n_inputs says. Two stages cannot
+ * share a session (smelt_fork makes another one), and while the stream is open nobody else runs it. */
+smelt_status smelt_as_stage(smelt_session *s, smelt_stage *out);
+/* Stages, wires and names are copied; what contexts point at has to stay until smelt_end_stream. */
+smelt_status smelt_start_stream(const smelt_stream_options *options, smelt_stream **out);
+/* Copy an item's tensors (of host memory, compact) into the stream. wait_ns: how long to wait for room, 0 not at all, negative for
+ * ever; SMELT_AGAIN: there was none. One thread at a time pushes, and one, the same or another, pops. */
+smelt_status smelt_push(smelt_stream *stream, const DLTensor *tensors, size_t n, int64_t wait_ns);
+/* The next item's tensors, which stay until the next pop; SMELT_AGAIN: not within wait_ns; SMELT_END: after smelt_finish_stream, there is no
+ * more. Any other status is that of a stage which failed on this item, the only one that is lost: a pop after it gives the next one. */
+smelt_status smelt_pop(smelt_stream *stream, DLTensor *tensors, size_t n, int64_t wait_ns);
+smelt_status smelt_finish_stream(smelt_stream *stream); /* no more will be pushed */
+smelt_status smelt_ask_stage(const smelt_stream *stream, size_t stage, smelt_stage_stats *out);
+/* Runs under way are cancelled and waited for, and items dropped; no other call may be under way. NULL: nothing happens. In a child of
+ * a fork the stream can only be closed. */
+void smelt_end_stream(smelt_stream *stream);
 
 #ifdef __cplusplus
 }

@@ -212,18 +212,24 @@ static inline int sm_cpu_count(void) {
   return n > 0 ? n : 1;
 }
 
+typedef struct {
+  long seconds, nanoseconds;
+} sm_timespec; /* the kernel's timespec of a native word */
+
 /* Sleep while *word == expected. Wakes early at times: callers loop. */
 static inline void sm_futex_wait(const void *word, uint32_t expected) {
   sm_syscall(SM_futex, (long)word, 128 /* WAIT | PRIVATE */, (long)expected, 0, 0, 0);
+}
+/* The same for so many nanoseconds at most. */
+static inline void sm_futex_wait_for(const void *word, uint32_t expected, uint64_t nanoseconds) {
+  sm_timespec t = {(long)(nanoseconds / 1000000000u), (long)(nanoseconds % 1000000000u)};
+  sm_syscall(SM_futex, (long)word, 128, (long)expected, (long)&t, 0, 0);
 }
 static inline void sm_futex_wake(const void *word, int count) {
   sm_syscall(SM_futex, (long)word, 129 /* WAKE | PRIVATE */, count, 0, 0, 0);
 }
 
 /* Nanoseconds of CLOCK_MONOTONIC. */
-typedef struct {
-  long seconds, nanoseconds;
-} sm_timespec; /* the kernel's timespec of a native word */
 #if defined(__arm__)
 /* libc's symbol is 32 or 64 bit by libc and version; the old call holds 68 years of uptime and every kernel has it. */
 static inline uint64_t sm_now(void) {

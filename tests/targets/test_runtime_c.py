@@ -177,6 +177,12 @@ def test_state_on_a_device(bundle: Path, more: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("flags", [ADDRESS, THREAD, ("-O2",)], ids=["address", "thread", "plain"])
+def test_streams(bundle: Path, flags: tuple[str, ...]) -> None:
+    """Order, overlap, back-pressure, failures of items, refusals, threads, a fork, denied memory."""
+    assert run(build(bundle, *flags, parts=("model.c", "streams.c")), bundle) == "OK\n"
+
+
+@pytest.mark.parametrize("flags", [ADDRESS, THREAD, ("-O2",)], ids=["address", "thread", "plain"])
 def test_entries(bundle: Path, flags: tuple[str, ...]) -> None:
     """Three entries over one state: what one leaves for another, failures, forks, threads, denied memory."""
     assert run(build(bundle, *flags, parts=("two_entries.c",)), bundle) == "OK\n"

@@ -163,7 +163,7 @@ def test_default_cpus_are_known() -> None:
 
 def test_exports_are_the_public_header() -> None:
     text = (runtime_dir() / "smelt.h").read_text(encoding="utf-8")
-    declared = set(re.findall(r"\bsmelt_([a-z_]+)\s*\(", text))
+    declared = set(re.findall(r"\bsmelt_([a-z_]+)\s*\((?!\*)", text))
     assert declared == set(FUNCTIONS)
 
 

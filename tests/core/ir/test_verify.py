@@ -14,7 +14,7 @@ from smelt.core.diag import SmeltError
 from smelt.core.ir.graph import Symbol
 from smelt.core.ir.kernel import DimParam, Kernel
 from smelt.core.ir.text import parse_kernel, parse_module
-from smelt.core.ir.verify import Stage, verify, verify_kernel, verify_text
+from smelt.core.ir.verify import ModuleStage, verify, verify_kernel, verify_text
 from smelt.core.machine import Instruction, Machine
 from smelt.targets.instructions.meanings import multiply_add
 
@@ -35,7 +35,7 @@ def refused(check: object, rule: str, message: str) -> str:
 
 @pytest.mark.parametrize("kernel", [matmul(), gemm(), gpu_gemm()], ids=lambda k: k.name)
 @pytest.mark.parametrize("stage", ["lowered", "scheduled"])
-def test_samples_are_right(kernel: Kernel, stage: Stage) -> None:
+def test_samples_are_right(kernel: Kernel, stage: ModuleStage) -> None:
     verify_kernel(kernel, stage, strict=True)
 
 
@@ -72,7 +72,7 @@ def kernel_of(body: str) -> Kernel:
 
 
 def kernel_refused(
-    body: str, rule: str, message: str, stage: Stage = "scheduled", strict: bool = False
+    body: str, rule: str, message: str, stage: ModuleStage = "scheduled", strict: bool = False
 ) -> str:
     k = kernel_of(body)
     return refused(lambda: verify_kernel(k, stage, strict), rule, message)
