@@ -25,6 +25,8 @@ MERGE_PASSES = 62
 """Merges that sort any number of elements."""
 FEW_KEPT = 48
 """So many are found by insertion."""
+STRETCH = 32
+"""Elements that are compared with the worst of those kept before one of them is looked at."""
 
 
 def _dim(attrs: Attrs, name: str) -> Dim:
@@ -92,7 +94,8 @@ def _infer_topk(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Ten
 
 @dataclass(frozen=True)
 class _Rows:
-    """One row of a sort along `axis`: how its elements, the order of positions and the cells are named."""
+    """One row of a choice along `axis`: how its elements, the buffers and the cells are named. order, best:
+    positions and values of those found; other, spare: where they are merged to."""
 
     trace: Trace
     x: Buffer
@@ -101,12 +104,18 @@ class _Rows:
     order: Buffer
     other: Buffer
     best: Buffer
+    spare: Buffer
     cells: Buffer
     outer: DimIndex
 
     @property
     def count(self) -> Dim:
         return self.x.shape[self.axis]
+
+    @property
+    def room(self) -> Dim:
+        """Elements that the buffers of a row hold."""
+        return self.best.shape[-1]
 
     def at(self, p: Dim) -> DimIndex:
         return (*self.outer[: self.axis], p, *self.outer[self.axis :])
@@ -126,17 +135,33 @@ class _Rows:
 
     def before(self, a: Expr, b: Expr) -> Expr:
         """Whether b belongs before a although it stands after it. NaN is larger than everything."""
-        e = call("gt" if self.largest else "lt", b, a)
         if not a.dtype.is_float:
-            return e
-        odd, other = (b, a) if self.largest else (a, b)
-        return call("or", e, call("and", call("isnan", odd), call("not", call("isnan", other))))
+            return call("gt" if self.largest else "lt", b, a)
+        # not (b <= a): b is larger, or one of them is NaN, and that must be b
+        beyond = call("not", call("le" if self.largest else "ge", b, a))
+        kept = a if self.largest else b
+        return call("and", beyond, call("not", call("isnan", kept)))
+
+
+def _visited(
+    r: _Rows, chosen: Expr, worst: Load, body: Callable[[Dim], tuple[Stmt, ...]]
+) -> Loop:
+    """`body` for the elements of all stretches in which one is better than the worst of those kept, or for
+    all while too few are kept (`chosen` is false)."""
+    n, t = r.count, r.trace
+
+    def stretch(s: Dim) -> tuple[Stmt, ...]:
+        start, size, enters = STRETCH * s, dmin(STRETCH, n - STRETCH * s), t.fresh("g")
+        hit = t.reduce("any", (size,), lambda j: r.before(worst, r.element(start + j)), bool_)
+        wanted = cast(call("or", call("not", chosen), hit), i64)
+        inner = Block((r.loop(size, lambda j: body(start + j)),), guard=(Bound(ONE, enters, to_dim(2)),))
+        return (Block((inner,), let=((str(enters), wanted, ZERO, ONE),)),)
+
+    return r.loop((n + STRETCH - 1) // STRETCH, stretch)
 
 
 def _inserted(r: _Rows, k: Dim) -> tuple[Stmt, ...]:
-    """The first k by insertion: `best` and `order` hold those found so far, in order, cell 0 how many. Most
-    elements are not better than the last one and cost one comparison."""
-    n = r.count
+    """The first k by insertion: `best` and `order` hold those found so far, in order, cell 0 how many."""
 
     def step(p: Dim) -> tuple[Stmt, ...]:
         found, enters, to = (r.trace.fresh("g") for _ in range(3))
@@ -170,73 +195,143 @@ def _inserted(r: _Rows, k: Dim) -> tuple[Stmt, ...]:
             ),
         )
 
-    return (r.store(r.cells, 0, const(0, i64)), r.loop(n, step))
+    full = call("ge", r.load(r.cells, 0), index(k))
+    return (r.store(r.cells, 0, const(0, i64)), _visited(r, full, r.load(r.best, k - 1), step))
 
 
-def _merged(r: _Rows) -> tuple[Stmt, ...]:
-    """All positions by merging runs of 1, 2, 4, .. elements; cell 0 holds the width, 1 and 2 where the two
-    runs are."""
-    n = r.count
+def _merge(r: _Rows, start: Dim, middle: Dim, end: Dim, count: Dim) -> tuple[Stmt, ...]:
+    """The first `count` of two runs, start..middle and middle..end, in order, at `start` of `other` and
+    `spare`; of equal ones the left run's come first. Cells 1 and 2 hold where the runs are."""
+    last = r.room - 1
 
-    def one(width: Dim) -> Callable[[Dim], tuple[Stmt, ...]]:
-        """The next element of a merged run: from the left half unless the right one has a better."""
+    def step(p: Dim) -> tuple[Stmt, ...]:
+        left, right, to, g = (r.trace.fresh("g") for _ in range(4))
+        better = r.before(r.load(r.best, left), r.load(r.best, right))
+        none = call("ge", r.load(r.cells, 2), index(end))
+        rest = call("lt", r.load(r.cells, 1), index(middle))
+        take = call("and", rest, call("or", none, call("not", better)))
+        from_left = call("eq", index(g), const(1, i64))
+        body = (
+            r.store(r.other, to, select(from_left, r.load(r.order, left), r.load(r.order, right))),
+            r.store(r.spare, to, select(from_left, r.load(r.best, left), r.load(r.best, right))),
+            r.store(r.cells, 1, index(g), "add"),
+            r.store(r.cells, 2, index(1 - g), "add"),
+        )
+        places = (
+            (str(left), r.load(r.cells, 1), ZERO, last),
+            (str(right), r.load(r.cells, 2), ZERO, last),
+            (str(to), index(start + p), ZERO, last),
+            (str(g), cast(take, i64), ZERO, ONE),
+        )
+        return (Block(body, let=places),)
 
-        def step(p: Dim) -> tuple[Stmt, ...]:
-            start = p // (2 * width) * (2 * width)
-            middle, end = dmin(start + width, n), dmin(start + 2 * width, n)
-            left, right, a, b, g = (r.trace.fresh("g") for _ in range(5))
-            better = r.before(r.element(a), r.element(b))
-            none = call("ge", r.load(r.cells, 2), index(end))
-            rest = call("lt", r.load(r.cells, 1), index(middle))
-            take = call("and", rest, call("or", none, call("not", better)))
-            chosen = select(call("eq", index(g), const(1, i64)), index(a), index(b))
-            opens = (r.store(r.cells, 1, index(start)), r.store(r.cells, 2, index(middle)))
-            return (
-                Block(opens, guard=(Bound(start, p, start + 1),)),
-                Block(
-                    (
-                        r.store(r.other, p, chosen),
-                        r.store(r.cells, 1, index(g), "add"),
-                        r.store(r.cells, 2, index(1 - g), "add"),
-                    ),
-                    let=(
-                        (str(left), r.load(r.cells, 1), ZERO, n - 1),
-                        (str(right), r.load(r.cells, 2), ZERO, n - 1),
-                        (str(a), r.load(r.order, left), ZERO, n - 1),
-                        (str(b), r.load(r.order, right), ZERO, n - 1),
-                        (str(g), cast(take, i64), ZERO, ONE),
-                    ),
-                ),
+    begin = (r.store(r.cells, 1, index(start)), r.store(r.cells, 2, index(middle)))
+    return (*begin, r.loop(count, step))
+
+
+def _copied_back(r: _Rows, start: Dim, count: Dim) -> Loop:
+    """What was merged at `start`, in the place of what was."""
+
+    def step(p: Dim) -> tuple[Stmt, ...]:
+        at = r.trace.fresh("g")
+        body = (r.store(r.order, at, r.load(r.other, at)), r.store(r.best, at, r.load(r.spare, at)))
+        return (Block(body, let=((str(at), index(start + p), ZERO, r.room - 1),)),)
+
+    return r.loop(count, step)
+
+
+def _settled(r: _Rows, k: Dim, filled: Dim) -> Stmt:
+    """The first `filled` of the buffer become its first k in order: those after the part that is in order
+    (cell 4 says how many that are) by merging runs of 1, 2, 4, .. elements, then both parts."""
+    first, size = r.trace.fresh("g"), r.trace.fresh("g")
+
+    def run(width: Dim) -> Callable[[Dim], tuple[Stmt, ...]]:
+        def one(s: Dim) -> tuple[Stmt, ...]:
+            start, middle, end, count = (r.trace.fresh("g") for _ in range(4))
+            begin = first + 2 * width * s
+            ends = (
+                (str(start), index(begin), ZERO, r.room),
+                (str(middle), index(dmin(begin + width, filled)), ZERO, r.room),
+                (str(end), index(dmin(begin + 2 * width, filled)), ZERO, r.room),
+                (str(count), index(dmin(2 * width, filled - begin)), ZERO, r.room),
             )
+            return (Block(_merge(r, start, middle, end, count), let=ends),)
 
-        return step
+        return one
 
     def merge(_: Dim) -> tuple[Stmt, ...]:
         width = r.trace.fresh("g")
-        copy = r.loop(n, lambda p: (r.store(r.order, p, r.load(r.other, p)),))
-        body = (r.loop(n, one(width)), copy, r.store(r.cells, 0, index(2 * width)))
-        again = Block(body, guard=(Bound(ONE, width, n),))
-        return (Block((again,), let=((str(width), r.load(r.cells, 0), ONE, to_dim(1 << MERGE_PASSES)),)),)
+        body = (
+            r.loop((size + 2 * width - 1) // (2 * width), run(width)),
+            _copied_back(r, first, size),
+            r.store(r.cells, 3, index(2 * width)),
+        )
+        again = Block(body, guard=(Bound(ONE, width, size),))
+        return (Block((again,), let=((str(width), r.load(r.cells, 3), ONE, to_dim(1 << MERGE_PASSES)),)),)
 
-    return (
-        r.loop(n, lambda p: (r.store(r.order, p, index(p)),)),
-        r.store(r.cells, 0, const(1, i64)),
+    body = (
+        r.store(r.cells, 3, const(1, i64)),
         r.loop(to_dim(MERGE_PASSES), merge),
+        *_merge(r, ZERO, first, filled, k),
+        _copied_back(r, ZERO, k),
+        r.store(r.cells, 4, index(k)),
+    )
+    parts = (
+        (str(first), r.load(r.cells, 4), ZERO, r.room),
+        (str(size), index(filled - first), ZERO, r.room),
+    )
+    return Block(body, let=parts)
+
+
+def _selected(r: _Rows, k: Dim) -> tuple[Stmt, ...]:
+    """The first k through a buffer of twice as many: k in order, and those that are better than the last of
+    them. Whenever it is full, k of it stay. So of n elements in any order about k log(n/k) are moved, and in
+    the worst order all: n log k comparisons. Cell 0 says how many there are, 4 how many of them in order."""
+
+    def step(p: Dim) -> tuple[Stmt, ...]:
+        enters, to, now = (r.trace.fresh("g") for _ in range(3))
+        better = r.before(r.load(r.best, k - 1), r.element(p))
+        wanted = cast(call("or", call("not", chosen), better), i64)
+        settle = (_settled(r, k, 2 * k), r.store(r.cells, 0, index(k)))
+        full = Block(settle, guard=(Bound(2 * k, now, 2 * k + 1),))
+        enter = Block(
+            (
+                r.store(r.best, to, r.element(p)),
+                r.store(r.order, to, index(p)),
+                r.store(r.cells, 0, index(to + 1)),
+                Block((full,), let=((str(now), r.load(r.cells, 0), ZERO, r.room),)),
+            ),
+            let=((str(to), r.load(r.cells, 0), ZERO, r.room - 1),),
+        )
+        return (
+            Block(
+                (Block((enter,), guard=(Bound(ONE, enters, to_dim(2)),)),),
+                let=((str(enters), wanted, ZERO, ONE),),
+            ),
+        )
+
+    filled, chosen = r.trace.fresh("g"), call("gt", r.load(r.cells, 4), const(0, i64))
+    return (
+        r.store(r.cells, 0, const(0, i64)),
+        r.store(r.cells, 4, const(0, i64)),
+        _visited(r, chosen, r.load(r.best, k - 1), step),
+        Block((_settled(r, k, filled),), let=((str(filled), r.load(r.cells, 0), ZERO, r.room),)),
     )
 
 
 def _topk(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Nest:
-    """A few by insertion, more by sorting everything; equal elements stay in order either way."""
+    """A few by insertion, more through a buffer; equal elements stay in order either way."""
     (x,), (y, where), axis = inputs, outputs, attrs["axis"]
     assert x and isinstance(axis, int)
     n, k = x.shape[axis], _dim(attrs, "k")
     others = (*x.shape[:axis], *x.shape[axis + 1 :])
-    order, other = Buffer("order", i64, (*others, n)), Buffer("other", i64, (*others, n))
-    best = Buffer("best", x.dtype, (*others, dmin(k, FEW_KEPT)))
-    cells = Buffer("cells", i64, (*others, to_dim(3)))
+    room = (*others, dmin(2 * k, n))
+    order, other = Buffer("order", i64, room), Buffer("other", i64, room)
+    best, spare = Buffer("best", x.dtype, room), Buffer("spare", x.dtype, room)
+    cells = Buffer("cells", i64, (*others, to_dim(5)))
 
     def row(o: DimIndex) -> tuple[Stmt, ...]:
-        r = _Rows(t, x, axis, bool(attrs["largest"]), order, other, best, cells, o)
+        r = _Rows(t, x, axis, bool(attrs["largest"]), order, other, best, spare, cells, o)
 
         def take(p: Dim) -> tuple[Stmt, ...]:
             g = t.fresh("g")
@@ -245,12 +340,12 @@ def _topk(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequ
 
         return (
             Block(_inserted(r, dmin(k, FEW_KEPT)), guard=(Bound(ONE, k, to_dim(FEW_KEPT + 1)),)),
-            Block(_merged(r), guard=(Bound(to_dim(FEW_KEPT + 1), k, n + 1),)),
+            Block(_selected(r, k), guard=(Bound(to_dim(FEW_KEPT + 1), k, n + 1),)),
             r.loop(k, take),
         )
 
     body = nest_over(t, others, row)
-    return Nest(body if others else (Block(body),), (order, other, best, cells))
+    return Nest(body if others else (Block(body),), (order, other, best, spare, cells))
 
 
 def _ref_topk(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
@@ -406,6 +501,9 @@ def _first(
     return (ZERO, x.shape[axis_of(attrs)] - 1) if place else 0
 
 
+_TIES = np.where(np.arange(230) % 17 == 3, np.nan, np.arange(230) * 37 % 11).astype(np.float32)
+"""Few values, each often, and NaN."""
+
 ROWS: tuple[Op, ...] = (
     Op(
         "non_zero",
@@ -432,6 +530,9 @@ ROWS: tuple[Op, ...] = (
             Case(("i64[9]",), attrs={"axis": 0, "k": to_dim(4), "largest": True, "sorted": True}),
             Case(("f32[2, 70]",), attrs={"axis": 1, "k": to_dim(60), "largest": True, "sorted": True}),
             Case(("i32[100, 2]",), attrs={"axis": 0, "k": to_dim(100), "largest": False, "sorted": True}),
+            Case(("f32[2, 190]",), attrs={"axis": 1, "k": to_dim(50), "largest": True, "sorted": True}),
+            Case((_TIES,), attrs={"axis": 0, "k": to_dim(60), "largest": True, "sorted": True}),
+            Case((_TIES,), attrs={"axis": 0, "k": to_dim(100), "largest": False, "sorted": True}),
             Case(
                 (np.array([[1, np.nan, 3, 3, -np.inf]], np.float32),),
                 attrs={"axis": 1, "k": to_dim(5), "largest": True, "sorted": False},
