@@ -65,7 +65,8 @@ class Trait:
     where there is no expression to look at. placed: the element's position is part of its value (trilu,
     eye_like). moved: the operand of which each element is one, as it is; other operands only say which one.
     rows: over how many of the outer axes all of its reductions run, where they share them (see `row_space`).
-    factor: of the product that all its reductions are part of (see `row_factor`).
+    factor: of the product that all its reductions are part of (see `row_factor`). exact: it asks which
+    elements equal a reduction of them, so they must be the same each time that they are read.
     """
 
     reads: tuple[Read | None, ...]
@@ -78,6 +79,7 @@ class Trait:
     moved: int | None = None
     rows: int | None = None
     factor: RowFactor | None = None
+    exact: bool = False
 
     @property
     def plain(self) -> bool:
@@ -111,8 +113,13 @@ def expr_trait(
         tuple(map(reads.get, operands)), expr_work(e), expr_size(e), bool(reduces),
         any(factors(r) is not None for r in reduces), placed=_tells_positions(e, variables),
         moved=_moved(e, operands), rows=row_space(e, variables, shapes) if reduces else None,
-        factor=row_factor(e, variables, shapes),
+        factor=row_factor(e, variables, shapes), exact=any(map(_equals_reduction, walk_expr(e))),
     )
+
+
+def _equals_reduction(e: Expr) -> bool:
+    inside = (x for a in e.args for x in walk_expr(a)) if isinstance(e, Call) and e.fn == "eq" else ()
+    return any(isinstance(x, Reduce) for x in inside)
 
 
 def row_space(e: Expr, variables: Mapping[str, Dim], shapes: Mapping[str, Sequence[Dim]]) -> int | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from smelt.core.dim import ONE, Dim, dmin, product
+from smelt.core.dim import ONE, ZERO, Dim, dmin, product
 from smelt.core.dtype import Array, from_numpy, i64
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.interp_kernel import identity
@@ -154,16 +154,35 @@ def _infer_arg(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Tens
     return (TensorType(i64, t.shape),)
 
 
+_HOLES = np.array([[1, np.nan, 3, np.nan], [np.inf, 2, np.inf, 0], [-np.inf] * 4], np.float32)
+"""Rows with NaN, and with the extreme more than once."""
+
+
+def _position(
+    t: Trace, kind: ReduceKind, n: Dim, at: Callable[[Dim], Expr], last: bool = False
+) -> Expr:
+    """The first (or last) position of the max or min of at(0..n-1): the extreme, then who has it, since two
+    passes of vectors are quicker than one in which each step waits for the one before. A NaN is the extreme
+    where there is one, as in NumPy."""
+    extreme = t.reduce(kind, [n], at)
+
+    def place(k: Dim) -> Expr:
+        found = call("eq", at(k), extreme)
+        if extreme.dtype.is_float:
+            found = call("or", found, call("isnan", at(k)))
+        return call_select(found, index(k), index(ZERO if last else n - 1))
+
+    return t.reduce("max" if last else "min", [n], place, dtype=i64)
+
+
 def _arg(name: str, kind: ReduceKind, ref: Callable[..., Any]) -> Op:
     def compute(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) -> Expr:
         axis, keep = axis_of(attrs), bool(attrs["keepdims"])
-        return t.reduce(
-            kind,
-            [x.shape[axis]],
-            lambda k: x[full_index(i, (k,), (axis,), x.rank, keep)],
-            dtype=i64,
-            last=bool(attrs.get("last", False)),
-        )
+
+        def at(k: Dim) -> Expr:
+            return x[full_index(i, (k,), (axis,), x.rank, keep)]
+
+        return _position(t, kind, x.shape[axis], at, bool(attrs.get("last", False)))
 
     def reference(
         arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
@@ -180,6 +199,8 @@ def _arg(name: str, kind: ReduceKind, ref: Callable[..., Any]) -> Op:
     cases = (
         Case(("f32[N, 5, M]",), attrs={"axis": 1, "keepdims": False, "last": False}),
         Case(("i32[N, 7]",), attrs={"axis": 1, "keepdims": True, "last": True}, low=-2, high=2),
+        Case((_HOLES,), attrs={"axis": 1, "keepdims": False, "last": False}),
+        Case((_HOLES,), attrs={"axis": 1, "keepdims": False, "last": True}),
         Case(("i32[7, N]",), attrs={"axis": 0, "keepdims": True, "last": False}, low=-2, high=2),
     )
     return Op(name, "x", _infer_arg, reference, cases, compute=compute)
@@ -223,7 +244,7 @@ def _log_softmax(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operan
 
 def _hardmax(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) -> Expr:
     axis = axis_of(attrs)
-    first = t.reduce("argmax", [x.shape[axis]], lambda k: x[(*i[:axis], k, *i[axis + 1 :])], dtype=i64)
+    first = _position(t, "max", x.shape[axis], lambda k: x[(*i[:axis], k, *i[axis + 1 :])])
     return call_select(call("eq", first, index(i[axis])), const(1, x.dtype), const(0, x.dtype))
 
 
@@ -299,8 +320,8 @@ ROWS: tuple[Op, ...] = (
         (Case(("f32[N, 3, M]",), attrs={"axes": (1, 2), "keepdims": False}, zero=False),),
         compute=_log_sum_exp,
     ),
-    _arg("argmax", "argmax", np.argmax),
-    _arg("argmin", "argmin", np.argmin),
+    _arg("argmax", "max", np.argmax),
+    _arg("argmin", "min", np.argmin),
     Op("softmax", "x", _infer_same, _ref_softmax("softmax"), _SOFTMAX_CASES, compute=_softmax),
     Op(
         "log_softmax",

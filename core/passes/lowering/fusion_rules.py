@@ -195,7 +195,12 @@ def _too_large(o: Offer) -> bool:
     return len(nodes) > o.options.fuse_nodes or size > o.options.fuse_size
 
 
+def _compared(o: Offer) -> bool:
+    return o.group.trait.exact and not o.producer.trait.plain
+
+
 OBJECTIONS: tuple[FusionRule, ...] = (
+    FusionRule("exact", "it is compared with its own extreme: made twice, it might differ", _compared),
     FusionRule("view", "a view costs nothing where it is", _only_views),
     FusionRule("conditions", "conditions inside conditions: two copies of rows are cheaper", _conditions),
     FusionRule("needed", "others need it too, and making it again costs more than reading it", _needed),

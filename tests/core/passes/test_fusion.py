@@ -47,6 +47,7 @@ DECISIONS: tuple[tuple[str, str, str, Context], ...] = (
         "x: f32[4, N]; w: f32[4, M]; matmul(transpose(exp(x), perm=(1, 0)), w)",
         "out transpose", CONTEXT,
     ),
+    ("exact", "x: f32[N, 64]; argmax(neg(x), axis=1, keepdims=False, last=False)", "out neg", CONTEXT),
     ("view", "x: f32[N, 4, 2]; relu(reshape(x, shape=(N, 8)))", "out reshape", CONTEXT),
     (
         "conditions",
