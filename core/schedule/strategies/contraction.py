@@ -332,13 +332,23 @@ def _panel(
 
 
 def _dynamic_columns(d: Draft, r: Roles, shape: Shape) -> None:
-    """Panels that are whole are not masked; the last one, if cut, is a nest of its own."""
+    """Panels that are whole are not masked; what is left is a nest of its own, of panels of one vector, of
+    which the last may be cut: of 77 columns two panels of 32 and one of 16."""
     c, n = r.column, d.view(r.column).extent(r.column)
     o, i = f"{c}.o", f"{c}.i"
-    d.do("split", c, shape.columns, o, i, True)
-    _outermost_of_split(d, o)
     whole = n // shape.columns
     exact = kernel_facts(d.kernel).prove_divisible(n, shape.columns) is YES
+    narrow = replace(shape, vectors=1)
+    if not exact and shape.vectors > 1 and shape.fit is None and not d.machine.has_lanes:
+        _outermost(d, c)
+        if d.attempt("peel", c, whole * shape.columns, ".t"):
+            d.do("split", f"{c}.t", narrow.columns, f"{o}.t", f"{i}.t", True)
+            _tile(d, r, ".t", f"{o}.t", f"{i}.t", narrow, 0)
+            d.do("split", c, shape.columns, o, i, False)
+            _tile(d, r, "", o, i, shape, 0)
+            return
+    d.do("split", c, shape.columns, o, i, True)
+    _outermost_of_split(d, o)
     if not exact and d.attempt("peel", o, whole, ".t"):
         _tile(d, r, ".t", f"{o}.t", f"{i}.t", shape, 0)
     _tile(d, r, "", o, i, shape, 0)
