@@ -145,7 +145,7 @@ def contraction(d: Draft, root: str) -> None:
     shape = replace(choose_shape(shapes, columns, rows, latency(d.machine, r, fit)), fit=fit)
     padded = _layout(d, v, r, shape, rows)
     if columns is None:
-        _dynamic_columns(d, r, shape)
+        _dynamic_columns(d, r, shape, next((s for s in shapes if s.vectors == 1), shape))
     else:
         _constant_columns(d, r, shape, columns, padded)
 
@@ -331,15 +331,14 @@ def _panel(
     _tile(d, r, suffix, f"{column}.o", f"{column}.i", shape, padded_width)
 
 
-def _dynamic_columns(d: Draft, r: Roles, shape: Shape) -> None:
-    """Panels that are whole are not masked; what is left is a nest of its own, of panels of one vector, of
-    which the last may be cut: of 77 columns two panels of 32 and one of 16."""
+def _dynamic_columns(d: Draft, r: Roles, shape: Shape, narrow: Shape) -> None:
+    """Panels that are whole are not masked; what is left is a nest of its own, of narrow panels, of which the
+    last may be cut: of 77 columns two panels of 32 and one of 16."""
     c, n = r.column, d.view(r.column).extent(r.column)
     o, i = f"{c}.o", f"{c}.i"
     whole = n // shape.columns
     exact = kernel_facts(d.kernel).prove_divisible(n, shape.columns) is YES
-    narrow = replace(shape, vectors=1)
-    if not exact and shape.vectors > 1 and shape.fit is None and not d.machine.has_lanes:
+    if not exact and narrow.columns < shape.columns and shape.fit is None and not d.machine.has_lanes:
         _outermost(d, c)
         if d.attempt("peel", c, whole * shape.columns, ".t"):
             d.do("split", f"{c}.t", narrow.columns, f"{o}.t", f"{i}.t", True)
