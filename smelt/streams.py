@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -76,7 +76,9 @@ class Stream:
         stages: Sequence[Stage | Session | Callable[[StreamItem], StreamItem | None]],
         depth: int | None = None,
     ) -> None:
-        self._stages = [_named(s, n) for n, s in enumerate(stages)]
+        self._stages: list[Stage] = []
+        for n, stage in enumerate(stages):
+            self._stages.append(_named(stage, n, {s.name for s in self._stages}))
         if not self._stages:
             raise SmeltError("a stream needs a stage", kind="invalid")
         self._depth = len(self._stages) + 2 if depth is None else depth
@@ -115,8 +117,8 @@ class Stream:
                 if len(under_way) == self._depth:
                     yield under_way.popleft().done.result()
                 item = _UnderWay(number, dict(values))
+                self._hand_on(0, item)
                 under_way.append(item)
-                self._threads[0].submit(self._work, 0, item)
             while under_way:
                 yield under_way.popleft().done.result()
         finally:
@@ -142,6 +144,13 @@ class Stream:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _hand_on(self, at: int, item: _UnderWay) -> None:
+        """Have stage `at` work on the item. `close` ends the first thread first, so only new items are late."""
+        try:
+            self._threads[at].submit(self._work, at, item)
+        except RuntimeError:
+            raise SmeltError("the stream is closed", kind="invalid", hint="make another one") from None
+
     def _work(self, at: int, item: _UnderWay) -> None:
         """In the thread of stage `at`: its part of the item, which then goes on to the next stage."""
         stage = self._stages[at]
@@ -157,24 +166,24 @@ class Stream:
             item.done.set_exception(e)
         else:
             if at + 1 < len(self._stages):
-                self._threads[at + 1].submit(self._work, at + 1, item)
+                self._hand_on(at + 1, item)
             else:
                 self._items += 1
                 item.done.set_result(item.values)
 
 
-def _named(stage: Stage | Session | Callable[[StreamItem], StreamItem | None], number: int) -> Stage:
-    """The stage with a name. Raises SmeltError(kind='invalid') for what can be none."""
+def _named(
+    stage: Stage | Session | Callable[[StreamItem], StreamItem | None], number: int, taken: set[str]
+) -> Stage:
+    """The stage with a name that none before it has. Raises SmeltError(kind='invalid') for what is none."""
     made = stage if isinstance(stage, Stage) else Stage(stage)
     if not callable(made.run) and not isinstance(made.run, Session):
         got = f"{made.run!r:.80}"
         raise SmeltError(f"stage {number}: wanted a session or a function, got {got}", kind="invalid")
-    if made.name:
-        return made
-    name = (
+    name = made.name or (
         made.run.name if isinstance(made.run, Session) else getattr(made.run, "__name__", f"stage {number}")
     )
-    return Stage(made.run, made.inputs, made.outputs, name)
+    return replace(made, name=f"{name} (stage {number})" if name in taken else name)
 
 
 def _share(a: object, b: object) -> bool:

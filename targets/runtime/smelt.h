@@ -307,7 +307,7 @@ smelt_status smelt_push(smelt_stream *stream, const DLTensor *tensors, size_t n,
 /* The next item's tensors, which stay until the next pop; SMELT_AGAIN: not within wait_ns; SMELT_END: after smelt_finish_stream, there is no
  * more. Any other status is that of a stage which failed on this item, the only one that is lost: a pop after it gives the next one. */
 smelt_status smelt_pop(smelt_stream *stream, DLTensor *tensors, size_t n, int64_t wait_ns);
-smelt_status smelt_finish_stream(smelt_stream *stream); /* no more will be pushed */
+smelt_status smelt_finish_stream(smelt_stream *stream); /* no more will be pushed; not while a push is under way */
 smelt_status smelt_ask_stage(const smelt_stream *stream, size_t stage, smelt_stage_stats *out);
 /* Runs under way are cancelled and waited for, and items dropped; no other call may be under way. NULL: nothing happens. In a child of
  * a fork the stream can only be closed. */

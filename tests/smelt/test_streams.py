@@ -165,6 +165,16 @@ def test_a_loop_that_is_left_leaves_the_stream_free(bundles: dict[str, Bundle]) 
         next(stream(frames(1)))
 
 
+def test_a_stream_that_is_closed_in_a_loop(bundles: dict[str, Bundle]) -> None:
+    """What is under way is finished; what is new is refused."""
+    stream = smelt.Stream(stages(bundles), 3)
+    loop = stream(frames(30))
+    assert next(loop)["k"] == 0
+    stream.close()
+    with pytest.raises(SmeltError, match="the stream is closed"):
+        list(loop)
+
+
 def test_what_is_no_stream(bundles: dict[str, Bundle]) -> None:
     det = smelt.load(bundles["det"])
     for made, why in (
@@ -177,6 +187,8 @@ def test_what_is_no_stream(bundles: dict[str, Bundle]) -> None:
         assert caught.value.kind == "invalid"
     with pytest.raises(SmeltError, match="depth: wanted a count from 1 on, got 0"):
         smelt.Stream([det], 0)
+    with smelt.Stream([lambda values: None, lambda values: None]) as stream:
+        assert list(stream.busy()) == ["<lambda>", "<lambda> (stage 1)"]
     with smelt.Stream([det, smelt.Stage(det.fork(), inputs={"x": "k"}, outputs={"y": "z"})]) as stream:
         (result,) = stream([{"x": np.ones((2, 4), np.float32), "k": np.ones((1, 4), np.float32)}])
         assert result["y"].shape == (2, 3) and result["z"].shape == (1, 3)
