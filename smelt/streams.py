@@ -145,7 +145,7 @@ class Stream:
         self.close()
 
     def _hand_on(self, at: int, item: _UnderWay) -> None:
-        """Have stage `at` work on the item. `close` ends the first thread first, so only new items are late."""
+        """Have stage `at` work on the item. `close` ends the first thread first: only new items are late."""
         try:
             self._threads[at].submit(self._work, at, item)
         except RuntimeError:
