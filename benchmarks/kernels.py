@@ -72,6 +72,10 @@ SWEEPS = (
     Sweep("max pool 3-D", "(float[n, 16, d, h, w] x) => (float[n, 16, a, b, c] y) {"
           " y = MaxPool <kernel_shape = [3, 3, 3], strides = [2, 2, 2]> (x) }",
           ({"n": 1, "d": 17, "h": 40, "w": 40},)),
+    Sweep("max pool of 2", "(float[n, 64, h, w] x) => (float[n, 64, a, b] y) {"
+          " y = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x) }", _PICTURES),
+    Sweep("max pool of 3", "(float[n, 64, h, w] x) => (float[n, 64, a, b] y) {"
+          " y = MaxPool <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]> (x) }", _PICTURES),
     Sweep("average pool", "(float[n, 64, h, w] x) => (float[n, 64, a, b] y) {"
           " y = AveragePool <kernel_shape = [3, 3], strides = [1, 1], pads = [1, 1, 1, 1]> (x) }", _PICTURES),
     Sweep("softmax, last axis", "(float[n, m] x) => (float[n, m] y) { y = Softmax <axis = -1> (x) }",

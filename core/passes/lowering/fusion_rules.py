@@ -135,7 +135,8 @@ def _prologue(o: Offer) -> bool:
     if not _in_reduction(o) or o.group.trait.contraction:
         return False
     cheap = o.cost <= CHEAP and not any(r.depends for r in o.producer.outside.values())
-    return o.read.once or (cheap if o.read.rows else o.producer.trait.plain and o.producer.linear)
+    moved = o.producer.trait.plain and o.producer.linear and (o.producer.shifted or not o.read.window)
+    return o.read.once or (cheap if o.read.rows else moved)
 
 
 def _in_reduction(o: Offer) -> bool:

@@ -1,4 +1,4 @@
-"""Graph -> Graph: convolutions work on channels-last tensors; transposes sink until they cancel."""
+"""Graph -> Graph: convolutions and pools work on channels-last tensors; transposes sink until they cancel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from smelt.core.passes.numerics import SUMS
 from smelt.core.passes.rewriting.constants import ints_of, is_one
 from smelt.core.passes.rewriting.editor import Editor
 from smelt.core.passes.rewriting.rules import Rule, rewrite, rule
-from smelt.core.passes.whole_graph.sink import Perm, inverse, sink_rules
+from smelt.core.passes.whole_graph.sink import POOLS, Perm, inverse, sink_rules, wants_channels_last
 
 TIDY = tuple(
     r for r in CANONICAL
@@ -24,13 +24,13 @@ TIDY = tuple(
 
 
 def layout(module: Module, ctx: Context) -> Module:
-    """The module with channels last around convolutions, on machines that have vectors.
+    """The module with channels last around convolutions and pools, on machines that have vectors.
 
     After it every conv and conv_transpose has channels_last=True. Sinking is kept for a graph only when
     fewer bytes are transposed with it than without."""
     if ctx.machine.vector_bits == 0 and ctx.machine.max_lanes == 1:
         return module
-    turned = rewrite(module, (_channels_last, *TIDY))
+    turned = rewrite(module, (_channels_last, _pools_last, *TIDY))
     sunk = rewrite(turned, (*TIDY, *sink_rules()))
     return sunk if transposed_bytes(sunk) <= transposed_bytes(turned) else turned
 
@@ -65,6 +65,20 @@ def _channels_last(g: Editor, n: Node) -> Ref | None:
     x = g.emit("transpose", n.inputs[:1], {"perm": to_last(rank)})
     w = relaid(g, n.inputs[1], _WEIGHT[n.op](rank))
     y = g.emit(n.op, (x, w, *n.inputs[2:]), {**n.attrs, "channels_last": True})
+    return g.emit("transpose", (y,), {"perm": to_first(rank)})
+
+
+@rule(*POOLS, kind=SUMS, forms=[
+    "x: f32[N, 16, H, 6]; max_pool(x, kernel=(2, 2), strides=(2, 2), pads_begin=(1, 0))",
+    "x: f32[N, 32, H]; average_pool(x, kernel=(3,), pads_begin=(1,), pads_end=(1,))",
+])
+def _pools_last(g: Editor, n: Node) -> Ref | None:
+    # max_pool(x)  -->  to_first(max_pool(to_last(x), channels_last)) where channels fill vectors
+    if n.attrs.get("channels_last", False) or not wants_channels_last(n):
+        return None
+    rank = n.output.type.rank
+    x = g.emit("transpose", n.inputs[:1], {"perm": to_last(rank)})
+    y = g.emit(n.op, (x, *n.inputs[1:]), {**n.attrs, "channels_last": True})
     return g.emit("transpose", (y,), {"perm": to_first(rank)})
 
 
@@ -109,4 +123,4 @@ def moves(node: Node) -> bool:
     return order != sorted(order)
 
 
-RULES: Sequence[Rule] = (_channels_last,)
+RULES: Sequence[Rule] = (_channels_last, _pools_last)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any, TypeAlias
 
 from smelt.core.dim import to_dim
@@ -78,11 +79,20 @@ _SAME: Mapping[str, Mapping[str, Remap]] = {
 # how many leading inputs are tensors of the output's axes; the rest (a pad value) stay as they are
 _TENSORS = {"quantize": 1, "dequantize": 1, "pad": 1, "resize": 1, "slice": 1, "tile": 1, "broadcast_to": 1}
 POOLS = ("max_pool", "average_pool", "lp_pool")
+POOLED_CHANNELS = 16
+"""Channels from which pooling is quicker on channels-last tensors, even if they are transposed for it alone
+(benchmarks/results/kernels.md)."""
 SINKABLE_REDUCTIONS = (
     "reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_mean", "reduce_l1", "reduce_l2",
     "reduce_sum_square", "reduce_log_sum", "reduce_log_sum_exp",
 )  # fmt: skip
 ARGS = ("argmax", "argmin")
+
+
+def wants_channels_last(n: Node) -> bool:
+    """Whether a pool's channels fill vectors, so that it should not pool planes."""
+    channels = n.output.type.shape[-1 if n.attrs.get("channels_last", False) else 1].const_or_none
+    return channels is not None and channels >= POOLED_CHANNELS and prod(ints_of(n.attrs["kernel"])) > 1
 
 
 def sink_rules() -> tuple[Rule, ...]:
@@ -254,6 +264,8 @@ class _Sinking:
         if p != (last if n.attrs.get("channels_last", False) else first):
             return None
         turned = not n.attrs.get("channels_last", False)
+        if not turned and wants_channels_last(n):
+            return None
         return self._wrap(g, g.emit(n.op, (x,), {**n.attrs, "channels_last": turned}), p)
 
     def gather(self, g: Editor, n: Node) -> Ref | None:
