@@ -145,7 +145,15 @@ def _in_reduction(o: Offer) -> bool:
 
 def _element(o: Offer) -> bool:
     outside_reduction = not o.read.reduced and not o.producer.trait.heavy
-    return outside_reduction and (o.read.bijective or o.read.once or o.producer.trait.plain)
+    moved = o.producer.trait.plain and (o.producer.shifted or not _looked_up(o.read))
+    # where its elements are looked up together, neighbours of a row are to stay neighbours
+    turned = not o.read.last and any(map(_looked_up, o.producer.outside.values()))
+    return outside_reduction and not turned and (o.read.bijective or o.read.once or moved)
+
+
+def _looked_up(r: Read) -> bool:
+    """Whether an element is made of several, at places that data says, as in an interpolation."""
+    return r.depends and r.loads > 1
 
 
 def _row_factor(o: Offer) -> bool:

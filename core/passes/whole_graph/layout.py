@@ -1,4 +1,4 @@
-"""Graph -> Graph: convolutions and pools work on channels-last tensors; transposes sink until they cancel."""
+"""Graph -> Graph: windows and interpolations work on channels-last tensors; transposes sink and cancel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ from smelt.core.passes.numerics import SUMS
 from smelt.core.passes.rewriting.constants import ints_of, is_one
 from smelt.core.passes.rewriting.editor import Editor
 from smelt.core.passes.rewriting.rules import Rule, rewrite, rule
-from smelt.core.passes.whole_graph.sink import POOLS, Perm, inverse, sink_rules, wants_channels_last
+from smelt.core.passes.whole_graph.sink import (
+    POOLS,
+    Perm,
+    interpolated,
+    inverse,
+    is_full,
+    remapped,
+    sink_rules,
+    wants_channels_last,
+)
 
 TIDY = tuple(
     r for r in CANONICAL
@@ -30,7 +39,7 @@ def layout(module: Module, ctx: Context) -> Module:
     fewer bytes are transposed with it than without."""
     if ctx.machine.vector_bits == 0 and ctx.machine.max_lanes == 1:
         return module
-    turned = rewrite(module, (_channels_last, _pools_last, *TIDY))
+    turned = rewrite(module, (*RULES, *TIDY))
     sunk = rewrite(turned, (*TIDY, *sink_rules()))
     return sunk if transposed_bytes(sunk) <= transposed_bytes(turned) else turned
 
@@ -82,6 +91,21 @@ def _pools_last(g: Editor, n: Node) -> Ref | None:
     return g.emit("transpose", (y,), {"perm": to_first(rank)})
 
 
+@rule("resize", kind=SUMS, forms=[
+    'x: f32[N, 16, 4, 6]; resize(x, shape=(N, 16, 8, 12), scales=(1.0, 1.0, 2.0, 2.0), scale_at=None, '
+    'roi_at=None, mode="linear", nearest_mode="floor", coordinate_mode="half_pixel", antialias=False, '
+    'cubic_coeff=-0.75, exclude_outside=False, extrapolation=0.0, roi=None)',
+])
+def _resize_last(g: Editor, n: Node) -> Ref | None:
+    # resize(x)  -->  to_first(resize(to_last(x))) where rows are interpolated and channels fill vectors
+    axes, rank = interpolated(g, n), n.output.type.rank
+    if axes is None or rank < 3 or any(axes[:2]) or not axes[-1] or not is_full(n.output.type.shape[1]):
+        return None
+    x = g.emit("transpose", n.inputs[:1], {"perm": to_last(rank)})
+    y = g.emit("resize", (x, *n.inputs[1:]), remapped(n, to_first(rank)))
+    return g.emit("transpose", (y,), {"perm": to_first(rank)})
+
+
 def relaid(g: Editor, ref: Ref, perm: Perm) -> Ref:
     """The tensor transposed: a weight at compile time, a value by a node."""
     if not g.is_weight(ref):
@@ -123,4 +147,4 @@ def moves(node: Node) -> bool:
     return order != sorted(order)
 
 
-RULES: Sequence[Rule] = (_channels_last, _pools_last)
+RULES: Sequence[Rule] = (_channels_last, _pools_last, _resize_last)

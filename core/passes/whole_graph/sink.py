@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, TypeAlias
 
-from smelt.core.dim import to_dim
+from smelt.core.dim import Dim, to_dim
 from smelt.core.ir.graph import Node, Ref
 from smelt.core.ops import current_ops
 from smelt.core.ops.rows.movement import reshape_groups
@@ -79,9 +79,9 @@ _SAME: Mapping[str, Mapping[str, Remap]] = {
 # how many leading inputs are tensors of the output's axes; the rest (a pad value) stay as they are
 _TENSORS = {"quantize": 1, "dequantize": 1, "pad": 1, "resize": 1, "slice": 1, "tile": 1, "broadcast_to": 1}
 POOLS = ("max_pool", "average_pool", "lp_pool")
-POOLED_CHANNELS = 16
-"""Channels from which pooling is quicker on channels-last tensors, even if they are transposed for it alone
-(benchmarks/results/kernels.md)."""
+FULL_CHANNELS = 16
+"""Channels from which pooling and interpolation are quicker on channels-last tensors, even if these are
+transposed for it alone (benchmarks/results/kernels.md)."""
 SINKABLE_REDUCTIONS = (
     "reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_mean", "reduce_l1", "reduce_l2",
     "reduce_sum_square", "reduce_log_sum", "reduce_log_sum_exp",
@@ -91,8 +91,33 @@ ARGS = ("argmax", "argmin")
 
 def wants_channels_last(n: Node) -> bool:
     """Whether a pool's channels fill vectors, so that it should not pool planes."""
-    channels = n.output.type.shape[-1 if n.attrs.get("channels_last", False) else 1].const_or_none
-    return channels is not None and channels >= POOLED_CHANNELS and prod(ints_of(n.attrs["kernel"])) > 1
+    channels = n.output.type.shape[-1 if n.attrs.get("channels_last", False) else 1]
+    return is_full(channels) and prod(ints_of(n.attrs["kernel"])) > 1
+
+
+def remapped(n: Node, p: Perm) -> Attrs:
+    """The attributes of op(transpose(x, p)) when x is read untransposed."""
+    remap = _SAME[n.op]
+    return {k: remap[k](v, p) if k in remap else v for k, v in n.attrs.items()}
+
+
+def _would_interpolate_rows(g: Editor, n: Node, p: Perm) -> bool:
+    """Whether an interpolation whose rows are channels would have rows of which it interpolates elements."""
+    axes = interpolated(g, n)
+    return axes is not None and not axes[-1] and axes[inverse(p)[-1]] and is_full(n.output.type.shape[-1])
+
+
+def interpolated(g: Editor, n: Node) -> tuple[bool, ...] | None:
+    """Of a resize that interpolates, which axes it does; None of any that copies elements."""
+    if n.attrs["mode"] == "nearest":
+        return None
+    shapes = zip(g.shape(n.inputs[0]), n.output.type.shape, strict=True)
+    return tuple(before != after for before, after in shapes)
+
+
+def is_full(n: Dim) -> bool:
+    """Whether so many channels fill vectors."""
+    return n.const_or_none is not None and n.const >= FULL_CHANNELS
 
 
 def sink_rules() -> tuple[Rule, ...]:
@@ -220,8 +245,9 @@ class _Sinking:
             return None
         if any(len(g.shape(r)) != len(p) for r in tensors):
             return None
-        remap = _SAME[n.op]
-        attrs: Attrs = {k: remap[k](v, p) if k in remap else v for k, v in n.attrs.items()}
+        if n.op == "resize" and _would_interpolate_rows(g, n, p):
+            return None
+        attrs = remapped(n, p)
         inputs = (*(self._turned(g, r, p) for r in tensors), *n.inputs[count:])
         return self._wrap(g, g.emit(n.op, inputs, attrs), p)
 
