@@ -129,6 +129,8 @@ def stage_factor(kernel: Kernel, var: str, axis: str, name: str) -> Kernel:
         if len(found) != 1 or [a.var for a in next(iter(found))[0]] != [axis]:
             raise ScheduleError(what, f"no product over '{axis}' alone has one factor with reductions")
         (((last,), e, _),) = found
+        if axis not in free_symbols(e):
+            raise ScheduleError(what, f"the factor is the same for all '{axis}': no row, but one element")
         loops = [Loop("serial", var_of(n), n.extent, ()) for n in nodes[1:] if var_of(n) in free_symbols(e)]
         loops.append(Loop("serial", last.var, last.extent, ()))
         inner = enter(facts, node)

@@ -22,6 +22,7 @@ from smelt.core.dim import Dim, Facts, parse_dim, sym, to_dim
 from smelt.core.dtype import DType, f16, f32, f64, i32, i64, u8
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Buffer, DimParam, Expr, Kernel, Load, Loop, Store
+from smelt.core.ir.text import parse_kernel
 from smelt.core.machine import Machine
 from smelt.core.ops import OPS
 from smelt.core.ops.trace import Operand, Trace, call
@@ -139,6 +140,15 @@ def _two_nests() -> Kernel:
     first = nest(s, lambda i: t.sum([sym("n")], lambda k: operand(x)[i[0], k]))
     second = nest(y, lambda i: call("sub", operand(x)[i], operand(s)[i[0]]))
     return Kernel("centre", (DimParam("m"), DimParam("n")), (x,), (s, y), (*first, *second))
+
+
+def _scaled_by_a_sum() -> Kernel:
+    """A product of which one factor is the same for all terms, and stands outside the sum as well."""
+    return parse_kernel(
+        "kernel @scaled(m: dim in 0..*, n: dim in 0..*, a: f32[m, n]) -> (y: f32[m, n])\n"
+        "{ serial i in m { serial j in n {"
+        " y[i, j] = a[i, j] * sum l in n { a[i, l] } * sum k in n { a[i, k] * sum l in n { a[i, l] } } } } }"
+    )
 
 
 def _scan() -> Kernel:
@@ -268,5 +278,6 @@ KERNELS: dict[str, tuple[Kernel, str, Envs]] = {
     "softmax-of-few-rows": (_row_product("softmax", [(3, "n")], ("n", 8), (3, 8)), "", ({"n": 37}, {"n": 0})),
     "softmax-of-long-rows": (_row_product("softmax", [("m", 30000)], (30000, 4), ("m", 4)), "", ({"m": 3},)),
     "norm-matmul": (_row_product("layer_norm", [("m", 7), (7,), (7,)], (7, 50), ("m", 50)), "d", ({"m": 53}, {"m": 1}, {"m": 0})),
+    "scaled-by-a-sum": (_scaled_by_a_sum(), "", _MN),
     "scan": (_scan(), "", ({"m": 3, "n": 7}, {"m": 1, "n": 1})),
 }  # fmt: skip

@@ -82,6 +82,14 @@ def weighted() -> Kernel:
     )
 
 
+def scaled() -> Kernel:
+    """A product of which one factor is the same for all terms."""
+    return parse_kernel(
+        "kernel @scaled(m: dim in 0..*, n: dim in 0..*, a: f32[m, n]) -> (y: f32[m])\n"
+        "{ serial i in m { y[i] = sum k in n { a[i, k] * sum l in n { a[i, l] } } } }"
+    )
+
+
 # (kernel, schedule): one row per primitive and per way it can go
 LEGAL: tuple[tuple[Make, str], ...] = (
     (matmul, "normalise"),
@@ -210,6 +218,7 @@ ILLEGAL: tuple[tuple[Make, str, str, str], ...] = (
     (rows, "", "bind_let i1", "no data-dependent"),
     (matmul, "", "stage_factor i0 k0 p", "one factor with reductions"),
     (weighted, "", "stage_factor i l p", "no product over 'l'"),
+    (scaled, "", "stage_factor i k p", "the same for all 'k'"),
     (weighted, "", "stage_factor i k a", "name 'a' is taken"),
     (weighted, "", "stage_factor zz k p", "no loop 'zz'"),
     (weighted, "tile i [2 1] balanced t r x", "stage_factor t k p", "not provably at most"),
