@@ -158,7 +158,7 @@ _HOLES = np.array([[1, np.nan, 3, np.nan], [np.inf, 2, np.inf, 0], [-np.inf] * 4
 """Rows with NaN, and with the extreme more than once."""
 
 
-def _position(
+def _extreme_position(
     t: Trace, kind: ReduceKind, n: Dim, at: Callable[[Dim], Expr], last: bool = False
 ) -> Expr:
     """The first (or last) position of the max or min of at(0..n-1): the extreme, then who has it, since two
@@ -182,7 +182,7 @@ def _arg(name: str, kind: ReduceKind, ref: Callable[..., Any]) -> Op:
         def at(k: Dim) -> Expr:
             return x[full_index(i, (k,), (axis,), x.rank, keep)]
 
-        return _position(t, kind, x.shape[axis], at, bool(attrs.get("last", False)))
+        return _extreme_position(t, kind, x.shape[axis], at, bool(attrs.get("last", False)))
 
     def reference(
         arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]
@@ -244,7 +244,7 @@ def _log_softmax(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operan
 
 def _hardmax(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) -> Expr:
     axis = axis_of(attrs)
-    first = _position(t, "max", x.shape[axis], lambda k: x[(*i[:axis], k, *i[axis + 1 :])])
+    first = _extreme_position(t, "max", x.shape[axis], lambda k: x[(*i[:axis], k, *i[axis + 1 :])])
     return call_select(call("eq", first, index(i[axis])), const(1, x.dtype), const(0, x.dtype))
 
 

@@ -17,7 +17,7 @@ from smelt.core.passes.rewriting.rules import Rule, rewrite, rule
 from smelt.core.passes.whole_graph.sink import (
     POOLS,
     Perm,
-    interpolated,
+    interpolated_axes,
     inverse,
     is_full,
     remapped,
@@ -98,7 +98,7 @@ def _pools_last(g: Editor, n: Node) -> Ref | None:
 ])
 def _resize_last(g: Editor, n: Node) -> Ref | None:
     # resize(x)  -->  to_first(resize(to_last(x))) where rows are interpolated and channels fill vectors
-    axes, rank = interpolated(g, n), n.output.type.rank
+    axes, rank = interpolated_axes(g, n), n.output.type.rank
     if axes is None or rank < 3 or any(axes[:2]) or not axes[-1] or not is_full(n.output.type.shape[1]):
         return None
     x = g.emit("transpose", n.inputs[:1], {"perm": to_last(rank)})

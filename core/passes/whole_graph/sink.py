@@ -103,11 +103,11 @@ def remapped(n: Node, p: Perm) -> Attrs:
 
 def _would_interpolate_rows(g: Editor, n: Node, p: Perm) -> bool:
     """Whether an interpolation whose rows are channels would have rows of which it interpolates elements."""
-    axes = interpolated(g, n)
+    axes = interpolated_axes(g, n)
     return axes is not None and not axes[-1] and axes[inverse(p)[-1]] and is_full(n.output.type.shape[-1])
 
 
-def interpolated(g: Editor, n: Node) -> tuple[bool, ...] | None:
+def interpolated_axes(g: Editor, n: Node) -> tuple[bool, ...] | None:
     """Of a resize that interpolates, which axes it does; None of any that copies elements."""
     if n.attrs["mode"] == "nearest":
         return None
