@@ -17,9 +17,9 @@ from smelt.core.passes.rewriting.rules import Rule, rewrite, rule
 from smelt.core.passes.whole_graph.sink import (
     POOLS,
     Perm,
+    channels_pay,
     interpolated_axes,
     inverse,
-    is_full,
     remapped,
     sink_rules,
     wants_channels_last,
@@ -82,7 +82,7 @@ def _channels_last(g: Editor, n: Node) -> Ref | None:
     "x: f32[N, 32, H]; average_pool(x, kernel=(3,), pads_begin=(1,), pads_end=(1,))",
 ])
 def _pools_last(g: Editor, n: Node) -> Ref | None:
-    # max_pool(x)  -->  to_first(max_pool(to_last(x), channels_last)) where channels fill vectors
+    # max_pool(x)  -->  to_first(max_pool(to_last(x), channels_last)) of several channels
     if n.attrs.get("channels_last", False) or not wants_channels_last(n):
         return None
     rank = n.output.type.rank
@@ -97,9 +97,9 @@ def _pools_last(g: Editor, n: Node) -> Ref | None:
     'cubic_coeff=-0.75, exclude_outside=False, extrapolation=0.0, roi=None)',
 ])
 def _resize_last(g: Editor, n: Node) -> Ref | None:
-    # resize(x)  -->  to_first(resize(to_last(x))) where rows are interpolated and channels fill vectors
+    # resize(x)  -->  to_first(resize(to_last(x))) where rows are interpolated, of several channels
     axes, rank = interpolated_axes(g, n), n.output.type.rank
-    if axes is None or rank < 3 or any(axes[:2]) or not axes[-1] or not is_full(n.output.type.shape[1]):
+    if axes is None or rank < 3 or any(axes[:2]) or not axes[-1] or not channels_pay(n.output.type.shape[1]):
         return None
     x = g.emit("transpose", n.inputs[:1], {"perm": to_last(rank)})
     y = g.emit("resize", (x, *n.inputs[1:]), remapped(n, to_first(rank)))

@@ -79,9 +79,9 @@ _SAME: Mapping[str, Mapping[str, Remap]] = {
 # how many leading inputs are tensors of the output's axes; the rest (a pad value) stay as they are
 _TENSORS = {"quantize": 1, "dequantize": 1, "pad": 1, "resize": 1, "slice": 1, "tile": 1, "broadcast_to": 1}
 POOLS = ("max_pool", "average_pool", "lp_pool")
-FULL_CHANNELS = 16
+LEAST_CHANNELS = 2
 """Channels from which pooling and interpolation are quicker on channels-last tensors, even if these are
-transposed for it alone (benchmarks/results/kernels.md)."""
+transposed for it alone."""
 SINKABLE_REDUCTIONS = (
     "reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_mean", "reduce_l1", "reduce_l2",
     "reduce_sum_square", "reduce_log_sum", "reduce_log_sum_exp",
@@ -90,9 +90,9 @@ ARGS = ("argmax", "argmin")
 
 
 def wants_channels_last(n: Node) -> bool:
-    """Whether a pool's channels fill vectors, so that it should not pool planes."""
+    """Whether a pool should not be one of planes."""
     channels = n.output.type.shape[-1 if n.attrs.get("channels_last", False) else 1]
-    return is_full(channels) and prod(ints_of(n.attrs["kernel"])) > 1
+    return channels_pay(channels) and prod(ints_of(n.attrs["kernel"])) > 1
 
 
 def remapped(n: Node, p: Perm) -> Attrs:
@@ -103,8 +103,8 @@ def remapped(n: Node, p: Perm) -> Attrs:
 
 def _would_interpolate_rows(g: Editor, n: Node, p: Perm) -> bool:
     """Whether an interpolation whose rows are channels would have rows of which it interpolates elements."""
-    axes = interpolated_axes(g, n)
-    return axes is not None and not axes[-1] and axes[inverse(p)[-1]] and is_full(n.output.type.shape[-1])
+    axes, channels = interpolated_axes(g, n), n.output.type.shape[-1]
+    return axes is not None and not axes[-1] and axes[inverse(p)[-1]] and channels_pay(channels)
 
 
 def interpolated_axes(g: Editor, n: Node) -> tuple[bool, ...] | None:
@@ -115,9 +115,9 @@ def interpolated_axes(g: Editor, n: Node) -> tuple[bool, ...] | None:
     return tuple(before != after for before, after in shapes)
 
 
-def is_full(n: Dim) -> bool:
-    """Whether so many channels fill vectors."""
-    return n.const_or_none is not None and n.const >= FULL_CHANNELS
+def channels_pay(n: Dim) -> bool:
+    """Whether so many channels are worth being last."""
+    return n.const_or_none is not None and n.const >= LEAST_CHANNELS
 
 
 def sink_rules() -> tuple[Rule, ...]:
