@@ -8,6 +8,7 @@ from typing import Any
 import attack_ops
 import attack_resize
 import attack_table
+import attack_windows
 import numpy as np
 import op_classical
 import op_nodes
@@ -160,6 +161,12 @@ def test_rows_of_the_table(seed: int) -> None:
 
 def test_resize() -> None:
     found = attack_resize.attack(0)
+    assert not found.failed, found.detail
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_windows(seed: int) -> None:
+    found = attack_windows.attack(seed)
     assert not found.failed, found.detail
 
 

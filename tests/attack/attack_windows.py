@@ -1,0 +1,127 @@
+"""Pools, interpolations, positions of extremes, means, over images of any rank and number of channels, alone
+and in chains -> the values of ONNX Runtime, compiled once, at two sizes.
+
+Left out is what docs/differences.md lists: windows that do not fit, SAME_* padding of strides beyond the
+window, align_corners by scales that leave no whole extent.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+from campaign import Outcome, main
+from onnx import parser
+from oracle import plain_session
+
+from smelt.compiler import compile_here
+from smelt.core.diag import SmeltError
+from smelt.driver import Request
+from smelt.session import load
+
+HEAD = '<ir_version: 8, opset_import: ["" : 19]> g '
+CHANNELS = (1, 2, 3, 8, 15, 16, 17, 40)
+EXTENTS = (5, 6, 8, 13, 20)
+"""All windows fit: of 3 steps, every second one."""
+SCALES = (0.5, 0.7, 1, 1.5, 2, 3)
+STEPS = (
+    "{y} = Relu ({x})",
+    "{y} = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> ({x})",
+    "{y} = AveragePool <kernel_shape = [2, 2], pads = [1, 1, 0, 0]> ({x})",
+    's{y} = Constant <value = float[4] {{1, 1, 2, 2}}> ()  {y} = Resize <mode = "linear"> ({x}, , s{y})',
+    "{y} = Transpose <perm = [0, 1, 3, 2]> ({x})",
+    "{y} = Add ({x}, {x})",
+    "{y} = Softmax <axis = 1> ({x})",
+    "{y} = Softmax <axis = -1> ({x})",
+    "m{y} = GlobalAveragePool ({x})  {y} = Mul ({x}, m{y})",
+    "m{y} = GlobalMaxPool ({x})  {y} = Sub ({x}, m{y})",
+)
+
+
+def _numbers(values: list[int]) -> str:
+    return f"[{', '.join(map(str, values))}]"
+
+
+def _pool(rng: random.Random, rank: int) -> str:
+    op = rng.choice(("MaxPool", "AveragePool", "LpPool"))
+    kernel, strides = ([rng.choice((1, 2, 3)) for _ in range(rank)] for _ in range(2))
+    pads = [rng.randint(0, k // 2) for k in 2 * kernel]
+    given = {"kernel_shape": kernel, "strides": strides, "pads": pads}
+    attrs = [f"{name} = {_numbers(values)}" for name, values in given.items()]
+    if op != "LpPool" and rng.random() < 0.4:
+        attrs.append("ceil_mode = 1")
+    if op == "AveragePool" and rng.random() < 0.5:
+        attrs.append("count_include_pad = 1")
+    if op == "MaxPool" and rng.random() < 0.3:
+        attrs.append(f"dilations = {_numbers([rng.choice((1, 2)) for _ in kernel])}")
+    return f"y = {op} <{', '.join(attrs)}> (x)"
+
+
+def _resize(rng: random.Random, rank: int) -> str:
+    mode = rng.choice(("linear", "cubic", "nearest") if rank == 2 else ("linear", "nearest"))
+    place = rng.choice(("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"))
+    attrs = f'mode = "{mode}", coordinate_transformation_mode = "{place}"'
+    if rng.random() < 0.5:
+        drawn = [rng.choice((1, 2, 3) if place == "align_corners" else SCALES) for _ in range(rank)]
+        scales = ", ".join(map(str, (1, 1, *drawn)))
+        return f"s = Constant <value = float[{rank + 2}] {{{scales}}}> ()  y = Resize <{attrs}> (x, , s)"
+    sizes = ", ".join(str(rng.choice((1, 2, 5, 11, 12))) for _ in range(rank))
+    return (
+        f"b = Shape <start = 0, end = 2> (x)  t = Constant <value = int64[{rank}] {{{sizes}}}> ()"
+        f"  q = Concat <axis = 0> (b, t)  y = Resize <{attrs}> (x, , , q)"
+    )
+
+
+def _chain(rng: random.Random, rank: int) -> str:
+    steps = [rng.choice(STEPS) for _ in range(rng.randint(2, 5))]
+    names = ["x", *(f"v{n}" for n in range(1, len(steps))), "y"]
+    return "  ".join(s.format(x=a, y=b) for s, a, b in zip(steps, names, names[1:], strict=False))
+
+
+def _extreme(rng: random.Random, rank: int) -> str:
+    first = rng.choice(("Identity", "Neg", "Abs", "Floor"))
+    attrs = f"axis = {rng.randint(0, rank + 1)}, select_last_index = {rng.randint(0, 1)}"
+    return f"v = {first} (x)  i = {rng.choice(('ArgMax', 'ArgMin'))} <{attrs}> (v)  y = Cast <to = 1> (i)"
+
+
+Make = Callable[[random.Random, int], str]
+KINDS: tuple[Make, ...] = (_pool, _pool, _resize, _resize, _chain, _chain, _extreme)
+
+
+def attack(seed: int) -> Outcome:
+    """One model at two sizes."""
+    rng, draw = random.Random(seed), np.random.default_rng(seed)
+    make = rng.choice(KINDS)
+    rank = 2 if make is _chain else rng.choice((1, 2, 2, 3))
+    channels = rng.choice(CHANNELS)
+    inner, outer = ", ".join("hwd"[:rank]), ", ".join("pqr"[:rank])
+    text = f"{HEAD}(float[n, {channels}, {inner}] x) => (float[m, c, {outer}] y) {{ {make(rng, rank)} }}"
+    made = parser.parse_model(text)
+    rival = plain_session(made)
+    with tempfile.TemporaryDirectory(prefix="smelt-windows-") as folder:
+        onnx.save(made, f"{folder}/m.onnx")
+        request = Request(f"{folder}/m.onnx", "host", output=str(Path(folder) / "out"), runner=False)
+        try:
+            session = load(compile_here(request), threads=1)
+        except SmeltError as e:
+            return Outcome("does not compile", True, f"{text}\n{e}")
+    wrong = []
+    for _ in range(2):
+        shape = (rng.choice((1, 2)), channels, *(rng.choice(EXTENTS) for _ in range(rank)))
+        feed = {"x": 3 * draw.standard_normal(shape, np.float32)}
+        (got,), (want,) = session.run(None, feed), rival.run(None, feed)
+        scale = max(1.0, float(np.abs(want).max(initial=0)))
+        if got.shape != want.shape or not np.allclose(got, want, rtol=1e-3, atol=1e-5 * scale):
+            far = np.abs(got - want).max() if got.shape == want.shape else f"{got.shape}, not {want.shape}"
+            wrong.append(f"{text}\nat {shape}: {far}")
+    session.close()
+    return Outcome("disagrees", True, "\n".join(wrong)) if wrong else Outcome("agrees")
+
+
+if __name__ == "__main__":
+    sys.exit(main(attack, __doc__ or "", 1000))
