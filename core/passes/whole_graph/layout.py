@@ -39,7 +39,9 @@ def layout(module: Module, ctx: Context) -> Module:
     fewer bytes are transposed with it than without."""
     if ctx.machine.vector_bits == 0 and ctx.machine.max_lanes == 1:
         return module
-    turned = rewrite(module, (*RULES, *TIDY))
+    # lanes of a device share rows of planes as well as channels: nothing says that turning pools would pay
+    rules = RULES if ctx.machine.max_lanes == 1 else (_channels_last,)
+    turned = rewrite(module, (*rules, *TIDY))
     sunk = rewrite(turned, (*TIDY, *sink_rules()))
     return sunk if transposed_bytes(sunk) <= transposed_bytes(turned) else turned
 
