@@ -72,18 +72,22 @@ class StoreRoom:
         self._now = 0.0
 
     def sweep(self, own: str, budget: Budget) -> None:
-        """Remove what dead owners have left in tmp/ and use/. own: the session's file in use/, written just
-        now, which tells the device's time."""
+        """Remove what dead owners have left in tmp/ and use/: of uploads those that are old, or of a file that
+        is there by now. own: the session's file in use/, written just now, which tells the device's time."""
         used = self._files.entries("use", budget)
         self._now = next((e.modified for e in used if e.name == own), 0.0)
         for entry in used:
             if entry.name != own and not self._in_use(entry):
                 self._drop(f"use/{entry.name}", entry, budget)
+        stored: set[str] | None = None
         for entry in self._files.entries("tmp", budget):
             part = self._part(entry)
             age = self._now - entry.modified
-            if part is not None and not part.alive and age > CONTINUABLE:
-                self._files.remove(part.path, budget)
+            if part is not None and not part.alive:
+                if stored is None:  # few sessions find such a part, and need the list
+                    stored = {e.name for e in self._files.entries("cas", budget)}
+                if age > CONTINUABLE or part.sha256 in stored:
+                    self._files.remove(part.path, budget)
             elif part is None and not self._owner.alive(entry.name.rpartition(".")[2], age):
                 self._drop(f"tmp/{entry.name}", entry, budget)
 

@@ -370,8 +370,11 @@ def test_what_dead_clients_left_is_swept(tmp_path: Path, native_bundle: Path) ->
     dead, live, stranger = Owner(), Owner(), "0" * 12 + "-" + "1" * 16
     dead.close()
     now, old = time.time(), time.time() - CONTINUABLE - 10
-    some = "a" * 64
+    some, there = "a" * 64, "c" * 64
+    (root / "cas").mkdir()
+    (root / "cas" / there).write_bytes(b"{}")
     rows = {  # path -> (age, whether it stays)
+        f"tmp/{there}.{dead.token}": (now, False), f"tmp/{there}.{live.token}": (old, True),
         f"tmp/{some}.{dead.token}": (now, True), f"tmp/{'b' * 64}.{dead.token}": (old, False),
         f"tmp/{some}.{live.token}": (old, True),
         f"tmp/{some}.{stranger}": (now, True), f"tmp/{'b' * 64}.{stranger}": (old, False),
