@@ -72,8 +72,8 @@ class StoreRoom:
         self._now = 0.0
 
     def sweep(self, own: str, budget: Budget) -> None:
-        """Remove what dead owners have left in tmp/ and use/: of uploads those that are old, or of a file that
-        is there by now. own: the session's file in use/, written just now, which tells the device's time."""
+        """Remove what dead owners have left in tmp/ and use/: of uploads those that are old, or of files that
+        are there by now. own: the session's file in use/, written just now, which tells the device's time."""
         used = self._files.entries("use", budget)
         self._now = next((e.modified for e in used if e.name == own), 0.0)
         for entry in used:
