@@ -17,6 +17,13 @@ typedef struct {
   uint64_t capacity;
 } rt_block;
 
+/* The next `count` things of `each` bytes in a block that begins at `base`, and what is behind them; with base NULL only the latter. */
+static inline void *rt_carve(char *base, size_t *at, size_t count, size_t each) {
+  void *here = base ? base + *at : NULL;
+  *at += (count * each + 63) / 64 * 64; /* a cache line: where words of several threads stand */
+  return here;
+}
+
 /* ---- pool: one parallel region at a time, claimed in chunks ---- */
 typedef struct {
   /* what is claimed from: chunks nobody has taken yet, and chunks not finished yet (caller sleeps on it) */

@@ -2,29 +2,23 @@
 #include "rt.h"
 
 /* ---- one block of memory holds the session and all its tables ---- */
-static void *carve(char *base, size_t *at, size_t count, size_t each) {
-  void *here = base ? base + *at : NULL;
-  *at += (count * each + 15) / 16 * 16;
-  return here;
-}
-
 /* The tables of an entry. With base NULL nothing is set but the numbers. */
 static void lay_out_entry(smelt_rt *rt, const smelt_entry_desc *e, char *base, size_t *at) {
   uint32_t n_shapes = 0;
   for (uint32_t i = 0; i < e->n_inputs; i++) n_shapes += (uint32_t)e->inputs[i].rank;
   rt->n_shapes = n_shapes;
-  rt->slots = carve(base, at, e->n_slots ? e->n_slots : 1, sizeof *rt->slots);
-  rt->shapes = carve(base, at, n_shapes, sizeof *rt->shapes);
-  rt->planned_shapes = carve(base, at, n_shapes, sizeof *rt->planned_shapes);
-  rt->shape_of = carve(base, at, e->n_inputs, sizeof *rt->shape_of);
-  rt->input_at = carve(base, at, e->n_inputs, sizeof *rt->input_at);
-  rt->input_bytes = carve(base, at, e->n_inputs, sizeof *rt->input_bytes);
-  rt->input_host = carve(base, at, e->n_inputs, sizeof *rt->input_host);
-  rt->input_lent = carve(base, at, e->n_inputs, sizeof *rt->input_lent);
-  rt->input_staging = carve(base, at, e->n_inputs, sizeof *rt->input_staging);
-  rt->outputs = carve(base, at, e->n_outputs, sizeof *rt->outputs);
+  rt->slots = rt_carve(base, at, e->n_slots ? e->n_slots : 1, sizeof *rt->slots);
+  rt->shapes = rt_carve(base, at, n_shapes, sizeof *rt->shapes);
+  rt->planned_shapes = rt_carve(base, at, n_shapes, sizeof *rt->planned_shapes);
+  rt->shape_of = rt_carve(base, at, e->n_inputs, sizeof *rt->shape_of);
+  rt->input_at = rt_carve(base, at, e->n_inputs, sizeof *rt->input_at);
+  rt->input_bytes = rt_carve(base, at, e->n_inputs, sizeof *rt->input_bytes);
+  rt->input_host = rt_carve(base, at, e->n_inputs, sizeof *rt->input_host);
+  rt->input_lent = rt_carve(base, at, e->n_inputs, sizeof *rt->input_lent);
+  rt->input_staging = rt_carve(base, at, e->n_inputs, sizeof *rt->input_staging);
+  rt->outputs = rt_carve(base, at, e->n_outputs, sizeof *rt->outputs);
   for (uint32_t i = 0; i < e->n_outputs; i++) {
-    int64_t *shape = carve(base, at, (size_t)e->outputs[i].rank, sizeof *shape);
+    int64_t *shape = rt_carve(base, at, (size_t)e->outputs[i].rank, sizeof *shape);
     if (base) rt->outputs[i].shape = shape;
   }
   const int64_t *shape = rt->shapes;
@@ -39,18 +33,18 @@ static size_t lay_out(const smelt_model_desc *m, char *base) {
     size_t n = (size_t)m->kernels[i].n_buffers + (size_t)m->kernels[i].n_dims;
     if (n > n_args) n_args = n;
   }
-  all->views = carve(base, &at, m->n_entries, sizeof *all->views);
-  all->arenas = carve(base, &at, m->n_arenas, sizeof *all->arenas);
-  all->arena_bytes = carve(base, &at, m->n_arenas, sizeof *all->arena_bytes);
-  all->states = carve(base, &at, m->n_states, sizeof *all->states);
-  all->kernel_ns = carve(base, &at, m->n_kernels, sizeof *all->kernel_ns);
-  all->kernel_launches = carve(base, &at, m->n_kernels, sizeof *all->kernel_launches);
-  all->kernel_device_ns = carve(base, &at, m->n_kernels, sizeof *all->kernel_device_ns);
-  all->kernel_device_launches = carve(base, &at, m->n_kernels, sizeof *all->kernel_device_launches);
-  all->library_fn = carve(base, &at, m->n_libraries, sizeof *all->library_fn);
-  all->mapped_args = carve(base, &at, n_args, sizeof *all->mapped_args);
+  all->views = rt_carve(base, &at, m->n_entries, sizeof *all->views);
+  all->arenas = rt_carve(base, &at, m->n_arenas, sizeof *all->arenas);
+  all->arena_bytes = rt_carve(base, &at, m->n_arenas, sizeof *all->arena_bytes);
+  all->states = rt_carve(base, &at, m->n_states, sizeof *all->states);
+  all->kernel_ns = rt_carve(base, &at, m->n_kernels, sizeof *all->kernel_ns);
+  all->kernel_launches = rt_carve(base, &at, m->n_kernels, sizeof *all->kernel_launches);
+  all->kernel_device_ns = rt_carve(base, &at, m->n_kernels, sizeof *all->kernel_device_ns);
+  all->kernel_device_launches = rt_carve(base, &at, m->n_kernels, sizeof *all->kernel_device_launches);
+  all->library_fn = rt_carve(base, &at, m->n_libraries, sizeof *all->library_fn);
+  all->mapped_args = rt_carve(base, &at, n_args, sizeof *all->mapped_args);
   for (uint32_t i = 0; i < m->n_states; i++) {
-    int64_t *shape = carve(base, &at, (size_t)m->states[i].rank, sizeof *shape);
+    int64_t *shape = rt_carve(base, &at, (size_t)m->states[i].rank, sizeof *shape);
     if (base) all->states[i].shape = shape;
   }
   for (uint32_t i = 0; i < m->n_entries; i++) {

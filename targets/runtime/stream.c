@@ -246,30 +246,24 @@ static smelt_status check_options(const smelt_stream_options *o) {
   return SMELT_OK;
 }
 
-static void *carve(char *base, size_t *at, size_t count, size_t each) {
-  void *here = base ? base + *at : NULL;
-  *at += (count * each + 63) / 64 * 64;
-  return here;
-}
-
 /* The stream at `base` with all its tables; NULL: only how many bytes they are. */
 static size_t lay_out(const smelt_stream_options *o, char *base) {
   size_t at = 0;
-  smelt_stream none, *stream = carve(base, &at, 1, sizeof none);
+  smelt_stream none, *stream = rt_carve(base, &at, 1, sizeof none);
   if (!stream) stream = &none;
   stream->n_stages = o->n_stages, stream->n_pushed = o->n_pushed, stream->n_popped = o->n_popped;
   stream->depth = o->depth ? (uint32_t)o->depth : stream->n_stages + 2;
   stream->n_pieces = stream->n_pushed;
-  stream->stages = carve(base, &at, o->n_stages, sizeof(stage));
-  stream->popped = carve(base, &at, o->n_popped, sizeof(smelt_wire));
+  stream->stages = rt_carve(base, &at, o->n_stages, sizeof(stage));
+  stream->popped = rt_carve(base, &at, o->n_popped, sizeof(smelt_wire));
   if (base && o->n_popped) memcpy(stream->popped, o->popped, o->n_popped * sizeof *o->popped);
   for (size_t i = 0; i < o->n_stages; i++) {
     const smelt_stage *from = &o->stages[i];
     stage unused, *s = base ? &stream->stages[i] : &unused;
-    s->inputs = carve(base, &at, from->n_inputs, sizeof *s->inputs);
-    s->taken = carve(base, &at, from->n_inputs, sizeof *s->taken);
-    s->given = carve(base, &at, from->n_outputs, sizeof *s->given);
-    s->endings = carve(base, &at, stream->depth, sizeof *s->endings);
+    s->inputs = rt_carve(base, &at, from->n_inputs, sizeof *s->inputs);
+    s->taken = rt_carve(base, &at, from->n_inputs, sizeof *s->taken);
+    s->given = rt_carve(base, &at, from->n_outputs, sizeof *s->given);
+    s->endings = rt_carve(base, &at, stream->depth, sizeof *s->endings);
     s->first = stream->n_pieces;
     stream->n_pieces += from->n_outputs;
     if (!base) continue;
@@ -278,7 +272,7 @@ static size_t lay_out(const smelt_stream_options *o, char *base) {
     snprintf(s->name, sizeof s->name, from->name ? "%s" : "%s%u", from->name ? from->name : "", (unsigned)i);
     if (from->n_inputs) memcpy(s->inputs, from->inputs, from->n_inputs * sizeof *from->inputs);
   }
-  stream->pieces = carve(base, &at, (size_t)stream->depth * stream->n_pieces, sizeof(piece));
+  stream->pieces = rt_carve(base, &at, (size_t)stream->depth * stream->n_pieces, sizeof(piece));
   return at;
 }
 

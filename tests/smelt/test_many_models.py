@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from elf_facts import read_elf
-from installed import program_path
+from installed import needed
 from onnx import TensorProto, helper, numpy_helper
 
 from smelt.compiler import compile_here
@@ -50,13 +50,6 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
     return made
 
 
-def compiler(name: str) -> str:
-    found = program_path(name)
-    if found is None:
-        pytest.skip(f"no {name}: apt install gcc g++ libc6-dev")
-    return found
-
-
 def output(*words: object, **env: str) -> str:
     """What a program says; a signal or a failure of it fails the test."""
     done = subprocess.run(
@@ -76,7 +69,7 @@ def test_two_shared_and_two_static_models_in_one_program(
     words: tuple[str, ...], bundles: dict[str, Bundle], tmp_path: Path
 ) -> None:
     paths = {n: bundles[n].path for n in NAMES}
-    command = [compiler(words[0]), *words[1:], *STRICT, *(f"-I{p}" for p in paths.values())]
+    command = [needed(words[0]), *words[1:], *STRICT, *(f"-I{p}" for p in paths.values())]
     command += [str(HERE / "many_models.c"), "-x", "none", "-o", str(tmp_path / "program")]
     for n in ("det", "rec"):
         command += [f"-L{paths[n]}", f"-l{n}", f"-Wl,-rpath,{paths[n]}"]
@@ -157,7 +150,7 @@ def test_a_plugin_does_not_hand_on_the_model_linked_into_it(
             "  int status = twin_open(folder, NULL, &s); twin_close(s); return status; }\n"
         )
         out = tmp_path / f"plugin_{name}.so"
-        command = [compiler("gcc"), "-shared", "-fPIC", f"-I{twin.path}", str(source)]
+        command = [needed("gcc"), "-shared", "-fPIC", f"-I{twin.path}", str(source)]
         subprocess.run([*command, str(twin.path / "libtwin.a"), "-o", str(out), "-lm"], check=True)
         assert read_elf(out.read_bytes()).exports == (f"{name}_try",)
         made.append(out)
@@ -175,7 +168,7 @@ def test_two_models_of_one_name_do_not_run_silently(
     kind: str, bundles: dict[str, Bundle], tmp_path: Path
 ) -> None:
     """Both model.onnx, as exporters call them: one source file, two linked by folder, two linked by path."""
-    gcc, parts, paths = compiler("gcc"), [], []
+    gcc, parts, paths = needed("gcc"), [], []
     for name in ("det", "rec"):
         folder = tmp_path / name
         (folder / "in").mkdir(parents=True)
@@ -216,7 +209,7 @@ def test_the_example_fits_any_model(bundles: dict[str, Bundle], tmp_path: Path) 
     b = bundles["rec"]
     for words in (("gcc", "-std=c11"), ("g++", "-x", "c++")):
         program = tmp_path / words[0]
-        command = [compiler(words[0]), *words[1:], *STRICT, "-DSMELT_PREFIX=rec", f"-I{b.path}", str(example)]
+        command = [needed(words[0]), *words[1:], *STRICT, "-DSMELT_PREFIX=rec", f"-I{b.path}", str(example)]
         command += ["-x", "none", f"-L{b.path}", "-lrec", f"-Wl,-rpath,{b.path}", "-o", str(program)]
         subprocess.run(command, check=True)
         said = output(program, 2, 4)
@@ -238,9 +231,9 @@ def test_headers_stand_in_any_order_beside_the_general_names(
     for words in (("gcc", "-std=c11", "-Wpedantic"), ("g++", "-x", "c++", "-Wpedantic")):
         made = tmp_path / f"{words[0]}.o"
         includes = [f"-I{bundles[n].path}" for n in ("det", "rec")]
-        command = [compiler(words[0]), *words[1:], *STRICT, *includes, "-c", str(source), "-o", str(made)]
+        command = [needed(words[0]), *words[1:], *STRICT, *includes, "-c", str(source), "-o", str(made)]
         subprocess.run(command, check=True)
-        asked = [compiler("nm"), "-u", str(made)]
+        asked = [needed("nm"), "-u", str(made)]
         wanted = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
         opens = {f"{n}_open_{bundles[n].manifest['library']['identity']}" for n in ("det", "rec")}
         assert set(wanted.split()) - {"U"} == {*opens, "rec_close"}
@@ -266,7 +259,7 @@ def test_a_model_file_of_any_name_compiles(bundles: dict[str, Bundle], tmp_path:
     assert made.names.prefix.startswith("sem_")
     use = tmp_path / "use.c"
     use.write_text(f'#include "{made.names.header}"\n')
-    command = [compiler("gcc"), *STRICT, f"-I{made.path}", "-c", str(use), "-o", str(tmp_path / "o")]
+    command = [needed("gcc"), *STRICT, f"-I{made.path}", "-c", str(use), "-o", str(tmp_path / "o")]
     subprocess.run(command, check=True)
     library = ctypes.CDLL(str(made.path / made.names.library))
     assert library[f"{made.names.prefix}_open"](None, None, ctypes.byref(ctypes.c_void_p())) == 0

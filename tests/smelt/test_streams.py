@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import pytest
 from boards import needs_opencl
-from installed import program_path
+from installed import needed
 from onnx import TensorProto, helper, numpy_helper
 
 import smelt
@@ -46,13 +46,6 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
 def frames(count: int) -> list[dict[str, Any]]:
     """Items whose number of rows changes; some have none."""
     return [{"k": i, "x": RNG.standard_normal((i % 4, 4)).astype(np.float32)} for i in range(count)]
-
-
-def tool(name: str) -> str:
-    found = program_path(name)
-    if found is None:
-        pytest.skip(f"no {name}: apt install gcc g++ libc6-dev")
-    return found
 
 
 def widen(values: Any) -> dict[str, Any]:
@@ -282,7 +275,7 @@ def test_the_page_on_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (tmp_path / "page.c").write_text(PROGRAM.replace("PAGE", c[0]))
     libraries = ["det/libdet.a", "rec/librec.a", "-ldl", "-lpthread", "-lm"]
     subprocess.run(
-        [tool("gcc"), "-Wall", "-Werror", "-Idet", "-Irec", "page.c", *libraries, "-o", "page"], check=True
+        [needed("gcc"), "-Wall", "-Werror", "-Idet", "-Irec", "page.c", *libraries, "-o", "page"], check=True
     )
     said = subprocess.run(["./page", "det", "rec"], capture_output=True, text=True, check=True).stdout
     got = np.array([line.split() for line in said.splitlines()], np.float64)
@@ -297,7 +290,7 @@ def test_two_models_in_one_stream_of_c(
     words: tuple[str, ...], bundles: dict[str, Bundle], tmp_path: Path
 ) -> None:
     det, rec = bundles["det"].path, bundles["rec"].path
-    command = [tool(words[0]), *words[1:], "-Wall", "-Wextra", "-Werror", f"-I{det}", f"-I{rec}"]
+    command = [needed(words[0]), *words[1:], "-Wall", "-Wextra", "-Werror", f"-I{det}", f"-I{rec}"]
     command += [
         str(HERE / "two_stages.c"),
         "-x",

@@ -11,6 +11,8 @@ from ctypes.util import find_library
 from pathlib import Path
 from types import MappingProxyType
 
+import pytest
+
 PACKAGES = MappingProxyType({
     "gcc": "gcc",
     "g++": "g++",
@@ -49,6 +51,14 @@ def program_path(name: str) -> str | None:
     assert name in PACKAGES or name.startswith("qemu-"), name
     beside = [Path("/usr/sbin") / name, *sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))]
     return shutil.which(name) or next((str(p) for p in beside if p.exists()), None)
+
+
+def needed(name: str) -> str:
+    """The path of a program; a test is skipped without it."""
+    found = program_path(name)
+    if found is None:
+        pytest.skip(f"no {name}: apt install {PACKAGES[name]}")
+    return found
 
 
 def library_name(name: str) -> str | None:

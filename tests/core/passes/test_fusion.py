@@ -25,6 +25,11 @@ SMALL = replace(CONTEXT, options=Options(fuse_nodes=2))
 TEN = replace(CONTEXT, options=Options(fuse_size=10))
 MANY = "; ".join(f"x{k}: f32[N, 4]" for k in range(26))
 SUM = "y0 = neg(x0); " + "; ".join(f"y{k} = add(y{k - 1}, x{k})" for k in range(1, 26))
+BY_TWO = (
+    'shape=({shape}), scales=({scales}), scale_at=None, roi_at=None, mode="linear", nearest_mode="floor", '
+    'coordinate_mode="half_pixel", cubic_coeff=-0.75, exclude_outside=False, extrapolation=0.0, roi=None'
+).format(shape="N, 8, 12, 16", scales="1.0, 2.0, 2.0, 1.0")
+PLANES, PIXELS = "x: f32[N, 16, 4, 6]; ", "x: f32[N, 4, 6, 16]; "
 HEADS = "x: f32[8, N, 16]; v: f32[8, 16, 4]; "
 ROWS = "s = reduce_sum(x, axes=(1,), keepdims=True); "
 
@@ -47,6 +52,14 @@ DECISIONS: tuple[tuple[str, str, str, Context], ...] = (
         "x: f32[4, N]; w: f32[4, M]; matmul(transpose(exp(x), perm=(1, 0)), w)",
         "out transpose", CONTEXT,
     ),
+    # windows read neighbours, and so does what looks up several elements
+    (
+        "order",
+        "x: f32[N, 16, 6, 8]; max_pool(transpose(x, perm=(0, 2, 3, 1)), kernel=(2, 2), channels_last=True)",
+        "out transpose", CONTEXT,
+    ),
+    ("order", f"{PLANES}resize(transpose(x, perm=(0, 2, 3, 1)), {BY_TWO})", "out transpose", CONTEXT),
+    ("order", f"{PIXELS}transpose(resize(x, {BY_TWO}), perm=(0, 3, 1, 2))", "out resize", CONTEXT),
     ("exact", "x: f32[N, 64]; argmax(neg(x), axis=1, keepdims=False, last=False)", "out neg", CONTEXT),
     ("view", "x: f32[N, 4, 2]; relu(reshape(x, shape=(N, 8)))", "out reshape", CONTEXT),
     (
