@@ -270,7 +270,9 @@ _VARIANT: Final = fields({"processor": label, "units": list_of(label), "kernels"
 _MANIFEST = fields(
     {
         "cpu": label, "devices": list_of(label), "machine": label, "parts": list_of(_size),
-        "options": fields({"opt": whole_number(0, 9), "threads": _COUNT}, {"fp16": flag}),
+        "options": fields(
+            {"opt": whole_number(0, 9), "threads": _COUNT}, {"fp16": flag, "keep_subnormals": flag}
+        ),
         **_ENTRY,
         "library": fields({
             "prefix": name, "identity": label, "file": file_name, "static": maybe(file_name),

@@ -19,6 +19,7 @@ from smelt.core.ir.graph import Attr, Graph, Node, Ref, TensorType, Value, Weigh
 from smelt.core.ops.infer import LARGEST_SIZE, Definition, Engine
 from smelt.core.ops.infer_node import infer_node
 from smelt.core.ops.table import Arg, Attrs, Op
+from smelt.core.subnormals import flushed
 from smelt.importer import known as kn
 from smelt.importer.coded import CODE_MOVES, decoded, encoded
 from smelt.importer.derive import derived
@@ -53,6 +54,7 @@ class ImportStore:
     values: int = 0
     made: int = 0  # nodes, those that were taken back included
     numbers: dict[str, int] = field(default_factory=dict)  # of the next weight of each name
+    flush: bool = False  # subnormal numbers are 0 to what is folded
 
     def new_value(self) -> Ref:
         """The next value name."""
@@ -265,7 +267,7 @@ class GraphBuilder:
         self.flush_checks()
         arrays = self._foldable(inputs, types)
         if arrays is not None and row.pure and op not in UNFOLDED and _settled(tuple(clean.values())):
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), flushed(self.store.flush):
                 results = row.ref(arrays, clean, types)
             return tuple(self.constant(np.asarray(r)) for r in results)
         found = self._carried(row, inputs, clean, types)

@@ -20,11 +20,14 @@ from smelt.importer.translate import NodeScope, Translator
 from smelt.importer.validity import once
 
 
-def import_model(source: Source, dims: Dims | None = None, outputs: Sequence[str] = ()) -> Module:
+def import_model(
+    source: Source, dims: Dims | None = None, outputs: Sequence[str] = (), *, flush: bool = False
+) -> Module:
     """Read an ONNX model: a path, bytes, or a ModelProto.
 
     dims: fixes or bounds symbols by name: {"batch": 1, "seq": (1, 512)}; an unnamed dim of an input is called
-    'input:axis'. outputs: ONNX names of values to return after the model's own outputs.
+    'input:axis'. outputs: ONNX names of values to return after the model's own outputs. flush: subnormal
+    numbers are 0 to the arithmetic of constants.
 
     The Module's graph 'main' holds core ops only; every value has a dtype and a shape of Dims; weights are
     mapped from external files on use.
@@ -32,7 +35,7 @@ def import_model(source: Source, dims: Dims | None = None, outputs: Sequence[str
     Raises SmeltError: 'invalid' when no runtime could accept the file, 'unsupported' with all the nodes that
     smelt cannot translate.
     """
-    module, problems = _imported(source, dims, outputs)
+    module, problems = _imported(source, dims, outputs, flush)
     if problems:
         raise merge(tuple(problems))
     assert module is not None
@@ -42,7 +45,7 @@ def import_model(source: Source, dims: Dims | None = None, outputs: Sequence[str
 def check_model(source: Source, dims: Dims | None = None) -> list[Problem]:
     """Every problem that import_model would raise; an empty list when there is none."""
     try:
-        return _imported(source, dims, ())[1]
+        return _imported(source, dims, (), False)[1]
     except SmeltError as e:
         return list(e.problems)
 
@@ -64,10 +67,10 @@ def _inputs(g: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
 
 
 def _imported(
-    source: Source, dims: Dims | None, outputs: Sequence[str]
+    source: Source, dims: Dims | None, outputs: Sequence[str], flush: bool
 ) -> tuple[Module | None, list[Problem]]:
     try:
-        return _translated(load(source), dims, outputs)
+        return _translated(load(source), dims, outputs, flush)
     except (UnicodeDecodeError, RecursionError) as e:
         known = guard(e)
         assert known is not None
@@ -75,18 +78,18 @@ def _imported(
 
 
 def _translated(
-    loaded: Loaded, dims: Dims | None, extra: Sequence[str]
+    loaded: Loaded, dims: Dims | None, extra: Sequence[str], flush: bool
 ) -> tuple[Module | None, list[Problem]]:
     """Translate once; or twice where a broadcast met extents that may be 1, and later nodes imply more about
     them."""
-    engine, module, problems = _attempt(loaded, dims, extra, ())
+    engine, module, problems = _attempt(loaded, dims, extra, (), flush)
     if engine.joined and engine.demands:
-        _, module, problems = _attempt(loaded, dims, extra, engine.demands)
+        _, module, problems = _attempt(loaded, dims, extra, engine.demands, flush)
     return module, problems
 
 
 def _attempt(
-    loaded: Loaded, dims: Dims | None, extra: Sequence[str], demands: Sequence[Demand]
+    loaded: Loaded, dims: Dims | None, extra: Sequence[str], demands: Sequence[Demand], flush: bool
 ) -> tuple[Engine, Module | None, list[Problem]]:
     model, g = loaded.model, loaded.model.graph
     inputs = _inputs(g)
@@ -94,7 +97,7 @@ def _attempt(
     if not g.output:
         raise invalid("the graph has no outputs", hint="export the model again")
     engine = Engine()
-    b = GraphBuilder(ImportStore(engine))
+    b = GraphBuilder(ImportStore(engine, flush=flush))
     _receive(b, [port(v, "input") for v in inputs], dims)
     engine.expect(demands)
     translator = Translator(model, loaded.folders)

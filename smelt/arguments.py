@@ -114,7 +114,7 @@ ARGUMENTS: Mapping[str, Argument] = MappingProxyType({
     "threads": lambda v, n: None if v is None else whole(v, n, 1, MOST_THREADS),
     "opt": lambda v, n: whole(v, n, 0, 3),
     "fp16": _flag, "static": _flag, "libraries": _flag, "plan_only": _flag, "fallback": _flag,
-    "choose": _flag, "portable": _flag,
+    "choose": _flag, "portable": _flag, "keep_subnormals": _flag,
     "fast_math": _fast,
     "name": lambda v, n: "" if v is None else check_name(_text(v, n)),
     "outputs": _texts, "plugins": _texts, "listings": _texts,

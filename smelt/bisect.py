@@ -20,6 +20,7 @@ import numpy as np
 from smelt.core.bundle import Bundle, spelled_dim
 from smelt.core.diag import SmeltError
 from smelt.core.dtype import ALL, Array
+from smelt.core.subnormals import keeps_subnormals
 from smelt.devicefarm.client import RunnerClient
 from smelt.devicefarm.probe import LaunchTrace, ProbeWish
 from smelt.difference import OutputError, compare_values
@@ -304,7 +305,8 @@ class _Search:
         few, order = 4, {n: k for k, n in enumerate(got)}
         while apart:
             some, apart, few = apart[:few], apart[few:], min(2 * few, 64)
-            opinions = Opinions(self.model, self.compare, tuple(some), spread=self.spread)
+            flush = not keeps_subnormals(self.view.manifest["options"])
+            opinions = Opinions(self.model, self.compare, tuple(some), spread=self.spread, flush=flush)
             rulings = opinions.rule(self.feed, {n: got[n] for n in some}, want)
             for name in some:
                 if not rulings[name].right:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
 from smelt.core.lazily import Lazily
+from smelt.core.subnormals import keeps_subnormals
 from smelt.devicefarm.capabilities import NO_ORIGIN, Origin
 from smelt.devicefarm.client import RunnerClient
 from smelt.devicefarm.report import Crash, RunnerError
@@ -217,10 +218,12 @@ def _turn(
 
 
 def _judge_of(bundle: Bundle, model: Path, rtol: float | None, atol: float | None) -> _Judge:
-    half = bool(bundle.manifest["options"].get("fp16"))
+    options = bundle.manifest["options"]
+    half, flush = bool(options.get("fp16")), not keeps_subnormals(options)
     compare = partial(compare_values, rtol=rtol, atol=atol, half=half)
     reference = oracle(model, bundle.manifest)
-    opinions = Opinions(model, compare, spread=rtol is None and atol is None, first=reference.name)
+    spread = rtol is None and atol is None
+    opinions = Opinions(model, compare, spread=spread, first=reference.name, flush=flush)
     replaced = {row["name"]: row["output"] for row in bundle.manifest["state"]}
     read = frozenset(row["name"] for row in read_state(bundle))
     return _Judge(reference, groups(bundle.manifest, "outputs"), opinions, compare, replaced, read)

@@ -45,6 +45,7 @@ def compile(
     memory_limit: float | None = None,
     place: Mapping[str, str] | None = None,
     fast_math: bool | str | Iterable[str] = False,
+    keep_subnormals: bool = False,
     state: Mapping[str, str] | None = None,
     fallback: bool = False,
     choose: bool = False,
@@ -64,6 +65,8 @@ def compile(
     kernels compute in float32. It halves memory, not always time (docs/fp16.md).
     fast_math: rewrites that may change what overflows and how sums are bracketed: True for all, or names of
     parts (docs/floating-point.md): reassociate, overflow, constants.
+    keep_subnormals: operands and results below the least normal number are kept; by default they are 0 to the
+    arithmetic of kernels, which saves time on most processors.
     place: where kernels run, for a target with devices: {pattern: unit}, {"conv*": "cpu", "*": "opencl"}.
     The first pattern (with * and ?) that fits a kernel's name or its ONNX node's decides; without one it is
     the target's first device. `smelt inspect --kernels` shows names and units.
@@ -82,9 +85,9 @@ def compile(
     """
     options = checked({
         "target": target, "dims": dims, "threads": threads, "opt": opt, "output": output, "fp16": fp16,
-        "fast_math": fast_math, "static": static, "libraries": libraries, "name": name, "outputs": outputs,
-        "plugins": plugins, "place": place, "state": state, "fallback": fallback,
-        "choose": choose,
+        "fast_math": fast_math, "keep_subnormals": keep_subnormals, "static": static, "libraries": libraries,
+        "name": name, "outputs": outputs, "plugins": plugins, "place": place, "state": state,
+        "fallback": fallback, "choose": choose,
     })  # fmt: skip
     _make(model, options, limits(memory_limit, time_limit), progress)
     return read_bundle(output)
@@ -103,6 +106,7 @@ def compile_portable(
     time_limit: float | None = None,
     memory_limit: float | None = None,
     fast_math: bool | str | Iterable[str] = False,
+    keep_subnormals: bool = False,
     state: Mapping[str, str] | None = None,
     progress: OnProgress | None = None,
 ) -> Package:
@@ -111,7 +115,8 @@ def compile_portable(
     that are about a target are left to `finalise`."""
     options = checked({
         "dims": dims, "opt": opt, "output": output, "fp16": fp16, "name": name, "outputs": outputs,
-        "plugins": plugins, "fast_math": fast_math, "state": state, "portable": True,
+        "plugins": plugins, "fast_math": fast_math, "keep_subnormals": keep_subnormals,
+        "state": state, "portable": True,
     })  # fmt: skip
     _make(model, options, limits(memory_limit, time_limit), progress)
     return read_package(output)
@@ -171,6 +176,7 @@ def planned(
     memory_limit: float | None = None,
     place: Mapping[str, str] | None = None,
     fast_math: bool | str | Iterable[str] = False,
+    keep_subnormals: bool = False,
     state: Mapping[str, str] | None = None,
     progress: OnProgress | None = None,
 ) -> dict[str, Any]:
@@ -179,6 +185,7 @@ def planned(
     Raises SmeltError; the child may crash, the caller not."""
     options = checked({
         "target": target, "dims": dims, "opt": opt, "fp16": fp16, "fast_math": fast_math,
+        "keep_subnormals": keep_subnormals,
         "libraries": libraries, "plugins": plugins, "place": place, "plan_only": True, "state": state,
     })  # fmt: skip
     allowed = limits(memory_limit, time_limit)
@@ -202,6 +209,7 @@ def described(
     memory_limit: float | None = None,
     place: Mapping[str, str] | None = None,
     fast_math: bool | str | Iterable[str] = False,
+    keep_subnormals: bool = False,
     state: Mapping[str, str] | None = None,
     progress: OnProgress | None = None,
 ) -> list[dict[str, Any]]:
@@ -210,7 +218,8 @@ def described(
     assembly is wanted, by name (with * and ?). Raises as `planned`."""
     options = checked({
         "target": target, "dims": dims, "threads": threads, "opt": opt, "fp16": fp16, "fast_math": fast_math,
-        "libraries": libraries, "plugins": plugins, "place": place, "plan_only": True, "state": state,
+        "keep_subnormals": keep_subnormals, "libraries": libraries, "plugins": plugins, "place": place,
+        "plan_only": True, "state": state,
         "listings": listings,
     })  # fmt: skip
     options["describe"] = True

@@ -13,15 +13,19 @@ convolution of a real model takes it minutes."""
 
 
 def main() -> int:
-    """argv: the model, a pickled (names, feed), where the pickled list of outputs goes."""
+    """argv: the model, a pickled (names, feed, whether to flush subnormal numbers), where the pickled list of
+    outputs goes."""
     import onnx
     from onnx.reference import ReferenceEvaluator
+
+    from smelt.core.subnormals import flushed
 
     model, asked, answer = map(Path, sys.argv[1:4])
     resource.setrlimit(resource.RLIMIT_CPU, (EVALUATOR_SECONDS, EVALUATOR_SECONDS))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    names, feed = pickle.loads(asked.read_bytes())
-    found = ReferenceEvaluator(onnx.load(str(model))).run(list(names), feed)
+    names, feed, flush = pickle.loads(asked.read_bytes())
+    with flushed(flush):
+        found = ReferenceEvaluator(onnx.load(str(model))).run(list(names), feed)
     answer.write_bytes(pickle.dumps(found))
     return 0
 

@@ -12,6 +12,7 @@ from smelt.core.dtype import Array
 from smelt.core.ir.graph import Node, Value
 from smelt.core.ir.interp_graph import run_module
 from smelt.core.ops import OPS
+from smelt.core.subnormals import flushed, keeps_subnormals
 from smelt.groups import GroupValue, groups, packed
 from smelt.importer import import_model
 
@@ -55,7 +56,8 @@ def inner_values(
     given = {name: value for name, value in feed.items() if name not in state}
     try:
         tensors = {**packed(groups(manifest, "inputs"), given, manifest), **state}
-        run_module(import_model(model), tensors, OPS, watch=watch)
+        with flushed(not keeps_subnormals(manifest["options"])):
+            run_module(import_model(model), tensors, OPS, watch=watch)
     except SmeltError:
         return InnerValues()
     return kept

@@ -32,6 +32,7 @@ Compare = Callable[[str, GroupValue, GroupValue], list[OutputError]]
 
 AS_WRITTEN = "onnxruntime with its optimiser off"
 EVALUATOR = "onnx's evaluator"
+SUBNORMALS_KEPT = f"{AS_WRITTEN} and subnormal numbers kept"
 WITHIN = f"differ by no more than {AS_WRITTEN} itself moves when floats and sums move by 2^-20"
 NUDGES = 4
 """Runs of the perturbed reference; each costs as much as a run of the reference."""
@@ -68,15 +69,16 @@ class Opinions:
 
     outputs: names of inner values to judge besides the model's own outputs. spread: whether the reference's
     own spread excuses a difference; False where the caller names a tolerance. first: the name of the first
-    reference in messages.
+    reference in messages. flush: subnormal numbers are 0 to the references.
     """
 
     def __init__(
         self, model: Path, compare: Compare, outputs: Sequence[str] = (), *, spread: bool = True,
-        first: str = "onnxruntime",
+        first: str = "onnxruntime", flush: bool = False,
     ) -> None:  # fmt: skip
         self._model, self._compare, self._outputs = model, compare, tuple(outputs)
-        self._spread, self._first = spread, first
+        self._spread, self._first, self._flush = spread, first, flush
+        self._common: dict[str, Any] = {"outputs": self._outputs, "optimise": False, "flush": flush}
 
     def rule(
         self, feed: Mapping[str, GroupValue], got: Mapping[str, GroupValue], want: Mapping[str, GroupValue]
@@ -96,8 +98,12 @@ class Opinions:
 
         written = self._run(self._as_written, feed)
         hear(AS_WRITTEN, written)
+        if len(rulings) < len(got) and self._flush:  # units may keep what the CPU takes for 0
+            kept = self._run(self._reference(flush=False), feed)
+            other = [n for n in kept if n in written and not self._alike(n, kept[n], written[n])]
+            hear(SUBNORMALS_KEPT, {n: kept[n] for n in other})
         if len(rulings) < len(got) and not self._outputs:
-            hear(EVALUATOR, evaluated(self._model, list(got), feed) or {})
+            hear(EVALUATOR, evaluated(self._model, list(got), feed, self._flush) or {})
         disputed = [n for n in got if n not in rulings and n in written and self._spread]
         spreads = self._spreads(feed, {n: written[n] for n in disputed}) if disputed else {}
         for name in [n for n in got if n not in rulings]:
@@ -115,7 +121,7 @@ class Opinions:
 
     def _reference(self, **options: Any) -> Reference | None:
         try:
-            return Reference(self._model, outputs=self._outputs, optimise=False, **options)
+            return Reference(self._model, **{**self._common, **options})
         except SmeltError:
             return None  # it has no opinion: some contrib ops exist only as what the optimiser makes
 
@@ -124,6 +130,9 @@ class Opinions:
             return {} if reference is None else reference.run(feed)
         except SmeltError:
             return {}
+
+    def _alike(self, name: str, a: GroupValue, b: GroupValue) -> bool:
+        return all(e.ok for e in self._compare(name, a, b))
 
     def _spreads(self, feed: Mapping[str, GroupValue], base: Mapping[str, GroupValue]) -> dict[str, Spread]:
         """How far each value moves when float inputs, weights, scales and sums are perturbed."""

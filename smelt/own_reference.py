@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from smelt.core.diag import SmeltError
 from smelt.core.lazily import Lazily
+from smelt.core.subnormals import flushed, keeps_subnormals
 from smelt.groups import GroupValue, groups, packed, unpacked
 from smelt.reference import Reference
 
@@ -50,14 +51,15 @@ class OwnReference:
         self._manifest = manifest
         self._more = [n for n in outputs if n in self._module.main.output_names]
         self._state = manifest["state"]
+        self._flush = not keeps_subnormals(manifest["options"])
 
     def run(self, feed: Mapping[str, GroupValue]) -> dict[str, GroupValue]:
         """As Oracle.run."""
         state = {row["name"]: feed[row["name"]] for row in self._state if row["shape"] is not None}
         fed = {name: value for name, value in feed.items() if name not in state}
-        found = interp_graph.run_module(
-            self._module, {**packed(self._takes, fed, self._manifest), **state}, ops.OPS
-        )
+        given = {**packed(self._takes, fed, self._manifest), **state}
+        with flushed(self._flush):
+            found = interp_graph.run_module(self._module, given, ops.OPS)
         tensors = dict(zip(self._module.main.output_names, found, strict=True))
         replaced = [row["output"] for row in self._state if row["output"] is not None]
         more = {name: tensors[name] for name in (*replaced, *self._more)}
@@ -71,7 +73,7 @@ def oracle(model: Path, manifest: Mapping[str, Any], outputs: Sequence[str] = ()
     Raises SmeltError as Reference does.
     """
     try:
-        return Reference(model, outputs=outputs)
+        return Reference(model, outputs=outputs, flush=not keeps_subnormals(manifest["options"]))
     except SmeltError as e:
         if e.kind != "invalid" or not plugin.named_plugins():
             raise

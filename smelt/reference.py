@@ -13,6 +13,7 @@ from smelt.core.diag import SmeltError
 from smelt.core.dtype import Array
 from smelt.core.lazily import Lazily
 from smelt.core.scratch import scratch_folder
+from smelt.core.subnormals import flushed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,8 +26,8 @@ class Reference:
 
     outputs: names of values to return after the model's own outputs. optimise: False runs every node as it
     is written. exact: False lets sums of byte products saturate where ONNX Runtime's default does, which is
-    faster. instead: arrays in the place of initialisers of the same name, type and shape. edit: changes the
-    onnx.ModelProto first.
+    faster. flush: subnormal numbers are 0 to it. instead: arrays in the place of initialisers of the same
+    name, type and shape. edit: changes the onnx.ModelProto first.
     Raises SmeltError: 'infra' when ONNX Runtime is not installed, 'invalid' when it refuses the model.
     """
 
@@ -40,6 +41,7 @@ class Reference:
         outputs: Sequence[str] = (),
         optimise: bool = True,
         exact: bool = True,
+        flush: bool = False,
         instead: Mapping[str, Array] | None = None,
         edit: Callable[[Any], None] | None = None,
     ) -> None:
@@ -59,6 +61,7 @@ class Reference:
         options.add_session_config_entry("session.x64quantprecision", str(int(exact)))
         if not optimise:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        self._flush = flush
         self._kept = {n: onnxruntime.OrtValue.ortvalue_from_numpy(a) for n, a in (instead or {}).items()}
         for name, value in self._kept.items():
             options.add_initializer(name, value)
@@ -76,19 +79,27 @@ class Reference:
         Raises SmeltError(kind='shape') when ONNX Runtime refuses these inputs.
         """
         try:
-            found = self._session.run(None, dict(feed))
+            found = self._run(dict(feed))
         except Exception as e:
             raise SmeltError(f"onnxruntime refuses these inputs: {_first_line(e)}", kind="shape") from None
         values = (a if a is None or isinstance(a, list) else np.asarray(a) for a in found)
         return dict(zip(self.outputs, values, strict=True))
 
+    def _run(self, feed: dict[str, Any]) -> Any:
+        if not self._flush:
+            return self._session.run(None, feed)
+        with flushed():
+            return self._session.run(None, feed)
 
-def evaluated(model: Path, names: Sequence[str], feed: Mapping[str, Any]) -> dict[str, Any] | None:
+
+def evaluated(
+    model: Path, names: Sequence[str], feed: Mapping[str, Any], flush: bool = False
+) -> dict[str, Any] | None:
     """The results of ONNX's reference evaluator for these values, by name. None when it is slow, lacks an op
-    or fails."""
+    or fails. flush: subnormal numbers are 0 to it."""
     with scratch_folder("evaluate") as folder:
         asked, answer = Path(folder, "asked"), Path(folder, "answer")
-        asked.write_bytes(pickle.dumps((list(names), dict(feed))))
+        asked.write_bytes(pickle.dumps((list(names), dict(feed), flush)))
         words = [sys.executable, "-m", "smelt.evaluate_child", str(model), str(asked), str(answer)]
         done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False)
         if done.returncode or not answer.is_file():

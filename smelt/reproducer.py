@@ -17,6 +17,7 @@ from smelt.core.bundle import Bundle, spelled_dim
 from smelt.core.diag import SmeltError
 from smelt.core.dtype import Array
 from smelt.core.scratch import scratch_folder
+from smelt.core.subnormals import keeps_subnormals
 from smelt.devicefarm.verdict import Verdict
 from smelt.driver import compile
 from smelt.groups import GroupValue
@@ -42,6 +43,7 @@ class BuildOptions:
     opt: int = 3
     fp16: bool = False
     fast_math: tuple[str, ...] = ()
+    keep_subnormals: bool = False
     place: tuple[tuple[str, str], ...] = ()
     dims: tuple[tuple[str, DimSpec], ...] = ()
     device: str | None = None
@@ -66,6 +68,7 @@ def options_of(
     made: Mapping[str, Any] = bundle.manifest["options"]
     return BuildOptions(
         bundle.target, int(made["opt"]), bool(made.get("fp16")), tuple(made.get("fast_math", ())),
+        keeps_subnormals(made),
         tuple((str(k), str(v)) for k, v in made.get("place", ())), tuple(_dims(bundle, model).items()),
         device, rtol, atol, threads,
     )  # fmt: skip
@@ -160,7 +163,8 @@ def _shows(model: Path, given: Mapping[str, Array], options: BuildOptions, scrat
     try:
         made = compile(
             str(model), options.target, dims_in(model, options.dims), opt=options.opt, fp16=options.fp16,
-            fast_math=options.fast_math, place=dict(options.place), output=str(scratch / "out"),
+            fast_math=options.fast_math, keep_subnormals=options.keep_subnormals, place=dict(options.place),
+            output=str(scratch / "out"),
         )  # fmt: skip
         found = validate(
             made, model, [feed_case(made, given)], device=options.device, rtol=options.rtol,
@@ -213,6 +217,7 @@ def command_of(options: BuildOptions, source: str, dims: Mapping[str, DimSpec]) 
         words += ["--target", options.target, f"-O{options.opt}"]
         words += ["--fp16"] if options.fp16 else []
         words += ["--fast-math", ",".join(options.fast_math)] if options.fast_math else []
+        words += ["--keep-subnormals"] if options.keep_subnormals else []
         rules = ",".join(f"{k}={v}" for k, v in options.place)
         words += ["--place", rules] if rules else []
         for name, d in dims.items():

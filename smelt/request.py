@@ -28,6 +28,7 @@ class Request:
     output: str = "out"
     fp16: bool = False
     fast_math: tuple[str, ...] = ()
+    keep_subnormals: bool = False
     static: bool = False
     libraries: bool = False
     name: str = ""

@@ -140,7 +140,8 @@ class Compilation:
         SMELT_DEBUG verifies the result of each pass, SMELT_DUMP writes it."""
         r = self.request
         options = Options(
-            level=r.opt, fp16=r.fp16, libraries=r.libraries, fast=r.fast_math, place=r.place
+            level=r.opt, fp16=r.fp16, libraries=r.libraries, fast=r.fast_math, place=r.place,
+            flush=not r.keep_subnormals,
         )  # fmt: skip
         hooks = (half.reporter(self.halved),) if r.fp16 else ()
         folder = os.environ.get("SMELT_DUMP")
@@ -202,7 +203,9 @@ def after(place: int, name: str) -> int:
 
 def imported(request: Request) -> Compilation:
     """Import an ONNX file: the compile before its first pass. Raises SmeltError."""
-    module = import_model(request.source, dict(request.dims), outputs=request.outputs)
+    module = import_model(
+        request.source, dict(request.dims), outputs=request.outputs, flush=not request.keep_subnormals
+    )
     tensors = (*(v.origin or v.name for v in module.main.inputs), *module.main.output_names)
     # what a model calls so itself is a plain tensor to `interface`; without such names it need not be asked
     groups = group_rows(*interface(request.source)) if any(map(stands_for_more, tensors)) else None
@@ -236,9 +239,11 @@ def shared_state(
 
 # ---------------------------------------------------------------- from a dump
 
-FIXED: Final = ("target", "dims", "opt", "fp16", "fast_math", "libraries", "outputs", "place")
+FIXED: Final = (
+    "target", "dims", "opt", "fp16", "fast_math", "keep_subnormals", "libraries", "outputs", "place",
+)  # fmt: skip
 """Options that passes depend on: a dump is compiled with those that it was begun with."""
-SHARED: Final = ("target", "opt", "fp16", "fast_math", "libraries")
+SHARED: Final = ("target", "opt", "fp16", "fast_math", "keep_subnormals", "libraries")
 """Those of them that entries cannot have of their own."""
 LATE_OPTIONS: Final = ("threads", "static", "name", "prefix", "state")
 """Options that only the steps after the passes read."""
@@ -250,7 +255,8 @@ _HEAD: Final = fields(
         "smelt": text, "place": whole_number(0, len(PASSES)), "after": text, "source": sha256,
         "request": fields({
             "target": text, "dims": table(text, lambda value, at: None), "opt": whole_number(0, 3),
-            "fp16": flag, "fast_math": list_of(text), "libraries": flag, "outputs": list_of(text),
+            "fp16": flag, "fast_math": list_of(text), "keep_subnormals": flag, "libraries": flag,
+            "outputs": list_of(text),
             "place": list_of(list_of(text)),
             "threads": maybe(whole_number(1)), "static": flag, "name": text, "prefix": text,
             "state": table(text, text), "entry": text,

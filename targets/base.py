@@ -104,11 +104,12 @@ class Target(Unit, Protocol):
         name: str,
         prefix: str,
         threads: int,
+        keep_subnormals: bool = False,
         weights_sha256: bytes,
         weights_sums: Sums = NO_SUMS,
         devices: Mapping[str, DeviceUnit],
     ) -> Artifact:
         """The code of a linked library. name: the model's, for messages; prefix: that of its functions and
-        files (naming.py). threads: the default number. devices: those that linked.units names. Raises
-        SmeltError(kind='unsupported') naming the kernel."""
+        files (naming.py). threads: the default number. keep_subnormals: of floats, in kernels. devices:
+        those that linked.units names. Raises SmeltError(kind='unsupported') naming the kernel."""
         ...

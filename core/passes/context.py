@@ -20,7 +20,8 @@ class Options:
     libraries: matrix products may become calls of a BLAS. fold_limit: bytes that folding one node may
     create. fuse_nodes, fuse_size: limits of one fused kernel, in nodes and in scalar expressions.
     fast: parts of numerics.FAST, rewrites that may change what overflows and how sums are bracketed.
-    place: (pattern of names, unit): where kernels run, the first that fits.
+    place: (pattern of names, unit): where kernels run, the first that fits. flush: subnormal numbers are 0 to
+    the arithmetic of kernels, and to what is folded.
     """
 
     level: int = 3
@@ -31,6 +32,7 @@ class Options:
     fuse_size: int = 600
     fast: tuple[str, ...] = ()
     place: tuple[tuple[str, str], ...] = ()
+    flush: bool = False
 
 
 Hook: TypeAlias = Callable[[Module, str, Module], None]

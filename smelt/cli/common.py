@@ -98,8 +98,8 @@ def command(
 
 
 def add_compile_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a compile: --target, --dim, -O, --threads, --fp16, --fast-math, --place, --state and
-    trtexec's profiles of shapes."""
+    """Add the options of a compile: --target, --dim, -O, --threads, --fp16, --fast-math,
+    --keep-subnormals, --place, --state and trtexec's profiles of shapes."""
     parser.add_argument(
         "--target", default="host", metavar="T", help="platform[:cpu][+device] (default: host)"
     )
@@ -115,7 +115,7 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fp16", action="store_true", help="store weights and tensors between kernels in float16"
     )
-    add_fast_math(parser)
+    add_numbers(parser)
     add_rules(parser)
     parser.add_argument(
         "--state", action="append", default=[], metavar="IN=OUT",
@@ -151,12 +151,17 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_fast_math(parser: argparse.ArgumentParser) -> None:
-    """Add --fast-math, alone or with names of its parts."""
+def add_numbers(parser: argparse.ArgumentParser) -> None:
+    """Add what decides how floats are computed: --fast-math, alone or with names of its parts, and
+    --keep-subnormals."""
     parser.add_argument(
         "--fast-math", type=_fast_parts, nargs="?", const=fast_parts(True), default=(), metavar="PART,...",
         help=f"rewrites that may change what overflows and how sums are bracketed: {', '.join(FAST)}; "
         "without parts all of them (docs/floating-point.md)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--keep-subnormals", action="store_true",
+        help="keep numbers below the least normal one; by default they are 0 to arithmetic, which saves time",
     )  # fmt: skip
 
 

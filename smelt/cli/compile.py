@@ -146,7 +146,8 @@ def _planned(args: argparse.Namespace) -> dict[str, Any]:
         return planned(
             chosen_models(args), args.target, dim_specs(args), args.opt, args.fp16,
             libraries=args.libraries, time_limit=args.limit_seconds, memory_limit=args.limit_memory,
-            place=args.place, fast_math=args.fast_math, state=state_pairs(args), progress=progress,
+            place=args.place, fast_math=args.fast_math, keep_subnormals=args.keep_subnormals,
+            state=state_pairs(args), progress=progress,
         )  # fmt: skip
     finally:
         progress.done()
@@ -163,6 +164,7 @@ def described_args(args: argparse.Namespace, listings: Sequence[str]) -> list[di
             chosen_models(args), check_target(args.target), dim_specs(args), args.threads, args.opt,
             args.fp16, listings=tuple(listings), libraries=args.libraries, time_limit=args.limit_seconds,
             memory_limit=args.limit_memory, place=args.place, fast_math=args.fast_math,
+            keep_subnormals=args.keep_subnormals,
             state=state_pairs(args), progress=progress,
         )  # fmt: skip
     finally:
@@ -224,7 +226,8 @@ def _run_portable(args: argparse.Namespace) -> Result:
         package = compile_portable(
             chosen_models(args), dim_specs(args), args.opt, args.output, args.fp16, name=args.name,
             outputs=tuple(args.tap), time_limit=args.limit_seconds, memory_limit=args.limit_memory,
-            fast_math=args.fast_math, state=state_pairs(args), progress=progress,
+            fast_math=args.fast_math, keep_subnormals=args.keep_subnormals, state=state_pairs(args),
+            progress=progress,
         )  # fmt: skip
     finally:
         progress.done()
@@ -251,7 +254,8 @@ def compile_args(args: argparse.Namespace, output: str) -> Bundle:
             name=getattr(args, "name", None), static=getattr(args, "static", False), libraries=args.libraries,
             outputs=tuple(getattr(args, "tap", ())), progress=progress,
             time_limit=args.limit_seconds, memory_limit=args.limit_memory,
-            fast_math=args.fast_math, place=args.place, state=state_pairs(args),
+            fast_math=args.fast_math, keep_subnormals=args.keep_subnormals, place=args.place,
+            state=state_pairs(args),
             fallback=getattr(args, "fallback", False), choose=getattr(args, "choose", False),
         )  # fmt: skip
     finally:

@@ -26,6 +26,7 @@ from smelt.core.bundle import Bundle, is_bundle
 from smelt.core.exits import OK
 from smelt.core.package import Package, is_package, read_package
 from smelt.core.scratch import scratch_folder
+from smelt.core.subnormals import keeps_subnormals
 from smelt.formula import memory_text
 from smelt.shapes import bind, label, shapes_at
 from smelt.size import Sizes, sizes
@@ -150,7 +151,7 @@ def _head(bundle: Bundle) -> str:
     return (
         f"{m['model']['name']} for {bundle.target} ({m['machine']}), "
         f"smelt {m['smelt']}, -O{m['options']['opt']}{', fp16' if m['options'].get('fp16') else ''}\n"
-        f"  numbers       {_numbers(m['options'].get('fast_math'))}\n"
+        f"  numbers       {_numbers(m['options'])}\n"
         f"{_variants(m.get('variants', []))}"
         f"  model sha256  {m['model']['sha256']}\n  bundle        {bundle.digest}"
     )
@@ -162,11 +163,13 @@ def _variants(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"  variants      {', '.join(texts)}\n" if texts else ""
 
 
-def _numbers(parts: Sequence[str] | None) -> str:
-    """The rewrites of floating-point arithmetic that were allowed, as text (docs/floating-point.md)."""
+def _numbers(options: Mapping[str, Any]) -> str:
+    """What was allowed of floating-point arithmetic, as text (docs/floating-point.md)."""
+    parts = options.get("fast_math")
     if parts is None:
         return "not recorded"
-    return f"--fast-math {','.join(parts)}" if parts else "roundings and the order of sums only"
+    rewrites = f"--fast-math {','.join(parts)}" if parts else "roundings and the order of sums only"
+    return f"{rewrites}; subnormals {'kept' if keeps_subnormals(options) else 'are 0'}"
 
 
 def _dims(bundle: Bundle) -> str:

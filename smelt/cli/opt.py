@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from smelt.cli.common import AddParser, Result, Usage, add_fast_math, check_target, command, write_result
+from smelt.cli.common import AddParser, Result, Usage, add_numbers, check_target, command, write_result
 from smelt.compile_child import DEEPEST_STACK
 from smelt.core.diag import SmeltError
 from smelt.core.exits import OK
@@ -43,7 +43,7 @@ def register(add: AddParser) -> None:
     )
     parser.add_argument("-O", dest="opt", type=int, choices=range(4), default=3)
     parser.add_argument("--fp16", action="store_true", help="let 'half' store tensors in float16")
-    add_fast_math(parser)
+    add_numbers(parser)
     parser.add_argument(
         "--validate", action="store_true",
         help="run the module before and after each pass on ordinary and special numbers, and compare",
@@ -112,7 +112,7 @@ def _named(names: str | None) -> tuple[Pass, ...] | None:
 def _read(args: argparse.Namespace) -> Compilation:
     request = Request(
         source=args.file, target=check_target(args.target), opt=args.opt, fp16=args.fp16,
-        fast_math=args.fast_math,
+        fast_math=args.fast_math, keep_subnormals=args.keep_subnormals,
     )  # fmt: skip
     if args.file == "-":
         return resumed(request, sys.stdin.read())

@@ -45,6 +45,7 @@ class HostOptions:
     name: str
     prefix: str
     default_threads: int = 0
+    keep_subnormals: bool = False
     weights_sha256: bytes = bytes(32)
     units: tuple[UnitRow, ...] = ()
     weights_sums: Sums = NO_SUMS
@@ -143,6 +144,7 @@ def descriptor(
         n_units=len(units),
         n_variants=len(variants),
         default_threads=options.default_threads,
+        keep_subnormals=int(options.keep_subnormals),
         name=texts.ref(options.name),
         prefix=texts.ref(options.prefix),
         entries=made.structs("entries", "smelt_entry_desc", entries),

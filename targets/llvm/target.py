@@ -59,6 +59,7 @@ class LlvmTarget:
         name: str,
         prefix: str,
         threads: int,
+        keep_subnormals: bool = False,
         weights_sha256: bytes,
         weights_sums: Sums = NO_SUMS,
         devices: Mapping[str, DeviceUnit],
@@ -80,7 +81,9 @@ class LlvmTarget:
             for number, (unit, code) in enumerate(zip(linked.units, codes, strict=True), 1)
         )
         features = {name: required(level) for name, level in levels.items()}
-        options = HostOptions(name, prefix, threads, weights_sha256, units, weights_sums, features)
+        options = HostOptions(
+            name, prefix, threads, keep_subnormals, weights_sha256, units, weights_sums, features
+        )
         rows = [_row(linked.kernels[e.kernel], e, codes) for e in linked.rows]
         declared: dict[str, str] = {}
         host = IrText((host_text(linked, rows, options, declared),), declared)

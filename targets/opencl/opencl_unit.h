@@ -213,14 +213,16 @@ static int32_t create_context(smelt_rt *rt, cl_unit *u) {
   return u->queue ? SMELT_OK : cl_failed(rt, u, "clCreateCommandQueue", code);
 }
 
-static const char OPTIONS[] = "-cl-std=CL1.2";
+static const char *options_of(const cl_unit *u) {
+  return u->model->keep_subnormals ? "-cl-std=CL1.2" : "-cl-std=CL1.2 -cl-denorms-are-zero";
+}
 
 /* What a binary depends on besides the code. */
 static void describe(const cl_unit *u, char *key, size_t room) {
   char driver[128] = "", device[128] = "";
   u->cl.clGetDeviceInfo(u->device, CL_DRIVER_VERSION, sizeof driver - 1, driver, NULL);
   u->cl.clGetDeviceInfo(u->device, CL_DEVICE_VERSION, sizeof device - 1, device, NULL);
-  snprintf(key, room, "%s|%s|%s|%s", u->name, driver, device, OPTIONS);
+  snprintf(key, room, "%s|%s|%s|%s", u->name, driver, device, options_of(u));
 }
 
 /* The program of a binary that was kept; 0: there is none, or the driver does not take it. */
@@ -232,7 +234,7 @@ static int take_binary(smelt_rt *rt, cl_unit *u, const char *key) {
   if (!binary) return 0;
   u->program = u->cl.clCreateProgramWithBinary(u->context, 1, &u->device, &bytes, &const_binary, &taken, &code);
   free(binary);
-  if (u->program && !code && !taken && !u->cl.clBuildProgram(u->program, 1, &u->device, OPTIONS, NULL, NULL)) return 1;
+  if (u->program && !code && !taken && !u->cl.clBuildProgram(u->program, 1, &u->device, options_of(u), NULL, NULL)) return 1;
   if (u->program) u->cl.clReleaseProgram(u->program);
   u->program = NULL;
   smelt_rt_useless(rt);
@@ -274,7 +276,7 @@ static char *attempt(const cl_unit *u, const char *more) {
   const size_t length = (size_t)u->desc->code_bytes;
   char options[512], *log = NULL;
   int32_t code = 0;
-  snprintf(options, sizeof options, "%s -DONE%.400s", OPTIONS, more);
+  snprintf(options, sizeof options, "%s -DONE%.400s", options_of(u), more);
   cl_handle program = u->cl.clCreateProgramWithSource(u->context, 1, &text, &length, &code);
   if (program && u->cl.clBuildProgram(program, 1, &u->device, options, NULL, NULL)) log = log_of(u, program);
   if (program) u->cl.clReleaseProgram(program);
@@ -332,7 +334,7 @@ static int32_t build_program(smelt_rt *rt, cl_unit *u) {
   if (keeps && take_binary(rt, u, key)) return SMELT_OK;
   u->program = u->cl.clCreateProgramWithSource(u->context, 1, &text, &length, &code);
   if (!u->program) return cl_failed(rt, u, "clCreateProgramWithSource", code);
-  code = u->cl.clBuildProgram(u->program, 1, &u->device, OPTIONS, NULL, NULL);
+  code = u->cl.clBuildProgram(u->program, 1, &u->device, options_of(u), NULL, NULL);
   if (!code && keeps) keep_binary(rt, u, key);
   return code ? refused(rt, u, code) : SMELT_OK;
 }

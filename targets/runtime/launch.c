@@ -23,13 +23,19 @@ static int32_t launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t gro
   }
   int32_t status = rt_device_map(rt, args, kernel->n_buffers, kernel->n_dims);
   if (status) return status;
+  uint64_t callers = sm_swap_floats(rt->session->pool.floats);
   rt_pool_run(&rt->session->pool, kernel->fn, rt->session->mapped_args, groups, kernel->grain);
+  sm_swap_floats(callers);
   return rt_device_unmap(rt);
 }
 
 /* What a probe wants after a launch. */
 static int32_t probe(smelt_rt *rt, const char *what, const int64_t *args, int32_t n_buffers, int32_t n_dims, int32_t site) {
-  if (!rt->session->probe || !rt->session->probe(rt->session->probe_context, site, args, n_buffers, n_dims)) return SMELT_OK;
+  if (!rt->session->probe) return SMELT_OK;
+  if (!rt->session->device) sm_swap_floats(rt->session->callers_floats); /* it is the caller's own code */
+  int32_t stop = rt->session->probe(rt->session->probe_context, site, args, n_buffers, n_dims);
+  if (!rt->session->device) sm_swap_floats(rt->session->pool.floats);
+  if (!stop) return SMELT_OK;
   return rt_error(rt, SMELT_DEVICE, "stopped by its probe after '%s'", what);
 }
 

@@ -57,6 +57,7 @@ static void sleep_until_work(rt_pool *pool) {
 
 static void *worker(void *pool_) {
   rt_pool *pool = pool_;
+  sm_swap_floats(pool->floats);
   while (!atomic_load(&pool->quit)) {
     run_claimed(pool);
     if (!spin_until(pool, &pool->unclaimed, 1)) sleep_until_work(pool);
@@ -96,10 +97,11 @@ void rt_pool_start(rt_pool *pool) {
   if (pool->threads > 1 && !pool->tried) start(pool);
 }
 
-void rt_pool_init(rt_pool *pool, int32_t threads) {
+void rt_pool_init(rt_pool *pool, int32_t threads, int keep_subnormals) {
   int cpus = sm_cpu_count();
   if (threads <= 0) threads = cpus;
   pool->threads = threads < RT_MAX_THREADS ? threads : RT_MAX_THREADS;
+  pool->floats = sm_floats(!keep_subnormals);
   pool->spin_ns = pool->threads <= cpus ? SPIN_NS : 0; /* more threads than processors: a spin only keeps the owner of the work out */
 }
 

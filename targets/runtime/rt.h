@@ -43,6 +43,7 @@ typedef struct {
   int32_t started;   /* workers that run */
   int32_t tried;     /* starting them was tried */
   int32_t pid;       /* of the process that started them */
+  uint64_t floats;   /* the control word with which kernels compute */
   uint64_t spin_ns;
   sm_thread workers[RT_MAX_THREADS];
 } rt_pool;
@@ -97,6 +98,7 @@ typedef struct {
   int32_t profiling;
   smelt_probe_fn probe; /* NULL: nobody looks */
   void *probe_context;
+  uint64_t callers_floats; /* the caller's own control word, while a run computes with the pool's */
   int32_t watched; /* profiling or probed: the one question that a launch asks */
   _Atomic int32_t busy, cancel;
   int pid; /* of the process that opened the session */
@@ -254,7 +256,7 @@ void rt_make_folders(char *path);                              /* those that a f
 /* ---- pool.c ---- */
 /* A thread that takes no signal but its own faults; 0: the system gives none. */
 int rt_thread(sm_thread *to, void *(*fn)(void *), void *context);
-void rt_pool_init(rt_pool *pool, int32_t threads);
+void rt_pool_init(rt_pool *pool, int32_t threads, int keep_subnormals);
 void rt_pool_start(rt_pool *pool); /* before the first region that needs it */
 void rt_pool_run(rt_pool *pool, smelt_kernel_fn fn, const int64_t *args, int64_t groups, int32_t grain);
 void rt_pool_after_fork(rt_pool *pool); /* in a child the workers are gone: forget them */

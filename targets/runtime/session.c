@@ -70,7 +70,7 @@ static smelt_rt *create(const smelt_model_desc *model, int32_t threads) {
   all->memory = memory;
   all->weights_fd = -1;
   all->pid = sm_getpid();
-  rt_pool_init(&all->pool, threads);
+  rt_pool_init(&all->pool, threads, model->keep_subnormals);
   return all->views;
 }
 
@@ -250,7 +250,10 @@ static int32_t execute(smelt_rt *rt) {
   if (status) return status;
   for (uint32_t i = 0; i < rt->model->n_arenas; i++) rt->session->arena_bytes[i] = 0;
   if (rt->model->n_arenas && !(arena = smelt_rt_reserve(rt, (int32_t)rt->entry->arena, rt->slots[0]))) return rt->lost;
+  /* In a session with devices the caller's thread keeps its mode, which drivers may rely on, except within the CPU's kernels. */
+  if (!rt->session->device) rt->session->callers_floats = sm_swap_floats(rt->session->pool.floats);
   status = rt->entry->run(rt, rt->slots, rt->input_at, weights, arena);
+  if (!rt->session->device) sm_swap_floats(rt->session->callers_floats);
   return rt->lost ? rt->lost : status;
 }
 

@@ -201,7 +201,9 @@ smelt_status smelt_open(const char *bundle_dir, const smelt_options *options, sm
  * in place. What a run writes may share no memory with an input or another output (SMELT_INVALID names the two): a
  * session-owned output is copied before it goes in again. Tensors are compact, in host memory or of smelt_tensor; data of an empty
  * tensor may be NULL. After a failure outputs and state are as they were, but for caller-owned data, and the session stays usable.
- * A process that forks leaves its children its sessions; one that was running at that moment can only be closed there. */
+ * A process that forks leaves its children its sessions; one that was running at that moment can only be closed there.
+ * The run computes in a mode of its own (rounding to nearest, no traps, subnormal numbers as the model was compiled); the caller's is as
+ * before when it returns. */
 smelt_status smelt_run(smelt_session *s, const DLTensor *inputs, size_t n_inputs, DLTensor *outputs, size_t n_outputs);
 void smelt_close(smelt_session *s); /* of the whole session, by any of its entries, once; a run in another thread is cancelled and
                                      * waited for; s NULL: nothing happens */

@@ -6,7 +6,7 @@
 #endif
 #include "smelt.h"
 
-#define SMELT_ABI_VERSION 11 /* that of the object and of the runtime, which are linked together, are the same */
+#define SMELT_ABI_VERSION 12 /* that of the object and of the runtime, which are linked together, are the same */
 
 typedef struct smelt_rt smelt_rt; /* the runtime's side of one entry of a session */
 
@@ -121,6 +121,7 @@ typedef struct smelt_model_desc {
   uint32_t n_variants;     /* smelt_open takes the first that fits the processor and whose units are there */
   uint32_t n_kernels, n_arenas, n_states, n_libraries, n_units;
   int32_t default_threads; /* 0: as many as the machine has */
+  int32_t keep_subnormals; /* 0: subnormal operands and results of floats are 0, where a unit can do that */
   const char *name;        /* for people */
   const char *prefix;      /* "det": its functions are det_open and so on, its weights lie in det.weights */
   const smelt_entry_desc *entries; /* of different names in a variant; smelt_open gives the first */

@@ -253,6 +253,38 @@ static inline void sm_sleep(long nanoseconds) {
   sm_syscall(SM_nanosleep, (long)&t, 0, 0, 0, 0, 0);
 }
 
+/* How a thread's floating-point unit computes: the control word in which nothing traps and results are rounded to nearest. flush:
+ * subnormal operands and results are 0 (Intel SDM 10.2.3: DAZ and FTZ; Arm ARM: FPCR.FZ, FPSCR.FZ). RISC-V has no such mode. */
+static inline uint64_t sm_floats(int flush) {
+#if defined(__x86_64__)
+  return 0x1f80u | (flush ? 0x8040u : 0);
+#elif defined(__aarch64__) || defined(__arm__)
+  return flush ? 1u << 24 : 0;
+#else
+  return (void)flush, 0;
+#endif
+}
+
+/* This thread's control word becomes `to`; what it was. */
+static inline uint64_t sm_swap_floats(uint64_t to) {
+#if defined(__x86_64__)
+  uint32_t was, word = (uint32_t)to;
+  __asm__ volatile("stmxcsr %0\n\tldmxcsr %1" : "=m"(was) : "m"(word) : "memory");
+#elif defined(__aarch64__)
+  uint64_t was;
+  __asm__ volatile("mrs %0, fpcr\n\tmsr fpcr, %1" : "=&r"(was) : "r"(to) : "memory");
+#elif defined(__arm__) && defined(__ARM_FP)
+  uint32_t was, word = (uint32_t)to;
+  __asm__ volatile("vmrs %0, fpscr\n\tvmsr fpscr, %1" : "=&r"(was) : "r"(word) : "memory");
+#elif defined(__riscv) && defined(__riscv_flen)
+  unsigned long was, word = (unsigned long)to;
+  __asm__ volatile("fscsr %0, %1" : "=&r"(was) : "r"(word) : "memory");
+#else
+  uint64_t was = to;
+#endif
+  return was;
+}
+
 /* Tell the core that this is a spin loop. */
 static inline void sm_pause(void) {
 #if defined(__x86_64__)

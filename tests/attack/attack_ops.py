@@ -35,8 +35,8 @@ def cases(seed: int) -> list[Case]:
 
 
 def attack(seed: int) -> Outcome:
-    """Compare all ways of computing the nodes of a seed."""
-    ways = by_all(cases(seed))
+    """Compare all ways of computing the nodes of a seed. In every other round subnormal numbers are 0."""
+    ways = by_all(cases(seed), keep=seed // SLICES % 2 == 0)
     found = [text for w in ways for text in complaints(w)]
     if found:
         return Outcome("contradicts itself or ONNX", True, "\n".join(found[:12]))

@@ -10,6 +10,7 @@ the model itself takes microseconds, so the rest is the farm's overhead. Every d
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import json
 import os
@@ -44,7 +45,33 @@ from smelt.devicefarm.transport import Transport
 from smelt.devicefarm.verdict import Verdict
 
 GROWTH = 16 << 20
-"""Bytes that this process may have grown by between the first tenth of the jobs and the last."""
+"""Bytes that this process may have grown by between the first tenth of the jobs and the last: pages."""
+IN_USE = 1 << 20
+"""The same of the bytes in use: without those that the C library holds free in arenas of threads that are
+no more."""
+
+
+class MallInfo(ctypes.Structure):
+    """glibc's struct mallinfo2."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in (
+        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks",
+        "keepcost",
+    )]  # fmt: skip
+
+
+def in_use() -> int:
+    """Bytes that the C library has given out and not got back, and those of Python's own blocks, each taken
+    for its mean size."""
+    library = ctypes.CDLL("libc.so.6")
+    library.mallinfo2.restype = MallInfo
+    gc.collect()
+    found = library.mallinfo2()
+    return int(found.uordblks + found.hblkhd) + sys.getallocatedblocks() * BLOCK
+
+
+BLOCK = 96
+"""Bytes; Python's small blocks have 16 to 512."""
 
 
 @dataclass
@@ -82,6 +109,7 @@ class Soak:
     took: dict[str, list[float]] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
     samples: list[int] = field(default_factory=list)
+    used: list[int] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def serve(self, name: str, left: list[int]) -> None:
@@ -116,6 +144,7 @@ class Soak:
                 self.failed += [problem] if problem else []
                 if number % 20 == 0:
                     self.samples.append(int(Path("/proc/self/statm").read_text().split()[1]) * 4096)
+                    self.used.append(in_use())
         transport.close()
 
 
@@ -157,12 +186,18 @@ def soak(folder: Path, count: int, only: Sequence[str] = ()) -> dict[str, object
         "failed": made.failed,
         "median_ms": {k: round(statistics.median(v), 1) for k, v in made.took.items()},
         "grown_bytes": grown,
+        "in_use_bytes": made.used[:: max(1, len(made.used) // 10)],
+        "in_use_grown_bytes": round(_median(made.used[-tenth:]) - _median(made.used[: 2 * tenth])),
         "left": {
             "runners": runners, "uploads": uploads, "sessions": uses, "leases": held,
             "files": after.files - before.files, "sockets": after.sockets - before.sockets,
             "threads": after.threads - before.threads, "processes": after.processes - before.processes,
         },
     }  # fmt: skip
+
+
+def _median(values: Sequence[int]) -> float:
+    return statistics.median(values) if values else 0.0
 
 
 def main() -> int:
@@ -177,7 +212,9 @@ def main() -> int:
     assert isinstance(left, dict)
     grown = found["grown_bytes"]
     assert isinstance(grown, int)
-    bad = found["failed"] or any(left.values()) or grown > GROWTH
+    used = found["in_use_grown_bytes"]
+    assert isinstance(used, int)
+    bad = found["failed"] or any(left.values()) or grown > GROWTH or used > IN_USE
     print("something is left, lost or growing" if bad else f"on {socket.gethostname()}: nothing is left")
     return 1 if bad else 0
 

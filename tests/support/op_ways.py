@@ -5,29 +5,32 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 from op_nodes import BFLOAT16, VERSION, Case
-from op_values import Array
+from op_values import Array, kind
 from oracle import plain_session
 
 from smelt.compiler import compile_here
 from smelt.core.diag import SmeltError
+from smelt.core.dtype import finfo
 from smelt.core.ir.interp_graph import run_module
 from smelt.core.machine import Machine
 from smelt.core.ops import OPS
 from smelt.core.passes.context import Context, Options
 from smelt.core.passes.pipeline import run as run_passes
+from smelt.core.subnormals import flushed
 from smelt.driver import Request
 from smelt.importer import import_model
 from smelt.session import load
 
+T = TypeVar("T")
 HALVES = (np.dtype(np.float16), BFLOAT16)
 
 
@@ -43,6 +46,7 @@ class Ways:
     runtime: list[Array] | None = None
     wide: list[Array] | None = None  # 16-bit floats: by ONNX Runtime in f32, or ONNX's evaluator
     refused: str = ""
+    keep: bool = True  # subnormal numbers, everywhere
 
 
 def model_of(cases: Sequence[Case], constant: bool) -> onnx.ModelProto:
@@ -77,17 +81,25 @@ def feed_of(cases: Sequence[Case]) -> dict[str, Array]:
     }
 
 
-def by_all(cases: Sequence[Case]) -> list[Ways]:
-    """Every way for each node; smelt compiles all that it takes of a version as one model."""
-    folded = [_folded(c) for c in cases]
+def by_all(cases: Sequence[Case], keep: bool = True) -> list[Ways]:
+    """Every way for each node; smelt compiles all that it takes of a version as one model. keep: subnormal
+    numbers, in all of them; else none of them is among the operands, since an operation may take those for
+    what they are, or for 0."""
+    cases = cases if keep else [replace(c, arrays=tuple(map(_zeroed, c.arrays))) for c in cases]
+
+    def under(way: Callable[..., T], *given: Any) -> T:
+        with flushed(not keep):
+            return way(*given)
+
+    folded = [under(_folded, c) for c in cases]
     compiled: dict[int, list[Array]] = {}
     formulas: dict[int, list[Array]] = {}
     for version in sorted({(c.domain, c.version) for c in cases}):
         taken = [n for n, f in enumerate(folded)
                  if not isinstance(f, str) and (cases[n].domain, cases[n].version) == version]  # fmt: skip
         if some := [cases[n] for n in taken]:
-            compiled |= zip(taken, _compiled(some), strict=True)
-            formulas |= zip(taken, _formulas(some), strict=True)
+            compiled |= zip(taken, _compiled(some, keep), strict=True)
+            formulas |= zip(taken, under(_formulas, some), strict=True)
     found = []
     for n, c in enumerate(cases):
         own = folded[n]
@@ -96,12 +108,19 @@ def by_all(cases: Sequence[Case]) -> list[Ways]:
             continue
         wide = in_floats(c)
         others = (
-            by_evaluator(c),
-            by_runtime(c),
-            None if wide is None else by_runtime(wide) or by_evaluator(wide),
+            under(by_evaluator, c),
+            under(by_runtime, c),
+            None if wide is None else under(by_runtime, wide) or under(by_evaluator, wide),
         )
-        found.append(Ways(c, own, compiled[n], formulas[n], *others))
+        found.append(Ways(c, own, compiled[n], formulas[n], *others, keep=keep))
     return found
+
+
+def _zeroed(a: Array | None) -> Array | None:
+    if a is None or kind(a.dtype) != "f":
+        return a
+    with np.errstate(all="ignore"):
+        return np.where(np.abs(a) < finfo(a.dtype).tiny, a * a.dtype.type(0), a).astype(a.dtype)
 
 
 def in_floats(c: Case) -> Case | None:
@@ -124,12 +143,14 @@ def _folded(c: Case) -> list[Array] | str:
         return f"{e.kind}: {e.message}"
 
 
-def _compiled(cases: Sequence[Case]) -> list[list[Array]]:
+def _compiled(cases: Sequence[Case], keep: bool) -> list[list[Array]]:
     with tempfile.TemporaryDirectory(prefix="smelt-ops-") as folder:
         source = Path(folder) / "m.onnx"
         source.write_bytes(model_of(cases, False).SerializeToString())
-        bundle = compile_here(Request(str(source), "host", output=str(Path(folder) / "out"), runner=False))
-        session = load(bundle, threads=1)
+        asked = Request(
+            str(source), "host", output=str(Path(folder) / "out"), runner=False, keep_subnormals=keep
+        )
+        session = load(compile_here(asked), threads=1)
         found = _split(cases, [np.array(y) for y in session.run(None, feed_of(cases))])
         session.close()
     return found

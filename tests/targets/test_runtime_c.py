@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
+import shutil
 import struct
 import subprocess
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,6 +27,8 @@ WEIGHTS = struct.pack("<4f", 1, -2, 3, -4)
 ADDRESS = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-DSMELT_TEST_ALLOC")
 THREAD = ("-g", "-O1", "-fsanitize=thread", "-DNO_FORK")  # tsan does not follow a fork of threads
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Werror")
+COMPILER = (str(GCC), "-std=gnu11", *WARNINGS, "-DSMELT_STATIC", f"-I{runtime_dir()}")
+OF_RUNTIME = ("-DSMELT_TEST_ALLOC",)
 BLAS = "libnot-there.so;libopenblas.so.0;libblas.so.3"
 needs_blas = pytest.mark.skipif(
     library_name("openblas") is None and library_name("blas") is None,
@@ -37,14 +43,24 @@ def bundle(tmp_path: Path) -> Path:
 
 
 def build(folder: Path, *flags: str, parts: tuple[str, ...] = ("model.c", "probe.c")) -> Path:
-    """The runtime, model.c and probe.c (or other parts) as one program of the host compiler."""
+    """The runtime, model.c and probe.c (or other parts) as one program of the host compiler. flags: those of
+    the compiler (-O, -g, -f) are the runtime's as well, names that they define are of the parts."""
     program = folder / "probe"
-    sources = [path for path in sorted(runtime_dir().glob("*.c")) if path.stem not in ("crt", "runner")]
-    sources += DRIVERS.values()
-    command = [str(GCC), "-std=gnu11", *WARNINGS, "-DSMELT_STATIC", f"-I{runtime_dir()}", *flags]
-    command += [*(str(HERE / part) for part in parts), *map(str, sources), "-o", str(program)]
-    subprocess.run([*command, "-ldl", "-lpthread", "-lm"], check=True)
+    both = tuple(f for f in flags if f.startswith("-") and (not f.startswith("-D") or f in OF_RUNTIME))
+    command = [*COMPILER, *flags, *(str(HERE / part) for part in parts), *runtime_objects(both)]
+    subprocess.run([*command, "-o", str(program), "-ldl", "-lpthread", "-lm"], check=True)
     return program
+
+
+@cache
+def runtime_objects(flags: tuple[str, ...]) -> list[str]:
+    """The object files of the runtime and its drivers, made once per set of flags."""
+    folder = tempfile.mkdtemp(prefix="smelt-runtime-c-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    sources = [p for p in runtime_dir().glob("*.c") if p.stem != "crt" and not p.stem.startswith("runner")]
+    command = [*COMPILER, *flags, "-c", *map(str, (*sources, *DRIVERS.values()))]
+    subprocess.run(command, check=True, cwd=folder)
+    return sorted(map(str, Path(folder).glob("*.o")))
 
 
 def run(program: Path, *args: object, **env: str) -> str:
@@ -180,6 +196,14 @@ def test_state_on_a_device(bundle: Path, more: tuple[str, ...]) -> None:
 def test_streams(bundle: Path, flags: tuple[str, ...]) -> None:
     """Order, overlap, back-pressure, failures of items, refusals, threads, a fork, denied memory."""
     assert run(build(bundle, *flags, parts=("model.c", "streams.c")), bundle) == "OK\n"
+
+
+@pytest.mark.parametrize(
+    "flags", [ADDRESS[:-1], ("-O2",), ("-O2", "-DKEEP=1")], ids=["address", "plain", "keep"]
+)
+def test_mode_of_floats(bundle: Path, flags: tuple[str, ...]) -> None:
+    """Kernels compute in the model's mode on every thread; the caller and its probe in the caller's."""
+    assert run(build(bundle, *flags, parts=("floats.c",)), bundle) == "OK\n"
 
 
 @pytest.mark.parametrize("flags", [ADDRESS, THREAD, ("-O2",)], ids=["address", "thread", "plain"])

@@ -15,6 +15,7 @@ from smelt.core.ops.table import Attrs
 from smelt.core.passes.context import Context
 from smelt.core.passes.rewriting.constants import ints_of
 from smelt.core.passes.rewriting.editor import STRUCTURAL, Editor, edit_module
+from smelt.core.subnormals import flushed
 
 # what grows beyond this many times its inputs stays an op (a broadcast constant costs less to make
 # than to read); 4 lets weights of 8 bits become floats
@@ -25,10 +26,10 @@ SMALL_CONSTANT = 4096
 def fold(module: Module, ctx: Context) -> Module:
     """The module with every node computed by its reference whose inputs are weights, as long as the result
     has at most ctx.options.fold_limit bytes and is small or not much larger than its inputs."""
-    return edit_module(module, lambda editor: _fold(editor, ctx.options.fold_limit))
+    return edit_module(module, lambda editor: _fold(editor, ctx.options.fold_limit, ctx.options.flush))
 
 
-def _fold(editor: Editor, limit: int) -> None:
+def _fold(editor: Editor, limit: int, flush: bool) -> None:
     for key in editor.in_order():
         node = editor.nodes[key]
         if not foldable(editor, node, limit):
@@ -40,7 +41,7 @@ def _fold(editor: Editor, limit: int) -> None:
             continue
         arrays = [editor.array(r) if r else None for r in node.inputs]
         try:
-            made = evaluate(node, arrays)
+            made = evaluate(node, arrays, flush)
         except ValueError:  # NumPy's word for shapes that do not fit: a check in front stops every run
             continue
         for v, data in zip(node.outputs, made, strict=True):
@@ -87,10 +88,10 @@ def _settled(value: object) -> bool:
     return not symbols
 
 
-def evaluate(node: Node, arrays: list[Array | None]) -> list[Array]:
-    """The node's outputs by the op's reference, each of its declared type."""
+def evaluate(node: Node, arrays: list[Array | None], flush: bool = False) -> list[Array]:
+    """The node's outputs by the op's reference, each of its declared type. flush: as Options.flush."""
     types: list[TensorType] = [v.type for v in node.outputs]
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), flushed(flush):
         found = OPS[node.op].ref(arrays, _plain(node.attrs), types)
     made = []
     for t, a in zip(types, found, strict=True):
