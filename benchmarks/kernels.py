@@ -100,6 +100,15 @@ SWEEPS = (
           " k = Constant <value = int64[1] {5}> ()  y, i = TopK (x, k) }", ({"n": 1}, {"n": 200})),
     Sweep("top 1000 of 50000", "(float[n, 50000] x) => (float[n, 1000] y, int64[n, 1000] i) {"
           " k = Constant <value = int64[1] {1000}> ()  y, i = TopK (x, k) }", ({"n": 2},)),
+    Sweep("top 100 of 8400", "(float[n, 8400] x) => (float[n, 100] y, int64[n, 100] i) {"
+          " k = Constant <value = int64[1] {100}> ()  y, i = TopK (x, k) }", ({"n": 1},)),
+    Sweep("sort", "(float[n, 1000] x) => (float[n, 1000] y, int64[n, 1000] i) {"
+          " k = Constant <value = int64[1] {1000}> ()  y, i = TopK (x, k) }", ({"n": 1}, {"n": 50})),
+    Sweep("running sum of rows", "(float[n, m] x) => (float[n, m] y) {"
+          " a = Constant <value = int64 {0}> ()  y = CumSum (x, a) }",
+          ({"n": 200, "m": 1000}, {"n": 4000, "m": 64})),
+    Sweep("scatter of rows", "(float[n, 64] x, int64[m, 1] i, float[m, 64] u) => (float[n, 64] y) {"
+          " y = ScatterND <reduction = \"add\"> (x, i, u) }", ({"n": 1000, "m": 3000},), range=(0, 999)),
     Sweep("cumulative sum", "(float[n, m] x) => (float[n, m] y) {"
           " a = Constant <value = int64 {1}> ()  y = CumSum (x, a) }", ({"n": 200, "m": 1000},)),
     Sweep("resize, linear", "(float[n, 16, h, w] x) => (float[n, 16, a, b] y) {"

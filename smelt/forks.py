@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 START_PATIENCE = 120.0
 """Seconds that a server may take to import the compiler; it takes half a second."""
 
+LAST_MOMENT = 5.0
+"""Seconds that a killed process may take to be gone."""
+
 LONGEST_WAIT = 2e6
 """Seconds: poll takes fewer than 2^31 milliseconds."""
 
@@ -68,6 +71,7 @@ class Child:
         self.stderr = stderr
         self.said = said
         self.status: int | None = None
+        self.orphaned = False  # the server has ended before it could tell
 
     def has_ended(self, seconds: float | None = 0) -> bool:
         """Wait at most so many seconds (None: without a limit); whether the child has ended. Its process id
@@ -75,6 +79,7 @@ class Child:
         if self.status is None and _is_readable(self.said, seconds):
             told = _received(self.said, 0)
             # who was to tell has been killed; the child goes with it
+            self.orphaned = told is None
             self.status = -signal.SIGKILL if told is None else told
         return self.status is not None
 
@@ -88,8 +93,20 @@ class Child:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
             self.has_ended(None)
+            if self.orphaned:
+                _await_end(self.pid)
         assert self.status is not None
         return self.status
+
+
+def _await_end(pid: int) -> None:
+    """Wait a moment until a killed process holds nothing any more: its pipes are closed before its locks."""
+    with contextlib.suppress(OSError):  # there is no such process any more
+        fd = os.pidfd_open(pid)
+        try:
+            _is_readable(fd, LAST_MOMENT)
+        finally:
+            os.close(fd)
 
 
 class Server:
@@ -261,9 +278,9 @@ def _received(said: socket.socket, seconds: float | None) -> int | None:
     return NUMBER.unpack(data)[0] if data else None
 
 
-def _is_readable(said: socket.socket, seconds: float | None) -> bool:
-    """Whether the socket has data, or its other end has closed, within that time (seconds, of which it waits
-    at most LONGEST_WAIT; None: no limit)."""
+def _is_readable(said: socket.socket | int, seconds: float | None) -> bool:
+    """Whether the socket has data, or its other end has closed, or the process of the descriptor has ended,
+    within that time (seconds, of which it waits at most LONGEST_WAIT; None: no limit)."""
     poll = select.poll()  # select takes no descriptor above 1023
     poll.register(said, select.POLLIN)
     return bool(poll.poll(None if seconds is None else 1000 * min(seconds, LONGEST_WAIT)))

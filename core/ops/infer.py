@@ -222,6 +222,11 @@ class Engine:
         """Whether something was taken to hold since then that only a check at run time could tell."""
         return len(self._pending) > state.pending
 
+    def claims_since(self, state: State) -> frozenset[tuple[Dim, str, Dim] | Definition]:
+        """What that was."""
+        found = self._pending[state.pending :]
+        return frozenset(p if isinstance(p, Definition) else (p.left, p.relation, p.right) for p in found)
+
     def back_to(self, state: State) -> None:
         """Forget what was taken to hold since then (symbols stay declared)."""
         self.facts = state.facts

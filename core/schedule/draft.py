@@ -77,9 +77,10 @@ class Draft:
             if not self.inside(g):
                 self.do("bind", g, "group")
 
-    def view(self, var: str) -> View:
-        """The nest that holds the loop var; ScheduleError when it is no plain nest."""
-        seen = view(self.kernel, self.root(var))
+    def view(self, var: str, recurrent: bool = False) -> View:
+        """The nest that holds the loop var; ScheduleError when it is no plain nest. recurrent: one that may
+        read what it writes."""
+        seen = view(self.kernel, self.root(var), recurrent)
         if seen is None:
             raise ScheduleError("view", f"the nest of '{var}' is no plain one")
         return seen

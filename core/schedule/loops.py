@@ -200,7 +200,8 @@ def tile(
 def order(kernel: Kernel, names: tuple[str, ...]) -> Kernel:
     """for a { for b { s } }  -->  for b { for a { s } }, for perfectly nested independent loops.
 
-    The named loops take each other's places in the nest; others stay where they are.
+    The named loops take each other's places in the nest; others stay where they are. The innermost one may
+    depend on its own earlier iterations: what does so has the same place in all the others.
     """
     what = f"order {' '.join(names)}"
     found = [find(kernel, n) for n in names]
@@ -215,7 +216,7 @@ def order(kernel: Kernel, names: tuple[str, ...]) -> Kernel:
             raise ScheduleError(what, f"{sorted(set(names) - by_name.keys())} not perfectly nested here")
         inner = facts
         for n in nodes:
-            if n.buffers or not is_parallel(n, inner):
+            if n.buffers or not (n is nodes[-1] or is_parallel(n, inner)):
                 raise ScheduleError(what, f"loop '{var_of(n)}' owns buffers or is not parallel")
             inner = enter(inner, n)
         wanted = iter(names)

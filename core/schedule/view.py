@@ -133,8 +133,9 @@ def flat_stride(shape: Sequence[Dim], index: Sequence[Dim], var: str) -> Dim | N
     return None if found is None else found[0]
 
 
-def view(kernel: Kernel, s: Stmt) -> View | None:
-    """The statement as a View, or None when it is not a plain naive nest."""
+def view(kernel: Kernel, s: Stmt, recurrent: bool = False) -> View | None:
+    """The statement as a View, or None when it is not a plain naive nest. recurrent: it may read what it
+    writes."""
     nodes, leaf = chain(s)
     loops = tuple(n for n in nodes if isinstance(n, Loop) and n.level == "serial" and not n.buffers)
     plain = tuple(x for x in leaf if isinstance(x, Store) and x.accumulate is None and not x.guard)
@@ -142,7 +143,7 @@ def view(kernel: Kernel, s: Stmt) -> View | None:
         return None
     written = {x.buffer for x in plain}
     reads = {x.buffer for t in plain for x in walk_expr(t.value) if isinstance(x, Load)}
-    return None if written & reads else View(kernel, loops, plain)
+    return None if written & reads and not recurrent else View(kernel, loops, plain)
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,10 @@ from smelt.core.ir.kernel import (
     Let,
     Load,
     Reduce,
+    walk_expr,
 )
 from smelt.core.ir.rewrite import free_symbols
+from smelt.core.schedule.view import flat_stride
 from smelt.targets.llvm.builder import FunctionBuilder, Value, type_text
 from smelt.targets.llvm.index import Env, Indexer, Lanes, varies
 from smelt.targets.llvm.intrinsics import emit
@@ -32,6 +34,8 @@ from smelt.targets.llvm.machines import Cpu
 from smelt.targets.llvm.registers import Registers, pieces, reduces_over
 from smelt.targets.llvm.scalar import Scalars, compute_elem, highest, lowest, storage_elem
 
+MOST_NEIGHBOURS = 64
+"""Elements that one test of vectors reads."""
 ZERO_PAGE = 65536  # bytes; in .bss, so it costs nothing in the file
 LoopStep: TypeAlias = Callable[[list[Value]], list[Value]]
 
@@ -434,7 +438,7 @@ class Exprs:
     def _reduce(self, e: Reduce) -> Value:
         if e.kind in ("argmax", "argmin"):
             return self._arg_extreme(e)
-        if reduces_over(e, self.registers):
+        if reduces_over(e, self.registers) or self._tests_neighbours(e):
             return self._reduce_registers(e)
         fn = REDUCE_FN[e.kind]
         first = self.b.const(self.neutral(e.kind, e.dtype), compute_elem(e.dtype))
@@ -484,6 +488,21 @@ class Exprs:
     def unless_idle(self, count: Value, extent: Dim, others: Collection[Dim]) -> Value:
         """The rounds of a loop of that extent, none where one of the others is 0."""
         raise NotImplementedError
+
+    def _tests_neighbours(self, e: Reduce) -> bool:
+        """Whether a test of a few elements, for a scalar, finds them side by side: as one of vectors it reads
+        them all, where a loop would look at one after the other."""
+        if self.lanes or e.kind not in ("any", "all") or len(e.axes) != 1:
+            return False
+        (axis,) = e.axes
+        inside = list(walk_expr(e.body))
+        loads = [x for x in inside if isinstance(x, Load)]
+        plain = not any(isinstance(x, Let | Reduce) for x in inside)
+        if not plain or any(x.buffer not in self.memory for x in loads):
+            return False
+        steps = [flat_stride(self.memory[x.buffer].buffer.shape, x.index, axis.var) for x in loads]
+        few = axis.extent.is_const and 1 < axis.extent.const <= MOST_NEIGHBOURS
+        return few and 1 in steps and set(steps) <= {0, 1}
 
     def _body_varies(self, e: Reduce) -> bool:
         """Whether the reduction has to be done for each lane: some index inside differs between lanes."""

@@ -62,7 +62,8 @@ def model(
 def session(m: onnx.ModelProto, folder: Path) -> Session:
     path = folder / "m.onnx"
     onnx.save(m, path)
-    return load(compile_here(Request(str(path), "host", output=str(folder / "out"))))
+    asked = Request(str(path), "host", output=str(folder / "out"), keep_subnormals=True)  # as ONNX Runtime
+    return load(compile_here(asked))
 
 
 def agree(folder: Path, m: onnx.ModelProto, *runs: dict[str, Array]) -> None:

@@ -162,6 +162,15 @@ def _scan() -> Kernel:
     return Kernel("scan", (DimParam("m"), DimParam("n", 1)), (x,), (y,), body)
 
 
+def _running(axis: int, shape: Shape) -> Kernel:
+    """Running sums along an axis, as the op's own nest has them."""
+    x, y = (Buffer(n, f32, shape_of(shape)) for n in "xy")
+    rule = OPS["cumsum"].nest
+    assert rule is not None
+    nest = rule(Trace(), {"axis": axis, "exclusive": False, "reverse": False}, (x,), (y,))
+    return Kernel("running", tuple(DimParam(d) for d in shape if isinstance(d, str)), (x,), (y,), nest.body)
+
+
 def _row_product(op: str, shapes: Sequence[Shape], right: Shape, out: Shape, dtype: DType = f32, turned: bool = False) -> Kernel:
     """tanh(op(a, ..) * the last input), op along the last axis. turned: the right one is read along its rows."""
     buffers = [Buffer("abcd"[n], dtype, shape_of(s)) for n, s in enumerate((*shapes, right))]
@@ -280,4 +289,7 @@ KERNELS: dict[str, tuple[Kernel, str, Envs]] = {
     "norm-matmul": (_row_product("layer_norm", [("m", 7), (7,), (7,)], (7, 50), ("m", 50)), "d", ({"m": 53}, {"m": 1}, {"m": 0})),
     "scaled-by-a-sum": (_scaled_by_a_sum(), "", _MN),
     "scan": (_scan(), "", ({"m": 3, "n": 7}, {"m": 1, "n": 1})),
+    "running-rows": (_running(0, ("m", "n")), "", ({"m": 5, "n": 300}, {"m": 1, "n": 3}, {"m": 0, "n": 9})),
+    "running-middle": (_running(1, ("m", 7, 3, "n")), "", ({"m": 2, "n": 90}, {"m": 1, "n": 0})),
+    "running-last": (_running(1, ("m", "n")), "", _MN),
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -22,6 +23,8 @@ from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const, in
 FAR_TAP = 4
 """How far outside a position may lie before it is pulled closer; taps reach two elements at most."""
 CUBIC = -0.75
+FEW_SAMPLES = 4
+"""Samples of a bin that are written out."""
 
 
 def _work(dtype: DType) -> DType:
@@ -73,11 +76,23 @@ def _infer_grid(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Ten
         raise c.fail(f"input has rank {x.rank}, grid has rank {grid.rank}; wanted the same, at least 3")
     c.same("batch of input and grid", x.shape[0], grid.shape[0])
     c.same("coordinates per position", grid.shape[-1], to_dim(n))
-    made = (*x.shape[:2], *grid.shape[1:-1])
+    last = bool(attrs.get("channels_last", False))
+    batch, channels, extents = _parts(x.shape, last)
+    made = _joined(batch, channels, grid.shape[1:-1], last)
     if attrs["padding"] != "zeros":  # positions outside are moved inside
-        for a, extent in enumerate(x.shape[2:], 2):
+        for a, extent in enumerate(extents, 1 if last else 2):
             wants_elements(c, f"axis {a}", made, extent)
     return (TensorType(x.dtype, made),)
+
+
+def _parts(i: DimIndex, last: bool) -> tuple[Dim, Dim, DimIndex]:
+    """(batch, channel, the other axes) of a shape or an index; last: the channel is its last axis."""
+    return (i[0], i[-1], i[1:-1]) if last else (i[0], i[1], i[2:])
+
+
+def _joined(batch: Dim, channel: Dim, others: DimIndex, last: bool) -> DimIndex:
+    """The inverse of _parts."""
+    return (batch, *others, channel) if last else (batch, channel, *others)
 
 
 def _reflected(p: Expr, n: Dim, corners: bool) -> Expr:
@@ -94,7 +109,8 @@ def _reflected(p: Expr, n: Dim, corners: bool) -> Expr:
 def _grid_sample(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand, grid: Operand) -> Expr:
     """x at ((g + 1) * n - 1) / 2, or (g + 1) / 2 * (n - 1) with align_corners; g is given last axis first."""
     mode, padding, corners = str(attrs["mode"]), str(attrs["padding"]), bool(attrs["align_corners"])
-    work, extents = _work(x.dtype), x.shape[2:]
+    last = bool(attrs.get("channels_last", False))
+    work, (_, _, extents), (batch, channel, place) = _work(x.dtype), _parts(x.shape, last), _parts(i, last)
     n = len(extents)
 
     def k(v: float) -> Expr:
@@ -102,7 +118,7 @@ def _grid_sample(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operan
 
     positions = []
     for a, extent in enumerate(extents):
-        g = call("add", cast(grid[(i[0], *i[2:], to_dim(n - 1 - a))], work), k(1))
+        g = call("add", cast(grid[(batch, *place, to_dim(n - 1 - a))], work), k(1))
         if corners:
             p: Expr = call("mul", call("mul", g, k(0.5)), index(extent - 1, work))
         else:
@@ -118,8 +134,9 @@ def _grid_sample(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operan
     def fetch(*at: Dim) -> Expr:
         if padding == "zeros":
             bounds = tuple(Bound(ZERO, d, e) for d, e in zip(at, extents, strict=True))
-            return x.guarded((*i[:2], *at), bounds, const(0, x.dtype))
-        return x[(*i[:2], *(_inside(d, e, padding, corners) for d, e in zip(at, extents, strict=True)))]
+            return x.guarded(_joined(batch, channel, at, last), bounds, const(0, x.dtype))
+        inside = tuple(_inside(d, e, padding, corners) for d, e in zip(at, extents, strict=True))
+        return x[_joined(batch, channel, inside, last)]
 
     if mode == "nearest" and padding == "reflection":  # what int() of the reference does
         positions = [call("trunc", p) for p in positions]
@@ -166,7 +183,10 @@ def _ref_grid(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Tens
     x, grid = arrays
     assert x is not None and grid is not None
     mode, padding, corners = str(attrs["mode"]), str(attrs["padding"]), bool(attrs["align_corners"])
-    y = np.zeros([d.const for d in types[0].shape], np.float64)
+    made = np.zeros([d.const for d in types[0].shape], np.float64)
+    y = made
+    if attrs.get("channels_last", False):
+        x, y = np.moveaxis(x, -1, 1), np.moveaxis(made, -1, 1)
     for at in np.ndindex(*grid.shape[:-1]):
         rows = []
         for a, n in enumerate(x.shape[2:]):
@@ -185,7 +205,7 @@ def _ref_grid(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Tens
                 where = [_np_fold(q, n, padding, corners) for q, n in zip(where, x.shape[2:], strict=True)]
                 weight = math.prod(w for _, w in taps)
                 y[(at[0], slice(None), *at[1:])] += weight * x[(at[0], slice(None), *where)]
-    return (y.astype(types[0].dtype.numpy),)
+    return (made.astype(types[0].dtype.numpy),)
 
 
 # ---------------------------------------------------------------- deform_columns
@@ -290,8 +310,9 @@ def _infer_roi(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Tens
         raise c.fail(f"ranks are {x.rank}, {rois.rank} and {batch.rank}, wanted 4, 2 and 1")
     c.same("regions and batch indices", rois.shape[0], batch.shape[0])
     c.same("numbers per region", rois.shape[1], to_dim(4))
-    made = (rois.shape[0], x.shape[1], *dims(attrs, "size"))
-    for a in (0, 2, 3):
+    last = bool(attrs.get("channels_last", False))
+    made = _joined(rois.shape[0], _parts(x.shape, last)[1], dims(attrs, "size"), last)
+    for a in (0, 1, 2) if last else (0, 2, 3):
         wants_elements(c, f"axis {a}", made, x.shape[a])
     return (TensorType(x.dtype, made),)
 
@@ -304,7 +325,8 @@ def _roi_align(
     [regions, 2] of as many as it says down and across, which are no more than `samples`."""
     extents, scale = dims(attrs, "samples"), number(attrs, "scale")
     half, largest = bool(attrs["half_pixel"]), attrs["mode"] == "max"
-    work, size = _work(x.dtype), dims(attrs, "size")
+    work, size, last = _work(x.dtype), dims(attrs, "size"), bool(attrs.get("channels_last", False))
+    (_, _, image), (_, channel, bin_at) = _parts(x.shape, last), _parts(i, last)
 
     def k(v: float) -> Expr:
         return const(v, work)
@@ -322,23 +344,26 @@ def _roi_align(
         span = span if half else call("max", span, k(1))
         step = call("div", span, index(size[a], work))
         inner = call("div", call("add", index(s, work), k(0.5)), count(a))
-        return call("add", start, call("mul", step, call("add", index(i[2 + a], work), inner)))
+        return call("add", start, call("mul", step, call("add", index(bin_at[a], work), inner)))
 
     def reading(n: Dim, *s: Dim) -> Expr:
         outside: Expr | None = None
         positions = []
         for a in range(2):
             p = position(a, s[a])
-            out_ = call("or", call("lt", p, k(-1)), call("gt", p, index(x.shape[2 + a], work)))
+            out_ = call("or", call("lt", p, k(-1)), call("gt", p, index(image[a], work)))
             outside = out_ if outside is None else call("or", outside, out_)
-            positions.append(call("min", call("max", p, k(0)), index(x.shape[2 + a] - 1, work)))
+            positions.append(call("min", call("max", p, k(0)), index(image[a] - 1, work)))
         assert outside is not None
         read = _peak if largest else _bilinear
-        return select(outside, k(0), read(t, positions, x, n, i[1], work))
+        return select(outside, k(0), read(t, positions, image, fetch(n)))
+
+    def fetch(n: Dim) -> Callable[..., Expr]:
+        return lambda *at: cast(x[_joined(n, channel, at, last)], work)
 
     def joined(n: Dim, *own: Dim) -> Expr:
         if not largest:
-            total = t.sum(own, lambda *s: reading(n, *s))
+            total = _few(own, lambda *s: reading(n, *s)) or t.sum(own, lambda *s: reading(n, *s))
             return call("div", total, index(dmax(own[0] * own[1], 1), work))
         y = t.reduce("max", own, lambda *s: reading(n, *s))
         return y if grid is None else select(call("lt", index(own[0] * own[1], work), k(1)), k(0), y)
@@ -352,29 +377,38 @@ def _roi_align(
     return cast(t.let(cast(batch[i[0]], i64), 0, x.shape[0] - 1, pooled), x.dtype)
 
 
-def _bilinear(t: Trace, positions: Sequence[Expr], x: Operand, n: Dim, c: Dim, work: DType) -> Expr:
-    def fetch(*at: Dim) -> Expr:
-        inside = tuple(dmax(dmin(d, e - 1), 0) for d, e in zip(at, x.shape[2:], strict=True))
-        return cast(x[(n, c, *inside)], work)
+def _few(own: Sequence[Dim], reading: Callable[..., Expr]) -> Expr | None:
+    """The sum of a few samples, written out, so that what does not depend on the channel stands before its
+    loop; None of many."""
+    counts = [d.const_or_none or 0 for d in own]
+    if not 1 <= math.prod(counts) <= FEW_SAMPLES:
+        return None
+    every = (reading(*map(to_dim, s)) for s in itertools.product(*map(range, counts)))
+    return functools.reduce(lambda a, b: call("add", a, b), every)
 
-    return interpolated(t, positions, x.shape[2:], "linear", fetch)
+
+def _bilinear(t: Trace, positions: Sequence[Expr], image: DimIndex, fetch: Callable[..., Expr]) -> Expr:
+    def inside(*at: Dim) -> Expr:
+        return fetch(*(dmax(dmin(d, e - 1), 0) for d, e in zip(at, image, strict=True)))
+
+    return interpolated(t, positions, image, "linear", inside)
 
 
-def _peak(t: Trace, positions: Sequence[Expr], x: Operand, n: Dim, c: Dim, work: DType) -> Expr:
+def _peak(t: Trace, positions: Sequence[Expr], image: DimIndex, fetch: Callable[..., Expr]) -> Expr:
     """The largest of the four weighted neighbours: what the operator's maximum is taken over."""
     rows = [_taps("linear", call("sub", p, call("floor", p))) for p in positions]
 
     def at(g: Dim, h: Dim) -> Expr:
         found: Expr | None = None
         for (a, v), (b, w) in itertools.product(*rows):
-            row, column = dmin(g + a, x.shape[2] - 1), dmin(h + b, x.shape[3] - 1)
-            e = call("mul", cast(x[n, c, row, column], work), call("mul", v, w))
+            row, column = dmin(g + a, image[0] - 1), dmin(h + b, image[1] - 1)
+            e = call("mul", fetch(row, column), call("mul", v, w))
             found = e if found is None else call("max", found, e)
         assert found is not None
         return found
 
     floors = [cast(call("floor", p), i64) for p in positions]
-    height, width = x.shape[2] - 1, x.shape[3] - 1
+    height, width = image[0] - 1, image[1] - 1
     return t.let(floors[0], 0, height, lambda g: t.let(floors[1], 0, width, lambda h: at(g, h)))
 
 
@@ -383,7 +417,10 @@ def _ref_roi(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Tenso
     fixed, scale = [d.const for d in dims(attrs, "samples")], number(attrs, "scale")
     given = None if len(arrays) < 4 else arrays[3]
     half, largest = bool(attrs["half_pixel"]), attrs["mode"] == "max"
-    y = np.zeros([d.const for d in types[0].shape], np.float64)
+    made = np.zeros([d.const for d in types[0].shape], np.float64)
+    y = made
+    if attrs.get("channels_last", False):
+        x, y = np.moveaxis(x, -1, 1), np.moveaxis(made, -1, 1)
     for r, ph, pw in np.ndindex(y.shape[0], *y.shape[2:]):
         box = rois[r].astype(np.float64) * scale - (0.5 if half else 0.0)
         found: list[Array] = []
@@ -404,7 +441,7 @@ def _ref_roi(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Tenso
             found.append(joined * (0 if skip else 1))
         if found:
             y[r, :, ph, pw] = np.max(found, axis=0) if largest else np.mean(found, axis=0)
-    return (y.astype(types[0].dtype.numpy),)
+    return (made.astype(types[0].dtype.numpy),)
 
 
 _GRID = np.array([[[[-1.4, -1], [0.1, 0.9], [0.4, -0.3]], [[0, 0], [1, 1], [0.55, 1.7]]]], np.float32)
@@ -427,6 +464,10 @@ ROWS: tuple[Op, ...] = (
                 ("linear", "zeros", False), ("linear", "reflection", False), ("cubic", "zeros", True),
                 ("nearest", "border", True), ("cubic", "reflection", True), ("nearest", "zeros", False),
             )
+        ) + tuple(
+            Case(("f32[1, 4, 5, 3]", _GRID), attrs={
+                "mode": m, "padding": p, "align_corners": False, "channels_last": True,
+            }) for m, p in (("linear", "zeros"), ("cubic", "reflection"), ("nearest", "border"))
         ),
         compute=_grid_sample,
     ),
@@ -461,6 +502,15 @@ ROWS: tuple[Op, ...] = (
                 (1.0, True, "avg"), (0.5, False, "avg"), (1.0, False, "max"), (1.0, True, "avg", _SAMPLES),
                 (0.5, False, "max", _SAMPLES),
             )
+        ) + tuple(
+            Case(
+                ("f32[2, 6, 7, 3]", _ROIS, np.array([1, 0], np.int64)),
+                attrs={
+                    "size": (to_dim(2), to_dim(3)), "samples": (to_dim(2), to_dim(3)), "scale": 1.0,
+                    "half_pixel": True, "mode": m, "channels_last": True,
+                },
+            )
+            for m in ("avg", "max")
         ),
         compute=_roi_align,
     ),

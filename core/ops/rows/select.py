@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smelt.core.dim import ONE, ZERO, Dim, dmax, dmin, to_dim
-from smelt.core.dtype import Array, DType, bf16, bool_, f32, i64
+from smelt.core.dim import ONE, ZERO, Dim, dmax, dmin, sym, to_dim
+from smelt.core.dtype import Array, DType, bf16, bool_, f32, f64, i32, i64, u32, u64
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Block, Bound, Buffer, Expr, Load, Loop, Stmt, Store
 from smelt.core.ops.attrs import axis_of
@@ -21,8 +21,8 @@ from smelt.core.ops.rows.indexing import nest_over
 from smelt.core.ops.table import Arg, Attrs, Case, Infer, Nest, Op
 from smelt.core.ops.trace import DimIndex, Trace, call, cast, const, index, select
 
-MERGE_PASSES = 62
-"""Merges that sort any number of elements."""
+BYTE = 256
+"""Values of a byte."""
 FEW_KEPT = 48
 """So many are found by insertion."""
 STRETCH = 32
@@ -95,7 +95,7 @@ def _infer_topk(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Ten
 @dataclass(frozen=True)
 class _Rows:
     """One row of a choice along `axis`: how its elements, the buffers and the cells are named. order, best:
-    positions and values of those found; other, spare: where they are merged to."""
+    positions and keys of those found; other, spare: where they are moved to; counts: of each byte."""
 
     trace: Trace
     x: Buffer
@@ -105,6 +105,7 @@ class _Rows:
     other: Buffer
     best: Buffer
     spare: Buffer
+    counts: Buffer
     cells: Buffer
     outer: DimIndex
 
@@ -133,31 +134,44 @@ class _Rows:
         v = self.trace.fresh("i")
         return Loop("serial", str(v), count, body(v))
 
-    def before(self, a: Expr, b: Expr) -> Expr:
-        """Whether b belongs before a although it stands after it. NaN is larger than everything."""
-        if not a.dtype.is_float:
-            return call("gt" if self.largest else "lt", b, a)
-        # not (b <= a): b is larger, or one of them is NaN, and that must be b
-        beyond = call("not", call("le" if self.largest else "ge", b, a))
-        kept = a if self.largest else b
-        return call("and", beyond, call("not", call("isnan", kept)))
+    def key(self, p: Dim) -> Expr:
+        """An unsigned number for an element: the less it is, the earlier the element belongs. NaN is larger
+        than everything, zeros are equal."""
+        found = _risen(self.element(p), self.best.dtype)
+        return call("not", found) if self.largest else found
+
+
+def _risen(e: Expr, kind: DType) -> Expr:
+    """A number of the unsigned type that grows with e."""
+    top, own = const(1 << (kind.bits - 1), kind), e.dtype
+    if own.is_float:
+        wide = cast(e, f64 if own.bits == 64 else f32)
+        zero = const(0, wide.dtype)
+        bits = call("bitcast", select(call("eq", wide, zero), zero, wide), dtype=kind)
+        found = select(call("ge", bits, top), call("not", bits), call("xor", bits, top))
+        return select(call("isnan", e), call("not", const(0, kind)), found)
+    if own.category == "int":
+        return call("xor", call("bitcast", cast(e, i64 if own.bits == 64 else i32), dtype=kind), top)
+    return cast(e, kind)
 
 
 def _visited(
     r: _Rows, chosen: Expr, worst: Load, body: Callable[[Dim], tuple[Stmt, ...]]
-) -> Loop:
+) -> tuple[Stmt, ...]:
     """`body` for the elements of all stretches in which one is better than the worst of those kept, or for
     all while too few are kept (`chosen` is false)."""
     n, t = r.count, r.trace
+    whole = n // STRETCH
 
     def stretch(s: Dim) -> tuple[Stmt, ...]:
-        start, size, enters = STRETCH * s, dmin(STRETCH, n - STRETCH * s), t.fresh("g")
-        hit = t.reduce("any", (size,), lambda j: r.before(worst, r.element(start + j)), bool_)
+        start, size, enters = STRETCH * s, to_dim(STRETCH), t.fresh("g")
+        hit = t.reduce("any", (size,), lambda j: call("lt", r.key(start + j), worst), bool_)
         wanted = cast(call("or", call("not", chosen), hit), i64)
         inner = Block((r.loop(size, lambda j: body(start + j)),), guard=(Bound(ONE, enters, to_dim(2)),))
         return (Block((inner,), let=((str(enters), wanted, ZERO, ONE),)),)
 
-    return r.loop((n + STRETCH - 1) // STRETCH, stretch)
+    rest = r.loop(n - STRETCH * whole, lambda j: body(STRETCH * whole + j))
+    return (r.loop(whole, stretch), rest)
 
 
 def _inserted(r: _Rows, k: Dim) -> tuple[Stmt, ...]:
@@ -166,10 +180,8 @@ def _inserted(r: _Rows, k: Dim) -> tuple[Stmt, ...]:
     def step(p: Dim) -> tuple[Stmt, ...]:
         found, enters, to = (r.trace.fresh("g") for _ in range(3))
         full = call("ge", r.load(r.cells, 0), index(k))
-        better = r.before(r.load(r.best, k - 1), r.element(p))
-        stay = r.trace.sum(
-            (found,), lambda m: cast(call("not", r.before(r.load(r.best, m), r.element(p))), i64)
-        )
+        better = call("lt", r.key(p), r.load(r.best, k - 1))
+        stay = r.trace.sum((found,), lambda m: cast(call("le", r.load(r.best, m), r.key(p)), i64))
 
         def shift(m: Dim) -> tuple[Stmt, ...]:
             to = k - 1 - m
@@ -181,7 +193,7 @@ def _inserted(r: _Rows, k: Dim) -> tuple[Stmt, ...]:
         insert = Block(
             (
                 r.loop(k - 1 - to, shift),
-                r.store(r.best, to, r.element(p)),
+                r.store(r.best, to, r.key(p)),
                 r.store(r.order, to, index(p)),
                 r.store(r.cells, 0, index(dmin(found + 1, k))),
             ),
@@ -196,107 +208,74 @@ def _inserted(r: _Rows, k: Dim) -> tuple[Stmt, ...]:
         )
 
     full = call("ge", r.load(r.cells, 0), index(k))
-    return (r.store(r.cells, 0, const(0, i64)), _visited(r, full, r.load(r.best, k - 1), step))
+    return (r.store(r.cells, 0, const(0, i64)), *_visited(r, full, r.load(r.best, k - 1), step))
 
 
-def _merge(r: _Rows, start: Dim, middle: Dim, end: Dim, count: Dim) -> tuple[Stmt, ...]:
-    """The first `count` of two runs, start..middle and middle..end, in order, at `start` of `other` and
-    `spare`; of equal ones the left run's come first. Cells 1 and 2 hold where the runs are."""
-    last = r.room - 1
+def _in_order(r: _Rows, filled: Dim) -> tuple[Stmt, ...]:
+    """The first `filled` of the buffer in the order of their keys, equal ones as they stood: by one byte of
+    the keys after the other, from the least significant on (Knuth, The Art of Computer Programming 5.2.5).
+    Keys have an even number of bytes, so that what is moved to and fro ends where it was. Cell 1 adds up how
+    many have a lesser byte."""
+    done: list[Stmt] = []
+    source, target = (r.best, r.order), (r.spare, r.other)
+    for place in range(r.best.dtype.bytes):
+        done += _by_byte(r, filled, source, target, 8 * place)
+        source, target = target, source
+    return tuple(done)
 
-    def step(p: Dim) -> tuple[Stmt, ...]:
-        left, right, to, g = (r.trace.fresh("g") for _ in range(4))
-        better = r.before(r.load(r.best, left), r.load(r.best, right))
-        none = call("ge", r.load(r.cells, 2), index(end))
-        rest = call("lt", r.load(r.cells, 1), index(middle))
-        take = call("and", rest, call("or", none, call("not", better)))
-        from_left = call("eq", index(g), const(1, i64))
+
+def _by_byte(
+    r: _Rows, filled: Dim, source: tuple[Buffer, Buffer], target: tuple[Buffer, Buffer], shift: int
+) -> tuple[Stmt, ...]:
+    kind, last = r.best.dtype, r.room - 1
+
+    def byte(p: Dim) -> tuple[str, Expr, Dim, Dim]:
+        moved = call("shr", r.load(source[0], p), const(shift, kind)) if shift else r.load(source[0], p)
+        value = cast(call("and", moved, const(BYTE - 1, kind)), i64)
+        return (str(r.trace.fresh("g")), value, ZERO, to_dim(BYTE - 1))
+
+    def counted(p: Dim) -> tuple[Stmt, ...]:
+        let = byte(p)
+        return (Block((r.store(r.counts, sym(let[0]), const(1, i64), "add"),), let=(let,)),)
+
+    def summed(v: Dim) -> tuple[Stmt, ...]:
+        many = r.trace.fresh("g")
+        body = (r.store(r.counts, v, r.load(r.cells, 1)), r.store(r.cells, 1, index(many), "add"))
+        return (Block(body, let=((str(many), r.load(r.counts, v), ZERO, r.room),)),)
+
+    def moved(p: Dim) -> tuple[Stmt, ...]:
+        let, to = byte(p), r.trace.fresh("g")
         body = (
-            r.store(r.other, to, select(from_left, r.load(r.order, left), r.load(r.order, right))),
-            r.store(r.spare, to, select(from_left, r.load(r.best, left), r.load(r.best, right))),
-            r.store(r.cells, 1, index(g), "add"),
-            r.store(r.cells, 2, index(1 - g), "add"),
+            *(r.store(b, to, r.load(a, p)) for a, b in zip(source, target, strict=True)),
+            r.store(r.counts, sym(let[0]), const(1, i64), "add"),
         )
-        places = (
-            (str(left), r.load(r.cells, 1), ZERO, last),
-            (str(right), r.load(r.cells, 2), ZERO, last),
-            (str(to), index(start + p), ZERO, last),
-            (str(g), cast(take, i64), ZERO, ONE),
-        )
-        return (Block(body, let=places),)
+        place = (str(to), r.load(r.counts, sym(let[0])), ZERO, last)
+        return (Block((Block(body, let=(place,)),), let=(let,)),)
 
-    begin = (r.store(r.cells, 1, index(start)), r.store(r.cells, 2, index(middle)))
-    return (*begin, r.loop(count, step))
-
-
-def _copied_back(r: _Rows, start: Dim, count: Dim) -> Loop:
-    """What was merged at `start`, in the place of what was."""
-
-    def step(p: Dim) -> tuple[Stmt, ...]:
-        at = r.trace.fresh("g")
-        body = (r.store(r.order, at, r.load(r.other, at)), r.store(r.best, at, r.load(r.spare, at)))
-        return (Block(body, let=((str(at), index(start + p), ZERO, r.room - 1),)),)
-
-    return r.loop(count, step)
-
-
-def _settled(r: _Rows, k: Dim, filled: Dim) -> Stmt:
-    """The first `filled` of the buffer become its first k in order: those after the part that is in order
-    (cell 4 says how many that are) by merging runs of 1, 2, 4, .. elements, then both parts."""
-    first, size = r.trace.fresh("g"), r.trace.fresh("g")
-
-    def run(width: Dim) -> Callable[[Dim], tuple[Stmt, ...]]:
-        def one(s: Dim) -> tuple[Stmt, ...]:
-            start, middle, end, count = (r.trace.fresh("g") for _ in range(4))
-            begin = first + 2 * width * s
-            ends = (
-                (str(start), index(begin), ZERO, r.room),
-                (str(middle), index(dmin(begin + width, filled)), ZERO, r.room),
-                (str(end), index(dmin(begin + 2 * width, filled)), ZERO, r.room),
-                (str(count), index(dmin(2 * width, filled - begin)), ZERO, r.room),
-            )
-            return (Block(_merge(r, start, middle, end, count), let=ends),)
-
-        return one
-
-    def merge(_: Dim) -> tuple[Stmt, ...]:
-        width = r.trace.fresh("g")
-        body = (
-            r.loop((size + 2 * width - 1) // (2 * width), run(width)),
-            _copied_back(r, first, size),
-            r.store(r.cells, 3, index(2 * width)),
-        )
-        again = Block(body, guard=(Bound(ONE, width, size),))
-        return (Block((again,), let=((str(width), r.load(r.cells, 3), ONE, to_dim(1 << MERGE_PASSES)),)),)
-
-    body = (
-        r.store(r.cells, 3, const(1, i64)),
-        r.loop(to_dim(MERGE_PASSES), merge),
-        *_merge(r, ZERO, first, filled, k),
-        _copied_back(r, ZERO, k),
-        r.store(r.cells, 4, index(k)),
+    return (
+        r.loop(to_dim(BYTE), lambda v: (r.store(r.counts, v, const(0, i64)),)),
+        r.loop(filled, counted),
+        r.store(r.cells, 1, const(0, i64)),
+        r.loop(to_dim(BYTE), summed),
+        r.loop(filled, moved),
     )
-    parts = (
-        (str(first), r.load(r.cells, 4), ZERO, r.room),
-        (str(size), index(filled - first), ZERO, r.room),
-    )
-    return Block(body, let=parts)
 
 
 def _selected(r: _Rows, k: Dim) -> tuple[Stmt, ...]:
     """The first k through a buffer of twice as many: k in order, and those that are better than the last of
-    them. Whenever it is full, k of it stay. So of n elements in any order about k log(n/k) are moved, and in
-    the worst order all: n log k comparisons. Cell 0 says how many there are, 4 how many of them in order."""
+    them. Whenever it is full, it is put in order and k of it stay. So of n elements in any order about
+    k log(n/k) are moved, and in the worst order all, in a time that grows with n. Cell 0 says how many
+    there are, 2 whether k of them were in order."""
 
     def step(p: Dim) -> tuple[Stmt, ...]:
         enters, to, now = (r.trace.fresh("g") for _ in range(3))
-        better = r.before(r.load(r.best, k - 1), r.element(p))
+        better = call("lt", r.key(p), r.load(r.best, k - 1))
         wanted = cast(call("or", call("not", chosen), better), i64)
-        settle = (_settled(r, k, 2 * k), r.store(r.cells, 0, index(k)))
+        settle = (*_in_order(r, 2 * k), r.store(r.cells, 0, index(k)), r.store(r.cells, 2, const(1, i64)))
         full = Block(settle, guard=(Bound(2 * k, now, 2 * k + 1),))
         enter = Block(
             (
-                r.store(r.best, to, r.element(p)),
+                r.store(r.best, to, r.key(p)),
                 r.store(r.order, to, index(p)),
                 r.store(r.cells, 0, index(to + 1)),
                 Block((full,), let=((str(now), r.load(r.cells, 0), ZERO, r.room),)),
@@ -310,12 +289,12 @@ def _selected(r: _Rows, k: Dim) -> tuple[Stmt, ...]:
             ),
         )
 
-    filled, chosen = r.trace.fresh("g"), call("gt", r.load(r.cells, 4), const(0, i64))
+    filled, chosen = r.trace.fresh("g"), call("gt", r.load(r.cells, 2), const(0, i64))
     return (
         r.store(r.cells, 0, const(0, i64)),
-        r.store(r.cells, 4, const(0, i64)),
-        _visited(r, chosen, r.load(r.best, k - 1), step),
-        Block((_settled(r, k, filled),), let=((str(filled), r.load(r.cells, 0), ZERO, r.room),)),
+        r.store(r.cells, 2, const(0, i64)),
+        *_visited(r, chosen, r.load(r.best, k - 1), step),
+        Block(_in_order(r, filled), let=((str(filled), r.load(r.cells, 0), ZERO, r.room),)),
     )
 
 
@@ -327,11 +306,12 @@ def _topk(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequ
     others = (*x.shape[:axis], *x.shape[axis + 1 :])
     room = (*others, dmin(2 * k, n))
     order, other = Buffer("order", i64, room), Buffer("other", i64, room)
-    best, spare = Buffer("best", x.dtype, room), Buffer("spare", x.dtype, room)
-    cells = Buffer("cells", i64, (*others, to_dim(5)))
+    kind = u64 if x.dtype.bits == 64 else u32
+    best, spare = Buffer("best", kind, room), Buffer("spare", kind, room)
+    counts, cells = Buffer("counts", i64, (*others, to_dim(BYTE))), Buffer("cells", i64, (*others, to_dim(3)))
 
     def row(o: DimIndex) -> tuple[Stmt, ...]:
-        r = _Rows(t, x, axis, bool(attrs["largest"]), order, other, best, spare, cells, o)
+        r = _Rows(t, x, axis, bool(attrs["largest"]), order, other, best, spare, counts, cells, o)
 
         def take(p: Dim) -> tuple[Stmt, ...]:
             g = t.fresh("g")
@@ -345,7 +325,7 @@ def _topk(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequ
         )
 
     body = nest_over(t, others, row)
-    return Nest(body if others else (Block(body),), (order, other, best, spare, cells))
+    return Nest(body if others else (Block(body),), (order, other, best, spare, counts, cells))
 
 
 def _ref_topk(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:

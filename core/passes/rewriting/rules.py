@@ -139,11 +139,18 @@ def _lawful(editor: Editor, before: State, node: Node, refs: Sequence[Ref]) -> b
     """Whether it is proved that the new values have the shapes of the old ones, and that the new nodes need
     no check that the old ones did not have. What is not proved is no rewrite: a check in its place could
     refuse a run that the model allows."""
-    asked = editor.engine.asked_since(before)
+    engine = editor.engine
     unknown = any(editor.fits(v.name, r) is UNKNOWN for v, r in zip(node.outputs, refs, strict=True))
-    if asked:
-        editor.engine.back_to(before)
-    return not asked and not unknown
+    asked = engine.claims_since(before)
+    if not asked:
+        return not unknown
+    engine.back_to(before)
+    if unknown:
+        return False
+    editor.infer(node.op, node.inputs, node.attrs)
+    had = engine.claims_since(before)
+    engine.back_to(before)
+    return asked <= had
 
 
 def _drop(editor: Editor, fresh: Sequence[int]) -> None:

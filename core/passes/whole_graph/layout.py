@@ -10,7 +10,7 @@ from smelt.core.ops.rows.window import CONVOLUTIONS
 from smelt.core.ops.traits import nominal_bytes
 from smelt.core.passes.cleanup.canonical import RULES as CANONICAL
 from smelt.core.passes.context import Context
-from smelt.core.passes.numerics import SUMS
+from smelt.core.passes.numerics import EXACT, SUMS
 from smelt.core.passes.rewriting.constants import ints_of, is_one
 from smelt.core.passes.rewriting.editor import Editor
 from smelt.core.passes.rewriting.rules import Rule, rewrite, rule
@@ -108,6 +108,23 @@ def _resize_last(g: Editor, n: Node) -> Ref | None:
     return g.emit("transpose", (y,), {"perm": to_first(rank)})
 
 
+@rule("grid_sample", "roi_align", kind=EXACT, forms=[
+    'x: f32[N, 16, 4, 6]; p: f32[N, 3, 5, 2]; grid_sample(x, p, mode="linear", padding="zeros", '
+    'align_corners=False)',
+    'x: f32[2, 16, 4, 6]; r: f32[3, 4]; b: i64[3] = 0; roi_align(x, r, b, size=(2, 2), samples=(2, 2), '
+    'scale=1.0, half_pixel=True, mode="avg")',
+])
+def _samples_last(g: Editor, n: Node) -> Ref | None:
+    # grid_sample(x, p)  -->  to_first(grid_sample(to_last(x), p, channels_last)) of several channels
+    turned = n.attrs["mode"] == "nearest" or n.attrs.get("channels_last", False)
+    if turned or not channels_pay(n.output.type.shape[1]):
+        return None
+    rank = n.output.type.rank
+    x = g.emit("transpose", n.inputs[:1], {"perm": to_last(rank)})
+    y = g.emit(n.op, (x, *n.inputs[1:]), {**n.attrs, "channels_last": True})
+    return g.emit("transpose", (y,), {"perm": to_first(rank)})
+
+
 def relaid(g: Editor, ref: Ref, perm: Perm) -> Ref:
     """The tensor transposed: a weight at compile time, a value by a node."""
     if not g.is_weight(ref):
@@ -149,4 +166,4 @@ def moves(node: Node) -> bool:
     return order != sorted(order)
 
 
-RULES: Sequence[Rule] = (_channels_last, _pools_last, _resize_last)
+RULES: Sequence[Rule] = (_channels_last, _pools_last, _resize_last, _samples_last)

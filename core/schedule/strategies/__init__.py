@@ -15,6 +15,7 @@ from smelt.core.schedule.strategies.fallback import outer_groups
 from smelt.core.schedule.strategies.lane_products import lane_products
 from smelt.core.schedule.strategies.lane_rows import lane_columns, lane_rows
 from smelt.core.schedule.strategies.lanes import over_lanes
+from smelt.core.schedule.strategies.recurrence import recurrence
 from smelt.core.schedule.strategies.reduction import columns, gathered_rows, rows
 from smelt.core.schedule.strategies.row_product import row_product
 from smelt.core.schedule.tree import ScheduleError, chain
@@ -26,7 +27,7 @@ Strategy: TypeAlias = Callable[[Draft, str], None]
 # because a row kernel's reductions follow no contiguous loop; gathered rows take what is neither.
 # Row products before all of these, which they ask about the two nests that they make.
 STRATEGIES: tuple[Strategy, ...] = (
-    elementwise, row_product, contraction, rows, columns, gathered_rows, outer_groups,
+    elementwise, row_product, contraction, rows, columns, gathered_rows, recurrence, outer_groups,
 )  # fmt: skip
 
 # What serves machines whose lanes run in step is asked first; it refuses others. What it leaves, and whatever

@@ -29,6 +29,7 @@ SHOWN = {
     "rows": ("sum-2", "softmax"),
     "columns": ("sum-0", "max-pool"),
     "gathered_rows": ("softmax-of-a-transpose",),
+    "recurrence": ("running-rows", "running-middle"),
     "outer_groups": ("scan",),
     "lane_products": ("matmul-packed", "vector-matrix", "matmul-decoded"),
     "lane_rows": ("softmax", "sum-012"),
