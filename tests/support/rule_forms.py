@@ -356,7 +356,7 @@ def attribute(p: ast.Module, rng: Rng) -> None:
     elif isinstance(v, ast.Name) and v.id in ALL:
         k.value = _expr(_any(rng, (*FLOATS, *INTS)))
     elif isinstance(v, ast.Constant) and isinstance(v.value, str):
-        k.value = ast.Constant(_any(rng, ("constant", "edge", "reflect")))
+        k.value = ast.Constant(_any(rng, ("constant", "edge", "reflect", "nearest")))
     else:
         k.value = _expr(
             _any(rng, ("0", "1", "2", "-1", "1e-5", "0.1666666716337204", "0.1665", "0.5", "-0.001"))
