@@ -102,8 +102,8 @@ class _Rows:
     axis: int
     largest: bool
     order: Buffer
-    other: Buffer
     best: Buffer
+    other: Buffer
     spare: Buffer
     counts: Buffer
     cells: Buffer
@@ -304,28 +304,38 @@ def _topk(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequ
     assert x and isinstance(axis, int)
     n, k = x.shape[axis], _dim(attrs, "k")
     others = (*x.shape[:axis], *x.shape[axis + 1 :])
-    room = (*others, dmin(2 * k, n))
-    order, other = Buffer("order", i64, room), Buffer("other", i64, room)
+    few, many = _known(k, n)
+    room = (*others, k if few else dmin(2 * k, n))
     kind = u64 if x.dtype.bits == 64 else u32
-    best, spare = Buffer("best", kind, room), Buffer("spare", kind, room)
-    counts, cells = Buffer("counts", i64, (*others, to_dim(BYTE))), Buffer("cells", i64, (*others, to_dim(3)))
+    order, best = Buffer("order", i64, room), Buffer("best", kind, room)
+    counts = Buffer("counts", i64, (*others, to_dim(BYTE)))
+    beside = (Buffer("other", i64, room), Buffer("spare", kind, room), counts)
+    cells = Buffer("cells", i64, (*others, to_dim(3)))
 
     def row(o: DimIndex) -> tuple[Stmt, ...]:
-        r = _Rows(t, x, axis, bool(attrs["largest"]), order, other, best, spare, counts, cells, o)
+        r = _Rows(t, x, axis, bool(attrs["largest"]), order, best, *beside, cells, o)
 
         def take(p: Dim) -> tuple[Stmt, ...]:
             g = t.fresh("g")
             stores = (Store(y.name, r.at(p), r.element(g)), Store(where.name, r.at(p), index(g)))
             return (Block(stores, let=((str(g), r.load(order, p), ZERO, n - 1),)),)
 
-        return (
-            Block(_inserted(r, dmin(k, FEW_KEPT)), guard=(Bound(ONE, k, to_dim(FEW_KEPT + 1)),)),
-            Block(_selected(r, k), guard=(Bound(to_dim(FEW_KEPT + 1), k, n + 1),)),
-            r.loop(k, take),
+        by_insertion = Block(
+            _inserted(r, k if few else dmin(k, FEW_KEPT)), guard=(Bound(ONE, k, to_dim(FEW_KEPT + 1)),)
         )
+        by_keys = Block(_selected(r, k), guard=(Bound(to_dim(FEW_KEPT + 1), k, n + 1),))
+        found = (by_insertion,) if few else (by_keys,) if many else (by_insertion, by_keys)
+        return (*found, r.loop(k, take))
 
     body = nest_over(t, others, row)
-    return Nest(body if others else (Block(body),), (order, other, best, spare, counts, cells))
+    return Nest(body if others else (Block(body),), (order, best, *(() if few else beside), cells))
+
+
+def _known(k: Dim, n: Dim) -> tuple[bool, bool]:
+    """Whether k is known to be few, or to be many."""
+    least, most = k.const_or_none, n.const_or_none
+    few = any(d is not None and d <= FEW_KEPT for d in (least, most))
+    return few, least is not None and least > FEW_KEPT
 
 
 def _ref_topk(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
