@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(if $(shell command -v $(p)),$(p))))
-# one more than there are processors: a fifth of the tests' time is waiting for boards
+# one more than there are processors: tests of boards wait for them
 JOBS   ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 
 # options of `make target=...`

@@ -33,12 +33,13 @@ def _target(triple: str) -> llvm.Target:
         return llvm.Target.from_triple(triple)
 
 
-def target_machine(cpu: Cpu, opt: int = 2) -> llvm.TargetMachine:
-    """LLVM's code generator for the processor. Position independent: the default code model aborts the
-    process when an address is out of range."""
+def target_machine(cpu: Cpu, opt: int = 2, *, within: bool = False) -> llvm.TargetMachine:
+    """LLVM's code generator for the processor. within: for code that is run within this process, where
+    sections may lie more than 2 GB apart: LLVM aborts the process when an address is out of range."""
     more = {"abiname": cpu.abi} if cpu.abi else {}
+    reloc, model = ("static", "large") if within else ("pic", "default")
     return _target(cpu.triple).create_target_machine(
-        cpu=cpu.cpu, features=cpu.features, opt=opt, reloc="pic", codemodel="default", **more
+        cpu=cpu.cpu, features=cpu.features, opt=opt, reloc=reloc, codemodel=model, **more
     )
 
 

@@ -65,7 +65,7 @@ def jit(kernel: Kernel, cpu: Cpu | None = None, opt: int = 2) -> Jitted:
     cpu = cpu or host()
     text = emit_module([kernel], cpu)
     module = parse(text, kernel.name)
-    engine = llvm.create_mcjit_compiler(module, target_machine(cpu, opt))
+    engine = llvm.create_mcjit_compiler(module, target_machine(cpu, opt, within=True))
     engine.finalize_object()
     entries = tuple(
         _ENTRY(engine.get_function_address(function_name(kernel, i))) for i in range(len(kernel.body))

@@ -38,7 +38,7 @@ def engine() -> Any:
         declared[f"smelt.{name}"] = definition(name, declared)
     text = "\n".join(declared.values()).replace("define internal", "define")
     text = f'target triple = "{llvm.get_process_triple()}"\n' + text
-    made = llvm.create_mcjit_compiler(parse(text), target_machine(host()))
+    made = llvm.create_mcjit_compiler(parse(text), target_machine(host(), within=True))
     made.finalize_object()
     return made
 
