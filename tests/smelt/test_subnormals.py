@@ -17,6 +17,9 @@ from smelt.compare import validate
 from smelt.core.bundle import Bundle
 from smelt.core.subnormals import flush_is_possible
 from smelt.devicefarm.verdict import Verdict
+from smelt.difference import compare_values
+from smelt.opinions import SUBNORMALS_KEPT, Opinions
+from smelt.reference import Reference
 from smelt.running import running
 from smelt.shapes import feed_case
 
@@ -94,6 +97,17 @@ def test_the_reference_computes_alike(keep: bool, source: Path, tmp_path: Path) 
     bundle = smelt.compile(str(source), output=tmp_path / "out", keep_subnormals=keep)
     (case,) = (done := validate(bundle, source, [feed_case(bundle, FEED)])).cases
     assert done.verdict is Verdict.PASS and "opinion" not in str(case.why), case
+
+
+def test_units_may_keep_them(source: Path) -> None:
+    """What a unit kept is right; what is neither is wrong."""
+    judged = Opinions(source, compare_values, flush=True)
+    want = Reference(source, flush=True).run(FEED)
+    kept = Reference(source).run(FEED)
+    assert np.isinf(want["z"]).sum() == 3 and np.isfinite(kept["z"]).sum() == 3
+    right = judged.rule(FEED, {"z": kept["z"]}, want)["z"]
+    assert right.right and SUBNORMALS_KEPT in right.why
+    assert not judged.rule(FEED, {"z": kept["z"] + 1}, want)["z"].right
 
 
 def test_commands(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,12 +85,7 @@ def _channels_last(g: Editor, n: Node) -> Ref | None:
 ])
 def _pools_last(g: Editor, n: Node) -> Ref | None:
     # max_pool(x)  -->  to_first(max_pool(to_last(x), channels_last)) of several channels
-    if n.attrs.get("channels_last", False) or not wants_channels_last(n):
-        return None
-    rank = n.output.type.rank
-    x = g.emit("transpose", n.inputs[:1], {"perm": to_last(rank)})
-    y = g.emit(n.op, (x, *n.inputs[1:]), {**n.attrs, "channels_last": True})
-    return g.emit("transpose", (y,), {"perm": to_first(rank)})
+    return None if n.attrs.get("channels_last", False) or not wants_channels_last(n) else _turned(g, n)
 
 
 @rule("resize", kind=SUMS, forms=[
@@ -116,9 +111,12 @@ def _resize_last(g: Editor, n: Node) -> Ref | None:
 ])
 def _samples_last(g: Editor, n: Node) -> Ref | None:
     # grid_sample(x, p)  -->  to_first(grid_sample(to_last(x), p, channels_last)) of several channels
-    turned = n.attrs["mode"] == "nearest" or n.attrs.get("channels_last", False)
-    if turned or not channels_pay(n.output.type.shape[1]):
-        return None
+    last = n.attrs["mode"] == "nearest" or n.attrs.get("channels_last", False)
+    return None if last or not channels_pay(n.output.type.shape[1]) else _turned(g, n)
+
+
+def _turned(g: Editor, n: Node) -> Ref:
+    """The node on its channels-last input, transposed back."""
     rank = n.output.type.rank
     x = g.emit("transpose", n.inputs[:1], {"perm": to_last(rank)})
     y = g.emit(n.op, (x, *n.inputs[1:]), {**n.attrs, "channels_last": True})

@@ -20,6 +20,7 @@ from smelt.core.passes.manager import Pass, pick, run_pipeline, run_timed
 from smelt.core.passes.pipeline import PIPELINE
 from smelt.core.passes.recheck import recheck
 from smelt.core.passes.rewriting.editor import Editor, Workshop
+from smelt.core.passes.rewriting.rules import rewrite, rule
 from smelt.core.passes.whole_graph.layout import layout, leftovers
 from tests.core.passes.build import CONTEXT, Build, assert_same, feeds, run
 
@@ -78,6 +79,39 @@ def test_residual_net_keeps_one_transpose() -> None:
     y = b("reduce_mean", x, axes=(2, 3), keepdims=False)
     after = run_pipeline(b.done(y), PIPELINE[:-3], CONTEXT)
     assert len(leftovers(after)) == 1
+
+
+CHOSEN_BY_DATA = """module "m" {
+  sym n in 0..*
+  sym r in 0..*
+  sym k in 0..*
+
+  graph @main(%x: f32[n, 8, 4, 5], %b: f32[r, 4], %i: i64[r], %j: i64[1]) -> (%y as "y") {
+    bind(%j) {high = dim 9, index = 0, low = dim 0, symbol = "k"}
+    check() {left = dim min(32*r, 1), relation = "<=", right = dim n, text = "no image"}
+    %y = roi_align(%x, %b, %i) {half_pixel = true, mode = "avg", samples = [2, 2], scale = 1.0, size = [2, 2]} : f32[r, 8, 2, 2]
+  }
+}
+"""  # noqa: E501
+
+
+def test_a_rewrite_may_need_the_check_that_was_needed_before() -> None:
+    """That a region has an image, which only a check tells; a node that needs another one is not made."""
+    module = parse_module(CHOSEN_BY_DATA)
+    found = layout(module, Context(Machine("vectors", 128, 16)))
+    (turned,) = [n for n in found.main.nodes if n.op == "roi_align"]
+    assert turned.attrs["channels_last"]
+
+    @rule("roi_align", kind="exact", forms=())
+    def _of_others(g: Editor, n: Node) -> str | None:
+        if n.attrs["scale"] != 1.0:
+            return None
+        some = {"starts": ZERO2 * 2, "ends": (sym("k"), *map(to_dim, (8, 4, 5))), "steps": (1,) * 4}
+        first = g.emit("slice", n.inputs[:1], some)
+        return g.emit(n.op, (first, *n.inputs[1:]), {**n.attrs, "scale": 2.0})
+
+    kept = rewrite(module, (_of_others,)).main.nodes
+    assert [(n.op, n.attrs.get("scale")) for n in kept if n.op != "check"] == [("bind", None), ("roi_align", 1.0)]
 
 
 def test_scalar_machines_keep_their_layout() -> None:
