@@ -3,7 +3,8 @@
 ONNX Runtime with its optimiser on is the reference, but not the specification: its optimiser fuses quantised
 regions into kernels that round differently, so that its results differ from those without optimiser. Before
 a difference counts against smelt, smelt is compared with ONNX Runtime that runs every node as written, the
-same with subnormal numbers kept, as some units do, with ONNX's reference evaluator, and with the change of the reference when its floats are perturbed by roundings.
+same with subnormal numbers kept, as some units do, with ONNX's reference evaluator, and with the change of
+the reference when its floats are perturbed by roundings.
 """
 
 from __future__ import annotations

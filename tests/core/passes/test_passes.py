@@ -111,7 +111,7 @@ def test_a_rewrite_may_need_the_check_that_was_needed_before() -> None:
         return g.emit(n.op, (first, *n.inputs[1:]), {**n.attrs, "scale": 2.0})
 
     kept = rewrite(module, (_of_others,)).main.nodes
-    assert [(n.op, n.attrs.get("scale")) for n in kept if n.op != "check"] == [("bind", None), ("roi_align", 1.0)]
+    assert [n.op for n in kept] == ["bind", "check", "roi_align"] and kept[-1].attrs["scale"] == 1.0
 
 
 def test_scalar_machines_keep_their_layout() -> None:
