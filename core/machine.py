@@ -32,6 +32,9 @@ class Instruction:
     are the registers, elements in row-major order, the accumulator last among the inputs. macs: multiply-adds
     per cycle of one core. latency: cycles from one sum to the next one that needs it. source: where these two
     come from. features: what the processor must have, by LLVM's names.
+
+    lanes: (Y, X) of an instruction that Y*X lanes compute together, each of which has the row's results: row
+    i and column j of lane y*X + x are row i*Y + y and column x*J + j of the product, J the row's columns.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Instruction:
     latency: int
     source: str
     features: tuple[str, ...] = ()
+    lanes: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,7 @@ class Machine:
     max_lanes: work-items of a group (1 on a CPU). shared_bytes: per-group memory (0: none).
     subgroup: neighbouring lanes that run in step: what they access is one transaction if it lies side by
     side, and shared memory is nearer than caches. 1: a lane is a task of its own, with vectors to be fast.
+    moved_bytes: what a lane copies to shared memory at once, if it lies side by side (0: an element).
     cache_bytes: private L1 and L2 in bytes. masked: masked vector loads and stores are cheap.
     instructions: the rows that sum products here; what has no row is computed element by element.
     costs: what scalar functions take; those of COSTS where nobody has measured others.
@@ -85,6 +90,7 @@ class Machine:
     max_lanes: int = 1
     shared_bytes: int = 0
     subgroup: int = 1
+    moved_bytes: int = 0
     cache_bytes: tuple[int, int] = (32 * 1024, 512 * 1024)
     cores: int = 4
     costs: Mapping[str, int] = field(default_factory=lambda: COSTS, hash=False)

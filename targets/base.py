@@ -34,13 +34,14 @@ Key: TypeAlias = tuple[str, int]
 class LaunchedPart:
     """A top-level statement of a kernel, as its driver launches it. symbol: its name in the device's code.
     lanes: work-items of a group. function: its function in the host's objects, for devices that run these.
-    shared_bytes: memory of a group; None: the compiler does not know. listing: makes its code as text, for
-    people; None: nothing does."""
+    shared_bytes: memory of a group; None: the compiler does not know. asked_bytes: of these, what the driver
+    has to ask for at a launch. listing: makes its code as text, for people; None: nothing does."""
 
     symbol: str
     lanes: int = 1
     function: str = ""
     shared_bytes: int | None = None
+    asked_bytes: int = 0
     listing: Callable[[], str] | None = field(default=None, compare=False)
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeGuard
 
-from smelt.core.dim import NO, YES, Dim, Facts, FloorDiv, Mod, product, sym, to_dim
+from smelt.core.dim import NO, YES, Atom, Dim, Facts, FloorDiv, Mod, SymbolAtom, product, sym, to_dim
 from smelt.core.dim.expr import atom_dim
 from smelt.core.ir.analysis.scope import Access, Binder, accesses
 from smelt.core.ir.kernel import Buffer, Let, Level, Loop, Stmt, Store, Tiles
@@ -102,7 +102,10 @@ def _elsewhere(a: Access, b: Access, facts: Facts) -> bool:
 
 
 def _halves(x: Dim, y: Dim) -> bool:
-    """Whether a remainder is in both, which is a number less a division: others are not worth the proof."""
+    """Whether both are numbers, or a remainder is in both, which is a number less a division: others are not
+    worth the proof."""
+    if x.is_const and y.is_const:
+        return True
     return all(any(isinstance(a, FloorDiv | Mod) for _, m in d.terms() for a, _ in m) for d in (x, y))
 
 
@@ -148,8 +151,8 @@ def separated(
 
     The variables of a and b must be named apart. For each pair some group of neighbouring axes, read as
     one row-major number, must be  c*v + rest  on both sides with the same c >= 1, where the two rests
-    differ by less than c (by less than c*rows for tiles), or by a multiple of more than c*v can reach. A rest
-    may depend on v, too.
+    differ by less than c (by less than c*rows for tiles), or by that and a multiple of more than both can
+    reach. A rest may depend on v, too.
     """
     if not pairs:
         return True
@@ -233,10 +236,15 @@ def _apart(p: NodePair, x: Dim, y: Dim, facts: Facts, private: set[str]) -> bool
         gap = rest_a - rest_b
         if facts.prove_lt(gap, c) is YES and facts.prove_lt(-gap, c) is YES:
             return True
-        # c*(v - v') is a multiple of what divides the gap, but too small for any but 0.
-        divisor = math.gcd(*(coef for coef, _ in gap.terms()))
-        reach = c * (sym(p.left) - sym(p.right))
-        if facts.prove_lt(reach, divisor) is YES and facts.prove_lt(-reach, divisor) is YES:
+        # c*(v - v') and the fine part of the gap are together a multiple of what divides the coarse one, but
+        # too small for any but 0; and the fine part is smaller than c.
+        step = c.const_or_none or 1
+        small = [(k, mono) for k, mono in gap.terms() if abs(k) < step and _is_variable(mono)]
+        fine = sum((sym(mono[0][0].name) * k for k, mono in small), to_dim(0))
+        period = math.gcd(*(k for k, mono in gap.terms() if (k, mono) not in small))
+        reach = c * (sym(p.left) - sym(p.right)) + fine
+        apart = ((fine, c), (-fine, c), (reach, period), (-reach, period))
+        if all(facts.prove_lt(less, more) is YES for less, more in apart):
             return True
     # Both lie in [shared, shared + c*rows), whatever the loops inside do. (Tiles: start + r, r < rows.)
     return any(
@@ -246,6 +254,10 @@ def _apart(p: NodePair, x: Dim, y: Dim, facts: Facts, private: set[str]) -> bool
         and facts.prove_lt(rest_b - shared, c * right_rows) is YES
         for shared in dict.fromkeys(_shared_parts(rest_a, private))
     )
+
+
+def _is_variable(mono: Sequence[tuple[Atom, int]]) -> TypeGuard[Sequence[tuple[SymbolAtom, int]]]:
+    return len(mono) == 1 and isinstance(mono[0][0], SymbolAtom) and mono[0][1] == 1
 
 
 def _along(d: Dim, var: str) -> tuple[Dim, Dim]:

@@ -5,6 +5,9 @@ and its output are the instruction's registers, elements in row-major order. Loo
 that nest but for names, for where their operands lie, and for repetition: loops of their own around the row's
 loops, more columns, and any number of rows. An operand may have a guard that lets through the first of the
 terms that are summed, as many in every run.
+
+Of an instruction that lanes compute together, the row and the loops are those of one lane; which rows and
+columns it has must follow from its number as the row says.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from itertools import combinations
 
 from smelt.core.dim import Dim, DimLike, Facts, sym
 from smelt.core.dtype import DType
-from smelt.core.ir.kernel import Bound, Call, Const, Expr, Kernel, Load, Loop, Stmt, Store
+from smelt.core.ir.kernel import Bound, Call, Const, Expr, Kernel, Load, Loop, LoopNode, Stmt, Store
 from smelt.core.ir.text_parse import parse_kernel
 from smelt.core.machine import Instruction, Machine
 
@@ -27,8 +30,7 @@ COMMUTES = ("add", "mul")
 class RowMeaning:
     """What a row says. loops, store: its nest. left, right: the factors of the product that it sums.
     depth: terms that are summed into an element. rows, columns: extents of the results' last two axes
-    (rows: 1 where there is one axis). fragments: elements lie in registers by an expression, not by an axis
-    for each loop, as those of a matrix instruction do over the lanes of a GPU."""
+    (rows: 1 where there is one axis). shared: lanes compute it together."""
 
     kernel: Kernel
     loops: tuple[Loop, ...]
@@ -38,7 +40,7 @@ class RowMeaning:
     depth: int
     rows: int
     columns: int
-    fragments: bool
+    shared: bool
 
     @property
     def types(self) -> tuple[DType, DType, DType]:
@@ -54,13 +56,12 @@ def meaning(row: Instruction) -> RowMeaning:
     assert store is not None and store.accumulate is not None, f"{row.name} accumulates nothing"
     left, right = _loads(store.value)
     summed = [x for x in loops if not _uses(store.index, (x.var,))]
-    fragments = not all(_is_variable(d) for x in (store, left, right) for d in x.index)
     extents = [n.const for n in kernel.outputs[0].shape]
-    rows = 1 if fragments or len(extents) < 2 else extents[-2]
+    rows = 1 if len(extents) < 2 else extents[-2]
     depth = 1
     for x in summed:
         depth *= x.extent.const
-    return RowMeaning(kernel, loops, store, left, right, depth, rows, extents[-1], fragments)
+    return RowMeaning(kernel, loops, store, left, right, depth, rows, extents[-1], row.lanes is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,28 @@ def match(body: Sequence[Stmt], row: Instruction, facts: Facts) -> Match | str:
             if order == 0:
                 whys.append(why)
     return whys[-1]
+
+
+def lanes_differ(found: Match, lanes: Sequence[LoopNode]) -> str:
+    """In what the lanes around a match are not those of its row; '' when in nothing. lanes: the loops over
+    lanes around it, outermost first. What a lane multiplies must follow its number, and nothing else of it:
+    `x` picks columns, `y` rows."""
+    want, shape = meaning(found.row), found.row.lanes
+    if shape is None:
+        return ""
+    if [n.extent.const_or_none for n in lanes[-2:]] != [*shape]:
+        return f"the innermost loops over lanes are not of {shape[0]} and {shape[1]}"
+    y, x = (n.var if isinstance(n, Loop) else n.start for n in lanes[-2:])
+    row, column = (next(iter(d.symbols)) for d in want.store.index[-2:])
+    row, column = found.loops[row].var, found.loops[column].var
+    sides = ((found.left, y, row, x, shape[0]), (found.right, column, x, y, want.columns))
+    for load, fine, coarse, other, factor in sides:
+        for d in load.index:
+            near, far = d.linear(fine), d.linear(coarse)
+            if other in d.symbols or near is None or far is None or near[0] * factor != far[0]:
+                at = ", ".join(map(str, load.index))
+                return f"{load.buffer}[{at}] does not follow the lane as the row says"
+    return ""
 
 
 def row_of(machine: Machine | None, name: str) -> Instruction | None:
@@ -181,7 +204,7 @@ def _differs(
 
 def _extent_fits(want: RowMeaning, w: Loop, x: Loop) -> bool:
     """Terms must be as many as the row's; columns whole instructions; rows any number."""
-    if not _uses(want.store.index, (w.var,)) or want.fragments:
+    if not _uses(want.store.index, (w.var,)) or want.shared:
         return x.extent == w.extent
     if _uses(want.store.index[-1:], (w.var,)):
         return x.extent.is_const and x.extent.const % w.extent.const == 0 and x.extent.const > 0
@@ -215,8 +238,8 @@ def _operand_fits(
     used |= {v for b in load.guard for d in (b.low, b.index, b.high) for v in d.symbols}
     if used & set(mine) - allowed or not isinstance(load.otherwise, Const | None):
         return False
-    if want.fragments:
-        return not load.guard and _same_axes(load.index, like.index, mine, names)
+    if want.shared:
+        return not load.guard
     return not like.index or _same_axes(load.index[-1:], like.index[-1:], mine, names)
 
 
@@ -260,6 +283,3 @@ def _same_axes(
 def _uses(index: Sequence[Dim], names: Sequence[str]) -> bool:
     return any(d.symbols & set(names) for d in index)
 
-
-def _is_variable(d: Dim) -> bool:
-    return len(d.symbols) == 1 and d == sym(next(iter(d.symbols)))

@@ -12,7 +12,7 @@ from smelt.core.dim import NO, YES, Dim, Facts, Truth, product, to_dim
 from smelt.core.dtype import DType, bool_
 from smelt.core.ir.analysis.scope import Access, accesses, enter, holding, kernel_buffers, kernel_facts
 from smelt.core.ir.edges import PARALLEL, disjoint_writes
-from smelt.core.ir.instructions import match, row_of
+from smelt.core.ir.instructions import lanes_differ, match, row_of
 from smelt.core.ir.intrinsics import INTRINSICS
 from smelt.core.ir.kernel import (
     Block,
@@ -50,8 +50,9 @@ STATIC_LEVELS = ("unroll", "vector", "lane")
 @dataclass(frozen=True)
 class _Scope:
     """What is visible at a point of the tree. levels: level of each bound loop variable; 'rows' for a
-    tile's size, 'let', 'axis' and 'dim' for the others. shared: bytes of the buffers that a group has had so
-    far."""
+    tile's size, 'let', 'axis' and 'dim' for the others. lanes: the loops over lanes around it. apart: a guard
+    or an extent further in may let some lanes through and others not. shared: bytes of the buffers that a
+    group has had so far."""
 
     kernel: Kernel
     stage: ModuleStage
@@ -61,6 +62,8 @@ class _Scope:
     buffers: Mapping[str, Buffer]
     levels: Mapping[str, str]
     path: tuple[str, ...] = ()
+    lanes: tuple[Loop | Tiles, ...] = ()
+    apart: bool = False
     shared: list[int | None] = field(default_factory=list, compare=False)
     where: Stmt | None = field(default=None, compare=False)
 
@@ -153,7 +156,8 @@ def _enter(s: Loop | Tiles | Block, scope: _Scope) -> _Scope:
             _integer(value, scope)
             scope.symbols((low, high))
             scope = scope.bind(((var, "let"),))
-        return replace(scope, facts=enter(scope.facts, s))
+        apart = scope.apart or (bool(scope.lanes) and bool(s.guard or s.let))
+        return replace(scope, facts=enter(scope.facts, s), apart=apart)
     scope.symbols((s.extent,))
     _nesting(s, scope)
     path = (*scope.path, s.level)
@@ -164,7 +168,9 @@ def _enter(s: Loop | Tiles | Block, scope: _Scope) -> _Scope:
     else:
         _tiles(s, scope)
         names = [(s.start, s.level), (s.rows, "rows")]
-    return replace(scope.bind(names), facts=enter(scope.facts, s), path=path)
+    lanes = (*scope.lanes, s) if s.level == "lane" else scope.lanes
+    apart = scope.apart or (bool(lanes) and not s.extent.is_const)
+    return replace(scope.bind(names), facts=enter(scope.facts, s), path=path, lanes=lanes, apart=apart)
 
 
 def _instruction(s: Block, scope: _Scope) -> None:
@@ -178,6 +184,11 @@ def _instruction(s: Block, scope: _Scope) -> None:
     found = match(s.body, row, scope.facts)
     if isinstance(found, str):
         scope.fail("K9 (instructions)", f"this is not '{s.by}': {found}")
+    why = lanes_differ(found, scope.lanes)
+    if row.lanes is not None and scope.apart:
+        why = "its lanes may not all come here"
+    if why:
+        scope.fail("K9 (instructions)", f"this is not '{s.by}': {why}")
 
 
 def _nesting(s: Loop | Tiles, scope: _Scope) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from smelt.core.dim import YES, Facts, ceildiv, sym, to_dim
 from smelt.core.ir.analysis.scope import kernel_facts
 from smelt.core.ir.analysis.traits import strip_casts
-from smelt.core.ir.instructions import match
+from smelt.core.ir.instructions import lanes_differ, match
 from smelt.core.ir.kernel import (
     Axis,
     Block,
@@ -19,13 +19,15 @@ from smelt.core.ir.kernel import (
     Expr,
     Kernel,
     Load,
+    Loop,
     LoopNode,
     Reduce,
     Stmt,
+    Tiles,
 )
 from smelt.core.ir.rewrite import map_expr, map_stmt_exprs, substitute_expr
 from smelt.core.machine import Instruction
-from smelt.core.schedule.tree import ScheduleError, edit, names_of, tidy
+from smelt.core.schedule.tree import ScheduleError, edit, find, names_of, tidy
 
 
 def deepen(kernel: Kernel, axis: str, depth: int, outer: str, inner: str) -> Kernel:
@@ -91,16 +93,26 @@ def _else_zero(e: Load) -> bool:
 
 
 def by_instruction(kernel: Kernel, var: str, row: Instruction) -> Kernel:
-    """for v .. { s }  -->  block by row { for v .. { s } }, where the loops mean what the row says"""
+    """for v .. { s }  -->  block by row { for v .. { s } }, where the loops mean what the row says
+
+    Other loops of that name stay: those that set the sums to 0, or store them.
+    """
     what = f"replace {var} {row.name}"
+    place = find(kernel, var)
+    around = () if place is None else place[0]
+    lanes = [x for x in around if isinstance(x, Loop | Tiles) and x.level == "lane"]
+    whys: list[str] = []
 
     def rewrite(node: LoopNode, facts: Facts) -> Stmt:
         found = match((node,), row, facts)
-        if isinstance(found, str):
-            raise ScheduleError(what, found)
-        return Block((node,), by=row.name)
+        why = found if isinstance(found, str) else lanes_differ(found, lanes)
+        whys.append(why)
+        return node if why else Block((node,), by=row.name)
 
-    return edit(kernel, var, rewrite, what)
+    done = edit(kernel, var, rewrite, what)
+    if all(whys):
+        raise ScheduleError(what, "; ".join(dict.fromkeys(whys)))
+    return done
 
 
 __all__ = ["by_instruction", "deepen"]

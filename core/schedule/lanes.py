@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
+from typing import TypeAlias
 
 from smelt.core.dim import YES, Dim, Facts, ceildiv, dmin, sym, to_dim
 from smelt.core.ir.analysis.scope import enter
@@ -42,10 +44,12 @@ from smelt.core.schedule.loops import new_names, serial_loop
 from smelt.core.schedule.reductions import UPDATE, edit_stage, start_value, update_of
 from smelt.core.schedule.tree import (
     ScheduleError,
+    chain,
     declare,
     edit,
     expressions,
     find,
+    is_parallel,
     is_static,
     names_of,
     rebuild,
@@ -154,10 +158,10 @@ def fetch(kernel: Kernel, var: str, buffer: str, name: str, pad: int) -> Kernel:
                  lane r in R { for k in K { s(t[r, k]) } } }
 
     A tile of x is copied by all lanes of the group before they use it, guards included. t has an axis for
-    each loop inside v that x's index follows; the one along which x is contiguous is the last, so that
-    neighbouring lanes copy neighbours. pad: elements left out at the end of a row of t, against bank
-    conflicts. All loads of x inside v must be one and the same, in loops of constant extents; x is written
-    nowhere. """
+    each loop inside v that x's index follows, and one for several that follow each other along an axis of x;
+    the one along which x is contiguous is the last, so that neighbouring lanes copy neighbours. pad: elements
+    left out at the end of a row of t, against bank conflicts. All loads of x inside v must be one and the
+    same, in loops of constant extents; x is written nowhere. """
     what = f"fetch {var} {buffer} {name}"
     taken = names_of(kernel)
     place = find(kernel, var)
@@ -180,15 +184,16 @@ def fetch(kernel: Kernel, var: str, buffer: str, name: str, pad: int) -> Kernel:
         other = load.otherwise
         if not isinstance(other, Const | None) or not any(x.level == "lane" for x in _loops(node.body)):
             raise ScheduleError(what, "its loads have a computed other value, or no lanes use it")
-        axes = _tile_axes(kernel, node, load, what)
-        extents = [n for _, n in axes]
+        axes = _runs(load, _tile_axes(kernel, node, load, what))
+        extents = [prod(n for _, n in run) for run in axes]
         tile = Buffer(name, load.dtype, (*map(to_dim, extents[:-1]), to_dim(extents[-1] + pad)), "shared")
         copied = [fresh_name(f"{name}.{i}", taken) for i in range(len(axes))]
-        env = {v: sym(c) for (v, _), c in zip(axes, copied, strict=True)}
+        env = {v: sym(c) if i == len(run) - 1 else to_dim(0)
+               for run, c in zip(axes, copied, strict=True) for i, (v, _) in enumerate(run)}  # fmt: skip
         copy = Store(name, tuple(map(sym, copied)), substitute_expr(load, env))
         lanes = [Loop("lane", c, to_dim(n), ()) for c, n in zip(copied, extents, strict=True)]
         (fill,) = tidy(rebuild(lanes, (copy,)), enter(facts, node))
-        there = Load(name, tuple(sym(v) for v, _ in axes), load.dtype)
+        there = Load(name, tuple(map(_position, axes)), load.dtype)
         rest = tuple(map_stmt_exprs(s, lambda e: map_expr(e, lambda x: there if x == load else x))
                      for s in node.body)  # fmt: skip
         return declare(replace(node, body=(fill, *rest)), (tile,))
@@ -196,16 +201,45 @@ def fetch(kernel: Kernel, var: str, buffer: str, name: str, pad: int) -> Kernel:
     return edit(kernel, var, rewrite, what)
 
 
-def double_buffer(kernel: Kernel, var: str, name: str) -> Kernel:
-    """for v in n { shared t[K]; fill(t, v); s(t) }
-      -->  block { shared t[2, K]; fill(t[0], 0) if 0 < n;
-             for v in n { fill(t[(v + 1) % 2], v + 1) if v + 1 < n; s(t[v % 2]) } }
+AxisRun: TypeAlias = "list[tuple[str, int]]"
+"""(variable, extent) of loops, of which each has the elements of the next ones between two of its own."""
 
-    A slice is copied while the one before is used: what fills and what reads are in different halves, so that
-    lanes meet once for each slice. The first statement that has t is the only one that writes it, for all
-    lanes together.
+
+def _runs(load: Load, axes: AxisRun) -> list[AxisRun]:
+    """Neighbours among the axes that are one run of an axis of what is loaded, put together."""
+    dims = [*load.index, *(d for b in load.guard for d in (b.low, b.index, b.high))]
+
+    def follows(a: tuple[str, int], b: tuple[str, int]) -> bool:
+        found = [(d.linear(a[0]), d.linear(b[0])) for d in dims if {a[0], b[0]} & d.symbols]
+        return all(x is not None and y is not None and x[0] == y[0] * b[1] for x, y in found)
+
+    runs: list[AxisRun] = []
+    for a in axes:
+        if runs and follows(runs[-1][-1], a):
+            runs[-1].append(a)
+        else:
+            runs.append([a])
+    return runs
+
+
+def _position(run: AxisRun) -> Dim:
+    """Where the loops of a run stand in it."""
+    at = to_dim(0)
+    for v, n in run:
+        at = at * n + sym(v)
+    return at
+
+
+def pipeline(kernel: Kernel, var: str, name: str, stages: int) -> Kernel:
+    """for v in n { shared t[K]; fill(t, v); s(t) }
+      -->  block { shared t[S, K]; fill(t[0], 0) if 0 < n; .. fill(t[S - 2], S - 2) if S - 2 < n;
+             for v in n { fill(t[(v + S-1) % S], v + S-1) if v + S-1 < n; s(t[v % S]) } }
+
+    Slices are copied while others are used: what fills and what reads are in different parts, so that lanes
+    meet once for each slice. The first statement that has t is the only one that writes it, for all lanes
+    together.
     """
-    what = f"double_buffer {var} {name}"
+    what = f"pipeline {var} {name} {stages}"
 
     def rewrite(node: LoopNode, facts: Facts) -> Stmt:
         tile = next((b for b in node.buffers if b.name == name), None)
@@ -215,32 +249,96 @@ def double_buffer(kernel: Kernel, var: str, name: str) -> Kernel:
         fill, rest = node.body[number], (*node.body[:number], *node.body[number + 1 :])
         written = {(s.buffer, s.accumulate) for s in stores((fill,))}
         again = name in _loaded((fill,)) or any(s.buffer == name for s in stores(rest))
-        if written != {(name, None)} or again:
+        if written != {(name, None)} or again or stages < 2:
             raise ScheduleError(what, "not one statement fills it before others read it")
         if _loaded((fill,)) & {s.buffer for s in stores(node.body)}:
             raise ScheduleError(what, "what it is filled with changes meanwhile")
-        n, ahead = node.extent, sym(var) + 1
-        first = _in_half(substitute_body((fill,), {var: 0}), name, to_dim(0))
-        if facts.prove_lt(0, n) is not YES:
-            first = (Block(first, guard=(Bound(to_dim(0), to_dim(0), n),)),)
+        n, ahead, taken = node.extent, sym(var) + (stages - 1), names_of(kernel)
+        first: list[Stmt] = []
+        for i in range(stages - 1):
+            one: Body = _in_part(substitute_body((fill,), {var: i}), name, to_dim(i))
+            if facts.prove_lt(i, n) is not YES:
+                one = (Block(one, guard=(Bound(to_dim(0), to_dim(i), n),)),)
+            first += (rename_vars(s, _ahead(s, taken)) for s in tidy(one, facts))
         inside = enter(facts, node)
-        next_one = Block(_in_half(substitute_body((fill,), {var: ahead}), name, ahead % 2),
+        next_one = Block(_in_part(substitute_body((fill,), {var: ahead}), name, ahead % stages),
                          guard=(Bound(to_dim(0), ahead, n),))  # fmt: skip
         body = (*node.body[:number], next_one, *node.body[number + 1 :])
-        used = tuple(s if s is next_one else _in_half((s,), name, sym(var) % 2)[0] for s in body)
+        used = tuple(s if s is next_one else _in_part((s,), name, sym(var) % stages)[0] for s in body)
         left = tuple(b for b in node.buffers if b.name != name)
         loop = replace(node, body=tidy(used, inside), buffers=left)
-        halves = replace(tile, shape=(to_dim(2), *tile.shape))
-        renamed = tuple(rename_vars(s, _ahead(s, kernel)) for s in tidy(first, facts))
-        return Block((*renamed, loop), (halves,))
+        return Block((*first, loop), (replace(tile, shape=(to_dim(stages), *tile.shape)),))
 
     return edit(kernel, var, rewrite, what)
 
 
-def _ahead(s: Stmt, kernel: Kernel) -> dict[str, str]:
-    """New names for the variables of a statement's loops."""
+def copy_wide(kernel: Kernel, name: str, wide: int) -> Kernel:
+    """lane b in n { t[b] = x[b] }  -->  lane b in n // w { unroll j in w { t[b*w + j] = x[b*w + j] } }
+
+    Wherever the shared buffer t is filled: a lane copies w neighbours along the innermost axis, which a
+    device may move at once. n is a multiple of w.
+    """
+    what = f"copy_wide {name} {wide}"
     taken = names_of(kernel)
-    return {x.var: fresh_name(f"{x.var}.first", taken) for x in _loops((s,))}
+    done = 0
+
+    def visit(s: Stmt) -> Stmt:
+        nonlocal done
+        if isinstance(s, Store):
+            return s
+        fill = s.body[0] if len(s.body) == 1 else None
+        if not isinstance(s, Loop) or s.level != "lane" or not isinstance(fill, Store) or fill.buffer != name:
+            return replace(s, body=tuple(map(visit, s.body)))
+        n = s.extent.const_or_none
+        last = fill.index[-1].linear(s.var)
+        if n is None or n % wide or last is None or last[0] != 1 or fill.accumulate or fill.guard:
+            raise ScheduleError(what, f"'{s.var}' is no multiple of {wide} neighbours")
+        done += 1
+        j = fresh_name(f"{s.var}.w", taken)
+        taken.add(j)
+        at = {s.var: sym(s.var) * wide + sym(j)}
+        body = substitute_body((fill,), at)
+        return replace(s, extent=to_dim(n // wide), body=(Loop("unroll", j, to_dim(wide), body),))
+
+    body = tuple(map(visit, kernel.body))
+    if not done or wide < 2:
+        raise ScheduleError(what, "no lanes fill a buffer of that name")
+    return kernel.with_(body=body)
+
+
+def inward(kernel: Kernel, var: str, last: str) -> Kernel:
+    """for v { for a { .. for last { s } } }  -->  for a { .. for last { for v { s } } }
+
+    For loops a .. last that are independent of each other over all v: each of their iterations then takes all
+    v in turn, as a lane does between two barriers.
+    """
+    what = f"inward {var} {last}"
+
+    def rewrite(node: LoopNode, facts: Facts) -> Stmt:
+        nodes, body = chain(node)
+        names = [var_of(n) for n in nodes]
+        if last not in names[1:]:
+            raise ScheduleError(what, f"'{last}' is not perfectly nested in '{var}'")
+        end = names.index(last) + 1
+        if any(n.buffers or var in n.extent.symbols for n in nodes):
+            raise ScheduleError(what, "a loop has buffers, or its extent follows the one that moves")
+        (done,) = rebuild((*nodes[1:end], node, *nodes[end:]), body)
+        known, x = facts, done
+        for n in nodes[1:end]:
+            assert isinstance(x, Loop | Tiles)
+            if not is_parallel(x, known):
+                raise ScheduleError(what, f"iterations of '{var_of(n)}' are not provably independent")
+            known, x = enter(known, x), x.body[0]
+        return done
+
+    return edit(kernel, var, rewrite, what)
+
+
+def _ahead(s: Stmt, taken: set[str]) -> dict[str, str]:
+    """New names for the variables of a statement's loops, which are taken then."""
+    found = {x.var: fresh_name(f"{x.var}.first", taken) for x in _loops((s,))}
+    taken |= {*found.values()}
+    return found
 
 
 def _touches(s: Stmt, name: str) -> bool:
@@ -251,16 +349,16 @@ def _loaded(body: Body) -> set[str]:
     return {x.buffer for e in expressions(body) for x in walk_expr(e) if isinstance(x, Load)}
 
 
-def _in_half(body: Body, name: str, half: Dim) -> Body:
+def _in_part(body: Body, name: str, part: Dim) -> Body:
     """Every access of a buffer with a first index of its own."""
 
     def load(e: Expr) -> Expr:
         mine = isinstance(e, Load) and e.buffer == name
-        return replace(e, index=(half, *e.index)) if isinstance(e, Load) and mine else e
+        return replace(e, index=(part, *e.index)) if isinstance(e, Load) and mine else e
 
     def stored(s: Stmt) -> Stmt:
         if isinstance(s, Store):
-            return replace(s, index=(half, *s.index)) if s.buffer == name else s
+            return replace(s, index=(part, *s.index)) if s.buffer == name else s
         return replace(s, body=tuple(map(stored, s.body)))
 
     return tuple(stored(map_stmt_exprs(s, lambda e: map_expr(e, load))) for s in body)
@@ -286,15 +384,17 @@ def _tile_axes(kernel: Kernel, node: LoopNode, load: Load, what: str) -> list[tu
     if len(axes) != len(mine) or not axes:
         raise ScheduleError(what, "its index follows what is no loop of constant extent")
     shape, step = kernel.buffers()[load.buffer].shape, to_dim(1)
-    near: dict[str, int] = {}
-    for d, n in zip(reversed(load.index), reversed(shape), strict=True):
+    far = (len(shape), 1 << 62)
+    near: dict[str, tuple[int, int]] = {}  # (axes further in whose extents nobody knows, elements apart)
+    for i, (d, n) in enumerate(zip(reversed(load.index), reversed(shape), strict=True)):
         for v, _ in axes:
             found = d.linear(v)
-            if v not in near and v in d.symbols and found is not None and step.is_const:
-                near[v] = abs((found[0] * step).const_or_none or 1 << 62)
+            if v not in near and v in d.symbols and found is not None and found[0].is_const:
+                apart = abs(found[0].const)
+                near[v] = (0, apart * step.const) if step.is_const else (i, apart)
         step = step * n
     order = {v: i for i, (v, _) in enumerate(axes)}
-    return sorted(axes, key=lambda a: (-near.get(a[0], 1 << 62), order[a[0]]))
+    return sorted(axes, key=lambda a: (*(-x for x in near.get(a[0], far)), order[a[0]]))
 
 
 # ---------------------------------------------------------------- reductions
@@ -407,4 +507,6 @@ def enter_all(facts: Facts, nodes: Sequence[LoopNode]) -> Facts:
     return facts
 
 
-__all__ = ["double_buffer", "fetch", "lane_reduce", "lane_split", "split_clamped", "spread"]
+__all__ = [
+    "copy_wide", "fetch", "inward", "lane_reduce", "lane_split", "pipeline", "split_clamped", "spread",
+]  # fmt: skip

@@ -10,7 +10,7 @@ enum {
   CU_OUT_OF_MEMORY = 2, CU_DEINITIALIZED = 4, CU_DEVICE_UNAVAILABLE = 46, CU_NO_DEVICE = 100, CU_ECC = 214, CU_NVLINK = 220, CU_NO_BINARY = 209, CU_NOT_FOUND = 500, CU_NOT_READY = 600,
   CU_ILLEGAL_ADDRESS = 700, CU_LAUNCH_TIMEOUT = 702, CU_CONTEXT_DESTROYED = 709, CU_LAUNCH_FAILED = 719,
   CU_INTEGRATED = 18, CU_MAJOR = 75, CU_MINOR = 76, CU_MANAGED = 83,
-  CU_FUNCTION_MOST_THREADS = 0,
+  CU_FUNCTION_MOST_THREADS = 0, CU_FUNCTION_ASKED_BYTES = 8,
   CU_JIT_ERROR_LOG = 5, CU_JIT_ERROR_LOG_BYTES = 6,
   CU_STREAM_NON_BLOCKING = 1, CU_CAPTURE_THREAD_LOCAL = 1, CU_ATTACH_GLOBAL = 1, CU_ATTACH_SINGLE = 4
 };
@@ -36,6 +36,7 @@ enum {
   X(cuModuleUnload, (cu_handle))                                                                           \
   X(cuModuleGetFunction, (cu_handle *, cu_handle, const char *))                                           \
   X(cuFuncGetAttribute, (int32_t *, int32_t, cu_handle))                                                   \
+  X(cuFuncSetAttribute, (cu_handle, int32_t, int32_t))                                                     \
   X(cuMemAlloc_v2, (cu_address *, size_t))                                                                 \
   X(cuMemAllocManaged, (cu_address *, size_t, uint32_t))                                                   \
   X(cuMemFree_v2, (cu_address))                                                                            \
@@ -314,6 +315,12 @@ static int32_t find_kernel(smelt_rt *rt, cu_unit *u, uint32_t id) {
   if (!code && most < kernel->lane_count)
     return rt_error(rt, SMELT_DEVICE, "CUDA device '%s': kernel '%s' wants groups of %d threads, the device does at most %d; compile for smaller groups",
                     u->name, kernel->name, (int)kernel->lane_count, (int)most);
+  if (!code && kernel->group_bytes) {
+    code = u->cu.cuFuncSetAttribute(u->kernels[id], CU_FUNCTION_ASKED_BYTES, kernel->group_bytes);
+    if (code)
+      return rt_error(rt, SMELT_DEVICE, "CUDA device '%s': kernel '%s' wants %d bytes of shared memory for a group, and the device gives none of that "
+                      "size (code %d: %s); compile for an earlier architecture", u->name, kernel->name, (int)kernel->group_bytes, (int)code, text_of(u, code));
+  }
   if (!code && parameters_of(kernel) >= MOST_PARAMETERS) code = u->cu.cuMemAlloc_v2(&u->blocks[id], (size_t)parameters_of(kernel) * sizeof *u->words);
   return code ? cu_failed(rt, u, kernel->name, code) : SMELT_OK;
 }
@@ -499,7 +506,7 @@ static int32_t launch(void *state, int32_t id, const smelt_place *buffers, const
     const int64_t left = groups - at, now = left < MOST_GROUPS ? left : MOST_GROUPS;
     void *extra[] = {(void *)1, words, (void *)2, &bytes, NULL}; /* a packed buffer, its size, the end */
     *first = at;
-    code = u->cu.cuLaunchKernel(u->kernels[id], (uint32_t)now, 1, 1, (uint32_t)(desc->lane_count > 0 ? desc->lane_count : 1), 1, 1, 0, u->stream, NULL, extra);
+    code = u->cu.cuLaunchKernel(u->kernels[id], (uint32_t)now, 1, 1, (uint32_t)(desc->lane_count > 0 ? desc->lane_count : 1), 1, 1, (uint32_t)desc->group_bytes, u->stream, NULL, extra);
   }
   if (!code && timed) code = u->timing.cuEventRecord(u->end[u->n_timed], u->stream);
   if (u->timed) u->n_timed++;

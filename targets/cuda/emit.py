@@ -8,16 +8,20 @@ where an edge between siblings is all-to-all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from smelt.core.dim import product
 from smelt.core.ir.analysis.scope import kernel_facts
 from smelt.core.ir.barriers import has_lanes, lane_count
 from smelt.core.ir.groups import instances, nest
-from smelt.core.ir.kernel import Block, Buffer, Kernel, Loop, Stmt, Tiles
+from smelt.core.ir.instructions import Match, match, row_of
+from smelt.core.ir.kernel import Block, Buffer, Kernel, Loop, LoopNode, Stmt, Tiles
+from smelt.targets.cuda.copies import copies, in_line, moved, under_way, wait_for_copies
 from smelt.targets.cuda.libm import LibmBuilder
-from smelt.targets.cuda.machine import PRIVATE_LIMIT
+from smelt.targets.cuda.machine import PRIVATE_LIMIT, STATIC_BYTES
+from smelt.targets.cuda.matrix import WARP, WarpProduct
+from smelt.targets.cuda.neighbours import stored_together
 from smelt.targets.cuda.threads import meetings, privatised
 from smelt.targets.grid.parts import each_part, too_large
 from smelt.targets.grid.statements import Inside
@@ -29,21 +33,27 @@ from smelt.targets.llvm.scalar import storage_elem
 
 MOST_PARAMETERS = 512
 """Parameters of 8 bytes that a kernel can have: 4 KiB on every architecture."""
+MOST_TURNS = 8
+"""Turns of threads at copies that are written out, so that addresses differ by constants."""
 THREAD = "llvm.nvvm.read.ptx.sreg.tid.x"
 GROUP = "llvm.nvvm.read.ptx.sreg.ctaid.x"
+ASKED_ARRAY = "smelt_asked"
+"""The shared memory that is asked for at a launch."""
 BARRIER = "llvm.nvvm.barrier.cta.sync.aligned.all"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """One kernel function. text: LLVM IR, its definition and the shared memory that it has. threads: of a
-    group. parameters: its words, the first group included. shared_bytes: of a group."""
+    group. parameters: its words, the first group included. shared_bytes: of a group. asked_bytes: all of
+    these where they are more than code may declare, else 0."""
 
     name: str
     text: str
     threads: int
     parameters: int
     shared_bytes: int
+    asked_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +67,11 @@ class Program:
 def emit_program(kernels: Sequence[Kernel], cpu: Cpu) -> Program:
     """All top-level statements of these kernels; raises as `each_part` does."""
     declared: dict[str, str] = {}
-    return Program(each_part(kernels, lambda k, i, name: _Kernel(k, i, name, cpu, declared).part()), declared)
+    parts = each_part(kernels, lambda k, i, name: KernelPart(k, i, name, cpu, declared).part())
+    return Program(parts, declared)
 
 
-class _Kernel(Function):
+class KernelPart(Function):
     """One top-level statement. together: whether all threads of the group run the code that is being written,
     with equal values of everything but what is the thread's own; else it is that of single threads."""
 
@@ -74,6 +85,9 @@ class _Kernel(Function):
         # an output may lie where an input does, and threads see each other's stores: no noalias either
         self.invariant_loads = False
         self.together = threads > 1
+        self.asynchronous = copies(s) and int(cpu.cpu.removeprefix("sm_")) >= 80
+        self.in_line = False  # copies begin at multiples of what is moved at once
+        self.lane_nodes: tuple[LoopNode, ...] = ()
         self.meet = meetings(s, kernel_facts(kernel), kernel.buffers(), self.own)
         self.shared: dict[str, int] = {}
 
@@ -96,14 +110,23 @@ class _Kernel(Function):
         self.b.allocas[:0] = head
         lines = ["  " + ", ".join([*parameters, "i64 %first"])]
         attributes = f'nounwind "nvvm.reqntid"="{self.threads}"'
-        arrays = [
-            f"@{self._array(n)} = internal addrspace(3) global [{size} x i8] undef, align 16"
-            for n, size in self.shared.items()
-        ]
+        total = _aligned_sum(self.shared.values())
+        asked = total if total > STATIC_BYTES else 0
+        if asked:
+            self.b.declared[ASKED_ARRAY] = f"@{ASKED_ARRAY} = external addrspace(3) global [0 x i8], align 16"
+        body, arrays, at = self.b.text(), [], 0
+        for n, size in self.shared.items():
+            if asked:
+                place = f"getelementptr (i8, ptr addrspace(3) @{ASKED_ARRAY}, i64 {at})"
+                body = body.replace(f"@{self._array(n)}", place)
+            else:
+                kind = f"internal addrspace(3) global [{size} x i8] undef, align 16"
+                arrays.append(f"@{self._array(n)} = {kind}")
+            at += _aligned_sum([size])
         define = f'define ptx_kernel void @"{self.name}"(\n{lines[0]}) {attributes} {{'
-        text = "\n".join([*arrays, define, self.b.text(), "}", ""])
+        text = "\n".join([*arrays, define, body, "}", ""])
         words_given = len(words) + 1 if direct else 2
-        return Part(self.name, text, self.threads, words_given, _aligned_sum(self.shared.values()))
+        return Part(self.name, text, self.threads, words_given, total, asked)
 
     def _from_block(self, words: Sequence[str], buffers: int) -> list[str]:
         head = []
@@ -123,7 +146,10 @@ class _Kernel(Function):
         made.low, made.high = 0, None if most is None else most - 1
         return made
 
-    def _barrier(self) -> None:
+    def _barrier(self, under_way: int = 0) -> None:
+        """under_way: passes of the loop whose copies may still be coming, the one that ends here included."""
+        if self.asynchronous:
+            wait_for_copies(self.b, under_way)
         self.b.declare(BARRIER, "void", ["i32"], "convergent nounwind")
         self.b.effect(f"call void @{BARRIER}(i32 0)")
         self.start_statement()
@@ -148,19 +174,31 @@ class _Kernel(Function):
         if count == 0:
             return
         thread = self._register(THREAD, self.threads)
-        self.together = False
+        self.together, self.lane_nodes = False, nodes
 
         def run(flat: Value) -> None:
             self._enter(nodes, self._decode(flat, extents), body)
 
-        if count == self.threads:
-            run(thread)
-        elif isinstance(count, int) and count < self.threads:
+        if isinstance(count, int) and count < self.threads:
             low = self.s.compare("icmp slt", thread, self.b.integer(count, "i64"))
             inside = Value(thread.text, "i64", 0, thread.scope, None, 0, max(count - 1, 0))
             self._branch(low, lambda: run(inside), lambda: None, (s,))
         else:
-            if isinstance(count, int) and count % self.threads == 0:  # threads stay together
+            self._turns(s, nodes, body, count, thread, run)
+        self.together = True
+
+    def _turns(
+        self, s: Loop | Tiles, nodes: Sequence[LoopNode], body: tuple[Stmt, ...], count: int | Value,
+        thread: Value, run: Callable[[Value], None],
+    ) -> None:
+        """As many instances as threads, more, or nobody knows how many."""
+        whole = isinstance(count, int) and count % self.threads == 0  # threads stay together
+
+        def loop() -> None:
+            if count == self.threads:
+                run(thread)
+                return
+            if isinstance(count, int) and whole:
                 turns = self.b.integer(count // self.threads, "i64")
             else:
                 left = self.index.sub(self.index.add(count, self.threads - 1), thread)
@@ -173,7 +211,21 @@ class _Kernel(Function):
                 run(flat)
 
             self._loop(turns, (s,), turn)
-        self.together = True
+
+        def written_out() -> None:
+            self.in_line = True
+            for first in range(0, count if isinstance(count, int) else 0, self.threads):
+                flat = self.index.as_value(self.index.add(thread, first))
+                flat.low, flat.high = first, first + self.threads - 1
+                run(flat)
+            self.in_line = False
+
+        few = isinstance(count, int) and whole and count <= MOST_TURNS * self.threads
+        lined = in_line(self, body) if few else None
+        if lined is None:
+            loop()
+        else:
+            self._branch(lined, written_out, loop, (s,))
 
     # -- statements
 
@@ -205,8 +257,15 @@ class _Kernel(Function):
     def _stmt(self, s: Stmt) -> None:
         if self.together and isinstance(s, Loop | Tiles) and s.level == "lane":
             self._lanes(s)
-        else:
-            super()._stmt(s)
+            return
+        plain = super()._stmt
+        own = isinstance(s, Loop) and s.level == "unroll" and not self.together
+        if not (own and self._neighbours(s, lambda: plain(s))):
+            plain(s)
+
+    def _neighbours(self, s: Stmt, plain: Inside) -> bool:
+        """Emit an unrolled loop as one access of neighbours, where it is one; else False."""
+        return isinstance(s, Loop) and (moved(self, s, plain) or stored_together(self, s, plain))
 
     def _pass(self, node: Loop | Tiles) -> None:
         super()._pass(node)
@@ -215,7 +274,7 @@ class _Kernel(Function):
     def _end_pass(self, node: Loop | Tiles) -> None:
         """The end of one pass of a loop: over before the next one where threads share what it writes."""
         if self.together and id(node.body) in self.meet.after:
-            self._barrier()
+            self._barrier(under_way(node) if self.asynchronous else 0)
 
     def _greedy_group(self, t: Tiles, at: int | Value, inside: Inside) -> None:
         def one() -> None:
@@ -229,8 +288,25 @@ class _Kernel(Function):
             self._barrier()
         super()._guarded(s)
 
+    def _accumulates(self, s: Loop) -> bool:
+        return False  # steps that are loaded together take fewer loads, and registers are many
+
     def _instruction(self, s: Block, plain: Inside) -> None:
-        plain()
+        row = row_of(self.cpu.machine, s.by)
+        assert row is not None, f"{self.cpu.machine.name} has no instruction '{s.by}'"
+        found = match(s.body, row, self.facts)
+        assert isinstance(found, Match), f"this is not '{s.by}': {found}"
+        if found.store.buffer not in self.registers:
+            plain()
+            return
+        self.start_statement()
+        y, x = (n.var for n in self.lane_nodes[-2:] if isinstance(n, Loop))
+        lane = self.index.as_value(self.index.mod(self._register(THREAD, self.threads), WARP))
+        WarpProduct(self, found, y, x, lane).emit()
+
+    def branch(self, condition: Value, then: Inside, other: Inside, body: Sequence[Stmt]) -> None:
+        """One of two arms, which are code of these statements."""
+        self._branch(condition, then, other, body)
 
     # -- local buffers
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from smelt.core.machine import Machine, Residency
+from smelt.targets.instructions.nvidia import rows
 from smelt.targets.llvm.machines import Cpu
 
 TRIPLE = "nvptx64-nvidia-cuda"
@@ -17,6 +18,7 @@ MACHINE = Machine(
     max_lanes=128,
     shared_bytes=48 * 1024,
     subgroup=32,
+    moved_bytes=16,
     cache_bytes=(48 * 1024, 256 * 1024),
     cores=8,
 )
@@ -53,6 +55,29 @@ def machine_of(architecture: str) -> Machine:
     return replace(MACHINE, name=architecture, residency=holds)
 
 
+_CORES = {
+    "sm_53": 1, "sm_62": 2, "sm_72": 8, "sm_80": 108, "sm_86": 84, "sm_87": 16, "sm_89": 144, "sm_90": 132,
+    "sm_100": 148, "sm_110": 20,
+}  # fmt: skip
+"""Architecture -> multiprocessors of the largest device that has it, by NVIDIA's data sheets."""
+
+
+def scheduled_for(architecture: str) -> Machine:
+    """What schedules may know of a device that has this architecture or a later one."""
+    cores = _CORES.get(architecture, MACHINE.cores)
+    found = replace(MACHINE, instructions=rows(architecture), cores=cores)
+    if not found.instructions:
+        return found
+    return replace(found, shared_bytes=ASKED_BYTES)
+
+
+STATIC_BYTES = MACHINE.shared_bytes
+"""Shared memory of a group that kernels declare; more is asked for at each launch."""
+ASKED_BYTES = 99 * 1024
+"""What every architecture from sm_80 on gives a group that asks: sm_86, sm_89 and sm_120 no more than this,
+by the table of technical specifications in NVIDIA's CUDA C++ Programming Guide."""
+
+
 PRIVATE_LIMIT = 64 * 1024
 """Bytes of private arrays that a thread may have: they are taken for each thread that a device can hold, up
 to 2048 on each core."""
@@ -61,4 +86,4 @@ to 2048 on each core."""
 def cpu_for(architecture: str) -> Cpu:
     """The emitter's description of an architecture such as 'sm_87'. Floats convert to halves and back, and
     are rounded to integers, by single instructions from sm_53 on; there is no libm."""
-    return Cpu(TRIPLE, architecture, MACHINE, remainder=False)
+    return Cpu(TRIPLE, architecture, scheduled_for(architecture), remainder=False)

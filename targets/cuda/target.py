@@ -13,7 +13,7 @@ from smelt.targets.base import ChipUsage, DeviceCode, Key, LaunchedPart
 from smelt.targets.cuda.emit import Part as KernelPart
 from smelt.targets.cuda.emit import Program, emit_program
 from smelt.targets.cuda.images import CUBIN, PTX, Image, packed
-from smelt.targets.cuda.machine import MACHINE, cpu_for, machine_of
+from smelt.targets.cuda.machine import MACHINE, cpu_for, machine_of, scheduled_for
 from smelt.targets.cuda.ptx import ARCHITECTURES, assemble, module, ptx, resources
 from smelt.targets.platform import TargetSpec
 
@@ -30,9 +30,10 @@ class CudaDevice:
     name: str = "cuda"
 
     def machine(self, spec: TargetSpec) -> Machine:
-        """What every architecture has. Raises SmeltError(unsupported) for one that does not exist."""
-        architectures(spec)
-        return MACHINE
+        """What every architecture has, from the lowest one on that is named. Raises SmeltError(unsupported)
+        for one that does not exist."""
+        named = architectures(spec)
+        return scheduled_for(named[0]) if named else MACHINE
 
     def emit(self, kernels: Sequence[Kernel], spec: TargetSpec) -> DeviceCode:
         """Raises SmeltError naming the kernel that cannot be emitted."""
@@ -46,9 +47,10 @@ class CudaDevice:
             return ptx(module(Program({key: program.parts[key]}, program.declared)), lowest)
 
         rows = {
-            key: LaunchedPart(p.name, p.threads, shared_bytes=p.shared_bytes, listing=partial(listing, key))
+            key: LaunchedPart(p.name, p.threads, shared_bytes=p.shared_bytes, asked_bytes=p.asked_bytes,
+                              listing=partial(listing, key))
             for key, p in program.parts.items()
-        }
+        }  # fmt: skip
         dumps = {
             "model.cuda.ll": lambda: module(program),
             "model.ptx": lambda: "\n".join(ptx(module(b), lowest) for b in batches),
@@ -93,7 +95,8 @@ def _usage(batches: Sequence[Program], chosen: Sequence[str]) -> dict[Key, tuple
             for key, part in b.parts.items():
                 r, one = told.get(part.name), ChipUsage(machine_of(architecture))
                 if r is not None:
-                    one = replace(one, registers=r.registers, spilled=r.spills, shared_bytes=r.shared)
+                    shared = r.shared + part.asked_bytes
+                    one = replace(one, registers=r.registers, spilled=r.spills, shared_bytes=shared)
                 found[key] = (*found.get(key, ()), one)
     return found
 

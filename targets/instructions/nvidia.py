@@ -1,8 +1,7 @@
-"""Rows of NVIDIA's warp-level matrix instructions: what 32 lanes compute together out of their registers.
+"""Rows of NVIDIA's warp-level matrix instructions: what each of 32 lanes computes of what they do together.
 
-Where an element lies is an expression: lane (first axis) and place in the lane's registers (second axis), as
-the PTX ISA gives the fragments of mma.m16n8k16 (section "Matrix Fragments for mma.m16n8k16 with
-floating point type").
+The operands' order in registers is the emitter's business (targets/cuda/matrix.py); what a lane has of the
+sum is that of the PTX ISA, section "Matrix Fragments for mma.m16n8k16 with floating point type".
 """
 
 from __future__ import annotations
@@ -10,16 +9,27 @@ from __future__ import annotations
 from smelt.core.machine import Instruction
 
 _M16N8K16 = """
-kernel @mma.m16n8k16(a: f16[32, 8], b: f16[32, 4], c: f32[32, 4]) -> (d: f32[32, 4]) {
-  serial l in 32 { serial r in 4 { d[l, r] = c[l, r] } }
-  serial k in 16 { serial i in 16 { serial j in 8 {
-    d[4*(i % 8) + j//2, 2*(i//8) + j % 2] fma=
-      cast:f32(a[4*(i % 8) + (k % 8)//2, 4*(k//8) + 2*(i//8) + k % 2])
-        * cast:f32(b[4*j + (k % 8)//2, 2*(k//8) + k % 2])
-  } } }
-}"""
+kernel @{name}(a: {kind}[2, 16], b: {kind}[2, 16], c: f32[2, 2]) -> (d: f32[2, 2]) {{
+  serial i in 2 {{ serial j in 2 {{ d[i, j] = c[i, j] }} }}
+  serial k in 16 {{ serial i in 2 {{ serial j in 2 {{
+    d[i, j] fma= cast:f32(a[i, k]) * cast:f32(b[j, k])
+  }} }} }}
+}}"""
 
-ROWS: tuple[Instruction, ...] = (
+
+def _row(name: str, kind: str) -> Instruction:
     # 256 halves per cycle and tensor core, 4 of these in a streaming multiprocessor
-    Instruction("mma.m16n8k16", _M16N8K16, 1024, 33, "NVIDIA A100 whitepaper; PTX ISA 8.5", ("sm_80",)),
-)
+    source = "NVIDIA A100 whitepaper; PTX ISA 8.5"
+    return Instruction(name, _M16N8K16.format(name=name, kind=kind), 1024, 33, source, ("sm_80",), (8, 4))
+
+
+ROWS: tuple[Instruction, ...] = (_row("mma.m16n8k16.f16", "f16"), _row("mma.m16n8k16.bf16", "bf16"))
+
+
+def rows(architecture: str) -> tuple[Instruction, ...]:
+    """Those that an architecture such as 'sm_87' has."""
+
+    def number(name: str) -> int:
+        return int(name.removeprefix("sm_"))
+
+    return tuple(r for r in ROWS if all(number(f) <= number(architecture) for f in r.features))

@@ -20,12 +20,13 @@ from smelt.targets.llvm.abi import constants, structs
 @dataclass(frozen=True, slots=True)
 class KernelRow:
     """How an entry of the kernel table runs. symbol: its name, in its driver's code on a device. function: of
-    the host's code; '' for none. lanes: work-items of a group."""
+    the host's code; '' for none. lanes: work-items of a group. group_bytes: memory of a group to ask for."""
 
     symbol: str
     function: str
     lanes: int = 1
     grain: int = 1
+    group_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +228,7 @@ def _kernel(linked: Linked, e: Entry, row: KernelRow, texts: _Texts) -> str:
         n_dims=len(k.dims),
         lane_count=row.lanes,
         grain=row.grain,
+        group_bytes=row.group_bytes,
     )
 
 

@@ -124,7 +124,7 @@ def _row(kernel: Kernel, e: Entry, codes: Sequence[DeviceCode]) -> KernelRow:
     if not e.unit:
         return KernelRow(e.name, function_name(kernel, e.statement))
     part = codes[e.unit - 1].parts[e.kernel, e.statement]
-    return KernelRow(part.symbol, part.function, part.lanes)
+    return KernelRow(part.symbol, part.function, part.lanes, group_bytes=part.asked_bytes)
 
 
 def _object(text: IrText, cpu: Cpu, name: str, opt: int = 2) -> bytes:

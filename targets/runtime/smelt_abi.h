@@ -6,7 +6,7 @@
 #endif
 #include "smelt.h"
 
-#define SMELT_ABI_VERSION 12 /* that of the object and of the runtime, which are linked together, are the same */
+#define SMELT_ABI_VERSION 13 /* that of the object and of the runtime, which are linked together, are the same */
 
 typedef struct smelt_rt smelt_rt; /* the runtime's side of one entry of a session */
 
@@ -45,7 +45,7 @@ typedef struct {
   int32_t n_dims;
   int32_t lane_count;      /* work-items of a group, 1 on the CPU */
   int32_t grain;           /* least groups that are worth a claim by a thread */
-  int32_t reserved;
+  int32_t group_bytes;     /* memory of a group that its code does not declare, to be asked for at each launch */
 } smelt_kernel_desc;
 
 typedef struct {

@@ -40,11 +40,11 @@ def threads_library() -> Any:
 
 
 class OnHost:
-    """A kernel for CUDA, lowered for the host."""
+    """A kernel for CUDA, lowered for the host. architecture: whose instructions it may use."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, architecture: str = "sm_53") -> None:
         self.kernel = kernel
-        self.program = emit_program([kernel], cpu_for("sm_53"))
+        self.program = emit_program([kernel], cpu_for(architecture))
         self.parts = [self.program.parts[kernel.name, i] for i in range(len(kernel.body))]
         self.engine = llvm.create_mcjit_compiler(
             parse(host_text(self.program), kernel.name), target_machine(host(), within=True)

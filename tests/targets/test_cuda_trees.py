@@ -144,7 +144,7 @@ def test_barriers_stand_where_threads_meet(name: str, count: int) -> None:
 @pytest.mark.parametrize("name", ["rounds", "turns", "neighbours", "uniform-block"])
 def test_without_its_barriers_a_kernel_is_wrong(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The proof that turns at barriers find what a missing one spoils."""
-    monkeypatch.setattr("smelt.targets.cuda.emit._Kernel._barrier", lambda self: None)
+    monkeypatch.setattr("smelt.targets.cuda.emit.KernelPart._barrier", lambda self, under_way=0: None)
     text, sizes, _ = TOGETHER[name]
     with pytest.raises(AssertionError):
         check_tree(OnHost, parse_kernel(text), sizes)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from smelt.core.diag import SmeltError
 from smelt.core.dim import Facts
 from smelt.core.ir.instructions import Match, match, meaning
 from smelt.core.ir.interp_kernel import run_kernel
@@ -16,6 +17,7 @@ from smelt.core.ir.text import parse_kernel, print_kernel
 from smelt.core.ir.verify_kernel import verify_kernel
 from smelt.core.machine import Instruction, Machine
 from smelt.core.schedule.schedule import apply, parse
+from smelt.core.schedule.tree import ScheduleError
 from smelt.targets.cpu_features import ASKED
 from smelt.targets.instructions import arm, nvidia, x86
 from smelt.targets.instructions.meanings import dot
@@ -112,44 +114,53 @@ def test_words_are_the_first_terms_of_a_guard(name: str) -> None:
 
 
 WARP = """
-kernel @warp(a: f16[16, 16], b: f16[16, 8]) -> (y: f32[16, 8]) {
+kernel @warp(n: dim in 0..*, a: f16[16, 16], b: f16[16, 8]) -> (y: f32[16, 8]) {
   group g in 1 {
-    register p: f16[32, 8]
-    register q: f16[32, 4]
-    register s: f32[32, 4]
-    lane l in 32 {
-      unroll r in 8 { p[l, r] = a[l//4 + 8*(r//2 % 2), 2*(l % 4) + r % 2 + 8*(r//4)] }
-      unroll t in 4 { q[l, t] = b[2*(l % 4) + t % 2 + 8*(t//2), l//4] }
-      unroll u in 4 { s[l, u] = 0.0:f32 }
-    }
-    unroll k in 16 { unroll i in 16 { unroll j in 8 {
-      s[4*(i % 8) + j//2, 2*(i//8) + j % 2] fma=
-        cast:f32(p[4*(i % 8) + (k % 8)//2, 4*(k//8) + 2*(i//8) + k % 2])
-          * cast:f32(q[4*j + (k % 8)//2, 2*(k//8) + k % 2])
-    } } }
-    lane m in 8 { lane n in 4 { unroll v in 2 { unroll w in 2 {
-      y[m + 8*v, 2*n + w] = s[4*m + n, 2*v + w]
-    } } } }
+    register s: f32[8, 4, 2, 2]
+    lane u in 8 { lane v in 4 { unroll i in 2 { unroll j in 2 { s[u, v, i, j] = 0.0:f32 } } } }
+    lane u in 8 { lane v in 4 { unroll k in 16 { unroll i in 2 { unroll j in 2 {
+      s[u, v, i, j] fma= cast:f32(a[8*i + u, k]) * cast:f32(b[k, 2*v + j])
+    } } } } }
+    lane u in 8 { lane v in 4 { unroll i in 2 { unroll j in 2 { y[8*i + u, 2*v + j] = s[u, v, i, j] } } } }
   }
 }"""
+GPU = Machine("gpu", 0, 64, levels=("group", "lane"), max_lanes=32, instructions=nvidia.ROWS)
+BY = "replace k mma.m16n8k16.f16"
 
 
 def test_a_warp_multiplies_matrices() -> None:
-    """Fragments loaded and stored by lane as PTX lays them out, the product put in by `replace`."""
-    gpu = Machine("gpu", 0, 64, levels=("group", "lane"), max_lanes=32, instructions=nvidia.ROWS)
-    done = apply(parse_kernel(WARP), parse("replace k mma.m16n8k16"), gpu.instructions)
-    assert [getattr(s, "by", "") for s in walk(done.body)].count("mma.m16n8k16") == 1
+    """The rows and columns of a lane are those that PTX gives it, the product put in by `replace`."""
+    done = apply(parse_kernel(WARP), parse(BY), GPU.instructions)
+    assert [getattr(s, "by", "") for s in walk(done.body)].count("mma.m16n8k16.f16") == 1
     assert parse_kernel(print_kernel(done)) == done
-    verify_kernel(done, "scheduled", machine=gpu)
+    verify_kernel(done, "scheduled", machine=GPU)
     rng = np.random.default_rng(0)
     a, b = (rng.normal(size=s).astype(np.float16) for s in ((16, 16), (16, 8)))
-    (got,) = run_kernel(done, {}, [a, b])
+    (got,) = run_kernel(done, {"n": 1}, [a, b])
     np.testing.assert_allclose(got, a.astype(np.float32) @ b.astype(np.float32), rtol=1e-5, atol=1e-5)
 
 
-def test_fragments_of_another_layout_are_refused() -> None:
-    text = WARP.replace("4*(k//8) + 2*(i//8) + k % 2", "4*(i//8) + 2*(k//8) + k % 2", 1)
-    kernel = parse_kernel(text)
-    (nest,) = (s for s in walk(kernel.body) if getattr(s, "var", "") == "k")
-    found = match((nest,), nvidia.ROWS[0], Facts())
-    assert isinstance(found, str) and "is not laid out as 'a'" in found
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("a[8*i + u, k]", "a[2*u + i, k]"),
+        ("a[8*i + u, k]", "a[8*i + u, min(k, v + 12)]"),
+        ("b[k, 2*v + j]", "b[k, 4*j + v]"),
+        ("a[8*i + u, k]", "a[8*i + 2*v, k]"),
+        ("lane u in 8 { lane v in 4 { unroll k", "lane v in 4 { lane u in 8 { unroll k"),
+    ],
+)
+def test_lanes_that_have_other_rows_are_refused(old: str, new: str) -> None:
+    with pytest.raises(ScheduleError, match=r"as the row says|are not of 8 and 4"):
+        apply(parse_kernel(WARP.replace(old, new)), parse(BY), GPU.instructions)
+
+
+def test_lanes_must_come_together() -> None:
+    """Inside of a guard some lanes may be missing."""
+    done = print_kernel(apply(parse_kernel(WARP), parse(BY), GPU.instructions))
+    apart = done.replace("block by mma", "block if (0 <= u < n) { block by mma", 1)
+    at = apart.index("block by mma")
+    end = at + apart[at:].index("lane u in 8")
+    kernel = parse_kernel(apart[:end] + "}" + apart[end:])
+    with pytest.raises(SmeltError, match="its lanes may not all come here"):
+        verify_kernel(kernel, "scheduled", machine=GPU)

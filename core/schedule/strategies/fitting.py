@@ -81,7 +81,7 @@ def _contiguous(v: View, a: Load, b: Load, var: str) -> bool:
 
 def _rows(machine: Machine, a: DType, b: DType, acc: DType) -> list[Instruction]:
     """The machine's rows for a product of these types."""
-    return [x for x in machine.instructions if not meaning(x).fragments and meaning(x).types == (a, b, acc)]
+    return [x for x in machine.instructions if not meaning(x).shared and meaning(x).types == (a, b, acc)]
 
 
 def _speed(row: Instruction, n: int) -> float:

@@ -8,6 +8,8 @@ well, and `contraction` serves them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from smelt.core.dim import YES
 from smelt.core.ir.analysis.scope import kernel_facts
 from smelt.core.ir.kernel import Load, walk_expr
@@ -21,6 +23,7 @@ from smelt.core.schedule.strategies.contraction import (
     power,
     unroll_short,
 )
+from smelt.core.schedule.strategies.lane_matrix import by_matrix
 from smelt.core.schedule.strategies.lane_rows import PART_TERMS, kept_columns
 from smelt.core.schedule.strategies.lane_tiles import tiled
 from smelt.core.schedule.strategies.lanes import FEW_GROUPS, FEW_LANE_ROWS, few_rows
@@ -177,11 +180,11 @@ def _shared_axis(d: Draft, r: Roles, width: int) -> tuple[str, int]:
 def _many_rows(d: Draft, v: View, r: Roles, width: int, packed: bool) -> None:
     """Lanes of a group along rows as well, each with a tile of them in registers; operands from caches."""
     assert r.row is not None
-    try:
-        with d.all_or_nothing():
-            return tiled(d, v, r, width, packed or v.stride(r.b, r.column) == 1)
-    except ScheduleError:
-        pass  # operands come from the caches then
+    if _whole(d, lambda: by_matrix(d, v, r, width, packed)):
+        return
+    beside = packed or v.stride(r.b, r.column) == 1
+    if _whole(d, lambda: tiled(d, v, r, width, beside)):
+        return  # else operands come from the caches
     n = v.extent(r.row).const_or_none
     panels, column = _split_columns(d, v, r, width, packed)
     height = LANE_ROWS if n is None else min(LANE_ROWS, n)
@@ -196,6 +199,16 @@ def _many_rows(d: Draft, v: View, r: Roles, width: int, packed: bool) -> None:
     for x in (lane, column):
         d.do("bind", x, "lane")
     _in_registers(d, r, column, [i])
+
+
+def _whole(d: Draft, way: Callable[[], None]) -> bool:
+    """Whether a way could be gone to its end; else nothing was done."""
+    try:
+        with d.all_or_nothing():
+            way()
+    except ScheduleError:
+        return False
+    return True
 
 
 def _in_registers(d: Draft, r: Roles, lane: str, row: list[str]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from smelt.core.ir.kernel import Loop
+from smelt.core.ir.kernel import Load, Loop
 from smelt.core.ir.rewrite import local_buffers
 from smelt.core.machine import Machine
 from smelt.core.schedule.draft import Draft
@@ -88,7 +88,17 @@ def tiled(d: Draft, v: View, r: Roles, width: int, beside: bool) -> None:
     held = {x.buffer for x in r.beside} if outer else set[str]()
     for buffer, name in tiles.items():
         d.do("fetch", outer if outer and buffer in held else at, buffer, name, pads[buffer])
-    _double(d, at, [name for buffer, name in tiles.items() if buffer not in held])
+    overlapped(d, at, [name for buffer, name in tiles.items() if buffer not in held], 2)
+    for e in (*r.a, r.b):
+        if pads[e.buffer] == 0:
+            wide_copies(d, tiles[e.buffer], e)
+
+
+def wide_copies(d: Draft, tile: str, e: Load) -> None:
+    """Lanes fill the tile of e by as many neighbours at once as the machine moves, fewer where rows end."""
+    wide = d.machine.moved_bytes // e.dtype.bytes
+    while wide > 1 and not d.attempt("copy_wide", tile, wide):
+        wide //= 2
 
 
 def _sliced(d: Draft, v: View, r: Roles) -> Roles:
@@ -187,19 +197,20 @@ def _write_out(d: Draft, r: Roles) -> None:
         d.do("unroll", f"{last}.v")
 
 
-def _double(d: Draft, at: str, tiles: list[str]) -> None:
-    """Every tile twice where there is shared memory for it: a slice is copied while the one before is used.
-    n slices then take n + 2 barriers and not 2*n, again for every turn of a loop around them."""
+def overlapped(d: Draft, at: str, tiles: list[str], most: int) -> None:
+    """Every tile up to `most` times, as far as there is shared memory for it: slices are copied while others
+    are used. n slices then take n + 2 barriers and not 2*n, again for every turn of a loop around them."""
     found = find(d.kernel, at)
     assert found is not None
     shared = [b for b in local_buffers(d.kernel.body) if b.name in tiles]
     size = sum((prod_or_none(list(b.shape)) or 0) * b.dtype.bytes for b in shared)
     n = found[1].extent.const_or_none
     again = any(isinstance(s, Loop) and s.level == "serial" for s in found[0])
-    if n == 1 or (n == 2 and again) or 2 * size > d.machine.shared_bytes:
+    stages = min(most, d.machine.shared_bytes // max(size, 1), most if n is None else n)
+    if stages < 2 or (n == 2 and again):
         return
     for name in tiles:
-        d.do("double_buffer", at, name)
+        d.do("pipeline", at, name, stages)
 
 
-__all__ = ["choose_tile", "tiled"]
+__all__ = ["choose_tile", "overlapped", "tiled", "wide_copies"]

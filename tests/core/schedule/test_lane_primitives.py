@@ -71,10 +71,10 @@ LEGAL = (
     (free, "split_clamped i0 4 o i; bind o group; bind i1 lane", M),
     (fixed, TILED + "fetch ko a at 1; fetch ko b bt 0", M),
     (fixed, TILED + "fetch ko a at 0", M),
-    (fixed, TILED + "fetch ko a at 1; fetch ko b bt 0; double_buffer ko at; double_buffer ko bt", M),
+    (fixed, TILED + "fetch ko a at 1; fetch ko b bt 0; pipeline ko at 2; pipeline ko bt 2", M),
     (free, "deepen k1 4 ko ki; split_clamped i0 4 io ir; split i1 5 jo ji no; order [io jo ir ji]; "
            "bind io group; bind jo lane; stage_reduce io acc; accumulate acc []; unroll ir; bind ji vector; "
-           "fetch ko a at 0; double_buffer ko at", M),
+           "fetch ko a at 0; pipeline ko at 2", M),
     (fixed, TILED + "fetch io a at 3", M),
     (conv, "split_clamped i 4 io ir; bind io group; order [c ir]; bind c lane; stage_reduce io acc; "
            "accumulate acc []; unroll ir; fetch t x xt 1; fetch io f ft 0", ({"w": 1}, {"w": 6})),
@@ -131,9 +131,9 @@ REFUSED = (
     (free, "bind i0 group; bind i1 lane; stage_reduce i0 acc; accumulate acc []; fetch i0 a t 0",
      "no loop of constant extent"),
     (fixed, TILED + "fetch ko a acc 0", "is taken"),
-    (fixed, TILED + "fetch ko a at 0; double_buffer io at", "no loop that all lanes run together"),
-    (fixed, TILED + "fetch ko a at 0; double_buffer ko acc", "no loop that all lanes run together"),
-    (fixed, TILED + "fetch ko a at 0; double_buffer ko at; double_buffer ko at", "that all lanes run"),
+    (fixed, TILED + "fetch ko a at 0; pipeline io at 2", "no loop that all lanes run together"),
+    (fixed, TILED + "fetch ko a at 0; pipeline ko acc 2", "no loop that all lanes run together"),
+    (fixed, TILED + "fetch ko a at 0; pipeline ko at 2; pipeline ko at 2", "that all lanes run"),
     (total, "stage_reduce i0 acc; lane_reduce acc 6 1", "no power of two"),
     (total, "split i0 4 o i yes; stage_reduce o acc; lane_reduce acc 8 1", "no scalar of the group"),
     (free, "split_reduce i0 k1 0 parts", "no terms"),
@@ -180,7 +180,7 @@ def test_halves_that_others_write_or_read(body: str, reason: str) -> None:
     text = ("kernel @k(n: dim in 0..*, x: f32[n, 8]) -> (y: f32[n, 8]) "
             f"{{ group g in 1 {{ serial i in n {{ shared t: f32[8] {body} }} }} }}")  # fmt: skip
     with pytest.raises(ScheduleError, match=reason):
-        apply(parse_kernel(text), parse("double_buffer i t"))
+        apply(parse_kernel(text), parse("pipeline i t 2"))
 
 
 def test_a_tile_is_read_instead_of_the_operand() -> None:
@@ -204,7 +204,7 @@ def test_halves_of_a_tile_need_one_barrier_for_a_slice() -> None:
         return found
 
     assert barriers("fetch ko a at 1; fetch ko b bt 0") == 2
-    assert barriers("fetch ko a at 1; fetch ko b bt 0; double_buffer ko at; double_buffer ko bt") == 1
+    assert barriers("fetch ko a at 1; fetch ko b bt 0; pipeline ko at 2; pipeline ko bt 2") == 1
 
 
 def test_a_multiple_needs_no_block() -> None:

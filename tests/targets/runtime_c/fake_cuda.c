@@ -232,6 +232,12 @@ int cuFuncGetAttribute(int *value, int attribute, void *function) {
   return (void)function, *value = (int)setting("FAKE_CUDA_THREADS", 1024), 0;
 }
 
+/* Shared memory to be asked for at launches: as much as FAKE_CUDA_SHARED. */
+int cuFuncSetAttribute(void *function, int attribute, int value) {
+  CALL(value);
+  return (void)function, attribute == 8 && value <= setting("FAKE_CUDA_SHARED", 99 * 1024) ? 0 : INVALID_VALUE;
+}
+
 int cuMemAlloc_v2(uint64_t *at, size_t bytes) {
   CALL(bytes);
   if (!bytes) return INVALID_VALUE;
@@ -284,7 +290,7 @@ int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream)
 int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz, unsigned shared, void *stream,
                    void **parameters, void **extra) {
   CALL(x);
-  if (!x || x > (unsigned long)setting("FAKE_CUDA_GROUPS", 0x7FFFFFFF) || y != 1 || z != 1 || ty != 1 || tz != 1 || shared) return INVALID_VALUE;
+  if (!x || x > (unsigned long)setting("FAKE_CUDA_GROUPS", 0x7FFFFFFF) || y != 1 || z != 1 || ty != 1 || tz != 1 || shared > (unsigned long)setting("FAKE_CUDA_SHARED", 99 * 1024)) return INVALID_VALUE;
   if (stream != &n_streams || parameters || !extra || extra[0] != (void *)1 || extra[2] != (void *)2 || extra[4]) return INVALID_VALUE;
   size_t bytes = *(size_t *)extra[3];
   if (bytes > 4096 || bytes % 8) return INVALID_VALUE;

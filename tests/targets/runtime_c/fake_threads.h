@@ -8,6 +8,7 @@
 typedef struct {
   int32_t thread, group;
   void (*barrier)(void);
+  void (*warp)(int32_t what, int64_t *words); /* what: product, matrices, waiting and copies, as in cuda_host.py */
 } fake_state;
 
 typedef void (*fake_kernel)(const int64_t *words);
