@@ -12,8 +12,8 @@ import numpy as np
 from kernel_data import compare, inputs
 from naive_kernels import op_kernel
 
-from smelt.core.dim import Facts, parse_dim, to_dim
-from smelt.core.dtype import f32, u8
+from smelt.core.dim import Dim, Facts, parse_dim, to_dim
+from smelt.core.dtype import f16, f32, u8
 from smelt.core.ir.interp_kernel import run_kernel
 from smelt.core.ir.kernel import Expr, Kernel, Load
 from smelt.core.machine import Machine
@@ -92,11 +92,15 @@ def _conv(c: int, m: int) -> Kernel:
 
 
 def _turned(kernel: Kernel, name: str) -> Kernel:
-    """The kernel with a matrix of its inputs read along its other axis."""
-    inputs = tuple(replace(b, shape=b.shape[::-1]) if b.name == name else b for b in kernel.inputs)
+    """The kernel with a matrix of its inputs, or matrices, read along their other axis."""
+
+    def turned(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        return (*shape[:-2], shape[-1], shape[-2])
+
+    inputs = tuple(replace(b, shape=turned(b.shape)) if b.name == name else b for b in kernel.inputs)
 
     def load(e: Load, facts: Facts) -> Expr:
-        return replace(e, index=e.index[::-1]) if e.buffer == name else e
+        return replace(e, index=turned(e.index)) if e.buffer == name else e
 
     return kernel.with_(inputs=inputs, body=map_accesses(kernel.body, Facts(), load, lambda s, _: s))
 
@@ -106,6 +110,11 @@ IN_STEP: dict[str, tuple[Kernel, str, str, tuple[dict[str, int], ...]]] = {
     "matmul-in-place": (op_kernel("matmul", [("m", "k"), ("k", "n")], ("m", "n")), "", "lane_split", ({"m": 2, "k": 9, "n": 33}, {"m": 5, "k": 0, "n": 7}, {"m": 9, "k": 3, "n": 64})),
     "vector": (op_kernel("matmul", [(1, 70), (70, 50)], (1, 50)), "b", "lane_split", ({},)),
     "decoded": (op_kernel("matmul_nbits", [("m", 128), (40, 4, 16), (40, 4)], ("m", 40), {"bits": 4, "block": 32}, dtypes=[f32, u8, f32]), "bc", "lane_split", ({"m": 1}, {"m": 6})),
+    "keys": (_turned(op_kernel("matmul", [("h", "m", 32), ("h", 32, "n")], ("h", "m", "n")), "b"), "", "accumulate acc []; unroll acc.t", ({"h": 2, "m": 1, "n": 70}, {"h": 1, "m": 4, "n": 3}, {"h": 1, "m": 5, "n": 9}, {"h": 2, "m": 2, "n": 0})),
+    "halves-of-keys": (_turned(op_kernel("matmul", [("h", 4, 32), ("h", 32, "n")], ("h", 4, "n"), dtypes=[f16, f16]), "b"), "", "accumulate acc []; unroll acc.t", ({"h": 2, "n": 37},)),
+    "values": (op_kernel("matmul", [("h", "m", "k"), ("h", "k", 32)], ("h", "m", 32)), "", "split_reduce", ({"h": 2, "m": 1, "k": 300}, {"h": 1, "m": 3, "k": 5}, {"h": 1, "m": 6, "k": 9}, {"h": 2, "m": 4, "k": 0}, {"h": 1, "m": 2, "k": 1025})),
+    "halves-of-values": (op_kernel("matmul", [(2, 1, "k"), (2, "k", 64)], (2, 1, 64), dtypes=[f16, f16]), "", "split_reduce", ({"k": 259},)),
+    "values-of-many-heads": (op_kernel("matmul", [(36, 1, 130), (36, 130, 32)], (36, 1, 32)), "", "accumulate acc []; unroll acc.t", ({},)),
     "few-columns": (op_kernel("matmul", [("m", 1024), (1024, 20)], ("m", 20)), "b", "split_reduce", ({"m": 1}, {"m": 4})),
     "decoded-blocks": (op_kernel("matmul_nbits", [(1, 512), (9, 16, 16), (9, 16)], (1, 9), {"bits": 4, "block": 32}, dtypes=[f32, u8, f32]), "bc", "once", ({},)),
     "tiles": (op_kernel("matmul", [("m", 40), (40, 70)], ("m", 70)), "b", "fetch", ({"m": 37}, {"m": 5})),

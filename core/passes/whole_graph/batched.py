@@ -88,8 +88,6 @@ def _axes_apart(apart: tuple[Dim, ...], joined: tuple[Dim, ...]) -> tuple[Dim, .
 
 # ---------------------------------------------------------------- scaled matrices
 
-VIEWS = ("reshape", "transpose", "broadcast_to")
-
 
 @rule("matmul", kind=SUMS, forms=[
     "x: f32[N, M, 4]; k: f32[N, H, 4]; matmul(mul(x, 0.7), transpose(mul(k, 0.7), perm=(0, 2, 1)))",
@@ -114,32 +112,32 @@ def _scaled_matrices(g: Editor, n: Node) -> Ref | None:
 
 @dataclass(frozen=True)
 class _Scaled:
-    """Views, the last one first, of source * factor."""
+    """Nodes that move elements, the last one first, of source * factor."""
 
     source: Ref
     factor: float
-    views: tuple[Node, ...]
+    moves: tuple[Node, ...]
 
     def without(self, g: Editor) -> Ref:
-        """The views of the source alone."""
+        """What the nodes make of the source alone."""
         y = self.source
-        for v in reversed(self.views):
-            y = g.emit(v.op, (y,), v.attrs)
+        for n in reversed(self.moves):
+            y = g.emit(n.op, (y,), n.attrs)
         return y
 
 
 def _scaled(g: Editor, ref: Ref) -> _Scaled | None:
-    """ref as views of a product with a constant, which nobody else reads."""
-    views: list[Node] = []
+    """ref as moved elements of a product with a constant, which nobody else reads."""
+    moves: list[Node] = []
     while g.uses(ref) == 1 and (n := g.maker(ref)) is not None:
-        if n.op in VIEWS:
-            views.append(n)
+        if len(n.inputs) == len(n.outputs) == 1 and g.trait(n).moved == 0:
+            moves.append(n)
             ref = n.inputs[0]
             continue
         c = splat(g, n.inputs[1]) if n.op in ("mul", "div") else None
         if c is None or not whole(g, n.inputs[0], n) or not 1 / FACTOR <= abs(c) <= FACTOR:
             return None
-        return _Scaled(n.inputs[0], float(c) if n.op == "mul" else 1 / float(c), tuple(views))
+        return _Scaled(n.inputs[0], float(c) if n.op == "mul" else 1 / float(c), tuple(moves))
     return None
 
 

@@ -22,6 +22,7 @@ from smelt.core.schedule.strategies.contraction import (
     unroll_short,
 )
 from smelt.core.schedule.strategies.lane_rows import PART_TERMS, kept_columns
+from smelt.core.schedule.strategies.lane_streams import streamed, streams
 from smelt.core.schedule.strategies.lane_tiles import tiled
 from smelt.core.schedule.strategies.lanes import FEW_GROUPS, FEW_LANE_ROWS, few_rows
 from smelt.core.schedule.strategies.reduction import prod_or_none
@@ -46,12 +47,15 @@ def lane_products(d: Draft, root: str) -> None:
     width = min(d.machine.subgroup, v.extent(r.column).const_or_none or d.machine.subgroup)
     packed = _pack(d, r, width)
     apart = not packed and v.stride(r.b, r.column) != 1
-    if apart and few_rows(d, r) and not _brief(d, r):
+    if apart and few_rows(d, r) and not _brief(d, r) and not streams(d, v, r):
         raise ScheduleError("lane_products", "a vector times a matrix along its rows: dot products do better")
     for part, few in _by_rows(d, r):
         v = d.view(part)
         if not few:
             _many_rows(d, v, _roles(v), width, packed)
+            continue
+        if not packed and streams(d, v, _roles(v)):
+            streamed(d, part)
             continue
         for nest in _in_groups(d, v, _roles(v), width):
             v, mine = d.view(nest), roles(d.view(nest))
