@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 from kernel_data import compare, inputs
-from naive_kernels import op_kernel
+from naive_kernels import Shape, op_kernel
 
 from smelt.core.dim import Dim, Facts, parse_dim, to_dim
 from smelt.core.dtype import f16, f32, u8
 from smelt.core.ir.interp_kernel import run_kernel
 from smelt.core.ir.kernel import Expr, Kernel, Load
 from smelt.core.machine import Machine
+from smelt.core.ops.trace import call
 from smelt.core.schedule.strategies import draft
 from smelt.core.schedule.tree import map_accesses
 
@@ -105,6 +106,12 @@ def _turned(kernel: Kernel, name: str) -> Kernel:
     return kernel.with_(inputs=inputs, body=map_accesses(kernel.body, Facts(), load, lambda s, _: s))
 
 
+def _masked(shapes: list[Shape], out: Shape) -> Kernel:
+    """A product to which a matrix is added for all of them."""
+    return op_kernel("matmul", shapes, out, extra=[out[-2:]],
+                     epilogue=lambda t, value, i, mask: call("add", value, mask[i[-2:]]))  # fmt: skip
+
+
 IN_STEP: dict[str, tuple[Kernel, str, str, tuple[dict[str, int], ...]]] = {
     "matmul": (op_kernel("matmul", [("m", 40), (40, 70)], ("m", 70)), "b", "lane_split", ({"m": 1}, {"m": 3}, {"m": 37}, {"m": 0})),
     "matmul-in-place": (op_kernel("matmul", [("m", "k"), ("k", "n")], ("m", "n")), "", "lane_split", ({"m": 2, "k": 9, "n": 33}, {"m": 5, "k": 0, "n": 7}, {"m": 9, "k": 3, "n": 64})),
@@ -112,6 +119,8 @@ IN_STEP: dict[str, tuple[Kernel, str, str, tuple[dict[str, int], ...]]] = {
     "decoded": (op_kernel("matmul_nbits", [("m", 128), (40, 4, 16), (40, 4)], ("m", 40), {"bits": 4, "block": 32}, dtypes=[f32, u8, f32]), "bc", "lane_split", ({"m": 1}, {"m": 6})),
     "keys": (_turned(op_kernel("matmul", [("h", "m", 32), ("h", 32, "n")], ("h", "m", "n")), "b"), "", "accumulate acc []; unroll acc.t", ({"h": 2, "m": 1, "n": 70}, {"h": 1, "m": 4, "n": 3}, {"h": 1, "m": 5, "n": 9}, {"h": 2, "m": 2, "n": 0})),
     "halves-of-keys": (_turned(op_kernel("matmul", [("h", 4, 32), ("h", 32, "n")], ("h", 4, "n"), dtypes=[f16, f16]), "b"), "", "accumulate acc []; unroll acc.t", ({"h": 2, "n": 37},)),
+    "keys-of-heads": (_turned(_masked([(2, 3, "m", 32), (2, 1, 32, "n")], (2, 3, "m", "n")), "b"), "", "divide i2 1 .m", ({"m": 1, "n": 37}, {"m": 9, "n": 5}, {"m": 0, "n": 2})),
+    "values-of-heads": (_masked([(2, 4, "m", "k"), (2, 1, "k", 32)], (2, 4, "m", 32)), "", "split_reduce", ({"m": 1, "k": 300}, {"m": 9, "k": 5})),
     "values": (op_kernel("matmul", [("h", "m", "k"), ("h", "k", 32)], ("h", "m", 32)), "", "split_reduce", ({"h": 2, "m": 1, "k": 300}, {"h": 1, "m": 3, "k": 5}, {"h": 1, "m": 6, "k": 9}, {"h": 2, "m": 4, "k": 0}, {"h": 1, "m": 2, "k": 1025})),
     "halves-of-values": (op_kernel("matmul", [(2, 1, "k"), (2, "k", 64)], (2, 1, 64), dtypes=[f16, f16]), "", "split_reduce", ({"k": 259},)),
     "values-of-many-heads": (op_kernel("matmul", [(36, 1, 130), (36, 130, 32)], (36, 1, 32)), "", "accumulate acc []; unroll acc.t", ({},)),

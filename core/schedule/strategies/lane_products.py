@@ -22,7 +22,7 @@ from smelt.core.schedule.strategies.contraction import (
     unroll_short,
 )
 from smelt.core.schedule.strategies.lane_rows import PART_TERMS, kept_columns
-from smelt.core.schedule.strategies.lane_streams import streamed, streams
+from smelt.core.schedule.strategies.lane_streams import heads_and_rows, streamed, streams
 from smelt.core.schedule.strategies.lane_tiles import tiled
 from smelt.core.schedule.strategies.lanes import FEW_GROUPS, FEW_LANE_ROWS, few_rows
 from smelt.core.schedule.strategies.reduction import prod_or_none
@@ -102,11 +102,23 @@ def _by_rows(d: Draft, r: Roles) -> list[tuple[str, bool]]:
     if few_rows(d, r):
         return [(v.vars[0], True)]
     assert r.row is not None
+    found = heads_and_rows(v, r)
+    if found is not None and streams(d, v, r):
+        return _by_heads(d, v, *found)
     if r.outer or kernel_facts(d.kernel).prove_lt(FEW_LANE_ROWS, v.extent(r.row)) is YES:
         return [(v.vars[0], False)]
     d.order(r.row, *(x for x in v.vars if x != r.row))
     d.do("divide", r.row, FEW_LANE_ROWS, ".m")
     return [(r.row, True), (f"{r.row}.m", False)]
+
+
+def _by_heads(d: Draft, v: View, heads: str, rows: str) -> list[tuple[str, bool]]:
+    """The same where a row is one of a few heads and one of what a run knows. Many are rows of a head."""
+    n = v.extent(heads).const
+    d.order(rows, *(x for x in v.vars if x != rows))
+    d.do("divide", rows, FEW_LANE_ROWS // n, ".m")
+    d.order(*(f"{x}.m" for x in v.vars if x not in (rows, v.vars[-1])), f"{rows}.m", f"{v.vars[-1]}.m")
+    return [(rows, True), (f"{rows}.m", False)]
 
 
 def _in_groups(d: Draft, v: View, r: Roles, width: int) -> list[str]:

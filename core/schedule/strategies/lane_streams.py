@@ -9,6 +9,8 @@ that neither few heads nor a long cache leave cores without work; a statement of
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from smelt.core.dim import YES, Dim
 from smelt.core.ir.analysis.scope import kernel_facts
 from smelt.core.schedule.draft import Draft
@@ -25,9 +27,27 @@ def streams(d: Draft, v: View, r: Roles) -> bool:
     """Whether a product of few rows is one that `streamed` takes: of one axis, with a B that is no constant
     and lies in runs along its rows or its columns."""
     plain = len(r.reduce.axes) == 1 and not r.beside and not r.b.guard and len(v.reduces()) == 1
-    if not plain or r.b.buffer in d.constants or r.outer:
+    if not plain or r.b.buffer in d.constants or (r.outer and not heads_and_rows(v, r)):
         return False
     return _along_rows(d, v, r) is not None or _along_columns(d, v, r) is not None
+
+
+def heads_and_rows(v: View, r: Roles) -> tuple[str, str] | None:
+    """(loop over few heads, loop over their rows) of a product whose left factor follows these two, where a
+    run knows the rows."""
+    if len(r.outer) != 1 or r.row is None:
+        return None
+    for heads, rows in ((r.outer[0], r.row), (r.row, r.outer[0])):
+        n = v.extent(heads).const_or_none
+        if n is not None and 0 < n <= FEW_LANE_ROWS and not v.extent(rows).is_const:
+            return heads, rows
+    return None
+
+
+def _heads_as_rows(v: View, r: Roles) -> Roles:
+    """The roles where heads are the rows, for each of the rows that a head has."""
+    found = heads_and_rows(v, r)
+    return r if found is None else replace(r, batch=(*r.batch, found[1]), row=found[0], outer=())
 
 
 def streamed(d: Draft, root: str) -> None:
@@ -37,7 +57,7 @@ def streamed(d: Draft, root: str) -> None:
     assert r is not None
     shape = _along_rows(d, v, r)
     if shape is not None:
-        _rows(d, v, r, *shape)
+        _rows(d, v, _heads_as_rows(v, r), *shape)
         return
     shape = _along_columns(d, v, r)
     assert shape is not None
@@ -46,7 +66,7 @@ def streamed(d: Draft, root: str) -> None:
         if mine is None:
             _sums(d, v)
         else:
-            _columns(d, v, mine, *shape)
+            _columns(d, v, _heads_as_rows(v, mine), *shape)
 
 
 def _run(r: Roles) -> int:
@@ -193,4 +213,4 @@ def _written_total(d: Draft, name: str) -> None:
     d.attempt("unroll", f"{name}.t")
 
 
-__all__ = ["streamed", "streams"]
+__all__ = ["heads_and_rows", "streamed", "streams"]
