@@ -16,7 +16,6 @@ from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.reductions import UPDATE
 from smelt.core.schedule.strategies.contraction import SHORT_AXIS, power
 from smelt.core.schedule.strategies.elementwise import elementwise
-from smelt.core.schedule.strategies.lane_tiles import AT_ONCE
 from smelt.core.schedule.strategies.lanes import FEW_GROUPS, few_rows
 from smelt.core.schedule.strategies.reduction import (
     accumulate_long,
@@ -131,8 +130,7 @@ def _row_sides(v: View) -> tuple[list[str], list[str]]:
 
 
 def _row(d: Draft, root: str) -> None:
-    """A group for every row, its reductions by lanes and a tree; of a long row a lane takes neighbours, whose
-    loads are on their way at once."""
+    """A group for every row, its reductions by lanes and a tree."""
     v = d.view(root)
     if not v.all_reduces():
         elementwise(d, root)
@@ -147,9 +145,8 @@ def _row(d: Draft, root: str) -> None:
     names = d.stage_reduce(outer[-1])
     d.attempt("hoist", outer[-1], "inv")
     most = max((n.const_or_none or d.machine.max_lanes for n in lengths), default=1)
-    long = any(n.const_or_none is None or n.const >= AT_ONCE * d.machine.max_lanes for n in lengths)
     for name in names:
-        d.do("lane_reduce", name, min(d.machine.max_lanes, power(most)), AT_ONCE if long else 1)
+        d.do("lane_reduce", name, min(d.machine.max_lanes, power(most)), 1)
     for x in inner:
         d.do("bind", x, "lane")
 
