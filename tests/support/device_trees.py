@@ -13,7 +13,7 @@ from kernel_data import compare, inputs
 from naive_kernels import op_kernel
 
 from smelt.core.dim import Facts, parse_dim, to_dim
-from smelt.core.dtype import f32, u8
+from smelt.core.dtype import f16, f32, u8
 from smelt.core.ir.interp_kernel import run_kernel
 from smelt.core.ir.kernel import Expr, Kernel, Load
 from smelt.core.machine import Machine
@@ -108,6 +108,9 @@ IN_STEP: dict[str, tuple[Kernel, str, str, tuple[dict[str, int], ...]]] = {
     "decoded": (op_kernel("matmul_nbits", [("m", 128), (40, 4, 16), (40, 4)], ("m", 40), {"bits": 4, "block": 32}, dtypes=[f32, u8, f32]), "bc", "lane_split", ({"m": 1}, {"m": 6})),
     "few-columns": (op_kernel("matmul", [("m", 1024), (1024, 20)], ("m", 20)), "b", "split_reduce", ({"m": 1}, {"m": 4})),
     "decoded-blocks": (op_kernel("matmul_nbits", [(1, 512), (9, 16, 16), (9, 16)], (1, 9), {"bits": 4, "block": 32}, dtypes=[f32, u8, f32]), "bc", "once", ({},)),
+    "runs": (op_kernel("matmul", [("m", 96), (96, 70)], ("m", 70)), "b", "lane_split", ({"m": 1}, {"m": 4}, {"m": 7}, {"m": 0})),
+    "runs-of-halves": (op_kernel("matmul", [("m", 352), (352, 40)], ("m", 40), dtypes=[f16, f16]), "b", "lane_split", ({"m": 2}, {"m": 5})),
+    "runs-of-bytes": (op_kernel("matmul_nbits", [("m", 320), (48, 5, 64), (48, 5), (48, 5)], ("m", 48), {"bits": 8, "block": 64}, dtypes=[f16, u8, f16, u8]), "bcd", "once", ({"m": 3}, {"m": 5})),
     "tiles": (op_kernel("matmul", [("m", 40), (40, 70)], ("m", 70)), "b", "fetch", ({"m": 37}, {"m": 5})),
     "tiles-in-place": (op_kernel("matmul", [("m", "k"), ("k", "n")], ("m", "n")), "", "fetch", ({"m": 17, "k": 37, "n": 35}, {"m": 8, "k": 16, "n": 129}, {"m": 6, "k": 0, "n": 3})),
     "tiles-of-a-transpose": (_turned(op_kernel("matmul", [(20, 32), (32, "n")], (20, "n")), "b"), "", "fetch", ({"n": 35},)),
