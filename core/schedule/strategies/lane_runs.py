@@ -32,7 +32,7 @@ LEAST_SHARE = 8
 
 
 @dataclass(frozen=True)
-class Runs:
+class RunAxes:
     """inner: the axes of the reduction from the one with runs on. run: the steps of the first of them that
     are read at once."""
 
@@ -40,7 +40,7 @@ class Runs:
     run: int
 
 
-def packed_in_runs(d: Draft, r: Roles, width: int) -> tuple[Roles, Runs] | None:
+def packed_in_runs(d: Draft, r: Roles, width: int) -> tuple[Roles, RunAxes] | None:
     """B in panels of runs, what it is decoded with in plain ones; None where that cannot be, and nothing was
     done. The roles afterwards: an axis that is longer than a run is two."""
     every = [x for e in expressions(d.kernel.body) for x in walk_expr(e) if isinstance(x, Load)]
@@ -81,10 +81,10 @@ def packed_in_runs(d: Draft, r: Roles, width: int) -> tuple[Roles, Runs] | None:
         inner = (i,)
     found = roles(d.view(r.column))
     assert found is not None
-    return found, Runs(inner, min(n, most))
+    return found, RunAxes(inner, min(n, most))
 
 
-def few_rows_of_runs(d: Draft, r: Roles, width: int, runs: Runs) -> None:
+def few_rows_of_runs(d: Draft, r: Roles, width: int, runs: RunAxes) -> None:
     """A few columns are a group, whose lanes share the reduction as well: neighbours have neighbouring runs
     and columns. Every height has a body of its own, in which several runs are on their way at once."""
     v = d.view(r.column)
@@ -135,39 +135,51 @@ def _shared(d: Draft, r: Roles, across: int) -> tuple[str, int]:
     """The axis of the reduction that the lanes of a group share, and in how many parts: of equal length
     unless that were less than half as many."""
     first = r.reduce.axes[0]
-    n, terms = first.extent.const, prod_or_none([a.extent for a in r.reduce.axes]) or 0
-    most = min(d.machine.max_lanes // across, terms // LEAST_SHARE, n)
+    n, terms = first.extent.const_or_none, prod_or_none([a.extent for a in r.reduce.axes])
+    most = d.machine.max_lanes // across
+    most = most if n is None or terms is None else min(most, terms // LEAST_SHARE, n)
     if most < 2:
         return first.var, 1
     most = 1 << (most.bit_length() - 1)
-    equal = n & -n
+    equal = most if n is None else n & -n
     return first.var, equal if most // 2 <= equal < most else most
 
 
 def _written_out(
-    d: Draft, r: Roles, runs: Runs, names: dict[str, None], mine: list[str], columns: int
+    d: Draft, r: Roles, runs: RunAxes, names: dict[str, None], mine: list[str], columns: int
 ) -> None:
-    """The sums of a lane in its registers; runs written out, and as many of them as are in flight at once."""
+    """The sums of a lane in its registers; runs written out, and as many of them as are in flight at once.
+    What B is decoded with is read once for a block, whose sum the scale multiplies."""
+    axes = [a.var for a in r.reduce.axes]
+    block = next((a for a in reversed(axes) if any(a in i.symbols for b in r.beside for i in b.index)), "")
+    factored = [x for x in names if block and d.attempt("factor", x, block)]
     for name in names:
         d.do("accumulate", name, ())
     for x in mine:
         d.do("unroll", x)
-    axes = [a.var for a in r.reduce.axes]
-    held = [a for a in axes if any(a in i.symbols for b in r.beside for i in b.index)]
-    step, inner = axes[axes.index(runs.inner[0]) - 1], runs.inner
-    found = find(d.kernel, inner[0])
-    assert found is not None
-    if found[1].extent.const != runs.run:
-        step, inner = f"{inner[0]}.w", (f"{inner[0]}.x", *inner[1:])
-        d.do("split", runs.inner[0], runs.run, step, inner[0], False)
-    loops = _at_once(d, step, max(1, RUN_BYTES // (runs.run * r.b.dtype.bytes * columns)))
-    if held and held[-1] != step:
-        d.attempt("once", held[-1], "held")
-    for loop, suffix, unrolled in loops:
-        if held and held[-1] == step:
-            d.attempt("once", loop, "held")
-        for x in inner:
-            d.do("unroll", x + suffix)
+    count = max(1, RUN_BYTES // (runs.run * r.b.dtype.bytes * columns))
+    first, rest = runs.inner[0], runs.inner[1:]
+    whole = next(a for a in r.reduce.axes if a.var == first).extent == runs.run
+    step = axes[axes.index(first) - 1]
+    loops = _at_once(d, step, count) if whole else [(step, "", False)]
+    for loop, suffix, _ in loops:
+        at = loop if block == step else block
+        if factored:
+            for part in d.stage_reduce(at):
+                d.do("accumulate", part, ())
+        if block:
+            d.attempt("by_bits", at)
+            d.attempt("once", at, "held")
+        if whole:
+            for x in runs.inner:
+                d.do("unroll", x + suffix)
+    if not whole:
+        d.do("split", first, runs.run, f"{first}.w", f"{first}.x", False)
+        loops = _at_once(d, f"{first}.w", count)
+        for _, suffix, _ in loops:
+            for x in (f"{first}.x", *rest):
+                d.do("unroll", x + suffix)
+    for loop, _, unrolled in loops:
         if unrolled:
             d.do("unroll", loop)
 
@@ -190,4 +202,4 @@ def _at_once(d: Draft, step: str, count: int) -> list[tuple[str, str, bool]]:
     return [(f"{step}.v", "", True), *loops]
 
 
-__all__ = ["Runs", "few_rows_of_runs", "packed_in_runs"]
+__all__ = ["RunAxes", "few_rows_of_runs", "packed_in_runs"]
