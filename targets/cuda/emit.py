@@ -19,10 +19,10 @@ from smelt.core.ir.kernel import Block, Buffer, Kernel, Loop, Stmt, Tiles
 from smelt.targets.cuda.libm import LibmBuilder
 from smelt.targets.cuda.machine import PRIVATE_LIMIT
 from smelt.targets.cuda.threads import meetings, privatised
+from smelt.targets.cuda.wide import RESIDENT, WideLoads
 from smelt.targets.grid.parts import each_part, too_large
 from smelt.targets.grid.statements import Inside
 from smelt.targets.llvm.builder import Value
-from smelt.targets.llvm.emit import Function
 from smelt.targets.llvm.exprs import BufferMemory
 from smelt.targets.llvm.machines import Cpu
 from smelt.targets.llvm.scalar import storage_elem
@@ -60,7 +60,7 @@ def emit_program(kernels: Sequence[Kernel], cpu: Cpu) -> Program:
     return Program(each_part(kernels, lambda k, i, name: _Kernel(k, i, name, cpu, declared).part()), declared)
 
 
-class _Kernel(Function):
+class _Kernel(WideLoads):
     """One top-level statement. together: whether all threads of the group run the code that is being written,
     with equal values of everything but what is the thread's own; else it is that of single threads."""
 
@@ -73,6 +73,7 @@ class _Kernel(Function):
         self.name, self.threads = name, threads
         # an output may lie where an input does, and threads see each other's stores: no noalias either
         self.invariant_loads = False
+        self.fenced = False  # many loads in flight are what a thread is fast by, and it has 255 registers
         self.together = threads > 1
         self.meet = meetings(s, kernel_facts(kernel), kernel.buffers(), self.own)
         self.shared: dict[str, int] = {}
@@ -96,6 +97,8 @@ class _Kernel(Function):
         self.b.allocas[:0] = head
         lines = ["  " + ", ".join([*parameters, "i64 %first"])]
         attributes = f'nounwind "nvvm.reqntid"="{self.threads}"'
+        if self.issued:
+            attributes += f' "nvvm.minctasm"="{RESIDENT}"'
         arrays = [
             f"@{self._array(n)} = internal addrspace(3) global [{size} x i8] undef, align 16"
             for n, size in self.shared.items()

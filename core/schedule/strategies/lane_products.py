@@ -22,6 +22,7 @@ from smelt.core.schedule.strategies.contraction import (
     unroll_short,
 )
 from smelt.core.schedule.strategies.lane_rows import PART_TERMS, kept_columns
+from smelt.core.schedule.strategies.lane_runs import few_rows_of_runs, packed_in_runs
 from smelt.core.schedule.strategies.lane_streams import heads_and_rows, streamed, streams
 from smelt.core.schedule.strategies.lane_tiles import tiled
 from smelt.core.schedule.strategies.lanes import FEW_GROUPS, FEW_LANE_ROWS, few_rows
@@ -45,7 +46,13 @@ def lane_products(d: Draft, root: str) -> None:
         raise ScheduleError("lane_products", "no row and column roles")
     v, r = collapsed(d, v, r)
     width = min(d.machine.subgroup, v.extent(r.column).const_or_none or d.machine.subgroup)
-    packed = _pack(d, r, width)
+    runs = None
+    if d.machine.lane_bytes and _may_be_few(d, r):
+        made = packed_in_runs(d, r, width)
+        if made is not None:
+            r, runs = made
+            v = d.view(v.vars[0])
+    packed = runs is not None or _pack(d, r, width)
     apart = not packed and v.stride(r.b, r.column) != 1
     if apart and few_rows(d, r) and not _brief(d, r) and not streams(d, v, r):
         raise ScheduleError("lane_products", "a vector times a matrix along its rows: dot products do better")
@@ -61,6 +68,8 @@ def lane_products(d: Draft, root: str) -> None:
             v, mine = d.view(nest), roles(d.view(nest))
             if mine is None:
                 kept_columns(d, nest)
+            elif runs is not None:
+                few_rows_of_runs(d, mine, width, runs)
             else:
                 _few_rows(d, v, mine, width, packed)
 
@@ -89,6 +98,14 @@ def _pack(d: Draft, r: Roles, width: int) -> bool:
     return True
 
 
+def _may_be_few(d: Draft, r: Roles) -> bool:
+    """Whether the product has few rows in some run."""
+    if r.row is None:
+        return True
+    n = d.view(r.column).extent(r.row)
+    return not r.outer and kernel_facts(d.kernel).prove_lt(FEW_LANE_ROWS, n) is not YES
+
+
 def _brief(d: Draft, r: Roles) -> bool:
     """Whether what a lane reads along a row of B stays in the first cache, with what its group reads beside:
     then every transaction is used up by the next steps."""
@@ -105,7 +122,7 @@ def _by_rows(d: Draft, r: Roles) -> list[tuple[str, bool]]:
     found = heads_and_rows(v, r)
     if found is not None and streams(d, v, r):
         return _by_heads(d, v, *found)
-    if r.outer or kernel_facts(d.kernel).prove_lt(FEW_LANE_ROWS, v.extent(r.row)) is YES:
+    if not _may_be_few(d, r):
         return [(v.vars[0], False)]
     d.order(r.row, *(x for x in v.vars if x != r.row))
     d.do("divide", r.row, FEW_LANE_ROWS, ".m")
