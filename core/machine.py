@@ -72,7 +72,8 @@ class Machine:
     max_lanes: work-items of a group (1 on a CPU). shared_bytes: per-group memory (0: none).
     subgroup: neighbouring lanes that run in step: what they access is one transaction if it lies side by
     side, and shared memory is nearer than caches. 1: a lane is a task of its own, with vectors to be fast.
-    moved_bytes: what a lane copies to shared memory at once, if it lies side by side (0: an element).
+    lane_bytes: neighbours that such a lane reads, or copies to shared memory, at once, in bytes (0: an
+    element).
     cache_bytes: private L1 and L2 in bytes. masked: masked vector loads and stores are cheap.
     instructions: the rows that sum products here; what has no row is computed element by element.
     costs: what scalar functions take; those of COSTS where nobody has measured others.
@@ -90,7 +91,7 @@ class Machine:
     max_lanes: int = 1
     shared_bytes: int = 0
     subgroup: int = 1
-    moved_bytes: int = 0
+    lane_bytes: int = 0
     cache_bytes: tuple[int, int] = (32 * 1024, 512 * 1024)
     cores: int = 4
     costs: Mapping[str, int] = field(default_factory=lambda: COSTS, hash=False)

@@ -9,8 +9,7 @@ from smelt.core.diag import shortened
 from smelt.core.dim import Dim, Parts
 from smelt.core.ir.graph import Graph, Module, Weight
 from smelt.core.machine import CPU
-from smelt.core.plan.arena import ALIGNMENT
-from smelt.core.plan.lifetime import bytes_of
+from smelt.core.plan.lifetime import ALIGNMENT, bytes_of
 from smelt.core.plan.link import EntryPoint, Linked
 from smelt.core.plan.program import HostProgram, Launch, StartAxis, Tensor, WeightPlace, walk_steps
 from smelt.probe_points import probes

@@ -14,9 +14,9 @@ ROUNDING = "rounding"
 the last place. Infinities and NaN come out where they did."""
 SUMS = "sums"
 """As ROUNDING, for numbers between 2^-40 and 2^40, infinities, NaN and 0. Sums are taken in another order, or
-a constant factor or term of a sum of products moves into its constant weights or bias: larger numbers may
-overflow on one way and not on the other. Constants move in f32, f64 and bf16, where no merged one overflows,
-vanishes or cancels; not in f16."""
+a constant factor or term of a sum of products moves into its constant weights or bias, or a factor behind the
+sum: larger numbers may overflow on one way and not on the other. Constants move in f32, f64 and bf16, where
+no merged one overflows, vanishes or cancels; not in f16."""
 INTEGERS = "integers"
 """As ROUNDING, but sums of dequantised bytes are sums of integers, which are exact: apart from the model's
 own by what the latter lose, for scales between 2^-40 and 2^40. A quantised result next to the middle of two

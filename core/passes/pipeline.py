@@ -18,6 +18,7 @@ from smelt.core.passes.manager import Pass, run_pipeline
 from smelt.core.passes.numerics import INTEGERS, ROUNDING, SUMS, WIDER
 from smelt.core.passes.quantized.byte_operands import channels, signs
 from smelt.core.passes.quantized.quantize import quantize
+from smelt.core.passes.whole_graph.batched import batched
 from smelt.core.passes.whole_graph.expand import expand
 from smelt.core.passes.whole_graph.layout import layout
 from smelt.core.passes.whole_graph.libraries import libraries
@@ -47,6 +48,8 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("channels", channels),  # after layout, which brings channels last; before fuse, which joins the pads
     # after layout, which makes views; before fuse, which they would stop
     Pass("views", views, kind=ROUNDING),
+    # after layout and views, which would move its views to where they stop what fuses; before fuse
+    Pass("batched", batched, kind=SUMS),
     Pass("cse", cse),  # layout makes the same transpose for every user
     Pass("dce", dce),
     Pass("libraries", libraries, kind=SUMS),  # before fuse: what a library does is no kernel's business

@@ -20,12 +20,9 @@ from types import MappingProxyType
 
 from smelt.core.dim import YES, Dim, Facts, Max, SymbolAtom, align_up, dmax, sym, to_dim, value_at
 from smelt.core.ir.graph import Symbol
-from smelt.core.plan.lifetime import Storage
+from smelt.core.plan.lifetime import ALIGNMENT, Storage
 from smelt.core.plan.lives import Lives
 from smelt.core.plan.terms import Terms
-
-ALIGNMENT = 64
-"""Bytes: a cache line and the widest vector."""
 
 _SAMPLES = (1, 5, 37, 224)
 

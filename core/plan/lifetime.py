@@ -10,7 +10,11 @@ from smelt.core.dtype import DType
 from smelt.core.ir.checked import FactScope
 from smelt.core.ir.graph import Graph, Module, Ref, TensorType, Value
 from smelt.core.ir.kernel import Kernel, Load, Stmt, Store, walk, walk_expr
+from smelt.core.machine import CPU
 from smelt.core.plan.items import Arm, Item, Timeline, timeline, walk_items
+
+ALIGNMENT = 64
+"""Bytes: a cache line and the widest vector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +374,9 @@ class _Layout:
         maker = made.get(value)
         if maker is not None and not maker.arms and value not in self.wanted and value not in self.stacked:
             size = self.bytes(self.types[value])
-            self.stacked[value] = Slice(self.roots[v.name], size, item.counter)
+            # at a unit every buffer of a kernel begins where an arena may
+            if v.unit in ("", CPU) or self.facts.prove_divisible(size, ALIGNMENT) is YES:
+                self.stacked[value] = Slice(self.roots[v.name], size, item.counter)
 
     def moves(self, item: Item, arm: Arm) -> list[Move]:
         """The next states into their storages, in an order that reads each before it is overwritten."""
@@ -455,6 +461,6 @@ def _last_uses(graph: Graph, time: Timeline) -> dict[Ref, int]:
 
 
 __all__ = [
-    "LoopPlan", "Move", "Slice", "Storage", "Storages", "bytes_of", "copying_parts", "in_place_inputs",
-    "storages",
+    "ALIGNMENT", "LoopPlan", "Move", "Slice", "Storage", "Storages", "bytes_of", "copying_parts",
+    "in_place_inputs", "storages",
 ]  # fmt: skip

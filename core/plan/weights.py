@@ -22,8 +22,8 @@ from smelt.core.dtype import Array
 from smelt.core.ir.graph import Derived, Graph, Module, Node, Ref, Weight
 from smelt.core.ir.layout import Layout, PackSpec, apply_numpy
 from smelt.core.machine import CPU
-from smelt.core.plan.arena import ALIGNMENT
 from smelt.core.plan.items import Timeline, is_view
+from smelt.core.plan.lifetime import ALIGNMENT
 from smelt.core.plan.program import WeightPlace
 
 SMALL_WEIGHT_BYTES = 64 << 10

@@ -212,7 +212,8 @@ def once(kernel: Kernel, var: str, base: str = "held") -> Kernel:
     <v> { for k in 8 { acc += x[v, k] * cast(s[v]) } }
       -->  <v> { register held; held = cast(s[v]); for k in 8 { acc += x[v, k] * held } }
 
-    Nothing inside v writes what they are read from. The loops have static extents, so that none is empty.
+    Nothing inside v writes what they are read from. The loops have static extents, so that none is empty. Of
+    loops that are written out some may be followed, if another one repeats the value: a register for each.
     """
     what = f"once {var}"
 
@@ -222,8 +223,11 @@ def once(kernel: Kernel, var: str, base: str = "held") -> Kernel:
         def pick(e: Expr, bound: frozenset[str], nodes: Sequence[LoopNode]) -> bool:
             loads = {x.buffer for x in walk_expr(e) if isinstance(x, Load)}
             runs = bool(nodes) and _static(nodes, kernel) and all(n.extent != 0 for n in nodes)
-            repeated = not (free_symbols(e) & (bound | {var_of(n) for n in nodes}))
-            return runs and bool(loads) and not loads & mine and repeated
+            free = free_symbols(e)
+            followed = [n for n in nodes if var_of(n) in free]
+            others = [n for n in nodes if n not in followed and n.level != "unroll"]
+            repeated = not followed or (all(n.level == "unroll" for n in followed) and bool(others))
+            return runs and bool(loads) and not loads & mine and repeated and not free & bound
 
         stager = _Stager(base, names_of(kernel), pick)
         body = stager.body(node.body)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from smelt.core.dim import Dim, parse_dim, to_dim
 from smelt.core.ir.kernel import Kernel
 from smelt.core.machine import Instruction
-from smelt.core.schedule import instruct, lanes, loops, memory, reductions, statements
+from smelt.core.schedule import decode, instruct, lane_share, lanes, loops, memory, reductions, statements
 from smelt.core.schedule.tree import ScheduleError
 
 StepArg: TypeAlias = "str | int | bool | Dim | tuple[int, ...] | tuple[str, ...]"
@@ -78,8 +78,12 @@ PRIMITIVES: Mapping[str, tuple[Callable[..., Kernel], str]] = {
     "inward": (lanes.inward, "vv"),
     "lane_reduce": (lanes.lane_reduce, "vii"),
     "lane_split": (lanes.lane_split, "vvi"),
+    "lane_share": (lane_share.lane_share, "vii"),
+    "divide_by": (lane_share.divide_by, "vdiv"),
     "lift": (statements.lift, "vvv"),
     "split_reduce": (statements.split_reduce, "vviv"),
+    "factor": (decode.factor, "vv"),
+    "by_bits": (decode.by_bits, "v"),
     "deepen": (instruct.deepen, "vivv"),
     "replace": (instruct.by_instruction, "vr"),
 }

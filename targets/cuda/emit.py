@@ -23,10 +23,10 @@ from smelt.targets.cuda.machine import PRIVATE_LIMIT, STATIC_BYTES
 from smelt.targets.cuda.matrix import WARP, WarpProduct
 from smelt.targets.cuda.neighbours import stored_together
 from smelt.targets.cuda.threads import meetings, privatised
+from smelt.targets.cuda.wide import RESIDENT, WideLoads
 from smelt.targets.grid.parts import each_part, too_large
 from smelt.targets.grid.statements import Inside
 from smelt.targets.llvm.builder import Value
-from smelt.targets.llvm.emit import Function
 from smelt.targets.llvm.exprs import BufferMemory
 from smelt.targets.llvm.machines import Cpu
 from smelt.targets.llvm.scalar import storage_elem
@@ -71,7 +71,7 @@ def emit_program(kernels: Sequence[Kernel], cpu: Cpu) -> Program:
     return Program(parts, declared)
 
 
-class KernelPart(Function):
+class KernelPart(WideLoads):
     """One top-level statement. together: whether all threads of the group run the code that is being written,
     with equal values of everything but what is the thread's own; else it is that of single threads."""
 
@@ -84,6 +84,7 @@ class KernelPart(Function):
         self.name, self.threads = name, threads
         # an output may lie where an input does, and threads see each other's stores: no noalias either
         self.invariant_loads = False
+        self.fenced = False  # many loads in flight are what a thread is fast by, and it has 255 registers
         self.together = threads > 1
         self.asynchronous = copies(s) and int(cpu.cpu.removeprefix("sm_")) >= 80
         self.in_line = False  # copies begin at multiples of what is moved at once
@@ -110,6 +111,8 @@ class KernelPart(Function):
         self.b.allocas[:0] = head
         lines = ["  " + ", ".join([*parameters, "i64 %first"])]
         attributes = f'nounwind "nvvm.reqntid"="{self.threads}"'
+        if self.issued:
+            attributes += f' "nvvm.minctasm"="{RESIDENT}"'
         total = _aligned_sum(self.shared.values())
         asked = total if total > STATIC_BYTES else 0
         if asked:

@@ -18,7 +18,7 @@ MACHINE = Machine(
     max_lanes=128,
     shared_bytes=48 * 1024,
     subgroup=32,
-    moved_bytes=16,
+    lane_bytes=16,
     cache_bytes=(48 * 1024, 256 * 1024),
     cores=8,
 )

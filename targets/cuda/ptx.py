@@ -50,7 +50,7 @@ def ptx(text: str, architecture: str) -> str:
     Raises SmeltError (internal) with LLVM's complaint."""
     machine = target_machine(cpu_for(architecture))
     if architecture in SPARING:
-        text = text.replace('"nvvm.reqntid"', '"nvvm.minctasm"="1" "nvvm.reqntid"')
+        text = re.sub(r'("nvvm.reqntid"="\d+")(?! "nvvm.minctasm")', r'\1 "nvvm.minctasm"="1"', text)
     made = parse(text)
     made.data_layout = str(machine.target_data)
     return str(machine.emit_assembly(made))

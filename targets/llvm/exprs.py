@@ -373,11 +373,13 @@ class Exprs:
         dtype = m.buffer.dtype
         return self.from_storage(self.read_raw(m, pointer, storage_elem(dtype), lanes), dtype)
 
-    def read_raw(self, m: BufferMemory, pointer: Value, elem: str, lanes: int) -> Value:
-        """Load; from read-only memory it is hoisted out of loops that run at least once."""
+    def read_raw(self, m: BufferMemory, pointer: Value, elem: str, lanes: int, align: int = 0) -> Value:
+        """Load; from read-only memory it is hoisted out of loops that run at least once. align: what the
+        address is a multiple of, in bytes; 0: its elements are aligned."""
         epoch = 0 if m.read_only else self.epochs.get(m.buffer.name, 0)
         note = ", !invariant.load !0" if m.read_only and self.invariant_loads else ""
-        rhs = f"load {type_text(elem, lanes)}, ptr {pointer.text}, align {m.buffer.dtype.bytes}{note}"
+        align = align or m.buffer.dtype.bytes
+        rhs = f"load {type_text(elem, lanes)}, ptr {pointer.text}, align {align}{note}"
         key = f"{rhs} #{epoch}"
         scope = self.b.scope
         while m.read_only and scope.certain and scope.depth > pointer.scope.depth:

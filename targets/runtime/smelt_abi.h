@@ -13,7 +13,7 @@ typedef struct smelt_rt smelt_rt; /* the runtime's side of one entry of a sessio
 /* An address in generated code is an int64: a pointer in a model that runs on the CPU alone; (space << 48 | byte offset) in one
  * with other units, where a space is one piece of memory at one unit (device.c). Generated code only ever adds byte offsets to
  * it. Weights, arenas and session-owned outputs start on 64 bytes at least; an input or a caller's output is aligned to its
- * element (the runtime copies one that is not). */
+ * element (the runtime copies one that is not). At a unit besides the CPU every buffer of a kernel starts on 64 bytes. */
 typedef int64_t smelt_addr;
 
 /* An address as a driver gets it. */

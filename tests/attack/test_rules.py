@@ -97,6 +97,16 @@ FOUND = {
     "one product, which is no sum": (
         "x: f32[64, 1]; w: f32[1, 4] = 1.0; reciprocal(add(matmul(x, w), 0.0))", EXACT),
     "a power of integers through floats": ("x: i64[64]; e: f32[] = 1.0; pow(x, e)", EXACT),
+    "halves whose scaled sums are in range": (
+        "x: f16[N, 3, 40]; k: f16[N, 40, 5]; matmul(mul(x, 300.0), mul(k, 0.001))", EXACT),
+    "a row that is masked as a whole": (
+        "x: f32[N, M, H]; where(equal(reduce_max(broadcast_to(-inf, shape=(M, H)), axes=(1,), "
+        "keepdims=True), -inf), 0.0, x)", EXACT),
+    "the maximum of nothing": (
+        "x: f32[N, M, 2]; where(equal(reduce_max(slice(broadcast_to(0.0, shape=(M, M)), starts=(0, 0), "
+        "ends=(M, 0), steps=(1, 1)), axes=(1,), keepdims=True), -inf), 0.0, x)", EXACT),
+    "rows of a matrix that are repeated": (
+        "x: f32[N, 6, M, 5]; k: f32[N, 6, 1, 4]; matmul(x, broadcast_to(k, shape=(N, 6, 5, 4)))", SUMS),
     "a broadcast that is one for N = 1 only": (
         "x: f32[N, 1]; broadcast_to(broadcast_to(x, shape=(1, 4)), shape=(2, N, 4))", EXACT),
 }  # fmt: skip

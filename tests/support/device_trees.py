@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 from kernel_data import compare, inputs
-from naive_kernels import op_kernel
+from naive_kernels import Shape, op_kernel
 
-from smelt.core.dim import Facts, parse_dim, to_dim
-from smelt.core.dtype import f32, u8
+from smelt.core.dim import Dim, Facts, parse_dim, to_dim
+from smelt.core.dtype import f16, f32, u8
 from smelt.core.ir.interp_kernel import run_kernel
 from smelt.core.ir.kernel import Expr, Kernel, Load
 from smelt.core.machine import Machine
+from smelt.core.ops.trace import call
 from smelt.core.schedule.strategies import draft
 from smelt.core.schedule.tree import map_accesses
 
@@ -92,13 +93,23 @@ def _conv(c: int, m: int) -> Kernel:
 
 
 def _turned(kernel: Kernel, name: str) -> Kernel:
-    """The kernel with a matrix of its inputs read along its other axis."""
-    inputs = tuple(replace(b, shape=b.shape[::-1]) if b.name == name else b for b in kernel.inputs)
+    """The kernel with a matrix of its inputs, or matrices, read along their other axis."""
+
+    def turned(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        return (*shape[:-2], shape[-1], shape[-2])
+
+    inputs = tuple(replace(b, shape=turned(b.shape)) if b.name == name else b for b in kernel.inputs)
 
     def load(e: Load, facts: Facts) -> Expr:
-        return replace(e, index=e.index[::-1]) if e.buffer == name else e
+        return replace(e, index=turned(e.index)) if e.buffer == name else e
 
     return kernel.with_(inputs=inputs, body=map_accesses(kernel.body, Facts(), load, lambda s, _: s))
+
+
+def _masked(shapes: list[Shape], out: Shape) -> Kernel:
+    """A product to which a matrix is added for all of them."""
+    return op_kernel("matmul", shapes, out, extra=[out[-2:]],
+                     epilogue=lambda t, value, i, mask: call("add", value, mask[i[-2:]]))  # fmt: skip
 
 
 IN_STEP: dict[str, tuple[Kernel, str, str, tuple[dict[str, int], ...]]] = {
@@ -106,8 +117,19 @@ IN_STEP: dict[str, tuple[Kernel, str, str, tuple[dict[str, int], ...]]] = {
     "matmul-in-place": (op_kernel("matmul", [("m", "k"), ("k", "n")], ("m", "n")), "", "lane_split", ({"m": 2, "k": 9, "n": 33}, {"m": 5, "k": 0, "n": 7}, {"m": 9, "k": 3, "n": 64})),
     "vector": (op_kernel("matmul", [(1, 70), (70, 50)], (1, 50)), "b", "lane_split", ({},)),
     "decoded": (op_kernel("matmul_nbits", [("m", 128), (40, 4, 16), (40, 4)], ("m", 40), {"bits": 4, "block": 32}, dtypes=[f32, u8, f32]), "bc", "lane_split", ({"m": 1}, {"m": 6})),
+    "keys": (_turned(op_kernel("matmul", [("h", "m", 32), ("h", 32, "n")], ("h", "m", "n")), "b"), "", "accumulate acc []; unroll acc.t", ({"h": 2, "m": 1, "n": 70}, {"h": 1, "m": 4, "n": 3}, {"h": 1, "m": 5, "n": 9}, {"h": 2, "m": 2, "n": 0})),
+    "halves-of-keys": (_turned(op_kernel("matmul", [("h", 4, 32), ("h", 32, "n")], ("h", 4, "n"), dtypes=[f16, f16]), "b"), "", "accumulate acc []; unroll acc.t", ({"h": 2, "n": 37},)),
+    "keys-of-heads": (_turned(_masked([(2, 3, "m", 32), (2, 1, 32, "n")], (2, 3, "m", "n")), "b"), "", "divide i2 1 .m", ({"m": 1, "n": 37}, {"m": 9, "n": 5}, {"m": 0, "n": 2})),
+    "values-of-heads": (_masked([(2, 4, "m", "k"), (2, 1, "k", 32)], (2, 4, "m", 32)), "", "split_reduce", ({"m": 1, "k": 300}, {"m": 9, "k": 5})),
+    "values": (op_kernel("matmul", [("h", "m", "k"), ("h", "k", 32)], ("h", "m", 32)), "", "split_reduce", ({"h": 2, "m": 1, "k": 300}, {"h": 1, "m": 3, "k": 5}, {"h": 1, "m": 6, "k": 9}, {"h": 2, "m": 4, "k": 0}, {"h": 1, "m": 2, "k": 1025})),
+    "halves-of-values": (op_kernel("matmul", [(2, 1, "k"), (2, "k", 64)], (2, 1, 64), dtypes=[f16, f16]), "", "split_reduce", ({"k": 259},)),
+    "values-of-many-heads": (op_kernel("matmul", [(36, 1, 130), (36, 130, 32)], (36, 1, 32)), "", "accumulate acc []; unroll acc.t", ({},)),
     "few-columns": (op_kernel("matmul", [("m", 1024), (1024, 20)], ("m", 20)), "b", "split_reduce", ({"m": 1}, {"m": 4})),
-    "decoded-blocks": (op_kernel("matmul_nbits", [(1, 512), (9, 16, 16), (9, 16)], (1, 9), {"bits": 4, "block": 32}, dtypes=[f32, u8, f32]), "bc", "once", ({},)),
+    "decoded-blocks": (op_kernel("matmul_nbits", [(1, 512), (9, 16, 16), (9, 16)], (1, 9), {"bits": 4, "block": 32}, dtypes=[f32, u8, f32]), "bc", "lane_split", ({},)),
+    "runs": (op_kernel("matmul", [("m", 96), (96, 70)], ("m", 70)), "b", "lane_split", ({"m": 1}, {"m": 3}, {"m": 7}, {"m": 0})),
+    "runs-of-halves": (op_kernel("matmul", [("m", 352), (352, 40)], ("m", 40), dtypes=[f16, f16]), "b", "lane_split", ({"m": 2}, {"m": 5})),
+    "runs-of-bytes": (op_kernel("matmul_nbits", [("m", 320), (48, 5, 64), (48, 5), (48, 5)], ("m", 48), {"bits": 8, "block": 64}, dtypes=[f16, u8, f16, u8]), "bcd", "once", ({"m": 3}, {"m": 5})),
+    "runs-of-nibbles": (op_kernel("matmul_nbits", [("m", 544), (48, 17, 16), (48, 17), (48, 17)], ("m", 48), {"bits": 4, "block": 32}, dtypes=[f32, u8, f32, u8]), "bcd", "lane_split", ({"m": 1}, {"m": 3}, {"m": 5})),
     "tiles": (op_kernel("matmul", [("m", 40), (40, 70)], ("m", 70)), "b", "fetch", ({"m": 37}, {"m": 5})),
     "tiles-in-place": (op_kernel("matmul", [("m", "k"), ("k", "n")], ("m", "n")), "", "fetch", ({"m": 17, "k": 37, "n": 35}, {"m": 8, "k": 16, "n": 129}, {"m": 6, "k": 0, "n": 3})),
     "tiles-of-a-transpose": (_turned(op_kernel("matmul", [(20, 32), (32, "n")], (20, "n")), "b"), "", "fetch", ({"n": 35},)),
@@ -118,7 +140,10 @@ IN_STEP: dict[str, tuple[Kernel, str, str, tuple[dict[str, int], ...]]] = {
     "wide": (op_kernel("tanh", [("n",)], ("n",)), "", "unroll", ({"n": 1300}, {"n": 5}, {"n": 0})),
     "sum-of-all": (op_kernel("reduce_sum", [("n",)], (), {"axes": (0,), "keepdims": False}), "", "split_reduce", ({"n": 9001}, {"n": 64}, {"n": 0})),
     "max-of-all": (op_kernel("reduce_max", [(60, 60)], (), {"axes": (0, 1), "keepdims": False}), "", "lane_reduce", ({},)),
-    "softmax": (op_kernel("softmax", [("m", "n")], ("m", "n"), {"axis": 1}), "", "lane_reduce", ({"m": 3, "n": 300}, {"m": 2, "n": 5}, {"m": 1, "n": 0})),
+    "softmax": (op_kernel("softmax", [("m", "n")], ("m", "n"), {"axis": 1}), "", "lane_reduce", ({"m": 3, "n": 600}, {"m": 1, "n": 513}, {"m": 1, "n": 0})),
+    "softmax-of-few-long-rows": (op_kernel("softmax", [("m", 20000)], ("m", 20000), {"axis": 1}), "", "split_reduce", ({"m": 2},)),
+    "softmax-of-short-rows": (op_kernel("softmax", [("m", "n")], ("m", "n"), {"axis": 1}), "", "lane_share", ({"m": 3, "n": 300}, {"m": 19, "n": 5}, {"m": 1, "n": 64}, {"m": 4, "n": 0}, {"m": 0, "n": 4})),
+    "sums-of-short-rows": (op_kernel("reduce_sum", [("m", 3, 100)], ("m", 3), {"axes": (2,), "keepdims": False}), "", "lane_share", ({"m": 7}, {"m": 0})),
     "softmax-of-one": (op_kernel("softmax", [(1, "n")], (1, "n"), {"axis": 1}), "", "lift", ({"n": 5000}, {"n": 7})),
     "sum-of-columns": (op_kernel("reduce_sum", [("p", "q")], ("q",), {"axes": (0,), "keepdims": False}), "", "lane_split", ({"p": 300, "q": 40}, {"p": 1, "q": 3}, {"p": 0, "q": 2})),
     "sum-of-few-columns": (op_kernel("reduce_sum", [("p", 3)], (3,), {"axes": (0,), "keepdims": False}), "", "split_reduce", ({"p": 9000}, {"p": 5})),

@@ -32,6 +32,15 @@ net (float[n, 3, h, w] x, float[5, 3, 3, 3] k, float16[n, 4] f, double[n, 4] d, 
 """
 
 
+GROUPED = """
+<ir_version: 11, opset_import: ["" : 23]>
+net (float16[b, 8, t, 64] q, float16[b, 2, s, 64] k, float16[b, 2, s, 64] v) => (float16[b, 8, t, 64] y)
+{
+  y = Attention (q, k, v)
+}
+"""
+
+
 def agrees(
     folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch, *shapes: str, place: str = ""
 ) -> None:
@@ -65,6 +74,15 @@ def test_with_the_cpu_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, i
     """Three values cross, on a GPU with memory of its own and on one that shares the host's."""
     monkeypatch.setenv("FAKE_CUDA_INTEGRATED", integrated)
     agrees(tmp_path, mixed(tmp_path), monkeypatch, place="*conv*=cpu,*softmax*=cpu")
+
+
+def test_attention_of_grouped_heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step over caches of one part and of several, and a prompt."""
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(GROUPED), str(path))
+    sizes = (2, 1, 9), (1, 1, 1030), (1, 3, 5)
+    shapes = [f"q:{b}x8x{t}x64,k:{b}x2x{s}x64,v:{b}x2x{s}x64" for b, t, s in sizes]
+    agrees(tmp_path, path, monkeypatch, *shapes)
 
 
 def test_a_real_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,16 @@ from collections.abc import Sequence
 import numpy as np
 import op_cases as cases
 import pytest
+from naive_kernels import op_kernel
 from sample_models import model_named
 
 from smelt.compiler import lower
 from smelt.core.diag import SmeltError
+from smelt.core.dtype import f16, u8
 from smelt.core.ir.kernel import Kernel
 from smelt.core.ir.text import parse_kernel
 from smelt.core.schedule.module import schedule_kernel
+from smelt.core.schedule.strategies import draft
 from smelt.driver import Request
 from smelt.targets.cuda.emit import emit_program
 from smelt.targets.cuda.images import CUBIN, PTX
@@ -76,6 +79,27 @@ def test_contractions_do_not_spill(architecture: str) -> None:
     found = assembled(scheduled, architecture)
     assert len(found) > 3
     assert {name: r.spills for name, r in found.items() if r.spills} == {}
+
+
+WIDE_LOAD = re.compile(r"ld\.global\.(?:nc\.)?(?:v4\.b32|v2\.b64)")
+DECODE = {
+    "floats": op_kernel("matmul", [("m", 4096), (4096, 256)], ("m", 256)),
+    "halves": op_kernel("matmul", [("m", 4096), (4096, 256)], ("m", 256), dtypes=[f16, f16]),
+    "nibbles": op_kernel("matmul_nbits", [("m", 4096), (256, 128, 16), (256, 128), (256, 128)], ("m", 256),
+                         {"bits": 4, "block": 32}, dtypes=[f16, u8, f16, u8]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DECODE)
+def test_few_rows_read_weights_16_bytes_at_a_time(name: str) -> None:
+    """All loads of a step are on their way before the first is used, and one row's step has 64 bytes of B."""
+    kernel = draft(DECODE[name], MACHINE, frozenset("bcd")).kernel
+    text = ptx(module(emit_program([kernel.with_(name=name)], LOWEST)), "sm_87").split(".entry")[1]
+    one_row = [block for block in re.split(r"^\$L", text, flags=re.M) if WIDE_LOAD.search(block)]
+    assert len(one_row) >= 4 and min(len(WIDE_LOAD.findall(block)) for block in one_row) >= 8
+    for architecture in ("sm_87", "sm_90"):
+        found = assembled([kernel.with_(name=name)], architecture)
+        assert {n: r.spills for n, r in found.items() if r.spills} == {}
 
 
 def test_the_oldest_ptx_that_has_the_architecture() -> None:

@@ -222,6 +222,24 @@ def _tile_once(g: Editor, n: Node) -> Ref | None:
     return n.inputs[0] if once and whole(g, n.inputs[0], n) else None
 
 
+@rule("tile", kind=EXACT, forms=["x: f32[N, 1, 4]; tile(x, repeats=(1, 3, 1))"])
+def _tile_units(g: Editor, n: Node) -> Ref | None:
+    # tile(x) along axes of 1 alone  -->  broadcast_to(x)
+    repeats, shape = dims_of(n.attrs["repeats"]), g.shape(n.inputs[0])
+    if any(r != ONE and not is_one(d) for r, d in zip(repeats, shape, strict=True)):
+        return None
+    return g.emit("broadcast_to", n.inputs, {"shape": n.output.type.shape})
+
+
+@rule("concat", kind=EXACT, forms=["x: f32[N, 1, 4]; concat(x, x, x, axis=1)"])
+def _concat_same(g: Editor, n: Node) -> Ref | None:
+    # concat(x, x, x) along an axis of 1  -->  broadcast_to(x)
+    (x, *others), axis = n.inputs, int(n.attr("axis"))
+    if not others or any(r != x for r in others) or not is_one(g.shape(x)[axis]):
+        return None
+    return g.emit("broadcast_to", (x,), {"shape": n.output.type.shape})
+
+
 @rule("gather", kind=EXACT, forms=[
     "x: f32[N, 6]; i: i64[3] = [1, 2, 3]; gather(x, i, axis=1)",
     "x: f32[N, 6]; i: i64[] = 2; gather(x, i, axis=1)",
@@ -419,7 +437,8 @@ def _pad_into_window(g: Editor, n: Node) -> Ref | None:
 RULES: tuple[Rule, ...] = (
     _reshape_reshape, _reshape_same, _transpose_transpose, _transpose_view, _transpose_of_unit_reshape,
     _broadcast_same, _broadcast_ones, _concat_simple, _concat_concat, _concat_slices, _slice_whole,
-    _slice_slice, _slice_concat, _pad_nothing, _tile_once, _gather_constant, _cast_same, _cast_cast,
+    _slice_slice, _slice_concat, _pad_nothing, _tile_once, _tile_units,
+    _concat_same, _gather_constant, _cast_same, _cast_cast,
     _cast_from_dims,
     *ARITHMETIC_RULES, _implicit_broadcast,
     _views_last, _reduce_units, _pad_into_window,

@@ -147,7 +147,7 @@ def _fetched(d: Draft, at: str, e: Load) -> str:
     """A tile of an operand, its rows longer than their elements by what is moved at once, so that the rows
     that an instruction reads together lie in different banks."""
     name = d.fresh(f"{e.buffer}.tile")
-    d.do("fetch", at, e.buffer, name, d.machine.moved_bytes // e.dtype.bytes)
+    d.do("fetch", at, e.buffer, name, d.machine.lane_bytes // e.dtype.bytes)
     return name
 
 
@@ -206,7 +206,7 @@ def choose_matrix_tile(
     if rows is not None:
         high = max(1, min(high, -(-rows // (down * _rows(row)))))
     most_bytes = machine.shared_bytes
-    line = MATRIX_SLICE * want.left.dtype.bytes + machine.moved_bytes
+    line = MATRIX_SLICE * want.left.dtype.bytes + machine.lane_bytes
     while high > 1 and 2 * line * (down * high * _rows(row) + across * wide * _columns(row)) > most_bytes:
         high //= 2
     return MatrixTile(down, across, high, wide)

@@ -25,6 +25,8 @@ from smelt.core.schedule.strategies.contraction import (
 )
 from smelt.core.schedule.strategies.lane_matrix import by_matrix
 from smelt.core.schedule.strategies.lane_rows import PART_TERMS, kept_columns
+from smelt.core.schedule.strategies.lane_runs import few_rows_of_runs, packed_in_runs
+from smelt.core.schedule.strategies.lane_streams import heads_and_rows, streamed, streams
 from smelt.core.schedule.strategies.lane_tiles import tiled
 from smelt.core.schedule.strategies.lanes import FEW_GROUPS, FEW_LANE_ROWS, few_rows
 from smelt.core.schedule.strategies.reduction import prod_or_none
@@ -47,19 +49,30 @@ def lane_products(d: Draft, root: str) -> None:
         raise ScheduleError("lane_products", "no row and column roles")
     v, r = collapsed(d, v, r)
     width = min(d.machine.subgroup, v.extent(r.column).const_or_none or d.machine.subgroup)
-    packed = _pack(d, r, width)
+    runs = None
+    if d.machine.lane_bytes and _may_be_few(d, r):
+        made = packed_in_runs(d, r, width)
+        if made is not None:
+            r, runs = made
+            v = d.view(v.vars[0])
+    packed = runs is not None or _pack(d, r, width)
     apart = not packed and v.stride(r.b, r.column) != 1
-    if apart and few_rows(d, r) and not _brief(d, r):
+    if apart and few_rows(d, r) and not _brief(d, r) and not streams(d, v, r):
         raise ScheduleError("lane_products", "a vector times a matrix along its rows: dot products do better")
     for part, few in _by_rows(d, r):
         v = d.view(part)
         if not few:
             _many_rows(d, v, _roles(v), width, packed)
             continue
+        if not packed and streams(d, v, _roles(v)):
+            streamed(d, part)
+            continue
         for nest in _in_groups(d, v, _roles(v), width):
             v, mine = d.view(nest), roles(d.view(nest))
             if mine is None:
                 kept_columns(d, nest)
+            elif runs is not None:
+                few_rows_of_runs(d, mine, width, runs)
             else:
                 _few_rows(d, v, mine, width, packed)
 
@@ -88,6 +101,14 @@ def _pack(d: Draft, r: Roles, width: int) -> bool:
     return True
 
 
+def _may_be_few(d: Draft, r: Roles) -> bool:
+    """Whether the product has few rows in some run."""
+    if r.row is None:
+        return True
+    n = d.view(r.column).extent(r.row)
+    return not r.outer and kernel_facts(d.kernel).prove_lt(FEW_LANE_ROWS, n) is not YES
+
+
 def _brief(d: Draft, r: Roles) -> bool:
     """Whether what a lane reads along a row of B stays in the first cache, with what its group reads beside:
     then every transaction is used up by the next steps."""
@@ -101,11 +122,23 @@ def _by_rows(d: Draft, r: Roles) -> list[tuple[str, bool]]:
     if few_rows(d, r):
         return [(v.vars[0], True)]
     assert r.row is not None
-    if r.outer or kernel_facts(d.kernel).prove_lt(FEW_LANE_ROWS, v.extent(r.row)) is YES:
+    found = heads_and_rows(v, r)
+    if found is not None and streams(d, v, r):
+        return _by_heads(d, v, *found)
+    if not _may_be_few(d, r):
         return [(v.vars[0], False)]
     d.order(r.row, *(x for x in v.vars if x != r.row))
     d.do("divide", r.row, FEW_LANE_ROWS, ".m")
     return [(r.row, True), (f"{r.row}.m", False)]
+
+
+def _by_heads(d: Draft, v: View, heads: str, rows: str) -> list[tuple[str, bool]]:
+    """The same where a row is one of a few heads and one of what a run knows. Many are rows of a head."""
+    n = v.extent(heads).const
+    d.order(rows, *(x for x in v.vars if x != rows))
+    d.do("divide", rows, FEW_LANE_ROWS // n, ".m")
+    d.order(*(f"{x}.m" for x in v.vars if x not in (rows, v.vars[-1])), f"{rows}.m", f"{v.vars[-1]}.m")
+    return [(rows, True), (f"{rows}.m", False)]
 
 
 def _in_groups(d: Draft, v: View, r: Roles, width: int) -> list[str]:

@@ -8,7 +8,7 @@ lanes do here, and share rows among cores."""
 
 from __future__ import annotations
 
-from smelt.core.dim import Dim
+from smelt.core.dim import YES, Dim
 from smelt.core.ir.analysis.scope import kernel_facts
 from smelt.core.ir.analysis.traits import split_factors
 from smelt.core.ir.kernel import Reduce, walk_expr
@@ -32,6 +32,17 @@ from smelt.core.schedule.view import View, roles
 PART_TERMS = 32
 """Terms that a lane reduces in a part of a long reduction: several times the steps of the tree at its end."""
 
+SHORT_LANE_ROW = 512
+"""Elements of a row up to which several are a group's: a tree and its barriers for each would take longer
+than the row."""
+LONG_LANE_ROW = 16384
+"""Elements of a row from which on its parts are groups: one group would take longer for it than launches for
+what the parts make."""
+ROW_AT_ONCE = 4
+"""Elements of a row that a lane has on their way: with 2048 lanes on a core these are 32 KB of floats."""
+SEVERAL_ROWS = 8
+"""Rows from which on a group can have several."""
+
 
 def lane_rows(d: Draft, root: str) -> None:
     """Softmax, norms and reductions along the last axis; refuses rows shorter than lanes are together."""
@@ -47,8 +58,62 @@ def lane_rows(d: Draft, root: str) -> None:
     count = prod_or_none([v.extent(x) for x in outer])
     if not outer:
         outer = [d.enclose(v.vars[0])]
-    for part in _parts(d, outer[0], count):
-        _row(d, part)
+    for part, kind in _by_length(d, outer, inner):
+        if kind == "short":
+            _short_rows(d, part)
+            continue
+        groups = {"long": 0, "row": None}.get(kind, count)
+        for each in _parts(d, part, groups):
+            _row(d, each)
+
+
+def _by_length(d: Draft, outer: list[str], inner: list[str]) -> list[tuple[str, str]]:
+    """(root, 'short', 'row', 'long' or '') of the nests for rows of different lengths: several where only a
+    run knows. Parts of a long row are groups, however many rows there are: no cache holds them in between."""
+    v = d.view(outer[0])
+    lengths = {r.axes[-1].extent for r in v.all_reduces()} | {v.extent(x) for x in inner}
+    plain = len(lengths) == 1 and all(len(r.axes) == 1 for r in v.all_reduces())
+    if not plain or all(v.extent(x) == 1 for x in outer):
+        return [(outer[0], "")]
+    (n,) = lengths
+    several = (v.extent(outer[-1]).const_or_none or SEVERAL_ROWS) >= SEVERAL_ROWS
+    if n.is_const:
+        short = n.const <= SHORT_LANE_ROW and several
+        return [(outer[0], "short" if short else "long" if n.const > LONG_LANE_ROW else "")]
+    d.order(*outer, *inner)
+    root, found = outer[0], [(outer[0], "")]
+    unbounded = kernel_facts(d.kernel).prove_le(n, LONG_LANE_ROW) is not YES
+    if unbounded and d.attempt("divide_by", root, n, LONG_LANE_ROW, ".p"):
+        found = [(root, "row"), (f"{root}.p", "long")]
+    if several and d.attempt("divide_by", root, n, SHORT_LANE_ROW, ".w"):
+        found = [(root, "short"), (f"{root}.w", found[0][1]), *found[1:]]
+    return found
+
+
+def _short_rows(d: Draft, root: str) -> None:
+    """Several rows are a group's, each of a few lanes: half as many as are together, if only a run knows its
+    length, so that they read whole sectors of memory."""
+    v = d.view(root)
+    outer, inner = _row_sides(v)
+    (n,) = {r.axes[-1].extent for r in v.all_reduces()}
+    lanes = d.machine.subgroup // 2
+    if n.is_const:
+        lanes = min(d.machine.subgroup, max(2, lanes // 2, power(n.const) // 16))
+    o, row = f"{outer[-1]}.o", f"{outer[-1]}.l"
+    d.do("split_clamped", outer[-1], d.machine.max_lanes // lanes, o, row)
+    along: list[str] = []
+    if inner:
+        along = [f"{inner[0]}.l", f"{inner[0]}.o"]
+        d.do("split_clamped", inner[0], lanes, along[1], along[0])
+    d.order(*outer[:-1], o, row, *along)
+    d.share([*outer[:-1], o])
+    names = d.stage_reduce(o)
+    d.attempt("hoist", o, "inv")
+    d.do("bind", row, "lane")
+    for name in names:
+        d.do("lane_share", name, lanes, ROW_AT_ONCE)
+    for x in along[:1]:
+        d.do("bind", x, "lane")
 
 
 def lane_columns(d: Draft, root: str) -> None:
@@ -137,7 +202,10 @@ def _row(d: Draft, root: str) -> None:
         return
     lengths = [r.axes[-1].extent for r in v.all_reduces()]
     if any(_short(d, n) for n in lengths):  # the few parts of something long
-        rows(d, root)
+        if along(v, _row_sides(v)[1]):
+            rows(d, root)
+        else:
+            kept_columns(d, root)
         return
     outer, inner = _row_sides(v)
     d.order(*outer, *inner)

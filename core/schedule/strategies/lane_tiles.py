@@ -96,7 +96,7 @@ def tiled(d: Draft, v: View, r: Roles, width: int, beside: bool) -> None:
 
 def wide_copies(d: Draft, tile: str, e: Load) -> None:
     """Lanes fill the tile of e by as many neighbours at once as the machine moves, fewer where rows end."""
-    wide = d.machine.moved_bytes // e.dtype.bytes
+    wide = d.machine.lane_bytes // e.dtype.bytes
     while wide > 1 and not d.attempt("copy_wide", tile, wide):
         wide //= 2
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from smelt.core.dim import Dim, Facts, ceildiv, sym, to_dim
 from smelt.core.ir.graph import Symbol
-from smelt.core.plan.arena import ALIGNMENT, Arena, OrderedSizes, put, sample_points
-from smelt.core.plan.lifetime import Storage
+from smelt.core.plan.arena import Arena, OrderedSizes, put, sample_points
+from smelt.core.plan.lifetime import ALIGNMENT, Storage
 
 SYMBOLS = (Symbol("n", 0), Symbol("h", 1, 64), Symbol("s", 0, 512, 8))
 FACTS = Facts().with_range("n", 0, None).with_range("h", 1, 64).with_range("s", 0, 512).with_divisor("s", 8)

@@ -93,6 +93,13 @@ LEGAL = (
     (largest, "split_reduce i0 k2 9 parts; bind k2.s group; bind i0.part lane", PQ),
     (decoded, "bind i0 group; bind i1 lane; stage_reduce i1 acc; accumulate acc []; once k1 held",
      ({"m": 1}, {"m": 3})),
+    (decoded, "bind i0 group; bind i1 lane; stage_reduce i1 acc; factor acc k1; accumulate acc []; "
+              "stage_reduce k1 part; accumulate part []; by_bits k1", ({"m": 1}, {"m": 3})),
+    (decoded, "by_bits i0; bind i0 group; bind i1 lane; stage_reduce i1 acc; accumulate acc []; unroll k3; "
+              "once k2 held", ({"m": 2},)),
+    (softmax, "split_clamped i0 4 g r; split_clamped i1 4 o l; order [g r l o]; bind g group; "
+              "stage_reduce g acc; bind r lane; lane_share acc 4 2; lane_share acc1 4 2; bind l lane", PQ),
+    (largest, "divide_by i0 {q} 5 .w; bind i0 lane; bind i0.w group", PQ),
     (softmax, "lift i0 k1 top; split_reduce i0.part k1 16 parts; lift i0 k2 sums; bind i0 group; "
               "bind i1 lane", PQ),
 )  # fmt: skip
@@ -146,6 +153,10 @@ REFUSED = (
     (decoded, "bind i0 group; bind i1 lane; stage_reduce i1 acc; accumulate acc []; once k3 held",
      "nothing that is read is repeated"),
     (free, "stage_reduce i0 acc; once i1 held", "nothing that is read is repeated"),
+    (decoded, "stage_reduce i1 acc; factor acc k3", "no sum of floats over the axis and others inside"),
+    (free, "by_bits i0", "no small integer"),
+    (softmax, "stage_reduce i0 acc; lane_share acc 4 2", "not in lanes of static extents"),
+    (softmax, "divide_by i0 {i0} 5 .w", "no size of the kernel"),
     (softmax, "split_reduce i0 k2 3 parts", "holds another one"),
     (softmax, "lift i0 k2 sums", "holds another one"),
     (softmax, "lift i0 k1 a", "is taken"),

@@ -26,7 +26,8 @@ from smelt.core.schedule.tree import ScheduleError
 
 LEVELS = ("group", "lane", "vector")
 NARROW = Machine("narrow", 0, 64, levels=LEVELS, max_lanes=16, shared_bytes=16 << 10, subgroup=8)
-WIDE = Machine("wide", 0, 255, levels=LEVELS, max_lanes=128, shared_bytes=48 << 10, subgroup=32)
+WIDE = Machine("wide", 0, 255, levels=LEVELS, max_lanes=128, shared_bytes=48 << 10, subgroup=32,
+               lane_bytes=16)  # fmt: skip
 
 
 @pytest.mark.parametrize("machine", [NARROW, WIDE], ids=lambda m: m.name)
@@ -35,8 +36,9 @@ def test_meaning_is_kept_in_any_order_of_lanes(name: str, machine: Machine) -> N
     naive, _, _, _ = IN_STEP[name]
     kernel, envs = in_step(name, machine)
     verify_kernel(kernel, "scheduled", machine=machine)
+    halves = any(b.dtype.bits == 16 for b in naive.outputs)
     for env in envs:
-        check(naive, kernel, env, rtol=1e-4)
+        check(naive, kernel, env, rtol=2e-3 if halves else 1e-4)
     if machine is WIDE:  # as many lanes as are left take minutes
         return
     env = min(envs, key=lambda e: sum(e.values()) if any(e.values()) else 1 << 30)
