@@ -73,7 +73,6 @@ class _Kernel(WideLoads):
         self.name, self.threads = name, threads
         # an output may lie where an input does, and threads see each other's stores: no noalias either
         self.invariant_loads = False
-        self.fenced = False  # many loads in flight are what a thread is fast by, and it has 255 registers
         self.together = threads > 1
         self.meet = meetings(s, kernel_facts(kernel), kernel.buffers(), self.own)
         self.shared: dict[str, int] = {}
