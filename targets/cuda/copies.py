@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 MOVE_SIZES = (4, 8, 16)
 """Bytes that can be moved at once."""
 COPIES = {n: f"llvm.nvvm.cp.async.{'cg' if n == 16 else 'ca'}.shared.global.{n}.s" for n in MOVE_SIZES}
-"""Bytes -> the instruction, which is told how many of them to read; the others are zeros. 16 bytes go past the
-first cache."""
+"""Bytes -> the instruction, which is told how many of them to read; the others are zeros. 16 bytes go past
+the first cache."""
 WAIT, COMMIT, WAIT_MOST = (f"llvm.nvvm.cp.async.{x}" for x in ("wait.all", "commit.group", "wait.group"))
 """For all of a thread's copies; the end of a group of them; for all but the last groups."""
 
@@ -79,22 +79,18 @@ def wait_for_copies(b: FunctionBuilder, most: int) -> None:
     b.effect(f"call void @{WAIT_MOST}(i32 {most})")
 
 
-def in_line(code: KernelPart, body: Sequence[Stmt]) -> Value | None:
-    """Whether what a thread copies always begins at a multiple of what is moved at once; None where that, or
-    the end of a row, is to be found out at each of them."""
+def in_line(code: KernelPart, body: Sequence[Stmt]) -> bool:
+    """Whether what a thread copies always begins at a multiple of what is moved at once, as buffers do; else
+    that, or the end of a row, is to be found out at each of them."""
     s = body[0] if len(body) == 1 else None
     found = _copy(s, set(code.shared)) if isinstance(s, Loop) and s.level == "unroll" else None
     if found is None or not isinstance(s, Loop) or not s.extent.is_const:
-        return None
+        return False
     e, n = found[1], s.extent.const
     if e.buffer not in code.kernel.buffers() or mentions(e.guard, s.var):
-        return None
-    source = code.memory[e.buffer]
-    if Facts({}).prove_divisible(code.flat(source.buffer, e.index).substitute({s.var: 0}), n) is not YES:
-        return None
-    if source.buffer.layout is not None:  # a weight: the files of weights have them on 64 bytes
-        return code.b.integer(1, "i1")
-    return aligned(code, source.pointer, n * e.dtype.bytes)
+        return False
+    flat = code.flat(code.memory[e.buffer].buffer, e.index)
+    return Facts({}).prove_divisible(flat.substitute({s.var: 0}), n) is YES
 
 
 def mentions(guard: Sequence[Bound], var: str) -> bool:
@@ -148,7 +144,7 @@ def moved(code: KernelPart, s: Loop, plain: Callable[[], None]) -> bool:
         inside = code.condition(fixed)
         at, target = code.pointer(source, e.index), code.pointer(to, fill.index)
     if not code.in_line:
-        whole = code.s.both(whole, aligned(code, at, size))
+        whole = code.s.both(whole, _aligned(code, at, size))
     code.branch(whole, lambda: _move(code, target, at, size, inside, s), plain, (s,))
     return True
 
@@ -159,7 +155,7 @@ def neighbours(flat: Dim, var: str) -> bool:
     return step is not None and step[0] == 1
 
 
-def aligned(code: KernelPart, at: Value, size: int) -> Value:
+def _aligned(code: KernelPart, at: Value, size: int) -> Value:
     """Whether an address is a multiple of the size, a power of two."""
     b = code.b
     number = b.pure(f"ptrtoint {at.typed} to i64", "i64", 0, at)
@@ -197,6 +193,6 @@ def _move(code: KernelPart, target: Value, at: Value, size: int, inside: Value, 
 
 
 __all__ = [
-    "COMMIT", "COPIES", "MOVE_SIZES", "WAIT", "WAIT_MOST", "aligned", "copies", "in_line", "mentions", "moved",
+    "COMMIT", "COPIES", "MOVE_SIZES", "WAIT", "WAIT_MOST", "copies", "in_line", "mentions", "moved",
     "neighbours", "under_way", "wait_for_copies",
 ]  # fmt: skip

@@ -84,7 +84,6 @@ class KernelPart(WideLoads):
         self.name, self.threads = name, threads
         # an output may lie where an input does, and threads see each other's stores: no noalias either
         self.invariant_loads = False
-        self.fenced = False  # many loads in flight are what a thread is fast by, and it has 255 registers
         self.together = threads > 1
         self.asynchronous = copies(s) and int(cpu.cpu.removeprefix("sm_")) >= 80
         self.in_line = False  # copies begin at multiples of what is moved at once
@@ -215,20 +214,18 @@ class KernelPart(WideLoads):
 
             self._loop(turns, (s,), turn)
 
-        def written_out() -> None:
+        def written_out(count: int) -> None:
             self.in_line = True
-            for first in range(0, count if isinstance(count, int) else 0, self.threads):
+            for first in range(0, count, self.threads):
                 flat = self.index.as_value(self.index.add(thread, first))
                 flat.low, flat.high = first, first + self.threads - 1
                 run(flat)
             self.in_line = False
 
-        few = isinstance(count, int) and whole and count <= MOST_TURNS * self.threads
-        lined = in_line(self, body) if few else None
-        if lined is None:
-            loop()
+        if whole and isinstance(count, int) and count <= MOST_TURNS * self.threads and in_line(self, body):
+            written_out(count)
         else:
-            self._branch(lined, written_out, loop, (s,))
+            loop()
 
     # -- statements
 
@@ -268,7 +265,7 @@ class KernelPart(WideLoads):
 
     def _neighbours(self, s: Stmt, plain: Inside) -> bool:
         """Emit an unrolled loop as one access of neighbours, where it is one; else False."""
-        return isinstance(s, Loop) and (moved(self, s, plain) or stored_together(self, s, plain))
+        return isinstance(s, Loop) and (moved(self, s, plain) or stored_together(self, s))
 
     def _pass(self, node: Loop | Tiles) -> None:
         super()._pass(node)
@@ -290,9 +287,6 @@ class KernelPart(WideLoads):
         if self.together and id(s.body) in self.meet.inside:
             self._barrier()
         super()._guarded(s)
-
-    def _accumulates(self, s: Loop) -> bool:
-        return False  # steps that are loaded together take fewer loads, and registers are many
 
     def _instruction(self, s: Block, plain: Inside) -> None:
         row = row_of(self.cpu.machine, s.by)

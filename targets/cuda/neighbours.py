@@ -3,22 +3,20 @@ multiple of what is stored and none is left out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from smelt.core.dim import YES, Facts
 from smelt.core.ir.kernel import Loop, Store
-from smelt.targets.cuda.copies import MOVE_SIZES, aligned, mentions, neighbours
+from smelt.targets.cuda.copies import MOVE_SIZES, mentions, neighbours
 from smelt.targets.llvm.scalar import storage_elem
 
 if TYPE_CHECKING:
     from smelt.targets.cuda.emit import KernelPart
 
 
-def stored_together(code: KernelPart, s: Loop, plain: Callable[[], None]) -> bool:
+def stored_together(code: KernelPart, s: Loop) -> bool:
     """Emit  unroll v { y[.. + v] = e(v) if g }  as one store of a vector; False where it is none, or nothing
-    shows that it begins at a multiple of its size. plain: emits it element by element, for buffers that begin
-    elsewhere."""
+    shows that it begins at a multiple of its size, as buffers do."""
     fill = s.body[0] if len(s.body) == 1 and not s.buffers else None
     n = s.extent.const_or_none
     if n is None or not isinstance(fill, Store) or fill.accumulate:
@@ -46,8 +44,7 @@ def stored_together(code: KernelPart, s: Loop, plain: Callable[[], None]) -> boo
         b.effect(f"store {value.typed}, ptr {at.text}, align {size}")
         code.epochs[fill.buffer] = code.epochs.get(fill.buffer, 0) + 1
 
-    inside = code.s.both(code.condition(fill.guard), aligned(code, m.pointer, size))
-    code.branch(inside, together, plain, (s,))
+    code.branch(code.condition(fill.guard), together, lambda: None, (s,))
     return True
 
 

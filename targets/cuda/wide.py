@@ -11,7 +11,8 @@ from math import gcd
 
 from smelt.core.dim import YES, Dim, product, to_dim
 from smelt.core.dtype import f32, u8
-from smelt.core.ir.kernel import Call, Const, Index, Kernel, Load, Stmt
+from smelt.core.ir.kernel import Call, Const, Index, Kernel, Load, Loop, Stmt, Store, walk, walk_expr
+from smelt.core.ir.rewrite import local_buffers
 from smelt.targets.llvm.builder import BasicBlock, Scope, Value, type_text
 from smelt.targets.llvm.emit import Function
 from smelt.targets.llvm.exprs import BufferMemory
@@ -26,18 +27,32 @@ RESIDENT = 4
 """Groups of a multiprocessor that a kernel with loads ahead is assembled for: of 128 threads they leave 128
 registers to each. Told nothing, ptxas saves registers for 16 groups, and waits for a load before the next."""
 
+AT_LEAST = 4
+"""Steps of a sum that are written out for their loads to be on their way together; fewer are a window's."""
+
 
 class WideLoads(Function):
-    """A function whose loads are as wide as what is known of their addresses. issued: whether some loads of
-    weights stand ahead of where they are used."""
+    """A function whose loads are as wide as what is known of their addresses. issued: whether many are to be
+    on their way at once: some stand ahead of where they are used, or steps of a sum are written out."""
 
     def __init__(self, kernel: Kernel, part: int, s: Stmt, cpu: Cpu, declared: dict[str, str]) -> None:
         super().__init__(kernel, part, s, cpu, declared)
         self._last: dict[str, str] = {}  # address and block -> the last load from there
+        self._steps = False
 
     @property
     def issued(self) -> bool:
-        return bool(self._last)
+        return self._steps or bool(self._last)
+
+    def _accumulates(self, s: Loop) -> bool:
+        """No step of a reduction waits for the one before: a thread is fast by loads in flight, and has 255
+        registers. Where the threads of a group share a sum, it is all that the registers are for."""
+        if super()._accumulates(s):
+            every = [x for t in walk(s.body) if isinstance(t, Store) for x in walk_expr(t.value)]
+            shared = any(b.space == "shared" for b in local_buffers((self.statement,)))
+            many = shared and s.extent.is_const and s.extent.const >= AT_LEAST
+            self._steps |= many and any(isinstance(x, Load) and x.buffer in self.all_buffers for x in every)
+        return False
 
     def _load_one(self, m: BufferMemory, e: Load, lanes: int) -> Value:
         width = m.buffer.dtype.bytes

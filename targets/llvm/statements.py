@@ -39,7 +39,6 @@ class Statements(Instructed):
         super().__init__(b, cpu, kernel)
         self._local_bytes = 0
         self._locals = 0
-        self.fenced = True  # between the steps of a reduction that are written out
 
     def _tiles(self, t: Tiles) -> None:
         raise NotImplementedError
@@ -134,7 +133,7 @@ class Statements(Instructed):
 
         count = self.index.value(s.extent, self.env)
         if s.level == "unroll" and count.const is not None:
-            fence = self.fenced and self._accumulates(s)
+            fence = self._accumulates(s)
             for i in range(int(count.const)):
                 if i and fence:
                     # LLVM would gather the loads of all steps at the top, and spill the accumulators

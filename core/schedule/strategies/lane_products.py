@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from smelt.core.dim import YES
 from smelt.core.ir.analysis.scope import kernel_facts
-from smelt.core.ir.kernel import Load, walk_expr
+from smelt.core.ir.kernel import Load, Loop, walk_expr
 from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.strategies.contraction import (
     LANE_ROWS,
@@ -30,13 +30,19 @@ from smelt.core.schedule.strategies.lane_streams import heads_and_rows, streamed
 from smelt.core.schedule.strategies.lane_tiles import tiled
 from smelt.core.schedule.strategies.lanes import FEW_GROUPS, FEW_LANE_ROWS, few_rows
 from smelt.core.schedule.strategies.reduction import prod_or_none
-from smelt.core.schedule.tree import ScheduleError, expressions
+from smelt.core.schedule.tree import ScheduleError, expressions, find
 from smelt.core.schedule.view import Roles, View, roles
 
 LEAST_PARTS = 4
 """Groups that share a reduction at least: what adds up their parts is a launch of its own."""
 LEAST_TERMS = 8
 """Terms of a reduction that a lane adds up at least before the lanes of a group add up theirs."""
+
+SECTOR = 32
+"""Bytes of a row of B that a group of lanes reads where B is no constant: what memory moves at least. With
+fewer columns there are more groups, and all their other lanes have steps of the reduction."""
+STEPS_AT_ONCE = 16
+"""Steps of such a reduction that are on their way at once."""
 
 
 def lane_products(d: Draft, root: str) -> None:
@@ -73,6 +79,11 @@ def lane_products(d: Draft, root: str) -> None:
                 kept_columns(d, nest)
             elif runs is not None:
                 few_rows_of_runs(d, mine, width, runs)
+            elif d.machine.lane_bytes and not packed and v.stride(mine.b, mine.column) == 1:
+                wide = _neighbours(d, v, mine)
+                columns = min(width, max(1, SECTOR // mine.b.dtype.bytes))
+                _few_rows(d, v, mine, max(columns, 2 * wide if wide > 1 else 1), packed, wide)
+                _at_once(d, mine, max(4, STEPS_AT_ONCE // wide))
             else:
                 _few_rows(d, v, mine, width, packed)
 
@@ -172,11 +183,26 @@ def _split_columns(d: Draft, v: View, r: Roles, width: int, packed: bool) -> tup
     return [names[0]], names[1]
 
 
-def _few_rows(d: Draft, v: View, r: Roles, width: int, packed: bool) -> None:
+def _neighbours(d: Draft, v: View, r: Roles) -> int:
+    """Columns side by side that a lane reads at once, where all rows of B begin on so many bytes."""
+    n, wide = v.extent(r.column).const_or_none, d.machine.lane_bytes // r.b.dtype.bytes
+    last = r.b.index[-1].linear(r.column)
+    steps = d.kernel.buffers()[r.b.buffer].shape[-1].const_or_none
+    if n is None or steps is None or last is None or not wide or n % (2 * wide) or steps % wide:
+        return 1
+    return wide if kernel_facts(d.kernel).prove_divisible(last[1], wide) is YES else 1
+
+
+def _few_rows(d: Draft, v: View, r: Roles, width: int, packed: bool, wide: int = 1) -> None:
     """A panel of columns is a group, whose lanes share the reduction as well: subgroup by subgroup every
-    other step of it. Every height has a body of its own."""
-    axis, parts = _shared_axis(d, r, width)
+    other step of it. Every height has a body of its own. wide: neighbouring columns of a lane."""
+    axis, parts = _shared_axis(d, r, width // wide)
     panels, column = _split_columns(d, v, r, width, packed)
+    beside: list[str] = []
+    if wide > 1:
+        beside = [f"{column}.c"]
+        d.do("split", column, wide, f"{column}.l", beside[0], False)
+        column = f"{column}.l"
     rows_of, row = [], [r.row] if r.row is not None else []
     if r.row is not None and not v.extent(r.row).is_const:
         rows_of, row = [f"{r.row}.o"], [f"{r.row}.i"]
@@ -184,17 +210,34 @@ def _few_rows(d: Draft, v: View, r: Roles, width: int, packed: bool) -> None:
     groups = [*rows_of, *r.batch, *r.outer, *panels]
     if not groups:
         groups = [d.enclose(column)]
-    d.order(*groups, column, *row)
+    d.order(*groups, column, *beside, *row)
     d.share(groups)
     d.do("bind", column, "lane")
     if parts > 1:
         for name in d.stage_reduce(groups[-1]):
             d.do("lane_split", name, axis, parts)
-        _in_registers(d, r, f"{column}.s", [f"{x}.s" for x in row])
+        _in_registers(d, r, f"{column}.s", [f"{x}.s" for x in (*beside, *row)])
+        for x in beside:
+            d.do("bind", x, "lane")
         for x in row:
             d.do("unroll", x)
     else:
-        _in_registers(d, r, column, row)
+        _in_registers(d, r, column, [*beside, *row])
+
+
+def _at_once(d: Draft, r: Roles, steps: int) -> None:
+    """Steps of a reduction's innermost axis written out, so that their loads are on their way together."""
+    step = r.reduce.axes[-1].var
+    found = find(d.kernel, step)
+    if found is None or not isinstance(found[1], Loop) or found[1].level != "serial":
+        return
+    n = found[1].extent
+    if n.is_const and n.const <= steps:
+        d.do("unroll", step)
+        return
+    d.attempt("peel", step, n // steps * steps, ".r")
+    if d.attempt("split", step, steps, f"{step}.u", f"{step}.v", False):
+        d.do("unroll", f"{step}.v")
 
 
 def _shared_axis(d: Draft, r: Roles, width: int) -> tuple[str, int]:

@@ -59,7 +59,7 @@ def packed_in_runs(d: Draft, r: Roles, width: int) -> tuple[Roles, RunAxes] | No
     last, most = followed[-1], d.machine.lane_bytes // r.b.dtype.bytes
     deep = [i for i, x in enumerate(r.b.index) if last.var in x.symbols]
     n = last.extent.const_or_none
-    if n is None or len(deep) != 1 or str(r.b.index[deep[0]]) != last.var or most < 2:
+    if not n or len(deep) != 1 or str(r.b.index[deep[0]]) != last.var or most < 2:
         return None
     whole = n <= most and n & (n - 1) == 0 and last is not r.reduce.axes[0]
     at_end = last is r.reduce.axes[-1]
@@ -92,9 +92,9 @@ def few_rows_of_runs(d: Draft, r: Roles, width: int, runs: RunAxes) -> None:
     if v.extent(column).const_or_none != width:
         panels, column = [f"{r.column}.o"], f"{r.column}.i"
         d.do("split", r.column, width, panels[0], column, True)
-    columns = DECODED_COLUMNS if r.beside else 1
-    across = RUN_COLUMNS if width % (RUN_COLUMNS * columns) == 0 else width
-    columns = columns if across == RUN_COLUMNS else 1
+    across, columns = RUN_COLUMNS, DECODED_COLUMNS if r.beside else 1
+    if width % (across * columns):
+        across, columns = width, 1
     if width != across * columns:
         panels.append(f"{column}.h")
         d.do("split", column, across * columns, panels[-1], f"{column}.t", False)
@@ -115,20 +115,16 @@ def few_rows_of_runs(d: Draft, r: Roles, width: int, runs: RunAxes) -> None:
     d.share(groups)
     d.do("bind", column, "lane")
     axis, parts = _shared(d, r, across)
-    names = d.stage_reduce(groups[-1])
     lane, mine = column, [*beside, *row]
     if parts > 1:
-        for name in names:
+        for name in d.stage_reduce(groups[-1]):
             d.do("lane_split", name, axis, parts)
-        names = d.stage_reduce(f"{column}.s")
         for x in beside:
             d.do("bind", x, "lane")
         for x in row:
             d.do("unroll", x)
         lane, mine = f"{column}.s", [f"{x}.s" for x in mine]
-    else:
-        names = [*names, *d.stage_reduce(lane)]
-    _written_out(d, r, runs, dict.fromkeys(names), mine, columns)
+    _written_out(d, r, runs, dict.fromkeys(d.stage_reduce(lane)), mine, columns)
 
 
 def _shared(d: Draft, r: Roles, across: int) -> tuple[str, int]:
@@ -142,7 +138,7 @@ def _shared(d: Draft, r: Roles, across: int) -> tuple[str, int]:
         return first.var, 1
     most = 1 << (most.bit_length() - 1)
     equal = most if n is None else n & -n
-    return first.var, equal if most // 2 <= equal < most else most
+    return first.var, equal if max(2, most // 2) <= equal < most else most
 
 
 def _written_out(

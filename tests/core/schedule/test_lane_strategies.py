@@ -115,6 +115,16 @@ def test_golden_of_copies(golden: Callable[[str, str], None]) -> None:
     golden("schedules/lane_copies.txt", "\n".join(lines) + "\n")
 
 
+def test_golden_of_runs(golden: Callable[[str, str], None]) -> None:
+    """What becomes of products of few rows where a lane reads several neighbours at once."""
+    lines = [f"few rows, on a machine of {NARROW.subgroup} lanes in step that read 16 bytes at once"]
+    for name in ("runs-of-halves", "runs-of-nibbles", "runs-of-bytes", "neighbours-in-place"):
+        kernel, _ = in_step(name, replace(NARROW, lane_bytes=16))
+        text = print_kernel(kernel.with_(body=kernel.body[:1])).rstrip().replace("; ", ";\n        ")
+        lines += ["", f"makes of {name}", text]
+    golden("schedules/lane_runs.txt", "\n".join(lines) + "\n")
+
+
 def test_tiles_of_real_limits() -> None:
     """Taller than wide, of a quarter of a lane's registers; no taller than the rows."""
     cuda, vulkan = WIDE, replace(NARROW, max_lanes=64, subgroup=32)
